@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import "fmt"
+
+// FieldID identifies a field. It is DCGM's numeric field id, which stayed the
+// same through all of its renamings.
+type FieldID uint16
+
+// Unit is the one unit in which a field's values are kept.
+type Unit string
+
+// The units of the field table. They are the units of dcgm-exporter 4.8.
+const (
+	None               Unit = ""      // a count, a state or a flag
+	Percent            Unit = "%"     // 0 to 100
+	Ratio              Unit = "ratio" // 0 to 1
+	Megahertz          Unit = "MHz"
+	Celsius            Unit = "C"
+	Watt               Unit = "W"
+	Millijoule         Unit = "mJ"
+	Mebibyte           Unit = "MiB"
+	BytesPerSecond     Unit = "B/s"
+	MegabytesPerSecond Unit = "MB/s" // 10^6 bytes a second, as DCGM's NVLink bandwidth
+	Nanosecond         Unit = "ns"
+	Bitmask            Unit = "bits"
+)
+
+// Kind is what a field's value means over time.
+type Kind uint8
+
+// The kinds of fields.
+const (
+	Gauge   Kind = iota // may go up and down
+	Counter             // only goes up, until the driver is loaded anew
+	Label               // a string that goes with the device, not a number
+)
+
+// Aggregation says how several values of one field become one: the GPUs of a
+// pod, or the pods of a workload.
+type Aggregation uint8
+
+// The aggregations. Rate stands for the per-second increase of a counter,
+// summed; NoAggregate fields have no meaningful combination (a clock-event
+// bit mask, an XID code).
+const (
+	NoAggregate Aggregation = iota
+	Mean
+	Sum
+	Max
+	Rate
+)
+
+// String gives the aggregation's name as it is written in documents.
+func (a Aggregation) String() string {
+	return [...]string{"none", "mean", "sum", "max", "rate"}[a]
+}
+
+// Format is how a field's value is written in an exposition.
+type Format uint8
+
+// DCGM's two numeric types: integers are printed without a fraction, floating
+// point numbers with six decimals.
+const (
+	Integer Format = iota
+	Float
+)
+
+// Field describes one field.
+type Field struct {
+	ID      FieldID
+	Name    string // dcgm-exporter 4.8's name
+	Unit    Unit
+	Kind    Kind
+	Format  Format
+	PodAgg  Aggregation // over the GPUs of a pod
+	LoadAgg Aggregation // over the pods of a workload
+	Help    string      // one sentence, ours, for # HELP and for docs
+}
+
+// Ref is a field as some name refers to it: a value under that name times
+// Scale is in the field's own unit (the 4.9 ratio of GPU utilisation has
+// Scale 100). Offset is never needed: no profile differs by one.
+type Ref struct {
+	Field FieldID
+	Scale float64
+}
+
+// Resolve maps a metric's or a signal's name, of any profile, to its field.
+// The table of names is package expo's; whoever needs it is handed this.
+type Resolve func(name string) (Ref, bool)
+
+// Index is a field's place in the table, the dense index of Values and FieldSet.
+// It is not stable between versions: nothing outside the process may keep it.
+type Index uint8
+
+// Fields returns the table in order of id. Callers must not change it.
+func Fields() []Field { return table[:] }
+
+// NumFields is the length of the table.
+const NumFields = len(table)
+
+// At returns the field at index i.
+func At(i Index) *Field { return &table[i] }
+
+// IndexOf finds a field's index by its id.
+func IndexOf(id FieldID) (Index, bool) {
+	lo, hi := 0, len(table)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if table[mid].ID < id {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < len(table) && table[lo].ID == id {
+		return Index(lo), true
+	}
+	return 0, false
+}
+
+// Lookup finds a field by its id.
+func Lookup(id FieldID) (*Field, bool) {
+	i, ok := IndexOf(id)
+	if !ok {
+		return nil, false
+	}
+	return &table[i], true
+}
+
+// String gives the field's name, or its number where it is not in the table.
+func (id FieldID) String() string {
+	if f, ok := Lookup(id); ok {
+		return f.Name
+	}
+	return fmt.Sprintf("field(%d)", uint16(id))
+}
+
+// FieldSet is a set of fields of the table. The zero value is empty.
+type FieldSet [(NumFields + 63) / 64]uint64
+
+// SetOf makes a set; ids that the table lacks are left out.
+func SetOf(ids ...FieldID) FieldSet {
+	var s FieldSet
+	for _, id := range ids {
+		if i, ok := IndexOf(id); ok {
+			s.Add(i)
+		}
+	}
+	return s
+}
+
+// AllFields is the set of the whole table.
+func AllFields() FieldSet {
+	var s FieldSet
+	for i := range table {
+		s.Add(Index(i))
+	}
+	return s
+}
+
+// Add puts the field at index i into the set.
+func (s *FieldSet) Add(i Index) { s[i/64] |= 1 << (i % 64) }
+
+// Remove takes the field at index i out of the set.
+func (s *FieldSet) Remove(i Index) { s[i/64] &^= 1 << (i % 64) }
+
+// Has says whether the field at index i is in the set.
+func (s *FieldSet) Has(i Index) bool { return s[i/64]&(1<<(i%64)) != 0 }
+
+// HasID says whether the field with this id is in the set.
+func (s *FieldSet) HasID(id FieldID) bool {
+	i, ok := IndexOf(id)
+	return ok && s.Has(i)
+}
+
+// Empty says whether nothing is in the set.
+func (s *FieldSet) Empty() bool { return *s == FieldSet{} }
+
+// Union returns the fields of either set.
+func (s FieldSet) Union(o FieldSet) FieldSet {
+	for i := range s {
+		s[i] |= o[i]
+	}
+	return s
+}

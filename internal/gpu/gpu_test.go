@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import (
+	"math"
+	"reflect"
+	"testing"
+)
+
+func TestTableIsSortedAndComplete(t *testing.T) {
+	names := map[string]bool{}
+	for i, f := range Fields() {
+		if i > 0 && table[i-1].ID >= f.ID {
+			t.Errorf("%s (%d) stands after %s (%d)", f.Name, f.ID, table[i-1].Name, table[i-1].ID)
+		}
+		if names[f.Name] || f.Name == "" || f.Help == "" {
+			t.Errorf("field %d: name %q taken or empty, or no help", f.ID, f.Name)
+		}
+		names[f.Name] = true
+		if j, ok := IndexOf(f.ID); !ok || int(j) != i {
+			t.Errorf("IndexOf(%d) = %d, %v; want %d", f.ID, j, ok, i)
+		}
+		if f.Kind == Label && f.PodAgg != NoAggregate {
+			t.Errorf("%s is a label and has an aggregation", f.Name)
+		}
+	}
+	if _, ok := IndexOf(9999); ok {
+		t.Error("IndexOf(9999) found something")
+	}
+}
+
+func TestMissingIsNotZero(t *testing.T) {
+	var v Values
+	if _, ok := v.Get(PowerUsage); ok {
+		t.Error("an empty Values has a power")
+	}
+	v.Set(PowerUsage, math.NaN())
+	v.Set(GPUUtil, math.Inf(1))
+	if v.Has(PowerUsage) || v.Has(GPUUtil) {
+		t.Error("NaN or infinity was taken for a value")
+	}
+	v.Set(PowerUsage, 0)
+	if x, ok := v.Get(PowerUsage); !ok || x != 0 {
+		t.Error("a measured 0 is not there")
+	}
+	c := v.Clone()
+	v.Reset()
+	if v.Has(PowerUsage) || !c.Has(PowerUsage) {
+		t.Error("Reset reaches into a clone, or does not reset")
+	}
+}
+
+func TestParseDeviceID(t *testing.T) {
+	f := func(in string, want DeviceID, ok bool) {
+		t.Helper()
+		got, gotOK := ParseDeviceID(in)
+		if gotOK != ok || ok && got != want {
+			t.Errorf("ParseDeviceID(%q) = %+v, %v; want %+v, %v", in, got, gotOK, want, ok)
+		}
+	}
+	f("GPU-1", DeviceID{UUID: "GPU-1", Minor: -1, GPUInstance: -1}, true)
+	f("GPU-1::3", DeviceID{UUID: "GPU-1", Minor: -1, GPUInstance: -1, Replica: "3"}, true)
+	f("MIG-9", DeviceID{UUID: "MIG-9", Minor: -1, GPUInstance: -1}, true)
+	f("MIG-9::0", DeviceID{UUID: "MIG-9", Minor: -1, GPUInstance: -1, Replica: "0"}, true)
+	f("MIG-GPU-1/3/0", DeviceID{UUID: "MIG-GPU-1/3/0", Minor: -1, GPUInstance: -1}, true)
+	f("nvidia7", DeviceID{Minor: 7, GPUInstance: -1}, true)
+	f("nvidia0/gi2", DeviceID{Minor: 0, GPUInstance: 2}, true)
+	f("nvidia0/gi2/vgpu1", DeviceID{Minor: 0, GPUInstance: 2, Replica: "1"}, true)
+	f("nvidia0/vgpu1", DeviceID{Minor: 0, GPUInstance: -1, Replica: "1"}, true)
+	f("", DeviceID{}, false)
+	f("nvidia", DeviceID{}, false)
+	f("nvidia-1", DeviceID{}, false)
+	f("tpu0", DeviceID{}, false)
+	f("nvidia0/giX", DeviceID{}, false)
+}
+
+func TestAttribute(t *testing.T) {
+	devices := []DeviceSnapshot{
+		{Device: Device{UUID: "GPU-a", Minor: 0}},
+		{Device: Device{UUID: "MIG-a1", Minor: 0, MIG: &MIG{ParentUUID: "GPU-a", GPUInstance: 2}}},
+		{Device: Device{UUID: "GPU-b", Minor: 1}},
+	}
+	p, q := Owner{Namespace: "n", Pod: "p", Container: "c"}, Owner{Namespace: "n", Pod: "q", Container: "c"}
+	unmatched := Attribute(devices, []Allocation{
+		{DeviceID: "GPU-b::1", Owner: q},
+		{DeviceID: "GPU-b::0", Owner: p},
+		{DeviceID: "nvidia0/gi2", Owner: p},
+		{DeviceID: "GPU-gone", Owner: p},
+	})
+	if len(unmatched) != 1 || unmatched[0].DeviceID != "GPU-gone" {
+		t.Errorf("unmatched = %+v", unmatched)
+	}
+	p0, q1 := p, q
+	p0.Replica, q1.Replica = "0", "1"
+	want := [][]Owner{nil, {p}, {p0, q1}}
+	for i, d := range devices {
+		if !reflect.DeepEqual(d.Owners, want[i]) {
+			t.Errorf("%s: owners %+v, want %+v", d.UUID, d.Owners, want[i])
+		}
+	}
+}
+
+func FuzzParseDeviceID(f *testing.F) {
+	for _, s := range []string{"GPU-1::3", "nvidia0/gi2/vgpu1", "MIG-GPU-1/3/0", "::", "//"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		id, ok := ParseDeviceID(s)
+		if ok && (id.UUID != "") == (id.Minor >= 0) {
+			t.Errorf("ParseDeviceID(%q) = %+v: want exactly one of UUID and minor", s, id)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Owner is a container that holds a device, or a share of one.
+type Owner struct {
+	Namespace string
+	Pod       string
+	Container string
+	Replica   string // the share's id on a time-sliced or MPS device; empty when it holds all of it
+}
+
+// Allocation is one device of one container, as the kubelet names it.
+type Allocation struct {
+	Resource string // such as nvidia.com/gpu
+	DeviceID string // as the device plugin named it; see ParseDeviceID
+	Owner    Owner
+}
+
+// DeviceID is a device plugin's id for a device, taken apart. One of UUID,
+// Minor (≥ 0) is set.
+type DeviceID struct {
+	UUID        string // GPU-… or MIG-…
+	Minor       int    // N of nvidiaN, or -1
+	GPUInstance int    // of GKE's nvidiaN/giM, or -1
+	Replica     string // of UUID::k or …/vgpuK, or empty
+}
+
+// ParseDeviceID understands the id forms of NVIDIA's and GKE's device plugins:
+// a GPU's or MIG device's UUID, UUID::k for share k of a time-sliced GPU,
+// nvidiaN, nvidiaN/giM and either of these with /vgpuK.
+func ParseDeviceID(s string) (DeviceID, bool) {
+	id := DeviceID{Minor: -1, GPUInstance: -1}
+	if uuid, k, found := strings.Cut(s, "::"); found {
+		s, id.Replica = uuid, k
+	}
+	parts := strings.Split(s, "/")
+	for _, p := range parts[1:] {
+		switch {
+		case strings.HasPrefix(p, "vgpu") && len(p) > 4:
+			id.Replica = p[4:]
+		case strings.HasPrefix(p, "gi") && len(p) > 2:
+			n, err := strconv.ParseUint(p[2:], 10, 16)
+			if err != nil {
+				return DeviceID{}, false
+			}
+			id.GPUInstance = int(n)
+		default:
+			// MIG-GPU-<uuid>/<gi>/<ci>, the UUID form of drivers before 470.
+			if strings.HasPrefix(s, "MIG-GPU-") {
+				id.UUID = s
+				return id, true
+			}
+			return DeviceID{}, false
+		}
+	}
+	head := parts[0]
+	if n, ok := strings.CutPrefix(head, "nvidia"); ok {
+		minor, err := strconv.ParseUint(n, 10, 16)
+		if err != nil {
+			return DeviceID{}, false
+		}
+		id.Minor = int(minor)
+		return id, true
+	}
+	if !strings.HasPrefix(head, "GPU-") && !strings.HasPrefix(head, "MIG-") {
+		return DeviceID{}, false
+	}
+	id.UUID = head
+	return id, true
+}
+
+// Matches says whether the id names device d.
+func (id DeviceID) Matches(d *Device) bool {
+	if id.UUID != "" {
+		return id.UUID == d.UUID
+	}
+	if id.Minor != d.Minor {
+		return false
+	}
+	if id.GPUInstance >= 0 {
+		return d.MIG != nil && d.MIG.GPUInstance == id.GPUInstance
+	}
+	return d.MIG == nil
+}
+
+// Attribute gives each device its owners, in place, and returns the
+// allocations that no device matched.
+func Attribute(devices []DeviceSnapshot, allocs []Allocation) (unmatched []Allocation) {
+	for i := range devices {
+		devices[i].Owners = nil
+	}
+	for _, a := range allocs {
+		if !attribute(devices, a) {
+			unmatched = append(unmatched, a)
+		}
+	}
+	for i := range devices {
+		slices.SortFunc(devices[i].Owners, compareOwners)
+		devices[i].Owners = slices.Compact(devices[i].Owners)
+	}
+	return unmatched
+}
+
+func attribute(devices []DeviceSnapshot, a Allocation) bool {
+	id, ok := ParseDeviceID(a.DeviceID)
+	if !ok {
+		return false
+	}
+	for i := range devices {
+		if id.Matches(&devices[i].Device) {
+			o := a.Owner
+			o.Replica = id.Replica
+			devices[i].Owners = append(devices[i].Owners, o)
+			return true
+		}
+	}
+	return false
+}
+
+func compareOwners(a, b Owner) int {
+	return cmp.Or(
+		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
+		cmp.Compare(a.Container, b.Container), cmp.Compare(a.Replica, b.Replica),
+	)
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import "time"
+
+// Device says which device something is about. It does not change while the
+// device exists.
+type Device struct {
+	Index    int    // the driver's enumeration index; the parent's, for a MIG instance
+	Minor    int    // N of /dev/nvidiaN
+	UUID     string // GPU-…, or MIG-… for a MIG instance
+	PCIBusID string // domain:bus:device.function as 00000000:1B:00.0
+	Model    string // the marketing name, such as NVIDIA H200
+	MIG      *MIG   // nil for a whole GPU
+}
+
+// MIG says which instance of which GPU a MIG device is.
+type MIG struct {
+	ParentUUID      string
+	GPUInstance     int    // NVML's GPU instance id
+	ComputeInstance int    // NVML's compute instance id; -1 where it spans the GPU instance
+	Profile         string // such as 1g.10gb
+}
+
+// XIDCount is how often one XID error code was seen on a device since the
+// agent started, and when last.
+type XIDCount struct {
+	Code  uint64
+	Count uint64
+	Last  time.Time
+}
+
+// DeviceSnapshot is one device at one tick.
+type DeviceSnapshot struct {
+	Device
+	Values    Values
+	Collected time.Time     // when Values were last read whole; zero: never
+	Took      time.Duration // how long that read took
+	Err       error         // why the last read failed; nil after a good one
+	Failures  uint64        // failed reads since the agent started
+	XIDs      []XIDCount    // sorted by code
+	Owners    []Owner       // who holds the device, sorted; empty: nobody, or not known
+}
+
+// Fresh says whether the device's values are young enough to be shown at now:
+// no older than maxAge.
+func (d *DeviceSnapshot) Fresh(now time.Time, maxAge time.Duration) bool {
+	return !d.Collected.IsZero() && now.Sub(d.Collected) <= maxAge
+}
+
+// Snapshot is everything one collection tick knows. It is immutable once
+// published.
+type Snapshot struct {
+	Time     time.Time     // when the tick began
+	Interval time.Duration // between ticks
+	Backend  string        // nvml, dcgm or sim
+	Devices  []DeviceSnapshot
+	Err      error // why the backend as a whole cannot be read (no library, no driver); nil if it can
+
+	// OwnersTime is when the kubelet last answered; zero where it never did or
+	// was never asked. OwnersErr is why it last did not.
+	OwnersTime time.Time
+	OwnersErr  error
+	// Unmatched are allocations whose device id is none of Devices'.
+	Unmatched []Allocation
+}
+
+// MaxAge is the age at which a device's values leave an exposition: three
+// intervals, and never less than 5 s.
+func MaxAge(interval time.Duration) time.Duration {
+	return max(3*interval, 5*time.Second)
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import "math"
+
+// Values holds what was read of one device: numbers by field, each in the
+// field's unit, and strings for the Label fields. The zero value holds nothing.
+type Values struct {
+	have   FieldSet
+	num    [NumFields]float64
+	labels map[FieldID]string
+}
+
+// Reset empties v and keeps its memory.
+func (v *Values) Reset() {
+	v.have = FieldSet{}
+	clear(v.labels)
+}
+
+// Set records a value. NaN and infinities are not values and are left out, as
+// is an id that the table lacks.
+func (v *Values) Set(id FieldID, x float64) {
+	i, ok := IndexOf(id)
+	if !ok || math.IsNaN(x) || math.IsInf(x, 0) {
+		return
+	}
+	v.num[i] = x
+	v.have.Add(i)
+}
+
+// Get returns the value of a field and whether there is one.
+func (v *Values) Get(id FieldID) (float64, bool) {
+	i, ok := IndexOf(id)
+	if !ok || !v.have.Has(i) {
+		return 0, false
+	}
+	return v.num[i], true
+}
+
+// GetAt is Get by table index.
+func (v *Values) GetAt(i Index) (float64, bool) {
+	if !v.have.Has(i) {
+		return 0, false
+	}
+	return v.num[i], true
+}
+
+// Has says whether the field was read.
+func (v *Values) Has(id FieldID) bool { return v.have.HasID(id) }
+
+// SetLabel records the string of a Label field; an empty string is no value.
+func (v *Values) SetLabel(id FieldID, s string) {
+	if s == "" {
+		return
+	}
+	if v.labels == nil {
+		v.labels = make(map[FieldID]string, 4)
+	}
+	v.labels[id] = s
+}
+
+// GetLabel returns the string of a Label field and whether there is one.
+func (v *Values) GetLabel(id FieldID) (string, bool) {
+	s, ok := v.labels[id]
+	return s, ok
+}
+
+// Fields is the set of numeric fields that have a value.
+func (v *Values) Fields() FieldSet { return v.have }
+
+// Clone returns a copy that shares nothing with v.
+func (v *Values) Clone() Values {
+	c := *v
+	if v.labels != nil {
+		c.labels = make(map[FieldID]string, len(v.labels))
+		for k, s := range v.labels {
+			c.labels[k] = s
+		}
+	}
+	return c
+}
