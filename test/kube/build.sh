@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds the control plane of the demo and the tests (a real etcd, kube-apiserver, kube-controller-manager, kube-scheduler
+# and kubelet in one binary) and leaves it at bin/kube of this checkout, or at the path given as the only argument.
+#
+# The binary is kept under ${GPUPILOT_CACHE:-${XDG_CACHE_HOME:-~/.cache}/gpupilot}, named by a hash of all that it is
+# made of, so that it is built once per machine and not once per checkout.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+target=${1:-$here/../../bin/kube}
+cache=${GPUPILOT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpupilot}
+
+kubernetes=v1.37.1 # as in go.mod; a Kubernetes that is not told its version calls itself v0.0.0-master
+version=k8s.io/component-base/version
+ldflags="-s -w -X $version.gitVersion=$kubernetes -X $version.gitMajor=1 -X $version.gitMinor=37"
+flags=(-mod=readonly -trimpath -buildvcs=false)
+
+# What the caller's environment says about builds must not change this one. No cgo: the binary needs no C library.
+export GOWORK=off GOFLAGS= CGO_ENABLED=0
+cd "$here"
+
+hash=$({ go env GOVERSION GOOS GOARCH; printf '%s\n' "$ldflags" "${flags[@]}"; cat go.mod go.sum ./*.go; } | sha256sum | cut -c1-16)
+built=$cache/kube-$hash
+
+if [[ ! -x $built ]]; then
+	mkdir -p "$cache"
+	# One build at a time: a second one waits here and then finds the first one's binary.
+	exec 9>"$cache/kube-$hash.lock"
+	if command -v flock >/dev/null; then flock 9; fi
+fi
+if [[ ! -x $built ]]; then
+	echo "test/kube: building etcd and Kubernetes $kubernetes from source: about five minutes the first time, because the demo and the tests run on a real control plane; kept as $built"
+	partial=$(mktemp "$cache/kube-$hash.XXXXXX")
+	trap 'rm -f "$partial"' EXIT
+	go build "${flags[@]}" -ldflags "$ldflags" -o "$partial" .
+	chmod 755 "$partial"
+	mv -f "$partial" "$built" # a rename: a reader sees no binary or a whole one
+fi
+
+mkdir -p "$(dirname "$target")"
+if [[ $(readlink "$target" || true) != "$built" ]]; then
+	ln -sfn "$built" "$target.$$" && mv -fT "$target.$$" "$target"
+fi
