@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster runs a real Kubernetes control plane on this machine, for the demo and the end-to-end tests: etcd,
+// kube-apiserver, kube-controller-manager and kube-scheduler from the one binary that test/kube builds, each in its own
+// process, on loopback ports of their own, with certificates made at the start.
+//
+// Nothing outlives the program that started it: Stop ends every process and removes the directory, and should the
+// program itself be killed, the kernel kills the processes with it (Linux).
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The components, as they name themselves and as Config.ExtraArgs and Cluster.PIDs name them.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+)
+
+// startTimeout bounds a start. Three seconds is usual on two idle cores; the rest is for machines that do other work.
+const startTimeout = 2 * time.Minute
+
+// startAttempts is how often Start tries anew with other ports when one was taken between its choice and its use.
+const startAttempts = 4
+
+// Config says how the control plane is to run. The zero value is a good one.
+type Config struct {
+	// Binary is the multi-call binary that test/kube builds; empty means the one that FindBinary finds.
+	Binary string
+	// Dir keeps etcd's data, certificates, kubeconfigs and logs, and must not hold another cluster's.
+	// Empty means a temporary directory, which Stop removes.
+	Dir string
+	// BindAddress is the IP address of this machine that the API server listens on; empty means 127.0.0.1.
+	// A kubelet in a network namespace needs one that is not loopback.
+	BindAddress string
+	// ExtraSANs are further IP addresses and DNS names that the API server's certificate is good for.
+	ExtraSANs []string
+	// HPASyncPeriod is how often the HorizontalPodAutoscaler looks at its metrics; 0 means Kubernetes' default of 15 s.
+	HPASyncPeriod time.Duration
+	// HPADownscaleStabilization is for how long the HorizontalPodAutoscaler remembers higher recommendations unless its
+	// behavior says otherwise; 0 means Kubernetes' default of 5 min.
+	HPADownscaleStabilization time.Duration
+	// ExtraArgs are further flags by component, after ours, so that they win.
+	ExtraArgs map[string][]string
+	// Log receives one line per step; nil discards them.
+	Log *slog.Logger
+}
+
+// Cluster is a running control plane. Its methods may be called from several goroutines.
+type Cluster struct {
+	cfg    Config
+	log    *slog.Logger
+	dir    string
+	ownDir bool
+	ports  ports
+	pki    *pki
+	admin  string
+	client *http.Client
+
+	mu      sync.Mutex
+	procs   map[string]*process
+	stopped bool
+
+	failOnce sync.Once
+	failed   chan struct{}
+	failure  error
+}
+
+// Start starts a control plane and returns when it serves: the API server is ready and the controllers have made the
+// default namespace's service account, without which no pod can be created. ctx bounds the start only.
+// The error names the component that failed and quotes the end of its log; nothing is left running then.
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	if cfg.Binary == "" {
+		binary, err := FindBinary()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Binary = binary
+	}
+	if cfg.BindAddress == "" {
+		cfg.BindAddress = "127.0.0.1"
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		c, err := startOnce(ctx, cfg)
+		if err == nil {
+			return c, nil
+		}
+		if !errors.Is(err, errPortTaken) || attempt == startAttempts {
+			return nil, fmt.Errorf("start a control plane: %w", err)
+		}
+		cfg.Log.Warn("a port was taken, starting again with others", "attempt", attempt, "err", err)
+	}
+}
+
+func startOnce(ctx context.Context, cfg Config) (*Cluster, error) {
+	c := &Cluster{cfg: cfg, log: cfg.Log, dir: cfg.Dir, procs: map[string]*process{}, failed: make(chan struct{})}
+	if err := c.prepare(); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	if err := c.startAll(ctx); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// prepare writes everything that the components read: the directory, certificates and kubeconfigs.
+func (c *Cluster) prepare() error {
+	if c.dir == "" {
+		dir, err := os.MkdirTemp("", "gpupilot-cluster-")
+		if err != nil {
+			return err
+		}
+		c.dir, c.ownDir = dir, true
+	}
+	dir, err := filepath.Abs(c.dir)
+	if err != nil {
+		return err
+	}
+	c.dir = dir
+	// What an earlier attempt or an earlier cluster left would be a cluster with other certificates.
+	if err := os.RemoveAll(c.etcdData()); err != nil {
+		return err
+	}
+	if c.ports, err = choosePorts(c.cfg.BindAddress); err != nil {
+		return err
+	}
+	if c.pki, err = newPKI(filepath.Join(c.dir, "pki"), serverNames(c.cfg), time.Now()); err != nil {
+		return fmt.Errorf("make certificates: %w", err)
+	}
+	if c.admin, err = c.KubeconfigFor("kubernetes-admin", "system:masters"); err != nil {
+		return err
+	}
+	c.client, err = c.pki.httpClient("kubernetes-admin", "system:masters")
+	return err
+}
+
+func (c *Cluster) startAll(ctx context.Context) error {
+	began := time.Now()
+	etcd, err := c.start(Etcd, c.etcdArgs())
+	if err != nil {
+		return err
+	}
+	if err := c.await(ctx, etcd, httpOK(c.client, c.etcdURL()+"/readyz")); err != nil {
+		return err
+	}
+	if err := c.StartAPIServer(ctx); err != nil {
+		return err
+	}
+	// Not before: the controller-manager exits when the RBAC rules that it needs are not there yet.
+	managerArgs, err := c.controllerManagerArgs()
+	if err != nil {
+		return err
+	}
+	manager, err := c.start(ControllerManager, managerArgs)
+	if err != nil {
+		return err
+	}
+	schedulerArgs, err := c.schedulerArgs()
+	if err != nil {
+		return err
+	}
+	if _, err := c.start(Scheduler, schedulerArgs); err != nil {
+		return err
+	}
+	account := c.URL() + "/api/v1/namespaces/default/serviceaccounts/default"
+	if err := c.await(ctx, manager, httpOK(c.client, account)); err != nil {
+		return err
+	}
+	c.log.Info("control plane ready", "url", c.URL(), "dir", c.dir, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// start runs one component; its unexpected end is the cluster's failure.
+func (c *Cluster) start(name string, args []string) (*process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return nil, errStopped
+	}
+	if p := c.procs[name]; p != nil && !p.exited() {
+		return nil, fmt.Errorf("%s is already running (pid %d)", name, p.pid)
+	}
+	args = append(append([]string{name}, args...), c.cfg.ExtraArgs[name]...)
+	p, err := startProcess(name, c.cfg.Binary, args, filepath.Join(c.dir, name+".log"), c.fail)
+	if err != nil {
+		return nil, err
+	}
+	c.procs[name] = p
+	c.log.Debug("started", "component", name, "pid", p.pid)
+	return p, nil
+}
+
+func (c *Cluster) fail(err error) {
+	c.failOnce.Do(func() {
+		c.failure = err
+		close(c.failed)
+	})
+}
+
+// Failed is closed when a component has ended that nobody stopped; Err then says which and why.
+func (c *Cluster) Failed() <-chan struct{} { return c.failed }
+
+// Err is why the cluster failed, nil while it has not.
+func (c *Cluster) Err() error {
+	select {
+	case <-c.failed:
+		return c.failure
+	default:
+		return nil
+	}
+}
+
+// StopAPIServer ends the API server alone, at once and without a farewell, as a lost machine would.
+// The other components keep running and retry.
+func (c *Cluster) StopAPIServer() {
+	c.mu.Lock()
+	p := c.procs[APIServer]
+	c.mu.Unlock()
+	if p != nil {
+		p.stop()
+	}
+}
+
+// StartAPIServer starts a stopped API server again, with the same address, certificates and state, and returns when it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	args, err := c.apiServerArgs()
+	if err != nil {
+		return err
+	}
+	p, err := c.start(APIServer, args)
+	if err != nil {
+		return err
+	}
+	return c.await(ctx, p, httpOK(c.client, c.URL()+"/readyz"))
+}
+
+// RestartAPIServer is StopAPIServer and StartAPIServer.
+func (c *Cluster) RestartAPIServer(ctx context.Context) error {
+	c.StopAPIServer()
+	return c.StartAPIServer(ctx)
+}
+
+// Stop kills every process of the control plane, waits for their ends and removes the directory if Start made it.
+// It does not ask them to end in good order: nothing that they would still write is of use to anyone.
+// A second call does nothing.
+func (c *Cluster) Stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	var ends sync.WaitGroup
+	for _, p := range c.procs {
+		ends.Go(p.stop)
+	}
+	ends.Wait()
+	if c.ownDir {
+		if err := os.RemoveAll(c.dir); err != nil {
+			c.log.Warn("directory left behind", "dir", c.dir, "err", err)
+		}
+	}
+}
+
+// URL is the API server's base URL, https://ADDRESS:PORT.
+func (c *Cluster) URL() string { return "https://" + hostPort(c.cfg.BindAddress, c.ports.apiServer) }
+
+// Dir is where the cluster keeps its data, certificates, kubeconfigs and each component's log (etcd.log, kube-apiserver.log, ...).
+func (c *Cluster) Dir() string { return c.dir }
+
+// Kubeconfig is the path of a kubeconfig with all rights (group system:masters).
+func (c *Cluster) Kubeconfig() string { return c.admin }
+
+// KubeconfigFor writes a kubeconfig with a new client certificate for that user and those groups and returns its path.
+// A node is user "system:node:NAME" in group "system:nodes". The certificate lasts a year.
+func (c *Cluster) KubeconfigFor(user string, groups ...string) (string, error) {
+	path, err := c.pki.writeKubeconfig(filepath.Join(c.dir, "kubeconfigs"), c.URL(), user, groups)
+	if err != nil {
+		return "", fmt.Errorf("kubeconfig for %s: %w", user, err)
+	}
+	return path, nil
+}
+
+// CAPath is the file of the certificate (PEM) that signs the API server's certificate and everybody's client certificates.
+func (c *Cluster) CAPath() string { return c.pki.cluster.certPath }
+
+// FrontProxyCAPath is the file of the certificate (PEM) that signs the API server's own client certificate when it
+// passes a request on to an aggregated API server.
+func (c *Cluster) FrontProxyCAPath() string { return c.pki.frontProxy.certPath }
+
+// HTTPClient is a client with all rights (group system:masters) that trusts the API server's certificate.
+func (c *Cluster) HTTPClient() *http.Client { return c.client }
+
+// PIDs are the process ids of the components that run, by component.
+func (c *Cluster) PIDs() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pids := make(map[string]int, len(c.procs))
+	for _, name := range slices.Sorted(maps.Keys(c.procs)) {
+		if p := c.procs[name]; !p.exited() {
+			pids[name] = p.pid
+		}
+	}
+	return pids
+}
+
+// LogPath is the file that a component's output goes to.
+func (c *Cluster) LogPath(component string) string { return filepath.Join(c.dir, component+".log") }

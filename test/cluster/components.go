@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// serviceRange holds the cluster IPs of Services; nothing routes them here. Its first address is the API server's own Service.
+const (
+	serviceRange   = "10.96.0.0/16"
+	firstServiceIP = "10.96.0.1"
+)
+
+// frontProxyUser is whom an aggregated API server believes when it passes on another user's name.
+const frontProxyUser = "front-proxy-client"
+
+type ports struct{ etcdClient, etcdPeer, apiServer int }
+
+// choosePorts finds free ports. Others may take them before we do; Start notices and chooses anew.
+func choosePorts(apiServerAddress string) (ports, error) {
+	var chosen ports
+	for _, want := range []struct {
+		address string
+		port    *int
+	}{
+		{"127.0.0.1", &chosen.etcdClient},
+		{"127.0.0.1", &chosen.etcdPeer},
+		{apiServerAddress, &chosen.apiServer},
+	} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(want.address, "0"))
+		if err != nil {
+			return ports{}, fmt.Errorf("find a free port: %w", err)
+		}
+		// Held open until all are chosen, so that they differ.
+		defer listener.Close()
+		*want.port = listener.Addr().(*net.TCPAddr).Port
+	}
+	return chosen, nil
+}
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// serverNames are all the names that a client may reach the API server by.
+func serverNames(cfg Config) []string {
+	return append([]string{
+		"localhost", "127.0.0.1", cfg.BindAddress, firstServiceIP,
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+	}, cfg.ExtraSANs...)
+}
+
+func (c *Cluster) etcdData() string { return filepath.Join(c.dir, "etcd") }
+
+func (c *Cluster) etcdURL() string { return "http://" + hostPort("127.0.0.1", c.ports.etcdClient) }
+
+func (c *Cluster) etcdArgs() []string {
+	peer := "http://" + hostPort("127.0.0.1", c.ports.etcdPeer)
+	return []string{
+		"--name=default",
+		"--data-dir=" + c.etcdData(),
+		"--unsafe-no-fsync", // the data is thrown away; only a crash of the machine could lose it
+		"--listen-client-urls=" + c.etcdURL(),
+		"--advertise-client-urls=" + c.etcdURL(),
+		"--listen-peer-urls=" + peer,
+		"--initial-advertise-peer-urls=" + peer,
+		"--initial-cluster=default=" + peer,
+		"--log-level=warn",
+	}
+}
+
+func (c *Cluster) apiServerArgs() ([]string, error) {
+	p := c.pki
+	kubelet, err := p.client(p.cluster, "kube-apiserver-kubelet-client", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := p.client(p.frontProxy, frontProxyUser)
+	if err != nil {
+		return nil, err
+	}
+	return []string{
+		"--bind-address=" + c.cfg.BindAddress,
+		"--secure-port=" + strconv.Itoa(c.ports.apiServer),
+		"--endpoint-reconciler-type=none", // otherwise a loopback address is refused
+		"--etcd-servers=" + c.etcdURL(),
+		"--service-cluster-ip-range=" + serviceRange,
+		"--tls-cert-file=" + p.server.certPath,
+		"--tls-private-key-file=" + p.server.keyPath,
+		"--client-ca-file=" + p.cluster.certPath,
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + p.serviceAccountKey,
+		"--service-account-signing-key-file=" + p.serviceAccountKey,
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+		// For aggregated APIs: how they know that a request comes from us, and who we say the user is.
+		"--requestheader-client-ca-file=" + p.frontProxy.certPath,
+		"--requestheader-allowed-names=" + frontProxyUser,
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-username-headers=X-Remote-User",
+		"--proxy-client-cert-file=" + proxy.certPath,
+		"--proxy-client-key-file=" + proxy.keyPath,
+		// For kubectl logs and exec on nodes whose names do not resolve.
+		"--kubelet-preferred-address-types=InternalIP",
+		"--kubelet-client-certificate=" + kubelet.certPath,
+		"--kubelet-client-key=" + kubelet.keyPath,
+	}, nil
+}
+
+func (c *Cluster) controllerManagerArgs() ([]string, error) {
+	kubeconfig, err := c.KubeconfigFor("system:kube-controller-manager")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--kubeconfig=" + kubeconfig,
+		"--secure-port=0", // serve nothing: no port to collide on
+		"--leader-elect=false",
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file=" + c.pki.serviceAccountKey,
+		"--root-ca-file=" + c.pki.cluster.certPath,
+		"--cluster-signing-cert-file=" + c.pki.cluster.certPath,
+		"--cluster-signing-key-file=" + c.pki.cluster.keyPath,
+		// The default of 20 a second is for sharing; here it would only make a large test slow.
+		"--kube-api-qps=500",
+		"--kube-api-burst=1000",
+	}
+	args = appendDuration(args, "--horizontal-pod-autoscaler-sync-period", c.cfg.HPASyncPeriod)
+	return appendDuration(args, "--horizontal-pod-autoscaler-downscale-stabilization", c.cfg.HPADownscaleStabilization), nil
+}
+
+func (c *Cluster) schedulerArgs() ([]string, error) {
+	kubeconfig, err := c.KubeconfigFor("system:kube-scheduler")
+	if err != nil {
+		return nil, err
+	}
+	return []string{
+		"--kubeconfig=" + kubeconfig,
+		"--secure-port=0", // serve nothing: no port to collide on
+		"--leader-elect=false",
+		"--kube-api-qps=500",
+		"--kube-api-burst=1000",
+	}, nil
+}
+
+func appendDuration(args []string, flag string, d time.Duration) []string {
+	if d <= 0 {
+		return args
+	}
+	return append(args, flag+"="+d.String())
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// errPortTaken: another process took the port that we chose, before the component listened on it.
+var errPortTaken = errors.New("port already in use")
+
+var errStopped = errors.New("the cluster is stopped")
+
+// quotedLines is how much of a component's log an error quotes.
+const quotedLines = 12
+
+// pollEvery is how often await looks.
+const pollEvery = 50 * time.Millisecond
+
+// process is one component that we started and must end.
+type process struct {
+	name     string
+	logPath  string
+	pid      int
+	kill     func() error
+	stopping atomic.Bool
+	done     chan struct{} // closed when the process has ended and been waited for
+	err      error         // why it ended; read it after done
+}
+
+// startProcess starts binary with args (args[0] is the component), its output appended to the log file.
+// onExit hears of an end that nobody asked for.
+func startProcess(name, binary string, args []string, logPath string, onExit func(error)) (*process, error) {
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	cmd := exec.Command(binary, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = environment(os.Environ())
+	cmd.SysProcAttr = childAttributes()
+	p := &process{name: name, logPath: logPath, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel kills the child when the thread that started it ends, so this goroutine keeps its thread for as long as the child lives.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer log.Close()
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		p.pid, p.kill = cmd.Process.Pid, cmd.Process.Kill
+		started <- nil
+		p.err = p.ended(cmd.Wait())
+		close(p.done)
+		if !p.stopping.Load() {
+			onExit(p.err)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// ended is the error of a component that has ended.
+func (p *process) ended(wait error) error {
+	state := "exit status 0"
+	if wait != nil {
+		state = wait.Error()
+	}
+	lines := lastLines(p.logPath, quotedLines)
+	cause := errors.New("it ended")
+	if strings.Contains(lines, "address already in use") {
+		cause = errPortTaken
+	}
+	return fmt.Errorf("%s: %w (%s); its log ends:\n%s", p.name, cause, state, lines)
+}
+
+func (p *process) exited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop kills the process and waits for its end.
+func (p *process) stop() {
+	p.stopping.Store(true)
+	// An error means that it has ended by itself, which is as good.
+	_ = p.kill()
+	<-p.done
+}
+
+// await polls ready until it returns nil, the process ends or ctx does.
+func (c *Cluster) await(ctx context.Context, p *process, ready func(context.Context) error) error {
+	began := time.Now()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			c.log.Debug("ready", "component", p.name, "took", time.Since(began).Round(time.Millisecond))
+			return nil
+		}
+		select {
+		case <-p.done:
+			return p.err
+		case <-c.failed:
+			return c.failure
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not ready after %s: %w (%w); its log ends:\n%s", p.name,
+				time.Since(began).Round(time.Second), err, context.Cause(ctx), lastLines(p.logPath, quotedLines))
+		case <-tick.C:
+		}
+	}
+}
+
+// httpOK is a check that passes when a GET of that URL answers 200.
+func httpOK(client *http.Client, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
+		if err != nil {
+			return err
+		}
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %s: %s: %s", url, response.Status, bytes.TrimSpace(body))
+		}
+		return nil
+	}
+}
+
+// environment is what of ours the components see. Not all of it: etcd takes every ETCD_* variable for a flag, and a proxy
+// meant for the internet would be asked for the addresses of this machine.
+func environment(ours []string) []string {
+	var env []string
+	for _, variable := range ours {
+		switch name, _, _ := strings.Cut(variable, "="); name {
+		case "PATH", "HOME", "TMPDIR":
+			env = append(env, variable)
+		}
+	}
+	return env
+}
+
+// lastLines are the last n lines of a file, of its last 16 KiB at most; what cannot be read is said in their place.
+func lastLines(path string, n int) string {
+	const most = 16 << 10
+	file, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > most {
+		if _, err := file.Seek(-most, io.SeekEnd); err != nil {
+			return err.Error()
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(file, most))
+	if err != nil {
+		return err.Error()
+	}
+	text = bytes.TrimRight(text, "\n")
+	if len(text) == 0 {
+		return "(empty)"
+	}
+	lines := bytes.Split(text, []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-n):], []byte("\n")))
+}
