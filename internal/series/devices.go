@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// DeviceView is one device as the fleet's page shows it.
+type DeviceView struct {
+	Target string
+	Labels TargetLabels
+	Device string        // as in Key
+	Owners []gpu.Owner   // shared, not to be changed; empty: nobody
+	Since  time.Time     // when these became the owners; zero: not known
+	Values []FieldSample // the newest of the fields asked for that have one
+}
+
+// Value is the view's value of a field.
+func (v *DeviceView) Value(f gpu.FieldID) (Sample, bool) {
+	for _, x := range v.Values {
+		if x.Field == f {
+			return x.Sample, true
+		}
+	}
+	return Sample{}, false
+}
+
+// Devices lists the devices of all targets with the newest value of each of
+// the fields, whatever its age up to maxAge, sorted by node, target and device.
+func (s *Store) Devices(fields []gpu.FieldID, now time.Time, maxAge time.Duration) []DeviceView {
+	s.mu.RLock()
+	type labelled struct {
+		t *Target
+		l TargetLabels
+	}
+	targets := make([]labelled, 0, len(s.targets))
+	for _, t := range s.targets {
+		targets = append(targets, labelled{t, t.labels})
+	}
+	s.mu.RUnlock()
+	slices.SortFunc(targets, func(a, b labelled) int {
+		return cmp.Or(cmp.Compare(a.l.Node, b.l.Node), cmp.Compare(a.t.name, b.t.name))
+	})
+	var out []DeviceView
+	for _, x := range targets {
+		out = x.t.views(out, x.l, fields, now.UnixNano()-int64(maxAge))
+	}
+	return out
+}
+
+func (t *Target) views(out []DeviceView, l TargetLabels, fields []gpu.FieldID, notBefore int64) []DeviceView {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, uuid := range slices.Sorted(maps.Keys(t.devices)) {
+		d := t.devices[uuid]
+		v := DeviceView{Target: t.name, Labels: l, Device: uuid, Owners: d.owners}
+		if d.since != 0 {
+			v.Since = time.Unix(0, d.since)
+		}
+		for _, f := range fields {
+			if id, ok := d.series(f); ok {
+				if x, ok := t.ring.latest(&t.series[id], notBefore); ok {
+					v.Values = append(v.Values, FieldSample{f, x})
+				}
+			}
+		}
+		out = append(out, v)
+	}
+	return out
+}

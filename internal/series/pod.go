@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Pod is a pod's value of a field: the newest values of the devices it holds,
+// none older than maxAge, combined as the field's PodAgg says (the package's
+// comment has the rules for what is missing). A counter with PodAgg Rate gives
+// its increase per second over Config.Rate, in the field's unit a second. At
+// is the time of the oldest value that went in. Each pod that shares a device
+// gets the device's value.
+func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
+	field, ok := gpu.Lookup(f)
+	if !ok {
+		return Sample{}, false
+	}
+	var buf [16]tenure
+	tenures := s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), now.UnixNano())
+	var best gathered
+	for i := range tenures {
+		t := tenures[i].target
+		if slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
+			continue
+		}
+		g := t.gather(tenures, field, now.UnixNano(), maxAge)
+		if g.have > best.have || g.have == best.have && g.have > 0 && g.at > best.at {
+			best = g
+		}
+	}
+	return best.combine(field.PodAgg)
+}
+
+// tenures appends the pod's tenures that touch [from, to].
+func (s *Store) tenures(dst []tenure, k podKey, from, to int64) []tenure {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	e := s.pods[k]
+	if e == nil {
+		return dst
+	}
+	for _, n := range e.tenures {
+		if n.from <= to && n.until > from {
+			dst = append(dst, n)
+		}
+	}
+	return dst
+}
+
+// gathered is what one target shows of a pod.
+type gathered struct {
+	want, have int // devices held, devices with a value
+	sum, max   float64
+	at         int64 // the oldest value's stamp
+}
+
+func (g *gathered) add(at int64, v float64) {
+	if g.have == 0 || v > g.max {
+		g.max = v
+	}
+	if g.have == 0 || at < g.at {
+		g.at = at
+	}
+	g.sum += v
+	g.have++
+}
+
+// combine makes one value of the devices' values.
+func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
+	at := time.Unix(0, g.at)
+	switch {
+	case g.have == 0:
+		return Sample{}, false
+	case how == gpu.Mean:
+		return Sample{at, g.sum / float64(g.have)}, true
+	case how == gpu.Max:
+		return Sample{at, g.max}, true
+	case g.have < g.want, how == gpu.NoAggregate && g.want > 1:
+		return Sample{}, false
+	}
+	return Sample{at, g.sum}, true
+}
+
+// gather reads the field of those of the tenures that are on t.
+func (t *Target) gather(tenures []tenure, f *gpu.Field, now int64, maxAge time.Duration) gathered {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var g gathered
+	for i := range tenures {
+		n := &tenures[i]
+		if n.target != t || n.until != open {
+			continue
+		}
+		g.want++
+		id, ok := n.device.series(f.ID)
+		if !ok || t.closed {
+			continue
+		}
+		var v Sample
+		notBefore := max(n.from, now-int64(maxAge))
+		if f.PodAgg == gpu.Rate {
+			v, ok = t.ring.rate(&t.series[id], max(n.from, now-int64(max(t.store.cfg.Rate, maxAge))), notBefore)
+		} else {
+			v, ok = t.ring.latest(&t.series[id], notBefore)
+		}
+		if ok {
+			g.add(v.At.UnixNano(), v.Value)
+		}
+	}
+	return g
+}
+
+// PodRange are a pod's values of a field within [from, to], oldest first, each
+// combined as Pod does. A counter with PodAgg Rate gives the increase per
+// second since the sample before. Samples from before the pod held its devices
+// are not among them.
+func (s *Store) PodRange(namespace, pod string, f gpu.FieldID, from, to time.Time) []Sample {
+	field, ok := gpu.Lookup(f)
+	if !ok {
+		return nil
+	}
+	tenures := s.tenures(nil, podKey{namespace, pod}, from.UnixNano(), to.UnixNano())
+	var best []Sample
+	for i := range tenures {
+		t := tenures[i].target
+		if slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
+			continue
+		}
+		if got := t.rangeOf(tenures, field, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
+			best = got
+		}
+	}
+	return best
+}
+
+func (t *Target) rangeOf(tenures []tenure, f *gpu.Field, from, to int64) []Sample {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.closed {
+		return nil
+	}
+	prev := map[*device]Sample{}
+	var out []Sample
+	for i := t.ring.search(from); i < t.ring.used; i++ {
+		slot := t.ring.slot(i)
+		stamp := t.ring.stamps[slot]
+		if stamp > to {
+			break
+		}
+		var g gathered
+		for j := range tenures {
+			n := &tenures[j]
+			if n.target != t || stamp < n.from || stamp >= n.until {
+				continue
+			}
+			g.want++
+			id, ok := n.device.series(f.ID)
+			if !ok {
+				continue
+			}
+			v, ok := t.ring.at(t.series[id].wide, t.series[id].col, slot)
+			if ok && f.PodAgg == gpu.Rate {
+				v, ok = step(prev, n.device, stamp, v)
+			}
+			if ok {
+				g.add(stamp, v)
+			}
+		}
+		if v, ok := g.combine(f.PodAgg); ok {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// step is a counter's increase per second since the sample before.
+func step(prev map[*device]Sample, d *device, stamp int64, v float64) (float64, bool) {
+	p, ok := prev[d]
+	prev[d] = Sample{time.Unix(0, stamp), v}
+	if !ok {
+		return 0, false
+	}
+	inc := v - p.Value
+	if inc < 0 {
+		inc = v
+	}
+	return inc / time.Unix(0, stamp).Sub(p.At).Seconds(), true
+}
+
+// PodMetric is the newest value of a metric that the pod itself exposes, no
+// older than maxAge.
+func (s *Store) PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
+	var best Sample
+	found := false
+	for _, t := range s.podTargets(podKey{namespace, pod}) {
+		if v, ok := t.metric(metric, now.UnixNano()-int64(maxAge)); ok && (!found || v.At.After(best.At)) {
+			best, found = v, true
+		}
+	}
+	return best, found
+}
+
+// podTargets are the expositions of the pod itself. The slice is shared.
+func (s *Store) podTargets(k podKey) []*Target {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if e := s.pods[k]; e != nil {
+		return slices.Clone(e.targets)
+	}
+	return nil
+}
+
+func (t *Target) metric(name string, notBefore int64) (Sample, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	id, ok := t.ids[name]
+	if !ok {
+		return Sample{}, false
+	}
+	return t.ring.latest(&t.series[id], notBefore)
+}
+
+// PodMetricRange are the values within [from, to] of a metric that the pod
+// itself exposes, oldest first.
+func (s *Store) PodMetricRange(namespace, pod, metric string, from, to time.Time) []Sample {
+	var best []Sample
+	for _, t := range s.podTargets(podKey{namespace, pod}) {
+		if got := t.metricRange(metric, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
+			best = got
+		}
+	}
+	return best
+}
+
+func (t *Target) metricRange(name string, from, to int64) []Sample {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	id, ok := t.ids[name]
+	if !ok {
+		return nil
+	}
+	var out []Sample
+	for i := t.ring.search(from); i < t.ring.used; i++ {
+		slot := t.ring.slot(i)
+		if t.ring.stamps[slot] > to {
+			break
+		}
+		if v, ok := t.ring.at(t.series[id].wide, t.series[id].col, slot); ok {
+			out = append(out, Sample{time.Unix(0, t.ring.stamps[slot]), v})
+		}
+	}
+	return out
+}
+
+// Rate is the increase per second of a counter over its samples, oldest first;
+// a decrease is a counter that began again at zero. It is absent with fewer
+// than two samples.
+func Rate(samples []Sample) (float64, bool) {
+	if len(samples) < 2 {
+		return 0, false
+	}
+	sum := 0.0
+	for i, v := range samples[1:] {
+		if inc := v.Value - samples[i].Value; inc >= 0 {
+			sum += inc
+		} else {
+			sum += v.Value
+		}
+	}
+	span := samples[len(samples)-1].At.Sub(samples[0].At).Seconds()
+	if span <= 0 {
+		return 0, false
+	}
+	return sum / span, true
+}
