@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// MaxGPUs is the most GPUs that one simulated node has.
+const MaxGPUs = 64
+
+// Config says which GPUs to simulate.
+type Config struct {
+	GPUs  int    // how many, 1 to MaxGPUs; 0: 8
+	Model string // marketing name; empty: NVIDIA H200
+	Node  string // seeds the UUIDs, so that two nodes' GPUs differ
+	// StateFile is a file as described at State, which may change at any time;
+	// while it is not there the reader says gpu.ErrNoDriver. Empty: the GPUs
+	// make up a load of their own.
+	StateFile string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// Reader is a gpu.Reader of simulated GPUs.
+type Reader struct {
+	card    card
+	now     func() time.Time
+	file    *stateFile // nil: the load is made up
+	devices []*device
+}
+
+var _ gpu.Reader = (*Reader)(nil)
+
+type device struct {
+	gpu.Device
+
+	mu      sync.Mutex
+	physics physics
+	xids    []gpu.XIDCount // replaced, never changed
+}
+
+// New makes a reader. It does not read the state file yet.
+func New(cfg Config) (*Reader, error) {
+	if cfg.GPUs == 0 {
+		cfg.GPUs = 8
+	}
+	if cfg.GPUs < 0 || cfg.GPUs > MaxGPUs {
+		return nil, fmt.Errorf("simulate %d GPUs: want 1 to %d", cfg.GPUs, MaxGPUs)
+	}
+	r := &Reader{card: cardOf(cmp.Or(cfg.Model, defaultModel)), now: cfg.Now}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	if cfg.StateFile != "" {
+		r.file = &stateFile{path: cfg.StateFile}
+	}
+	for i := range cfg.GPUs {
+		r.devices = append(r.devices, &device{Device: gpu.Device{
+			Index: i, Minor: i, UUID: UUID(cfg.Node, i), Model: r.card.model,
+			PCIBusID: fmt.Sprintf("%08X:%02X:00.0", i/8, 0x1b+0x10*(i%8)),
+		}})
+	}
+	return r, nil
+}
+
+// UUID is the UUID of GPU i of the node, the same in every process: a device
+// plugin or a kubelet that names it needs no reader.
+func UUID(node string, i int) string {
+	h := sha256.Sum256(fmt.Appendf(nil, "gpupilot sim/%s/%d", node, i))
+	h[6] = h[6]&0x0f | 0x80 // version 8: made by a rule of our own (RFC 9562)
+	h[8] = h[8]&0x3f | 0x80
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16])
+}
+
+// Backend is sim.
+func (r *Reader) Backend() string { return "sim" }
+
+// Devices enumerates the simulated GPUs but the lost ones.
+func (r *Reader) Devices() ([]gpu.Device, error) {
+	state, err := r.state()
+	if errors.Is(err, gpu.ErrNoDriver) {
+		return nil, err
+	}
+	var out []gpu.Device
+	errs := []error{err}
+	for i, d := range r.devices {
+		if i < len(state.GPUs) && state.GPUs[i].Lost {
+			errs = append(errs, fmt.Errorf("GPU %d: %w", i, gpu.ErrLost))
+			continue
+		}
+		out = append(out, d.Device)
+	}
+	return out, errors.Join(errs...)
+}
+
+// Read gives the wanted fields of one GPU.
+func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
+	v.Reset()
+	i := r.find(uuid)
+	if i < 0 {
+		return fmt.Errorf("read %s: %w", uuid, gpu.ErrUnknownDevice)
+	}
+	state, err := r.state()
+	if errors.Is(err, gpu.ErrNoDriver) {
+		return fmt.Errorf("read %s: %w", uuid, err)
+	}
+	// A broken state file leaves the last good state standing, as Devices says.
+	now, d := r.now(), r.devices[i]
+	s := r.stateOf(state, i, now)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count(s.XIDs, now)
+	if s.Lost {
+		return fmt.Errorf("read %s: %w", uuid, gpu.ErrLost)
+	}
+	var all gpu.Values
+	r.card.fill(&all, s, &d.physics, now)
+	selectFields(v, &all, want, s.Fields)
+	return nil
+}
+
+// XIDs are the XID errors that the state file named.
+func (r *Reader) XIDs(uuid string) []gpu.XIDCount {
+	i := r.find(uuid)
+	if i < 0 {
+		return nil
+	}
+	d := r.devices[i]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.xids)
+}
+
+// Close does nothing: there is nothing to let go.
+func (r *Reader) Close() error { return nil }
+
+func (r *Reader) find(uuid string) int {
+	return slices.IndexFunc(r.devices, func(d *device) bool { return d.UUID == uuid })
+}
+
+// state is the state file's; without one it is empty. The error wraps
+// gpu.ErrNoDriver where no state was ever read.
+func (r *Reader) state() (State, error) {
+	if r.file == nil {
+		return State{}, nil
+	}
+	s, good, err := r.file.load()
+	if !good {
+		return State{}, fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
+	}
+	return s, err
+}
+
+func (r *Reader) stateOf(s State, i int, now time.Time) GPUState {
+	switch {
+	case r.file == nil:
+		return r.wave(i, now)
+	case i < len(s.GPUs):
+		return s.GPUs[i]
+	default:
+		return Busy(0, 0)
+	}
+}
+
+// wave is the load that the GPUs make up: each its own slow wave, so that a
+// page of them lives and no two look alike.
+func (r *Reader) wave(i int, now time.Time) GPUState {
+	t := float64(now.UnixMilli()) / 1000
+	period := 60 + 17*float64(i%8)
+	phase := float64(i) * 2.399963 // the golden angle: phases never bunch
+	u := 55 + 35*math.Sin(2*math.Pi*t/period+phase) + 6*math.Sin(2*math.Pi*t/7+3*phase)
+	m := 0.55 + 0.25*math.Sin(2*math.Pi*t/(5*period)+phase)
+	return Busy(u, m*(r.card.totalMiB-r.card.resMiB))
+}
+
+// count takes over the state's XIDs and notes when one's count rose.
+func (d *device) count(xids []XID, now time.Time) {
+	var out []gpu.XIDCount
+	for _, x := range xids {
+		c := gpu.XIDCount{Code: x.Code, Count: max(1, x.Count), Last: now}
+		for _, old := range d.xids {
+			if old.Code == c.Code && old.Count == c.Count {
+				c.Last = old.Last
+			}
+		}
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b gpu.XIDCount) int { return cmp.Compare(a.Code, b.Code) })
+	d.xids = out
+}
+
+// selectFields copies the wanted fields of all, with overrides on top, into v.
+func selectFields(v, all *gpu.Values, want gpu.FieldSet, overrides map[string]*float64) {
+	for i, f := range gpu.Fields() {
+		if !want.Has(gpu.Index(i)) {
+			continue
+		}
+		if f.Kind == gpu.Label {
+			s, _ := all.GetLabel(f.ID)
+			v.SetLabel(f.ID, s)
+			continue
+		}
+		x, ok := all.GetAt(gpu.Index(i))
+		if o, has := overrides[f.Name]; has {
+			if ok = o != nil; ok {
+				x = *o
+			}
+		}
+		if ok {
+			v.Set(f.ID, x)
+		}
+	}
+}
+
+func fieldByName(name string) (gpu.Field, bool) {
+	for _, f := range gpu.Fields() {
+		if f.Name == name {
+			return f, true
+		}
+	}
+	return gpu.Field{}, false
+}
