@@ -192,7 +192,7 @@ func (c *cells[T]) widen(slots int) {
 
 // latest is a column's newest value that is not older than notBefore.
 func (r *ring) latest(s *serie, notBefore int64) (Sample, bool) {
-	if s.last < notBefore || s.last == 0 {
+	if s.last < notBefore {
 		return Sample{}, false
 	}
 	for i := r.used - 1; i >= 0; i-- {

@@ -74,7 +74,7 @@ type serie struct {
 	wide bool
 	live bool
 	col  int32
-	last int64 // stamp of its newest value; 0 while there is none
+	last int64 // the newest stamp when it last got a value or a Ref
 	key  Key
 }
 
@@ -116,7 +116,7 @@ func (t *Target) Ref(k Key) (Ref, bool) {
 		return Ref{}, false
 	}
 	if id, ok := t.lookup(k); ok {
-		return Ref{id, t.series[id].gen}, true
+		return t.touch(id), true
 	}
 	if t.store.series.Load() >= int64(t.store.cfg.MaxSeries) {
 		t.sweep()
@@ -125,7 +125,16 @@ func (t *Target) Ref(k Key) (Ref, bool) {
 			return Ref{}, false
 		}
 	}
-	return t.intern(k), true
+	return t.touch(t.intern(k)), true
+}
+
+// touch keeps a series that is about to get a value from being swept.
+func (t *Target) touch(id uint32) Ref {
+	s := &t.series[id]
+	if newest, ok := t.ring.newest(); ok {
+		s.last = newest
+	}
+	return Ref{id, s.gen}
 }
 
 func (t *Target) lookup(k Key) (uint32, bool) {
@@ -139,7 +148,7 @@ func (t *Target) lookup(k Key) (uint32, bool) {
 	return 0, false
 }
 
-func (t *Target) intern(k Key) Ref {
+func (t *Target) intern(k Key) uint32 {
 	var id uint32
 	if n := len(t.free); n > 0 {
 		id, t.free = t.free[n-1], t.free[:n-1]
@@ -159,7 +168,7 @@ func (t *Target) intern(k Key) Ref {
 		d := t.device(k.Device)
 		d.fields = append(d.fields, deviceField{k.Field, id})
 	}
-	return Ref{id, s.gen}
+	return id
 }
 
 func (t *Target) device(uuid string) *device {
@@ -267,9 +276,9 @@ func (t *Target) makeRoom(stamp int64) {
 	if !t.ring.full() {
 		return
 	}
-	oldest, _ := t.ring.oldest()
+	oldest, filled := t.ring.oldest()
 	most := int(cfg.Span/cfg.Interval) + 1
-	if stamp-oldest > int64(cfg.Span) || t.ring.slots() >= most {
+	if filled && stamp-oldest > int64(cfg.Span) || t.ring.slots() >= most {
 		t.short = false
 		return
 	}
@@ -293,7 +302,7 @@ func (t *Target) sweep() {
 	}
 	for id := range t.series {
 		s := &t.series[id]
-		if !s.live || s.last >= oldest || s.last == 0 {
+		if !s.live || s.last >= oldest {
 			continue
 		}
 		t.forgetKey(s.key)
