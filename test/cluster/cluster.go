@@ -2,7 +2,7 @@
 
 // Package cluster runs a real Kubernetes control plane on this machine, for the demo and the end-to-end tests: etcd,
 // kube-apiserver, kube-controller-manager and kube-scheduler from the one binary that test/kube builds, each in its own
-// process, on loopback ports of their own, with certificates made at the start.
+// process, the API server on a loopback port of its own, with certificates made at the start.
 //
 // Nothing outlives the program that started it: Stop ends every process and removes the directory, and should the
 // program itself be killed, the kernel kills the processes with it (Linux).
@@ -65,7 +65,7 @@ type Cluster struct {
 	log    *slog.Logger
 	dir    string
 	ownDir bool
-	ports  ports
+	port   int // the API server's
 	pki    *pki
 	admin  string
 	client *http.Client
@@ -90,6 +90,11 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		}
 		cfg.Binary = binary
 	}
+	binary, err := filepath.Abs(cfg.Binary)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Binary = binary
 	if cfg.BindAddress == "" {
 		cfg.BindAddress = "127.0.0.1"
 	}
@@ -137,11 +142,13 @@ func (c *Cluster) prepare() error {
 		return err
 	}
 	c.dir = dir
-	// What an earlier attempt or an earlier cluster left would be a cluster with other certificates.
-	if err := os.RemoveAll(c.etcdData()); err != nil {
-		return err
+	// What an earlier attempt or an earlier cluster left: state that other certificates made, and the logs of another life.
+	for _, left := range []string{etcdData, etcdSocket, Etcd + ".log", APIServer + ".log", ControllerManager + ".log", Scheduler + ".log"} {
+		if err := os.RemoveAll(filepath.Join(c.dir, left)); err != nil {
+			return err
+		}
 	}
-	if c.ports, err = choosePorts(c.cfg.BindAddress); err != nil {
+	if c.port, err = freePort(c.cfg.BindAddress); err != nil {
 		return err
 	}
 	if c.pki, err = newPKI(filepath.Join(c.dir, "pki"), serverNames(c.cfg), time.Now()); err != nil {
@@ -160,7 +167,7 @@ func (c *Cluster) startAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.await(ctx, etcd, httpOK(c.client, c.etcdURL()+"/readyz")); err != nil {
+	if err := c.await(ctx, etcd, exists(filepath.Join(c.dir, etcdSocket))); err != nil {
 		return err
 	}
 	if err := c.StartAPIServer(ctx); err != nil {
@@ -201,7 +208,7 @@ func (c *Cluster) start(name string, args []string) (*process, error) {
 		return nil, fmt.Errorf("%s is already running (pid %d)", name, p.pid)
 	}
 	args = append(append([]string{name}, args...), c.cfg.ExtraArgs[name]...)
-	p, err := startProcess(name, c.cfg.Binary, args, filepath.Join(c.dir, name+".log"), c.fail)
+	p, err := startProcess(name, c.cfg.Binary, args, c.dir, c.fail)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +287,7 @@ func (c *Cluster) Stop() {
 }
 
 // URL is the API server's base URL, https://ADDRESS:PORT.
-func (c *Cluster) URL() string { return "https://" + hostPort(c.cfg.BindAddress, c.ports.apiServer) }
+func (c *Cluster) URL() string { return "https://" + hostPort(c.cfg.BindAddress, c.port) }
 
 // Dir is where the cluster keeps its data, certificates, kubeconfigs and each component's log (etcd.log, kube-apiserver.log, ...).
 func (c *Cluster) Dir() string { return c.dir }

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -62,6 +62,7 @@ func TestCluster(t *testing.T) {
 	t.Run("controllers make a deployment's pods", func(t *testing.T) { deploymentMakesPods(t, c) })
 	t.Run("scheduler binds a pod to a node that has room", func(t *testing.T) { podIsScheduled(t, c) })
 	t.Run("nodes may only be themselves", func(t *testing.T) { nodeIsRestricted(t, c) })
+	t.Run("aggregated api serves on loopback", func(t *testing.T) { aggregatedAPIServesOnLoopback(t, c) })
 	t.Run("api server restarts with its state", func(t *testing.T) {
 		if err := c.RestartAPIServer(t.Context()); err != nil {
 			t.Fatal(err)
@@ -174,6 +175,50 @@ func TestStartSaysWhichComponentFailedAndWhy(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not say %q: %v", want, err)
 		}
+	}
+}
+
+func TestTakenPortIsToldFromOtherFailures(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = startOnce(t.Context(), Config{
+		Binary: binary(t), BindAddress: "127.0.0.1", Log: slog.New(slog.DiscardHandler),
+		ExtraArgs: map[string][]string{APIServer: {"--secure-port=" + port}},
+	})
+	if !errors.Is(err, errPortTaken) {
+		t.Errorf("error %v, want %v", err, errPortTaken)
+	}
+}
+
+func TestLastLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	f := func(text string, n int, want string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := lastLines(path, n); got != want {
+			t.Errorf("lastLines(%q, %d) = %q, want %q", text, n, got, want)
+		}
+	}
+	f("", 3, "(empty)")
+	f("\n\n", 3, "(empty)")
+	f("a\n", 3, "a")
+	f("a\nb\nc\n", 2, "b\nc")
+	f(strings.Repeat("x", 20<<10)+"\nend", 1, "end")
+}
+
+func TestEnvironment(t *testing.T) {
+	got := environment([]string{"PATH=/bin", "ETCD_NAME=other", "HTTPS_PROXY=http://proxy:3128", "HOME=/root", "PATHS=no"})
+	if want := []string{"PATH=/bin", "HOME=/root"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -341,15 +386,5 @@ func eventually(t *testing.T, check func() error) {
 			t.Fatal(err)
 		case <-tick.C:
 		}
-	}
-}
-
-func TestChoosePortsDiffer(t *testing.T) {
-	p, err := choosePorts("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := slices.Sorted(maps.Keys(map[int]bool{p.etcdClient: true, p.etcdPeer: true, p.apiServer: true})); len(got) != 3 || got[0] == 0 {
-		t.Errorf("ports %+v", p)
 	}
 }

@@ -5,7 +5,6 @@ package cluster
 import (
 	"fmt"
 	"net"
-	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -19,28 +18,23 @@ const (
 // frontProxyUser is whom an aggregated API server believes when it passes on another user's name.
 const frontProxyUser = "front-proxy-client"
 
-type ports struct{ etcdClient, etcdPeer, apiServer int }
+// etcdData is where etcd keeps its data, in the cluster's directory.
+const etcdData = "etcd"
 
-// choosePorts finds free ports. Others may take them before we do; Start notices and chooses anew.
-func choosePorts(apiServerAddress string) (ports, error) {
-	var chosen ports
-	for _, want := range []struct {
-		address string
-		port    *int
-	}{
-		{"127.0.0.1", &chosen.etcdClient},
-		{"127.0.0.1", &chosen.etcdPeer},
-		{apiServerAddress, &chosen.apiServer},
-	} {
-		listener, err := net.Listen("tcp", net.JoinHostPort(want.address, "0"))
-		if err != nil {
-			return ports{}, fmt.Errorf("find a free port: %w", err)
-		}
-		// Held open until all are chosen, so that they differ.
-		defer listener.Close()
-		*want.port = listener.Addr().(*net.TCPAddr).Port
+// etcdSocket is the Unix socket that etcd serves on, in the cluster's directory: no port to collide on, and nobody
+// else on the machine may read it. Named relative to the directory, where every component runs, because the path of a
+// socket may have 107 bytes at most.
+const etcdSocket = "etcd.sock"
+
+// freePort finds a TCP port of that address that nobody listens on. Another process may take it before we do: Start
+// notices and tries another.
+func freePort(address string) (int, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
 	}
-	return chosen, nil
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
@@ -53,21 +47,20 @@ func serverNames(cfg Config) []string {
 	}, cfg.ExtraSANs...)
 }
 
-func (c *Cluster) etcdData() string { return filepath.Join(c.dir, "etcd") }
-
-func (c *Cluster) etcdURL() string { return "http://" + hostPort("127.0.0.1", c.ports.etcdClient) }
-
 func (c *Cluster) etcdArgs() []string {
-	peer := "http://" + hostPort("127.0.0.1", c.ports.etcdPeer)
+	const client, peer = "unix://" + etcdSocket, "unix://etcd-peer.sock"
 	return []string{
 		"--name=default",
-		"--data-dir=" + c.etcdData(),
+		"--data-dir=" + etcdData,
 		"--unsafe-no-fsync", // the data is thrown away; only a crash of the machine could lose it
-		"--listen-client-urls=" + c.etcdURL(),
-		"--advertise-client-urls=" + c.etcdURL(),
+		"--listen-client-urls=" + client,
+		"--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer,
 		"--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=default=" + peer,
+		// With one member an election is certain, and only waited for: 0.1 s instead of 1 s.
+		"--heartbeat-interval=20",
+		"--election-timeout=100",
 		"--log-level=warn",
 	}
 }
@@ -84,9 +77,9 @@ func (c *Cluster) apiServerArgs() ([]string, error) {
 	}
 	return []string{
 		"--bind-address=" + c.cfg.BindAddress,
-		"--secure-port=" + strconv.Itoa(c.ports.apiServer),
+		"--secure-port=" + strconv.Itoa(c.port),
 		"--endpoint-reconciler-type=none", // otherwise a loopback address is refused
-		"--etcd-servers=" + c.etcdURL(),
+		"--etcd-servers=unix://" + etcdSocket,
 		"--service-cluster-ip-range=" + serviceRange,
 		"--tls-cert-file=" + p.server.certPath,
 		"--tls-private-key-file=" + p.server.keyPath,

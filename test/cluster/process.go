@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -39,14 +40,16 @@ type process struct {
 	err      error         // why it ended; read it after done
 }
 
-// startProcess starts binary with args (args[0] is the component), its output appended to the log file.
+// startProcess starts binary with args (args[0] is the component) in dir, its output appended to NAME.log there.
 // onExit hears of an end that nobody asked for.
-func startProcess(name, binary string, args []string, logPath string, onExit func(error)) (*process, error) {
+func startProcess(name, binary string, args []string, dir string, onExit func(error)) (*process, error) {
+	logPath := filepath.Join(dir, name+".log")
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	cmd := exec.Command(binary, args...)
+	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = environment(os.Environ())
 	cmd.SysProcAttr = childAttributes()
@@ -152,6 +155,14 @@ func httpOK(client *http.Client, url string) func(context.Context) error {
 			return fmt.Errorf("GET %s: %s: %s", url, response.Status, bytes.TrimSpace(body))
 		}
 		return nil
+	}
+}
+
+// exists is a check that passes when there is a file of that name.
+func exists(path string) func(context.Context) error {
+	return func(context.Context) error {
+		_, err := os.Stat(path)
+		return err
 	}
 }
 
