@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// GPUAutoscaler sets the replicas of one workload from what its GPUs, its pods
+// or a query say.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=gpa,categories=all
+// +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.scaleTargetRef.name`
+// +kubebuilder:printcolumn:name="Min",type=integer,JSONPath=`.spec.minReplicas`
+// +kubebuilder:printcolumn:name="Max",type=integer,JSONPath=`.spec.maxReplicas`
+// +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.servingReplicas`
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desiredReplicas`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.lastDecision.reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type GPUAutoscaler struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   GPUAutoscalerSpec   `json:"spec"`
+	Status GPUAutoscalerStatus `json:"status,omitempty"`
+}
+
+// GPUAutoscalerList is a list of GPUAutoscalers.
+//
+// +kubebuilder:object:root=true
+type GPUAutoscalerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []GPUAutoscaler `json:"items"`
+}
+
+// GPUAutoscalerSpec is what the user asks for.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas must not be greater than maxReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas > 0 || self.signals.exists(s, has(s.query) && has(s.activation))",message="minReplicas 0 needs a signal that can be read at zero replicas: a query with an activation"
+type GPUAutoscalerSpec struct {
+	// ScaleTargetRef names the workload, in the same namespace. It must have a
+	// scale subresource: a Deployment, a StatefulSet, or a custom resource.
+	ScaleTargetRef CrossVersionObjectReference `json:"scaleTargetRef"`
+
+	// MinReplicas is the lower bound.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	MinReplicas *int32 `json:"minReplicas,omitempty"`
+
+	// MaxReplicas is the upper bound.
+	// +kubebuilder:validation:Minimum=1
+	MaxReplicas int32 `json:"maxReplicas"`
+
+	// Signals are what to look at; the one that wants the most replicas wins.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Signals []Signal `json:"signals"`
+
+	// Behavior bounds the scaling in each direction, in the shape of the
+	// HorizontalPodAutoscaler's.
+	// +optional
+	Behavior *Behavior `json:"behavior,omitempty"`
+
+	// Startup tells how long a replica takes from creation to serving; it is
+	// learned where it is not given.
+	// +optional
+	Startup *Startup `json:"startup,omitempty"`
+
+	// MissingData says what to do when no signal has been readable for a while:
+	// Hold, Max, or a number n that the replicas do not stay below.
+	// +kubebuilder:default=Hold
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="(type(self) == int && self >= 0) || (type(self) == string && self in ['Hold', 'Max'])",message="missingData must be Hold, Max or a number of replicas"
+	// +optional
+	MissingData *intstr.IntOrString `json:"missingData,omitempty"`
+
+	// Actuation says how the decision takes effect.
+	// +kubebuilder:default=Scale
+	// +optional
+	Actuation Actuation `json:"actuation,omitempty"`
+
+	// Budget bounds what the workload may take.
+	// +optional
+	Budget *Budget `json:"budget,omitempty"`
+}
+
+// CrossVersionObjectReference names an object of any kind.
+type CrossVersionObjectReference struct {
+	// +optional
+	APIVersion string `json:"apiVersion,omitempty"`
+	// +kubebuilder:validation:MinLength=1
+	Kind string `json:"kind"`
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+}
+
+// Actuation says how a decision takes effect.
+//
+// +kubebuilder:validation:Enum=Scale;HPA;Advise
+type Actuation string
+
+// The actuations.
+const (
+	ActuationScale  Actuation = "Scale"  // write the scale subresource
+	ActuationHPA    Actuation = "HPA"    // own a HorizontalPodAutoscaler that does
+	ActuationAdvise Actuation = "Advise" // only say what would be done
+)
+
+// Signal is one thing to look at, with its target: exactly one of gpu, pods,
+// query and preset.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.gpu), has(self.pods), has(self.query), has(self.preset)].filter(x, x).size() == 1",message="a signal needs exactly one of gpu, pods, query and preset"
+// +kubebuilder:validation:XValidation:rule="has(self.preset) || has(self.target)",message="a signal needs a target"
+type Signal struct {
+	// GPU is a field of the pods' GPUs.
+	// +optional
+	GPU *GPUSignal `json:"gpu,omitempty"`
+	// Pods is a metric that the pods themselves expose.
+	// +optional
+	Pods *PodsSignal `json:"pods,omitempty"`
+	// Query is a PromQL query for one number.
+	// +optional
+	Query *QuerySignal `json:"query,omitempty"`
+	// Preset is a ready-made set of signals for an inference server, such as vllm.
+	// +optional
+	Preset string `json:"preset,omitempty"`
+
+	// Target is what the signal should be at.
+	// +optional
+	Target *Target `json:"target,omitempty"`
+
+	// Activation is the value over the workload above which it is started from
+	// zero, and at or below which it may go to zero.
+	// +optional
+	Activation *resource.Quantity `json:"activation,omitempty"`
+}
+
+// GPUSignal is a field of the GPUs that a pod holds.
+type GPUSignal struct {
+	// Metric is one of Utilization, MemoryUtilization, MemoryUsed, SMActive,
+	// SMOccupancy, TensorActive, DRAMActive, Power, or any field id or any
+	// profile's metric name, such as DCGM_FI_DEV_GPU_UTIL. The target is in that
+	// name's unit.
+	// +kubebuilder:validation:MinLength=1
+	Metric string `json:"metric"`
+}
+
+// PodsSignal is a metric that each pod exposes in the Prometheus text format.
+type PodsSignal struct {
+	// Metric is its name; several series of that name in one pod are summed.
+	// +kubebuilder:validation:MinLength=1
+	Metric string `json:"metric"`
+	// Port is a container port, by number or name; without it the only one.
+	// +optional
+	Port *intstr.IntOrString `json:"port,omitempty"`
+	// Path is where the pod serves its metrics.
+	// +kubebuilder:default=/metrics
+	// +optional
+	Path string `json:"path,omitempty"`
+}
+
+// QuerySignal is a PromQL query.
+type QuerySignal struct {
+	// PromQL must give one number, for the workload as a whole.
+	// +kubebuilder:validation:MinLength=1
+	PromQL string `json:"promql"`
+}
+
+// TargetType says what a target's value is counted per.
+//
+// +kubebuilder:validation:Enum=AverageValue;Value
+type TargetType string
+
+// The target types.
+const (
+	AverageValue TargetType = "AverageValue" // per serving replica
+	Value        TargetType = "Value"        // for the workload as a whole
+)
+
+// Target is what a signal should be at.
+type Target struct {
+	// +kubebuilder:default=AverageValue
+	// +optional
+	Type TargetType `json:"type,omitempty"`
+	// Value is the target, greater than 0.
+	Value resource.Quantity `json:"value"`
+}
+
+// Behavior bounds the scaling in each direction.
+type Behavior struct {
+	// +optional
+	ScaleUp *ScalingRules `json:"scaleUp,omitempty"`
+	// +optional
+	ScaleDown *ScalingRules `json:"scaleDown,omitempty"`
+}
+
+// ScalingRules bound one direction. Without policies the direction is not
+// bounded by rate: replicas on the way are counted, so nothing doubles.
+type ScalingRules struct {
+	// StabilizationWindowSeconds is how long a change must have been wanted:
+	// 0 up and 300 down by default.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	// +optional
+	StabilizationWindowSeconds *int32 `json:"stabilizationWindowSeconds,omitempty"`
+	// SelectPolicy says which of several policies counts; Max by default.
+	// +kubebuilder:validation:Enum=Max;Min;Disabled
+	// +optional
+	SelectPolicy *string `json:"selectPolicy,omitempty"`
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	Policies []ScalingPolicy `json:"policies,omitempty"`
+	// Tolerance is the relative deviation from target that is let be; 0.1 by
+	// default.
+	// +optional
+	Tolerance *resource.Quantity `json:"tolerance,omitempty"`
+}
+
+// ScalingPolicy bounds a change within a period.
+type ScalingPolicy struct {
+	// +kubebuilder:validation:Enum=Pods;Percent
+	Type string `json:"type"`
+	// +kubebuilder:validation:Minimum=1
+	Value int32 `json:"value"`
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1800
+	PeriodSeconds int32 `json:"periodSeconds"`
+}
+
+// Startup tells how long a replica takes to serve.
+type Startup struct {
+	// ExpectedSeconds is from the pod's creation to its readiness.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	ExpectedSeconds *int32 `json:"expectedSeconds,omitempty"`
+}
+
+// Budget bounds what the workload may take.
+type Budget struct {
+	// MaxGPUs is the most GPUs that all replicas together may hold.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MaxGPUs *int32 `json:"maxGPUs,omitempty"`
+}
+
+// The types of a GPUAutoscaler's conditions.
+const (
+	// ConditionReady: the target was found, is ours to scale, and signals are readable.
+	ConditionReady = "Ready"
+	// ConditionAbleToScale: the target exists, has a scale, and nobody else owns it.
+	ConditionAbleToScale = "AbleToScale"
+	// ConditionSignals: at least one signal is readable.
+	ConditionSignals = "SignalsReadable"
+)
+
+// GPUAutoscalerStatus is what is known and what was decided.
+type GPUAutoscalerStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// CurrentReplicas is spec.replicas of the target as last seen.
+	CurrentReplicas int32 `json:"currentReplicas"`
+	// ServingReplicas are ready.
+	ServingReplicas int32 `json:"servingReplicas"`
+	// StartingReplicas are on the way.
+	StartingReplicas int32 `json:"startingReplicas"`
+	// DesiredReplicas is the last decision.
+	DesiredReplicas int32 `json:"desiredReplicas"`
+	// LastScaleTime is when the replicas were last changed by us.
+	// +optional
+	LastScaleTime *metav1.Time `json:"lastScaleTime,omitempty"`
+	// Startup is what was learned of the time from creation to serving.
+	// +optional
+	Startup *LearnedStartup `json:"startup,omitempty"`
+	// LastDecision says why.
+	// +optional
+	LastDecision *DecisionStatus `json:"lastDecision,omitempty"`
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// LearnedStartup is the time from a pod's creation to its readiness.
+type LearnedStartup struct {
+	// P50Seconds and P95Seconds are quantiles over the last starts.
+	P50Seconds int32 `json:"p50Seconds"`
+	P95Seconds int32 `json:"p95Seconds"`
+	// Samples is how many starts they are taken from.
+	Samples int32 `json:"samples"`
+}
+
+// DecisionStatus is a decision with its reasons.
+type DecisionStatus struct {
+	Time metav1.MicroTime `json:"time"`
+	// Reason is the rule that had the last word.
+	Reason string `json:"reason"`
+	// Message is the decision in a sentence.
+	Message string `json:"message"`
+	// Steps are the rules that were applied, in order.
+	// +listType=atomic
+	// +optional
+	Steps []StepStatus `json:"steps,omitempty"`
+	// Inputs are the signals as they were read.
+	// +listType=atomic
+	// +optional
+	Inputs []InputStatus `json:"inputs,omitempty"`
+}
+
+// StepStatus is one rule that was applied.
+type StepStatus struct {
+	Rule    string `json:"rule"`
+	Before  int32  `json:"before"`
+	After   int32  `json:"after"`
+	Message string `json:"message"`
+}
+
+// InputStatus is one signal as it was read.
+type InputStatus struct {
+	Signal string `json:"signal"`
+	// Value is the mean per serving replica, or the workload's total; empty when
+	// it could not be read.
+	// +optional
+	Value string `json:"value,omitempty"`
+	// Target is in the same unit as Value.
+	Target string `json:"target"`
+	// +optional
+	Unit string `json:"unit,omitempty"`
+	// Replicas is how many replicas had a fresh value.
+	Replicas int32 `json:"replicas"`
+	// AgeMilliseconds is of the oldest fresh value.
+	// +optional
+	AgeMilliseconds int64 `json:"ageMilliseconds,omitempty"`
+}

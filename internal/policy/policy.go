@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy is the one translation of a GPUAutoscaler object into a
+// scale.Policy. The controller, the backtester and the CLI use it, so that what
+// is replayed is what will run.
+package policy
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// SourceKind says where a signal's readings come from.
+type SourceKind uint8
+
+// The kinds of sources.
+const (
+	GPU  SourceKind = iota // the GPUs that a pod holds
+	Pods                   // the pods' own metrics
+)
+
+// Source is where the readings of one signal come from. Readings are in the
+// unit of the field (GPU), or as the pods expose them.
+type Source struct {
+	Kind   SourceKind
+	Field  gpu.FieldID         // GPU
+	Metric string              // Pods
+	Port   *intstr.IntOrString // Pods; nil: the pod's only port
+	Path   string              // Pods
+}
+
+// Compiled is a GPUAutoscaler in the engine's terms. Sources[i] is where
+// Policy.Signals[i] is read.
+type Compiled struct {
+	Policy    scale.Policy
+	Sources   []Source
+	Actuation v1alpha1.Actuation
+}
+
+// Compile translates and validates. Its error is a field.ErrorList's aggregate:
+// each entry names the field, the value and what is allowed. GPUsPerReplica of
+// the policy is left to the caller, who knows the pod template.
+func Compile(a *v1alpha1.GPUAutoscaler, resolve gpu.Resolve) (Compiled, error) {
+	spec, path := &a.Spec, field.NewPath("spec")
+	c := Compiled{Actuation: spec.Actuation}
+	if c.Actuation == "" {
+		c.Actuation = v1alpha1.ActuationScale
+	}
+	var errs field.ErrorList
+	if c.Actuation == v1alpha1.ActuationHPA {
+		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation,
+			[]v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationAdvise}))
+	}
+	errs = append(errs, bounds(&c.Policy, spec, path)...)
+	errs = append(errs, signals(&c, spec.Signals, path.Child("signals"), resolve)...)
+	errs = append(errs, behavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
+	errs = append(errs, missing(&c.Policy, spec.MissingData, path.Child("missingData"))...)
+	if spec.Startup != nil && spec.Startup.ExpectedSeconds != nil {
+		c.Policy.Startup = seconds(*spec.Startup.ExpectedSeconds)
+	}
+	if spec.Budget != nil && spec.Budget.MaxGPUs != nil {
+		c.Policy.MaxGPUs = *spec.Budget.MaxGPUs
+	}
+	return c, errs.ToAggregate()
+}
+
+func bounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
+	p.Min, p.Max = 1, spec.MaxReplicas
+	if spec.MinReplicas != nil {
+		p.Min = *spec.MinReplicas
+	}
+	if p.Max < 1 {
+		errs = append(errs, field.Invalid(path.Child("maxReplicas"), p.Max, "must be at least 1"))
+	}
+	if p.Min > p.Max {
+		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, fmt.Sprintf("must not be greater than maxReplicas (%d)", p.Max)))
+	}
+	if p.Min <= 0 {
+		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min,
+			"must be at least 1: no signal of this version can be read at zero replicas"))
+	}
+	return errs
+}
+
+func signals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (errs field.ErrorList) {
+	if len(in) == 0 {
+		return field.ErrorList{field.Required(path, "name at least one signal")}
+	}
+	for i := range in {
+		s, src, err := signal(&in[i], path.Index(i), resolve)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		c.Policy.Signals = append(c.Policy.Signals, s)
+		c.Sources = append(c.Sources, src)
+	}
+	return errs
+}
+
+func signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (s scale.Signal, src Source, err *field.Error) {
+	if in.Query != nil {
+		return s, src, field.Forbidden(path.Child("query"), "this version reads no PromQL backend; use gpu or pods")
+	}
+	if in.Preset != "" {
+		return s, src, field.NotSupported(path.Child("preset"), in.Preset, []string{})
+	}
+	if (in.GPU == nil) == (in.Pods == nil) {
+		return s, src, field.Required(path, "a signal needs exactly one of gpu and pods")
+	}
+	if in.Target == nil {
+		return s, src, field.Required(path.Child("target"), "say what the signal should be at")
+	}
+	value := exact(in.Target.Value)
+	if value <= 0 || math.IsInf(value, 0) || math.IsNaN(value) {
+		return s, src, field.Invalid(path.Child("target", "value"), in.Target.Value.String(), "must be greater than 0")
+	}
+	switch in.Target.Type {
+	case "", v1alpha1.AverageValue:
+		s.Type = scale.AverageValue
+	case v1alpha1.Value:
+		s.Type = scale.Value
+	default:
+		return s, src, field.NotSupported(path.Child("target", "type"), in.Target.Type,
+			[]v1alpha1.TargetType{v1alpha1.AverageValue, v1alpha1.Value})
+	}
+	if in.Activation != nil {
+		x := exact(*in.Activation)
+		s.Activation = &x
+	}
+	if in.Pods != nil {
+		s.Name, s.Target, s.Aggregate = in.Pods.Metric, value, gpu.Sum
+		src = Source{Kind: Pods, Metric: in.Pods.Metric, Port: in.Pods.Port, Path: in.Pods.Path}
+		if src.Path == "" {
+			src.Path = "/metrics"
+		}
+		if src.Metric == "" {
+			return s, src, field.Required(path.Child("pods", "metric"), "name the metric")
+		}
+		return s, src, nil
+	}
+	return gpuSignal(s, in.GPU.Metric, value, path.Child("gpu", "metric"), resolve)
+}
+
+func gpuSignal(s scale.Signal, metric string, value float64, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {
+	ref, ok := resolve(metric)
+	if !ok {
+		return s, Source{}, field.Invalid(path, metric,
+			"no such metric; use Utilization, MemoryUtilization, MemoryUsed, SMActive, SMOccupancy, TensorActive, DRAMActive, Power, a field id or a profile's metric name")
+	}
+	f, ok := gpu.Lookup(ref.Field)
+	if !ok || f.PodAgg == gpu.NoAggregate {
+		return s, Source{}, field.Invalid(path, metric, "has no meaningful value for a pod as a whole and cannot be scaled on")
+	}
+	s.Name, s.Unit, s.Aggregate = metric, string(f.Unit), f.LoadAgg
+	s.Target = value * ref.Scale
+	switch f.Unit {
+	case gpu.Percent:
+		s.Ceiling = 100
+	case gpu.Ratio:
+		s.Ceiling = 1
+	}
+	if f.PodAgg == gpu.Rate {
+		s.Unit += "/s"
+	}
+	if s.Ceiling > 0 && s.Target > s.Ceiling {
+		return s, Source{}, field.Invalid(path.Root(), value,
+			fmt.Sprintf("a target of %g %s for %s can never be exceeded: the most it can be is %g", s.Target, s.Unit, metric, s.Ceiling))
+	}
+	return s, Source{Kind: GPU, Field: ref.Field}, nil
+}
+
+func behavior(p *scale.Policy, b *v1alpha1.Behavior, path *field.Path) (errs field.ErrorList) {
+	p.Up.Tolerance, p.Down.Tolerance = scale.DefaultTolerance, scale.DefaultTolerance
+	p.Down.Window = scale.DefaultDownWindow
+	if b == nil {
+		return nil
+	}
+	errs = append(errs, rules(&p.Up, b.ScaleUp, path.Child("scaleUp"))...)
+	return append(errs, rules(&p.Down, b.ScaleDown, path.Child("scaleDown"))...)
+}
+
+func rules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (errs field.ErrorList) {
+	if in == nil {
+		return nil
+	}
+	if in.StabilizationWindowSeconds != nil {
+		r.Window = seconds(*in.StabilizationWindowSeconds)
+	}
+	if in.Tolerance != nil {
+		r.Tolerance = exact(*in.Tolerance)
+		if in.Tolerance.Cmp(resource.MustParse("0")) < 0 {
+			errs = append(errs, field.Invalid(path.Child("tolerance"), in.Tolerance.String(), "must not be negative"))
+		}
+	}
+	if in.SelectPolicy != nil {
+		sel, ok := map[string]scale.Select{"Max": scale.SelectMax, "Min": scale.SelectMin, "Disabled": scale.SelectDisabled}[*in.SelectPolicy]
+		if !ok {
+			errs = append(errs, field.NotSupported(path.Child("selectPolicy"), *in.SelectPolicy, []string{"Max", "Min", "Disabled"}))
+		}
+		r.Select = sel
+	}
+	for i, sp := range in.Policies {
+		at := path.Child("policies").Index(i)
+		switch {
+		case sp.Type != "Pods" && sp.Type != "Percent":
+			errs = append(errs, field.NotSupported(at.Child("type"), sp.Type, []string{"Pods", "Percent"}))
+		case sp.Value < 1:
+			errs = append(errs, field.Invalid(at.Child("value"), sp.Value, "must be at least 1"))
+		case sp.PeriodSeconds < 1 || sp.PeriodSeconds > 1800:
+			errs = append(errs, field.Invalid(at.Child("periodSeconds"), sp.PeriodSeconds, "must lie between 1 and 1800"))
+		default:
+			r.Policies = append(r.Policies, scale.RatePolicy{Percent: sp.Type == "Percent", Value: sp.Value, Period: seconds(sp.PeriodSeconds)})
+		}
+	}
+	return errs
+}
+
+func missing(p *scale.Policy, m *intstr.IntOrString, path *field.Path) field.ErrorList {
+	switch {
+	case m == nil || m.Type == intstr.String && m.StrVal == "Hold":
+		p.Missing = scale.MissingHold
+	case m.Type == intstr.String && m.StrVal == "Max":
+		p.Missing = scale.MissingMax
+	case m.Type == intstr.Int && m.IntVal >= 0:
+		p.Missing, p.MissingFloor = scale.MissingFloor, m.IntVal
+	default:
+		return field.ErrorList{field.Invalid(path, m.String(), "must be Hold, Max or a number of replicas that is not negative")}
+	}
+	return nil
+}
+
+// exact is the float64 nearest to q. Quantity's own AsApproximateFloat64 makes
+// 0.6 of 600m a little more than 0.6.
+func exact(q resource.Quantity) float64 {
+	x, err := strconv.ParseFloat(q.AsDec().String(), 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return x
+}
+
+func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+func resolve(name string) (gpu.Ref, bool) {
+	refs := map[string]gpu.Ref{
+		"Utilization":                {Field: gpu.GPUUtil, Scale: 1},
+		"DCGM_FI_DEV_GPU_UTIL_RATIO": {Field: gpu.GPUUtil, Scale: 100},
+		"MemoryUsed":                 {Field: gpu.FBUsed, Scale: 1},
+		"DCGM_FI_DEV_XID_ERRORS":     {Field: gpu.XIDErrors, Scale: 1},
+	}
+	r, ok := refs[name]
+	return r, ok
+}
+
+func autoscaler(t *testing.T, spec string) *v1alpha1.GPUAutoscaler {
+	t.Helper()
+	var a v1alpha1.GPUAutoscaler
+	if err := yaml.UnmarshalStrict([]byte(spec), &a.Spec); err != nil {
+		t.Fatal(err)
+	}
+	return &a
+}
+
+const minimal = `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals:
+- gpu: {metric: Utilization}
+  target: {value: "60"}
+`
+
+func TestDefaults(t *testing.T) {
+	c, err := Compile(autoscaler(t, minimal), resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.Policy
+	if p.Min != 1 || p.Max != 8 || p.Down.Window != 5*time.Minute || p.Up.Window != 0 || p.Up.Tolerance != 0.1 || p.Missing != scale.MissingHold {
+		t.Errorf("defaults: %+v", p)
+	}
+	s := p.Signals[0]
+	if s.Type != scale.AverageValue || s.Target != 60 || s.Ceiling != 100 || s.Unit != "%" || c.Sources[0].Field != gpu.GPUUtil {
+		t.Errorf("signal: %+v from %+v", s, c.Sources[0])
+	}
+	if c.Actuation != v1alpha1.ActuationScale {
+		t.Errorf("actuation: %s", c.Actuation)
+	}
+}
+
+func TestTargetIsInTheNamesUnit(t *testing.T) {
+	c, err := Compile(autoscaler(t, strings.NewReplacer("Utilization", "DCGM_FI_DEV_GPU_UTIL_RATIO", `"60"`, `"0.6"`).Replace(minimal)), resolve)
+	if err != nil || c.Policy.Signals[0].Target != 60 {
+		t.Errorf("0.6 as a ratio became %v (%v), want 60 %%", c.Policy.Signals, err)
+	}
+}
+
+func TestBehavior(t *testing.T) {
+	c, err := Compile(autoscaler(t, minimal+`
+missingData: 3
+budget: {maxGPUs: 4}
+startup: {expectedSeconds: 120}
+behavior:
+  scaleUp: {tolerance: 50m, policies: [{type: Pods, value: 4, periodSeconds: 15}, {type: Percent, value: 100, periodSeconds: 15}]}
+  scaleDown: {stabilizationWindowSeconds: 0, selectPolicy: Disabled}
+`), resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.Policy
+	if p.Up.Tolerance != 0.05 || len(p.Up.Policies) != 2 || !p.Up.Policies[1].Percent || p.Up.Policies[0].Period != 15*time.Second {
+		t.Errorf("scaleUp: %+v", p.Up)
+	}
+	if p.Down.Window != 0 || p.Down.Select != scale.SelectDisabled || p.Missing != scale.MissingFloor || p.MissingFloor != 3 ||
+		p.MaxGPUs != 4 || p.Startup != 2*time.Minute {
+		t.Errorf("policy: %+v", p)
+	}
+}
+
+func TestPodsSignal(t *testing.T) {
+	c, err := Compile(autoscaler(t, strings.Replace(minimal, "gpu: {metric: Utilization}", "pods: {metric: queue, port: 8000}", 1)), resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Sources[0]; s.Kind != Pods || s.Metric != "queue" || s.Path != "/metrics" || s.Port.IntVal != 8000 {
+		t.Errorf("source: %+v", s)
+	}
+}
+
+func TestBadInputNamesTheField(t *testing.T) {
+	f := func(mutate func(*v1alpha1.GPUAutoscaler), want ...string) {
+		t.Helper()
+		a := autoscaler(t, minimal)
+		mutate(a)
+		_, err := Compile(a, resolve)
+		for _, w := range want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("error %v, want it to say %q", err, w)
+			}
+		}
+	}
+	nine := int32(9)
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MinReplicas = &nine }, "spec.minReplicas", "9", "maxReplicas (8)")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MaxReplicas = 0 }, "spec.maxReplicas")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals = nil }, "spec.signals")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "Nope" }, "spec.signals[0].gpu.metric", "Nope")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "DCGM_FI_DEV_XID_ERRORS" }, "cannot be scaled on")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("0") }, "target.value", "greater than 0")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("160") }, "can never be exceeded")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Utilization" }, "target.type", "AverageValue")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU = nil }, "exactly one of")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationHPA }, "spec.actuation")
+	bad := intstr.FromString("Zero")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MissingData = &bad }, "spec.missingData", "Zero")
+}
