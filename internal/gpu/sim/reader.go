@@ -37,6 +37,9 @@ type Reader struct {
 	now     func() time.Time
 	file    *stateFile // nil: the load is made up
 	devices []*device
+
+	close  sync.Once
+	closed chan struct{} // ends the reads that hang
 }
 
 var _ gpu.Reader = (*Reader)(nil)
@@ -57,7 +60,7 @@ func New(cfg Config) (*Reader, error) {
 	if cfg.GPUs < 0 || cfg.GPUs > MaxGPUs {
 		return nil, fmt.Errorf("simulate %d GPUs: want 1 to %d", cfg.GPUs, MaxGPUs)
 	}
-	r := &Reader{card: cardOf(cmp.Or(cfg.Model, defaultModel)), now: cfg.Now}
+	r := &Reader{card: cardOf(cmp.Or(cfg.Model, defaultModel)), now: cfg.Now, closed: make(chan struct{})}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -110,13 +113,11 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	if i < 0 {
 		return fmt.Errorf("read %s: %w", uuid, gpu.ErrUnknownDevice)
 	}
-	state, err := r.state()
-	if errors.Is(err, gpu.ErrNoDriver) {
+	s, err := r.await(i)
+	if err != nil {
 		return fmt.Errorf("read %s: %w", uuid, err)
 	}
-	// A broken state file leaves the last good state standing, as Devices says.
 	now, d := r.now(), r.devices[i]
-	s := r.stateOf(state, i, now)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.count(s.XIDs, now)
@@ -141,8 +142,41 @@ func (r *Reader) XIDs(uuid string) []gpu.XIDCount {
 	return slices.Clone(d.xids)
 }
 
-// Close does nothing: there is nothing to let go.
-func (r *Reader) Close() error { return nil }
+// errClosed is of our own caller's making; nobody branches on it.
+var errClosed = errors.New("the reader was closed")
+
+// Close ends the reads that hang, and all reading.
+func (r *Reader) Close() error {
+	r.close.Do(func() { close(r.closed) })
+	return nil
+}
+
+// hangPoll is how often a read that hangs looks whether it still should.
+const hangPoll = 20 * time.Millisecond
+
+// await is the state of GPU i, once it does not hang. A broken state file
+// leaves the last good state standing; Devices tells of it.
+func (r *Reader) await(i int) (GPUState, error) {
+	for {
+		select {
+		case <-r.closed:
+			return GPUState{}, errClosed
+		default:
+		}
+		state, err := r.state()
+		if errors.Is(err, gpu.ErrNoDriver) {
+			return GPUState{}, err
+		}
+		s := r.stateOf(state, i, r.now())
+		if !s.Hang {
+			return s, nil
+		}
+		select {
+		case <-r.closed:
+		case <-time.After(hangPoll):
+		}
+	}
+}
 
 func (r *Reader) find(uuid string) int {
 	return slices.IndexFunc(r.devices, func(d *device) bool { return d.UUID == uuid })

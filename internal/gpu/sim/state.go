@@ -38,7 +38,9 @@ type GPUState struct {
 	MemoryUsedMiB *float64 `json:"memoryUsedMiB,omitempty"`
 	// Lost: the GPU fell off the bus; every read fails with gpu.ErrLost.
 	Lost bool `json:"lost,omitempty"`
-	// XIDs are the XID errors since the driver was loaded.
+	// Hang: reads of the GPU block while this holds.
+	Hang bool `json:"hang,omitempty"`
+	// XIDs are the XID errors since the driver was loaded, the last one last.
 	XIDs []XID `json:"xids,omitempty"`
 	// Fields overrides single fields, by name of the field table and in the
 	// field's unit; null takes the field away.
@@ -125,8 +127,9 @@ func (f *stateFile) load() (State, bool, error) {
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.path)
 	if err != nil {
-		f.info, f.err = nil, fmt.Errorf("state file: %w", err)
-		return f.last, f.good, f.err
+		// No file is no driver; only a broken file leaves the last state standing.
+		f.info, f.good, f.err = nil, false, fmt.Errorf("state file: %w", err)
+		return State{}, false, f.err
 	}
 	if f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime()) {
 		return f.last, f.good, f.err
