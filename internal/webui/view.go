@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package webui shows what the controller knows and decides: a small live page
+// and the read-only JSON behind it, which the CLI reads as well.
+package webui
+
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// Source is where the page's contents come from. Its methods do not block on
+// anything outside the process and return values that nobody changes.
+type Source interface {
+	// View is everything as it is now.
+	View() View
+	// History is one workload's recent past, oldest point first, no more than
+	// about 600 points. ok is false for a workload that is not known.
+	History(namespace, name string) (h History, ok bool)
+}
+
+// View is the state of the fleet and of the workloads at one moment. Pointers
+// are nil where a value is not known: missing is not zero.
+type View struct {
+	Time      time.Time  `json:"time"`
+	Version   string     `json:"version"`
+	Leader    bool       `json:"leader"`    // whether this replica decides
+	LeaderID  string     `json:"leaderID"`  // who does
+	Nodes     []Node     `json:"nodes"`     // sorted by name
+	Targets   []Target   `json:"targets"`   // what is scraped, sorted by name
+	Workloads []Workload `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
+	Recent    []Event    `json:"recent"`    // the last decisions that changed something, newest first
+}
+
+// Node is a node with its GPUs.
+type Node struct {
+	Name string `json:"name"`
+	GPUs []GPU  `json:"gpus"`
+}
+
+// GPU is one device (a GPU or a MIG instance).
+type GPU struct {
+	UUID           string        `json:"uuid"`
+	Utilization    *float64      `json:"utilization,omitempty"`    // percent
+	MemoryUsedMiB  *float64      `json:"memoryUsedMiB,omitempty"`  // MiB
+	MemoryTotalMiB *float64      `json:"memoryTotalMiB,omitempty"` // MiB
+	PowerWatts     *float64      `json:"powerWatts,omitempty"`     // W
+	TemperatureC   *float64      `json:"temperatureCelsius,omitempty"`
+	Owners         []Owner       `json:"owners,omitempty"`
+	Age            time.Duration `json:"age"` // of the newest value, in ns
+}
+
+// Owner is a pod that holds a GPU.
+type Owner struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container,omitempty"`
+}
+
+// Target is one scrape target.
+type Target struct {
+	Name        string        `json:"name"`
+	Node        string        `json:"node"`
+	Kind        string        `json:"kind"` // agent, dcgm-exporter or pod
+	URL         string        `json:"url"`
+	Up          bool          `json:"up"`
+	LastSuccess time.Time     `json:"lastSuccess,omitzero"`
+	Error       string        `json:"error,omitempty"`
+	Lag         time.Duration `json:"lag"` // from the sample's time to its arrival, in ns
+}
+
+// Workload is one GPUAutoscaler with its target.
+type Workload struct {
+	Namespace string   `json:"namespace"`
+	Name      string   `json:"name"`
+	Kind      string   `json:"kind"`      // of the scale target
+	Target    string   `json:"target"`    // its name
+	Actuation string   `json:"actuation"` // Scale or Advise
+	Min       int32    `json:"min"`
+	Max       int32    `json:"max"`
+	Ready     bool     `json:"ready"`
+	Problem   string   `json:"problem,omitempty"` // why it is not ready
+	Signals   []Signal `json:"signals"`
+
+	// Decision is the last one; nil before the first. Sentence and each step's
+	// sentence are scale's.
+	Decision *Decision `json:"decision,omitempty"`
+}
+
+// Signal is a signal with its newest value.
+type Signal struct {
+	Name   string   `json:"name"`
+	Unit   string   `json:"unit,omitempty"`
+	Value  *float64 `json:"value,omitempty"` // mean per serving replica, or the total
+	Target float64  `json:"target"`
+}
+
+// Decision is a decision in words.
+type Decision struct {
+	Time          time.Time  `json:"time"`
+	Current       int32      `json:"current"`
+	Replicas      int32      `json:"replicas"`
+	Serving       int32      `json:"serving"`
+	Starting      int32      `json:"starting"`
+	Unschedulable int32      `json:"unschedulable"`
+	Rule          scale.Rule `json:"rule"`
+	Sentence      string     `json:"sentence"`
+	Steps         []Step     `json:"steps"`
+}
+
+// Step is one rule that was applied.
+type Step struct {
+	Rule     scale.Rule `json:"rule"`
+	Before   int32      `json:"before"`
+	After    int32      `json:"after"`
+	Sentence string     `json:"sentence"`
+}
+
+// Event is a decision that changed a workload's replicas.
+type Event struct {
+	Namespace string   `json:"namespace"`
+	Name      string   `json:"name"`
+	Decision  Decision `json:"decision"`
+}
+
+// History is one workload's recent past.
+type History struct {
+	Points []Point `json:"points"`
+}
+
+// Point is a workload at one moment.
+type Point struct {
+	Time     time.Time  `json:"time"`
+	Replicas int32      `json:"replicas"` // asked for
+	Serving  int32      `json:"serving"`
+	Signals  []*float64 `json:"signals"` // in the order of Workload.Signals; nil: not known
+}
