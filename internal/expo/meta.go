@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"runtime"
+	"strconv"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// metaFamilies are our own metrics, in base units.
+func metaFamilies(cfg *Config) []family {
+	fs := []family{
+		always("gpupilot_collection_timestamp_seconds", Gauge,
+			"When the collection that this page shows began, in seconds since 1970.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, "gpupilot_collection_timestamp_seconds "...)
+				return append(appendTime(b, in.snap.Time), '\n')
+			}),
+		always("gpupilot_collection_interval_seconds", Gauge, "Time between two collections.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, "gpupilot_collection_interval_seconds "...)
+				return append(appendSeconds(b, in.snap.Interval), '\n')
+			}),
+		always("gpupilot_device_last_success_timestamp_seconds", Gauge,
+			"When the device was last read whole, in seconds since 1970: the time of its samples.", lastSuccess),
+		always("gpupilot_gpu_allocation_info", Gauge,
+			"1 for each container that holds the device or, with a replica, a share of it.", allocations),
+		always("gpupilot_mig_device_info", Gauge,
+			"1 for each MIG device: which instance of which GPU it is.", migDevices),
+		meta("gpupilot_collection_duration_seconds", Gauge,
+			"How long the collection took until every device that answers had answered.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, "gpupilot_collection_duration_seconds "...)
+				return append(appendSeconds(b, in.stats.Duration), '\n')
+			}),
+		meta("gpupilot_collection_errors_total", Counter,
+			"Reads of a device and enumerations of devices that failed.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, "gpupilot_collection_errors_total "...)
+				return append(strconv.AppendUint(b, in.stats.Errors, 10), '\n')
+			}),
+		meta("gpupilot_device_up", Gauge, "1 if the last read of the device succeeded and is not too old.", deviceUp),
+		meta("gpupilot_backend_up", Gauge, "1 if GPUs can be enumerated through the backend.",
+			func(b []byte, in *renderInput) []byte {
+				b = appendLabel(append(b, "gpupilot_backend_up{"...), "backend", in.snap.Backend)
+				return append(appendBool(append(b, "} "...), in.snap.Err == nil), '\n')
+			}),
+		meta("gpupilot_xid_errors_total", Counter, "XID errors of the device since the agent started, by code.", xidCounts),
+		meta("gpupilot_xid_last_seen_timestamp_seconds", Gauge,
+			"When the device last had this XID error, in seconds since 1970.", xidTimes),
+		meta("gpupilot_collectors_invalid_lines", Gauge,
+			"Lines of the collectors file that were left out because they are not understood.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, "gpupilot_collectors_invalid_lines "...)
+				return append(strconv.AppendInt(b, int64(in.cfg.InvalidLines), 10), '\n')
+			}),
+		meta("gpupilot_build_info", Gauge, "1, with the agent's version.", buildInfo),
+	}
+	if cfg.Kubernetes {
+		fs = append(fs, podResourcesFamilies()...)
+	}
+	return fs
+}
+
+func podResourcesFamilies() []family {
+	return []family{
+		meta("gpupilot_pod_resources_up", Gauge,
+			"1 if the kubelet answered the last question who holds which device; otherwise its last answer is shown.",
+			func(b []byte, in *renderInput) []byte {
+				up := in.snap.OwnersErr == nil && !in.snap.OwnersTime.IsZero()
+				return append(appendBool(append(b, "gpupilot_pod_resources_up "...), up), '\n')
+			}),
+		meta("gpupilot_pod_resources_last_success_timestamp_seconds", Gauge,
+			"When the kubelet last answered, in seconds since 1970.",
+			func(b []byte, in *renderInput) []byte {
+				if in.snap.OwnersTime.IsZero() {
+					return b
+				}
+				b = append(b, "gpupilot_pod_resources_last_success_timestamp_seconds "...)
+				return append(appendTime(b, in.snap.OwnersTime), '\n')
+			}),
+		meta("gpupilot_unmatched_devices", Gauge,
+			"Devices that the kubelet gave to containers and that are none of those collected here.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, "gpupilot_unmatched_devices "...)
+				return append(strconv.AppendInt(b, int64(len(in.snap.Unmatched)), 10), '\n')
+			}),
+	}
+}
+
+func meta(name string, typ Type, help string, f func([]byte, *renderInput) []byte) family {
+	fam := newFamily(name, typ, help)
+	fam.meta = f
+	return fam
+}
+
+func always(name string, typ Type, help string, f func([]byte, *renderInput) []byte) family {
+	fam := meta(name, typ, help, f)
+	fam.always = true
+	return fam
+}
+
+func lastSuccess(b []byte, in *renderInput) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		if d.Collected.IsZero() {
+			continue
+		}
+		b = appendLabel(append(b, "gpupilot_device_last_success_timestamp_seconds{"...), "uuid", d.UUID)
+		b = append(appendTime(append(b, "} "...), d.Collected), '\n')
+	}
+	return b
+}
+
+func deviceUp(b []byte, in *renderInput) []byte {
+	maxAge := gpu.MaxAge(in.snap.Interval)
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		b = appendLabel(append(b, "gpupilot_device_up{"...), "uuid", d.UUID)
+		b = append(appendBool(append(b, "} "...), d.Err == nil && d.Fresh(in.now, maxAge)), '\n')
+	}
+	return b
+}
+
+func allocations(b []byte, in *renderInput) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		for j := range d.Owners {
+			o := &d.Owners[j]
+			b = appendLabel(append(b, "gpupilot_gpu_allocation_info{"...), "uuid", d.UUID)
+			b = appendLabel(append(b, ','), "namespace", o.Namespace)
+			b = appendLabel(append(b, ','), "pod", o.Pod)
+			b = appendLabel(append(b, ','), "container", o.Container)
+			b = appendLabel(append(b, ','), "replica", o.Replica)
+			b = append(b, "} 1\n"...)
+		}
+	}
+	return b
+}
+
+func migDevices(b []byte, in *renderInput) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		if d.MIG == nil {
+			continue
+		}
+		b = appendLabel(append(b, "gpupilot_mig_device_info{"...), "uuid", d.UUID)
+		b = appendLabel(append(b, ','), "parent_uuid", d.MIG.ParentUUID)
+		b = append(b, `,gpu_instance="`...)
+		b = strconv.AppendInt(b, int64(d.MIG.GPUInstance), 10)
+		b = append(b, `",compute_instance="`...)
+		if d.MIG.ComputeInstance >= 0 {
+			b = strconv.AppendInt(b, int64(d.MIG.ComputeInstance), 10)
+		}
+		b = appendLabel(append(b, `",`...), "profile", d.MIG.Profile)
+		b = append(b, "} 1\n"...)
+	}
+	return b
+}
+
+func xidCounts(b []byte, in *renderInput) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		for _, x := range d.XIDs {
+			b = appendXID(append(b, "gpupilot_xid_errors_total{"...), d.UUID, x.Code)
+			b = append(strconv.AppendUint(b, x.Count, 10), '\n')
+		}
+	}
+	return b
+}
+
+func xidTimes(b []byte, in *renderInput) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		for _, x := range d.XIDs {
+			b = appendXID(append(b, "gpupilot_xid_last_seen_timestamp_seconds{"...), d.UUID, x.Code)
+			b = append(appendTime(b, x.Last), '\n')
+		}
+	}
+	return b
+}
+
+func appendXID(b []byte, uuid string, code uint64) []byte {
+	b = appendLabel(b, "uuid", uuid)
+	b = append(b, `,xid="`...)
+	b = strconv.AppendUint(b, code, 10)
+	return append(b, `"} `...)
+}
+
+func buildInfo(b []byte, in *renderInput) []byte {
+	b = appendLabel(append(b, "gpupilot_build_info{"...), "version", in.cfg.Version)
+	b = appendLabel(append(b, ','), "revision", in.cfg.Revision)
+	b = appendLabel(append(b, ','), "goversion", runtime.Version())
+	return append(b, "} 1\n"...)
+}

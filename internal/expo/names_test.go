@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+func TestEveryNameIsOneField(t *testing.T) {
+	owner := map[string]gpu.FieldID{}
+	claim := func(name string, id gpu.FieldID) {
+		t.Helper()
+		if name == "" {
+			return
+		}
+		if _, known := gpu.Lookup(id); !known {
+			t.Errorf("%s names field %d, which the table lacks", name, id)
+		}
+		if other, taken := owner[name]; taken && other != id {
+			t.Errorf("%s is both %v and %v", name, other, id)
+		}
+		owner[name] = id
+	}
+	for _, f := range gpu.Fields() {
+		claim(f.Name, f.ID)
+	}
+	rows := map[gpu.FieldID]bool{}
+	for _, n := range namings {
+		if rows[n.field] {
+			t.Errorf("two rows for %v", n.field)
+		}
+		rows[n.field] = true
+		claim(n.name49, n.field)
+		claim(n.name1, n.field)
+		if (n.scale49 != 0) != (n.help49 != "") {
+			t.Errorf("%s: a changed unit needs a help text of its own, and only that", n.name49)
+		}
+	}
+	for _, a := range append(friendly[:], former[:]...) {
+		claim(a.name, a.field)
+	}
+	for name, id := range owner {
+		if r, ok := Resolve(name); !ok || r.Field != id || r.Scale <= 0 {
+			t.Errorf("Resolve(%q) = %+v, %v; want field %v", name, r, ok, id)
+		}
+	}
+}
+
+func TestResolve(t *testing.T) {
+	f := func(name string, want gpu.FieldID, scale float64) {
+		t.Helper()
+		got, ok := Resolve(name)
+		if !ok || got.Field != want || got.Scale != scale {
+			t.Errorf("Resolve(%q) = %+v, %v; want %v times %v", name, got, ok, want, scale)
+		}
+	}
+	f("DCGM_FI_DEV_GPU_UTIL", gpu.GPUUtil, 1)
+	f("DCGM_FI_DEV_GPU_UTIL_RATIO", gpu.GPUUtil, 100)
+	f("dcgm_gpu_utilization", gpu.GPUUtil, 1)
+	f("Utilization", gpu.GPUUtil, 1)
+	f("203", gpu.GPUUtil, 1)
+	f("DCGM_FI_DEV_SM_CLOCK_HERTZ", gpu.SMClock, 1e-6)
+	f("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", gpu.TotalEnergy, 1000)
+	f("DCGM_FI_DEV_FB_USED_BYTES", gpu.FBUsed, 1.0/1048576)
+	f("MemoryUsed", gpu.FBUsed, 1)
+	f("DCGM_FI_PROF_SM_UTIL_RATIO", gpu.SMActive, 1)
+
+	for _, name := range []string{"", "0", "9999", "70000", "-1", "utilization", "DCGM_FI_DEV_NOPE", "DCGM_EXP_XID_ERRORS_COUNT"} {
+		if r, ok := Resolve(name); ok {
+			t.Errorf("Resolve(%q) = %+v; want nothing", name, r)
+		}
+	}
+	if r, ok := ResolveMetric("Utilization"); ok {
+		t.Errorf("Utilization is no metric name, yet ResolveMetric gives %+v", r)
+	}
+}
+
+func TestProfilesHaveDefaults(t *testing.T) {
+	f := func(p Profile, metrics, labels int, wants ...string) {
+		t.Helper()
+		c := p.DefaultCollectors()
+		if len(c.Metrics) != metrics || len(c.Labels) != labels {
+			t.Errorf("profile %s: %d metrics and %d labels, want %d and %d", p, len(c.Metrics), len(c.Labels), metrics, labels)
+		}
+		have := map[string]bool{}
+		for _, m := range c.Metrics {
+			if have[m.Name] || m.Help == "" {
+				t.Errorf("profile %s: %s is there twice or has no help", p, m.Name)
+			}
+			have[m.Name] = true
+		}
+		for _, l := range c.Labels {
+			have[l.Name] = true
+		}
+		for _, w := range wants {
+			if !have[w] {
+				t.Errorf("profile %s lacks %s", p, w)
+			}
+		}
+	}
+	f(Profile48, 25, 1, "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DRIVER_VERSION", "DCGM_FI_DEV_FB_RESERVED")
+	f(Profile482, 25, 1, "DCGM_FI_DEV_GPU_UTIL")
+	f(Profile49, 26, 1, "DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_DEV_FB_CAPACITY_BYTES")
+	f(Profile1x, 20, 0, "dcgm_gpu_utilization", "dcgm_fi_prof_pcie_tx_bytes")
+
+	if _, err := ParseProfile("5"); err == nil {
+		t.Error("profile 5 was accepted")
+	}
+	for _, p := range Profiles() {
+		if got, err := ParseProfile(string(p)); err != nil || got != p {
+			t.Errorf("ParseProfile(%q) = %q, %v", p, got, err)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"bytes"
+	"compress/gzip"
+	"sync"
+	"time"
+)
+
+// span is where a family lies in a page: its head from start, its samples from
+// samples to end. All three are equal where it has no samples.
+type span struct{ start, samples, end int }
+
+// page is one rendered generation. Its body does not change while anyone holds
+// it; the other forms are made when first asked for, once.
+type page struct {
+	body  []byte // the text format
+	spans []span // by family
+	until time.Time
+	refs  int // guarded by pages.mu
+
+	mu       sync.Mutex // guards what follows
+	metrics  []byte     // as OpenMetrics; empty: not made yet
+	packed   [numFormats]bytes.Buffer
+	isPacked [numFormats]bool
+}
+
+func (p *page) reset(until time.Time) {
+	p.body, p.spans, p.until = p.body[:0], p.spans[:0], until
+	p.metrics = p.metrics[:0]
+	p.isPacked = [numFormats]bool{}
+}
+
+// whole gives the page in a format; the caller holds p.mu.
+func (p *page) whole(f format, families []family) []byte {
+	if f == text {
+		return p.body
+	}
+	if len(p.metrics) == 0 {
+		p.metrics = p.appendSome(p.metrics, f, families, nil)
+	}
+	return p.metrics
+}
+
+// appendSome writes the families that want has, or all where it is nil.
+func (p *page) appendSome(b []byte, f format, families []family, want []bool) []byte {
+	for i, s := range p.spans {
+		if s.samples == s.end || want != nil && !want[i] {
+			continue
+		}
+		b = append(b, families[i].head[f]...)
+		b = append(b, p.body[s.samples:s.end]...)
+	}
+	if f == openMetrics {
+		b = append(b, "# EOF\n"...)
+	}
+	return b
+}
+
+// pages hands out the current page and recycles those that nobody reads any
+// more: two are enough unless a reader is slow.
+type pages struct {
+	mu      sync.Mutex
+	current *page
+	free    []*page
+}
+
+// spare returns a page that nobody reads.
+func (ps *pages) spare() *page {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if n := len(ps.free); n > 0 {
+		p := ps.free[n-1]
+		ps.free = ps.free[:n-1]
+		return p
+	}
+	return &page{}
+}
+
+// publish makes p the current page.
+func (ps *pages) publish(p *page) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	old := ps.current
+	ps.current = p
+	if old != nil && old.refs == 0 {
+		ps.recycle(old)
+	}
+}
+
+// acquire returns the current page, nil before the first. It stays as it is
+// until it is released.
+func (ps *pages) acquire() *page {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.current != nil {
+		ps.current.refs++
+	}
+	return ps.current
+}
+
+func (ps *pages) release(p *page) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p.refs--
+	if p.refs == 0 && p != ps.current {
+		ps.recycle(p)
+	}
+}
+
+// maxFree bounds what slow readers can make us keep.
+const maxFree = 2
+
+func (ps *pages) recycle(p *page) {
+	if len(ps.free) < maxFree {
+		ps.free = append(ps.free, p)
+	}
+}
+
+// packer compresses one thing at a time: its state is some hundred kilobytes.
+type packer struct {
+	mu sync.Mutex
+	zw *gzip.Writer
+}
+
+// pack writes src to dst, compressed.
+func (k *packer) pack(dst *bytes.Buffer, src []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.zw == nil {
+		k.zw, _ = gzip.NewWriterLevel(dst, gzip.BestSpeed) // the level is a valid one
+	} else {
+		k.zw.Reset(dst)
+	}
+	// A bytes.Buffer's Write does not fail.
+	_, _ = k.zw.Write(src)
+	_ = k.zw.Close()
+}

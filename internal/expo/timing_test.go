@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// fleet is a node as the benchmarks have it: gpus, each cut into parts (0: not
+// at all) with 40 fields and a pod per device, or sharers of it.
+func fleet(now time.Time, gpus, parts, sharers int) (*gpu.Snapshot, Config) {
+	var c Collectors
+	for _, f := range gpu.Fields() {
+		if f.Kind != gpu.Label && len(c.Metrics) < 40 {
+			typ := Gauge
+			if f.Kind == gpu.Counter {
+				typ = Counter
+			}
+			c.Metrics = append(c.Metrics, Collector{Name: f.Name, Ref: gpu.Ref{Field: f.ID, Scale: 1}, Type: typ, Help: f.Help})
+		}
+	}
+	c.Labels = Profile48.DefaultCollectors().Labels
+	s := snapshot(now)
+	for i := range gpus * max(parts, 1) {
+		values := map[gpu.FieldID]float64{}
+		for j, m := range c.Metrics {
+			values[m.Ref.Field] = float64(i*100+j) + 0.25
+		}
+		d := wholeGPU(i, now, values)
+		if parts > 0 {
+			d.MIG = &gpu.MIG{ParentUUID: fmt.Sprintf("GPU-%08d", i/parts), GPUInstance: i%parts + 7, ComputeInstance: 0, Profile: "1g.18gb"}
+		}
+		for k := range sharers {
+			d.Owners = append(d.Owners, gpu.Owner{Namespace: "inference", Pod: fmt.Sprintf("llm-7d9c8b6f5-%05d-%d", i, k), Container: "server", Replica: fmt.Sprint(k)})
+		}
+		s.Devices = append(s.Devices, d)
+	}
+	return s, Config{Profile: Profile48, Collectors: c, Hostname: "gpu-node-0001", Kubernetes: true}
+}
+
+// The budgets of a tick and of a scrape.
+func TestAllocations(t *testing.T) {
+	now := time.Now()
+	s, cfg := fleet(now, 8, 0, 1)
+	e := New(cfg)
+	e.Update(s, Stats{}, now)
+	e.Update(s, Stats{}, now)
+	e.Update(s, Stats{}, now)
+	if n := testing.AllocsPerRun(100, func() { e.Update(s, Stats{}, now) }); n != 0 {
+		t.Errorf("rendering a page allocates %v times", n)
+	}
+	scrape := func(target string, header ...string) float64 {
+		req := httptest.NewRequest(http.MethodGet, target, nil)
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		w := &sink{h: http.Header{}}
+		e.ServeHTTP(w, req)
+		return testing.AllocsPerRun(100, func() { e.ServeHTTP(w, req) })
+	}
+	for _, c := range []struct {
+		what   string
+		allocs float64
+		budget float64
+	}{
+		{"plain", scrape("/metrics"), 4},
+		{"gzip", scrape("/metrics", "Accept-Encoding", "gzip"), 4},
+		{"OpenMetrics", scrape("/metrics", "Accept", "application/openmetrics-text; version=1.0.0; q=0.8"), 4},
+		{"two fields", scrape("/metrics?name[]=DCGM_FI_DEV_GPU_UTIL&name[]=DCGM_FI_DEV_FB_USED"), 14},
+	} {
+		if c.allocs > c.budget {
+			t.Errorf("a scrape (%s) allocates %v times, more than %v", c.what, c.allocs, c.budget)
+		}
+	}
+}
+
+// sink is a ResponseWriter that forgets.
+type sink struct {
+	h http.Header
+	n int
+}
+
+func (s *sink) Header() http.Header         { return s.h }
+func (s *sink) WriteHeader(int)             {}
+func (s *sink) Write(b []byte) (int, error) { s.n += len(b); return len(b), nil }
+
+func BenchmarkRender(b *testing.B) {
+	for _, c := range []struct {
+		name                 string
+		gpus, parts, sharers int
+	}{{"8gpus", 8, 0, 1}, {"8x7mig", 8, 7, 1}, {"8x4sharers", 8, 0, 4}} {
+		b.Run(c.name, func(b *testing.B) {
+			now := time.Now()
+			s, cfg := fleet(now, c.gpus, c.parts, c.sharers)
+			e := New(cfg)
+			b.ReportAllocs()
+			for b.Loop() {
+				e.Update(s, Stats{}, now)
+			}
+			b.SetBytes(int64(len(e.pages.current.body)))
+		})
+	}
+}
+
+func BenchmarkGzip(b *testing.B) {
+	now := time.Now()
+	s, cfg := fleet(now, 8, 0, 1)
+	e := New(cfg)
+	e.Update(s, Stats{}, now)
+	b.ReportAllocs()
+	for b.Loop() {
+		p := e.pages.acquire()
+		p.isPacked[text] = false
+		e.whole(p, text, true)
+		e.pages.release(p)
+	}
+}
+
+func BenchmarkScrape(b *testing.B) {
+	now := time.Now()
+	s, cfg := fleet(now, 8, 0, 1)
+	s.Interval = time.Hour
+	e := New(cfg)
+	e.Update(s, Stats{}, now)
+	for _, c := range []struct{ name, target string }{
+		{"whole", "/metrics"}, {"two", "/metrics?name[]=DCGM_FI_DEV_GPU_UTIL&name[]=DCGM_FI_DEV_FB_USED"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			req := httptest.NewRequest(http.MethodGet, c.target, nil)
+			w := &sink{h: http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				e.ServeHTTP(w, req)
+			}
+		})
+	}
+}
