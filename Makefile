@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A fresh machine needs Go, a C compiler and make; every target sets up the rest itself.
+
+SHELL      := /bin/bash
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/webui/static -type f 2>/dev/null)
+TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' 2>/dev/null)
+FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so
+PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
+
+GOLANGCI   := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
+
+export GPUPILOT_KUBE = $(CURDIR)/bin/kube
+
+.PHONY: all demo test unit e2e bench lint generate fakes kube clean
+all: $(PROGRAMS) ## the three programs, in bin/
+
+bin/gpupilot: $(GO_FILES)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
+# The agent links the C loader's dlopen and nothing of NVIDIA's: neither library is needed to build or to start it.
+bin/gpupilot-agent: $(GO_FILES)
+	CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+bin/gpupilot-controller: $(GO_FILES)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
+bin/gpupilot-demo: $(GO_FILES) $(TEST_FILES)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./test/demo
+bin/gpupilot-bench: $(GO_FILES) $(TEST_FILES)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./test/bench
+
+fakes: $(FAKES)
+$(FAKES) &: $(wildcard test/fakes/nvml/*)
+	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin
+
+kube: ## the real control plane of the demo and the tests: five minutes once per machine, then cached by content
+	@bash test/kube/build.sh
+
+demo: kube all bin/gpupilot-demo ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load
+	@exec bin/gpupilot-demo
+
+test: unit e2e ## every test
+
+unit: kube all fakes
+	go vet ./... && go vet -tags e2e,gpu ./test/...
+	go test ./...
+
+e2e: kube all fakes ## the chain on a real control plane, and on a real node where root allows it
+	@bash test/realnode/setup.sh || true
+	go test -count=1 -tags e2e -timeout 20m ./test/...
+
+bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json
+	@exec bin/gpupilot-bench -out bin/bench.json
+
+lint:
+	@test -z "$$(gofmt -l api cmd internal test | tee /dev/stderr)"
+	go run $(GOLANGCI) run ./...
+
+generate: ## deepcopy functions and CRDs from the API types
+	printf '// SPDX-License-Identifier: Apache-2.0\n' > bin/boilerplate.txt
+	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
+	go run $(CONTROLLER_GEN) crd:maxDescLen=300 paths=./api/... output:crd:dir=deploy/crds
+
+clean:
+	rm -rf bin

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command gpupilot is the tool on a laptop, or as kubectl gpupilot.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "gpupilot:", err)
+		os.Exit(1)
+	}
+}
+
+// run executes the command line args and writes what it prints to out.
+func run(ctx context.Context, args []string, out io.Writer) error {
+	root := &cobra.Command{
+		Use:           "gpupilot",
+		Short:         "Looks at GPUs, workloads and decisions of a cluster that GPUPilot runs in",
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(out)
+	root.AddCommand(explainCommand())
+	return root.ExecuteContext(ctx)
+}
