@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podres
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// kubelet answers List with a fixed answer.
+type kubelet struct {
+	podresources.UnimplementedPodResourcesListerServer
+	answer *podresources.ListPodResourcesResponse
+	conns  atomic.Int32
+}
+
+func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return k.answer, nil
+}
+
+// counting counts accepted connections.
+type counting struct {
+	net.Listener
+	n *atomic.Int32
+}
+
+func (l counting) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.n.Add(1)
+	}
+	return c, err
+}
+
+// serve listens on socket until stop is called.
+func (k *kubelet) serve(t *testing.T, socket string) (stop func()) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(s, k)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(counting{l, &k.conns})
+	}()
+	stop = func() { s.Stop(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+func devices(resource string, ids ...string) *podresources.ContainerDevices {
+	return &podresources.ContainerDevices{ResourceName: resource, DeviceIds: ids}
+}
+
+func TestAllocations(t *testing.T) {
+	k := &kubelet{answer: &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{
+		{Name: "train-0", Namespace: "ml", Containers: []*podresources.ContainerResources{
+			{Name: "main", Devices: []*podresources.ContainerDevices{
+				devices("nvidia.com/gpu", "GPU-a"), devices("nvidia.com/gpu", "GPU-b"), devices("nvidia.com/gpu", "GPU-a"),
+				devices("example.com/nic", "eth1"),
+			}},
+			{Name: "sidecar"},
+		}},
+		{Name: "infer", Namespace: "ml", Containers: []*podresources.ContainerResources{
+			{Name: "c", Devices: []*podresources.ContainerDevices{
+				devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("nvidia.com/gpu.shared", "GPU-c::1", "GPU-c::2"), devices("corp/gpu", "nvidia3"),
+			}},
+		}},
+		{Name: "web", Namespace: "default"},
+	}}}
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	k.serve(t, socket)
+	c, err := New(socket, "corp/gpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := c.Allocations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	train := gpu.Owner{Namespace: "ml", Pod: "train-0", Container: "main"}
+	infer := gpu.Owner{Namespace: "ml", Pod: "infer", Container: "c"}
+	want := []gpu.Allocation{
+		{Resource: "nvidia.com/gpu", DeviceID: "GPU-a", Owner: train},
+		{Resource: "nvidia.com/gpu", DeviceID: "GPU-b", Owner: train},
+		{Resource: "nvidia.com/mig-1g.10gb", DeviceID: "MIG-1", Owner: infer},
+		{Resource: "nvidia.com/gpu.shared", DeviceID: "GPU-c::1", Owner: infer},
+		{Resource: "nvidia.com/gpu.shared", DeviceID: "GPU-c::2", Owner: infer},
+		{Resource: "corp/gpu", DeviceID: "nvidia3", Owner: infer},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for range 3 {
+		if _, err := c.Allocations(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := k.conns.Load(); n != 1 {
+		t.Errorf("%d connections for four questions, want 1", n)
+	}
+}
+
+func TestMissingSocketHeals(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	c, err := New(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Allocations(t.Context()); err == nil || !strings.Contains(err.Error(), "list pod resources") {
+		t.Errorf("no socket, yet the error is %v", err)
+	}
+	k := &kubelet{answer: &podresources.ListPodResourcesResponse{}}
+	stop := k.serve(t, socket)
+	untilAnswer(t, c)
+	stop()
+	if _, err := c.Allocations(t.Context()); err == nil {
+		t.Error("the kubelet is gone, yet it answers")
+	}
+	k.serve(t, socket)
+	untilAnswer(t, c)
+}
+
+// untilAnswer polls like the agent does; the client's own back-off decides.
+func untilAnswer(t *testing.T, c *Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := c.Allocations(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("still no answer: %v", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// gRPC's default limit is 4 MiB; this answer has more.
+func TestBigAnswer(t *testing.T) {
+	k := &kubelet{answer: &podresources.ListPodResourcesResponse{}}
+	for i := range 400 {
+		ids := make([]string, 256)
+		for j := range ids {
+			ids[j] = fmt.Sprintf("GPU-%08d-0000-0000-0000-%012d::%d", i, j, j)
+		}
+		k.answer.PodResources = append(k.answer.PodResources, &podresources.PodResources{
+			Name: fmt.Sprint("p", i), Namespace: "n", Containers: []*podresources.ContainerResources{
+				{Name: "c", Devices: []*podresources.ContainerDevices{devices("nvidia.com/gpu", ids...)}},
+			},
+		})
+	}
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	k.serve(t, socket)
+	c, err := New("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := c.Allocations(t.Context())
+	if err != nil || len(got) != 400*256 {
+		t.Errorf("%d allocations, %v", len(got), err)
+	}
+}
