@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// How long an agent is asked for the names that were learned before it is
+// asked for its whole page again: shorter while fields in use are not on it.
+const (
+	learnAgain     = time.Minute
+	learnAgainFull = 10 * time.Minute
+)
+
+// runner scrapes one target. All but want and state belong to its goroutine.
+type runner struct {
+	s      *Scraper
+	cancel context.CancelFunc
+	done   chan struct{}
+	want   atomic.Pointer[Target]
+	gone   atomic.Bool // taken off the list: its samples go too
+
+	have   *Target // the want that the fields below are for
+	series *series.Target
+	page   *page
+	gpus   *gpus       // nil for a Pod
+	pods   *podMetrics // nil for the others
+	batch  series.Batch
+	phase  phase
+	clock  clock
+
+	req   *http.Request
+	learn time.Time // when to ask for the whole page; zero: now
+	names bool      // req asks for names only
+
+	mu    sync.Mutex
+	state State
+}
+
+// run scrapes until ctx ends. It begins when the runner that it takes over
+// from, if there is one, is done.
+func (r *runner) run(ctx context.Context, before *runner) {
+	defer close(r.done)
+	if before != nil {
+		<-before.done
+	}
+	defer func() {
+		if r.gone.Load() {
+			r.s.deps.Store.Drop(r.want.Load().Name)
+		}
+	}()
+	t := time.NewTimer(time.Until(r.phase.spread(time.Now())))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		next := r.scrape(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		t.Reset(time.Until(next))
+	}
+}
+
+func (r *runner) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// scrape asks once and says when to ask again.
+func (r *runner) scrape(ctx context.Context) (next time.Time) {
+	started := time.Now()
+	if err := r.prepare(started); err != nil {
+		return r.failed(fail(Internal, "%w", err))
+	}
+	buf, f := r.s.fetch(ctx, r.req)
+	arrived := time.Now()
+	if f != nil {
+		if ctx.Err() != nil {
+			return time.Time{} // we gave up, not they
+		}
+		r.s.count(f, arrived.Sub(started))
+		return r.failed(f)
+	}
+	r.s.count(nil, arrived.Sub(started))
+	defer r.s.release(buf)
+	return r.keep(*buf, started, arrived)
+}
+
+// prepare follows what is wanted of the target, and makes the request.
+func (r *runner) prepare(now time.Time) error {
+	if want := r.want.Load(); want != r.have {
+		r.series = r.s.deps.Store.Target(want.Name, want.Labels)
+		if r.have == nil || want.Fields != r.have.Fields || !slices.Equal(want.Metrics, r.have.Metrics) {
+			r.begin(want)
+		}
+		r.have = want
+	}
+	whole := r.have.Kind != Agent || r.have.Fields.Empty() || !now.Before(r.learn)
+	if r.req != nil && whole == !r.names {
+		return nil
+	}
+	var names []string
+	if !whole {
+		names = slices.Sorted(maps.Keys(r.gpus.names))
+		names = append(names, "gpupilot_collection_duration_seconds")
+	}
+	req, err := newRequest(r.have.URL, names)
+	if err != nil {
+		return err
+	}
+	r.req, r.names = req, !whole
+	return nil
+}
+
+func (r *runner) begin(want *Target) {
+	r.req, r.learn = nil, time.Time{}
+	if want.Kind == Pod {
+		r.pods = newPodMetrics(r.series, want.Metrics)
+		r.page = newPage(r.pods)
+		return
+	}
+	r.gpus = newGPUs(r.series, r.s.deps.Resolve, want.Fields)
+	r.page = newPage(r.gpus)
+}
+
+// keep stores an answer.
+func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
+	p := r.page
+	if err := r.read(body); err != nil {
+		f := fail(Garbage, "%w", err)
+		r.s.failures[f.reason].Add(1)
+		return r.failed(f)
+	}
+	r.s.badLines.Add(uint64(p.bad))
+	at := r.collectedAt(started, arrived)
+	r.batch.Reset()
+	if r.gpus != nil {
+		if p.changed {
+			r.series.SetOwners(at, r.gpus.held(p.entries))
+		}
+		r.gpus.fill(p, &r.batch)
+		r.learned(arrived)
+	} else {
+		r.pods.fill(p, &r.batch)
+	}
+	unknown, err := r.series.Append(at, &r.batch)
+	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) {
+		r.forget()
+	}
+	switch {
+	case errors.Is(err, series.ErrRepeated):
+		return r.repeated(at, arrived)
+	case err != nil:
+		r.have = nil // somebody dropped it from the store: make it anew
+		return r.failed(fail(Internal, "%w", err))
+	}
+	r.s.samples.Add(uint64(len(r.batch.Points)))
+	r.succeeded(at, started, arrived)
+	if deliver := r.s.deps.Deliver; deliver != nil {
+		deliver(r.have.Name, at)
+	}
+	if p.meta.collected > 0 && p.meta.interval > 0 {
+		return r.phase.afterTick(at, p.meta, time.Now())
+	}
+	return r.phase.success(time.Now())
+}
+
+func (r *runner) read(body []byte) error {
+	if err := r.page.read(body); err != nil {
+		return err
+	}
+	if r.gpus != nil && r.page.changed && r.gpus.settle(r.page.entries) {
+		err := r.page.read(body)
+		r.page.changed = true
+		return err
+	}
+	return nil
+}
+
+// collectedAt is the time of a page's samples in our clock: the agent's, else
+// the newest that lines carry, else when it was asked for.
+func (r *runner) collectedAt(started, arrived time.Time) time.Time {
+	if m := r.page.meta; m.collected > 0 && m.collected < maxUnix {
+		return r.clock.local(unixSeconds(m.collected), arrived, m)
+	}
+	if ms := r.page.newestLine(); ms > 0 {
+		return r.clock.local(time.UnixMilli(ms), arrived, meta{})
+	}
+	return started
+}
+
+// learned decides, after a page, whether the next one may be limited to the
+// names that were found.
+func (r *runner) learned(now time.Time) {
+	switch {
+	case r.names && len(r.page.points) == 0:
+		r.learn = time.Time{} // it may call them otherwise now
+	case !r.names && len(r.gpus.names) > 0:
+		r.learn = now.Add(learnAgain)
+		if r.foundAll() {
+			r.learn = now.Add(learnAgainFull)
+		}
+	}
+}
+
+func (r *runner) foundAll() bool {
+	var found gpu.FieldSet
+	for name := range r.gpus.names {
+		if ref, ok := r.s.deps.Resolve(name); ok {
+			if i, ok := gpu.IndexOf(ref.Field); ok {
+				found.Add(i)
+			}
+		}
+	}
+	return found.Union(r.have.Fields) == found
+}
+
+// forget makes the next page be read anew from its text.
+func (r *runner) forget() {
+	r.page.forget()
+	if r.gpus != nil {
+		r.gpus.reset()
+		r.req, r.learn = nil, time.Time{}
+	}
+}
+
+func (r *runner) succeeded(at, started, arrived time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := &r.state
+	if st.Err != nil {
+		r.s.deps.Log.Info("scrape recovered", "target", st.Name, "url", st.URL, "after", arrived.Sub(st.ErrSince).Round(time.Millisecond))
+	}
+	st.Err, st.ErrSince, st.Failures = nil, time.Time{}, 0
+	st.LastSuccess, st.Collected = arrived, at
+	st.Lag, st.Skew = arrived.Sub(at), -r.clock.offset
+	st.Took, st.Samples = arrived.Sub(started), len(r.batch.Points)
+	st.Interval = seconds(r.page.meta.interval)
+	st.BadLines, st.BadLine = r.page.bad, ""
+	if r.page.badLine != nil {
+		st.BadLine = r.page.badLine.Error()
+	}
+}
+
+// repeated is a page that the target had already given. While that is only a
+// matter of having asked too early it is no failure.
+func (r *runner) repeated(at, arrived time.Time) (next time.Time) {
+	r.s.repeated.Add(1)
+	m := r.page.meta
+	next = r.phase.tooEarly(m, arrived)
+	if age := arrived.Sub(at); m.interval > 0 && age > gpu.MaxAge(seconds(m.interval)) {
+		f := fail(Stale, "collection time has not moved since %s", at.UTC().Format(time.RFC3339Nano))
+		r.s.failures[f.reason].Add(1)
+		r.note(f, arrived)
+	}
+	return next
+}
+
+func (r *runner) failed(f *failure) (next time.Time) {
+	now := time.Now()
+	r.note(f, now)
+	return r.phase.failure(now)
+}
+
+// note keeps a failure for people; the first of a row is logged.
+func (r *runner) note(f *failure, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := &r.state
+	first := st.Err == nil
+	st.Err = fmt.Errorf("scrape %s (%s): %w", st.Name, st.URL, f)
+	st.Failures++
+	if first {
+		st.ErrSince = now
+		r.s.deps.Log.Warn("scrape failed", "target", st.Name, "url", st.URL, "reason", f.reason.String(), "err", f.err)
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// Config says how to scrape. Zero values take the defaults.
+type Config struct {
+	Interval   time.Duration // between two scrapes of a target; 1 s
+	Timeout    time.Duration // of one scrape; 5 s
+	MaxBody    int64         // bytes of one answer; 16 MiB
+	Guard      time.Duration // between the end of an agent's collection and its scrape; 20 ms
+	MaxBackoff time.Duration // between two scrapes of a target that fails; 5 s
+}
+
+func (c Config) withDefaults() Config {
+	c.Interval = cmp.Or(c.Interval, time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.MaxBody = cmp.Or(c.MaxBody, 16<<20)
+	c.Guard = cmp.Or(c.Guard, 20*time.Millisecond)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, 5*time.Second)
+	return c
+}
+
+// Deps are what a Scraper works with.
+type Deps struct {
+	Client  Doer // NewClient's, or one that authenticates
+	Store   *series.Store
+	Resolve gpu.Resolve
+	Deliver func(target string, at time.Time) // called when samples of this time are in the store; may be nil, must not block
+	Log     *slog.Logger                      // nil: slog.Default()
+}
+
+// Scraper scrapes targets, each in a goroutine of its own, while Run runs.
+type Scraper struct {
+	cfg     Config
+	deps    Deps
+	buffers sync.Pool
+
+	mu      sync.Mutex
+	wanted  []Target
+	changed chan struct{}
+	runners map[string]*runner
+	leaving map[string]*runner // taken off the list, not yet done
+
+	scrapes, samples, badLines, repeated atomic.Uint64
+	nanos                                atomic.Int64
+	failures                             [numReasons]atomic.Uint64
+}
+
+// New makes a scraper without targets.
+func New(cfg Config, deps Deps) *Scraper {
+	if deps.Log == nil {
+		deps.Log = slog.Default()
+	}
+	return &Scraper{
+		cfg: cfg.withDefaults(), deps: deps,
+		buffers: sync.Pool{New: func() any { return new([]byte) }},
+		changed: make(chan struct{}, 1),
+		runners: map[string]*runner{},
+		leaving: map[string]*runner{},
+	}
+}
+
+// Sync says what is to be scraped from now on. Targets that stay go on
+// undisturbed, though what is wanted of them may differ; one whose URL or kind
+// differs begins anew and keeps its window; one that is not in the list any
+// more is dropped from the store. Of two with one name the first counts.
+func (s *Scraper) Sync(targets []Target) {
+	s.mu.Lock()
+	s.wanted = slices.Clone(targets)
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run scrapes until ctx ends, and then waits for its goroutines. It is called
+// once.
+func (s *Scraper) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.changed:
+		}
+		s.follow(ctx, &all)
+	}
+}
+
+// follow starts and ends runners as Sync said.
+func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wanted := make(map[string]*Target, len(s.wanted))
+	for i := range s.wanted {
+		t := &s.wanted[i]
+		if wanted[t.Name] != nil {
+			continue
+		}
+		wanted[t.Name] = t
+		old := s.runners[t.Name]
+		if old == nil {
+			s.start(ctx, all, t, s.leaving[t.Name])
+			continue
+		}
+		have := old.want.Load()
+		switch {
+		case have.equal(t):
+		case have.URL == t.URL && have.Kind == t.Kind:
+			old.want.Store(t)
+		default:
+			old.cancel()
+			s.start(ctx, all, t, old)
+		}
+	}
+	maps.DeleteFunc(s.leaving, func(_ string, r *runner) bool { return r.isDone() })
+	for name, r := range s.runners {
+		if wanted[name] == nil {
+			r.gone.Store(true)
+			r.cancel()
+			delete(s.runners, name)
+			s.leaving[name] = r
+		}
+	}
+}
+
+func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, before *runner) {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &runner{
+		s: s, cancel: cancel, done: make(chan struct{}),
+		phase: newPhase(&s.cfg, t.Name),
+		state: State{Name: t.Name, URL: t.URL, Kind: t.Kind},
+	}
+	r.want.Store(t)
+	s.runners[t.Name] = r
+	all.Go(func() {
+		defer cancel()
+		r.run(ctx, before)
+	})
+}
+
+func (s *Scraper) count(f *failure, took time.Duration) {
+	s.scrapes.Add(1)
+	s.nanos.Add(int64(took))
+	if f != nil {
+		s.failures[f.reason].Add(1)
+	}
+}
+
+// Stats are counts since the start.
+type Stats struct {
+	Targets  int // now
+	Scrapes  uint64
+	Failures map[string]uint64 // by Reason; every reason is there
+	Repeated uint64            // pages that were there already: asked too early
+	Samples  uint64
+	BadLines uint64
+	Took     time.Duration // all requests together
+}
+
+// Stats meters the scraper.
+func (s *Scraper) Stats() Stats {
+	st := Stats{
+		Scrapes: s.scrapes.Load(), Repeated: s.repeated.Load(), Samples: s.samples.Load(),
+		BadLines: s.badLines.Load(), Took: time.Duration(s.nanos.Load()),
+		Failures: make(map[string]uint64, numReasons),
+	}
+	for r := range numReasons {
+		st.Failures[r.String()] = s.failures[r].Load()
+	}
+	s.mu.Lock()
+	st.Targets = len(s.runners)
+	s.mu.Unlock()
+	return st
+}
+
+// States says how each target fares, sorted by name.
+func (s *Scraper) States() []State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]State, 0, len(s.runners))
+	for _, r := range s.runners {
+		r.mu.Lock()
+		out = append(out, r.state)
+		r.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b State) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}

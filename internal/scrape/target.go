@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// Kind is what answers at a target.
+type Kind uint8
+
+// The kinds of targets.
+const (
+	Agent Kind = iota // our agent: understands ?name[]= and says when it collected
+	DCGM              // any other exporter of GPUs
+	Pod               // a pod's own metrics, such as an inference server's
+)
+
+// Target is one exposition to be scraped.
+type Target struct {
+	Name   string // unique; the name of the series.Target too
+	URL    string // such as http://10.1.2.3:9400/metrics
+	Kind   Kind
+	Labels series.TargetLabels
+
+	Fields  gpu.FieldSet // of an Agent or DCGM: those in use; empty: all
+	Metrics []string     // of a Pod: the metrics in use, each the sum of its label sets
+}
+
+func (t *Target) equal(o *Target) bool {
+	return t.Name == o.Name && t.URL == o.URL && t.Kind == o.Kind && t.Labels == o.Labels &&
+		t.Fields == o.Fields && slices.Equal(t.Metrics, o.Metrics)
+}
+
+// State is how a target fares, for people.
+type State struct {
+	Name string
+	URL  string
+	Kind Kind
+
+	LastSuccess time.Time     // when samples last arrived; zero: never
+	Collected   time.Time     // the time of these samples
+	Lag         time.Duration // from their collection to their arrival
+	Skew        time.Duration // how far the target's clock is ahead of ours, where that is too far for its times to be used as they are
+	Took        time.Duration // the last request
+	Interval    time.Duration // the agent's own; zero: it does not say
+	Samples     int           // of the last success
+	BadLines    int           // of the last page, left out
+	BadLine     string        // the first of them and what is wrong with it
+
+	Err      error     // of the last scrape; nil after a success
+	ErrSince time.Time // since when there has been no success
+	Failures int       // since then
+}
