@@ -4,8 +4,8 @@
 // kube-apiserver, kube-controller-manager and kube-scheduler from the one binary that test/kube builds, each in its own
 // process, the API server on a loopback port of its own, with certificates made at the start.
 //
-// Nothing outlives the program that started it: Stop ends every process and removes the directory, and should the
-// program itself be killed, the kernel kills the processes with it (Linux).
+// No process outlives the program that started it: Stop ends every one and removes the directory, and should the
+// program itself be killed, the kernel kills them with it (Linux); only the directory stays then.
 package cluster
 
 import (

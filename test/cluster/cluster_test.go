@@ -178,6 +178,19 @@ func TestStartSaysWhichComponentFailedAndWhy(t *testing.T) {
 	}
 }
 
+func TestStartEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	dir := t.TempDir()
+	_, err := Start(ctx, Config{Binary: binary(t), Dir: dir})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want %v", err, context.DeadlineExceeded)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("the caller's own directory is gone: %v", err)
+	}
+}
+
 func TestTakenPortIsToldFromOtherFailures(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -258,7 +271,7 @@ const orphanEnv = "GPUPILOT_CLUSTER_TEST_ORPHAN"
 
 func TestKillLeavesNoProcess(t *testing.T) {
 	if dir := os.Getenv(orphanEnv); dir != "" {
-		c, err := Start(t.Context(), Config{Binary: binary(t), Dir: dir})
+		c, err := Start(t.Context(), Config{Binary: binary(t), Dir: dir, BindAddress: "127.0.0.2"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,10 @@ if [[ ! -x $built ]]; then
 	mkdir -p "$cache"
 	# One build at a time: a second one waits here and then finds the first one's binary.
 	exec 9>"$cache/kube-$hash.lock"
-	if command -v flock >/dev/null; then flock 9; fi
+	if command -v flock >/dev/null && ! flock -n 9; then
+		echo "test/kube: waiting for the build of Kubernetes $kubernetes that already runs"
+		flock 9
+	fi
 fi
 if [[ ! -x $built ]]; then
 	echo "test/kube: building etcd and Kubernetes $kubernetes from source: about five minutes the first time, because the demo and the tests run on a real control plane; kept as $built"

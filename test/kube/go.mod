@@ -1,3 +1,7 @@
+// The control plane of the demo and the tests, a module of its own because it needs replace: k8s.io/kubernetes names its
+// staging modules as v0.0.0 and replaces them by folders that its published module lacks. So every one of them is required
+// here (or the build sees v0.0.0) and replaced (or listing the modules fails). A new Kubernetes is v1.X.Y in one place
+// below, v0.X.Y in all the others, and the version in build.sh; go mod tidy would remove requirements that are needed.
 module github.com/gpupilot/gpupilot/test/kube
 
 go 1.26.0
