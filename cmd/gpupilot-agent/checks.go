@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/expo"
+)
+
+func checkAddress(p *string) func() error {
+	return func() error {
+		if _, _, err := net.SplitHostPort(*p); err != nil {
+			return fmt.Errorf("it is host:port, or :port for all addresses")
+		}
+		return nil
+	}
+}
+
+func checkDevices(p *string) func() error {
+	return func() error {
+		_, err := agent.ParseSelection(*p)
+		return err
+	}
+}
+
+func checkProfile(p *string) func() error {
+	return func() error {
+		_, err := expo.ParseProfile(*p)
+		return err
+	}
+}

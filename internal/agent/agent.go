@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent collects: once per interval it reads every GPU, asks the
+// kubelet who holds them, and publishes an immutable gpu.Snapshot. Its HTTP
+// surface only ever looks at the last snapshot, so that neither a hung driver
+// nor a slow kubelet can hold up an answer.
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Config says what to collect and how often.
+type Config struct {
+	Interval time.Duration // between ticks, > 0
+	Node     string        // its hash is the tick's phase, which spreads a fleet's ticks
+	Devices  Selection
+	Fields   gpu.FieldSet // what to read of each device
+	Version  string       // shown on the index page
+}
+
+// Deps are the agent's collaborators.
+type Deps struct {
+	// Reader reads the GPUs. Each of its blocking calls gets a goroutine.
+	Reader gpu.Reader
+	// Owners says who holds which device; nil: nobody is asked.
+	Owners func(context.Context) ([]gpu.Allocation, error)
+	// Publish is given each snapshot as it is published, by the tick loop; it
+	// must not block.
+	Publish func(*gpu.Snapshot, Stats, time.Time)
+	// Metrics answers GET /metrics.
+	Metrics http.Handler
+	Log     *slog.Logger
+}
+
+// Stats is what a tick knows beside its snapshot.
+type Stats struct {
+	Duration time.Duration // from the tick to its snapshot
+	Errors   uint64        // failed reads and enumerations since the start
+}
+
+// Agent is one node's collector.
+type Agent struct {
+	cfg      Config
+	deps     Deps
+	snapshot atomic.Pointer[gpu.Snapshot]
+	lastTick atomic.Int64 // UnixNano of when the last tick ended; 0: none has
+}
+
+// New makes an agent that does nothing until Run.
+func New(cfg Config, deps Deps) *Agent { return &Agent{cfg: cfg, deps: deps} }
+
+// Snapshot is the last one published, nil before the first.
+func (a *Agent) Snapshot() *gpu.Snapshot { return a.snapshot.Load() }
+
+// Run collects until ctx is done. Goroutines that sit in a call of the GPU
+// library, which cannot be cancelled, end when it returns.
+func (a *Agent) Run(ctx context.Context) {
+	newLoop(a).run(ctx)
+}

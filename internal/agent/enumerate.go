@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// enumerate starts an enumeration unless one is under way; it may take as long
+// as the library likes.
+func (l *loop) enumerate(now time.Time) {
+	if l.enumerating {
+		return
+	}
+	l.enumerating = true
+	l.nextEnumerate = now.Add(enumerateEvery)
+	go func() {
+		devices, err := l.deps.Reader.Devices()
+		l.enumerations <- enumeration{devices, err} // buffered
+	}()
+}
+
+// enumerateBy makes the next enumeration start at t or before.
+func (l *loop) enumerateBy(t time.Time) {
+	if t.Before(l.nextEnumerate) {
+		l.nextEnumerate = t
+	}
+}
+
+// enumerated takes an enumeration in.
+func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
+	l.enumerating = false
+	l.nextEnumerate = now.Add(enumerateEvery)
+	if e.err != nil {
+		l.errors++
+	}
+	if len(e.devices) == 0 {
+		l.nextEnumerate = now.Add(l.backoff)
+		l.backoff = min(2*l.backoff, maxBackoff)
+	} else {
+		l.backoff = minBackoff
+	}
+	l.setBackend(e)
+	// Nothing and an error says nothing about what is there.
+	if len(e.devices) > 0 || e.err == nil {
+		l.adopt(ctx, e, now)
+	}
+}
+
+// setBackend keeps and logs whether there is anything to read.
+func (l *loop) setBackend(e enumeration) {
+	was := l.backendErr
+	l.backendErr = nil
+	if len(e.devices) == 0 {
+		l.backendErr = e.err
+	}
+	backend := l.deps.Reader.Backend()
+	switch {
+	case l.backendErr != nil && (was == nil || was.Error() != l.backendErr.Error()):
+		l.deps.Log.Warn("no GPU can be read", "backend", backend, "err", l.backendErr)
+	case l.backendErr == nil && was != nil:
+		l.deps.Log.Info("GPUs can be enumerated", "backend", backend, "found", len(e.devices))
+	}
+	if partial := e.err != nil && len(e.devices) > 0; partial != l.partial {
+		l.partial = partial
+		if partial {
+			l.deps.Log.Warn("some GPUs cannot be enumerated", "err", e.err)
+		}
+	}
+}
+
+// adopt makes the workers those of the selected devices, and keeps for a while
+// the GPUs that have vanished.
+func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
+	selected := l.cfg.Devices.Filter(e.devices)
+	old := make(map[string]*worker, len(l.workers))
+	for _, w := range l.workers {
+		old[w.snap.UUID] = w
+	}
+	workers := make([]*worker, 0, len(selected))
+	for _, d := range selected {
+		w := old[d.UUID]
+		if w == nil {
+			w = startWorker(ctx, d, l.deps.Reader, l.cfg.Fields, l.readings)
+			l.deps.Log.Info("device found", "uuid", d.UUID, "index", d.Index, "model", d.Model)
+		}
+		delete(old, d.UUID)
+		w.snap.Device, w.gone = d, time.Time{}
+		workers = append(workers, w)
+	}
+	for _, w := range l.workers {
+		if old[w.snap.UUID] == nil {
+			continue
+		}
+		if w.stays(e, now) {
+			workers = append(workers, w)
+			continue
+		}
+		w.cancel()
+		l.deps.Log.Info("device is gone", "uuid", w.snap.UUID)
+	}
+	slices.SortStableFunc(workers, func(a, b *worker) int { return cmp.Compare(a.snap.Index, b.snap.Index) })
+	l.workers = workers
+}
+
+// stays says whether a device that is not selected any more is still listed,
+// for a while: one that is not enumerated, unless it is a MIG instance that was
+// destroyed. A GPU that is enumerated and not selected has instances now.
+func (w *worker) stays(e enumeration, now time.Time) bool {
+	if w.snap.MIG != nil && e.err == nil {
+		return false
+	}
+	if slices.ContainsFunc(e.devices, func(d gpu.Device) bool { return d.UUID == w.snap.UUID }) {
+		return false
+	}
+	if w.gone.IsZero() {
+		w.gone = now
+	}
+	return now.Sub(w.gone) < keepGone
+}

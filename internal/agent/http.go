@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Handler is the agent's HTTP surface:
+//
+//	/             what there is, as HTML
+//	/metrics      the exposition
+//	/health       always 200, as dcgm-exporter's
+//	/healthz      200 while ticks go on, else 503 and the reason: restart me
+//	/readyz       the same; 503 also before the first tick
+//	/api/v1/gpus  the last snapshot as JSON, see Document
+func (a *Agent) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", a.deps.Metrics)
+	mux.HandleFunc("/health", health)
+	started := time.Now()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		// A start that takes its time is no reason for a restart.
+		a.answer(w, a.alive(time.Now(), started))
+	})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, a.alive(time.Now(), time.Time{}))
+	})
+	mux.HandleFunc("/api/v1/gpus", a.serveGPUs)
+	mux.HandleFunc("/{$}", a.serveIndex)
+	return mux
+}
+
+// alive says why the tick loop cannot be called alive at now; nil if it can.
+// Before the first tick, the time since started counts. Devices do not matter:
+// they fail alone.
+func (a *Agent) alive(now, started time.Time) error {
+	allowed := gpu.MaxAge(a.cfg.Interval)
+	last := started
+	if ns := a.lastTick.Load(); ns != 0 {
+		last = time.Unix(0, ns)
+	} else if started.IsZero() {
+		return fmt.Errorf("no collection yet")
+	}
+	if age := now.Sub(last); age > allowed {
+		return fmt.Errorf("the last collection was %s ago, more than %s", age.Round(time.Millisecond), allowed)
+	}
+	return nil
+}
+
+func (a *Agent) answer(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, err.Error()+"\n")
+		return
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+// health answers as dcgm-exporter does, headers included.
+func health(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Registry-Available", "true")
+	h.Set("X-Reload-In-Progress", "false")
+	_, _ = io.WriteString(w, "OK")
+}
+
+func (a *Agent) serveIndex(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = fmt.Fprintf(w, `<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>gpupilot-agent</title>
+<h1>gpupilot-agent</h1>
+<p>Version %s, node %s, every %s.</p>
+<ul>
+<li><a href="/metrics">/metrics</a>: what Prometheus reads
+<li><a href="/api/v1/gpus">/api/v1/gpus</a>: the same and more as JSON
+<li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>: does it collect?
+</ul>
+</html>
+`, html.EscapeString(a.cfg.Version), html.EscapeString(a.cfg.Node), a.cfg.Interval)
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+const (
+	// enumerateEvery is how often devices are enumerated while some are
+	// readable; enumerateSoon is how soon after one was lost.
+	enumerateEvery = 10 * time.Second
+	enumerateSoon  = time.Second
+	// minBackoff and maxBackoff bound the time between enumerations while there
+	// is nothing to read.
+	minBackoff = time.Second
+	maxBackoff = 30 * time.Second
+	// keepGone is how long a GPU that is not enumerated any more is still
+	// listed, as down: an alert on it must have time to fire.
+	keepGone = 10 * time.Minute
+)
+
+// errStarting is shown until the first enumeration has returned.
+var errStarting = errors.New("the GPUs are still being enumerated")
+
+// errSilent is shown for a device whose read has not returned for MaxAge.
+var errSilent = errors.New("the library does not return from reading the device")
+
+// enumeration is the result of one enumeration.
+type enumeration struct {
+	devices []gpu.Device
+	err     error
+}
+
+// loop is the tick loop's state; one goroutine owns it.
+type loop struct {
+	*Agent
+	patience time.Duration // how long a tick waits for who has not answered
+
+	workers  []*worker
+	readings chan reading
+
+	enumerations  chan enumeration
+	enumerating   bool
+	nextEnumerate time.Time
+	backoff       time.Duration
+	backendErr    error // of the last enumeration, if nothing was found
+	partial       bool  // the last enumeration left devices out
+
+	owners  ownership
+	answers chan answer
+
+	errors uint64
+}
+
+func newLoop(a *Agent) *loop {
+	return &loop{
+		Agent:        a,
+		patience:     min(max(a.cfg.Interval/4, 20*time.Millisecond), time.Second),
+		readings:     make(chan reading),
+		enumerations: make(chan enumeration, 1),
+		answers:      make(chan answer, 1),
+		backoff:      minBackoff,
+		backendErr:   errStarting,
+	}
+}
+
+func (l *loop) run(ctx context.Context) {
+	l.enumerate(time.Now())
+	l.await(ctx, time.Now(), func() bool { return l.enumerating })
+	phase := Phase(l.cfg.Node, l.cfg.Interval)
+	l.tick(ctx)
+	timer := time.NewTimer(untilTick(time.Now(), l.cfg.Interval, phase))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			l.tick(ctx)
+			timer.Reset(untilTick(time.Now(), l.cfg.Interval, phase))
+		case r := <-l.readings:
+			l.read(r)
+		case e := <-l.enumerations:
+			l.enumerated(ctx, e, time.Now())
+		case a := <-l.answers:
+			l.answered(a)
+		}
+	}
+}
+
+// tick asks everybody, waits a little for the answers, and publishes.
+func (l *loop) tick(ctx context.Context) {
+	now := time.Now()
+	if !now.Before(l.nextEnumerate) {
+		l.enumerate(now)
+	}
+	var asked []*worker
+	for _, w := range l.workers {
+		// Who was slow before is asked, but not waited for.
+		if w.start(now) && w.took <= l.patience {
+			asked = append(asked, w)
+		}
+	}
+	waitOwners := l.owners.ask(ctx, now, l.deps.Owners, l.answers) && !l.owners.slow
+	l.await(ctx, now, func() bool {
+		return waitOwners && l.owners.busy || slices.ContainsFunc(asked, func(w *worker) bool { return w.asked.Equal(now) })
+	})
+	if ctx.Err() == nil {
+		l.publish(now)
+	}
+}
+
+// await takes answers in until none is wanted any more, or patience ends.
+func (l *loop) await(ctx context.Context, since time.Time, wanted func() bool) {
+	if !wanted() {
+		return
+	}
+	timeout := time.NewTimer(time.Until(since.Add(l.patience)))
+	defer timeout.Stop()
+	for wanted() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timeout.C:
+			return
+		case r := <-l.readings:
+			l.read(r)
+		case e := <-l.enumerations:
+			l.enumerated(ctx, e, time.Now())
+		case a := <-l.answers:
+			l.answered(a)
+		}
+	}
+}
+
+// publish makes the snapshot of the tick that began at now.
+func (l *loop) publish(now time.Time) {
+	s := &gpu.Snapshot{
+		Time: now, Interval: l.cfg.Interval, Backend: l.deps.Reader.Backend(), Err: l.backendErr,
+		Devices:    make([]gpu.DeviceSnapshot, len(l.workers)),
+		OwnersTime: l.owners.at, OwnersErr: l.owners.err,
+	}
+	for i, w := range l.workers {
+		s.Devices[i] = w.snap
+		s.Devices[i].XIDs = l.deps.Reader.XIDs(w.snap.UUID)
+		if !w.asked.IsZero() && now.Sub(w.asked) > gpu.MaxAge(l.cfg.Interval) {
+			s.Devices[i].Err = errSilent
+			l.logSilent(w)
+		}
+	}
+	s.Unmatched = gpu.Attribute(s.Devices, l.owners.allocs)
+	l.snapshot.Store(s)
+	end := time.Now()
+	l.deps.Publish(s, Stats{Duration: end.Sub(now), Errors: l.errors}, end)
+	l.lastTick.Store(end.UnixNano())
+}
+
+// read takes a reading in.
+func (l *loop) read(r reading) {
+	was := r.worker.snap.Err
+	r.worker.accept(r)
+	if r.err != nil {
+		l.errors++
+	}
+	uuid := r.worker.snap.UUID
+	switch {
+	case was == nil && r.err != nil:
+		l.deps.Log.Warn("device cannot be read", "uuid", uuid, "err", r.err)
+		if errors.Is(r.err, gpu.ErrLost) || errors.Is(r.err, gpu.ErrUnknownDevice) {
+			l.enumerateBy(time.Now().Add(enumerateSoon))
+		}
+	case was != nil && r.err == nil:
+		l.deps.Log.Info("device is read again", "uuid", uuid)
+	}
+}
+
+func (l *loop) logSilent(w *worker) {
+	if !w.silent {
+		w.silent = true
+		l.deps.Log.Warn("device does not answer", "uuid", w.snap.UUID, "since", w.asked)
+	}
+}
+
+// answered takes the kubelet's answer in.
+func (l *loop) answered(a answer) {
+	now := time.Now()
+	was := l.owners.err
+	l.owners.busy = false
+	l.owners.slow = now.Sub(l.owners.asked) > l.patience
+	l.owners.accept(a, now)
+	switch {
+	case was == nil && a.err != nil:
+		l.deps.Log.Warn("kubelet does not say who holds the devices; its last answer stands", "err", a.err)
+	case was != nil && a.err == nil:
+		l.deps.Log.Info("kubelet says again who holds the devices")
+	}
+}

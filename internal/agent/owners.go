@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+const (
+	// ownersTimeout bounds one question to the kubelet.
+	ownersTimeout = 5 * time.Second
+	// ownersEvery is the shortest time between two questions.
+	ownersEvery = 900 * time.Millisecond
+	// settle is how long a kubelet that was away may have forgotten devices:
+	// after a start it lists no pod until it has heard from the API server.
+	settle = 10 * time.Second
+)
+
+// ownership is who holds what, as far as the kubelet said. While it does not
+// answer, its last answer holds: nobody else gives devices away, so that what
+// it said stays true for as long as it is down.
+type ownership struct {
+	allocs  []gpu.Allocation
+	at      time.Time // of the last answer
+	err     error     // why there was none to the last question
+	settled time.Time // until then, what is missing from an answer is kept
+
+	asked time.Time // the last question
+	busy  bool      // it is not answered yet
+	slow  bool      // the last answer came too late for its tick
+}
+
+// answer is the kubelet's, to one question.
+type answer struct {
+	allocs []gpu.Allocation
+	err    error
+}
+
+func (o *ownership) accept(a answer, now time.Time) {
+	if a.err != nil {
+		o.err, o.settled = a.err, time.Time{}
+		return
+	}
+	if o.err != nil && !o.at.IsZero() {
+		o.settled = now.Add(settle)
+	}
+	if now.Before(o.settled) {
+		a.allocs = withMissing(a.allocs, o.allocs)
+	}
+	o.allocs, o.at, o.err = a.allocs, now, nil
+}
+
+// withMissing adds to allocs those of old whose device nobody in allocs has.
+func withMissing(allocs, old []gpu.Allocation) []gpu.Allocation {
+	taken := make(map[string]bool, len(allocs))
+	for _, a := range allocs {
+		taken[a.DeviceID] = true
+	}
+	for _, a := range old {
+		if !taken[a.DeviceID] {
+			allocs = append(allocs, a)
+		}
+	}
+	return allocs
+}
+
+// ask puts the question in a goroutine of its own, and says whether it did: one
+// at a time, and not too often.
+func (o *ownership) ask(ctx context.Context, now time.Time, f func(context.Context) ([]gpu.Allocation, error), out chan<- answer) bool {
+	if f == nil || o.busy || now.Sub(o.asked) < ownersEvery && !o.asked.IsZero() {
+		return false
+	}
+	o.busy, o.asked = true, now
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, ownersTimeout)
+		defer cancel()
+		allocs, err := f(ctx)
+		out <- answer{allocs, err} // buffered
+	}()
+	return true
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// instancesPerGPU is DCGM_MAX_INSTANCES_PER_GPU: DCGM numbers GPU instances
+// with 8 ids for each GPU.
+const instancesPerGPU = 8
+
+// Selection is which devices are collected. The zero value is f: of each GPU
+// its MIG instances if it has any, else the GPU itself.
+type Selection struct {
+	gpus, instances bool
+	gpuIDs          idSet // nil: all
+	instanceIDs     idSet // nil: all
+}
+
+type idSet map[int]bool
+
+// ParseSelection reads dcgm-exporter's device syntax: f, or g and i (or g+i)
+// for GPUs and GPU instances, each with an optional list such as g:0,2-3. A
+// GPU's id is its index; an instance's is DCGM's, its place among its GPU's
+// instances plus 8 times the GPU's index.
+func ParseSelection(s string) (Selection, error) {
+	const allowed = `it is f, g, i or g+i, and g and i may have a list, such as g:0,2-3`
+	var sel Selection
+	for part := range strings.SplitSeq(s, "+") {
+		kind, list, hasList := strings.Cut(part, ":")
+		ids, err := parseIDs(list, hasList)
+		if err != nil {
+			return Selection{}, fmt.Errorf("device selection %q: %w: %s", s, err, allowed)
+		}
+		switch {
+		case kind == "f" && !hasList && part == s:
+			return Selection{}, nil
+		case kind == "g" && !sel.gpus:
+			sel.gpus, sel.gpuIDs = true, ids
+		case kind == "i" && !sel.instances:
+			sel.instances, sel.instanceIDs = true, ids
+		default:
+			return Selection{}, fmt.Errorf("device selection %q: %s", s, allowed)
+		}
+	}
+	return sel, nil
+}
+
+func parseIDs(list string, hasList bool) (idSet, error) {
+	if !hasList {
+		return nil, nil
+	}
+	ids := idSet{}
+	for r := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(r, "-")
+		a, err := strconv.ParseUint(from, 10, 12)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no id", r)
+		}
+		b := a
+		if isRange {
+			if b, err = strconv.ParseUint(to, 10, 12); err != nil || b < a {
+				return nil, fmt.Errorf("%q is no range", r)
+			}
+		}
+		for id := a; id <= b; id++ {
+			ids[int(id)] = true
+		}
+	}
+	return ids, nil
+}
+
+// Filter returns the selected ones of all enumerated devices, in their order.
+func (s *Selection) Filter(all []gpu.Device) []gpu.Device {
+	if !s.gpus && !s.instances {
+		return flexible(all)
+	}
+	var out []gpu.Device
+	for i := range all {
+		d := &all[i]
+		if d.MIG == nil && s.gpus && s.gpuIDs.has(d.Index) ||
+			d.MIG != nil && s.instances && s.instanceIDs.has(instanceID(all, i)) {
+			out = append(out, *d)
+		}
+	}
+	return out
+}
+
+func (ids idSet) has(id int) bool { return ids == nil || ids[id] }
+
+// flexible leaves out the GPUs that have instances.
+func flexible(all []gpu.Device) []gpu.Device {
+	parents := map[string]bool{}
+	for i := range all {
+		if all[i].MIG != nil {
+			parents[all[i].MIG.ParentUUID] = true
+		}
+	}
+	var out []gpu.Device
+	for i := range all {
+		if all[i].MIG != nil || !parents[all[i].UUID] {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+// instanceID is DCGM's id of the GPU instance of the i-th device. Compute
+// instances of one GPU instance have the same.
+func instanceID(all []gpu.Device, i int) int {
+	d := &all[i]
+	before := map[int]bool{}
+	for j := range all[:i] {
+		if m := all[j].MIG; m != nil && m.ParentUUID == d.MIG.ParentUUID && m.GPUInstance != d.MIG.GPUInstance {
+			before[m.GPUInstance] = true
+		}
+	}
+	return d.Index*instancesPerGPU + len(before)
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// worker owns the blocking reads of one device. Its goroutine only reads;
+// everything else here belongs to the loop.
+type worker struct {
+	snap   gpu.DeviceSnapshot // what is known; XIDs and owners are added when published
+	ask    chan time.Time     // a tick's time asks for one read
+	cancel context.CancelFunc
+
+	asked  time.Time // when the read that has not returned was asked for; zero: none
+	took   time.Duration
+	gone   time.Time // since when it is not enumerated any more; zero: it is
+	silent bool      // it was logged that it does not answer
+}
+
+// reading is the result of one read.
+type reading struct {
+	worker *worker
+	values *gpu.Values // nobody writes to it any more
+	asked  time.Time
+	took   time.Duration
+	err    error
+}
+
+func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, want gpu.FieldSet, out chan<- reading) *worker {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &worker{snap: gpu.DeviceSnapshot{Device: d}, ask: make(chan time.Time, 1), cancel: cancel}
+	uuid := d.UUID
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case at := <-w.ask:
+				res := reading{worker: w, asked: at, values: &gpu.Values{}}
+				start := time.Now()
+				res.err = r.Read(uuid, want, res.values)
+				res.took = time.Since(start)
+				select {
+				case out <- res:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return w
+}
+
+// start asks for a read unless one is under way, and says whether it did.
+func (w *worker) start(now time.Time) bool {
+	if !w.asked.IsZero() {
+		return false
+	}
+	w.asked = now
+	w.ask <- now // has room: the last one was taken before its result came
+	return true
+}
+
+// accept takes a read's result in. A failed read leaves the last good values,
+// which age.
+func (w *worker) accept(r reading) {
+	w.asked, w.took, w.silent = time.Time{}, r.took, false
+	w.snap.Err = r.err
+	if r.err != nil {
+		w.snap.Failures++
+		return
+	}
+	w.snap.Values, w.snap.Collected, w.snap.Took = *r.values, r.asked, r.took
+}
