@@ -33,6 +33,8 @@ const (
 	patience = 45 * time.Second
 	// labelPatience is how soon labels must follow the kubelet: the agent's interval is 1 s, and the machine is busy.
 	labelPatience = 5 * time.Second
+	// restartPatience is how long labels may be gone when the kubelet restarts: until it has heard from the API server.
+	restartPatience = 15 * time.Second
 )
 
 // world is the node and what the test knows about it.
@@ -65,8 +67,10 @@ func TestOnNode(t *testing.T) {
 	w.awaitOwners("one/c0", "three/c0")
 	w.checkSteady("one/c0", "three/c0")
 
+	restarted := time.Now()
 	w.restartKubelet()
 	w.awaitOwners("one/c0", "three/c0")
+	w.checkGaps(restarted, "one/c0", "three/c0")
 	w.createPod("late", 2, 1)
 	w.awaitOwners("one/c0", "three/c0", "late/c0", "late/c1")
 
@@ -310,6 +314,29 @@ func (w *world) checkSteady(containers ...string) {
 		past := changes[id]
 		if len(past) != 2 || past[0].Owner != (Owner{}) || past[1].Owner != owner {
 			w.t.Errorf("GPU %s of %v had other owners: %v", id, owner, past)
+		}
+	}
+}
+
+// checkGaps says for how long after a restart the labels of these containers were gone, and checks that it was short.
+// A kubelet that has just started answers the pod-resources List, without an error, with no pods at all until it has
+// heard from the API server: for about a second here.
+func (w *world) checkGaps(since time.Time, containers ...string) {
+	w.t.Helper()
+	changes := w.watch.Changes()
+	for id := range w.owners(containers) {
+		var gone time.Time
+		gap := time.Duration(0)
+		for _, change := range changes[id] {
+			if change.Owner == (Owner{}) {
+				gone = change.At
+			} else if gone.After(since) {
+				gap += change.At.Sub(gone)
+			}
+		}
+		w.log("GPU %s was without its labels for %.1f s", id, gap.Seconds())
+		if gap > restartPatience {
+			w.t.Errorf("GPU %s was without its labels for %s after the kubelet's restart", id, gap)
 		}
 	}
 }
