@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simnode
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Config says which nodes to simulate.
+type Config struct {
+	Client kubernetes.Interface
+	// Dir holds a folder per node, with the state file of its GPUs, its
+	// pod-resources socket and its processes' logs. Sockets' paths are short:
+	// give a short one.
+	Dir    string
+	Nodes  int    // default 3
+	GPUs   int    // per node; default 8
+	Prefix string // of the nodes' names; default gpu-node
+	// Exec is command lines by the names that ExecAnnotation may give.
+	Exec map[string][]string
+	// RestartDelay is after what time a process that ended is started again;
+	// 0: it stays dead, so that a test can kill one.
+	RestartDelay time.Duration
+	// Workloads are what pods may serve.
+	Workloads []Workload
+	Log       *slog.Logger // nil discards
+}
+
+// Nodes are the simulated nodes of one cluster.
+type Nodes struct {
+	cfg    Config
+	log    *slog.Logger
+	client kubernetes.Interface
+	addrs  *addresses
+	nodes  map[string]*node
+	order  []*node
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	pods      map[types.UID]*podRun
+	workloads map[string]*workload
+}
+
+// Start registers the nodes and simulates them until Close. ctx bounds the
+// registration only.
+func Start(ctx context.Context, cfg Config) (*Nodes, error) {
+	cfg.Nodes, cfg.GPUs = cmp.Or(cfg.Nodes, 3), cmp.Or(cfg.GPUs, 8)
+	cfg.Prefix = cmp.Or(cfg.Prefix, "gpu-node")
+	n := &Nodes{
+		cfg: cfg, log: cfg.Log, client: cfg.Client,
+		nodes: map[string]*node{}, pods: map[types.UID]*podRun{}, workloads: map[string]*workload{},
+	}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	for _, w := range cfg.Workloads {
+		n.workloads[w.Name] = newWorkload(w)
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	n.cancel = cancel
+	if err := n.start(ctx, run); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// start does the work of Start: what lives on lives under run.
+func (n *Nodes) start(ctx, run context.Context) error {
+	var err error
+	if n.addrs, err = newAddresses(); err != nil {
+		return err
+	}
+	for i := range n.cfg.Nodes {
+		nd, err := n.newNode(i)
+		if err != nil {
+			return err
+		}
+		n.nodes[nd.name] = nd
+		n.order = append(n.order, nd)
+	}
+	n.writeStates(time.Now())
+	for _, nd := range n.order {
+		if err := nd.register(ctx, n.client); err != nil {
+			return err
+		}
+	}
+	for _, nd := range n.order {
+		n.done.Go(func() { nd.heartbeat(run, n.client, n.log) })
+	}
+	n.done.Go(func() { n.stepLoop(run) })
+	return n.watchPods(ctx, run)
+}
+
+// watchPods begins to observe the pods of all nodes.
+func (n *Nodes) watchPods(ctx, run context.Context) error {
+	factory := informers.NewSharedInformerFactory(n.client, 0)
+	informer := factory.Core().V1().Pods().Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { n.observe(run, obj) },
+		UpdateFunc: func(_, obj any) { n.observe(run, obj) },
+		DeleteFunc: func(obj any) {
+			if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = d.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				n.stopPod(pod.UID)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	factory.StartWithContext(run)
+	n.done.Go(func() { <-run.Done(); factory.Shutdown() })
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return fmt.Errorf("watch pods: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+// observe takes in a pod as it is now.
+func (n *Nodes) observe(run context.Context, obj any) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	nd := n.nodes[pod.Spec.NodeName]
+	if nd == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pods[pod.UID]
+	if p == nil && !n.closed && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+		p = newPodRun(n, nd, pod)
+		n.pods[pod.UID] = p
+		n.done.Go(func() { p.run(run) })
+	}
+	if p != nil && pod.DeletionTimestamp != nil {
+		p.remove(pod)
+	}
+}
+
+// stopPod ends the simulation of a pod whose object is gone.
+func (n *Nodes) stopPod(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.pods[uid]; p != nil {
+		p.remove(nil)
+	}
+}
+
+// Close ends everything that Start began: no process, socket or listener
+// stays. The objects in the API stay as they are, as after a power cut.
+func (n *Nodes) Close() error {
+	n.mu.Lock()
+	again := n.closed
+	n.closed = true
+	n.mu.Unlock()
+	if again {
+		return nil
+	}
+	n.cancel()
+	for _, nd := range n.order {
+		nd.server.Stop()
+	}
+	n.done.Wait()
+	var errs []error
+	if n.addrs != nil {
+		errs = append(errs, n.addrs.close())
+	}
+	return errors.Join(errs...)
+}
+
+// NodeNames are the nodes' names.
+func (n *Nodes) NodeNames() []string {
+	var names []string
+	for _, nd := range n.order {
+		names = append(names, nd.name)
+	}
+	return names
+}
+
+// StateFile is where a node's GPUs are driven from; see sim.State.
+func (n *Nodes) StateFile(node string) string { return filepath.Join(n.cfg.Dir, node, "gpus.json") }
+
+// Socket is a node's pod-resources socket.
+func (n *Nodes) Socket(node string) string {
+	return filepath.Join(n.cfg.Dir, node, "pod-resources.sock")
+}
+
+// Kill kills a pod's process, as a crash would, without further notice.
+func (n *Nodes) Kill(namespace, name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range n.pods {
+		if p.pod.Namespace == namespace && p.pod.Name == name && p.process != nil {
+			return p.process.kill()
+		}
+	}
+	return fmt.Errorf("kill %s/%s: %w", namespace, name, os.ErrProcessDone)
+}

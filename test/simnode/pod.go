@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simnode
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// phase is where a pod stands in its life.
+type phase int
+
+const (
+	loading phase = iota
+	serving
+	broken   // its process ended, or its readiness probe fails
+	stopping // deleted; holds its GPUs yet
+)
+
+// defaultShutdown is how long a deleted pod holds its GPUs yet: a process that
+// frees its memory and ends.
+const defaultShutdown = 500 * time.Millisecond
+
+// How often the readiness probe of a process is run, before and after it is Ready.
+const (
+	probeUnready = 100 * time.Millisecond
+	probeReady   = time.Second
+	probeTimeout = 2 * time.Second
+)
+
+// podRun simulates one pod. Nodes.mu guards the fields below it.
+type podRun struct {
+	nodes *Nodes
+	node  *node
+	pod   *corev1.Pod // as first seen
+	addr  netip.Addr
+	stop  chan struct{} // closed when the pod is deleted
+
+	admitted bool
+	stopped  bool          // stop is closed
+	gone     bool          // the object is no more
+	grace    time.Duration // of the deletion
+	phase    phase
+	started  time.Time
+	process  *process // of an ExecAnnotation; nil: none runs
+	restarts int32
+	served   float64 // requests completed, of a workload
+}
+
+func newPodRun(n *Nodes, nd *node, pod *corev1.Pod) *podRun {
+	return &podRun{nodes: n, node: nd, pod: pod, addr: n.addrs.pod(), stop: make(chan struct{})}
+}
+
+// remove begins the pod's end; pod is nil where the object is gone. Nodes.mu is held.
+func (p *podRun) remove(pod *corev1.Pod) {
+	p.gone = p.gone || pod == nil
+	if p.stopped {
+		return
+	}
+	p.stopped, p.phase = true, stopping
+	if pod != nil && pod.DeletionGracePeriodSeconds != nil {
+		p.grace = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+	}
+	close(p.stop)
+}
+
+// run is the pod's life, from admission to the end of its object.
+func (p *podRun) run(ctx context.Context) {
+	defer p.forget()
+	life, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with life, which run always ends
+		select {
+		case <-p.stop:
+			cancel()
+		case <-life.Done():
+		}
+	}()
+	if !p.admit() {
+		p.patch(life, p.rejected())
+		<-life.Done()
+	} else {
+		p.patch(life, p.status(false))
+		p.live(life)
+	}
+	p.end(ctx)
+}
+
+// admit allocates the pod's devices.
+func (p *podRun) admit() bool {
+	p.nodes.mu.Lock()
+	defer p.nodes.mu.Unlock()
+	p.started = time.Now()
+	p.admitted = p.node.allocate(p.pod)
+	return p.admitted
+}
+
+// live runs the pod until life ends.
+func (p *podRun) live(life context.Context) {
+	if argv := p.pod.Annotations[ExecAnnotation]; argv != "" {
+		p.liveProcess(life, argv)
+		return
+	}
+	if !wait(life, p.duration(StartupAnnotation, 0)) {
+		return
+	}
+	closeMetrics, err := p.serveMetrics()
+	if err != nil {
+		p.nodes.log.Error("pod serves no metrics", "pod", p.pod.Name, "err", err)
+	}
+	p.enter(life, serving)
+	<-life.Done()
+	closeMetrics()
+}
+
+// liveProcess runs the pod's process, again and again where the configuration
+// says so, until life ends.
+func (p *podRun) liveProcess(life context.Context, annotation string) {
+	for {
+		argv, err := p.argv(annotation)
+		if err == nil {
+			err = p.runOnce(life, argv)
+		}
+		if life.Err() != nil {
+			return
+		}
+		p.nodes.log.Warn("process ended", "pod", p.pod.Name, "node", p.node.name, "err", err)
+		p.enter(life, broken)
+		if p.nodes.cfg.RestartDelay == 0 {
+			<-life.Done()
+			return
+		}
+		if !wait(life, p.nodes.cfg.RestartDelay) {
+			return
+		}
+		p.nodes.mu.Lock()
+		p.restarts++
+		p.nodes.mu.Unlock()
+	}
+}
+
+// runOnce runs the process until it ends or life does; it is over then.
+func (p *podRun) runOnce(life context.Context, argv []string) error {
+	logPath := filepath.Join(p.nodes.cfg.Dir, p.node.name, p.pod.Name+".log")
+	proc, err := startProcess(argv, p.environment(), logPath)
+	if err != nil {
+		return err
+	}
+	p.setProcess(proc)
+	defer p.setProcess(nil)
+	probing, cancel := context.WithCancel(life)
+	defer cancel()
+	probed := make(chan struct{})
+	go func() { defer close(probed); p.probe(probing) }()
+	defer func() { cancel(); <-probed }()
+	select {
+	case <-proc.done:
+		return proc.err
+	case <-life.Done():
+		p.nodes.mu.Lock()
+		grace := p.grace
+		p.nodes.mu.Unlock()
+		proc.end(min(max(grace, time.Second), 5*time.Second))
+		return nil
+	}
+}
+
+func (p *podRun) setProcess(proc *process) {
+	p.nodes.mu.Lock()
+	defer p.nodes.mu.Unlock()
+	p.process = proc
+}
+
+// probe keeps the pod's readiness as its first container's HTTP probe says;
+// without one the pod is Ready while its process runs.
+func (p *podRun) probe(ctx context.Context) {
+	url := p.probeURL()
+	if url == "" {
+		p.enter(ctx, serving)
+		return
+	}
+	client := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	for every := probeUnready; ; {
+		if probeOK(ctx, client, url) {
+			p.enter(ctx, serving)
+			every = probeReady
+		} else if p.current() == serving {
+			p.enter(ctx, broken)
+			every = probeUnready
+		}
+		if !wait(ctx, every) {
+			return
+		}
+	}
+}
+
+func probeOK(ctx context.Context, client *http.Client, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close() // nothing was read
+	return resp.StatusCode < 400
+}
+
+func (p *podRun) probeURL() string {
+	c := p.pod.Spec.Containers[0]
+	if c.ReadinessProbe == nil || c.ReadinessProbe.HTTPGet == nil {
+		return ""
+	}
+	get := c.ReadinessProbe.HTTPGet
+	port := get.Port.IntValue()
+	for _, cp := range c.Ports {
+		if cp.Name == get.Port.String() {
+			port = int(cp.ContainerPort)
+		}
+	}
+	return fmt.Sprintf("http://%s:%d/%s", p.addr, port, strings.TrimPrefix(get.Path, "/"))
+}
+
+func (p *podRun) current() phase {
+	p.nodes.mu.Lock()
+	defer p.nodes.mu.Unlock()
+	return p.phase
+}
+
+// enter changes the phase and tells the API server, unless the pod is there
+// already or is being deleted.
+func (p *podRun) enter(ctx context.Context, to phase) {
+	p.nodes.mu.Lock()
+	same := p.phase == to || p.stopped
+	if !same {
+		p.phase = to
+	}
+	p.nodes.mu.Unlock()
+	if !same {
+		p.patch(ctx, p.status(to == serving))
+	}
+}
+
+// end holds the GPUs of a deleted pod for its shutdown, frees them and removes
+// the object. When all simulation ends, only the process does.
+func (p *podRun) end(ctx context.Context) {
+	shutdown := p.duration(ShutdownAnnotation, defaultShutdown)
+	p.nodes.mu.Lock()
+	if !p.stopped {
+		p.nodes.mu.Unlock()
+		return
+	}
+	shutdown = min(shutdown, p.grace)
+	gone := p.gone
+	p.nodes.mu.Unlock()
+	if !gone && !wait(ctx, shutdown) {
+		return
+	}
+	p.nodes.mu.Lock()
+	p.node.free(p.pod.UID)
+	p.admitted = false
+	p.nodes.mu.Unlock()
+	zero := int64(0)
+	p.retry(ctx, func() error {
+		return p.nodes.client.CoreV1().Pods(p.pod.Namespace).Delete(ctx, p.pod.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: &zero, Preconditions: metav1.NewUIDPreconditions(string(p.pod.UID)),
+		})
+	})
+}
+
+// forget makes room for nothing: a pod's UID does not come again.
+func (p *podRun) forget() {
+	p.nodes.mu.Lock()
+	defer p.nodes.mu.Unlock()
+	p.node.free(p.pod.UID)
+	delete(p.nodes.pods, p.pod.UID)
+}
+
+// duration is an annotation's; one that cannot be read is logged and counts as
+// not given.
+func (p *podRun) duration(annotation string, otherwise time.Duration) time.Duration {
+	s, ok := p.pod.Annotations[annotation]
+	if !ok {
+		return otherwise
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		p.nodes.log.Error("annotation is no duration", "pod", p.pod.Name, "annotation", annotation, "value", s)
+		return otherwise
+	}
+	return d
+}
+
+// argv is the command line that the exec annotation means.
+func (p *podRun) argv(annotation string) ([]string, error) {
+	argv, known := p.nodes.cfg.Exec[annotation]
+	if !known {
+		if err := json.Unmarshal([]byte(annotation), &argv); err != nil {
+			return nil, fmt.Errorf("annotation %s: %q is neither a known name nor a JSON array: %w", ExecAnnotation, annotation, err)
+		}
+	}
+	if len(argv) == 0 {
+		return nil, fmt.Errorf("annotation %s: an empty command line", ExecAnnotation)
+	}
+	var pairs []string
+	for name, value := range p.variables() {
+		pairs = append(pairs, "$("+name+")", value)
+	}
+	fill := strings.NewReplacer(pairs...)
+	out := make([]string, len(argv))
+	for i, a := range argv {
+		out[i] = fill.Replace(a)
+	}
+	return out, nil
+}
+
+func (p *podRun) variables() map[string]string {
+	return map[string]string{
+		"POD_IP": p.addr.String(), "POD_NAME": p.pod.Name, "POD_NAMESPACE": p.pod.Namespace, "NODE_NAME": p.node.name,
+		"SIM_STATE": p.nodes.StateFile(p.node.name), "POD_RESOURCES_SOCKET": p.nodes.Socket(p.node.name),
+	}
+}
+
+func (p *podRun) environment() []string {
+	env := os.Environ()
+	for name, value := range p.variables() {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+// wait waits and says whether ctx lasted.
+func wait(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package simnode
+
+import "syscall"
+
+// childAttributes: only Linux ends a child with its parent.
+func childAttributes() *syscall.SysProcAttr { return nil }

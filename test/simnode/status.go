@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simnode
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// retryEvery is how long a write that failed waits for its next try: an API
+// server that restarts is away for seconds.
+const retryEvery = 200 * time.Millisecond
+
+// patch writes the pod's status; it tries until it is written, the pod is gone
+// or ctx ends.
+func (p *podRun) patch(ctx context.Context, status corev1.PodStatus) {
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": p.pod.UID}, // not another pod of this name
+		"status":   status,
+	})
+	if err != nil {
+		panic(err) // a status that cannot be encoded is our own bug
+	}
+	p.retry(ctx, func() error {
+		_, err := p.nodes.client.CoreV1().Pods(p.pod.Namespace).Patch(ctx, p.pod.Name,
+			types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+		return err
+	})
+}
+
+func (p *podRun) retry(ctx context.Context, write func() error) {
+	for {
+		err := write()
+		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || ctx.Err() != nil {
+			return
+		}
+		p.nodes.log.Warn("pod not written", "pod", p.pod.Name, "err", err)
+		if !wait(ctx, retryEvery) {
+			return
+		}
+	}
+}
+
+// status is what a kubelet reports of the pod now.
+func (p *podRun) status(ready bool) corev1.PodStatus {
+	p.nodes.mu.Lock()
+	defer p.nodes.mu.Unlock()
+	now := metav1.Now()
+	truth := corev1.ConditionFalse
+	if ready {
+		truth = corev1.ConditionTrue
+	}
+	condition := func(kind corev1.PodConditionType, status corev1.ConditionStatus) corev1.PodCondition {
+		return corev1.PodCondition{Type: kind, Status: status, LastTransitionTime: now}
+	}
+	start := metav1.NewTime(p.started)
+	s := corev1.PodStatus{
+		Phase: corev1.PodRunning, StartTime: &start,
+		HostIP: p.node.addr.String(), HostIPs: []corev1.HostIP{{IP: p.node.addr.String()}},
+		PodIP: p.addr.String(), PodIPs: []corev1.PodIP{{IP: p.addr.String()}},
+		Conditions: []corev1.PodCondition{
+			condition(corev1.PodInitialized, corev1.ConditionTrue),
+			condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue),
+			condition(corev1.ContainersReady, truth), condition(corev1.PodReady, truth),
+		},
+	}
+	for _, c := range p.pod.Spec.Containers {
+		s.ContainerStatuses = append(s.ContainerStatuses, p.container(c, ready, now))
+	}
+	return s
+}
+
+func (p *podRun) container(c corev1.Container, ready bool, now metav1.Time) corev1.ContainerStatus {
+	running := p.phase != broken || p.process != nil
+	s := corev1.ContainerStatus{
+		Name: c.Name, Image: c.Image, ImageID: c.Image, ContainerID: "sim://" + string(p.pod.UID) + "/" + c.Name,
+		Ready: ready, Started: &running, RestartCount: p.restarts,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(p.started)}},
+	}
+	if !running {
+		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 1, Reason: "Error", StartedAt: metav1.NewTime(p.started), FinishedAt: now, ContainerID: s.ContainerID,
+		}}
+	}
+	return s
+}
+
+// rejected is what a kubelet reports of a pod whose devices it does not have.
+func (p *podRun) rejected() corev1.PodStatus {
+	return corev1.PodStatus{
+		Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError",
+		Message: "Allocate failed due to requested number of devices unavailable for " + GPUResource,
+	}
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simnode
+
+import (
+	"context"
+	"hash/fnv"
+	"math"
+	"reflect"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+)
+
+// stepEvery is how often the workloads' models go on and the GPUs change.
+const stepEvery = 200 * time.Millisecond
+
+// Workload is something that pods serve; see WorkloadAnnotation.
+type Workload struct {
+	Name  string
+	Model sim.Workload
+	// Offered is the load of the moment, in requests a second.
+	Offered func(now time.Time) float64
+	// MemoryMiB is what a loaded replica holds of each of its GPUs; default
+	// 128,000, an LLM server that takes nine tenths of an H200.
+	MemoryMiB float64
+}
+
+// WorkloadStatus is a workload at one moment.
+type WorkloadStatus struct {
+	Time     time.Time
+	Offered  float64 // requests a second
+	Load     sim.Load
+	Serving  int // pods that are Ready
+	Starting int // pods on a node that are not yet
+	Stopping int // pods that are being deleted
+}
+
+type workload struct {
+	Workload
+	now WorkloadStatus
+}
+
+func newWorkload(w Workload) *workload {
+	if w.MemoryMiB == 0 {
+		w.MemoryMiB = 128_000
+	}
+	return &workload{Workload: w}
+}
+
+// Status is the named workload as of the last step; false if there is none.
+func (n *Nodes) Status(name string) (WorkloadStatus, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.workloads[name]
+	if w == nil {
+		return WorkloadStatus{}, false
+	}
+	return w.now, true
+}
+
+// stepLoop steps the models until ctx ends.
+func (n *Nodes) stepLoop(ctx context.Context) {
+	tick := time.NewTicker(stepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			n.step(now)
+			n.writeStates(now)
+		}
+	}
+}
+
+// step steps each workload's model over the pods that serve now.
+func (n *Nodes) step(now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, w := range n.workloads {
+		w.now = WorkloadStatus{Time: now, Offered: w.Offered(now)}
+	}
+	for _, p := range n.pods {
+		w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]
+		if w == nil || !p.admitted {
+			continue
+		}
+		switch p.phase {
+		case serving:
+			w.now.Serving++
+		case stopping:
+			w.now.Stopping++
+		case loading, broken:
+			w.now.Starting++
+		}
+	}
+	for _, w := range n.workloads {
+		w.now.Load = w.Model.Step(now, w.now.Offered, w.now.Serving)
+	}
+	for _, p := range n.pods {
+		if w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]; w != nil && p.phase == serving {
+			p.served += w.now.Load.Served / float64(w.now.Serving)
+		}
+	}
+}
+
+// writeStates gives every node's GPUs the state that their holders put them in.
+func (n *Nodes) writeStates(now time.Time) {
+	for _, nd := range n.order {
+		state := n.gpuStates(nd, now)
+		if reflect.DeepEqual(state, nd.state) {
+			continue
+		}
+		if err := sim.WriteState(n.StateFile(nd.name), state); err != nil {
+			n.log.Error("GPU state not written", "node", nd.name, "err", err)
+			continue
+		}
+		nd.state = state
+	}
+}
+
+func (n *Nodes) gpuStates(nd *node, now time.Time) sim.State {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	state := sim.State{GPUs: make([]sim.GPUState, nd.gpus)}
+	for i, h := range nd.holders {
+		state.GPUs[i] = sim.Busy(0, 0)
+		if p := n.pods[h.uid]; p != nil {
+			state.GPUs[i] = p.gpuState(i, now)
+		}
+	}
+	return state
+}
+
+// gpuState is GPU i in the hands of the pod: its memory fills while the pod
+// loads, and it works when the pod serves. Nodes.mu is held.
+func (p *podRun) gpuState(i int, now time.Time) sim.GPUState {
+	w := p.nodes.workloads[p.pod.Annotations[WorkloadAnnotation]]
+	if w == nil {
+		return sim.Busy(0, 0)
+	}
+	switch p.phase {
+	case loading:
+		part := 1.0
+		if d := p.duration(StartupAnnotation, 0); d > 0 {
+			part = min(1, now.Sub(p.started).Seconds()/d.Seconds())
+		}
+		return sim.Busy(0, math.Round(part*w.MemoryMiB))
+	case serving:
+		return sim.Busy(uneven(w.now.Load.Utilization, p.pod.Name, i, now), w.MemoryMiB)
+	case broken, stopping:
+	}
+	return sim.Busy(0, w.MemoryMiB)
+}
+
+// uneven moves a replica's utilisation by up to 4 points around the workload's
+// mean, slowly, each replica in its own way: no balancer is perfect. Towards 0
+// and 100 it moves less, so that it stays within.
+func uneven(u float64, pod string, i int, now time.Time) float64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(pod)) // never fails
+	phase := float64(h.Sum32()%628)/100 + float64(i)
+	room := min(1, u/10, (100-u)/10)
+	t := float64(now.UnixMilli()) / 1000
+	return math.Round(100*(u+4*max(0, room)*math.Sin(t/2.5+phase))) / 100
+}
