@@ -40,7 +40,7 @@ func samples() []sample {
 		s(gpu.VGPULicenseStatus, 1),
 		s(gpu.GREngineActive, 0.61), s(gpu.SMActive, 0.52), s(gpu.SMOccupancy, 0.33), s(gpu.TensorActive, 0.27),
 		s(gpu.DRAMActive, 0.41), s(gpu.FP64Active, 0.01), s(gpu.FP32Active, 0.12), s(gpu.FP16Active, 0.05),
-		s(gpu.PCIeTxBytes, 3*1048576), s(gpu.PCIeRxBytes, 5*1048576), s(gpu.NVLinkTxBytes, 7*1048576), s(gpu.NVLinkRxBytes, 9*1048576),
+		s(gpu.PCIeTxBytes, 125<<20), s(gpu.PCIeRxBytes, 250<<20), s(gpu.NVLinkTxBytes, 375<<20), s(gpu.NVLinkRxBytes, 500<<20),
 		s(gpu.TensorIMMAActive, 0.02), s(gpu.TensorHMMAActive, 0.25), s(gpu.TensorDFMAActive, 0.03), s(gpu.IntActive, 0.08),
 	}
 }

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package nvml
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// allLinks is the scope of a NVLink counter that sums up all links.
+const allLinks = math.MaxUint32
+
+// minRateWindow is how far apart two readings of a counter must be for a rate.
+// Between them the last rate stands.
+const minRateWindow = 100 * time.Millisecond
+
+// batchField is an NVML field id that gives a field of ours, or half of one.
+type batchField struct {
+	id    gpu.FieldID
+	nvml  uint32 // NVML_FI_DEV_*
+	scope uint32
+	scale float64
+	max   float64 // above it the value is no value; 0: no limit
+	part  int     // 1, 2: transmitted and received of a rate
+}
+
+var batch = [...]batchField{
+	{id: gpu.MemoryTemp, nvml: nvml.FI_DEV_MEMORY_TEMP, scale: 1, max: 200}, // 255 is no temperature
+	{id: gpu.PowerUsageInstant, nvml: nvml.FI_DEV_POWER_INSTANT, scale: 1e-3},
+	{id: gpu.TotalEnergy, nvml: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, scale: 1},
+	{id: gpu.PCIeReplayCounter, nvml: nvml.FI_DEV_PCIE_REPLAY_COUNTER, scale: 1},
+	{id: gpu.PowerViolation, nvml: nvml.FI_DEV_PERF_POLICY_POWER, scale: 1},
+	{id: gpu.ThermalViolation, nvml: nvml.FI_DEV_PERF_POLICY_THERMAL, scale: 1},
+	{id: gpu.SyncBoostViolation, nvml: nvml.FI_DEV_PERF_POLICY_SYNC_BOOST, scale: 1},
+	{id: gpu.BoardLimitViolation, nvml: nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, scale: 1},
+	{id: gpu.LowUtilViolation, nvml: nvml.FI_DEV_PERF_POLICY_LOW_UTILIZATION, scale: 1},
+	{id: gpu.ReliabilityViolation, nvml: nvml.FI_DEV_PERF_POLICY_RELIABILITY, scale: 1},
+	{id: gpu.ECCSBEVolatile, nvml: nvml.FI_DEV_ECC_SBE_VOL_TOTAL, scale: 1},
+	{id: gpu.ECCDBEVolatile, nvml: nvml.FI_DEV_ECC_DBE_VOL_TOTAL, scale: 1},
+	{id: gpu.ECCSBEAggregate, nvml: nvml.FI_DEV_ECC_SBE_AGG_TOTAL, scale: 1},
+	{id: gpu.ECCDBEAggregate, nvml: nvml.FI_DEV_ECC_DBE_AGG_TOTAL, scale: 1},
+	{id: gpu.RetiredSBE, nvml: nvml.FI_DEV_RETIRED_SBE, scale: 1},
+	{id: gpu.RetiredDBE, nvml: nvml.FI_DEV_RETIRED_DBE, scale: 1},
+	{id: gpu.RetiredPending, nvml: nvml.FI_DEV_RETIRED_PENDING, scale: 1},
+	{id: gpu.CorrRemappedRows, nvml: nvml.FI_DEV_REMAPPED_COR, scale: 1},
+	{id: gpu.UncorrRemappedRows, nvml: nvml.FI_DEV_REMAPPED_UNC, scale: 1},
+	{id: gpu.RowRemapPending, nvml: nvml.FI_DEV_REMAPPED_PENDING, scale: 1},
+	{id: gpu.RowRemapFailure, nvml: nvml.FI_DEV_REMAPPED_FAILURE, scale: 1},
+	{id: gpu.NVLinkCRCFlitErrors, nvml: nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, scale: 1},
+	{id: gpu.NVLinkCRCDataErrors, nvml: nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, scale: 1},
+	{id: gpu.NVLinkReplayErrors, nvml: nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, scale: 1},
+	{id: gpu.NVLinkRecoveryErrors, nvml: nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, scale: 1},
+	{id: gpu.NVLinkBandwidth, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, scope: allLinks, part: 1},
+	{id: gpu.NVLinkBandwidth, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, scope: allLinks, part: 2},
+	{id: gpu.NVLinkBandwidthL0, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, scope: 0, part: 1},
+	{id: gpu.NVLinkBandwidthL0, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, scope: 0, part: 2},
+}
+
+func batchFields() gpu.FieldSet {
+	var s gpu.FieldSet
+	for _, f := range batch {
+		i, _ := gpu.IndexOf(f.id)
+		s.Add(i)
+	}
+	return s
+}
+
+// fieldState is what a device's batches keep from read to read.
+type fieldState struct {
+	retry  [len(batch)]time.Time // not before
+	values [len(batch)]nvml.FieldValue
+	which  [len(batch)]int // values[k] answers batch[which[k]]
+	links  [2]linkRate     // all links, link 0
+}
+
+// forget drops the counters, which may start anew.
+func (s *fieldState) forget() { s.links = [2]linkRate{} }
+
+// linkRate turns a pair of counters into a rate.
+type linkRate struct {
+	at     time.Time // of the counters below; zero: none
+	tx, rx float64   // KiB
+	rate   float64   // MB/s
+	known  bool
+}
+
+// readBatch asks for all wanted field ids at once.
+func readBatch(d *device) nvml.Return {
+	s := &d.fields
+	n := 0
+	have := d.out.v.Fields()
+	for k := range batch {
+		f := &batch[k]
+		if !d.out.want.HasID(f.id) || have.HasID(f.id) || d.now.Before(s.retry[k]) {
+			continue
+		}
+		s.which[n] = k
+		s.values[n] = question(f)
+		n++
+	}
+	if n == 0 {
+		return nvml.SUCCESS
+	}
+	switch ret := d.handle.GetFieldValues(s.values[:n]); classify(ret) {
+	case good:
+	case invalid:
+		// A library may refuse a batch for one id that it does not know.
+		for i := range n {
+			if one := d.handle.GetFieldValues(s.values[i : i+1]); one != nvml.SUCCESS {
+				s.values[i].NvmlReturn = uint32(one)
+			}
+		}
+	default:
+		return ret
+	}
+	return d.takeBatch(n)
+}
+
+// question is a field value to be filled in. The return code in it is that of
+// a library which does not touch it.
+func question(f *batchField) nvml.FieldValue {
+	return nvml.FieldValue{FieldId: f.nvml, ScopeId: f.scope, NvmlReturn: uint32(nvml.ERROR_UNKNOWN)}
+}
+
+// takeBatch takes the n answers. A batch whose every answer says that the GPU
+// is lost says so itself.
+func (d *device) takeBatch(n int) nvml.Return {
+	s := &d.fields
+	var parts [2]struct{ tx, rx float64 }
+	var got [2]int
+	gone := 0
+	for i, a := range s.values[:n] {
+		k := s.which[i]
+		f := &batch[k]
+		switch classify(nvml.Return(a.NvmlReturn)) {
+		case good:
+		case unsupported, invalid:
+			s.retry[k] = d.now.Add(retryUnsupported)
+			continue
+		case lost:
+			gone++
+			continue
+		default:
+			continue
+		}
+		x, ok := number(&a)
+		link := 0
+		if f.scope != allLinks {
+			link = 1
+		}
+		switch {
+		case !ok || f.max > 0 && x > f.max:
+		case f.part == 1:
+			parts[link].tx = x
+			got[link]++
+		case f.part == 2:
+			parts[link].rx = x
+			got[link]++
+		default:
+			d.out.set(f.id, x*f.scale)
+		}
+	}
+	for link, id := range [2]gpu.FieldID{gpu.NVLinkBandwidth, gpu.NVLinkBandwidthL0} {
+		if got[link] == 2 {
+			if rate, ok := s.links[link].update(d.now, parts[link].tx, parts[link].rx); ok {
+				d.out.set(id, rate)
+			}
+		}
+	}
+	if gone == n {
+		return nvml.ERROR_GPU_IS_LOST
+	}
+	return nvml.SUCCESS
+}
+
+// update takes counters in KiB and gives the rate in DCGM's MB/s, which are
+// 1000 KiB/s.
+func (l *linkRate) update(now time.Time, tx, rx float64) (float64, bool) {
+	since := now.Sub(l.at)
+	switch {
+	case l.at.IsZero() || tx < l.tx || rx < l.rx:
+		*l = linkRate{at: now, tx: tx, rx: rx}
+	case since >= minRateWindow:
+		rate := (tx - l.tx + rx - l.rx) / since.Seconds() / 1000
+		*l = linkRate{at: now, tx: tx, rx: rx, rate: rate, known: true}
+	}
+	return l.rate, l.known
+}
+
+// number decodes an answer.
+func number(a *nvml.FieldValue) (float64, bool) {
+	bits := binary.NativeEndian.Uint64(a.Value[:])
+	switch nvml.ValueType(a.ValueType) {
+	case nvml.VALUE_TYPE_DOUBLE:
+		return math.Float64frombits(bits), true
+	case nvml.VALUE_TYPE_UNSIGNED_INT:
+		return float64(binary.NativeEndian.Uint32(a.Value[:])), true
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG: // 64 bits both, on Linux
+		return float64(bits), true
+	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		return float64(int64(bits)), true
+	case nvml.VALUE_TYPE_SIGNED_INT:
+		return float64(int32(binary.NativeEndian.Uint32(a.Value[:]))), true
+	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
+		return float64(binary.NativeEndian.Uint16(a.Value[:])), true
+	}
+	return 0, false
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package nvml
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// probe is one way to ask NVML for one or a few fields.
+type probe struct {
+	fields gpu.FieldSet
+	// basic: every GPU answers this, so that it says whether the GPU lives.
+	basic bool
+	mig   bool // can be asked of a MIG instance
+	read  func(d *device) nvml.Return
+}
+
+// probes are the ways that this library has, in the order in which they are
+// tried: where two give the same field, the second is for GPUs and drivers
+// that refuse the first. A symbol that is absent must never be called: that
+// would end the process.
+func probes(has func(symbol string) bool) []probe {
+	var ps []probe
+	add := func(symbol string, p probe) {
+		if has(symbol) {
+			ps = append(ps, p)
+		}
+	}
+	set := gpu.SetOf
+	add("nvmlDeviceGetTemperature", probe{fields: set(gpu.GPUTemp), basic: true, read: temperature})
+	add("nvmlDeviceGetPowerUsage", probe{fields: set(gpu.PowerUsage), basic: true, read: uintProbe(gpu.PowerUsage, 1e-3, nvml.Device.GetPowerUsage)})
+	memory := set(gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBReserved, gpu.FBUsedPercent)
+	add("nvmlDeviceGetMemoryInfo_v2", probe{fields: memory, basic: true, mig: true, read: memoryV2})
+	memory = set(gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBUsedPercent)
+	add("nvmlDeviceGetMemoryInfo", probe{fields: memory, basic: true, mig: true, read: memoryV1})
+	add("nvmlDeviceGetUtilizationRates", probe{fields: set(gpu.GPUUtil, gpu.MemCopyUtil), basic: true, read: utilization})
+	add("nvmlDeviceGetClockInfo", clockProbe(gpu.SMClock, nvml.CLOCK_SM, nvml.Device.GetClockInfo))
+	add("nvmlDeviceGetClockInfo", clockProbe(gpu.MemClock, nvml.CLOCK_MEM, nvml.Device.GetClockInfo))
+	add("nvmlDeviceGetClockInfo", clockProbe(gpu.VideoClock, nvml.CLOCK_VIDEO, nvml.Device.GetClockInfo))
+	add("nvmlDeviceGetMaxClockInfo", clockProbe(gpu.MaxSMClock, nvml.CLOCK_SM, nvml.Device.GetMaxClockInfo))
+	add("nvmlDeviceGetMaxClockInfo", clockProbe(gpu.MaxMemClock, nvml.CLOCK_MEM, nvml.Device.GetMaxClockInfo))
+	add("nvmlDeviceGetCurrentClocksEventReasons", probe{fields: set(gpu.ClocksEventReasons),
+		read: uintProbe(gpu.ClocksEventReasons, 1, nvml.Device.GetCurrentClocksEventReasons)})
+	add("nvmlDeviceGetCurrentClocksThrottleReasons", probe{fields: set(gpu.ClocksEventReasons),
+		read: uintProbe(gpu.ClocksEventReasons, 1, nvml.Device.GetCurrentClocksThrottleReasons)})
+	add("nvmlDeviceGetTotalEnergyConsumption", probe{fields: set(gpu.TotalEnergy),
+		read: uintProbe(gpu.TotalEnergy, 1, nvml.Device.GetTotalEnergyConsumption)})
+	add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(gpu.SlowdownTemp, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN))
+	add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(gpu.ShutdownTemp, nvml.TEMPERATURE_THRESHOLD_SHUTDOWN))
+	add("nvmlDeviceGetPowerManagementLimit", probe{fields: set(gpu.PowerMgmtLimit),
+		read: uintProbe(gpu.PowerMgmtLimit, 1e-3, nvml.Device.GetPowerManagementLimit)})
+	add("nvmlDeviceGetEnforcedPowerLimit", probe{fields: set(gpu.EnforcedPowerLimit),
+		read: uintProbe(gpu.EnforcedPowerLimit, 1e-3, nvml.Device.GetEnforcedPowerLimit)})
+	add("nvmlDeviceGetPerformanceState", probe{fields: set(gpu.PState), read: performanceState})
+	add("nvmlDeviceGetFanSpeed", probe{fields: set(gpu.FanSpeed), read: uintProbe(gpu.FanSpeed, 1, nvml.Device.GetFanSpeed)})
+	add("nvmlDeviceGetPcieReplayCounter", probe{fields: set(gpu.PCIeReplayCounter),
+		read: uintProbe(gpu.PCIeReplayCounter, 1, nvml.Device.GetPcieReplayCounter)})
+	add("nvmlDeviceGetEncoderUtilization", coderProbe(gpu.EncUtil, nvml.Device.GetEncoderUtilization))
+	add("nvmlDeviceGetDecoderUtilization", coderProbe(gpu.DecUtil, nvml.Device.GetDecoderUtilization))
+	add("nvmlDeviceGetMaxPcieLinkGeneration", probe{fields: set(gpu.PCIeMaxLinkGen),
+		read: uintProbe(gpu.PCIeMaxLinkGen, 1, nvml.Device.GetMaxPcieLinkGeneration)})
+	add("nvmlDeviceGetMaxPcieLinkWidth", probe{fields: set(gpu.PCIeMaxLinkWidth),
+		read: uintProbe(gpu.PCIeMaxLinkWidth, 1, nvml.Device.GetMaxPcieLinkWidth)})
+	add("nvmlDeviceGetCurrPcieLinkGeneration", probe{fields: set(gpu.PCIeLinkGen),
+		read: uintProbe(gpu.PCIeLinkGen, 1, nvml.Device.GetCurrPcieLinkGeneration)})
+	add("nvmlDeviceGetCurrPcieLinkWidth", probe{fields: set(gpu.PCIeLinkWidth),
+		read: uintProbe(gpu.PCIeLinkWidth, 1, nvml.Device.GetCurrPcieLinkWidth)})
+	add("nvmlDeviceGetRemappedRows", probe{
+		fields: set(gpu.CorrRemappedRows, gpu.UncorrRemappedRows, gpu.RowRemapPending, gpu.RowRemapFailure), read: remappedRows})
+	add("nvmlDeviceGetFieldValues", probe{fields: batchFields(), read: readBatch})
+	for _, c := range eccCounters() {
+		add("nvmlDeviceGetTotalEccErrors", c)
+	}
+	for _, c := range violations() {
+		add("nvmlDeviceGetViolationStatus", c)
+	}
+	add("nvmlDeviceGetRetiredPages", retiredProbe(gpu.RetiredSBE, nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS))
+	add("nvmlDeviceGetRetiredPages", retiredProbe(gpu.RetiredDBE, nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR))
+	add("nvmlDeviceGetRetiredPagesPendingStatus", probe{fields: set(gpu.RetiredPending),
+		read: uintProbe(gpu.RetiredPending, 1, nvml.Device.GetRetiredPagesPendingStatus)})
+	for _, version := range []string{"", "_v2", "_v3", "_v4"} {
+		if has("nvmlDeviceGetGridLicensableFeatures" + version) {
+			ps = append(ps, probe{fields: set(gpu.VGPULicenseStatus), read: licence})
+			break
+		}
+	}
+	return append(ps, probe{fields: gpmFields(), mig: true, read: readGPM})
+}
+
+// uintProbe reads one number that NVML gives as it is, times scale.
+func uintProbe[T ~int | ~int32 | ~uint32 | ~uint64](id gpu.FieldID, scale float64, get func(nvml.Device) (T, nvml.Return)) func(*device) nvml.Return {
+	return func(d *device) nvml.Return {
+		x, ret := get(d.handle)
+		if ret == nvml.SUCCESS {
+			d.out.set(id, float64(x)*scale)
+		}
+		return ret
+	}
+}
+
+func clockProbe(id gpu.FieldID, clock nvml.ClockType, get func(nvml.Device, nvml.ClockType) (uint32, nvml.Return)) probe {
+	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
+		mhz, ret := get(d.handle, clock)
+		if ret == nvml.SUCCESS {
+			d.out.set(id, float64(mhz))
+		}
+		return ret
+	}}
+}
+
+func thresholdProbe(id gpu.FieldID, threshold nvml.TemperatureThresholds) probe {
+	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
+		c, ret := d.handle.GetTemperatureThreshold(threshold)
+		if ret == nvml.SUCCESS {
+			d.out.set(id, float64(c))
+		}
+		return ret
+	}}
+}
+
+func coderProbe(id gpu.FieldID, get func(nvml.Device) (uint32, uint32, nvml.Return)) probe {
+	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
+		percent, _, ret := get(d.handle)
+		if ret == nvml.SUCCESS {
+			d.out.set(id, float64(percent))
+		}
+		return ret
+	}}
+}
+
+func retiredProbe(id gpu.FieldID, cause nvml.PageRetirementCause) probe {
+	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
+		pages, ret := d.handle.GetRetiredPages(cause)
+		if ret == nvml.SUCCESS {
+			d.out.set(id, float64(len(pages)))
+		}
+		return ret
+	}}
+}
+
+// eccCounters are for drivers that do not give the counters as field values.
+func eccCounters() []probe {
+	counter := func(id gpu.FieldID, kind nvml.MemoryErrorType, life nvml.EccCounterType) probe {
+		return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
+			n, ret := d.handle.GetTotalEccErrors(kind, life)
+			if ret == nvml.SUCCESS {
+				d.out.set(id, float64(n))
+			}
+			return ret
+		}}
+	}
+	return []probe{
+		counter(gpu.ECCSBEVolatile, nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC),
+		counter(gpu.ECCDBEVolatile, nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC),
+		counter(gpu.ECCSBEAggregate, nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC),
+		counter(gpu.ECCDBEAggregate, nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.AGGREGATE_ECC),
+	}
+}
+
+// violations are for drivers that do not give them as field values.
+func violations() []probe {
+	violation := func(id gpu.FieldID, policy nvml.PerfPolicyType) probe {
+		return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
+			v, ret := d.handle.GetViolationStatus(policy)
+			if ret == nvml.SUCCESS {
+				d.out.set(id, float64(v.ViolationTime)) // ns, nvml.h
+			}
+			return ret
+		}}
+	}
+	return []probe{
+		violation(gpu.PowerViolation, nvml.PERF_POLICY_POWER),
+		violation(gpu.ThermalViolation, nvml.PERF_POLICY_THERMAL),
+		violation(gpu.SyncBoostViolation, nvml.PERF_POLICY_SYNC_BOOST),
+		violation(gpu.BoardLimitViolation, nvml.PERF_POLICY_BOARD_LIMIT),
+		violation(gpu.LowUtilViolation, nvml.PERF_POLICY_LOW_UTILIZATION),
+		violation(gpu.ReliabilityViolation, nvml.PERF_POLICY_RELIABILITY),
+	}
+}
+
+func temperature(d *device) nvml.Return {
+	c, ret := d.handle.GetTemperature(nvml.TEMPERATURE_GPU)
+	if ret == nvml.SUCCESS {
+		d.out.set(gpu.GPUTemp, float64(c))
+	}
+	return ret
+}
+
+func utilization(d *device) nvml.Return {
+	u, ret := d.handle.GetUtilizationRates()
+	if ret == nvml.SUCCESS {
+		d.out.set(gpu.GPUUtil, float64(u.Gpu))
+		d.out.set(gpu.MemCopyUtil, float64(u.Memory))
+	}
+	return ret
+}
+
+// mebibytes drops what is not a whole MiB, as DCGM does.
+func mebibytes(bytes uint64) float64 { return float64(bytes >> 20) }
+
+func memoryV2(d *device) nvml.Return {
+	m, ret := d.handle.GetMemoryInfo_v2()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	d.out.set(gpu.FBTotal, mebibytes(m.Total))
+	d.out.set(gpu.FBFree, mebibytes(m.Free))
+	d.out.set(gpu.FBUsed, mebibytes(m.Used))
+	d.out.set(gpu.FBReserved, mebibytes(m.Reserved))
+	if m.Total > m.Reserved {
+		d.out.set(gpu.FBUsedPercent, float64(m.Used)/float64(m.Total-m.Reserved))
+	}
+	return ret
+}
+
+// memoryV1 serves drivers before 510, which count what they reserve as used
+// and do not say how much that is.
+func memoryV1(d *device) nvml.Return {
+	m, ret := d.handle.GetMemoryInfo()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	d.out.set(gpu.FBTotal, mebibytes(m.Total))
+	d.out.set(gpu.FBFree, mebibytes(m.Free))
+	d.out.set(gpu.FBUsed, mebibytes(m.Used))
+	if m.Total > 0 {
+		d.out.set(gpu.FBUsedPercent, float64(m.Used)/float64(m.Total))
+	}
+	return ret
+}
+
+func performanceState(d *device) nvml.Return {
+	p, ret := d.handle.GetPerformanceState()
+	if ret == nvml.SUCCESS && p != nvml.PSTATE_UNKNOWN {
+		d.out.set(gpu.PState, float64(p))
+	}
+	return ret
+}
+
+func remappedRows(d *device) nvml.Return {
+	corrected, uncorrected, pending, failed, ret := d.handle.GetRemappedRows()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	d.out.set(gpu.CorrRemappedRows, float64(corrected))
+	d.out.set(gpu.UncorrRemappedRows, float64(uncorrected))
+	d.out.set(gpu.RowRemapPending, flag(pending))
+	d.out.set(gpu.RowRemapFailure, flag(failed))
+	return ret
+}
+
+func flag(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// licence is 0 where there is nothing to license: on bare metal.
+func licence(d *device) nvml.Return {
+	f, ret := d.handle.GetGridLicensableFeatures()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	held := false
+	if f.IsGridLicenseSupported != 0 {
+		for _, x := range f.GridLicensableFeatures[:min(int(f.LicensableFeaturesCount), len(f.GridLicensableFeatures))] {
+			held = held || x.FeatureCode == uint32(nvml.GRID_LICENSE_FEATURE_CODE_VGPU) && x.FeatureState > 0
+		}
+	}
+	d.out.set(gpu.VGPULicenseStatus, flag(held))
+	return ret
+}

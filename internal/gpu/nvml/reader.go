@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Reader is the gpu.Reader over NVML. go-nvml's functions are bound once in a
+// process, so readers of two different libraries in one process see the first.
+type Reader struct {
+	path string
+	log  *slog.Logger
+	lib  nvml.Interface
+	xids xidLog
+
+	mu     sync.Mutex // held by Devices and Close, never by Read
+	ses    *session   // nil while there is no driver
+	closed bool
+
+	devices atomic.Pointer[map[string]*device] // by UUID
+}
+
+var _ gpu.Reader = (*Reader)(nil)
+
+// New makes a reader. It never fails and touches nothing: the library is
+// loaded by Devices.
+func New(cfg Config) *Reader {
+	r := &Reader{path: cfg.Library, log: cfg.Log}
+	if r.path == "" {
+		r.path = "libnvidia-ml.so.1"
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	r.lib = nvml.New(nvml.WithLibraryPath(r.path))
+	r.devices.Store(&map[string]*device{})
+	return r
+}
+
+// Backend is the name of this backend.
+func (r *Reader) Backend() string { return "nvml" }
+
+// Devices loads and initialises NVML if need be and enumerates the GPUs, each
+// followed by its MIG instances. A GPU that was known and is lost stays in the
+// list.
+func (r *Reader) Devices() ([]gpu.Device, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, errors.New("the NVML reader is closed")
+	}
+	for attempt := 0; ; attempt++ {
+		if r.ses != nil && r.ses.broken.Load() {
+			r.ses.close()
+			r.ses = nil
+		}
+		if r.ses == nil {
+			ses, err := open(r.lib, r.path, &r.xids, r.log)
+			if err != nil {
+				return nil, err
+			}
+			r.ses = ses
+		}
+		devices, err := r.enumerate(r.ses)
+		// A driver that was reloaded since the last call shows only now.
+		if errors.Is(err, gpu.ErrNoDriver) && attempt == 0 {
+			continue
+		}
+		return devices, err
+	}
+}
+
+// Read fills v with the wanted fields of a device. See gpu.Reader.
+func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
+	v.Reset()
+	d, ok := (*r.devices.Load())[uuid]
+	if !ok {
+		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	}
+	if want.Empty() {
+		return nil
+	}
+	if d.ses.broken.Load() || !d.ses.enter() {
+		return fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
+	}
+	defer d.ses.leave()
+	err := d.read(want, v)
+	if err != nil {
+		v.Reset()
+	}
+	return err
+}
+
+// XIDs are the XID errors of the device seen so far, sorted by code.
+func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.xids.counts(uuid) }
+
+// Close ends the events goroutine and lets NVML go. Reads that hang in the
+// library are not waited for: the last one to return lets it go.
+func (r *Reader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.devices.Store(&map[string]*device{})
+	if r.ses == nil {
+		return nil
+	}
+	ses := r.ses
+	r.ses = nil
+	return ses.close()
+}

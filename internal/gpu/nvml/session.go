@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// closePatience is how long closing waits for calls that are inside the
+// library. The events goroutine is inside for eventWait at most.
+const closePatience = 3 * time.Second
+
+// session is NVML between an init and its shutdown. Handles, and what was
+// learned of devices, live as long.
+type session struct {
+	lib    nvml.Interface
+	probes []probe
+	labels []label
+	gpm    bool // the library has GPM's functions
+	gpmMIG bool
+	pcie   bool // the library has GetPcieThroughput
+	mig    bool
+	has    func(symbol string) bool // not for the hot path
+	ids    map[nvml.Device]gpu.Device
+	events *events
+	broken atomic.Bool // the driver went away
+
+	mu      sync.Mutex
+	inside  int // calls that are in the library or will be
+	closing bool
+	done    chan struct{} // closed after shutdown
+}
+
+// open loads the library, initialises it and looks at what it has.
+func open(lib nvml.Interface, path string, xids *xidLog, log *slog.Logger) (*session, error) {
+	if err := check(path); err != nil {
+		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
+	}
+	switch ret := lib.Init(); ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return nil, fmt.Errorf("%w: %s", gpu.ErrNoLibrary, path)
+	default:
+		return nil, fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
+	}
+	s := &session{lib: lib, ids: map[nvml.Device]gpu.Device{}, done: make(chan struct{})}
+	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
+	s.probes = probes(s.has)
+	s.labels = labels(s.has)
+	s.gpm = s.hasAll("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet")
+	s.gpmMIG = s.has("nvmlGpmMigSampleGet")
+	s.pcie = s.has("nvmlDeviceGetPcieThroughput")
+	s.mig = s.hasAll("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+		"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
+	s.events = newEvents(s, xids, log)
+	return s, nil
+}
+
+// check loads the library apart from go-nvml, which would hide why it cannot
+// be loaded, and would call even the functions that it needs without looking.
+func check(path string) error {
+	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
+	if err := d.Open(); err != nil {
+		return err
+	}
+	defer d.Close()
+	for _, either := range [][2]string{
+		{"nvmlInit_v2", "nvmlInit"}, {"nvmlShutdown", "nvmlShutdown"}, {"nvmlDeviceGetUUID", "nvmlDeviceGetUUID"},
+		{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"},
+	} {
+		if d.Lookup(either[0]) != nil && d.Lookup(either[1]) != nil {
+			return fmt.Errorf("%s is not NVML: it lacks %s", path, either[0])
+		}
+	}
+	return nil
+}
+
+func (s *session) hasAll(symbols ...string) bool {
+	for _, name := range symbols {
+		if !s.has(name) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *session) hasAny(symbols ...string) bool {
+	for _, name := range symbols {
+		if s.has(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// enter asks to call the library. Where it says yes, leave must follow.
+func (s *session) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.inside++
+	return true
+}
+
+// leave ends what enter began. The last to leave a closing session shuts the
+// library down.
+func (s *session) leave() {
+	s.mu.Lock()
+	s.inside--
+	last := s.closing && s.inside == 0
+	s.mu.Unlock()
+	if last {
+		s.shutdown()
+	}
+}
+
+func (s *session) shutdown() {
+	s.lib.Shutdown()
+	close(s.done)
+}
+
+// close ends the events goroutine and shuts NVML down. A call that hangs in
+// the library delays the shutdown, not the caller for long.
+func (s *session) close() error {
+	s.events.stop()
+	s.mu.Lock()
+	s.closing = true
+	last := s.inside == 0
+	s.mu.Unlock()
+	if last {
+		s.shutdown()
+		return nil
+	}
+	timer := time.NewTimer(closePatience)
+	defer timer.Stop()
+	select {
+	case <-s.done:
+		return nil
+	case <-timer.C:
+		return errors.New("calls still hang in NVML; it is shut down when they return")
+	}
+}
