@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metricsapi
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/metrics/pkg/apis/custom_metrics"
+	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
+	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
+)
+
+// The API versions and what they are worth: clients that can read both are
+// to prefer v1beta2.
+var versions = [...]struct {
+	version  string
+	priority int
+}{
+	{v1beta2.SchemeGroupVersion.Version, 200},
+	{v1beta1.SchemeGroupVersion.Version, 100},
+}
+
+// groupPriority is the group's place among all groups, of no consequence for
+// one that shares no resource with another.
+const groupPriority = 100
+
+// discovery is the aggregated discovery document, /apis as Kubernetes asks
+// for it since 1.27. The library installs its resources in the document per
+// version only; without this the API server would learn of no resource.
+type discovery struct {
+	aggregated.ResourceManager
+	names func() []string
+
+	mu   sync.Mutex
+	last []string
+}
+
+func newDiscovery(p *Provider) *discovery {
+	d := &discovery{ResourceManager: aggregated.NewResourceManager("apis"), names: p.names}
+	d.refresh()
+	for _, v := range versions {
+		d.SetGroupVersionPriority(metav1.GroupVersion{Group: custom_metrics.GroupName, Version: v.version}, groupPriority, v.priority)
+	}
+	return d
+}
+
+// ServeHTTP answers with the names that are in use now.
+func (d *discovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.refresh()
+	d.ResourceManager.ServeHTTP(w, r)
+}
+
+// refresh tells the document the names, if they changed.
+func (d *discovery) refresh() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := d.names()
+	if slices.Equal(names, d.last) {
+		return
+	}
+	d.last = names
+	for _, v := range versions {
+		d.AddGroupVersion(custom_metrics.GroupName, apidiscoveryv2.APIVersionDiscovery{
+			Version: v.version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+			Resources: []apidiscoveryv2.APIResourceDiscovery{podsWith(names)},
+		})
+	}
+}
+
+// podsWith is the resource pods with a subresource for each name.
+func podsWith(names []string) apidiscoveryv2.APIResourceDiscovery {
+	pods := apidiscoveryv2.APIResourceDiscovery{
+		Resource: podsResource.Resource, Scope: apidiscoveryv2.ScopeNamespace,
+		ResponseKind: &metav1.GroupVersionKind{}, // there is no such resource by itself; nil makes old clients panic
+		Subresources: make([]apidiscoveryv2.APISubresourceDiscovery, len(names)),
+	}
+	for i, name := range names {
+		pods.Subresources[i] = apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: name, ResponseKind: &metav1.GroupVersionKind{Kind: "MetricValueList"}, Verbs: metav1.Verbs{"get"},
+		}
+	}
+	return pods
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metricsapi
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/metrics/pkg/apis/custom_metrics"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// PodRef is one pod as the lookup knows it.
+type PodRef struct {
+	Name string
+	// Serving is false of a pod that is still starting (not ready yet, or not
+	// warm) and of one on its way out; neither has a metric here.
+	Serving bool
+}
+
+// Pods finds pods in memory. It is called on every request, from several
+// goroutines, and never asks the API server.
+type Pods interface {
+	// Select lists the namespace's pods that the selector matches.
+	Select(namespace string, selector labels.Selector) []PodRef
+	// Get finds one pod; false: there is none of that name.
+	Get(namespace, name string) (PodRef, bool)
+}
+
+// Values gives the newest value of a pod, none older than maxAge. It is
+// *series.Store.
+type Values interface {
+	Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
+}
+
+// Deps are what the API reads from.
+type Deps struct {
+	Pods    Pods
+	Values  Values
+	Resolve gpu.Resolve // every name of every profile
+	// Names are the metric names in use, for discovery and to tell a pod's own
+	// metric that has no value now from one that nobody knows. It is cheap and
+	// may be called often.
+	Names func() []string
+	Now   func() time.Time // nil: time.Now
+}
+
+// Provider answers the custom metrics API from memory. Its methods are safe
+// for concurrent use.
+type Provider struct {
+	deps   Deps
+	maxAge time.Duration
+	window time.Duration
+}
+
+var _ provider.CustomMetricsProvider = (*Provider)(nil)
+
+// NewProvider makes a provider whose values are at most maxAge old;
+// rateWindow is what is said of the window over which a counter's rate was
+// taken, 0 for not saying.
+func NewProvider(maxAge, rateWindow time.Duration, deps Deps) *Provider {
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	return &Provider{deps: deps, maxAge: maxAge, window: rateWindow}
+}
+
+var podsResource = schema.GroupResource{Resource: "pods"}
+
+// query is one metric, resolved, at one moment.
+type query struct {
+	p         *Provider
+	namespace string
+	metric    string
+	now       time.Time
+	field     *gpu.Field // nil for a pod's own metric
+	scale     float64    // a value in the field's unit divided by this is in the name's
+	window    *int64     // seconds; nil for an instantaneous value
+}
+
+// GetMetricByName gives the metric of one pod. Where it has none now the error
+// is NotFound and says why.
+func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	q, err := p.query(name.Namespace, info, metricSelector)
+	if err != nil {
+		return nil, err
+	}
+	pod, ok := p.deps.Pods.Get(name.Namespace, name.Name)
+	if !ok {
+		return nil, apierrors.NewNotFound(podsResource, name.Name)
+	}
+	if !pod.Serving {
+		return nil, notFound("metric %s: pod %s does not serve yet, or is on its way out", q.metric, name)
+	}
+	v, ok := q.value(name.Name)
+	if !ok {
+		if err := q.known(); err != nil {
+			return nil, err
+		}
+		return nil, notFound("metric %s: pod %s has no value of the last %s", q.metric, name, p.maxAge)
+	}
+	return &v, nil
+}
+
+// GetMetricBySelector gives the metric of each serving pod that the selector
+// matches and that has a fresh value; there may be none.
+func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+	q, err := p.query(namespace, info, metricSelector)
+	if err != nil {
+		return nil, err
+	}
+	pods := p.deps.Pods.Select(namespace, selector)
+	list := &custom_metrics.MetricValueList{Items: make([]custom_metrics.MetricValue, 0, len(pods))}
+	for _, pod := range pods {
+		if !pod.Serving {
+			continue
+		}
+		if v, ok := q.value(pod.Name); ok {
+			list.Items = append(list.Items, v)
+		}
+	}
+	if len(list.Items) == 0 {
+		if err := q.known(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// ListAllMetrics lists the names in use. It is never empty, because clients
+// take an API version without resources for a broken one.
+func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
+	names := p.names()
+	list := make([]provider.CustomMetricInfo, len(names))
+	for i, name := range names {
+		list[i] = provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: name}
+	}
+	return list
+}
+
+// names are the names in use, sorted, or the utilisation's if there is none.
+func (p *Provider) names() []string {
+	names := slices.Sorted(slices.Values(p.deps.Names()))
+	if names = slices.Compact(names); len(names) == 0 {
+		return []string{gpu.GPUUtil.String()}
+	}
+	return names
+}
+
+// query resolves what was asked for, or says what is wrong with it.
+func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metricSelector labels.Selector) (*query, error) {
+	if info.GroupResource != podsResource {
+		return nil, notFound("metric %s: only pods have metrics here, not %s", info.Metric, info.GroupResource)
+	}
+	if namespace == "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("metric %s: pods are namespaced, and no namespace was given", info.Metric))
+	}
+	if metricSelector != nil && !metricSelector.Empty() {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf(
+			"metric %s: a pod has one value of a metric, without labels: the metric selector %q cannot be met, remove it", info.Metric, metricSelector))
+	}
+	q := &query{p: p, namespace: namespace, metric: info.Metric, now: p.deps.Now(), scale: 1}
+	ref, ok := p.deps.Resolve(info.Metric)
+	if !ok {
+		return q, nil
+	}
+	q.field, ok = gpu.Lookup(ref.Field)
+	if !ok || q.field.Kind == gpu.Label || ref.Scale == 0 {
+		return nil, notFound("metric %s is a label, not a number", info.Metric)
+	}
+	q.scale = ref.Scale
+	if q.field.PodAgg == gpu.Rate && p.window > 0 {
+		seconds := int64(math.Ceil(p.window.Seconds()))
+		q.window = &seconds
+	}
+	return q, nil
+}
+
+// known is nil if the metric is one that could have a value.
+func (q *query) known() error {
+	if q.field != nil || slices.Contains(q.p.deps.Names(), q.metric) {
+		return nil
+	}
+	return notFound("metric %s is not known: it is no profile's name of a GPU field, and no autoscaler has it scraped from pods", q.metric)
+}
+
+// value is the metric of one pod, if it has one.
+func (q *query) value(pod string) (custom_metrics.MetricValue, bool) {
+	var s series.Sample
+	var ok bool
+	if q.field != nil {
+		s, ok = q.p.deps.Values.Pod(q.namespace, pod, q.field.ID, q.now, q.p.maxAge)
+	} else {
+		s, ok = q.p.deps.Values.PodMetric(q.namespace, pod, q.metric, q.now, q.p.maxAge)
+	}
+	v := s.Value / q.scale
+	if !ok || math.IsNaN(v) || math.IsInf(v, 0) {
+		return custom_metrics.MetricValue{}, false
+	}
+	return custom_metrics.MetricValue{
+		DescribedObject: custom_metrics.ObjectReference{
+			Kind: "Pod", APIVersion: corev1.SchemeGroupVersion.String(), Namespace: q.namespace, Name: pod,
+		},
+		Metric:        custom_metrics.MetricIdentifier{Name: q.metric},
+		Timestamp:     metav1.Time{Time: s.At},
+		WindowSeconds: q.window,
+		Value:         quantity(v),
+	}, true
+}
+
+func notFound(format string, args ...any) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: fmt.Sprintf(format, args...),
+	}}
+}
