@@ -210,7 +210,7 @@ func (l *lister) List(context.Context, *podresources.ListPodResourcesRequest) (*
 			for i, h := range l.node.holders {
 				if h.uid == p.pod.UID && h.container == c.Name {
 					container.Devices = append(container.Devices, &podresources.ContainerDevices{
-						ResourceName: GPUResource, DeviceIds: []string{sim.UUID(l.node.name, i)},
+						ResourceName: GPUResource, DeviceIds: []string{l.nodes.cfg.DeviceID(l.node.name, i)},
 					})
 				}
 			}
@@ -226,7 +226,7 @@ func (l *lister) GetAllocatableResources(context.Context, *podresources.Allocata
 	out := &podresources.AllocatableResourcesResponse{}
 	for i := range l.node.gpus {
 		out.Devices = append(out.Devices, &podresources.ContainerDevices{
-			ResourceName: GPUResource, DeviceIds: []string{sim.UUID(l.node.name, i)},
+			ResourceName: GPUResource, DeviceIds: []string{l.nodes.cfg.DeviceID(l.node.name, i)},
 		})
 	}
 	return out, nil

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
 // Config says which nodes to simulate.
@@ -30,6 +32,8 @@ type Config struct {
 	Nodes  int    // default 3
 	GPUs   int    // per node; default 8
 	Prefix string // of the nodes' names; default gpu-node
+	// DeviceID names GPU i of a node, as a device plugin does; default sim.UUID.
+	DeviceID func(node string, i int) string
 	// Exec is command lines by the names that ExecAnnotation may give.
 	Exec map[string][]string
 	// RestartDelay is after what time a process that ended is started again;
@@ -62,6 +66,9 @@ type Nodes struct {
 func Start(ctx context.Context, cfg Config) (*Nodes, error) {
 	cfg.Nodes, cfg.GPUs = cmp.Or(cfg.Nodes, 3), cmp.Or(cfg.GPUs, 8)
 	cfg.Prefix = cmp.Or(cfg.Prefix, "gpu-node")
+	if cfg.DeviceID == nil {
+		cfg.DeviceID = sim.UUID
+	}
 	n := &Nodes{
 		cfg: cfg, log: cfg.Log, client: cfg.Client,
 		nodes: map[string]*node{}, pods: map[types.UID]*podRun{}, workloads: map[string]*workload{},

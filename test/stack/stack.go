@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stack runs the whole of GPUPilot on this machine: a real control
+// plane (package cluster), simulated GPU nodes (package simnode), the agent's
+// DaemonSet, whose pods are real agents, and the controller, with the manifests
+// of deploy/. The demo, the end-to-end tests and the benchmarks stand on it.
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/simnode"
+)
+
+// Namespace is where the agents and the controller's objects are.
+const Namespace = "gpupilot-system"
+
+// controllerUser is the service account that deploy/rbac gives its rights to;
+// the controller runs with a client certificate of that name.
+const controllerUser = "system:serviceaccount:" + Namespace + ":gpupilot-controller"
+
+// startTimeout bounds each wait of a start, except the control plane's own.
+const startTimeout = time.Minute
+
+// Config says what to run. The zero value is the whole of it with defaults.
+type Config struct {
+	Root      string // the repository; default: found from the working directory
+	Nodes     int    // default 3
+	GPUs      int    // per node, default 8
+	Workloads []simnode.Workload
+
+	// HPASyncPeriod is the HorizontalPodAutoscaler's; 0: Kubernetes' 15 s.
+	HPASyncPeriod time.Duration
+	// AgentArgv replaces the agents' command line; empty: the agent with its
+	// default flags on simulated GPUs. simnode.ExecAnnotation says what is filled in.
+	AgentArgv []string
+	// DeviceID names GPU i of a node as the kubelet does; nil: sim.UUID.
+	DeviceID func(node string, i int) string
+	// ControllerArgs come after our own.
+	ControllerArgs []string
+	NoController   bool // StartController starts it later
+
+	Log *slog.Logger // nil discards
+}
+
+// Stack is what runs.
+type Stack struct {
+	Cluster *cluster.Cluster
+	Nodes   *simnode.Nodes
+	REST    *rest.Config // all rights, no rate limit
+	Client  client.WithWatch
+
+	// ControllerURL is where the controller serves its page, JSON and metrics.
+	ControllerURL string
+
+	cfg        Config
+	dir        string
+	securePort int
+	controller *process
+}
+
+// Start starts everything and returns when the agents answer and the
+// controller serves. On an error nothing is left running.
+func Start(ctx context.Context, cfg Config) (*Stack, error) {
+	if cfg.Root == "" {
+		root, err := findRoot()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Root = root
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Stack{cfg: cfg}
+	if err := s.start(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Stack) start(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "gpupilot-") // short: sockets live below it
+	if err != nil {
+		return err
+	}
+	s.dir = dir
+	s.Cluster, err = cluster.Start(ctx, cluster.Config{
+		Binary: filepath.Join(s.cfg.Root, "bin", "kube"), Dir: filepath.Join(dir, "c"),
+		HPASyncPeriod: s.cfg.HPASyncPeriod, Log: s.cfg.Log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.connect(); err != nil {
+		return err
+	}
+	for _, glob := range []string{"deploy/crds/*.yaml", "deploy/rbac/*.yaml"} {
+		if err := s.applyFiles(ctx, glob); err != nil {
+			return err
+		}
+	}
+	if err := s.startNodes(ctx); err != nil {
+		return err
+	}
+	if s.cfg.NoController {
+		return nil
+	}
+	return s.StartController(ctx)
+}
+
+// connect makes the clients and the namespace.
+func (s *Stack) connect() error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", s.Cluster.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1 // no limit
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	s.REST = cfg
+	s.Client, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme})
+	return err
+}
+
+func (s *Stack) applyFiles(ctx context.Context, glob string) error {
+	files, err := filepath.Glob(filepath.Join(s.cfg.Root, glob))
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("no files match %s in %s", glob, s.cfg.Root)
+	}
+	for _, f := range files {
+		body, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		if err := s.Apply(ctx, body); err != nil {
+			return fmt.Errorf("apply %s: %w", f, err)
+		}
+	}
+	return nil
+}
+
+// Apply creates the objects of a YAML stream. Objects that exist are left as
+// they are. A kind that is not served yet (its CRD was only just created) and a
+// namespace that is missing are waited for and made.
+func (s *Stack) Apply(ctx context.Context, manifests []byte) error {
+	dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
+	for {
+		var o unstructured.Unstructured
+		if err := dec.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if len(o.Object) == 0 {
+			continue
+		}
+		if err := s.create(ctx, &o); err != nil {
+			return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+}
+
+func (s *Stack) create(ctx context.Context, o *unstructured.Unstructured) error {
+	if err := s.ensureNamespace(ctx, o.GetNamespace()); err != nil {
+		return err
+	}
+	return Eventually(ctx, startTimeout, func() error {
+		err := s.Client.Create(ctx, o.DeepCopy())
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (s *Stack) ensureNamespace(ctx context.Context, name string) error {
+	if name == "" {
+		return nil
+	}
+	ns := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name},
+	}}
+	if err := s.Client.Create(ctx, ns); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// startNodes registers the nodes and deploys the agents on them.
+func (s *Stack) startNodes(ctx context.Context) error {
+	clients, err := kubernetes.NewForConfig(s.REST)
+	if err != nil {
+		return err
+	}
+	argv := s.cfg.AgentArgv
+	if len(argv) == 0 {
+		argv = []string{
+			filepath.Join(s.cfg.Root, "bin", "gpupilot-agent"), "--backend", "sim", "--sim-state", "$(SIM_STATE)",
+			"-k", "--pod-resources-kubelet-socket", "$(POD_RESOURCES_SOCKET)", "-a", "$(POD_IP):" + strconv.Itoa(agentPort),
+			"--node-name", "$(NODE_NAME)",
+		}
+		if s.cfg.GPUs > 0 {
+			argv = append(argv, "--sim-gpus", strconv.Itoa(s.cfg.GPUs))
+		}
+	}
+	s.Nodes, err = simnode.Start(ctx, simnode.Config{
+		Client: clients, Dir: filepath.Join(s.dir, "n"), Nodes: s.cfg.Nodes, GPUs: s.cfg.GPUs,
+		Exec: map[string][]string{"agent": argv}, Workloads: s.cfg.Workloads, DeviceID: s.cfg.DeviceID, Log: s.cfg.Log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.Apply(ctx, []byte(agents)); err != nil {
+		return err
+	}
+	return Eventually(ctx, startTimeout, func() error {
+		ready, err := s.ReadyPods(ctx, Namespace, client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"})
+		if err != nil {
+			return err
+		}
+		if n := len(s.Nodes.NodeNames()); len(ready) != n {
+			return fmt.Errorf("%d of %d agents are ready", len(ready), n)
+		}
+		return nil
+	})
+}
+
+// Close ends everything and leaves nothing behind. It may be called at any
+// time, and again.
+func (s *Stack) Close() {
+	s.StopController()
+	if s.Nodes != nil {
+		if err := s.Nodes.Close(); err != nil {
+			s.cfg.Log.Warn("simulated nodes not closed in good order", "err", err)
+		}
+	}
+	if s.Cluster != nil {
+		s.Cluster.Stop()
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir) // what is left of it is in the temporary folder
+	}
+}
+
+// Eventually asks until the answer is nil, and gives the last answer when the
+// timeout or ctx ends first.
+func Eventually(ctx context.Context, timeout time.Duration, ask func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("after %v still: %w", timeout, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// findRoot is the folder of go.mod, at or above the working directory.
+func findRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("not inside the GPUPilot repository: no go.mod at or above the working directory")
+		}
+		dir = parent
+	}
+}
+
+// freePort is a loopback port that nobody listens on at the moment.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
