@@ -26,7 +26,8 @@ type phase struct {
 	most  time.Duration // of a back-off
 	name  uint64        // spreads the targets that do not say when they tick
 
-	extra  time.Duration // learned: beyond the guard
+	slow   time.Duration // how long the agent's slower collections took lately
+	extra  time.Duration // learned: what it needs beyond that and the guard
 	early  int           // pages in a row that came before the tick
 	failed int           // scrapes in a row
 }
@@ -52,12 +53,13 @@ func (p *phase) spread(now time.Time) time.Time {
 // An agent that ticks faster than we ask is asked at each n-th tick.
 func (p *phase) afterTick(tick time.Time, m meta, now time.Time) time.Time {
 	p.failed, p.early = 0, 0
+	p.slow = max(seconds(m.took), p.slow-p.slow/8)
 	p.extra -= p.extra / 32
 	step := max(seconds(m.interval), time.Millisecond)
 	if n := math.Round(float64(p.every) / float64(step)); n > 1 {
 		step = time.Duration(n) * step
 	}
-	ready := tick.Add(min(seconds(m.took), step/2) + p.guard + p.extra)
+	ready := tick.Add(step + min(p.slow, step/2) + p.guard + p.extra)
 	if behind := now.Sub(ready); behind >= 0 {
 		ready = ready.Add((behind/step + 1) * step)
 	}
@@ -70,7 +72,9 @@ func (p *phase) tooEarly(m meta, now time.Time) time.Time {
 	if p.early++; p.early > retries {
 		return now.Add(p.every) // it is stuck, or slower than it says
 	}
-	p.extra = min(p.extra+retryEarly/2, seconds(m.interval)/4)
+	if p.early == 1 {
+		p.extra = min(p.extra+retryEarly/2, seconds(m.interval)/4)
+	}
 	return now.Add(retryEarly)
 }
 

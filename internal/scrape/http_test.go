@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// once scrapes a real server once and returns the target's state.
+func once(t *testing.T, cfg Config, h http.HandlerFunc) (State, Stats, *httptest.Server) {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	s := New(cfg, Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	want := Target{Name: "node-7", URL: srv.URL + "/metrics", Kind: DCGM}
+	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name), state: State{Name: want.Name, URL: want.URL}}
+	r.want.Store(&want)
+	r.scrape(context.Background())
+	return r.state, s.Stats(), srv
+}
+
+func TestHostileServers(t *testing.T) {
+	f := func(reason string, cfg Config, want string, h http.HandlerFunc) {
+		t.Helper()
+		st, stats, srv := once(t, cfg, h)
+		want = fmt.Sprintf("scrape node-7 (%s/metrics): %s", srv.URL, want)
+		if st.Err == nil || !strings.HasPrefix(st.Err.Error(), want) {
+			t.Errorf("error %v\n want %s", st.Err, want)
+		}
+		if stats.Failures[reason] != 1 || stats.Samples != 0 {
+			t.Errorf("stats %+v, want one failure %q", stats, reason)
+		}
+	}
+	chunk := []byte(strings.Repeat("up 1\n", 1<<14))
+	var sent atomic.Int64
+	f("too_large", Config{}, "answer is longer than the limit of 16777216 bytes", func(w http.ResponseWriter, _ *http.Request) {
+		for range 100 << 20 / len(chunk) {
+			n, err := w.Write(chunk)
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	})
+	f("too_large", Config{MaxBody: 1000}, "answer of 5000 bytes is longer than the limit of 1000", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5000")
+		w.Write(make([]byte, 5000))
+	})
+	f("status", Config{}, "answered 500 Internal Server Error", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "up 1", 500)
+	})
+	f("status", Config{}, "answered 302 Found", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
+	})
+	f("garbage", Config{}, `not a metrics page, 1 of 1 lines are bad: line 1: no metric name: "<!doctype html>"`, func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "<!doctype html>")
+	})
+	f("unreachable", Config{}, "unexpected EOF", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5000")
+		io.WriteString(w, "up 1\n")
+	})
+	f("timeout", Config{Timeout: 50 * time.Millisecond}, "no answer within 50ms: ", func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+	})
+	f("timeout", Config{Timeout: 50 * time.Millisecond}, "no answer within 50ms: ", func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "up 1\n")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	if n := sent.Load(); n > 40<<20 {
+		t.Errorf("the server got rid of %d MiB", n>>20)
+	}
+}
+
+func TestOneConnectionPerTarget(t *testing.T) {
+	var conns, hits atomic.Int64
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hits.Add(1)%5 == 0 {
+			http.Error(w, "busy", 503)
+			return
+		}
+		io.WriteString(w, "DCGM_FI_DEV_GPU_UTIL{UUID=\"G0\"} 5\n")
+	}))
+	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			conns.Add(1)
+		}
+	}
+	srv.Start()
+	defer srv.Close()
+	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond},
+		Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s.Sync([]Target{{Name: "a", URL: srv.URL, Kind: DCGM}})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	go func() {
+		defer cancel()
+		for hits.Load() < 50 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond) // polls a real server
+		}
+	}()
+	s.Run(ctx)
+	if hits.Load() < 50 || conns.Load() != 1 {
+		t.Errorf("%d scrapes over %d connections", hits.Load(), conns.Load())
+	}
+}
