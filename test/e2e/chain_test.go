@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+func newAutoscaler(t *testing.T, name string) *v1alpha1.GPUAutoscaler {
+	t.Helper()
+	one, window := int32(1), int32(5)
+	return &v1alpha1.GPUAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.GPUAutoscalerSpec{
+			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			MinReplicas:    &one, MaxReplicas: 12,
+			Signals: []v1alpha1.Signal{{
+				GPU:    &v1alpha1.GPUSignal{Metric: "Utilization"},
+				Target: &v1alpha1.Target{Value: resource.MustParse("60")},
+			}},
+			Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &window}},
+		},
+	}
+}
+
+func status(t *testing.T, name string) v1alpha1.GPUAutoscalerStatus {
+	t.Helper()
+	var a v1alpha1.GPUAutoscaler
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+		t.Fatal(err)
+	}
+	return a.Status
+}
+
+// (a) A GPUAutoscaler follows the load up and down, without overshoot, and
+// says why.
+func TestUpAndDown(t *testing.T) {
+	const name, load = "updown", 3.4
+	offer(name, 0.3)
+	deploy(t, name, 1, 3*time.Second)
+	seen := record(t, name)
+	autoscale(t, name, nil)
+	eventually(t, func() error {
+		if status(t, name).LastDecision == nil {
+			return fmt.Errorf("nothing decided")
+		}
+		return nil
+	})
+
+	offer(name, load)
+	eventually(t, func() error {
+		if n := serving(t, name); n < int(need(load)) {
+			return fmt.Errorf("%d replicas serve, %d are needed", n, need(load))
+		}
+		return nil
+	})
+	offer(name, 0.3)
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+
+	values := seen.values()
+	if peak := slices.Max(values); float64(peak) > 1.5*float64(need(load)) {
+		t.Errorf("replicas went %v: the peak is more than 1.5 times the %d that were needed", values, need(load))
+	}
+	explained(t, name, len(values)-1)
+}
+
+// explained checks that status and events say why, an event per change.
+func explained(t *testing.T, name string, changes int) {
+	t.Helper()
+	st := status(t, name)
+	if st.LastDecision == nil || len(st.LastDecision.Steps) == 0 || len(st.LastDecision.Inputs) == 0 || st.LastDecision.Message == "" {
+		t.Errorf("the last decision does not explain itself: %+v", st.LastDecision)
+	}
+	if !meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("not ready: %+v", st.Conditions)
+	}
+	if st.Startup == nil || st.Startup.P95Seconds < 2 || st.Startup.P95Seconds > 20 {
+		t.Errorf("learned start-up: %+v; it takes 3 s and a bit", st.Startup)
+	}
+	eventually(t, func() error {
+		var events eventsv1.EventList
+		if err := rig.Client.List(t.Context(), &events, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		n := 0
+		for _, e := range events.Items {
+			if e.Regarding.Kind == "GPUAutoscaler" && e.Regarding.Name == name && e.Type == corev1.EventTypeNormal {
+				n++
+				if e.Series != nil {
+					n += int(e.Series.Count) - 1
+				}
+			}
+		}
+		if n < changes {
+			return fmt.Errorf("%d events for %d changes of replicas", n, changes)
+		}
+		return nil
+	})
+}
+
+// (b) The real HorizontalPodAutoscaler scales on our custom.metrics API.
+func TestHPAOnOurMetrics(t *testing.T) {
+	const name, load = "hpa", 3.4
+	offer(name, 0.3)
+	deploy(t, name, 1, 3*time.Second)
+	zero := int32(0)
+	average := resource.MustParse("60")
+	hpa := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			MaxReplicas:    12,
+			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
+				Metric: autoscalingv2.MetricIdentifier{Name: "DCGM_FI_DEV_GPU_UTIL"},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &average},
+			}}},
+			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{
+				ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &zero},
+			},
+		},
+	}
+	if err := rig.Client.Create(t.Context(), hpa); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rig.Client.Delete(t.Context(), hpa) }) // the namespace's end takes it otherwise
+	offer(name, load)
+	eventually(t, func() error {
+		if n := serving(t, name); n < int(need(load)) {
+			return fmt.Errorf("%d replicas serve, %d are needed", n, need(load))
+		}
+		return nil
+	})
+	offer(name, 0.3)
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+}
+
+// (c) When an agent dies its pods' data goes stale, and nothing scales down.
+func TestAgentDies(t *testing.T) {
+	const name, load = "agentdies", 1.5
+	offer(name, load)
+	deploy(t, name, 3, time.Second)
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		zero := int32(0)
+		a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = &zero
+	})
+	eventually(t, func() error {
+		if d := status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {
+			return fmt.Errorf("not all three replicas are measured: %+v", d)
+		}
+		return nil
+	})
+
+	// One agent dies: what the others say must not pass for the whole.
+	agents := agentsByNode(t, name)
+	first := agents[0]
+	if err := rig.Nodes.Kill(stack.Namespace, first); err != nil {
+		t.Fatal(err)
+	}
+	stays(t, name, 3, 8*time.Second)
+
+	// All die, and the load really goes away: still nothing is known of it.
+	for _, a := range agents[1:] {
+		if err := rig.Nodes.Kill(stack.Namespace, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offer(name, 0)
+	stays(t, name, 3, 10*time.Second)
+	d := status(t, name).LastDecision
+	if !strings.Contains(d.Reason, "Missing") {
+		t.Errorf("with every agent dead the reason is %s: %s", d.Reason, d.Message)
+	}
+
+	// They come back, and with them the truth.
+	for _, a := range agents {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, Name: a}}
+		if err := rig.Client.Delete(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+}
+
+// agentsByNode are the agents of the nodes on which the workload's pods run.
+func agentsByNode(t *testing.T, name string) []string {
+	t.Helper()
+	var pods, agents corev1.PodList
+	if err := rig.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{"app": name}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.Client.List(t.Context(), &agents, client.InNamespace(stack.Namespace), client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"}); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, a := range agents.Items {
+		if slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Spec.NodeName == a.Spec.NodeName }) {
+			out = append(out, a.Name)
+		}
+	}
+	if len(out) == 0 {
+		t.Fatalf("no agent on the nodes of %s", name)
+	}
+	return out
+}
+
+// (d) The controller is killed in the middle of a rise: its successor goes on.
+func TestControllerRestartsMidRamp(t *testing.T) {
+	const name, load = "restart", 3.4
+	offer(name, 0.3)
+	deploy(t, name, 1, 3*time.Second)
+	seen := record(t, name)
+	autoscale(t, name, nil)
+	offer(name, load)
+	wantReplicas(t, name, "more than 1", func(n int32) bool { return n > 1 })
+	rig.KillController()
+	before, err := rig.Replicas(t.Context(), namespace, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.StartController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if n := serving(t, name); n < int(need(load)) {
+			return fmt.Errorf("%d replicas serve, %d are needed", n, need(load))
+		}
+		return nil
+	})
+	values := seen.values()
+	for i, n := range values[1:] {
+		if n < values[i] {
+			t.Errorf("replicas went %v: down in the middle of a rise (killed at %d)", values, before)
+		}
+	}
+	if peak := slices.Max(values); float64(peak) > 1.5*float64(need(load)) {
+		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, need(load))
+	}
+}
+
+// Advice is given and not taken.
+func TestAdvise(t *testing.T) {
+	const name, load = "advise", 0.95
+	offer(name, load)
+	deploy(t, name, 1, time.Second)
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationAdvise })
+	eventually(t, func() error {
+		if n := status(t, name).DesiredReplicas; n < need(load) {
+			return fmt.Errorf("advice is %d replicas, want %d", n, need(load))
+		}
+		return nil
+	})
+	if n, err := rig.Replicas(t.Context(), namespace, name); err != nil || n != 1 {
+		t.Errorf("advice was taken: %d replicas (%v)", n, err)
+	}
+}

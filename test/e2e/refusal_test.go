@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+// What the API server itself refuses, by the CRD's rules.
+func TestAPIServerRefuses(t *testing.T) {
+	f := func(what string, change func(*v1alpha1.GPUAutoscalerSpec), want ...string) {
+		t.Helper()
+		a := newAutoscaler(t, "refused")
+		change(&a.Spec)
+		err := rig.Client.Create(t.Context(), a)
+		for _, w := range want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: error %v, want it to say %q", what, err, w)
+			}
+		}
+	}
+	f("min > max", func(s *v1alpha1.GPUAutoscalerSpec) { n := int32(20); s.MinReplicas = &n }, "minReplicas must not be greater than maxReplicas")
+	f("no signal", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals = nil }, "spec.signals")
+	f("two sources", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].Preset = "vllm" }, "exactly one of gpu, pods, query and preset")
+	f("zero without a query", func(s *v1alpha1.GPUAutoscalerSpec) { n := int32(0); s.MinReplicas = &n }, "can be read at zero replicas")
+	f("unknown actuation", func(s *v1alpha1.GPUAutoscalerSpec) { s.Actuation = "Guess" }, "spec.actuation", "Guess")
+}
+
+// What the controller refuses: it says so and touches nothing.
+func TestControllerRefuses(t *testing.T) {
+	a := autoscale(t, "nobody", nil)
+	refused(t, a.Name, v1alpha1.ConditionAbleToScale, "nobody")
+
+	autoscale(t, "badmetric", func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "Nope" })
+	refused(t, "badmetric", v1alpha1.ConditionReady, "Nope")
+
+	deploy(t, "updown", 1, 0)
+	one := int32(1)
+	hpa := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner-of-it"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "updown"},
+			MinReplicas:    &one, MaxReplicas: 3,
+			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
+				Metric: autoscalingv2.MetricIdentifier{Name: "DCGM_FI_DEV_GPU_UTIL"},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &newAutoscaler(t, "x").Spec.Signals[0].Target.Value},
+			}}},
+		},
+	}
+	if err := rig.Client.Create(t.Context(), hpa); err != nil {
+		t.Fatal(err)
+	}
+	autoscale(t, "updown", nil)
+	refused(t, "updown", v1alpha1.ConditionAbleToScale, "owner-of-it")
+
+	// The owner goes: the target is free.
+	if err := rig.Client.Delete(t.Context(), hpa); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if c := meta.FindStatusCondition(status(t, "updown").Conditions, v1alpha1.ConditionAbleToScale); c == nil || c.Status != metav1.ConditionTrue {
+			return fmt.Errorf("still refused: %+v", c)
+		}
+		return nil
+	})
+}
+
+func refused(t *testing.T, name, condition, says string) {
+	t.Helper()
+	eventually(t, func() error {
+		c := meta.FindStatusCondition(status(t, name).Conditions, condition)
+		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, says) {
+			return fmt.Errorf("%s of %s is %+v, want False with %q", condition, name, c, says)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package e2e tests the chain end to end: simulated GPUs, real agents, a real
+// control plane, the real controller.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/simnode"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+const (
+	namespace = "llm"
+	// capacity is what one replica serves at 100 % utilisation, in requests a second.
+	capacity = 10.0
+	target   = 60.0
+	// patience bounds every wait for something that should take seconds.
+	patience = 90 * time.Second
+)
+
+// names are the workloads of the tests. Each test has its own.
+var names = []string{"updown", "hpa", "agentdies", "restart", "advise"}
+
+// rig is the one stack that the tests of this package share.
+var rig struct {
+	*stack.Stack
+	offered map[string]*atomic.Uint64
+}
+
+func TestMain(m *testing.M) {
+	if _, err := cluster.FindBinary(); err != nil {
+		fmt.Println("skipped: no control plane; make test builds it:", err)
+		os.Exit(0)
+	}
+	code, err := withStack(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func withStack(m *testing.M) (int, error) {
+	cfg := stack.Config{HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	rig.offered = map[string]*atomic.Uint64{}
+	for _, name := range names {
+		load := &atomic.Uint64{}
+		rig.offered[name] = load
+		cfg.Workloads = append(cfg.Workloads, simnode.Workload{
+			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 200},
+			Offered: func(time.Time) float64 { return math.Float64frombits(load.Load()) },
+		})
+	}
+	s, err := stack.Start(context.Background(), cfg)
+	if err != nil {
+		return 1, err
+	}
+	defer s.Close()
+	rig.Stack = s
+	code := m.Run()
+	if code != 0 {
+		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
+			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
+		}
+	}
+	return code, nil
+}
+
+// offer sets a workload's load, as a multiple of what one replica serves.
+func offer(name string, replicas float64) {
+	rig.offered[name].Store(math.Float64bits(replicas * capacity))
+}
+
+// need is how many replicas a load wants at the target.
+func need(replicas float64) int32 { return int32(math.Ceil(replicas*100/target - 1e-9)) }
+
+// deploy creates a workload and waits until it serves.
+func deploy(t *testing.T, name string, replicas int32, startup time.Duration) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	_ = rig.Client.Create(t.Context(), ns) // another test may have made it
+	d := stack.Deployment(namespace, name, replicas, startup)
+	if err := rig.Client.Create(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rig.Client.Delete(context.Background(), d); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, func() error {
+		if ready := serving(t, name); ready != int(replicas) {
+			return fmt.Errorf("%d of %d replicas of %s serve", ready, replicas, name)
+		}
+		return nil
+	})
+}
+
+func serving(t *testing.T, name string) int {
+	t.Helper()
+	ready, err := rig.ReadyPods(t.Context(), namespace, client.MatchingLabels{"app": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(ready)
+}
+
+// autoscale creates a GPUAutoscaler of a workload: 60 % utilisation, 1 to 12
+// replicas, 5 s of stabilisation on the way down.
+func autoscale(t *testing.T, name string, change func(*v1alpha1.GPUAutoscaler)) *v1alpha1.GPUAutoscaler {
+	t.Helper()
+	a := newAutoscaler(t, name)
+	if change != nil {
+		change(a)
+	}
+	if err := rig.Client.Create(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rig.Client.Delete(context.Background(), a); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+func eventually(t *testing.T, ask func() error) {
+	t.Helper()
+	if err := stack.Eventually(t.Context(), patience, ask); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantReplicas waits until spec.replicas is as wanted.
+func wantReplicas(t *testing.T, name, what string, ok func(int32) bool) {
+	t.Helper()
+	eventually(t, func() error {
+		n, err := rig.Replicas(t.Context(), namespace, name)
+		if err == nil && !ok(n) {
+			err = fmt.Errorf("%s has %d replicas, want %s", name, n, what)
+		}
+		return err
+	})
+}
+
+// recorder notes every value that spec.replicas of a Deployment takes.
+type recorder struct {
+	mu   sync.Mutex
+	seen []int32
+}
+
+func record(t *testing.T, name string) *recorder {
+	t.Helper()
+	w, err := rig.Client.Watch(t.Context(), &appsv1.DeploymentList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for e := range w.ResultChan() {
+			if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type != watch.Deleted {
+				r.add(*d.Spec.Replicas)
+			}
+		}
+	})
+	t.Cleanup(func() { w.Stop(); done.Wait() })
+	return r
+}
+
+func (r *recorder) add(n int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.seen) == 0 || r.seen[len(r.seen)-1] != n {
+		r.seen = append(r.seen, n)
+	}
+}
+
+// values are the replicas in the order in which they were asked for.
+func (r *recorder) values() []int32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]int32(nil), r.seen...)
+}
+
+// stays fails if spec.replicas falls below n within d.
+func stays(t *testing.T, name string, n int32, d time.Duration) {
+	t.Helper()
+	deadline := time.After(d)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-deadline:
+			return
+		case <-tick.C:
+		}
+		if got, err := rig.Replicas(t.Context(), namespace, name); err != nil || got < n {
+			t.Fatalf("%s fell from %d to %d replicas (%v)", name, n, got, err)
+		}
+	}
+}
