@@ -107,7 +107,7 @@ func (l *loop) tick(ctx context.Context) {
 			asked = append(asked, w)
 		}
 	}
-	waitOwners := l.owners.ask(ctx, now, l.deps.Owners, l.answers) && !l.owners.slow
+	waitOwners := l.owners.ask(ctx, now, l.cfg.Interval, l.deps.Owners, l.answers) && !l.owners.slow
 	l.await(ctx, now, func() bool {
 		return waitOwners && l.owners.busy || slices.ContainsFunc(asked, func(w *worker) bool { return w.asked.Equal(now) })
 	})

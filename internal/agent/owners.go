@@ -12,8 +12,9 @@ import (
 const (
 	// ownersTimeout bounds one question to the kubelet.
 	ownersTimeout = 5 * time.Second
-	// ownersEvery is the shortest time between two questions.
-	ownersEvery = 900 * time.Millisecond
+	// ownersEvery is about the shortest time between two questions: fast ticks
+	// are not the kubelet's problem. A tick of a second or more always asks.
+	ownersEvery = time.Second
 	// settle is how long a kubelet that was away may have forgotten devices:
 	// after a start it lists no pod until it has heard from the API server.
 	settle = 10 * time.Second
@@ -69,8 +70,8 @@ func withMissing(allocs, old []gpu.Allocation) []gpu.Allocation {
 
 // ask puts the question in a goroutine of its own, and says whether it did: one
 // at a time, and not too often.
-func (o *ownership) ask(ctx context.Context, now time.Time, f func(context.Context) ([]gpu.Allocation, error), out chan<- answer) bool {
-	if f == nil || o.busy || now.Sub(o.asked) < ownersEvery && !o.asked.IsZero() {
+func (o *ownership) ask(ctx context.Context, now time.Time, interval time.Duration, f func(context.Context) ([]gpu.Allocation, error), out chan<- answer) bool {
+	if f == nil || o.busy || o.tooSoon(now, interval) {
 		return false
 	}
 	o.busy, o.asked = true, now
@@ -81,4 +82,8 @@ func (o *ownership) ask(ctx context.Context, now time.Time, f func(context.Conte
 		out <- answer{allocs, err} // buffered
 	}()
 	return true
+}
+
+func (o *ownership) tooSoon(now time.Time, interval time.Duration) bool {
+	return interval < ownersEvery && now.Sub(o.asked) < ownersEvery-interval/2
 }

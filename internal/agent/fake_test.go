@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// reader is a gpu.Reader whose GPUs have the number of their read as their
+// utilisation.
+type reader struct {
+	mu           sync.Mutex
+	devices      []gpu.Device
+	err          error                    // of Devices
+	fails        map[string]error         // of Read
+	hangs        map[string]chan struct{} // until closed, Read does not return
+	takes        map[string]time.Duration
+	reads        map[string]int
+	enumerations []time.Time
+}
+
+func gpus(n int) []gpu.Device {
+	var out []gpu.Device
+	for i := range n {
+		out = append(out, gpu.Device{Index: i, Minor: i, UUID: fmt.Sprint("GPU-", i), Model: "fake"})
+	}
+	return out
+}
+
+func newReader(devices ...gpu.Device) *reader {
+	return &reader{
+		devices: devices, fails: map[string]error{}, hangs: map[string]chan struct{}{},
+		takes: map[string]time.Duration{}, reads: map[string]int{},
+	}
+}
+
+func (r *reader) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+func (r *reader) Backend() string { return "fake" }
+
+func (r *reader) Devices() ([]gpu.Device, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.enumerations = append(r.enumerations, time.Now())
+	return r.devices, r.err
+}
+
+func (r *reader) Read(uuid string, _ gpu.FieldSet, v *gpu.Values) error {
+	r.mu.Lock()
+	hang, takes := r.hangs[uuid], r.takes[uuid]
+	r.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	time.Sleep(takes) // the bubble's clock: a driver that takes its time
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.fails[uuid]; err != nil {
+		return err
+	}
+	r.reads[uuid]++
+	v.Reset()
+	v.Set(gpu.GPUUtil, float64(r.reads[uuid]))
+	return nil
+}
+
+func (r *reader) XIDs(uuid string) []gpu.XIDCount {
+	if uuid == "GPU-0" {
+		return []gpu.XIDCount{{Code: 79, Count: 1}}
+	}
+	return nil
+}
+
+func (r *reader) Close() error { return nil }
+
+// published records what the loop published.
+type published struct {
+	snaps []*gpu.Snapshot
+	times []time.Time
+	stats []Stats
+}
+
+func (p *published) last() *gpu.Snapshot { return p.snaps[len(p.snaps)-1] }
+
+// node is an agent that runs in a synctest bubble.
+type node struct {
+	*Agent
+	r *reader
+
+	mu  sync.Mutex
+	rec published    // what the loop writes
+	log bytes.Buffer // likewise
+
+	out  published // as of the last pass
+	logs string    // likewise
+}
+
+// Write makes the node its own log's writer.
+func (n *node) Write(b []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.log.Write(b)
+}
+
+func (n *node) publish(s *gpu.Snapshot, st Stats, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rec.snaps = append(n.rec.snaps, s)
+	n.rec.times = append(n.rec.times, now)
+	n.rec.stats = append(n.rec.stats, st)
+}
+
+// pass lets time go by, until everybody has done what was due.
+func (n *node) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.out, n.logs = n.rec, n.log.String()
+}
+
+// bubble runs f beside a running agent, in a bubble of its own clock.
+func bubble(t *testing.T, cfg Config, r *reader, owners func(context.Context) ([]gpu.Allocation, error), f func(n *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{r: r}
+		if cfg.Interval == 0 {
+			cfg.Interval = time.Second
+		}
+		n.Agent = New(cfg, Deps{
+			Reader: r, Owners: owners, Publish: n.publish,
+			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(),
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { n.Run(ctx) })
+		n.pass(0)
+		f(n)
+		cancel()
+		r.set(func() {
+			for _, c := range r.hangs {
+				close(c)
+			}
+		})
+		run.Wait()
+	})
+}
+
+// util is the utilisation of a device in a snapshot, -1 if it has none.
+func util(s *gpu.Snapshot, uuid string) float64 {
+	for i := range s.Devices {
+		if s.Devices[i].UUID == uuid {
+			if v, ok := s.Devices[i].Values.Get(gpu.GPUUtil); ok {
+				return v
+			}
+		}
+	}
+	return -1
+}
+
+func device(t *testing.T, s *gpu.Snapshot, uuid string) *gpu.DeviceSnapshot {
+	t.Helper()
+	for i := range s.Devices {
+		if s.Devices[i].UUID == uuid {
+			return &s.Devices[i]
+		}
+	}
+	t.Fatalf("%s is not listed", uuid)
+	return nil
+}

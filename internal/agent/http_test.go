@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+func fetch(t *testing.T, h http.Handler, path string) (int, string) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+	return rec.Code, rec.Body.String()
+}
+
+func TestHealthIsTheTickLoops(t *testing.T) {
+	r := newReader(gpus(1)...)
+	r.fails["GPU-0"] = gpu.ErrLost
+	bubble(t, Config{}, r, nil, func(n *node) {
+		h := n.Handler()
+		n.pass(time.Minute)
+		for _, path := range []string{"/healthz", "/readyz", "/health"} {
+			if code, body := fetch(t, h, path); code != http.StatusOK {
+				t.Errorf("%s with a lost GPU: %d %s", path, code, body)
+			}
+		}
+	})
+
+	a := New(Config{Interval: time.Second}, Deps{Metrics: http.NotFoundHandler()})
+	start := time.Unix(1000, 0)
+	f := func(now time.Duration, started time.Time, want string) {
+		t.Helper()
+		if got := message(a.alive(start.Add(now), started)); got != want {
+			t.Errorf("after %v: %q, want %q", now, got, want)
+		}
+	}
+	f(0, time.Time{}, "no collection yet")
+	f(5*time.Second, start, "")
+	f(6*time.Second, start, "the last collection was 6s ago, more than 5s")
+	a.lastTick.Store(start.UnixNano())
+	f(5*time.Second, time.Time{}, "")
+	f(5001*time.Millisecond, time.Time{}, "the last collection was 5.001s ago, more than 5s")
+	if code, body := fetch(t, a.Handler(), "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "ago, more than 5s") {
+		t.Errorf("a loop that is stuck: %d %s", code, body)
+	}
+}
+
+func TestGPUsAsJSON(t *testing.T) {
+	k := &kubelet{allocs: []gpu.Allocation{holds("GPU-0::1", "a"), holds("GPU-9", "z")}}
+	r := newReader(gpus(2)...)
+	bubble(t, Config{Node: "n1"}, r, k.Owners, func(n *node) {
+		h := n.Handler()
+		hang := make(chan struct{})
+		r.set(func() { r.hangs["GPU-1"] = hang })
+		n.pass(30 * time.Second)
+		code, body := fetch(t, h, "/api/v1/gpus")
+		var d Document
+		if err := json.Unmarshal([]byte(body), &d); err != nil || code != http.StatusOK {
+			t.Fatalf("%d %v:\n%s", code, err, body)
+		}
+		if d.Node != "n1" || d.Backend != "fake" || d.IntervalSeconds != 1 || d.Owners == nil || !d.Owners.Up || len(d.Devices) != 2 {
+			t.Errorf("%s", body)
+		}
+		first, second := d.Devices[0], d.Devices[1]
+		if diff := cmp.Diff([]OwnerDoc{{"n", "a", "c", "1"}}, first.Owners); diff != "" {
+			t.Error(diff)
+		}
+		if v := first.Values["DCGM_FI_DEV_GPU_UTIL"]; v.Unit != gpu.Percent || v.Value < 30 || !first.Up || *first.AgeSeconds > 1 {
+			t.Errorf("%+v", first)
+		}
+		if second.Up || len(second.Values) != 0 || second.Error == "" || *second.AgeSeconds < 25 {
+			t.Errorf("a hung device: %+v", second)
+		}
+		if len(d.Unmatched) != 1 || d.Unmatched[0].DeviceID != "GPU-9" || d.Unmatched[0].Pod != "z" {
+			t.Errorf("unmatched: %+v", d.Unmatched)
+		}
+		if len(first.XIDs) != 1 || first.XIDs[0].Code != 79 {
+			t.Errorf("XIDs: %+v", first.XIDs)
+		}
+	})
+	a := New(Config{Interval: time.Second, Node: "<n>"}, Deps{Metrics: http.NotFoundHandler()})
+	if code, _ := fetch(t, a.Handler(), "/api/v1/gpus"); code != http.StatusServiceUnavailable {
+		t.Errorf("before the first collection: %d", code)
+	}
+	if code, body := fetch(t, a.Handler(), "/"); code != http.StatusOK || !strings.Contains(body, "&lt;n&gt;") {
+		t.Errorf("index: %d %s", code, body)
+	}
+	if code, _ := fetch(t, a.Handler(), "/nope"); code != http.StatusNotFound {
+		t.Errorf("/nope: %d", code)
+	}
+}
+
+func TestServeStops(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entered := make(chan struct{})
+	h := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/slow" {
+			close(entered)
+			<-req.Context().Done() // until the server gives up on us
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+	go func() {
+		if res, err := http.Get("http://" + l.Addr().String() + "/slow"); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+		}
+	}()
+	<-entered
+	begin := time.Now()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begin); d > 2*time.Second {
+		t.Errorf("stopping took %v", d)
+	}
+}
