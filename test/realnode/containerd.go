@@ -50,7 +50,7 @@ func FetchRuntime(ctx context.Context, cache string) (Runtime, error) {
 	if err != nil {
 		return Runtime{}, err
 	}
-	defer os.RemoveAll(partial)
+	defer func() { _ = os.RemoveAll(partial) }() // what is left of it harms nobody
 	hash, err := unpackRuntime(ctx, partial)
 	if err != nil {
 		return Runtime{}, err

@@ -177,7 +177,7 @@ func configureLoopback() error {
 	if err != nil {
 		return fmt.Errorf("open a socket: %w", err)
 	}
-	defer unix.Close(socket)
+	defer func() { _ = unix.Close(socket) }()
 	up, err := unix.NewIfreq("lo")
 	if err != nil {
 		return err

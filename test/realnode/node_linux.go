@@ -54,7 +54,7 @@ func StartNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	if err := n.writeKubeletConfig(); err != nil {
 		return nil, err
 	}
-	return n, n.startKubelet()
+	return n, n.StartKubelet()
 }
 
 // Err is nil while the node's programs run.
@@ -65,11 +65,8 @@ func (n *Node) Err() error {
 	return n.kubelet.ended()
 }
 
-// RestartKubelet ends the kubelet and starts it again; the containers run on.
-func (n *Node) RestartKubelet() error {
-	n.kubelet.stop(10 * time.Second)
-	return n.startKubelet()
-}
+// StopKubelet ends the kubelet; the containers run on.
+func (n *Node) StopKubelet() { n.kubelet.stop(10 * time.Second) }
 
 // Stop ends the kubelet and containerd. The containers and their shims end with the namespaces.
 func (n *Node) Stop() {
@@ -207,7 +204,8 @@ func (n *Node) writeKubeletConfig() error {
 	return os.WriteFile(n.kubeletConfigFile(), config, 0o644)
 }
 
-func (n *Node) startKubelet() error {
+// StartKubelet starts the kubelet, for the first time or again.
+func (n *Node) StartKubelet() error {
 	args := []string{
 		"kubelet",
 		"--config=" + n.kubeletConfigFile(),
