@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+)
+
+// buffer is the program's output.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+var servesAt = regexp.MustCompile(`msg=serving address=(\S+)`)
+
+// start runs the program and returns its address. stop ends it, and fails the
+// test if that takes 2 s.
+func start(t *testing.T, args ...string) (url string, out *buffer, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out = &buffer{}
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, append([]string{"-a", "127.0.0.1:0"}, args...), out) }()
+	stop = sync.OnceFunc(func() {
+		begin := time.Now()
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("run: %v", err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("it does not stop")
+		}
+		if d := time.Since(begin); d > 2*time.Second {
+			t.Errorf("stopping took %v", d)
+		}
+	})
+	t.Cleanup(stop)
+	until(t, func() bool {
+		select {
+		case err := <-done:
+			done <- err
+			t.Fatalf("it ended: %v\n%s", err, out)
+		default:
+		}
+		if m := servesAt.FindStringSubmatch(out.String()); m != nil {
+			url = "http://" + m[1]
+		}
+		return url != ""
+	})
+	return url, out, stop
+}
+
+// until polls a condition of a real process.
+func until(t *testing.T, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-tick.C {
+		if ok() {
+			return
+		}
+	}
+	t.Fatal("it did not happen within 10 s")
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// kubelet is a pod-resources server with one pod.
+type kubelet struct {
+	podresources.UnimplementedPodResourcesListerServer
+	device string
+}
+
+func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
+		Name: "llm-0", Namespace: "team", Containers: []*podresources.ContainerResources{{
+			Name: "server", Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{k.device}}},
+		}},
+	}}}, nil
+}
+
+func TestSimulatedNode(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, &kubelet{device: sim.UUID("n1", 1)})
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+
+	url, _, stop := start(t, "--backend", "sim", "--sim-gpus", "2", "--node-name", "n1", "-c", "100", "-k", "--pod-resources-kubelet-socket", socket)
+	until(t, func() bool { code, _ := get(t, url+"/readyz"); return code == http.StatusOK })
+	var body string
+	until(t, func() bool {
+		_, body = get(t, url+"/metrics")
+		return strings.Contains(body, `gpupilot_pod_resources_up 1`)
+	})
+	for _, want := range []string{
+		fmt.Sprintf(`DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="%s",pci_bus_id="`, sim.UUID("n1", 0)),
+		`,container="server",namespace="team",pod="llm-0"} `,
+		fmt.Sprintf(`gpupilot_gpu_allocation_info{uuid="%s",namespace="team",pod="llm-0",container="server",replica=""} 1`, sim.UUID("n1", 1)),
+		`hostname="n1"`, `gpupilot_backend_up{backend="sim"} 1`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in\n%s", want, body)
+		}
+	}
+	if n := strings.Count(body, "\nDCGM_FI_DEV_GPU_UTIL{"); n != 2 {
+		t.Errorf("%d GPUs", n)
+	}
+	stop()
+}
+
+func TestBadCollectorLinesDisableThemselves(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "counters.csv")
+	csv := "# ours\nDCGM_FI_DEV_GPU_UTIL, gauge, Utilisation.\nDCGM_FI_DEV_NOPE, gauge, None.\nDCGM_FI_DEV_FB_USED, gauge\n"
+	if err := os.WriteFile(file, []byte(csv), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, out, _ := start(t, "--backend", "sim", "-c", "100", "-f", file, "-n")
+	until(t, func() bool { code, _ := get(t, url+"/readyz"); return code == http.StatusOK })
+	_, body := get(t, url+"/metrics")
+	if !strings.Contains(body, "gpupilot_collectors_invalid_lines 2\n") || !strings.Contains(body, "# HELP DCGM_FI_DEV_GPU_UTIL Utilisation.\n") ||
+		strings.Contains(body, "DCGM_FI_DEV_FB_USED") || strings.Contains(body, "hostname=") {
+		t.Errorf("page:\n%s", body)
+	}
+	for _, want := range []string{"line=3", "DCGM_FI_DEV_NOPE", "line=4", "2 columns instead of 3"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestWhatCannotStart(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	f := func(args string, wants ...string) {
+		t.Helper()
+		err := run(t.Context(), strings.Fields(args), io.Discard)
+		if err == nil {
+			t.Errorf("%s started", args)
+			return
+		}
+		for _, w := range wants {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %q does not say %q", args, err, w)
+			}
+		}
+	}
+	f("--backend auto --nvml-library "+missing, missing, "--backend sim", "--nvml-library")
+	f("--backend sim -f /no/such/file.csv", "--collectors", "/no/such/file.csv")
+	f("--backend sim --sim-gpus 1000", "--sim-gpus", "1000")
+	f("--backend sim -a 127.0.0.1:99999", "--address", "99999")
+	f("--profile 9", "--profile")
+}
+
+// A missing library is no reason to die for who asked for NVML: it may come.
+func TestNVMLIsWaitedFor(t *testing.T) {
+	url, _, _ := start(t, "--backend", "nvml", "--nvml-library", filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), "-c", "100")
+	until(t, func() bool { code, _ := get(t, url+"/readyz"); return code == http.StatusOK })
+	until(t, func() bool {
+		code, body := get(t, url+"/metrics")
+		return code == http.StatusOK && strings.Contains(body, `gpupilot_backend_up{backend="nvml"} 0`)
+	})
+}
+
+func TestDcgmExportersFilesAreBuiltIn(t *testing.T) {
+	url, out, _ := start(t, "--backend", "sim", "-c", "100", "-f", "/etc/dcgm-exporter/1.x-compatibility-metrics.csv")
+	until(t, func() bool { _, b := get(t, url+"/metrics"); return strings.Contains(b, "dcgm_gpu_utilization{") })
+	if !strings.Contains(out.String(), "built-in list") {
+		t.Errorf("log:\n%s", out)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"--help"}, &out); err != nil || !strings.Contains(out.String(), "--collect-interval") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	out.Reset()
+	if err := run(t.Context(), []string{"--version"}, &out); err != nil || !strings.HasPrefix(out.String(), "gpupilot-agent ") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
