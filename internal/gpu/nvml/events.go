@@ -5,15 +5,11 @@
 package nvml
 
 import (
-	"cmp"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
-	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 const (
@@ -70,20 +66,21 @@ func (e *events) watch(devices map[string]*device) {
 	}
 	e.mu.Lock()
 	clear(e.uuids)
-	clear(e.wanted)
+	wanted := make(map[nvml.Device]bool, len(devices))
 	for uuid, d := range devices {
 		if d.MIG != nil {
 			e.uuids[place{d.root, uint32(d.MIG.GPUInstance)}] = uuid
 			continue
 		}
 		e.uuids[place{d.root, noInstance}] = uuid
-		e.wanted[d.root] = true
+		able, known := e.wanted[d.root]
+		wanted[d.root] = able || !known
 	}
+	e.wanted = wanted
 	e.mu.Unlock()
 	if !e.started && e.ses.enter() {
 		e.started = true
-		set, ok := e.register(nil)
-		go e.run(set, ok)
+		go e.run(e.register(nil))
 	}
 }
 
@@ -117,49 +114,52 @@ func (e *events) stop() {
 }
 
 // run waits for events until stop. It has entered the session.
-func (e *events) run(set nvml.EventSet, ok bool) {
+func (e *events) run(set nvml.EventSet) {
 	defer close(e.ended)
 	defer e.ses.leave()
 	backoff := minBackoff
-	for {
-		if !ok {
-			if !e.pause(backoff) {
-				return
-			}
-			backoff = min(2*backoff, maxBackoff)
-			set, ok = e.register(nil)
-			continue
-		}
-		began := time.Now()
-		data, ret := set.Wait(uint32(eventWait.Milliseconds()))
-		stopping := false
+	for !e.stopped() {
+		set = e.register(set)
+		ret := e.wait(set)
 		switch {
-		case ret == nvml.SUCCESS:
+		case ret == nvml.SUCCESS || ret == nvml.ERROR_TIMEOUT:
 			backoff = minBackoff
-			e.note(data)
-		case ret == nvml.ERROR_TIMEOUT:
-			backoff = minBackoff
-			// A library that does not wait must not make this loop spin.
-			if early := eventWait - time.Since(began); early > eventWait/2 {
-				stopping = !e.pause(early)
-			}
+			continue
 		case classify(ret) == gone:
 			e.ses.broken.Store(true) // the next Devices ends this session
-			e.free(set)
 			<-e.quit
-			return
 		default:
-			e.log.Warn("wait for GPU events failed", "err", reason(ret))
-			e.free(set)
-			ok = false
-			continue
+			if backoff == minBackoff {
+				e.log.Warn("wait for GPU events failed, will try again", "err", reason(ret))
+			}
+			e.pause(backoff)
+			backoff = min(2*backoff, maxBackoff)
 		}
-		if stopping || e.stopped() {
-			e.free(set)
-			return
-		}
-		set, ok = e.register(set)
+		e.free(set)
+		set = nil
 	}
+	e.free(set)
+}
+
+// wait waits for one event and counts it. Without a set, or with nothing in
+// it, there is nothing to ask the library.
+func (e *events) wait(set nvml.EventSet) nvml.Return {
+	e.mu.Lock()
+	none := len(e.ready) == 0
+	e.mu.Unlock()
+	if set == nil || none {
+		e.pause(eventWait)
+		return nvml.ERROR_TIMEOUT
+	}
+	began := time.Now()
+	data, ret := set.Wait(uint32(eventWait.Milliseconds()))
+	switch early := eventWait - time.Since(began); {
+	case ret == nvml.SUCCESS:
+		e.note(data)
+	case ret == nvml.ERROR_TIMEOUT && early > eventWait/2:
+		e.pause(early) // a library that does not wait must not make the caller spin
+	}
+	return ret
 }
 
 func (e *events) stopped() bool {
@@ -171,19 +171,20 @@ func (e *events) stopped() bool {
 	}
 }
 
-// pause returns false when the pause was cut short by stop.
-func (e *events) pause(d time.Duration) bool {
+// pause waits for d, or until stop.
+func (e *events) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-e.quit:
-		return false
 	case <-timer.C:
-		return true
 	}
 }
 
 func (e *events) free(set nvml.EventSet) {
+	if set == nil {
+		return
+	}
 	set.Free()
 	e.mu.Lock()
 	clear(e.ready)
@@ -191,10 +192,11 @@ func (e *events) free(set nvml.EventSet) {
 }
 
 // register registers what is wanted and not yet registered, in set or, where
-// that is nil or must be renewed, in a new one.
-func (e *events) register(set nvml.EventSet) (nvml.EventSet, bool) {
+// that is nil or must be renewed, in a new one. It returns nil where no set can
+// be made.
+func (e *events) register(set nvml.EventSet) nvml.EventSet {
 	e.mu.Lock()
-	renewal := e.renewal
+	renewal := e.renewal && set != nil
 	e.renewal = false
 	var missing []nvml.Device
 	for d, able := range e.wanted {
@@ -203,7 +205,10 @@ func (e *events) register(set nvml.EventSet) (nvml.EventSet, bool) {
 		}
 	}
 	e.mu.Unlock()
-	if set != nil && renewal {
+	if len(missing) == 0 {
+		return set
+	}
+	if renewal {
 		// What the old set still holds is taken out before it goes.
 		for data, ret := set.Wait(0); ret == nvml.SUCCESS; data, ret = set.Wait(0) {
 			e.note(data)
@@ -214,26 +219,33 @@ func (e *events) register(set nvml.EventSet) (nvml.EventSet, bool) {
 	if set == nil {
 		fresh, ret := e.ses.lib.EventSetCreate()
 		if ret != nvml.SUCCESS {
-			e.log.Warn("GPU events cannot be waited for", "err", reason(ret))
-			return nil, false
+			return nil
 		}
 		set = fresh
 	}
 	for _, d := range missing {
-		types, ret := d.GetSupportedEventTypes()
-		if classify(ret) == unsupported || ret == nvml.SUCCESS && types&nvml.EventTypeXidCriticalError == 0 {
-			e.mu.Lock()
-			e.wanted[d] = false
-			e.mu.Unlock()
-			continue
-		}
-		if d.RegisterEvents(nvml.EventTypeXidCriticalError, set) == nvml.SUCCESS {
-			e.mu.Lock()
+		able, done := e.registerOne(d, set)
+		e.mu.Lock()
+		if done {
 			e.ready[d] = true
-			e.mu.Unlock()
 		}
+		if _, still := e.wanted[d]; still {
+			e.wanted[d] = able
+		}
+		e.mu.Unlock()
 	}
-	return set, true
+	return set
+}
+
+// registerOne says whether the GPU has XID events at all and whether it is
+// registered now.
+func (e *events) registerOne(d nvml.Device, set nvml.EventSet) (able, done bool) {
+	types, ret := d.GetSupportedEventTypes()
+	if ret == nvml.SUCCESS && types&nvml.EventTypeXidCriticalError != 0 {
+		ret = d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+		return classify(ret) != unsupported, ret == nvml.SUCCESS
+	}
+	return ret != nvml.SUCCESS && classify(ret) != unsupported, false
 }
 
 // note counts an event on the instance that it names, else on its GPU.
@@ -253,54 +265,4 @@ func (e *events) note(data nvml.EventData) {
 	}
 	e.log.Warn("XID error", "xid", data.EventData, "uuid", uuid)
 	e.xids.add(uuid, data.EventData, time.Now())
-}
-
-// xidLog counts XID errors by device and code. It outlives sessions.
-type xidLog struct {
-	mu      sync.Mutex
-	devices map[string]*xidsOf
-}
-
-type xidsOf struct {
-	last   uint64 // the code of the last one
-	counts []gpu.XIDCount
-}
-
-func (x *xidLog) add(uuid string, code uint64, at time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.devices == nil {
-		x.devices = map[string]*xidsOf{}
-	}
-	d := x.devices[uuid]
-	if d == nil {
-		d = &xidsOf{}
-		x.devices[uuid] = d
-	}
-	d.last = code
-	i, found := slices.BinarySearchFunc(d.counts, code, func(c gpu.XIDCount, code uint64) int { return cmp.Compare(c.Code, code) })
-	if !found {
-		d.counts = slices.Insert(d.counts, i, gpu.XIDCount{Code: code})
-	}
-	d.counts[i].Count++
-	d.counts[i].Last = at
-}
-
-func (x *xidLog) counts(uuid string) []gpu.XIDCount {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if d := x.devices[uuid]; d != nil {
-		return slices.Clone(d.counts)
-	}
-	return nil
-}
-
-// last is the code of the device's last XID error, 0 while there was none.
-func (x *xidLog) last(uuid string) uint64 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if d := x.devices[uuid]; d != nil {
-		return d.last
-	}
-	return 0
 }

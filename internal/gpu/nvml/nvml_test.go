@@ -5,10 +5,19 @@
 package nvml
 
 import (
+	"encoding/binary"
+	"errors"
+	"math"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
 )
 
@@ -41,4 +50,364 @@ func TestOldLibrary(t *testing.T) {
 	if testing.Verbose() {
 		t.Logf("%s", out)
 	}
+}
+
+// reader opens a reader on a fake and enumerates.
+func reader(t testing.TB, f *fake) (*Reader, []gpu.Device) {
+	t.Helper()
+	r := New(Config{Library: library(t)})
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	devices, err := r.Devices()
+	if err != nil {
+		t.Fatalf("Devices: %v", err)
+	}
+	return r, devices
+}
+
+// read reads or ends the test.
+func read(t testing.TB, r *Reader, uuid string, want ...gpu.FieldID) *gpu.Values {
+	t.Helper()
+	var v gpu.Values
+	if err := r.Read(uuid, gpu.SetOf(want...), &v); err != nil {
+		t.Fatalf("Read %s: %v", uuid, err)
+	}
+	return &v
+}
+
+// expect compares one value.
+func expect(t testing.TB, v *gpu.Values, id gpu.FieldID, want float64) {
+	t.Helper()
+	if x, ok := v.Get(id); !ok || x < want-1e-6 || x > want+1e-6 {
+		t.Errorf("%s = %v, %v; want %v", id, x, ok, want)
+	}
+}
+
+// until asks each 20 ms for 5 s at most.
+func until(t testing.TB, what string, ask func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(5 * time.Second)
+	for !ask() {
+		select {
+		case <-deadline:
+			t.Fatalf("waited in vain: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestNoLibrary(t *testing.T) {
+	for _, path := range []string{"/nonexistent/libnvidia-ml.so.1", "libm.so.6", "nvml_test.go"} {
+		r := New(Config{Library: path})
+		for range 2 {
+			devices, err := r.Devices()
+			if devices != nil || !errors.Is(err, gpu.ErrNoLibrary) || !strings.Contains(err.Error(), path) {
+				t.Errorf("%s: Devices = %v, %v; want ErrNoLibrary naming the path", path, devices, err)
+			}
+		}
+		if err := r.Close(); err != nil {
+			t.Errorf("%s: Close: %v", path, err)
+		}
+	}
+}
+
+// TestMemoryV1 is run on the old library: v1 counts what is reserved as used.
+func TestMemoryV1(t *testing.T) {
+	f := newFake(t)
+	f.set(0, "fb_reserved", 614)
+	f.set(0, "fb_used", 1000)
+	if !f.old {
+		f.put("v2", "gpu 0 fail GetMemoryInfo_v2 NOT_SUPPORTED")
+	}
+	r, devices := reader(t, f)
+	v := read(t, r, devices[0].UUID, gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBReserved, gpu.FBUsedPercent)
+	expect(t, v, gpu.FBTotal, 143771)
+	expect(t, v, gpu.FBUsed, 1614)
+	expect(t, v, gpu.FBFree, 143771-1614)
+	if v.Has(gpu.FBReserved) {
+		t.Error("v1 gave a reserved size")
+	}
+}
+
+func TestOneOddCallLosesNoGPU(t *testing.T) {
+	f := newFake(t)
+	f.put("odd", "gpu 0 fail GetUtilizationRates GPU_IS_LOST")
+	r, devices := reader(t, f)
+	for _, want := range [][]gpu.FieldID{{gpu.GPUUtil}, {gpu.GPUUtil, gpu.PowerUsage}} {
+		if v := read(t, r, devices[0].UUID, want...); v.Has(gpu.GPUUtil) {
+			t.Error("a failed call gave a value")
+		}
+	}
+	expect(t, read(t, r, devices[0].UUID, gpu.GPUUtil, gpu.PowerUsage), gpu.PowerUsage, 77.7)
+}
+
+func TestUnknownErrorsEverywhereAreALostGPU(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, f)
+	for _, fn := range []string{"GetTemperature", "GetPowerUsage", "GetMemoryInfo_v2", "GetMemoryInfo", "GetUtilizationRates"} {
+		f.put(fn, "gpu 0 fail "+fn+" UNKNOWN")
+	}
+	var v gpu.Values
+	for _, want := range []gpu.FieldSet{gpu.AllFields(), gpu.SetOf(gpu.TotalEnergy), gpu.SetOf(gpu.Serial)} {
+		if err := r.Read(devices[0].UUID, want, &v); !errors.Is(err, gpu.ErrLost) {
+			t.Errorf("Read: %v, want ErrLost", err)
+		}
+	}
+	read(t, r, devices[1].UUID, gpu.GPUUtil)
+}
+
+func TestAGPULostFromTheStart(t *testing.T) {
+	f := newFake(t)
+	f.put("lost", "gpu 1 lost")
+	r := New(Config{Library: library(t)})
+	defer r.Close()
+	devices, err := r.Devices()
+	if len(devices) != 2 || !errors.Is(err, gpu.ErrLost) || !strings.Contains(err.Error(), "GPU 1") {
+		t.Fatalf("Devices = %d, %v; want two, and an error that names GPU 1", len(devices), err)
+	}
+	f.put("lost", "")
+	if devices, err = r.Devices(); len(devices) != 3 || err != nil {
+		t.Fatalf("after it came back: %d, %v", len(devices), err)
+	}
+	read(t, r, devices[1].UUID, gpu.GPUUtil)
+}
+
+func TestXIDOfAGPUThatFallsOffTheBus(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, f)
+	f.put("fall", "gpu 1 lost\ngpu 1 xid 79")
+	until(t, "XID 79", func() bool { return len(r.XIDs(devices[1].UUID)) == 1 })
+	f.put("fall", "gpu 1 xid 79")
+	until(t, "recovery", func() bool {
+		var v gpu.Values
+		return r.Read(devices[1].UUID, gpu.SetOf(gpu.XIDErrors), &v) == nil && v.Has(gpu.XIDErrors)
+	})
+	f.put("more", "gpu 1 xid 31")
+	until(t, "XID 31 after the recovery", func() bool { return len(r.XIDs(devices[1].UUID)) == 2 })
+	for _, c := range r.XIDs(devices[1].UUID) {
+		if c.Count != 1 {
+			t.Errorf("XID %d counted %d times", c.Code, c.Count)
+		}
+	}
+}
+
+func TestEventsThatComeOnlyAfterAnotherCall(t *testing.T) {
+	f := newFake(t)
+	f.put("lazy", "lazy-events")
+	r, devices := reader(t, f)
+	f.put("xid", "gpu 0 xid 48")
+	until(t, "XID 48", func() bool {
+		read(t, r, devices[2].UUID, gpu.GPUUtil)
+		return len(r.XIDs(devices[0].UUID)) == 1
+	})
+}
+
+func TestMIG(t *testing.T) {
+	f := newFake(t)
+	f.put("mig", "gpu 0 mig 1g.18gb 2\ngpu 0 mig 2g.35gb 1")
+	f.put("used", "gpu 0 instance 1 fb_used 777\ngpu 0 instance 1 gpm_sm 0.25\ngpu 0 instance 2 gpm_sm 0.75\ngpu 0 util 99")
+	// Drivers before 470 do not put the profile into the name.
+	f.put("name", "gpu 1 mig 3g.71gb\ngpu 1 fail GetName NOT_SUPPORTED")
+	r, devices := reader(t, f)
+	var profiles []string
+	for _, d := range devices {
+		if d.MIG != nil {
+			profiles = append(profiles, d.MIG.Profile)
+		}
+	}
+	if want := []string{"1g.18gb", "1g.18gb", "2g.35gb", "3g.71gb"}; !slices.Equal(profiles, want) {
+		t.Fatalf("profiles %v, want %v", profiles, want)
+	}
+	if v := read(t, r, devices[0].UUID, gpu.GPUUtil, gpu.FBTotal); v.Has(gpu.GPUUtil) || !v.Has(gpu.FBTotal) {
+		t.Error("the parent has a utilisation, or no memory")
+	}
+	expect(t, read(t, r, devices[2].UUID, gpu.FBUsed), gpu.FBUsed, 777)
+	for i, want := range map[int]float64{2: 0.25, 3: 0.75} {
+		var v *gpu.Values
+		until(t, "GPM of an instance", func() bool {
+			v = read(t, r, devices[i].UUID, gpu.SMActive, gpu.PowerUsage, gpu.DriverVersion)
+			return v.Has(gpu.SMActive)
+		})
+		expect(t, v, gpu.SMActive, want)
+		if v.Has(gpu.PowerUsage) {
+			t.Error("an instance has its GPU's power")
+		}
+		if s, _ := v.GetLabel(gpu.DriverVersion); s != "590.48.01" {
+			t.Errorf("driver version %q", s)
+		}
+	}
+	f.put("xid", "gpu 0 xid 43 8")
+	until(t, "the instance's XID", func() bool { return len(r.XIDs(devices[2].UUID)) == 1 })
+	if x := r.XIDs(devices[0].UUID); len(x) != 0 {
+		t.Errorf("the instance's XID is also its GPU's: %v", x)
+	}
+	f.put("mig", "gpu 0 mig 1g.18gb 1")
+	f.put("used", "")
+	if again, err := r.Devices(); err != nil || len(again) != 5 {
+		t.Errorf("after two instances were destroyed: %d devices, %v", len(again), err)
+	}
+	var v gpu.Values
+	if err := r.Read(devices[3].UUID, gpu.AllFields(), &v); !errors.Is(err, gpu.ErrUnknownDevice) {
+		t.Errorf("reading a destroyed instance: %v", err)
+	}
+}
+
+func TestGPMKeepsItsLastBetweenSamples(t *testing.T) {
+	f := newFake(t)
+	f.set(0, "gpm_sm", 0.5)
+	r, devices := reader(t, f)
+	if v := read(t, r, devices[0].UUID, gpu.SMActive); v.Has(gpu.SMActive) {
+		t.Error("one sample gave a value")
+	}
+	until(t, "a second sample", func() bool { return read(t, r, devices[0].UUID, gpu.SMActive).Has(gpu.SMActive) })
+	for range 5 {
+		expect(t, read(t, r, devices[0].UUID, gpu.SMActive), gpu.SMActive, 0.5)
+	}
+}
+
+func TestPCIeThroughputBeforeHopper(t *testing.T) {
+	f := newFake(t)
+	f.put("gpm", "gpu 0 unsupported gpm\ngpu 0 pcie_tx_kb 488\ngpu 0 pcie_rx_kb 341")
+	r, devices := reader(t, f)
+	for range 2 {
+		v := read(t, r, devices[0].UUID, gpu.PCIeTxBytes, gpu.PCIeRxBytes, gpu.SMActive)
+		expect(t, v, gpu.PCIeTxBytes, 488_000)
+		expect(t, v, gpu.PCIeRxBytes, 341_000)
+		if v.Has(gpu.SMActive) {
+			t.Error("a GPU before Hopper has an SM activity")
+		}
+	}
+}
+
+func TestARefusedBatch(t *testing.T) {
+	for _, code := range []string{"INVALID_ARGUMENT", "NOT_SUPPORTED"} {
+		f := newFake(t)
+		f.put("batch", "gpu 0 fail GetFieldValues "+code)
+		f.set(0, "ecc_dbe_agg", 3)
+		f.set(0, "viol_thermal", 12345)
+		r, devices := reader(t, f)
+		v := read(t, r, devices[0].UUID, gpu.ECCDBEAggregate, gpu.ThermalViolation, gpu.MemoryTemp)
+		expect(t, v, gpu.ECCDBEAggregate, 3)
+		expect(t, v, gpu.ThermalViolation, 12345)
+		if v.Has(gpu.MemoryTemp) {
+			t.Error("a refused field id gave a value")
+		}
+	}
+}
+
+func TestUnsupportedIsAskedForAgain(t *testing.T) {
+	f := newFake(t)
+	f.put("power", "gpu 0 unsupported power")
+	f.put("temp", "gpu 0 unsupported mem_temp")
+	r, devices := reader(t, f)
+	want := []gpu.FieldID{gpu.PowerUsage, gpu.MemoryTemp}
+	read(t, r, devices[0].UUID, want...)
+	f.put("power", "gpu 0 power 300")
+	f.put("temp", "gpu 0 mem_temp 60")
+	if v := read(t, r, devices[0].UUID, want...); v.Has(gpu.PowerUsage) || v.Has(gpu.MemoryTemp) {
+		t.Error("asked for again at once")
+	}
+	d := (*r.devices.Load())[devices[0].UUID]
+	clear(d.retry)
+	clear(d.fields.retry[:])
+	v := read(t, r, devices[0].UUID, want...)
+	expect(t, v, gpu.PowerUsage, 300)
+	expect(t, v, gpu.MemoryTemp, 60)
+}
+
+func TestLabels(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, f)
+	v := read(t, r, devices[1].UUID, gpu.DriverVersion, gpu.NVMLVersion, gpu.CUDADriverVersion, gpu.Brand, gpu.Serial,
+		gpu.MinorNumber, gpu.OEMInforomVersion, gpu.ECCInforomVersion, gpu.InforomImageVersion, gpu.VBIOSVersion)
+	for id, want := range map[gpu.FieldID]string{
+		gpu.DriverVersion: "590.48.01", gpu.NVMLVersion: "13.590.48.01", gpu.CUDADriverVersion: "13010", gpu.Brand: "NVIDIA",
+		gpu.Serial: "1650024000001", gpu.MinorNumber: "1", gpu.OEMInforomVersion: "2.1", gpu.ECCInforomVersion: "7.16",
+		gpu.InforomImageVersion: "G520.0280.00.05", gpu.VBIOSVersion: "96.00.BC.00.01",
+	} {
+		if got, _ := v.GetLabel(id); got != want {
+			t.Errorf("%s = %q, want %q", id, got, want)
+		}
+	}
+}
+
+func TestEnergyAddsUp(t *testing.T) {
+	f := newFake(t)
+	f.set(0, "power", 500)
+	r, devices := reader(t, f)
+	before, _ := read(t, r, devices[0].UUID, gpu.TotalEnergy).Get(gpu.TotalEnergy)
+	until(t, "energy", func() bool {
+		after, _ := read(t, r, devices[0].UUID, gpu.TotalEnergy).Get(gpu.TotalEnergy)
+		return after > before+10
+	})
+}
+
+func TestLinkRate(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var l linkRate
+	f := func(ms int, tx, rx, want float64, ok bool) {
+		t.Helper()
+		if got, gotOK := l.update(at.Add(time.Duration(ms)*time.Millisecond), tx, rx); got != want || gotOK != ok {
+			t.Errorf("at %d ms: %v, %v; want %v, %v", ms, got, gotOK, want, ok)
+		}
+	}
+	f(0, 1000, 1000, 0, false)      // one reading is no rate
+	f(50, 9000, 9000, 0, false)     // too near
+	f(1000, 3000, 4000, 5, true)    // 5000 KiB in a second
+	f(1050, 9999, 9999, 5, true)    // too near: the last stands
+	f(2000, 3000, 4000, 0, true)    // nothing moved
+	f(3000, 10, 10, 0, false)       // counters began anew
+	f(4000, 1010, 2010, 3, true)    // 3000 KiB in a second
+	f(6000, 11010, 12010, 10, true) // 20000 KiB in two
+}
+
+func TestNumber(t *testing.T) {
+	f := func(kind nvml.ValueType, bytes [8]byte, want float64, ok bool) {
+		t.Helper()
+		got, gotOK := number(&nvml.FieldValue{ValueType: uint32(kind), Value: bytes})
+		if got != want || gotOK != ok {
+			t.Errorf("type %d of %v = %v, %v; want %v, %v", kind, bytes, got, gotOK, want, ok)
+		}
+	}
+	le := binary.NativeEndian
+	var b [8]byte
+	le.PutUint64(b[:], math.Float64bits(1.5))
+	f(nvml.VALUE_TYPE_DOUBLE, b, 1.5, true)
+	b = [8]byte{}
+	le.PutUint32(b[:], 7)
+	f(nvml.VALUE_TYPE_UNSIGNED_INT, b, 7, true)
+	le.PutUint32(b[:], math.MaxUint32)
+	f(nvml.VALUE_TYPE_SIGNED_INT, b, -1, true)
+	le.PutUint64(b[:], 1<<40)
+	f(nvml.VALUE_TYPE_UNSIGNED_LONG, b, 1<<40, true)
+	f(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, b, 1<<40, true)
+	le.PutUint64(b[:], math.MaxUint64)
+	f(nvml.VALUE_TYPE_SIGNED_LONG_LONG, b, -1, true)
+	b = [8]byte{}
+	le.PutUint16(b[:], 513)
+	f(nvml.VALUE_TYPE_UNSIGNED_SHORT, b, 513, true)
+	f(99, b, 0, false)
+}
+
+func TestProfile(t *testing.T) {
+	f := func(compute, slices uint32, memoryMB, totalMB uint64, want string) {
+		t.Helper()
+		a := nvml.DeviceAttributes{ComputeInstanceSliceCount: compute, GpuInstanceSliceCount: slices, MemorySizeMB: memoryMB}
+		if got := profile(a, totalMB<<20); got != want {
+			t.Errorf("%d/%d slices, %d of %d MB: %q, want %q", compute, slices, memoryMB, totalMB, got, want)
+		}
+	}
+	f(1, 1, 4864, 40536, "1g.5gb") // A100 40 GB
+	f(3, 3, 20096, 40536, "3g.20gb")
+	f(1, 1, 9728, 81559, "1g.10gb") // H100 80 GB
+	f(7, 7, 81079, 81559, "7g.80gb")
+	f(1, 1, 16384, 143771, "1g.18gb") // H200
+	f(3, 3, 71424, 143771, "3g.71gb")
+	f(1, 3, 71424, 143771, "1c.3g.71gb")
+	f(1, 1, 16384, 0, "")
 }

@@ -166,7 +166,7 @@ nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t s) {
 
 static nvmlReturn_t sample(nvmlDevice_t d, struct device *of, nvmlGpmSample_t s) {
 	if (!gpu_of(d)->gpm) return end(NVML_ERROR_NOT_SUPPORTED);
-	s->time = now();
+	s->time = summed_until();
 	s->of = *of;
 	return end(NVML_SUCCESS);
 }

@@ -83,6 +83,7 @@ struct state {
 extern struct state S;
 
 double now(void);
+double summed_until(void); // the time that every sum stands for
 void lock(void);   // and take in the file, if it has changed, and the time
 void lock_only(void); // without looking at the file
 void unlock(void);
