@@ -5,6 +5,7 @@ package series
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -187,4 +188,53 @@ func BenchmarkPodRange(b *testing.B) {
 			b.Fatal(len(got))
 		}
 	}
+}
+
+// TestPodsThatAreGoneLeaveNothing: pods come under ever new names, as those of
+// a Deployment do, and nobody calls Forget.
+func TestPodsThatAreGoneLeaveNothing(t *testing.T) {
+	s := New(Config{Span: 10 * time.Second})
+	a := newTarget(t, s, "a")
+	for i := range 10_000 {
+		a.own(sec(float64(i)), held("G0", fmt.Sprint("p", i)))
+	}
+	if n := s.Pods(); n > 2100 {
+		t.Errorf("%d pods are known, of which one holds a device", n)
+	}
+	for i := range 10_000 {
+		name := fmt.Sprint("t", i)
+		b := newTarget(t, s, name)
+		b.own(sec(float64(10_000+i)), held("G", fmt.Sprint("q", i)))
+		s.Drop(name)
+	}
+	if n := s.Pods(); n > 2100 {
+		t.Errorf("%d pods are known after their targets were dropped", n)
+	}
+}
+
+// BenchmarkFleet is a tick of 10,000 nodes with 8 GPUs and 4 fields.
+func BenchmarkFleet(b *testing.B) {
+	const nodes = 10_000
+	s := New(Config{Span: 15 * time.Second})
+	targets := make([]*Target, nodes)
+	batches := make([]*Batch, nodes)
+	for i := range nodes {
+		targets[i], batches[i] = filled(b, s, fmt.Sprint("n", i), 20)
+	}
+	b.ReportAllocs()
+	tick := 20
+	for b.Loop() {
+		tick++
+		for i, t := range targets {
+			t.Append(sec(float64(tick)), batches[i])
+		}
+	}
+	st := s.Stats()
+	b.ReportMetric(float64(st.Bytes)/float64(st.Series)/16, "bytes/slot")
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	b.ReportMetric((float64(m.HeapAlloc)-float64(st.Bytes))/nodes, "other-bytes/node")
+	runtime.KeepAlive(targets)
+	runtime.KeepAlive(s)
 }

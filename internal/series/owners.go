@@ -60,6 +60,12 @@ func (t *Target) SetOwners(at time.Time, list []DeviceOwners) {
 	for _, c := range changes {
 		s.moveDevice(t, c, stamp)
 	}
+	if s.moves -= len(changes); s.moves < 0 {
+		for k, e := range s.pods {
+			s.prune(k, e, stamp)
+		}
+		s.moves = len(s.pods) + 1024
+	}
 }
 
 type ownerChange struct {
@@ -116,12 +122,39 @@ func (s *Store) beginTenure(k podKey, t *Target, d *device, stamp int64) {
 	e.tenures = append(e.tenures, tenure{t, d, stamp, open})
 }
 
-// prune forgets the tenures that ended before the window began.
+// prune forgets the tenures that ended before the window began or with their
+// target.
 func (s *Store) prune(k podKey, e *podEntry, now int64) {
 	e.tenures = slices.DeleteFunc(e.tenures, func(n tenure) bool {
-		return n.until < now-int64(s.cfg.Span)
+		return n.until < now-int64(s.cfg.Span) || n.target.dropped
 	})
 	s.dropIfEmpty(k, e)
+}
+
+// eachTenure calls f with the tenures of those who hold the target's devices
+// now, and takes away those for which f is false. t.mu is held.
+func (t *Target) eachTenure(f func(*tenure) bool) {
+	s := t.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range t.devices {
+		for _, o := range d.owners {
+			k := podKey{o.Namespace, o.Pod}
+			e := s.pods[k]
+			if e == nil {
+				continue
+			}
+			kept := e.tenures[:0]
+			for _, n := range e.tenures {
+				if n.target != t || n.device != d || n.until != open || f(&n) {
+					kept = append(kept, n)
+				}
+			}
+			clear(e.tenures[len(kept):])
+			e.tenures = kept
+			s.dropIfEmpty(k, e)
+		}
+	}
 }
 
 // Forget is called when a pod is gone: what it used before now is not given to

@@ -45,7 +45,7 @@ func (s *Store) tenures(dst []tenure, k podKey, from, to int64) []tenure {
 		return dst
 	}
 	for _, n := range e.tenures {
-		if n.from <= to && n.until > from {
+		if n.from <= to && n.until > from && !n.target.dropped {
 			dst = append(dst, n)
 		}
 	}

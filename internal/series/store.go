@@ -73,6 +73,7 @@ type Store struct {
 	mu      sync.RWMutex // targets, pods; taken after a Target's mu, never before it while held
 	targets map[string]*Target
 	pods    map[podKey]*podEntry
+	moves   int // changes of owners until all pods are pruned: as many as there were pods, and some
 
 	series, bytes, samples               atomic.Int64
 	repeated, rewound, unknown, overflow atomic.Uint64
@@ -158,10 +159,7 @@ func (s *Store) Drop(name string) {
 	if t != nil {
 		delete(s.targets, name)
 		s.unlinkTarget(t)
-		for k, e := range s.pods {
-			e.tenures = slices.DeleteFunc(e.tenures, func(n tenure) bool { return n.target == t })
-			s.dropIfEmpty(k, e)
-		}
+		t.dropped = true
 	}
 	s.mu.Unlock()
 	if t != nil {

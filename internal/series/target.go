@@ -57,6 +57,8 @@ type Target struct {
 	name   string
 	labels TargetLabels // guarded by store.mu
 
+	dropped bool // guarded by store.mu
+
 	mu      sync.RWMutex
 	closed  bool
 	ring    ring
@@ -252,15 +254,10 @@ func (t *Target) rewind(stamp int64) {
 			d.since = stamp
 		}
 	}
-	t.store.mu.Lock()
-	defer t.store.mu.Unlock()
-	for _, e := range t.store.pods {
-		for i := range e.tenures {
-			if n := &e.tenures[i]; n.target == t && n.from > stamp {
-				n.from = stamp
-			}
-		}
-	}
+	t.eachTenure(func(n *tenure) bool {
+		n.from = min(n.from, stamp)
+		return true
+	})
 }
 
 // makeRoom lets the ring grow while it holds less than the span, sweeps dead
@@ -337,6 +334,7 @@ func (t *Target) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
+	t.eachTenure(func(*tenure) bool { return false })
 	live := 0
 	for i := range t.series {
 		if t.series[i].live {
