@@ -6,15 +6,18 @@ package podres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/stats"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -46,7 +49,14 @@ type Client struct {
 	conn      *grpc.ClientConn
 	lister    podresources.PodResourcesListerClient
 	resources []string
+	conns     connCounter
+	answered  atomic.Int64 // the connection, by number, that the last answer came over; 0: none did
 }
+
+// ErrRestarted is the error of the first question over a new connection, where
+// there was one before: the kubelet has been started anew, and for a while it
+// may not know all of its pods.
+var ErrRestarted = errors.New("the kubelet was restarted")
 
 // New makes a client of the kubelet behind socket, a path. Beside nvidia.com's
 // resources, the given ones count as GPUs. It does not connect yet.
@@ -55,12 +65,14 @@ func New(socket string, resources ...string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod-resources socket %q: %w", socket, err)
 	}
-	conn, err := grpc.NewClient("unix://"+abs,
+	c := &Client{resources: append(defaultResources(), resources...)}
+	c.conn, err = grpc.NewClient("unix://"+abs,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		// A kubelet does not close idle connections, and neither do we.
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithStatsHandler(&c.conns),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: maxBackoff},
 		}),
@@ -68,11 +80,8 @@ func New(socket string, resources ...string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod-resources socket %s: %w", abs, err)
 	}
-	return &Client{
-		conn:      conn,
-		lister:    podresources.NewPodResourcesListerClient(conn),
-		resources: append(defaultResources(), resources...),
-	}, nil
+	c.lister = podresources.NewPodResourcesListerClient(c.conn)
+	return c, nil
 }
 
 // Close ends the connection.
@@ -86,6 +95,10 @@ func (c *Client) Allocations(ctx context.Context) ([]gpu.Allocation, error) {
 	answer, err := c.lister.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list pod resources: %w", err)
+	}
+	now := c.conns.n.Load()
+	if before := c.answered.Swap(now); before != 0 && before != now {
+		return nil, fmt.Errorf("list pod resources: %w", ErrRestarted)
 	}
 	return c.allocations(answer.GetPodResources()), nil
 }
@@ -118,3 +131,22 @@ func (c *Client) allocations(pods []*podresources.PodResources) []gpu.Allocation
 func (c *Client) isGPU(resource string) bool {
 	return strings.HasPrefix(resource, migPrefix) || slices.Contains(c.resources, resource)
 }
+
+// connCounter numbers the connections that were made.
+type connCounter struct{ n atomic.Int64 }
+
+// HandleConn counts.
+func (c *connCounter) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnBegin); ok {
+		c.n.Add(1)
+	}
+}
+
+// TagConn does nothing.
+func (*connCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// TagRPC does nothing.
+func (*connCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC does nothing.
+func (*connCounter) HandleRPC(context.Context, stats.RPCStats) {}

@@ -4,6 +4,7 @@ package podres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -135,11 +136,15 @@ func TestMissingSocketHeals(t *testing.T) {
 		t.Error("the kubelet is gone, yet it answers")
 	}
 	k.serve(t, socket)
-	untilAnswer(t, c)
+	restarts := untilAnswer(t, c)
+	if restarts != 1 {
+		t.Errorf("%d answers say that the kubelet was restarted, want the first and no other", restarts)
+	}
 }
 
-// untilAnswer polls like the agent does; the client's own back-off decides.
-func untilAnswer(t *testing.T, c *Client) {
+// untilAnswer polls like the agent does; the client's own back-off decides. It
+// returns how often the error was ErrRestarted.
+func untilAnswer(t *testing.T, c *Client) (restarts int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -148,7 +153,10 @@ func untilAnswer(t *testing.T, c *Client) {
 	for {
 		_, err := c.Allocations(ctx)
 		if err == nil {
-			return
+			return restarts
+		}
+		if errors.Is(err, ErrRestarted) {
+			restarts++
 		}
 		select {
 		case <-ctx.Done():
