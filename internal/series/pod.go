@@ -21,7 +21,7 @@ func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge 
 		return Sample{}, false
 	}
 	var buf [16]tenure
-	tenures := s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), now.UnixNano())
+	tenures := s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), open)
 	var best gathered
 	for i := range tenures {
 		t := tenures[i].target
