@@ -31,9 +31,10 @@ type WorkloadStatus struct {
 	Time     time.Time
 	Offered  float64 // requests a second
 	Load     sim.Load
-	Serving  int // pods that are Ready
-	Starting int // pods on a node that are not yet
-	Stopping int // pods that are being deleted
+	Serving  int     // pods that are Ready
+	Starting int     // pods on a node that are not yet
+	Stopping int     // pods that are being deleted
+	Rejected float64 // requests turned away since the beginning, in all
 }
 
 type workload struct {
@@ -79,7 +80,7 @@ func (n *Nodes) step(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.workloads {
-		w.now = WorkloadStatus{Time: now, Offered: w.Offered(now)}
+		w.now = WorkloadStatus{Time: now, Offered: w.Offered(now), Rejected: w.now.Rejected}
 	}
 	for _, p := range n.pods {
 		w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]
@@ -97,6 +98,7 @@ func (n *Nodes) step(now time.Time) {
 	}
 	for _, w := range n.workloads {
 		w.now.Load = w.Model.Step(now, w.now.Offered, w.now.Serving)
+		w.now.Rejected += w.now.Load.Rejected
 	}
 	for _, p := range n.pods {
 		if w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]; w != nil && p.phase == serving {

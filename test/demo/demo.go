@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/term"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/test/simnode"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+// How often the demo looks, how often it redraws the screen, and how often it
+// says a line where there is no screen.
+const (
+	lookEvery = 200 * time.Millisecond
+	drawEvery = 400 * time.Millisecond
+	sayEvery  = 5 * time.Second
+)
+
+// demo is one run of the demo.
+type demo struct {
+	scenario scenario
+	out      io.Writer
+	screen   *os.File // nil: not a terminal
+
+	stack  *stack.Stack
+	events chan happening
+	cancel context.CancelFunc // of the watching
+	done   sync.WaitGroup
+
+	began    atomic.Pointer[time.Time] // when the load began; nil: not yet
+	view     view
+	rejected map[string]float64
+}
+
+func newDemo(s scenario, out io.Writer) *demo {
+	d := &demo{scenario: s, out: out, events: make(chan happening, 64), rejected: map[string]float64{}}
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+		d.screen = f
+	}
+	d.view = view{
+		tracks: []*track{{name: chat}, {name: classic}}, labels: []string{"GPUAutoscaler", "plain HPA"},
+		load: s.name, length: s.length,
+	}
+	return d
+}
+
+// offered is the load of the moment; until it begins, as at its beginning.
+func (d *demo) offered(now time.Time) float64 {
+	began := d.began.Load()
+	if began == nil {
+		return d.scenario.shape.At(0)
+	}
+	return d.scenario.shape.At(now.Sub(*began))
+}
+
+// start brings everything up and says where it is.
+func (d *demo) start(ctx context.Context) error {
+	begin := time.Now()
+	d.say("starting a Kubernetes control plane, %d simulated nodes with %d GPUs each, their agents and the controller ...", nodes, gpusPerNode)
+	var workloads []simnode.Workload
+	for _, name := range []string{chat, classic} {
+		workloads = append(workloads, simnode.Workload{Name: name, Model: model(), Offered: d.offered})
+	}
+	var err error
+	d.stack, err = stack.Start(ctx, stack.Config{
+		Nodes: nodes, GPUs: gpusPerNode, Workloads: workloads, HPASyncPeriod: d.scenario.hpaSync,
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.deploy(ctx); err != nil {
+		return err
+	}
+	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d.cancel = cancel
+	d.done.Go(func() { watchEvents(watching, d.stack.Client, d.events) })
+	d.describe(time.Since(begin))
+	return nil
+}
+
+// deploy creates both workloads, waits until the first replica of each serves,
+// and then their autoscalers.
+func (d *demo) deploy(ctx context.Context) error {
+	for _, name := range []string{chat, classic} {
+		dep := stack.Deployment(namespace, name, 1, startup)
+		if err := d.stack.Client.Create(ctx, dep); err != nil {
+			return fmt.Errorf("create deployment %s: %w", name, err)
+		}
+	}
+	for _, o := range []client.Object{autoscaler(), plainHPA()} {
+		if err := d.stack.Client.Create(ctx, o); err != nil {
+			return fmt.Errorf("create the autoscaler of %s: %w", o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// describe says what runs and where it can be looked at.
+func (d *demo) describe(took time.Duration) {
+	d.view.title = fmt.Sprintf("%d nodes × %d simulated H200, a real control plane, up in %.1f s", nodes, gpusPerNode, took.Seconds())
+	d.view.ui, d.view.kube = d.stack.ControllerURL, d.stack.Cluster.Kubeconfig()
+	d.say("up after %.1f s: %d nodes with %d simulated GPUs each, %d real agents, the controller", took.Seconds(), nodes, gpusPerNode, nodes)
+	d.say("  page        %s", d.view.ui)
+	d.say("  kubeconfig  %s", d.view.kube)
+	d.say("  load        %s; a replica takes %v to start and serves %g req/s at 100 %%, the target is %g %%", d.scenario.name, startup, capacity, target)
+	d.say("  %-10s  GPUAutoscaler on GPU utilisation", chat)
+	note := ""
+	if d.scenario.hpaSync != slowSync {
+		note = fmt.Sprintf(" (Kubernetes' default is %v: this demo is short)", slowSync)
+	}
+	d.say("  %-10s  HorizontalPodAutoscaler on DCGM_FI_DEV_GPU_UTIL from custom.metrics.k8s.io, which looks every %v%s", classic, d.scenario.hpaSync, note)
+	d.say("  both have 1 to %d replicas and wait %v before they scale down", maxReplicas, stabilization)
+}
+
+// awaitFirst waits until one replica of each workload serves: the load begins
+// with one of each.
+func (d *demo) awaitFirst(ctx context.Context) error {
+	return stack.Eventually(ctx, 2*time.Minute, func() error {
+		for _, name := range []string{chat, classic} {
+			if s, _ := d.stack.Nodes.Status(name); s.Serving != 1 {
+				return fmt.Errorf("%s has %d serving replicas, not 1", name, s.Serving)
+			}
+		}
+		return nil
+	})
+}
+
+// play lets the load run, until its end or ctx's.
+func (d *demo) play(ctx context.Context) error {
+	d.say("waiting %v for the first replica of each to load its model; Ctrl-C ends", startup)
+	if err := d.awaitFirst(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if d.screen != nil {
+		d.openScreen()
+		defer d.closeScreen()
+	}
+	now := time.Now()
+	d.began.Store(&now)
+	look, show := time.NewTicker(lookEvery), time.NewTicker(d.showEvery())
+	defer look.Stop()
+	defer show.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.stack.Cluster.Failed():
+			return fmt.Errorf("the control plane failed: %w", d.stack.Cluster.Err())
+		case h := <-d.events:
+			d.hear(h)
+		case <-look.C:
+			if err := d.look(ctx); err != nil && ctx.Err() == nil {
+				return err
+			}
+			if d.scenario.length > 0 && d.view.elapsed >= d.scenario.length {
+				return nil
+			}
+		case <-show.C:
+			d.show()
+		}
+	}
+}
+
+// look takes a sample of both workloads.
+func (d *demo) look(ctx context.Context) error {
+	now := time.Now()
+	d.view.elapsed = now.Sub(*d.began.Load())
+	for _, t := range d.view.tracks {
+		replicas, err := d.stack.Replicas(ctx, namespace, t.name)
+		if err != nil {
+			return fmt.Errorf("look at %s: %w", t.name, err)
+		}
+		s, _ := d.stack.Nodes.Status(t.name)
+		t.add(sample{
+			at: d.view.elapsed, offered: s.Offered, need: need(s.Offered), replicas: int(replicas),
+			serving: s.Serving, util: s.Load.Utilization, queue: s.Load.Queue, rejected: s.Rejected - d.rejected[t.name],
+		})
+		d.rejected[t.name] = s.Rejected
+	}
+	return nil
+}
+
+// maxNotes is how many happenings the screen remembers.
+const maxNotes = 200
+
+func (d *demo) hear(h happening) {
+	n := note{at: d.view.elapsed, who: h.who, text: h.text}
+	d.view.notes = append(d.view.notes, n)
+	d.view.notes = d.view.notes[max(0, len(d.view.notes)-maxNotes):]
+	if d.screen == nil {
+		d.say("%s  > %s: %s", clock(n.at), n.who, n.text)
+	}
+}
+
+func (d *demo) showEvery() time.Duration {
+	if d.screen != nil {
+		return drawEvery
+	}
+	return sayEvery
+}
+
+func (d *demo) show() {
+	if d.screen == nil {
+		d.say("%s", d.view.line())
+		return
+	}
+	width, height, err := term.GetSize(int(d.screen.Fd()))
+	if err != nil {
+		width, height = 100, 30
+	}
+	var b strings.Builder
+	b.WriteString("\x1b[H") // home
+	for i, line := range d.view.render(width, height) {
+		if i == height {
+			break
+		}
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		b.WriteString(line + "\x1b[K") // and clear to the line's end
+	}
+	b.WriteString("\x1b[J") // and below
+	_, _ = io.WriteString(d.screen, b.String())
+}
+
+// openScreen changes to the terminal's second screen, so that the first one
+// keeps its history.
+func (d *demo) openScreen()  { _, _ = io.WriteString(d.screen, "\x1b[?1049h\x1b[?25l") }
+func (d *demo) closeScreen() { _, _ = io.WriteString(d.screen, "\x1b[?25h\x1b[?1049l") }
+
+// finish prints what was seen, and says whether it is what should have been.
+func (d *demo) finish(interrupted bool) error {
+	if len(d.view.tracks[0].samples) == 0 {
+		return nil
+	}
+	if d.screen != nil { // what the second screen showed is gone
+		for _, n := range d.view.notes {
+			d.say("%s", strings.Join(n.lines(160), "\n"))
+		}
+	}
+	a, b := d.view.tracks[0].summarise(), d.view.tracks[1].summarise()
+	d.say("\n%v of load, %s\n", d.view.elapsed.Round(time.Second), d.scenario.name)
+	printSummary(d.out, a, b)
+	d.say("")
+	if interrupted || d.scenario.length == 0 {
+		return nil
+	}
+	bad := verdict(a, b, d.scenario.recorded)
+	if len(bad) == 0 {
+		d.say("both workloads went up to what the load needed and back down")
+		return nil
+	}
+	return errors.Join(errVerdict, errors.New(strings.Join(bad, "; ")))
+}
+
+// close ends all that runs. On a failure the controller's last words are
+// already in the error.
+func (d *demo) close() {
+	if d.cancel != nil {
+		d.cancel()
+	}
+	d.done.Wait()
+	if d.stack != nil {
+		d.keepLogs()
+		d.stack.Close()
+	}
+}
+
+// keepLogs copies the controller's log to DEMO_LOGS, for whom wonders why.
+func (d *demo) keepLogs() {
+	dir := os.Getenv("DEMO_LOGS")
+	if dir == "" {
+		return
+	}
+	b, err := os.ReadFile(d.stack.ControllerLog())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "controller.log"), b, 0o644)
+	}
+	if err != nil {
+		d.say("logs not kept: %v", err)
+	}
+}
+
+func (d *demo) say(format string, a ...any) { fmt.Fprintf(d.out, format+"\n", a...) }

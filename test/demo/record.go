@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// sample is one workload at one moment of the demo.
+type sample struct {
+	at       time.Duration // since the load began
+	offered  float64       // requests a second
+	need     int           // replicas that the load needs at the target
+	replicas int           // spec.replicas
+	serving  int
+	util     float64 // percent, of the serving replicas
+	queue    float64 // requests waiting
+	rejected float64 // requests turned away since the sample before
+}
+
+// maxSamples bounds what a demo that nobody ends remembers: five a second for
+// more than an hour.
+const maxSamples = 20_000
+
+// track is what was seen of one workload.
+type track struct {
+	name    string
+	samples []sample
+}
+
+func (t *track) add(s sample) {
+	if len(t.samples) >= maxSamples {
+		t.samples = append(t.samples[:0], t.samples[maxSamples/2:]...)
+	}
+	t.samples = append(t.samples, s)
+}
+
+func (t *track) last() sample {
+	if len(t.samples) == 0 {
+		return sample{}
+	}
+	return t.samples[len(t.samples)-1]
+}
+
+// summary is what the demo says of a workload in the end. Durations are NaN in
+// spirit where they never came about: known is false.
+type summary struct {
+	first, end      int // replicas at the beginning and at the end
+	need, peak      int // highest of each
+	peakServing     int
+	over            sample // where the replicas most exceeded what bound allows; at < 0: nowhere
+	scaleUp         moment // from the load's rise to the first scale-up
+	served          moment // from the load's rise until the peak's need was served
+	back            moment // from the load's fall until one replica was left for good
+	overTarget      time.Duration
+	rejected        float64
+	replicaSeconds  float64
+	lowestAfterPeak int
+}
+
+// moment is a duration that may not have come about.
+type moment struct {
+	d     time.Duration
+	known bool
+}
+
+func (m moment) String() string {
+	if !m.known {
+		return "never"
+	}
+	return fmt.Sprintf("%.1f s", m.d.Seconds())
+}
+
+// overTolerance is how far above the target counts as over it: an autoscaler's
+// usual tolerance.
+const overTolerance = 1.1
+
+// allowance is how many times the need a workload may have, and needWindow for
+// how long a need counts after it has fallen: an autoscaler that stabilises
+// cannot know earlier.
+const (
+	allowance  = 1.5
+	needWindow = stabilization + 5*time.Second
+)
+
+// summarise is a pure function of the samples.
+func (t *track) summarise() summary {
+	s := summary{over: sample{at: -1}}
+	if len(t.samples) == 0 {
+		return s
+	}
+	s.first, s.end = t.samples[0].replicas, t.last().replicas
+	rise, fall := -1, -1
+	for i, x := range t.samples {
+		if x.need > 1 {
+			if rise < 0 {
+				rise = i
+			}
+			fall = i + 1
+		}
+		s.need, s.peak, s.peakServing = max(s.need, x.need), max(s.peak, x.replicas), max(s.peakServing, x.serving)
+		s.rejected += x.rejected
+		if i > 0 {
+			dt := x.at - t.samples[i-1].at
+			s.replicaSeconds += dt.Seconds() * float64(x.replicas)
+			if x.util > target*overTolerance {
+				s.overTarget += dt
+			}
+		}
+	}
+	s.moments(t.samples, rise, fall)
+	s.bound(t.samples)
+	s.lowestAfterPeak = s.peak
+	peaked := false
+	for _, x := range t.samples {
+		if peaked = peaked || x.replicas == s.peak; peaked {
+			s.lowestAfterPeak = min(s.lowestAfterPeak, x.replicas)
+		}
+	}
+	return s
+}
+
+// moments finds when the workload followed a load that rose at sample rise and
+// had fallen at sample fall; negative where it did not.
+func (s *summary) moments(all []sample, rise, fall int) {
+	if rise < 0 {
+		return
+	}
+	for _, x := range all[rise:] {
+		if !s.scaleUp.known && x.replicas > all[rise].replicas {
+			s.scaleUp = moment{x.at - all[rise].at, true}
+		}
+		if !s.served.known && x.serving >= s.need {
+			s.served = moment{x.at - all[rise].at, true}
+		}
+	}
+	if fall >= len(all) {
+		return
+	}
+	for i := len(all) - 1; i >= fall && all[i].replicas == 1; i-- {
+		s.back = moment{all[i].at - all[fall].at, true}
+	}
+}
+
+// bound looks for replicas beyond the allowance over the need of the last
+// needWindow.
+func (s *summary) bound(all []sample) {
+	from, worst := 0, 0.0
+	for i, x := range all {
+		for all[from].at < x.at-needWindow {
+			from++
+		}
+		most := 0
+		for _, y := range all[from : i+1] {
+			most = max(most, y.need)
+		}
+		if excess := float64(x.replicas) - math.Ceil(allowance*float64(most)); excess > worst {
+			worst, s.over = excess, x
+			s.over.need = most
+		}
+	}
+}
+
+// verdict is why the demo failed; empty: it did what it is there to show. With
+// a recorded load, which need not rise to 5 replicas nor end where it began, it
+// is enough that replicas followed it up and down.
+func verdict(gpuPilot, hpa summary, recorded bool) []string {
+	var bad []string
+	say := func(format string, a ...any) { bad = append(bad, fmt.Sprintf(format, a...)) }
+	each := func(name string, s summary) {
+		switch {
+		case recorded:
+			if s.peak <= s.first {
+				say("%s was never scaled up", name)
+			}
+			if s.lowestAfterPeak >= s.peak {
+				say("%s was never scaled down", name)
+			}
+		default:
+			if s.first != 1 {
+				say("%s began with %d replicas, not 1", name, s.first)
+			}
+			if s.need < 5 {
+				say("the load needed only %d replicas, not 5 or more", s.need)
+			}
+			if s.peak < s.need {
+				say("%s reached %d replicas, not the %d that the load needed", name, s.peak, s.need)
+			}
+			if s.end != 1 {
+				say("%s ended with %d replicas, not 1", name, s.end)
+			}
+		}
+	}
+	each(chat, gpuPilot)
+	each(classic, hpa)
+	if o := gpuPilot.over; o.at >= 0 {
+		say("%s had %d replicas at %s, more than %.1f times the %d needed", chat, o.replicas, clock(o.at), allowance, o.need)
+	}
+	return bad
+}
+
+// clock is a time since the load began as mm:ss.
+func clock(d time.Duration) string {
+	s := int(max(0, d).Seconds())
+	return fmt.Sprintf("%02d:%02d", s/60, s%60)
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// history makes samples one second apart: needs and replicas by second. All
+// replicas serve three seconds after they were asked for.
+func history(needs, replicas []int) *track {
+	t := &track{name: chat}
+	for i := range needs {
+		t.add(sample{
+			at: time.Duration(i) * time.Second, need: needs[i], replicas: replicas[i],
+			serving: replicas[max(0, i-3)], util: 50, rejected: 1,
+		})
+	}
+	return t
+}
+
+// times is n repeated.
+func times(pairs ...int) []int {
+	var out []int
+	for i := 0; i < len(pairs); i += 2 {
+		for range pairs[i] {
+			out = append(out, pairs[i+1])
+		}
+	}
+	return out
+}
+
+func TestSummarise(t *testing.T) {
+	s := history(times(5, 1, 30, 6, 40, 1), times(7, 1, 10, 2, 18, 6, 12, 6, 28, 1)).summarise()
+	f := func(what string, got, want any) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	f("need", s.need, 6)
+	f("peak", s.peak, 6)
+	f("first scale-up", s.scaleUp, moment{2 * time.Second, true})
+	f("peak served", s.served, moment{15 * time.Second, true})
+	f("back", s.back, moment{12 * time.Second, true})
+	f("turned away", s.rejected, 75.0)
+	f("beyond the allowance", s.over.at, time.Duration(-1))
+	f("GPU seconds", s.replicaSeconds, float64(6*1+10*2+30*6+28*1))
+
+	never := history(times(5, 1, 30, 6, 5, 1), times(40, 1)).summarise()
+	f("no scale-up", never.scaleUp.String(), "never")
+	f("never served", never.served.known, false)
+	f("at 1 all the time", never.back, moment{0, true})
+	f("a load that never falls", history(times(5, 1, 9, 3), times(14, 1)).summarise().back.known, false)
+	f("nothing seen", (&track{}).summarise().over.at, time.Duration(-1))
+}
+
+func TestVerdict(t *testing.T) {
+	needs := times(5, 1, 30, 6, 40, 1)
+	good := times(7, 1, 28, 6, 12, 6, 28, 1)
+	f := func(name string, chatReplicas, classicReplicas, needs []int, recorded bool, want ...string) {
+		t.Helper()
+		got := verdict(history(needs, chatReplicas).summarise(), history(needs, classicReplicas).summarise(), recorded)
+		if len(got) != len(want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+			return
+		}
+		for i := range want {
+			if !strings.Contains(got[i], want[i]) {
+				t.Errorf("%s: %q, want %q in it", name, got[i], want[i])
+			}
+		}
+	}
+	f("both good", good, good, needs, false)
+	f("9 for 6 is within the allowance", times(7, 1, 28, 9, 12, 6, 28, 1), good, needs, false)
+	f("10 for 6 is not", times(7, 1, 28, 10, 12, 6, 28, 1), good, needs, false, "10 replicas at 00:07")
+	f("the HPA may overshoot", good, times(7, 1, 28, 12, 12, 6, 28, 1), needs, false)
+	f("too few", good, times(7, 1, 28, 5, 12, 5, 28, 1), needs, false, "classic reached 5")
+	f("not back", good, times(7, 1, 28, 6, 40, 2), needs, false, "classic ended with 2")
+	f("too little load", times(7, 1, 28, 3, 40, 1), times(7, 1, 28, 3, 40, 1), times(5, 1, 30, 3, 40, 1), false, "only 3", "only 3")
+	f("not at 1 before", times(7, 2, 28, 6, 40, 1), good, needs, false, "began with 2")
+	f("replicas that stay too long", times(7, 1, 28, 6, 39, 6, 1, 1), good, needs, false, "6 replicas at 00:50")
+	f("a recorded load may end high", times(7, 1, 28, 6, 40, 3), times(7, 1, 28, 6, 40, 5), times(5, 1, 30, 6, 40, 2), true)
+	f("but must be followed", times(75, 2), good, needs, true, "never scaled up", "never scaled down")
+}
+
+func TestScenario(t *testing.T) {
+	s, err := newScenario("90", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.length != 90*time.Second || s.shape.Duration() != s.length || s.hpaSync != quickSync {
+		t.Errorf("%+v", s)
+	}
+	if need(s.shape.At(0)) != 1 || need(s.shape.At(40*time.Second)) != 6 || need(s.shape.At(s.length)) != 1 {
+		t.Error("the load does not go from 1 to 6 and back")
+	}
+	if s, err = newScenario("", "", ""); err != nil || s.length != 0 || s.hpaSync != slowSync {
+		t.Errorf("without an end: %+v, %v", s, err)
+	}
+	bad := func(seconds, file, speed, want string) {
+		t.Helper()
+		if _, err := newScenario(seconds, file, speed); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q %q %q: %v, want %q in it", seconds, file, speed, err, want)
+		}
+	}
+	bad("soon", "", "", "DEMO_SECONDS=soon")
+	bad("0", "", "", "DEMO_SECONDS=0")
+	bad("", "", "3", "LOAD")
+	bad("", "/nowhere.csv", "", "/nowhere.csv")
+	bad("", "/nowhere.csv", "-3", "SPEED=-3")
+}
+
+func TestScreenFits(t *testing.T) {
+	a := history(times(5, 1, 30, 6, 40, 1), times(7, 1, 10, 2, 18, 6, 12, 6, 28, 1))
+	v := view{
+		title: strings.Repeat("long ", 50), ui: "http://127.0.0.1:1", kube: "/tmp/x", elapsed: 75 * time.Second, length: 90 * time.Second,
+		tracks: []*track{a, {name: classic}}, labels: []string{"GPUAutoscaler", "plain HPA"},
+		notes: []note{{time.Second, chat, strings.Repeat("a sentence of many words ", 20)}},
+	}
+	for _, width := range []int{40, 80, 120, 200} {
+		for _, line := range v.render(width, 40) {
+			if n := utf8.RuneCountInString(strip(line)); n > width {
+				t.Errorf("at width %d a line of %d columns: %q", width, n, strip(line))
+			}
+		}
+	}
+	if line := v.line(); !strings.Contains(line, "chat  50 % replicas 1") {
+		t.Errorf("line %q", line)
+	}
+}
+
+// strip takes the escapes out of a line.
+func strip(s string) string {
+	var b strings.Builder
+	escape := false
+	for _, r := range s {
+		switch {
+		case r == '\x1b':
+			escape = true
+		case escape:
+			escape = r < '@' || r > '~' || r == '['
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// printSummary writes the table that a demo ends with.
+func printSummary(w io.Writer, a, b summary) {
+	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	row := func(cells ...string) { fmt.Fprintln(tw, "  "+strings.Join(cells, "\t")) }
+	row("", chat, classic)
+	row("", "GPUAutoscaler", "plain HPA")
+	row("load rises → first scale-up", a.scaleUp.String(), b.scaleUp.String())
+	row("load rises → its peak is served", a.served.String(), b.served.String())
+	row("load has fallen → back to 1", a.back.String(), b.back.String())
+	row("peak replicas (the load needed)", peaks(a), peaks(b))
+	row(fmt.Sprintf("time over target (> %.0f %%)", target*overTolerance), seconds(a.overTarget.Seconds()), seconds(b.overTarget.Seconds()))
+	row("requests turned away", fmt.Sprintf("%.0f", a.rejected), fmt.Sprintf("%.0f", b.rejected))
+	row("GPU seconds held", fmt.Sprintf("%.0f", a.replicaSeconds), fmt.Sprintf("%.0f", b.replicaSeconds))
+	_ = tw.Flush() // to the terminal
+}
+
+func peaks(s summary) string   { return fmt.Sprintf("%d (%d)", s.peak, s.need) }
+func seconds(s float64) string { return fmt.Sprintf("%.1f s", s) }

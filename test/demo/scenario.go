@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/load"
+)
+
+// The two workloads: the same server under the same load, one scaled by
+// GPUPilot, one by Kubernetes' own autoscaler on the same metric.
+const (
+	namespace = "default"
+	chat      = "chat"
+	classic   = "classic"
+)
+
+// What the demo shows.
+const (
+	nodes, gpusPerNode = 3, 8
+	maxReplicas        = 12
+	target             = 60.0             // percent of GPU utilisation
+	startup            = 12 * time.Second // of a replica: weights are loaded
+	stabilization      = 10 * time.Second // before scaling down, for both
+	capacity           = 10.0             // requests a second of one replica at 100 %
+	peakLoad           = 36.0             // requests a second: 6 replicas at the target
+	baseLoad           = 3.0              // requests a second: half a replica at the target
+	// queueLimit is how many requests wait at most; clients give up on more.
+	queueLimit = 30
+	// tail is the rest after a replayed load, in which the replicas go.
+	tail = 45 * time.Second
+	// round is the length of the built-in load where nobody gives one.
+	round = 3 * time.Minute
+	// slowSync is Kubernetes' default for the HorizontalPodAutoscaler, quickSync
+	// what lets it take three turns up and one down within a short demo.
+	slowSync, quickSync = 15 * time.Second, 5 * time.Second
+	// slowEnough is how long a demo lasts that keeps the default.
+	slowEnough = 4 * time.Minute
+)
+
+// scenario is one demo: what is offered, for how long.
+type scenario struct {
+	shape    load.Shape
+	name     string        // of the load, for the screen
+	length   time.Duration // of the demo; 0: until Ctrl-C
+	recorded bool          // a replayed load: it need not end where it began
+	hpaSync  time.Duration
+}
+
+// newScenario understands DEMO_SECONDS, LOAD and SPEED, empty where not given.
+func newScenario(seconds, file, speed string) (scenario, error) {
+	var s scenario
+	if seconds != "" {
+		n, err := strconv.ParseFloat(seconds, 64)
+		if err != nil || !(n >= 1 && n <= 86400) {
+			return s, fmt.Errorf("DEMO_SECONDS=%s: want a number of seconds, 1 to 86400", seconds)
+		}
+		s.length = time.Duration(n * float64(time.Second))
+	}
+	if speed != "" && file == "" {
+		return s, errors.New("SPEED is for a replayed load: give LOAD=FILE too")
+	}
+	s.hpaSync = slowSync
+	if file != "" {
+		return s.replay(file, cmp.Or(speed, "1"))
+	}
+	s.name, s.shape = "built-in", builtIn(cmp.Or(s.length, round))
+	if s.length == 0 {
+		s.shape = load.Loop{Shape: s.shape}
+	} else if s.length < slowEnough {
+		s.hpaSync = quickSync
+	}
+	return s, nil
+}
+
+func (s scenario) replay(file, speed string) (scenario, error) {
+	x, err := strconv.ParseFloat(speed, 64)
+	if err != nil || !(x > 0 && x <= 1e6) {
+		return s, fmt.Errorf("SPEED=%s: want a factor greater than 0, such as 20", speed)
+	}
+	r, err := load.Open(file, load.ReplayConfig{Speed: x, Peak: peakLoad})
+	if err != nil {
+		return s, fmt.Errorf("LOAD: %w", err)
+	}
+	s.recorded, s.name = true, fmt.Sprintf("%s at %g times its speed, scaled to a peak of %g req/s", file, x, peakLoad)
+	s.shape = load.Sequence{r, load.Constant{Rate: baseLoad / 2, For: tail}}
+	s.length = cmp.Or(s.length, s.shape.Duration())
+	if s.length < slowEnough {
+		s.hpaSync = quickSync
+	}
+	return s, nil
+}
+
+// builtIn is a day of a service in one round: quiet, a steep morning, noon, a
+// steep evening, and a night that is long enough for the replicas to go.
+func builtIn(d time.Duration) load.Shape {
+	part := func(x float64) time.Duration { return time.Duration(x * float64(d)) }
+	return load.Sequence{
+		load.Constant{Rate: baseLoad, For: part(0.05)},
+		load.Ramp{From: baseLoad, To: peakLoad, For: part(0.20)},
+		load.Constant{Rate: peakLoad, For: part(0.33)},
+		load.Ramp{From: peakLoad, To: baseLoad, For: part(0.08)},
+		load.Constant{Rate: baseLoad, For: d - part(0.05) - part(0.20) - part(0.33) - part(0.08)},
+	}
+}
+
+func model() sim.Workload {
+	return sim.Workload{Capacity: capacity, Concurrency: 64, QueueLimit: queueLimit}
+}
+
+// need is how many replicas the offered load needs at the target.
+func need(offered float64) int {
+	m := model()
+	return m.Need(offered, target)
+}
+
+// autoscaler is chat's.
+func autoscaler() *v1alpha1.GPUAutoscaler {
+	one, window := int32(1), int32(stabilization.Seconds())
+	return &v1alpha1.GPUAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: chat},
+		Spec: v1alpha1.GPUAutoscalerSpec{
+			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: chat},
+			MinReplicas:    &one, MaxReplicas: maxReplicas,
+			Signals: []v1alpha1.Signal{{
+				GPU:    &v1alpha1.GPUSignal{Metric: "Utilization"},
+				Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: *resource.NewQuantity(target, resource.DecimalSI)},
+			}},
+			Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &window}},
+		},
+	}
+}
+
+// plainHPA is classic's: Kubernetes' own, on the same metric through
+// custom.metrics.k8s.io. Its behavior is as free as chat's.
+func plainHPA() *autoscalingv2.HorizontalPodAutoscaler {
+	one, none, window := int32(1), int32(0), int32(stabilization.Seconds())
+	most := autoscalingv2.MaxChangePolicySelect
+	all := []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 900, PeriodSeconds: 1}}
+	return &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: classic},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: classic},
+			MinReplicas:    &one, MaxReplicas: maxReplicas,
+			Metrics: []autoscalingv2.MetricSpec{{
+				Type: autoscalingv2.PodsMetricSourceType,
+				Pods: &autoscalingv2.PodsMetricSource{
+					Metric: autoscalingv2.MetricIdentifier{Name: "DCGM_FI_DEV_GPU_UTIL"},
+					Target: autoscalingv2.MetricTarget{
+						Type: autoscalingv2.AverageValueMetricType, AverageValue: resource.NewQuantity(target, resource.DecimalSI),
+					},
+				},
+			}},
+			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{
+				ScaleUp:   &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &none, SelectPolicy: &most, Policies: all},
+				ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &window},
+			},
+		},
+	}
+}

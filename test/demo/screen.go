@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// note is one thing that happened.
+type note struct {
+	at   time.Duration
+	who  string
+	text string
+}
+
+// view is all that the screen shows.
+type view struct {
+	title   string
+	load    string
+	ui      string
+	kube    string
+	elapsed time.Duration
+	length  time.Duration // 0: until Ctrl-C
+	tracks  []*track
+	labels  []string // beside the tracks
+	notes   []note
+}
+
+// The few colours, as ANSI escapes.
+const (
+	plain  = "\x1b[0m"
+	bold   = "\x1b[1m"
+	dim    = "\x1b[2m"
+	green  = "\x1b[32m"
+	yellow = "\x1b[33m"
+	red    = "\x1b[31m"
+	cyan   = "\x1b[36m"
+)
+
+// The screen's measures, in columns.
+const (
+	labelWidth = 24
+	barWidth   = 20
+	maxChart   = 100
+)
+
+// render is the whole screen, one string per line, none wider than width.
+func (v *view) render(width, height int) []string {
+	out := []string{
+		bold + "GPUPilot demo" + plain + dim + "  " + v.title + plain,
+		dim + "page " + plain + v.ui + dim + "   kubectl --kubeconfig " + plain + v.kube,
+		"",
+	}
+	out = append(out, v.charts(min(maxChart, width-labelWidth-16))...)
+	out = append(out, "")
+	for i, t := range v.tracks {
+		out = append(out, row(t, v.labels[i])...)
+	}
+	out = append(out, "", bold+"  What happened"+plain)
+	room := max(3, height-len(out)-1)
+	out = append(out, v.log(width, room)...)
+	for i := range out {
+		out[i] = cut(out[i], width)
+	}
+	return out
+}
+
+// charts are the load and both workloads' replicas over the demo so far.
+func (v *view) charts(width int) []string {
+	if width < 10 || len(v.tracks) == 0 {
+		return nil
+	}
+	span := v.length
+	if span == 0 {
+		span = round
+	}
+	from := max(0, v.elapsed-span)
+	now := v.tracks[0].last()
+	clockText := clock(v.elapsed)
+	if v.length > 0 {
+		clockText += " of " + clock(v.length)
+	}
+	chart := func(name string, t *track, most float64, colour string, value func(sample) float64, text string) string {
+		return fmt.Sprintf("  %-*s%s%s%s  %s", labelWidth-2, name, colour, sparkline(t.samples, from, span, width, most, value), plain, text)
+	}
+	out := []string{
+		chart("offered load", v.tracks[0], peakLoad*1.05, cyan, func(s sample) float64 { return s.offered }, fmt.Sprintf("%.1f req/s", now.offered)),
+		chart("replicas it needs", v.tracks[0], maxReplicas, dim, func(s sample) float64 { return float64(s.need) }, fmt.Sprint(now.need)),
+	}
+	for _, t := range v.tracks {
+		out = append(out, chart("replicas of "+t.name, t, maxReplicas, "", func(s sample) float64 { return float64(s.replicas) }, fmt.Sprint(t.last().replicas)))
+	}
+	return append(out, fmt.Sprintf("  %-*s%s%s%s", labelWidth-2, "", dim, clockText, plain))
+}
+
+// sparkline draws the highest value of each slot of time, blank where there
+// was none. A value of most fills the line's height.
+func sparkline(all []sample, from, span time.Duration, width int, most float64, value func(sample) float64) string {
+	levels := []rune(" ▁▂▃▄▅▆▇█")
+	line := []rune(strings.Repeat(" ", width))
+	high := make([]float64, width)
+	for _, s := range all {
+		i := int(float64(s.at-from) / float64(span) * float64(width))
+		if s.at < from || i < 0 || i >= width {
+			continue
+		}
+		high[i] = max(high[i], value(s))
+		n := int(high[i]/most*float64(len(levels)-1) + 0.5)
+		line[i] = levels[min(max(1, n), len(levels)-1)]
+	}
+	return string(line)
+}
+
+// row is a workload now: two lines.
+func row(t *track, label string) []string {
+	s := t.last()
+	colour := green
+	switch {
+	case s.util > 95:
+		colour = red
+	case s.util > target*overTolerance:
+		colour = yellow
+	}
+	starting := max(0, s.replicas-s.serving)
+	pods := green + strings.Repeat("●", min(s.serving, maxReplicas)) + plain +
+		yellow + strings.Repeat("○", min(starting, maxReplicas)) + plain
+	counts := fmt.Sprintf("%d serving", s.serving)
+	if starting > 0 {
+		counts += fmt.Sprintf(" + %d starting", starting)
+	}
+	if going := s.serving - s.replicas; going > 0 {
+		counts += fmt.Sprintf(", %d on the way out", going)
+	}
+	return []string{
+		fmt.Sprintf("  %s%-8s%s%s%-14s%s%s%s%s %3.0f %%   %s  %s   %s%.0f waiting%s",
+			bold, t.name, plain, dim, label, plain, colour, bar(s.util), plain, s.util, pods, counts, dim, s.queue, plain),
+	}
+}
+
+// bar is a utilisation with a mark at the target.
+func bar(util float64) string {
+	cells := []rune(strings.Repeat("░", barWidth))
+	for i := range min(int(util/100*barWidth+0.5), barWidth) {
+		cells[i] = '█'
+	}
+	mark := int(target / 100 * barWidth)
+	return string(cells[:mark]) + plain + "│" + dim + string(cells[mark:])
+}
+
+// log is the last notes that fit into so many lines.
+func (v *view) log(width, lines int) []string {
+	var out []string
+	for _, n := range v.notes {
+		out = append(out, n.lines(width)...)
+	}
+	return out[max(0, len(out)-lines):]
+}
+
+// lines breaks the note into lines of the width, the later ones indented.
+func (n note) lines(width int) []string {
+	const indent = 18
+	var out []string
+	head := fmt.Sprintf("  %s%s%s  %-8s ", dim, clock(n.at), plain, n.who)
+	line := ""
+	flush := func() {
+		out = append(out, head+line)
+		head, line = strings.Repeat(" ", indent), ""
+	}
+	for word := range strings.FieldsSeq(n.text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > max(20, width-indent) {
+			flush()
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	flush()
+	return out
+}
+
+// cut shortens a line to so many columns, not counting escapes.
+func cut(s string, width int) string {
+	var b strings.Builder
+	columns, escape := 0, false
+	for _, r := range s {
+		switch {
+		case r == '\x1b':
+			escape = true
+		case escape:
+			escape = r < '@' || r > '~' || r == '['
+		default:
+			if columns++; columns > width {
+				return b.String() + plain
+			}
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// line is the view in one line, for where there is no terminal.
+func (v *view) line() string {
+	var b strings.Builder
+	now := v.tracks[0].last()
+	fmt.Fprintf(&b, "%s  load %5.1f req/s needs %d", clock(v.elapsed), now.offered, now.need)
+	for _, t := range v.tracks {
+		s := t.last()
+		fmt.Fprintf(&b, "  | %s %3.0f %% replicas %d (%d serving)", t.name, s.util, s.replicas, s.serving)
+		if s.queue >= 1 {
+			fmt.Fprintf(&b, " %.0f waiting", s.queue)
+		}
+	}
+	return b.String()
+}
