@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
+)
+
+// APIVersion is one version of an API group that is served by a Service of
+// ours.
+type APIVersion struct {
+	Group, Version string
+	Priority       int32 // among the group's versions; the highest is preferred
+}
+
+// CustomMetrics are the versions of custom.metrics.k8s.io: v1beta2 before
+// v1beta1, for clients that read both.
+func CustomMetrics() []APIVersion {
+	return []APIVersion{
+		{Group: "custom.metrics.k8s.io", Version: "v1beta2", Priority: 200},
+		{Group: "custom.metrics.k8s.io", Version: "v1beta1", Priority: 100},
+	}
+}
+
+// groupPriority is what metrics APIs use: they share no resource with others.
+const groupPriority = 100
+
+// APIServiceConfig says which Service serves which API.
+type APIServiceConfig struct {
+	APIs               []APIVersion
+	Namespace, Service string
+	Port               int32             // of the Service
+	CABundle           []byte            // PEM; empty: somebody else writes it (cert-manager), or the certificate is a known authority's
+	CreateIfMissing    bool              // false: a missing APIService is an error
+	Labels             map[string]string // of an APIService that is made
+}
+
+// ErrOtherService means that an API is served by another program. Its
+// APIService is left alone.
+var ErrOtherService = errors.New("served by another service")
+
+// EnsureAPIServices has each API trust the CA bundle, and makes those that are
+// missing if it may. Of an APIService that is there it changes only the
+// caBundle (and insecureSkipTLSVerify, which excludes one). The errors of all
+// APIs are joined; ErrOtherService is among them where another service has one.
+func EnsureAPIServices(ctx context.Context, client apiregistration.APIServiceInterface, cfg APIServiceConfig) error {
+	var errs []error
+	for _, api := range cfg.APIs {
+		if err := ensureAPIService(ctx, client, &cfg, api); err != nil {
+			errs = append(errs, fmt.Errorf("APIService %s.%s: %w", api.Version, api.Group, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ensureAttempts bounds how often a write is tried again after somebody else
+// wrote first (the API server writes the status whenever availability changes).
+const ensureAttempts = 5
+
+func ensureAPIService(ctx context.Context, client apiregistration.APIServiceInterface, cfg *APIServiceConfig, api APIVersion) error {
+	var err error
+	for range ensureAttempts {
+		if err = ensureOnce(ctx, client, cfg, api); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface, cfg *APIServiceConfig, api APIVersion) error {
+	name := api.Version + "." + api.Group
+	have, err := client.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && cfg.CreateIfMissing {
+		_, err = client.Create(ctx, newAPIService(cfg, api), metav1.CreateOptions{})
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if s := have.Spec.Service; s == nil || s.Namespace != cfg.Namespace || s.Name != cfg.Service {
+		other := "the API server itself"
+		if s != nil {
+			other = s.Namespace + "/" + s.Name
+		}
+		return fmt.Errorf("%w: %s, not %s/%s; left alone", ErrOtherService, other, cfg.Namespace, cfg.Service)
+	}
+	if len(cfg.CABundle) == 0 || bytes.Equal(have.Spec.CABundle, cfg.CABundle) {
+		return nil
+	}
+	patch, err := caBundlePatch(have, cfg.CABundle)
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// caBundlePatch is a merge patch that holds for the version that was read.
+func caBundlePatch(have *apiregistrationv1.APIService, bundle []byte) ([]byte, error) {
+	spec := map[string]any{"caBundle": bundle}
+	if have.Spec.InsecureSkipTLSVerify {
+		spec["insecureSkipTLSVerify"] = false
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": have.ResourceVersion},
+		"spec":     spec,
+	})
+}
+
+func newAPIService(cfg *APIServiceConfig, api APIVersion) *apiregistrationv1.APIService {
+	return &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: api.Version + "." + api.Group, Labels: cfg.Labels},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: api.Group, Version: api.Version,
+			Service:  &apiregistrationv1.ServiceReference{Namespace: cfg.Namespace, Name: cfg.Service, Port: &cfg.Port},
+			CABundle: cfg.CABundle, GroupPriorityMinimum: groupPriority, VersionPriority: api.Priority,
+		},
+	}
+}
+
+// How soon an APIService is looked at again: one that is as it should be, which
+// somebody may have changed, and one that is not.
+const (
+	keepEvery  = time.Minute
+	retryEvery = 5 * time.Second
+)
+
+// KeepAPIServices runs EnsureAPIServices with the CA bundle of certs whenever
+// that changes and once a minute, until ctx is done. It is the leader's. A
+// failure is logged when it begins and when it changes.
+func KeepAPIServices(ctx context.Context, client apiregistration.APIServiceInterface, cfg APIServiceConfig, certs *Certs, log *slog.Logger) {
+	said := ""
+	for {
+		changed, wait := certs.Changed(), keepEvery
+		if cfg.CABundle = certs.CABundle(); len(cfg.CABundle) > 0 {
+			err := EnsureAPIServices(ctx, client, cfg)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				if wait = retryEvery; said != err.Error() {
+					said = err.Error()
+					log.Warn("metrics APIs are not registered as they should be", "err", err)
+				}
+			case said != "":
+				said = ""
+				log.Info("metrics APIs are registered")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-time.After(wait):
+		}
+	}
+}
