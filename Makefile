@@ -47,7 +47,6 @@ unit: kube all fakes
 	go test ./...
 
 e2e: kube all fakes ## the chain on a real control plane, and on a real node where root allows it
-	@bash test/realnode/setup.sh || true
 	go test -count=1 -tags e2e -timeout 20m ./test/...
 
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json
