@@ -57,18 +57,13 @@ func (s *session) gpuAt(i int, before map[string]*device) ([]*device, error) {
 	if ret != nvml.SUCCESS {
 		return s.knownAt(i, before), failure(ret)
 	}
-	id, ok := s.ids[handle]
-	if !ok {
-		uuid, ret := handle.GetUUID()
-		if ret != nvml.SUCCESS {
-			return s.knownAt(i, before), failure(ret)
-		}
-		id = s.identify(handle, i, uuid)
-		s.ids[handle] = id
+	uuid, ret := handle.GetUUID()
+	if ret != nvml.SUCCESS {
+		return s.knownAt(i, before), failure(ret)
 	}
-	whole := before[id.UUID]
-	if whole == nil || whole.ses != s || whole.handle != handle {
-		whole = newDevice(s, id, handle, handle)
+	whole := before[uuid]
+	if whole == nil || whole.ses != s || whole.handle != handle || whole.Index != i {
+		whole = newDevice(s, s.identify(handle, i, uuid), handle, handle)
 	}
 	found := []*device{whole}
 	instances, err := s.instances(whole, before)

@@ -259,6 +259,10 @@ func (e *events) note(data nvml.EventData) {
 		uuid, ok = e.uuids[place{data.Device, noInstance}]
 	}
 	e.mu.Unlock()
+	if !ok { // a library that makes a new handle for each event
+		id, ret := data.Device.GetUUID()
+		uuid, ok = id, ret == nvml.SUCCESS && id != ""
+	}
 	if !ok {
 		e.log.Warn("XID error on an unknown GPU", "xid", data.EventData)
 		return

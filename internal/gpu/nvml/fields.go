@@ -123,10 +123,24 @@ func readBatch(d *device) nvml.Return {
 	return d.takeBatch(n)
 }
 
-// question is a field value to be filled in. The return code in it is that of
-// a library which does not touch it.
+// untouched marks what a library has not written to: no return code and no
+// value type. A 0 there would pass for an answer of 0.
+const untouched = math.MaxUint32
+
+// question is a field value to be filled in.
 func question(f *batchField) nvml.FieldValue {
-	return nvml.FieldValue{FieldId: f.nvml, ScopeId: f.scope, NvmlReturn: uint32(nvml.ERROR_UNKNOWN)}
+	return nvml.FieldValue{FieldId: f.nvml, ScopeId: f.scope, NvmlReturn: untouched, ValueType: untouched}
+}
+
+// verdict is an answer's return code. One that has a value and no code is good.
+func verdict(a *nvml.FieldValue) class {
+	switch {
+	case a.NvmlReturn != untouched:
+		return classify(nvml.Return(a.NvmlReturn))
+	case a.ValueType != untouched:
+		return good
+	}
+	return unsupported
 }
 
 // takeBatch takes the n answers. A batch whose every answer says that the GPU
@@ -139,7 +153,7 @@ func (d *device) takeBatch(n int) nvml.Return {
 	for i, a := range s.values[:n] {
 		k := s.which[i]
 		f := &batch[k]
-		switch classify(nvml.Return(a.NvmlReturn)) {
+		switch verdict(&a) {
 		case good:
 		case unsupported, invalid:
 			s.retry[k] = d.now.Add(retryUnsupported)

@@ -411,3 +411,53 @@ func TestProfile(t *testing.T) {
 	f(1, 3, 71424, 143771, "1c.3g.71gb")
 	f(1, 1, 16384, 0, "")
 }
+
+// A close while a read hangs ends well when the hang does.
+func TestCloseDuringAHang(t *testing.T) {
+	f := newFake(t)
+	r := New(Config{Library: library(t)})
+	devices, err := r.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.put("hang", "gpu 0 hang 60000")
+	hung := make(chan struct{})
+	go func() {
+		defer close(hung)
+		var v gpu.Values
+		_ = r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v) // it may or may not be in time
+	}()
+	until(t, "the read to hang", func() bool {
+		r.ses.mu.Lock()
+		defer r.ses.mu.Unlock()
+		return r.ses.inside == 2 // the read and the events goroutine
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- r.Close() }()
+	f.put("hang", "")
+	<-hung
+	if err := <-closed; err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	var v gpu.Values
+	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v); err == nil {
+		t.Error("a closed reader reads")
+	}
+	if _, err := r.Devices(); err == nil {
+		t.Error("a closed reader enumerates")
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	f := func(ret, kind uint32, want class) {
+		t.Helper()
+		if got := verdict(&nvml.FieldValue{NvmlReturn: ret, ValueType: kind}); got != want {
+			t.Errorf("return %d, type %d: %d, want %d", ret, kind, got, want)
+		}
+	}
+	f(0, 1, good)
+	f(untouched, 1, good)                // a value without a code
+	f(untouched, untouched, unsupported) // not touched at all
+	f(uint32(nvml.ERROR_NOT_SUPPORTED), untouched, unsupported)
+	f(uint32(nvml.ERROR_GPU_IS_LOST), 0, lost)
+}

@@ -33,7 +33,6 @@ type session struct {
 	pcie   bool // the library has GetPcieThroughput
 	mig    bool
 	has    func(symbol string) bool // not for the hot path
-	ids    map[nvml.Device]gpu.Device
 	events *events
 	broken atomic.Bool // the driver went away
 
@@ -55,7 +54,7 @@ func open(lib nvml.Interface, path string, xids *xidLog, log *slog.Logger) (*ses
 	default:
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
 	}
-	s := &session{lib: lib, ids: map[nvml.Device]gpu.Device{}, done: make(chan struct{})}
+	s := &session{lib: lib, done: make(chan struct{})}
 	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
 	s.probes = probes(s.has)
 	s.labels = labels(s.has)

@@ -72,6 +72,7 @@ struct state {
 	unsigned int seed;
 	bool driver, lazy_events;
 	char model[NAME], driver_version[NAME];
+	char log[4 * NAME]; // where calls on devices are written; empty: nowhere
 	int delay_us; // every call on a device takes this long
 	struct gpu gpu[MAX_GPUS];
 	struct event event[MAX_EVENTS];

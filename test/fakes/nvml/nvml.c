@@ -27,12 +27,21 @@ nvmlReturn_t end(nvmlReturn_t r) {
 	return r;
 }
 
+static void write_log(nvmlDevice_t d, const char *fn) {
+	FILE *f = S.log[0] ? fopen(S.log, "a") : NULL;
+	if (!f) return;
+	fprintf(f, "%d %s\n", d->gpu, fn);
+	fclose(f);
+}
+
 nvmlReturn_t begin(nvmlDevice_t d, const char *fn) {
 	lock();
 	if (!S.initialised) return end(NVML_ERROR_UNINITIALIZED);
 	if (!d || d->magic != MAGIC || d->gpu >= S.gpus) return end(NVML_ERROR_INVALID_ARGUMENT);
 	if (d->mig >= gpu_of(d)->migs) return end(NVML_ERROR_NOT_FOUND);
-	for (int us = S.delay_us; us > 0; us = 0) {
+	write_log(d, fn);
+	if (S.delay_us > 0) {
+		int us = S.delay_us;
 		unlock();
 		usleep(us);
 		lock();

@@ -66,6 +66,7 @@ static void defaults(void) {
 	S.driver = true;
 	S.lazy_events = false;
 	S.delay_us = 0;
+	S.log[0] = 0;
 	strcpy(S.model, "NVIDIA H200");
 	strcpy(S.driver_version, "590.48.01");
 	for (int i = 0; i < MAX_GPUS; i++) {
@@ -144,6 +145,7 @@ static bool line(char *text) {
 	if (!strcmp(w[0], "model")) return snprintf(S.model, sizeof S.model, "%s", rest), true;
 	if (!strcmp(w[0], "driver-version")) return snprintf(S.driver_version, sizeof S.driver_version, "%s", w[1]), true;
 	if (!strcmp(w[0], "delay-us")) return S.delay_us = atoi(w[1]), true;
+	if (!strcmp(w[0], "log")) return snprintf(S.log, sizeof S.log, "%s", rest), true;
 	if (!strcmp(w[0], "lazy-events")) return S.lazy_events = true;
 	if (!strcmp(w[0], "driver")) {
 		if (!strcmp(w[1], "not-loaded")) return S.driver = false, true;
