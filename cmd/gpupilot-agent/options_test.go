@@ -3,10 +3,14 @@
 package main
 
 import (
+	"flag"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 )
 
 func parse(args string, env ...string) (*config, error) {
@@ -91,4 +95,58 @@ func TestTheFlagTable(t *testing.T) {
 		}
 		names[o.name], aliases[o.alias], envs[o.env] = true, true, true
 	}
+}
+
+var update = flag.Bool("update", false, "write the flag table in docs/agent.md")
+
+// docs/agent.md has the flag table between two marks.
+func TestTheFlagsAreDocumented(t *testing.T) {
+	const (
+		file  = "../../docs/agent.md"
+		begin = "<!-- flags: written by go test ./cmd/gpupilot-agent -run Documented -update -->\n"
+		end   = "<!-- end -->\n"
+	)
+	doc, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(doc), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s lacks the marks of the flag table", file)
+	}
+	want := head + begin + flagTable() + end + tail
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(doc) {
+		t.Errorf("%s has another flag table: go test ./cmd/gpupilot-agent -run Documented -update", file)
+	}
+}
+
+func flagTable() string {
+	var b strings.Builder
+	b.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
+	c := defaults()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, o := range c.options() {
+		o.addTo(fs)
+		name := "`--" + o.name + "`"
+		if o.alias != "" {
+			name = "`-" + o.alias + "`, " + name
+		}
+		def, env := fs.Lookup(o.name).DefValue, o.env
+		if def == "false" || def == "[]" {
+			def = ""
+		}
+		if def != "" {
+			def = "`" + def + "`"
+		}
+		if env != "" {
+			env = "`" + env + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, env, def, strings.ReplaceAll(o.help, "`", ""))
+	}
+	return b.String()
 }

@@ -172,12 +172,23 @@ func (l *loop) read(r reading) {
 	switch {
 	case was == nil && r.err != nil:
 		l.deps.Log.Warn("device cannot be read", "uuid", uuid, "err", r.err)
-		if errors.Is(r.err, gpu.ErrLost) || errors.Is(r.err, gpu.ErrUnknownDevice) {
+		if changed(r.err) {
 			l.enumerateBy(time.Now().Add(enumerateSoon))
 		}
 	case was != nil && r.err == nil:
 		l.deps.Log.Info("device is read again", "uuid", uuid)
 	}
+}
+
+// changed says whether an error of a read tells of other devices than were
+// enumerated.
+func changed(err error) bool {
+	for _, e := range []error{gpu.ErrLost, gpu.ErrUnknownDevice, gpu.ErrNoDriver, gpu.ErrNoLibrary} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *loop) logSilent(w *worker) {

@@ -186,7 +186,7 @@ func TestDriverComesLate(t *testing.T) {
 		}
 		// It goes again: what was there is down, not forgotten.
 		r.set(func() { r.devices, r.err = nil, gpu.ErrNoDriver; r.fails["GPU-0"] = gpu.ErrNoDriver })
-		n.pass(20 * time.Second)
+		n.pass(3 * time.Second)
 		if s := n.out.last(); !errors.Is(s.Err, gpu.ErrNoDriver) || len(s.Devices) != 1 || s.Devices[0].Err == nil {
 			t.Errorf("the driver is gone, but %v, %+v", s.Err, s.Devices)
 		}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md")
+
+// docs/metrics.md is what the tables say.
+func TestMetricsDocument(t *testing.T) {
+	const file = "../../docs/metrics.md"
+	want := metricsDocument()
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is not what the tables say: go test ./internal/expo -run MetricsDocument -update", file)
+	}
+}
+
+func metricsDocument() []byte {
+	var b bytes.Buffer
+	b.WriteString(`# Metrics of gpupilot-agent
+
+This page is written by ` + "`go test ./internal/expo -run MetricsDocument -update`" + ` from the tables in the code.
+
+## Fields
+
+Names, labels and units are dcgm-exporter's. ` + "`--profile`" + ` says of which release; a collectors file (` + "`-f`" + `) may name a field in any of them, or by several
+at once, and each is shown under the name and in the unit that the file has. ● marks what is shown without a file. How a field is combined over the
+GPUs of a pod, and then over the pods of a workload, is what the controller does with it.
+
+| id | 4.8 (and 4.8.2) | unit | kind | 4.9, where it differs | unit | 1.x | GPUs of a pod | pods |
+|---|---|---|---|---|---|---|---|---|
+`)
+	on := map[gpu.FieldID]bool{}
+	for _, id := range defaultFields {
+		on[id] = true
+	}
+	for _, f := range gpu.Fields() {
+		n, ok := namingOf(f.ID)
+		if !ok {
+			n = &naming{}
+		}
+		mark := ""
+		if on[f.ID] {
+			mark = " ●"
+		}
+		unit49 := ""
+		if n.help49 != "" {
+			unit49 = baseUnit(f.Unit)
+		}
+		fmt.Fprintf(&b, "| %d | `%s`%s | %s | %s | %s | %s | %s | %s | %s |\n", f.ID, f.Name, mark, f.Unit,
+			[...]string{"gauge", "counter", "label"}[f.Kind], code(n.name49), unit49, code(n.name1), f.PodAgg, f.LoadAgg)
+	}
+	b.WriteString(`
+` + "`DCGM_FI_DEV_XID_ERRORS`" + ` (and its other names) also has the labels ` + "`err_code` and `err_msg`" + `.
+
+## Our own
+
+These are in base units (seconds, times as seconds since 1970). Those marked ◆ are there whatever a ` + "`?name[]=`" + ` asks for.
+
+| metric | type | meaning |
+|---|---|---|
+`)
+	for _, f := range metaFamilies(&Config{Kubernetes: true}) {
+		mark := ""
+		if f.always {
+			mark = " ◆"
+		}
+		head := strings.Split(string(f.head[text]), "\n")
+		typ := head[1][strings.LastIndexByte(head[1], ' ')+1:]
+		fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", f.name, mark, typ, strings.TrimPrefix(head[0], "# HELP "+f.name+" "))
+	}
+	b.WriteString(`
+Their labels: ` + "`uuid`" + ` is the device's UUID, of a MIG device its own. ` + "`gpupilot_gpu_allocation_info`" + ` has ` + "`uuid`, `namespace`, `pod`, `container`" + ` and ` + "`replica`" + `
+(the share of a time-sliced device, else empty). A MIG device's other series have the UUID of its GPU, as dcgm-exporter's do; ` + "`gpupilot_mig_device_info`" + ` has
+` + "`uuid`, `parent_uuid`, `gpu_instance`, `compute_instance`" + ` (empty where it is the whole instance) and ` + "`profile`" + `.
+`)
+	return b.Bytes()
+}
+
+func code(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "`" + s + "`"
+}
+
+// baseUnit is what 4.9 has instead of a unit of 4.8.
+func baseUnit(u gpu.Unit) string {
+	return map[gpu.Unit]string{
+		gpu.Megahertz: "Hz", gpu.Millijoule: "J", gpu.Percent: "ratio", gpu.Mebibyte: "B",
+		gpu.MegabytesPerSecond: "B/s", gpu.Nanosecond: "s",
+	}[u]
+}
