@@ -8,28 +8,33 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The largest magnitudes that still fit an int64 when counted in billionths
-// and in millionths, with room to spare.
-const (
-	maxNano  = 9e9
-	maxMicro = 9e12
-)
+// maxCount is up to where a float64 counts one by one, 2^53.
+const maxCount = 1 << 53
 
-// quantity is v as a decimal quantity: whole numbers exactly up to 2^63,
-// fractions to the billionth (to the millionth from 9e9 on, where a float64
-// has no more). Larger numbers saturate. v is neither NaN nor infinite. The
-// HPA itself computes in thousandths, rounded up.
+// quantity is v as a decimal quantity: whole numbers exactly up to 2^63, where
+// it saturates, and fractions to the billionth, or as finely as v has them:
+// to the millionth from 9e6 on, to the thousandth from 9e9 on, not at all from
+// 9e12 on. v is neither NaN nor infinite. The HPA itself computes in
+// thousandths, rounded up.
 func quantity(v float64) resource.Quantity {
-	switch a := math.Abs(v); {
-	case a >= math.MaxInt64:
-		if v < 0 {
-			return *resource.NewQuantity(math.MinInt64, resource.DecimalSI)
-		}
-		return *resource.NewQuantity(math.MaxInt64, resource.DecimalSI)
-	case v == math.Trunc(v), a >= maxMicro:
-		return *resource.NewQuantity(int64(math.Round(v)), resource.DecimalSI)
-	case a >= maxNano:
-		return *resource.NewScaledQuantity(int64(math.Round(v*1e6)), resource.Micro)
+	if v == math.Trunc(v) {
+		return *resource.NewQuantity(whole(v), resource.DecimalSI)
 	}
-	return *resource.NewScaledQuantity(int64(math.Round(v*1e9)), resource.Nano)
+	for scale := resource.Nano; scale < 0; scale += 3 {
+		if count := math.Round(v * math.Pow10(-int(scale))); math.Abs(count) < maxCount {
+			return *resource.NewScaledQuantity(int64(count), scale)
+		}
+	}
+	return *resource.NewQuantity(whole(math.Round(v)), resource.DecimalSI)
+}
+
+// whole is v, which has no fraction, as near as an int64 can be.
+func whole(v float64) int64 {
+	switch {
+	case v >= math.MaxInt64:
+		return math.MaxInt64
+	case v <= math.MinInt64:
+		return math.MinInt64
+	}
+	return int64(v)
 }
