@@ -161,6 +161,36 @@ func TestSimulatedNode(t *testing.T) {
 	stop()
 }
 
+// A read that hangs hides no other GPU, and does not keep the process alive.
+func TestStopsWhileAReadHangs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.json")
+	write := func(s sim.State) {
+		t.Helper()
+		if err := sim.WriteState(file, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy, hung := sim.Busy(10, 100), sim.Busy(10, 100)
+	write(sim.State{GPUs: []sim.GPUState{busy, hung}})
+	url, _, stop := start(t, "--backend", "sim", "--sim-gpus", "2", "--sim-state", file, "-c", "50", "-n")
+	shows := func(want ...string) func() bool {
+		return func() bool {
+			_, body := get(t, url+"/metrics")
+			for _, w := range want {
+				if !strings.Contains(body, w) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	until(t, shows("} 10\n"))
+	hung.Hang = true
+	write(sim.State{GPUs: []sim.GPUState{sim.Busy(63, 100), hung}})
+	until(t, shows("} 63\n", "} 10\n"))
+	stop()
+}
+
 func TestBadCollectorLinesDisableThemselves(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "counters.csv")
 	csv := "# ours\nDCGM_FI_DEV_GPU_UTIL, gauge, Utilisation.\nDCGM_FI_DEV_NOPE, gauge, None.\nDCGM_FI_DEV_FB_USED, gauge\n"
