@@ -7,6 +7,7 @@ package nvml
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -18,6 +19,10 @@ import (
 // change while the driver stays: a setting, or a permission.
 const retryUnsupported = 5 * time.Minute
 
+// hungAfter is how long a read may take before enumeration leaves the GPU
+// alone: a whole read takes milliseconds.
+const hungAfter = time.Second
+
 // device is what is known of one GPU or MIG instance during a session.
 type device struct {
 	gpu.Device
@@ -25,8 +30,9 @@ type device struct {
 	handle nvml.Device // of the GPU or of the MIG instance
 	root   nvml.Device // of the whole GPU
 
-	mu     sync.Mutex // held by Read, which the caller does not call twice at once anyway
-	now    time.Time  // of the read in progress
+	began  atomic.Int64 // when the read in progress began, in Unix nanoseconds; 0: none
+	mu     sync.Mutex   // held by Read, which the caller does not call twice at once anyway
+	now    time.Time    // of the read in progress
 	out    sink
 	votes  votes
 	called uint64 // the probes called in this read, a bit each
@@ -81,6 +87,8 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.now = time.Now()
+	d.began.Store(d.now.UnixNano())
+	defer d.began.Store(0)
 	d.out = sink{v, want}
 	d.votes = votes{}
 	d.called = 0
@@ -98,6 +106,12 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 		d.ses.events.renew()
 	}
 	return nil
+}
+
+// hung says whether a read has been in the library for too long.
+func (d *device) hung(now time.Time) bool {
+	began := d.began.Load()
+	return began != 0 && now.UnixNano()-began > int64(hungAfter)
 }
 
 // forget drops what must not be compared with readings after a failure.

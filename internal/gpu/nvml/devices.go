@@ -5,10 +5,13 @@
 package nvml
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -57,6 +60,9 @@ func (s *session) gpuAt(i int, before map[string]*device) ([]*device, error) {
 	if ret != nvml.SUCCESS {
 		return s.knownAt(i, before), failure(ret)
 	}
+	if known := s.knownAt(i, before); slices.ContainsFunc(known, func(d *device) bool { return d.hung(time.Now()) }) {
+		return known, nil // its calls would hang the enumeration too
+	}
 	uuid, ret := handle.GetUUID()
 	if ret != nvml.SUCCESS {
 		return s.knownAt(i, before), failure(ret)
@@ -70,18 +76,24 @@ func (s *session) gpuAt(i int, before map[string]*device) ([]*device, error) {
 	return append(found, instances...), err
 }
 
-// knownAt are the devices that were at index i in this session.
+// knownAt are the devices that were at index i in this session: the GPU, then
+// its instances by id.
 func (s *session) knownAt(i int, before map[string]*device) []*device {
 	var known []*device
 	for _, d := range before {
-		switch {
-		case d.Index != i || d.ses != s:
-		case d.MIG == nil:
-			known = append([]*device{d}, known...)
-		default:
+		if d.Index == i && d.ses == s {
 			known = append(known, d)
 		}
 	}
+	rank := func(d *device) int {
+		if d.MIG == nil {
+			return -1
+		}
+		return d.MIG.GPUInstance
+	}
+	slices.SortFunc(known, func(a, b *device) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.UUID, b.UUID))
+	})
 	return known
 }
 

@@ -185,7 +185,7 @@ func (e *events) free(set nvml.EventSet) {
 	if set == nil {
 		return
 	}
-	set.Free()
+	_ = set.Free() // nothing is left to do about it
 	e.mu.Lock()
 	clear(e.ready)
 	e.mu.Unlock()

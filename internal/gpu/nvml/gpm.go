@@ -83,7 +83,7 @@ func (g *gpmState) blank() {
 func (g *gpmState) free() {
 	for _, s := range []nvml.GpmSample{g.prev, g.cur} {
 		if s != nil {
-			s.Free()
+			_ = s.Free() // nothing is left to do about it
 		}
 	}
 	g.prev, g.cur, g.supported = nil, nil, false

@@ -24,82 +24,94 @@ type probe struct {
 // that refuse the first. A symbol that is absent must never be called: that
 // would end the process.
 func probes(has func(symbol string) bool) []probe {
-	var ps []probe
-	add := func(symbol string, p probe) {
-		if has(symbol) {
-			ps = append(ps, p)
-		}
-	}
-	set := gpu.SetOf
-	add("nvmlDeviceGetTemperature", probe{fields: set(gpu.GPUTemp), basic: true, read: temperature})
-	add("nvmlDeviceGetPowerUsage", probe{fields: set(gpu.PowerUsage), basic: true, read: uintProbe(gpu.PowerUsage, 1e-3, nvml.Device.GetPowerUsage)})
-	memory := set(gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBReserved, gpu.FBUsedPercent)
-	add("nvmlDeviceGetMemoryInfo_v2", probe{fields: memory, basic: true, mig: true, read: memoryV2})
-	memory = set(gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBUsedPercent)
-	add("nvmlDeviceGetMemoryInfo", probe{fields: memory, basic: true, mig: true, read: memoryV1})
-	add("nvmlDeviceGetUtilizationRates", probe{fields: set(gpu.GPUUtil, gpu.MemCopyUtil), basic: true, read: utilization})
-	add("nvmlDeviceGetClockInfo", clockProbe(gpu.SMClock, nvml.CLOCK_SM, nvml.Device.GetClockInfo))
-	add("nvmlDeviceGetClockInfo", clockProbe(gpu.MemClock, nvml.CLOCK_MEM, nvml.Device.GetClockInfo))
-	add("nvmlDeviceGetClockInfo", clockProbe(gpu.VideoClock, nvml.CLOCK_VIDEO, nvml.Device.GetClockInfo))
-	add("nvmlDeviceGetMaxClockInfo", clockProbe(gpu.MaxSMClock, nvml.CLOCK_SM, nvml.Device.GetMaxClockInfo))
-	add("nvmlDeviceGetMaxClockInfo", clockProbe(gpu.MaxMemClock, nvml.CLOCK_MEM, nvml.Device.GetMaxClockInfo))
-	add("nvmlDeviceGetCurrentClocksEventReasons", probe{fields: set(gpu.ClocksEventReasons),
-		read: uintProbe(gpu.ClocksEventReasons, 1, nvml.Device.GetCurrentClocksEventReasons)})
-	add("nvmlDeviceGetCurrentClocksThrottleReasons", probe{fields: set(gpu.ClocksEventReasons),
-		read: uintProbe(gpu.ClocksEventReasons, 1, nvml.Device.GetCurrentClocksThrottleReasons)})
-	add("nvmlDeviceGetTotalEnergyConsumption", probe{fields: set(gpu.TotalEnergy),
-		read: uintProbe(gpu.TotalEnergy, 1, nvml.Device.GetTotalEnergyConsumption)})
-	add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(gpu.SlowdownTemp, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN))
-	add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(gpu.ShutdownTemp, nvml.TEMPERATURE_THRESHOLD_SHUTDOWN))
-	add("nvmlDeviceGetPowerManagementLimit", probe{fields: set(gpu.PowerMgmtLimit),
-		read: uintProbe(gpu.PowerMgmtLimit, 1e-3, nvml.Device.GetPowerManagementLimit)})
-	add("nvmlDeviceGetEnforcedPowerLimit", probe{fields: set(gpu.EnforcedPowerLimit),
-		read: uintProbe(gpu.EnforcedPowerLimit, 1e-3, nvml.Device.GetEnforcedPowerLimit)})
-	add("nvmlDeviceGetPerformanceState", probe{fields: set(gpu.PState), read: performanceState})
-	add("nvmlDeviceGetFanSpeed", probe{fields: set(gpu.FanSpeed), read: uintProbe(gpu.FanSpeed, 1, nvml.Device.GetFanSpeed)})
-	add("nvmlDeviceGetPcieReplayCounter", probe{fields: set(gpu.PCIeReplayCounter),
-		read: uintProbe(gpu.PCIeReplayCounter, 1, nvml.Device.GetPcieReplayCounter)})
-	add("nvmlDeviceGetEncoderUtilization", coderProbe(gpu.EncUtil, nvml.Device.GetEncoderUtilization))
-	add("nvmlDeviceGetDecoderUtilization", coderProbe(gpu.DecUtil, nvml.Device.GetDecoderUtilization))
-	add("nvmlDeviceGetMaxPcieLinkGeneration", probe{fields: set(gpu.PCIeMaxLinkGen),
-		read: uintProbe(gpu.PCIeMaxLinkGen, 1, nvml.Device.GetMaxPcieLinkGeneration)})
-	add("nvmlDeviceGetMaxPcieLinkWidth", probe{fields: set(gpu.PCIeMaxLinkWidth),
-		read: uintProbe(gpu.PCIeMaxLinkWidth, 1, nvml.Device.GetMaxPcieLinkWidth)})
-	add("nvmlDeviceGetCurrPcieLinkGeneration", probe{fields: set(gpu.PCIeLinkGen),
-		read: uintProbe(gpu.PCIeLinkGen, 1, nvml.Device.GetCurrPcieLinkGeneration)})
-	add("nvmlDeviceGetCurrPcieLinkWidth", probe{fields: set(gpu.PCIeLinkWidth),
-		read: uintProbe(gpu.PCIeLinkWidth, 1, nvml.Device.GetCurrPcieLinkWidth)})
-	add("nvmlDeviceGetRemappedRows", probe{
-		fields: set(gpu.CorrRemappedRows, gpu.UncorrRemappedRows, gpu.RowRemapPending, gpu.RowRemapFailure), read: remappedRows})
-	add("nvmlDeviceGetFieldValues", probe{fields: batchFields(), read: readBatch})
-	for _, c := range eccCounters() {
-		add("nvmlDeviceGetTotalEccErrors", c)
-	}
-	for _, c := range violations() {
-		add("nvmlDeviceGetViolationStatus", c)
-	}
-	add("nvmlDeviceGetRetiredPages", retiredProbe(gpu.RetiredSBE, nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS))
-	add("nvmlDeviceGetRetiredPages", retiredProbe(gpu.RetiredDBE, nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR))
-	add("nvmlDeviceGetRetiredPagesPendingStatus", probe{fields: set(gpu.RetiredPending),
-		read: uintProbe(gpu.RetiredPending, 1, nvml.Device.GetRetiredPagesPendingStatus)})
+	t := table{has: has}
+	t.basic()
+	t.plain()
+	t.add("nvmlDeviceGetFieldValues", probe{fields: batchFields(), read: readBatch})
+	t.fallbacks()
 	for _, version := range []string{"", "_v2", "_v3", "_v4"} {
 		if has("nvmlDeviceGetGridLicensableFeatures" + version) {
-			ps = append(ps, probe{fields: set(gpu.VGPULicenseStatus), read: licence})
+			t.probes = append(t.probes, probe{fields: gpu.SetOf(gpu.VGPULicenseStatus), read: licence})
 			break
 		}
 	}
-	return append(ps, probe{fields: gpmFields(), mig: true, read: readGPM})
+	return append(t.probes, probe{fields: gpmFields(), mig: true, read: readGPM})
 }
 
-// uintProbe reads one number that NVML gives as it is, times scale.
-func uintProbe[T ~int | ~int32 | ~uint32 | ~uint64](id gpu.FieldID, scale float64, get func(nvml.Device) (T, nvml.Return)) func(*device) nvml.Return {
-	return func(d *device) nvml.Return {
+// table collects the probes whose symbol the library has.
+type table struct {
+	has    func(symbol string) bool
+	probes []probe
+}
+
+func (t *table) add(symbol string, p probe) {
+	if t.has(symbol) {
+		t.probes = append(t.probes, p)
+	}
+}
+
+// basic are the probes that say whether the GPU lives.
+func (t *table) basic() {
+	v1 := gpu.SetOf(gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBUsedPercent)
+	v2 := v1.Union(gpu.SetOf(gpu.FBReserved))
+	power := plainProbe(gpu.PowerUsage, 1e-3, nvml.Device.GetPowerUsage)
+	power.basic = true
+	t.add("nvmlDeviceGetTemperature", probe{fields: gpu.SetOf(gpu.GPUTemp), basic: true, read: temperature})
+	t.add("nvmlDeviceGetPowerUsage", power)
+	t.add("nvmlDeviceGetMemoryInfo_v2", probe{fields: v2, basic: true, mig: true, read: memoryV2})
+	t.add("nvmlDeviceGetMemoryInfo", probe{fields: v1, basic: true, mig: true, read: memoryV1})
+	t.add("nvmlDeviceGetUtilizationRates", probe{fields: gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil), basic: true, read: utilization})
+}
+
+// plain are the probes of one field each, and the remapped rows.
+func (t *table) plain() {
+	t.add("nvmlDeviceGetClockInfo", clockProbe(gpu.SMClock, nvml.CLOCK_SM, nvml.Device.GetClockInfo))
+	t.add("nvmlDeviceGetClockInfo", clockProbe(gpu.MemClock, nvml.CLOCK_MEM, nvml.Device.GetClockInfo))
+	t.add("nvmlDeviceGetClockInfo", clockProbe(gpu.VideoClock, nvml.CLOCK_VIDEO, nvml.Device.GetClockInfo))
+	t.add("nvmlDeviceGetMaxClockInfo", clockProbe(gpu.MaxSMClock, nvml.CLOCK_SM, nvml.Device.GetMaxClockInfo))
+	t.add("nvmlDeviceGetMaxClockInfo", clockProbe(gpu.MaxMemClock, nvml.CLOCK_MEM, nvml.Device.GetMaxClockInfo))
+	t.add("nvmlDeviceGetCurrentClocksEventReasons", plainProbe(gpu.ClocksEventReasons, 1, nvml.Device.GetCurrentClocksEventReasons))
+	t.add("nvmlDeviceGetCurrentClocksThrottleReasons", plainProbe(gpu.ClocksEventReasons, 1, nvml.Device.GetCurrentClocksThrottleReasons))
+	t.add("nvmlDeviceGetTotalEnergyConsumption", plainProbe(gpu.TotalEnergy, 1, nvml.Device.GetTotalEnergyConsumption))
+	t.add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(gpu.SlowdownTemp, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN))
+	t.add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(gpu.ShutdownTemp, nvml.TEMPERATURE_THRESHOLD_SHUTDOWN))
+	t.add("nvmlDeviceGetPowerManagementLimit", plainProbe(gpu.PowerMgmtLimit, 1e-3, nvml.Device.GetPowerManagementLimit))
+	t.add("nvmlDeviceGetEnforcedPowerLimit", plainProbe(gpu.EnforcedPowerLimit, 1e-3, nvml.Device.GetEnforcedPowerLimit))
+	t.add("nvmlDeviceGetPerformanceState", probe{fields: gpu.SetOf(gpu.PState), read: performanceState})
+	t.add("nvmlDeviceGetFanSpeed", plainProbe(gpu.FanSpeed, 1, nvml.Device.GetFanSpeed))
+	t.add("nvmlDeviceGetPcieReplayCounter", plainProbe(gpu.PCIeReplayCounter, 1, nvml.Device.GetPcieReplayCounter))
+	t.add("nvmlDeviceGetEncoderUtilization", coderProbe(gpu.EncUtil, nvml.Device.GetEncoderUtilization))
+	t.add("nvmlDeviceGetDecoderUtilization", coderProbe(gpu.DecUtil, nvml.Device.GetDecoderUtilization))
+	t.add("nvmlDeviceGetMaxPcieLinkGeneration", plainProbe(gpu.PCIeMaxLinkGen, 1, nvml.Device.GetMaxPcieLinkGeneration))
+	t.add("nvmlDeviceGetMaxPcieLinkWidth", plainProbe(gpu.PCIeMaxLinkWidth, 1, nvml.Device.GetMaxPcieLinkWidth))
+	t.add("nvmlDeviceGetCurrPcieLinkGeneration", plainProbe(gpu.PCIeLinkGen, 1, nvml.Device.GetCurrPcieLinkGeneration))
+	t.add("nvmlDeviceGetCurrPcieLinkWidth", plainProbe(gpu.PCIeLinkWidth, 1, nvml.Device.GetCurrPcieLinkWidth))
+	rows := gpu.SetOf(gpu.CorrRemappedRows, gpu.UncorrRemappedRows, gpu.RowRemapPending, gpu.RowRemapFailure)
+	t.add("nvmlDeviceGetRemappedRows", probe{fields: rows, read: remappedRows})
+}
+
+// fallbacks are for drivers that do not give these as field values.
+func (t *table) fallbacks() {
+	for _, p := range eccCounters() {
+		t.add("nvmlDeviceGetTotalEccErrors", p)
+	}
+	for _, p := range violations() {
+		t.add("nvmlDeviceGetViolationStatus", p)
+	}
+	t.add("nvmlDeviceGetRetiredPages", retiredProbe(gpu.RetiredSBE, nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS))
+	t.add("nvmlDeviceGetRetiredPages", retiredProbe(gpu.RetiredDBE, nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR))
+	t.add("nvmlDeviceGetRetiredPagesPendingStatus", plainProbe(gpu.RetiredPending, 1, nvml.Device.GetRetiredPagesPendingStatus))
+}
+
+// plainProbe reads one number that NVML gives as it is, times scale.
+func plainProbe[T ~int | ~int32 | ~uint32 | ~uint64](id gpu.FieldID, scale float64, get func(nvml.Device) (T, nvml.Return)) probe {
+	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
 		x, ret := get(d.handle)
 		if ret == nvml.SUCCESS {
 			d.out.set(id, float64(x)*scale)
 		}
 		return ret
-	}
+	}}
 }
 
 func clockProbe(id gpu.FieldID, clock nvml.ClockType, get func(nvml.Device, nvml.ClockType) (uint32, nvml.Return)) probe {
@@ -142,7 +154,6 @@ func retiredProbe(id gpu.FieldID, cause nvml.PageRetirementCause) probe {
 	}}
 }
 
-// eccCounters are for drivers that do not give the counters as field values.
 func eccCounters() []probe {
 	counter := func(id gpu.FieldID, kind nvml.MemoryErrorType, life nvml.EccCounterType) probe {
 		return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
@@ -161,7 +172,6 @@ func eccCounters() []probe {
 	}
 }
 
-// violations are for drivers that do not give them as field values.
 func violations() []probe {
 	violation := func(id gpu.FieldID, policy nvml.PerfPolicyType) probe {
 		return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {

@@ -62,7 +62,7 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 	}
 	for attempt := 0; ; attempt++ {
 		if r.ses != nil && r.ses.broken.Load() {
-			r.ses.close()
+			_ = r.ses.close() // a call that hangs is not in the way of a new session
 			r.ses = nil
 		}
 		if r.ses == nil {
