@@ -29,6 +29,12 @@ const (
 	sayEvery  = 5 * time.Second
 )
 
+// The screen's size where the terminal does not say.
+const defaultWidth, defaultHeight = 100, 30
+
+// firstTimeout is how long the first replicas may take to serve.
+const firstTimeout = 2 * time.Minute
+
 // demo is one run of the demo.
 type demo struct {
 	scenario scenario
@@ -57,11 +63,11 @@ func newDemo(s scenario, out io.Writer) *demo {
 	return d
 }
 
-// offered is the load of the moment; until it begins, as at its beginning.
+// offered is the load of the moment; nobody asks while nobody serves.
 func (d *demo) offered(now time.Time) float64 {
 	began := d.began.Load()
 	if began == nil {
-		return d.scenario.shape.At(0)
+		return 0
 	}
 	return d.scenario.shape.At(now.Sub(*began))
 }
@@ -91,8 +97,7 @@ func (d *demo) start(ctx context.Context) error {
 	return nil
 }
 
-// deploy creates both workloads, waits until the first replica of each serves,
-// and then their autoscalers.
+// deploy creates both workloads and their autoscalers.
 func (d *demo) deploy(ctx context.Context) error {
 	for _, name := range []string{chat, classic} {
 		dep := stack.Deployment(namespace, name, 1, startup)
@@ -123,36 +128,21 @@ func (d *demo) describe(took time.Duration) {
 	}
 	d.say("  %-10s  HorizontalPodAutoscaler on DCGM_FI_DEV_GPU_UTIL from custom.metrics.k8s.io, which looks every %v%s", classic, d.scenario.hpaSync, note)
 	d.say("  both have 1 to %d replicas and wait %v before they scale down", maxReplicas, stabilization)
-}
-
-// awaitFirst waits until one replica of each workload serves: the load begins
-// with one of each.
-func (d *demo) awaitFirst(ctx context.Context) error {
-	return stack.Eventually(ctx, 2*time.Minute, func() error {
-		for _, name := range []string{chat, classic} {
-			if s, _ := d.stack.Nodes.Status(name); s.Serving != 1 {
-				return fmt.Errorf("%s has %d serving replicas, not 1", name, s.Serving)
-			}
-		}
-		return nil
-	})
-}
-
-// play lets the load run, until its end or ctx's.
-func (d *demo) play(ctx context.Context) error {
-	d.say("waiting %v for the first replica of each to load its model; Ctrl-C ends", startup)
-	if err := d.awaitFirst(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
+	if d.scenario.length > 0 {
+		d.say("  the load begins when the first replica of each serves and lasts %v; Ctrl-C ends", d.scenario.length.Round(time.Second))
+		return
 	}
+	d.say("  the load begins when the first replica of each serves and repeats every %v; Ctrl-C ends", round)
+}
+
+// play waits for the first replica of each workload to serve and then lets the
+// load run, until its end or ctx's.
+func (d *demo) play(ctx context.Context) error {
 	if d.screen != nil {
 		d.openScreen()
 		defer d.closeScreen()
 	}
-	now := time.Now()
-	d.began.Store(&now)
+	patience := time.After(firstTimeout)
 	look, show := time.NewTicker(lookEvery), time.NewTicker(d.showEvery())
 	defer look.Stop()
 	defer show.Stop()
@@ -162,6 +152,10 @@ func (d *demo) play(ctx context.Context) error {
 			return nil
 		case <-d.stack.Cluster.Failed():
 			return fmt.Errorf("the control plane failed: %w", d.stack.Cluster.Err())
+		case <-patience:
+			if d.began.Load() == nil {
+				return fmt.Errorf("after %v no replica of %s or of %s serves", firstTimeout, chat, classic)
+			}
 		case h := <-d.events:
 			d.hear(h)
 		case <-look.C:
@@ -177,21 +171,33 @@ func (d *demo) play(ctx context.Context) error {
 	}
 }
 
-// look takes a sample of both workloads.
+// look takes a sample of both workloads, and lets the load begin when both
+// serve.
 func (d *demo) look(ctx context.Context) error {
 	now := time.Now()
-	d.view.elapsed = now.Sub(*d.began.Load())
+	began := d.began.Load()
+	if began != nil {
+		d.view.elapsed = now.Sub(*began)
+	}
+	ready := true
 	for _, t := range d.view.tracks {
 		replicas, err := d.stack.Replicas(ctx, namespace, t.name)
 		if err != nil {
 			return fmt.Errorf("look at %s: %w", t.name, err)
 		}
 		s, _ := d.stack.Nodes.Status(t.name)
-		t.add(sample{
+		x := sample{
 			at: d.view.elapsed, offered: s.Offered, need: need(s.Offered), replicas: int(replicas),
 			serving: s.Serving, util: s.Load.Utilization, queue: s.Load.Queue, rejected: s.Rejected - d.rejected[t.name],
-		})
+		}
 		d.rejected[t.name] = s.Rejected
+		if t.now = x; began != nil {
+			t.add(x)
+		}
+		ready = ready && s.Serving > 0
+	}
+	if began == nil && ready {
+		d.began.Store(&now)
 	}
 	return nil
 }
@@ -217,12 +223,14 @@ func (d *demo) showEvery() time.Duration {
 
 func (d *demo) show() {
 	if d.screen == nil {
-		d.say("%s", d.view.line())
+		if d.began.Load() != nil {
+			d.say("%s", d.view.line())
+		}
 		return
 	}
 	width, height, err := term.GetSize(int(d.screen.Fd()))
 	if err != nil {
-		width, height = 100, 30
+		width, height = defaultWidth, defaultHeight
 	}
 	var b strings.Builder
 	b.WriteString("\x1b[H") // home
@@ -250,8 +258,12 @@ func (d *demo) finish(interrupted bool) error {
 		return nil
 	}
 	if d.screen != nil { // what the second screen showed is gone
+		width, _, err := term.GetSize(int(d.screen.Fd()))
+		if err != nil {
+			width = defaultWidth
+		}
 		for _, n := range d.view.notes {
-			d.say("%s", strings.Join(n.lines(160), "\n"))
+			d.say("%s", strings.Join(n.lines(width), "\n"))
 		}
 	}
 	a, b := d.view.tracks[0].summarise(), d.view.tracks[1].summarise()

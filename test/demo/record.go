@@ -27,21 +27,16 @@ const maxSamples = 20_000
 // track is what was seen of one workload.
 type track struct {
 	name    string
-	samples []sample
+	now     sample   // the newest, also of before the load began
+	samples []sample // since the load began
 }
 
 func (t *track) add(s sample) {
+	t.now = s
 	if len(t.samples) >= maxSamples {
 		t.samples = append(t.samples[:0], t.samples[maxSamples/2:]...)
 	}
 	t.samples = append(t.samples, s)
-}
-
-func (t *track) last() sample {
-	if len(t.samples) == 0 {
-		return sample{}
-	}
-	return t.samples[len(t.samples)-1]
 }
 
 // summary is what the demo says of a workload in the end. Durations are NaN in
@@ -91,7 +86,7 @@ func (t *track) summarise() summary {
 	if len(t.samples) == 0 {
 		return s
 	}
-	s.first, s.end = t.samples[0].replicas, t.last().replicas
+	s.first, s.end = t.samples[0].replicas, t.now.replicas
 	rise, fall := -1, -1
 	for i, x := range t.samples {
 		if x.need > 1 {
@@ -136,7 +131,7 @@ func (s *summary) moments(all []sample, rise, fall int) {
 			s.served = moment{x.at - all[rise].at, true}
 		}
 	}
-	if fall >= len(all) {
+	if fall >= len(all) || s.peak == 1 {
 		return
 	}
 	for i := len(all) - 1; i >= fall && all[i].replicas == 1; i-- {

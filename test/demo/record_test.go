@@ -53,7 +53,7 @@ func TestSummarise(t *testing.T) {
 	never := history(times(5, 1, 30, 6, 5, 1), times(40, 1)).summarise()
 	f("no scale-up", never.scaleUp.String(), "never")
 	f("never served", never.served.known, false)
-	f("at 1 all the time", never.back, moment{0, true})
+	f("at 1 all the time", never.back.known, false)
 	f("a load that never falls", history(times(5, 1, 9, 3), times(14, 1)).summarise().back.known, false)
 	f("nothing seen", (&track{}).summarise().over.at, time.Duration(-1))
 }

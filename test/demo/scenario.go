@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -38,8 +39,9 @@ const (
 	baseLoad           = 3.0              // requests a second: half a replica at the target
 	// queueLimit is how many requests wait at most; clients give up on more.
 	queueLimit = 30
-	// tail is the rest after a replayed load, in which the replicas go.
-	tail = 45 * time.Second
+	// lead is the quiet before a replayed load, and tail the one after it, in
+	// which the replicas go.
+	lead, tail = 5 * time.Second, 45 * time.Second
 	// round is the length of the built-in load where nobody gives one.
 	round = 3 * time.Minute
 	// slowSync is Kubernetes' default for the HorizontalPodAutoscaler, quickSync
@@ -93,8 +95,8 @@ func (s scenario) replay(file, speed string) (scenario, error) {
 	if err != nil {
 		return s, fmt.Errorf("LOAD: %w", err)
 	}
-	s.recorded, s.name = true, fmt.Sprintf("%s at %g times its speed, scaled to a peak of %g req/s", file, x, peakLoad)
-	s.shape = load.Sequence{r, load.Constant{Rate: baseLoad / 2, For: tail}}
+	s.recorded, s.name = true, fmt.Sprintf("%s, %g times as fast, scaled to a peak of %g req/s", filepath.Base(file), x, peakLoad)
+	s.shape = load.Sequence{load.Constant{Rate: baseLoad, For: lead}, r, load.Constant{Rate: baseLoad, For: tail}}
 	s.length = cmp.Or(s.length, s.shape.Duration())
 	if s.length < slowEnough {
 		s.hpaSync = quickSync

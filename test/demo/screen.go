@@ -78,9 +78,12 @@ func (v *view) charts(width int) []string {
 		span = round
 	}
 	from := max(0, v.elapsed-span)
-	now := v.tracks[0].last()
+	now := v.tracks[0].now
 	clockText := clock(v.elapsed)
-	if v.length > 0 {
+	switch {
+	case v.elapsed == 0:
+		clockText = "the first replica of each loads its model"
+	case v.length > 0:
 		clockText += " of " + clock(v.length)
 	}
 	chart := func(name string, t *track, most float64, colour string, value func(sample) float64, text string) string {
@@ -91,7 +94,7 @@ func (v *view) charts(width int) []string {
 		chart("replicas it needs", v.tracks[0], maxReplicas, dim, func(s sample) float64 { return float64(s.need) }, fmt.Sprint(now.need)),
 	}
 	for _, t := range v.tracks {
-		out = append(out, chart("replicas of "+t.name, t, maxReplicas, "", func(s sample) float64 { return float64(s.replicas) }, fmt.Sprint(t.last().replicas)))
+		out = append(out, chart("replicas of "+t.name, t, maxReplicas, "", func(s sample) float64 { return float64(s.replicas) }, fmt.Sprint(t.now.replicas)))
 	}
 	return append(out, fmt.Sprintf("  %-*s%s%s%s", labelWidth-2, "", dim, clockText, plain))
 }
@@ -116,7 +119,7 @@ func sparkline(all []sample, from, span time.Duration, width int, most float64, 
 
 // row is a workload now: two lines.
 func row(t *track, label string) []string {
-	s := t.last()
+	s := t.now
 	colour := green
 	switch {
 	case s.util > 95:
@@ -205,10 +208,10 @@ func cut(s string, width int) string {
 // line is the view in one line, for where there is no terminal.
 func (v *view) line() string {
 	var b strings.Builder
-	now := v.tracks[0].last()
+	now := v.tracks[0].now
 	fmt.Fprintf(&b, "%s  load %5.1f req/s needs %d", clock(v.elapsed), now.offered, now.need)
 	for _, t := range v.tracks {
-		s := t.last()
+		s := t.now
 		fmt.Fprintf(&b, "  | %s %3.0f %% replicas %d (%d serving)", t.name, s.util, s.replicas, s.serving)
 		if s.queue >= 1 {
 			fmt.Fprintf(&b, " %.0f waiting", s.queue)
