@@ -78,6 +78,12 @@ func (l *loop) setBackend(e enumeration) {
 // the GPUs that have vanished.
 func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 	selected := l.cfg.Devices.Filter(e.devices)
+	if none := len(selected) == 0 && len(e.devices) > 0; none != l.unselected {
+		l.unselected = none
+		if none {
+			l.deps.Log.Warn("none of the devices is selected", "found", len(e.devices))
+		}
+	}
 	old := make(map[string]*worker, len(l.workers))
 	for _, w := range l.workers {
 		old[w.snap.UUID] = w

@@ -51,6 +51,7 @@ type loop struct {
 	backoff       time.Duration
 	backendErr    error // of the last enumeration, if nothing was found
 	partial       bool  // the last enumeration left devices out
+	unselected    bool  // it found devices, and none was selected
 
 	owners  ownership
 	answers chan answer

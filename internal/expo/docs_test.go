@@ -13,7 +13,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md")
+var update = flag.Bool("update", false, "write docs/metrics.md and the golden pages")
 
 // docs/metrics.md is what the tables say.
 func TestMetricsDocument(t *testing.T) {
