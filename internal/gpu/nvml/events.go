@@ -43,6 +43,7 @@ type events struct {
 	wanted  map[nvml.Device]bool // whole GPUs that should be registered; false: has no XID events
 	ready   map[nvml.Device]bool // those that are
 	renewal bool                 // a device came back: its registration may not have
+	failing bool                 // the last wait failed
 
 	started bool
 	quit    chan struct{}
@@ -88,7 +89,7 @@ func (e *events) watch(devices map[string]*device) {
 func (e *events) registered(root nvml.Device) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.ready[root]
+	return e.ready[root] && !e.failing
 }
 
 // renew asks for all registrations to be made anew.
@@ -121,22 +122,26 @@ func (e *events) run(set nvml.EventSet) {
 	for !e.stopped() {
 		set = e.register(set)
 		ret := e.wait(set)
-		switch {
-		case ret == nvml.SUCCESS || ret == nvml.ERROR_TIMEOUT:
+		failed := ret != nvml.SUCCESS && ret != nvml.ERROR_TIMEOUT
+		e.mu.Lock()
+		e.failing = failed
+		e.mu.Unlock()
+		if !failed {
 			backoff = minBackoff
 			continue
-		case classify(ret) == gone:
-			e.ses.broken.Store(true) // the next Devices ends this session
-			<-e.quit
-		default:
-			if backoff == minBackoff {
-				e.log.Warn("wait for GPU events failed, will try again", "err", reason(ret))
-			}
-			e.pause(backoff)
-			backoff = min(2*backoff, maxBackoff)
 		}
 		e.free(set)
 		set = nil
+		if classify(ret) == gone {
+			e.ses.broken.Store(true) // the next Devices ends this session
+			<-e.quit
+			return
+		}
+		if backoff == minBackoff {
+			e.log.Warn("wait for GPU events failed, will try again", "err", reason(ret))
+		}
+		e.pause(backoff)
+		backoff = min(2*backoff, maxBackoff)
 	}
 	e.free(set)
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -110,6 +111,35 @@ func TestNoLibrary(t *testing.T) {
 			t.Errorf("%s: Close: %v", path, err)
 		}
 	}
+}
+
+func TestALibraryThatComesLater(t *testing.T) {
+	newFake(t)
+	lib := library(t)
+	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	r := New(Config{Library: path})
+	defer r.Close()
+	if _, err := r.Devices(); !errors.Is(err, gpu.ErrNoLibrary) {
+		t.Fatalf("Devices: %v, want ErrNoLibrary", err)
+	}
+	if err := os.Symlink(lib, path); err != nil {
+		t.Fatal(err)
+	}
+	if devices, err := r.Devices(); len(devices) != 3 || err != nil {
+		t.Errorf("Devices = %d, %v; want three", len(devices), err)
+	}
+}
+
+// A library whose waits for events fail has no XIDs to tell of.
+func TestEventsThatFail(t *testing.T) {
+	f := newFake(t)
+	f.put("events", "events-fail")
+	r, devices := reader(t, f)
+	until(t, "XID_ERRORS to be absent", func() bool { return !read(t, r, devices[0].UUID, gpu.XIDErrors).Has(gpu.XIDErrors) })
+	f.put("events", "")
+	until(t, "XID_ERRORS to be there", func() bool { return read(t, r, devices[0].UUID, gpu.XIDErrors).Has(gpu.XIDErrors) })
+	f.put("xid", "gpu 0 xid 31")
+	until(t, "XID 31", func() bool { return len(r.XIDs(devices[0].UUID)) == 1 })
 }
 
 // TestMemoryV1 is run on the old library: v1 counts what is reserved as used.

@@ -53,6 +53,7 @@ static nvmlReturn_t event_wait(nvmlEventSet_t set, nvmlEventData_t *data, unsign
 			lock();
 		}
 		if (!S.initialised) return end(NVML_ERROR_UNINITIALIZED);
+		if (S.events_fail) return end(NVML_ERROR_UNKNOWN);
 		while (set->next < S.events) {
 			struct event e = S.event[set->next++];
 			if (!set->registered[e.gpu]) continue;

@@ -70,7 +70,7 @@ struct event {
 struct state {
 	int gpus;
 	unsigned int seed;
-	bool driver, lazy_events;
+	bool driver, lazy_events, events_fail;
 	char model[NAME], driver_version[NAME];
 	char log[4 * NAME]; // where calls on devices are written; empty: nowhere
 	int delay_us; // every call on a device takes this long

@@ -64,7 +64,7 @@ static void defaults(void) {
 	S.gpus = 8;
 	S.seed = 0;
 	S.driver = true;
-	S.lazy_events = false;
+	S.lazy_events = S.events_fail = false;
 	S.delay_us = 0;
 	S.log[0] = 0;
 	strcpy(S.model, "NVIDIA H200");
@@ -146,6 +146,7 @@ static bool line(char *text) {
 	if (!strcmp(w[0], "driver-version")) return snprintf(S.driver_version, sizeof S.driver_version, "%s", w[1]), true;
 	if (!strcmp(w[0], "delay-us")) return S.delay_us = atoi(w[1]), true;
 	if (!strcmp(w[0], "log")) return snprintf(S.log, sizeof S.log, "%s", rest), true;
+	if (!strcmp(w[0], "events-fail")) return S.events_fail = true;
 	if (!strcmp(w[0], "lazy-events")) return S.lazy_events = true;
 	if (!strcmp(w[0], "driver")) {
 		if (!strcmp(w[1], "not-loaded")) return S.driver = false, true;
