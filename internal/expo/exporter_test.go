@@ -175,16 +175,23 @@ gpupilot_device_up{uuid="GPU-00000002-aaaa"} 0`
 	}
 }
 
-func TestAnswers(t *testing.T) {
-	e := New(Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true, InvalidLines: 2, Version: "1"})
-	if res, _ := get(t, e, "/metrics"); res.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("before the first collection: %s", res.Status)
+// answering is an exporter with one GPU.
+func answering(t *testing.T) (e *Exporter, update func(now time.Time)) {
+	t.Helper()
+	e = New(Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true, InvalidLines: 2, Version: "1"})
+	return e, func(now time.Time) {
+		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5, gpu.FBUsed: 7, gpu.TotalEnergy: 9, gpu.PCIeReplayCounter: 1})
+		d.XIDs = []gpu.XIDCount{{Code: 79, Count: 2, Last: time.UnixMilli(1_700_000_000_123)}}
+		e.Update(snapshot(now, d), Stats{Duration: 12 * time.Millisecond, Errors: 3}, now)
 	}
-	now := time.Now()
-	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5, gpu.FBUsed: 7, gpu.TotalEnergy: 9, gpu.PCIeReplayCounter: 1})
-	d.XIDs = []gpu.XIDCount{{Code: 79, Count: 2, Last: time.UnixMilli(1_700_000_000_123)}}
-	e.Update(snapshot(now, d), Stats{Duration: 12 * time.Millisecond, Errors: 3}, now)
+}
 
+// prometheusAccepts is what Prometheus sends.
+const prometheusAccepts = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+
+func TestTextFormat(t *testing.T) {
+	e, update := answering(t)
+	update(time.Now())
 	res, plain := get(t, e, "/metrics")
 	if ct := res.Header.Get("Content-Type"); ct != "text/plain; version=0.0.4; charset=utf-8" {
 		t.Error(ct)
@@ -202,9 +209,13 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, plain)
 		}
 	}
+}
 
-	const prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
-	res, om := get(t, e, "/metrics", "Accept", prometheus)
+func TestOpenMetrics(t *testing.T) {
+	e, update := answering(t)
+	update(time.Now())
+	_, plain := get(t, e, "/metrics")
+	res, om := get(t, e, "/metrics", "Accept", prometheusAccepts)
 	if ct := res.Header.Get("Content-Type"); ct != "application/openmetrics-text; version=1.0.0; charset=utf-8" {
 		t.Error(ct)
 	}
@@ -222,16 +233,28 @@ func TestAnswers(t *testing.T) {
 	if diff := cmp.Diff(samples(plain), samples(om)); diff != "" {
 		t.Errorf("the formats have different samples:\n%s", diff)
 	}
+}
+
+func TestGzip(t *testing.T) {
+	e, update := answering(t)
+	update(time.Now())
+	_, plain := get(t, e, "/metrics")
+	_, om := get(t, e, "/metrics", "Accept", prometheusAccepts)
 	for range 2 {
 		res, zipped := get(t, e, "/metrics", "Accept-Encoding", "deflate, gzip;q=0.5")
 		if zipped != plain || res.Header.Get("Content-Encoding") != "gzip" {
 			t.Error("gzip changes the page, or was not used")
 		}
 	}
-	_, zippedOM := get(t, e, "/metrics", "Accept-Encoding", "gzip", "Accept", prometheus)
+	_, zippedOM := get(t, e, "/metrics", "Accept-Encoding", "gzip", "Accept", prometheusAccepts)
 	if zippedOM != om {
 		t.Error("gzip changes the OpenMetrics page")
 	}
+}
+
+func TestSomeMetrics(t *testing.T) {
+	e, update := answering(t)
+	update(time.Now())
 	_, some := get(t, e, "/metrics?name[]=DCGM_FI_DEV_GPU_UTIL&name%5B%5D=DCGM_FI_DEV_FB_USED&name[]=nope", "Accept-Encoding", "gzip")
 	var names []string
 	for _, l := range samples(some) {
@@ -242,9 +265,20 @@ func TestAnswers(t *testing.T) {
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("limited to two (-want +got):\n%s", diff)
 	}
-	e.Update(snapshot(now, d), Stats{}, now.Add(-time.Minute))
+}
+
+func TestNoPageIsServedTooEarlyOrTooLate(t *testing.T) {
+	e, update := answering(t)
+	if res, _ := get(t, e, "/metrics"); res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("before the first collection: %s", res.Status)
+	}
+	update(time.Now().Add(-time.Minute))
 	if res, _ := get(t, e, "/metrics"); res.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a minute after the last collection: %s", res.Status)
+	}
+	update(time.Now())
+	if res, _ := get(t, e, "/metrics"); res.StatusCode != http.StatusOK {
+		t.Errorf("after a collection: %s", res.Status)
 	}
 }
 

@@ -2,100 +2,89 @@
 
 package expo
 
-// xidText is what an XID code means, in our words after NVIDIA's XID catalogue.
-// Most say what failed, not why: the code is what to look up.
+import (
+	"cmp"
+	"slices"
+)
+
+// xidMessage is what an XID code means.
+type xidMessage struct {
+	code uint64
+	text string
+}
+
+// xidText is the err_msg of an XID code.
 func xidText(code uint64) string {
-	switch code {
-	case 0:
-		return "No Error"
-	case 8:
-		return "GPU stopped processing"
-	case 13:
-		return "Graphics engine exception"
-	case 31:
-		return "GPU memory page fault"
-	case 32:
-		return "Invalid or corrupted push buffer stream"
-	case 38:
-		return "Driver firmware error"
-	case 43:
-		return "GPU stopped processing for one application"
-	case 44:
-		return "Graphics engine fault during context switch"
-	case 45:
-		return "Preemptive cleanup after earlier errors"
-	case 46:
-		return "GPU stopped processing"
-	case 48:
-		return "Double-bit ECC error"
-	case 56:
-		return "Display engine error"
-	case 57:
-		return "Error programming the video memory interface"
-	case 58:
-		return "Unstable video memory interface"
-	case 59, 62:
-		return "Internal micro-controller halted"
-	case 60:
-		return "Video processor exception"
-	case 61:
-		return "Internal micro-controller breakpoint or warning"
-	case 63:
-		return "ECC page retirement or row remapping recorded"
-	case 64:
-		return "ECC page retirement or row remapping failed"
-	case 65:
-		return "Video processor exception"
-	case 66, 67:
-		return "Illegal access by driver"
-	case 68:
-		return "Video processor exception"
-	case 69:
-		return "Graphics engine class error"
-	case 70, 71, 72, 76, 77, 82, 83, 84, 85:
-		return "Copy engine exception"
-	case 73:
-		return "Encoder exception"
-	case 74:
-		return "NVLink error"
-	case 78:
-		return "vGPU start error"
-	case 79:
-		return "GPU has fallen off the bus"
-	case 80:
-		return "Corrupted data sent to the GPU"
-	case 81:
-		return "VGA subsystem error"
-	case 92:
-		return "High single-bit ECC error rate"
-	case 94:
-		return "Contained memory error"
-	case 95:
-		return "Uncontained memory error"
-	case 109:
-		return "Context switch timeout"
-	case 110:
-		return "Security fault"
-	case 119:
-		return "GPU system processor RPC timeout"
-	case 120:
-		return "GPU system processor error"
-	case 121:
-		return "C2C link corrected error"
-	case 122, 123:
-		return "Power management firmware error"
-	case 136:
-		return "Link training failed"
-	case 140:
-		return "Unrecovered ECC error"
-	case 143:
-		return "GPU initialization error"
-	case 144, 145, 146, 147, 148, 149, 150:
-		return "NVLink error"
-	case 154:
-		return "GPU recovery action changed"
-	case 155:
-		return "NVLink error"
+	i, ok := slices.BinarySearchFunc(xidMessages[:], code, func(m xidMessage, c uint64) int { return cmp.Compare(m.code, c) })
+	if !ok {
+		return "Unknown Error"
 	}
-	return "Unknown Error"
+	return xidMessages[i].text
+}
+
+// xidMessages, sorted by code, are in our words after NVIDIA's XID catalogue.
+// Most say what failed, not why: the code is what to look up.
+var xidMessages = [...]xidMessage{
+	{0, "No Error"},
+	{8, "GPU stopped processing"},
+	{13, "Graphics engine exception"},
+	{31, "GPU memory page fault"},
+	{32, "Invalid or corrupted push buffer stream"},
+	{38, "Driver firmware error"},
+	{43, "GPU stopped processing for one application"},
+	{44, "Graphics engine fault during context switch"},
+	{45, "Preemptive cleanup after earlier errors"},
+	{46, "GPU stopped processing"},
+	{48, "Double-bit ECC error"},
+	{56, "Display engine error"},
+	{57, "Error programming the video memory interface"},
+	{58, "Unstable video memory interface"},
+	{59, "Internal micro-controller halted"},
+	{60, "Video processor exception"},
+	{61, "Internal micro-controller breakpoint or warning"},
+	{62, "Internal micro-controller halted"},
+	{63, "ECC page retirement or row remapping recorded"},
+	{64, "ECC page retirement or row remapping failed"},
+	{65, "Video processor exception"},
+	{66, "Illegal access by driver"},
+	{67, "Illegal access by driver"},
+	{68, "Video processor exception"},
+	{69, "Graphics engine class error"},
+	{70, "Copy engine exception"},
+	{71, "Copy engine exception"},
+	{72, "Copy engine exception"},
+	{73, "Encoder exception"},
+	{74, "NVLink error"},
+	{76, "Copy engine exception"},
+	{77, "Copy engine exception"},
+	{78, "vGPU start error"},
+	{79, "GPU has fallen off the bus"},
+	{80, "Corrupted data sent to the GPU"},
+	{81, "VGA subsystem error"},
+	{82, "Copy engine exception"},
+	{83, "Copy engine exception"},
+	{84, "Copy engine exception"},
+	{85, "Copy engine exception"},
+	{92, "High single-bit ECC error rate"},
+	{94, "Contained memory error"},
+	{95, "Uncontained memory error"},
+	{109, "Context switch timeout"},
+	{110, "Security fault"},
+	{119, "GPU system processor RPC timeout"},
+	{120, "GPU system processor error"},
+	{121, "C2C link corrected error"},
+	{122, "Power management firmware error"},
+	{123, "Power management firmware error"},
+	{136, "Link training failed"},
+	{140, "Unrecovered ECC error"},
+	{143, "GPU initialization error"},
+	{144, "NVLink error"},
+	{145, "NVLink error"},
+	{146, "NVLink error"},
+	{147, "NVLink error"},
+	{148, "NVLink error"},
+	{149, "NVLink error"},
+	{150, "NVLink error"},
+	{154, "GPU recovery action changed"},
+	{155, "NVLink error"},
 }
