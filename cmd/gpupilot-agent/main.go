@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintf(out, "gpupilot-agent serves what this node's GPUs do, and for whom.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
 		return err
 	case c.version:
-		v, rev := version()
+		v, rev := build()
 		_, err := fmt.Fprintln(out, "gpupilot-agent", v, rev)
 		return err
 	}
@@ -95,7 +96,7 @@ func (c *config) assemble(reader gpu.Reader, log *slog.Logger) (a *agent.Agent, 
 	if err != nil {
 		return nil, nil, err
 	}
-	v, rev := version()
+	v, rev := build()
 	node := c.node()
 	ec := expo.Config{
 		Profile: profile, Collectors: collectors, InvalidLines: invalid,
@@ -240,19 +241,20 @@ func (c *config) logger(out io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, o))
 }
 
-// version is the module's version and the source's revision, as the linker
-// stamped them.
-func version() (v, revision string) {
-	v, revision = "unknown", "unknown"
+// version is set by the linker (-X main.version); otherwise the module's counts.
+var version string
+
+// build is the program's version and its source's revision.
+func build() (v, revision string) {
+	v, revision = version, "unknown"
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return v, revision
+		return cmp.Or(v, "unknown"), revision
 	}
-	v = info.Main.Version
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			revision = s.Value
 		}
 	}
-	return v, revision
+	return cmp.Or(v, info.Main.Version, "unknown"), revision
 }
