@@ -64,37 +64,63 @@ func defaults() config {
 // options is the flag table, dcgm-exporter's names and variables first.
 func (c *config) options() []option {
 	return []option{
-		{"collectors", "f", "DCGM_EXPORTER_COLLECTORS", &c.collectors,
-			"`file` of the metrics to show, as CSV: field, type, help (default: a built-in list)", nil},
-		{"address", "a", "DCGM_EXPORTER_LISTEN", &c.address,
-			"`address` to serve on", checkAddress(&c.address)},
-		{"collect-interval", "c", "DCGM_EXPORTER_INTERVAL", &c.intervalMillis,
-			"time between collections, in `milliseconds`", checkRange(&c.intervalMillis, 10, 3_600_000)},
-		{"kubernetes", "k", "DCGM_EXPORTER_KUBERNETES", &c.kubernetes,
-			"label devices with the pods that hold them", nil},
-		{"devices", "d", "DCGM_EXPORTER_DEVICES_STR", &c.devices,
-			"`devices` to collect: f (MIG instances, else GPUs), g or g:0,2-3 (GPUs), i or i:0-6 (instances), g+i", checkDevices(&c.devices)},
-		{"no-hostname", "n", "DCGM_EXPORTER_NO_HOSTNAME", &c.noHostname,
-			"leave out the label with the node's name", nil},
-		{"pod-resources-kubelet-socket", "", "DCGM_POD_RESOURCES_KUBELET_SOCKET", &c.podResources,
-			"`path` of the kubelet's pod-resources socket", checkNotEmpty(&c.podResources)},
-		{"nvidia-resource-names", "", "NVIDIA_RESOURCE_NAMES", &c.resourceNames,
-			"further resource `names` that count as GPUs, beside nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-*", nil},
+		{
+			"collectors", "f", "DCGM_EXPORTER_COLLECTORS", &c.collectors,
+			"`file` of the metrics to show, as CSV: field, type, help (default: a built-in list)", nil,
+		},
+		{
+			"address", "a", "DCGM_EXPORTER_LISTEN", &c.address,
+			"`address` to serve on", checkAddress(&c.address),
+		},
+		{
+			"collect-interval", "c", "DCGM_EXPORTER_INTERVAL", &c.intervalMillis,
+			"time between collections, in `milliseconds`", checkRange(&c.intervalMillis, 10, 3_600_000),
+		},
+		{
+			"kubernetes", "k", "DCGM_EXPORTER_KUBERNETES", &c.kubernetes,
+			"label devices with the pods that hold them", nil,
+		},
+		{
+			"devices", "d", "DCGM_EXPORTER_DEVICES_STR", &c.devices,
+			"`devices` to collect: f (MIG instances, else GPUs), g or g:0,2-3 (GPUs), i or i:0-6 (instances), g+i", checkDevices(&c.devices),
+		},
+		{
+			"no-hostname", "n", "DCGM_EXPORTER_NO_HOSTNAME", &c.noHostname,
+			"leave out the label with the node's name", nil,
+		},
+		{
+			"pod-resources-kubelet-socket", "", "DCGM_POD_RESOURCES_KUBELET_SOCKET", &c.podResources,
+			"`path` of the kubelet's pod-resources socket", checkNotEmpty(&c.podResources),
+		},
+		{
+			"nvidia-resource-names", "", "NVIDIA_RESOURCE_NAMES", &c.resourceNames,
+			"further resource `names` that count as GPUs, beside nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-*", nil,
+		},
 		{"debug", "", "DCGM_EXPORTER_DEBUG", &c.debug, "log more", nil},
-		{"log-format", "", "DCGM_EXPORTER_LOG_FORMAT", &c.logFormat,
-			"`format` of the log: text or json", checkOneOf(&c.logFormat, "text", "json")},
+		{
+			"log-format", "", "DCGM_EXPORTER_LOG_FORMAT", &c.logFormat,
+			"`format` of the log: text or json", checkOneOf(&c.logFormat, "text", "json"),
+		},
 
-		{"backend", "", "GPUPILOT_BACKEND", &c.backend,
-			"how GPUs are read: auto (NVML if its library is there), nvml or sim", checkOneOf(&c.backend, "auto", "nvml", "sim")},
-		{"nvml-library", "", "GPUPILOT_NVML_LIBRARY", &c.nvmlLibrary,
-			"`path` of libnvidia-ml.so.1 (default: as the loader finds it)", nil},
-		{"profile", "", "GPUPILOT_PROFILE", &c.profile,
-			"whose names metrics and labels have, a dcgm-exporter `release`: 4.8, 4.8.2, 4.9 or 1.x", checkProfile(&c.profile)},
+		{
+			"backend", "", "GPUPILOT_BACKEND", &c.backend,
+			"how GPUs are read: auto (NVML if its library is there), nvml or sim", checkOneOf(&c.backend, "auto", "nvml", "sim"),
+		},
+		{
+			"nvml-library", "", "GPUPILOT_NVML_LIBRARY", &c.nvmlLibrary,
+			"`path` of libnvidia-ml.so.1 (default: as the loader finds it)", nil,
+		},
+		{
+			"profile", "", "GPUPILOT_PROFILE", &c.profile,
+			"whose names metrics and labels have, a dcgm-exporter `release`: 4.8, 4.8.2, 4.9 or 1.x", checkProfile(&c.profile),
+		},
 		{"node-name", "", "NODE_NAME", &c.nodeName, "`name` of the node (default: the hostname)", nil},
 		{"sim-gpus", "", "GPUPILOT_SIM_GPUS", &c.simGPUs, "how many GPUs the sim backend has", nil},
 		{"sim-model", "", "GPUPILOT_SIM_MODEL", &c.simModel, "their marketing `name` (default: NVIDIA H200)", nil},
-		{"sim-state", "", "GPUPILOT_SIM_STATE", &c.simState,
-			"`file` that says what they do, and may change at any time (default: a load of their own)", nil},
+		{
+			"sim-state", "", "GPUPILOT_SIM_STATE", &c.simState,
+			"`file` that says what they do, and may change at any time (default: a load of their own)", nil,
+		},
 
 		{"version", "v", "", &c.version, "print the version and exit", nil},
 		{"help", "h", "", &c.help, "print this and exit", nil},

@@ -16,9 +16,11 @@ func TestSelection(t *testing.T) {
 		return gpu.Device{Index: index, UUID: uuid, MIG: &gpu.MIG{ParentUUID: parent, GPUInstance: gi, ComputeInstance: ci}}
 	}
 	all := []gpu.Device{
-		{Index: 0, UUID: "G0"}, mig(0, 7, -1, "M0a", "G0"), mig(0, 9, 0, "M0b", "G0"), mig(0, 9, 1, "M0c", "G0"),
+		{Index: 0, UUID: "G0"},
+		mig(0, 7, -1, "M0a", "G0"), mig(0, 9, 0, "M0b", "G0"), mig(0, 9, 1, "M0c", "G0"),
 		{Index: 1, UUID: "G1"},
-		{Index: 2, UUID: "G2"}, mig(2, 1, -1, "M2a", "G2"),
+		{Index: 2, UUID: "G2"},
+		mig(2, 1, -1, "M2a", "G2"),
 	}
 	f := func(sel, want string) {
 		t.Helper()

@@ -260,8 +260,10 @@ func TestSomeMetrics(t *testing.T) {
 	for _, l := range samples(some) {
 		names = append(names, l[:strings.IndexAny(l, "{ ")])
 	}
-	want := []string{"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "gpupilot_collection_timestamp_seconds",
-		"gpupilot_collection_interval_seconds", "gpupilot_device_last_success_timestamp_seconds"}
+	want := []string{
+		"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "gpupilot_collection_timestamp_seconds",
+		"gpupilot_collection_interval_seconds", "gpupilot_device_last_success_timestamp_seconds",
+	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("limited to two (-want +got):\n%s", diff)
 	}
