@@ -3,7 +3,6 @@
 package metricsapi
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -313,42 +312,4 @@ func FuzzQuantity(f *testing.F) {
 			t.Errorf("quantity(%v) reads %v", v, got)
 		}
 	})
-}
-
-func BenchmarkGetMetricBySelector(b *testing.B) {
-	for _, pods := range []int{100, 1000, 5000} {
-		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			p := NewProvider(maxAge, 0, crowd(b, pods))
-			selector := selectorOf(b, "app=web")
-			b.ReportAllocs()
-			for b.Loop() {
-				list, err := p.GetMetricBySelector(b.Context(), "ml", selector, podsMetric("DCGM_FI_DEV_GPU_UTIL"), labels.Everything())
-				if err != nil || len(list.Items) != pods {
-					b.Fatal(len(list.Items), err)
-				}
-			}
-		})
-	}
-}
-
-// crowd is that many serving pods, eight to a node, of one GPU each.
-func crowd(t testing.TB, pods int) Deps {
-	deps := fleet(t)
-	store := series.New(series.Config{})
-	var list podList
-	for i := range pods {
-		list = append(list, labelledPod{PodRef{fmt.Sprintf("web-%05d", i), true}, labels.Set{"app": "web", "pod-template-hash": "6d4cf56db6"}})
-	}
-	for first := 0; first < pods; first += 8 {
-		n := newNode(t, store, fmt.Sprintf("node-%d", first/8))
-		values := map[series.Key]float64{}
-		for i := first; i < min(first+8, pods); i++ {
-			device := fmt.Sprintf("GPU-%d", i)
-			n.give(list[i].Name, device)
-			values[series.Key{Device: device, Field: gpu.GPUUtil}] = float64(i % 101)
-		}
-		n.read(now.Add(-time.Second), values)
-	}
-	deps.Values, deps.Pods = store, list
-	return deps
 }

@@ -12,8 +12,10 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -33,7 +35,7 @@ import (
 )
 
 // keyPair is a self-signed certificate for "localhost", in PEM.
-func keyPair(t *testing.T) (cert, key []byte) {
+func keyPair(t testing.TB) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -90,7 +92,7 @@ func (c *changingCert) set(cert, key []byte) {
 
 // apiServer answers what a delegating server asks: its settings, who has the
 // token "good", and what that user may do.
-func apiServer(t *testing.T) http.Handler {
+func apiServer(t testing.TB) http.Handler {
 	frontProxy, _ := keyPair(t)
 	settings := corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"},
@@ -129,7 +131,7 @@ func apiServer(t *testing.T) http.Handler {
 }
 
 // kubeconfig writes a kubeconfig for an API server at that address.
-func kubeconfig(t *testing.T, address string) string {
+func kubeconfig(t testing.TB, address string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "x",
@@ -141,9 +143,20 @@ func kubeconfig(t *testing.T, address string) string {
 	return path
 }
 
+// firstLine keeps the first line that is logged.
+type firstLine chan string
+
+func (f firstLine) Write(line []byte) (int, error) {
+	select {
+	case f <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
 // caller asks the server over TLS.
 type caller struct {
-	t       *testing.T
+	t       testing.TB
 	address string
 	trusted []byte
 }
@@ -209,9 +222,11 @@ func TestServer(t *testing.T) {
 	address := reserved.Addr().String()
 	reserved.Close()
 
-	cert := &changingCert{}
-	deps := fleet(t)
-	server, err := New(Config{BindAddress: "127.0.0.1", Cert: cert, Kubeconfig: kubeconfig(t, address), MaxAge: maxAge, RateWindow: 15 * time.Second, Version: "0.1.0"}, deps)
+	cert, waits := &changingCert{}, make(firstLine, 1)
+	server, err := New(Config{
+		BindAddress: "127.0.0.1", Cert: cert, Kubeconfig: kubeconfig(t, address), MaxAge: maxAge,
+		RateWindow: 15 * time.Second, Version: "0.1.0", Log: slog.New(slog.NewTextHandler(waits, nil)),
+	}, fleet(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +234,10 @@ func TestServer(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
 
-	listener, err := net.Listen("tcp", address) // only now is there an API server
+	if line := <-waits; !strings.Contains(line, "metrics API cannot start yet") || !strings.Contains(line, "delegate authentication") {
+		t.Errorf("without an API server: %s", line)
+	}
+	listener, err := net.Listen("tcp", address) // only now is there one
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,6 +380,41 @@ func (c *caller) strangers(t *testing.T) {
 	f("/metrics", "good", http.StatusOK)
 	f("/debug/pprof/", "good", http.StatusNotFound)
 	f("/healthz", "", http.StatusOK)
+}
+
+// Files take precedence, and are read again when they change.
+func TestServerFromFiles(t *testing.T) {
+	api := httptest.NewServer(apiServer(t))
+	defer api.Close()
+	defer api.CloseClientConnections()
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	write := func() []byte {
+		cert, key := keyPair(t)
+		if err := errors.Join(os.WriteFile(certFile, cert, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return cert
+	}
+	trusted := write()
+	server, err := New(Config{
+		BindAddress: "127.0.0.1", CertFile: certFile, KeyFile: keyFile, Cert: &changingCert{},
+		Kubeconfig: kubeconfig(t, api.Listener.Addr().String()), MaxAge: maxAge,
+	}, fleet(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- server.Run(ctx) }()
+	c := &caller{t, server.Addr().String(), trusted}
+	c.until()
+	c.trusted = write()
+	c.until()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metricsapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+func BenchmarkGetMetricBySelector(b *testing.B) {
+	for _, pods := range []int{100, 1000, 5000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			p := NewProvider(maxAge, 0, crowd(b, pods))
+			selector := selectorOf(b, "app=web")
+			b.ReportAllocs()
+			for b.Loop() {
+				list, err := p.GetMetricBySelector(b.Context(), "ml", selector, podsMetric("DCGM_FI_DEV_GPU_UTIL"), labels.Everything())
+				if err != nil || len(list.Items) != pods {
+					b.Fatal(len(list.Items), err)
+				}
+			}
+		})
+	}
+}
+
+// crowd is that many serving pods, eight to a node, of one GPU each.
+func crowd(t testing.TB, pods int) Deps {
+	deps := fleet(t)
+	store := series.New(series.Config{})
+	var list podList
+	for i := range pods {
+		list = append(list, labelledPod{PodRef{fmt.Sprintf("web-%05d", i), true}, labels.Set{"app": "web", "pod-template-hash": "6d4cf56db6"}})
+	}
+	for first := 0; first < pods; first += 8 {
+		n := newNode(t, store, fmt.Sprintf("node-%d", first/8))
+		values := map[series.Key]float64{}
+		for i := first; i < min(first+8, pods); i++ {
+			device := fmt.Sprintf("GPU-%d", i)
+			n.give(list[i].Name, device)
+			values[series.Key{Device: device, Field: gpu.GPUUtil}] = float64(i % 101)
+		}
+		n.read(now.Add(-time.Second), values)
+	}
+	deps.Values, deps.Pods = store, list
+	return deps
+}
+
+// BenchmarkServer is the same through TLS, authentication, authorization and
+// JSON, on one kept-open connection: what the API server waits for.
+func BenchmarkServer(b *testing.B) {
+	for _, pods := range []int{100, 1000, 5000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			get := servedCrowd(b, pods)
+			took := make([]time.Duration, 0, b.N)
+			for b.Loop() {
+				began := time.Now()
+				if n := get(); n != pods {
+					b.Fatalf("%d pods, want %d", n, pods)
+				}
+				took = append(took, time.Since(began))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1e3, "p50-ms")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1e3, "p99-ms")
+		})
+	}
+}
+
+// servedCrowd serves that many pods and gives a function that asks for them
+// and counts the answer's values.
+func servedCrowd(b *testing.B, pods int) func() int {
+	api := httptest.NewServer(apiServer(b))
+	b.Cleanup(func() { api.CloseClientConnections(); api.Close() })
+	cert := &changingCert{}
+	cert.cert, cert.key = keyPair(b)
+	server, err := New(Config{BindAddress: "127.0.0.1", Cert: cert, Kubeconfig: kubeconfig(b, api.Listener.Addr().String()), MaxAge: maxAge}, crowd(b, pods))
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	ended := make(chan error)
+	go func() { ended <- server.Run(ctx) }()
+	b.Cleanup(func() { cancel(); <-ended })
+	(&caller{b, server.Addr().String(), cert.cert}).until()
+
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert.cert)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "localhost"}, ForceAttemptHTTP2: true}}
+	b.Cleanup(client.CloseIdleConnections)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+server.Addr().String()+
+		"/apis/custom.metrics.k8s.io/v1beta2"+podsPath+"DCGM_FI_DEV_GPU_UTIL?labelSelector=app%3Dweb", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer good")
+	return func() int {
+		response, err := client.Do(request)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return strings.Count(string(body), `"describedObject"`)
+	}
+}
