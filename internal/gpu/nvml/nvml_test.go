@@ -272,8 +272,8 @@ func TestMIG(t *testing.T) {
 	if x := r.XIDs(devices[0].UUID); len(x) != 0 {
 		t.Errorf("the instance's XID is also its GPU's: %v", x)
 	}
-	f.put("mig", "gpu 0 mig 1g.18gb 1")
 	f.put("used", "")
+	f.put("mig", "gpu 0 mig 1g.18gb 1")
 	if again, err := r.Devices(); err != nil || len(again) != 5 {
 		t.Errorf("after two instances were destroyed: %d devices, %v", len(again), err)
 	}
@@ -312,17 +312,19 @@ func TestPCIeThroughputBeforeHopper(t *testing.T) {
 
 func TestARefusedBatch(t *testing.T) {
 	for _, code := range []string{"INVALID_ARGUMENT", "NOT_SUPPORTED"} {
-		f := newFake(t)
-		f.put("batch", "gpu 0 fail GetFieldValues "+code)
-		f.set(0, "ecc_dbe_agg", 3)
-		f.set(0, "viol_thermal", 12345)
-		r, devices := reader(t, f)
-		v := read(t, r, devices[0].UUID, gpu.ECCDBEAggregate, gpu.ThermalViolation, gpu.MemoryTemp)
-		expect(t, v, gpu.ECCDBEAggregate, 3)
-		expect(t, v, gpu.ThermalViolation, 12345)
-		if v.Has(gpu.MemoryTemp) {
-			t.Error("a refused field id gave a value")
-		}
+		t.Run(code, func(t *testing.T) {
+			f := newFake(t)
+			f.put("batch", "gpu 0 fail GetFieldValues "+code)
+			f.set(0, "ecc_dbe_agg", 3)
+			f.set(0, "viol_thermal", 12345)
+			r, devices := reader(t, f)
+			v := read(t, r, devices[0].UUID, gpu.ECCDBEAggregate, gpu.ThermalViolation, gpu.MemoryTemp)
+			expect(t, v, gpu.ECCDBEAggregate, 3)
+			expect(t, v, gpu.ThermalViolation, 12345)
+			if v.Has(gpu.MemoryTemp) {
+				t.Error("a refused field id gave a value")
+			}
+		})
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Reader is the gpu.Reader over NVML. go-nvml's functions are bound once in a
-// process, so readers of two different libraries in one process see the first.
+// Reader is the gpu.Reader over NVML. A process should have one at a time:
+// go-nvml keeps its choice of functions in package variables, which a reader's
+// start sets, and binds each function once, to the first library.
 type Reader struct {
 	path string
 	log  *slog.Logger
