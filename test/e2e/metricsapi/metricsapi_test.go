@@ -54,7 +54,7 @@ const (
 	namespace = "gpupilot-system"
 	service   = "gpupilot-controller"
 	user      = "system:serviceaccount:gpupilot-system:gpupilot-controller"
-	secret    = "gpupilot-metrics-cert"
+	secret    = "gpupilot-controller-tls"
 	metric    = "DCGM_FI_DEV_GPU_UTIL"
 	patience  = 60 * time.Second
 	group     = "/apis/custom.metrics.k8s.io"
