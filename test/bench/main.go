@@ -53,6 +53,7 @@ type config struct {
 	out     string
 	scrapes int
 	changes int
+	only    string
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -62,15 +63,22 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&cfg.out, "out", "bin/bench.json", "file to write the rows to, as JSON")
 	fs.IntVar(&cfg.scrapes, "scrapes", 20000, "scrapes per case")
 	fs.IntVar(&cfg.changes, "changes", 304, "changes of a GPU's utilisation per reaction time")
+	fs.StringVar(&cfg.only, "only", "", "run one part: agent or reaction (default both)")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "on %d cores, %s\n", runtime.NumCPU(), runtime.Version())
 	var rows []Row
-	for _, part := range []func(context.Context, config, io.Writer) ([]Row, error){benchAgent, benchReaction} {
-		r, err := part(ctx, cfg, out)
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, config, io.Writer) ([]Row, error)
+	}{{"agent", benchAgent}, {"reaction", benchReaction}} {
+		if cfg.only != "" && cfg.only != part.name {
+			continue
+		}
+		r, err := part.run(ctx, cfg, out)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", part.name, err)
 		}
 		rows = append(rows, r...)
 	}
