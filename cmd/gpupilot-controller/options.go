@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// config is what flags and environment say, as they say it.
+type config struct {
+	kubeconfig  string
+	namespace   string
+	service     string
+	servicePort int
+
+	address        string
+	metricsAddress string
+	securePort     int
+	certFile       string
+	keyFile        string
+	apiServices    bool
+
+	interval time.Duration
+	window   time.Duration
+
+	leaderElect bool
+	lease       string
+	roles       []string
+	agents      string
+	dcgm        string
+
+	logLevel  string
+	logFormat string
+	version   bool
+	help      bool
+}
+
+// The roles.
+const (
+	roleScrape = "scrape" // read agents and pods into windows
+	roleAPI    = "api"    // serve custom.metrics.k8s.io
+	roleQuery  = "query"  // run PromQL; nothing yet
+	roleDecide = "decide" // scale workloads
+)
+
+// Where nothing says in which namespace we are.
+const (
+	defaultNamespace = "gpupilot-system"
+	namespaceFile    = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+)
+
+func defaults() config {
+	return config{
+		service: "gpupilot-controller", servicePort: 443,
+		address: ":8080", securePort: 6443, apiServices: true,
+		interval: time.Second, window: 10 * time.Minute,
+		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
+		agents:   "app.kubernetes.io/name=gpupilot-agent",
+		dcgm:     "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
+		logLevel: "info", logFormat: "text",
+	}
+}
+
+// option is one row of the flag table. The default is what the bound variable
+// holds. Its environment variable is GPUPILOT_ and the name in capitals.
+type option struct {
+	name  string
+	bind  any // a pointer into the config
+	help  string
+	check func() error // nil: any value will do; its error says what is allowed
+}
+
+func (o *option) env() string {
+	return "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(o.name), "-", "_")
+}
+
+// options is the flag table.
+func (c *config) options() []option {
+	return []option{
+		{"kubeconfig", &c.kubeconfig, "`file` that says which API server to use (default: the pod's service account)", nil},
+		{"namespace", &c.namespace, "`namespace` of our lease, Secret and Service (default: the pod's own, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
+		{"service", &c.service, "`name` of the Service through which the API server reaches the metrics API", isName(&c.service)},
+		{"service-port", &c.servicePort, "`port` of that Service", within(&c.servicePort, 1, 65535)},
+
+		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", isAddress(&c.address)},
+		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", isIPOrEmpty(&c.metricsAddress)},
+		{"secure-port", &c.securePort, "`port` of the metrics API", within(&c.securePort, 0, 65535)},
+		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: our own, kept in a Secret)", nil},
+		{"tls-private-key-file", &c.keyFile, "`file` of its key", nil},
+		{"register-apis", &c.apiServices, "keep the APIServices of custom.metrics.k8s.io", nil},
+
+		{"interval", &c.interval, "time between two scrapes of a target, and the longest between two decisions", between(&c.interval, 50*time.Millisecond, time.Hour)},
+		{"window", &c.window, "how far back samples are kept", between(&c.window, time.Minute, 24*time.Hour)},
+
+		{"leader-elect", &c.leaderElect, "let only one replica write, the holder of a lease", nil},
+		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},
+		{"roles", &c.roles, "what to do: all, or some of scrape, api, query and decide", c.checkRoles},
+		{"agent-selector", &c.agents, "label `selector` of our agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
+		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
+
+		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", oneOf(&c.logLevel, "debug", "info", "warn", "error")},
+		{"log-format", &c.logFormat, "`format` of the log: text or json", oneOf(&c.logFormat, "text", "json")},
+		{"version", &c.version, "print the version and exit", nil},
+		{"help", &c.help, "print this and exit", nil},
+	}
+}
+
+// parseConfig reads flags and environment. A flag goes before its variable, and
+// that before the default. An error names the flag or variable, its value and
+// what is allowed.
+func parseConfig(args []string, getenv func(string) string) (*config, *pflag.FlagSet, error) {
+	c := defaults()
+	fs := pflag.NewFlagSet("gpupilot-controller", pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	options := c.options()
+	for i := range options {
+		options[i].addTo(fs)
+	}
+	if err := fs.Parse(args); err != nil {
+		return nil, fs, readable(err)
+	}
+	if fs.NArg() > 0 {
+		return nil, fs, fmt.Errorf("unexpected argument %q: only flags are understood", fs.Arg(0))
+	}
+	for i := range options {
+		if err := options[i].settle(fs, getenv); err != nil {
+			return nil, fs, err
+		}
+	}
+	if (c.certFile == "") != (c.keyFile == "") {
+		return nil, fs, fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
+	}
+	if c.namespace == "" {
+		c.namespace = ownNamespace()
+	}
+	return &c, fs, nil
+}
+
+// ownNamespace is the pod's, as its service account says.
+func ownNamespace() string {
+	b, err := os.ReadFile(namespaceFile)
+	if ns := strings.TrimSpace(string(b)); err == nil && ns != "" {
+		return ns
+	}
+	return defaultNamespace
+}
+
+func (o *option) addTo(fs *pflag.FlagSet) {
+	help := o.help + " [" + o.env() + "]"
+	switch p := o.bind.(type) {
+	case *string:
+		fs.StringVar(p, o.name, *p, help)
+	case *int:
+		fs.IntVar(p, o.name, *p, help)
+	case *bool:
+		fs.BoolVar(p, o.name, *p, help)
+	case *[]string:
+		fs.StringSliceVar(p, o.name, *p, help)
+	case *time.Duration:
+		fs.DurationVar(p, o.name, *p, help)
+	default:
+		panic(fmt.Sprintf("option %s is bound to a %T", o.name, p))
+	}
+}
+
+// settle takes the variable where the flag is not given, and checks the value.
+func (o *option) settle(fs *pflag.FlagSet, getenv func(string) string) error {
+	f := fs.Lookup(o.name)
+	source := "--" + o.name
+	if v := getenv(o.env()); v != "" && !f.Changed {
+		source = o.env()
+		if err := f.Value.Set(v); err != nil {
+			return fmt.Errorf("invalid value %q of %s (--%s): it is %s", v, source, o.name, kind(f))
+		}
+	}
+	if o.check == nil {
+		return nil
+	}
+	if err := o.check(); err != nil {
+		return fmt.Errorf("invalid value %q of %s: %w", f.Value.String(), source, err)
+	}
+	return nil
+}
+
+// readable says of a value that does not parse what would.
+func readable(err error) error {
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		f := bad.GetFlag()
+		return fmt.Errorf("invalid value %q of --%s: it is %s", bad.GetValue(), f.Name, kind(f))
+	}
+	return err
+}
+
+func kind(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int":
+		return "a whole number"
+	case "bool":
+		return "true or false"
+	case "duration":
+		return "a duration, such as 1.5s"
+	}
+	return "a " + f.Value.Type()
+}
+
+func (c *config) checkRoles() error {
+	for _, r := range c.roles {
+		if !slices.Contains([]string{"all", roleScrape, roleAPI, roleQuery, roleDecide}, r) {
+			return fmt.Errorf("%q is none of all, scrape, api, query and decide", r)
+		}
+	}
+	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI)) {
+		return errors.New("decide and api read what scrape keeps: add scrape")
+	}
+	return nil
+}
+
+// has says whether the role is ours.
+func (c *config) has(role string) bool {
+	return slices.Contains(c.roles, role) || slices.Contains(c.roles, "all")
+}
+
+// logger makes the log that the flags ask for.
+func (c *config) logger(out io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.logLevel)) // checked with the flags
+	o := &slog.HandlerOptions{Level: level}
+	if c.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(out, o))
+	}
+	return slog.New(slog.NewTextHandler(out, o))
+}
+
+// selectors parses several label selectors, separated by semicolons.
+func selectors(s string) (out []labels.Selector, err error) {
+	for part := range strings.SplitSeq(s, ";") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		sel, err := labels.Parse(part)
+		if err != nil {
+			return nil, fmt.Errorf("label selector %q: %w", part, err)
+		}
+		out = append(out, sel)
+	}
+	return out, nil
+}
+
+func isSelectors(p *string) func() error {
+	return func() error {
+		_, err := selectors(*p)
+		return err
+	}
+}
+
+func oneOf(p *string, allowed ...string) func() error {
+	return func() error {
+		if !slices.Contains(allowed, *p) {
+			return fmt.Errorf("it is one of %s", strings.Join(allowed, ", "))
+		}
+		return nil
+	}
+}
+
+func within(p *int, lo, hi int) func() error {
+	return func() error {
+		if *p < lo || *p > hi {
+			return fmt.Errorf("it is between %d and %d", lo, hi)
+		}
+		return nil
+	}
+}
+
+func between(p *time.Duration, lo, hi time.Duration) func() error {
+	return func() error {
+		if *p < lo || *p > hi {
+			return fmt.Errorf("it is between %s and %s", lo, hi)
+		}
+		return nil
+	}
+}
+
+func isAddress(p *string) func() error {
+	return func() error {
+		if _, _, err := net.SplitHostPort(*p); err != nil {
+			return errors.New("it is host:port, or :port for all addresses")
+		}
+		return nil
+	}
+}
+
+func isIPOrEmpty(p *string) func() error {
+	return func() error {
+		if *p != "" && net.ParseIP(*p) == nil {
+			return errors.New("it is an IP address")
+		}
+		return nil
+	}
+}
+
+func isName(p *string) func() error {
+	return func() error {
+		if errs := validation.IsDNS1123Label(*p); len(errs) > 0 {
+			return errors.New(strings.Join(errs, "; "))
+		}
+		return nil
+	}
+}
+
+func nameOrEmpty(p *string) func() error {
+	return func() error {
+		if *p == "" {
+			return nil
+		}
+		return isName(p)()
+	}
+}

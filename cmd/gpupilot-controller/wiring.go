@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/gpupilot/gpupilot/internal/controller"
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scrape"
+	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/webui"
+)
+
+// program is everything that runs.
+type program struct {
+	cfg      *config
+	log      *slog.Logger
+	identity string
+
+	clients  *kube.Clients
+	pods     *kube.Pods
+	store    *series.Store
+	scraper  *scrape.Scraper
+	control  *controller.Controller
+	election *kube.Election // nil: we always lead
+	recorder *kube.Recorder
+	certs    *kube.Certs        // nil: the certificate is in files
+	metrics  *metricsapi.Server // nil: not our role
+	registry *prometheus.Registry
+	term     term
+	ready    atomic.Bool
+}
+
+// assemble makes the parts and joins them. Nothing runs yet, and an API server
+// that is away is no error.
+func assemble(c *config, log *slog.Logger) (*program, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("find the host's name: %w", err)
+	}
+	p := &program{cfg: c, log: log, identity: host + "_" + uuid.NewString()[:8], registry: prometheus.NewRegistry()}
+	p.clients, err = kube.Connect(kube.Config{
+		Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
+	p.pods = kube.NewPods()
+	p.store = series.New(series.Config{Span: c.window, Interval: c.interval})
+	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, scrape.Deps{
+		Client: scrape.NewClient(), Store: p.store, Resolve: expo.Resolve, Log: log,
+		Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
+	})
+	if err := p.elect(); err != nil {
+		return nil, err
+	}
+	if err := p.makeController(); err != nil {
+		return nil, err
+	}
+	if c.has(roleAPI) {
+		if err := p.makeMetricsAPI(); err != nil {
+			return nil, err
+		}
+	}
+	p.registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		&meters{scraper: p.scraper, store: p.store, recorder: p.recorder, pods: p.pods},
+	)
+	return p, nil
+}
+
+func (p *program) elect() (err error) {
+	if !p.cfg.leaderElect || !p.cfg.has(roleDecide) {
+		return nil
+	}
+	p.election, err = kube.NewElection(kube.ElectionConfig{
+		Leases: p.clients.Set.CoordinationV1(), Namespace: p.cfg.namespace, Name: p.cfg.lease, Identity: p.identity,
+		Changed: p.leadershipChanged, Log: p.log,
+	})
+	return err
+}
+
+// leading says whether this replica may write.
+func (p *program) leading() bool {
+	if p.election == nil {
+		return p.cfg.has(roleDecide)
+	}
+	return p.election.Leading()
+}
+
+func (p *program) leader() string {
+	switch {
+	case p.election != nil:
+		return p.election.Leader()
+	case p.cfg.has(roleDecide):
+		return p.identity
+	}
+	return ""
+}
+
+func (p *program) leadershipChanged(leading bool) {
+	p.control.LeadershipChanged()
+	if leading {
+		p.term.begin()
+	} else {
+		p.term.end()
+	}
+}
+
+func (p *program) makeController() error {
+	agents, err := selectors(p.cfg.agents)
+	if err != nil {
+		return err
+	}
+	dcgm, err := selectors(p.cfg.dcgm)
+	if err != nil {
+		return err
+	}
+	p.control = controller.New(controller.Config{
+		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
+		Agents: agents, DCGM: dcgm,
+	}, controller.Deps{
+		Client: p.clients.Client, Pods: p.pods, Store: p.store,
+		Watch: p.clients.Watch, Installed: p.clients.Installed,
+		Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
+		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
+	})
+	p.pods.OnChange(p.control.PodChanged)
+	return nil
+}
+
+// kinds are the scraper's kinds by the controller's names.
+var kinds = map[string]scrape.Kind{
+	controller.KindAgent: scrape.Agent, controller.KindDCGM: scrape.DCGM, controller.KindPod: scrape.Pod,
+}
+
+func (p *program) scrape(targets []controller.Target) {
+	list := make([]scrape.Target, 0, len(targets))
+	for _, t := range targets {
+		list = append(list, scrape.Target{
+			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, Fields: t.Fields, Metrics: t.Metrics,
+		})
+	}
+	p.scraper.Sync(list)
+}
+
+func (p *program) states() []webui.Target {
+	list := p.scraper.States()
+	out := make([]webui.Target, 0, len(list))
+	for i := range list {
+		s := &list[i]
+		t := webui.Target{Name: s.Name, URL: s.URL, Up: s.Err == nil && !s.LastSuccess.IsZero(), LastSuccess: s.LastSuccess, Lag: s.Lag}
+		for name, kind := range kinds {
+			if kind == s.Kind {
+				t.Kind = name
+			}
+		}
+		if s.Err != nil {
+			t.Error = s.Err.Error()
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func (p *program) makeMetricsAPI() (err error) {
+	c := p.cfg
+	cfg := metricsapi.Config{
+		BindAddress: c.metricsAddress, Port: c.securePort, CertFile: c.certFile, KeyFile: c.keyFile,
+		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Version: version, Log: p.log,
+	}
+	if c.certFile == "" {
+		p.certs = kube.NewCerts(kube.CertConfig{
+			Secrets: p.clients.Set.CoreV1().Secrets(c.namespace), Name: c.service + "-tls",
+			DNSNames: kube.ServiceNames(c.service, c.namespace), Leads: p.leading, Log: p.log,
+		})
+		cfg.Cert = p.certs
+	}
+	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
+		Pods: podRefs{p.pods}, Values: p.control.Values(), Resolve: expo.Resolve, Names: p.control.Names,
+	})
+	if err != nil {
+		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
+	}
+	return nil
+}
+
+// rateWindow is series.Config's default for the span of a counter's rate.
+const rateWindow = 15 * time.Second
+
+// podRefs are the pods as the metrics API wants them.
+type podRefs struct{ pods *kube.Pods }
+
+func ref(pod *corev1.Pod) metricsapi.PodRef {
+	phase, _ := controller.PhaseOf(pod)
+	return metricsapi.PodRef{Name: pod.Name, Serving: phase == scale.Serving && !controller.Finished(pod)}
+}
+
+// Select is metricsapi.Pods'.
+func (r podRefs) Select(namespace string, selector labels.Selector) []metricsapi.PodRef {
+	pods := r.pods.Select(namespace, selector)
+	out := make([]metricsapi.PodRef, 0, len(pods))
+	for _, pod := range pods {
+		out = append(out, ref(pod))
+	}
+	return out
+}
+
+// Get is metricsapi.Pods'.
+func (r podRefs) Get(namespace, name string) (metricsapi.PodRef, bool) {
+	pod, ok := r.pods.Get(namespace, name)
+	if !ok {
+		return metricsapi.PodRef{}, false
+	}
+	return ref(pod), true
+}
+
+// run runs everything until ctx is done or a part cannot go on.
+func (p *program) run(ctx context.Context, l net.Listener) error {
+	g := newGroup(ctx)
+	g.run(func(ctx context.Context) error { return serve(ctx, l, p.handler(), p.log) })
+	g.run(p.clients.Run)
+	g.run(p.watch)
+	g.run(never(p.recorder.Run))
+	if p.cfg.has(roleScrape) {
+		g.run(never(p.scraper.Run))
+	}
+	if p.certs != nil {
+		g.run(p.certs.Run)
+	}
+	if p.metrics != nil {
+		g.run(p.metrics.Run)
+	}
+	if err := p.lead(g); err != nil {
+		return err
+	}
+	return g.wait(p.log)
+}
+
+// never is f, which has no error to return.
+func never(f func(context.Context)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		f(ctx)
+		return nil
+	}
+}
+
+// watch fills the index of pods, then decides.
+func (p *program) watch(ctx context.Context) error {
+	if err := p.clients.Watch(ctx, &corev1.Pod{}, p.pods); err != nil {
+		return nil //nolint:nilerr // it is that of ctx, which is how this ends
+	}
+	p.log.Info("watching pods", "pods", p.pods.Len())
+	return p.control.Run(ctx, func() { p.ready.Store(true) })
+}
+
+// lead runs what only the leader does while this replica leads.
+func (p *program) lead(g *group) error {
+	if p.certs != nil && p.cfg.apiServices {
+		client, err := apiregistration.NewForConfig(p.clients.Config)
+		if err != nil {
+			return fmt.Errorf("make a client for APIServices: %w", err)
+		}
+		cfg := kube.APIServiceConfig{
+			APIs: kube.CustomMetrics(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
+			CreateIfMissing: true, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
+		}
+		g.run(never(func(ctx context.Context) {
+			p.term.run(ctx, func(ctx context.Context) {
+				kube.KeepAPIServices(ctx, client.APIServices(), cfg, p.certs, p.log)
+			})
+		}))
+	}
+	if p.election == nil {
+		if p.leading() || !p.cfg.has(roleDecide) {
+			p.term.begin()
+		}
+		return nil
+	}
+	g.run(never(p.election.Run))
+	return nil
+}
+
+func (p *program) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", webui.NewHandler(p.control))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{Registry: p.registry}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !p.ready.Load() {
+			http.Error(w, "the API server's objects have not been listed yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
+
+// term is the time in which this replica leads; it may begin and end often.
+type term struct {
+	mu      sync.Mutex
+	leads   bool
+	changed chan struct{} // closed at the next change; nil: nobody waits
+}
+
+func (t *term) begin() { t.set(true) }
+func (t *term) end()   { t.set(false) }
+
+func (t *term) set(leads bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leads = leads
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+func (t *term) now() (leads bool, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.leads, t.changed
+}
+
+// run runs f in each term, until ctx is done.
+func (t *term) run(ctx context.Context, f func(context.Context)) {
+	for ctx.Err() == nil {
+		leads, changed := t.now()
+		if !leads {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		}
+		in, cancel := context.WithCancel(ctx)
+		go func() { // ends with in, which run ends
+			select {
+			case <-changed:
+				cancel()
+			case <-in.Done():
+			}
+		}()
+		f(in)
+		cancel()
+	}
+}
+
+// bridgeLogs has the libraries that we use log as we do.
+func bridgeLogs(log *slog.Logger) {
+	klog.SetSlogLogger(log)
+	ctrllog.SetLogger(logr.FromSlogHandler(log.Handler()))
+}

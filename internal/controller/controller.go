@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/webui"
+)
+
+// Config says what to look for and how often to decide. Zero values take the
+// defaults.
+type Config struct {
+	Version string        // of the program, for the page
+	Tick    time.Duration // the longest time between two decisions about a workload; 1 s
+	MaxAge  time.Duration // above which a reading does not count; scale.DefaultMaxAge
+
+	// Agents and DCGM select the pods that are our agents and dcgm-exporters,
+	// in all namespaces: those that any of the selectors matches.
+	Agents, DCGM []labels.Selector
+}
+
+// Pods finds pods in memory. The pods are shared and not to be changed.
+type Pods interface {
+	// Select lists the pods that the selector matches, of all namespaces if namespace is empty.
+	Select(namespace string, selector labels.Selector) []*corev1.Pod
+}
+
+// Deps are what a Controller works with.
+type Deps struct {
+	Client client.Client // reads Deployments and StatefulSets from a cache
+	Pods   Pods
+	Store  *series.Store
+
+	// Watch has h called for the objects of the kind of obj; it returns when
+	// the first listing was delivered, with an error if ctx is done.
+	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
+	// Installed says whether the API server serves the kind of obj now.
+	Installed func(obj client.Object) bool
+
+	Resolve gpu.Resolve
+	Scrape  func([]Target)        // says what is to be scraped from now on
+	States  func() []webui.Target // how the targets fare; Node is left to us
+	Leading func() bool           // whether this replica may write
+	Leader  func() string         // who may
+	Record  func(Event)           // writes an Event; does not block
+	Metrics prometheus.Registerer // nil: no metrics
+	Log     *slog.Logger          // nil discards
+}
+
+// Event is an Event about an object. Kind is Normal or Warning.
+type Event struct {
+	About                      corev1.ObjectReference
+	Kind, Reason, Action, Note string
+}
+
+// Controller watches workloads and decides about them while Run runs.
+type Controller struct {
+	cfg     Config
+	deps    Deps
+	targets *targets
+	claims  *claims
+	uses    *uses
+	meters  *meters
+	recent  recent
+
+	rediscover chan struct{}
+
+	mu        sync.RWMutex
+	workloads map[types.NamespacedName]*workload
+	routes    map[string]map[*workload]struct{} // by place: a node or a pod
+	places    map[string]string                 // by target
+	nodes     map[string]string                 // by target
+	running   sync.WaitGroup
+}
+
+// New makes a controller that does nothing before Run.
+func New(cfg Config, deps Deps) *Controller {
+	cfg.Tick = cmp.Or(cfg.Tick, time.Second)
+	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Controller{
+		cfg: cfg, deps: deps,
+		targets: newTargets(deps.Client), claims: newClaims(), uses: newUses(),
+		rediscover: make(chan struct{}, 1),
+		workloads:  map[types.NamespacedName]*workload{},
+		routes:     map[string]map[*workload]struct{}{},
+		places:     map[string]string{},
+		nodes:      map[string]string{},
+	}
+	c.meters = newMeters(c, deps.Metrics)
+	return c
+}
+
+// Run watches and decides until ctx is done. The pods must be there already.
+// It asks the API server until it answers, and never gives up; ready is called
+// when everything has been listed once.
+func (c *Controller) Run(ctx context.Context, ready func()) error {
+	defer c.running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.running.Go(func() { c.discover(ctx) })
+	watches := []struct {
+		obj client.Object
+		h   toolscache.ResourceEventHandler
+	}{
+		{&appsv1.Deployment{}, changes(func(o client.Object, _ bool) { c.wakeTarget("apps", "Deployment", o) })},
+		{&appsv1.StatefulSet{}, changes(func(o client.Object, _ bool) { c.wakeTarget("apps", "StatefulSet", o) })},
+		{&autoscalingv2.HorizontalPodAutoscaler{}, changes(c.hpaChanged)},
+		{&v1alpha1.GPUAutoscaler{}, changes(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
+	}
+	for _, w := range watches {
+		if err := c.deps.Watch(ctx, w.obj, w.h); err != nil {
+			return nil //nolint:nilerr // the only error is that of ctx, which is how this ends
+		}
+	}
+	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", c.count())
+	ready()
+	c.watchKEDA(ctx)
+	<-ctx.Done()
+	return nil
+}
+
+func (c *Controller) count() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.workloads)
+}
+
+// changes calls f for each event of an informer.
+func changes(f func(obj client.Object, gone bool)) toolscache.ResourceEventHandler {
+	is := func(obj any, gone bool) {
+		if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = last.Obj
+		}
+		if o, ok := obj.(client.Object); ok {
+			f(o, gone)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { is(obj, false) },
+		UpdateFunc: func(_, obj any) { is(obj, false) },
+		DeleteFunc: func(obj any) { is(obj, true) },
+	}
+}
+
+// autoscalerChanged starts, informs or ends the workload of a GPUAutoscaler.
+func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, gone bool) {
+	a, ok := obj.(*v1alpha1.GPUAutoscaler)
+	if !ok {
+		return
+	}
+	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
+	c.claims.setAutoscaler(a, gone)
+	c.mu.Lock()
+	w := c.workloads[key]
+	if w != nil && !gone && sameSpec(w.object.Load(), a) {
+		w.object.Store(a) // its status, which we wrote
+		c.mu.Unlock()
+		return
+	}
+	switch {
+	case gone && w != nil:
+		delete(c.workloads, key)
+		c.unroute(w)
+		w.cancel()
+	case !gone && w != nil:
+		w.object.Store(a)
+	case !gone && ctx.Err() == nil:
+		w = newWorkload(ctx, c, a)
+		c.workloads[key] = w
+		c.running.Go(w.run)
+		c.running.Go(w.status.run)
+	}
+	c.mu.Unlock()
+	c.wakeClaimants(claimOf(a.Namespace, a.Spec.ScaleTargetRef.APIVersion, a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name))
+	if w != nil {
+		w.poke()
+	}
+	c.discoverSoon()
+}
+
+// sameSpec says whether nobody changed what is asked for.
+func sameSpec(a, b *v1alpha1.GPUAutoscaler) bool {
+	return a.UID == b.UID && a.Generation == b.Generation && a.Generation != 0
+}
+
+func (c *Controller) hpaChanged(obj client.Object, gone bool) {
+	if h, ok := obj.(*autoscalingv2.HorizontalPodAutoscaler); ok {
+		ref := h.Spec.ScaleTargetRef
+		claim := claimOf(h.Namespace, ref.APIVersion, ref.Kind, ref.Name)
+		before := c.claims.set(owner{"HorizontalPodAutoscaler", h.Namespace, h.Name}, claim, gone)
+		c.wakeClaimants(before)
+		c.wakeClaimants(claim)
+	}
+}
+
+func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
+	c.wakeClaimants(claim{group, kind, obj.GetNamespace(), obj.GetName()})
+}
+
+// wakeClaimants has the workloads with this target look again.
+func (c *Controller) wakeClaimants(cl claim) {
+	for _, a := range c.claims.autoscalers(cl) {
+		c.mu.RLock()
+		w := c.workloads[types.NamespacedName{Namespace: a.Namespace, Name: a.Name}]
+		c.mu.RUnlock()
+		if w != nil {
+			w.poke()
+		}
+	}
+}
+
+// LeadershipChanged has every workload act, or cease to, at once.
+func (c *Controller) LeadershipChanged() {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, w := range c.workloads {
+		w.poke()
+	}
+}
+
+// PodChanged is told of every change of a pod: old is nil for a new one, pod
+// for one that is gone. It does not block.
+func (c *Controller) PodChanged(old, pod *corev1.Pod) {
+	if old != nil && (pod == nil || pod.UID != old.UID) {
+		c.deps.Store.Forget(old.Namespace, old.Name, time.Now())
+	}
+	last := pod
+	if pod == nil {
+		last = old
+	}
+	if c.isExporter(last) && !sameEndpoint(old, pod) {
+		c.discoverSoon()
+	}
+	set := labels.Set(last.Labels)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for key, w := range c.workloads {
+		if key.Namespace != last.Namespace {
+			continue
+		}
+		if sel := w.selector.Load(); sel == nil || !(*sel).Matches(set) {
+			continue
+		}
+		w.poke()
+		if w.scrapesPods.Load() && !sameEndpoint(old, pod) {
+			c.discoverSoon()
+		}
+	}
+}
+
+// Deliver is told that samples of a target are in the store, and has the
+// workloads decide that have pods there. It does not block.
+func (c *Controller) Deliver(target string, _ time.Time) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for w := range c.routes[c.places[target]] {
+		w.poke()
+	}
+}
+
+// route says at which places samples about w's pods arrive.
+func (c *Controller) route(w *workload, places map[string]struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unroute(w)
+	if c.workloads[w.key] != w {
+		return // ended meanwhile
+	}
+	w.places = places
+	for p := range places {
+		if c.routes[p] == nil {
+			c.routes[p] = map[*workload]struct{}{}
+		}
+		c.routes[p][w] = struct{}{}
+	}
+}
+
+// unroute undoes route. c.mu is held.
+func (c *Controller) unroute(w *workload) {
+	for p := range w.places {
+		delete(c.routes[p], w)
+		if len(c.routes[p]) == 0 {
+			delete(c.routes, p)
+		}
+	}
+	w.places = nil
+}

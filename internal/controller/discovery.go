@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// The kinds of targets.
+const (
+	KindAgent = "agent"
+	KindDCGM  = "dcgm-exporter"
+	KindPod   = "pod"
+)
+
+// Target is one exposition to be scraped.
+type Target struct {
+	Name    string // unique
+	URL     string
+	Kind    string // KindAgent, KindDCGM or KindPod
+	Labels  series.TargetLabels
+	Fields  gpu.FieldSet // of KindAgent and KindDCGM: those in use
+	Metrics []string     // of KindPod: those in use, sorted
+}
+
+const (
+	// defaultPort is dcgm-exporter's, and ours.
+	defaultPort = 9400
+	// discoverGap bounds how often the targets are listed anew while pods
+	// come and go.
+	discoverGap = 50 * time.Millisecond
+	// rediscoverAll is how often they are listed with no occasion: a field that
+	// nobody asks for any more leaves.
+	rediscoverAll = time.Minute
+)
+
+func (c *Controller) discoverSoon() {
+	select {
+	case c.rediscover <- struct{}{}:
+	default:
+	}
+}
+
+// discover says what is to be scraped, whenever that may have changed.
+func (c *Controller) discover(ctx context.Context) {
+	every := time.NewTicker(rediscoverAll)
+	defer every.Stop()
+	for {
+		c.deps.Scrape(c.list(time.Now()))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(discoverGap):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.rediscover:
+		case <-every.C:
+		}
+	}
+}
+
+// list makes the list of targets, and remembers where each one's samples belong.
+func (c *Controller) list(now time.Time) []Target {
+	fields := c.fieldsInUse(now)
+	targets := c.exporters(KindAgent, "gpupilot-agent", c.cfg.Agents, fields)
+	targets = append(targets, c.exporters(KindDCGM, "dcgm-exporter", c.cfg.DCGM, fields)...)
+	targets = append(targets, c.podTargets()...)
+	places, nodes := make(map[string]string, len(targets)), make(map[string]string, len(targets))
+	for i := range targets {
+		t := &targets[i]
+		nodes[t.Name] = t.Labels.Node
+		places[t.Name] = nodePlace(t.Labels.Node)
+		if t.Kind == KindPod {
+			places[t.Name] = podPlace(t.Labels.Namespace, t.Labels.Pod)
+		}
+	}
+	c.mu.Lock()
+	c.places, c.nodes = places, nodes
+	c.mu.Unlock()
+	return targets
+}
+
+func nodePlace(node string) string          { return "node/" + node }
+func podPlace(namespace, pod string) string { return "pod/" + namespace + "/" + pod }
+
+// isExporter says whether the pod is one that we would scrape for GPUs.
+func (c *Controller) isExporter(pod *corev1.Pod) bool {
+	set := labels.Set(pod.Labels)
+	match := func(s labels.Selector) bool { return s.Matches(set) }
+	return slices.ContainsFunc(c.cfg.Agents, match) || slices.ContainsFunc(c.cfg.DCGM, match)
+}
+
+// exporters are the targets of one kind, found by their pods' labels.
+func (c *Controller) exporters(kind, job string, selectors []labels.Selector, fields gpu.FieldSet) []Target {
+	var out []Target
+	found := map[string]bool{}
+	for _, sel := range selectors {
+		for _, pod := range c.deps.Pods.Select("", sel) {
+			name := kind + "/" + pod.Namespace + "/" + pod.Name
+			if !scrapable(pod) || found[name] {
+				continue
+			}
+			found[name] = true
+			address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(exporterPort(pod))))
+			out = append(out, Target{
+				Name: name, Kind: kind, URL: "http://" + address + "/metrics", Fields: fields,
+				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: address, Job: job},
+			})
+		}
+	}
+	return out
+}
+
+// scrapable says whether the pod's containers run and can be reached.
+func scrapable(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "" && pod.DeletionTimestamp == nil
+}
+
+// sameEndpoint says whether a pod's change leaves what is scraped of it as it was.
+func sameEndpoint(old, pod *corev1.Pod) bool {
+	if old == nil || pod == nil {
+		return old == pod
+	}
+	return scrapable(old) == scrapable(pod) && old.UID == pod.UID && old.Status.PodIP == pod.Status.PodIP &&
+		old.Spec.NodeName == pod.Spec.NodeName && maps.Equal(old.Labels, pod.Labels)
+}
+
+// exporterPort is the port called metrics, else the first one, else 9400.
+func exporterPort(pod *corev1.Pod) int32 {
+	first := int32(0)
+	for _, ctr := range pod.Spec.Containers {
+		for _, p := range ctr.Ports {
+			if p.Name == "metrics" {
+				return p.ContainerPort
+			}
+			first = cmp.Or(first, p.ContainerPort)
+		}
+	}
+	return cmp.Or(first, defaultPort)
+}
+
+// podTargets are the pods' own expositions that autoscalers read.
+func (c *Controller) podTargets() []Target {
+	c.mu.RLock()
+	workloads := slices.Collect(maps.Values(c.workloads))
+	c.mu.RUnlock()
+	byName := map[string]*Target{}
+	for _, w := range workloads {
+		p, sel := w.plan.Load(), w.selector.Load()
+		if p == nil || sel == nil {
+			continue
+		}
+		for i := range p.Sources {
+			if src := &p.Sources[i]; src.Kind == policy.Pods {
+				c.podTargetsOf(byName, src, c.deps.Pods.Select(w.key.Namespace, *sel))
+			}
+		}
+	}
+	out := make([]Target, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		t := byName[name]
+		slices.Sort(t.Metrics)
+		t.Metrics = slices.Compact(t.Metrics)
+		out = append(out, *t)
+	}
+	return out
+}
+
+func (c *Controller) podTargetsOf(byName map[string]*Target, src *policy.Source, pods []*corev1.Pod) {
+	for _, pod := range pods {
+		if !scrapable(pod) {
+			continue
+		}
+		port, err := podPort(pod, src.Port)
+		if err != nil {
+			continue // the workload's condition tells it
+		}
+		address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port)))
+		name := fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, src.Path)
+		t := byName[name]
+		if t == nil {
+			t = &Target{
+				Name: name, Kind: KindPod, URL: "http://" + address + src.Path,
+				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: address, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name},
+			}
+			byName[name] = t
+		}
+		t.Metrics = append(t.Metrics, src.Metric)
+	}
+}
+
+// podPort finds the container port that port means: by number, by name, or the
+// only one if it is nil.
+func podPort(pod *corev1.Pod, port *intstr.IntOrString) (int32, error) {
+	if port != nil && port.Type == intstr.Int {
+		return port.IntVal, nil
+	}
+	var all []corev1.ContainerPort
+	for _, ctr := range pod.Spec.Containers {
+		all = append(all, ctr.Ports...)
+	}
+	if port == nil {
+		if len(all) != 1 {
+			return 0, fmt.Errorf("pod %s has %d container ports; name the one that serves its metrics in signals[].pods.port", pod.Name, len(all))
+		}
+		return all[0].ContainerPort, nil
+	}
+	for _, p := range all {
+		if p.Name == port.StrVal {
+			return p.ContainerPort, nil
+		}
+	}
+	return 0, fmt.Errorf("pod %s has no container port named %q", pod.Name, port.StrVal)
+}

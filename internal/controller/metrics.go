@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// meters are what the controller says of itself on /metrics.
+type meters struct {
+	c         *Controller
+	decisions *prometheus.CounterVec
+	thinking  prometheus.Histogram
+	writes    *prometheus.CounterVec
+	reaction  prometheus.Histogram
+	writing   prometheus.Histogram
+
+	replicas, leader *prometheus.Desc
+}
+
+func newMeters(c *Controller, reg prometheus.Registerer) *meters {
+	m := &meters{
+		c: c,
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that had the last word, and whether they asked for another number of replicas.",
+		}, []string{"rule", "changes"}),
+		thinking: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpupilot_decision_duration_seconds", Help: "Time that one decision took, observation included.",
+			Buckets: prometheus.ExponentialBuckets(20e-6, 4, 9),
+		}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result.",
+		}, []string{"result"}),
+		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
+			Buckets: []float64{.025, .05, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10},
+		}),
+		writing: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpupilot_actuation_seconds", Help: "From when an observation began until the API server accepted the scale that follows from it.",
+			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
+		}),
+		replicas: prometheus.NewDesc("gpupilot_autoscaler_replicas", "Replicas of a workload by what they are worth; desired is what was decided.",
+			[]string{"namespace", "gpuautoscaler", "state"}, nil),
+		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
+	}
+	for _, result := range []string{"accepted", "conflict", "error"} {
+		m.writes.WithLabelValues(result)
+	}
+	if reg != nil {
+		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.reaction, m.writing)
+	}
+	return m
+}
+
+// Describe is prometheus.Collector's.
+func (m *meters) Describe(ch chan<- *prometheus.Desc) { ch <- m.replicas; ch <- m.leader }
+
+// Collect is prometheus.Collector's.
+func (m *meters) Collect(ch chan<- prometheus.Metric) {
+	leading := 0.0
+	if m.c.deps.Leading() {
+		leading = 1
+	}
+	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
+	m.c.mu.RLock()
+	defer m.c.mu.RUnlock()
+	for key, w := range m.c.workloads {
+		w.mu.Lock()
+		n := w.counts
+		w.mu.Unlock()
+		if !n.ok {
+			continue
+		}
+		for _, s := range []struct {
+			name string
+			n    int32
+		}{{"current", n.current}, {"desired", n.desired}, {"serving", n.serving}, {"starting", n.starting}, {"unschedulable", n.unschedulable}} {
+			ch <- prometheus.MustNewConstMetric(m.replicas, prometheus.GaugeValue, float64(s.n), key.Namespace, key.Name, s.name)
+		}
+	}
+}
+
+func (m *meters) decided(d *scale.Decision, took time.Duration) {
+	changes := "false"
+	if d.Changes() {
+		changes = "true"
+	}
+	m.decisions.WithLabelValues(string(d.Rule), changes).Inc()
+	m.thinking.Observe(took.Seconds())
+}
+
+// scaled notes an accepted scale: how long after the newest sample, if there
+// was one, and after the observation.
+func (m *meters) scaled(afterSample time.Duration, none bool, afterObservation time.Duration) {
+	m.writes.WithLabelValues("accepted").Inc()
+	if !none {
+		m.reaction.Observe(afterSample.Seconds())
+	}
+	m.writing.Observe(afterObservation.Seconds())
+}

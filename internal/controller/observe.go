@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// values is where readings come from; *series.Store.
+type values interface {
+	Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
+}
+
+// observe says what is known of a workload with these pods.
+func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v values, now time.Time, maxAge time.Duration) scale.Observation {
+	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(pods))}
+	for _, pod := range pods {
+		if Finished(pod) {
+			continue
+		}
+		phase, since := PhaseOf(pod)
+		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))}
+		for i := range sources {
+			r.Readings[i] = read(v, pod, &sources[i], now, maxAge)
+		}
+		o.Pods = append(o.Pods, r)
+	}
+	return o
+}
+
+func read(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
+	var s series.Sample
+	var ok bool
+	if src.Kind == policy.Pods {
+		s, ok = v.PodMetric(pod.Namespace, pod.Name, src.Metric, now, maxAge)
+	} else {
+		s, ok = v.Pod(pod.Namespace, pod.Name, src.Field, now, maxAge)
+	}
+	return scale.Reading{Value: s.Value, At: s.At, OK: ok}
+}
+
+// newest is when the newest of the observation's readings was measured; zero
+// if there is none.
+func newest(o *scale.Observation) (at time.Time) {
+	for i := range o.Pods {
+		for _, r := range o.Pods[i].Readings {
+			if r.OK && r.At.After(at) {
+				at = r.At
+			}
+		}
+	}
+	return at
+}
+
+// Finished says whether all of the pod's containers have ended for good: it is
+// no replica any more, whoever still lists it.
+func Finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// PhaseOf says what the pod is worth as a replica, and since when.
+//
+// A starting pod's time begins with its creation, or where that was later when
+// a node took it or when it last ceased to be ready: a pod that waited an hour
+// for a node has not been loading its model for an hour.
+func PhaseOf(pod *corev1.Pod) (scale.Phase, time.Time) {
+	created := pod.CreationTimestamp.Time
+	if pod.DeletionTimestamp != nil {
+		return scale.Terminating, pod.DeletionTimestamp.Time
+	}
+	since := created
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		at := c.LastTransitionTime.Time
+		switch {
+		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
+			return scale.Serving, at
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && held(c.Reason):
+			return scale.Unschedulable, at
+		case c.Type == corev1.PodReady, c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
+			if at.After(since) {
+				since = at
+			}
+		}
+	}
+	return scale.Starting, since
+}
+
+// held says whether a pod that is not scheduled for this reason is no capacity
+// on the way: no node takes it, or a gate keeps it from being offered to one.
+func held(reason string) bool {
+	return reason == corev1.PodReasonUnschedulable || reason == corev1.PodReasonSchedulingGated
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/webui"
+)
+
+var _ webui.Source = (*Controller)(nil)
+
+const (
+	historyPoints = 600 // one a second
+	recentEvents  = 100
+	// shownFor is how old a device's value may be to be shown; its age is shown
+	// beside it.
+	shownFor = 5 * time.Minute
+)
+
+// View is the fleet and the workloads as they are now.
+func (c *Controller) View() webui.View {
+	now := time.Now()
+	v := webui.View{
+		Time: now, Version: c.cfg.Version,
+		Leader: c.deps.Leading(), LeaderID: c.deps.Leader(),
+		Nodes: c.viewNodes(now), Targets: c.deps.States(),
+		Recent: c.recent.list(),
+	}
+	c.mu.RLock()
+	for i := range v.Targets {
+		v.Targets[i].Node = c.nodes[v.Targets[i].Name]
+	}
+	workloads := make([]*workload, 0, len(c.workloads))
+	for _, w := range c.workloads {
+		workloads = append(workloads, w)
+	}
+	c.mu.RUnlock()
+	v.Workloads = make([]webui.Workload, 0, len(workloads))
+	for _, w := range workloads {
+		w.mu.Lock()
+		v.Workloads = append(v.Workloads, w.shown)
+		w.mu.Unlock()
+	}
+	slices.SortFunc(v.Workloads, func(a, b webui.Workload) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return v
+}
+
+func (c *Controller) viewNodes(now time.Time) []webui.Node {
+	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
+	nodes := []webui.Node{}
+	for _, d := range c.deps.Store.Devices(fields, now, shownFor) {
+		node := d.Labels.Node
+		if n := len(nodes); n == 0 || nodes[n-1].Name != node {
+			nodes = append(nodes, webui.Node{Name: node})
+		}
+		last := &nodes[len(nodes)-1]
+		if slices.ContainsFunc(last.GPUs, func(g webui.GPU) bool { return g.UUID == d.Device }) {
+			continue // an agent and a dcgm-exporter on one node
+		}
+		last.GPUs = append(last.GPUs, viewGPU(&d, now))
+	}
+	return nodes
+}
+
+func viewGPU(d *series.DeviceView, now time.Time) webui.GPU {
+	g := webui.GPU{UUID: d.Device}
+	value := func(f gpu.FieldID) *float64 {
+		if s, ok := d.Value(f); ok {
+			return &s.Value
+		}
+		return nil
+	}
+	g.Utilization, g.MemoryUsedMiB = value(gpu.GPUUtil), value(gpu.FBUsed)
+	g.PowerWatts, g.TemperatureC = value(gpu.PowerUsage), value(gpu.GPUTemp)
+	if free := value(gpu.FBFree); free != nil && g.MemoryUsedMiB != nil {
+		total := *free + *g.MemoryUsedMiB
+		g.MemoryTotalMiB = &total
+	}
+	for i := range d.Values {
+		if age := now.Sub(d.Values[i].At); i == 0 || age < g.Age {
+			g.Age = age
+		}
+	}
+	for _, o := range d.Owners {
+		g.Owners = append(g.Owners, webui.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})
+	}
+	return g
+}
+
+// History is one workload's recent past.
+func (c *Controller) History(namespace, name string) (webui.History, bool) {
+	c.mu.RLock()
+	w := c.workloads[types.NamespacedName{Namespace: namespace, Name: name}]
+	c.mu.RUnlock()
+	if w == nil {
+		return webui.History{}, false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return webui.History{Points: w.history.list()}, true
+}
+
+// show tells a report to the page.
+func show(r *report) webui.Workload {
+	a := r.object
+	out := webui.Workload{
+		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
+		Actuation: string(cmp.Or(a.Spec.Actuation, v1alpha1.ActuationScale)), Min: 1, Max: a.Spec.MaxReplicas,
+	}
+	if a.Spec.MinReplicas != nil {
+		out.Min = *a.Spec.MinReplicas
+	}
+	ready := conditionsOf(r)[0]
+	out.Ready = ready.Status == "True"
+	if !out.Ready {
+		out.Problem = ready.Message
+	}
+	if r.plan != nil {
+		for i := range r.plan.Policy.Signals {
+			s := &r.plan.Policy.Signals[i]
+			out.Signals = append(out.Signals, webui.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
+		}
+	}
+	if d := r.decision; d != nil {
+		for i, v := range valuesOf(d) {
+			if i < len(out.Signals) {
+				out.Signals[i].Value = v
+			}
+		}
+		told := tell(d)
+		out.Decision = &told
+	}
+	return out
+}
+
+// valuesOf are the values of the decision's signals, nil where there is none.
+func valuesOf(d *scale.Decision) []*float64 {
+	out := make([]*float64, len(d.Inputs))
+	for i := range d.Inputs {
+		if d.Inputs[i].Fresh > 0 {
+			v := d.Inputs[i].Value
+			out[i] = &v
+		}
+	}
+	return out
+}
+
+func tell(d *scale.Decision) webui.Decision {
+	out := webui.Decision{
+		Time: d.Time, Current: d.Current, Replicas: d.Replicas,
+		Serving: d.Serving, Starting: d.Starting, Unschedulable: d.Unschedulable,
+		Rule: d.Rule, Sentence: d.Sentence(), Steps: make([]webui.Step, 0, len(d.Steps)),
+	}
+	for _, s := range d.Steps {
+		out.Steps = append(out.Steps, webui.Step{Rule: s.Rule, Before: s.Before, After: s.After, Sentence: s.Sentence()})
+	}
+	return out
+}
+
+// history is a ring of points, one for each second in which there was a
+// decision: the last of that second.
+type history struct {
+	points []webui.Point
+	first  int // of points, once they are all in use
+}
+
+func (h *history) add(d *scale.Decision) {
+	p := webui.Point{Time: d.Time, Replicas: d.Replicas, Serving: d.Serving, Signals: valuesOf(d)}
+	n := len(h.points)
+	if n > 0 {
+		last := &h.points[(h.first+n-1)%n]
+		if last.Time.Unix() == p.Time.Unix() {
+			*last = p
+			return
+		}
+	}
+	if n < historyPoints {
+		h.points = append(h.points, p)
+		return
+	}
+	h.points[h.first] = p
+	h.first = (h.first + 1) % n
+}
+
+func (h *history) list() []webui.Point {
+	out := make([]webui.Point, 0, len(h.points))
+	out = append(out, h.points[h.first:]...)
+	return append(out, h.points[:h.first]...)
+}
+
+// recent are the last decisions that changed something.
+type recent struct {
+	mu     sync.Mutex
+	events []webui.Event // newest last
+}
+
+func (r *recent) add(key types.NamespacedName, d *scale.Decision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.events) >= recentEvents {
+		r.events = slices.Delete(r.events, 0, 1)
+	}
+	r.events = append(r.events, webui.Event{Namespace: key.Namespace, Name: key.Name, Decision: tell(d)})
+}
+
+func (r *recent) list() []webui.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := slices.Clone(r.events)
+	slices.Reverse(out)
+	return out
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/webui"
+)
+
+// workload is one GPUAutoscaler: it observes, decides and actuates.
+type workload struct {
+	c      *Controller
+	key    types.NamespacedName
+	ctx    context.Context //nolint:containedctx // the lifetime of the goroutine that newWorkload's caller starts
+	cancel context.CancelFunc
+	wake   chan struct{}
+	status *statusWriter
+	places map[string]struct{} // as Controller.routes has it; guarded by Controller.mu
+
+	object      atomic.Pointer[v1alpha1.GPUAutoscaler]
+	plan        atomic.Pointer[plan]            // nil: its spec is invalid, or it has not been looked at
+	selector    atomic.Pointer[labels.Selector] // nil: its target is not known
+	scrapesPods atomic.Bool
+
+	// What follows belongs to run's goroutine.
+	compiled *v1alpha1.GPUAutoscaler // what plan and invalid are of
+	invalid  error
+	state    scale.State
+	startup  startup
+	pods     []*corev1.Pod       // at the last pass
+	routed   map[string]struct{} // where samples about them arrive
+	claim    claim
+	scaled   time.Time // when we last changed the replicas
+	advised  int32     // the replicas that were last advised, -1 for none
+	advice   time.Time // when
+	pause    backoff   // after writes that failed
+	told     string    // the refusal that the last Event was about
+
+	mu      sync.Mutex
+	shown   webui.Workload
+	counts  counts
+	history history
+}
+
+// plan is a GPUAutoscaler in the engine's terms.
+type plan struct {
+	policy.Compiled
+	fields gpu.FieldSet // that its signals read
+}
+
+// counts are a workload's replicas for /metrics; ok is false before the first decision.
+type counts struct {
+	current, desired, serving, starting, unschedulable int32
+	ok                                                 bool
+}
+
+func newWorkload(ctx context.Context, c *Controller, a *v1alpha1.GPUAutoscaler) *workload {
+	w := &workload{
+		c: c, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
+		wake: make(chan struct{}, 1), advised: -1,
+	}
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	w.object.Store(a)
+	w.status = newStatusWriter(w)
+	w.startup.restore(a.Status.Startup)
+	if t := a.Status.LastScaleTime; t != nil {
+		w.scaled = t.Time
+	}
+	w.shown = webui.Workload{
+		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
+	}
+	return w
+}
+
+// poke has the workload decide now. It does not block.
+func (w *workload) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// The share of its time that a workload may spend on deciding is bounded: one
+// whose decisions take long, because it has thousands of pods, takes in what
+// arrives meanwhile with the next one.
+const (
+	idleShare  = 20
+	longestGap = 500 * time.Millisecond
+)
+
+// run decides whenever it is poked, and at the latest every tick.
+func (w *workload) run() {
+	defer w.cancel()
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.wake:
+		case <-tick.C:
+		}
+		spent := w.pass(time.Now())
+		tick.Reset(w.c.cfg.Tick)
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-time.After(min(idleShare*spent, longestGap)):
+		}
+	}
+}
+
+// report is what one pass came to.
+type report struct {
+	at       time.Time
+	object   *v1alpha1.GPUAutoscaler
+	target   *target // nil: not found
+	plan     *plan   // nil: invalid
+	decision *scale.Decision
+	able     verdict
+	learned  *v1alpha1.LearnedStartup
+	scaled   time.Time
+}
+
+// verdict is a condition in the making. An empty reason means that all is well.
+type verdict struct{ reason, message string }
+
+// pass observes, decides and actuates once, and says how long it thought.
+func (w *workload) pass(now time.Time) (spent time.Duration) {
+	a := w.object.Load()
+	r := &report{at: now, object: a}
+	w.compile(a)
+	r.plan = w.plan.Load()
+	t, err := w.c.targets.resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
+	if w.ctx.Err() != nil {
+		return 0
+	}
+	if err == nil {
+		r.target = &t
+		w.follow(&t)
+	}
+	if r.able = w.obstacle(a, &t, err); r.able.reason != "" {
+		// What is not watched over is not remembered: afterwards the window
+		// has to be covered anew before anything goes down.
+		w.state = scale.State{}
+	} else {
+		spent = w.decide(r, now)
+	}
+	r.learned, r.scaled = w.startup.learned(), w.scaled
+	w.refuse(r)
+	w.publish(r)
+	return spent
+}
+
+// compile translates the spec, if it is not the one that was translated.
+func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
+	before := w.compiled
+	w.compiled = a
+	if before != nil && before.Generation == a.Generation && before.UID == a.UID && a.Generation != 0 {
+		return
+	}
+	compiled, err := policy.Compile(a, w.c.deps.Resolve)
+	w.invalid = err
+	if err != nil {
+		w.plan.Store(nil)
+		w.scrapesPods.Store(false)
+		return
+	}
+	p := &plan{Compiled: compiled}
+	scrapes := false
+	for i := range p.Sources {
+		if p.Sources[i].Kind == policy.Pods {
+			scrapes = true
+		} else if at, ok := gpu.IndexOf(p.Sources[i].Field); ok {
+			p.fields.Add(at)
+		}
+	}
+	if p.Policy.MaxAge == 0 {
+		p.Policy.MaxAge = w.c.cfg.MaxAge
+	}
+	w.plan.Store(p)
+	w.scrapesPods.Store(scrapes)
+	w.routed = nil
+	w.c.discoverSoon()
+}
+
+// follow takes note of which target and which pods it is about.
+func (w *workload) follow(t *target) {
+	if t.claim != w.claim {
+		w.c.targets.forget(w.claim)
+		w.claim = t.claim
+	}
+	if old := w.selector.Load(); old == nil || (*old).String() != t.selector.String() {
+		w.selector.Store(&t.selector)
+		w.c.discoverSoon()
+	}
+}
+
+// obstacle is what keeps the workload from being decided about. err is of the
+// attempt to find its target.
+func (w *workload) obstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) verdict {
+	switch {
+	case w.invalid != nil:
+		return verdict{reasonInvalid, w.invalid.Error()}
+	case errors.Is(err, errNoTarget):
+		return verdict{reasonNoTarget, err.Error()}
+	case err != nil:
+		return verdict{reasonUnreadable, err.Error()}
+	}
+	if o, owned := w.c.claims.rival(a, t.claim); owned {
+		return verdict{reasonOwned, t.String() + " is already scaled by " + o.String() +
+			"; delete one of the two, or set actuation: Advise to only look on"}
+	}
+	return verdict{}
+}
+
+// decide is the pass of a workload in good order.
+func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
+	began := time.Now()
+	t, p := r.target, r.plan
+	pods := w.c.deps.Pods.Select(w.key.Namespace, t.selector)
+	w.startup.see(pods)
+	w.settle(pods)
+	pol := p.Policy
+	if pol.GPUsPerReplica = t.gpus; t.gpus == 0 {
+		for _, pod := range pods {
+			pol.GPUsPerReplica = max(pol.GPUsPerReplica, gpusOf(&pod.Spec))
+		}
+	}
+	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
+		pol.Startup = time.Duration(l.P95Seconds) * time.Second
+	}
+	obs := observe(t.replicas, pods, p.Sources, w.c.deps.Store, now, pol.MaxAge)
+	before := w.state
+	d, after := scale.Decide(pol, obs, before, now)
+	spent = time.Since(began)
+	w.c.meters.decided(&d, spent)
+	w.state, r.decision = after, &d
+	switch {
+	case !d.Changes():
+		w.advised = -1
+	case p.Actuation == v1alpha1.ActuationAdvise:
+		w.advise(t, &d)
+	case w.c.deps.Leading():
+		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
+	}
+	return spent
+}
+
+// settle tells the controller where samples about these pods arrive.
+func (w *workload) settle(pods []*corev1.Pod) {
+	if w.routed != nil && slices.Equal(w.pods, pods) {
+		return
+	}
+	w.pods = pods
+	places := make(map[string]struct{}, len(pods))
+	for _, pod := range pods {
+		if pod.Spec.NodeName != "" {
+			places[nodePlace(pod.Spec.NodeName)] = struct{}{}
+		}
+		if w.scrapesPods.Load() {
+			places[podPlace(pod.Namespace, pod.Name)] = struct{}{}
+		}
+	}
+	if w.routed == nil || !maps.Equal(places, w.routed) {
+		w.routed = places
+		w.c.route(w, places)
+	}
+}
+
+// publish makes the pass visible: to the page, to /metrics and in the status.
+func (w *workload) publish(r *report) {
+	shown := show(r)
+	w.mu.Lock()
+	w.shown = shown
+	if d := r.decision; d != nil {
+		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, true}
+		w.history.add(d)
+	} else {
+		w.counts.ok = false
+	}
+	w.mu.Unlock()
+	w.status.offer(r)
+}
