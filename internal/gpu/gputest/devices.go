@@ -147,10 +147,11 @@ func hang(t *testing.T, b *bench) {
 	}
 	release := sync.OnceFunc(b.Control.Hang(0))
 	defer release()
-	hung := make(chan error, 1)
+	hung := make(chan struct{})
 	go func() {
+		defer close(hung)
 		var v gpu.Values
-		hung <- b.Reader.Read(gpus[0].UUID, gpu.SetOf(steady()...), &v)
+		_ = b.Reader.Read(gpus[0].UUID, gpu.SetOf(steady()...), &v) // a reader may give up on it
 	}()
 	free := make(chan error, 1)
 	go func() {

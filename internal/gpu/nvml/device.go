@@ -45,8 +45,10 @@ type device struct {
 }
 
 func newDevice(s *session, id gpu.Device, handle, root nvml.Device) *device {
-	return &device{Device: id, ses: s, handle: handle, root: root,
-		retry: make([]time.Time, len(s.probes)), labels: map[gpu.FieldID]cachedLabel{}}
+	return &device{
+		Device: id, ses: s, handle: handle, root: root,
+		retry: make([]time.Time, len(s.probes)), labels: map[gpu.FieldID]cachedLabel{},
+	}
 }
 
 // sink takes the values of one read and lets only wanted ones through.

@@ -51,8 +51,10 @@ type events struct {
 }
 
 func newEvents(s *session, xids *xidLog, log *slog.Logger) *events {
-	e := &events{ses: s, xids: xids, log: log, uuids: map[place]string{}, wanted: map[nvml.Device]bool{},
-		ready: map[nvml.Device]bool{}, quit: make(chan struct{}), ended: make(chan struct{})}
+	e := &events{
+		ses: s, xids: xids, log: log, uuids: map[place]string{}, wanted: map[nvml.Device]bool{},
+		ready: map[nvml.Device]bool{}, quit: make(chan struct{}), ended: make(chan struct{}),
+	}
 	e.able = s.hasAll("nvmlEventSetCreate", "nvmlEventSetFree", "nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes") &&
 		s.hasAny("nvmlEventSetWait_v2", "nvmlEventSetWait")
 	return e

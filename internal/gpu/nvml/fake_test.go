@@ -86,7 +86,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if built.Load() {
 		dir, _ := buildDir()
-		os.RemoveAll(dir)
+		_ = os.RemoveAll(dir)
 	}
 	os.Exit(code)
 }

@@ -118,7 +118,7 @@ func TestALibraryThatComesLater(t *testing.T) {
 	lib := library(t)
 	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	r := New(Config{Library: path})
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	if _, err := r.Devices(); !errors.Is(err, gpu.ErrNoLibrary) {
 		t.Fatalf("Devices: %v, want ErrNoLibrary", err)
 	}
@@ -191,7 +191,7 @@ func TestAGPULostFromTheStart(t *testing.T) {
 	f := newFake(t)
 	f.put("lost", "gpu 1 lost")
 	r := New(Config{Library: library(t)})
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	devices, err := r.Devices()
 	if len(devices) != 2 || !errors.Is(err, gpu.ErrLost) || !strings.Contains(err.Error(), "GPU 1") {
 		t.Fatalf("Devices = %d, %v; want two, and an error that names GPU 1", len(devices), err)

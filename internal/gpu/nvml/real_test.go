@@ -17,7 +17,7 @@ import (
 // looks. Run it alone: a process can use one NVML library only.
 func TestRealGPU(t *testing.T) {
 	r := New(Config{Library: os.Getenv("GPUPILOT_NVML_LIBRARY")})
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	devices, err := r.Devices()
 	if err != nil || len(devices) == 0 {
 		t.Fatalf("Devices = %d, %v", len(devices), err)

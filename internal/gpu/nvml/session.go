@@ -76,8 +76,11 @@ func check(path string) error {
 	}
 	defer func() { _ = d.Close() }()
 	for _, either := range [][2]string{
-		{"nvmlInit_v2", "nvmlInit"}, {"nvmlShutdown", "nvmlShutdown"}, {"nvmlDeviceGetUUID", "nvmlDeviceGetUUID"},
-		{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"},
+		{"nvmlInit_v2", "nvmlInit"},
+		{"nvmlShutdown", "nvmlShutdown"},
+		{"nvmlDeviceGetUUID", "nvmlDeviceGetUUID"},
+		{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"},
+		{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"},
 	} {
 		if d.Lookup(either[0]) != nil && d.Lookup(either[1]) != nil {
 			return fmt.Errorf("%s is not NVML: it lacks %s", path, either[0])
