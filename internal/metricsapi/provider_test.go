@@ -139,8 +139,12 @@ func fleet(t testing.TB) Deps {
 		},
 		Now: func() time.Time { return now },
 		Pods: podList{
-			{PodRef{"web-a", true}, web}, {PodRef{"web-b", true}, web}, {PodRef{"web-loading", false}, web},
-			{PodRef{"web-half", true}, web}, {PodRef{"web-stale", true}, web}, {PodRef{"other", true}, labels.Set{"app": "other"}},
+			{PodRef{"web-a", true}, web},
+			{PodRef{"web-b", true}, web},
+			{PodRef{"web-loading", false}, web},
+			{PodRef{"web-half", true}, web},
+			{PodRef{"web-stale", true}, web},
+			{PodRef{"other", true}, labels.Set{"app": "other"}},
 		},
 	}
 }
