@@ -37,6 +37,19 @@ func BenchmarkGetMetricBySelector(b *testing.B) {
 	}
 }
 
+// An answer costs a fixed number of allocations and one growing list: the
+// lookup's and ours. There are 13.
+func TestSelectorAllocates(t *testing.T) {
+	p := NewProvider(maxAge, 0, crowd(t, 1000))
+	selector := selectorOf(t, "app=web")
+	allocs := testing.AllocsPerRun(10, func() {
+		_, _ = p.GetMetricBySelector(t.Context(), "ml", selector, podsMetric("DCGM_FI_DEV_GPU_UTIL"), labels.Everything())
+	})
+	if allocs > 20 {
+		t.Errorf("%v allocations for 1,000 pods, at most 20 are allowed", allocs)
+	}
+}
+
 // crowd is that many serving pods, eight to a node, of one GPU each.
 func crowd(t testing.TB, pods int) Deps {
 	deps := fleet(t)

@@ -255,6 +255,7 @@ func TestServer(t *testing.T) {
 	t.Run("errors", c.errors)
 	t.Run("discovery", c.discovery)
 	t.Run("openapi", c.openapi)
+	t.Run("freshness", c.freshness)
 	t.Run("strangers", c.strangers)
 	t.Run("certificate", func(t *testing.T) {
 		second, secondKey := keyPair(t)
@@ -363,6 +364,13 @@ func (c *caller) openapi(t *testing.T) {
 	}
 	if !strings.Contains(v3, "custom_metrics.v1beta2.MetricValueList") || !strings.Contains(v3, `"openapi":"3.0`) {
 		t.Errorf("OpenAPI v3: %.300s", v3)
+	}
+}
+
+// freshness: the library's own metric sees the values' real age.
+func (c *caller) freshness(t *testing.T) {
+	if page := c.get("/metrics", ""); !strings.Contains(page, `metrics_apiserver_metric_freshness_seconds_count{group="custom.metrics.k8s.io"}`) {
+		t.Error("/metrics lacks the freshness of what was served")
 	}
 }
 
