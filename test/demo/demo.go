@@ -205,7 +205,12 @@ func (d *demo) look(ctx context.Context) error {
 // maxNotes is how many happenings the screen remembers.
 const maxNotes = 200
 
+// hear takes down what an autoscaler says, from when the load begins: until
+// then an HPA complains that its one pod has no metrics yet.
 func (d *demo) hear(h happening) {
+	if d.began.Load() == nil {
+		return
+	}
 	n := note{at: d.view.elapsed, who: h.who, text: h.text}
 	d.view.notes = append(d.view.notes, n)
 	d.view.notes = d.view.notes[max(0, len(d.view.notes)-maxNotes):]

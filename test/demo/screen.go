@@ -51,7 +51,9 @@ const (
 func (v *view) render(width, height int) []string {
 	out := []string{
 		bold + "GPUPilot demo" + plain + dim + "  " + v.title + plain,
-		dim + "page " + plain + v.ui + dim + "   kubectl --kubeconfig " + plain + v.kube,
+		dim + "  page        " + plain + v.ui,
+		dim + "  kubeconfig  " + plain + v.kube,
+		dim + "  load        " + plain + v.load,
 		"",
 	}
 	out = append(out, v.charts(min(maxChart, width-labelWidth-16))...)
