@@ -48,7 +48,7 @@ const (
 	// what lets it take three turns up and one down within a short demo.
 	slowSync, quickSync = 15 * time.Second, 5 * time.Second
 	// slowEnough is how long a demo lasts that keeps the default.
-	slowEnough = 4 * time.Minute
+	slowEnough = 150 * time.Second
 )
 
 // scenario is one demo: what is offered, for how long.

@@ -45,6 +45,8 @@ const (
 	labelWidth = 24
 	barWidth   = 20
 	maxChart   = 100
+	// chartReplicas fill a chart's height: one step of the line is one replica.
+	chartReplicas = 8
 )
 
 // render is the whole screen, one string per line, none wider than width.
@@ -93,10 +95,10 @@ func (v *view) charts(width int) []string {
 	}
 	out := []string{
 		chart("offered load", v.tracks[0], peakLoad*1.05, cyan, func(s sample) float64 { return s.offered }, fmt.Sprintf("%.1f req/s", now.offered)),
-		chart("replicas it needs", v.tracks[0], maxReplicas, dim, func(s sample) float64 { return float64(s.need) }, fmt.Sprint(now.need)),
+		chart("replicas it needs", v.tracks[0], chartReplicas, dim, func(s sample) float64 { return float64(s.need) }, fmt.Sprint(now.need)),
 	}
 	for _, t := range v.tracks {
-		out = append(out, chart("replicas of "+t.name, t, maxReplicas, "", func(s sample) float64 { return float64(s.replicas) }, fmt.Sprint(t.now.replicas)))
+		out = append(out, chart("replicas of "+t.name, t, chartReplicas, "", func(s sample) float64 { return float64(s.replicas) }, fmt.Sprint(t.now.replicas)))
 	}
 	return append(out, fmt.Sprintf("  %-*s%s%s%s", labelWidth-2, "", dim, clockText, plain))
 }
