@@ -73,11 +73,12 @@ func (m moment) String() string {
 const overTolerance = 1.1
 
 // allowance is how many times the need a workload may have, and needWindow for
-// how long a need counts after it has fallen: an autoscaler that stabilises
-// cannot know earlier.
+// how long a need counts after it has fallen: an autoscaler that stabilises,
+// and for no less than a replica takes to start, goes no earlier; ten seconds
+// are for slow machines.
 const (
 	allowance  = 1.5
-	needWindow = stabilization + 5*time.Second
+	needWindow = max(stabilization, startup) + 10*time.Second
 )
 
 // summarise is a pure function of the samples.

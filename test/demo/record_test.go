@@ -82,7 +82,7 @@ func TestVerdict(t *testing.T) {
 	f("not back", good, times(7, 1, 28, 6, 40, 2), needs, false, "classic ended with 2")
 	f("too little load", times(7, 1, 28, 3, 40, 1), times(7, 1, 28, 3, 40, 1), times(5, 1, 30, 3, 40, 1), false, "only 3", "only 3")
 	f("not at 1 before", times(7, 2, 28, 6, 40, 1), good, needs, false, "began with 2")
-	f("replicas that stay too long", times(7, 1, 28, 6, 39, 6, 1, 1), good, needs, false, "6 replicas at 00:50")
+	f("replicas that stay too long", times(7, 1, 28, 6, 39, 6, 1, 1), good, needs, false, "6 replicas at 00:57")
 	f("a recorded load may end high", times(7, 1, 28, 6, 40, 3), times(7, 1, 28, 6, 40, 5), times(5, 1, 30, 6, 40, 2), true)
 	f("but must be followed", times(75, 2), good, needs, true, "never scaled up", "never scaled down")
 }
