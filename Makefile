@@ -7,7 +7,7 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/webui/static -type f 2>/dev/null)
 TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' 2>/dev/null)
-FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so
+FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
 
 GOLANGCI   := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -32,8 +32,10 @@ bin/gpupilot-bench: $(GO_FILES) $(TEST_FILES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./test/bench
 
 fakes: $(FAKES)
-$(FAKES) &: $(wildcard test/fakes/nvml/*)
+bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/nvml/*)
 	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin
+bin/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*)
+	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin
 
 kube: ## the real control plane of the demo and the tests: five minutes once per machine, then cached by content
 	@bash test/kube/build.sh

@@ -1,9 +1,10 @@
 module github.com/gpupilot/gpupilot
 
-go 1.26.0
+go 1.26.7
 
 require (
 	cel.dev/expr v0.25.2 // indirect
+	github.com/NVIDIA/go-dcgm v1.4611.0 // indirect
 	github.com/NVIDIA/go-nvml v0.13.3-1 // indirect
 	github.com/NYTimes/gziphandler v1.1.1 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect

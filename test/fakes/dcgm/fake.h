@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What the fake's parts share: state.c knows what the GPUs do; engine.c lists
+// them, fields.c gives their values, watch.c keeps groups and watches.
+#ifndef GPUPILOT_FAKE_DCGM_H
+#define GPUPILOT_FAKE_DCGM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "dcgm_agent.h"
+#include "dcgm_fields.h"
+#include "dcgm_structs.h"
+
+enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_FAILS = 16, MAX_XIDS = 1024, NAME = 64 };
+
+// KEYS lists every value that can be set, as in the fake NVML: name in the
+// file, the default of an idle H200, whether the GPU supports it by default.
+#define KEYS(X) \
+	X(util, 0, 1) X(mem_util, 0, 1) X(enc_util, 0, 1) X(dec_util, 0, 1) \
+	X(temp, 28, 1) X(mem_temp, 34, 1) X(slowdown_temp, 87, 1) X(shutdown_temp, 92, 1) \
+	X(power, 77.7, 1) X(power_instant, 77.7, 1) X(power_limit, 700, 1) X(enforced_limit, 700, 1) X(energy, 0, 0) \
+	X(sm_clock, 345, 1) X(mem_clock, 3201, 1) X(video_clock, 765, 1) X(max_sm_clock, 1980, 1) X(max_mem_clock, 3201, 1) \
+	X(clock_reasons, 1, 1) X(pstate, 0, 1) X(fan, 0, 0) \
+	X(pcie_replay, 0, 1) X(pcie_max_gen, 5, 1) X(pcie_max_width, 16, 1) X(pcie_gen, 5, 1) X(pcie_width, 16, 1) \
+	X(viol_power, 0, 1) X(viol_thermal, 0, 1) X(viol_sync_boost, 0, 1) X(viol_board_limit, 0, 1) X(viol_low_util, 0, 1) X(viol_reliability, 0, 1) \
+	X(fb_total, 143771, 1) X(fb_reserved, 614, 1) X(fb_used, 0, 1) \
+	X(ecc_sbe_vol, 0, 1) X(ecc_dbe_vol, 0, 1) X(ecc_sbe_agg, 0, 1) X(ecc_dbe_agg, 0, 1) \
+	X(retired_sbe, 0, 0) X(retired_dbe, 0, 0) X(retired_pending, 0, 0) \
+	X(remapped_unc, 0, 1) X(remapped_cor, 0, 1) X(remap_failure, 0, 1) X(remap_pending, 0, 1) \
+	X(nvlink_crc_flit, 0, 1) X(nvlink_crc_data, 0, 1) X(nvlink_replay, 0, 1) X(nvlink_recovery, 0, 1) \
+	X(nvlink_tx, 0, 1) X(nvlink_rx, 0, 1) X(nvlink0_tx, 0, 1) X(nvlink0_rx, 0, 1) \
+	X(vgpu_license, 0, 0) \
+	X(gpm_gr, 0, 1) X(gpm_sm, 0, 1) X(gpm_occ, 0, 1) X(gpm_tensor, 0, 1) X(gpm_dram, 0, 1) \
+	X(gpm_fp64, 0, 1) X(gpm_fp32, 0, 1) X(gpm_fp16, 0, 1) X(gpm_int, 0, 1) X(gpm_imma, 0, 1) X(gpm_hmma, 0, 1) X(gpm_dfma, 0, 1) \
+	X(gpm_pcie_tx, 0, 1) X(gpm_pcie_rx, 0, 1) X(gpm_nvlink_tx, 0, 1) X(gpm_nvlink_rx, 0, 1)
+
+#define AS_ENUM(name, value, supported) K_##name,
+enum key { KEYS(AS_ENUM) NKEYS };
+
+// device is a whole GPU or a GPU instance.
+struct device {
+	double val[NKEYS];
+	bool have[NKEYS];
+	char profile[32]; // of an instance
+	int slices, gi;
+};
+
+struct fail {
+	char function[NAME];
+	dcgmReturn_t code;
+};
+
+struct gpu {
+	struct device whole, mig[MAX_MIG];
+	int migs;
+	char model[NAME]; // empty: the node's
+	DcgmEntityStatus_t status;
+	bool profiling;
+	int64_t stale; // when its values were last updated, in Unix microseconds; 0: now
+	double hang_until, energy;
+	struct fail fail[MAX_FAILS];
+	int fails, xids; // xids: lines seen in the file being read
+};
+
+struct xid {
+	int gpu;
+	long long code;
+	int64_t at; // Unix microseconds
+};
+
+struct state {
+	int gpus;
+	unsigned int seed;
+	bool driver, engine;
+	int restarts; // of the host engine, as the file counts them
+	char model[NAME], driver_version[NAME], log[4 * NAME];
+	int delay_us;
+	dcgmReturn_t profiling; // what profiling calls answer
+	struct gpu gpu[MAX_GPUS];
+	struct xid xid[MAX_XIDS];
+	int xids;
+	unsigned epoch; // of the host engine: handles of another are not valid
+};
+
+extern struct state S;
+
+// where is an entity of the fake: a GPU (mig -1) or one of its instances.
+struct where {
+	int gpu, mig;
+};
+
+double now(void);           // seconds, monotonic
+int64_t clock_us(void);     // Unix microseconds
+void lock(void);            // and take in the file, if it has changed
+void unlock(void);
+dcgmReturn_t code_of(const char *name);
+void drop_watches(void); // and all groups; the state is locked
+
+// begin checks that function fn can be answered over handle h, for GPU gpu
+// where that is not -1. On success the state is locked until end.
+dcgmReturn_t begin(dcgmHandle_t h, const char *fn, int gpu);
+dcgmReturn_t end(dcgmReturn_t r);
+void note(const char *format, ...) __attribute__((format(printf, 1, 2))); // to the log file
+
+#define BEGIN(h, fn, gpu) \
+	do { \
+		dcgmReturn_t r_ = begin(h, fn, gpu); \
+		if (r_ != DCGM_ST_OK) return r_; \
+	} while (0)
+
+bool find(dcgm_field_entity_group_t group, unsigned id, struct where *w);
+void uuid_of(int gpu, char out[128]);
+const char *model_of(int gpu);
+
+// value gives a field of an entity; live: whether it is watched or not.
+void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v);
+bool profiling_field(unsigned short field);
+dcgmReturn_t profiling_has(struct where w, unsigned short field);
+bool watched(struct where w, unsigned short field);
+int field_index(unsigned short field); // -1: unknown
+enum { MAX_FIELDS = 128 };
+
+#endif

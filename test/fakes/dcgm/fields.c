@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The fields that the fake knows, and their values.
+#define _GNU_SOURCE
+#include "fake.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { OTHER = -1 };
+
+// own: an instance has a value of its own; the others are its GPU's.
+#define FIELDS(X) \
+	X(1, DCGM_FT_STRING, OTHER, driver_version, 0) X(2, DCGM_FT_STRING, OTHER, nvml_version, 0) X(5, DCGM_FT_INT64, OTHER, cuda_version, 0) \
+	X(50, DCGM_FT_STRING, OTHER, name, 1) X(51, DCGM_FT_STRING, OTHER, brand, 0) X(52, DCGM_FT_INT64, OTHER, nvml_index, 0) \
+	X(53, DCGM_FT_STRING, OTHER, serial, 0) X(54, DCGM_FT_STRING, OTHER, uuid, 0) X(55, DCGM_FT_INT64, OTHER, minor_number, 0) \
+	X(56, DCGM_FT_STRING, OTHER, oem_inforom, 0) X(57, DCGM_FT_STRING, OTHER, pci_busid, 0) X(80, DCGM_FT_STRING, OTHER, ecc_inforom, 0) \
+	X(81, DCGM_FT_STRING, OTHER, power_inforom, 0) X(82, DCGM_FT_STRING, OTHER, inforom_image, 0) X(85, DCGM_FT_STRING, OTHER, vbios, 0) \
+	X(100, DCGM_FT_INT64, K_sm_clock, sm_clock, 0) X(101, DCGM_FT_INT64, K_mem_clock, mem_clock, 0) X(102, DCGM_FT_INT64, K_video_clock, video_clock, 0) \
+	X(112, DCGM_FT_INT64, K_clock_reasons, clocks_event_reasons, 0) X(113, DCGM_FT_INT64, K_max_sm_clock, max_sm_clock, 0) X(114, DCGM_FT_INT64, K_max_mem_clock, max_mem_clock, 0) \
+	X(140, DCGM_FT_INT64, K_mem_temp, memory_temp, 0) X(150, DCGM_FT_INT64, K_temp, gpu_temp, 0) \
+	X(155, DCGM_FT_DOUBLE, K_power, power_usage, 0) X(156, DCGM_FT_INT64, OTHER, total_energy_consumption, 0) X(157, DCGM_FT_DOUBLE, K_power_instant, power_instant, 0) \
+	X(158, DCGM_FT_INT64, K_slowdown_temp, slowdown_temp, 0) X(159, DCGM_FT_INT64, K_shutdown_temp, shutdown_temp, 0) \
+	X(160, DCGM_FT_DOUBLE, K_power_limit, power_mgmt_limit, 0) X(164, DCGM_FT_DOUBLE, K_enforced_limit, enforced_power_limit, 0) \
+	X(190, DCGM_FT_INT64, K_pstate, pstate, 0) X(191, DCGM_FT_INT64, K_fan, fan_speed, 0) X(202, DCGM_FT_INT64, K_pcie_replay, pcie_replay_counter, 0) \
+	X(203, DCGM_FT_INT64, K_util, gpu_util, 0) X(204, DCGM_FT_INT64, K_mem_util, mem_copy_util, 0) X(206, DCGM_FT_INT64, K_enc_util, enc_util, 0) X(207, DCGM_FT_INT64, K_dec_util, dec_util, 0) \
+	X(230, DCGM_FT_INT64, OTHER, xid_errors, 0) X(235, DCGM_FT_INT64, K_pcie_max_gen, pcie_max_link_gen, 0) X(236, DCGM_FT_INT64, K_pcie_max_width, pcie_max_link_width, 0) \
+	X(237, DCGM_FT_INT64, K_pcie_gen, pcie_link_gen, 0) X(238, DCGM_FT_INT64, K_pcie_width, pcie_link_width, 0) \
+	X(240, DCGM_FT_INT64, K_viol_power, power_violation, 0) X(241, DCGM_FT_INT64, K_viol_thermal, thermal_violation, 0) X(242, DCGM_FT_INT64, K_viol_sync_boost, sync_boost_violation, 0) \
+	X(243, DCGM_FT_INT64, K_viol_board_limit, board_limit_violation, 0) X(244, DCGM_FT_INT64, K_viol_low_util, low_util_violation, 0) X(245, DCGM_FT_INT64, K_viol_reliability, reliability_violation, 0) \
+	X(250, DCGM_FT_INT64, K_fb_total, fb_total, 1) X(251, DCGM_FT_INT64, OTHER, fb_free, 1) X(252, DCGM_FT_INT64, K_fb_used, fb_used, 1) X(253, DCGM_FT_INT64, K_fb_reserved, fb_reserved, 1) \
+	X(254, DCGM_FT_DOUBLE, OTHER, fb_used_percent, 1) X(310, DCGM_FT_INT64, K_ecc_sbe_vol, ecc_sbe_volatile, 0) X(311, DCGM_FT_INT64, K_ecc_dbe_vol, ecc_dbe_volatile, 0) \
+	X(312, DCGM_FT_INT64, K_ecc_sbe_agg, ecc_sbe_aggregate, 0) X(313, DCGM_FT_INT64, K_ecc_dbe_agg, ecc_dbe_aggregate, 0) \
+	X(390, DCGM_FT_INT64, K_retired_sbe, retired_sbe, 0) X(391, DCGM_FT_INT64, K_retired_dbe, retired_dbe, 0) X(392, DCGM_FT_INT64, K_retired_pending, retired_pending, 0) \
+	X(393, DCGM_FT_INT64, K_remapped_unc, uncorrectable_remapped_rows, 0) X(394, DCGM_FT_INT64, K_remapped_cor, correctable_remapped_rows, 0) \
+	X(395, DCGM_FT_INT64, K_remap_failure, row_remap_failure, 0) X(396, DCGM_FT_INT64, K_remap_pending, row_remap_pending, 0) \
+	X(409, DCGM_FT_INT64, K_nvlink_crc_flit, nvlink_crc_flit, 0) X(419, DCGM_FT_INT64, K_nvlink_crc_data, nvlink_crc_data, 0) \
+	X(429, DCGM_FT_INT64, K_nvlink_replay, nvlink_replay, 0) X(439, DCGM_FT_INT64, K_nvlink_recovery, nvlink_recovery, 0) \
+	X(440, DCGM_FT_INT64, OTHER, nvlink_bandwidth_l0, 0) X(449, DCGM_FT_INT64, OTHER, nvlink_bandwidth, 0) X(526, DCGM_FT_INT64, K_vgpu_license, vgpu_license, 0) \
+	X(1001, DCGM_FT_DOUBLE, K_gpm_gr, gr_engine_active, 1) X(1002, DCGM_FT_DOUBLE, K_gpm_sm, sm_active, 1) X(1003, DCGM_FT_DOUBLE, K_gpm_occ, sm_occupancy, 1) \
+	X(1004, DCGM_FT_DOUBLE, K_gpm_tensor, tensor_active, 1) X(1005, DCGM_FT_DOUBLE, K_gpm_dram, dram_active, 1) X(1006, DCGM_FT_DOUBLE, K_gpm_fp64, fp64_active, 1) \
+	X(1007, DCGM_FT_DOUBLE, K_gpm_fp32, fp32_active, 1) X(1008, DCGM_FT_DOUBLE, K_gpm_fp16, fp16_active, 1) X(1009, DCGM_FT_INT64, K_gpm_pcie_tx, pcie_tx_bytes, 1) \
+	X(1010, DCGM_FT_INT64, K_gpm_pcie_rx, pcie_rx_bytes, 1) X(1011, DCGM_FT_INT64, K_gpm_nvlink_tx, nvlink_tx_bytes, 1) X(1012, DCGM_FT_INT64, K_gpm_nvlink_rx, nvlink_rx_bytes, 1) \
+	X(1013, DCGM_FT_DOUBLE, K_gpm_imma, tensor_imma_active, 1) X(1014, DCGM_FT_DOUBLE, K_gpm_hmma, tensor_hmma_active, 1) \
+	X(1015, DCGM_FT_DOUBLE, K_gpm_dfma, tensor_dfma_active, 1) X(1016, DCGM_FT_DOUBLE, K_gpm_int, int_active, 1)
+
+static dcgm_field_output_format_t format;
+
+#define LEVEL(id, own) ((id) < 50 ? DCGM_FE_NONE : (own) && (id) >= 1000 ? DCGM_FE_GPU_I : DCGM_FE_GPU)
+#define AS_META(id, type, key, tag, own) {id, type, (type) == DCGM_FT_STRING ? 0 : 8, #tag, (id) < 50 ? DCGM_FS_GLOBAL : DCGM_FS_DEVICE, 0, LEVEL(id, own), &format},
+#define AS_KEY(id, type, key, tag, own) key,
+#define AS_OWN(id, type, key, tag, own) own,
+static const dcgm_field_meta_t meta[] = {FIELDS(AS_META)};
+static const int key_of[] = {FIELDS(AS_KEY)};
+static const bool own_of[] = {FIELDS(AS_OWN)};
+enum { NFIELDS = sizeof meta / sizeof *meta };
+_Static_assert((int)NFIELDS <= (int)MAX_FIELDS, "MAX_FIELDS");
+
+int field_index(unsigned short field) {
+	for (int i = 0; i < NFIELDS; i++)
+		if (meta[i].fieldId == field) return i;
+	return -1;
+}
+
+int DcgmFieldsInit(void) { return 0; }
+int DcgmFieldsTerm(void) { return 0; }
+
+dcgm_field_meta_p DcgmFieldGetById(unsigned short field) {
+	int i = field_index(field);
+	return i < 0 ? NULL : &meta[i];
+}
+
+dcgm_field_meta_p DcgmFieldGetByTag(const char *tag) {
+	for (int i = 0; i < NFIELDS; i++)
+		if (!strcmp(meta[i].tag, tag)) return &meta[i];
+	return NULL;
+}
+
+bool profiling_field(unsigned short field) { return field >= 1001 && field < 1100; }
+
+dcgmReturn_t profiling_has(struct where w, unsigned short field) {
+	int i = field_index(field);
+	if (S.profiling != DCGM_ST_OK) return S.profiling;
+	if (!S.gpu[w.gpu].profiling) return DCGM_ST_PROFILING_NOT_SUPPORTED;
+	return i >= 0 && S.gpu[w.gpu].whole.have[key_of[i]] ? DCGM_ST_OK : DCGM_ST_PROFILING_NOT_SUPPORTED;
+}
+
+dcgmReturn_t dcgmProfGetSupportedMetricGroups(dcgmHandle_t h, dcgmProfGetMetricGroups_t *out) {
+	BEGIN(h, "ProfGetSupportedMetricGroups", -1);
+	if (out->version != dcgmProfGetMetricGroups_version3) return end(DCGM_ST_VER_MISMATCH);
+	if ((int)out->gpuId >= S.gpus) return end(DCGM_ST_BADPARAM);
+	struct where w = {(int)out->gpuId, -1};
+	if (S.profiling != DCGM_ST_OK) return end(S.profiling);
+	if (!S.gpu[w.gpu].profiling) return end(DCGM_ST_PROFILING_NOT_SUPPORTED);
+	out->numMetricGroups = 1;
+	dcgmProfMetricGroupInfo_v2 *g = &out->metricGroups[0];
+	memset(g, 0, sizeof *g);
+	for (int i = 0; i < NFIELDS; i++)
+		if (profiling_field(meta[i].fieldId) && profiling_has(w, meta[i].fieldId) == DCGM_ST_OK) g->fieldIds[g->numFieldIds++] = meta[i].fieldId;
+	return end(DCGM_ST_OK);
+}
+
+static double rate_mb(const struct device *d, enum key tx, enum key rx) { return (d->val[tx] + d->val[rx]) * 1024 / 1e6; }
+
+// other computes the numbers that are no key by themselves.
+static bool other(struct where w, const struct device *d, unsigned short field, double *x) {
+	switch (field) {
+	case 5: *x = 13010; return true;
+	case 52:
+	case 55: *x = w.gpu; return true;
+	case 156: *x = d->have[K_energy] ? d->val[K_energy] : S.gpu[w.gpu].energy; return true;
+	case 251: *x = d->val[K_fb_total] - d->val[K_fb_used] - d->val[K_fb_reserved]; return d->have[K_fb_total];
+	case 254: *x = d->val[K_fb_used] / (d->val[K_fb_total] - d->val[K_fb_reserved]); return d->have[K_fb_total];
+	case 440: *x = rate_mb(d, K_nvlink0_tx, K_nvlink0_rx); return d->have[K_nvlink0_tx];
+	case 449: *x = rate_mb(d, K_nvlink_tx, K_nvlink_rx); return d->have[K_nvlink_tx];
+	}
+	return false;
+}
+
+static void text(struct where w, unsigned short field, char out[DCGM_MAX_STR_LENGTH]) {
+	switch (field) {
+	case 1: snprintf(out, DCGM_MAX_STR_LENGTH, "%s", S.driver_version); break;
+	case 2: snprintf(out, DCGM_MAX_STR_LENGTH, "13.590.48.01"); break;
+	case 50: snprintf(out, DCGM_MAX_STR_LENGTH, "%s", w.mig < 0 ? model_of(w.gpu) : S.gpu[w.gpu].mig[w.mig].profile); break;
+	case 51: snprintf(out, DCGM_MAX_STR_LENGTH, "NVIDIA"); break;
+	case 53: snprintf(out, DCGM_MAX_STR_LENGTH, "16500240%05d", w.gpu); break;
+	case 54: uuid_of(w.gpu, out); break; // DCGM does not know the UUIDs of instances
+	case 57: snprintf(out, DCGM_MAX_STR_LENGTH, "00000000:%02X:00.0", (0x10 + 9 * w.gpu) & 0xff); break;
+	case 80: snprintf(out, DCGM_MAX_STR_LENGTH, "7.16"); break;
+	case 82: snprintf(out, DCGM_MAX_STR_LENGTH, "G520.0201.00.05"); break;
+	case 85: snprintf(out, DCGM_MAX_STR_LENGTH, "96.00.BC.00.01"); break;
+	default: snprintf(out, DCGM_MAX_STR_LENGTH, DCGM_STR_NOT_SUPPORTED);
+	}
+}
+
+static void blank(dcgmFieldValue_v1 *v, int kind, dcgmReturn_t status) {
+	v->status = status;
+	if (v->fieldType == DCGM_FT_DOUBLE) v->value.dbl = DCGM_FP64_BLANK + kind;
+	else if (v->fieldType == DCGM_FT_INT64) v->value.i64 = DCGM_INT64_BLANK + kind;
+	else snprintf(v->value.str, sizeof v->value.str, kind == 2 ? DCGM_STR_NOT_SUPPORTED : DCGM_STR_BLANK);
+}
+
+static void last_xid(struct where w, dcgmFieldValue_v1 *v) {
+	for (int i = S.xids - 1; i >= 0; i--)
+		if (S.xid[i].gpu == w.gpu) {
+			v->value.i64 = S.xid[i].code;
+			v->ts = S.xid[i].at;
+			return;
+		}
+	v->ts = 0;
+	blank(v, 0, DCGM_ST_NO_DATA);
+}
+
+void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v) {
+	int i = field_index(field);
+	v->version = dcgmFieldValue_version1; // the rest of its 4 KiB stays as it is
+	v->fieldId = field;
+	v->fieldType = DCGM_FT_INT64;
+	v->status = DCGM_ST_OK;
+	v->ts = 0;
+	if (i < 0) return blank(v, 1, DCGM_ST_UNKNOWN_FIELD);
+	v->fieldType = (unsigned short)meta[i].fieldType;
+	const struct gpu *g = &S.gpu[w.gpu];
+	v->ts = g->stale ? g->stale : clock_us();
+	if (live ? profiling_field(field) : !watched(w, field)) return blank(v, 0, DCGM_ST_NOT_WATCHED);
+	if (g->status == DcgmEntityStatusLost) return blank(v, 0, DCGM_ST_GPU_IS_LOST);
+	if (field == DCGM_FI_DEV_XID_ERROR) return last_xid(w, v);
+	if (v->fieldType == DCGM_FT_STRING) return text(w, field, v->value.str);
+	const struct device *d = w.mig >= 0 && own_of[i] ? &g->mig[w.mig] : &g->whole;
+	double x = 0;
+	// A GPU that is cut into instances does not say how busy it is as a whole.
+	bool have = key_of[i] == OTHER ? other(w, d, field, &x) : d->have[key_of[i]] && !(g->migs > 0 && field >= 203 && field <= 207);
+	if (!have) return blank(v, 2, DCGM_ST_NOT_SUPPORTED);
+	if (key_of[i] != OTHER) x = d->val[key_of[i]];
+	if (isnan(x)) return blank(v, 0, DCGM_ST_OK);
+	if (field >= 1009 && field <= 1012) x *= 1048576;
+	if (v->fieldType == DCGM_FT_DOUBLE) v->value.dbl = x;
+	else v->value.i64 = llround(x);
+}
