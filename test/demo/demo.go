@@ -39,7 +39,8 @@ const firstTimeout = 2 * time.Minute
 type demo struct {
 	scenario scenario
 	out      io.Writer
-	screen   *os.File // nil: not a terminal
+	quit     context.CancelFunc // ends the demo, as Ctrl-C does
+	screen   *os.File           // nil: not a terminal
 
 	stack  *stack.Stack
 	events chan happening
@@ -51,8 +52,8 @@ type demo struct {
 	rejected map[string]float64
 }
 
-func newDemo(s scenario, out io.Writer) *demo {
-	d := &demo{scenario: s, out: out, events: make(chan happening, 64), rejected: map[string]float64{}}
+func newDemo(s scenario, out io.Writer, quit context.CancelFunc) *demo {
+	d := &demo{scenario: s, out: out, quit: quit, events: make(chan happening, 64), rejected: map[string]float64{}}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 		d.screen = f
 	}
@@ -314,4 +315,10 @@ func (d *demo) keepLogs() {
 	}
 }
 
-func (d *demo) say(format string, a ...any) { fmt.Fprintf(d.out, format+"\n", a...) }
+// say writes a line. Where nobody reads any more (a pipe's other end is gone),
+// the demo ends.
+func (d *demo) say(format string, a ...any) {
+	if _, err := fmt.Fprintf(d.out, format+"\n", a...); err != nil {
+		d.quit()
+	}
+}

@@ -28,6 +28,9 @@ import (
 var errVerdict = errors.New("the demo did not show what it should")
 
 func main() {
+	// A reader that goes (make demo | head) must not kill us before we have
+	// ended what we started.
+	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	err := run(ctx, os.Getenv, os.Stdout)
 	stop()
@@ -43,7 +46,9 @@ func run(ctx context.Context, getenv func(string) string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	d := newDemo(s, out)
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	d := newDemo(s, out, quit)
 	defer d.close()
 	if err := d.start(ctx); err != nil {
 		if ctx.Err() != nil {

@@ -43,7 +43,8 @@ const (
 // The screen's measures, in columns.
 const (
 	labelWidth = 24
-	barWidth   = 20
+	barWidth   = 20 // of a utilisation; half of it on a screen narrower than wide
+	wide       = 100
 	maxChart   = 100
 	// chartReplicas fill a chart's height: one step of the line is one replica.
 	chartReplicas = 8
@@ -61,7 +62,7 @@ func (v *view) render(width, height int) []string {
 	out = append(out, v.charts(min(maxChart, width-labelWidth-16))...)
 	out = append(out, "")
 	for i, t := range v.tracks {
-		out = append(out, row(t, v.labels[i])...)
+		out = append(out, row(t, v.labels[i], width))
 	}
 	out = append(out, "", bold+"  What happened"+plain)
 	room := max(3, height-len(out)-1)
@@ -121,9 +122,13 @@ func sparkline(all []sample, from, span time.Duration, width int, most float64, 
 	return string(line)
 }
 
-// row is a workload now: two lines.
-func row(t *track, label string) []string {
+// row is a workload now.
+func row(t *track, label string, width int) string {
 	s := t.now
+	cells := barWidth
+	if width < wide {
+		cells /= 2
+	}
 	colour := green
 	switch {
 	case s.util > 95:
@@ -141,19 +146,17 @@ func row(t *track, label string) []string {
 	if going := s.serving - s.replicas; going > 0 {
 		counts += fmt.Sprintf(", %d on the way out", going)
 	}
-	return []string{
-		fmt.Sprintf("  %s%-8s%s%s%-14s%s%s%s%s %3.0f %%   %s  %s   %s%.0f waiting%s",
-			bold, t.name, plain, dim, label, plain, colour, bar(s.util), plain, s.util, pods, counts, dim, s.queue, plain),
-	}
+	return fmt.Sprintf("  %s%-8s%s%s%-14s%s%s%s%s %3.0f %%  %s  %s  %s%.0f waiting%s",
+		bold, t.name, plain, dim, label, plain, colour, bar(s.util, cells), plain, s.util, pods, counts, dim, s.queue, plain)
 }
 
-// bar is a utilisation with a mark at the target.
-func bar(util float64) string {
-	cells := []rune(strings.Repeat("░", barWidth))
-	for i := range min(int(util/100*barWidth+0.5), barWidth) {
+// bar is a utilisation in so many cells, with a mark at the target.
+func bar(util float64, width int) string {
+	cells := []rune(strings.Repeat("░", width))
+	for i := range min(int(util/100*float64(width)+0.5), width) {
 		cells[i] = '█'
 	}
-	mark := int(target / 100 * barWidth)
+	mark := int(target / 100 * float64(width))
 	return string(cells[:mark]) + plain + "│" + dim + string(cells[mark:])
 }
 
