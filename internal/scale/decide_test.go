@@ -100,10 +100,18 @@ func TestDecide(t *testing.T) {
 	}
 	f("stale never lowers", p, stale, 2, RuleMissing)
 
-	fresh := seen(t0, 100, 10)
-	fresh.Pods[1].Since = t0.Add(-time.Second)
-	fresh.Pods[0].Readings[0].Value, fresh.Pods[1].Readings[0].Value = 100, 60
-	f("a replica that just began holds the way up", p, fresh, 2, RuleStarting)
+	fresh := seen(t0, 100, 100, 60)
+	fresh.Pods[2].Since = t0.Add(-2 * time.Second)
+	f("a replica that just began holds the way up", p, fresh, 3, RuleSettling)
+	fresh.Pods[0].Readings[0].Value, fresh.Pods[1].Readings[0].Value, fresh.Pods[2].Readings[0].Value = 20, 20, 0
+	f("and the way down", p, fresh, 3, RuleSettling)
+	fresh.Pods[0].Readings[0].At, fresh.Pods[1].Readings[0].At = t0, t0
+	f("its own reading does not count before it is warm", p, fresh, 2)
+	for i := range fresh.Pods {
+		fresh.Pods[i].Readings[0].Value = 96
+	}
+	fresh.Pods[0].Readings[0].At = t0.Add(-time.Second)
+	f("no probe while the load spreads", p, fresh, 3)
 
 	capped := p
 	capped.MaxGPUs, capped.GPUsPerReplica = 8, 2
@@ -201,6 +209,35 @@ func TestProbesOncePerEpoch(t *testing.T) {
 	}
 }
 
+func TestWaitsWhileBacklogDrains(t *testing.T) {
+	p := utilPolicy()
+	// Two saturated replicas ask for four; these serve from 20 s on and work off
+	// the backlog at 100 % for another 4 s, though they need not be more.
+	got, s := run(p, State{}, t0, func(i int, cur int32, now time.Time) Observation {
+		if i < 20 {
+			return with(seen(now, 100, 100), now, int(cur)-2, Starting, time.Duration(i)*time.Second)
+		}
+		v := 100.0
+		if i >= 24 {
+			v = 55
+		}
+		o := seen(now, v, v, v, v)
+		for k := range o.Pods {
+			o.Pods[k].Readings[0].At = now
+		}
+		o.Pods[3].Since = t0.Add(20 * time.Second)
+		return o
+	}, 40, 2)
+	for i, n := range got {
+		if n > 4 {
+			t.Fatalf("after %d s: %d replicas: the backlog was taken for load", i, n)
+		}
+	}
+	if !s.SaturatedSince.IsZero() {
+		t.Error("the saturation never ended")
+	}
+}
+
 func TestFallback(t *testing.T) {
 	f := func(mode MissingMode, floor, want int32) {
 		t.Helper()
@@ -268,7 +305,7 @@ func TestSentences(t *testing.T) {
 		t.Errorf("got  %q\nwant … %q", d.Sentence(), want)
 	}
 	for _, r := range []Rule{
-		RuleDemand, RuleTolerance, RuleSaturated, RuleStarting, RuleNotServing, RulePartial, RuleMissing, RuleFallback,
+		RuleDemand, RuleTolerance, RuleSaturated, RuleStarting, RuleSettling, RuleDraining, RuleNotServing, RulePartial, RuleMissing, RuleFallback,
 		RuleActivation, RuleStabilization, RuleRate, RuleBounds, RuleBudget, RuleDisabled,
 	} {
 		if s := (Step{Rule: r, Before: 1, After: 2}).Sentence(); strings.HasPrefix(s, string(r)+":") {

@@ -14,6 +14,8 @@ const (
 	RuleTolerance     Rule = "Tolerance"     // close enough to the target
 	RuleSaturated     Rule = "Saturated"     // the signal is at its ceiling: probe
 	RuleStarting      Rule = "Starting"      // capacity is on the way: wait for it
+	RuleSettling      Rule = "Settling"      // a replica has only just begun to serve
+	RuleDraining      Rule = "Draining"      // new capacity works off what had piled up
 	RuleNotServing    Rule = "NotServing"    // nothing serves yet, nothing to measure
 	RulePartial       Rule = "PartialData"   // too few replicas have a reading to go down
 	RuleMissing       Rule = "MissingData"   // a signal cannot be read: no way down

@@ -87,8 +87,7 @@ func (e *engine) measure(i int) (m measure, age time.Duration, ok bool) {
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
 		r := pod.reading(i)
-		// A negative reading is garbage, not an idle replica.
-		if pod.Phase != Serving || !r.fresh(e.now, e.p.maxAge()) || r.Value < 0 {
+		if !e.counts(pod, r) {
 			continue
 		}
 		sum, most = sum+r.Value, max(most, r.Value)
@@ -117,6 +116,13 @@ func (e *engine) measure(i int) (m measure, age time.Duration, ok bool) {
 	return m, age, true
 }
 
+// counts says whether a reading tells of a replica that serves: it is fresh, it
+// was measured after the replica had warmed up, and it is not negative, which
+// would be garbage and not an idle replica.
+func (e *engine) counts(pod *Replica, r Reading) bool {
+	return pod.Phase == Serving && r.fresh(e.now, e.p.maxAge()) && r.Value >= 0 && !r.At.Before(pod.Since.Add(warm))
+}
+
 // between turns a measure into replicas: up if even the known load alone wants
 // more than base, down if even the blind replicas at full share want less.
 func between(m measure, base int32) int32 {
@@ -141,18 +147,28 @@ func (e *engine) tolerated(m measure, base int32) (float64, bool) {
 
 // censored handles a signal at its ceiling, which no longer tells how much
 // load there is: it waits for capacity that is on the way, else it probes, once
-// for each time that the serving replicas changed. It also waits while a
-// replica has only just begun to serve and its neighbours' readings are from
-// before.
+// for each time that the serving replicas changed. It also waits, in both
+// directions, while a replica has only just begun to serve and readings may be
+// from before the load spread, and upward while new replicas still work off
+// what had piled up.
 func (e *engine) censored(i int, want int32, m measure, facts Facts, s *State) int32 {
 	sig := &e.p.Signals[i]
-	base := e.base()
+	base, youngest := e.base(), e.youngest()
+	if e.settling(i, youngest) {
+		if want == base {
+			return base
+		}
+		return e.step(RuleSettling, want, base, facts)
+	}
 	saturated := sig.Ceiling > 0 && sig.Type == AverageValue && m.value >= saturation*sig.Ceiling &&
 		float64(m.fresh) >= coverage*float64(m.of)
-	switch {
-	case e.settling() && want > base:
-		facts.Wait = settle
-		return e.step(RuleStarting, want, base, facts)
+	drained := s.noteSaturation(saturated, youngest, e.now)
+	switch wait := drained.Sub(e.now); {
+	case wait > 0 && want <= base:
+		return want
+	case wait > 0:
+		facts.Wait = wait
+		return e.step(RuleDraining, want, base, facts)
 	case !saturated:
 		return want
 	case e.starting > 0:
@@ -170,15 +186,45 @@ func (e *engine) censored(i int, want int32, m measure, facts Facts, s *State) i
 	return e.step(RuleSaturated, want, probe, facts)
 }
 
-// settling says whether a replica began to serve so recently that the load has
-// not spread to it yet.
-func (e *engine) settling() bool {
-	if e.serving < 2 {
-		return false
+// noteSaturation keeps the time since when signals are at their ceiling, and
+// returns until when the replica that began to serve last, at youngest, may be
+// working off what had piled up before; a time in the past if nothing had.
+func (s *State) noteSaturation(saturated bool, youngest, now time.Time) (drained time.Time) {
+	if s.SaturatedSince.After(now) { // the clock went back
+		s.SaturatedSince = time.Time{}
 	}
-	for i := range e.o.Pods {
-		p := &e.o.Pods[i]
-		if age := e.now.Sub(p.Since); p.Phase == Serving && age >= 0 && age < settle {
+	if !s.SaturatedSince.IsZero() && youngest.After(s.SaturatedSince) {
+		piled := time.Duration(drainShare * float64(youngest.Sub(s.SaturatedSince)))
+		drained = youngest.Add(warm + min(piled, drainLimit))
+	}
+	switch {
+	case saturated && s.SaturatedSince.IsZero():
+		s.SaturatedSince = now
+	case !saturated && !drained.After(now):
+		s.SaturatedSince = time.Time{}
+	}
+	return drained
+}
+
+// youngest is when the replica began to serve that did so last; zero if none
+// serves.
+func (e *engine) youngest() (at time.Time) {
+	for k := range e.o.Pods {
+		p := &e.o.Pods[k]
+		if p.Phase == Serving && p.Since.After(at) && !p.Since.After(e.now) {
+			at = p.Since
+		}
+	}
+	return at
+}
+
+// settling says whether readings of signal i that count are from before the
+// load had spread to the replica that began to serve last. It ends with those
+// readings' next values, or with their age.
+func (e *engine) settling(i int, youngest time.Time) bool {
+	for k := range e.o.Pods {
+		p := &e.o.Pods[k]
+		if r := p.reading(i); e.counts(p, r) && r.At.Before(youngest.Add(warm)) {
 			return true
 		}
 	}

@@ -135,9 +135,17 @@ const (
 	probeLimit = 1.4
 	// probeGrowth bounds a probe by the replicas that serve.
 	probeGrowth = 2.0
-	// settle is how long after a replica began to serve its neighbours' readings
-	// may still be from before: three intervals of an agent at its default 1 s.
-	settle = 3 * time.Second
+	// warm is how long after a replica began to serve a reading tells nothing of
+	// it yet: a second for the stamp of its readiness, which Kubernetes cuts to
+	// whole seconds, and one over which NVML averages a utilisation.
+	warm = 2 * time.Second
+	// drainShare is how long, of the time that a workload was saturated, new
+	// capacity may work off what had piled up. A step multiplies the replicas by
+	// probeGrowth at most; if that was enough for a target of 60 %, the excess
+	// before it was a tenth of the new capacity and the spare after it four.
+	drainShare = 0.25
+	// drainLimit bounds it: nobody waits longer for an answer.
+	drainLimit = 30 * time.Second
 	// coverage is the share of the serving replicas that must have a fresh
 	// reading before a signal may lower anything.
 	coverage = 0.6

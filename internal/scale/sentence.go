@@ -23,6 +23,10 @@ func (s Step) Sentence() string {
 		return fmt.Sprintf("%d serving at %s (saturated, the load may be higher): trying %d", f.Serving, quantity(f.Value, f.Unit), s.After)
 	case RuleStarting:
 		return s.starting()
+	case RuleSettling:
+		return fmt.Sprintf("a replica has only just begun to serve: letting the load spread over %d before thinking of %d", s.After, s.Before)
+	case RuleDraining:
+		return fmt.Sprintf("new replicas are still working off what had piled up: holding %d for %s before thinking of %d", s.After, duration(f.Wait), s.Before)
 	case RuleNotServing:
 		return fmt.Sprintf("nothing serves yet, %s: keeping %d", onTheWay(f), s.After)
 	case RulePartial:
@@ -75,9 +79,6 @@ func (s Step) demand() string {
 
 func (s Step) starting() string {
 	f := s.Facts
-	if f.Coming == 0 {
-		return fmt.Sprintf("a replica has only just begun to serve: letting the load spread over %d before going to %d", s.After, s.Before)
-	}
 	return fmt.Sprintf("%d serving at %s (saturated), %s: holding %d until they serve", f.Serving, quantity(f.Value, f.Unit), onTheWay(f), s.After)
 }
 

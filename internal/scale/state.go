@@ -9,13 +9,17 @@ import "time"
 // only when it has watched for a whole stabilisation window.
 // Its size is bounded. States are values: Decide never changes one in place.
 type State struct {
-	Since    time.Time `json:"since"`              // of the first decision
-	LastData time.Time `json:"lastData"`           // when a signal was last readable; zero: never
-	Wants    []Want    `json:"wants,omitempty"`    // within the longer stabilisation window, thinned
-	Changes  []Change  `json:"changes,omitempty"`  // within the longest rate period
-	Replicas int32     `json:"replicas"`           // spec.replicas at the last decision
-	ProbedAt time.Time `json:"probedAt,omitempty"` // of the last probe
-	Probed   int32     `json:"probed,omitempty"`   // serving replicas at that probe
+	Since    time.Time `json:"since"`             // of the first decision
+	LastData time.Time `json:"lastData"`          // when a signal was last readable; zero: never
+	Wants    []Want    `json:"wants,omitempty"`   // within the longer stabilisation window, thinned
+	Changes  []Change  `json:"changes,omitempty"` // within the longest rate period
+	Replicas int32     `json:"replicas"`          // spec.replicas at the last decision
+	ProbedAt time.Time `json:"probedAt,omitzero"` // of the last probe
+	Probed   int32     `json:"probed,omitempty"`  // serving replicas at that probe
+
+	// SaturatedSince is when the signals reached their ceiling; zero: they are
+	// below, and what had piled up meanwhile is worked off.
+	SaturatedSince time.Time `json:"saturatedSince,omitzero"`
 }
 
 // Want is the range of replicas that signals asked for around one moment.

@@ -191,7 +191,7 @@ func TestAgentDies(t *testing.T) {
 	// They come back, and with them the truth.
 	for _, a := range agents {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, Name: a}}
-		if err := rig.Client.Delete(t.Context(), p); err != nil {
+		if err := rig.Client.Delete(t.Context(), p, client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
