@@ -32,6 +32,7 @@ type Collector struct {
 	Ref  gpu.Ref
 	Type Type
 	Help string
+	Exp  Derived // what is shown instead of a field, if anything
 }
 
 // LabelCollector is a field that is shown as a label.
@@ -50,7 +51,7 @@ type Collectors struct {
 func (c *Collectors) Fields() gpu.FieldSet {
 	var s gpu.FieldSet
 	for _, m := range c.Metrics {
-		s = s.Union(gpu.SetOf(m.Ref.Field))
+		s = s.Union(gpu.SetOf(m.Ref.Field)).Union(m.Exp.fields())
 	}
 	for _, l := range c.Labels {
 		s = s.Union(gpu.SetOf(l.Ref.Field))
@@ -140,11 +141,17 @@ func (c *Collectors) add(rec []string, line int, seen map[string]int) (reason st
 	if at, dup := seen[name]; dup {
 		return fmt.Sprintf("%s is already on line %d", name, at)
 	}
+	if d, reason := parseDerived(name); d != NotDerived || reason != "" {
+		if reason == "" {
+			reason = c.addDerived(name, d, typ, help)
+		}
+		if reason == "" {
+			seen[name] = line
+		}
+		return reason
+	}
 	ref, ok := ResolveMetric(name)
 	if !ok {
-		if strings.HasPrefix(name, "DCGM_EXP_") {
-			return fmt.Sprintf("exporter counter %s is not available", name)
-		}
 		return fmt.Sprintf("unknown field %q", name)
 	}
 	f, _ := gpu.Lookup(ref.Field)

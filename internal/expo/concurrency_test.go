@@ -20,7 +20,7 @@ func TestScrapesDuringUpdates(t *testing.T) {
 		now := time.Now()
 		s := snapshot(now)
 		for i := range 4 {
-			s.Devices = append(s.Devices, wholeGPU(i, now, map[gpu.FieldID]float64{gpu.GPUUtil: float64(generation), gpu.FBUsed: float64(generation)}))
+			s.Devices = append(s.Devices, wholeGPU(i, now, map[gpu.FieldID]float64{gpu.SMClock: float64(generation), gpu.FBUsed: float64(generation)}))
 		}
 		e.Update(s, Stats{Errors: uint64(generation)}, now)
 	}
@@ -31,7 +31,7 @@ func TestScrapesDuringUpdates(t *testing.T) {
 		header := [][]string{nil, {"Accept-Encoding", "gzip"}, {"Accept", "application/openmetrics-text"}, {"Accept", "application/openmetrics-text", "Accept-Encoding", "gzip"}}[i]
 		target := "/metrics"
 		if i == 0 {
-			target += "?name[]=DCGM_FI_DEV_GPU_UTIL&name[]=gpupilot_collection_errors_total"
+			target += "?name[]=DCGM_FI_DEV_SM_CLOCK&name[]=gpupilot_collection_errors_total"
 		}
 		scrapers.Go(func() {
 			for {

@@ -71,6 +71,21 @@ GPUs of a pod, and then over the pods of a workload, is what the controller does
 	b.WriteString(`
 ` + "`DCGM_FI_DEV_XID_ERRORS`" + ` (and its other names) also has the labels ` + "`err_code` and `err_msg`" + `.
 
+## Made from several collections
+
+dcgm-exporter's exporter counters, the same names in every profile. They need a line in the collectors file.
+
+| metric | value | labels |
+|---|---|---|
+| ` + "`DCGM_EXP_XID_ERRORS_COUNT`" + ` | XID errors of the last ` + "`--xid-count-window-size`" + `; 0 without ` + "`xid`" + ` if there was none | ` + "`xid`, `window_size_in_ms`" + ` |
+| ` + "`DCGM_EXP_XID_ERRORS_TOTAL`" + ` | XID errors since the agent started | ` + "`xid`" + ` |
+| ` + "`DCGM_EXP_CLOCK_EVENTS_COUNT`" + ` | collections of the last ` + "`--clock-events-count-window-size`" + ` (at most 3600) in which the reason held the clocks down; 0 without ` + "`clock_event`" + ` if none did | ` + "`clock_event`, `window_size_in_ms`" + ` |
+| ` + "`DCGM_EXP_CLOCK_EVENTS_TOTAL`" + ` | how often the reason began to hold them down, seen from one collection to the next | ` + "`clock_event`" + ` |
+| ` + "`DCGM_EXP_GPU_HEALTH_STATUS`" + ` | 0 pass, 10 warning, 20 failure, for each system of a whole GPU | ` + "`health_watch`, `health_error_code`" + ` |
+
+What the health is judged by, where DCGM is not: XID errors of the last hour, failed and pending row remappings, pending page retirements, volatile double-bit ECC
+errors (MEM), thermal throttling and the slowdown temperature (THERMAL), the power brake (POWER), failed reads (DRIVER). PCIE, NVLINK, PMU and MCU are judged by XID errors alone; SM and INFOROM cannot be judged and are absent.
+
 ## Our own
 
 These are in base units (seconds, times as seconds since 1970). Those marked ◆ are there whatever a ` + "`?name[]=`" + ` asks for.
@@ -78,7 +93,7 @@ These are in base units (seconds, times as seconds since 1970). Those marked ◆
 | metric | type | meaning |
 |---|---|---|
 `)
-	for _, f := range metaFamilies(&Config{Kubernetes: true}) {
+	for _, f := range metaFamilies(&Config{Kubernetes: true, Pods: true}) {
 		mark := ""
 		if f.always {
 			mark = " ◆"

@@ -3,6 +3,7 @@
 package expo
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -16,9 +17,24 @@ type Config struct {
 	InvalidLines int    // of the collectors file
 	Hostname     string // the node's label; empty: none
 	Kubernetes   bool   // label devices with their pods
+	OldNamespace bool   // uuid, pod_name, pod_namespace and container_name instead of UUID, pod, namespace and container
+	VirtualGPUs  bool   // with Kubernetes: series for each container that shares a device, with a label vgpu
+	Pods         bool   // pods are watched through the API server
+	PodUID       bool   // a label pod_uid
+	DashedModel  bool   // blanks in model names become dashes
 	Version      string // of the program
 	Revision     string // of its source
+
+	// How far back DCGM_EXP_CLOCK_EVENTS_COUNT and DCGM_EXP_XID_ERRORS_COUNT
+	// look; 0 stands for five minutes.
+	ClockWindow, XIDWindow time.Duration
 }
+
+// defaultWindow is dcgm-exporter's.
+const defaultWindow = 5 * time.Minute
+
+func (c *Config) clockWindow() time.Duration { return cmp.Or(c.ClockWindow, defaultWindow) }
+func (c *Config) xidWindow() time.Duration   { return cmp.Or(c.XIDWindow, defaultWindow) }
 
 // Stats is what a collection knows beside its snapshot.
 type Stats struct {
@@ -26,35 +42,67 @@ type Stats struct {
 	Errors   uint64        // failed reads and enumerations since the start
 }
 
+// totals are counts since the start, which a change of collectors leaves alone.
+type totals struct {
+	outOfRange    uint64 // values that cannot be
+	reloads       uint64 // collectors that were taken in after the first ones
+	failedReloads uint64 // those that were not
+}
+
 // Exporter renders snapshots and serves what it rendered last. It is an
 // http.Handler.
 type Exporter struct {
-	cfg    Config
-	r      *renderer
 	pages  pages
 	packer packer
-	byName map[string]int // families by their names
 	// scratches are *scratch that no request uses now.
 	scratches sync.Pool
+
+	mu      sync.Mutex // guards what follows
+	r       *renderer
+	history history
+	totals  totals
 }
 
 // New makes an Exporter that has nothing to show until its first Update.
 func New(cfg Config) *Exporter {
-	e := &Exporter{cfg: cfg, byName: map[string]int{}}
-	e.r = newRenderer(&e.cfg)
-	for i, f := range e.r.families {
-		e.byName[f.name] = i
-	}
+	e := &Exporter{history: history{clockWindow: cfg.clockWindow(), xidWindow: cfg.xidWindow()}}
+	e.r = newRenderer(&cfg, &e.history, &e.totals)
 	return e
 }
 
 // Fields is the set of fields that the exporter shows.
-func (e *Exporter) Fields() gpu.FieldSet { return e.cfg.Collectors.Fields() }
+func (e *Exporter) Fields() gpu.FieldSet {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.r.cfg.Collectors.Fields()
+}
+
+// Reconfigure shows other collectors from the next Update on. What was counted
+// stays.
+func (e *Exporter) Reconfigure(c Collectors, invalidLines int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	cfg := *e.r.cfg
+	cfg.Collectors, cfg.InvalidLines = c, invalidLines
+	e.r = newRenderer(&cfg, &e.history, &e.totals)
+	e.totals.reloads++
+}
+
+// ReloadFailed counts collectors that could not be read; those from before
+// stay.
+func (e *Exporter) ReloadFailed() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.totals.failedReloads++
+}
 
 // Update renders s as of now; scrapes get it from here on. It is called by one
 // goroutine and does not keep s.
 func (e *Exporter) Update(s *gpu.Snapshot, st Stats, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	p := e.pages.spare()
+	e.history.update(s, now)
 	e.r.render(p, s, st, now)
 	e.pages.publish(p)
 }

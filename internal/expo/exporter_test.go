@@ -161,7 +161,7 @@ func TestAbsentAndOldValuesHaveNoSeries(t *testing.T) {
 	if diff := cmp.Diff(want, series(body, "DCGM_FI_DEV_GPU_UTIL")); diff != "" {
 		t.Error(diff)
 	}
-	if strings.Contains(body, "DCGM_FI_DEV_FB_USED") {
+	if strings.Contains(body, "# HELP DCGM_FI_DEV_FB_USED") {
 		t.Error("a metric without samples is named")
 	}
 	want = `gpupilot_device_up{uuid="GPU-00000000-aaaa"} 1

@@ -34,26 +34,73 @@ func TestGoldenPages(t *testing.T) {
 	s.Unmatched = []gpu.Allocation{{DeviceID: "GPU-gone"}}
 
 	for _, p := range Profiles() {
-		r := newRenderer(&Config{
+		checkPage(t, "page-"+string(p), s, at, Config{
 			Profile: p, Collectors: p.DefaultCollectors(), Hostname: "gpu-node-1", Kubernetes: true, Version: "v1.2.3", Revision: "abc", InvalidLines: 1,
 		})
-		var pg page
-		r.render(&pg, s, Stats{Duration: 2500 * time.Microsecond, Errors: 61}, at.Add(10*time.Millisecond))
-		for f, suffix := range []string{text: ".txt", openMetrics: ".openmetrics.txt"} {
-			got := strings.ReplaceAll(string(pg.whole(format(f), r.families)), runtime.Version(), "GOVERSION")
-			file := filepath.Join("testdata", "page-"+string(p)+suffix)
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
+	}
+}
+
+// TestGoldenModes are the pages of the flags that change labels, with the
+// derived counters.
+func TestGoldenModes(t *testing.T) {
+	at := time.UnixMilli(1_790_000_000_250)
+	c, bad := ParseCollectors(`DCGM_FI_DEV_GPU_UTIL, gauge, Utilisation.
+DCGM_FI_DEV_XID_ERRORS, gauge, Last XID.
+DCGM_FI_DRIVER_VERSION, label, Driver.
+DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs of the window.
+DCGM_EXP_XID_ERRORS_TOTAL, counter, XIDs.
+DCGM_EXP_CLOCK_EVENTS_COUNT, gauge, Reasons of the window.
+DCGM_EXP_CLOCK_EVENTS_TOTAL, counter, Reasons.
+DCGM_EXP_GPU_HEALTH_STATUS, gauge, Health.
+`)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	a := wholeGPU(0, at, map[gpu.FieldID]float64{gpu.GPUUtil: 97, gpu.XIDErrors: 94, gpu.ClocksEventReasons: 0x44})
+	a.Owners = []gpu.Owner{{Namespace: "team", Pod: "llm-0", Container: "server"}}
+	a.XIDs = []gpu.XIDCount{{Code: 94, Count: 3, Last: at.Add(-time.Minute)}}
+	a.Jobs = []string{"1234", "1235"}
+	b := wholeGPU(1, at, map[gpu.FieldID]float64{gpu.GPUUtil: 101, gpu.ClocksEventReasons: 0})
+	b.Owners = []gpu.Owner{{Namespace: "n", Pod: "p", Container: "c", Replica: "0"}, {Namespace: "n", Pod: "q", Container: "c", Replica: "1"}}
+	s := snapshot(at, a, b)
+	s.OwnersTime = at
+	s.Pods = map[gpu.PodName]gpu.Pod{
+		{Namespace: "team", Name: "llm-0"}: {UID: "5c1d", Labels: []gpu.PodLabel{{Name: "app", Value: `"quoted"`}, {Name: "pod", Value: "taken"}}},
+		{Namespace: "n", Name: "p"}:        {UID: "77aa"},
+	}
+	base := Config{
+		Profile: Profile48, Collectors: c, Hostname: "gpu-node-1", Kubernetes: true, Version: "v1.2.3", Revision: "abc",
+		Pods: true, PodUID: true, DashedModel: true, ClockWindow: time.Minute,
+	}
+	checkPage(t, "page-pods", s, at, base)
+	old, virtual := base, base
+	old.OldNamespace, virtual.VirtualGPUs = true, true
+	checkPage(t, "page-old-namespace", s, at, old)
+	checkPage(t, "page-virtual-gpus", s, at, virtual)
+}
+
+func checkPage(t *testing.T, name string, s *gpu.Snapshot, at time.Time, cfg Config) {
+	t.Helper()
+	h := history{clockWindow: cfg.clockWindow(), xidWindow: cfg.xidWindow()}
+	now := at.Add(10 * time.Millisecond)
+	h.update(s, now)
+	r := newRenderer(&cfg, &h, &totals{})
+	var pg page
+	r.render(&pg, s, Stats{Duration: 2500 * time.Microsecond, Errors: 61}, now)
+	for f, suffix := range []string{text: ".txt", openMetrics: ".openmetrics.txt"} {
+		got := strings.ReplaceAll(string(pg.whole(format(f))), runtime.Version(), "GOVERSION")
+		file := filepath.Join("testdata", name+suffix)
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", file, diff)
-			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (e *Exporter) whole(p *page, f format, zip bool) []byte {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	body := p.whole(f, e.r.families)
+	body := p.whole(f)
 	if !zip {
 		return body
 	}
@@ -83,12 +83,12 @@ func (e *Exporter) whole(p *page, f format, zip bool) []byte {
 }
 
 func (e *Exporter) serveSome(w http.ResponseWriter, p *page, f format, zip bool, names []string) {
-	want := make([]bool, len(e.r.families))
-	for i := range e.r.families {
-		want[i] = e.r.families[i].always
+	want := make([]bool, len(p.by.families))
+	for i := range want {
+		want[i] = p.by.families[i].always
 	}
 	for _, n := range names {
-		if i, ok := e.byName[n]; ok {
+		if i, ok := p.by.byName[n]; ok {
 			want[i] = true
 		}
 	}
@@ -97,7 +97,7 @@ func (e *Exporter) serveSome(w http.ResponseWriter, p *page, f format, zip bool,
 		t = &scratch{}
 	}
 	defer e.scratches.Put(t)
-	t.body = p.appendSome(t.body[:0], f, e.r.families, want)
+	t.body = p.appendSome(t.body[:0], f, want)
 	if !zip {
 		send(w, t.body)
 		return

@@ -3,25 +3,28 @@
 package expo
 
 import (
+	"math"
 	"strconv"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// entity is a device whose series are shown, with its labels in a renderer's
-// arena: arena[start:attrs] is "{gpu=…", up to the label fields,
-// arena[attrs:mid] the attributes that sort before err_code, and
-// arena[mid:end] the others and "} ".
+// entity is a device whose series are shown, for one owner and one job of it,
+// with its labels in a renderer's arena: arena[start:attrs] is "{gpu=…", up to
+// the label fields, arena[attrs:mid] pod labels and the attributes that sort
+// before err_code, and arena[mid:end] the others and "} ".
 type entity struct {
 	dev                    *gpu.DeviceSnapshot
+	owner                  *gpu.Owner // nil: nobody, or nobody alone
+	job                    string     // empty: none
 	start, attrs, mid, end int
 }
 
 // appendIdentity renders the labels of one device in dcgm-exporter's order:
 // gpu, UUID, pci_bus_id, device, modelName, those of a MIG instance, the node,
-// label fields by name, attributes by name. A MIG instance has its parent's
-// UUID.
-func (r *renderer) appendIdentity(b []byte, e *entity, all []gpu.DeviceSnapshot) []byte {
+// label fields by name, pod labels, attributes by name. A MIG instance has its
+// parent's UUID.
+func (r *renderer) appendIdentity(b []byte, e *entity) []byte {
 	d := &e.dev.Device
 	uuid := d.UUID
 	if d.MIG != nil {
@@ -30,11 +33,16 @@ func (r *renderer) appendIdentity(b []byte, e *entity, all []gpu.DeviceSnapshot)
 	e.start = len(b)
 	b = append(b, `{gpu="`...)
 	b = strconv.AppendInt(b, int64(d.Index), 10)
-	b = appendLabel(append(b, `",`...), "UUID", uuid)
+	b = appendLabel(append(b, `",`...), r.names.uuid, uuid)
 	b = appendLabel(append(b, ','), "pci_bus_id", d.PCIBusID)
 	b = append(b, `,device="nvidia`...)
 	b = strconv.AppendInt(b, int64(d.Minor), 10)
-	b = appendLabel(append(b, `",`...), "modelName", d.Model)
+	b = append(b, `",`...)
+	if r.cfg.DashedModel {
+		b = appendDashed(b, "modelName", d.Model)
+	} else {
+		b = appendLabel(b, "modelName", d.Model)
+	}
 	if d.MIG != nil {
 		b = appendLabel(append(b, ','), "GPU_I_PROFILE", d.MIG.Profile)
 		b = append(b, `,GPU_I_ID="`...)
@@ -45,16 +53,103 @@ func (r *renderer) appendIdentity(b []byte, e *entity, all []gpu.DeviceSnapshot)
 	for i := range r.labels {
 		b = r.labels[i].append(b, &e.dev.Values)
 	}
-	e.attrs, e.mid = len(b), len(b)
-	if o := soleOwner(e.dev, all); r.kubernetes && o != nil {
-		b = appendLabel(append(b, ','), "container", o.Container)
-		e.mid = len(b)
-		b = appendLabel(append(b, ','), "namespace", o.Namespace)
-		b = appendLabel(append(b, ','), "pod", o.Pod)
-	}
+	e.attrs = len(b)
+	b = r.appendAttributes(b, e)
 	b = append(b, '}', ' ')
 	e.end = len(b)
 	return b
+}
+
+// appendAttributes renders whose the series are.
+func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
+	o := e.owner
+	var pod gpu.Pod
+	if o != nil {
+		pod = r.in.snap.Pods[gpu.PodName{Namespace: o.Namespace, Name: o.Pod}]
+		if !r.cfg.VirtualGPUs { // as dcgm-exporter, which has them in one mode only
+			for _, l := range pod.Labels {
+				if !r.reserved[l.Name] {
+					b = appendLabel(append(b, ','), l.Name, l.Value)
+				}
+			}
+		}
+		b = appendLabel(append(b, ','), r.names.container, o.Container)
+	}
+	e.mid = len(b)
+	if e.job != "" {
+		b = appendLabel(append(b, ','), "hpc_job", e.job)
+	}
+	if o == nil {
+		return b
+	}
+	if r.cfg.OldNamespace {
+		b = appendLabel(append(b, ','), "pod_name", o.Pod)
+		b = appendLabel(append(b, ','), "pod_namespace", o.Namespace)
+	} else {
+		b = appendLabel(append(b, ','), "namespace", o.Namespace)
+		b = appendLabel(append(b, ','), "pod", o.Pod)
+	}
+	if r.cfg.PodUID && pod.UID != "" {
+		b = appendLabel(append(b, ','), "pod_uid", pod.UID)
+	}
+	if r.cfg.VirtualGPUs && o.Replica != "" {
+		b = appendLabel(append(b, ','), "vgpu", o.Replica)
+	}
+	return b
+}
+
+// labelNames are those that --use-old-namespace changes.
+type labelNames struct{ uuid, container string }
+
+func namesOf(old bool) labelNames {
+	if old {
+		return labelNames{"uuid", "container_name"}
+	}
+	return labelNames{"UUID", "container"}
+}
+
+// reservedNames are the labels that a pod's own label must not be named like.
+func reservedNames(cfg *Config) map[string]bool {
+	m := map[string]bool{}
+	for _, n := range []string{
+		"gpu", "UUID", "uuid", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname",
+		"container", "namespace", "pod", "container_name", "pod_name", "pod_namespace", "pod_uid", "vgpu", "hpc_job",
+		"err_code", "err_msg", "window_size_in_ms", "clock_event", "xid", "health_watch", "health_error_code",
+		"peer_gpu", "link_status", "__name__", "le", "quantile",
+	} {
+		m[n] = true
+	}
+	for _, l := range cfg.Collectors.Labels {
+		m[l.Name] = true
+	}
+	return m
+}
+
+// owners calls f for each owner whose series the device has: in virtual-GPU
+// mode all that share it, else the sole one; nil if there is none.
+func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
+	all := r.in.snap.Devices
+	switch {
+	case !r.cfg.Kubernetes:
+		f(nil)
+		return
+	case !r.cfg.VirtualGPUs:
+		f(soleOwner(d, all))
+		return
+	}
+	n := 0
+	for i := range all {
+		if !sameSeries(&all[i].Device, &d.Device) {
+			continue
+		}
+		for j := range all[i].Owners {
+			n++
+			f(&all[i].Owners[j])
+		}
+	}
+	if n == 0 {
+		f(nil)
+	}
 }
 
 // soleOwner is who a device's series are labelled with: its owner if that is
@@ -117,11 +212,31 @@ type number struct {
 	index  gpu.Index
 	scale  float64
 	format gpu.Format
+	lo, hi float64 // what is a value at all, in the field's unit
+}
+
+// sane says whether v can be a value of the field. What cannot is not shown,
+// and counted.
+func (n *number) sane(v float64) bool { return n.lo <= v && v <= n.hi }
+
+// bounds are what values of a unit can be. A temperature may be below 0, and a
+// ratio a little above 1 where the library divides two samples.
+func bounds(u gpu.Unit) (lo, hi float64) {
+	switch u {
+	case gpu.Percent:
+		return 0, 100
+	case gpu.Ratio:
+		return 0, 1.05
+	case gpu.Celsius:
+		return -100, 500
+	}
+	return 0, math.MaxFloat64
 }
 
 func numberOf(ref gpu.Ref) number {
 	i, _ := gpu.IndexOf(ref.Field)
 	n := number{field: ref.Field, index: i, scale: ref.Scale, format: gpu.At(i).Format}
+	n.lo, n.hi = bounds(gpu.At(i).Unit)
 	// Percent as a ratio and nanoseconds as seconds have fractions.
 	if ref.Scale == fromRatio || ref.Scale == fromSeconds {
 		n.format = gpu.Float

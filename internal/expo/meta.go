@@ -56,12 +56,47 @@ func metaFamilies(cfg *Config) []family {
 				b = append(b, "gpupilot_collectors_invalid_lines "...)
 				return append(strconv.AppendInt(b, int64(in.cfg.InvalidLines), 10), '\n')
 			}),
+		meta("gpupilot_config_reloads_total", Counter,
+			"Changes of the collectors since the start, by result; after a failed one those from before are shown.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, `gpupilot_config_reloads_total{result="success"} `...)
+				b = append(appendUint(b, in.totals.reloads), '\n')
+				b = append(b, `gpupilot_config_reloads_total{result="failure"} `...)
+				return append(appendUint(b, in.totals.failedReloads), '\n')
+			}),
+		meta("gpupilot_series_dropped_total", Counter,
+			"Values that were not shown, by reason: out_of_range is one that the field cannot have.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, `gpupilot_series_dropped_total{reason="out_of_range"} `...)
+				return append(appendUint(b, in.totals.outOfRange), '\n')
+			}),
+		meta("gpupilot_gpu_info", Gauge, "1 for each device: what it is.", gpuInfo),
+		meta("gpupilot_field_supported", Gauge,
+			"0 for each field that is collected and that a device does not give, with the reason.", unsupported),
 		meta("gpupilot_build_info", Gauge, "1, with the agent's version.", buildInfo),
 	}
 	if cfg.Kubernetes {
 		fs = append(fs, podResourcesFamilies()...)
 	}
+	if cfg.Pods {
+		fs = append(fs, podWatchFamilies()...)
+	}
 	return fs
+}
+
+func podWatchFamilies() []family {
+	return []family{
+		meta("gpupilot_pod_watch_up", Gauge,
+			"1 while the API server tells of this node's pods; otherwise what it told last is shown.",
+			func(b []byte, in *renderInput) []byte {
+				return append(appendBool(append(b, "gpupilot_pod_watch_up "...), in.snap.Pods != nil && in.snap.PodsErr == nil), '\n')
+			}),
+		meta("gpupilot_pods_watched", Gauge, "Pods of this node that the API server told of and that have not ended.",
+			func(b []byte, in *renderInput) []byte {
+				b = append(b, "gpupilot_pods_watched "...)
+				return append(strconv.AppendInt(b, int64(len(in.snap.Pods)), 10), '\n')
+			}),
+	}
 }
 
 func podResourcesFamilies() []family {
@@ -194,4 +229,65 @@ func buildInfo(b []byte, in *renderInput) []byte {
 	b = appendLabel(append(b, ','), "revision", in.cfg.Revision)
 	b = appendLabel(append(b, ','), "goversion", runtime.Version())
 	return append(b, "} 1\n"...)
+}
+
+// gpuInfo is the inventory.
+func gpuInfo(b []byte, in *renderInput) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		b = appendLabel(append(b, "gpupilot_gpu_info{"...), "uuid", d.UUID)
+		b = append(b, `,gpu="`...)
+		b = strconv.AppendInt(b, int64(d.Index), 10)
+		b = append(b, `",device="nvidia`...)
+		b = strconv.AppendInt(b, int64(d.Minor), 10)
+		b = appendLabel(append(b, `",`...), "pci_bus_id", d.PCIBusID)
+		b = appendLabel(append(b, ','), "model", d.Model)
+		if d.MIG != nil {
+			b = appendLabel(append(b, ','), "mig_profile", d.MIG.Profile)
+		}
+		b = append(b, "} 1\n"...)
+	}
+	return b
+}
+
+// unsupported names what devices that are read do not give; the instances of a
+// GPU give the same, so that one of them is enough.
+func unsupported(b []byte, in *renderInput) []byte {
+	want := in.fields
+	maxAge := gpu.MaxAge(in.snap.Interval)
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		if !d.Fresh(in.now, maxAge) || i > 0 && siblings(&in.snap.Devices[i-1].Device, &d.Device) {
+			continue
+		}
+		for j := range gpu.NumFields {
+			f := gpu.At(gpu.Index(j))
+			if _, ok := d.Values.GetAt(gpu.Index(j)); ok || !want.Has(gpu.Index(j)) {
+				continue
+			}
+			if _, ok := d.Values.GetLabel(f.ID); ok {
+				continue
+			}
+			b = appendLabel(append(b, "gpupilot_field_supported{"...), "field", f.Name)
+			b = appendLabel(append(b, ','), "uuid", d.UUID)
+			b = appendLabel(append(b, ','), "reason", lack(f, d))
+			b = append(b, "} 0\n"...)
+		}
+	}
+	return b
+}
+
+func siblings(a, b *gpu.Device) bool {
+	return a.MIG != nil && b.MIG != nil && a.MIG.ParentUUID == b.MIG.ParentUUID
+}
+
+// lack says why a device may not give a field.
+func lack(f *gpu.Field, d *gpu.DeviceSnapshot) string {
+	switch {
+	case f.ID >= gpu.GREngineActive && f.ID <= gpu.IntActive:
+		return "profiling: needs Hopper or newer through NVML, or DCGM"
+	case d.MIG != nil:
+		return "not given for a MIG instance"
+	}
+	return "not given by this GPU and driver"
 }

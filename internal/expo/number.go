@@ -5,6 +5,7 @@ package expo
 import (
 	"math"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -72,6 +73,21 @@ func appendLabel(b []byte, name, value string) []byte {
 	b = append(b, name...)
 	b = append(b, '=', '"')
 	b = appendEscaped(b, value, true)
+	return append(b, '"')
+}
+
+// appendDashed is appendLabel with each run of blanks made one dash, and none
+// at the ends.
+func appendDashed(b []byte, name, value string) []byte {
+	b = append(append(b, name...), '=', '"')
+	first := true
+	for word := range strings.FieldsSeq(value) {
+		if !first {
+			b = append(b, '-')
+		}
+		first = false
+		b = appendEscaped(b, word, true)
+	}
 	return append(b, '"')
 }
 

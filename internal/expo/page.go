@@ -16,8 +16,9 @@ type span struct{ start, samples, end int }
 // page is one rendered generation. Its body does not change while anyone holds
 // it; the other forms are made when first asked for, once.
 type page struct {
-	body  []byte // the text format
-	spans []span // by family
+	by    *renderer // whose families these are
+	body  []byte    // the text format
+	spans []span    // by family
 	until time.Time
 	refs  int // guarded by pages.mu
 
@@ -27,30 +28,30 @@ type page struct {
 	isPacked [numFormats]bool
 }
 
-func (p *page) reset(until time.Time) {
-	p.body, p.spans, p.until = p.body[:0], p.spans[:0], until
+func (p *page) reset(by *renderer, until time.Time) {
+	p.by, p.body, p.spans, p.until = by, p.body[:0], p.spans[:0], until
 	p.metrics = p.metrics[:0]
 	p.isPacked = [numFormats]bool{}
 }
 
 // whole gives the page in a format; the caller holds p.mu.
-func (p *page) whole(f format, families []family) []byte {
+func (p *page) whole(f format) []byte {
 	if f == text {
 		return p.body
 	}
 	if len(p.metrics) == 0 {
-		p.metrics = p.appendSome(p.metrics, f, families, nil)
+		p.metrics = p.appendSome(p.metrics, f, nil)
 	}
 	return p.metrics
 }
 
 // appendSome writes the families that want has, or all where it is nil.
-func (p *page) appendSome(b []byte, f format, families []family, want []bool) []byte {
+func (p *page) appendSome(b []byte, f format, want []bool) []byte {
 	for i, s := range p.spans {
 		if s.samples == s.end || want != nil && !want[i] {
 			continue
 		}
-		b = append(b, families[i].head[f]...)
+		b = append(b, p.by.families[i].head[f]...)
 		b = append(b, p.body[s.samples:s.end]...)
 	}
 	if f == openMetrics {

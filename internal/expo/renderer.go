@@ -33,10 +33,11 @@ type family struct {
 	meta   func(b []byte, in *renderInput) []byte // one of ours
 }
 
-// metric is a field that is shown under a name.
+// metric is a field that is shown under a name, or one that is derived.
 type metric struct {
-	name   string
-	number number
+	name    string
+	number  number
+	derived Derived
 }
 
 // renderInput is what a page is made of.
@@ -47,21 +48,33 @@ type renderInput struct {
 	now      time.Time
 	entities []entity // devices with values, without duplicates
 	arena    []byte   // their labels
+	history  *history
+	windows  windows
+	totals   *totals
+	fields   gpu.FieldSet // what is collected
 }
 
 // renderer makes pages. It keeps its memory from one page to the next and is
 // not safe for concurrent use.
 type renderer struct {
-	families   []family
-	labels     []labelField
-	hostLabel  []byte // `,hostname="…"` or nothing
-	kubernetes bool
-	in         renderInput
+	cfg       *Config
+	families  []family
+	byName    map[string]int // families by their names
+	labels    []labelField
+	hostLabel []byte // `,hostname="…"` or nothing
+	names     labelNames
+	reserved  map[string]bool
+	in        renderInput
+	adding    *gpu.DeviceSnapshot // the device of addOwner
+	addOwner  func(*gpu.Owner)    // adds its entities; a field, so that it is made once
 }
 
-func newRenderer(cfg *Config) *renderer {
-	r := &renderer{kubernetes: cfg.Kubernetes}
-	r.in.cfg = cfg
+func newRenderer(cfg *Config, h *history, t *totals) *renderer {
+	r := &renderer{cfg: cfg, names: namesOf(cfg.OldNamespace), reserved: reservedNames(cfg), byName: map[string]int{}}
+	r.addOwner = r.addEntities
+	r.in.cfg, r.in.history, r.in.totals = cfg, h, t
+	r.in.fields = cfg.Collectors.Fields()
+	r.in.windows = windows{clock: windowLabel(cfg.clockWindow()), xid: windowLabel(cfg.xidWindow())}
 	if cfg.Hostname != "" {
 		r.hostLabel = appendLabel([]byte{','}, cfg.Profile.HostLabel(), cfg.Hostname)
 	}
@@ -71,10 +84,16 @@ func newRenderer(cfg *Config) *renderer {
 	slices.SortFunc(r.labels, func(a, b labelField) int { return cmp.Compare(a.name, b.name) })
 	for _, c := range cfg.Collectors.Metrics {
 		f := newFamily(c.Name, c.Type, c.Help)
-		f.metric = &metric{name: c.Name, number: numberOf(c.Ref)}
+		f.metric = &metric{name: c.Name, derived: c.Exp}
+		if c.Exp == NotDerived {
+			f.metric.number = numberOf(c.Ref)
+		}
 		r.families = append(r.families, f)
 	}
 	r.families = append(r.families, metaFamilies(cfg)...)
+	for i := range r.families {
+		r.byName[r.families[i].name] = i
+	}
 	return r
 }
 
@@ -114,7 +133,7 @@ func (r *renderer) render(p *page, s *gpu.Snapshot, st Stats, now time.Time) {
 	in := &r.in
 	in.snap, in.stats, in.now = s, st, now
 	r.collectEntities()
-	p.reset(now.Add(gpu.MaxAge(s.Interval)))
+	p.reset(r, now.Add(gpu.MaxAge(s.Interval)))
 	b := p.body
 	for i := range r.families {
 		f := &r.families[i]
@@ -132,7 +151,8 @@ func (r *renderer) render(p *page, s *gpu.Snapshot, st Stats, now time.Time) {
 		p.spans = append(p.spans, span{start: start, samples: head, end: len(b)})
 	}
 	p.body = b
-	in.snap = nil
+	in.snap, r.adding = nil, nil
+	clear(in.entities) // the snapshot is not ours to keep
 }
 
 // collectEntities lists the devices to show and renders their labels.
@@ -143,11 +163,31 @@ func (r *renderer) collectEntities() {
 	for i := range in.snap.Devices {
 		d := &in.snap.Devices[i]
 		if d.Fresh(in.now, maxAge) && !listed(in.entities, d) {
-			in.entities = append(in.entities, entity{dev: d})
+			r.adding = d
+			r.owners(d, r.addOwner)
 		}
 	}
 	for i := range in.entities {
-		in.arena = r.appendIdentity(in.arena, &in.entities[i], in.snap.Devices)
+		in.arena = r.appendIdentity(in.arena, &in.entities[i])
+	}
+}
+
+// addEntities lists the device that is being added for one owner, once for each
+// of its jobs.
+func (r *renderer) addEntities(o *gpu.Owner) {
+	d, in := r.adding, &r.in
+	for i := range in.entities {
+		e := &in.entities[i]
+		if e.owner != nil && o != nil && *e.owner == *o && sameSeries(&e.dev.Device, &d.Device) {
+			return // it holds several compute instances of one GPU instance
+		}
+	}
+	if len(d.Jobs) == 0 {
+		in.entities = append(in.entities, entity{dev: d, owner: o})
+		return
+	}
+	for _, job := range d.Jobs {
+		in.entities = append(in.entities, entity{dev: d, owner: o, job: job})
 	}
 }
 
@@ -163,8 +203,16 @@ func listed(entities []entity, d *gpu.DeviceSnapshot) bool {
 func (m *metric) append(b []byte, in *renderInput) []byte {
 	for i := range in.entities {
 		e := &in.entities[i]
+		if m.derived != NotDerived {
+			b = m.appendDerived(b, in, e)
+			continue
+		}
 		v, ok := e.dev.Values.GetAt(m.number.index)
 		if !ok {
+			continue
+		}
+		if !m.number.sane(v) {
+			in.totals.outOfRange++
 			continue
 		}
 		b = append(b, m.name...)

@@ -30,7 +30,13 @@ func fleet(now time.Time, gpus, parts, sharers int) (*gpu.Snapshot, Config) {
 	for i := range gpus * max(parts, 1) {
 		values := map[gpu.FieldID]float64{}
 		for j, m := range c.Metrics {
-			values[m.Ref.Field] = float64(i*100+j) + 0.25
+			v := float64(i*100+j) + 0.25
+			if f, _ := gpu.Lookup(m.Ref.Field); f.Unit == gpu.Percent || f.Unit == gpu.Celsius {
+				v = float64((i+j)%100) + 0.25
+			} else if f.Unit == gpu.Ratio {
+				v = float64((i+j)%10)/10 + 0.025
+			}
+			values[m.Ref.Field] = v
 		}
 		d := wholeGPU(i, now, values)
 		if parts > 0 {

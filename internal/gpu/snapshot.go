@@ -41,6 +41,7 @@ type DeviceSnapshot struct {
 	Failures  uint64        // failed reads since the agent started
 	XIDs      []XIDCount    // sorted by code
 	Owners    []Owner       // who holds the device, sorted; empty: nobody, or not known
+	Jobs      []string      // the batch jobs that run on it, as a job mapping says; sorted
 }
 
 // Fresh says whether the device's values are young enough to be shown at now:
@@ -64,7 +65,24 @@ type Snapshot struct {
 	OwnersErr  error
 	// Unmatched are allocations whose device id is none of Devices'.
 	Unmatched []Allocation
+
+	// Pods are the node's pods as the API server last said; nil where it was
+	// not asked or never answered. PodsErr is why it does not say so now.
+	Pods    map[PodName]Pod
+	PodsErr error
 }
+
+// PodName names a pod.
+type PodName struct{ Namespace, Name string }
+
+// Pod is what of a pod's metadata is shown.
+type Pod struct {
+	UID    string
+	Labels []PodLabel // the wanted ones, sorted by name, no name twice
+}
+
+// PodLabel is a name, as metrics may have it, and a value.
+type PodLabel struct{ Name, Value string }
 
 // MaxAge is the age at which a device's values leave an exposition: three
 // intervals, and never less than 5 s.

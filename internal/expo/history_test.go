@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// derivedCollectors are all but health.
+func derivedCollectors(t *testing.T) Collectors {
+	t.Helper()
+	c, bad := ParseCollectors("DCGM_EXP_XID_ERRORS_COUNT,gauge,x\nDCGM_EXP_XID_ERRORS_TOTAL,counter,x\n" +
+		"DCGM_EXP_CLOCK_EVENTS_COUNT,gauge,x\nDCGM_EXP_CLOCK_EVENTS_TOTAL,counter,x\n")
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	return c
+}
+
+func TestWindows(t *testing.T) {
+	e := New(Config{Collectors: derivedCollectors(t), ClockWindow: 3 * time.Second, XIDWindow: 3 * time.Second})
+	start := time.Now()
+	var xids []gpu.XIDCount
+	tick := func(at time.Duration, reasons float64, want ...string) {
+		t.Helper()
+		now := start.Add(at)
+		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.ClocksEventReasons: reasons})
+		d.XIDs = xids
+		e.Update(snapshot(now, d), Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		var got []string
+		for _, l := range samples(body) {
+			if rest, ok := strings.CutPrefix(l, "DCGM_EXP_"); ok {
+				name, labels, _ := strings.Cut(rest, "{")
+				_, labels, _ = strings.Cut(labels, `H200"`)
+				labels = strings.Replace(labels, `window_size_in_ms="3000"`, "w", 1)
+				got = append(got, name+labels)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("at %v (-want +got):\n%s", at, diff)
+		}
+	}
+	tick(0, 0x4, `XID_ERRORS_COUNT,w} 0`, `CLOCK_EVENTS_COUNT,clock_event="power_cap",w} 1`)
+	xids = []gpu.XIDCount{{Code: 13, Count: 2, Last: start.Add(900 * time.Millisecond)}}
+	tick(time.Second, 0x24, `XID_ERRORS_COUNT,w,xid="13"} 2`, `XID_ERRORS_TOTAL,xid="13"} 2`,
+		`CLOCK_EVENTS_COUNT,clock_event="power_cap",w} 2`, `CLOCK_EVENTS_COUNT,clock_event="sw_thermal",w} 1`, `CLOCK_EVENTS_TOTAL,clock_event="sw_thermal"} 1`)
+	tick(2*time.Second, 0, `XID_ERRORS_COUNT,w,xid="13"} 2`, `XID_ERRORS_TOTAL,xid="13"} 2`,
+		`CLOCK_EVENTS_COUNT,clock_event="power_cap",w} 2`, `CLOCK_EVENTS_COUNT,clock_event="sw_thermal",w} 1`, `CLOCK_EVENTS_TOTAL,clock_event="sw_thermal"} 1`)
+	// The first sample and the XIDs have left, a reason began again.
+	tick(3950*time.Millisecond, 0x20, `XID_ERRORS_COUNT,w} 0`, `XID_ERRORS_TOTAL,xid="13"} 2`,
+		`CLOCK_EVENTS_COUNT,clock_event="power_cap",w} 1`, `CLOCK_EVENTS_COUNT,clock_event="sw_thermal",w} 2`, `CLOCK_EVENTS_TOTAL,clock_event="sw_thermal"} 2`)
+}
+
+// A window of any length is counted right, however often its memory is reused.
+func TestClockSamples(t *testing.T) {
+	var c clockPast
+	at := time.UnixMilli(1_700_000_000_000)
+	for i := range 20_000 {
+		c.add(at, uint16(i)&0x1)
+		c.expire(at.Add(-99 * time.Second))
+		at = at.Add(time.Second)
+	}
+	if c.held[0] != 50 || len(c.samples)-c.first != 100 || cap(c.samples) > 600 {
+		t.Errorf("held %d of %d samples in %d", c.held[0], len(c.samples)-c.first, cap(c.samples))
+	}
+}
+
+func TestDerivedCountersAllocateNothing(t *testing.T) {
+	now := time.Now()
+	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.ClocksEventReasons: 5, gpu.GPUTemp: 40})
+	d.XIDs = []gpu.XIDCount{{Code: 13, Count: 2, Last: now}}
+	c := derivedCollectors(t)
+	c.Metrics = append(c.Metrics, Collector{Name: "DCGM_EXP_GPU_HEALTH_STATUS", Exp: HealthState, Type: Gauge, Help: "x"})
+	e := New(Config{Collectors: c, ClockWindow: 5 * time.Second})
+	s := snapshot(now, d)
+	update := func() {
+		now = now.Add(time.Second)
+		s.Devices[0].Collected = now
+		e.Update(s, Stats{}, now)
+	}
+	for range 50 {
+		update()
+	}
+	if n := testing.AllocsPerRun(200, update); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A change of the collectors loses no count, and the old page stays as it was.
+func TestReconfigure(t *testing.T) {
+	now := time.Now()
+	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5, gpu.FBUsed: 7, gpu.ClocksEventReasons: 4})
+	d.XIDs = []gpu.XIDCount{{Code: 13, Count: 2, Last: now}}
+	c := derivedCollectors(t)
+	e := New(Config{Collectors: c})
+	e.Update(snapshot(now, d), Stats{}, now)
+	more, _ := ParseCollectors("DCGM_FI_DEV_GPU_UTIL,gauge,x")
+	_, before := get(t, e, "/metrics")
+	e.Reconfigure(Collectors{Metrics: append(more.Metrics, c.Metrics...)}, 3)
+	e.ReloadFailed()
+	if _, body := get(t, e, "/metrics?name[]=DCGM_EXP_XID_ERRORS_COUNT"); !strings.Contains(body, "DCGM_EXP_XID_ERRORS_COUNT{") {
+		t.Errorf("between two collections:\n%s", body)
+	}
+	if _, after := get(t, e, "/metrics"); after != before {
+		t.Error("the page changed before a collection")
+	}
+	if f := e.Fields(); !f.HasID(gpu.GPUUtil) || !f.HasID(gpu.ClocksEventReasons) {
+		t.Error("the new fields are not asked for")
+	}
+	e.Update(snapshot(now, d), Stats{}, now)
+	_, body := get(t, e, "/metrics")
+	for _, want := range []string{
+		"DCGM_FI_DEV_GPU_UTIL{", `xid="13"} 2`, `clock_event="power_cap",window_size_in_ms="300000"} 1`,
+		`gpupilot_config_reloads_total{result="success"} 1`, `gpupilot_config_reloads_total{result="failure"} 1`, "gpupilot_collectors_invalid_lines 3\n",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in\n%s", want, body)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	now := time.Now()
+	f := func(values map[gpu.FieldID]float64, xids []gpu.XIDCount, watch int, health int, code string) {
+		t.Helper()
+		d := wholeGPU(0, now, values)
+		d.XIDs = xids
+		for i, v := range judge(&d, now) {
+			want := verdict{healthPass, "DCGM_FR_OK"}
+			if i == watch {
+				want = verdict{health, code}
+			}
+			if v != want {
+				t.Errorf("%v %v: %s is %+v, want %+v", values, xids, healthWatches[i], v, want)
+			}
+		}
+	}
+	f(nil, nil, -1, 0, "")
+	f(nil, []gpu.XIDCount{{Code: 13, Count: 9, Last: now}}, -1, 0, "")
+	f(nil, []gpu.XIDCount{{Code: 79, Count: 1, Last: now}}, watchPCIe, healthFail, "DCGM_FR_XID_ERROR")
+	f(nil, []gpu.XIDCount{{Code: 79, Count: 1, Last: now.Add(-2 * time.Hour)}}, -1, 0, "")
+	f(nil, []gpu.XIDCount{{Code: 63, Count: 1, Last: now}, {Code: 95, Count: 1, Last: now}}, watchMem, healthFail, "DCGM_FR_UNCONTAINED_ERROR")
+	f(map[gpu.FieldID]float64{gpu.RowRemapPending: 1}, nil, watchMem, healthWarn, "DCGM_FR_PENDING_ROW_REMAP")
+	f(map[gpu.FieldID]float64{gpu.RowRemapPending: 1, gpu.RowRemapFailure: 1}, nil, watchMem, healthFail, "DCGM_FR_ROW_REMAP_FAILURE")
+	f(map[gpu.FieldID]float64{gpu.GPUTemp: 95, gpu.SlowdownTemp: 92}, nil, watchThermal, healthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL")
+	f(map[gpu.FieldID]float64{gpu.ClocksEventReasons: 0x80}, nil, watchPower, healthWarn, "DCGM_FR_CLOCK_THROTTLE_POWER")
+	f(map[gpu.FieldID]float64{gpu.ClocksEventReasons: 0x5}, nil, -1, 0, "")
+}
