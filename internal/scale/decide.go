@@ -46,8 +46,9 @@ func (e *engine) step(r Rule, before, after int32, f Facts) int32 {
 	return after
 }
 
-// base is the capacity that there is or will soon be.
-func (e *engine) base() int32 { return e.serving + e.starting }
+// base is the capacity that there is or will soon be. Pods beyond what was
+// asked for are about to go, and holding on must not ask for them back.
+func (e *engine) base() int32 { return min(e.serving+e.starting, e.o.Replicas) }
 
 // observe brings the state up to what is seen now.
 func (e *engine) observe(s State) State {

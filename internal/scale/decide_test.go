@@ -113,6 +113,13 @@ func TestDecide(t *testing.T) {
 	fresh.Pods[0].Readings[0].At = t0.Add(-time.Second)
 	f("no probe while the load spreads", p, fresh, 3)
 
+	going := seen(t0, 0, nan)
+	going.Replicas = 1
+	f("a pod that is about to go is not asked for back", p, going, 1)
+	going = seen(t0, 19, 20, 20)
+	going.Replicas = 1
+	f("nor within the tolerance", p, going, 1)
+
 	capped := p
 	capped.MaxGPUs, capped.GPUsPerReplica = 8, 2
 	f("budget", capped, seen(t0, 100, 100, 100), 4, RuleBudget)
