@@ -377,8 +377,27 @@ func (t *term) run(ctx context.Context, f func(context.Context)) {
 	}
 }
 
-// bridgeLogs has the libraries that we use log as we do.
+// bridgeLogs has the libraries that we use log as we do. What they find worth
+// an info line is for us one of debugging.
 func bridgeLogs(log *slog.Logger) {
-	klog.SetSlogLogger(log)
-	ctrllog.SetLogger(logr.FromSlogHandler(log.Handler()))
+	quiet := quiet{log.Handler()}
+	klog.SetSlogLogger(slog.New(quiet))
+	ctrllog.SetLogger(logr.FromSlogHandler(quiet))
 }
+
+// quiet passes on what is below a warning only to whom wants debug lines.
+type quiet struct{ slog.Handler }
+
+// Enabled is slog.Handler's.
+func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
+	if l < slog.LevelWarn {
+		l = min(l, slog.LevelDebug)
+	}
+	return q.Handler.Enabled(ctx, l)
+}
+
+// WithAttrs is slog.Handler's.
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+
+// WithGroup is slog.Handler's.
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

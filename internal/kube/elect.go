@@ -16,16 +16,17 @@ import (
 )
 
 // ElectionConfig says which lease is held as whom. Zero durations take the
-// defaults, which are client-go's.
+// defaults. They are half of client-go's: to be demoted costs a replica nothing
+// here, and until a crashed leader's lease ends nothing scales.
 type ElectionConfig struct {
 	Leases    coordinationv1client.LeasesGetter
 	Namespace string
 	Name      string
 	Identity  string // of this replica
 
-	Lease time.Duration // how long others wait for one that fell silent; 15 s
-	Renew time.Duration // how long a leader that cannot renew goes on; 10 s
-	Retry time.Duration // between attempts; 2 s
+	Lease time.Duration // how long others wait for one that fell silent; 8 s
+	Renew time.Duration // how long a leader that cannot renew goes on; 5 s
+	Retry time.Duration // between attempts; 1 s
 
 	// Changed is called when this replica begins or ceases to lead. May be nil.
 	Changed func(leading bool)
@@ -46,7 +47,7 @@ func NewElection(cfg ElectionConfig) (*Election, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	for d, otherwise := range map[*time.Duration]time.Duration{
-		&cfg.Lease: 15 * time.Second, &cfg.Renew: 10 * time.Second, &cfg.Retry: 2 * time.Second,
+		&cfg.Lease: 8 * time.Second, &cfg.Renew: 5 * time.Second, &cfg.Retry: time.Second,
 	} {
 		if *d <= 0 {
 			*d = otherwise

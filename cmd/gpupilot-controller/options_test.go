@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+func parse(t *testing.T, env map[string]string, args ...string) (*config, error) {
+	t.Helper()
+	c, _, err := parseConfig(args, func(k string) string { return env[k] })
+	return c, err
+}
+
+func TestOptions(t *testing.T) {
+	c, err := parse(t, map[string]string{"GPUPILOT_INTERVAL": "500ms", "GPUPILOT_LEASE": "other", "GPUPILOT_LEADER_ELECT": "false"},
+		"--lease", "mine", "--roles", "scrape,api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.interval != 500*time.Millisecond || c.lease != "mine" || c.leaderElect {
+		t.Errorf("interval %v, lease %q, leader election %v", c.interval, c.lease, c.leaderElect)
+	}
+	if !c.has(roleAPI) || c.has(roleDecide) || c.namespace != defaultNamespace {
+		t.Errorf("roles %v in namespace %q", c.roles, c.namespace)
+	}
+	if c, err = parse(t, nil); err != nil || !c.has(roleDecide) || c.window != 10*time.Minute || c.securePort != 6443 {
+		t.Errorf("defaults: %+v, %v", c, err)
+	}
+}
+
+// What is wrong names the flag or variable, the value and what is allowed.
+func TestBadOptions(t *testing.T) {
+	f := func(env map[string]string, args []string, want ...string) {
+		t.Helper()
+		_, err := parse(t, env, args...)
+		if err == nil {
+			t.Errorf("%v %v: no error", env, args)
+			return
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%v %v: %q does not say %q", env, args, err, w)
+			}
+		}
+	}
+	f(nil, []string{"--interval", "1"}, "--interval", `"1"`, "such as 1.5s")
+	f(nil, []string{"--interval", "1ms"}, "--interval", "between 50ms and 1h0m0s")
+	f(nil, []string{"--window", "1s"}, "--window", "between 1m0s")
+	f(map[string]string{"GPUPILOT_SECURE_PORT": "many"}, nil, "GPUPILOT_SECURE_PORT", `"many"`, "a whole number")
+	f(nil, []string{"--secure-port", "70000"}, "--secure-port", "between 0 and 65535")
+	f(nil, []string{"--roles", "scrape,guess"}, "--roles", `"guess"`, "all, scrape, api, query and decide")
+	f(nil, []string{"--roles", "decide"}, "--roles", "add scrape")
+	f(nil, []string{"--agent-selector", "a b"}, "--agent-selector", "label selector")
+	f(nil, []string{"--address", "8080"}, "--address", "host:port")
+	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")
+	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")
+	f(nil, []string{"--log-level", "loud"}, "--log-level", "debug, info, warn, error")
+	f(nil, []string{"--tls-cert-file", "x"}, "--tls-private-key-file", "both or neither")
+	f(nil, []string{"extra"}, `"extra"`)
+	f(nil, []string{"--no-such-flag"}, "no-such-flag")
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for flag, want := range map[string]string{"--help": "GPUPILOT_AGENT_SELECTOR", "--version": "gpupilot-controller " + version} {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{flag}, &out); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v, %q", flag, err, out.String())
+		}
+	}
+}
+
+func TestSelectors(t *testing.T) {
+	got, err := selectors("a=b; c in (d,e) ;")
+	if err != nil || len(got) != 2 || got[0].String() != "a=b" || got[1].String() != "c in (d,e)" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := selectors(""); err != nil || len(got) != 0 {
+		t.Errorf("of nothing: %v, %v", got, err)
+	}
+}

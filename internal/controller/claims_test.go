@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+func TestRivals(t *testing.T) {
+	c := newClaims()
+	web := claim{"apps", "Deployment", "ns", "web"}
+	a := autoscaler("web")
+	a.CreationTimestamp = metav1.Time{Time: at(10)}
+	c.setAutoscaler(a, false)
+	is := func(what, want string) {
+		t.Helper()
+		got := ""
+		if o, ok := c.rival(a, web); ok {
+			got = o.String()
+		}
+		if got != want {
+			t.Errorf("%s: the rival is %q, want %q", what, got, want)
+		}
+	}
+	is("alone", "")
+
+	hpa, keda := owner{"HorizontalPodAutoscaler", "ns", "h"}, owner{"ScaledObject", "ns", "k"}
+	c.set(hpa, claim{"apps", "Deployment", "ns", "other"}, false)
+	is("an HPA of another", "")
+	c.set(hpa, web, false)
+	is("an HPA", "HorizontalPodAutoscaler h")
+	a.Spec.Actuation = v1alpha1.ActuationAdvise
+	is("an HPA, and we only advise", "")
+	a.Spec.Actuation = v1alpha1.ActuationScale
+	c.set(hpa, web, true)
+	is("the HPA went", "")
+	c.set(keda, web, false)
+	is("KEDA", "ScaledObject k")
+	c.set(keda, claim{"apps", "Deployment", "ns", "other"}, false)
+	is("KEDA turned to another", "")
+
+	b := autoscaler("older")
+	b.Spec.ScaleTargetRef = a.Spec.ScaleTargetRef
+	b.Spec.ScaleTargetRef.APIVersion = "" // the same
+	b.CreationTimestamp = metav1.Time{Time: at(5)}
+	c.setAutoscaler(b, false)
+	is("an older GPUAutoscaler", "GPUAutoscaler older")
+	if o, ok := c.rival(b, web); ok {
+		t.Errorf("the older one gives way to %s", o)
+	}
+	b.Spec.Actuation = v1alpha1.ActuationAdvise
+	is("an older one that only advises", "")
+	b.Spec.Actuation = ""
+	c.setAutoscaler(b, true)
+	is("the older one went", "")
+	c.setAutoscaler(a, true)
+	if n := len(c.mine) + len(c.refs); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+}
+
+func TestClaimOf(t *testing.T) {
+	want := claim{"apps", "Deployment", "ns", "web"}
+	for _, version := range []string{"apps/v1", "apps/v1beta1", ""} {
+		if got := claimOf("ns", version, "Deployment", "web"); got != want {
+			t.Errorf("%q: %v, want %v", version, got, want)
+		}
+	}
+	if got := claimOf("ns", "", "Rollout", "web"); got == want {
+		t.Error("another kind is the same claim")
+	}
+}

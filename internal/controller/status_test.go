@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// However much there is to tell, a status fits, and still says why.
+func TestStatusFits(t *testing.T) {
+	long := strings.Repeat("sehr_längliche_metrik_", 20)
+	d := &scale.Decision{Time: at(0), Current: 1, Replicas: 2, Rule: scale.RuleDemand}
+	for i := range 16 {
+		name := fmt.Sprint(long, i)
+		d.Inputs = append(d.Inputs, scale.Input{Signal: name, Unit: "%", Value: math.Pi, Target: 1e9, Fresh: 100})
+		for range 4 {
+			d.Steps = append(d.Steps, scale.Step{Rule: scale.RulePartial, After: 2, Facts: scale.Facts{Signal: name, Serving: 3}})
+		}
+	}
+	r := &report{
+		at: at(0), object: autoscaler("web"), target: &target{claim: claim{"apps", "Deployment", "ns", "web"}},
+		decision: d, able: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
+	}
+	st := statusOf(r, &v1alpha1.GPUAutoscalerStatus{})
+	b, err := json.Marshal(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b) > maxStatus || len(b) < maxStatus/2 {
+		t.Errorf("%d bytes, want at most %d and not needlessly few", len(b), maxStatus)
+	}
+	if st.LastDecision == nil || st.LastDecision.Reason != "Demand" || len(st.LastDecision.Message) < 500 {
+		t.Errorf("the decision is gone: %+v", st.LastDecision)
+	}
+}
+
+func TestStatusTells(t *testing.T) {
+	r, w := loaded(t, 90)
+	w.pass(r.now)
+	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
+	if st.CurrentReplicas != 1 || st.DesiredReplicas != 2 || st.ServingReplicas != 1 || st.LastScaleTime == nil || st.ObservedGeneration != 1 {
+		t.Errorf("status %+v", st)
+	}
+	want := []v1alpha1.InputStatus{{Signal: "Utilization", Value: "90", Target: "60", Unit: "%", Replicas: 1, AgeMilliseconds: 1000}}
+	if diff := cmp.Diff(want, st.LastDecision.Inputs); diff != "" {
+		t.Error(diff)
+	}
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAbleToScale, v1alpha1.ConditionSignals} {
+		if !meta.IsStatusConditionTrue(st.Conditions, kind) {
+			t.Errorf("%s is not true: %+v", kind, st.Conditions)
+		}
+	}
+
+	// A later look at the same: only the reasons' time is another.
+	w.pass(r.now.Add(time.Second))
+	next := statusOf(w.status.next, st)
+	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady); !c.LastTransitionTime.Time.Equal(r.now) {
+		t.Errorf("Ready since %v, want %v", c.LastTransitionTime, r.now)
+	}
+}
+
+func TestStatusSaysThatDataIsMissing(t *testing.T) {
+	r, w := loaded(t, 90)
+	w.pass(r.now.Add(10 * time.Second))
+	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionSignals} {
+		c := meta.FindStatusCondition(st.Conditions, kind)
+		if c.Status != metav1.ConditionFalse || c.Reason != reasonUnread {
+			t.Errorf("%s is %+v", kind, c)
+		}
+		contains(t, c.Message, "no serving replica has a fresh value of Utilization")
+	}
+	if in := st.LastDecision.Inputs[0]; in.Value != "" || in.Replicas != 0 {
+		t.Errorf("a value where there is none: %+v", in)
+	}
+}
+
+// A status is written at once when something was decided, soon when counts
+// moved, and seldom when only its reasons are others.
+func TestDue(t *testing.T) {
+	base := v1alpha1.GPUAutoscalerStatus{
+		CurrentReplicas: 2, DesiredReplicas: 2, LastDecision: &v1alpha1.DecisionStatus{Reason: "Demand", Message: "a"},
+		Conditions: []metav1.Condition{{Type: "Ready", Status: "True"}},
+	}
+	f := func(what string, want time.Duration, change func(*v1alpha1.GPUAutoscalerStatus)) {
+		t.Helper()
+		next := base.DeepCopy()
+		change(next)
+		if got := due(&base, next, 0); got != want {
+			t.Errorf("%s: due in %v, want %v", what, got, want)
+		}
+	}
+	f("nothing", statusMax, func(*v1alpha1.GPUAutoscalerStatus) {})
+	f("the message", statusMax, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Message = "b" })
+	f("the rule", statusRule, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Reason = "Tolerance" })
+	f("what serves", statusMin, func(s *v1alpha1.GPUAutoscalerStatus) { s.ServingReplicas = 1 })
+	f("what was learned", statusMin, func(s *v1alpha1.GPUAutoscalerStatus) { s.Startup = &v1alpha1.LearnedStartup{} })
+	f("what is desired", 0, func(s *v1alpha1.GPUAutoscalerStatus) { s.DesiredReplicas = 3 })
+	f("a condition", 0, func(s *v1alpha1.GPUAutoscalerStatus) { s.Conditions[0].Status = "False" })
+}
+
+func TestStatusIsWritten(t *testing.T) {
+	r, w := loaded(t, 90)
+	w.pass(r.now)
+	if wait := w.status.step(t.Context(), w.status.next, r.now); wait != 0 {
+		t.Fatalf("waits %v with the first status", wait)
+	}
+	var a v1alpha1.GPUAutoscaler
+	if err := r.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "web"}, &a); err != nil {
+		t.Fatal(err)
+	}
+	if a.Status.DesiredReplicas != 2 || a.Status.LastDecision == nil {
+		t.Errorf("written: %+v", a.Status)
+	}
+	if wait := w.status.step(t.Context(), w.status.next, r.now.Add(time.Second)); wait != statusMax-time.Second {
+		t.Errorf("waits %v with what is there already, want %v", wait, statusMax-time.Second)
+	}
+	r.leading = false
+	w.object.Load().Status = v1alpha1.GPUAutoscalerStatus{}
+	if w.status.step(t.Context(), w.status.next, r.now.Add(time.Hour)); w.status.last != nil {
+		t.Error("a follower writes")
+	}
+}
+
+func TestNumber(t *testing.T) {
+	f := func(x float64, want string) {
+		t.Helper()
+		if got := number(x); got != want {
+			t.Errorf("number(%g) = %q, want %q", x, got, want)
+		}
+	}
+	f(0, "0")
+	f(60, "60")
+	f(100.0/3, "33.33")
+	f(0.123456, "0.1235")
+	f(0.6, "0.6")
+	f(81559, "81559")
+	f(81559.4, "81559")
+	f(-2.5, "-2.5")
+	f(1.5e12, "1500000000000")
+	f(math.NaN(), "")
+	f(math.Inf(1), "")
+}
+
+func FuzzClip(f *testing.F) {
+	f.Add("größer", 5)
+	f.Fuzz(func(t *testing.T, s string, n int) {
+		n = max(3, n%2000)
+		got := clip(s, n)
+		if len(got) > n {
+			t.Errorf("clip(%q, %d) has %d bytes", s, n, len(got))
+		}
+		if len(s) <= n && got != s {
+			t.Errorf("clip(%q, %d) = %q", s, n, got)
+		}
+	})
+}
