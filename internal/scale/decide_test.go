@@ -219,13 +219,13 @@ func TestProbesOncePerEpoch(t *testing.T) {
 func TestWaitsWhileBacklogDrains(t *testing.T) {
 	p := utilPolicy()
 	// Two saturated replicas ask for four; these serve from 20 s on and work off
-	// the backlog at 100 % for another 4 s, though they need not be more.
+	// the backlog at 100 % for another 3 s, though they need not be more.
 	got, s := run(p, State{}, t0, func(i int, cur int32, now time.Time) Observation {
 		if i < 20 {
 			return with(seen(now, 100, 100), now, int(cur)-2, Starting, time.Duration(i)*time.Second)
 		}
 		v := 100.0
-		if i >= 24 {
+		if i >= 23 {
 			v = 55
 		}
 		o := seen(now, v, v, v, v)

@@ -195,7 +195,7 @@ func (s *State) noteSaturation(saturated bool, youngest, now time.Time) (drained
 	}
 	if !s.SaturatedSince.IsZero() && youngest.After(s.SaturatedSince) {
 		piled := time.Duration(drainShare * float64(youngest.Sub(s.SaturatedSince)))
-		drained = youngest.Add(warm + min(piled, drainLimit))
+		drained = youngest.Add(min(piled, drainLimit))
 	}
 	switch {
 	case saturated && s.SaturatedSince.IsZero():

@@ -140,10 +140,12 @@ const (
 	// whole seconds, and one over which NVML averages a utilisation.
 	warm = 2 * time.Second
 	// drainShare is how long, of the time that a workload was saturated, new
-	// capacity may work off what had piled up. A step multiplies the replicas by
-	// probeGrowth at most; if that was enough for a target of 60 %, the excess
-	// before it was a tenth of the new capacity and the spare after it four.
-	drainShare = 0.25
+	// capacity may work off what had piled up. A step doubles the replicas at
+	// most; if that is enough for a target of 60 %, the excess before it was at
+	// most a tenth of the new capacity and the spare after it four tenths, so a
+	// constant load is worked off in a quarter of the time; one that was rising
+	// meanwhile, which is why it saturated, in about half of that.
+	drainShare = 0.15
 	// drainLimit bounds it: nobody waits longer for an answer.
 	drainLimit = 30 * time.Second
 	// coverage is the share of the serving replicas that must have a fresh

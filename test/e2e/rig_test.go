@@ -68,7 +68,7 @@ func withStack(m *testing.M) (int, error) {
 		load := &atomic.Uint64{}
 		rig.offered[name] = load
 		cfg.Workloads = append(cfg.Workloads, simnode.Workload{
-			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 200},
+			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
 			Offered: func(time.Time) float64 { return math.Float64frombits(load.Load()) },
 		})
 	}
