@@ -108,12 +108,13 @@ func (s scenario) replay(file, speed string) (scenario, error) {
 // steep evening, and a night that is long enough for the replicas to go.
 func builtIn(d time.Duration) load.Shape {
 	part := func(x float64) time.Duration { return time.Duration(x * float64(d)) }
+	quiet, morning, noon, evening := part(0.05), part(0.20), part(0.38), part(0.05)
 	return load.Sequence{
-		load.Constant{Rate: baseLoad, For: part(0.05)},
-		load.Ramp{From: baseLoad, To: peakLoad, For: part(0.20)},
-		load.Constant{Rate: peakLoad, For: part(0.33)},
-		load.Ramp{From: peakLoad, To: baseLoad, For: part(0.08)},
-		load.Constant{Rate: baseLoad, For: d - part(0.05) - part(0.20) - part(0.33) - part(0.08)},
+		load.Constant{Rate: baseLoad, For: quiet},
+		load.Ramp{From: baseLoad, To: peakLoad, For: morning},
+		load.Constant{Rate: peakLoad, For: noon},
+		load.Ramp{From: peakLoad, To: baseLoad, For: evening},
+		load.Constant{Rate: baseLoad, For: d - quiet - morning - noon - evening},
 	}
 }
 
