@@ -22,7 +22,7 @@ const module = "github.com/gpupilot/gpupilot/"
 var layers = map[string]string{
 	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core",
 
-	"internal/gpu/nvml": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
+	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
 
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app",
@@ -58,6 +58,7 @@ var only = []struct {
 	{"k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/podres"}, "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
 	{"sigs.k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi"}, "as k8s.io"},
 	{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
+	{"github.com/NVIDIA/go-dcgm", []string{"internal/gpu/dcgm"}, "as go-nvml"},
 }
 
 // agentNever is what must not be linked into the agent, not even indirectly.

@@ -49,6 +49,7 @@ static dcgmReturn_t open_engine(dcgmHandle_t *h, const char *how, dcgmReturn_t o
 	note("- %s", how);
 	if (!S.engine) return end(otherwise);
 	S.epoch++; // one user at a time
+	S.xids = 0; // an engine remembers what happened while it ran
 	drop_watches();
 	*h = (dcgmHandle_t)(0x100 + S.epoch);
 	return end(DCGM_ST_OK);

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package dcgm
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+)
+
+func TestConformance(t *testing.T) {
+	for name, remote := range map[string]string{"embedded": "", "remote": "tcp://127.0.0.1:5555"} {
+		t.Run(name, func(t *testing.T) {
+			gputest.Run(t, func(t *testing.T) gputest.Backend {
+				f := newFake(t)
+				return gputest.Backend{Reader: New(Config{Library: library(t), Remote: remote, MIGUUID: migUUID}), Control: f.control()}
+			})
+		})
+	}
+}
+
+// reader opens a reader over the fake and enumerates.
+func reader(t testing.TB, cfg Config) (*Reader, []gpu.Device) {
+	t.Helper()
+	cfg.Library = library(t)
+	r := New(cfg)
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	devices, err := r.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, devices
+}
+
+func read(t testing.TB, r *Reader, uuid string, want ...gpu.FieldID) *gpu.Values {
+	t.Helper()
+	var v gpu.Values
+	if err := r.Read(uuid, gpu.SetOf(want...), &v); err != nil {
+		t.Fatal(err)
+	}
+	return &v
+}
+
+// logged are the lines that the fake writes while do runs.
+func logged(t testing.TB, f *fake, do func()) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "log")
+	f.put("log", "log "+path)
+	do()
+	f.put("log", "")
+	text, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A host engine that is gone is ErrNoDriver; when it is back, so are the GPUs.
+func TestReconnects(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{Remote: "unix:///run/nvidia/hostengine.sock"})
+	read(t, r, devices[0].UUID, gpu.GPUUtil)
+	f.put("engine", "engine lost")
+	var v gpu.Values
+	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v); !errors.Is(err, gpu.ErrNoDriver) || v.Has(gpu.GPUUtil) {
+		t.Errorf("Read without a host engine: %v", err)
+	}
+	for range 3 {
+		if list, err := r.Devices(); !errors.Is(err, gpu.ErrNoDriver) || list != nil {
+			t.Errorf("Devices without a host engine: %v, %v", list, err)
+		}
+	}
+	f.put("engine", "")
+	again, err := r.Devices()
+	if err != nil || !cmp.Equal(devices, again) {
+		t.Fatalf("after it came back: %v, %v", again, err)
+	}
+	f.set(0, "util", 63)
+	if x, ok := read(t, r, devices[0].UUID, gpu.GPUUtil).Get(gpu.GPUUtil); !ok || x != 63 {
+		t.Errorf("GPU_UTIL = %v, %v", x, ok)
+	}
+}
+
+// An engine that was restarted between two enumerations costs neither.
+func TestSurvivesARestartOfTheEngine(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{})
+	f.put("engine", "engine restarted 1")
+	if again, err := r.Devices(); err != nil || !cmp.Equal(devices, again) {
+		t.Fatalf("Devices: %v, %v", again, err)
+	}
+	read(t, r, devices[0].UUID, gpu.GPUUtil)
+}
+
+// Labels, which are cached, do not hide that the engine has gone.
+func TestLabelsDoNotHideALoss(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{})
+	if s, ok := read(t, r, devices[0].UUID, gpu.DriverVersion).GetLabel(gpu.DriverVersion); !ok || s != "590.48.01" {
+		t.Errorf("driver version %q, %v", s, ok)
+	}
+	f.put("engine", "engine lost")
+	var v gpu.Values
+	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.DriverVersion), &v); !errors.Is(err, gpu.ErrNoDriver) {
+		t.Errorf("Read: %v", err)
+	}
+}
+
+// Two samples are kept, not ten minutes of them; nothing is watched or updated
+// twice, and a second read is two calls.
+func TestWatches(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{Interval: 500 * time.Millisecond})
+	want := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.TensorActive, gpu.DriverVersion}
+	first := logged(t, f, func() { read(t, r, devices[1].UUID, want...) })
+	wantFirst := "- watch fields=2 first=203 every_us=500000 age_s=0 samples=2\n- UpdateAllFields\n" +
+		"- watch fields=1 first=1004 every_us=500000 age_s=0 samples=2\n- UpdateAllFields\n" +
+		"1 EntityGetLatestValues\n" +
+		"- watch fields=1 first=230 every_us=500000 age_s=60 samples=0\n- UpdateAllFields\n" +
+		"1 EntitiesGetLatestValues\n"
+	if diff := cmp.Diff(wantFirst, first); diff != "" {
+		t.Errorf("the first read (-want +got):\n%s", diff)
+	}
+	second := logged(t, f, func() { read(t, r, devices[1].UUID, want...) })
+	if second != "1 EntityGetLatestValues\n" {
+		t.Errorf("the second read called:\n%s", second)
+	}
+}
+
+// Each GPU is asked what it gives: the first does not decide for the rest.
+func TestMixedModels(t *testing.T) {
+	f := newFake(t)
+	f.put("a", "gpu 0 unsupported gpm")
+	f.put("b", "gpu 0 model NVIDIA GeForce RTX 4090")
+	f.put("c", "gpu 1 unsupported gpm_fp64")
+	var log bytes.Buffer
+	r, devices := reader(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	has := func(i int, want ...gpu.FieldID) {
+		t.Helper()
+		v := read(t, r, devices[i].UUID, gpu.GPUUtil, gpu.SMActive, gpu.FP64Active)
+		if got := v.Fields(); got != gpu.SetOf(want...) {
+			t.Errorf("GPU %d (%s) gives %v, want %v", i, devices[i].Model, got, want)
+		}
+	}
+	for range 2 {
+		has(0, gpu.GPUUtil)
+		has(1, gpu.GPUUtil, gpu.SMActive)
+		has(2, gpu.GPUUtil, gpu.SMActive, gpu.FP64Active)
+	}
+	if devices[0].Model != "NVIDIA GeForce RTX 4090" || devices[1].Model != "NVIDIA H200" {
+		t.Errorf("models %q and %q", devices[0].Model, devices[1].Model)
+	}
+	if n := strings.Count(log.String(), "GPU gives no profiling fields"); n != 1 || !strings.Contains(log.String(), "Profiling is not supported") {
+		t.Errorf("said %d times:\n%s", n, &log)
+	}
+}
+
+// The profiling module may be missing, in use, or not allowed.
+func TestNoProfiling(t *testing.T) {
+	for _, code := range []string{"MODULE_NOT_LOADED", "REQUIRES_ROOT", "IN_USE", "-37"} {
+		f := newFake(t)
+		f.put("profiling", "profiling "+code)
+		r, devices := reader(t, Config{})
+		v := read(t, r, devices[0].UUID, gpu.GPUUtil, gpu.SMActive)
+		if got := v.Fields(); got != gpu.SetOf(gpu.GPUUtil) {
+			t.Errorf("%s: %v", code, got)
+		}
+	}
+}
+
+// Values that DCGM no longer updates are not shown as if they were new.
+func TestStaleValues(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{})
+	d := (*r.devices.Load())[devices[0].UUID]
+	f.put("stale", "gpu 0 stale")
+	read(t, r, devices[0].UUID, gpu.GPUUtil)
+	read(t, r, devices[0].UUID, gpu.GPUUtil)
+	d.moved = d.moved.Add(-6 * time.Second)
+	var v gpu.Values
+	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v); err == nil || v.Has(gpu.GPUUtil) || !strings.Contains(err.Error(), "not updated") {
+		t.Errorf("Read: %v", err)
+	}
+	read(t, r, devices[1].UUID, gpu.GPUUtil)
+	f.put("stale", "")
+	read(t, r, devices[0].UUID, gpu.GPUUtil)
+}
+
+// Instances have their own memory and profiling values; without a word on
+// their UUIDs they have NVIDIA's older form.
+func TestInstances(t *testing.T) {
+	f := newFake(t)
+	f.put("mig", "gpu 1 mig 1g.18gb 2")
+	f.put("tensor", "gpu 1 instance 1 gpm_tensor 0.5")
+	f.put("temp", "gpu 1 temp 61")
+	r, devices := reader(t, Config{})
+	if len(devices) != 5 {
+		t.Fatalf("%d devices", len(devices))
+	}
+	d := devices[3]
+	want := gpu.Device{
+		Index: 1, Minor: 1, UUID: "MIG-" + devices[1].UUID + "/8/0", PCIBusID: "00000000:19:00.0", Model: "NVIDIA H200",
+		MIG: &gpu.MIG{ParentUUID: devices[1].UUID, GPUInstance: 8, ComputeInstance: -1, Profile: "1g.18gb"},
+	}
+	if diff := cmp.Diff(want, d); diff != "" {
+		t.Errorf("instance (-want +got):\n%s", diff)
+	}
+	if id, ok := gpu.ParseDeviceID(d.UUID); !ok || !id.Matches(&d) {
+		t.Errorf("%s is no device id", d.UUID)
+	}
+	v := read(t, r, d.UUID, gpu.TensorActive, gpu.GPUTemp, gpu.GPUUtil)
+	if x, ok := v.Get(gpu.TensorActive); !ok || x != 0.5 {
+		t.Errorf("tensor %v, %v", x, ok)
+	}
+	if x, ok := v.Get(gpu.GPUTemp); !ok || x != 61 {
+		t.Errorf("temperature %v, %v", x, ok)
+	}
+	if v.Has(gpu.GPUUtil) {
+		t.Error("an instance has no GPU_UTIL")
+	}
+	f.put("mig", "")
+	f.put("tensor", "")
+	if err := r.Read(d.UUID, gpu.SetOf(gpu.TensorActive), &gpu.Values{}); err == nil {
+		t.Error("an instance that is gone was read")
+	}
+	if again, err := r.Devices(); err != nil || len(again) != 3 {
+		t.Errorf("after MIG was switched off: %v, %v", again, err)
+	}
+}
+
+func TestNoLibrary(t *testing.T) {
+	for _, path := range []string{filepath.Join(t.TempDir(), "libdcgm.so.4"), "libm.so.6"} {
+		r := New(Config{Library: path})
+		if devices, err := r.Devices(); !errors.Is(err, gpu.ErrNoLibrary) || devices != nil {
+			t.Errorf("%s: %v, %v", path, devices, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	f := func(remote, want string) {
+		t.Helper()
+		if got := strings.Join(address(remote), " "); got != want {
+			t.Errorf("%s: %s, want %s", remote, got, want)
+		}
+	}
+	f("localhost:5555", "localhost:5555 0")
+	f("dcgm", "dcgm 0")
+	f("tcp://10.0.0.1:5555", "10.0.0.1:5555 0")
+	f("unix:///run/he.sock", "/run/he.sock 1")
+	f("/run/he.sock", "/run/he.sock 1")
+	f("vsock://2:5555", "vsock://2:5555")
+}
+
+func TestConnectsWhereItIsTold(t *testing.T) {
+	f := newFake(t)
+	for remote, want := range map[string]string{
+		"": "- embedded\n", "localhost:5555": "- connect localhost:5555\n", "unix:///run/he.sock": "- connect unix /run/he.sock\n",
+	} {
+		log := logged(t, f, func() {
+			r, _ := reader(t, Config{Remote: remote})
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if first, _, _ := strings.Cut(log, "\n"); first+"\n" != want {
+			t.Errorf("%q: %q, want %q", remote, first, want)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package dcgm
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+const (
+	// retryUnsupported is how long a "not supported" is taken for granted. It
+	// can change while the engine stays: a setting, or another profiler's end.
+	retryUnsupported = 5 * time.Minute
+	// hungAfter is how long a read may take before enumeration leaves the GPU
+	// alone: a whole read takes milliseconds, the first one waits for DCGM to
+	// have read everything once.
+	hungAfter = 5 * time.Second
+)
+
+// entity is what DCGM calls a device.
+type entity struct {
+	kind dcgm.Field_Entity_Group
+	id   uint
+}
+
+// device is what is known of one GPU or MIG instance during a session.
+type device struct {
+	gpu.Device
+	ses    *session
+	card   *card
+	entity entity
+
+	began atomic.Int64 // when the read in progress began, in Unix nanoseconds; 0: none
+	mu    sync.Mutex   // held by Read, which the caller does not call twice at once anyway
+
+	watch  watch
+	plan   plan
+	labels map[gpu.FieldID]label
+	newest int64     // the newest value's time, by the host engine's clock, in Unix microseconds
+	moved  time.Time // when it last was another, by ours
+}
+
+// label is a string, or that there is none until retry.
+type label struct {
+	text  string
+	retry time.Time
+}
+
+// plan is what one set of wanted fields asks DCGM for. It is made anew when
+// something else is wanted, or when what DCGM gives has changed.
+type plan struct {
+	want    gpu.FieldSet
+	fields  []dcgm.Short
+	labels  []gpu.FieldID
+	xids    bool
+	expires time.Time // when what is not supported may be tried again
+}
+
+func newDevice(s *session, id gpu.Device, c *card, e entity) *device {
+	return &device{Device: id, ses: s, card: c, entity: e, labels: map[gpu.FieldID]label{}}
+}
+
+// hung says whether a read has been in the library for too long.
+func (d *device) hung(now time.Time) bool {
+	began := d.began.Load()
+	return began != 0 && now.UnixNano()-began > int64(hungAfter)
+}
+
+// read fills v. What is in v after an error is of no use.
+func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	d.began.Store(now.UnixNano())
+	defer d.began.Store(0)
+	// A lost GPU's values stay in DCGM's cache.
+	if status := dcgm.GetGPUStatus(d.card.id); gone(status) {
+		return fmt.Errorf("%w: DCGM says %s", gpu.ErrLost, status)
+	}
+	if d.plan.want != want || now.After(d.plan.expires) {
+		if err := d.prepare(want, now); err != nil {
+			return err
+		}
+	}
+	if err := d.readNumbers(v, now); err != nil {
+		return err
+	}
+	watched, err := d.card.pollXIDs(now)
+	if err != nil {
+		if err = d.ses.judge(err); isWhole(err) {
+			return err
+		}
+	}
+	if d.plan.xids && watched {
+		v.Set(gpu.XIDErrors, float64(d.ses.xids.last(d.card.uuid)))
+	}
+	return d.readLabels(v, now)
+}
+
+// readNumbers reads the plan's fields in one call. It costs 4 KiB a field,
+// copied twice, so that a plan leaves out what is not there.
+func (d *device) readNumbers(v *gpu.Values, now time.Time) error {
+	if len(d.plan.fields) == 0 {
+		return nil
+	}
+	values, err := dcgm.EntityGetLatestValues(d.entity.kind, d.entity.id, d.plan.fields)
+	if err != nil {
+		return d.ses.judge(err)
+	}
+	var newest int64
+	for i := range values {
+		newest = max(newest, values[i].TS)
+	}
+	maxAge := gpu.MaxAge(d.ses.cfg.Interval)
+	if newest != d.newest {
+		d.newest, d.moved = newest, now
+	} else if age := now.Sub(d.moved); age > maxAge {
+		return fmt.Errorf("DCGM has not updated its values for %s", age.Round(time.Second))
+	}
+	for i := range values {
+		f := &values[i]
+		x := decode(f.FieldType, f.Status, &f.Value)
+		switch {
+		case x.unsupported:
+			d.watch.refuse(gpu.FieldID(f.FieldID), now)
+			d.plan.expires = time.Time{}
+		case x.ok && newest-f.TS <= maxAge.Microseconds():
+			v.Set(gpu.FieldID(f.FieldID), x.number)
+		}
+	}
+	return nil
+}
+
+// readLabels sets the wanted labels. They do not change while the driver
+// stays, so each is asked for once.
+func (d *device) readLabels(v *gpu.Values, now time.Time) error {
+	for _, id := range d.plan.labels {
+		l := d.labels[id]
+		if l.text == "" && !now.Before(l.retry) {
+			texts, err := d.ses.live(entity{dcgm.FE_GPU, d.card.id}, dcgm.Short(id))
+			if isWhole(err) {
+				return err
+			}
+			l.retry = now.Add(retryUnsupported)
+			if err == nil {
+				l.text = texts[0]
+			}
+			d.labels[id] = l
+		}
+		v.SetLabel(id, l.text)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package dcgm
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Reader is the gpu.Reader over DCGM. A process should have one at a time:
+// go-dcgm keeps its connection in package variables.
+type Reader struct {
+	cfg  Config
+	log  *slog.Logger
+	xids xidLog
+
+	mu     sync.Mutex // held by Devices and Close, never by Read
+	ses    *session   // nil while there is no host engine
+	closed bool
+
+	devices atomic.Pointer[map[string]*device] // by UUID
+}
+
+var _ gpu.Reader = (*Reader)(nil)
+
+// New makes a reader. It never fails and touches nothing: the library is
+// loaded by Devices.
+func New(cfg Config) *Reader {
+	cfg.Library = cmp.Or(cfg.Library, soname)
+	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
+	r := &Reader{cfg: cfg, log: cfg.Log}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	r.devices.Store(&map[string]*device{})
+	return r
+}
+
+// Backend is the name of this backend.
+func (r *Reader) Backend() string { return "dcgm" }
+
+// Devices connects to the host engine if need be and enumerates the GPUs, each
+// followed by its MIG instances. A GPU that was known and is lost stays in the
+// list. A lost host engine is gpu.ErrNoDriver; each call tries to reach it
+// once more, so that the caller sets the pace.
+func (r *Reader) Devices() ([]gpu.Device, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, errors.New("the DCGM reader is closed")
+	}
+	for attempt := 0; ; attempt++ {
+		if r.ses != nil && r.ses.broken.Load() {
+			if err := r.ses.close(); err != nil { // go-dcgm has one connection
+				return nil, fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
+			}
+			r.ses = nil
+		}
+		if r.ses == nil {
+			ses, err := open(r.cfg, &r.xids, r.log)
+			if err != nil {
+				return nil, err
+			}
+			r.ses = ses
+		}
+		devices, err := r.enumerate(r.ses)
+		// An engine that was restarted since the last call shows only now.
+		if errors.Is(err, gpu.ErrNoDriver) && attempt == 0 {
+			continue
+		}
+		return devices, err
+	}
+}
+
+// Read fills v with the wanted fields of a device. See gpu.Reader.
+func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
+	v.Reset()
+	d, ok := (*r.devices.Load())[uuid]
+	if !ok {
+		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	}
+	if want.Empty() {
+		return nil
+	}
+	if d.ses.broken.Load() || !d.ses.enter() {
+		return fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
+	}
+	defer d.ses.leave()
+	err := d.read(want, v)
+	if err != nil {
+		v.Reset()
+	}
+	return err
+}
+
+// XIDs are the XID errors of the device seen so far, sorted by code.
+func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.xids.counts(uuid) }
+
+// Close lets DCGM go. Reads that hang in the library are not waited for: the
+// last one to return lets it go.
+func (r *Reader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.devices.Store(&map[string]*device{})
+	if r.ses == nil {
+		return nil
+	}
+	ses := r.ses
+	r.ses = nil
+	return ses.close()
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux || !cgo
+
+package dcgm
+
+import (
+	"fmt"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Reader stands in where DCGM cannot be loaded: not on Linux, or built without
+// cgo. It finds no library.
+type Reader struct{}
+
+// New returns a reader that finds no library.
+func New(Config) *Reader { return &Reader{} }
+
+// Backend is the name of this backend.
+func (*Reader) Backend() string { return "dcgm" }
+
+// Devices fails with gpu.ErrNoLibrary.
+func (*Reader) Devices() ([]gpu.Device, error) {
+	return nil, fmt.Errorf("%w: this program was built without DCGM support (it needs linux and cgo)", gpu.ErrNoLibrary)
+}
+
+// Read fails: there are no devices.
+func (*Reader) Read(uuid string, _ gpu.FieldSet, v *gpu.Values) error {
+	v.Reset()
+	return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+}
+
+// XIDs are none.
+func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
+
+// Close does nothing.
+func (*Reader) Close() error { return nil }

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package dcgm
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// keepSamples is how many samples DCGM is to keep of a field: the one that is
+// read, and the next, which may be on its way.
+const keepSamples = 2
+
+// watch is what DCGM updates for a device.
+type watch struct {
+	group   dcgm.GroupHandle
+	made    bool // the group
+	sets    []dcgm.FieldHandle
+	fields  gpu.FieldSet              // watched
+	refused map[gpu.FieldID]time.Time // not before
+}
+
+// refuse leaves a field alone for a while.
+func (w *watch) refuse(id gpu.FieldID, now time.Time) {
+	if w.refused == nil {
+		w.refused = map[gpu.FieldID]time.Time{}
+	}
+	w.refused[id] = now.Add(retryUnsupported)
+}
+
+// profiling says whether a field is one of DCGM's profiling module.
+func profiling(id gpu.FieldID) bool { return id >= 1000 && id < 1100 }
+
+// isWhole says whether an error is about more than a field.
+func isWhole(err error) bool {
+	return errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrUnknownDevice)
+}
+
+func groupName(what string, id uint) string { return fmt.Sprintf("gpupilot-%s-%d", what, id) }
+
+func newGroup(e entity) (dcgm.GroupHandle, error) {
+	group, err := dcgm.CreateGroup(groupName(fmt.Sprint(uint(e.kind)), e.id))
+	if err != nil {
+		return group, err
+	}
+	if err := dcgm.AddEntityToGroup(group, e.kind, e.id); err != nil {
+		_ = dcgm.DestroyGroup(group)
+		return group, err
+	}
+	return group, nil
+}
+
+// prepare plans the reads of a set of wanted fields and has DCGM watch what it
+// does not yet.
+func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
+	p := plan{want: want, expires: now.Add(retryUnsupported)}
+	var plain, prof, readable []gpu.FieldID
+	for i, f := range gpu.Fields() {
+		switch {
+		case !want.Has(gpu.Index(i)):
+		case f.Kind == gpu.Label:
+			p.labels = append(p.labels, f.ID)
+		case f.ID == gpu.XIDErrors:
+			p.xids = true
+		case now.Before(d.watch.refused[f.ID]):
+		case d.watch.fields.Has(gpu.Index(i)):
+			readable = append(readable, f.ID)
+		case !profiling(f.ID):
+			plain = append(plain, f.ID)
+		case d.card.profiles(f.ID, now):
+			prof = append(prof, f.ID)
+		}
+	}
+	for _, set := range [][]gpu.FieldID{plain, prof} {
+		watched, err := d.watchSet(set, now)
+		if err != nil {
+			return err
+		}
+		readable = append(readable, watched...)
+	}
+	for _, id := range readable {
+		p.fields = append(p.fields, dcgm.Short(id))
+	}
+	d.plan = p
+	return nil
+}
+
+// watchSet watches fields, all at once if DCGM takes them so, else those that
+// it takes one by one.
+func (d *device) watchSet(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	err := d.watchTogether(ids)
+	if err == nil {
+		return ids, nil
+	}
+	if whole := d.ses.judge(err); isWhole(whole) {
+		return nil, whole
+	}
+	if len(ids) == 1 {
+		d.watch.refuse(ids[0], now)
+		d.ses.log.Warn("DCGM does not watch a field", "gpu", d.card.id, "uuid", d.UUID, "field", ids[0].String(), "reason", err)
+		return nil, nil
+	}
+	var watched []gpu.FieldID
+	for i := range ids {
+		one, err := d.watchSet(ids[i:i+1], now)
+		if err != nil {
+			return nil, err
+		}
+		watched = append(watched, one...)
+	}
+	return watched, nil
+}
+
+func (d *device) watchTogether(ids []gpu.FieldID) error {
+	if !d.watch.made {
+		group, err := newGroup(d.entity)
+		if err != nil {
+			return err
+		}
+		d.watch.group, d.watch.made = group, true
+	}
+	fields := make([]dcgm.Short, len(ids))
+	for i, id := range ids {
+		fields[i] = dcgm.Short(id)
+	}
+	set, err := dcgm.FieldGroupCreate(fmt.Sprintf("gpupilot-%d-%d-%d", d.entity.kind, d.entity.id, len(d.watch.sets)), fields)
+	if err != nil {
+		return err
+	}
+	if err := dcgm.WatchFieldsWithGroupEx(set, d.watch.group, d.ses.cfg.Interval.Microseconds(), 0, keepSamples); err != nil {
+		_ = dcgm.FieldGroupDestroy(set)
+		return err
+	}
+	d.watch.sets = append(d.watch.sets, set)
+	for _, id := range ids {
+		if i, ok := gpu.IndexOf(id); ok {
+			d.watch.fields.Add(i)
+		}
+	}
+	return nil
+}
+
+// release ends the watches of a device that is no more. It leaves a device
+// that is being read alone: its session's end ends them too.
+func (d *device) release() {
+	if !d.mu.TryLock() {
+		return
+	}
+	defer d.mu.Unlock()
+	for _, set := range d.watch.sets {
+		_ = dcgm.UnwatchFields(set, d.watch.group) // fails where the instance is gone: so is its watch
+		_ = dcgm.FieldGroupDestroy(set)
+	}
+	if d.watch.made {
+		_ = dcgm.DestroyGroup(d.watch.group)
+	}
+	d.watch, d.plan = watch{}, plan{}
+}
