@@ -49,10 +49,11 @@ func (s *Stack) StartController(ctx context.Context) error {
 		"--address", strings.TrimPrefix(s.ControllerURL, "http://"),
 		"--secure-port", strconv.Itoa(s.securePort), "--service-port", strconv.Itoa(s.securePort),
 	}, s.cfg.ControllerArgs...)
-	s.controller, err = startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, s.ControllerLog())
+	controller, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, s.ControllerLog())
 	if err != nil {
-		return err
+		return fmt.Errorf("start the controller: %w", err)
 	}
+	s.controller = controller
 	err = Eventually(ctx, startTimeout, func() error {
 		select {
 		case <-s.controller.done:
