@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"fmt"
+
+	"github.com/gpupilot/gpupilot/internal/policy"
+)
+
+// Contender is an autoscaler with its settings.
+type Contender struct {
+	Name   string
+	Family string // hpa, keda, kpa, fixed, oracle or ours
+	Class  Class
+
+	make func(*replay) (autoscaler, error)
+}
+
+// Class is what an autoscaler looks at: it is compared with peers of its class.
+type Class string
+
+// The classes.
+const (
+	OnRequests Class = "requests" // what the server tells: queue, running
+	OnGPU      Class = "gpu"      // what the GPUs tell
+	OnNothing  Class = ""         // fixed, oracle: for reference
+)
+
+// HPA is a HorizontalPodAutoscaler. Window is its scale-down stabilisation in
+// seconds.
+func HPA(kind MetricKind, sig Signal, target float64, window int, tolerance float64, chain Chain) Contender {
+	family, class := "hpa", OnRequests
+	if sig.ofGPU() {
+		class = OnGPU
+	}
+	if kind == ExternalAverage {
+		family = "keda"
+	}
+	return Contender{
+		Name: fmt.Sprintf("%s-%s %s=%g %ds tol=%g %s", family, [...]string{"pods", "object", "external"}[kind],
+			sig, target, window, tolerance, chain.Name),
+		Family: family, Class: class,
+		make: func(r *replay) (autoscaler, error) {
+			return &hpa{
+				kind: kind, signal: sig, target: target, tolerance: tolerance, window: window,
+				min: r.cfg.Min, max: r.cfg.Max, chain: chain.seeded(r.cfg.Seed),
+			}, nil
+		},
+	}
+}
+
+// KPA is Knative's autoscaler on concurrency, with its stable window and
+// scale-down-delay in seconds.
+func KPA(target float64, window, delay int) Contender {
+	return Contender{
+		Name: fmt.Sprintf("kpa concurrency=%g %ds delay=%ds", target, window, delay), Family: "kpa", Class: OnRequests,
+		make: func(r *replay) (autoscaler, error) {
+			return &kpa{target: target, window: window, delay: delay, min: r.cfg.Min, max: r.cfg.Max}, nil
+		},
+	}
+}
+
+// Fixed is a number of replicas: share of what the peak asks for.
+func Fixed(share float64) Contender {
+	return Contender{
+		Name: fmt.Sprintf("fixed %g x peak", share), Family: "fixed",
+		make: func(r *replay) (autoscaler, error) {
+			return fixed{min(max(r.cfg.Min, ceil(share*r.peak)), r.cfg.Max)}, nil
+		},
+	}
+}
+
+// Oracle knows the load that comes and loads its replicas to the share headroom
+// of what their limits let them take.
+func Oracle(headroom float64) Contender {
+	return Contender{
+		Name: fmt.Sprintf("oracle %g", headroom), Family: "oracle",
+		make: func(r *replay) (autoscaler, error) {
+			lead := r.cfg.Startup.Median * 1.3
+			return newOracle(r.need, int(r.cfg.Seconds), headroom, lead, r.cfg.Min, r.cfg.Max), nil
+		},
+	}
+}
+
+// Ours is the decision engine with a policy.
+func Ours(name string, class Class, p policy.Compiled) Contender {
+	return Contender{
+		Name: name, Family: "ours", Class: class,
+		make: func(r *replay) (autoscaler, error) { return newOurs(p, r.cfg.Min, r.cfg.Max) },
+	}
+}

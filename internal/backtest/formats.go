@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import "fmt"
+
+// maxTime is ten years in seconds.
+const maxTime = 10 * 365 * 24 * 3600
+
+func (t *table) requestRow(out *Trace) error {
+	var ms, prompt, output float64
+	if err := t.numbers(maxTime*1000, map[string]*float64{"t_ms": &ms}); err != nil {
+		return err
+	}
+	if err := t.numbers(maxTokens, map[string]*float64{"prompt_tokens": &prompt, "output_tokens": &output}); err != nil {
+		return err
+	}
+	out.requests = append(out.requests, Request{At: ms / 1000, Prompt: max(1, prompt), Output: max(1, output)})
+	return nil
+}
+
+// countRow leaves in rate the count; finish divides it by the row's width.
+func (t *table) countRow(out *Trace) error {
+	w := window{law: uniform}
+	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
+		return err
+	}
+	if err := t.numbers(1e9, map[string]*float64{"requests": &w.rate}); err != nil {
+		return err
+	}
+	prompt, err := t.number("prompt_tokens", 1e15, w.rate*defaultPrompt)
+	if err != nil {
+		return err
+	}
+	output, err := t.number("output_tokens", 1e15, w.rate*defaultOutput)
+	if err != nil {
+		return err
+	}
+	w.prompt, w.output = perRequest(prompt, w.rate), perRequest(output, w.rate)
+	out.windows = append(out.windows, w)
+	return nil
+}
+
+func perRequest(sum, n float64) float64 {
+	if n <= 0 {
+		return 1
+	}
+	return min(max(1, sum/n), maxTokens)
+}
+
+func (t *table) coarseRow(out *Trace) error {
+	w := window{law: exponential, prompt: defaultPrompt, output: defaultOutput}
+	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
+		return err
+	}
+	if err := t.numbers(1e9, map[string]*float64{"count_in_5min": &w.rate}); err != nil {
+		return err
+	}
+	w.rate /= 300
+	out.windows = append(out.windows, w)
+	return nil
+}
+
+// windowRow's coefficient of variation makes a Gamma renewal process: its shape
+// is 1/cv².
+func (t *table) windowRow(out *Trace) error {
+	w := window{law: gammaLaw}
+	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
+		return err
+	}
+	gap, err := t.number("gap", 1, 0)
+	if err != nil {
+		return err
+	}
+	if w.gap = gap != 0; w.gap {
+		out.windows = append(out.windows, w)
+		return nil
+	}
+	if err := t.numbers(1e7, map[string]*float64{"rate_rps": &w.rate}); err != nil {
+		return err
+	}
+	cv, err := t.number("iat_cv_rate_weighted", 1e3, 1)
+	if err != nil {
+		return err
+	}
+	w.shape = 1 / max(0.1, cv) / max(0.1, cv)
+	return t.windowTokens(out, w)
+}
+
+func (t *table) windowTokens(out *Trace, w window) (err error) {
+	if w.prompt, err = t.number("prompt_tokens_mean", maxTokens, defaultPrompt); err != nil {
+		return err
+	}
+	if w.output, err = t.number("output_tokens_mean", maxTokens, defaultOutput); err != nil {
+		return err
+	}
+	w.prompt, w.output = max(1, w.prompt), max(1, w.output)
+	out.windows = append(out.windows, w)
+	return nil
+}
+
+// clientRow is one client's window. One without a rate sent nothing.
+func (t *table) clientRow(out *Trace) error {
+	w := window{law: exponential}
+	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
+		return err
+	}
+	rate, err := t.number("rate_rps", 1e7, 0)
+	if err != nil {
+		return err
+	}
+	w.rate = rate
+	p1, err := t.number("p1", 1e9, 0)
+	if err != nil {
+		return err
+	}
+	switch dist := t.record[t.column["iat_dist"]]; {
+	case p1 > 0 && dist == "Gamma":
+		w.law, w.shape = gammaLaw, p1
+	case p1 > 0 && dist == "Weibull":
+		w.law, w.shape = weibull, p1
+	case dist != "" && dist != "Gamma" && dist != "Weibull" && dist != "Exponential":
+		return t.fault("iat_dist", fmt.Sprintf("%q is none of Gamma, Weibull, Exponential", clip(dist)))
+	}
+	return t.windowTokens(out, w)
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"slices"
+	"strings"
+)
+
+// Grid is the peers' settings that are tried: every target × scale-down window
+// × tolerance × chain for the HPA and KEDA, target × window × delay for KPA.
+type Grid struct {
+	Utilisation []float64 // targets in percent
+	Requests    []float64 // targets in requests per replica
+	Windows     []int     // scale-down stabilisation, seconds
+	Tolerances  []float64
+	Stable      []int // KPA's stable windows, seconds
+	Direct      []bool
+}
+
+// FullGrid is what results are published with.
+func FullGrid() Grid {
+	return Grid{
+		Utilisation: []float64{30, 40, 50, 60, 70, 80, 90},
+		Requests:    []float64{1, 2, 4, 8, 16},
+		Windows:     []int{60, 300, 900},
+		Tolerances:  []float64{0, 0.1},
+		Stable:      []int{30, 60, 120},
+		Direct:      []bool{false, true},
+	}
+}
+
+// QuickGrid is a sixth of it, for a first look.
+func QuickGrid() Grid {
+	g := FullGrid()
+	g.Utilisation = []float64{30, 50, 70, 90}
+	g.Windows, g.Tolerances, g.Stable = []int{60, 300}, []float64{0.1}, []int{60}
+	return g
+}
+
+// Peers are the contenders of the families (hpa, keda, kpa; none or "all": all)
+// in a class; an empty class means both.
+func (g Grid) Peers(families []string, class Class) []Contender {
+	var out []Contender
+	wants := func(family string, c Class) bool {
+		return (len(families) == 0 || slices.Contains(families, "all") || slices.Contains(families, family)) &&
+			(class == "" || class == c)
+	}
+	if wants("hpa", OnRequests) {
+		for _, sig := range []Signal{Running, Waiting} {
+			out = append(out, g.hpas(PodsAverage, sig, g.Requests, classicPods())...)
+		}
+		out = append(out, g.hpas(ObjectValue, Running, g.Requests, classicPods())...)
+	}
+	if wants("keda", OnRequests) {
+		for _, sig := range []Signal{Waiting, Concurrency} {
+			out = append(out, g.hpas(ExternalAverage, sig, g.Requests, classicPods())...)
+		}
+	}
+	if wants("kpa", OnRequests) {
+		for _, target := range g.Requests {
+			for _, window := range g.Stable {
+				for _, delay := range append([]int{0}, g.Windows...) {
+					out = append(out, KPA(target, window, delay))
+				}
+			}
+		}
+	}
+	if wants("hpa", OnGPU) {
+		for _, sig := range []Signal{GPUUtil, SMActive, TensorActive} {
+			out = append(out, g.hpas(PodsAverage, sig, g.Utilisation, classicGPU())...)
+			out = append(out, g.hpas(ObjectValue, sig, g.Utilisation, classicRule())...)
+		}
+	}
+	return out
+}
+
+func (g Grid) hpas(kind MetricKind, sig Signal, targets []float64, classic Chain) (out []Contender) {
+	for _, target := range targets {
+		for _, window := range g.Windows {
+			for _, tolerance := range g.Tolerances {
+				for _, isDirect := range g.Direct {
+					chain := classic
+					if isDirect {
+						chain = direct()
+					}
+					out = append(out, HPA(kind, sig, target, window, tolerance, chain))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Families splits a list such as "hpa,keda".
+func Families(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}

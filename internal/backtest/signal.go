@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"fmt"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
+)
+
+// Signal is something that a pod tells of itself.
+type Signal uint8
+
+// The signals. Those of the server are there once it serves; those of the GPU
+// from when the containers run.
+const (
+	Running      Signal = iota // requests in the batch
+	Waiting                    // requests that wait in the server
+	Concurrency                // both
+	KVUse                      // share of the KV cache, 0 to 1
+	GPUUtil                    // percent of the time in which any kernel ran
+	SMActive                   // percent of the SMs, over the time
+	TensorActive               // percent of the tensor cores' peak
+	Served                     // requests/s that ended
+	signalCount
+)
+
+func (s Signal) String() string {
+	return [...]string{"running", "waiting", "running+waiting", "kv", "GPU_UTIL", "SM_ACTIVE", "TENSOR_ACTIVE", "served"}[s]
+}
+
+// ofGPU says whether the signal is the GPU's rather than the server's.
+func (s Signal) ofGPU() bool { return s == GPUUtil || s == SMActive || s == TensorActive }
+
+// sample is what one pod told at one moment; absent is NaN-free: see ok.
+type sample struct {
+	pod    int32
+	server bool // it has the server's signals
+	value  [signalCount]float32
+}
+
+// snapshot is what all pods told at one second.
+type snapshot struct {
+	at   int
+	pods []sample
+}
+
+func (s *snapshot) find(id int) *sample {
+	for i := range s.pods {
+		if s.pods[i].pod == int32(id) {
+			return &s.pods[i]
+		}
+	}
+	return nil
+}
+
+// get is the pod's value; ok is false where it told none.
+func (s *sample) get(sig Signal) (float64, bool) {
+	if s == nil || !s.server && !sig.ofGPU() {
+		return 0, false
+	}
+	return float64(s.value[sig]), true
+}
+
+// kept is how many seconds of snapshots are kept: the slowest chain is 90 s behind.
+const kept = 128
+
+// observe takes a snapshot of the pods at the whole second now.
+func (c *cluster) observe(now int) {
+	s := &c.seen[now%kept]
+	s.at, s.pods = now, s.pods[:0]
+	for _, p := range c.pods {
+		if p.phase != loading && p.phase != serving {
+			continue
+		}
+		x := sample{pod: int32(p.id), server: p.phase == serving}
+		if p.warming(float64(now)) {
+			x.value[GPUUtil], x.value[SMActive], x.value[TensorActive] = 100, 60, 10
+		}
+		if x.server {
+			c.read(p, &x)
+		}
+		s.pods = append(s.pods, x)
+	}
+}
+
+// read fills in what a serving pod tells: gauges as they are, activity as the
+// mean over the last second.
+func (c *cluster) read(p *pod, x *sample) {
+	r, w := float32(p.run()), float32(p.queue())
+	x.value[Running], x.value[Waiting], x.value[Concurrency] = r, w, r+w
+	x.value[KVUse] = float32(min(1, p.kv/p.m.KVTokens))
+	last := &p.last
+	if dt := p.now - last.at; dt > 0 {
+		x.value[GPUUtil] = float32(100 * min(1, (p.busy-last.busy)/dt))
+		x.value[SMActive] = float32(100 * min(1, (p.sm-last.sm)/dt))
+		x.value[TensorActive] = float32(100 * min(1, (p.tensor-last.tensor)/dt))
+		x.value[Served] = float32((p.served - last.served) / dt)
+	}
+	*last = reading{at: p.now, busy: p.busy, sm: p.sm, tensor: p.tensor, served: p.served}
+}
+
+// reading is the state of a replica's integrals when it was last read.
+type reading struct{ at, busy, sm, tensor, served float64 }
+
+// at returns the snapshot of a second, or an empty one where it is not kept.
+func (c *cluster) at(second int) *snapshot {
+	if second < 0 {
+		return &c.none
+	}
+	if s := &c.seen[second%kept]; s.at == second {
+		return s
+	}
+	return &c.none
+}
+
+// serverMetrics are the names under which inference servers tell their signals.
+func serverMetrics() map[string]Signal {
+	return map[string]Signal{
+		"vllm:num_requests_running": Running, "vllm:num_requests_waiting": Waiting,
+		"vllm:kv_cache_usage_perc": KVUse, "vllm:gpu_cache_usage_perc": KVUse,
+		"sglang:num_running_reqs": Running, "sglang:num_queue_reqs": Waiting, "sglang:token_usage": KVUse,
+		"tgi_batch_current_size": Running, "tgi_queue_size": Waiting,
+		"nv_inference_pending_request_count": Waiting,
+	}
+}
+
+// source is a signal and the factor from its unit here to the policy's.
+type source struct {
+	signal Signal
+	factor float64
+}
+
+// sourceOf says what a policy's source reads in the simulation.
+func sourceOf(s policy.Source) (source, error) {
+	if s.Kind == policy.Pods {
+		if sig, ok := serverMetrics()[s.Metric]; ok {
+			return source{sig, 1}, nil
+		}
+		return source{}, fmt.Errorf("the simulated server has no metric %q", s.Metric)
+	}
+	at, factor := map[gpu.FieldID]Signal{
+		gpu.GPUUtil: GPUUtil, gpu.GREngineActive: GPUUtil, gpu.SMActive: SMActive, gpu.TensorActive: TensorActive,
+	}, 1.0
+	sig, ok := at[s.Field]
+	if !ok {
+		return source{}, fmt.Errorf("the simulated GPUs have no field %d", s.Field)
+	}
+	if f, ok := gpu.Lookup(s.Field); ok && f.Unit == gpu.Ratio {
+		factor = 0.01
+	}
+	return source{sig, factor}, nil
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Study is replays of several traces at several start-ups and seeds, with ours
+// and the peers side by side in each.
+type Study struct {
+	Traces   []*Trace
+	Models   []Model
+	Startups []float64 // medians, seconds
+	Low      float64   // replicas that the load's peak shall ask for: from Low in
+	High     float64   // the first seed to High in the last, by equal factors
+	Seeds    int
+	Hours    float64 // of each trace, picked by the seed; 0: all
+	Peers    []Contender
+	Ours     []Contender
+	Also     []Contender // for reference: oracle, fixed
+	Patience float64
+	Startup  func(median float64) Startup // nil: DefaultStartup
+	Points   bool                         // keep the first seed's minutes of ours, the oracle and the front's nearest
+
+	// Known gives the peers' marks of a case that was run before with the same
+	// key; Learned is told of new ones. Both may be nil.
+	Known   func(key string) ([]Mark, bool)
+	Learned func(key string, marks []Mark)
+	// Progress is told of each case that is done. It may be nil.
+	Progress func(done, of int, c *Case)
+}
+
+// Case is one replay.
+type Case struct {
+	Trace   string  `json:"trace"`
+	Model   string  `json:"model"`
+	Startup float64 `json:"startupSeconds"` // median
+	Seed    uint64  `json:"seed"`
+	Peak    float64 `json:"peakReplicas"` // that the load was scaled to
+	Hours   float64 `json:"hours"`
+
+	Ours  []Result           `json:"ours"`
+	Also  []Result           `json:"also,omitempty"`
+	Peers []Mark             `json:"peers"`
+	Shown []Result           `json:"shown,omitempty"` // peers with their minutes
+	Front map[Class][]string `json:"-"`
+}
+
+// Verdict is one of ours in one case, against the front of its class.
+type Verdict struct {
+	Ours       string  `json:"ours"`
+	Class      Class   `json:"class"`
+	Ratio      float64 `json:"ratio"`
+	Front      float64 `json:"frontViolationsPercent"` // at our GPU-hours
+	FrontTurns float64 `json:"frontTurnsPerHour"`      // of the front's nearest point
+	Nearest    string  `json:"nearest"`
+	// Regret is our GPU-hours over the oracle's, less one; Excess is our
+	// violations less the oracle's, in percentage points.
+	Regret, Excess float64
+}
+
+// Run does the study. Cases come in order of trace, model, start-up and seed.
+func (s *Study) Run(ctx context.Context) ([]Case, error) {
+	var out []Case
+	of := len(s.Traces) * len(s.Models) * len(s.Startups) * s.Seeds
+	for _, t := range s.Traces {
+		for _, m := range s.Models {
+			for _, startup := range s.Startups {
+				for seed := range s.Seeds {
+					c, err := s.one(ctx, t, m, startup, seed)
+					if err != nil {
+						return nil, err
+					}
+					out = append(out, c)
+					if s.Progress != nil {
+						s.Progress(len(out), of, &c)
+					}
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// peak is the load's size for a seed.
+func (s *Study) peak(seed int) float64 {
+	if s.Seeds < 2 || s.Low <= 0 {
+		return s.High
+	}
+	return s.Low * math.Pow(s.High/s.Low, float64(seed)/float64(s.Seeds-1))
+}
+
+func (s *Study) one(ctx context.Context, t *Trace, m Model, startup float64, seed int) (Case, error) {
+	cfg := Config{Trace: t, Model: m, Seed: uint64(seed) + 1, Peak: s.peak(seed), Patience: s.Patience}
+	cfg.Startup = DefaultStartup(startup)
+	if s.Startup != nil {
+		cfg.Startup = s.Startup(startup)
+	}
+	cfg.Stretch(s.Hours)
+	c := Case{Trace: t.Name, Model: m.Name, Startup: startup, Seed: cfg.Seed, Peak: cfg.Peak, Hours: cfg.Seconds / 3600}
+	key := fmt.Sprintf("%s|%+v|%+v|%g|%g|%g|%d|%g|%d", t.Name, m, cfg.Startup, cfg.From, cfg.Seconds, cfg.Peak, cfg.Seed, cfg.Patience, len(s.Peers))
+	all := slices.Concat(s.Ours, s.Also)
+	known, cached := []Mark(nil), false
+	if s.Known != nil {
+		known, cached = s.Known(key)
+	}
+	if !cached {
+		all = append(all, s.Peers...)
+	}
+	results, err := Run(ctx, cfg, all)
+	if err != nil {
+		return c, err
+	}
+	c.Ours, c.Also = results[:len(s.Ours)], results[len(s.Ours):len(s.Ours)+len(s.Also)]
+	for i := range results[len(s.Ours)+len(s.Also):] {
+		known = append(known, markOf(&results[len(s.Ours)+len(s.Also)+i]))
+	}
+	c.Peers = known
+	if !cached && s.Learned != nil {
+		s.Learned(key, known)
+	}
+	if !s.Points || seed > 0 {
+		drop(c.Ours)
+		drop(c.Also)
+		return c, nil
+	}
+	return c, s.show(ctx, cfg, &c)
+}
+
+func drop(r []Result) {
+	for i := range r {
+		r[i].Points = nil
+	}
+}
+
+// show runs the front's points nearest to ours again and keeps their minutes.
+func (s *Study) show(ctx context.Context, cfg Config, c *Case) error {
+	var again []Contender
+	for _, v := range s.Judge(c) {
+		i := slices.IndexFunc(s.Peers, func(p Contender) bool { return p.Name == v.Nearest })
+		if i >= 0 && !slices.ContainsFunc(again, func(p Contender) bool { return p.Name == v.Nearest }) {
+			again = append(again, s.Peers[i])
+		}
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	var err error
+	c.Shown, err = Run(ctx, cfg, again)
+	return err
+}
+
+// Judge compares each of ours with the front of its class and with the oracle.
+func (s *Study) Judge(c *Case) []Verdict {
+	class := map[string]Class{}
+	for i := range s.Peers {
+		class[s.Peers[i].Name] = s.Peers[i].Class
+	}
+	out := make([]Verdict, 0, len(c.Ours))
+	for i := range c.Ours {
+		ours := markOf(&c.Ours[i])
+		v := Verdict{Ours: ours.Name, Class: c.Ours[i].Class}
+		var marks []Mark
+		for _, m := range c.Peers {
+			if class[m.Name] == v.Class {
+				marks = append(marks, m)
+			}
+		}
+		if len(marks) > 0 {
+			front := Front(marks)
+			v.Ratio, v.Front = Ratio(front, ours), FrontAt(front, ours.GPUHours)
+			if n, ok := Nearest(front, ours.GPUHours); ok {
+				v.Nearest, v.FrontTurns = n.Name, n.Turns
+			}
+		}
+		for k := range c.Also {
+			if o := &c.Also[k]; o.Family == "oracle" && o.GPUHours > 0 {
+				v.Regret, v.Excess = ours.GPUHours/o.GPUHours-1, ours.Violations-o.Violations
+				break
+			}
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// Cell is a trace with a model and a start-up: the means over the seeds.
+type Cell struct {
+	Trace   string  `json:"trace"`
+	Model   string  `json:"model"`
+	Startup float64 `json:"startupSeconds"`
+	Ours    string  `json:"ours"`
+	Class   Class   `json:"class"`
+
+	Ratio      float64 `json:"ratio"`
+	Violations float64 `json:"violationsPercent"`
+	Front      float64 `json:"frontViolationsPercent"`
+	GPUHours   float64 `json:"gpuHours"`
+	Oracle     float64 `json:"oracleGPUHours"`
+	OracleMiss float64 `json:"oracleViolationsPercent"`
+	Turns      float64 `json:"turnsPerHour"`
+	FrontTurns float64 `json:"frontTurnsPerHour"`
+	Under      float64 `json:"underPercent"`
+	Over       float64 `json:"overPercent"`
+	Overshoot  float64 `json:"overshoot"`
+	Reaction   float64 `json:"reactionSeconds"`
+	Regret     float64 `json:"regret"` // GPU-hours over the oracle's, less one
+	Killed     int     `json:"startingKilled"`
+	Cascades   int     `json:"cascades"`
+	Nearest    string  `json:"nearest"` // of the last seed
+	Seeds      int     `json:"seeds"`
+}
+
+// Cells sums up the cases over their seeds.
+func (s *Study) Cells(cases []Case) []Cell {
+	var out []*Cell
+	find := func(c *Case, v *Verdict) *Cell {
+		for _, x := range out {
+			if x.Trace == c.Trace && x.Model == c.Model && x.Startup == c.Startup && x.Ours == v.Ours {
+				return x
+			}
+		}
+		x := &Cell{Trace: c.Trace, Model: c.Model, Startup: c.Startup, Ours: v.Ours, Class: v.Class}
+		out = append(out, x)
+		return x
+	}
+	for i := range cases {
+		c := &cases[i]
+		for k, v := range s.Judge(c) {
+			find(c, &v).add(&c.Ours[k], &v, c)
+		}
+	}
+	cells := make([]Cell, len(out))
+	for i, x := range out {
+		x.mean()
+		cells[i] = *x
+	}
+	return cells
+}
+
+func (x *Cell) add(r *Result, v *Verdict, c *Case) {
+	x.Seeds++
+	x.Ratio += v.Ratio
+	x.Violations += r.Violations
+	x.Front += v.Front
+	x.GPUHours += r.GPUHours
+	x.Turns += r.Turns
+	x.FrontTurns += v.FrontTurns
+	x.Under += r.Under
+	x.Over += r.Over
+	x.Overshoot += r.Overshoot
+	x.Reaction += r.Reaction
+	x.Regret += v.Regret
+	x.Killed += r.Killed
+	x.Cascades += r.Cascades
+	x.Nearest = v.Nearest
+	for k := range c.Also {
+		if o := &c.Also[k]; o.Family == "oracle" {
+			x.Oracle += o.GPUHours
+			x.OracleMiss += o.Violations
+			break
+		}
+	}
+}
+
+func (x *Cell) mean() {
+	n := float64(max(1, x.Seeds))
+	for _, f := range []*float64{
+		&x.Ratio, &x.Violations, &x.Front, &x.GPUHours, &x.Turns, &x.FrontTurns, &x.Under, &x.Over,
+		&x.Overshoot, &x.Reaction, &x.Regret, &x.Oracle, &x.OracleMiss,
+	} {
+		*f /= n
+	}
+}
+
+// Summary is one of ours over all cells.
+type Summary struct {
+	Ours       string  `json:"ours"`
+	Class      Class   `json:"class"`
+	Cells      int     `json:"cells"`
+	Geometric  float64 `json:"geometricMean"` // of the cells' ratios
+	P95        float64 `json:"p95"`
+	Worst      float64 `json:"worst"`
+	WorstCell  string  `json:"worstCell"`
+	Violations float64 `json:"violationsPercent"` // means over the cells
+	Front      float64 `json:"frontViolationsPercent"`
+	Regret     float64 `json:"regret"`
+	Turns      float64 `json:"turnsPerHour"`
+	FrontTurns float64 `json:"frontTurnsPerHour"`
+	Killed     int     `json:"startingKilled"`
+	Cascades   int     `json:"cascades"`
+}
+
+// Summarise sums up cells by contender.
+func Summarise(cells []Cell) []Summary {
+	by := map[string][]Cell{}
+	var order []string
+	for _, c := range cells {
+		if _, ok := by[c.Ours]; !ok {
+			order = append(order, c.Ours)
+		}
+		by[c.Ours] = append(by[c.Ours], c)
+	}
+	out := make([]Summary, 0, len(order))
+	for _, name := range order {
+		out = append(out, summary(name, by[name]))
+	}
+	return out
+}
+
+func summary(name string, cells []Cell) Summary {
+	slices.SortFunc(cells, func(a, b Cell) int { return cmp.Compare(a.Ratio, b.Ratio) })
+	n := len(cells)
+	last := &cells[n-1]
+	out := Summary{
+		Ours: name, Class: last.Class, Cells: n, Worst: last.Ratio,
+		WorstCell: fmt.Sprintf("%s %s %gs", last.Trace, last.Model, last.Startup),
+		P95:       cells[max(0, int(math.Ceil(0.95*float64(n)))-1)].Ratio,
+	}
+	logs := 0.0
+	for i := range cells {
+		c := &cells[i]
+		logs += math.Log(max(c.Ratio, 1e-6))
+		out.Violations += c.Violations / float64(n)
+		out.Front += c.Front / float64(n)
+		out.Regret += c.Regret / float64(n)
+		out.Turns += c.Turns / float64(n)
+		out.FrontTurns += c.FrontTurns / float64(n)
+		out.Killed += c.Killed
+		out.Cascades += c.Cascades
+	}
+	out.Geometric = math.Exp(logs / float64(n))
+	return out
+}

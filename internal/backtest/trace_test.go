@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	requestsCSV = "t_ms,prompt_tokens,output_tokens\n0,374,44\n4315,396,109\n4542,879,55\n"
+	countsCSV   = "t_s,requests,prompt_tokens,output_tokens\n0,2,400,44\n1,0,0,0\n2,4,4000,400\n"
+	windowsCSV  = "t_s,rate_rps,active_clients,iat_cv_rate_weighted,prompt_tokens_mean,output_tokens_mean,token_mean_rate_coverage,gap\n0,10,43,2,355,293,0.68,0\n600,0,0,,,,,1\n1200,20,43,1,355,293,0.68,0\n"
+	clientsCSV  = "client,t_s,rate_rps,iat_cv,iat_dist,p1,p2,prompt_tokens_mean,output_tokens_mean\n61,0,8,2.1,Gamma,0.2,0.05,104,451\n7,0,2,1,Weibull,0.9,0.05,104,451\n61,600,0,0,,,,,\n7,600,5,1,Weibull,1.2,1,100,50\n"
+	coarseCSV   = "t_s,timestamp,count_in_5min\n0,2014-04-10 00:04:00,94\n300,2014-04-10 00:09:00,56\n"
+)
+
+func TestReadFormats(t *testing.T) {
+	for _, x := range []struct {
+		in       string
+		kind     Kind
+		duration float64
+		expect   float64 // requests
+	}{
+		{requestsCSV, Requests, 4.543, 3},
+		{countsCSV, Counts, 3, 6},
+		{windowsCSV, Windows, 1800, 6000 + 6000 + 12000},
+		{clientsCSV, Clients, 1200, 6000 + 3000},
+		{coarseCSV, Coarse, 600, 150},
+	} {
+		tr, err := Read("x", strings.NewReader(x.in))
+		if err != nil {
+			t.Errorf("%s: %v", x.kind, err)
+			continue
+		}
+		if tr.Kind != x.kind || math.Abs(tr.Duration-x.duration) > 1e-9 {
+			t.Errorf("%s of %g s, want %s of %g s", tr.Kind, tr.Duration, x.kind, x.duration)
+		}
+		got := count(t, newArrivals(tr, 0, tr.Duration, 1, 1))
+		if math.Abs(got-x.expect) > 3*math.Sqrt(150)+1 {
+			t.Errorf("%s: %g requests, want %g", x.kind, got, x.expect)
+		}
+		if got := count(t, newArrivals(tr, 0, tr.Duration, 2.5, 1)); math.Abs(got-2.5*x.expect) > 4*math.Sqrt(400)+1 {
+			t.Errorf("%s scaled: %g requests, want %g", x.kind, got, 2.5*x.expect)
+		}
+	}
+}
+
+// count goes through all requests, which must be in order and within their slices.
+func count(t *testing.T, a *Arrivals) (n float64) {
+	t.Helper()
+	begin := 0.0
+	for {
+		q, until, ok := a.next()
+		if !ok {
+			return n
+		}
+		last := begin
+		for i := range q {
+			if q[i].At < last || q[i].At >= until || q[i].Prompt < 1 || q[i].Output < 1 {
+				t.Fatalf("request %+v after %g in the slice from %g to %g", q[i], last, begin, until)
+			}
+			last = q[i].At
+		}
+		n += float64(len(q))
+		begin = until
+	}
+}
+
+func TestReadErrorsSayWhere(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                            "the file is empty",
+		"a,b\n1,2\n":                  "x:1: no trace has the columns a,b",
+		"t_s,requests\n0,1\n1,-4":     `x:3:3: column "requests": "-4"`,
+		"t_s,requests\n0,1\n1,":       `x:3:3: column "requests": is empty`,
+		"t_s,requests\n0,1\n0,1\n1,1": "stands twice",
+		"t_s,requests\n0,1\n":         "1 rows",
+		"t_ms,prompt_tokens,output_tokens\n0,1,NaN\n":       `x:2:5: column "output_tokens": "NaN"`,
+		"t_ms,prompt_tokens,output_tokens\n1e400,1,1\n":     `x:2:1: column "t_ms"`,
+		strings.Replace(clientsCSV, "Weibull", "Pareto", 1): `x:3:9: column "iat_dist": "Pareto"`,
+		"t_s,requests\n0,1,2\n":                             "wrong number of fields",
+		"t_s,rate_rps,gap\n0,,1\n600,,1\n":                  "every row is a gap",
+		"\x1f\x8bgarbage garbage":                           "gzip",
+	} {
+		_, err := Read("x", strings.NewReader(in))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x") {
+			t.Errorf("%q: %v, want %q", clip(in), err, want)
+		}
+	}
+}
+
+func TestReadGzip(t *testing.T) {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write([]byte("\ufeff" + requestsCSV))
+	_ = z.Close()
+	tr, err := Read("x", &b)
+	if err != nil || len(tr.requests) != 3 {
+		t.Errorf("%v, %v", tr, err)
+	}
+}
+
+// A recorder that stamps every three seconds has its requests spread over them.
+func TestCoarseStampsAreSpread(t *testing.T) {
+	q := []Request{{At: 0}, {At: 0}, {At: 0}, {At: 3}, {At: 3}, {At: 3}, {At: 9}, {At: 9}, {At: 9}}
+	spread(q)
+	for i, want := range []float64{0, 1, 2, 3, 4, 5, 9, 10, 11} {
+		if math.Abs(q[i].At-want) > 1e-9 {
+			t.Errorf("request %d at %g, want %g", i, q[i].At, want)
+		}
+	}
+}
+
+func TestLawsHaveTheirSpread(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, shape := range []float64{0.2, 0.5, 1, 4} {
+		const n = 200_000
+		sum, squares := 0.0, 0.0
+		for range n {
+			x := gamma(rng, shape)
+			sum += x
+			squares += x * x
+		}
+		m := sum / n
+		if v := squares/n - m*m; math.Abs(m/shape-1) > 0.03 || math.Abs(v/shape-1) > 0.1 {
+			t.Errorf("Gamma(%g): mean %.3f, variance %.3f", shape, m, v)
+		}
+	}
+	sum := 0.0
+	for range 100_000 {
+		sum += tokens(rng, 500, 1) / 100_000
+	}
+	if math.Abs(sum/500-1) > 0.05 {
+		t.Errorf("tokens around 500 have a mean of %.1f", sum)
+	}
+}
+
+// The recorded traces read whole, where they are.
+func TestRecordedTraces(t *testing.T) {
+	dir := os.Getenv("GPUPILOT_TRACES")
+	if dir == "" {
+		t.Skip("no GPUPILOT_TRACES")
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.csv.gz"))
+	for _, f := range files {
+		tr, err := Open(f)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		t.Logf("%s: %s, %.1f h, %d requests, %d windows", tr.Name, tr.Kind, tr.Duration/3600, len(tr.requests), len(tr.windows))
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, in := range []string{requestsCSV, countsCSV, windowsCSV, clientsCSV, coarseCSV, "\x1f\x8b\x08", "t_s,requests\n0,1e9\n1e8,1\n"} {
+		f.Add([]byte(in))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tr, err := Read("fuzz", bytes.NewReader(b))
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "fuzz") {
+				t.Errorf("the error %q does not say which file", err)
+			}
+			return
+		}
+		if !(tr.Duration > 0) || math.IsInf(tr.Duration, 0) {
+			t.Fatalf("a trace of %g s", tr.Duration)
+		}
+		expect := float64(len(tr.requests))
+		for _, w := range tr.windows {
+			if !(w.width > 0) || !(w.rate >= 0) || w.prompt < 1 || w.output < 1 {
+				t.Fatalf("window %+v", w)
+			}
+			expect += w.rate * w.width
+		}
+		if expect < 1e5 && len(tr.windows) < 1e4 && tr.Duration < 1e6 {
+			count(t, newArrivals(tr, 0, tr.Duration, 1, 1))
+		}
+	})
+}
