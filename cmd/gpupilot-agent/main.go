@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var loop sync.WaitGroup
 	loop.Go(func() { a.Run(ctx) })
-	err = agent.Serve(ctx, l, a.Handler(), log)
+	err = agent.Serve(ctx, l, a.Handler(), agent.Timeouts{Read: 10 * time.Second, Write: 30 * time.Second}, log)
 	cancel()
 	loop.Wait()
 	return err

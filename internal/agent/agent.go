@@ -21,8 +21,12 @@ type Config struct {
 	Interval time.Duration // between ticks, > 0
 	Node     string        // its hash is the tick's phase, which spreads a fleet's ticks
 	Devices  Selection
-	Fields   gpu.FieldSet // what to read of each device
+	Fields   gpu.FieldSet // what to read of each device, until SetFields
 	Version  string       // shown on the index page
+
+	MaxScrapes  int  // answers of /metrics at one time; 0: any number
+	RequireGPUs bool // /health is 503 while no GPU can be read
+	Pprof       bool // serve /debug/pprof/
 }
 
 // Deps are the agent's collaborators.
@@ -31,6 +35,12 @@ type Deps struct {
 	Reader gpu.Reader
 	// Owners says who holds which device; nil: nobody is asked.
 	Owners func(context.Context) ([]gpu.Allocation, error)
+	// Pods are this node's pods as the API server last told, and why it does not
+	// tell now; nil: it is not asked. It must not block.
+	Pods func() (map[gpu.PodName]gpu.Pod, error)
+	// Jobs are the batch jobs by GPU ("0") and MIG instance ("0.7"); nil: there
+	// are none. It must not block.
+	Jobs func() map[string][]string
 	// Publish is given each snapshot as it is published, by the tick loop; it
 	// must not block.
 	Publish func(*gpu.Snapshot, Stats, time.Time)
@@ -50,11 +60,19 @@ type Agent struct {
 	cfg      Config
 	deps     Deps
 	snapshot atomic.Pointer[gpu.Snapshot]
+	fields   atomic.Pointer[gpu.FieldSet]
 	lastTick atomic.Int64 // UnixNano of when the last tick ended; 0: none has
 }
 
 // New makes an agent that does nothing until Run.
-func New(cfg Config, deps Deps) *Agent { return &Agent{cfg: cfg, deps: deps} }
+func New(cfg Config, deps Deps) *Agent {
+	a := &Agent{cfg: cfg, deps: deps}
+	a.SetFields(cfg.Fields)
+	return a
+}
+
+// SetFields changes what is read of each device, from the next tick on.
+func (a *Agent) SetFields(f gpu.FieldSet) { a.fields.Store(&f) }
 
 // Snapshot is the last one published, nil before the first.
 func (a *Agent) Snapshot() *gpu.Snapshot { return a.snapshot.Load() }

@@ -92,7 +92,7 @@ func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 	for _, d := range selected {
 		w := old[d.UUID]
 		if w == nil {
-			w = startWorker(ctx, d, l.deps.Reader, l.cfg.Fields, l.readings)
+			w = startWorker(ctx, d, l.deps.Reader, l.readings)
 			l.deps.Log.Info("device found", "uuid", d.UUID, "index", d.Index, "model", d.Model)
 		}
 		delete(old, d.UUID)

@@ -7,6 +7,7 @@ import (
 	"html"
 	"io"
 	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -16,14 +17,15 @@ import (
 //
 //	/             what there is, as HTML
 //	/metrics      the exposition
-//	/health       always 200, as dcgm-exporter's
+//	/health       always 200, as dcgm-exporter's, unless GPUs are required
 //	/healthz      200 while ticks go on, else 503 and the reason: restart me
 //	/readyz       the same; 503 also before the first tick
 //	/api/v1/gpus  the last snapshot as JSON, see Document
+//	/debug/pprof/ profiles of the agent, if they are asked for
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", a.deps.Metrics)
-	mux.HandleFunc("/health", health)
+	mux.Handle("/metrics", atMost(a.cfg.MaxScrapes, a.deps.Metrics))
+	mux.HandleFunc("/health", a.serveHealth)
 	started := time.Now()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		// A start that takes its time is no reason for a restart.
@@ -34,6 +36,13 @@ func (a *Agent) Handler() http.Handler {
 	})
 	mux.HandleFunc("/api/v1/gpus", a.serveGPUs)
 	mux.HandleFunc("/{$}", a.serveIndex)
+	if a.cfg.Pprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
 	return mux
 }
 
@@ -64,13 +73,37 @@ func (a *Agent) answer(w http.ResponseWriter, err error) {
 	_, _ = io.WriteString(w, "ok\n")
 }
 
-// health answers as dcgm-exporter does, headers included.
-func health(w http.ResponseWriter, _ *http.Request) {
+// serveHealth answers as dcgm-exporter does, headers included.
+func (a *Agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	s := a.Snapshot()
+	some := s != nil && s.Err == nil && len(s.Devices) > 0
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Registry-Available", "true")
 	h.Set("X-Reload-In-Progress", "false")
+	if a.cfg.RequireGPUs && !some {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, "no GPU can be read")
+		return
+	}
 	_, _ = io.WriteString(w, "OK")
+}
+
+// atMost answers 503 while n answers of h are under way.
+func atMost(n int, h http.Handler) http.Handler {
+	if n <= 0 {
+		return h
+	}
+	running := make(chan struct{}, n)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case running <- struct{}{}:
+			defer func() { <-running }()
+			h.ServeHTTP(w, r)
+		default:
+			http.Error(w, fmt.Sprintf("%d scrapes are under way already", n), http.StatusServiceUnavailable)
+		}
+	})
 }
 
 func (a *Agent) serveIndex(w http.ResponseWriter, _ *http.Request) {

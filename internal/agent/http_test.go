@@ -117,7 +117,7 @@ func TestServeStops(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- Serve(ctx, l, h, Timeouts{}, slog.New(slog.DiscardHandler)) }()
 	go func() {
 		if res, err := http.Get("http://" + l.Addr().String() + "/slow"); err == nil {
 			_, _ = io.Copy(io.Discard, res.Body)

@@ -101,10 +101,11 @@ func (l *loop) tick(ctx context.Context) {
 	if !now.Before(l.nextEnumerate) {
 		l.enumerate(now)
 	}
+	want := *l.fields.Load()
 	var asked []*worker
 	for _, w := range l.workers {
 		// Who was slow before is asked, but not waited for.
-		if w.start(now) && w.took <= l.patience {
+		if w.start(now, want) && w.took <= l.patience {
 			asked = append(asked, w)
 		}
 	}
@@ -155,7 +156,13 @@ func (l *loop) publish(now time.Time) {
 			l.logSilent(w)
 		}
 	}
-	s.Unmatched = gpu.Attribute(s.Devices, l.owners.allocs)
+	if l.deps.Pods != nil {
+		s.Pods, s.PodsErr = l.deps.Pods()
+	}
+	s.Unmatched = gpu.Attribute(s.Devices, living(l.owners.allocs, s))
+	if l.deps.Jobs != nil {
+		assignJobs(s.Devices, l.deps.Jobs())
+	}
 	l.snapshot.Store(s)
 	end := time.Now()
 	l.deps.Publish(s, Stats{Duration: end.Sub(now), Errors: l.errors}, end)

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -86,4 +87,36 @@ func (o *ownership) ask(ctx context.Context, now time.Time, interval time.Durati
 
 func (o *ownership) tooSoon(now time.Time, interval time.Duration) bool {
 	return interval < ownersEvery && now.Sub(o.asked) < ownersEvery-interval/2
+}
+
+// living leaves out the allocations of pods that have ended: some kubelets list
+// them for as long as they are not deleted. Only an API server whose word is
+// fresh can tell.
+func living(allocs []gpu.Allocation, s *gpu.Snapshot) []gpu.Allocation {
+	if s.Pods == nil || s.PodsErr != nil {
+		return allocs
+	}
+	out := make([]gpu.Allocation, 0, len(allocs))
+	for _, a := range allocs {
+		if _, ok := s.Pods[gpu.PodName{Namespace: a.Owner.Namespace, Name: a.Owner.Pod}]; ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// assignJobs gives devices the jobs that a mapping has under their GPU's index,
+// for a MIG instance under index.instance.
+func assignJobs(devices []gpu.DeviceSnapshot, jobs map[string][]string) {
+	if len(jobs) == 0 {
+		return
+	}
+	for i := range devices {
+		d := &devices[i]
+		key := strconv.Itoa(d.Index)
+		if d.MIG != nil {
+			key += "." + strconv.Itoa(d.MIG.GPUInstance)
+		}
+		d.Jobs = jobs[key]
+	}
 }

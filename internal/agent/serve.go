@@ -15,13 +15,17 @@ import (
 // shutdownGrace is how long answers under way may take once ctx is done.
 const shutdownGrace = time.Second
 
+// Timeouts bound one request: reading it, and writing its answer. Zero is no
+// bound.
+type Timeouts struct{ Read, Write time.Duration }
+
 // Serve answers on l until ctx is done, and closes l.
-func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+func Serve(ctx context.Context, l net.Listener, h http.Handler, t Timeouts, log *slog.Logger) error {
 	s := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second, // as dcgm-exporter since 4.8.3
+		ReadTimeout:       t.Read,
+		WriteTimeout:      t.Write,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),

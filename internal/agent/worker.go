@@ -13,13 +13,19 @@ import (
 // everything else here belongs to the loop.
 type worker struct {
 	snap   gpu.DeviceSnapshot // what is known; XIDs and owners are added when published
-	ask    chan time.Time     // a tick's time asks for one read
+	ask    chan question      // each asks for one read
 	cancel context.CancelFunc
 
 	asked  time.Time // when the read that has not returned was asked for; zero: none
 	took   time.Duration
 	gone   time.Time // since when it is not enumerated any more; zero: it is
 	silent bool      // it was logged that it does not answer
+}
+
+// question asks for one read.
+type question struct {
+	at   time.Time // of the tick
+	want gpu.FieldSet
 }
 
 // reading is the result of one read.
@@ -31,19 +37,19 @@ type reading struct {
 	err    error
 }
 
-func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, want gpu.FieldSet, out chan<- reading) *worker {
+func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- reading) *worker {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{snap: gpu.DeviceSnapshot{Device: d}, ask: make(chan time.Time, 1), cancel: cancel}
+	w := &worker{snap: gpu.DeviceSnapshot{Device: d}, ask: make(chan question, 1), cancel: cancel}
 	uuid := d.UUID
 	go func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case at := <-w.ask:
-				res := reading{worker: w, asked: at, values: &gpu.Values{}}
+			case q := <-w.ask:
+				res := reading{worker: w, asked: q.at, values: &gpu.Values{}}
 				start := time.Now()
-				res.err = r.Read(uuid, want, res.values)
+				res.err = r.Read(uuid, q.want, res.values)
 				res.took = time.Since(start)
 				select {
 				case out <- res:
@@ -57,12 +63,12 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, want gpu.Field
 }
 
 // start asks for a read unless one is under way, and says whether it did.
-func (w *worker) start(now time.Time) bool {
+func (w *worker) start(now time.Time, want gpu.FieldSet) bool {
 	if !w.asked.IsZero() {
 		return false
 	}
 	w.asked = now
-	w.ask <- now // has room: the last one was taken before its result came
+	w.ask <- question{now, want} // has room: the last one was taken before its result came
 	return true
 }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apiwatch follows a few objects of the Kubernetes API server: this
+// node's pods and a ConfigMap. It speaks HTTP with a service account's token;
+// client-go's clientset and informers would double the agent's memory.
+package apiwatch
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// ErrNoAccount is that no service-account token is mounted.
+var ErrNoAccount = errors.New("no service-account token")
+
+// AccountDir is where a pod's service account is mounted.
+const AccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// Config says where the API server is and who we are.
+type Config struct {
+	URL   string // such as https://10.0.0.1:443
+	Token string // path of the token, which is read anew for each request: it is renewed
+	CA    string // path of the server's CA certificates
+}
+
+// InCluster is the Config of a pod, from its environment and the directory of
+// its service account.
+func InCluster(getenv func(string) string, account string) (Config, error) {
+	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
+	c := Config{Token: filepath.Join(account, "token"), CA: filepath.Join(account, "ca.crt")}
+	if host == "" || port == "" {
+		return c, fmt.Errorf("%w: this is not a pod (KUBERNETES_SERVICE_HOST and _PORT are not set)", ErrNoAccount)
+	}
+	if _, err := os.Stat(c.Token); err != nil {
+		return c, fmt.Errorf("%w: %w; set automountServiceAccountToken: true and let the account list and watch pods", ErrNoAccount, err)
+	}
+	c.URL = "https://" + net.JoinHostPort(host, port)
+	return c, nil
+}
+
+// Client asks one API server.
+type Client struct {
+	cfg  Config
+	http *http.Client
+}
+
+// New makes a client; it does not connect yet.
+func New(cfg Config) (*Client, error) {
+	roots := x509.NewCertPool()
+	if cfg.CA != "" {
+		pem, err := os.ReadFile(cfg.CA)
+		if err != nil {
+			return nil, fmt.Errorf("API server's CA: %w", err)
+		}
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("API server's CA: %s holds no certificate", cfg.CA)
+		}
+	}
+	dialer := net.Dialer{
+		Timeout: 10 * time.Second,
+		// A watch is silent for minutes: half a minute is enough to miss a dead server.
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}
+	return &Client{cfg: cfg, http: &http.Client{Transport: &http.Transport{
+		DialContext:           dialer.DialContext,
+		TLSClientConfig:       &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:   10 * time.Second,
+		ResponseHeaderTimeout: 30 * time.Second,
+		MaxIdleConns:          1,
+		IdleConnTimeout:       time.Minute,
+		ReadBufferSize:        4 << 10,
+		WriteBufferSize:       1 << 10,
+		// HTTP/1.1 only: one connection, and HTTP/2's buffers are not worth it.
+		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+	}}}, nil
+}
+
+// object is what we read of any object.
+type object struct {
+	Metadata struct {
+		Name            string            `json:"name"`
+		Namespace       string            `json:"namespace"`
+		UID             string            `json:"uid"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Labels          map[string]string `json:"labels"`
+	} `json:"metadata"`
+	Data map[string]string `json:"data"` // of a ConfigMap
+	// Of a Status, which an ERROR event holds.
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// statusError is an answer that is not 200.
+type statusError struct {
+	code    int
+	message string
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("API server answers %d: %s", e.code, e.message)
+}
+
+// gone says whether the resource version is too old to go on from.
+func gone(err error) bool {
+	e, ok := errors.AsType[*statusError](err)
+	return ok && e.code == http.StatusGone
+}
+
+// metadataOnly asks for objects without their spec and status.
+const metadataOnly = "application/json;as=PartialObjectMetadata%s;g=meta.k8s.io;v=v1,application/json"
+
+// get sends one request. The caller closes the body.
+func (c *Client) get(ctx context.Context, path string, query url.Values, accept string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.cfg.URL, "/")+path+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.cfg.Token != "" {
+		token, err := os.ReadFile(c.cfg.Token)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNoAccount, err)
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	req.Header.Set("Accept", accept)
+	req.Header.Set("User-Agent", "gpupilot-agent")
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		defer func() { _ = res.Body.Close() }()
+		var o object
+		_ = json.NewDecoder(io.LimitReader(res.Body, 64<<10)).Decode(&o) // a message, if it has one
+		return nil, &statusError{res.StatusCode, o.Message}
+	}
+	return res.Body, nil
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hpcjobs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"0": "1234\n", "1": "b\na\r\n\n a \n", "1.7": "x", "2": "\n", "README": "no", "00": "no", "1.2.3": "no", "-1": "no", ".": "",
+	} {
+		if name != "." {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "3"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(dir)
+	if err == nil {
+		t.Error("a directory in a file's place is no error")
+	}
+	want := map[string][]string{"0": {"1234"}, "1": {"a", "b"}, "1.7": {"x"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := Read(filepath.Join(dir, "none")); err == nil {
+		t.Error("a directory that is not there is no error")
+	}
+}
+
+// No job is empty, has blanks around it, or comes twice.
+func FuzzParse(f *testing.F) {
+	f.Add("1\n2\n\n2 \r\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		jobs := parse(s)
+		for i, j := range jobs {
+			if j == "" || strings.TrimSpace(j) != j || strings.Contains(j, "\n") {
+				t.Errorf("job %q of %q", j, s)
+			}
+			if slices.Contains(jobs[:i], j) {
+				t.Errorf("%q twice of %q", j, s)
+			}
+		}
+	})
+}
