@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -36,8 +38,10 @@ type rig struct {
 	pods    podList
 	store   *series.Store
 	leading bool
+	mu      sync.Mutex // guards what the controller's goroutines write: events, scraped
 	events  []Event
 	scraped [][]Target
+	watch   func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
 	calls   interceptor.Funcs // may be changed while it runs
 	now     time.Time
 }
@@ -82,11 +86,14 @@ func newRig(t *testing.T, objects ...client.Object) *rig {
 	r.Controller = New(Config{Agents: sel("app=agent"), DCGM: sel("app=dcgm")}, Deps{
 		Client: r.client, Pods: &r.pods, Store: r.store, Resolve: resolve,
 		Installed: func(client.Object) bool { return false },
-		Scrape:    func(ts []Target) { r.scraped = append(r.scraped, ts) },
-		States:    func() []webui.Target { return []webui.Target{{Name: "agent/gpupilot-system/agent-1"}} },
-		Leading:   func() bool { return r.leading },
-		Leader:    func() string { return "me" },
-		Record:    func(e Event) { r.events = append(r.events, e) },
+		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
+			return r.watch(ctx, obj, h)
+		},
+		Scrape:  func(ts []Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
+		States:  func() []webui.Target { return []webui.Target{{Name: "agent/gpupilot-system/agent-1"}} },
+		Leading: func() bool { return r.leading },
+		Leader:  func() string { return "me" },
+		Record:  func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },
 	})
 	return r
 }

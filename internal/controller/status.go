@@ -243,6 +243,9 @@ func signalsOf(r *report) metav1.Condition {
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonUnread
 		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", clip(missing, maxStep))
+		if r.unread != "" {
+			c.Message += ": " + clip(r.unread, maxStep)
+		}
 	}
 	return c
 }

@@ -88,6 +88,15 @@ func TestStatusSaysThatDataIsMissing(t *testing.T) {
 	}
 }
 
+func TestStatusSaysWhichPortIsMissing(t *testing.T) {
+	r, w := loaded(t, 90)
+	a := w.object.Load()
+	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue"}
+	w.pass(r.now)
+	c := meta.FindStatusCondition(statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{}).Conditions, v1alpha1.ConditionSignals)
+	contains(t, c.Message, "fresh value of queue: pod web-1 has 0 container ports; name the one")
+}
+
 // A status is written at once when something was decided, soon when counts
 // moved, and seldom when only its reasons are others.
 func TestDue(t *testing.T) {

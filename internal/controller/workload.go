@@ -133,6 +133,7 @@ type report struct {
 	plan     *plan   // nil: invalid
 	decision *scale.Decision
 	able     verdict
+	unread   string // why a signal cannot be read, where that is plain
 	learned  *v1alpha1.LearnedStartup
 	scaled   time.Time
 }
@@ -245,6 +246,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
+	r.unread = unreadable(p, pods)
 	obs := observe(t.replicas, pods, p.Sources, w.c.deps.Store, now, pol.MaxAge)
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)
@@ -260,6 +262,23 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
 	}
 	return spent
+}
+
+// unreadable says why a pods signal cannot be scraped from these pods, if the
+// spec does not fit them.
+func unreadable(p *plan, pods []*corev1.Pod) string {
+	for i := range p.Sources {
+		if p.Sources[i].Kind != policy.Pods {
+			continue
+		}
+		for _, pod := range pods {
+			if _, err := podPort(pod, p.Sources[i].Port); err != nil {
+				return err.Error()
+			}
+			break // one is like the other
+		}
+	}
+	return ""
 }
 
 // settle tells the controller where samples about these pods arrive.

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+// All of it runs: samples arrive, and in the same instant the replicas follow;
+// in between it decides every tick; and when it is told to end it ends.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := autoscaler("web")
+		a.Generation = 1
+		r := newRig(t, deployment("web", 1), a)
+		p := pod("web", "web-1", time.Now().Add(-time.Hour), ready(time.Now().Add(-time.Hour)))
+		r.pods.pods = []*corev1.Pod{p, pod("agent", "agent-1", time.Now())}
+		handlers := map[string]toolscache.ResourceEventHandler{}
+		r.watch = func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
+			switch obj.(type) {
+			case *appsv1.Deployment:
+				h.OnAdd(deployment("web", 1), true)
+			case *v1alpha1.GPUAutoscaler:
+				h.OnAdd(a, true)
+				handlers["gpa"] = h
+			}
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		isReady := false
+		all.Go(func() {
+			if err := r.Run(ctx, func() { isReady = true }); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		if !isReady {
+			t.Error("not ready though everything was listed")
+		}
+		time.Sleep(200 * time.Millisecond) // synctest's clock: the targets are listed anew at most every 50 ms
+		synctest.Wait()
+
+		before := time.Now()
+		r.utilization(before, 90, p)
+		r.Deliver("agent/ns/agent-1", before)
+		synctest.Wait()
+		if n := r.replicas("web"); n != 2 || time.Since(before) > 0 {
+			t.Errorf("%d replicas %v after the sample arrived, want 2 at once", n, time.Since(before))
+		}
+		time.Sleep(5*time.Second + time.Millisecond)
+		synctest.Wait()
+		if h, _ := r.History("ns", "web"); len(h.Points) < 5 {
+			t.Errorf("%d points after 5 s of ticks", len(h.Points))
+		}
+		if v := r.View(); v.Targets[0].Node != "" || len(v.Workloads) != 1 {
+			t.Errorf("view %+v", v)
+		}
+
+		handlers["gpa"].OnDelete(a)
+		synctest.Wait()
+		if _, ok := r.History("ns", "web"); ok || r.count() != 0 {
+			t.Error("a deleted GPUAutoscaler goes on")
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+func TestScaledObjects(t *testing.T) {
+	r := newRig(t)
+	web := claim{"apps", "Deployment", "ns", "web"}
+	a := autoscaler("web")
+	r.claims.setAutoscaler(a, false)
+	so := scaledObject()
+	so.SetNamespace("ns")
+	so.SetName("keda")
+	if err := unstructured.SetNestedStringMap(so.Object, map[string]string{"name": "web"}, "spec", "scaleTargetRef"); err != nil {
+		t.Fatal(err)
+	}
+	r.scaledObjectChanged(so, false)
+	if o, ok := r.claims.rival(a, web); !ok || o.String() != "ScaledObject keda" {
+		t.Errorf("the rival is %v", o)
+	}
+	r.scaledObjectChanged(so, true)
+	if o, ok := r.claims.rival(a, web); ok {
+		t.Errorf("the rival is still %v", o)
+	}
+}

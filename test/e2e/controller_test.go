@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+// create makes an object and deletes it at the test's end.
+func create(t *testing.T, o client.Object) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	_ = rig.Client.Create(t.Context(), ns) // another test may have made it
+	if err := rig.Client.Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rig.Client.Delete(context.Background(), o); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A StatefulSet follows a metric that its pods themselves expose.
+func TestStatefulSetOnPodsMetric(t *testing.T) {
+	const name, load = "advise", 1.9
+	offer(name, 0.2)
+	d := stack.Deployment(namespace, name, 1, time.Second)
+	s := &appsv1.StatefulSet{
+		ObjectMeta: d.ObjectMeta,
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: d.Spec.Replicas, Selector: d.Spec.Selector, Template: d.Spec.Template,
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+		},
+	}
+	create(t, s)
+	port := intstr.FromString("http")
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.ScaleTargetRef.Kind = "StatefulSet"
+		a.Spec.Signals = []v1alpha1.Signal{{
+			Pods:   &v1alpha1.PodsSignal{Metric: "vllm:num_requests_running", Port: &port},
+			Target: &v1alpha1.Target{Value: resource.MustParse("8")}, // of 16 at once
+		}}
+	})
+	replicas := func(what string, ok func(int32) bool) {
+		t.Helper()
+		eventually(t, func() error {
+			if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
+				return err
+			}
+			if !ok(*s.Spec.Replicas) {
+				return fmt.Errorf("%d replicas, want %s", *s.Spec.Replicas, what)
+			}
+			return nil
+		})
+	}
+	offer(name, load)
+	replicas("at least 3", func(n int32) bool { return n >= 3 })
+	offer(name, 0.2)
+	replicas("1", func(n int32) bool { return n == 1 })
+}
+
+// Any kind with a scale subresource can be scaled.
+func TestCustomResource(t *testing.T) {
+	const name = "advise"
+	crd := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "fleets.test.gpupilot.dev"},
+		"spec": map[string]any{
+			"group": "test.gpupilot.dev", "scope": "Namespaced",
+			"names": map[string]any{"plural": "fleets", "singular": "fleet", "kind": "Fleet", "listKind": "FleetList"},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+				"subresources": map[string]any{"scale": map[string]any{
+					"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector",
+				}},
+			}},
+		},
+	}}
+	create(t, crd)
+	fleet := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "test.gpupilot.dev/v1", "kind": "Fleet",
+		"metadata": map[string]any{"namespace": namespace, "name": name},
+		"spec":     map[string]any{"replicas": int64(1)},
+		"status":   map[string]any{"replicas": int64(1), "selector": "app=" + name},
+	}}
+	eventually(t, func() error { return rig.Client.Create(t.Context(), fleet) })
+	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), fleet) }) // its kind may have gone first
+	offer(name, 0.95)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}}
+	template := stack.Deployment(namespace, name, 1, 0).Spec.Template
+	pod.Labels, pod.Annotations, pod.Spec = template.Labels, template.Annotations, template.Spec
+	create(t, pod)
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.ScaleTargetRef = v1alpha1.CrossVersionObjectReference{APIVersion: "test.gpupilot.dev/v1", Kind: "Fleet", Name: name}
+	})
+	eventually(t, func() error {
+		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet); err != nil {
+			return err
+		}
+		if n, _, _ := unstructured.NestedInt64(fleet.Object, "spec", "replicas"); n != 2 {
+			return fmt.Errorf("%d replicas, want 2: %+v", n, status(t, name))
+		}
+		return nil
+	})
+}
+
+// While the API server is away the controller serves what it knows, nothing
+// scales, and afterwards everything goes on.
+func TestAPIServerAway(t *testing.T) {
+	const name, load = "restart", 1.6
+	offer(name, load)
+	deploy(t, name, 3, time.Second)
+	autoscale(t, name, nil)
+	eventually(t, func() error {
+		if d := status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {
+			return fmt.Errorf("not all three replicas are measured: %+v", d)
+		}
+		return nil
+	})
+	seen := record(t, name)
+	rig.Cluster.StopAPIServer()
+	away := time.After(12 * time.Second) // longer than the lease
+	for gone := false; !gone; {
+		select {
+		case <-away:
+			gone = true
+		case <-time.After(time.Second):
+			resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
+			if err != nil {
+				t.Fatalf("the controller does not serve: %v", err)
+			}
+			_ = resp.Body.Close()
+		}
+	}
+	if err := rig.Cluster.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if values := seen.values(); len(values) > 0 && slices.Min(values) < 3 {
+		t.Errorf("replicas went %v while the API server was away", values)
+	}
+	stays(t, name, 3, 5*time.Second)
+	offer(name, 3)
+	wantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
+	offer(name, 0.2)
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+}
+
+// Asked to end, the controller ends at once and gives its lease back, so that
+// the next one need not wait for it to run out.
+func TestControllerHandsOver(t *testing.T) {
+	began := time.Now()
+	rig.StopController()
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("the controller took %v to end", took)
+	}
+	if err := rig.StartController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	eventually(t, func() error {
+		resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		var view struct{ Leader bool }
+		if err := json.NewDecoder(resp.Body).Decode(&view); err != nil {
+			return err
+		}
+		if !view.Leader {
+			return errors.New("it does not lead")
+		}
+		return nil
+	})
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("its successor leads after %v", took)
+	}
+}
