@@ -38,6 +38,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(out)
-	root.AddCommand(explainCommand())
+	root.AddCommand(explainCommand(), backtestCommand())
 	return root.ExecuteContext(ctx)
 }

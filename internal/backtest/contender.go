@@ -83,8 +83,15 @@ func Oracle(headroom float64) Contender {
 	}
 }
 
-// Ours is the decision engine with a policy.
-func Ours(name string, class Class, p policy.Compiled) Contender {
+// Ours is the decision engine with a policy. It is of the class OnGPU if the
+// policy reads nothing but GPUs.
+func Ours(name string, p policy.Compiled) Contender {
+	class := OnGPU
+	for _, s := range p.Sources {
+		if s.Kind != policy.GPU {
+			class = OnRequests
+		}
+	}
 	return Contender{
 		Name: name, Family: "ours", Class: class,
 		make: func(r *replay) (autoscaler, error) { return newOurs(p, r.cfg.Min, r.cfg.Max) },

@@ -58,11 +58,11 @@ func TestLook(t *testing.T) {
 	cfg.Stretch(4)
 	who := []Contender{Oracle(1), Oracle(0.8), Oracle(0.6), Fixed(1)}
 	for _, target := range []float64{2, 4, 8, 16} {
-		who = append(who, Ours("ours "+string(rune('0'+int(target)%10)), OnRequests, onRunning(target)),
+		who = append(who, Ours("ours "+string(rune('0'+int(target)%10)), onRunning(target)),
 			HPA(ExternalAverage, Concurrency, target, 300, 0.1, classicPods()), HPA(PodsAverage, Running, target, 300, 0.1, direct()), KPA(target, 60, 300))
 	}
 	for _, target := range []float64{30, 50, 70} {
-		who = append(who, Ours("ours sm", OnGPU, onGPU(gpu.SMActive, target/100, 1)),
+		who = append(who, Ours("ours sm", onGPU(gpu.SMActive, target/100, 1)),
 			HPA(PodsAverage, SMActive, target, 300, 0.1, direct()))
 	}
 	start := time.Now()

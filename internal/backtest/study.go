@@ -5,9 +5,14 @@ package backtest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
 )
 
 // Study is replays of several traces at several start-ups and seeds, with ours
@@ -22,13 +27,17 @@ type Study struct {
 	Hours    float64 // of each trace, picked by the seed; 0: all
 	Peers    []Contender
 	Ours     []Contender
-	Also     []Contender // for reference: oracle, fixed
-	Patience float64
+	Also     []Contender                  // for reference: oracle, fixed
+	Patience float64                      // seconds; 0: DefaultPatience
+	Min, Max int                          // replicas; Max 0: three times the load's peak
 	Startup  func(median float64) Startup // nil: DefaultStartup
 	Points   bool                         // keep the first seed's minutes of ours, the oracle and the front's nearest
 
+	Workers int // cases at a time; at least 1
+
 	// Known gives the peers' marks of a case that was run before with the same
-	// key; Learned is told of new ones. Both may be nil.
+	// key; Learned is told of new ones. Both may be nil. With several workers
+	// they, and Progress, are called by several goroutines.
 	Known   func(key string) ([]Mark, bool)
 	Learned func(key string, marks []Mark)
 	// Progress is told of each case that is done. It may be nil.
@@ -44,11 +53,10 @@ type Case struct {
 	Peak    float64 `json:"peakReplicas"` // that the load was scaled to
 	Hours   float64 `json:"hours"`
 
-	Ours  []Result           `json:"ours"`
-	Also  []Result           `json:"also,omitempty"`
-	Peers []Mark             `json:"peers"`
-	Shown []Result           `json:"shown,omitempty"` // peers with their minutes
-	Front map[Class][]string `json:"-"`
+	Ours  []Result `json:"ours"`
+	Also  []Result `json:"also,omitempty"`
+	Peers []Mark   `json:"peers"`
+	Shown []Result `json:"shown,omitempty"` // peers with their minutes
 }
 
 // Verdict is one of ours in one case, against the front of its class.
@@ -59,32 +67,57 @@ type Verdict struct {
 	Front      float64 `json:"frontViolationsPercent"` // at our GPU-hours
 	FrontTurns float64 `json:"frontTurnsPerHour"`      // of the front's nearest point
 	Nearest    string  `json:"nearest"`
-	// Regret is our GPU-hours over the oracle's, less one; Excess is our
-	// violations less the oracle's, in percentage points.
-	Regret, Excess float64
+	// Regret is our GPU-hours over those of the cheapest oracle with no more
+	// violations than ours, less one (of the best oracle, where none has);
+	// Excess is our violations less that oracle's, in percentage points.
+	Regret float64 `json:"regret"`
+	Excess float64 `json:"excess"`
 }
 
 // Run does the study. Cases come in order of trace, model, start-up and seed.
 func (s *Study) Run(ctx context.Context) ([]Case, error) {
-	var out []Case
-	of := len(s.Traces) * len(s.Models) * len(s.Startups) * s.Seeds
+	type job struct {
+		t       *Trace
+		m       Model
+		startup float64
+		seed    int
+	}
+	var jobs []job
 	for _, t := range s.Traces {
 		for _, m := range s.Models {
 			for _, startup := range s.Startups {
 				for seed := range s.Seeds {
-					c, err := s.one(ctx, t, m, startup, seed)
-					if err != nil {
-						return nil, err
-					}
-					out = append(out, c)
-					if s.Progress != nil {
-						s.Progress(len(out), of, &c)
-					}
+					jobs = append(jobs, job{t, m, startup, seed})
 				}
 			}
 		}
 	}
-	return out, nil
+	out, errs := make([]Case, len(jobs)), make([]error, len(jobs))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var next, done atomic.Int64
+	var all sync.WaitGroup
+	for range max(1, min(s.Workers, len(jobs))) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(jobs); i = int(next.Add(1)) - 1 {
+				j := jobs[i]
+				if out[i], errs[i] = s.one(ctx, j.t, j.m, j.startup, j.seed); errs[i] != nil {
+					cancel()
+					return
+				}
+				if n := int(done.Add(1)); s.Progress != nil {
+					s.Progress(n, len(jobs), &out[i])
+				}
+			}
+		})
+	}
+	all.Wait()
+	for _, err := range errs { // the first that is not only the others' being stopped
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return nil, err
+		}
+	}
+	return out, ctx.Err()
 }
 
 // peak is the load's size for a seed.
@@ -96,14 +129,14 @@ func (s *Study) peak(seed int) float64 {
 }
 
 func (s *Study) one(ctx context.Context, t *Trace, m Model, startup float64, seed int) (Case, error) {
-	cfg := Config{Trace: t, Model: m, Seed: uint64(seed) + 1, Peak: s.peak(seed), Patience: s.Patience}
+	cfg := Config{Trace: t, Model: m, Seed: uint64(seed) + 1, Peak: s.peak(seed), Patience: s.Patience, Min: s.Min, Max: s.Max}
 	cfg.Startup = DefaultStartup(startup)
 	if s.Startup != nil {
 		cfg.Startup = s.Startup(startup)
 	}
 	cfg.Stretch(s.Hours)
 	c := Case{Trace: t.Name, Model: m.Name, Startup: startup, Seed: cfg.Seed, Peak: cfg.Peak, Hours: cfg.Seconds / 3600}
-	key := fmt.Sprintf("%s|%+v|%+v|%g|%g|%g|%d|%g|%d", t.Name, m, cfg.Startup, cfg.From, cfg.Seconds, cfg.Peak, cfg.Seed, cfg.Patience, len(s.Peers))
+	key := fmt.Sprintf("%s|%+v|%+v|%g|%g|%g|%d|%g|%d|%d|%s", t.Name, m, cfg.Startup, cfg.From, cfg.Seconds, cfg.Peak, cfg.Seed, cfg.Patience, cfg.Min, cfg.Max, s.peersKey())
 	all := slices.Concat(s.Ours, s.Also)
 	known, cached := []Mark(nil), false
 	if s.Known != nil {
@@ -178,11 +211,8 @@ func (s *Study) Judge(c *Case) []Verdict {
 				v.Nearest, v.FrontTurns = n.Name, n.Turns
 			}
 		}
-		for k := range c.Also {
-			if o := &c.Also[k]; o.Family == "oracle" && o.GPUHours > 0 {
-				v.Regret, v.Excess = ours.GPUHours/o.GPUHours-1, ours.Violations-o.Violations
-				break
-			}
+		if o := c.oracle(ours.Violations); o != nil {
+			v.Regret, v.Excess = ours.GPUHours/o.GPUHours-1, ours.Violations-o.Violations
 		}
 		out = append(out, v)
 	}
@@ -259,13 +289,28 @@ func (x *Cell) add(r *Result, v *Verdict, c *Case) {
 	x.Killed += r.Killed
 	x.Cascades += r.Cascades
 	x.Nearest = v.Nearest
+	if o := c.oracle(r.Violations); o != nil {
+		x.Oracle += o.GPUHours
+		x.OracleMiss += o.Violations
+	}
+}
+
+// oracle is the cheapest oracle that fails no more requests than this, or the
+// one that fails the fewest.
+func (c *Case) oracle(violations float64) (best *Result) {
 	for k := range c.Also {
-		if o := &c.Also[k]; o.Family == "oracle" {
-			x.Oracle += o.GPUHours
-			x.OracleMiss += o.Violations
-			break
+		o := &c.Also[k]
+		if o.Family != "oracle" || o.GPUHours <= 0 {
+			continue
+		}
+		switch {
+		case best == nil,
+			o.Violations <= violations && (best.Violations > violations || o.GPUHours < best.GPUHours),
+			best.Violations > violations && o.Violations < best.Violations:
+			best = o
 		}
 	}
+	return best
 }
 
 func (x *Cell) mean() {
@@ -336,4 +381,13 @@ func summary(name string, cells []Cell) Summary {
 	}
 	out.Geometric = math.Exp(logs / float64(n))
 	return out
+}
+
+// peersKey tells one set of peers from another.
+func (s *Study) peersKey() string {
+	h := fnv.New64a()
+	for i := range s.Peers {
+		_, _ = h.Write([]byte(s.Peers[i].Name + "\n")) // never fails
+	}
+	return strconv.FormatUint(h.Sum64(), 16)
 }

@@ -8,27 +8,40 @@ import (
 	"text/tabwriter"
 )
 
-// WriteTable writes a study's cells and their summary for a terminal.
-func WriteTable(w io.Writer, cells []Cell, price float64) error {
+// Table writes a report for a terminal.
+func (r *Report) Table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "trace\tmodel\tstart-up\tpolicy\tviolations\tfront\tratio\tGPU-hours\toracle\tcost\tunder\tover\tovershoot\tturns/h\tfront\tkilled\tcascades\treaction")
-	for i := range cells {
-		c := &cells[i]
-		fmt.Fprintf(t, "%s\t%s\t%gs\t%s\t%.2f%%\t%.2f%%\t%.2f\t%.1f\t%.1f\t%s\t%.0f%%\t%.0f%%\t%.2f\t%.1f\t%.1f\t%d\t%d\t%.0fs\n",
-			c.Trace, c.Model, c.Startup, c.Ours, c.Violations, c.Front, c.Ratio, c.GPUHours, c.Oracle, dollars(c.GPUHours, price),
-			c.Under, c.Over, c.Overshoot, c.Turns, c.FrontTurns, c.Killed, c.Cascades, c.Reaction)
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		fmt.Fprintf(t, "%s\t%s\t%gs\t%s\t%.2f%%\t%s\t%s\t%.1f\t%.1f\t%s\t%.0f%%\t%.0f%%\t%.2f\t%.1f\t%.1f\t%d\t%d\t%.0fs\n",
+			c.Trace, c.Model, c.Startup, c.Ours, c.Violations, r.against(c.Front, "%.2f%%"), r.against(c.Ratio, "%.2f"), c.GPUHours, c.Oracle,
+			dollars(c.GPUHours, r.price(c.Model)), c.Under, c.Over, c.Overshoot, c.Turns, c.FrontTurns, c.Killed, c.Cascades, c.Reaction)
 	}
-	if err := t.Flush(); err != nil {
+	if err := t.Flush(); err != nil || len(r.Peers) == 0 {
 		return err
 	}
-	fmt.Fprintln(w)
-	t = tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "policy\tclass\tcells\tgeometric mean\tp95\tworst\twhere\tviolations\tfront\tregret\tturns/h\tfront\tkilled\tcascades")
-	for _, s := range Summarise(cells) {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%s\t%.2f%%\t%.2f%%\t%+.0f%%\t%.1f\t%.1f\t%d\t%d\n",
-			s.Ours, s.Class, s.Cells, s.Geometric, s.P95, s.Worst, s.WorstCell, s.Violations, s.Front, 100*s.Regret, s.Turns, s.FrontTurns, s.Killed, s.Cascades)
+	for _, part := range r.Parts {
+		fmt.Fprintf(w, "\n%s\n", part.Name)
+		t = tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+		fmt.Fprintln(t, "policy\tclass\tcells\tgeometric mean\tp95\tworst\twhere\tviolations\tfront\tregret\tturns/h\tfront\tkilled\tcascades")
+		for _, s := range part.Summaries {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%s\t%.2f%%\t%.2f%%\t%+.0f%%\t%.1f\t%.1f\t%d\t%d\n",
+				s.Ours, s.Class, s.Cells, s.Geometric, s.P95, s.Worst, s.WorstCell, s.Violations, s.Front, 100*s.Regret, s.Turns, s.FrontTurns, s.Killed, s.Cascades)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
 	}
-	return t.Flush()
+	return nil
+}
+
+// against formats what is only there with peers.
+func (r *Report) against(x float64, format string) string {
+	if len(r.Peers) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf(format, x)
 }
 
 // WriteResults writes single results for a terminal.

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/backtest"
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/policy"
+)
+
+// defaultPolicies are replayed where no policy is given.
+//
+//go:embed backtest.yaml
+var defaultPolicies []byte
+
+// backtestFlags are the command line of gpupilot backtest.
+type backtestFlags struct {
+	traces, policies, models, untouched []string
+	peers, replicas, output, out        string
+	prices, cache                       string
+	startups                            []time.Duration
+	hours                               float64
+	seeds, workers                      int
+	quick, quiet                        bool
+	patience                            time.Duration
+	ttft, itl                           time.Duration
+}
+
+// backtestCommand replays recorded load against policies and their peers.
+func backtestCommand() *cobra.Command {
+	var f backtestFlags
+	cmd := &cobra.Command{
+		Use:   "backtest --trace FILE… [--policy FILE]",
+		Short: "Replays recorded load against a GPUAutoscaler, HPA, KEDA and Knative, and says what each would have cost",
+		Long: `Replays recorded load on a simulated inference service, once for each policy: the GPUAutoscaler that
+would be applied, and a grid of settings of the HorizontalPodAutoscaler, KEDA and Knative. The grid's best
+compromises between missed latency limits and GPU-hours are the front that ours is compared with:
+a ratio below 1 means fewer violations for the same GPU-hours than any of them, or any mix of two.
+
+Traces are CSV, plain or gzip, known by their header:
+  t_ms,prompt_tokens,output_tokens                    single requests
+  t_s,requests[,prompt_tokens,output_tokens]          counts
+  t_s,rate_rps[,iat_cv_rate_weighted,…,gap]           windows
+  client,t_s,rate_rps,iat_dist,p1,…                   windows of single clients
+  t_s,count_in_5min                                   counts of five minutes`,
+		Example: `  gpupilot backtest --trace requests.csv.gz --policy autoscaler.yaml
+  gpupilot backtest --trace a.csv --trace b.csv --startup 30s,240s --replicas 5:40 --seeds 5 -o html --out report.html`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.traces = append(f.traces, args...)
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringSliceVar(&f.traces, "trace", nil, "recorded load, a CSV file; may be repeated")
+	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: one on requests, one on SM activity)")
+	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa")
+	fl.DurationSliceVar(&f.startups, "startup", []time.Duration{2 * time.Minute}, "median time that a replica takes to serve; several are all tried")
+	fl.StringVar(&f.replicas, "replicas", "5:40", "replicas that the load's peak shall ask for, LOW:HIGH (LOW with the first seed, HIGH with the last) or one number; 0: the load as recorded, within the policy's bounds")
+	fl.IntVar(&f.seeds, "seeds", 5, "replays of each trace, each with other luck")
+	fl.Float64Var(&f.hours, "hours", 0, "replay a stretch of so many hours, another with each seed; 0: all")
+	fl.StringSliceVar(&f.models, "model", []string{"llama-8b"}, "inference server: llama-8b, llama-70b, llama-70b-bf16; several are all tried")
+	fl.DurationVar(&f.ttft, "ttft", 0, "limit of the time to the first token (default: the model's)")
+	fl.DurationVar(&f.itl, "itl", 0, "limit of the time between tokens (default: the model's)")
+	fl.DurationVar(&f.patience, "patience", backtest.DefaultPatience*time.Second, "how long a client waits for its first token")
+	fl.StringVar(&f.prices, "prices", "", "price list, a CSV with gpu_name and usd_per_gpu_hour")
+	fl.StringSliceVar(&f.untouched, "untouched", nil, "traces (parts of their names) to sum up apart")
+	fl.BoolVar(&f.quick, "quick", false, "a sixth of the peers' settings")
+	fl.StringVar(&f.cache, "peers-cache", "", "file that keeps the peers' results between runs")
+	fl.IntVar(&f.workers, "workers", 1, "replays at a time")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress on standard error")
+	fl.StringVarP(&f.output, "output", "o", "table", "table, json or html")
+	fl.StringVar(&f.out, "out", "", "file to write to (default: standard output)")
+	return cmd
+}
+
+func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
+	if !slices.Contains([]string{"table", "json", "html"}, f.output) {
+		return fmt.Errorf("-o %s: want table, json or html", f.output)
+	}
+	study, err := f.study()
+	if err != nil {
+		return err
+	}
+	cache := &peersCache{path: f.cache, marks: map[string][]backtest.Mark{}}
+	if err := cache.load(); err != nil {
+		return err
+	}
+	study.Known, study.Learned = cache.known, cache.learned
+	start := time.Now()
+	if !f.quiet {
+		study.Progress = func(done, of int, c *backtest.Case) {
+			fmt.Fprintf(stderr, "%d of %d after %v: %s, %s, start-up %gs, seed %d\n",
+				done, of, time.Since(start).Round(time.Second), c.Trace, c.Model, c.Startup, c.Seed)
+		}
+	}
+	cases, err := study.Run(ctx)
+	if err := errors.Join(err, cache.save()); err != nil {
+		return err
+	}
+	report := backtest.NewReport(study, cases, f.untouched)
+	if report.Prices, err = f.readPrices(); err != nil {
+		return err
+	}
+	return f.write(stdout, report)
+}
+
+func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) {
+	w := stdout
+	if f.out != "" {
+		file, err := os.Create(f.out)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		w = file
+	}
+	switch f.output {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", " ")
+		return e.Encode(r)
+	case "html":
+		return r.HTML(w)
+	default:
+		return r.Table(w)
+	}
+}
+
+// study is the flags as a study.
+func (f *backtestFlags) study() (*backtest.Study, error) {
+	if len(f.traces) == 0 {
+		return nil, errors.New("name at least one --trace FILE")
+	}
+	if f.seeds < 1 || f.seeds > 1000 {
+		return nil, fmt.Errorf("--seeds %d: want 1 to 1000", f.seeds)
+	}
+	s := &backtest.Study{
+		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, Points: f.output == "html",
+		Also: []backtest.Contender{backtest.Oracle(1.6), backtest.Oracle(1.25), backtest.Oracle(1), backtest.Oracle(0.8), backtest.Oracle(0.6), backtest.Fixed(1)},
+	}
+	var err error
+	if s.Low, s.High, err = replicaRange(f.replicas); err != nil {
+		return nil, err
+	}
+	for _, path := range f.traces {
+		t, err := backtest.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		s.Traces = append(s.Traces, t)
+	}
+	for _, d := range f.startups {
+		if d <= 0 {
+			return nil, fmt.Errorf("--startup %v: want a positive time", d)
+		}
+		s.Startups = append(s.Startups, d.Seconds())
+	}
+	if s.Models, err = f.model(); err != nil {
+		return nil, err
+	}
+	if err := f.contenders(s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (f *backtestFlags) model() (out []backtest.Model, err error) {
+	for _, name := range f.models {
+		m, err := backtest.Preset(name)
+		if err != nil {
+			return nil, fmt.Errorf("--model: %w", err)
+		}
+		if f.ttft > 0 {
+			m.TTFTLimit = f.ttft.Seconds()
+		}
+		if f.itl > 0 {
+			m.ITLLimit = f.itl.Seconds()
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// contenders are our policies and the peers of the classes that they are in.
+func (f *backtestFlags) contenders(s *backtest.Study) error {
+	files := map[string][]byte{}
+	for _, path := range f.policies {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		files[path] = b
+	}
+	if len(files) == 0 {
+		files["default policies"] = defaultPolicies
+	}
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	classes := map[backtest.Class]bool{}
+	for _, name := range names {
+		compiled, err := compilePolicies(name, files[name])
+		if err != nil {
+			return err
+		}
+		for _, c := range compiled {
+			if s.High == 0 {
+				s.Min, s.Max = int(c.Policy.Min), int(c.Policy.Max)
+			}
+			who := backtest.Ours(c.name, c.Compiled)
+			classes[who.Class] = true
+			s.Ours = append(s.Ours, who)
+		}
+	}
+	if f.peers == "none" {
+		return nil
+	}
+	grid := backtest.FullGrid()
+	if f.quick {
+		grid = backtest.QuickGrid()
+	}
+	families := backtest.Families(f.peers)
+	for _, x := range families {
+		if !slices.Contains([]string{"all", "hpa", "keda", "kpa"}, x) {
+			return fmt.Errorf("--peers %s: want all, none, or some of hpa,keda,kpa", x)
+		}
+	}
+	for _, class := range []backtest.Class{backtest.OnRequests, backtest.OnGPU} {
+		if classes[class] {
+			s.Peers = append(s.Peers, grid.Peers(families, class)...)
+		}
+	}
+	return nil
+}
+
+// named is a policy and what its object is called.
+type named struct {
+	policy.Compiled
+	name string
+}
+
+// compilePolicies reads GPUAutoscalers from YAML, of which there may be several
+// with --- between them.
+func compilePolicies(file string, b []byte) (out []named, err error) {
+	docs := yaml.NewYAMLOrJSONDecoder(strings.NewReader(string(b)), 4096)
+	for {
+		var a v1alpha1.GPUAutoscaler
+		err := docs.Decode(&a)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if a.Kind == "" && a.Name == "" && a.Spec.MaxReplicas == 0 {
+			continue // an empty document
+		}
+		if a.Kind != "GPUAutoscaler" {
+			return nil, fmt.Errorf("%s: kind %q is not GPUAutoscaler", file, a.Kind)
+		}
+		c, err := policy.Compile(&a, expo.Resolve)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", file, a.Name, err)
+		}
+		name := a.Name
+		if name == "" {
+			name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+		}
+		out = append(out, named{c, name})
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: no GPUAutoscaler in it", file)
+	}
+	return out, nil
+}
+
+func replicaRange(s string) (low, high float64, err error) {
+	a, b, two := strings.Cut(s, ":")
+	if !two {
+		b = a
+	}
+	low, err1 := strconv.ParseFloat(a, 64)
+	high, err2 := strconv.ParseFloat(b, 64)
+	if err1 != nil || err2 != nil || !(low >= 0) || !(high >= low) || high > 10_000 || two && low == 0 {
+		return 0, 0, fmt.Errorf("--replicas %q: want LOW:HIGH or one number", s)
+	}
+	return low, high, nil
+}
+
+func (f *backtestFlags) readPrices() (backtest.Prices, error) {
+	if f.prices == "" {
+		return nil, nil
+	}
+	file, err := os.Open(f.prices)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // only read from
+	return backtest.ReadPrices(f.prices, file)
+}
+
+// peersCache keeps the peers' results: they do not change with our policy.
+type peersCache struct {
+	path  string
+	mu    sync.Mutex
+	marks map[string][]backtest.Mark
+	dirty bool
+}
+
+func (c *peersCache) load() error {
+	if c.path == "" {
+		return nil
+	}
+	b, err := os.ReadFile(c.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, &c.marks); err != nil {
+		return fmt.Errorf("%s: %w", c.path, err)
+	}
+	return nil
+}
+
+func (c *peersCache) save() error {
+	if c.path == "" || !c.dirty {
+		return nil
+	}
+	b, err := json.Marshal(c.marks)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.path, b, 0o644)
+}
+
+func (c *peersCache) known(key string) ([]backtest.Mark, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m, ok := c.marks[key]
+	return m, ok
+}
+
+func (c *peersCache) learned(key string, m []backtest.Mark) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.path != "" {
+		c.marks[key], c.dirty = m, true
+	}
+}
