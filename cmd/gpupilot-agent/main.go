@@ -11,20 +11,21 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/apiwatch"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/hpcjobs"
 	"github.com/gpupilot/gpupilot/internal/podres"
 )
 
@@ -57,109 +58,149 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintln(out, "gpupilot-agent", v, rev)
 		return err
 	}
+	if !c.pprof {
+		runtime.MemProfileRate = 0 // what is not asked for must not cost memory
+	}
 	log := c.logger(out)
 	reader, err := c.reader(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer closeWithin(reader, closeGrace)
-	a, closers, err := c.assemble(reader, log)
+	p, err := c.assemble(ctx, reader, log)
 	if err != nil {
 		return err
 	}
-	defer closers()
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.address)
+	defer p.close()
+	l, handler, err := c.listen(ctx, p.agent.Handler(), log)
 	if err != nil {
-		return fmt.Errorf("--address %s: %w", c.address, err)
+		return err
 	}
+	c.logIgnored(log)
 	log.Info("serving", "address", l.Addr().String(), "backend", reader.Backend(), "profile", c.profile, "interval", c.interval())
 	ctx, cancel := context.WithCancel(ctx)
-	var loop sync.WaitGroup
-	loop.Go(func() { a.Run(ctx) })
-	err = agent.Serve(ctx, l, a.Handler(), agent.Timeouts{Read: 10 * time.Second, Write: 30 * time.Second}, log)
+	var loops sync.WaitGroup
+	for _, f := range p.loops {
+		loops.Go(func() { f(ctx) })
+	}
+	err = agent.Serve(ctx, l, handler, c.timeouts(), log)
 	cancel()
-	loop.Wait()
+	loops.Wait()
 	return err
 }
 
-// assemble wires the agent; closers lets go of what it holds.
-func (c *config) assemble(reader gpu.Reader, log *slog.Logger) (a *agent.Agent, closers func(), err error) {
+// program is what runs.
+type program struct {
+	agent *agent.Agent
+	loops []func(context.Context) // the agent's, and those of what it is handed
+	close func()
+}
+
+// assemble wires the agent.
+func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logger) (*program, error) {
 	profile, err := expo.ParseProfile(c.profile)
 	if err != nil {
-		return nil, nil, err
-	}
-	collectors, invalid, err := c.loadCollectors(profile, log)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	selection, err := agent.ParseSelection(c.devices)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	client, clientErr := c.apiServer()
+	if _, _, ok := configMapName(c.configMap); ok && clientErr != nil {
+		return nil, fmt.Errorf("--configmap-data: %w", clientErr)
+	}
+	source := c.source(profile, client, log)
+	collectors, err := source.load(ctx)
+	if err != nil {
+		return nil, err
 	}
 	v, rev := build()
-	node := c.node()
-	ec := expo.Config{
-		Profile: profile, Collectors: collectors, InvalidLines: invalid,
-		Hostname: node, Kubernetes: c.kubernetes, Version: v, Revision: rev,
-	}
-	if c.noHostname {
-		ec.Hostname = ""
-	}
-	exporter := expo.New(ec)
+	exporter := expo.New(c.exposition(profile, collectors, v, rev))
 	deps := agent.Deps{
 		Reader: reader, Metrics: exporter, Log: log,
 		Publish: func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
 			exporter.Update(s, expo.Stats(st), now)
 		},
 	}
-	closers = func() {}
+	p := &program{close: func() {}}
 	if c.kubernetes {
 		kubelet, err := podres.New(c.podResources, c.resourceNames...)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		deps.Owners = kubelet.Allocations
-		closers = func() { _ = kubelet.Close() }
+		p.close = func() { _ = kubelet.Close() }
 	}
-	return agent.New(agent.Config{
-		Interval: c.interval(), Node: node, Devices: selection, Fields: exporter.Fields(), Version: v,
-	}, deps), closers, nil
+	c.addPods(p, &deps, client, clientErr, log)
+	if c.jobDir != "" {
+		jobs := hpcjobs.New(c.jobDir, log)
+		deps.Jobs = jobs.Jobs
+		p.loops = append(p.loops, func(ctx context.Context) { jobs.Run(ctx, max(c.interval(), time.Second)) })
+	}
+	p.agent = agent.New(agent.Config{
+		Interval: c.interval(), Node: c.node(), Devices: selection, Fields: exporter.Fields(), Version: v,
+		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
+	}, deps)
+	p.loops = append(p.loops, p.agent.Run, func(ctx context.Context) {
+		again := make(chan os.Signal, 1)
+		signal.Notify(again, syscall.SIGHUP)
+		defer signal.Stop(again)
+		source.follow(ctx, again, func(r collectorsRead) {
+			exporter.Reconfigure(r.Collectors, r.invalid)
+			p.agent.SetFields(exporter.Fields())
+		}, exporter.ReloadFailed)
+	})
+	return p, nil
 }
 
-// loadCollectors reads the collectors file, or gives the profile's own.
-func (c *config) loadCollectors(p expo.Profile, log *slog.Logger) (expo.Collectors, int, error) {
-	if c.collectors == "" {
-		return p.DefaultCollectors(), 0, nil
+// exposition is what the pages look like.
+func (c *config) exposition(p expo.Profile, r collectorsRead, version, revision string) expo.Config {
+	ec := expo.Config{
+		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
+		Hostname: c.node(), Kubernetes: c.kubernetes, OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
+		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel,
+		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
+		Version: version, Revision: revision,
 	}
-	text, err := os.ReadFile(c.collectors)
-	if errors.Is(err, os.ErrNotExist) && shipped(c.collectors) {
-		// dcgm-exporter's image has these files; manifests written for it name them.
-		log.Info("collectors file is not here, the built-in list is used", "file", c.collectors)
-		if filepath.Base(c.collectors) == "1.x-compatibility-metrics.csv" {
-			p = expo.Profile1x
-		}
-		return p.DefaultCollectors(), 0, nil
+	if c.noHostname {
+		ec.Hostname = ""
 	}
+	return ec
+}
+
+// wantsPods says whether the API server is to be asked for pods.
+func (c *config) wantsPods() bool { return c.kubernetes && (c.podLabels || c.podUID) }
+
+// addPods follows the node's pods where that is asked for. Without an account
+// the rest works, and gpupilot_pod_watch_up says so.
+func (c *config) addPods(p *program, deps *agent.Deps, client *apiwatch.Client, clientErr error, log *slog.Logger) {
+	if !c.wantsPods() {
+		return
+	}
+	if clientErr != nil {
+		log.Warn("pods' labels and UIDs are left out: the API server cannot be asked", "err", clientErr)
+	}
+	if c.nodeName == "" {
+		log.Warn("NODE_NAME is not set; the hostname is taken for the node's name", "node", c.node())
+	}
+	pods := apiwatch.NewPods(client, clientErr, apiwatch.PodsConfig{
+		Node: c.node(), Labels: c.podLabels, Allow: c.allowlist(), Log: log,
+	})
+	deps.Pods = pods.Pods
+	p.loops = append(p.loops, pods.Run)
+}
+
+// apiServer makes a client of the API server where one of the flags wants it.
+func (c *config) apiServer() (*apiwatch.Client, error) {
+	if _, _, ok := configMapName(c.configMap); !ok && !c.wantsPods() {
+		return nil, nil
+	}
+	conf, err := apiwatch.InCluster(os.Getenv, c.serviceAccount)
 	if err != nil {
-		return expo.Collectors{}, 0, fmt.Errorf("--collectors: %w", err)
+		return nil, err
 	}
-	collectors, bad := expo.ParseCollectors(string(text))
-	for _, e := range bad {
-		log.Warn("line of the collectors file is left out", "file", c.collectors, "line", e.Line, "text", e.Text, "reason", e.Reason)
-	}
-	return collectors, len(bad), nil
-}
-
-// shipped says whether path is one of the files in dcgm-exporter's image.
-func shipped(path string) bool {
-	if filepath.Dir(path) != "/etc/dcgm-exporter" {
-		return false
-	}
-	switch filepath.Base(path) {
-	case "default-counters.csv", "dcp-metrics-included.csv", "1.x-compatibility-metrics.csv":
-		return true
-	}
-	return false
+	return apiwatch.New(conf)
 }
 
 // reader opens the backend. auto insists on NVML's library: whoever has no GPU
@@ -173,7 +214,7 @@ func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, erro
 		return r, nil
 	}
 	r := nvml.New(nvml.Config{Library: c.nvmlLibrary, Log: log})
-	if c.backend == "auto" {
+	if c.backend == "auto" && !c.noValidate {
 		if err := probe(ctx, r); errors.Is(err, gpu.ErrNoLibrary) {
 			closeWithin(r, closeGrace)
 			return nil, fmt.Errorf("--backend auto: %w; "+

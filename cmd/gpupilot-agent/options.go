@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/gpupilot/gpupilot/internal/apiwatch"
 )
 
 // config is what flags and environment say, as they say it.
@@ -29,9 +32,13 @@ type config struct {
 	nvmlLibrary string
 	profile     string
 	nodeName    string
-	simGPUs     int
-	simModel    string
-	simState    string
+	// serviceAccount is the directory of a token and the API server's CA.
+	serviceAccount string
+	simGPUs        int
+	simModel       string
+	simState       string
+
+	compat // what else dcgm-exporter has
 
 	version bool
 	help    bool
@@ -40,7 +47,7 @@ type config struct {
 // option is one row of the flag table. The default is what the bound variable
 // holds.
 type option struct {
-	name, alias string // --name, -a
+	name, alias string // --name, -a; an alias may have several letters, as urfave/cli's
 	env         string // empty: no variable
 	bind        any    // a pointer into the config
 	help        string
@@ -58,11 +65,17 @@ func defaults() config {
 		backend:        "auto",
 		profile:        "4.8",
 		simGPUs:        8,
+		serviceAccount: apiwatch.AccountDir,
+		compat:         compatDefaults(),
 	}
 }
 
 // options is the flag table, dcgm-exporter's names and variables first.
 func (c *config) options() []option {
+	return slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions())
+}
+
+func (c *config) mainOptions() []option {
 	return []option{
 		{
 			"collectors", "f", "DCGM_EXPORTER_COLLECTORS", &c.collectors,
@@ -101,7 +114,12 @@ func (c *config) options() []option {
 			"log-format", "", "DCGM_EXPORTER_LOG_FORMAT", &c.logFormat,
 			"`format` of the log: text or json", checkOneOf(&c.logFormat, "text", "json"),
 		},
+	}
+}
 
+// ownOptions are those that dcgm-exporter does not have.
+func (c *config) ownOptions() []option {
+	return []option{
 		{
 			"backend", "", "GPUPILOT_BACKEND", &c.backend,
 			"how GPUs are read: auto (NVML if its library is there), nvml or sim", checkOneOf(&c.backend, "auto", "nvml", "sim"),
@@ -113,6 +131,10 @@ func (c *config) options() []option {
 		{
 			"profile", "", "GPUPILOT_PROFILE", &c.profile,
 			"whose names metrics and labels have, a dcgm-exporter `release`: 4.8, 4.8.2, 4.9 or 1.x", checkProfile(&c.profile),
+		},
+		{
+			"service-account", "", "GPUPILOT_SERVICE_ACCOUNT", &c.serviceAccount,
+			"`directory` of the service account's token and ca.crt, for pod labels and -m", nil,
 		},
 		{"node-name", "", "NODE_NAME", &c.nodeName, "`name` of the node (default: the hostname)", nil},
 		{"sim-gpus", "", "GPUPILOT_SIM_GPUS", &c.simGPUs, "how many GPUs the sim backend has", nil},
@@ -140,7 +162,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	for _, o := range options {
 		o.addTo(fs)
 	}
-	if err := fs.Parse(normalise(fs, args)); err != nil {
+	if err := fs.Parse(normalise(fs, options, args)); err != nil {
 		return nil, fs, readable(err)
 	}
 	if fs.NArg() > 0 {
@@ -155,21 +177,24 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 }
 
 func (o *option) addTo(fs *pflag.FlagSet) {
-	help := o.help
+	help, alias := o.help, o.alias
+	if len(alias) > 1 { // normalise knows it
+		help, alias = help+" (-"+alias+")", ""
+	}
 	if o.env != "" {
 		help += " [" + o.env + "]"
 	}
 	switch p := o.bind.(type) {
 	case *string:
-		fs.StringVarP(p, o.name, o.alias, *p, help)
+		fs.StringVarP(p, o.name, alias, *p, help)
 	case *int:
-		fs.IntVarP(p, o.name, o.alias, *p, help)
+		fs.IntVarP(p, o.name, alias, *p, help)
 	case *bool:
-		fs.BoolVarP(p, o.name, o.alias, *p, help)
+		fs.BoolVarP(p, o.name, alias, *p, help)
 	case *[]string:
-		fs.StringSliceVarP(p, o.name, o.alias, *p, help)
+		fs.StringSliceVarP(p, o.name, alias, *p, help)
 	case *time.Duration:
-		fs.DurationVarP(p, o.name, o.alias, *p, help)
+		fs.DurationVarP(p, o.name, alias, *p, help)
 	default:
 		panic(fmt.Sprintf("option %s is bound to a %T", o.name, p))
 	}
@@ -198,7 +223,7 @@ func (o *option) fromEnv(fs *pflag.FlagSet, getenv func(string) string) error {
 
 // normalise accepts what dcgm-exporter's flag parser does: one dash or two,
 // before a long name as before a short one.
-func normalise(fs *pflag.FlagSet, args []string) []string {
+func normalise(fs *pflag.FlagSet, options []option, args []string) []string {
 	out := make([]string, 0, len(args))
 	for i, arg := range args {
 		if arg == "--" {
@@ -206,8 +231,11 @@ func normalise(fs *pflag.FlagSet, args []string) []string {
 		}
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		rest := strings.TrimLeft(arg, "-")
+		long := slices.IndexFunc(options, func(o option) bool { return len(o.alias) > 1 && o.alias == name })
 		switch {
 		case rest == arg:
+		case long >= 0:
+			arg = "--" + options[long].name + strings.TrimPrefix(rest, name)
 		case len(name) > 1 && fs.Lookup(name) != nil:
 			arg = "--" + rest
 		case len(name) == 1 && fs.ShorthandLookup(name) != nil:

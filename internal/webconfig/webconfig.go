@@ -5,9 +5,9 @@
 // its certificates and keys are read anew when they change; one that cannot be
 // read leaves what was there.
 //
-// It is our own reader of that format, because exporter-toolkit brings in
-// prometheus/common's HTTP client configuration and with it OAuth and HTTP/2
-// packages that the agent has no use for.
+// It is our own reader of that format, because exporter-toolkit links
+// Prometheus's client library (by way of prometheus/common's client
+// configuration and go-conntrack), which the agent must not.
 package webconfig
 
 import (

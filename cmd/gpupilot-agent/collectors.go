@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/gpupilot/gpupilot/internal/apiwatch"
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/filewatch"
+)
+
+// collectorsSource is where the collectors come from: a ConfigMap, a file, or
+// the profile's own list.
+type collectorsSource struct {
+	file      string
+	configMap *apiwatch.ConfigMap // nil: none
+	profile   expo.Profile
+	log       *slog.Logger
+
+	mu     sync.Mutex
+	text   string               // what was read last
+	apply  func(collectorsRead) // set by follow
+	failed func()
+}
+
+// collectorsRead is what a source gave.
+type collectorsRead struct {
+	expo.Collectors
+	invalid int // lines that were left out
+}
+
+func (c *config) source(profile expo.Profile, client *apiwatch.Client, log *slog.Logger) *collectorsSource {
+	s := &collectorsSource{file: c.collectors, profile: profile, log: log}
+	if namespace, name, ok := configMapName(c.configMap); ok {
+		s.configMap = &apiwatch.ConfigMap{Client: client, Namespace: namespace, Name: name, Key: "metrics"}
+	}
+	return s
+}
+
+// load reads the collectors at the start. An API server that does not answer is
+// no reason not to start: the ConfigMap is taken up when it can be read.
+func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
+	if s.configMap != nil {
+		text, err := s.configMap.Get(ctx)
+		if err == nil {
+			s.text = text
+			return s.parse(text), nil
+		}
+		s.log.Warn("ConfigMap with the collectors cannot be read; until it can, those of --collectors or the built-in ones are shown", "err", err)
+	}
+	if s.file == "" {
+		return collectorsRead{Collectors: s.profile.DefaultCollectors()}, nil
+	}
+	text, err := os.ReadFile(s.file)
+	if errors.Is(err, os.ErrNotExist) && shipped(s.file) {
+		// dcgm-exporter's image has these files; manifests written for it name them.
+		s.log.Info("collectors file is not here, the built-in list is used", "file", s.file)
+		p := s.profile
+		if filepath.Base(s.file) == "1.x-compatibility-metrics.csv" {
+			p = expo.Profile1x
+		}
+		return collectorsRead{Collectors: p.DefaultCollectors()}, nil
+	}
+	if err != nil {
+		return collectorsRead{}, fmt.Errorf("--collectors: %w", err)
+	}
+	s.text = string(text)
+	return s.parse(s.text), nil
+}
+
+func (s *collectorsSource) parse(text string) collectorsRead {
+	c, bad := expo.ParseCollectors(text)
+	for _, e := range bad {
+		s.log.Warn("line of the collectors file is left out", "file", s.name(), "line", e.Line, "text", e.Text, "reason", e.Reason)
+	}
+	return collectorsRead{c, len(bad)}
+}
+
+func (s *collectorsSource) name() string {
+	if s.configMap != nil {
+		return s.configMap.Namespace + ":" + s.configMap.Name
+	}
+	return s.file
+}
+
+// shipped says whether path is one of the files in dcgm-exporter's image.
+func shipped(path string) bool {
+	if filepath.Dir(path) != "/etc/dcgm-exporter" {
+		return false
+	}
+	switch filepath.Base(path) {
+	case "default-counters.csv", "dcp-metrics-included.csv", "1.x-compatibility-metrics.csv":
+		return true
+	}
+	return false
+}
+
+// follow calls apply with the collectors each time that they have changed or
+// again is told, and failed where they cannot be used: those from before stay.
+// It returns when ctx is done and nothing calls them any more.
+func (s *collectorsSource) follow(ctx context.Context, again <-chan os.Signal, apply func(collectorsRead), failed func()) {
+	s.mu.Lock()
+	s.apply, s.failed = apply, failed
+	s.mu.Unlock()
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	switch {
+	case s.configMap != nil:
+		wait.Go(func() { s.configMap.Follow(ctx, s.take) })
+	case s.file != "":
+		if err := filewatch.Follow(ctx, s.file, func() { s.reread(false) }); err != nil {
+			s.log.Info("collectors file is not followed; SIGHUP reads it again", "err", err)
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+			s.reread(true)
+		}
+	}
+}
+
+// reread reads the file; even one that has not changed counts where that was
+// asked for. A ConfigMap is followed anyway.
+func (s *collectorsSource) reread(asked bool) {
+	if s.configMap != nil || s.file == "" {
+		return
+	}
+	text, err := os.ReadFile(s.file)
+	s.mu.Lock()
+	same := err == nil && string(text) == s.text
+	s.mu.Unlock()
+	if same && !asked || errors.Is(err, os.ErrNotExist) && !asked && shipped(s.file) {
+		return
+	}
+	s.take(string(text), err)
+}
+
+// take makes a text the collectors, if there is a metric in it: an editor that
+// has just emptied the file has not written it yet.
+func (s *collectorsSource) take(text string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.text = text
+		c := s.parse(text)
+		if len(c.Metrics) > 0 {
+			s.log.Info("collectors have changed", "from", s.name(), "metrics", len(c.Metrics), "labels", len(c.Labels), "left_out", c.invalid)
+			s.apply(c)
+			return
+		}
+		err = errors.New("there is no metric in them")
+	}
+	s.log.Warn("collectors cannot be used; those from before stay", "from", s.name(), "err", err)
+	s.failed()
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/agent"
+)
+
+// compat are dcgm-exporter's further flags, 4.8.4's included.
+type compat struct {
+	oldNamespace  bool
+	configMap     string
+	dashedModel   bool
+	virtualGPUs   bool
+	gpuIDType     string
+	podLabels     bool
+	podLabelAllow []string
+	podUID        bool
+	jobDir        string
+	xidWindow     int
+	clockWindow   int
+
+	webConfig     string
+	readTimeout   time.Duration
+	writeTimeout  time.Duration
+	maxScrapes    int
+	systemdSocket bool
+	requireGPUs   bool
+	pprof         bool
+
+	noValidate bool
+	bindWatch  bool
+	bindPoll   time.Duration
+
+	configFile      string
+	switchDevices   string
+	cpuDevices      string
+	dra             bool
+	exporterMetrics bool
+	containerLabels bool
+	runtimeSocket   string
+	keepAge         time.Duration
+	keepSamples     int
+
+	fakeGPUs        bool
+	dcgmLog         bool
+	dcgmLogLevel    string
+	dump            bool
+	dumpDirectory   string
+	dumpRetention   int
+	dumpCompression bool
+}
+
+func compatDefaults() compat {
+	return compat{
+		configMap: "none", gpuIDType: "uid", xidWindow: 300_000, clockWindow: 300_000,
+		readTimeout: 10 * time.Second, writeTimeout: 30 * time.Second, maxScrapes: 16,
+		bindPoll: time.Second, switchDevices: "f", cpuDevices: "f", keepAge: 10 * time.Minute,
+		dcgmLogLevel: "NONE", dumpDirectory: "/tmp/dcgm-exporter-debug", dumpRetention: 24, dumpCompression: true,
+	}
+}
+
+func (c *compat) options() []option {
+	const day = 86_400_000
+	return []option{
+		{
+			"use-old-namespace", "o", "DCGM_EXPORTER_USE_OLD_NAMESPACE", &c.oldNamespace,
+			"labels pod_name, pod_namespace, container_name and uuid instead of pod, namespace, container and UUID", nil,
+		},
+		{
+			"configmap-data", "m", "DCGM_EXPORTER_CONFIGMAP_DATA", &c.configMap,
+			"`NAMESPACE:NAME` of a ConfigMap whose key metrics holds the collectors, instead of a file; it is followed", checkConfigMap(&c.configMap),
+		},
+		{
+			"replace-blanks-in-model-name", "rbmn", "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", &c.dashedModel,
+			"dashes for blanks in modelName", nil,
+		},
+		{
+			"kubernetes-virtual-gpus", "", "KUBERNETES_VIRTUAL_GPUS", &c.virtualGPUs,
+			"series for each container that shares a device, with the label vgpu", nil,
+		},
+		{
+			"kubernetes-gpu-id-type", "", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", &c.gpuIDType,
+			"`kind` of the device plugin's ids, uid or device-name; both are understood whatever it says", checkOneOf(&c.gpuIDType, "uid", "device-name"),
+		},
+		{
+			"kubernetes-enable-pod-labels", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", &c.podLabels,
+			"pods' labels; needs a service account that may list and watch pods", nil,
+		},
+		{
+			"kubernetes-pod-label-allowlist-regex", "", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", &c.podLabelAllow,
+			"only pod labels whose key one of these regular `expressions` matches somewhere", checkRegexps(&c.podLabelAllow),
+		},
+		{
+			"kubernetes-enable-pod-uid", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", &c.podUID,
+			"a label pod_uid; needs the service account, too", nil,
+		},
+		{
+			"hpc-job-mapping-dir", "", "DCGM_HPC_JOB_MAPPING_DIR", &c.jobDir,
+			"`directory` of files named after GPUs (0, or 0.7 for a MIG instance) with a job on each line, for the label hpc_job", nil,
+		},
+		{
+			"xid-count-window-size", "x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", &c.xidWindow,
+			"window of DCGM_EXP_XID_ERRORS_COUNT, in `milliseconds`", checkRange(&c.xidWindow, 1, day),
+		},
+		{
+			"clock-events-count-window-size", "", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", &c.clockWindow,
+			"window of DCGM_EXP_CLOCK_EVENTS_COUNT, in `milliseconds`", checkRange(&c.clockWindow, 1, day),
+		},
+		{
+			"web-config-file", "", "DCGM_EXPORTER_WEB_CONFIG_FILE", &c.webConfig,
+			"`file` with TLS, basic authentication and headers, in exporter-toolkit's format; changes are taken up", nil,
+		},
+		{
+			"web-read-timeout", "", "DCGM_EXPORTER_WEB_READ_TIMEOUT", &c.readTimeout,
+			"`time` that reading a request may take", nil,
+		},
+		{
+			"web-write-timeout", "", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT", &c.writeTimeout,
+			"`time` that an answer may take", nil,
+		},
+		{
+			"max-concurrent-scrapes", "", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", &c.maxScrapes,
+			"answers of /metrics under way at one time, 503 above it; 0 is no limit", checkRange(&c.maxScrapes, 0, 1_000_000),
+		},
+		{
+			"web-systemd-socket", "", "DCGM_EXPORTER_SYSTEMD_SOCKET", &c.systemdSocket,
+			"serve on the socket that systemd hands over, instead of --address", nil,
+		},
+		{
+			"health-require-gpus", "", "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS", &c.requireGPUs,
+			"/health answers 503 while no GPU can be read", nil,
+		},
+		{
+			"enable-pprof", "", "DCGM_EXPORTER_ENABLE_PPROF", &c.pprof,
+			"serve /debug/pprof/", nil,
+		},
+		{
+			"disable-startup-validate", "", "DISABLE_STARTUP_VALIDATE", &c.noValidate,
+			"start without a GPU library and wait for it, with --backend auto, too", nil,
+		},
+		{
+			"enable-gpu-bind-unbind-watch", "", "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", &c.bindWatch,
+			"without effect: GPUs that come and go are always noticed", nil,
+		},
+		{
+			"gpu-bind-unbind-poll-interval", "", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", &c.bindPoll,
+			"without effect: they are looked for every 10 s, and at once after one is lost", nil,
+		},
+		{"config-file", "", "DCGM_EXPORTER_CONFIG_FILE", &c.configFile, "not yet: `file` of 4.8.3's YAML configuration", nil},
+		{
+			"switch-devices", "s", "DCGM_EXPORTER_OTHER_DEVICES_STR", &c.switchDevices,
+			"not yet: NvSwitches and NvLinks to `collect`, as --devices", checkDevices(&c.switchDevices),
+		},
+		{
+			"cpu-devices", "p", "DCGM_EXPORTER_CPU_DEVICES_STR", &c.cpuDevices,
+			"not yet: CPUs and cores to `collect`, as --devices", checkDevices(&c.cpuDevices),
+		},
+		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "not yet: devices of resource claims", nil},
+		{
+			"enable-exporter-metrics", "", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", &c.exporterMetrics,
+			"not yet: metrics of the process itself", nil,
+		},
+		{
+			"container-labels", "", "DCGM_EXPORTER_CONTAINER_LABELS", &c.containerLabels,
+			"not yet: names of containers that Docker runs without Kubernetes", nil,
+		},
+		{"container-runtime-socket", "", "DCGM_CONTAINER_RUNTIME_SOCKET", &c.runtimeSocket, "not yet: Docker's `socket`", nil},
+		{
+			"watch-max-keep-age", "", "DCGM_EXPORTER_WATCH_MAX_KEEP_AGE", &c.keepAge,
+			"without effect: nothing is kept but what is shown", nil,
+		},
+		{
+			"watch-max-keep-samples", "", "DCGM_EXPORTER_WATCH_MAX_KEEP_SAMPLES", &c.keepSamples,
+			"without effect, as --watch-max-keep-age", nil,
+		},
+		{"fake-gpus", "", "DCGM_EXPORTER_USE_FAKE_GPUS", &c.fakeGPUs, "without effect: --backend sim simulates GPUs", nil},
+		{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", &c.dcgmLog, "without effect without DCGM", nil},
+		{
+			"dcgm-log-level", "", "DCGM_EXPORTER_DCGM_LOG_LEVEL", &c.dcgmLogLevel, "`level` of DCGM's log; without effect without DCGM",
+			checkOneOf(&c.dcgmLogLevel, "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"),
+		},
+		{"dump-enabled", "", "DCGM_EXPORTER_DUMP_ENABLED", &c.dump, "without effect: /api/v1/gpus shows what was read", nil},
+		{"dump-directory", "", "DCGM_EXPORTER_DUMP_DIRECTORY", &c.dumpDirectory, "without effect, as --dump-enabled", nil},
+		{"dump-retention", "", "DCGM_EXPORTER_DUMP_RETENTION", &c.dumpRetention, "without effect, as --dump-enabled", nil},
+		{"dump-compression", "", "DCGM_EXPORTER_DUMP_COMPRESSION", &c.dumpCompression, "without effect, as --dump-enabled", nil},
+	}
+}
+
+// logIgnored says which of the given flags do nothing here, once, at the start.
+func (c *compat) logIgnored(log *slog.Logger) {
+	const notYet, never = "not there yet", "nothing to do"
+	for _, f := range []struct {
+		given  bool
+		flag   string
+		reason string
+		why    string
+	}{
+		{c.configFile != "", "config-file", notYet, "the YAML configuration is not read; use flags and --collectors"},
+		{c.switchDevices != "f", "switch-devices", notYet, "NvSwitches and NvLinks are not collected"},
+		{c.cpuDevices != "f", "cpu-devices", notYet, "CPUs are not collected"},
+		{c.dra, "kubernetes-enable-dra", notYet, "devices of resource claims are not attributed"},
+		{c.exporterMetrics, "enable-exporter-metrics", notYet, "metrics of the process are not shown"},
+		{c.containerLabels, "container-labels", notYet, "Docker is not asked"},
+		{c.bindWatch, "enable-gpu-bind-unbind-watch", never, "GPUs that come and go are always noticed"},
+		{c.keepAge != compatDefaults().keepAge || c.keepSamples != 0, "watch-max-keep-age, watch-max-keep-samples", never, "no samples are kept"},
+		{c.fakeGPUs, "fake-gpus", never, "--backend sim simulates GPUs"},
+		{c.dump, "dump-enabled", never, "/api/v1/gpus shows what was read"},
+	} {
+		switch {
+		case !f.given:
+		case f.reason == notYet:
+			log.Warn("flag is accepted and does nothing yet", "flag", f.flag, "why", f.why)
+		default:
+			log.Info("flag is accepted and has nothing to do", "flag", f.flag, "why", f.why)
+		}
+	}
+}
+
+// allowlist are the compiled expressions, which were checked before.
+func (c *compat) allowlist() []*regexp.Regexp {
+	var out []*regexp.Regexp
+	for _, s := range c.podLabelAllow {
+		out = append(out, regexp.MustCompile(s))
+	}
+	return out
+}
+
+func checkRegexps(p *[]string) func() error {
+	return func() error {
+		for _, s := range *p {
+			if _, err := regexp.Compile(s); err != nil {
+				return fmt.Errorf("it is a list of regular expressions: %w", err)
+			}
+		}
+		return nil
+	}
+}
+
+// configMapName takes NAMESPACE:NAME apart; ok is false for none.
+func configMapName(s string) (namespace, name string, ok bool) {
+	if s == "none" || s == "" {
+		return "", "", false
+	}
+	namespace, name, _ = strings.Cut(s, ":")
+	return namespace, name, true
+}
+
+func checkConfigMap(p *string) func() error {
+	return func() error {
+		namespace, name, ok := configMapName(*p)
+		if ok && (namespace == "" || name == "" || strings.ContainsAny(*p, "/?#")) {
+			return fmt.Errorf("it is NAMESPACE:NAME, or none")
+		}
+		return nil
+	}
+}
+
+// timeouts are those of one request.
+func (c *compat) timeouts() agent.Timeouts {
+	return agent.Timeouts{Read: c.readTimeout, Write: c.writeTimeout}
+}
