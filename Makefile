@@ -52,7 +52,7 @@ unit: kube all fakes
 	go test ./...
 
 e2e: kube all fakes ## the chain on a real control plane, and on a real node where root allows it
-	go test -count=1 -tags e2e -timeout 20m ./test/...
+	go test -count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode
 
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json
 	@exec bin/gpupilot-bench -out bin/bench.json

@@ -270,3 +270,20 @@ func TestAdvise(t *testing.T) {
 		t.Errorf("advice was taken: %d replicas (%v)", n, err)
 	}
 }
+
+// A metric of the pods' own decides as a GPU's does, in the pods' unit.
+func TestPodsOwnMetric(t *testing.T) {
+	const name, load = "podsmetric", 0.95
+	offer(name, load)
+	deploy(t, name, 1, time.Second)
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.Signals = []v1alpha1.Signal{{
+			Pods:   &v1alpha1.PodsSignal{Metric: "vllm:num_requests_running"},
+			Target: &v1alpha1.Target{Value: resource.MustParse("8")},
+		}}
+	})
+	// 16 requests are in flight at 100 %: 15.2 here, so two replicas are needed.
+	wantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
+	offer(name, 0.3)
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+}

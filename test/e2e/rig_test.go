@@ -40,7 +40,7 @@ const (
 )
 
 // names are the workloads of the tests. Each test has its own.
-var names = []string{"updown", "hpa", "agentdies", "restart", "advise"}
+var names = []string{"updown", "hpa", "agentdies", "restart", "advise", "podsmetric"}
 
 // rig is the one stack that the tests of this package share.
 var rig struct {
