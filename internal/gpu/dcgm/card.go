@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
-
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -18,6 +16,9 @@ import (
 // the time between two reads, which is all that is needed. There is one sample
 // for each error, so their number needs no limit.
 const xidKeepSeconds = 60
+
+// xidRoom is how many samples one read takes; the next takes the rest.
+const xidRoom = 64
 
 // card is a GPU with what its devices (itself, its MIG instances) share.
 type card struct {
@@ -28,9 +29,10 @@ type card struct {
 	mu    sync.Mutex
 	ready bool // XIDs are watched
 	retry time.Time
-	group dcgm.GroupHandle
-	set   dcgm.FieldHandle
-	since time.Time // of samples, by the host engine's clock
+	group group
+	set   fieldSet
+	since int64   // where to go on, in Unix microseconds of the host engine's clock
+	room  []value // for samples
 
 	profiling map[gpu.FieldID]bool // the fields that the GPU gives; nil: not known
 	probed    time.Time
@@ -53,22 +55,19 @@ func (c *card) pollXIDs(now time.Time) (bool, error) {
 			return false, err
 		}
 	}
-	values, _, err := dcgm.GetValuesSince(c.group, c.set, c.since)
+	values, err := c.ses.engine.since(c.group, c.set, c.since, c.room)
 	if err != nil {
 		return false, err
 	}
 	for i := range values {
-		at := time.UnixMicro(values[i].TS)
-		if !at.Before(c.since) {
-			c.since = at.Add(time.Microsecond)
-		}
-		x := decode(values[i].FieldType, values[i].Status, &values[i].Value)
-		if !x.ok || x.number <= 0 {
-			continue
-		}
-		if c.ready {
-			c.ses.xids.add(c.uuid, uint64(x.number), at)
-		} else {
+		v := &values[i]
+		c.since = max(c.since, int64(v.ts)+1)
+		x := decode(byte(v._type), int(v.status), uint64(v.word))
+		switch {
+		case !x.ok || x.number <= 0:
+		case c.ready:
+			c.ses.xids.add(c.uuid, uint64(x.number), time.UnixMicro(int64(v.ts)))
+		default:
 			c.ses.xids.seed(c.uuid, uint64(x.number)) // from before our time
 		}
 	}
@@ -77,19 +76,17 @@ func (c *card) pollXIDs(now time.Time) (bool, error) {
 }
 
 func (c *card) watchXIDs() error {
-	group, err := newGroup(entity{dcgm.FE_GPU, c.id})
+	g, err := c.ses.engine.group(fmt.Sprintf("gpupilot-xids-%d", c.id), entity{kindGPU, c.id})
 	if err != nil {
 		return err
 	}
-	set, err := dcgm.FieldGroupCreate(groupName("xids", c.id), []dcgm.Short{dcgm.Short(gpu.XIDErrors)})
-	if err == nil {
-		err = dcgm.WatchFieldsWithGroupEx(set, group, c.ses.cfg.Interval.Microseconds(), xidKeepSeconds, 0)
-	}
+	set, err := c.ses.engine.watch(g, fmt.Sprintf("gpupilot-xids-%d", c.id), []gpu.FieldID{gpu.XIDErrors},
+		c.ses.cfg.Interval.Microseconds(), keep{seconds: xidKeepSeconds})
 	if err != nil {
-		_ = dcgm.DestroyGroup(group)
+		c.ses.ungroup(g)
 		return fmt.Errorf("watch XIDs: %w", err)
 	}
-	c.group, c.set, c.since = group, set, time.UnixMicro(0)
+	c.group, c.set, c.since, c.room = g, set, 0, make([]value, xidRoom)
 	return nil
 }
 
@@ -107,7 +104,7 @@ func (c *card) profiles(id gpu.FieldID, now time.Time) bool {
 }
 
 func (c *card) probe() {
-	groups, err := dcgm.GetSupportedMetricGroups(c.id)
+	fields, err := c.ses.engine.profiling(c.id)
 	if err != nil {
 		if reason := err.Error(); reason != c.reason {
 			c.reason = reason
@@ -116,10 +113,5 @@ func (c *card) probe() {
 		return
 	}
 	c.reason = ""
-	c.profiling = map[gpu.FieldID]bool{}
-	for _, g := range groups {
-		for _, id := range g.FieldIds {
-			c.profiling[gpu.FieldID(id)] = true
-		}
-	}
+	c.profiling = fields
 }

@@ -259,16 +259,17 @@ func TestNoLibrary(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	f := func(remote, want string) {
 		t.Helper()
-		if got := strings.Join(address(remote), " "); got != want {
+		address, how := parseAddress(remote)
+		if got := address + []string{" tcp", " unix", " url"}[how]; got != want {
 			t.Errorf("%s: %s, want %s", remote, got, want)
 		}
 	}
-	f("localhost:5555", "localhost:5555 0")
-	f("dcgm", "dcgm 0")
-	f("tcp://10.0.0.1:5555", "10.0.0.1:5555 0")
-	f("unix:///run/he.sock", "/run/he.sock 1")
-	f("/run/he.sock", "/run/he.sock 1")
-	f("vsock://2:5555", "vsock://2:5555")
+	f("localhost:5555", "localhost:5555 tcp")
+	f("dcgm", "dcgm tcp")
+	f("tcp://10.0.0.1:5555", "10.0.0.1:5555 tcp")
+	f("unix:///run/he.sock", "/run/he.sock unix")
+	f("/run/he.sock", "/run/he.sock unix")
+	f("vsock://2:5555", "vsock://2:5555 url")
 }
 
 func TestConnectsWhereItIsTold(t *testing.T) {

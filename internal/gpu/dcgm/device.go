@@ -4,13 +4,16 @@
 
 package dcgm
 
+/*
+#include <stdint.h>
+*/
+import "C"
+
 import (
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
@@ -24,12 +27,6 @@ const (
 	// have read everything once.
 	hungAfter = 5 * time.Second
 )
-
-// entity is what DCGM calls a device.
-type entity struct {
-	kind dcgm.Field_Entity_Group
-	id   uint
-}
 
 // device is what is known of one GPU or MIG instance during a session.
 type device struct {
@@ -58,7 +55,8 @@ type label struct {
 // something else is wanted, or when what DCGM gives has changed.
 type plan struct {
 	want    gpu.FieldSet
-	fields  []dcgm.Short
+	fields  []C.uint16_t
+	values  []value // one for each field
 	labels  []gpu.FieldID
 	xids    bool
 	expires time.Time // when what is not supported may be tried again
@@ -82,8 +80,12 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 	d.began.Store(now.UnixNano())
 	defer d.began.Store(0)
 	// A lost GPU's values stay in DCGM's cache.
-	if status := dcgm.GetGPUStatus(d.card.id); gone(status) {
-		return fmt.Errorf("%w: DCGM says %s", gpu.ErrLost, status)
+	status, err := d.ses.status(d.card.id)
+	if err == nil {
+		err = status.gone()
+	}
+	if err != nil {
+		return d.ses.judge(err)
 	}
 	if d.plan.want != want || now.After(d.plan.expires) {
 		if err := d.prepare(want, now); err != nil {
@@ -105,19 +107,18 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 	return d.readLabels(v, now)
 }
 
-// readNumbers reads the plan's fields in one call. It costs 4 KiB a field,
-// copied twice, so that a plan leaves out what is not there.
+// readNumbers reads the plan's fields.
 func (d *device) readNumbers(v *gpu.Values, now time.Time) error {
 	if len(d.plan.fields) == 0 {
 		return nil
 	}
-	values, err := dcgm.EntityGetLatestValues(d.entity.kind, d.entity.id, d.plan.fields)
-	if err != nil {
+	values := d.plan.values
+	if err := d.ses.latest(d.entity, d.plan.fields, values); err != nil {
 		return d.ses.judge(err)
 	}
 	var newest int64
 	for i := range values {
-		newest = max(newest, values[i].TS)
+		newest = max(newest, int64(values[i].ts))
 	}
 	maxAge := gpu.MaxAge(d.ses.cfg.Interval)
 	if newest != d.newest {
@@ -127,13 +128,13 @@ func (d *device) readNumbers(v *gpu.Values, now time.Time) error {
 	}
 	for i := range values {
 		f := &values[i]
-		x := decode(f.FieldType, f.Status, &f.Value)
+		x := decode(byte(f._type), int(f.status), uint64(f.word))
 		switch {
 		case x.unsupported:
-			d.watch.refuse(gpu.FieldID(f.FieldID), now)
+			d.watch.refuse(gpu.FieldID(f.field), now)
 			d.plan.expires = time.Time{}
-		case x.ok && newest-f.TS <= maxAge.Microseconds():
-			v.Set(gpu.FieldID(f.FieldID), x.number)
+		case x.ok && newest-int64(f.ts) <= maxAge.Microseconds():
+			v.Set(gpu.FieldID(f.field), x.number)
 		}
 	}
 	return nil
@@ -145,8 +146,8 @@ func (d *device) readLabels(v *gpu.Values, now time.Time) error {
 	for _, id := range d.plan.labels {
 		l := d.labels[id]
 		if l.text == "" && !now.Before(l.retry) {
-			texts, err := d.ses.live(entity{dcgm.FE_GPU, d.card.id}, dcgm.Short(id))
-			if isWhole(err) {
+			texts, err := d.ses.live(entity{kindGPU, d.card.id}, id)
+			if err = d.ses.judge(err); isWhole(err) {
 				return err
 			}
 			l.retry = now.Add(retryUnsupported)

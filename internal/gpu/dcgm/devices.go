@@ -13,23 +13,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
-
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // The fields that say which device an entity is.
 const (
-	fieldName     dcgm.Short = 50
-	fieldUUID     dcgm.Short = 54
-	fieldMinor    dcgm.Short = 55
-	fieldPCIBusID dcgm.Short = 57
+	fieldName     gpu.FieldID = 50
+	fieldUUID     gpu.FieldID = 54
+	fieldPCIBusID gpu.FieldID = 57
 )
 
 // enumerate lists the devices and makes them readable. A GPU that fails is
 // left out, or, if it was known, kept; the others are listed either way.
 func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
-	ids, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
+	ids, err := s.gpus()
 	if err != nil {
 		return nil, s.unreadable("list GPUs", err)
 	}
@@ -75,13 +72,17 @@ func (s *session) unreadable(what string, err error) error {
 }
 
 // gpuAt finds the GPU of an id and its MIG instances.
-func (s *session) gpuAt(id uint, instances []instance, before map[string]*device) ([]*device, error) {
+func (s *session) gpuAt(id uint, instances []place, before map[string]*device) ([]*device, error) {
 	known := s.knownAt(id, before)
 	if slices.ContainsFunc(known, func(d *device) bool { return d.hung(time.Now()) }) {
 		return known, nil // its calls would hang the enumeration too
 	}
-	if status := dcgm.GetGPUStatus(id); gone(status) {
-		return known, fmt.Errorf("%w: DCGM says %s", gpu.ErrLost, status)
+	status, err := s.status(id)
+	if err == nil {
+		err = status.gone()
+	}
+	if err != nil {
+		return known, s.judge(err)
 	}
 	whole, err := s.identify(id)
 	if err != nil {
@@ -92,7 +93,7 @@ func (s *session) gpuAt(id uint, instances []instance, before map[string]*device
 		c = &card{id: id, uuid: whole.UUID, ses: s}
 		s.cards[id] = c
 	}
-	found := []*device{s.keep(before, whole, c, entity{dcgm.FE_GPU, id})}
+	found := []*device{s.keep(before, whole, c, entity{kindGPU, id})}
 	for _, i := range instances {
 		dev := whole
 		dev.UUID = s.instanceUUID(whole.UUID, i)
@@ -100,7 +101,7 @@ func (s *session) gpuAt(id uint, instances []instance, before map[string]*device
 		if i.spans {
 			dev.MIG.ComputeInstance = -1
 		}
-		found = append(found, s.keep(before, dev, c, entity{dcgm.FE_GPU_I, i.id}))
+		found = append(found, s.keep(before, dev, c, entity{kindInstance, i.id}))
 	}
 	return found, nil
 }
@@ -128,21 +129,12 @@ func (s *session) knownAt(id uint, before map[string]*device) []*device {
 	return known
 }
 
-// gone says whether a GPU of this status cannot be read.
-func gone(s dcgm.EntityStatus) bool {
-	switch s {
-	case dcgm.EntityStatusLost, dcgm.EntityStatusDetached, dcgm.EntityStatusInaccessible, dcgm.EntityStatusDisabled:
-		return true
-	}
-	return false
-}
-
 // identify asks for what does not change. Only the UUID must be known. The
 // index is DCGM's id, as in dcgm-exporter's gpu label.
 func (s *session) identify(id uint) (gpu.Device, error) {
-	texts, err := s.live(entity{dcgm.FE_GPU, id}, fieldUUID, fieldName, fieldPCIBusID, fieldMinor)
+	texts, err := s.live(entity{kindGPU, id}, fieldUUID, fieldName, fieldPCIBusID, gpu.MinorNumber)
 	if err != nil {
-		return gpu.Device{}, err
+		return gpu.Device{}, s.judge(err)
 	}
 	d := gpu.Device{Index: int(id), Minor: -1, UUID: texts[0], Model: texts[1], PCIBusID: texts[2]}
 	if n, err := strconv.Atoi(texts[3]); err == nil {
@@ -154,22 +146,9 @@ func (s *session) identify(id uint) (gpu.Device, error) {
 	return d, nil
 }
 
-// live reads fields as text, past DCGM's cache. What there is none of is empty.
-func (s *session) live(e entity, fields ...dcgm.Short) ([]string, error) {
-	values, err := dcgm.EntitiesGetLatestValues([]dcgm.GroupEntityPair{{EntityGroupId: e.kind, EntityId: e.id}}, fields, dcgm.DCGM_FV_FLAG_LIVE_DATA)
-	if err != nil {
-		return nil, s.judge(err)
-	}
-	texts := make([]string, len(fields))
-	for i := range values {
-		texts[i] = decode(values[i].FieldType, values[i].Status, &values[i].Value).text
-	}
-	return texts, nil
-}
-
-// instance is a compute instance of a GPU instance. A GPU instance without any
-// is listed alone.
-type instance struct {
+// place is a compute instance of a GPU instance. A GPU instance without any is
+// listed alone.
+type place struct {
 	id      uint // DCGM's entity id of the GPU instance, whose values are read
 	gi, ci  int  // NVML's ids; ci -1: none
 	spans   bool // the compute instance is all of the GPU instance
@@ -178,45 +157,47 @@ type instance struct {
 
 // hierarchy lists the MIG instances by DCGM's GPU id. DCGM takes a second or
 // two to see a change.
-func (s *session) hierarchy() (map[uint][]instance, error) {
-	h, err := dcgm.GetGPUInstanceHierarchy()
+func (s *session) hierarchy() (map[uint][]place, error) {
+	list, err := s.instances()
 	if err != nil {
-		if err = s.judge(err); errors.Is(err, gpu.ErrNoDriver) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("list MIG instances: %w", err)
+		return nil, s.judge(err)
 	}
-	list := h.EntityList[:h.Count]
-	out := map[uint][]instance{}
+	out := map[uint][]place{}
 	for _, g := range list {
-		if g.Entity.EntityGroupId != dcgm.FE_GPU_I {
+		if g.entity.kind != kindInstance {
 			continue
 		}
-		i := instance{id: g.Entity.EntityId, gi: int(g.Info.NvmlInstanceId), ci: -1}
-		if name, err := s.live(entity{dcgm.FE_GPU_I, i.id}, fieldName); err == nil {
-			_, profile, found := strings.Cut(name[0], " MIG ")
-			if i.profile = name[0]; found {
-				i.profile = profile
-			}
-		}
-		before := len(out[g.Parent.EntityId])
+		p := place{id: uint(g.entity.id), gi: int(g.gi), ci: -1, profile: s.profile(uint(g.entity.id))}
+		parent := uint(g.parent.id)
+		before := len(out[parent])
 		for _, c := range list {
-			if c.Entity.EntityGroupId == dcgm.FE_GPU_CI && c.Parent == g.Entity {
-				i.ci = int(c.Info.NvmlComputeInstanceId)
-				i.spans = c.Info.NvmlProfileSlices == g.Info.NvmlProfileSlices
-				out[g.Parent.EntityId] = append(out[g.Parent.EntityId], i)
+			if c.entity.kind == kindCompute && c.parent == g.entity {
+				p.ci, p.spans = int(c.ci), c.slices == g.slices
+				out[parent] = append(out[parent], p)
 			}
 		}
-		if len(out[g.Parent.EntityId]) == before {
-			out[g.Parent.EntityId] = append(out[g.Parent.EntityId], i)
+		if len(out[parent]) == before {
+			out[parent] = append(out[parent], p)
 		}
 	}
 	return out, nil
 }
 
+// profile is an instance's, such as 1g.18gb: what DCGM calls its name.
+func (s *session) profile(id uint) string {
+	texts, err := s.live(entity{kindInstance, id}, fieldName)
+	if err != nil {
+		return ""
+	}
+	if _, profile, found := strings.Cut(texts[0], " MIG "); found {
+		return profile
+	}
+	return texts[0]
+}
+
 // instanceUUID is the instance's UUID. DCGM does not tell it; without another
 // who does, it is NVIDIA's older form, which is as unique.
-func (s *session) instanceUUID(parent string, i instance) string {
+func (s *session) instanceUUID(parent string, i place) string {
 	if s.cfg.MIGUUID != nil {
 		if uuid := s.cfg.MIGUUID(parent, i.gi, max(i.ci, 0)); uuid != "" {
 			return uuid

@@ -4,9 +4,12 @@
 // an engine in this process, or one that runs beside it (nv-hostengine). It
 // gives DCGM's profiling fields on GPUs whose driver has no GPM.
 //
-// go-dcgm looks for libdcgm.so.4 by that name. The loader gives it the library
-// that already goes by this name, so Config.Library is loaded first. The
-// library stays loaded once it was.
+// It calls libdcgm.so.4 by itself, not through go-dcgm: that links a test
+// framework into its users (1.2 MiB of RSS though DCGM is not used), copies
+// 4 KiB a field and read three times, ends the process where the library lacks
+// a function, and has one connection in package variables, which a call that
+// hangs keeps from being renewed. A test holds what is declared here to the
+// headers in go-dcgm's module.
 package dcgm
 
 import (
@@ -17,8 +20,8 @@ import (
 // Config says how to reach DCGM.
 type Config struct {
 	// Library is the path of the library, or a name that the loader searches
-	// (LD_LIBRARY_PATH first); empty: libdcgm.so.4. It must call itself
-	// libdcgm.so.4 (its soname).
+	// (LD_LIBRARY_PATH first); empty: libdcgm.so.4. An engine of our own loads
+	// its modules as the loader finds them.
 	Library string
 	// Remote is the address of a host engine: host, host:port, tcp://host:port,
 	// unix:///path or vsock://cid:port. Empty: an engine of our own, in this

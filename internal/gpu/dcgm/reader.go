@@ -16,8 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Reader is the gpu.Reader over DCGM. A process should have one at a time:
-// go-dcgm keeps its connection in package variables.
+// Reader is the gpu.Reader over DCGM.
 type Reader struct {
 	cfg  Config
 	log  *slog.Logger
@@ -35,7 +34,7 @@ var _ gpu.Reader = (*Reader)(nil)
 // New makes a reader. It never fails and touches nothing: the library is
 // loaded by Devices.
 func New(cfg Config) *Reader {
-	cfg.Library = cmp.Or(cfg.Library, soname)
+	cfg.Library = cmp.Or(cfg.Library, "libdcgm.so.4")
 	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
 	r := &Reader{cfg: cfg, log: cfg.Log}
 	if r.log == nil {
@@ -60,9 +59,7 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 	}
 	for attempt := 0; ; attempt++ {
 		if r.ses != nil && r.ses.broken.Load() {
-			if err := r.ses.close(); err != nil { // go-dcgm has one connection
-				return nil, fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
-			}
+			_ = r.ses.close() // a call that hangs is not in the way of a new session
 			r.ses = nil
 		}
 		if r.ses == nil {

@@ -4,11 +4,14 @@
 
 package dcgm
 
+/*
+#include "binding.h"
+*/
+import "C"
+
 import (
 	"errors"
 	"fmt"
-
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
@@ -23,24 +26,30 @@ const (
 	stGPUsDetached       = -67
 )
 
-// code is the return code in an error of go-dcgm; 0: it does not tell.
-func code(err error) int {
-	var e *dcgm.Error
-	if errors.As(err, &e) {
-		return int(e.Code)
-	}
-	return 0
+// callError is a call of DCGM that failed.
+type callError struct {
+	doing string
+	code  int // dcgmReturn_t
+	text  string
 }
 
-// judge says what a failed call means for the session. Most of go-dcgm's
-// errors have lost their code: then a call whose errors have one is asked.
-func (s *session) judge(err error) error {
-	c := code(err)
-	if c == 0 {
-		_, again := dcgm.GetSupportedDevices()
-		c = code(again)
+func (e *callError) Error() string { return fmt.Sprintf("%s: DCGM: %s (%d)", e.doing, e.text, e.code) }
+
+// failed is the error of a return code; nil where there is none.
+func (e *engine) failed(doing string, code C.int) error {
+	if code == 0 {
+		return nil
 	}
-	switch c {
+	return &callError{doing: doing, code: int(code), text: C.GoString(C.gp_error(e.lib, code))}
+}
+
+// judge says what a failed call means for the device and for the session.
+func (s *session) judge(err error) error {
+	var e *callError
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.code {
 	case stConnectionNotValid, stUninitialized:
 		s.broken.Store(true)
 		return fmt.Errorf("%w: lost the host engine: %w", gpu.ErrNoDriver, err)
@@ -53,4 +62,37 @@ func (s *session) judge(err error) error {
 		return fmt.Errorf("%w: %w", gpu.ErrUnknownDevice, err)
 	}
 	return err
+}
+
+// isWhole says whether an error is about more than a field.
+func isWhole(err error) bool {
+	return errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrUnknownDevice)
+}
+
+// status is DcgmEntityStatus_t.
+type status int
+
+const (
+	statusInaccessible status = 3
+	statusLost         status = 4
+	statusDisabled     status = 6
+	statusDetached     status = 7
+)
+
+// gone is why a GPU of this status cannot be read; nil: it can.
+func (s status) gone() error {
+	why := ""
+	switch s {
+	case statusInaccessible:
+		why = "inaccessible"
+	case statusLost:
+		why = "lost"
+	case statusDisabled:
+		why = "disabled"
+	case statusDetached:
+		why = "detached"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: DCGM says that it is %s", gpu.ErrLost, why)
 }

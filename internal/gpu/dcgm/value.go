@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && cgo
-
 package dcgm
 
 import (
-	"bytes"
-	"encoding/binary"
 	"math"
 	"strconv"
-
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+	"strings"
 )
 
 // The first of DCGM's blank values of each type, from dcgm_structs.h. The next
@@ -20,40 +15,49 @@ const (
 	doubleBlank float64 = 1 << 47
 
 	blankNotSupported = 2
-	statusNotSupport  = -6
+	stNotSupported    = -6
 )
 
-// reading is what a field's value says.
+// The types of values, DCGM_FT_* of dcgm_fields.h.
+const (
+	typeInt64  = 'i'
+	typeDouble = 'd'
+	typeString = 's'
+)
+
+// reading is what a number's value says.
 type reading struct {
 	number      float64
-	text        string
 	ok          bool // there is a value
 	unsupported bool // there will be none
 }
 
-// decode reads a value's eight bytes, or its string. The value is DCGM's 4 KiB:
-// it is not copied.
-func decode(fieldType uint, status int, value *[4096]byte) reading {
-	word := binary.NativeEndian.Uint64(value[:8])
+// decode reads a number from the first eight bytes of a value.
+func decode(fieldType byte, status int, word uint64) reading {
 	switch fieldType {
-	case dcgm.DCGM_FT_INT64:
+	case typeInt64:
 		n := int64(word)
 		if n >= int64Blank {
-			return reading{unsupported: n-int64Blank == blankNotSupported || status == statusNotSupport}
+			return reading{unsupported: n-int64Blank == blankNotSupported || status == stNotSupported}
 		}
-		return reading{number: float64(n), text: strconv.FormatInt(n, 10), ok: status == 0}
-	case dcgm.DCGM_FT_DOUBLE:
+		return reading{number: float64(n), ok: status == 0}
+	case typeDouble:
 		x := math.Float64frombits(word)
-		if !(x < doubleBlank) { // NaN is no value either
-			return reading{unsupported: x-doubleBlank == blankNotSupported || status == statusNotSupport}
+		if math.IsNaN(x) || x >= doubleBlank {
+			return reading{unsupported: x-doubleBlank == blankNotSupported || status == stNotSupported}
 		}
 		return reading{number: x, ok: status == 0}
-	case dcgm.DCGM_FT_STRING:
-		text, _, _ := bytes.Cut(value[:], []byte{0})
-		if bytes.HasPrefix(text, []byte("<<<")) && bytes.HasSuffix(text, []byte(">>>")) {
-			return reading{unsupported: string(text) == "<<<NOT_SUPPORTED>>>"}
-		}
-		return reading{text: string(text), ok: len(text) > 0 && status == 0}
 	}
 	return reading{}
+}
+
+// decodeText is a string, or a whole number in decimal; empty: there is none.
+func decodeText(fieldType byte, status int, word uint64, text string) string {
+	switch r := decode(fieldType, status, word); {
+	case fieldType == typeInt64 && r.ok:
+		return strconv.FormatInt(int64(word), 10)
+	case fieldType != typeString || status != 0, strings.HasPrefix(text, "<<<") && strings.HasSuffix(text, ">>>"):
+		return ""
+	}
+	return text
 }

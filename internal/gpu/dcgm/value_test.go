@@ -1,67 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && cgo
-
 package dcgm
 
 import (
-	"encoding/binary"
 	"math"
 	"testing"
-
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 )
 
-func word(w uint64) *[4096]byte {
-	var b [4096]byte
-	binary.NativeEndian.PutUint64(b[:], w)
-	return &b
-}
-
-func text(s string) *[4096]byte {
-	var b [4096]byte
-	copy(b[:], s)
-	return &b
-}
-
 func TestDecode(t *testing.T) {
-	f := func(fieldType uint, status int, value *[4096]byte, want reading) {
+	f := func(fieldType byte, status int, word uint64, want reading) {
 		t.Helper()
-		if got := decode(fieldType, status, value); got != want {
-			t.Errorf("%+v, want %+v", got, want)
+		if got := decode(fieldType, status, word); got != want {
+			t.Errorf("%c %x: %+v, want %+v", fieldType, word, got, want)
 		}
 	}
 	absent, never := reading{}, reading{unsupported: true}
-	i, d, s := uint(dcgm.DCGM_FT_INT64), uint(dcgm.DCGM_FT_DOUBLE), uint(dcgm.DCGM_FT_STRING)
-	f(i, 0, word(0), reading{ok: true, text: "0"})
-	f(i, 0, word(97), reading{number: 97, ok: true, text: "97"})
-	f(i, 0, word(0x7ffffffffffffff0), absent)
-	f(i, 0, word(0x7ffffffffffffff1), absent)
-	f(i, 0, word(0x7ffffffffffffff2), never)
-	f(i, 0, word(0x7ffffffffffffff3), absent)
-	f(d, 0, word(math.Float64bits(0)), reading{ok: true})
-	f(d, 0, word(math.Float64bits(412.5)), reading{number: 412.5, ok: true})
-	f(d, 0, word(math.Float64bits(140737488355328)), absent)
-	f(d, 0, word(math.Float64bits(140737488355330)), never)
-	f(d, 0, word(math.Float64bits(140737488355331)), absent)
-	f(d, 0, word(math.Float64bits(math.NaN())), absent)
-	f(s, 0, text("NVIDIA H200"), reading{text: "NVIDIA H200", ok: true})
-	f(s, 0, text(""), absent)
-	f(s, 0, text("<<<NULL>>>"), absent)
-	f(s, 0, text("<<<NOT_SUPPORTED>>>"), never)
-	f('b', 0, text("blob"), absent)
+	d := math.Float64bits
+	f('i', 0, 0, reading{ok: true})
+	f('i', 0, 97, reading{number: 97, ok: true})
+	f('i', 0, 0x7ffffffffffffff0, absent)
+	f('i', 0, 0x7ffffffffffffff1, absent)
+	f('i', 0, 0x7ffffffffffffff2, never)
+	f('i', 0, 0x7ffffffffffffff3, absent)
+	f('i', -6, 0x7ffffffffffffff0, never)
+	f('d', 0, d(0), reading{ok: true})
+	f('d', 0, d(412.5), reading{number: 412.5, ok: true})
+	f('d', 0, d(140737488355328), absent)
+	f('d', 0, d(140737488355329), absent)
+	f('d', 0, d(140737488355330), never)
+	f('d', 0, d(140737488355331), absent)
+	f('d', 0, d(math.NaN()), absent)
+	f('s', 0, 1, absent)
+	f('b', 0, 1, absent)
+}
+
+func TestDecodeText(t *testing.T) {
+	f := func(fieldType byte, status int, word uint64, text, want string) {
+		t.Helper()
+		if got := decodeText(fieldType, status, word, text); got != want {
+			t.Errorf("%c %x %q: %q, want %q", fieldType, word, text, got, want)
+		}
+	}
+	f('s', 0, 0, "NVIDIA H200", "NVIDIA H200")
+	f('s', 0, 0, "", "")
+	f('s', -14, 0, "old", "")
+	f('s', 0, 0, "<<<NULL>>>", "")
+	f('s', 0, 0, "<<<NOT_SUPPORTED>>>", "")
+	f('i', 0, 13010, "", "13010")
+	f('i', 0, 0x7ffffffffffffff0, "", "")
+	f('d', 0, 0, "", "")
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(uint8('i'), uint64(1), "")
-	f.Add(uint8('d'), math.Float64bits(math.Inf(-1)), "x")
-	f.Add(uint8('s'), uint64(0), "<<<x>>>")
-	f.Fuzz(func(t *testing.T, fieldType uint8, w uint64, rest string) {
-		b := word(w)
-		copy(b[8:], rest)
-		got := decode(uint(fieldType), 0, b)
-		if got.ok && got.unsupported || math.IsNaN(got.number) || got.number >= 9.3e18 || got.text != "" && !got.ok {
-			t.Errorf("%c %x %q: %+v", fieldType, w, rest, got)
+	f.Add(byte('i'), 0, uint64(1))
+	f.Add(byte('d'), -6, math.Float64bits(math.Inf(-1)))
+	f.Fuzz(func(t *testing.T, fieldType byte, status int, word uint64) {
+		got := decode(fieldType, status, word)
+		if got.ok && (got.unsupported || status != 0) || math.IsNaN(got.number) || got.number >= 9.3e18 {
+			t.Errorf("%c %d %x: %+v", fieldType, status, word, got)
 		}
 	})
 }

@@ -4,12 +4,14 @@
 
 package dcgm
 
+/*
+#include <stdint.h>
+*/
+import "C"
+
 import (
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
@@ -20,9 +22,9 @@ const keepSamples = 2
 
 // watch is what DCGM updates for a device.
 type watch struct {
-	group   dcgm.GroupHandle
+	group   group
 	made    bool // the group
-	sets    []dcgm.FieldHandle
+	sets    []fieldSet
 	fields  gpu.FieldSet              // watched
 	refused map[gpu.FieldID]time.Time // not before
 }
@@ -37,25 +39,6 @@ func (w *watch) refuse(id gpu.FieldID, now time.Time) {
 
 // profiling says whether a field is one of DCGM's profiling module.
 func profiling(id gpu.FieldID) bool { return id >= 1000 && id < 1100 }
-
-// isWhole says whether an error is about more than a field.
-func isWhole(err error) bool {
-	return errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrUnknownDevice)
-}
-
-func groupName(what string, id uint) string { return fmt.Sprintf("gpupilot-%s-%d", what, id) }
-
-func newGroup(e entity) (dcgm.GroupHandle, error) {
-	group, err := dcgm.CreateGroup(groupName(fmt.Sprint(uint(e.kind)), e.id))
-	if err != nil {
-		return group, err
-	}
-	if err := dcgm.AddEntityToGroup(group, e.kind, e.id); err != nil {
-		_ = dcgm.DestroyGroup(group)
-		return group, err
-	}
-	return group, nil
-}
 
 // prepare plans the reads of a set of wanted fields and has DCGM watch what it
 // does not yet.
@@ -86,8 +69,9 @@ func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
 		readable = append(readable, watched...)
 	}
 	for _, id := range readable {
-		p.fields = append(p.fields, dcgm.Short(id))
+		p.fields = append(p.fields, C.uint16_t(id))
 	}
+	p.values = make([]value, len(p.fields))
 	d.plan = p
 	return nil
 }
@@ -122,23 +106,17 @@ func (d *device) watchSet(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, erro
 }
 
 func (d *device) watchTogether(ids []gpu.FieldID) error {
+	name := fmt.Sprintf("gpupilot-%d-%d", d.entity.kind, d.entity.id)
 	if !d.watch.made {
-		group, err := newGroup(d.entity)
+		g, err := d.ses.group(name, d.entity)
 		if err != nil {
 			return err
 		}
-		d.watch.group, d.watch.made = group, true
+		d.watch.group, d.watch.made = g, true
 	}
-	fields := make([]dcgm.Short, len(ids))
-	for i, id := range ids {
-		fields[i] = dcgm.Short(id)
-	}
-	set, err := dcgm.FieldGroupCreate(fmt.Sprintf("gpupilot-%d-%d-%d", d.entity.kind, d.entity.id, len(d.watch.sets)), fields)
+	set, err := d.ses.engine.watch(d.watch.group, fmt.Sprintf("%s-%d", name, len(d.watch.sets)), ids,
+		d.ses.cfg.Interval.Microseconds(), keep{samples: keepSamples})
 	if err != nil {
-		return err
-	}
-	if err := dcgm.WatchFieldsWithGroupEx(set, d.watch.group, d.ses.cfg.Interval.Microseconds(), 0, keepSamples); err != nil {
-		_ = dcgm.FieldGroupDestroy(set)
 		return err
 	}
 	d.watch.sets = append(d.watch.sets, set)
@@ -158,11 +136,10 @@ func (d *device) release() {
 	}
 	defer d.mu.Unlock()
 	for _, set := range d.watch.sets {
-		_ = dcgm.UnwatchFields(set, d.watch.group) // fails where the instance is gone: so is its watch
-		_ = dcgm.FieldGroupDestroy(set)
+		d.ses.unwatch(d.watch.group, set)
 	}
 	if d.watch.made {
-		_ = dcgm.DestroyGroup(d.watch.group)
+		d.ses.ungroup(d.watch.group)
 	}
 	d.watch, d.plan = watch{}, plan{}
 }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The part of libdcgm.so.4's binary interface that this package uses, in our
+// own words; TestLayout holds it to NVIDIA's headers. The types whose names
+// begin with gp_ are what Go sees of DCGM's 4 KiB values.
+#ifndef GPUPILOT_DCGM_BINDING_H
+#define GPUPILOT_DCGM_BINDING_H
+
+#include <stdint.h>
+
+// --- DCGM's types ---
+
+enum { DCGM_TEXT = 256, DCGM_BLOB = 4096, DCGM_GPUS = 32, DCGM_ENTITIES = 1024, DCGM_INSTANCES = 32 * 14, DCGM_PROF_GROUPS = 10, DCGM_PROF_FIELDS = 64 };
+
+// A structure's version is its size and a number.
+#define DCGM_VERSION(type, n) ((unsigned)sizeof(type) | (unsigned)(n) << 24)
+
+union dcgm_value {
+	int64_t i64;
+	double dbl;
+	char text[DCGM_TEXT];
+	char blob[DCGM_BLOB];
+};
+
+struct dcgm_value_v1 {
+	unsigned version;
+	unsigned short field, type;
+	int status;
+	int64_t ts;
+	union dcgm_value value;
+};
+
+struct dcgm_value_v2 {
+	unsigned version, kind, entity;
+	unsigned short field, type;
+	int status;
+	unsigned unused;
+	int64_t ts;
+	union dcgm_value value;
+};
+
+struct dcgm_entity {
+	unsigned kind, id;
+};
+
+struct dcgm_connect_v2 {
+	unsigned version, persist, timeout_ms, is_unix;
+};
+
+struct dcgm_connect_v3 {
+	unsigned version, persist, timeout_ms;
+};
+
+struct dcgm_mig_v2 {
+	unsigned version, count;
+	struct dcgm_mig_entity {
+		struct dcgm_entity entity, parent;
+		char uuid[128];
+		unsigned gpu_index, gi, ci, profile, slices;
+	} list[DCGM_INSTANCES];
+};
+
+struct dcgm_prof_v3 {
+	unsigned version, unused, gpu, count;
+	struct dcgm_prof_group {
+		unsigned short major, minor;
+		unsigned count;
+		unsigned short field[DCGM_PROF_FIELDS];
+	} group[DCGM_PROF_GROUPS];
+};
+
+// --- what Go sees ---
+
+typedef struct {
+	uint16_t field, type;
+	int32_t status;
+	int64_t ts;    // Unix microseconds, of the host engine's clock
+	uint64_t word; // the value's first eight bytes
+} gp_value;
+
+typedef struct {
+	gp_value value;
+	char text[DCGM_TEXT];
+} gp_text;
+
+typedef struct {
+	struct dcgm_entity entity, parent;
+	unsigned gi, ci, slices;
+} gp_instance;
+
+// gp_lib is a loaded library: a pointer for each function.
+typedef struct {
+	void *handle;
+	int (*init)(void);
+	int (*shutdown)(void);
+	int (*start_embedded)(int, uintptr_t *);
+	int (*stop_embedded)(uintptr_t);
+	int (*connect_v2)(const char *, struct dcgm_connect_v2 *, uintptr_t *);
+	int (*connect_v3)(const char *, struct dcgm_connect_v3 *, uintptr_t *); // since 4.5; may be NULL
+	int (*disconnect)(uintptr_t);
+	const char *(*error_string)(int);
+	int (*entities)(uintptr_t, int, unsigned *, int *, unsigned);
+	int (*gpu_status)(uintptr_t, unsigned, int *);
+	int (*hierarchy)(uintptr_t, struct dcgm_mig_v2 *);
+	int (*prof_groups)(uintptr_t, struct dcgm_prof_v3 *);
+	int (*group_create)(uintptr_t, int, const char *, uintptr_t *);
+	int (*group_add)(uintptr_t, uintptr_t, int, unsigned);
+	int (*group_destroy)(uintptr_t, uintptr_t);
+	int (*fields_create)(uintptr_t, int, const unsigned short *, const char *, uintptr_t *);
+	int (*fields_destroy)(uintptr_t, uintptr_t);
+	int (*watch)(uintptr_t, uintptr_t, uintptr_t, long long, double, int);
+	int (*unwatch)(uintptr_t, uintptr_t, uintptr_t);
+	int (*update)(uintptr_t, int);
+	int (*latest)(uintptr_t, int, int, unsigned short *, unsigned, struct dcgm_value_v1 *);
+	int (*latest_of)(uintptr_t, struct dcgm_entity *, unsigned, unsigned short *, unsigned, unsigned, struct dcgm_value_v2 *);
+	int (*since)(uintptr_t, uintptr_t, uintptr_t, long long, long long *, int (*)(int, unsigned, struct dcgm_value_v1 *, int, void *), void *);
+} gp_lib;
+
+enum { GP_NO_MEMORY = -4 }; // DCGM_ST_MEMORY
+
+// gp_load loads a library. It returns NULL, or the name of the function that
+// the library lacks; lib->handle is NULL where it could not be loaded at all.
+const char *gp_load(const char *path, gp_lib *lib);
+
+// The rest return a dcgmReturn_t. Those that fill an array are given its room,
+// or fill one for each field.
+int gp_embedded(const gp_lib *lib, uintptr_t *h);
+int gp_connect(const gp_lib *lib, const char *address, int is_unix, uintptr_t *h);
+int gp_connect_url(const gp_lib *lib, const char *url, uintptr_t *h);
+int gp_end(const gp_lib *lib, uintptr_t h, int embedded);
+const char *gp_error(const gp_lib *lib, int code);
+int gp_entities(const gp_lib *lib, uintptr_t h, int kind, unsigned *ids, int *count);
+int gp_status(const gp_lib *lib, uintptr_t h, unsigned gpu, int *status);
+int gp_instances(const gp_lib *lib, uintptr_t h, gp_instance *out, int *count);
+int gp_profiling(const gp_lib *lib, uintptr_t h, unsigned gpu, uint16_t *fields, int *count);
+int gp_group(const gp_lib *lib, uintptr_t h, const char *name, int kind, unsigned id, uintptr_t *group);
+int gp_watch(const gp_lib *lib, uintptr_t h, uintptr_t group, const char *name, uint16_t *fields, int n, int64_t every_us, double keep_seconds, int keep_samples, uintptr_t *set);
+void gp_unwatch(const gp_lib *lib, uintptr_t h, uintptr_t group, uintptr_t set);
+void gp_ungroup(const gp_lib *lib, uintptr_t h, uintptr_t group);
+int gp_latest(const gp_lib *lib, uintptr_t h, int kind, unsigned id, uint16_t *fields, int n, gp_value *out);
+int gp_live(const gp_lib *lib, uintptr_t h, int kind, unsigned id, uint16_t *fields, int n, gp_text *out);
+int gp_since(const gp_lib *lib, uintptr_t h, uintptr_t group, uintptr_t set, int64_t from, gp_value *out, int *count);
+
+#endif

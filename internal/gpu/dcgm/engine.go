@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package dcgm
+
+/*
+#cgo LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+#include "binding.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"unsafe"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// The kinds of entities that are read, of dcgm_field_entity_group_t.
+const (
+	kindGPU      = 1
+	kindInstance = 4
+	kindCompute  = 5
+)
+
+// entity is what DCGM calls a device.
+type entity struct {
+	kind C.int
+	id   uint
+}
+
+type (
+	value    = C.gp_value
+	instance = C.gp_instance
+	group    = C.uintptr_t // of entities
+	fieldSet = C.uintptr_t
+)
+
+// engine is a host engine that was started or connected to.
+type engine struct {
+	lib      *C.gp_lib
+	handle   C.uintptr_t
+	embedded bool
+}
+
+// start loads the library and starts an engine, or connects to a remote one.
+// The library stays loaded.
+func start(library, remote string) (*engine, error) {
+	lib, err := load(library)
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{lib: lib, embedded: remote == ""}
+	address, how := parseAddress(remote)
+	c := C.CString(address)
+	defer C.free(unsafe.Pointer(c))
+	var r C.int
+	switch {
+	case e.embedded:
+		r = C.gp_embedded(lib, &e.handle)
+	case how == byURL:
+		r = C.gp_connect_url(lib, c, &e.handle)
+	default:
+		r = C.gp_connect(lib, c, C.int(how), &e.handle)
+	}
+	if err := e.failed("start DCGM's engine", r); err != nil {
+		if !e.embedded {
+			err = e.failed("connect to host engine "+remote, r)
+		}
+		e.free()
+		return nil, fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
+	}
+	return e, nil
+}
+
+func load(path string) (*C.gp_lib, error) {
+	c := C.CString(path)
+	defer C.free(unsafe.Pointer(c))
+	runtime.LockOSThread() // dlerror is the thread's
+	defer runtime.UnlockOSThread()
+	lib := (*C.gp_lib)(C.calloc(1, C.sizeof_gp_lib))
+	missing := C.gp_load(c, lib)
+	switch {
+	case missing == nil:
+		return lib, nil
+	case lib.handle == nil:
+		err := fmt.Errorf("%w: %s", gpu.ErrNoLibrary, C.GoString(C.dlerror()))
+		C.free(unsafe.Pointer(lib))
+		return nil, err
+	}
+	C.free(unsafe.Pointer(lib))
+	return nil, fmt.Errorf("%w: %s is not DCGM 4: it lacks %s", gpu.ErrNoLibrary, path, C.GoString(missing))
+}
+
+// How an address is handed to DCGM.
+const (
+	byTCP = iota
+	byUnix
+	byURL // needs a function that came with DCGM 4.5
+)
+
+// parseAddress takes a host engine's address apart.
+func parseAddress(remote string) (address string, how int) {
+	switch scheme, rest, _ := strings.Cut(remote, "://"); strings.ToLower(scheme) {
+	case "vsock":
+		return remote, byURL
+	case "unix":
+		return rest, byUnix
+	case "tcp":
+		return rest, byTCP
+	}
+	if strings.HasPrefix(remote, "/") {
+		return remote, byUnix
+	}
+	return remote, byTCP
+}
+
+// end stops the engine or disconnects from it.
+func (e *engine) end() error {
+	err := e.failed("leave DCGM", C.gp_end(e.lib, e.handle, boolInt(e.embedded)))
+	e.free()
+	return err
+}
+
+func (e *engine) free() {
+	C.free(unsafe.Pointer(e.lib))
+	e.lib = nil
+}
+
+func boolInt(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// gpus lists DCGM's ids of the GPUs.
+func (e *engine) gpus() ([]uint, error) {
+	var ids [C.DCGM_ENTITIES]C.uint
+	n := C.int(len(ids))
+	if err := e.failed("list GPUs", C.gp_entities(e.lib, e.handle, kindGPU, &ids[0], &n)); err != nil {
+		return nil, err
+	}
+	out := make([]uint, n)
+	for i := range out {
+		out[i] = uint(ids[i])
+	}
+	return out, nil
+}
+
+// status is the GPU's state in DCGM's eyes.
+func (e *engine) status(gpuID uint) (status, error) {
+	var s C.int
+	r := C.gp_status(e.lib, e.handle, C.uint(gpuID), &s)
+	return status(s), e.failed("ask for the GPU's status", r)
+}
+
+// instances lists GPU instances and compute instances.
+func (e *engine) instances() ([]instance, error) {
+	list := make([]instance, C.DCGM_INSTANCES)
+	n := C.int(len(list))
+	if err := e.failed("list MIG instances", C.gp_instances(e.lib, e.handle, &list[0], &n)); err != nil {
+		return nil, err
+	}
+	return list[:n], nil
+}
+
+// profiling lists the profiling fields that a GPU gives.
+func (e *engine) profiling(gpuID uint) (map[gpu.FieldID]bool, error) {
+	var fields [C.DCGM_PROF_GROUPS * C.DCGM_PROF_FIELDS]C.uint16_t
+	n := C.int(len(fields))
+	if err := e.failed("ask for profiling fields", C.gp_profiling(e.lib, e.handle, C.uint(gpuID), &fields[0], &n)); err != nil {
+		return nil, err
+	}
+	out := make(map[gpu.FieldID]bool, n)
+	for _, id := range fields[:n] {
+		out[gpu.FieldID(id)] = true
+	}
+	return out, nil
+}
+
+func (e *engine) group(name string, of entity) (group, error) {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	var g group
+	r := C.gp_group(e.lib, e.handle, c, of.kind, C.uint(of.id), &g)
+	return g, e.failed("make a group", r)
+}
+
+func (e *engine) ungroup(g group) { C.gp_ungroup(e.lib, e.handle, g) }
+
+// keep is how many samples DCGM keeps of what it watches.
+type keep struct {
+	seconds float64 // 0: no limit
+	samples int     // 0: no limit
+}
+
+// watch has DCGM update fields of a group every so many microseconds, and
+// waits until it has done so once.
+func (e *engine) watch(g group, name string, ids []gpu.FieldID, everyMicros int64, k keep) (fieldSet, error) {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	fields := make([]C.uint16_t, len(ids))
+	for i, id := range ids {
+		fields[i] = C.uint16_t(id)
+	}
+	var set fieldSet
+	r := C.gp_watch(e.lib, e.handle, g, c, &fields[0], C.int(len(fields)), C.int64_t(everyMicros), C.double(k.seconds), C.int(k.samples), &set)
+	return set, e.failed("watch", r)
+}
+
+func (e *engine) unwatch(g group, set fieldSet) { C.gp_unwatch(e.lib, e.handle, g, set) }
+
+// latest reads watched fields into values, one each.
+func (e *engine) latest(of entity, fields []C.uint16_t, values []value) error {
+	return e.failed("read", C.gp_latest(e.lib, e.handle, of.kind, C.uint(of.id), &fields[0], C.int(len(fields)), &values[0]))
+}
+
+// live reads fields as text, past DCGM's cache. What there is none of is empty.
+func (e *engine) live(of entity, ids ...gpu.FieldID) ([]string, error) {
+	fields := make([]C.uint16_t, len(ids))
+	for i, id := range ids {
+		fields[i] = C.uint16_t(id)
+	}
+	out := make([]C.gp_text, len(ids))
+	if err := e.failed("read", C.gp_live(e.lib, e.handle, of.kind, C.uint(of.id), &fields[0], C.int(len(fields)), &out[0])); err != nil {
+		return nil, err
+	}
+	texts := make([]string, len(ids))
+	for i := range out {
+		v := &out[i].value
+		texts[i] = decodeText(byte(v._type), int(v.status), uint64(v.word), C.GoString(&out[i].text[0]))
+	}
+	return texts, nil
+}
+
+// since reads the samples of a watch from a time on, as many as there is room
+// for in values.
+func (e *engine) since(g group, set fieldSet, fromMicros int64, values []value) ([]value, error) {
+	n := C.int(len(values))
+	if err := e.failed("read samples", C.gp_since(e.lib, e.handle, g, set, C.int64_t(fromMicros), &values[0], &n)); err != nil {
+		return nil, err
+	}
+	return values[:n], nil
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package dcgm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+)
+
+// layout compares our declarations with NVIDIA's, in C.
+const layout = `
+#include <stddef.h>
+#include "dcgm_agent.h"
+#include "dcgm_fields.h"
+#include "dcgm_structs.h"
+#include "binding.h"
+#define SIZE(ours, theirs) _Static_assert(sizeof(struct ours) == sizeof(theirs), #ours);
+#define AT(ours, a, theirs, b) _Static_assert(offsetof(struct ours, a) == offsetof(theirs, b), #ours "." #a);
+SIZE(dcgm_value_v1, dcgmFieldValue_v1)
+AT(dcgm_value_v1, field, dcgmFieldValue_v1, fieldId) AT(dcgm_value_v1, type, dcgmFieldValue_v1, fieldType)
+AT(dcgm_value_v1, status, dcgmFieldValue_v1, status) AT(dcgm_value_v1, ts, dcgmFieldValue_v1, ts) AT(dcgm_value_v1, value, dcgmFieldValue_v1, value)
+SIZE(dcgm_value_v2, dcgmFieldValue_v2)
+AT(dcgm_value_v2, field, dcgmFieldValue_v2, fieldId) AT(dcgm_value_v2, type, dcgmFieldValue_v2, fieldType)
+AT(dcgm_value_v2, status, dcgmFieldValue_v2, status) AT(dcgm_value_v2, ts, dcgmFieldValue_v2, ts) AT(dcgm_value_v2, value, dcgmFieldValue_v2, value)
+SIZE(dcgm_entity, dcgmGroupEntityPair_t)
+SIZE(dcgm_connect_v2, dcgmConnectV2Params_v2) AT(dcgm_connect_v2, is_unix, dcgmConnectV2Params_v2, addressIsUnixSocket)
+SIZE(dcgm_connect_v3, dcgmConnectV3Params_v1)
+SIZE(dcgm_mig_v2, dcgmMigHierarchy_v2) SIZE(dcgm_mig_entity, dcgmMigHierarchyInfo_v2)
+AT(dcgm_mig_entity, parent, dcgmMigHierarchyInfo_v2, parent) AT(dcgm_mig_entity, gi, dcgmMigHierarchyInfo_v2, info.nvmlInstanceId)
+AT(dcgm_mig_entity, ci, dcgmMigHierarchyInfo_v2, info.nvmlComputeInstanceId) AT(dcgm_mig_entity, slices, dcgmMigHierarchyInfo_v2, info.nvmlProfileSlices)
+SIZE(dcgm_prof_v3, dcgmProfGetMetricGroups_v3) SIZE(dcgm_prof_group, dcgmProfMetricGroupInfo_v2)
+AT(dcgm_prof_v3, gpu, dcgmProfGetMetricGroups_v3, gpuId) AT(dcgm_prof_v3, count, dcgmProfGetMetricGroups_v3, numMetricGroups)
+AT(dcgm_prof_v3, group, dcgmProfGetMetricGroups_v3, metricGroups) AT(dcgm_prof_group, field, dcgmProfMetricGroupInfo_v2, fieldIds)
+_Static_assert(DCGM_ENTITIES == DCGM_GROUP_MAX_ENTITIES_V2 && DCGM_INSTANCES == DCGM_MAX_HIERARCHY_INFO, "room");
+_Static_assert(DCGM_OPERATION_MODE_AUTO == 1 && DCGM_GROUP_EMPTY == 1 && DCGM_FV_FLAG_LIVE_DATA == 1, "constants");
+_Static_assert(DCGM_FE_GPU == 1 && DCGM_FE_GPU_I == 4 && DCGM_FE_GPU_CI == 5, "kinds");
+_Static_assert(DCGM_ST_UNINITIALIZED == -10 && DCGM_ST_GPU_IS_LOST == -18 && DCGM_ST_CONNECTION_NOT_VALID == -21, "codes");
+_Static_assert(DCGM_ST_INSTANCE_NOT_FOUND == -45 && DCGM_ST_NVML_NOT_LOADED == -56 && DCGM_ST_GPUS_DETACHED == -67, "codes");
+_Static_assert(DcgmEntityStatusInaccessible == 3 && DcgmEntityStatusLost == 4 && DcgmEntityStatusDisabled == 6 && DcgmEntityStatusDetached == 7, "status");
+`
+
+func TestLayout(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip(err)
+	}
+	module, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm/pkg/dcgm").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := filepath.Join(t.TempDir(), "layout.c")
+	if err := os.WriteFile(src, []byte(layout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("gcc", "-std=gnu11", "-fsyntax-only", "-I.", "-I"+strings.TrimSpace(string(module)), src).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestConstants(t *testing.T) {
+	if kindGPU != dcgm.FE_GPU || kindInstance != dcgm.FE_GPU_I || kindCompute != dcgm.FE_GPU_CI {
+		t.Error("kinds of entities")
+	}
+	if typeInt64 != dcgm.DCGM_FT_INT64 || typeDouble != dcgm.DCGM_FT_DOUBLE || typeString != dcgm.DCGM_FT_STRING {
+		t.Error("types of values")
+	}
+}
