@@ -4,9 +4,14 @@ package main
 
 import (
 	"bytes"
+	"flag"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 func parse(t *testing.T, env map[string]string, args ...string) (*config, error) {
@@ -81,4 +86,47 @@ func TestSelectors(t *testing.T) {
 	if got, err := selectors(""); err != nil || len(got) != 0 {
 		t.Errorf("of nothing: %v, %v", got, err)
 	}
+}
+
+var update = flag.Bool("update", false, "write the table of flags into docs/controller.md")
+
+// The table in docs/controller.md is that of the program.
+func TestFlagsAreDocumented(t *testing.T) {
+	const path, begin, end = "../../docs/controller.md", "-update -->\n", "<!-- end of flags -->"
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(b), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the table", path)
+	}
+	want := head + begin + flagTable() + end + tail
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(b) {
+		t.Errorf("%s is not up to date: go test ./cmd/gpupilot-controller -run Documented -update", path)
+	}
+}
+
+func flagTable() string {
+	c := defaults()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	fs.SortFlags = false
+	options := c.options()
+	var out strings.Builder
+	out.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
+	for i := range options {
+		o := &options[i]
+		o.addTo(fs)
+		value := fs.Lookup(o.name).DefValue
+		if value != "" {
+			value = "`" + strings.Trim(value, "[]") + "`"
+		}
+		fmt.Fprintf(&out, "| `--%s` | `%s` | %s | %s |\n", o.name, o.env(), value, strings.ReplaceAll(o.help, "`", ""))
+	}
+	return out.String()
 }

@@ -50,7 +50,7 @@ const (
 // How often a status is written.
 const (
 	statusMin   = time.Second      // between two writes of counts
-	statusRule  = 5 * time.Second  // between two writes of which only the rule differs
+	statusRule  = 5 * time.Second  // between two writes of which only the rule or the number of readings differs
 	statusMax   = 30 * time.Second // between two writes of reasons alone
 	statusRetry = 2 * time.Second  // after one that failed
 )
@@ -139,7 +139,7 @@ func due(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Dura
 	a, b := *old, *next
 	a.LastDecision, b.LastDecision = nil, nil
 	if equality.Semantic.DeepEqual(a, b) {
-		if was, is := old.LastDecision, next.LastDecision; was != nil && is != nil && was.Reason != is.Reason {
+		if was, is := old.LastDecision, next.LastDecision; was != nil && is != nil && !alike(was, is) {
 			return statusRule - since
 		}
 		return statusMax - since
@@ -151,6 +151,13 @@ func due(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Dura
 		return statusMin - since
 	}
 	return 0
+}
+
+// alike says whether two decisions have the same reason and as many readings.
+func alike(a, b *v1alpha1.DecisionStatus) bool {
+	return a.Reason == b.Reason && slices.EqualFunc(a.Inputs, b.Inputs, func(x, y v1alpha1.InputStatus) bool {
+		return x.Signal == y.Signal && x.Replicas == y.Replicas
+	})
 }
 
 // write replaces the status as a whole, of this very object only.

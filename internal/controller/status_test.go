@@ -101,7 +101,10 @@ func TestStatusSaysWhichPortIsMissing(t *testing.T) {
 // moved, and seldom when only its reasons are others.
 func TestDue(t *testing.T) {
 	base := v1alpha1.GPUAutoscalerStatus{
-		CurrentReplicas: 2, DesiredReplicas: 2, LastDecision: &v1alpha1.DecisionStatus{Reason: "Demand", Message: "a"},
+		CurrentReplicas: 2, DesiredReplicas: 2,
+		LastDecision: &v1alpha1.DecisionStatus{
+			Reason: "Demand", Message: "a", Inputs: []v1alpha1.InputStatus{{Signal: "s", Value: "1", Replicas: 2}},
+		},
 		Conditions: []metav1.Condition{{Type: "Ready", Status: "True"}},
 	}
 	f := func(what string, want time.Duration, change func(*v1alpha1.GPUAutoscalerStatus)) {
@@ -114,6 +117,8 @@ func TestDue(t *testing.T) {
 	}
 	f("nothing", statusMax, func(*v1alpha1.GPUAutoscalerStatus) {})
 	f("the message", statusMax, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Message = "b" })
+	f("a value", statusMax, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Inputs[0].Value = "2" })
+	f("how many have one", statusRule, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Inputs[0].Replicas = 1 })
 	f("the rule", statusRule, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Reason = "Tolerance" })
 	f("what serves", statusMin, func(s *v1alpha1.GPUAutoscalerStatus) { s.ServingReplicas = 1 })
 	f("what was learned", statusMin, func(s *v1alpha1.GPUAutoscalerStatus) { s.Startup = &v1alpha1.LearnedStartup{} })

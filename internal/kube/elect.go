@@ -9,10 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 )
 
 // ElectionConfig says which lease is held as whom. Zero durations take the
@@ -98,6 +100,8 @@ func (e *Election) changed(leading bool) {
 
 // Run stands for election until ctx is done, and releases the lease then.
 func (e *Election) Run(ctx context.Context) {
+	// The elector logs an error at each attempt.
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(&sparse{Handler: e.cfg.Log.Handler()}))
 	for ctx.Err() == nil {
 		e.elector.Run(ctx)
 	}
@@ -110,6 +114,34 @@ func (e *Election) Leading() bool {
 	return term != nil && (*term).Err() == nil && e.elector.IsLeader() &&
 		e.elector.Check(e.cfg.Renew-e.cfg.Lease) == nil
 }
+
+// sparse lets one line a minute of warnings and errors through, and no others.
+type sparse struct {
+	slog.Handler
+	last atomic.Int64 // unix seconds
+}
+
+const sparseGap = 60 // s
+
+// Enabled is slog.Handler's.
+func (s *sparse) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && s.Handler.Enabled(ctx, l)
+}
+
+// Handle is slog.Handler's.
+func (s *sparse) Handle(ctx context.Context, r slog.Record) error {
+	last := s.last.Load()
+	if r.Time.Unix()-last < sparseGap || !s.last.CompareAndSwap(last, r.Time.Unix()) {
+		return nil
+	}
+	return s.Handler.Handle(ctx, r)
+}
+
+// WithAttrs is slog.Handler's; the lines keep their common pace.
+func (s *sparse) WithAttrs([]slog.Attr) slog.Handler { return s }
+
+// WithGroup is slog.Handler's.
+func (s *sparse) WithGroup(string) slog.Handler { return s }
 
 // Leader is the identity of who leads as far as is known, else empty.
 func (e *Election) Leader() string { return e.elector.GetLeader() }
