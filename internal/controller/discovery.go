@@ -42,7 +42,7 @@ const (
 	// defaultPort is dcgm-exporter's, and ours.
 	defaultPort = 9400
 	// discoverGap bounds how often the targets are listed anew while pods
-	// come and go.
+	// come and go; where there are many, idleShare does.
 	discoverGap = 50 * time.Millisecond
 	// rediscoverAll is how often they are listed with no occasion: a field that
 	// nobody asks for any more leaves.
@@ -61,11 +61,12 @@ func (c *Controller) discover(ctx context.Context) {
 	every := time.NewTicker(rediscoverAll)
 	defer every.Stop()
 	for {
-		c.deps.Scrape(c.list(time.Now()))
+		began := time.Now()
+		c.deps.Scrape(c.list(began))
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(discoverGap):
+		case <-time.After(max(discoverGap, idleShare*time.Since(began))):
 		}
 		select {
 		case <-ctx.Done():

@@ -33,7 +33,7 @@ import (
 // pods are a list and whose samples are put into the store by hand.
 type rig struct {
 	*Controller
-	t       *testing.T
+	t       testing.TB
 	client  client.Client
 	pods    podList
 	store   *series.Store
@@ -57,7 +57,7 @@ func (l *podList) Select(namespace string, sel labels.Selector) (out []*corev1.P
 	return out
 }
 
-func newRig(t *testing.T, objects ...client.Object) *rig {
+func newRig(t testing.TB, objects ...client.Object) *rig {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, v1alpha1.AddToScheme} {
