@@ -49,6 +49,7 @@ type DeviceDoc struct {
 	Labels     map[string]string `json:"labels"` // the text fields, likewise
 	Owners     []OwnerDoc        `json:"owners"`
 	XIDs       []XIDDoc          `json:"xids"`
+	Jobs       []string          `json:"jobs,omitempty"` // of --hpc-job-mapping-dir
 }
 
 // MIGDoc says which instance of which GPU a MIG device is.
@@ -125,7 +126,7 @@ func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) Dev
 	doc := DeviceDoc{
 		Index: d.Index, Minor: d.Minor, UUID: d.UUID, PCIBusID: d.PCIBusID, Model: d.Model,
 		Up: fresh && d.Err == nil, Collected: known(d.Collected), Seconds: d.Took.Seconds(),
-		Failures: d.Failures, Error: message(d.Err),
+		Failures: d.Failures, Error: message(d.Err), Jobs: d.Jobs,
 		Values: map[string]Value{}, Labels: map[string]string{}, Owners: []OwnerDoc{}, XIDs: []XIDDoc{},
 	}
 	if m := d.MIG; m != nil {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+func TestEndedPodsHoldNothing(t *testing.T) {
+	allocs := []gpu.Allocation{
+		{DeviceID: "GPU-0", Owner: gpu.Owner{Namespace: "n", Pod: "done"}},
+		{DeviceID: "GPU-1", Owner: gpu.Owner{Namespace: "n", Pod: "runs"}},
+	}
+	runs := map[gpu.PodName]gpu.Pod{{Namespace: "n", Name: "runs"}: {}}
+	f := func(s gpu.Snapshot, want []gpu.Allocation) {
+		t.Helper()
+		if diff := cmp.Diff(want, living(allocs, &s)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	f(gpu.Snapshot{}, allocs) // nobody asks
+	f(gpu.Snapshot{Pods: runs}, allocs[1:])
+	f(gpu.Snapshot{Pods: runs, PodsErr: errors.New("away")}, allocs) // nobody knows
+	f(gpu.Snapshot{Pods: map[gpu.PodName]gpu.Pod{}}, []gpu.Allocation{})
+}
+
+func TestJobsOfDevices(t *testing.T) {
+	devices := []gpu.DeviceSnapshot{
+		{Device: gpu.Device{Index: 0}},
+		{Device: gpu.Device{Index: 1, MIG: &gpu.MIG{GPUInstance: 7}}},
+		{Device: gpu.Device{Index: 1, MIG: &gpu.MIG{GPUInstance: 8}}},
+	}
+	assignJobs(devices, map[string][]string{"0": {"a", "b"}, "1.7": {"c"}, "1": {"d"}})
+	var got [][]string
+	for _, d := range devices {
+		got = append(got, d.Jobs)
+	}
+	if diff := cmp.Diff([][]string{{"a", "b"}, {"c"}, nil}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAtMost(t *testing.T) {
+	begun, end := make(chan bool), make(chan bool)
+	h := atMost(1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- true; <-end }))
+	first := make(chan int)
+	go func() {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		first <- rec.Code
+	}()
+	<-begun
+	if code, _ := fetch(t, h, "/metrics"); code != http.StatusServiceUnavailable {
+		t.Errorf("a second scrape: %d", code)
+	}
+	close(end)
+	if code := <-first; code != http.StatusOK {
+		t.Errorf("the first scrape: %d", code)
+	}
+	go func() { <-begun }()
+	if code, _ := fetch(t, h, "/metrics"); code != http.StatusOK {
+		t.Errorf("a scrape after it: %d", code)
+	}
+}
+
+// Other fields are read from the next tick on.
+func TestSetFields(t *testing.T) {
+	a := New(Config{Fields: gpu.SetOf(gpu.GPUUtil)}, Deps{})
+	a.SetFields(gpu.SetOf(gpu.FBUsed))
+	if got := *a.fields.Load(); got != gpu.SetOf(gpu.FBUsed) {
+		t.Errorf("fields %v", got)
+	}
+}
