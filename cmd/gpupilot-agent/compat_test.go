@@ -14,8 +14,7 @@ import (
 )
 
 // theirFlags are all of dcgm-exporter 4.8.2's flags and those added until 4.8.4,
-// with their aliases, defaults and variables. remote-hostengine-info is held by
-// the DCGM backend.
+// with their aliases, defaults and variables.
 const theirFlags = `
 collectors f - DCGM_EXPORTER_COLLECTORS
 address a :9400 DCGM_EXPORTER_LISTEN
@@ -24,6 +23,7 @@ kubernetes k false DCGM_EXPORTER_KUBERNETES
 use-old-namespace o false DCGM_EXPORTER_USE_OLD_NAMESPACE
 cpu-devices p f DCGM_EXPORTER_CPU_DEVICES_STR
 configmap-data m none DCGM_EXPORTER_CONFIGMAP_DATA
+remote-hostengine-info r - DCGM_REMOTE_HOSTENGINE_INFO
 kubernetes-enable-pod-labels - false DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS
 kubernetes-enable-pod-uid - false DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID
 kubernetes-gpu-id-type - uid DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE

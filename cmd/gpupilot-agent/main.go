@@ -203,8 +203,9 @@ func (c *config) apiServer() (*apiwatch.Client, error) {
 	return apiwatch.New(conf)
 }
 
-// reader opens the backend. auto insists on NVML's library: whoever has no GPU
-// at all should hear so at once, and one whose driver comes later need not.
+// reader opens the backend. auto insists on NVML's library, unless a host
+// engine is given: whoever has no GPU at all should hear so at once, and one
+// whose driver comes later need not.
 func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, error) {
 	if c.backend == "sim" {
 		r, err := sim.New(sim.Config{GPUs: c.simGPUs, Model: c.simModel, Node: c.node(), StateFile: c.simState})
@@ -212,6 +213,12 @@ func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, erro
 			return nil, fmt.Errorf("--sim-gpus, --sim-model, --sim-state: %w", err)
 		}
 		return r, nil
+	}
+	if c.wantsDCGM() {
+		return c.dcgmReader(ctx, log)
+	}
+	if c.hostEngine != "" {
+		log.Warn("the host engine is not asked: another backend is named", "backend", c.backend, "address", c.hostEngine)
 	}
 	r := nvml.New(nvml.Config{Library: c.nvmlLibrary, Log: log})
 	if c.backend == "auto" && !c.noValidate {

@@ -30,6 +30,8 @@ type config struct {
 
 	backend     string
 	nvmlLibrary string
+	hostEngine  string
+	dcgmLibrary string
 	profile     string
 	nodeName    string
 	// serviceAccount is the directory of a token and the API server's CA.
@@ -122,7 +124,15 @@ func (c *config) ownOptions() []option {
 	return []option{
 		{
 			"backend", "", "GPUPILOT_BACKEND", &c.backend,
-			"how GPUs are read: auto (NVML if its library is there), nvml or sim", checkOneOf(&c.backend, "auto", "nvml", "sim"),
+			"how GPUs are read: auto (DCGM if a host engine is given, else NVML), nvml, dcgm or sim", checkOneOf(&c.backend, "auto", "nvml", "dcgm", "sim"),
+		},
+		{
+			"remote-hostengine-info", "r", "DCGM_REMOTE_HOSTENGINE_INFO", &c.hostEngine,
+			"`address` of a DCGM host engine, which then is the backend: host:port, tcp://host:port, unix:///path or vsock://cid:port", nil,
+		},
+		{
+			"dcgm-library", "", "GPUPILOT_DCGM_LIBRARY", &c.dcgmLibrary,
+			"`path` of libdcgm.so.4 (default: as the loader finds it)", nil,
 		},
 		{
 			"nvml-library", "", "GPUPILOT_NVML_LIBRARY", &c.nvmlLibrary,

@@ -71,7 +71,7 @@ func TestBadValues(t *testing.T) {
 			}
 		}
 	}
-	f("--backend dcmg", nil, "--backend", `"dcmg"`, "auto, nvml, sim")
+	f("--backend dcmg", nil, "--backend", `"dcmg"`, "auto, nvml, dcgm, sim")
 	f("-c fast", nil, "--collect-interval", `"fast"`, "a whole number")
 	f("-c 1", nil, "--collect-interval", `"1"`, "between 10 and 3600000")
 	f("--kubernetes=perhaps", nil, "--kubernetes", `"perhaps"`, "true or false")
@@ -83,7 +83,7 @@ func TestBadValues(t *testing.T) {
 	f("--no-such-flag", nil, "no-such-flag")
 	f("serve", nil, `"serve"`)
 	f("", []string{"DCGM_EXPORTER_INTERVAL", "x"}, "DCGM_EXPORTER_INTERVAL", `"x"`, "a whole number")
-	f("", []string{"GPUPILOT_BACKEND", "x"}, "GPUPILOT_BACKEND", `"x"`, "auto, nvml, sim")
+	f("", []string{"GPUPILOT_BACKEND", "x"}, "GPUPILOT_BACKEND", `"x"`, "auto, nvml, dcgm, sim")
 }
 
 func TestTheFlagTable(t *testing.T) {

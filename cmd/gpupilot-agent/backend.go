@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/dcgm"
+	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
+)
+
+// wantsDCGM says whether GPUs are read through DCGM: by name, or by a host
+// engine's address where no backend is named.
+func (c *config) wantsDCGM() bool {
+	return c.backend == "dcgm" || c.backend == "auto" && c.hostEngine != ""
+}
+
+// dcgmReader opens the DCGM backend. Whoever asks for DCGM should hear at once
+// that its library is not there; a host engine may come later.
+func (c *config) dcgmReader(ctx context.Context, log *slog.Logger) (gpu.Reader, error) {
+	if c.dcgmLog { // DCGM reads these when it starts
+		for k, v := range map[string]string{"__DCGM_DBG_FILE": "-", "__DCGM_DBG_LVL": c.dcgmLogLevel} {
+			if err := os.Setenv(k, v); err != nil {
+				return nil, fmt.Errorf("--enable-dcgm-log: %w", err)
+			}
+		}
+	}
+	uuids := &migUUIDs{library: c.nvmlLibrary}
+	r := dcgm.New(dcgm.Config{Library: c.dcgmLibrary, Remote: c.hostEngine, Interval: c.interval(), MIGUUID: uuids.of, Log: log})
+	if c.noValidate {
+		return r, nil
+	}
+	if err := probe(ctx, r); errors.Is(err, gpu.ErrNoLibrary) {
+		closeWithin(r, closeGrace)
+		return nil, fmt.Errorf("DCGM (--backend dcgm, --remote-hostengine-info): %w; "+
+			"give its path with --dcgm-library, or wait for it with --disable-startup-validate", err)
+	}
+	return r, nil
+}
+
+// migUUIDs asks NVML for the UUIDs of MIG instances, which DCGM does not tell
+// and the kubelet goes by. It is called by one goroutine at a time, and loads
+// NVML only where there are instances.
+type migUUIDs struct {
+	library string
+	known   map[gpu.MIG]string
+	asked   time.Time
+}
+
+// migUUIDsEvery is the time between two enumerations: what one did not know,
+// the next may.
+const migUUIDsEvery = 5 * time.Second
+
+func (m *migUUIDs) of(parent string, gpuInstance, computeInstance int) string {
+	if uuid := m.lookup(parent, gpuInstance, computeInstance); uuid != "" || time.Since(m.asked) < migUUIDsEvery {
+		return uuid
+	}
+	m.asked = time.Now()
+	r := nvml.New(nvml.Config{Library: m.library})
+	devices, _ := r.Devices() // without NVML nobody knows; what is listed is good
+	_ = r.Close()
+	m.known = map[gpu.MIG]string{}
+	for _, d := range devices {
+		if d.MIG != nil {
+			m.known[gpu.MIG{ParentUUID: d.MIG.ParentUUID, GPUInstance: d.MIG.GPUInstance, ComputeInstance: d.MIG.ComputeInstance}] = d.UUID
+		}
+	}
+	return m.lookup(parent, gpuInstance, computeInstance)
+}
+
+// lookup finds an instance; one that is all of its GPU instance has no number
+// of its own.
+func (m *migUUIDs) lookup(parent string, gpuInstance, computeInstance int) string {
+	key := gpu.MIG{ParentUUID: parent, GPUInstance: gpuInstance, ComputeInstance: computeInstance}
+	if uuid := m.known[key]; uuid != "" {
+		return uuid
+	}
+	key.ComputeInstance = -1
+	return m.known[key]
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// fakeLib is one of make's fake libraries.
+func fakeLib(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../../bin", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("%v: make fakes", err)
+	}
+	return path
+}
+
+// A host engine's address selects DCGM; so does its name.
+func TestWhoSelectsDCGM(t *testing.T) {
+	for args, want := range map[string]bool{
+		"": false, "--backend dcgm": true, "-r localhost:5555": true, "--remote-hostengine-info=unix:///run/he.sock": true,
+		"--backend nvml -r localhost:5555": false, "--backend dcgm -r localhost:5555": true,
+	} {
+		if c, err := parse(args); err != nil || c.wantsDCGM() != want {
+			t.Errorf("%q: %v, want %v (%v)", args, c.wantsDCGM(), want, err)
+		}
+	}
+	if c, err := parse("", "DCGM_REMOTE_HOSTENGINE_INFO", "dcgm:5555"); err != nil || !c.wantsDCGM() {
+		t.Errorf("the variable: %+v, %v", c, err)
+	}
+}
+
+func TestDCGM(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gpus")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("GPUPILOT_FAKE_DCGM", file)
+	write("gpus 2\ngpu 1 util 63\ngpu 1 gpm_tensor 0.25\n")
+	url, _, stop := start(t, "-r", "tcp://127.0.0.1:5555", "--dcgm-library", fakeLib(t, "libdcgm-fake.so"), "-c", "50", "-n")
+	shows := func(want ...string) {
+		t.Helper()
+		var body string
+		until(t, func() bool {
+			_, body = get(t, url+"/metrics")
+			for _, w := range want {
+				if !strings.Contains(body, w) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	shows(`gpupilot_backend_up{backend="dcgm"} 1`, `DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-48323030-6670-4000-8000-000000000001"`, "} 63\n", "} 0.250000\n")
+	// A host engine that goes away costs its values, not the process.
+	write("gpus 2\nengine lost\n")
+	shows(`gpupilot_backend_up{backend="dcgm"} 0`)
+	if code, _ := get(t, url+"/health"); code != http.StatusOK {
+		t.Errorf("/health: %d", code)
+	}
+	write("gpus 2\ngpu 0 util 41\n")
+	shows(`gpupilot_backend_up{backend="dcgm"} 1`, "} 41\n")
+	stop()
+}
+
+func TestDCGMNotThere(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "libdcgm.so.4")
+	err := run(t.Context(), []string{"-r", "localhost:5555", "--dcgm-library", missing, "-a", "127.0.0.1:0"}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "--dcgm-library") {
+		t.Errorf("run: %v", err)
+	}
+	url, _, _ := start(t, "--backend", "dcgm", "--dcgm-library", missing, "-c", "50", "--disable-startup-validate")
+	until(t, func() bool {
+		_, body := get(t, url+"/metrics")
+		return strings.Contains(body, `gpupilot_backend_up{backend="dcgm"} 0`)
+	})
+}
+
+// NVML says what DCGM does not: the UUIDs that the kubelet goes by.
+func TestMIGUUIDs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gpus")
+	if err := os.WriteFile(file, []byte("gpus 2\ngpu 1 mig 1g.18gb 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GPUPILOT_FAKE_NVML", file)
+	m := &migUUIDs{library: fakeLib(t, "libnvidia-ml-fake.so")}
+	parent := "GPU-48323030-6670-4000-8000-000000000001"
+	for gi, want := range map[int]string{7: "MIG-", 8: "MIG-", 9: ""} {
+		got := m.of(parent, gi, 0)
+		if _, ok := gpu.ParseDeviceID(got); ok != (want != "") || !strings.HasPrefix(got, want) {
+			t.Errorf("instance %d: %q", gi, got)
+		}
+	}
+	if a, b := m.of(parent, 7, 0), m.of(parent, 8, 0); a == b {
+		t.Error(fmt.Sprint("both are ", a))
+	}
+}
