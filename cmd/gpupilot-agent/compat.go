@@ -165,7 +165,7 @@ func (c *compat) options() []option {
 		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "not yet: devices of resource claims", nil},
 		{
 			"enable-exporter-metrics", "", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", &c.exporterMetrics,
-			"not yet: metrics of the process itself", nil,
+			"the metrics go_* and process_* of the agent itself", nil,
 		},
 		{
 			"container-labels", "", "DCGM_EXPORTER_CONTAINER_LABELS", &c.containerLabels,
@@ -206,7 +206,6 @@ func (c *compat) logIgnored(log *slog.Logger) {
 		{c.switchDevices != "f", "switch-devices", notYet, "NvSwitches and NvLinks are not collected"},
 		{c.cpuDevices != "f", "cpu-devices", notYet, "CPUs are not collected"},
 		{c.dra, "kubernetes-enable-dra", notYet, "devices of resource claims are not attributed"},
-		{c.exporterMetrics, "enable-exporter-metrics", notYet, "metrics of the process are not shown"},
 		{c.containerLabels, "container-labels", notYet, "Docker is not asked"},
 		{c.bindWatch, "enable-gpu-bind-unbind-watch", never, "GPUs that come and go are always noticed"},
 		{c.keepAge != compatDefaults().keepAge || c.keepSamples != 0, "watch-max-keep-age, watch-max-keep-samples", never, "no samples are kept"},

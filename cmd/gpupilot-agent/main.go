@@ -159,7 +159,7 @@ func (c *config) exposition(p expo.Profile, r collectorsRead, version, revision 
 	ec := expo.Config{
 		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
 		Hostname: c.node(), Kubernetes: c.kubernetes, OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
-		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel,
+		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,
 		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
 		Version: version, Revision: revision,
 	}

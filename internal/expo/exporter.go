@@ -22,6 +22,7 @@ type Config struct {
 	Pods         bool   // pods are watched through the API server
 	PodUID       bool   // a label pod_uid
 	DashedModel  bool   // blanks in model names become dashes
+	Self         bool   // metrics of the process
 	Version      string // of the program
 	Revision     string // of its source
 

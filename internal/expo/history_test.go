@@ -126,6 +126,23 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
+func TestTheProcessItself(t *testing.T) {
+	e := New(Config{Self: true})
+	now := time.Now()
+	e.Update(snapshot(now), Stats{}, now)
+	_, body := get(t, e, "/metrics")
+	fams := parse(t, body)
+	for _, name := range []string{
+		"go_goroutines", "go_memstats_alloc_bytes", "go_memstats_sys_bytes", "process_cpu_seconds_total", "process_resident_memory_bytes",
+		"process_open_fds", "process_max_fds", "process_start_time_seconds",
+	} {
+		m := fams[name].GetMetric()
+		if len(m) != 1 || m[0].GetGauge().GetValue()+m[0].GetCounter().GetValue() <= 0 {
+			t.Errorf("%s: %v", name, m)
+		}
+	}
+}
+
 func TestHealth(t *testing.T) {
 	now := time.Now()
 	f := func(values map[gpu.FieldID]float64, xids []gpu.XIDCount, watch int, health int, code string) {

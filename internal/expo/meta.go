@@ -81,6 +81,9 @@ func metaFamilies(cfg *Config) []family {
 	if cfg.Pods {
 		fs = append(fs, podWatchFamilies()...)
 	}
+	if cfg.Self {
+		fs = append(fs, selfFamilies()...)
+	}
 	return fs
 }
 

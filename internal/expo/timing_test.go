@@ -61,6 +61,15 @@ func TestAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { e.Update(s, Stats{}, now) }); n != 0 {
 		t.Errorf("rendering a page allocates %v times", n)
 	}
+	virtual, vcfg := fleet(now, 8, 0, 4)
+	vcfg.VirtualGPUs, vcfg.PodUID = true, true
+	ve := New(vcfg)
+	for range 3 {
+		ve.Update(virtual, Stats{}, now)
+	}
+	if n := testing.AllocsPerRun(100, func() { ve.Update(virtual, Stats{}, now) }); n != 0 {
+		t.Errorf("rendering a page with a copy for each sharer allocates %v times", n)
+	}
 	scrape := func(target string, header ...string) float64 {
 		req := httptest.NewRequest(http.MethodGet, target, nil)
 		for i := 0; i < len(header); i += 2 {
@@ -100,10 +109,11 @@ func BenchmarkRender(b *testing.B) {
 	for _, c := range []struct {
 		name                 string
 		gpus, parts, sharers int
-	}{{"8gpus", 8, 0, 1}, {"8x7mig", 8, 7, 1}, {"8x4sharers", 8, 0, 4}} {
+	}{{"8gpus", 8, 0, 1}, {"8x7mig", 8, 7, 1}, {"8x4sharers", 8, 0, 4}, {"8x4virtual", 8, 0, 4}} {
 		b.Run(c.name, func(b *testing.B) {
 			now := time.Now()
 			s, cfg := fleet(now, c.gpus, c.parts, c.sharers)
+			cfg.VirtualGPUs = c.name == "8x4virtual"
 			e := New(cfg)
 			b.ReportAllocs()
 			for b.Loop() {
