@@ -15,7 +15,8 @@ enum { OTHER = -1 };
 	X(1, DCGM_FT_STRING, OTHER, driver_version, 0) X(2, DCGM_FT_STRING, OTHER, nvml_version, 0) X(5, DCGM_FT_INT64, OTHER, cuda_version, 0) \
 	X(50, DCGM_FT_STRING, OTHER, name, 1) X(51, DCGM_FT_STRING, OTHER, brand, 0) X(52, DCGM_FT_INT64, OTHER, nvml_index, 0) \
 	X(53, DCGM_FT_STRING, OTHER, serial, 0) X(54, DCGM_FT_STRING, OTHER, uuid, 0) X(55, DCGM_FT_INT64, OTHER, minor_number, 0) \
-	X(56, DCGM_FT_STRING, OTHER, oem_inforom, 0) X(57, DCGM_FT_STRING, OTHER, pci_busid, 0) X(80, DCGM_FT_STRING, OTHER, ecc_inforom, 0) \
+	X(56, DCGM_FT_STRING, OTHER, oem_inforom, 0) X(57, DCGM_FT_STRING, OTHER, pci_busid, 0) \
+	X(70, DCGM_FT_INT64, OTHER, cpu_affinity_0, 0) X(71, DCGM_FT_INT64, OTHER, cpu_affinity_1, 0) X(72, DCGM_FT_INT64, OTHER, cpu_affinity_2, 0) X(73, DCGM_FT_INT64, OTHER, cpu_affinity_3, 0) X(80, DCGM_FT_STRING, OTHER, ecc_inforom, 0) \
 	X(81, DCGM_FT_STRING, OTHER, power_inforom, 0) X(82, DCGM_FT_STRING, OTHER, inforom_image, 0) X(85, DCGM_FT_STRING, OTHER, vbios, 0) \
 	X(100, DCGM_FT_INT64, K_sm_clock, sm_clock, 0) X(101, DCGM_FT_INT64, K_mem_clock, mem_clock, 0) X(102, DCGM_FT_INT64, K_video_clock, video_clock, 0) \
 	X(112, DCGM_FT_INT64, K_clock_reasons, clocks_event_reasons, 0) X(113, DCGM_FT_INT64, K_max_sm_clock, max_sm_clock, 0) X(114, DCGM_FT_INT64, K_max_mem_clock, max_mem_clock, 0) \
@@ -109,6 +110,10 @@ static bool other(struct where w, const struct device *d, unsigned short field, 
 	case 5: *x = 13010; return true;
 	case 52:
 	case 55: *x = w.gpu; return true;
+	case 70: *x = 0xffff; return true; // CPUs 0 to 15
+	case 71:
+	case 72:
+	case 73: *x = 0; return true;
 	case 156: *x = d->have[K_energy] ? d->val[K_energy] : S.gpu[w.gpu].energy; return true;
 	case 251: *x = d->val[K_fb_total] - d->val[K_fb_used] - d->val[K_fb_reserved]; return d->have[K_fb_total];
 	case 254: *x = d->val[K_fb_used] / (d->val[K_fb_total] - d->val[K_fb_reserved]); return d->have[K_fb_total];
