@@ -66,7 +66,7 @@ const endGrace = 1500 * time.Millisecond
 
 // group runs goroutines until one of them fails or ctx is done.
 type group struct {
-	ctx    context.Context //nolint:containedctx // the group is the lifetime of what it runs
+	ctx    context.Context // the lifetime of what it runs
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	n      int

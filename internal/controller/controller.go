@@ -129,8 +129,8 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 		{&v1alpha1.GPUAutoscaler{}, changes(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
 	}
 	for _, w := range watches {
-		if err := c.deps.Watch(ctx, w.obj, w.h); err != nil {
-			return nil //nolint:nilerr // the only error is that of ctx, which is how this ends
+		if c.deps.Watch(ctx, w.obj, w.h) != nil {
+			return nil // the only error is that of ctx, which is how this ends
 		}
 	}
 	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", c.count())

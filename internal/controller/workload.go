@@ -26,7 +26,7 @@ import (
 type workload struct {
 	c      *Controller
 	key    types.NamespacedName
-	ctx    context.Context //nolint:containedctx // the lifetime of the goroutine that newWorkload's caller starts
+	ctx    context.Context // the lifetime of the two goroutines that newWorkload's caller starts
 	cancel context.CancelFunc
 	wake   chan struct{}
 	status *statusWriter

@@ -19,7 +19,7 @@ import (
 // leads again afterwards; it never exits.
 func TestElectionDemotesAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clients := fake.NewSimpleClientset() //nolint:staticcheck // NewClientset needs the applied schemas, which a lease does not
+		clients := fake.NewClientset()
 		var mu sync.Mutex
 		down := false
 		clients.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
