@@ -181,9 +181,9 @@ func (c *compat) options() []option {
 			"without effect, as --watch-max-keep-age", nil,
 		},
 		{"fake-gpus", "", "DCGM_EXPORTER_USE_FAKE_GPUS", &c.fakeGPUs, "without effect: --backend sim simulates GPUs", nil},
-		{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", &c.dcgmLog, "without effect without DCGM", nil},
+		{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", &c.dcgmLog, "DCGM's log on the standard output; without effect without DCGM", nil},
 		{
-			"dcgm-log-level", "", "DCGM_EXPORTER_DCGM_LOG_LEVEL", &c.dcgmLogLevel, "`level` of DCGM's log; without effect without DCGM",
+			"dcgm-log-level", "", "DCGM_EXPORTER_DCGM_LOG_LEVEL", &c.dcgmLogLevel, "`level` of DCGM's log, as --enable-dcgm-log",
 			checkOneOf(&c.dcgmLogLevel, "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"),
 		},
 		{"dump-enabled", "", "DCGM_EXPORTER_DUMP_ENABLED", &c.dump, "without effect: /api/v1/gpus shows what was read", nil},
@@ -194,7 +194,7 @@ func (c *compat) options() []option {
 }
 
 // logIgnored says which of the given flags do nothing here, once, at the start.
-func (c *compat) logIgnored(log *slog.Logger) {
+func (c *compat) logIgnored(backend string, log *slog.Logger) {
 	const notYet, never = "not there yet", "nothing to do"
 	for _, f := range []struct {
 		given  bool
@@ -210,6 +210,7 @@ func (c *compat) logIgnored(log *slog.Logger) {
 		{c.bindWatch, "enable-gpu-bind-unbind-watch", never, "GPUs that come and go are always noticed"},
 		{c.keepAge != compatDefaults().keepAge || c.keepSamples != 0, "watch-max-keep-age, watch-max-keep-samples", never, "no samples are kept"},
 		{c.fakeGPUs, "fake-gpus", never, "--backend sim simulates GPUs"},
+		{c.dcgmLog && backend != "dcgm", "enable-dcgm-log", never, "DCGM is not in use"},
 		{c.dump, "dump-enabled", never, "/api/v1/gpus shows what was read"},
 	} {
 		switch {

@@ -132,7 +132,7 @@ func TestIgnoredFlagsAreLogged(t *testing.T) {
 	_, out, _ := start(t, "--backend", "sim", "-c", "100", "--fake-gpus", "--dump-enabled", "--config-file", "x.yaml", "-s", "g",
 		"--enable-dcgm-log", "--container-labels", "--enable-gpu-bind-unbind-watch", "--disable-startup-validate")
 	for _, want := range []string{
-		"flag=fake-gpus", "flag=dump-enabled", "flag=config-file", "flag=switch-devices", "flag=container-labels", "flag=enable-gpu-bind-unbind-watch",
+		"flag=fake-gpus", "flag=dump-enabled", "flag=config-file", "flag=switch-devices", "flag=container-labels", "flag=enable-gpu-bind-unbind-watch", "flag=enable-dcgm-log",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log does not say %s:\n%s", want, out)

@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.logIgnored(log)
+	c.logIgnored(reader.Backend(), log)
 	log.Info("serving", "address", l.Addr().String(), "backend", reader.Backend(), "profile", c.profile, "interval", c.interval())
 	ctx, cancel := context.WithCancel(ctx)
 	var loops sync.WaitGroup

@@ -273,7 +273,7 @@ func unsupported(b []byte, in *renderInput) []byte {
 			}
 			b = appendLabel(append(b, "gpupilot_field_supported{"...), "field", f.Name)
 			b = appendLabel(append(b, ','), "uuid", d.UUID)
-			b = appendLabel(append(b, ','), "reason", lack(f, d))
+			b = appendLabel(append(b, ','), "reason", lack(f, d, in.snap.Backend))
 			b = append(b, "} 0\n"...)
 		}
 	}
@@ -285,8 +285,10 @@ func siblings(a, b *gpu.Device) bool {
 }
 
 // lack says why a device may not give a field.
-func lack(f *gpu.Field, d *gpu.DeviceSnapshot) string {
+func lack(f *gpu.Field, d *gpu.DeviceSnapshot, backend string) string {
 	switch {
+	case backend == "dcgm":
+		return "not given by DCGM for this device"
 	case f.ID >= gpu.GREngineActive && f.ID <= gpu.IntActive:
 		return "profiling: needs Hopper or newer through NVML, or DCGM"
 	case d.MIG != nil:
