@@ -143,7 +143,7 @@ func (c *Certs) Run(ctx context.Context) error {
 		wait := c.cfg.Recheck
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the end was asked for
 		case err != nil:
 			if !failing {
 				c.cfg.Log.Warn("certificate cannot be kept, trying again", "err", err)

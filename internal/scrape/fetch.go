@@ -77,7 +77,7 @@ func (s *Scraper) fetch(ctx context.Context, req *http.Request) (*[]byte, *failu
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be kept
+		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be kept
 		return nil, fail(BadStatus, "answered %s", resp.Status)
 	}
 	if resp.ContentLength > s.cfg.MaxBody {

@@ -229,8 +229,10 @@ gpupilot_gpu_allocation_info{uuid="G1",namespace="ns",pod="q",container="c",repl
 }
 
 func TestPodMetricsAreSummed(t *testing.T) {
-	x := newReader(t, Target{Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
-		Metrics: []string{"vllm:num_requests_waiting", "lat", "lat_count", "bad"}})
+	x := newReader(t, Target{
+		Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
+		Metrics: []string{"vllm:num_requests_waiting", "lat", "lat_count", "bad"},
+	})
 	x.read(`# TYPE vllm:num_requests_waiting gauge
 vllm:num_requests_waiting{engine="0",model_name="m"} 3
 vllm:num_requests_waiting{engine="1",model_name="m"} 4

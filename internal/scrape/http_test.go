@@ -87,7 +87,7 @@ func TestOneConnectionPerTarget(t *testing.T) {
 	var conns, hits atomic.Int64
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hits.Add(1)%5 == 0 {
-			http.Error(w, "busy", 503)
+			http.Error(w, "busy", http.StatusServiceUnavailable)
 			return
 		}
 		io.WriteString(w, "DCGM_FI_DEV_GPU_UTIL{UUID=\"G0\"} 5\n")

@@ -143,10 +143,9 @@ type recorder struct {
 }
 
 func (r *recorder) identify(l *line) entry {
-	text := show(l)
 	l2 := *l
 	l2.value, l2.stamp = 0, 0
-	text = strings.TrimSuffix(show(&l2), " 0")
+	text := strings.TrimSuffix(show(&l2), " 0")
 	r.series = append(r.series, text)
 	return entry{use: value, slot: int32(len(r.series) - 1), scale: 1}
 }

@@ -61,7 +61,7 @@ func (p *phase) afterTick(tick time.Time, m meta, now time.Time) time.Time {
 	}
 	ready := tick.Add(step + min(p.slow, step/2) + p.guard + p.extra)
 	if behind := now.Sub(ready); behind >= 0 {
-		ready = ready.Add((behind/step + 1) * step)
+		ready = ready.Add(behind - behind%step + step)
 	}
 	return ready
 }

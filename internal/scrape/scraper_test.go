@@ -63,8 +63,10 @@ gpupilot_gpu_allocation_info{uuid="G0",namespace="ns",pod="p",container="c",repl
 	if status == 0 {
 		status = 200
 	}
-	return &http.Response{StatusCode: status, Status: fmt.Sprint(status, " ", http.StatusText(status)),
-		ContentLength: int64(len(body)), Body: io.NopCloser(strings.NewReader(body))}, nil
+	return &http.Response{
+		StatusCode: status, Status: fmt.Sprint(status, " ", http.StatusText(status)),
+		ContentLength: int64(len(body)), Body: io.NopCloser(strings.NewReader(body)),
+	}, nil
 }
 
 func (a *fakeAgent) tick(n int) time.Time {
@@ -279,8 +281,10 @@ func TestLogsStateChangesOnly(t *testing.T) {
 	var log bytes.Buffer
 	a := &fakeAgent{interval: time.Second, took: always(time.Millisecond), status: 503}
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Config{}, Deps{Client: a, Store: series.New(series.Config{}), Resolve: resolve,
-			Log: slog.New(slog.NewTextHandler(&log, nil))})
+		s := New(Config{}, Deps{
+			Client: a, Store: series.New(series.Config{}), Resolve: resolve,
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		s.Sync([]Target{agentTarget})
 		go func() {
 			time.Sleep(30 * time.Second)

@@ -317,8 +317,10 @@ func TestDevices(t *testing.T) {
 	l := TargetLabels{Node: "n-a", Instance: "a", Job: "gpupilot"}
 	want := []DeviceView{
 		{Target: "a", Labels: l, Device: "G0", Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 9}}}},
-		{Target: "a", Labels: l, Device: "G1", Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 5}}},
-			Owners: held("", "p").Owners, Since: sec(1)},
+		{
+			Target: "a", Labels: l, Device: "G1", Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 5}}},
+			Owners: held("", "p").Owners, Since: sec(1),
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

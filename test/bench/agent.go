@@ -131,7 +131,7 @@ func (a *agent) wait(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the agent does not show %d GPUs with pods: %w (last error: %v)", gpus, ctx.Err(), err)
+			return fmt.Errorf("the agent does not show %d GPUs with pods: %w (last error: %w)", gpus, ctx.Err(), err)
 		case <-tick.C:
 		}
 	}

@@ -37,8 +37,10 @@ func simulate(t *testing.T, s scenario, phase time.Duration) *track {
 		}
 		offered := s.shape.At(at)
 		l := m.Step(now, offered, serving)
-		tr.add(sample{at: at, offered: offered, need: need(offered), replicas: len(pods), serving: serving,
-			util: l.Utilization, queue: l.Queue, rejected: l.Rejected})
+		tr.add(sample{
+			at: at, offered: offered, need: need(offered), replicas: len(pods), serving: serving,
+			util: l.Utilization, queue: l.Queue, rejected: l.Rejected,
+		})
 		if (at-phase)%time.Second != 0 {
 			continue
 		}
