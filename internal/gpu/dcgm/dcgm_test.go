@@ -202,6 +202,25 @@ func TestStaleValues(t *testing.T) {
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
 }
 
+// What DCGM has stopped watching is watched again, but not at each read.
+func TestWatchesAgain(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{})
+	d := (*r.devices.Load())[devices[0].UUID]
+	read(t, r, d.UUID, gpu.GPUUtil)
+	f.put("engine", "engine forgets 1")
+	for range 3 {
+		if v := read(t, r, d.UUID, gpu.GPUUtil); v.Has(gpu.GPUUtil) {
+			t.Fatal("what is not watched was read")
+		}
+	}
+	d.watch.since = d.watch.since.Add(-2 * rewatchEvery)
+	read(t, r, d.UUID, gpu.GPUUtil)
+	if v := read(t, r, d.UUID, gpu.GPUUtil); !v.Has(gpu.GPUUtil) {
+		t.Error("it is not watched again")
+	}
+}
+
 // Instances have their own memory and profiling values; without a word on
 // their UUIDs they have NVIDIA's older form.
 func TestInstances(t *testing.T) {

@@ -38,11 +38,12 @@ type device struct {
 	began atomic.Int64 // when the read in progress began, in Unix nanoseconds; 0: none
 	mu    sync.Mutex   // held by Read, which the caller does not call twice at once anyway
 
-	watch  watch
-	plan   plan
-	labels map[gpu.FieldID]label
-	newest int64     // the newest value's time, by the host engine's clock, in Unix microseconds
-	moved  time.Time // when it last was another, by ours
+	released bool // the device is no more
+	watch    watch
+	plan     plan
+	labels   map[gpu.FieldID]label
+	newest   int64     // the newest value's time, by the host engine's clock, in Unix microseconds
+	moved    time.Time // when it last was another, by ours
 }
 
 // label is a string, or that there is none until retry.
@@ -76,6 +77,9 @@ func (d *device) hung(now time.Time) bool {
 func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.released {
+		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, d.UUID)
+	}
 	now := time.Now()
 	d.began.Store(now.UnixNano())
 	defer d.began.Store(0)
@@ -130,6 +134,8 @@ func (d *device) readNumbers(v *gpu.Values, now time.Time) error {
 		f := &values[i]
 		x := decode(byte(f._type), int(f.status), uint64(f.word))
 		switch {
+		case f.status == stNotWatched && now.Sub(d.watch.since) > rewatchEvery:
+			d.unwatch() // the next read watches anew
 		case x.unsupported:
 			d.watch.refuse(gpu.FieldID(f.field), now)
 			d.plan.expires = time.Time{}

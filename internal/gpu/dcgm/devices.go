@@ -52,12 +52,12 @@ func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
 			after[d.UUID] = d
 		}
 	}
-	r.devices.Store(&after)
 	for uuid, d := range before {
 		if after[uuid] != d && d.ses == s {
-			d.release()
+			d.release() // before another is read in its place
 		}
 	}
+	r.devices.Store(&after)
 	return list, errors.Join(errs...)
 }
 

@@ -41,7 +41,7 @@ AT(dcgm_prof_v3, group, dcgmProfGetMetricGroups_v3, metricGroups) AT(dcgm_prof_g
 _Static_assert(DCGM_ENTITIES == DCGM_GROUP_MAX_ENTITIES_V2 && DCGM_INSTANCES == DCGM_MAX_HIERARCHY_INFO, "room");
 _Static_assert(DCGM_OPERATION_MODE_AUTO == 1 && DCGM_GROUP_EMPTY == 1 && DCGM_FV_FLAG_LIVE_DATA == 1, "constants");
 _Static_assert(DCGM_FE_GPU == 1 && DCGM_FE_GPU_I == 4 && DCGM_FE_GPU_CI == 5, "kinds");
-_Static_assert(DCGM_ST_UNINITIALIZED == -10 && DCGM_ST_GPU_IS_LOST == -18 && DCGM_ST_CONNECTION_NOT_VALID == -21, "codes");
+_Static_assert(DCGM_ST_NOT_SUPPORTED == -6 && DCGM_ST_UNINITIALIZED == -10 && DCGM_ST_NOT_WATCHED == -16 && DCGM_ST_GPU_IS_LOST == -18 && DCGM_ST_CONNECTION_NOT_VALID == -21, "codes");
 _Static_assert(DCGM_ST_INSTANCE_NOT_FOUND == -45 && DCGM_ST_NVML_NOT_LOADED == -56 && DCGM_ST_GPUS_DETACHED == -67, "codes");
 _Static_assert(DcgmEntityStatusInaccessible == 3 && DcgmEntityStatusLost == 4 && DcgmEntityStatusDisabled == 6 && DcgmEntityStatusDetached == 7, "status");
 `

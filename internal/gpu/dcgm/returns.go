@@ -19,6 +19,7 @@ import (
 // The return codes of dcgmReturn_t that mean more than that one call failed.
 const (
 	stUninitialized      = -10
+	stNotWatched         = -16
 	stGPUIsLost          = -18
 	stConnectionNotValid = -21
 	stInstanceNotFound   = -45
@@ -81,7 +82,7 @@ const (
 
 // gone is why a GPU of this status cannot be read; nil: it can.
 func (s status) gone() error {
-	why := ""
+	var why string
 	switch s {
 	case statusInaccessible:
 		why = "inaccessible"

@@ -20,8 +20,14 @@ import (
 // read, and the next, which may be on its way.
 const keepSamples = 2
 
+// rewatchEvery is the least time between two watches of the same fields. DCGM
+// keeps one watch of a field for all that one connection asks for, so that the
+// end of a device ends the watches of another that shares its GPU instance.
+const rewatchEvery = 5 * time.Second
+
 // watch is what DCGM updates for a device.
 type watch struct {
+	since   time.Time // when something was last added
 	group   group
 	made    bool // the group
 	sets    []fieldSet
@@ -90,8 +96,10 @@ func (d *device) watchSet(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, erro
 		return nil, whole
 	}
 	if len(ids) == 1 {
+		if _, again := d.watch.refused[ids[0]]; !again {
+			d.ses.log.Warn("DCGM does not watch a field", "gpu", d.card.id, "uuid", d.UUID, "field", ids[0].String(), "reason", err)
+		}
 		d.watch.refuse(ids[0], now)
-		d.ses.log.Warn("DCGM does not watch a field", "gpu", d.card.id, "uuid", d.UUID, "field", ids[0].String(), "reason", err)
 		return nil, nil
 	}
 	var watched []gpu.FieldID
@@ -119,6 +127,7 @@ func (d *device) watchTogether(ids []gpu.FieldID) error {
 	if err != nil {
 		return err
 	}
+	d.watch.since = time.Now()
 	d.watch.sets = append(d.watch.sets, set)
 	for _, id := range ids {
 		if i, ok := gpu.IndexOf(id); ok {
@@ -128,18 +137,25 @@ func (d *device) watchTogether(ids []gpu.FieldID) error {
 	return nil
 }
 
-// release ends the watches of a device that is no more. It leaves a device
-// that is being read alone: its session's end ends them too.
+// release ends a device that is no more. It leaves a device that is being read
+// alone: its session's end ends its watches, too.
 func (d *device) release() {
 	if !d.mu.TryLock() {
 		return
 	}
 	defer d.mu.Unlock()
+	d.released = true
+	d.unwatch()
+}
+
+// unwatch ends the device's watches. What it was refused stays so.
+func (d *device) unwatch() {
 	for _, set := range d.watch.sets {
 		d.ses.unwatch(d.watch.group, set)
 	}
 	if d.watch.made {
 		d.ses.ungroup(d.watch.group)
 	}
-	d.watch, d.plan = watch{}, plan{}
+	d.watch = watch{refused: d.watch.refused}
+	d.plan.expires = time.Time{}
 }

@@ -72,7 +72,7 @@ struct state {
 	int gpus;
 	unsigned int seed;
 	bool driver, engine;
-	int restarts; // of the host engine, as the file counts them
+	int restarts, forgets; // of the host engine, as the file counts them
 	char model[NAME], driver_version[NAME], log[4 * NAME];
 	int delay_us;
 	dcgmReturn_t profiling; // what profiling calls answer
@@ -94,7 +94,8 @@ int64_t clock_us(void);     // Unix microseconds
 void lock(void);            // and take in the file, if it has changed
 void unlock(void);
 dcgmReturn_t code_of(const char *name);
-void drop_watches(void); // and all groups; the state is locked
+void drop_watches(void);   // and all groups; the state is locked
+void forget_watches(void); // but no group
 
 // begin checks that function fn can be answered over handle h, for GPU gpu
 // where that is not -1. On success the state is locked until end.

@@ -22,7 +22,7 @@ static struct stat seen;
 static bool loaded;
 static double last;          // when energies were last brought up to date
 static int raised[MAX_GPUS]; // xid lines that became samples, by GPU
-static int restarts;         // the restarts that have happened
+static int restarts, forgot; // what has happened of the host engine's restarts and losses of memory
 
 #define AS_NAME(name, value, supported) #name,
 #define AS_VALUE(name, value, supported) value,
@@ -73,7 +73,7 @@ static void defaults(void) {
 	S.gpus = 8;
 	S.seed = 0;
 	S.driver = S.engine = true;
-	S.restarts = 0;
+	S.restarts = S.forgets = 0;
 	S.delay_us = 0;
 	S.log[0] = 0;
 	S.profiling = DCGM_ST_OK;
@@ -152,6 +152,7 @@ static bool gpu_line(int i, const char *word, const char *a, const char *b, cons
 static bool engine_line(const char *what, const char *n) {
 	if (!strcmp(what, "lost")) S.engine = false;
 	else if (!strcmp(what, "restarted")) S.restarts = atoi(n);
+	else if (!strcmp(what, "forgets")) S.forgets = atoi(n);
 	else return false;
 	return true;
 }
@@ -205,6 +206,10 @@ static void load(const char *path) {
 		restarts = S.restarts;
 		S.epoch++;
 		drop_watches();
+	}
+	if (S.forgets != forgot) {
+		forgot = S.forgets;
+		forget_watches();
 	}
 }
 

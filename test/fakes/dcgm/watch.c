@@ -26,8 +26,10 @@ static struct {
 
 static int watches[MAX_GPUS][MAX_MIG + 1][MAX_FIELDS];
 
+void forget_watches(void) { memset(watches, 0, sizeof watches); }
+
 void drop_watches(void) {
-	memset(watches, 0, sizeof watches);
+	forget_watches();
 	for (int i = 0; i < MAX_GROUPS; i++) group[i].used = set[i].used = false;
 }
 
