@@ -78,6 +78,10 @@ func withStack(m *testing.M) (int, error) {
 	}
 	defer s.Close()
 	rig.Stack = s
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if err := s.Client.Create(context.Background(), ns); err != nil {
+		return 1, err
+	}
 	code := m.Run()
 	if code != 0 {
 		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
@@ -98,8 +102,6 @@ func need(replicas float64) int32 { return int32(math.Ceil(replicas*100/target -
 // deploy creates a workload and waits until it serves.
 func deploy(t *testing.T, name string, replicas int32, startup time.Duration) {
 	t.Helper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	_ = rig.Client.Create(t.Context(), ns) // another test may have made it
 	d := stack.Deployment(namespace, name, replicas, startup)
 	if err := rig.Client.Create(t.Context(), d); err != nil {
 		t.Fatal(err)
