@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -18,7 +20,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/yaml"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/backtest"
@@ -262,18 +265,22 @@ type named struct {
 // compilePolicies reads GPUAutoscalers from YAML, of which there may be several
 // with --- between them.
 func compilePolicies(file string, b []byte) (out []named, err error) {
-	docs := yaml.NewYAMLOrJSONDecoder(strings.NewReader(string(b)), 4096)
+	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
 	for {
-		var a v1alpha1.GPUAutoscaler
-		err := docs.Decode(&a)
+		doc, err := docs.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		if a.Kind == "" && a.Name == "" && a.Spec.MaxReplicas == 0 {
-			continue // an empty document
+		var any map[string]any
+		if err := yaml.Unmarshal(doc, &any); err == nil && len(any) == 0 {
+			continue // nothing but comments
+		}
+		var a v1alpha1.GPUAutoscaler
+		if err := yaml.UnmarshalStrict(doc, &a); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if a.Kind != "GPUAutoscaler" {
 			return nil, fmt.Errorf("%s: kind %q is not GPUAutoscaler", file, a.Kind)

@@ -82,12 +82,23 @@ func (a *Arrivals) copies(rng *rand.Rand, begin float64) {
 		for k := range n {
 			q := all[a.row]
 			if n > 1 || k > 0 {
-				q.At += (rng.Float64()*2 - 1) * jitter
-				q.At = min(max(q.At, begin), a.at-1e-6)
+				q.At = within(q.At+(rng.Float64()*2-1)*jitter, begin, a.at)
 			}
 			a.buf = append(a.buf, q)
 		}
 	}
+}
+
+// within turns back at the ends what has been scattered beyond them: cut off, it
+// would heap up there.
+func within(at, begin, end float64) float64 {
+	if at < begin {
+		at = 2*begin - at
+	}
+	if at >= end {
+		at = 2*end - at
+	}
+	return min(max(at, begin), math.Nextafter(end, begin))
 }
 
 // renew draws the requests of all windows that begin in the slice.

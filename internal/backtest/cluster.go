@@ -14,6 +14,7 @@ type cluster struct {
 	startup  Startup
 	patience float64
 	seed     uint64
+	blind    bool // the autoscaler looks at no GPU
 	full     []spell
 	route    *rand.Rand
 	scaler   autoscaler
@@ -41,10 +42,10 @@ type autoscaler interface {
 }
 
 // newCluster starts a service with some replicas that serve.
-func newCluster(cfg *Config, replicas int, need []float64, scaler autoscaler) *cluster {
+func newCluster(cfg *Config, replicas int, need []float64, scaler autoscaler, blind bool) *cluster {
 	c := &cluster{
 		m: &cfg.Model, startup: cfg.Startup, patience: cfg.Patience, seed: cfg.Seed,
-		route: rand.New(rand.NewPCG(cfg.Seed, 0x10ad)), scaler: scaler,
+		route: rand.New(rand.NewPCG(cfg.Seed, 0x10ad)), scaler: scaler, blind: blind,
 		end: int(cfg.Seconds), spec: replicas,
 	}
 	c.full = c.startup.spells(cfg.Seed, cfg.Seconds)
@@ -62,6 +63,7 @@ func newCluster(cfg *Config, replicas int, need []float64, scaler autoscaler) *c
 
 func (c *cluster) create(now float64) *pod {
 	p := c.startup.newPod(c.m, c.patience, c.seed, c.made, now, c.full)
+	p.blind = c.blind
 	c.made++
 	c.pods = append(c.pods, p)
 	return p
@@ -86,7 +88,9 @@ func (c *cluster) run(q []Request, until float64) {
 // has less to do, as Envoy's LEAST_REQUEST does.
 func (c *cluster) offer(q Request) {
 	if c.m.hopeless(q.Prompt) {
-		c.stats.hopeless++
+		if q.At >= c.stats.warm {
+			c.stats.hopeless++
+		}
 	} else {
 		c.stats.arrived(q.At)
 	}
@@ -197,7 +201,7 @@ func (c *cluster) delete(n int, victims []string) {
 	})
 	for _, p := range live[:n] {
 		if p.starting() {
-			c.stats.killed++
+			c.stats.gone(float64(c.now))
 			p.phase = gone
 			continue
 		}

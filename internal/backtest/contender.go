@@ -17,6 +17,9 @@ type Contender struct {
 	make func(*replay) (autoscaler, error)
 }
 
+// blind says whether it looks at no GPU.
+func (c *Contender) blind() bool { return c.Family != "ours" && c.Class != OnGPU }
+
 // Class is what an autoscaler looks at: it is compared with peers of its class.
 type Class string
 

@@ -80,7 +80,7 @@ func (h *hpa) within(ratio float64) bool {
 	return 1-h.tolerance <= ratio && ratio <= 1+h.tolerance
 }
 
-// census is the pods as calcPlainMetricReplicas groups them.
+// podGroups is the pods as calcPlainMetricReplicas groups them.
 type podGroups struct {
 	ready, pending, missing int
 	sum                     float64
@@ -99,7 +99,7 @@ func (h *hpa) pods(c *cluster, s *snapshot) (int, bool) {
 			g.pending++
 			continue
 		}
-		v, ok := s.find(p.id).get(h.signal)
+		v, ok := c.over(s, s.find(p.id), h.signal, h.chain.Collect)
 		if !ok {
 			g.missing++
 			continue
@@ -142,7 +142,7 @@ func (h *hpa) pods(c *cluster, s *snapshot) (int, bool) {
 // object is GetObjectMetricReplicas → getUsageRatioReplicaCount: the ratio
 // times the ready pods.
 func (h *hpa) object(c *cluster, s *snapshot) (int, bool) {
-	sum, n := total(s, h.signal)
+	sum, n := c.total(s, h.signal, h.chain.Collect)
 	if n == 0 {
 		return 0, false
 	}
@@ -158,7 +158,7 @@ func (h *hpa) object(c *cluster, s *snapshot) (int, bool) {
 
 // external is GetExternalPerPodMetricReplicas: pods are not looked at.
 func (h *hpa) external(c *cluster, s *snapshot) (int, bool) {
-	sum, n := total(s, h.signal)
+	sum, n := c.total(s, h.signal, h.chain.Collect)
 	if n == 0 {
 		return 0, false
 	}
@@ -170,9 +170,9 @@ func (h *hpa) external(c *cluster, s *snapshot) (int, bool) {
 }
 
 // total is what a query would sum, and over how many pods.
-func total(s *snapshot, sig Signal) (sum float64, n int) {
+func (c *cluster) total(s *snapshot, sig Signal, collect int) (sum float64, n int) {
 	for i := range s.pods {
-		if v, ok := s.pods[i].get(sig); ok {
+		if v, ok := c.over(s, &s.pods[i], sig, collect); ok {
 			sum += v
 			n++
 		}

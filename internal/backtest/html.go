@@ -2,7 +2,205 @@
 
 package backtest
 
-import "io"
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+)
 
-// HTML writes a report as one self-contained page.
-func (r *Report) HTML(w io.Writer) error { return nil }
+//go:embed report.html
+var page string
+
+// HTML writes a report as one page that needs nothing else: no script, no
+// fetched file, light or dark as the reader's system is.
+func (r *Report) HTML(w io.Writer) error {
+	t, err := template.New("report").Funcs(template.FuncMap{
+		"f":       func(digits int, x float64) string { return fmt.Sprintf("%.*f", digits, x) },
+		"percent": func(x float64) string { return fmt.Sprintf("%+.0f %%", 100*x) },
+		"verdict": verdictClass,
+		"cost":    func(c Cell) string { return dollars(c.GPUHours, r.price(c.Model)) },
+		"ms":      func(x float64) string { return short(1000 * x) },
+		"price":   r.priceNote,
+	}).Parse(page)
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, r.view())
+}
+
+func verdictClass(ratio float64) string {
+	switch {
+	case ratio <= 0.6:
+		return "good"
+	case ratio <= 1:
+		return "fair"
+	}
+	return "poor"
+}
+
+func (r *Report) priceNote(m Model) string {
+	p, ok := r.Prices.Of(m.GPU)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%s at $%.2f a GPU-hour (%s %s)", m.GPU, p.USD, p.Provider, p.Instance)
+}
+
+// view is what the page shows.
+type view struct {
+	*Report
+	HasPeers bool
+	Charts   []chart
+	Requests int
+	Hours    float64
+}
+
+// chart is one replay, drawn.
+type chart struct {
+	Case     *Case
+	Replicas template.HTML
+	Missed   template.HTML
+	Fronts   []frontChart
+	Lines    []legend
+}
+
+type frontChart struct {
+	Class Class
+	SVG   template.HTML
+}
+
+type legend struct{ Class, Name, Note string }
+
+func (r *Report) view() view {
+	v := view{Report: r, HasPeers: len(r.Peers) > 0}
+	for i := range r.Cases {
+		c := &r.Cases[i]
+		v.Hours += c.Hours
+		if len(c.Ours) > 0 {
+			v.Requests += c.Ours[0].Requests
+		}
+		if len(c.Ours) > 0 && c.Ours[0].Points != nil {
+			v.Charts = append(v.Charts, r.chart(c))
+		}
+	}
+	return v
+}
+
+// chartPoints is how many minutes a chart shows apart.
+const chartPoints = 720
+
+func (r *Report) chart(c *Case) chart {
+	out := chart{Case: c}
+	lines := slices.Concat(c.Ours, c.Shown)
+	for k := range lines {
+		class := fmt.Sprintf("s%d", k%6)
+		out.Lines = append(out.Lines, legend{class, lines[k].Name,
+			fmt.Sprintf("%.2f %% missed, %.1f GPU-hours", lines[k].Violations, lines[k].GPUHours)})
+	}
+	out.Replicas = replicasChart(lines)
+	out.Missed = missedChart(lines)
+	for _, class := range []Class{OnRequests, OnGPU} {
+		if svg := r.frontChart(c, class); svg != "" {
+			out.Fronts = append(out.Fronts, frontChart{class, svg})
+		}
+	}
+	return out
+}
+
+// pick is one number of each minute.
+func pick(points []Point, f func(*Point) float64) []float64 {
+	out := make([]float64, len(points))
+	for i := range points {
+		out[i] = f(&points[i])
+	}
+	return out
+}
+
+func hours(v float64) string { return short(v) }
+
+func replicasChart(lines []Result) template.HTML {
+	need, per := thin(pick(lines[0].Points, func(p *Point) float64 { return p.Need }), chartPoints)
+	step := float64(per) * pointSeconds / 3600
+	most := slices.Max(append(need, 1))
+	for k := range lines {
+		most = max(most, slices.Max(pick(lines[k].Points, func(p *Point) float64 { return p.Replicas })))
+	}
+	p := newPlot(1000, 260, axis{hi: float64(len(need)) * step}, axis{hi: most * 1.05})
+	p.axes("hours", "replicas", hours, short)
+	p.area("need", step, need)
+	for k := range lines {
+		values, _ := thin(pick(lines[k].Points, func(p *Point) float64 { return p.Replicas }), chartPoints)
+		p.line(fmt.Sprintf("line s%d", k%6), step, values, true)
+	}
+	return p.done()
+}
+
+func missedChart(lines []Result) template.HTML {
+	share := func(p *Point) float64 {
+		if p.Arrived == 0 {
+			return 0
+		}
+		return 100 * float64(p.Violations) / float64(p.Arrived)
+	}
+	first, per := thin(pick(lines[0].Points, share), chartPoints)
+	step := float64(per) * pointSeconds / 3600
+	p := newPlot(1000, 140, axis{hi: float64(len(first)) * step}, axis{hi: 100, root: true})
+	p.axes("hours", "missed %", hours, short)
+	for k := range lines {
+		values, _ := thin(pick(lines[k].Points, share), chartPoints)
+		p.line(fmt.Sprintf("line s%d", k%6), step, values, true)
+	}
+	return p.done()
+}
+
+// frontChart is every peer's setting as a point, their front, and ours.
+func (r *Report) frontChart(c *Case, class Class) template.HTML {
+	var marks []Mark
+	for _, m := range c.Peers {
+		if r.class[m.Name] == class {
+			marks = append(marks, m)
+		}
+	}
+	ours := false
+	for i := range c.Ours {
+		ours = ours || c.Ours[i].Class == class
+	}
+	if len(marks) == 0 || !ours {
+		return ""
+	}
+	front := Front(marks)
+	// Beyond twice the front's dearest useful point nothing is worth showing.
+	dear := slices.MaxFunc(front, func(a, b Mark) int { return int(a.GPUHours*1000) - int(b.GPUHours*1000) }).GPUHours
+	for i := range c.Ours {
+		dear = max(dear, c.Ours[i].GPUHours)
+	}
+	p := newPlot(480, 300, axis{hi: dear * 1.05}, axis{hi: 100, root: true})
+	p.axes("GPU-hours", "requests that missed a limit, %", short, short)
+	for _, m := range marks {
+		if m.GPUHours <= dear*1.05 {
+			p.dot("peer", 2.5, m.GPUHours, m.Violations, mark(m))
+		}
+	}
+	d := ""
+	for i, m := range front {
+		d += fmt.Sprintf("%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[i == 0], p.px(m.GPUHours), p.py(m.Violations))
+	}
+	fmt.Fprintf(&p.b, `<path class="front" d="%s"/>`, d)
+	for i := range c.Also {
+		if o := &c.Also[i]; o.Family == "oracle" {
+			p.dot("oracle", 4, o.GPUHours, o.Violations, mark(markOf(o)))
+		}
+	}
+	for i := range c.Ours {
+		if o := &c.Ours[i]; o.Class == class {
+			p.dot(fmt.Sprintf("ours f%d", i%6), 7, o.GPUHours, o.Violations, mark(markOf(o)))
+		}
+	}
+	return p.done()
+}
+
+func mark(m Mark) string {
+	return fmt.Sprintf("%s: %.2f %% missed, %.1f GPU-hours", m.Name, m.Violations, m.GPUHours)
+}

@@ -30,7 +30,7 @@ const (
 )
 
 func (k *kpa) decide(c *cluster, now int) (int, []string) {
-	seen, n := total(c.at(now-1), Concurrency)
+	seen, n := c.total(c.at(now-1), Concurrency, 0)
 	k.ring[now%maxStable] = seen + float64(c.buffer.len())
 	if now%kpaTick != 0 || n == 0 && c.buffer.len() == 0 {
 		return -1, nil

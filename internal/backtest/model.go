@@ -49,24 +49,24 @@ func presets() []Model {
 			Name: "llama-8b", GPUs: 2, GPU: "a100",
 			Source: "SageServe Llama-3.1-8B, 2 x A100-80GB: decode 8.5 ms at batch 1 and 16.1 ms at 32, prefill of 512 to 4096 tokens",
 			// KV: 2 × 80 GB × 0.9 less 16 GB of bf16 weights, 131,072 B a token (32 layers, 8 KV heads of 128, 2 B).
-			StepBase: 8.23e-3, StepPerSeq: 0.247e-3, Prefill: 17_500, Chunk: 512, KVTokens: 950_000, MaxSeqs: 256,
-			FlopsShare: 0.45, DecodeShare: 0.45 / 17_500,
+			StepBase: 8.26e-3, StepPerSeq: 0.245e-3, Prefill: 17_700, Chunk: 512, KVTokens: 950_000, MaxSeqs: 256,
+			FlopsShare: 0.45, DecodeShare: 0.45 / 17_700,
 			TTFTLimit: 2, ITLLimit: 0.015,
 		},
 		{
 			Name: "llama-70b", GPUs: 2, GPU: "h100",
 			Source: "SageServe llama2-70b, 2 x H100-80GB bf16, halved for fp8 weights; validated on NIM llama-3.3-70b fp8 TP2, which it is not fitted to",
 			// KV: 2 × 80 GB × 0.9 less 70.6 GB of fp8 weights, 163,840 B a token (80 layers, 8 KV heads of 128, 1 B).
-			StepBase: 18.4e-3, StepPerSeq: 0.203e-3, Prefill: 12_760, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
-			FlopsShare: 0.45, DecodeShare: 0.45 / 12_760,
+			StepBase: 18.3e-3, StepPerSeq: 0.232e-3, Prefill: 12_600, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
+			FlopsShare: 0.45, DecodeShare: 0.45 / 12_600,
 			TTFTLimit: 5, ITLLimit: 0.080,
 		},
 		{
 			Name: "llama-70b-bf16", GPUs: 4, GPU: "h100",
 			Source: "SageServe llama2-70b, 4 x H100-80GB bf16: decode 28.4 to 36.9 ms at batch 1 to 32, prefill of 512 to 8192 tokens",
 			// KV: 4 × 80 GB × 0.9 less 141 GB of bf16 weights, 327,680 B a token.
-			StepBase: 29.2e-3, StepPerSeq: 0.237e-3, Prefill: 9_000, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
-			FlopsShare: 0.32, DecodeShare: 0.32 / 9_000,
+			StepBase: 29.3e-3, StepPerSeq: 0.233e-3, Prefill: 9_070, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
+			FlopsShare: 0.32, DecodeShare: 0.32 / 9_070,
 			TTFTLimit: 5, ITLLimit: 0.080,
 		},
 	}

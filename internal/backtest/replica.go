@@ -35,6 +35,7 @@ type outcome interface {
 type replica struct {
 	m        *Model
 	patience float64
+	blind    bool // nobody looks at the GPU: its integrals are left out
 	now      float64
 	steps    float64 // decode iterations so far, fractional
 	decoding []running
@@ -131,6 +132,9 @@ func (r *replica) pass(dt, step, chunk, b float64) {
 		r.left -= done
 		r.pending -= done
 		r.tensor += r.m.FlopsShare / r.m.Prefill * done
+	}
+	if r.blind {
+		return
 	}
 	r.busy += dt
 	r.tensor += r.m.DecodeShare * b * dt / step

@@ -44,13 +44,13 @@ func (c *cluster) result(r *replay, who *Contender) Result {
 		GPUHours: s.gpuSeconds / 3600, Under: 100 * s.under / s.seconds, Over: 100 * s.over / s.seconds,
 		Overshoot: float64(s.most) / math.Max(1, math.Ceil(r.peak)), Turns: float64(s.turns) / hours,
 		Killed: s.killed, Cascades: s.cascades, PeakNeed: r.peak, ReplicasMax: s.most,
-		Points: s.points[:min(len(s.points), int(math.Ceil(s.seconds/pointSeconds)))],
+		Points: s.points[:min(len(s.points), int(math.Ceil((s.warm+s.seconds)/pointSeconds)))],
 	}
 	if s.reactions > 0 {
 		out.Reaction = s.reactionSum / s.reactions
 	}
 	for i := range out.Points {
-		n := math.Min(pointSeconds, s.seconds-float64(i)*pointSeconds)
+		n := math.Min(pointSeconds, s.warm+s.seconds-float64(i)*pointSeconds)
 		out.Points[i].Replicas /= n
 		out.Points[i].Serving /= n
 		out.Points[i].Need /= n

@@ -21,6 +21,11 @@ type Config struct {
 	Min, Max int     // replicas; Max 0: three times the peak
 	Patience float64 // seconds after which a client without a first token gives up; 0: 60
 	Seed     uint64
+
+	// Warmup is how many seconds at the beginning are simulated but not
+	// counted, while windows fill; 0: ten minutes, where that is no more than a
+	// fifth of the replay.
+	Warmup float64
 }
 
 // needSeconds is the width of the bins in which the need is known.
@@ -59,6 +64,9 @@ func prepare(cfg Config) (*replay, error) {
 	if cfg.Patience <= 0 {
 		cfg.Patience = DefaultPatience
 	}
+	if cfg.Warmup <= 0 {
+		cfg.Warmup = math.Floor(min(600, cfg.Seconds/5))
+	}
 	r := &replay{arrivals: newArrivals(cfg.Trace, cfg.From, cfg.From+cfg.Seconds, 1, cfg.Seed)}
 	if cfg.Peak > 0 {
 		rates := slices.Sorted(slices.Values(r.arrivals.rates(&cfg.Model)))
@@ -83,7 +91,7 @@ func prepare(cfg Config) (*replay, error) {
 	}
 	r.arrivals.rewind()
 	r.need = sums.need(&cfg.Model)
-	for _, x := range r.need {
+	for _, x := range r.need[min(len(r.need)-1, int(cfg.Warmup/needSeconds)):] {
 		r.peak = max(r.peak, x)
 	}
 	cfg.Min = max(1, cfg.Min)
@@ -116,7 +124,7 @@ func Run(ctx context.Context, cfg Config, contenders []Contender) ([]Result, err
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", contenders[i].Name, err)
 		}
-		clusters[i] = newCluster(&r.cfg, r.initial, r.need, scaler)
+		clusters[i] = newCluster(&r.cfg, r.initial, r.need, scaler, contenders[i].blind())
 	}
 	for {
 		q, until, ok := r.arrivals.next()

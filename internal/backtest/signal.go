@@ -33,11 +33,13 @@ func (s Signal) String() string {
 // ofGPU says whether the signal is the GPU's rather than the server's.
 func (s Signal) ofGPU() bool { return s == GPUUtil || s == SMActive || s == TensorActive }
 
-// sample is what one pod told at one moment; absent is NaN-free: see ok.
+// sample is what one pod told at one moment.
 type sample struct {
 	pod    int32
 	server bool // it has the server's signals
 	value  [signalCount]float32
+
+	sm, tensor float64 // integrals of the activity, in seconds
 }
 
 // snapshot is what all pods told at one second.
@@ -63,7 +65,26 @@ func (s *sample) get(sig Signal) (float64, bool) {
 	return float64(s.value[sig]), true
 }
 
-// kept is how many seconds of snapshots are kept: the slowest chain is 90 s behind.
+// over is the pod's value as a collector reads it that reads every so many
+// seconds: DCGM's profiling fields are means since the last reading.
+func (c *cluster) over(s *snapshot, x *sample, sig Signal, seconds int) (float64, bool) {
+	v, ok := x.get(sig)
+	if !ok || seconds <= 1 || !x.server || sig != SMActive && sig != TensorActive {
+		return v, ok
+	}
+	old := c.at(s.at - seconds).find(int(x.pod))
+	if old == nil || !old.server {
+		return v, ok
+	}
+	sum := x.sm - old.sm
+	if sig == TensorActive {
+		sum = x.tensor - old.tensor
+	}
+	return 100 * min(1, sum/float64(seconds)), true
+}
+
+// kept is how many seconds of snapshots are kept: the slowest chain is 90 s
+// behind and looks 30 s back from there.
 const kept = 128
 
 // observe takes a snapshot of the pods at the whole second now.
@@ -90,6 +111,7 @@ func (c *cluster) observe(now int) {
 func (c *cluster) read(p *pod, x *sample) {
 	r, w := float32(p.run()), float32(p.queue())
 	x.value[Running], x.value[Waiting], x.value[Concurrency] = r, w, r+w
+	x.sm, x.tensor = p.sm, p.tensor
 	x.value[KVUse] = float32(min(1, p.kv/p.m.KVTokens))
 	last := &p.last
 	if dt := p.now - last.at; dt > 0 {

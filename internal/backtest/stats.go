@@ -12,7 +12,7 @@ type stats struct {
 	need      []float64 // replicas, by bin
 	high      []float64 // the most of need around each bin
 
-	end                    float64
+	warm                   float64 // what happens before is not counted
 	requests, ended        int
 	late, slow, gaveUp     int
 	hopeless               int
@@ -45,7 +45,7 @@ const vicinity = 900
 
 func (s *stats) begin(cfg *Config, need []float64) {
 	s.ttft, s.itl, s.gpus = cfg.Model.TTFTLimit, cfg.Model.ITLLimit, float64(cfg.Model.GPUs)
-	s.need, s.width, s.end = need, needSeconds, cfg.Seconds
+	s.need, s.width, s.warm = need, needSeconds, cfg.Warmup
 	s.high = highest(need, int(vicinity/needSeconds))
 	s.points = make([]Point, int(math.Ceil(cfg.Seconds/pointSeconds))+1)
 }
@@ -66,11 +66,19 @@ func (s *stats) point(at float64) *Point {
 }
 
 func (s *stats) arrived(at float64) {
-	s.requests++
 	s.point(at).Arrived++
+	if at >= s.warm {
+		s.requests++
+	}
 }
 
 func (s *stats) done(at, ttft, itl float64) {
+	if at < s.warm {
+		if ttft > s.ttft || itl > s.itl {
+			s.point(at).Violations++
+		}
+		return
+	}
 	s.ended++
 	if ttft > s.ttft {
 		s.late++
@@ -85,10 +93,19 @@ func (s *stats) done(at, ttft, itl float64) {
 }
 
 func (s *stats) dropped(at float64) {
-	s.ended++
-	s.gaveUp++
-	s.violations++
 	s.point(at).Violations++
+	if at >= s.warm {
+		s.ended++
+		s.gaveUp++
+		s.violations++
+	}
+}
+
+// gone takes note of a starting pod that is deleted.
+func (s *stats) gone(now float64) {
+	if now >= s.warm {
+		s.killed++
+	}
 }
 
 func (s *stats) bin(now float64) int { return min(int(now/s.width), len(s.need)-1) }
@@ -96,6 +113,13 @@ func (s *stats) bin(now float64) int { return min(int(now/s.width), len(s.need)-
 // second takes note of the state after a whole second.
 func (s *stats) second(c *cluster) {
 	now := float64(c.now)
+	p := s.point(now - 1)
+	p.Replicas += float64(c.spec)
+	p.Serving += float64(len(c.ready))
+	p.Need += s.need[s.bin(now)]
+	if now <= s.warm {
+		return
+	}
 	held := 0
 	for _, p := range c.pods {
 		if p.phase != waiting {
@@ -118,14 +142,13 @@ func (s *stats) second(c *cluster) {
 	case s.short == 0:
 		s.short = now
 	}
-	p := s.point(now - 1)
-	p.Replicas += float64(c.spec)
-	p.Serving += serve
-	p.Need += s.need[s.bin(now)]
 }
 
 // scaled takes note of a change of the replicas that is about to be made.
 func (s *stats) scaled(c *cluster, want, starting int) {
+	if float64(c.now) < s.warm {
+		return
+	}
 	turn := 1
 	if want < c.spec {
 		turn = -1

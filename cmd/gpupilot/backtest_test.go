@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// writeFile puts a file into the test's directory.
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// a trace of half an hour that doubles in the middle.
+func traceFile(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("t_s,timestamp,count_in_5min\n")
+	for _, row := range []string{"0,a,600", "300,a,700", "600,a,1500", "900,a,1500", "1200,a,500", "1500,a,500"} {
+		b.WriteString(row + "\n")
+	}
+	return writeFile(t, "t.csv", b.String())
+}
+
+func backtestOut(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	err := run(t.Context(), append([]string{"backtest", "-q"}, args...), &out)
+	return out.String(), err
+}
+
+func TestBacktest(t *testing.T) {
+	trace := traceFile(t)
+	args := []string{"--trace", trace, "--replicas", "4", "--seeds", "1", "--startup", "30s", "--quick", "--peers", "kpa"}
+	table, err := backtestOut(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"gpupilot-requests", "gpupilot-gpu", "geometric mean", "30s"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
+		}
+	}
+	page := filepath.Join(t.TempDir(), "report.html")
+	if out, err := backtestOut(t, append(args, "-o", "html", "--out", page)...); err != nil || out != "" {
+		t.Errorf("html: %q, %v", out, err)
+	}
+	if b, err := os.ReadFile(page); err != nil || !bytes.Contains(b, []byte("</html>")) {
+		t.Errorf("the report has %d bytes, %v", len(b), err)
+	}
+}
+
+// The very object that will be applied, within its own bounds and the load as it was.
+func TestBacktestPolicy(t *testing.T) {
+	policy := writeFile(t, "p.yaml", `apiVersion: gpupilot.dev/v1alpha1
+kind: GPUAutoscaler
+metadata: {name: mine}
+spec:
+  scaleTargetRef: {kind: Deployment, name: model}
+  minReplicas: 2
+  maxReplicas: 3
+  signals:
+    - pods: {metric: "vllm:num_requests_running"}
+      target: {value: "1"}
+`)
+	out, err := backtestOut(t, "--trace", traceFile(t), "--policy", policy, "--peers", "none", "--replicas", "0", "--seeds", "1", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report struct {
+		Cases []struct {
+			Ours []struct {
+				Name        string
+				ReplicasMax int
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatal(err)
+	}
+	ours := report.Cases[0].Ours
+	if len(ours) != 1 || ours[0].Name != "mine" || ours[0].ReplicasMax != 3 {
+		t.Errorf("%+v, want mine with at most 3 replicas", ours)
+	}
+}
+
+func TestBacktestRefuses(t *testing.T) {
+	trace := traceFile(t)
+	query := writeFile(t, "q.yaml", "kind: GPUAutoscaler\nmetadata: {name: q}\nspec: {maxReplicas: 3, signals: [{pods: {metric: unheard_of}, target: {value: 1}}]}\n")
+	for want, args := range map[string][]string{
+		"at least one --trace":         nil,
+		"nowhere.csv":                  {"--trace", "nowhere.csv"},
+		"-o pdf":                       {"--trace", trace, "-o", "pdf"},
+		"--replicas \"9:3\"":           {"--trace", trace, "--replicas", "9:3"},
+		"--startup 0s":                 {"--trace", trace, "--startup", "0s"},
+		"no model \"gpt\"":             {"--trace", trace, "--model", "gpt"},
+		"--peers vpa":                  {"--trace", trace, "--peers", "vpa"},
+		"kind \"Deployment\"":          {"--trace", trace, "--policy", writeFile(t, "d.yaml", "kind: Deployment\n")},
+		"has no metric \"unheard_of\"": {"--trace", trace, "--policy", query, "--peers", "none"},
+		"unknown field \"gpus\"":       {"--trace", trace, "--policy", writeFile(t, "u.yaml", "kind: GPUAutoscaler\nspec: {maxReplicas: 3, signals: [{gpus: 1}]}\n")},
+	} {
+		if _, err := backtestOut(t, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func smallStudy(t *testing.T) *Study {
+	t.Helper()
+	tr := steady(300, 10, 30, 10)
+	tr.Name = "a <b> & c"
+	return &Study{
+		Traces: []*Trace{tr}, Models: []Model{preset(t, "llama-8b")}, Startups: []float64{30, 60}, Low: 3, High: 6, Seeds: 2,
+		Ours: []Contender{Ours("ours", onRunning(4))}, Also: []Contender{Oracle(1)},
+		Peers: QuickGrid().Peers([]string{"kpa"}, OnRequests), Points: true, Workers: 2,
+	}
+}
+
+func TestStudy(t *testing.T) {
+	s := smallStudy(t)
+	kept := map[string][]Mark{}
+	s.Workers = 1
+	s.Learned = func(k string, m []Mark) { kept[k] = m }
+	cases, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := s.Cells(cases)
+	if len(cases) != 4 || len(cells) != 2 || cells[0].Seeds != 2 || len(kept) != 4 {
+		t.Fatalf("%d cases, %d cells, %d kept", len(cases), len(cells), len(kept))
+	}
+	if cases[0].Peak != 3 || cases[1].Peak != 6 {
+		t.Errorf("peaks %g and %g, want 3 and 6", cases[0].Peak, cases[1].Peak)
+	}
+	// Known peers are not run again, and the verdict is the same.
+	s.Known = func(k string) ([]Mark, bool) { m, ok := kept[k]; return m, ok }
+	s.Learned = func(string, []Mark) { t.Error("a known case was run again") }
+	again, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Cells(again); got[0] != cells[0] || got[1] != cells[1] {
+		t.Errorf("with known peers %+v, before %+v", got, cells)
+	}
+}
+
+func TestReport(t *testing.T) {
+	s := smallStudy(t)
+	cases, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewReport(s, cases, []string{"nothing"})
+	var table, page, js bytes.Buffer
+	if err := r.Table(&table); err != nil || !strings.Contains(table.String(), "geometric mean") {
+		t.Errorf("%v\n%s", err, &table)
+	}
+	if err := json.NewEncoder(&js).Encode(r); err != nil || !json.Valid(js.Bytes()) {
+		t.Errorf("json: %v", err)
+	}
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	html := page.String()
+	if strings.Contains(html, "<b> &") || !strings.Contains(html, "a &lt;b&gt; &amp; c") {
+		t.Error("the trace's name is not escaped")
+	}
+	if i := regexp.MustCompile(`(?i)<script|https?://|url\(|NaN|%!`).FindStringIndex(html); i != nil {
+		t.Errorf("the page has %q", html[i[0]:min(len(html), i[1]+60)])
+	}
+	svgs := regexp.MustCompile(`(?s)<svg viewBox="0 0 [0-9]{3,}.*?</svg>`).FindAllString(html, -1)
+	if len(svgs) != 2*3 {
+		t.Errorf("%d charts, want three for each of two start-ups", len(svgs))
+	}
+	for _, svg := range svgs {
+		d := xml.NewDecoder(strings.NewReader(svg))
+		for {
+			_, err := d.Token()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("chart is no XML: %v", err)
+			}
+		}
+	}
+}
+
+func TestPrices(t *testing.T) {
+	p, err := ReadPrices("p", strings.NewReader("provider,instance_type,gpu_name,usd_per_gpu_hour\naws,p4d,a100,2.74\nlambda,gpu_8x,A100,1.29\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if best, ok := p.Of("a100"); !ok || best.USD != 1.29 || best.Provider != "lambda" {
+		t.Errorf("%+v %v", best, ok)
+	}
+	if _, ok := p.Of("h100"); ok {
+		t.Error("a price for a GPU that is not listed")
+	}
+	for in, want := range map[string]string{"gpu_name,usd_per_gpu_hour\na,-1\n": "p:2:3", "a,b\n": "p:1: want"} {
+		if _, err := ReadPrices("p", strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+}
