@@ -108,13 +108,19 @@ func TestAliasOfSeveralLetters(t *testing.T) {
 
 func TestBadCompatValues(t *testing.T) {
 	for args, want := range map[string]string{
-		"-m metrics":                                 "NAMESPACE:NAME",
-		"--kubernetes-gpu-id-type name":              "uid, device-name",
-		"--kubernetes-pod-label-allowlist-regex a,(": "regular expressions",
-		"--dcgm-log-level LOUD":                      "NONE, FATAL",
-		"-x 0":                                       "between 1",
-		"-s h":                                       "f, g, i",
-		"--web-read-timeout 10":                      "duration",
+		"--static-labels gpu=1":                         "taken",
+		"--static-labels cluster":                       "name=value",
+		"--drop-labels UUID":                            "cannot be left out",
+		"--rename-labels pod=gpu":                       "taken",
+		"--rename-labels pod=9":                         "no label name",
+		"--rename-labels gpu=card":                      "cannot be renamed",
+		"-m metrics":                                    "NAMESPACE:NAME",
+		"--kubernetes-gpu-id-type name":                 "uid, device-name",
+		"--kubernetes-pod-label-allowlist-regex a,(":    "regular expressions",
+		"--dcgm-log-level LOUD":                         "NONE, FATAL",
+		"-x 0":                                          "between 1",
+		"-s h":                                          "f, g, i",
+		"--web-read-timeout 10":                         "duration",
 		"--backend sim --web-config-file /no/such/file": "", // found at the start
 	} {
 		_, err := parse(args)

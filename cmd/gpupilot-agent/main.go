@@ -156,7 +156,9 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 
 // exposition is what the pages look like.
 func (c *config) exposition(p expo.Profile, r collectorsRead, version, revision string) expo.Config {
+	labels, _ := c.labels.relabel() // they were checked
 	ec := expo.Config{
+		Relabel: labels,
 		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
 		Hostname: c.node(), Kubernetes: c.kubernetes, OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
 		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,

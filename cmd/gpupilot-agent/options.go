@@ -41,6 +41,7 @@ type config struct {
 	simState       string
 
 	compat // what else dcgm-exporter has
+	labels labelFlags
 
 	version bool
 	help    bool
@@ -74,7 +75,7 @@ func defaults() config {
 
 // options is the flag table, dcgm-exporter's names and variables first.
 func (c *config) options() []option {
-	return slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions())
+	return slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.labels.options(), c.lastOptions())
 }
 
 func (c *config) mainOptions() []option {
@@ -153,7 +154,11 @@ func (c *config) ownOptions() []option {
 			"sim-state", "", "GPUPILOT_SIM_STATE", &c.simState,
 			"`file` that says what they do, and may change at any time (default: a load of their own)", nil,
 		},
+	}
+}
 
+func (c *config) lastOptions() []option {
+	return []option{
 		{"version", "v", "", &c.version, "print the version and exit", nil},
 		{"help", "h", "", &c.help, "print this and exit", nil},
 	}

@@ -14,17 +14,18 @@ import (
 type Config struct {
 	Profile      Profile
 	Collectors   Collectors
-	InvalidLines int    // of the collectors file
-	Hostname     string // the node's label; empty: none
-	Kubernetes   bool   // label devices with their pods
-	OldNamespace bool   // uuid, pod_name, pod_namespace and container_name instead of UUID, pod, namespace and container
-	VirtualGPUs  bool   // with Kubernetes: series for each container that shares a device, with a label vgpu
-	Pods         bool   // pods are watched through the API server
-	PodUID       bool   // a label pod_uid
-	DashedModel  bool   // blanks in model names become dashes
-	Self         bool   // metrics of the process
-	Version      string // of the program
-	Revision     string // of its source
+	InvalidLines int     // of the collectors file
+	Hostname     string  // the node's label; empty: none
+	Kubernetes   bool    // label devices with their pods
+	OldNamespace bool    // uuid, pod_name, pod_namespace and container_name instead of UUID, pod, namespace and container
+	VirtualGPUs  bool    // with Kubernetes: series for each container that shares a device, with a label vgpu
+	Pods         bool    // pods are watched through the API server
+	PodUID       bool    // a label pod_uid
+	DashedModel  bool    // blanks in model names become dashes
+	Self         bool    // metrics of the process
+	Relabel      Relabel // it was checked
+	Version      string  // of the program
+	Revision     string  // of its source
 
 	// How far back DCGM_EXP_CLOCK_EVENTS_COUNT and DCGM_EXP_XID_ERRORS_COUNT
 	// look; 0 stands for five minutes.

@@ -126,6 +126,57 @@ gpupilot_mig_device_info{uuid="MIG-2",parent_uuid="GPU-parent",gpu_instance="9",
 		"gpupilot_gpu_allocation_info", "gpupilot_mig")
 }
 
+func TestRelabel(t *testing.T) {
+	now := time.Now()
+	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 37})
+	d.Owners = []gpu.Owner{{Namespace: "team", Pod: "llm-0", Container: "main"}}
+	d.MIG = &gpu.MIG{ParentUUID: "GPU-parent", GPUInstance: 9, ComputeInstance: -1, Profile: "1g.18gb"}
+	s := snapshot(now, d)
+	s.Pods = map[gpu.PodName]gpu.Pod{{Namespace: "team", Name: "llm-0"}: {Labels: []gpu.PodLabel{
+		{Name: "app", Value: "a"}, {Name: "cluster", Value: "mine"}, {Name: "noise", Value: "n"}, {Name: "workload", Value: "w"},
+	}}}
+	r := Relabel{
+		Static: []gpu.PodLabel{{Name: "zone", Value: "z"}, {Name: "cluster", Value: "c1"}},
+		Drop:   []string{"pci_bus_id", "device", "modelName", "noise", "DCGM_FI_DRIVER_VERSION"},
+		Rename: map[string]string{"UUID": "uuid_of_gpu", "pod": "workload", "hostname": "node", "GPU_I_ID": "instance_id"},
+	}
+	if err := r.Check(); err != nil {
+		t.Fatal(err)
+	}
+	e := New(Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Hostname: "n1", Kubernetes: true, Relabel: r})
+	e.Update(s, Stats{}, now)
+	_, body := get(t, e, "/metrics")
+	want := `DCGM_FI_DEV_GPU_UTIL{gpu="0",uuid_of_gpu="GPU-parent",GPU_I_PROFILE="1g.18gb",instance_id="9",node="n1",cluster="c1",zone="z",app="a",container="main",namespace="team",workload="llm-0"} 37`
+	if diff := cmp.Diff(want, series(body, "DCGM_FI_DEV_GPU_UTIL{")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A label's name that is taken for valid parses, and the others do not matter.
+func FuzzStaticLabelName(f *testing.F) {
+	f.Add("cluster")
+	f.Add("__x")
+	f.Add("9")
+	f.Add("ü")
+	f.Fuzz(func(t *testing.T, name string) {
+		r := Relabel{Static: []gpu.PodLabel{{Name: name, Value: "v"}}}
+		if r.Check() != nil {
+			return
+		}
+		now := time.Now()
+		e := New(Config{Collectors: Profile48.DefaultCollectors(), Relabel: r})
+		e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})), Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		found := false
+		for _, l := range parse(t, body)["DCGM_FI_DEV_GPU_UTIL"].GetMetric()[0].GetLabel() {
+			found = found || l.GetName() == name
+		}
+		if !found {
+			t.Errorf("no label %q", name)
+		}
+	})
+}
+
 func TestUnitsOf49(t *testing.T) {
 	now := time.Now()
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{

@@ -33,21 +33,17 @@ func (r *renderer) appendIdentity(b []byte, e *entity) []byte {
 	e.start = len(b)
 	b = append(b, `{gpu="`...)
 	b = strconv.AppendInt(b, int64(d.Index), 10)
-	b = appendLabel(append(b, `",`...), r.names.uuid, uuid)
-	b = appendLabel(append(b, ','), "pci_bus_id", d.PCIBusID)
-	b = append(b, `,device="nvidia`...)
-	b = strconv.AppendInt(b, int64(d.Minor), 10)
-	b = append(b, `",`...)
-	if r.cfg.DashedModel {
-		b = appendDashed(b, "modelName", d.Model)
+	b = r.label(append(b, '"'), r.names.uuid, uuid)
+	b = r.label(b, "pci_bus_id", d.PCIBusID)
+	b = r.numbered(b, "device", "nvidia", d.Minor)
+	if name := r.shown("modelName"); r.cfg.DashedModel && name != "" {
+		b = appendDashed(append(b, ','), name, d.Model)
 	} else {
-		b = appendLabel(b, "modelName", d.Model)
+		b = r.label(b, "modelName", d.Model)
 	}
 	if d.MIG != nil {
-		b = appendLabel(append(b, ','), "GPU_I_PROFILE", d.MIG.Profile)
-		b = append(b, `,GPU_I_ID="`...)
-		b = strconv.AppendInt(b, int64(d.MIG.GPUInstance), 10)
-		b = append(b, '"')
+		b = r.label(b, "GPU_I_PROFILE", d.MIG.Profile)
+		b = r.numbered(b, "GPU_I_ID", "", d.MIG.GPUInstance)
 	}
 	b = append(b, r.hostLabel...)
 	for i := range r.labels {
@@ -69,33 +65,43 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 		if !r.cfg.VirtualGPUs { // as dcgm-exporter, which has them in one mode only
 			for _, l := range pod.Labels {
 				if !r.reserved[l.Name] {
-					b = appendLabel(append(b, ','), l.Name, l.Value)
+					b = r.label(b, l.Name, l.Value)
 				}
 			}
 		}
-		b = appendLabel(append(b, ','), r.names.container, o.Container)
+		b = r.label(b, r.names.container, o.Container)
 	}
 	e.mid = len(b)
 	if e.job != "" {
-		b = appendLabel(append(b, ','), "hpc_job", e.job)
+		b = r.label(b, "hpc_job", e.job)
 	}
 	if o == nil {
 		return b
 	}
 	if r.cfg.OldNamespace {
-		b = appendLabel(append(b, ','), "pod_name", o.Pod)
-		b = appendLabel(append(b, ','), "pod_namespace", o.Namespace)
+		b = r.label(b, "pod_name", o.Pod)
+		b = r.label(b, "pod_namespace", o.Namespace)
 	} else {
-		b = appendLabel(append(b, ','), "namespace", o.Namespace)
-		b = appendLabel(append(b, ','), "pod", o.Pod)
+		b = r.label(b, "namespace", o.Namespace)
+		b = r.label(b, "pod", o.Pod)
 	}
 	if r.cfg.PodUID && pod.UID != "" {
-		b = appendLabel(append(b, ','), "pod_uid", pod.UID)
+		b = r.label(b, "pod_uid", pod.UID)
 	}
 	if r.cfg.VirtualGPUs && o.Replica != "" {
-		b = appendLabel(append(b, ','), "vgpu", o.Replica)
+		b = r.label(b, "vgpu", o.Replica)
 	}
 	return b
+}
+
+// numbered writes a label whose value is a number after a prefix.
+func (r *renderer) numbered(b []byte, name, prefix string, n int) []byte {
+	if name = r.shown(name); name == "" {
+		return b
+	}
+	b = append(append(append(b, ','), name...), `="`...)
+	b = strconv.AppendInt(append(b, prefix...), int64(n), 10)
+	return append(b, '"')
 }
 
 // labelNames are those that --use-old-namespace changes.
@@ -121,6 +127,12 @@ func reservedNames(cfg *Config) map[string]bool {
 	}
 	for _, l := range cfg.Collectors.Labels {
 		m[l.Name] = true
+	}
+	for _, l := range cfg.Relabel.Static {
+		m[l.Name] = true
+	}
+	for _, to := range cfg.Relabel.Rename {
+		m[to] = true
 	}
 	return m
 }

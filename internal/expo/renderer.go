@@ -61,24 +61,31 @@ type renderer struct {
 	families  []family
 	byName    map[string]int // families by their names
 	labels    []labelField
-	hostLabel []byte // `,hostname="…"` or nothing
-	names     labelNames
-	reserved  map[string]bool
-	in        renderInput
-	adding    *gpu.DeviceSnapshot // the device of addOwner
-	addOwner  func(*gpu.Owner)    // adds its entities; a field, so that it is made once
+	hostLabel []byte // `,hostname="…"` and static labels, or nothing
+	// relabelled has the new names of labels, empty where they are left out.
+	relabelled map[string]string
+	names      labelNames
+	reserved   map[string]bool
+	in         renderInput
+	adding     *gpu.DeviceSnapshot // the device of addOwner
+	addOwner   func(*gpu.Owner)    // adds its entities; a field, so that it is made once
 }
 
 func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 	r := &renderer{cfg: cfg, names: namesOf(cfg.OldNamespace), reserved: reservedNames(cfg), byName: map[string]int{}}
+	r.relabelled = cfg.Relabel.relabelled()
 	r.addOwner = r.addEntities
 	r.in.cfg, r.in.history, r.in.totals = cfg, h, t
 	r.in.fields = cfg.Collectors.Fields()
 	r.in.windows = windows{clock: windowLabel(cfg.clockWindow()), xid: windowLabel(cfg.xidWindow())}
 	if cfg.Hostname != "" {
-		r.hostLabel = appendLabel([]byte{','}, cfg.Profile.HostLabel(), cfg.Hostname)
+		r.hostLabel = r.label(nil, cfg.Profile.HostLabel(), cfg.Hostname)
 	}
+	r.hostLabel = cfg.Relabel.static(r.hostLabel)
 	for _, l := range cfg.Collectors.Labels {
+		if l.Name = r.shown(l.Name); l.Name == "" {
+			continue
+		}
 		r.labels = append(r.labels, labelField{name: l.Name, number: numberOf(l.Ref)})
 	}
 	slices.SortFunc(r.labels, func(a, b labelField) int { return cmp.Compare(a.name, b.name) })
