@@ -156,7 +156,7 @@ func (f *backtestFlags) study() (*backtest.Study, error) {
 		return nil, fmt.Errorf("--seeds %d: want 1 to 1000", f.seeds)
 	}
 	s := &backtest.Study{
-		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, Points: f.output == "html",
+		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, Points: f.output != "table",
 		Also: []backtest.Contender{backtest.Oracle(1.6), backtest.Oracle(1.25), backtest.Oracle(1), backtest.Oracle(0.8), backtest.Oracle(0.6), backtest.Fixed(1)},
 	}
 	var err error
