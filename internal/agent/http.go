@@ -7,7 +7,6 @@ import (
 	"html"
 	"io"
 	"net/http"
-	"net/http/pprof"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -37,11 +36,7 @@ func (a *Agent) Handler() http.Handler {
 	mux.HandleFunc("/api/v1/gpus", a.serveGPUs)
 	mux.HandleFunc("/{$}", a.serveIndex)
 	if a.cfg.Pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/", serveProfile)
 	}
 	return mux
 }

@@ -78,3 +78,16 @@ func TestSetFields(t *testing.T) {
 		t.Errorf("fields %v", got)
 	}
 }
+
+func TestProfiles(t *testing.T) {
+	a := New(Config{Pprof: true}, Deps{Metrics: http.NotFoundHandler()})
+	h := a.Handler()
+	for path, want := range map[string]int{
+		"": http.StatusOK, "cmdline": http.StatusOK, "goroutine?debug=1": http.StatusOK, "heap": http.StatusOK,
+		"profile?seconds=1": http.StatusOK, "none": http.StatusNotFound,
+	} {
+		if code, body := fetch(t, h, "/debug/pprof/"+path); code != want || body == "" {
+			t.Errorf("%s: %d, %d bytes", path, code, len(body))
+		}
+	}
+}
