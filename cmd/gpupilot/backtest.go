@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,6 +46,7 @@ type backtestFlags struct {
 	quick, quiet                        bool
 	patience                            time.Duration
 	ttft, itl                           time.Duration
+	history                             history
 }
 
 // backtestCommand replays recorded load against policies and their peers.
@@ -73,6 +75,12 @@ Traces are CSV, plain or gzip, known by their header:
 	}
 	fl := cmd.Flags()
 	fl.StringSliceVar(&f.traces, "trace", nil, "recorded load, a CSV file; may be repeated")
+	fl.StringVar(&f.history.url, "prometheus", "", "replay your own load: the address of a Prometheus, Thanos, Mimir or VictoriaMetrics")
+	fl.StringVar(&f.history.query, "query", "", "PromQL for the requests/s of the service, one series, such as sum(rate(vllm:request_success_total[1m]))")
+	fl.DurationVar(&f.history.length, "history", 14*24*time.Hour, "how far back --query goes")
+	fl.DurationVar(&f.history.step, "history-step", time.Minute, "resolution of --query")
+	fl.Float64Var(&f.history.prompt, "prompt-tokens", 0, "mean prompt tokens of --query's requests (default 1155)")
+	fl.Float64Var(&f.history.output, "output-tokens", 0, "mean output tokens of --query's requests (default 211)")
 	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: one on requests, one on SM activity)")
 	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa")
 	fl.DurationSliceVar(&f.startups, "startup", []time.Duration{2 * time.Minute}, "median time that a replica takes to serve; several are all tried")
@@ -98,7 +106,7 @@ func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error
 	if !slices.Contains([]string{"table", "json", "html"}, f.output) {
 		return fmt.Errorf("-o %s: want table, json or html", f.output)
 	}
-	study, err := f.study()
+	study, err := f.study(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,9 +156,9 @@ func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) 
 }
 
 // study is the flags as a study.
-func (f *backtestFlags) study() (*backtest.Study, error) {
-	if len(f.traces) == 0 {
-		return nil, errors.New("name at least one --trace FILE")
+func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
+	if len(f.traces) == 0 && f.history.url == "" {
+		return nil, errors.New("name at least one --trace FILE, or --prometheus URL and --query")
 	}
 	if f.seeds < 1 || f.seeds > 1000 {
 		return nil, fmt.Errorf("--seeds %d: want 1 to 1000", f.seeds)
@@ -162,6 +170,14 @@ func (f *backtestFlags) study() (*backtest.Study, error) {
 	var err error
 	if s.Low, s.High, err = replicaRange(f.replicas); err != nil {
 		return nil, err
+	}
+	if f.history.url != "" {
+		f.history.client = &http.Client{Timeout: time.Minute}
+		t, err := f.history.trace(ctx, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		s.Traces = append(s.Traces, t)
 	}
 	for _, path := range f.traces {
 		t, err := backtest.Open(path)

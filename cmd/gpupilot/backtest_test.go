@@ -5,8 +5,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -90,6 +94,46 @@ spec:
 	ours := report.Cases[0].Ours
 	if len(ours) != 1 || ours[0].Name != "mine" || ours[0].ReplicasMax != 3 {
 		t.Errorf("%+v, want mine with at most 3 replicas", ours)
+	}
+}
+
+// The user's own history: rates at a step, with a hole in them.
+func TestBacktestPrometheus(t *testing.T) {
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Path+" "+r.FormValue("query")+" "+r.FormValue("step"))
+		start, _ := strconv.Atoi(r.FormValue("start"))
+		var values []string
+		for i := range 30 {
+			if i != 7 {
+				values = append(values, fmt.Sprintf(`[%d,"%d"]`, start+60*i, 5+i%3))
+			}
+		}
+		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[%s]}]}}`, strings.Join(values, ","))
+	}))
+	defer server.Close()
+	out, err := backtestOut(t, "--prometheus", server.URL+"/x", "--query", "sum(rate(a[1m]))", "--history", "30m", "--peers", "none", "--seeds", "1", "--replicas", "4")
+	if err != nil || !strings.Contains(out, "prometheus") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if len(asked) != 1 || asked[0] != "/x/api/v1/query_range sum(rate(a[1m])) 60" {
+		t.Errorf("asked %q", asked)
+	}
+}
+
+func TestReadMatrixRefuses(t *testing.T) {
+	for in, want := range map[string]string{
+		"<html>":                                 "not Prometheus's",
+		`{"status":"error","error":"bad query"}`: "bad query",
+		`{"status":"success","data":{"resultType":"vector","result":[]}}`:                           "vector",
+		`{"status":"success","data":{"resultType":"matrix","result":[{},{}]}}`:                      "2 series",
+		`{"status":"success","data":{"resultType":"matrix","result":[{"values":[["x","1"]]}]}}`:     "not a time",
+		`{"status":"success","data":{"resultType":"matrix","result":[{"values":[[1e300,"1"]]}]}}`:   "not a time",
+		`{"status":"success","data":{"resultType":"matrix","result":[{"values":[[1,"1"],[2,2]]}]}}`: "not a time",
+	} {
+		if _, err := readMatrix(strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", in, err, want)
+		}
 	}
 }
 

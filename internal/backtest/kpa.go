@@ -14,7 +14,7 @@ type kpa struct {
 	min, max int
 
 	ring      [maxStable]float64 // concurrency, by second
-	since     int
+	begun     bool
 	panicking bool
 	panicAt   int
 	panicPods int
@@ -36,8 +36,11 @@ func (k *kpa) decide(c *cluster, now int) (int, []string) {
 		return -1, nil
 	}
 	stable := k.mean(now, k.window)
-	burst := k.mean(now, max(k.window/10, 6))
+	burst := k.mean(now, max(k.window/10, 1))
 	ready := max(1, len(c.ready))
+	if !k.begun { // it begins in panic, so as not to go down before it knows anything
+		k.begun, k.panicking, k.panicAt, k.panicPods = true, ready > 1, now, ready
+	}
 	up, down := ceil(maxUpRate*float64(ready)), ready/maxDownRate
 	desired := min(max(ceil(stable/k.target), down), up)
 	inPanic := ceil(burst / k.target)
@@ -45,23 +48,20 @@ func (k *kpa) decide(c *cluster, now int) (int, []string) {
 	inPanic = min(max(inPanic, down), up)
 	switch {
 	case over:
-		if !k.panicking {
-			k.panicPods = 0
-		}
 		k.panicking, k.panicAt = true, now
-	case k.panicking && now-k.panicAt > k.window:
+	case k.panicking && now-k.panicAt > k.window: // the surge has reached the stable window
 		k.panicking, k.panicPods = false, 0
 	}
 	if k.panicking {
-		k.panicPods = max(k.panicPods, inPanic, ready) // in panic nothing goes down
-		desired = max(desired, k.panicPods)
+		k.panicPods = max(k.panicPods, inPanic, desired) // in panic nothing goes down
+		desired = k.panicPods
 	}
 	return min(max(k.delayed(desired, now), k.min), k.max), nil
 }
 
 // mean is over the seconds that there are of the window.
 func (k *kpa) mean(now, window int) float64 {
-	n := min(window, now-k.since)
+	n := min(window, now)
 	sum := 0.0
 	for i := range n {
 		sum += k.ring[(now-i)%maxStable]

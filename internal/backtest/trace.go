@@ -300,7 +300,7 @@ func smallestStep(w []window) float64 {
 func (t *Trace) fillGaps() error {
 	known := slices.IndexFunc(t.windows, func(w window) bool { return !w.gap })
 	if known < 0 {
-		return errors.New("column \"gap\": every row is a gap")
+		return errors.New("every row is a gap: nothing is known")
 	}
 	last := t.windows[known]
 	for i := range t.windows {
