@@ -27,7 +27,7 @@ func sageServe(t *testing.T, path string, unit float64, perToken bool) (out []me
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read from
 	z, err := gzip.NewReader(f)
 	if err != nil {
 		t.Fatal(err)

@@ -96,8 +96,10 @@ func (r *Report) chart(c *Case) chart {
 	lines := slices.Concat(c.Ours, c.Shown)
 	for k := range lines {
 		class := fmt.Sprintf("s%d", k%6)
-		out.Lines = append(out.Lines, legend{class, lines[k].Name,
-			fmt.Sprintf("%.2f %% missed, %.1f GPU-hours", lines[k].Violations, lines[k].GPUHours)})
+		out.Lines = append(out.Lines, legend{
+			class, lines[k].Name,
+			fmt.Sprintf("%.2f %% missed, %.1f GPU-hours", lines[k].Violations, lines[k].GPUHours),
+		})
 	}
 	out.Replicas = replicasChart(lines)
 	out.Missed = missedChart(lines)
