@@ -11,7 +11,7 @@ import (
 // Contender is an autoscaler with its settings.
 type Contender struct {
 	Name   string
-	Family string // hpa, keda, kpa, fixed, oracle or ours
+	Family string // hpa, keda, kpa, fixed, oracle, reactive or ours
 	Class  Class
 
 	make func(*replay) (autoscaler, error)
@@ -82,6 +82,17 @@ func Oracle(headroom float64) Contender {
 		make: func(r *replay) (autoscaler, error) {
 			lead := r.cfg.Startup.Median * 1.3
 			return newOracle(r.need, int(r.cfg.Seconds), headroom, lead, r.cfg.Min, r.cfg.Max), nil
+		},
+	}
+}
+
+// Reactive knows what every request costs but not the future. Window is how
+// many seconds it waits before it goes down.
+func Reactive(headroom float64, window int) Contender {
+	return Contender{
+		Name: fmt.Sprintf("reactive %g %ds", headroom, window), Family: "reactive",
+		make: func(r *replay) (autoscaler, error) {
+			return &reactive{need: r.need, headroom: headroom, window: window, min: r.cfg.Min, max: r.cfg.Max}, nil
 		},
 	}
 }

@@ -55,3 +55,25 @@ func (o *oracle) fill(bin, k int) {
 func (o *oracle) decide(_ *cluster, now int) (int, []string) {
 	return o.want[min(now, len(o.want)-1)], nil
 }
+
+// reactive knows what each request costs, and the load up to now: what an
+// autoscaler could do that had learned everything but the future. It follows
+// the need of the last bins at once upward, and downward as their most.
+type reactive struct {
+	need     []float64
+	headroom float64
+	window   int // seconds
+	min, max int
+}
+
+func (r *reactive) decide(_ *cluster, now int) (int, []string) {
+	last := min(now/needSeconds-1, len(r.need)-1) // the last bin that is over
+	if last < 0 {
+		return -1, nil
+	}
+	want := 0
+	for i := max(0, last-r.window/needSeconds); i <= last; i++ {
+		want = max(want, ceil(r.need[i]/r.headroom))
+	}
+	return min(max(want, r.min), r.max), nil
+}
