@@ -96,9 +96,9 @@ Traces are CSV, plain or gzip, known by their header:
 	fl.BoolVar(&f.quick, "quick", false, "a sixth of the peers' settings")
 	fl.StringVar(&f.cache, "peers-cache", "", "file that keeps the peers' results between runs")
 	fl.IntVar(&f.workers, "workers", 1, "replays at a time")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress on standard error")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress on standard error, and no table beside a file")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or html")
-	fl.StringVar(&f.out, "out", "", "file to write to (default: standard output)")
+	fl.StringVar(&f.out, "out", "", "file to write to (default: standard output); of json and html the table is printed as well")
 	return cmd
 }
 
@@ -130,7 +130,10 @@ func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error
 	if report.Prices, err = f.readPrices(); err != nil {
 		return err
 	}
-	return f.write(stdout, report)
+	if err := f.write(stdout, report); err != nil || f.out == "" || f.output == "table" || f.quiet {
+		return err
+	}
+	return report.Table(stdout) // the file is for others
 }
 
 func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) {
