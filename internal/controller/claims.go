@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,22 +18,39 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// claim is a scale target. The version of its API is none of its identity.
+// claim is a scale target. The version of its API is none of its identity, nor
+// is the case of its kind, which is lower: the API's REST mappers take both
+// Deployment and deployment. newClaim makes it.
 type claim struct{ group, kind, namespace, name string }
+
+func newClaim(group, kind, namespace, name string) claim {
+	return claim{group, strings.ToLower(kind), namespace, name}
+}
 
 // claimOf is what a reference in a namespace claims.
 func claimOf(namespace, apiVersion, kind, name string) claim {
 	gv, _ := schema.ParseGroupVersion(withDefaultVersion(apiVersion, kind))
-	return claim{gv.Group, kind, namespace, name}
+	return newClaim(gv.Group, kind, namespace, name)
 }
 
 // withDefaultVersion lets the API version of the two kinds that everybody
 // means be left out.
 func withDefaultVersion(apiVersion, kind string) string {
-	if apiVersion == "" && (kind == "Deployment" || kind == "StatefulSet") {
+	if apiVersion == "" && cached(kind) != "" {
 		return "apps/v1"
 	}
 	return apiVersion
+}
+
+// cached is the name of the kind of apps that is read from the cache, in
+// whichever case it is given; empty for other kinds.
+func cached(kind string) string {
+	for _, k := range []string{"Deployment", "StatefulSet"} {
+		if strings.EqualFold(k, kind) {
+			return k
+		}
+	}
+	return ""
 }
 
 // owner is an object of another autoscaler that sets a target's replicas.

@@ -5,6 +5,7 @@ package controller
 import (
 	"testing"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -12,7 +13,7 @@ import (
 
 func TestRivals(t *testing.T) {
 	c := newClaims()
-	web := claim{"apps", "Deployment", "ns", "web"}
+	web := newClaim("apps", "Deployment", "ns", "web")
 	a := autoscaler("web")
 	a.CreationTimestamp = metav1.Time{Time: at(10)}
 	c.setAutoscaler(a, false)
@@ -29,7 +30,7 @@ func TestRivals(t *testing.T) {
 	is("alone", "")
 
 	hpa, keda := owner{"HorizontalPodAutoscaler", "ns", "h"}, owner{"ScaledObject", "ns", "k"}
-	c.set(hpa, claim{"apps", "Deployment", "ns", "other"}, false)
+	c.set(hpa, newClaim("apps", "Deployment", "ns", "other"), false)
 	is("an HPA of another", "")
 	c.set(hpa, web, false)
 	is("an HPA", "HorizontalPodAutoscaler h")
@@ -40,7 +41,7 @@ func TestRivals(t *testing.T) {
 	is("the HPA went", "")
 	c.set(keda, web, false)
 	is("KEDA", "ScaledObject k")
-	c.set(keda, claim{"apps", "Deployment", "ns", "other"}, false)
+	c.set(keda, newClaim("apps", "Deployment", "ns", "other"), false)
 	is("KEDA turned to another", "")
 
 	b := autoscaler("older")
@@ -64,7 +65,7 @@ func TestRivals(t *testing.T) {
 }
 
 func TestClaimOf(t *testing.T) {
-	want := claim{"apps", "Deployment", "ns", "web"}
+	want := newClaim("apps", "Deployment", "ns", "web")
 	for _, version := range []string{"apps/v1", "apps/v1beta1", ""} {
 		if got := claimOf("ns", version, "Deployment", "web"); got != want {
 			t.Errorf("%q: %v, want %v", version, got, want)
@@ -72,5 +73,26 @@ func TestClaimOf(t *testing.T) {
 	}
 	if got := claimOf("ns", "", "Rollout", "web"); got == want {
 		t.Error("another kind is the same claim")
+	}
+}
+
+// REST mappers take a kind in lower case for the kind: it is the same target,
+// whoever of us, an HPA and a ScaledObject calls it so.
+func TestKindsInLowerCase(t *testing.T) {
+	for _, ref := range [][2]string{{"apps/v1", "deployment"}, {"", "deployment"}} {
+		a := autoscaler("web")
+		a.Spec.ScaleTargetRef.APIVersion, a.Spec.ScaleTargetRef.Kind = ref[0], ref[1]
+		r := newRig(t, deployment("web", 1), a)
+		w := r.add(a)
+		h := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "h"}}
+		h.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+		r.hpaChanged(h, false)
+		w.pass(r.now)
+		if got := w.status.next; got.able.reason != reasonOwned || got.target == nil || got.target.String() != "Deployment web" {
+			t.Errorf("%v beside an HPA: %+v of %v", ref, got.able, got.target)
+		}
+	}
+	if claimOf("ns", "argoproj.io/v1alpha1", "Rollout", "web") != claimOf("ns", "argoproj.io/v1alpha1", "rollout", "web") {
+		t.Error("a rollout is another target than a Rollout")
 	}
 }

@@ -215,7 +215,7 @@ func (c *Controller) hpaChanged(obj client.Object, gone bool) {
 }
 
 func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
-	c.wakeClaimants(claim{group, kind, obj.GetNamespace(), obj.GetName()})
+	c.wakeClaimants(newClaim(group, kind, obj.GetNamespace(), obj.GetName()))
 }
 
 // wakeClaimants has the workloads with this target look again.

@@ -81,7 +81,7 @@ func TestRun(t *testing.T) {
 
 func TestScaledObjects(t *testing.T) {
 	r := newRig(t)
-	web := claim{"apps", "Deployment", "ns", "web"}
+	web := newClaim("apps", "Deployment", "ns", "web")
 	a := autoscaler("web")
 	r.claims.setAutoscaler(a, false)
 	so := scaledObject()

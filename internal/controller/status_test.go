@@ -31,7 +31,7 @@ func TestStatusFits(t *testing.T) {
 		}
 	}
 	r := &report{
-		at: at(0), object: autoscaler("web"), target: &target{claim: claim{"apps", "Deployment", "ns", "web"}},
+		at: at(0), object: autoscaler("web"), target: &target{claim: newClaim("apps", "Deployment", "ns", "web")},
 		decision: d, able: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
 	}
 	st := statusOf(r, &v1alpha1.GPUAutoscalerStatus{})

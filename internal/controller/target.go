@@ -32,6 +32,7 @@ var errNoTarget = errors.New("no such scale target")
 // target is a scale target as last seen.
 type target struct {
 	claim
+	kind     string // as it is called, not as it is compared
 	gvk      schema.GroupVersionKind
 	replicas int32 // spec.replicas
 	version  string
@@ -81,9 +82,13 @@ func (s *targets) resolve(ctx context.Context, namespace string, ref v1alpha1.Cr
 	if err != nil || gv.Version == "" {
 		return target{}, fmt.Errorf("%w: %s %q has the apiVersion %q; it must be GROUP/VERSION", errNoTarget, ref.Kind, ref.Name, ref.APIVersion)
 	}
-	t := target{claim: claim{gv.Group, ref.Kind, namespace, ref.Name}, gvk: gv.WithKind(ref.Kind)}
+	kind, workload := ref.Kind, false
+	if k := cached(kind); k != "" && gv.Group == appsv1.GroupName {
+		kind, workload = k, true
+	}
+	t := target{claim: newClaim(gv.Group, kind, namespace, ref.Name), kind: kind, gvk: gv.WithKind(kind)}
 	switch {
-	case gv.Group == appsv1.GroupName && (ref.Kind == "Deployment" || ref.Kind == "StatefulSet"):
+	case workload:
 		err = s.readWorkload(ctx, &t)
 		if err == nil && live {
 			err = s.readScale(ctx, &t)
