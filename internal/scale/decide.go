@@ -3,6 +3,8 @@
 package scale
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -25,7 +27,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	}
 	d.Rule = lastWord(&d)
 	if d.Replicas < d.Current {
-		d.Victims = victims(&o, int(d.Current-d.Replicas))
+		d.Victims = e.victims(int(d.Current - d.Replicas))
 	}
 	return d, s
 }
@@ -61,7 +63,10 @@ func (e *engine) observe(s State) State {
 	if s.LastData.After(e.now) {
 		s.LastData = e.now
 	}
-	s.Replicas = e.o.Replicas
+	if e.serving < s.Serving {
+		s.ShrankAt = e.now
+	}
+	s.Replicas, s.Serving = e.o.Replicas, e.serving
 	return s
 }
 
@@ -120,30 +125,63 @@ func lastWord(d *Decision) Rule {
 }
 
 // victims names the n pods that are missed least: those that no node takes,
-// then those that are starting (the youngest first), then the idlest.
-func victims(o *Observation, n int) []string {
-	rank := map[Phase]int{Unschedulable: 0, Starting: 1, Serving: 2}
-	pods := make([]*Replica, 0, len(o.Pods))
-	for i := range o.Pods {
-		if o.Pods[i].Phase != Terminating {
-			pods = append(pods, &o.Pods[i])
+// then those that are starting (the youngest first), then the idlest. While any
+// serving replica stays, one that can be read does: what is left must tell.
+func (e *engine) victims(n int) []string {
+	pods := make([]*Replica, 0, len(e.o.Pods))
+	for i := range e.o.Pods {
+		if e.o.Pods[i].Phase != Terminating {
+			pods = append(pods, &e.o.Pods[i])
 		}
 	}
-	slices.SortStableFunc(pods, func(a, b *Replica) int {
-		if d := rank[a.Phase] - rank[b.Phase]; d != 0 {
-			return d
-		}
-		if ra, rb := a.reading(0), b.reading(0); a.Phase == Serving && ra.OK && rb.OK && ra.Value != rb.Value {
-			if ra.Value < rb.Value {
-				return -1
-			}
-			return 1
-		}
-		return b.Since.Compare(a.Since)
-	})
-	names := make([]string, 0, min(n, len(pods)))
-	for _, p := range pods[:min(n, len(pods))] {
+	slices.SortStableFunc(pods, e.missedLess)
+	n = min(n, len(pods))
+	if keep := e.lastReadable(pods, n); keep >= 0 {
+		p := pods[keep]
+		pods = append(slices.Delete(pods, keep, keep+1), p)
+	}
+	names := make([]string, 0, n)
+	for _, p := range pods[:n] {
 		names = append(names, p.Name)
 	}
 	return names
+}
+
+// missedLess orders pods by how little they are missed.
+func (e *engine) missedLess(a, b *Replica) int {
+	rank := [...]int{Unschedulable: 0, Starting: 1, Serving: 2, Terminating: 3}
+	if d := rank[a.Phase] - rank[b.Phase]; d != 0 {
+		return d
+	}
+	return cmp.Or(cmp.Compare(e.load(a), e.load(b)), b.Since.Compare(a.Since))
+}
+
+// load is what a serving pod is known to carry; one that cannot be read may
+// carry anything.
+func (e *engine) load(p *Replica) float64 {
+	switch r := p.reading(0); {
+	case p.Phase != Serving:
+		return 0
+	case e.counts(p, r):
+		return r.Value
+	}
+	return math.Inf(1)
+}
+
+// lastReadable is the place of the last of the first n pods whose reading
+// counts, if none behind them has one though some serve; else -1.
+func (e *engine) lastReadable(pods []*Replica, n int) int {
+	blind := false
+	for _, p := range pods[n:] {
+		if e.counts(p, p.reading(0)) {
+			return -1
+		}
+		blind = blind || p.Phase == Serving
+	}
+	for i := n - 1; blind && i >= 0; i-- {
+		if e.counts(pods[i], pods[i].reading(0)) {
+			return i
+		}
+	}
+	return -1
 }

@@ -294,12 +294,40 @@ func TestRateCountsWhatReallyChanged(t *testing.T) {
 }
 
 func TestVictims(t *testing.T) {
+	f := func(o Observation, n int, want ...string) {
+		t.Helper()
+		p := utilPolicy()
+		e := engine{p: &p, o: &o, now: t0}
+		if got := e.victims(n); !reflect.DeepEqual(got, want) {
+			t.Errorf("victims = %v, want %v", got, want)
+		}
+	}
 	o := seen(t0, 50, 10)
 	o.Pods[0].Name, o.Pods[1].Name = "busy", "idle"
 	o = with(with(o, t0, 1, Starting, time.Second), t0, 1, Unschedulable, time.Second)
 	o.Pods[2].Name, o.Pods[3].Name = "loading", "stuck"
-	if got, want := victims(&o, 3), []string{"stuck", "loading", "idle"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("victims = %v, want %v", got, want)
+	f(o, 3, "stuck", "loading", "idle")
+
+	o = seen(t0, 5, math.NaN(), math.NaN())
+	o.Pods[0].Name, o.Pods[1].Name, o.Pods[2].Name = "readable", "blind-1", "blind-2"
+	o.Pods[0].Since = t0.Add(-time.Minute)
+	f(o, 2, "blind-1", "blind-2")
+}
+
+func TestReadingsFromWhenMoreServedDoNotLower(t *testing.T) {
+	p := utilPolicy()
+	// Four at 25 % become two, which is right; the two still show 25 % from when
+	// four shared the load, which is not what they carry now.
+	_, s := Decide(p, seen(t0, 25, 25, 25, 25), State{}, t0)
+	now := t0.Add(500 * time.Millisecond)
+	o := seen(now, 25, 25)
+	d, s := Decide(p, o, s, now)
+	if d.Replicas != 2 || !has(d, RuleSettling) {
+		t.Fatalf("%d replicas: %s", d.Replicas, d.Sentence())
+	}
+	now = now.Add(4 * time.Second)
+	if d, _ := Decide(p, seen(now, 15, 15), s, now); d.Replicas != 1 {
+		t.Errorf("with readings of its own it stays at %d: %s", d.Replicas, d.Sentence())
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 	RuleTolerance     Rule = "Tolerance"     // close enough to the target
 	RuleSaturated     Rule = "Saturated"     // the signal is at its ceiling: probe
 	RuleStarting      Rule = "Starting"      // capacity is on the way: wait for it
-	RuleSettling      Rule = "Settling"      // a replica has only just begun to serve
+	RuleSettling      Rule = "Settling"      // the serving replicas have only just changed
 	RuleDraining      Rule = "Draining"      // new capacity works off what had piled up
 	RuleNotServing    Rule = "NotServing"    // nothing serves yet, nothing to measure
 	RulePartial       Rule = "PartialData"   // too few replicas have a reading to go down

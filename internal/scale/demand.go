@@ -149,15 +149,18 @@ func (e *engine) tolerated(m measure, base int32) (float64, bool) {
 // load there is: it waits for capacity that is on the way, else it probes, once
 // for each time that the serving replicas changed. It also waits, in both
 // directions, while a replica has only just begun to serve and readings may be
-// from before the load spread, and upward while new replicas still work off
-// what had piled up.
+// from before the load spread; downward while they may be from when more
+// served; and upward while new replicas still work off what had piled up.
 func (e *engine) censored(i int, want int32, m measure, facts Facts, s *State) int32 {
 	sig := &e.p.Signals[i]
 	base, youngest := e.base(), e.youngest()
-	if e.settling(i, youngest) {
+	if e.before(i, youngest) {
 		if want == base {
 			return base
 		}
+		return e.step(RuleSettling, want, base, facts)
+	}
+	if want < base && e.before(i, s.ShrankAt) {
 		return e.step(RuleSettling, want, base, facts)
 	}
 	saturated := sig.Ceiling > 0 && sig.Type == AverageValue && m.value >= saturation*sig.Ceiling &&
@@ -176,6 +179,8 @@ func (e *engine) censored(i int, want int32, m measure, facts Facts, s *State) i
 		return e.step(RuleStarting, want, max(want, base), facts)
 	case e.serving <= s.Probed && e.now.Sub(s.ProbedAt) < e.p.credit() && !s.ProbedAt.After(e.now):
 		return max(want, base) // what the last probe asked for has not come
+	case m.fresh < m.of:
+		return max(want, base) // a replica that has yet to tell may be idle
 	}
 	growth := min(probeGrowth, probeLimit*m.value/sig.Target)
 	probe := int32(min(float64(e.serving)*growth, math.MaxInt32/2))
@@ -218,13 +223,16 @@ func (e *engine) youngest() (at time.Time) {
 	return at
 }
 
-// settling says whether readings of signal i that count are from before the
-// load had spread to the replica that began to serve last. It ends with those
+// before says whether readings of signal i that count are from before the load
+// had spread anew over the replicas that serve since at. It ends with those
 // readings' next values, or with their age.
-func (e *engine) settling(i int, youngest time.Time) bool {
+func (e *engine) before(i int, at time.Time) bool {
+	if at.IsZero() || at.After(e.now) {
+		return false
+	}
 	for k := range e.o.Pods {
 		p := &e.o.Pods[k]
-		if r := p.reading(i); e.counts(p, r) && r.At.Before(youngest.Add(warm)) {
+		if r := p.reading(i); e.counts(p, r) && r.At.Before(at.Add(warm)) {
 			return true
 		}
 	}

@@ -24,7 +24,7 @@ func (s Step) Sentence() string {
 	case RuleStarting:
 		return s.starting()
 	case RuleSettling:
-		return fmt.Sprintf("a replica has only just begun to serve: letting the load spread over %d before thinking of %d", s.After, s.Before)
+		return fmt.Sprintf("the serving replicas have only just changed: letting the load spread over %d before thinking of %d", s.After, s.Before)
 	case RuleDraining:
 		return fmt.Sprintf("new replicas are still working off what had piled up: holding %d for %s before thinking of %d", s.After, duration(f.Wait), s.Before)
 	case RuleNotServing:

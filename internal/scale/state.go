@@ -14,6 +14,8 @@ type State struct {
 	Wants    []Want    `json:"wants,omitempty"`   // within the longer stabilisation window, thinned
 	Changes  []Change  `json:"changes,omitempty"` // within the longest rate period
 	Replicas int32     `json:"replicas"`          // spec.replicas at the last decision
+	Serving  int32     `json:"serving"`           // replicas that served then
+	ShrankAt time.Time `json:"shrankAt,omitzero"` // when fewer served than before
 	ProbedAt time.Time `json:"probedAt,omitzero"` // of the last probe
 	Probed   int32     `json:"probed,omitempty"`  // serving replicas at that probe
 
