@@ -39,6 +39,7 @@ type config struct {
 	lease       string
 	roles       []string
 	agents      string
+	agentsIn    string
 	dcgm        string
 
 	logLevel  string
@@ -108,6 +109,7 @@ func (c *config) options() []option {
 		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},
 		{"roles", &c.roles, "what to do: all, or some of scrape, api, query and decide", c.checkRoles},
 		{"agent-selector", &c.agents, "label `selector` of our agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
+		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; given as empty, all of them (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
 
 		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", oneOf(&c.logLevel, "debug", "info", "warn", "error")},
@@ -146,6 +148,9 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	}
 	if c.namespace == "" {
 		c.namespace = ownNamespace()
+	}
+	if c.agentsIn == "" && !fs.Changed("agent-namespace") {
+		c.agentsIn = c.namespace
 	}
 	return &c, fs, nil
 }

@@ -37,6 +37,22 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// Agents are those of our own namespace where nothing else is said.
+func TestAgentNamespace(t *testing.T) {
+	f := func(want string, env map[string]string, args ...string) {
+		t.Helper()
+		c, err := parse(t, env, args...)
+		if err != nil || c.agentsIn != want {
+			t.Errorf("%v %v: agents in %q, %v; want %q", env, args, c.agentsIn, err, want)
+		}
+	}
+	f(defaultNamespace, nil)
+	f("ours", nil, "--namespace", "ours")
+	f("theirs", nil, "--namespace", "ours", "--agent-namespace", "theirs")
+	f("theirs", map[string]string{"GPUPILOT_AGENT_NAMESPACE": "theirs"})
+	f("", nil, "--agent-namespace=")
+}
+
 // What is wrong names the flag or variable, the value and what is allowed.
 func TestBadOptions(t *testing.T) {
 	f := func(env map[string]string, args []string, want ...string) {

@@ -143,7 +143,7 @@ func (p *program) makeController() error {
 	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Agents: agents, DCGM: dcgm,
+		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm,
 	}, controller.Deps{
 		Client: p.clients.Client, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,

@@ -32,15 +32,19 @@ type Config struct {
 	Tick    time.Duration // the longest time between two decisions about a workload; 1 s
 	MaxAge  time.Duration // above which a reading does not count; scale.DefaultMaxAge
 
-	// Agents and DCGM select the pods that are our agents and dcgm-exporters,
-	// in all namespaces: those that any of the selectors matches.
-	Agents, DCGM []labels.Selector
+	// Agents and DCGM select the pods that are our agents, in AgentNamespace,
+	// and dcgm-exporters, in all namespaces: those that any of the selectors
+	// matches.
+	Agents, DCGM   []labels.Selector
+	AgentNamespace string // empty: all
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
 type Pods interface {
 	// Select lists the pods that the selector matches, of all namespaces if namespace is empty.
 	Select(namespace string, selector labels.Selector) []*corev1.Pod
+	// Get finds a pod by its name.
+	Get(namespace, name string) (*corev1.Pod, bool)
 }
 
 // Deps are what a Controller works with.

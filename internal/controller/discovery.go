@@ -80,8 +80,8 @@ func (c *Controller) discover(ctx context.Context) {
 // list makes the list of targets, and remembers where each one's samples belong.
 func (c *Controller) list(now time.Time) []Target {
 	fields := c.fieldsInUse(now)
-	targets := c.exporters(KindAgent, "gpupilot-agent", c.cfg.Agents, fields)
-	targets = append(targets, c.exporters(KindDCGM, "dcgm-exporter", c.cfg.DCGM, fields)...)
+	targets := c.exporters(KindAgent, "gpupilot-agent", c.cfg.AgentNamespace, c.cfg.Agents, fields)
+	targets = append(targets, c.exporters(KindDCGM, "dcgm-exporter", "", c.cfg.DCGM, fields)...)
 	targets = append(targets, c.podTargets()...)
 	places, nodes := make(map[string]string, len(targets)), make(map[string]string, len(targets))
 	for i := range targets {
@@ -105,15 +105,17 @@ func podPlace(namespace, pod string) string { return "pod/" + namespace + "/" + 
 func (c *Controller) isExporter(pod *corev1.Pod) bool {
 	set := labels.Set(pod.Labels)
 	match := func(s labels.Selector) bool { return s.Matches(set) }
-	return slices.ContainsFunc(c.cfg.Agents, match) || slices.ContainsFunc(c.cfg.DCGM, match)
+	ours := c.cfg.AgentNamespace == "" || c.cfg.AgentNamespace == pod.Namespace
+	return ours && slices.ContainsFunc(c.cfg.Agents, match) || slices.ContainsFunc(c.cfg.DCGM, match)
 }
 
-// exporters are the targets of one kind, found by their pods' labels.
-func (c *Controller) exporters(kind, job string, selectors []labels.Selector, fields gpu.FieldSet) []Target {
+// exporters are the targets of one kind, found by their pods' labels; in all
+// namespaces if namespace is empty.
+func (c *Controller) exporters(kind, job, namespace string, selectors []labels.Selector, fields gpu.FieldSet) []Target {
 	var out []Target
 	found := map[string]bool{}
 	for _, sel := range selectors {
-		for _, pod := range c.deps.Pods.Select("", sel) {
+		for _, pod := range c.deps.Pods.Select(namespace, sel) {
 			name := kind + "/" + pod.Namespace + "/" + pod.Name
 			if !scrapable(pod) || found[name] {
 				continue

@@ -54,6 +54,44 @@ func TestExportersAreFound(t *testing.T) {
 	}
 }
 
+// Whoever may create pods somewhere can label one as an agent: it is none
+// outside of the agents' namespace.
+func TestAgentsAreOfOneNamespace(t *testing.T) {
+	r := newRig(t)
+	r.cfg.AgentNamespace = "gpupilot-system"
+	in := func(p *corev1.Pod, namespace string) *corev1.Pod { p.Namespace = namespace; return p }
+	agent, poser, dcgm := in(pod("agent", "a", at(0)), "gpupilot-system"), pod("agent", "poser", at(0)), pod("dcgm", "d", at(0))
+	r.pods.pods = []*corev1.Pod{agent, poser, dcgm}
+	var got []string
+	for _, target := range r.list(at(0)) {
+		got = append(got, target.Name)
+	}
+	if diff := cmp.Diff([]string{"agent/gpupilot-system/a", "dcgm-exporter/ns/d"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if !r.isExporter(agent) || r.isExporter(poser) || !r.isExporter(dcgm) {
+		t.Error("a pod elsewhere that looks like an agent changes what is scraped, or an exporter does not")
+	}
+}
+
+// An exporter has no say about the pods of other nodes.
+func TestExportersSpeakOfTheirOwnNode(t *testing.T) {
+	r, w := loaded(t, 60)
+	p := r.pods.pods[0]
+	r.utilizationBy("poser", "node-2", r.now, 100, p)
+	w.pass(r.now)
+	if n := r.replicas("web"); n != 1 {
+		t.Errorf("scaled to %d by what another node says", n)
+	}
+	if s, ok := r.Values().Pod("ns", p.Name, gpu.GPUUtil, r.now, time.Minute); !ok || s.Value != 60 {
+		t.Errorf("the metrics API gives %v, %v; want 60", s.Value, ok)
+	}
+	p.Spec.NodeName = "node-3"
+	if s, ok := r.Values().Pod("ns", p.Name, gpu.GPUUtil, r.now, time.Minute); ok {
+		t.Errorf("the metrics API gives %v of a pod on a third node", s.Value)
+	}
+}
+
 // Two autoscalers' metrics of the same pods are read with one scrape.
 func TestPodSignalsAreScraped(t *testing.T) {
 	var objects []*v1alpha1.GPUAutoscaler

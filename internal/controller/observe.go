@@ -15,7 +15,7 @@ import (
 
 // values is where readings come from; *series.Store.
 type values interface {
-	Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 }
 
@@ -36,13 +36,15 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 	return o
 }
 
+// read reads one signal of a pod. Of its GPUs only exporters on its own node
+// can speak: what another says of it is wrong, or made up.
 func read(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
 	var s series.Sample
 	var ok bool
 	if src.Kind == policy.Pods {
 		s, ok = v.PodMetric(pod.Namespace, pod.Name, src.Metric, now, maxAge)
-	} else {
-		s, ok = v.Pod(pod.Namespace, pod.Name, src.Field, now, maxAge)
+	} else if pod.Spec.NodeName != "" {
+		s, ok = v.PodOn(pod.Spec.NodeName, pod.Namespace, pod.Name, src.Field, now, maxAge)
 	}
 	return scale.Reading{Value: s.Value, At: s.At, OK: ok}
 }

@@ -54,7 +54,7 @@ func TestPhaseOf(t *testing.T) {
 // fixed are values by pod.
 type fixed map[string]series.Sample
 
-func (f fixed) Pod(_, pod string, field gpu.FieldID, _ time.Time, _ time.Duration) (series.Sample, bool) {
+func (f fixed) PodOn(_, _, pod string, field gpu.FieldID, _ time.Time, _ time.Duration) (series.Sample, bool) {
 	s, ok := f[pod+"/"+field.String()]
 	return s, ok
 }

@@ -57,6 +57,15 @@ func (l *podList) Select(namespace string, sel labels.Selector) (out []*corev1.P
 	return out
 }
 
+func (l *podList) Get(namespace, name string) (*corev1.Pod, bool) {
+	for _, p := range l.pods {
+		if p.Namespace == namespace && p.Name == name {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
 func newRig(t testing.TB, objects ...client.Object) *rig {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -127,10 +136,16 @@ func (r *rig) add(a *v1alpha1.GPUAutoscaler) *workload {
 	return w
 }
 
-// utilization has the pods' GPUs measured at at.
+// utilization has the pods' GPUs measured at at, by the agent of their node.
 func (r *rig) utilization(at time.Time, value float64, pods ...*corev1.Pod) {
 	r.t.Helper()
-	target := r.store.Target("agent", series.TargetLabels{Node: "node-1"})
+	r.utilizationBy("agent", "node-1", at, value, pods...)
+}
+
+// utilizationBy has an exporter on a node say so.
+func (r *rig) utilizationBy(name, node string, at time.Time, value float64, pods ...*corev1.Pod) {
+	r.t.Helper()
+	target := r.store.Target(name, series.TargetLabels{Node: node})
 	var owners []series.DeviceOwners
 	var b series.Batch
 	for _, p := range pods {

@@ -61,12 +61,16 @@ type Values struct{ c *Controller }
 // Values are the store's values as the metrics API reads them.
 func (c *Controller) Values() Values { return Values{c} }
 
-// Pod is the store's Pod.
+// Pod is the store's value of a field, as the pod's own node has it.
 func (v Values) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool) {
 	if v.c.uses.note(f, now) {
 		v.c.discoverSoon()
 	}
-	return v.c.deps.Store.Pod(namespace, pod, f, now, maxAge)
+	p, ok := v.c.deps.Pods.Get(namespace, pod)
+	if !ok || p.Spec.NodeName == "" {
+		return series.Sample{}, false
+	}
+	return v.c.deps.Store.PodOn(p.Spec.NodeName, namespace, pod, f, now, maxAge)
 }
 
 // PodMetric is the store's PodMetric.

@@ -16,12 +16,26 @@ import (
 // is the time of the oldest value that went in. Each pod that shares a device
 // gets the device's value.
 func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
+	var buf [16]tenure
+	return newestOf(s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), open), f, now, maxAge)
+}
+
+// PodOn is Pod of a pod that is known to run on a node: what targets with
+// another Node say of it does not count.
+func (s *Store) PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
+	var buf [16]tenure
+	tenures := s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), open)
+	s.mu.RLock()
+	tenures = slices.DeleteFunc(tenures, func(n tenure) bool { return n.target.labels.Node != node })
+	s.mu.RUnlock()
+	return newestOf(tenures, f, now, maxAge)
+}
+
+func newestOf(tenures []tenure, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	field, ok := gpu.Lookup(f)
 	if !ok {
 		return Sample{}, false
 	}
-	var buf [16]tenure
-	tenures := s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), open)
 	var best gathered
 	for i := range tenures {
 		t := tenures[i].target
