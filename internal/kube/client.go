@@ -75,8 +75,7 @@ func (c *Clients) connect(rc *rest.Config, httpClient *http.Client) (err error) 
 	scheme := Scheme()
 	c.Cache, err = cache.New(rc, cache.Options{
 		HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper,
-		ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: slimPod}},
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: slim(), // an option of one kind, ByObject, would have the mapper ask the API server now
 		DefaultWatchErrorHandler: func(ctx context.Context, r *toolscache.Reflector, err error) {
 			c.log.Debug("watch broke, watching again", "kind", r.TypeDescription(), "err", err)
 		},

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
 // PodDeletionCost is the annotation that tells a ReplicaSet which pods go first.
@@ -19,6 +20,17 @@ const PodDeletionCost = corev1.PodDeletionCost
 
 // gpuDomain is the prefix of the resources whose limits are kept of a pod.
 const gpuDomain = "nvidia.com/"
+
+// slim keeps of what is cached what we look at.
+func slim() toolscache.TransformFunc {
+	strip := cache.TransformStripManagedFields()
+	return func(obj any) (any, error) {
+		if _, ok := obj.(*corev1.Pod); ok {
+			return slimPod(obj)
+		}
+		return strip(obj)
+	}
+}
 
 // slimPod keeps of a pod what we look at: a cluster's pods are what the
 // controller holds most of.
