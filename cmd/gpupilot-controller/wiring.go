@@ -145,7 +145,7 @@ func (p *program) makeController() error {
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
 		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm,
 	}, controller.Deps{
-		Client: p.clients.Client, Pods: p.pods, Store: p.store,
+		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
 		Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,

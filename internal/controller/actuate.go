@@ -45,6 +45,9 @@ func (w *workload) actuate(r *report, at *attempt) {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
+	if !w.upToDate(ctx, r) {
+		return
+	}
 	for range conflicts {
 		d := r.decision
 		if !d.Changes() || !w.c.deps.Leading() {
@@ -67,6 +70,24 @@ func (w *workload) actuate(r *report, at *attempt) {
 			return
 		}
 	}
+}
+
+// upToDate says whether the GPUAutoscaler is still the one that was decided by.
+// A watch that broke is tried again after up to half a minute, and until then
+// the cache does not know what was changed or deleted.
+func (w *workload) upToDate(ctx context.Context, r *report) bool {
+	is := &v1alpha1.GPUAutoscaler{}
+	err := w.c.deps.Live.Get(ctx, w.key, is)
+	switch {
+	case err == nil && sameSpec(is, r.object) && is.DeletionTimestamp == nil:
+		return true
+	case err == nil, apierrors.IsNotFound(err):
+		w.c.meters.writes.WithLabelValues("outdated").Inc()
+		w.c.deps.Log.Debug("changed or gone, not scaling by what is cached", "gpuautoscaler", w.key.String())
+	default:
+		w.failed(r, fmt.Errorf("read GPUAutoscaler %s: %w", w.key, err))
+	}
+	return false
 }
 
 // again reads the target anew after a conflict, and decides anew if its

@@ -50,6 +50,7 @@ type Pods interface {
 // Deps are what a Controller works with.
 type Deps struct {
 	Client client.Client // reads Deployments and StatefulSets from a cache
+	Live   client.Reader // asks the API server, whatever is cached
 	Pods   Pods
 	Store  *series.Store
 

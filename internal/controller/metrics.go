@@ -33,7 +33,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Buckets: prometheus.ExponentialBuckets(20e-6, 4, 9),
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result.",
+			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, for their GPUAutoscaler had changed or gone.",
 		}, []string{"result"}),
 		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
@@ -47,7 +47,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			[]string{"namespace", "gpuautoscaler", "state"}, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
-	for _, result := range []string{"accepted", "conflict", "error"} {
+	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
 		m.writes.WithLabelValues(result)
 	}
 	if reg != nil {

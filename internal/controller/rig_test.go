@@ -93,7 +93,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		return []labels.Selector{parsed}
 	}
 	r.Controller = New(Config{Agents: sel("app=agent"), DCGM: sel("app=dcgm")}, Deps{
-		Client: r.client, Pods: &r.pods, Store: r.store, Resolve: resolve,
+		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Resolve: resolve,
 		Installed: func(client.Object) bool { return false },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
@@ -130,6 +130,12 @@ func resolve(name string) (gpu.Ref, bool) {
 func (r *rig) add(a *v1alpha1.GPUAutoscaler) *workload {
 	r.t.Helper()
 	a.Generation++
+	var is v1alpha1.GPUAutoscaler
+	if r.client.Get(r.t.Context(), client.ObjectKeyFromObject(a), &is) == nil {
+		if is.Generation = a.Generation; r.client.Update(r.t.Context(), &is) != nil {
+			r.t.Fatal("cannot set the generation")
+		}
+	}
 	w := newWorkload(r.t.Context(), r.Controller, a)
 	r.claims.setAutoscaler(a, false)
 	r.workloads[w.key] = w

@@ -13,8 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -86,6 +88,41 @@ func TestPassAdvises(t *testing.T) {
 		t.Errorf("events %v, want %v", r.told(), want)
 	}
 	contains(t, r.events[0].Note, "would scale Deployment web from 1 to 2")
+}
+
+// Its watch has not told yet that the GPUAutoscaler is another, or gone.
+func TestPassDoesNotActOnAnOutdatedObject(t *testing.T) {
+	f := func(what string, change func(*rig, *v1alpha1.GPUAutoscaler) error) {
+		t.Helper()
+		r, w := loaded(t, 90)
+		if err := change(r, w.object.Load().DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(r.now)
+		if n := r.replicas("web"); n != 1 || slices.Contains(r.told(), "Normal Demand") {
+			t.Errorf("%s: scaled to %d and said %v", what, n, r.told())
+		}
+	}
+	f("deleted", func(r *rig, a *v1alpha1.GPUAutoscaler) error { return r.client.Delete(t.Context(), a) })
+	f("changed", func(r *rig, a *v1alpha1.GPUAutoscaler) error {
+		var is v1alpha1.GPUAutoscaler
+		if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(a), &is); err != nil {
+			return err
+		}
+		is.Generation++
+		return r.client.Update(t.Context(), &is)
+	})
+	f("another of its name", func(r *rig, a *v1alpha1.GPUAutoscaler) error {
+		if err := r.client.Delete(t.Context(), a); err != nil {
+			return err
+		}
+		a.UID, a.ResourceVersion = "another", ""
+		return r.client.Create(t.Context(), a)
+	})
+	f("the API server is away", func(r *rig, _ *v1alpha1.GPUAutoscaler) error {
+		r.deps.Live = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build() // knows no kinds
+		return nil
+	})
 }
 
 func conflict() error {

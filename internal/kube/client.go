@@ -44,6 +44,7 @@ type Clients struct {
 	Config *rest.Config
 	Cache  cache.Cache          // runs in Run
 	Client client.Client        // reads what is cached from the cache, the rest and all writes go to the API server
+	Live   client.Reader        // asks the API server, whatever is cached
 	Set    kubernetes.Interface // for what is not cached
 	Mapper meta.RESTMapper
 
@@ -88,6 +89,9 @@ func (c *Clients) connect(rc *rest.Config, httpClient *http.Client) (err error) 
 		Cache: &client.CacheOptions{Reader: c.Cache},
 	})
 	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if c.Live, err = client.New(rc, client.Options{HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	if c.Set, err = kubernetes.NewForConfigAndClient(rc, httpClient); err != nil {
