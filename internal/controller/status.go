@@ -195,11 +195,21 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		st.LastDecision = decisionOf(d)
 	}
 	for _, c := range conditionsOf(r) {
+		if c.Reason == reasonNotServing && r.early && judged(st.Conditions, &c, r.object.Generation) {
+			continue
+		}
 		c.ObservedGeneration = r.object.Generation
 		c.LastTransitionTime = metav1.Time{Time: r.at}
 		meta.SetStatusCondition(&st.Conditions, c)
 	}
 	return fit(st)
+}
+
+// judged says whether there is a verdict of c's type on this generation, which
+// is good until there is something to judge by.
+func judged(all []metav1.Condition, c *metav1.Condition, generation int64) bool {
+	last := meta.FindStatusCondition(all, c.Type)
+	return last != nil && last.ObservedGeneration == generation
 }
 
 // conditionsOf judges a report.
@@ -247,6 +257,8 @@ func signalsOf(r *report) metav1.Condition {
 		c.Reason, c.Message = reasonReadable, "no fresh value of "+clip(missing, maxStep)
 	case d.Serving == 0:
 		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
+	case r.early && r.unread == "":
+		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonUnread
 		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", clip(missing, maxStep))

@@ -74,6 +74,7 @@ func TestStatusTells(t *testing.T) {
 
 func TestStatusSaysThatDataIsMissing(t *testing.T) {
 	r, w := loaded(t, 90)
+	w.pass(r.now)
 	w.pass(r.now.Add(10 * time.Second))
 	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionSignals} {
@@ -86,6 +87,38 @@ func TestStatusSaysThatDataIsMissing(t *testing.T) {
 	if in := st.LastDecision.Inputs[0]; in.Value != "" || in.Replicas != 0 {
 		t.Errorf("a value where there is none: %+v", in)
 	}
+}
+
+// Between a first replica's readiness and its first value nothing is wrong.
+func TestStatusWaitsForAFirstValue(t *testing.T) {
+	a := autoscaler("web")
+	r := newRig(t, deployment("web", 1), a)
+	w := r.add(a)
+	p := pod("web", "web-1", r.now)
+	r.pods.pods = append(r.pods.pods, p)
+	st := &v1alpha1.GPUAutoscalerStatus{}
+	is := func(after time.Duration, want string) {
+		t.Helper()
+		w.pass(r.now.Add(after))
+		st = statusOf(w.status.next, st)
+		if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady); c.Reason != want {
+			t.Errorf("after %v: Ready is %s, %s (%s); want %s", after, c.Status, c.Reason, c.Message, want)
+		}
+	}
+	is(0, reasonNotServing)
+	ready(r.now)(p)
+	is(time.Second, reasonNotServing)
+	is(time.Second+scale.DefaultMaxAge-time.Millisecond, reasonNotServing)
+	r.utilization(r.now.Add(4*time.Second), 60, p)
+	is(4*time.Second, reasonReady)
+	is(time.Minute, reasonUnread) // later on it is wrong at once
+
+	// A controller that starts leaves what the last one said until it knows better.
+	r.utilization(r.now.Add(2*time.Minute), 60, p)
+	is(2*time.Minute, reasonReady)
+	w.serving = time.Time{}
+	is(3*time.Minute, reasonReady)
+	is(3*time.Minute+scale.DefaultMaxAge, reasonUnread)
 }
 
 func TestStatusSaysWhichPortIsMissing(t *testing.T) {

@@ -50,6 +50,7 @@ type workload struct {
 	advice   time.Time // when
 	pause    backoff   // after writes that failed
 	told     string    // the refusal that the last Event was about
+	serving  time.Time // since when it has had replicas that serve; zero: it has none
 
 	mu      sync.Mutex
 	shown   webui.Workload
@@ -134,6 +135,7 @@ type report struct {
 	decision *scale.Decision
 	able     verdict
 	unread   string // why a signal cannot be read, where that is plain
+	early    bool   // the first replica serves for so short a time that its values may yet come
 	learned  *v1alpha1.LearnedStartup
 	scaled   time.Time
 }
@@ -253,6 +255,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	spent = time.Since(began)
 	w.c.meters.decided(&d, spent)
 	w.state, r.decision = after, &d
+	r.early = w.isEarly(&d, now, pol.MaxAge)
 	switch {
 	case !d.Changes():
 		w.advised = -1
@@ -262,6 +265,19 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
 	}
 	return spent
+}
+
+// isEarly says whether the first replicas have served, or been watched, for
+// less than maxAge: their first values are still on the way.
+func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
+	if d.Serving == 0 {
+		w.serving = time.Time{}
+		return false
+	}
+	if w.serving.IsZero() {
+		w.serving = now
+	}
+	return now.Sub(w.serving) < maxAge
 }
 
 // unreadable says why a pods signal cannot be scraped from these pods, if the
