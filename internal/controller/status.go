@@ -188,6 +188,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	}
 	if r.target != nil {
 		st.CurrentReplicas, st.DesiredReplicas = r.target.replicas, r.target.replicas
+		st.ServingReplicas, st.StartingReplicas = r.serving, r.starting
 	}
 	if d := r.decision; d != nil {
 		st.CurrentReplicas, st.DesiredReplicas = d.Current, d.Replicas

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -69,6 +70,23 @@ func TestStatusTells(t *testing.T) {
 	next := statusOf(w.status.next, st)
 	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady); !c.LastTransitionTime.Time.Equal(r.now) {
 		t.Errorf("Ready since %v, want %v", c.LastTransitionTime, r.now)
+	}
+}
+
+// Pods serve whether or not the spec is valid.
+func TestStatusCountsWhatIsNotDecidedAbout(t *testing.T) {
+	r, w := loaded(t, 90)
+	done := pod("web", "web-0", r.now, ready(r.now))
+	done.Status.Phase = corev1.PodSucceeded
+	r.pods.pods = append(r.pods.pods, pod("web", "web-2", r.now), done)
+	w.object.Load().Spec.MaxReplicas = 0
+	w.pass(r.now)
+	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady); c.Reason != reasonInvalid {
+		t.Fatalf("condition %+v", c)
+	}
+	if st.CurrentReplicas != 1 || st.ServingReplicas != 1 || st.StartingReplicas != 1 {
+		t.Errorf("%d replicas, %d serving, %d starting; want one of each", st.CurrentReplicas, st.ServingReplicas, st.StartingReplicas)
 	}
 }
 

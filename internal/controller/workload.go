@@ -135,7 +135,9 @@ type report struct {
 	decision *scale.Decision
 	able     verdict
 	unread   string // why a signal cannot be read, where that is plain
-	early    bool   // the first replica serves for so short a time that its values may yet come
+	serving  int32  // of the target's pods, where nothing was decided
+	starting int32
+	early    bool // the first replica serves for so short a time that its values may yet come
 	learned  *v1alpha1.LearnedStartup
 	scaled   time.Time
 }
@@ -161,6 +163,9 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		// What is not watched over is not remembered: afterwards the window
 		// has to be covered anew before anything goes down.
 		w.state = scale.State{}
+		if err == nil {
+			r.serving, r.starting = w.count(&t)
+		}
 	} else {
 		spent = w.decide(r, now)
 	}
@@ -230,6 +235,22 @@ func (w *workload) obstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) ver
 			"; delete one of the two, or set actuation: Advise to only look on"}
 	}
 	return verdict{}
+}
+
+// count says what the target's pods are worth, whatever the spec says.
+func (w *workload) count(t *target) (serving, starting int32) {
+	for _, pod := range w.c.deps.Pods.Select(w.key.Namespace, t.selector) {
+		if Finished(pod) {
+			continue
+		}
+		switch phase, _ := PhaseOf(pod); phase {
+		case scale.Serving:
+			serving++
+		case scale.Starting:
+			starting++
+		}
+	}
+	return serving, starting
 }
 
 // decide is the pass of a workload in good order.
