@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -19,7 +20,7 @@ type meters struct {
 	reaction  prometheus.Histogram
 	writing   prometheus.Histogram
 
-	replicas, leader *prometheus.Desc
+	replicas, condition, leader *prometheus.Desc
 }
 
 func newMeters(c *Controller, reg prometheus.Registerer) *meters {
@@ -45,6 +46,8 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		}),
 		replicas: prometheus.NewDesc("gpupilot_autoscaler_replicas", "Replicas of a workload by what they are worth; desired is what was decided.",
 			[]string{"namespace", "gpuautoscaler", "state"}, nil),
+		condition: prometheus.NewDesc("gpupilot_autoscaler_condition", "Whether a condition of a GPUAutoscaler is True.",
+			[]string{"namespace", "name", "type"}, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
@@ -57,7 +60,11 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 }
 
 // Describe is prometheus.Collector's.
-func (m *meters) Describe(ch chan<- *prometheus.Desc) { ch <- m.replicas; ch <- m.leader }
+func (m *meters) Describe(ch chan<- *prometheus.Desc) {
+	ch <- m.replicas
+	ch <- m.condition
+	ch <- m.leader
+}
 
 // Collect is prometheus.Collector's.
 func (m *meters) Collect(ch chan<- prometheus.Metric) {
@@ -70,8 +77,15 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	defer m.c.mu.RUnlock()
 	for key, w := range m.c.workloads {
 		w.mu.Lock()
-		n := w.counts
+		n, judged := w.counts, w.judged
 		w.mu.Unlock()
+		for i := range judged {
+			is := 0.0
+			if judged[i].Status == metav1.ConditionTrue {
+				is = 1
+			}
+			ch <- prometheus.MustNewConstMetric(m.condition, prometheus.GaugeValue, is, key.Namespace, key.Name, judged[i].Type)
+		}
 		if !n.ok {
 			continue
 		}

@@ -38,6 +38,7 @@ type rig struct {
 	pods    podList
 	store   *series.Store
 	leading bool
+	states  []webui.Target
 	mu      sync.Mutex // guards what the controller's goroutines write: events, scraped
 	events  []Event
 	scraped [][]Target
@@ -74,7 +75,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 			t.Fatal(err)
 		}
 	}
-	r := &rig{t: t, leading: true, now: time.Now().Truncate(time.Second), store: series.New(series.Config{})}
+	r := &rig{t: t, leading: true, states: []webui.Target{{Name: "agent/gpupilot-system/agent-1"}}, now: time.Now().Truncate(time.Second), store: series.New(series.Config{})}
 	r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.GPUAutoscaler{}).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -99,7 +100,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 			return r.watch(ctx, obj, h)
 		},
 		Scrape:  func(ts []Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
-		States:  func() []webui.Target { return []webui.Target{{Name: "agent/gpupilot-system/agent-1"}} },
+		States:  func() []webui.Target { return r.states },
 		Leading: func() bool { return r.leading },
 		Leader:  func() string { return "me" },
 		Record:  func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },

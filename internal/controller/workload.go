@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -50,11 +51,13 @@ type workload struct {
 	advice   time.Time // when
 	pause    backoff   // after writes that failed
 	told     string    // the refusal that the last Event was about
+	blind    blindness
 	serving  time.Time // since when it has had replicas that serve; zero: it has none
 
 	mu      sync.Mutex
 	shown   webui.Workload
 	counts  counts
+	judged  []metav1.Condition // empty before the first pass
 	history history
 }
 
@@ -171,6 +174,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	r.learned, r.scaled = w.startup.learned(), w.scaled
 	w.refuse(r)
+	w.watchSignals(r)
 	w.publish(r)
 	return spent
 }
@@ -341,9 +345,9 @@ func (w *workload) settle(pods []*corev1.Pod) {
 
 // publish makes the pass visible: to the page, to /metrics and in the status.
 func (w *workload) publish(r *report) {
-	shown := show(r)
+	shown, judged := show(r), conditionsOf(r)
 	w.mu.Lock()
-	w.shown = shown
+	w.shown, w.judged = shown, judged
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, true}
 		w.history.add(d)

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// blindness is the time in which replicas serve and no signal can be read.
+type blindness struct {
+	is    bool
+	told  bool      // by an Event, or need not be
+	event time.Time // when the last Event was
+}
+
+// maxSilent is how many of the expositions that do not answer are named.
+const maxSilent = 3
+
+// watchSignals tells once when the workload's signals become unreadable, and
+// once when they can be read again.
+func (w *workload) watchSignals(r *report) {
+	b := &w.blind
+	c := signalsOf(r)
+	if c.Reason != reasonUnread {
+		if b.is && c.Reason == reasonReadable {
+			w.c.deps.Log.Info("signals readable again", "gpuautoscaler", w.key.String())
+		}
+		b.is, b.told = false, false
+		return
+	}
+	if b.is && (b.told || !w.c.deps.Leading()) {
+		return
+	}
+	why := c.Message + ": " + w.silent()
+	if !b.is {
+		b.is = true
+		w.c.deps.Log.Warn("signals unreadable", "gpuautoscaler", w.key.String(), "why", why)
+	}
+	if !w.c.deps.Leading() {
+		return
+	}
+	b.told = true
+	last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type)
+	if last != nil && last.Reason == reasonUnread || r.at.Sub(b.event) < adviceGap {
+		return // whoever led before has told it, or it comes and goes
+	}
+	b.event = r.at
+	w.record(r.object, corev1.EventTypeWarning, reasonUnread, "Observe", clip(why, maxMessage))
+}
+
+// silent says which expositions with samples of the serving pods do not answer.
+func (w *workload) silent() string {
+	want := w.sources()
+	w.c.mu.RLock()
+	places, nodes := w.c.places, w.c.nodes // both are replaced, never changed
+	w.c.mu.RUnlock()
+	var out []string
+	for _, t := range w.c.deps.States() {
+		place := places[t.Name]
+		if _, ok := want[place]; !ok {
+			continue
+		}
+		want[place] = true
+		if !t.Up {
+			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, nodes[t.Name], cmp.Or(clip(t.Error, maxStep), "it never did")))
+		}
+	}
+	for place, found := range want {
+		if !found {
+			out = append(out, "nothing is scraped of "+place)
+		}
+	}
+	if len(out) == 0 {
+		return "all that is scraped of them answers, and says nothing of these pods"
+	}
+	slices.Sort(out)
+	if more := len(out) - maxSilent; more > 0 {
+		out = append(out[:maxSilent], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, ", ")
+}
+
+// sources are the places where samples about the serving pods should arrive.
+func (w *workload) sources() map[string]bool {
+	out := map[string]bool{}
+	for _, pod := range w.pods {
+		if phase, _ := PhaseOf(pod); phase != scale.Serving || Finished(pod) {
+			continue
+		}
+		if p := w.plan.Load(); p != nil && p.fields != (gpu.FieldSet{}) {
+			out[nodePlace(pod.Spec.NodeName)] = false
+		}
+		if w.scrapesPods.Load() {
+			out[podPlace(pod.Namespace, pod.Name)] = false
+		}
+	}
+	return out
+}
