@@ -38,6 +38,7 @@ type engine struct {
 	o   *Observation
 	now time.Time
 	census
+	shrunk bool // a signal wants less, by readings from when more replicas served
 	steps  []Step
 	inputs []Input
 }
@@ -76,6 +77,10 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 	switch {
 	case want < cur:
 		window := e.p.downWindow()
+		// A window longer than a reading lives holds what was wanted before.
+		if e.shrunk && window < e.p.maxAge() {
+			return e.step(RuleSettling, want, cur, Facts{Down: true})
+		}
 		if window <= 0 {
 			return want
 		}

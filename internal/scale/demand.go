@@ -160,9 +160,7 @@ func (e *engine) censored(i int, want int32, m measure, facts Facts, s *State) i
 		}
 		return e.step(RuleSettling, want, base, facts)
 	}
-	if want < base && e.before(i, s.ShrankAt) {
-		return e.step(RuleSettling, want, base, facts)
-	}
+	e.shrunk = e.shrunk || want < base && e.before(i, s.ShrankAt)
 	saturated := sig.Ceiling > 0 && sig.Type == AverageValue && m.value >= saturation*sig.Ceiling &&
 		float64(m.fresh) >= coverage*float64(m.of)
 	drained := s.noteSaturation(saturated, youngest, e.now)
