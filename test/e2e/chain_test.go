@@ -156,6 +156,7 @@ func TestAgentDies(t *testing.T) {
 	const name, load = "agentdies", 1.5
 	offer(name, load)
 	deploy(t, name, 3, time.Second)
+	spread(t, name, 3)
 	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		zero := int32(0)
 		a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = &zero

@@ -132,6 +132,7 @@ func TestAPIServerAway(t *testing.T) {
 	const name, load = "restart", 1.6
 	offer(name, load)
 	deploy(t, name, 3, time.Second)
+	spread(t, name, 3)
 	autoscale(t, name, nil)
 	eventually(t, func() error {
 		if d := status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {

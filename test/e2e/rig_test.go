@@ -8,10 +8,13 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +28,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/webui"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -126,6 +130,36 @@ func serving(t *testing.T, name string) int {
 		t.Fatal(err)
 	}
 	return len(ready)
+}
+
+// spread waits until what piled up while the replicas started is worked off and
+// the controller sees each of them carry its share, below the target.
+func spread(t *testing.T, name string, replicas int) {
+	t.Helper()
+	eventually(t, func() error {
+		resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var v webui.View
+		if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
+			return err
+		}
+		n := 0
+		for _, node := range v.Nodes {
+			for _, g := range node.GPUs {
+				held := len(g.Owners) == 1 && strings.HasPrefix(g.Owners[0].Pod, name+"-")
+				if held && g.Utilization != nil && *g.Utilization > 10 && *g.Utilization < target {
+					n++
+				}
+			}
+		}
+		if n != replicas {
+			return fmt.Errorf("%d of %d replicas of %s carry their share", n, replicas, name)
+		}
+		return nil
+	})
 }
 
 // autoscale creates a GPUAutoscaler of a workload: 60 % utilisation, 1 to 12
