@@ -66,9 +66,9 @@ func (c *card) pollXIDs(now time.Time) (bool, error) {
 		switch {
 		case !x.ok || x.number <= 0:
 		case c.ready:
-			c.ses.xids.add(c.uuid, uint64(x.number), time.UnixMicro(int64(v.ts)))
+			c.ses.xids.Add(c.uuid, uint64(x.number), time.UnixMicro(int64(v.ts)))
 		default:
-			c.ses.xids.seed(c.uuid, uint64(x.number)) // from before our time
+			c.ses.xids.Seed(c.uuid, uint64(x.number)) // from before our time
 		}
 	}
 	c.ready = true

@@ -106,7 +106,7 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 		}
 	}
 	if d.plan.xids && watched {
-		v.Set(gpu.XIDErrors, float64(d.ses.xids.last(d.card.uuid)))
+		v.Set(gpu.XIDErrors, float64(d.ses.xids.Last(d.card.uuid)))
 	}
 	return d.readLabels(v, now)
 }

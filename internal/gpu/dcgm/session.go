@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // closePatience is how long closing waits for calls that are inside the library.
@@ -20,7 +22,7 @@ const closePatience = 3 * time.Second
 type session struct {
 	*engine
 	cfg    Config
-	xids   *xidLog
+	xids   *gpu.XIDLog
 	log    *slog.Logger
 	broken atomic.Bool // the host engine or the driver went away
 
@@ -33,7 +35,7 @@ type session struct {
 }
 
 // open loads the library and starts or connects to a host engine.
-func open(cfg Config, xids *xidLog, log *slog.Logger) (*session, error) {
+func open(cfg Config, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	e, err := start(cfg.Library, cfg.Remote)
 	if err != nil {
 		return nil, err

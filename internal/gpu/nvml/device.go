@@ -136,7 +136,7 @@ func (d *device) walk() error {
 		}
 	}
 	if d.out.want.HasID(gpu.XIDErrors) && d.ses.events.registered(d.root) {
-		d.out.set(gpu.XIDErrors, float64(d.ses.events.xids.last(d.UUID)))
+		d.out.set(gpu.XIDErrors, float64(d.ses.events.xids.Last(d.UUID)))
 	}
 	d.readLabels()
 	return nil

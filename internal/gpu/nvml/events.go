@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 const (
@@ -34,7 +36,7 @@ type place struct {
 // while nobody waits is lost.
 type events struct {
 	ses  *session
-	xids *xidLog
+	xids *gpu.XIDLog
 	log  *slog.Logger
 	able bool // the library has events
 
@@ -50,7 +52,7 @@ type events struct {
 	ended   chan struct{}
 }
 
-func newEvents(s *session, xids *xidLog, log *slog.Logger) *events {
+func newEvents(s *session, xids *gpu.XIDLog, log *slog.Logger) *events {
 	e := &events{
 		ses: s, xids: xids, log: log, uuids: map[place]string{}, wanted: map[nvml.Device]bool{},
 		ready: map[nvml.Device]bool{}, quit: make(chan struct{}), ended: make(chan struct{}),
@@ -275,5 +277,5 @@ func (e *events) note(data nvml.EventData) {
 		return
 	}
 	e.log.Warn("XID error", "xid", data.EventData, "uuid", uuid)
-	e.xids.add(uuid, data.EventData, time.Now())
+	e.xids.Add(uuid, data.EventData, time.Now())
 }

@@ -23,7 +23,7 @@ type Reader struct {
 	path string
 	log  *slog.Logger
 	lib  nvml.Interface
-	xids xidLog
+	xids gpu.XIDLog
 
 	mu     sync.Mutex // held by Devices and Close, never by Read
 	ses    *session   // nil while there is no driver
@@ -104,7 +104,7 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 }
 
 // XIDs are the XID errors of the device seen so far, sorted by code.
-func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.xids.counts(uuid) }
+func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.xids.Counts(uuid) }
 
 // Close ends the events goroutine and lets NVML go. Reads that hang in the
 // library are not waited for: the last one to return lets it go.

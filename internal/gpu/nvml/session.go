@@ -43,7 +43,7 @@ type session struct {
 }
 
 // open loads the library, initialises it and looks at what it has.
-func open(lib nvml.Interface, path string, xids *xidLog, log *slog.Logger) (*session, error) {
+func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
 	}
