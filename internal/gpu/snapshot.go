@@ -42,6 +42,16 @@ type DeviceSnapshot struct {
 	XIDs      []XIDCount    // sorted by code
 	Owners    []Owner       // who holds the device, sorted; empty: nobody, or not known
 	Jobs      []string      // the batch jobs that run on it, as a job mapping says; sorted
+
+	// Processes are those that use the device, where they are asked for.
+	// ProcessesRead is when that was told, zero where it was not or is too old;
+	// ProcessesErr is why it is not told now. Usage and Others are what they use,
+	// as AttributeProcesses says, Usage by owner.
+	Processes     Processes
+	ProcessesRead time.Time
+	ProcessesErr  error
+	Usage         []Usage
+	Others        OtherUsage
 }
 
 // Fresh says whether the device's values are young enough to be shown at now:
@@ -58,6 +68,13 @@ type Snapshot struct {
 	Backend  string        // nvml, dcgm or sim
 	Devices  []DeviceSnapshot
 	Err      error // why the backend as a whole cannot be read (no library, no driver); nil if it can
+
+	// Parts are what is known of what is no GPU, as of PartsTime; empty where no
+	// field of parts is collected, or there are none. PartsErr is why they could
+	// not be read the last time.
+	Parts     []PartSnapshot
+	PartsTime time.Time
+	PartsErr  error
 
 	// OwnersTime is when the kubelet last answered; zero where it never did or
 	// was never asked. OwnersErr is why it last did not.
