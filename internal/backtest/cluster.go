@@ -8,16 +8,18 @@ import (
 	"slices"
 )
 
-// cluster is one service under one autoscaler.
+// cluster is one service under autoscalers that have all asked for the same so
+// far: where they begin to differ it forks.
 type cluster struct {
 	m        *Model
 	startup  Startup
 	patience float64
 	seed     uint64
-	blind    bool // the autoscaler looks at no GPU
+	blind    bool // the autoscalers look at no GPU
 	full     []spell
+	chance   *rand.PCG // of the routing
 	route    *rand.Rand
-	scaler   autoscaler
+	scalers  []entrant
 
 	now    int // whole seconds that are over
 	end    int // when the replay ends; afterwards nothing is decided or counted
@@ -32,6 +34,11 @@ type cluster struct {
 	none snapshot
 
 	stats stats
+
+	scratch struct { // of choices
+		choices []choice
+		whose   []int
+	}
 }
 
 // autoscaler is a policy at work. It is asked once a second.
@@ -41,13 +48,20 @@ type autoscaler interface {
 	decide(c *cluster, now int) (want int, victims []string)
 }
 
+// entrant is one of a run's contenders.
+type entrant struct {
+	autoscaler
+	index int // among the contenders
+}
+
 // newCluster starts a service with some replicas that serve.
-func newCluster(cfg *Config, replicas int, need []float64, scaler autoscaler, blind bool) *cluster {
+func newCluster(cfg *Config, replicas int, need []float64, blind bool, scalers ...entrant) *cluster {
 	c := &cluster{
 		m: &cfg.Model, startup: cfg.Startup, patience: cfg.Patience, seed: cfg.Seed,
-		route: rand.New(rand.NewPCG(cfg.Seed, 0x10ad)), scaler: scaler, blind: blind,
+		chance: rand.NewPCG(cfg.Seed, 0x10ad), scalers: scalers, blind: blind,
 		end: int(cfg.Seconds), spec: replicas,
 	}
+	c.route = rand.New(c.chance)
 	c.full = c.startup.spells(cfg.Seed, cfg.Seconds)
 	for i := range c.seen {
 		c.seen[i].at = -1
@@ -69,8 +83,9 @@ func (c *cluster) create(now float64) *pod {
 	return p
 }
 
-// run takes in the requests of a slice that lasts until then.
-func (c *cluster) run(q []Request, until float64) {
+// run takes in the requests of a slice that lasts until then, and returns the
+// clusters that have forked off meanwhile, which are as far.
+func (c *cluster) run(q []Request, until float64) (forks []*cluster) {
 	for {
 		next := float64(c.now + 1)
 		for len(q) > 0 && q[0].At < next {
@@ -78,9 +93,12 @@ func (c *cluster) run(q []Request, until float64) {
 			q = q[1:]
 		}
 		if next > until {
-			return
+			return forks
 		}
-		c.tick(c.now + 1)
+		for _, f := range c.tick(c.now + 1) {
+			forks = append(forks, f)
+			forks = append(forks, f.run(q, until)...)
+		}
 	}
 }
 
@@ -116,7 +134,7 @@ func (c *cluster) give(q Request, now float64) {
 }
 
 // tick is the whole second now: pods move on, are looked at and are decided about.
-func (c *cluster) tick(now int) {
+func (c *cluster) tick(now int) (forks []*cluster) {
 	t := float64(now)
 	c.now = now
 	for _, p := range c.pods {
@@ -146,13 +164,15 @@ func (c *cluster) tick(now int) {
 		c.give(q, t)
 	}
 	if now > c.end {
-		return
+		return nil
 	}
 	c.observe(now)
-	if want, victims := c.scaler.decide(c, now); want >= 0 && want != c.spec {
-		c.scale(want, victims)
-	}
+	forks = c.decide(now)
 	c.stats.second(c)
+	for _, f := range forks {
+		f.stats.second(f)
+	}
+	return forks
 }
 
 // live is how many pods are not on their way out, and of those on the way in.

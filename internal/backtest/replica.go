@@ -91,14 +91,14 @@ func (r *replica) admit(out outcome) {
 func (r *replica) advance(t float64, out outcome) {
 	for r.now < t {
 		b := float64(len(r.decoding))
-		chunk := 0.0
+		chunk, step := 0.0, r.m.StepBase+r.m.StepPerSeq*b
 		if r.prefill.len() > 0 {
 			chunk = max(1, min(r.m.Chunk, r.pending))
+			step = r.m.iteration(chunk, b)
 		} else if b == 0 {
 			r.now = t
 			return
 		}
-		step := r.m.iteration(chunk, b)
 		next := t - r.now
 		finishes, prefilled := false, false
 		if b > 0 {
@@ -127,16 +127,17 @@ func (r *replica) advance(t float64, out outcome) {
 func (r *replica) pass(dt, step, chunk, b float64) {
 	r.now += dt
 	r.steps += dt / step
+	done := 0.0
 	if chunk > 0 {
-		done := chunk * dt / step
+		done = chunk * dt / step
 		r.left -= done
 		r.pending -= done
-		r.tensor += r.m.FlopsShare / r.m.Prefill * done
 	}
 	if r.blind {
 		return
 	}
 	r.busy += dt
+	r.tensor += r.m.FlopsShare / r.m.Prefill * done
 	r.tensor += r.m.DecodeShare * b * dt / step
 	r.sm += smActive(r.m, step, chunk, b) * dt
 }
@@ -146,8 +147,11 @@ func (r *replica) pass(dt, step, chunk, b float64) {
 // is ours, from what is reported (a single request keeps a third to a half
 // busy, prefill and large batches nearly all; NVIDIA/dcgm-exporter#301).
 func smActive(m *Model, step, chunk, b float64) float64 {
-	prefill := min(1, chunk/m.Prefill/step)
 	decode := 0.35 + 0.6*b/(b+24)
+	if chunk == 0 {
+		return decode
+	}
+	prefill := min(1, chunk/m.Prefill/step)
 	return prefill*0.97 + (1-prefill)*decode
 }
 

@@ -2,7 +2,10 @@
 
 package backtest
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Result is what one contender came to in one replay.
 type Result struct {
@@ -31,7 +34,7 @@ type Result struct {
 	Points []Point        `json:"points,omitempty"`
 }
 
-func (c *cluster) result(r *replay, who *Contender) Result {
+func (c *cluster) result(r *replay, who *Contender, scaler autoscaler) Result {
 	s := &c.stats
 	hours := s.seconds / 3600
 	// What was never answered was not answered in time.
@@ -44,7 +47,7 @@ func (c *cluster) result(r *replay, who *Contender) Result {
 		GPUHours: s.gpuSeconds / 3600, Under: 100 * s.under / s.seconds, Over: 100 * s.over / s.seconds,
 		Overshoot: float64(s.most) / math.Max(1, math.Ceil(r.peak)), Turns: float64(s.turns) / hours,
 		Killed: s.killed, Cascades: s.cascades, PeakNeed: r.peak, ReplicasMax: s.most,
-		Points: s.points[:min(len(s.points), int(math.Ceil((s.warm+s.seconds)/pointSeconds)))],
+		Points: slices.Clone(s.points[:min(len(s.points), int(math.Ceil((s.warm+s.seconds)/pointSeconds)))]),
 	}
 	if s.reactions > 0 {
 		out.Reaction = s.reactionSum / s.reactions
@@ -55,7 +58,7 @@ func (c *cluster) result(r *replay, who *Contender) Result {
 		out.Points[i].Serving /= n
 		out.Points[i].Need /= n
 	}
-	if o, ok := c.scaler.(*ours); ok {
+	if o, ok := scaler.(*ours); ok {
 		out.Rules = map[string]int{}
 		for rule, n := range o.rules {
 			out.Rules[string(rule)] = n

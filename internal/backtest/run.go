@@ -55,8 +55,8 @@ type replay struct {
 }
 
 func prepare(cfg Config) (*replay, error) {
-	if cfg.Seconds <= 0 {
-		cfg.Seconds = math.Floor(cfg.Trace.Duration - cfg.From)
+	if rest := math.Floor(cfg.Trace.Duration - cfg.From); cfg.Seconds <= 0 || cfg.Seconds > rest {
+		cfg.Seconds = rest
 	}
 	if cfg.Seconds < 60 {
 		return nil, fmt.Errorf("%s: %g s are too short to replay", cfg.Trace.Name, cfg.Seconds)
@@ -118,13 +118,9 @@ func Run(ctx context.Context, cfg Config, contenders []Contender) ([]Result, err
 	if err != nil {
 		return nil, err
 	}
-	clusters := make([]*cluster, len(contenders))
-	for i := range contenders {
-		scaler, err := contenders[i].make(r)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", contenders[i].Name, err)
-		}
-		clusters[i] = newCluster(&r.cfg, r.initial, r.need, scaler, contenders[i].blind())
+	clusters, err := r.clusters(contenders)
+	if err != nil {
+		return nil, err
 	}
 	for {
 		q, until, ok := r.arrivals.next()
@@ -135,13 +131,38 @@ func Run(ctx context.Context, cfg Config, contenders []Contender) ([]Result, err
 			return nil, err
 		}
 		for _, c := range clusters {
-			c.run(q, until)
+			clusters = append(clusters, c.run(q, until)...)
 		}
 	}
 	out := make([]Result, len(contenders))
-	for i, c := range clusters {
+	for _, c := range clusters {
 		c.finish()
-		out[i] = c.result(r, &contenders[i])
+		for _, s := range c.scalers {
+			out[s.index] = c.result(r, &contenders[s.index], s.autoscaler)
+		}
+	}
+	return out, nil
+}
+
+// clusters are what the replay begins with: one for those contenders that look
+// at GPUs and one for those that do not. They fork where contenders differ.
+func (r *replay) clusters(contenders []Contender) (out []*cluster, err error) {
+	var who [2][]entrant
+	for i := range contenders {
+		scaler, err := contenders[i].make(r)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", contenders[i].Name, err)
+		}
+		k := 0
+		if contenders[i].blind() {
+			k = 1
+		}
+		who[k] = append(who[k], entrant{scaler, i})
+	}
+	for k, entrants := range who {
+		if len(entrants) > 0 {
+			out = append(out, newCluster(&r.cfg, r.initial, r.need, k == 1, entrants...))
+		}
 	}
 	return out, nil
 }

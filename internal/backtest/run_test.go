@@ -98,7 +98,7 @@ func TestNoRequestIsLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newCluster(&r.cfg, r.initial, r.need, scaler, who.blind())
+		c := newCluster(&r.cfg, r.initial, r.need, who.blind(), entrant{scaler, 0})
 		for {
 			q, until, ok := r.arrivals.next()
 			if !ok {
@@ -136,7 +136,7 @@ func TestUtilisationAsGPUsTellIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newCluster(&r.cfg, 1, r.need, fixed{1}, false)
+		c := newCluster(&r.cfg, 1, r.need, false, entrant{fixed{1}, 0})
 		n := 0.0
 		for {
 			q, until, ok := r.arrivals.next()

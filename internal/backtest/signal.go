@@ -113,6 +113,9 @@ func (c *cluster) read(p *pod, x *sample) {
 	x.value[Running], x.value[Waiting], x.value[Concurrency] = r, w, r+w
 	x.sm, x.tensor = p.sm, p.tensor
 	x.value[KVUse] = float32(min(1, p.kv/p.m.KVTokens))
+	if p.blind {
+		return
+	}
 	last := &p.last
 	if dt := p.now - last.at; dt > 0 {
 		x.value[GPUUtil] = float32(100 * min(1, (p.busy-last.busy)/dt))
