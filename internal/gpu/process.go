@@ -61,6 +61,15 @@ type Processes struct {
 	Times bool      // the device tells their utilisation at all
 }
 
+// ProcessReader is a Reader that knows of processes as well.
+type ProcessReader interface {
+	// Processes lists the processes that use the device with this UUID; where
+	// they run is left to the caller. An error means that nothing is known, not
+	// that there are none. It may block as Reader's methods do, and holds up no
+	// Read.
+	Processes(uuid string) (Processes, error)
+}
+
 // Place is where a process runs, as the node's /proc tells.
 type Place struct {
 	Kind        PlaceKind

@@ -36,6 +36,10 @@ type Control struct {
 	RaiseXID func(gpu int, code uint64)
 	// EnableMIG cuts the GPU into n instances of a profile such as 1g.18gb.
 	EnableMIG func(gpu int, profile string, n int)
+	// SetProcesses makes these the processes that use the GPU. The reader is a
+	// gpu.ProcessReader then. NoProcessTimes: it cannot tell their utilisation.
+	SetProcesses   func(gpu int, ps []gpu.Process)
+	NoProcessTimes bool
 }
 
 // Backend is one fresh reader and the control of what it reads. It starts with
@@ -69,6 +73,9 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 		{"XIDs are counted by code", func(c Control) bool { return c.RaiseXID != nil }, xids},
 		{"a driver that comes late is found", driverKnobs, driverLate},
 		{"a driver that goes is missed and found again", driverKnobs, driverGoes},
+		{"processes are listed with what they use", processKnob, processes},
+		{"a lost GPU has no list of processes", func(c Control) bool { return processKnob(c) && c.Lose != nil }, lostProcesses},
+		{"processes are listed while a read hangs", func(c Control) bool { return processKnob(c) && c.Hang != nil }, hungProcesses},
 		{"MIG instances follow their GPU", func(c Control) bool { return c.EnableMIG != nil }, mig},
 		{"Close ends the reader's goroutines", always, closes},
 	}
@@ -85,6 +92,7 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 }
 
 func always(Control) bool        { return true }
+func processKnob(c Control) bool { return c.SetProcesses != nil }
 func driverKnobs(c Control) bool { return c.UnloadDriver != nil && c.LoadDriver != nil }
 
 // bench is a backend on the workbench.

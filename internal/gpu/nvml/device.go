@@ -42,6 +42,7 @@ type device struct {
 	fields fieldState
 	gpm    gpmState
 	labels map[gpu.FieldID]cachedLabel
+	procs  processState
 }
 
 func newDevice(s *session, id gpu.Device, handle, root nvml.Device) *device {

@@ -216,10 +216,24 @@ func (f *fake) control() gputest.Control {
 			events++
 			f.put(fmt.Sprint("xid", events), fmt.Sprintf("gpu %d xid %d", i, code))
 		},
-		EnableMIG: func(i int, profile string, n int) { f.put("mig", fmt.Sprintf("gpu %d mig %s %d", i, profile, n)) },
+		EnableMIG:    func(i int, profile string, n int) { f.put("mig", fmt.Sprintf("gpu %d mig %s %d", i, profile, n)) },
+		SetProcesses: f.setProcesses,
 	}
 	if f.old {
-		c.EnableMIG = nil
+		c.EnableMIG, c.NoProcessTimes = nil, true
 	}
 	return c
+}
+
+// setProcesses makes these the processes of a GPU.
+func (f *fake) setProcesses(i int, ps []gpu.Process) {
+	var lines []string
+	for _, p := range ps {
+		mib := -1.
+		if p.Memory.OK {
+			mib = p.Memory.Value / (1 << 20)
+		}
+		lines = append(lines, fmt.Sprintf("gpu %d process %d %v %v %s", i, p.PID, mib, 100*p.Utilization.Value, p.Type))
+	}
+	f.put(fmt.Sprint("processes", i), strings.Join(lines, "\n"))
 }

@@ -25,16 +25,17 @@ const closePatience = 3 * time.Second
 // session is NVML between an init and its shutdown. Handles, and what was
 // learned of devices, live as long.
 type session struct {
-	lib    nvml.Interface
-	probes []probe
-	labels []label
-	gpm    bool // the library has GPM's functions
-	gpmMIG bool
-	pcie   bool // the library has GetPcieThroughput
-	mig    bool
-	has    func(symbol string) bool // not for the hot path
-	events *events
-	broken atomic.Bool // the driver went away
+	lib       nvml.Interface
+	probes    []probe
+	labels    []label
+	gpm       bool // the library has GPM's functions
+	gpmMIG    bool
+	pcie      bool // the library has GetPcieThroughput
+	mig       bool
+	processes processAbilities
+	has       func(symbol string) bool // not for the hot path
+	events    *events
+	broken    atomic.Bool // the driver went away
 
 	mu      sync.Mutex
 	inside  int // calls that are in the library or will be
@@ -63,6 +64,7 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 	s.pcie = s.has("nvmlDeviceGetPcieThroughput")
 	s.mig = s.hasAll("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
 		"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
+	s.processes = processAbilitiesOf(s)
 	s.events = newEvents(s, xids, log)
 	return s, nil
 }

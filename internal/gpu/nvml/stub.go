@@ -31,6 +31,11 @@ func (*Reader) Read(uuid string, _ gpu.FieldSet, v *gpu.Values) error {
 	return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
 }
 
+// Processes fails: there are no devices.
+func (*Reader) Processes(uuid string) (gpu.Processes, error) {
+	return gpu.Processes{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+}
+
 // XIDs are none.
 func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
 

@@ -32,6 +32,7 @@ func TestConformance(t *testing.T) {
 			Restore:      func(i int) { k.state.GPUs[i].Lost = false; k.write() },
 			LoadDriver:   k.write,
 			UnloadDriver: k.remove,
+			SetProcesses: k.setProcesses,
 		}}
 	})
 }
@@ -86,5 +87,23 @@ func (k *knobs) raise(i int, code uint64) {
 	}
 	x.Count++
 	*xids = append(*xids, x)
+	k.write()
+}
+
+func (k *knobs) setProcesses(i int, ps []gpu.Process) {
+	g := &k.state.GPUs[i]
+	g.Processes = []Process{}
+	for _, p := range ps {
+		q := Process{PID: p.PID, Type: p.Type.String()}
+		if p.Memory.OK {
+			mib := p.Memory.Value / (1 << 20)
+			q.MemoryMiB = &mib
+		}
+		if p.Utilization.OK {
+			percent := 100 * p.Utilization.Value
+			q.Utilization = &percent
+		}
+		g.Processes = append(g.Processes, q)
+	}
 	k.write()
 }

@@ -242,7 +242,10 @@ func TestNewRefuses(t *testing.T) {
 
 func TestWriteStateRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.json")
-	in := State{GPUs: []GPUState{Busy(12.5, 100), {Lost: true}, {XIDs: []XID{{Code: 79, Count: 1}}}}}
+	in := State{GPUs: []GPUState{
+		Busy(12.5, 100), {Lost: true}, {XIDs: []XID{{Code: 79, Count: 1}}},
+		{Processes: []Process{}}, {Processes: []Process{{PID: 7, Type: "mps"}}},
+	}}
 	if err := WriteState(path, in); err != nil {
 		t.Fatal(err)
 	}
@@ -262,10 +265,30 @@ func TestWriteStateRoundTrip(t *testing.T) {
 	}
 }
 
+func TestParseStateRefusesProcesses(t *testing.T) {
+	for _, p := range []string{`{}`, `{"pid":-1}`, `{"pid":1,"type":"x"}`, `{"pid":1,"memoryMiB":-1}`, `{"pid":1,"utilization":101}`, `{"pid":1,"name":"x"}`} {
+		if _, err := ParseState([]byte(`{"gpus":[{"processes":[` + p + `]}]}`)); err == nil {
+			t.Errorf("%s is taken", p)
+		}
+	}
+}
+
+// Whose the made-up load is nobody says: that is not the same as nobody's.
+func TestNoProcesses(t *testing.T) {
+	r, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Processes(UUID("", 0)); err == nil || got.List != nil {
+		t.Errorf("Processes: %+v, %v", got, err)
+	}
+}
+
 func FuzzParseState(f *testing.F) {
 	for _, s := range []string{
 		`{"gpus":[{"utilization":57.2,"memoryUsedMiB":1,"xids":[{"code":79,"count":1}]}]}`,
 		`{"gpus":[{"fields":{"DCGM_FI_DEV_GPU_TEMP":null}}]}`, `{"gpus":[{"utilization":101}]}`, `{}`, `[`,
+		`{"gpus":[{"processes":[{"pid":7,"type":"compute+mps","memoryMiB":5,"utilization":12.5}]}]}`,
 	} {
 		f.Add([]byte(s))
 	}

@@ -19,6 +19,7 @@ import (
 //	  {"lost": true},
 //	  {"utilization": 12, "memoryUsedMiB": 500,
 //	   "xids": [{"code": 79, "count": 1}],
+//	   "processes": [{"pid": 4711, "memoryMiB": 400, "utilization": 12}],
 //	   "fields": {"DCGM_FI_DEV_GPU_TEMP": 91, "DCGM_FI_DEV_POWER_USAGE": null}}
 //	]}
 //
@@ -42,6 +43,9 @@ type GPUState struct {
 	Hang bool `json:"hang,omitempty"`
 	// XIDs are the XID errors since the driver was loaded, the last one last.
 	XIDs []XID `json:"xids,omitempty"`
+	// Processes are those that use the GPU. Absent, it does not tell them;
+	// empty, there are none.
+	Processes []Process `json:"processes,omitzero"`
 	// Fields overrides single fields, by name of the field table and in the
 	// field's unit; null takes the field away.
 	Fields map[string]*float64 `json:"fields,omitempty"`
@@ -51,6 +55,14 @@ type GPUState struct {
 type XID struct {
 	Code  uint64 `json:"code"`
 	Count uint64 `json:"count"`
+}
+
+// Process is a process that uses the GPU.
+type Process struct {
+	PID         int      `json:"pid"`
+	Type        string   `json:"type,omitempty"`        // compute (if empty), graphics, mps, or several with a +
+	MemoryMiB   *float64 `json:"memoryMiB,omitempty"`   // absent: not told
+	Utilization *float64 `json:"utilization,omitempty"` // 0 to 100; absent: 0
 }
 
 // Busy is the state of a GPU at this utilisation (percent) with this much
@@ -74,6 +86,11 @@ func ParseState(b []byte) (State, error) {
 		}
 		if m := g.MemoryUsedMiB; m != nil && *m < 0 {
 			return State{}, fmt.Errorf("gpus[%d].memoryUsedMiB: %v is negative", i, *m)
+		}
+		for j, p := range g.Processes {
+			if _, err := p.read(); err != nil {
+				return State{}, fmt.Errorf("gpus[%d].processes[%d].%w", i, j, err)
+			}
 		}
 		for name := range g.Fields {
 			if _, ok := fieldByName(name); !ok {

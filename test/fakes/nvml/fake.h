@@ -10,7 +10,7 @@
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include "nvml.h"
 
-enum { MAX_GPUS = 64, MAX_MIG = 8, MAX_FAILS = 32, MAX_EVENTS = 4096, NAME = 64 };
+enum { MAX_GPUS = 64, MAX_MIG = 8, MAX_FAILS = 32, MAX_EVENTS = 4096, MAX_PROCESSES = 64, NAME = 64 };
 
 // KEYS lists every value that can be set: name in the file, the default of an
 // idle H200, whether the GPU supports it by default.
@@ -29,13 +29,21 @@ enum { MAX_GPUS = 64, MAX_MIG = 8, MAX_FAILS = 32, MAX_EVENTS = 4096, NAME = 64 
 	X(remapped_unc, 0, 1) X(remapped_cor, 0, 1) X(remap_failure, 0, 1) X(remap_pending, 0, 1) \
 	X(nvlink_crc_flit, 0, 1) X(nvlink_crc_data, 0, 1) X(nvlink_replay, 0, 1) X(nvlink_recovery, 0, 1) \
 	X(nvlink_tx, 0, 1) X(nvlink_rx, 0, 1) X(nvlink0_tx, 0, 1) X(nvlink0_rx, 0, 1) \
-	X(vgpu_license, 0, 0) \
+	X(vgpu_license, 0, 0) X(nvlinks, 18, 1) \
 	X(gpm_gr, 0, 1) X(gpm_sm, 0, 1) X(gpm_occ, 0, 1) X(gpm_tensor, 0, 1) X(gpm_dram, 0, 1) \
 	X(gpm_fp64, 0, 1) X(gpm_fp32, 0, 1) X(gpm_fp16, 0, 1) X(gpm_int, 0, 1) X(gpm_imma, 0, 1) X(gpm_hmma, 0, 1) X(gpm_dfma, 0, 1) \
 	X(gpm_pcie_tx, 0, 1) X(gpm_pcie_rx, 0, 1) X(gpm_nvlink_tx, 0, 1) X(gpm_nvlink_rx, 0, 1)
 
 #define AS_ENUM(name, value, supported) K_##name,
 enum key { KEYS(AS_ENUM) NKEYS };
+
+enum { COMPUTE = 1, GRAPHICS = 2, MPS = 4 };
+
+struct process {
+	unsigned int pid;
+	double memory, util; // MiB, negative: not told; percent
+	int type;
+};
 
 // device is a whole GPU or a MIG instance: what the file says of it, and what
 // has added up over time.
@@ -44,7 +52,8 @@ struct device {
 	bool have[NKEYS];
 	double sum[NKEYS]; // the integral of val over time, in val's unit times seconds
 	char profile[16];  // of a MIG instance
-	int slices, gi;
+	int slices, gi, processes;
+	struct process process[MAX_PROCESSES];
 };
 
 struct fail {

@@ -57,6 +57,7 @@ static nvmlReturn_t code_of(const char *name) {
 static void reset_device(struct device *d) {
 	memcpy(d->val, key_value, sizeof d->val);
 	memcpy(d->have, key_have, sizeof d->have);
+	d->processes = 0;
 }
 
 // defaults: eight idle H200s.
@@ -112,14 +113,29 @@ static bool set_value(struct device *d, const char *key, const char *value) {
 	return true;
 }
 
-// gpu_line takes "WORD A B C" of GPU i.
-static bool gpu_line(int i, char *word, char *a, char *b, char *c) {
+// add_process takes "PID MIB PERCENT [TYPE]".
+static bool add_process(struct device *d, char *const w[4]) {
+	if (d->processes == MAX_PROCESSES || !*w[2]) return false;
+	struct process *p = &d->process[d->processes++];
+	*p = (struct process){(unsigned)strtoul(w[0], NULL, 0), atof(w[1]), atof(w[2]), 0};
+	if (!*w[3] || strstr(w[3], "compute")) p->type |= COMPUTE;
+	if (strstr(w[3], "graphics")) p->type |= GRAPHICS;
+	if (strstr(w[3], "mps")) p->type |= MPS;
+	return p->type != 0;
+}
+
+// gpu_line takes "WORD A B C …" of GPU i: w[0] is the word.
+static bool gpu_line(int i, char *const *w) {
 	struct gpu *g = &S.gpu[i];
+	char *word = w[0], *a = w[1], *b = w[2], *c = w[3];
 	int k;
 	if (!strcmp(word, "lost")) g->lost = true;
 	else if (!strcmp(word, "hang")) g->hang_until = now() + atof(a) / 1000;
 	else if (!strcmp(word, "xid")) raise_xid(i, a, b);
 	else if (!strcmp(word, "mig")) return add_mig(g, a, *b ? atoi(b) : 1);
+	else if (!strcmp(word, "process")) return add_process(&g->whole, w + 1);
+	else if (!strcmp(word, "instance") && !strcmp(b, "process"))
+		return atoi(a) >= 0 && atoi(a) < g->migs && add_process(&g->mig[atoi(a)], w + 3);
 	else if (!strcmp(word, "instance")) return atoi(a) >= 0 && atoi(a) < g->migs && set_value(&g->mig[atoi(a)], b, c);
 	else if (!strcmp(word, "fail")) {
 		if (g->fails == MAX_FAILS) return false;
@@ -135,8 +151,8 @@ static bool gpu_line(int i, char *word, char *a, char *b, char *c) {
 }
 
 static bool line(char *text) {
-	char w[6][NAME] = {{0}};
-	int n = sscanf(text, "%63s %63s %63s %63s %63s %63s", w[0], w[1], w[2], w[3], w[4], w[5]);
+	char w[9][NAME] = {{0}};
+	int n = sscanf(text, "%63s %63s %63s %63s %63s %63s %63s %63s %63s", w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]);
 	if (n <= 0 || w[0][0] == '#') return true;
 	char *rest = text + strspn(text, " \t") + strlen(w[0]);
 	rest += strspn(rest, " \t");
@@ -153,12 +169,13 @@ static bool line(char *text) {
 		return !strcmp(w[1], "loaded");
 	}
 	if (strcmp(w[0], "gpu") || n < 3) return false;
+	char *const words[] = {w[2], w[3], w[4], w[5], w[6], w[7], w[8]};
 	if (strcmp(w[1], "*")) {
 		int i = atoi(w[1]);
-		return i >= 0 && i < MAX_GPUS && gpu_line(i, w[2], w[3], w[4], w[5]);
+		return i >= 0 && i < MAX_GPUS && gpu_line(i, words);
 	}
 	bool ok = true;
-	for (int i = 0; i < S.gpus; i++) ok = gpu_line(i, w[2], w[3], w[4], w[5]) && ok;
+	for (int i = 0; i < S.gpus; i++) ok = gpu_line(i, words) && ok;
 	return ok;
 }
 

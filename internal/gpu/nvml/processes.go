@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package nvml
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+const (
+	// idleAfter is how old a process's last sample may be: the driver takes them
+	// up to a second apart ("between 1 second and 1/6 second depending on the
+	// product", nvidia-smi says of the device's own), of busy processes only.
+	idleAfter = 1500 * time.Millisecond
+	// mostProcesses bounds what one device can make us keep.
+	mostProcesses = 4096
+)
+
+// unavailable is NVML_VALUE_NOT_AVAILABLE.
+const unavailable = math.MaxUint64
+
+// processLists are the ways to list processes.
+var processLists = [...]struct {
+	function string // without its version
+	is       gpu.ProcessType
+	get      func(nvml.Device) ([]nvml.ProcessInfo, nvml.Return)
+}{
+	{"nvmlDeviceGetComputeRunningProcesses", gpu.Compute, nvml.Device.GetComputeRunningProcesses},
+	{"nvmlDeviceGetGraphicsRunningProcesses", gpu.Graphics, nvml.Device.GetGraphicsRunningProcesses},
+	{"nvmlDeviceGetMPSComputeRunningProcesses", gpu.MPSClient, nvml.Device.GetMPSComputeRunningProcesses},
+}
+
+// processAbilities is what of processes a library and its driver can tell.
+type processAbilities struct {
+	lists [len(processLists)]bool
+	times bool
+	why   error // why it tells nothing at all
+}
+
+func processAbilitiesOf(s *session) processAbilities {
+	var a processAbilities
+	some := false
+	for i, l := range processLists {
+		a.lists[i] = s.hasAny(l.function, l.function+"_v2", l.function+"_v3")
+		some = some || a.lists[i]
+	}
+	a.times = s.has("nvmlDeviceGetProcessUtilization")
+	if !some {
+		a.why = errors.New("this driver does not list processes")
+	} else if v, ret := s.lib.SystemGetDriverVersion(); ret == nvml.SUCCESS && writesTooMuch(v) {
+		a.why = fmt.Errorf("driver %s lists processes in a form of its own; drivers before 535.43 and from 535.98 on do not", v)
+	}
+	return a
+}
+
+// writesTooMuch says whether a driver's list of processes has longer entries
+// than nvml.h and go-nvml know, so that it would be written beyond our memory:
+// 535.43 to 535.86 changed version 3 of the call without a new version, which
+// 535.98 took back.
+func writesTooMuch(driver string) bool {
+	major, rest, _ := strings.Cut(driver, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	return major == "535" && err == nil && 43 <= n && n < 98
+}
+
+// processState is what a device keeps from one list of processes to the next.
+type processState struct {
+	mu     sync.Mutex                   // held by processes, which Read does not wait for
+	retry  [len(processLists)]time.Time // not before
+	refuse nvml.Return                  // why a list was refused last
+	times  time.Time                    // not before: utilisation is not supported
+	newest uint64                       // the newest sample's time in the driver's clock, in µs; 0: none
+	at     time.Time                    // when that was read
+	shares map[uint32]share
+}
+
+// share is a process's last sample: its part of the device's time, 0 to 1, and
+// when that was, in the driver's clock.
+type share struct {
+	part float64
+	at   uint64
+}
+
+// Processes lists the processes that use a device. Utilisation is of about the
+// last second, as the driver samples it; a MIG instance has none.
+func (r *Reader) Processes(uuid string) (gpu.Processes, error) {
+	d, ok := (*r.devices.Load())[uuid]
+	if !ok {
+		return gpu.Processes{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	}
+	if d.ses.broken.Load() || !d.ses.enter() {
+		return gpu.Processes{}, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
+	}
+	defer d.ses.leave()
+	return d.processes(time.Now())
+}
+
+func (d *device) processes(now time.Time) (gpu.Processes, error) {
+	s := &d.procs
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := d.ses.processes.why; err != nil {
+		return gpu.Processes{}, err
+	}
+	byPID := map[uint32]gpu.Process{}
+	listed := false
+	for i, l := range processLists {
+		if !d.ses.processes.lists[i] || now.Before(s.retry[i]) {
+			continue
+		}
+		infos, ret := l.get(d.handle)
+		switch classify(ret) {
+		case good:
+			listed = true
+			addProcesses(byPID, infos, l.is)
+		case unsupported:
+			s.retry[i], s.refuse = now.Add(retryUnsupported), ret
+		default:
+			return gpu.Processes{}, fmt.Errorf("list processes: %w", failure(ret))
+		}
+	}
+	if !listed {
+		return gpu.Processes{}, fmt.Errorf("list processes: %s", reason(s.refuse))
+	}
+	shares, ok := d.utilizations(now)
+	out := gpu.Processes{List: make([]gpu.Process, 0, len(byPID)), Times: ok}
+	for pid, p := range byPID {
+		if ok {
+			p.Utilization = gpu.Read(shares[pid].part) // who has no sample did nothing
+		}
+		out.List = append(out.List, p)
+	}
+	slices.SortFunc(out.List, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
+	return out, nil
+}
+
+// addProcesses takes a list in. A process that computes and draws is in two
+// lists, with all of its memory in each.
+func addProcesses(byPID map[uint32]gpu.Process, infos []nvml.ProcessInfo, is gpu.ProcessType) {
+	for _, i := range infos {
+		p, ok := byPID[i.Pid]
+		if !ok && len(byPID) == mostProcesses {
+			return
+		}
+		p.PID = int(i.Pid)
+		p.Type |= is
+		if i.UsedGpuMemory != unavailable {
+			p.Memory = gpu.Read(max(p.Memory.Value, float64(i.UsedGpuMemory)))
+		}
+		byPID[i.Pid] = p
+	}
+}
+
+// utilizations are the shares of those processes that did something.
+func (d *device) utilizations(now time.Time) (map[uint32]share, bool) {
+	s := &d.procs
+	// MIG-enabled GPUs do not tell it, nvml.h says.
+	if !d.ses.processes.times || d.MIG != nil || now.Before(s.times) {
+		return nil, false
+	}
+	samples, ret := processUtilization(d.handle, max(s.newest, s.horizon(now)))
+	switch c := classify(ret); {
+	case c == unsupported:
+		s.times = now.Add(retryUnsupported)
+		return nil, false
+	case c != good && ret != nvml.ERROR_NOT_FOUND: // NOT_FOUND: nobody did anything since
+		return nil, false
+	}
+	first := s.newest == 0
+	s.take(samples, now)
+	if first && s.newest != 0 {
+		// The first samples may be old: they tell the driver's time and nothing else.
+		clear(s.shares)
+		return nil, false
+	}
+	return s.shares, true
+}
+
+// horizon is idleAfter before now, in the driver's clock, which need not be
+// ours; 0 where its time is not known.
+func (s *processState) horizon(now time.Time) uint64 {
+	if s.newest == 0 {
+		return 0
+	}
+	return uint64(max(0, int64(s.newest)+(now.Sub(s.at)-idleAfter).Microseconds()))
+}
+
+// take takes samples in and forgets those beyond the horizon. Of several of one
+// process it takes the mean.
+func (s *processState) take(samples []nvml.ProcessUtilizationSample, now time.Time) {
+	if s.shares == nil {
+		s.shares = map[uint32]share{}
+	}
+	since, newest := s.newest, s.newest
+	sums, counts := map[uint32]float64{}, map[uint32]float64{}
+	for _, x := range samples {
+		// Drivers leave entries of the list empty, or with what was there before.
+		if x.Pid == 0 || x.TimeStamp <= since || x.SmUtil > 100 || len(s.shares) == mostProcesses {
+			continue
+		}
+		newest = max(newest, x.TimeStamp)
+		sums[x.Pid] += float64(x.SmUtil) / 100
+		counts[x.Pid]++
+		s.shares[x.Pid] = share{sums[x.Pid] / counts[x.Pid], max(x.TimeStamp, s.shares[x.Pid].at)}
+	}
+	if newest > since {
+		s.newest, s.at = newest, now
+	}
+	horizon := s.horizon(now)
+	maps.DeleteFunc(s.shares, func(_ uint32, x share) bool { return x.at < horizon })
+}
+
+// processUtilization asks for samples newer than since. go-nvml asks for their
+// number first and cuts its slice to what the second answer says, which panics
+// where a process has begun in between; then the next time will do.
+func processUtilization(handle nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
+	defer func() {
+		if recover() != nil {
+			samples, ret = nil, nvml.ERROR_INSUFFICIENT_SIZE
+		}
+	}()
+	return handle.GetProcessUtilization(since)
+}
