@@ -62,6 +62,7 @@ lint:
 	go run $(GOLANGCI) run ./...
 
 generate: ## deepcopy functions and CRDs from the API types
+	@mkdir -p bin
 	printf '// SPDX-License-Identifier: Apache-2.0\n' > bin/boilerplate.txt
 	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
 	go run $(CONTROLLER_GEN) crd:maxDescLen=300 paths=./api/... output:crd:dir=deploy/crds

@@ -119,6 +119,9 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.gpu), has(self.pods), has(self.query), has(self.preset)].filter(x, x).size() == 1",message="a signal needs exactly one of gpu, pods, query and preset"
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || has(self.target)",message="a signal needs a target"
+// +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path))",message="port and path beside a signal are a preset's; those of pods stand in pods"
+// +kubebuilder:validation:XValidation:rule="!has(self.preset) || !has(self.target) || self.target.type == 'AverageValue'",message="a preset's target is per replica: AverageValue"
+// +kubebuilder:validation:XValidation:rule="!has(self.activation) || has(self.query)",message="activation needs a signal that can be read at zero replicas: a query"
 type Signal struct {
 	// GPU is a field of the pods' GPUs.
 	// +optional
@@ -129,11 +132,21 @@ type Signal struct {
 	// Query is a PromQL query for one number.
 	// +optional
 	Query *QuerySignal `json:"query,omitempty"`
-	// Preset is a ready-made set of signals for an inference server, such as vllm.
+	// Preset is a ready-made set of signals of an inference server, read from the
+	// pods' own metrics: the requests that a replica has, those that wait, and its
+	// KV cache.
 	// +optional
-	Preset string `json:"preset,omitempty"`
+	Preset Preset `json:"preset,omitempty"`
+	// Port is where a preset's pods serve their metrics, by number or name; the
+	// server's own by default.
+	// +optional
+	Port *intstr.IntOrString `json:"port,omitempty"`
+	// Path is where a preset's pods serve their metrics; /metrics by default.
+	// +optional
+	Path string `json:"path,omitempty"`
 
-	// Target is what the signal should be at.
+	// Target is what the signal should be at. Of a preset it is the number of
+	// requests, running and waiting, that a replica should have, and optional.
 	// +optional
 	Target *Target `json:"target,omitempty"`
 
@@ -142,6 +155,19 @@ type Signal struct {
 	// +optional
 	Activation *resource.Quantity `json:"activation,omitempty"`
 }
+
+// Preset names an inference server whose metrics are known.
+//
+// +kubebuilder:validation:Enum=vllm;triton;tgi;sglang
+type Preset string
+
+// The presets.
+const (
+	PresetVLLM   Preset = "vllm"   // vLLM
+	PresetTriton Preset = "triton" // NVIDIA Triton Inference Server, with any backend
+	PresetTGI    Preset = "tgi"    // Hugging Face Text Generation Inference
+	PresetSGLang Preset = "sglang" // SGLang, started with --enable-metrics
+)
 
 // GPUSignal is a field of the GPUs that a pod holds.
 type GPUSignal struct {

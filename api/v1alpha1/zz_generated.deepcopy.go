@@ -389,6 +389,11 @@ func (in *Signal) DeepCopyInto(out *Signal) {
 		*out = new(QuerySignal)
 		**out = **in
 	}
+	if in.Port != nil {
+		in, out := &in.Port, &out.Port
+		*out = new(intstr.IntOrString)
+		**out = **in
+	}
 	if in.Target != nil {
 		in, out := &in.Target, &out.Target
 		*out = new(Target)

@@ -29,6 +29,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -164,10 +165,22 @@ func (p *program) scrape(targets []controller.Target) {
 	list := make([]scrape.Target, 0, len(targets))
 	for _, t := range targets {
 		list = append(list, scrape.Target{
-			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, Fields: t.Fields, Metrics: t.Metrics,
+			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, Fields: t.Fields, Metrics: podMetrics(t.Metrics),
 		})
 	}
 	p.scraper.Sync(list)
+}
+
+func podMetrics(in []policy.PodMetric) []scrape.Metric {
+	out := make([]scrape.Metric, 0, len(in))
+	for _, m := range in {
+		how := scrape.Sum
+		if m.Max {
+			how = scrape.Max
+		}
+		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By})
+	}
+	return out
 }
 
 func (p *program) states() []webui.Target {

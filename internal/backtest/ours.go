@@ -78,8 +78,8 @@ func (o *ours) look(c *cluster, now int) {
 		cells := o.cells[i*n : (i+1)*n]
 		x := s.find(p.id)
 		for k, src := range o.sources {
-			v, ok := x.get(src.signal)
-			cells[k] = scale.Reading{Value: v * src.factor, At: at, OK: ok}
+			v, ok := src.get(x)
+			cells[k] = scale.Reading{Value: v, At: at, OK: ok}
 		}
 		o.obs.Pods = append(o.obs.Pods, scale.Replica{
 			Name: p.name, Phase: phaseOf(p), Since: o.time(int(p.since)), Readings: cells,

@@ -21,7 +21,8 @@ func onRunning(target float64) policy.Compiled {
 		Up: scale.Rules{Tolerance: 0.1}, Down: scale.Rules{Tolerance: 0.1, Window: 5 * time.Minute},
 	}
 	return policy.Compiled{Policy: p, Sources: []policy.Source{
-		{Kind: policy.Pods, Metric: "vllm:num_requests_running"}, {Kind: policy.Pods, Metric: "vllm:num_requests_waiting"},
+		{Kind: policy.Pods, Terms: []policy.Term{{{Name: "vllm:num_requests_running"}}}},
+		{Kind: policy.Pods, Terms: []policy.Term{{{Name: "vllm:num_requests_waiting"}}}},
 	}}
 }
 

@@ -3,7 +3,9 @@
 package backtest
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
@@ -151,29 +153,60 @@ func serverMetrics() map[string]Signal {
 	}
 }
 
-// source is a signal and the factor from its unit here to the policy's.
-type source struct {
+// part is a signal and the factor from its unit here to the policy's.
+type part struct {
 	signal Signal
 	factor float64
 }
 
-// sourceOf says what a policy's source reads in the simulation.
-func sourceOf(s policy.Source) (source, error) {
-	if s.Kind == policy.Pods {
-		if sig, ok := serverMetrics()[s.Metric]; ok {
-			return source{sig, 1}, nil
+// source is what a policy's source reads in the simulation: the sum of its parts.
+type source []part
+
+// get is the pod's value; ok is false where a part of it is not told.
+func (s source) get(x *sample) (sum float64, ok bool) {
+	for _, p := range s {
+		v, told := x.get(p.signal)
+		if !told {
+			return 0, false
 		}
-		return source{}, fmt.Errorf("the simulated server has no metric %q", s.Metric)
+		sum += v * p.factor
 	}
-	at, factor := map[gpu.FieldID]Signal{
+	return sum, len(s) > 0
+}
+
+func sourceOf(s policy.Source) (source, error) {
+	switch s.Kind {
+	case policy.Pods:
+		return serverSource(s.Terms)
+	case policy.GPU:
+		return gpuSource(s.Field)
+	}
+	return nil, fmt.Errorf("the simulation has nothing that the query %q could ask: replay the policy without it", s.PromQL)
+}
+
+// serverSource finds each term under one of its names.
+func serverSource(terms []policy.Term) (out source, err error) {
+	names := serverMetrics()
+	for _, term := range terms {
+		i := slices.IndexFunc(term, func(m policy.PodMetric) bool { _, ok := names[m.Name]; return ok })
+		if i < 0 {
+			return nil, fmt.Errorf("the simulated server has no metric %q", term[0].Name)
+		}
+		out = append(out, part{names[term[i].Name], cmp.Or(term[i].Factor, 1)})
+	}
+	return out, nil
+}
+
+func gpuSource(id gpu.FieldID) (source, error) {
+	sig, ok := map[gpu.FieldID]Signal{
 		gpu.GPUUtil: GPUUtil, gpu.GREngineActive: GPUUtil, gpu.SMActive: SMActive, gpu.TensorActive: TensorActive,
-	}, 1.0
-	sig, ok := at[s.Field]
+	}[id]
 	if !ok {
-		return source{}, fmt.Errorf("the simulated GPUs have no field %d", s.Field)
+		return nil, fmt.Errorf("the simulated GPUs have no field %d", id)
 	}
-	if f, ok := gpu.Lookup(s.Field); ok && f.Unit == gpu.Ratio {
-		factor = 0.01
+	p := part{sig, 1}
+	if f, ok := gpu.Lookup(id); ok && f.Unit == gpu.Ratio {
+		p.factor = 0.01
 	}
-	return source{sig, factor}, nil
+	return source{p}, nil
 }

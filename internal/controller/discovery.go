@@ -34,8 +34,8 @@ type Target struct {
 	URL     string
 	Kind    string // KindAgent, KindDCGM or KindPod
 	Labels  series.TargetLabels
-	Fields  gpu.FieldSet // of KindAgent and KindDCGM: those in use
-	Metrics []string     // of KindPod: those in use, sorted
+	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
+	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once
 }
 
 const (
@@ -179,8 +179,8 @@ func (c *Controller) podTargets() []Target {
 	out := make([]Target, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		t := byName[name]
-		slices.Sort(t.Metrics)
-		t.Metrics = slices.Compact(t.Metrics)
+		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { return cmp.Compare(a.Key(), b.Key()) })
+		t.Metrics = slices.CompactFunc(t.Metrics, func(a, b policy.PodMetric) bool { return a.Key() == b.Key() })
 		out = append(out, *t)
 	}
 	return out
@@ -205,30 +205,46 @@ func (c *Controller) podTargetsOf(byName map[string]*Target, src *policy.Source,
 			}
 			byName[name] = t
 		}
-		t.Metrics = append(t.Metrics, src.Metric)
+		for _, term := range src.Terms {
+			t.Metrics = append(t.Metrics, term...)
+		}
 	}
 }
 
-// podPort finds the container port that port means: by number, by name, or the
-// only one if it is nil.
-func podPort(pod *corev1.Pod, port *intstr.IntOrString) (int32, error) {
-	if port != nil && port.Type == intstr.Int {
-		return port.IntVal, nil
+// podPort finds the port of a pod that serves its metrics: the one given, by
+// number or by name; else one called metrics, the server's own, or the only one.
+func podPort(pod *corev1.Pod, port policy.Port) (int32, error) {
+	given := port.Given
+	if given != nil && given.Type == intstr.Int {
+		return given.IntVal, nil
 	}
 	var all []corev1.ContainerPort
 	for _, ctr := range pod.Spec.Containers {
 		all = append(all, ctr.Ports...)
 	}
-	if port == nil {
-		if len(all) != 1 {
-			return 0, fmt.Errorf("pod %s has %d container ports; name the one that serves its metrics in signals[].pods.port", pod.Name, len(all))
+	find := func(is func(corev1.ContainerPort) bool) int32 {
+		if i := slices.IndexFunc(all, is); i >= 0 {
+			return all[i].ContainerPort
 		}
-		return all[0].ContainerPort, nil
+		return 0
 	}
-	for _, p := range all {
-		if p.Name == port.StrVal {
-			return p.ContainerPort, nil
+	if given != nil {
+		if n := find(func(p corev1.ContainerPort) bool { return p.Name == given.StrVal }); n > 0 {
+			return n, nil
+		}
+		return 0, fmt.Errorf("pod %s has no container port named %q", pod.Name, given.StrVal)
+	}
+	if port.Default > 0 {
+		if n := find(func(p corev1.ContainerPort) bool { return p.Name == "metrics" }); n > 0 {
+			return n, nil
+		}
+		own := find(func(p corev1.ContainerPort) bool { return p.ContainerPort == port.Default })
+		if own > 0 || port.Apart || len(all) != 1 {
+			return port.Default, nil
 		}
 	}
-	return 0, fmt.Errorf("pod %s has no container port named %q", pod.Name, port.StrVal)
+	if len(all) != 1 {
+		return 0, fmt.Errorf("pod %s has %d container ports; name the one that serves its metrics in signals[].pods.port", pod.Name, len(all))
+	}
+	return all[0].ContainerPort, nil
 }

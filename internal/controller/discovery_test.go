@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -109,7 +110,7 @@ func TestPodSignalsAreScraped(t *testing.T) {
 		r.add(a).pass(at(10))
 	}
 	want := []Target{{
-		Name: "pod/ns/web-1:8000/m", URL: "http://10.0.0.1:8000/m", Kind: KindPod, Metrics: []string{"queue", "running"},
+		Name: "pod/ns/web-1:8000/m", URL: "http://10.0.0.1:8000/m", Kind: KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
 		Labels: series.TargetLabels{Node: "node-1", Instance: "10.0.0.1:8000", Job: "pod", Namespace: "ns", Pod: "web-1"},
 	}}
 	if diff := cmp.Diff(want, r.list(at(10))); diff != "" {
@@ -125,7 +126,7 @@ func TestPodSignalsAreScraped(t *testing.T) {
 
 func TestPodPort(t *testing.T) {
 	two := pod("a", "p", at(0), ports("http", 80, "metrics", 90))
-	f := func(what string, p *corev1.Pod, port *intstr.IntOrString, want int32, says string) {
+	f := func(what string, p *corev1.Pod, port policy.Port, want int32, says string) {
 		t.Helper()
 		got, err := podPort(p, port)
 		if got != want || (err != nil) != (says != "") {
@@ -136,12 +137,22 @@ func TestPodPort(t *testing.T) {
 		}
 	}
 	number, name, wrong := intstr.FromInt32(7), intstr.FromString("metrics"), intstr.FromString("nope")
-	f("a number", two, &number, 7, "")
-	f("a name", two, &name, 90, "")
-	f("a wrong name", two, &wrong, 0, `no container port named "nope"`)
-	f("the only one", pod("a", "p", at(0), ports("", 5)), nil, 5, "")
-	f("one of two", two, nil, 0, "has 2 container ports")
-	f("none", pod("a", "p", at(0)), nil, 0, "has 0 container ports")
+	f("a number", two, policy.Port{Given: &number}, 7, "")
+	f("a name", two, policy.Port{Given: &name}, 90, "")
+	f("a wrong name", two, policy.Port{Given: &wrong}, 0, `no container port named "nope"`)
+	one, none := pod("a", "p", at(0), ports("", 5)), pod("a", "p", at(0))
+	f("the only one", one, policy.Port{}, 5, "")
+	f("one of two", two, policy.Port{}, 0, "has 2 container ports")
+	f("none", none, policy.Port{}, 0, "has 0 container ports")
+
+	vllm, triton := policy.Port{Default: 8000}, policy.Port{Default: 8002, Apart: true}
+	f("a server's own", none, vllm, 8000, "")
+	f("its own of several", pod("a", "p", at(0), ports("ssh", 22, "http", 8000)), vllm, 8000, "")
+	f("its own, though others are declared", pod("a", "p", at(0), ports("ssh", 22, "http", 80)), vllm, 8000, "")
+	f("another, the only one", one, vllm, 5, "")
+	f("the one called metrics", two, vllm, 90, "")
+	f("a server that has them apart", pod("a", "p", at(0), ports("http", 8000)), triton, 8002, "")
+	f("what is given goes before", two, policy.Port{Given: &number, Default: 8000}, 7, "")
 }
 
 // A field that the metrics API is asked for is scraped from then on, for a

@@ -17,6 +17,7 @@ import (
 type values interface {
 	PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 }
 
 // observe says what is known of a workload with these pods.
@@ -39,14 +40,48 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 // read reads one signal of a pod. Of its GPUs only exporters on its own node
 // can speak: what another says of it is wrong, or made up.
 func read(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
-	var s series.Sample
-	var ok bool
-	if src.Kind == policy.Pods {
-		s, ok = v.PodMetric(pod.Namespace, pod.Name, src.Metric, now, maxAge)
-	} else if pod.Spec.NodeName != "" {
-		s, ok = v.PodOn(pod.Spec.NodeName, pod.Namespace, pod.Name, src.Field, now, maxAge)
+	switch {
+	case src.Kind == policy.Pods:
+		return sum(v, pod, src.Terms, now, maxAge)
+	case src.Kind == policy.GPU && pod.Spec.NodeName != "":
+		s, ok := v.PodOn(pod.Spec.NodeName, pod.Namespace, pod.Name, src.Field, now, maxAge)
+		return scale.Reading{Value: s.Value, At: s.At, OK: ok}
 	}
-	return scale.Reading{Value: s.Value, At: s.At, OK: ok}
+	return scale.Reading{}
+}
+
+// sum adds up the terms of a pod's reading, which is as old as the oldest of
+// them and absent where one is.
+func sum(v values, pod *corev1.Pod, terms []policy.Term, now time.Time, maxAge time.Duration) (r scale.Reading) {
+	for i, term := range terms {
+		s, ok := firstOf(v, pod, term, now, maxAge)
+		if !ok {
+			return scale.Reading{}
+		}
+		r.Value += s.Value
+		if i == 0 || s.At.Before(r.At) {
+			r.At = s.At
+		}
+		r.OK = true
+	}
+	return r
+}
+
+// firstOf is the first of a term's metrics that the pod shows.
+func firstOf(v values, pod *corev1.Pod, term policy.Term, now time.Time, maxAge time.Duration) (series.Sample, bool) {
+	for i := range term {
+		m, get := &term[i], v.PodMetric
+		if m.Rate {
+			get = v.PodMetricRate
+		}
+		if s, ok := get(pod.Namespace, pod.Name, m.Key(), now, maxAge); ok {
+			if m.Factor != 0 {
+				s.Value *= m.Factor
+			}
+			return s, true
+		}
+	}
+	return series.Sample{}, false
 }
 
 // newest is when the newest of the observation's readings was measured; zero

@@ -64,13 +64,37 @@ func (f fixed) PodMetric(_, pod, metric string, _ time.Time, _ time.Duration) (s
 	return s, ok
 }
 
+func (f fixed) PodMetricRate(_, pod, metric string, _ time.Time, _ time.Duration) (series.Sample, bool) {
+	s, ok := f["rate "+pod+"/"+metric]
+	return s, ok
+}
+
+// A reading of several terms is there when all of them are, each under the
+// first of its names that the pod shows.
+func TestTermsOfAReading(t *testing.T) {
+	src := policy.Source{Kind: policy.Pods, Terms: []policy.Term{
+		{{Name: "running", By: "rank"}, {Name: "busy_us", Rate: true, Factor: 1e-6}},
+		{{Name: "waiting"}},
+	}}
+	f := func(name string, shown fixed, want scale.Reading) {
+		t.Helper()
+		if diff := cmp.Diff(want, read(shown, pod("a", "x", at(0)), &src, at(10), time.Minute)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	f("both", fixed{"x/sum(max by (rank) (running))": {At: at(9), Value: 3}, "x/waiting": {At: at(8), Value: 2}}, scale.Reading{Value: 5, At: at(8), OK: true})
+	f("by its other name", fixed{"rate x/busy_us": {At: at(9), Value: 2.5e6}, "x/waiting": {At: at(9)}}, scale.Reading{Value: 2.5, At: at(9), OK: true})
+	f("one is missing", fixed{"x/waiting": {At: at(9), Value: 2}}, scale.Reading{})
+	f("none", fixed{}, scale.Reading{})
+}
+
 func TestObserve(t *testing.T) {
 	done := pod("a", "done", at(0))
 	done.Status.Phase = corev1.PodSucceeded
 	evicted := pod("a", "evicted", at(0), ready(at(1)))
 	evicted.Status.Phase = corev1.PodFailed
 	pods := []*corev1.Pod{pod("a", "x", at(0), ready(at(5))), pod("a", "y", at(3)), done, evicted}
-	sources := []policy.Source{{Kind: policy.GPU, Field: gpu.GPUUtil}, {Kind: policy.Pods, Metric: "queue"}}
+	sources := []policy.Source{{Kind: policy.GPU, Field: gpu.GPUUtil}, {Kind: policy.Pods, Terms: []policy.Term{{{Name: "queue"}}}}}
 	got := observe(4, pods, sources, fixed{
 		"x/DCGM_FI_DEV_GPU_UTIL": {At: at(9), Value: 50}, "x/queue": {At: at(10), Value: 3}, "y/queue": {At: at(8), Value: 0},
 	}, at(10), 5*time.Second)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -93,9 +94,20 @@ func (c *Controller) Names() []string {
 	for _, w := range c.workloads {
 		if p := w.plan.Load(); p != nil {
 			for i := range p.Sources {
-				if m := p.Sources[i].Metric; m != "" {
-					names = append(names, m)
-				}
+				names = append(names, plainNames(p.Sources[i].Terms)...)
+			}
+		}
+	}
+	return names
+}
+
+// plainNames are the metrics of which no more is made than the sum of a pod's
+// series, so that they may be asked for by their names.
+func plainNames(terms []policy.Term) (names []string) {
+	for _, term := range terms {
+		for i := range term {
+			if m := &term[i]; m.Key() == m.Name {
+				names = append(names, m.Name)
 			}
 		}
 	}

@@ -6,6 +6,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -19,25 +20,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
-
-// SourceKind says where a signal's readings come from.
-type SourceKind uint8
-
-// The kinds of sources.
-const (
-	GPU  SourceKind = iota // the GPUs that a pod holds
-	Pods                   // the pods' own metrics
-)
-
-// Source is where the readings of one signal come from. Readings are in the
-// unit of the field (GPU), or as the pods expose them.
-type Source struct {
-	Kind   SourceKind
-	Field  gpu.FieldID         // GPU
-	Metric string              // Pods
-	Port   *intstr.IntOrString // Pods; nil: the pod's only port
-	Path   string              // Pods
-}
 
 // Compiled is a GPUAutoscaler in the engine's terms. Sources[i] is where
 // Policy.Signals[i] is read.
@@ -97,59 +79,90 @@ func signals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Re
 		return field.ErrorList{field.Required(path, "name at least one signal")}
 	}
 	for i := range in {
-		s, src, err := signal(&in[i], path.Index(i), resolve)
-		if err != nil {
+		if err := c.signal(&in[i], path.Index(i), resolve); err != nil {
 			errs = append(errs, err)
-			continue
 		}
-		c.Policy.Signals = append(c.Policy.Signals, s)
-		c.Sources = append(c.Sources, src)
 	}
 	return errs
 }
 
-func signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (s scale.Signal, src Source, err *field.Error) {
-	if in.Query != nil {
-		return s, src, field.Forbidden(path.Child("query"), "this version reads no PromQL backend; use gpu or pods")
+// signal appends what one signal of the spec looks at.
+func (c *Compiled) signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) *field.Error {
+	if err := oneSource(in, path); err != nil {
+		return err
 	}
 	if in.Preset != "" {
-		return s, src, field.NotSupported(path.Child("preset"), in.Preset, []string{})
-	}
-	if (in.GPU == nil) == (in.Pods == nil) {
-		return s, src, field.Required(path, "a signal needs exactly one of gpu and pods")
+		return c.expand(in, path)
 	}
 	if in.Target == nil {
-		return s, src, field.Required(path.Child("target"), "say what the signal should be at")
+		return field.Required(path.Child("target"), "say what the signal should be at")
 	}
-	value := exact(in.Target.Value)
-	if value <= 0 || math.IsInf(value, 0) || math.IsNaN(value) {
-		return s, src, field.Invalid(path.Child("target", "value"), in.Target.Value.String(), "must be greater than 0")
+	value, kind, err := target(in.Target, path.Child("target"))
+	if err != nil {
+		return err
 	}
-	switch in.Target.Type {
-	case "", v1alpha1.AverageValue:
-		s.Type = scale.AverageValue
-	case v1alpha1.Value:
-		s.Type = scale.Value
+	s, src := scale.Signal{Type: kind, Target: value}, Source{}
+	switch {
+	case in.Pods != nil:
+		s, src, err = podsSignal(s, in.Pods, path.Child("pods"))
 	default:
-		return s, src, field.NotSupported(path.Child("target", "type"), in.Target.Type,
-			[]v1alpha1.TargetType{v1alpha1.AverageValue, v1alpha1.Value})
+		s, src, err = gpuSignal(s, in.GPU.Metric, value, path.Child("gpu", "metric"), resolve)
 	}
-	if in.Activation != nil {
-		x := exact(*in.Activation)
-		s.Activation = &x
+	if err != nil {
+		return err
 	}
-	if in.Pods != nil {
-		s.Name, s.Target, s.Aggregate = in.Pods.Metric, value, gpu.Sum
-		src = Source{Kind: Pods, Metric: in.Pods.Metric, Port: in.Pods.Port, Path: in.Pods.Path}
-		if src.Path == "" {
-			src.Path = "/metrics"
+	c.Policy.Signals = append(c.Policy.Signals, s)
+	c.Sources = append(c.Sources, src)
+	return nil
+}
+
+// oneSource checks that a signal says where it is read, in one way.
+func oneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
+	n := 0
+	for _, is := range []bool{in.GPU != nil, in.Pods != nil, in.Query != nil, in.Preset != ""} {
+		if is {
+			n++
 		}
-		if src.Metric == "" {
-			return s, src, field.Required(path.Child("pods", "metric"), "name the metric")
-		}
-		return s, src, nil
 	}
-	return gpuSignal(s, in.GPU.Metric, value, path.Child("gpu", "metric"), resolve)
+	switch {
+	case n != 1:
+		return field.Required(path, "a signal needs exactly one of gpu, pods, query and preset")
+	case in.Query != nil:
+		return field.Forbidden(path.Child("query"), "this version reads no PromQL backend; use gpu, pods or a preset")
+	case in.Preset == "" && (in.Port != nil || in.Path != ""):
+		return field.Forbidden(path.Child("port"), "port and path beside the signal are a preset's; those of pods stand in pods")
+	case in.Activation != nil:
+		return field.Forbidden(path.Child("activation"), "only what can be read at zero replicas can say when to leave them: a query")
+	}
+	return nil
+}
+
+// target reads a target.
+func target(t *v1alpha1.Target, path *field.Path) (value float64, kind scale.TargetType, _ *field.Error) {
+	value = exact(t.Value)
+	if value <= 0 || math.IsInf(value, 0) || math.IsNaN(value) {
+		return 0, 0, field.Invalid(path.Child("value"), t.Value.String(), "must be greater than 0")
+	}
+	switch t.Type {
+	case "", v1alpha1.AverageValue:
+		return value, scale.AverageValue, nil
+	case v1alpha1.Value:
+		return value, scale.Value, nil
+	}
+	return 0, 0, field.NotSupported(path.Child("type"), t.Type, []v1alpha1.TargetType{v1alpha1.AverageValue, v1alpha1.Value})
+}
+
+// defaultPath is where servers show their metrics.
+const defaultPath = "/metrics"
+
+func podsSignal(s scale.Signal, in *v1alpha1.PodsSignal, path *field.Path) (scale.Signal, Source, *field.Error) {
+	if in.Metric == "" {
+		return s, Source{}, field.Required(path.Child("metric"), "name the metric")
+	}
+	s.Name, s.Aggregate = in.Metric, gpu.Sum
+	return s, Source{
+		Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: cmp.Or(in.Path, defaultPath),
+	}, nil
 }
 
 func gpuSignal(s scale.Signal, metric string, value float64, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {

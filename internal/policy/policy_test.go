@@ -96,7 +96,7 @@ func TestPodsSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := c.Sources[0]; s.Kind != Pods || s.Metric != "queue" || s.Path != "/metrics" || s.Port.IntVal != 8000 {
+	if s := c.Sources[0]; s.Kind != Pods || s.Terms[0][0].Key() != "queue" || s.Path != "/metrics" || s.Port.Given.IntVal != 8000 {
 		t.Errorf("source: %+v", s)
 	}
 }
@@ -123,6 +123,17 @@ func TestBadInputNamesTheField(t *testing.T) {
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("160") }, "can never be exceeded")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Utilization" }, "target.type", "AverageValue")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU = nil }, "exactly one of")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Preset = "vllm" }, "exactly one of")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0] = v1alpha1.Signal{Preset: "nim"} }, "signals[0].preset", "nim", "sglang", "vllm")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Path = "/m" }, "signals[0].port", "preset's")
+	f(func(a *v1alpha1.GPUAutoscaler) {
+		x := resource.MustParse("1")
+		a.Spec.Signals[0].Activation = &x
+	}, "signals[0].activation", "zero replicas")
+	f(func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.Signals[0].GPU, a.Spec.Signals[0].Preset = nil, "tgi"
+		a.Spec.Signals[0].Target.Type = v1alpha1.Value
+	}, "signals[0].target.type", "AverageValue")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationHPA }, "spec.actuation")
 	bad := intstr.FromString("Zero")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MissingData = &bad }, "spec.missingData", "Zero")

@@ -231,7 +231,10 @@ gpupilot_gpu_allocation_info{uuid="G1",namespace="ns",pod="q",container="c",repl
 func TestPodMetricsAreSummed(t *testing.T) {
 	x := newReader(t, Target{
 		Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
-		Metrics: []string{"vllm:num_requests_waiting", "lat", "lat_count", "bad"},
+		Metrics: []Metric{
+			{Key: "vllm:num_requests_waiting", Name: "vllm:num_requests_waiting"}, {Key: "lat", Name: "lat"},
+			{Key: "lat_count", Name: "lat_count"}, {Key: "bad", Name: "bad"},
+		},
 	})
 	x.read(`# TYPE vllm:num_requests_waiting gauge
 vllm:num_requests_waiting{engine="0",model_name="m"} 3
@@ -256,6 +259,63 @@ bad{a="2"} NaN
 	f("lat", none)
 	f("bad", none) // a part of a sum is none
 	f("vllm:num_requests_running", none)
+}
+
+// Shares of engines are not added up, nor are the copies that ranks tell of one
+// engine, and one series may be part of several numbers.
+func TestPodMetricsAreCombined(t *testing.T) {
+	pod := Target{
+		Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
+		Metrics: []Metric{
+			{Key: "sum kv", Name: "kv"}, {Key: "max kv", Name: "kv", Combine: Max},
+			{Key: "running", Name: "running", By: "dp_rank"},
+			{Key: "waiting", Name: "requests", Label: "type", Value: "waiting"}, {Key: "all", Name: "requests"},
+		},
+	}
+	x := newReader(t, pod)
+	page := `kv{engine="0"} 0.25
+kv{engine="1"} 0.75
+running{dp_rank="0",tp_rank="0"} 3
+running{dp_rank="0",tp_rank="1"} 3
+running{dp_rank="1",tp_rank="0"} 4
+running{dp_rank="1",tp_rank="1"} 5
+requests{type="waiting",model="a"} 1
+requests{type="waiting",model="b"} 2
+requests{type="active",model="a"} 10
+`
+	f := func(key string, want float64) {
+		t.Helper()
+		if got, ok := x.store.PodMetric("ns", "p", key, x.now, time.Second); ok == math.IsNaN(want) || ok && got.Value != want {
+			t.Errorf("%s = %v, %v; want %v", key, got.Value, ok, want)
+		}
+	}
+	for range 2 { // the second page is read by what is remembered of the first
+		x.read(page)
+		f("sum kv", 1)
+		f("max kv", 0.75)
+		f("running", 8)
+		f("waiting", 3)
+		f("all", 13)
+	}
+	x = newReader(t, pod)
+	x.read("kv NaN\nrunning{dp_rank=\"0\"} 7\nrunning{dp_rank=\"0\"} NaN\n")
+	f("max kv", none)
+	f("running", none)
+}
+
+// A page that invents labels takes no more memory than others.
+func TestInventedRanksAreBounded(t *testing.T) {
+	m := newPodMetrics(series.New(series.Config{}).Target("t", series.TargetLabels{}), []Metric{{Key: "r", Name: "r", By: "rank"}})
+	for i := range 10 * maxCells {
+		var l line
+		if err := l.parse(fmt.Appendf(nil, `r{rank="%d"} 1`, i)); err != nil {
+			t.Fatal(err)
+		}
+		m.identify(&l)
+	}
+	if len(m.cells) > maxCells || len(m.slots) > maxCells {
+		t.Errorf("%d cells, %d slots; want no more than %d", len(m.cells), len(m.slots), maxCells)
+	}
 }
 
 func TestBadPages(t *testing.T) {

@@ -3,56 +3,163 @@
 package scrape
 
 import (
-	"slices"
+	"fmt"
+	"math"
 
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// podMetrics is the identifier of a pod's own exposition: it picks metrics by
-// name and adds up their label sets.
-type podMetrics struct {
-	target *series.Target
-	names  []string
-	refs   []series.Ref
-	sums   []float64
-	seen   []bool
+// Combine says how the series of one name become a number.
+type Combine uint8
+
+// The combinations.
+const (
+	Sum Combine = iota // of all of them
+	Max                // the largest: of shares, a sum means nothing
+)
+
+// Metric is one number made of a pod's series of one name.
+type Metric struct {
+	Key          string // what it is called in the store
+	Name         string // of the series
+	Label, Value string // only series with this label; empty: all
+	Combine      Combine
+	// By is a label: of the series that agree in it, which are copies that
+	// several ranks tell of the same, only the largest is added up. Empty: all are.
+	By string
 }
 
-func newPodMetrics(t *series.Target, names []string) *podMetrics {
+// maxCells bounds what a page can make us remember of labels that it invents.
+const maxCells = 1 << 10
+
+// podMetrics is the identifier of a pod's own exposition: it picks metrics by
+// name and combines their label sets.
+type podMetrics struct {
+	target  *series.Target
+	metrics []Metric
+	refs    []series.Ref
+	cells   []cell           // parts of the metrics
+	places  map[place]int32  // of the cells
+	slots   [][]int32        // the cells that a line goes into
+	known   map[string]int32 // of the slots, by their cells
+	sums    []float64        // by metric
+	seen    []bool           // by metric
+}
+
+// cell is what series that are copies of each other, or all series, come to.
+type cell struct {
+	metric int32
+	value  float64
+	seen   bool
+}
+
+// place finds a cell.
+type place struct {
+	metric int32
+	by     string
+}
+
+func newPodMetrics(t *series.Target, metrics []Metric) *podMetrics {
+	n := len(metrics)
 	return &podMetrics{
-		target: t, names: names,
-		refs: make([]series.Ref, len(names)), sums: make([]float64, len(names)), seen: make([]bool, len(names)),
+		target: t, metrics: metrics, refs: make([]series.Ref, n),
+		places: map[place]int32{}, known: map[string]int32{},
+		sums: make([]float64, n), seen: make([]bool, n),
 	}
 }
 
 // identify takes the lines of the metrics asked for. Buckets and quantiles of
 // histograms and summaries have no sum.
 func (m *podMetrics) identify(l *line) entry {
-	i := slices.IndexFunc(m.names, func(n string) bool { return n == string(l.name) })
-	if i < 0 || l.get("le") != nil || l.get("quantile") != nil {
+	if l.get("le") != nil || l.get("quantile") != nil {
 		return entry{}
 	}
-	r, ok := m.target.Ref(series.Key{Metric: m.names[i]})
-	if !ok {
+	var cells []int32
+	for i := range m.metrics {
+		x := &m.metrics[i]
+		if x.Name != string(l.name) || x.Label != "" && string(l.get(x.Label)) != x.Value {
+			continue
+		}
+		if c, ok := m.cell(i, l); ok {
+			cells = append(cells, c)
+		}
+	}
+	if len(cells) == 0 {
 		return entry{}
+	}
+	return entry{use: part, slot: m.slot(cells), scale: 1}
+}
+
+// cell is the place of the cell of metric i that a line goes into.
+func (m *podMetrics) cell(i int, l *line) (int32, bool) {
+	r, ok := m.target.Ref(series.Key{Metric: m.metrics[i].Key})
+	if !ok {
+		return 0, false
 	}
 	m.refs[i] = r
-	return entry{use: part, slot: int32(i), scale: 1, ref: r}
+	at := place{metric: int32(i)}
+	if by := m.metrics[i].By; by != "" {
+		at.by = string(l.get(by))
+	}
+	c, ok := m.places[at]
+	if !ok {
+		if len(m.cells) >= maxCells {
+			return 0, false
+		}
+		c = int32(len(m.cells))
+		m.cells = append(m.cells, cell{metric: at.metric})
+		m.places[at] = c
+	}
+	return c, true
+}
+
+func (m *podMetrics) slot(cells []int32) int32 {
+	key := fmt.Sprint(cells)
+	s, ok := m.known[key]
+	if !ok {
+		s = int32(len(m.slots))
+		m.slots = append(m.slots, cells)
+		m.known[key] = s
+	}
+	return s
 }
 
 func (m *podMetrics) success(int32, float64) {}
 
-// fill makes a batch of the sums. A sum of which a part is NaN is none.
+// fill makes a batch of the numbers. One of which a part is NaN is none.
 func (m *podMetrics) fill(p *page, b *series.Batch) {
+	for i := range m.cells {
+		m.cells[i].value, m.cells[i].seen = 0, false
+	}
+	for _, x := range p.points {
+		for _, c := range m.slots[x.slot] {
+			m.take(&m.cells[c], x.value)
+		}
+	}
 	clear(m.sums)
 	clear(m.seen)
-	for _, x := range p.points {
-		m.sums[x.slot] += x.value
-		m.seen[x.slot] = true
+	for _, c := range m.cells {
+		if c.seen {
+			m.sums[c.metric] += c.value
+			m.seen[c.metric] = true
+		}
 	}
 	for i, ok := range m.seen {
 		if ok {
 			b.Add(m.refs[i], m.sums[i])
 		}
+	}
+}
+
+// take puts a line's value into a cell.
+func (m *podMetrics) take(c *cell, v float64) {
+	x := &m.metrics[c.metric]
+	switch {
+	case !c.seen:
+		c.value, c.seen = v, true
+	case x.Combine == Max || x.By != "":
+		c.value = math.Max(c.value, v)
+	default:
+		c.value += v
 	}
 }

@@ -28,7 +28,7 @@ type Target struct {
 	Labels series.TargetLabels
 
 	Fields  gpu.FieldSet // of an Agent or DCGM: those in use; empty: all
-	Metrics []string     // of a Pod: the metrics in use, each the sum of its label sets
+	Metrics []Metric     // of a Pod: those in use
 }
 
 func (t *Target) equal(o *Target) bool {

@@ -229,6 +229,30 @@ func (s *Store) podTargets(k podKey) []*Target {
 	return nil
 }
 
+// PodMetricRate is the increase per second over Config.Rate, or over maxAge
+// where that is longer, of a counter that the pod itself exposes, with the time
+// of its newest value, which is no older than maxAge.
+func (s *Store) PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
+	var best Sample
+	found := false
+	for _, t := range s.podTargets(podKey{namespace, pod}) {
+		if v, ok := t.metricRate(metric, now.UnixNano(), maxAge); ok && (!found || v.At.After(best.At)) {
+			best, found = v, true
+		}
+	}
+	return best, found
+}
+
+func (t *Target) metricRate(name string, now int64, maxAge time.Duration) (Sample, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	id, ok := t.ids[name]
+	if !ok {
+		return Sample{}, false
+	}
+	return t.ring.rate(&t.series[id], now-int64(max(t.store.cfg.Rate, maxAge)), now-int64(maxAge))
+}
+
 func (t *Target) metric(name string, notBefore int64) (Sample, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

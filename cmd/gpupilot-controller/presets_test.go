@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scrape"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// Every preset finds its signals on a page in the form of its server's.
+func TestPresetsReadTheirServersPages(t *testing.T) {
+	f := func(preset v1alpha1.Preset, page string, want map[string]float64) {
+		t.Helper()
+		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
+			MaxReplicas: 2, Signals: []v1alpha1.Signal{{Preset: preset}},
+		}}, expo.Resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []policy.PodMetric
+		for _, src := range c.Sources {
+			for _, term := range src.Terms {
+				all = append(all, term...)
+			}
+		}
+		got := scrapePage(t, "testdata/"+page, podMetrics(all))
+		for key, v := range want {
+			if math.Abs(got[key]-v) > 1e-9 {
+				t.Errorf("%s of %s: %s = %v, want %v", preset, page, key, got[key], v)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%s of %s: %v, want %v", preset, page, got, want)
+		}
+	}
+	f(v1alpha1.PresetVLLM, "vllm.prom", map[string]float64{
+		"vllm:num_requests_running": 37, "vllm:num_requests_waiting": 12, "max(vllm:kv_cache_usage_perc)": 0.81,
+	})
+	f(v1alpha1.PresetVLLM, "vllm-0.8.prom", map[string]float64{
+		"vllm:num_requests_running": 5, "vllm:num_requests_waiting": 0, "max(vllm:gpu_cache_usage_perc)": 0.125,
+	})
+	f(v1alpha1.PresetSGLang, "sglang.prom", map[string]float64{
+		"sum(max by (dp_rank) (sglang:num_running_reqs))": 21, "sum(max by (dp_rank) (sglang:num_queue_reqs))": 3, "max(sglang:token_usage)": 0.5,
+	})
+	f(v1alpha1.PresetTGI, "tgi.prom", map[string]float64{"tgi_batch_current_size": 4, "tgi_queue_size": 2})
+	f(v1alpha1.PresetTriton, "triton.prom", map[string]float64{
+		"nv_inference_pending_request_count": 7, "nv_inference_compute_infer_duration_us": 9_000_000,
+	})
+	f(v1alpha1.PresetTriton, "triton-trtllm.prom", map[string]float64{
+		`nv_trt_llm_request_metrics{request_type="scheduled"}`: 8, `nv_trt_llm_request_metrics{request_type="waiting"}`: 3,
+		"nv_inference_pending_request_count": 0, "nv_inference_compute_infer_duration_us": 1_000_000,
+	})
+}
+
+// scrapePage serves a page once as a pod would, and returns what was kept of it.
+func scrapePage(t *testing.T, file string, metrics []scrape.Metric) map[string]float64 {
+	t.Helper()
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) }))
+	defer srv.Close()
+	store := series.New(series.Config{})
+	arrived := make(chan time.Time, 1)
+	s := scrape.New(scrape.Config{Interval: 20 * time.Millisecond}, scrape.Deps{
+		Client: scrape.NewClient(), Store: store, Resolve: expo.Resolve, Log: slog.New(slog.DiscardHandler),
+		Deliver: func(_ string, at time.Time) {
+			select {
+			case arrived <- at:
+			default:
+			}
+		},
+	})
+	s.Sync([]scrape.Target{{
+		Name: "pod", URL: srv.URL + "/metrics", Kind: scrape.Pod, Metrics: metrics,
+		Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.Run(ctx); close(ended) }()
+	at := <-arrived
+	got := map[string]float64{}
+	for _, m := range metrics {
+		if v, ok := store.PodMetric("ns", "p", m.Key, at, time.Minute); ok {
+			got[m.Key] = v.Value
+		}
+	}
+	cancel()
+	<-ended
+	return got
+}

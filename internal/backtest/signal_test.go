@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
+)
+
+// The simulated server has what every preset looks at.
+func TestPresetsAreSimulated(t *testing.T) {
+	x := &sample{server: true}
+	x.value[Running], x.value[Waiting], x.value[KVUse] = 6, 3, 0.5
+	for _, name := range []v1alpha1.Preset{v1alpha1.PresetVLLM, v1alpha1.PresetSGLang, v1alpha1.PresetTGI, v1alpha1.PresetTriton} {
+		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
+			MaxReplicas: 9, Signals: []v1alpha1.Signal{{Preset: name}},
+		}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []float64{9, 3, 50}[:len(c.Sources)] {
+			src, err := sourceOf(c.Sources[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v, ok := src.get(x); !ok || v != want {
+				t.Errorf("%s = %v, %v; want %v", c.Policy.Signals[i].Name, v, ok, want)
+			}
+			if _, ok := src.get(&sample{}); ok {
+				t.Errorf("%s is told by a replica that is still loading", c.Policy.Signals[i].Name)
+			}
+		}
+	}
+}
+
+func TestWhatIsNotSimulatedSaysSo(t *testing.T) {
+	f := func(s policy.Source, want string) {
+		t.Helper()
+		if _, err := sourceOf(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	f(policy.Source{Kind: policy.Pods, Terms: []policy.Term{{{Name: "cats"}}}}, `no metric "cats"`)
+	f(policy.Source{Kind: policy.GPU, Field: gpu.FBUsed}, "no field")
+	f(policy.Source{Kind: policy.Query, PromQL: "sum(x)"}, `query "sum(x)"`)
+}

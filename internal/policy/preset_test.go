@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// told writes a source as the sum of its terms, each with its names.
+func told(s Source) string {
+	var terms []string
+	for _, term := range s.Terms {
+		var names []string
+		for i := range term {
+			name := term[i].Key()
+			if term[i].Rate {
+				name = "rate(" + name + ")"
+			}
+			names = append(names, name)
+		}
+		terms = append(terms, strings.Join(names, " or "))
+	}
+	return strings.Join(terms, " + ")
+}
+
+func TestPresets(t *testing.T) {
+	f := func(preset string, port int32, want map[string]string) {
+		t.Helper()
+		c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals: [{preset: `+preset+`}]`), resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Policy.Signals) != len(want) || len(c.Sources) != len(want) {
+			t.Errorf("%s: %d signals, %d sources, want %d", preset, len(c.Policy.Signals), len(c.Sources), len(want))
+		}
+		for i, s := range c.Policy.Signals {
+			src := c.Sources[i]
+			name := strings.TrimPrefix(s.Name, preset+" ")
+			if got := told(src); got != want[name] {
+				t.Errorf("%s %s: reads\n%s, want\n%s", preset, name, got, want[name])
+			}
+			if src.Kind != Pods || src.Path != "/metrics" || src.Port.Default != port || s.Type != scale.AverageValue {
+				t.Errorf("%s %s: %+v from %+v", preset, name, s, src)
+			}
+			if want := map[string]float64{"requests": 8, "queue": 2, "KV cache": 80}[name]; s.Target != want {
+				t.Errorf("%s %s: target %g, want %g", preset, name, s.Target, want)
+			}
+		}
+	}
+	f("vllm", 8000, map[string]string{
+		"requests": "vllm:num_requests_running + vllm:num_requests_waiting",
+		"queue":    "vllm:num_requests_waiting",
+		"KV cache": "max(vllm:kv_cache_usage_perc) or max(vllm:gpu_cache_usage_perc)",
+	})
+	f("sglang", 30000, map[string]string{
+		"requests": "sum(max by (dp_rank) (sglang:num_running_reqs)) + sum(max by (dp_rank) (sglang:num_queue_reqs))",
+		"queue":    "sum(max by (dp_rank) (sglang:num_queue_reqs))",
+		"KV cache": "max(sglang:token_usage)",
+	})
+	f("tgi", 80, map[string]string{
+		"requests": "tgi_batch_current_size + tgi_queue_size",
+		"queue":    "tgi_queue_size",
+	})
+	const waiting = `nv_trt_llm_request_metrics{request_type="waiting"} or vllm:num_requests_waiting or nv_inference_pending_request_count`
+	f("triton", 8002, map[string]string{
+		"requests": `nv_trt_llm_request_metrics{request_type="scheduled"} or vllm:num_requests_running or rate(nv_inference_compute_infer_duration_us) + ` + waiting,
+		"queue":    waiting,
+	})
+}
+
+func TestPresetsTarget(t *testing.T) {
+	c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals:
+- {preset: vllm, target: {value: "32"}, port: api, path: /m}
+- {preset: tgi, target: {value: "2"}}`), resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []float64
+	for _, s := range c.Policy.Signals {
+		got = append(got, s.Target)
+	}
+	if want := []float64{32, 8, 80, 2, 1}; len(got) != 5 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] || got[3] != want[3] || got[4] != want[4] {
+		t.Errorf("targets %v, want %v", got, want)
+	}
+	if s := c.Sources[2]; s.Port.Given.StrVal != "api" || s.Path != "/m" {
+		t.Errorf("source %+v", s)
+	}
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// SourceKind says where a signal's readings come from.
+type SourceKind uint8
+
+// The kinds of sources.
+const (
+	GPU   SourceKind = iota // the GPUs that a pod holds
+	Pods                    // the pods' own metrics
+	Query                   // a PromQL backend: one number for the workload
+)
+
+// Source is where the readings of one signal come from. Readings are in the
+// unit of the field (GPU), or as the pods or the query give them.
+type Source struct {
+	Kind   SourceKind
+	Field  gpu.FieldID // GPU
+	Terms  []Term      // Pods; a pod's reading is their sum, absent where one is
+	Port   Port        // Pods
+	Path   string      // Pods
+	PromQL string      // Query
+}
+
+// Term is one part of a reading, under each of the names that it goes by: a
+// server's releases and backends differ. The first that a pod shows counts.
+type Term []PodMetric
+
+// PodMetric is one number made of the series of a name that a pod exposes.
+type PodMetric struct {
+	Name         string
+	Label, Value string // only series with this label; empty: all
+	Max          bool   // the largest of them counts; else they are added up
+	// By is a label: of the series that agree in it, which are copies that
+	// several ranks tell of the same, only the largest is added up. Empty: all are.
+	By     string
+	Rate   bool    // it is a counter, and its increase per second counts
+	Factor float64 // from its unit to the signal's; 0: 1
+}
+
+// Key is what the metric is called in the store: its name where nothing but a
+// sum is made of it, else as PromQL would say it.
+func (m *PodMetric) Key() string {
+	key := m.Name
+	if m.Label != "" {
+		key = fmt.Sprintf("%s{%s=%q}", key, m.Label, m.Value)
+	}
+	switch {
+	case m.Max:
+		return "max(" + key + ")"
+	case m.By != "":
+		return fmt.Sprintf("sum(max by (%s) (%s))", m.By, key)
+	}
+	return key
+}
+
+// Port is which of a pod's ports serves its metrics. The zero Port is the only
+// one that the pod declares.
+type Port struct {
+	Given *intstr.IntOrString // by the user; goes before the rest
+	// Default is the server's own, for pods that declare none, or several; 0: none.
+	Default int32
+	// Apart says that the server's metrics are not on the port of its API, so
+	// that the only port that a pod declares need not be theirs.
+	Apart bool
+}
