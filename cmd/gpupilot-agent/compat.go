@@ -156,11 +156,11 @@ func (c *compat) options() []option {
 		{"config-file", "", "DCGM_EXPORTER_CONFIG_FILE", &c.configFile, "not yet: `file` of 4.8.3's YAML configuration", nil},
 		{
 			"switch-devices", "s", "DCGM_EXPORTER_OTHER_DEVICES_STR", &c.switchDevices,
-			"not yet: NvSwitches and NvLinks to `collect`, as --devices", checkDevices(&c.switchDevices),
+			"NvSwitches to `collect` through DCGM: f (all, with their NVLinks), g or g:0,2-3 (switches), i or i:0-6 (links), g+i", checkDevices(&c.switchDevices),
 		},
 		{
 			"cpu-devices", "p", "DCGM_EXPORTER_CPU_DEVICES_STR", &c.cpuDevices,
-			"not yet: CPUs and cores to `collect`, as --devices", checkDevices(&c.cpuDevices),
+			"CPUs of NVIDIA's to `collect` through DCGM: f (all, with their cores), g or g:0 (CPUs), i or i:0-71 (cores), g+i", checkDevices(&c.cpuDevices),
 		},
 		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "not yet: devices of resource claims", nil},
 		{
@@ -203,8 +203,6 @@ func (c *compat) logIgnored(backend string, log *slog.Logger) {
 		why    string
 	}{
 		{c.configFile != "", "config-file", notYet, "the YAML configuration is not read; use flags and --collectors"},
-		{c.switchDevices != "f", "switch-devices", notYet, "NvSwitches and NvLinks are not collected"},
-		{c.cpuDevices != "f", "cpu-devices", notYet, "CPUs are not collected"},
 		{c.dra, "kubernetes-enable-dra", notYet, "devices of resource claims are not attributed"},
 		{c.containerLabels, "container-labels", notYet, "Docker is not asked"},
 		{c.bindWatch, "enable-gpu-bind-unbind-watch", never, "GPUs that come and go are always noticed"},

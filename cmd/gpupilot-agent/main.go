@@ -138,8 +138,10 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		deps.Jobs = jobs.Jobs
 		p.loops = append(p.loops, func(ctx context.Context) { jobs.Run(ctx, max(c.interval(), time.Second)) })
 	}
+	switches, _ := agent.ParseSelection(c.switchDevices) // these were checked
+	cpus, _ := agent.ParseSelection(c.cpuDevices)
 	p.agent = agent.New(agent.Config{
-		Interval: c.interval(), Node: c.node(), Devices: selection, Fields: exporter.Fields(), Version: v,
+		Interval: c.interval(), Node: c.node(), Devices: selection, Switches: switches, CPUs: cpus, Fields: exporter.Fields(), Version: v,
 		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
 	}, deps)
 	p.loops = append(p.loops, p.agent.Run, func(ctx context.Context) {

@@ -21,6 +21,8 @@ type Config struct {
 	Interval time.Duration // between ticks, > 0
 	Node     string        // its hash is the tick's phase, which spreads a fleet's ticks
 	Devices  Selection
+	Switches Selection    // and their NVLinks, for readers that are a gpu.PartReader
+	CPUs     Selection    // and their cores, likewise
 	Fields   gpu.FieldSet // what to read of each device, until SetFields
 	Version  string       // shown on the index page
 
@@ -41,6 +43,12 @@ type Deps struct {
 	// Jobs are the batch jobs by GPU ("0") and MIG instance ("0.7"); nil: there
 	// are none. It must not block.
 	Jobs func() map[string][]string
+	// Processes lists the processes that use a device and where they run; nil:
+	// nobody is asked. Each device's calls get a goroutine.
+	Processes func(uuid string) (gpu.Processes, error)
+	// PodNames are pods' names by UID, for those that Pods has not; nil: there
+	// are none. It must not block.
+	PodNames func() map[string]gpu.PodName
 	// Publish is given each snapshot as it is published, by the tick loop; it
 	// must not block.
 	Publish func(*gpu.Snapshot, Stats, time.Time)
@@ -62,6 +70,8 @@ type Agent struct {
 	snapshot atomic.Pointer[gpu.Snapshot]
 	fields   atomic.Pointer[gpu.FieldSet]
 	lastTick atomic.Int64 // UnixNano of when the last tick ended; 0: none has
+
+	lastTopology atomic.Pointer[gpu.Topology] // nil: not read
 }
 
 // New makes an agent that does nothing until Run.

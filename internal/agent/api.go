@@ -20,7 +20,43 @@ type Document struct {
 	Error           string       `json:"error,omitempty"` // why no GPU can be read
 	Owners          *Kubelet     `json:"kubelet,omitempty"`
 	Devices         []DeviceDoc  `json:"devices"`
+	Parts           []PartDoc    `json:"parts,omitempty"`     // what is no GPU, if it is collected
 	Unmatched       []Allocation `json:"unmatched,omitempty"` // given to containers, but not collected here
+
+	WithoutPod []string     `json:"withoutPod,omitempty"` // UUIDs of devices that no container holds, with -k
+	Topology   *TopologyDoc `json:"topology,omitempty"`
+}
+
+// PartDoc is an NvSwitch, a NVLink, a CPU or a core.
+type PartDoc struct {
+	Kind   string            `json:"kind"` // nvswitch, nvlink, cpu or cpucore
+	ID     int               `json:"id"`   // of a link: its index, from 0
+	Parent *int              `json:"parent,omitempty"`
+	GPU    string            `json:"gpuUuid,omitempty"` // whose link it is
+	Values map[string]Value  `json:"values"`
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// TopologyDoc is how the node's whole GPUs lie to one another and to its CPUs.
+type TopologyDoc struct {
+	GPUs  []GPUPlaceDoc `json:"gpus"`
+	Pairs []GPUPairDoc  `json:"pairs"`
+}
+
+// GPUPlaceDoc is what one GPU is near to.
+type GPUPlaceDoc struct {
+	UUID      string `json:"uuid"`
+	CPUs      string `json:"cpus,omitempty"`      // as 0-55,112-167
+	NUMANodes string `json:"numaNodes,omitempty"` // likewise
+	NVLinks   *int   `json:"nvlinks,omitempty"`   // active ones
+}
+
+// GPUPairDoc is what two GPUs have between them: the PCIe path under
+// nvidia-smi's names (INT, PIX, PXB, PHB, NODE, SYS), and NVLinks.
+type GPUPairDoc struct {
+	UUIDs   [2]string     `json:"uuids"`
+	Path    gpu.PathLevel `json:"path,omitempty"`
+	NVLinks *int          `json:"nvlinks,omitempty"`
 }
 
 // Kubelet says how well the kubelet answers who holds which device.
@@ -50,6 +86,26 @@ type DeviceDoc struct {
 	Owners     []OwnerDoc        `json:"owners"`
 	XIDs       []XIDDoc          `json:"xids"`
 	Jobs       []string          `json:"jobs,omitempty"` // of --hpc-job-mapping-dir
+
+	// With --process-metrics: the processes that use the device, none if there
+	// are none, and why they are not known.
+	Processes      *[]ProcessDoc `json:"processes,omitempty"`
+	ProcessesError string        `json:"processesError,omitempty"`
+}
+
+// ProcessDoc is a process that uses a device. Its pod is left out where it is in
+// none, or in one whose name is not known.
+type ProcessDoc struct {
+	PID         int      `json:"pid"`
+	Name        string   `json:"name,omitempty"`
+	Type        string   `json:"type"` // compute, graphics, mps, or several with a +
+	Namespace   string   `json:"namespace,omitempty"`
+	Pod         string   `json:"pod,omitempty"`
+	Container   string   `json:"container,omitempty"`
+	PodUID      string   `json:"podUid,omitempty"`
+	ContainerID string   `json:"containerId,omitempty"`
+	MemoryBytes *float64 `json:"memoryBytes,omitempty"`
+	Utilization *float64 `json:"utilization,omitempty"` // of the device's time, 0 to 1
 }
 
 // MIGDoc says which instance of which GPU a MIG device is.
@@ -115,9 +171,20 @@ func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {
 	for i := range s.Devices {
 		d.Devices = append(d.Devices, deviceDoc(&s.Devices[i], s.Interval, now))
 	}
+	if now.Sub(s.PartsTime) <= gpu.MaxAge(s.Interval) {
+		for i := range s.Parts {
+			d.Parts = append(d.Parts, partDoc(&s.Parts[i]))
+		}
+	}
 	for _, u := range s.Unmatched {
 		d.Unmatched = append(d.Unmatched, Allocation{u.Resource, u.DeviceID, OwnerDoc(u.Owner)})
 	}
+	for i := range s.Devices {
+		if a.deps.Owners != nil && len(s.Devices[i].Owners) == 0 {
+			d.WithoutPod = append(d.WithoutPod, s.Devices[i].UUID)
+		}
+	}
+	d.Topology = topologyDoc(a.lastTopology.Load())
 	return d
 }
 
@@ -142,24 +209,87 @@ func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) Dev
 	for _, o := range d.Owners {
 		doc.Owners = append(doc.Owners, OwnerDoc(o))
 	}
+	addProcesses(&doc, d)
 	for _, x := range d.XIDs {
 		doc.XIDs = append(doc.XIDs, XIDDoc{x.Code, x.Count, x.Last.UTC()})
 	}
 	if fresh {
-		addValues(&doc, &d.Values)
+		addValues(doc.Values, doc.Labels, &d.Values)
 	}
 	return doc
 }
 
-func addValues(doc *DeviceDoc, v *gpu.Values) {
-	for i, f := range gpu.Fields() {
+func partDoc(p *gpu.PartSnapshot) PartDoc {
+	doc := PartDoc{Kind: p.Kind.String(), ID: p.ID, Values: map[string]Value{}, Labels: map[string]string{}}
+	switch {
+	case p.GPU != nil:
+		doc.GPU = p.GPU.UUID
+	case p.Kind == gpu.NVLink || p.Kind == gpu.CPUCore:
+		doc.Parent = &p.Parent
+	}
+	addValues(doc.Values, doc.Labels, &p.Values)
+	return doc
+}
+
+func addValues(values map[string]Value, labels map[string]string, v *gpu.Values) {
+	for i := range gpu.NumFields {
+		f := gpu.At(gpu.Index(i))
 		if s, ok := v.GetLabel(f.ID); ok {
-			doc.Labels[f.Name] = s
+			labels[f.Name] = s
 		}
 		if x, ok := v.GetAt(gpu.Index(i)); ok {
-			doc.Values[f.Name] = Value{x, f.Unit}
+			values[f.Name] = Value{x, f.Unit}
 		}
 	}
+}
+
+func addProcesses(doc *DeviceDoc, d *gpu.DeviceSnapshot) {
+	doc.ProcessesError = message(d.ProcessesErr)
+	if d.ProcessesRead.IsZero() {
+		return
+	}
+	list := make([]ProcessDoc, 0, len(d.Processes.List))
+	for i := range d.Processes.List {
+		p := &d.Processes.List[i]
+		x := ProcessDoc{
+			PID: p.PID, Name: p.Name, Type: p.Type.String(), Container: p.Container, PodUID: p.PodUID, ContainerID: p.ContainerID,
+			MemoryBytes: number(p.Memory), Utilization: number(p.Utilization),
+		}
+		if o := p.Owner; o != nil {
+			x.Namespace, x.Pod, x.Container = o.Namespace, o.Pod, o.Container
+		}
+		list = append(list, x)
+	}
+	doc.Processes = &list
+}
+
+func topologyDoc(t *gpu.Topology) *TopologyDoc {
+	if t == nil {
+		return nil
+	}
+	doc := &TopologyDoc{GPUs: []GPUPlaceDoc{}, Pairs: []GPUPairDoc{}}
+	for _, g := range t.GPUs {
+		doc.GPUs = append(doc.GPUs, GPUPlaceDoc{g.UUID, g.CPUs, g.NUMANodes, count(g.NVLinks)})
+	}
+	for _, p := range t.Pairs {
+		doc.Pairs = append(doc.Pairs, GPUPairDoc{[2]string{p.A, p.B}, p.Path, count(p.NVLinks)})
+	}
+	return doc
+}
+
+func number(r gpu.Reading) *float64 {
+	if !r.OK {
+		return nil
+	}
+	return &r.Value
+}
+
+// count is a number that is negative where it is not known.
+func count(n int) *int {
+	if n < 0 {
+		return nil
+	}
+	return &n
 }
 
 func known(t time.Time) *time.Time {

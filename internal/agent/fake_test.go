@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,6 +28,10 @@ type reader struct {
 	takes        map[string]time.Duration
 	reads        map[string]int
 	enumerations []time.Time
+
+	parts     []gpu.PartSnapshot
+	partsErr  error
+	partsHang chan struct{}
 }
 
 func gpus(n int) []gpu.Device {
@@ -85,6 +90,18 @@ func (r *reader) XIDs(uuid string) []gpu.XIDCount {
 	return nil
 }
 
+func (r *reader) ReadParts(_ gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
+	r.mu.Lock()
+	hang := r.partsHang
+	r.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.parts), func(p gpu.PartSnapshot) bool { return !keep(&p.Part) }), r.partsErr
+}
+
 func (r *reader) Close() error { return nil }
 
 // published records what the loop published.
@@ -136,13 +153,19 @@ func (n *node) pass(d time.Duration) {
 // bubble runs f beside a running agent, in a bubble of its own clock.
 func bubble(t *testing.T, cfg Config, r *reader, owners func(context.Context) ([]gpu.Allocation, error), f func(n *node)) {
 	t.Helper()
+	bubbleOver(t, cfg, r, r, owners, f)
+}
+
+// bubbleOver is bubble with what the agent sees of the reader.
+func bubbleOver(t *testing.T, cfg Config, r *reader, seen gpu.Reader, owners func(context.Context) ([]gpu.Allocation, error), f func(n *node)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{r: r}
 		if cfg.Interval == 0 {
 			cfg.Interval = time.Second
 		}
 		n.Agent = New(cfg, Deps{
-			Reader: r, Owners: owners, Publish: n.publish,
+			Reader: seen, Owners: owners, Publish: n.publish,
 			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -152,6 +175,9 @@ func bubble(t *testing.T, cfg Config, r *reader, owners func(context.Context) ([
 		f(n)
 		cancel()
 		r.set(func() {
+			if r.partsHang != nil {
+				close(r.partsHang)
+			}
 			for _, c := range r.hangs {
 				close(c)
 			}

@@ -56,11 +56,18 @@ type loop struct {
 	owners  ownership
 	answers chan answer
 
+	parts partReads
+
+	processes processReads
+	topology  topologyReads
+
 	errors uint64
 }
 
 func newLoop(a *Agent) *loop {
+	parts, _ := a.deps.Reader.(gpu.PartReader)
 	return &loop{
+		parts:        partReads{reader: parts, answers: make(chan partsRead, 1)},
 		Agent:        a,
 		patience:     min(max(a.cfg.Interval/4, 20*time.Millisecond), time.Second),
 		readings:     make(chan reading),
@@ -68,6 +75,8 @@ func newLoop(a *Agent) *loop {
 		answers:      make(chan answer, 1),
 		backoff:      minBackoff,
 		backendErr:   errStarting,
+		processes:    processReads{read: a.deps.Processes, workers: map[string]*processWorker{}, answers: make(chan processReading)},
+		topology:     topologyReads{answers: make(chan topologyRead, 1)},
 	}
 }
 
@@ -85,12 +94,18 @@ func (l *loop) run(ctx context.Context) {
 		case <-timer.C:
 			l.tick(ctx)
 			timer.Reset(untilTick(time.Now(), l.cfg.Interval, phase))
+		case p := <-l.processes.answers:
+			l.processesAnswered(p)
+		case t := <-l.topology.answers:
+			l.topologyAnswered(t)
 		case r := <-l.readings:
 			l.read(r)
 		case e := <-l.enumerations:
 			l.enumerated(ctx, e, time.Now())
 		case a := <-l.answers:
 			l.answered(a)
+		case p := <-l.parts.answers:
+			l.partsAnswered(p)
 		}
 	}
 }
@@ -109,10 +124,14 @@ func (l *loop) tick(ctx context.Context) {
 			asked = append(asked, w)
 		}
 	}
+	l.askTopology(now)
+	listing := l.askProcesses(ctx, now)
 	waitOwners := l.owners.ask(ctx, now, l.cfg.Interval, l.deps.Owners, l.answers) && !l.owners.slow
+	waitParts := l.askParts(now, want)
 	l.await(ctx, now, func() bool {
-		return waitOwners && l.owners.busy || slices.ContainsFunc(asked, func(w *worker) bool { return w.asked.Equal(now) })
+		return waitOwners && l.owners.busy || waitParts && l.parts.busy || slices.ContainsFunc(asked, func(w *worker) bool { return w.asked.Equal(now) })
 	})
+	l.await(ctx, now, func() bool { return slices.ContainsFunc(listing, func(w *processWorker) bool { return w.busy }) })
 	if ctx.Err() == nil {
 		l.publish(now)
 	}
@@ -131,12 +150,18 @@ func (l *loop) await(ctx context.Context, since time.Time, wanted func() bool) {
 			return
 		case <-timeout.C:
 			return
+		case p := <-l.processes.answers:
+			l.processesAnswered(p)
+		case t := <-l.topology.answers:
+			l.topologyAnswered(t)
 		case r := <-l.readings:
 			l.read(r)
 		case e := <-l.enumerations:
 			l.enumerated(ctx, e, time.Now())
 		case a := <-l.answers:
 			l.answered(a)
+		case p := <-l.parts.answers:
+			l.partsAnswered(p)
 		}
 	}
 }
@@ -147,6 +172,7 @@ func (l *loop) publish(now time.Time) {
 		Time: now, Interval: l.cfg.Interval, Backend: l.deps.Reader.Backend(), Err: l.backendErr,
 		Devices:    make([]gpu.DeviceSnapshot, len(l.workers)),
 		OwnersTime: l.owners.at, OwnersErr: l.owners.err,
+		Parts: l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
 	}
 	for i, w := range l.workers {
 		s.Devices[i] = w.snap
@@ -160,6 +186,7 @@ func (l *loop) publish(now time.Time) {
 		s.Pods, s.PodsErr = l.deps.Pods()
 	}
 	s.Unmatched = gpu.Attribute(s.Devices, living(l.owners.allocs, s))
+	l.addProcesses(s)
 	if l.deps.Jobs != nil {
 		assignJobs(s.Devices, l.deps.Jobs())
 	}

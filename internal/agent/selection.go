@@ -24,6 +24,17 @@ type Selection struct {
 
 type idSet map[int]bool
 
+// major says whether a switch, a CPU or a GPU of this id is selected, as such.
+func (s *Selection) major(id int) bool {
+	return !s.gpus && !s.instances || s.gpus && s.gpuIDs.has(id)
+}
+
+// minor says whether a link of a switch, or a core of a CPU, is selected; a
+// list of switches or CPUs limits them, too.
+func (s *Selection) minor(parent, id int) bool {
+	return !s.gpus && !s.instances || s.instances && s.instanceIDs.has(id) && (!s.gpus || s.gpuIDs.has(parent))
+}
+
 // ParseSelection reads dcgm-exporter's device syntax: f, or g and i (or g+i)
 // for GPUs and GPU instances, each with an optional list such as g:0,2-3. A
 // GPU's id is its index; an instance's is DCGM's, its place among its GPU's

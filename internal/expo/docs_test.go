@@ -69,6 +69,38 @@ GPUs of a pod, and then over the pods of a workload, is what the controller does
 			[...]string{"gauge", "counter", "label"}[f.Kind], code(n.name49), unit49, code(n.name1), f.PodAgg, f.LoadAgg)
 	}
 	b.WriteString(`
+## Parts
+
+What is no GPU: NvSwitches, NVLinks, and NVIDIA's CPUs with their cores, through DCGM ([agent.md](agent.md#backends)). They are shown where the collectors
+file names one of these fields, which differ from those of GPUs in their labels.
+
+| id | 4.8 (and 4.8.2) | unit | kind | 4.9, where it differs | of |
+|---|---|---|---|---|---|
+`)
+	for _, f := range gpu.PartFields() {
+		n, ok := namingOf(f.ID)
+		if !ok {
+			n = &naming{}
+		}
+		var on []string
+		for k := range gpu.PartKind(gpu.PartKinds) {
+			if f.On(k) {
+				on = append(on, k.String())
+			}
+		}
+		fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s |\n", f.ID, f.Name, f.Unit, [...]string{"gauge", "counter", "label"}[f.Kind], code(n.name49), strings.Join(on, ", "))
+	}
+	b.WriteString(`
+| of | labels |
+|---|---|
+| nvswitch | ` + "`nvswitch`" + ` (` + "`nvswitch0`" + `), ` + "`hostname`" + ` |
+| nvlink of a switch | ` + "`nvlink`" + ` (from 0), ` + "`nvswitch`, `hostname`" + ` |
+| nvlink of a GPU | ` + "`nvlink`" + ` (from 1), ` + "`gpu`, `gpu_uuid`, `pci_bus_id`, `device`, `model_name`, `hostname`" + ` |
+| cpu | ` + "`cpu`, `cpu_serial`" + ` (profiles 4.8 and 4.9, where it is known), ` + "`hostname`" + ` |
+| cpucore | ` + "`cpucore`, `cpu`, `hostname`" + ` |
+
+## Notes on fields
+
 ` + "`DCGM_FI_DEV_XID_ERRORS`" + ` (and its other names) also has the labels ` + "`err_code` and `err_msg`" + `.
 
 ## Made from several collections
@@ -79,7 +111,7 @@ dcgm-exporter's exporter counters, the same names in every profile. They need a 
 |---|---|---|
 | ` + "`DCGM_EXP_XID_ERRORS_COUNT`" + ` | XID errors of the last ` + "`--xid-count-window-size`" + `; 0 without ` + "`xid`" + ` if there was none | ` + "`xid`, `window_size_in_ms`" + ` |
 | ` + "`DCGM_EXP_XID_ERRORS_TOTAL`" + ` | XID errors since the agent started | ` + "`xid`" + ` |
-| ` + "`DCGM_EXP_CLOCK_EVENTS_COUNT`" + ` | collections of the last ` + "`--clock-events-count-window-size`" + ` (at most 3600) in which the reason held the clocks down; 0 without ` + "`clock_event`" + ` if none did | ` + "`clock_event`, `window_size_in_ms`" + ` |
+| ` + "`DCGM_EXP_CLOCK_EVENTS_COUNT`" + ` | collections of the last ` + "`--clock-events-count-window-size`" + ` (at most 3600) in which the reason held the clocks down; 0 without ` + "`clock_event`" + ` if there was none | ` + "`clock_event`, `window_size_in_ms`" + ` |
 | ` + "`DCGM_EXP_CLOCK_EVENTS_TOTAL`" + ` | how often the reason began to hold them down, seen from one collection to the next | ` + "`clock_event`" + ` |
 | ` + "`DCGM_EXP_GPU_HEALTH_STATUS`" + ` | 0 pass, 10 warning, 20 failure, for each system of a whole GPU | ` + "`health_watch`, `health_error_code`" + ` |
 

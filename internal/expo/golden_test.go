@@ -79,6 +79,53 @@ DCGM_EXP_GPU_HEALTH_STATUS, gauge, Health.
 	checkPage(t, "page-virtual-gpus", s, at, virtual)
 }
 
+// TestGoldenParts are the pages of switches, links, CPUs and cores.
+func TestGoldenParts(t *testing.T) {
+	at := time.UnixMilli(1_790_000_000_250)
+	c, bad := ParseCollectors(`DCGM_FI_DEV_GPU_UTIL, gauge, Utilisation.
+DCGM_FI_DRIVER_VERSION, label, Driver.
+DCGM_FI_DEV_CPU_VENDOR, label, Vendor.
+DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT, gauge, Temperature.
+DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS, counter, CRC errors.
+DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, Busy.
+DCGM_FI_DEV_CPU_TEMP_CURRENT, gauge, Temperature.
+`)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	a := wholeGPU(3, at, map[gpu.FieldID]float64{gpu.GPUUtil: 97})
+	s := snapshot(at, a)
+	s.PartsTime = at
+	part := func(p gpu.Part, values map[gpu.FieldID]float64) {
+		ps := gpu.PartSnapshot{Part: p}
+		for id, v := range values {
+			ps.Values.Set(id, v)
+		}
+		if p.Kind == gpu.CPU {
+			ps.Values.SetLabel(gpu.CPUVendor, "NVIDIA")
+		}
+		s.Parts = append(s.Parts, ps)
+	}
+	part(gpu.Part{Kind: gpu.NVSwitch, ID: 0}, map[gpu.FieldID]float64{gpu.SwitchTemp: 41, gpu.SwitchLinkCRC: 5})
+	part(gpu.Part{Kind: gpu.NVSwitch, ID: 1}, map[gpu.FieldID]float64{gpu.SwitchTemp: 900})
+	part(gpu.Part{Kind: gpu.NVLink, ID: 12, Parent: 1}, map[gpu.FieldID]float64{gpu.SwitchLinkCRC: 2})
+	part(gpu.Part{Kind: gpu.NVLink, ID: 0, GPU: &a.Device}, map[gpu.FieldID]float64{gpu.SwitchLinkCRC: 3})
+	part(gpu.Part{Kind: gpu.CPU, ID: 0, Serial: "0x17"}, map[gpu.FieldID]float64{gpu.CPUUtil: 0.25, gpu.CPUTemp: 48.5})
+	part(gpu.Part{Kind: gpu.CPUCore, ID: 71, Parent: 0}, map[gpu.FieldID]float64{gpu.CPUUtil: 1})
+	for _, p := range []Profile{Profile48, Profile482} {
+		checkPage(t, "page-parts-"+string(p), s, at, Config{Profile: p, Collectors: c, Hostname: "gpu-node-1", Version: "v1.2.3", Revision: "abc"})
+	}
+	stale := *s
+	stale.PartsTime = at.Add(-time.Minute)
+	cfg := Config{Profile: Profile48, Collectors: c}
+	r := newRenderer(&cfg, &history{}, &totals{})
+	var pg page
+	r.render(&pg, &stale, Stats{}, at)
+	if strings.Contains(string(pg.body), "nvswitch") {
+		t.Error("parts that were read a minute ago are shown")
+	}
+}
+
 func checkPage(t *testing.T, name string, s *gpu.Snapshot, at time.Time, cfg Config) {
 	t.Helper()
 	h := history{clockWindow: cfg.clockWindow(), xidWindow: cfg.xidWindow()}

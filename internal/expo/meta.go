@@ -263,7 +263,7 @@ func unsupported(b []byte, in *renderInput) []byte {
 		if !d.Fresh(in.now, maxAge) || i > 0 && siblings(&in.snap.Devices[i-1].Device, &d.Device) {
 			continue
 		}
-		for j := range gpu.NumFields {
+		for j := range gpu.Fields() {
 			f := gpu.At(gpu.Index(j))
 			if _, ok := d.Values.GetAt(gpu.Index(j)); ok || !want.Has(gpu.Index(j)) {
 				continue

@@ -113,6 +113,33 @@ var namings = [...]naming{
 	{field: gpu.TensorHMMAActive, name49: "DCGM_FI_PROF_HMMA_UTIL_RATIO"},
 	{field: gpu.TensorDFMAActive, name49: "DCGM_FI_PROF_DFMA_UTIL_RATIO"},
 	{field: gpu.IntActive, name49: "DCGM_FI_PROF_INT_UTIL_RATIO"},
+
+	{field: gpu.SwitchPowerVDD, name49: "DCGM_FI_DEV_NVSWITCH_POWER_VDD_WATTS"},
+	{field: gpu.SwitchPowerDVDD, name49: "DCGM_FI_DEV_NVSWITCH_POWER_DVDD_WATTS"},
+	{field: gpu.SwitchPowerHVDD, name49: "DCGM_FI_DEV_NVSWITCH_POWER_HVDD_WATTS"},
+	{field: gpu.SwitchLinkReplay, name49: "DCGM_FI_DEV_NVSWITCH_LINK_REPLAY_ERROR_TOTAL"},
+	{field: gpu.SwitchLinkRecovery, name49: "DCGM_FI_DEV_NVSWITCH_LINK_RECOVERY_ERROR_TOTAL"},
+	{field: gpu.SwitchLinkFlit, name49: "DCGM_FI_DEV_NVSWITCH_LINK_FLIT_ERROR_TOTAL"},
+	{field: gpu.SwitchLinkCRC, name49: "DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERROR_TOTAL"},
+	{field: gpu.SwitchLinkECC, name49: "DCGM_FI_DEV_NVSWITCH_LINK_ECC_ERROR_TOTAL"},
+	{field: gpu.SwitchFatal, name49: "DCGM_FI_DEV_SXID_FATAL_ERROR"},
+	{field: gpu.SwitchNonFatal, name49: "DCGM_FI_DEV_SXID_NON_FATAL_ERROR"},
+	{field: gpu.SwitchTemp, name49: "DCGM_FI_DEV_NVSWITCH_TEMP_CELSIUS"},
+	{field: gpu.SwitchSlowdownTemp, name49: "DCGM_FI_DEV_NVSWITCH_TEMP_SLOWDOWN_CELSIUS"},
+	{field: gpu.SwitchShutdownTemp, name49: "DCGM_FI_DEV_NVSWITCH_TEMP_SHUTDOWN_CELSIUS"},
+	{field: gpu.SwitchPhysicalID, name49: "DCGM_FI_DEV_NVSWITCH_PHYSICAL_ID"},
+	{field: gpu.CPUUtil, name49: "DCGM_FI_DEV_CPU_UTIL_RATIO"},
+	{field: gpu.CPUUtilUser, name49: "DCGM_FI_DEV_CPU_UTIL_USER_RATIO"},
+	{field: gpu.CPUUtilNice, name49: "DCGM_FI_DEV_CPU_UTIL_NICE_RATIO"},
+	{field: gpu.CPUUtilSys, name49: "DCGM_FI_DEV_CPU_UTIL_SYS_RATIO"},
+	{field: gpu.CPUUtilIRQ, name49: "DCGM_FI_DEV_CPU_UTIL_IRQ_RATIO"},
+	{field: gpu.CPUTemp, name49: "DCGM_FI_DEV_CPU_TEMP_CELSIUS"},
+	{field: gpu.CPUTempWarning, name49: "DCGM_FI_DEV_CPU_TEMP_WARNING_CELSIUS"},
+	{field: gpu.CPUTempCritical, name49: "DCGM_FI_DEV_CPU_TEMP_CRITICAL_CELSIUS"},
+	{field: gpu.CPUPower, name49: "DCGM_FI_DEV_CPU_POWER_WATTS"},
+	{field: gpu.CPUPowerLimit, name49: "DCGM_FI_DEV_CPU_POWER_LIMIT_WATTS"},
+	{field: gpu.SysIOPower, name49: "DCGM_FI_DEV_SYSIO_POWER_WATTS"},
+	{field: gpu.ModulePower, name49: "DCGM_FI_DEV_MODULE_POWER_WATTS"},
 }
 
 // alias is one more name for a field, in the field's unit.
@@ -143,10 +170,9 @@ var former = [...]alias{
 // ResolveMetric finds the field that a metric name of any profile stands for,
 // and the scale from that name's unit to the field's.
 func ResolveMetric(name string) (gpu.Ref, bool) {
-	fields := gpu.Fields()
-	for i := range fields {
-		if fields[i].Name == name {
-			return gpu.Ref{Field: fields[i].ID, Scale: 1}, true
+	for i := range gpu.NumFields {
+		if f := gpu.At(gpu.Index(i)); f.Name == name {
+			return gpu.Ref{Field: f.ID, Scale: 1}, true
 		}
 	}
 	for i := range namings {

@@ -23,7 +23,8 @@ func TestEveryNameIsOneField(t *testing.T) {
 		}
 		owner[name] = id
 	}
-	for _, f := range gpu.Fields() {
+	for i := range gpu.NumFields {
+		f := gpu.At(gpu.Index(i))
 		claim(f.Name, f.ID)
 	}
 	rows := map[gpu.FieldID]bool{}

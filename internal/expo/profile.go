@@ -44,6 +44,9 @@ func (p Profile) HostLabel() string {
 	return "hostname"
 }
 
+// cpuSerial says whether CPUs have the label cpu_serial, which came with 4.8.3.
+func (p Profile) cpuSerial() bool { return p == Profile48 || p == Profile49 }
+
 // Name is what the profile calls a field, and the scale from that name's unit
 // to the field's. A field that the profile has no name for keeps its 4.8 name.
 func (p Profile) Name(f *gpu.Field) (name string, scale float64) {
@@ -128,7 +131,7 @@ func (p Profile) typeOf(f *gpu.Field) Type {
 	switch {
 	case p == Profile1x && (f.ID == gpu.PCIeTxBytes || f.ID == gpu.PCIeRxBytes):
 		return Counter
-	case p == Profile49 && f.ID == gpu.NVLinkBandwidth:
+	case f.ID == gpu.NVLinkBandwidth && (p == Profile48 || p == Profile49): // since 4.8.3
 		return Gauge
 	case f.Kind == gpu.Counter:
 		return Counter

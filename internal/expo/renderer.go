@@ -38,6 +38,7 @@ type metric struct {
 	name    string
 	number  number
 	derived Derived
+	part    bool // it is a field of parts
 }
 
 // renderInput is what a page is made of.
@@ -47,7 +48,8 @@ type renderInput struct {
 	cfg      *Config
 	now      time.Time
 	entities []entity // devices with values, without duplicates
-	arena    []byte   // their labels
+	parts    []partEntity
+	arena    []byte // their labels
 	history  *history
 	windows  windows
 	totals   *totals
@@ -62,6 +64,7 @@ type renderer struct {
 	byName    map[string]int // families by their names
 	labels    []labelField
 	hostLabel []byte // `,hostname="…"` and static labels, or nothing
+	linkHost  []byte // the same of NVLinks, where it is hostname in every profile
 	// relabelled has the new names of labels, empty where they are left out.
 	relabelled map[string]string
 	names      labelNames
@@ -80,8 +83,10 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 	r.in.windows = windows{clock: windowLabel(cfg.clockWindow()), xid: windowLabel(cfg.xidWindow())}
 	if cfg.Hostname != "" {
 		r.hostLabel = r.label(nil, cfg.Profile.HostLabel(), cfg.Hostname)
+		r.linkHost = r.label(nil, "hostname", cfg.Hostname)
 	}
 	r.hostLabel = cfg.Relabel.static(r.hostLabel)
+	r.linkHost = cfg.Relabel.static(r.linkHost)
 	for _, l := range cfg.Collectors.Labels {
 		if l.Name = r.shown(l.Name); l.Name == "" {
 			continue
@@ -94,6 +99,7 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 		f.metric = &metric{name: c.Name, derived: c.Exp}
 		if c.Exp == NotDerived {
 			f.metric.number = numberOf(c.Ref)
+			f.metric.part = int(f.metric.number.index) >= len(gpu.Fields())
 		}
 		r.families = append(r.families, f)
 	}
@@ -140,6 +146,7 @@ func (r *renderer) render(p *page, s *gpu.Snapshot, st Stats, now time.Time) {
 	in := &r.in
 	in.snap, in.stats, in.now = s, st, now
 	r.collectEntities()
+	r.collectParts()
 	p.reset(r, now.Add(gpu.MaxAge(s.Interval)))
 	b := p.body
 	for i := range r.families {
@@ -160,6 +167,7 @@ func (r *renderer) render(p *page, s *gpu.Snapshot, st Stats, now time.Time) {
 	p.body = b
 	in.snap, r.adding = nil, nil
 	clear(in.entities) // the snapshot is not ours to keep
+	clear(in.parts)
 }
 
 // collectEntities lists the devices to show and renders their labels.
@@ -208,6 +216,9 @@ func listed(entities []entity, d *gpu.DeviceSnapshot) bool {
 }
 
 func (m *metric) append(b []byte, in *renderInput) []byte {
+	if m.part {
+		return m.appendParts(b, in)
+	}
 	for i := range in.entities {
 		e := &in.entities[i]
 		if m.derived != NotDerived {

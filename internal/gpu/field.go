@@ -95,10 +95,14 @@ type Resolve func(name string) (Ref, bool)
 // It is not stable between versions: nothing outside the process may keep it.
 type Index uint8
 
-// Fields returns the table in order of id. Callers must not change it.
-func Fields() []Field { return table[:] }
+// Fields returns the fields of GPUs in order of id. Callers must not change it.
+func Fields() []Field { return table[:numGPUFields] }
 
-// NumFields is the length of the table.
+// PartFields returns the fields of parts in order of id; see Part. Their
+// indexes follow those of Fields. Callers must not change it.
+func PartFields() []Field { return table[numGPUFields:] }
+
+// NumFields is the length of the table, the fields of parts included.
 const NumFields = len(table)
 
 // At returns the field at index i.
@@ -106,7 +110,15 @@ func At(i Index) *Field { return &table[i] }
 
 // IndexOf finds a field's index by its id.
 func IndexOf(id FieldID) (Index, bool) {
-	lo, hi := 0, len(table)
+	if i, ok := search(0, numGPUFields, id); ok {
+		return i, true
+	}
+	return search(numGPUFields, NumFields, id)
+}
+
+// search looks for an id in table[lo:hi].
+func search(lo, hi int, id FieldID) (Index, bool) {
+	end := hi
 	for lo < hi {
 		mid := (lo + hi) / 2
 		if table[mid].ID < id {
@@ -115,7 +127,7 @@ func IndexOf(id FieldID) (Index, bool) {
 			hi = mid
 		}
 	}
-	if lo < len(table) && table[lo].ID == id {
+	if lo < end && table[lo].ID == id {
 		return Index(lo), true
 	}
 	return 0, false
@@ -152,11 +164,20 @@ func SetOf(ids ...FieldID) FieldSet {
 	return s
 }
 
-// AllFields is the set of the whole table.
+// AllFields is the set of all fields of GPUs.
 func AllFields() FieldSet {
 	var s FieldSet
-	for i := range table {
+	for i := range Fields() {
 		s.Add(Index(i))
+	}
+	return s
+}
+
+// AllPartFields is the set of all fields of parts.
+func AllPartFields() FieldSet {
+	var s FieldSet
+	for i := range PartFields() {
+		s.Add(Index(numGPUFields + i))
 	}
 	return s
 }
@@ -178,6 +199,22 @@ func (s *FieldSet) HasID(id FieldID) bool {
 
 // Empty says whether nothing is in the set.
 func (s *FieldSet) Empty() bool { return *s == FieldSet{} }
+
+// Intersect returns the fields of both sets.
+func (s FieldSet) Intersect(o FieldSet) FieldSet {
+	for i := range s {
+		s[i] &= o[i]
+	}
+	return s
+}
+
+// Minus returns the fields of s that are not in o.
+func (s FieldSet) Minus(o FieldSet) FieldSet {
+	for i := range s {
+		s[i] &^= o[i]
+	}
+	return s
+}
 
 // Union returns the fields of either set.
 func (s FieldSet) Union(o FieldSet) FieldSet {

@@ -10,9 +10,13 @@ import (
 
 func TestTableIsSortedAndComplete(t *testing.T) {
 	names := map[string]bool{}
-	for i, f := range Fields() {
-		if i > 0 && table[i-1].ID >= f.ID {
+	for i, f := range table {
+		if i > 0 && i != numGPUFields && table[i-1].ID >= f.ID {
 			t.Errorf("%s (%d) stands after %s (%d)", f.Name, f.ID, table[i-1].Name, table[i-1].ID)
+		}
+		onPart := f.On(NVSwitch) || f.On(NVLink) || f.On(CPU) || f.On(CPUCore)
+		if onPart != (i >= numGPUFields) || onPart && f.PodAgg != NoAggregate {
+			t.Errorf("%s: of a part %v, at %d of %d", f.Name, onPart, i, numGPUFields)
 		}
 		if names[f.Name] || f.Name == "" || f.Help == "" {
 			t.Errorf("field %d: name %q taken or empty, or no help", f.ID, f.Name)

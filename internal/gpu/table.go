@@ -89,7 +89,58 @@ const (
 	IntActive            FieldID = 1016
 )
 
-// table is sorted by id; TestTable holds it to that.
+// The fields of parts, likewise; see Part.
+const (
+	SwitchVoltage       FieldID = 701
+	SwitchPowerVDD      FieldID = 705
+	SwitchPowerDVDD     FieldID = 706
+	SwitchPowerHVDD     FieldID = 707
+	SwitchLinkTx        FieldID = 780
+	SwitchLinkRx        FieldID = 781
+	SwitchLinkFatal     FieldID = 782
+	SwitchLinkNonFatal  FieldID = 783
+	SwitchLinkReplay    FieldID = 784
+	SwitchLinkRecovery  FieldID = 785
+	SwitchLinkFlit      FieldID = 786
+	SwitchLinkCRC       FieldID = 787
+	SwitchLinkECC       FieldID = 788
+	SwitchFatal         FieldID = 856
+	SwitchNonFatal      FieldID = 857
+	SwitchTemp          FieldID = 858
+	SwitchSlowdownTemp  FieldID = 859
+	SwitchShutdownTemp  FieldID = 860
+	SwitchTx            FieldID = 861
+	SwitchRx            FieldID = 862
+	SwitchPhysicalID    FieldID = 863
+	SwitchResetRequired FieldID = 864
+	SwitchLinkID        FieldID = 865
+	SwitchLinkStatus    FieldID = 870
+	SwitchLinkType      FieldID = 871
+	CPUUtil             FieldID = 1100
+	CPUUtilUser         FieldID = 1101
+	CPUUtilNice         FieldID = 1102
+	CPUUtilSys          FieldID = 1103
+	CPUUtilIRQ          FieldID = 1104
+	CPUTemp             FieldID = 1110
+	CPUTempWarning      FieldID = 1111
+	CPUTempCritical     FieldID = 1112
+	CPUClock            FieldID = 1120
+	CPUPower            FieldID = 1130
+	CPUPowerLimit       FieldID = 1131
+	SysIOPower          FieldID = 1132
+	ModulePower         FieldID = 1133
+	CPUVendor           FieldID = 1140
+	CPUModel            FieldID = 1141
+)
+
+// numPartFields is how many of the table's rows, the last ones, are of parts.
+const (
+	numPartFields = 40
+	numGPUFields  = len(table) - numPartFields
+)
+
+// table has the fields of GPUs sorted by id, then those of parts sorted by id;
+// TestTable holds it to that.
 var table = [...]Field{
 	{DriverVersion, "DCGM_FI_DRIVER_VERSION", None, Label, Integer, NoAggregate, NoAggregate, "Version of the NVIDIA driver."},
 	{NVMLVersion, "DCGM_FI_NVML_VERSION", None, Label, Integer, NoAggregate, NoAggregate, "Version of the NVML library."},
@@ -176,4 +227,45 @@ var table = [...]Field{
 	{TensorHMMAActive, "DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE", Ratio, Gauge, Float, Mean, Mean, "Share of cycles in which the tensor pipe did half-precision products (0 to 1)."},
 	{TensorDFMAActive, "DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE", Ratio, Gauge, Float, Mean, Mean, "Share of cycles in which the tensor pipe did double-precision products (0 to 1)."},
 	{IntActive, "DCGM_FI_PROF_PIPE_INT_ACTIVE", Ratio, Gauge, Float, Mean, Mean, "Share of cycles in which the integer pipe was active (0 to 1)."},
+
+	{SwitchVoltage, "DCGM_FI_DEV_NVSWITCH_VOLTAGE_MVOLT", None, Gauge, Integer, NoAggregate, NoAggregate, "Voltage of the NvSwitch (in mV)."},
+	{SwitchPowerVDD, "DCGM_FI_DEV_NVSWITCH_POWER_VDD", Watt, Gauge, Integer, NoAggregate, NoAggregate, "Power of the NvSwitch's VDD rail (in W)."},
+	{SwitchPowerDVDD, "DCGM_FI_DEV_NVSWITCH_POWER_DVDD", Watt, Gauge, Integer, NoAggregate, NoAggregate, "Power of the NvSwitch's DVDD rail (in W)."},
+	{SwitchPowerHVDD, "DCGM_FI_DEV_NVSWITCH_POWER_HVDD", Watt, Gauge, Integer, NoAggregate, NoAggregate, "Power of the NvSwitch's HVDD rail (in W)."},
+	{SwitchLinkTx, "DCGM_FI_DEV_NVSWITCH_LINK_THROUGHPUT_TX", None, Counter, Integer, NoAggregate, NoAggregate, "Data sent over the link, as DCGM counts it."},
+	{SwitchLinkRx, "DCGM_FI_DEV_NVSWITCH_LINK_THROUGHPUT_RX", None, Counter, Integer, NoAggregate, NoAggregate, "Data received over the link, as DCGM counts it."},
+	{SwitchLinkFatal, "DCGM_FI_DEV_NVSWITCH_LINK_FATAL_ERRORS", None, Counter, Integer, NoAggregate, NoAggregate, "Fatal errors of the link."},
+	{SwitchLinkNonFatal, "DCGM_FI_DEV_NVSWITCH_LINK_NON_FATAL_ERRORS", None, Counter, Integer, NoAggregate, NoAggregate, "Errors of the link that were not fatal."},
+	{SwitchLinkReplay, "DCGM_FI_DEV_NVSWITCH_LINK_REPLAY_ERRORS", None, Counter, Integer, NoAggregate, NoAggregate, "Retries of the link."},
+	{SwitchLinkRecovery, "DCGM_FI_DEV_NVSWITCH_LINK_RECOVERY_ERRORS", None, Counter, Integer, NoAggregate, NoAggregate, "Recoveries of the link."},
+	{SwitchLinkFlit, "DCGM_FI_DEV_NVSWITCH_LINK_FLIT_ERRORS", None, Counter, Integer, NoAggregate, NoAggregate, "Flow-control errors of the link."},
+	{SwitchLinkCRC, "DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS", None, Counter, Integer, NoAggregate, NoAggregate, "CRC errors of the link."},
+	{SwitchLinkECC, "DCGM_FI_DEV_NVSWITCH_LINK_ECC_ERRORS", None, Counter, Integer, NoAggregate, NoAggregate, "ECC errors of the link."},
+	{SwitchFatal, "DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", None, Gauge, Integer, NoAggregate, NoAggregate, "Code of the NvSwitch's last fatal error (SXid)."},
+	{SwitchNonFatal, "DCGM_FI_DEV_NVSWITCH_NON_FATAL_ERRORS", None, Gauge, Integer, NoAggregate, NoAggregate, "Code of the NvSwitch's last error that was not fatal (SXid)."},
+	{SwitchTemp, "DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT", Celsius, Gauge, Integer, NoAggregate, NoAggregate, "Temperature of the NvSwitch (in C)."},
+	{SwitchSlowdownTemp, "DCGM_FI_DEV_NVSWITCH_TEMPERATURE_LIMIT_SLOWDOWN", Celsius, Gauge, Integer, NoAggregate, NoAggregate, "Temperature at which the NvSwitch slows down (in C)."},
+	{SwitchShutdownTemp, "DCGM_FI_DEV_NVSWITCH_TEMPERATURE_LIMIT_SHUTDOWN", Celsius, Gauge, Integer, NoAggregate, NoAggregate, "Temperature at which the NvSwitch shuts down (in C)."},
+	{SwitchTx, "DCGM_FI_DEV_NVSWITCH_THROUGHPUT_TX", None, Counter, Integer, NoAggregate, NoAggregate, "Data sent over the NvSwitch, as DCGM counts it."},
+	{SwitchRx, "DCGM_FI_DEV_NVSWITCH_THROUGHPUT_RX", None, Counter, Integer, NoAggregate, NoAggregate, "Data received over the NvSwitch, as DCGM counts it."},
+	{SwitchPhysicalID, "DCGM_FI_DEV_NVSWITCH_PHYS_ID", None, Gauge, Integer, NoAggregate, NoAggregate, "Physical id of the NvSwitch."},
+	{SwitchResetRequired, "DCGM_FI_DEV_NVSWITCH_RESET_REQUIRED", None, Gauge, Integer, NoAggregate, NoAggregate, "1 if the NvSwitch needs a reset."},
+	{SwitchLinkID, "DCGM_FI_DEV_NVSWITCH_LINK_ID", None, Gauge, Integer, NoAggregate, NoAggregate, "Id of the link."},
+	{SwitchLinkStatus, "DCGM_FI_DEV_NVSWITCH_LINK_STATUS", None, Gauge, Integer, NoAggregate, NoAggregate, "State of the link: 0 off, 1 safe, 2 active, 3 error."},
+	{SwitchLinkType, "DCGM_FI_DEV_NVSWITCH_LINK_TYPE", None, Gauge, Integer, NoAggregate, NoAggregate, "What is at the link's other end: 1 a GPU, 2 a switch."},
+	{CPUUtil, "DCGM_FI_DEV_CPU_UTIL_TOTAL", Ratio, Gauge, Float, NoAggregate, NoAggregate, "Share of time in which the CPU was busy (0 to 1)."},
+	{CPUUtilUser, "DCGM_FI_DEV_CPU_UTIL_USER", Ratio, Gauge, Float, NoAggregate, NoAggregate, "Share of time in user mode (0 to 1)."},
+	{CPUUtilNice, "DCGM_FI_DEV_CPU_UTIL_NICE", Ratio, Gauge, Float, NoAggregate, NoAggregate, "Share of time in user mode at low priority (0 to 1)."},
+	{CPUUtilSys, "DCGM_FI_DEV_CPU_UTIL_SYS", Ratio, Gauge, Float, NoAggregate, NoAggregate, "Share of time in the kernel (0 to 1)."},
+	{CPUUtilIRQ, "DCGM_FI_DEV_CPU_UTIL_IRQ", Ratio, Gauge, Float, NoAggregate, NoAggregate, "Share of time serving interrupts (0 to 1)."},
+	{CPUTemp, "DCGM_FI_DEV_CPU_TEMP_CURRENT", Celsius, Gauge, Float, NoAggregate, NoAggregate, "Temperature of the CPU (in C)."},
+	{CPUTempWarning, "DCGM_FI_DEV_CPU_TEMP_WARNING", Celsius, Gauge, Float, NoAggregate, NoAggregate, "Temperature at which the CPU warns (in C)."},
+	{CPUTempCritical, "DCGM_FI_DEV_CPU_TEMP_CRITICAL", Celsius, Gauge, Float, NoAggregate, NoAggregate, "Temperature that is critical for the CPU (in C)."},
+	{CPUClock, "DCGM_FI_DEV_CPU_CLOCK_CURRENT", None, Gauge, Integer, NoAggregate, NoAggregate, "Clock of the CPU, as DCGM gives it."},
+	{CPUPower, "DCGM_FI_DEV_CPU_POWER_UTIL_CURRENT", Watt, Gauge, Float, NoAggregate, NoAggregate, "Power that the CPU draws (in W)."},
+	{CPUPowerLimit, "DCGM_FI_DEV_CPU_POWER_LIMIT", Watt, Gauge, Float, NoAggregate, NoAggregate, "Power limit of the CPU (in W)."},
+	{SysIOPower, "DCGM_FI_DEV_SYSIO_POWER_UTIL_CURRENT", Watt, Gauge, Float, NoAggregate, NoAggregate, "Power that the CPU's input and output draws (in W)."},
+	{ModulePower, "DCGM_FI_DEV_MODULE_POWER_UTIL_CURRENT", Watt, Gauge, Float, NoAggregate, NoAggregate, "Power that CPU and GPU of the module draw (in W)."},
+	{CPUVendor, "DCGM_FI_DEV_CPU_VENDOR", None, Label, Integer, NoAggregate, NoAggregate, "Vendor of the CPU."},
+	{CPUModel, "DCGM_FI_DEV_CPU_MODEL", None, Label, Integer, NoAggregate, NoAggregate, "Model of the CPU."},
 }

@@ -33,8 +33,17 @@ const char *gp_load(const char *path, gp_lib *lib) {
 		if (!f) return want[i].name;
 		memcpy(want[i].to, &f, sizeof f);
 	}
-	void *f = dlsym(lib->handle, "dcgmConnect_v3");
-	memcpy(&lib->connect_v3, &f, sizeof f);
+	const struct {
+		const char *name;
+		void *to;
+	} may[] = {
+		{"dcgmConnect_v3", &lib->connect_v3}, {"dcgmGetNvLinkLinkStatus", &lib->links}, {"dcgmGetNvLinkP2PStatus", &lib->p2p},
+		{"dcgmGetCpuHierarchy", &lib->cpus_v1}, {"dcgmGetCpuHierarchy_v2", &lib->cpus_v2},
+	};
+	for (size_t i = 0; i < sizeof may / sizeof *may; i++) {
+		void *f = dlsym(lib->handle, may[i].name);
+		memcpy(may[i].to, &f, sizeof f);
+	}
 	return NULL;
 }
 
@@ -53,9 +62,8 @@ int gp_connect(const gp_lib *lib, const char *address, int is_unix, uintptr_t *h
 }
 
 int gp_connect_url(const gp_lib *lib, const char *url, uintptr_t *h) {
-	enum { FUNCTION_NOT_FOUND = -20 };
 	struct dcgm_connect_v3 p = {.version = DCGM_VERSION(p, 1)};
-	if (!lib->connect_v3) return FUNCTION_NOT_FOUND;
+	if (!lib->connect_v3) return GP_NO_FUNCTION;
 	int r = lib->init();
 	return r ? r : lib->connect_v3(url, &p, h);
 }
@@ -92,11 +100,85 @@ int gp_profiling(const gp_lib *lib, uintptr_t h, unsigned gpu, uint16_t *fields,
 	return r;
 }
 
-int gp_group(const gp_lib *lib, uintptr_t h, const char *name, int kind, unsigned id, uintptr_t *group) {
+// take adds the links that are up of what of an array says: ids, each with the
+// states of so many links.
+static int take(gp_link *out, int n, int room, int kind, const int *of, int ids, int links) {
+	enum { UP = 3 };
+	for (int i = 0; i < ids; i++, of += 1 + links)
+		for (int link = 0; link < links && n < room; link++)
+			if (of[1 + link] == UP) out[n++] = (gp_link){kind, (unsigned)of[0], (unsigned)link};
+	return n;
+}
+
+static int at_most(int n, int most) { return n < 0 ? 0 : n < most ? n : most; }
+
+static int links_of(const gp_lib *lib, uintptr_t h, int version, int gpu_links, gp_link *out, int *count) {
+	enum { GPU = 1, SWITCH = 3 };
+	int room = *count, ints = DCGM_LINK_INTS(gpu_links);
+	*count = 0;
+	int *list = calloc((size_t)ints, sizeof *list);
+	if (!list) return GP_NO_MEMORY;
+	list[0] = (int)((size_t)ints * sizeof *list) | version << 24;
+	int r = lib->links(h, list);
+	if (!r) {
+		const int *switches = list + 2 + DCGM_GPUS * (1 + gpu_links);
+		int n = take(out, 0, room, GPU, list + 2, at_most(list[1], DCGM_GPUS), gpu_links);
+		*count = take(out, n, room, SWITCH, switches + 1, at_most(*switches, DCGM_SWITCHES), DCGM_SWITCH_LINKS);
+	}
+	free(list);
+	return r;
+}
+
+int gp_links(const gp_lib *lib, uintptr_t h, gp_link *out, int *count) {
+	int room = *count;
+	if (!lib->links) return GP_NO_FUNCTION;
+	int r = links_of(lib, h, 5, DCGM_LINKS_V5, out, count);
+	if (r != GP_VERSION) return r;
+	*count = room; // a DCGM from before GPUs had more than 18 links
+	return links_of(lib, h, 4, DCGM_LINKS_V4, out, count);
+}
+
+int gp_cpus(const gp_lib *lib, uintptr_t h, gp_cpu *out, int *count) {
+	int n = 0, r = GP_NO_FUNCTION, room = *count;
+	*count = 0;
+	if (lib->cpus_v2) {
+		struct dcgm_cpus_v2 list = {.version = DCGM_VERSION(list, 2)};
+		r = lib->cpus_v2(h, &list);
+		for (; !r && n < (int)list.count && n < DCGM_CPUS && n < room; n++) {
+			out[n].id = list.cpu[n].id;
+			memcpy(out[n].cores, list.cpu[n].cores.mask, sizeof out[n].cores);
+			memcpy(out[n].serial, list.cpu[n].serial, DCGM_TEXT - 1); // out is zeroed
+		}
+	}
+	if (r == GP_NO_FUNCTION && lib->cpus_v1) {
+		struct dcgm_cpus_v1 list = {.version = DCGM_VERSION(list, 1)};
+		r = lib->cpus_v1(h, &list);
+		for (; !r && n < (int)list.count && n < DCGM_CPUS && n < room; n++) {
+			out[n].id = list.cpu[n].id;
+			memcpy(out[n].cores, list.cpu[n].cores.mask, sizeof out[n].cores);
+		}
+	}
+	*count = n;
+	return r;
+}
+
+int gp_peers(const gp_lib *lib, uintptr_t h, gp_peer *out, int *count) {
+	if (!lib->p2p) return GP_NO_FUNCTION;
+	struct dcgm_p2p_v1 list = {.version = DCGM_VERSION(list, 1)};
+	int n = 0, r = lib->p2p(h, &list);
+	for (unsigned i = 0; !r && i < list.count && i < DCGM_GPUS; i++)
+		for (unsigned j = 0; j < list.count && n < *count; j++)
+			if (i != j) out[n++] = (gp_peer){list.gpu[i].id, list.gpu[j].id, list.gpu[i].status[j]};
+	*count = n;
+	return r;
+}
+
+int gp_group(const gp_lib *lib, uintptr_t h, const char *name, const struct dcgm_entity *of, int n, uintptr_t *group) {
 	enum { EMPTY = 1 };
 	int r = lib->group_create(h, EMPTY, name, group);
 	if (r) return r;
-	if ((r = lib->group_add(h, *group, kind, id))) lib->group_destroy(h, *group);
+	for (int i = 0; !r && i < n; i++) r = lib->group_add(h, *group, (int)of[i].kind, of[i].id);
+	if (r) lib->group_destroy(h, *group);
 	return r;
 }
 

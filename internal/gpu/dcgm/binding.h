@@ -69,6 +69,44 @@ struct dcgm_prof_v3 {
 	} group[DCGM_PROF_GROUPS];
 };
 
+enum { DCGM_CPUS = 8, DCGM_CORES = 1024 };
+
+// The state of all NVLinks is an array of ints, whose version says how many
+// links a GPU has at the most: version, number of GPUs, for each GPU its id and
+// its links' states, number of switches, for each switch the same.
+enum { DCGM_SWITCHES = 12, DCGM_SWITCH_LINKS = 256, DCGM_LINKS_V4 = 18, DCGM_LINKS_V5 = 36 };
+#define DCGM_LINK_INTS(gpu_links) (2 + DCGM_GPUS * (1 + (gpu_links)) + 1 + DCGM_SWITCHES * (1 + DCGM_SWITCH_LINKS))
+
+struct dcgm_cores {
+	unsigned version;
+	uint64_t mask[DCGM_CORES / 64];
+};
+
+struct dcgm_cpus_v1 {
+	unsigned version, count;
+	struct {
+		unsigned id;
+		struct dcgm_cores cores;
+	} cpu[DCGM_CPUS];
+};
+
+struct dcgm_cpus_v2 {
+	unsigned version, count;
+	struct {
+		unsigned id;
+		struct dcgm_cores cores;
+		char serial[DCGM_TEXT];
+	} cpu[DCGM_CPUS];
+};
+
+struct dcgm_p2p_v1 {
+	unsigned version, count;
+	struct {
+		unsigned id;
+		int status[DCGM_GPUS];
+	} gpu[DCGM_GPUS];
+};
+
 // --- what Go sees ---
 
 typedef struct {
@@ -87,6 +125,22 @@ typedef struct {
 	struct dcgm_entity entity, parent;
 	unsigned gi, ci, slices;
 } gp_instance;
+
+typedef struct {
+	int kind; // of what it belongs to
+	unsigned parent, index;
+} gp_link; // a NVLink that is up
+
+typedef struct {
+	unsigned id;
+	uint64_t cores[DCGM_CORES / 64];
+	char serial[DCGM_TEXT];
+} gp_cpu;
+
+typedef struct {
+	unsigned gpu, peer;
+	int status;
+} gp_peer;
 
 // gp_lib is a loaded library: a pointer for each function.
 typedef struct {
@@ -113,10 +167,15 @@ typedef struct {
 	int (*update)(uintptr_t, int);
 	int (*latest)(uintptr_t, int, int, unsigned short *, unsigned, struct dcgm_value_v1 *);
 	int (*latest_of)(uintptr_t, struct dcgm_entity *, unsigned, unsigned short *, unsigned, unsigned, struct dcgm_value_v2 *);
+	// These are of some releases only, or may be NULL.
+	int (*links)(uintptr_t, void *);
+	int (*cpus_v1)(uintptr_t, struct dcgm_cpus_v1 *);
+	int (*cpus_v2)(uintptr_t, struct dcgm_cpus_v2 *);
+	int (*p2p)(uintptr_t, struct dcgm_p2p_v1 *);
 	int (*since)(uintptr_t, uintptr_t, uintptr_t, long long, long long *, int (*)(int, unsigned, struct dcgm_value_v1 *, int, void *), void *);
 } gp_lib;
 
-enum { GP_NO_MEMORY = -4 }; // DCGM_ST_MEMORY
+enum { GP_NO_MEMORY = -4, GP_VERSION = -12, GP_NO_FUNCTION = -20 }; // DCGM_ST_MEMORY, VER_MISMATCH, FUNCTION_NOT_FOUND
 
 // gp_load loads a library. It returns NULL, or the name of the function that
 // the library lacks; lib->handle is NULL where it could not be loaded at all.
@@ -133,7 +192,10 @@ int gp_entities(const gp_lib *lib, uintptr_t h, int kind, unsigned *ids, int *co
 int gp_status(const gp_lib *lib, uintptr_t h, unsigned gpu, int *status);
 int gp_instances(const gp_lib *lib, uintptr_t h, gp_instance *out, int *count);
 int gp_profiling(const gp_lib *lib, uintptr_t h, unsigned gpu, uint16_t *fields, int *count);
-int gp_group(const gp_lib *lib, uintptr_t h, const char *name, int kind, unsigned id, uintptr_t *group);
+int gp_links(const gp_lib *lib, uintptr_t h, gp_link *out, int *count);
+int gp_cpus(const gp_lib *lib, uintptr_t h, gp_cpu *out, int *count);
+int gp_peers(const gp_lib *lib, uintptr_t h, gp_peer *out, int *count);
+int gp_group(const gp_lib *lib, uintptr_t h, const char *name, const struct dcgm_entity *of, int n, uintptr_t *group);
 int gp_watch(const gp_lib *lib, uintptr_t h, uintptr_t group, const char *name, uint16_t *fields, int n, int64_t every_us, double keep_seconds, int keep_samples, uintptr_t *set);
 void gp_unwatch(const gp_lib *lib, uintptr_t h, uintptr_t group, uintptr_t set);
 void gp_ungroup(const gp_lib *lib, uintptr_t h, uintptr_t group);

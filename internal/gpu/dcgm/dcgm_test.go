@@ -192,7 +192,7 @@ func TestStaleValues(t *testing.T) {
 	f.put("stale", "gpu 0 stale")
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
-	d.moved = d.moved.Add(-6 * time.Second)
+	d.clock.moved = d.clock.moved.Add(-6 * time.Second)
 	var v gpu.Values
 	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v); err == nil || v.Has(gpu.GPUUtil) || !strings.Contains(err.Error(), "not updated") {
 		t.Errorf("Read: %v", err)

@@ -41,15 +41,23 @@ type device struct {
 	released bool // the device is no more
 	watch    watch
 	plan     plan
-	labels   map[gpu.FieldID]label
-	newest   int64     // the newest value's time, by the host engine's clock, in Unix microseconds
-	moved    time.Time // when it last was another, by ours
+	labels   labels
+	clock    clock
 }
+
+// labels are the strings of an entity that were asked for.
+type labels map[gpu.FieldID]label
 
 // label is a string, or that there is none until retry.
 type label struct {
 	text  string
 	retry time.Time
+}
+
+// clock says whether an entity's values are still updated.
+type clock struct {
+	newest int64     // the newest value's time, by the host engine's clock, in Unix microseconds
+	moved  time.Time // when it last was another, by ours
 }
 
 // plan is what one set of wanted fields asks DCGM for. It is made anew when
@@ -64,7 +72,9 @@ type plan struct {
 }
 
 func newDevice(s *session, id gpu.Device, c *card, e entity) *device {
-	return &device{Device: id, ses: s, card: c, entity: e, labels: map[gpu.FieldID]label{}}
+	return &device{Device: id, ses: s, card: c, entity: e, watch: watch{
+		ses: s, name: fmt.Sprintf("gpupilot-%d-%d", e.kind, e.id), of: []entity{e}, log: s.log.With("gpu", c.id, "uuid", id.UUID),
+	}}
 }
 
 // hung says whether a read has been in the library for too long.
@@ -108,61 +118,38 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 	if d.plan.xids && watched {
 		v.Set(gpu.XIDErrors, float64(d.ses.xids.Last(d.card.uuid)))
 	}
-	return d.readLabels(v, now)
+	return d.labels.read(d.ses, entity{kindGPU, d.card.id}, d.plan.labels, v, now)
 }
 
 // readNumbers reads the plan's fields.
 func (d *device) readNumbers(v *gpu.Values, now time.Time) error {
-	if len(d.plan.fields) == 0 {
-		return nil
+	changed, err := d.watch.read(d.entity, d.plan.fields, d.plan.values, &d.clock, v, now)
+	if changed {
+		d.plan.expires = time.Time{}
 	}
-	values := d.plan.values
-	if err := d.ses.latest(d.entity, d.plan.fields, values); err != nil {
-		return d.ses.judge(err)
-	}
-	var newest int64
-	for i := range values {
-		newest = max(newest, int64(values[i].ts))
-	}
-	maxAge := gpu.MaxAge(d.ses.cfg.Interval)
-	if newest != d.newest {
-		d.newest, d.moved = newest, now
-	} else if age := now.Sub(d.moved); age > maxAge {
-		return fmt.Errorf("DCGM has not updated its values for %s", age.Round(time.Second))
-	}
-	for i := range values {
-		f := &values[i]
-		x := decode(byte(f._type), int(f.status), uint64(f.word))
-		switch {
-		case f.status == stNotWatched && now.Sub(d.watch.since) > rewatchEvery:
-			d.unwatch() // the next read watches anew
-		case x.unsupported:
-			d.watch.refuse(gpu.FieldID(f.field), now)
-			d.plan.expires = time.Time{}
-		case x.ok && newest-int64(f.ts) <= maxAge.Microseconds():
-			v.Set(gpu.FieldID(f.field), x.number)
-		}
-	}
-	return nil
+	return err
 }
 
-// readLabels sets the wanted labels. They do not change while the driver
+// read sets the wanted labels of an entity. They do not change while the driver
 // stays, so each is asked for once.
-func (d *device) readLabels(v *gpu.Values, now time.Time) error {
-	for _, id := range d.plan.labels {
-		l := d.labels[id]
-		if l.text == "" && !now.Before(l.retry) {
-			texts, err := d.ses.live(entity{kindGPU, d.card.id}, id)
-			if err = d.ses.judge(err); isWhole(err) {
+func (l *labels) read(s *session, of entity, ids []gpu.FieldID, v *gpu.Values, now time.Time) error {
+	if *l == nil {
+		*l = labels{}
+	}
+	for _, id := range ids {
+		known := (*l)[id]
+		if known.text == "" && !now.Before(known.retry) {
+			texts, err := s.live(of, id)
+			if err = s.judge(err); isWhole(err) {
 				return err
 			}
-			l.retry = now.Add(retryUnsupported)
+			known.retry = now.Add(retryUnsupported)
 			if err == nil {
-				l.text = texts[0]
+				known.text = texts[0]
 			}
-			d.labels[id] = l
+			(*l)[id] = known
 		}
-		v.SetLabel(id, l.text)
+		v.SetLabel(id, known.text)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ const (
 // enumerate lists the devices and makes them readable. A GPU that fails is
 // left out, or, if it was known, kept; the others are listed either way.
 func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
-	ids, err := s.gpus()
+	ids, err := s.entities(kindGPU)
 	if err != nil {
 		return nil, s.unreadable("list GPUs", err)
 	}

@@ -24,8 +24,12 @@ import (
 // The kinds of entities that are read, of dcgm_field_entity_group_t.
 const (
 	kindGPU      = 1
+	kindSwitch   = 3
 	kindInstance = 4
 	kindCompute  = 5
+	kindLink     = 6
+	kindCPU      = 7
+	kindCore     = 8
 )
 
 // entity is what DCGM calls a device.
@@ -132,6 +136,9 @@ func (e *engine) free() {
 	e.lib = nil
 }
 
+// textOf is a C string in an array.
+func textOf(chars []C.char) string { return C.GoString(&chars[0]) }
+
 func boolInt(b bool) C.int {
 	if b {
 		return 1
@@ -139,11 +146,11 @@ func boolInt(b bool) C.int {
 	return 0
 }
 
-// gpus lists DCGM's ids of the GPUs.
-func (e *engine) gpus() ([]uint, error) {
+// entities lists DCGM's ids of all entities of a kind.
+func (e *engine) entities(kind C.int) ([]uint, error) {
 	var ids [C.DCGM_ENTITIES]C.uint
 	n := C.int(len(ids))
-	if err := e.failed("list GPUs", C.gp_entities(e.lib, e.handle, kindGPU, &ids[0], &n)); err != nil {
+	if err := e.failed("list entities", C.gp_entities(e.lib, e.handle, kind, &ids[0], &n)); err != nil {
 		return nil, err
 	}
 	out := make([]uint, n)
@@ -184,11 +191,38 @@ func (e *engine) profiling(gpuID uint) (map[gpu.FieldID]bool, error) {
 	return out, nil
 }
 
-func (e *engine) group(name string, of entity) (group, error) {
+// links lists the NVLinks that are up, cpus the CPUs, peers how GPUs reach one
+// another over NVLink.
+func (e *engine) links() ([]C.gp_link, error) {
+	list := make([]C.gp_link, C.DCGM_GPUS*C.DCGM_LINKS_V5+C.DCGM_SWITCHES*C.DCGM_SWITCH_LINKS)
+	n := C.int(len(list))
+	err := e.failed("list NVLinks", C.gp_links(e.lib, e.handle, &list[0], &n))
+	return list[:n], err
+}
+
+func (e *engine) cpus() ([]C.gp_cpu, error) {
+	list := make([]C.gp_cpu, C.DCGM_CPUS)
+	n := C.int(len(list))
+	err := e.failed("list CPUs", C.gp_cpus(e.lib, e.handle, &list[0], &n))
+	return list[:n], err
+}
+
+func (e *engine) peers() ([]C.gp_peer, error) {
+	list := make([]C.gp_peer, C.DCGM_GPUS*C.DCGM_GPUS)
+	n := C.int(len(list))
+	err := e.failed("ask for peers", C.gp_peers(e.lib, e.handle, &list[0], &n))
+	return list[:n], err
+}
+
+func (e *engine) group(name string, of ...entity) (group, error) {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
+	list := make([]C.struct_dcgm_entity, len(of))
+	for i, o := range of {
+		list[i] = C.struct_dcgm_entity{kind: C.uint(o.kind), id: C.uint(o.id)}
+	}
 	var g group
-	r := C.gp_group(e.lib, e.handle, c, of.kind, C.uint(of.id), &g)
+	r := C.gp_group(e.lib, e.handle, c, &list[0], C.int(len(list)), &g)
 	return g, e.failed("make a group", r)
 }
 
@@ -205,10 +239,7 @@ type keep struct {
 func (e *engine) watch(g group, name string, ids []gpu.FieldID, everyMicros int64, k keep) (fieldSet, error) {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
-	fields := make([]C.uint16_t, len(ids))
-	for i, id := range ids {
-		fields[i] = C.uint16_t(id)
-	}
+	fields := fieldList(ids)
 	var set fieldSet
 	r := C.gp_watch(e.lib, e.handle, g, c, &fields[0], C.int(len(fields)), C.int64_t(everyMicros), C.double(k.seconds), C.int(k.samples), &set)
 	return set, e.failed("watch", r)
@@ -223,10 +254,7 @@ func (e *engine) latest(of entity, fields []C.uint16_t, values []value) error {
 
 // live reads fields as text, past DCGM's cache. What there is none of is empty.
 func (e *engine) live(of entity, ids ...gpu.FieldID) ([]string, error) {
-	fields := make([]C.uint16_t, len(ids))
-	for i, id := range ids {
-		fields[i] = C.uint16_t(id)
-	}
+	fields := fieldList(ids)
 	out := make([]C.gp_text, len(ids))
 	if err := e.failed("read", C.gp_live(e.lib, e.handle, of.kind, C.uint(of.id), &fields[0], C.int(len(fields)), &out[0])); err != nil {
 		return nil, err
@@ -234,7 +262,7 @@ func (e *engine) live(of entity, ids ...gpu.FieldID) ([]string, error) {
 	texts := make([]string, len(ids))
 	for i := range out {
 		v := &out[i].value
-		texts[i] = decodeText(byte(v._type), int(v.status), uint64(v.word), C.GoString(&out[i].text[0]))
+		texts[i] = decodeText(byte(v._type), int(v.status), uint64(v.word), textOf(out[i].text[:]))
 	}
 	return texts, nil
 }

@@ -38,6 +38,13 @@ AT(dcgm_mig_entity, ci, dcgmMigHierarchyInfo_v2, info.nvmlComputeInstanceId) AT(
 SIZE(dcgm_prof_v3, dcgmProfGetMetricGroups_v3) SIZE(dcgm_prof_group, dcgmProfMetricGroupInfo_v2)
 AT(dcgm_prof_v3, gpu, dcgmProfGetMetricGroups_v3, gpuId) AT(dcgm_prof_v3, count, dcgmProfGetMetricGroups_v3, numMetricGroups)
 AT(dcgm_prof_v3, group, dcgmProfGetMetricGroups_v3, metricGroups) AT(dcgm_prof_group, field, dcgmProfMetricGroupInfo_v2, fieldIds)
+_Static_assert(DCGM_LINK_INTS(DCGM_LINKS_V4) * sizeof(int) == sizeof(dcgmNvLinkStatus_v4) && DCGM_LINK_INTS(DCGM_LINKS_V5) * sizeof(int) == sizeof(dcgmNvLinkStatus_v5), "links");
+_Static_assert(offsetof(dcgmNvLinkStatus_v5, numNvSwitches) == sizeof(int) * (2 + DCGM_GPUS * (1 + DCGM_LINKS_V5)) && DcgmNvLinkLinkStateUp == 3, "links");
+SIZE(dcgm_cpus_v1, dcgmCpuHierarchy_v1) SIZE(dcgm_cpus_v2, dcgmCpuHierarchy_v2) SIZE(dcgm_cores, dcgmCpuHierarchyOwnedCores_v1)
+AT(dcgm_cpus_v2, cpu[1].serial, dcgmCpuHierarchy_v2, cpus[1].serial) AT(dcgm_cpus_v1, cpu[1].cores, dcgmCpuHierarchy_v1, cpus[1].ownedCores)
+SIZE(dcgm_p2p_v1, dcgmNvLinkP2PStatus_v1) AT(dcgm_p2p_v1, gpu[1].status, dcgmNvLinkP2PStatus_v1, gpus[1].linkStatus)
+_Static_assert(DCGM_FE_SWITCH == 3 && DCGM_FE_LINK == 6 && DCGM_FE_CPU == 7 && DCGM_FE_CPU_CORE == 8, "kinds");
+_Static_assert(DCGM_ST_VER_MISMATCH == -12 && DCGM_ST_FUNCTION_NOT_FOUND == -20 && DCGM_ST_MODULE_NOT_LOADED == -33, "codes");
 _Static_assert(DCGM_ENTITIES == DCGM_GROUP_MAX_ENTITIES_V2 && DCGM_INSTANCES == DCGM_MAX_HIERARCHY_INFO, "room");
 _Static_assert(DCGM_OPERATION_MODE_AUTO == 1 && DCGM_GROUP_EMPTY == 1 && DCGM_FV_FLAG_LIVE_DATA == 1, "constants");
 _Static_assert(DCGM_FE_GPU == 1 && DCGM_FE_GPU_I == 4 && DCGM_FE_GPU_CI == 5, "kinds");

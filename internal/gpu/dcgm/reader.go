@@ -26,10 +26,14 @@ type Reader struct {
 	ses    *session   // nil while there is no host engine
 	closed bool
 
+	live    atomic.Pointer[session]            // ses, for who must not wait
 	devices atomic.Pointer[map[string]*device] // by UUID
 }
 
-var _ gpu.Reader = (*Reader)(nil)
+var (
+	_ gpu.Reader     = (*Reader)(nil)
+	_ gpu.PartReader = (*Reader)(nil)
+)
 
 // New makes a reader. It never fails and touches nothing: the library is
 // loaded by Devices.
@@ -68,6 +72,7 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 				return nil, err
 			}
 			r.ses = ses
+			r.live.Store(ses)
 		}
 		devices, err := r.enumerate(r.ses)
 		// An engine that was restarted since the last call shows only now.

@@ -21,7 +21,9 @@ const (
 	stUninitialized      = -10
 	stNotWatched         = -16
 	stGPUIsLost          = -18
+	stFunctionNotFound   = -20
 	stConnectionNotValid = -21
+	stModuleNotLoaded    = -33
 	stInstanceNotFound   = -45
 	stNVMLNotLoaded      = -56
 	stGPUsDetached       = -67

@@ -27,6 +27,7 @@ type session struct {
 	broken atomic.Bool // the host engine or the driver went away
 
 	cards map[uint]*card // by DCGM's GPU id; of enumeration
+	parts parts
 
 	mu      sync.Mutex
 	calls   int // that are in the library or will be

@@ -31,6 +31,11 @@ func (*Reader) Read(uuid string, _ gpu.FieldSet, v *gpu.Values) error {
 	return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
 }
 
+// ReadParts fails with gpu.ErrNoLibrary.
+func (*Reader) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
+	return nil, fmt.Errorf("%w: this program was built without DCGM support (it needs linux and cgo)", gpu.ErrNoLibrary)
+}
+
 // XIDs are none.
 func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
 

@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -25,8 +26,12 @@ const keepSamples = 2
 // end of a device ends the watches of another that shares its GPU instance.
 const rewatchEvery = 5 * time.Second
 
-// watch is what DCGM updates for a device.
+// watch is what DCGM updates for a device, or for all parts of a kind.
 type watch struct {
+	ses     *session
+	name    string // of the group
+	of      []entity
+	log     *slog.Logger
 	since   time.Time // when something was last added
 	group   group
 	made    bool // the group
@@ -68,43 +73,49 @@ func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
 		}
 	}
 	for _, set := range [][]gpu.FieldID{plain, prof} {
-		watched, err := d.watchSet(set, now)
+		watched, err := d.watch.add(set, now)
 		if err != nil {
 			return err
 		}
 		readable = append(readable, watched...)
 	}
-	for _, id := range readable {
-		p.fields = append(p.fields, C.uint16_t(id))
-	}
+	p.fields = fieldList(readable)
 	p.values = make([]value, len(p.fields))
 	d.plan = p
 	return nil
 }
 
-// watchSet watches fields, all at once if DCGM takes them so, else those that
-// it takes one by one.
-func (d *device) watchSet(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, error) {
+func fieldList(ids []gpu.FieldID) []C.uint16_t {
+	list := make([]C.uint16_t, len(ids))
+	for i, id := range ids {
+		list[i] = C.uint16_t(id)
+	}
+	return list
+}
+
+// add watches fields, all at once if DCGM takes them so, else those that it
+// takes one by one.
+func (w *watch) add(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	err := d.watchTogether(ids)
+	err := w.addTogether(ids)
 	if err == nil {
 		return ids, nil
 	}
-	if whole := d.ses.judge(err); isWhole(whole) {
+	if whole := w.ses.judge(err); isWhole(whole) {
 		return nil, whole
 	}
 	if len(ids) == 1 {
-		if _, again := d.watch.refused[ids[0]]; !again {
-			d.ses.log.Warn("DCGM does not watch a field", "gpu", d.card.id, "uuid", d.UUID, "field", ids[0].String(), "reason", err)
+		if _, again := w.refused[ids[0]]; !again {
+			w.log.Warn("DCGM does not watch a field", "field", ids[0].String(), "reason", err)
 		}
-		d.watch.refuse(ids[0], now)
+		w.refuse(ids[0], now)
 		return nil, nil
 	}
 	var watched []gpu.FieldID
 	for i := range ids {
-		one, err := d.watchSet(ids[i:i+1], now)
+		one, err := w.add(ids[i:i+1], now)
 		if err != nil {
 			return nil, err
 		}
@@ -113,28 +124,70 @@ func (d *device) watchSet(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, erro
 	return watched, nil
 }
 
-func (d *device) watchTogether(ids []gpu.FieldID) error {
-	name := fmt.Sprintf("gpupilot-%d-%d", d.entity.kind, d.entity.id)
-	if !d.watch.made {
-		g, err := d.ses.group(name, d.entity)
+func (w *watch) addTogether(ids []gpu.FieldID) error {
+	if !w.made {
+		g, err := w.ses.group(w.name, w.of...)
 		if err != nil {
 			return err
 		}
-		d.watch.group, d.watch.made = g, true
+		w.group, w.made = g, true
 	}
-	set, err := d.ses.engine.watch(d.watch.group, fmt.Sprintf("%s-%d", name, len(d.watch.sets)), ids,
-		d.ses.cfg.Interval.Microseconds(), keep{samples: keepSamples})
+	set, err := w.ses.engine.watch(w.group, fmt.Sprintf("%s-%d", w.name, len(w.sets)), ids,
+		w.ses.cfg.Interval.Microseconds(), keep{samples: keepSamples})
 	if err != nil {
 		return err
 	}
-	d.watch.since = time.Now()
-	d.watch.sets = append(d.watch.sets, set)
-	for _, id := range ids {
-		if i, ok := gpu.IndexOf(id); ok {
-			d.watch.fields.Add(i)
+	w.since = time.Now()
+	w.sets = append(w.sets, set)
+	w.fields = w.fields.Union(gpu.SetOf(ids...))
+	return nil
+}
+
+// read reads watched fields of an entity into v; values has room for one each.
+// It says whether other fields than before can be read, or must be watched.
+func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v *gpu.Values, now time.Time) (changed bool, err error) {
+	if len(fields) == 0 {
+		return false, nil
+	}
+	if err := w.ses.latest(of, fields, values); err != nil {
+		return false, w.ses.judge(err)
+	}
+	var newest int64
+	for i := range values {
+		newest = max(newest, int64(values[i].ts))
+	}
+	maxAge := gpu.MaxAge(w.ses.cfg.Interval)
+	if newest != c.newest {
+		c.newest, c.moved = newest, now
+	} else if age := now.Sub(c.moved); age > maxAge {
+		return false, fmt.Errorf("DCGM has not updated its values for %s", age.Round(time.Second))
+	}
+	for i := range values {
+		f := &values[i]
+		x := decode(byte(f._type), int(f.status), uint64(f.word))
+		switch {
+		case f.status == stNotWatched && now.Sub(w.since) > rewatchEvery:
+			w.end() // the next read watches anew
+			changed = true
+		case x.unsupported:
+			w.refuse(gpu.FieldID(f.field), now)
+			changed = true
+		case x.ok && newest-int64(f.ts) <= maxAge.Microseconds():
+			v.Set(gpu.FieldID(f.field), x.number)
 		}
 	}
-	return nil
+	return changed, nil
+}
+
+// end ends the watches. What was refused stays so.
+func (w *watch) end() {
+	for _, set := range w.sets {
+		w.ses.unwatch(w.group, set)
+	}
+	if w.made {
+		w.ses.ungroup(w.group)
+	}
+	w.sets, w.made, w.fields, w.since = nil, false, gpu.FieldSet{}, time.Time{}
 }
 
 // release ends a device that is no more. It leaves a device that is being read
@@ -145,17 +198,5 @@ func (d *device) release() {
 	}
 	defer d.mu.Unlock()
 	d.released = true
-	d.unwatch()
-}
-
-// unwatch ends the device's watches. What it was refused stays so.
-func (d *device) unwatch() {
-	for _, set := range d.watch.sets {
-		d.ses.unwatch(d.watch.group, set)
-	}
-	if d.watch.made {
-		d.ses.ungroup(d.watch.group)
-	}
-	d.watch = watch{refused: d.watch.refused}
-	d.plan.expires = time.Time{}
+	d.watch.end()
 }

@@ -12,8 +12,9 @@
 static unsigned instance_id(int gpu, int mig) { return (unsigned)(gpu * MAX_MIG + mig); }
 
 bool find(dcgm_field_entity_group_t group, unsigned id, struct where *w) {
-	*w = (struct where){(int)id, -1};
-	if (group == DCGM_FE_GPU_I || group == DCGM_FE_GPU_CI) *w = (struct where){(int)id / MAX_MIG, (int)id % MAX_MIG};
+	if (find_part(group, id, w)) return true;
+	*w = (struct where){(int)id, -1, 0};
+	if (group == DCGM_FE_GPU_I || group == DCGM_FE_GPU_CI) *w = (struct where){(int)id / MAX_MIG, (int)id % MAX_MIG, 0};
 	else if (group != DCGM_FE_GPU && group != DCGM_FE_NONE) return false;
 	return w->gpu < S.gpus && w->mig < S.gpu[w->gpu].migs;
 }
@@ -103,7 +104,7 @@ dcgmReturn_t dcgmGetEntityGroupEntities(dcgmHandle_t h, dcgm_field_entity_group_
 	(void)flags;
 	BEGIN(h, "GetEntityGroupEntities", -1);
 	if (!S.driver) return end(DCGM_ST_NVML_NOT_LOADED);
-	int room = *count, n = 0;
+	int room = *count, n = part_ids(group, ids, room);
 	for (int i = 0; i < S.gpus; i++) {
 		if (group == DCGM_FE_GPU && n < room) ids[n++] = (unsigned)i;
 		for (int m = 0; m < S.gpu[i].migs; m++)
@@ -159,27 +160,6 @@ dcgmReturn_t dcgmGetDeviceAttributes(dcgmHandle_t h, unsigned int gpu, dcgmDevic
 	snprintf(id->driverVersion, sizeof id->driverVersion, "%s", S.driver_version);
 	a->powerLimits.defaultPowerLimit = (unsigned)S.gpu[gpu].whole.val[K_power_limit];
 	a->memoryUsage.fbTotal = (unsigned)S.gpu[gpu].whole.val[K_fb_total];
-	return end(DCGM_ST_OK);
-}
-
-dcgmReturn_t dcgmGetNvLinkLinkStatus(dcgmHandle_t h, dcgmNvLinkStatus_v5 *out) {
-	BEGIN(h, "GetNvLinkLinkStatus", -1);
-	// No link is up. Version 4 has shorter entries and the same head.
-	unsigned version = out->version;
-	if (version == dcgmNvLinkStatus_version5) memset(out, 0, sizeof *out);
-	else if (version == dcgmNvLinkStatus_version4) memset(out, 0, sizeof(dcgmNvLinkStatus_v4));
-	else return end(DCGM_ST_VER_MISMATCH);
-	out->version = version;
-	return end(DCGM_ST_OK);
-}
-
-dcgmReturn_t dcgmGetNvLinkP2PStatus(dcgmHandle_t h, dcgmNvLinkP2PStatus_v1 *out) {
-	BEGIN(h, "GetNvLinkP2PStatus", -1);
-	out->numGpus = (unsigned)S.gpus;
-	for (int i = 0; i < S.gpus; i++) {
-		out->gpus[i].entityId = (unsigned)i;
-		for (int j = 0; j < S.gpus; j++) out->gpus[i].linkStatus[j] = DcgmNvLinkP2pStatusOK;
-	}
 	return end(DCGM_ST_OK);
 }
 

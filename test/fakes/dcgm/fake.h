@@ -11,7 +11,7 @@
 #include "dcgm_fields.h"
 #include "dcgm_structs.h"
 
-enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_FAILS = 16, MAX_XIDS = 1024, NAME = 64 };
+enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_FAILS = 16, MAX_XIDS = 1024, MAX_PART_VALUES = 256, NAME = 64 };
 
 // KEYS lists every value that can be set, as in the fake NVML: name in the
 // file, the default of an idle H200, whether the GPU supports it by default.
@@ -68,8 +68,19 @@ struct xid {
 	int64_t at; // Unix microseconds
 };
 
+// part_value is a field of a switch, link, CPU or core.
+struct part_value {
+	dcgm_field_entity_group_t kind;
+	unsigned id;
+	unsigned short field;
+	double x;
+};
+
 struct state {
-	int gpus;
+	int gpus, switches, cpus, cores, links; // cores: of each CPU; links: that are up, of each GPU and switch
+	struct part_value part[MAX_PART_VALUES];
+	int part_values;
+	dcgmNvLinkGpuP2PStatus_t p2p[MAX_GPUS][MAX_GPUS];
 	unsigned int seed;
 	bool driver, engine;
 	int restarts, forgets; // of the host engine, as the file counts them
@@ -84,10 +95,15 @@ struct state {
 
 extern struct state S;
 
-// where is an entity of the fake: a GPU (mig -1) or one of its instances.
+// where is an entity of the fake: a GPU (mig -1), one of its instances, or a
+// part, whose gpu is MAX_GPUS and its kind.
 struct where {
 	int gpu, mig;
+	unsigned id; // of a part
 };
+
+#define IS_PART(w) ((w).gpu >= MAX_GPUS)
+enum { PLACES = MAX_GPUS + DCGM_FE_COUNT };
 
 double now(void);           // seconds, monotonic
 int64_t clock_us(void);     // Unix microseconds
@@ -119,6 +135,12 @@ bool profiling_field(unsigned short field);
 dcgmReturn_t profiling_has(struct where w, unsigned short field);
 bool watched(struct where w, unsigned short field);
 int field_index(unsigned short field); // -1: unknown
-enum { MAX_FIELDS = 128 };
+enum { MAX_FIELDS = 192 };
+
+// parts.c
+bool find_part(dcgm_field_entity_group_t kind, unsigned id, struct where *w);
+int part_ids(dcgm_field_entity_group_t kind, dcgm_field_eid_t *ids, int room);
+bool part_line(char w[6][NAME]);
+bool part_number(struct where w, unsigned short field, int level, double *x);
 
 #endif

@@ -46,15 +46,31 @@ enum { OTHER = -1 };
 	X(1013, DCGM_FT_DOUBLE, K_gpm_imma, tensor_imma_active, 1) X(1014, DCGM_FT_DOUBLE, K_gpm_hmma, tensor_hmma_active, 1) \
 	X(1015, DCGM_FT_DOUBLE, K_gpm_dfma, tensor_dfma_active, 1) X(1016, DCGM_FT_DOUBLE, K_gpm_int, int_active, 1)
 
+// The fields of parts: of switches, links, CPUs, cores.
+#define PART_FIELDS(X) \
+	X(701, INT64, SWITCH, nvswitch_voltage) X(705, INT64, SWITCH, nvswitch_power_vdd) X(706, INT64, SWITCH, nvswitch_power_dvdd) X(707, INT64, SWITCH, nvswitch_power_hvdd) \
+	X(780, INT64, LINK, nvswitch_link_tx) X(781, INT64, LINK, nvswitch_link_rx) X(782, INT64, LINK, nvswitch_link_fatal) X(783, INT64, LINK, nvswitch_link_non_fatal) \
+	X(784, INT64, LINK, nvswitch_link_replay) X(785, INT64, LINK, nvswitch_link_recovery) X(786, INT64, LINK, nvswitch_link_flit) X(787, INT64, LINK, nvswitch_link_crc) \
+	X(788, INT64, LINK, nvswitch_link_ecc) X(856, INT64, SWITCH, sxid_fatal) X(857, INT64, SWITCH, sxid_non_fatal) X(858, INT64, SWITCH, nvswitch_temp) \
+	X(859, INT64, SWITCH, nvswitch_temp_slowdown) X(860, INT64, SWITCH, nvswitch_temp_shutdown) X(861, INT64, SWITCH, nvswitch_tx) X(862, INT64, SWITCH, nvswitch_rx) \
+	X(863, INT64, SWITCH, nvswitch_physical_id) X(864, INT64, SWITCH, nvswitch_reset_required) X(865, INT64, LINK, nvswitch_link_id) X(870, INT64, LINK, nvswitch_link_status) \
+	X(871, INT64, LINK, nvswitch_link_type) X(1100, DOUBLE, CPU_CORE, cpu_util) X(1101, DOUBLE, CPU_CORE, cpu_util_user) X(1102, DOUBLE, CPU_CORE, cpu_util_nice) \
+	X(1103, DOUBLE, CPU_CORE, cpu_util_sys) X(1104, DOUBLE, CPU_CORE, cpu_util_irq) X(1110, DOUBLE, CPU, cpu_temp) X(1111, DOUBLE, CPU, cpu_temp_warning) \
+	X(1112, DOUBLE, CPU, cpu_temp_critical) X(1120, INT64, CPU_CORE, cpu_clock) X(1130, DOUBLE, CPU, cpu_power) X(1131, DOUBLE, CPU, cpu_power_limit) \
+	X(1132, DOUBLE, CPU, sysio_power) X(1133, DOUBLE, CPU, module_power) X(1140, STRING, CPU, cpu_vendor) X(1141, STRING, CPU, cpu_model)
+
 static dcgm_field_output_format_t format;
 
 #define LEVEL(id, own) ((id) < 50 ? DCGM_FE_NONE : (own) && (id) >= 1000 ? DCGM_FE_GPU_I : DCGM_FE_GPU)
 #define AS_META(id, type, key, tag, own) {id, type, (type) == DCGM_FT_STRING ? 0 : 8, #tag, (id) < 50 ? DCGM_FS_GLOBAL : DCGM_FS_DEVICE, 0, LEVEL(id, own), &format},
+#define AS_PART(id, type, level, tag) {id, DCGM_FT_##type, (DCGM_FT_##type) == DCGM_FT_STRING ? 0 : 8, #tag, DCGM_FS_ENTITY, 0, DCGM_FE_##level, &format},
+#define NO_KEY(...) OTHER,
+#define NOT_OWN(...) 0,
 #define AS_KEY(id, type, key, tag, own) key,
 #define AS_OWN(id, type, key, tag, own) own,
-static const dcgm_field_meta_t meta[] = {FIELDS(AS_META)};
-static const int key_of[] = {FIELDS(AS_KEY)};
-static const bool own_of[] = {FIELDS(AS_OWN)};
+static const dcgm_field_meta_t meta[] = {FIELDS(AS_META) PART_FIELDS(AS_PART)};
+static const int key_of[] = {FIELDS(AS_KEY) PART_FIELDS(NO_KEY)};
+static const bool own_of[] = {FIELDS(AS_OWN) PART_FIELDS(NOT_OWN)};
 enum { NFIELDS = sizeof meta / sizeof *meta };
 _Static_assert((int)NFIELDS <= (int)MAX_FIELDS, "MAX_FIELDS");
 
@@ -84,14 +100,14 @@ dcgmReturn_t profiling_has(struct where w, unsigned short field) {
 	int i = field_index(field);
 	if (S.profiling != DCGM_ST_OK) return S.profiling;
 	if (!S.gpu[w.gpu].profiling) return DCGM_ST_PROFILING_NOT_SUPPORTED;
-	return i >= 0 && S.gpu[w.gpu].whole.have[key_of[i]] ? DCGM_ST_OK : DCGM_ST_PROFILING_NOT_SUPPORTED;
+	return i >= 0 && key_of[i] != OTHER && S.gpu[w.gpu].whole.have[key_of[i]] ? DCGM_ST_OK : DCGM_ST_PROFILING_NOT_SUPPORTED;
 }
 
 dcgmReturn_t dcgmProfGetSupportedMetricGroups(dcgmHandle_t h, dcgmProfGetMetricGroups_t *out) {
 	BEGIN(h, "ProfGetSupportedMetricGroups", -1);
 	if (out->version != dcgmProfGetMetricGroups_version3) return end(DCGM_ST_VER_MISMATCH);
 	if ((int)out->gpuId >= S.gpus) return end(DCGM_ST_BADPARAM);
-	struct where w = {(int)out->gpuId, -1};
+	struct where w = {(int)out->gpuId, -1, 0};
 	if (S.profiling != DCGM_ST_OK) return end(S.profiling);
 	if (!S.gpu[w.gpu].profiling) return end(DCGM_ST_PROFILING_NOT_SUPPORTED);
 	out->numMetricGroups = 1;
@@ -135,6 +151,8 @@ static void text(struct where w, unsigned short field, char out[DCGM_MAX_STR_LEN
 	case 80: snprintf(out, DCGM_MAX_STR_LENGTH, "7.16"); break;
 	case 82: snprintf(out, DCGM_MAX_STR_LENGTH, "G520.0201.00.05"); break;
 	case 85: snprintf(out, DCGM_MAX_STR_LENGTH, "96.00.BC.00.01"); break;
+	case 1140: snprintf(out, DCGM_MAX_STR_LENGTH, "NVIDIA"); break;
+	case 1141: snprintf(out, DCGM_MAX_STR_LENGTH, "Grace A02"); break;
 	default: snprintf(out, DCGM_MAX_STR_LENGTH, DCGM_STR_NOT_SUPPORTED);
 	}
 }
@@ -157,6 +175,22 @@ static void last_xid(struct where w, dcgmFieldValue_v1 *v) {
 	blank(v, 0, DCGM_ST_NO_DATA);
 }
 
+static void number(dcgmFieldValue_v1 *v, double x) {
+	if (v->fieldType == DCGM_FT_DOUBLE) v->value.dbl = x;
+	else v->value.i64 = llround(x);
+}
+
+// part_value gives meta[i] of a part.
+static void part_value(struct where w, int i, bool live, dcgmFieldValue_v1 *v) {
+	double x;
+	v->ts = clock_us();
+	if (!live && !watched(w, meta[i].fieldId)) return blank(v, 0, DCGM_ST_NOT_WATCHED);
+	if (!part_number(w, meta[i].fieldId, meta[i].entityLevel, &x)) return blank(v, 2, DCGM_ST_NOT_SUPPORTED);
+	if (v->fieldType == DCGM_FT_STRING) return text(w, meta[i].fieldId, v->value.str);
+	if (isnan(x)) return blank(v, 0, DCGM_ST_OK);
+	number(v, x);
+}
+
 void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v) {
 	int i = field_index(field);
 	v->version = dcgmFieldValue_version1; // the rest of its 4 KiB stays as it is
@@ -166,6 +200,10 @@ void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v
 	v->ts = 0;
 	if (i < 0) return blank(v, 1, DCGM_ST_UNKNOWN_FIELD);
 	v->fieldType = (unsigned short)meta[i].fieldType;
+	if (IS_PART(w)) {
+		part_value(w, i, live, v);
+		return;
+	}
 	const struct gpu *g = &S.gpu[w.gpu];
 	v->ts = g->stale ? g->stale : clock_us();
 	if (live ? profiling_field(field) : !watched(w, field)) return blank(v, 0, DCGM_ST_NOT_WATCHED);
@@ -180,6 +218,5 @@ void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v
 	if (key_of[i] != OTHER) x = d->val[key_of[i]];
 	if (isnan(x)) return blank(v, 0, DCGM_ST_OK);
 	if (field >= 1009 && field <= 1012) x *= 1048576;
-	if (v->fieldType == DCGM_FT_DOUBLE) v->value.dbl = x;
-	else v->value.i64 = llround(x);
+	number(v, x);
 }

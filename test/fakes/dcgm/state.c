@@ -76,6 +76,8 @@ static void defaults(void) {
 	S.restarts = S.forgets = 0;
 	S.delay_us = 0;
 	S.log[0] = 0;
+	S.switches = S.cpus = S.cores = S.links = S.part_values = 0;
+	memset(S.p2p, 0, sizeof S.p2p);
 	S.profiling = DCGM_ST_OK;
 	strcpy(S.model, "NVIDIA H200");
 	strcpy(S.driver_version, "590.48.01");
@@ -181,6 +183,7 @@ static bool line(const char *text) {
 		if (!strcmp(w[1], "not-loaded")) return S.driver = false, true;
 		return !strcmp(w[1], "loaded");
 	}
+	if (part_line(w)) return true;
 	if (strcmp(w[0], "gpu") || n < 3) return false;
 	bool all = !strcmp(w[1], "*"), ok = true;
 	int from = all ? 0 : atoi(w[1]), to = all ? S.gpus : from + 1;

@@ -4,7 +4,7 @@
 // are left out here: a caller looks at the return code only, in any signature.
 #include <stddef.h>
 
-enum { NOT_SUPPORTED = -6, MODULE_NOT_LOADED = -33 };
+enum { NOT_SUPPORTED = -6 };
 
 #define STUB(name, code) \
 	int name(void); \
@@ -13,8 +13,6 @@ enum { NOT_SUPPORTED = -6, MODULE_NOT_LOADED = -33 };
 STUB(dcgmAttachDriver, NOT_SUPPORTED)
 STUB(dcgmCreateFakeEntities, NOT_SUPPORTED)
 STUB(dcgmDetachDriver, NOT_SUPPORTED)
-STUB(dcgmGetCpuHierarchy, MODULE_NOT_LOADED)
-STUB(dcgmGetCpuHierarchy_v2, MODULE_NOT_LOADED)
 STUB(dcgmGetDeviceTopology, NOT_SUPPORTED)
 STUB(dcgmGetPidInfo, NOT_SUPPORTED)
 STUB(dcgmHealthGet, NOT_SUPPORTED)

@@ -24,7 +24,7 @@ static struct {
 	int fields;
 } set[MAX_GROUPS];
 
-static int watches[MAX_GPUS][MAX_MIG + 1][MAX_FIELDS];
+static int watches[PLACES][MAX_MIG + 1][MAX_FIELDS]; // of a part: by its kind
 
 void forget_watches(void) { memset(watches, 0, sizeof watches); }
 
@@ -133,7 +133,7 @@ static dcgmReturn_t every(int g, int f, dcgmReturn_t (*do_)(struct where, unsign
 	return DCGM_ST_OK;
 }
 
-static dcgmReturn_t can_watch(struct where w, unsigned short field) { return profiling_field(field) ? profiling_has(w, field) : DCGM_ST_OK; }
+static dcgmReturn_t can_watch(struct where w, unsigned short field) { return profiling_field(field) && !IS_PART(w) ? profiling_has(w, field) : DCGM_ST_OK; }
 static dcgmReturn_t watch(struct where w, unsigned short field) { return watches[w.gpu][w.mig + 1][field_index(field)]++, DCGM_ST_OK; }
 
 static dcgmReturn_t unwatch(struct where w, unsigned short field) {
@@ -177,7 +177,7 @@ dcgmReturn_t dcgmEntityGetLatestValues(dcgmHandle_t h, dcgm_field_entity_group_t
 	struct where w;
 	dcgmReturn_t r = gpu_of(kind, (unsigned)id, &w);
 	if (r != DCGM_ST_OK) return r;
-	BEGIN(h, "EntityGetLatestValues", w.gpu);
+	BEGIN(h, "EntityGetLatestValues", IS_PART(w) ? -1 : w.gpu);
 	if (!find(kind, (unsigned)id, &w)) return end(DCGM_ST_INSTANCE_NOT_FOUND);
 	for (unsigned i = 0; i < n; i++) value(w, fields[i], false, &out[i]);
 	return end(DCGM_ST_OK);
@@ -200,7 +200,7 @@ dcgmReturn_t dcgmEntitiesGetLatestValues(dcgmHandle_t h, dcgmGroupEntityPair_t e
 		struct where w;
 		dcgmReturn_t r = gpu_of(entities[e].entityGroupId, entities[e].entityId, &w);
 		if (r != DCGM_ST_OK) return r;
-		BEGIN(h, "EntitiesGetLatestValues", w.gpu);
+		BEGIN(h, "EntitiesGetLatestValues", IS_PART(w) ? -1 : w.gpu);
 		for (unsigned i = 0; i < n; i++) {
 			dcgmFieldValue_v1 v;
 			value(w, fields[i], flags & DCGM_FV_FLAG_LIVE_DATA, &v);
@@ -214,7 +214,7 @@ dcgmReturn_t dcgmEntitiesGetLatestValues(dcgmHandle_t h, dcgmGroupEntityPair_t e
 // since gathers the samples of one field: all XIDs, and the latest of the rest.
 static int since(struct where w, unsigned short field, long long from, dcgmFieldValue_v1 *out, int room) {
 	int n = 0;
-	if (!watched(w, field)) return 0;
+	if (!watched(w, field) || IS_PART(w)) return 0;
 	if (field != DCGM_FI_DEV_XID_ERROR) {
 		value(w, field, false, out);
 		return out->ts >= from;

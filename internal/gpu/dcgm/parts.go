@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package dcgm
+
+/*
+#include <stdint.h>
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// relistParts is the time between two looks for parts.
+const relistParts = 10 * time.Second
+
+// parts are the node's switches, NVLinks and CPUs during a session.
+type parts struct {
+	mu     sync.Mutex // held by ReadParts
+	listed time.Time
+	kinds  [gpu.PartKinds]partsOf
+}
+
+// partsOf are the parts of one kind.
+type partsOf struct {
+	list  []part
+	watch *watch // nil: there are none
+	gone  error  // why they could not be listed
+}
+
+// part is one of them.
+type part struct {
+	gpu.Part
+	entity entity
+	clock  clock
+	labels labels
+}
+
+// ReadParts reads switches, NVLinks and CPUs. See gpu.PartReader.
+func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
+	s := r.live.Load()
+	if s == nil || s.broken.Load() || !s.enter() {
+		return nil, fmt.Errorf("%w: there is no host engine", gpu.ErrNoDriver)
+	}
+	defer s.leave()
+	s.parts.mu.Lock()
+	defer s.parts.mu.Unlock()
+	now := time.Now()
+	if now.Sub(s.parts.listed) >= relistParts {
+		s.listParts(keep, *r.devices.Load())
+		s.parts.listed = now
+	}
+	var out []gpu.PartSnapshot
+	var errs []error
+	for k := range gpu.PartKind(gpu.PartKinds) {
+		read, err := s.readKind(k, want, now)
+		if errors.Is(err, gpu.ErrNoDriver) {
+			return nil, err
+		}
+		out, errs = append(out, read...), append(errs, err)
+	}
+	return out, errors.Join(errs...)
+}
+
+// listParts looks which parts there are. One kind that cannot be listed hides
+// no other.
+func (s *session) listParts(keep func(*gpu.Part) bool, devices map[string]*device) {
+	for k, list := range map[gpu.PartKind]func(map[string]*device) ([]part, error){
+		gpu.NVSwitch: s.switches, gpu.NVLink: s.upLinks, gpu.CPU: s.cpuParts, gpu.CPUCore: s.coreParts,
+	} {
+		of := &s.parts.kinds[k]
+		found, err := list(devices)
+		if of.gone = s.absent(err); of.gone != nil {
+			continue
+		}
+		found = slices.DeleteFunc(found, func(p part) bool { return !keep(&p.Part) })
+		if slices.EqualFunc(of.list, found, func(a, b part) bool { return a.Part == b.Part && a.entity == b.entity }) {
+			continue
+		}
+		if of.watch != nil {
+			of.watch.end()
+		}
+		*of = partsOf{list: found}
+		if len(found) > 0 {
+			of.watch = &watch{ses: s, name: "gpupilot-" + k.String(), log: s.log.With("part", k.String())}
+			for _, p := range found {
+				of.watch.of = append(of.watch.of, p.entity)
+			}
+		}
+	}
+}
+
+// absent is an error of listing parts; that DCGM cannot tell is none: then
+// there are none.
+func (s *session) absent(err error) error {
+	var e *callError
+	if errors.As(err, &e) && (e.code == stNotSupported || e.code == stFunctionNotFound || e.code == stModuleNotLoaded) {
+		return nil
+	}
+	return s.judge(err)
+}
+
+func (s *session) switches(map[string]*device) ([]part, error) {
+	ids, err := s.entities(kindSwitch)
+	var out []part
+	for _, id := range ids {
+		out = append(out, part{Part: gpu.Part{Kind: gpu.NVSwitch, ID: int(id)}, entity: entity{kindSwitch, id}})
+	}
+	return out, err
+}
+
+// upLinks are the NVLinks that are up, those of the GPUs first.
+func (s *session) upLinks(devices map[string]*device) ([]part, error) {
+	links, err := s.links()
+	var out []part
+	for _, l := range links {
+		p := part{Part: gpu.Part{Kind: gpu.NVLink, ID: int(l.index), Parent: int(l.parent)}}
+		// A link's id is made of the kind and the id of what it belongs to, and its index.
+		p.entity = entity{kindLink, uint(l.kind) | uint(l.index)<<8 | uint(l.parent)<<24}
+		if l.kind == kindGPU {
+			if p.GPU = wholeGPU(devices, uint(l.parent)); p.GPU == nil {
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return out, err
+}
+
+func wholeGPU(devices map[string]*device, id uint) *gpu.Device {
+	for _, d := range devices {
+		if d.card.id == id && d.MIG == nil {
+			return &d.Device
+		}
+	}
+	return nil
+}
+
+func (s *session) cpuParts(map[string]*device) ([]part, error) {
+	cpus, err := s.cpus()
+	var out []part
+	for i := range cpus {
+		c := &cpus[i]
+		out = append(out, part{
+			Part:   gpu.Part{Kind: gpu.CPU, ID: int(c.id), Serial: textOf(c.serial[:])},
+			entity: entity{kindCPU, uint(c.id)},
+		})
+	}
+	return out, err
+}
+
+func (s *session) coreParts(map[string]*device) ([]part, error) {
+	cpus, err := s.cpus()
+	var out []part
+	for _, c := range cpus {
+		for i, mask := range c.cores {
+			for m := uint64(mask); m != 0; m &= m - 1 {
+				id := i*64 + bits.TrailingZeros64(m)
+				out = append(out, part{Part: gpu.Part{Kind: gpu.CPUCore, ID: id, Parent: int(c.id)}, entity: entity{kindCore, uint(id)}})
+			}
+		}
+	}
+	return out, err
+}
+
+// readKind reads the parts of one kind.
+func (s *session) readKind(k gpu.PartKind, want gpu.FieldSet, now time.Time) ([]gpu.PartSnapshot, error) {
+	of := &s.parts.kinds[k]
+	if of.watch == nil {
+		return nil, of.gone
+	}
+	var ids, fresh, texts []gpu.FieldID
+	for _, f := range gpu.PartFields() {
+		switch i, _ := gpu.IndexOf(f.ID); {
+		case !want.Has(i) || !f.On(k):
+		case f.Kind == gpu.Label:
+			texts = append(texts, f.ID)
+		case of.watch.fields.Has(i):
+			ids = append(ids, f.ID)
+		case !now.Before(of.watch.refused[f.ID]):
+			fresh = append(fresh, f.ID)
+		}
+	}
+	watched, err := of.watch.add(fresh, now)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", k, err)
+	}
+	fields := fieldList(append(ids, watched...))
+	if len(fields) == 0 {
+		return nil, of.gone
+	}
+	values := make([]value, len(fields))
+	out := make([]gpu.PartSnapshot, 0, len(of.list))
+	errs := []error{of.gone}
+	for i := range of.list {
+		p := &of.list[i]
+		ps := gpu.PartSnapshot{Part: p.Part}
+		if err := s.readPart(p, of.watch, fields, values, texts, &ps.Values, now); err != nil {
+			if errors.Is(err, gpu.ErrNoDriver) {
+				return nil, err
+			}
+			errs = append(errs, fmt.Errorf("%s %d: %w", k, p.ID, err))
+			continue
+		}
+		out = append(out, ps)
+	}
+	return out, errors.Join(errs...)
+}
+
+func (s *session) readPart(p *part, w *watch, fields []C.uint16_t, values []value, texts []gpu.FieldID, v *gpu.Values, now time.Time) error {
+	if _, err := w.read(p.entity, fields, values, &p.clock, v, now); err != nil {
+		return err
+	}
+	return p.labels.read(s, p.entity, texts, v, now)
+}
