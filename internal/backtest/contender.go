@@ -5,6 +5,7 @@ package backtest
 import (
 	"fmt"
 
+	"github.com/gpupilot/gpupilot/internal/peers"
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
@@ -32,12 +33,12 @@ const (
 
 // HPA is a HorizontalPodAutoscaler. Window is its scale-down stabilisation in
 // seconds.
-func HPA(kind MetricKind, sig Signal, target float64, window int, tolerance float64, chain Chain) Contender {
+func HPA(kind peers.Kind, sig Signal, target float64, window int, tolerance float64, chain Chain) Contender {
 	family, class := "hpa", OnRequests
 	if sig.ofGPU() {
 		class = OnGPU
 	}
-	if kind == ExternalAverage {
+	if kind == peers.ExternalAverage {
 		family = "keda"
 	}
 	return Contender{
@@ -45,9 +46,11 @@ func HPA(kind MetricKind, sig Signal, target float64, window int, tolerance floa
 			sig, target, window, tolerance, chain.Name),
 		Family: family, Class: class,
 		make: func(r *replay) (autoscaler, error) {
+			up, down := peers.DefaultUp(), peers.DefaultDown()
+			up.Tolerance, down.Tolerance, down.Window = tolerance, tolerance, window
 			return &hpa{
-				kind: kind, signal: sig, target: target, tolerance: tolerance, window: window,
-				min: r.cfg.Min, max: r.cfg.Max, chain: chain.seeded(r.cfg.Seed),
+				model:  peers.HPA{Kind: kind, MilliTarget: milli(target), Min: r.cfg.Min, Max: r.cfg.Max, Up: up, Down: down},
+				signal: sig, chain: chain.seeded(r.cfg.Seed),
 			}, nil
 		},
 	}

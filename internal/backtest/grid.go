@@ -5,6 +5,8 @@ package backtest
 import (
 	"slices"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/peers"
 )
 
 // Grid is the peers' settings that are tried: every target × scale-down window
@@ -48,13 +50,13 @@ func (g Grid) Peers(families []string, class Class) []Contender {
 	}
 	if wants("hpa", OnRequests) {
 		for _, sig := range []Signal{Running, Waiting} {
-			out = append(out, g.hpas(PodsAverage, sig, g.Requests, classicPods())...)
+			out = append(out, g.hpas(peers.PodsAverage, sig, g.Requests, classicPods())...)
 		}
-		out = append(out, g.hpas(ObjectValue, Running, g.Requests, classicPods())...)
+		out = append(out, g.hpas(peers.ObjectValue, Running, g.Requests, classicPods())...)
 	}
 	if wants("keda", OnRequests) {
 		for _, sig := range []Signal{Waiting, Concurrency} {
-			out = append(out, g.hpas(ExternalAverage, sig, g.Requests, classicPods())...)
+			out = append(out, g.hpas(peers.ExternalAverage, sig, g.Requests, classicPods())...)
 		}
 	}
 	if wants("kpa", OnRequests) {
@@ -68,14 +70,14 @@ func (g Grid) Peers(families []string, class Class) []Contender {
 	}
 	if wants("hpa", OnGPU) {
 		for _, sig := range []Signal{GPUUtil, SMActive, TensorActive} {
-			out = append(out, g.hpas(PodsAverage, sig, g.Utilisation, classicGPU())...)
-			out = append(out, g.hpas(ObjectValue, sig, g.Utilisation, classicRule())...)
+			out = append(out, g.hpas(peers.PodsAverage, sig, g.Utilisation, classicGPU())...)
+			out = append(out, g.hpas(peers.ObjectValue, sig, g.Utilisation, classicRule())...)
 		}
 	}
 	return out
 }
 
-func (g Grid) hpas(kind MetricKind, sig Signal, targets []float64, classic Chain) (out []Contender) {
+func (g Grid) hpas(kind peers.Kind, sig Signal, targets []float64, classic Chain) (out []Contender) {
 	for _, target := range targets {
 		for _, window := range g.Windows {
 			for _, tolerance := range g.Tolerances {

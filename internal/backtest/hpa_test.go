@@ -2,7 +2,13 @@
 
 package backtest
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/internal/peers"
+)
 
 // fleet makes a cluster that was measured at second 0: ready pods at some
 // values, loading ones at others, and pods that are still pending.
@@ -41,97 +47,39 @@ func times(n int, v float64) []float64 {
 	return out
 }
 
-// The replicas that Kubernetes 1.37's ReplicaCalculator gives for these pods.
-func TestHPAReplicas(t *testing.T) {
-	for _, x := range []struct {
-		name           string
-		ready, loading []float64
-		pending        int
-		target         float64
-		object, pods   int
-	}{
-		{"1 ready at 100", times(1, 100), nil, 0, 60, 2, 2},
-		{"1 ready at 100, 1 pending", times(1, 100), nil, 1, 60, 2, 2},
-		{"1 ready at 100, 1 loading at 0", times(1, 100), times(1, 0), 0, 60, 1, 2},
-		{"4 ready at 100, 4 loading at 0", times(4, 100), times(4, 0), 0, 60, 4, 7},
-		{"4 ready at 100, 4 loading at 100", times(4, 100), times(4, 100), 0, 60, 7, 14},
-		{"none ready, 3 loading at 100", nil, times(3, 100), 0, 60, 0, 5},
-		{"4 ready at 100, target 92", times(4, 100), nil, 0, 92, 4, 4},
-	} {
-		for _, k := range []struct {
-			kind MetricKind
-			want int
-		}{{ObjectValue, x.object}, {PodsAverage, x.pods}} {
-			c := fleet(GPUUtil, x.ready, x.loading, x.pending)
-			h := &hpa{kind: k.kind, signal: GPUUtil, target: x.target, tolerance: 0.1, min: 0, max: 100}
-			if got, ok := h.metric(c, &c.seen[0]); !ok || got != k.want {
-				t.Errorf("%s, kind %d: %d %v, want %d", x.name, k.kind, got, ok, k.want)
+// What an HPA reads of a service's pods.
+func TestHPAReads(t *testing.T) {
+	c := fleet(GPUUtil, []float64{90, 60}, []float64{0}, 1)
+	c.pods = append(c.pods, &pod{id: 4, phase: waiting}, &pod{id: 5, phase: draining})
+	c.spec = 5
+	f := func(kind peers.Kind, sig Signal, want peers.Reading) {
+		t.Helper()
+		h := &hpa{model: peers.HPA{Kind: kind}, signal: sig}
+		want.Spec, want.Status = 5, 5
+		for i, p := range []peers.Pod{{Ready: true}, {Ready: true}, {}, {Pending: true}, {Pending: true}, {Terminating: true}} {
+			if i < len(want.Pods) {
+				p.Told, p.Milli = want.Pods[i].Told, want.Pods[i].Milli
+				want.Pods[i] = p
+			} else {
+				want.Pods = append(want.Pods, p)
 			}
 		}
+		if h.read(c, &c.seen[0]); !cmp.Equal(h.reading, want) {
+			t.Errorf("kind %d of %v: %s", kind, sig, cmp.Diff(want, h.reading))
+		}
 	}
-}
+	f(peers.PodsAverage, GPUUtil, peers.Reading{Pods: []peers.Pod{{Told: true, Milli: 90000}, {Told: true, Milli: 60000}, {Told: true}}})
+	f(peers.PodsAverage, Waiting, peers.Reading{Pods: []peers.Pod{{Told: true}, {Told: true}}}) // a server that loads tells nothing
+	f(peers.ObjectValue, GPUUtil, peers.Reading{Milli: 50000, Told: true})
+	f(peers.ExternalAverage, GPUUtil, peers.Reading{Milli: 150000, Told: true})
 
-// The tolerance of External AverageValue is about status.replicas, whatever they do.
-func TestHPAExternalTolerance(t *testing.T) {
-	for _, x := range []struct {
-		sum       float64
-		now       int
-		tolerance float64
-		want      int
-	}{{11, 10, 0.1, 10}, {22, 20, 0.1, 20}, {28, 30, 0.1, 30}, {11, 10, 0, 11}, {28, 30, 0, 28}, {12, 10, 0.1, 12}} {
-		c := fleet(Waiting, append(times(x.now-1, 0), x.sum), nil, 0)
-		h := &hpa{kind: ExternalAverage, signal: Waiting, target: 1, tolerance: x.tolerance, max: 100}
-		if got, _ := h.metric(c, &c.seen[0]); got != x.want {
-			t.Errorf("%g wanted of %d with tolerance %g: %d, want %d", x.sum, x.now, x.tolerance, got, x.want)
+	nobody := fleet(Waiting, nil, times(2, 0), 0)
+	for kind, told := range map[peers.Kind]bool{peers.ObjectValue: false, peers.ExternalAverage: true} {
+		h := &hpa{model: peers.HPA{Kind: kind}, signal: Waiting}
+		if h.read(nobody, &nobody.seen[0]); h.reading.Told != told || h.reading.Milli != 0 {
+			t.Errorf("kind %d where nobody tells a value: %d %v", kind, h.reading.Milli, h.reading.Told)
 		}
 	}
-}
-
-func TestHPAMissingPods(t *testing.T) {
-	// Ready pods without a sample carry nothing on the way up and the target on
-	// the way down.
-	f := func(value float64, told, silent, want int) {
-		t.Helper()
-		c := fleet(Running, times(told, value), nil, 0)
-		for range silent {
-			c.pods = append(c.pods, &pod{id: len(c.pods), phase: serving})
-			c.spec++
-		}
-		h := &hpa{kind: PodsAverage, signal: Running, target: 10, tolerance: 0.1, max: 100}
-		if got, _ := h.metric(c, &c.seen[0]); got != want {
-			t.Errorf("%d at %g, %d silent: %d, want %d", told, value, silent, got, want)
-		}
-	}
-	f(20, 2, 0, 4)
-	f(20, 2, 2, 4)  // 40 over 4 pods: on target
-	f(40, 2, 2, 8)  // 80 over 4 pods
-	f(15, 2, 2, 4)  // 30 over 4 pods would go down: the direction turned, stay
-	f(1, 2, 2, 3)   // 2 + 2 × 10 over 4 pods
-	f(9.5, 2, 2, 4) // within the tolerance
-}
-
-func TestHPALimits(t *testing.T) {
-	// Up by the more of 4 pods and 100 % in 15 s; down after the window's most.
-	h := &hpa{window: 60, min: 1, max: 100}
-	step := func(cur, desired, now, want int) {
-		t.Helper()
-		got := h.limit(cur, h.stabilize(cur, desired, now), now)
-		if got != want {
-			t.Errorf("at %d s from %d to %d: %d, want %d", now, cur, desired, got, want)
-		}
-		if got > cur {
-			h.ups = append(h.ups, scaleEvent{now, got - cur})
-		} else if got < cur {
-			h.downs = append(h.downs, scaleEvent{now, cur - got})
-		}
-	}
-	step(1, 50, 0, 5)
-	step(5, 50, 14, 5) // the period began with 1
-	step(5, 50, 15, 10)
-	step(10, 200, 30, 20)
-	step(20, 2, 45, 20) // 50 was wanted within 60 s
-	step(20, 2, 89, 20) // 200 was, at 30 s
-	step(20, 2, 90, 2)
 }
 
 func TestChainDelays(t *testing.T) {

@@ -22,40 +22,34 @@ func feed(k *kpa, c *cluster, from, seconds int, each float64) (want int) {
 	return want
 }
 
-func TestKPA(t *testing.T) {
-	k := &kpa{target: 10, window: 60, min: 1, max: 100}
+func TestKPAReads(t *testing.T) {
+	k := &kpa{target: 10, window: 60, min: 1, max: 30}
 	c := fleet(Concurrency, times(4, 0), nil, 0)
 	if got := feed(k, c, 1, 60, 1); got != 4 {
 		t.Errorf("just begun: %d, want the 4 that there were", got)
 	}
-	if got := feed(k, c, 61, 60, 10); got != 4 {
+	if got := feed(k, c, 61, 61, 10); got != 4 {
 		t.Errorf("on target: %d, want 4", got)
 	}
-	// 60 a pod for 8 s: the panic window wants 24, twice what is ready and more.
-	if got := feed(k, c, 121, 8, 60); got != 24 || !k.panicking {
-		t.Errorf("in panic (%v): %d, want 24", k.panicking, got)
+	for range 2000 {
+		c.buffer.push(Request{}) // a gateway's queue counts as well
 	}
-	// In panic nothing goes down, for a stable window after the last reason.
-	if got := feed(k, c, 129, 50, 10); got != 24 {
-		t.Errorf("after the burst: %d, want 24", got)
-	}
-	if got := feed(k, c, 179, 80, 10); got != 4 || k.panicking {
-		t.Errorf("after the panic (%v): %d, want 4", k.panicking, got)
-	}
-	// Down by half of what is ready at most.
-	if got := feed(k, c, 259, 70, 0.1); got != 2 {
-		t.Errorf("idle: %d, want 2", got)
+	if got := feed(k, c, 122, 1, 10); got != 30 {
+		t.Errorf("a queue: %d, want the most there may be", got)
 	}
 }
 
-func TestKPADelaysTheWayDown(t *testing.T) {
-	k := &kpa{target: 10, window: 30, delay: 100, min: 1, max: 100}
-	c := fleet(Concurrency, times(4, 0), nil, 0)
+// Nobody serves and nobody asks: what is known of the window still counts, and
+// when all of it is unknown, nothing is decided.
+func TestKPAWithoutPods(t *testing.T) {
+	k := &kpa{target: 10, window: 60, min: 1, max: 30}
+	c := fleet(Concurrency, times(1, 0), nil, 0)
 	feed(k, c, 1, 60, 10)
-	if got := feed(k, c, 61, 90, 1); got != 4 {
-		t.Errorf("within the delay: %d, want 4", got)
+	c.ready = nil
+	if got := feed(k, c, 61, 10, 0); got != 1 {
+		t.Errorf("without pods: %d, want 1", got)
 	}
-	if got := feed(k, c, 151, 60, 1); got != 2 {
-		t.Errorf("after the delay: %d, want 2", got)
+	if got := feed(k, c, 122, 10, 0); got != -1 {
+		t.Errorf("after a window without: %d, want nothing", got)
 	}
 }

@@ -77,3 +77,6 @@ func (r *reactive) decide(_ *cluster, now int) (int, []string) {
 	}
 	return min(max(want, r.min), r.max), nil
 }
+
+// ceil is a number of replicas that is enough.
+func ceil(x float64) int { return int(math.Ceil(min(x, 1e6))) }

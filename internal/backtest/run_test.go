@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/peers"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -88,8 +89,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	m := preset(t, "llama-8b")
 	cfg := Config{Trace: steady(300, 20, 2, 40, 1, 30), Model: m, Startup: DefaultStartup(30), Seed: 5, Min: 1, Max: 30, Warmup: 1}
 	for _, who := range []Contender{
-		HPA(ExternalAverage, Waiting, 1, 0, 0, direct()), KPA(2, 30, 0), Ours("ours", onRunning(4)),
-		HPA(PodsAverage, GPUUtil, 60, 60, 0.1, classicGPU()),
+		HPA(peers.ExternalAverage, Waiting, 1, 0, 0, direct()), KPA(2, 30, 0), Ours("ours", onRunning(4)),
+		HPA(peers.PodsAverage, GPUUtil, 60, 60, 0.1, classicGPU()),
 	} {
 		r, err := prepare(cfg)
 		if err != nil {
@@ -118,7 +119,7 @@ func TestNoRequestIsLost(t *testing.T) {
 // The same seed gives the same, alone or beside others; another seed does not.
 func TestReplayIsIdentical(t *testing.T) {
 	cfg := Config{Trace: steady(600, 20, 60, 10), Model: preset(t, "llama-8b"), Startup: DefaultStartup(60), Seed: 1, Peak: 10}
-	ours, hpa := Ours("ours", onRunning(4)), HPA(PodsAverage, Running, 4, 60, 0.1, direct())
+	ours, hpa := Ours("ours", onRunning(4)), HPA(peers.PodsAverage, Running, 4, 60, 0.1, direct())
 	a, b := run(t, cfg, ours)[0], run(t, cfg, hpa, ours, KPA(4, 60, 0))[1]
 	if a.Violations != b.Violations || a.GPUHours != b.GPUHours || a.Turns != b.Turns {
 		t.Errorf("alone %.4f %% for %.3f, beside others %.4f %% for %.3f", a.Violations, a.GPUHours, b.Violations, b.GPUHours)
@@ -160,7 +161,7 @@ func TestUtilisationAsGPUsTellIt(t *testing.T) {
 // A step of the load: nobody is killed while starting, and the reaction is seen.
 func TestOursTakesAStep(t *testing.T) {
 	cfg := Config{Trace: steady(900, 6, 30, 30, 6, 6), Model: preset(t, "llama-8b"), Startup: quiet(60), Seed: 1, Min: 1, Max: 60, Warmup: 300}
-	who := []Contender{Ours("ours", onRunning(4)), Oracle(1), HPA(ObjectValue, GPUUtil, 60, 300, 0.1, classicRule())}
+	who := []Contender{Ours("ours", onRunning(4)), Oracle(1), HPA(peers.ObjectValue, GPUUtil, 60, 300, 0.1, classicRule())}
 	res := run(t, cfg, who...)
 	ours, oracle := res[0], res[1]
 	if ours.Killed != 0 {

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peers
+
+import "testing"
+
+// group is pods that are alike.
+type group struct {
+	n       int
+	percent float64
+	phase   string // "ready", "loading" (told, not ready), "silent" (ready, not told) or "pending"
+}
+
+func pods(groups ...group) (out []Pod) {
+	for _, g := range groups {
+		for range g.n {
+			told := g.phase == "ready" || g.phase == "loading"
+			out = append(out, Pod{
+				Pending: g.phase == "pending", Ready: g.phase == "ready" || g.phase == "silent",
+				Told: told, Milli: int64(g.percent * 1000),
+			})
+		}
+	}
+	return out
+}
+
+// mean is what a query over all pods that tell a value would say.
+func mean(all []Pod) (milli int64, ok bool) {
+	n := int64(0)
+	for _, p := range all {
+		if p.Told {
+			milli += p.Milli
+			n++
+		}
+	}
+	return milli / max(1, n), n > 0
+}
+
+// situations are how an HPA counts pods that start, with the replicas that
+// Kubernetes' own calculator gives.
+var situations = []struct {
+	name         string
+	pods         []Pod
+	target       float64
+	object, each int
+}{
+	{"1 ready at 100", pods(group{1, 100, "ready"}), 60, 2, 2},
+	{"1 ready at 100, 1 pending", pods(group{1, 100, "ready"}, group{1, 0, "pending"}), 60, 2, 2},
+	{"1 ready at 100, 1 loading at 0", pods(group{1, 100, "ready"}, group{1, 0, "loading"}), 60, 1, 2},
+	{"4 ready at 100, 4 loading at 0", pods(group{4, 100, "ready"}, group{4, 0, "loading"}), 60, 4, 7},
+	{"4 ready at 100, 4 loading at 100", pods(group{4, 100, "ready"}, group{4, 100, "loading"}), 60, 7, 14},
+	{"none ready, 3 loading at 100", pods(group{3, 100, "loading"}), 60, 0, 5},
+	{"4 ready at 100, target 92", pods(group{4, 100, "ready"}), 92, 4, 4},
+}
+
+func TestHPACountsStartingPods(t *testing.T) {
+	for _, x := range situations {
+		value, told := mean(x.pods)
+		r := Reading{Spec: len(x.pods), Status: len(x.pods), Pods: x.pods, Milli: value, Told: told}
+		for kind, want := range map[Kind]int{ObjectValue: x.object, PodsAverage: x.each} {
+			h := &HPA{Kind: kind, MilliTarget: int64(x.target * 1000), Up: DefaultUp(), Down: DefaultDown()}
+			if got, ok := h.metric(&r); !ok || got != want {
+				t.Errorf("%s, kind %d: %d %v, want %d", x.name, kind, got, ok, want)
+			}
+		}
+	}
+}
+
+// The tolerance of External AverageValue is about status.replicas, whatever they do.
+func TestHPAExternalTolerance(t *testing.T) {
+	f := func(sum int64, status int, tolerance float64, want int) {
+		t.Helper()
+		h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Up: Rules{Tolerance: tolerance}, Down: Rules{Tolerance: tolerance}}
+		if got, _ := h.metric(&Reading{Status: status, Milli: sum * 1000, Told: true}); got != want {
+			t.Errorf("%d wanted of %d with tolerance %g: %d, want %d", sum, status, tolerance, got, want)
+		}
+	}
+	f(11, 10, 0.1, 10)
+	f(22, 20, 0.1, 20)
+	f(28, 30, 0.1, 30)
+	f(11, 10, 0, 11)
+	f(28, 30, 0, 28)
+	f(12, 10, 0.1, 12)
+}
+
+// Ready pods without a sample carry nothing on the way up and the target on the way down.
+func TestHPASilentPods(t *testing.T) {
+	f := func(value float64, told, silent, want int) {
+		t.Helper()
+		h := &HPA{MilliTarget: 10000, Up: DefaultUp(), Down: DefaultDown()}
+		all := pods(group{told, value, "ready"}, group{silent, 0, "silent"})
+		if got, _ := h.metric(&Reading{Spec: len(all), Pods: all}); got != want {
+			t.Errorf("%d at %g, %d silent: %d, want %d", told, value, silent, got, want)
+		}
+	}
+	f(20, 2, 0, 4)
+	f(20, 2, 2, 4)  // 40 over 4 pods: on target
+	f(40, 2, 2, 8)  // 80 over 4 pods
+	f(15, 2, 2, 4)  // 30 over 4 pods would go down: the direction turned, stay
+	f(1, 2, 2, 3)   // 2 + 2 × 10 over 4 pods
+	f(9.5, 2, 2, 4) // within the tolerance
+}
+
+// An average is rounded down to thousandths: what a third leaves over is not one more replica.
+func TestHPARoundsAverages(t *testing.T) {
+	h := &HPA{MilliTarget: 10000, Up: DefaultUp(), Down: DefaultDown()}
+	all := []Pod{{Told: true, Milli: 13000}, {Told: true, Milli: 13000}, {Told: true, Milli: 14001}}
+	if got, _ := h.metric(&Reading{Spec: 3, Pods: all}); got != 4 {
+		t.Errorf("40.001 over 3 pods for a target of 10: %d, want 4", got)
+	}
+}
+
+// wants is an external metric that asks for that many replicas.
+func wants(n, spec int) *Reading {
+	return &Reading{Spec: spec, Status: spec, Milli: int64(n) * 1000, Told: true}
+}
+
+func TestHPABehavior(t *testing.T) {
+	h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Min: 1, Max: 100, Up: DefaultUp(), Down: DefaultDown()}
+	h.Down.Window = 60
+	step := func(now, current, desired, want int) {
+		t.Helper()
+		if got := h.Sync(now, wants(desired, current)); got != want {
+			t.Errorf("at %d s from %d to %d: %d, want %d", now, current, desired, got, want)
+		}
+	}
+	// Up by the more of 4 pods and 100 % in 15 s; down after the window's most.
+	step(0, 1, 50, 5)
+	step(14, 5, 50, 5) // the period began with 1
+	step(15, 5, 50, 10)
+	step(30, 10, 200, 20)
+	step(45, 20, 2, 20) // 50 was wanted within 60 s
+	step(89, 20, 2, 20) // 200 was, at 30 s
+	step(90, 20, 2, 2)
+}
+
+// What an HPA finds when it begins holds the way down for a window.
+func TestHPABegins(t *testing.T) {
+	h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Min: 1, Max: 100, Up: DefaultUp(), Down: DefaultDown()}
+	for _, now := range []int{0, 299} {
+		if got := h.Sync(now, wants(2, 8)); got != 8 {
+			t.Errorf("at %d s: %d, want 8", now, got)
+		}
+	}
+	if got := h.Sync(300, wants(2, 8)); got != 2 {
+		t.Errorf("after the window: %d, want 2", got)
+	}
+}
+
+// Somebody else's replicas are brought within the bounds at once, and none are left alone.
+func TestHPABounds(t *testing.T) {
+	for current, want := range map[int]int{0: 0, 1: 3, 20: 10} {
+		h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Min: 3, Max: 10, Up: DefaultUp(), Down: DefaultDown()}
+		if got := h.Sync(0, wants(5, current)); got != want {
+			t.Errorf("%d replicas: %d, want %d", current, got, want)
+		}
+	}
+}
