@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -298,6 +299,15 @@ type GPUAutoscalerStatus struct {
 	ServingReplicas int32 `json:"servingReplicas"`
 	// StartingReplicas are on the way.
 	StartingReplicas int32 `json:"startingReplicas"`
+	// UnschedulableReplicas are neither: no node takes them, or they have been
+	// starting for far longer than is usual.
+	// +optional
+	UnschedulableReplicas int32 `json:"unschedulableReplicas,omitempty"`
+	// Pending says what keeps replicas from serving, where it is not just that
+	// they are starting.
+	// +listType=atomic
+	// +optional
+	Pending []PendingStatus `json:"pending,omitempty"`
 	// DesiredReplicas is the last decision.
 	DesiredReplicas int32 `json:"desiredReplicas"`
 	// LastScaleTime is when the replicas were last changed by us.
@@ -309,10 +319,33 @@ type GPUAutoscalerStatus struct {
 	// LastDecision says why.
 	// +optional
 	LastDecision *DecisionStatus `json:"lastDecision,omitempty"`
+	// Memory is what the engine remembers, so that a controller that restarts
+	// goes on where it ended.
+	// +optional
+	Memory *Memory `json:"memory,omitempty"`
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PendingStatus is one reason why replicas do not serve.
+type PendingStatus struct {
+	// Reason is the scheduler's, such as Unschedulable, or the container's, such
+	// as ImagePullBackOff.
+	Reason string `json:"reason"`
+	// Replicas is how many it holds.
+	Replicas int32 `json:"replicas"`
+	// Message is of one of them.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// Memory is the engine's memory. Its form is not part of this API.
+type Memory struct {
+	Time metav1.MicroTime `json:"time"`
+	// +kubebuilder:pruning:PreserveUnknownFields
+	State runtime.RawExtension `json:"state"`
 }
 
 // LearnedStartup is the time from a pod's creation to its readiness.

@@ -71,6 +71,9 @@ func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
+	for _, p := range s.Pending {
+		fmt.Fprintf(out, "  %d held up by %s: %s\n", p.Replicas, p.Reason, p.Message)
+	}
 	if s.Startup != nil {
 		fmt.Fprintf(out, "a replica takes %d s to serve (p95 %d s, %d starts seen)\n", s.Startup.P50Seconds, s.Startup.P95Seconds, s.Startup.Samples)
 	}

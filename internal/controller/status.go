@@ -137,7 +137,7 @@ func (s *statusWriter) step(ctx context.Context, r *report, now time.Time) (wait
 // the reasons are others.
 func due(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Duration {
 	a, b := *old, *next
-	a.LastDecision, b.LastDecision = nil, nil
+	a.LastDecision, b.LastDecision, a.Memory, b.Memory = nil, nil, nil, nil
 	if equality.Semantic.DeepEqual(a, b) {
 		if was, is := old.LastDecision, next.LastDecision; was != nil && is != nil && !alike(was, is) {
 			return statusRule - since
@@ -145,7 +145,8 @@ func due(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Dura
 		return statusMax - since
 	}
 	for _, s := range []*v1alpha1.GPUAutoscalerStatus{&a, &b} {
-		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.Startup = 0, 0, 0, nil
+		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.UnschedulableReplicas = 0, 0, 0, 0
+		s.Startup, s.Pending = nil, nil
 	}
 	if equality.Semantic.DeepEqual(a, b) {
 		return statusMin - since
@@ -182,6 +183,8 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		Startup:            r.learned,
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
+		Pending:            r.pending,
+		Memory:             memoryOf(&r.state, r.at),
 	}
 	if !r.scaled.IsZero() {
 		st.LastScaleTime = &metav1.Time{Time: r.scaled.Truncate(time.Second)}
@@ -192,7 +195,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	}
 	if d := r.decision; d != nil {
 		st.CurrentReplicas, st.DesiredReplicas = d.Current, d.Replicas
-		st.ServingReplicas, st.StartingReplicas = d.Serving, d.Starting
+		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
 		st.LastDecision = decisionOf(d)
 	}
 	for _, c := range conditionsOf(r) {

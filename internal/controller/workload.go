@@ -41,6 +41,7 @@ type workload struct {
 	// What follows belongs to run's goroutine.
 	compiled *v1alpha1.GPUAutoscaler // what plan and invalid are of
 	invalid  error
+	memory   *v1alpha1.Memory // of the controller before us, until the first pass
 	state    scale.State
 	startup  startup
 	pods     []*corev1.Pod       // at the last pass
@@ -82,6 +83,7 @@ func newWorkload(ctx context.Context, c *Controller, a *v1alpha1.GPUAutoscaler) 
 	w.object.Store(a)
 	w.status = newStatusWriter(w)
 	w.startup.restore(a.Status.Startup)
+	w.memory = a.Status.Memory
 	if t := a.Status.LastScaleTime; t != nil {
 		w.scaled = t.Time
 	}
@@ -141,8 +143,10 @@ type report struct {
 	serving  int32  // of the target's pods, where nothing was decided
 	starting int32
 	early    bool // the first replica serves for so short a time that its values may yet come
+	pending  []v1alpha1.PendingStatus
 	learned  *v1alpha1.LearnedStartup
 	scaled   time.Time
+	state    scale.State
 }
 
 // verdict is a condition in the making. An empty reason means that all is well.
@@ -152,6 +156,9 @@ type verdict struct{ reason, message string }
 func (w *workload) pass(now time.Time) (spent time.Duration) {
 	a := w.object.Load()
 	r := &report{at: now, object: a}
+	if w.memory != nil {
+		w.state, w.memory = recall(w.memory, now), nil
+	}
 	w.compile(a)
 	r.plan = w.plan.Load()
 	t, err := w.c.targets.resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
@@ -172,7 +179,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	} else {
 		spent = w.decide(r, now)
 	}
-	r.learned, r.scaled = w.startup.learned(), w.scaled
+	r.learned, r.scaled, r.state = w.startup.learned(), w.scaled, w.state
 	w.refuse(r)
 	w.watchSignals(r)
 	w.publish(r)
@@ -273,7 +280,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
-	r.unread = unreadable(p, pods)
+	r.unread, r.pending = unreadable(p, pods), pendingOf(pods)
 	obs := observe(t.replicas, pods, p.Sources, w.c.deps.Store, now, pol.MaxAge)
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"encoding/json"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+const (
+	// maxMemory bounds what a status keeps of the engine's state.
+	maxMemory = 3 << 10 // bytes of JSON
+	// maxKept is how many wants, and how many changes, are kept at most.
+	maxKept = 24
+	// freshMemory is how old a memory may be to be taken up where it ended: two
+	// writes of a status that nothing else changes. Whoever reads an older one
+	// has not watched for too long to vouch for a stabilisation window.
+	freshMemory = 2 * statusMax
+)
+
+// memoryOf is the state as a status keeps it; nil if there is nothing to keep,
+// or no way to make it small enough.
+func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
+	if s.Since.IsZero() {
+		return nil
+	}
+	small := *s
+	small.Wants = salient(s.Wants)
+	small.Changes = append([]scale.Change(nil), s.Changes[max(0, len(s.Changes)-maxKept):]...)
+	for _, t := range stamps(&small) {
+		*t = t.Truncate(time.Millisecond)
+	}
+	b, err := json.Marshal(small)
+	if err != nil || len(b) > maxMemory {
+		return nil
+	}
+	return &v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: b}}
+}
+
+// stamps are the times of a state, whose sub-milliseconds would take up a third
+// of its text.
+func stamps(s *scale.State) []*time.Time {
+	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince}
+	for i := range s.Wants {
+		out = append(out, &s.Wants[i].At)
+	}
+	for i := range s.Changes {
+		out = append(out, &s.Changes[i].At)
+	}
+	return out
+}
+
+// salient are those of the wants, oldest first, that are the highest or the
+// lowest of all that came after them: whatever window is looked at, its
+// extremes are among them.
+func salient(wants []scale.Want) []scale.Want {
+	var kept []scale.Want // newest first
+	for i := len(wants) - 1; i >= 0; i-- {
+		w := wants[i]
+		if n := len(kept); n > 0 {
+			low, high := kept[n-1].Low, kept[n-1].High
+			if w.Low >= low && w.High <= high {
+				continue
+			}
+			// What is kept says the extremes of all that is newer, too.
+			w.Low, w.High = min(w.Low, low), max(w.High, high)
+		}
+		kept = append(kept, w)
+	}
+	for len(kept) > maxKept {
+		kept = halve(kept)
+	}
+	out := make([]scale.Want, 0, len(kept))
+	for i := len(kept) - 1; i >= 0; i-- {
+		out = append(out, kept[i])
+	}
+	return out
+}
+
+// halve joins each want with its neighbour, under the newer's time: it holds
+// for a little longer than it would have, never for less.
+func halve(newestFirst []scale.Want) []scale.Want {
+	out := newestFirst[:0]
+	for i := 0; i < len(newestFirst); i += 2 {
+		w := newestFirst[i]
+		if i+1 < len(newestFirst) {
+			older := newestFirst[i+1]
+			w.Low, w.High = min(w.Low, older.Low), max(w.High, older.High)
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// recall is the state that a status kept. One that is too old, or from the
+// future, has to watch for a whole window again before anything goes down.
+func recall(m *v1alpha1.Memory, now time.Time) scale.State {
+	var s scale.State
+	if m == nil || json.Unmarshal(m.State.Raw, &s) != nil {
+		return scale.State{}
+	}
+	age := now.Sub(m.Time.Time)
+	if age < 0 || age > freshMemory {
+		s.Since, s.Wants, s.Changes = time.Time{}, nil, nil
+	}
+	if !s.LastData.IsZero() {
+		s.LastData = s.LastData.Add(max(age, 0)) // nobody looked meanwhile: that is no silence of the signals
+	}
+	return s
+}

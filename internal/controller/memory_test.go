@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// A controller that starts anew from what the status says decides, at every
+// moment, what the one before it would have decided.
+func TestRestartDecidesTheSame(t *testing.T) {
+	a := autoscaler("web")
+	window := int32(60)
+	a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = &window
+	a.Spec.Behavior.ScaleDown.Policies = []v1alpha1.ScalingPolicy{{Type: "Pods", Value: 2, PeriodSeconds: 30}}
+	a.Spec.Actuation = v1alpha1.ActuationAdvise
+	r := newRig(t, deployment("web", 8), a)
+	for i := range 8 {
+		r.pods.pods = append(r.pods.pods, pod("web", "web-"+strconv.Itoa(i), r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
+	}
+	w := r.add(a)
+	random := rand.New(rand.NewPCG(1, 2))
+	held, down := 0, 0
+	for i := range 150 {
+		now := r.now.Add(time.Duration(i) * time.Second)
+		load := 55.0
+		if i > 30 {
+			load = 20 + 20*random.Float64()
+		}
+		r.utilization(now, load, r.pods.pods...)
+		before := w.status.next
+		w.pass(now)
+		if before == nil {
+			continue
+		}
+		// As the API server gives it back.
+		b, err := json.Marshal(statusOf(before, &v1alpha1.GPUAutoscalerStatus{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := a.DeepCopy()
+		if err := json.Unmarshal(b, &again.Status); err != nil {
+			t.Fatal(err)
+		}
+		anew := newWorkload(t.Context(), r.Controller, again)
+		anew.pass(now)
+		want, got := w.status.next.decision, anew.status.next.decision
+		if got.Replicas != want.Replicas || got.Rule != want.Rule {
+			t.Fatalf("after %d s: %d (%s), want %d (%s)", i, got.Replicas, got.Sentence(), want.Replicas, want.Sentence())
+		}
+		switch {
+		case want.Rule == scale.RuleStabilization:
+			held++
+		case want.Replicas < want.Current:
+			down++
+		}
+	}
+	if held == 0 || down == 0 {
+		t.Errorf("%d decisions held by the window, %d downward: the test is of neither", held, down)
+	}
+}
+
+// Of any window, what is kept of the wants has the extremes.
+func TestSalientWants(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		var wants []scale.Want
+		for i := range 1 + random.IntN(100) {
+			n := random.Int32N(6)
+			wants = append(wants, scale.Want{At: at(i), Low: n, High: n + random.Int32N(3)})
+		}
+		kept := salient(wants)
+		if len(kept) > maxKept {
+			t.Fatalf("%d are kept", len(kept))
+		}
+		for from := range wants {
+			low, high := extremesFrom(wants, at(from))
+			keptLow, keptHigh := extremesFrom(kept, at(from))
+			if low != keptLow || high != keptHigh {
+				t.Fatalf("since %d: %d to %d, want %d to %d", from, keptLow, keptHigh, low, high)
+			}
+		}
+	}
+	// Where there are too many, they hold for longer, not for less.
+	var rising []scale.Want
+	for i := range int32(200) {
+		rising = append(rising, scale.Want{At: at(int(i)), Low: 200 - i, High: 200 - i})
+	}
+	kept := salient(rising)
+	if len(kept) > maxKept {
+		t.Errorf("%d are kept", len(kept))
+	}
+	for from := range rising {
+		_, high := extremesFrom(rising, at(from))
+		if _, got := extremesFrom(kept, at(from)); got < high {
+			t.Errorf("since %d: %d, want at least %d", from, got, high)
+		}
+	}
+}
+
+func extremesFrom(wants []scale.Want, from time.Time) (low, high int32) {
+	low = 1 << 30
+	for _, w := range wants {
+		if !w.At.Before(from) {
+			low, high = min(low, w.Low), max(high, w.High)
+		}
+	}
+	return low, high
+}
+
+func TestMemory(t *testing.T) {
+	s := scale.State{Since: at(0), LastData: at(99), Replicas: 4, Serving: 4, Wants: []scale.Want{{At: at(90), Low: 3, High: 3}}}
+	m := memoryOf(&s, at(100))
+	if diff := cmp.Diff(s, recall(m, at(100))); diff != "" {
+		t.Errorf("at once: %s", diff)
+	}
+	if got := recall(m, at(130)); got.Since.IsZero() || !got.LastData.Equal(at(129)) {
+		t.Errorf("while nobody watched signals went silent: %+v", got)
+	}
+	for name, now := range map[string]time.Time{"too old": at(1000), "from the future": at(50)} {
+		if got := recall(m, now); !got.Since.IsZero() || got.Wants != nil || got.Replicas != 4 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if diff := cmp.Diff(scale.State{}, recall(nil, at(0))); diff != "" {
+		t.Error(diff)
+	}
+	m.State.Raw = []byte(`{"since": 7}`)
+	if diff := cmp.Diff(scale.State{}, recall(m, at(100))); diff != "" {
+		t.Errorf("what cannot be read: %s", diff)
+	}
+	if memoryOf(&scale.State{}, at(0)) != nil {
+		t.Error("a memory of nothing")
+	}
+	full := scale.State{Since: at(0)}
+	for i := range 256 {
+		full.Wants = append(full.Wants, scale.Want{At: at(i).Add(123456789), Low: int32(1000 - i), High: int32(100_000 - i)})
+		full.Changes = append(full.Changes, scale.Change{At: at(i).Add(123456789), Delta: -100_000})
+	}
+	if m := memoryOf(&full, at(300)); m == nil || len(m.State.Raw) > maxMemory {
+		t.Errorf("the largest state does not fit: %+v", m)
+	}
+}
+
+func TestPending(t *testing.T) {
+	unschedulable := condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1))
+	waits := func(reason, message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+			}}}
+		}
+	}
+	why := func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu" }
+	got := pendingOf([]*corev1.Pod{
+		pod("a", "serves", at(0), ready(at(1))),
+		pod("a", "starts", at(0), waits("ContainerCreating", "")),
+		pod("a", "x", at(0), unschedulable, why), pod("a", "y", at(0), unschedulable),
+		pod("a", "z", at(0), waits("ImagePullBackOff", "no such image")),
+	})
+	want := []v1alpha1.PendingStatus{
+		{Reason: "Unschedulable", Replicas: 2, Message: "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"},
+		{Reason: "ImagePullBackOff", Replicas: 1, Message: "no such image"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
