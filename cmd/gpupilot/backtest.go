@@ -14,10 +14,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -94,8 +94,8 @@ Traces are CSV, plain or gzip, known by their header:
 	fl.StringVar(&f.prices, "prices", "", "price list, a CSV with gpu_name and usd_per_gpu_hour")
 	fl.StringSliceVar(&f.untouched, "untouched", nil, "traces (parts of their names) to sum up apart")
 	fl.BoolVar(&f.quick, "quick", false, "a sixth of the peers' settings")
-	fl.StringVar(&f.cache, "peers-cache", "", "file that keeps the peers' results between runs")
-	fl.IntVar(&f.workers, "workers", 1, "replays at a time")
+	fl.StringVar(&f.cache, "peers-cache", "", "file that keeps the peers' and the oracles' results between runs")
+	fl.IntVar(&f.workers, "workers", min(runtime.NumCPU(), 8), "replays at a time")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress on standard error, and no table beside a file")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or html")
 	fl.StringVar(&f.out, "out", "", "file to write to (default: standard output); of json and html the table is printed as well")
@@ -110,11 +110,13 @@ func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	cache := &peersCache{path: f.cache, marks: map[string][]backtest.Mark{}}
-	if err := cache.load(); err != nil {
-		return err
+	cache := peersCache{path: f.cache}
+	if f.cache != "" {
+		if err := cache.load(); err != nil {
+			return err
+		}
+		study.Known, study.Learned = cache.known, cache.learned
 	}
-	study.Known, study.Learned = cache.known, cache.learned
 	start := time.Now()
 	if !f.quiet {
 		study.Progress = func(done, of int, c *backtest.Case) {
@@ -346,55 +348,4 @@ func (f *backtestFlags) readPrices() (backtest.Prices, error) {
 	}
 	defer func() { _ = file.Close() }() // only read from
 	return backtest.ReadPrices(f.prices, file)
-}
-
-// peersCache keeps the peers' results: they do not change with our policy.
-type peersCache struct {
-	path  string
-	mu    sync.Mutex
-	marks map[string][]backtest.Mark
-	dirty bool
-}
-
-func (c *peersCache) load() error {
-	if c.path == "" {
-		return nil
-	}
-	b, err := os.ReadFile(c.path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(b, &c.marks); err != nil {
-		return fmt.Errorf("%s: %w", c.path, err)
-	}
-	return nil
-}
-
-func (c *peersCache) save() error {
-	if c.path == "" || !c.dirty {
-		return nil
-	}
-	b, err := json.Marshal(c.marks)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(c.path, b, 0o644)
-}
-
-func (c *peersCache) known(key string) ([]backtest.Mark, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, ok := c.marks[key]
-	return m, ok
-}
-
-func (c *peersCache) learned(key string, m []backtest.Mark) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.path != "" {
-		c.marks[key], c.dirty = m, true
-	}
 }

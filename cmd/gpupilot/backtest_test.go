@@ -157,3 +157,28 @@ func TestBacktestRefuses(t *testing.T) {
 		}
 	}
 }
+
+// What does not depend on our policy is simulated once; a file of another
+// version is begun anew.
+func TestPeersCache(t *testing.T) {
+	path := writeFile(t, "peers.json", `{"a":[]}`)
+	args := []string{"--trace", traceFile(t), "--replicas", "4", "--seeds", "1", "--startup", "30s", "--quick", "--peers", "kpa", "--peers-cache", path}
+	first, err := backtestOut(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := peersCache{path: path}
+	if err := c.load(); err != nil || len(c.kept) != 1 {
+		t.Fatalf("%d cases kept, %v", len(c.kept), err)
+	}
+	for k, v := range c.kept { // a mark that only the file can tell
+		v.Peers[0].Violations, v.Peers[0].GPUHours = 0, 1e-3
+		c.kept[k], c.news = v, true
+	}
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := backtestOut(t, args...); err != nil || again == first {
+		t.Errorf("the file was not used: %v\n%s", err, again)
+	}
+}

@@ -215,7 +215,7 @@ func gamma(rng *rand.Rand, shape float64) float64 {
 
 // rates are the replicas that the stretch asks for by its recorded rates, one
 // for each minute, if a replica takes what m's limits let it take.
-func (a *Arrivals) rates(m *Model) []float64 {
+func (a *Arrivals) rates(c *capacities) []float64 {
 	sums := newTally(a.to-a.from, sliceSeconds)
 	for i := range a.trace.requests {
 		if q := &a.trace.requests[i]; q.At >= a.from && q.At < a.to {
@@ -234,7 +234,7 @@ func (a *Arrivals) rates(m *Model) []float64 {
 			at = end
 		}
 	}
-	return sums.need(m)
+	return sums.need(c)
 }
 
 // tally sums requests and their tokens in bins of time.
@@ -256,8 +256,7 @@ func (t *tally) add(at, n, prompt, output float64) {
 }
 
 // need is the replicas that each bin asks for.
-func (t *tally) need(m *Model) []float64 {
-	c := capacities{m: m}
+func (t *tally) need(c *capacities) []float64 {
 	out := make([]float64, len(t.n))
 	for i, n := range t.n {
 		if n > 0 {

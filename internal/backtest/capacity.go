@@ -5,6 +5,7 @@ package backtest
 import (
 	"math"
 	"math/rand/v2"
+	"sync"
 )
 
 // Capacity is the requests/s of this size that a replica serves within its
@@ -12,22 +13,25 @@ import (
 // and of random sizes around these means, one percentage point more of them
 // miss a limit than on replicas with nothing else to do.
 func (m *Model) Capacity(prompt, output float64) float64 {
-	c := capacities{m: m}
-	return c.of(prompt, output)
+	return newCapacities(m).of(prompt, output)
 }
 
 // capacities remembers how far random loads stay below even ones. That share
 // changes slowly with the size, so one measurement for each octave will do.
 type capacities struct {
 	m     *Model
+	mu    sync.Mutex
 	even  map[[2]int]float64
 	share map[[2]int]float64
 }
 
+func newCapacities(m *Model) *capacities {
+	return &capacities{m: m, even: map[[2]int]float64{}, share: map[[2]int]float64{}}
+}
+
 func (c *capacities) of(prompt, output float64) float64 {
-	if c.even == nil {
-		c.even, c.share = map[[2]int]float64{}, map[[2]int]float64{}
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	fine, coarse := octave(prompt, output, 32), octave(prompt, output, 1)
 	even, ok := c.even[fine]
 	if !ok {

@@ -8,6 +8,7 @@ import (
 	"encoding/xml"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -25,9 +26,9 @@ func smallStudy(t *testing.T) *Study {
 
 func TestStudy(t *testing.T) {
 	s := smallStudy(t)
-	kept := map[string][]Mark{}
+	kept, known := map[string]Kept{}, false
 	s.Workers = 1
-	s.Learned = func(k string, m []Mark) { kept[k] = m }
+	s.Learned = func(k string, v Kept) { kept[k] = v }
 	cases, err := s.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -40,14 +41,23 @@ func TestStudy(t *testing.T) {
 		t.Errorf("peaks %g and %g, want 3 and 6", cases[0].Peak, cases[1].Peak)
 	}
 	// Known peers are not run again, and the verdict is the same.
-	s.Known = func(k string) ([]Mark, bool) { m, ok := kept[k]; return m, ok }
-	s.Learned = func(string, []Mark) { t.Error("a known case was run again") }
+	s.Known = func(k string) (Kept, bool) { v, ok := kept[k]; return v, ok }
+	s.Learned = func(string, Kept) { t.Error("a known case was run again") }
 	again, err := s.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := s.Cells(again); got[0] != cells[0] || got[1] != cells[1] {
 		t.Errorf("with known peers %+v, before %+v", got, cells)
+	}
+	// Other peers under the same names are others.
+	peers := slices.Clone(s.Peers)
+	peers[0].make = func(*replay) (autoscaler, error) { return fixed{7}, nil }
+	s.Peers, known = peers, true
+	s.Known = func(k string) (Kept, bool) { v, ok := kept[k]; known = known && ok; return v, ok }
+	s.Learned = nil
+	if _, err := s.Run(t.Context()); err != nil || known {
+		t.Errorf("results of another simulation were taken: %v, %v", known, err)
 	}
 }
 

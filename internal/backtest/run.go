@@ -26,6 +26,8 @@ type Config struct {
 	// counted, while windows fill; 0: ten minutes, where that is no more than a
 	// fifth of the replay.
 	Warmup float64
+
+	sizes *capacities // of the model; nil: to be measured
 }
 
 // needSeconds is the width of the bins in which the need is known.
@@ -67,9 +69,12 @@ func prepare(cfg Config) (*replay, error) {
 	if cfg.Warmup <= 0 {
 		cfg.Warmup = math.Floor(min(600, cfg.Seconds/5))
 	}
+	if cfg.sizes == nil {
+		cfg.sizes = newCapacities(&cfg.Model)
+	}
 	r := &replay{arrivals: newArrivals(cfg.Trace, cfg.From, cfg.From+cfg.Seconds, 1, cfg.Seed)}
 	if cfg.Peak > 0 {
-		rates := slices.Sorted(slices.Values(r.arrivals.rates(&cfg.Model)))
+		rates := slices.Sorted(slices.Values(r.arrivals.rates(cfg.sizes)))
 		high := rates[int(0.99*float64(len(rates)-1))]
 		if high <= 0 {
 			high = rates[len(rates)-1]
@@ -90,7 +95,7 @@ func prepare(cfg Config) (*replay, error) {
 		}
 	}
 	r.arrivals.rewind()
-	r.need = sums.need(&cfg.Model)
+	r.need = sums.need(cfg.sizes)
 	for _, x := range r.need[min(len(r.need)-1, int(cfg.Warmup/needSeconds)):] {
 		r.peak = max(r.peak, x)
 	}

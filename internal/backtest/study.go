@@ -5,11 +5,8 @@ package backtest
 import (
 	"context"
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 )
@@ -34,13 +31,16 @@ type Study struct {
 
 	Workers int // cases at a time; at least 1
 
-	// Known gives the peers' marks of a case that was run before with the same
-	// key; Learned is told of new ones. Both may be nil. With several workers
-	// they, and Progress, are called by several goroutines.
-	Known   func(key string) ([]Mark, bool)
-	Learned func(key string, marks []Mark)
+	// Known gives what a case that was run before with the same key came to
+	// without ours; Learned is told of new ones. Both may be nil. With several
+	// workers they, and Progress, are called by several goroutines.
+	Known   func(key string) (Kept, bool)
+	Learned func(key string, k Kept)
 	// Progress is told of each case that is done. It may be nil.
 	Progress func(done, of int, c *Case)
+
+	fingerprint string                 // of what is kept
+	sizes       map[string]*capacities // by model
 }
 
 // Case is one replay.
@@ -75,6 +75,9 @@ type Verdict struct {
 
 // Run does the study. Cases come in order of trace, model, start-up and seed.
 func (s *Study) Run(ctx context.Context) ([]Case, error) {
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
+	}
 	type job struct {
 		t       *Trace
 		m       Model
@@ -135,30 +138,30 @@ func (s *Study) one(ctx context.Context, t *Trace, m Model, startup float64, see
 	}
 	cfg.Stretch(s.Hours)
 	c := Case{Trace: t.Name, Model: m.Name, Startup: startup, Seed: cfg.Seed, Peak: cfg.Peak, Hours: cfg.Seconds / 3600}
-	key := fmt.Sprintf("%s|%+v|%+v|%g|%g|%g|%d|%g|%d|%d|%s", t.Name, m, cfg.Startup, cfg.From, cfg.Seconds, cfg.Peak, cfg.Seed, cfg.Patience, cfg.Min, cfg.Max, s.peersKey())
-	all := slices.Concat(s.Ours, s.Also)
-	known, cached := []Mark(nil), false
+	cfg.sizes = s.sizes[m.Name]
+	key := s.key(&cfg)
+	kept, known := Kept{}, false
 	if s.Known != nil {
-		known, cached = s.Known(key)
+		kept, known = s.Known(key)
 	}
-	if !cached {
-		all = append(all, s.Peers...)
+	all := s.Ours
+	if !known {
+		all = slices.Concat(s.Ours, s.Also, s.Peers)
 	}
 	results, err := Run(ctx, cfg, all)
 	if err != nil {
 		return c, err
 	}
-	c.Ours, c.Also = results[:len(s.Ours)], results[len(s.Ours):len(s.Ours)+len(s.Also)]
-	for i := range results[len(s.Ours)+len(s.Also):] {
-		known = append(known, markOf(&results[len(s.Ours)+len(s.Also)+i]))
+	ours, others := results[:len(s.Ours)], results[len(s.Ours):]
+	if !known {
+		kept = keep(others[:len(s.Also)], others[len(s.Also):])
+		if s.Learned != nil {
+			s.Learned(key, kept)
+		}
 	}
-	c.Peers = known
-	if !cached && s.Learned != nil {
-		s.Learned(key, known)
-	}
+	c.Ours, c.Also, c.Peers = ours, kept.Also, kept.Peers
 	if !s.Points || seed > 0 {
 		drop(c.Ours)
-		drop(c.Also)
 		return c, nil
 	}
 	return c, s.show(ctx, cfg, &c)
@@ -234,13 +237,4 @@ func (c *Case) oracle(violations float64) (best *Result) {
 		}
 	}
 	return best
-}
-
-// peersKey tells one set of peers from another.
-func (s *Study) peersKey() string {
-	h := fnv.New64a()
-	for i := range s.Peers {
-		_, _ = h.Write([]byte(s.Peers[i].Name + "\n")) // never fails
-	}
-	return strconv.FormatUint(h.Sum64(), 16)
 }
