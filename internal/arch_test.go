@@ -22,7 +22,7 @@ const module = "github.com/gpupilot/gpupilot/"
 var layers = map[string]string{
 	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core", "internal/peers": "core",
 
-	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
+	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
 	"internal/apiwatch": "edge", "internal/filewatch": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge",
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/auto"
 	"github.com/gpupilot/gpupilot/internal/gpu/dcgm"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 )
@@ -24,12 +25,8 @@ func (c *config) wantsDCGM() bool {
 // dcgmReader opens the DCGM backend. Whoever asks for DCGM should hear at once
 // that its library is not there; a host engine may come later.
 func (c *config) dcgmReader(ctx context.Context, log *slog.Logger) (gpu.Reader, error) {
-	if c.dcgmLog { // DCGM reads these when it starts
-		for k, v := range map[string]string{"__DCGM_DBG_FILE": "-", "__DCGM_DBG_LVL": c.dcgmLogLevel} {
-			if err := os.Setenv(k, v); err != nil {
-				return nil, fmt.Errorf("--enable-dcgm-log: %w", err)
-			}
-		}
+	if err := c.setDCGMLog(); err != nil {
+		return nil, err
 	}
 	uuids := &migUUIDs{library: c.nvmlLibrary}
 	r := dcgm.New(dcgm.Config{Library: c.dcgmLibrary, Remote: c.hostEngine, Interval: c.interval(), MIGUUID: uuids.of, Log: log})
@@ -42,6 +39,34 @@ func (c *config) dcgmReader(ctx context.Context, log *slog.Logger) (gpu.Reader, 
 			"give its path with --dcgm-library, or wait for it with --disable-startup-validate", err)
 	}
 	return r, nil
+}
+
+// setDCGMLog sets what DCGM reads when it starts.
+func (c *config) setDCGMLog() error {
+	if !c.dcgmLog {
+		return nil
+	}
+	for k, v := range map[string]string{"__DCGM_DBG_FILE": "-", "__DCGM_DBG_LVL": c.dcgmLogLevel} {
+		if err := os.Setenv(k, v); err != nil {
+			return fmt.Errorf("--enable-dcgm-log: %w", err)
+		}
+	}
+	return nil
+}
+
+// autoReader adds DCGM to NVML, for what only that gives.
+func (c *config) autoReader(first *nvml.Reader, log *slog.Logger) *auto.Reader {
+	return auto.New(auto.Config{
+		First: first, Log: log,
+		Patience: max(c.interval()/8, 10*time.Millisecond), // a tick waits for a quarter of the interval
+		Open: func(migUUID func(string, int, int) string) auto.Second {
+			if err := c.setDCGMLog(); err != nil {
+				log.Warn("DCGM's log stays as it is", "err", err)
+			}
+			// Its log is left out: auto says whether it is of use, and why not.
+			return dcgm.New(dcgm.Config{Library: c.dcgmLibrary, Interval: c.interval(), MIGUUID: migUUID})
+		},
+	})
 }
 
 // migUUIDs asks NVML for the UUIDs of MIG instances, which DCGM does not tell

@@ -83,6 +83,55 @@ func TestDCGM(t *testing.T) {
 	stop()
 }
 
+// auto reads through NVML, and loads DCGM for the profiling fields that a GPU
+// does not give to NVML, if there is one.
+func TestAuto(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	log := filepath.Join(dir, "dcgm-calls")
+	t.Setenv("GPUPILOT_FAKE_DCGM", write("dcgm", "gpus 2\nlog "+log+"\ngpu * gpm_gr 0.5\ngpu 1 mig 1g.18gb 1\ngpu 1 instance 0 gpm_gr 0.25\n"))
+	t.Setenv("GPUPILOT_FAKE_NVML", write("nvml", "gpus 2\ngpu 0 util 63\n"))
+	args := []string{"--nvml-library", fakeLib(t, "libnvidia-ml-fake.so"), "--dcgm-library", fakeLib(t, "libdcgm-fake.so"), "-c", "50", "-n"}
+	shows := func(url string, want ...string) {
+		t.Helper()
+		until(t, func() bool {
+			_, body := get(t, url+"/metrics")
+			for _, w := range want {
+				if !strings.Contains(body, w) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	// GPUs that give them to NVML.
+	url, _, stop := start(t, args...)
+	shows(url, `gpupilot_backend_up{backend="nvml"} 1`, "DCGM_FI_PROF_GR_ENGINE_ACTIVE{")
+	stop()
+	if calls, err := os.ReadFile(log); err == nil {
+		t.Errorf("DCGM was called:\n%s", calls)
+	}
+	// GPUs that do not.
+	t.Setenv("GPUPILOT_FAKE_NVML", write("old", "gpus 2\ngpu * unsupported gpm\ngpu 0 util 63\ngpu 1 mig 1g.18gb 1\n"))
+	url, out, stop := start(t, args...)
+	shows(url, `gpupilot_backend_up{backend="nvml"} 1`, "} 63\n", "} 0.500000\n", "} 0.250000\n")
+	if n := strings.Count(out.String(), "read through DCGM"); n != 2 {
+		t.Errorf("said %d times:\n%s", n, out)
+	}
+	stop()
+	// The same without DCGM.
+	url, _, stop = start(t, append(args[:3:3], filepath.Join(dir, "no-dcgm"), "-c", "50", "-n")...)
+	shows(url, "} 63\n", `gpupilot_field_supported{field="DCGM_FI_PROF_GR_ENGINE_ACTIVE",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="NVML gives profiling fields from Hopper on; through DCGM: `)
+	stop()
+}
+
 func TestDCGMNotThere(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "libdcgm.so.4")
 	err := run(t.Context(), []string{"-r", "localhost:5555", "--dcgm-library", missing, "-a", "127.0.0.1:0"}, io.Discard)

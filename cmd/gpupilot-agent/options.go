@@ -125,7 +125,7 @@ func (c *config) ownOptions() []option {
 	return []option{
 		{
 			"backend", "", "GPUPILOT_BACKEND", &c.backend,
-			"how GPUs are read: auto (DCGM if a host engine is given, else NVML), nvml, dcgm or sim", checkOneOf(&c.backend, "auto", "nvml", "dcgm", "sim"),
+			"how GPUs are read: auto (DCGM if a host engine is given, else NVML, with DCGM for what only that gives), nvml, dcgm or sim", checkOneOf(&c.backend, "auto", "nvml", "dcgm", "sim"),
 		},
 		{
 			"remote-hostengine-info", "r", "DCGM_REMOTE_HOSTENGINE_INFO", &c.hostEngine,

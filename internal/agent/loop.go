@@ -174,8 +174,12 @@ func (l *loop) publish(now time.Time) {
 		OwnersTime: l.owners.at, OwnersErr: l.owners.err,
 		Parts: l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
 	}
+	profiler, _ := l.deps.Reader.(gpu.Profiler)
 	for i, w := range l.workers {
 		s.Devices[i] = w.snap
+		if profiler != nil {
+			s.Devices[i].NoProfiling = profiler.NoProfiling(w.snap.UUID)
+		}
 		s.Devices[i].XIDs = l.deps.Reader.XIDs(w.snap.UUID)
 		if !w.asked.IsZero() && now.Sub(w.asked) > gpu.MaxAge(l.cfg.Interval) {
 			s.Devices[i].Err = errSilent

@@ -286,10 +286,13 @@ func siblings(a, b *gpu.Device) bool {
 
 // lack says why a device may not give a field.
 func lack(f *gpu.Field, d *gpu.DeviceSnapshot, backend string) string {
+	profiling := f.ID >= gpu.GREngineActive && f.ID <= gpu.IntActive
 	switch {
+	case profiling && d.NoProfiling != "":
+		return d.NoProfiling
 	case backend == "dcgm":
 		return "not given by DCGM for this device"
-	case f.ID >= gpu.GREngineActive && f.ID <= gpu.IntActive:
+	case profiling:
 		return "profiling: needs Hopper or newer through NVML, or DCGM"
 	case d.MIG != nil:
 		return "not given for a MIG instance"

@@ -41,7 +41,10 @@ type DeviceSnapshot struct {
 	Failures  uint64        // failed reads since the agent started
 	XIDs      []XIDCount    // sorted by code
 	Owners    []Owner       // who holds the device, sorted; empty: nobody, or not known
-	Jobs      []string      // the batch jobs that run on it, as a job mapping says; sorted
+	// NoProfiling is why there are no profiling fields; empty where there are, or
+	// that is not known.
+	NoProfiling string
+	Jobs        []string // the batch jobs that run on it, as a job mapping says; sorted
 
 	// Processes are those that use the device, where they are asked for.
 	// ProcessesRead is when that was told, zero where it was not or is too old;

@@ -29,6 +29,16 @@ func (v *Values) Set(id FieldID, x float64) {
 	v.have.Add(i)
 }
 
+// Add takes over the numbers of o.
+func (v *Values) Add(o *Values) {
+	for i := range v.num {
+		if x, ok := o.GetAt(Index(i)); ok {
+			v.num[i] = x
+		}
+	}
+	v.have = v.have.Union(o.have)
+}
+
 // Get returns the value of a field and whether there is one.
 func (v *Values) Get(id FieldID) (float64, bool) {
 	i, ok := IndexOf(id)

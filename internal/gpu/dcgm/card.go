@@ -7,6 +7,7 @@ package dcgm
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -36,7 +37,7 @@ type card struct {
 
 	profiling map[gpu.FieldID]bool // the fields that the GPU gives; nil: not known
 	probed    time.Time
-	reason    string // why there is no profiling
+	reason    atomic.Pointer[string] // why there is no profiling; nil: there is, or it is not known yet
 }
 
 // pollXIDs counts the XID errors since the last time. Where another device of
@@ -106,12 +107,12 @@ func (c *card) profiles(id gpu.FieldID, now time.Time) bool {
 func (c *card) probe() {
 	fields, err := c.ses.engine.profiling(c.id)
 	if err != nil {
-		if reason := err.Error(); reason != c.reason {
-			c.reason = reason
+		reason := err.Error()
+		if before := c.reason.Swap(&reason); before == nil || *before != reason {
 			c.ses.log.Warn("GPU gives no profiling fields", "gpu", c.id, "uuid", c.uuid, "reason", reason)
 		}
 		return
 	}
-	c.reason = ""
+	c.reason.Store(nil)
 	c.profiling = fields
 }

@@ -107,6 +107,16 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 // XIDs are the XID errors of the device seen so far, sorted by code.
 func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.xids.Counts(uuid) }
 
+// NoProfiling is why the device gives no profiling fields. See gpu.Profiler.
+func (r *Reader) NoProfiling(uuid string) string {
+	if d, ok := (*r.devices.Load())[uuid]; ok {
+		if reason := d.card.reason.Load(); reason != nil {
+			return *reason
+		}
+	}
+	return ""
+}
+
 // Close lets DCGM go. Reads that hang in the library are not waited for: the
 // last one to return lets it go.
 func (r *Reader) Close() error {

@@ -36,6 +36,9 @@ func (*Reader) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapshot
 	return nil, fmt.Errorf("%w: this program was built without DCGM support (it needs linux and cgo)", gpu.ErrNoLibrary)
 }
 
+// NoProfiling gives no reason: there are no devices.
+func (*Reader) NoProfiling(string) string { return "" }
+
 // XIDs are none.
 func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
 

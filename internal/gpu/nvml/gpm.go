@@ -6,6 +6,7 @@ package nvml
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -59,7 +60,8 @@ func gpmFields() gpu.FieldSet {
 
 // gpmState is what a device keeps from sample to sample.
 type gpmState struct {
-	retry     time.Time // not before: the device does not support GPM
+	retry     time.Time   // not before: the device does not support GPM
+	absent    atomic.Bool // it was found not to
 	supported bool
 	pcieRetry time.Time // the same for PCIe throughput
 	prev, cur nvml.GpmSample
@@ -107,7 +109,7 @@ func readGPM(d *device) nvml.Return {
 		if ret := g.advance(d); ret != nvml.SUCCESS {
 			g.forget()
 			if classify(ret) == unsupported {
-				g.retry = d.now.Add(retryUnsupported)
+				g.unsupported(d.now)
 				return readPCIe(d)
 			}
 			return ret
@@ -117,6 +119,22 @@ func readGPM(d *device) nvml.Return {
 		d.out.set(m.id, g.last[k]) // Values takes no NaN
 	}
 	return nvml.SUCCESS
+}
+
+func (g *gpmState) unsupported(now time.Time) {
+	g.retry = now.Add(retryUnsupported)
+	g.absent.Store(true)
+}
+
+// noProfiling is why the device gives no GPM metrics, if it does not.
+func (d *device) noProfiling() string {
+	switch {
+	case !d.ses.gpm || d.MIG != nil && !d.ses.gpmMIG:
+		return "this NVML has no GPM"
+	case d.gpm.absent.Load():
+		return "NVML gives profiling fields from Hopper on"
+	}
+	return ""
 }
 
 // prepare asks once whether the device has GPM, and makes the samples.
@@ -129,9 +147,10 @@ func (g *gpmState) prepare(d *device) nvml.Return {
 		return ret
 	}
 	if ret != nvml.SUCCESS || support.IsSupportedDevice == 0 {
-		g.retry = d.now.Add(retryUnsupported)
+		g.unsupported(d.now)
 		return nvml.SUCCESS
 	}
+	g.absent.Store(false)
 	for _, s := range []*nvml.GpmSample{&g.prev, &g.cur} {
 		if *s != nil {
 			continue

@@ -106,6 +106,14 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 // XIDs are the XID errors of the device seen so far, sorted by code.
 func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.xids.Counts(uuid) }
 
+// NoProfiling is why the device gives no profiling fields. See gpu.Profiler.
+func (r *Reader) NoProfiling(uuid string) string {
+	if d, ok := (*r.devices.Load())[uuid]; ok {
+		return d.noProfiling()
+	}
+	return ""
+}
+
 // Close ends the events goroutine and lets NVML go. Reads that hang in the
 // library are not waited for: the last one to return lets it go.
 func (r *Reader) Close() error {

@@ -36,6 +36,9 @@ func (*Reader) Processes(uuid string) (gpu.Processes, error) {
 	return gpu.Processes{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
 }
 
+// NoProfiling gives no reason: there are no devices.
+func (*Reader) NoProfiling(string) string { return "" }
+
 // XIDs are none.
 func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
 

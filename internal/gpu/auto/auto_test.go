@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package auto
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// fake is a reader of either kind. Its GPUs give what gives says.
+type fake struct {
+	mu      sync.Mutex
+	name    string
+	err     error // of Devices
+	gives   map[string][]gpu.FieldID
+	lacks   map[string]string // NoProfiling
+	hang    chan struct{}     // Read does not return until it is closed
+	reads   int
+	opened  int
+	closed  int
+	migUUID func(string, int, int) string
+}
+
+func (f *fake) set(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+}
+
+func (f *fake) Backend() string { return f.name }
+
+func (f *fake) Devices() ([]gpu.Device, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return nil, f.err
+	}
+	var out []gpu.Device
+	for i := range 2 {
+		out = append(out, gpu.Device{Index: i, UUID: fmt.Sprint("GPU-", i)})
+	}
+	return append(out, gpu.Device{UUID: "MIG-x", MIG: &gpu.MIG{ParentUUID: "GPU-1", GPUInstance: 7, ComputeInstance: -1}}), nil
+}
+
+func (f *fake) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
+	f.mu.Lock()
+	f.reads++
+	hang := f.hang
+	f.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v.Reset()
+	for _, id := range f.gives[uuid] {
+		if want.HasID(id) {
+			v.Set(id, float64(id))
+		}
+	}
+	return nil
+}
+
+func (f *fake) NoProfiling(uuid string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lacks[uuid]
+}
+
+func (f *fake) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
+	return []gpu.PartSnapshot{{}}, nil
+}
+
+func (f *fake) Close() error {
+	f.set(func() { f.closed++ })
+	return nil
+}
+
+func (*fake) XIDs(string) []gpu.XIDCount              { return nil }
+func (*fake) Processes(string) (gpu.Processes, error) { return gpu.Processes{}, nil }
+func (*fake) Topology() (gpu.Topology, error)         { return gpu.Topology{}, nil }
+
+// pair is a reader over two fakes: GPU-0 is from before Hopper, GPU-1 is not.
+type pair struct {
+	*Reader
+	first, second *fake
+	log           bytes.Buffer
+}
+
+func newPair() *pair {
+	p := &pair{
+		first: &fake{
+			name: "nvml", lacks: map[string]string{"GPU-0": "NVML gives them from Hopper on"},
+			gives: map[string][]gpu.FieldID{"GPU-0": {gpu.GPUUtil, gpu.PCIeTxBytes}, "GPU-1": {gpu.GPUUtil, gpu.SMActive}},
+		},
+		second: &fake{name: "dcgm", lacks: map[string]string{}, gives: map[string][]gpu.FieldID{"GPU-0": {gpu.SMActive, gpu.PCIeTxBytes, gpu.GPUUtil}}},
+	}
+	p.Reader = New(Config{
+		First: p.first, Patience: time.Second, Log: slog.New(slog.NewTextHandler(&p.log, nil)),
+		Open: func(migUUID func(string, int, int) string) Second {
+			p.second.set(func() { p.second.opened++; p.second.migUUID = migUUID })
+			return p.second
+		},
+	})
+	return p
+}
+
+func (p *pair) fields(t *testing.T, uuid string, want ...gpu.FieldID) gpu.FieldSet {
+	t.Helper()
+	var v gpu.Values
+	if err := p.Read(uuid, gpu.SetOf(want...), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v.Fields()
+}
+
+func bubble(t *testing.T, f func(t *testing.T, p *pair)) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair()
+		if _, err := p.Devices(); err != nil {
+			t.Fatal(err)
+		}
+		f(t, p)
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What NVML gives is NVML's; the rest of the profiling fields, and only they,
+// come from DCGM; the log says so once.
+func TestSupplements(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		wanted := []gpu.FieldID{gpu.GPUUtil, gpu.SMActive, gpu.PCIeTxBytes}
+		p.fields(t, "GPU-0", wanted...)
+		synctest.Wait()
+		for range 3 {
+			if got := p.fields(t, "GPU-0", wanted...); got != gpu.SetOf(wanted...) {
+				t.Errorf("GPU-0 gives %v", got)
+			}
+			if got := p.fields(t, "GPU-1", wanted...); got != gpu.SetOf(gpu.GPUUtil, gpu.SMActive) {
+				t.Errorf("GPU-1 gives %v", got)
+			}
+		}
+		if p.second.reads != 3 || p.second.opened != 1 {
+			t.Errorf("DCGM: opened %d times, read %d times", p.second.opened, p.second.reads)
+		}
+		if why := p.NoProfiling("GPU-0"); why != "" {
+			t.Errorf("lacks: %s", why)
+		}
+		if n := strings.Count(p.log.String(), "read through DCGM"); n != 1 || !strings.Contains(p.log.String(), "from Hopper on") {
+			t.Errorf("log:\n%s", &p.log)
+		}
+		if got := p.second.migUUID("GPU-1", 7, 0); got != "MIG-x" {
+			t.Errorf("the instance is %q", got)
+		}
+	})
+}
+
+// DCGM is not opened for what NVML gives, or where nobody wants profiling.
+func TestOpensNothingInVain(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		p.fields(t, "GPU-0", gpu.GPUUtil, gpu.PCIeTxBytes)
+		p.fields(t, "GPU-1", gpu.GPUUtil, gpu.SMActive, gpu.TensorActive)
+		synctest.Wait()
+		if p.second.opened != 0 {
+			t.Error("DCGM was opened")
+		}
+	})
+}
+
+// What DCGM cannot give either has a reason; DCGM is let go, and tried again
+// much later.
+func TestNobodyGives(t *testing.T) {
+	for name, spoil := range map[string]func(*fake){
+		"no library":   func(f *fake) { f.err = fmt.Errorf("%w: libdcgm.so.4", gpu.ErrNoLibrary) },
+		"no profiling": func(f *fake) { f.lacks["GPU-0"] = "requires root" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, p *pair) {
+				spoil(p.second)
+				for range 40 {
+					p.fields(t, "GPU-0", gpu.SMActive)
+					time.Sleep(time.Second)
+				}
+				if p.second.opened != 1 || p.second.closed != 1 {
+					t.Errorf("opened %d times, closed %d times", p.second.opened, p.second.closed)
+				}
+				why := p.NoProfiling("GPU-0")
+				if !strings.Contains(why, "from Hopper on; through DCGM: ") {
+					t.Errorf("reason %q", why)
+				}
+				if n := strings.Count(p.log.String(), "gives no profiling fields"); n != 1 {
+					t.Errorf("said %d times:\n%s", n, &p.log)
+				}
+				time.Sleep(reopenAfter)
+				p.fields(t, "GPU-0", gpu.SMActive)
+				synctest.Wait()
+				if p.second.opened != 2 {
+					t.Errorf("opened %d times", p.second.opened)
+				}
+			})
+		})
+	}
+}
+
+// A DCGM that hangs costs its fields and a little time, once.
+func TestHangOfTheSecond(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		p.fields(t, "GPU-0", gpu.SMActive)
+		synctest.Wait()
+		hang := make(chan struct{})
+		p.second.set(func() { p.second.hang = hang })
+		start := time.Now()
+		for range 5 {
+			if got := p.fields(t, "GPU-0", gpu.GPUUtil, gpu.SMActive); got != gpu.SetOf(gpu.GPUUtil) {
+				t.Errorf("gives %v", got)
+			}
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("five reads took %v", took)
+		}
+		p.second.set(func() { p.second.hang = nil })
+		close(hang)
+		synctest.Wait()
+		if got := p.fields(t, "GPU-0", gpu.GPUUtil, gpu.SMActive); got != gpu.SetOf(gpu.GPUUtil, gpu.SMActive) {
+			t.Errorf("afterwards it gives %v", got)
+		}
+	})
+}
+
+// Parts open DCGM, and keep it open.
+func TestPartsOpenTheSecond(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		p.second.lacks["GPU-0"] = "requires root"
+		all := func(*gpu.Part) bool { return true }
+		parts, err := p.ReadParts(gpu.AllPartFields(), all)
+		if err != nil || len(parts) != 1 {
+			t.Fatalf("%v, %v", parts, err)
+		}
+		p.fields(t, "GPU-0", gpu.SMActive)
+		time.Sleep(time.Minute)
+		if p.second.closed != 0 {
+			t.Error("DCGM was let go")
+		}
+	})
+}
+
+func TestPartsWithoutLibrary(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		p.second.err = gpu.ErrNoLibrary
+		for range 3 {
+			_, err := p.ReadParts(gpu.AllPartFields(), nil)
+			synctest.Wait()
+			if err == nil {
+				t.Error("parts were read")
+			}
+		}
+		if _, err := p.ReadParts(gpu.AllPartFields(), nil); !strings.Contains(err.Error(), "library") || errors.Is(err, errOpening) {
+			t.Errorf("%v", err)
+		}
+	})
+}
