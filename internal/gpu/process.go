@@ -53,6 +53,7 @@ type Process struct {
 	Memory      Reading // bytes of the device's memory that it holds
 	Utilization Reading // its share of the device's time, 0 to 1
 	Place
+	Owner *Owner // whose it is, without a replica; nil: nobody's that is known
 }
 
 // Processes are those that use a device.
@@ -110,8 +111,8 @@ type OtherUsage [numPlaceKinds]struct {
 // PodOf finds a pod's name by its UID.
 type PodOf func(uid string) (PodName, bool)
 
-// AttributeProcesses says what each container uses of the device, in place, by
-// d.Processes, which were read well.
+// AttributeProcesses says whose the device's processes are and what each
+// container uses of it, in place.
 //
 // A process belongs to the pod of its UID, whether or not that holds the
 // device. Where the pod's name is not known, it belongs to the pod that alone
@@ -126,10 +127,12 @@ func AttributeProcesses(d *DeviceSnapshot, podOf PodOf) {
 	withheld := heldByMPS(d.Processes.List)
 	for i := range d.Processes.List {
 		p := d.Processes.List[i]
+		d.Processes.List[i].Owner = nil
 		if withheld && !p.isMPSServer() {
 			p.Utilization = Reading{}
 		}
 		if o, ok := d.ownerOf(&p, podOf); ok {
+			d.Processes.List[i].Owner = &o
 			d.use(o, &p)
 			continue
 		}

@@ -181,9 +181,15 @@ func (t *Table) refresh() {
 	t.podsNow.Store(&pods)
 }
 
-// SeesNode says whether the node's processes are seen, not only those of a
-// container: the kernel's own are, which no container has.
+// SeesNode says whether the node's processes are seen, not only those of our own
+// container, or of our own pod.
 func (t *Table) SeesNode() bool {
-	name, _, _ := parseStat(t.read(2, "stat"))
-	return name == "kthreadd"
+	if name, _, _ := parseStat(t.read(2, "stat")); name == "kthreadd" {
+		return true // no container has the kernel's own
+	}
+	// On a node that is a container itself, the first process is its init, which
+	// is not in our cgroup. In a container it is ours, or the pod's pause.
+	name, _, ok := parseStat(t.read(1, "stat"))
+	self := t.read(os.Getpid(), "cgroup")
+	return ok && name != "pause" && self != "" && self != t.read(1, "cgroup")
 }

@@ -147,15 +147,27 @@ func TestPods(t *testing.T) {
 }
 
 func TestSeesNode(t *testing.T) {
-	x := newTree(t)
-	x.process(2, "nginx", 1, "0::/\n", "")
-	if x.table.SeesNode() {
-		t.Error("a container's second process passes for the kernel's")
+	f := func(want bool, what string, processes ...func(x *tree)) {
+		t.Helper()
+		x := newTree(t)
+		for _, p := range processes {
+			p(x)
+		}
+		if x.table.SeesNode() != want {
+			t.Errorf("%s: %v, want %v", what, !want, want)
+		}
 	}
-	x.process(2, "kthreadd", 1, "0::/\n", "")
-	if !x.table.SeesNode() {
-		t.Error("the kernel's process is not seen")
+	at := func(pid int, name, cgroup string) func(*tree) {
+		return func(x *tree) { x.process(pid, name, 1, cgroup, "") }
 	}
+	self := os.Getpid()
+	f(true, "a node", at(1, "systemd", "0::/init.scope"), at(2, "kthreadd", "0::/"), at(self, "agent", "0::/system.slice/agent.service"))
+	f(true, "a node without cgroups of its own", at(1, "init", "0::/"), at(2, "kthreadd", "0::/"), at(self, "agent", "0::/"))
+	f(true, "a node that is a container", at(1, "systemd", "0::/../../../init.scope"), at(2, "sh", "0::/x"), at(self, "agent", "0::/"))
+	f(false, "a container", at(1, "tini", "0::/"), at(2, "nginx", "0::/"), at(self, "agent", "0::/"))
+	f(false, "a container of cgroup v1", at(1, "tini", "4:memory:/kubepods/pod/a"), at(self, "agent", "4:memory:/kubepods/pod/a"))
+	f(false, "a pod that shares its processes", at(1, "pause", "0::/../a"), at(self, "agent", "0::/"))
+	f(false, "no processes")
 }
 
 // Several devices' workers ask at once; the race detector is the judge.
