@@ -38,7 +38,10 @@ func (a *Agent) Handler() http.Handler {
 	if a.cfg.Pprof {
 		mux.HandleFunc("/debug/pprof/", serveProfile)
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // alive says why the tick loop cannot be called alive at now; nil if it can.

@@ -58,6 +58,18 @@ func TestHealthIsTheTickLoops(t *testing.T) {
 	}
 }
 
+// Browsers are to believe what answers say they are, as of dcgm-exporter's.
+func TestNoAnswerIsSniffed(t *testing.T) {
+	h := New(Config{Interval: time.Second, Pprof: true}, Deps{Metrics: http.NotFoundHandler()}).Handler()
+	for _, path := range []string{"/", "/metrics", "/health", "/healthz", "/readyz", "/api/v1/gpus", "/debug/pprof/", "/nothing"} {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		if got := rec.Header().Get("X-Content-Type-Options"); got != "nosniff" {
+			t.Errorf("%s: X-Content-Type-Options is %q", path, got)
+		}
+	}
+}
+
 func TestGPUsAsJSON(t *testing.T) {
 	k := &kubelet{allocs: []gpu.Allocation{holds("GPU-0::1", "a"), holds("GPU-9", "z")}}
 	r := newReader(gpus(2)...)

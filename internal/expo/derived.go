@@ -75,7 +75,6 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 	}
 	switch m.derived {
 	case ClockCount:
-		n := len(b)
 		for i := range clockEvents {
 			if h.clocks.held[i] > 0 {
 				b = append(m.head(b, in, e), `,clock_event="`...)
@@ -83,7 +82,9 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 				b = m.tail(append(b, in.windows.clock...), in, e, uint64(h.clocks.held[i]))
 			}
 		}
-		if len(b) == n {
+		// A GPU whose clocks nothing held has no series, as in dcgm-exporter; 0
+		// stands for a window without a reading.
+		if h.clocks.empty() {
 			b = m.tail(append(m.head(b, in, e), in.windows.clock...), in, e, 0)
 		}
 	case ClockTotal:

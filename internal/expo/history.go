@@ -115,6 +115,8 @@ func (c *clockPast) add(at time.Time, mask uint16) {
 	c.last, c.primed = mask, true
 }
 
+func (c *clockPast) empty() bool { return c.first == len(c.samples) }
+
 func (c *clockPast) expire(before time.Time) {
 	for c.first < len(c.samples) && c.samples[c.first].at < before.UnixNano() {
 		c.drop()

@@ -3,6 +3,7 @@
 package expo
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,11 @@ func TestWindows(t *testing.T) {
 	tick := func(at time.Duration, reasons float64, want ...string) {
 		t.Helper()
 		now := start.Add(at)
-		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.ClocksEventReasons: reasons})
+		values := map[gpu.FieldID]float64{gpu.ClocksEventReasons: reasons}
+		if math.IsNaN(reasons) {
+			values = nil
+		}
+		d := wholeGPU(0, now, values)
 		d.XIDs = xids
 		e.Update(snapshot(now, d), Stats{}, now)
 		_, body := get(t, e, "/metrics")
@@ -56,6 +61,10 @@ func TestWindows(t *testing.T) {
 	// The first sample and the XIDs have left, a reason began again.
 	tick(3950*time.Millisecond, 0x20, `XID_ERRORS_COUNT,w} 0`, `XID_ERRORS_TOTAL,xid="13"} 2`,
 		`CLOCK_EVENTS_COUNT,clock_event="power_cap",w} 1`, `CLOCK_EVENTS_COUNT,clock_event="sw_thermal",w} 2`, `CLOCK_EVENTS_TOTAL,clock_event="sw_thermal"} 2`)
+	// Nothing held the clocks, and then nobody knows.
+	tick(10*time.Second, 0, `XID_ERRORS_COUNT,w} 0`, `XID_ERRORS_TOTAL,xid="13"} 2`, `CLOCK_EVENTS_TOTAL,clock_event="sw_thermal"} 2`)
+	tick(14*time.Second, math.NaN(), `XID_ERRORS_COUNT,w} 0`, `XID_ERRORS_TOTAL,xid="13"} 2`,
+		`CLOCK_EVENTS_COUNT,w} 0`, `CLOCK_EVENTS_TOTAL,clock_event="sw_thermal"} 2`)
 }
 
 // A window of any length is counted right, however often its memory is reused.
