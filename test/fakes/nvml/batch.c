@@ -235,6 +235,25 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned int in
 	return end(NVML_SUCCESS);
 }
 
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *d) {
+	lock();
+	if (!S.initialised) return end(NVML_ERROR_UNINITIALIZED);
+	for (int i = 0; i < S.gpus; i++)
+		for (int m = -1; m < S.gpu[i].migs; m++) {
+			char s[NAME];
+			*d = handle_of(i, m);
+			uuid_of(*d, s);
+			if (!strcmp(s, uuid)) return end(NVML_SUCCESS);
+		}
+	return end(NVML_ERROR_NOT_FOUND);
+}
+
+nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *d) {
+	BEGIN(mig, "GetDeviceHandleFromMigDeviceHandle");
+	*d = handle_of(mig->gpu, -1);
+	return end(mig->mig < 0 ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS);
+}
+
 nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned int *id) {
 	BEGIN(d, "GetGpuInstanceId");
 	if (d->mig < 0) return end(NVML_ERROR_INVALID_ARGUMENT);

@@ -23,6 +23,7 @@ nvmlReturn_t end(nvmlReturn_t r);
 	} while (0)
 
 nvmlDevice_t handle_of(int gpu, int mig);
+void uuid_of(nvmlDevice_t d, char out[NAME]);
 static inline struct gpu *gpu_of(nvmlDevice_t d) { return &S.gpu[d->gpu]; }
 static inline struct device *dev_of(nvmlDevice_t d) { return d->mig < 0 ? &gpu_of(d)->whole : &gpu_of(d)->mig[d->mig]; }
 

@@ -127,11 +127,15 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *d) 
 	return end(NVML_SUCCESS);
 }
 
+void uuid_of(nvmlDevice_t d, char out[NAME]) {
+	if (d->mig < 0) snprintf(out, NAME, "GPU-%08x-6670-4000-8000-%012x", S.seed + 0x48323030, d->gpu);
+	else snprintf(out, NAME, "MIG-%08x-6670-5000-8000-%04x%08x", S.seed + 0x48323030, d->gpu, dev_of(d)->gi);
+}
+
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned int length) {
 	BEGIN(d, "GetUUID");
 	char s[NAME];
-	if (d->mig < 0) snprintf(s, sizeof s, "GPU-%08x-6670-4000-8000-%012x", S.seed + 0x48323030, d->gpu);
-	else snprintf(s, sizeof s, "MIG-%08x-6670-5000-8000-%04x%08x", S.seed + 0x48323030, d->gpu, dev_of(d)->gi);
+	uuid_of(d, s);
 	return end(text(uuid, length, s));
 }
 
