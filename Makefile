@@ -67,5 +67,18 @@ generate: ## deepcopy functions and CRDs from the API types
 	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
 	go run $(CONTROLLER_GEN) crd:maxDescLen=300 paths=./api/... output:crd:dir=deploy/crds
 
+.PHONY: backtest backtest-quick
+# The .1s files are the counts of the .requests files, which tell more.
+TRACES         ?= ../shared/traces
+UNTOUCHED      ?= mooncake,deepseek-r1.clients,UPS
+BACKTEST        = bin/gpupilot backtest $(filter-out %.1s.csv.gz,$(wildcard $(TRACES)/*.csv.gz)) --untouched $(UNTOUCHED) \
+                  $(addprefix --prices ,$(wildcard $(TRACES)/prices/gpu_on_demand_prices.csv)) --peers-cache bin/peers.json -o html
+
+backtest: bin/gpupilot ## the engine against its peers on recorded load, TRACES=directory: hours at first, minutes once bin/peers.json is there
+	$(BACKTEST) --startup 30s,2m,4m,7m --seeds 5 --hours 3 --out bin/backtest.html $(BACKTEST_FLAGS)
+
+backtest-quick: bin/gpupilot ## a first look at it: a sixth of the peers, one start-up, an hour each
+	$(BACKTEST) --quick --startup 2m --seeds 2 --hours 1 --out bin/backtest-quick.html $(BACKTEST_FLAGS)
+
 clean:
 	rm -rf bin
