@@ -14,12 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/stats"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -27,13 +21,12 @@ import (
 const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 const (
-	// maxAnswer bounds a List answer. gRPC's own 4 MiB are too few on nodes
+	list = "/v1.PodResourcesLister/List"
+	// maxAnswer bounds a List answer. gRPC's usual 4 MiB are too few on nodes
 	// with many pods and huge topologies, and the kubelet has no such limit.
 	maxAnswer = 64 << 20
 	// maxWait bounds one question where the caller's context does not.
 	maxWait = 10 * time.Second
-	// maxBackoff bounds how long a kubelet that is back stays unnoticed.
-	maxBackoff = 2 * time.Second
 )
 
 // defaultResources are the names that count as GPUs anyway; migPrefix starts
@@ -46,10 +39,8 @@ const migPrefix = "nvidia.com/mig-"
 // there (yet) or a kubelet that restarts is an error of one question; the next
 // one may succeed. It is safe for concurrent use.
 type Client struct {
-	conn      *grpc.ClientConn
-	lister    podresources.PodResourcesListerClient
+	caller    *caller
 	resources []string
-	conns     connCounter
 	answered  atomic.Int64 // the connection, by number, that the last answer came over; 0: none did
 }
 
@@ -65,58 +56,49 @@ func New(socket string, resources ...string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod-resources socket %q: %w", socket, err)
 	}
-	c := &Client{resources: append(defaultResources(), resources...)}
-	c.conn, err = grpc.NewClient("unix://"+abs,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
-		// A kubelet does not close idle connections, and neither do we.
-		grpc.WithIdleTimeout(0),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithStatsHandler(&c.conns),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: maxBackoff},
-		}),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("pod-resources socket %s: %w", abs, err)
-	}
-	c.lister = podresources.NewPodResourcesListerClient(c.conn)
-	return c, nil
+	return &Client{caller: newCaller(abs), resources: append(defaultResources(), resources...)}, nil
 }
 
 // Close ends the connection.
-func (c *Client) Close() error { return c.conn.Close() }
+func (c *Client) Close() error {
+	c.caller.close()
+	return nil
+}
 
 // Allocations lists every GPU device of every container that the kubelet knows,
 // each once.
 func (c *Client) Allocations(ctx context.Context) ([]gpu.Allocation, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
-	answer, err := c.lister.List(ctx, &podresources.ListPodResourcesRequest{})
+	answer, err := c.caller.call(ctx, list, maxAnswer)
 	if err != nil {
 		return nil, fmt.Errorf("list pod resources: %w", err)
 	}
-	now := c.conns.n.Load()
+	pods, err := parseList(answer)
+	if err != nil {
+		return nil, fmt.Errorf("list pod resources: %w", err)
+	}
+	now := c.caller.dialled.Load()
 	if before := c.answered.Swap(now); before != 0 && before != now {
 		return nil, fmt.Errorf("list pod resources: %w", ErrRestarted)
 	}
-	return c.allocations(answer.GetPodResources()), nil
+	return c.allocations(pods), nil
 }
 
 // allocations flattens the answer. A device may come as its own
 // ContainerDevices entry, several in one, or twice (once for each NUMA node).
-func (c *Client) allocations(pods []*podresources.PodResources) []gpu.Allocation {
+func (c *Client) allocations(pods []podResources) []gpu.Allocation {
 	var out []gpu.Allocation
 	for _, p := range pods {
-		for _, k := range p.GetContainers() {
+		for _, k := range p.containers {
 			first := len(out)
-			for _, d := range k.GetDevices() {
-				if !c.isGPU(d.GetResourceName()) {
+			for _, d := range k.devices {
+				if !c.isGPU(d.resource) {
 					continue
 				}
-				for _, id := range d.GetDeviceIds() {
-					a := gpu.Allocation{Resource: d.GetResourceName(), DeviceID: id, Owner: gpu.Owner{
-						Namespace: p.GetNamespace(), Pod: p.GetName(), Container: k.GetName(),
+				for _, id := range d.ids {
+					a := gpu.Allocation{Resource: d.resource, DeviceID: id, Owner: gpu.Owner{
+						Namespace: p.namespace, Pod: p.name, Container: k.name,
 					}}
 					if !slices.Contains(out[first:], a) {
 						out = append(out, a)
@@ -131,22 +113,3 @@ func (c *Client) allocations(pods []*podresources.PodResources) []gpu.Allocation
 func (c *Client) isGPU(resource string) bool {
 	return strings.HasPrefix(resource, migPrefix) || slices.Contains(c.resources, resource)
 }
-
-// connCounter numbers the connections that were made.
-type connCounter struct{ n atomic.Int64 }
-
-// HandleConn counts.
-func (c *connCounter) HandleConn(_ context.Context, s stats.ConnStats) {
-	if _, ok := s.(*stats.ConnBegin); ok {
-		c.n.Add(1)
-	}
-}
-
-// TagConn does nothing.
-func (*connCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// TagRPC does nothing.
-func (*connCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
-// HandleRPC does nothing.
-func (*connCounter) HandleRPC(context.Context, stats.RPCStats) {}
