@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package hpa holds the model of the HorizontalPodAutoscaler (internal/peers) to
+// the one of a real kube-controller-manager: the same readings, the same replicas.
+package hpa
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpupilot/gpupilot/internal/peers"
+	"github.com/gpupilot/gpupilot/test/cluster"
+)
+
+const (
+	namespace = "default"
+	period    = 250 * time.Millisecond // of the controller's syncs
+	patience  = 90 * time.Second
+
+	// idle is how many syncs fail between a change of the pods and the sync that
+	// counts, so that the controller's cache has seen the change.
+	idle = 4
+	// span is the behavior's every window and period. A sync counts only when no
+	// earlier one was a span ago, give or take slack: which side of it the
+	// controller would see is a matter of milliseconds.
+	span  = 10 * time.Second
+	slack = 700 * time.Millisecond
+	// pace is the least time between two syncs that count, more than twice the slack.
+	pace = 2 * time.Second
+)
+
+// loads are what a timeline's replicas are asked for, in targets.
+var loads = []float64{3, 3.1, 4.4, 9, 9, 14, 14, 14, 6, 6, 1.5, 1.5, 0, 0, 0, 0, 4, 4}
+
+// kinds are the timelines' names, by what their HPAs count.
+var kinds = map[peers.Kind]string{peers.PodsAverage: "pods", peers.ObjectValue: "object", peers.ExternalAverage: "external"}
+
+func TestModelIsTheRealHPA(t *testing.T) {
+	c, err := cluster.Start(t.Context(), cluster.Config{HPASyncPeriod: period, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if errors.Is(err, cluster.ErrNoBinary) {
+		t.Skip(err)
+	}
+	must(t, err)
+	t.Cleanup(c.Stop)
+	rc, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	must(t, err)
+	rc.QPS = -1
+	k, err := kubernetes.NewForConfig(rc)
+	must(t, err)
+	api := serveMetrics(t, k, rc)
+	var timelines sync.WaitGroup
+	for kind, name := range kinds {
+		timelines.Go(func() {
+			t.Run(name, func(t *testing.T) { newTimeline(t, k, api, kind, name).run(t) })
+		})
+	}
+	timelines.Wait()
+}
+
+// timeline is one Deployment under one HPA, and the model beside it.
+type timeline struct {
+	k     kubernetes.Interface
+	name  string
+	model peers.HPA
+	asked chan func(reading *peers.Reading, pods []string) // from the metrics API, one for each sync
+
+	began time.Time
+	syncs []time.Time    // those that count
+	age   map[string]int // of the pods, in steps
+}
+
+const target = 10000 // thousandths
+
+// newTimeline creates them. The model's clock ticks in milliseconds.
+func newTimeline(t *testing.T, k kubernetes.Interface, api *metricsAPI, kind peers.Kind, name string) *timeline {
+	ms := int(span.Milliseconds())
+	x := &timeline{k: k, name: name, asked: api.register(name), began: time.Now(), age: map[string]int{}, model: peers.HPA{
+		Kind: kind, MilliTarget: target, Min: 3, Max: 9,
+		Up:   peers.Rules{Tolerance: 0.05, Policies: []peers.RatePolicy{{Value: 3, Period: ms}, {Percent: true, Value: 100, Period: ms}}},
+		Down: peers.Rules{Tolerance: 0.2, Window: ms, Policies: []peers.RatePolicy{{Percent: true, Value: 70, Period: ms}}},
+	}}
+	labels := map[string]string{"app": name}
+	_, err := k.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(3)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}}, // nobody runs it
+			},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = k.AutoscalingV2().HorizontalPodAutoscalers(namespace).Create(t.Context(), x.object(), metav1.CreateOptions{})
+	must(t, err)
+	return x
+}
+
+func (x *timeline) object() *autoscalingv2.HorizontalPodAutoscaler {
+	id := autoscalingv2.MetricIdentifier{Name: x.name}
+	value := resource.NewMilliQuantity(x.model.MilliTarget, resource.DecimalSI)
+	average := autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: value}
+	metric := map[peers.Kind]autoscalingv2.MetricSpec{
+		peers.PodsAverage: {Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{Metric: id, Target: average}},
+		peers.ObjectValue: {Type: autoscalingv2.ObjectMetricSourceType, Object: &autoscalingv2.ObjectMetricSource{
+			DescribedObject: autoscalingv2.CrossVersionObjectReference{APIVersion: "v1", Kind: "Service", Name: x.name}, Metric: id,
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: value},
+		}},
+		peers.ExternalAverage: {Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{Metric: id, Target: average}},
+	}[x.model.Kind]
+	return &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Name: x.name},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: x.name},
+			MinReplicas:    new(int32(x.model.Min)), MaxReplicas: int32(x.model.Max), Metrics: []autoscalingv2.MetricSpec{metric},
+			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: rules(x.model.Up), ScaleDown: rules(x.model.Down)},
+		},
+	}
+}
+
+func rules(r peers.Rules) *autoscalingv2.HPAScalingRules {
+	seconds := func(ms int) int32 { return int32(ms / 1000) }
+	tolerance := resource.MustParse(fmt.Sprint(r.Tolerance))
+	out := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(seconds(r.Window)), Tolerance: &tolerance}
+	for _, p := range r.Policies {
+		kind := autoscalingv2.PodsScalingPolicy
+		if p.Percent {
+			kind = autoscalingv2.PercentScalingPolicy
+		}
+		out.Policies = append(out.Policies, autoscalingv2.HPAScalingPolicy{Type: kind, Value: int32(p.Value), PeriodSeconds: seconds(p.Period)})
+	}
+	return out
+}
+
+// run asks the model and the controller the same at each step.
+func (x *timeline) run(t *testing.T) {
+	var path []int
+	for i, load := range loads {
+		pods := x.settle(t)
+		reading, names := x.reading(pods, load, i%5 == 4)
+		for range idle {
+			x.sync(t, nil, nil)
+		}
+		for x.doubtful(time.Now()) {
+			x.sync(t, nil, nil)
+		}
+		now := time.Now()
+		x.sync(t, reading, names)
+		want := x.model.Sync(int(now.Sub(x.began).Milliseconds()), reading)
+		x.syncs = append(x.syncs, now)
+		x.sync(t, nil, nil) // the sync before it is over
+		d, err := x.k.AppsV1().Deployments(namespace).Get(t.Context(), x.name, metav1.GetOptions{})
+		must(t, err)
+		if got := int(*d.Spec.Replicas); got != want {
+			t.Fatalf("step %d, %g wanted of %d replicas: the controller sets %d, the model %d; before it %d\n%+v", i, load, reading.Spec, got, want, path, reading)
+		}
+		path = append(path, want)
+	}
+	t.Logf("%d steps in %v: %d", len(path), time.Since(x.began).Round(time.Second), path)
+	if slices.Max(path) != x.model.Max || slices.Min(path) != x.model.Min {
+		t.Errorf("the timeline goes %d, want it to reach both bounds", path)
+	}
+}
+
+// doubtful says whether a sync is too close to the one before, or to the edge of
+// what one before it counts for.
+func (x *timeline) doubtful(now time.Time) bool {
+	return slices.ContainsFunc(append(x.syncs, x.began), func(s time.Time) bool {
+		since := now.Sub(s)
+		return since < pace || (since-span).Abs() < slack
+	})
+}
+
+// sync answers the next sync of the controller: with the reading, or that there is none.
+func (x *timeline) sync(t *testing.T, r *peers.Reading, pods []string) {
+	t.Helper()
+	select {
+	case answer := <-x.asked:
+		answer(r, pods)
+	case <-time.After(patience):
+		t.Fatalf("the controller has not asked for %s for %v", x.name, patience)
+	}
+}
+
+// settle waits for the Deployment to have its pods, does what a kubelet would
+// with them, and returns them. A pod is pending at first, then loads, then is
+// ready; those that there were at the beginning are.
+func (x *timeline) settle(t *testing.T) []corev1.Pod {
+	t.Helper()
+	var pods []corev1.Pod
+	eventually(t, func() error {
+		d, err := x.k.AppsV1().Deployments(namespace).Get(t.Context(), x.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		list, err := x.k.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + x.name})
+		if err != nil {
+			return err
+		}
+		if pods = list.Items; len(pods) != int(*d.Spec.Replicas) || d.Status.Replicas != *d.Spec.Replicas {
+			return fmt.Errorf("%d pods, status.replicas %d, want %d", len(pods), d.Status.Replicas, *d.Spec.Replicas)
+		}
+		return nil
+	})
+	for i := range pods {
+		p := &pods[i]
+		if x.age[p.Name]++; len(x.syncs) == 0 {
+			x.age[p.Name] = 3
+		}
+		if x.age[p.Name] > 1 {
+			x.patch(t, p)
+		}
+	}
+	return pods
+}
+
+func (x *timeline) patch(t *testing.T, p *corev1.Pod) {
+	t.Helper()
+	ready := corev1.ConditionFalse
+	if x.age[p.Name] > 2 {
+		ready = corev1.ConditionTrue
+	}
+	p.Status.Phase, p.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"phase": p.Status.Phase, "conditions": p.Status.Conditions}})
+	must(t, err)
+	_, err = x.k.CoreV1().Pods(namespace).Patch(t.Context(), p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	must(t, err)
+}
+
+// reading is what there is to be read of the pods: the ready ones share the load,
+// those that load say zero. One of them may say nothing.
+func (x *timeline) reading(pods []corev1.Pod, load float64, silent bool) (*peers.Reading, []string) {
+	r := &peers.Reading{Spec: len(pods), Status: len(pods), Told: x.model.Kind != peers.PodsAverage}
+	var names []string
+	var ready, told int64
+	for _, p := range pods {
+		q := peers.Pod{Pending: p.Status.Phase == corev1.PodPending, Ready: x.age[p.Name] > 2}
+		if q.Told = !q.Pending; q.Ready {
+			ready++
+		}
+		r.Pods, names = append(r.Pods, q), append(names, p.Name)
+	}
+	total := int64(load * target)
+	for i := range r.Pods {
+		q := &r.Pods[i]
+		if q.Ready {
+			q.Milli = total / ready
+		}
+		if q.Ready && silent && ready > 1 {
+			silent, q.Told, q.Milli = false, false, 0
+		}
+		if q.Told {
+			told++
+			r.Milli += q.Milli
+		}
+	}
+	switch x.model.Kind {
+	case peers.ObjectValue:
+		r.Milli /= max(1, told)
+	case peers.ExternalAverage:
+		r.Milli = total
+	default:
+		r.Milli = 0
+	}
+	return r, names
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, ok func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if err = ok(); err == nil {
+			return
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	t.Fatal(err)
+}
