@@ -125,7 +125,7 @@ These are in base units (seconds, times as seconds since 1970). Those marked ◆
 | metric | type | meaning |
 |---|---|---|
 `)
-	for _, f := range metaFamilies(&Config{Kubernetes: true, Pods: true}) {
+	for _, f := range metaFamilies(&Config{Kubernetes: true, Pods: true, Processes: true}) {
 		mark := ""
 		if f.always {
 			mark = " ◆"
@@ -136,7 +136,7 @@ These are in base units (seconds, times as seconds since 1970). Those marked ◆
 	}
 	b.WriteString(`
 Their labels: ` + "`uuid`" + ` is the device's UUID, of a MIG device its own. ` + "`gpupilot_gpu_allocation_info`" + ` has ` + "`uuid`, `namespace`, `pod`, `container`" + ` and ` + "`replica`" + `
-(the share of a time-sliced device, else empty). A MIG device's other series have the UUID of its GPU, as dcgm-exporter's do; ` + "`gpupilot_mig_device_info`" + ` has
+(the share of a time-sliced device, else empty). ` + "`gpupilot_pod_gpu_*` have `uuid`, `gpu`, `namespace`, `pod` and `container`; these and others of processes are there with `--process-metrics` ([agent.md](agent.md#processes))." + ` A MIG device's other series have the UUID of its GPU, as dcgm-exporter's do; ` + "`gpupilot_mig_device_info`" + ` has
 ` + "`uuid`, `parent_uuid`, `gpu_instance`, `compute_instance`" + ` (empty where it is the whole instance) and ` + "`profile`" + `.
 `)
 	return b.Bytes()

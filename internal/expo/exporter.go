@@ -23,6 +23,7 @@ type Config struct {
 	PodUID       bool    // a label pod_uid
 	DashedModel  bool    // blanks in model names become dashes
 	Self         bool    // metrics of the process
+	Processes    bool    // the processes on devices are listed
 	Relabel      Relabel // it was checked
 	Version      string  // of the program
 	Revision     string  // of its source

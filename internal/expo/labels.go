@@ -3,6 +3,7 @@
 package expo
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 
@@ -17,6 +18,9 @@ type entity struct {
 	dev                    *gpu.DeviceSnapshot
 	owner                  *gpu.Owner // nil: nobody, or nobody alone
 	job                    string     // empty: none
+	role                   role
+	memory, utilization    gpu.Reading // of a share: bytes, 0 to 1
+	uid                    string      // of a share's pod, if it is known
 	start, attrs, mid, end int
 }
 
@@ -85,8 +89,12 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 		b = r.label(b, "namespace", o.Namespace)
 		b = r.label(b, "pod", o.Pod)
 	}
-	if r.cfg.PodUID && pod.UID != "" {
-		b = r.label(b, "pod_uid", pod.UID)
+	uid := ""
+	if r.cfg.PodUID || e.role == ofShare { // which dcgm-exporter always has of shares
+		uid = cmp.Or(pod.UID, e.uid)
+	}
+	if uid != "" {
+		b = r.label(b, "pod_uid", uid)
 	}
 	if r.cfg.VirtualGPUs && o.Replica != "" {
 		b = r.label(b, "vgpu", o.Replica)

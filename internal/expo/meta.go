@@ -81,6 +81,9 @@ func metaFamilies(cfg *Config) []family {
 	if cfg.Pods {
 		fs = append(fs, podWatchFamilies()...)
 	}
+	if cfg.Processes {
+		fs = append(fs, processFamilies()...)
+	}
 	if cfg.Self {
 		fs = append(fs, selfFamilies()...)
 	}
@@ -124,6 +127,17 @@ func podResourcesFamilies() []family {
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_unmatched_devices "...)
 				return append(strconv.AppendInt(b, int64(len(in.snap.Unmatched)), 10), '\n')
+			}),
+		meta("gpupilot_devices_without_pod", Gauge, "Devices that are collected here and that no container holds.",
+			func(b []byte, in *renderInput) []byte {
+				n := 0
+				for i := range in.snap.Devices {
+					if len(in.snap.Devices[i].Owners) == 0 {
+						n++
+					}
+				}
+				b = append(b, "gpupilot_devices_without_pod "...)
+				return append(strconv.AppendInt(b, int64(n), 10), '\n')
 			}),
 	}
 }

@@ -179,7 +179,9 @@ func (r *renderer) collectEntities() {
 		d := &in.snap.Devices[i]
 		if d.Fresh(in.now, maxAge) && !listed(in.entities, d) {
 			r.adding = d
-			r.owners(d, r.addOwner)
+			if !r.addShares(d) {
+				r.owners(d, r.addOwner)
+			}
 		}
 	}
 	for i := range in.entities {
@@ -222,10 +224,15 @@ func (m *metric) append(b []byte, in *renderInput) []byte {
 	for i := range in.entities {
 		e := &in.entities[i]
 		if m.derived != NotDerived {
-			b = m.appendDerived(b, in, e)
+			if e.shows(m.number.field) {
+				b = m.appendDerived(b, in, e)
+			}
 			continue
 		}
-		v, ok := e.dev.Values.GetAt(m.number.index)
+		if !e.shows(m.number.field) {
+			continue
+		}
+		v, ok := e.value(m.number.field, m.number.index)
 		if !ok {
 			continue
 		}

@@ -166,12 +166,24 @@ func (d *DeviceSnapshot) ownerOf(p *Process, podOf PodOf) (Owner, bool) {
 	}
 	for i := range d.Owners {
 		o := d.Owners[i]
-		if o.Container == p.Container && d.solePod() {
+		if o.Container == p.Container && d.solePod() && !d.named(&o, podOf) {
 			o.Replica = ""
 			return o, true
 		}
 	}
 	return Owner{}, false
+}
+
+// named says whether a process is known by name to be of the owner's pod: whose
+// name is not known is then another's.
+func (d *DeviceSnapshot) named(o *Owner, podOf PodOf) bool {
+	for i := range d.Processes.List {
+		p := &d.Processes.List[i]
+		if name, ok := podOf(p.PodUID); p.Kind == InPod && ok && name.Namespace == o.Namespace && name.Name == o.Pod {
+			return true
+		}
+	}
+	return false
 }
 
 // soleContainer is the one container with which a pod holds the device, empty

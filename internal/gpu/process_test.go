@@ -81,6 +81,9 @@ func TestAttributeProcesses(t *testing.T) {
 	f("z/m 1 3 0.25", sole, inPod("d", "m", 3, .25))
 	f("unknown 1 3 0.25", sole, inPod("d", "exporter", 3, .25))
 	f("unknown 1 3 0.25", nil, inPod("d", "m", 3, .25))
+	uidNames["y"] = PodName{"ns", "z"}
+	f("z/m 1 3 0.25; unknown 1 3 0.25", sole, inPod("y", "m", 3, .25), inPod("d", "m", 3, .25))
+	delete(uidNames, "y")
 	// A part of a sum that is missing makes the sum missing.
 	odd := inPod("a", "m", 0, .5)
 	odd.Memory = Reading{}

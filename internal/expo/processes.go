@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"strconv"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// processFamilies are what --process-metrics adds: whose processes use which
+// share of a device.
+func processFamilies() []family {
+	return []family{
+		always("gpupilot_pod_gpu_utilization_ratio", Gauge,
+			"Share of the device's time that the container's processes used, 0 to 1: of about the last second.",
+			func(b []byte, in *renderInput) []byte {
+				return podUsage(b, in, "gpupilot_pod_gpu_utilization_ratio", func(u *gpu.Usage) gpu.Reading { return u.Utilization }, appendFixed)
+			}),
+		always("gpupilot_pod_gpu_memory_used_bytes", Gauge,
+			"Memory of the device that the container's processes hold.",
+			func(b []byte, in *renderInput) []byte {
+				return podUsage(b, in, "gpupilot_pod_gpu_memory_used_bytes", func(u *gpu.Usage) gpu.Reading { return u.Memory }, appendInteger)
+			}),
+		meta("gpupilot_gpu_processes", Gauge,
+			"Processes that use the device, by where they run: pod, host (in no pod), unknown_pod (in a pod whose name is not known), unseen (not in /proc).",
+			processCounts),
+		meta("gpupilot_other_gpu_utilization_ratio", Gauge,
+			"Share of the device's time that processes used which are no known pod's, by where they run.",
+			func(b []byte, in *renderInput) []byte {
+				return otherUsage(b, in, "gpupilot_other_gpu_utilization_ratio", func(d *gpu.DeviceSnapshot, k int) gpu.Reading { return d.Others[k].Utilization }, appendFixed)
+			}),
+		meta("gpupilot_other_gpu_memory_used_bytes", Gauge,
+			"Memory of the device that processes hold which are no known pod's, by where they run.",
+			func(b []byte, in *renderInput) []byte {
+				return otherUsage(b, in, "gpupilot_other_gpu_memory_used_bytes", func(d *gpu.DeviceSnapshot, k int) gpu.Reading { return d.Others[k].Memory }, appendInteger)
+			}),
+		meta("gpupilot_process_list_up", Gauge, "1 if the device's processes were listed well and not long ago.",
+			func(b []byte, in *renderInput) []byte {
+				for i := range in.snap.Devices {
+					d := &in.snap.Devices[i]
+					b = appendDevice(append(b, "gpupilot_process_list_up{"...), d)
+					b = append(appendBool(append(b, "} "...), d.ProcessesErr == nil && !d.ProcessesRead.IsZero()), '\n')
+				}
+				return b
+			}),
+	}
+}
+
+// places are the values of the label place, by gpu.PlaceKind: of those whose pod
+// is not known.
+var places = [...]string{gpu.Unseen: "unseen", gpu.OnHost: "host", gpu.InPod: "unknown_pod"}
+
+func appendDevice(b []byte, d *gpu.DeviceSnapshot) []byte {
+	b = appendLabel(b, "uuid", d.UUID)
+	b = append(b, `,gpu="`...)
+	return append(strconv.AppendInt(b, int64(d.Index), 10), '"')
+}
+
+func podUsage(b []byte, in *renderInput, name string, of func(*gpu.Usage) gpu.Reading, number func([]byte, float64) []byte) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		for j := range d.Usage {
+			u := &d.Usage[j]
+			r := of(u)
+			if !r.OK {
+				continue
+			}
+			b = appendDevice(append(append(b, name...), '{'), d)
+			b = appendLabel(append(b, ','), "namespace", u.Owner.Namespace)
+			b = appendLabel(append(b, ','), "pod", u.Owner.Pod)
+			b = appendLabel(append(b, ','), "container", u.Owner.Container)
+			b = append(number(append(b, "} "...), r.Value), '\n')
+		}
+	}
+	return b
+}
+
+func otherUsage(b []byte, in *renderInput, name string, of func(*gpu.DeviceSnapshot, int) gpu.Reading, number func([]byte, float64) []byte) []byte {
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		for k := range d.Others {
+			if r := of(d, k); r.OK && d.Others[k].Processes > 0 {
+				b = appendPlace(append(append(b, name...), '{'), d, places[k])
+				b = append(number(b, r.Value), '\n')
+			}
+		}
+	}
+	return b
+}
+
+func processCounts(b []byte, in *renderInput) []byte {
+	const name = "gpupilot_gpu_processes{"
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		if d.ProcessesRead.IsZero() {
+			continue
+		}
+		n := 0
+		for j := range d.Usage {
+			n += d.Usage[j].Processes
+		}
+		b = appendPlace(append(b, name...), d, "pod")
+		b = append(strconv.AppendInt(b, int64(n), 10), '\n')
+		for k := range d.Others {
+			b = appendPlace(append(b, name...), d, places[k])
+			b = append(strconv.AppendInt(b, int64(d.Others[k].Processes), 10), '\n')
+		}
+	}
+	return b
+}
+
+func appendPlace(b []byte, d *gpu.DeviceSnapshot, place string) []byte {
+	return append(appendLabel(append(appendDevice(b, d), ','), "place", place), "} "...)
+}
+
+// role is which fields an entity's series are of.
+type role uint8
+
+const (
+	ofAll    role = iota
+	ofOthers      // a sharer's copy of the fields that are the device's only
+	ofWhole       // the device's own of the fields that sharers have shares of
+	ofShare       // a sharer's share of these
+)
+
+// shows says whether an entity has a series of the field.
+func (e *entity) shows(f gpu.FieldID) bool {
+	switch shared := f == gpu.GPUUtil || f == gpu.FBUsed; e.role {
+	case ofOthers:
+		return !shared
+	case ofWhole, ofShare:
+		return shared
+	}
+	return true
+}
+
+// value is the entity's value of the field at index i.
+func (e *entity) value(f gpu.FieldID, i gpu.Index) (float64, bool) {
+	if e.role != ofShare {
+		return e.dev.Values.GetAt(i)
+	}
+	if f == gpu.FBUsed {
+		return e.memory.Value / (1 << 20), e.memory.OK
+	}
+	return e.utilization.Value * 100, e.utilization.OK
+}
+
+// addShares lists, in virtual-GPU mode, the device as a whole and each sharer's
+// share of it, which its processes tell: dcgm-exporter has utilisation and used
+// memory so, and the other fields in copies. It says whether it did.
+func (r *renderer) addShares(d *gpu.DeviceSnapshot) bool {
+	in := &r.in
+	if !in.cfg.VirtualGPUs || !in.cfg.Processes || !in.cfg.Kubernetes || len(d.Owners) == 0 {
+		return false
+	}
+	first := len(in.entities)
+	r.owners(d, r.addOwner)
+	copies := len(in.entities)
+	for i := first; i < copies; i++ {
+		e := &in.entities[i]
+		e.role = ofOthers
+		share := *e
+		share.role = ofShare
+		for j := range d.Usage {
+			u := &d.Usage[j]
+			if o := e.owner; u.Owner.Namespace == o.Namespace && u.Owner.Pod == o.Pod && u.Owner.Container == o.Container {
+				share.memory, share.utilization, share.uid = u.Memory, u.Utilization, u.PodUID
+			}
+		}
+		in.entities = append(in.entities, share)
+	}
+	in.entities = append(in.entities, entity{dev: d, role: ofWhole})
+	return true
+}
