@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 // Command bench measures GPUPilot on this machine and prints a table: what a
-// scrape of the agent costs, what the agent weighs, and how long it takes from
-// a value in the GPU library to replicas. It runs the real programs: the agent
-// on the fake NVML, the controller on a real control plane.
+// scrape of the agent costs, what the agent weighs, what a hung GPU library does
+// to it, and how long it takes from a value in the GPU library to replicas. It
+// runs the real programs: the agent on the fake GPU libraries, the controller on
+// a real control plane.
 package main
 
 import (
@@ -15,8 +18,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 )
 
 // Row is one line of the table. Bar is empty where there is none to pass.
@@ -49,43 +54,92 @@ func main() {
 
 // config is what the flags say.
 type config struct {
-	bin     string // folder of the programs and the fake NVML
+	bin     string // folder of the programs and the fake libraries
 	out     string
 	scrapes int
+	paced   int
+	ticks   int
+	soak    time.Duration
+	hang    time.Duration
 	changes int
 	only    string
+
+	reference string // serve this file's bytes and nothing else
+	address   string // where to
+}
+
+func (c *config) flags() *flag.FlagSet {
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.StringVar(&c.bin, "bin", "bin", "folder of the programs and of the fake libraries")
+	fs.StringVar(&c.out, "out", "bin/bench.json", "file to write the rows to, as JSON")
+	fs.IntVar(&c.scrapes, "scrapes", 10000, "scrapes per case, as fast as they are answered")
+	fs.IntVar(&c.paced, "paced", 50, "scrapes per case at 10 a second")
+	fs.IntVar(&c.ticks, "ticks", 40, "collections per case whose CPU time is measured")
+	fs.DurationVar(&c.soak, "soak", 30*time.Second, "how long the agent is scraped 10 times a second before its memory is measured; 10m for the figure of the documentation")
+	fs.DurationVar(&c.hang, "hang", 12*time.Second, "how long the GPU library hangs")
+	fs.IntVar(&c.changes, "changes", 304, "changes of a GPU's utilisation per reaction time")
+	fs.StringVar(&c.only, "only", "", "run one part: "+strings.Join(partNames(), ", ")+" (default all)")
+	fs.StringVar(&c.reference, "reference", "", "instead: serve this file's bytes, with net/http and nothing else")
+	fs.StringVar(&c.address, "address", "127.0.0.1:0", "with -reference: where to")
+	return fs
+}
+
+// part is a group of rows that are measured together.
+type part struct {
+	name string
+	run  func(context.Context, config, io.Writer) ([]Row, error)
+}
+
+func parts() []part {
+	return []part{
+		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
+	}
+}
+
+func partNames() []string {
+	var names []string
+	for _, p := range parts() {
+		names = append(names, p.name)
+	}
+	return names
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var cfg config
-	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
-	fs.StringVar(&cfg.bin, "bin", "bin", "folder of the programs and of the fake NVML")
-	fs.StringVar(&cfg.out, "out", "bin/bench.json", "file to write the rows to, as JSON")
-	fs.IntVar(&cfg.scrapes, "scrapes", 20000, "scrapes per case")
-	fs.IntVar(&cfg.changes, "changes", 304, "changes of a GPU's utilisation per reaction time")
-	fs.StringVar(&cfg.only, "only", "", "run one part: agent or reaction (default both)")
-	if err := fs.Parse(args); err != nil {
+	if err := cfg.flags().Parse(args); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "on %d cores, %s\n", runtime.NumCPU(), runtime.Version())
+	if cfg.reference != "" {
+		return serveReference(ctx, cfg, out)
+	}
+	fmt.Fprintf(out, "on %d cores, %s, load average %s\n", runtime.NumCPU(), runtime.Version(), loadAverage())
 	var rows []Row
-	for _, part := range []struct {
-		name string
-		run  func(context.Context, config, io.Writer) ([]Row, error)
-	}{{"agent", benchAgent}, {"reaction", benchReaction}} {
-		if cfg.only != "" && cfg.only != part.name {
+	for _, p := range parts() {
+		if cfg.only != "" && cfg.only != p.name {
 			continue
 		}
-		r, err := part.run(ctx, cfg, out)
+		r, err := p.run(ctx, cfg, out)
 		if err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		rows = append(rows, r...)
 	}
+	fmt.Fprintf(out, "load average at the end %s\n", loadAverage())
 	if err := write(cfg.out, rows); err != nil {
 		return err
 	}
 	return table(out, rows)
+}
+
+// loadAverage is the machine's over one minute: a machine that does other work
+// gives worse figures.
+func loadAverage() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	first, _, _ := strings.Cut(string(b), " ")
+	return first
 }
 
 func write(path string, rows []Row) error {
@@ -118,4 +172,14 @@ func table(out io.Writer, rows []Row) error {
 		return fmt.Errorf("%d of %d rows miss their bar", missed, len(rows))
 	}
 	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// quantile is of sorted values, nearest rank.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 package main
 
 import (
@@ -26,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/agentrig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -95,21 +98,20 @@ func startReaction(ctx context.Context, cfg config) (*reaction, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reaction{dir: dir, nvml: &fakeNVML{path: filepath.Join(dir, "nvml.txt")}, waiting: map[string]waiter{}}
-	if _, err := r.nvml.set(0, idle); err != nil {
-		return nil, err
-	}
 	bin, err := filepath.Abs(cfg.bin)
 	if err != nil {
 		return nil, err
 	}
+	library := agentrig.NVML(bin, dir)
+	r := &reaction{dir: dir, nvml: &fakeNVML{library: library}, waiting: map[string]waiter{}}
+	if _, err := r.nvml.set(0, idle); err != nil {
+		return nil, err
+	}
+	argv := append(append([]string{"/usr/bin/env"}, library.Env()...), filepath.Join(bin, "gpupilot-agent"))
 	r.Stack, err = stack.Start(ctx, stack.Config{
 		Nodes: 1, GPUs: gpus, HPASyncPeriod: time.Second,
-		AgentArgv: []string{
-			"/usr/bin/env", "GPUPILOT_FAKE_NVML=" + r.nvml.path, filepath.Join(bin, "gpupilot-agent"),
-			"--backend", "nvml", "--nvml-library", filepath.Join(bin, "libnvidia-ml-fake.so"),
-			"-k", "--pod-resources-kubelet-socket", "$(POD_RESOURCES_SOCKET)", "-a", "$(POD_IP):9400", "--node-name", "$(NODE_NAME)",
-		},
+		AgentArgv: append(append(argv, library.Args()...),
+			"-k", "--pod-resources-kubelet-socket", "$(POD_RESOURCES_SOCKET)", "-a", "$(POD_IP):9400", "--node-name", "$(NODE_NAME)"),
 		DeviceID: func(_ string, i int) string { return "nvidia" + strconv.Itoa(i) },
 	})
 	if err != nil {
@@ -316,11 +318,11 @@ func (r *reaction) hpa(name string) client.Object {
 	}
 }
 
-// fakeNVML is the file that drives the fake library.
+// fakeNVML is what drives the fake library.
 type fakeNVML struct {
-	path string
-	mu   sync.Mutex
-	util [gpus]int
+	library *agentrig.Library
+	mu      sync.Mutex
+	util    [gpus]int
 }
 
 // set changes the utilisation of GPU i and says when.
@@ -333,11 +335,7 @@ func (f *fakeNVML) set(i, util int) (time.Time, error) {
 	for k, u := range f.util {
 		fmt.Fprintf(&b, "gpu %d util %d\n", k, u)
 	}
-	tmp := f.path + ".new"
-	if err := os.WriteFile(tmp, []byte(b.String()), 0o644); err != nil {
-		return time.Time{}, err
-	}
-	if err := os.Rename(tmp, f.path); err != nil {
+	if err := f.library.Set(b.String()); err != nil {
 		return time.Time{}, err
 	}
 	return time.Now(), nil

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+// Package agentrig runs the real gpupilot-agent on one machine: on a fake GPU
+// library whose GPUs do what a file says, with a kubelet and an API server that
+// say what they are told. The benchmarks and the tests of the whole program use
+// it.
+package agentrig
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// startTimeout is how long an agent may take until it serves.
+const startTimeout = 30 * time.Second
+
+// Config says how an agent is started.
+type Config struct {
+	Binary string
+	Args   []string // an --address of its own is added unless Files are handed over
+	Env    []string // beside our own environment
+	// Files become the agent's file descriptors from 3 on, as systemd hands
+	// sockets over; LISTEN_PID and LISTEN_FDS say so.
+	Files []*os.File
+}
+
+// Agent is a running gpupilot-agent.
+type Agent struct {
+	URL string // http://host:port
+
+	process *os.Process
+	log     output
+	done    chan struct{} // closed when it has ended and was waited for
+	err     error         // how it ended; read it after done
+}
+
+// Start starts an agent and returns when it serves.
+func Start(ctx context.Context, cfg Config) (*Agent, error) {
+	a := &Agent{done: make(chan struct{})}
+	if err := a.start(cfg); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if m := serving.FindStringSubmatch(a.Log()); m != nil {
+			a.URL = "http://" + m[1]
+			return a, nil
+		}
+		select {
+		case <-tick.C:
+		case <-a.done:
+			return nil, fmt.Errorf("the agent ended (%w); it said:\n%s", a.err, a.Log())
+		case <-ctx.Done():
+			_ = a.Stop()
+			return nil, fmt.Errorf("the agent does not serve: %w; it said:\n%s", ctx.Err(), a.Log())
+		}
+	}
+}
+
+var serving = regexp.MustCompile(`msg=serving address=(\S+)`)
+
+func (a *Agent) start(cfg Config) error {
+	args := cfg.Args
+	env := append(os.Environ(), cfg.Env...)
+	name, argv := cfg.Binary, args
+	if len(cfg.Files) == 0 {
+		argv = append([]string{"--address", "127.0.0.1:0"}, args...)
+	} else {
+		// LISTEN_PID is the agent's own number, which only it can know: the shell
+		// becomes the agent.
+		name = "/bin/sh"
+		argv = append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, cfg.Binary}, args...)
+		env = append(env, fmt.Sprintf("LISTEN_FDS=%d", len(cfg.Files)))
+	}
+	cmd := exec.Command(name, argv...)
+	cmd.Env, cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = env, cfg.Files, &a.log, &a.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		// The kernel kills the child when the thread that started it ends, so
+		// the goroutine keeps its thread for as long as the child lives.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		a.process = cmd.Process
+		started <- err
+		if err == nil {
+			a.err = cmd.Wait()
+			close(a.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start the agent: %w", err)
+	}
+	return nil
+}
+
+// Stop asks the agent to end and waits for it. It fails if the agent did not
+// end well, or had to be killed.
+func (a *Agent) Stop() error {
+	_ = a.process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-a.done:
+		return a.err
+	case <-time.After(10 * time.Second):
+		_ = a.process.Kill()
+		<-a.done
+		return errors.New("the agent did not end within 10 s of SIGTERM")
+	}
+}
+
+// Signal sends the agent a signal.
+func (a *Agent) Signal(s os.Signal) error { return a.process.Signal(s) }
+
+// Log is what the agent has said.
+func (a *Agent) Log() string { return a.log.String() }
+
+// Get asks for a path of the agent's, with headers in pairs.
+func (a *Agent) Get(ctx context.Context, path string, headers ...string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+path, nil)
+	if err != nil {
+		return "", err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", path, res.Status, strings.TrimSpace(string(body)))
+	}
+	return string(body), err
+}
+
+// Await returns when /metrics satisfies shows.
+func (a *Agent) Await(ctx context.Context, timeout time.Duration, shows func(page string) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		page, err := a.Get(ctx, "/metrics")
+		if err == nil && shows(page) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-a.done:
+			return fmt.Errorf("the agent ended (%w); it said:\n%s", a.err, a.Log())
+		case <-ctx.Done():
+			return fmt.Errorf("/metrics does not show it after %v (last error: %w); the agent said:\n%s", timeout, err, a.Log())
+		}
+	}
+}
+
+// output keeps what a program writes.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
