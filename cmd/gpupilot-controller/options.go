@@ -42,6 +42,11 @@ type config struct {
 	agentsIn    string
 	dcgm        string
 
+	prometheus        string
+	prometheusHTTP    string
+	prometheusTimeout time.Duration
+	prometheusMaxAge  time.Duration
+
 	logLevel  string
 	logFormat string
 	version   bool
@@ -68,8 +73,9 @@ func defaults() config {
 		address: ":8080", securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute,
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
-		agents:   "app.kubernetes.io/name=gpupilot-agent",
-		dcgm:     "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
+		agents:            "app.kubernetes.io/name=gpupilot-agent",
+		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
+		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
 		logLevel: "info", logFormat: "text",
 	}
 }
@@ -112,6 +118,11 @@ func (c *config) options() []option {
 		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; given as empty, all of them (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
 
+		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
+		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
+		{"prometheus-timeout", &c.prometheusTimeout, "time that one query may take", between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
+		{"prometheus-max-age", &c.prometheusMaxAge, "how old a sample may be that a query sees; more than twice the backend's own scrape interval", between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+
 		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", oneOf(&c.logLevel, "debug", "info", "warn", "error")},
 		{"log-format", &c.logFormat, "`format` of the log: text or json", oneOf(&c.logFormat, "text", "json")},
 		{"version", &c.version, "print the version and exit", nil},
@@ -145,6 +156,9 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	}
 	if (c.certFile == "") != (c.keyFile == "") {
 		return nil, fs, fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
+	}
+	if c.prometheusHTTP != "" && c.prometheus == "" {
+		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: say whom to ask", c.prometheusHTTP)
 	}
 	if c.namespace == "" {
 		c.namespace = ownNamespace()

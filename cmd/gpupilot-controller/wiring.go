@@ -30,6 +30,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -142,18 +143,37 @@ func (p *program) makeController() error {
 	if err != nil {
 		return err
 	}
+	query, err := p.querier()
+	if err != nil {
+		return err
+	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
 		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Query: query, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
 	p.pods.OnChange(p.control.PodChanged)
 	return nil
+}
+
+// querier asks the PromQL backend; nil if there is none.
+func (p *program) querier() (func(context.Context, string) (series.Sample, error), error) {
+	if p.cfg.prometheus == "" {
+		return nil, nil
+	}
+	c, err := promq.New(promq.Config{
+		URL: p.cfg.prometheus, HTTPConfig: p.cfg.prometheusHTTP, Timeout: p.cfg.prometheusTimeout, MaxAge: p.cfg.prometheusMaxAge,
+		UserAgent: "gpupilot-controller/" + version,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--prometheus-url: %w", err)
+	}
+	return c.Query, nil
 }
 
 // kinds are the scraper's kinds by the controller's names.

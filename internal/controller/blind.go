@@ -41,7 +41,10 @@ func (w *workload) watchSignals(r *report) {
 	if b.is && (b.told || !w.c.deps.Leading()) {
 		return
 	}
-	why := c.Message + ": " + w.silent()
+	why := c.Message
+	if r.failed == "" {
+		why += ": " + w.silent()
+	}
 	if !b.is {
 		b.is = true
 		w.c.deps.Log.Warn("signals unreadable", "gpuautoscaler", w.key.String(), "why", why)

@@ -60,6 +60,9 @@ type Deps struct {
 	// Installed says whether the API server serves the kind of obj now.
 	Installed func(obj client.Object) bool
 
+	// Query asks the PromQL backend for one number; nil: there is no backend.
+	Query func(ctx context.Context, promql string) (series.Sample, error)
+
 	Resolve gpu.Resolve
 	Scrape  func([]Target)        // says what is to be scraped from now on
 	States  func() []webui.Target // how the targets fare; Node is left to us
@@ -83,6 +86,7 @@ type Controller struct {
 	targets *targets
 	claims  *claims
 	uses    *uses
+	queries *queries
 	meters  *meters
 	recent  recent
 
@@ -112,6 +116,7 @@ func New(cfg Config, deps Deps) *Controller {
 		places:     map[string]string{},
 		nodes:      map[string]string{},
 	}
+	c.queries = newQueries(c)
 	c.meters = newMeters(c, deps.Metrics)
 	return c
 }

@@ -56,13 +56,15 @@ func (c *Controller) discoverSoon() {
 	}
 }
 
-// discover says what is to be scraped, whenever that may have changed.
+// discover says what is to be scraped, and asks what is to be asked, whenever
+// that may have changed.
 func (c *Controller) discover(ctx context.Context) {
 	every := time.NewTicker(rediscoverAll)
 	defer every.Stop()
 	for {
 		began := time.Now()
 		c.deps.Scrape(c.list(began))
+		c.queries.follow(ctx)
 		select {
 		case <-ctx.Done():
 			return

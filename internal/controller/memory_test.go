@@ -161,7 +161,9 @@ func TestPending(t *testing.T) {
 			}}}
 		}
 	}
-	why := func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu" }
+	why := func(p *corev1.Pod) {
+		p.Status.Conditions[0].Message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
+	}
 	got := pendingOf([]*corev1.Pod{
 		pod("a", "serves", at(0), ready(at(1))),
 		pod("a", "starts", at(0), waits("ContainerCreating", "")),

@@ -87,12 +87,16 @@ func firstOf(v values, pod *corev1.Pod, term policy.Term, now time.Time, maxAge 
 // newest is when the newest of the observation's readings was measured; zero
 // if there is none.
 func newest(o *scale.Observation) (at time.Time) {
-	for i := range o.Pods {
-		for _, r := range o.Pods[i].Readings {
+	look := func(readings []scale.Reading) {
+		for _, r := range readings {
 			if r.OK && r.At.After(at) {
 				at = r.At
 			}
 		}
+	}
+	look(o.Totals)
+	for i := range o.Pods {
+		look(o.Pods[i].Readings)
 	}
 	return at
 }

@@ -258,19 +258,26 @@ func signalsOf(r *report) metav1.Condition {
 	case c.Status == metav1.ConditionTrue && missing == "":
 		c.Reason, c.Message = reasonReadable, "every signal can be read"
 	case c.Status == metav1.ConditionTrue:
-		c.Reason, c.Message = reasonReadable, "no fresh value of "+clip(missing, maxStep)
+		c.Reason, c.Message = reasonReadable, "no fresh value of "+clip(missing, maxStep)+because(r.failed)
+	case r.failed != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonUnread, "no fresh value of "+clip(missing, maxStep)+because(r.failed)
 	case d.Serving == 0:
 		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
 	case r.early && r.unread == "":
 		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonUnread
-		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", clip(missing, maxStep))
-		if r.unread != "" {
-			c.Message += ": " + clip(r.unread, maxStep)
-		}
+		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", clip(missing, maxStep)) + because(r.unread)
 	}
 	return c
+}
+
+// because is a reason as the end of a sentence, if there is one.
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + clip(reason, maxStep)
 }
 
 // decisionOf tells a decision in words.

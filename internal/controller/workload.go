@@ -139,7 +139,8 @@ type report struct {
 	plan     *plan   // nil: invalid
 	decision *scale.Decision
 	able     verdict
-	unread   string // why a signal cannot be read, where that is plain
+	unread   string // why a pods signal cannot be read, where that is plain
+	failed   string // why a query has no new answer
 	serving  int32  // of the target's pods, where nothing was decided
 	starting int32
 	early    bool // the first replica serves for so short a time that its values may yet come
@@ -203,10 +204,13 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	p := &plan{Compiled: compiled}
 	scrapes := false
 	for i := range p.Sources {
-		if p.Sources[i].Kind == policy.Pods {
+		switch p.Sources[i].Kind {
+		case policy.Pods:
 			scrapes = true
-		} else if at, ok := gpu.IndexOf(p.Sources[i].Field); ok {
-			p.fields.Add(at)
+		case policy.GPU:
+			if at, ok := gpu.IndexOf(p.Sources[i].Field); ok {
+				p.fields.Add(at)
+			}
 		}
 	}
 	if p.Policy.MaxAge == 0 {
@@ -282,6 +286,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	}
 	r.unread, r.pending = unreadable(p, pods), pendingOf(pods)
 	obs := observe(t.replicas, pods, p.Sources, w.c.deps.Store, now, pol.MaxAge)
+	obs.Totals, r.failed = w.c.queries.totals(p)
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)

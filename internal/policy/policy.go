@@ -9,7 +9,9 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -67,9 +69,12 @@ func bounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path)
 	if p.Min > p.Max {
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, fmt.Sprintf("must not be greater than maxReplicas (%d)", p.Max)))
 	}
-	if p.Min <= 0 {
+	switch wakes := func(s v1alpha1.Signal) bool { return s.Query != nil && s.Activation != nil }; {
+	case p.Min < 0:
+		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, "must not be negative"))
+	case p.Min == 0 && !slices.ContainsFunc(spec.Signals, wakes):
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min,
-			"must be at least 1: no signal of this version can be read at zero replicas"))
+			"zero needs a signal that can be read at zero replicas and says when to leave them: a query with an activation"))
 	}
 	return errs
 }
@@ -103,6 +108,8 @@ func (c *Compiled) signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Res
 	}
 	s, src := scale.Signal{Type: kind, Target: value}, Source{}
 	switch {
+	case in.Query != nil:
+		s, src, err = querySignal(s, in, path)
 	case in.Pods != nil:
 		s, src, err = podsSignal(s, in.Pods, path.Child("pods"))
 	default:
@@ -127,11 +134,9 @@ func oneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	switch {
 	case n != 1:
 		return field.Required(path, "a signal needs exactly one of gpu, pods, query and preset")
-	case in.Query != nil:
-		return field.Forbidden(path.Child("query"), "this version reads no PromQL backend; use gpu, pods or a preset")
 	case in.Preset == "" && (in.Port != nil || in.Path != ""):
 		return field.Forbidden(path.Child("port"), "port and path beside the signal are a preset's; those of pods stand in pods")
-	case in.Activation != nil:
+	case in.Query == nil && in.Activation != nil:
 		return field.Forbidden(path.Child("activation"), "only what can be read at zero replicas can say when to leave them: a query")
 	}
 	return nil
@@ -163,6 +168,29 @@ func podsSignal(s scale.Signal, in *v1alpha1.PodsSignal, path *field.Path) (scal
 	return s, Source{
 		Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: cmp.Or(in.Path, defaultPath),
 	}, nil
+}
+
+// longestName is how much of a query is shown as its name, in characters.
+const longestName = 80
+
+func querySignal(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.Signal, Source, *field.Error) {
+	promql := strings.TrimSpace(in.Query.PromQL)
+	if promql == "" {
+		return s, Source{}, field.Required(path.Child("query", "promql"), "write the query")
+	}
+	name := []rune(strings.Join(strings.Fields(promql), " "))
+	if len(name) > longestName {
+		name = append(name[:longestName], '…')
+	}
+	s.Name, s.Aggregate = string(name), gpu.Sum
+	if in.Activation != nil {
+		x := exact(*in.Activation)
+		if !(x >= 0) {
+			return s, Source{}, field.Invalid(path.Child("activation"), in.Activation.String(), "must not be negative")
+		}
+		s.Activation = &x
+	}
+	return s, Source{Kind: Query, PromQL: promql}, nil
 }
 
 func gpuSignal(s scale.Signal, metric string, value float64, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {

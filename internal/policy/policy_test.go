@@ -101,6 +101,32 @@ func TestPodsSignal(t *testing.T) {
 	}
 }
 
+func TestQuerySignal(t *testing.T) {
+	c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+minReplicas: 0
+maxReplicas: 8
+signals:
+- query: {promql: "sum(rate(http_requests_total{service=\"chat\"}[1m]))"}
+  target: {value: "10"}
+  activation: 500m
+- query: {promql: "`+strings.Repeat("x + ", 100)+`y"}
+  target: {type: Value, value: "1"}
+`), resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Policy.Signals[0]; c.Policy.Min != 0 || s.Target != 10 || *s.Activation != 0.5 || s.Name != `sum(rate(http_requests_total{service="chat"}[1m]))` {
+		t.Errorf("signal: %+v", s)
+	}
+	if s := c.Sources[0]; s.Kind != Query || s.PromQL != c.Policy.Signals[0].Name {
+		t.Errorf("source: %+v", s)
+	}
+	if s := c.Policy.Signals[1]; len([]rune(s.Name)) != longestName+1 || s.Type != scale.Value || len(c.Sources[1].PromQL) != 401 {
+		t.Errorf("a long query: %+v from %+v", s, c.Sources[1])
+	}
+}
+
 func TestBadInputNamesTheField(t *testing.T) {
 	f := func(mutate func(*v1alpha1.GPUAutoscaler), want ...string) {
 		t.Helper()
@@ -113,7 +139,15 @@ func TestBadInputNamesTheField(t *testing.T) {
 			}
 		}
 	}
-	nine := int32(9)
+	nine, zero := int32(9), int32(0)
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MinReplicas = &zero }, "spec.minReplicas", "a query with an activation")
+	f(func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.MinReplicas = &zero
+		a.Spec.Signals[0] = v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: "x"}, Target: a.Spec.Signals[0].Target}
+	}, "spec.minReplicas", "a query with an activation")
+	f(func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.Signals[0] = v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: " "}, Target: a.Spec.Signals[0].Target}
+	}, "signals[0].query.promql")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MinReplicas = &nine }, "spec.minReplicas", "9", "maxReplicas (8)")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MaxReplicas = 0 }, "spec.maxReplicas")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals = nil }, "spec.signals")

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package promq asks a PromQL backend over HTTP: Prometheus, Thanos, Mimir,
+// VictoriaMetrics. A query gives one number or an error that says why not: what
+// is empty, NaN, several or too old is never a zero.
+package promq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// Config says whom to ask, and how. Zero values take the defaults.
+type Config struct {
+	// URL is the address above /api/v1, such as http://prometheus:9090 or, for
+	// Mimir, http://mimir/prometheus.
+	URL string
+	// HTTPConfig is a file with Prometheus's own http_client_config: basic_auth,
+	// authorization, oauth2, tls_config, proxy_url, http_headers (a tenant's
+	// X-Scope-OrgID, say). Empty: none. Secrets that it names as files are read
+	// again when they change.
+	HTTPConfig string
+	Timeout    time.Duration // of one query; 5 s
+	// MaxAge is how old a sample may be that a query sees: the backend looks
+	// back no further, where it can be told. A value from further back is an
+	// error. 2 min.
+	MaxAge     time.Duration
+	Concurrent int    // queries at a time; 8
+	UserAgent  string // empty: Go's
+}
+
+// maxAnswer bounds what is read of one answer: it should be one number.
+const maxAnswer = 1 << 20
+
+var errTooLong = fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
+
+// Client asks one backend.
+type Client struct {
+	api   v1.API
+	cfg   Config
+	slots chan struct{}
+	now   func() time.Time
+}
+
+// New makes a client; it asks nothing yet.
+func New(cfg Config) (*Client, error) {
+	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
+	cfg.MaxAge = cmp.Or(cfg.MaxAge, 2*time.Minute)
+	cfg.Concurrent = cmp.Or(cfg.Concurrent, 8)
+	if u, err := url.Parse(cfg.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%q is no address of a PromQL backend, such as http://prometheus:9090", cfg.URL)
+	}
+	rt, err := roundTripper(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	c, err := api.NewClient(api.Config{Address: cfg.URL, RoundTripper: limit{rt}})
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", cfg.URL, err)
+	}
+	return &Client{api: v1.NewAPI(c), cfg: cfg, slots: make(chan struct{}, cfg.Concurrent), now: time.Now}, nil
+}
+
+func roundTripper(cfg *Config) (http.RoundTripper, error) {
+	h := config.DefaultHTTPClientConfig
+	if cfg.HTTPConfig != "" {
+		// The file's relative paths are relative to it.
+		read, _, err := config.LoadHTTPConfigFile(cfg.HTTPConfig)
+		if err != nil {
+			return nil, fmt.Errorf("HTTP configuration %s: %w", cfg.HTTPConfig, err)
+		}
+		h = *read
+	}
+	var opts []config.HTTPClientOption
+	if cfg.UserAgent != "" {
+		opts = append(opts, config.WithUserAgent(cfg.UserAgent))
+	}
+	rt, err := config.NewRoundTripperFromConfig(h, "gpupilot", opts...)
+	if err != nil {
+		return nil, fmt.Errorf("HTTP configuration %s: %w", cfg.HTTPConfig, err)
+	}
+	return rt, nil
+}
+
+// Query evaluates promql now. It gives one number, of a scalar or of a vector's
+// only element, with the time that the backend gives it.
+func (c *Client) Query(ctx context.Context, promql string) (series.Sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-ctx.Done():
+		return series.Sample{}, fmt.Errorf("waited %s for %d other queries", c.cfg.Timeout, c.cfg.Concurrent)
+	}
+	now := c.now()
+	v, _, _, err := c.api.Query(ctx, promql, now, v1.WithTimeout(c.cfg.Timeout), v1.WithLookbackDelta(c.cfg.MaxAge), v1.WithLimit(2))
+	switch {
+	case ctx.Err() != nil:
+		return series.Sample{}, fmt.Errorf("no answer within %s: %w", c.cfg.Timeout, ctx.Err())
+	case err != nil:
+		return series.Sample{}, told(err)
+	}
+	s, err := number(v)
+	if err != nil {
+		return series.Sample{}, err
+	}
+	if age := now.Sub(s.At); age > c.cfg.MaxAge {
+		return series.Sample{}, fmt.Errorf("its value is older than %s", c.cfg.MaxAge)
+	}
+	return s, nil
+}
+
+// told is an error of the API without the API's classes of errors, and one of
+// HTTP without the address, which holds the whole query.
+func told(err error) error {
+	if e, ok := errors.AsType[*v1.Error](err); ok {
+		if e.Type == v1.ErrBadResponse {
+			return fmt.Errorf("the answer is not a PromQL backend's: %s", e.Msg)
+		}
+		return errors.New(e.Msg)
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// number is the one number that a query gave.
+func number(v model.Value) (series.Sample, error) {
+	switch v := v.(type) {
+	case *model.Scalar:
+		return finite(v.Timestamp, v.Value)
+	case model.Vector:
+		switch {
+		case len(v) == 0:
+			return series.Sample{}, errors.New("it gives nothing: no series matches")
+		case len(v) > 1:
+			return series.Sample{}, errors.New("it gives several series, such as " + clip(v[0].Metric.String()) + ": sum them, so that there is one")
+		case v[0].Histogram != nil:
+			return series.Sample{}, errors.New("it gives a histogram: take a quantile, a sum or a count of it")
+		}
+		return finite(v[0].Timestamp, v[0].Value)
+	}
+	if v == nil {
+		return series.Sample{}, errors.New("the answer has no result")
+	}
+	return series.Sample{}, fmt.Errorf("it gives a %s: it must give one number", v.Type())
+}
+
+func finite(at model.Time, x model.SampleValue) (series.Sample, error) {
+	if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
+		return series.Sample{}, fmt.Errorf("it gives %s", x)
+	}
+	return series.Sample{At: at.Time(), Value: float64(x)}, nil
+}
+
+// clip keeps an error short that names a series.
+func clip(s string) string {
+	const most = 120
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+// limit refuses answers that are too long to be one number.
+type limit struct{ next http.RoundTripper }
+
+// RoundTrip is http.RoundTripper's.
+func (l limit) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := l.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = &limited{Reader: io.LimitReader(resp.Body, maxAnswer+1), body: resp.Body}
+	return resp, nil
+}
+
+type limited struct {
+	io.Reader
+	body io.Closer
+	read int64
+}
+
+// Read is io.Reader's.
+func (l *limited) Read(b []byte) (int, error) {
+	n, err := l.Reader.Read(b)
+	if l.read += int64(n); l.read > maxAnswer {
+		return 0, errTooLong
+	}
+	return n, err
+}
+
+// Close is io.Closer's.
+func (l *limited) Close() error { return l.body.Close() }

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promq
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var t0 = time.Unix(1_800_000_000, 0)
+
+// client asks a backend that answers with h, at t0.
+func client(t *testing.T, cfg Config, h http.HandlerFunc) *Client {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	cfg.URL = srv.URL + "/prom"
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.now = func() time.Time { return t0 }
+	return c
+}
+
+func data(kind, result string) string {
+	return fmt.Sprintf(`{"status": "success", "data": {"resultType": %q, "result": %s}}`, kind, result)
+}
+
+func TestOneNumber(t *testing.T) {
+	f := func(name, answer string, want float64, says string) {
+		t.Helper()
+		c := client(t, Config{}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })
+		s, err := c.Query(t.Context(), "x")
+		if says == "" {
+			if err != nil || s.Value != want || !s.At.Equal(t0) {
+				t.Errorf("%s: %+v, %v; want %v", name, s, err, want)
+			}
+			return
+		}
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, %v; want an error that says %q", name, s, err, says)
+		}
+	}
+	f("a scalar", data("scalar", `[1800000000, "2.5"]`), 2.5, "")
+	f("a vector of one", data("vector", `[{"metric": {}, "value": [1800000000, "0"]}]`), 0, "")
+	f("nothing", data("vector", `[]`), 0, "no series matches")
+	f("several", data("vector", `[{"metric": {"job": "a"}, "value": [1800000000, "1"]}, {"metric": {}, "value": [1800000000, "2"]}]`), 0, `several series, such as {job="a"}`)
+	f("NaN", data("vector", `[{"metric": {}, "value": [1800000000, "NaN"]}]`), 0, "gives NaN")
+	f("infinite", data("scalar", `[1800000000, "+Inf"]`), 0, "gives +Inf")
+	f("old", data("vector", `[{"metric": {}, "value": [1799999000, "1"]}]`), 0, "older than 2m0s")
+	f("a range", data("matrix", `[]`), 0, "gives a matrix")
+	f("an error", `{"status": "error", "errorType": "bad_data", "error": "parse error: unexpected end of input"}`, 0, "unexpected end of input")
+	f("not JSON", "<html>", 0, "not a PromQL backend's")
+	f("empty", "", 0, "not a PromQL backend's")
+	f("endless", strings.Repeat(" ", maxAnswer+2), 0, "longer than 1048576 bytes")
+}
+
+func TestErrors(t *testing.T) {
+	f := func(code int, body, says string) {
+		t.Helper()
+		c := client(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprint(w, body)
+		})
+		if _, err := c.Query(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%d: %v, want an error that says %q", code, err, says)
+		}
+	}
+	f(http.StatusBadRequest, `{"status": "error", "errorType": "bad_data", "error": "invalid parameter"}`, "invalid parameter")
+	f(http.StatusUnauthorized, "who are you", "client error: 401")
+	f(http.StatusServiceUnavailable, "", "server error: 503")
+
+	c, err := New(Config{URL: "http://127.0.0.1:1/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Query(t.Context(), strings.Repeat("x", 1000)); err == nil || !strings.Contains(err.Error(), "refused") || len(err.Error()) > 200 {
+		t.Errorf("nobody answers: %v", err)
+	}
+	for _, bad := range []string{"", "prometheus:9090", "ftp://x", "http://"} {
+		if _, err := New(Config{URL: bad}); err == nil || !strings.Contains(err.Error(), "such as http://prometheus:9090") {
+			t.Errorf("address %q: %v", bad, err)
+		}
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	hang := make(chan struct{})
+	c := client(t, Config{Timeout: 50 * time.Millisecond, Concurrent: 1}, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(hang)
+	if _, err := c.Query(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
+		t.Errorf("%v", err)
+	}
+	c.slots <- struct{}{}
+	if _, err := c.Query(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "1 other queries") {
+		t.Errorf("%v", err)
+	}
+	<-c.slots
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Query(ctx, "x"); err == nil {
+		t.Error("a query that was given up gave a value")
+	}
+}
+
+// The request is Prometheus's, with what the HTTP configuration adds.
+func TestRequest(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	write("token", "secret\n")
+	cfg := Config{UserAgent: "gpupilot/1", MaxAge: time.Minute, HTTPConfig: write("http.yaml", `
+authorization: {credentials_file: token}
+http_headers: {X-Scope-OrgID: {values: [team-a]}}
+`)}
+	var got []string
+	c := client(t, cfg, func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseForm(); err != nil {
+			t.Error(err)
+		}
+		got = []string{
+			r.Method, r.URL.Path, r.Form.Get("query"), r.Form.Get("time"), r.Form.Get("lookback_delta"), r.Form.Get("timeout"),
+			r.Header.Get("Authorization"), r.Header.Get("X-Scope-OrgID"), r.UserAgent(),
+		}
+		fmt.Fprint(w, data("scalar", `[1800000000, "1"]`))
+	})
+	ask := func(authorization string) {
+		t.Helper()
+		if _, err := c.Query(t.Context(), `sum(x{a="b"})`); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"POST", "/prom/api/v1/query", `sum(x{a="b"})`, "1800000000", "1m0s", "5s", authorization, "team-a", "gpupilot/1"}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("asked %q\n want %q", got, want)
+		}
+	}
+	ask("Bearer secret")
+	write("token", "changed")
+	ask("Bearer changed")
+
+	for text, says := range map[string]string{
+		"nonsense: 1": "nonsense",
+		"basic_auth: {username: a}\nbearer_token: b": "at most one of",
+	} {
+		_, err := New(Config{URL: "http://x", HTTPConfig: write("bad.yaml", text)})
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "bad.yaml") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := New(Config{URL: "http://x", HTTPConfig: filepath.Join(dir, "none")}); err == nil {
+		t.Error("a file that is not there was accepted")
+	}
+}
+
+// A backend that takes no POST is asked with GET.
+func TestGet(t *testing.T) {
+	c := client(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		fmt.Fprint(w, data("scalar", `[1800000000, "7"]`))
+	})
+	if s, err := c.Query(t.Context(), "x"); err != nil || s.Value != 7 {
+		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// Whatever a backend answers, there is a finite number or an error.
+func FuzzAnswer(f *testing.F) {
+	for _, seed := range []string{
+		data("scalar", `[1800000000, "2.5"]`), data("vector", `[]`), data("vector", `[{"value": [1e99, "1"]}]`),
+		data("string", `[1, "x"]`), `{"status": "success"}`, `{"status":"success","data":{"resultType":"vector","result":null}}`, "", "{",
+	} {
+		f.Add(seed)
+	}
+	answer := ""
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
+	defer srv.Close()
+	c, err := New(Config{URL: srv.URL})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		answer = text
+		s, err := c.Query(t.Context(), "x")
+		if err == nil && (s.Value != s.Value || s.Value-s.Value != 0) {
+			t.Errorf("%q gave %v", text, s.Value)
+		}
+	})
+}
