@@ -60,6 +60,10 @@ func (g *gpus) identify(l *line) entry {
 			return entry{use: allocation, slot: slot, owner: g.owner(l)}
 		}
 		return entry{}
+	case "gpupilot_pod_gpu_utilization_ratio":
+		return g.share(l, gpu.GPUUtil, 100)
+	case "gpupilot_pod_gpu_memory_used_bytes":
+		return g.share(l, gpu.FBUsed, 1./(1<<20))
 	case "gpupilot_mig_device_info":
 		g.alias(l)
 		return entry{}
@@ -84,6 +88,21 @@ func (g *gpus) identifyValue(l *line) entry {
 		e.use = ignored
 	}
 	g.names[string(l.name)] = struct{}{}
+	return e
+}
+
+// share is what a pod's processes use of a device, in the field's unit.
+func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
+	slot, ok := g.slot(l)
+	namespace, pod := l.get("namespace"), l.get("pod")
+	if !ok || len(namespace) == 0 || len(pod) == 0 || g.want != (gpu.FieldSet{}) && !g.want.HasID(f) {
+		return entry{}
+	}
+	e := entry{use: share, slot: slot, scale: scale}
+	key := series.Key{Device: g.devices[g.devices[slot].is].key, Field: f, Pod: string(namespace) + "/" + string(pod)}
+	if e.ref, ok = g.target.Ref(key); !ok {
+		e.use = ignored
+	}
 	return e
 }
 
@@ -223,6 +242,11 @@ func (g *gpus) fill(p *page, b *series.Batch) {
 	for _, x := range p.points {
 		d := &g.devices[x.slot]
 		if d.lags(&p.meta) || x.stamp != 0 && newest-x.stamp > lineMaxAge.Milliseconds() {
+			continue
+		}
+		// Containers of a pod stand side by side.
+		if n := len(b.Points); x.share && n > 0 && b.Points[n-1].Ref == x.ref {
+			b.Points[n-1].Value += x.value
 			continue
 		}
 		b.Add(x.ref, x.value)

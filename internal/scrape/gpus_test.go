@@ -158,6 +158,57 @@ DCGM_FI_DEV_GPU_TEMP{UUID="G0",vgpu="1",container="c",namespace="ns",pod="q"} 50
 	}
 }
 
+// Our agent with --process-metrics tells what each sharer uses. A pod that has a
+// device alone has the device's value; who shares one has its own, or none.
+func TestShares(t *testing.T) {
+	x := newReader(t, Target{Kind: Agent})
+	page := func(shares ...string) {
+		x.read(fmt.Sprintf("gpupilot_collection_timestamp_seconds %.3f\ngpupilot_collection_interval_seconds 1\n", float64(x.now.Unix())+0.6) +
+			`DCGM_FI_DEV_GPU_UTIL{UUID="G0"} 80
+DCGM_FI_DEV_FB_USED{UUID="G0"} 4000
+DCGM_FI_DEV_GPU_TEMP{UUID="G0"} 50
+DCGM_FI_DEV_GPU_UTIL{UUID="G1"} 30
+DCGM_FI_DEV_GPU_UTIL{UUID="P",GPU_I_ID="3"} 40
+gpupilot_gpu_allocation_info{uuid="G0",namespace="ns",pod="p",container="a",replica="0"} 1
+gpupilot_gpu_allocation_info{uuid="G0",namespace="ns",pod="p",container="b",replica="1"} 1
+gpupilot_gpu_allocation_info{uuid="G0",namespace="ns",pod="q",container="c",replica="2"} 1
+gpupilot_gpu_allocation_info{uuid="G1",namespace="ns",pod="r",container="c",replica=""} 1
+gpupilot_gpu_allocation_info{uuid="MIG-x",namespace="ns",pod="s",container="c",replica="0"} 1
+gpupilot_gpu_allocation_info{uuid="MIG-x",namespace="ns",pod="t",container="c",replica="1"} 1
+gpupilot_mig_device_info{uuid="MIG-x",parent_uuid="P",gpu_instance="3",compute_instance="0",profile="1g.10gb"} 1
+` + strings.Join(shares, "\n"))
+	}
+	util := func(uuid, pod, container string, v float64) string {
+		return fmt.Sprintf(`gpupilot_pod_gpu_utilization_ratio{uuid=%q,gpu="0",namespace="ns",pod=%q,container=%q} %v`, uuid, pod, container, v)
+	}
+	memory := `gpupilot_pod_gpu_memory_used_bytes{uuid="G0",gpu="0",namespace="ns",pod="p",container="a"} 1048576000`
+	page() // nothing is measured
+	x.want("p", gpu.GPUUtil, 80)
+	x.want("q", gpu.GPUUtil, 80)
+	for range 3 {
+		page(util("G0", "p", "a", 0.25), util("G0", "p", "b", 0.5), util("G0", "q", "c", 0), util("G1", "r", "c", 0.25), util("MIG-x", "s", "c", 0.125), memory)
+		x.want("p", gpu.GPUUtil, 75)
+		x.want("q", gpu.GPUUtil, 0)
+		x.want("p", gpu.FBUsed, 1000)
+		x.want("q", gpu.FBUsed, none) // measured, and not known
+		x.want("q", gpu.GPUTemp, 50)  // nobody has a share of that
+		x.want("r", gpu.GPUUtil, 30)
+		x.want("s", gpu.GPUUtil, 12.5)
+		x.want("t", gpu.GPUUtil, none)
+	}
+	// A gap does not make a sharer use all of the device, unless it stays.
+	x.now = x.now.Add(10 * time.Second)
+	page()
+	x.want("p", gpu.GPUUtil, none)
+	x.want("r", gpu.GPUUtil, 30)
+	x.now = x.now.Add(2 * time.Minute)
+	page()
+	x.want("p", gpu.GPUUtil, 80)
+	page(util("G0", "p", "a", 0.25))
+	x.want("p", gpu.GPUUtil, 25)
+	x.want("q", gpu.GPUUtil, none)
+}
+
 func TestPodsComeAndGo(t *testing.T) {
 	x := newReader(t, Target{Kind: Agent})
 	page := func(util int, owners ...string) string {

@@ -23,6 +23,7 @@ const (
 	took            // how long it took
 	lastSuccess     // when it last read a device
 	allocation      // says who holds a device
+	share           // of a device's field: a container's
 )
 
 // entry is what is known of a line by its identity, that is its name and
@@ -78,6 +79,7 @@ type point struct {
 	slot  int32
 	value float64
 	stamp int64 // ms, the line's own; 0: none
+	share bool
 }
 
 // meta is what an agent says of its collection, in seconds; 0: it did not say.
@@ -150,7 +152,7 @@ func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 	}
 	p.differ(*at)
 	e := p.who.identify(&p.line)
-	if e.use == value {
+	if e.use == value || e.use == share {
 		if p.series++; p.series > maxSeries {
 			e = entry{}
 		}
@@ -180,7 +182,7 @@ func (p *page) expect(hash uint64, at *int) (entry, bool) {
 		if p.changed {
 			p.next = append(p.next, e)
 		}
-		if e.use == value {
+		if e.use == value || e.use == share {
 			p.series++
 		}
 		return e, true
@@ -199,8 +201,8 @@ func (p *page) differ(n int) {
 // take puts a line's value where it belongs.
 func (p *page) take(e entry, v float64, stamp int64) {
 	switch e.use {
-	case value, part:
-		p.points = append(p.points, point{e.ref, e.slot, v * e.scale, stamp})
+	case value, part, share:
+		p.points = append(p.points, point{e.ref, e.slot, v * e.scale, stamp, e.use == share})
 	case collected:
 		p.meta.collected = v
 	case interval:

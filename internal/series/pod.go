@@ -14,24 +14,27 @@ import (
 // comment has the rules for what is missing). A counter with PodAgg Rate gives
 // its increase per second over Config.Rate, in the field's unit a second. At
 // is the time of the oldest value that went in. Each pod that shares a device
-// gets the device's value.
+// gets its own share of the field where shares are measured, else the device's
+// value.
 func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var buf [16]tenure
-	return newestOf(s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), open), f, now, maxAge)
+	k := podKey{namespace, pod}
+	return newestOf(s.tenures(buf[:0], k, now.UnixNano(), open), k, f, now, maxAge)
 }
 
 // PodOn is Pod of a pod that is known to run on a node: what targets with
 // another Node say of it does not count.
 func (s *Store) PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var buf [16]tenure
-	tenures := s.tenures(buf[:0], podKey{namespace, pod}, now.UnixNano(), open)
+	k := podKey{namespace, pod}
+	tenures := s.tenures(buf[:0], k, now.UnixNano(), open)
 	s.mu.RLock()
 	tenures = slices.DeleteFunc(tenures, func(n tenure) bool { return n.target.labels.Node != node })
 	s.mu.RUnlock()
-	return newestOf(tenures, f, now, maxAge)
+	return newestOf(tenures, k, f, now, maxAge)
 }
 
-func newestOf(tenures []tenure, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
+func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	field, ok := gpu.Lookup(f)
 	if !ok {
 		return Sample{}, false
@@ -42,7 +45,7 @@ func newestOf(tenures []tenure, f gpu.FieldID, now time.Time, maxAge time.Durati
 		if slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
 			continue
 		}
-		g := t.gather(tenures, field, now.UnixNano(), maxAge)
+		g := t.gather(tenures, k, field, now.UnixNano(), maxAge)
 		if g.have > best.have || g.have == best.have && g.have > 0 && g.at > best.at {
 			best = g
 		}
@@ -101,7 +104,7 @@ func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
 }
 
 // gather reads the field of those of the tenures that are on t.
-func (t *Target) gather(tenures []tenure, f *gpu.Field, now int64, maxAge time.Duration) gathered {
+func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, maxAge time.Duration) gathered {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var g gathered
@@ -111,7 +114,7 @@ func (t *Target) gather(tenures []tenure, f *gpu.Field, now int64, maxAge time.D
 			continue
 		}
 		g.want++
-		id, ok := n.device.series(f.ID)
+		id, ok := t.seriesOf(n.device, k, f.ID, now)
 		if !ok || t.closed {
 			continue
 		}
@@ -138,21 +141,22 @@ func (s *Store) PodRange(namespace, pod string, f gpu.FieldID, from, to time.Tim
 	if !ok {
 		return nil
 	}
-	tenures := s.tenures(nil, podKey{namespace, pod}, from.UnixNano(), to.UnixNano())
+	k := podKey{namespace, pod}
+	tenures := s.tenures(nil, k, from.UnixNano(), to.UnixNano())
 	var best []Sample
 	for i := range tenures {
 		t := tenures[i].target
 		if slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
 			continue
 		}
-		if got := t.rangeOf(tenures, field, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
+		if got := t.rangeOf(tenures, k, field, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
 			best = got
 		}
 	}
 	return best
 }
 
-func (t *Target) rangeOf(tenures []tenure, f *gpu.Field, from, to int64) []Sample {
+func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int64) []Sample {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.closed {
@@ -173,7 +177,7 @@ func (t *Target) rangeOf(tenures []tenure, f *gpu.Field, from, to int64) []Sampl
 				continue
 			}
 			g.want++
-			id, ok := n.device.series(f.ID)
+			id, ok := t.seriesOf(n.device, k, f.ID, stamp)
 			if !ok {
 				continue
 			}

@@ -5,6 +5,7 @@ package series
 import (
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type Key struct {
 	Device string      // a GPU's UUID, or UUID/giN for MIG instance N of it; empty for a pod's own metric
 	Field  gpu.FieldID // of the device
 	Metric string      // the pod's own metric's name
+	Pod    string      // NAMESPACE/NAME of the pod whose share of the device's field this is; empty: the device's own
 }
 
 // Ref is a Key interned by its target, for Append. The zero Ref is none.
@@ -84,6 +86,7 @@ type serie struct {
 type device struct {
 	uuid   string
 	fields []deviceField
+	shares []deviceShare
 	owners []gpu.Owner // the list given to SetOwners
 	since  int64       // when these became the owners, ns; 0: never set
 }
@@ -91,6 +94,12 @@ type device struct {
 type deviceField struct {
 	field gpu.FieldID
 	id    uint32
+}
+
+// deviceShare is a pod's share of a field, where that is measured.
+type deviceShare struct {
+	deviceField
+	pod string // as in Key
 }
 
 func (d *device) series(f gpu.FieldID) (uint32, bool) {
@@ -109,7 +118,7 @@ func (t *Target) Name() string { return t.name }
 // or the key names nothing. A Ref stays good while its series has values
 // within the window; Append says when one is not.
 func (t *Target) Ref(k Key) (Ref, bool) {
-	if (k.Device == "") == (k.Metric == "") {
+	if (k.Device == "") == (k.Metric == "") || k.Device == "" && k.Pod != "" {
 		return Ref{}, false
 	}
 	t.mu.Lock()
@@ -144,8 +153,17 @@ func (t *Target) lookup(k Key) (uint32, bool) {
 		id, ok := t.ids[k.Metric]
 		return id, ok
 	}
-	if d := t.devices[k.Device]; d != nil {
+	d := t.devices[k.Device]
+	switch {
+	case d == nil:
+		return 0, false
+	case k.Pod == "":
 		return d.series(k.Field)
+	}
+	for i := range d.shares {
+		if s := &d.shares[i]; s.field == k.Field && s.pod == k.Pod {
+			return s.id, true
+		}
 	}
 	return 0, false
 }
@@ -168,7 +186,11 @@ func (t *Target) intern(k Key) uint32 {
 		t.ids[k.Metric] = id
 	} else {
 		d := t.device(k.Device)
-		d.fields = append(d.fields, deviceField{k.Field, id})
+		if k.Pod != "" {
+			d.shares = append(d.shares, deviceShare{deviceField{k.Field, id}, k.Pod})
+		} else {
+			d.fields = append(d.fields, deviceField{k.Field, id})
+		}
 	}
 	return id
 }
@@ -310,7 +332,7 @@ func (t *Target) sweep() {
 		t.store.series.Add(-1)
 	}
 	for uuid, d := range t.devices {
-		if len(d.fields) == 0 && len(d.owners) == 0 {
+		if len(d.fields) == 0 && len(d.shares) == 0 && len(d.owners) == 0 {
 			delete(t.devices, uuid)
 		}
 	}
@@ -322,6 +344,10 @@ func (t *Target) forgetKey(k Key) {
 		return
 	}
 	d := t.devices[k.Device]
+	if k.Pod != "" {
+		d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return s.field == k.Field && s.pod == k.Pod })
+		return
+	}
 	for i, f := range d.fields {
 		if f.field == k.Field {
 			d.fields = append(d.fields[:i], d.fields[i+1:]...)
