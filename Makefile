@@ -6,7 +6,7 @@ SHELL      := /bin/bash
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/webui/static -type f 2>/dev/null)
-TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' 2>/dev/null)
+TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
 
@@ -17,7 +17,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all demo test unit e2e bench lint generate fakes kube clean
+.PHONY: all demo test unit e2e peers bench lint generate fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -53,6 +53,10 @@ unit: kube all fakes
 
 e2e: kube all fakes ## the chain on a real control plane, and on a real node where root allows it
 	go test -count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode
+
+SEQUENCES ?= 1000
+peers: ## ask the real HPA and Knative autoscaler what the backtest's models of them answer; UPDATE=1 records it
+	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json
 	@exec bin/gpupilot-bench -out bin/bench.json

@@ -36,29 +36,36 @@ func mean(all []Pod) (milli int64, ok bool) {
 	return milli / max(1, n), n > 0
 }
 
-// situations are how an HPA counts pods that start, with the replicas that
-// Kubernetes' own calculator gives.
-var situations = []struct {
+// situation is pods under a target, with the replicas that Kubernetes' own
+// calculator gives for each kind of metric.
+type situation struct {
 	name         string
 	pods         []Pod
-	target       float64
+	milliTarget  int64
 	object, each int
-}{
-	{"1 ready at 100", pods(group{1, 100, "ready"}), 60, 2, 2},
-	{"1 ready at 100, 1 pending", pods(group{1, 100, "ready"}, group{1, 0, "pending"}), 60, 2, 2},
-	{"1 ready at 100, 1 loading at 0", pods(group{1, 100, "ready"}, group{1, 0, "loading"}), 60, 1, 2},
-	{"4 ready at 100, 4 loading at 0", pods(group{4, 100, "ready"}, group{4, 0, "loading"}), 60, 4, 7},
-	{"4 ready at 100, 4 loading at 100", pods(group{4, 100, "ready"}, group{4, 100, "loading"}), 60, 7, 14},
-	{"none ready, 3 loading at 100", pods(group{3, 100, "loading"}), 60, 0, 5},
-	{"4 ready at 100, target 92", pods(group{4, 100, "ready"}), 92, 4, 4},
+}
+
+// situations are how an HPA counts pods that start.
+var situations = []situation{
+	{"1 ready at 100", pods(group{1, 100, "ready"}), 60000, 2, 2},
+	{"1 ready at 100, 1 pending", pods(group{1, 100, "ready"}, group{1, 0, "pending"}), 60000, 2, 2},
+	{"1 ready at 100, 1 loading at 0", pods(group{1, 100, "ready"}, group{1, 0, "loading"}), 60000, 1, 2},
+	{"4 ready at 100, 4 loading at 0", pods(group{4, 100, "ready"}, group{4, 0, "loading"}), 60000, 4, 7},
+	{"4 ready at 100, 4 loading at 100", pods(group{4, 100, "ready"}, group{4, 100, "loading"}), 60000, 7, 14},
+	{"none ready, 3 loading at 100", pods(group{3, 100, "loading"}), 60000, 0, 5},
+	{"4 ready at 100, target 92", pods(group{4, 100, "ready"}), 92000, 4, 4},
+}
+
+func (x *situation) reading() Reading {
+	value, told := mean(x.pods)
+	return Reading{Spec: len(x.pods), Status: len(x.pods), Pods: x.pods, Milli: value, Told: told}
 }
 
 func TestHPACountsStartingPods(t *testing.T) {
 	for _, x := range situations {
-		value, told := mean(x.pods)
-		r := Reading{Spec: len(x.pods), Status: len(x.pods), Pods: x.pods, Milli: value, Told: told}
+		r := x.reading()
 		for kind, want := range map[Kind]int{ObjectValue: x.object, PodsAverage: x.each} {
-			h := &HPA{Kind: kind, MilliTarget: int64(x.target * 1000), Up: DefaultUp(), Down: DefaultDown()}
+			h := &HPA{Kind: kind, MilliTarget: x.milliTarget, Up: DefaultUp(), Down: DefaultDown()}
 			if got, ok := h.metric(&r); !ok || got != want {
 				t.Errorf("%s, kind %d: %d %v, want %d", x.name, kind, got, ok, want)
 			}

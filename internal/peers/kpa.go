@@ -25,7 +25,7 @@ const KPATick = 2
 
 // The defaults of Knative's config-autoscaler.
 const (
-	panicShare     = 10 // of the stable window the panic window is a tenth
+	panicShare     = 10 // the panic window is a tenth of the stable window, rounded
 	panicThreshold = 2.0
 	maxUpRate      = 1000
 	maxDownRate    = 2
@@ -36,7 +36,7 @@ const (
 func NewKPA(target float64, window, delay, now, ready int) *KPA {
 	return &KPA{
 		target: target, window: window, delay: delay,
-		stable: newAverage(window), burst: newAverage(max(1, window/panicShare)),
+		stable: newAverage(window), burst: newAverage(max(1, (window+panicShare/2)/panicShare)),
 		panicking: ready > 1, panicAt: now, panicPods: ready,
 	}
 }

@@ -2,9 +2,7 @@
 
 package peers
 
-import (
-	"math/rand/v2"
-)
+import "math/rand/v2"
 
 // hpaQuestion is a sequence of syncs that a HorizontalPodAutoscaler is asked;
 // test/kube/podautoscaler reads the same JSON.
@@ -28,8 +26,12 @@ type hpaSync struct {
 
 const hpaPeriod = 15 // seconds
 
-// askHPA makes up a sequence and answers it by the model.
+// askHPA makes up a sequence and answers it by the model. The first are the
+// situations of TestHPACountsStartingPods.
 func askHPA(seed uint64) (q hpaQuestion, answer []int) {
+	if seed < 2*uint64(len(situations)) {
+		return askSituation(Kind(seed%2), situations[seed/2])
+	}
 	rng := rand.New(rand.NewPCG(seed, 0x4a9a))
 	q = hpaQuestion{
 		Kind: Kind(rng.IntN(3)), Target: pick(rng, 1000, 2000, 8000, 3333, 60000, 100, rng.Int64N(90000)+1),
@@ -59,6 +61,15 @@ func askHPA(seed uint64) (q hpaQuestion, answer []int) {
 		q.Syncs, answer = append(q.Syncs, s), append(answer, replicas)
 	}
 	return q, answer
+}
+
+func askSituation(kind Kind, x situation) (hpaQuestion, []int) {
+	free := Rules{Tolerance: defaultTolerance, Policies: []RatePolicy{{Value: 1000, Period: hpaPeriod}}}
+	q := hpaQuestion{Kind: kind, Target: x.milliTarget, Min: 1, Max: 100, Up: free, Down: free}
+	r := x.reading()
+	h := &HPA{Kind: kind, MilliTarget: q.Target, Min: q.Min, Max: q.Max, Up: free, Down: free}
+	q.Syncs = []hpaSync{{Spec: &r.Spec, Status: r.Status, Pods: r.Pods, Milli: r.Milli, Told: r.Told}}
+	return q, []int{h.Sync(0, &r)}
 }
 
 func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }

@@ -19,24 +19,29 @@ import (
 var (
 	asking    = flag.Bool("ask", false, "ask the real autoscalers, which compiles them, instead of reading in testdata what they answered")
 	update    = flag.Bool("update", false, "with -ask, write the answers to testdata")
-	sequences = flag.Int("sequences", recorded, "with -ask, how many sequences each is asked")
+	sequences = flag.Int("sequences", 1000, "with -ask, how many sequences each is asked")
 )
 
-// recorded is how many sequences testdata has of each.
-const recorded = 400
-
 func TestHPAIsKubernetes(t *testing.T) {
-	compare(t, real{"hpa", "../../test/kube/podautoscaler/answer.sh"}, askHPA)
+	compare(t, real{"hpa", "../../test/kube/podautoscaler/answer.sh", 400}, askHPA)
 }
 
-// real is a real autoscaler, and the command that has it answer.
-type real struct{ name, command string }
+func TestKPAIsKnative(t *testing.T) {
+	compare(t, real{"kpa", "../../test/knative/answer.sh", 120}, askKPA)
+}
+
+// real is a real autoscaler, the command that has it answer, and how many of its
+// answers are in testdata.
+type real struct {
+	name, command string
+	recorded      int
+}
 
 // compare wants the model's answers to be the real one's.
 func compare[Q any](t *testing.T, r real, generate func(seed uint64) (Q, []int)) {
-	n := recorded
+	n := r.recorded
 	if *asking {
-		n = *sequences
+		n = max(*sequences, r.recorded)
 	}
 	var questions [][]byte
 	var model [][]int
@@ -89,7 +94,7 @@ func (r real) answers(t *testing.T, questions [][]byte) []answer {
 		out[i] = answer{crc32.ChecksumIEEE(questions[i]), replicas}
 	}
 	if *update {
-		write(t, file, out[:min(recorded, len(out))])
+		write(t, file, out[:r.recorded])
 	}
 	return out
 }
