@@ -157,7 +157,7 @@ func (a *Agent) Get(ctx context.Context, path string, headers ...string) (string
 func (a *Agent) Await(ctx context.Context, timeout time.Duration, shows func(page string) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		page, err := a.Get(ctx, "/metrics")

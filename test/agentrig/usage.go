@@ -29,8 +29,11 @@ func CPU(pid int) (time.Duration, error) {
 }
 
 // RSS is the agent's resident memory in bytes.
-func (a *Agent) RSS() (uint64, error) {
-	path := fmt.Sprintf("/proc/%d/status", a.process.Pid)
+func (a *Agent) RSS() (uint64, error) { return RSS(a.process.Pid) }
+
+// RSS is the resident memory of a process in bytes.
+func RSS(pid int) (uint64, error) {
+	path := fmt.Sprintf("/proc/%d/status", pid)
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && linux
+
+package soak
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// page is one answer of /metrics.
+type page struct {
+	text     string
+	families map[string]*dto.MetricFamily
+}
+
+// sampled is a metric that every device and MIG instance has.
+const sampled = "DCGM_FI_DEV_FB_USED"
+
+// parse takes a page as Prometheus's own parser does, and insists that no
+// series is there twice, which that one does not.
+func parse(text string) (page, error) {
+	p := page{text: text}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	var err error
+	if p.families, err = parser.TextToMetricFamilies(strings.NewReader(text)); err != nil {
+		return p, err
+	}
+	seen := map[string]bool{}
+	for name, f := range p.families {
+		for _, m := range f.Metric {
+			key := name + labelsOf(m)
+			if seen[key] {
+				return p, fmt.Errorf("%s is there twice", key)
+			}
+			seen[key] = true
+		}
+	}
+	return p, nil
+}
+
+func labelsOf(m *dto.Metric) string {
+	labels := map[string]string{}
+	for _, l := range m.Label {
+		labels[l.GetName()] = l.GetValue()
+	}
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		fmt.Fprintf(&b, ",%s=%q", k, labels[k])
+	}
+	return b.String()
+}
+
+// gpu is a device's label, as labels gives it.
+func gpu(i int) string { return fmt.Sprintf(`gpu="%d"`, i) }
+
+// devices counts those with series whose labels have all of these, which are
+// separated by asterisks.
+func (p page) devices(with string) int {
+	n := 0
+	for _, m := range p.families[sampled].GetMetric() {
+		labels, all := labelsOf(m), true
+		for l := range strings.SplitSeq(with, "*") {
+			all = all && (l == "" || strings.Contains(labels+",", ","+l+","))
+		}
+		if all {
+			n++
+		}
+	}
+	return n
+}
+
+// value is that of a metric without labels, -1 where it is not there.
+func (p page) value(name string) float64 {
+	for _, m := range p.families[name].GetMetric() {
+		return valueOf(m)
+	}
+	return -1
+}
+
+func valueOf(m *dto.Metric) float64 {
+	switch {
+	case m.Gauge != nil:
+		return m.Gauge.GetValue()
+	case m.Counter != nil:
+		return m.Counter.GetValue()
+	}
+	return m.Untyped.GetValue()
+}
+
+// behind is how long before the page's collection GPU i was read last.
+func (p page) behind(i int) time.Duration {
+	now := p.value("gpupilot_collection_timestamp_seconds")
+	for _, m := range p.families["gpupilot_device_last_success_timestamp_seconds"].GetMetric() {
+		if strings.HasSuffix(m.Label[0].GetValue(), fmt.Sprintf("%012d", i)) { // the fakes' UUIDs end so
+			return time.Duration((now - valueOf(m)) * float64(time.Second))
+		}
+	}
+	return time.Hour
+}
+
+// watch looks at every page.
+type watch struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	fault   fault
+	pages   int
+	late    int      // readings that were of the collection before
+	read    int      // all readings of GPUs that should be well
+	rounds  []uint64 // resident memory at the end of each
+	reports int
+}
+
+// allow says what is broken now.
+func (w *watch) allow(f fault) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fault = f
+}
+
+// run looks at pages, four for each collection, until stop is closed.
+func (w *watch) run(n *node, stop <-chan struct{}) {
+	tick := time.NewTicker(interval / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		w.mu.Lock()
+		before := w.fault
+		w.mu.Unlock()
+		text, err := n.Get(w.t.Context(), "/metrics")
+		if err != nil {
+			w.report(before, "no page: %v", err)
+			continue
+		}
+		p, err := parse(text)
+		if err != nil {
+			w.report(before, "%v", err)
+			continue
+		}
+		w.look(before, p)
+	}
+}
+
+// look holds the GPUs that no fault touches to their series. A fault that began
+// or ended while the page was on its way touches what either touches.
+func (w *watch) look(before fault, p page) {
+	w.mu.Lock()
+	costs := slices.Concat(before.costs, w.fault.costs)
+	w.mu.Unlock()
+	w.pages++
+	for i := range gpus {
+		if slices.Contains(costs, i) {
+			continue
+		}
+		if p.devices(gpu(i)) != 1 {
+			w.report(before, "GPU %d has no series", i)
+		}
+		if p.devices(fmt.Sprintf(`%s*pod="%s"`, gpu(i), pod(i))) != 1 {
+			w.report(before, "GPU %d has lost its pod", i)
+		}
+		w.read++
+		if behind := p.behind(i); behind > 0 {
+			w.late++
+			// A machine that does other work may let an answer come after its
+			// collection, but no fault of another GPU may hold it up.
+			if behind > 2*time.Second {
+				w.report(before, "GPU %d was last read %v before", i, behind)
+			}
+		}
+	}
+}
+
+// report fails the test, without saying the same thing for ever.
+func (w *watch) report(f fault, format string, args ...any) {
+	w.t.Helper()
+	if w.reports++; w.reports <= 20 {
+		w.t.Errorf("during %s: %s", f.name, fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *watch) endRound(n *node) {
+	rss, err := n.RSS()
+	if err != nil {
+		w.t.Error(err)
+	}
+	w.rounds = append(w.rounds, rss)
+}
+
+// judge looks at it all.
+func (w *watch) judge() {
+	first, last := w.rounds[0], w.rounds[len(w.rounds)-1]
+	w.t.Logf("%d rounds, %d pages, %d of %d readings came after their collection; RSS %.1f MiB after the first round, %.1f after the last",
+		len(w.rounds), w.pages, w.late, w.read, float64(first)/(1<<20), float64(last)/(1<<20))
+	if w.pages == 0 || w.late*20 > w.read {
+		w.t.Errorf("%d of %d readings came after their collection", w.late, w.read)
+	}
+	if last > maxRSS || last > first+maxGrowth {
+		w.t.Errorf("the agent grew to %d bytes, from %d after the first round", last, first)
+	}
+}
