@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -13,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -21,10 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/backtest"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
@@ -246,7 +240,7 @@ func (f *backtestFlags) contenders(s *backtest.Study) error {
 	slices.Sort(names)
 	classes := map[backtest.Class]bool{}
 	for _, name := range names {
-		compiled, err := compilePolicies(name, files[name])
+		compiled, err := policy.Parse(name, files[name], expo.Resolve)
 		if err != nil {
 			return err
 		}
@@ -254,7 +248,7 @@ func (f *backtestFlags) contenders(s *backtest.Study) error {
 			if s.High == 0 {
 				s.Min, s.Max = int(c.Policy.Min), int(c.Policy.Max)
 			}
-			who := backtest.Ours(c.name, c.Compiled)
+			who := backtest.Ours(c.Name, c.Compiled)
 			classes[who.Class] = true
 			s.Ours = append(s.Ours, who)
 		}
@@ -278,51 +272,6 @@ func (f *backtestFlags) contenders(s *backtest.Study) error {
 		}
 	}
 	return nil
-}
-
-// named is a policy and what its object is called.
-type named struct {
-	policy.Compiled
-	name string
-}
-
-// compilePolicies reads GPUAutoscalers from YAML, of which there may be several
-// with --- between them.
-func compilePolicies(file string, b []byte) (out []named, err error) {
-	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
-	for {
-		doc, err := docs.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		var any map[string]any
-		if err := yaml.Unmarshal(doc, &any); err == nil && len(any) == 0 {
-			continue // nothing but comments
-		}
-		var a v1alpha1.GPUAutoscaler
-		if err := yaml.UnmarshalStrict(doc, &a); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		if a.Kind != "GPUAutoscaler" {
-			return nil, fmt.Errorf("%s: kind %q is not GPUAutoscaler", file, a.Kind)
-		}
-		c, err := policy.Compile(&a, expo.Resolve)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", file, a.Name, err)
-		}
-		name := a.Name
-		if name == "" {
-			name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
-		}
-		out = append(out, named{c, name})
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%s: no GPUAutoscaler in it", file)
-	}
-	return out, nil
 }
 
 func replicaRange(s string) (low, high float64, err error) {

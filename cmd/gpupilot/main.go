@@ -38,6 +38,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(out)
-	root.AddCommand(explainCommand(), backtestCommand())
+	root.AddCommand(explainCommand(), backtestCommand(), scenarioCommand())
 	return root.ExecuteContext(ctx)
 }

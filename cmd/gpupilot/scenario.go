@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/scenario"
+)
+
+// scenarioCommand plays stories to the decision engine.
+func scenarioCommand() *cobra.Command {
+	var update bool
+	cmd := &cobra.Command{
+		Use:   "scenario FILE…",
+		Short: "Plays a story to a GPUAutoscaler, and says what would be decided when",
+		Long: `Plays scenarios: text files with a GPUAutoscaler, a timeline of what is seen, what must hold, and what was
+decided. It fails where a promise is broken or a decision differs from the recorded one. See docs/scenarios.md.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			failed := 0
+			for _, path := range args {
+				ok, err := playScenario(cmd.OutOrStdout(), path, update)
+				if err != nil {
+					return err
+				}
+				if !ok {
+					failed++
+				}
+			}
+			if failed > 0 {
+				return fmt.Errorf("%d of %d scenarios failed", failed, len(args))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&update, "update", false, "write the decisions into the files; promises stay as they are")
+	return cmd
+}
+
+// playScenario plays one file and prints what was decided; ok is false where
+// that is not what the file wants.
+func playScenario(out io.Writer, path string, update bool) (ok bool, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	s, err := scenario.Parse(path, data, expo.Resolve)
+	if err != nil {
+		return false, err
+	}
+	moments, err := s.Run(nil)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	got := scenario.Decisions(moments)
+	fmt.Fprintf(out, "%s: %s\n%s\n", path, s.Title, got)
+	broken := s.Broken(moments)
+	for _, err := range broken {
+		fmt.Fprintf(out, "broken: %v\n", err)
+	}
+	switch {
+	case update:
+		if err := os.WriteFile(path, s.WithDecisions(got), 0o644); err != nil {
+			return false, err
+		}
+	case s.Recorded() != "" && s.Recorded() != got:
+		fmt.Fprintf(out, "%s\n", diff.Diff("recorded", []byte(s.Recorded()), "now", []byte(got)))
+		return false, nil
+	}
+	return len(broken) == 0, nil
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Named is a policy and what its object is called: by its file where the object
+// has no name.
+type Named struct {
+	Compiled
+	Name string
+}
+
+// Parse compiles the GPUAutoscalers in a YAML file, of which there may be
+// several with --- between them. Fields that do not exist are errors.
+func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) {
+	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
+	for {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		var fields map[string]any
+		if err := yaml.Unmarshal(doc, &fields); err == nil && len(fields) == 0 {
+			continue // nothing but comments
+		}
+		var a v1alpha1.GPUAutoscaler
+		if err := yaml.UnmarshalStrict(doc, &a); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if a.Kind != "GPUAutoscaler" {
+			return nil, fmt.Errorf("%s: kind %q is not GPUAutoscaler", file, a.Kind)
+		}
+		c, err := Compile(&a, resolve)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", file, a.Name, err)
+		}
+		if a.Name == "" {
+			a.Name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+		}
+		out = append(out, Named{c, a.Name})
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: no GPUAutoscaler in it", file)
+	}
+	return out, nil
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// The sections of a scenario's file.
+const (
+	policySection    = "policy.yaml"
+	timelineSection  = "timeline"
+	promisesSection  = "promises"
+	decisionsSection = "decisions"
+)
+
+// Scenario is a story for the engine.
+type Scenario struct {
+	Title  string // the file's first line
+	Policy scale.Policy
+
+	events   []event
+	promises []promise
+	recorded string
+	archive  *txtar.Archive
+}
+
+// Parse reads a scenario. Errors say file, section, line and value.
+func Parse(name string, data []byte, resolve gpu.Resolve) (*Scenario, error) {
+	s := &Scenario{archive: txtar.Parse(data)}
+	title, _, _ := strings.Cut(strings.TrimSpace(string(s.archive.Comment)), "\n")
+	s.Title = strings.TrimLeft(title, "# ")
+	for i := range s.archive.Files {
+		f := &s.archive.Files[i]
+		var err error
+		switch f.Name {
+		case policySection:
+			err = s.policy(f.Data, resolve)
+		case timelineSection:
+			s.events, err = parseTimeline(f.Data)
+		case promisesSection:
+			s.promises, err = parsePromises(f.Data)
+		case decisionsSection:
+			s.recorded = string(f.Data)
+		default:
+			err = fmt.Errorf("sections are %s, %s, %s and %s", policySection, timelineSection, promisesSection, decisionsSection)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: section %s: %w", name, f.Name, err)
+		}
+	}
+	if len(s.Policy.Signals) == 0 || len(s.events) == 0 {
+		return nil, fmt.Errorf("%s: a scenario needs the sections %s and %s", name, policySection, timelineSection)
+	}
+	all := 0.0
+	for i := range s.events {
+		all += math.Ceil((s.until(i) - s.events[i].at).Seconds())
+	}
+	if all > maxMoments {
+		return nil, fmt.Errorf("%s: section %s: %.0f s, want %d at most", name, timelineSection, all, maxMoments)
+	}
+	return s, nil
+}
+
+func (s *Scenario) policy(b []byte, resolve gpu.Resolve) error {
+	all, err := policy.Parse(policySection, b, resolve)
+	if err != nil {
+		return err
+	}
+	if len(all) != 1 {
+		return fmt.Errorf("%d policies, want one", len(all))
+	}
+	s.Policy = all[0].Policy
+	return nil
+}
+
+// Moment is one decision of a run.
+type Moment struct {
+	At       time.Duration // on the timeline
+	Decision scale.Decision
+}
+
+// Run plays the timeline: one decision at each of its lines, and one each
+// second between them. remember is what becomes of the engine's state between
+// two decisions; nil: it stays as it is.
+func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error) {
+	var out []Moment
+	w := newWorld(s.Policy)
+	for i := range s.events {
+		e := &s.events[i]
+		if err := w.apply(e); err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", timelineSection, e.line, err)
+		}
+		for at := e.at; at < s.until(i); at += tick {
+			if remember != nil {
+				w.state = remember(w.state)
+			}
+			out = append(out, Moment{at, w.decide(at)})
+		}
+	}
+	return out, nil
+}
+
+const (
+	tick       = time.Second
+	maxMoments = 200_000 // of a story: more than two days
+)
+
+// until is when what event i shows is over; one decision is made in any case.
+func (s *Scenario) until(i int) time.Duration {
+	if i+1 < len(s.events) {
+		return max(s.events[i+1].at, s.events[i].at+1)
+	}
+	return s.events[i].at + 1
+}
+
+// Decisions tells a run: one line for each decision that changed the number, or
+// the rule that it rests on.
+func Decisions(moments []Moment) string {
+	var b strings.Builder
+	for i := range moments {
+		m := &moments[i]
+		d := &m.Decision
+		if i > 0 && !d.Changes() {
+			if last := &moments[i-1].Decision; last.Rule == d.Rule && last.Replicas == d.Current {
+				continue
+			}
+		}
+		fmt.Fprintf(&b, "%-7v %d → %d  %s: %s", m.At, d.Current, d.Replicas, d.Rule, d.Sentence())
+		if len(d.Victims) > 0 {
+			fmt.Fprintf(&b, "; first to go: %s", strings.Join(d.Victims, ", "))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Recorded is what the file says was decided.
+func (s *Scenario) Recorded() string { return s.recorded }
+
+// WithDecisions is the file with other decisions.
+func (s *Scenario) WithDecisions(text string) []byte {
+	a := txtar.Archive{Comment: s.archive.Comment}
+	for _, f := range s.archive.Files {
+		if f.Name != decisionsSection {
+			a.Files = append(a.Files, f)
+		}
+	}
+	if n := len(a.Files); n > 0 { // a blank line before the section
+		a.Files[n-1].Data = append(bytes.TrimRight(a.Files[n-1].Data, "\n"), "\n\n"...)
+	}
+	a.Files = append(a.Files, txtar.File{Name: decisionsSection, Data: []byte(text)})
+	return txtar.Format(&a)
+}
+
+// lines are a section's lines with their numbers, without comments and blank ones.
+func lines(b []byte) (out []numbered) {
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		n++
+		if i := strings.IndexByte(line, '#'); i >= 0 {
+			line = line[:i]
+		}
+		if line = strings.TrimSpace(line); line != "" {
+			out = append(out, numbered{n, line})
+		}
+	}
+	return out
+}
+
+type numbered struct {
+	line int
+	text string
+}

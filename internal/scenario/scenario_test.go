@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+var update = flag.Bool("update", false, "write the scenarios' decisions anew; promises stay as they are")
+
+// TestPromises plays the engine's promises. Each scenario must keep what it
+// promises, decide as recorded, and decide the same when the
+// controller restarts every few seconds.
+func TestPromises(t *testing.T) {
+	files, err := filepath.Glob("../scale/testdata/*.txtar")
+	if err != nil || len(files) < 15 {
+		t.Fatalf("%d scenarios, %v", len(files), err)
+	}
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { play(t, path) })
+	}
+}
+
+func play(t *testing.T, path string) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := playText(t, path, data); *update {
+		if err := os.WriteFile(path, now, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDocs plays the story in the documentation.
+func TestDocs(t *testing.T) {
+	const path, begin, end = "../../docs/scenarios.md", "```txtar\n", "```\n"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := bytes.Cut(data, []byte(begin))
+	text, after, closed := bytes.Cut(rest, []byte(end))
+	if !ok || !closed {
+		t.Fatalf("no story in %s", path)
+	}
+	if now := playText(t, path, text); *update {
+		if err := os.WriteFile(path, slices.Concat(before, []byte(begin), now, []byte(end), after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// playText checks one scenario and returns it with the decisions of now.
+func playText(t *testing.T, path string, data []byte) []byte {
+	s, err := Parse(filepath.Base(path), data, expo.Resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moments, err := s.Run(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range s.Broken(moments) {
+		t.Error(err)
+	}
+	got := Decisions(moments)
+	if got != s.Recorded() && !*update {
+		t.Errorf("go test ./internal/scenario -update writes these decisions:\n%s", diff.Diff("recorded", []byte(s.Recorded()), "now", []byte(got)))
+	}
+	n := 0
+	restarted, err := s.Run(func(s scale.State) scale.State {
+		if n++; n%7 != 0 {
+			return s
+		}
+		out, err := restart(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := Decisions(restarted); again != got {
+		t.Errorf("with restarts:\n%s", diff.Diff("without", []byte(got), "with", []byte(again)))
+	}
+	return s.WithDecisions(got)
+}
+
+const story = `A story
+
+-- policy.yaml --
+kind: GPUAutoscaler
+spec:
+  maxReplicas: 5
+  signals: [{gpu: {metric: Utilization}, target: {value: "50"}}]
+-- timeline --
+0s replicas=1 serving=1@100   # a comment
+5s
+-- promises --
+always replicas<=5
+-- decisions --
+`
+
+func TestErrorsSayWhere(t *testing.T) {
+	f := func(old, with, want string) {
+		t.Helper()
+		text := strings.Replace(story, old, with, 1)
+		if text == story && old != with {
+			t.Fatalf("no %q in the story", old)
+		}
+		s, err := Parse("x.txtar", []byte(text), expo.Resolve)
+		if err == nil {
+			_, err = s.Run(nil)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", with, err, want)
+		}
+	}
+	f("-- timeline --", "-- times --", "section times: sections are policy.yaml, timeline, promises and decisions")
+	f("maxReplicas: 5", "maxReplica: 5", `unknown field "maxReplica"`)
+	f("0s replicas", "soon replicas", `section timeline: line 1: "soon" is no time`)
+	f("0s replicas", "0.5s replicas", `"0.5s" is no time`)
+	f("serving=1@100", "serving=1@100/3", "2 values, the policy 1 signals")
+	f("serving=1@100", "serving=@lots", `"lots" is no value`)
+	f("serving=1@100", "serving=-1", `"-1" is no group of pods`)
+	f("serving=1@100", "servin=1", "timeline: line 1: servin: not a word of the timeline")
+	f("replicas=1", "replicas=many", `replicas: "many": want a whole number`)
+	f("5s\n", "999h\n", "section timeline: 3596401 s, want 200000 at most")
+	f("replicas<=5", "replicas", "compares nothing")
+	f("replicas<=5", "cost<=5", `"cost" is nothing to promise`)
+	f("replicas<=5", "rule<=5", "rule can be = or !=, not <=")
+	f("replicas<=5", "ups<=few", `"few": want a whole number`)
+	f("kind: GPUAutoscaler", "# nothing", "section policy.yaml: policy.yaml: kind")
+}
+
+// A promise that is broken says when, and what was decided.
+func TestBrokenPromises(t *testing.T) {
+	f := func(promise, want string) {
+		t.Helper()
+		s, err := Parse("x.txtar", []byte(strings.Replace(story, "always replicas<=5", promise, 1)), expo.Resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		moments, err := s.Run(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, err := range s.Broken(moments) {
+			got += err.Error()
+		}
+		if want == "" != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", promise, got, want)
+		}
+	}
+	f("always replicas<=5", "")
+	f("0s replicas=1", "promises line 1: 0s replicas=1: at 0s replicas: 2")
+	f("once always replicas=1", "at 0s replicas: 2")
+	f("0s-5s ups=0", "ups: 1")
+	f("9s replicas=1", "nothing was decided then")
+	f(`once always says="1 serving at 100 %"`, "")
+	f(`always says!="serving"`, `says is "`)
+	f(`always victims=""`, "")
+}
+
+// The pods of a story live on from one line to the next.
+func TestPodsMoveOn(t *testing.T) {
+	w := newWorld(scale.Policy{Signals: make([]scale.Signal, 1)})
+	f := func(at, want string, sets ...set) {
+		t.Helper()
+		d, err := parseTime(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.apply(&event{at: d, sets: sets}); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, p := range w.pods {
+			got += " " + p.name + "/" + string("SsUT"[p.phase]) + "/" + p.since.Sub(zero).String()
+		}
+		if got != want {
+			t.Errorf("at %s:%s, want%s", at, got, want)
+		}
+	}
+	f("0s", " pod-0/S/-1h0m0s", set{"serving", "1"})
+	f("5s", " pod-0/S/-1h0m0s pod-1/s/5s pod-2/U/5s", set{"starting", "1"}, set{"unschedulable", "1"})
+	f("9s", " pod-0/S/-1h0m0s pod-1/S/9s pod-2/s/9s", set{"serving", "2"}, set{"unschedulable", "0"})
+	f("20s", " pod-0/S/-1h0m0s pod-1/S/9s pod-2/T/20s", set{"starting", "0"}, set{"terminating", "1"})
+	f("30s", " pod-0/S/-1h0m0s", set{"serving", "1"}, set{"terminating", "0"})
+	f("40s", " pod-0/S/-1h0m0s pod-3/S/40s", set{"serving", "2"})
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(story))
+	f.Add([]byte(strings.Replace(story, "serving=1@100", "serving=@NaN,-,1e308 starting=2 frozen restart total=- gpus=2", 1)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := Parse("x.txtar", data, expo.Resolve)
+		if err != nil {
+			return
+		}
+		for i := range s.events { // stories that end
+			if s.events[i].at > 1000*tick {
+				return
+			}
+			for _, x := range s.events[i].sets {
+				if len(x.value) > 2 && x.key != "serving" {
+					return
+				}
+			}
+		}
+		moments, err := s.Run(nil)
+		if err != nil {
+			return
+		}
+		for _, m := range moments {
+			if r := m.Decision.Replicas; r < s.Policy.Min || r > s.Policy.Max {
+				t.Fatalf("%d replicas", r)
+			}
+		}
+		// What is recorded is read back as it was.
+		again, err := Parse("x.txtar", s.WithDecisions(Decisions(moments)), expo.Resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again.Recorded() != Decisions(moments) {
+			b, _ := json.Marshal(again.Recorded())
+			t.Errorf("recorded %s", b)
+		}
+	})
+}
