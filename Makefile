@@ -17,7 +17,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all demo test unit e2e peers bench lint generate fakes kube clean
+.PHONY: all demo test unit e2e peers bench compat lint generate fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -60,6 +60,14 @@ peers: ## ask the real HPA and Knative autoscaler what the backtest's models of 
 
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json
 	@exec bin/gpupilot-bench -out bin/bench.json
+
+compat: ## the agent beside a dcgm-exporter: EXPORTER=/path/to/it [LIBDCGM_DIR=…] [COLLECTORS=…] [ARGS=-v]
+ifndef EXPORTER
+	@echo 'give the binary to compare with: make compat EXPORTER=/path/to/dcgm-exporter [LIBDCGM_DIR=/folder/of/libdcgm.so.4] [COLLECTORS=/its/default-counters.csv]'
+else
+	$(MAKE) bin/gpupilot-agent fakes
+	go run ./test/compat -exporter '$(EXPORTER)' $(if $(LIBDCGM_DIR),-libdcgm '$(LIBDCGM_DIR)') $(if $(COLLECTORS),-collectors '$(COLLECTORS)') $(ARGS)
+endif
 
 lint:
 	@test -z "$$(gofmt -l api cmd internal test | tee /dev/stderr)"

@@ -81,22 +81,37 @@ bool part_number(struct where w, unsigned short field, int level, double *x) {
 	return true;
 }
 
+// states writes count entries of an id and as many link states as there is room
+// for, and gives the word behind all entries.
+static unsigned *states(unsigned *out, int count, int entries, int room) {
+	for (int i = 0; i < count; i++) {
+		unsigned *e = out + i * (1 + room);
+		e[0] = (unsigned)i;
+		for (int l = 0; l < S.links && l < room; l++) e[1 + l] = DcgmNvLinkLinkStateUp;
+	}
+	return out + entries * (1 + room);
+}
+
+// All versions are made of words alike, and differ in the number of links that
+// a GPU and a switch have room for.
 dcgmReturn_t dcgmGetNvLinkLinkStatus(dcgmHandle_t h, dcgmNvLinkStatus_v5 *out) {
+	enum { HEAD = 3 }; // the version and the two counts
+	static const struct { int version, gpu, nvswitch; } layouts[] = {{3, 18, 64}, {4, 18, 256}, {5, 36, 256}};
 	BEGIN(h, "GetNvLinkLinkStatus", -1);
-	if (out->version != dcgmNvLinkStatus_version5) return end(DCGM_ST_VER_MISMATCH);
-	memset(out, 0, sizeof *out);
-	out->version = dcgmNvLinkStatus_version5;
-	out->numGpus = (unsigned)S.gpus;
-	out->numNvSwitches = (unsigned)S.switches;
-	for (unsigned i = 0; i < out->numGpus; i++) {
-		out->gpus[i].entityId = i;
-		for (int l = 0; l < S.links; l++) out->gpus[i].linkState[l] = DcgmNvLinkLinkStateUp;
+	for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+		int per_gpu = layouts[i].gpu, per_switch = layouts[i].nvswitch;
+		unsigned words = HEAD + DCGM_MAX_NUM_DEVICES * (1 + per_gpu) + DCGM_MAX_NUM_SWITCHES * (1 + per_switch);
+		unsigned version = words * sizeof(unsigned) | (unsigned)layouts[i].version << 24, *word = (unsigned *)out;
+		if (out->version != version) continue;
+		memset(out, 0, words * sizeof(unsigned));
+		*word++ = version;
+		*word++ = (unsigned)S.gpus;
+		word = states(word, S.gpus, DCGM_MAX_NUM_DEVICES, per_gpu);
+		*word++ = (unsigned)S.switches;
+		states(word, S.switches, DCGM_MAX_NUM_SWITCHES, per_switch);
+		return end(DCGM_ST_OK);
 	}
-	for (unsigned i = 0; i < out->numNvSwitches; i++) {
-		out->nvSwitches[i].entityId = i;
-		for (int l = 0; l < S.links; l++) out->nvSwitches[i].linkState[l] = DcgmNvLinkLinkStateUp;
-	}
-	return end(DCGM_ST_OK);
+	return end(DCGM_ST_VER_MISMATCH);
 }
 
 dcgmReturn_t dcgmGetNvLinkP2PStatus(dcgmHandle_t h, dcgmNvLinkP2PStatus_v1 *out) {

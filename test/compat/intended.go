@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "regexp"
+
+// allowance is a difference that is meant. Its patterns are of the whole text;
+// an empty one matches any.
+type allowance struct {
+	because      string // words of docs/compatibility.md
+	scenario     string
+	kind         kind
+	name         string
+	theirs, ours string
+	release      string // of the exporter, by the form of its version
+}
+
+const (
+	none = `\(absent\)`
+	some = `\(present\)`
+	// podLabels are the labels that say whose a device is.
+	podLabels = "container|namespace|pod|container_name|pod_namespace|pod_name|pod_uid|vgpu"
+)
+
+// allowances are all that is meant, each with its words.
+func allowances() []allowance {
+	return []allowance{
+		{because: "Our own series start with `gpupilot_`", kind: kindMetric, name: ownPrefix + ".*", theirs: none},
+		{because: "HELP texts are our own", scenario: "(pods: )?default collectors", kind: kindHelp},
+		{because: "`Content-Type` has its version", kind: kindHeader, name: "Content-Type", theirs: "text/plain; charset=utf-8", ours: `text/plain; version=0\.0\.4; charset=utf-8`},
+		{because: "gzip and OpenMetrics are there for who asks for them", kind: kindHeader, name: "Content-Encoding", theirs: "", ours: "gzip"},
+		{because: "gzip and OpenMetrics are there for who asks for them", kind: kindHeader, name: "Content-Type", ours: "application/openmetrics-text.*"},
+		// An empty answer has no type; ours has series of its own.
+		{because: "Our own series start with `gpupilot_`", kind: kindHeader, name: "Content-Type", theirs: "", ours: "text/plain.*"},
+		{because: "Label values are escaped", scenario: "a model with quotes", kind: kindMalformed, theirs: some},
+		{because: "A line that names a field a second time is a bad line", scenario: "a field twice", kind: kindTwice, theirs: `\(repeated\)`},
+		{
+			because: "A bad line of a collectors file disables itself", kind: kindStart, theirs: "exits with .*", ours: "runs",
+			scenario: "an unknown field|two columns|a type that is none|an indented comment|a quote behind a blank",
+		},
+		{because: "A value that the field cannot have", scenario: "a value that cannot be", kind: kindSeries, name: `DCGM_FI_DEV_GPU_UTIL\{.*`, theirs: some},
+		{because: "One failing device or collector hides no other", scenario: "a GPU that cannot be read", theirs: none, ours: some},
+		{because: "No lost GPU, driver or server ends the process", scenario: "a lost host engine|no driver|a GPU that cannot be read", kind: kindStart, theirs: "exits with .*", ours: "runs"},
+		{because: "A device that several pods share has series without a pod's labels", scenario: "pods: sharing, several", kind: kindLabel, name: podLabels, ours: none},
+		{because: "`nvidia.com/gpu.shared` counts as a GPU", scenario: "pods: gpu.shared", kind: kindLabel, name: podLabels, theirs: none},
+		{because: "dcgm-exporter has no series before the first error", kind: kindMetric, name: "DCGM_FI_DEV_XID_ERRORS", theirs: none},
+		{because: "dcgm-exporter has no series before the first error", kind: kindSeries, name: `DCGM_FI_DEV_XID_ERRORS\{.*`, theirs: none},
+		{because: "GPUs of several models can be mixed", scenario: "one GPU without profiling", kind: kindStart, theirs: "exits with .*", ours: "runs"},
+		{because: "`err_msg` texts are our own", kind: kindLabel, name: "err_msg"},
+		{because: "`-d g+i` works", scenario: `MIG, -d g\+i`, kind: kindStart, theirs: "exits with .*", ours: "runs"},
+		{because: "A name has one `# HELP` and `# TYPE`", kind: kindTwice, name: "TYPE of .*", theirs: `\(repeated\)`},
+		{because: "`nvswitch` is the switch's own id", scenario: "switches.*|links.*", kind: kindTwice, theirs: `\(repeated\)`},
+		{because: "`nvswitch` is the switch's own id", scenario: "switches.*|links.*", kind: kindSeries, name: "DCGM_FI_DEV_NVSWITCH_.*"},
+		{because: "Switches and CPUs are shown as 4.8 does", scenario: "switches.*|CPUs.*", release: old},
+		{because: "`DCGM_EXP_CLOCK_EVENTS_COUNT` counts collections", scenario: "exporter counters", kind: kindValue, name: "DCGM_EXP_CLOCK_EVENTS_COUNT"},
+		{
+			because: "fields that [metrics.md](metrics.md) does not list", scenario: "further fields", kind: kindMetric, theirs: some, ours: none,
+			name: "DCGM_FI_CUDA_DRIVER_VERSION|DCGM_FI_DEV_NVML_INDEX|DCGM_FI_DEV_MINOR_NUMBER",
+		},
+		{because: "A job of `N` is that of the GPU alone", scenario: "job mapping", kind: kindLabel, name: "hpc_job", release: old},
+		{because: "The built-in list is 4.8's", scenario: "(pods: )?default collectors", kind: kindMetric, theirs: none, ours: some, release: old},
+		{because: "The built-in list is 4.8's", scenario: "(pods: )?default collectors", kind: kindType, name: "DCGM_FI_PROF_PCIE_.X_BYTES", release: old},
+	}
+}
+
+// old are the releases before 4.
+const old = `.*\b[0-3]\.\d+\.\d+`
+
+// intended is what makes a difference intended, or nothing.
+func intended(f finding, release string) string {
+	for _, a := range allowances() {
+		if (a.kind == "" || a.kind == f.kind) && whole(a.scenario, f.scenario) && whole(a.name, f.name) &&
+			whole(a.theirs, f.theirs) && whole(a.ours, f.ours) && whole(a.release, release) {
+			return a.because
+		}
+	}
+	return ""
+}
+
+func whole(pattern, s string) bool {
+	return pattern == "" || regexp.MustCompile(`(?s)^(?:`+pattern+`)$`).MatchString(s)
+}

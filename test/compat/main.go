@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command compat runs a dcgm-exporter and gpupilot-agent side by side on one
+// libdcgm, scenario by scenario, and tells what differs: on purpose, as
+// docs/compatibility.md has it, or not. It ends with 1 if anything differs that
+// should not.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ownPrefix starts the names of what only gpupilot-agent has.
+const ownPrefix = "gpupilot_"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "compat:", err)
+		os.Exit(1)
+	}
+}
+
+// config is what the flags say.
+type config struct {
+	exporter, agent string
+	library         string // folder of libdcgm.so.4
+	collectors      string // the exporter's default collectors file
+	profile         string
+	only            string
+	interval        time.Duration
+	verbose         bool
+	bench           bool
+	scrapes         int
+}
+
+var errUnintended = errors.New("there are unintended differences")
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	var cfg config
+	fs := flag.NewFlagSet("compat", flag.ContinueOnError)
+	fs.StringVar(&cfg.exporter, "exporter", "", "the dcgm-exporter `binary` to compare with")
+	fs.StringVar(&cfg.agent, "agent", "bin/gpupilot-agent", "our `binary`")
+	fs.StringVar(&cfg.library, "libdcgm", "", "`folder` of libdcgm.so.4 (default: our fake, without which some scenarios cannot be had)")
+	fs.StringVar(&cfg.collectors, "collectors", "/etc/dcgm-exporter/default-counters.csv", "the exporter's default collectors `file`")
+	fs.StringVar(&cfg.profile, "profile", "", "our --profile (default: by the exporter's version)")
+	fs.StringVar(&cfg.only, "only", "", "run scenarios whose name matches this regular `expression`")
+	fs.DurationVar(&cfg.interval, "interval", 500*time.Millisecond, "collection interval of both")
+	fs.BoolVar(&cfg.verbose, "v", false, "say what each scenario found")
+	fs.BoolVar(&cfg.bench, "bench", false, "measure both instead: scrape time, CPU, memory")
+	fs.IntVar(&cfg.scrapes, "scrapes", 2000, "scrapes per case of -bench")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if cfg.exporter == "" {
+		return errors.New("give the binary to compare with: make compat EXPORTER=/path/to/dcgm-exporter [LIBDCGM_DIR=/folder/of/libdcgm.so.4]")
+	}
+	h, err := newHarness(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	fmt.Fprintf(out, "%s (%s) beside %s --profile %s, on %s\n", cfg.exporter, h.version, cfg.agent, h.profile, h.libraryName)
+	if cfg.bench {
+		return h.bench(ctx, out)
+	}
+	return h.compare(ctx, out)
+}
+
+// harness runs scenarios.
+type harness struct {
+	cfg           config
+	dir           string // for everything that is written
+	library       string // folder for LD_LIBRARY_PATH
+	libraryName   string
+	fake          bool   // the library is our fake: its GPUs do what a scenario says
+	version, help string // of the exporter
+	profile       string
+}
+
+func newHarness(ctx context.Context, cfg config) (*harness, error) {
+	h := &harness{cfg: cfg, profile: cfg.profile}
+	var err error
+	for _, p := range []*string{&h.cfg.exporter, &h.cfg.agent} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(*p); err != nil {
+			return nil, err
+		}
+	}
+	// Short, because the path of a socket must be.
+	if h.dir, err = os.MkdirTemp("", "compat-"); err != nil {
+		return nil, err
+	}
+	if err := h.findLibrary(); err != nil {
+		h.close()
+		return nil, err
+	}
+	h.version = h.say(ctx, "--version")
+	h.help = h.say(ctx, "--help")
+	if h.profile == "" {
+		h.profile = profileOf(h.version)
+	}
+	return h, nil
+}
+
+func (h *harness) close() { _ = os.RemoveAll(h.dir) }
+
+// findLibrary makes a folder in which both find libdcgm, under the names that
+// releases of dcgm-exporter have looked for.
+func (h *harness) findLibrary() error {
+	if h.cfg.library != "" {
+		dir, err := filepath.Abs(h.cfg.library)
+		if err != nil {
+			return err
+		}
+		body, err := os.ReadFile(filepath.Join(dir, "libdcgm.so.4"))
+		if err != nil {
+			return fmt.Errorf("-libdcgm: %w", err)
+		}
+		h.library, h.libraryName = dir, filepath.Join(dir, "libdcgm.so.4")
+		h.fake = strings.Contains(string(body), "GPUPILOT_FAKE_DCGM")
+		return nil
+	}
+	h.library, h.libraryName, h.fake = filepath.Join(h.dir, "lib"), "our fake libdcgm", true
+	if err := os.Mkdir(h.library, 0o755); err != nil {
+		return err
+	}
+	built := filepath.Dir(h.cfg.agent)
+	for name, from := range map[string]string{
+		"libdcgm.so": "libdcgm-fake.so", "libdcgm.so.3": "libdcgm-fake.so", "libdcgm.so.4": "libdcgm-fake.so",
+		"libnvidia-ml.so.1": "libnvidia-ml-fake.so",
+	} {
+		if err := os.Symlink(filepath.Join(built, from), filepath.Join(h.library, name)); err != nil {
+			return err
+		}
+		if _, err := os.Stat(filepath.Join(h.library, name)); err != nil {
+			return fmt.Errorf("our fake library, made by make fakes: %w", err)
+		}
+	}
+	return nil
+}
+
+// say is what the exporter answers to a flag that makes it end.
+func (h *harness) say(ctx context.Context, arg string) string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, _ := exec.CommandContext(ctx, h.cfg.exporter, arg).Output() // some releases end with an error
+	return strings.TrimSpace(string(out))
+}
+
+// knows says whether the exporter has a flag.
+func (h *harness) knows(name string) bool {
+	return h.help == "" || strings.Contains(h.help, "--"+name)
+}
+
+var versionForm = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)\s*$`)
+
+// number is a release as a number that grows with it: that of the exporter's
+// own version, which comes last, as in 4.5.3-4.8.2. 0 where there is none.
+func number(version string) int {
+	m := versionForm.FindStringSubmatch(version)
+	if m == nil {
+		return 0
+	}
+	n := 0
+	for _, part := range m[1:] {
+		i, _ := strconv.Atoi(part) // digits
+		n = n*1000 + min(i, 999)
+	}
+	return n
+}
+
+// profileOf is the profile of ours that follows a release.
+func profileOf(version string) string {
+	switch n := number(version); {
+	case n > 0 && n < number("4.8.3"):
+		return "4.8.2"
+	case n < number("4.9.0"):
+		return "4.8"
+	}
+	return "4.9"
+}
