@@ -21,7 +21,7 @@ func (l *loop) enumerate(now time.Time) {
 	l.nextEnumerate = now.Add(enumerateEvery)
 	go func() {
 		devices, err := l.deps.Reader.Devices()
-		l.enumerations <- enumeration{devices, err} // buffered
+		l.enumerations <- enumeration{devices, err, now} // buffered
 	}()
 }
 
@@ -35,6 +35,7 @@ func (l *loop) enumerateBy(t time.Time) {
 // enumerated takes an enumeration in.
 func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 	l.enumerating = false
+	l.collectors.done(ofDevices, e.asked, now.Sub(e.asked), e.err)
 	l.nextEnumerate = now.Add(enumerateEvery)
 	if e.err != nil {
 		l.errors++

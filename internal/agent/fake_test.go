@@ -29,6 +29,7 @@ type reader struct {
 	reads        map[string]int
 	enumerations []time.Time
 
+	links     map[string]int // how often they were read
 	parts     []gpu.PartSnapshot
 	partsErr  error
 	partsHang chan struct{}
@@ -45,7 +46,7 @@ func gpus(n int) []gpu.Device {
 func newReader(devices ...gpu.Device) *reader {
 	return &reader{
 		devices: devices, fails: map[string]error{}, hangs: map[string]chan struct{}{},
-		takes: map[string]time.Duration{}, reads: map[string]int{},
+		takes: map[string]time.Duration{}, reads: map[string]int{}, links: map[string]int{},
 	}
 }
 
@@ -100,6 +101,13 @@ func (r *reader) ReadParts(_ gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.Par
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p gpu.PartSnapshot) bool { return !keep(&p.Part) }), r.partsErr
+}
+
+func (r *reader) Links(uuid string) (gpu.Links, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.links[uuid]++
+	return gpu.Links{Down: []int{r.links[uuid]}}, nil
 }
 
 func (r *reader) Close() error { return nil }

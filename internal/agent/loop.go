@@ -35,6 +35,7 @@ var errSilent = errors.New("the library does not return from reading the device"
 type enumeration struct {
 	devices []gpu.Device
 	err     error
+	asked   time.Time
 }
 
 // loop is the tick loop's state; one goroutine owns it.
@@ -58,8 +59,9 @@ type loop struct {
 
 	parts partReads
 
-	processes processReads
-	topology  topologyReads
+	collectors collectors
+	processes  processReads
+	topology   topologyReads
 
 	errors uint64
 }
@@ -172,7 +174,8 @@ func (l *loop) publish(now time.Time) {
 		Time: now, Interval: l.cfg.Interval, Backend: l.deps.Reader.Backend(), Err: l.backendErr,
 		Devices:    make([]gpu.DeviceSnapshot, len(l.workers)),
 		OwnersTime: l.owners.at, OwnersErr: l.owners.err,
-		Parts: l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
+		Collectors: l.collectors.list(),
+		Parts:      l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
 	}
 	profiler, _ := l.deps.Reader.(gpu.Profiler)
 	for i, w := range l.workers {
@@ -204,6 +207,7 @@ func (l *loop) publish(now time.Time) {
 func (l *loop) read(r reading) {
 	was := r.worker.snap.Err
 	r.worker.accept(r)
+	l.collectors.done(ofGPUs, r.asked, r.took, r.err)
 	if r.err != nil {
 		l.errors++
 	}
@@ -244,6 +248,7 @@ func (l *loop) answered(a answer) {
 	l.owners.busy = false
 	l.owners.slow = now.Sub(l.owners.asked) > l.patience
 	l.owners.accept(a, now)
+	l.collectors.done(ofAllocations, l.owners.asked, now.Sub(l.owners.asked), a.err)
 	switch {
 	case was == nil && a.err != nil:
 		l.deps.Log.Warn("kubelet does not say who holds the devices; its last answer stands", "err", a.err)

@@ -67,6 +67,7 @@ func (l *loop) partsAnswered(r partsRead) {
 	if r.err == nil || len(r.list) > 0 {
 		p.list, p.at = r.list, r.asked
 	}
+	l.collectors.done(ofParts, r.asked, r.took, r.err)
 	if r.err != nil {
 		l.errors++
 	}

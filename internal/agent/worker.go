@@ -16,6 +16,8 @@ type worker struct {
 	ask    chan question      // each asks for one read
 	cancel context.CancelFunc
 
+	links  bool      // there may be NVLinks
+	linked time.Time // when they were last asked for
 	asked  time.Time // when the read that has not returned was asked for; zero: none
 	took   time.Duration
 	gone   time.Time // since when it is not enumerated any more; zero: it is
@@ -24,15 +26,21 @@ type worker struct {
 
 // question asks for one read.
 type question struct {
-	at   time.Time // of the tick
-	want gpu.FieldSet
+	at    time.Time // of the tick
+	want  gpu.FieldSet
+	links bool // the GPU's NVLinks, too
 }
+
+// linksEvery is the time between two reads of a GPU's NVLinks, which are many
+// calls for what seldom changes.
+const linksEvery = 10 * time.Second
 
 // reading is the result of one read.
 type reading struct {
 	worker *worker
 	values *gpu.Values // nobody writes to it any more
 	asked  time.Time
+	links  *gpu.Links // nil: they were not asked for
 	took   time.Duration
 	err    error
 }
@@ -41,6 +49,8 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{snap: gpu.DeviceSnapshot{Device: d}, ask: make(chan question, 1), cancel: cancel}
 	uuid := d.UUID
+	links, ok := r.(gpu.LinkReader)
+	w.links = ok && d.MIG == nil
 	go func() {
 		for {
 			select {
@@ -51,6 +61,10 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 				start := time.Now()
 				res.err = r.Read(uuid, q.want, res.values)
 				res.took = time.Since(start)
+				if q.links && res.err == nil {
+					l, _ := links.Links(uuid) // what is not known is left out
+					res.links = &l
+				}
 				select {
 				case out <- res:
 				case <-ctx.Done():
@@ -68,7 +82,11 @@ func (w *worker) start(now time.Time, want gpu.FieldSet) bool {
 		return false
 	}
 	w.asked = now
-	w.ask <- question{now, want} // has room: the last one was taken before its result came
+	q := question{at: now, want: want, links: w.links && now.Sub(w.linked) >= linksEvery}
+	if q.links {
+		w.linked = now
+	}
+	w.ask <- q // has room: the last one was taken before its result came
 	return true
 }
 
@@ -82,4 +100,7 @@ func (w *worker) accept(r reading) {
 		return
 	}
 	w.snap.Values, w.snap.Collected, w.snap.Took = *r.values, r.asked, r.took
+	if r.links != nil {
+		w.snap.Links = *r.links
+	}
 }

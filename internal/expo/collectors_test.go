@@ -27,7 +27,7 @@ DCGM_FI_DEV_GPU_UTIL, gauge, Right at last.
 DCGM_FI_DEV_GPU_UTIL, gauge, Again.
 DCGM_FI_DRIVER_VERSION, label, Driver.
 DCGM_FI_DEV_BRAND, gauge, A text is no number.
-DCGM_EXP_P2P_STATUS, gauge, Not yet.
+DCGM_EXP_NOPE, gauge, Unknown.
 DCGM_EXP_XID_ERRORS_COUNT, counter, XIDs.
 dcgm_fb_used, histogram, "Two
 lines."

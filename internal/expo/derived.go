@@ -21,12 +21,13 @@ const (
 	XIDCount            // DCGM_EXP_XID_ERRORS_COUNT: XID errors in the window
 	XIDTotal            // DCGM_EXP_XID_ERRORS_TOTAL: XID errors since the start
 	HealthState         // DCGM_EXP_GPU_HEALTH_STATUS: 0 pass, 10 warning, 20 failure
+	PeerState           // DCGM_EXP_P2P_STATUS: how a GPU reaches another one over NVLink, 0 to 6
 )
 
 // derivedNames is ordered as the constants.
 var derivedNames = [...]string{
 	"", "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL", "DCGM_EXP_XID_ERRORS_COUNT",
-	"DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_GPU_HEALTH_STATUS",
+	"DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_P2P_STATUS",
 }
 
 // parseDerived finds a derived metric by its name. A reason says why one that
@@ -39,9 +40,6 @@ func parseDerived(name string) (d Derived, reason string) {
 		if n == name {
 			return Derived(i), ""
 		}
-	}
-	if name == "DCGM_EXP_P2P_STATUS" {
-		return NotDerived, "no backend gives the peer-to-peer status of links yet"
 	}
 	return NotDerived, fmt.Sprintf("unknown exporter counter %q", name)
 }
@@ -112,8 +110,24 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 		}
 	case HealthState:
 		b = m.appendHealth(b, in, e)
+	case PeerState:
+		for _, p := range e.dev.Links.Peers {
+			b = append(append(m.head(b, in, e), `,link_status="`...), p2pText(p.Status)...)
+			b = appendNumber(b, `",peer_gpu="`, p.Index)
+			b = m.tail(b, in, e, uint64(p.Status))
+		}
 	}
 	return b
+}
+
+// p2pText is dcgm-exporter's word for a status.
+func p2pText(s gpu.P2PStatus) string {
+	if s < gpu.P2POK || s > gpu.P2PUnknown {
+		s = gpu.P2PUnknown
+	}
+	return [...]string{
+		"OK", "ChipsetNotSupported", "GPUNotSupported", "TopologyNotSupported", "DisabledByRegKey", "NotSupported", "Unknown",
+	}[s]
 }
 
 // head writes the metric's name and the labels up to the label fields, tail the

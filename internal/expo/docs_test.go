@@ -114,9 +114,11 @@ dcgm-exporter's exporter counters, the same names in every profile. They need a 
 | ` + "`DCGM_EXP_CLOCK_EVENTS_COUNT`" + ` | collections of the last ` + "`--clock-events-count-window-size`" + ` (at most 3600) in which the reason held the clocks down; 0 without ` + "`clock_event`" + ` if there was none | ` + "`clock_event`, `window_size_in_ms`" + ` |
 | ` + "`DCGM_EXP_CLOCK_EVENTS_TOTAL`" + ` | how often the reason began to hold them down, seen from one collection to the next | ` + "`clock_event`" + ` |
 | ` + "`DCGM_EXP_GPU_HEALTH_STATUS`" + ` | 0 pass, 10 warning, 20 failure, for each system of a whole GPU | ` + "`health_watch`, `health_error_code`" + ` |
+| ` + "`DCGM_EXP_P2P_STATUS`" + ` | how the GPU reaches each other one over NVLink: 0 it does, 1 to 5 why it does not, 6 unknown; read every ten seconds | ` + "`link_status`, `peer_gpu`" + ` |
 
-What the health is judged by, where DCGM is not: XID errors of the last hour, failed and pending row remappings, pending page retirements, volatile double-bit ECC
-errors (MEM), thermal throttling and the slowdown temperature (THERMAL), the power brake (POWER), failed reads (DRIVER). PCIE, NVLINK, PMU and MCU are judged by XID errors alone; SM and INFOROM cannot be judged and are absent.
+What the health is judged by, with either backend: XID errors of the last hour, failed and pending row remappings, pending page retirements, volatile double-bit ECC
+errors (MEM), thermal throttling and the slowdown temperature (THERMAL), the power brake (POWER), links that were active since the agent started and are not now (NVLINK, through NVML), failed reads (DRIVER).
+PCIE, PMU and MCU are judged by XID errors alone; SM and INFOROM cannot be judged and are absent.
 
 ## Our own
 
@@ -136,7 +138,9 @@ These are in base units (seconds, times as seconds since 1970). Those marked ◆
 	}
 	b.WriteString(`
 Their labels: ` + "`uuid`" + ` is the device's UUID, of a MIG device its own. ` + "`gpupilot_gpu_allocation_info`" + ` has ` + "`uuid`, `namespace`, `pod`, `container`" + ` and ` + "`replica`" + `
-(the share of a time-sliced device, else empty). ` + "`gpupilot_pod_gpu_*` have `uuid`, `gpu`, `namespace`, `pod` and `container`; these and others of processes are there with `--process-metrics` ([agent.md](agent.md#processes))." + ` A MIG device's other series have the UUID of its GPU, as dcgm-exporter's do; ` + "`gpupilot_mig_device_info`" + ` has
+(the share of a time-sliced device, else empty). ` + "`gpupilot_pod_gpu_*` have `uuid`, `gpu`, `namespace`, `pod` and `container`; these and others of processes are there with `--process-metrics` ([agent.md](agent.md#processes))." + ` Energy, throttling and links are the whole GPU's, with its UUID; ` + "`reason`" + ` is power, thermal, sync_boost, board_limit, low_utilization or reliability, and ` + "`type`" + `
+crc_flit, crc_data, replay, recovery, ecc_data or, from NVLink 5 on, what its counters are called. The links come from NVML alone. ` + "`collector`" + ` is devices (enumerations), gpus (their reads),
+parts or allocations (the kubelet's word). A MIG device's other series have the UUID of its GPU, as dcgm-exporter's do; ` + "`gpupilot_mig_device_info`" + ` has
 ` + "`uuid`, `parent_uuid`, `gpu_instance`, `compute_instance`" + ` (empty where it is the whole instance) and ` + "`profile`" + `.
 `)
 	return b.Bytes()

@@ -48,6 +48,8 @@ type Stats struct {
 // totals are counts since the start, which a change of collectors leaves alone.
 type totals struct {
 	outOfRange    uint64 // values that cannot be
+	notNumbers    uint64 // values that are NaN or infinite
+	duplicates    uint64 // devices and parts whose labels another one has
 	reloads       uint64 // collectors that were taken in after the first ones
 	failedReloads uint64 // those that were not
 }
@@ -73,11 +75,11 @@ func New(cfg Config) *Exporter {
 	return e
 }
 
-// Fields is the set of fields that the exporter shows.
+// Fields is the set of fields that the exporter shows something of.
 func (e *Exporter) Fields() gpu.FieldSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.r.cfg.Collectors.Fields()
+	return e.r.cfg.Collectors.Fields().Union(physicalFields())
 }
 
 // Reconfigure shows other collectors from the next Update on. What was counted

@@ -102,6 +102,9 @@ func judge(d *gpu.DeviceSnapshot, now time.Time) [len(healthWatches)]verdict {
 	if limit, ok2 := d.Values.Get(gpu.SlowdownTemp); ok && ok2 && limit > 0 && temp >= limit {
 		out[watchThermal].worse(healthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL")
 	}
+	if len(d.Links.Down) > 0 {
+		out[watchNVLink].worse(healthFail, "DCGM_FR_NVLINK_DOWN")
+	}
 	if d.Err != nil {
 		out[watchDriver].worse(healthFail, "DCGM_FR_NVML_API")
 	}

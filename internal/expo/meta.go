@@ -65,16 +65,40 @@ func metaFamilies(cfg *Config) []family {
 				return append(appendUint(b, in.totals.failedReloads), '\n')
 			}),
 		meta("gpupilot_series_dropped_total", Counter,
-			"Values that were not shown, by reason: out_of_range is one that the field cannot have.",
+			"Values that were not shown, by reason: out_of_range is one that the field cannot have, not_a_number is NaN or infinite; duplicate counts devices and parts whose labels another one has.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, `gpupilot_series_dropped_total{reason="out_of_range"} `...)
-				return append(appendUint(b, in.totals.outOfRange), '\n')
+				b = append(appendUint(b, in.totals.outOfRange), '\n')
+				b = append(b, `gpupilot_series_dropped_total{reason="not_a_number"} `...)
+				b = append(appendUint(b, in.totals.notNumbers), '\n')
+				b = append(b, `gpupilot_series_dropped_total{reason="duplicate"} `...)
+				return append(appendUint(b, in.totals.duplicates), '\n')
 			}),
 		meta("gpupilot_gpu_info", Gauge, "1 for each device: what it is.", gpuInfo),
 		meta("gpupilot_field_supported", Gauge,
 			"0 for each field that is collected and that a device does not give, with the reason.", unsupported),
 		meta("gpupilot_build_info", Gauge, "1, with the agent's version.", buildInfo),
+		meta("gpupilot_collector_last_success_timestamp_seconds", Gauge,
+			"When the collector last succeeded, in seconds since 1970: its values' age.",
+			func(b []byte, in *renderInput) []byte {
+				return eachCollector(b, in, "gpupilot_collector_last_success_timestamp_seconds{", false, func(b []byte, c *gpu.CollectorState) []byte {
+					return appendTime(b, c.Last)
+				})
+			}),
+		meta("gpupilot_collector_duration_seconds", Gauge, "How long the collector's last success took.",
+			func(b []byte, in *renderInput) []byte {
+				return eachCollector(b, in, "gpupilot_collector_duration_seconds{", false, func(b []byte, c *gpu.CollectorState) []byte {
+					return appendSeconds(b, c.Took)
+				})
+			}),
+		meta("gpupilot_collector_errors_total", Counter, "How often the collector failed since the agent started.",
+			func(b []byte, in *renderInput) []byte {
+				return eachCollector(b, in, "gpupilot_collector_errors_total{", true, func(b []byte, c *gpu.CollectorState) []byte {
+					return appendUint(b, c.Errors)
+				})
+			}),
 	}
+	fs = append(fs, physicalFamilies()...)
 	if cfg.Kubernetes {
 		fs = append(fs, podResourcesFamilies()...)
 	}
@@ -88,6 +112,20 @@ func metaFamilies(cfg *Config) []family {
 		fs = append(fs, selfFamilies()...)
 	}
 	return fs
+}
+
+// eachCollector writes a series for each collector, or only for those that have
+// succeeded.
+func eachCollector(b []byte, in *renderInput, head string, all bool, value func([]byte, *gpu.CollectorState) []byte) []byte {
+	for i := range in.snap.Collectors {
+		c := &in.snap.Collectors[i]
+		if !all && c.Last.IsZero() {
+			continue
+		}
+		b = appendLabel(append(b, head...), "collector", c.Name)
+		b = append(value(append(b, "} "...), c), '\n')
+	}
+	return b
 }
 
 func podWatchFamilies() []family {

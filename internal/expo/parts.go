@@ -28,8 +28,11 @@ func (r *renderer) collectParts() {
 	for i := range in.snap.Parts {
 		p := &in.snap.Parts[i]
 		start := len(in.arena)
+		in.totals.notNumbers += uint64(p.Values.Wrong())
 		in.arena = r.appendPart(in.arena, p)
-		in.parts = append(in.parts, partEntity{part: p, start: start, end: len(in.arena)})
+		if r.isNew(start, true, true) {
+			in.parts = append(in.parts, partEntity{part: p, start: start, end: len(in.arena)})
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ package expo
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,10 +73,13 @@ type renderer struct {
 	in         renderInput
 	adding     *gpu.DeviceSnapshot // the device of addOwner
 	addOwner   func(*gpu.Owner)    // adds its entities; a field, so that it is made once
+	seed       maphash.Seed
+	seen       map[labelsOf]bool // of this page's devices and parts
 }
 
 func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 	r := &renderer{cfg: cfg, names: namesOf(cfg.OldNamespace), reserved: reservedNames(cfg), byName: map[string]int{}}
+	r.seed, r.seen = maphash.MakeSeed(), map[labelsOf]bool{}
 	r.relabelled = cfg.Relabel.relabelled()
 	r.addOwner = r.addEntities
 	r.in.cfg, r.in.history, r.in.totals = cfg, h, t
@@ -177,16 +181,52 @@ func (r *renderer) collectEntities() {
 	maxAge := gpu.MaxAge(in.snap.Interval)
 	for i := range in.snap.Devices {
 		d := &in.snap.Devices[i]
-		if d.Fresh(in.now, maxAge) && !listed(in.entities, d) {
+		if !d.Fresh(in.now, maxAge) {
+			continue
+		}
+		if twin := listed(in.entities, d); twin == nil {
+			in.totals.notNumbers += uint64(d.Values.Wrong())
 			r.adding = d
 			if !r.addShares(d) {
 				r.owners(d, r.addOwner)
 			}
+		} else if twin.UUID == d.UUID { // else: compute instances of one GPU instance
+			in.totals.duplicates++
 		}
 	}
-	for i := range in.entities {
-		in.arena = r.appendIdentity(in.arena, &in.entities[i])
+	clear(r.seen)
+	kept := in.entities[:0]
+	for _, e := range in.entities {
+		start := len(in.arena)
+		in.arena = r.appendIdentity(in.arena, &e)
+		if r.isNew(start, e.shows(gpu.GPUUtil), e.shows(gpu.GPUTemp)) {
+			kept = append(kept, e)
+		}
 	}
+	clear(in.entities[len(kept):])
+	in.entities = kept
+}
+
+// labelsOf tells series apart: labels, and which fields have them, those of
+// which processes have a share and the others.
+type labelsOf struct {
+	hash           uint64
+	shared, others bool
+}
+
+// isNew says whether no device or part has had the labels in the arena from
+// start on. One that has them again is left out: one duplicate series would
+// cost the whole page.
+func (r *renderer) isNew(start int, shared, others bool) bool {
+	in := &r.in
+	l := labelsOf{maphash.Bytes(r.seed, in.arena[start:]), shared, others}
+	if r.seen[l] {
+		in.arena = in.arena[:start]
+		in.totals.duplicates++
+		return false
+	}
+	r.seen[l] = true
+	return true
 }
 
 // addEntities lists the device that is being added for one owner, once for each
@@ -208,13 +248,14 @@ func (r *renderer) addEntities(o *gpu.Owner) {
 	}
 }
 
-func listed(entities []entity, d *gpu.DeviceSnapshot) bool {
+// listed is the device that is listed already and has d's series, if there is one.
+func listed(entities []entity, d *gpu.DeviceSnapshot) *gpu.DeviceSnapshot {
 	for i := range entities {
 		if sameSeries(&entities[i].dev.Device, &d.Device) {
-			return true
+			return entities[i].dev
 		}
 	}
-	return false
+	return nil
 }
 
 func (m *metric) append(b []byte, in *renderInput) []byte {

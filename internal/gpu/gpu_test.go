@@ -44,6 +44,9 @@ func TestMissingIsNotZero(t *testing.T) {
 	if v.Has(PowerUsage) || v.Has(GPUUtil) {
 		t.Error("NaN or infinity was taken for a value")
 	}
+	if v.Wrong() != 2 {
+		t.Errorf("%d values were none", v.Wrong())
+	}
 	v.Set(PowerUsage, 0)
 	if x, ok := v.Get(PowerUsage); !ok || x != 0 {
 		t.Error("a measured 0 is not there")

@@ -41,6 +41,7 @@ type DeviceSnapshot struct {
 	Failures  uint64        // failed reads since the agent started
 	XIDs      []XIDCount    // sorted by code
 	Owners    []Owner       // who holds the device, sorted; empty: nobody, or not known
+	Links     Links         // as of the last ten seconds; empty of a MIG instance, and where it is not known
 	// NoProfiling is why there are no profiling fields; empty where there are, or
 	// that is not known.
 	NoProfiling string
@@ -79,6 +80,8 @@ type Snapshot struct {
 	PartsTime time.Time
 	PartsErr  error
 
+	Collectors []CollectorState // how collecting goes, by what it is of
+
 	// OwnersTime is when the kubelet last answered; zero where it never did or
 	// was never asked. OwnersErr is why it last did not.
 	OwnersTime time.Time
@@ -90,6 +93,14 @@ type Snapshot struct {
 	// not asked or never answered. PodsErr is why it does not say so now.
 	Pods    map[PodName]Pod
 	PodsErr error
+}
+
+// CollectorState says how one collector does.
+type CollectorState struct {
+	Name   string
+	Last   time.Time     // when it last succeeded; zero: never
+	Took   time.Duration // how long it then took
+	Errors uint64        // since the agent started
 }
 
 // PodName names a pod.

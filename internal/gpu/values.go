@@ -10,24 +10,33 @@ type Values struct {
 	have   FieldSet
 	num    [NumFields]float64
 	labels map[FieldID]string
+	wrong  uint8 // values that were none
 }
 
 // Reset empties v and keeps its memory.
 func (v *Values) Reset() {
 	v.have = FieldSet{}
+	v.wrong = 0
 	clear(v.labels)
 }
 
-// Set records a value. NaN and infinities are not values and are left out, as
-// is an id that the table lacks.
+// Set records a value. NaN and infinities are not values: they are left out and
+// counted. An id that the table lacks is left out.
 func (v *Values) Set(id FieldID, x float64) {
 	i, ok := IndexOf(id)
-	if !ok || math.IsNaN(x) || math.IsInf(x, 0) {
+	if !ok {
+		return
+	}
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		v.wrong++
 		return
 	}
 	v.num[i] = x
 	v.have.Add(i)
 }
+
+// Wrong is how many values were left out because they are no numbers.
+func (v *Values) Wrong() int { return int(v.wrong) }
 
 // Add takes over the numbers of o.
 func (v *Values) Add(o *Values) {
@@ -37,6 +46,7 @@ func (v *Values) Add(o *Values) {
 		}
 	}
 	v.have = v.have.Union(o.have)
+	v.wrong += o.wrong
 }
 
 // Get returns the value of a field and whether there is one.

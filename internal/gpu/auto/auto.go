@@ -21,6 +21,7 @@ type First interface {
 	gpu.Reader
 	gpu.Profiler
 	gpu.ProcessReader
+	gpu.LinkReader
 }
 
 // Second is the reader that is asked for what the first does not give.

@@ -85,6 +85,7 @@ func (f *fake) Close() error {
 	return nil
 }
 
+func (*fake) Links(string) (gpu.Links, error)         { return gpu.Links{}, nil }
 func (*fake) XIDs(string) []gpu.XIDCount              { return nil }
 func (*fake) Processes(string) (gpu.Processes, error) { return gpu.Processes{}, nil }
 func (*fake) Topology() (gpu.Topology, error)         { return gpu.Topology{}, nil }

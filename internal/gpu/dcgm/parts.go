@@ -99,8 +99,8 @@ func (s *session) listParts(keep func(*gpu.Part) bool, devices map[string]*devic
 	}
 }
 
-// absent is an error of listing parts; that DCGM cannot tell is none: then
-// there are none.
+// absent is an error of a question; that DCGM cannot tell is none: then there
+// is nothing to tell.
 func (s *session) absent(err error) error {
 	var e *callError
 	if errors.As(err, &e) && (e.code == stNotSupported || e.code == stFunctionNotFound || e.code == stModuleNotLoaded) {

@@ -123,3 +123,20 @@ func TestPartsComeAndGo(t *testing.T) {
 		t.Errorf("parts %v", got)
 	}
 }
+
+// How GPUs reach one another over NVLink.
+func TestPeers(t *testing.T) {
+	f := newFake(t)
+	f.put("p2p", "p2p 1 2 3")
+	r, devices := reader(t, Config{})
+	for i, want := range [][]gpu.Peer{{{Index: 1}, {Index: 2}}, {{Index: 0}, {Index: 2, Status: 3}}, {{Index: 0}, {Index: 1}}} {
+		l, err := r.Links(devices[i].UUID)
+		if diff := cmp.Diff(gpu.Links{Peers: want}, l); err != nil || diff != "" {
+			t.Errorf("GPU %d: %v (-want +got):\n%s", i, err, diff)
+		}
+	}
+	f.put("engine", "engine lost")
+	if _, err := r.Links(devices[0].UUID); !errors.Is(err, gpu.ErrNoDriver) {
+		t.Errorf("without an engine: %v", err)
+	}
+}

@@ -33,6 +33,7 @@ type Reader struct {
 var (
 	_ gpu.Reader     = (*Reader)(nil)
 	_ gpu.PartReader = (*Reader)(nil)
+	_ gpu.LinkReader = (*Reader)(nil)
 )
 
 // New makes a reader. It never fails and touches nothing: the library is
@@ -115,6 +116,30 @@ func (r *Reader) NoProfiling(uuid string) string {
 		}
 	}
 	return ""
+}
+
+// Links are how a whole GPU reaches the others: DCGM gives the errors of links
+// as fields, or not at all. See gpu.LinkReader.
+func (r *Reader) Links(uuid string) (gpu.Links, error) {
+	d, ok := (*r.devices.Load())[uuid]
+	if !ok || d.MIG != nil {
+		return gpu.Links{}, fmt.Errorf("%w: %s is no whole GPU", gpu.ErrUnknownDevice, uuid)
+	}
+	if d.ses.broken.Load() || !d.ses.enter() {
+		return gpu.Links{}, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
+	}
+	defer d.ses.leave()
+	peers, err := d.ses.peers()
+	if err != nil {
+		return gpu.Links{}, d.ses.absent(err)
+	}
+	var l gpu.Links
+	for _, p := range peers {
+		if uint(p.gpu) == d.card.id {
+			l.Peers = append(l.Peers, gpu.Peer{Index: int(p.peer), Status: gpu.P2PStatus(p.status)})
+		}
+	}
+	return l, nil
 }
 
 // Close lets DCGM go. Reads that hang in the library are not waited for: the

@@ -36,6 +36,11 @@ func (*Reader) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapshot
 	return nil, fmt.Errorf("%w: this program was built without DCGM support (it needs linux and cgo)", gpu.ErrNoLibrary)
 }
 
+// Links fails: there are no devices.
+func (*Reader) Links(uuid string) (gpu.Links, error) {
+	return gpu.Links{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+}
+
 // NoProfiling gives no reason: there are no devices.
 func (*Reader) NoProfiling(string) string { return "" }
 

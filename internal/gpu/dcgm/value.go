@@ -30,6 +30,7 @@ type reading struct {
 	number      float64
 	ok          bool // there is a value
 	unsupported bool // there will be none
+	wrong       bool // what there is is no number
 }
 
 // decode reads a number from the first eight bytes of a value.
@@ -43,7 +44,10 @@ func decode(fieldType byte, status int, word uint64) reading {
 		return reading{number: float64(n), ok: status == 0}
 	case typeDouble:
 		x := math.Float64frombits(word)
-		if math.IsNaN(x) || x >= doubleBlank {
+		if math.IsNaN(x) {
+			return reading{wrong: status == 0}
+		}
+		if x >= doubleBlank {
 			return reading{unsupported: x-doubleBlank == blankNotSupported || status == stNotSupported}
 		}
 		return reading{number: x, ok: status == 0}

@@ -29,7 +29,8 @@ func TestDecode(t *testing.T) {
 	f('d', 0, d(140737488355329), absent)
 	f('d', 0, d(140737488355330), never)
 	f('d', 0, d(140737488355331), absent)
-	f('d', 0, d(math.NaN()), absent)
+	f('d', 0, d(math.NaN()), reading{wrong: true})
+	f('d', -14, d(math.NaN()), absent)
 	f('s', 0, 1, absent)
 	f('b', 0, 1, absent)
 }

@@ -12,6 +12,7 @@ import "C"
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -172,6 +173,8 @@ func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v
 		case x.unsupported:
 			w.refuse(gpu.FieldID(f.field), now)
 			changed = true
+		case x.wrong:
+			v.Set(gpu.FieldID(f.field), math.NaN()) // which counts it
 		case x.ok && newest-int64(f.ts) <= maxAge.Microseconds():
 			v.Set(gpu.FieldID(f.field), x.number)
 		}

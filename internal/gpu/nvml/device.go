@@ -41,6 +41,7 @@ type device struct {
 	retry  []time.Time // by probe: not before
 	fields fieldState
 	gpm    gpmState
+	links  linkState
 	labels map[gpu.FieldID]cachedLabel
 	procs  processState
 }

@@ -116,7 +116,9 @@ func readGPM(d *device) nvml.Return {
 		}
 	}
 	for k, m := range gpmMetrics {
-		d.out.set(m.id, g.last[k]) // Values takes no NaN
+		if !math.IsNaN(g.last[k]) { // GPM's own word for no value
+			d.out.set(m.id, g.last[k])
+		}
 	}
 	return nvml.SUCCESS
 }

@@ -36,8 +36,18 @@ func (*Reader) Processes(uuid string) (gpu.Processes, error) {
 	return gpu.Processes{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
 }
 
+// Links fails: there are no devices.
+func (*Reader) Links(uuid string) (gpu.Links, error) {
+	return gpu.Links{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+}
+
 // NoProfiling gives no reason: there are no devices.
 func (*Reader) NoProfiling(string) string { return "" }
+
+// Topology fails: there are no devices.
+func (*Reader) Topology() (gpu.Topology, error) {
+	return gpu.Topology{}, fmt.Errorf("topology: %w", gpu.ErrNoDriver)
+}
 
 // XIDs are none.
 func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
