@@ -162,7 +162,7 @@ func (c *compat) options() []option {
 			"cpu-devices", "p", "DCGM_EXPORTER_CPU_DEVICES_STR", &c.cpuDevices,
 			"CPUs of NVIDIA's to `collect` through DCGM: f (all, with their cores), g or g:0 (CPUs), i or i:0-71 (cores), g+i", checkDevices(&c.cpuDevices),
 		},
-		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "not yet: devices of resource claims", nil},
+		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "attribute the devices of resource claims (DRA), too; needs an account that may list and watch ResourceSlices", nil},
 		{
 			"enable-exporter-metrics", "", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", &c.exporterMetrics,
 			"the metrics go_* and process_* of the agent itself", nil,
@@ -203,7 +203,6 @@ func (c *compat) logIgnored(backend string, log *slog.Logger) {
 		why    string
 	}{
 		{c.configFile != "", "config-file", notYet, "the YAML configuration is not read; use flags and --collectors"},
-		{c.dra, "kubernetes-enable-dra", notYet, "devices of resource claims are not attributed"},
 		{c.containerLabels, "container-labels", notYet, "Docker is not asked"},
 		{c.bindWatch, "enable-gpu-bind-unbind-watch", never, "GPUs that come and go are always noticed"},
 		{c.keepAge != compatDefaults().keepAge || c.keepSamples != 0, "watch-max-keep-age, watch-max-keep-samples", never, "no samples are kept"},

@@ -143,6 +143,9 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		}
 		deps.Owners = kubelet.Allocations
 		p.close = func() { _ = kubelet.Close() }
+		if c.dra {
+			c.addClaims(p, &deps, kubelet.WithClaims(), client, clientErr, log)
+		}
 	}
 	c.addPods(p, &deps, client, clientErr, log)
 	if c.jobDir != "" {
@@ -207,9 +210,25 @@ func (c *config) addPods(p *program, deps *agent.Deps, client *apiwatch.Client, 
 	p.loops = append(p.loops, pods.Run)
 }
 
+// addClaims has the devices of resource claims found in the ResourceSlices of
+// the node. Without an account the claims' devices have no owner, and the log
+// says so.
+func (c *config) addClaims(p *program, deps *agent.Deps, kubelet *podres.Client, client *apiwatch.Client, clientErr error, log *slog.Logger) {
+	if clientErr != nil {
+		log.Warn("devices of resource claims are not attributed: the API server cannot be asked for ResourceSlices", "err", clientErr)
+		return
+	}
+	slices := apiwatch.NewSlices(client, podres.Driver, c.node(), log)
+	deps.Owners = func(ctx context.Context) ([]gpu.Allocation, error) {
+		allocs, err := kubelet.Allocations(ctx)
+		return slices.Resolve(allocs), err
+	}
+	p.loops = append(p.loops, slices.Run)
+}
+
 // apiServer makes a client of the API server where one of the flags wants it.
 func (c *config) apiServer() (*apiwatch.Client, error) {
-	if _, _, ok := configMapName(c.configMap); !ok && !c.wantsPods() {
+	if _, _, ok := configMapName(c.configMap); !ok && !c.wantsPods() && !(c.kubernetes && c.dra) {
 		return nil, nil
 	}
 	conf, err := apiwatch.InCluster(os.Getenv, c.serviceAccount)

@@ -129,6 +129,15 @@ type OwnerDoc struct {
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
 	Replica   string `json:"replica,omitempty"`
+	Claim     string `json:"claim,omitempty"` // NAMESPACE/NAME of the resource claim that it holds it by
+}
+
+func ownerDoc(o *gpu.Owner) OwnerDoc {
+	doc := OwnerDoc{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container, Replica: o.Replica}
+	if c := o.Claim; c != nil {
+		doc.Claim = c.Namespace + "/" + c.Name
+	}
+	return doc
 }
 
 // XIDDoc is an XID error seen since the agent started.
@@ -177,7 +186,7 @@ func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {
 		}
 	}
 	for _, u := range s.Unmatched {
-		d.Unmatched = append(d.Unmatched, Allocation{u.Resource, u.DeviceID, OwnerDoc(u.Owner)})
+		d.Unmatched = append(d.Unmatched, Allocation{u.Resource, u.DeviceID, ownerDoc(&u.Owner)})
 	}
 	for i := range s.Devices {
 		if a.deps.Owners != nil && len(s.Devices[i].Owners) == 0 {
@@ -206,8 +215,8 @@ func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) Dev
 		age := now.Sub(d.Collected).Seconds()
 		doc.AgeSeconds = &age
 	}
-	for _, o := range d.Owners {
-		doc.Owners = append(doc.Owners, OwnerDoc(o))
+	for i := range d.Owners {
+		doc.Owners = append(doc.Owners, ownerDoc(&d.Owners[i]))
 	}
 	addProcesses(&doc, d)
 	for _, x := range d.XIDs {

@@ -87,7 +87,7 @@ func TestGPUsAsJSON(t *testing.T) {
 			t.Errorf("%s", body)
 		}
 		first, second := d.Devices[0], d.Devices[1]
-		if diff := cmp.Diff([]OwnerDoc{{"n", "a", "c", "1"}}, first.Owners); diff != "" {
+		if diff := cmp.Diff([]OwnerDoc{{"n", "a", "c", "1", ""}}, first.Owners); diff != "" {
 			t.Error(diff)
 		}
 		if v := first.Values["DCGM_FI_DEV_GPU_UTIL"]; v.Unit != gpu.Percent || v.Value < 30 || !first.Up || *first.AgeSeconds > 1 {

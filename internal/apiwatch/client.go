@@ -97,6 +97,7 @@ type object struct {
 		Labels          map[string]string `json:"labels"`
 	} `json:"metadata"`
 	Data map[string]string `json:"data"` // of a ConfigMap
+	Spec *sliceSpec        `json:"spec"` // of a ResourceSlice
 	// Of a Status, which an ERROR event holds.
 	Code    int    `json:"code"`
 	Message string `json:"message"`

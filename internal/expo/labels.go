@@ -74,6 +74,9 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 			}
 		}
 		b = r.label(b, r.names.container, o.Container)
+		if o.Claim != nil {
+			b = r.appendClaim(b, o.Claim)
+		}
 	}
 	e.mid = len(b)
 	if e.job != "" {
@@ -100,6 +103,19 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 		b = r.label(b, "vgpu", o.Replica)
 	}
 	return b
+}
+
+// appendClaim renders the resource claim that a device is held by.
+func (r *renderer) appendClaim(b []byte, c *gpu.Claim) []byte {
+	b = r.label(b, "dra_claim_name", c.Name)
+	b = r.label(b, "dra_claim_namespace", c.Namespace)
+	b = r.label(b, "dra_device_name", c.Device)
+	b = r.label(b, "dra_driver_name", c.Driver)
+	if c.MIGUUID != "" {
+		b = r.label(b, "dra_mig_device_uuid", c.MIGUUID)
+		b = r.label(b, "dra_mig_profile", c.MIGProfile)
+	}
+	return r.label(b, "dra_pool_name", c.Pool)
 }
 
 // numbered writes a label whose value is a number after a prefix.
@@ -129,7 +145,8 @@ func reservedNames(cfg *Config) map[string]bool {
 		"gpu", "UUID", "uuid", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname",
 		"container", "namespace", "pod", "container_name", "pod_name", "pod_namespace", "pod_uid", "vgpu", "hpc_job",
 		"err_code", "err_msg", "window_size_in_ms", "clock_event", "xid", "health_watch", "health_error_code",
-		"peer_gpu", "link_status", "__name__", "le", "quantile",
+		"peer_gpu", "link_status", "dra_claim_name", "dra_claim_namespace", "dra_device_name", "dra_driver_name",
+		"dra_mig_device_uuid", "dra_mig_profile", "dra_pool_name", "__name__", "le", "quantile",
 	} {
 		m[n] = true
 	}

@@ -15,12 +15,21 @@ type Owner struct {
 	Pod       string
 	Container string
 	Replica   string // the share's id on a time-sliced or MPS device; empty when it holds all of it
+	Claim     *Claim // how it came to hold the device; nil: through a device plugin
+}
+
+// Claim is a device that a container holds through a resource claim (DRA).
+// Nobody changes one, and equal ones of one source are one.
+type Claim struct {
+	Namespace, Name      string // of the ResourceClaim
+	Driver, Pool, Device string // as its ResourceSlice names the device
+	MIGProfile, MIGUUID  string // empty: it is no MIG device
 }
 
 // Allocation is one device of one container, as the kubelet names it.
 type Allocation struct {
 	Resource string // such as nvidia.com/gpu
-	DeviceID string // as the device plugin named it; see ParseDeviceID
+	DeviceID string // as the device plugin named it, see ParseDeviceID; POOL/DEVICE of a claim whose device is not known
 	Owner    Owner
 }
 

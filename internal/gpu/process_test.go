@@ -111,7 +111,9 @@ func TestMPS(t *testing.T) {
 	}
 	f := func(want string, ps ...Process) {
 		t.Helper()
-		d := DeviceSnapshot{Owners: []Owner{{"ns", "a", "m", "0"}, {"ns", "b", "m", "1"}}, Processes: Processes{ps, true}}
+		d := DeviceSnapshot{Owners: []Owner{
+			{Namespace: "ns", Pod: "a", Container: "m", Replica: "0"}, {Namespace: "ns", Pod: "b", Container: "m", Replica: "1"},
+		}, Processes: Processes{ps, true}}
 		AttributeProcesses(&d, podOf)
 		if got := uses(&d); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)

@@ -41,6 +41,7 @@ const migPrefix = "nvidia.com/mig-"
 type Client struct {
 	caller    *caller
 	resources []string
+	claims    bool
 	answered  atomic.Int64 // the connection, by number, that the last answer came over; 0: none did
 }
 
@@ -57,6 +58,12 @@ func New(socket string, resources ...string) (*Client, error) {
 		return nil, fmt.Errorf("pod-resources socket %q: %w", socket, err)
 	}
 	return &Client{caller: newCaller(abs), resources: append(defaultResources(), resources...)}, nil
+}
+
+// WithClaims has the client list the GPUs of resource claims, too.
+func (c *Client) WithClaims() *Client {
+	c.claims = true
+	return c
 }
 
 // Close ends the connection.
@@ -105,6 +112,28 @@ func (c *Client) allocations(pods []podResources) []gpu.Allocation {
 					}
 				}
 			}
+			if c.claims {
+				out = appendClaims(out, gpu.Owner{Namespace: p.namespace, Pod: p.name, Container: k.name}, k.claims)
+			}
+		}
+	}
+	return out
+}
+
+// Driver is the name of NVIDIA's driver of resource claims.
+const Driver = "gpu.nvidia.com"
+
+// appendClaims adds the GPUs that a container holds by claims, under the names
+// that ResourceSlices give them.
+func appendClaims(out []gpu.Allocation, o gpu.Owner, claims []claim) []gpu.Allocation {
+	for _, k := range claims {
+		for _, d := range k.devices {
+			if d.driver != Driver {
+				continue
+			}
+			o.Claim = &gpu.Claim{Namespace: k.namespace, Name: k.name, Driver: d.driver, Pool: d.pool, Device: d.device}
+			o.Replica = d.share
+			out = append(out, gpu.Allocation{Resource: d.driver, DeviceID: d.pool + "/" + d.device, Owner: o})
 		}
 	}
 	return out

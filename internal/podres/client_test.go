@@ -118,6 +118,45 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
+func TestClaims(t *testing.T) {
+	claim := func(driver, device string, share ...string) *podresources.DynamicResource {
+		r := &podresources.ClaimResource{DriverName: driver, PoolName: "node-1", DeviceName: device}
+		if len(share) > 0 {
+			r.ShareId = &share[0]
+		}
+		return &podresources.DynamicResource{ClaimName: "llm-0-gpu", ClaimNamespace: "ml", ClaimResources: []*podresources.ClaimResource{r}}
+	}
+	k := &kubelet{answer: &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
+		Name: "llm-0", Namespace: "ml", Containers: []*podresources.ContainerResources{{
+			Name:             "c",
+			DynamicResources: []*podresources.DynamicResource{claim(Driver, "gpu-0"), claim("compute-domain.nvidia.com", "channel-0"), claim(Driver, "gpu-1", "half")},
+		}},
+	}}}}
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	k.serve(t, socket)
+	c, err := New(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got, err := c.Allocations(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("claims that were not asked for: %+v, %v", got, err)
+	}
+	got, err := c.WithClaims().Allocations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(device, share string) gpu.Allocation {
+		return gpu.Allocation{Resource: Driver, DeviceID: "node-1/" + device, Owner: gpu.Owner{
+			Namespace: "ml", Pod: "llm-0", Container: "c", Replica: share,
+			Claim: &gpu.Claim{Namespace: "ml", Name: "llm-0-gpu", Driver: Driver, Pool: "node-1", Device: device},
+		}}
+	}
+	if diff := cmp.Diff([]gpu.Allocation{of("gpu-0", ""), of("gpu-1", "half")}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestMissingSocketHeals(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	c, err := New(socket)

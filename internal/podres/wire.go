@@ -19,10 +19,18 @@ type (
 	containerResources struct {
 		name    string // 1
 		devices []containerDevices
+		claims  []claim
 	}
 	containerDevices struct {
 		resource string   // 1
 		ids      []string // 2
+	}
+	claim struct {
+		name, namespace string // 2, 3
+		devices         []claimDevice
+	}
+	claimDevice struct {
+		driver, pool, device, share string // 2, 3, 4, 5
 	}
 )
 
@@ -65,10 +73,48 @@ func parseContainer(b []byte) (c containerResources, err error) {
 			d, err := parseDevices(v)
 			c.devices = append(c.devices, d)
 			return err
+		case 5:
+			k, err := parseClaim(v)
+			c.claims = append(c.claims, k)
+			return err
 		}
 		return nil
 	})
 	return c, err
+}
+
+func parseClaim(b []byte) (c claim, err error) {
+	err = eachField(b, func(n protowire.Number, v []byte) error {
+		switch n {
+		case 2:
+			c.name = string(v)
+		case 3:
+			c.namespace = string(v)
+		case 4:
+			d, err := parseClaimDevice(v)
+			c.devices = append(c.devices, d)
+			return err
+		}
+		return nil
+	})
+	return c, err
+}
+
+func parseClaimDevice(b []byte) (d claimDevice, err error) {
+	err = eachField(b, func(n protowire.Number, v []byte) error {
+		switch n {
+		case 2:
+			d.driver = string(v)
+		case 3:
+			d.pool = string(v)
+		case 4:
+			d.device = string(v)
+		case 5:
+			d.share = string(v)
+		}
+		return nil
+	})
+	return d, err
 }
 
 func parseDevices(b []byte) (d containerDevices, err error) {

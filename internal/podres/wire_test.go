@@ -23,7 +23,7 @@ func full() *podresources.ListPodResourcesResponse {
 				},
 				DynamicResources: []*podresources.DynamicResource{{
 					ClaimName: "c", ClaimNamespace: "ml",
-					ClaimResources: []*podresources.ClaimResource{{DriverName: "d", PoolName: "p", DeviceName: "gpu-0", CdiDevices: []*podresources.CDIDevice{{Name: "k"}}}},
+					ClaimResources: []*podresources.ClaimResource{{DriverName: "d", PoolName: "p", DeviceName: "gpu-0", ShareId: new(string), CdiDevices: []*podresources.CDIDevice{{Name: "k"}}}},
 				}},
 			}, {Name: "sidecar"}},
 		},
@@ -39,6 +39,13 @@ func ours(m *podresources.ListPodResourcesResponse) (out []podResources) {
 			k := containerResources{name: c.Name}
 			for _, d := range c.Devices {
 				k.devices = append(k.devices, containerDevices{resource: d.ResourceName, ids: d.DeviceIds})
+			}
+			for _, r := range c.DynamicResources {
+				x := claim{name: r.ClaimName, namespace: r.ClaimNamespace}
+				for _, d := range r.ClaimResources {
+					x.devices = append(x.devices, claimDevice{d.DriverName, d.PoolName, d.DeviceName, d.GetShareId()})
+				}
+				k.claims = append(k.claims, x)
 			}
 			q.containers = append(q.containers, k)
 		}
@@ -68,7 +75,7 @@ func FuzzParseList(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(ours(&theirs), got, cmp.AllowUnexported(podResources{}, containerResources{}, containerDevices{})); diff != "" {
+		if diff := cmp.Diff(ours(&theirs), got, cmp.AllowUnexported(podResources{}, containerResources{}, containerDevices{}, claim{}, claimDevice{})); diff != "" {
 			t.Errorf("(-theirs +ours):\n%s", diff)
 		}
 	})

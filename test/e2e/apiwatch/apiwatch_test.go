@@ -20,6 +20,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -99,6 +100,46 @@ func TestBehindARealAPIServer(t *testing.T) {
 	until(t, "a deleted pod is gone", count(29))
 
 	configMap(ctx, t, k, client)
+	resourceSlice(ctx, t, k, client)
+}
+
+// resourceSlice finds the device of a claim, as long as the driver publishes it.
+func resourceSlice(ctx context.Context, t *testing.T, k kubernetes.Interface, client *apiwatch.Client) {
+	t.Helper()
+	const driver = "gpu.nvidia.com"
+	publish := func(node, device, uuid string) {
+		t.Helper()
+		_, err := k.ResourceV1().ResourceSlices().Create(ctx, &resourcev1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: node},
+			Spec: resourcev1.ResourceSliceSpec{
+				Driver: driver, NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1},
+				Devices: []resourcev1.Device{{Name: device, Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"uuid": {StringValue: &uuid}}}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("n1", "gpu-0", "GPU-0")
+	publish("n2", "gpu-0", "GPU-9")
+	slices := apiwatch.NewSlices(client, driver, "n1", slog.New(slog.DiscardHandler))
+	run, stop := context.WithCancel(ctx)
+	var loops sync.WaitGroup
+	loops.Go(func() { slices.Run(run) })
+	t.Cleanup(func() { stop(); loops.Wait() })
+	device := func(pool string) string {
+		return slices.Resolve([]gpu.Allocation{{DeviceID: "unknown", Owner: gpu.Owner{
+			Claim: &gpu.Claim{Driver: driver, Pool: pool, Device: "gpu-0"},
+		}}})[0].DeviceID
+	}
+	until(t, "the node's device is known", func() bool { return device("n1") == "GPU-0" })
+	if id := device("n2"); id != "unknown" {
+		t.Errorf("another node's device is %s", id)
+	}
+	if err := k.ResourceV1().ResourceSlices().Delete(ctx, "n1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the device is gone", func() bool { return device("n1") == "unknown" })
 }
 
 // configMap follows a ConfigMap through its life.
@@ -147,6 +188,7 @@ func account(ctx context.Context, t *testing.T, k kubernetes.Interface) string {
 	_, err2 := k.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+			{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceslices"}, Verbs: []string{"list", "watch"}},
 			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"metrics"}, Verbs: []string{"get", "list", "watch"}},
 		},
 	}, metav1.CreateOptions{})

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiwatch
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// sliceSpec is what we read of a ResourceSlice, resource.k8s.io/v1.
+type sliceSpec struct {
+	Driver string `json:"driver"`
+	Pool   struct {
+		Name       string `json:"name"`
+		Generation int64  `json:"generation"`
+	} `json:"pool"`
+	Devices []struct {
+		Name       string                    `json:"name"`
+		Attributes map[string]attributeValue `json:"attributes"`
+	} `json:"devices"`
+}
+
+// attributeValue is a device's attribute; those that we read are strings.
+type attributeValue struct {
+	String string `json:"string"`
+}
+
+// claimed is what a slice says of a device.
+type claimed struct{ uuid, migProfile string }
+
+// deviceName is a device's name among all that drivers have published.
+type deviceName struct{ driver, pool, device string }
+
+// Slices are the devices that a driver of resource claims has published for a
+// node.
+type Slices struct {
+	f     follower
+	log   *slog.Logger
+	all   map[string]sliceSpec // by the slice's name; the goroutine of Run owns it
+	state atomic.Pointer[map[deviceName]claimed]
+	down  bool // the goroutine of Run owns it
+
+	made map[gpu.Claim]*gpu.Claim // of the last answer; Resolve's
+}
+
+// NewSlices makes a Slices that knows nothing until Run.
+func NewSlices(c *Client, driver, node string, log *slog.Logger) *Slices {
+	s := &Slices{log: log, all: map[string]sliceSpec{}}
+	s.f = follower{
+		c: c, path: "/apis/resource.k8s.io/v1/resourceslices",
+		selector: "spec.driver=" + driver + ",spec.nodeName=" + node,
+		reset:    s.reset, change: s.change, state: s.note,
+	}
+	return s
+}
+
+// Run follows the slices until ctx is done.
+func (s *Slices) Run(ctx context.Context) { s.f.run(ctx) }
+
+func (s *Slices) reset(all []object) {
+	clear(s.all)
+	for i := range all {
+		s.take(&all[i])
+	}
+	s.publish()
+}
+
+func (s *Slices) change(o object, there bool) {
+	switch {
+	case o.Metadata.Name == "": // a bookmark
+		return
+	case there:
+		s.take(&o)
+	default:
+		delete(s.all, o.Metadata.Name)
+	}
+	s.publish()
+}
+
+func (s *Slices) take(o *object) {
+	if o.Spec != nil {
+		s.all[o.Metadata.Name] = *o.Spec
+	}
+}
+
+func (s *Slices) note(err error) {
+	switch {
+	case err != nil && !s.down:
+		s.log.Warn("API server does not tell of the devices of resource claims; what it told last stands", "err", err)
+	case err == nil && s.down:
+		s.log.Info("API server tells again of the devices of resource claims")
+	}
+	s.down = err != nil
+}
+
+// publish makes the devices known that the slices of each pool's newest
+// generation name: while a driver republishes a pool, older slices are stale.
+func (s *Slices) publish() {
+	newest := map[[2]string]int64{}
+	for _, x := range s.all {
+		pool := [2]string{x.Driver, x.Pool.Name}
+		newest[pool] = max(newest[pool], x.Pool.Generation)
+	}
+	devices := map[deviceName]claimed{}
+	for _, x := range s.all {
+		if x.Pool.Generation < newest[[2]string{x.Driver, x.Pool.Name}] {
+			continue
+		}
+		for _, d := range x.Devices {
+			c := claimed{uuid: attribute(d.Attributes, x.Driver, "uuid")}
+			if attribute(d.Attributes, x.Driver, "type") == "mig" || strings.HasPrefix(c.uuid, "MIG-") {
+				c.migProfile = attribute(d.Attributes, x.Driver, "profile")
+			}
+			devices[deviceName{x.Driver, x.Pool.Name, d.Name}] = c
+		}
+	}
+	s.state.Store(&devices)
+}
+
+// attribute is an attribute of the driver's own domain, which may be left out.
+func attribute(all map[string]attributeValue, driver, name string) string {
+	if v, ok := all[name]; ok {
+		return v.String
+	}
+	return all[driver+"/"+name].String
+}
+
+// Resolve gives allocations by claims the ids of their devices, in place. Those
+// whose device no slice names stay as they are. It is for one goroutine at a time.
+func (s *Slices) Resolve(allocs []gpu.Allocation) []gpu.Allocation {
+	var devices map[deviceName]claimed
+	if p := s.state.Load(); p != nil {
+		devices = *p
+	}
+	made := make(map[gpu.Claim]*gpu.Claim, len(s.made))
+	for i := range allocs {
+		a := &allocs[i]
+		if a.Owner.Claim == nil {
+			continue
+		}
+		c := *a.Owner.Claim
+		if d := devices[deviceName{c.Driver, c.Pool, c.Device}]; d.uuid != "" {
+			a.DeviceID = d.uuid
+			if a.Owner.Replica != "" {
+				a.DeviceID += "::" + a.Owner.Replica
+			}
+			if strings.HasPrefix(d.uuid, "MIG-") {
+				c.MIGProfile, c.MIGUUID = d.migProfile, d.uuid
+			}
+		}
+		a.Owner.Claim = intern(made, s.made, c)
+	}
+	s.made = made
+	return allocs
+}
+
+// intern keeps a claim's address for as long as there is one, so that owners
+// compare equal.
+func intern(made, before map[gpu.Claim]*gpu.Claim, c gpu.Claim) *gpu.Claim {
+	p := made[c]
+	if p == nil {
+		p = before[c]
+	}
+	if p == nil {
+		p = &c
+	}
+	made[c] = p
+	return p
+}

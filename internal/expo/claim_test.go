@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expo
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// A device that is held by a resource claim says which, under dcgm-exporter's
+// names, a MIG device's own UUID among them.
+func TestClaimLabels(t *testing.T) {
+	at := time.UnixMilli(1_790_000_000_250)
+	owner := gpu.Owner{Namespace: "ml", Pod: "llm-0", Container: "c"}
+	whole, mig := wholeGPU(0, at, map[gpu.FieldID]float64{gpu.GPUUtil: 50}), wholeGPU(1, at, map[gpu.FieldID]float64{gpu.FBUsed: 7})
+	owner.Claim = &gpu.Claim{Namespace: "ml", Name: "one", Driver: "gpu.nvidia.com", Pool: "node-1", Device: "gpu-0"}
+	whole.Owners = []gpu.Owner{owner}
+	owner.Claim = &gpu.Claim{
+		Namespace: "ml", Name: "two", Driver: "gpu.nvidia.com", Pool: "node-1", Device: "gpu-1-mig-9",
+		MIGProfile: "1g.10gb", MIGUUID: "MIG-1",
+	}
+	mig.Owners = []gpu.Owner{owner}
+	mig.UUID, mig.MIG = "MIG-1", &gpu.MIG{ParentUUID: "GPU-1", Profile: "1g.10gb", GPUInstance: 9}
+	page := render(t, Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true}, snapshot(at, whole, mig), at)
+	for _, want := range []string{
+		`,container="c",dra_claim_name="one",dra_claim_namespace="ml",dra_device_name="gpu-0",dra_driver_name="gpu.nvidia.com",dra_pool_name="node-1",namespace="ml",pod="llm-0"} 50`,
+		`,container="c",dra_claim_name="two",dra_claim_namespace="ml",dra_device_name="gpu-1-mig-9",dra_driver_name="gpu.nvidia.com",dra_mig_device_uuid="MIG-1",dra_mig_profile="1g.10gb",dra_pool_name="node-1",namespace="ml",pod="llm-0"} 7`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %s in:\n%s", want, page)
+		}
+	}
+}
