@@ -3,96 +3,292 @@
 package scale
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// decode makes a policy and an observation of any bytes: hostile values, ages
-// and phases included.
-func decode(data []byte) (Policy, Observation, bool) {
-	next := func() float64 {
-		if len(data) < 8 {
-			return 0
-		}
-		x := math.Float64frombits(binary.LittleEndian.Uint64(data))
-		data = data[8:]
-		return x
+// pour turns any bytes into policies and histories of observations, hostile
+// values, ages and phases included. When the bytes run out it pours zeros.
+type pour struct{ data []byte }
+
+func (p *pour) small() int32 {
+	if len(p.data) == 0 {
+		return 0
 	}
-	small := func() int32 {
-		if len(data) == 0 {
-			return 0
-		}
-		b := data[0]
-		data = data[1:]
-		return int32(b)
-	}
-	p := utilPolicy()
-	p.Min, p.Max = 1+small()%10, 10+small()%50
-	p.Down.Window = time.Duration(small()) * time.Second
-	p.Startup = time.Duration(small()) * time.Second
-	p.Missing, p.MissingFloor = MissingMode(small()%3), small()
-	o := Observation{Replicas: small() % 64}
-	for range small() % 32 {
-		age := time.Duration(small()-100) * time.Second
-		o.Pods = append(o.Pods, Replica{
-			Phase: Phase(small() % 4), Since: t0.Add(-age),
-			Readings: []Reading{{Value: next(), At: t0.Add(-time.Duration(small()-8) * time.Second), OK: small()%8 != 0}},
-		})
-	}
-	return p, o, len(o.Pods) > 0
+	b := p.data[0]
+	p.data = p.data[1:]
+	return int32(b)
 }
 
+func (p *pour) seconds(most int32) time.Duration { return time.Duration(p.small()%most) * time.Second }
+
+// value is mostly what signals tell, and sometimes anything at all.
+func (p *pour) value() float64 {
+	switch k := p.small(); {
+	case k < 200:
+		return float64(k) / 2
+	case k < 220:
+		return float64(k-200) * 1000
+	case k < 250 && len(p.data) >= 8:
+		x := math.Float64frombits(binary.LittleEndian.Uint64(p.data))
+		p.data = p.data[8:]
+		return x
+	default:
+		return []float64{math.NaN(), math.Inf(1), math.Inf(-1), -5, 1e308, 0}[k%6]
+	}
+}
+
+func (p *pour) rules(window time.Duration) Rules {
+	r := Rules{Window: window, Tolerance: float64(p.small()%30) / 100, Select: Select(p.small() % 8)}
+	if r.Select > SelectDisabled {
+		r.Select = SelectMax
+	}
+	for range p.small() % 3 {
+		r.Policies = append(r.Policies, RatePolicy{Percent: p.small()%2 == 0, Value: 1 + p.small()%100, Period: time.Second + p.seconds(120)})
+	}
+	return r
+}
+
+// policy is any that package policy can make.
+func (p *pour) policy() Policy {
+	out := Policy{
+		Min: p.small() % 10, Startup: p.seconds(250), Missing: MissingMode(p.small() % 3), MissingFloor: p.small(),
+		MaxGPUs: p.small() % 40, GPUsPerReplica: p.small() % 9,
+	}
+	out.Max = max(1, out.Min+p.small()%50)
+	out.Up, out.Down = p.rules(p.seconds(20)), p.rules(p.seconds(250))
+	all := []Signal{
+		{Name: "Utilization", Unit: "%", Target: 60, Ceiling: 100, Aggregate: gpu.Mean},
+		{Name: "running", Target: 8, Aggregate: gpu.Sum},
+		{Name: "waiting", Target: 2, Aggregate: gpu.Sum},
+		{Name: "total", Type: Value, Target: 100, Aggregate: gpu.Sum},
+	}
+	for _, s := range all[p.small()%4:] {
+		out.Signals = append(out.Signals, s)
+		if p.small()%2 == 0 {
+			break
+		}
+	}
+	if out.Min == 0 {
+		zero := 0.0
+		out.Signals = append(out.Signals, Signal{Name: "queue", Target: 10, Activation: &zero})
+	}
+	return out
+}
+
+// moment is what is seen at a time.
+type moment struct {
+	now time.Time
+	o   Observation
+}
+
+// next is what is seen next, when cur was asked for: mostly a workload as it
+// might be, sometimes anything. The clock may go back.
+func (p *pour) next(pol *Policy, now time.Time, cur int32) moment {
+	now = now.Add(p.seconds(40) - 10*time.Second*time.Duration(p.small()/250))
+	if p.small()%4 == 0 {
+		return moment{now, p.observation(pol, now)}
+	}
+	o := Observation{Replicas: cur}
+	serving, of := p.small()%4, p.small() // all, all but one, half, all
+	values := []float64{}
+	for range pol.Signals {
+		values = append(values, []float64{0, 10, 58, 80, 95, 100, 8, 2}[p.small()%8])
+	}
+	for i := range min(cur, 30) {
+		r := Replica{Name: string('a' + i), Since: now.Add(-time.Hour), Phase: Serving}
+		if serving == 1 && i == cur-1 || serving == 2 && i >= cur/2 {
+			r.Phase, r.Since = Phase(1+of%2), now.Add(-time.Duration(of)*time.Second)
+		}
+		for _, v := range values {
+			r.Readings = append(r.Readings, Reading{Value: v, At: now.Add(-time.Second), OK: true})
+		}
+		o.Pods = append(o.Pods, r)
+	}
+	for _, v := range values {
+		o.Totals = append(o.Totals, Reading{Value: v, At: now, OK: pol.Min == 0})
+	}
+	return moment{now, o}
+}
+
+func (p *pour) observation(pol *Policy, now time.Time) Observation {
+	reading := func() Reading {
+		return Reading{Value: p.value(), At: now.Add(3*time.Second - p.seconds(10)), OK: p.small()%8 != 0}
+	}
+	o := Observation{Replicas: p.small() % 64}
+	for i := range p.small() % 12 {
+		r := Replica{Name: string('a' + i), Phase: Phase(p.small() % 8), Since: now.Add(10*time.Second - 2*p.seconds(250))}
+		if r.Phase > Terminating {
+			r.Phase = Serving
+		}
+		for range pol.Signals {
+			r.Readings = append(r.Readings, reading())
+		}
+		o.Pods = append(o.Pods, r)
+	}
+	if p.small()%4 == 0 || pol.Min == 0 {
+		for range pol.Signals {
+			o.Totals = append(o.Totals, reading())
+		}
+	}
+	return o
+}
+
+// FuzzDecide holds what must be true of any history of any policy.
 func FuzzDecide(f *testing.F) {
+	f.Add([]byte{})
 	f.Add([]byte{1, 20, 30, 40, 0, 0, 4, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0x59, 0x40, 2, 1})
+	rnd := uint32(1)
+	for range 300 {
+		b := make([]byte, 300)
+		for i := range b {
+			rnd = rnd*1664525 + 1013904223
+			b[i] = byte(rnd >> 24)
+		}
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, o, ok := decode(data)
-		if !ok {
-			return
+		in := &pour{data}
+		p := in.policy()
+		var s, other State
+		m, cur := moment{now: t0}, in.small()%20
+		for len(in.data) > 0 {
+			m = in.next(&p, m.now, cur)
+			before, seen := clone(t, s), m.o
+			d, next := Decide(p, m.o, s, m.now)
+			if d.Replicas < p.Min || d.Replicas > p.Max {
+				t.Fatalf("%d replicas outside [%d, %d]", d.Replicas, p.Min, p.Max)
+			}
+			if !reflect.DeepEqual(before, clone(t, s)) || !same(seen, m.o) {
+				t.Fatal("Decide changed what it was given")
+			}
+			if again, n := Decide(p, m.o, s, m.now); !same(d, again) || !same(next, n) {
+				t.Fatalf("a replay gives another decision:\n%s\n%s", d.Sentence(), again.Sentence())
+			}
+			// A controller that restarted before each decision.
+			restarted, n := Decide(p, m.o, clone(t, other), m.now)
+			if !same(d, restarted) {
+				t.Fatalf("after a restart:\n%s\nwithout:\n%s", restarted.Sentence(), d.Sentence())
+			}
+			other = n
+			victims(t, &d, m.o)
+			missingNeverLowers(t, p, m, s)
+			moreNeverYieldsFewer(t, p, m, s)
+			s, cur = next, d.Replicas
 		}
-		d, s := Decide(p, o, State{}, t0)
-		if d.Replicas < p.Min || d.Replicas > p.Max {
-			t.Errorf("%d replicas outside [%d, %d]", d.Replicas, p.Min, p.Max)
-		}
-		if again, s2 := Decide(p, o, State{}, t0); !reflect.DeepEqual(d.Steps, again.Steps) || !reflect.DeepEqual(s, s2) {
-			t.Error("a replay gives another decision")
-		}
-		later := t0.Add(-time.Hour) // the clock goes back
-		if d, _ := Decide(p, o, s, later); d.Replicas < p.Min || d.Replicas > p.Max {
-			t.Errorf("with the clock gone back: %d replicas outside [%d, %d]", d.Replicas, p.Min, p.Max)
-		}
-		missingNeverLowers(t, p, o)
-		moreNeverYieldsFewer(t, p, o)
 	})
 }
 
-func missingNeverLowers(t *testing.T, p Policy, o Observation) {
+// clone is a state by way of its JSON, as a status keeps it.
+func clone(t *testing.T, s State) (out State) {
 	t.Helper()
-	blind := o
-	blind.Pods = append([]Replica(nil), o.Pods...)
-	for i := range blind.Pods {
-		blind.Pods[i].Readings = nil
+	b, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(b, &out)
 	}
-	if d, _ := Decide(p, blind, State{}, t0); d.Replicas < min(o.Replicas, p.Max) {
-		t.Errorf("without data: %d replicas, below the current %d", d.Replicas, o.Replicas)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// same compares by what JSON tells, in which a NaN has no place: it is taken
+// from the facts first.
+func same(a, b any) bool {
+	x, err1 := json.Marshal(finite(a))
+	y, err2 := json.Marshal(finite(b))
+	return err1 == nil && err2 == nil && bytes.Equal(x, y)
+}
+
+// finite is v, of an observation only what is not a reading.
+func finite(v any) any {
+	if o, ok := v.(Observation); ok {
+		names := []string{}
+		for _, p := range o.Pods {
+			names = append(names, p.Name)
+		}
+		return names
+	}
+	return v
+}
+
+// victims are pods of the workload, no more than go, each once.
+func victims(t *testing.T, d *Decision, o Observation) {
+	t.Helper()
+	if n := int(d.Current - d.Replicas); len(d.Victims) > max(0, n) {
+		t.Fatalf("%d victims of %d that go", len(d.Victims), n)
+	}
+	seen := map[string]bool{}
+	for _, v := range d.Victims {
+		known := slices.ContainsFunc(o.Pods, func(p Replica) bool { return p.Name == v && p.Phase != Terminating })
+		if !known || seen[v] {
+			t.Fatalf("victims %q", d.Victims)
+		}
+		seen[v] = true
 	}
 }
 
-func moreNeverYieldsFewer(t *testing.T, p Policy, o Observation) {
+// missingNeverLowers: when nothing can be read, or one of several signals
+// cannot, nothing goes below what there is, but for bounds and budget.
+func missingNeverLowers(t *testing.T, p Policy, m moment, s State) {
 	t.Helper()
-	more := o
-	more.Pods = append([]Replica(nil), o.Pods...)
-	for i := range more.Pods {
-		r := o.Pods[i].reading(0)
-		if r.OK && r.Value >= 0 && r.Value < 1e6 {
-			r.Value = r.Value*1.3 + 1
-			more.Pods[i].Readings = []Reading{r}
+	floor := min(m.o.Replicas, p.Max)
+	if p.MaxGPUs > 0 && p.GPUsPerReplica > 0 {
+		floor = min(floor, max(p.MaxGPUs/p.GPUsPerReplica, p.Min))
+	}
+	for lost := -1; lost < len(p.Signals); lost++ { // -1: all of them
+		blind := m.o
+		blind.Totals = without(m.o.Totals, lost)
+		blind.Pods = slices.Clone(m.o.Pods)
+		for i := range blind.Pods {
+			blind.Pods[i].Readings = without(m.o.Pods[i].Readings, lost)
+		}
+		if d, _ := Decide(p, blind, s, m.now); d.Replicas < floor {
+			t.Fatalf("without signal %d: %d replicas, below the current %d: %s", lost, d.Replicas, floor, d.Sentence())
 		}
 	}
-	d, _ := Decide(p, o, State{}, t0)
-	if m, _ := Decide(p, more, State{}, t0); m.Replicas < d.Replicas {
-		t.Errorf("more demand yields %d replicas, less yields %d", m.Replicas, d.Replicas)
+}
+
+func without(r []Reading, lost int) []Reading {
+	if lost < 0 || lost >= len(r) {
+		if lost < 0 {
+			return nil
+		}
+		return r
+	}
+	out := slices.Clone(r)
+	out[lost] = Reading{}
+	return out
+}
+
+// moreNeverYieldsFewer: from the same state, more of every signal.
+func moreNeverYieldsFewer(t *testing.T, p Policy, m moment, s State) {
+	t.Helper()
+	raise := func(in []Reading) []Reading {
+		out := slices.Clone(in)
+		for i, r := range out {
+			if r.OK && r.Value >= 0 && r.Value < 1e6 {
+				out[i].Value = r.Value*1.3 + 1
+			}
+		}
+		return out
+	}
+	more := m.o
+	more.Totals = raise(m.o.Totals)
+	more.Pods = slices.Clone(m.o.Pods)
+	for i := range more.Pods {
+		more.Pods[i].Readings = raise(m.o.Pods[i].Readings)
+	}
+	d, _ := Decide(p, m.o, s, m.now)
+	if x, _ := Decide(p, more, s, m.now); x.Replicas < d.Replicas {
+		t.Fatalf("more demand yields %d replicas, less yields %d:\n%s\n%s", x.Replicas, d.Replicas, x.Sentence(), d.Sentence())
 	}
 }
