@@ -9,6 +9,9 @@ GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 
 TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
+# For arm64 the agent needs Debian's gcc-aarch64-linux-gnu; where that is not, its tests are left out.
+ARM64_CC   := aarch64-linux-gnu-gcc
+ARM64_TEST := $(if $(shell command -v $(ARM64_CC)),bin/arm64/gpupilot-agent bin/arm64/libnvidia-ml-fake.so bin/arm64/libdcgm-fake.so)
 
 GOLANGCI   := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
@@ -17,21 +20,30 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all demo test unit e2e peers bench compat lint generate fakes kube clean
+.PHONY: all arm64 demo test unit e2e soak peers bench compat lint generate fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
 # The agent links the C loader's dlopen and nothing of NVIDIA's: neither library is needed to build or to start it.
-# grpcnotrace leaves out golang.org/x/net/trace and its HTML templates: 2.7 MiB less RSS.
 bin/gpupilot-agent: $(GO_FILES)
-	CGO_ENABLED=1 go build -tags grpcnotrace -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+	CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/gpupilot-controller: $(GO_FILES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
 bin/gpupilot-demo: $(GO_FILES) $(TEST_FILES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./test/demo
 bin/gpupilot-bench: $(GO_FILES) $(TEST_FILES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./test/bench
+
+arm64: bin/arm64/gpupilot bin/arm64/gpupilot-agent bin/arm64/gpupilot-controller ## the three programs for arm64, in bin/arm64/
+bin/arm64/gpupilot-agent: $(GO_FILES)
+	GOARCH=arm64 CGO_ENABLED=1 CC=$(ARM64_CC) go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+bin/arm64/gpupilot bin/arm64/gpupilot-controller: bin/arm64/%: $(GO_FILES)
+	GOARCH=arm64 CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
+bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*)
+	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
+bin/arm64/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*)
+	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
 
 fakes: $(FAKES)
 bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/nvml/*)
@@ -51,8 +63,12 @@ unit: kube all fakes
 	go vet ./... && go vet -tags e2e,gpu ./...
 	go test ./...
 
-e2e: kube all fakes ## the chain on a real control plane, and on a real node where root allows it
+e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
 	go test -count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode
+
+SOAK ?= 10m
+soak: all fakes ## the agent while one thing after another fails around it, for SOAK (10m)
+	go test -count=1 -v -tags e2e -timeout 24h ./test/e2e/soak -soak $(SOAK)
 
 SEQUENCES ?= 1000
 peers: ## ask the real HPA and Knative autoscaler what the backtest's models of them answer; UPDATE=1 records it

@@ -58,7 +58,7 @@ var only = []struct {
 	in     []string
 	reason string
 }{
-	{"k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/podres"}, "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
+	{"k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi"}, "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
 	{"sigs.k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi"}, "as k8s.io"},
 	{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; internal/gpu/dcgm calls the library by itself, and its tests compare the two"},
@@ -68,6 +68,8 @@ var only = []struct {
 var agentNever = []struct{ prefix, reason string }{
 	{"k8s.io/client-go/kubernetes", "the clientset alone doubles the agent's memory"},
 	{"k8s.io/client-go/informers", "as the clientset"},
+	{"google.golang.org/grpc", "3 MiB for the one call that internal/podres makes by itself"},
+	{"k8s.io/kubelet", "its package of messages links grpc-go"},
 	{"k8s.io/api/", "the agent speaks to the kubelet, not to the API server"},
 	{"sigs.k8s.io/", "as the clientset"},
 	{"github.com/prometheus/client_golang", "the exposition is ours, rendered once a tick"},

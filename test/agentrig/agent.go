@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +31,7 @@ const startTimeout = 30 * time.Second
 
 // Config says how an agent is started.
 type Config struct {
+	Runner []string // what runs the binary and its arguments, such as an emulator; nothing: the machine itself
 	Binary string
 	Args   []string // an --address of its own is added unless Files are handed over
 	Env    []string // beside our own environment
@@ -77,19 +79,18 @@ func Start(ctx context.Context, cfg Config) (*Agent, error) {
 var serving = regexp.MustCompile(`msg=serving address=(\S+)`)
 
 func (a *Agent) start(cfg Config) error {
-	args := cfg.Args
+	argv := append(slices.Clone(cfg.Runner), cfg.Binary)
 	env := append(os.Environ(), cfg.Env...)
-	name, argv := cfg.Binary, args
 	if len(cfg.Files) == 0 {
-		argv = append([]string{"--address", "127.0.0.1:0"}, args...)
+		argv = append(argv, "--address", "127.0.0.1:0")
 	} else {
 		// LISTEN_PID is the agent's own number, which only it can know: the shell
 		// becomes the agent.
-		name = "/bin/sh"
-		argv = append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, cfg.Binary}, args...)
+		argv = append([]string{"/bin/sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`}, argv...)
 		env = append(env, fmt.Sprintf("LISTEN_FDS=%d", len(cfg.Files)))
 	}
-	cmd := exec.Command(name, argv...)
+	argv = append(argv, cfg.Args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = env, cfg.Files, &a.log, &a.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
