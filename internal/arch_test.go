@@ -28,7 +28,7 @@ var layers = map[string]string{
 
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
-	"internal/backtest": "app", "internal/scenario": "app",
+	"internal/backtest": "app", "internal/scenario": "app", "internal/whatif": "app",
 
 	"internal/gpu/gputest": "suite",
 }

@@ -3,14 +3,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -19,45 +17,57 @@ import (
 // explainCommand prints the last decision of a GPUAutoscaler from its status,
 // so that the user's own credentials are all that is needed.
 func explainCommand() *cobra.Command {
-	var kubeconfig string
+	var where cluster
 	cmd := &cobra.Command{
-		Use:   "explain NAMESPACE/NAME",
-		Short: "Says what was last decided for a GPUAutoscaler, and why",
-		Args:  cobra.ExactArgs(1),
+		Use:   "explain [NAMESPACE/]NAME",
+		Short: "Says what was last decided for a GPUAutoscaler, why, and what would change it",
+		Long: `Says what was last decided for a GPUAutoscaler, why, from which values, and what would change it: the same
+decision engine is asked again with each signal moved, from what it remembers in the object's status.
+Without a name, for all of the namespace.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			namespace, name, ok := strings.Cut(args[0], "/")
-			if !ok || namespace == "" || name == "" {
-				return fmt.Errorf("%q is not NAMESPACE/NAME of a GPUAutoscaler", args[0])
-			}
-			c, err := newClient(kubeconfig)
+			namespace, name, err := where.object(args)
 			if err != nil {
 				return err
 			}
-			var a v1alpha1.GPUAutoscaler
-			if err := c.Get(cmd.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
-				return fmt.Errorf("read GPUAutoscaler %s: %w", args[0], err)
+			c, err := where.client()
+			if err != nil {
+				return err
 			}
-			explain(cmd.OutOrStdout(), &a, time.Now())
+			all, err := autoscalers(cmd.Context(), c, namespace, name)
+			if err != nil {
+				return err
+			}
+			for i := range all {
+				if i > 0 {
+					fmt.Fprintln(cmd.OutOrStdout())
+				}
+				explain(cmd.OutOrStdout(), &all[i], time.Now())
+			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "path of a kubeconfig (default: $KUBECONFIG, ~/.kube/config, or in-cluster)")
+	where.flags(cmd.Flags())
 	return cmd
 }
 
-// newClient reads the cluster that kubectl would talk to.
-func newClient(kubeconfig string) (client.Client, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w", err)
+// autoscalers are the one of that name, or all of the namespace.
+func autoscalers(ctx context.Context, c client.Client, namespace, name string) ([]v1alpha1.GPUAutoscaler, error) {
+	if name != "" {
+		var a v1alpha1.GPUAutoscaler
+		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+			return nil, fmt.Errorf("read GPUAutoscaler %s/%s: %w", namespace, name, err)
+		}
+		return []v1alpha1.GPUAutoscaler{a}, nil
 	}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
+	var list v1alpha1.GPUAutoscalerList
+	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list GPUAutoscalers of %s: %w", namespace, err)
 	}
-	return client.New(cfg, client.Options{Scheme: scheme})
+	if len(list.Items) == 0 {
+		return nil, fmt.Errorf("no GPUAutoscaler in namespace %s", namespace)
+	}
+	return list.Items, nil
 }
 
 // explain writes a's last decision for a person.
@@ -93,4 +103,5 @@ func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 		}
 		fmt.Fprintf(out, "  input %s: %s (target %s %s)\n", in.Signal, value, in.Target, in.Unit)
 	}
+	explainChanges(out, a)
 }

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -36,9 +38,60 @@ func TestExplain(t *testing.T) {
 	f("decided 4s ago, Demand", "2 → 4", "because", "input Utilization: 97 %, 120 ms old, from 2", "input queue: not readable", "no Deployment chat")
 }
 
+func TestExplainWhatWouldChangeIt(t *testing.T) {
+	now := metav1.NewMicroTime(time.Date(2026, 1, 1, 0, 0, 10, 0, time.UTC))
+	a := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat"}}
+	a.Spec = v1alpha1.GPUAutoscalerSpec{
+		MaxReplicas: 12, Signals: []v1alpha1.Signal{{
+			Pods: &v1alpha1.PodsSignal{Metric: "vllm:num_requests_running"}, Target: &v1alpha1.Target{Value: resource.MustParse("8")},
+		}},
+	}
+	a.Status = v1alpha1.GPUAutoscalerStatus{
+		CurrentReplicas: 5, ServingReplicas: 5, DesiredReplicas: 5,
+		Memory: &v1alpha1.Memory{Time: now, State: runtime.RawExtension{Raw: []byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"serving":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":5,"high":5}]}`)}},
+		LastDecision: &v1alpha1.DecisionStatus{
+			Time: now, Reason: "Demand", Inputs: []v1alpha1.InputStatus{{Signal: "vllm:num_requests_running", Value: "7.2", Target: "8", Replicas: 5}},
+		},
+	}
+	var out strings.Builder
+	explainChanges(&out, a)
+	for _, want := range []string{"vllm:num_requests_running above ", "(now 7.2): 6 replicas", "vllm:num_requests_running below ", " min (now 7.2): "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+	a.Status.LastDecision.Inputs = nil
+	out.Reset()
+	if explainChanges(&out, a); !strings.Contains(out.String(), "cannot be told") {
+		t.Errorf("without inputs:\n%s", out.String())
+	}
+}
+
+func TestObjectArgument(t *testing.T) {
+	f := func(namespace string, args []string, want string) {
+		t.Helper()
+		c := cluster{namespace: namespace, kubeconfig: writeFile(t, "config", "current-context: a\ncontexts: [{name: a, context: {cluster: c, namespace: own}}, {name: b, context: {cluster: c, namespace: other}}]\nclusters: [{name: c, cluster: {server: https://127.0.0.1:1}}]\n")}
+		if args != nil && args[0] == "b" {
+			c.context, args = args[0], args[1:]
+		}
+		ns, name, err := c.object(args)
+		if got := ns + "/" + name; err != nil && want != "" || err == nil && got != want {
+			t.Errorf("-n %q %v: %s, %v; want %s", namespace, args, got, err, want)
+		}
+	}
+	f("", []string{"llm/chat"}, "llm/chat")
+	f("", []string{"chat"}, "own/chat")
+	f("", []string{"b", "chat"}, "other/chat")
+	f("llm", []string{"chat"}, "llm/chat")
+	f("llm", nil, "llm/")
+	f("llm", []string{"llm/chat"}, "llm/chat")
+	f("other", []string{"llm/chat"}, "")
+	f("", []string{"a/b/c"}, "")
+}
+
 func TestBadArguments(t *testing.T) {
 	var out strings.Builder
-	for _, args := range [][]string{{"explain", "chat"}, {"explain", "/chat"}, {"nope"}} {
+	for _, args := range [][]string{{"explain", "a", "b"}, {"explain", "/chat"}, {"nope"}} {
 		if err := run(t.Context(), args, &out); err == nil {
 			t.Errorf("%v was accepted", args)
 		}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package whatif
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// serving is replicas that serve for long, each telling these values.
+func serving(n int, values ...float64) scale.Observation {
+	o := scale.Observation{Replicas: int32(n)}
+	for range n {
+		p := scale.Replica{Phase: scale.Serving, Since: t0.Add(-time.Hour)}
+		for _, v := range values {
+			p.Readings = append(p.Readings, scale.Reading{Value: v, At: t0.Add(-time.Second), OK: !math.IsNaN(v)})
+		}
+		o.Pods = append(o.Pods, p)
+	}
+	return o
+}
+
+func running(window time.Duration) scale.Policy {
+	return scale.Policy{
+		Min: 2, Max: 12, Signals: []scale.Signal{{Name: "running", Target: 8, Aggregate: gpu.Sum}},
+		Up: scale.Rules{Tolerance: 0.1}, Down: scale.Rules{Tolerance: 0.1, Window: window},
+	}
+}
+
+// watched is the state of an engine that has seen this for an hour.
+func watched(p scale.Policy, o scale.Observation) (s scale.State) {
+	c := Case{Policy: p, Observation: o}
+	for t := -time.Hour; t < 0; t += time.Second {
+		_, s = scale.Decide(p, c.at(-1, 0, t0.Add(t), t), s, t0.Add(t))
+	}
+	return s
+}
+
+func find(t *testing.T, all []Change, signal string, up bool) Change {
+	t.Helper()
+	for _, c := range all {
+		if c.Signal == signal && c.Up == up {
+			return c
+		}
+	}
+	t.Fatalf("nothing of %s, up %v, in %+v", signal, up, all)
+	return Change{}
+}
+
+// What is found is true: beyond it the engine decides otherwise, this side of
+// it it does not.
+func TestChangesAreTrue(t *testing.T) {
+	p, o := running(5*time.Minute), serving(5, 7)
+	c := &Case{Policy: p, Observation: o, State: watched(p, o), Now: t0}
+	all := Changes(c)
+	for _, up := range []bool{true, false} {
+		x := find(t, all, "running", up)
+		step := 0.02
+		if !up {
+			step = -step
+		}
+		if got := c.hold(0, x.Value*(1+step)); got.replicas != x.Replicas {
+			t.Errorf("%+v: beyond it %+v", x, got)
+		}
+		if got := c.hold(0, x.Value*(1-step)); got.replicas != 5 {
+			t.Errorf("%+v: this side of it %+v", x, got)
+		}
+	}
+	up, down := find(t, all, "running", true), find(t, all, "running", false)
+	if up.Replicas <= 5 || up.Value <= 8 || up.Value > 12 || up.Held > time.Minute {
+		t.Errorf("up: %+v", up)
+	}
+	if down.Replicas >= 5 || down.Value >= 7 || down.Value < 4 || down.Held < 4*time.Minute {
+		t.Errorf("down: %+v", down)
+	}
+}
+
+// Where the bounds end, or another signal has the say, nothing is promised.
+func TestNothingWouldChange(t *testing.T) {
+	p := running(0)
+	p.Max = 5
+	all := Changes(&Case{Policy: p, Observation: serving(5, 8), Now: t0, State: watched(p, serving(5, 8))})
+	for _, x := range all {
+		if x.Up {
+			t.Errorf("above the maximum: %+v", x)
+		}
+	}
+	p = running(0)
+	p.Signals = append(p.Signals, scale.Signal{Name: "waiting", Target: 2, Aggregate: gpu.Sum})
+	o := serving(5, 8, 0.1)
+	for _, x := range Changes(&Case{Policy: p, Observation: o, Now: t0, State: watched(p, o)}) {
+		if x.Signal == "waiting" && !x.Up {
+			t.Errorf("running keeps the five, whatever waits: %+v", x)
+		}
+	}
+	if x := Changes(&Case{Policy: running(0), Observation: serving(3, math.NaN()), Now: t0}); len(x) > 0 {
+		t.Errorf("of a signal that cannot be read: %+v", x)
+	}
+}
