@@ -221,7 +221,9 @@ func (c *cluster) delete(n int, victims []string) {
 	})
 	for _, p := range live[:n] {
 		if p.starting() {
-			c.stats.gone(float64(c.now))
+			if p.phase != waiting { // which holds nothing and is nothing on the way
+				c.stats.gone(float64(c.now))
+			}
 			p.phase = gone
 			continue
 		}

@@ -258,7 +258,7 @@ func TestPassMarksVictims(t *testing.T) {
 	priced.Annotations = map[string]string{corev1.PodDeletionCost: "7"}
 	former := pod("web", "web-3", time.Now().Add(-time.Hour), ready(time.Now().Add(-time.Hour)))
 	former.Annotations = map[string]string{corev1.PodDeletionCost: victimCost}
-	starting := pod("web", "web-4", time.Now().Add(-time.Minute))
+	starting := pod("web", "web-4", time.Now().Add(-time.Hour)) // for too long to be waited for
 	r := newRig(t, deployment("web", 4), a, old, priced, former, starting)
 	r.pods.pods = []*corev1.Pod{old, priced, former, starting}
 	r.utilization(r.now.Add(-time.Second), 55, old, priced, former)

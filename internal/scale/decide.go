@@ -14,11 +14,14 @@ import (
 func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	e := engine{p: &p, o: &o, now: now, census: takeCensus(&p, &o, now)}
 	s = e.observe(s)
+	e.learn(&s)
 
 	want := e.demand(&s)
+	s.Levels = e.levels
 	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.downWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, &s)
+	want = e.keep(want)
 	want = e.bound(want)
 
 	d := Decision{
@@ -41,6 +44,7 @@ type engine struct {
 	shrunk bool // a signal wants less, by readings from when more replicas served
 	steps  []Step
 	inputs []Input
+	levels []Level
 }
 
 // step notes that a rule turned before into after, and returns after.
@@ -70,6 +74,35 @@ func (e *engine) observe(s State) State {
 	s.Replicas, s.Serving = e.o.Replicas, e.serving
 	return s
 }
+
+// learn takes in what replicas tell of how their batches slow them down.
+func (e *engine) learn(s *State) {
+	var curves []Curve
+	since := e.now.Sub(s.LearnedAt)
+	seconds := min(max(0, since.Seconds()), curveStep)
+	for i := range e.p.Signals {
+		sig := &e.p.Signals[i]
+		if sig.Law != Batching || sig.Limit <= 0 {
+			continue
+		}
+		c := Curve{Signal: sig.Name}
+		if old := s.curve(sig.Name); old != nil {
+			c = *old
+			c.fade(since)
+		}
+		for k := range e.o.Pods {
+			pod := &e.o.Pods[k]
+			batch, latency := pod.reading(i), pod.latency(i)
+			if e.counts(pod, batch) && e.counts(pod, latency) && within(batch.Value, mostBatch) && within(latency.Value, mostLatency) {
+				c.add(batch.Value, latency.Value, seconds)
+			}
+		}
+		curves = append(curves, c)
+	}
+	s.Curves, s.LearnedAt = curves, e.now
+}
+
+func within(x, most float64) bool { return x > 0 && x < most }
 
 // stabilize holds a change until the whole window agrees with it.
 func (e *engine) stabilize(want int32, s *State) int32 {
@@ -101,6 +134,17 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		}
 	}
 	return want
+}
+
+// keep lets replicas that are starting begin to serve before any goes: to take
+// away what has been waited for, and is paid for, helps nobody. What never
+// starts is not kept: it stops counting as starting.
+func (e *engine) keep(want int32) int32 {
+	held := min(e.o.Replicas, e.base())
+	if want >= held || e.starting == 0 {
+		return want
+	}
+	return e.step(RuleStarting, want, held, Facts{Coming: e.starting, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true})
 }
 
 // bound applies the budget and the policy's bounds, which have the last word.

@@ -13,7 +13,7 @@ const (
 	RuleDemand        Rule = "Demand"        // a signal against its target
 	RuleTolerance     Rule = "Tolerance"     // close enough to the target
 	RuleSaturated     Rule = "Saturated"     // the signal is at its ceiling: probe
-	RuleStarting      Rule = "Starting"      // capacity is on the way: wait for it
+	RuleStarting      Rule = "Starting"      // capacity is on the way: wait for it, and keep it
 	RuleSettling      Rule = "Settling"      // the serving replicas have only just changed
 	RuleDraining      Rule = "Draining"      // new capacity works off what had piled up
 	RuleNotServing    Rule = "NotServing"    // nothing serves yet, nothing to measure
@@ -35,6 +35,8 @@ type Facts struct {
 	Value     float64       `json:"value,omitempty"`     // mean per serving replica, or the workload's total
 	Target    float64       `json:"target,omitempty"`    // in the same unit
 	Total     bool          `json:"total,omitempty"`     // Value and Target are for the workload
+	Learned   bool          `json:"learned,omitempty"`   // Target was learned
+	Steadied  bool          `json:"steadied,omitempty"`  // Value is noisy, and what is wanted goes by the last minute as well
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
 	Fresh     int32         `json:"fresh,omitempty"` // serving replicas with a fresh reading

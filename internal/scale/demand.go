@@ -50,14 +50,18 @@ type measure struct {
 // be read.
 func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	sig := &e.p.Signals[i]
-	m, age, ok := e.measure(i)
-	e.inputs = append(e.inputs, Input{Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: sig.Target, Fresh: m.fresh, Age: age})
+	takes := capacityOf(sig, s.curve(sig.Name))
+	m, age, ok := e.measure(i, &takes)
+	e.inputs = append(e.inputs, Input{Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: takes.target, Fresh: m.fresh, Age: age})
 	if !ok {
 		return 0, false
 	}
+	seen := replicas(m.up)
+	m = e.steady(m, s.level(sig.Name))
 	facts := Facts{
-		Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: sig.Target, Total: sig.Type == Value || m.of == 0,
-		Serving: e.serving, Fresh: m.fresh, Coming: e.starting,
+		Steadied: replicas(m.up) != seen,
+		Signal:   sig.Name, Unit: sig.Unit, Value: m.value, Target: takes.target, Total: sig.Type == Value || m.of == 0,
+		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Learned: takes.learned,
 	}
 	base := e.base()
 	want = e.step(RuleDemand, e.o.Replicas, between(m, base), facts)
@@ -71,8 +75,22 @@ func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	return e.censored(i, want, m, facts, s), true
 }
 
-// measure reads signal i from the totals or from the serving replicas.
-func (e *engine) measure(i int) (m measure, age time.Duration, ok bool) {
+// steady tells the demand's noise from its changes, unless the policy wants no
+// stabilisation at all.
+func (e *engine) steady(m measure, before Level) measure {
+	if e.p.Down.Window == 0 {
+		return m
+	}
+	level := before.next(m.up, e.now)
+	e.levels = append(e.levels, level)
+	m.down = max(0, m.down+level.Value-m.up)
+	m.up = level.Value
+	return m
+}
+
+// measure reads signal i from the totals or from the serving replicas, each of
+// which takes so much.
+func (e *engine) measure(i int, takes *capacity) (m measure, age time.Duration, ok bool) {
 	sig := &e.p.Signals[i]
 	if t := e.o.total(i); t.fresh(e.now, e.p.maxAge()) && t.Value >= 0 {
 		m.value, m.fresh = t.Value, 1
@@ -103,8 +121,8 @@ func (e *engine) measure(i int) (m measure, age time.Duration, ok bool) {
 	blind := float64(m.of - m.fresh)
 	if sig.Type == AverageValue {
 		m.value = mean
-		m.up = sum / sig.Target
-		m.down = (sum + blind*max(mean, sig.Target)) / sig.Target
+		m.up = float64(m.fresh) * takes.load(mean)
+		m.down = m.up + blind*max(takes.load(mean), 1)
 		return m, age, true
 	}
 	m.value = map[gpu.Aggregation]float64{gpu.Sum: sum, gpu.Max: most}[sig.Aggregate]

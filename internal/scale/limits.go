@@ -16,17 +16,17 @@ func (e *engine) limit(want int32, s *State) int32 {
 		return want
 	}
 	down := want < cur
-	rules := &e.p.Up
+	selected, policies := e.p.Up.Select, e.p.Up.Policies
 	if down {
-		rules = &e.p.Down
+		selected, policies = e.p.Down.Select, e.p.downPolicies()
 	}
-	if rules.Select == SelectDisabled {
+	if selected == SelectDisabled {
 		return e.step(RuleDisabled, want, cur, Facts{Down: down})
 	}
-	if len(rules.Policies) == 0 {
+	if len(policies) == 0 {
 		return want
 	}
-	limit, period := e.rateLimit(rules, s, down)
+	limit, period := e.rateLimit(selected, policies, s, down)
 	if down && want < limit {
 		return e.step(RuleRate, want, min(limit, cur), Facts{Limit: limit, Window: period, Down: true})
 	}
@@ -38,8 +38,8 @@ func (e *engine) limit(want int32, s *State) int32 {
 
 // rateLimit is the farthest that the rules let the replicas go now, and the
 // period of the policy that says so.
-func (e *engine) rateLimit(rules *Rules, s *State, down bool) (limit int32, period time.Duration) {
-	for i, rp := range rules.Policies {
+func (e *engine) rateLimit(selected Select, policies []RatePolicy, s *State, down bool) (limit int32, period time.Duration) {
+	for i, rp := range policies {
 		start := e.o.Replicas -
 			moved(s.Changes, e.now, rp.Period, false) + moved(s.Changes, e.now, rp.Period, true)
 		l := rp.reach(start, down)
@@ -48,7 +48,7 @@ func (e *engine) rateLimit(rules *Rules, s *State, down bool) (limit int32, peri
 		if down {
 			farther = l < limit
 		}
-		if i == 0 || farther == (rules.Select == SelectMax) && l != limit {
+		if i == 0 || farther == (selected == SelectMax) && l != limit {
 			limit, period = l, rp.Period
 		}
 	}
@@ -69,8 +69,8 @@ func (rp RatePolicy) reach(start int32, down bool) int32 {
 
 // longestPeriod is how long changes must be remembered.
 func (p *Policy) longestPeriod() (longest time.Duration) {
-	for _, rules := range []*Rules{&p.Up, &p.Down} {
-		for _, rp := range rules.Policies {
+	for _, policies := range [][]RatePolicy{p.Up.Policies, p.downPolicies()} {
+		for _, rp := range policies {
 			longest = max(longest, rp.Period)
 		}
 	}

@@ -37,12 +37,24 @@ type Replica struct {
 	Phase    Phase
 	Since    time.Time // when it came into its phase; for Starting, when it was created
 	Readings []Reading // one for each of Policy.Signals, in that order; shorter: the rest is absent
+
+	// Latencies are the mean seconds between a request's tokens of late, one for
+	// each of Policy.Signals, absent where that has no Limit.
+	Latencies []Reading
 }
 
 // reading returns the replica's reading of signal i.
 func (r *Replica) reading(i int) Reading {
 	if i < len(r.Readings) {
 		return r.Readings[i]
+	}
+	return Reading{}
+}
+
+// latency returns the replica's time between tokens for signal i.
+func (r *Replica) latency(i int) Reading {
+	if i < len(r.Latencies) {
+		return r.Latencies[i]
 	}
 	return Reading{}
 }

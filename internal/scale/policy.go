@@ -26,12 +26,29 @@ const (
 	Value                          // for the workload as a whole
 )
 
+// Law says how a signal follows the load.
+type Law uint8
+
+// The laws.
+const (
+	Linear   Law = iota // twice the load, twice the value: rates, queues, power, activity
+	Batching            // requests in a server's batch: they slow each other down, so that twice the load makes for more than twice of them
+)
+
 // Signal is one thing that the policy looks at.
 type Signal struct {
 	Name   string     // as the user wrote it, for sentences
 	Unit   string     // of Target and of readings, for sentences
 	Type   TargetType // what Target is counted per
 	Target float64    // > 0, in the readings' unit
+
+	// Law says how an AverageValue follows the load.
+	Law Law
+
+	// Limit is the time between a request's tokens, in seconds, that replicas shall
+	// keep. If it is set, the target of a Batching signal is learned from
+	// Replica.Latencies, and Target is where learning begins; 0: Target it is.
+	Limit float64
 
 	// Aggregate is how the replicas' readings become the workload's value for a
 	// Value target: gpu.Mean, gpu.Sum or gpu.Max. An AverageValue target sums.
@@ -66,7 +83,8 @@ type RatePolicy struct {
 // Rules bound scaling in one direction.
 type Rules struct {
 	// Window is the stabilisation: the most (down) or least (up) wanted
-	// within it counts.
+	// within it counts. Auto, downward, goes with the start-up. Of a policy
+	// whose way down has no window, demand is not averaged, either.
 	Window    time.Duration
 	Policies  []RatePolicy // none: unbounded
 	Select    Select
@@ -94,7 +112,7 @@ type Policy struct {
 
 	// Startup is how long a replica takes to serve, as the user declared or as
 	// was learned; 0: not known yet. A starting replica older than twice this
-	// (and DefaultStartup at least) no longer counts as capacity on the way.
+	// (and LeastStartup at least) no longer counts as capacity on the way.
 	Startup time.Duration
 
 	Missing      MissingMode
@@ -117,9 +135,16 @@ const (
 	// DefaultMissingAfter lets an agent or the controller restart without
 	// anything happening.
 	DefaultMissingAfter = 60 * time.Second
-	// DefaultStartup is the least time that a starting replica is given; the
-	// field reports 2 to 7 minutes for a server of large models.
-	DefaultStartup = 3 * time.Minute
+	// DefaultStartup is how long a replica is taken to start where that is not
+	// known; the field reports 2 to 7 minutes for a server of large models.
+	DefaultStartup = 7 * time.Minute
+	// LeastStartup is the least that a replica is taken to need where it is known:
+	// a first start from a registry is slower than those from a node's cache.
+	LeastStartup = 3 * time.Minute
+	// Auto as Rules.Window of the way down is as long as a replica takes to start,
+	// for what is taken away needs that long to come back, and leastDownWindow at
+	// least; until that is learned it is DefaultDownWindow.
+	Auto time.Duration = -1
 	// DefaultDownWindow is the HorizontalPodAutoscaler's own default.
 	DefaultDownWindow = 5 * time.Minute
 	// DefaultTolerance is the HorizontalPodAutoscaler's own default.
@@ -135,6 +160,13 @@ const (
 	probeLimit = 1.4
 	// probeGrowth bounds a probe by the replicas that serve.
 	probeGrowth = 2.0
+	// leastDownWindow is the least that Auto comes to.
+	leastDownWindow = 2 * time.Minute
+	// descent is the percentage of the replicas that may go within descentPeriod
+	// and a quarter of a start-up, where Auto is on and no policy says otherwise: a
+	// mistake is found before it has cost much.
+	descent       = 20
+	descentPeriod = 15 * time.Second
 	// warm is how long after a replica began to serve a reading tells nothing of
 	// it yet: a second for the stamp of its readiness, which Kubernetes cuts to
 	// whole seconds, and one over which NVML averages a utilisation.
@@ -162,15 +194,34 @@ func (p *Policy) missingAfter() time.Duration {
 }
 
 // credit is how long a starting replica counts as capacity on the way.
-func (p *Policy) credit() time.Duration { return 2 * max(p.Startup, DefaultStartup) }
+func (p *Policy) credit() time.Duration {
+	if p.Startup <= 0 {
+		return 2 * DefaultStartup
+	}
+	return 2 * max(p.Startup, LeastStartup)
+}
 
 // downWindow is the scale-down stabilisation, no shorter than the start-up: what
 // is taken away needs as long to come back. Without one asked for (0) there is none.
 func (p *Policy) downWindow() time.Duration {
-	if p.Down.Window <= 0 {
+	switch {
+	case p.Down.Window == 0:
 		return 0
+	case p.Down.Window > 0:
+		return max(p.Down.Window, p.Startup)
+	case p.Startup > 0:
+		return max(leastDownWindow, p.Startup)
 	}
-	return max(p.Down.Window, p.Startup)
+	return DefaultDownWindow
+}
+
+// downPolicies are the rate policies of the way down.
+func (p *Policy) downPolicies() []RatePolicy {
+	if p.Down.Window >= 0 || len(p.Down.Policies) > 0 {
+		return p.Down.Policies
+	}
+	period := max(descentPeriod, p.Startup/4)
+	return []RatePolicy{{Percent: true, Value: descent, Period: period}, {Value: 1, Period: period}}
 }
 
 // ceiling is the highest number of replicas that bounds and budget allow.

@@ -66,19 +66,30 @@ func (d *Decision) Sentence() string {
 
 func (s Step) demand() string {
 	f := s.Facts
+	steadied := ""
+	if f.Steadied {
+		steadied = " by the last minute"
+	}
 	if f.Total {
-		return fmt.Sprintf("%s is %s against a target of %s: %d wanted", f.Signal, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit), s.After)
+		return fmt.Sprintf("%s is %s against a target of %s: %d wanted%s", f.Signal, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit), s.After, steadied)
 	}
 	blind := ""
 	if f.Fresh < f.Serving {
 		blind = fmt.Sprintf(" (%d without a value)", f.Serving-f.Fresh)
 	}
-	return fmt.Sprintf("%s: %d serving at %s%s against a target of %s: %d wanted",
-		f.Signal, f.Serving, quantity(f.Value, f.Unit), blind, quantity(f.Target, f.Unit), s.After)
+	learned := ""
+	if f.Learned {
+		learned = " (learned)"
+	}
+	return fmt.Sprintf("%s: %d serving at %s%s against a target of %s%s: %d wanted%s",
+		f.Signal, f.Serving, quantity(f.Value, f.Unit), blind, quantity(f.Target, f.Unit), learned, s.After, steadied)
 }
 
 func (s Step) starting() string {
 	f := s.Facts
+	if f.Down {
+		return fmt.Sprintf("%s: keeping %d until they serve, before thinking of %d", onTheWay(f), s.After, s.Before)
+	}
 	return fmt.Sprintf("%d serving at %s (saturated), %s: holding %d until they serve", f.Serving, quantity(f.Value, f.Unit), onTheWay(f), s.After)
 }
 

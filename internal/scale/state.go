@@ -22,6 +22,32 @@ type State struct {
 	// SaturatedSince is when the signals reached their ceiling; zero: they are
 	// below, and what had piled up meanwhile is worked off.
 	SaturatedSince time.Time `json:"saturatedSince,omitzero"`
+
+	// Levels and Curves are what is known of signals, by their names: one for each
+	// that was readable at the last decision, and one for each with a limit.
+	Levels    []Level   `json:"levels,omitempty"`
+	Curves    []Curve   `json:"curves,omitempty"`
+	LearnedAt time.Time `json:"learnedAt,omitzero"` // of the last decision
+}
+
+// level is what is known of a signal's demand.
+func (s *State) level(signal string) Level {
+	for _, l := range s.Levels {
+		if l.Signal == signal {
+			return l
+		}
+	}
+	return Level{Signal: signal}
+}
+
+// curve is what was learned of a signal; nil: nothing.
+func (s *State) curve(signal string) *Curve {
+	for i := range s.Curves {
+		if s.Curves[i].Signal == signal {
+			return &s.Curves[i]
+		}
+	}
+	return nil
 }
 
 // Want is the range of replicas that signals asked for around one moment.
@@ -37,10 +63,10 @@ type Change struct {
 	Delta int32     `json:"delta"`
 }
 
-// The bounds of a State: 256 wants over a 5-minute window keep 1.2 s of
+// The bounds of a State: 64 wants over a 5-minute window keep 4.7 s of
 // resolution, and no rate policy needs finer changes than its period ÷ 256.
 const (
-	maxWants   = 256
+	maxWants   = 64
 	maxChanges = 256
 )
 

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// server is one with continuous batching: at the share rho of the load at which
+// its batch would grow without end, tokens take base/(1-rho) seconds and the
+// batch is double·rho/(1-rho).
+type server struct{ base, double float64 }
+
+func (s server) at(rho float64) (batch, latency float64) {
+	return s.double * rho / (1 - rho), s.base / (1 - rho)
+}
+
+func sloPolicy(target, limit float64) Policy {
+	return Policy{Min: 1, Max: 100, Signals: []Signal{{Name: "requests", Target: target, Law: Batching, Limit: limit}}}
+}
+
+// loaded is an observation of n replicas at the share rho, read a second ago.
+func (s server) loaded(now time.Time, n int, rho float64, rng *rand.Rand) Observation {
+	o := Observation{Replicas: int32(n)}
+	for range n {
+		share := min(0.95, max(0.01, rho*(1+0.3*rng.NormFloat64())))
+		batch, latency := s.at(share)
+		at := now.Add(-time.Second)
+		o.Pods = append(o.Pods, Replica{
+			Phase: Serving, Since: t0.Add(-time.Hour),
+			Readings:  []Reading{{Value: batch, At: at, OK: true}},
+			Latencies: []Reading{{Value: latency, At: at, OK: true}},
+		})
+	}
+	return o
+}
+
+// TestLearnsTheBatchAtTheLimit has servers of several kinds under load and asks
+// for the target that is learned.
+func TestLearnsTheBatchAtTheLimit(t *testing.T) {
+	f := func(s server, limit, target float64) {
+		t.Helper()
+		p, rng := sloPolicy(target, limit), rand.New(rand.NewPCG(3, 4))
+		var d Decision
+		var state State
+		for i := range 600 {
+			now := t0.Add(time.Duration(i) * time.Second)
+			rho := (1 - s.base/limit) * (0.5 + 0.4*math.Sin(float64(i)/60))
+			d, state = Decide(p, s.loaded(now, 4, rho, rng), state, now)
+		}
+		most := s.double * (limit/s.base - 1)
+		got := d.Inputs[0].Target
+		if atLimit := got + batchSpread*math.Sqrt(got); math.Abs(atLimit/most-1) > 0.1 {
+			t.Errorf("%+v, limit %g: target %.1f, two deviations below %.1f, want %.1f", s, limit, got, atLimit, most)
+		}
+		if !d.Steps[0].Facts.Learned {
+			t.Errorf("%+v: the step does not say that the target was learned", s)
+		}
+	}
+	f(server{0.008, 15}, 0.015, 8)
+	f(server{0.008, 33}, 0.015, 8)
+	f(server{0.018, 60}, 0.080, 50)
+}
+
+func TestCapacityIsBounded(t *testing.T) {
+	s, rng := server{0.008, 33}, rand.New(rand.NewPCG(5, 6))
+	learn := func(limit, rho float64, n int) float64 {
+		p := sloPolicy(8, limit)
+		var d Decision
+		var state State
+		for i := range n {
+			now := t0.Add(time.Duration(i) * time.Second)
+			d, state = Decide(p, s.loaded(now, 4, rho, rng), state, now)
+		}
+		return d.Inputs[0].Target
+	}
+	if got := learn(0.015, 0.02, 600); got > 8 {
+		t.Errorf("of batches of one request a target of %.1f was learned", got)
+	}
+	if got := learn(0.015, 0.3, 10); got != 8 {
+		t.Errorf("in ten seconds a target of %.1f was learned", got)
+	}
+	if got := learn(0.005, 0.3, 600); got != 8 {
+		t.Errorf("a limit that an idle server misses: target %.1f, want the given 8", got)
+	}
+	if got := learn(10, 0.3, 600); got > 8*targetRange {
+		t.Errorf("a limit of 10 s: target %.1f", got)
+	}
+}
+
+// TestBatchingLaw holds the number of replicas to the load that they carry:
+// servers at three times their target do not need three times as many.
+func TestBatchingLaw(t *testing.T) {
+	p := sloPolicy(8, 0)
+	batch := func(x float64) int32 {
+		d, _ := Decide(p, seen(t0, x, x, x, x), State{}, t0)
+		return d.Replicas
+	}
+	s := server{0.01, 12} // at a target of 8, 40 % of the most
+	for _, n := range []int32{2, 3, 4, 6, 8} {
+		x, _ := s.at(0.4 * float64(n) / 4)
+		if got := batch(x); got != n {
+			t.Errorf("at %.1f requests each, 4 replicas become %d, want %d", x, got, n)
+		}
+	}
+	p.Signals[0].Law = Linear
+	if got := batch(24); got != 12 {
+		t.Errorf("linear: %d, want 12", got)
+	}
+}
+
+func TestAutoWindow(t *testing.T) {
+	f := func(startup, want time.Duration) {
+		t.Helper()
+		p := Policy{Down: Rules{Window: Auto}, Startup: startup}
+		if got := p.downWindow(); got != want {
+			t.Errorf("start-up %v: window %v, want %v", startup, got, want)
+		}
+	}
+	f(0, DefaultDownWindow)
+	f(30*time.Second, leastDownWindow)
+	f(7*time.Minute, 7*time.Minute)
+
+	// Step by step: a fifth of the replicas in a quarter of a start-up.
+	p := utilPolicy()
+	p.Max, p.Down.Window, p.Startup = 100, Auto, 2*time.Minute
+	got, _ := run(p, State{}, t0, func(_ int, cur int32, now time.Time) Observation {
+		values := make([]float64, cur)
+		for i := range values {
+			values[i] = 60 * 5 / float64(cur)
+		}
+		return seen(now, values...)
+	}, 400, 20)
+	if got[119] != 20 || got[121] != 16 || got[141] != 16 || got[155] != 12 {
+		t.Errorf("replicas after 119, 121, 141 and 155 s: %d %d %d %d, want 20 16 16 12", got[119], got[121], got[141], got[155])
+	}
+}
