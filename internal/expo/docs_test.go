@@ -43,7 +43,8 @@ This page is written by ` + "`go test ./internal/expo -run MetricsDocument -upda
 
 Names, labels and units are dcgm-exporter's. ` + "`--profile`" + ` says of which release; a collectors file (` + "`-f`" + `) may name a field in any of them, or by several
 at once, and each is shown under the name and in the unit that the file has. ● marks what is shown without a file. How a field is combined over the
-GPUs of a pod, and then over the pods of a workload, is what the controller does with it.
+GPUs of a pod, and then over the pods of a workload, is what the controller does with it. Some fields only DCGM gives; ` + "`gpupilot_field_supported`" + `
+says which of those that a collectors file asks for a GPU lacks.
 
 | id | 4.8 (and 4.8.2) | unit | kind | 4.9, where it differs | unit | 1.x | GPUs of a pod | pods |
 |---|---|---|---|---|---|---|---|---|

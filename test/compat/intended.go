@@ -54,8 +54,8 @@ func allowances() []allowance {
 		{because: "Switches and CPUs are shown as 4.8 does", scenario: "switches.*|CPUs.*", release: old},
 		{because: "`DCGM_EXP_CLOCK_EVENTS_COUNT` counts collections", scenario: "exporter counters", kind: kindValue, name: "DCGM_EXP_CLOCK_EVENTS_COUNT"},
 		{
-			because: "fields that [metrics.md](metrics.md) does not list", scenario: "further fields", kind: kindMetric, theirs: some, ours: none,
-			name: "DCGM_FI_CUDA_DRIVER_VERSION|DCGM_FI_DEV_NVML_INDEX|DCGM_FI_DEV_MINOR_NUMBER",
+			because: "can only be labels", scenario: "further fields", kind: kindMetric, theirs: some, ours: none,
+			name: "DCGM_FI_CUDA_DRIVER_VERSION|DCGM_FI_DEV_MINOR_NUMBER",
 		},
 		{because: "A job of `N` is that of the GPU alone", scenario: "job mapping", kind: kindLabel, name: "hpc_job", release: old},
 		{because: "The built-in list is 4.8's", scenario: "(pods: )?default collectors", kind: kindMetric, theirs: none, ours: some, release: old},

@@ -122,6 +122,17 @@ func TestLabelsDoNotHideALoss(t *testing.T) {
 	}
 }
 
+// A field without a name of its own here is read like the others.
+func TestFieldsOfDCGMAlone(t *testing.T) {
+	newFake(t)
+	r, devices := reader(t, Config{})
+	const nvmlIndex, bar1 gpu.FieldID = 52, 90
+	v := read(t, r, devices[2].UUID, nvmlIndex, bar1, gpu.GPUTemp)
+	if x, ok := v.Get(nvmlIndex); !ok || x != 2 || v.Has(bar1) || !v.Has(gpu.GPUTemp) {
+		t.Errorf("NVML index %v, %v; BAR1, which the fake lacks: %v", x, ok, v.Has(bar1))
+	}
+}
+
 // Two samples are kept, not ten minutes of them; nothing is watched or updated
 // twice, and a second read is two calls.
 func TestWatches(t *testing.T) {
