@@ -128,12 +128,15 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		return nil, err
 	}
 	v, rev := build()
-	exporter := expo.New(c.exposition(profile, collectors, v, rev))
-	deps := agent.Deps{
-		Reader: reader, Metrics: exporter, Log: log,
-		Publish: func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
-			exporter.Update(s, expo.Stats(st), now)
-		},
+	deps := agent.Deps{Reader: reader, Log: log}
+	pages := c.exposition(profile, collectors, v, rev)
+	if pages.Processes, err = c.addProcesses(&deps, log); err != nil {
+		return nil, err
+	}
+	exporter := expo.New(pages)
+	deps.Metrics = exporter
+	deps.Publish = func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
+		exporter.Update(s, expo.Stats(st), now)
 	}
 	p := &program{close: func() {}}
 	if c.kubernetes {
@@ -188,8 +191,11 @@ func (c *config) exposition(p expo.Profile, r collectorsRead, version, revision 
 	return ec
 }
 
-// wantsPods says whether the API server is to be asked for pods.
-func (c *config) wantsPods() bool { return c.kubernetes && (c.podLabels || c.podUID) }
+// wantsPods says whether the API server is to be asked for pods. What only
+// wants their names can do without.
+func (c *config) wantsPods() bool {
+	return c.kubernetes && (c.podLabels || c.podUID || c.processMetrics && c.hasAccount())
+}
 
 // addPods follows the node's pods where that is asked for. Without an account
 // the rest works, and gpupilot_pod_watch_up says so.

@@ -143,7 +143,7 @@ func TestSimulatedNode(t *testing.T) {
 	var body string
 	until(t, func() bool {
 		_, body = get(t, url+"/metrics")
-		return strings.Contains(body, `gpupilot_pod_resources_up 1`)
+		return strings.Contains(body, "gpupilot_pod_resources_up 1\n") // and not its HELP
 	})
 	for _, want := range []string{
 		fmt.Sprintf(`DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="%s",pci_bus_id="`, sim.UUID("n1", 0)),

@@ -43,6 +43,8 @@ type config struct {
 	compat // what else dcgm-exporter has
 	labels labelFlags
 
+	processFlags
+
 	version bool
 	help    bool
 }
@@ -70,12 +72,13 @@ func defaults() config {
 		simGPUs:        8,
 		serviceAccount: apiwatch.AccountDir,
 		compat:         compatDefaults(),
+		processFlags:   processDefaults(),
 	}
 }
 
 // options is the flag table, dcgm-exporter's names and variables first.
 func (c *config) options() []option {
-	return slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.labels.options(), c.lastOptions())
+	return slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.labels.options(), c.lastOptions())
 }
 
 func (c *config) mainOptions() []option {

@@ -53,7 +53,7 @@ type Process struct {
 	Memory      Reading // bytes of the device's memory that it holds
 	Utilization Reading // its share of the device's time, 0 to 1
 	Place
-	Owner *Owner // whose it is, without a replica; nil: nobody's that is known
+	Owner *Owner // the container alone; nil: nobody's that is known
 }
 
 // Processes are those that use a device.
@@ -93,7 +93,7 @@ const (
 
 // Usage is what the processes of one container use of a device.
 type Usage struct {
-	Owner       Owner  // without a replica: processes have none; the container may be empty
+	Owner       Owner  // the container alone, which may be empty
 	PodUID      string // empty where it has no process
 	Processes   int
 	Memory      Reading // bytes
@@ -165,9 +165,8 @@ func (d *DeviceSnapshot) ownerOf(p *Process, podOf PodOf) (Owner, bool) {
 		return o, true
 	}
 	for i := range d.Owners {
-		o := d.Owners[i]
+		o := user(&d.Owners[i])
 		if o.Container == p.Container && d.solePod() && !d.named(&o, podOf) {
-			o.Replica = ""
 			return o, true
 		}
 	}
@@ -212,6 +211,10 @@ func (d *DeviceSnapshot) solePod() bool {
 	return len(d.Owners) > 0
 }
 
+// user is the container of an owner: processes do not tell how it holds the
+// device.
+func user(o *Owner) Owner { return Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container} }
+
 func samePod(a, b *Owner) bool { return a.Namespace == b.Namespace && a.Pod == b.Pod }
 
 // use adds a process to what its owner uses.
@@ -234,8 +237,7 @@ func (d *DeviceSnapshot) use(o Owner, p *Process) {
 func (d *DeviceSnapshot) addIdle(withheld bool) {
 	busy := len(d.Usage)
 	for i := range d.Owners {
-		o := d.Owners[i]
-		o.Replica = ""
+		o := user(&d.Owners[i])
 		if slices.ContainsFunc(d.Usage, func(u Usage) bool { return u.Owner == o }) ||
 			slices.ContainsFunc(d.Usage[:busy], func(u Usage) bool { return samePod(&u.Owner, &o) && u.Owner.Container == "" }) {
 			continue

@@ -77,6 +77,7 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 		{"a lost GPU has no list of processes", func(c Control) bool { return processKnob(c) && c.Lose != nil }, lostProcesses},
 		{"processes are listed while a read hangs", func(c Control) bool { return processKnob(c) && c.Hang != nil }, hungProcesses},
 		{"MIG instances follow their GPU", func(c Control) bool { return c.EnableMIG != nil }, mig},
+		{"the topology names every GPU and pair", always, topology},
 		{"Close ends the reader's goroutines", always, closes},
 	}
 	for _, f := range facts {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -128,6 +129,28 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	r.card.fill(&all, s, &d.physics, now)
 	selectFields(v, &all, want, s.Fields)
 	return nil
+}
+
+// Topology is that of two sockets with 56 cores each, half of the GPUs at each
+// of them, and all linked through switches.
+func (r *Reader) Topology() (gpu.Topology, error) {
+	const cores, links = 56, 18
+	var t gpu.Topology
+	half := (len(r.devices) + 1) / 2
+	for i, d := range r.devices {
+		socket := i / half
+		t.GPUs = append(t.GPUs, gpu.GPUPlace{
+			UUID: d.UUID, CPUs: fmt.Sprintf("%d-%d", socket*cores, (socket+1)*cores-1), NUMANodes: strconv.Itoa(socket), NVLinks: links,
+		})
+		for j := i + 1; j < len(r.devices); j++ {
+			path := gpu.SameNUMANode
+			if j/half != socket {
+				path = gpu.AcrossNUMA
+			}
+			t.Pairs = append(t.Pairs, gpu.GPUPair{A: d.UUID, B: r.devices[j].UUID, Path: path, NVLinks: links})
+		}
+	}
+	return t, nil
 }
 
 // XIDs are the XID errors that the state file named.

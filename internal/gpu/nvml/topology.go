@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// linkBudget is how long NVLinks may take of all GPUs together: there are up to
+// 36 a GPU with three calls each, and each call asks the driver.
+const linkBudget = 2 * time.Second
+
+// most is how many CPUs and NUMA nodes are asked for.
+const (
+	mostCPUs  = 4096
+	mostNodes = 1024
+)
+
+// Topology says how the GPUs lie to one another and to the CPUs. What takes too
+// long is left out, and the error says so.
+func (r *Reader) Topology() (gpu.Topology, error) {
+	var whole []*device
+	for _, d := range *r.devices.Load() {
+		if d.MIG == nil {
+			whole = append(whole, d)
+		}
+	}
+	if len(whole) == 0 {
+		return gpu.Topology{}, fmt.Errorf("topology: %w", gpu.ErrNoDriver)
+	}
+	slices.SortFunc(whole, func(a, b *device) int { return a.Index - b.Index })
+	ses := whole[0].ses
+	if ses.broken.Load() || !ses.enter() {
+		return gpu.Topology{}, fmt.Errorf("topology: %w (since the devices were enumerated)", gpu.ErrNoDriver)
+	}
+	defer ses.leave()
+	var t gpu.Topology
+	links, err := ses.linksOf(whole, time.Now().Add(linkBudget))
+	for i, d := range whole {
+		t.GPUs = append(t.GPUs, gpu.GPUPlace{UUID: d.UUID, CPUs: d.nearCPUs(), NUMANodes: d.nearNodes(), NVLinks: links[i].total()})
+		for j, e := range whole[i+1:] {
+			n := links[i].to(&links[i+1+j], e.PCIBusID)
+			t.Pairs = append(t.Pairs, gpu.GPUPair{A: d.UUID, B: e.UUID, Path: d.pathTo(e), NVLinks: n})
+		}
+	}
+	return t, err
+}
+
+func (d *device) nearCPUs() string {
+	if !d.ses.has("nvmlDeviceGetCpuAffinity") {
+		return ""
+	}
+	set, ret := d.root.GetCpuAffinity(mostCPUs)
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return ranges(set)
+}
+
+func (d *device) nearNodes() string {
+	if !d.ses.has("nvmlDeviceGetMemoryAffinity") {
+		return ""
+	}
+	set, ret := d.root.GetMemoryAffinity(mostNodes, nvml.AFFINITY_SCOPE_NODE)
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return ranges(set)
+}
+
+// ranges writes a bit mask as 0-3,8.
+func ranges(set []uint) string {
+	has := func(i int) bool { return i < 64*len(set) && set[i/64]&(1<<(i%64)) != 0 }
+	var out []string
+	for i := 0; i < 64*len(set); i++ {
+		if !has(i) {
+			continue
+		}
+		first := i
+		for has(i + 1) {
+			i++
+		}
+		if first == i {
+			out = append(out, strconv.Itoa(i))
+		} else {
+			out = append(out, fmt.Sprintf("%d-%d", first, i))
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+func (d *device) pathTo(e *device) gpu.PathLevel {
+	if !d.ses.has("nvmlDeviceGetTopologyCommonAncestor") {
+		return gpu.UnknownPath
+	}
+	level, ret := d.root.GetTopologyCommonAncestor(e.root)
+	if ret != nvml.SUCCESS {
+		return gpu.UnknownPath
+	}
+	return map[nvml.GpuTopologyLevel]gpu.PathLevel{
+		nvml.TOPOLOGY_INTERNAL: gpu.SameBoard, nvml.TOPOLOGY_SINGLE: gpu.OneSwitch, nvml.TOPOLOGY_MULTIPLE: gpu.SomeSwitches,
+		nvml.TOPOLOGY_HOSTBRIDGE: gpu.HostBridge, nvml.TOPOLOGY_NODE: gpu.SameNUMANode, nvml.TOPOLOGY_SYSTEM: gpu.AcrossNUMA,
+	}[level]
+}
+
+// linkEnds are where a GPU's active NVLinks end.
+type linkEnds struct {
+	known    bool
+	switches int
+	gpus     map[string]int // by PCI bus id
+}
+
+func (l *linkEnds) total() int {
+	if !l.known {
+		return -1
+	}
+	n := l.switches
+	for k := range maps.Values(l.gpus) {
+		n += k
+	}
+	return n
+}
+
+// to is how many links lead from one GPU to another: directly, or as many as
+// both have to switches.
+func (l *linkEnds) to(o *linkEnds, busID string) int {
+	if !l.known || !o.known {
+		return -1
+	}
+	return l.gpus[busID] + min(l.switches, o.switches)
+}
+
+// linksOf follows the GPUs' NVLinks, until the deadline: what is not known then
+// is left out.
+func (s *session) linksOf(gpus []*device, deadline time.Time) ([]linkEnds, error) {
+	ends := make([]linkEnds, len(gpus))
+	if !s.hasAll("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2") {
+		return ends, nil
+	}
+	for i, d := range gpus {
+		l := linkEnds{known: true, gpus: map[string]int{}}
+		for k := range nvml.NVLINK_MAX_LINKS {
+			if time.Now().After(deadline) {
+				return ends, errors.New("NVLinks take too long: they are left out")
+			}
+			if !l.follow(d, k) {
+				break
+			}
+		}
+		ends[i] = l
+	}
+	return ends, nil
+}
+
+// follow takes link k of a GPU in, and says whether there may be more. A GPU
+// without NVLinks, or without more, refuses the number.
+func (l *linkEnds) follow(d *device, k int) bool {
+	active, ret := d.root.GetNvLinkState(k)
+	if ret != nvml.SUCCESS {
+		l.known = l.known && (classify(ret) == unsupported || classify(ret) == invalid)
+		return false
+	}
+	if active != nvml.FEATURE_ENABLED {
+		return true
+	}
+	switch kind, ret := d.root.GetNvLinkRemoteDeviceType(k); {
+	case ret != nvml.SUCCESS:
+		l.known = false
+	case kind == nvml.NVLINK_DEVICE_TYPE_SWITCH:
+		l.switches++
+	case kind == nvml.NVLINK_DEVICE_TYPE_GPU:
+		pci, ret := d.root.GetNvLinkRemotePciInfo(k)
+		if l.known = l.known && ret == nvml.SUCCESS; l.known {
+			l.gpus[busID(&pci)]++
+		}
+	}
+	return true
+}
