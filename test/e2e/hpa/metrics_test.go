@@ -34,15 +34,10 @@ type metricsAPI struct {
 	ended   <-chan struct{}
 }
 
-// register is where requests for a metric go.
-func (a *metricsAPI) register(name string) chan func(*peers.Reading, []string) {
-	return a.metrics[name]
-}
-
 // serveMetrics serves it behind the API server's aggregation.
-func serveMetrics(t *testing.T, k kubernetes.Interface, rc *rest.Config) *metricsAPI {
+func serveMetrics(t *testing.T, k kubernetes.Interface, rc *rest.Config, names []string) *metricsAPI {
 	a := &metricsAPI{metrics: map[string]chan func(*peers.Reading, []string){}, ended: t.Context().Done()}
-	for _, name := range kinds {
+	for _, name := range names {
 		a.metrics[name] = make(chan func(*peers.Reading, []string))
 	}
 	server := httptest.NewTLSServer(a)
