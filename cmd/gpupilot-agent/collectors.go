@@ -20,7 +20,8 @@ import (
 // the profile's own list.
 type collectorsSource struct {
 	file      string
-	configMap *apiwatch.ConfigMap // nil: none
+	extract   func([]byte) (string, error) // the collectors from the file's text; nil: they are the text
+	configMap *apiwatch.ConfigMap          // nil: none
 	profile   expo.Profile
 	log       *slog.Logger
 
@@ -38,6 +39,9 @@ type collectorsRead struct {
 
 func (c *config) source(profile expo.Profile, client *apiwatch.Client, log *slog.Logger) *collectorsSource {
 	s := &collectorsSource{file: c.collectors, profile: profile, log: log}
+	if c.inline {
+		s.file, s.extract = c.configFile, inlineCollectors
+	}
 	if namespace, name, ok := configMapName(c.configMap); ok {
 		s.configMap = &apiwatch.ConfigMap{Client: client, Namespace: namespace, Name: name, Key: "metrics"}
 	}
@@ -58,7 +62,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 	if s.file == "" {
 		return collectorsRead{Collectors: s.profile.DefaultCollectors()}, nil
 	}
-	text, err := os.ReadFile(s.file)
+	text, err := s.readFile()
 	if errors.Is(err, os.ErrNotExist) && shipped(s.file) {
 		// dcgm-exporter's image has these files; manifests written for it name them.
 		s.log.Info("collectors file is not here, the built-in list is used", "file", s.file)
@@ -71,8 +75,17 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 	if err != nil {
 		return collectorsRead{}, fmt.Errorf("--collectors: %w", err)
 	}
-	s.text = string(text)
+	s.text = text
 	return s.parse(s.text), nil
+}
+
+// readFile reads the collectors from the file.
+func (s *collectorsSource) readFile() (string, error) {
+	text, err := os.ReadFile(s.file)
+	if err != nil || s.extract == nil {
+		return string(text), err
+	}
+	return s.extract(text)
 }
 
 func (s *collectorsSource) parse(text string) collectorsRead {
@@ -135,14 +148,14 @@ func (s *collectorsSource) reread(asked bool) {
 	if s.configMap != nil || s.file == "" {
 		return
 	}
-	text, err := os.ReadFile(s.file)
+	text, err := s.readFile()
 	s.mu.Lock()
-	same := err == nil && string(text) == s.text
+	same := err == nil && text == s.text
 	s.mu.Unlock()
 	if same && !asked || errors.Is(err, os.ErrNotExist) && !asked && shipped(s.file) {
 		return
 	}
-	s.take(string(text), err)
+	s.take(text, err)
 }
 
 // take makes a text the collectors, if there is a metric in it: an editor that

@@ -39,6 +39,7 @@ type compat struct {
 	bindPoll   time.Duration
 
 	configFile      string
+	inline          bool // the collectors are in configFile
 	switchDevices   string
 	cpuDevices      string
 	dra             bool
@@ -153,7 +154,7 @@ func (c *compat) options() []option {
 			"gpu-bind-unbind-poll-interval", "", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", &c.bindPoll,
 			"without effect: they are looked for every 10 s, and at once after one is lost", nil,
 		},
-		{"config-file", "", "DCGM_EXPORTER_CONFIG_FILE", &c.configFile, "not yet: `file` of 4.8.3's YAML configuration", nil},
+		{"config-file", "", "DCGM_EXPORTER_CONFIG_FILE", &c.configFile, "`file` of settings and collectors, dcgm-exporter's YAML configuration; flags and variables go before it", nil},
 		{
 			"switch-devices", "s", "DCGM_EXPORTER_OTHER_DEVICES_STR", &c.switchDevices,
 			"NvSwitches to `collect` through DCGM: f (all, with their NVLinks), g or g:0,2-3 (switches), i or i:0-6 (links), g+i", checkDevices(&c.switchDevices),
@@ -169,9 +170,9 @@ func (c *compat) options() []option {
 		},
 		{
 			"container-labels", "", "DCGM_EXPORTER_CONTAINER_LABELS", &c.containerLabels,
-			"not yet: names of containers that Docker runs without Kubernetes", nil,
+			"without -k: label devices with the containers that Docker, or Podman, gave them to", nil,
 		},
-		{"container-runtime-socket", "", "DCGM_CONTAINER_RUNTIME_SOCKET", &c.runtimeSocket, "not yet: Docker's `socket`", nil},
+		{"container-runtime-socket", "", "DCGM_CONTAINER_RUNTIME_SOCKET", &c.runtimeSocket, "Docker's `socket` (default: /var/run/docker.sock)", nil},
 		{
 			"watch-max-keep-age", "", "DCGM_EXPORTER_WATCH_MAX_KEEP_AGE", &c.keepAge,
 			"without effect: nothing is kept but what is shown", nil,
@@ -195,26 +196,17 @@ func (c *compat) options() []option {
 
 // logIgnored says which of the given flags do nothing here, once, at the start.
 func (c *compat) logIgnored(backend string, log *slog.Logger) {
-	const notYet, never = "not there yet", "nothing to do"
 	for _, f := range []struct {
-		given  bool
-		flag   string
-		reason string
-		why    string
+		given     bool
+		flag, why string
 	}{
-		{c.configFile != "", "config-file", notYet, "the YAML configuration is not read; use flags and --collectors"},
-		{c.containerLabels, "container-labels", notYet, "Docker is not asked"},
-		{c.bindWatch, "enable-gpu-bind-unbind-watch", never, "GPUs that come and go are always noticed"},
-		{c.keepAge != compatDefaults().keepAge || c.keepSamples != 0, "watch-max-keep-age, watch-max-keep-samples", never, "no samples are kept"},
-		{c.fakeGPUs, "fake-gpus", never, "--backend sim simulates GPUs"},
-		{c.dcgmLog && backend != "dcgm", "enable-dcgm-log", never, "DCGM is not in use"},
-		{c.dump, "dump-enabled", never, "/api/v1/gpus shows what was read"},
+		{c.bindWatch, "enable-gpu-bind-unbind-watch", "GPUs that come and go are always noticed"},
+		{c.keepAge != compatDefaults().keepAge || c.keepSamples != 0, "watch-max-keep-age, watch-max-keep-samples", "no samples are kept"},
+		{c.fakeGPUs, "fake-gpus", "--backend sim simulates GPUs"},
+		{c.dcgmLog && backend != "dcgm", "enable-dcgm-log", "DCGM is not in use"},
+		{c.dump, "dump-enabled", "/api/v1/gpus shows what was read"},
 	} {
-		switch {
-		case !f.given:
-		case f.reason == notYet:
-			log.Warn("flag is accepted and does nothing yet", "flag", f.flag, "why", f.why)
-		default:
+		if f.given {
 			log.Info("flag is accepted and has nothing to do", "flag", f.flag, "why", f.why)
 		}
 	}

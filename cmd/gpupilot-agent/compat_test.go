@@ -135,10 +135,10 @@ func TestBadCompatValues(t *testing.T) {
 
 // What does nothing says so, and everything else starts.
 func TestIgnoredFlagsAreLogged(t *testing.T) {
-	_, out, _ := start(t, "--backend", "sim", "-c", "100", "--fake-gpus", "--dump-enabled", "--config-file", "x.yaml",
-		"--enable-dcgm-log", "--container-labels", "--enable-gpu-bind-unbind-watch", "--disable-startup-validate")
+	_, out, _ := start(t, "--backend", "sim", "-c", "100", "--fake-gpus", "--dump-enabled",
+		"--enable-dcgm-log", "--enable-gpu-bind-unbind-watch", "--disable-startup-validate")
 	for _, want := range []string{
-		"flag=fake-gpus", "flag=dump-enabled", "flag=config-file", "flag=container-labels", "flag=enable-gpu-bind-unbind-watch", "flag=enable-dcgm-log",
+		"flag=fake-gpus", "flag=dump-enabled", "flag=enable-gpu-bind-unbind-watch", "flag=enable-dcgm-log",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log does not say %s:\n%s", want, out)

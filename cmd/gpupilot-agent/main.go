@@ -150,6 +150,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 			c.addClaims(p, &deps, kubelet.WithClaims(), client, clientErr, log)
 		}
 	}
+	c.addContainers(p, &deps, log)
 	c.addPods(p, &deps, client, clientErr, log)
 	if c.jobDir != "" {
 		jobs := hpcjobs.New(c.jobDir, log)
@@ -180,7 +181,7 @@ func (c *config) exposition(p expo.Profile, r collectorsRead, version, revision 
 	ec := expo.Config{
 		Relabel: labels,
 		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
-		Hostname: c.node(), Kubernetes: c.kubernetes, OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
+		Hostname: c.node(), Kubernetes: c.kubernetes, Containers: c.wantsContainers(), OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
 		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,
 		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
 		Version: version, Revision: revision,

@@ -191,6 +191,9 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 			return nil, fs, err
 		}
 	}
+	if err := c.readFile(fs, options, getenv); err != nil {
+		return nil, fs, err
+	}
 	return &c, fs, nil
 }
 

@@ -251,8 +251,8 @@ func (l *loop) answered(a answer) {
 	l.collectors.done(ofAllocations, l.owners.asked, now.Sub(l.owners.asked), a.err)
 	switch {
 	case was == nil && a.err != nil:
-		l.deps.Log.Warn("kubelet does not say who holds the devices; its last answer stands", "err", a.err)
+		l.deps.Log.Warn("who holds the devices cannot be asked; the last answer stands", "err", a.err)
 	case was != nil && a.err == nil:
-		l.deps.Log.Info("kubelet says again who holds the devices")
+		l.deps.Log.Info("who holds the devices can be asked again")
 	}
 }

@@ -17,6 +17,7 @@ type Config struct {
 	InvalidLines int     // of the collectors file
 	Hostname     string  // the node's label; empty: none
 	Kubernetes   bool    // label devices with their pods
+	Containers   bool    // without Kubernetes: label devices with their containers
 	OldNamespace bool    // uuid, pod_name, pod_namespace and container_name instead of UUID, pod, namespace and container
 	VirtualGPUs  bool    // with Kubernetes: series for each container that shares a device, with a label vgpu
 	Pods         bool    // pods are watched through the API server

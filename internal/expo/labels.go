@@ -82,7 +82,7 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 	if e.job != "" {
 		b = r.label(b, "hpc_job", e.job)
 	}
-	if o == nil {
+	if o == nil || o.Pod == "" { // nobody's, or a container's without Kubernetes
 		return b
 	}
 	if r.cfg.OldNamespace {
@@ -167,7 +167,7 @@ func reservedNames(cfg *Config) map[string]bool {
 func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 	all := r.in.snap.Devices
 	switch {
-	case !r.cfg.Kubernetes:
+	case !r.cfg.Kubernetes && !r.cfg.Containers:
 		f(nil)
 		return
 	case !r.cfg.VirtualGPUs:
@@ -203,7 +203,7 @@ func soleOwner(d *gpu.DeviceSnapshot, all []gpu.DeviceSnapshot) *gpu.Owner {
 			o := &all[i].Owners[j]
 			if sole == nil {
 				sole = o
-			} else if o.Pod != sole.Pod || o.Namespace != sole.Namespace {
+			} else if o.Pod != sole.Pod || o.Namespace != sole.Namespace || o.Pod == "" && o.Container != sole.Container {
 				return nil
 			}
 		}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// yamlFile is dcgm-exporter's YAML configuration: version 1 of its 4.8.3, and
+// version 2 of 4.8.4, which has collections where 1 has a collection.
+type yamlFile struct {
+	Version int `yaml:"version"`
+	Metrics struct {
+		File    string      `yaml:"file"`
+		Fields  []yamlField `yaml:"fields"`
+		Runtime *bool       `yaml:"enableExporterMetrics"`
+	} `yaml:"metrics"`
+	Collection *struct {
+		Interval  string        `yaml:"interval"`
+		Retention yamlRetention `yaml:"retention"`
+		Groups    []struct {
+			Name      string        `yaml:"name"`
+			Interval  string        `yaml:"interval"`
+			Fields    []string      `yaml:"fields"`
+			Retention yamlRetention `yaml:"retention"`
+		} `yaml:"watchGroups"`
+	} `yaml:"collection"`
+	Collections []struct {
+		Name    string `yaml:"name"`
+		Every   string `yaml:"every"`
+		Metrics struct {
+			Include []string `yaml:"include"`
+		} `yaml:"metrics"`
+		Sources yamlSources `yaml:"sources"`
+	} `yaml:"collections"`
+	Sources yamlSources `yaml:"sources"`
+	Server  struct {
+		MaxScrapes *int `yaml:"maxConcurrentScrapes"`
+	} `yaml:"server"`
+}
+
+type yamlField struct {
+	Name string `yaml:"name"`
+	Type string `yaml:"prometheusType"`
+	Help string `yaml:"help"`
+}
+
+type yamlRetention struct {
+	Age     string `yaml:"maxAge"`
+	Samples *int64 `yaml:"maxSamples"`
+}
+
+type yamlSources struct {
+	DCGM struct {
+		Watch *struct {
+			Age     string `yaml:"maxKeepAge"`
+			Samples *int64 `yaml:"maxKeepSamples"`
+		} `yaml:"watch"`
+		Detect struct {
+			Enabled *bool  `yaml:"enabled"`
+			Poll    string `yaml:"pollInterval"`
+		} `yaml:"detectBindUnbind"`
+	} `yaml:"dcgm"`
+}
+
+// parseYAML reads the text of a file. A key that it does not know is an error,
+// as with dcgm-exporter.
+func parseYAML(text []byte) (*yamlFile, error) {
+	var f yamlFile
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	dec.KnownFields(true)
+	if err := dec.Decode(&f); err != nil {
+		return nil, err
+	}
+	return &f, f.check()
+}
+
+func (f *yamlFile) check() error {
+	switch {
+	case f.Version != 1 && f.Version != 2:
+		return fmt.Errorf("version is %d: it is 1 or 2", f.Version)
+	case f.Version == 1 && (len(f.Collections) > 0 || f.Sources.DCGM.Watch != nil):
+		return errors.New("collections and sources.dcgm.watch need version: 2")
+	case f.Version == 2 && f.Collection != nil:
+		return errors.New("collection is of version: 1; version 2 has collections")
+	case f.Metrics.File != "" && len(f.Metrics.Fields) > 0:
+		return errors.New("metrics has a file and fields: it can have one of them")
+	}
+	for i, m := range f.Metrics.Fields {
+		if strings.TrimSpace(m.Name) == "" || strings.TrimSpace(m.Type) == "" || strings.TrimSpace(m.Help) == "" {
+			return fmt.Errorf("metrics.fields[%d]: name, prometheusType and help are needed", i)
+		}
+	}
+	_, err := f.interval()
+	return err
+}
+
+// interval is the shortest one that is asked for: the agent collects everything
+// at one pace, so that nothing is older than asked. 0: none is asked for.
+func (f *yamlFile) interval() (time.Duration, error) {
+	asked := map[string]string{}
+	if c := f.Collection; c != nil {
+		asked["collection.interval"] = c.Interval
+		for _, g := range c.Groups {
+			asked["the interval of watch group "+g.Name] = g.Interval
+		}
+	}
+	for _, c := range f.Collections {
+		asked["every of collection "+c.Name] = c.Every
+	}
+	var shortest time.Duration
+	for what, s := range asked {
+		if s == "" {
+			continue
+		}
+		d, err := time.ParseDuration(strings.TrimSpace(s))
+		if err != nil || d < time.Millisecond || d%time.Millisecond != 0 {
+			return 0, fmt.Errorf("%s is %q: it is a time of whole milliseconds, such as 30s", what, s)
+		}
+		if shortest == 0 || d < shortest {
+			shortest = d
+		}
+	}
+	return shortest, nil
+}
+
+// settings are the flags' values that the file stands for, by the flags' names.
+func (f *yamlFile) settings() map[string]string {
+	s := map[string]string{}
+	set := func(flag, value string) {
+		if value != "" {
+			s[flag] = value
+		}
+	}
+	if d, _ := f.interval(); d > 0 { // it was checked
+		set("collect-interval", strconv.FormatInt(d.Milliseconds(), 10))
+	}
+	set("collectors", strings.TrimSpace(f.Metrics.File))
+	if f.Metrics.Runtime != nil {
+		set("enable-exporter-metrics", strconv.FormatBool(*f.Metrics.Runtime))
+	}
+	if f.Server.MaxScrapes != nil {
+		set("max-concurrent-scrapes", strconv.Itoa(*f.Server.MaxScrapes))
+	}
+	if d := f.Sources.DCGM.Detect; d.Enabled != nil {
+		set("enable-gpu-bind-unbind-watch", strconv.FormatBool(*d.Enabled))
+	}
+	set("gpu-bind-unbind-poll-interval", f.Sources.DCGM.Detect.Poll)
+	if w := f.Sources.DCGM.Watch; w != nil {
+		set("watch-max-keep-age", w.Age)
+	}
+	return s
+}
+
+// collectors are the file's own, as a collectors file has them; empty: it has
+// none.
+func (f *yamlFile) collectors() string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	for _, m := range f.Metrics.Fields {
+		_ = w.Write([]string{m.Name, m.Type, m.Help}) // a strings.Builder takes everything
+	}
+	w.Flush()
+	return b.String()
+}
+
+// inlineCollectors are the collectors in the text of a configuration file.
+func inlineCollectors(text []byte) (string, error) {
+	f, err := parseYAML(text)
+	if err != nil {
+		return "", err
+	}
+	return f.collectors(), nil
+}
+
+// readFile takes the settings of --config-file where neither a flag nor its
+// variable has been given.
+func (c *config) readFile(fs *pflag.FlagSet, options []option, getenv func(string) string) error {
+	if c.configFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.configFile)
+	if err != nil {
+		return fmt.Errorf("--config-file: %w", err)
+	}
+	f, err := parseYAML(text)
+	if err != nil {
+		return fmt.Errorf("--config-file %s: %w", c.configFile, err)
+	}
+	settings, given := f.settings(), map[string]bool{}
+	for _, o := range options {
+		given[o.name] = fs.Lookup(o.name).Changed || o.env != "" && getenv(o.env) != ""
+		v, ok := settings[o.name]
+		if !ok || given[o.name] {
+			continue
+		}
+		flag := fs.Lookup(o.name)
+		if err := flag.Value.Set(v); err != nil {
+			return fmt.Errorf("--config-file %s: invalid value %q for --%s: it is %s", c.configFile, v, o.name, kind(flag))
+		}
+		if o.check != nil {
+			if err := o.check(); err != nil {
+				return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.name, err)
+			}
+		}
+	}
+	c.inline = len(f.Metrics.Fields) > 0 && !given["collectors"] && !given["configmap-data"]
+	return nil
+}
