@@ -38,14 +38,15 @@ func (v *Values) Set(id FieldID, x float64) {
 // Wrong is how many values were left out because they are no numbers.
 func (v *Values) Wrong() int { return int(v.wrong) }
 
-// Add takes over the numbers of o.
-func (v *Values) Add(o *Values) {
+// Add takes over those numbers of o that are of the given fields.
+func (v *Values) Add(o *Values, of FieldSet) {
+	taken := o.have.Intersect(of)
 	for i := range v.num {
-		if x, ok := o.GetAt(Index(i)); ok {
-			v.num[i] = x
+		if taken.Has(Index(i)) {
+			v.num[i] = o.num[i]
 		}
 	}
-	v.have = v.have.Union(o.have)
+	v.have = v.have.Union(taken)
 	v.wrong += o.wrong
 }
 

@@ -22,6 +22,7 @@ type First interface {
 	gpu.Profiler
 	gpu.ProcessReader
 	gpu.LinkReader
+	gpu.TopologyReader
 }
 
 // Second is the reader that is asked for what the first does not give.

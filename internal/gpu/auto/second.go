@@ -183,7 +183,7 @@ func (s *second) supplement(uuid string, want gpu.FieldSet, v *gpu.Values, patie
 	select {
 	case got := <-result:
 		if got != nil {
-			v.Add(got)
+			v.Add(got, want)
 		}
 	case <-timer.C:
 	}

@@ -29,6 +29,7 @@ type device struct {
 	ses    *session
 	handle nvml.Device // of the GPU or of the MIG instance
 	root   nvml.Device // of the whole GPU
+	whole  *device     // of a MIG instance: its GPU
 
 	began  atomic.Int64 // when the read in progress began, in Unix nanoseconds; 0: none
 	mu     sync.Mutex   // held by Read, which the caller does not call twice at once anyway
@@ -42,6 +43,7 @@ type device struct {
 	fields fieldState
 	gpm    gpmState
 	links  linkState
+	loan   loan
 	labels map[gpu.FieldID]cachedLabel
 	procs  processState
 }
@@ -109,7 +111,7 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 		d.ailing = false
 		d.ses.events.renew()
 	}
-	return nil
+	return d.borrow(want, v)
 }
 
 // hung says whether a read has been in the library for too long.

@@ -193,7 +193,9 @@ func (s *session) instance(whole *device, handle nvml.Device, ret nvml.Return, b
 	id.UUID = uuid
 	id.MIG = &gpu.MIG{ParentUUID: whole.UUID, GPUInstance: gi, ComputeInstance: ci}
 	s.describe(id.MIG, handle, whole.root)
-	return newDevice(s, id, handle, whole.root), nil
+	d := newDevice(s, id, handle, whole.root)
+	d.whole = whole
+	return d, nil
 }
 
 // describe finds the instance's profile, from its name if that tells it, else

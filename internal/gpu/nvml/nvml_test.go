@@ -260,8 +260,8 @@ func TestMIG(t *testing.T) {
 			return v.Has(gpu.SMActive)
 		})
 		expect(t, v, gpu.SMActive, want)
-		if v.Has(gpu.PowerUsage) {
-			t.Error("an instance has its GPU's power")
+		if x, ok := v.Get(gpu.PowerUsage); !ok || x != 77.7 {
+			t.Errorf("an instance's power is %v, %v: it is its GPU's", x, ok)
 		}
 		if s, _ := v.GetLabel(gpu.DriverVersion); s != "590.48.01" {
 			t.Errorf("driver version %q", s)
@@ -436,4 +436,22 @@ func TestAHungGPUDoesNotHangEnumeration(t *testing.T) {
 	}
 	f.put("hang", "")
 	<-hung
+}
+
+// What there is once for the board is each instance's, and read once for all.
+func TestInstancesBorrowFromTheirGPU(t *testing.T) {
+	f := newFake(t)
+	f.put("mig", "gpu 0 mig 1g.18gb 2")
+	r, devices := reader(t, f)
+	expect(t, read(t, r, devices[1].UUID, gpu.GPUTemp, gpu.SMClock), gpu.GPUTemp, 28)
+	whole := (*r.devices.Load())[devices[0].UUID]
+	whole.loan.at = time.Now().Add(time.Hour) // it stays young, however busy the machine
+	f.put("temp", "gpu 0 temp 61")
+	expect(t, read(t, r, devices[2].UUID, gpu.GPUTemp), gpu.GPUTemp, 28)
+	whole.loan.at = time.Time{}
+	v := read(t, r, devices[2].UUID, gpu.GPUTemp, gpu.GPUUtil)
+	expect(t, v, gpu.GPUTemp, 61)
+	if v.Has(gpu.GPUUtil) {
+		t.Error("an instance has its GPU's utilisation")
+	}
 }

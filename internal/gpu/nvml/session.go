@@ -28,7 +28,8 @@ type session struct {
 	lib       nvml.Interface
 	probes    []probe
 	labels    []label
-	gpm       bool // the library has GPM's functions
+	lent      gpu.FieldSet // what MIG instances have from their GPU
+	gpm       bool         // the library has GPM's functions
 	gpmMIG    bool
 	pcie      bool // the library has GetPcieThroughput
 	mig       bool
@@ -59,6 +60,7 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
 	s.probes = probes(s.has)
 	s.labels = labels(s.has)
+	s.lent = lent()
 	s.gpm = s.hasAll("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet")
 	s.gpmMIG = s.has("nvmlGpmMigSampleGet")
 	s.pcie = s.has("nvmlDeviceGetPcieThroughput")

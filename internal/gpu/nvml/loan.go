@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && cgo
+
+package nvml
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// lendFor is how long a reading of a whole GPU serves its instances: they are
+// read at one time, and each by itself would read the GPU again.
+const lendFor = 50 * time.Millisecond
+
+// loan is the last reading of a whole GPU for its instances.
+type loan struct {
+	mu     sync.Mutex
+	at     time.Time // when it was made
+	of     gpu.FieldSet
+	values gpu.Values
+	err    error
+}
+
+// lent are the fields that a MIG instance has from its GPU, as with DCGM: what
+// there is once for the board, such as temperature, power and clocks. Memory,
+// profiling and XIDs it has by itself, and utilisation not at all.
+func lent() gpu.FieldSet {
+	s := gpu.AllFields().Minus(gpu.ProfilingFields())
+	for i, f := range gpu.Fields() {
+		if f.Kind == gpu.Label { // these are asked of the GPU anyway
+			s.Remove(gpu.Index(i))
+		}
+	}
+	return s.Minus(gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil, gpu.EncUtil, gpu.DecUtil, gpu.XIDErrors,
+		gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBReserved, gpu.FBUsedPercent))
+}
+
+// borrow adds to a MIG instance's values what its GPU has.
+func (d *device) borrow(want gpu.FieldSet, v *gpu.Values) error {
+	want = want.Intersect(d.ses.lent).Minus(v.Fields())
+	if d.whole == nil || want.Empty() {
+		return nil
+	}
+	l := &d.whole.loan
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lacking := want.Minus(l.of); !lacking.Empty() || time.Since(l.at) > lendFor {
+		l.of = want
+		l.values.Reset()
+		l.err = d.whole.read(want, &l.values)
+		l.at = time.Now()
+	}
+	if errors.Is(l.err, gpu.ErrLost) || errors.Is(l.err, gpu.ErrNoDriver) {
+		return l.err
+	}
+	if l.err == nil {
+		v.Add(&l.values, want)
+	}
+	return nil
+}
