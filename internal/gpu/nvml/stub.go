@@ -49,11 +49,6 @@ func (*Reader) Topology() (gpu.Topology, error) {
 	return gpu.Topology{}, fmt.Errorf("topology: %w", gpu.ErrNoDriver)
 }
 
-// Topology fails: there are no devices.
-func (*Reader) Topology() (gpu.Topology, error) {
-	return gpu.Topology{}, fmt.Errorf("topology: %w", gpu.ErrNoDriver)
-}
-
 // XIDs are none.
 func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
 
