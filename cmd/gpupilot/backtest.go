@@ -41,6 +41,11 @@ type backtestFlags struct {
 	patience                            time.Duration
 	ttft, itl                           time.Duration
 	history                             history
+	seen                                seen
+	live                                *live // of --from-cluster
+	advise                              bool
+	slo                                 float64
+	set                                 func(flag string) bool // whether it was given
 }
 
 // backtestCommand replays recorded load against policies and their peers.
@@ -63,7 +68,7 @@ Traces are CSV, plain or gzip, known by their header:
 		Example: `  gpupilot backtest --trace requests.csv.gz --policy autoscaler.yaml
   gpupilot backtest --trace a.csv --trace b.csv --startup 30s,240s --replicas 5:40 --seeds 5 -o html --out report.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.traces = append(f.traces, args...)
+			f.traces, f.set = append(f.traces, args...), cmd.Flags().Changed
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -75,6 +80,11 @@ Traces are CSV, plain or gzip, known by their header:
 	fl.DurationVar(&f.history.step, "history-step", time.Minute, "resolution of --query")
 	fl.Float64Var(&f.history.prompt, "prompt-tokens", 0, "mean prompt tokens of --query's requests (default 1155)")
 	fl.Float64Var(&f.history.output, "output-tokens", 0, "mean output tokens of --query's requests (default 211)")
+	fl.StringVar(&f.seen.object, "from-cluster", "", "replay what the controller has seen of a GPUAutoscaler, [NAMESPACE/]NAME, with its own policy and start-up")
+	fl.StringVar(&f.seen.controller, "controller", "gpupilot-system/gpupilot-controller:8080", "where --from-cluster finds the controller: NAMESPACE/SERVICE:PORT through the API server, or the URL of its page")
+	f.seen.where.flags(fl)
+	fl.BoolVar(&f.advise, "advise", false, "try policies and print the one to begin with, with reasons, as YAML")
+	fl.Float64Var(&f.slo, "slo", 1, "percent of the requests that may miss a limit, for --advise")
 	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: one on requests, one on SM activity)")
 	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa")
 	fl.DurationSliceVar(&f.startups, "startup", []time.Duration{2 * time.Minute}, "median time that a replica takes to serve; several are all tried")
@@ -103,6 +113,9 @@ func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error
 	study, err := f.study(ctx)
 	if err != nil {
 		return err
+	}
+	if f.advise {
+		return f.recommend(ctx, study, stdout)
 	}
 	cache := peersCache{path: f.cache}
 	if f.cache != "" {
@@ -156,8 +169,8 @@ func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) 
 
 // study is the flags as a study.
 func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
-	if len(f.traces) == 0 && f.history.url == "" {
-		return nil, errors.New("name at least one --trace FILE, or --prometheus URL and --query")
+	if len(f.traces) == 0 && f.history.url == "" && f.seen.object == "" {
+		return nil, errors.New("name at least one --trace FILE, or --prometheus URL and --query, or --from-cluster NAMESPACE/NAME")
 	}
 	if f.seeds < 1 || f.seeds > 1000 {
 		return nil, fmt.Errorf("--seeds %d: want 1 to 1000", f.seeds)
@@ -188,19 +201,46 @@ func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
 		}
 		s.Traces = append(s.Traces, t)
 	}
+	if s.Models, err = f.model(); err != nil {
+		return nil, err
+	}
+	if f.seen.object != "" {
+		if err := f.fromCluster(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	for _, d := range f.startups {
 		if d <= 0 {
 			return nil, fmt.Errorf("--startup %v: want a positive time", d)
 		}
 		s.Startups = append(s.Startups, d.Seconds())
 	}
-	if s.Models, err = f.model(); err != nil {
-		return nil, err
-	}
 	if err := f.contenders(s); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// fromCluster takes load, policy and start-up from a workload of a cluster. What
+// flags say goes before: the load is replayed as it was where they say nothing.
+func (f *backtestFlags) fromCluster(ctx context.Context, s *backtest.Study) error {
+	l, err := f.seen.read(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := l.trace(&s.Models[0], f.history.prompt, f.history.output)
+	if err != nil {
+		return err
+	}
+	s.Traces = append(s.Traces, t)
+	if !f.set("replicas") {
+		s.Low, s.High = 0, 0
+	}
+	if !f.set("startup") && l.startup > 0 {
+		f.startups = []time.Duration{l.startup}
+	}
+	f.live = l
+	return nil
 }
 
 func (f *backtestFlags) model() (out []backtest.Model, err error) {
@@ -223,6 +263,9 @@ func (f *backtestFlags) model() (out []backtest.Model, err error) {
 // contenders are our policies and the peers of the classes that they are in.
 func (f *backtestFlags) contenders(s *backtest.Study) error {
 	files := map[string][]byte{}
+	if f.live != nil {
+		files[f.seen.object] = f.live.object
+	}
 	for _, path := range f.policies {
 		b, err := os.ReadFile(path)
 		if err != nil {

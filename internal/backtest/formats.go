@@ -28,11 +28,11 @@ func (t *table) countRow(out *Trace) error {
 	if err := t.numbers(1e9, map[string]*float64{"requests": &w.rate}); err != nil {
 		return err
 	}
-	prompt, err := t.number("prompt_tokens", 1e15, w.rate*defaultPrompt)
+	prompt, err := t.number("prompt_tokens", 1e15, w.rate*DefaultPrompt)
 	if err != nil {
 		return err
 	}
-	output, err := t.number("output_tokens", 1e15, w.rate*defaultOutput)
+	output, err := t.number("output_tokens", 1e15, w.rate*DefaultOutput)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func perRequest(sum, n float64) float64 {
 }
 
 func (t *table) coarseRow(out *Trace) error {
-	w := window{law: exponential, prompt: defaultPrompt, output: defaultOutput}
+	w := window{law: exponential, prompt: DefaultPrompt, output: DefaultOutput}
 	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
 		return err
 	}
@@ -88,10 +88,10 @@ func (t *table) windowRow(out *Trace) error {
 }
 
 func (t *table) windowTokens(out *Trace, w window) (err error) {
-	if w.prompt, err = t.number("prompt_tokens_mean", maxTokens, defaultPrompt); err != nil {
+	if w.prompt, err = t.number("prompt_tokens_mean", maxTokens, DefaultPrompt); err != nil {
 		return err
 	}
-	if w.output, err = t.number("output_tokens_mean", maxTokens, defaultOutput); err != nil {
+	if w.output, err = t.number("output_tokens_mean", maxTokens, DefaultOutput); err != nil {
 		return err
 	}
 	w.prompt, w.output = max(1, w.prompt), max(1, w.output)

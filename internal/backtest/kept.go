@@ -53,7 +53,7 @@ func (s *Study) probe(ctx context.Context) (string, error) {
 	t := &Trace{Name: "probe", Kind: Windows, Duration: 3600}
 	for i, rate := range []float64{2, 6, 4, 1, 1, 1, 5, 8, 2, 2, 1, 3} {
 		t.windows = append(t.windows, window{
-			start: float64(300 * i), width: 300, rate: rate, law: gammaLaw, shape: 0.5, prompt: defaultPrompt, output: defaultOutput,
+			start: float64(300 * i), width: 300, rate: rate, law: gammaLaw, shape: 0.5, prompt: DefaultPrompt, output: DefaultOutput,
 		})
 	}
 	startup := DefaultStartup(60)

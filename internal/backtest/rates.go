@@ -23,10 +23,10 @@ func FromRates(name string, rates []Rate, step time.Duration, prompt, output flo
 		return nil, fmt.Errorf("%s: %d rates every %v: want at least 2", name, len(rates), step)
 	}
 	if prompt <= 0 {
-		prompt = defaultPrompt
+		prompt = DefaultPrompt
 	}
 	if output <= 0 {
-		output = defaultOutput
+		output = DefaultOutput
 	}
 	n := int(rates[len(rates)-1].At.Sub(rates[0].At)/step) + 1
 	if n < 2 || n > maxRows {

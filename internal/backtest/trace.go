@@ -64,8 +64,8 @@ type window struct {
 // The tokens of a request where a trace does not tell: the means of the Azure
 // LLM inference trace 2023 (conversation).
 const (
-	defaultPrompt = 1155
-	defaultOutput = 211
+	DefaultPrompt = 1155
+	DefaultOutput = 211
 )
 
 const (

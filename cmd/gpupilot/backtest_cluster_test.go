@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/internal/backtest"
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/webui"
+)
+
+const onRunningPolicy = `apiVersion: gpupilot.dev/v1alpha1
+kind: GPUAutoscaler
+metadata: {name: chat, namespace: llm}
+spec:
+  scaleTargetRef: {kind: Deployment, name: chat}
+  maxReplicas: 20
+  signals: [{pods: {metric: "vllm:num_requests_running"}, target: {value: "8"}}]
+status: {currentReplicas: 2, servingReplicas: 2, startingReplicas: 0, desiredReplicas: 2, startup: {p50Seconds: 40, p95Seconds: 50, samples: 3}}
+`
+
+// points are ten minutes of two replicas with so much to do.
+func points() (out []webui.Point) {
+	for i := range 600 {
+		v := 6.0
+		if i > 300 {
+			v = 12
+		}
+		p := webui.Point{Time: time.Date(2026, 1, 1, 0, 0, i, 0, time.UTC), Replicas: 2, Serving: 2, Signals: []*float64{&v}}
+		if i%10 == 3 {
+			p.Signals[0] = nil
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// apiServer has the object, and the controller behind its service proxy.
+func apiServer(t *testing.T) (kubeconfig string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	answer := func(w http.ResponseWriter, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(v); err != nil {
+			t.Error(err)
+		}
+	}
+	mux.HandleFunc("GET /api", func(w http.ResponseWriter, _ *http.Request) { answer(w, map[string]any{"kind": "APIVersions"}) })
+	mux.HandleFunc("GET /apis", func(w http.ResponseWriter, _ *http.Request) {
+		version := map[string]string{"groupVersion": "gpupilot.dev/v1alpha1", "version": "v1alpha1"}
+		answer(w, map[string]any{"kind": "APIGroupList", "apiVersion": "v1", "groups": []map[string]any{
+			{"name": "gpupilot.dev", "versions": []any{version}, "preferredVersion": version},
+		}})
+	})
+	mux.HandleFunc("GET /apis/gpupilot.dev/v1alpha1", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "gpupilot.dev/v1alpha1", "resources": []map[string]any{
+			{"name": "gpuautoscalers", "singularName": "gpuautoscaler", "namespaced": true, "kind": "GPUAutoscaler", "verbs": []string{"get", "list"}},
+		}})
+	})
+	mux.HandleFunc("GET /apis/gpupilot.dev/v1alpha1/namespaces/llm/gpuautoscalers/chat", func(w http.ResponseWriter, _ *http.Request) {
+		var a map[string]any
+		if err := yaml.Unmarshal([]byte(onRunningPolicy), &a); err != nil {
+			t.Error(err)
+		}
+		answer(w, a)
+	})
+	mux.HandleFunc("GET /api/v1/namespaces/gp/services/controller:8080/proxy/api/v1/history", func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("namespace") != "llm" || r.FormValue("name") != "chat" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		answer(w, webui.History{Points: points()})
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return writeFile(t, "config", fmt.Sprintf("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: %q}}]\n", s.URL))
+}
+
+func TestFromCluster(t *testing.T) {
+	out, err := backtestOut(t, "--from-cluster", "llm/chat", "--controller", "gp/controller:8080", "--kubeconfig", apiServer(t), "--seeds", "1", "--peers", "none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, "chat") || !strings.Contains(out, "40s") {
+		t.Errorf("neither its policy nor its start-up:\n%s", out)
+	}
+	for want, controller := range map[string]string{"404": "gp/other:8080", "want NAMESPACE/SERVICE:PORT": "somewhere"} {
+		_, err := backtestOut(t, "--from-cluster", "llm/chat", "--controller", controller, "--kubeconfig", apiServer(t))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--controller %s: %v, want %q", controller, err, want)
+		}
+	}
+}
+
+// The load is what the signals asked for: 1.5 replicas, then 3.
+func TestSeenLoad(t *testing.T) {
+	all, err := policy.Parse("p", []byte(onRunningPolicy), expo.Resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &live{policy: all[0].Compiled, points: points()}
+	m, err := backtest.Preset("llama-8b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := l.trace(&m, 0, 0)
+	if err != nil || tr.Duration != 600 {
+		t.Fatalf("%+v, %v", tr, err)
+	}
+	for i, want := range map[int]float64{0: 1.5, 500: 3} {
+		if need, ok := l.need(&l.points[i]); !ok || math.Abs(need-want) > 1e-9 {
+			t.Errorf("at %d s %g replicas, want %g", i, need, want)
+		}
+	}
+	if _, ok := l.need(&l.points[3]); ok {
+		t.Error("a second without a value is a load")
+	}
+	if _, err := (&live{policy: all[0].Compiled}).trace(&m, 0, 0); err == nil {
+		t.Error("nothing seen is a load")
+	}
+}
+
+func TestAdvise(t *testing.T) {
+	out, err := backtestOut(t, "--trace", traceFile(t), "--advise", "--startup", "30s", "--seeds", "1", "--replicas", "6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.Parse("advice", []byte(out), expo.Resolve)
+	if err != nil || len(p) != 1 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"# From 1 replays of t", "% missed for", "maxReplicas: ", "at its best: "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if max := p[0].Policy.Max; max < 6 || max > 60 {
+		t.Errorf("a maximum of %d for a load of 6", max)
+	}
+	if _, err := backtestOut(t, "--trace", traceFile(t), "--advise", "-o", "html"); err == nil {
+		t.Error("--advise as HTML was accepted")
+	}
+}
+
+func TestBetter(t *testing.T) {
+	a, b, c := &candidate{violations: 0.5, gpuHours: 10}, &candidate{violations: 0.1, gpuHours: 12}, &candidate{violations: 3, gpuHours: 5}
+	f := func(x, y *candidate, slo float64, want int) {
+		t.Helper()
+		if got := x.better(y, slo); got != want || y.better(x, slo) != -want {
+			t.Errorf("%+v before %+v at %g: %d, want %d", x, y, slo, got, want)
+		}
+	}
+	f(a, b, 1, -1)   // both keep it: the cheaper
+	f(a, c, 1, -1)   // the one that keeps it
+	f(a, b, 0.01, 1) // neither: the one that misses less
+	f(a, c, 5, 1)
+}
