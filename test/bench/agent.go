@@ -5,8 +5,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -15,16 +15,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
 const (
-	gpus        = 8
-	instances   = 7 // MIG instances of each GPU, where it has any
-	sharers     = 4 // containers that share a GPU, where some do
-	fieldsShown = 40
+	gpus      = 8
+	instances = 7 // MIG instances of each GPU, where it has any
+	sharers   = 4 // containers that share a GPU, where some do
 )
+
+// collectorsFile has the 40 fields.
+//
+//go:embed collectors.csv
+var collectorsFile []byte
 
 // shape is a node as the agent's specification measures one. Its bars are for
 // one saturating keep-alive client; the peer, dcgm-exporter 4.8.2 with the same
@@ -124,7 +127,7 @@ func (n *node) start(ctx context.Context, cfg config, s shape, extra agentrig.Co
 		return err
 	}
 	collectors := filepath.Join(n.dir, "collectors.csv")
-	if err := os.WriteFile(collectors, collectorsFile(), 0o644); err != nil {
+	if err := os.WriteFile(collectors, collectorsFile, 0o600); err != nil {
 		return err
 	}
 	extra.Binary = filepath.Join(cfg.bin, "gpupilot-agent")
@@ -137,8 +140,12 @@ func (n *node) start(ctx context.Context, cfg config, s shape, extra agentrig.Co
 		return err
 	}
 	return n.Await(ctx, 20*time.Second, func(page string) bool {
-		return strings.Count(page, "\nDCGM_FI_DEV_FB_USED{") == s.entities() &&
-			strings.Contains(page, fmt.Sprintf(`pod="llm-7d9c8b6f5-%05d"`, s.entities()-1))
+		for _, g := range s.grants() {
+			if !strings.Contains(page, `pod="`+g.Pod+`"`) {
+				return false
+			}
+		}
+		return strings.Count(page, "\nDCGM_FI_DEV_FB_USED{") >= s.entities()
 	})
 }
 
@@ -151,30 +158,4 @@ func (n *node) stop() error {
 		n.kubelet.Stop()
 	}
 	return errors.Join(err, os.RemoveAll(n.dir))
-}
-
-// collectorsFile lists 40 numeric fields that the fakes give, and the driver's
-// version as a label.
-func collectorsFile() []byte {
-	var b bytes.Buffer
-	left := fieldsShown
-	for _, f := range gpu.Fields() {
-		if f.Kind == gpu.Label || skipped[f.ID] || left == 0 {
-			continue
-		}
-		kind := "gauge"
-		if f.Kind == gpu.Counter {
-			kind = "counter"
-		}
-		fmt.Fprintf(&b, "%s, %s, %q\n", f.Name, kind, f.Help)
-		left--
-	}
-	fmt.Fprintln(&b, "DCGM_FI_DRIVER_VERSION, label, Version of the driver.")
-	return b.Bytes()
-}
-
-// skipped are fields that the fakes' H200 does not have.
-var skipped = map[gpu.FieldID]bool{
-	gpu.RetiredSBE: true, gpu.RetiredDBE: true, gpu.RetiredPending: true, gpu.VGPULicenseStatus: true,
-	gpu.FanSpeed: true, gpu.GPUUtil: true, gpu.MemCopyUtil: true, gpu.EncUtil: true, gpu.DecUtil: true,
 }

@@ -72,7 +72,7 @@ func startTicking(ctx context.Context, s shape) (*ticking, error) {
 	if err != nil {
 		return nil, err
 	}
-	collectors, bad := expo.ParseCollectors(string(collectorsFile()))
+	collectors, bad := expo.ParseCollectors(string(collectorsFile))
 	if len(bad) > 0 {
 		return nil, fmt.Errorf("collectors: %v", bad[0])
 	}
