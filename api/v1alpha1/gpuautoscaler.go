@@ -122,6 +122,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || has(self.target)",message="a signal needs a target"
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path))",message="port and path beside a signal are a preset's; those of pods stand in pods"
 // +kubebuilder:validation:XValidation:rule="!has(self.preset) || !has(self.target) || self.target.type == 'AverageValue'",message="a preset's target is per replica: AverageValue"
+// +kubebuilder:validation:XValidation:rule="has(self.preset) || !has(self.slo)",message="an slo needs a preset, which knows where a server tells its latency"
 // +kubebuilder:validation:XValidation:rule="!has(self.activation) || has(self.query)",message="activation needs a signal that can be read at zero replicas: a query"
 type Signal struct {
 	// GPU is a field of the pods' GPUs.
@@ -134,8 +135,8 @@ type Signal struct {
 	// +optional
 	Query *QuerySignal `json:"query,omitempty"`
 	// Preset is a ready-made set of signals of an inference server, read from the
-	// pods' own metrics: the requests that a replica has, those that wait, and its
-	// KV cache.
+	// pods' own metrics: the requests that a replica has, running and waiting, and
+	// its KV cache.
 	// +optional
 	Preset Preset `json:"preset,omitempty"`
 	// Port is where a preset's pods serve their metrics, by number or name; the
@@ -151,10 +152,22 @@ type Signal struct {
 	// +optional
 	Target *Target `json:"target,omitempty"`
 
+	// SLO is what requests may take. With it a preset's target is learned: the
+	// number of requests with which replicas keep it, most of the time.
+	// +optional
+	SLO *SLO `json:"slo,omitempty"`
+
 	// Activation is the value over the workload above which it is started from
 	// zero, and at or below which it may go to zero.
 	// +optional
 	Activation *resource.Quantity `json:"activation,omitempty"`
+}
+
+// SLO is what requests may take.
+type SLO struct {
+	// InterTokenLatency is the mean time between a request's tokens, such as 50ms.
+	// vLLM and SGLang tell it.
+	InterTokenLatency metav1.Duration `json:"interTokenLatency"`
 }
 
 // Preset names an inference server whose metrics are known.
@@ -232,8 +245,10 @@ type Behavior struct {
 // ScalingRules bound one direction. Without policies the direction is not
 // bounded by rate: replicas on the way are counted, so nothing doubles.
 type ScalingRules struct {
-	// StabilizationWindowSeconds is how long a change must have been wanted:
-	// 0 up and 300 down by default.
+	// StabilizationWindowSeconds is how long a change must have been wanted. By
+	// default it is 0 up; down it is as long as a replica takes to start, and 120
+	// at least (300 until that is learned), and replicas go in steps of a fifth.
+	// 0 down is none at all: every reading counts at once, noise included.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	// +optional

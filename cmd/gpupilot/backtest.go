@@ -273,8 +273,9 @@ func (f *backtestFlags) contenders(s *backtest.Study) error {
 		}
 		files[path] = b
 	}
+	ours := backtest.Ours
 	if len(files) == 0 {
-		files["default policies"] = defaultPolicies
+		files["default policies"], ours = defaultPolicies, backtest.OursAtLimit
 	}
 	names := make([]string, 0, len(files))
 	for name := range files {
@@ -291,7 +292,7 @@ func (f *backtestFlags) contenders(s *backtest.Study) error {
 			if s.High == 0 {
 				s.Min, s.Max = int(c.Policy.Min), int(c.Policy.Max)
 			}
-			who := backtest.Ours(c.Name, c.Compiled)
+			who := ours(c.Name, c.Compiled)
 			classes[who.Class] = true
 			s.Ours = append(s.Ours, who)
 		}

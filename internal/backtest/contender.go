@@ -4,6 +4,7 @@ package backtest
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpupilot/gpupilot/internal/peers"
 	"github.com/gpupilot/gpupilot/internal/policy"
@@ -98,6 +99,23 @@ func Reactive(headroom float64, window int) Contender {
 			return &reactive{need: r.need, headroom: headroom, window: window, min: r.cfg.Min, max: r.cfg.Max}, nil
 		},
 	}
+}
+
+// OursAtLimit is Ours with the service's own limit of the time between tokens
+// instead of the one that the policy names.
+func OursAtLimit(name string, p policy.Compiled) Contender {
+	c := Ours(name, p)
+	c.make = func(r *replay) (autoscaler, error) {
+		at := p
+		at.Policy.Signals = slices.Clone(p.Policy.Signals)
+		for i := range at.Policy.Signals {
+			if s := &at.Policy.Signals[i]; s.Limit > 0 {
+				s.Limit = r.cfg.Model.ITLLimit
+			}
+		}
+		return newOurs(at, r.cfg.Min, r.cfg.Max)
+	}
+	return c
 }
 
 // Ours is the decision engine with a policy. It is of the class OnGPU if the

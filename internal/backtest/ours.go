@@ -22,6 +22,7 @@ type ours struct {
 	state scale.State
 	obs   scale.Observation
 	cells []scale.Reading
+	paces []scale.Pace
 	zero  time.Time
 
 	rules  map[scale.Rule]int // how often each had the last word
@@ -72,17 +73,18 @@ func (o *ours) look(c *cluster, now int) {
 	o.obs.Pods = o.obs.Pods[:0]
 	n := len(o.sources)
 	if want := n * len(c.pods); len(o.cells) < want {
-		o.cells = make([]scale.Reading, 2*want)
+		o.cells, o.paces = make([]scale.Reading, 2*want), make([]scale.Pace, 2*want)
 	}
 	for i, p := range c.pods {
-		cells := o.cells[i*n : (i+1)*n]
+		cells, paces := o.cells[i*n:(i+1)*n], o.paces[i*n:(i+1)*n]
 		x := s.find(p.id)
 		for k, src := range o.sources {
 			v, ok := src.get(x)
 			cells[k] = scale.Reading{Value: v, At: at, OK: ok}
+			paces[k] = x.pace(at)
 		}
 		o.obs.Pods = append(o.obs.Pods, scale.Replica{
-			Name: p.name, Phase: phaseOf(p), Since: o.time(int(p.since)), Readings: cells,
+			Name: p.name, Phase: phaseOf(p), Since: o.time(int(p.since)), Readings: cells, Paces: paces,
 		})
 		if ph := p.phase; ph == pulling || ph == loading {
 			o.obs.Pods[i].Since = o.time(int(p.bound))

@@ -48,6 +48,7 @@ type replica struct {
 	// Integrals over time, in seconds, for what GPUs report.
 	busy, sm, tensor float64
 	served           float64 // requests that ended
+	waited, tokens   float64 // seconds that sequences waited for tokens, and how many came
 }
 
 // load is the requests that the replica has, of any kind.
@@ -137,6 +138,8 @@ func (r *replica) pass(dt, step, chunk, b float64) {
 		return
 	}
 	r.busy += dt
+	r.waited += b * dt
+	r.tokens += b * dt / step
 	r.tensor += r.m.FlopsShare / r.m.Prefill * done
 	r.tensor += r.m.DecodeShare * b * dt / step
 	r.sm += smActive(r.m, step, chunk, b) * dt

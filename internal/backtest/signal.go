@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
 // Signal is something that a pod tells of itself.
@@ -42,6 +44,8 @@ type sample struct {
 	value  [signalCount]float32
 
 	sm, tensor float64 // integrals of the activity, in seconds
+
+	batch, latency float32 // over the last second: sequences that decoded, seconds for a token; 0: none did
 }
 
 // snapshot is what all pods told at one second.
@@ -65,6 +69,14 @@ func (s *sample) get(sig Signal) (float64, bool) {
 		return 0, false
 	}
 	return float64(s.value[sig]), true
+}
+
+// pace is how fast the pod's batch advanced up to then.
+func (s *sample) pace(at time.Time) scale.Pace {
+	if s == nil || !s.server || s.latency <= 0 {
+		return scale.Pace{}
+	}
+	return scale.Pace{Batch: float64(s.batch), Latency: float64(s.latency), At: at, OK: true}
 }
 
 // over is the pod's value as a collector reads it that reads every so many
@@ -125,11 +137,15 @@ func (c *cluster) read(p *pod, x *sample) {
 		x.value[TensorActive] = float32(100 * min(1, (p.tensor-last.tensor)/dt))
 		x.value[Served] = float32((p.served - last.served) / dt)
 	}
-	*last = reading{at: p.now, busy: p.busy, sm: p.sm, tensor: p.tensor, served: p.served}
+	if tokens := p.tokens - last.tokens; tokens > 0 && p.now > last.at {
+		waited := p.waited - last.waited
+		x.batch, x.latency = float32(waited/(p.now-last.at)), float32(waited/tokens)
+	}
+	*last = reading{at: p.now, busy: p.busy, sm: p.sm, tensor: p.tensor, served: p.served, waited: p.waited, tokens: p.tokens}
 }
 
 // reading is the state of a replica's integrals when it was last read.
-type reading struct{ at, busy, sm, tensor, served float64 }
+type reading struct{ at, busy, sm, tensor, served, waited, tokens float64 }
 
 // at returns the snapshot of a second, or an empty one where it is not kept.
 func (c *cluster) at(second int) *snapshot {

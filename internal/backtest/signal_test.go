@@ -15,6 +15,7 @@ import (
 func TestPresetsAreSimulated(t *testing.T) {
 	x := &sample{server: true}
 	x.value[Running], x.value[Waiting], x.value[KVUse] = 6, 3, 0.5
+	x.batch, x.latency = 5, 0.02
 	for _, name := range []v1alpha1.Preset{v1alpha1.PresetVLLM, v1alpha1.PresetSGLang, v1alpha1.PresetTGI, v1alpha1.PresetTriton} {
 		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
 			MaxReplicas: 9, Signals: []v1alpha1.Signal{{Preset: name}},
@@ -22,13 +23,19 @@ func TestPresetsAreSimulated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []float64{9, 3, 50}[:len(c.Sources)] {
+		for i, want := range []float64{9, 50}[:len(c.Sources)] {
 			src, err := sourceOf(c.Sources[i])
 			if err != nil {
 				t.Fatal(err)
 			}
 			if v, ok := src.get(x); !ok || v != want {
 				t.Errorf("%s = %v, %v; want %v", c.Policy.Signals[i].Name, v, ok, want)
+			}
+			if p := x.pace(time.Unix(9, 0)); !p.OK || p.Batch != 5 || float32(p.Latency) != 0.02 || !p.At.Equal(time.Unix(9, 0)) {
+				t.Errorf("pace %+v", p)
+			}
+			if p := (&sample{}).pace(time.Unix(9, 0)); p.OK {
+				t.Errorf("a replica that is still loading has the pace %+v", p)
 			}
 			if _, ok := src.get(&sample{}); ok {
 				t.Errorf("%s is told by a replica that is still loading", c.Policy.Signals[i].Name)

@@ -207,7 +207,7 @@ func (c *Controller) podTargetsOf(byName map[string]*Target, src *policy.Source,
 			}
 			byName[name] = t
 		}
-		for _, term := range src.Terms {
+		for _, term := range src.All() {
 			t.Metrics = append(t.Metrics, term...)
 		}
 	}

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	}
 	small := *s
 	small.Wants = salient(s.Wants)
+	small.Levels = slices.Clone(s.Levels)
 	small.Changes = append([]scale.Change(nil), s.Changes[max(0, len(s.Changes)-maxKept):]...)
 	for _, t := range stamps(&small) {
 		*t = t.Truncate(time.Millisecond)
@@ -46,12 +48,15 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 // stamps are the times of a state, whose sub-milliseconds would take up a third
 // of its text.
 func stamps(s *scale.State) []*time.Time {
-	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince}
+	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince, &s.LearnedAt}
 	for i := range s.Wants {
 		out = append(out, &s.Wants[i].At)
 	}
 	for i := range s.Changes {
 		out = append(out, &s.Changes[i].At)
+	}
+	for i := range s.Levels {
+		out = append(out, &s.Levels[i].At)
 	}
 	return out
 }

@@ -31,6 +31,10 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))}
 		for i := range sources {
 			r.Readings[i] = read(v, pod, &sources[i], now, maxAge)
+			if sources[i].Pace != nil {
+				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
+				r.Paces[i] = pace(v, pod, sources[i].Pace, now, maxAge)
+			}
 		}
 		o.Pods = append(o.Pods, r)
 	}
@@ -65,6 +69,16 @@ func sum(v values, pod *corev1.Pod, terms []policy.Term, now time.Time, maxAge t
 		r.OK = true
 	}
 	return r
+}
+
+// pace is how fast a pod's batch advances. One that decodes nothing tells nothing.
+func pace(v values, pod *corev1.Pod, src *policy.Pace, now time.Time, maxAge time.Duration) scale.Pace {
+	batch, ok := firstOf(v, pod, src.Seconds, now, maxAge)
+	tokens, too := firstOf(v, pod, src.Tokens, now, maxAge)
+	if !ok || !too || tokens.Value <= 0 {
+		return scale.Pace{}
+	}
+	return scale.Pace{Batch: batch.Value, Latency: batch.Value / tokens.Value, At: batch.At, OK: true}
 }
 
 // firstOf is the first of a term's metrics that the pod shows.

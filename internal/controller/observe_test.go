@@ -88,6 +88,34 @@ func TestTermsOfAReading(t *testing.T) {
 	f("none", fixed{}, scale.Reading{})
 }
 
+// How fast a batch advances is told by two counters of one histogram: 12 seconds
+// of waiting a second are 12 sequences, and 600 tokens a second for them 20 ms each.
+func TestPaceOfABatch(t *testing.T) {
+	src := policy.Pace{
+		Seconds: policy.Term{{Name: "itl_sum", Rate: true}, {Name: "tpot_sum", Rate: true}},
+		Tokens:  policy.Term{{Name: "itl_count", Rate: true}, {Name: "tpot_count", Rate: true}},
+	}
+	f := func(name string, shown fixed, want scale.Pace) {
+		t.Helper()
+		if diff := cmp.Diff(want, pace(shown, pod("a", "x", at(0)), &src, at(10), time.Minute)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	want := scale.Pace{Batch: 12, Latency: 0.02, At: at(9), OK: true}
+	f("both", fixed{"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600}}, want)
+	f("by their older names", fixed{"rate x/tpot_sum": {At: at(9), Value: 12}, "rate x/tpot_count": {At: at(9), Value: 600}}, want)
+	f("idle", fixed{"rate x/itl_sum": {At: at(9)}, "rate x/itl_count": {At: at(9)}}, scale.Pace{})
+	f("one is missing", fixed{"rate x/itl_sum": {At: at(9), Value: 12}}, scale.Pace{})
+
+	sources := []policy.Source{{Kind: policy.Pods}, {Kind: policy.Pods, Pace: &src}}
+	o := observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, sources, fixed{
+		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
+	}, at(10), time.Minute)
+	if diff := cmp.Diff([]scale.Pace{{}, want}, o.Pods[0].Paces); diff != "" {
+		t.Error("observed:", diff)
+	}
+}
+
 func TestObserve(t *testing.T) {
 	done := pod("a", "done", at(0))
 	done.Status.Phase = corev1.PodSucceeded

@@ -136,6 +136,8 @@ func oneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		return field.Required(path, "a signal needs exactly one of gpu, pods, query and preset")
 	case in.Preset == "" && (in.Port != nil || in.Path != ""):
 		return field.Forbidden(path.Child("port"), "port and path beside the signal are a preset's; those of pods stand in pods")
+	case in.Preset == "" && in.SLO != nil:
+		return field.Forbidden(path.Child("slo"), "only a preset knows where a server tells its latency")
 	case in.Query == nil && in.Activation != nil:
 		return field.Forbidden(path.Child("activation"), "only what can be read at zero replicas can say when to leave them: a query")
 	}
@@ -223,7 +225,7 @@ func gpuSignal(s scale.Signal, metric string, value float64, path *field.Path, r
 
 func behavior(p *scale.Policy, b *v1alpha1.Behavior, path *field.Path) (errs field.ErrorList) {
 	p.Up.Tolerance, p.Down.Tolerance = scale.DefaultTolerance, scale.DefaultTolerance
-	p.Down.Window = scale.DefaultDownWindow
+	p.Down.Window = scale.Auto
 	if b == nil {
 		return nil
 	}

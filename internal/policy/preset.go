@@ -18,10 +18,6 @@ const (
 	// defaultConcurrency is the requests per replica that a preset aims at where
 	// no target is given.
 	defaultConcurrency = 8
-	// queueShare is how many of them may wait. A server that batches lets
-	// requests wait only once its batch is full, so a queue is a louder sign of
-	// too few replicas than as many requests that run.
-	queueShare = 0.25
 	// defaultKVCache is the use of the KV cache, in percent, above which servers
 	// begin to preempt requests for want of room.
 	defaultKVCache = 80
@@ -31,7 +27,18 @@ const (
 // requests; kvCache is a share from 0 to 1, absent where the server has none.
 type preset struct {
 	running, waiting, kvCache Term
+	pace                      *Pace // nil: it tells no times between tokens, or only by request
 	port                      Port
+}
+
+// paceOf is the pace by the first of these histograms that a server shows.
+func paceOf(histograms ...string) *Pace {
+	var p Pace
+	for _, name := range histograms {
+		p.Seconds = append(p.Seconds, PodMetric{Name: name + "_sum", Rate: true})
+		p.Tokens = append(p.Tokens, PodMetric{Name: name + "_count", Rate: true})
+	}
+	return &p
 }
 
 // presets are the servers that we know, with the names of their current
@@ -41,6 +48,7 @@ func presets() map[v1alpha1.Preset]preset {
 		running: Term{{Name: "vllm:num_requests_running"}},
 		waiting: Term{{Name: "vllm:num_requests_waiting"}},
 		kvCache: Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
+		pace:    paceOf("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
 		port:    Port{Default: 8000},
 	}
 	return map[v1alpha1.Preset]preset{
@@ -49,6 +57,7 @@ func presets() map[v1alpha1.Preset]preset {
 			running: Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
 			waiting: Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
 			kvCache: Term{{Name: "sglang:token_usage", Max: true}},
+			pace:    paceOf("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
 			port:    Port{Default: 30000},
 		},
 		v1alpha1.PresetTGI: {
@@ -59,6 +68,7 @@ func presets() map[v1alpha1.Preset]preset {
 		v1alpha1.PresetTriton: {
 			running: append(Term{tensorRT("request", "scheduled")}, append(slices.Clone(vllm.running), tritonRunning())...),
 			waiting: append(Term{tensorRT("request", "waiting")}, append(slices.Clone(vllm.waiting), PodMetric{Name: "nv_inference_pending_request_count"})...),
+			pace:    vllm.pace, // of its vLLM backend; the others tell none
 			port:    Port{Default: 8002, Apart: true},
 		},
 	}
@@ -77,9 +87,11 @@ func tritonRunning() PodMetric {
 	return PodMetric{Name: "nv_inference_compute_infer_duration_us", Rate: true, Factor: 1e-6}
 }
 
-// expand appends what a preset looks at: the requests that a replica has, those
-// of them that wait, and its KV cache where it tells of one. A target is of the
-// requests.
+// expand appends what a preset looks at: the requests that a replica has, running
+// and waiting, and its KV cache where it tells of one. A target is of the
+// requests. The queue is no signal of its own: how many wait says little of how
+// many replicas are needed, and a target for it would ask for far too many of
+// them whenever a burst comes.
 func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	p, ok := presets()[in.Preset]
 	if !ok {
@@ -96,6 +108,10 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		}
 		concurrency = value
 	}
+	limit, err := limitOf(in.SLO, p.pace, path.Child("slo"))
+	if err != nil {
+		return err
+	}
 	src := Source{Kind: Pods, Port: p.port, Path: defaultPath}
 	src.Port.Given = in.Port
 	if in.Path != "" {
@@ -107,12 +123,29 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		c.Policy.Signals = append(c.Policy.Signals, s)
 		c.Sources = append(c.Sources, src)
 	}
-	add(scale.Signal{Name: "requests", Target: concurrency, Aggregate: gpu.Sum}, p.running, p.waiting)
-	add(scale.Signal{Name: "queue", Target: max(1, queueShare*concurrency), Aggregate: gpu.Sum}, p.waiting)
+	requests := scale.Signal{Name: "requests", Target: concurrency, Aggregate: gpu.Sum, Law: scale.Batching, Limit: limit}
+	if limit > 0 {
+		src.Pace = p.pace
+	}
+	add(requests, p.running, p.waiting)
+	src.Pace = nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, percent(p.kvCache))
 	}
 	return nil
+}
+
+// limitOf is the seconds between tokens that replicas shall keep; 0: not said.
+func limitOf(slo *v1alpha1.SLO, pace *Pace, path *field.Path) (float64, *field.Error) {
+	switch {
+	case slo == nil:
+		return 0, nil
+	case pace == nil:
+		return 0, field.Forbidden(path, "this server does not tell the times between tokens; give a target instead")
+	case slo.InterTokenLatency.Duration <= 0:
+		return 0, field.Invalid(path.Child("interTokenLatency"), slo.InterTokenLatency.Duration.String(), "must be more than 0, such as 50ms")
+	}
+	return slo.InterTokenLatency.Seconds(), nil
 }
 
 // percent is a term of shares in percent.

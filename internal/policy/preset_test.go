@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,29 +49,25 @@ signals: [{preset: `+preset+`}]`), resolve)
 			if src.Kind != Pods || src.Path != "/metrics" || src.Port.Default != port || s.Type != scale.AverageValue {
 				t.Errorf("%s %s: %+v from %+v", preset, name, s, src)
 			}
-			if want := map[string]float64{"requests": 8, "queue": 2, "KV cache": 80}[name]; s.Target != want {
+			if want := map[string]float64{"requests": 8, "KV cache": 80}[name]; s.Target != want {
 				t.Errorf("%s %s: target %g, want %g", preset, name, s.Target, want)
 			}
 		}
 	}
 	f("vllm", 8000, map[string]string{
 		"requests": "vllm:num_requests_running + vllm:num_requests_waiting",
-		"queue":    "vllm:num_requests_waiting",
 		"KV cache": "max(vllm:kv_cache_usage_perc) or max(vllm:gpu_cache_usage_perc)",
 	})
 	f("sglang", 30000, map[string]string{
 		"requests": "sum(max by (dp_rank) (sglang:num_running_reqs)) + sum(max by (dp_rank) (sglang:num_queue_reqs))",
-		"queue":    "sum(max by (dp_rank) (sglang:num_queue_reqs))",
 		"KV cache": "max(sglang:token_usage)",
 	})
 	f("tgi", 80, map[string]string{
 		"requests": "tgi_batch_current_size + tgi_queue_size",
-		"queue":    "tgi_queue_size",
 	})
 	const waiting = `nv_trt_llm_request_metrics{request_type="waiting"} or vllm:num_requests_waiting or nv_inference_pending_request_count`
 	f("triton", 8002, map[string]string{
 		"requests": `nv_trt_llm_request_metrics{request_type="scheduled"} or vllm:num_requests_running or rate(nv_inference_compute_infer_duration_us) + ` + waiting,
-		"queue":    waiting,
 	})
 }
 
@@ -88,10 +85,48 @@ signals:
 	for _, s := range c.Policy.Signals {
 		got = append(got, s.Target)
 	}
-	if want := []float64{32, 8, 80, 2, 1}; len(got) != 5 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] || got[3] != want[3] || got[4] != want[4] {
+	if want := []float64{32, 80, 2}; !slices.Equal(got, want) {
 		t.Errorf("targets %v, want %v", got, want)
 	}
-	if s := c.Sources[2]; s.Port.Given.StrVal != "api" || s.Path != "/m" {
+	if s := c.Sources[1]; s.Port.Given.StrVal != "api" || s.Path != "/m" {
 		t.Errorf("source %+v", s)
 	}
+}
+
+func TestSLO(t *testing.T) {
+	f := func(signal, want string) {
+		t.Helper()
+		c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals: [`+signal+`]`), resolve)
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", signal, err, want)
+			}
+			return
+		}
+		if err != nil {
+			t.Errorf("%s: %v", signal, err)
+			return
+		}
+		s, pace := c.Policy.Signals[0], c.Sources[0].Pace
+		if s.Limit != 0.05 || s.Law != scale.Batching || pace == nil {
+			t.Errorf("%s: %+v, pace %v", signal, s, pace)
+			return
+		}
+		if m := pace.Seconds[0]; m.Name != "vllm:inter_token_latency_seconds_sum" || !m.Rate {
+			t.Errorf("%s: pace by %+v", signal, m)
+		}
+		for i := range c.Sources[1:] {
+			if c.Sources[1+i].Pace != nil || c.Policy.Signals[1+i].Limit != 0 {
+				t.Errorf("%s: signal %d has a limit, too", signal, 1+i)
+			}
+		}
+	}
+	f(`{preset: vllm, slo: {interTokenLatency: 50ms}}`, "")
+	f(`{preset: vllm, slo: {interTokenLatency: 50ms}, target: {value: "20"}}`, "")
+	f(`{preset: vllm, slo: {interTokenLatency: 0s}}`, "slo.interTokenLatency: Invalid value: \"0s\": must be more than 0")
+	f(`{preset: tgi, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: this server does not tell")
+	f(`{gpu: {metric: Utilization}, target: {value: "60"}, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: only a preset")
 }

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -29,6 +30,25 @@ type Source struct {
 	Port   Port        // Pods
 	Path   string      // Pods
 	PromQL string      // Query
+
+	// Pace is where a server tells how fast its batch advances; nil where the
+	// signal has no limit.
+	Pace *Pace // Pods
+}
+
+// Pace is the two counters of a histogram of the times between tokens. The
+// seconds that all sequences of a batch waited grow by as many a second as there
+// are sequences, and the number of times is that of the tokens.
+type Pace struct {
+	Seconds, Tokens Term
+}
+
+// All are the terms that are read of a pod.
+func (s *Source) All() []Term {
+	if s.Pace == nil {
+		return s.Terms
+	}
+	return append(slices.Clone(s.Terms), s.Pace.Seconds, s.Pace.Tokens)
 }
 
 // Term is one part of a reading, under each of the names that it goes by: a

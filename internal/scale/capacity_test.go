@@ -31,8 +31,8 @@ func (s server) loaded(now time.Time, n int, rho float64, rng *rand.Rand) Observ
 		at := now.Add(-time.Second)
 		o.Pods = append(o.Pods, Replica{
 			Phase: Serving, Since: t0.Add(-time.Hour),
-			Readings:  []Reading{{Value: batch, At: at, OK: true}},
-			Latencies: []Reading{{Value: latency, At: at, OK: true}},
+			Readings: []Reading{{Value: batch, At: at, OK: true}},
+			Paces:    []Pace{{Batch: batch, Latency: latency, At: at, OK: true}},
 		})
 	}
 	return o
@@ -116,7 +116,7 @@ func TestAutoWindow(t *testing.T) {
 	f := func(startup, want time.Duration) {
 		t.Helper()
 		p := Policy{Down: Rules{Window: Auto}, Startup: startup}
-		if got := p.downWindow(); got != want {
+		if got := p.DownWindow(); got != want {
 			t.Errorf("start-up %v: window %v, want %v", startup, got, want)
 		}
 	}

@@ -18,7 +18,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 
 	want := e.demand(&s)
 	s.Levels = e.levels
-	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.downWindow(), p.Up.Window))
+	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, &s)
 	want = e.keep(want)
@@ -75,7 +75,7 @@ func (e *engine) observe(s State) State {
 	return s
 }
 
-// learn takes in what replicas tell of how their batches slow them down.
+// learn takes in how replicas' batches slow them down.
 func (e *engine) learn(s *State) {
 	var curves []Curve
 	since := e.now.Sub(s.LearnedAt)
@@ -92,9 +92,10 @@ func (e *engine) learn(s *State) {
 		}
 		for k := range e.o.Pods {
 			pod := &e.o.Pods[k]
-			batch, latency := pod.reading(i), pod.latency(i)
-			if e.counts(pod, batch) && e.counts(pod, latency) && within(batch.Value, mostBatch) && within(latency.Value, mostLatency) {
-				c.add(batch.Value, latency.Value, seconds)
+			pace := pod.pace(i)
+			told := e.counts(pod, Reading{Value: pace.Latency, At: pace.At, OK: pace.OK})
+			if told && within(pace.Batch, mostBatch) && within(pace.Latency, mostLatency) {
+				c.add(pace.Batch, pace.Latency, seconds)
 			}
 		}
 		curves = append(curves, c)
@@ -109,7 +110,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 	cur := e.o.Replicas
 	switch {
 	case want < cur:
-		window := e.p.downWindow()
+		window := e.p.DownWindow()
 		// A window longer than a reading lives holds what was wanted before.
 		if e.shrunk && window < e.p.maxAge() {
 			return e.step(RuleSettling, want, cur, Facts{Down: true})

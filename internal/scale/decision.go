@@ -23,6 +23,7 @@ const (
 	RuleActivation    Rule = "Activation"    // from zero, or to it
 	RuleStabilization Rule = "Stabilization" // the window holds
 	RuleRate          Rule = "Rate"          // a behavior policy limits the step
+	RuleDescent       Rule = "Descent"       // down step by step, where no policy says how
 	RuleBounds        Rule = "Bounds"        // minReplicas, maxReplicas
 	RuleBudget        Rule = "Budget"        // the GPU budget
 	RuleDisabled      Rule = "Disabled"      // the direction is switched off

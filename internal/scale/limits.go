@@ -27,8 +27,12 @@ func (e *engine) limit(want int32, s *State) int32 {
 		return want
 	}
 	limit, period := e.rateLimit(selected, policies, s, down)
+	rule := RuleRate
+	if down && len(e.p.Down.Policies) == 0 {
+		rule = RuleDescent
+	}
 	if down && want < limit {
-		return e.step(RuleRate, want, min(limit, cur), Facts{Limit: limit, Window: period, Down: true})
+		return e.step(rule, want, min(limit, cur), Facts{Limit: limit, Window: period, Down: true})
 	}
 	if !down && want > limit {
 		return e.step(RuleRate, want, max(limit, cur), Facts{Limit: limit, Window: period})

@@ -38,9 +38,18 @@ type Replica struct {
 	Since    time.Time // when it came into its phase; for Starting, when it was created
 	Readings []Reading // one for each of Policy.Signals, in that order; shorter: the rest is absent
 
-	// Latencies are the mean seconds between a request's tokens of late, one for
-	// each of Policy.Signals, absent where that has no Limit.
-	Latencies []Reading
+	// Paces are how fast its batch advances, one for each of Policy.Signals, absent
+	// where that has no Limit.
+	Paces []Pace
+}
+
+// Pace is how fast an inference server's batch advanced over the seconds before
+// At. The zero Pace is absent.
+type Pace struct {
+	Batch   float64 // sequences that decoded at a time, on the mean
+	Latency float64 // seconds that one waited for a token, on the mean
+	At      time.Time
+	OK      bool
 }
 
 // reading returns the replica's reading of signal i.
@@ -51,12 +60,12 @@ func (r *Replica) reading(i int) Reading {
 	return Reading{}
 }
 
-// latency returns the replica's time between tokens for signal i.
-func (r *Replica) latency(i int) Reading {
-	if i < len(r.Latencies) {
-		return r.Latencies[i]
+// pace returns the replica's pace for signal i.
+func (r *Replica) pace(i int) Pace {
+	if i < len(r.Paces) {
+		return r.Paces[i]
 	}
-	return Reading{}
+	return Pace{}
 }
 
 // Observation is what is known of a workload at one moment.

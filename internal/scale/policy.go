@@ -47,7 +47,7 @@ type Signal struct {
 
 	// Limit is the time between a request's tokens, in seconds, that replicas shall
 	// keep. If it is set, the target of a Batching signal is learned from
-	// Replica.Latencies, and Target is where learning begins; 0: Target it is.
+	// Replica.Paces, and Target is where learning begins; 0: Target it is.
 	Limit float64
 
 	// Aggregate is how the replicas' readings become the workload's value for a
@@ -201,9 +201,9 @@ func (p *Policy) credit() time.Duration {
 	return 2 * max(p.Startup, LeastStartup)
 }
 
-// downWindow is the scale-down stabilisation, no shorter than the start-up: what
+// DownWindow is the scale-down stabilisation, no shorter than the start-up: what
 // is taken away needs as long to come back. Without one asked for (0) there is none.
-func (p *Policy) downWindow() time.Duration {
+func (p *Policy) DownWindow() time.Duration {
 	switch {
 	case p.Down.Window == 0:
 		return 0

@@ -41,6 +41,8 @@ func (s Step) Sentence() string {
 		return s.stabilization()
 	case RuleRate:
 		return fmt.Sprintf("behavior allows %d within %s: %d instead of %d", f.Limit, duration(f.Window), s.After, s.Before)
+	case RuleDescent:
+		return fmt.Sprintf("going down step by step, a fifth or one in %s: %d instead of %d", duration(f.Window), s.After, s.Before)
 	case RuleBounds:
 		name := "maxReplicas"
 		if f.Down {

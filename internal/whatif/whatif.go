@@ -5,6 +5,7 @@ package whatif
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -99,7 +100,7 @@ const settle = 2 * time.Minute
 // wants another number than there is.
 func (c *Case) hold(i int, v float64) outcome {
 	state, cur := c.State, c.Observation.Replicas
-	last := settle + max(c.Policy.Down.Window, c.Policy.Up.Window, c.Policy.Startup)
+	last := settle + max(c.Policy.DownWindow(), c.Policy.Up.Window, c.Policy.Startup)
 	for _, r := range append(c.Policy.Up.Policies, c.Policy.Down.Policies...) {
 		last = max(last, settle+r.Period)
 	}
@@ -130,6 +131,10 @@ func (c *Case) at(i int, v float64, now time.Time, later time.Duration) scale.Ob
 	o.Totals = fresh(c.Observation.Totals)
 	for _, p := range c.Observation.Pods {
 		p.Readings = fresh(p.Readings)
+		p.Paces = slices.Clone(p.Paces)
+		for k := range p.Paces {
+			p.Paces[k].At = p.Paces[k].At.Add(later)
+		}
 		if p.Phase == scale.Starting { // or it would expire while we look
 			p.Since = p.Since.Add(later)
 		}
