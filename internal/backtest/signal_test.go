@@ -5,6 +5,7 @@ package backtest
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
