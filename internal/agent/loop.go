@@ -89,27 +89,35 @@ func (l *loop) run(ctx context.Context) {
 	l.tick(ctx)
 	timer := time.NewTimer(untilTick(time.Now(), l.cfg.Interval, phase))
 	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
+	for ctx.Err() == nil {
+		if l.take(ctx, timer.C) {
 			l.tick(ctx)
 			timer.Reset(untilTick(time.Now(), l.cfg.Interval, phase))
-		case p := <-l.processes.answers:
-			l.processesAnswered(p)
-		case t := <-l.topology.answers:
-			l.topologyAnswered(t)
-		case r := <-l.readings:
-			l.read(r)
-		case e := <-l.enumerations:
-			l.enumerated(ctx, e, time.Now())
-		case a := <-l.answers:
-			l.answered(a)
-		case p := <-l.parts.answers:
-			l.partsAnswered(p)
 		}
 	}
+}
+
+// take takes one answer in. It says whether late came first; with ctx done,
+// nobody may have.
+func (l *loop) take(ctx context.Context, late <-chan time.Time) (isLate bool) {
+	select {
+	case <-ctx.Done():
+	case <-late:
+		return true
+	case p := <-l.processes.answers:
+		l.processesAnswered(p)
+	case t := <-l.topology.answers:
+		l.topologyAnswered(t)
+	case r := <-l.readings:
+		l.read(r)
+	case e := <-l.enumerations:
+		l.enumerated(ctx, e, time.Now())
+	case a := <-l.answers:
+		l.answered(a)
+	case p := <-l.parts.answers:
+		l.partsAnswered(p)
+	}
+	return false
 }
 
 // tick asks everybody, waits a little for the answers, and publishes.
@@ -146,24 +154,9 @@ func (l *loop) await(ctx context.Context, since time.Time, wanted func() bool) {
 	}
 	timeout := time.NewTimer(time.Until(since.Add(l.patience)))
 	defer timeout.Stop()
-	for wanted() {
-		select {
-		case <-ctx.Done():
+	for wanted() && ctx.Err() == nil {
+		if l.take(ctx, timeout.C) {
 			return
-		case <-timeout.C:
-			return
-		case p := <-l.processes.answers:
-			l.processesAnswered(p)
-		case t := <-l.topology.answers:
-			l.topologyAnswered(t)
-		case r := <-l.readings:
-			l.read(r)
-		case e := <-l.enumerations:
-			l.enumerated(ctx, e, time.Now())
-		case a := <-l.answers:
-			l.answered(a)
-		case p := <-l.parts.answers:
-			l.partsAnswered(p)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"testing"
+	"time"
 )
 
 func TestTableIsSortedAndComplete(t *testing.T) {
@@ -118,4 +119,25 @@ func FuzzParseDeviceID(f *testing.F) {
 			t.Errorf("ParseDeviceID(%q) = %+v: want exactly one of UUID and minor", s, id)
 		}
 	})
+}
+
+// The last call to return ends what is being closed; a call that does not
+// return delays the end, not the caller.
+func TestCalls(t *testing.T) {
+	ended := 0
+	c := NewCalls(func() { ended++ })
+	if !c.Enter() || !c.Enter() || c.Inside() != 2 {
+		t.Fatal("nobody gets in")
+	}
+	c.Leave()
+	if c.Close(time.Millisecond) || ended != 0 || c.Enter() {
+		t.Error("it ended with a call inside, or took another")
+	}
+	if c.Leave(); ended != 1 {
+		t.Errorf("ended %d times", ended)
+	}
+	idle := NewCalls(func() { ended++ })
+	if !idle.Close(0) || ended != 2 {
+		t.Error("without calls it does not end at once")
+	}
 }

@@ -48,10 +48,10 @@ type part struct {
 // ReadParts reads switches, NVLinks and CPUs. See gpu.PartReader.
 func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
 	s := r.live.Load()
-	if s == nil || s.broken.Load() || !s.enter() {
+	if s == nil || s.broken.Load() || !s.Enter() {
 		return nil, fmt.Errorf("%w: there is no host engine", gpu.ErrNoDriver)
 	}
-	defer s.leave()
+	defer s.Leave()
 	s.parts.mu.Lock()
 	defer s.parts.mu.Unlock()
 	now := time.Now()

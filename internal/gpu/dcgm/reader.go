@@ -84,22 +84,31 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 	}
 }
 
+// enter finds a device and asks to call the library for it: where there is no
+// error, its session's Leave must follow.
+func (r *Reader) enter(uuid string) (*device, error) {
+	d, ok := (*r.devices.Load())[uuid]
+	if !ok {
+		return nil, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	}
+	if d.ses.broken.Load() || !d.ses.Enter() {
+		return nil, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
+	}
+	return d, nil
+}
+
 // Read fills v with the wanted fields of a device. See gpu.Reader.
 func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	v.Reset()
-	d, ok := (*r.devices.Load())[uuid]
-	if !ok {
-		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	d, err := r.enter(uuid)
+	if err != nil {
+		return err
 	}
+	defer d.ses.Leave()
 	if want.Empty() {
 		return nil
 	}
-	if d.ses.broken.Load() || !d.ses.enter() {
-		return fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
-	}
-	defer d.ses.leave()
-	err := d.read(want, v)
-	if err != nil {
+	if err = d.read(want, v); err != nil {
 		v.Reset()
 	}
 	return err
@@ -121,21 +130,18 @@ func (r *Reader) NoProfiling(uuid string) string {
 // Links are how a whole GPU reaches the others: DCGM gives the errors of links
 // as fields, or not at all. See gpu.LinkReader.
 func (r *Reader) Links(uuid string) (gpu.Links, error) {
-	d, ok := (*r.devices.Load())[uuid]
-	if !ok || d.MIG != nil {
-		return gpu.Links{}, fmt.Errorf("%w: %s is no whole GPU", gpu.ErrUnknownDevice, uuid)
+	d, err := r.enter(uuid)
+	if err != nil {
+		return gpu.Links{}, err
 	}
-	if d.ses.broken.Load() || !d.ses.enter() {
-		return gpu.Links{}, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
-	}
-	defer d.ses.leave()
+	defer d.ses.Leave()
 	peers, err := d.ses.peers()
 	if err != nil {
 		return gpu.Links{}, d.ses.absent(err)
 	}
 	var l gpu.Links
 	for _, p := range peers {
-		if uint(p.gpu) == d.card.id {
+		if d.MIG == nil && uint(p.gpu) == d.card.id {
 			l.Peers = append(l.Peers, gpu.Peer{Index: int(p.peer), Status: gpu.P2PStatus(p.status)})
 		}
 	}

@@ -7,7 +7,6 @@ package dcgm
 import (
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +20,7 @@ const closePatience = 3 * time.Second
 // what was learned of devices live as long.
 type session struct {
 	*engine
+	*gpu.Calls
 	cfg    Config
 	xids   *gpu.XIDLog
 	log    *slog.Logger
@@ -28,11 +28,6 @@ type session struct {
 
 	cards map[uint]*card // by DCGM's GPU id; of enumeration
 	parts parts
-
-	mu      sync.Mutex
-	calls   int // that are in the library or will be
-	closing bool
-	done    chan struct{} // closed after shutdown
 }
 
 // open loads the library and starts or connects to a host engine.
@@ -41,54 +36,17 @@ func open(cfg Config, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{engine: e, cfg: cfg, xids: xids, log: log, cards: map[uint]*card{}, done: make(chan struct{})}, nil
-}
-
-// enter asks to call the library. Where it says yes, leave must follow.
-func (s *session) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return false
-	}
-	s.calls++
-	return true
-}
-
-// leave ends what enter began. The last to leave a closing session shuts the
-// library down.
-func (s *session) leave() {
-	s.mu.Lock()
-	s.calls--
-	last := s.closing && s.calls == 0
-	s.mu.Unlock()
-	if last {
-		s.shutdown()
-	}
-}
-
-func (s *session) shutdown() {
-	_ = s.end() // fails where the engine is gone: then there is nothing to leave
-	close(s.done)
+	calls := gpu.NewCalls(func() {
+		_ = e.end() // fails where the engine is gone: then there is nothing to leave
+	})
+	return &session{engine: e, cfg: cfg, xids: xids, log: log, cards: map[uint]*card{}, Calls: calls}, nil
 }
 
 // close lets DCGM go. A call that hangs in the library delays that, not the
 // caller for long.
 func (s *session) close() error {
-	s.mu.Lock()
-	s.closing = true
-	last := s.calls == 0
-	s.mu.Unlock()
-	if last {
-		s.shutdown()
-		return nil
-	}
-	timer := time.NewTimer(closePatience)
-	defer timer.Stop()
-	select {
-	case <-s.done:
-		return nil
-	case <-timer.C:
+	if !s.Close(closePatience) {
 		return errors.New("calls still hang in DCGM; it is shut down when they return")
 	}
+	return nil
 }

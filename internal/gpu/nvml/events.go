@@ -83,7 +83,7 @@ func (e *events) watch(devices map[string]*device) {
 	}
 	e.wanted = wanted
 	e.mu.Unlock()
-	if !e.started && e.ses.enter() {
+	if !e.started && e.ses.Enter() {
 		e.started = true
 		go e.run(e.register(nil))
 	}
@@ -121,7 +121,7 @@ func (e *events) stop() {
 // run waits for events until stop. It has entered the session.
 func (e *events) run(set nvml.EventSet) {
 	defer close(e.ended)
-	defer e.ses.leave()
+	defer e.ses.Leave()
 	backoff := minBackoff
 	for !e.stopped() {
 		set = e.register(set)

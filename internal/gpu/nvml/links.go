@@ -6,7 +6,6 @@ package nvml
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -55,16 +54,15 @@ type linkState struct {
 
 // Links reads a GPU's NVLinks. See gpu.LinkReader.
 func (r *Reader) Links(uuid string) (gpu.Links, error) {
-	devices := *r.devices.Load()
-	d, ok := devices[uuid]
-	if !ok || d.MIG != nil {
-		return gpu.Links{}, fmt.Errorf("%w: %s is no whole GPU", gpu.ErrUnknownDevice, uuid)
+	d, err := r.enter(uuid)
+	if err != nil {
+		return gpu.Links{}, err
 	}
-	if d.ses.broken.Load() || !d.ses.enter() {
-		return gpu.Links{}, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
+	defer d.ses.Leave()
+	if d.MIG != nil {
+		return gpu.Links{}, nil
 	}
-	defer d.ses.leave()
-	l := gpu.Links{Peers: d.peers(devices)}
+	l := gpu.Links{Peers: d.peers(*r.devices.Load())}
 	if d.ses.has("nvmlDeviceGetNvLinkState") {
 		d.readLinks(&l, time.Now())
 	}

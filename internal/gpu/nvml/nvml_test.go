@@ -391,9 +391,7 @@ func TestCloseDuringAHang(t *testing.T) {
 		_ = r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v) // it may or may not be in time
 	}()
 	until(t, "the read to hang", func() bool {
-		r.ses.mu.Lock()
-		defer r.ses.mu.Unlock()
-		return r.ses.inside == 2 // the read and the events goroutine
+		return r.ses.Inside() == 2 // the read and the events goroutine
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- r.Close() }()

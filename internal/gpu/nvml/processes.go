@@ -99,14 +99,11 @@ type share struct {
 // Processes lists the processes that use a device. Utilisation is of about the
 // last second, as the driver samples it; a MIG instance has none.
 func (r *Reader) Processes(uuid string) (gpu.Processes, error) {
-	d, ok := (*r.devices.Load())[uuid]
-	if !ok {
-		return gpu.Processes{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	d, err := r.enter(uuid)
+	if err != nil {
+		return gpu.Processes{}, err
 	}
-	if d.ses.broken.Load() || !d.ses.enter() {
-		return gpu.Processes{}, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
-	}
-	defer d.ses.leave()
+	defer d.ses.Leave()
 	return d.processes(time.Now())
 }
 

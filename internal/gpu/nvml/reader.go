@@ -82,22 +82,31 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 	}
 }
 
+// enter finds a device and asks to call the library for it: where there is no
+// error, its session's Leave must follow.
+func (r *Reader) enter(uuid string) (*device, error) {
+	d, ok := (*r.devices.Load())[uuid]
+	if !ok {
+		return nil, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	}
+	if d.ses.broken.Load() || !d.ses.Enter() {
+		return nil, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
+	}
+	return d, nil
+}
+
 // Read fills v with the wanted fields of a device. See gpu.Reader.
 func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	v.Reset()
-	d, ok := (*r.devices.Load())[uuid]
-	if !ok {
-		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+	d, err := r.enter(uuid)
+	if err != nil {
+		return err
 	}
+	defer d.ses.Leave()
 	if want.Empty() {
 		return nil
 	}
-	if d.ses.broken.Load() || !d.ses.enter() {
-		return fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
-	}
-	defer d.ses.leave()
-	err := d.read(want, v)
-	if err != nil {
+	if err = d.read(want, v); err != nil {
 		v.Reset()
 	}
 	return err

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +24,7 @@ const closePatience = 3 * time.Second
 // session is NVML between an init and its shutdown. Handles, and what was
 // learned of devices, live as long.
 type session struct {
+	*gpu.Calls
 	lib       nvml.Interface
 	probes    []probe
 	labels    []label
@@ -38,10 +38,6 @@ type session struct {
 	events    *events
 	broken    atomic.Bool // the driver went away
 
-	mu      sync.Mutex
-	inside  int // calls that are in the library or will be
-	closing bool
-	done    chan struct{} // closed after shutdown
 }
 
 // open loads the library, initialises it and looks at what it has.
@@ -56,7 +52,10 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 	default:
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
 	}
-	s := &session{lib: lib, done: make(chan struct{})}
+	s := &session{lib: lib}
+	s.Calls = gpu.NewCalls(func() {
+		_ = lib.Shutdown() // fails where the driver is gone: then there is nothing to shut down
+	})
 	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
 	s.probes = probes(s.has)
 	s.labels = labels(s.has)
@@ -111,52 +110,12 @@ func (s *session) hasAny(symbols ...string) bool {
 	return false
 }
 
-// enter asks to call the library. Where it says yes, leave must follow.
-func (s *session) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return false
-	}
-	s.inside++
-	return true
-}
-
-// leave ends what enter began. The last to leave a closing session shuts the
-// library down.
-func (s *session) leave() {
-	s.mu.Lock()
-	s.inside--
-	last := s.closing && s.inside == 0
-	s.mu.Unlock()
-	if last {
-		s.shutdown()
-	}
-}
-
-func (s *session) shutdown() {
-	_ = s.lib.Shutdown() // fails where the driver is gone: then there is nothing to shut down
-	close(s.done)
-}
-
 // close ends the events goroutine and shuts NVML down. A call that hangs in
 // the library delays the shutdown, not the caller for long.
 func (s *session) close() error {
 	s.events.stop()
-	s.mu.Lock()
-	s.closing = true
-	last := s.inside == 0
-	s.mu.Unlock()
-	if last {
-		s.shutdown()
-		return nil
-	}
-	timer := time.NewTimer(closePatience)
-	defer timer.Stop()
-	select {
-	case <-s.done:
-		return nil
-	case <-timer.C:
+	if !s.Close(closePatience) {
 		return errors.New("calls still hang in NVML; it is shut down when they return")
 	}
+	return nil
 }

@@ -42,10 +42,10 @@ func (r *Reader) Topology() (gpu.Topology, error) {
 	}
 	slices.SortFunc(whole, func(a, b *device) int { return a.Index - b.Index })
 	ses := whole[0].ses
-	if ses.broken.Load() || !ses.enter() {
+	if ses.broken.Load() || !ses.Enter() {
 		return gpu.Topology{}, fmt.Errorf("topology: %w (since the devices were enumerated)", gpu.ErrNoDriver)
 	}
-	defer ses.leave()
+	defer ses.Leave()
 	var t gpu.Topology
 	links, err := ses.linksOf(whole, time.Now().Add(linkBudget))
 	for i, d := range whole {
