@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"strconv"
 )
 
 //go:embed report.html
@@ -18,7 +19,9 @@ var page string
 func (r *Report) HTML(w io.Writer) error {
 	t, err := template.New("report").Funcs(template.FuncMap{
 		"f":       func(digits int, x float64) string { return fmt.Sprintf("%.*f", digits, x) },
-		"percent": func(x float64) string { return fmt.Sprintf("%+.0f %%", 100*x) },
+		"percent": percent,
+		"count":   grouped,
+		"sees":    sees,
 		"verdict": verdictClass,
 		"cost":    func(c Cell) string { return dollars(c.GPUHours, r.price(c.Model)) },
 		"ms":      func(x float64) string { return short(1000 * x) },
@@ -38,6 +41,28 @@ func verdictClass(ratio float64) string {
 		return "fair"
 	}
 	return "poor"
+}
+
+// percent is a change; none has no sign.
+func percent(x float64) string {
+	if s := fmt.Sprintf("%+.0f %%", 100*x); s != "+0 %" && s != "-0 %" {
+		return s
+	}
+	return "0 %"
+}
+
+// grouped writes a number in groups of three digits.
+func grouped(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:] // a narrow space that does not break
+	}
+	return s
+}
+
+// sees says what a class looks at.
+func sees(c Class) string {
+	return map[Class]string{OnRequests: "on requests: queue and running", OnGPU: "on GPUs: utilisation and activity"}[c]
 }
 
 func (r *Report) priceNote(m Model) string {
@@ -60,6 +85,7 @@ type view struct {
 // chart is one replay, drawn.
 type chart struct {
 	Case     *Case
+	Verdicts []Verdict
 	Replicas template.HTML
 	Missed   template.HTML
 	Fronts   []frontChart
@@ -92,23 +118,31 @@ func (r *Report) view() view {
 const chartPoints = 720
 
 func (r *Report) chart(c *Case) chart {
-	out := chart{Case: c}
+	out := chart{Case: c, Verdicts: r.judge(c)}
 	lines := slices.Concat(c.Ours, c.Shown)
 	for k := range lines {
-		class := fmt.Sprintf("s%d", k%6)
+		class := lineClass(k, len(c.Ours))
 		out.Lines = append(out.Lines, legend{
 			class, lines[k].Name,
 			fmt.Sprintf("%.2f %% missed, %.1f GPU-hours", lines[k].Violations, lines[k].GPUHours),
 		})
 	}
-	out.Replicas = replicasChart(lines)
-	out.Missed = missedChart(lines)
+	out.Replicas = replicasChart(lines, len(c.Ours))
+	out.Missed = missedChart(lines, len(c.Ours))
 	for _, class := range []Class{OnRequests, OnGPU} {
 		if svg := r.frontChart(c, class); svg != "" {
 			out.Fronts = append(out.Fronts, frontChart{class, svg})
 		}
 	}
 	return out
+}
+
+// lineClass is how the k-th line is drawn: ours come first and stand out.
+func lineClass(k, ours int) string {
+	if k < ours {
+		return fmt.Sprintf("s%d mine", k%6)
+	}
+	return fmt.Sprintf("s%d other", k%6)
 }
 
 // pick is one number of each minute.
@@ -122,7 +156,7 @@ func pick(points []Point, f func(*Point) float64) []float64 {
 
 func hours(v float64) string { return short(v) }
 
-func replicasChart(lines []Result) template.HTML {
+func replicasChart(lines []Result, ours int) template.HTML {
 	need, per := thin(pick(lines[0].Points, func(p *Point) float64 { return p.Need }), chartPoints)
 	step := float64(per) * pointSeconds / 3600
 	most := slices.Max(append(need, 1))
@@ -134,12 +168,12 @@ func replicasChart(lines []Result) template.HTML {
 	p.area("need", step, need)
 	for k := range lines {
 		values, _ := thin(pick(lines[k].Points, func(p *Point) float64 { return p.Replicas }), chartPoints)
-		p.line(fmt.Sprintf("line s%d", k%6), step, values, true)
+		p.line("line "+lineClass(k, ours), step, values, true)
 	}
 	return p.done()
 }
 
-func missedChart(lines []Result) template.HTML {
+func missedChart(lines []Result, ours int) template.HTML {
 	share := func(p *Point) float64 {
 		if p.Arrived == 0 {
 			return 0
@@ -152,7 +186,7 @@ func missedChart(lines []Result) template.HTML {
 	p.axes("hours", "missed %", hours, short)
 	for k := range lines {
 		values, _ := thin(pick(lines[k].Points, share), chartPoints)
-		p.line(fmt.Sprintf("line s%d", k%6), step, values, true)
+		p.line("line "+lineClass(k, ours), step, values, true)
 	}
 	return p.done()
 }

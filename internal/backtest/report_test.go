@@ -103,6 +103,19 @@ func TestReport(t *testing.T) {
 	}
 }
 
+func TestReportNumbers(t *testing.T) {
+	for x, want := range map[float64]string{0.004: "0 %", -0.001: "0 %", 0.5: "+50 %", -0.11: "-11 %"} {
+		if got := percent(x); got != want {
+			t.Errorf("%g: %q, want %q", x, got, want)
+		}
+	}
+	for n, want := range map[int]string{7: "7", 1234: "1\u202f234", 1587656: "1\u202f587\u202f656", 123456: "123\u202f456"} {
+		if got := grouped(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestPrices(t *testing.T) {
 	p, err := ReadPrices("p", strings.NewReader("provider,instance_type,gpu_name,usd_per_gpu_hour\naws,p4d,a100,2.74\nlambda,gpu_8x,A100,1.29\n"))
 	if err != nil {
