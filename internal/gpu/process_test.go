@@ -125,3 +125,23 @@ func TestMPS(t *testing.T) {
 	f("a/m 1 10 ?; b/m 0 0 ?; host 1 30 0.75", server(.75), client("a", 0))
 	f("a/m 1 10 0.5; b/m 1 10 0; host 1 30 0.75", server(.75), client("a", .5), client("b", 0))
 }
+
+// What a tick pays for the processes of 8 GPUs with 4 sharers of 2 processes
+// each.
+func BenchmarkAttributeProcesses(b *testing.B) {
+	names := map[string]PodName{}
+	var d DeviceSnapshot
+	for i := range 4 {
+		uid := fmt.Sprint("uid-", i)
+		names[uid] = PodName{"ns", fmt.Sprint("pod-", i)}
+		d.Owners = append(d.Owners, Owner{Namespace: "ns", Pod: names[uid].Name, Container: "m", Replica: fmt.Sprint(i)})
+		d.Processes.List = append(d.Processes.List, inPod(uid, "m", 10, .125), inPod(uid, "m", 20, .125))
+	}
+	d.Processes.Times = true
+	b.ReportAllocs()
+	for b.Loop() {
+		for range 8 {
+			AttributeProcesses(&d, func(uid string) (PodName, bool) { n, ok := names[uid]; return n, ok })
+		}
+	}
+}

@@ -197,6 +197,8 @@ func (n *Node) writeKubeletConfig() error {
 		"serializeImagePulls":         false,
 		"kubeAPIQPS":                  100,
 		"kubeAPIBurst":                200,
+		// As kubelets before 1.34, which list pods that have ended: the agent must know them by itself.
+		"featureGates": map[string]bool{"KubeletPodResourcesListUseActivePods": false},
 	})
 	if err != nil {
 		return fmt.Errorf("encode the kubelet's configuration: %w", err)

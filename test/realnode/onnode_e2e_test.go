@@ -65,8 +65,14 @@ func TestOnNode(t *testing.T) {
 	w.createPod("two", 2)
 	w.createPod("three", 1)
 	w.awaitOwners("one/c0", "two/c0", "three/c0")
+	w.checkPlaces("one/c0", "two/c0", "three/c0")
 
 	w.deletePod("two")
+	w.awaitOwners("one/c0", "three/c0")
+	w.createPod("done", 1, 2)
+	w.awaitOwners("one/c0", "three/c0", "done/c0", "done/c1")
+	w.checkPlaces("done/c0", "done/c1")
+	w.endPod("done")
 	w.awaitOwners("one/c0", "three/c0")
 	w.checkSteady("one/c0", "three/c0")
 
@@ -230,6 +236,7 @@ func podWith(name string, counts []int) *corev1.Pod {
 			HostNetwork:                   true, // there is no other
 			AutomountServiceAccountToken:  &no,
 			EnableServiceLinks:            &no,
+			RestartPolicy:                 corev1.RestartPolicyNever, // who ends has ended
 			TerminationGracePeriodSeconds: &second,
 		},
 	}
