@@ -43,6 +43,11 @@ const (
 	// that a replica is taken to carry at its target, where no curve is known. For
 	// models of 8 and 70 billion parameters within common limits it is 0.3 to 0.5.
 	batchLoad = 0.4
+	// pileUp is how many times its target a replica may have before the rest is
+	// taken for a pile, which is not there because so many come but because they
+	// have been coming for some time; pileShare is what it weighs in comparison.
+	pileUp    = 2.0
+	pileShare = 0.1
 	// Readings beyond these are garbage: no server has a million requests in its
 	// batch or takes an hour for a token.
 	mostBatch, mostLatency = 1e6, 3600
@@ -96,7 +101,10 @@ func (c *capacity) load(x float64) float64 {
 	if c.double <= 0 {
 		return x / c.target
 	}
-	return x / (x + c.double) * (c.target + c.double) / c.target
+	full := pileUp * c.target
+	piled := max(0, x-full)
+	x -= piled
+	return x/(x+c.double)*(c.target+c.double)/c.target + pileShare*piled/c.target
 }
 
 // capacityOf is what a replica takes of a signal, by its target and by what was

@@ -100,11 +100,15 @@ func TestBatchingLaw(t *testing.T) {
 		return d.Replicas
 	}
 	s := server{0.01, 12} // at a target of 8, 40 % of the most
-	for _, n := range []int32{2, 3, 4, 6, 8} {
+	for _, n := range []int32{2, 3, 4, 5} {
 		x, _ := s.at(0.4 * float64(n) / 4)
 		if got := batch(x); got != n {
 			t.Errorf("at %.1f requests each, 4 replicas become %d, want %d", x, got, n)
 		}
+	}
+	// What has piled up counts a tenth.
+	if full, piled := batch(16), batch(80); piled <= full || piled > full+4 {
+		t.Errorf("4 replicas become %d with twice their target, %d with ten times", full, piled)
 	}
 	p.Signals[0].Law = Linear
 	if got := batch(24); got != 12 {
