@@ -198,8 +198,8 @@ func TestBadCollectorLinesDisableThemselves(t *testing.T) {
 		t.Fatal(err)
 	}
 	url, out, _ := start(t, "--backend", "sim", "-c", "100", "-f", file, "-n")
-	until(t, func() bool { code, _ := get(t, url+"/readyz"); return code == http.StatusOK })
-	_, body := get(t, url+"/metrics")
+	var body string
+	until(t, func() bool { _, body = get(t, url+"/metrics"); return strings.Contains(body, "DCGM_FI_DEV_GPU_UTIL{") })
 	if !strings.Contains(body, "gpupilot_collectors_invalid_lines 2\n") || !strings.Contains(body, "# HELP DCGM_FI_DEV_GPU_UTIL Utilisation.\n") ||
 		strings.Contains(body, "DCGM_FI_DEV_FB_USED") || strings.Contains(body, "hostname=") {
 		t.Errorf("page:\n%s", body)

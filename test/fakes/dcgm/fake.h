@@ -55,7 +55,7 @@ struct gpu {
 	int migs;
 	char model[NAME]; // empty: the node's
 	DcgmEntityStatus_t status;
-	bool profiling;
+	bool gpm; // it gives profiling fields
 	int64_t stale; // when its values were last updated, in Unix microseconds; 0: now
 	double hang_until, energy;
 	struct fail fail[MAX_FAILS];
@@ -140,7 +140,7 @@ enum { MAX_FIELDS = 192 };
 // parts.c
 bool find_part(dcgm_field_entity_group_t kind, unsigned id, struct where *w);
 int part_ids(dcgm_field_entity_group_t kind, dcgm_field_eid_t *ids, int room);
-bool part_line(char w[6][NAME]);
+bool part_line(char w[][NAME]);
 bool part_number(struct where w, unsigned short field, int level, double *x);
 
 #endif

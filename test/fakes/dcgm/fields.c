@@ -99,7 +99,7 @@ bool profiling_field(unsigned short field) { return field >= 1001 && field < 110
 dcgmReturn_t profiling_has(struct where w, unsigned short field) {
 	int i = field_index(field);
 	if (S.profiling != DCGM_ST_OK) return S.profiling;
-	if (!S.gpu[w.gpu].profiling) return DCGM_ST_PROFILING_NOT_SUPPORTED;
+	if (!S.gpu[w.gpu].gpm) return DCGM_ST_PROFILING_NOT_SUPPORTED;
 	return i >= 0 && key_of[i] != OTHER && S.gpu[w.gpu].whole.have[key_of[i]] ? DCGM_ST_OK : DCGM_ST_PROFILING_NOT_SUPPORTED;
 }
 
@@ -109,7 +109,7 @@ dcgmReturn_t dcgmProfGetSupportedMetricGroups(dcgmHandle_t h, dcgmProfGetMetricG
 	if ((int)out->gpuId >= S.gpus) return end(DCGM_ST_BADPARAM);
 	struct where w = {(int)out->gpuId, -1, 0};
 	if (S.profiling != DCGM_ST_OK) return end(S.profiling);
-	if (!S.gpu[w.gpu].profiling) return end(DCGM_ST_PROFILING_NOT_SUPPORTED);
+	if (!S.gpu[w.gpu].gpm) return end(DCGM_ST_PROFILING_NOT_SUPPORTED);
 	out->numMetricGroups = 1;
 	dcgmProfMetricGroupInfo_v2 *g = &out->metricGroups[0];
 	memset(g, 0, sizeof *g);

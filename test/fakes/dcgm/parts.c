@@ -43,7 +43,7 @@ static bool part_id(dcgm_field_entity_group_t kind, const char *text, unsigned *
 	return true;
 }
 
-static bool set_part(char w[6][NAME]) {
+static bool set_part(char w[][NAME]) {
 	static const struct { const char *name; dcgm_field_entity_group_t kind; } kinds[] = {
 		{"nvswitch", DCGM_FE_SWITCH}, {"nvlink", DCGM_FE_LINK}, {"cpu", DCGM_FE_CPU}, {"cpucore", DCGM_FE_CPU_CORE},
 	};
@@ -59,7 +59,7 @@ static bool set_part(char w[6][NAME]) {
 }
 
 // part_line takes a line of the file, if it is about parts or peers.
-bool part_line(char w[6][NAME]) {
+bool part_line(char w[][NAME]) {
 	if (!strcmp(w[0], "switches")) return S.switches = atoi(w[1]), S.switches <= DCGM_MAX_NUM_SWITCHES;
 	if (!strcmp(w[0], "links")) return S.links = atoi(w[1]), S.links <= DCGM_NVLINK_MAX_LINKS_PER_GPU;
 	if (!strcmp(w[0], "cpus")) return S.cpus = atoi(w[1]), S.cores = atoi(w[2]), S.cpus <= (int)DCGM_MAX_NUM_CPUS && S.cpus * S.cores <= DCGM_MAX_NUM_CPU_CORES;

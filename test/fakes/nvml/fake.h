@@ -51,7 +51,7 @@ struct device {
 	double val[NKEYS];
 	bool have[NKEYS];
 	double sum[NKEYS]; // the integral of val over time, in val's unit times seconds
-	char profile[16];  // of a MIG instance
+	char profile[32];  // of a MIG instance
 	int slices, gi, processes;
 	struct process process[MAX_PROCESSES];
 };
