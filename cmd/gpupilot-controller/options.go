@@ -47,6 +47,8 @@ type config struct {
 	prometheusTimeout time.Duration
 	prometheusMaxAge  time.Duration
 
+	nodeHealth bool
+
 	logLevel  string
 	logFormat string
 	version   bool
@@ -122,6 +124,8 @@ func (c *config) options() []option {
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
 		{"prometheus-timeout", &c.prometheusTimeout, "time that one query may take", between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "how old a sample may be that a query sees; more than twice the backend's own scrape interval", between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+
+		{"node-health", &c.nodeHealth, "keep the condition GPUHealthy of nodes: False after XID errors that ask for a reset, a failed row remapping or a lost GPU", nil},
 
 		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", oneOf(&c.logLevel, "debug", "info", "warn", "error")},
 		{"log-format", &c.logFormat, "`format` of the log: text or json", oneOf(&c.logFormat, "text", "json")},

@@ -46,6 +46,7 @@ type program struct {
 	clients  *kube.Clients
 	pods     *kube.Pods
 	store    *series.Store
+	doer     scrape.Doer // asks agents and pods
 	scraper  *scrape.Scraper
 	control  *controller.Controller
 	election *kube.Election // nil: we always lead
@@ -74,8 +75,9 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
 	p.store = series.New(series.Config{Span: c.window, Interval: c.interval})
+	p.doer = scrape.NewClient()
 	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, scrape.Deps{
-		Client: scrape.NewClient(), Store: p.store, Resolve: expo.Resolve, Log: log,
+		Client: p.doer, Store: p.store, Resolve: expo.Resolve, Log: log,
 		Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 	})
 	if err := p.elect(); err != nil {
@@ -153,7 +155,7 @@ func (p *program) makeController() error {
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Query: query, Health: p.health, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
@@ -174,6 +176,10 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 		return nil, fmt.Errorf("--prometheus-url: %w", err)
 	}
 	return c.Query, nil
+}
+
+func (p *program) health(ctx context.Context, url string) (*gpu.NodeHealth, error) {
+	return scrape.ReadHealth(ctx, p.doer, url, expo.Resolve)
 }
 
 // kinds are the scraper's kinds by the controller's names.
@@ -329,6 +335,9 @@ func (p *program) lead(g *group) error {
 				kube.KeepAPIServices(ctx, client.APIServices(), cfg, p.certs, p.log)
 			})
 		}))
+	}
+	if p.cfg.nodeHealth && p.cfg.has(roleDecide) {
+		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.control.KeepNodeHealth) }))
 	}
 	if p.election == nil {
 		if p.leading() || !p.cfg.has(roleDecide) {

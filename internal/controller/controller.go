@@ -63,6 +63,10 @@ type Deps struct {
 	// Query asks the PromQL backend for one number; nil: there is no backend.
 	Query func(ctx context.Context, promql string) (series.Sample, error)
 
+	// Health asks the agent at an address of metrics how its node's GPUs are. It
+	// is for KeepNodeHealth only.
+	Health func(ctx context.Context, url string) (*gpu.NodeHealth, error)
+
 	Resolve gpu.Resolve
 	Scrape  func([]Target)        // says what is to be scraped from now on
 	States  func() []webui.Target // how the targets fare; Node is left to us

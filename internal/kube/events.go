@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -46,7 +47,7 @@ func (r *Recorder) Event(about corev1.ObjectReference, kind, reason, action, not
 	now := time.Now()
 	e := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: about.Namespace, Name: fmt.Sprintf("%s.%x%03x", about.Name, now.UnixNano(), r.serial.Add(1)&0xfff),
+			Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: fmt.Sprintf("%s.%x%03x", about.Name, now.UnixNano(), r.serial.Add(1)&0xfff),
 		},
 		EventTime: metav1.NewMicroTime(now), Type: kind, Reason: reason, Action: action, Note: shorten(note, maxNote),
 		Regarding: about, ReportingController: r.controller, ReportingInstance: shorten(r.instance, 128),

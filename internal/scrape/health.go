@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// healthNames are the metrics that ReadHealth asks an agent for, whatever the
+// profile of its names.
+func healthNames() []string {
+	return []string{
+		"gpupilot_device_up", "gpupilot_backend_up", "gpupilot_xid_last_seen_timestamp_seconds",
+		"DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED",
+	}
+}
+
+// maxHealth bounds an answer: 72 devices with a few lines each are 30 KB.
+const maxHealth = 1 << 20
+
+// ReadHealth asks the agent at an address of metrics how its GPUs are.
+func ReadHealth(ctx context.Context, client Doer, address string, resolve gpu.Resolve) (*gpu.NodeHealth, error) {
+	req, err := newRequest(address, healthNames())
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req.WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("answered %s", resp.Status)
+	}
+	page, err := io.ReadAll(io.LimitReader(resp.Body, maxHealth+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(page) > maxHealth:
+		return nil, fmt.Errorf("answer is longer than the limit of %d bytes", maxHealth)
+	}
+	return parseHealth(page, resolve)
+}
+
+// parseHealth reads a page of an agent. One that says nothing of GPUs at all is
+// an error: it is no agent's.
+func parseHealth(page []byte, resolve gpu.Resolve) (*gpu.NodeHealth, error) {
+	var h health
+	var l line
+	for text := range bytes.Lines(page) {
+		text = bytes.TrimRight(text, "\r\n")
+		if len(text) == 0 || text[0] == '#' || l.parse(text) != nil || math.IsNaN(l.value) {
+			continue
+		}
+		h.take(&l, resolve)
+	}
+	if !h.known {
+		return nil, fmt.Errorf("the page does not say whether GPUs can be enumerated: no agent answers there")
+	}
+	return &h.node, nil
+}
+
+// health is a page on its way into a NodeHealth.
+type health struct {
+	node  gpu.NodeHealth
+	known bool
+	place map[string]int
+}
+
+func (h *health) take(l *line, resolve gpu.Resolve) {
+	switch string(l.name) {
+	case "gpupilot_backend_up":
+		h.known, h.node.Blind = true, l.value == 0
+	case "gpupilot_device_up":
+		if g := h.gpu(l.get("uuid")); g != nil {
+			g.Down = l.value == 0
+		}
+	case "gpupilot_xid_last_seen_timestamp_seconds":
+		code, err := strconv.ParseUint(string(l.get("xid")), 10, 64)
+		if g := h.gpu(l.get("uuid")); g != nil && err == nil && l.value > 0 && l.value < maxUnix {
+			g.XIDs = append(g.XIDs, gpu.XIDCount{Code: code, Last: time.Unix(int64(l.value), 0)})
+		}
+	default:
+		r, ok := resolve(string(l.name))
+		if !ok || r.Field != gpu.RowRemapFailure || l.value <= 0 {
+			return
+		}
+		uuid := l.get("UUID")
+		if uuid == nil {
+			uuid = l.get("uuid")
+		}
+		if g := h.gpu(uuid); g != nil {
+			g.RowRemapFailure = true
+		}
+	}
+}
+
+func (h *health) gpu(uuid []byte) *gpu.Health {
+	if len(uuid) == 0 {
+		return nil
+	}
+	i, ok := h.place[string(uuid)]
+	if !ok {
+		if h.place == nil {
+			h.place = map[string]int{}
+		}
+		i = len(h.node.GPUs)
+		h.place[string(uuid)] = i
+		h.node.GPUs = append(h.node.GPUs, gpu.Health{UUID: string(uuid)})
+	}
+	return &h.node.GPUs[i]
+}
