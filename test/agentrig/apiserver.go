@@ -121,6 +121,7 @@ func (s *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, after, ok := strings.Cut(r.URL.Path, configMaps); ok {
 		collection, name = configMaps, strings.TrimPrefix(after, "/")
 	}
+	w.Header().Set("Content-Type", "application/json")
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+token:
 		http.Error(w, `{"message":"who are you?"}`, http.StatusUnauthorized)

@@ -79,7 +79,7 @@ func (h *harness) bench(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(w, "case\tprogram\tseries\tkB\tp50 ms\tp99 ms\tCPU ms/scrape\tCPU ms/s without scrapes\tRSS MiB\t")
 	for i, s := range benchCases() {
 		dir := filepath.Join(h.dir, "bench"+strconv.Itoa(i))
-		stop, err := prepare(s, dir)
+		n, err := prepare(s, dir)
 		if err != nil {
 			return err
 		}
@@ -88,15 +88,15 @@ func (h *harness) bench(ctx context.Context, out io.Writer) error {
 				fmt.Fprintf(w, "%s\t%s\t(%s)\n", s.name, side.name, side.why)
 				continue
 			}
-			c, err := h.measure(ctx, side.path, s, dir)
+			c, err := h.measure(ctx, side.path, s, n)
 			if err != nil {
-				stop()
+				n.stop()
 				return fmt.Errorf("%s, %s: %w", s.name, side.name, err)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.3f\t%.3f\t%.3f\t%.2f\t%.1f\t\n", s.name, side.name, c.series, c.bytes/1000,
 				ms(c.p50), ms(c.p99), ms(c.cpuScrape), ms(c.cpuIdle), float64(c.rss)/(1<<20))
 		}
-		stop()
+		n.stop()
 	}
 	return w.Flush()
 }
@@ -105,9 +105,9 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 // measure runs one program and scrapes it over one connection, as fast as it
 // answers.
-func (h *harness) measure(ctx context.Context, path string, s scenario, dir string) (cost, error) {
-	args := append([]string{"-c", strconv.FormatInt(benchInterval.Milliseconds(), 10), "-f", filepath.Join(dir, "collectors.csv")}, replaced(s.args, dir)...)
-	p, err := start(ctx, path, args, h.environment(s, dir), false)
+func (h *harness) measure(ctx context.Context, path string, s scenario, n *node) (cost, error) {
+	args := append([]string{"-c", strconv.FormatInt(benchInterval.Milliseconds(), 10), "-f", filepath.Join(n.dir, "collectors.csv")}, replaced(s.args, n.dir)...)
+	p, err := h.start(ctx, path, args, s, n)
 	if err != nil {
 		return cost{}, err
 	}

@@ -5,7 +5,9 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -134,18 +136,54 @@ func TestProfileOfARelease(t *testing.T) {
 	}
 }
 
-// Two of ours beside each other differ in nothing.
-func TestAgentBesideItself(t *testing.T) {
+// built skips where make has not made what is run.
+func built(t *testing.T) config {
+	t.Helper()
 	const bin = "../../bin/"
 	for _, file := range []string{"gpupilot-agent", "libdcgm-fake.so", "libnvidia-ml-fake.so"} {
 		if _, err := os.Stat(bin + file); err != nil {
 			t.Skipf("make it first: %v", err)
 		}
 	}
-	h, err := newHarness(t.Context(), config{
-		exporter: bin + "gpupilot-agent", agent: bin + "gpupilot-agent", interval: 200 * time.Millisecond,
-		only: "^(a collectors file|-d g:3|pods: sharing, several|an XID error|paths|TLS and a password|reload|an unknown flag)$",
-	})
+	return config{exporter: bin + "gpupilot-agent", agent: bin + "gpupilot-agent", interval: 200 * time.Millisecond}
+}
+
+// Programs find the pods' labels, and see a service account that is not there.
+func TestProgramsInACluster(t *testing.T) {
+	if why := cannotJoin(); why != "" {
+		t.Skip(why)
+	}
+	h, err := newHarness(t.Context(), built(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.close()
+	for _, s := range scenarios() {
+		if s.name != "pods: some labels and UIDs" {
+			continue
+		}
+		n, err := prepare(s, filepath.Join(h.dir, "node"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.stop()
+		p, err := h.start(t.Context(), h.cfg.agent, append([]string{"-c", "200"}, replaced(s.args, n.dir)...), s, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.stop(syscall.SIGTERM)
+		a, err := p.settled(t.Context(), request{path: "/metrics"}, h.cfg.interval)
+		if want := `,app="train",container="c-train",namespace="team",pod="train",pod_uid="team-train"} 37`; err != nil || !strings.Contains(a.body, want) {
+			t.Errorf("%v: no %s in\n%s\nit said:\n%s", err, want, a.body, p.log.tail())
+		}
+	}
+}
+
+// Two of ours beside each other differ in nothing.
+func TestAgentBesideItself(t *testing.T) {
+	cfg := built(t)
+	cfg.only = "^(a collectors file|-d g:3|pods: sharing, several|an XID error|paths|TLS and a password|reload|an unknown flag)$"
+	h, err := newHarness(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,7 @@ func allowances() []allowance {
 		{because: "`nvidia.com/gpu.shared` counts as a GPU", scenario: "pods: gpu.shared", kind: kindLabel, name: podLabels, theirs: none},
 		{because: "dcgm-exporter has no series before the first error", kind: kindMetric, name: "DCGM_FI_DEV_XID_ERRORS", theirs: none},
 		{because: "dcgm-exporter has no series before the first error", kind: kindSeries, name: `DCGM_FI_DEV_XID_ERRORS\{.*`, theirs: none},
+		{because: "has no such ConfigMap yet, is waited for", scenario: "a ConfigMap that is not there", kind: kindStart, theirs: "exits with .*", ours: "runs"},
 		{because: "GPUs of several models can be mixed", scenario: "one GPU without profiling", kind: kindStart, theirs: "exits with .*", ours: "runs"},
 		{because: "`err_msg` texts are our own", kind: kindLabel, name: "err_msg"},
 		{because: "`-d g+i` works", scenario: `MIG, -d g\+i`, kind: kindStart, theirs: "exits with .*", ours: "runs"},

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,8 +57,8 @@ func (l *logBuffer) tail() string {
 	return s[max(0, len(s)-most):]
 }
 
-// start runs a program with -a, and returns when it listens or has ended.
-func start(ctx context.Context, path string, args, env []string, secure bool) (*program, error) {
+// start runs a command with -a, and returns when it listens or has ended.
+func start(ctx context.Context, command, args, env []string, secure bool) (*program, error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -67,13 +68,13 @@ func start(ctx context.Context, path string, args, env []string, secure bool) (*
 		DisableCompression: true,
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // the certificate is made for this run
 	}}
-	p.cmd = exec.CommandContext(ctx, path, append([]string{"-a", addr}, args...)...)
+	p.cmd = exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{"-a", addr}, args)...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.cmd.WaitDelay = time.Second
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
+		return nil, fmt.Errorf("start %s: %w", command, err)
 	}
 	go func() {
 		defer close(p.ended)

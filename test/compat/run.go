@@ -71,6 +71,11 @@ func (h *harness) cannot(s scenario) string {
 			return "this exporter has no --" + name
 		}
 	}
+	if s.cluster {
+		if why := cannotJoin(); why != "" {
+			return why
+		}
+	}
 	if n := number(h.version); n > 0 && n < number(s.since) {
 		return "this exporter is older than " + s.since
 	}
@@ -85,12 +90,12 @@ func (h *harness) cannot(s scenario) string {
 
 // scenario runs both programs, and compares.
 func (h *harness) scenario(ctx context.Context, s scenario, dir string) ([]difference, error) {
-	stop, err := prepare(s, dir)
+	n, err := prepare(s, dir)
 	if err != nil {
 		return nil, err
 	}
-	defer stop()
-	theirs, ours, err := h.startBoth(ctx, s, dir)
+	defer n.stop()
+	theirs, ours, err := h.startBoth(ctx, s, n)
 	if err != nil {
 		return nil, err
 	}
@@ -109,8 +114,8 @@ func (h *harness) scenario(ctx context.Context, s scenario, dir string) ([]diffe
 	return c.found, nil
 }
 
-func (h *harness) startBoth(ctx context.Context, s scenario, dir string) (theirs, ours *program, err error) {
-	env := h.environment(s, dir)
+func (h *harness) startBoth(ctx context.Context, s scenario, n *node) (theirs, ours *program, err error) {
+	dir := n.dir
 	args := []string{"-c", strconv.FormatInt(h.cfg.interval.Milliseconds(), 10)}
 	theirArgs := append(slices.Clone(args), "-f", h.cfg.collectors)
 	if s.csv != "" {
@@ -124,10 +129,10 @@ func (h *harness) startBoth(ctx context.Context, s scenario, dir string) (theirs
 	}
 	done := make(chan result, 1)
 	go func() {
-		p, err := start(ctx, h.cfg.exporter, slices.Concat(theirArgs, more), env, s.web)
+		p, err := h.start(ctx, h.cfg.exporter, slices.Concat(theirArgs, more), s, n)
 		done <- result{p, err}
 	}()
-	ours, err = start(ctx, h.cfg.agent, slices.Concat(args, more), env, s.web)
+	ours, err = h.start(ctx, h.cfg.agent, slices.Concat(args, more), s, n)
 	r := <-done
 	if err = errors.Join(err, r.err); err != nil {
 		for _, p := range []*program{r.p, ours} {
@@ -139,15 +144,16 @@ func (h *harness) startBoth(ctx context.Context, s scenario, dir string) (theirs
 	return r.p, ours, err
 }
 
-// environment is that of both programs.
-func (h *harness) environment(s scenario, dir string) []string {
-	return append([]string{
-		"LD_LIBRARY_PATH=" + h.library,
-		"GPUPILOT_FAKE_DCGM=" + filepath.Join(dir, "gpus"), "GPUPILOT_FAKE_NVML=" + filepath.Join(dir, "gpus"),
+// start starts a program on the node that the scenario wants.
+func (h *harness) start(ctx context.Context, path string, args []string, s scenario, n *node) (*program, error) {
+	gpus := filepath.Join(n.dir, "gpus")
+	env := slices.Concat([]string{
+		"LD_LIBRARY_PATH=" + h.library, "GPUPILOT_FAKE_DCGM=" + gpus, "GPUPILOT_FAKE_NVML=" + gpus,
 		"GPUPILOT_BACKEND=dcgm", "GPUPILOT_PROFILE=" + h.profile,
 		// Theirs looks for libdcgm in the loader's cache only.
 		"DISABLE_STARTUP_VALIDATE=true",
-	}, replaced(s.env, dir)...)
+	}, n.env, replaced(s.env, n.dir))
+	return start(ctx, slices.Concat(n.wrap, []string{path}), args, env, s.web)
 }
 
 func replaced(words []string, dir string) []string {
@@ -256,32 +262,6 @@ func (c *comparison) answers(r request, t, o answer) {
 	if r.body {
 		c.add(kindBody, name, t.body, o.body, "")
 	}
-}
-
-// prepare writes a scenario's files and starts its kubelet.
-func prepare(s scenario, dir string) (stop func(), err error) {
-	jobs := filepath.Join(dir, "jobs")
-	if err := os.MkdirAll(jobs, 0o755); err != nil {
-		return nil, err
-	}
-	files := map[string]string{
-		filepath.Join(dir, "gpus"):           strings.Join(s.state, "\n") + "\n",
-		filepath.Join(dir, "collectors.csv"): s.csv,
-	}
-	for name, body := range s.jobs {
-		files[filepath.Join(jobs, name)] = body
-	}
-	if s.web {
-		if err := webFiles(files, dir); err != nil {
-			return nil, err
-		}
-	}
-	for path, body := range files {
-		if err := os.WriteFile(path, []byte(body), 0o600); err != nil {
-			return nil, err
-		}
-	}
-	return serveKubelet(filepath.Join(dir, "kubelet.sock"), s.pods)
 }
 
 // webFiles adds a web configuration, a certificate and its key.

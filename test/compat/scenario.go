@@ -22,6 +22,9 @@ type scenario struct {
 	pods []pod
 	// jobs are files of the folder {dir}/jobs.
 	jobs map[string]string
+	// cluster is a service account and an API server, which has the pods and the
+	// collectors file, with label fields, as the ConfigMap gpus/metrics.
+	cluster bool
 	// web serves with TLS and a password.
 	web bool
 	// page is how the page is asked for.
@@ -121,6 +124,8 @@ func collectorScenarios() []scenario {
 		{name: "windows", csv: fields + "DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs\n", args: []string{"-x", "60000"}, state: busy, later: []string{"gpu 0 xid 31"}},
 		{name: "an XID error", csv: fields, state: busy, later: []string{"gpu 0 xid 79", "gpu 1 xid 999", "gpu 2 xid 31"}},
 		{name: "a field twice", csv: "DCGM_FI_DEV_SM_CLOCK, gauge, A\nDCGM_FI_DEV_SM_CLOCK, gauge, A\n", state: busy},
+		scenario{name: "a ConfigMap", args: []string{"-m", "gpus:metrics"}, csv: fields, state: busy}.inCluster(),
+		scenario{name: "a ConfigMap that is not there", args: []string{"-m", "gpus:others"}, csv: fields, state: busy}.inCluster(),
 		{name: "reload", csv: fields, state: busy, reload: true},
 	}
 }
@@ -240,9 +245,17 @@ func podScenarios() []scenario {
 		k("old namespace", busy, []string{"-o"}, plain...),
 		exp,
 		jobs,
+		k("labels", busy, []string{"--kubernetes-enable-pod-labels"}, plain...).inCluster(),
+		k("some labels and UIDs", busy, []string{"--kubernetes-enable-pod-labels", "--kubernetes-pod-label-allowlist-regex", "^app$", "--kubernetes-enable-pod-uid"}, plain...).inCluster(),
 		k("virtual GPUs", busy, []string{"--kubernetes-virtual-gpus"}, sharers...),
 		k("virtual GPUs, GKE", busy, []string{"--kubernetes-virtual-gpus", "--kubernetes-gpu-id-type", "device-name"}, pod{"a", gpu, []string{"nvidia0/vgpu0"}}, pod{"b", gpu, []string{"nvidia0/vgpu1"}}),
 	}
+}
+
+func (s scenario) inCluster() scenario {
+	s.cluster = true
+	s.env = append(s.env, "NODE_NAME=node-7")
+	return s
 }
 
 func (s scenario) defaults() scenario {
