@@ -44,11 +44,12 @@ func benchTick(ctx context.Context, cfg config, out io.Writer) ([]Row, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := t.rows(ctx, cfg, s)
+		r, last, err := t.rows(ctx, cfg, s)
 		if err = errors.Join(err, t.stop()); err != nil {
 			return nil, err
 		}
-		rows = append(rows, r...)
+		// Allocations are counted of all the process: the agent has ended.
+		rows = append(rows, append(r, atMost("  allocations for a page", t.rendering(last), "", barRendering))...)
 	}
 	return rows, nil
 }
@@ -122,10 +123,9 @@ func (t *ticking) stop() error {
 	return t.served
 }
 
-// rows measures. The first collections, by which memory is got and devices are
-// enumerated, do not count.
-func (t *ticking) rows(ctx context.Context, cfg config, s shape) ([]Row, error) {
-	var last *gpu.Snapshot
+// rows measures, and gives the last collection. The first ones, by which memory
+// is got and devices are enumerated, do not count.
+func (t *ticking) rows(ctx context.Context, cfg config, s shape) (rows []Row, last *gpu.Snapshot, err error) {
 	await := func(n int) error {
 		for range n {
 			select {
@@ -137,31 +137,30 @@ func (t *ticking) rows(ctx context.Context, cfg config, s shape) ([]Row, error) 
 		return nil
 	}
 	if err := await(4); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	before, err := agentrig.CPU(os.Getpid())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := await(cfg.ticks); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	after, err := agentrig.CPU(os.Getpid())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if owned := countOwners(last); owned != s.entities() {
-		return nil, fmt.Errorf("%d pods have a device, want %d", owned, s.entities())
+		return nil, nil, fmt.Errorf("%d pods have a device, want %d", owned, s.entities())
 	}
 	scraping, err := t.scraping(await)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return []Row{
 		atMost(s.name+", CPU of a collection with gzip, library excluded", ms(after-before)/float64(cfg.ticks), "ms", s.barTick),
-		atMost("  allocations for a page", t.rendering(last), "", barRendering),
 		atMost("  allocations for a scrape", scraping, "", barScraping),
-	}, nil
+	}, last, nil
 }
 
 // rendering counts the allocations of a page in steady state.
