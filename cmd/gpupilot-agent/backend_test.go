@@ -132,6 +132,28 @@ func TestAuto(t *testing.T) {
 	stop()
 }
 
+// What is no GPU, through DCGM: as far as -s and -p select it.
+func TestParts(t *testing.T) {
+	t.Setenv("GPUPILOT_FAKE_DCGM", writeFile(t, "gpus", "gpus 1\nswitches 2\nlinks 1\ncpus 1 2\npart nvswitch 1 858 47\npart cpucore 1 1100 0.5\npart nvlink gpu0:0 787 3\n"))
+	collectors := writeFile(t, "c.csv", "DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT,gauge,Warm\nDCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS,counter,CRC\nDCGM_FI_DEV_CPU_UTIL_TOTAL,gauge,Busy\n")
+	url, _, _ := start(t, "-r", "localhost:5555", "--dcgm-library", fakeLib(t, "libdcgm-fake.so"), "-f", collectors, "-s", "g:1", "-p", "i", "-c", "50", "-n")
+	until(t, func() bool {
+		_, body := get(t, url+"/metrics")
+		for _, want := range []string{
+			`DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT{nvswitch="nvswitch1"} 47`, `DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS{nvlink="1",gpu="0",`,
+			`DCGM_FI_DEV_CPU_UTIL_TOTAL{cpucore="1",cpu="0"} 0.500000`, `gpupilot_collector_errors_total{collector="parts"} 0`,
+		} {
+			if !strings.Contains(body, want) {
+				return false
+			}
+		}
+		return !strings.Contains(body, `"nvswitch0"`) && !strings.Contains(body, `UTIL_TOTAL{cpu=`)
+	})
+	if _, body := get(t, url+"/api/v1/gpus"); !strings.Contains(body, `"kind": "cpucore"`) {
+		t.Errorf("/api/v1/gpus:\n%s", body)
+	}
+}
+
 func TestDCGMNotThere(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "libdcgm.so.4")
 	err := run(t.Context(), []string{"-r", "localhost:5555", "--dcgm-library", missing, "-a", "127.0.0.1:0"}, io.Discard)
