@@ -125,8 +125,8 @@ func TestAutoWindow(t *testing.T) {
 		}
 	}
 	f(0, DefaultDownWindow)
-	f(30*time.Second, leastDownWindow)
-	f(7*time.Minute, 7*time.Minute)
+	f(30*time.Second, DefaultDownWindow)
+	f(15*time.Minute, 15*time.Minute)
 
 	// Step by step: a fifth of the replicas in a quarter of a start-up.
 	p := utilPolicy()
@@ -137,8 +137,8 @@ func TestAutoWindow(t *testing.T) {
 			values[i] = 60 * 5 / float64(cur)
 		}
 		return seen(now, values...)
-	}, 400, 20)
-	if got[119] != 20 || got[121] != 16 || got[141] != 16 || got[155] != 12 {
-		t.Errorf("replicas after 119, 121, 141 and 155 s: %d %d %d %d, want 20 16 16 12", got[119], got[121], got[141], got[155])
+	}, 700, 20)
+	if got[595] != 20 || got[601] != 16 || got[621] != 16 || got[635] != 12 {
+		t.Errorf("replicas after 595, 601, 621 and 635 s: %d %d %d %d, want 20 16 16 12", got[595], got[601], got[621], got[635])
 	}
 }

@@ -37,7 +37,7 @@ type Facts struct {
 	Target    float64       `json:"target,omitempty"`    // in the same unit
 	Total     bool          `json:"total,omitempty"`     // Value and Target are for the workload
 	Learned   bool          `json:"learned,omitempty"`   // Target was learned
-	Steadied  bool          `json:"steadied,omitempty"`  // Value is noisy, and what is wanted goes by the last minute as well
+	Steadied  bool          `json:"steadied,omitempty"`  // Value is noisy, and what is wanted goes by the mean of the last seconds
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
 	Fresh     int32         `json:"fresh,omitempty"` // serving replicas with a fresh reading

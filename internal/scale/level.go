@@ -18,11 +18,10 @@ type Level struct {
 }
 
 const (
-	// levelSpan is the time constant of the average: many times what a server of
-	// language models takes to answer, so that the requests that it happens to
-	// have at a moment weigh little. In replays of recorded load 15 s chases noise
-	// and 150 s comes late; from 45 to 90 s makes no difference.
-	levelSpan = time.Minute
+	// levelSpan is the time constant of the average. Replays of recorded load with
+	// 5 to 90 s differ little in what they cost for what they win; the shorter it
+	// is, the fewer requests miss their limits.
+	levelSpan = 5 * time.Second
 	// noiseSpan is the time constant of the variance.
 	noiseSpan = time.Minute
 	// noiseBand is how many standard deviations from what is read now the average

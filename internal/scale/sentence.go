@@ -70,7 +70,7 @@ func (s Step) demand() string {
 	f := s.Facts
 	steadied := ""
 	if f.Steadied {
-		steadied = " by the last minute"
+		steadied = " by the last seconds' mean"
 	}
 	if f.Total {
 		return fmt.Sprintf("%s is %s against a target of %s: %d wanted%s", f.Signal, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit), s.After, steadied)
