@@ -14,6 +14,10 @@ import (
 // processes: drivers sample their utilisation no faster.
 const processesEvery = time.Second
 
+// processBudget is how long a list of processes may have taken the last time for
+// a tick to wait for it: fields are not published later than that for it.
+const processBudget = 20 * time.Millisecond
+
 // processReads are the reads of devices' processes. They have goroutines of
 // their own: they go through lists and files, and must hold up no field.
 type processReads struct {
@@ -68,7 +72,7 @@ func (l *loop) askProcesses(ctx context.Context, now time.Time) (asked []*proces
 		}
 		w.busy, w.began = true, now
 		w.ask <- struct{}{} // has room: the last one was taken before its result came
-		if w.took <= l.patience/2 {
+		if w.took <= processBudget {
 			asked = append(asked, w)
 		}
 	}
