@@ -47,6 +47,9 @@ func TestShareSeries(t *testing.T) {
 	if v, ok := s.Pod("ns", "p", gpu.GPUUtil, now, time.Second); !ok || v.Value != 40 {
 		t.Errorf("p uses %v, %v", v, ok)
 	}
+	if v, ok := s.PodOn("n", "ns", "q", gpu.GPUUtil, now, time.Second); !ok || v.Value != 1 {
+		t.Errorf("q uses %v, %v", v, ok)
+	}
 	if got := s.PodRange("ns", "p", gpu.GPUUtil, start, now); len(got) != 5 || got[1].Value != 10 {
 		t.Errorf("p used %v", got)
 	}
