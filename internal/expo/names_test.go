@@ -119,7 +119,7 @@ func TestProfilesHaveDefaults(t *testing.T) {
 // What only DCGM gives can be asked for, under the names of DCGM 3 and 4.
 func TestFieldsOfDCGMAlone(t *testing.T) {
 	for name, id := range map[string]gpu.FieldID{
-		"DCGM_FI_DEV_NVML_INDEX": 52, "DCGM_FI_DEV_MIG_MODE": 67, "DCGM_FI_DEV_BAR1_USED": 92, "DCGM_FI_DEV_ECC_SBE_VOL_L1": 314, "DCGM_FI_DEV_ECC_DBE_AGG_TEX": 333,
+		"DCGM_FI_DEV_COUNT": 4, "DCGM_FI_DEV_NVML_INDEX": 52, "DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY": 175, "DCGM_FI_DEV_MIG_MODE": 67, "DCGM_FI_DEV_BAR1_USED": 92, "DCGM_FI_DEV_ECC_SBE_VOL_L1": 314, "DCGM_FI_DEV_ECC_DBE_AGG_TEX": 333,
 		"DCGM_FI_DEV_NVLINK_BANDWIDTH_L11": 480, "DCGM_FI_DEV_NVLINK_THROUGHPUT_L17": 496, "DCGM_FI_PROF_NVDEC7_ACTIVE": 1024, "DCGM_FI_PROF_NVJPG_UTIL_7_RATIO": 1032,
 	} {
 		if ref, ok := ResolveMetric(name); !ok || ref != (gpu.Ref{Field: id, Scale: 1}) {

@@ -145,6 +145,7 @@ const (
 var table = [...]Field{
 	{DriverVersion, "DCGM_FI_DRIVER_VERSION", None, Label, Integer, NoAggregate, NoAggregate, "Version of the NVIDIA driver."},
 	{NVMLVersion, "DCGM_FI_NVML_VERSION", None, Label, Integer, NoAggregate, NoAggregate, "Version of the NVML library."},
+	{4, "DCGM_FI_DEV_COUNT", None, Gauge, Integer, NoAggregate, NoAggregate, "Number of GPUs of the node."},
 	{CUDADriverVersion, "DCGM_FI_CUDA_DRIVER_VERSION", None, Label, Integer, NoAggregate, NoAggregate, "CUDA version that the driver supports, major*1000+minor*10."},
 	{Brand, "DCGM_FI_DEV_BRAND", None, Label, Integer, NoAggregate, NoAggregate, "Brand of the device."},
 	{52, "DCGM_FI_DEV_NVML_INDEX", None, Gauge, Integer, NoAggregate, NoAggregate, "NVML index of the GPU."},
@@ -191,6 +192,10 @@ var table = [...]Field{
 	{162, "DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX", Watt, Gauge, Float, NoAggregate, NoAggregate, "Highest power limit that can be set (in W)."},
 	{163, "DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", Watt, Gauge, Float, NoAggregate, NoAggregate, "Power limit by default (in W)."},
 	{EnforcedPowerLimit, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", Watt, Gauge, Float, Sum, Sum, "Power limit in force, the lowest of all limiters (in W)."},
+	{170, "DCGM_FI_DEV_FABRIC_MANAGER_STATUS", None, Gauge, Integer, NoAggregate, NoAggregate, "State of the fabric manager, as DCGM numbers it."},
+	{173, "DCGM_FI_DEV_FABRIC_CLIQUE_ID", None, Gauge, Integer, NoAggregate, NoAggregate, "Id of the GPU's clique in the NVLink fabric."},
+	{174, "DCGM_FI_DEV_FABRIC_HEALTH_MASK", None, Gauge, Integer, NoAggregate, NoAggregate, "Health of the NVLink fabric, as NVML's bits."},
+	{175, "DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY", None, Gauge, Integer, NoAggregate, NoAggregate, "Health of the NVLink fabric: 1 healthy, 2 unhealthy, 3 limited."},
 	{PState, "DCGM_FI_DEV_PSTATE", None, Gauge, Integer, NoAggregate, NoAggregate, "Performance state, 0 is the fastest."},
 	{FanSpeed, "DCGM_FI_DEV_FAN_SPEED", Percent, Gauge, Integer, Max, Max, "Fan speed (in %)."},
 	{200, "DCGM_FI_DEV_PCIE_TX_THROUGHPUT", None, Gauge, Integer, NoAggregate, NoAggregate, "Data sent over PCIe (in KB/s)."},

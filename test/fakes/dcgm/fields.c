@@ -12,7 +12,7 @@ enum { OTHER = -1 };
 
 // own: an instance has a value of its own; the others are its GPU's.
 #define FIELDS(X) \
-	X(1, DCGM_FT_STRING, OTHER, driver_version, 0) X(2, DCGM_FT_STRING, OTHER, nvml_version, 0) X(5, DCGM_FT_INT64, OTHER, cuda_version, 0) \
+	X(1, DCGM_FT_STRING, OTHER, driver_version, 0) X(2, DCGM_FT_STRING, OTHER, nvml_version, 0) X(4, DCGM_FT_INT64, OTHER, count, 0) X(5, DCGM_FT_INT64, OTHER, cuda_version, 0) \
 	X(50, DCGM_FT_STRING, OTHER, name, 1) X(51, DCGM_FT_STRING, OTHER, brand, 0) X(52, DCGM_FT_INT64, OTHER, nvml_index, 0) \
 	X(53, DCGM_FT_STRING, OTHER, serial, 0) X(54, DCGM_FT_STRING, OTHER, uuid, 0) X(55, DCGM_FT_INT64, OTHER, minor_number, 0) \
 	X(56, DCGM_FT_STRING, OTHER, oem_inforom, 0) X(57, DCGM_FT_STRING, OTHER, pci_busid, 0) \
@@ -123,6 +123,7 @@ static double rate_mb(const struct device *d, enum key tx, enum key rx) { return
 // other computes the numbers that are no key by themselves.
 static bool other(struct where w, const struct device *d, unsigned short field, double *x) {
 	switch (field) {
+	case 4: *x = S.gpus; return true;
 	case 5: *x = 13010; return true;
 	case 52:
 	case 55: *x = w.gpu; return true;
