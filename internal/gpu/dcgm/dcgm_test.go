@@ -199,7 +199,7 @@ func TestNoProfiling(t *testing.T) {
 func TestStaleValues(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, Config{})
-	d := (*r.devices.Load())[devices[0].UUID]
+	d := r.library.Known()[devices[0].UUID]
 	f.put("stale", "gpu 0 stale")
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
@@ -217,7 +217,7 @@ func TestStaleValues(t *testing.T) {
 func TestWatchesAgain(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, Config{})
-	d := (*r.devices.Load())[devices[0].UUID]
+	d := r.library.Known()[devices[0].UUID]
 	read(t, r, d.UUID, gpu.GPUUtil)
 	f.put("engine", "engine forgets 1")
 	for range 3 {

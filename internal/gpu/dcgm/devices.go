@@ -32,7 +32,7 @@ func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
 	}
 	slices.Sort(ids)
 	mig, migErr := s.hierarchy()
-	before := *r.devices.Load()
+	before := r.library.Known()
 	after := make(map[string]*device, len(before))
 	list := make([]gpu.Device, 0, len(ids))
 	var errs []error
@@ -57,7 +57,7 @@ func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
 			d.release() // before another is read in its place
 		}
 	}
-	r.devices.Store(&after)
+	r.library.SetKnown(after)
 	return list, errors.Join(errs...)
 }
 

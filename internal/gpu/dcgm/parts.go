@@ -47,16 +47,17 @@ type part struct {
 
 // ReadParts reads switches, NVLinks and CPUs. See gpu.PartReader.
 func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
-	s := r.live.Load()
-	if s == nil || s.broken.Load() || !s.Enter() {
+	open := r.library.Session()
+	if open == nil || (*open).Broken() || !(*open).Enter() {
 		return nil, fmt.Errorf("%w: there is no host engine", gpu.ErrNoDriver)
 	}
+	s := *open
 	defer s.Leave()
 	s.parts.mu.Lock()
 	defer s.parts.mu.Unlock()
 	now := time.Now()
 	if now.Sub(s.parts.listed) >= relistParts {
-		s.listParts(keep, *r.devices.Load())
+		s.listParts(keep, r.library.Known())
 		s.parts.listed = now
 	}
 	var out []gpu.PartSnapshot

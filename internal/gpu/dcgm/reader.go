@@ -6,11 +6,7 @@ package dcgm
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -18,16 +14,7 @@ import (
 
 // Reader is the gpu.Reader over DCGM.
 type Reader struct {
-	cfg  Config
-	log  *slog.Logger
-	xids gpu.XIDLog
-
-	mu     sync.Mutex // held by Devices and Close, never by Read
-	ses    *session   // nil while there is no host engine
-	closed bool
-
-	live    atomic.Pointer[session]            // ses, for who must not wait
-	devices atomic.Pointer[map[string]*device] // by UUID
+	library *gpu.Library[*session, *device]
 }
 
 var (
@@ -41,11 +28,18 @@ var (
 func New(cfg Config) *Reader {
 	cfg.Library = cmp.Or(cfg.Library, "libdcgm.so.4")
 	cfg.Interval = cmp.Or(cfg.Interval, time.Second)
-	r := &Reader{cfg: cfg, log: cfg.Log}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
 	}
-	r.devices.Store(&map[string]*device{})
+	r := &Reader{}
+	r.library = gpu.NewLibrary(gpu.LibraryConfig[*session, *device]{
+		Name:      "DCGM",
+		Open:      func() (*session, error) { return open(cfg, r.library.Log(), log) },
+		Enumerate: r.enumerate,
+		SessionOf: func(d *device) *session { return d.ses },
+		Read:      (*device).read,
+	})
 	return r
 }
 
@@ -56,70 +50,19 @@ func (r *Reader) Backend() string { return "dcgm" }
 // followed by its MIG instances. A GPU that was known and is lost stays in the
 // list. A lost host engine is gpu.ErrNoDriver; each call tries to reach it
 // once more, so that the caller sets the pace.
-func (r *Reader) Devices() ([]gpu.Device, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil, errors.New("the DCGM reader is closed")
-	}
-	for attempt := 0; ; attempt++ {
-		if r.ses != nil && r.ses.broken.Load() {
-			_ = r.ses.close() // a call that hangs is not in the way of a new session
-			r.ses = nil
-		}
-		if r.ses == nil {
-			ses, err := open(r.cfg, &r.xids, r.log)
-			if err != nil {
-				return nil, err
-			}
-			r.ses = ses
-			r.live.Store(ses)
-		}
-		devices, err := r.enumerate(r.ses)
-		// An engine that was restarted since the last call shows only now.
-		if errors.Is(err, gpu.ErrNoDriver) && attempt == 0 {
-			continue
-		}
-		return devices, err
-	}
-}
-
-// enter finds a device and asks to call the library for it: where there is no
-// error, its session's Leave must follow.
-func (r *Reader) enter(uuid string) (*device, error) {
-	d, ok := (*r.devices.Load())[uuid]
-	if !ok {
-		return nil, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
-	}
-	if d.ses.broken.Load() || !d.ses.Enter() {
-		return nil, fmt.Errorf("%w (since the devices were enumerated)", gpu.ErrNoDriver)
-	}
-	return d, nil
-}
+func (r *Reader) Devices() ([]gpu.Device, error) { return r.library.Devices() }
 
 // Read fills v with the wanted fields of a device. See gpu.Reader.
 func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
-	v.Reset()
-	d, err := r.enter(uuid)
-	if err != nil {
-		return err
-	}
-	defer d.ses.Leave()
-	if want.Empty() {
-		return nil
-	}
-	if err = d.read(want, v); err != nil {
-		v.Reset()
-	}
-	return err
+	return r.library.ReadDevice(uuid, want, v)
 }
 
 // XIDs are the XID errors of the device seen so far, sorted by code.
-func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.xids.Counts(uuid) }
+func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.library.Log().Counts(uuid) }
 
 // NoProfiling is why the device gives no profiling fields. See gpu.Profiler.
 func (r *Reader) NoProfiling(uuid string) string {
-	if d, ok := (*r.devices.Load())[uuid]; ok {
+	if d, ok := r.library.Known()[uuid]; ok {
 		if reason := d.card.reason.Load(); reason != nil {
 			return *reason
 		}
@@ -130,11 +73,11 @@ func (r *Reader) NoProfiling(uuid string) string {
 // Links are how a whole GPU reaches the others: DCGM gives the errors of links
 // as fields, or not at all. See gpu.LinkReader.
 func (r *Reader) Links(uuid string) (gpu.Links, error) {
-	d, err := r.enter(uuid)
+	d, ses, err := r.library.Enter(uuid)
 	if err != nil {
 		return gpu.Links{}, err
 	}
-	defer d.ses.Leave()
+	defer ses.Leave()
 	peers, err := d.ses.peers()
 	if err != nil {
 		return gpu.Links{}, d.ses.absent(err)
@@ -150,15 +93,4 @@ func (r *Reader) Links(uuid string) (gpu.Links, error) {
 
 // Close lets DCGM go. Reads that hang in the library are not waited for: the
 // last one to return lets it go.
-func (r *Reader) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	r.devices.Store(&map[string]*device{})
-	if r.ses == nil {
-		return nil
-	}
-	ses := r.ses
-	r.ses = nil
-	return ses.close()
-}
+func (r *Reader) Close() error { return r.library.Close() }

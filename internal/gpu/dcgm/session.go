@@ -42,9 +42,12 @@ func open(cfg Config, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	return &session{engine: e, cfg: cfg, xids: xids, log: log, cards: map[uint]*card{}, Calls: calls}, nil
 }
 
-// close lets DCGM go. A call that hangs in the library delays that, not the
+// Broken says whether the driver, or the host engine, went away.
+func (s *session) Broken() bool { return s.broken.Load() }
+
+// Shut lets DCGM go. A call that hangs in the library delays that, not the
 // caller for long.
-func (s *session) close() error {
+func (s *session) Shut() error {
 	if !s.Close(closePatience) {
 		return errors.New("calls still hang in DCGM; it is shut down when they return")
 	}

@@ -26,7 +26,7 @@ func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
 		s.broken.Store(true)
 		return nil, fmt.Errorf("%w: count GPUs: %s", gpu.ErrNoDriver, reason(ret))
 	}
-	before := *r.devices.Load()
+	before := r.library.Known()
 	after := make(map[string]*device, len(before))
 	list := make([]gpu.Device, 0, count)
 	var errs []error
@@ -44,7 +44,7 @@ func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
 			after[d.UUID] = d
 		}
 	}
-	r.devices.Store(&after)
+	r.library.SetKnown(after)
 	for uuid, d := range before {
 		if after[uuid] != d {
 			d.release()

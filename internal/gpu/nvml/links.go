@@ -54,15 +54,15 @@ type linkState struct {
 
 // Links reads a GPU's NVLinks. See gpu.LinkReader.
 func (r *Reader) Links(uuid string) (gpu.Links, error) {
-	d, err := r.enter(uuid)
+	d, ses, err := r.library.Enter(uuid)
 	if err != nil {
 		return gpu.Links{}, err
 	}
-	defer d.ses.Leave()
+	defer ses.Leave()
 	if d.MIG != nil {
 		return gpu.Links{}, nil
 	}
-	l := gpu.Links{Peers: d.peers(*r.devices.Load())}
+	l := gpu.Links{Peers: d.peers(r.library.Known())}
 	if d.ses.has("nvmlDeviceGetNvLinkState") {
 		d.readLinks(&l, time.Now())
 	}

@@ -340,7 +340,7 @@ func TestUnsupportedIsAskedForAgain(t *testing.T) {
 	if v := read(t, r, devices[0].UUID, want...); v.Has(gpu.PowerUsage) || v.Has(gpu.MemoryTemp) {
 		t.Error("asked for again at once")
 	}
-	d := (*r.devices.Load())[devices[0].UUID]
+	d := r.library.Known()[devices[0].UUID]
 	clear(d.retry)
 	clear(d.fields.retry[:])
 	v := read(t, r, devices[0].UUID, want...)
@@ -391,7 +391,7 @@ func TestCloseDuringAHang(t *testing.T) {
 		_ = r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v) // it may or may not be in time
 	}()
 	until(t, "the read to hang", func() bool {
-		return r.ses.Inside() == 2 // the read and the events goroutine
+		return (*r.library.Session()).Inside() == 2 // the read and the events goroutine
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- r.Close() }()
@@ -420,7 +420,7 @@ func TestAHungGPUDoesNotHangEnumeration(t *testing.T) {
 		var v gpu.Values
 		_ = r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUTemp), &v)
 	}()
-	d := (*r.devices.Load())[devices[0].UUID]
+	d := r.library.Known()[devices[0].UUID]
 	until(t, "the read to hang", func() bool { return d.hung(time.Now()) })
 	f.put("new", "gpu 2 mig 2g.35gb 1")
 	again, err := r.Devices()
@@ -442,7 +442,7 @@ func TestInstancesBorrowFromTheirGPU(t *testing.T) {
 	f.put("mig", "gpu 0 mig 1g.18gb 2")
 	r, devices := reader(t, f)
 	expect(t, read(t, r, devices[1].UUID, gpu.GPUTemp, gpu.SMClock), gpu.GPUTemp, 28)
-	whole := (*r.devices.Load())[devices[0].UUID]
+	whole := r.library.Known()[devices[0].UUID]
 	whole.loan.at = time.Now().Add(time.Hour) // it stays young, however busy the machine
 	f.put("temp", "gpu 0 temp 61")
 	expect(t, read(t, r, devices[2].UUID, gpu.GPUTemp), gpu.GPUTemp, 28)

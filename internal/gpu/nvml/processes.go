@@ -99,11 +99,11 @@ type share struct {
 // Processes lists the processes that use a device. Utilisation is of about the
 // last second, as the driver samples it; a MIG instance has none.
 func (r *Reader) Processes(uuid string) (gpu.Processes, error) {
-	d, err := r.enter(uuid)
+	d, ses, err := r.library.Enter(uuid)
 	if err != nil {
 		return gpu.Processes{}, err
 	}
-	defer d.ses.Leave()
+	defer ses.Leave()
 	return d.processes(time.Now())
 }
 

@@ -110,9 +110,12 @@ func (s *session) hasAny(symbols ...string) bool {
 	return false
 }
 
-// close ends the events goroutine and shuts NVML down. A call that hangs in
+// Broken says whether the driver went away.
+func (s *session) Broken() bool { return s.broken.Load() }
+
+// Shut ends the events goroutine and shuts NVML down. A call that hangs in
 // the library delays the shutdown, not the caller for long.
-func (s *session) close() error {
+func (s *session) Shut() error {
 	s.events.stop()
 	if !s.Close(closePatience) {
 		return errors.New("calls still hang in NVML; it is shut down when they return")

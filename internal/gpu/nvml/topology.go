@@ -32,7 +32,7 @@ const (
 // long is left out, and the error says so.
 func (r *Reader) Topology() (gpu.Topology, error) {
 	var whole []*device
-	for _, d := range *r.devices.Load() {
+	for _, d := range r.library.Known() {
 		if d.MIG == nil {
 			whole = append(whole, d)
 		}
