@@ -23,7 +23,7 @@ import (
 // candidate is a policy that --advise tries.
 type candidate struct {
 	Signal string  // what it looks at
-	Target float64 // of it, for each replica
+	Target float64 // of it, for each replica; of onLatency the limit, in milliseconds
 	Window int     // scale-down stabilisation, seconds; 0: the default
 	Min    int
 	Max    int
@@ -33,18 +33,27 @@ type candidate struct {
 	least                float64 // replicas that the load asked for, mean over a minute
 }
 
-// The signals that are tried, and their targets. Requests are the better signal
-// where the server tells them; the GPU's is there for any server.
+// The signals that are tried. Requests are the better signal where the server
+// tells them, its latency beside them better still; the GPU's is there for any.
 const (
+	onLatency  = "requests and the latency that they take"
 	onRequests = "requests running and waiting"
 	onSM       = "SM activity"
 )
 
-func candidates() (out []*candidate) {
-	for signal, targets := range map[string][]float64{onRequests: {3, 4, 6, 8, 12, 16}, onSM: {0.4, 0.5, 0.6, 0.7}} {
-		for _, target := range targets {
-			for _, window := range []int{300, 900} {
-				out = append(out, &candidate{Signal: signal, Target: target, Window: window, Min: 1, Max: widest})
+// candidates are what is tried for a server with this limit between tokens.
+func candidates(itl float64) (out []*candidate) {
+	for _, x := range []struct {
+		signal  string
+		targets []float64
+	}{
+		{onLatency, []float64{math.Round(1000 * itl)}},
+		{onRequests, []float64{3, 4, 6, 8, 12, 16}},
+		{onSM, []float64{0.4, 0.5, 0.6, 0.7}},
+	} {
+		for _, target := range x.targets {
+			for _, window := range []int{0, 300} {
+				out = append(out, &candidate{Signal: x.signal, Target: target, Window: window, Min: 1, Max: widest})
 			}
 		}
 	}
@@ -72,14 +81,18 @@ spec:
     - gpu: {metric: SMActive}
       target: {value: "{{.Target}}"}
 {{- else}}
-    - pods: {metric: "vllm:num_requests_running"} # or your server's name for it
+    - preset: vllm # or your server's
+{{- if eq .Signal "requests running and waiting"}}
       target: {value: "{{.Target}}"}
-    - pods: {metric: "vllm:num_requests_waiting"}
-      target: {value: "2"}
+{{- else}}
+      slo: {interTokenLatency: {{.Target}}ms}
 {{- end}}
+{{- end}}
+{{- .Why "  " "window"}}
+{{- if .Window}}
   behavior:
-{{- .Why "    " "window"}}
     scaleDown: {stabilizationWindowSeconds: {{.Window}}}
+{{- end}}
 `
 
 // advice is a candidate with what speaks for it.
@@ -120,7 +133,7 @@ func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, out io
 	if s.High == 0 {
 		s.Min, s.Max = 1, widest
 	}
-	all := candidates()
+	all := candidates(s.Models[0].ITLLimit)
 	s.Ours, s.Peers, s.Also, s.Points = nil, nil, nil, true
 	for i, c := range all {
 		text, err := c.yaml(nil)
@@ -197,17 +210,27 @@ func reasons(best *candidate, others []*candidate) map[string][]string {
 		"signal": {fmt.Sprintf("On %s: %s.", best.Signal, best.result())},
 	}
 	say := func(field, format string, args ...any) { why[field] = append(why[field], fmt.Sprintf(format, args...)) }
+	signals := map[string]bool{best.Signal: true}
 	for _, c := range others {
 		switch {
-		case c.Signal != best.Signal && len(why["signal"]) == 1:
+		case !signals[c.Signal]:
+			signals[c.Signal] = true
 			say("signal", "On %s, at its best: %s.", c.Signal, c.result())
 		case c.Signal == best.Signal && c.Window == best.Window:
 			say("target", "With %g: %s.", c.Target, c.result())
 		case c.Signal == best.Signal && c.Target == best.Target:
-			say("window", "With %d s: %s.", c.Window, c.result())
+			say("window", "With %s: %s.", window(c.Window), c.result())
 		}
 	}
 	return why
+}
+
+// window is a scale-down stabilisation in words.
+func window(seconds int) string {
+	if seconds == 0 {
+		return "the default window on the way down"
+	}
+	return fmt.Sprintf("stabilizationWindowSeconds: %d on the way down", seconds)
 }
 
 // preamble says what the advice rests on.
@@ -228,7 +251,7 @@ func (f *backtestFlags) preamble(s *backtest.Study, cases []backtest.Case, best 
 		line("No candidate keeps to %g %%: replicas that start faster, a warm reserve (minReplicas) or looser limits would.", f.slo)
 	} else {
 		line("The cheapest of %d policies that keep to %g %% of requests over %g s to the first token or %g ms between tokens.",
-			len(candidates()), f.slo, s.Models[0].TTFTLimit, 1000*s.Models[0].ITLLimit)
+			len(s.Ours), f.slo, s.Models[0].TTFTLimit, 1000*s.Models[0].ITLLimit)
 	}
 	line("Simulated: apply it with actuation: Advise first, and look at what it would do.")
 	if f.startups[0] >= 4*time.Minute {
