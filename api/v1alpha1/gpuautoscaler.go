@@ -246,7 +246,7 @@ type Behavior struct {
 // bounded by rate: replicas on the way are counted, so nothing doubles.
 type ScalingRules struct {
 	// StabilizationWindowSeconds is how long a change must have been wanted. By
-	// default it is 0 up; down it is as long as a replica takes to start, and 600 at
+	// default it is 0 up; down it is as long as a replica takes to start, and 300 at
 	// least, and replicas go in steps of a fifth. 0 down is none at all: every
 	// reading counts at once, noise included.
 	// +kubebuilder:validation:Minimum=0

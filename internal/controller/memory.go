@@ -33,12 +33,16 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	}
 	small := *s
 	small.Wants = salient(s.Wants)
-	small.Levels = slices.Clone(s.Levels)
+	small.Levels, small.Trends = slices.Clone(s.Levels), slices.Clone(s.Trends)
 	small.Changes = append([]scale.Change(nil), s.Changes[max(0, len(s.Changes)-maxKept):]...)
 	for _, t := range stamps(&small) {
 		*t = t.Truncate(time.Millisecond)
 	}
 	b, err := json.Marshal(small)
+	if err == nil && len(b) > maxMemory { // forecasts are the easiest to do without
+		small.Trends = nil
+		b, err = json.Marshal(small)
+	}
 	if err != nil || len(b) > maxMemory {
 		return nil
 	}
@@ -57,6 +61,9 @@ func stamps(s *scale.State) []*time.Time {
 	}
 	for i := range s.Levels {
 		out = append(out, &s.Levels[i].At)
+	}
+	for i := range s.Trends {
+		out = append(out, &s.Trends[i].At)
 	}
 	return out
 }

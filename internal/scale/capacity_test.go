@@ -138,7 +138,7 @@ func TestAutoWindow(t *testing.T) {
 		}
 		return seen(now, values...)
 	}, 700, 20)
-	if got[595] != 20 || got[601] != 16 || got[621] != 16 || got[635] != 12 {
-		t.Errorf("replicas after 595, 601, 621 and 635 s: %d %d %d %d, want 20 16 16 12", got[595], got[601], got[621], got[635])
+	if got[295] != 20 || got[301] != 16 || got[321] != 16 || got[335] != 12 {
+		t.Errorf("replicas after 295, 301, 321 and 335 s: %d %d %d %d, want 20 16 16 12", got[295], got[301], got[321], got[335])
 	}
 }

@@ -17,7 +17,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	e.learn(&s)
 
 	want := e.demand(&s)
-	s.Levels = e.levels
+	s.Levels, s.Trends = e.levels, e.trends
 	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, &s)
@@ -45,6 +45,7 @@ type engine struct {
 	steps  []Step
 	inputs []Input
 	levels []Level
+	trends []Trend
 }
 
 // step notes that a rule turned before into after, and returns after.

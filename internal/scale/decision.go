@@ -12,6 +12,7 @@ type Rule string
 const (
 	RuleDemand        Rule = "Demand"        // a signal against its target
 	RuleTolerance     Rule = "Tolerance"     // close enough to the target
+	RuleForecast      Rule = "Forecast"      // more is wanted by the time that new replicas serve
 	RuleSaturated     Rule = "Saturated"     // the signal is at its ceiling: probe
 	RuleStarting      Rule = "Starting"      // capacity is on the way: wait for it, and keep it
 	RuleSettling      Rule = "Settling"      // the serving replicas have only just changed

@@ -72,6 +72,7 @@ func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	if want < base && float64(m.fresh) < coverage*float64(m.of) {
 		want = e.step(RulePartial, want, base, facts)
 	}
+	want = e.ahead(i, want, m, facts, s)
 	return e.censored(i, want, m, facts, s), true
 }
 

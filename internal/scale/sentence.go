@@ -19,6 +19,8 @@ func (s Step) Sentence() string {
 		return s.demand()
 	case RuleTolerance:
 		return fmt.Sprintf("%s is within %s of its target: leaving it at %d", f.Signal, percent(f.Tolerance), s.After)
+	case RuleForecast:
+		return fmt.Sprintf("%s rises, and new replicas take %s to serve: %d wanted by then", f.Signal, duration(f.Wait), s.After)
 	case RuleSaturated:
 		return fmt.Sprintf("%d serving at %s (saturated, the load may be higher): trying %d", f.Serving, quantity(f.Value, f.Unit), s.After)
 	case RuleStarting:

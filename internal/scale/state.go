@@ -23,9 +23,10 @@ type State struct {
 	// below, and what had piled up meanwhile is worked off.
 	SaturatedSince time.Time `json:"saturatedSince,omitzero"`
 
-	// Levels and Curves are what is known of signals, by their names: one for each
-	// that was readable at the last decision, and one for each with a limit.
+	// Levels, Trends and Curves are what is known of signals, by their names: two for
+	// each that was readable at the last decision, and one for each with a limit.
 	Levels    []Level   `json:"levels,omitempty"`
+	Trends    []Trend   `json:"trends,omitempty"`
 	Curves    []Curve   `json:"curves,omitempty"`
 	LearnedAt time.Time `json:"learnedAt,omitzero"` // of the last decision
 }
@@ -38,6 +39,16 @@ func (s *State) level(signal string) Level {
 		}
 	}
 	return Level{Signal: signal}
+}
+
+// trend is what is known of where a signal's demand goes.
+func (s *State) trend(signal string) Trend {
+	for _, t := range s.Trends {
+		if t.Signal == signal {
+			return t
+		}
+	}
+	return Trend{Signal: signal}
 }
 
 // curve is what was learned of a signal; nil: nothing.
