@@ -65,9 +65,12 @@ func (p *pour) policy() Policy {
 	}
 	out.Max = max(1, out.Min+p.small()%50)
 	out.Up, out.Down = p.rules(p.seconds(20)), p.rules(p.seconds(250))
+	if p.small()%2 == 0 {
+		out.Down.Window = Auto
+	}
 	all := []Signal{
 		{Name: "Utilization", Unit: "%", Target: 60, Ceiling: 100, Aggregate: gpu.Mean},
-		{Name: "running", Target: 8, Aggregate: gpu.Sum},
+		{Name: "running", Target: 8, Aggregate: gpu.Sum, Law: Batching, Limit: float64(p.small()%3) * 0.02},
 		{Name: "waiting", Target: 2, Aggregate: gpu.Sum},
 		{Name: "total", Type: Value, Target: 100, Aggregate: gpu.Sum},
 	}
@@ -103,6 +106,7 @@ func (p *pour) next(pol *Policy, now time.Time, cur int32) moment {
 	for range pol.Signals {
 		values = append(values, []float64{0, 10, 58, 80, 95, 100, 8, 2}[p.small()%8])
 	}
+	pace := float64(p.small()) / 10_000 // seconds for a token, of a small batch
 	for i := range min(cur, 30) {
 		r := Replica{Name: string('a' + i), Since: now.Add(-time.Hour), Phase: Serving}
 		if serving == 1 && i == cur-1 || serving == 2 && i >= cur/2 {
@@ -110,6 +114,7 @@ func (p *pour) next(pol *Policy, now time.Time, cur int32) moment {
 		}
 		for _, v := range values {
 			r.Readings = append(r.Readings, Reading{Value: v, At: now.Add(-time.Second), OK: true})
+			r.Paces = append(r.Paces, Pace{Batch: v, Latency: pace * (1 + v/40), At: now.Add(-time.Second), OK: true})
 		}
 		o.Pods = append(o.Pods, r)
 	}
@@ -131,6 +136,7 @@ func (p *pour) observation(pol *Policy, now time.Time) Observation {
 		}
 		for range pol.Signals {
 			r.Readings = append(r.Readings, reading())
+			r.Paces = append(r.Paces, Pace{Batch: p.value(), Latency: p.value(), At: now.Add(-p.seconds(10)), OK: p.small()%4 != 0})
 		}
 		o.Pods = append(o.Pods, r)
 	}
