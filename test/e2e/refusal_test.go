@@ -33,6 +33,12 @@ func TestAPIServerRefuses(t *testing.T) {
 	f("no signal", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals = nil }, "spec.signals")
 	f("two sources", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].Preset = "vllm" }, "exactly one of gpu, pods, query and preset")
 	f("zero without a query", func(s *v1alpha1.GPUAutoscalerSpec) { n := int32(0); s.MinReplicas = &n }, "can be read at zero replicas")
+	f("an unknown preset", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0] = v1alpha1.Signal{Preset: "nim"} }, "Unsupported value", "sglang")
+	f("a preset's target for the whole", func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Signals[0].GPU, s.Signals[0].Preset, s.Signals[0].Target.Type = nil, "tgi", v1alpha1.Value
+	}, "a preset's target is per replica")
+	f("a port beside no preset", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].Path = "/m" }, "port and path beside a signal are a preset's")
+	f("an activation that cannot be read", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].Activation = &s.Signals[0].Target.Value }, "activation needs a signal")
 	f("unknown actuation", func(s *v1alpha1.GPUAutoscalerSpec) { s.Actuation = "Guess" }, "spec.actuation", "Guess")
 }
 

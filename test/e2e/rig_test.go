@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -44,7 +45,7 @@ const (
 )
 
 // names are the workloads of the tests. Each test has its own.
-var names = []string{"updown", "hpa", "agentdies", "restart", "advise", "podsmetric"}
+var names = []string{"updown", "hpa", "agentdies", "restart", "advise", "podsmetric", "preset", "zero"}
 
 // rig is the one stack that the tests of this package share.
 var rig struct {
@@ -66,7 +67,12 @@ func TestMain(m *testing.M) {
 }
 
 func withStack(m *testing.M) (int, error) {
-	cfg := stack.Config{HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	prometheus := httptest.NewServer(http.HandlerFunc(answerBacklog))
+	defer prometheus.Close()
+	cfg := stack.Config{
+		HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ControllerArgs: []string{"--prometheus-url", prometheus.URL, "--node-health"},
+	}
 	rig.offered = map[string]*atomic.Uint64{}
 	for _, name := range names {
 		load := &atomic.Uint64{}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+// backlog is what the PromQL backend of these tests answers to any query; NaN
+// is no series.
+var backlog atomic.Uint64
+
+func setBacklog(n float64) { backlog.Store(math.Float64bits(n)) }
+
+func answerBacklog(w http.ResponseWriter, _ *http.Request) {
+	result := "[]"
+	if n := math.Float64frombits(backlog.Load()); !math.IsNaN(n) {
+		result = fmt.Sprintf(`[{"metric": {}, "value": [%d, "%g"]}]`, time.Now().Unix(), n)
+	}
+	fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "vector", "result": %s}}`, result)
+}
+
+// A workload leaves zero replicas and goes back to them, by a query.
+func TestToAndFromZero(t *testing.T) {
+	const name = "zero"
+	setBacklog(0)
+	offer(name, 0.1)
+	deploy(t, name, 1, time.Second)
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		zero, activation := int32(0), resource.MustParse("0")
+		a.Spec.MinReplicas = &zero
+		a.Spec.Signals = append(a.Spec.Signals, v1alpha1.Signal{
+			Query:  &v1alpha1.QuerySignal{PromQL: "sum(backlog)"},
+			Target: &v1alpha1.Target{Value: resource.MustParse("5")}, Activation: &activation,
+		})
+	})
+	wantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
+	setBacklog(12)
+	wantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
+	setBacklog(math.NaN()) // no answer is not zero
+	eventually(t, func() error {
+		for _, c := range status(t, name).Conditions {
+			if c.Type == v1alpha1.ConditionSignals && strings.Contains(c.Message, "no series matches") {
+				return nil
+			}
+		}
+		return fmt.Errorf("the status does not say that the query has no answer: %+v", status(t, name).Conditions)
+	})
+	stays(t, name, 3, 8*time.Second) // longer than the window
+	setBacklog(0)
+	wantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
+}
+
+// A preset reads a server's requests, queue and KV cache without naming one.
+func TestPreset(t *testing.T) {
+	const name = "preset"
+	offer(name, 0.95)
+	deploy(t, name, 1, time.Second)
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.Signals = []v1alpha1.Signal{{Preset: v1alpha1.PresetVLLM, Target: &v1alpha1.Target{Value: resource.MustParse("8")}}}
+	})
+	wantReplicas(t, name, "at least 2", func(n int32) bool { return n >= 2 })
+	eventually(t, func() error {
+		d := status(t, name).LastDecision
+		if d == nil || len(d.Inputs) < 2 || d.Inputs[0].Signal != "vllm requests" {
+			return fmt.Errorf("the last decision is %+v, want one from the preset's signals", d)
+		}
+		for _, in := range d.Inputs {
+			if in.Replicas == 0 {
+				return fmt.Errorf("%s cannot be read", in.Signal)
+			}
+		}
+		return nil
+	})
+	offer(name, 0.2)
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+}
+
+// The controller keeps the nodes' condition, and tells of a change.
+func TestNodeHealth(t *testing.T) {
+	healthy := func(n *corev1.Node) bool {
+		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == "GPUHealthy" && c.Status == corev1.ConditionTrue
+		})
+	}
+	var nodes corev1.NodeList
+	allHealthy := func() error {
+		if err := rig.Client.List(t.Context(), &nodes); err != nil {
+			return err
+		}
+		for i := range nodes.Items {
+			if !healthy(&nodes.Items[i]) {
+				return fmt.Errorf("node %s has the conditions %+v", nodes.Items[i].Name, nodes.Items[i].Status.Conditions)
+			}
+		}
+		return nil
+	}
+	eventually(t, allHealthy)
+
+	// A controller that starts finds a node ill that is well again.
+	rig.StopController()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: "GPUHealthy", Status: corev1.ConditionFalse, Reason: "GPULost", Message: "of yesterday",
+	}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.Client.Status().Patch(t.Context(), &nodes.Items[0], client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.StartController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, allHealthy)
+	eventually(t, func() error {
+		var events eventsv1.EventList
+		if err := rig.Client.List(t.Context(), &events, client.InNamespace("default")); err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.Regarding.Kind == "Node" && e.Regarding.Name == nodes.Items[0].Name && e.Reason == "GPUsHealthy" {
+				return nil
+			}
+		}
+		return fmt.Errorf("none of %d events tells of it", len(events.Items))
+	})
+}
