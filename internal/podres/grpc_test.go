@@ -55,22 +55,7 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 	f := func(a answer, want string) {
 		t.Helper()
-		socket := filepath.Join(t.TempDir(), "kubelet.sock")
-		l, err := net.Listen("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		protocols := &http.Protocols{}
-		protocols.SetUnencryptedHTTP2(true)
-		s := &http.Server{Protocols: protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", a.contentType)
-			w.Header().Set("Trailer", "Grpc-Status")
-			_, _ = io.WriteString(w, a.body)
-			w.Header().Set("Grpc-Status", a.status)
-		})}
-		done := make(chan error, 1)
-		go func() { done <- s.Serve(l) }()
-		defer func() { _ = s.Close(); <-done }()
+		socket := strange(t, a.contentType, a.status, a.body)
 		c, err := New(socket)
 		if err != nil {
 			t.Fatal(err)
@@ -87,5 +72,37 @@ func TestStrangeAnswers(t *testing.T) {
 	f(answer{grpc, "0", "\x01\x00\x00\x00\x00"}, "compressed")
 	f(answer{grpc, "0", "\x00\x00\x00\x00\x09hello"}, "5 bytes instead of 9")
 	f(answer{grpc, "0", "\x00\x00\x00\x00\x01\x0a"}, "malformed")
-	f(answer{grpc, "0", strings.Repeat("x", maxAnswer+prefixLength+1)}, "more than")
+}
+
+func TestTooLongAnAnswer(t *testing.T) {
+	c := newCaller(strange(t, "application/grpc", "0", "\x00\x00\x00\x00\x0bhello world"))
+	defer c.close()
+	if got, err := c.call(t.Context(), list, 11); err != nil || string(got) != "hello world" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := c.call(t.Context(), list, 10); err == nil || !strings.Contains(err.Error(), "more than 10 bytes") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// strange serves one answer, whatever is asked, and gives the socket's path.
+func strange(t *testing.T, contentType, status, body string) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	protocols := &http.Protocols{}
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{Protocols: protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Trailer", "Grpc-Status")
+		_, _ = io.WriteString(w, body)
+		w.Header().Set("Grpc-Status", status)
+	})}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close(); <-done })
+	return socket
 }

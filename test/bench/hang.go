@@ -72,8 +72,8 @@ func (n *node) hang(ctx context.Context, length time.Duration) (hung, error) {
 		return h, err
 	}
 	defer s.Close()
-	w := watcher{ctx: ctx, scraper: s, hangs: hangingGPU}
-	if h.before, err = w.until(3*time.Second, func(bool) bool { return false }); err != nil {
+	w := watcher{scraper: s, hangs: hangingGPU}
+	if h.before, err = w.until(ctx, 3*time.Second, func(bool) bool { return false }); err != nil {
 		return h, err
 	}
 	if !w.shown {
@@ -84,7 +84,7 @@ func (n *node) hang(ctx context.Context, length time.Duration) (hung, error) {
 		return h, err
 	}
 	began := time.Now()
-	h.during, err = w.until(length, func(shown bool) bool {
+	h.during, err = w.until(ctx, length, func(shown bool) bool {
 		if !shown && h.left == 0 {
 			h.left = time.Since(began)
 		}
@@ -100,7 +100,7 @@ func (n *node) hang(ctx context.Context, length time.Duration) (hung, error) {
 		return h, err
 	}
 	ended := time.Now()
-	if _, err := w.until(recovers, func(shown bool) bool { return shown }); err != nil {
+	if _, err := w.until(ctx, recovers, func(shown bool) bool { return shown }); err != nil {
 		return h, err
 	}
 	if !w.shown {
@@ -112,7 +112,6 @@ func (n *node) hang(ctx context.Context, length time.Duration) (hung, error) {
 
 // watcher looks at page after page.
 type watcher struct {
-	ctx     context.Context
 	scraper *agentrig.Scraper
 	hangs   int // the GPU that hangs
 
@@ -122,15 +121,15 @@ type watcher struct {
 }
 
 // until scrapes for a time, or until enough says so of a page.
-func (w *watcher) until(length time.Duration, enough func(shown bool) bool) (cost, error) {
+func (w *watcher) until(ctx context.Context, length time.Duration, enough func(shown bool) bool) (cost, error) {
 	tick := time.NewTicker(hangEvery)
 	defer tick.Stop()
 	var times []float64
 	for begin := time.Now(); time.Since(begin) < length; {
 		select {
 		case <-tick.C:
-		case <-w.ctx.Done():
-			return cost{}, w.ctx.Err()
+		case <-ctx.Done():
+			return cost{}, ctx.Err()
 		}
 		start := time.Now()
 		page, err := w.scraper.Scrape()
