@@ -43,7 +43,7 @@ func physicalFamilies() []family {
 			}),
 		meta("gpupilot_gpu_throttle_seconds_total", Counter, "Time for which the GPU was held back since the driver was loaded, by reason.",
 			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendThrottles) }),
-		meta("gpupilot_nvlink_errors_total", Counter, "Errors of a NVLink of the GPU, by link (from 0) and type; read every ten seconds.",
+		meta("gpupilot_nvlink_errors_total", Counter, "Errors of a NVLink of the GPU, by link (from 0) and type, read every ten seconds; what has had none is not listed.",
 			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendLinkErrors) }),
 		meta("gpupilot_nvlinks_down", Gauge, "NVLinks of the GPU that were active since the agent started and are not now.",
 			func(b []byte, in *renderInput) []byte {
@@ -90,8 +90,13 @@ func appendThrottles(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 	return b
 }
 
+// appendLinkErrors leaves out what is 0: a GPU with 18 links has 72 counters,
+// and as a rule all of them are.
 func appendLinkErrors(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 	for _, e := range d.Links.Errors {
+		if e.Count == 0 {
+			continue
+		}
 		b = appendLabel(append(b, "gpupilot_nvlink_errors_total{"...), "uuid", uuid)
 		b = appendNumber(b, `,link="`, e.Link)
 		b = appendLabel(append(b, ','), "type", e.Type)

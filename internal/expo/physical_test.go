@@ -34,7 +34,7 @@ func seriesOf(t *testing.T, s *gpu.Snapshot, cfg Config, names ...string) []stri
 func TestPhysical(t *testing.T) {
 	at := time.UnixMilli(1_790_000_000_250)
 	a := wholeGPU(0, at, map[gpu.FieldID]float64{gpu.TotalEnergy: 1_500_250, gpu.PowerViolation: 2.5e9, gpu.ThermalViolation: 0})
-	a.Links = gpu.Links{Errors: []gpu.LinkError{{Link: 3, Type: "replay", Count: 7}}, Down: []int{4}}
+	a.Links = gpu.Links{Errors: []gpu.LinkError{{Link: 3, Type: "recovery"}, {Link: 3, Type: "replay", Count: 7}}, Down: []int{4}}
 	instance := wholeGPU(1, at, map[gpu.FieldID]float64{gpu.TotalEnergy: 1000})
 	instance.UUID, instance.MIG = "MIG-1", &gpu.MIG{ParentUUID: "GPU-one", GPUInstance: 1}
 	other := instance
