@@ -38,15 +38,23 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	for _, t := range stamps(&small) {
 		*t = t.Truncate(time.Millisecond)
 	}
-	b, err := json.Marshal(small)
-	if err == nil && len(b) > maxMemory { // forecasts are the easiest to do without
-		small.Trends = nil
-		b, err = json.Marshal(small)
+	for _, drop := range []func(){
+		func() {},
+		func() { small.Trends = nil }, // forecasts are the easiest to do without
+		func() { small.Levels = nil }, // these are averages of a minute
+		func() { small.Curves = nil },
+		func() { small.Changes = nil },
+	} {
+		drop()
+		b, err := json.Marshal(small)
+		if err != nil {
+			return nil
+		}
+		if len(b) <= maxMemory {
+			return &v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: b}}
+		}
 	}
-	if err != nil || len(b) > maxMemory {
-		return nil
-	}
-	return &v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: b}}
+	return nil
 }
 
 // stamps are the times of a state, whose sub-milliseconds would take up a third

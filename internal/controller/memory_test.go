@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,8 +148,17 @@ func TestMemory(t *testing.T) {
 		full.Wants = append(full.Wants, scale.Want{At: at(i).Add(123456789), Low: int32(1000 - i), High: int32(100_000 - i)})
 		full.Changes = append(full.Changes, scale.Change{At: at(i).Add(123456789), Delta: -100_000})
 	}
-	if m := memoryOf(&full, at(300)); m == nil || len(m.State.Raw) > maxMemory {
-		t.Errorf("the largest state does not fit: %+v", m)
+	for i := range 16 {
+		name := strings.Repeat("sum(rate(x[1m]))", 5) + strconv.Itoa(i)
+		full.Levels = append(full.Levels, scale.Level{Signal: name, Value: 1. / 3, Variance: 1. / 7, At: at(i)})
+		full.Curves = append(full.Curves, scale.Curve{Signal: name, N: 1. / 3, X: 1. / 7, Y: 1. / 9, XX: 1. / 11, XY: 1. / 13})
+	}
+	m = memoryOf(&full, at(300))
+	if m == nil || len(m.State.Raw) > maxMemory {
+		t.Fatalf("the largest state does not fit: %+v", m)
+	}
+	if s := recall(m, at(300)); len(s.Wants) == 0 || s.Since.IsZero() {
+		t.Errorf("what the window needs is gone: %+v", s)
 	}
 }
 
