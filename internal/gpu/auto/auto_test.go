@@ -193,6 +193,7 @@ func TestNobodyGives(t *testing.T) {
 					p.fields(t, "GPU-0", gpu.SMActive)
 					time.Sleep(time.Second)
 				}
+				synctest.Wait()
 				if p.second.opened != 1 || p.second.closed != 1 {
 					t.Errorf("opened %d times, closed %d times", p.second.opened, p.second.closed)
 				}
@@ -250,6 +251,7 @@ func TestPartsOpenTheSecond(t *testing.T) {
 		}
 		p.fields(t, "GPU-0", gpu.SMActive)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if p.second.closed != 0 {
 			t.Error("DCGM was let go")
 		}
