@@ -47,7 +47,7 @@ const (
 	// taken for a pile, which is not there because so many come but because they
 	// have been coming for some time; pileShare is what it weighs in comparison.
 	pileUp    = 2.0
-	pileShare = 0.1
+	pileShare = 0.03
 	// Readings beyond these are garbage: no server has a million requests in its
 	// batch or takes an hour for a token.
 	mostBatch, mostLatency = 1e6, 3600

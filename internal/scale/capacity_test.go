@@ -106,7 +106,7 @@ func TestBatchingLaw(t *testing.T) {
 			t.Errorf("at %.1f requests each, 4 replicas become %d, want %d", x, got, n)
 		}
 	}
-	// What has piled up counts a tenth.
+	// What has piled up counts, but little.
 	if full, piled := batch(16), batch(80); piled <= full || piled > full+4 {
 		t.Errorf("4 replicas become %d with twice their target, %d with ten times", full, piled)
 	}
