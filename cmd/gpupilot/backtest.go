@@ -290,7 +290,7 @@ func (f *backtestFlags) contenders(s *backtest.Study) error {
 		}
 		for _, c := range compiled {
 			if s.High == 0 {
-				s.Min, s.Max = int(c.Policy.Min), int(c.Policy.Max)
+				s.Min, s.Max = max(1, int(c.Policy.Min)), int(c.Policy.Max) // no query is simulated that could wake it from zero
 			}
 			who := ours(c.Name, c.Compiled)
 			classes[who.Class] = true

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/peers"
 	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
 // Contender is an autoscaler with its settings.
@@ -101,10 +102,30 @@ func Reactive(headroom float64, window int) Contender {
 	}
 }
 
+// withoutQueries is a policy without the signals that only a PromQL backend
+// could tell, which is not simulated, where others are left. Nothing wakes it from
+// zero replicas then, so that it keeps one.
+func withoutQueries(p policy.Compiled) policy.Compiled {
+	var signals []scale.Signal
+	var sources []policy.Source
+	for i, s := range p.Sources {
+		if s.Kind != policy.Query {
+			signals, sources = append(signals, p.Policy.Signals[i]), append(sources, s)
+		}
+	}
+	if len(sources) == 0 || len(sources) == len(p.Sources) {
+		return p
+	}
+	p.Policy.Signals, p.Sources = signals, sources
+	p.Policy.Min = max(p.Policy.Min, 1)
+	return p
+}
+
 // OursAtLimit is Ours with the service's own limit of the time between tokens
 // instead of the one that the policy names.
 func OursAtLimit(name string, p policy.Compiled) Contender {
 	c := Ours(name, p)
+	p = withoutQueries(p)
 	c.make = func(r *replay) (autoscaler, error) {
 		at := p
 		at.Policy.Signals = slices.Clone(p.Policy.Signals)
@@ -121,7 +142,10 @@ func OursAtLimit(name string, p policy.Compiled) Contender {
 // Ours is the decision engine with a policy. It is of the class OnGPU if the
 // policy reads nothing but GPUs.
 func Ours(name string, p policy.Compiled) Contender {
-	class := OnGPU
+	class, all := OnGPU, len(p.Sources)
+	if p = withoutQueries(p); len(p.Sources) < all {
+		name += ", without its queries"
+	}
 	for _, s := range p.Sources {
 		if s.Kind != policy.GPU {
 			class = OnRequests

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
@@ -55,4 +57,32 @@ func TestWhatIsNotSimulatedSaysSo(t *testing.T) {
 	f(policy.Source{Kind: policy.Pods, Terms: []policy.Term{{{Name: "cats"}}}}, `no metric "cats"`)
 	f(policy.Source{Kind: policy.GPU, Field: gpu.FBUsed}, "no field")
 	f(policy.Source{Kind: policy.Query, PromQL: "sum(x)"}, `query "sum(x)"`)
+}
+
+// Of a policy that also asks a query, what the server tells is replayed; one that
+// asks nothing else cannot be.
+func TestQueriesAreLeftOut(t *testing.T) {
+	zero := resource.MustParse("0")
+	query := v1alpha1.Signal{
+		Query: &v1alpha1.QuerySignal{PromQL: "x"}, Target: &v1alpha1.Target{Value: resource.MustParse("1")}, Activation: &zero,
+	}
+	compile := func(signals ...v1alpha1.Signal) policy.Compiled {
+		t.Helper()
+		none := int32(0)
+		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{MinReplicas: &none, MaxReplicas: 9, Signals: signals}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	both := compile(query, v1alpha1.Signal{Preset: v1alpha1.PresetTGI})
+	if got := withoutQueries(both); len(got.Sources) != len(both.Sources)-1 || len(got.Policy.Signals) != len(got.Sources) || got.Policy.Min != 1 {
+		t.Errorf("%+v", got)
+	}
+	if c := Ours("chat", both); c.Name != "chat, without its queries" || c.Class != OnRequests {
+		t.Errorf("contender %+v", c)
+	}
+	if _, err := newOurs(withoutQueries(compile(query)), 1, 9); err == nil {
+		t.Error("a policy of nothing but a query was replayed")
+	}
 }
