@@ -30,6 +30,8 @@ func TestExplain(t *testing.T) {
 	}
 	f("nothing decided yet", "llm/chat scales Deployment chat")
 	a.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "False", Reason: "TargetNotFound", Message: "no Deployment chat"}}
+	a.Status.Pending = []v1alpha1.PendingStatus{{Reason: "Unschedulable", Replicas: 2, Message: "3 Insufficient nvidia.com/gpu"}}
+	f("2 held up by Unschedulable: 3 Insufficient nvidia.com/gpu")
 	a.Status.LastDecision = &v1alpha1.DecisionStatus{
 		Time: metav1.NewMicroTime(now.Add(-4 * time.Second)), Reason: "Demand",
 		Steps:  []v1alpha1.StepStatus{{Rule: "Demand", Before: 2, After: 4, Message: "because"}},
