@@ -99,7 +99,10 @@ func TestResourceClaims(t *testing.T) {
 		t.Errorf("the claim is not told: %s", body)
 	}
 	without := agent()
-	until(t, func() bool { _, body := get(t, without+"/metrics"); return strings.Contains(body, "gpupilot_pod_resources_up 1") })
+	until(t, func() bool {
+		_, body := get(t, without+"/metrics")
+		return strings.Contains(body, "gpupilot_pod_resources_up 1")
+	})
 	if _, body := get(t, without+"/metrics"); strings.Contains(body, "llm-0") {
 		t.Error("claims are attributed though nobody asked for it")
 	}

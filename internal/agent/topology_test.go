@@ -29,6 +29,13 @@ func (m *mapper) Topology() (gpu.Topology, error) {
 	return m.topology, m.err
 }
 
+// times is how often it was asked.
+func (m *mapper) times() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asked
+}
+
 func TestTopology(t *testing.T) {
 	m := &mapper{reader: newReader(gpus(2)...), topology: gpu.Topology{
 		GPUs:  []gpu.GPUPlace{{UUID: "GPU-0", CPUs: "0-55", NUMANodes: "0", NVLinks: 18}, {UUID: "GPU-1", NVLinks: -1}},
@@ -45,12 +52,12 @@ func TestTopology(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		n.pass(topologyEvery - 5*time.Second)
-		if m.asked != 1 {
-			t.Errorf("asked %d times while nothing changed", m.asked)
+		if n := m.times(); n != 1 {
+			t.Errorf("asked %d times while nothing changed", n)
 		}
 		n.pass(10 * time.Second)
-		if m.asked != 2 {
-			t.Errorf("asked %d times, want 2", m.asked)
+		if n := m.times(); n != 2 {
+			t.Errorf("asked %d times, want 2", n)
 		}
 		// Another GPU, and a part of what is known: it is better than nothing.
 		m.set(func() {
@@ -58,8 +65,8 @@ func TestTopology(t *testing.T) {
 			m.topology = gpu.Topology{GPUs: []gpu.GPUPlace{{UUID: "GPU-2", NVLinks: -1}}}
 		})
 		n.pass(enumerateEvery + 2*time.Second)
-		if d := n.document(n.out.last(), time.Now()).Topology; len(d.GPUs) != 1 || m.asked != 3 || strings.Count(n.logs, "too slow") != 1 {
-			t.Errorf("%+v, asked %d times, log:\n%s", d, m.asked, n.logs)
+		if d := n.document(n.out.last(), time.Now()).Topology; len(d.GPUs) != 1 || m.times() != 3 || strings.Count(n.logs, "too slow") != 1 {
+			t.Errorf("%+v, asked %d times, log:\n%s", d, m.times(), n.logs)
 		}
 	})
 }

@@ -39,7 +39,9 @@ func TestReadHealth(t *testing.T) {
 		_, _ = io.WriteString(w, answer)
 	}))
 	defer srv.Close()
-	read := func() (*gpu.NodeHealth, error) { return ReadHealth(t.Context(), NewClient(), srv.URL+"/metrics", remap) }
+	read := func() (*gpu.NodeHealth, error) {
+		return ReadHealth(t.Context(), NewClient(), srv.URL+"/metrics", remap)
+	}
 	got, err := read()
 	if err != nil {
 		t.Fatal(err)
