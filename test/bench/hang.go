@@ -144,7 +144,7 @@ func (w *watcher) until(ctx context.Context, length time.Duration, enough func(s
 			break
 		}
 	}
-	return costOf(times, 0), nil
+	return costOf(times, nil), nil
 }
 
 // look notes what a page lacks and how old it is. The fake's UUIDs end with the

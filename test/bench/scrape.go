@@ -22,8 +22,9 @@ const (
 	paceEvery = 100 * time.Millisecond
 	barPaced  = 0.5 // ms, both p50 and CPU
 	// turn is how many scrapes are made in a row before it is the reference's
-	// turn: what else the machine does then falls on both.
-	turn = 100
+	// turn: what else the machine does then falls on both. There is a garbage
+	// collection in each.
+	turn = 500
 )
 
 // benchScrape measures what a scrape costs.
@@ -99,9 +100,12 @@ type cost struct {
 	p50, p99, cpu float64
 }
 
-func costOf(times []float64, cpu time.Duration) cost {
+// costOf makes it of the times of scrapes and of the CPU times of turns, of
+// which the median counts: a turn in which others had the caches does not.
+func costOf(times, cpu []float64) cost {
 	slices.Sort(times)
-	return cost{quantile(times, 0.5), quantile(times, 0.99), ms(cpu) / float64(len(times))}
+	slices.Sort(cpu)
+	return cost{quantile(times, 0.5), quantile(times, 0.99), quantile(cpu, 0.5)}
 }
 
 // headers are a scrape's.
@@ -118,7 +122,7 @@ func saturate(scrapes int, encoding string, agents ...*agentrig.Agent) ([]cost, 
 	costs := make([]cost, len(agents))
 	scrapers := make([]*agentrig.Scraper, len(agents))
 	times := make([][]float64, len(agents))
-	cpu := make([]time.Duration, len(agents))
+	cpu := make([][]float64, len(agents)) // of each turn, by scrape
 	for i, a := range agents {
 		s, err := agentrig.NewScraper(a.URL, headers(encoding)...)
 		if err != nil {
@@ -144,7 +148,7 @@ func saturate(scrapes int, encoding string, agents ...*agentrig.Agent) ([]cost, 
 			if err != nil {
 				return nil, err
 			}
-			cpu[i] += after - before
+			cpu[i] = append(cpu[i], ms(after-before)/turn)
 		}
 	}
 	for i := range agents {
@@ -196,5 +200,5 @@ func (n *node) pace(ctx context.Context, scrapes int, encoding string) (cost, er
 			idle += after - before
 		}
 	}
-	return costOf(times, scraping-idle), nil
+	return costOf(times, []float64{ms(scraping-idle) / float64(len(times))}), nil
 }
