@@ -313,7 +313,7 @@ func never(f func(context.Context)) func(context.Context) error {
 // watch fills the index of pods, then decides.
 func (p *program) watch(ctx context.Context) error {
 	if p.clients.Watch(ctx, &corev1.Pod{}, p.pods) != nil {
-		return nil // the only error is that of ctx, which is how this ends
+		return nil //nolint:nilerr // the only error is that of ctx, which is how this ends
 	}
 	p.log.Info("watching pods", "pods", p.pods.Len())
 	return p.control.Run(ctx, func() { p.ready.Store(true) })

@@ -105,9 +105,9 @@ func (p *Pods) note(err error) {
 	was := p.state.Load()
 	p.state.Store(&podsState{pods: was.pods, err: err})
 	switch {
-	case err != nil && (was.err == nil || was.err == errNotYet):
+	case err != nil && (was.err == nil || errors.Is(was.err, errNotYet)):
 		p.cfg.Log.Warn("API server does not tell of the node's pods; what it told last stands", "node", p.cfg.Node, "err", err)
-	case err == nil && was.err != nil && was.err != errNotYet:
+	case err == nil && was.err != nil && !errors.Is(was.err, errNotYet):
 		p.cfg.Log.Info("API server tells again of the node's pods", "node", p.cfg.Node)
 	}
 }

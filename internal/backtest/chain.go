@@ -17,7 +17,8 @@ type Chain struct {
 // The chains with their defaults (dcgm-exporter collects every 30 s; the
 // Prometheus operator scrapes and evaluates every 30 s, the dcgm chart every 15;
 // the HPA syncs every 15 s).
-func classicGPU() Chain  { return Chain{Name: "classic", Collect: 30, Scrape: 15, Sync: 15} }
+func classicGPU() Chain { return Chain{Name: "classic", Collect: 30, Scrape: 15, Sync: 15} }
+
 func classicRule() Chain { return Chain{Name: "classic", Collect: 30, Scrape: 15, Rule: 30, Sync: 15} }
 func classicPods() Chain { return Chain{Name: "classic", Scrape: 30, Sync: 15} }
 func direct() Chain      { return Chain{Name: "direct", Delay: 1, Sync: 15} }

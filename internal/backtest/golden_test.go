@@ -53,8 +53,14 @@ func chasers() (out []Contender) {
 		signal  Signal
 		targets []float64
 	}{
-		{Running, []float64{4, 16, 60}}, {Waiting, []float64{2}}, {Concurrency, []float64{10}}, {KVUse, []float64{0.02}}, {Served, []float64{3}},
-		{GPUUtil, []float64{60, 90}}, {SMActive, []float64{30, 50}}, {TensorActive, []float64{3, 10}},
+		{Running, []float64{4, 16, 60}},
+		{Waiting, []float64{2}},
+		{Concurrency, []float64{10}},
+		{KVUse, []float64{0.02}},
+		{Served, []float64{3}},
+		{GPUUtil, []float64{60, 90}},
+		{SMActive, []float64{30, 50}},
+		{TensorActive, []float64{3, 10}},
 	} {
 		class := OnRequests
 		if x.signal.ofGPU() || x.signal == Served {

@@ -97,7 +97,7 @@ func (h *HPA) Sync(now int, r *Reading) int {
 	if !h.begun { // so as not to go down before it has seen a window
 		h.begun, h.recommended = true, append(h.recommended, stamped{now, r.Spec})
 	}
-	desired := r.Spec
+	var desired int
 	switch {
 	case r.Spec == 0: // somebody else's wish: disabled
 		return 0

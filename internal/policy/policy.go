@@ -106,7 +106,8 @@ func (c *Compiled) signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Res
 	if err != nil {
 		return err
 	}
-	s, src := scale.Signal{Type: kind, Target: value}, Source{}
+	s := scale.Signal{Type: kind, Target: value}
+	var src Source
 	switch {
 	case in.Query != nil:
 		s, src, err = querySignal(s, in, path)

@@ -61,7 +61,7 @@ func (e *engine) base() int32 { return min(e.serving+e.starting, e.o.Replicas) }
 // observe brings the state up to what is seen now.
 func (e *engine) observe(s State) State {
 	switch {
-	case s.Since.IsZero() || s.Since.After(e.now): // the first call, or the clock went back
+	case s.Since.IsZero() || s.Since.After(e.now) || s.LearnedAt.After(e.now): // the first call, or the clock went back
 		s.Since = e.now
 	default:
 		s.Changes = record(s.Changes, Change{At: e.now, Delta: e.o.Replicas - s.Replicas}, e.p.longestPeriod())
@@ -114,7 +114,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		window := e.p.DownWindow()
 		// A window longer than a reading lives holds what was wanted before.
 		if e.shrunk && window < e.p.maxAge() {
-			return e.step(RuleSettling, want, cur, Facts{Down: true})
+			return e.step(RuleSettling, want, max(want, e.base()), Facts{Down: true})
 		}
 		if window <= 0 {
 			return want

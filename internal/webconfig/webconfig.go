@@ -91,8 +91,8 @@ func parse(text []byte, dir string) (*document, error) {
 }
 
 // wanted says whether there is anything about TLS.
-func (d *tlsDocument) wanted() bool {
-	return d.Cert+d.Key+d.CertFile+d.KeyFile+d.ClientCAs+d.ClientCA+d.ClientAuth != ""
+func (t *tlsDocument) wanted() bool {
+	return t.Cert+t.Key+t.CertFile+t.KeyFile+t.ClientCAs+t.ClientCA+t.ClientAuth != ""
 }
 
 // config makes the server's TLS configuration, nil where the file has none.

@@ -75,7 +75,7 @@ func startTicking(ctx context.Context, s shape) (*ticking, error) {
 	}
 	collectors, bad := expo.ParseCollectors(string(collectorsFile))
 	if len(bad) > 0 {
-		return nil, fmt.Errorf("collectors: %v", bad[0])
+		return nil, fmt.Errorf("collectors: %w", bad[0])
 	}
 	t := &ticking{
 		config: expo.Config{Profile: expo.Profile48, Collectors: collectors, Hostname: "gpu-node-0001", Kubernetes: true, VirtualGPUs: s.virtual},

@@ -37,7 +37,6 @@ type session struct {
 	has       func(symbol string) bool // not for the hot path
 	events    *events
 	broken    atomic.Bool // the driver went away
-
 }
 
 // open loads the library, initialises it and looks at what it has.
