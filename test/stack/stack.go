@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/test/cluster"
@@ -144,6 +146,7 @@ func (s *Stack) connect() error {
 		return err
 	}
 	s.REST = cfg
+	ctrllog.SetLogger(logr.Discard()) // or it complains that nobody did
 	s.Client, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme})
 	return err
 }
