@@ -5,12 +5,17 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/expo"
@@ -62,6 +67,47 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 		`nv_trt_llm_request_metrics{request_type="scheduled"}`: 8, `nv_trt_llm_request_metrics{request_type="waiting"}`: 3,
 		"nv_inference_pending_request_count": 0, "nv_inference_compute_infer_duration_us": 1_000_000,
 	})
+}
+
+// With an slo the two counters of the server's histogram are read as well, by
+// their newer or their older name.
+func TestPacesReadTheirServersPages(t *testing.T) {
+	f := func(preset v1alpha1.Preset, histogram string) {
+		t.Helper()
+		page := filepath.Join(t.TempDir(), "page.prom")
+		text := strings.ReplaceAll(`# TYPE H histogram
+H_bucket{engine="0",le="0.01"} 30
+H_bucket{engine="0",le="+Inf"} 40
+H_sum{engine="0"} 0.5
+H_count{engine="0"} 40
+H_bucket{engine="1",le="+Inf"} 2
+H_sum{engine="1"} 0.25
+H_count{engine="1"} 2
+`, "H", histogram)
+		if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
+			MaxReplicas: 2, Signals: []v1alpha1.Signal{{
+				Preset: preset, SLO: &v1alpha1.SLO{InterTokenLatency: metav1.Duration{Duration: 50 * time.Millisecond}},
+			}},
+		}}, expo.Resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []policy.PodMetric
+		for _, term := range c.Sources[0].All() {
+			all = append(all, term...)
+		}
+		want := map[string]float64{histogram + "_sum": 0.75, histogram + "_count": 42}
+		if got := scrapePage(t, page, podMetrics(all)); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", preset, got, want)
+		}
+	}
+	f(v1alpha1.PresetVLLM, "vllm:inter_token_latency_seconds")
+	f(v1alpha1.PresetVLLM, "vllm:time_per_output_token_seconds")
+	f(v1alpha1.PresetSGLang, "sglang:inter_token_latency_seconds")
+	f(v1alpha1.PresetTriton, "vllm:inter_token_latency_seconds")
 }
 
 // scrapePage serves a page once as a pod would, and returns what was kept of it.
