@@ -81,7 +81,9 @@ func (o *ours) look(c *cluster, now int) {
 		for k, src := range o.sources {
 			v, ok := src.get(x)
 			cells[k] = scale.Reading{Value: v, At: at, OK: ok}
-			paces[k] = x.pace(at)
+			if o.policy.Signals[k].Limit > 0 {
+				paces[k] = x.pace(at)
+			}
 		}
 		o.obs.Pods = append(o.obs.Pods, scale.Replica{
 			Name: p.name, Phase: phaseOf(p), Since: o.time(int(p.since)), Readings: cells, Paces: paces,

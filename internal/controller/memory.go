@@ -41,7 +41,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	for _, drop := range []func(){
 		func() {},
 		func() { small.Trends = nil }, // forecasts are the easiest to do without
-		func() { small.Levels = nil }, // these are averages of a minute
+		func() { small.Levels = nil }, // these are averages of seconds
 		func() { small.Curves = nil },
 		func() { small.Changes = nil },
 	} {
@@ -60,7 +60,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 // stamps are the times of a state, whose sub-milliseconds would take up a third
 // of its text.
 func stamps(s *scale.State) []*time.Time {
-	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince, &s.LearnedAt}
+	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince, &s.DecidedAt}
 	for i := range s.Wants {
 		out = append(out, &s.Wants[i].At)
 	}

@@ -88,7 +88,19 @@ func signals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Re
 			errs = append(errs, err)
 		}
 	}
+	distinguish(c.Policy.Signals)
 	return errs
+}
+
+// distinguish gives signals of one name numbers: the engine remembers by name.
+func distinguish(signals []scale.Signal) {
+	times := map[string]int{}
+	for i := range signals {
+		name := signals[i].Name
+		if times[name]++; times[name] > 1 {
+			signals[i].Name = fmt.Sprintf("%s (%d)", name, times[name])
+		}
+	}
 }
 
 // signal appends what one signal of the spec looks at.

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -171,4 +172,27 @@ func TestBadInputNamesTheField(t *testing.T) {
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationHPA }, "spec.actuation")
 	bad := intstr.FromString("Zero")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MissingData = &bad }, "spec.missingData", "Zero")
+}
+
+// The engine remembers by name: what was learned of one signal must not be taken
+// for another's.
+func TestNamesAreDistinct(t *testing.T) {
+	long := strings.Repeat("x", longestName)
+	c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals:
+- {query: {promql: "`+long+`1"}, target: {value: "1"}}
+- {query: {promql: "`+long+`2"}, target: {value: "1"}}
+- {gpu: {metric: Utilization}, target: {value: "60"}}`), resolve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range c.Policy.Signals {
+		got = append(got, s.Name)
+	}
+	if want := []string{long + "…", long + "… (2)", "Utilization"}; !slices.Equal(got, want) {
+		t.Errorf("names %q, want %q", got, want)
+	}
 }

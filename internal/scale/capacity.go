@@ -64,7 +64,7 @@ func (c *Curve) add(batch, latency, seconds float64) {
 
 // fade makes all readings count for less as time goes by.
 func (c *Curve) fade(dt time.Duration) {
-	keep := math.Exp(-float64(max(0, dt)) / float64(curveSpan))
+	keep := 1 - passed(max(0, dt), curveSpan)
 	c.N, c.X, c.Y, c.XX, c.XY = c.N*keep, c.X*keep, c.Y*keep, c.XX*keep, c.XY*keep
 }
 

@@ -61,7 +61,7 @@ func (e *engine) base() int32 { return min(e.serving+e.starting, e.o.Replicas) }
 // observe brings the state up to what is seen now.
 func (e *engine) observe(s State) State {
 	switch {
-	case s.Since.IsZero() || s.Since.After(e.now) || s.LearnedAt.After(e.now): // the first call, or the clock went back
+	case s.Since.IsZero() || s.Since.After(e.now) || s.DecidedAt.After(e.now): // the first call, or the clock went back
 		s.Since = e.now
 	default:
 		s.Changes = record(s.Changes, Change{At: e.now, Delta: e.o.Replicas - s.Replicas}, e.p.longestPeriod())
@@ -79,7 +79,7 @@ func (e *engine) observe(s State) State {
 // learn takes in how replicas' batches slow them down.
 func (e *engine) learn(s *State) {
 	var curves []Curve
-	since := e.now.Sub(s.LearnedAt)
+	since := e.now.Sub(s.DecidedAt)
 	seconds := min(max(0, since.Seconds()), curveStep)
 	for i := range e.p.Signals {
 		sig := &e.p.Signals[i]
@@ -101,7 +101,7 @@ func (e *engine) learn(s *State) {
 		}
 		curves = append(curves, c)
 	}
-	s.Curves, s.LearnedAt = curves, e.now
+	s.Curves, s.DecidedAt = curves, e.now
 }
 
 func within(x, most float64) bool { return x > 0 && x < most }
@@ -142,7 +142,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 // away what has been waited for, and is paid for, helps nobody. What never
 // starts is not kept: it stops counting as starting.
 func (e *engine) keep(want int32) int32 {
-	held := min(e.o.Replicas, e.base())
+	held := e.base()
 	if want >= held || e.starting == 0 {
 		return want
 	}

@@ -28,7 +28,7 @@ type State struct {
 	Levels    []Level   `json:"levels,omitempty"`
 	Trends    []Trend   `json:"trends,omitempty"`
 	Curves    []Curve   `json:"curves,omitempty"`
-	LearnedAt time.Time `json:"learnedAt,omitzero"` // of the last decision
+	DecidedAt time.Time `json:"decidedAt,omitzero"` // of the last decision
 }
 
 // level is what is known of a signal's demand.
