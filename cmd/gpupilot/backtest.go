@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -187,7 +186,6 @@ func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
 		return nil, err
 	}
 	if f.history.url != "" {
-		f.history.client = &http.Client{Timeout: time.Minute}
 		t, err := f.history.trace(ctx, time.Now())
 		if err != nil {
 			return nil, err

@@ -121,22 +121,6 @@ func TestBacktestPrometheus(t *testing.T) {
 	}
 }
 
-func TestReadMatrixRefuses(t *testing.T) {
-	for in, want := range map[string]string{
-		"<html>":                                 "not Prometheus's",
-		`{"status":"error","error":"bad query"}`: "bad query",
-		`{"status":"success","data":{"resultType":"vector","result":[]}}`:                           "vector",
-		`{"status":"success","data":{"resultType":"matrix","result":[{},{}]}}`:                      "2 series",
-		`{"status":"success","data":{"resultType":"matrix","result":[{"values":[["x","1"]]}]}}`:     "not a time",
-		`{"status":"success","data":{"resultType":"matrix","result":[{"values":[[1e300,"1"]]}]}}`:   "not a time",
-		`{"status":"success","data":{"resultType":"matrix","result":[{"values":[[1,"1"],[2,2]]}]}}`: "not a time",
-	} {
-		if _, err := readMatrix(strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", in, err, want)
-		}
-	}
-}
-
 func TestBacktestRefuses(t *testing.T) {
 	trace := traceFile(t)
 	query := writeFile(t, "q.yaml", "kind: GPUAutoscaler\nmetadata: {name: q}\nspec: {maxReplicas: 3, signals: [{pods: {metric: unheard_of}, target: {value: 1}}]}\n")

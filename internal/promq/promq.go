@@ -40,13 +40,9 @@ type Config struct {
 	// error. 2 min.
 	MaxAge     time.Duration
 	Concurrent int    // queries at a time; 8
+	MaxAnswer  int64  // bytes of one answer; 1 MiB, where one number is enough
 	UserAgent  string // empty: Go's
 }
-
-// maxAnswer bounds what is read of one answer: it should be one number.
-const maxAnswer = 1 << 20
-
-var errTooLong = fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
 
 // Client asks one backend.
 type Client struct {
@@ -61,6 +57,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, 2*time.Minute)
 	cfg.Concurrent = cmp.Or(cfg.Concurrent, 8)
+	cfg.MaxAnswer = cmp.Or(cfg.MaxAnswer, 1<<20)
 	if u, err := url.Parse(cfg.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("%q is no address of a PromQL backend, such as http://prometheus:9090", cfg.URL)
 	}
@@ -68,7 +65,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := api.NewClient(api.Config{Address: cfg.URL, RoundTripper: limit{rt}})
+	c, err := api.NewClient(api.Config{Address: cfg.URL, RoundTripper: limit{rt, cfg.MaxAnswer}})
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", cfg.URL, err)
 	}
@@ -99,21 +96,13 @@ func roundTripper(cfg *Config) (http.RoundTripper, error) {
 // Query evaluates promql now. It gives one number, of a scalar or of a vector's
 // only element, with the time that the backend gives it.
 func (c *Client) Query(ctx context.Context, promql string) (series.Sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-	defer cancel()
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	case <-ctx.Done():
-		return series.Sample{}, fmt.Errorf("waited %s for %d other queries", c.cfg.Timeout, c.cfg.Concurrent)
-	}
 	now := c.now()
-	v, _, _, err := c.api.Query(ctx, promql, now, v1.WithTimeout(c.cfg.Timeout), v1.WithLookbackDelta(c.cfg.MaxAge), v1.WithLimit(2))
-	switch {
-	case ctx.Err() != nil:
-		return series.Sample{}, fmt.Errorf("no answer within %s: %w", c.cfg.Timeout, ctx.Err())
-	case err != nil:
-		return series.Sample{}, told(err)
+	v, err := c.ask(ctx, func(ctx context.Context) (model.Value, error) {
+		v, _, _, err := c.api.Query(ctx, promql, now, v1.WithTimeout(c.cfg.Timeout), v1.WithLookbackDelta(c.cfg.MaxAge), v1.WithLimit(2))
+		return v, err
+	})
+	if err != nil {
+		return series.Sample{}, err
 	}
 	s, err := number(v)
 	if err != nil {
@@ -123,6 +112,52 @@ func (c *Client) Query(ctx context.Context, promql string) (series.Sample, error
 		return series.Sample{}, fmt.Errorf("its value is older than %s", c.cfg.MaxAge)
 	}
 	return s, nil
+}
+
+// Range evaluates promql at every step from one time to another. It must give
+// one series at most; a value may be NaN, and times without one are left out.
+func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, step time.Duration) ([]series.Sample, error) {
+	v, err := c.ask(ctx, func(ctx context.Context) (model.Value, error) {
+		v, _, _, err := c.api.QueryRange(ctx, promql, v1.Range{Start: from, End: to, Step: step}, v1.WithTimeout(c.cfg.Timeout))
+		return v, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	m, ok := v.(model.Matrix)
+	switch {
+	case !ok:
+		return nil, errors.New("the answer is no range of values")
+	case len(m) > 1:
+		return nil, fmt.Errorf("it gives %d series, such as %s: sum them, so that there is one", len(m), clip(m[0].Metric.String()))
+	case len(m) == 0:
+		return nil, nil
+	}
+	out := make([]series.Sample, 0, len(m[0].Values))
+	for _, p := range m[0].Values {
+		out = append(out, series.Sample{At: p.Timestamp.Time(), Value: float64(p.Value)})
+	}
+	return out, nil
+}
+
+// ask makes a query when there is room for it, and within its time.
+func (c *Client) ask(ctx context.Context, query func(context.Context) (model.Value, error)) (model.Value, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waited %s for %d other queries", c.cfg.Timeout, c.cfg.Concurrent)
+	}
+	v, err := query(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("no answer within %s: %w", c.cfg.Timeout, ctx.Err())
+	case err != nil:
+		return nil, told(err)
+	}
+	return v, nil
 }
 
 // told is an error of the API without the API's classes of errors, and one of
@@ -178,8 +213,11 @@ func clip(s string) string {
 	return s[:most] + "…"
 }
 
-// limit refuses answers that are too long to be one number.
-type limit struct{ next http.RoundTripper }
+// limit refuses answers of more than most bytes.
+type limit struct {
+	next http.RoundTripper
+	most int64
+}
 
 // RoundTrip is http.RoundTripper's.
 func (l limit) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -187,21 +225,22 @@ func (l limit) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp.Body = &limited{Reader: io.LimitReader(resp.Body, maxAnswer+1), body: resp.Body}
+	resp.Body = &limited{Reader: io.LimitReader(resp.Body, l.most+1), body: resp.Body, most: l.most}
 	return resp, nil
 }
 
 type limited struct {
 	io.Reader
 	body io.Closer
+	most int64
 	read int64
 }
 
 // Read is io.Reader's.
 func (l *limited) Read(b []byte) (int, error) {
 	n, err := l.Reader.Read(b)
-	if l.read += int64(n); l.read > maxAnswer {
-		return 0, errTooLong
+	if l.read += int64(n); l.read > l.most {
+		return 0, fmt.Errorf("the answer is longer than %d bytes", l.most)
 	}
 	return n, err
 }

@@ -9,9 +9,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/series"
 )
 
 var t0 = time.Unix(1_800_000_000, 0)
@@ -60,7 +63,37 @@ func TestOneNumber(t *testing.T) {
 	f("an error", `{"status": "error", "errorType": "bad_data", "error": "parse error: unexpected end of input"}`, 0, "unexpected end of input")
 	f("not JSON", "<html>", 0, "not a PromQL backend's")
 	f("empty", "", 0, "not a PromQL backend's")
-	f("endless", strings.Repeat(" ", maxAnswer+2), 0, "longer than 1048576 bytes")
+	f("endless", strings.Repeat(" ", 1<<20+2), 0, "longer than 1048576 bytes")
+}
+
+func TestRange(t *testing.T) {
+	f := func(name, answer string, want []series.Sample, says string) {
+		t.Helper()
+		c := client(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/prom/api/v1/query_range" || r.FormValue("step") != "60" || r.FormValue("end") != "1800000120" {
+				t.Errorf("%s: asked %s?%s", name, r.URL.Path, r.Form.Encode())
+			}
+			fmt.Fprint(w, answer)
+		})
+		got, err := c.Range(t.Context(), "x", t0, t0.Add(2*time.Minute), time.Minute)
+		if says != "" && (err == nil || !strings.Contains(err.Error(), says)) || says == "" && err != nil {
+			t.Errorf("%s: %v, want an error that says %q", name, err, says)
+		}
+		if !slices.EqualFunc(got, want, func(a, b series.Sample) bool { return a.At.Equal(b.At) && a.Value == b.Value }) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	f("a series with a hole", data("matrix", `[{"metric": {}, "values": [[1800000000, "2.5"], [1800000120, "0"]]}]`),
+		[]series.Sample{{At: t0, Value: 2.5}, {At: t0.Add(2 * time.Minute)}}, "")
+	f("nothing", data("matrix", `[]`), nil, "")
+	f("several", data("matrix", `[{"metric": {"job": "a"}}, {"metric": {}}]`), nil, `2 series, such as {job="a"}`)
+	f("a vector", data("vector", `[]`), nil, "no range of values")
+	f("an error", `{"status": "error", "errorType": "bad_data", "error": "bad query"}`, nil, "bad query")
+	f("not JSON", "<html>", nil, "not a PromQL backend's")
+	for _, values := range []string{`[["x", "1"]]`, `[[1e300, "1"]]`, `[[1, "1"], [2, 2]]`} {
+		f(values, data("matrix", `[{"values": `+values+`}]`), nil, "not a PromQL backend's")
+	}
+	f("endless", strings.Repeat(" ", 1<<20+2), nil, "longer than 1048576 bytes")
 }
 
 func TestErrors(t *testing.T) {
