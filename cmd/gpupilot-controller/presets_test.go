@@ -36,7 +36,7 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 		}
 		var all []policy.PodMetric
 		for _, src := range c.Sources {
-			for _, term := range src.Terms {
+			for _, term := range src.All() {
 				all = append(all, term...)
 			}
 		}
@@ -52,14 +52,16 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 	}
 	f(v1alpha1.PresetVLLM, "vllm.prom", map[string]float64{
 		"vllm:num_requests_running": 37, "vllm:num_requests_waiting": 12, "max(vllm:kv_cache_usage_perc)": 0.81,
+		"vllm:request_success_total": 1000,
 	})
 	f(v1alpha1.PresetVLLM, "vllm-0.8.prom", map[string]float64{
 		"vllm:num_requests_running": 5, "vllm:num_requests_waiting": 0, "max(vllm:gpu_cache_usage_perc)": 0.125,
 	})
 	f(v1alpha1.PresetSGLang, "sglang.prom", map[string]float64{
 		"sum(max by (dp_rank) (sglang:num_running_reqs))": 21, "sum(max by (dp_rank) (sglang:num_queue_reqs))": 3, "max(sglang:token_usage)": 0.5,
+		"sglang:num_requests_total": 1000,
 	})
-	f(v1alpha1.PresetTGI, "tgi.prom", map[string]float64{"tgi_batch_current_size": 4, "tgi_queue_size": 2})
+	f(v1alpha1.PresetTGI, "tgi.prom", map[string]float64{"tgi_batch_current_size": 4, "tgi_queue_size": 2, "tgi_request_success": 1000})
 	f(v1alpha1.PresetTriton, "triton.prom", map[string]float64{
 		"nv_inference_pending_request_count": 7, "nv_inference_compute_infer_duration_us": 9_000_000,
 	})

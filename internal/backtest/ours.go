@@ -17,12 +17,14 @@ import (
 type ours struct {
 	policy  scale.Policy
 	sources []source
+	counted []bool        // of each source: the requests that come are
 	given   time.Duration // start-up that the user declared
 
 	state scale.State
 	obs   scale.Observation
 	cells []scale.Reading
 	paces []scale.Pace
+	came  []scale.Reading
 	zero  time.Time
 
 	rules  map[scale.Rule]int // how often each had the last word
@@ -39,7 +41,7 @@ func newOurs(compiled policy.Compiled, minimum, maximum int) (*ours, error) {
 		if err != nil {
 			return nil, fmt.Errorf("signal %d: %w", i, err)
 		}
-		o.sources = append(o.sources, src)
+		o.sources, o.counted = append(o.sources, src), append(o.counted, s.Ended != nil)
 	}
 	return o, nil
 }
@@ -73,10 +75,10 @@ func (o *ours) look(c *cluster, now int) {
 	o.obs.Pods = o.obs.Pods[:0]
 	n := len(o.sources)
 	if want := n * len(c.pods); len(o.cells) < want {
-		o.cells, o.paces = make([]scale.Reading, 2*want), make([]scale.Pace, 2*want)
+		o.cells, o.paces, o.came = make([]scale.Reading, 2*want), make([]scale.Pace, 2*want), make([]scale.Reading, 2*want)
 	}
 	for i, p := range c.pods {
-		cells, paces := o.cells[i*n:(i+1)*n], o.paces[i*n:(i+1)*n]
+		cells, paces, came := o.cells[i*n:(i+1)*n], o.paces[i*n:(i+1)*n], o.came[i*n:(i+1)*n]
 		x := s.find(p.id)
 		for k, src := range o.sources {
 			v, ok := src.get(x)
@@ -84,9 +86,12 @@ func (o *ours) look(c *cluster, now int) {
 			if o.policy.Signals[k].Limit > 0 {
 				paces[k] = x.pace(at)
 			}
+			if o.counted[k] {
+				came[k] = x.came(at)
+			}
 		}
 		o.obs.Pods = append(o.obs.Pods, scale.Replica{
-			Name: p.name, Phase: phaseOf(p), Since: o.time(int(p.since)), Readings: cells, Paces: paces,
+			Name: p.name, Phase: phaseOf(p), Since: o.time(int(p.since)), Readings: cells, Paces: paces, Arrivals: came,
 		})
 		if ph := p.phase; ph == pulling || ph == loading {
 			o.obs.Pods[i].Since = o.time(int(p.bound))

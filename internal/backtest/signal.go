@@ -45,6 +45,7 @@ type sample struct {
 
 	sm, tensor float64 // integrals of the activity, in seconds
 
+	arrivals       float32 // requests/s that came over the last second
 	batch, latency float32 // over the last second: sequences that decoded, seconds for a token; 0: none did
 }
 
@@ -77,6 +78,14 @@ func (s *sample) pace(at time.Time) scale.Pace {
 		return scale.Pace{}
 	}
 	return scale.Pace{Batch: float64(s.batch), Latency: float64(s.latency), At: at, OK: true}
+}
+
+// came is how many requests/s came to the pod over the last second.
+func (s *sample) came(at time.Time) scale.Reading {
+	if s == nil || !s.server {
+		return scale.Reading{}
+	}
+	return scale.Reading{Value: float64(s.arrivals), At: at, OK: true}
 }
 
 // over is the pod's value as a collector reads it that reads every so many
@@ -136,16 +145,20 @@ func (c *cluster) read(p *pod, x *sample) {
 		x.value[SMActive] = float32(100 * min(1, (p.sm-last.sm)/dt))
 		x.value[TensorActive] = float32(100 * min(1, (p.tensor-last.tensor)/dt))
 		x.value[Served] = float32((p.served - last.served) / dt)
+		x.arrivals = float32((p.served - last.served + float64(p.load()-last.load)) / dt)
 	}
 	if tokens := p.tokens - last.tokens; tokens > 0 && p.now > last.at {
 		waited := p.waited - last.waited
 		x.batch, x.latency = float32(waited/(p.now-last.at)), float32(waited/tokens)
 	}
-	*last = reading{at: p.now, busy: p.busy, sm: p.sm, tensor: p.tensor, served: p.served, waited: p.waited, tokens: p.tokens}
+	*last = reading{at: p.now, load: p.load(), busy: p.busy, sm: p.sm, tensor: p.tensor, served: p.served, waited: p.waited, tokens: p.tokens}
 }
 
 // reading is the state of a replica's integrals when it was last read.
-type reading struct{ at, busy, sm, tensor, served, waited, tokens float64 }
+type reading struct {
+	at, busy, sm, tensor, served, waited, tokens float64
+	load                                         int
+}
 
 // at returns the snapshot of a second, or an empty one where it is not kept.
 func (c *cluster) at(second int) *snapshot {

@@ -33,7 +33,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	}
 	small := *s
 	small.Wants = salient(s.Wants)
-	small.Levels, small.Trends = slices.Clone(s.Levels), slices.Clone(s.Trends)
+	small.Levels, small.Trends, small.Flows = slices.Clone(s.Levels), slices.Clone(s.Trends), slices.Clone(s.Flows)
 	small.Changes = append([]scale.Change(nil), s.Changes[max(0, len(s.Changes)-maxKept):]...)
 	for _, t := range stamps(&small) {
 		*t = t.Truncate(time.Millisecond)
@@ -42,6 +42,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 		func() {},
 		func() { small.Trends = nil }, // forecasts are the easiest to do without
 		func() { small.Levels = nil }, // these are averages of seconds
+		func() { small.Flows = nil },
 		func() { small.Curves = nil },
 		func() { small.Changes = nil },
 	} {
@@ -72,6 +73,9 @@ func stamps(s *scale.State) []*time.Time {
 	}
 	for i := range s.Trends {
 		out = append(out, &s.Trends[i].At)
+	}
+	for i := range s.Flows {
+		out = append(out, &s.Flows[i].At)
 	}
 	return out
 }

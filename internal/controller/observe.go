@@ -18,6 +18,7 @@ type values interface {
 	PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Step, bool)
 }
 
 // observe says what is known of a workload with these pods.
@@ -34,6 +35,10 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 			if sources[i].Pace != nil {
 				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
 				r.Paces[i] = pace(v, pod, sources[i].Pace, now, maxAge)
+			}
+			if sources[i].Ended != nil {
+				r.Arrivals = append(r.Arrivals, make([]scale.Reading, i+1-len(r.Arrivals))...)
+				r.Arrivals[i] = arrivals(v, pod, &sources[i], now, maxAge)
 			}
 		}
 		o.Pods = append(o.Pods, r)
@@ -79,6 +84,34 @@ func pace(v values, pod *corev1.Pod, src *policy.Pace, now time.Time, maxAge tim
 		return scale.Pace{}
 	}
 	return scale.Pace{Batch: batch.Value, Latency: batch.Value / tokens.Value, At: batch.At, OK: true}
+}
+
+// arrivals is how many requests/s came to a pod between its last two readings:
+// those that it answered, and what those that it has grew by.
+func arrivals(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
+	ended, ok := stepOf(v, pod, src.Ended, now, maxAge)
+	came := ended.To.Value - ended.From.Value
+	if !ok || came < 0 { // the server began anew
+		return scale.Reading{}
+	}
+	for _, term := range src.Terms {
+		there, ok := stepOf(v, pod, term, now, maxAge)
+		if !ok || !there.To.At.Equal(ended.To.At) || !there.From.At.Equal(ended.From.At) {
+			return scale.Reading{}
+		}
+		came += there.To.Value - there.From.Value
+	}
+	return scale.Reading{Value: max(0, came) / ended.To.At.Sub(ended.From.At).Seconds(), At: ended.To.At, OK: true}
+}
+
+// stepOf is the last change of the first of a term's metrics that the pod shows.
+func stepOf(v values, pod *corev1.Pod, term policy.Term, now time.Time, maxAge time.Duration) (series.Step, bool) {
+	for i := range term {
+		if s, ok := v.PodMetricStep(pod.Namespace, pod.Name, term[i].Key(), now, maxAge); ok {
+			return s, true
+		}
+	}
+	return series.Step{}, false
 }
 
 // firstOf is the first of a term's metrics that the pod shows.

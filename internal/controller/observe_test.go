@@ -69,6 +69,12 @@ func (f fixed) PodMetricRate(_, pod, metric string, _ time.Time, _ time.Duration
 	return s, ok
 }
 
+func (f fixed) PodMetricStep(_, pod, metric string, _ time.Time, _ time.Duration) (series.Step, bool) {
+	from, ok := f["before "+pod+"/"+metric]
+	to, too := f[pod+"/"+metric]
+	return series.Step{From: from, To: to}, ok && too
+}
+
 // A reading of several terms is there when all of them are, each under the
 // first of its names that the pod shows.
 func TestTermsOfAReading(t *testing.T) {
@@ -114,6 +120,37 @@ func TestPaceOfABatch(t *testing.T) {
 	if diff := cmp.Diff([]scale.Pace{{}, want}, o.Pods[0].Paces); diff != "" {
 		t.Error("observed:", diff)
 	}
+}
+
+// Of the requests that came between two readings some were answered, and the
+// others are there now and were not before.
+func TestArrivals(t *testing.T) {
+	src := policy.Source{Kind: policy.Pods, Ended: policy.Term{{Name: "done"}}, Terms: []policy.Term{{{Name: "running"}}, {{Name: "waiting"}}}}
+	page := func(second int, done, running, waiting float64) [3]series.Sample {
+		return [3]series.Sample{{At: at(second), Value: done}, {At: at(second), Value: running}, {At: at(second), Value: waiting}}
+	}
+	f := func(name string, before, now [3]series.Sample, want scale.Reading) {
+		t.Helper()
+		shown := fixed{}
+		for i, metric := range []string{"done", "running", "waiting"} {
+			if !before[i].At.IsZero() {
+				shown["before x/"+metric], shown["x/"+metric] = before[i], now[i]
+			}
+		}
+		o := observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, []policy.Source{src}, shown, at(10), time.Minute)
+		if diff := cmp.Diff([]scale.Reading{want}, o.Pods[0].Arrivals); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	told := func(rate float64) scale.Reading { return scale.Reading{Value: rate, At: at(9), OK: true} }
+	f("answered and piled up", page(7, 100, 8, 0), page(9, 110, 9, 5), told(8))
+	f("worked off", page(7, 100, 8, 9), page(9, 116, 8, 1), told(4))
+	f("given up", page(7, 100, 8, 9), page(9, 102, 8, 0), told(0))
+	f("a server that began anew", page(7, 100, 8, 0), page(9, 3, 1, 0), scale.Reading{})
+	f("a page without one of them", [3]series.Sample{{At: at(7)}, {At: at(7)}}, page(9, 1, 1, 1), scale.Reading{})
+	late := page(9, 110, 9, 5)
+	late[1].At = at(8)
+	f("of different pages", page(7, 100, 8, 0), late, scale.Reading{})
 }
 
 func TestObserve(t *testing.T) {

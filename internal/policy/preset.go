@@ -28,6 +28,7 @@ const (
 type preset struct {
 	running, waiting, kvCache Term
 	pace                      *Pace // nil: it tells no times between tokens, or only by request
+	ended                     Term  // nil: it does not count requests, or not each of them once
 	port                      Port
 }
 
@@ -49,6 +50,7 @@ func presets() map[v1alpha1.Preset]preset {
 		waiting: Term{{Name: "vllm:num_requests_waiting"}},
 		kvCache: Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
 		pace:    paceOf("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+		ended:   Term{{Name: "vllm:request_success_total"}},
 		port:    Port{Default: 8000},
 	}
 	return map[v1alpha1.Preset]preset{
@@ -58,11 +60,13 @@ func presets() map[v1alpha1.Preset]preset {
 			waiting: Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
 			kvCache: Term{{Name: "sglang:token_usage", Max: true}},
 			pace:    paceOf("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
+			ended:   Term{{Name: "sglang:num_requests_total"}},
 			port:    Port{Default: 30000},
 		},
 		v1alpha1.PresetTGI: {
 			running: Term{{Name: "tgi_batch_current_size"}},
 			waiting: Term{{Name: "tgi_queue_size"}},
+			ended:   Term{{Name: "tgi_request_success"}},
 			port:    Port{Default: 80},
 		},
 		v1alpha1.PresetTriton: {
@@ -127,8 +131,9 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	if limit > 0 {
 		src.Pace = p.pace
 	}
+	src.Ended = p.ended
 	add(requests, p.running, p.waiting)
-	src.Pace = nil
+	src.Pace, src.Ended = nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, percent(p.kvCache))
 	}

@@ -71,6 +71,40 @@ signals: [{preset: `+preset+`}]`), resolve)
 	})
 }
 
+// What counts the requests that a server has answered.
+func TestPresetsCountRequests(t *testing.T) {
+	f := func(preset, want string) {
+		t.Helper()
+		c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals: [{preset: `+preset+`}]`), resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, src := range c.Sources {
+			got := told(Source{Terms: []Term{src.Ended}})
+			if i > 0 {
+				want = ""
+			}
+			if got != want {
+				t.Errorf("%s: %s counts by %q, want %q", preset, c.Policy.Signals[i].Name, got, want)
+			}
+			for _, term := range src.Terms {
+				for _, m := range term {
+					if src.Ended != nil && m.Rate {
+						t.Errorf("%s: %s is no gauge, whose growth could be counted", preset, m.Name)
+					}
+				}
+			}
+		}
+	}
+	f("vllm", "vllm:request_success_total")
+	f("sglang", "sglang:num_requests_total")
+	f("tgi", "tgi_request_success")
+	f("triton", "")
+}
+
 func TestPresetsTarget(t *testing.T) {
 	c, err := Compile(autoscaler(t, `
 scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
@@ -119,7 +153,7 @@ signals: [`+signal+`]`), resolve)
 			t.Errorf("%s: pace by %+v", signal, m)
 		}
 		for i := range c.Sources[1:] {
-			if c.Sources[1+i].Pace != nil || c.Policy.Signals[1+i].Limit != 0 {
+			if c.Sources[1+i].Pace != nil || c.Sources[1+i].Ended != nil || c.Policy.Signals[1+i].Limit != 0 {
 				t.Errorf("%s: signal %d has a limit, too", signal, 1+i)
 			}
 		}

@@ -34,6 +34,10 @@ type Source struct {
 	// Pace is where a server tells how fast its batch advances; nil where the
 	// signal has no limit.
 	Pace *Pace // Pods
+
+	// Ended counts the requests that the server has answered; nil where nothing
+	// does. Those that come are these and what Terms, which are gauges then, grow by.
+	Ended Term // Pods
 }
 
 // Pace is the two counters of a histogram of the times between tokens. The
@@ -45,10 +49,14 @@ type Pace struct {
 
 // All are the terms that are read of a pod.
 func (s *Source) All() []Term {
-	if s.Pace == nil {
-		return s.Terms
+	all := slices.Clone(s.Terms)
+	if s.Pace != nil {
+		all = append(all, s.Pace.Seconds, s.Pace.Tokens)
 	}
-	return append(slices.Clone(s.Terms), s.Pace.Seconds, s.Pace.Tokens)
+	if s.Ended != nil {
+		all = append(all, s.Ended)
+	}
+	return all
 }
 
 // Term is one part of a reading, under each of the names that it goes by: a

@@ -14,13 +14,17 @@ import (
 // the prompts that are worked off beside them, which come in proportion. So the
 // line's two numbers are enough: base, the time on an idle server, and the
 // batch at which it doubles.
+//
+// Its sums are weighted by 1/latency, for readings scatter in proportion to it,
+// and what is far up must not tilt the line.
 type Curve struct {
 	Signal string  `json:"signal"`
-	N      float64 `json:"n"` // seconds that replicas were watched, fading
-	X      float64 `json:"x"` // requests
-	Y      float64 `json:"y"` // seconds
+	Weight float64 `json:"weight"` // seconds that replicas were watched over latency, fading
+	X      float64 `json:"x"`      // of the batch, in requests
+	Y      float64 `json:"y"`      // of the latency: the seconds that replicas were watched
 	XX     float64 `json:"xx"`
 	XY     float64 `json:"xy"`
+	YY     float64 `json:"yy"`
 }
 
 const (
@@ -34,9 +38,10 @@ const (
 	// curveReach is how far beyond the batches that were seen (two standard
 	// deviations above their mean) the line is believed.
 	curveReach = 1.5
-	// batchSpread is how many standard deviations of a Poisson number the batch at
-	// the limit lies above the target: batches vary, and the limit is for all.
-	batchSpread = 2.0
+	// spread is how many standard deviations of the latency lie between what it is
+	// at the target and the limit: batches vary, servers do, and the limit is for
+	// nearly all requests.
+	spread = 1.4
 	// targetRange bounds what is learned: between the target's eighth and eight times the target.
 	targetRange = 8.0
 	// batchLoad is the share of the load at which a batch would grow without end
@@ -55,36 +60,71 @@ const (
 
 // add takes in one replica's reading, which stood for so many seconds.
 func (c *Curve) add(batch, latency, seconds float64) {
-	c.N += seconds
-	c.X += seconds * batch
-	c.Y += seconds * latency
-	c.XX += seconds * batch * batch
-	c.XY += seconds * batch * latency
+	w := seconds / latency
+	c.Weight += w
+	c.X += w * batch
+	c.Y += seconds
+	c.XX += w * batch * batch
+	c.XY += seconds * batch
+	c.YY += seconds * latency
 }
 
 // fade makes all readings count for less as time goes by.
 func (c *Curve) fade(dt time.Duration) {
 	keep := 1 - passed(max(0, dt), curveSpan)
-	c.N, c.X, c.Y, c.XX, c.XY = c.N*keep, c.X*keep, c.Y*keep, c.XX*keep, c.XY*keep
+	c.Weight, c.X, c.Y = c.Weight*keep, c.X*keep, c.Y*keep
+	c.XX, c.XY, c.YY = c.XX*keep, c.XY*keep, c.YY*keep
 }
 
-// fit is the line: base is the seconds between tokens on an idle server, double
-// the batch at which they are twice that.
-func (c *Curve) fit() (base, double float64, ok bool) {
-	spread := c.N*c.XX - c.X*c.X
-	if c.N < curveLeast || !(spread > 1e-6*c.N*c.XX) {
-		return 0, 0, false
+// line is how the latency follows the batch.
+type line struct {
+	base   float64 // seconds between tokens on an idle server
+	double float64 // batch at which they are twice that
+	off    float64 // standard deviation of readings from the line, relative
+}
+
+// fit is the line through what was seen.
+func (c *Curve) fit() (l line, ok bool) {
+	spread := c.Weight*c.XX - c.X*c.X
+	if c.Y < curveLeast || !(spread > 1e-6*c.Weight*c.XX) {
+		return line{}, false
 	}
-	slope := (c.N*c.XY - c.X*c.Y) / spread
-	base = (c.Y - slope*c.X) / c.N
-	double = base / slope
-	return base, double, slope > 0 && base > 0 && !math.IsInf(double, 0)
+	slope := (c.Weight*c.XY - c.X*c.Y) / spread
+	l.base = (c.Y - slope*c.X) / c.Weight
+	l.double = l.base / slope
+	mean := c.Y / c.Weight
+	unexplained := c.YY/c.Weight - mean*mean - slope*slope*spread/(c.Weight*c.Weight)
+	l.off = math.Sqrt(max(0, unexplained)) / mean
+	return l, slope > 0 && l.base > 0 && !math.IsInf(l.double, 0) && !math.IsInf(l.off, 0)
+}
+
+// high is a latency that hardly any request exceeds where replicas have so many
+// on the mean. Their number varies, of requests that come at random by more than
+// as many would on their own, because more of them stay longer (a negative
+// binomial number), and so do the readings about the line.
+func (l *line) high(batch float64) float64 {
+	latency := l.base * (1 + batch/l.double)
+	varies := l.base / l.double * math.Sqrt(batch*(1+batch/l.double))
+	return latency + spread*math.Hypot(varies, l.off*latency)
+}
+
+// most is the batch at which hardly any request exceeds the limit.
+func (l *line) most(limit float64) float64 {
+	low, high := 0.0, l.double*(limit/l.base-1)
+	for range 30 {
+		if mid := (low + high) / 2; l.high(mid) <= limit {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
 }
 
 // reach is the largest batch for which the line is believed.
 func (c *Curve) reach() float64 {
-	mean := c.X / c.N
-	return curveReach * (mean + 2*math.Sqrt(max(0, c.XX/c.N-mean*mean)))
+	mean := c.X / c.Weight
+	return curveReach * (mean + 2*math.Sqrt(max(0, c.XX/c.Weight-mean*mean)))
 }
 
 // capacity is what a replica takes of a signal.
@@ -117,17 +157,11 @@ func capacityOf(sig *Signal, c *Curve) capacity {
 	if sig.Limit <= 0 || c == nil {
 		return given
 	}
-	base, double, ok := c.fit()
-	if !ok {
-		return given
-	}
-	most := double * (sig.Limit/base - 1) // the batch at the limit
-	if !(most > 0) {
+	l, ok := c.fit()
+	if !ok || l.base >= sig.Limit {
 		return given // even an idle replica is over it: more of them would not help
 	}
-	// target + batchSpread·√target = most
-	root := (math.Sqrt(batchSpread*batchSpread+4*most) - batchSpread) / 2
-	target := min(root*root, max(c.reach(), sig.Target/2))
+	target := min(l.most(sig.Limit), max(c.reach(), sig.Target/2))
 	target = min(max(target, sig.Target/targetRange), sig.Target*targetRange)
-	return capacity{target: target, double: double, learned: true}
+	return capacity{target: target, double: l.double, learned: true}
 }

@@ -51,10 +51,11 @@ func TestLearnsTheBatchAtTheLimit(t *testing.T) {
 			rho := (1 - s.base/limit) * (0.5 + 0.4*math.Sin(float64(i)/60))
 			d, state = Decide(p, s.loaded(now, 4, rho, rng), state, now)
 		}
-		most := s.double * (limit/s.base - 1)
+		// The batch varies as that of a server in which all share its speed.
 		got := d.Inputs[0].Target
-		if atLimit := got + batchSpread*math.Sqrt(got); math.Abs(atLimit/most-1) > 0.1 {
-			t.Errorf("%+v, limit %g: target %.1f, two deviations below %.1f, want %.1f", s, limit, got, atLimit, most)
+		high := got + spread*math.Sqrt(got*(1+got/s.double))
+		if most := s.double * (limit/s.base - 1); math.Abs(high/most-1) > 0.1 {
+			t.Errorf("%+v, limit %g: target %.1f, at times %.1f, want %.1f", s, limit, got, high, most)
 		}
 		if !d.Steps[0].Facts.Learned {
 			t.Errorf("%+v: the step does not say that the target was learned", s)
@@ -63,6 +64,28 @@ func TestLearnsTheBatchAtTheLimit(t *testing.T) {
 	f(server{0.008, 15}, 0.015, 8)
 	f(server{0.008, 33}, 0.015, 8)
 	f(server{0.018, 60}, 0.080, 50)
+}
+
+// A server whose tokens take now half and now one and a half times as long is
+// loaded less than one of the same mean.
+func TestScatterLowersTheTarget(t *testing.T) {
+	f := func(scatter float64) float64 {
+		p, rng, s := sloPolicy(8, 0.03), rand.New(rand.NewPCG(7, 8)), server{0.008, 33}
+		var d Decision
+		var state State
+		for i := range 900 {
+			now := t0.Add(time.Duration(i) * time.Second)
+			o := s.loaded(now, 4, 0.4+0.3*math.Sin(float64(i)/60), rng)
+			for k := range o.Pods {
+				o.Pods[k].Paces[0].Latency *= 1 + scatter*(2*rng.Float64()-1)
+			}
+			d, state = Decide(p, o, state, now)
+		}
+		return d.Inputs[0].Target
+	}
+	if calm, wild := f(0), f(0.5); wild > 0.85*calm || wild < 0.3*calm {
+		t.Errorf("target %.1f with scatter, %.1f without", wild, calm)
+	}
 }
 
 func TestCapacityIsBounded(t *testing.T) {

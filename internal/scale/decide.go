@@ -17,7 +17,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	e.learn(&s)
 
 	want := e.demand(&s)
-	s.Levels, s.Trends = e.levels, e.trends
+	s.Levels, s.Trends, s.Flows = e.levels, e.trends, e.flows
 	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, &s)
@@ -46,6 +46,7 @@ type engine struct {
 	inputs []Input
 	levels []Level
 	trends []Trend
+	flows  []Flow
 }
 
 // step notes that a rule turned before into after, and returns after.

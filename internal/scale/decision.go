@@ -38,6 +38,7 @@ type Facts struct {
 	Target    float64       `json:"target,omitempty"`    // in the same unit
 	Total     bool          `json:"total,omitempty"`     // Value and Target are for the workload
 	Learned   bool          `json:"learned,omitempty"`   // Target was learned
+	Arriving  bool          `json:"arriving,omitempty"`  // more requests come than Value shows yet, and what is wanted goes by them
 	Steadied  bool          `json:"steadied,omitempty"`  // Value is noisy, and what is wanted goes by the mean of the last seconds
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`

@@ -56,11 +56,13 @@ func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	if !ok {
 		return 0, false
 	}
+	m, arriving := e.arriving(i, m, takes.target, s.flow(sig.Name))
 	seen := replicas(m.up)
 	m = e.steady(m, s.level(sig.Name))
 	facts := Facts{
 		Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: takes.target, Total: sig.Type == Value || m.of == 0,
-		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Learned: takes.learned, Steadied: replicas(m.up) != seen,
+		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Learned: takes.learned,
+		Arriving: arriving, Steadied: replicas(m.up) != seen,
 	}
 	base := e.base()
 	want = e.step(RuleDemand, e.o.Replicas, between(m, base), facts)

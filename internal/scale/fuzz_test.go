@@ -115,6 +115,7 @@ func (p *pour) next(pol *Policy, now time.Time, cur int32) moment {
 		for _, v := range values {
 			r.Readings = append(r.Readings, Reading{Value: v, At: now.Add(-time.Second), OK: true})
 			r.Paces = append(r.Paces, Pace{Batch: v, Latency: pace * (1 + v/40), At: now.Add(-time.Second), OK: true})
+			r.Arrivals = append(r.Arrivals, Reading{Value: v * pace * 1000, At: now.Add(-time.Second), OK: pace > 0})
 		}
 		o.Pods = append(o.Pods, r)
 	}
@@ -137,6 +138,7 @@ func (p *pour) observation(pol *Policy, now time.Time) Observation {
 		for range pol.Signals {
 			r.Readings = append(r.Readings, reading())
 			r.Paces = append(r.Paces, Pace{Batch: p.value(), Latency: p.value(), At: now.Add(-p.seconds(10)), OK: p.small()%4 != 0})
+			r.Arrivals = append(r.Arrivals, reading())
 		}
 		o.Pods = append(o.Pods, r)
 	}
@@ -291,7 +293,7 @@ func moreNeverYieldsFewer(t *testing.T, p Policy, m moment, s State) {
 	more.Totals = raise(m.o.Totals)
 	more.Pods = slices.Clone(m.o.Pods)
 	for i := range more.Pods {
-		more.Pods[i].Readings = raise(m.o.Pods[i].Readings)
+		more.Pods[i].Readings, more.Pods[i].Arrivals = raise(m.o.Pods[i].Readings), raise(m.o.Pods[i].Arrivals)
 	}
 	d, _ := Decide(p, m.o, s, m.now)
 	if x, _ := Decide(p, more, s, m.now); x.Replicas < d.Replicas {

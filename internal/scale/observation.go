@@ -41,6 +41,10 @@ type Replica struct {
 	// Paces are how fast its batch advances, one for each of Policy.Signals, absent
 	// where that has no Limit.
 	Paces []Pace
+
+	// Arrivals are the requests/s that have come to it of late, one for each of
+	// Policy.Signals, absent where nothing tells.
+	Arrivals []Reading
 }
 
 // Pace is how fast an inference server's batch advanced over the seconds before
@@ -56,6 +60,14 @@ type Pace struct {
 func (r *Replica) reading(i int) Reading {
 	if i < len(r.Readings) {
 		return r.Readings[i]
+	}
+	return Reading{}
+}
+
+// arrivals returns the requests/s that come to the replica, of signal i.
+func (r *Replica) arrivals(i int) Reading {
+	if i < len(r.Arrivals) {
+		return r.Arrivals[i]
 	}
 	return Reading{}
 }

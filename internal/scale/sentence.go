@@ -70,12 +70,18 @@ func (d *Decision) Sentence() string {
 
 func (s Step) demand() string {
 	f := s.Facts
-	steadied := ""
-	if f.Steadied {
-		steadied = " by the last seconds' mean"
+	by := ""
+	if f.Arriving {
+		by = " by the requests that come"
+	}
+	switch {
+	case f.Steadied && f.Arriving:
+		by += ", in the last seconds' mean"
+	case f.Steadied:
+		by = " by the last seconds' mean"
 	}
 	if f.Total {
-		return fmt.Sprintf("%s is %s against a target of %s: %d wanted%s", f.Signal, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit), s.After, steadied)
+		return fmt.Sprintf("%s is %s against a target of %s: %d wanted%s", f.Signal, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit), s.After, by)
 	}
 	blind := ""
 	if f.Fresh < f.Serving {
@@ -86,7 +92,7 @@ func (s Step) demand() string {
 		learned = " (learned)"
 	}
 	return fmt.Sprintf("%s: %d serving at %s%s against a target of %s%s: %d wanted%s",
-		f.Signal, f.Serving, quantity(f.Value, f.Unit), blind, quantity(f.Target, f.Unit), learned, s.After, steadied)
+		f.Signal, f.Serving, quantity(f.Value, f.Unit), blind, quantity(f.Target, f.Unit), learned, s.After, by)
 }
 
 func (s Step) starting() string {

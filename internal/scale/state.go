@@ -23,10 +23,12 @@ type State struct {
 	// below, and what had piled up meanwhile is worked off.
 	SaturatedSince time.Time `json:"saturatedSince,omitzero"`
 
-	// Levels, Trends and Curves are what is known of signals, by their names: two for
-	// each that was readable at the last decision, and one for each with a limit.
+	// Levels, Trends, Flows and Curves are what is known of signals, by their names:
+	// two for each that was readable at the last decision, one for each whose
+	// requests were counted then, and one for each with a limit.
 	Levels    []Level   `json:"levels,omitempty"`
 	Trends    []Trend   `json:"trends,omitempty"`
+	Flows     []Flow    `json:"flows,omitempty"`
 	Curves    []Curve   `json:"curves,omitempty"`
 	DecidedAt time.Time `json:"decidedAt,omitzero"` // of the last decision
 }
@@ -49,6 +51,16 @@ func (s *State) trend(signal string) Trend {
 		}
 	}
 	return Trend{Signal: signal}
+}
+
+// flow is what is known of a signal's requests.
+func (s *State) flow(signal string) Flow {
+	for _, f := range s.Flows {
+		if f.Signal == signal {
+			return f
+		}
+	}
+	return Flow{Signal: signal}
 }
 
 // curve is what was learned of a signal; nil: nothing.

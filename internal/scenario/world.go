@@ -20,6 +20,7 @@ type world struct {
 	pods    []pod // oldest first
 	groups  map[scale.Phase]*group
 	total   *group // of one: the workload as a whole
+	came    *group // of one: what comes to each pod that serves
 	age     time.Duration
 	frozen  time.Time // when the readings were measured, if no longer
 	stopped bool
@@ -83,6 +84,9 @@ func (w *world) set(s set, now time.Time) (err error) {
 	case "total":
 		g, bad := parseGroup("1@"+s.value, len(w.policy.Signals))
 		w.total, err = &g, bad
+	case "came":
+		g, bad := parseGroup("1@"+s.value, len(w.policy.Signals))
+		w.came, err = &g, bad
 	case "startup":
 		w.policy.Startup, err = parseTime(s.value)
 	case "age":
@@ -196,6 +200,9 @@ func (w *world) decide(at time.Duration) scale.Decision {
 		o.Pods = append(o.Pods, scale.Replica{
 			Name: p.name, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured),
 		})
+		if w.came != nil && p.phase == scale.Serving {
+			o.Pods[len(o.Pods)-1].Arrivals = w.came.readings(0, measured)
+		}
 		index[p.phase]++
 	}
 	if w.total != nil {

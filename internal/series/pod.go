@@ -247,6 +247,31 @@ func (s *Store) PodMetricRate(namespace, pod, metric string, now time.Time, maxA
 	return best, found
 }
 
+// Step is a change from one sample to the next.
+type Step struct{ From, To Sample }
+
+// PodMetricStep is the last change of a metric that the pod itself exposes: from
+// the sample before the newest to the newest, which is no older than maxAge.
+// Metrics of one exposition have samples of the same times.
+func (s *Store) PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (best Step, found bool) {
+	for _, t := range s.podTargets(podKey{namespace, pod}) {
+		if v, ok := t.metricStep(metric, now.UnixNano(), maxAge); ok && (!found || v.To.At.After(best.To.At)) {
+			best, found = v, true
+		}
+	}
+	return best, found
+}
+
+func (t *Target) metricStep(name string, now int64, maxAge time.Duration) (Step, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	id, ok := t.ids[name]
+	if !ok {
+		return Step{}, false
+	}
+	return t.ring.step(&t.series[id], now-int64(max(t.store.cfg.Rate, maxAge)), now-int64(maxAge))
+}
+
 func (t *Target) metricRate(name string, now int64, maxAge time.Duration) (Sample, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -207,6 +207,30 @@ func (r *ring) latest(s *serie, notBefore int64) (Sample, bool) {
 	return Sample{}, false
 }
 
+// step is what the column changed by between its two newest values, of which
+// the newer must not be older than notBefore and the older not than from.
+func (r *ring) step(s *serie, from, notBefore int64) (step Step, ok bool) {
+	if s.last < notBefore {
+		return Step{}, false
+	}
+	for i := r.used - 1; i >= 0; i-- {
+		slot := r.slot(i)
+		if stamp := r.stamps[slot]; stamp < from || !ok && stamp < notBefore {
+			break
+		}
+		v, there := r.at(s.wide, s.col, slot)
+		switch {
+		case !there:
+		case !ok:
+			step.To, ok = Sample{time.Unix(0, r.stamps[slot]), v}, true
+		default:
+			step.From = Sample{time.Unix(0, r.stamps[slot]), v}
+			return step, true
+		}
+	}
+	return Step{}, false
+}
+
 // rate is the increase per second of a counter's column from its first value
 // at or after from to its newest, which must not be older than notBefore. A
 // decrease is a counter that began again at zero.

@@ -240,6 +240,19 @@ func TestPodMetrics(t *testing.T) {
 	if got, ok := s.PodMetric("ns", "p", k.Metric, sec(7), 5*time.Second); ok {
 		t.Errorf("stale PodMetric = %v", got)
 	}
+	if got, ok := s.PodMetricStep("ns", "p", k.Metric, sec(2), 5*time.Second); !ok || got != (Step{Sample{sec(0), 3}, Sample{sec(1), 5}}) {
+		t.Errorf("PodMetricStep = %v, %v", got, ok)
+	}
+	if got, ok := s.PodMetricStep("ns", "p", k.Metric, sec(7), 5*time.Second); ok {
+		t.Errorf("stale PodMetricStep = %v", got)
+	}
+	p.put(sec(2), map[Key]float64{{Metric: "tokens_total"}: 1e12 + 5})
+	if got, ok := s.PodMetricStep("ns", "p", k.Metric, sec(2), 5*time.Second); !ok || got.To.At != sec(1) {
+		t.Errorf("PodMetricStep over a page without the metric = %v, %v", got, ok)
+	}
+	if got, ok := s.PodMetricStep("ns", "p", "tokens_total", sec(2), 5*time.Second); !ok || got.To.Value-got.From.Value != 4 {
+		t.Errorf("PodMetricStep of a counter = %v, %v", got, ok)
+	}
 	r := s.PodMetricRange("ns", "p", "tokens_total", sec(0), sec(1))
 	if rate, ok := Rate(r); !ok || rate != 1 {
 		t.Errorf("Rate(%v) = %v, %v", r, rate, ok)

@@ -131,6 +131,7 @@ func (c *Case) at(i int, v float64, now time.Time, later time.Duration) scale.Ob
 	o.Totals = fresh(c.Observation.Totals)
 	for _, p := range c.Observation.Pods {
 		p.Readings = fresh(p.Readings)
+		p.Arrivals = nil // a value that lasts says nothing of what comes
 		p.Paces = slices.Clone(p.Paces)
 		for k := range p.Paces {
 			p.Paces[k].At = p.Paces[k].At.Add(later)

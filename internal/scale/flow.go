@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"math"
+	"time"
+)
+
+// Flow is what has been learned of the requests behind a Batching signal: how
+// many come, and how many replicas one a second takes. While a server keeps up,
+// its batch tells the load. Once it does not, the batch tells for how long that
+// has been so, and only the requests that come still tell the load.
+type Flow struct {
+	Signal string    `json:"signal"`
+	At     time.Time `json:"at"`
+	Rate   float64   `json:"rate"` // requests/s that come, averaged over the time that one stays
+
+	// Sums over the seconds in which the servers kept up, fading: of the replicas
+	// that the batches asked for, of the requests that came, and of those there were.
+	Replicas float64 `json:"replicas"`
+	Came     float64 `json:"came"`
+	There    float64 `json:"there"`
+}
+
+const (
+	// flowMemory is the time constant of the sums: what a request costs changes
+	// with who sends it.
+	flowMemory = 15 * time.Minute
+	// flowLeast is how many requests must have come for the sums to tell anything.
+	flowLeast = 20
+	// flowSpan and mostFlowSpan bound the time over which the rate is averaged. As
+	// many requests come while one stays as there are in the batch, so that over that
+	// time both numbers are equally noisy, and a shorter one only adds noise.
+	flowSpan, mostFlowSpan = 5 * time.Second, 2 * time.Minute
+	// keepsUp is how many times its target a replica has at most while its server
+	// is taken to keep up.
+	keepsUp = 1.5
+	// mostArrivals is the rate beyond which a reading is garbage.
+	mostArrivals = 1e6
+)
+
+// span is the time over which the rate is averaged: that for which a request
+// stays, by Little's law.
+func (f *Flow) span() time.Duration {
+	if f.Came < flowLeast {
+		return flowSpan
+	}
+	stay := min(f.There/f.Came, mostFlowSpan.Seconds())
+	return max(flowSpan, time.Duration(stay*float64(time.Second)))
+}
+
+// next is the flow after rate was seen at now.
+func (f Flow) next(rate float64, now time.Time) Flow {
+	dt := now.Sub(f.At)
+	if f.At.IsZero() || dt < 0 || dt > levelGap {
+		f.Rate = rate
+	} else {
+		f.Rate += (rate - f.Rate) * passed(dt, f.span())
+	}
+	f.At = now
+	return f
+}
+
+// learn takes in what the batches asked for and how many requests there were,
+// while so many came for dt.
+func (f *Flow) learn(replicas, there, rate float64, dt time.Duration) {
+	keep, seconds := 1-passed(dt, flowMemory), dt.Seconds()
+	f.Replicas = f.Replicas*keep + replicas*seconds
+	f.Came = f.Came*keep + rate*seconds
+	f.There = f.There*keep + there*seconds
+}
+
+// wants is how many replicas the requests that come take; 0: not known.
+func (f *Flow) wants() float64 {
+	if f.Came < flowLeast {
+		return 0
+	}
+	return min(f.Rate*f.Replicas/f.Came, mostDemand)
+}
+
+// arriving raises what signal i wants to what the requests that come take. It
+// never lowers: between a burst and its end their number tells nothing of what
+// is still to be worked off.
+func (e *engine) arriving(i int, m measure, target float64, before Flow) (_ measure, raised bool) {
+	sum, told := 0.0, int32(0)
+	for k := range e.o.Pods {
+		pod := &e.o.Pods[k]
+		if r := pod.arrivals(i); e.counts(pod, r) {
+			sum, told = sum+min(r.Value, mostArrivals), told+1
+		}
+	}
+	if told == 0 || e.p.Signals[i].Law != Batching || m.of == 0 {
+		return m, false
+	}
+	flow := before.next(sum, e.now)
+	// By what was known before, so that more requests never take fewer replicas.
+	wants := flow.wants()
+	if dt := e.now.Sub(before.At); dt > 0 && dt <= levelGap && told == m.fresh && m.value <= keepsUp*target {
+		flow.learn(m.up, m.value*float64(m.fresh), sum, dt)
+	}
+	e.flows = append(e.flows, flow)
+	if wants <= m.up {
+		return m, false
+	}
+	m.up, m.down = wants, math.Max(m.down, wants)
+	return m, true
+}
