@@ -163,11 +163,18 @@ type Signal struct {
 	Activation *resource.Quantity `json:"activation,omitempty"`
 }
 
-// SLO is what requests may take.
+// SLO is what nearly all requests may take: one of its limits, or both. vLLM and
+// SGLang tell what they do take.
+//
+// +kubebuilder:validation:MinProperties=1
 type SLO struct {
 	// InterTokenLatency is the mean time between a request's tokens, such as 50ms.
-	// vLLM and SGLang tell it.
-	InterTokenLatency metav1.Duration `json:"interTokenLatency"`
+	// +optional
+	InterTokenLatency *metav1.Duration `json:"interTokenLatency,omitempty"`
+
+	// TimeToFirstToken is the time from a request to its first token, such as 2s.
+	// +optional
+	TimeToFirstToken *metav1.Duration `json:"timeToFirstToken,omitempty"`
 }
 
 // Preset names an inference server whose metrics are known.

@@ -91,7 +91,7 @@ H_count{engine="1"} 2
 		}
 		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
 			MaxReplicas: 2, Signals: []v1alpha1.Signal{{
-				Preset: preset, SLO: &v1alpha1.SLO{InterTokenLatency: metav1.Duration{Duration: 50 * time.Millisecond}},
+				Preset: preset, SLO: &v1alpha1.SLO{InterTokenLatency: &metav1.Duration{Duration: 50 * time.Millisecond}},
 			}},
 		}}, expo.Resolve)
 		if err != nil {

@@ -121,8 +121,8 @@ func withoutQueries(p policy.Compiled) policy.Compiled {
 	return p
 }
 
-// OursAtLimit is Ours with the service's own limit of the time between tokens
-// instead of the one that the policy names.
+// OursAtLimit is Ours with the service's own limits instead of those that the
+// policy names.
 func OursAtLimit(name string, p policy.Compiled) Contender {
 	c := Ours(name, p)
 	p = withoutQueries(p)
@@ -130,8 +130,12 @@ func OursAtLimit(name string, p policy.Compiled) Contender {
 		at := p
 		at.Policy.Signals = slices.Clone(p.Policy.Signals)
 		for i := range at.Policy.Signals {
-			if s := &at.Policy.Signals[i]; s.Limit > 0 {
+			s := &at.Policy.Signals[i]
+			if s.Limit > 0 {
 				s.Limit = r.cfg.Model.ITLLimit
+			}
+			if s.FirstLimit > 0 {
+				s.FirstLimit = r.cfg.Model.TTFTLimit
 			}
 		}
 		return newOurs(at, r.cfg.Min, r.cfg.Max)

@@ -83,7 +83,7 @@ func (o *ours) look(c *cluster, now int) {
 		for k, src := range o.sources {
 			v, ok := src.get(x)
 			cells[k] = scale.Reading{Value: v, At: at, OK: ok}
-			if o.policy.Signals[k].Limit > 0 {
+			if o.policy.Signals[k].Learned() {
 				paces[k] = x.pace(at)
 			}
 			if o.counted[k] {

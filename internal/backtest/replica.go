@@ -46,9 +46,10 @@ type replica struct {
 	kv       float64 // tokens held
 
 	// Integrals over time, in seconds, for what GPUs report.
-	busy, sm, tensor float64
-	served           float64 // requests that ended
-	waited, tokens   float64 // seconds that sequences waited for tokens, and how many came
+	busy, sm, tensor  float64
+	served            float64 // requests that ended
+	firstWait, firsts float64 // seconds that requests waited for their first token, and how many got it
+	waited, tokens    float64 // seconds that sequences waited for tokens, and how many came
 }
 
 // load is the requests that the replica has, of any kind.
@@ -160,6 +161,8 @@ func smActive(m *Model, step, chunk, b float64) float64 {
 
 func (r *replica) prefillDone(out outcome) {
 	q := r.prefill.pop()
+	r.firstWait += r.now - q.At
+	r.firsts++
 	r.pending = max(0, r.pending-r.left)
 	if r.prefill.len() > 0 {
 		r.left = r.prefill.head().Prompt

@@ -46,6 +46,7 @@ type sample struct {
 	sm, tensor float64 // integrals of the activity, in seconds
 
 	arrivals       float32 // requests/s that came over the last second
+	first, firsts  float32 // seconds to the first token of those that got it over the last second, and how many a second
 	batch, latency float32 // over the last second: sequences that decoded, seconds for a token; 0: none did
 }
 
@@ -77,7 +78,9 @@ func (s *sample) pace(at time.Time) scale.Pace {
 	if s == nil || !s.server || s.latency <= 0 {
 		return scale.Pace{}
 	}
-	return scale.Pace{Batch: float64(s.batch), Latency: float64(s.latency), At: at, OK: true}
+	return scale.Pace{
+		Batch: float64(s.batch), Latency: float64(s.latency), First: float64(s.first), Firsts: float64(s.firsts), At: at, OK: true,
+	}
 }
 
 // came is how many requests/s came to the pod over the last second.
@@ -148,16 +151,19 @@ func (c *cluster) read(p *pod, x *sample) {
 		x.arrivals = float32((p.served - last.served + float64(p.load()-last.load)) / dt)
 	}
 	if tokens := p.tokens - last.tokens; tokens > 0 && p.now > last.at {
-		waited := p.waited - last.waited
+		waited, firsts := p.waited-last.waited, p.firsts-last.firsts
+		if firsts > 0 {
+			x.first, x.firsts = float32((p.firstWait-last.firstWait)/firsts), float32(firsts/(p.now-last.at))
+		}
 		x.batch, x.latency = float32(waited/(p.now-last.at)), float32(waited/tokens)
 	}
-	*last = reading{at: p.now, load: p.load(), busy: p.busy, sm: p.sm, tensor: p.tensor, served: p.served, waited: p.waited, tokens: p.tokens}
+	*last = reading{at: p.now, load: p.load(), firstWait: p.firstWait, firsts: p.firsts, busy: p.busy, sm: p.sm, tensor: p.tensor, served: p.served, waited: p.waited, tokens: p.tokens}
 }
 
 // reading is the state of a replica's integrals when it was last read.
 type reading struct {
-	at, busy, sm, tensor, served, waited, tokens float64
-	load                                         int
+	at, busy, sm, tensor, served, waited, tokens, firstWait, firsts float64
+	load                                                            int
 }
 
 // at returns the snapshot of a second, or an empty one where it is not kept.

@@ -43,7 +43,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 		func() { small.Trends = nil }, // forecasts are the easiest to do without
 		func() { small.Levels = nil }, // these are averages of seconds
 		func() { small.Flows = nil },
-		func() { small.Curves = nil },
+		func() { small.Curves, small.Firsts = nil, nil },
 		func() { small.Changes = nil },
 	} {
 		drop()

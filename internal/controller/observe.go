@@ -83,7 +83,13 @@ func pace(v values, pod *corev1.Pod, src *policy.Pace, now time.Time, maxAge tim
 	if !ok || !too || tokens.Value <= 0 {
 		return scale.Pace{}
 	}
-	return scale.Pace{Batch: batch.Value, Latency: batch.Value / tokens.Value, At: batch.At, OK: true}
+	p := scale.Pace{Batch: batch.Value, Latency: batch.Value / tokens.Value, At: batch.At, OK: true}
+	waited, ok := firstOf(v, pod, src.FirstSeconds, now, maxAge)
+	firsts, too := firstOf(v, pod, src.Firsts, now, maxAge)
+	if ok && too && firsts.Value > 0 {
+		p.First, p.Firsts = waited.Value/firsts.Value, firsts.Value
+	}
+	return p
 }
 
 // arrivals is how many requests/s came to a pod between its last two readings:

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -32,14 +33,22 @@ type preset struct {
 	port                      Port
 }
 
-// paceOf is the pace by the first of these histograms that a server shows.
-func paceOf(histograms ...string) *Pace {
+// paceOf is the pace by the first of these histograms that a server shows, and
+// by the one of its times to the first token.
+func paceOf(first string, histograms ...string) *Pace {
 	var p Pace
-	for _, name := range histograms {
-		p.Seconds = append(p.Seconds, PodMetric{Name: name + "_sum", Rate: true})
-		p.Tokens = append(p.Tokens, PodMetric{Name: name + "_count", Rate: true})
-	}
+	p.FirstSeconds, p.Firsts = sumAndCount(first)
+	p.Seconds, p.Tokens = sumAndCount(histograms...)
 	return &p
+}
+
+// sumAndCount are the increases of what histograms add up, and of how many that is.
+func sumAndCount(histograms ...string) (sum, count Term) {
+	for _, name := range histograms {
+		sum = append(sum, PodMetric{Name: name + "_sum", Rate: true})
+		count = append(count, PodMetric{Name: name + "_count", Rate: true})
+	}
+	return sum, count
 }
 
 // presets are the servers that we know, with the names of their current
@@ -49,7 +58,7 @@ func presets() map[v1alpha1.Preset]preset {
 		running: Term{{Name: "vllm:num_requests_running"}},
 		waiting: Term{{Name: "vllm:num_requests_waiting"}},
 		kvCache: Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
-		pace:    paceOf("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+		pace:    paceOf("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
 		ended:   Term{{Name: "vllm:request_success_total"}},
 		port:    Port{Default: 8000},
 	}
@@ -59,7 +68,7 @@ func presets() map[v1alpha1.Preset]preset {
 			running: Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
 			waiting: Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
 			kvCache: Term{{Name: "sglang:token_usage", Max: true}},
-			pace:    paceOf("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
+			pace:    paceOf("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
 			ended:   Term{{Name: "sglang:num_requests_total"}},
 			port:    Port{Default: 30000},
 		},
@@ -112,7 +121,7 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		}
 		concurrency = value
 	}
-	limit, err := limitOf(in.SLO, p.pace, path.Child("slo"))
+	limit, first, err := limitsOf(in.SLO, p.pace, path.Child("slo"))
 	if err != nil {
 		return err
 	}
@@ -127,9 +136,9 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		c.Policy.Signals = append(c.Policy.Signals, s)
 		c.Sources = append(c.Sources, src)
 	}
-	requests := scale.Signal{Name: "requests", Target: concurrency, Aggregate: gpu.Sum, Law: scale.Batching, Limit: limit}
-	if limit > 0 {
-		src.Pace = p.pace
+	requests := scale.Signal{Name: "requests", Target: concurrency, Aggregate: gpu.Sum, Law: scale.Batching, Limit: limit, FirstLimit: first}
+	if requests.Learned() {
+		src.Pace = p.pace.with(first > 0)
 	}
 	src.Ended = p.ended
 	add(requests, p.running, p.waiting)
@@ -140,17 +149,42 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	return nil
 }
 
-// limitOf is the seconds between tokens that replicas shall keep; 0: not said.
-func limitOf(slo *v1alpha1.SLO, pace *Pace, path *field.Path) (float64, *field.Error) {
+// with is the pace with or without the times to the first token.
+func (p *Pace) with(first bool) *Pace {
+	out := *p
+	if !first {
+		out.FirstSeconds, out.Firsts = nil, nil
+	}
+	return &out
+}
+
+// limitsOf are the seconds between tokens and to the first that replicas shall
+// keep; 0: not said.
+func limitsOf(slo *v1alpha1.SLO, pace *Pace, path *field.Path) (between, first float64, err *field.Error) {
 	switch {
 	case slo == nil:
-		return 0, nil
+		return 0, 0, nil
 	case pace == nil:
-		return 0, field.Forbidden(path, "this server does not tell the times between tokens; give a target instead")
-	case slo.InterTokenLatency.Duration <= 0:
-		return 0, field.Invalid(path.Child("interTokenLatency"), slo.InterTokenLatency.Duration.String(), "must be more than 0, such as 50ms")
+		return 0, 0, field.Forbidden(path, "this server does not tell the times between tokens; give a target instead")
+	case slo.InterTokenLatency == nil && slo.TimeToFirstToken == nil:
+		return 0, 0, field.Required(path, "an slo needs interTokenLatency, timeToFirstToken or both")
 	}
-	return slo.InterTokenLatency.Seconds(), nil
+	if between, err = secondsOf(slo.InterTokenLatency, path.Child("interTokenLatency"), "50ms"); err != nil {
+		return 0, 0, err
+	}
+	first, err = secondsOf(slo.TimeToFirstToken, path.Child("timeToFirstToken"), "2s")
+	return between, first, err
+}
+
+// secondsOf are those of a limit, if there is one.
+func secondsOf(d *metav1.Duration, path *field.Path, such string) (float64, *field.Error) {
+	switch {
+	case d == nil:
+		return 0, nil
+	case d.Duration <= 0:
+		return 0, field.Invalid(path, d.Duration.String(), "must be more than 0, such as "+such)
+	}
+	return d.Seconds(), nil
 }
 
 // percent is a term of shares in percent.

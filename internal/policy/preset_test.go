@@ -160,7 +160,32 @@ signals: [`+signal+`]`), resolve)
 	}
 	f(`{preset: vllm, slo: {interTokenLatency: 50ms}}`, "")
 	f(`{preset: vllm, slo: {interTokenLatency: 50ms}, target: {value: "20"}}`, "")
+	f(`{preset: vllm, slo: {interTokenLatency: 50ms, timeToFirstToken: 2s}}`, "")
+	f(`{preset: vllm, slo: {timeToFirstToken: -1s}}`, "slo.timeToFirstToken: Invalid value: \"-1s\": must be more than 0")
+	f(`{preset: vllm, slo: {}}`, "slo: Required value: an slo needs interTokenLatency, timeToFirstToken or both")
 	f(`{preset: vllm, slo: {interTokenLatency: 0s}}`, "slo.interTokenLatency: Invalid value: \"0s\": must be more than 0")
 	f(`{preset: tgi, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: this server does not tell")
 	f(`{gpu: {metric: Utilization}, target: {value: "60"}, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: only a preset")
+
+	// The times to the first token are read where they have a limit, and only there.
+	g := func(slo string, limit, first float64, reads bool) {
+		t.Helper()
+		c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals: [{preset: sglang, slo: `+slo+`}]`), resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, pace := c.Policy.Signals[0], c.Sources[0].Pace
+		if s.Limit != limit || s.FirstLimit != first || !s.Learned() || (pace.Firsts != nil) != reads {
+			t.Errorf("%s: %+v, pace %+v", slo, s, pace)
+		}
+		if all := c.Sources[0].All(); reads != slices.ContainsFunc(all, func(t Term) bool { return t[0].Name == "sglang:time_to_first_token_seconds_sum" }) {
+			t.Errorf("%s: reads %+v", slo, all)
+		}
+	}
+	g("{interTokenLatency: 50ms}", 0.05, 0, false)
+	g("{timeToFirstToken: 2s}", 0, 2, true)
+	g("{interTokenLatency: 50ms, timeToFirstToken: 500ms}", 0.05, 0.5, true)
 }

@@ -42,9 +42,11 @@ type Source struct {
 
 // Pace is the two counters of a histogram of the times between tokens. The
 // seconds that all sequences of a batch waited grow by as many a second as there
-// are sequences, and the number of times is that of the tokens.
+// are sequences, and the number of times is that of the tokens. Those of a
+// histogram of the times to the first token are beside them where they have a limit.
 type Pace struct {
-	Seconds, Tokens Term
+	Seconds, Tokens      Term
+	FirstSeconds, Firsts Term // nil: not wanted
 }
 
 // All are the terms that are read of a pod.
@@ -52,6 +54,9 @@ func (s *Source) All() []Term {
 	all := slices.Clone(s.Terms)
 	if s.Pace != nil {
 		all = append(all, s.Pace.Seconds, s.Pace.Tokens)
+		if s.Pace.Firsts != nil {
+			all = append(all, s.Pace.FirstSeconds, s.Pace.Firsts)
+		}
 	}
 	if s.Ended != nil {
 		all = append(all, s.Ended)

@@ -15,13 +15,16 @@ import (
 // line's two numbers are enough: base, the time on an idle server, and the
 // batch at which it doubles.
 //
+// Another goes through the time to the first token: prompts wait for one another
+// the longer the more of a server's time is taken, as the batch does.
+//
 // Its sums are weighted by 1/latency, for readings scatter in proportion to it,
 // and what is far up must not tilt the line.
 type Curve struct {
 	Signal string  `json:"signal"`
-	Weight float64 `json:"weight"` // seconds that replicas were watched over latency, fading
+	Weight float64 `json:"weight"` // of readings, each the seconds (or requests) that it stands for over its latency, fading
 	X      float64 `json:"x"`      // of the batch, in requests
-	Y      float64 `json:"y"`      // of the latency: the seconds that replicas were watched
+	Y      float64 `json:"y"`      // of the latency: the seconds (or requests) that were watched
 	XX     float64 `json:"xx"`
 	XY     float64 `json:"xy"`
 	YY     float64 `json:"yy"`
@@ -31,7 +34,7 @@ const (
 	// curveSpan is the time constant with which readings fade: prompts and
 	// answers grow longer and shorter over a day.
 	curveSpan = 45 * time.Minute
-	// curveLeast is how many seconds of replicas a line must rest on.
+	// curveLeast is how many seconds of replicas, or requests, a line must rest on.
 	curveLeast = 60
 	// curveStep is the most that one reading of a replica may stand for, in seconds.
 	curveStep = 5
@@ -58,7 +61,7 @@ const (
 	mostBatch, mostLatency = 1e6, 3600
 )
 
-// add takes in one replica's reading, which stood for so many seconds.
+// add takes in one replica's reading, which stood for so many seconds or requests.
 func (c *Curve) add(batch, latency, seconds float64) {
 	w := seconds / latency
 	c.Weight += w
@@ -85,8 +88,11 @@ type line struct {
 
 // fit is the line through what was seen.
 func (c *Curve) fit() (l line, ok bool) {
+	if c == nil || c.Y < curveLeast {
+		return line{}, false
+	}
 	spread := c.Weight*c.XX - c.X*c.X
-	if c.Y < curveLeast || !(spread > 1e-6*c.Weight*c.XX) {
+	if !(spread > 1e-6*c.Weight*c.XX) {
 		return line{}, false
 	}
 	slope := (c.Weight*c.XY - c.X*c.Y) / spread
@@ -108,8 +114,13 @@ func (l *line) high(batch float64) float64 {
 	return latency + spread*math.Hypot(varies, l.off*latency)
 }
 
-// most is the batch at which hardly any request exceeds the limit.
-func (l *line) most(limit float64) float64 {
+// most is the batch at which hardly any request exceeds the limit. It is not
+// known without a limit, nor for one that an idle replica is over: more of them
+// would not help.
+func (l *line) most(limit float64) (batch float64, known bool) {
+	if l.base >= limit {
+		return 0, false
+	}
 	low, high := 0.0, l.double*(limit/l.base-1)
 	for range 30 {
 		if mid := (low + high) / 2; l.high(mid) <= limit {
@@ -118,7 +129,20 @@ func (l *line) most(limit float64) float64 {
 			high = mid
 		}
 	}
-	return low
+	return low, true
+}
+
+// most is the line's. While no batch that was seen made a difference, any will do.
+func (c *Curve) most(limit float64) (batch float64, known bool) {
+	if l, ok := c.fit(); ok {
+		return l.most(limit)
+	}
+	if c == nil || c.Y < curveLeast {
+		return 0, false
+	}
+	mean := c.Y / c.Weight
+	off := math.Sqrt(max(0, c.YY/c.Weight-mean*mean))
+	return math.Inf(1), mean+spread*off < limit
 }
 
 // reach is the largest batch for which the line is believed.
@@ -149,19 +173,27 @@ func (c *capacity) load(x float64) float64 {
 
 // capacityOf is what a replica takes of a signal, by its target and by what was
 // learned.
-func capacityOf(sig *Signal, c *Curve) capacity {
+func capacityOf(sig *Signal, s *State) capacity {
 	if sig.Law != Batching {
 		return capacity{target: sig.Target}
 	}
-	given := capacity{target: sig.Target, double: sig.Target * (1 - batchLoad) / batchLoad}
-	if sig.Limit <= 0 || c == nil {
-		return given
+	takes := capacity{target: sig.Target, double: sig.Target * (1 - batchLoad) / batchLoad}
+	if !sig.Learned() {
+		return takes
 	}
-	l, ok := c.fit()
-	if !ok || l.base >= sig.Limit {
-		return given // even an idle replica is over it: more of them would not help
+	curve := curveOf(s.Curves, sig.Name)
+	l, ok := curve.fit()
+	if !ok {
+		return takes
 	}
-	target := min(l.most(sig.Limit), max(c.reach(), sig.Target/2))
+	most, known := l.most(sig.Limit)
+	if first, too := curveOf(s.Firsts, sig.Name).most(sig.FirstLimit); too && (!known || first < most) {
+		most, known = first, true
+	}
+	if !known {
+		return takes
+	}
+	target := min(most, max(curve.reach(), sig.Target/2))
 	target = min(max(target, sig.Target/targetRange), sig.Target*targetRange)
 	return capacity{target: target, double: l.double, learned: true}
 }

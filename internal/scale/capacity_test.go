@@ -66,6 +66,50 @@ func TestLearnsTheBatchAtTheLimit(t *testing.T) {
 	f(server{0.018, 60}, 0.080, 50)
 }
 
+// With a limit of the time to the first token the target is where that is kept,
+// and the lower of two where both limits are given. What a server that does not
+// keep up shows of it tells for how long that has been so, and counts for nothing.
+func TestLearnsTheBatchAtTheFirstTokensLimit(t *testing.T) {
+	s := server{0.008, 33}
+	learn := func(limit, firstLimit float64, overloaded bool) float64 {
+		p, rng := sloPolicy(8, limit), rand.New(rand.NewPCG(9, 10))
+		p.Signals[0].FirstLimit = firstLimit
+		var d Decision
+		var state State
+		for i := range 900 {
+			now := t0.Add(time.Duration(i) * time.Second)
+			o := s.loaded(now, 4, 0.3+0.25*math.Sin(float64(i)/60), rng)
+			for k := range o.Pods {
+				pace := &o.Pods[k].Paces[0]
+				pace.First, pace.Firsts = 0.2*(1+pace.Batch/20), 5
+				if overloaded && i%90 < 10 {
+					o.Pods[k].Readings[0].Value, pace.First = 400, 30
+				}
+			}
+			d, state = Decide(p, o, state, now)
+		}
+		return d.Inputs[0].Target
+	}
+	between, first, both := learn(0.015, 0, false), learn(0, 0.4, false), learn(0.015, 0.4, false)
+	// 0.4 s are reached at a batch of 20, which varies.
+	high := first + spread*math.Sqrt(first*(1+first/20))
+	if math.Abs(high/20-1) > 0.1 {
+		t.Errorf("target %.1f, at times %.1f, want 20", first, high)
+	}
+	if math.Abs(both-min(between, first)) > 0.5 {
+		t.Errorf("target %.1f with both limits, %.1f and %.1f with each", both, between, first)
+	}
+	if got := learn(0, 0.4, true); math.Abs(got/first-1) > 0.1 {
+		t.Errorf("target %.1f with overloads, %.1f without", got, first)
+	}
+	if got := learn(0, 0.1, false); got != 8 {
+		t.Errorf("a limit that an idle server misses: target %.1f, want the given 8", got)
+	}
+	if got := learn(0, 100, false); got < 30 {
+		t.Errorf("a limit that is never near: target %.1f, want what was seen and more", got)
+	}
+}
+
 // A server whose tokens take now half and now one and a half times as long is
 // loaded less than one of the same mean.
 func TestScatterLowersTheTarget(t *testing.T) {

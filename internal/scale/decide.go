@@ -77,32 +77,49 @@ func (e *engine) observe(s State) State {
 	return s
 }
 
-// learn takes in how replicas' batches slow them down.
+// learn takes in how replicas' batches slow them down. The time to the first
+// token goes with the batch as well while the server keeps up: prompts wait for
+// one another the longer the more of its time is taken. Of one that does not it
+// tells for how long that has been so.
 func (e *engine) learn(s *State) {
-	var curves []Curve
+	var curves, firsts []Curve
 	since := e.now.Sub(s.DecidedAt)
 	seconds := min(max(0, since.Seconds()), curveStep)
 	for i := range e.p.Signals {
 		sig := &e.p.Signals[i]
-		if sig.Law != Batching || sig.Limit <= 0 {
+		if !sig.Learned() {
 			continue
 		}
-		c := Curve{Signal: sig.Name}
-		if old := s.curve(sig.Name); old != nil {
-			c = *old
-			c.fade(since)
-		}
+		most := keepsUp * capacityOf(sig, s).target
+		batches, first := faded(s.Curves, sig.Name, since), faded(s.Firsts, sig.Name, since)
 		for k := range e.o.Pods {
 			pod := &e.o.Pods[k]
-			pace := pod.pace(i)
+			pace, has := pod.pace(i), pod.reading(i)
 			told := e.counts(pod, Reading{Value: pace.Latency, At: pace.At, OK: pace.OK})
-			if told && within(pace.Batch, mostBatch) && within(pace.Latency, mostLatency) {
-				c.add(pace.Batch, pace.Latency, seconds)
+			if !told || !within(pace.Batch, mostBatch) || !within(pace.Latency, mostLatency) {
+				continue
+			}
+			batches.add(pace.Batch, pace.Latency, seconds)
+			if within(pace.First, mostLatency) && within(pace.Firsts, mostArrivals) && e.counts(pod, has) && has.Value <= most {
+				first.add(pace.Batch, pace.First, pace.Firsts*seconds)
 			}
 		}
-		curves = append(curves, c)
+		curves = append(curves, batches)
+		if sig.FirstLimit > 0 {
+			firsts = append(firsts, first)
+		}
 	}
-	s.Curves, s.DecidedAt = curves, e.now
+	s.Curves, s.Firsts, s.DecidedAt = curves, firsts, e.now
+}
+
+// faded is what is still known of a signal.
+func faded(curves []Curve, signal string, since time.Duration) Curve {
+	c := Curve{Signal: signal}
+	if old := curveOf(curves, signal); old != nil {
+		c = *old
+		c.fade(since)
+	}
+	return c
 }
 
 func within(x, most float64) bool { return x > 0 && x < most }

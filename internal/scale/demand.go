@@ -50,7 +50,7 @@ type measure struct {
 // be read.
 func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	sig := &e.p.Signals[i]
-	takes := capacityOf(sig, s.curve(sig.Name))
+	takes := capacityOf(sig, s)
 	m, age, ok := e.measure(i, &takes)
 	e.inputs = append(e.inputs, Input{Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: takes.target, Fresh: m.fresh, Age: age})
 	if !ok {

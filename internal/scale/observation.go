@@ -39,7 +39,7 @@ type Replica struct {
 	Readings []Reading // one for each of Policy.Signals, in that order; shorter: the rest is absent
 
 	// Paces are how fast its batch advances, one for each of Policy.Signals, absent
-	// where that has no Limit.
+	// where nothing is to be learned.
 	Paces []Pace
 
 	// Arrivals are the requests/s that have come to it of late, one for each of
@@ -52,6 +52,8 @@ type Replica struct {
 type Pace struct {
 	Batch   float64 // sequences that decoded at a time, on the mean
 	Latency float64 // seconds that one waited for a token, on the mean
+	First   float64 // seconds that requests waited for their first token, on the mean of those that got it
+	Firsts  float64 // how many a second that were; 0: none, or not told
 	At      time.Time
 	OK      bool
 }

@@ -45,10 +45,11 @@ type Signal struct {
 	// Law says how an AverageValue follows the load.
 	Law Law
 
-	// Limit is the time between a request's tokens, in seconds, that replicas shall
-	// keep. If it is set, the target of a Batching signal is learned from
-	// Replica.Paces, and Target is where learning begins; 0: Target it is.
-	Limit float64
+	// Limit is the time between a request's tokens, and FirstLimit that to its first,
+	// in seconds, that replicas shall keep. If one is set, the target of a Batching
+	// signal is learned from Replica.Paces, and Target is where learning begins; if
+	// neither is (0), Target it is.
+	Limit, FirstLimit float64
 
 	// Aggregate is how the replicas' readings become the workload's value for a
 	// Value target: gpu.Mean, gpu.Sum or gpu.Max. An AverageValue target sums.
@@ -62,6 +63,9 @@ type Signal struct {
 	// for a utilisation in percent, 1 for a ratio; 0 if it has none.
 	Ceiling float64
 }
+
+// Learned says whether the target is.
+func (s *Signal) Learned() bool { return s.Law == Batching && (s.Limit > 0 || s.FirstLimit > 0) }
 
 // Select says which of several rate policies counts.
 type Select uint8

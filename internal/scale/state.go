@@ -25,11 +25,13 @@ type State struct {
 
 	// Levels, Trends, Flows and Curves are what is known of signals, by their names:
 	// two for each that was readable at the last decision, one for each whose
-	// requests were counted then, and one for each with a limit.
+	// requests were counted then, and one for each with a limit. Firsts are curves of
+	// the time to the first token.
 	Levels    []Level   `json:"levels,omitempty"`
 	Trends    []Trend   `json:"trends,omitempty"`
 	Flows     []Flow    `json:"flows,omitempty"`
 	Curves    []Curve   `json:"curves,omitempty"`
+	Firsts    []Curve   `json:"firsts,omitempty"`
 	DecidedAt time.Time `json:"decidedAt,omitzero"` // of the last decision
 }
 
@@ -63,11 +65,11 @@ func (s *State) flow(signal string) Flow {
 	return Flow{Signal: signal}
 }
 
-// curve is what was learned of a signal; nil: nothing.
-func (s *State) curve(signal string) *Curve {
-	for i := range s.Curves {
-		if s.Curves[i].Signal == signal {
-			return &s.Curves[i]
+// curveOf is what was learned of a signal; nil: nothing.
+func curveOf(curves []Curve, signal string) *Curve {
+	for i := range curves {
+		if curves[i].Signal == signal {
+			return &curves[i]
 		}
 	}
 	return nil
