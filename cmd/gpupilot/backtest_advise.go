@@ -24,6 +24,7 @@ import (
 type candidate struct {
 	Signal string  // what it looks at
 	Target float64 // of it, for each replica; of onLatency the limit, in milliseconds
+	First  float64 // of onLatency: the limit of the time to the first token, in seconds
 	Window int     // scale-down stabilisation, seconds; 0: the default
 	Min    int
 	Max    int
@@ -41,24 +42,29 @@ const (
 	onSM       = "SM activity"
 )
 
-// candidates are what is tried for a server with this limit between tokens.
-func candidates(itl float64) (out []*candidate) {
+// candidates are what is tried for a server with these limits, in seconds, of
+// the time between tokens and to the first. A policy that goes by a lower limit
+// misses the server's own less often.
+func candidates(itl, first float64) (out []*candidate) {
 	for _, x := range []struct {
 		signal  string
 		targets []float64
 	}{
-		{onLatency, []float64{math.Round(1000 * itl)}},
+		{onLatency, []float64{tenths(1000 * itl), tenths(800 * itl), tenths(650 * itl)}},
 		{onRequests, []float64{3, 4, 6, 8, 12, 16}},
 		{onSM, []float64{0.4, 0.5, 0.6, 0.7}},
 	} {
 		for _, target := range x.targets {
 			for _, window := range []int{0, 300} {
-				out = append(out, &candidate{Signal: x.signal, Target: target, Window: window, Min: 1, Max: widest})
+				out = append(out, &candidate{Signal: x.signal, Target: target, First: first, Window: window, Min: 1, Max: widest})
 			}
 		}
 	}
 	return out
 }
+
+// tenths rounds to them: a limit in milliseconds as a person would write it.
+func tenths(x float64) float64 { return math.Round(10*x) / 10 }
 
 // widest is a maximum that is none.
 const widest = 1000
@@ -85,7 +91,7 @@ spec:
 {{- if eq .Signal "requests running and waiting"}}
       target: {value: "{{.Target}}"}
 {{- else}}
-      slo: {interTokenLatency: {{.Target}}ms}
+      slo: {interTokenLatency: {{.Target}}ms, timeToFirstToken: {{.First}}s}
 {{- end}}
 {{- end}}
 {{- .Why "  " "window"}}
@@ -133,7 +139,7 @@ func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, out io
 	if s.High == 0 {
 		s.Min, s.Max = 1, widest
 	}
-	all := candidates(s.Models[0].ITLLimit)
+	all := candidates(s.Models[0].ITLLimit, s.Models[0].TTFTLimit)
 	s.Ours, s.Peers, s.Also, s.Points = nil, nil, nil, true
 	for i, c := range all {
 		text, err := c.yaml(nil)
