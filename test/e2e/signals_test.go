@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
 // backlog is what the PromQL backend of these tests answers to any query; NaN
@@ -92,6 +94,23 @@ func TestPreset(t *testing.T) {
 	})
 	offer(name, 0.2)
 	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+
+	// What comes was counted from the server's own page.
+	const offered = 0.2 * capacity // requests/s
+	eventually(t, func() error {
+		m := status(t, name).Memory
+		if m == nil {
+			return errors.New("the status keeps no memory")
+		}
+		var s scale.State
+		if err := json.Unmarshal(m.State.Raw, &s); err != nil {
+			return err
+		}
+		if len(s.Flows) != 1 || math.Abs(s.Flows[0].Rate/offered-1) > 0.25 {
+			return fmt.Errorf("the memory is %s, want one flow of about %g requests/s", m.State.Raw, offered)
+		}
+		return nil
+	})
 }
 
 // The controller keeps the nodes' condition, and tells of a change.
