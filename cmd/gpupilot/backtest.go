@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,14 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/expo"
-	"github.com/gpupilot/gpupilot/internal/policy"
 )
-
-// defaultPolicies are replayed where no policy is given.
-//
-//go:embed backtest.yaml
-var defaultPolicies []byte
 
 // backtestFlags are the command line of gpupilot backtest.
 type backtestFlags struct {
@@ -213,10 +205,11 @@ func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
 		}
 		s.Startups = append(s.Startups, d.Seconds())
 	}
-	if err := f.contenders(s); err != nil {
+	given, err := f.given()
+	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return s, f.contenders(s, given)
 }
 
 // fromCluster takes load, policy and start-up from a workload of a cluster. What
@@ -256,64 +249,6 @@ func (f *backtestFlags) model() (out []backtest.Model, err error) {
 		out = append(out, m)
 	}
 	return out, nil
-}
-
-// contenders are our policies and the peers of the classes that they are in.
-func (f *backtestFlags) contenders(s *backtest.Study) error {
-	files := map[string][]byte{}
-	if f.live != nil {
-		files[f.seen.object] = f.live.object
-	}
-	for _, path := range f.policies {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		files[path] = b
-	}
-	ours := backtest.Ours
-	if len(files) == 0 {
-		files["default policies"], ours = defaultPolicies, backtest.OursAtLimit
-	}
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	classes := map[backtest.Class]bool{}
-	for _, name := range names {
-		compiled, err := policy.Parse(name, files[name], expo.Resolve)
-		if err != nil {
-			return err
-		}
-		for _, c := range compiled {
-			if s.High == 0 {
-				s.Min, s.Max = max(1, int(c.Policy.Min)), int(c.Policy.Max) // no query is simulated that could wake it from zero
-			}
-			who := ours(c.Name, c.Compiled)
-			classes[who.Class] = true
-			s.Ours = append(s.Ours, who)
-		}
-	}
-	if f.peers == "none" {
-		return nil
-	}
-	grid := backtest.FullGrid()
-	if f.quick {
-		grid = backtest.QuickGrid()
-	}
-	families := backtest.Families(f.peers)
-	for _, x := range families {
-		if !slices.Contains([]string{"all", "hpa", "keda", "kpa"}, x) {
-			return fmt.Errorf("--peers %s: want all, none, or some of hpa,keda,kpa", x)
-		}
-	}
-	for _, class := range []backtest.Class{backtest.OnRequests, backtest.OnGPU} {
-		if classes[class] {
-			s.Peers = append(s.Peers, grid.Peers(families, class)...)
-		}
-	}
-	return nil
 }
 
 func replicaRange(s string) (low, high float64, err error) {

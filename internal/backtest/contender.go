@@ -138,7 +138,7 @@ func OursAtLimit(name string, p policy.Compiled) Contender {
 				s.FirstLimit = r.cfg.Model.TTFTLimit
 			}
 		}
-		return newOurs(at, r.cfg.Min, r.cfg.Max)
+		return r.ours(at)
 	}
 	return c
 }
@@ -157,6 +157,17 @@ func Ours(name string, p policy.Compiled) Contender {
 	}
 	return Contender{
 		Name: name, Family: "ours", Class: class,
-		make: func(r *replay) (autoscaler, error) { return newOurs(p, r.cfg.Min, r.cfg.Max) },
+		make: func(r *replay) (autoscaler, error) { return r.ours(p) },
 	}
+}
+
+// ours is the decision engine with a policy, within the policy's own bounds
+// where the load is replayed as recorded. They are not for a load that is scaled.
+func (r *replay) ours(p policy.Compiled) (autoscaler, error) {
+	low, high := r.cfg.Min, r.cfg.Max
+	if r.cfg.Peak <= 0 {
+		low = min(max(low, int(p.Policy.Min)), high)
+		high = max(low, min(high, int(p.Policy.Max)))
+	}
+	return newOurs(p, low, high)
 }
