@@ -4,12 +4,17 @@ package backtest
 
 import "fmt"
 
-// maxTime is ten years in seconds.
-const maxTime = 10 * 365 * 24 * 3600
+const (
+	// maxTime is ten years in seconds.
+	maxTime = 10 * 365 * 24 * 3600
+	// lastTime is the end of the year 9999 in seconds since 1970: what is more is not
+	// in seconds.
+	lastTime = 253402300799
+)
 
 func (t *table) requestRow(out *Trace) error {
 	var ms, prompt, output float64
-	if err := t.numbers(maxTime*1000, map[string]*float64{"t_ms": &ms}); err != nil {
+	if err := t.numbers(lastTime*1000, map[string]*float64{"t_ms": &ms}); err != nil {
 		return err
 	}
 	if err := t.numbers(maxTokens, map[string]*float64{"prompt_tokens": &prompt, "output_tokens": &output}); err != nil {
@@ -21,10 +26,11 @@ func (t *table) requestRow(out *Trace) error {
 
 // countRow leaves in rate the count; finish divides it by the row's width.
 func (t *table) countRow(out *Trace) error {
-	w := window{law: uniform}
-	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
+	start, err := t.later(out)
+	if err != nil {
 		return err
 	}
+	w := window{start: start, law: uniform}
 	if err := t.numbers(1e9, map[string]*float64{"requests": &w.rate}); err != nil {
 		return err
 	}
@@ -49,10 +55,11 @@ func perRequest(sum, n float64) float64 {
 }
 
 func (t *table) coarseRow(out *Trace) error {
-	w := window{law: exponential, prompt: DefaultPrompt, output: DefaultOutput}
-	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
+	start, err := t.later(out)
+	if err != nil {
 		return err
 	}
+	w := window{start: start, law: exponential, prompt: DefaultPrompt, output: DefaultOutput}
 	if err := t.numbers(1e9, map[string]*float64{"count_in_5min": &w.rate}); err != nil {
 		return err
 	}
@@ -64,10 +71,11 @@ func (t *table) coarseRow(out *Trace) error {
 // windowRow's coefficient of variation makes a Gamma renewal process: its shape
 // is 1/cv².
 func (t *table) windowRow(out *Trace) error {
-	w := window{law: gammaLaw}
-	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
+	start, err := t.later(out)
+	if err != nil {
 		return err
 	}
+	w := window{start: start, law: gammaLaw}
 	gap, err := t.number("gap", 1, 0)
 	if err != nil {
 		return err
@@ -101,15 +109,14 @@ func (t *table) windowTokens(out *Trace, w window) (err error) {
 
 // clientRow is one client's window. One without a rate sent nothing.
 func (t *table) clientRow(out *Trace) error {
-	w := window{law: exponential}
-	if err := t.numbers(maxTime, map[string]*float64{"t_s": &w.start}); err != nil {
-		return err
-	}
-	rate, err := t.number("rate_rps", 1e7, 0)
+	start, err := t.time()
 	if err != nil {
 		return err
 	}
-	w.rate = rate
+	w := window{start: start, law: exponential}
+	if w.rate, err = t.number("rate_rps", 1e7, 0); err != nil {
+		return err
+	}
 	p1, err := t.number("p1", 1e9, 0)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Trace is a recorded load: single requests, or windows of time with a rate
@@ -95,14 +96,17 @@ func Open(path string) (*Trace, error) {
 // Read reads a trace, plain or gzip, in the format that its header tells.
 // Errors say name, line and column.
 func Read(name string, r io.Reader) (*Trace, error) {
-	b := bufio.NewReader(r)
-	var plain io.Reader = b
-	if magic, err := b.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
-		z, err := gzip.NewReader(b)
+	plain := bufio.NewReader(r)
+	if magic, err := plain.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		z, err := gzip.NewReader(plain)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, unreadable(err))
 		}
-		plain = z
+		plain = bufio.NewReader(z)
+	}
+	// What the reader says of a shorter file it says again to what reads on.
+	if head, _ := plain.Peek(headLength); slices.ContainsFunc(head, binary) {
+		return nil, fmt.Errorf("%s: this is no CSV but a binary file: want text in UTF-8, plain or gzip", name)
 	}
 	t := &table{name: name, in: csv.NewReader(plain)}
 	t.in.ReuseRecord = true
@@ -110,6 +114,22 @@ func Read(name string, r io.Reader) (*Trace, error) {
 		return nil, err
 	}
 	return t.read()
+}
+
+// headLength is how much of a file is looked at for what no text has.
+const headLength = 512
+
+// binary says whether a byte is in no text: archives, Parquet and UTF-16 are full
+// of them.
+func binary(c byte) bool { return c < ' ' && c != '\t' && c != '\n' && c != '\r' }
+
+// unreadable says what is wrong with a file that could not be read on. Only
+// decompression ends before its end.
+func unreadable(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return errors.New("the gzip file is cut short: copy or compress it again")
+	}
+	return err
 }
 
 // table is a CSV with a header.
@@ -127,7 +147,7 @@ func (t *table) header() error {
 		return fmt.Errorf("%s: the file is empty", t.name)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: header: %w", t.name, err)
+		return fmt.Errorf("%s: header: %w", t.name, unreadable(err))
 	}
 	t.column = make(map[string]int, len(head))
 	for i, h := range head {
@@ -173,7 +193,7 @@ func (t *table) read() (*Trace, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", t.name, err)
+			return nil, fmt.Errorf("%s: %w", t.name, unreadable(err))
 		}
 		t.record = record
 		if t.rows++; t.rows > maxRows {
@@ -205,6 +225,34 @@ func (t *table) number(column string, most, none float64) (float64, error) {
 		return 0, t.fault(column, fmt.Sprintf("%q is not a number from 0 to %g", clip(cell), most))
 	}
 	return x, nil
+}
+
+// time reads the cell of t_s, in seconds: counted from anywhere, the Unix epoch
+// too, or a time stamp. Only what lies between two of them matters.
+func (t *table) time() (float64, error) {
+	cell := strings.TrimSpace(t.record[t.column["t_s"]])
+	if x, err := strconv.ParseFloat(cell, 64); err == nil && x >= 0 && x <= lastTime {
+		return x, nil
+	}
+	if at, err := time.Parse(time.RFC3339, cell); err == nil {
+		return float64(at.Unix()) + float64(at.Nanosecond())/1e9, nil
+	}
+	return 0, t.fault("t_s", fmt.Sprintf("%q is no time: want seconds, from the first row or from 1970 on, or a stamp such as 2026-01-02T15:04:05Z", clip(cell)))
+}
+
+// later reads the time of a row that must come after the row before it.
+func (t *table) later(out *Trace) (at float64, err error) {
+	if at, err = t.time(); err != nil || len(out.windows) == 0 {
+		return at, err
+	}
+	cell := strings.TrimSpace(t.record[t.column["t_s"]])
+	switch before := out.windows[len(out.windows)-1].start; {
+	case at == before:
+		return 0, t.fault("t_s", fmt.Sprintf("%q stands twice: want one row for each time, with the sum of what came", clip(cell)))
+	case at < before:
+		return 0, t.fault("t_s", fmt.Sprintf("%q is before the row above it, and a row holds until the next one: sort the rows by t_s", clip(cell)))
+	}
+	return at, nil
 }
 
 // numbers reads several cells that must be there.
@@ -240,7 +288,7 @@ func (t *Trace) finish() error {
 		}
 		spread(t.requests)
 		t.Duration = t.requests[len(t.requests)-1].At + 1e-3
-		return nil
+		return t.tooLong("t_ms")
 	}
 	if len(t.windows) < 2 {
 		return fmt.Errorf("%d rows: want at least 2", len(t.windows))
@@ -255,33 +303,37 @@ func (t *Trace) finish() error {
 		for i := range t.windows {
 			t.windows[i].width = width
 		}
-	} else if err := t.widths(width); err != nil {
-		return err
+	} else {
+		t.widths(width)
 	}
 	for i := range t.windows {
 		t.windows[i].start -= first
 	}
 	t.Duration = last - first + t.windows[len(t.windows)-1].width
-	if t.Duration > 10*365*24*3600 {
-		return fmt.Errorf("column \"t_s\": %g seconds are more than ten years", t.Duration)
+	if err := t.tooLong("t_s"); err != nil {
+		return err
 	}
 	return t.fillGaps()
 }
 
+// tooLong refuses times of two kinds in one column, and what nobody replays.
+func (t *Trace) tooLong(column string) error {
+	if t.Duration > maxTime {
+		return fmt.Errorf("column %q: the rows cover %.1f years, want ten at most", column, t.Duration/(maxTime/10))
+	}
+	return nil
+}
+
 // widths gives each count the time to the next row.
-func (t *Trace) widths(last float64) error {
+func (t *Trace) widths(last float64) {
 	for i := range t.windows {
 		w := &t.windows[i]
 		w.width = last
 		if i+1 < len(t.windows) {
 			w.width = t.windows[i+1].start - w.start
 		}
-		if w.width <= 0 {
-			return fmt.Errorf("column \"t_s\": %g stands twice", w.start)
-		}
 		w.rate /= w.width
 	}
-	return nil
 }
 
 // smallestStep is the least time between two starts.

@@ -75,18 +75,30 @@ func count(t *testing.T, a *Arrivals) (n float64) {
 
 func TestReadErrorsSayWhere(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                            "the file is empty",
-		"a,b\n1,2\n":                  "x:1: no trace has the columns a,b",
-		"t_s,requests\n0,1\n1,-4":     `x:3:3: column "requests": "-4"`,
-		"t_s,requests\n0,1\n1,":       `x:3:3: column "requests": is empty`,
-		"t_s,requests\n0,1\n0,1\n1,1": "stands twice",
-		"t_s,requests\n0,1\n":         "1 rows",
-		"t_ms,prompt_tokens,output_tokens\n0,1,NaN\n":       `x:2:5: column "output_tokens": "NaN"`,
-		"t_ms,prompt_tokens,output_tokens\n1e400,1,1\n":     `x:2:1: column "t_ms"`,
-		strings.Replace(clientsCSV, "Weibull", "Pareto", 1): `x:3:9: column "iat_dist": "Pareto"`,
-		"t_s,requests\n0,1,2\n":                             "wrong number of fields",
-		"t_s,rate_rps,gap\n0,,1\n600,,1\n":                  "every row is a gap",
-		"\x1f\x8bgarbage garbage":                           "gzip",
+		"":                                                    "the file is empty",
+		"a,b\n1,2\n":                                          "x:1: no trace has the columns a,b",
+		"t_s,requests\n0,1\n1,-4":                             `x:3:3: column "requests": "-4"`,
+		"t_s,requests\n0,1\n1,":                               `x:3:3: column "requests": is empty`,
+		"t_s,requests\n0,1\n0,1\n1,1":                         `x:3:1: column "t_s": "0" stands twice: want one row for each time`,
+		"t_s,requests\n0,1\n120,1\n60,1":                      `x:4:1: column "t_s": "60" is before the row above it, and a row holds until the next one: sort the rows by t_s`,
+		"t_s,count_in_5min\n300,1\n0,1":                       `x:3:1: column "t_s": "0" is before the row above it`,
+		"t_s,rate_rps\n300,1\n0,1":                            `x:3:1: column "t_s": "0" is before the row above it`,
+		"t_s,requests\n0,1\n1700000000,1\n":                   `column "t_s": the rows cover 107.8 years`,
+		"t_s,requests\n1700000000000,1\n":                     `x:2:1: column "t_s": "1700000000000" is no time: want seconds, from the first row or from 1970 on`,
+		"t_s,requests\nnoon,1\n":                              `"noon" is no time`,
+		"t_s,requests\n,1\n":                                  `"" is no time`,
+		"PAR1\x15\x00\x15":                                    "no CSV but a binary file",
+		"\xff\xfet\x00_\x00s\x00":                             "no CSV but a binary file",
+		string(zipped(countsCSV)[:20]):                        "the gzip file is cut short",
+		string(zipped(countsCSV)[:5]):                         "the gzip file is cut short",
+		"t_ms,prompt_tokens,output_tokens\n0,1,1\n1e12,1,1\n": `column "t_ms": the rows cover 31.7 years`,
+		"t_s,requests\n0,1\n":                                 "1 rows",
+		"t_ms,prompt_tokens,output_tokens\n0,1,NaN\n":         `x:2:5: column "output_tokens": "NaN"`,
+		"t_ms,prompt_tokens,output_tokens\n1e400,1,1\n":       `x:2:1: column "t_ms"`,
+		strings.Replace(clientsCSV, "Weibull", "Pareto", 1):   `x:3:9: column "iat_dist": "Pareto"`,
+		"t_s,requests\n0,1,2\n":                               "wrong number of fields",
+		"t_s,rate_rps,gap\n0,,1\n600,,1\n":                    "every row is a gap",
+		"\x1f\x8bgarbage garbage":                             "gzip",
 	} {
 		_, err := Read("x", strings.NewReader(in))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x") {
@@ -96,13 +108,42 @@ func TestReadErrorsSayWhere(t *testing.T) {
 }
 
 func TestReadGzip(t *testing.T) {
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	_, _ = z.Write([]byte("\ufeff" + requestsCSV))
-	_ = z.Close()
-	tr, err := Read("x", &b)
+	whole := zipped("\ufeff" + requestsCSV)
+	tr, err := Read("x", bytes.NewReader(whole))
 	if err != nil || len(tr.requests) != 3 {
 		t.Errorf("%v, %v", tr, err)
+	}
+	for n := 2; n < len(whole); n++ {
+		if _, err := Read("x", bytes.NewReader(whole[:n])); err == nil || !strings.Contains(err.Error(), "cut short") {
+			t.Errorf("the first %d of %d bytes: %v", n, len(whole), err)
+		}
+	}
+}
+
+func zipped(text string) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write([]byte(text))
+	_ = z.Close()
+	return b.Bytes()
+}
+
+// Exports stamp their rows in seconds since 1970, in milliseconds since then, or
+// in words: all is the same load.
+func TestTimesAreCountedFromTheFirstRow(t *testing.T) {
+	for _, in := range []string{
+		"t_s,requests\n0,2\n60,0\n120,4\n",
+		"t_s,requests\n1700000000,2\n1700000060,0\n1.70000012e9,4\n",
+		"t_s,requests\n2023-11-14T22:13:20Z,2\n2023-11-14T23:14:20+01:00,0\n2023-11-14T22:15:20.000Z,4\n",
+	} {
+		tr, err := Read("x", strings.NewReader(in))
+		if err != nil || tr.Duration != 180 || tr.windows[2].start != 120 || tr.windows[2].rate*60 != 4 {
+			t.Errorf("%s: %+v, %v", in, tr, err)
+		}
+	}
+	tr, err := Read("x", strings.NewReader("t_ms,prompt_tokens,output_tokens\n1700000004000,1,1\n1700000000000,1,1\n"))
+	if err != nil || tr.requests[1].At != 4 {
+		t.Errorf("%+v, %v", tr, err)
 	}
 }
 
@@ -159,7 +200,10 @@ func TestRecordedTraces(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, in := range []string{requestsCSV, countsCSV, windowsCSV, clientsCSV, coarseCSV, "\x1f\x8b\x08", "t_s,requests\n0,1e9\n1e8,1\n"} {
+	for _, in := range []string{requestsCSV, countsCSV, windowsCSV, clientsCSV, coarseCSV, "\x1f\x8b\x08", "t_s,requests\n0,1e9\n1e8,1\n",
+		"t_s,requests\n1700000000,2\n1700000060.5,0\n", "t_s,rate_rps\n2023-11-14T22:13:20Z,2\n2023-11-14T23:14:20+01:00,1\n",
+		"t_s,requests\n0,1\n120,1\n60,1\n", "PAR1\x00", string(zipped(countsCSV)[:30]),
+	} {
 		f.Add([]byte(in))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
