@@ -49,7 +49,7 @@ func TestBacktest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"gpupilot-requests", "gpupilot-gpu", "geometric mean", "30s"} {
+	for _, want := range []string{"gpupilot-requests", "gpupilot-gpu", "ratio", "30s"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}

@@ -23,7 +23,7 @@ func (r *Report) HTML(w io.Writer) error {
 		"count":   grouped,
 		"sees":    sees,
 		"verdict": verdictClass,
-		"cost":    func(c Cell) string { return dollars(c.GPUHours, r.price(c.Model)) },
+		"cost":    func(c Cell) string { return r.cost(&c) },
 		"ms":      func(x float64) string { return short(1000 * x) },
 		"price":   r.priceNote,
 	}).Parse(page)

@@ -3,12 +3,17 @@
 package backtest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Report is what a study came to.
 type Report struct {
+	Version string    `json:"version,omitempty"` // of gpupilot
+	Time    time.Time `json:"time,omitzero"`     // at which it was made
+
 	Cells  []Cell   `json:"cells"`
 	Parts  []Part   `json:"parts"`
 	Cases  []Case   `json:"cases"`
@@ -16,8 +21,9 @@ type Report struct {
 	Peers  []string `json:"peers"`
 	Prices Prices   `json:"prices,omitempty"`
 
-	judge func(*Case) []Verdict
-	class map[string]Class
+	judge  func(*Case) []Verdict
+	class  map[string]Class  // by the peer's name
+	family map[string]string // likewise
 }
 
 // Part is some of the traces, summed up.
@@ -29,10 +35,13 @@ type Part struct {
 // NewReport sums up a study. Traces whose name contains one of untouched are
 // summed up apart.
 func NewReport(s *Study, cases []Case, untouched []string) *Report {
-	r := &Report{Cells: s.Cells(cases), Cases: cases, Models: s.Models, judge: s.Judge, class: map[string]Class{}}
+	r := &Report{
+		Cells: s.Cells(cases), Cases: cases, Models: s.Models,
+		judge: s.Judge, class: map[string]Class{}, family: map[string]string{},
+	}
 	for i := range s.Peers {
 		r.Peers = append(r.Peers, s.Peers[i].Name)
-		r.class[s.Peers[i].Name] = s.Peers[i].Class
+		r.class[s.Peers[i].Name], r.family[s.Peers[i].Name] = s.Peers[i].Class, s.Peers[i].Family
 	}
 	apart := func(c Cell) bool {
 		return slices.ContainsFunc(untouched, func(u string) bool { return strings.Contains(c.Trace, u) })
@@ -59,4 +68,18 @@ func (r *Report) price(model string) float64 {
 	}
 	p, _ := r.Prices.Of(r.Models[i].GPU)
 	return p.USD
+}
+
+// cost is what a cell's GPU-hours come to; empty where no price is known.
+func (r *Report) cost(c *Cell) string {
+	p := r.price(c.Model)
+	if p <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("$%.0f", c.GPUHours*p)
+}
+
+// priced says whether the price of any model is known.
+func (r *Report) priced() bool {
+	return slices.ContainsFunc(r.Models, func(m Model) bool { return r.price(m.Name) > 0 })
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func smallStudy(t *testing.T) *Study {
@@ -69,7 +70,7 @@ func TestReport(t *testing.T) {
 	}
 	r := NewReport(s, cases, []string{"nothing"})
 	var table, page, js bytes.Buffer
-	if err := r.Table(&table); err != nil || !strings.Contains(table.String(), "geometric mean") {
+	if err := r.Table(&table); err != nil || !strings.Contains(table.String(), "mean (geometric)") {
 		t.Errorf("%v\n%s", err, &table)
 	}
 	if err := json.NewEncoder(&js).Encode(r); err != nil || !json.Valid(js.Bytes()) {
@@ -101,6 +102,60 @@ func TestReport(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A terminal's table says what was replayed, has each column once and none that
+// is empty, and does not wrap.
+func TestTable(t *testing.T) {
+	cell := Cell{
+		Trace: "azure_llm_2023_conv.requests", Model: "llama-8b", Startup: 120, Ours: "gpupilot-requests", Class: OnRequests, Seeds: 1,
+		Ratio: 0.5, Violations: 12.34, Front: 24.68, GPUHours: 1234.5, Turns: 12.3, FrontTurns: 45.6, Nearest: "kpa concurrency=8 60s delay=300s",
+	}
+	other := cell
+	other.Trace, other.Startup, other.Ours = "other", 30, "a policy with a name that is too long for any table"
+	study := func(cells ...Cell) *Report {
+		r := &Report{Cells: cells, Models: []Model{preset(t, "llama-8b")}, Peers: []string{cell.Nearest}, family: map[string]string{cell.Nearest: "kpa"}}
+		for _, c := range cells {
+			r.Cases = append(r.Cases, Case{Trace: c.Trace, Startup: c.Startup, Hours: 1, Peak: 5, Seed: 1})
+		}
+		r.part("all traces", cells)
+		return r
+	}
+	table := func(r *Report) string {
+		var b strings.Builder
+		if err := r.Table(&b); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(line); n > 101 {
+				t.Errorf("%d columns: %s", n-1, line)
+			}
+		}
+		return b.String()
+	}
+	has := func(text string, yes bool, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if strings.Contains(text, w) != yes {
+				t.Errorf("%q there: %v, want %v\n%s", w, !yes, yes, text)
+			}
+		}
+	}
+	one := table(study(cell))
+	has(one, true, "azure_llm_2023_conv.requests, 1 hour in 1 replay, 1 seed, peak 5 replicas", "120s", "2 s to the first token or 15 ms",
+		"1 setting of Knative", "12.3 (45.6)", "gpupilot-requests: "+cell.Nearest)
+	has(one, false, "cost", "start  policy", "all traces", "regret")
+	for _, column := range []string{"missed  ", "front  ", "turns/h  "} {
+		if strings.Count(one, column) != 1 {
+			t.Errorf("%q is there %d times", column, strings.Count(one, column))
+		}
+	}
+	two := study(cell, other, cell)
+	two.Prices = Prices{{GPU: "a100", USD: 2}}
+	has(table(two), true, "2 traces, 3 hours", "\nother, llama-8b\n", "start  policy", "$2469", "a policy with a na…", "regret", "(most often, 2 of 2)")
+	alone := study(cell)
+	alone.Peers = nil
+	has(table(alone), false, "front", "ratio", "45.6", "peers", "nearest")
 }
 
 func TestReportNumbers(t *testing.T) {
