@@ -99,7 +99,11 @@ generate: ## deepcopy functions and CRDs from the API types
 # The .1s files are the counts of the .requests files, which tell more.
 TRACES         ?= ../shared/traces
 UNTOUCHED      ?= mooncake,deepseek-r1.clients,UPS
-BACKTEST        = bin/gpupilot backtest $(filter-out %.1s.csv.gz,$(wildcard $(TRACES)/*.csv.gz)) --untouched $(UNTOUCHED) \
+TRACE_FILES     = $(filter-out %.1s.csv.gz,$(wildcard $(TRACES)/*.csv.gz))
+comma          := ,
+# A part that is in none of the names would be refused.
+UNTOUCHED_HERE  = $(foreach part,$(subst $(comma), ,$(UNTOUCHED)),$(if $(findstring $(part),$(notdir $(TRACE_FILES))),--untouched $(part)))
+BACKTEST        = bin/gpupilot backtest $(TRACE_FILES) $(UNTOUCHED_HERE) \
                   $(addprefix --prices ,$(wildcard $(TRACES)/prices/gpu_on_demand_prices.csv)) --peers-cache bin/peers.json -o html
 
 backtest: bin/gpupilot ## the engine against its peers on recorded load, TRACES=directory: hours at first, minutes once bin/peers.json is there

@@ -11,8 +11,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,7 +57,10 @@ Traces are CSV, plain or gzip, known by their header:
 		Example: `  gpupilot backtest --trace requests.csv.gz --policy autoscaler.yaml
   gpupilot backtest --trace a.csv --trace b.csv --startup 30s,240s --replicas 5:40 --seeds 5 -o html --out report.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.traces, f.set = append(f.traces, args...), cmd.Flags().Changed
+			f.traces, f.set = append(f.traces, args...), func(flag string) bool {
+				x := cmd.Flags().Lookup(flag)
+				return x.Changed && x.Value.String() != ""
+			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -76,37 +77,42 @@ Traces are CSV, plain or gzip, known by their header:
 	f.seen.where.flags(fl)
 	fl.BoolVar(&f.advise, "advise", false, "try policies and print the one to begin with, with reasons, as YAML")
 	fl.Float64Var(&f.slo, "slo", 1, "percent of the requests that may miss a limit, for --advise")
-	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: one on requests, one on SM activity)")
+	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: three, on requests with a latency to keep, on requests and on SM activity). Its minReplicas and maxReplicas count with --replicas 0 only")
 	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa")
 	fl.DurationSliceVar(&f.startups, "startup", []time.Duration{2 * time.Minute}, "median time that a replica takes to serve; several are all tried")
-	fl.StringVar(&f.replicas, "replicas", "5:40", "replicas that the load's peak shall ask for, LOW:HIGH (LOW with the first seed, HIGH with the last) or one number; 0: the load as recorded, within the policy's bounds")
+	fl.StringVar(&f.replicas, "replicas", "5:40", "replicas that the load's peak shall ask for, LOW:HIGH (LOW with the first seed, HIGH with the last or only one) or one number; 0: the load as recorded, within the policy's bounds")
 	fl.IntVar(&f.seeds, "seeds", 5, "replays of each trace, each with other luck")
 	fl.Float64Var(&f.hours, "hours", 0, "replay a stretch of so many hours, another with each seed; 0: all")
 	fl.StringSliceVar(&f.models, "model", []string{"llama-8b"}, "inference server: llama-8b, llama-70b, llama-70b-bf16; several are all tried")
-	fl.DurationVar(&f.ttft, "ttft", 0, "limit of the time to the first token (default: the model's)")
-	fl.DurationVar(&f.itl, "itl", 0, "limit of the time between tokens (default: the model's)")
+	fl.DurationVar(&f.ttft, "ttft", 0, "limit of the time to the first token (default: the policy's slo, else the model's)")
+	fl.DurationVar(&f.itl, "itl", 0, "limit of the time between tokens (default: the policy's slo, else the model's)")
 	fl.DurationVar(&f.patience, "patience", backtest.DefaultPatience*time.Second, "how long a client waits for its first token")
-	fl.StringVar(&f.prices, "prices", "", "price list, a CSV with gpu_name and usd_per_gpu_hour")
+	fl.StringVar(&f.prices, "prices", "", "price list, a CSV with gpu_name and usd_per_gpu_hour: the lowest of the model's GPU is taken")
 	fl.StringSliceVar(&f.untouched, "untouched", nil, "traces (parts of their names) to sum up apart")
 	fl.BoolVar(&f.quick, "quick", false, "a sixth of the peers' settings")
 	fl.StringVar(&f.cache, "peers-cache", "", "file that keeps the peers' and the oracles' results between runs")
 	fl.IntVar(&f.workers, "workers", min(runtime.NumCPU(), 8), "replays at a time")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress on standard error, and no table beside a file")
-	fl.StringVarP(&f.output, "output", "o", "table", "table, json or html")
+	fl.StringVarP(&f.output, "output", "o", "table", "table, json or html (default: what --out ends in, else table)")
 	fl.StringVar(&f.out, "out", "", "file to write to (default: standard output); of json and html the table is printed as well")
 	return cmd
 }
 
 func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
-	if !slices.Contains([]string{"table", "json", "html"}, f.output) {
-		return fmt.Errorf("-o %s: want table, json or html", f.output)
+	f.output = f.format()
+	if err := f.check(); err != nil {
+		return err
 	}
-	study, err := f.study(ctx)
+	prices, err := f.readPrices()
+	if err != nil {
+		return err
+	}
+	study, err := f.study(ctx, stderr)
 	if err != nil {
 		return err
 	}
 	if f.advise {
-		return f.recommend(ctx, study, stdout)
+		return f.recommend(ctx, study, stdout, stderr)
 	}
 	cache := peersCache{path: f.cache}
 	if f.cache != "" {
@@ -115,25 +121,57 @@ func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error
 		}
 		study.Known, study.Learned = cache.known, cache.learned
 	}
+	cases, stopped := f.replay(ctx, study, stderr)
+	stopped = errors.Join(stopped, cache.save())
+	if len(cases) == 0 {
+		return stopped
+	}
+	report := backtest.NewReport(study, cases, f.untouched)
+	report.Prices, report.Version, report.Time = prices, version, time.Now()
+	return errors.Join(f.publish(stdout, report), stopped)
+}
+
+// replay runs the study. Where it is interrupted, what was done comes with the
+// error.
+func (f *backtestFlags) replay(ctx context.Context, s *backtest.Study, stderr io.Writer) ([]backtest.Case, error) {
 	start := time.Now()
 	if !f.quiet {
-		study.Progress = func(done, of int, c *backtest.Case) {
+		s.Progress = func(done, of int, c *backtest.Case) {
 			fmt.Fprintf(stderr, "%d of %d after %v: %s, %s, start-up %gs, seed %d\n",
 				done, of, time.Since(start).Round(time.Second), c.Trace, c.Model, c.Startup, c.Seed)
 		}
 	}
-	cases, err := study.Run(ctx)
-	if err := errors.Join(err, cache.save()); err != nil {
+	cases, err := s.Run(ctx)
+	if errors.Is(err, context.Canceled) {
+		err = interrupted(fmt.Sprintf("interrupted after %d of %d replays; the results are of those", len(cases), s.Replays()))
+		if len(cases) == 0 {
+			err = interrupted(fmt.Sprintf("interrupted before the first of %d replays was done", s.Replays()))
+		}
+	}
+	notes, none := hopeless(cases, s.Models)
+	if none != nil {
+		return nil, errors.Join(none, err)
+	}
+	f.say(stderr, notes)
+	return cases, err
+}
+
+// say writes notes for a person, unless they asked for quiet.
+func (f *backtestFlags) say(stderr io.Writer, notes []string) {
+	if f.quiet {
+		return
+	}
+	for _, note := range notes {
+		fmt.Fprintln(stderr, note)
+	}
+}
+
+// publish writes the report, and the table beside a file that is for others.
+func (f *backtestFlags) publish(stdout io.Writer, r *backtest.Report) error {
+	if err := f.write(stdout, r); err != nil || f.out == "" || f.output == "table" || f.quiet {
 		return err
 	}
-	report := backtest.NewReport(study, cases, f.untouched)
-	if report.Prices, err = f.readPrices(); err != nil {
-		return err
-	}
-	if err := f.write(stdout, report); err != nil || f.out == "" || f.output == "table" || f.quiet {
-		return err
-	}
-	return report.Table(stdout) // the file is for others
+	return r.Table(stdout)
 }
 
 func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) {
@@ -158,14 +196,8 @@ func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) 
 	}
 }
 
-// study is the flags as a study.
-func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
-	if len(f.traces) == 0 && f.history.url == "" && f.seen.object == "" {
-		return nil, errors.New("name at least one --trace FILE, or --prometheus URL and --query, or --from-cluster NAMESPACE/NAME")
-	}
-	if f.seeds < 1 || f.seeds > 1000 {
-		return nil, fmt.Errorf("--seeds %d: want 1 to 1000", f.seeds)
-	}
+// study is the flags as a study. What it takes for granted it says.
+func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.Study, error) {
 	s := &backtest.Study{
 		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, Points: f.output != "table",
 		Also: []backtest.Contender{
@@ -177,27 +209,24 @@ func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
 	if s.Low, s.High, err = replicaRange(f.replicas); err != nil {
 		return nil, err
 	}
-	if f.history.url != "" {
-		t, err := f.history.trace(ctx, time.Now())
-		if err != nil {
-			return nil, err
-		}
-		s.Traces = append(s.Traces, t)
-	}
-	for _, path := range f.traces {
-		t, err := backtest.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		s.Traces = append(s.Traces, t)
-	}
 	if s.Models, err = f.model(); err != nil {
 		return nil, err
 	}
 	if f.seen.object != "" {
-		if err := f.fromCluster(ctx, s); err != nil {
+		if f.live, err = f.seen.read(ctx); err != nil {
 			return nil, err
 		}
+	}
+	given, err := f.given()
+	if err != nil {
+		return nil, err
+	}
+	limits, err := f.limits(s.Models, given)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.load(ctx, s); err != nil {
+		return nil, err
 	}
 	for _, d := range f.startups {
 		if d <= 0 {
@@ -205,21 +234,48 @@ func (f *backtestFlags) study(ctx context.Context) (*backtest.Study, error) {
 		}
 		s.Startups = append(s.Startups, d.Seconds())
 	}
-	given, err := f.given()
-	if err != nil {
-		return nil, err
+	f.say(stderr, limits)
+	if f.advise {
+		return s, nil // it has contenders of its own
 	}
+	f.say(stderr, f.boundsNote(s, given))
 	return s, f.contenders(s, given)
 }
 
-// fromCluster takes load, policy and start-up from a workload of a cluster. What
-// flags say goes before: the load is replayed as it was where they say nothing.
-func (f *backtestFlags) fromCluster(ctx context.Context, s *backtest.Study) error {
-	l, err := f.seen.read(ctx)
-	if err != nil {
-		return err
+// load is what is replayed.
+func (f *backtestFlags) load(ctx context.Context, s *backtest.Study) error {
+	if f.history.url != "" {
+		t, err := f.history.trace(ctx, time.Now())
+		if err != nil {
+			return err
+		}
+		s.Traces = append(s.Traces, t)
 	}
-	t, err := l.trace(&s.Models[0], f.history.prompt, f.history.output)
+	for _, path := range f.traces {
+		t, err := backtest.Open(path)
+		if err != nil {
+			return err
+		}
+		s.Traces = append(s.Traces, t)
+	}
+	if f.live != nil {
+		if err := f.fromCluster(s); err != nil {
+			return err
+		}
+	}
+	for i, t := range s.Traces { // results go by the name
+		name := t.Name
+		for n := 2; slices.ContainsFunc(s.Traces[:i], func(x *backtest.Trace) bool { return x.Name == t.Name }); n++ {
+			t.Name = fmt.Sprintf("%s (%d)", name, n)
+		}
+	}
+	return f.checkUntouched(s.Traces)
+}
+
+// fromCluster takes load and start-up from a workload of a cluster. What flags
+// say goes before: the load is replayed as it was where they say nothing.
+func (f *backtestFlags) fromCluster(s *backtest.Study) error {
+	t, err := f.live.trace(&s.Models[0], f.history.prompt, f.history.output)
 	if err != nil {
 		return err
 	}
@@ -227,10 +283,9 @@ func (f *backtestFlags) fromCluster(ctx context.Context, s *backtest.Study) erro
 	if !f.set("replicas") {
 		s.Low, s.High = 0, 0
 	}
-	if !f.set("startup") && l.startup > 0 {
-		f.startups = []time.Duration{l.startup}
+	if !f.set("startup") && f.live.startup > 0 {
+		f.startups = []time.Duration{f.live.startup}
 	}
-	f.live = l
 	return nil
 }
 
@@ -240,28 +295,9 @@ func (f *backtestFlags) model() (out []backtest.Model, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("--model: %w", err)
 		}
-		if f.ttft > 0 {
-			m.TTFTLimit = f.ttft.Seconds()
-		}
-		if f.itl > 0 {
-			m.ITLLimit = f.itl.Seconds()
-		}
 		out = append(out, m)
 	}
 	return out, nil
-}
-
-func replicaRange(s string) (low, high float64, err error) {
-	a, b, two := strings.Cut(s, ":")
-	if !two {
-		b = a
-	}
-	low, err1 := strconv.ParseFloat(a, 64)
-	high, err2 := strconv.ParseFloat(b, 64)
-	if err1 != nil || err2 != nil || !(low >= 0) || !(high >= low) || high > 10_000 || two && low == 0 {
-		return 0, 0, fmt.Errorf("--replicas %q: want LOW:HIGH or one number", s)
-	}
-	return low, high, nil
 }
 
 func (f *backtestFlags) readPrices() (backtest.Prices, error) {
@@ -270,7 +306,7 @@ func (f *backtestFlags) readPrices() (backtest.Prices, error) {
 	}
 	file, err := os.Open(f.prices)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--prices: %w", err)
 	}
 	defer func() { _ = file.Close() }() // only read from
 	return backtest.ReadPrices(f.prices, file)

@@ -129,7 +129,7 @@ func (c *candidate) yaml(why map[string][]string) ([]byte, error) {
 // recommend replays the study's load with each candidate and prints the one to
 // begin with: the cheapest that misses no more than the objective, else the one
 // that misses the fewest.
-func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, out io.Writer) error {
+func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, stdout, stderr io.Writer) error {
 	if f.output != "table" || f.out != "" {
 		return errors.New("--advise prints YAML: leave out -o and --out")
 	}
@@ -152,9 +152,9 @@ func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, out io
 		}
 		s.Ours = append(s.Ours, backtest.Ours(fmt.Sprint(i), p[0].Compiled))
 	}
-	cases, err := s.Run(ctx)
-	if err != nil {
-		return err
+	cases, stopped := f.replay(ctx, s, stderr)
+	if len(cases) == 0 {
+		return stopped
 	}
 	for i, c := range all {
 		c.take(cases, i)
@@ -166,8 +166,8 @@ func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, out io
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s%s", f.preamble(s, cases, best), text)
-	return err
+	_, err = fmt.Fprintf(stdout, "%s%s", f.preamble(s, cases, best), text)
+	return errors.Join(err, stopped)
 }
 
 // spare is the room that a maximum leaves above what the replays needed: it is

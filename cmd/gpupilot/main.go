@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,8 +23,23 @@ func main() {
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "gpupilot:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// interrupted is what was left undone because the user stopped it.
+type interrupted string
+
+func (i interrupted) Error() string { return string(i) }
+
+func (i interrupted) Unwrap() error { return context.Canceled }
+
+// exitCode is 130 where the user stopped it, as shells have it of SIGINT.
+func exitCode(err error) int {
+	if errors.Is(err, context.Canceled) {
+		return 130
+	}
+	return 1
 }
 
 // run executes the command line args and writes what it prints to out.
@@ -37,7 +53,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	root.SetArgs(args)
 	root.SetOut(out)
-	root.SetErr(out)
 	root.AddCommand(explainCommand(), backtestCommand(), scenarioCommand())
 	return root.ExecuteContext(ctx)
 }

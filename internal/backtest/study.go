@@ -18,7 +18,7 @@ type Study struct {
 	Models   []Model
 	Startups []float64 // medians, seconds
 	Low      float64   // replicas that the load's peak shall ask for: from Low in
-	High     float64   // the first seed to High in the last, by equal factors
+	High     float64   // the first seed to High in the last or only one, by equal factors
 	Seeds    int
 	Hours    float64 // of each trace, picked by the seed; 0: all
 	Peers    []Contender
@@ -73,7 +73,11 @@ type Verdict struct {
 	Excess float64 `json:"excess"`
 }
 
+// Replays is how many cases a run comes to.
+func (s *Study) Replays() int { return len(s.Traces) * len(s.Models) * len(s.Startups) * s.Seeds }
+
 // Run does the study. Cases come in order of trace, model, start-up and seed.
+// Where ctx ends before it, those that were done come with ctx's error.
 func (s *Study) Run(ctx context.Context) ([]Case, error) {
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
@@ -103,10 +107,13 @@ func (s *Study) Run(ctx context.Context) ([]Case, error) {
 		all.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(jobs); i = int(next.Add(1)) - 1 {
 				j := jobs[i]
-				if out[i], errs[i] = s.one(ctx, j.t, j.m, j.startup, j.seed); errs[i] != nil {
+				c, err := s.one(ctx, j.t, j.m, j.startup, j.seed)
+				if err != nil {
+					errs[i] = err
 					cancel()
 					return
 				}
+				out[i] = c
 				if n := int(done.Add(1)); s.Progress != nil {
 					s.Progress(n, len(jobs), &out[i])
 				}
@@ -119,6 +126,7 @@ func (s *Study) Run(ctx context.Context) ([]Case, error) {
 			return nil, err
 		}
 	}
+	out = slices.DeleteFunc(out, func(c Case) bool { return c.Seed == 0 }) // not done
 	return out, ctx.Err()
 }
 
