@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
@@ -43,6 +44,9 @@ func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) 
 		}
 		var a v1alpha1.GPUAutoscaler
 		if err := yaml.UnmarshalStrict(doc, &a); err != nil {
+			if errs := misshapen(fields["spec"], field.NewPath("spec")); len(errs) > 0 {
+				err = errs.ToAggregate()
+			}
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if a.Kind != "GPUAutoscaler" {

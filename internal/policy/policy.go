@@ -64,9 +64,8 @@ func bounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path)
 		p.Min = *spec.MinReplicas
 	}
 	if p.Max < 1 {
-		errs = append(errs, field.Invalid(path.Child("maxReplicas"), p.Max, "must be at least 1"))
-	}
-	if p.Min > p.Max {
+		errs = append(errs, field.Invalid(path.Child("maxReplicas"), p.Max, "is required, and must be at least 1"))
+	} else if p.Min > p.Max {
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, fmt.Sprintf("must not be greater than maxReplicas (%d)", p.Max)))
 	}
 	switch wakes := func(s v1alpha1.Signal) bool { return s.Query != nil && s.Activation != nil }; {
@@ -126,7 +125,7 @@ func (c *Compiled) signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Res
 	case in.Pods != nil:
 		s, src, err = podsSignal(s, in.Pods, path.Child("pods"))
 	default:
-		s, src, err = gpuSignal(s, in.GPU.Metric, value, path.Child("gpu", "metric"), resolve)
+		s, src, err = gpuSignal(s, in, path, resolve)
 	}
 	if err != nil {
 		return err
@@ -169,6 +168,9 @@ func target(t *v1alpha1.Target, path *field.Path) (value float64, kind scale.Tar
 	case v1alpha1.Value:
 		return value, scale.Value, nil
 	}
+	if t.Type == "Utilization" {
+		return 0, 0, field.Invalid(path.Child("type"), t.Type, "is the HorizontalPodAutoscaler's: leave the type out and write the target as value, in the metric's unit")
+	}
 	return 0, 0, field.NotSupported(path.Child("type"), t.Type, []v1alpha1.TargetType{v1alpha1.AverageValue, v1alpha1.Value})
 }
 
@@ -208,18 +210,18 @@ func querySignal(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.S
 	return s, Source{Kind: Query, PromQL: promql}, nil
 }
 
-func gpuSignal(s scale.Signal, metric string, value float64, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {
+func gpuSignal(s scale.Signal, in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {
+	metric, at := in.GPU.Metric, path.Child("gpu", "metric")
 	ref, ok := resolve(metric)
 	if !ok {
-		return s, Source{}, field.Invalid(path, metric,
+		return s, Source{}, field.Invalid(at, metric,
 			"no such metric; use Utilization, MemoryUtilization, MemoryUsed, SMActive, SMOccupancy, TensorActive, DRAMActive, Power, a field id or a profile's metric name")
 	}
 	f, ok := gpu.Lookup(ref.Field)
 	if !ok || f.PodAgg == gpu.NoAggregate {
-		return s, Source{}, field.Invalid(path, metric, "has no meaningful value for a pod as a whole and cannot be scaled on")
+		return s, Source{}, field.Invalid(at, metric, "has no meaningful value for a pod as a whole and cannot be scaled on")
 	}
 	s.Name, s.Unit, s.Aggregate = metric, string(f.Unit), f.LoadAgg
-	s.Target = value * ref.Scale
 	switch f.Unit {
 	case gpu.Percent:
 		s.Ceiling = 100
@@ -229,11 +231,21 @@ func gpuSignal(s scale.Signal, metric string, value float64, path *field.Path, r
 	if f.PodAgg == gpu.Rate {
 		s.Unit += "/s"
 	}
-	if s.Ceiling > 0 && s.Target > s.Ceiling {
-		return s, Source{}, field.Invalid(path.Root(), value,
-			fmt.Sprintf("a target of %g %s for %s can never be exceeded: the most it can be is %g", s.Target, s.Unit, metric, s.Ceiling))
+	if most := s.Ceiling / ref.Scale; s.Ceiling > 0 && s.Target > most {
+		return s, Source{}, field.Invalid(path.Child("target", "value"), in.Target.Value.String(), tooHigh(metric, s.Target, most))
 	}
+	s.Target *= ref.Scale
 	return s, Source{Kind: GPU, Field: ref.Field}, nil
+}
+
+// tooHigh says what is wrong with a target above the most that a metric can be,
+// and what was meant where percent were written for a ratio.
+func tooHigh(metric string, target, most float64) string {
+	text := fmt.Sprintf("can never be exceeded: the most that %s can be is %g", metric, most)
+	if most == 1 && target <= 100 {
+		text += fmt.Sprintf(`; it is a ratio, write "%g" for %g %%`, target/100, target)
+	}
+	return text
 }
 
 func behavior(p *scale.Policy, b *v1alpha1.Behavior, path *field.Path) (errs field.ErrorList) {

@@ -22,6 +22,7 @@ func resolve(name string) (gpu.Ref, bool) {
 		"Utilization":                {Field: gpu.GPUUtil, Scale: 1},
 		"DCGM_FI_DEV_GPU_UTIL_RATIO": {Field: gpu.GPUUtil, Scale: 100},
 		"MemoryUsed":                 {Field: gpu.FBUsed, Scale: 1},
+		"SMActive":                   {Field: gpu.SMActive, Scale: 1},
 		"DCGM_FI_DEV_XID_ERRORS":     {Field: gpu.XIDErrors, Scale: 1},
 	}
 	r, ok := refs[name]
@@ -155,8 +156,14 @@ func TestBadInputNamesTheField(t *testing.T) {
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "Nope" }, "spec.signals[0].gpu.metric", "Nope")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "DCGM_FI_DEV_XID_ERRORS" }, "cannot be scaled on")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("0") }, "target.value", "greater than 0")
-	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("160") }, "can never be exceeded")
-	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Utilization" }, "target.type", "AverageValue")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("160") },
+		`spec.signals[0].target.value: Invalid value: "160": can never be exceeded: the most that Utilization can be is 100`)
+	for _, ratio := range []string{"SMActive", "DCGM_FI_DEV_GPU_UTIL_RATIO"} {
+		f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = ratio }, `spec.signals[0].target.value: Invalid value: "60"`,
+			"the most that "+ratio+` can be is 1; it is a ratio, write "0.6" for 60 %`)
+	}
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Utilization" }, "spec.signals[0].target.type", "HorizontalPodAutoscaler's", "as value")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Average" }, "target.type", "AverageValue")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU = nil }, "exactly one of")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Preset = "vllm" }, "exactly one of")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0] = v1alpha1.Signal{Preset: "nim"} }, "signals[0].preset", "nim", "sglang", "vllm")
@@ -172,6 +179,66 @@ func TestBadInputNamesTheField(t *testing.T) {
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationHPA }, "spec.actuation")
 	bad := intstr.FromString("Zero")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MissingData = &bad }, "spec.missingData", "Zero")
+}
+
+// One mistake is one error.
+func TestNoMaximumIsOneError(t *testing.T) {
+	_, err := Compile(autoscaler(t, strings.Replace(minimal, "maxReplicas: 8", "", 1)), resolve)
+	if want := "spec.maxReplicas: Invalid value: 0: is required, and must be at least 1"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+const file = `kind: GPUAutoscaler
+spec:
+  maxReplicas: 8
+  signals:
+  - {gpu: {metric: Utilization}, target: {value: "60"}}
+  - {preset: vllm, slo: {interTokenLatency: 50ms}}
+`
+
+// What cannot be decoded is named as what is not allowed is.
+func TestParseNamesTheField(t *testing.T) {
+	if _, err := Parse("a.yaml", []byte(file), resolve); err != nil {
+		t.Fatal(err)
+	}
+	f := func(old, with, want string) {
+		t.Helper()
+		_, err := Parse("a.yaml", []byte(strings.Replace(file, old, with, 1)), resolve)
+		if err == nil || err.Error() != "a.yaml: "+want {
+			t.Errorf("%s: %v, want %s", with, err, want)
+		}
+	}
+	const quantity, duration = `want a number, such as "60" or "0.6"`, `want a duration with its unit, such as "50ms"`
+	f("50ms", "50 ms", `spec.signals[1].slo.interTokenLatency: Invalid value: "50 ms": `+duration)
+	f("50ms", "50", `spec.signals[1].slo.interTokenLatency: Invalid value: 50: `+duration)
+	f(`"60"`, "eight", `spec.signals[0].target.value: Invalid value: "eight": `+quantity)
+	f(`"60"`, "[60]", `spec.signals[0].target.value: Invalid value: [60]: `+quantity)
+	f("maxReplicas: 8", `maxReplicas: "8"`, `spec.maxReplicas: Invalid value: "8": want a whole number, without quotes`)
+	f(`value: "60"`, "averageUtilization: 60", "spec.signals[0].target.averageUtilization: Invalid value: 60: "+
+		`is the HorizontalPodAutoscaler's: write it as value, in the metric's unit, such as target: {value: "60"}`)
+	f("maxReplicas: 8", "maxReplicas: 1000000\n  x: 1", `error unmarshaling JSON: while decoding JSON: json: unknown field "x"`)
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(file))
+	f.Add([]byte(minimal))
+	f.Add([]byte("kind: GPUAutoscaler\nspec: {maxReplicas: [1], signals: [{target: {averageValue: {}}}, 7]}"))
+	f.Add([]byte("kind: GPUAutoscaler\nspec: [[{value: null}]]"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		all, err := Parse("fuzz", b, resolve)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "fuzz: ") {
+				t.Errorf("the error %q does not say which file", err)
+			}
+			return
+		}
+		for _, p := range all {
+			if p.Policy.Max < 1 || p.Policy.Min > p.Policy.Max || len(p.Policy.Signals) == 0 || len(p.Sources) != len(p.Policy.Signals) {
+				t.Errorf("accepted: %+v", p)
+			}
+		}
+	})
 }
 
 // The engine remembers by name: what was learned of one signal must not be taken

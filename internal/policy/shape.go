@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// shape is what may stand in a field, for errors that name it: the decoder's
+// say neither where nor what would do.
+type shape struct {
+	fits func(value any) bool
+	want string
+}
+
+var (
+	quantity = shape{isQuantity, `want a number, such as "60" or "0.6"`}
+	whole    = shape{isWhole, "want a whole number, without quotes"}
+	foreign  = shape{func(any) bool { return false },
+		`is the HorizontalPodAutoscaler's: write it as value, in the metric's unit, such as target: {value: "60"}`}
+)
+
+// shapes are by the names of fields, wherever they stand, and of those that
+// people bring from the HorizontalPodAutoscaler.
+var shapes = map[string]shape{
+	"value": quantity, "activation": quantity, "tolerance": quantity,
+	"averageValue": foreign, "averageUtilization": foreign,
+	"interTokenLatency": {isDuration, `want a duration with its unit, such as "50ms"`},
+	"timeToFirstToken":  {isDuration, `want a duration with its unit, such as "2s"`},
+	"minReplicas":       whole, "maxReplicas": whole, "maxGPUs": whole,
+	"expectedSeconds": whole, "stabilizationWindowSeconds": whole, "periodSeconds": whole,
+}
+
+func isQuantity(v any) bool {
+	text, ok := v.(string)
+	if !ok {
+		_, ok = v.(float64)
+		return ok
+	}
+	_, err := resource.ParseQuantity(text)
+	return err == nil
+}
+
+func isWhole(v any) bool {
+	x, ok := v.(float64)
+	return ok && x == math.Trunc(x) && math.Abs(x) <= math.MaxInt32
+}
+
+func isDuration(v any) bool {
+	text, ok := v.(string)
+	if !ok {
+		return false
+	}
+	_, err := time.ParseDuration(text)
+	return err == nil
+}
+
+// misshapen are the fields below path that do not fit.
+func misshapen(node any, path *field.Path) (errs field.ErrorList) {
+	switch node := node.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(node)) {
+			at := path.Child(name)
+			if s, ok := shapes[name]; ok && !s.fits(node[name]) {
+				errs = append(errs, field.Invalid(at, node[name], s.want))
+				continue
+			}
+			errs = append(errs, misshapen(node[name], at)...)
+		}
+	case []any:
+		for i := range node {
+			errs = append(errs, misshapen(node[i], path.Index(i))...)
+		}
+	}
+	return errs
+}
