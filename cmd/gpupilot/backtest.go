@@ -92,8 +92,8 @@ Traces are CSV, plain or gzip, known by their header:
 	fl.BoolVar(&f.quick, "quick", false, "a sixth of the peers' settings")
 	fl.StringVar(&f.cache, "peers-cache", "", "file that keeps the peers' and the oracles' results between runs")
 	fl.IntVar(&f.workers, "workers", min(runtime.NumCPU(), 8), "replays at a time")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress on standard error, and no table beside a file")
-	fl.StringVarP(&f.output, "output", "o", "table", "table, json or html (default: what --out ends in, else table)")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress and nothing about limits and bounds on standard error, and no table beside a file")
+	fl.StringVarP(&f.output, "output", "o", "table", "table, json or html; where it is not given, what --out ends in")
 	fl.StringVar(&f.out, "out", "", "file to write to (default: standard output); of json and html the table is printed as well")
 	return cmd
 }
@@ -152,7 +152,9 @@ func (f *backtestFlags) replay(ctx context.Context, s *backtest.Study, stderr io
 	if none != nil {
 		return nil, errors.Join(none, err)
 	}
-	f.say(stderr, notes)
+	for _, note := range notes { // quiet or not: results are without them
+		fmt.Fprintln(stderr, note)
+	}
 	return cases, err
 }
 

@@ -78,3 +78,12 @@ func TestBacktestNotes(t *testing.T) {
 	f("0", false)
 	f("3", false, "-q")
 }
+
+// That requests are not counted is said with -q, too.
+func TestBacktestTellsOfHopeless(t *testing.T) {
+	var stderr bytes.Buffer
+	_, err := told(t.Context(), &stderr, "-q", "--trace", traceFile(t), "--peers", "none", "--seeds", "1", "--replicas", "2", "--ttft", "40ms")
+	if err != nil || !strings.HasPrefix(stderr.String(), "t: ") || !strings.HasSuffix(stderr.String(), " requests cannot meet 40ms to the first token on an idle llama-8b and are not counted\n") {
+		t.Errorf("%v, %q", err, &stderr)
+	}
+}
