@@ -39,7 +39,7 @@ func newOurs(compiled policy.Compiled, minimum, maximum int) (*ours, error) {
 	for i, s := range compiled.Sources {
 		src, err := sourceOf(s)
 		if err != nil {
-			return nil, fmt.Errorf("signal %d: %w", i, err)
+			return nil, fmt.Errorf("spec.signals: %s: %w", compiled.Policy.Signals[i].Name, err)
 		}
 		o.sources, o.counted = append(o.sources, src), append(o.counted, s.Ended != nil)
 	}

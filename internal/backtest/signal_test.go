@@ -82,7 +82,7 @@ func TestQueriesAreLeftOut(t *testing.T) {
 	if c := Ours("chat", both); c.Name != "chat, without its queries" || c.Class != OnRequests {
 		t.Errorf("contender %+v", c)
 	}
-	if _, err := newOurs(withoutQueries(compile(query)), 1, 9); err == nil {
-		t.Error("a policy of nothing but a query was replayed")
+	if _, err := newOurs(withoutQueries(compile(query)), 1, 9); err == nil || !strings.HasPrefix(err.Error(), "spec.signals: x: ") {
+		t.Errorf("a policy of nothing but a query was replayed: %v", err)
 	}
 }
