@@ -61,7 +61,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 // stamps are the times of a state, whose sub-milliseconds would take up a third
 // of its text.
 func stamps(s *scale.State) []*time.Time {
-	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince, &s.DecidedAt}
+	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince, &s.OverloadAt, &s.DecidedAt}
 	for i := range s.Wants {
 		out = append(out, &s.Wants[i].At)
 	}

@@ -151,7 +151,7 @@ func TestMemory(t *testing.T) {
 	for i := range 16 {
 		name := strings.Repeat("sum(rate(x[1m]))", 5) + strconv.Itoa(i)
 		full.Levels = append(full.Levels, scale.Level{Signal: name, Value: 1. / 3, Variance: 1. / 7, At: at(i)})
-		full.Curves = append(full.Curves, scale.Curve{Signal: name, Weight: 1. / 3, X: 1. / 7, Y: 1. / 9, XX: 1. / 11, XY: 1. / 13, YY: 1. / 15})
+		full.Curves = append(full.Curves, scale.Curve{Signal: name, N: 1. / 5, Weight: 1. / 3, X: 1. / 7, Y: 1. / 9, XX: 1. / 11, XY: 1. / 13, YY: 1. / 15})
 		full.Flows = append(full.Flows, scale.Flow{Signal: name, At: at(i).Add(123456789), Rate: 1. / 3, Replicas: 1. / 7, Came: 1. / 9, There: 1. / 11})
 	}
 	m = memoryOf(&full, at(300))

@@ -18,13 +18,14 @@ import (
 // Another goes through the time to the first token: prompts wait for one another
 // the longer the more of a server's time is taken, as the batch does.
 //
-// Its sums are weighted by 1/latency, for readings scatter in proportion to it,
-// and what is far up must not tilt the line.
+// Readings scatter in proportion to the latency, so they are weighted by one
+// over what the line says of their batch; what is far up must not tilt it.
 type Curve struct {
 	Signal string  `json:"signal"`
-	Weight float64 `json:"weight"` // of readings, each the seconds (or requests) that it stands for over its latency, fading
+	N      float64 `json:"n"`      // seconds that replicas were watched, or requests that were, fading
+	Weight float64 `json:"weight"` // the same by weight, as are the sums
 	X      float64 `json:"x"`      // of the batch, in requests
-	Y      float64 `json:"y"`      // of the latency: the seconds (or requests) that were watched
+	Y      float64 `json:"y"`      // of the latency, in seconds
 	XX     float64 `json:"xx"`
 	XY     float64 `json:"xy"`
 	YY     float64 `json:"yy"`
@@ -44,7 +45,10 @@ const (
 	// spread is how many standard deviations of the latency lie between what it is
 	// at the target and the limit: batches vary, servers do, and the limit is for
 	// nearly all requests.
-	spread = 1.4
+	spread = 1.1
+	// nearIdle is the share of a limit that idle replicas may take before the target
+	// that was given counts beside the one that was learned.
+	nearIdle = 0.9
 	// targetRange bounds what is learned: between the target's eighth and eight times the target.
 	targetRange = 8.0
 	// batchLoad is the share of the load at which a batch would grow without end
@@ -56,26 +60,36 @@ const (
 	// have been coming for some time; pileShare is what it weighs in comparison.
 	pileUp    = 2.0
 	pileShare = 0.03
+	// firstLag is how long after an overload times to the first token tell of it: they
+	// are of those who waited, and rates are means over the last quarter of a minute.
+	firstLag = 30 * time.Second
 	// Readings beyond these are garbage: no server has a million requests in its
-	// batch or takes an hour for a token.
-	mostBatch, mostLatency = 1e6, 3600
+	// batch, takes an hour for a token or makes one in ten microseconds.
+	mostBatch, leastLatency, mostLatency = 1e6, 1e-5, 3600
 )
 
-// add takes in one replica's reading, which stood for so many seconds or requests.
-func (c *Curve) add(batch, latency, seconds float64) {
-	w := seconds / latency
+// add takes in one replica's reading, which stood for n seconds or requests.
+func (c *Curve) add(batch, latency, n float64) {
+	expected := latency
+	if l, ok := c.fit(); ok {
+		expected = l.at(batch)
+	} else if c.Weight > 0 {
+		expected = c.Y / c.Weight
+	}
+	w := n / expected
+	c.N += n
 	c.Weight += w
 	c.X += w * batch
-	c.Y += seconds
+	c.Y += w * latency
 	c.XX += w * batch * batch
-	c.XY += seconds * batch
-	c.YY += seconds * latency
+	c.XY += w * batch * latency
+	c.YY += w * latency * latency
 }
 
 // fade makes all readings count for less as time goes by.
 func (c *Curve) fade(dt time.Duration) {
 	keep := 1 - passed(max(0, dt), curveSpan)
-	c.Weight, c.X, c.Y = c.Weight*keep, c.X*keep, c.Y*keep
+	c.N, c.Weight, c.X, c.Y = c.N*keep, c.Weight*keep, c.X*keep, c.Y*keep
 	c.XX, c.XY, c.YY = c.XX*keep, c.XY*keep, c.YY*keep
 }
 
@@ -88,7 +102,7 @@ type line struct {
 
 // fit is the line through what was seen.
 func (c *Curve) fit() (l line, ok bool) {
-	if c == nil || c.Y < curveLeast {
+	if c == nil || c.N < curveLeast {
 		return line{}, false
 	}
 	spread := c.Weight*c.XX - c.X*c.X
@@ -104,21 +118,24 @@ func (c *Curve) fit() (l line, ok bool) {
 	return l, slope > 0 && l.base > 0 && !math.IsInf(l.double, 0) && !math.IsInf(l.off, 0)
 }
 
+// at is the latency at a batch.
+func (l *line) at(batch float64) float64 { return l.base * (1 + batch/l.double) }
+
 // high is a latency that hardly any request exceeds where replicas have so many
 // on the mean. Their number varies, of requests that come at random by more than
 // as many would on their own, because more of them stay longer (a negative
 // binomial number), and so do the readings about the line.
 func (l *line) high(batch float64) float64 {
-	latency := l.base * (1 + batch/l.double)
+	latency := l.at(batch)
 	varies := l.base / l.double * math.Sqrt(batch*(1+batch/l.double))
 	return latency + spread*math.Hypot(varies, l.off*latency)
 }
 
 // most is the batch at which hardly any request exceeds the limit. It is not
-// known without a limit, nor for one that an idle replica is over: more of them
-// would not help.
+// known without a limit, nor for one that even idle replicas exceed at times: more
+// of them would not help.
 func (l *line) most(limit float64) (batch float64, known bool) {
-	if l.base >= limit {
+	if l.high(0) >= limit {
 		return 0, false
 	}
 	low, high := 0.0, l.double*(limit/l.base-1)
@@ -132,21 +149,26 @@ func (l *line) most(limit float64) (batch float64, known bool) {
 	return low, true
 }
 
-// most is the line's. While no batch that was seen made a difference, any will do.
-func (c *Curve) most(limit float64) (batch float64, known bool) {
+// most is the line's, with what idle replicas take. While no batch that was seen
+// made a difference, any will do.
+func (c *Curve) most(limit float64) (batch, idle float64, known bool) {
 	if l, ok := c.fit(); ok {
-		return l.most(limit)
+		batch, known = l.most(limit)
+		return batch, l.high(0), known
 	}
-	if c == nil || c.Y < curveLeast {
-		return 0, false
+	if c == nil || c.N < curveLeast {
+		return 0, 0, false
 	}
 	mean := c.Y / c.Weight
-	off := math.Sqrt(max(0, c.YY/c.Weight-mean*mean))
-	return math.Inf(1), mean+spread*off < limit
+	idle = mean + spread*math.Sqrt(max(0, c.YY/c.Weight-mean*mean))
+	return math.Inf(1), idle, idle < limit
 }
 
-// reach is the largest batch for which the line is believed.
+// reach is the largest batch for which a line is believed.
 func (c *Curve) reach() float64 {
+	if c == nil || !(c.Weight > 0) {
+		return 0
+	}
 	mean := c.X / c.Weight
 	return curveReach * (mean + 2*math.Sqrt(max(0, c.XX/c.Weight-mean*mean)))
 }
@@ -181,19 +203,31 @@ func capacityOf(sig *Signal, s *State) capacity {
 	if !sig.Learned() {
 		return takes
 	}
-	curve := curveOf(s.Curves, sig.Name)
-	l, ok := curve.fit()
-	if !ok {
-		return takes
+	curve, first := curveOf(s.Curves, sig.Name), curveOf(s.Firsts, sig.Name)
+	target := math.Inf(1)
+	if l, ok := curve.fit(); ok {
+		takes.double = l.double
+		if most, ok := l.most(sig.Limit); ok {
+			target, takes.learned = curve.believed(most, l.high(0)/sig.Limit, sig.Target), true
+		}
 	}
-	most, known := l.most(sig.Limit)
-	if first, too := curveOf(s.Firsts, sig.Name).most(sig.FirstLimit); too && (!known || first < most) {
-		most, known = first, true
+	if most, idle, ok := first.most(sig.FirstLimit); ok {
+		target, takes.learned = min(target, curve.believed(most, idle/sig.FirstLimit, sig.Target)), true
 	}
-	if !known {
-		return takes
+	if takes.learned {
+		takes.target = min(max(target, sig.Target/targetRange), sig.Target*targetRange)
 	}
-	target := min(most, max(curve.reach(), sig.Target/2))
-	target = min(max(target, sig.Target/targetRange), sig.Target*targetRange)
-	return capacity{target: target, double: l.double, learned: true}
+	return takes
+}
+
+// believed is the target of a line that says most, where idle replicas take the
+// share idle of the limit: no more than what was seen reaches. The closer they
+// come to the limit, the less there is to win by fewer requests, and the more the
+// given target counts: beyond it, it is all there is.
+func (c *Curve) believed(most, idle, given float64) float64 {
+	most = min(most, max(c.reach(), given/2))
+	if near := (idle - nearIdle) / (1 - nearIdle); near > 0 && most < given {
+		most += (given - most) * near
+	}
+	return most
 }

@@ -17,7 +17,8 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	e.learn(&s)
 
 	want := e.demand(&s)
-	s.Levels, s.Trends, s.Flows = e.levels, e.trends, e.flows
+	s.Flows = e.keptFlows(&s)
+	s.Levels, s.Trends = e.levels, e.trends
 	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, &s)
@@ -90,17 +91,17 @@ func (e *engine) learn(s *State) {
 		if !sig.Learned() {
 			continue
 		}
-		most := keepsUp * capacityOf(sig, s).target
 		batches, first := faded(s.Curves, sig.Name, since), faded(s.Firsts, sig.Name, since)
+		e.overloads(i, s)
 		for k := range e.o.Pods {
 			pod := &e.o.Pods[k]
-			pace, has := pod.pace(i), pod.reading(i)
+			pace := pod.pace(i)
 			told := e.counts(pod, Reading{Value: pace.Latency, At: pace.At, OK: pace.OK})
-			if !told || !within(pace.Batch, mostBatch) || !within(pace.Latency, mostLatency) {
+			if !told || !within(pace.Batch, 0, mostBatch) || !within(pace.Latency, leastLatency, mostLatency) {
 				continue
 			}
 			batches.add(pace.Batch, pace.Latency, seconds)
-			if within(pace.First, mostLatency) && within(pace.Firsts, mostArrivals) && e.counts(pod, has) && has.Value <= most {
+			if within(pace.First, leastLatency, mostLatency) && within(pace.Firsts, 0, mostArrivals) && e.now.Sub(s.OverloadAt) >= firstLag {
 				first.add(pace.Batch, pace.First, pace.Firsts*seconds)
 			}
 		}
@@ -110,6 +111,20 @@ func (e *engine) learn(s *State) {
 		}
 	}
 	s.Curves, s.Firsts, s.DecidedAt = curves, firsts, e.now
+}
+
+// overloads notes in s when a server last did not keep up, by signal i.
+func (e *engine) overloads(i int, s *State) {
+	most := keepsUp * capacityOf(&e.p.Signals[i], s).target
+	if s.OverloadAt.After(e.now) { // the clock went back
+		s.OverloadAt = e.now
+	}
+	for k := range e.o.Pods {
+		pod := &e.o.Pods[k]
+		if r := pod.reading(i); e.counts(pod, r) && r.Value > most {
+			s.OverloadAt = e.now
+		}
+	}
 }
 
 // faded is what is still known of a signal.
@@ -122,7 +137,7 @@ func faded(curves []Curve, signal string, since time.Duration) Curve {
 	return c
 }
 
-func within(x, most float64) bool { return x > 0 && x < most }
+func within(x, least, most float64) bool { return x > least && x < most }
 
 // stabilize holds a change until the whole window agrees with it.
 func (e *engine) stabilize(want int32, s *State) int32 {

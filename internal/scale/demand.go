@@ -56,7 +56,7 @@ func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	if !ok {
 		return 0, false
 	}
-	m, arriving := e.arriving(i, m, takes.target, s.flow(sig.Name))
+	m, arriving := e.arriving(i, m, &takes, s.flow(sig.Name))
 	seen := replicas(m.up)
 	m = e.steady(m, s.level(sig.Name))
 	facts := Facts{

@@ -3,7 +3,7 @@
 package scale
 
 import (
-	"math"
+	"slices"
 	"time"
 )
 
@@ -13,8 +13,10 @@ import (
 // has been so, and only the requests that come still tell the load.
 type Flow struct {
 	Signal string    `json:"signal"`
+	Since  time.Time `json:"since"` // when the rate began to be averaged
 	At     time.Time `json:"at"`
-	Rate   float64   `json:"rate"` // requests/s that come, averaged over the time that one stays
+	Rate   float64   `json:"rate"`   // requests/s that come, averaged over the time that one stays
+	Target float64   `json:"target"` // at which Replicas were counted
 
 	// Sums over the seconds in which the servers kept up, fading: of the replicas
 	// that the batches asked for, of the requests that came, and of those there were.
@@ -29,36 +31,46 @@ const (
 	flowMemory = 15 * time.Minute
 	// flowLeast is how many requests must have come for the sums to tell anything.
 	flowLeast = 20
-	// flowSpan and mostFlowSpan bound the time over which the rate is averaged. As
-	// many requests come while one stays as there are in the batch, so that over that
-	// time both numbers are equally noisy, and a shorter one only adds noise.
-	flowSpan, mostFlowSpan = 5 * time.Second, 2 * time.Minute
+	// flowSpan is the least time over which the rate is averaged, and longestStay
+	// the most. As many requests come while one stays as there are in the batch, so
+	// that over that time both numbers are equally noisy, and a shorter one only adds
+	// noise. Requests that stay for longer leave their load behind in the batch.
+	flowSpan, longestStay = 5 * time.Second, 2 * time.Minute
 	// keepsUp is how many times its target a replica has at most while its server
 	// is taken to keep up.
 	keepsUp = 1.5
+	// flowMost bounds what is wanted by what comes, as a multiple of what batches
+	// ask for that are no larger than they should be: more requests that cost less
+	// look like an overload at first, and make no batch grow.
+	flowMost = 2.0
 	// mostArrivals is the rate beyond which a reading is garbage.
 	mostArrivals = 1e6
 )
 
-// span is the time over which the rate is averaged: that for which a request
-// stays, by Little's law.
+// stay is how long a request stays, in seconds, by Little's law.
+func (f *Flow) stay() float64 { return f.There / f.Came }
+
+// span is the time over which the rate is averaged.
 func (f *Flow) span() time.Duration {
 	if f.Came < flowLeast {
 		return flowSpan
 	}
-	stay := min(f.There/f.Came, mostFlowSpan.Seconds())
+	stay := min(f.stay(), longestStay.Seconds())
 	return max(flowSpan, time.Duration(stay*float64(time.Second)))
 }
 
-// next is the flow after rate was seen at now.
-func (f Flow) next(rate float64, now time.Time) Flow {
+// next is the flow after rate was seen at now, where replicas take so much.
+func (f Flow) next(rate float64, now time.Time, takes *capacity) Flow {
 	dt := now.Sub(f.At)
 	if f.At.IsZero() || dt < 0 || dt > levelGap {
-		f.Rate = rate
+		f.Rate, f.Since = rate, now
 	} else {
 		f.Rate += (rate - f.Rate) * passed(dt, f.span())
 	}
-	f.At = now
+	if f.Target > 0 && f.Target != takes.target {
+		f.Replicas *= takes.load(f.Target) // a replica at its old target
+	}
+	f.Target, f.At = takes.target, now
 	return f
 }
 
@@ -71,9 +83,9 @@ func (f *Flow) learn(replicas, there, rate float64, dt time.Duration) {
 	f.There = f.There*keep + there*seconds
 }
 
-// wants is how many replicas the requests that come take; 0: not known.
-func (f *Flow) wants() float64 {
-	if f.Came < flowLeast {
+// wants is how many replicas the requests that come take at now; 0: not known.
+func (f *Flow) wants(now time.Time) float64 {
+	if f.Came < flowLeast || f.stay() > longestStay.Seconds() || now.Sub(f.Since) < f.span() {
 		return 0
 	}
 	return min(f.Rate*f.Replicas/f.Came, mostDemand)
@@ -82,7 +94,7 @@ func (f *Flow) wants() float64 {
 // arriving raises what signal i wants to what the requests that come take. It
 // never lowers: between a burst and its end their number tells nothing of what
 // is still to be worked off.
-func (e *engine) arriving(i int, m measure, target float64, before Flow) (_ measure, raised bool) {
+func (e *engine) arriving(i int, m measure, takes *capacity, before Flow) (_ measure, raised bool) {
 	sum, told := 0.0, int32(0)
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
@@ -93,16 +105,36 @@ func (e *engine) arriving(i int, m measure, target float64, before Flow) (_ meas
 	if told == 0 || e.p.Signals[i].Law != Batching || m.of == 0 {
 		return m, false
 	}
-	flow := before.next(sum, e.now)
+	flow := before.next(sum, e.now, takes)
+	defer func() { e.flows = append(e.flows, flow) }()
 	// By what was known before, so that more requests never take fewer replicas.
-	wants := flow.wants()
-	if dt := e.now.Sub(before.At); dt > 0 && dt <= levelGap && told == m.fresh && m.value <= keepsUp*target {
+	wants := flow.wants(e.now)
+	if m.value <= takes.target {
+		wants = min(wants, flowMost*m.up)
+	}
+	if dt := e.now.Sub(before.At); dt > 0 && dt <= levelGap && told == m.fresh && m.value <= keepsUp*takes.target {
 		flow.learn(m.up, m.value*float64(m.fresh), sum, dt)
 	}
-	e.flows = append(e.flows, flow)
+	// Those that do not tell carry nothing when scaling up, and their share of what
+	// comes when scaling down.
+	m.down = max(m.down, wants*float64(max(m.of, told))/float64(told))
 	if wants <= m.up {
 		return m, false
 	}
-	m.up, m.down = wants, math.Max(m.down, wants)
+	m.up = wants
 	return m, true
+}
+
+// keptFlows are what is known of the policy's signals, also of those that could
+// not be read now: a page that is late once must not cost what was learned.
+func (e *engine) keptFlows(before *State) []Flow {
+	flows := e.flows
+	for i := range e.p.Signals {
+		name := e.p.Signals[i].Name
+		f := before.flow(name)
+		if !f.At.IsZero() && !slices.ContainsFunc(flows, func(x Flow) bool { return x.Signal == name }) {
+			flows = append(flows, f)
+		}
+	}
+	return flows
 }

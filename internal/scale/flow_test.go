@@ -105,21 +105,97 @@ func TestArrivalsTeachWhatTheyCan(t *testing.T) {
 	}
 }
 
+// More requests that cost less look like an overload, but make no batch grow.
+func TestCheaperRequestsAreNoOverload(t *testing.T) {
+	p := sloPolicy(8, 0)
+	s, now := learnedFlow(t, p)
+	last := int32(0)
+	for range 600 {
+		var d Decision
+		d, s = Decide(p, fleet(now, 4, 8, 20), s, now)
+		if last = d.Replicas; last > 8 {
+			t.Fatalf("ten times as many requests and no larger batches: %s", d.Sentence())
+		}
+		now = now.Add(time.Second)
+	}
+	if last > 6 {
+		t.Errorf("%d wanted after ten minutes of cheaper requests, want 6 at most", last)
+	}
+}
+
+// What was learned outlives a page that is late, and a target that is changed.
+func TestFlowsAreKept(t *testing.T) {
+	p := sloPolicy(8, 0)
+	s, now := learnedFlow(t, p)
+	learned := s.flow("requests")
+	for _, hide := range []func(*Replica){
+		func(r *Replica) { r.Arrivals = nil }, func(r *Replica) { r.Readings, r.Arrivals = nil, nil },
+	} {
+		o := fleet(now, 4, 20, 10)
+		for i := range o.Pods {
+			hide(&o.Pods[i])
+		}
+		if _, after := Decide(p, o, s, now); after.flow("requests") != learned {
+			t.Errorf("flow %+v, want %+v", after.flow("requests"), learned)
+		}
+	}
+
+	p.Signals[0].Target = 16 // 4 replicas with 8 each are now more than enough
+	d, s := Decide(p, fleet(now, 4, 8, 2), s, now)
+	if d.Replicas > 3 {
+		t.Errorf("at twice the target: %s", d.Sentence())
+	}
+	p.Signals = nil
+	if _, s = Decide(p, Observation{}, s, now); len(s.Flows) != 0 {
+		t.Errorf("flows of no signal: %+v", s.Flows)
+	}
+}
+
+// Half of the replicas do not count their requests: that is not to say that none come.
+func TestArrivalsOfSomeReplicas(t *testing.T) {
+	p := sloPolicy(8, 0)
+	var s State
+	now := t0
+	show := func(batch, came float64, telling int) Decision {
+		o := fleet(now, 20, batch, came)
+		for i := range o.Pods[telling:] {
+			o.Pods[telling+i].Arrivals = nil
+		}
+		var d Decision
+		d, s = Decide(p, o, s, now)
+		now = now.Add(time.Second)
+		return d
+	}
+	for range 300 {
+		show(8, 2, 20)
+	}
+	var all, half Decision
+	for range 20 {
+		all = show(7, 2, 20)
+	}
+	for range 20 {
+		half = show(7, 2, 10)
+	}
+	if half.Replicas < all.Replicas {
+		t.Errorf("%d with all telling, %d with half of them", all.Replicas, half.Replicas)
+	}
+}
+
 // The rate is averaged for as long as a request stays: a second's burst to
 // servers whose requests stay for a minute is no load yet.
 func TestArrivalsAreAveragedOverAStay(t *testing.T) {
 	f := func(batch, came float64) float64 {
-		flow, now := Flow{}, t0
+		flow, now, takes := Flow{}, t0, capacity{target: 8, double: 12}
 		for range 600 {
 			before := flow
-			flow = flow.next(came, now)
+			flow = flow.next(came, now, &takes)
 			if !before.At.IsZero() {
 				flow.learn(1, batch, came, time.Second)
 			}
 			now = now.Add(time.Second)
 		}
-		flow = flow.next(2*came, now)
-		return flow.wants()
+		flow = flow.next(2*came, now, &takes)
+		return flow.wants(now)
 	}
 	if short, long := f(8, 4), f(240, 4); short < 1.15 || short > 1.25 || long < 1.01 || long > 1.03 {
 		t.Errorf("twice as many for a second: %.3f replicas where requests stay 2 s, %.3f where they stay 60 s", short, long)

@@ -23,6 +23,10 @@ type State struct {
 	// below, and what had piled up meanwhile is worked off.
 	SaturatedSince time.Time `json:"saturatedSince,omitzero"`
 
+	// OverloadAt is when a server last had so many requests that it cannot have kept
+	// up; zero: never.
+	OverloadAt time.Time `json:"overloadAt,omitzero"`
+
 	// Levels, Trends, Flows and Curves are what is known of signals, by their names:
 	// two for each that was readable at the last decision, one for each whose
 	// requests were counted then, and one for each with a limit. Firsts are curves of
