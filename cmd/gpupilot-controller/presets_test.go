@@ -61,7 +61,7 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 		"sum(max by (dp_rank) (sglang:num_running_reqs))": 21, "sum(max by (dp_rank) (sglang:num_queue_reqs))": 3, "max(sglang:token_usage)": 0.5,
 		"sglang:num_requests_total": 1000,
 	})
-	f(v1alpha1.PresetTGI, "tgi.prom", map[string]float64{"tgi_batch_current_size": 4, "tgi_queue_size": 2, "tgi_request_success": 1000})
+	f(v1alpha1.PresetTGI, "tgi.prom", map[string]float64{"tgi_batch_current_size": 4, "tgi_queue_size": 2, "tgi_request_count": 1100})
 	f(v1alpha1.PresetTriton, "triton.prom", map[string]float64{
 		"nv_inference_pending_request_count": 7, "nv_inference_compute_infer_duration_us": 9_000_000,
 	})

@@ -36,7 +36,7 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
 				r.Paces[i] = pace(v, pod, sources[i].Pace, now, maxAge)
 			}
-			if sources[i].Ended != nil {
+			if sources[i].Came != nil || sources[i].Ended != nil {
 				r.Arrivals = append(r.Arrivals, make([]scale.Reading, i+1-len(r.Arrivals))...)
 				r.Arrivals[i] = arrivals(v, pod, &sources[i], now, maxAge)
 			}
@@ -93,21 +93,25 @@ func pace(v values, pod *corev1.Pod, src *policy.Pace, now time.Time, maxAge tim
 }
 
 // arrivals is how many requests/s came to a pod between its last two readings:
-// those that it answered, and what those that it has grew by.
+// those that it counted, or those that it answered and what those that it has grew by.
 func arrivals(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
-	ended, ok := stepOf(v, pod, src.Ended, now, maxAge)
-	came := ended.To.Value - ended.From.Value
+	counter, gauges := src.Came, []policy.Term(nil)
+	if counter == nil {
+		counter, gauges = src.Ended, src.Terms
+	}
+	counted, ok := stepOf(v, pod, counter, now, maxAge)
+	came := counted.To.Value - counted.From.Value
 	if !ok || came < 0 { // the server began anew
 		return scale.Reading{}
 	}
-	for _, term := range src.Terms {
+	for _, term := range gauges {
 		there, ok := stepOf(v, pod, term, now, maxAge)
-		if !ok || !there.To.At.Equal(ended.To.At) || !there.From.At.Equal(ended.From.At) {
+		if !ok || !there.To.At.Equal(counted.To.At) || !there.From.At.Equal(counted.From.At) {
 			return scale.Reading{}
 		}
 		came += there.To.Value - there.From.Value
 	}
-	return scale.Reading{Value: max(0, came) / ended.To.At.Sub(ended.From.At).Seconds(), At: ended.To.At, OK: true}
+	return scale.Reading{Value: max(0, came) / counted.To.At.Sub(counted.From.At).Seconds(), At: counted.To.At, OK: true}
 }
 
 // stepOf is the last change of the first of a term's metrics that the pod shows.

@@ -162,6 +162,9 @@ func TestArrivals(t *testing.T) {
 	late := page(9, 110, 9, 5)
 	late[1].At = at(8)
 	f("of different pages", page(7, 100, 8, 0), late, scale.Reading{})
+
+	src.Came, src.Ended = src.Ended, nil // a server that counts those that come
+	f("counted as they come", page(7, 100, 8, 0), page(9, 110, 9, 5), told(5))
 }
 
 func TestObserve(t *testing.T) {

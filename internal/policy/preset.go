@@ -29,7 +29,7 @@ const (
 type preset struct {
 	running, waiting, kvCache Term
 	pace                      *Pace // nil: it tells no times between tokens, or only by request
-	ended                     Term  // nil: it does not count requests, or not each of them once
+	came, ended               Term  // requests; nil: it does not count them, or not each of them once
 	port                      Port
 }
 
@@ -75,7 +75,7 @@ func presets() map[v1alpha1.Preset]preset {
 		v1alpha1.PresetTGI: {
 			running: Term{{Name: "tgi_batch_current_size"}},
 			waiting: Term{{Name: "tgi_queue_size"}},
-			ended:   Term{{Name: "tgi_request_success"}},
+			came:    Term{{Name: "tgi_request_count"}},
 			port:    Port{Default: 80},
 		},
 		v1alpha1.PresetTriton: {
@@ -140,9 +140,9 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	if requests.Learned() {
 		src.Pace = p.pace.with(first > 0)
 	}
-	src.Ended = p.ended
+	src.Came, src.Ended = p.came, p.ended
 	add(requests, p.running, p.waiting)
-	src.Pace, src.Ended = nil, nil
+	src.Pace, src.Came, src.Ended = nil, nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, percent(p.kvCache))
 	}

@@ -71,7 +71,7 @@ signals: [{preset: `+preset+`}]`), resolve)
 	})
 }
 
-// What counts the requests that a server has answered.
+// What counts the requests that come to a server, or those that it has answered.
 func TestPresetsCountRequests(t *testing.T) {
 	f := func(preset, want string) {
 		t.Helper()
@@ -83,7 +83,7 @@ signals: [{preset: `+preset+`}]`), resolve)
 			t.Fatal(err)
 		}
 		for i, src := range c.Sources {
-			got := told(Source{Terms: []Term{src.Ended}})
+			got := told(Source{Terms: []Term{append(slices.Clone(src.Came), src.Ended...)}})
 			if i > 0 {
 				want = ""
 			}
@@ -101,7 +101,7 @@ signals: [{preset: `+preset+`}]`), resolve)
 	}
 	f("vllm", "vllm:request_success_total")
 	f("sglang", "sglang:num_requests_total")
-	f("tgi", "tgi_request_success")
+	f("tgi", "tgi_request_count")
 	f("triton", "")
 }
 
@@ -153,7 +153,7 @@ signals: [`+signal+`]`), resolve)
 			t.Errorf("%s: pace by %+v", signal, m)
 		}
 		for i := range c.Sources[1:] {
-			if c.Sources[1+i].Pace != nil || c.Sources[1+i].Ended != nil || c.Policy.Signals[1+i].Limit != 0 {
+			if c.Sources[1+i].Pace != nil || c.Sources[1+i].Ended != nil || c.Sources[1+i].Came != nil || c.Policy.Signals[1+i].Limit != 0 {
 				t.Errorf("%s: signal %d has a limit, too", signal, 1+i)
 			}
 		}

@@ -35,9 +35,10 @@ type Source struct {
 	// signal has no limit.
 	Pace *Pace // Pods
 
-	// Ended counts the requests that the server has answered; nil where nothing
-	// does. Those that come are these and what Terms, which are gauges then, grow by.
-	Ended Term // Pods
+	// Came counts the requests that have come to the server. Where nothing does,
+	// Ended counts those that it has answered: those that come are these and what
+	// Terms, which are gauges then, grow by. Both are nil where neither is known.
+	Came, Ended Term // Pods
 }
 
 // Pace is the two counters of a histogram of the times between tokens. The
@@ -58,8 +59,10 @@ func (s *Source) All() []Term {
 			all = append(all, s.Pace.FirstSeconds, s.Pace.Firsts)
 		}
 	}
-	if s.Ended != nil {
-		all = append(all, s.Ended)
+	for _, counter := range []Term{s.Came, s.Ended} {
+		if counter != nil {
+			all = append(all, counter)
+		}
 	}
 	return all
 }
