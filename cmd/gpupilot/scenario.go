@@ -16,7 +16,7 @@ import (
 
 // scenarioCommand plays stories to the decision engine.
 func scenarioCommand() *cobra.Command {
-	var update bool
+	var update, all bool
 	cmd := &cobra.Command{
 		Use:   "scenario FILE…",
 		Short: "Plays a story to a GPUAutoscaler, and says what would be decided when",
@@ -26,7 +26,7 @@ decided. It fails where a promise is broken or a decision differs from the recor
 		RunE: func(cmd *cobra.Command, args []string) error {
 			failed := 0
 			for _, path := range args {
-				ok, err := playScenario(cmd.OutOrStdout(), path, update)
+				ok, err := playScenario(cmd.OutOrStdout(), path, update, all)
 				if err != nil {
 					return err
 				}
@@ -41,12 +41,13 @@ decided. It fails where a promise is broken or a decision differs from the recor
 		},
 	}
 	cmd.Flags().BoolVar(&update, "update", false, "write the decisions into the files; promises stay as they are")
+	cmd.Flags().BoolVar(&all, "all", false, "print what is decided at every line of the timeline, changed or not")
 	return cmd
 }
 
 // playScenario plays one file and prints what was decided; ok is false where
-// that is not what the file wants.
-func playScenario(out io.Writer, path string, update bool) (ok bool, err error) {
+// that is not what the file wants. What is compared and written are changes, all or not.
+func playScenario(out io.Writer, path string, update, all bool) (ok bool, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return false, err
@@ -60,7 +61,11 @@ func playScenario(out io.Writer, path string, update bool) (ok bool, err error) 
 		return false, fmt.Errorf("%s: %w", path, err)
 	}
 	got := scenario.Decisions(moments)
-	fmt.Fprintf(out, "%s: %s\n%s\n", path, s.Title, got)
+	shown := got
+	if all {
+		shown = scenario.AllDecisions(moments)
+	}
+	fmt.Fprintf(out, "%s: %s\n%s\n", path, s.Title, shown)
 	broken := s.Broken(moments)
 	for _, err := range broken {
 		fmt.Fprintf(out, "broken: %v\n", err)

@@ -17,6 +17,7 @@ spec:
 -- timeline --
 0s replicas=2 serving=2@97
 2s starting=2
+5s
 -- promises --
 always replicas>=2
 `
@@ -32,8 +33,14 @@ func TestScenario(t *testing.T) {
 	if err != nil || !strings.Contains(out, "Two saturated replicas") || !strings.Contains(out, "2 serving at 97 %") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if _, err := play("--update"); err != nil {
+	if strings.Contains(out, "\n5s ") {
+		t.Errorf("nothing changed at 5s:\n%s", out)
+	}
+	if _, err := play("--update", "--all"); err != nil {
 		t.Fatal(err)
+	}
+	if out, err := play("--all"); err != nil || !strings.Contains(out, "\n5s ") || strings.Contains(out, "\n4s ") {
+		t.Errorf("what is decided at each line: %v\n%s", err, out)
 	}
 	if _, err := play(); err != nil {
 		t.Errorf("what was written fails: %v", err)

@@ -4,6 +4,7 @@ package scenario
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -47,7 +48,9 @@ func Parse(name string, data []byte, resolve gpu.Resolve) (*Scenario, error) {
 		case policySection:
 			err = s.policy(f.Data, resolve)
 		case timelineSection:
-			s.events, err = parseTimeline(f.Data)
+			if s.events, err = parseTimeline(f.Data); err == nil && len(s.events) == 0 {
+				err = errors.New("it is empty: want lines such as 0s replicas=2 serving=2@97")
+			}
 		case promisesSection:
 			s.promises, err = parsePromises(f.Data)
 		case decisionsSection:
@@ -87,6 +90,7 @@ func (s *Scenario) policy(b []byte, resolve gpu.Resolve) error {
 // Moment is one decision of a run.
 type Moment struct {
 	At       time.Duration // on the timeline
+	Line     bool          // a line of the timeline is for this moment
 	Decision scale.Decision
 }
 
@@ -105,7 +109,7 @@ func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error)
 			if remember != nil {
 				w.state = remember(w.state)
 			}
-			out = append(out, Moment{at, w.decide(at)})
+			out = append(out, Moment{at, at == e.at, w.decide(at)})
 		}
 	}
 	return out, nil
@@ -126,23 +130,36 @@ func (s *Scenario) until(i int) time.Duration {
 
 // Decisions tells a run: one line for each decision that changed the number, or
 // the rule that it rests on.
-func Decisions(moments []Moment) string {
+func Decisions(moments []Moment) string { return told(moments, false) }
+
+// AllDecisions tells a run as Decisions does, and what was decided at every other
+// line of the timeline.
+func AllDecisions(moments []Moment) string { return told(moments, true) }
+
+func told(moments []Moment, all bool) string {
 	var b strings.Builder
 	for i := range moments {
 		m := &moments[i]
-		d := &m.Decision
-		if i > 0 && !d.Changes() {
-			if last := &moments[i-1].Decision; last.Rule == d.Rule && last.Replicas == d.Current {
-				continue
-			}
+		if i == 0 || all && m.Line || m.news(&moments[i-1]) {
+			m.tell(&b)
 		}
-		fmt.Fprintf(&b, "%-7v %d → %d  %s: %s", m.At, d.Current, d.Replicas, d.Rule, d.Sentence())
-		if len(d.Victims) > 0 {
-			fmt.Fprintf(&b, "; first to go: %s", strings.Join(d.Victims, ", "))
-		}
-		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// news says whether something changed since the moment before.
+func (m *Moment) news(before *Moment) bool {
+	d, last := &m.Decision, &before.Decision
+	return d.Changes() || last.Rule != d.Rule || last.Replicas != d.Current
+}
+
+func (m *Moment) tell(b *strings.Builder) {
+	d := &m.Decision
+	fmt.Fprintf(b, "%-7v %d → %d  %s: %s", m.At, d.Current, d.Replicas, d.Rule, d.Sentence())
+	if len(d.Victims) > 0 {
+		fmt.Fprintf(b, "; first to go: %s", strings.Join(d.Victims, ", "))
+	}
+	b.WriteByte('\n')
 }
 
 // Recorded is what the file says was decided.

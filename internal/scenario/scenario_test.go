@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/diff"
 
@@ -140,12 +141,79 @@ func TestErrorsSayWhere(t *testing.T) {
 	f("serving=1@100", "serving=-1", `"-1" is no group of pods`)
 	f("serving=1@100", "servin=1", "timeline: line 1: servin: not a word of the timeline")
 	f("replicas=1", "replicas=many", `replicas: "many": want a whole number`)
+	f("serving=1@100", "came=3", `timeline: line 1: came: "3": Utilization counts no requests`)
+	f("serving=1@100", "came=-5", `line 1: came: "-5": want requests/s, 0 or more`)
+	f("serving=1@100", "came=NaN", `line 1: came: "NaN": want requests/s`)
+	f("serving=1@100", "came=Inf", `line 1: came: "Inf": want requests/s`)
+	f("serving=1@100", "came=1,2", `line 1: came: "1,2": the same comes to each pod`)
+	f("serving=1@100", "pace=12ms", `line 1: pace: "12ms": the policy learns no target`)
+	f("0s replicas=1 serving=1@100   # a comment\n5s\n", "# nothing\n", "section timeline: it is empty")
 	f("5s\n", "999h\n", "section timeline: 3596401 s, want 200000 at most")
 	f("replicas<=5", "replicas", "compares nothing")
 	f("replicas<=5", "cost<=5", `"cost" is nothing to promise`)
 	f("replicas<=5", "rule<=5", "rule can be = or !=, not <=")
 	f("replicas<=5", "ups<=few", `"few": want a whole number`)
 	f("kind: GPUAutoscaler", "# nothing", "section policy.yaml: policy.yaml: kind")
+}
+
+const learning = `A limit
+
+-- policy.yaml --
+kind: GPUAutoscaler
+spec:
+  maxReplicas: 5
+  signals: [{gpu: {metric: Utilization}, target: {value: "50"}}, {preset: vllm, slo: {interTokenLatency: 50ms, timeToFirstToken: 2s}}]
+-- timeline --
+0s serving=@100/8,100/-,100/9,100/0 pace=12ms/300ms,- came=-/3
+`
+
+// Latencies stand beside the batches that took them.
+func TestPaces(t *testing.T) {
+	at := zero.Add(-time.Second)
+	f := func(words string, want ...scale.Pace) {
+		t.Helper()
+		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,- came=-/3", words, 1)), expo.Resolve)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(s.Policy)
+		if err := w.apply(&s.events[0]); err != nil {
+			t.Fatal(err)
+		}
+		var got []scale.Pace
+		o := w.observe(at.Add(time.Second))
+		for _, p := range o.Pods {
+			if len(p.Paces) != len(s.Policy.Signals) || p.Paces[0].OK || p.Paces[2].OK {
+				t.Fatalf("%s: %+v", words, p.Paces)
+			}
+			got = append(got, p.Paces[1])
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\n%+v, want\n%+v", words, got, want)
+		}
+	}
+	eight := scale.Pace{Batch: 8, Latency: 0.012, First: 0.3, Firsts: 3, At: at, OK: true}
+	nine := scale.Pace{Batch: 9, Latency: 0.02, At: at, OK: true}
+	none := scale.Pace{}
+	f("pace=12ms/300ms,- came=-/3", eight, none, none, none)
+	f("pace=12ms/300ms,-,20ms came=-/3", eight, none, nine, none) // nothing waits for what is not there
+	eight.Firsts = perSecond
+	f("pace=12ms/300ms,20ms came=-", eight, none, nine, none)
+}
+
+func TestPaceErrors(t *testing.T) {
+	for pace, want := range map[string]string{
+		"pace=12": `line 1: pace: "12" is no latency`, "pace=-1ms": `"-1ms" is no latency`, "pace=": `"" is no latency`,
+		"pace=9ms/": `"" is no latency`, "pace=-/9ms": `"-" is no latency`,
+	} {
+		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,-", pace, 1)), expo.Resolve)
+		if err == nil {
+			_, err = s.Run(nil)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", pace, err, want)
+		}
+	}
 }
 
 // A promise that is broken says when, and what was decided.
@@ -208,6 +276,8 @@ func TestPodsMoveOn(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(story))
+	f.Add([]byte(learning))
+	f.Add([]byte(strings.Replace(learning, "pace=12ms/300ms,-", "pace=1ns,9h/9h", 1)))
 	f.Add([]byte(strings.Replace(story, "serving=1@100", "serving=@NaN,-,1e308 starting=2 frozen restart total=- gpus=2", 1)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := Parse("x.txtar", data, expo.Resolve)

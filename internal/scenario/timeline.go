@@ -5,6 +5,7 @@ package scenario
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,6 +96,65 @@ func parseValues(s string, signals int) (out []float64, silent []bool, err error
 		out, silent = append(out, x), append(silent, false)
 	}
 	return out, silent, nil
+}
+
+// parseCame reads the requests/s that come to each pod that serves, one number
+// for each signal.
+func parseCame(s string, signals []scale.Signal) (g group, err error) {
+	if g, err = parseGroup("1@"+s, len(signals)); err != nil {
+		return g, err
+	}
+	if len(g.values) != 1 {
+		return g, fmt.Errorf("%q: the same comes to each pod: want one number for each signal, with / between them", s)
+	}
+	for i, x := range g.values[0] {
+		switch {
+		case g.silent[0][i]:
+		case !(x >= 0) || math.IsInf(x, 1):
+			return g, fmt.Errorf("%q: want requests/s, 0 or more, or - for none", s)
+		case signals[i].Law != scale.Batching:
+			return g, fmt.Errorf("%q: %s counts no requests, which those of a preset do: want - there", s, signals[i].Name)
+		}
+	}
+	return g, nil
+}
+
+// pace is how long a pod's requests wait: for the next token, and for the first
+// one, 0 where that is not told.
+type pace struct{ latency, first time.Duration }
+
+// parsePaces reads LATENCY or LATENCY/FIRST for each pod that serves, oldest
+// first, the last for the rest; - is none.
+func parsePaces(s string, signals []scale.Signal) (out []pace, err error) {
+	if !slices.ContainsFunc(signals, func(sig scale.Signal) bool { return sig.Learned() }) {
+		return nil, fmt.Errorf("%q: the policy learns no target: that takes a preset with an slo", s)
+	}
+	for _, one := range strings.Split(s, ",") {
+		var p pace
+		if one == "-" {
+			out = append(out, p)
+			continue
+		}
+		latency, first, two := strings.Cut(one, "/")
+		if p.latency, err = parseLatency(latency); err != nil {
+			return nil, err
+		}
+		if two {
+			if p.first, err = parseLatency(first); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func parseLatency(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q is no latency: want the time between tokens, such as 12ms, or with that to the first one, 12ms/300ms", s)
+	}
+	return d, nil
 }
 
 // readings are what pod i of the group tells, measured at some time.

@@ -21,6 +21,7 @@ type world struct {
 	groups  map[scale.Phase]*group
 	total   *group // of one: the workload as a whole
 	came    *group // of one: what comes to each pod that serves
+	paces   []pace // of the pods that serve, oldest first; the last stands for the rest
 	age     time.Duration
 	frozen  time.Time // when the readings were measured, if no longer
 	stopped bool
@@ -85,8 +86,10 @@ func (w *world) set(s set, now time.Time) (err error) {
 		g, bad := parseGroup("1@"+s.value, len(w.policy.Signals))
 		w.total, err = &g, bad
 	case "came":
-		g, bad := parseGroup("1@"+s.value, len(w.policy.Signals))
+		g, bad := parseCame(s.value, w.policy.Signals)
 		w.came, err = &g, bad
+	case "pace":
+		w.paces, err = parsePaces(s.value, w.policy.Signals)
 	case "startup":
 		w.policy.Startup, err = parseTime(s.value)
 	case "age":
@@ -190,6 +193,13 @@ func (w *world) lacks(in ...scale.Phase) (n int) {
 // decide shows the engine the world and does what it says.
 func (w *world) decide(at time.Duration) scale.Decision {
 	now := zero.Add(at)
+	d, state := scale.Decide(w.policy, w.observe(now), w.state, now)
+	w.state, w.spec = state, d.Replicas
+	return d
+}
+
+// observe is what there is to see.
+func (w *world) observe(now time.Time) scale.Observation {
 	measured := now.Add(-w.age)
 	if w.stopped {
 		measured = w.frozen
@@ -197,18 +207,45 @@ func (w *world) decide(at time.Duration) scale.Decision {
 	o := scale.Observation{Replicas: w.spec}
 	index := map[scale.Phase]int{}
 	for _, p := range w.pods {
-		o.Pods = append(o.Pods, scale.Replica{
-			Name: p.name, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured),
-		})
-		if w.came != nil && p.phase == scale.Serving {
-			o.Pods[len(o.Pods)-1].Arrivals = w.came.readings(0, measured)
+		r := scale.Replica{Name: p.name, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured)}
+		if p.phase == scale.Serving {
+			w.serve(&r, index[p.phase], measured)
 		}
+		o.Pods = append(o.Pods, r)
 		index[p.phase]++
 	}
 	if w.total != nil {
 		o.Totals = w.total.readings(0, measured)
 	}
-	d, state := scale.Decide(w.policy, o, w.state, now)
-	w.state, w.spec = state, d.Replicas
-	return d
+	return o
+}
+
+// perSecond is how many requests get their first token where nothing says how
+// many come.
+const perSecond = 1
+
+// serve adds what a server tells of its requests, as the i-th of those that serve.
+func (w *world) serve(r *scale.Replica, i int, measured time.Time) {
+	if w.came != nil {
+		r.Arrivals = w.came.readings(0, measured)
+	}
+	if len(w.paces) == 0 {
+		return
+	}
+	told := w.paces[min(i, len(w.paces)-1)]
+	r.Paces = make([]scale.Pace, len(w.policy.Signals))
+	for k := range min(len(r.Readings), len(r.Paces)) {
+		batch := r.Readings[k]
+		if told.latency == 0 || !w.policy.Signals[k].Learned() || !batch.OK || !(batch.Value > 0) { // an idle server tells no times
+			continue
+		}
+		p := scale.Pace{Batch: batch.Value, Latency: told.latency.Seconds(), At: batch.At, OK: true}
+		if told.first > 0 {
+			p.First, p.Firsts = told.first.Seconds(), perSecond
+			if k < len(r.Arrivals) && r.Arrivals[k].OK {
+				p.Firsts = r.Arrivals[k].Value
+			}
+		}
+		r.Paces[k] = p
+	}
 }
