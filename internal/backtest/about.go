@@ -111,11 +111,11 @@ func many(n int, one, more string) string {
 }
 
 func hoursText(h float64) string {
-	switch s := fmt.Sprintf("%.1f", h); {
-	case s == "1.0":
-		return "1 hour"
-	case h < 10:
-		return strings.TrimSuffix(s, ".0") + " hours"
+	switch {
+	case h < 0.95:
+		return many(int(math.Round(60*h)), "minute", "minutes")
+	case h < 9.95 && math.Round(10*h) != 10:
+		return fmt.Sprintf("%g hours", math.Round(10*h)/10)
 	}
 	return many(int(math.Round(h)), "hour", "hours")
 }

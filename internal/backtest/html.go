@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 //go:embed report.html
@@ -24,6 +26,9 @@ func (r *Report) HTML(w io.Writer) error {
 		"sees":    sees,
 		"verdict": verdictClass,
 		"cost":    func(c Cell) string { return r.cost(&c) },
+		"many":    many,
+		"judged":  r.compared,
+		"load":    func(c Cell) string { return fmt.Sprintf("%s, %s, start-up %gs", c.Trace, c.Model, c.Startup) },
 		"ms":      func(x float64) string { return short(1000 * x) },
 		"price":   r.priceNote,
 	}).Parse(page)
@@ -33,11 +38,15 @@ func (r *Report) HTML(w io.Writer) error {
 	return t.Execute(w, r.view())
 }
 
+// verdictClass is the colour of a ratio as it is shown: within a twentieth of 1
+// is level with the best of hindsight.
 func verdictClass(ratio float64) string {
-	switch {
-	case ratio <= 0.6:
+	switch ratio = math.Round(100*ratio) / 100; {
+	case ratio < 0.95:
 		return "good"
-	case ratio <= 1:
+	case ratio <= 1.05:
+		return "level"
+	case ratio <= 1.3:
 		return "fair"
 	}
 	return "poor"
@@ -77,9 +86,10 @@ func (r *Report) priceNote(m Model) string {
 type view struct {
 	*Report
 	HasPeers bool
+	Priced   bool
+	About    []fact
 	Charts   []chart
 	Requests int
-	Hours    float64
 }
 
 // chart is one replay, drawn.
@@ -95,15 +105,16 @@ type chart struct {
 type frontChart struct {
 	Class Class
 	SVG   template.HTML
+	Dots  []legend
 }
 
 type legend struct{ Class, Name, Note string }
 
 func (r *Report) view() view {
-	v := view{Report: r, HasPeers: len(r.Peers) > 0}
+	v := view{Report: r, HasPeers: len(r.Peers) > 0, Priced: r.priced()}
+	v.About = append(r.facts(), fact{"policies", strings.Join(each(r.Cells, func(c *Cell) string { return c.Ours }), ", ")})
 	for i := range r.Cases {
 		c := &r.Cases[i]
-		v.Hours += c.Hours
 		if len(c.Ours) > 0 {
 			v.Requests += c.Ours[0].Requests
 		}
@@ -130,8 +141,8 @@ func (r *Report) chart(c *Case) chart {
 	out.Replicas = replicasChart(lines, len(c.Ours))
 	out.Missed = missedChart(lines, len(c.Ours))
 	for _, class := range []Class{OnRequests, OnGPU} {
-		if svg := r.frontChart(c, class); svg != "" {
-			out.Fronts = append(out.Fronts, frontChart{class, svg})
+		if f := r.frontChart(c, class); f.SVG != "" {
+			out.Fronts = append(out.Fronts, f)
 		}
 	}
 	return out
@@ -182,7 +193,7 @@ func missedChart(lines []Result, ours int) template.HTML {
 	}
 	first, per := thin(pick(lines[0].Points, share), chartPoints)
 	step := float64(per) * pointSeconds / 3600
-	p := newPlot(1000, 140, axis{hi: float64(len(first)) * step}, axis{hi: 100, root: true})
+	p := newPlot(1000, 160, axis{hi: float64(len(first)) * step}, axis{hi: 100, root: true})
 	p.axes("hours", "missed %", hours, short)
 	for k := range lines {
 		values, _ := thin(pick(lines[k].Points, share), chartPoints)
@@ -191,39 +202,38 @@ func missedChart(lines []Result, ours int) template.HTML {
 	return p.done()
 }
 
-// frontChart is every peer's setting as a point, their front, and ours.
-func (r *Report) frontChart(c *Case, class Class) template.HTML {
-	var marks []Mark
-	for _, m := range c.Peers {
-		if r.class[m.Name] == class {
-			marks = append(marks, m)
-		}
-	}
-	ours := false
-	for i := range c.Ours {
-		ours = ours || c.Ours[i].Class == class
-	}
-	if len(marks) == 0 || !ours {
-		return ""
+// frontChart is every peer's setting as a point, their front, and ours; empty
+// where peers or ours have none of the class.
+func (r *Report) frontChart(c *Case, class Class) frontChart {
+	out := frontChart{Class: class}
+	marks := slices.DeleteFunc(slices.Clone(c.Peers), func(m Mark) bool { return r.class[m.Name] != class })
+	if len(marks) == 0 || !slices.ContainsFunc(c.Ours, func(o Result) bool { return o.Class == class }) {
+		return out
 	}
 	front := Front(marks)
-	// Beyond twice the front's dearest useful point nothing is worth showing.
-	dear := slices.MaxFunc(front, func(a, b Mark) int { return int(a.GPUHours*1000) - int(b.GPUHours*1000) }).GPUHours
+	// Beyond the front's dearest point and ours nothing is worth showing.
+	dear := front[len(front)-1].GPUHours
 	for i := range c.Ours {
 		dear = max(dear, c.Ours[i].GPUHours)
 	}
 	p := newPlot(480, 300, axis{hi: dear * 1.05}, axis{hi: 100, root: true})
 	p.axes("GPU-hours", "requests that missed a limit, %", short, short)
-	for _, m := range marks {
-		if m.GPUHours <= dear*1.05 {
-			p.dot("peer", 2.5, m.GPUHours, m.Violations, mark(m))
+	for _, f := range families {
+		n := len(marks)
+		marks = slices.DeleteFunc(marks, func(m Mark) bool {
+			if r.family[m.Name] != f.Name {
+				return false
+			}
+			if m.GPUHours <= dear*1.05 {
+				p.dot("peer "+f.Name, 2.5, m.GPUHours, m.Violations, mark(m))
+			}
+			return true
+		})
+		if len(marks) < n {
+			out.Dots = append(out.Dots, legend{Class: "peer " + f.Name, Name: f.Text})
 		}
 	}
-	d := ""
-	for i, m := range front {
-		d += fmt.Sprintf("%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[i == 0], p.px(m.GPUHours), p.py(m.Violations))
-	}
-	fmt.Fprintf(&p.b, `<path class="front" d="%s"/>`, d)
+	p.front(front)
 	for i := range c.Also {
 		if o := &c.Also[i]; o.Family == "oracle" {
 			p.dot("oracle", 4, o.GPUHours, o.Violations, mark(markOf(o)))
@@ -231,10 +241,22 @@ func (r *Report) frontChart(c *Case, class Class) template.HTML {
 	}
 	for i := range c.Ours {
 		if o := &c.Ours[i]; o.Class == class {
-			p.dot(fmt.Sprintf("ours f%d", i%6), 7, o.GPUHours, o.Violations, mark(markOf(o)))
+			colour := fmt.Sprintf("ours f%d", i%6)
+			p.dot(colour, 7, o.GPUHours, o.Violations, mark(markOf(o)))
+			out.Dots = append(out.Dots, legend{Class: colour, Name: o.Name})
 		}
 	}
-	return p.done()
+	out.SVG = p.done()
+	return out
+}
+
+// front joins the front's points.
+func (p *plot) front(marks []Mark) {
+	d := ""
+	for i, m := range marks {
+		d += fmt.Sprintf("%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[i == 0], p.px(m.GPUHours), p.py(m.Violations))
+	}
+	fmt.Fprintf(&p.b, `<path class="front" d="%s"/>`, d)
 }
 
 func mark(m Mark) string {

@@ -15,7 +15,7 @@ type Report struct {
 	Time    time.Time `json:"time,omitzero"`     // at which it was made
 
 	Cells  []Cell   `json:"cells"`
-	Parts  []Part   `json:"parts"`
+	Parts  []Part   `json:"parts,omitempty"` // none without peers
 	Cases  []Case   `json:"cases"`
 	Models []Model  `json:"models"`
 	Peers  []string `json:"peers"`
@@ -54,7 +54,9 @@ func NewReport(s *Study, cases []Case, untouched []string) *Report {
 	return r
 }
 
+// part sums up those of the cells that there are peers for.
 func (r *Report) part(name string, cells []Cell) {
+	cells = slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return !r.compared(c.Class) })
 	if len(cells) > 0 {
 		r.Parts = append(r.Parts, Part{name, Summarise(cells)})
 	}
@@ -82,4 +84,14 @@ func (r *Report) cost(c *Cell) string {
 // priced says whether the price of any model is known.
 func (r *Report) priced() bool {
 	return slices.ContainsFunc(r.Models, func(m Model) bool { return r.price(m.Name) > 0 })
+}
+
+// compared says whether there are peers that look at what this class does.
+func (r *Report) compared(class Class) bool {
+	for _, c := range r.class {
+		if c == class {
+			return true
+		}
+	}
+	return false
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -76,10 +77,24 @@ func TestReport(t *testing.T) {
 	if err := json.NewEncoder(&js).Encode(r); err != nil || !json.Valid(js.Bytes()) {
 		t.Errorf("json: %v", err)
 	}
+	r.Version, r.Time = "v1.2.3", time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	if err := r.HTML(&page); err != nil {
 		t.Fatal(err)
 	}
 	html := page.String()
+	for _, want := range []string{
+		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "peaks 3 to 6 replicas", "over 2 s to the first token or 15 ms",
+		"of Knative", `class="peer kpa"`, "chip",
+	} {
+		if !strings.Contains(html, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	for _, other := range []string{`class="peer hpa"`, "1 replays", "<th>cost"} {
+		if strings.Contains(html, other) {
+			t.Errorf("the page has %q", other)
+		}
+	}
 	if strings.Contains(html, "<b> &") || !strings.Contains(html, "a &lt;b&gt; &amp; c") {
 		t.Error("the trace's name is not escaped")
 	}
@@ -89,6 +104,15 @@ func TestReport(t *testing.T) {
 	svgs := regexp.MustCompile(`(?s)<svg viewBox="0 0 [0-9]{3,}.*?</svg>`).FindAllString(html, -1)
 	if len(svgs) != 2*3 {
 		t.Errorf("%d charts, want three for each of two start-ups", len(svgs))
+	}
+	// Without peers there is no word of a front.
+	s.Peers = nil
+	r, page = NewReport(s, []Case{{Trace: "a", Model: "llama-8b", Hours: 1, Ours: cases[0].Ours}}, nil), bytes.Buffer{}
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	if i := regexp.MustCompile(`(?i)\bratio|>front|\(front|the front|pareto|scatter|chip |1 replays`).FindStringIndex(page.String()[strings.Index(page.String(), "<main>"):]); i != nil {
+		t.Errorf("the page without peers has %q", page.String()[strings.Index(page.String(), "<main>"):][i[0]:i[1]])
 	}
 	for _, svg := range svgs {
 		d := xml.NewDecoder(strings.NewReader(svg))
@@ -114,7 +138,8 @@ func TestTable(t *testing.T) {
 	other := cell
 	other.Trace, other.Startup, other.Ours = "other", 30, "a policy with a name that is too long for any table"
 	study := func(cells ...Cell) *Report {
-		r := &Report{Cells: cells, Models: []Model{preset(t, "llama-8b")}, Peers: []string{cell.Nearest}, family: map[string]string{cell.Nearest: "kpa"}}
+		r := &Report{Cells: cells, Models: []Model{preset(t, "llama-8b")}, Peers: []string{cell.Nearest}}
+		r.family, r.class = map[string]string{cell.Nearest: "kpa"}, map[string]Class{cell.Nearest: OnRequests}
 		for _, c := range cells {
 			r.Cases = append(r.Cases, Case{Trace: c.Trace, Startup: c.Startup, Hours: 1, Peak: 5, Seed: 1})
 		}
@@ -153,12 +178,25 @@ func TestTable(t *testing.T) {
 	two := study(cell, other, cell)
 	two.Prices = Prices{{GPU: "a100", USD: 2}}
 	has(table(two), true, "2 traces, 3 hours", "\nother, llama-8b\n", "start  policy", "$2469", "a policy with a na…", "regret", "(most often, 2 of 2)")
+	blind := cell // no peer looks at what it looks at
+	blind.Class, blind.Ratio, blind.Front, blind.Nearest = OnGPU, 0, 0, ""
+	has(table(study(blind)), true, "12.34%      -      -")
 	alone := study(cell)
-	alone.Peers = nil
+	alone.Peers, alone.class = nil, nil
 	has(table(alone), false, "front", "ratio", "45.6", "peers", "nearest")
 }
 
 func TestReportNumbers(t *testing.T) {
+	for ratio, want := range map[float64]string{0.94: "good", 0.946: "level", 0.95: "level", 1: "level", 1.05: "level", 1.2: "fair", 1.31: "poor"} {
+		if got := verdictClass(ratio); got != want {
+			t.Errorf("%g: %q, want %q", ratio, got, want)
+		}
+	}
+	for h, want := range map[float64]string{0.34: "20 minutes", 1: "1 hour", 1.5: "1.5 hours", 2: "2 hours", 3000.2: "3\u202f000 hours"} {
+		if got := hoursText(h); got != want {
+			t.Errorf("%g: %q, want %q", h, got, want)
+		}
+	}
 	for x, want := range map[float64]string{0.004: "0 %", -0.001: "0 %", 0.5: "+50 %", -0.11: "-11 %"} {
 		if got := percent(x); got != want {
 			t.Errorf("%g: %q, want %q", x, got, want)

@@ -38,7 +38,7 @@ func (a axis) part(v float64) float64 {
 }
 
 func newPlot(width, height float64, x, y axis) *plot {
-	p := &plot{width: width, height: height, left: 52, right: 14, top: 10, bottom: 34, x: x, y: y}
+	p := &plot{width: width, height: height, left: 58, right: 14, top: 10, bottom: 42, x: x, y: y}
 	fmt.Fprintf(&p.b, `<svg viewBox="0 0 %g %g" role="img">`, width, height)
 	return p
 }
@@ -82,19 +82,19 @@ func (p *plot) axes(xTitle, yTitle string, xText, yText func(float64) string) {
 	last := math.Inf(1)
 	for _, v := range p.y.ticks(5) {
 		y := p.py(v)
-		if last-y < 13 { // labels would touch
+		if last-y < 20 { // labels would touch, on small screens where they are larger
 			continue
 		}
 		last = y
 		fmt.Fprintf(&p.b, `<line class="grid" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, p.left, p.width-p.right, y, y)
-		fmt.Fprintf(&p.b, `<text class="tick" text-anchor="end" x="%.1f" y="%.1f">%s</text>`, p.left-6, y+3.5, yText(v))
+		fmt.Fprintf(&p.b, `<text class="tick" text-anchor="end" x="%.1f" y="%.1f">%s</text>`, p.left-6, y+4, yText(v))
 	}
 	for _, v := range p.x.ticks(8) {
-		fmt.Fprintf(&p.b, `<text class="tick" text-anchor="middle" x="%.1f" y="%.1f">%s</text>`, p.px(v), p.height-p.bottom+14, xText(v))
+		fmt.Fprintf(&p.b, `<text class="tick" text-anchor="middle" x="%.1f" y="%.1f">%s</text>`, p.px(v), p.height-p.bottom+16, xText(v))
 	}
 	fmt.Fprintf(&p.b, `<line class="axis" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, p.left, p.width-p.right, p.height-p.bottom, p.height-p.bottom)
 	fmt.Fprintf(&p.b, `<text class="tick" text-anchor="middle" x="%.1f" y="%.1f">%s</text>`, (p.left+p.width-p.right)/2, p.height-4, html.EscapeString(xTitle))
-	fmt.Fprintf(&p.b, `<text class="tick" text-anchor="middle" transform="translate(12 %.1f) rotate(-90)">%s</text>`, (p.top+p.height-p.bottom)/2, html.EscapeString(yTitle))
+	fmt.Fprintf(&p.b, `<text class="tick" text-anchor="middle" transform="translate(16 %.1f) rotate(-90)">%s</text>`, (p.top+p.height-p.bottom)/2, html.EscapeString(yTitle))
 }
 
 // line draws values at 0, 1, 2, … times step; stairs keeps each until the next.

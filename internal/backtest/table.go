@@ -79,15 +79,15 @@ func (r *Report) columns() []column {
 	}
 	if len(r.Peers) > 0 {
 		out = append(out,
-			column{"front", number("%.2f%%", func(c *Cell) any { return c.Front })},
-			column{"ratio", number("%.2f", func(c *Cell) any { return c.Ratio })})
+			column{"front", r.against("%.2f%%", func(c *Cell) float64 { return c.Front })},
+			column{"ratio", r.against("%.2f", func(c *Cell) float64 { return c.Ratio })})
 	}
 	out = append(out, column{"GPU-hours", number("%.1f", func(c *Cell) any { return c.GPUHours })})
 	if r.priced() {
 		out = append(out, column{"cost", r.cost})
 	}
 	return append(out,
-		column{"turns/h", func(c *Cell) string { return r.turns(c.Turns, c.FrontTurns) }},
+		column{"turns/h", r.turns},
 		column{"killed", number("%d", func(c *Cell) any { return c.Killed })},
 		column{"cascades", number("%d", func(c *Cell) any { return c.Cascades })})
 }
@@ -95,16 +95,28 @@ func (r *Report) columns() []column {
 // policyWidth is as much of a policy's name as a table has room for.
 const policyWidth = 19
 
-func (r *Report) turns(ours, front float64) string {
-	if len(r.Peers) == 0 {
-		return fmt.Sprintf("%.1f", ours)
+// against formats what is only there with peers of the cell's class.
+func (r *Report) against(format string, f func(*Cell) float64) func(*Cell) string {
+	return func(c *Cell) string {
+		if !r.compared(c.Class) {
+			return "-"
+		}
+		return fmt.Sprintf(format, f(c))
 	}
-	return fmt.Sprintf("%.1f (%.1f)", ours, front)
+}
+
+func (r *Report) turns(c *Cell) string {
+	if !r.compared(c.Class) {
+		return fmt.Sprintf("%.1f", c.Turns)
+	}
+	return fmt.Sprintf("%.1f (%.1f)", c.Turns, c.FrontTurns)
 }
 
 // sums says whether summaries have more to say than the cells.
 func (r *Report) sums() bool {
-	return slices.ContainsFunc(r.Parts[0].Summaries, func(s Summary) bool { return s.Cells > 1 })
+	return slices.ContainsFunc(r.Parts, func(p Part) bool {
+		return slices.ContainsFunc(p.Summaries, func(s Summary) bool { return s.Cells > 1 })
+	})
 }
 
 func (p *Part) write(b *strings.Builder) {
