@@ -134,7 +134,7 @@ func TestBacktestRefuses(t *testing.T) {
 		"--peers vpa":                  {"--trace", trace, "--peers", "vpa"},
 		"kind \"Deployment\"":          {"--trace", trace, "--policy", writeFile(t, "d.yaml", "kind: Deployment\n")},
 		"has no metric \"unheard_of\"": {"--trace", trace, "--policy", query, "--peers", "none"},
-		"unknown field \"gpus\"":       {"--trace", trace, "--policy", writeFile(t, "u.yaml", "kind: GPUAutoscaler\nspec: {maxReplicas: 3, signals: [{gpus: 1}]}\n")},
+		"spec.signals[0].gpus":         {"--trace", trace, "--policy", writeFile(t, "u.yaml", "kind: GPUAutoscaler\nspec: {maxReplicas: 3, signals: [{gpus: 1}]}\n")},
 	} {
 		if _, err := backtestOut(t, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -39,18 +40,21 @@ func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) 
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		var fields map[string]any
-		if err := yaml.Unmarshal(doc, &fields); err == nil && len(fields) == 0 {
+		if err := yaml.Unmarshal(doc, &fields); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if len(fields) == 0 {
 			continue // nothing but comments
 		}
+		if kind, _ := fields["kind"].(string); kind != "GPUAutoscaler" {
+			return nil, fmt.Errorf("%s: kind %q is not GPUAutoscaler", file, kind)
+		}
 		var a v1alpha1.GPUAutoscaler
-		if err := yaml.UnmarshalStrict(doc, &a); err != nil {
+		if err := decode(doc, &a); err != nil {
 			if errs := misshapen(fields["spec"], field.NewPath("spec")); len(errs) > 0 {
 				err = errs.ToAggregate()
 			}
 			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		if a.Kind != "GPUAutoscaler" {
-			return nil, fmt.Errorf("%s: kind %q is not GPUAutoscaler", file, a.Kind)
 		}
 		c, err := Compile(&a, resolve)
 		if err != nil {
@@ -65,4 +69,15 @@ func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) 
 		return nil, fmt.Errorf("%s: no GPUAutoscaler in it", file)
 	}
 	return out, nil
+}
+
+// decode reads one document as the API server would, which tells what it does
+// not know with the path.
+func decode(doc []byte, into *v1alpha1.GPUAutoscaler) error {
+	b, err := yaml.YAMLToJSONStrict(doc)
+	if err != nil {
+		return err
+	}
+	unknown, err := json.UnmarshalStrict(b, into)
+	return errors.Join(append(unknown, err)...)
 }

@@ -217,7 +217,12 @@ func TestParseNamesTheField(t *testing.T) {
 	f("maxReplicas: 8", `maxReplicas: "8"`, `spec.maxReplicas: Invalid value: "8": want a whole number, without quotes`)
 	f(`value: "60"`, "averageUtilization: 60", "spec.signals[0].target.averageUtilization: Invalid value: 60: "+
 		`is the HorizontalPodAutoscaler's: write it as value, in the metric's unit, such as target: {value: "60"}`)
-	f("maxReplicas: 8", "maxReplicas: 1000000\n  x: 1", `error unmarshaling JSON: while decoding JSON: json: unknown field "x"`)
+	f("kind: GPUAutoscaler", "kind: HorizontalPodAutoscaler", `kind "HorizontalPodAutoscaler" is not GPUAutoscaler`)
+	f("kind: GPUAutoscaler", "x: y", `kind "" is not GPUAutoscaler`)
+	f("maxReplicas: 8", "metrics: []", `unknown field "spec.metrics"`)
+	f("interTokenLatency", "interTokenLatancy", `unknown field "spec.signals[1].slo.interTokenLatancy"`)
+	f("maxReplicas: 8", "maxreplicas: 8", `unknown field "spec.maxreplicas"`)
+	f("maxReplicas: 8", "maxReplicas: 1000000\n  x: 1", `unknown field "spec.x"`)
 }
 
 func FuzzParse(f *testing.F) {

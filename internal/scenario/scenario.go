@@ -103,7 +103,7 @@ func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error)
 	for i := range s.events {
 		e := &s.events[i]
 		if err := w.apply(e); err != nil {
-			return nil, fmt.Errorf("%s: line %d: %w", timelineSection, e.line, err)
+			return nil, fmt.Errorf("section %s: line %d: %w", timelineSection, e.line, err)
 		}
 		for at := e.at; at < s.until(i); at += tick {
 			if remember != nil {

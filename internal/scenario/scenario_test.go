@@ -133,7 +133,7 @@ func TestErrorsSayWhere(t *testing.T) {
 		}
 	}
 	f("-- timeline --", "-- times --", "section times: sections are policy.yaml, timeline, promises and decisions")
-	f("maxReplicas: 5", "maxReplica: 5", `unknown field "maxReplica"`)
+	f("maxReplicas: 5", "maxReplica: 5", `unknown field "spec.maxReplica"`)
 	f("0s replicas", "soon replicas", `section timeline: line 1: "soon" is no time`)
 	f("0s replicas", "0.5s replicas", `"0.5s" is no time`)
 	f("serving=1@100", "serving=1@100/3", "2 values, the policy 1 signals")
@@ -141,7 +141,7 @@ func TestErrorsSayWhere(t *testing.T) {
 	f("serving=1@100", "serving=-1", `"-1" is no group of pods`)
 	f("serving=1@100", "servin=1", "timeline: line 1: servin: not a word of the timeline")
 	f("replicas=1", "replicas=many", `replicas: "many": want a whole number`)
-	f("serving=1@100", "came=3", `timeline: line 1: came: "3": Utilization counts no requests`)
+	f("serving=1@100", "came=3", `section timeline: line 1: came: "3": Utilization is no number of requests`)
 	f("serving=1@100", "came=-5", `line 1: came: "-5": want requests/s, 0 or more`)
 	f("serving=1@100", "came=NaN", `line 1: came: "NaN": want requests/s`)
 	f("serving=1@100", "came=Inf", `line 1: came: "Inf": want requests/s`)

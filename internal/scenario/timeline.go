@@ -113,7 +113,7 @@ func parseCame(s string, signals []scale.Signal) (g group, err error) {
 		case !(x >= 0) || math.IsInf(x, 1):
 			return g, fmt.Errorf("%q: want requests/s, 0 or more, or - for none", s)
 		case signals[i].Law != scale.Batching:
-			return g, fmt.Errorf("%q: %s counts no requests, which those of a preset do: want - there", s, signals[i].Name)
+			return g, fmt.Errorf("%q: %s is no number of requests, as a preset's first signal is: want - there", s, signals[i].Name)
 		}
 	}
 	return g, nil
