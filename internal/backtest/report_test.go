@@ -111,7 +111,7 @@ func TestReport(t *testing.T) {
 	if err := r.HTML(&page); err != nil {
 		t.Fatal(err)
 	}
-	if i := regexp.MustCompile(`(?i)\bratio|>front|\(front|the front|pareto|scatter|chip |1 replays`).FindStringIndex(page.String()[strings.Index(page.String(), "<main>"):]); i != nil {
+	if i := regexp.MustCompile(`(?i)\bratio|>front|\(front|the front|pareto|scatter|chip |1 replays|scaled`).FindStringIndex(page.String()[strings.Index(page.String(), "<main>"):]); i != nil {
 		t.Errorf("the page without peers has %q", page.String()[strings.Index(page.String(), "<main>"):][i[0]:i[1]])
 	}
 	for _, svg := range svgs {
