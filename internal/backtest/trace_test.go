@@ -200,7 +200,8 @@ func TestRecordedTraces(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, in := range []string{requestsCSV, countsCSV, windowsCSV, clientsCSV, coarseCSV, "\x1f\x8b\x08", "t_s,requests\n0,1e9\n1e8,1\n",
+	for _, in := range []string{
+		requestsCSV, countsCSV, windowsCSV, clientsCSV, coarseCSV, "\x1f\x8b\x08", "t_s,requests\n0,1e9\n1e8,1\n",
 		"t_s,requests\n1700000000,2\n1700000060.5,0\n", "t_s,rate_rps\n2023-11-14T22:13:20Z,2\n2023-11-14T23:14:20+01:00,1\n",
 		"t_s,requests\n0,1\n120,1\n60,1\n", "PAR1\x00", string(zipped(countsCSV)[:30]),
 	} {

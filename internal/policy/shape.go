@@ -22,8 +22,10 @@ type shape struct {
 var (
 	quantity = shape{isQuantity, `want a number, such as "60" or "0.6"`}
 	whole    = shape{isWhole, "want a whole number, without quotes"}
-	foreign  = shape{func(any) bool { return false },
-		`is the HorizontalPodAutoscaler's: write it as value, in the metric's unit, such as target: {value: "60"}`}
+	foreign  = shape{
+		func(any) bool { return false },
+		`is the HorizontalPodAutoscaler's: write it as value, in the metric's unit, such as target: {value: "60"}`,
+	}
 )
 
 // shapes are by the names of fields, wherever they stand, and of those that

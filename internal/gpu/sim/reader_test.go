@@ -243,8 +243,11 @@ func TestNewRefuses(t *testing.T) {
 func TestWriteStateRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.json")
 	in := State{GPUs: []GPUState{
-		Busy(12.5, 100), {Lost: true}, {XIDs: []XID{{Code: 79, Count: 1}}},
-		{Processes: []Process{}}, {Processes: []Process{{PID: 7, Type: "mps"}}},
+		Busy(12.5, 100),
+		{Lost: true},
+		{XIDs: []XID{{Code: 79, Count: 1}}},
+		{Processes: []Process{}},
+		{Processes: []Process{{PID: 7, Type: "mps"}}},
 	}}
 	if err := WriteState(path, in); err != nil {
 		t.Fatal(err)
