@@ -30,10 +30,7 @@ func told(s Source) string {
 func TestPresets(t *testing.T) {
 	f := func(preset string, port int32, want map[string]string) {
 		t.Helper()
-		c, err := Compile(autoscaler(t, `
-scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
-maxReplicas: 8
-signals: [{preset: `+preset+`}]`), resolve)
+		c, err := compiled(t, `{preset: `+preset+`}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,14 +68,20 @@ signals: [{preset: `+preset+`}]`), resolve)
 	})
 }
 
+// compiled is a policy of one signal, written as YAML.
+func compiled(t *testing.T, signal string) (Compiled, error) {
+	t.Helper()
+	return Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+signals: [`+signal+`]`), resolve)
+}
+
 // What counts the requests that come to a server, or those that it has answered.
 func TestPresetsCountRequests(t *testing.T) {
 	f := func(preset, want string) {
 		t.Helper()
-		c, err := Compile(autoscaler(t, `
-scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
-maxReplicas: 8
-signals: [{preset: `+preset+`}]`), resolve)
+		c, err := compiled(t, `{preset: `+preset+`}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,10 +133,7 @@ signals:
 func TestSLO(t *testing.T) {
 	f := func(signal, want string) {
 		t.Helper()
-		c, err := Compile(autoscaler(t, `
-scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
-maxReplicas: 8
-signals: [`+signal+`]`), resolve)
+		c, err := compiled(t, signal)
 		if want != "" {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", signal, err, want)
@@ -170,10 +170,7 @@ signals: [`+signal+`]`), resolve)
 	// The times to the first token are read where they have a limit, and only there.
 	g := func(slo string, limit, first float64, reads bool) {
 		t.Helper()
-		c, err := Compile(autoscaler(t, `
-scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
-maxReplicas: 8
-signals: [{preset: sglang, slo: `+slo+`}]`), resolve)
+		c, err := compiled(t, `{preset: sglang, slo: `+slo+`}`)
 		if err != nil {
 			t.Fatal(err)
 		}

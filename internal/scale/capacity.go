@@ -68,11 +68,29 @@ const (
 	mostBatch, leastLatency, mostLatency = 1e6, 1e-5, 3600
 )
 
+// learner takes readings into a curve, weighted by what it said before them.
+type learner struct {
+	Curve
+	line line
+	fits bool
+}
+
+// relearn begins with what is still known of a signal.
+func relearn(curves []Curve, signal string, since time.Duration) learner {
+	l := learner{Curve: Curve{Signal: signal}}
+	if old := curveOf(curves, signal); old != nil {
+		l.Curve = *old
+		l.fade(since)
+	}
+	l.line, l.fits = l.fit()
+	return l
+}
+
 // add takes in one replica's reading, which stood for n seconds or requests.
-func (c *Curve) add(batch, latency, n float64) {
+func (c *learner) add(batch, latency, n float64) {
 	expected := latency
-	if l, ok := c.fit(); ok {
-		expected = l.at(batch)
+	if c.fits {
+		expected = c.line.at(batch)
 	} else if c.Weight > 0 {
 		expected = c.Y / c.Weight
 	}
@@ -95,8 +113,8 @@ func (c *Curve) fade(dt time.Duration) {
 
 // line is how the latency follows the batch.
 type line struct {
-	base   float64 // seconds between tokens on an idle server
-	double float64 // batch at which they are twice that
+	base   float64 // seconds on an idle server
+	double float64 // batch at which it is twice that
 	off    float64 // standard deviation of readings from the line, relative
 }
 
@@ -127,8 +145,8 @@ func (l *line) at(batch float64) float64 { return l.base * (1 + batch/l.double) 
 // binomial number), and so do the readings about the line.
 func (l *line) high(batch float64) float64 {
 	latency := l.at(batch)
-	varies := l.base / l.double * math.Sqrt(batch*(1+batch/l.double))
-	return latency + spread*math.Hypot(varies, l.off*latency)
+	slope, off := l.base/l.double, l.off*latency
+	return latency + spread*math.Sqrt(slope*slope*batch*(1+batch/l.double)+off*off)
 }
 
 // most is the batch at which hardly any request exceeds the limit. It is not
@@ -139,7 +157,7 @@ func (l *line) most(limit float64) (batch float64, known bool) {
 		return 0, false
 	}
 	low, high := 0.0, l.double*(limit/l.base-1)
-	for range 30 {
+	for range 20 { // to a millionth
 		if mid := (low + high) / 2; l.high(mid) <= limit {
 			low = mid
 		} else {

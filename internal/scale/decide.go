@@ -91,8 +91,10 @@ func (e *engine) learn(s *State) {
 		if !sig.Learned() {
 			continue
 		}
-		batches, first := faded(s.Curves, sig.Name, since), faded(s.Firsts, sig.Name, since)
-		e.overloads(i, s)
+		batches, first := relearn(s.Curves, sig.Name, since), relearn(s.Firsts, sig.Name, since)
+		if sig.FirstLimit > 0 {
+			e.overloads(i, s)
+		}
 		for k := range e.o.Pods {
 			pod := &e.o.Pods[k]
 			pace := pod.pace(i)
@@ -105,9 +107,9 @@ func (e *engine) learn(s *State) {
 				first.add(pace.Batch, pace.First, pace.Firsts*seconds)
 			}
 		}
-		curves = append(curves, batches)
+		curves = append(curves, batches.Curve)
 		if sig.FirstLimit > 0 {
-			firsts = append(firsts, first)
+			firsts = append(firsts, first.Curve)
 		}
 	}
 	s.Curves, s.Firsts, s.DecidedAt = curves, firsts, e.now
@@ -125,16 +127,6 @@ func (e *engine) overloads(i int, s *State) {
 			s.OverloadAt = e.now
 		}
 	}
-}
-
-// faded is what is still known of a signal.
-func faded(curves []Curve, signal string, since time.Duration) Curve {
-	c := Curve{Signal: signal}
-	if old := curveOf(curves, signal); old != nil {
-		c = *old
-		c.fade(since)
-	}
-	return c
 }
 
 func within(x, least, most float64) bool { return x > least && x < most }

@@ -351,17 +351,31 @@ func TestSentences(t *testing.T) {
 	}
 }
 
+// BenchmarkDecide is one decision over eight replicas: by a utilisation, and by
+// requests with a target that is learned from both limits and arrivals that are counted.
 func BenchmarkDecide(b *testing.B) {
-	p := utilPolicy()
-	p.Down.Window = DefaultDownWindow
-	o := seen(t0, 60, 70, 80, 90, 60, 70, 80, 90)
-	var s State
-	b.ReportAllocs()
-	for i := range b.N {
-		now := t0.Add(time.Duration(i) * time.Second)
-		for k := range o.Pods {
-			o.Pods[k].Readings[0].At = now
-		}
-		_, s = Decide(p, o, s, now)
+	f := func(name string, p Policy, show func(r *Replica, batch float64, now time.Time)) {
+		p.Down.Window = DefaultDownWindow
+		b.Run(name, func(b *testing.B) {
+			o := seen(t0, 60, 70, 80, 90, 60, 70, 80, 90)
+			var s State
+			b.ReportAllocs()
+			for i := range b.N {
+				now := t0.Add(time.Duration(i) * time.Second)
+				for k := range o.Pods {
+					o.Pods[k].Readings[0].At = now
+					show(&o.Pods[k], float64(6+(i+k)%5), now)
+				}
+				_, s = Decide(p, o, s, now)
+			}
+		})
 	}
+	f("utilization", utilPolicy(), func(*Replica, float64, time.Time) {})
+	learned := sloPolicy(8, 0.015)
+	learned.Signals[0].FirstLimit = 2
+	f("learned", learned, func(r *Replica, batch float64, now time.Time) {
+		r.Readings[0].Value = batch
+		r.Arrivals = append(r.Arrivals[:0], Reading{Value: 2, At: now, OK: true})
+		r.Paces = append(r.Paces[:0], Pace{Batch: batch, Latency: 0.008 + batch/4000, First: 0.1 + batch/100, Firsts: 2, At: now, OK: true})
+	})
 }

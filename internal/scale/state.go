@@ -27,10 +27,10 @@ type State struct {
 	// up; zero: never.
 	OverloadAt time.Time `json:"overloadAt,omitzero"`
 
-	// Levels, Trends, Flows and Curves are what is known of signals, by their names:
-	// two for each that was readable at the last decision, one for each whose
-	// requests were counted then, and one for each with a limit. Firsts are curves of
-	// the time to the first token.
+	// Levels, Trends, Flows, Curves and Firsts are what is known of signals, by their
+	// names: a level and a trend of each that was readable at the last decision, a flow
+	// of each whose requests were ever counted, and of each with a limit a curve of the
+	// time between tokens, and one of the time to the first if that has a limit.
 	Levels    []Level   `json:"levels,omitempty"`
 	Trends    []Trend   `json:"trends,omitempty"`
 	Flows     []Flow    `json:"flows,omitempty"`
