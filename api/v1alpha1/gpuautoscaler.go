@@ -295,7 +295,9 @@ type Startup struct {
 
 // Budget bounds what the workload may take.
 type Budget struct {
-	// MaxGPUs is the most GPUs that all replicas together may hold.
+	// MaxGPUs is the most GPU devices that all replicas together may hold. A MIG
+	// instance, a replica of a shared GPU and a device of a resource claim count as
+	// one each.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	MaxGPUs *int32 `json:"maxGPUs,omitempty"`
@@ -309,6 +311,8 @@ const (
 	ConditionAbleToScale = "AbleToScale"
 	// ConditionSignals: at least one signal is readable.
 	ConditionSignals = "SignalsReadable"
+	// ConditionSources: no exporter contradicts the API server about which GPUs the pods hold.
+	ConditionSources = "SourcesTrusted"
 )
 
 // GPUAutoscalerStatus is what is known and what was decided.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,8 @@ type config struct {
 	agents      string
 	agentsIn    string
 	dcgm        string
+	dcgmIn      []string
+	resources   []string
 
 	prometheus        string
 	prometheusHTTP    string
@@ -66,7 +69,10 @@ const (
 // Where nothing says in which namespace we are.
 const (
 	defaultNamespace = "gpupilot-system"
-	namespaceFile    = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	// gpuOperatorNamespace is where NVIDIA's GPU Operator runs its dcgm-exporters
+	// by default.
+	gpuOperatorNamespace = "gpu-operator"
+	namespaceFile        = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
 func defaults() config {
@@ -117,8 +123,10 @@ func (c *config) options() []option {
 		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},
 		{"roles", &c.roles, "what to do: all, or some of scrape, api, query and decide", c.checkRoles},
 		{"agent-selector", &c.agents, "label `selector` of our agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
-		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; given as empty, all of them (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
+		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; elsewhere no pod is taken for an agent (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
+		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; elsewhere no pod is taken for one (default: that of --namespace and gpu-operator)", areNames(&c.dcgmIn)},
+		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, beside nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
@@ -167,8 +175,15 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	if c.namespace == "" {
 		c.namespace = ownNamespace()
 	}
-	if c.agentsIn == "" && !fs.Changed("agent-namespace") {
-		c.agentsIn = c.namespace
+	if c.agentsIn == "" && fs.Changed("agent-namespace") {
+		return nil, fs, errors.New("--agent-namespace is empty: name the namespace of our agents; an agent in any namespace could speak for every pod of its node")
+	}
+	c.agentsIn = cmp.Or(c.agentsIn, c.namespace)
+	if len(c.dcgmIn) == 0 {
+		c.dcgmIn = []string{c.namespace}
+		if c.namespace != gpuOperatorNamespace {
+			c.dcgmIn = append(c.dcgmIn, gpuOperatorNamespace)
+		}
 	}
 	return &c, fs, nil
 }
@@ -339,6 +354,28 @@ func isName(p *string) func() error {
 	return func() error {
 		if errs := validation.IsDNS1123Label(*p); len(errs) > 0 {
 			return errors.New(strings.Join(errs, "; "))
+		}
+		return nil
+	}
+}
+
+func areNames(p *[]string) func() error {
+	return func() error {
+		for i := range *p {
+			if err := isName(&(*p)[i])(); err != nil {
+				return fmt.Errorf("namespace %q: %w", (*p)[i], err)
+			}
+		}
+		return nil
+	}
+}
+
+func areResources(p *[]string) func() error {
+	return func() error {
+		for _, name := range *p {
+			if errs := validation.IsQualifiedName(name); len(errs) > 0 || !strings.Contains(name, "/") {
+				return fmt.Errorf("%q is not the name of an extended resource, such as example.com/gpu", name)
+			}
 		}
 		return nil
 	}

@@ -50,7 +50,23 @@ func TestAgentNamespace(t *testing.T) {
 	f("ours", nil, "--namespace", "ours")
 	f("theirs", nil, "--namespace", "ours", "--agent-namespace", "theirs")
 	f("theirs", map[string]string{"GPUPILOT_AGENT_NAMESPACE": "theirs"})
-	f("", nil, "--agent-namespace=")
+}
+
+// dcgm-exporters are those of our own namespace and the GPU Operator's where
+// nothing else is said.
+func TestDCGMNamespaces(t *testing.T) {
+	f := func(want string, args ...string) {
+		t.Helper()
+		c, err := parse(t, nil, args...)
+		if err != nil || strings.Join(c.dcgmIn, " ") != want {
+			t.Errorf("%v: dcgm-exporters in %q, %v; want %q", args, c.dcgmIn, err, want)
+		}
+	}
+	f(defaultNamespace + " gpu-operator")
+	f("ours gpu-operator", "--namespace", "ours")
+	f("gpu-operator", "--namespace", "gpu-operator")
+	f("a b", "--dcgm-namespaces", "a,b")
+	f("a b", "--dcgm-namespaces", "a", "--dcgm-namespaces", "b")
 }
 
 // What is wrong names the flag or variable, the value and what is allowed.
@@ -75,6 +91,9 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--secure-port", "70000"}, "--secure-port", "between 0 and 65535")
 	f(nil, []string{"--roles", "scrape,guess"}, "--roles", `"guess"`, "all, scrape, api, query and decide")
 	f(nil, []string{"--roles", "decide"}, "--roles", "add scrape")
+	f(nil, []string{"--agent-namespace="}, "--agent-namespace is empty", "name the namespace")
+	f(nil, []string{"--dcgm-namespaces", "a,*"}, "--dcgm-namespaces", `namespace "*"`)
+	f(nil, []string{"--gpu-resources", "gpu"}, "--gpu-resources", "such as example.com/gpu")
 	f(nil, []string{"--agent-selector", "a b"}, "--agent-selector", "label selector")
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
 	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")

@@ -67,7 +67,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	}
 	p := &program{cfg: c, log: log, identity: host + "_" + uuid.NewString()[:8], registry: prometheus.NewRegistry()}
 	p.clients, err = kube.Connect(kube.Config{
-		Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, Log: log,
+		Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, GPUResources: c.resources, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (p *program) makeController() error {
 	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm,
+		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, Resources: p.cfg.resources,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,

@@ -33,10 +33,16 @@ type Config struct {
 	MaxAge  time.Duration // above which a reading does not count; scale.DefaultMaxAge
 
 	// Agents and DCGM select the pods that are our agents, in AgentNamespace,
-	// and dcgm-exporters, in all namespaces: those that any of the selectors
-	// matches.
+	// and dcgm-exporters, in DCGMNamespaces: those that any of the selectors
+	// matches. Pods of other namespaces are never exporters of GPUs: whoever may
+	// create pods there could otherwise move every workload.
 	Agents, DCGM   []labels.Selector
-	AgentNamespace string // empty: all
+	AgentNamespace string
+	DCGMNamespaces []string
+
+	// Resources are names of resources that count GPU devices, beside those of
+	// gpu.IsResource.
+	Resources []string
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -90,6 +96,8 @@ type Controller struct {
 	targets *targets
 	claims  *claims
 	uses    *uses
+	devices *devices
+	audit   *audit
 	queries *queries
 	meters  *meters
 	recent  recent
@@ -113,7 +121,7 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	c := &Controller{
 		cfg: cfg, deps: deps,
-		targets: newTargets(deps.Client), claims: newClaims(), uses: newUses(),
+		targets: newTargets(deps.Client), claims: newClaims(), uses: newUses(), devices: newDevices(cfg.Resources),
 		rediscover: make(chan struct{}, 1),
 		workloads:  map[types.NamespacedName]*workload{},
 		routes:     map[string]map[*workload]struct{}{},
@@ -122,6 +130,7 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	c.queries = newQueries(c)
 	c.meters = newMeters(c, deps.Metrics)
+	c.audit = newAudit(c)
 	return c
 }
 
@@ -133,6 +142,8 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.running.Go(func() { c.discover(ctx) })
+	c.running.Go(func() { c.audit.run(ctx) })
+	c.watchDevices(ctx)
 	watches := []struct {
 		obj client.Object
 		h   toolscache.ResourceEventHandler

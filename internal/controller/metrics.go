@@ -21,6 +21,8 @@ type meters struct {
 	reaction  prometheus.Histogram
 	writing   prometheus.Histogram
 
+	contradictions *prometheus.CounterVec
+
 	replicas, condition, leader *prometheus.Desc
 }
 
@@ -52,6 +54,10 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			[]string{"namespace", "gpuautoscaler", "state"}, nil),
 		condition: prometheus.NewDesc("gpupilot_autoscaler_condition", "Whether a condition of a GPUAutoscaler is True.",
 			[]string{"namespace", "name", "type"}, nil),
+		contradictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpupilot_exporter_contradictions_total",
+			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
+		}, []string{"reason"}),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
@@ -60,8 +66,11 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 	for _, result := range []string{"answered", "failed"} {
 		m.queries.WithLabelValues(result)
 	}
+	for _, reason := range contradictionReasons() {
+		m.contradictions.WithLabelValues(string(reason))
+	}
 	if reg != nil {
-		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.queries, m.reaction, m.writing)
+		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.queries, m.reaction, m.writing, m.contradictions)
 	}
 	return m
 }

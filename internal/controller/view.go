@@ -37,8 +37,10 @@ func (c *Controller) View() webui.View {
 		Recent: c.recent.list(),
 	}
 	c.mu.RLock()
+	contradictions := c.audit.byTarget()
 	for i := range v.Targets {
-		v.Targets[i].Node = c.nodes[v.Targets[i].Name]
+		t := &v.Targets[i]
+		t.Node, t.Contradiction = c.nodes[t.Name], contradictions[t.Name]
 	}
 	workloads := make([]*workload, 0, len(c.workloads))
 	for _, w := range c.workloads {

@@ -53,6 +53,7 @@ type workload struct {
 	pause    backoff   // after writes that failed
 	told     string    // the refusal that the last Event was about
 	blind    blindness
+	doubted  bool      // an exporter contradicts the API server about the pods, and an Event says so
 	serving  time.Time // since when it has had replicas that serve; zero: it has none
 
 	mu      sync.Mutex
@@ -148,6 +149,8 @@ type report struct {
 	learned  *v1alpha1.LearnedStartup
 	scaled   time.Time
 	state    scale.State
+
+	contradictions []string // by exporters about the pods, see audit
 }
 
 // verdict is a condition in the making. An empty reason means that all is well.
@@ -181,8 +184,10 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		spent = w.decide(r, now)
 	}
 	r.learned, r.scaled, r.state = w.startup.learned(), w.scaled, w.state
+	r.contradictions = w.c.audit.about(w.pods)
 	w.refuse(r)
 	w.watchSignals(r)
+	w.watchSources(r)
 	w.publish(r)
 	return spent
 }
@@ -276,16 +281,12 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.startup.see(pods)
 	w.settle(pods)
 	pol := p.Policy
-	if pol.GPUsPerReplica = t.gpus; t.gpus == 0 {
-		for _, pod := range pods {
-			pol.GPUsPerReplica = max(pol.GPUsPerReplica, gpusOf(&pod.Spec))
-		}
-	}
+	pol.GPUsPerReplica = w.c.devices.perReplica(t, pods)
 	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
 	r.unread, r.pending = unreadable(p, pods), pendingOf(pods)
-	obs := observe(t.replicas, pods, p.Sources, w.c.deps.Store, now, pol.MaxAge)
+	obs := observe(t.replicas, pods, p.Sources, vetted{w.c.deps.Store, w.c.devices}, now, pol.MaxAge)
 	obs.Totals, r.failed = w.c.queries.totals(p)
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)

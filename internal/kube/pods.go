@@ -8,52 +8,83 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // PodDeletionCost is the annotation that tells a ReplicaSet which pods go first.
 const PodDeletionCost = corev1.PodDeletionCost
 
-// gpuDomain is the prefix of the resources whose limits are kept of a pod.
-const gpuDomain = "nvidia.com/"
-
-// slim keeps of what is cached what we look at.
-func slim() toolscache.TransformFunc {
+// slim keeps of what is cached what we look at. more are names of resources that
+// count GPUs, as in gpu.IsResource.
+func slim(more []string) toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	return func(obj any) (any, error) {
-		if _, ok := obj.(*corev1.Pod); ok {
-			return slimPod(obj)
+		switch o := obj.(type) {
+		case *corev1.Pod:
+			return slimPod(o, more), nil
+		case *corev1.Node:
+			return slimNode(o, more), nil
+		case *resourcev1.ResourceClaim:
+			return slimClaim(o), nil
 		}
 		return strip(obj)
 	}
 }
 
+// slimNode keeps of a node how many GPUs it has.
+func slimNode(node *corev1.Node, more []string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		Status:     corev1.NodeStatus{Capacity: slimResources(node.Status.Capacity, more), Allocatable: slimResources(node.Status.Allocatable, more)},
+	}
+}
+
+// slimClaim keeps of a resource claim which devices it has.
+func slimClaim(claim *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
+	slim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+	}}
+	if a := claim.Status.Allocation; a != nil {
+		slim.Status.Allocation = &resourcev1.AllocationResult{}
+		for _, r := range a.Devices.Results {
+			slim.Status.Allocation.Devices.Results = append(slim.Status.Allocation.Devices.Results,
+				resourcev1.DeviceRequestAllocationResult{Driver: r.Driver, Pool: r.Pool, Device: r.Device})
+		}
+	}
+	return slim
+}
+
 // slimPod keeps of a pod what we look at: a cluster's pods are what the
 // controller holds most of.
-func slimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
+func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			Labels: pod.Labels, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP,
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
 		},
 	}
 	if cost, ok := pod.Annotations[PodDeletionCost]; ok {
 		slim.Annotations = map[string]string{PodDeletionCost: cost}
 	}
 	for i := range pod.Spec.Containers {
-		slim.Spec.Containers = append(slim.Spec.Containers, slimContainer(&pod.Spec.Containers[i]))
+		slim.Spec.Containers = append(slim.Spec.Containers, slimContainer(&pod.Spec.Containers[i], more))
+	}
+	for i := range pod.Spec.InitContainers {
+		c := slimContainer(&pod.Spec.InitContainers[i], more)
+		if c.RestartPolicy = pod.Spec.InitContainers[i].RestartPolicy; c.Resources.Limits != nil {
+			slim.Spec.InitContainers = append(slim.Spec.InitContainers, c)
+		}
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
@@ -62,17 +93,23 @@ func slimPod(obj any) (any, error) {
 			})
 		}
 	}
-	return slim, nil
+	return slim
 }
 
-func slimContainer(c *corev1.Container) corev1.Container {
-	slim := corev1.Container{Name: c.Name, Ports: c.Ports}
-	for name, q := range c.Resources.Limits {
-		if strings.HasPrefix(string(name), gpuDomain) {
-			if slim.Resources.Limits == nil {
-				slim.Resources.Limits = corev1.ResourceList{}
+func slimContainer(c *corev1.Container, more []string) corev1.Container {
+	return corev1.Container{
+		Name: c.Name, Ports: c.Ports, Resources: corev1.ResourceRequirements{Limits: slimResources(c.Resources.Limits, more)},
+	}
+}
+
+// slimResources keeps the GPUs of a list; nil if there are none.
+func slimResources(list corev1.ResourceList, more []string) (slim corev1.ResourceList) {
+	for name, q := range list {
+		if gpu.IsResource(string(name), more) {
+			if slim == nil {
+				slim = corev1.ResourceList{}
 			}
-			slim.Resources.Limits[name] = q
+			slim[name] = q
 		}
 	}
 	return slim

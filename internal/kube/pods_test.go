@@ -116,10 +116,14 @@ func TestSlimPod(t *testing.T) {
 		Resources: corev1.ResourceRequirements{Limits: limits},
 	}}
 	full.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", Message: "m", Conditions: []corev1.PodCondition{ready, {Type: "Other"}}}
-	got, err := slimPod(full)
-	if err != nil {
-		t.Fatal(err)
+	always := corev1.ContainerRestartPolicyAlways
+	full.Spec.InitContainers = []corev1.Container{
+		{Name: "sidecar", Image: "i", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Limits: limits}},
+		{Name: "prepare", Image: "i"},
 	}
+	full.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
+	full.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}
+	got := slimPod(full, nil)
 	want := somePod("a", "b", map[string]string{"app": "x"})
 	want.Annotations = map[string]string{PodDeletionCost: "5"}
 	want.Spec.NodeName = "n"
@@ -127,6 +131,9 @@ func TestSlimPod(t *testing.T) {
 		Name: "c", Ports: []corev1.ContainerPort{{ContainerPort: 1}}, Resources: corev1.ResourceRequirements{Limits: gpus},
 	}}
 	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", Conditions: []corev1.PodCondition{ready}}
+	want.Spec.InitContainers = []corev1.Container{{Name: "sidecar", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Limits: gpus}}}
+	want.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
+	want.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -22,18 +22,6 @@ func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge 
 	return newestOf(s.tenures(buf[:0], k, now.UnixNano(), open), k, f, now, maxAge)
 }
 
-// PodOn is Pod of a pod that is known to run on a node: what targets with
-// another Node say of it does not count.
-func (s *Store) PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
-	var buf [16]tenure
-	k := podKey{namespace, pod}
-	tenures := s.tenures(buf[:0], k, now.UnixNano(), open)
-	s.mu.RLock()
-	tenures = slices.DeleteFunc(tenures, func(n tenure) bool { return n.target.labels.Node != node })
-	s.mu.RUnlock()
-	return newestOf(tenures, k, f, now, maxAge)
-}
-
 func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	field, ok := gpu.Lookup(f)
 	if !ok {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -70,6 +71,9 @@ type Target struct {
 	devices map[string]*device // by UUID
 	swept   int64              // the stamp of the last sweep
 	short   bool               // MaxBytes keeps the window shorter than Span
+
+	newest atomic.Int64 // the newest stamp, ns
+	owned  atomic.Int32 // devices with an owner
 }
 
 // serie is one column of the ring.
@@ -239,6 +243,7 @@ func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
 	}
 	t.makeRoom(stamp)
 	t.ring.advance(stamp)
+	t.newest.Store(stamp)
 	stored := int64(0)
 	for _, p := range b.Points {
 		if int(p.Ref.id) >= len(t.series) {

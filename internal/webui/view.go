@@ -60,14 +60,17 @@ type Owner struct {
 
 // Target is one scrape target.
 type Target struct {
-	Name        string        `json:"name"`
-	Node        string        `json:"node"`
-	Kind        string        `json:"kind"` // agent, dcgm-exporter or pod
-	URL         string        `json:"url"`
-	Up          bool          `json:"up"`
-	LastSuccess time.Time     `json:"lastSuccess,omitzero"`
-	Error       string        `json:"error,omitempty"`
-	Lag         time.Duration `json:"lag"` // from the sample's time to its arrival, in ns
+	Name        string    `json:"name"`
+	Node        string    `json:"node"`
+	Kind        string    `json:"kind"` // agent, dcgm-exporter or pod
+	URL         string    `json:"url"`
+	Up          bool      `json:"up"`
+	LastSuccess time.Time `json:"lastSuccess,omitzero"`
+	Error       string    `json:"error,omitempty"`
+	// Contradiction says how the API server contradicts what the target says about
+	// who holds GPUs.
+	Contradiction string        `json:"contradiction,omitempty"`
+	Lag           time.Duration `json:"lag"` // from the sample's time to its arrival, in ns
 }
 
 // Workload is one GPUAutoscaler with its target.
