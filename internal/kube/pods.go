@@ -86,14 +86,59 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 			slim.Spec.InitContainers = append(slim.Spec.InitContainers, c)
 		}
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{
-				Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime,
-			})
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
+			slim.Status.Conditions = append(slim.Status.Conditions, slimCondition(c))
 		}
 	}
+	slim.Status.InitContainerStatuses = waiting(pod.Status.InitContainerStatuses)
+	if slim.Status.InitContainerStatuses == nil {
+		slim.Status.ContainerStatuses = waiting(pod.Status.ContainerStatuses)
+	}
 	return slim
+}
+
+// The bounds of what is kept of the scheduler's and the kubelet's words, in
+// bytes. A GPUAutoscaler's status shows 200 of a message.
+const (
+	maxPodReason  = 64
+	maxPodMessage = 256
+)
+
+// slimCondition keeps the message only where the scheduler says why no node
+// takes the pod.
+func slimCondition(c *corev1.PodCondition) corev1.PodCondition {
+	slim := corev1.PodCondition{
+		Type: c.Type, Status: c.Status, Reason: excerpt(c.Reason, maxPodReason), LastTransitionTime: c.LastTransitionTime,
+	}
+	if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+		slim.Message = excerpt(c.Message, maxPodMessage)
+	}
+	return slim
+}
+
+// waiting keeps the first container that waits for something else than the
+// usual steps of a start; nil: there is none.
+func waiting(all []corev1.ContainerStatus) []corev1.ContainerStatus {
+	for i := range all {
+		w := all[i].State.Waiting
+		if w == nil || w.Reason == "" || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing" {
+			continue
+		}
+		return []corev1.ContainerStatus{{Name: all[i].Name, State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: excerpt(w.Reason, maxPodReason), Message: excerpt(w.Message, maxPodMessage)},
+		}}}
+	}
+	return nil
+}
+
+// excerpt is at most n bytes of s, in memory of its own where it is shorter
+// than s.
+func excerpt(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return shorten(s, n) // a concatenation, which does not hold s in memory
 }
 
 func slimContainer(c *corev1.Container, more []string) corev1.Container {
