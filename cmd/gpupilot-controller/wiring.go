@@ -204,7 +204,7 @@ func podMetrics(in []policy.PodMetric) []scrape.Metric {
 		if m.Max {
 			how = scrape.Max
 		}
-		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By})
+		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By, Min: m.Least, Max: m.Most})
 	}
 	return out
 }

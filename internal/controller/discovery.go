@@ -181,7 +181,9 @@ func (c *Controller) podTargets() []Target {
 	out := make([]Target, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		t := byName[name]
-		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { return cmp.Compare(a.Key(), b.Key()) })
+		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { // of equals, the first has a range if any has
+			return cmp.Or(cmp.Compare(a.Key(), b.Key()), cmp.Compare(b.Most, a.Most))
+		})
 		t.Metrics = slices.CompactFunc(t.Metrics, func(a, b policy.PodMetric) bool { return a.Key() == b.Key() })
 		out = append(out, *t)
 	}

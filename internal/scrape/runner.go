@@ -163,6 +163,7 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 	} else {
 		r.pods.fill(p, &r.batch)
 	}
+	r.s.countOutside(p.outside)
 	unknown, err := r.series.Append(at, &r.batch)
 	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) {
 		r.forget()
@@ -256,7 +257,7 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 	st.Lag, st.Skew = arrived.Sub(at), -r.clock.offset
 	st.Took, st.Samples = arrived.Sub(started), len(r.batch.Points)
 	st.Interval = seconds(r.page.meta.interval)
-	st.BadLines, st.BadLine = r.page.bad, ""
+	st.BadLines, st.BadLine, st.OutOfRange = r.page.bad, "", r.page.outside.total()
 	if r.page.badLine != nil {
 		st.BadLine = r.page.badLine.Error()
 	}

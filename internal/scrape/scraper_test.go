@@ -58,7 +58,7 @@ gpupilot_collection_interval_seconds %v
 gpupilot_collection_duration_seconds %v
 DCGM_FI_DEV_GPU_UTIL{UUID="G0"} %d
 gpupilot_gpu_allocation_info{uuid="G0",namespace="ns",pod="p",container="c",replica=""} 1
-`, float64(a.tick(n).Add(a.clock).UnixMicro())/1e6, a.interval.Seconds(), a.took(n).Seconds(), n%100)
+`, float64(a.tick(n).Add(a.clock).UnixMicro())/1e6, a.interval.Seconds(), a.took(n).Seconds(), (n%100+100)%100)
 	status := a.status
 	if status == 0 {
 		status = 200

@@ -51,6 +51,7 @@ type State struct {
 	Samples     int           // of the last success
 	BadLines    int           // of the last page, left out
 	BadLine     string        // the first of them and what is wrong with it
+	OutOfRange  int           // values of the last page, left out
 
 	Err      error     // of the last scrape; nil after a success
 	ErrSince time.Time // since when there has been no success
