@@ -44,10 +44,13 @@ func slimPod(obj any) (any, error) {
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			Labels: pod.Labels, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP,
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP,
 		},
+	}
+	if len(pod.Status.HostIPs) > 1 { // the first is HostIP
+		slim.Status.HostIPs = pod.Status.HostIPs
 	}
 	if cost, ok := pod.Annotations[PodDeletionCost]; ok {
 		slim.Annotations = map[string]string{PodDeletionCost: cost}

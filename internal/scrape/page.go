@@ -61,8 +61,9 @@ type page struct {
 	meta    meta
 	lines   int // sample lines
 	bad     int
-	badLine error // the first bad line
-	changed bool  // not the last page's identities
+	badLine error  // the first bad line: its number and what is wrong with it
+	badText string // its beginning, for the log at its debug level only
+	changed bool   // not the last page's identities
 	outside outside
 	series  int
 	steps   int
@@ -121,7 +122,7 @@ func (p *page) read(b []byte) error {
 		e, v, stamp, err := p.sample(text, &at)
 		if err != nil {
 			if p.bad++; p.badLine == nil {
-				p.badLine = fmt.Errorf("line %d: %w: %q", number, err, excerpt(text))
+				p.badLine, p.badText = fmt.Errorf("line %d: %w", number, err), excerpt(text)
 			}
 			continue
 		}
@@ -231,7 +232,7 @@ func identityEnd(b []byte) int {
 	return wordEnd(b, 0)
 }
 
-// excerpt is the beginning of a bad line, for an error.
+// excerpt is the beginning of a bad line.
 func excerpt(b []byte) string {
 	const most = 80
 	if len(b) <= most {

@@ -148,6 +148,7 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 	p := r.page
 	if err := r.read(body); err != nil {
 		f := fail(Garbage, "%w", err)
+		f.detail = p.badText
 		r.s.failures[f.reason].Add(1)
 		return r.failed(f)
 	}
@@ -260,6 +261,7 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 	st.BadLines, st.BadLine, st.OutOfRange = r.page.bad, "", r.page.outside.total()
 	if r.page.badLine != nil {
 		st.BadLine = r.page.badLine.Error()
+		r.s.deps.Log.Debug("lines left out", "target", st.Name, "lines", r.page.bad, "first", st.BadLine, "text", r.page.badText)
 	}
 }
 
@@ -294,5 +296,6 @@ func (r *runner) note(f *failure, now time.Time) {
 	if first {
 		st.ErrSince = now
 		r.s.deps.Log.Warn("scrape failed", "target", st.Name, "url", st.URL, "reason", f.reason.String(), "err", f.err)
+		r.s.deps.Log.Debug("scrape failed, in the target's words", "target", st.Name, "text", f.detail)
 	}
 }

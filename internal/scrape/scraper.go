@@ -147,7 +147,7 @@ func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, bef
 	r := &runner{
 		s: s, cancel: cancel, done: make(chan struct{}),
 		phase: newPhase(&s.cfg, t.Name),
-		state: State{Name: t.Name, URL: t.URL, Kind: t.Kind},
+		state: State{Name: t.Name, URL: t.URL.String(), Kind: t.Kind},
 	}
 	r.want.Store(t)
 	s.runners[t.Name] = r
