@@ -36,6 +36,9 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	counter("gpupilot_scrape_repeated_total", "Scrapes that brought nothing new: asked too early.", float64(s.Repeated))
 	counter("gpupilot_scrape_samples_total", "Values read.", float64(s.Samples))
 	counter("gpupilot_scrape_bad_lines_total", "Lines of expositions that could not be read.", float64(s.BadLines))
+	for metric, n := range s.OutOfRange {
+		ch <- constant("gpupilot_scrape_out_of_range_total", "Values that were not stored for being out of their metric's range.", prometheus.CounterValue, float64(n), "metric", metric)
+	}
 	counter("gpupilot_scrape_duration_seconds_total", "Time that all scrapes took together.", s.Took.Seconds())
 
 	w := m.store.Stats()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -44,6 +45,9 @@ type config struct {
 	dcgm        string
 	dcgmIn      []string
 	resources   []string
+
+	podCIDRs        []string
+	hostNetworkPods bool
 
 	prometheus        string
 	prometheusHTTP    string
@@ -127,6 +131,8 @@ func (c *config) options() []option {
 		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
 		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; elsewhere no pod is taken for one (default: that of --namespace and gpu-operator)", areNames(&c.dcgmIn)},
 		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, beside nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
+		{"pod-cidrs", &c.podCIDRs, "`networks` that pods' addresses are in, such as 10.244.0.0/16; pods elsewhere, but for those on their node's network, are not scraped (default: any but loopback and link-local ones)", c.checkPodCIDRs},
+		{"scrape-host-network-pods", &c.hostNetworkPods, "scrape pods' own metrics on their node's network, too, where a GPUAutoscaler's port can be that of any service of the node", nil},
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
@@ -265,6 +271,24 @@ func (c *config) checkRoles() error {
 		return errors.New("decide and api read what scrape keeps: add scrape")
 	}
 	return nil
+}
+
+func (c *config) checkPodCIDRs() error {
+	for _, s := range c.podCIDRs {
+		if n, err := netip.ParsePrefix(s); err != nil || n != n.Masked() {
+			return fmt.Errorf("%q is not a network, such as 10.244.0.0/16", s)
+		}
+	}
+	return nil
+}
+
+// podNetworks are --pod-cidrs, which have been checked.
+func (c *config) podNetworks() []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range c.podCIDRs {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
 }
 
 // has says whether the role is ours.

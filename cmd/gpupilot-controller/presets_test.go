@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,8 +133,12 @@ func scrapePage(t *testing.T, file string, metrics []scrape.Metric) map[string]f
 			}
 		},
 	})
+	address, err := url.Parse(srv.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.Sync([]scrape.Target{{
-		Name: "pod", URL: srv.URL + "/metrics", Kind: scrape.Pod, Metrics: metrics,
+		Name: "pod", URL: *address, Kind: scrape.Pod, Metrics: metrics,
 		Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
 	}})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -152,6 +153,7 @@ func (p *program) makeController() error {
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
 		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, Resources: p.cfg.resources,
+		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
@@ -178,8 +180,8 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 	return c.Query, nil
 }
 
-func (p *program) health(ctx context.Context, url string) (*gpu.NodeHealth, error) {
-	return scrape.ReadHealth(ctx, p.doer, url, expo.Resolve)
+func (p *program) health(ctx context.Context, address url.URL) (*gpu.NodeHealth, error) {
+	return scrape.ReadHealth(ctx, p.doer, address, expo.Resolve)
 }
 
 // kinds are the scraper's kinds by the controller's names.
@@ -204,7 +206,7 @@ func podMetrics(in []policy.PodMetric) []scrape.Metric {
 		if m.Max {
 			how = scrape.Max
 		}
-		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By})
+		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By, Min: m.Least, Max: m.Most})
 	}
 	return out
 }

@@ -6,7 +6,10 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net/netip"
+	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,6 +46,12 @@ type Config struct {
 	// Resources are names of resources that count GPU devices, beside those of
 	// gpu.IsResource.
 	Resources []string
+
+	// PodNetworks are those that pods' addresses are in, but for pods on their
+	// node's network; empty: any. A loopback address is one only if it is in one
+	// of them. HostNetworkPods has pods' own metrics scraped on their node's network.
+	PodNetworks     []netip.Prefix
+	HostNetworkPods bool
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -71,7 +80,7 @@ type Deps struct {
 
 	// Health asks the agent at an address of metrics how its node's GPUs are. It
 	// is for KeepNodeHealth only.
-	Health func(ctx context.Context, url string) (*gpu.NodeHealth, error)
+	Health func(ctx context.Context, address url.URL) (*gpu.NodeHealth, error)
 
 	Resolve gpu.Resolve
 	Scrape  func([]Target)        // says what is to be scraped from now on
@@ -103,12 +112,15 @@ type Controller struct {
 	recent  recent
 
 	rediscover chan struct{}
+	hosts      atomic.Pointer[map[netip.Addr]bool] // the nodes' addresses
+	hostsAt    time.Time                           // when they were listed; list's
 
 	mu        sync.RWMutex
 	workloads map[types.NamespacedName]*workload
 	routes    map[string]map[*workload]struct{} // by place: a node or a pod
 	places    map[string]string                 // by target
 	nodes     map[string]string                 // by target
+	refused   map[string]string                 // why exporters are not scraped, by target
 	running   sync.WaitGroup
 }
 

@@ -7,9 +7,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
+	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,7 +30,7 @@ const (
 // Target is one exposition to be scraped.
 type Target struct {
 	Name    string // unique
-	URL     string
+	URL     url.URL
 	Kind    string // KindAgent, KindDCGM or KindPod
 	Labels  series.TargetLabels
 	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
@@ -86,6 +85,7 @@ func (c *Controller) list(now time.Time) []Target {
 	for _, namespace := range c.cfg.DCGMNamespaces {
 		targets = append(targets, c.exporters(KindDCGM, "dcgm-exporter", namespace, c.cfg.DCGM, fields)...)
 	}
+	c.findHosts(now)
 	targets = append(targets, c.podTargets()...)
 	places, nodes := make(map[string]string, len(targets)), make(map[string]string, len(targets))
 	for i := range targets {
@@ -142,10 +142,14 @@ func (c *Controller) exporters(kind, job, namespace string, selectors []labels.S
 				continue
 			}
 			found[name] = true
-			address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(exporterPort(pod))))
+			u, err := c.endpoint(kind, pod, exporterPort(pod), "/metrics")
+			if err != nil {
+				c.refuse(name, err)
+				continue
+			}
 			out = append(out, Target{
-				Name: name, Kind: kind, URL: "http://" + address + "/metrics", Fields: fields,
-				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: address, Job: job, Rank: rank},
+				Name: name, Kind: kind, URL: u, Fields: fields,
+				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: job, Rank: rank},
 			})
 		}
 	}
@@ -163,7 +167,7 @@ func sameEndpoint(old, pod *corev1.Pod) bool {
 		return old == pod
 	}
 	return scrapable(old) == scrapable(pod) && old.UID == pod.UID && old.Status.PodIP == pod.Status.PodIP &&
-		old.Spec.NodeName == pod.Spec.NodeName && maps.Equal(old.Labels, pod.Labels)
+		old.Status.HostIP == pod.Status.HostIP && old.Spec.NodeName == pod.Spec.NodeName && maps.Equal(old.Labels, pod.Labels)
 }
 
 // exporterPort is the port called metrics, else the first one, else 9400.
@@ -200,7 +204,9 @@ func (c *Controller) podTargets() []Target {
 	out := make([]Target, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		t := byName[name]
-		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { return cmp.Compare(a.Key(), b.Key()) })
+		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { // of equals, the first has a range if any has
+			return cmp.Or(cmp.Compare(a.Key(), b.Key()), cmp.Compare(b.Most, a.Most))
+		})
 		t.Metrics = slices.CompactFunc(t.Metrics, func(a, b policy.PodMetric) bool { return a.Key() == b.Key() })
 		out = append(out, *t)
 	}
@@ -212,17 +218,16 @@ func (c *Controller) podTargetsOf(byName map[string]*Target, src *policy.Source,
 		if !scrapable(pod) {
 			continue
 		}
-		port, err := podPort(pod, src.Port)
+		u, port, err := c.podEndpoint(pod, src)
 		if err != nil {
 			continue // the workload's condition tells it
 		}
-		address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port)))
 		name := fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, src.Path)
 		t := byName[name]
 		if t == nil {
 			t = &Target{
-				Name: name, Kind: KindPod, URL: "http://" + address + src.Path,
-				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: address, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name},
+				Name: name, Kind: KindPod, URL: u,
+				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name},
 			}
 			byName[name] = t
 		}

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestExportersAreFound(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, target := range r.list(at(0)) {
-		got[target.Name] = target.Labels.Job + " " + target.URL
+		got[target.Name] = target.Labels.Job + " " + target.URL.String()
 		if target.Fields != always() || target.Labels.Node != "node-1" {
 			t.Errorf("%s: %+v", target.Name, target)
 		}
@@ -129,7 +130,7 @@ func TestPodSignalsAreScraped(t *testing.T) {
 		r.add(a).pass(at(10))
 	}
 	want := []Target{{
-		Name: "pod/ns/web-1:8000/m", URL: "http://10.0.0.1:8000/m", Kind: KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
+		Name: "pod/ns/web-1:8000/m", URL: url.URL{Scheme: "http", Host: "10.0.0.1:8000", Path: "/m"}, Kind: KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
 		Labels: series.TargetLabels{Node: "node-1", Instance: "10.0.0.1:8000", Job: "pod", Namespace: "ns", Pod: "web-1"},
 	}}
 	if diff := cmp.Diff(want, r.list(at(10))); diff != "" {

@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func newWard(t *testing.T, conditions ...corev1.NodeCondition) *ward {
 	w := &ward{rig: newRig(t, node)}
 	w.now = w.rig.now
 	w.pods.pods = append(w.pods.pods, pod("agent", "agent-1", w.now))
-	w.deps.Health = func(context.Context, string) (*gpu.NodeHealth, error) { return w.says() }
+	w.deps.Health = func(context.Context, url.URL) (*gpu.NodeHealth, error) { return w.says() }
 	w.anew()
 	return w
 }

@@ -285,7 +285,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
-	r.unread, r.pending = unreadable(p, pods), pendingOf(pods)
+	r.unread, r.pending = w.c.unreadable(p, pods), pendingOf(pods)
 	obs := observe(t.replicas, pods, p.Sources, vetted{w.c.deps.Store, w.c.devices}, now, pol.MaxAge)
 	obs.Totals, r.failed = w.c.queries.totals(p)
 	before := w.state
@@ -319,17 +319,25 @@ func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duratio
 }
 
 // unreadable says why a pods signal cannot be scraped from these pods, if the
-// spec does not fit them.
-func unreadable(p *plan, pods []*corev1.Pod) string {
+// spec does not fit them or they are where nothing is scraped.
+func (c *Controller) unreadable(p *plan, pods []*corev1.Pod) string {
 	for i := range p.Sources {
-		if p.Sources[i].Kind != policy.Pods {
+		src := &p.Sources[i]
+		if src.Kind != policy.Pods {
 			continue
 		}
-		for _, pod := range pods {
-			if _, err := podPort(pod, p.Sources[i].Port); err != nil {
+		for j, pod := range pods {
+			if j == 0 { // in their ports one is like the other
+				if _, err := podPort(pod, src.Port); err != nil {
+					return err.Error()
+				}
+			}
+			if !scrapable(pod) {
+				continue
+			}
+			if _, _, err := c.podEndpoint(pod, src); err != nil {
 				return err.Error()
 			}
-			break // one is like the other
 		}
 	}
 	return ""

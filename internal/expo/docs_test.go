@@ -33,6 +33,19 @@ func TestMetricsDocument(t *testing.T) {
 	}
 }
 
+// rangeOf writes a field's range; where only the width of numbers ends it, its
+// beginning.
+func rangeOf(i gpu.Index) string {
+	f, r := gpu.At(i), gpu.RangeAt(i)
+	switch {
+	case f.Kind == gpu.Label:
+		return ""
+	case r.Max >= 1<<53:
+		return fmt.Sprintf("from %.0f", r.Min)
+	}
+	return fmt.Sprintf("%.0f to %.0f", r.Min, r.Max)
+}
+
 func metricsDocument() []byte {
 	var b bytes.Buffer
 	b.WriteString(`# Metrics of gpupilot-agent
@@ -46,14 +59,17 @@ at once, and each is shown under the name and in the unit that the file has. ●
 GPUs of a pod, and then over the pods of a workload, is what the controller does with it. Some fields only DCGM gives; ` + "`gpupilot_field_supported`" + `
 says which of those that a collectors file asks for a GPU lacks.
 
-| id | 4.8 (and 4.8.2) | unit | kind | 4.9, where it differs | unit | 1.x | GPUs of a pod | pods |
-|---|---|---|---|---|---|---|---|---|
+The controller takes a value outside of its field's range for no value and counts it (` + "`gpupilot_scrape_out_of_range_total`" + `). A ratio above 1 and up to
+1.5 counts as 1: DCGM measures up to 1.3 on MIG instances. DCGM's blanks, which stand for a missing value, are no values either. Ranges are in the unit of 4.8.
+
+| id | 4.8 (and 4.8.2) | unit | range | kind | 4.9, where it differs | unit | 1.x | GPUs of a pod | pods |
+|---|---|---|---|---|---|---|---|---|---|
 `)
 	on := map[gpu.FieldID]bool{}
 	for _, id := range defaultFields {
 		on[id] = true
 	}
-	for _, f := range gpu.Fields() {
+	for i, f := range gpu.Fields() {
 		n, ok := namingOf(f.ID)
 		if !ok {
 			n = &naming{}
@@ -66,7 +82,7 @@ says which of those that a collectors file asks for a GPU lacks.
 		if n.help49 != "" {
 			unit49 = baseUnit(f.Unit)
 		}
-		fmt.Fprintf(&b, "| %d | `%s`%s | %s | %s | %s | %s | %s | %s | %s |\n", f.ID, f.Name, mark, f.Unit,
+		fmt.Fprintf(&b, "| %d | `%s`%s | %s | %s | %s | %s | %s | %s | %s | %s |\n", f.ID, f.Name, mark, f.Unit, rangeOf(gpu.Index(i)),
 			[...]string{"gauge", "counter", "label"}[f.Kind], code(n.name49), unit49, code(n.name1), f.PodAgg, f.LoadAgg)
 	}
 	b.WriteString(`

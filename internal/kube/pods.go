@@ -69,10 +69,13 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			Labels: pod.Labels, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, ResourceClaims: pod.Spec.ResourceClaims},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
 		},
+	}
+	if len(pod.Status.HostIPs) > 1 { // the first is HostIP
+		slim.Status.HostIPs = pod.Status.HostIPs
 	}
 	if cost, ok := pod.Annotations[PodDeletionCost]; ok {
 		slim.Annotations = map[string]string{PodDeletionCost: cost}

@@ -109,15 +109,16 @@ func TestSlimPod(t *testing.T) {
 	limits := gpus.DeepCopy()
 	limits["cpu"] = resource.MustParse("1")
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: time.Unix(9, 0)}}
+	hosts := []corev1.HostIP{{IP: "1.2.3.1"}, {IP: "fd00::1"}}
 	full := somePod("a", "b", map[string]string{"app": "x"})
 	full.Annotations = map[string]string{"big": strings.Repeat("x", 1000), PodDeletionCost: "5"}
 	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
-	full.Spec.NodeName = "n"
+	full.Spec.NodeName, full.Spec.HostNetwork = "n", true
 	full.Spec.Containers = []corev1.Container{{
 		Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "E"}}, Ports: []corev1.ContainerPort{{ContainerPort: 1}},
 		Resources: corev1.ResourceRequirements{Limits: limits},
 	}}
-	full.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", Message: "m", Conditions: []corev1.PodCondition{ready, {Type: "Other"}}}
+	full.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", HostIP: "1.2.3.1", HostIPs: hosts, Message: "m", Conditions: []corev1.PodCondition{ready, {Type: "Other"}}}
 	always := corev1.ContainerRestartPolicyAlways
 	full.Spec.InitContainers = []corev1.Container{
 		{Name: "sidecar", Image: "i", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Limits: limits}},
@@ -128,11 +129,11 @@ func TestSlimPod(t *testing.T) {
 	got := slimPod(full, nil)
 	want := somePod("a", "b", map[string]string{"app": "x"})
 	want.Annotations = map[string]string{PodDeletionCost: "5"}
-	want.Spec.NodeName = "n"
+	want.Spec.NodeName, want.Spec.HostNetwork = "n", true
 	want.Spec.Containers = []corev1.Container{{
 		Name: "c", Ports: []corev1.ContainerPort{{ContainerPort: 1}}, Resources: corev1.ResourceRequirements{Limits: gpus},
 	}}
-	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", Conditions: []corev1.PodCondition{ready}}
+	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", HostIP: "1.2.3.1", HostIPs: hosts, Conditions: []corev1.PodCondition{ready}}
 	want.Spec.InitContainers = []corev1.Container{{Name: "sidecar", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Limits: gpus}}}
 	want.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
 	want.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}

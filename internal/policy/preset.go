@@ -62,7 +62,7 @@ func presets() map[v1alpha1.Preset]preset {
 		ended:   Term{{Name: "vllm:request_success_total"}},
 		port:    Port{Default: 8000},
 	}
-	return map[v1alpha1.Preset]preset{
+	all := map[v1alpha1.Preset]preset{
 		v1alpha1.PresetVLLM: vllm,
 		v1alpha1.PresetSGLang: {
 			running: Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
@@ -84,6 +84,37 @@ func presets() map[v1alpha1.Preset]preset {
 			pace:    vllm.pace, // of its vLLM backend; the others tell none
 			port:    Port{Default: 8002, Apart: true},
 		},
+	}
+	for _, p := range all {
+		p.setRanges()
+	}
+	return all
+}
+
+// The ranges of what servers tell. A share of a cache that is counted in blocks
+// may exceed 1 by one block; a float64 counts to 2^53.
+const (
+	mostRequests = 1e6
+	mostCache    = 1.05
+	mostCounted  = 1 << 53
+)
+
+// setRanges gives each metric its range. None of them is ever negative.
+func (p *preset) setRanges() {
+	set := func(most float64, terms ...Term) {
+		for _, term := range terms {
+			for i := range term {
+				if term[i].Most = most; term[i].Rate {
+					term[i].Most = mostCounted
+				}
+			}
+		}
+	}
+	set(mostRequests, p.running, p.waiting)
+	set(mostCache, p.kvCache)
+	set(mostCounted, p.came, p.ended)
+	if p.pace != nil {
+		set(mostCounted, p.pace.Seconds, p.pace.Tokens, p.pace.FirstSeconds, p.pace.Firsts)
 	}
 }
 

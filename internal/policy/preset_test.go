@@ -186,3 +186,20 @@ func TestSLO(t *testing.T) {
 	g("{timeToFirstToken: 2s}", 0, 2, true)
 	g("{interTokenLatency: 50ms, timeToFirstToken: 500ms}", 0.05, 0.5, true)
 }
+
+// Whatever a preset reads has a range: no server has -1 or 1e30 requests.
+func TestPresetsHaveRanges(t *testing.T) {
+	for name, p := range presets() {
+		terms := []Term{p.running, p.waiting, p.kvCache, p.came, p.ended}
+		if p.pace != nil {
+			terms = append(terms, p.pace.Seconds, p.pace.Tokens, p.pace.FirstSeconds, p.pace.Firsts)
+		}
+		for _, term := range terms {
+			for _, m := range term {
+				if m.Least != 0 || m.Most <= 0 || m.Most < 1e6 && !m.Max || m.Rate && m.Most < 1e15 {
+					t.Errorf("%s: %s is between %g and %g", name, m.Key(), m.Least, m.Most)
+				}
+			}
+		}
+	}
+}

@@ -81,6 +81,9 @@ type PodMetric struct {
 	By     string
 	Rate   bool    // it is a counter, and its increase per second counts
 	Factor float64 // from its unit to the signal's; 0: 1
+	// Least and Most are the bounds of its values; outside of them it has none.
+	// Both 0: nothing is known of them.
+	Least, Most float64
 }
 
 // Key is what the metric is called in the store: its name where nothing but a

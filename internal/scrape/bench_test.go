@@ -116,7 +116,7 @@ func BenchmarkFleet(b *testing.B) {
 		s := New(Config{}, Deps{Client: client, Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
 		var targets []Target
 		for i := range nodes {
-			targets = append(targets, Target{Name: fmt.Sprint(i), URL: fmt.Sprintf("http://n%d:9400/%d/metrics", i, i), Kind: DCGM})
+			targets = append(targets, Target{Name: fmt.Sprint(i), URL: parse(fmt.Sprintf("http://10.1.%d.%d:9400/%d/metrics", i/250, i%250+1, i)), Kind: DCGM})
 		}
 		s.Sync(targets)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

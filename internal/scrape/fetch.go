@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,15 +21,17 @@ type Doer interface {
 }
 
 // NewClient makes a client as a Scraper wants it: one kept-open connection per
-// target, no proxy, no redirects (a target must not send us elsewhere), no
-// gzip (the network is near, the CPU is dear).
+// target, no proxy whatever the environment says, no redirects (a target must
+// not send us elsewhere), no gzip (the network is near, the CPU is dear).
 func NewClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			MaxIdleConnsPerHost: 1,
-			IdleConnTimeout:     2 * time.Minute,
-			TLSHandshakeTimeout: 5 * time.Second,
-			DisableCompression:  true,
+			Proxy:                  nil,
+			MaxIdleConnsPerHost:    1,
+			MaxResponseHeaderBytes: 16 << 10,
+			IdleConnTimeout:        2 * time.Minute,
+			TLSHandshakeTimeout:    5 * time.Second,
+			DisableCompression:     true,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -53,17 +57,19 @@ func (r Reason) String() string {
 	return [...]string{"unreachable", "timeout", "status", "too_large", "garbage", "stale", "internal"}[r]
 }
 
-// failure is an error with its reason.
+// failure is an error with its reason. Nothing that the target sent is in err;
+// detail may have some of it, and is for the log at its debug level.
 type failure struct {
 	reason Reason
 	err    error
+	detail string
 }
 
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
 func fail(r Reason, format string, args ...any) *failure {
-	return &failure{r, fmt.Errorf(format, args...)}
+	return &failure{reason: r, err: fmt.Errorf(format, args...)}
 }
 
 // fetch gets a page into a buffer that is taken when the answer begins to
@@ -78,7 +84,7 @@ func (s *Scraper) fetch(ctx context.Context, req *http.Request) (*[]byte, *failu
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be kept
-		return nil, fail(BadStatus, "answered %s", resp.Status)
+		return nil, fail(BadStatus, "answered %s", status(resp.StatusCode))
 	}
 	if resp.ContentLength > s.cfg.MaxBody {
 		return nil, fail(TooLarge, "answer of %d bytes is longer than the limit of %d", resp.ContentLength, s.cfg.MaxBody)
@@ -129,17 +135,23 @@ func (s *Scraper) release(buf *[]byte) {
 }
 
 func (s *Scraper) netFailure(ctx context.Context, err error) *failure {
+	f := fail(Unreachable, "%s", describe(err))
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fail(TimedOut, "no answer within %v: %w", s.cfg.Timeout, err)
+		f = fail(TimedOut, "no answer within %v", s.cfg.Timeout)
 	}
-	return fail(Unreachable, "%w", err)
+	f.detail = err.Error()
+	return f
+}
+
+// status is a status as we call it; the words of an answer are its server's.
+func status(code int) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
 }
 
 // newRequest makes the request that is sent again and again; names limits the
 // page to these metrics, where it is not empty.
-func newRequest(rawURL string, names []string) (*http.Request, error) {
-	u, err := url.Parse(rawURL)
-	if err != nil {
+func newRequest(u url.URL, names []string) (*http.Request, error) {
+	if err := checkURL(&u); err != nil {
 		return nil, err
 	}
 	if len(names) > 0 {
@@ -147,11 +159,26 @@ func newRequest(rawURL string, names []string) (*http.Request, error) {
 		q["name[]"] = append(q["name[]"], names...)
 		u.RawQuery = q.Encode()
 	}
-	req, err := http.NewRequest(http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil, err
+	return &http.Request{
+		Method: http.MethodGet, URL: &u, Host: u.Host,
+		Header: http.Header{
+			"Accept":     {"text/plain;version=0.0.4, */*;q=0.1"},
+			"User-Agent": {"gpupilot-controller"},
+		},
+	}, nil
+}
+
+// checkURL says what is wrong with a target's URL: its host is an IP address
+// with a port, and it has no credentials.
+func checkURL(u *url.URL) error {
+	host, err := netip.ParseAddrPort(u.Host)
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("URL %s: scheme %q is neither http nor https", u.Redacted(), u.Scheme)
+	case err != nil || host.Port() == 0 || host.Addr().Zone() != "":
+		return fmt.Errorf("URL %s: host %q is not an IP address and a port", u.Redacted(), u.Host)
+	case u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//"):
+		return fmt.Errorf("URL %s: path %q does not begin with one slash, or there are credentials", u.Redacted(), u.Path)
 	}
-	req.Header.Set("Accept", "text/plain;version=0.0.4, */*;q=0.1")
-	req.Header.Set("User-Agent", "gpupilot-controller")
-	return req, nil
+	return nil
 }

@@ -76,14 +76,15 @@ func (g *gpus) identifyValue(l *line) entry {
 	if !ok || g.want != (gpu.FieldSet{}) && !g.want.HasID(r.Field) {
 		return entry{}
 	}
-	if f, ok := gpu.Lookup(r.Field); !ok || f.Kind == gpu.Label {
+	field, ok := gpu.IndexOf(r.Field)
+	if !ok || gpu.At(field).Kind == gpu.Label {
 		return entry{}
 	}
 	slot, ok := g.slot(l)
 	if !ok {
 		return entry{}
 	}
-	e := entry{use: value, slot: slot, scale: r.Scale, owner: g.owner(l), copy: l.get("vgpu") != nil}
+	e := entry{use: value, slot: slot, field: field, scale: r.Scale, owner: g.owner(l), copy: l.get("vgpu") != nil}
 	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[slot].key, Field: r.Field}); !ok {
 		e.use = ignored
 	}
@@ -99,6 +100,7 @@ func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
 		return entry{}
 	}
 	e := entry{use: share, slot: slot, scale: scale}
+	e.field, _ = gpu.IndexOf(f)
 	key := series.Key{Device: g.devices[g.devices[slot].is].key, Field: f, Pod: string(namespace) + "/" + string(pod)}
 	if e.ref, ok = g.target.Ref(key); !ok {
 		e.use = ignored

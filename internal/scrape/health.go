@@ -5,10 +5,12 @@ package scrape
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -28,23 +30,23 @@ func healthNames() []string {
 const maxHealth = 1 << 20
 
 // ReadHealth asks the agent at an address of metrics how its GPUs are.
-func ReadHealth(ctx context.Context, client Doer, address string, resolve gpu.Resolve) (*gpu.NodeHealth, error) {
+func ReadHealth(ctx context.Context, client Doer, address url.URL, resolve gpu.Resolve) (*gpu.NodeHealth, error) {
 	req, err := newRequest(address, healthNames())
 	if err != nil {
 		return nil, err
 	}
 	resp, err := client.Do(req.WithContext(ctx))
 	if err != nil {
-		return nil, err
+		return nil, errors.New(describe(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("answered %s", resp.Status)
+		return nil, fmt.Errorf("answered %s", status(resp.StatusCode))
 	}
 	page, err := io.ReadAll(io.LimitReader(resp.Body, maxHealth+1))
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, errors.New(describe(err))
 	case len(page) > maxHealth:
 		return nil, fmt.Errorf("answer is longer than the limit of %d bytes", maxHealth)
 	}

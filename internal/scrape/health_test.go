@@ -40,7 +40,7 @@ func TestReadHealth(t *testing.T) {
 	}))
 	defer srv.Close()
 	read := func() (*gpu.NodeHealth, error) {
-		return ReadHealth(t.Context(), NewClient(), srv.URL+"/metrics", remap)
+		return ReadHealth(t.Context(), NewClient(), parse(srv.URL+"/metrics"), remap)
 	}
 	got, err := read()
 	if err != nil {

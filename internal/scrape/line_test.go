@@ -147,7 +147,7 @@ func (r *recorder) identify(l *line) entry {
 	l2.value, l2.stamp = 0, 0
 	text := strings.TrimSuffix(show(&l2), " 0")
 	r.series = append(r.series, text)
-	return entry{use: value, slot: int32(len(r.series) - 1), scale: 1}
+	return entry{use: part, slot: int32(len(r.series) - 1), scale: 1}
 }
 
 func (r *recorder) success(int32, float64) {}

@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"unicode/utf8"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -35,7 +36,8 @@ type entry struct {
 	slot  int32 // the device, or the pod's metric
 	owner int32 // of the device, by place in its identifier's list; 0: none
 	use   use
-	copy  bool // one of the copies of a shared device's series, one for each sharer
+	copy  bool      // one of the copies of a shared device's series, one for each sharer
+	field gpu.Index // of a value or a share: whose range holds
 }
 
 // The bounds of one page, so that no target can take the others' memory.
@@ -59,8 +61,10 @@ type page struct {
 	meta    meta
 	lines   int // sample lines
 	bad     int
-	badLine error // the first bad line
-	changed bool  // not the last page's identities
+	badLine error  // the first bad line: its number and what is wrong with it
+	badText string // its beginning, for the log at its debug level only
+	changed bool   // not the last page's identities
+	outside outside
 	series  int
 	steps   int
 }
@@ -95,7 +99,7 @@ func (p *page) forget() { p.entries = p.entries[:0] }
 // read takes a page apart into p.points and p.meta. An error means that the
 // page is none; single bad lines are in p.bad.
 func (p *page) read(b []byte) error {
-	p.points, p.next, p.meta = p.points[:0], p.next[:0], meta{}
+	p.points, p.next, p.meta, p.outside = p.points[:0], p.next[:0], meta{}, p.outside[:0]
 	p.lines, p.bad, p.badLine, p.changed, p.series, p.steps = 0, 0, nil, false, 0, 0
 	at, number := 0, 0
 	for len(b) > 0 {
@@ -118,7 +122,7 @@ func (p *page) read(b []byte) error {
 		e, v, stamp, err := p.sample(text, &at)
 		if err != nil {
 			if p.bad++; p.badLine == nil {
-				p.badLine = fmt.Errorf("line %d: %w: %q", number, err, excerpt(text))
+				p.badLine, p.badText = fmt.Errorf("line %d: %w", number, err), excerpt(text)
 			}
 			continue
 		}
@@ -201,8 +205,10 @@ func (p *page) differ(n int) {
 // take puts a line's value where it belongs.
 func (p *page) take(e entry, v float64, stamp int64) {
 	switch e.use {
-	case value, part, share:
-		p.points = append(p.points, point{e.ref, e.slot, v * e.scale, stamp, e.use == share})
+	case value, share:
+		p.points = append(p.points, point{e.ref, e.slot, p.outside.limit(&e, v), stamp, e.use == share})
+	case part:
+		p.points = append(p.points, point{ref: e.ref, slot: e.slot, value: v, stamp: stamp})
 	case collected:
 		p.meta.collected = v
 	case interval:
@@ -226,7 +232,7 @@ func identityEnd(b []byte) int {
 	return wordEnd(b, 0)
 }
 
-// excerpt is the beginning of a bad line, for an error.
+// excerpt is the beginning of a bad line.
 func excerpt(b []byte) string {
 	const most = 80
 	if len(b) <= most {

@@ -24,6 +24,9 @@ type Metric struct {
 	Name         string // of the series
 	Label, Value string // only series with this label; empty: all
 	Combine      Combine
+	// Min and Max are the bounds of a series' value and of the number; a metric
+	// with one outside of them has no value. Both 0: there are none.
+	Min, Max float64
 	// By is a label: of the series that agree in it, which are copies that
 	// several ranks tell of the same, only the largest is added up. Empty: all are.
 	By string
@@ -133,7 +136,8 @@ func (m *podMetrics) fill(p *page, b *series.Batch) {
 	}
 	for _, x := range p.points {
 		for _, c := range m.slots[x.slot] {
-			m.take(&m.cells[c], x.value)
+			cell := &m.cells[c]
+			m.take(cell, p.outside.limitMetric(&m.metrics[cell.metric], x.value))
 		}
 	}
 	clear(m.sums)
@@ -146,7 +150,7 @@ func (m *podMetrics) fill(p *page, b *series.Batch) {
 	}
 	for i, ok := range m.seen {
 		if ok {
-			b.Add(m.refs[i], m.sums[i])
+			b.Add(m.refs[i], p.outside.limitMetric(&m.metrics[i], m.sums[i]))
 		}
 	}
 }

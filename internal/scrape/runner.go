@@ -148,6 +148,7 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 	p := r.page
 	if err := r.read(body); err != nil {
 		f := fail(Garbage, "%w", err)
+		f.detail = p.badText
 		r.s.failures[f.reason].Add(1)
 		return r.failed(f)
 	}
@@ -163,6 +164,7 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 	} else {
 		r.pods.fill(p, &r.batch)
 	}
+	r.s.countOutside(p.outside)
 	unknown, err := r.series.Append(at, &r.batch)
 	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) {
 		r.forget()
@@ -256,9 +258,10 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 	st.Lag, st.Skew = arrived.Sub(at), -r.clock.offset
 	st.Took, st.Samples = arrived.Sub(started), len(r.batch.Points)
 	st.Interval = seconds(r.page.meta.interval)
-	st.BadLines, st.BadLine = r.page.bad, ""
+	st.BadLines, st.BadLine, st.OutOfRange = r.page.bad, "", r.page.outside.total()
 	if r.page.badLine != nil {
 		st.BadLine = r.page.badLine.Error()
+		r.s.deps.Log.Debug("lines left out", "target", st.Name, "lines", r.page.bad, "first", st.BadLine, "text", r.page.badText)
 	}
 }
 
@@ -293,5 +296,6 @@ func (r *runner) note(f *failure, now time.Time) {
 	if first {
 		st.ErrSince = now
 		r.s.deps.Log.Warn("scrape failed", "target", st.Name, "url", st.URL, "reason", f.reason.String(), "err", f.err)
+		r.s.deps.Log.Debug("scrape failed, in the target's words", "target", st.Name, "text", f.detail)
 	}
 }

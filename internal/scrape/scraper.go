@@ -53,6 +53,7 @@ type Scraper struct {
 	wanted  []Target
 	changed chan struct{}
 	runners map[string]*runner
+	outside map[string]uint64  // values out of range, by metric
 	leaving map[string]*runner // taken off the list, not yet done
 
 	scrapes, samples, badLines, repeated atomic.Uint64
@@ -70,6 +71,7 @@ func New(cfg Config, deps Deps) *Scraper {
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
 		changed: make(chan struct{}, 1),
 		runners: map[string]*runner{},
+		outside: map[string]uint64{},
 		leaving: map[string]*runner{},
 	}
 }
@@ -145,7 +147,7 @@ func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, bef
 	r := &runner{
 		s: s, cancel: cancel, done: make(chan struct{}),
 		phase: newPhase(&s.cfg, t.Name),
-		state: State{Name: t.Name, URL: t.URL, Kind: t.Kind},
+		state: State{Name: t.Name, URL: t.URL.String(), Kind: t.Kind},
 	}
 	r.want.Store(t)
 	s.runners[t.Name] = r
@@ -172,6 +174,8 @@ type Stats struct {
 	Samples  uint64
 	BadLines uint64
 	Took     time.Duration // all requests together
+
+	OutOfRange map[string]uint64 // values that were none for being out of range, by metric
 }
 
 // Stats meters the scraper.
@@ -186,6 +190,7 @@ func (s *Scraper) Stats() Stats {
 	}
 	s.mu.Lock()
 	st.Targets = len(s.runners)
+	st.OutOfRange = maps.Clone(s.outside)
 	s.mu.Unlock()
 	return st
 }

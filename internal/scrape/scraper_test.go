@@ -58,7 +58,7 @@ gpupilot_collection_interval_seconds %v
 gpupilot_collection_duration_seconds %v
 DCGM_FI_DEV_GPU_UTIL{UUID="G0"} %d
 gpupilot_gpu_allocation_info{uuid="G0",namespace="ns",pod="p",container="c",replica=""} 1
-`, float64(a.tick(n).Add(a.clock).UnixMicro())/1e6, a.interval.Seconds(), a.took(n).Seconds(), n%100)
+`, float64(a.tick(n).Add(a.clock).UnixMicro())/1e6, a.interval.Seconds(), a.took(n).Seconds(), (n%100+100)%100)
 	status := a.status
 	if status == 0 {
 		status = 200
@@ -108,7 +108,7 @@ func inBubble(t *testing.T, a *fakeAgent, d time.Duration, check func(*Scraper, 
 	})
 }
 
-var agentTarget = Target{Name: "node-1", URL: "http://10.0.0.1:9400/metrics", Kind: Agent, Fields: gpu.SetOf(gpu.GPUUtil)}
+var agentTarget = Target{Name: "node-1", URL: parse("http://10.0.0.1:9400/metrics"), Kind: Agent, Fields: gpu.SetOf(gpu.GPUUtil)}
 
 func TestScrapesFollowTheAgentsTicks(t *testing.T) {
 	f := func(what string, a *fakeAgent, samples int, maxLag time.Duration, maxAsked int) {
@@ -200,10 +200,10 @@ func TestFailuresBackOffAndHeal(t *testing.T) {
 func TestOnlyFieldsInUseAreAskedFor(t *testing.T) {
 	a := &fakeAgent{interval: time.Second, took: always(time.Millisecond)}
 	inBubble(t, a, 10*time.Second, func(s *Scraper, store *series.Store) {
-		if a.paths()[0] != agentTarget.URL {
+		if a.paths()[0] != agentTarget.URL.String() {
 			t.Errorf("first %s", a.paths()[0])
 		}
-		want := agentTarget.URL + "?name%5B%5D=DCGM_FI_DEV_GPU_UTIL&name%5B%5D=gpupilot_collection_duration_seconds"
+		want := agentTarget.URL.String() + "?name%5B%5D=DCGM_FI_DEV_GPU_UTIL&name%5B%5D=gpupilot_collection_duration_seconds"
 		if got := a.paths()[5]; got != want {
 			t.Errorf("then %s\nwant %s", got, want)
 		}
@@ -212,7 +212,7 @@ func TestOnlyFieldsInUseAreAskedFor(t *testing.T) {
 		n := len(a.paths())
 		s.Sync([]Target{more})
 		time.Sleep(2 * time.Second)
-		if got := a.paths()[n]; got != agentTarget.URL {
+		if got := a.paths()[n]; got != agentTarget.URL.String() {
 			t.Errorf("after a field was added %s", got)
 		}
 	})
@@ -228,7 +228,7 @@ func TestSync(t *testing.T) {
 			t.Errorf("%d samples after 10 s", count())
 		}
 		moved := agentTarget
-		moved.URL = "http://10.0.0.2:9400/metrics"
+		moved.URL = parse("http://10.0.0.2:9400/metrics")
 		other := agentTarget
 		other.Name = "node-2"
 		s.Sync([]Target{moved, other})

@@ -3,6 +3,7 @@
 package scrape
 
 import (
+	"net/url"
 	"slices"
 	"time"
 
@@ -22,8 +23,8 @@ const (
 
 // Target is one exposition to be scraped.
 type Target struct {
-	Name   string // unique; the name of the series.Target too
-	URL    string // such as http://10.1.2.3:9400/metrics
+	Name   string  // unique; the name of the series.Target too
+	URL    url.URL // such as http://10.1.2.3:9400/metrics; its host is an IP address and a port
 	Kind   Kind
 	Labels series.TargetLabels
 
@@ -50,7 +51,8 @@ type State struct {
 	Interval    time.Duration // the agent's own; zero: it does not say
 	Samples     int           // of the last success
 	BadLines    int           // of the last page, left out
-	BadLine     string        // the first of them and what is wrong with it
+	BadLine     string        // the first of them: its number and what is wrong with it
+	OutOfRange  int           // values of the last page, left out
 
 	Err      error     // of the last scrape; nil after a success
 	ErrSince time.Time // since when there has been no success

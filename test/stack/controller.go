@@ -48,6 +48,7 @@ func (s *Stack) StartController(ctx context.Context) error {
 		"--kubeconfig", kubeconfig, "--namespace", Namespace,
 		"--address", strings.TrimPrefix(s.ControllerURL, "http://"),
 		"--secure-port", strconv.Itoa(s.securePort), "--service-port", strconv.Itoa(s.securePort),
+		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
 	}, s.cfg.ControllerArgs...)
 	controller, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, s.ControllerLog())
 	if err != nil {

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+func addressed(ip, host string, hostNetwork bool) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.PodIP, p.Status.HostIP, p.Spec.HostNetwork = ip, host, hostNetwork
+	}
+}
+
+// A pod's status may be a tenant's words: it does not lead the controller to
+// itself, to a metadata service or to a node.
+func TestPodAddresses(t *testing.T) {
+	r := newRig(t)
+	f := func(ip, host string, hostNetwork bool, kind, want, says string) {
+		t.Helper()
+		u, err := r.endpoint(kind, pod("web", "web-1", at(0), addressed(ip, host, hostNetwork)), 9400, "/metrics")
+		if u.Host != want || (err == nil) != (says == "") {
+			t.Errorf("%s on %s: %s, %v; want %s, %q", ip, host, u.Host, err, want, says)
+		}
+		if err != nil {
+			contains(t, err.Error(), says)
+		}
+	}
+	f("10.0.0.1", "192.168.0.1", false, KindPod, "10.0.0.1:9400", "")
+	f("fd00::1", "192.168.0.1", false, KindPod, "[fd00::1]:9400", "")
+	f("::ffff:10.0.0.1", "", false, KindPod, "10.0.0.1:9400", "")
+	for _, ip := range []string{"127.0.0.1", "127.8.8.8", "::1", "169.254.169.254", "::ffff:169.254.169.254", "::ffff:127.0.0.1",
+		"fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::", "255.255.255.255"} {
+		f(ip, "", false, KindPod, "", "is not a pod's")
+		f(ip, "", true, KindAgent, "", "is not a pod's")
+	}
+	for _, ip := range []string{"", "localhost", "10.0.0.1:80", "10.0.0.1@10.0.0.2", "fd00::1%eth0", "10.0.0.1/", " 10.0.0.1"} {
+		f(ip, "", false, KindPod, "", "no IP address")
+	}
+	f("192.168.0.1", "192.168.0.1", true, KindPod, "", "--scrape-host-network-pods")
+	f("192.168.0.1", "192.168.0.1", false, KindPod, "", "on its node's network")
+	f("192.168.0.1", "192.168.0.1", true, KindAgent, "192.168.0.1:9400", "")
+	f("192.168.0.1", "192.168.0.1", true, KindDCGM, "192.168.0.1:9400", "")
+
+	r.cfg.PodNetworks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16")}
+	f("10.244.3.4", "", false, KindPod, "10.244.3.4:9400", "")
+	f("127.3.0.4", "", false, KindPod, "127.3.0.4:9400", "")
+	f("10.0.0.1", "", false, KindPod, "", "in none of --pod-cidrs")
+	f("10.0.0.1", "", false, KindAgent, "", "in none of --pod-cidrs")
+	f("169.254.169.254", "", false, KindPod, "", "is not a pod's")
+	f("192.168.0.1", "192.168.0.1", true, KindAgent, "192.168.0.1:9400", "")
+	f("192.168.0.1", "192.168.0.1", true, KindPod, "", "on its node's network")
+	r.cfg.HostNetworkPods = true
+	f("192.168.0.1", "192.168.0.1", true, KindPod, "192.168.0.1:9400", "")
+	f("127.0.0.1", "127.0.0.1", true, KindPod, "127.0.0.1:9400", "")
+}
+
+// However a path is written, it is the path of the pod's own address.
+func TestPathsDoNotChooseTheHost(t *testing.T) {
+	r := newRig(t)
+	p := pod("web", "web-1", at(0))
+	for _, path := range []string{
+		"@10.9.9.9:80/", ":80@10.9.9.9/", "//10.9.9.9/", "", "metrics", `/\10.9.9.9/`, `\\10.9.9.9\x`, "/a#b", "/a b", "/a\r\nHost: b", "/a\x00",
+		"/@10.9.9.9/", "/%2e%2e/", "/ä", "/a?b=c d", "http://10.9.9.9/",
+	} {
+		if u, err := r.endpoint(KindPod, p, 80, path); err == nil {
+			t.Errorf("path %q: %s", path, u.String())
+		}
+	}
+	for path, want := range map[string]string{
+		"/metrics": "http://10.0.0.1:80/metrics", "/a/b-c_d.e~": "http://10.0.0.1:80/a/b-c_d.e~", "/probe?target=10.9.9.9:80": "http://10.0.0.1:80/probe?target=10.9.9.9:80",
+	} {
+		if u, err := r.endpoint(KindPod, p, 80, path); err != nil || u.String() != want {
+			t.Errorf("path %q: %s, %v", path, u.String(), err)
+		}
+	}
+	for _, port := range []int32{0, -1, 65536, 1 << 30} {
+		if _, err := r.endpoint(KindPod, p, port, "/"); err == nil {
+			t.Errorf("port %d is accepted", port)
+		}
+	}
+}
+
+func FuzzEndpoint(f *testing.F) {
+	f.Add("10.0.0.1", int32(80), "/metrics")
+	f.Add("::ffff:169.254.169.254", int32(80), "/@10.9.9.9")
+	f.Add("fd00::1", int32(1), "/?a=b&c")
+	f.Fuzz(func(t *testing.T, ip string, port int32, path string) {
+		c := &Controller{}
+		p := &corev1.Pod{Status: corev1.PodStatus{PodIP: ip}}
+		u, err := c.endpoint(KindPod, p, port, path)
+		if err != nil {
+			return
+		}
+		again, err := u.Parse(u.String())
+		if err != nil || again.Host != u.Host || again.User != nil || again.Fragment != "" || again.Scheme != "http" || again.Path != u.Path {
+			t.Errorf("%s is %+v", u.String(), again)
+		}
+		host := netip.MustParseAddrPort(u.Host)
+		want := netip.MustParseAddr(ip).Unmap()
+		if host.Addr() != want || host.Port() != uint16(port) || !want.IsGlobalUnicast() {
+			t.Errorf("%q and %d are %s", ip, port, u.Host)
+		}
+	})
+}
+
+// A pod on its node's network is not scraped unless the operator says so, and
+// the condition says why; a node's address that a pod only claims is no way
+// around that, nor is it a way to have another's pod not scraped.
+func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
+	a := autoscaler("web")
+	port := intstr.FromInt32(10250)
+	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue", Port: &port}
+	r := newRig(t, deployment("web", 1), a)
+	r.cfg.AgentNamespace = "gpupilot-system"
+	in := func(p *corev1.Pod, namespace string) *corev1.Pod { p.Namespace = namespace; return p }
+	proxy := in(pod("proxy", "kube-proxy", at(0), addressed("192.168.0.9", "192.168.0.9", true)), "kube-system")
+	agent := in(pod("agent", "agent-1", at(0), addressed("10.0.0.2", "192.168.0.8", false)), "gpupilot-system")
+	liar := in(pod("liar", "liar", at(0), addressed("10.0.0.3", "10.0.0.1", false)), "elsewhere")
+	web := pod("web", "web-1", at(0), ready(at(1)))
+	r.pods.pods = []*corev1.Pod{web, proxy, agent, liar}
+	w := r.add(a)
+	f := func(what string, scraped bool, change func(*corev1.Pod)) {
+		t.Helper()
+		web.Status.PodIP, web.Status.HostIP, web.Spec.HostNetwork = "10.0.0.1", "192.168.0.7", false
+		change(web)
+		w.pass(r.now) // finds the pods
+		r.hostsAt = time.Time{}
+		found := false
+		for _, target := range r.list(at(100)) {
+			found = found || target.Kind == KindPod
+		}
+		if found != scraped {
+			t.Errorf("%s: scraped %v", what, found)
+		}
+		w.pass(r.now)
+		said := ""
+		for _, c := range conditionsOf(w.status.next) {
+			said += c.Message + "\n"
+		}
+		if strings.Contains(said, "node's network") == scraped {
+			t.Errorf("%s: the conditions say %s", what, said)
+		}
+	}
+	f("a pod of its own", true, func(*corev1.Pod) {})
+	f("the host's network", false, addressed("192.168.0.7", "192.168.0.7", true))
+	f("its own node's address", false, addressed("192.168.0.7", "192.168.0.7", false))
+	f("another node's address", false, addressed("192.168.0.9", "192.168.0.7", false))
+	f("a GPU node's address", false, addressed("192.168.0.8", "192.168.0.7", false))
+	r.cfg.HostNetworkPods = true
+	f("the host's network, allowed", true, addressed("192.168.0.7", "192.168.0.7", true))
+}

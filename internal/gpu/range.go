@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import "math"
+
+// Range is the values that a field can have, in the field's unit. A number
+// outside of it is no value: a decision made from it would be wrong.
+type Range struct {
+	Min, Max float64
+	// Above is how large a value may be that counts as Max: measured ratios
+	// exceed 1. It is Max where nothing exceeds it.
+	Above float64
+}
+
+// Limit returns v as it counts, and whether it is a value at all. NaN is none.
+func (r *Range) Limit(v float64) (float64, bool) {
+	if v >= r.Min && v <= r.Max {
+		return v, true
+	}
+	if v > r.Max && v <= r.Above {
+		return r.Max, true
+	}
+	return math.NaN(), false
+}
+
+// The bounds of ranges that nothing else gives. 2^53 is the last whole number
+// that a float64 counts to; DCGM's counters are int64.
+const (
+	maxCount   = 1 << 53
+	maxCounter = 1<<63 - 1<<10
+)
+
+// unitRanges are the ranges by unit, of fields that fieldRanges lacks.
+var unitRanges = map[Unit]Range{
+	// nvmlUtilization_t and its like are whole percents. DCGM is known to give
+	// 1,000 to 4294967295 now and then (NVIDIA/DCGM#199).
+	Percent: {0, 100, 100},
+	// Profiling ratios exceed 1: DCGM gave an SM_ACTIVE of 1.294 for a MIG
+	// instance under full load (NVIDIA/DCGM#152). Up to 1.5 is full load.
+	Ratio: {0, 1, 1.5},
+	// The fastest memory has 14,001 MHz (GeForce RTX 5090).
+	Megahertz: {0, 100_000, 100_000},
+	// -55 °C is the least of military-grade parts, 150 °C the usual absolute
+	// maximum of a silicon junction; GPUs shut down near 100 °C.
+	Celsius: {-55, 150, 150},
+	// A module with one CPU and two GPUs draws 2,700 W (GB200).
+	Watt: {0, 10_000, 10_000},
+	// 16 TiB; a GPU of 2026 has 288 GB. float32 keeps every MiB up to here.
+	Mebibyte: {0, 1 << 24, 1 << 24},
+	// 10 TB/s; NVLink 6 has 3.6 TB/s.
+	BytesPerSecond:     {0, 1e13, 1e13},
+	MegabytesPerSecond: {0, 1e7, 1e7},
+	Bitmask:            {0, maxCounter, maxCounter},
+	None:               {0, maxCount, maxCount},
+}
+
+// fieldRanges are the ranges of fields that differ from their unit's.
+var fieldRanges = map[FieldID]Range{
+	FanSpeed:  {0, 200, 200},     // nvmlDeviceGetFanSpeed: "this value may exceed 100%"
+	PState:    {0, 32, 32},       // nvmlPstates_t: P0 to P15, 32 is unknown
+	XIDErrors: {0, 9_999, 9_999}, // NVIDIA's catalog has three digits
+}
+
+// ranges are the fields' ranges, by index.
+var ranges = func() (all [NumFields]Range) {
+	for i := range table {
+		f := &table[i]
+		r, ok := fieldRanges[f.ID]
+		if !ok && f.Kind == Counter {
+			r = Range{0, maxCounter, maxCounter}
+		} else if !ok {
+			r = unitRanges[f.Unit]
+		}
+		all[i] = r
+	}
+	return all
+}()
+
+// RangeAt returns the range of the field at index i. Callers must not change it.
+func RangeAt(i Index) *Range { return &ranges[i] }
+
+// DCGM's blanks, which say why there is no value (dcgm_structs.h): each is the
+// first of four, and as an int64 the first of all that follow.
+const (
+	blankInt32 = 0x7ffffff0
+	blankFloat = 140737488355328
+	blankInt64 = 0x7ffffffffffffff0
+	blanks     = 4
+)
+
+// IsBlank says whether a number, as DCGM gives it, stands for a missing value.
+func IsBlank(v float64) bool {
+	return v >= blankInt32 &&
+		(v < blankInt32+blanks || v >= blankFloat && (v < blankFloat+blanks || v >= blankInt64))
+}
