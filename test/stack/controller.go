@@ -47,6 +47,7 @@ func (s *Stack) StartController(ctx context.Context) error {
 	args := append([]string{
 		"--kubeconfig", kubeconfig, "--namespace", Namespace,
 		"--address", strings.TrimPrefix(s.ControllerURL, "http://"),
+		"--page-auth", "none", // it listens on loopback
 		"--secure-port", strconv.Itoa(s.securePort), "--service-port", strconv.Itoa(s.securePort),
 	}, s.cfg.ControllerArgs...)
 	controller, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, s.ControllerLog())
