@@ -28,6 +28,7 @@ type config struct {
 	servicePort int
 
 	address        string
+	pageAuth       string
 	metricsAddress string
 	securePort     int
 	certFile       string
@@ -82,7 +83,7 @@ const (
 func defaults() config {
 	return config{
 		service: "gpupilot-controller", servicePort: 443,
-		address: ":8080", securePort: 6443, apiServices: true,
+		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute,
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
@@ -114,6 +115,7 @@ func (c *config) options() []option {
 		{"service-port", &c.servicePort, "`port` of that Service", within(&c.servicePort, 1, 65535)},
 
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", isAddress(&c.address)},
+		{"page-auth", &c.pageAuth, "who may see the page's contents and /metrics: token (owners of a Kubernetes token, what they may get) or none (everybody: for loopback, or behind a proxy that authenticates)", oneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", isIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", within(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: our own, kept in a Secret)", nil},

@@ -32,6 +32,9 @@ func TestOptions(t *testing.T) {
 	if !c.has(roleAPI) || c.has(roleDecide) || c.namespace != defaultNamespace {
 		t.Errorf("roles %v in namespace %q", c.roles, c.namespace)
 	}
+	if c, err = parse(t, nil); err != nil || c.pageAuth != pageAuthToken {
+		t.Errorf("by default the page is for %q, %v", c.pageAuth, err)
+	}
 	if c, err = parse(t, nil); err != nil || !c.has(roleDecide) || c.window != 10*time.Minute || c.securePort != 6443 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
@@ -95,6 +98,7 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--dcgm-namespaces", "a,*"}, "--dcgm-namespaces", `namespace "*"`)
 	f(nil, []string{"--gpu-resources", "gpu"}, "--gpu-resources", "such as example.com/gpu")
 	f(nil, []string{"--agent-selector", "a b"}, "--agent-selector", "label selector")
+	f(nil, []string{"--page-auth", "basic"}, "--page-auth", `"basic"`, "token, none")
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
 	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")
 	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")

@@ -220,8 +220,8 @@ func disagree(out map[contradiction]string, name string, h *claimSet, agent stri
 				continue
 			}
 			key := types.NamespacedName{Namespace: o.Namespace, Name: o.Pod}
-			out[contradiction{name, disagreesOnOwner, key}] = fmt.Sprintf("%s says that pod %s holds %s; %s on the same node says that %s/%s does",
-				name, key, device, agent, owned[0].Namespace, owned[0].Pod)
+			out[contradiction{name, disagreesOnOwner, key}] = fmt.Sprintf("%s says that pod %s holds %s; %s on the same node says that another pod does",
+				name, key, device, agent)
 		}
 	}
 }

@@ -158,7 +158,7 @@ func TestAudit(t *testing.T) {
 	shows(rankAgent, agent, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	f("an agent that agrees")
 	shows(rankAgent, agent, page{"GPU-0", 1, other}, page{"GPU-2", 1, here})
-	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" says that pod ns/here holds GPU-0; "+agent+" on the same node says that ns/other does")
+	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" says that pod ns/here holds GPU-0; "+agent+" on the same node says that another pod does")
 	r.store.Drop(agent)
 
 	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: limits(gpuResource, "1").Resources.Limits}}, false)

@@ -47,6 +47,7 @@ func (s *Stack) StartController(ctx context.Context) error {
 	args := append([]string{
 		"--kubeconfig", kubeconfig, "--namespace", Namespace,
 		"--address", strings.TrimPrefix(s.ControllerURL, "http://"),
+		"--page-auth", "none", // it listens on loopback
 		"--secure-port", strconv.Itoa(s.securePort), "--service-port", strconv.Itoa(s.securePort),
 		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
 	}, s.cfg.ControllerArgs...)
