@@ -17,7 +17,6 @@ type meters struct {
 	decisions *prometheus.CounterVec
 	thinking  prometheus.Histogram
 	writes    *prometheus.CounterVec
-	queries   *prometheus.CounterVec
 	reaction  prometheus.Histogram
 	writing   prometheus.Histogram
 
@@ -37,9 +36,6 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, for their GPUAutoscaler had changed or gone.",
 		}, []string{"result"}),
-		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_queries_total", Help: "PromQL queries for signals by their result; an answer that is not one number is a failure.",
-		}, []string{"result"}),
 		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
 			Buckets: []float64{.025, .05, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10},
@@ -57,11 +53,9 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
 		m.writes.WithLabelValues(result)
 	}
-	for _, result := range []string{"answered", "failed"} {
-		m.queries.WithLabelValues(result)
-	}
 	if reg != nil {
-		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.queries, m.reaction, m.writing)
+		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.reaction, m.writing)
+		c.queries.meter.register(reg, c.queries)
 	}
 	return m
 }

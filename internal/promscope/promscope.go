@@ -6,7 +6,6 @@
 package promscope
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -70,16 +69,16 @@ func New(cfg Config) (*Scope, error) {
 }
 
 // Rejection is why a query does not run. Its text is for the query's author.
-type Rejection struct {
-	Reason string // length, syntax or namespace; a metric's label
-	text   string
-}
+type Rejection struct{ reason, text string }
 
 // Error is error's.
 func (r *Rejection) Error() string { return r.text }
 
+// RejectedFor is the reason as a metric's label: length, syntax or namespace.
+func (r *Rejection) RejectedFor() string { return r.reason }
+
 func reject(reason, format string, args ...any) error {
-	return &Rejection{Reason: reason, text: fmt.Sprintf(format, args...)}
+	return &Rejection{reason: reason, text: fmt.Sprintf(format, args...)}
 }
 
 // Limit returns the query that may run for a namespace. In a trusted namespace
@@ -211,12 +210,4 @@ func clip(s string) string {
 		cut--
 	}
 	return s[:cut] + "…"
-}
-
-// ReasonOf is the reason of a rejection, "" of another error.
-func ReasonOf(err error) string {
-	if r, ok := errors.AsType[*Rejection](err); ok {
-		return r.Reason
-	}
-	return ""
 }

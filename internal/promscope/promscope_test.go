@@ -3,6 +3,7 @@
 package promscope
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -70,8 +71,8 @@ func TestRejections(t *testing.T) {
 			t.Errorf("%s runs as %s", clip(promql), got)
 			return
 		}
-		if ReasonOf(err) != reason {
-			t.Errorf("%s: the reason is %q, want %q", clip(promql), ReasonOf(err), reason)
+		if reasonOf(err) != reason {
+			t.Errorf("%s: the reason is %q, want %q", clip(promql), reasonOf(err), reason)
 		}
 		for _, w := range says {
 			if !strings.Contains(err.Error(), w) {
@@ -112,7 +113,7 @@ func TestRejections(t *testing.T) {
 	f("length", strings.Repeat("(", 100)+"a"+strings.Repeat(")", 100), "nested more than 64 deep")
 	f("length", strings.Repeat("1e300+", 60)+"a", "at most 16384")
 	for _, ns := range []string{"", "*"} {
-		if got, _, err := s.Limit(ns, "a"); ReasonOf(err) != "namespace" {
+		if got, _, err := s.Limit(ns, "a"); reasonOf(err) != "namespace" {
 			t.Errorf("in namespace %q a runs as %s, %v", ns, got, err)
 		}
 	}
@@ -135,7 +136,7 @@ func TestTrustedNamespaces(t *testing.T) {
 	f(Config{Trusted: []string{All}}, "team-a", "a", "a")
 	f(Config{Trusted: []string{"team-*"}}, "team-a", "a", `a{namespace="team-a"}`) // no pattern
 	f(Config{Label: "exported_namespace"}, "team-a", `a{namespace="x"}`, `a{exported_namespace="team-a",namespace="x"}`)
-	if _, _, err := scope(t, Config{Trusted: []string{All}}).Limit("ml", strings.Repeat("a", MaxLength+1)); ReasonOf(err) != "length" {
+	if _, _, err := scope(t, Config{Trusted: []string{All}}).Limit("ml", strings.Repeat("a", MaxLength+1)); reasonOf(err) != "length" {
 		t.Errorf("a long query of a trusted namespace: %v", err)
 	}
 	for _, bad := range []string{"__name__", "a-b", "1a", `a="x",b`, "a b"} {
@@ -159,7 +160,7 @@ func FuzzLimit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, promql string) {
 		limited, trusted, err := s.Limit("team-a", promql)
 		if err != nil {
-			if limited != "" || ReasonOf(err) == "" || len(err.Error()) > 1000 {
+			if limited != "" || reasonOf(err) == "" || len(err.Error()) > 1000 {
 				t.Errorf("%q: %q with the error %v", promql, limited, err)
 			}
 			return
@@ -207,4 +208,12 @@ func strip(expr parser.Expr) {
 		}
 		return nil
 	})
+}
+
+// reasonOf is the reason of a rejection, "" of another error.
+func reasonOf(err error) string {
+	if r, ok := errors.AsType[*Rejection](err); ok {
+		return r.RejectedFor()
+	}
+	return ""
 }
