@@ -30,7 +30,7 @@ var layers = map[string]string{
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
 	"internal/backtest": "app", "internal/scenario": "app", "internal/whatif": "app",
 
-	"internal/gpu/gputest": "suite",
+	"internal/gpu/gputest": "suite", "internal/promq/promtest": "suite",
 }
 
 // may says which of our own packages a layer imports, and why no others.
