@@ -18,6 +18,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/gpupilot/gpupilot/internal/promscope"
 )
 
 // config is what flags and environment say, as they say it.
@@ -55,6 +57,10 @@ type config struct {
 	prometheusTimeout time.Duration
 	prometheusMaxAge  time.Duration
 
+	queryNamespaces     []string
+	queryNamespaceLabel string
+	queriesPerNamespace int
+
 	nodeHealth bool
 
 	logLevel  string
@@ -89,6 +95,7 @@ func defaults() config {
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
 		logLevel: "info", logFormat: "text",
 	}
 }
@@ -140,6 +147,9 @@ func (c *config) options() []option {
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
 		{"prometheus-timeout", &c.prometheusTimeout, "time that one query may take", between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "how old a sample may be that a query sees; more than twice the backend's own scrape interval", between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+		{"query-namespaces", &c.queryNamespaces, "`namespaces` whose queries run as they are written and may read series of all namespaces, separated by commas; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
+		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series that holds their namespace; queries of other namespaces than --query-namespaces get a matcher of it", isQueryLabel(&c.queryNamespaceLabel)},
+		{"queries-per-namespace", &c.queriesPerNamespace, "how many different queries one namespace may have; the newest GPUAutoscalers' queries beyond it are not asked", within(&c.queriesPerNamespace, 1, 10000)},
 
 		{"node-health", &c.nodeHealth, "keep the condition GPUHealthy of nodes: False after XID errors that ask for a reset, a failed row remapping or a lost GPU", nil},
 
@@ -401,6 +411,24 @@ func areResources(p *[]string) func() error {
 		for _, name := range *p {
 			if errs := validation.IsQualifiedName(name); len(errs) > 0 || !strings.Contains(name, "/") {
 				return fmt.Errorf("%q is not the name of an extended resource, such as example.com/gpu", name)
+			}
+		}
+		return nil
+	}
+}
+
+func isQueryLabel(p *string) func() error {
+	return func() error {
+		_, err := promscope.New(promscope.Config{Label: *p})
+		return err
+	}
+}
+
+func areNamespaces(p *[]string) func() error {
+	return func() error {
+		for _, ns := range *p {
+			if ns != promscope.All && len(validation.IsDNS1123Label(ns)) > 0 {
+				return fmt.Errorf("%q is neither the name of a namespace nor *, which stands alone for all namespaces and is no pattern", ns)
 			}
 		}
 		return nil

@@ -104,6 +104,11 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")
 	f(nil, []string{"--log-level", "loud"}, "--log-level", "debug, info, warn, error")
 	f(nil, []string{"--tls-cert-file", "x"}, "--tls-private-key-file", "both or neither")
+	f(nil, []string{"--query-namespaces", "ml,team-*"}, "--query-namespaces", `"team-*"`, "no pattern")
+	f(map[string]string{"GPUPILOT_QUERY_NAMESPACES": "ML"}, nil, "GPUPILOT_QUERY_NAMESPACES", `"ML"`)
+	f(nil, []string{"--query-namespace-label", `a="b"`}, "--query-namespace-label", "name of a label")
+	f(nil, []string{"--query-namespace-label", "__name__"}, "--query-namespace-label", "name of a label")
+	f(nil, []string{"--queries-per-namespace", "0"}, "--queries-per-namespace", "between 1 and 10000")
 	f(nil, []string{"extra"}, `"extra"`)
 	f(nil, []string{"--no-such-flag"}, "no-such-flag")
 }
@@ -161,9 +166,9 @@ func flagTable() string {
 	for i := range options {
 		o := &options[i]
 		o.addTo(fs)
-		value := fs.Lookup(o.name).DefValue
+		value := strings.Trim(fs.Lookup(o.name).DefValue, "[]") // of a list
 		if value != "" {
-			value = "`" + strings.Trim(value, "[]") + "`"
+			value = "`" + value + "`"
 		}
 		fmt.Fprintf(&out, "| `--%s` | `%s` | %s | %s |\n", o.name, o.env(), value, strings.ReplaceAll(o.help, "`", ""))
 	}

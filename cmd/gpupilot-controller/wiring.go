@@ -30,6 +30,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/promq"
+	"github.com/gpupilot/gpupilot/internal/promscope"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -154,14 +155,19 @@ func (p *program) makeController() error {
 	if err != nil {
 		return err
 	}
+	scope, err := promscope.New(promscope.Config{Label: p.cfg.queryNamespaceLabel, Trusted: p.cfg.queryNamespaces})
+	if err != nil {
+		return err
+	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
 		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, Resources: p.cfg.resources,
 		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
+		QueriesPerNamespace: p.cfg.queriesPerNamespace,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, Health: p.health, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Query: query, LimitQuery: scope.Limit, Health: p.health, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})

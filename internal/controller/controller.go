@@ -52,6 +52,9 @@ type Config struct {
 	// of them. HostNetworkPods has pods' own metrics scraped on their node's network.
 	PodNetworks     []netip.Prefix
 	HostNetworkPods bool
+
+	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
+	QueriesPerNamespace int
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -77,6 +80,10 @@ type Deps struct {
 
 	// Query asks the PromQL backend for one number; nil: there is no backend.
 	Query func(ctx context.Context, promql string) (series.Sample, error)
+	// LimitQuery returns the query that may run for a namespace, which reads only
+	// that namespace's series unless the namespace is trusted. Its error is for
+	// the query's author. nil: no query runs.
+	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
 
 	// Health asks the agent at an address of metrics how its node's GPUs are. It
 	// is for KeepNodeHealth only.
@@ -130,6 +137,9 @@ func New(cfg Config, deps Deps) *Controller {
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.LimitQuery == nil {
+		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }
 	}
 	c := &Controller{
 		cfg: cfg, deps: deps,

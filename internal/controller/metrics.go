@@ -17,7 +17,6 @@ type meters struct {
 	decisions *prometheus.CounterVec
 	thinking  prometheus.Histogram
 	writes    *prometheus.CounterVec
-	queries   *prometheus.CounterVec
 	reaction  prometheus.Histogram
 	writing   prometheus.Histogram
 
@@ -38,9 +37,6 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, for their GPUAutoscaler had changed or gone.",
-		}, []string{"result"}),
-		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_queries_total", Help: "PromQL queries for signals by their result; an answer that is not one number is a failure.",
 		}, []string{"result"}),
 		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
@@ -63,14 +59,12 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
 		m.writes.WithLabelValues(result)
 	}
-	for _, result := range []string{"answered", "failed"} {
-		m.queries.WithLabelValues(result)
-	}
 	for _, reason := range contradictionReasons() {
 		m.contradictions.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.queries, m.reaction, m.writing, m.contradictions)
+		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.reaction, m.writing, m.contradictions)
+		c.queries.meter.register(reg, c.queries)
 	}
 	return m
 }

@@ -101,6 +101,8 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
 		},
+		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
+
 		Scrape:  func(ts []Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
 		States:  func() []webui.Target { return r.states },
 		Leading: func() bool { return r.leading },

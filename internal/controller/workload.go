@@ -66,7 +66,8 @@ type workload struct {
 // plan is a GPUAutoscaler in the engine's terms.
 type plan struct {
 	policy.Compiled
-	fields gpu.FieldSet // that its signals read
+	fields  gpu.FieldSet // that its signals read
+	queries []queryKey   // parallel to Sources; of those that are queries
 }
 
 // counts are a workload's replicas for /metrics; ok is false before the first decision.
@@ -200,13 +201,18 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		return
 	}
 	compiled, err := policy.Compile(a, w.c.deps.Resolve)
+	var limited []queryKey
+	if err == nil {
+		limited, err = w.c.queries.limit(a, compiled.Sources)
+	}
 	w.invalid = err
 	if err != nil {
 		w.plan.Store(nil)
 		w.scrapesPods.Store(false)
+		w.c.discoverSoon() // it asks and scrapes nothing any more
 		return
 	}
-	p := &plan{Compiled: compiled}
+	p := &plan{Compiled: compiled, queries: limited}
 	scrapes := false
 	for i := range p.Sources {
 		switch p.Sources[i].Kind {
@@ -287,7 +293,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	}
 	r.unread, r.pending = w.c.unreadable(p, pods), pendingOf(pods)
 	obs := observe(t.replicas, pods, p.Sources, vetted{w.c.deps.Store, w.c.devices}, now, pol.MaxAge)
-	obs.Totals, r.failed = w.c.queries.totals(p)
+	obs.Totals, r.failed = w.c.queries.totals(w.key.Namespace, p)
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
