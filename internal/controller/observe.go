@@ -15,7 +15,7 @@ import (
 
 // values is where readings come from; *series.Store.
 type values interface {
-	PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Step, bool)
@@ -54,7 +54,7 @@ func read(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge t
 		return sum(v, pod, src.Terms, now, maxAge)
 	case src.Kind == policy.GPU && pod.Spec.NodeName != "":
 		s, ok := v.PodOn(pod.Spec.NodeName, pod.Namespace, pod.Name, src.Field, now, maxAge)
-		return scale.Reading{Value: s.Value, At: s.At, OK: ok}
+		return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
 	}
 	return scale.Reading{}
 }

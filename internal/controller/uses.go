@@ -71,7 +71,8 @@ func (v Values) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge 
 	if !ok || p.Spec.NodeName == "" {
 		return series.Sample{}, false
 	}
-	return v.c.deps.Store.PodOn(p.Spec.NodeName, namespace, pod, f, now, maxAge)
+	r, ok := v.c.deps.Store.PodOn(p.Spec.NodeName, namespace, pod, f, now, maxAge)
+	return r.Sample, ok
 }
 
 // PodMetric is the store's PodMetric.

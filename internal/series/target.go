@@ -70,6 +70,7 @@ type Target struct {
 	devices map[string]*device // by UUID
 	swept   int64              // the stamp of the last sweep
 	short   bool               // MaxBytes keeps the window shorter than Span
+	keep    int64              // three intervals, ns; 0: the interval is not known
 }
 
 // serie is one column of the ring.
@@ -113,6 +114,15 @@ func (d *device) series(f gpu.FieldID) (uint32, bool) {
 
 // Name is the target's name in its store.
 func (t *Target) Name() string { return t.name }
+
+// SetInterval says how often the target's values are collected, where that is
+// known and its samples carry the times of its collections: a value then counts
+// for three intervals, even where a reader's maxAge is less. 0: it is not known.
+func (t *Target) SetInterval(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keep = 3 * int64(d)
+}
 
 // Ref interns a key; it is false where the store has its most series already
 // or the key names nothing. A Ref stays good while its series has values

@@ -68,6 +68,10 @@ type Target struct {
 	LastSuccess time.Time     `json:"lastSuccess,omitzero"`
 	Error       string        `json:"error,omitempty"`
 	Lag         time.Duration `json:"lag"` // from the sample's time to its arrival, in ns
+
+	Freshness  string `json:"freshness,omitempty"`  // how its values are known to be new: timestamp, energy, power or unknown
+	Frozen     int    `json:"frozen,omitempty"`     // devices whose values have not changed for too long
+	OutOfRange int    `json:"outOfRange,omitempty"` // values of the last page that were left out
 }
 
 // Workload is one GPUAutoscaler with its target.
