@@ -237,10 +237,16 @@ func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := &r.state
-	if (f.frozen > 0) != (st.Frozen > 0) {
-		r.s.deps.Log.Warn("devices whose values do not change", "target", st.Name, "url", st.URL, "devices", f.frozen)
+	switch {
+	case f.frozen > 0 && st.Frozen == 0:
+		r.s.deps.Log.Warn("values of devices do not change", "target", st.Name, "url", st.URL, "devices", f.frozen)
+	case f.frozen == 0 && st.Frozen > 0:
+		r.s.deps.Log.Info("values of devices change again", "target", st.Name, "url", st.URL)
 	}
-	st.Freshness, st.Frozen, st.Waiting, st.Interval = method, f.frozen, f.held > 0 && f.fresh == 0 && f.waits, interval
+	st.Freshness, st.Frozen, st.Waiting = method, f.frozen, f.held > 0 && f.fresh == 0 && f.waits
+	if !stamped {
+		st.Interval = interval
+	}
 	return f
 }
 
