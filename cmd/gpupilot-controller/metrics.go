@@ -33,9 +33,13 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range s.Failures {
 		ch <- constant("gpupilot_scrape_failures_total", "Scrapes that failed, by reason.", prometheus.CounterValue, float64(n), "reason", reason)
 	}
-	counter("gpupilot_scrape_repeated_total", "Scrapes that brought nothing new: asked too early.", float64(s.Repeated))
+	counter("gpupilot_scrape_repeated_total", "Scrapes that brought nothing new: the exporter had not collected since.", float64(s.Repeated))
 	counter("gpupilot_scrape_samples_total", "Values read.", float64(s.Samples))
 	counter("gpupilot_scrape_bad_lines_total", "Lines of expositions that could not be read.", float64(s.BadLines))
+	for method, n := range s.Freshness {
+		ch <- constant("gpupilot_scrape_freshness_targets", "Targets by how their values are known to be new.", prometheus.GaugeValue, float64(n), "method", method)
+	}
+	gauge("gpupilot_scrape_frozen_devices", "Devices whose values have not changed for too long to count.", float64(s.Frozen))
 	for metric, n := range s.OutOfRange {
 		ch <- constant("gpupilot_scrape_out_of_range_total", "Values that were not stored for being out of their metric's range.", prometheus.CounterValue, float64(n), "metric", metric)
 	}

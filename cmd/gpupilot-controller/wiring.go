@@ -226,14 +226,18 @@ func (p *program) states() []webui.Target {
 	out := make([]webui.Target, 0, len(list))
 	for i := range list {
 		s := &list[i]
-		t := webui.Target{Name: s.Name, URL: s.URL, Up: s.Err == nil && !s.LastSuccess.IsZero(), LastSuccess: s.LastSuccess, Lag: s.Lag}
+		t := webui.Target{Name: s.Name, URL: s.URL, Up: s.Err == nil && !s.LastSuccess.IsZero(), LastSuccess: s.LastSuccess, Lag: s.Lag,
+			Freshness: s.Freshness, Frozen: s.Frozen, OutOfRange: s.OutOfRange}
 		for name, kind := range kinds {
 			if kind == s.Kind {
 				t.Kind = name
 			}
 		}
-		if s.Err != nil {
+		switch {
+		case s.Err != nil:
 			t.Error = s.Err.Error()
+		case s.Waiting:
+			t.Up, t.Error = false, "its values have not changed since the first scrape; until they do they may be old"
 		}
 		out = append(out, t)
 	}

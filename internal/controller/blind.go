@@ -94,6 +94,8 @@ func (w *workload) silent() string {
 		want[place] = true
 		if !t.Up {
 			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, nodes[t.Name], cmp.Or(clip(t.Error, maxStep), "it never did")))
+		} else if t.Frozen > 0 {
+			out = append(out, fmt.Sprintf("%s on node %s shows values of %d devices that no longer change", t.Name, nodes[t.Name], t.Frozen))
 		}
 	}
 	for place, found := range want {

@@ -53,6 +53,21 @@ func TestBlindnessIsTold(t *testing.T) {
 	contains(t, r.events[len(r.events)-1].Note, "nothing is scraped of node/node-1")
 }
 
+// An exporter that answers, and shows the last values of a GPU that is gone, is
+// named.
+func TestBlindnessOfFrozenDevices(t *testing.T) {
+	r, w := loaded(t, 60)
+	r.pods.pods = append(r.pods.pods, pod("dcgm", "dcgm-1", r.now))
+	r.list(r.now)
+	r.states = []webui.Target{{Name: "dcgm-exporter/ns/dcgm-1", Up: true, Frozen: 1}}
+	w.pass(r.now)
+	w.pass(r.now.Add(10 * time.Second))
+	if len(r.events) == 0 {
+		t.Fatal("nothing is told")
+	}
+	contains(t, r.events[len(r.events)-1].Note, "dcgm-exporter/ns/dcgm-1 on node node-1 shows values of 1 devices that no longer change")
+}
+
 // Whoever led before has told it.
 func TestBlindnessOfALeaderBeforeIsNotToldAgain(t *testing.T) {
 	r, w := loaded(t, 60)

@@ -277,9 +277,9 @@ type vetted struct {
 }
 
 // Field is the value of a field of the pod's GPUs.
-func (v vetted) Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool) {
+func (v vetted) Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool) {
 	if pod.Spec.NodeName == "" {
-		return series.Sample{}, false
+		return series.Reading{}, false
 	}
 	return v.PodOn(v.devices.holder(pod), f, now, maxAge)
 }

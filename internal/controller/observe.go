@@ -15,7 +15,7 @@ import (
 
 // values is where readings come from; vetted.
 type values interface {
-	Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Step, bool)
@@ -53,7 +53,7 @@ func read(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge t
 		return sum(v, pod, src.Terms, now, maxAge)
 	case src.Kind == policy.GPU:
 		s, ok := v.Field(pod, src.Field, now, maxAge)
-		return scale.Reading{Value: s.Value, At: s.At, OK: ok}
+		return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
 	}
 	return scale.Reading{}
 }

@@ -54,9 +54,9 @@ func TestPhaseOf(t *testing.T) {
 // fixed are values by pod.
 type fixed map[string]series.Sample
 
-func (f fixed) Field(pod *corev1.Pod, field gpu.FieldID, _ time.Time, _ time.Duration) (series.Sample, bool) {
+func (f fixed) Field(pod *corev1.Pod, field gpu.FieldID, _ time.Time, _ time.Duration) (series.Reading, bool) {
 	s, ok := f[pod.Name+"/"+field.String()]
-	return s, ok
+	return series.Reading{Sample: s}, ok
 }
 
 func (f fixed) PodMetric(_, pod, metric string, _ time.Time, _ time.Duration) (series.Sample, bool) {

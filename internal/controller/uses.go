@@ -72,7 +72,8 @@ func (v Values) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge 
 	if !ok {
 		return series.Sample{}, false
 	}
-	return vetted{v.c.deps.Store, v.c.devices}.Field(p, f, now, maxAge)
+	r, ok := vetted{v.c.deps.Store, v.c.devices}.Field(p, f, now, maxAge)
+	return r.Sample, ok
 }
 
 // PodMetric is the store's PodMetric.

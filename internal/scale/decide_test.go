@@ -162,12 +162,12 @@ func TestTotals(t *testing.T) {
 			t.Errorf("%s: %d replicas, want %d: %s", name, d.Replicas, want, d.Sentence())
 		}
 	}
-	f("from zero", 0, Reading{25, t0, true}, 3)
-	f("stays at zero", 0, Reading{1, t0, true}, 0)
-	f("to zero", 1, Reading{0.5, t0, true}, 0)
+	f("from zero", 0, Reading{Value: 25, At: t0, OK: true}, 3)
+	f("stays at zero", 0, Reading{Value: 1, At: t0, OK: true}, 0)
+	f("to zero", 1, Reading{Value: 0.5, At: t0, OK: true}, 0)
 	f("missing does not go to zero", 2, Reading{}, 2)
 	f("missing does not wake", 0, Reading{}, 0)
-	f("stale does not go to zero", 1, Reading{0, t0.Add(-time.Hour), true}, 1)
+	f("stale does not go to zero", 1, Reading{Value: 0, At: t0.Add(-time.Hour), OK: true}, 1)
 }
 
 // run replays observations one second apart and returns the replicas decided.

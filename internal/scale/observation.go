@@ -23,12 +23,15 @@ type Reading struct {
 	Value float64   // in the signal's unit
 	At    time.Time // when it was measured, not when it was fetched
 	OK    bool      // false: there is none
+	// MaxAge is the age up to which it counts, where its source measures so
+	// seldom that it is more than the policy's; 0: the policy's.
+	MaxAge time.Duration
 }
 
 // fresh says whether the reading counts at now. A stamp from the future counts
 // as new: clocks of nodes differ.
 func (r Reading) fresh(now time.Time, maxAge time.Duration) bool {
-	return r.OK && !math.IsNaN(r.Value) && !math.IsInf(r.Value, 0) && now.Sub(r.At) <= maxAge
+	return r.OK && !math.IsNaN(r.Value) && !math.IsInf(r.Value, 0) && now.Sub(r.At) <= max(maxAge, r.MaxAge)
 }
 
 // Replica is one pod of the workload.

@@ -48,10 +48,11 @@ func nodePage(node, n int) []byte {
 func uuid(node, g int) string { return fmt.Sprintf("GPU-%08x-d4bd-c2f7-dfaf-%012x", node, g) }
 
 func BenchmarkReadPage(b *testing.B) {
-	for _, fields := range []int{4, 40} {
-		b.Run(fmt.Sprintf("8x%d", fields), func(b *testing.B) {
+	f := func(name string, fields int, watch bool) {
+		b.Run(name, func(b *testing.B) {
 			store := series.New(series.Config{Span: time.Minute})
 			g := newGPUs(store.Target("t", series.TargetLabels{}), resolve, gpu.FieldSet{})
+			g.watch = watch
 			p := newPage(g)
 			body := nodePage(1, fields)
 			p.read(body)
@@ -63,6 +64,9 @@ func BenchmarkReadPage(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*p.lines), "ns/line")
 		})
 	}
+	f("8x4", 4, false)
+	f("8x40", 40, false)
+	f("8x40-watched", 40, true) // a dcgm-exporter's
 }
 
 func BenchmarkReadNewPage(b *testing.B) {

@@ -16,9 +16,11 @@ type gpus struct {
 	target  *series.Target
 	resolve gpu.Resolve
 	want    gpu.FieldSet // empty: all
+	watch   bool         // whether values change is all that tells their age
 
 	slots   map[string]int32
 	devices []device
+	pulses  []pulse             // by slot, where values are watched
 	owners  []gpu.Owner         // from 1 on; entries say which is whose
 	names   map[string]struct{} // of the wanted fields, as the target calls them
 }
@@ -38,7 +40,7 @@ func newGPUs(t *series.Target, resolve gpu.Resolve, want gpu.FieldSet) *gpus {
 }
 
 func (g *gpus) reset() {
-	g.slots, g.devices = map[string]int32{}, nil
+	g.slots, g.devices, g.pulses = map[string]int32{}, nil, nil
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
 }
 
@@ -73,18 +75,29 @@ func (g *gpus) identify(l *line) entry {
 
 func (g *gpus) identifyValue(l *line) entry {
 	r, ok := g.resolve(string(l.name))
-	if !ok || g.want != (gpu.FieldSet{}) && !g.want.HasID(r.Field) {
+	if !ok {
 		return entry{}
 	}
 	field, ok := gpu.IndexOf(r.Field)
 	if !ok || gpu.At(field).Kind == gpu.Label {
 		return entry{}
 	}
+	wanted := g.want == (gpu.FieldSet{}) || g.want.Has(field)
+	if !wanted && !g.watch {
+		return entry{}
+	}
 	slot, ok := g.slot(l)
 	if !ok {
 		return entry{}
 	}
-	e := entry{use: value, slot: slot, field: field, scale: r.Scale, owner: g.owner(l), copy: l.get("vgpu") != nil}
+	e := entry{slot: slot, field: field, scale: r.Scale, copy: l.get("vgpu") != nil}
+	if g.watch {
+		e.beat = evidenceOf(r.Field, e.copy)
+	}
+	if !wanted {
+		return e
+	}
+	e.use, e.owner = value, g.owner(l)
 	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[slot].key, Field: r.Field}); !ok {
 		e.use = ignored
 	}
@@ -231,7 +244,7 @@ func (g *gpus) overgrown(entries int) bool {
 }
 
 // fill makes a batch of a page's points. Left out are the values of a device
-// that its agent has not read since the last page, and lines that carry a time
+// that its agent has not read since the last page or that judge holds, and lines that carry a time
 // of their own which is more than lineMaxAge behind the newest.
 func (g *gpus) fill(p *page, b *series.Batch) {
 	newest := p.newestLine()
@@ -243,7 +256,7 @@ func (g *gpus) fill(p *page, b *series.Batch) {
 	}
 	for _, x := range p.points {
 		d := &g.devices[x.slot]
-		if d.lags(&p.meta) || x.stamp != 0 && newest-x.stamp > lineMaxAge.Milliseconds() {
+		if d.lags(&p.meta) || g.holds(x.slot) || x.stamp != 0 && newest-x.stamp > lineMaxAge.Milliseconds() {
 			continue
 		}
 		// Containers of a pod stand side by side.

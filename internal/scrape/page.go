@@ -38,6 +38,8 @@ type entry struct {
 	use   use
 	copy  bool      // one of the copies of a shared device's series, one for each sharer
 	field gpu.Index // of a value or a share: whose range holds
+	beat  evidence  // what its value tells of the age of its device's values
+	seen  uint32    // a digest of its value at the last page; 0: it was not there
 }
 
 // The bounds of one page, so that no target can take the others' memory.
@@ -75,6 +77,9 @@ type identifier interface {
 	identify(l *line) entry
 	// success is told when an agent last read a device.
 	success(slot int32, seconds float64)
+	// beat is told the value of a line that is evidence, and whether it is not the
+	// last page's.
+	beat(slot int32, e evidence, v float64, moved bool)
 }
 
 // point is a value on its way into a batch.
@@ -146,9 +151,12 @@ func (p *page) read(b []byte) error {
 func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 	end := identityEnd(text)
 	if end > 0 {
-		if e, ok := p.expect(maphash.Bytes(p.seed, text[:end]), at); ok {
+		if e := p.expect(maphash.Bytes(p.seed, text[:end]), at); e != nil {
 			v, stamp, err := parseTail(text[end:])
-			return e, v, stamp, err
+			if err == nil && e.beat != noEvidence {
+				p.beat(e, v)
+			}
+			return *e, v, stamp, err
 		}
 	}
 	if err := p.line.parse(text); err != nil {
@@ -156,6 +164,9 @@ func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 	}
 	p.differ(*at)
 	e := p.who.identify(&p.line)
+	if e.beat != noEvidence {
+		p.beat(&e, p.line.value)
+	}
 	if e.use == value || e.use == share {
 		if p.series++; p.series > maxSeries {
 			e = entry{}
@@ -169,12 +180,12 @@ func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 }
 
 // expect finds the entry of an identity at its place or behind it: lines may
-// have left the page.
-func (p *page) expect(hash uint64, at *int) (entry, bool) {
+// have left the page. The entry is good until the next line.
+func (p *page) expect(hash uint64, at *int) *entry {
 	for i := *at; i < len(p.entries); i++ {
 		if p.entries[i].hash != hash {
 			if p.steps++; p.steps > maxSteps {
-				return entry{}, false
+				return nil
 			}
 			continue
 		}
@@ -182,16 +193,27 @@ func (p *page) expect(hash uint64, at *int) (entry, bool) {
 			p.differ(*at)
 		}
 		*at = i + 1
-		e := p.entries[i]
+		e := &p.entries[i]
 		if p.changed {
-			p.next = append(p.next, e)
+			p.next = append(p.next, *e)
+			e = &p.next[len(p.next)-1]
 		}
 		if e.use == value || e.use == share {
 			p.series++
 		}
-		return e, true
+		return e
 	}
-	return entry{}, false
+	return nil
+}
+
+// beat tells of a line that is evidence.
+func (p *page) beat(e *entry, v float64) {
+	if v != v {
+		return
+	}
+	now := digest(v)
+	p.who.beat(e.slot, e.beat, v, e.seen != 0 && e.seen != now)
+	e.seen = now
 }
 
 // differ begins a list of this page's own, with the first n entries of the last.

@@ -129,6 +129,8 @@ func (m *podMetrics) slot(cells []int32) int32 {
 
 func (m *podMetrics) success(int32, float64) {}
 
+func (m *podMetrics) beat(int32, evidence, float64, bool) {}
+
 // fill makes a batch of the numbers. One of which a part is NaN is none.
 func (m *podMetrics) fill(p *page, b *series.Batch) {
 	for i := range m.cells {

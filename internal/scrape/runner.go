@@ -40,6 +40,7 @@ type runner struct {
 	batch  series.Batch
 	phase  phase
 	clock  clock
+	pace   pace
 
 	req   *http.Request
 	learn time.Time // when to ask for the whole page; zero: now
@@ -140,6 +141,7 @@ func (r *runner) begin(want *Target) {
 		return
 	}
 	r.gpus = newGPUs(r.series, r.s.deps.Resolve, want.Fields)
+	r.gpus.watch = want.Kind == DCGM
 	r.page = newPage(r.gpus)
 }
 
@@ -153,11 +155,17 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 		return r.failed(f)
 	}
 	r.s.badLines.Add(uint64(p.bad))
-	at := r.collectedAt(started, arrived)
+	at, stamped := r.collectedAt(started, arrived)
 	r.batch.Reset()
 	if r.gpus != nil {
 		if p.changed {
 			r.series.SetOwners(at, r.gpus.held(p.entries))
+		}
+		if f := r.freshness(at, stamped); f.held > 0 && f.fresh == 0 {
+			if r.gpus.overgrown(len(p.entries)) {
+				r.forget()
+			}
+			return r.unchanged(&f, started, arrived)
 		}
 		r.gpus.fill(p, &r.batch)
 		r.learned(arrived)
@@ -200,15 +208,75 @@ func (r *runner) read(body []byte) error {
 }
 
 // collectedAt is the time of a page's samples in our clock: the agent's, else
-// the newest that lines carry, else when it was asked for.
-func (r *runner) collectedAt(started, arrived time.Time) time.Time {
+// the newest that lines carry, else when it was asked for, which is no stamp.
+func (r *runner) collectedAt(started, arrived time.Time) (at time.Time, stamped bool) {
 	if m := r.page.meta; m.collected > 0 && m.collected < maxUnix {
-		return r.clock.local(unixSeconds(m.collected), arrived, m)
+		return r.clock.local(unixSeconds(m.collected), arrived, m), true
 	}
 	if ms := r.page.newestLine(); ms > 0 {
-		return r.clock.local(time.UnixMilli(ms), arrived, meta{})
+		return r.clock.local(time.UnixMilli(ms), arrived, meta{}), true
 	}
-	return started
+	return started, false
+}
+
+// freshness judges a page's devices, and has the store keep what is judged by
+// its changes for three intervals.
+func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
+	method := FreshByTimestamp
+	if stamped {
+		r.gpus.believe()
+	} else {
+		f = r.gpus.judge(at, &r.pace)
+		method = f.method.String()
+	}
+	interval := time.Duration(0)
+	if f.fresh+f.held > 0 && !r.pace.last.IsZero() {
+		interval = r.pace.interval()
+	}
+	r.series.SetInterval(interval)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := &r.state
+	switch {
+	case f.frozen > 0 && st.Frozen == 0:
+		r.s.deps.Log.Warn("values of devices do not change", "target", st.Name, "url", st.URL, "devices", f.frozen)
+	case f.frozen == 0 && st.Frozen > 0:
+		r.s.deps.Log.Info("values of devices change again", "target", st.Name, "url", st.URL)
+	}
+	st.Freshness, st.Frozen, st.Waiting = method, f.frozen, f.held > 0 && f.fresh == 0 && f.waits
+	if !stamped {
+		st.Interval = interval
+	}
+	return f
+}
+
+// unchanged is a page with the values of the last one: the exporter has not
+// collected since, or does not collect any more.
+func (r *runner) unchanged(f *freshness, started, arrived time.Time) (next time.Time) {
+	r.s.repeated.Add(1)
+	if f.frozen == f.held {
+		stale := fail(Stale, "values have not changed since %s", f.since.UTC().Format(time.RFC3339))
+		r.s.failures[stale.reason].Add(1)
+		r.note(stale, arrived)
+		return r.phase.success(time.Now())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recovered(arrived)
+	r.state.Took = arrived.Sub(started)
+	if !f.waits {
+		r.state.LastSuccess = arrived
+	}
+	return r.phase.success(time.Now())
+}
+
+// recovered ends a row of failures. r.mu is held.
+func (r *runner) recovered(arrived time.Time) {
+	st := &r.state
+	if st.Err != nil {
+		r.s.deps.Log.Info("scrape recovered", "target", st.Name, "url", st.URL, "after", arrived.Sub(st.ErrSince).Round(time.Millisecond))
+	}
+	st.Err, st.ErrSince, st.Failures = nil, time.Time{}, 0
 }
 
 // learned decides, after a page, whether the next one may be limited to the
@@ -250,14 +318,13 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := &r.state
-	if st.Err != nil {
-		r.s.deps.Log.Info("scrape recovered", "target", st.Name, "url", st.URL, "after", arrived.Sub(st.ErrSince).Round(time.Millisecond))
-	}
-	st.Err, st.ErrSince, st.Failures = nil, time.Time{}, 0
+	r.recovered(arrived)
 	st.LastSuccess, st.Collected = arrived, at
 	st.Lag, st.Skew = arrived.Sub(at), -r.clock.offset
 	st.Took, st.Samples = arrived.Sub(started), len(r.batch.Points)
-	st.Interval = seconds(r.page.meta.interval)
+	if r.page.meta.interval > 0 {
+		st.Interval = seconds(r.page.meta.interval)
+	}
 	st.BadLines, st.BadLine, st.OutOfRange = r.page.bad, "", r.page.outside.total()
 	if r.page.badLine != nil {
 		st.BadLine = r.page.badLine.Error()

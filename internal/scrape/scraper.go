@@ -175,6 +175,9 @@ type Stats struct {
 	BadLines uint64
 	Took     time.Duration // all requests together
 
+	Freshness map[string]int // targets now by how their values are known to be new, as State has it
+	Frozen    int            // devices whose values have not changed for too long
+
 	OutOfRange map[string]uint64 // values that were none for being out of range, by metric
 }
 
@@ -183,7 +186,8 @@ func (s *Scraper) Stats() Stats {
 	st := Stats{
 		Scrapes: s.scrapes.Load(), Repeated: s.repeated.Load(), Samples: s.samples.Load(),
 		BadLines: s.badLines.Load(), Took: time.Duration(s.nanos.Load()),
-		Failures: make(map[string]uint64, numReasons),
+		Failures:  make(map[string]uint64, numReasons),
+		Freshness: map[string]int{FreshByTimestamp: 0, FreshByEnergy: 0, FreshByPower: 0, FreshUnknown: 0},
 	}
 	for r := range numReasons {
 		st.Failures[r.String()] = s.failures[r].Load()
@@ -191,6 +195,14 @@ func (s *Scraper) Stats() Stats {
 	s.mu.Lock()
 	st.Targets = len(s.runners)
 	st.OutOfRange = maps.Clone(s.outside)
+	for _, r := range s.runners {
+		r.mu.Lock()
+		if r.state.Freshness != "" {
+			st.Freshness[r.state.Freshness]++
+		}
+		st.Frozen += r.state.Frozen
+		r.mu.Unlock()
+	}
 	s.mu.Unlock()
 	return st
 }

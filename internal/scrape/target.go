@@ -48,7 +48,10 @@ type State struct {
 	Lag         time.Duration // from their collection to their arrival
 	Skew        time.Duration // how far the target's clock is ahead of ours, where that is too far for its times to be used as they are
 	Took        time.Duration // the last request
-	Interval    time.Duration // the agent's own; zero: it does not say
+	Interval    time.Duration // the agent's own, or learned from when values change; zero: not known
+	Freshness   string        // how its values are known to be new, such as FreshByEnergy; empty of a Pod, which measures when it is asked
+	Waiting     bool          // its values have not changed since the first scrape, and may be old
+	Frozen      int           // devices whose values have not changed for too long
 	Samples     int           // of the last success
 	BadLines    int           // of the last page, left out
 	BadLine     string        // the first of them: its number and what is wrong with it

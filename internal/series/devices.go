@@ -49,14 +49,15 @@ func (s *Store) Devices(fields []gpu.FieldID, now time.Time, maxAge time.Duratio
 	})
 	var out []DeviceView
 	for _, x := range targets {
-		out = x.t.views(out, x.l, fields, now.UnixNano()-int64(maxAge))
+		out = x.t.views(out, x.l, fields, now.UnixNano(), now.UnixNano()-int64(maxAge))
 	}
 	return out
 }
 
-func (t *Target) views(out []DeviceView, l TargetLabels, fields []gpu.FieldID, notBefore int64) []DeviceView {
+func (t *Target) views(out []DeviceView, l TargetLabels, fields []gpu.FieldID, now, notBefore int64) []DeviceView {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	notBefore = min(notBefore, now-t.keep.Load())
 	for _, uuid := range slices.Sorted(maps.Keys(t.devices)) {
 		d := t.devices[uuid]
 		v := DeviceView{Target: t.name, Labels: l, Device: uuid, Owners: d.owners}

@@ -24,7 +24,7 @@ type Holder struct {
 //     target of a lower rank on that node says who holds devices and does not
 //     give this one to the pod,
 //   - targets that give the pod more devices than it can hold.
-func (s *Store) PodOn(h Holder, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
+func (s *Store) PodOn(h Holder, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
 	var buf [16]tenure
 	k := podKey{h.Namespace, h.Pod}
 	tenures := s.claims(buf[:0], h, now, maxAge)
@@ -55,7 +55,7 @@ func (s *Store) claims(dst []tenure, h Holder, now time.Time, maxAge time.Durati
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	dst = slices.DeleteFunc(dst, func(n tenure) bool { return n.target.labels.Node != h.Node })
-	lowest, found := s.authority(h.Node, now.UnixNano()-int64(maxAge))
+	lowest, found := s.authority(h.Node, now.UnixNano(), maxAge)
 	if !found {
 		return dst
 	}
@@ -75,12 +75,14 @@ func (s *Store) claims(dst []tenure, h Holder, now time.Time, maxAge time.Durati
 	return kept
 }
 
-// authority is the lowest rank of the node's targets that have collected since
-// notBefore and name an owner of a device. s.mu is held.
-func (s *Store) authority(node string, notBefore int64) (rank uint8, found bool) {
+// authority is the lowest rank of the node's targets that have collected within
+// maxAge, or within three of their intervals, and name an owner of a device.
+// s.mu is held.
+func (s *Store) authority(node string, now int64, maxAge time.Duration) (rank uint8, found bool) {
 	for _, t := range s.nodes[node] {
 		if t.labels.Rank < rank || !found {
-			if t.newest.Load() >= notBefore && t.owned.Load() > 0 {
+			age := now - t.newest.Load()
+			if age <= max(int64(maxAge), t.keep.Load()) && t.owned.Load() > 0 {
 				rank, found = t.labels.Rank, true
 			}
 		}

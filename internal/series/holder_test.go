@@ -133,3 +133,23 @@ func TestClaims(t *testing.T) {
 		t.Errorf("dropped: %v, %d nodes", got, len(s.nodes))
 	}
 }
+
+// A target that collects every 10 s has the say for three intervals.
+func TestRanksOfSlowTargets(t *testing.T) {
+	s := New(Config{})
+	agent := bench{t, s.Target("agent", TargetLabels{Node: "n"})}
+	dcgm := bench{t, s.Target("dcgm", TargetLabels{Node: "n", Rank: 1})}
+	agent.SetInterval(10 * time.Second)
+	agent.own(sec(0), held("G0", "p"))
+	agent.put(sec(0), map[Key]float64{util("G0"): 20})
+	f := func(at float64, want float64) {
+		t.Helper()
+		dcgm.own(sec(at), held("G1", "p"))
+		dcgm.put(sec(at), map[Key]float64{util("G1"): 90})
+		if got, ok := s.PodOn(onNode("n", 1), gpu.GPUUtil, sec(at), 5*time.Second); !ok || got.Value != want {
+			t.Errorf("at %g s: %v, %v; want %v", at, got.Value, ok, want)
+		}
+	}
+	f(29, 20)
+	f(31, 90)
+}

@@ -10,7 +10,7 @@ import (
 )
 
 // Pod is a pod's value of a field: the newest values of the devices it holds,
-// none older than maxAge, combined as the field's PodAgg says (the package's
+// none older than maxAge, or than three of its target's intervals, combined as the field's PodAgg says (the package's
 // comment has the rules for what is missing). A counter with PodAgg Rate gives
 // its increase per second over Config.Rate, in the field's unit a second. At
 // is the time of the oldest value that went in. Each pod that shares a device
@@ -19,13 +19,21 @@ import (
 func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var buf [16]tenure
 	k := podKey{namespace, pod}
-	return newestOf(s.tenures(buf[:0], k, now.UnixNano(), open), k, f, now, maxAge)
+	r, ok := newestOf(s.tenures(buf[:0], k, now.UnixNano(), open), k, f, now, maxAge)
+	return r.Sample, ok
 }
 
-func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
+// Reading is a pod's value of a field, and the age up to which it counts: the
+// reader's maxAge, or three intervals of the target where that is more.
+type Reading struct {
+	Sample
+	MaxAge time.Duration
+}
+
+func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
 	field, ok := gpu.Lookup(f)
 	if !ok {
-		return Sample{}, false
+		return Reading{}, false
 	}
 	var best gathered
 	for i := range tenures {
@@ -38,7 +46,8 @@ func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge t
 			best = g
 		}
 	}
-	return best.combine(field.PodAgg)
+	v, ok := best.combine(field.PodAgg)
+	return Reading{v, time.Duration(best.keep)}, ok
 }
 
 // tenures appends the pod's tenures that touch [from, to].
@@ -62,6 +71,7 @@ type gathered struct {
 	want, have int // devices held, devices with a value
 	sum, max   float64
 	at         int64 // the oldest value's stamp
+	keep       int64 // how old a value may be, ns
 }
 
 func (g *gathered) add(at int64, v float64) {
@@ -95,7 +105,7 @@ func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
 func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, maxAge time.Duration) gathered {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	var g gathered
+	g := gathered{keep: max(int64(maxAge), t.keep.Load())}
 	for i := range tenures {
 		n := &tenures[i]
 		if n.target != t || n.until != open {
@@ -107,9 +117,9 @@ func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, max
 			continue
 		}
 		var v Sample
-		notBefore := max(n.from, now-int64(maxAge))
+		notBefore := max(n.from, now-g.keep)
 		if f.PodAgg == gpu.Rate {
-			v, ok = t.ring.rate(&t.series[id], max(n.from, now-int64(max(t.store.cfg.Rate, maxAge))), notBefore)
+			v, ok = t.ring.rate(&t.series[id], max(n.from, now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
 		} else {
 			v, ok = t.ring.latest(&t.series[id], notBefore)
 		}

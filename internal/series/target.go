@@ -74,6 +74,7 @@ type Target struct {
 
 	newest atomic.Int64 // the newest stamp, ns
 	owned  atomic.Int32 // devices with an owner
+	keep   atomic.Int64 // three intervals, ns; 0: the interval is not known
 }
 
 // serie is one column of the ring.
@@ -117,6 +118,13 @@ func (d *device) series(f gpu.FieldID) (uint32, bool) {
 
 // Name is the target's name in its store.
 func (t *Target) Name() string { return t.name }
+
+// SetInterval says how often the target's values are collected, where that is
+// known and its samples carry the times of its collections: a value then counts
+// for three intervals, even where a reader's maxAge is less. 0: it is not known.
+func (t *Target) SetInterval(d time.Duration) {
+	t.keep.Store(3 * int64(d))
+}
 
 // Ref interns a key; it is false where the store has its most series already
 // or the key names nothing. A Ref stays good while its series has values

@@ -83,6 +83,10 @@ type Target struct {
 	// Contradiction says how the API server contradicts what the target says about
 	// who holds GPUs.
 	Contradiction string `json:"contradiction,omitempty"`
+
+	Freshness  string `json:"freshness,omitempty"`  // how its values are known to be new: timestamp, energy, power or unknown
+	Frozen     int    `json:"frozen,omitempty"`     // devices whose values have not changed for too long
+	OutOfRange int    `json:"outOfRange,omitempty"` // values of the last page that were left out
 }
 
 // Workload is one GPUAutoscaler with its target.
