@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
 // service makes the aggregated API reachable: the API server dials localhost.
@@ -28,14 +31,15 @@ spec: {type: ExternalName, externalName: localhost}
 // StartController starts the controller and returns when it is ready.
 func (s *Stack) StartController(ctx context.Context) error {
 	if s.ControllerURL == "" {
-		page, err := freePort()
+		const loopback = "127.0.0.1"
+		page, err := cluster.FreePort(loopback)
 		if err != nil {
 			return err
 		}
-		if s.securePort, err = freePort(); err != nil {
+		if s.securePort, err = cluster.FreePort(loopback); err != nil {
 			return err
 		}
-		s.ControllerURL = "http://127.0.0.1:" + strconv.Itoa(page)
+		s.ControllerURL = "http://" + net.JoinHostPort(loopback, strconv.Itoa(page))
 		if err := s.Apply(ctx, []byte(service)); err != nil {
 			return err
 		}
