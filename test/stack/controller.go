@@ -152,10 +152,10 @@ func startProcess(path string, args []string, log string) (*process, error) {
 	return p, <-started
 }
 
-// end sends sig, then SIGKILL after 5 s, and waits.
+// end sends sig, then SIGKILL after 30 s, and waits.
 func (p *process) end(sig syscall.Signal) {
 	_ = p.os.Signal(sig) // it may have ended
-	t := time.NewTimer(5 * time.Second)
+	t := time.NewTimer(30 * time.Second)
 	defer t.Stop()
 	select {
 	case <-p.done:
