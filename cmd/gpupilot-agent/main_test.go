@@ -43,8 +43,12 @@ func (b *buffer) String() string {
 
 var servesAt = regexp.MustCompile(`msg=serving address=(\S+)`)
 
+// patience bounds every wait for the running program. It is long because the
+// machine may be busy: only a failure takes that long.
+const patience = time.Minute
+
 // start runs the program and returns its address. stop ends it, and fails the
-// test if that takes 2 s.
+// test if it does not end.
 func start(t *testing.T, args ...string) (url string, out *buffer, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -52,18 +56,14 @@ func start(t *testing.T, args ...string) (url string, out *buffer, stop func()) 
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, append([]string{"-a", "127.0.0.1:0"}, args...), out) }()
 	stop = sync.OnceFunc(func() {
-		begin := time.Now()
 		cancel()
 		select {
 		case err := <-done:
 			if err != nil {
 				t.Errorf("run: %v", err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Error("it does not stop")
-		}
-		if d := time.Since(begin); d > 2*time.Second {
-			t.Errorf("stopping took %v", d)
 		}
 	})
 	t.Cleanup(stop)
@@ -87,12 +87,12 @@ func until(t *testing.T, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
 		if ok() {
 			return
 		}
 	}
-	t.Fatal("it did not happen within 10 s")
+	t.Fatalf("it did not happen within %v", patience)
 }
 
 func get(t *testing.T, url string) (int, string) {

@@ -124,7 +124,7 @@ func scrapePage(t *testing.T, file string, metrics []scrape.Metric) map[string]f
 	defer srv.Close()
 	store := series.New(series.Config{})
 	arrived := make(chan time.Time, 1)
-	s := scrape.New(scrape.Config{Interval: 20 * time.Millisecond}, scrape.Deps{
+	s := scrape.New(scrape.Config{Interval: 20 * time.Millisecond, Timeout: time.Minute}, scrape.Deps{
 		Client: scrape.NewClient(), Store: store, Resolve: expo.Resolve, Log: slog.New(slog.DiscardHandler),
 		Deliver: func(_ string, at time.Time) {
 			select {

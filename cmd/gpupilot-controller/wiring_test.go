@@ -38,7 +38,7 @@ func TestStartsWithoutAnAPIServer(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- p.run(ctx, l) }()
-	client := &http.Client{Timeout: 5 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	for path, want := range map[string]int{
 		"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/": http.StatusOK,
 		"/metrics": http.StatusUnauthorized, "/api/v1/view": http.StatusUnauthorized,

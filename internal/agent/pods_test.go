@@ -48,23 +48,32 @@ func TestJobsOfDevices(t *testing.T) {
 }
 
 func TestAtMost(t *testing.T) {
-	begun, end := make(chan bool), make(chan bool)
+	begun, end := make(chan bool, 3), make(chan bool) // room for a scrape too many
 	h := atMost(1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- true; <-end }))
-	first := make(chan int)
+	first := make(chan int, 1)
 	go func() {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		first <- rec.Code
 	}()
 	<-begun
-	if code, _ := fetch(t, h, "/metrics"); code != http.StatusServiceUnavailable {
-		t.Errorf("a second scrape: %d", code)
+	second := make(chan int, 1)
+	go func() {
+		code, _ := fetch(t, h, "/metrics")
+		second <- code
+	}()
+	select {
+	case code := <-second:
+		if code != http.StatusServiceUnavailable {
+			t.Errorf("a second scrape: %d", code)
+		}
+	case <-begun:
+		t.Error("a second scrape is answered beside the first")
 	}
 	close(end)
 	if code := <-first; code != http.StatusOK {
 		t.Errorf("the first scrape: %d", code)
 	}
-	go func() { <-begun }()
 	if code, _ := fetch(t, h, "/metrics"); code != http.StatusOK {
 		t.Errorf("a scrape after it: %d", code)
 	}

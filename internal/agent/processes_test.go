@@ -55,6 +55,13 @@ func (x *lister) processes(uuid string) (gpu.Processes, error) {
 	return gpu.Processes{List: x.list[uuid], Times: true}, x.err
 }
 
+// times is how often the processes of a device were listed.
+func (x *lister) times(uuid string) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.asked[uuid]
+}
+
 func (x *lister) pods() map[string]gpu.PodName {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -171,8 +178,8 @@ func TestSlowProcesses(t *testing.T) {
 				t.Errorf("tick %d took %v", i+1, st.Duration)
 			}
 		}
-		if x.asked["GPU-0"] != 1 {
-			t.Errorf("asked %d times at once", x.asked["GPU-0"])
+		if got := x.times("GPU-0"); got != 1 {
+			t.Errorf("asked %d times at once", got)
 		}
 	})
 	y := newLister()
@@ -196,15 +203,15 @@ func TestProcessesAreAskedOncePerSecond(t *testing.T) {
 	x, r := newLister(), newReader(gpus(2)...)
 	withProcesses(t, 100*time.Millisecond, r, x, nil, func(n *node) {
 		n.pass(10 * time.Second)
-		if got := x.asked["GPU-0"]; got < 10 || got > 11 {
+		if got := x.times("GPU-0"); got < 10 || got > 11 {
 			t.Errorf("asked %d times in 10 s", got)
 		}
 		r.set(func() { r.devices = gpus(1) })
 		n.pass(keepGone + 30*time.Second)
-		at := x.asked["GPU-1"]
+		before := x.times("GPU-1")
 		n.pass(10 * time.Second)
-		if x.asked["GPU-1"] != at {
-			t.Error("a device that is gone is asked")
+		if got := x.times("GPU-1"); got != before {
+			t.Errorf("a device that is gone is asked %d times", got-before)
 		}
 	})
 }

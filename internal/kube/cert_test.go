@@ -11,6 +11,7 @@ import (
 	"maps"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -291,15 +292,19 @@ func TestRunOutlivesTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &secretStore{err: errors.New("connection refused")}
 		c := NewCerts(CertConfig{Secrets: store, Name: "cert", DNSNames: svc})
-		changes := 0
-		c.OnChange(func() { changes++ })
+		var changes atomic.Int32
+		c.OnChange(func() { changes.Add(1) })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx) }()
+		pass := func(d time.Duration) { // of the bubble's clock, until all that was due is done
+			time.Sleep(d)
+			synctest.Wait()
+		}
 
-		time.Sleep(10 * time.Minute) // of the bubble's clock
-		if changes != 0 {
-			t.Error("a change while nothing can be read")
+		pass(10 * time.Minute)
+		if n := changes.Load(); n != 0 {
+			t.Errorf("%d changes while nothing can be read", n)
 		}
 		setErr := func(err error) {
 			store.mu.Lock()
@@ -307,19 +312,19 @@ func TestRunOutlivesTheAPIServer(t *testing.T) {
 			store.err = err
 		}
 		setErr(nil)
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		first := c.CABundle()
 		serves(t, c, first, time.Now())
 		setErr(errors.New("connection refused"))
-		time.Sleep(24 * time.Hour)
+		pass(24 * time.Hour)
 		serves(t, c, first, time.Now())
-		if changes != 1 {
-			t.Errorf("%d changes, want 1", changes)
+		if n := changes.Load(); n != 1 {
+			t.Errorf("%d changes, want 1", n)
 		}
 		changed := c.Changed()
 		setErr(nil)
 		store.set(nil) // and somebody emptied it
-		time.Sleep(3 * time.Minute)
+		pass(3 * time.Minute)
 		select {
 		case <-changed:
 		default:

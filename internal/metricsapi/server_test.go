@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,6 +131,20 @@ func apiServer(t testing.TB) http.Handler {
 	return mux
 }
 
+// lateAPIServer hangs up on everybody until it is up. It holds its port from the
+// start: one that was let go and taken again might be another program's.
+type lateAPIServer struct {
+	http.Handler
+	up atomic.Bool
+}
+
+func (s *lateAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.up.Load() {
+		panic(http.ErrAbortHandler)
+	}
+	s.Handler.ServeHTTP(w, r)
+}
+
 // kubeconfig writes a kubeconfig for an API server at that address.
 func kubeconfig(t testing.TB, address string) string {
 	t.Helper()
@@ -176,7 +191,7 @@ func (c *caller) do(path, accept, token string) (int, http.Header, []byte, error
 	if accept != "" {
 		request.Header.Set("Accept", accept)
 	}
-	response, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Do(request)
+	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Do(request)
 	if err != nil {
 		return 0, nil, nil, err
 	}
@@ -198,7 +213,7 @@ func (c *caller) get(path, accept string) string {
 // until asks until the server is healthy.
 func (c *caller) until() {
 	c.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute) // only a failure takes that long
 	for {
 		code, _, body, err := c.do("/readyz", "", "")
 		if code == http.StatusOK {
@@ -215,16 +230,14 @@ func (c *caller) until() {
 // server does, and then serves both versions, documents itself, refuses
 // strangers and follows its certificate.
 func TestServer(t *testing.T) {
-	reserved, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := reserved.Addr().String()
-	reserved.Close()
+	api := &lateAPIServer{Handler: apiServer(t)}
+	listening := httptest.NewServer(api)
+	defer listening.Close()
+	defer listening.CloseClientConnections() // or a watch keeps Close waiting
 
 	cert, waits := &changingCert{}, make(firstLine, 1)
 	server, err := New(Config{
-		BindAddress: "127.0.0.1", Cert: cert, Kubeconfig: kubeconfig(t, address), MaxAge: maxAge,
+		BindAddress: "127.0.0.1", Cert: cert, Kubeconfig: kubeconfig(t, listening.Listener.Addr().String()), MaxAge: maxAge,
 		RateWindow: 15 * time.Second, Version: "0.1.0", Log: slog.New(slog.NewTextHandler(waits, nil)),
 	}, fleet(t))
 	if err != nil {
@@ -237,14 +250,7 @@ func TestServer(t *testing.T) {
 	if line := <-waits; !strings.Contains(line, "metrics API cannot start yet") || !strings.Contains(line, "delegate authentication") {
 		t.Errorf("without an API server: %s", line)
 	}
-	listener, err := net.Listen("tcp", address) // only now is there one
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := &httptest.Server{Listener: listener, Config: &http.Server{Handler: apiServer(t)}}
-	api.Start()
-	defer api.Close()
-	defer api.CloseClientConnections() // or a watch keeps Close waiting
+	api.up.Store(true)
 
 	first, firstKey := keyPair(t)
 	cert.set(first, firstKey)

@@ -185,7 +185,7 @@ func TestMissingSocketHeals(t *testing.T) {
 // returns how often the error was ErrRestarted.
 func untilAnswer(t *testing.T, c *Client) (restarts int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -3,6 +3,7 @@
 package scrape
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ func once(t *testing.T, cfg Config, h http.HandlerFunc) (State, Stats, *httptest
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
+	cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // on a busy machine 16 MiB take their time
 	s := New(cfg, Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
 	want := Target{Name: "node-7", URL: parse(srv.URL + "/metrics"), Kind: DCGM}
 	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name), state: State{Name: want.Name, URL: want.URL.String()}}
@@ -109,10 +111,11 @@ func TestOneConnectionPerTarget(t *testing.T) {
 	}
 	srv.Start()
 	defer srv.Close()
-	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond},
+	// A scrape that times out costs its connection.
+	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond, Timeout: time.Minute},
 		Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
 	s.Sync([]Target{{Name: "a", URL: parse(srv.URL + "/"), Kind: DCGM}})
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() {
 		defer cancel()

@@ -100,8 +100,7 @@ func inBubble(t *testing.T, a *fakeAgent, d time.Duration, check func(*Scraper, 
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
 		s.Sync([]Target{agentTarget})
-		time.Sleep(d)
-		synctest.Wait()
+		pass(d)
 		check(s, store)
 		cancel()
 		<-done
@@ -109,6 +108,12 @@ func inBubble(t *testing.T, a *fakeAgent, d time.Duration, check func(*Scraper, 
 }
 
 var agentTarget = Target{Name: "node-1", URL: parse("http://10.0.0.1:9400/metrics"), Kind: Agent, Fields: gpu.SetOf(gpu.GPUUtil)}
+
+// pass lets time of the bubble go by, until all that was due is done.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
 
 func TestScrapesFollowTheAgentsTicks(t *testing.T) {
 	f := func(what string, a *fakeAgent, samples int, maxLag time.Duration, maxAsked int) {
@@ -190,7 +195,7 @@ func TestFailuresBackOffAndHeal(t *testing.T) {
 		a.mu.Lock()
 		a.err = nil
 		a.mu.Unlock()
-		time.Sleep(7 * time.Second)
+		pass(7 * time.Second)
 		if st := s.States()[0]; st.Err != nil || st.Failures != 0 || st.Samples != 1 {
 			t.Errorf("after it came back: %+v", st)
 		}
@@ -211,7 +216,7 @@ func TestOnlyFieldsInUseAreAskedFor(t *testing.T) {
 		more.Fields = gpu.SetOf(gpu.GPUUtil, gpu.PowerUsage)
 		n := len(a.paths())
 		s.Sync([]Target{more})
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if got := a.paths()[n]; got != agentTarget.URL.String() {
 			t.Errorf("after a field was added %s", got)
 		}
@@ -232,7 +237,7 @@ func TestSync(t *testing.T) {
 		other := agentTarget
 		other.Name = "node-2"
 		s.Sync([]Target{moved, other})
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if count() < 18 {
 			t.Errorf("%d samples: a new address lost the window", count())
 		}
@@ -241,14 +246,14 @@ func TestSync(t *testing.T) {
 		}
 		s.Sync(nil)
 		s.Sync([]Target{moved})
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		if got := store.Targets(); len(got) != 1 || got[0] != "node-1" {
 			t.Errorf("targets %v", got)
 		}
 		s.Sync(nil)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		n := len(a.requests())
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		if st := store.Stats(); len(a.requests()) != n || st.Targets != 0 || st.Bytes != 0 || st.Series != 0 {
 			t.Errorf("after all went: asked %d times more, %+v", len(a.requests())-n, st)
 		}

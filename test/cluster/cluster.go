@@ -150,7 +150,7 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
-	if c.port, err = freePort(c.cfg.BindAddress); err != nil {
+	if c.port, err = FreePort(c.cfg.BindAddress); err != nil {
 		return err
 	}
 	if c.pki, err = newPKI(filepath.Join(c.dir, "pki"), serverNames(c.cfg), time.Now()); err != nil {

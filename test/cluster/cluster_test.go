@@ -78,7 +78,7 @@ func TestCluster(t *testing.T) {
 		}
 		select {
 		case <-c.Failed():
-		case <-time.After(20 * time.Second):
+		case <-time.After(90 * time.Second):
 			t.Fatal("nobody noticed that the scheduler ended")
 		}
 		if err := c.Err(); err == nil || !strings.HasPrefix(err.Error(), Scheduler) {
@@ -382,10 +382,10 @@ func call(t *testing.T, c *Cluster, method, path string, body, into any) {
 	}
 }
 
-// eventually polls a real process; it gives up after 30 s.
+// eventually polls a real process; it gives up after 90 s.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"time"
@@ -26,15 +27,25 @@ const etcdData = "etcd"
 // socket may have 107 bytes at most.
 const etcdSocket = "etcd.sock"
 
-// freePort finds a TCP port of that address that nobody listens on. Another process may take it before we do: Start
-// notices and tries another.
-func freePort(address string) (int, error) {
-	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+// minPort and maxPort bound the ports of [FreePort]: below those that Linux gives to outgoing connections
+// (net.ipv4.ip_local_port_range, 32768 to 60999 by default).
+const minPort, maxPort = 20000, 29999
+
+// FreePort finds a TCP port of that address that nobody listens on, and that no outgoing connection gets while its server
+// is away. Another process may take it before the caller does: the caller notices and tries another.
+func FreePort(address string) (int, error) {
+	var last error
+	for range 100 {
+		port := minPort + rand.IntN(maxPort-minPort+1)
+		listener, err := net.Listen("tcp", hostPort(address, port))
+		if err != nil {
+			last = err
+			continue
+		}
+		_ = listener.Close()
+		return port, nil
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("find a free port: %w", last)
 }
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

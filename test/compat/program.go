@@ -13,15 +13,18 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
 const (
 	// startLimit is how long a program may take until it listens or gives up.
-	startLimit = 20 * time.Second
+	startLimit = time.Minute
 	// stopLimit is how long it may take to end when told to.
 	stopLimit = 8 * time.Second
 )
@@ -59,10 +62,11 @@ func (l *logBuffer) tail() string {
 
 // start runs a command with -a, and returns when it listens or has ended.
 func start(ctx context.Context, command, args, env []string, secure bool) (*program, error) {
-	addr, err := freeAddress()
+	port, err := cluster.FreePort("127.0.0.1")
 	if err != nil {
 		return nil, err
 	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	p := &program{addr: addr, secure: secure, ended: make(chan struct{})}
 	p.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableCompression: true,
@@ -81,15 +85,6 @@ func start(ctx context.Context, command, args, env []string, secure bool) (*prog
 		_ = p.cmd.Wait() // its state is looked at
 	}()
 	return p, p.listening(ctx)
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String(), nil
 }
 
 func (p *program) listening(ctx context.Context) error {

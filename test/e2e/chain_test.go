@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -139,7 +140,11 @@ func TestHPAOnOurMetrics(t *testing.T) {
 	if err := rig.Client.Create(t.Context(), hpa); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = rig.Client.Delete(t.Context(), hpa) }) // the namespace's end takes it otherwise
+	t.Cleanup(func() {
+		if err := rig.Client.Delete(context.Background(), hpa); err != nil {
+			t.Error(err)
+		}
+	})
 	offer(name, load)
 	eventually(t, func() error {
 		if n := serving(t, name); n < int(need(load)) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -168,18 +169,20 @@ func TestAPIServerAway(t *testing.T) {
 	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 }
 
-// Asked to end, the controller ends at once and gives its lease back, so that
-// the next one need not wait for it to run out.
+// Asked to end, the controller gives its lease back, so that the next one need
+// not wait for it to run out. One that had to be killed could not.
 func TestControllerHandsOver(t *testing.T) {
-	began := time.Now()
 	rig.StopController()
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("the controller took %v to end", took)
+	var lease coordinationv1.Lease
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: stack.Namespace, Name: "gpupilot-controller"}, &lease); err != nil {
+		t.Fatal(err)
+	}
+	if holder := lease.Spec.HolderIdentity; holder != nil && *holder != "" {
+		t.Errorf("the controller has ended, and %s holds the lease", *holder)
 	}
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	began = time.Now()
 	eventually(t, func() error {
 		resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
 		if err != nil {
@@ -195,7 +198,4 @@ func TestControllerHandsOver(t *testing.T) {
 		}
 		return nil
 	})
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("its successor leads after %v", took)
-	}
 }

@@ -41,7 +41,7 @@ func (o Owners) Taken() Owners {
 
 // ScrapeOwners reads the owners from the labels at an agent's /metrics. All series of a GPU must name the same owner.
 func ScrapeOwners(ctx context.Context, url string) (Owners, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -100,7 +100,7 @@ func ownerLabels(metric *dto.Metric) (id string, owner Owner) {
 
 // AllocatedOwners asks the kubelet itself whose each GPU is, over its pod-resources socket.
 func AllocatedOwners(ctx context.Context, socket string) (Owners, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -30,11 +30,11 @@ const (
 	agentURL = "http://127.0.0.1:9400/metrics"
 
 	// patience is how long each step may take on a busy machine.
-	patience = 45 * time.Second
+	patience = 2 * time.Minute
 	// labelPatience is how soon labels must follow the kubelet: the agent's interval is 1 s, and the machine is busy.
-	labelPatience = 5 * time.Second
+	labelPatience = 30 * time.Second
 	// shortGap is for how long labels may be gone after a restart that is over between two of the agent's questions.
-	shortGap = 15 * time.Second
+	shortGap = 30 * time.Second
 	// outage is an absence of the kubelet that no agent can overlook.
 	outage = 3 * time.Second
 )

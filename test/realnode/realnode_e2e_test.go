@@ -20,7 +20,7 @@ import (
 // timeout bounds the node's life: ten seconds on two idle cores, more when they are busy. The test on the node has a
 // little less, so that it can say where it was.
 const (
-	timeout       = 2 * time.Minute
+	timeout       = 8 * time.Minute
 	timeoutOnNode = timeout - 10*time.Second
 )
 

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = 20 * time.Second
+const patience = 90 * time.Second
 
 // eventually asks until the answer is nil.
 func eventually(t *testing.T, ask func() error) {

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
 // service makes the aggregated API reachable: the API server dials localhost.
@@ -70,11 +72,11 @@ func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
 func (b *Standby) Stop() { b.process.end(syscall.SIGTERM) }
 
 func controllerAddresses() (url string, securePort int, err error) {
-	page, err := freePort()
+	page, err := cluster.FreePort("127.0.0.1")
 	if err != nil {
 		return "", 0, err
 	}
-	securePort, err = freePort()
+	securePort, err = cluster.FreePort("127.0.0.1")
 	return "http://127.0.0.1:" + strconv.Itoa(page), securePort, err
 }
 
@@ -190,10 +192,10 @@ func startProcess(path string, args []string, log string) (*process, error) {
 	return p, <-started
 }
 
-// end sends sig, then SIGKILL after 5 s, and waits.
+// end sends sig, then SIGKILL after 30 s, and waits.
 func (p *process) end(sig syscall.Signal) {
 	_ = p.os.Signal(sig) // it may have ended
-	t := time.NewTimer(5 * time.Second)
+	t := time.NewTimer(30 * time.Second)
 	defer t.Stop()
 	select {
 	case <-p.done:

@@ -4,6 +4,8 @@
 package promtest
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Required is the environment variable that makes a missing Prometheus a failure.
@@ -32,7 +35,6 @@ func Serve(t *testing.T, page string) string {
 	}
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) }))
 	t.Cleanup(target.Close)
-	address := freeAddress(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
 	text := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, honor_labels: true, static_configs: [{targets: [%q]}]}]\n",
@@ -40,16 +42,21 @@ func Serve(t *testing.T, page string) string {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	cmd.Stderr = t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	// Prometheus does not tell which port it got, so it is given one. Where another
+	// program takes that first, it is given another.
+	for attempt := range 5 {
+		address := freeAddress(t)
+		log, ready := start(t, address, program, "--config.file="+file, "--web.listen-address="+address,
+			"--storage.tsdb.path="+filepath.Join(dir, fmt.Sprint("data", attempt)))
+		switch {
+		case ready:
+			return "http://" + address
+		case !strings.Contains(log, "address already in use"):
+			t.Fatalf("Prometheus is not ready:\n%s", log)
+		}
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return "http://" + address
+	t.Fatal("every port was taken")
+	return ""
 }
 
 // freeAddress is one that nobody listens at now.
@@ -61,4 +68,58 @@ func freeAddress(t *testing.T) string {
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()
+}
+
+// patience bounds the wait for Prometheus: only a failure takes that long.
+const patience = 2 * time.Minute
+
+// start runs a Prometheus until it is ready, or has ended with what it logged.
+func start(t *testing.T, address, program string, args ...string) (log string, ready bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
+	end := func() {
+		_ = cmd.Process.Kill()
+		<-ended
+	}
+	t.Cleanup(end)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			return out.String(), false
+		case <-ctx.Done():
+			end()
+			return out.String(), false
+		case <-tick.C:
+		}
+		if isReady(ctx, address) {
+			return "", true
+		}
+	}
+}
+
+func isReady(ctx context.Context, address string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/-/ready", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return resp.StatusCode == http.StatusOK
 }

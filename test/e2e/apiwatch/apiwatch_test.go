@@ -68,6 +68,11 @@ func TestBehindARealAPIServer(t *testing.T) {
 		}, metav1.CreateOptions{})
 		must(err)
 	}
+	// Kubernetes deletes pods of nodes that do not exist.
+	for _, node := range []string{"n1", "n2"} {
+		_, err := k.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+		must(err)
+	}
 	for i := range 30 { // more than a page
 		create(fmt.Sprintf("early-%02d", i), "n1")
 	}

@@ -30,6 +30,9 @@ const (
 	// patience is for a machine that does other work: nothing here takes half of
 	// it by itself.
 	patience = 90 * time.Second
+	// maxBehind is how old the last reading of a GPU may be that no fault touches,
+	// beside a fault that lasts longer.
+	maxBehind = 4 * time.Second
 	// hold is how long a fault lasts once it shows.
 	hold = 2 * time.Second
 	// maxRSS bounds the agent's memory, hostile labels included, and maxGrowth what
@@ -182,7 +185,7 @@ func hostile() map[string]string {
 // soak makes one fault after the other while every page is looked at.
 func (n *node) soak(t *testing.T, faults []fault) {
 	t.Helper()
-	w := &watch{t: t}
+	w := &watch{t: t, read: map[string]*readings{}}
 	n.await(t, "all GPUs with their pods", whole)
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
