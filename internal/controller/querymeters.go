@@ -33,7 +33,7 @@ func newQueryMeters() *queryMeters {
 			Buckets: []float64{.001, .01, .1, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
 		rejections: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_query_rejections_total", Help: "PromQL queries that were not sent: too long (length), not PromQL (syntax), of another namespace (namespace), or too many in their namespace (limit).",
+			Name: "gpupilot_query_rejections_total", Help: "PromQL queries that were not sent: too long or too deep (length), not PromQL (syntax), of another namespace (namespace), or too many in their namespace (limit).",
 		}, []string{"reason"}),
 		distinct: prometheus.NewDesc("gpupilot_query_signals", "Different PromQL queries by namespace and state: asked, backing_off after failures, or rejected because the namespace has too many.",
 			[]string{"namespace", "state"}, nil),

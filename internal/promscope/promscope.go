@@ -104,6 +104,9 @@ func (s *Scope) limit(namespace, promql string) (limited string, err error) {
 	if namespace == "" || namespace == All { // label="" would match the series that have no such label
 		return "", reject("namespace", "%q is not a namespace that a query can be limited to", namespace)
 	}
+	if n := expansion(promql); n > maxRegexps {
+		return "", reject("length", "its regular expressions expand to %d instructions; at most %d are allowed: repeat less", n, maxRegexps)
+	}
 	expr, err := s.parser.ParseExpr(promql)
 	if err != nil {
 		return "", reject("syntax", "%s. Extensions of PromQL, such as MetricsQL, run only in namespaces of --query-namespaces, and %s is none of them",

@@ -55,6 +55,7 @@ func TestEverySelectorIsLimited(t *testing.T) {
 	f(`limitk(3, a) unless b and c > bool 1`, `limitk(3, a{namespace="team-a"}) unless b{namespace="team-a"} and c{namespace="team-a"} > bool 1`)
 	f(`a{x="}, b{"}`, `a{namespace="team-a",x="}, b{"}`)
 	f(`start{start="x"}`, `start{namespace="team-a",start="x"}`)
+	f(`a{b=~"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(x|y|z).*"}`, `a{b=~"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(x|y|z).*",namespace="team-a"}`)
 	// These read no series.
 	for _, none := range []string{`vector(1)`, `scalar(vector(1))`, `time()`, `1 + 1`, `hour() >= bool 8`} {
 		f(none, none)
@@ -112,6 +113,8 @@ func TestRejections(t *testing.T) {
 	f("length", strings.Repeat("a", MaxLength+1), "4097 bytes; at most 4096", "recording rule")
 	f("length", strings.Repeat("(", 100)+"a"+strings.Repeat(")", 100), "nested more than 64 deep")
 	f("length", strings.Repeat("1e300+", 60)+"a", "at most 16384")
+	f("length", `a{b=~"`+strings.Repeat("(?:(?:a{31}){31})", 200)+`"}`, "regular expressions expand to", "at most 20000")
+	f("length", `label_replace(a, "b", "c", "d", "`+strings.Repeat("(?:[a-z]{0,900})?", 100)+`")`, "at most 20000")
 	for _, ns := range []string{"", "*"} {
 		if got, _, err := s.Limit(ns, "a"); reasonOf(err) != "namespace" {
 			t.Errorf("in namespace %q a runs as %s, %v", ns, got, err)
