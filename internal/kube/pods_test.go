@@ -182,7 +182,9 @@ func TestSlimPodKeepsWhatHoldsItUp(t *testing.T) {
 	if len(s.InitContainerStatuses) != 1 || s.InitContainerStatuses[0].State.Waiting.Message != "init" {
 		t.Errorf("kept of an init container: %+v", s)
 	}
-	s = slimmed(func(s *corev1.PodStatus) { s.ContainerStatuses = []corev1.ContainerStatus{waits("ContainerCreating", long)} })
+	s = slimmed(func(s *corev1.PodStatus) {
+		s.ContainerStatuses = []corev1.ContainerStatus{waits("ContainerCreating", long)}
+	})
 	if s.ContainerStatuses != nil {
 		t.Errorf("kept of a container that starts: %+v", s.ContainerStatuses)
 	}
