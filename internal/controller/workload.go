@@ -217,7 +217,9 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	if f := w.flaws.Load(); f.spec != nil {
 		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
 	}
-	w.invalid, w.wasteful = err, false
+	if w.invalid, w.wasteful = nil, false; err != nil {
+		w.invalid = errors.New(clip(err.Error(), maxMessage)) // it quotes the values
+	}
 	if err != nil {
 		w.plan.Store(nil)
 		w.scrapesPods.Store(false)
