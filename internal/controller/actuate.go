@@ -156,7 +156,8 @@ func (w *workload) refuse(r *report) {
 		return
 	}
 	tell := r.able.reason + ": " + r.able.message
-	if tell == w.told || r.able.reason == reasonUnreadable || !w.c.deps.Leading() {
+	passes := r.able.reason == reasonUnreadable || r.able.reason == reasonDeleting
+	if tell == w.told || passes || !w.c.deps.Leading() {
 		return
 	}
 	w.told = tell
