@@ -167,7 +167,7 @@ type Signal struct {
 
 	// Activation is the value over the workload above which it is started from
 	// zero, and at or below which it may go to zero.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !quantity(self).isLessThan(quantity('0'))",message="an activation must not be negative"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="an activation must not be negative"
 	// +optional
 	Activation *resource.Quantity `json:"activation,omitempty"`
 }
@@ -258,7 +258,7 @@ type Target struct {
 	// +optional
 	Type TargetType `json:"type,omitempty"`
 	// Value is the target, greater than 0.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : quantity(self).isGreaterThan(quantity('0'))",message="a target must be greater than 0"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : !self.startsWith('-') && !(self in ['0', '0.0', '0m'])",message="a target must be greater than 0"
 	Value resource.Quantity `json:"value"`
 }
 
@@ -291,7 +291,7 @@ type ScalingRules struct {
 	Policies []ScalingPolicy `json:"policies,omitempty"`
 	// Tolerance is the relative deviation from target that is let be; 0.1 by
 	// default.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !quantity(self).isLessThan(quantity('0'))",message="a tolerance must not be negative"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="a tolerance must not be negative"
 	// +optional
 	Tolerance *resource.Quantity `json:"tolerance,omitempty"`
 }

@@ -56,7 +56,10 @@ func (s *seen) read(ctx context.Context) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &all[0]
+	if err := all[0].badSpec; err != nil {
+		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
+	}
+	a := all[0].object
 	out := &live{name: a.Name, startup: startupOf(a)}
 	if out.policy, err = policy.Compile(a, expo.Resolve); err != nil {
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)

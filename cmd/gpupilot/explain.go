@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
 // explainCommand prints the last decision of a GPUAutoscaler from its status,
@@ -42,7 +44,7 @@ Without a name, for all of the namespace.`,
 				if i > 0 {
 					fmt.Fprintln(cmd.OutOrStdout())
 				}
-				explain(cmd.OutOrStdout(), &all[i], time.Now())
+				all[i].explain(cmd.OutOrStdout(), time.Now())
 			}
 			return nil
 		},
@@ -52,22 +54,52 @@ Without a name, for all of the namespace.`,
 }
 
 // autoscalers are the one of that name, or all of the namespace.
-func autoscalers(ctx context.Context, c client.Client, namespace, name string) ([]v1alpha1.GPUAutoscaler, error) {
+func autoscalers(ctx context.Context, c client.Client, namespace, name string) ([]stored, error) {
 	if name != "" {
-		var a v1alpha1.GPUAutoscaler
-		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
+		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u); err != nil {
 			return nil, fmt.Errorf("read GPUAutoscaler %s/%s: %w", namespace, name, err)
 		}
-		return []v1alpha1.GPUAutoscaler{a}, nil
+		return []stored{decoded(u)}, nil
 	}
-	var list v1alpha1.GPUAutoscalerList
-	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscalerList"))
+	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list GPUAutoscalers of %s: %w", namespace, err)
 	}
 	if len(list.Items) == 0 {
 		return nil, fmt.Errorf("no GPUAutoscaler in namespace %s", namespace)
 	}
-	return list.Items, nil
+	out := make([]stored, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, decoded(&list.Items[i]))
+	}
+	return out, nil
+}
+
+// stored is a GPUAutoscaler, and what of it cannot be read. Each is decoded
+// alone, so that one that is malformed does not hide the others.
+type stored struct {
+	object            *v1alpha1.GPUAutoscaler
+	badSpec, badState error
+}
+
+func decoded(u *unstructured.Unstructured) stored {
+	a, badSpec, badState := policy.Decode(u)
+	return stored{a, badSpec, badState}
+}
+
+// explain writes the last decision, and what cannot be read of the object.
+func (s *stored) explain(out io.Writer, now time.Time) {
+	if s.badSpec != nil {
+		fmt.Fprintf(out, "%s/%s has a spec that cannot be read: %v\n", s.object.Namespace, s.object.Name, s.badSpec)
+		return
+	}
+	if s.badState != nil {
+		fmt.Fprintf(out, "%s/%s has a status that cannot be read: %v\n", s.object.Namespace, s.object.Name, s.badState)
+	}
+	explain(out, s.object, now)
 }
 
 // explain writes a's last decision for a person.
@@ -99,9 +131,21 @@ func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 	for _, in := range d.Inputs {
 		value := "not readable"
 		if in.Value != "" {
-			value = fmt.Sprintf("%s %s, %d ms old, from %d", in.Value, in.Unit, in.AgeMilliseconds, in.Replicas)
+			value = fmt.Sprintf("%s%s, %d ms old, from %d", in.Value, unit(in.Unit), in.AgeMilliseconds, in.Replicas)
 		}
-		fmt.Fprintf(out, "  input %s: %s (target %s %s)\n", in.Signal, value, in.Target, in.Unit)
+		mark := ""
+		if in.Deciding && len(d.Inputs) > 1 {
+			mark = ", decides"
+		}
+		fmt.Fprintf(out, "  input %s: %s (target %s%s)%s\n", in.Signal, value, in.Target, unit(in.Unit), mark)
 	}
 	explainChanges(out, a)
+}
+
+// unit is a unit as it follows a number.
+func unit(u string) string {
+	if u == "" {
+		return ""
+	}
+	return " " + u
 }

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -37,7 +38,30 @@ func TestExplain(t *testing.T) {
 		Steps:  []v1alpha1.StepStatus{{Rule: "Demand", Before: 2, After: 4, Message: "because"}},
 		Inputs: []v1alpha1.InputStatus{{Signal: "Utilization", Value: "97", Unit: "%", Target: "60", Replicas: 2, AgeMilliseconds: 120}, {Signal: "queue", Target: "4"}},
 	}
-	f("decided 4s ago, Demand", "2 → 4", "because", "input Utilization: 97 %, 120 ms old, from 2", "input queue: not readable", "no Deployment chat")
+	f("decided 4s ago, Demand", "2 → 4", "because", "input Utilization: 97 %, 120 ms old, from 2 (target 60 %)\n", "input queue: not readable (target 4)", "no Deployment chat")
+	a.Status.LastDecision.Inputs[0].Deciding = true
+	a.Status.Conditions = append(a.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionConsistent, Status: "False", Reason: "DeviceUtilizationBesideRequests", Message: "remove Utilization",
+	})
+	f("from 2 (target 60 %), decides\n", "input queue: not readable (target 4)\n", "SignalsConsistent is False (DeviceUtilizationBesideRequests): remove Utilization")
+}
+
+// A malformed object is named, and hides no other.
+func TestExplainMalformed(t *testing.T) {
+	f := func(object map[string]any, want ...string) {
+		t.Helper()
+		object["metadata"] = map[string]any{"namespace": "llm", "name": "chat"}
+		s := decoded(&unstructured.Unstructured{Object: object})
+		var out strings.Builder
+		s.explain(&out, time.Now())
+		for _, w := range want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("no %q in:\n%s", w, out.String())
+			}
+		}
+	}
+	f(map[string]any{"spec": map[string]any{"maxReplicas": "many"}}, "llm/chat has a spec that cannot be read: spec.maxReplicas")
+	f(map[string]any{"status": "yes"}, "llm/chat has a status that cannot be read", "llm/chat scales", "nothing decided yet")
 }
 
 func TestExplainWhatWouldChangeIt(t *testing.T) {

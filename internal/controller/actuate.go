@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -76,7 +77,8 @@ func (w *workload) actuate(r *report, at *attempt) {
 // A watch that broke is tried again after up to half a minute, and until then
 // the cache does not know what was changed or deleted.
 func (w *workload) upToDate(ctx context.Context, r *report) bool {
-	is := &v1alpha1.GPUAutoscaler{}
+	is := &metav1.PartialObjectMetadata{} // its status may not decode
+	is.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
 	err := w.c.deps.Live.Get(ctx, w.key, is)
 	switch {
 	case err == nil && sameSpec(is, r.object) && is.DeletionTimestamp == nil:
@@ -154,7 +156,8 @@ func (w *workload) refuse(r *report) {
 		return
 	}
 	tell := r.able.reason + ": " + r.able.message
-	if tell == w.told || r.able.reason == reasonUnreadable || !w.c.deps.Leading() {
+	passes := r.able.reason == reasonUnreadable || r.able.reason == reasonDeleting
+	if tell == w.told || passes || !w.c.deps.Leading() {
 		return
 	}
 	w.told = tell

@@ -95,19 +95,20 @@ func (c *claims) set(o owner, cl claim, gone bool) (before claim) {
 	return before
 }
 
-// setAutoscaler notes what a claims.
-func (c *claims) setAutoscaler(a *v1alpha1.GPUAutoscaler, gone bool) {
+// setAutoscaler notes what a claims, and returns what it claimed before and
+// claims now. One that is gone, invalid or being deleted claims nothing.
+func (c *claims) setAutoscaler(a *v1alpha1.GPUAutoscaler, claimsNothing bool) (before, after claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	me := owner{"GPUAutoscaler", a.Namespace, a.Name}
-	before := c.refs[me]
+	before = c.refs[me]
 	delete(c.mine[before], a.Name)
 	if len(c.mine[before]) == 0 {
 		delete(c.mine, before)
 	}
 	delete(c.refs, me)
-	if gone {
-		return
+	if claimsNothing {
+		return before, claim{}
 	}
 	ref := a.Spec.ScaleTargetRef
 	cl := claimOf(a.Namespace, ref.APIVersion, ref.Kind, ref.Name)
@@ -116,6 +117,7 @@ func (c *claims) setAutoscaler(a *v1alpha1.GPUAutoscaler, gone bool) {
 		c.mine[cl] = map[string]*v1alpha1.GPUAutoscaler{}
 	}
 	c.mine[cl][a.Name] = a
+	return before, cl
 }
 
 // autoscalers are the GPUAutoscalers that name this target.
@@ -129,8 +131,9 @@ func (c *claims) autoscalers(cl claim) []*v1alpha1.GPUAutoscaler {
 	return out
 }
 
-// rival is who else sets the replicas that a would set. Of two GPUAutoscalers
-// the older has the target. One that only advises has no rivals, nor is it one.
+// rival is who else sets the replicas that a would set. Of two valid
+// GPUAutoscalers the older has the target. One that only advises has no rivals,
+// nor is it one.
 func (c *claims) rival(a *v1alpha1.GPUAutoscaler, cl claim) (owner, bool) {
 	if a.Spec.Actuation == v1alpha1.ActuationAdvise {
 		return owner{}, false

@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -173,7 +175,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 		{&appsv1.Deployment{}, changes(func(o client.Object, _ bool) { c.wakeTarget("apps", "Deployment", o) })},
 		{&appsv1.StatefulSet{}, changes(func(o client.Object, _ bool) { c.wakeTarget("apps", "StatefulSet", o) })},
 		{&autoscalingv2.HorizontalPodAutoscaler{}, changes(c.hpaChanged)},
-		{&v1alpha1.GPUAutoscaler{}, changes(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
+		{autoscalerKind(), changes(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
 	}
 	for _, w := range watches {
 		if c.deps.Watch(ctx, w.obj, w.h) != nil {
@@ -210,18 +212,29 @@ func changes(f func(obj client.Object, gone bool)) toolscache.ResourceEventHandl
 	}
 }
 
+// autoscalerKind names the kind GPUAutoscaler to a watch. It is watched as
+// trees of values: a typed informer fails as a whole on the first object that
+// does not decode.
+func autoscalerKind() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
+	return u
+}
+
 // autoscalerChanged starts, informs or ends the workload of a GPUAutoscaler.
 func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, gone bool) {
-	a, ok := obj.(*v1alpha1.GPUAutoscaler)
+	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return
 	}
+	a, badSpec, badStatus := policy.Decode(u)
 	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
-	c.claims.setAutoscaler(a, gone)
+	flaws := &flaws{spec: badSpec, status: badStatus}
+	before, after := c.claims.setAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
 	c.mu.Lock()
 	w := c.workloads[key]
 	if w != nil && !gone && sameSpec(w.object.Load(), a) {
-		w.object.Store(a) // its status, which we wrote
+		w.take(a, flaws) // its status, which we wrote
 		c.mu.Unlock()
 		return
 	}
@@ -231,24 +244,36 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 		c.unroute(w)
 		w.cancel()
 	case !gone && w != nil:
-		w.object.Store(a)
+		w.take(a, flaws)
 	case !gone && ctx.Err() == nil:
 		w = newWorkload(ctx, c, a)
+		w.flaws.Store(flaws)
 		c.workloads[key] = w
 		c.running.Go(w.run)
 		c.running.Go(w.status.run)
 	}
 	c.mu.Unlock()
-	c.wakeClaimants(claimOf(a.Namespace, a.Spec.ScaleTargetRef.APIVersion, a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name))
+	c.wakeClaimants(before)
+	if after != before {
+		c.wakeClaimants(after)
+	}
 	if w != nil {
 		w.poke()
 	}
 	c.discoverSoon()
 }
 
-// sameSpec says whether nobody changed what is asked for.
-func sameSpec(a, b *v1alpha1.GPUAutoscaler) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && a.Generation != 0
+// isValid reports whether the object may claim a target: its spec is valid, and
+// it is not being deleted.
+func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
+	_, err := policy.Compile(a, c.deps.Resolve)
+	return err == nil && a.DeletionTimestamp == nil
+}
+
+// sameSpec reports whether two versions of an object ask for the same.
+func sameSpec(a, b client.Object) bool {
+	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && a.GetGeneration() != 0 &&
+		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
 }
 
 func (c *Controller) hpaChanged(obj client.Object, gone bool) {

@@ -14,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
 // All of it runs: samples arrive, and in the same instant the replicas follow;
@@ -29,12 +27,14 @@ func TestRun(t *testing.T) {
 		r.pods.pods = []*corev1.Pod{p, pod("agent", "agent-1", time.Now())}
 		handlers := map[string]toolscache.ResourceEventHandler{}
 		r.watch = func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
-			switch obj.(type) {
+			switch o := obj.(type) {
 			case *appsv1.Deployment:
 				h.OnAdd(deployment("web", 1), true)
-			case *v1alpha1.GPUAutoscaler:
-				h.OnAdd(a, true)
-				handlers["gpa"] = h
+			case *unstructured.Unstructured:
+				if o.GetKind() == "GPUAutoscaler" {
+					h.OnAdd(asStored(t, a), true)
+					handlers["gpa"] = h
+				}
 			}
 			return nil
 		}
@@ -69,7 +69,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("view %+v", v)
 		}
 
-		handlers["gpa"].OnDelete(a)
+		handlers["gpa"].OnDelete(asStored(t, a))
 		synctest.Wait()
 		if _, ok := r.History("ns", "web"); ok || r.count() != 0 {
 			t.Error("a deleted GPUAutoscaler goes on")

@@ -227,7 +227,7 @@ func TestDeliver(t *testing.T) {
 	if !woken() {
 		t.Error("not woken by its own node")
 	}
-	r.autoscalerChanged(t.Context(), w.object.Load(), true)
+	r.autoscalerChanged(t.Context(), asStored(t, w.object.Load()), true)
 	woken()
 	r.Deliver("agent/ns/here", r.now)
 	if woken() || len(r.routes) != 0 {

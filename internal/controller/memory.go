@@ -17,6 +17,8 @@ import (
 const (
 	// maxMemory bounds what a status keeps of the engine's state.
 	maxMemory = 3 << 10 // bytes of JSON
+	// maxRecalled bounds what is taken from a status that others may have written.
+	maxRecalled = 4 * maxMemory
 	// maxKept is how many wants, and how many changes, are kept at most.
 	maxKept = 24
 	// freshMemory is how old a memory may be to be taken up where it ended: two
@@ -28,8 +30,11 @@ const (
 // memoryOf is the state as a status keeps it; nil if there is nothing to keep,
 // or no way to make it small enough.
 func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
-	if s.Since.IsZero() {
+	if s.Since.IsZero() && s.DecidedAt.IsZero() {
 		return nil
+	}
+	if !s.DecidedAt.IsZero() && s.DecidedAt.Before(now) {
+		now = s.DecidedAt // the signals were not watched since
 	}
 	small := *s
 	small.Wants = salient(s.Wants)
@@ -126,15 +131,32 @@ func halve(newestFirst []scale.Want) []scale.Want {
 // future, has to watch for a whole window again before anything goes down.
 func recall(m *v1alpha1.Memory, now time.Time) scale.State {
 	var s scale.State
-	if m == nil || json.Unmarshal(m.State.Raw, &s) != nil {
+	if m == nil || len(m.State.Raw) > maxRecalled || json.Unmarshal(m.State.Raw, &s) != nil {
 		return scale.State{}
 	}
-	age := now.Sub(m.Time.Time)
-	if age < 0 || age > freshMemory {
-		s.Since, s.Wants, s.Changes = time.Time{}, nil, nil
+	return resumed(s, now.Sub(m.Time.Time))
+}
+
+// resumed is the state of a workload about which nothing was decided for gap.
+// After a long gap, or a negative one, the stabilisation window has to be covered
+// again before anything goes down; what was learned is kept.
+func resumed(s scale.State, gap time.Duration) scale.State {
+	if gap < 0 || gap > freshMemory {
+		s = unwatched(s)
 	}
 	if !s.LastData.IsZero() {
-		s.LastData = s.LastData.Add(max(age, 0)) // nobody looked meanwhile: that is no silence of the signals
+		s.LastData = s.LastData.Add(max(gap, 0)) // nothing was read meanwhile: that is no silence of the signals
 	}
 	return s
 }
+
+// unwatched is the state without what counts only while the workload is
+// watched: the window and the changes of its replicas.
+func unwatched(s scale.State) scale.State {
+	s.Since, s.Wants, s.Changes = time.Time{}, nil, nil
+	return s
+}
+
+// longestPause is the longest time between two decisions in which a workload
+// counts as watched.
+func (c *Controller) longestPause() time.Duration { return max(freshMemory, 3*c.cfg.Tick) }

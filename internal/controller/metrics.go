@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -22,7 +23,7 @@ type meters struct {
 
 	contradictions *prometheus.CounterVec
 
-	replicas, condition, leader *prometheus.Desc
+	replicas, condition, malformed, leader *prometheus.Desc
 }
 
 func newMeters(c *Controller, reg prometheus.Registerer) *meters {
@@ -47,13 +48,15 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
 		}),
 		replicas: prometheus.NewDesc("gpupilot_autoscaler_replicas", "Replicas of a workload by what they are worth; desired is what was decided.",
-			[]string{"namespace", "gpuautoscaler", "state"}, nil),
+			[]string{"namespace", "name", "state"}, nil),
 		condition: prometheus.NewDesc("gpupilot_autoscaler_condition", "Whether a condition of a GPUAutoscaler is True.",
 			[]string{"namespace", "name", "type"}, nil),
 		contradictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_exporter_contradictions_total",
 			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
 		}, []string{"reason"}),
+		malformed: prometheus.NewDesc("gpupilot_autoscaler_malformed", "1 for a GPUAutoscaler of which the part (spec or status) cannot be read.",
+			[]string{"namespace", "name", "part"}, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
@@ -73,6 +76,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.replicas
 	ch <- m.condition
+	ch <- m.malformed
 	ch <- m.leader
 }
 
@@ -96,6 +100,7 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 			}
 			ch <- prometheus.MustNewConstMetric(m.condition, prometheus.GaugeValue, is, key.Namespace, key.Name, judged[i].Type)
 		}
+		m.collectFlaws(ch, key, w.flaws.Load())
 		if !n.ok {
 			continue
 		}
@@ -105,6 +110,16 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 		}{{"current", n.current}, {"desired", n.desired}, {"serving", n.serving}, {"starting", n.starting}, {"unschedulable", n.unschedulable}} {
 			ch <- prometheus.MustNewConstMetric(m.replicas, prometheus.GaugeValue, float64(s.n), key.Namespace, key.Name, s.name)
 		}
+	}
+}
+
+// collectFlaws tells which parts of a GPUAutoscaler cannot be read.
+func (m *meters) collectFlaws(ch chan<- prometheus.Metric, key types.NamespacedName, f *flaws) {
+	if f.spec != nil {
+		ch <- prometheus.MustNewConstMetric(m.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "spec")
+	}
+	if f.status != nil {
+		ch <- prometheus.MustNewConstMetric(m.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "status")
 	}
 }
 

@@ -32,7 +32,7 @@ type startup struct {
 // restore takes over what was learned before a restart. Of the starts
 // themselves only the quantiles are left.
 func (s *startup) restore(l *v1alpha1.LearnedStartup) {
-	if l == nil || l.Samples <= 0 || len(s.took) > 0 {
+	if l == nil || l.Samples <= 0 || len(s.took) > 0 || !isStartup(l) {
 		return
 	}
 	n := int(min(l.Samples, startsKept))
@@ -44,6 +44,12 @@ func (s *startup) restore(l *v1alpha1.LearnedStartup) {
 		}
 		s.took = append(s.took, time.Duration(seconds)*time.Second)
 	}
+}
+
+// isStartup reports whether the quantiles can have been learned. Who may write
+// a status can make up any; these are learned anew.
+func isStartup(l *v1alpha1.LearnedStartup) bool {
+	return 0 <= l.P50Seconds && l.P50Seconds <= l.P95Seconds && l.P95Seconds <= int32(longestStart/time.Second)
 }
 
 // see looks at the workload's pods, and says whether one has become ready.

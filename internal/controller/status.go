@@ -29,6 +29,7 @@ const (
 	reasonNoTarget    = "TargetNotFound"
 	reasonUnreadable  = "TargetUnreadable" // the API server did not answer
 	reasonOwned       = "OwnedByAnother"
+	reasonDeleting    = "BeingDeleted"
 	reasonScaleFailed = "ScaleFailed"
 	reasonAble        = "Able"
 	reasonAdvising    = "Advising"
@@ -37,6 +38,8 @@ const (
 	reasonNotServing  = "NothingServes"
 	reasonUndecided   = "Undecided"
 	reasonReady       = "Deciding"
+	reasonConsistent  = "Consistent"
+	reasonWasteful    = "DeviceUtilizationBesideRequests"
 
 	reasonContradicted = "ExporterContradicted" // the API server says otherwise about who holds GPUs
 	reasonUncontested  = "NoContradiction"
@@ -47,7 +50,8 @@ const (
 	maxStatus  = 8 << 10 // bytes of JSON
 	maxSteps   = 24
 	maxMessage = 1024 // bytes
-	maxStep    = 200  // bytes of a step's sentence
+	maxStep    = 200  // bytes of a name or a reason
+	maxSaid    = 360  // bytes of a step's sentence
 )
 
 // How often a status is written.
@@ -175,7 +179,9 @@ func (s *statusWriter) write(ctx context.Context, a *v1alpha1.GPUAutoscaler, st 
 	if err != nil {
 		return fmt.Errorf("encode a status: %w", err)
 	}
-	named := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name}}
+	named := autoscalerKind() // the answer has the whole object, which may not decode
+	named.SetNamespace(a.Namespace)
+	named.SetName(a.Name)
 	return s.w.c.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.JSONPatchType, patch))
 }
 
@@ -239,7 +245,7 @@ func conditionsOf(r *report) []metav1.Condition {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	return []metav1.Condition{ready, able, signals, sourcesOf(r)}
+	return []metav1.Condition{ready, able, signals, sourcesOf(r), consistencyOf(r)}
 }
 
 // sourcesOf judges what exporters say about the workload's pods.
@@ -254,6 +260,25 @@ func sourcesOf(r *report) metav1.Condition {
 			c.Message += fmt.Sprintf(" (and %d more)", n-1)
 		}
 		c.Message = clip("claims are ignored: "+c.Message, maxMessage)
+	}
+	return c
+}
+
+// consistencyOf judges the signals by one another. It has no effect on Ready.
+func consistencyOf(r *report) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionTrue, Reason: reasonConsistent,
+		Message: "no signal is known to work against another",
+	}
+	if r.plan == nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonUndecided, "the spec is invalid"
+		return c
+	}
+	if device, requests, found := r.plan.DeviceBesideRequests(); found {
+		c.Status, c.Reason = metav1.ConditionFalse, reasonWasteful
+		c.Message = fmt.Sprintf("%s (device utilisation) and %s (requests) are both signals. The signal that asks for the most replicas wins, "+
+			"and a server that batches requests keeps its GPU close to 100 %% busy at any load: %[1]s asks for far more GPUs than %[2]s needs. Remove %[1]s",
+			clip(device, maxStep/2), clip(requests, maxStep/2))
 	}
 	return c
 }
@@ -306,7 +331,7 @@ func decisionOf(d *scale.Decision) *v1alpha1.DecisionStatus {
 	}
 	for _, s := range d.Steps[:min(len(d.Steps), maxSteps)] {
 		out.Steps = append(out.Steps, v1alpha1.StepStatus{
-			Rule: string(s.Rule), Before: s.Before, After: s.After, Message: clip(s.Sentence(), maxStep),
+			Rule: string(s.Rule), Before: s.Before, After: s.After, Message: clip(s.Sentence(), maxSaid),
 		})
 	}
 	for _, in := range d.Inputs {
@@ -317,6 +342,7 @@ func decisionOf(d *scale.Decision) *v1alpha1.DecisionStatus {
 		if in.Fresh > 0 {
 			i.Value = number(in.Value)
 		}
+		i.Deciding = in.Deciding
 		out.Inputs = append(out.Inputs, i)
 	}
 	return out

@@ -55,7 +55,7 @@ func TestStatusTells(t *testing.T) {
 	if st.CurrentReplicas != 1 || st.DesiredReplicas != 2 || st.ServingReplicas != 1 || st.LastScaleTime == nil || st.ObservedGeneration != 1 {
 		t.Errorf("status %+v", st)
 	}
-	want := []v1alpha1.InputStatus{{Signal: "Utilization", Value: "90", Target: "60", Unit: "%", Replicas: 1, AgeMilliseconds: 1000}}
+	want := []v1alpha1.InputStatus{{Signal: "Utilization", Value: "90", Target: "60", Unit: "%", Replicas: 1, AgeMilliseconds: 1000, Deciding: true}}
 	if diff := cmp.Diff(want, st.LastDecision.Inputs); diff != "" {
 		t.Error(diff)
 	}

@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -37,6 +38,7 @@ type workload struct {
 	plan        atomic.Pointer[plan]            // nil: its spec is invalid, or it has not been looked at
 	selector    atomic.Pointer[labels.Selector] // nil: its target is not known
 	scrapesPods atomic.Bool
+	flaws       atomic.Pointer[flaws] // of object
 
 	// What follows belongs to run's goroutine.
 	compiled *v1alpha1.GPUAutoscaler // what plan and invalid are of
@@ -52,6 +54,8 @@ type workload struct {
 	advice   time.Time // when
 	pause    backoff   // after writes that failed
 	told     string    // the refusal that the last Event was about
+	idle     bool      // the last pass decided nothing
+	wasteful bool      // the Event about signals that work against one another was recorded
 	blind    blindness
 	doubted  bool      // an exporter contradicts the API server about the pods, and an Event says so
 	serving  time.Time // since when it has had replicas that serve; zero: it has none
@@ -62,6 +66,9 @@ type workload struct {
 	judged  []metav1.Condition // empty before the first pass
 	history history
 }
+
+// flaws say what of a stored object could not be read.
+type flaws struct{ spec, status error }
 
 // plan is a GPUAutoscaler in the engine's terms.
 type plan struct {
@@ -83,6 +90,7 @@ func newWorkload(ctx context.Context, c *Controller, a *v1alpha1.GPUAutoscaler) 
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	w.object.Store(a)
+	w.flaws.Store(&flaws{})
 	w.status = newStatusWriter(w)
 	w.startup.restore(a.Status.Startup)
 	w.memory = a.Status.Memory
@@ -93,6 +101,13 @@ func newWorkload(ctx context.Context, c *Controller, a *v1alpha1.GPUAutoscaler) 
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
 	}
 	return w
+}
+
+// take replaces the object. The flaws come first: compile reads them once for
+// each generation of the object.
+func (w *workload) take(a *v1alpha1.GPUAutoscaler, f *flaws) {
+	w.flaws.Store(f)
+	w.object.Store(a)
 }
 
 // poke has the workload decide now. It does not block.
@@ -175,9 +190,12 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		w.follow(&t)
 	}
 	if r.able = w.obstacle(a, &t, err); r.able.reason != "" {
-		// What is not watched over is not remembered: afterwards the window
-		// has to be covered anew before anything goes down.
-		w.state = scale.State{}
+		w.idle = true
+		if r.able.reason != reasonUnreadable {
+			// Others may set the replicas meanwhile, and no signal is watched. What
+			// was learned outlives it; the window has to be covered anew.
+			w.state = unwatched(w.state)
+		}
 		if err == nil {
 			r.serving, r.starting = w.count(&t)
 		}
@@ -189,6 +207,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.refuse(r)
 	w.watchSignals(r)
 	w.watchSources(r)
+	w.warnOfWaste(r)
 	w.publish(r)
 	return spent
 }
@@ -205,7 +224,12 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	if err == nil {
 		limited, err = w.c.queries.limit(a, compiled.Sources)
 	}
-	w.invalid = err
+	if f := w.flaws.Load(); f.spec != nil {
+		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
+	}
+	if w.invalid, w.wasteful = nil, false; err != nil {
+		w.invalid = errors.New(clip(err.Error(), maxMessage)) // it quotes the values
+	}
 	if err != nil {
 		w.plan.Store(nil)
 		w.scrapesPods.Store(false)
@@ -237,6 +261,9 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 func (w *workload) follow(t *target) {
 	if t.claim != w.claim {
 		w.c.targets.forget(w.claim)
+		if w.claim != (claim{}) {
+			w.state, w.startup = scale.State{}, startup{} // they are of another workload
+		}
 		w.claim = t.claim
 	}
 	if old := w.selector.Load(); old == nil || (*old).String() != t.selector.String() {
@@ -249,6 +276,8 @@ func (w *workload) follow(t *target) {
 // attempt to find its target.
 func (w *workload) obstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) verdict {
 	switch {
+	case a.DeletionTimestamp != nil:
+		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted: it does not set replicas any more"}
 	case w.invalid != nil:
 		return verdict{reasonInvalid, w.invalid.Error()}
 	case errors.Is(err, errNoTarget):
@@ -294,6 +323,10 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	r.unread, r.pending = w.c.unreadable(p, pods), pendingOf(pods)
 	obs := observe(t.replicas, pods, p.Sources, vetted{w.c.deps.Store, w.c.devices}, now, pol.MaxAge)
 	obs.Totals, r.failed = w.c.queries.totals(w.key.Namespace, p)
+	if gap := now.Sub(w.state.DecidedAt); w.idle || gap > w.c.longestPause() {
+		w.state = resumed(w.state, gap)
+	}
+	w.idle = false
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)

@@ -41,7 +41,7 @@ func TestPassScales(t *testing.T) {
 	if want := []string{"Normal Demand"}; !slices.Equal(r.told(), want) {
 		t.Fatalf("events %v, want %v", r.told(), want)
 	}
-	contains(t, r.events[0].Note, "from 1 to 2: Utilization: 1 serving at 90 % against a target of 60 %: 2 wanted")
+	contains(t, r.events[0].Note, "from 1 to 2: Utilization: 1 serving × 90 % ÷ target 60 % = 2 replicas")
 	v := r.View()
 	if len(v.Workloads) != 1 || v.Workloads[0].Decision == nil || v.Workloads[0].Decision.Replicas != 2 || !v.Workloads[0].Ready {
 		t.Errorf("the page shows %+v", v.Workloads)
@@ -252,8 +252,8 @@ func TestPassHoldsWhenTheSpecBecomesInvalid(t *testing.T) {
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("%d replicas by a policy that is gone", n)
 	}
-	if w.plan.Load() != nil || !w.state.Since.IsZero() {
-		t.Error("the old plan or its memory is still there")
+	if w.plan.Load() != nil || !w.state.Since.IsZero() || w.state.Wants != nil {
+		t.Error("the old plan or its window is still there")
 	}
 }
 

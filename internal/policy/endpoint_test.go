@@ -122,9 +122,15 @@ func TestBoundsOfTheCRDHoldWithoutIt(t *testing.T) {
 	down := func(r v1alpha1.ScalingRules) *v1alpha1.Behavior { return &v1alpha1.Behavior{ScaleDown: &r} }
 	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Actuation = "Guess" }, "spec.actuation")
 	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals = make([]v1alpha1.Signal, 17) }, "spec.signals")
-	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Behavior = down(v1alpha1.ScalingRules{StabilizationWindowSeconds: n(-1)}) }, "stabilizationWindowSeconds")
-	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Behavior = down(v1alpha1.ScalingRules{StabilizationWindowSeconds: n(3601)}) }, "stabilizationWindowSeconds")
-	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Behavior = down(v1alpha1.ScalingRules{Policies: make([]v1alpha1.ScalingPolicy, 17)}) }, "policies")
+	f(func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Behavior = down(v1alpha1.ScalingRules{StabilizationWindowSeconds: n(-1)})
+	}, "stabilizationWindowSeconds")
+	f(func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Behavior = down(v1alpha1.ScalingRules{StabilizationWindowSeconds: n(3601)})
+	}, "stabilizationWindowSeconds")
+	f(func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Behavior = down(v1alpha1.ScalingRules{Policies: make([]v1alpha1.ScalingPolicy, 17)})
+	}, "policies")
 	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Startup = &v1alpha1.Startup{ExpectedSeconds: n(-1)} }, "startup.expectedSeconds")
 	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Budget = &v1alpha1.Budget{MaxGPUs: n(0)} }, "budget.maxGPUs")
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import "github.com/gpupilot/gpupilot/internal/gpu"
+
+// DeviceBesideRequests finds a signal on the utilisation of devices beside one
+// on requests, and returns the names of both. The pair wastes GPUs: the signal
+// that asks for the most replicas wins, and a server that batches requests keeps
+// its GPU close to 100 % busy at any load.
+func (c *Compiled) DeviceBesideRequests() (device, requests string, found bool) {
+	for i := range c.Sources {
+		switch s := &c.Policy.Signals[i]; {
+		case c.Sources[i].Kind == Pods && requests == "":
+			requests = s.Name
+		case c.Sources[i].Kind == GPU && device == "" && isUtilization(c.Sources[i].Field):
+			device = s.Name
+		}
+	}
+	return device, requests, device != "" && requests != ""
+}
+
+// isUtilization reports whether a field is a share of time or of a capacity,
+// such as GPU utilisation and SM activity.
+func isUtilization(id gpu.FieldID) bool {
+	f, ok := gpu.Lookup(id)
+	return ok && (f.Unit == gpu.Percent || f.Unit == gpu.Ratio)
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/policy"
+)
+
+// What the controller refuses the API server refuses, and the reverse, as far
+// as the CRD can say it. Names of metrics and their ceilings are in no schema.
+func TestCRDAndControllerAgree(t *testing.T) {
+	type spec = v1alpha1.GPUAutoscalerSpec
+	pods := func(port *intstr.IntOrString, path string) func(*spec) {
+		return func(s *spec) {
+			s.Signals[0].GPU, s.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue", Port: port, Path: path}
+		}
+	}
+	preset := func(port *intstr.IntOrString, path string) func(*spec) {
+		return func(s *spec) { s.Signals[0] = v1alpha1.Signal{Preset: "vllm", Port: port, Path: path} }
+	}
+	number := func(n int) *intstr.IntOrString { p := intstr.FromInt(n); return &p }
+	name := func(s string) *intstr.IntOrString { p := intstr.FromString(s); return &p }
+	quantity := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
+	n := func(x int32) *int32 { return &x }
+	target := func(value string) func(*spec) {
+		return func(s *spec) { s.Signals[0].Target.Value = resource.MustParse(value) }
+	}
+	slo := func(of v1alpha1.Preset, d time.Duration) func(*spec) {
+		return func(s *spec) {
+			s.Signals[0] = v1alpha1.Signal{Preset: of, SLO: &v1alpha1.SLO{InterTokenLatency: &metav1.Duration{Duration: d}}}
+		}
+	}
+	query := func(promql, activation string) func(*spec) {
+		return func(s *spec) {
+			s.Signals[0].GPU, s.Signals[0].Query = nil, &v1alpha1.QuerySignal{PromQL: promql}
+			s.Signals[0].Activation = quantity(activation)
+		}
+	}
+	down := func(r v1alpha1.ScalingRules) func(*spec) {
+		return func(s *spec) { s.Behavior = &v1alpha1.Behavior{ScaleDown: &r} }
+	}
+	f := func(valid bool, what string, change func(*spec)) {
+		t.Helper()
+		a := newAutoscaler(t, "checked")
+		change(&a.Spec)
+		_, refuses := policy.Compile(a, expo.Resolve)
+		err := rig.Client.Create(t.Context(), a, client.DryRunAll)
+		if valid != (refuses == nil) || valid != (err == nil) {
+			t.Errorf("%s, valid: %v: the controller says %v, the API server %v", what, valid, refuses, err)
+		}
+		if !valid && err != nil && !strings.Contains(err.Error(), "spec") {
+			t.Errorf("%s: the API server's error names no field: %v", what, err)
+		}
+	}
+	f(true, "as it is", func(*spec) {})
+	for _, path := range []string{"/", "/metrics/", "/a/b.c/d-e_f~g", "/@host:80/x", "/...", "/" + strings.Repeat("a", 255)} {
+		f(true, "path "+path, pods(nil, path))
+		f(true, "path of a preset "+path, preset(nil, path))
+	}
+	for _, path := range []string{
+		"@evil.example:80/x", "metrics", "//evil.example/x", "/a//b", "/metrics?format=prometheus", "/a#b", `/\evil`, "/a b", "/a\nb", "/a\x7f",
+		"/..", "/../x", "/a/../b", "/a/..", "/./a", "/%2e%2e/x", "/größe", "http://evil.example/", "/" + strings.Repeat("a", 256),
+	} {
+		f(false, "path "+path, pods(nil, path))
+		f(false, "path of a preset "+path, preset(nil, path))
+	}
+	for _, port := range []*intstr.IntOrString{number(1), number(65535), name("http"), name("8080-tcp"), name("a")} {
+		f(true, "port "+port.String(), pods(port, ""))
+		f(true, "port of a preset "+port.String(), preset(port, ""))
+	}
+	for _, port := range []*intstr.IntOrString{
+		number(0), number(-1), number(65536), name(""), name("8000"), name("Http"), name("-a"), name("a-"), name("a--b"), name("abcdefghijklmnop"), name("@evil.example"),
+	} {
+		f(false, "port "+port.String(), pods(port, ""))
+		f(false, "port of a preset "+port.String(), preset(port, ""))
+	}
+	f(true, "a small target", target("1m"))
+	f(false, "target 0", target("0"))
+	f(false, "target 0m", target("0m"))
+	f(false, "a negative target", target("-1"))
+	f(true, "actuation Advise", func(s *spec) { s.Actuation = v1alpha1.ActuationAdvise })
+	f(false, "actuation HPA", func(s *spec) { s.Actuation = "HPA" })
+	f(true, "an slo", slo("vllm", 50*time.Millisecond))
+	f(false, "an slo of 0", slo("vllm", 0))
+	f(false, "a negative slo", slo("vllm", -time.Second))
+	f(false, "an slo of tgi", slo("tgi", 50*time.Millisecond))
+	f(false, "an empty slo", func(s *spec) { s.Signals[0] = v1alpha1.Signal{Preset: "vllm", SLO: &v1alpha1.SLO{}} })
+	f(true, "a query", query("sum(backlog)", "0"))
+	f(false, "a query of spaces", query(" \n", "0"))
+	f(false, "a negative activation", query("sum(backlog)", "-1"))
+	f(true, "a tolerance", down(v1alpha1.ScalingRules{Tolerance: quantity("0")}))
+	f(false, "a negative tolerance", down(v1alpha1.ScalingRules{Tolerance: quantity("-100m")}))
+	f(true, "a window", down(v1alpha1.ScalingRules{StabilizationWindowSeconds: n(3600)}))
+	f(false, "too long a window", down(v1alpha1.ScalingRules{StabilizationWindowSeconds: n(3601)}))
+	f(false, "a negative window", down(v1alpha1.ScalingRules{StabilizationWindowSeconds: n(-1)}))
+	f(false, "a policy of nothing", down(v1alpha1.ScalingRules{Policies: []v1alpha1.ScalingPolicy{{Type: "Pods", PeriodSeconds: 60}}}))
+	f(false, "too many policies", down(v1alpha1.ScalingRules{Policies: make([]v1alpha1.ScalingPolicy, 17)}))
+	f(false, "no signal", func(s *spec) { s.Signals = nil })
+	f(false, "too many signals", func(s *spec) {
+		for range 16 {
+			s.Signals = append(s.Signals, s.Signals[0])
+		}
+	})
+	f(false, "no target", func(s *spec) { s.Signals[0].Target = nil })
+	f(false, "maxReplicas 0", func(s *spec) { s.MaxReplicas = 0 })
+	f(false, "minReplicas above maxReplicas", func(s *spec) { s.MinReplicas = n(s.MaxReplicas + 1) })
+	f(false, "a negative minReplicas", func(s *spec) { s.MinReplicas = n(-1) })
+	f(false, "a start-up below 0", func(s *spec) { s.Startup = &v1alpha1.Startup{ExpectedSeconds: n(-1)} })
+	f(true, "a budget", func(s *spec) { s.Budget = &v1alpha1.Budget{MaxGPUs: n(1)} })
+	f(false, "a budget of 0", func(s *spec) { s.Budget = &v1alpha1.Budget{MaxGPUs: n(0)} })
+	f(true, "missingData 3", func(s *spec) { s.MissingData = number(3) })
+	f(false, "missingData -1", func(s *spec) { s.MissingData = number(-1) })
+	f(false, "missingData Zero", func(s *spec) { s.MissingData = name("Zero") })
+}
