@@ -4,6 +4,7 @@ package controller
 
 import (
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -100,7 +101,7 @@ func FuzzEndpoint(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := u.Parse(u.String())
+		again, err := url.Parse(u.String())
 		if err != nil || again.Host != u.Host || again.User != nil || again.Fragment != "" || again.Scheme != "http" || again.Path != u.Path {
 			t.Errorf("%s is %+v", u.String(), again)
 		}
