@@ -105,13 +105,12 @@ type CrossVersionObjectReference struct {
 
 // Actuation says how a decision takes effect.
 //
-// +kubebuilder:validation:Enum=Scale;HPA;Advise
+// +kubebuilder:validation:Enum=Scale;Advise
 type Actuation string
 
 // The actuations.
 const (
 	ActuationScale  Actuation = "Scale"  // write the scale subresource
-	ActuationHPA    Actuation = "HPA"    // own a HorizontalPodAutoscaler that does
 	ActuationAdvise Actuation = "Advise" // only say what would be done
 )
 
@@ -123,6 +122,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path))",message="port and path beside a signal are a preset's; those of pods stand in pods"
 // +kubebuilder:validation:XValidation:rule="!has(self.preset) || !has(self.target) || self.target.type == 'AverageValue'",message="a preset's target is per replica: AverageValue"
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || !has(self.slo)",message="an slo needs a preset, which knows where a server tells its latency"
+// +kubebuilder:validation:XValidation:rule="!has(self.slo) || !has(self.preset) || self.preset != 'tgi'",message="tgi does not tell the times between tokens: give a target instead of an slo"
 // +kubebuilder:validation:XValidation:rule="!has(self.activation) || has(self.query)",message="activation needs a signal that can be read at zero replicas: a query"
 type Signal struct {
 	// GPU is a field of the pods' GPUs.
@@ -141,9 +141,17 @@ type Signal struct {
 	Preset Preset `json:"preset,omitempty"`
 	// Port is where a preset's pods serve their metrics, by number or name; the
 	// server's own by default.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$`
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || (self >= 1 && self <= 65535)",message="a port is a number from 1 to 65535, or the name of a container port"
 	// +optional
 	Port *intstr.IntOrString `json:"port,omitempty"`
-	// Path is where a preset's pods serve their metrics; /metrics by default.
+	// Path is where a preset's pods serve their metrics; /metrics by default. It
+	// is absolute, without a query string and percent-encoding.
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^/([A-Za-z0-9._~!$&'()*+,;=:@-]+(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)*/?)?$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.][.]?(/|$)')",message="a path must not have a segment that is . or .."
 	// +optional
 	Path string `json:"path,omitempty"`
 
@@ -159,6 +167,7 @@ type Signal struct {
 
 	// Activation is the value over the workload above which it is started from
 	// zero, and at or below which it may go to zero.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !quantity(self).isLessThan(quantity('0'))",message="an activation must not be negative"
 	// +optional
 	Activation *resource.Quantity `json:"activation,omitempty"`
 }
@@ -169,10 +178,12 @@ type Signal struct {
 // +kubebuilder:validation:MinProperties=1
 type SLO struct {
 	// InterTokenLatency is the mean time between a request's tokens, such as 50ms.
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="a latency must be greater than 0, such as 50ms"
 	// +optional
 	InterTokenLatency *metav1.Duration `json:"interTokenLatency,omitempty"`
 
 	// TimeToFirstToken is the time from a request to its first token, such as 2s.
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="a latency must be greater than 0, such as 50ms"
 	// +optional
 	TimeToFirstToken *metav1.Duration `json:"timeToFirstToken,omitempty"`
 }
@@ -206,10 +217,18 @@ type PodsSignal struct {
 	// +kubebuilder:validation:MinLength=1
 	Metric string `json:"metric"`
 	// Port is a container port, by number or name; without it the only one.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$`
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || (self >= 1 && self <= 65535)",message="a port is a number from 1 to 65535, or the name of a container port"
 	// +optional
 	Port *intstr.IntOrString `json:"port,omitempty"`
-	// Path is where the pod serves its metrics.
+	// Path is where the pod serves its metrics. It is absolute, without a query
+	// string and percent-encoding.
 	// +kubebuilder:default=/metrics
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^/([A-Za-z0-9._~!$&'()*+,;=:@-]+(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)*/?)?$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.][.]?(/|$)')",message="a path must not have a segment that is . or .."
 	// +optional
 	Path string `json:"path,omitempty"`
 }
@@ -218,6 +237,7 @@ type PodsSignal struct {
 type QuerySignal struct {
 	// PromQL must give one number, for the workload as a whole.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:Pattern=`\S`
 	PromQL string `json:"promql"`
 }
 
@@ -238,6 +258,7 @@ type Target struct {
 	// +optional
 	Type TargetType `json:"type,omitempty"`
 	// Value is the target, greater than 0.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : quantity(self).isGreaterThan(quantity('0'))",message="a target must be greater than 0"
 	Value resource.Quantity `json:"value"`
 }
 
@@ -270,6 +291,7 @@ type ScalingRules struct {
 	Policies []ScalingPolicy `json:"policies,omitempty"`
 	// Tolerance is the relative deviation from target that is let be; 0.1 by
 	// default.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !quantity(self).isLessThan(quantity('0'))",message="a tolerance must not be negative"
 	// +optional
 	Tolerance *resource.Quantity `json:"tolerance,omitempty"`
 }
@@ -295,7 +317,9 @@ type Startup struct {
 
 // Budget bounds what the workload may take.
 type Budget struct {
-	// MaxGPUs is the most GPUs that all replicas together may hold.
+	// MaxGPUs is the most GPU devices that all replicas together may hold. A MIG
+	// instance, a replica of a shared GPU and a device of a resource claim count as
+	// one each.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	MaxGPUs *int32 `json:"maxGPUs,omitempty"`
@@ -309,6 +333,11 @@ const (
 	ConditionAbleToScale = "AbleToScale"
 	// ConditionSignals: at least one signal is readable.
 	ConditionSignals = "SignalsReadable"
+	// ConditionSources: no exporter contradicts the API server about which GPUs the pods hold.
+	ConditionSources = "SourcesTrusted"
+	// ConditionConsistent: the signals do not work against one another. False
+	// has no effect on Ready.
+	ConditionConsistent = "SignalsConsistent"
 )
 
 // GPUAutoscalerStatus is what is known and what was decided.
@@ -420,4 +449,7 @@ type InputStatus struct {
 	// AgeMilliseconds is of the oldest fresh value.
 	// +optional
 	AgeMilliseconds int64 `json:"ageMilliseconds,omitempty"`
+	// Deciding marks the signal that asked for the most replicas.
+	// +optional
+	Deciding bool `json:"deciding,omitempty"`
 }

@@ -81,7 +81,9 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 			Client: page, Store: store, Resolve: expo.Resolve, Log: log,
 			Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 		})
-		p.control = controller.New(controller.Config{DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}}, controller.Deps{
+		p.control = controller.New(controller.Config{
+			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
+		}, controller.Deps{
 			Client: api, Live: api, Pods: p.pods, Store: store, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states, Log: log,
 			Installed: func(client.Object) bool { return false }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
@@ -143,7 +145,9 @@ func running(app, name string) *corev1.Pod {
 	since := metav1.NewTime(time.Now().Add(-time.Hour))
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": app}, CreationTimestamp: since},
-		Spec:       corev1.PodSpec{NodeName: "n"},
+		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")},
+		}}}},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "10.0.0.1",
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: since}},

@@ -57,6 +57,34 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	counter("gpupilot_events_lost_total", "Events that could not be written.", float64(m.recorder.Dropped()))
 }
 
+// pageMeters give what the page and the reviews of its viewers count.
+type pageMeters struct{ p *program }
+
+// Describe gives nothing, as of meters.
+func (m *pageMeters) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is prometheus.Collector's.
+func (m *pageMeters) Collect(ch chan<- prometheus.Metric) {
+	counter := func(name, help string, v uint64, pairs ...string) {
+		ch <- constant(name, help, prometheus.CounterValue, float64(v), pairs...)
+	}
+	s := m.p.page.Stats()
+	for reason, n := range map[string]uint64{"requests": s.LimitedRequests, "logins": s.LimitedLogins, "answers": s.LimitedAnswers} {
+		counter("gpupilot_page_limited_total", "Requests refused because of a bound, by the bound: requests of one user, wrong logins, or answers under way.", n, "bound", reason)
+	}
+	if c := m.p.conns.Load(); c != nil {
+		ch <- constant("gpupilot_page_connections", "Open connections of --address.", prometheus.GaugeValue, float64(c.count()))
+		counter("gpupilot_page_connections_closed_total", "Connections closed to make room: the oldest of the address with the most.", c.closed.Load())
+	}
+	if m.p.access == nil {
+		return
+	}
+	a := m.p.access.Stats()
+	for result, n := range map[string]uint64{"accepted": a.Accepted, "refused": a.Refused, "allowed": a.Allowed, "denied": a.Denied, "error": a.Failed} {
+		counter("gpupilot_access_reviews_total", "TokenReviews (accepted, refused) and SubjectAccessReviews (allowed, denied) for viewers of the page, and those without an answer.", n, "result", result)
+	}
+}
+
 // constant is a metric with pairs of label names and values.
 func constant(name, help string, kind prometheus.ValueType, v float64, pairs ...string) prometheus.Metric {
 	var names, values []string

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/gpupilot/gpupilot/internal/promscope"
 )
 
 // config is what flags and environment say, as they say it.
@@ -27,6 +30,7 @@ type config struct {
 	servicePort int
 
 	address        string
+	pageAuth       string
 	metricsAddress string
 	securePort     int
 	certFile       string
@@ -42,6 +46,8 @@ type config struct {
 	agents      string
 	agentsIn    string
 	dcgm        string
+	dcgmIn      []string
+	resources   []string
 
 	podCIDRs        []string
 	hostNetworkPods bool
@@ -50,6 +56,10 @@ type config struct {
 	prometheusHTTP    string
 	prometheusTimeout time.Duration
 	prometheusMaxAge  time.Duration
+
+	queryNamespaces     []string
+	queryNamespaceLabel string
+	queriesPerNamespace int
 
 	nodeHealth bool
 
@@ -70,18 +80,22 @@ const (
 // Where nothing says in which namespace we are.
 const (
 	defaultNamespace = "gpupilot-system"
-	namespaceFile    = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	// gpuOperatorNamespace is where NVIDIA's GPU Operator runs its dcgm-exporters
+	// by default.
+	gpuOperatorNamespace = "gpu-operator"
+	namespaceFile        = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
 func defaults() config {
 	return config{
 		service: "gpupilot-controller", servicePort: 443,
-		address: ":8080", securePort: 6443, apiServices: true,
+		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute,
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
 		logLevel: "info", logFormat: "text",
 	}
 }
@@ -108,6 +122,7 @@ func (c *config) options() []option {
 		{"service-port", &c.servicePort, "`port` of that Service", within(&c.servicePort, 1, 65535)},
 
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", isAddress(&c.address)},
+		{"page-auth", &c.pageAuth, "who may see the page's contents and /metrics: token (owners of a Kubernetes token, what they may get) or none (everybody: for loopback, or behind a proxy that authenticates)", oneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", isIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", within(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: our own, kept in a Secret)", nil},
@@ -121,8 +136,10 @@ func (c *config) options() []option {
 		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},
 		{"roles", &c.roles, "what to do: all, or some of scrape, api, query and decide", c.checkRoles},
 		{"agent-selector", &c.agents, "label `selector` of our agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
-		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; given as empty, all of them (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
+		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; elsewhere no pod is taken for an agent (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
+		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; elsewhere no pod is taken for one (default: that of --namespace and gpu-operator)", areNames(&c.dcgmIn)},
+		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, beside nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
 		{"pod-cidrs", &c.podCIDRs, "`networks` that pods' addresses are in, such as 10.244.0.0/16; pods elsewhere, but for those on their node's network, are not scraped (default: any but loopback and link-local ones)", c.checkPodCIDRs},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "scrape pods' own metrics on their node's network, too, where a GPUAutoscaler's port can be that of any service of the node", nil},
 
@@ -130,6 +147,9 @@ func (c *config) options() []option {
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
 		{"prometheus-timeout", &c.prometheusTimeout, "time that one query may take", between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "how old a sample may be that a query sees; more than twice the backend's own scrape interval", between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+		{"query-namespaces", &c.queryNamespaces, "`namespaces` whose queries run as they are written and may read series of all namespaces, separated by commas; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
+		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series that holds their namespace; queries of other namespaces than --query-namespaces get a matcher of it", isQueryLabel(&c.queryNamespaceLabel)},
+		{"queries-per-namespace", &c.queriesPerNamespace, "how many different queries one namespace may have; the newest GPUAutoscalers' queries beyond it are not asked", within(&c.queriesPerNamespace, 1, 10000)},
 
 		{"node-health", &c.nodeHealth, "keep the condition GPUHealthy of nodes: False after XID errors that ask for a reset, a failed row remapping or a lost GPU", nil},
 
@@ -173,8 +193,15 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	if c.namespace == "" {
 		c.namespace = ownNamespace()
 	}
-	if c.agentsIn == "" && !fs.Changed("agent-namespace") {
-		c.agentsIn = c.namespace
+	if c.agentsIn == "" && fs.Changed("agent-namespace") {
+		return nil, fs, errors.New("--agent-namespace is empty: name the namespace of our agents; an agent in any namespace could speak for every pod of its node")
+	}
+	c.agentsIn = cmp.Or(c.agentsIn, c.namespace)
+	if len(c.dcgmIn) == 0 {
+		c.dcgmIn = []string{c.namespace}
+		if c.namespace != gpuOperatorNamespace {
+			c.dcgmIn = append(c.dcgmIn, gpuOperatorNamespace)
+		}
 	}
 	return &c, fs, nil
 }
@@ -363,6 +390,46 @@ func isName(p *string) func() error {
 	return func() error {
 		if errs := validation.IsDNS1123Label(*p); len(errs) > 0 {
 			return errors.New(strings.Join(errs, "; "))
+		}
+		return nil
+	}
+}
+
+func areNames(p *[]string) func() error {
+	return func() error {
+		for i := range *p {
+			if err := isName(&(*p)[i])(); err != nil {
+				return fmt.Errorf("namespace %q: %w", (*p)[i], err)
+			}
+		}
+		return nil
+	}
+}
+
+func areResources(p *[]string) func() error {
+	return func() error {
+		for _, name := range *p {
+			if errs := validation.IsQualifiedName(name); len(errs) > 0 || !strings.Contains(name, "/") {
+				return fmt.Errorf("%q is not the name of an extended resource, such as example.com/gpu", name)
+			}
+		}
+		return nil
+	}
+}
+
+func isQueryLabel(p *string) func() error {
+	return func() error {
+		_, err := promscope.New(promscope.Config{Label: *p})
+		return err
+	}
+}
+
+func areNamespaces(p *[]string) func() error {
+	return func() error {
+		for _, ns := range *p {
+			if ns != promscope.All && len(validation.IsDNS1123Label(ns)) > 0 {
+				return fmt.Errorf("%q is neither the name of a namespace nor *, which stands alone for all namespaces and is no pattern", ns)
+			}
 		}
 		return nil
 	}

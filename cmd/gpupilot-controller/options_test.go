@@ -32,6 +32,9 @@ func TestOptions(t *testing.T) {
 	if !c.has(roleAPI) || c.has(roleDecide) || c.namespace != defaultNamespace {
 		t.Errorf("roles %v in namespace %q", c.roles, c.namespace)
 	}
+	if c, err = parse(t, nil); err != nil || c.pageAuth != pageAuthToken {
+		t.Errorf("by default the page is for %q, %v", c.pageAuth, err)
+	}
 	if c, err = parse(t, nil); err != nil || !c.has(roleDecide) || c.window != 10*time.Minute || c.securePort != 6443 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
@@ -50,7 +53,23 @@ func TestAgentNamespace(t *testing.T) {
 	f("ours", nil, "--namespace", "ours")
 	f("theirs", nil, "--namespace", "ours", "--agent-namespace", "theirs")
 	f("theirs", map[string]string{"GPUPILOT_AGENT_NAMESPACE": "theirs"})
-	f("", nil, "--agent-namespace=")
+}
+
+// dcgm-exporters are those of our own namespace and the GPU Operator's where
+// nothing else is said.
+func TestDCGMNamespaces(t *testing.T) {
+	f := func(want string, args ...string) {
+		t.Helper()
+		c, err := parse(t, nil, args...)
+		if err != nil || strings.Join(c.dcgmIn, " ") != want {
+			t.Errorf("%v: dcgm-exporters in %q, %v; want %q", args, c.dcgmIn, err, want)
+		}
+	}
+	f(defaultNamespace + " gpu-operator")
+	f("ours gpu-operator", "--namespace", "ours")
+	f("gpu-operator", "--namespace", "gpu-operator")
+	f("a b", "--dcgm-namespaces", "a,b")
+	f("a b", "--dcgm-namespaces", "a", "--dcgm-namespaces", "b")
 }
 
 // What is wrong names the flag or variable, the value and what is allowed.
@@ -75,12 +94,21 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--secure-port", "70000"}, "--secure-port", "between 0 and 65535")
 	f(nil, []string{"--roles", "scrape,guess"}, "--roles", `"guess"`, "all, scrape, api, query and decide")
 	f(nil, []string{"--roles", "decide"}, "--roles", "add scrape")
+	f(nil, []string{"--agent-namespace="}, "--agent-namespace is empty", "name the namespace")
+	f(nil, []string{"--dcgm-namespaces", "a,*"}, "--dcgm-namespaces", `namespace "*"`)
+	f(nil, []string{"--gpu-resources", "gpu"}, "--gpu-resources", "such as example.com/gpu")
 	f(nil, []string{"--agent-selector", "a b"}, "--agent-selector", "label selector")
+	f(nil, []string{"--page-auth", "basic"}, "--page-auth", `"basic"`, "token, none")
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
 	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")
 	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")
 	f(nil, []string{"--log-level", "loud"}, "--log-level", "debug, info, warn, error")
 	f(nil, []string{"--tls-cert-file", "x"}, "--tls-private-key-file", "both or neither")
+	f(nil, []string{"--query-namespaces", "ml,team-*"}, "--query-namespaces", `"team-*"`, "no pattern")
+	f(map[string]string{"GPUPILOT_QUERY_NAMESPACES": "ML"}, nil, "GPUPILOT_QUERY_NAMESPACES", `"ML"`)
+	f(nil, []string{"--query-namespace-label", `a="b"`}, "--query-namespace-label", "name of a label")
+	f(nil, []string{"--query-namespace-label", "__name__"}, "--query-namespace-label", "name of a label")
+	f(nil, []string{"--queries-per-namespace", "0"}, "--queries-per-namespace", "between 1 and 10000")
 	f(nil, []string{"extra"}, `"extra"`)
 	f(nil, []string{"--no-such-flag"}, "no-such-flag")
 }
@@ -138,9 +166,9 @@ func flagTable() string {
 	for i := range options {
 		o := &options[i]
 		o.addTo(fs)
-		value := fs.Lookup(o.name).DefValue
+		value := strings.Trim(fs.Lookup(o.name).DefValue, "[]") // of a list
 		if value != "" {
-			value = "`" + strings.Trim(value, "[]") + "`"
+			value = "`" + value + "`"
 		}
 		fmt.Fprintf(&out, "| `--%s` | `%s` | %s | %s |\n", o.name, o.env(), value, strings.ReplaceAll(o.help, "`", ""))
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"sync"
@@ -18,7 +17,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
@@ -32,6 +30,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/promq"
+	"github.com/gpupilot/gpupilot/internal/promscope"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -54,6 +53,9 @@ type program struct {
 	recorder *kube.Recorder
 	certs    *kube.Certs        // nil: the certificate is in files
 	metrics  *metricsapi.Server // nil: not our role
+	page     *webui.Page
+	access   *kube.Access                // nil: everybody may look
+	conns    atomic.Pointer[connections] // of --address, from run on
 	registry *prometheus.Registry
 	term     term
 	ready    atomic.Bool
@@ -68,7 +70,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	}
 	p := &program{cfg: c, log: log, identity: host + "_" + uuid.NewString()[:8], registry: prometheus.NewRegistry()}
 	p.clients, err = kube.Connect(kube.Config{
-		Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, Log: log,
+		Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, GPUResources: c.resources, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -87,6 +89,9 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err := p.makeController(); err != nil {
 		return nil, err
 	}
+	if err := p.makePage(); err != nil {
+		return nil, err
+	}
 	if c.has(roleAPI) {
 		if err := p.makeMetricsAPI(); err != nil {
 			return nil, err
@@ -94,7 +99,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	}
 	p.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&meters{scraper: p.scraper, store: p.store, recorder: p.recorder, pods: p.pods},
+		&meters{scraper: p.scraper, store: p.store, recorder: p.recorder, pods: p.pods}, &pageMeters{p},
 	)
 	return p, nil
 }
@@ -150,14 +155,19 @@ func (p *program) makeController() error {
 	if err != nil {
 		return err
 	}
+	scope, err := promscope.New(promscope.Config{Label: p.cfg.queryNamespaceLabel, Trusted: p.cfg.queryNamespaces})
+	if err != nil {
+		return err
+	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm,
+		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, Resources: p.cfg.resources,
 		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
+		QueriesPerNamespace: p.cfg.queriesPerNamespace,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, Health: p.health, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Query: query, LimitQuery: scope.Limit, Health: p.health, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
@@ -289,7 +299,8 @@ func (r podRefs) Get(namespace, name string) (metricsapi.PodRef, bool) {
 // run runs everything until ctx is done or a part cannot go on.
 func (p *program) run(ctx context.Context, l net.Listener) error {
 	g := newGroup(ctx)
-	g.run(func(ctx context.Context) error { return serve(ctx, l, p.handler(), p.log) })
+	p.conns.Store(limitConnections(l, maxConnections))
+	g.run(func(ctx context.Context) error { return serve(ctx, p.conns.Load(), p.handler(), p.log) })
 	g.run(p.clients.Run)
 	g.run(p.watch)
 	g.run(never(p.recorder.Run))
@@ -353,23 +364,6 @@ func (p *program) lead(g *group) error {
 	}
 	g.run(never(p.election.Run))
 	return nil
-}
-
-func (p *program) handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", webui.NewHandler(p.control))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{Registry: p.registry}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !p.ready.Load() {
-			http.Error(w, "the API server's objects have not been listed yet", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	return mux
 }
 
 // term is the time in which this replica leads; it may begin and end often.

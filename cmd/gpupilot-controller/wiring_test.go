@@ -39,7 +39,10 @@ func TestStartsWithoutAnAPIServer(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- p.run(ctx, l) }()
 	client := &http.Client{Timeout: 5 * time.Second}
-	for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/metrics": http.StatusOK} {
+	for path, want := range map[string]int{
+		"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/": http.StatusOK,
+		"/metrics": http.StatusUnauthorized, "/api/v1/view": http.StatusUnauthorized,
+	} {
 		resp, err := client.Get("http://" + l.Addr().String() + path)
 		if err != nil {
 			t.Fatal(err)
@@ -52,5 +55,17 @@ func TestStartsWithoutAnAPIServer(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+// Only this machine's own addresses need no warning without authentication.
+func TestLoopback(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:8080": true, "127.0.0.9:1": true, "[::1]:8080": true, "localhost:8080": true,
+		":8080": false, "0.0.0.0:8080": false, "[::]:8080": false, "10.0.0.1:8080": false, "page.example:80": false,
+	} {
+		if got := isLoopback(address); got != want {
+			t.Errorf("%s: %v, want %v", address, got, want)
+		}
 	}
 }

@@ -30,7 +30,7 @@ func TestScenario(t *testing.T) {
 		return out.String(), err
 	}
 	out, err := play()
-	if err != nil || !strings.Contains(out, "Two saturated replicas") || !strings.Contains(out, "2 serving at 97 %") {
+	if err != nil || !strings.Contains(out, "Two saturated replicas") || !strings.Contains(out, "2 serving × 97 %") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if strings.Contains(out, "\n5s ") {

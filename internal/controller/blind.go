@@ -61,6 +61,24 @@ func (w *workload) watchSignals(r *report) {
 	w.record(r.object, corev1.EventTypeWarning, reasonUnread, "Observe", clip(why, maxMessage))
 }
 
+// watchSources tells once when an exporter contradicts the API server about the
+// workload's pods.
+func (w *workload) watchSources(r *report) {
+	c := sourcesOf(r)
+	if c.Reason != reasonContradicted {
+		w.doubted = false
+		return
+	}
+	if w.doubted || !w.c.deps.Leading() {
+		return
+	}
+	w.doubted = true
+	if last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type); last != nil && last.Reason == c.Reason {
+		return // whoever led before has told it
+	}
+	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
+}
+
 // silent says which expositions with samples of the serving pods do not answer.
 func (w *workload) silent() string {
 	want := w.sources()

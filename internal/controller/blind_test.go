@@ -90,7 +90,8 @@ func TestConditionsAreMetered(t *testing.T) {
 # TYPE gpupilot_autoscaler_condition gauge
 gpupilot_autoscaler_condition{name="web",namespace="ns",type="AbleToScale"} ` + able + `
 gpupilot_autoscaler_condition{name="web",namespace="ns",type="Ready"} ` + ready + `
-gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.ConditionSignals + `"} ` + signals + "\n"
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.ConditionSignals + `"} ` + signals + `
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.ConditionSources + `"} 1` + "\n"
 		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "gpupilot_autoscaler_condition"); err != nil {
 			t.Error(err)
 		}

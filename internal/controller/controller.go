@@ -36,16 +36,25 @@ type Config struct {
 	MaxAge  time.Duration // above which a reading does not count; scale.DefaultMaxAge
 
 	// Agents and DCGM select the pods that are our agents, in AgentNamespace,
-	// and dcgm-exporters, in all namespaces: those that any of the selectors
-	// matches.
+	// and dcgm-exporters, in DCGMNamespaces: those that any of the selectors
+	// matches. Pods of other namespaces are never exporters of GPUs: whoever may
+	// create pods there could otherwise move every workload.
 	Agents, DCGM   []labels.Selector
-	AgentNamespace string // empty: all
+	AgentNamespace string
+	DCGMNamespaces []string
+
+	// Resources are names of resources that count GPU devices, beside those of
+	// gpu.IsResource.
+	Resources []string
 
 	// PodNetworks are those that pods' addresses are in, but for pods on their
 	// node's network; empty: any. A loopback address is one only if it is in one
 	// of them. HostNetworkPods has pods' own metrics scraped on their node's network.
 	PodNetworks     []netip.Prefix
 	HostNetworkPods bool
+
+	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
+	QueriesPerNamespace int
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -71,6 +80,10 @@ type Deps struct {
 
 	// Query asks the PromQL backend for one number; nil: there is no backend.
 	Query func(ctx context.Context, promql string) (series.Sample, error)
+	// LimitQuery returns the query that may run for a namespace, which reads only
+	// that namespace's series unless the namespace is trusted. Its error is for
+	// the query's author. nil: no query runs.
+	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
 
 	// Health asks the agent at an address of metrics how its node's GPUs are. It
 	// is for KeepNodeHealth only.
@@ -99,6 +112,8 @@ type Controller struct {
 	targets *targets
 	claims  *claims
 	uses    *uses
+	devices *devices
+	audit   *audit
 	queries *queries
 	meters  *meters
 	recent  recent
@@ -123,9 +138,12 @@ func New(cfg Config, deps Deps) *Controller {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
+	if deps.LimitQuery == nil {
+		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }
+	}
 	c := &Controller{
 		cfg: cfg, deps: deps,
-		targets: newTargets(deps.Client), claims: newClaims(), uses: newUses(),
+		targets: newTargets(deps.Client), claims: newClaims(), uses: newUses(), devices: newDevices(cfg.Resources),
 		rediscover: make(chan struct{}, 1),
 		workloads:  map[types.NamespacedName]*workload{},
 		routes:     map[string]map[*workload]struct{}{},
@@ -134,6 +152,7 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	c.queries = newQueries(c)
 	c.meters = newMeters(c, deps.Metrics)
+	c.audit = newAudit(c)
 	return c
 }
 
@@ -145,6 +164,8 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.running.Go(func() { c.discover(ctx) })
+	c.running.Go(func() { c.audit.run(ctx) })
+	c.watchDevices(ctx)
 	watches := []struct {
 		obj client.Object
 		h   toolscache.ResourceEventHandler

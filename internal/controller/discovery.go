@@ -81,8 +81,10 @@ func (c *Controller) discover(ctx context.Context) {
 // list makes the list of targets, and remembers where each one's samples belong.
 func (c *Controller) list(now time.Time) []Target {
 	fields := c.fieldsInUse(now)
-	targets := c.exporters(KindAgent, "gpupilot-agent", c.cfg.AgentNamespace, c.cfg.Agents, fields)
-	targets = append(targets, c.exporters(KindDCGM, "dcgm-exporter", "", c.cfg.DCGM, fields)...)
+	targets := c.agents(fields)
+	for _, namespace := range c.cfg.DCGMNamespaces {
+		targets = append(targets, c.exporters(KindDCGM, "dcgm-exporter", namespace, c.cfg.DCGM, fields)...)
+	}
 	c.findHosts(now)
 	targets = append(targets, c.podTargets()...)
 	places, nodes := make(map[string]string, len(targets)), make(map[string]string, len(targets))
@@ -107,13 +109,30 @@ func podPlace(namespace, pod string) string { return "pod/" + namespace + "/" + 
 func (c *Controller) isExporter(pod *corev1.Pod) bool {
 	set := labels.Set(pod.Labels)
 	match := func(s labels.Selector) bool { return s.Matches(set) }
-	ours := c.cfg.AgentNamespace == "" || c.cfg.AgentNamespace == pod.Namespace
-	return ours && slices.ContainsFunc(c.cfg.Agents, match) || slices.ContainsFunc(c.cfg.DCGM, match)
+	return c.cfg.AgentNamespace == pod.Namespace && slices.ContainsFunc(c.cfg.Agents, match) ||
+		slices.Contains(c.cfg.DCGMNamespaces, pod.Namespace) && slices.ContainsFunc(c.cfg.DCGM, match)
 }
 
-// exporters are the targets of one kind, found by their pods' labels; in all
-// namespaces if namespace is empty.
+// agents are the targets that are our agents.
+func (c *Controller) agents(fields gpu.FieldSet) []Target {
+	return c.exporters(KindAgent, "gpupilot-agent", c.cfg.AgentNamespace, c.cfg.Agents, fields)
+}
+
+// The ranks of exporters: what an agent says goes before what a dcgm-exporter says.
+const (
+	rankAgent = 0
+	rankDCGM  = 1
+)
+
+// exporters are the targets of one kind in a namespace, found by their pods' labels.
 func (c *Controller) exporters(kind, job, namespace string, selectors []labels.Selector, fields gpu.FieldSet) []Target {
+	if namespace == "" {
+		return nil // would select in all namespaces
+	}
+	rank := uint8(rankAgent)
+	if kind == KindDCGM {
+		rank = rankDCGM
+	}
 	var out []Target
 	found := map[string]bool{}
 	for _, sel := range selectors {
@@ -130,7 +149,7 @@ func (c *Controller) exporters(kind, job, namespace string, selectors []labels.S
 			}
 			out = append(out, Target{
 				Name: name, Kind: kind, URL: u, Fields: fields,
-				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: job},
+				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: job, Rank: rank},
 			})
 		}
 	}

@@ -56,23 +56,42 @@ func TestExportersAreFound(t *testing.T) {
 	}
 }
 
-// Whoever may create pods somewhere can label one as an agent: it is none
-// outside of the agents' namespace.
-func TestAgentsAreOfOneNamespace(t *testing.T) {
+// Whoever may create pods somewhere can label one as an exporter: it is none
+// outside of the namespaces that the operator names.
+func TestExportersAreOfTrustedNamespaces(t *testing.T) {
 	r := newRig(t)
-	r.cfg.AgentNamespace = "gpupilot-system"
-	in := func(p *corev1.Pod, namespace string) *corev1.Pod { p.Namespace = namespace; return p }
-	agent, poser, dcgm := in(pod("agent", "a", at(0)), "gpupilot-system"), pod("agent", "poser", at(0)), pod("dcgm", "d", at(0))
-	r.pods.pods = []*corev1.Pod{agent, poser, dcgm}
+	r.cfg.AgentNamespace, r.cfg.DCGMNamespaces = "gpupilot-system", []string{"gpupilot-system", "gpu-operator"}
+	in := func(app, name, namespace string) *corev1.Pod {
+		p := pod(app, name, at(0))
+		p.Namespace = namespace
+		return p
+	}
+	trusted := []*corev1.Pod{in("agent", "a", "gpupilot-system"), in("dcgm", "d", "gpu-operator"), in("dcgm", "e", "gpupilot-system")}
+	forged := []*corev1.Pod{in("agent", "a", "gpu-operator"), in("agent", "a", "ns"), in("dcgm", "d", "ns"), in("dcgm", "d", "kube-system")}
+	r.pods.pods = append(forged, trusted...)
 	var got []string
 	for _, target := range r.list(at(0)) {
 		got = append(got, target.Name)
+		if target.Labels.Rank != map[string]uint8{KindAgent: rankAgent, KindDCGM: rankDCGM}[target.Kind] {
+			t.Errorf("%s has rank %d", target.Name, target.Labels.Rank)
+		}
 	}
-	if diff := cmp.Diff([]string{"agent/gpupilot-system/a", "dcgm-exporter/ns/d"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"agent/gpupilot-system/a", "dcgm-exporter/gpupilot-system/e", "dcgm-exporter/gpu-operator/d"}, got); diff != "" {
 		t.Error(diff)
 	}
-	if !r.isExporter(agent) || r.isExporter(poser) || !r.isExporter(dcgm) {
-		t.Error("a pod elsewhere that looks like an agent changes what is scraped, or an exporter does not")
+	for _, p := range forged {
+		if r.isExporter(p) {
+			t.Errorf("%s/%s changes what is scraped", p.Namespace, p.Name)
+		}
+	}
+	for _, p := range trusted {
+		if !r.isExporter(p) {
+			t.Errorf("%s/%s does not change what is scraped", p.Namespace, p.Name)
+		}
+	}
+	r.cfg.AgentNamespace, r.cfg.DCGMNamespaces = "", []string{""}
+	if got := r.list(at(0)); len(got) != 0 {
+		t.Errorf("without a namespace %d targets, want none: an empty one selects in all", len(got))
 	}
 }
 

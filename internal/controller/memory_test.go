@@ -128,7 +128,11 @@ func TestMemory(t *testing.T) {
 	if got := recall(m, at(130)); got.Since.IsZero() || !got.LastData.Equal(at(129)) {
 		t.Errorf("while nobody watched signals went silent: %+v", got)
 	}
-	for name, now := range map[string]time.Time{"too old": at(1000), "from the future": at(50)} {
+	// Two writes of a status that nothing changes are 60 s apart at most.
+	if got := recall(m, at(160)); got.Since.IsZero() || got.Wants == nil {
+		t.Errorf("a memory of 60 s is too old: %+v", got)
+	}
+	for name, now := range map[string]time.Time{"of 61 s": at(161), "too old": at(1000), "from the future": at(50)} {
 		if got := recall(m, now); !got.Since.IsZero() || got.Wants != nil || got.Replicas != 4 {
 			t.Errorf("%s: %+v", name, got)
 		}

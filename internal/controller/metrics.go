@@ -17,9 +17,10 @@ type meters struct {
 	decisions *prometheus.CounterVec
 	thinking  prometheus.Histogram
 	writes    *prometheus.CounterVec
-	queries   *prometheus.CounterVec
 	reaction  prometheus.Histogram
 	writing   prometheus.Histogram
+
+	contradictions *prometheus.CounterVec
 
 	replicas, condition, leader *prometheus.Desc
 }
@@ -37,9 +38,6 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, for their GPUAutoscaler had changed or gone.",
 		}, []string{"result"}),
-		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_queries_total", Help: "PromQL queries for signals by their result; an answer that is not one number is a failure.",
-		}, []string{"result"}),
 		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
 			Buckets: []float64{.025, .05, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10},
@@ -52,16 +50,21 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			[]string{"namespace", "gpuautoscaler", "state"}, nil),
 		condition: prometheus.NewDesc("gpupilot_autoscaler_condition", "Whether a condition of a GPUAutoscaler is True.",
 			[]string{"namespace", "name", "type"}, nil),
+		contradictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpupilot_exporter_contradictions_total",
+			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
+		}, []string{"reason"}),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
 		m.writes.WithLabelValues(result)
 	}
-	for _, result := range []string{"answered", "failed"} {
-		m.queries.WithLabelValues(result)
+	for _, reason := range contradictionReasons() {
+		m.contradictions.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.queries, m.reaction, m.writing)
+		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.reaction, m.writing, m.contradictions)
+		c.queries.meter.register(reg, c.queries)
 	}
 	return m
 }

@@ -79,7 +79,7 @@ func (c *Controller) KeepNodeHealth(ctx context.Context) {
 
 // look asks all agents once, and writes what changed.
 func (h *nodeHealth) look(ctx context.Context, now time.Time) {
-	targets := h.c.exporters(KindAgent, "gpupilot-agent", h.c.cfg.AgentNamespace, h.c.cfg.Agents, gpu.FieldSet{})
+	targets := h.c.agents(gpu.FieldSet{})
 	h.forget(targets)
 	slots := make(chan struct{}, healthAtOnce)
 	var all sync.WaitGroup

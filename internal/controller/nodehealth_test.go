@@ -76,7 +76,7 @@ func (w *ward) toldSoFar(what string, want ...string) {
 	}
 }
 
-func devices(uuids ...string) *gpu.NodeHealth {
+func gpuDevices(uuids ...string) *gpu.NodeHealth {
 	h := &gpu.NodeHealth{}
 	for _, u := range uuids {
 		h.GPUs = append(h.GPUs, gpu.Health{UUID: u})
@@ -86,7 +86,7 @@ func devices(uuids ...string) *gpu.NodeHealth {
 
 func TestNodeHealth(t *testing.T) {
 	w := newWard(t)
-	well := func() (*gpu.NodeHealth, error) { return devices("GPU-0", "GPU-1", "MIG-2"), nil }
+	well := func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0", "GPU-1", "MIG-2"), nil }
 	w.says = well
 	w.look(2)
 	w.is("well", corev1.ConditionTrue, reasonHealthy, "no GPU")
@@ -118,10 +118,10 @@ func TestNodeHealth(t *testing.T) {
 // that the library does not list any more. MIG devices come and go.
 func TestLostGPUs(t *testing.T) {
 	w := newWard(t)
-	w.says = func() (*gpu.NodeHealth, error) { return devices("GPU-0", "GPU-1", "MIG-2"), nil }
+	w.says = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0", "GPU-1", "MIG-2"), nil }
 	w.look(1)
 	w.says = func() (*gpu.NodeHealth, error) {
-		h := devices("GPU-0", "GPU-1")
+		h := gpuDevices("GPU-0", "GPU-1")
 		h.GPUs[0].Down = true
 		return h, nil
 	}
@@ -129,7 +129,7 @@ func TestLostGPUs(t *testing.T) {
 	w.is("down once", corev1.ConditionTrue, reasonHealthy, "")
 	w.look(1)
 	w.is("down", corev1.ConditionFalse, gpu.FaultLost, "GPU-0 cannot be read any more")
-	w.says = func() (*gpu.NodeHealth, error) { return devices("GPU-0"), nil }
+	w.says = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0"), nil }
 	w.look(1)
 	w.is("back, and the other gone for once", corev1.ConditionTrue, reasonHealthy, "")
 	w.look(1)
@@ -140,7 +140,7 @@ func TestLostGPUs(t *testing.T) {
 
 	// An agent that was started anew has never seen it.
 	w.pods.pods = []*corev1.Pod{pod("agent", "agent-2", w.now)}
-	w.says = func() (*gpu.NodeHealth, error) { return devices("GPU-0"), nil }
+	w.says = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0"), nil }
 	w.look(3)
 	w.is("another agent", corev1.ConditionTrue, reasonHealthy, "no GPU")
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// values is where readings come from; *series.Store.
+// values is where readings come from; vetted.
 type values interface {
-	PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
+	Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Step, bool)
@@ -46,14 +46,13 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 	return o
 }
 
-// read reads one signal of a pod. Of its GPUs only exporters on its own node
-// can speak: what another says of it is wrong, or made up.
+// read reads one signal of a pod.
 func read(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
 	switch {
 	case src.Kind == policy.Pods:
 		return sum(v, pod, src.Terms, now, maxAge)
-	case src.Kind == policy.GPU && pod.Spec.NodeName != "":
-		s, ok := v.PodOn(pod.Spec.NodeName, pod.Namespace, pod.Name, src.Field, now, maxAge)
+	case src.Kind == policy.GPU:
+		s, ok := v.Field(pod, src.Field, now, maxAge)
 		return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
 	}
 	return scale.Reading{}

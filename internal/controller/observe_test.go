@@ -54,8 +54,8 @@ func TestPhaseOf(t *testing.T) {
 // fixed are values by pod.
 type fixed map[string]series.Sample
 
-func (f fixed) PodOn(_, _, pod string, field gpu.FieldID, _ time.Time, _ time.Duration) (series.Reading, bool) {
-	s, ok := f[pod+"/"+field.String()]
+func (f fixed) Field(pod *corev1.Pod, field gpu.FieldID, _ time.Time, _ time.Duration) (series.Reading, bool) {
+	s, ok := f[pod.Name+"/"+field.String()]
 	return series.Reading{Sample: s}, ok
 }
 

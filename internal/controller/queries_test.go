@@ -5,13 +5,11 @@ package controller
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -29,17 +27,26 @@ func queried(name, promql string) *v1alpha1.GPUAutoscaler {
 	return a
 }
 
+// said is the error of a query that was evaluated, which its author may read.
+type said string
+
+func (s said) Error() string  { return "the backend at 10.0.0.9 said: " + string(s) }
+func (s said) Public() string { return string(s) }
+func (s said) Reason() string { return "no_number" }
+func (s said) Answered() bool { return true }
+
 // answer is what the backend says of a query from now on.
 func (r *rig) answer(promql string, at time.Time, value float64, err error) {
 	if r.deps.Query == nil {
 		r.deps.Query = func(context.Context, string) (series.Sample, error) { return series.Sample{}, errors.New("not asked") }
 	}
-	x := r.queries.asked[promql]
+	key := queryKey{"ns", promql}
+	x := r.queries.asked[key]
 	if x == nil {
 		x = &question{cancel: func() {}}
-		r.queries.asked[promql] = x
+		r.queries.asked[key] = x
 	}
-	r.queries.keep(promql, x, series.Sample{At: at, Value: value}, err)
+	r.queries.keep(key, x, series.Sample{At: at, Value: value}, err)
 }
 
 func TestToAndFromZero(t *testing.T) {
@@ -64,7 +71,7 @@ func TestToAndFromZero(t *testing.T) {
 	r.answer("backlog", r.now.Add(40*time.Second), 12, nil)
 	pass("less", 40*time.Second, 2)
 	r.pods.pods = r.pods.pods[:2]
-	r.answer("backlog", r.now.Add(42*time.Second), 0, errors.New("connection refused"))
+	r.answer("backlog", r.now.Add(42*time.Second), 0, said("connection refused"))
 	pass("no answer, though the last is fresh", 42*time.Second, 2)
 	pass("no answer for a while", 50*time.Second, 2)
 	c := meta.FindStatusCondition(conditionsOf(w.status.next), v1alpha1.ConditionSignals)
@@ -91,7 +98,7 @@ func TestAFailingQueryCostsItsOwnSignal(t *testing.T) {
 	w := r.add(a)
 	r.pods.pods = append(r.pods.pods, pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
 	r.utilization(r.now.Add(-time.Second), 90, r.pods.pods...)
-	r.answer("backlog", time.Time{}, 0, errors.New("it gives NaN"))
+	r.answer("backlog", time.Time{}, 0, said("it gives NaN"))
 	w.pass(r.now)
 	if n := r.replicas("web"); n != 2 {
 		t.Errorf("%d replicas, want the 2 that the other signal asks for", n)
@@ -115,52 +122,5 @@ func TestNoBackend(t *testing.T) {
 	contains(t, c.Message, "start the controller with --prometheus-url")
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("scaled to %d without an answer", n)
-	}
-}
-
-// A query is asked again and again, once for all who make it, and no more when
-// nobody does.
-func TestQueriesAreAskedOnce(t *testing.T) {
-	a, b, c := queried("a", "x"), queried("b", "x"), queried("c", "y")
-	r := newRig(t, deployment("a", 1), deployment("b", 1), deployment("c", 1))
-	asking := make(chan string)
-	r.deps.Query = func(ctx context.Context, promql string) (series.Sample, error) {
-		select {
-		case asking <- promql:
-			return series.Sample{At: r.now, Value: 100}, nil
-		case <-ctx.Done():
-			return series.Sample{}, ctx.Err()
-		}
-	}
-	r.queries.every = time.Millisecond
-	ctx, cancel := context.WithCancel(t.Context())
-	defer r.running.Wait()
-	defer cancel()
-	for _, o := range []*v1alpha1.GPUAutoscaler{a, b, c} {
-		w := r.add(o)
-		w.compile(o)
-	}
-	r.queries.follow(ctx)
-	r.queries.follow(ctx) // it changes nothing to follow again
-	got := []string{<-asking, <-asking}
-	slices.Sort(got)
-	if !slices.Equal(got, []string{"x", "y"}) {
-		t.Errorf("asked %v", got)
-	}
-	for _, name := range []string{"a", "b"} {
-		key := types.NamespacedName{Namespace: "ns", Name: name}
-		<-r.workloads[key].wake
-		delete(r.workloads, key)
-	}
-	r.queries.follow(ctx)
-	n := map[string]int{}
-	for range 6 {
-		n[<-asking]++
-	}
-	if n["x"] > 1 { // one may have been on its way
-		t.Errorf("asked %v; nobody wants to know x any more", n)
-	}
-	if _, err := r.queries.answer("x"); err != nil || len(r.queries.asked) != 1 {
-		t.Errorf("%v, %d questions", err, len(r.queries.asked))
 	}
 }

@@ -93,12 +93,16 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		}
 		return []labels.Selector{parsed}
 	}
-	r.Controller = New(Config{Agents: sel("app=agent"), DCGM: sel("app=dcgm")}, Deps{
+	r.Controller = New(Config{
+		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
+	}, Deps{
 		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Resolve: resolve,
 		Installed: func(client.Object) bool { return false },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
 		},
+		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
+
 		Scrape:  func(ts []Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
 		States:  func() []webui.Target { return r.states },
 		Leading: func() bool { return r.leading },
@@ -193,9 +197,7 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas,
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
-				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpuResource: resource.MustParse("1")}},
-			}}}},
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{gpuContainer("1")}}},
 		},
 	}
 }
@@ -225,13 +227,21 @@ func pod(app, name string, created time.Time, change ...func(*corev1.Pod)) *core
 			Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app},
 			CreationTimestamp: metav1.Time{Time: created},
 		},
-		Spec:   corev1.PodSpec{NodeName: "node-1"},
+		Spec:   corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{gpuContainer("1")}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
 	}
 	for _, f := range change {
 		f(p)
 	}
 	return p
+}
+
+// gpuResource is what NVIDIA's device plugin calls whole GPUs.
+const gpuResource = "nvidia.com/gpu"
+
+// gpuContainer is a container that requests so many GPUs.
+func gpuContainer(count string) corev1.Container {
+	return corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpuResource: resource.MustParse(count)}}}
 }
 
 // condition sets a condition of a pod.

@@ -37,6 +37,9 @@ const (
 	reasonNotServing  = "NothingServes"
 	reasonUndecided   = "Undecided"
 	reasonReady       = "Deciding"
+
+	reasonContradicted = "ExporterContradicted" // the API server says otherwise about who holds GPUs
+	reasonUncontested  = "NoContradiction"
 )
 
 // The bounds of a status.
@@ -236,7 +239,23 @@ func conditionsOf(r *report) []metav1.Condition {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	return []metav1.Condition{ready, able, signals}
+	return []metav1.Condition{ready, able, signals, sourcesOf(r)}
+}
+
+// sourcesOf judges what exporters say about the workload's pods.
+func sourcesOf(r *report) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionSources, Status: metav1.ConditionTrue, Reason: reasonUncontested,
+		Message: "what exporters say about the pods' GPUs agrees with the API server",
+	}
+	if n := len(r.contradictions); n > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonContradicted, r.contradictions[0]
+		if n > 1 {
+			c.Message += fmt.Sprintf(" (and %d more)", n-1)
+		}
+		c.Message = clip("claims are ignored: "+c.Message, maxMessage)
+	}
+	return c
 }
 
 func signalsOf(r *report) metav1.Condition {

@@ -37,7 +37,7 @@ type target struct {
 	replicas int32 // spec.replicas
 	version  string
 	selector labels.Selector
-	gpus     int32 // of one replica, from its template; 0: not known
+	pods     *corev1.PodSpec // of its template; nil: not known
 }
 
 func (t *target) String() string { return fmt.Sprintf("%s %s", t.kind, t.name) }
@@ -135,7 +135,7 @@ func (s *targets) readWorkload(ctx context.Context, t *target) error {
 	if err != nil {
 		return fmt.Errorf("selector: %w", err)
 	}
-	t.selector, t.version, t.replicas, t.gpus = sel, obj.GetResourceVersion(), 1, gpusOf(&pods.Spec)
+	t.selector, t.version, t.replicas, t.pods = sel, obj.GetResourceVersion(), 1, &pods.Spec
 	if replicas != nil {
 		t.replicas = *replicas
 	}
@@ -276,17 +276,4 @@ func (s *targets) forget(cl claim) {
 	defer s.mu.Unlock()
 	delete(s.written, cl)
 	delete(s.seen, cl)
-}
-
-// gpuResource is what NVIDIA's device plugin calls whole GPUs.
-const gpuResource = "nvidia.com/gpu"
-
-// gpusOf is how many GPUs a pod takes.
-func gpusOf(spec *corev1.PodSpec) (n int32) {
-	for i := range spec.Containers {
-		if q, ok := spec.Containers[i].Resources.Limits[gpuResource]; ok {
-			n += int32(q.Value())
-		}
-	}
-	return n
 }

@@ -62,16 +62,17 @@ type Values struct{ c *Controller }
 // Values are the store's values as the metrics API reads them.
 func (c *Controller) Values() Values { return Values{c} }
 
-// Pod is the store's value of a field, as the pod's own node has it.
+// Pod is the value of a field of the pod's GPUs, as far as the API server agrees
+// that it holds them.
 func (v Values) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool) {
 	if v.c.uses.note(f, now) {
 		v.c.discoverSoon()
 	}
 	p, ok := v.c.deps.Pods.Get(namespace, pod)
-	if !ok || p.Spec.NodeName == "" {
+	if !ok {
 		return series.Sample{}, false
 	}
-	r, ok := v.c.deps.Store.PodOn(p.Spec.NodeName, namespace, pod, f, now, maxAge)
+	r, ok := vetted{v.c.deps.Store, v.c.devices}.Field(p, f, now, maxAge)
 	return r.Sample, ok
 }
 

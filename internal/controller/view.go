@@ -5,6 +5,7 @@ package controller
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,30 +32,77 @@ const (
 func (c *Controller) View() webui.View {
 	now := time.Now()
 	v := webui.View{
-		Time: now, Version: c.cfg.Version,
+		Time: now, MaxAge: c.cfg.MaxAge, Version: c.cfg.Version,
 		Leader: c.deps.Leading(), LeaderID: c.deps.Leader(),
 		Nodes: c.viewNodes(now), Targets: c.deps.States(),
 		Recent: c.recent.list(),
 	}
 	c.mu.RLock()
+	contradictions := c.audit.byTarget()
 	for i := range v.Targets {
-		v.Targets[i].Node = c.nodes[v.Targets[i].Name]
+		t := &v.Targets[i]
+		t.Node, t.Contradiction = c.nodes[t.Name], contradictions[t.Name]
 	}
 	workloads := make([]*workload, 0, len(c.workloads))
 	for _, w := range c.workloads {
 		workloads = append(workloads, w)
 	}
 	c.mu.RUnlock()
+	for i := range v.Targets {
+		c.viewTarget(&v.Targets[i])
+	}
 	v.Workloads = make([]webui.Workload, 0, len(workloads))
 	for _, w := range workloads {
 		w.mu.Lock()
-		v.Workloads = append(v.Workloads, w.shown)
+		shown := w.shown
 		w.mu.Unlock()
+		if d := shown.Decision; d != nil && d.Starting > 0 {
+			shown.StartingSince = c.startingSince(w)
+		}
+		v.Workloads = append(v.Workloads, shown)
 	}
 	slices.SortFunc(v.Workloads, func(a, b webui.Workload) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return v
+}
+
+// viewTarget adds what the target's pod says: whose it is, and whether it has
+// yet to become ready. A target's name is its kind, its pod's namespace and its
+// pod, then its port and path.
+func (c *Controller) viewTarget(t *webui.Target) {
+	parts := strings.SplitN(t.Name, "/", 4)
+	if len(parts) < 3 {
+		return
+	}
+	if t.Kind == KindPod {
+		t.Namespace = parts[1]
+	}
+	name, _, _ := strings.Cut(parts[2], ":")
+	pod, ok := c.deps.Pods.Get(parts[1], name)
+	if !ok || t.Up {
+		return
+	}
+	if phase, _ := PhaseOf(pod); phase == scale.Starting && isNew(pod) {
+		t.Starting = pod.CreationTimestamp.Time
+	}
+}
+
+// startingSince is when the replica of w began that starts for the longest time.
+func (c *Controller) startingSince(w *workload) (since time.Time) {
+	sel := w.selector.Load()
+	if sel == nil {
+		return since
+	}
+	for _, pod := range c.deps.Pods.Select(w.key.Namespace, *sel) {
+		if phase, _ := PhaseOf(pod); phase != scale.Starting || Finished(pod) {
+			continue
+		}
+		if at := pod.CreationTimestamp.Time; since.IsZero() || at.Before(since) {
+			since = at
+		}
+	}
+	return since
 }
 
 func (c *Controller) viewNodes(now time.Time) []webui.Node {
@@ -69,15 +117,26 @@ func (c *Controller) viewNodes(now time.Time) []webui.Node {
 		if slices.ContainsFunc(last.GPUs, func(g webui.GPU) bool { return g.UUID == d.Device }) {
 			continue // an agent and a dcgm-exporter on one node
 		}
-		last.GPUs = append(last.GPUs, viewGPU(&d, now))
+		last.GPUs = append(last.GPUs, viewGPU(&d, now, c.cfg.MaxAge))
 	}
 	return nodes
 }
 
-func viewGPU(d *series.DeviceView, now time.Time) webui.GPU {
+// viewGPU shows a device. Values that are more than maxAge older than its newest
+// are left out: they would look as new as that one.
+func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration) webui.GPU {
 	g := webui.GPU{UUID: d.Device}
+	var newest time.Time
+	for i := range d.Values {
+		if at := d.Values[i].At; at.After(newest) {
+			newest = at
+		}
+	}
+	if !newest.IsZero() {
+		g.Age = max(0, now.Sub(newest))
+	}
 	value := func(f gpu.FieldID) *float64 {
-		if s, ok := d.Value(f); ok {
+		if s, ok := d.Value(f); ok && newest.Sub(s.At) <= maxAge {
 			return &s.Value
 		}
 		return nil
@@ -87,11 +146,6 @@ func viewGPU(d *series.DeviceView, now time.Time) webui.GPU {
 	if free := value(gpu.FBFree); free != nil && g.MemoryUsedMiB != nil {
 		total := *free + *g.MemoryUsedMiB
 		g.MemoryTotalMiB = &total
-	}
-	for i := range d.Values {
-		if age := now.Sub(d.Values[i].At); i == 0 || age < g.Age {
-			g.Age = age
-		}
 	}
 	for _, o := range d.Owners {
 		g.Owners = append(g.Owners, webui.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})
@@ -124,8 +178,18 @@ func show(r *report) webui.Workload {
 	}
 	ready := conditionsOf(r)[0]
 	out.Ready = ready.Status == "True"
-	if !out.Ready {
+	switch {
+	case out.Ready:
+	case ready.Reason == reasonNotServing:
+		out.Waiting = ready.Message
+	default:
 		out.Problem = ready.Message
+	}
+	switch {
+	case a.Spec.Startup != nil && a.Spec.Startup.ExpectedSeconds != nil:
+		out.Startup = time.Duration(*a.Spec.Startup.ExpectedSeconds) * time.Second
+	case r.learned != nil:
+		out.Startup = time.Duration(r.learned.P50Seconds) * time.Second
 	}
 	if r.plan != nil {
 		for i := range r.plan.Policy.Signals {

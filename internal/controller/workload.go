@@ -53,6 +53,7 @@ type workload struct {
 	pause    backoff   // after writes that failed
 	told     string    // the refusal that the last Event was about
 	blind    blindness
+	doubted  bool      // an exporter contradicts the API server about the pods, and an Event says so
 	serving  time.Time // since when it has had replicas that serve; zero: it has none
 
 	mu      sync.Mutex
@@ -65,7 +66,8 @@ type workload struct {
 // plan is a GPUAutoscaler in the engine's terms.
 type plan struct {
 	policy.Compiled
-	fields gpu.FieldSet // that its signals read
+	fields  gpu.FieldSet // that its signals read
+	queries []queryKey   // parallel to Sources; of those that are queries
 }
 
 // counts are a workload's replicas for /metrics; ok is false before the first decision.
@@ -148,6 +150,8 @@ type report struct {
 	learned  *v1alpha1.LearnedStartup
 	scaled   time.Time
 	state    scale.State
+
+	contradictions []string // by exporters about the pods, see audit
 }
 
 // verdict is a condition in the making. An empty reason means that all is well.
@@ -181,8 +185,10 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		spent = w.decide(r, now)
 	}
 	r.learned, r.scaled, r.state = w.startup.learned(), w.scaled, w.state
+	r.contradictions = w.c.audit.about(w.pods)
 	w.refuse(r)
 	w.watchSignals(r)
+	w.watchSources(r)
 	w.publish(r)
 	return spent
 }
@@ -195,13 +201,18 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		return
 	}
 	compiled, err := policy.Compile(a, w.c.deps.Resolve)
+	var limited []queryKey
+	if err == nil {
+		limited, err = w.c.queries.limit(a, compiled.Sources)
+	}
 	w.invalid = err
 	if err != nil {
 		w.plan.Store(nil)
 		w.scrapesPods.Store(false)
+		w.c.discoverSoon() // it asks and scrapes nothing any more
 		return
 	}
-	p := &plan{Compiled: compiled}
+	p := &plan{Compiled: compiled, queries: limited}
 	scrapes := false
 	for i := range p.Sources {
 		switch p.Sources[i].Kind {
@@ -276,17 +287,13 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.startup.see(pods)
 	w.settle(pods)
 	pol := p.Policy
-	if pol.GPUsPerReplica = t.gpus; t.gpus == 0 {
-		for _, pod := range pods {
-			pol.GPUsPerReplica = max(pol.GPUsPerReplica, gpusOf(&pod.Spec))
-		}
-	}
+	pol.GPUsPerReplica = w.c.devices.perReplica(t, pods)
 	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
 	r.unread, r.pending = w.c.unreadable(p, pods), pendingOf(pods)
-	obs := observe(t.replicas, pods, p.Sources, w.c.deps.Store, now, pol.MaxAge)
-	obs.Totals, r.failed = w.c.queries.totals(p)
+	obs := observe(t.replicas, pods, p.Sources, vetted{w.c.deps.Store, w.c.devices}, now, pol.MaxAge)
+	obs.Totals, r.failed = w.c.queries.totals(w.key.Namespace, p)
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)

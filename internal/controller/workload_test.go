@@ -104,6 +104,14 @@ func TestPassDoesNotActOnAnOutdatedObject(t *testing.T) {
 		}
 	}
 	f("deleted", func(r *rig, a *v1alpha1.GPUAutoscaler) error { return r.client.Delete(t.Context(), a) })
+	f("being deleted", func(r *rig, a *v1alpha1.GPUAutoscaler) error {
+		var is v1alpha1.GPUAutoscaler
+		if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(a), &is); err != nil {
+			return err
+		}
+		is.Finalizers = []string{"example.com/keeps-it"}
+		return errors.Join(r.client.Update(t.Context(), &is), r.client.Delete(t.Context(), &is))
+	})
 	f("changed", func(r *rig, a *v1alpha1.GPUAutoscaler) error {
 		var is v1alpha1.GPUAutoscaler
 		if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(a), &is); err != nil {

@@ -4,6 +4,7 @@ package expo
 
 import (
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,29 @@ func TestTheProcessItself(t *testing.T) {
 		if len(m) != 1 || m[0].GetGauge().GetValue()+m[0].GetCounter().GetValue() <= 0 {
 			t.Errorf("%s: %v", name, m)
 		}
+	}
+}
+
+func TestOpenFiles(t *testing.T) {
+	const some = 7
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skipf("this machine has no /proc: %v", err)
+	}
+	before, ok := openFiles()
+	// ReadDir's own descriptor is listed, and the runtime may open one at any time.
+	if want := float64(len(list) - 1); !ok || math.Abs(before-want) > 3 {
+		t.Errorf("%v open files, want %v", before, want)
+	}
+	for range some {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+	}
+	if after, _ := openFiles(); math.Abs(after-before-some) > 3 {
+		t.Errorf("%v open files after %d more were opened, %v before", after, some, before)
 	}
 }
 

@@ -83,6 +83,25 @@ func TestParseDeviceID(t *testing.T) {
 	f("nvidia0/giX", DeviceID{}, false)
 }
 
+// The number of a GPU names the whole GPU, and none of its MIG instances.
+func TestMatches(t *testing.T) {
+	whole := Device{UUID: "GPU-a", Minor: 3}
+	instance := Device{UUID: "MIG-a1", Minor: 3, MIG: &MIG{ParentUUID: "GPU-a", GPUInstance: 2}}
+	f := func(id string, wantWhole, wantInstance bool) {
+		t.Helper()
+		d, ok := ParseDeviceID(id)
+		if !ok || d.Matches(&whole) != wantWhole || d.Matches(&instance) != wantInstance {
+			t.Errorf("%s names the GPU: %v, want %v; its instance: %v, want %v", id, d.Matches(&whole), wantWhole, d.Matches(&instance), wantInstance)
+		}
+	}
+	f("nvidia3", true, false)
+	f("nvidia3/gi2", false, true)
+	f("nvidia3/gi1", false, false)
+	f("nvidia2", false, false)
+	f("GPU-a", true, false)
+	f("MIG-a1", false, true)
+}
+
 func TestAttribute(t *testing.T) {
 	devices := []DeviceSnapshot{
 		{Device: Device{UUID: "GPU-a", Minor: 0}},

@@ -17,6 +17,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -36,7 +37,10 @@ type Config struct {
 	QPS        float32 // requests a second, of each kind of object; 100
 	Burst      int     // as many at once; 200
 	UserAgent  string  // how we name ourselves; gpupilot
-	Log        *slog.Logger
+	// GPUResources are names of resources that count GPUs, beside those of
+	// gpu.IsResource. Only such resources of pods and nodes are kept in the cache.
+	GPUResources []string
+	Log          *slog.Logger
 }
 
 // Clients are the ways to one API server.
@@ -66,17 +70,17 @@ func Connect(cfg Config) (*Clients, error) {
 	if c.Mapper, err = apiutil.NewDynamicRESTMapper(rc, httpClient); err != nil {
 		return nil, fmt.Errorf("make a REST mapper: %w", err)
 	}
-	if err := c.connect(rc, httpClient); err != nil {
+	if err := c.connect(rc, httpClient, cfg.GPUResources); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Clients) connect(rc *rest.Config, httpClient *http.Client) (err error) {
+func (c *Clients) connect(rc *rest.Config, httpClient *http.Client, gpuResources []string) (err error) {
 	scheme := Scheme()
 	c.Cache, err = cache.New(rc, cache.Options{
 		HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper,
-		DefaultTransform: slim(), // an option of one kind, ByObject, would have the mapper ask the API server now
+		DefaultTransform: slim(gpuResources), // an option of one kind, ByObject, would have the mapper ask the API server now
 		DefaultWatchErrorHandler: func(ctx context.Context, r *toolscache.Reflector, err error) {
 			c.log.Debug("watch broke, watching again", "kind", r.TypeDescription(), "err", err)
 		},
@@ -124,7 +128,7 @@ func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme,
-		coordinationv1.AddToScheme, eventsv1.AddToScheme, v1alpha1.AddToScheme,
+		coordinationv1.AddToScheme, eventsv1.AddToScheme, resourcev1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err) // two types of one name, our own bug

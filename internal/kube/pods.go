@@ -8,45 +8,70 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // PodDeletionCost is the annotation that tells a ReplicaSet which pods go first.
 const PodDeletionCost = corev1.PodDeletionCost
 
-// gpuDomain is the prefix of the resources whose limits are kept of a pod.
-const gpuDomain = "nvidia.com/"
-
-// slim keeps of what is cached what we look at.
-func slim() toolscache.TransformFunc {
+// slim keeps of what is cached what we look at. more are names of resources that
+// count GPUs, as in gpu.IsResource.
+func slim(more []string) toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	return func(obj any) (any, error) {
-		if _, ok := obj.(*corev1.Pod); ok {
-			return slimPod(obj)
+		switch o := obj.(type) {
+		case *corev1.Pod:
+			return slimPod(o, more), nil
+		case *corev1.Node:
+			return slimNode(o, more), nil
+		case *resourcev1.ResourceClaim:
+			return slimClaim(o), nil
 		}
 		return strip(obj)
 	}
 }
 
+// slimNode keeps of a node how many GPUs it has.
+func slimNode(node *corev1.Node, more []string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		Status:     corev1.NodeStatus{Capacity: slimResources(node.Status.Capacity, more), Allocatable: slimResources(node.Status.Allocatable, more)},
+	}
+}
+
+// slimClaim keeps of a resource claim which devices it has.
+func slimClaim(claim *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
+	slim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+	}}
+	if a := claim.Status.Allocation; a != nil {
+		slim.Status.Allocation = &resourcev1.AllocationResult{}
+		for _, r := range a.Devices.Results {
+			slim.Status.Allocation.Devices.Results = append(slim.Status.Allocation.Devices.Results,
+				resourcev1.DeviceRequestAllocationResult{Driver: r.Driver, Pool: r.Pool, Device: r.Device})
+		}
+	}
+	return slim
+}
+
 // slimPod keeps of a pod what we look at: a cluster's pods are what the
 // controller holds most of.
-func slimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
+func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			Labels: pod.Labels, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, ResourceClaims: pod.Spec.ResourceClaims},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP,
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
 		},
 	}
 	if len(pod.Status.HostIPs) > 1 { // the first is HostIP
@@ -56,26 +81,83 @@ func slimPod(obj any) (any, error) {
 		slim.Annotations = map[string]string{PodDeletionCost: cost}
 	}
 	for i := range pod.Spec.Containers {
-		slim.Spec.Containers = append(slim.Spec.Containers, slimContainer(&pod.Spec.Containers[i]))
+		slim.Spec.Containers = append(slim.Spec.Containers, slimContainer(&pod.Spec.Containers[i], more))
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{
-				Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime,
-			})
+	for i := range pod.Spec.InitContainers {
+		c := slimContainer(&pod.Spec.InitContainers[i], more)
+		if c.RestartPolicy = pod.Spec.InitContainers[i].RestartPolicy; c.Resources.Limits != nil {
+			slim.Spec.InitContainers = append(slim.Spec.InitContainers, c)
 		}
 	}
-	return slim, nil
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
+			slim.Status.Conditions = append(slim.Status.Conditions, slimCondition(c))
+		}
+	}
+	slim.Status.InitContainerStatuses = waiting(pod.Status.InitContainerStatuses)
+	if slim.Status.InitContainerStatuses == nil {
+		slim.Status.ContainerStatuses = waiting(pod.Status.ContainerStatuses)
+	}
+	return slim
 }
 
-func slimContainer(c *corev1.Container) corev1.Container {
-	slim := corev1.Container{Name: c.Name, Ports: c.Ports}
-	for name, q := range c.Resources.Limits {
-		if strings.HasPrefix(string(name), gpuDomain) {
-			if slim.Resources.Limits == nil {
-				slim.Resources.Limits = corev1.ResourceList{}
+// The bounds of what is kept of the scheduler's and the kubelet's words, in
+// bytes. A GPUAutoscaler's status shows 200 of a message.
+const (
+	maxPodReason  = 64
+	maxPodMessage = 256
+)
+
+// slimCondition keeps the message only where the scheduler says why no node
+// takes the pod.
+func slimCondition(c *corev1.PodCondition) corev1.PodCondition {
+	slim := corev1.PodCondition{
+		Type: c.Type, Status: c.Status, Reason: excerpt(c.Reason, maxPodReason), LastTransitionTime: c.LastTransitionTime,
+	}
+	if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+		slim.Message = excerpt(c.Message, maxPodMessage)
+	}
+	return slim
+}
+
+// waiting keeps the first container that waits for something else than the
+// usual steps of a start; nil: there is none.
+func waiting(all []corev1.ContainerStatus) []corev1.ContainerStatus {
+	for i := range all {
+		w := all[i].State.Waiting
+		if w == nil || w.Reason == "" || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing" {
+			continue
+		}
+		return []corev1.ContainerStatus{{Name: all[i].Name, State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: excerpt(w.Reason, maxPodReason), Message: excerpt(w.Message, maxPodMessage)},
+		}}}
+	}
+	return nil
+}
+
+// excerpt is at most n bytes of s, in memory of its own where it is shorter
+// than s.
+func excerpt(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return shorten(s, n) // a concatenation, which does not hold s in memory
+}
+
+func slimContainer(c *corev1.Container, more []string) corev1.Container {
+	return corev1.Container{
+		Name: c.Name, Ports: c.Ports, Resources: corev1.ResourceRequirements{Limits: slimResources(c.Resources.Limits, more)},
+	}
+}
+
+// slimResources keeps the GPUs of a list; nil if there are none.
+func slimResources(list corev1.ResourceList, more []string) (slim corev1.ResourceList) {
+	for name, q := range list {
+		if gpu.IsResource(string(name), more) {
+			if slim == nil {
+				slim = corev1.ResourceList{}
 			}
-			slim.Resources.Limits[name] = q
+			slim[name] = q
 		}
 	}
 	return slim

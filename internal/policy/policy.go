@@ -6,7 +6,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -41,21 +40,32 @@ func Compile(a *v1alpha1.GPUAutoscaler, resolve gpu.Resolve) (Compiled, error) {
 		c.Actuation = v1alpha1.ActuationScale
 	}
 	var errs field.ErrorList
-	if c.Actuation == v1alpha1.ActuationHPA {
-		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation,
-			[]v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationAdvise}))
+	if allowed := []v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationAdvise}; !slices.Contains(allowed, c.Actuation) {
+		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation, allowed))
 	}
 	errs = append(errs, bounds(&c.Policy, spec, path)...)
 	errs = append(errs, signals(&c, spec.Signals, path.Child("signals"), resolve)...)
 	errs = append(errs, behavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
 	errs = append(errs, missing(&c.Policy, spec.MissingData, path.Child("missingData"))...)
-	if spec.Startup != nil && spec.Startup.ExpectedSeconds != nil {
-		c.Policy.Startup = seconds(*spec.Startup.ExpectedSeconds)
-	}
-	if spec.Budget != nil && spec.Budget.MaxGPUs != nil {
-		c.Policy.MaxGPUs = *spec.Budget.MaxGPUs
-	}
+	errs = append(errs, extras(&c.Policy, spec, path)...)
 	return c, errs.ToAggregate()
+}
+
+// extras reads the start-up and the budget, where they are given.
+func extras(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
+	if s := spec.Startup; s != nil && s.ExpectedSeconds != nil {
+		p.Startup = seconds(*s.ExpectedSeconds)
+		if *s.ExpectedSeconds < 0 {
+			errs = append(errs, field.Invalid(path.Child("startup", "expectedSeconds"), *s.ExpectedSeconds, "must not be negative"))
+		}
+	}
+	if b := spec.Budget; b != nil && b.MaxGPUs != nil {
+		p.MaxGPUs = *b.MaxGPUs
+		if p.MaxGPUs < 1 {
+			errs = append(errs, field.Invalid(path.Child("budget", "maxGPUs"), p.MaxGPUs, "must be at least 1"))
+		}
+	}
+	return errs
 }
 
 func bounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
@@ -78,9 +88,20 @@ func bounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path)
 	return errs
 }
 
+// The CRD's bounds of lists and windows, which hold for objects that were
+// stored without it, too.
+const (
+	maxSignals       = 16
+	maxPolicies      = 16
+	maxWindowSeconds = 3600
+)
+
 func signals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (errs field.ErrorList) {
-	if len(in) == 0 {
+	switch {
+	case len(in) == 0:
 		return field.ErrorList{field.Required(path, "name at least one signal")}
+	case len(in) > maxSignals:
+		return field.ErrorList{field.TooMany(path, len(in), maxSignals)}
 	}
 	for i := range in {
 		if err := c.signal(&in[i], path.Index(i), resolve); err != nil {
@@ -181,10 +202,15 @@ func podsSignal(s scale.Signal, in *v1alpha1.PodsSignal, path *field.Path) (scal
 	if in.Metric == "" {
 		return s, Source{}, field.Required(path.Child("metric"), "name the metric")
 	}
+	if err := portError(in.Port, path.Child("port")); err != nil {
+		return s, Source{}, err
+	}
+	where, err := pathOf(in.Path, path.Child("path"))
+	if err != nil {
+		return s, Source{}, err
+	}
 	s.Name, s.Aggregate = in.Metric, gpu.Sum
-	return s, Source{
-		Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: cmp.Or(in.Path, defaultPath),
-	}, nil
+	return s, Source{Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: where}, nil
 }
 
 // longestName is how much of a query is shown as its name, in characters.
@@ -262,8 +288,11 @@ func rules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (errs fi
 	if in == nil {
 		return nil
 	}
-	if in.StabilizationWindowSeconds != nil {
-		r.Window = seconds(*in.StabilizationWindowSeconds)
+	if w := in.StabilizationWindowSeconds; w != nil {
+		r.Window = seconds(*w)
+		if *w < 0 || *w > maxWindowSeconds {
+			errs = append(errs, field.Invalid(path.Child("stabilizationWindowSeconds"), *w, "must lie between 0 and 3600"))
+		}
 	}
 	if in.Tolerance != nil {
 		r.Tolerance = exact(*in.Tolerance)
@@ -277,6 +306,9 @@ func rules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (errs fi
 			errs = append(errs, field.NotSupported(path.Child("selectPolicy"), *in.SelectPolicy, []string{"Max", "Min", "Disabled"}))
 		}
 		r.Select = sel
+	}
+	if len(in.Policies) > maxPolicies {
+		return append(errs, field.TooMany(path.Child("policies"), len(in.Policies), maxPolicies))
 	}
 	for i, sp := range in.Policies {
 		at := path.Child("policies").Index(i)

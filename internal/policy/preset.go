@@ -156,10 +156,13 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	if err != nil {
 		return err
 	}
-	src := Source{Kind: Pods, Port: p.port, Path: defaultPath}
+	if err := portError(in.Port, path.Child("port")); err != nil {
+		return err
+	}
+	src := Source{Kind: Pods, Port: p.port}
 	src.Port.Given = in.Port
-	if in.Path != "" {
-		src.Path = in.Path
+	if src.Path, err = pathOf(in.Path, path.Child("path")); err != nil {
+		return err
 	}
 	add := func(s scale.Signal, terms ...Term) {
 		s.Name = fmt.Sprintf("%s %s", in.Preset, s.Name)

@@ -5,32 +5,17 @@
 package promq
 
 import (
-	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/promq/promtest"
+	"github.com/gpupilot/gpupilot/internal/promscope"
 )
 
-// Prometheus itself, if it is on the PATH: Debian's package will do.
+// Prometheus itself answers as the client expects.
 func TestRealPrometheus(t *testing.T) {
-	program, err := exec.LookPath("prometheus")
-	if err != nil {
-		t.Skip("no prometheus on the PATH")
-	}
-	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "backlog{queue=\"a\"} 3\nbacklog{queue=\"b\"} 4\nold 1 1000\n")
-	}))
-	defer page.Close()
-	c, err := New(Config{URL: serve(t, program, strings.TrimPrefix(page.URL, "http://"))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := real(t, "backlog{queue=\"a\"} 3\nbacklog{queue=\"b\"} 4\nold 1 1000\n", "sum(backlog)", 7)
 	f := func(promql string, want float64, says string) {
 		t.Helper()
 		s, err := c.Query(t.Context(), promql)
@@ -40,15 +25,6 @@ func TestRealPrometheus(t *testing.T) {
 		case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
 			t.Errorf("%s: %v, want an error that says %q", promql, err, says)
 		}
-	}
-	for deadline := time.Now().Add(time.Minute); ; {
-		if s, err := c.Query(t.Context(), "sum(backlog)"); err == nil && s.Value == 7 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("nothing was scraped within a minute")
-		}
-		time.Sleep(100 * time.Millisecond)
 	}
 	f("sum(backlog)", 7, "")
 	f(`backlog{queue="a"}`, 3, "")
@@ -61,29 +37,71 @@ func TestRealPrometheus(t *testing.T) {
 	f("sum(", 0, "parse error")
 }
 
-// serve starts Prometheus, which scrapes target each second, and returns its address.
-func serve(t *testing.T, program, target string) string {
+// real is a client of a Prometheus that scrapes the page, and has done so: the
+// query gives the value.
+func real(t *testing.T, page, promql string, value float64) *Client {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	c, err := New(Config{URL: promtest.Serve(t, page)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	_ = l.Close()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "prometheus.yml")
-	text := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, static_configs: [{targets: [%q]}]}]\n", target)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	for deadline := time.Now().Add(time.Minute); ; {
+		if s, err := c.Query(t.Context(), promql); err == nil && s.Value == value {
+			return c
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nothing was scraped within a minute")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// Of two namespaces' series a query sees those of its own.
+func TestQueriesOfTenants(t *testing.T) {
+	c := real(t, `backlog{namespace="team-a",pod="x",job="web"} 3
+backlog{namespace="team-a",pod="y",job="web"} 4
+backlog{namespace="team-b",pod="x",job="web"} 100
+secret{namespace="team-b"} 1000
+none 10000
+info_metric{namespace="team-b",pod="x",version="7"} 1
+`, "min_over_time(sum(backlog)[2s:1s])", 107)
+	scope, err := promscope.New(promscope.Config{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	cmd.Stderr = t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	f := func(namespace, promql string, want float64, says string) {
+		t.Helper()
+		limited, _, err := scope.Limit(namespace, promql)
+		if err != nil {
+			t.Errorf("%s: %v", promql, err)
+			return
+		}
+		s, err := c.Query(t.Context(), limited)
+		switch {
+		case says == "" && (err != nil || s.Value != want):
+			t.Errorf("%s: %s asks %s: %g, %v; want %g", namespace, promql, limited, s.Value, err, want)
+		case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
+			t.Errorf("%s: %s asks %s: %g, %v; want an error that says %q", namespace, promql, limited, s.Value, err, says)
+		}
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return "http://" + address
+	f("team-a", `sum(backlog)`, 7, "")
+	f("team-b", `sum(backlog)`, 100, "")
+	f("team-c", `sum(backlog)`, 0, "no series")
+	f("team-a", `sum({__name__=~"backlog|secret|none"})`, 7, "")
+	f("team-a", `count(count by (namespace) ({__name__=~".+"}))`, 1, "")
+	f("team-a", `secret`, 0, "no series")
+	f("team-a", `none`, 0, "no series")
+	f("team-a", `secret or vector(0)`, 0, "")
+	f("team-a", `absent(secret)`, 1, "")
+	f("team-b", `count(absent(secret)) or vector(2)`, 2, "")
+	f("team-a", `sum(label_replace(backlog, "namespace", "team-b", "", ""))`, 7, "")
+	f("team-a", `sum(backlog * on (pod) group_left (version) info_metric)`, 0, "no series")
+	f("team-a", `max_over_time(sum(backlog)[10s:1s] @ end())`, 7, "")
+	f("team-a", `sum(avg_over_time(backlog[1m] offset -1s))`, 7, "")
+	f("team-a", `scalar(secret)`, 0, "NaN")
+	f("team-a", `topk(1, backlog)`, 4, "")
+	f("team-a", `sum(backlog) by (job) - -2 ^ 2`, 11, "")
+	f("team-a", `vector(1)`, 1, "")
+	f("team-a", `backlog`, 0, `namespace="team-a"`) // of several series it names one of its own
+	f("team-a", `{"backlog", "pod"="x"}`, 3, "")
 }

@@ -14,7 +14,9 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/api"
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
@@ -38,25 +40,22 @@ type Config struct {
 	// MaxAge is how old a sample may be that a query sees: the backend looks
 	// back no further, where it can be told. A value from further back is an
 	// error. 2 min.
-	MaxAge     time.Duration
-	Concurrent int    // queries at a time; 8
-	MaxAnswer  int64  // bytes of one answer; 1 MiB, where one number is enough
-	UserAgent  string // empty: Go's
+	MaxAge    time.Duration
+	MaxAnswer int64  // bytes of one answer; 1 MiB, where one number is enough
+	UserAgent string // empty: Go's
 }
 
 // Client asks one backend.
 type Client struct {
-	api   v1.API
-	cfg   Config
-	slots chan struct{}
-	now   func() time.Time
+	api v1.API
+	cfg Config
+	now func() time.Time
 }
 
 // New makes a client; it asks nothing yet.
 func New(cfg Config) (*Client, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, 2*time.Minute)
-	cfg.Concurrent = cmp.Or(cfg.Concurrent, 8)
 	cfg.MaxAnswer = cmp.Or(cfg.MaxAnswer, 1<<20)
 	if u, err := url.Parse(cfg.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("%q is no address of a PromQL backend, such as http://prometheus:9090", cfg.URL)
@@ -69,7 +68,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", cfg.URL, err)
 	}
-	return &Client{api: v1.NewAPI(c), cfg: cfg, slots: make(chan struct{}, cfg.Concurrent), now: time.Now}, nil
+	return &Client{api: v1.NewAPI(c), cfg: cfg, now: time.Now}, nil
 }
 
 func roundTripper(cfg *Config) (http.RoundTripper, error) {
@@ -109,7 +108,7 @@ func (c *Client) Query(ctx context.Context, promql string) (series.Sample, error
 		return series.Sample{}, err
 	}
 	if age := now.Sub(s.At); age > c.cfg.MaxAge {
-		return series.Sample{}, fmt.Errorf("its value is older than %s", c.cfg.MaxAge)
+		return series.Sample{}, answered("stale", "its value is older than %s", c.cfg.MaxAge)
 	}
 	return s, nil
 }
@@ -140,39 +139,18 @@ func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, s
 	return out, nil
 }
 
-// ask makes a query when there is room for it, and within its time.
+// ask makes a query within its time.
 func (c *Client) ask(ctx context.Context, query func(context.Context) (model.Value, error)) (model.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("waited %s for %d other queries", c.cfg.Timeout, c.cfg.Concurrent)
-	}
 	v, err := query(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("no answer within %s: %w", c.cfg.Timeout, ctx.Err())
+		return nil, late(ctx, "no answer within %s", c.cfg.Timeout)
 	case err != nil:
-		return nil, told(err)
+		return nil, failed(err)
 	}
 	return v, nil
-}
-
-// told is an error of the API without the API's classes of errors, and one of
-// HTTP without the address, which holds the whole query.
-func told(err error) error {
-	if e, ok := errors.AsType[*v1.Error](err); ok {
-		if e.Type == v1.ErrBadResponse {
-			return fmt.Errorf("the answer is not a PromQL backend's: %s", e.Msg)
-		}
-		return errors.New(e.Msg)
-	}
-	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err
-	}
-	return err
 }
 
 // number is the one number that a query gave.
@@ -183,34 +161,40 @@ func number(v model.Value) (series.Sample, error) {
 	case model.Vector:
 		switch {
 		case len(v) == 0:
-			return series.Sample{}, errors.New("it gives nothing: no series matches")
+			return series.Sample{}, answered("no_series", "it gives nothing: no series matches")
 		case len(v) > 1:
-			return series.Sample{}, errors.New("it gives several series, such as " + clip(v[0].Metric.String()) + ": sum them, so that there is one")
+			return series.Sample{}, answered("several_series", "it gives several series, such as %s: sum them, so that there is one", clip(v[0].Metric.String()))
 		case v[0].Histogram != nil:
-			return series.Sample{}, errors.New("it gives a histogram: take a quantile, a sum or a count of it")
+			return series.Sample{}, answered("no_number", "it gives a histogram: take a quantile, a sum or a count of it")
 		}
 		return finite(v[0].Timestamp, v[0].Value)
 	}
 	if v == nil {
-		return series.Sample{}, errors.New("the answer has no result")
+		return series.Sample{}, answered("no_number", "the answer has no result")
 	}
-	return series.Sample{}, fmt.Errorf("it gives a %s: it must give one number", v.Type())
+	return series.Sample{}, answered("no_number", "it gives a %s: it must give one number", v.Type())
 }
 
 func finite(at model.Time, x model.SampleValue) (series.Sample, error) {
 	if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
-		return series.Sample{}, fmt.Errorf("it gives %s", x)
+		return series.Sample{}, answered("no_number", "it gives %s", x)
 	}
 	return series.Sample{At: at.Time(), Value: float64(x)}, nil
 }
 
-// clip keeps an error short that names a series.
+// clip keeps an error short that names a series or quotes the backend. It cuts
+// between characters.
 func clip(s string) string {
 	const most = 120
+	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= most {
 		return s
 	}
-	return s[:most] + "…"
+	cut := most
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
 }
 
 // limit refuses answers of more than most bytes.
@@ -240,7 +224,7 @@ type limited struct {
 func (l *limited) Read(b []byte) (int, error) {
 	n, err := l.Reader.Read(b)
 	if l.read += int64(n); l.read > l.most {
-		return 0, fmt.Errorf("the answer is longer than %d bytes", l.most)
+		return 0, &errTooLong{l.most}
 	}
 	return n, err
 }

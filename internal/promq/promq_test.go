@@ -4,6 +4,7 @@ package promq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -127,7 +128,7 @@ func TestErrors(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	hang := make(chan struct{})
-	c := client(t, Config{Timeout: 50 * time.Millisecond, Concurrent: 1}, func(_ http.ResponseWriter, r *http.Request) {
+	c := client(t, Config{Timeout: 50 * time.Millisecond}, func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-hang:
 		case <-r.Context().Done():
@@ -137,15 +138,87 @@ func TestTimeout(t *testing.T) {
 	if _, err := c.Query(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
 		t.Errorf("%v", err)
 	}
-	c.slots <- struct{}{}
-	if _, err := c.Query(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "1 other queries") {
-		t.Errorf("%v", err)
-	}
-	<-c.slots
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Query(ctx, "x"); err == nil {
 		t.Error("a query that was given up gave a value")
+	}
+}
+
+// What a query's author reads holds no body, no address and no error of the
+// storage: they are of an account that reads more than the author may.
+func TestPublicErrors(t *testing.T) {
+	f := func(code int, body, reason, public string, isAnswered bool) {
+		t.Helper()
+		c := client(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprint(w, body)
+		})
+		_, err := c.Query(t.Context(), "x")
+		e, ok := errors.AsType[*Error](err)
+		if !ok {
+			t.Fatalf("%d %s: %v is no *Error", code, body, err)
+		}
+		if e.Reason() != reason || e.Public() != public || e.Answered() != isAnswered {
+			t.Errorf("%d %s\n got %s %q, answered %v\nwant %s %q, answered %v", code, body, e.Reason(), e.Public(), e.Answered(), reason, public, isAnswered)
+		}
+	}
+	apiError := func(kind, text string) string {
+		return fmt.Sprintf(`{"status": "error", "errorType": %q, "error": %q}`, kind, text)
+	}
+	const (
+		none   = "the PromQL backend cannot evaluate the query; the controller's log has the details"
+		notOne = "the answer is not a PromQL backend's"
+	)
+	f(400, apiError("bad_data", "1:5: parse error: unexpected end of input"), "bad_query",
+		"the PromQL backend refuses the query: 1:5: parse error: unexpected end of input", false)
+	f(422, apiError("execution", `found duplicate series for the match group {a="SECRET"} on the right hand-side of the operation: [{b="SECRET"}];many-to-many matching not allowed: matching labels must be unique on one side`),
+		"bad_query", "the PromQL backend cannot evaluate the query: many-to-many matching not allowed: matching labels must be unique on one side", false)
+	f(422, apiError("execution", `expanding series: dial tcp SECRET:10901: {namespace="SECRET"}`), "backend_error", none, false)
+	f(422, apiError("internal", "SECRET"), "backend_error", none, false)
+	f(422, apiError("422", "SECRET"), "backend_error", none, false)
+	f(422, apiError("client_error", "SECRET"), "backend_error", none, false)
+	f(422, apiError("server_error", "client error: SECRET"), "backend_error", none, false)
+	f(422, apiError("", "SECRET"), "backend_error", none, false)
+	f(400, apiError("timeout", "SECRET"), "timeout", "the PromQL backend gave up the query: it takes too long", false)
+	f(401, "SECRET", "backend_error", "the PromQL backend answers with a client error: 401", false)
+	f(503, apiError("unavailable", "SECRET"), "backend_error", "the PromQL backend answers with a server error: 503", false)
+	f(200, "<html>SECRET", "bad_answer", notOne, false)
+	f(200, `{"status": "success", "data": {"resultType": "vector", "result": [{"metric": "SECRET"}]}}`, "bad_answer", notOne, false)
+	f(200, `{"status": "success", "data": {"resultType": "SECRET", "result": []}}`, "bad_answer", notOne, false)
+	f(200, strings.Repeat(" ", 1<<20+2), "bad_answer", "the answer is longer than 1048576 bytes", false)
+	f(200, data("vector", `[]`), "no_series", "it gives nothing: no series matches", true)
+	f(200, data("scalar", `[1800000000, "NaN"]`), "no_number", "it gives NaN", true)
+	f(200, data("vector", `[{"metric": {}, "value": [1799999000, "1"]}]`), "stale", "its value is older than 2m0s", true)
+
+	// The addresses of the backend and of the token's issuer stay with the operator.
+	c, err := New(Config{URL: "http://127.0.0.1:1/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Query(t.Context(), "x")
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Reason() != "unreachable" || strings.Contains(e.Public(), "127.0.0.1") || !strings.Contains(e.Error(), "127.0.0.1") {
+		t.Errorf("%v: %+v", err, e)
+	}
+}
+
+// A body of the token's issuer is no more public than one of the backend.
+func TestTokenErrorIsNotPublic(t *testing.T) {
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"error": "SECRET"}`)
+	}))
+	defer issuer.Close()
+	file := filepath.Join(t.TempDir(), "http.yaml")
+	if err := os.WriteFile(file, []byte(fmt.Sprintf("oauth2: {client_id: a, client_secret: b, token_url: %q}\n", issuer.URL)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, Config{HTTPConfig: file}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, data("scalar", `[1, "1"]`)) })
+	_, err := c.Query(t.Context(), "x")
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Reason() != "unreachable" || strings.Contains(e.Public(), "SECRET") || strings.Contains(e.Public(), "127.0.0.1") {
+		t.Errorf("%v: %+v", err, e)
 	}
 }
 

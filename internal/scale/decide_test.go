@@ -337,7 +337,7 @@ func TestSentences(t *testing.T) {
 	p := utilPolicy()
 	p.Startup = 90 * time.Second
 	d, _ := Decide(p, with(seen(t0, 97, 97), t0, 3, Starting, 10*time.Second), State{}, t0)
-	want := "2 serving at 97 % (saturated), 3 on the way (ready in ~80 s): holding 5 until they serve"
+	want := "2 serving at 97 % (saturated), 3 starting (ready in about 80 s): keep 5 until they serve"
 	if !strings.Contains(d.Sentence(), want) {
 		t.Errorf("got  %q\nwant … %q", d.Sentence(), want)
 	}

@@ -36,10 +36,12 @@ type Facts struct {
 	Unit      string        `json:"unit,omitempty"`
 	Value     float64       `json:"value,omitempty"`     // mean per serving replica, or the workload's total
 	Target    float64       `json:"target,omitempty"`    // in the same unit
-	Total     bool          `json:"total,omitempty"`     // Value and Target are for the workload
+	Total     bool          `json:"total,omitempty"`     // Value is for the workload
+	Whole     bool          `json:"whole,omitempty"`     // Target is for the workload
 	Learned   bool          `json:"learned,omitempty"`   // Target was learned
-	Arriving  bool          `json:"arriving,omitempty"`  // more requests come than Value shows yet, and what is wanted goes by them
-	Steadied  bool          `json:"steadied,omitempty"`  // Value is noisy, and what is wanted goes by the mean of the last seconds
+	Steadied  bool          `json:"steadied,omitempty"`  // Value is noisy, and the mean of the last seconds decides
+	Demand    float64       `json:"demand,omitempty"`    // replicas that the reading asks for
+	Mean      float64       `json:"mean,omitempty"`      // the same, averaged over the last seconds
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
 	Fresh     int32         `json:"fresh,omitempty"` // serving replicas with a fresh reading
@@ -49,6 +51,19 @@ type Facts struct {
 	Wait      time.Duration `json:"wait,omitempty"`
 	Window    time.Duration `json:"window,omitempty"`
 	Down      bool          `json:"down,omitempty"`
+
+	// Of requests in batches (Batching):
+	Batching bool          `json:"batching,omitempty"`
+	Load     float64       `json:"load,omitempty"`     // share of its capacity that a replica uses; 1 is at Target
+	Arrivals float64       `json:"arrivals,omitempty"` // requests/s over the workload; 0: not known
+	Capacity float64       `json:"capacity,omitempty"` // requests/s that a replica takes at Target; 0: not learned yet
+	Watched  time.Duration `json:"watched,omitempty"`  // how long Capacity was learned
+	Arriving bool          `json:"arriving,omitempty"` // Demand is Arrivals ÷ Capacity, else that of the batches
+	Limited  bool          `json:"limited,omitempty"`  // Arrivals ask for more than is granted
+
+	// MostOf is set on the demand of the signal that decides: the number of
+	// signals that were readable.
+	MostOf int32 `json:"mostOf,omitempty"`
 }
 
 // Step is one thing that made the wanted number of replicas what it is.
@@ -67,6 +82,8 @@ type Input struct {
 	Target float64       `json:"target"`
 	Fresh  int32         `json:"fresh"` // replicas (or 1 for a total) with a fresh reading; 0: Value means nothing
 	Age    time.Duration `json:"age"`   // of the oldest fresh reading
+
+	Deciding bool `json:"deciding,omitempty"` // it asked for the most replicas
 }
 
 // Decision is an answer that says why.

@@ -13,15 +13,23 @@ import (
 // notes in s when a signal was last readable and when it last probed.
 func (e *engine) demand(s *State) int32 {
 	cur := e.o.Replicas
-	want, readable, missing := int32(0), 0, false
+	want, readable, missing := int32(0), int32(0), false
+	deciding, at := -1, 0 // the first signal that asks for the most, and where its steps begin
 	for i := range e.p.Signals {
+		first := len(e.steps)
 		w, ok := e.signal(i, s)
 		if !ok {
 			missing = true
 			continue
 		}
 		readable++
+		if deciding < 0 || w > want {
+			deciding, at = i, first
+		}
 		want = max(want, w)
+	}
+	if deciding >= 0 {
+		e.inputs[deciding].Deciding, e.steps[at].Facts.MostOf = true, readable
 	}
 	switch {
 	case readable == 0 && cur > 0 && e.serving == 0:
@@ -56,13 +64,19 @@ func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	if !ok {
 		return 0, false
 	}
-	m, arriving := e.arriving(i, m, &takes, s.flow(sig.Name))
-	seen := replicas(m.up)
+	m, a := e.arriving(i, m, &takes, s.flow(sig.Name))
+	seen := m.up
 	m = e.steady(m, s.level(sig.Name))
 	facts := Facts{
-		Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: takes.target, Total: sig.Type == Value || m.of == 0,
+		Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: takes.target,
+		Total: sig.Type == Value || m.of == 0, Whole: sig.Type == Value,
 		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Learned: takes.learned,
-		Arriving: arriving, Steadied: replicas(m.up) != seen,
+		Steadied: replicas(m.up) != replicas(seen), Demand: printable(seen), Mean: printable(m.up),
+	}
+	if sig.Law == Batching && m.of > 0 {
+		facts.Batching, facts.Load = true, printable(takes.load(m.value))
+		facts.Arrivals, facts.Capacity, facts.Watched = a.rate, printable(a.capacity), a.watched
+		facts.Arriving, facts.Limited = a.raised, a.limited
 	}
 	base := e.base()
 	want = e.step(RuleDemand, e.o.Replicas, between(m, base), facts)
@@ -75,6 +89,14 @@ func (e *engine) signal(i int, s *State) (want int32, ok bool) {
 	}
 	want = e.ahead(i, want, m, facts, s)
 	return e.censored(i, want, m, facts, s), true
+}
+
+// printable is x within what JSON and people can read.
+func printable(x float64) float64 {
+	if math.IsNaN(x) {
+		return 0
+	}
+	return min(x, mostDemand)
 }
 
 // steady tells the demand's noise from its changes, unless the policy wants no

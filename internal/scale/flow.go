@@ -23,6 +23,9 @@ type Flow struct {
 	Replicas float64 `json:"replicas"`
 	Came     float64 `json:"came"`
 	There    float64 `json:"there"`
+
+	// Seconds is for how long they were added up, fading likewise.
+	Seconds float64 `json:"seconds,omitempty"`
 }
 
 const (
@@ -81,6 +84,16 @@ func (f *Flow) learn(replicas, there, rate float64, dt time.Duration) {
 	f.Replicas = f.Replicas*keep + replicas*seconds
 	f.Came = f.Came*keep + rate*seconds
 	f.There = f.There*keep + there*seconds
+	f.Seconds = f.Seconds*keep + seconds
+}
+
+// capacity is the requests/s that one replica takes at its target; 0: not
+// learned yet.
+func (f *Flow) capacity() float64 {
+	if f.Came < flowLeast || !(f.Replicas > 0) {
+		return 0
+	}
+	return f.Came / f.Replicas
 }
 
 // wants is how many replicas the requests that come take at now; 0: not known.
@@ -91,10 +104,19 @@ func (f *Flow) wants(now time.Time) float64 {
 	return min(f.Rate*f.Replicas/f.Came, mostDemand)
 }
 
+// arrivals is what is known of a signal's requests, for sentences.
+type arrivals struct {
+	rate     float64       // requests/s over the workload; 0: not known
+	capacity float64       // requests/s per replica; 0: not learned yet
+	watched  time.Duration // how long the capacity was learned
+	raised   bool          // the requests that arrive need more than the batches do
+	limited  bool          // and more than is granted
+}
+
 // arriving raises what signal i wants to what the requests that come take. It
 // never lowers: between a burst and its end their number tells nothing of what
 // is still to be worked off.
-func (e *engine) arriving(i int, m measure, takes *capacity, before Flow) (_ measure, raised bool) {
+func (e *engine) arriving(i int, m measure, takes *capacity, before Flow) (_ measure, a arrivals) {
 	sum, told := 0.0, int32(0)
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
@@ -103,14 +125,15 @@ func (e *engine) arriving(i int, m measure, takes *capacity, before Flow) (_ mea
 		}
 	}
 	if told == 0 || e.p.Signals[i].Law != Batching || m.of == 0 {
-		return m, false
+		return m, a
 	}
 	flow := before.next(sum, e.now, takes)
 	defer func() { e.flows = append(e.flows, flow) }()
 	// By what was known before, so that more requests never take fewer replicas.
 	wants := flow.wants(e.now)
-	if m.value <= takes.target {
-		wants = min(wants, flowMost*m.up)
+	a = arrivals{rate: flow.Rate, capacity: flow.capacity(), watched: time.Duration(flow.Seconds * float64(time.Second))}
+	if most := flowMost * m.up; m.value <= takes.target && wants > most {
+		wants, a.limited = most, true
 	}
 	if dt := e.now.Sub(before.At); dt > 0 && dt <= levelGap && told == m.fresh && m.value <= keepsUp*takes.target {
 		flow.learn(m.up, m.value*float64(m.fresh), sum, dt)
@@ -119,10 +142,10 @@ func (e *engine) arriving(i int, m measure, takes *capacity, before Flow) (_ mea
 	// comes when scaling down.
 	m.down = max(m.down, wants*float64(max(m.of, told))/float64(told))
 	if wants <= m.up {
-		return m, false
+		return m, a
 	}
-	m.up = wants
-	return m, true
+	m.up, a.raised = wants, true
+	return m, a
 }
 
 // keptFlows are what is known of the policy's signals, also of those that could

@@ -66,7 +66,7 @@ func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	if blind >= 12 || counted < 18 || counted > 21 {
 		t.Errorf("five times the load on 4 replicas: %d wanted by the batches, want less than 12; %d by what comes, want 18 to 21", blind, counted)
 	}
-	if !strings.Contains(sentence, "by the requests that come") {
+	if !strings.Contains(sentence, "requests/s ÷ 2.0 per replica = ") {
 		t.Error("the sentence does not say so:", sentence)
 	}
 	if half, _ := f(2.5, true); half < 4 || half > 6 {

@@ -18,25 +18,25 @@ func (s Step) Sentence() string {
 	case RuleDemand:
 		return s.demand()
 	case RuleTolerance:
-		return fmt.Sprintf("%s is within %s of its target: leaving it at %d", f.Signal, percent(f.Tolerance), s.After)
+		return fmt.Sprintf("%s is within %s of its target: no change from %d", f.Signal, percent(f.Tolerance), s.After)
 	case RuleForecast:
-		return fmt.Sprintf("%s rises, and new replicas take %s to serve: %d wanted by then", f.Signal, duration(f.Wait), s.After)
+		return fmt.Sprintf("%s is forecast to need %s replicas in %s, when a new replica serves: %d", f.Signal, quantity(f.Value, ""), duration(f.Wait), s.After)
 	case RuleSaturated:
-		return fmt.Sprintf("%d serving at %s (saturated, the load may be higher): trying %d", f.Serving, quantity(f.Value, f.Unit), s.After)
+		return fmt.Sprintf("%d serving at %s (saturated, the load may be higher): probe with %d", f.Serving, quantity(f.Value, f.Unit), s.After)
 	case RuleStarting:
 		return s.starting()
 	case RuleSettling:
-		return fmt.Sprintf("the serving replicas have only just changed: letting the load spread over %d before thinking of %d", s.After, s.Before)
+		return fmt.Sprintf("the number of serving replicas has just changed: keep %d instead of %d until the load has spread", s.After, s.Before)
 	case RuleDraining:
-		return fmt.Sprintf("new replicas are still working off what had piled up: holding %d for %s before thinking of %d", s.After, duration(f.Wait), s.Before)
+		return fmt.Sprintf("new replicas work off the backlog of the saturation: keep %d instead of %d for %s", s.After, s.Before, duration(f.Wait))
 	case RuleNotServing:
-		return fmt.Sprintf("nothing serves yet, %s: keeping %d", onTheWay(f), s.After)
+		return fmt.Sprintf("no replica serves yet, %s: keep %d", onTheWay(f), s.After)
 	case RulePartial:
-		return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s: not going below %d", f.Fresh, f.Serving, f.Signal, s.After)
+		return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s: not below %d", f.Fresh, f.Serving, f.Signal, s.After)
 	case RuleMissing:
 		return s.missing()
 	case RuleFallback:
-		return fmt.Sprintf("no signal readable for %s: falling back to %d", duration(f.Wait), s.After)
+		return fmt.Sprintf("no signal readable for %s: missingData asks for %d", duration(f.Wait), s.After)
 	case RuleActivation:
 		return s.activation()
 	case RuleStabilization:
@@ -44,7 +44,7 @@ func (s Step) Sentence() string {
 	case RuleRate:
 		return fmt.Sprintf("behavior allows %d within %s: %d instead of %d", f.Limit, duration(f.Window), s.After, s.Before)
 	case RuleDescent:
-		return fmt.Sprintf("going down step by step, a fifth or one in %s: %d instead of %d", duration(f.Window), s.After, s.Before)
+		return fmt.Sprintf("scale-down is limited to a fifth of the replicas, or one, in %s: %d instead of %d", duration(f.Window), s.After, s.Before)
 	case RuleBounds:
 		name := "maxReplicas"
 		if f.Down {
@@ -54,7 +54,7 @@ func (s Step) Sentence() string {
 	case RuleBudget:
 		return fmt.Sprintf("the budget is %d GPUs: %d instead of %d", f.Limit, s.After, s.Before)
 	case RuleDisabled:
-		return fmt.Sprintf("scaling %s is disabled: staying at %d instead of %d", upOrDown(f.Down), s.After, s.Before)
+		return fmt.Sprintf("scaling %s is disabled: %d instead of %d", upOrDown(f.Down), s.After, s.Before)
 	}
 	return fmt.Sprintf("%s: %d to %d", s.Rule, s.Before, s.After)
 }
@@ -68,52 +68,139 @@ func (d *Decision) Sentence() string {
 	return strings.Join(parts, "; ")
 }
 
+// demand is the equation that turned a signal's value into replicas: the
+// numbers, the rule and the result, and whether this signal decides.
 func (s Step) demand() string {
 	f := s.Facts
-	by := ""
-	if f.Arriving {
-		by = " by the requests that come"
+	out := f.Signal + ": "
+	switch {
+	case f.Arriving:
+		out += fmt.Sprintf("%s requests/s ÷ %s per replica", rate(f.Arrivals), rate(f.Capacity))
+	case f.Batching:
+		out += fmt.Sprintf("%s × %s of capacity", serving(f), percent(f.Load))
+	case f.Whole:
+		out += fmt.Sprintf("%d serving × %s ÷ target %s", f.Serving, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
+	case f.Total:
+		out += fmt.Sprintf("%s ÷ target %s per replica", quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
+	default:
+		out += fmt.Sprintf("%s × %s ÷ target %s", serving(f), quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
+	}
+	out += s.result()
+	if f.Batching {
+		out += s.batch()
+	}
+	if f.MostOf > 1 {
+		out += fmt.Sprintf(", the most of %d signals", f.MostOf)
+	}
+	return out
+}
+
+// serving says how many replicas have the value.
+func serving(f Facts) string {
+	if f.Fresh < f.Serving {
+		return fmt.Sprintf("%d of %d serving", f.Fresh, f.Serving)
+	}
+	return fmt.Sprintf("%d serving", f.Serving)
+}
+
+// result is what the equation comes to, in whole replicas. Where these are not
+// just the next whole number, it says why.
+func (s Step) result() string {
+	f := s.Facts
+	why := ""
+	switch asked := fmt.Sprintf(" = %s, ", quantity(f.Demand, "")); {
+	case f.Limited && f.Arriving:
+		why = ", at most twice the demand of the batches"
+		if f.Steadied {
+			why += fmt.Sprintf(", %s on average over 5 s", quantity(f.Mean, ""))
+		}
+	case f.Steadied:
+		why = asked + quantity(f.Mean, "") + " on average over 5 s"
+	case s.After != replicas(f.Demand) && f.Fresh < f.Serving && !f.Total:
+		why = asked + fmt.Sprintf("%d without a value counted as full", f.Serving-f.Fresh)
+	case s.After != replicas(f.Demand):
+		why = " = " + quantity(f.Demand, "")
+	}
+	if why != "" {
+		return fmt.Sprintf("%s: %s", why, wholeReplicas(s.After))
+	}
+	return " = " + wholeReplicas(s.After)
+}
+
+func wholeReplicas(n int32) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
+}
+
+// batch says what the replicas have in flight, and where their capacity was
+// learned.
+func (s Step) batch() string {
+	f := s.Facts
+	target := "target "
+	if f.Learned {
+		target = "learned target "
+	}
+	out := fmt.Sprintf(" (%s in flight per replica, %s%s)", quantity(f.Value, ""), target, quantity(f.Target, ""))
+	learned := "learned earlier"
+	if f.Watched > 0 {
+		learned = "learned from " + watched(f.Watched) + " of traffic"
 	}
 	switch {
-	case f.Steadied && f.Arriving:
-		by += ", in the last seconds' mean"
-	case f.Steadied:
-		by = " by the last seconds' mean"
+	case f.Arriving:
+		return out + ", capacity " + learned
+	case f.Arrivals <= 0 && f.Capacity <= 0:
+		return out + ", capacity from the target, no arrival rate"
+	case f.Capacity <= 0:
+		return fmt.Sprintf("%s, capacity from the target, %s requests/s arrive, capacity for them not learned yet", out, rate(f.Arrivals))
 	}
-	if f.Total {
-		return fmt.Sprintf("%s is %s against a target of %s: %d wanted%s", f.Signal, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit), s.After, by)
+	need := f.Arrivals / f.Capacity
+	out += fmt.Sprintf(", capacity from the target, %s requests/s ÷ %s per replica = %s, %s", rate(f.Arrivals), rate(f.Capacity), quantity(need, ""), learned)
+	if need > f.Demand {
+		out += ", not counted yet"
 	}
-	blind := ""
-	if f.Fresh < f.Serving {
-		blind = fmt.Sprintf(" (%d without a value)", f.Serving-f.Fresh)
+	return out
+}
+
+// watched writes a time in minutes from one minute on.
+func watched(d time.Duration) string {
+	if d < time.Minute {
+		return duration(d)
 	}
-	learned := ""
-	if f.Learned {
-		learned = " (learned)"
+	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
+}
+
+// rate writes requests/s with one decimal, and small ones with two digits.
+func rate(x float64) string {
+	switch {
+	case x >= 1000:
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	case x >= 1 || x == 0:
+		return strconv.FormatFloat(x, 'f', 1, 64)
 	}
-	return fmt.Sprintf("%s: %d serving at %s%s against a target of %s%s: %d wanted%s",
-		f.Signal, f.Serving, quantity(f.Value, f.Unit), blind, quantity(f.Target, f.Unit), learned, s.After, by)
+	return strconv.FormatFloat(x, 'g', 2, 64)
 }
 
 func (s Step) starting() string {
 	f := s.Facts
 	if f.Down {
-		return fmt.Sprintf("%s: keeping %d until they serve, before thinking of %d", onTheWay(f), s.After, s.Before)
+		return fmt.Sprintf("%s: keep %d instead of %d until they serve", onTheWay(f), s.After, s.Before)
 	}
-	return fmt.Sprintf("%d serving at %s (saturated), %s: holding %d until they serve", f.Serving, quantity(f.Value, f.Unit), onTheWay(f), s.After)
+	return fmt.Sprintf("%d serving at %s (saturated), %s: keep %d until they serve", f.Serving, quantity(f.Value, f.Unit), onTheWay(f), s.After)
 }
 
 func (s Step) missing() string {
 	f := s.Facts
 	if s.Before != s.After {
-		return fmt.Sprintf("a signal cannot be read: not going down to %d, staying at %d", s.Before, s.After)
+		return fmt.Sprintf("a signal cannot be read: keep %[2]d instead of %[1]d", s.Before, s.After)
 	}
-	return fmt.Sprintf("no signal readable for %s, missing is not zero: keeping %d", duration(f.Wait), s.After)
+	return fmt.Sprintf("no signal readable for %s, missing is not zero: keep %d", duration(f.Wait), s.After)
 }
 
 func (s Step) activation() string {
 	if s.Facts.Down {
-		return "no signal is above its activation: going to 0"
+		return "no signal is above its activation: 0 replicas"
 	}
 	return fmt.Sprintf("a signal is above its activation: at least %d", s.After)
 }
@@ -121,15 +208,15 @@ func (s Step) activation() string {
 func (s Step) stabilization() string {
 	f := s.Facts
 	if f.Down {
-		return fmt.Sprintf("up to %d were wanted within the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
+		return fmt.Sprintf("up to %d needed within the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
 	}
-	return fmt.Sprintf("only %d were wanted all through the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
+	return fmt.Sprintf("no more than %d needed throughout the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
 }
 
 func onTheWay(f Facts) string {
-	out := fmt.Sprintf("%d on the way", f.Coming)
+	out := fmt.Sprintf("%d starting", f.Coming)
 	if f.Wait > 0 {
-		out += fmt.Sprintf(" (ready in ~%s)", duration(f.Wait))
+		out += fmt.Sprintf(" (ready in about %s)", duration(f.Wait))
 	}
 	if f.Stuck > 0 {
 		out += fmt.Sprintf(", %d stuck", f.Stuck)

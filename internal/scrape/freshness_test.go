@@ -134,7 +134,7 @@ func (x *dcgmRig) state() State { synctest.Wait(); return x.s.States()[0] }
 // there is none.
 func (x *dcgmRig) age(g int) time.Duration {
 	synctest.Wait()
-	r, ok := x.store.PodOn("n", "ns", fmt.Sprint("p", g), gpu.GPUUtil, time.Now(), 5*time.Second)
+	r, ok := x.store.PodOn(series.Holder{Node: "n", Namespace: "ns", Pod: fmt.Sprint("p", g), Devices: -1}, gpu.GPUUtil, time.Now(), 5*time.Second)
 	if !ok {
 		return -1
 	}

@@ -57,7 +57,7 @@ func (s *Store) Devices(fields []gpu.FieldID, now time.Time, maxAge time.Duratio
 func (t *Target) views(out []DeviceView, l TargetLabels, fields []gpu.FieldID, now, notBefore int64) []DeviceView {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	notBefore = min(notBefore, now-t.keep)
+	notBefore = min(notBefore, now-t.keep.Load())
 	for _, uuid := range slices.Sorted(maps.Keys(t.devices)) {
 		d := t.devices[uuid]
 		v := DeviceView{Target: t.name, Labels: l, Device: uuid, Owners: d.owners}

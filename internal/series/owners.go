@@ -87,6 +87,7 @@ func (s *Store) moveDevice(t *Target, c ownerChange, stamp int64) {
 			s.beginTenure(podKey{o.Namespace, o.Pod}, t, d, stamp)
 		}
 	}
+	t.owned.Add(int32(min(len(c.owners), 1) - min(len(d.owners), 1)))
 	d.owners, d.since = c.owners, stamp
 }
 

@@ -30,18 +30,6 @@ type Reading struct {
 	MaxAge time.Duration
 }
 
-// PodOn is Pod of a pod that is known to run on a node: what targets with
-// another Node say of it does not count.
-func (s *Store) PodOn(node, namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
-	var buf [16]tenure
-	k := podKey{namespace, pod}
-	tenures := s.tenures(buf[:0], k, now.UnixNano(), open)
-	s.mu.RLock()
-	tenures = slices.DeleteFunc(tenures, func(n tenure) bool { return n.target.labels.Node != node })
-	s.mu.RUnlock()
-	return newestOf(tenures, k, f, now, maxAge)
-}
-
 func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
 	field, ok := gpu.Lookup(f)
 	if !ok {
@@ -117,7 +105,7 @@ func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
 func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, maxAge time.Duration) gathered {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	g := gathered{keep: max(int64(maxAge), t.keep)}
+	g := gathered{keep: max(int64(maxAge), t.keep.Load())}
 	for i := range tenures {
 		n := &tenures[i]
 		if n.target != t || n.until != open {

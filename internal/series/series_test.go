@@ -102,30 +102,6 @@ func TestPodCombinesItsDevices(t *testing.T) {
 	}
 }
 
-// Of a pod only the targets of its own node count, even if others know more
-// and newer things.
-func TestPodOnItsNode(t *testing.T) {
-	s := New(Config{})
-	a, b := newTarget(t, s, "a"), newTarget(t, s, "b")
-	a.own(sec(0), held("G0", "p"))
-	a.put(sec(0), map[Key]float64{util("G0"): 20})
-	b.own(sec(1), held("X0", "p"), held("X1", "p"))
-	b.put(sec(1), map[Key]float64{util("X0"): 90, util("X1"): 90})
-	f := func(node string, want float64, ok bool) {
-		t.Helper()
-		if got, gotOK := s.PodOn(node, "ns", "p", gpu.GPUUtil, sec(2), 5*time.Second); got.Value != want || gotOK != ok {
-			t.Errorf("PodOn(%s) = %v, %v; want %v, %v", node, got.Value, gotOK, want, ok)
-		}
-	}
-	f("n-a", 20, true)
-	f("n-b", 90, true)
-	f("n-c", 0, false)
-	f("", 0, false)
-	if n := testing.AllocsPerRun(100, func() { s.PodOn("n-a", "ns", "p", gpu.GPUUtil, sec(2), 5*time.Second) }); n > 0 {
-		t.Errorf("PodOn allocates %v times", n)
-	}
-}
-
 func TestHistoryStaysWithThePodThatHadIt(t *testing.T) {
 	s := New(Config{})
 	a := newTarget(t, s, "a")

@@ -47,7 +47,7 @@ func TestShareSeries(t *testing.T) {
 	if v, ok := s.Pod("ns", "p", gpu.GPUUtil, now, time.Second); !ok || v.Value != 40 {
 		t.Errorf("p uses %v, %v", v, ok)
 	}
-	if v, ok := s.PodOn("n", "ns", "q", gpu.GPUUtil, now, time.Second); !ok || v.Value != 1 {
+	if v, ok := s.PodOn(Holder{Node: "n", Namespace: "ns", Pod: "q", Devices: -1}, gpu.GPUUtil, now, time.Second); !ok || v.Value != 1 {
 		t.Errorf("q uses %v, %v", v, ok)
 	}
 	if got := s.PodRange("ns", "p", gpu.GPUUtil, start, now); len(got) != 5 || got[1].Value != 10 {

@@ -64,6 +64,10 @@ type TargetLabels struct {
 
 	Namespace string // of the pod whose own metrics these are; empty for an exporter of GPUs
 	Pod       string
+
+	// Rank orders the exporters of one node: while one with a lower rank says
+	// which pods hold devices, those with a higher rank only add values.
+	Rank uint8
 }
 
 // Store holds the windows of all targets. Its methods are safe for concurrent use.
@@ -73,7 +77,8 @@ type Store struct {
 	mu      sync.RWMutex // targets, pods; taken after a Target's mu, never before it while held
 	targets map[string]*Target
 	pods    map[podKey]*podEntry
-	moves   int // changes of owners until all pods are pruned: as many as there were pods, and some
+	nodes   map[string][]*Target // exporters of GPUs, by node
+	moves   int                  // changes of owners until all pods are pruned: as many as there were pods, and some
 
 	series, bytes, samples               atomic.Int64
 	repeated, rewound, unknown, overflow atomic.Uint64
@@ -94,6 +99,7 @@ func New(cfg Config) *Store {
 		cfg:     cfg.withDefaults(),
 		targets: map[string]*Target{},
 		pods:    map[podKey]*podEntry{},
+		nodes:   map[string][]*Target{},
 	}
 }
 
@@ -121,6 +127,8 @@ func (s *Store) Target(name string, labels TargetLabels) *Target {
 	if labels.Pod != "" {
 		e := s.entry(podKey{labels.Namespace, labels.Pod})
 		e.targets = append(e.targets, t)
+	} else if labels.Node != "" {
+		s.nodes[labels.Node] = append(s.nodes[labels.Node], t)
 	}
 	return t
 }
@@ -135,9 +143,14 @@ func (s *Store) entry(k podKey) *podEntry {
 	return e
 }
 
-// unlinkTarget takes t out of the entry of the pod whose metrics it carries.
-// s.mu is held.
+// unlinkTarget removes t from the entry of the pod whose metrics it carries, or
+// from the list of its node's exporters. s.mu is held.
 func (s *Store) unlinkTarget(t *Target) {
+	node := t.labels.Node
+	s.nodes[node] = slices.DeleteFunc(s.nodes[node], func(o *Target) bool { return o == t })
+	if len(s.nodes[node]) == 0 {
+		delete(s.nodes, node)
+	}
 	k := podKey{t.labels.Namespace, t.labels.Pod}
 	if e := s.pods[k]; e != nil {
 		e.targets = slices.DeleteFunc(e.targets, func(o *Target) bool { return o == t })

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -70,7 +71,10 @@ type Target struct {
 	devices map[string]*device // by UUID
 	swept   int64              // the stamp of the last sweep
 	short   bool               // MaxBytes keeps the window shorter than Span
-	keep    int64              // three intervals, ns; 0: the interval is not known
+
+	newest atomic.Int64 // the newest stamp, ns
+	owned  atomic.Int32 // devices with an owner
+	keep   atomic.Int64 // three intervals, ns; 0: the interval is not known
 }
 
 // serie is one column of the ring.
@@ -119,9 +123,7 @@ func (t *Target) Name() string { return t.name }
 // known and its samples carry the times of its collections: a value then counts
 // for three intervals, even where a reader's maxAge is less. 0: it is not known.
 func (t *Target) SetInterval(d time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.keep = 3 * int64(d)
+	t.keep.Store(3 * int64(d))
 }
 
 // Ref interns a key; it is false where the store has its most series already
@@ -249,6 +251,7 @@ func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
 	}
 	t.makeRoom(stamp)
 	t.ring.advance(stamp)
+	t.newest.Store(stamp)
 	stored := int64(0)
 	for _, p := range b.Points {
 		if int(p.Ref.id) >= len(t.series) {

@@ -23,7 +23,7 @@ func get(t *testing.T, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
 	src := fixed{View{Time: time.Unix(1, 0), Nodes: []Node{{Name: "n", GPUs: []GPU{{UUID: "GPU-1"}}}}}}
-	NewHandler(src).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	New(src, nil).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w
 }
 

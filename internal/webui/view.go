@@ -23,14 +23,21 @@ type Source interface {
 // View is the state of the fleet and of the workloads at one moment. Pointers
 // are nil where a value is not known: missing is not zero.
 type View struct {
-	Time      time.Time  `json:"time"`
-	Version   string     `json:"version"`
-	Leader    bool       `json:"leader"`    // whether this replica decides
-	LeaderID  string     `json:"leaderID"`  // who does
-	Nodes     []Node     `json:"nodes"`     // sorted by name
-	Targets   []Target   `json:"targets"`   // what is scraped, sorted by name
-	Workloads []Workload `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
-	Recent    []Event    `json:"recent"`    // the last decisions that changed something, newest first
+	Time time.Time `json:"time"`
+	// MaxAge is the age above which a value does not count any more, in ns.
+	MaxAge    time.Duration `json:"maxAge"`
+	Version   string        `json:"version"`
+	Leader    bool          `json:"leader"`    // whether this replica decides
+	LeaderID  string        `json:"leaderID"`  // who does
+	Nodes     []Node        `json:"nodes"`     // sorted by name
+	Targets   []Target      `json:"targets"`   // what is scraped, sorted by name
+	Workloads []Workload    `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
+	Recent    []Event       `json:"recent"`    // the last decisions that changed something, newest first
+
+	// Namespaces are those that the viewer may see, of the known ones; nil: all of them.
+	Namespaces []string `json:"namespaces"`
+	// UnaskedNamespaces is how many more there are, whose rights a later answer knows.
+	UnaskedNamespaces int `json:"unaskedNamespaces,omitempty"`
 }
 
 // Node is a node with its GPUs.
@@ -41,14 +48,15 @@ type Node struct {
 
 // GPU is one device (a GPU or a MIG instance).
 type GPU struct {
-	UUID           string        `json:"uuid"`
-	Utilization    *float64      `json:"utilization,omitempty"`    // percent
-	MemoryUsedMiB  *float64      `json:"memoryUsedMiB,omitempty"`  // MiB
-	MemoryTotalMiB *float64      `json:"memoryTotalMiB,omitempty"` // MiB
-	PowerWatts     *float64      `json:"powerWatts,omitempty"`     // W
-	TemperatureC   *float64      `json:"temperatureCelsius,omitempty"`
-	Owners         []Owner       `json:"owners,omitempty"`
-	Age            time.Duration `json:"age"` // of the newest value, in ns
+	UUID           string   `json:"uuid"`
+	Utilization    *float64 `json:"utilization,omitempty"`    // percent
+	MemoryUsedMiB  *float64 `json:"memoryUsedMiB,omitempty"`  // MiB
+	MemoryTotalMiB *float64 `json:"memoryTotalMiB,omitempty"` // MiB
+	PowerWatts     *float64 `json:"powerWatts,omitempty"`     // W
+	TemperatureC   *float64 `json:"temperatureCelsius,omitempty"`
+	Owners         []Owner  `json:"owners,omitempty"`
+	// Age is the newest value's, in ns. Above View.MaxAge all values are old.
+	Age time.Duration `json:"age"`
 }
 
 // Owner is a pod that holds a GPU.
@@ -62,12 +70,19 @@ type Owner struct {
 type Target struct {
 	Name        string        `json:"name"`
 	Node        string        `json:"node"`
-	Kind        string        `json:"kind"` // agent, dcgm-exporter or pod
+	Kind        string        `json:"kind"`                // agent, dcgm-exporter or pod
+	Namespace   string        `json:"namespace,omitempty"` // of a pod
 	URL         string        `json:"url"`
 	Up          bool          `json:"up"`
 	LastSuccess time.Time     `json:"lastSuccess,omitzero"`
 	Error       string        `json:"error,omitempty"`
 	Lag         time.Duration `json:"lag"` // from the sample's time to its arrival, in ns
+	// Starting is since when the pod starts, if it has not become ready yet: then
+	// it is no fault that it does not answer.
+	Starting time.Time `json:"starting,omitzero"`
+	// Contradiction says how the API server contradicts what the target says about
+	// who holds GPUs.
+	Contradiction string `json:"contradiction,omitempty"`
 
 	Freshness  string `json:"freshness,omitempty"`  // how its values are known to be new: timestamp, energy, power or unknown
 	Frozen     int    `json:"frozen,omitempty"`     // devices whose values have not changed for too long
@@ -85,7 +100,13 @@ type Workload struct {
 	Max       int32    `json:"max"`
 	Ready     bool     `json:"ready"`
 	Problem   string   `json:"problem,omitempty"` // why it is not ready
+	Waiting   string   `json:"waiting,omitempty"` // why it is not ready, where that is no fault: nothing serves yet
 	Signals   []Signal `json:"signals"`
+
+	// StartingSince is when the replica began that starts for the longest time;
+	// zero: none starts. Startup is how long a start usually takes, in ns; 0: not known.
+	StartingSince time.Time     `json:"startingSince,omitzero"`
+	Startup       time.Duration `json:"startup,omitempty"`
 
 	// Decision is the last one; nil before the first. Sentence and each step's
 	// sentence are scale's.

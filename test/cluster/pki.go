@@ -33,6 +33,7 @@ type pki struct {
 	cluster    *authority // signs the API server's certificate and client certificates
 	frontProxy *authority // signs only the certificate by which the API server passes requests on
 	server     pair       // the API server's
+	names      []string   // that the API server's certificate is good for
 	// serviceAccountKey is the file of the key that signs service accounts' tokens (PEM, EC).
 	serviceAccountKey string
 }
@@ -51,7 +52,7 @@ func newPKI(dir string, serverNames []string, now time.Time) (*pki, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	p := &pki{dir: dir, now: now, serviceAccountKey: filepath.Join(dir, "service-account.key")}
+	p := &pki{dir: dir, now: now, names: serverNames, serviceAccountKey: filepath.Join(dir, "service-account.key")}
 	var err error
 	if p.cluster, err = p.newAuthority("ca", "gpupilot-test-ca"); err != nil {
 		return nil, err
@@ -59,15 +60,7 @@ func newPKI(dir string, serverNames []string, now time.Time) (*pki, error) {
 	if p.frontProxy, err = p.newAuthority("front-proxy-ca", "gpupilot-test-front-proxy-ca"); err != nil {
 		return nil, err
 	}
-	server := p.template(pkix.Name{CommonName: "kube-apiserver"}, x509.ExtKeyUsageServerAuth)
-	for _, name := range serverNames {
-		if ip := net.ParseIP(name); ip != nil {
-			server.IPAddresses = append(server.IPAddresses, ip)
-		} else {
-			server.DNSNames = append(server.DNSNames, name)
-		}
-	}
-	if p.server, err = p.writePair(p.cluster, "apiserver", server); err != nil {
+	if err := p.issueServer(p.now.Add(validity)); err != nil {
 		return nil, err
 	}
 	key, err := newKey()
@@ -75,6 +68,21 @@ func newPKI(dir string, serverNames []string, now time.Time) (*pki, error) {
 		return nil, err
 	}
 	return p, writeKey(p.serviceAccountKey, key)
+}
+
+// issueServer writes a new certificate of the API server, good until notAfter.
+func (p *pki) issueServer(notAfter time.Time) (err error) {
+	server := p.template(pkix.Name{CommonName: "kube-apiserver"}, x509.ExtKeyUsageServerAuth)
+	server.NotAfter = notAfter
+	for _, name := range p.names {
+		if ip := net.ParseIP(name); ip != nil {
+			server.IPAddresses = append(server.IPAddresses, ip)
+		} else {
+			server.DNSNames = append(server.DNSNames, name)
+		}
+	}
+	p.server, err = p.writePair(p.cluster, "apiserver", server)
+	return err
 }
 
 func (p *pki) newAuthority(file, name string) (*authority, error) {

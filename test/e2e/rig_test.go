@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -45,12 +43,16 @@ const (
 )
 
 // names are the workloads of the tests. Each test has its own.
-var names = []string{"updown", "hpa", "agentdies", "restart", "advise", "podsmetric", "preset", "zero"}
+var names = []string{
+	"updown", "hpa", "agentdies", "restart", "advise", "podsmetric", "preset", "zero",
+	"handover", "noderemoved", "hung", "certificate", "promdown", "churn", "clock", "forged",
+}
 
 // rig is the one stack that the tests of this package share.
 var rig struct {
 	*stack.Stack
-	offered map[string]*atomic.Uint64
+	prometheus prometheus
+	offered    map[string]*atomic.Uint64
 }
 
 func TestMain(m *testing.M) {
@@ -67,11 +69,13 @@ func TestMain(m *testing.M) {
 }
 
 func withStack(m *testing.M) (int, error) {
-	prometheus := httptest.NewServer(http.HandlerFunc(answerBacklog))
-	defer prometheus.Close()
+	if err := rig.prometheus.start(); err != nil {
+		return 1, err
+	}
+	defer rig.prometheus.stop()
 	cfg := stack.Config{
-		HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--prometheus-url", prometheus.URL, "--node-health"},
+		Nodes: 4, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ControllerArgs: []string{"--prometheus-url", rig.prometheus.url(), "--node-health"},
 	}
 	rig.offered = map[string]*atomic.Uint64{}
 	for _, name := range names {
@@ -112,7 +116,12 @@ func need(replicas float64) int32 { return int32(math.Ceil(replicas*100/target -
 // deploy creates a workload and waits until it serves.
 func deploy(t *testing.T, name string, replicas int32, startup time.Duration) {
 	t.Helper()
-	d := stack.Deployment(namespace, name, replicas, startup)
+	deployThat(t, stack.Deployment(namespace, name, replicas, startup))
+}
+
+func deployThat(t *testing.T, d *appsv1.Deployment) {
+	t.Helper()
+	name, replicas := d.Name, *d.Spec.Replicas
 	if err := rig.Client.Create(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
@@ -143,22 +152,10 @@ func serving(t *testing.T, name string) int {
 func spread(t *testing.T, name string, replicas int) {
 	t.Helper()
 	eventually(t, func() error {
-		resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		var v webui.View
-		if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
-			return err
-		}
 		n := 0
-		for _, node := range v.Nodes {
-			for _, g := range node.GPUs {
-				held := len(g.Owners) == 1 && strings.HasPrefix(g.Owners[0].Pod, name+"-")
-				if held && g.Utilization != nil && *g.Utilization > 10 && *g.Utilization < target {
-					n++
-				}
+		for _, u := range utilizations(t, name) {
+			if u > 10 && u < target {
+				n++
 			}
 		}
 		if n != replicas {
@@ -166,6 +163,25 @@ func spread(t *testing.T, name string, replicas int) {
 		}
 		return nil
 	})
+}
+
+// utilizations are those that the controller sees of the workload's GPUs.
+func utilizations(t *testing.T, name string) (out []float64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var v webui.View
+	if err := json.Unmarshal([]byte(get(ctx, t, rig.ControllerURL+"/api/v1/view")), &v); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range v.Nodes {
+		for _, g := range node.GPUs {
+			if len(g.Owners) == 1 && strings.HasPrefix(g.Owners[0].Pod, name+"-") && g.Utilization != nil {
+				out = append(out, *g.Utilization)
+			}
+		}
+	}
+	return out
 }
 
 // autoscale creates a GPUAutoscaler of a workload: 60 % utilisation, 1 to 12

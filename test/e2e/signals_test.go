@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,20 +23,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
-
-// backlog is what the PromQL backend of these tests answers to any query; NaN
-// is no series.
-var backlog atomic.Uint64
-
-func setBacklog(n float64) { backlog.Store(math.Float64bits(n)) }
-
-func answerBacklog(w http.ResponseWriter, _ *http.Request) {
-	result := "[]"
-	if n := math.Float64frombits(backlog.Load()); !math.IsNaN(n) {
-		result = fmt.Sprintf(`[{"metric": {}, "value": [%d, "%g"]}]`, time.Now().Unix(), n)
-	}
-	fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "vector", "result": %s}}`, result)
-}
 
 // A workload leaves zero replicas and goes back to them, by a query.
 func TestToAndFromZero(t *testing.T) {

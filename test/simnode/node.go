@@ -5,7 +5,6 @@ package simnode
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -35,7 +34,7 @@ const (
 	leaseNamespace = "kube-node-lease"
 )
 
-// node is one simulated node. Nodes.mu guards holders.
+// node is one simulated node. Nodes.mu guards holders and off.
 type node struct {
 	name   string
 	addr   netip.Addr
@@ -44,6 +43,7 @@ type node struct {
 	// holders[i] is the container that holds GPU i.
 	holders []holder
 	state   sim.State // as last written
+	off     bool      // without power
 }
 
 // holder is who holds a device; the zero value is nobody.
@@ -127,8 +127,8 @@ func (nd *node) register(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-// heartbeat renews the node's lease until ctx ends.
-func (nd *node) heartbeat(ctx context.Context, client kubernetes.Interface, log *slog.Logger) {
+// heartbeat renews the node's lease until ctx ends, while the node has power.
+func (n *Nodes) heartbeat(ctx context.Context, nd *node) {
 	tick := time.NewTicker(leaseRenewal)
 	defer tick.Stop()
 	for {
@@ -137,9 +137,15 @@ func (nd *node) heartbeat(ctx context.Context, client kubernetes.Interface, log 
 			return
 		case <-tick.C:
 		}
+		n.mu.Lock()
+		off := nd.off
+		n.mu.Unlock()
+		if off {
+			continue
+		}
 		once, cancel := context.WithTimeout(ctx, leaseTimeout)
-		if err := nd.renew(once, client); err != nil && ctx.Err() == nil {
-			log.Warn("lease not renewed", "node", nd.name, "err", err)
+		if err := nd.renew(once, n.client); err != nil && ctx.Err() == nil {
+			n.log.Warn("lease not renewed", "node", nd.name, "err", err)
 		}
 		cancel()
 	}

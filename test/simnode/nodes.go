@@ -108,7 +108,7 @@ func (n *Nodes) start(ctx, run context.Context) error {
 		}
 	}
 	for _, nd := range n.order {
-		n.done.Go(func() { nd.heartbeat(run, n.client, n.log) })
+		n.done.Go(func() { n.heartbeat(run, nd) })
 	}
 	n.done.Go(func() { n.stepLoop(run) })
 	return n.watchPods(ctx, run)
@@ -154,10 +154,12 @@ func (n *Nodes) observe(run context.Context, obj any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.pods[pod.UID]
-	if p == nil && !n.closed && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+	if p == nil && !n.closed && !nd.off && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
 		p = newPodRun(n, nd, pod)
 		n.pods[pod.UID] = p
-		n.done.Go(func() { p.run(run) })
+		power, cut := context.WithCancel(run)
+		p.cut = cut
+		n.done.Go(func() { defer cut(); p.run(power) })
 	}
 	if p != nil && pod.DeletionTimestamp != nil {
 		p.remove(pod)

@@ -45,6 +45,7 @@ type podRun struct {
 	pod   *corev1.Pod // as first seen
 	addr  netip.Addr
 	stop  chan struct{} // closed when the pod is deleted
+	cut   func()        // ends it as a power cut does: without a word to the API server
 
 	admitted bool
 	stopped  bool          // stop is closed

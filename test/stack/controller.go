@@ -28,50 +28,91 @@ spec: {type: ExternalName, externalName: localhost}
 // StartController starts the controller and returns when it is ready.
 func (s *Stack) StartController(ctx context.Context) error {
 	if s.ControllerURL == "" {
-		page, err := freePort()
-		if err != nil {
+		var err error
+		if s.ControllerURL, s.securePort, err = controllerAddresses(); err != nil {
 			return err
 		}
-		if s.securePort, err = freePort(); err != nil {
-			return err
-		}
-		s.ControllerURL = "http://127.0.0.1:" + strconv.Itoa(page)
+		s.servicePort = s.securePort
 		if err := s.Apply(ctx, []byte(service)); err != nil {
 			return err
 		}
 	}
-	kubeconfig, err := s.Cluster.KubeconfigFor(controllerUser, "system:serviceaccounts", "system:serviceaccounts:"+Namespace)
-	if err != nil {
-		return err
-	}
-	args := append([]string{
-		"--kubeconfig", kubeconfig, "--namespace", Namespace,
-		"--address", strings.TrimPrefix(s.ControllerURL, "http://"),
-		"--secure-port", strconv.Itoa(s.securePort), "--service-port", strconv.Itoa(s.securePort),
-		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
-	}, s.cfg.ControllerArgs...)
-	controller, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, s.ControllerLog())
+	controller, err := s.runController(ctx, s.ControllerURL, s.securePort, s.ControllerLog())
 	if err != nil {
 		return fmt.Errorf("start the controller: %w", err)
 	}
 	s.controller = controller
+	return nil
+}
+
+// Standby is a second replica of the controller. No Service leads to it.
+type Standby struct {
+	URL     string // of its page, JSON and metrics
+	Log     string // the file that its output goes to
+	process *process
+}
+
+// StartStandby starts a second replica beside the controller and returns when it is ready.
+// Its Stop is the caller's.
+func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
+	url, securePort, err := controllerAddresses()
+	if err != nil {
+		return nil, err
+	}
+	b := &Standby{URL: url, Log: filepath.Join(s.dir, "standby.log")}
+	if b.process, err = s.runController(ctx, url, securePort, b.Log); err != nil {
+		return nil, fmt.Errorf("start the standby: %w", err)
+	}
+	return b, nil
+}
+
+// Stop asks the standby to end and waits for it.
+func (b *Standby) Stop() { b.process.end(syscall.SIGTERM) }
+
+func controllerAddresses() (url string, securePort int, err error) {
+	page, err := freePort()
+	if err != nil {
+		return "", 0, err
+	}
+	securePort, err = freePort()
+	return "http://127.0.0.1:" + strconv.Itoa(page), securePort, err
+}
+
+// runController starts one replica, as the account of deploy/rbac, and returns when it is ready.
+func (s *Stack) runController(ctx context.Context, url string, securePort int, log string) (*process, error) {
+	kubeconfig, err := s.accountKubeconfig(ControllerAccount)
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{
+		"--kubeconfig", kubeconfig, "--namespace", Namespace,
+		"--address", strings.TrimPrefix(url, "http://"),
+		"--page-auth", "none", // it listens on loopback
+		"--secure-port", strconv.Itoa(securePort), "--service-port", strconv.Itoa(s.servicePort),
+		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
+	}, s.cfg.ControllerArgs...)
+	p, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, log)
+	if err != nil {
+		return nil, err
+	}
 	err = Eventually(ctx, startTimeout, func() error {
 		select {
-		case <-s.controller.done:
+		case <-p.done:
 			return nil // noticed below
 		default:
 		}
-		return probe(ctx, s.ControllerURL+"/readyz")
+		return probe(ctx, url+"/readyz")
 	})
 	select {
-	case <-s.controller.done:
+	case <-p.done:
 		err = errors.New("it ended")
 	default:
 	}
 	if err != nil {
-		return fmt.Errorf("start the controller: %w\n%s", err, tail(s.ControllerLog()))
+		p.end(syscall.SIGKILL)
+		return nil, fmt.Errorf("%w\n%s", err, tail(log))
 	}
-	return nil
+	return p, nil
 }
 
 // StopController asks the controller to end and waits for it.

@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,7 +28,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -39,9 +39,14 @@ import (
 // Namespace is where the agents and the controller's objects are.
 const Namespace = "gpupilot-system"
 
-// controllerUser is the service account that deploy/rbac gives its rights to;
-// the controller runs with a client certificate of that name.
-const controllerUser = "system:serviceaccount:" + Namespace + ":gpupilot-controller"
+// The service accounts that deploy/rbac gives rights to. The controller runs with
+// a client certificate of its account's name.
+const (
+	ControllerAccount = "gpupilot-controller"
+	AgentAccount      = "gpupilot-agent"
+
+	accounts = "system:serviceaccount:" + Namespace + ":" // what the API server puts before an account's name
+)
 
 // startTimeout bounds each wait of a start, except the control plane's own.
 const startTimeout = time.Minute
@@ -77,10 +82,11 @@ type Stack struct {
 	// ControllerURL is where the controller serves its page, JSON and metrics.
 	ControllerURL string
 
-	cfg        Config
-	dir        string
-	securePort int
-	controller *process
+	cfg         Config
+	dir         string
+	securePort  int
+	servicePort int // of the APIServices: the controller's secure port, whichever replica registers them
+	controller  *process
 }
 
 // Start starts everything and returns when the agents answer and the
@@ -120,10 +126,17 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.connect(); err != nil {
 		return err
 	}
-	for _, glob := range []string{"deploy/crds/*.yaml", "deploy/rbac/*.yaml"} {
+	globs := []string{"deploy/crds/*.yaml", "deploy/admission/*.yaml", "deploy/rbac/*.yaml"}
+	if slices.Contains(s.cfg.ControllerArgs, "--node-health") {
+		globs = append(globs, "deploy/node-health/*.yaml")
+	}
+	for _, glob := range globs {
 		if err := s.applyFiles(ctx, glob); err != nil {
 			return err
 		}
+	}
+	if err := s.awaitPolicies(ctx); err != nil {
+		return err
 	}
 	if err := s.startNodes(ctx); err != nil {
 		return err
@@ -136,11 +149,10 @@ func (s *Stack) start(ctx context.Context) error {
 
 // connect makes the clients and the namespace.
 func (s *Stack) connect() error {
-	cfg, err := clientcmd.BuildConfigFromFlags("", s.Cluster.Kubeconfig())
+	cfg, err := restConfig(s.Cluster.Kubeconfig())
 	if err != nil {
 		return err
 	}
-	cfg.QPS = -1 // no limit
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err

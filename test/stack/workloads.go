@@ -19,6 +19,10 @@ import (
 // agentPort is dcgm-exporter's.
 const agentPort = 9400
 
+// NoAgentLabel on a node takes the agent away from it, so that a test can serve
+// what an exporter on that node says.
+const NoAgentLabel = "sim.gpupilot.dev/no-agent"
+
 // agents is the agents' DaemonSet. simnode runs its pods as real processes.
 const agents = `
 apiVersion: apps/v1
@@ -31,6 +35,10 @@ spec:
       labels: {app.kubernetes.io/name: gpupilot-agent}
       annotations: {` + simnode.ExecAnnotation + `: agent}
     spec:
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms: [{matchExpressions: [{key: ` + NoAgentLabel + `, operator: DoesNotExist}]}]
       containers:
       - name: agent
         image: gpupilot-agent

@@ -4,7 +4,7 @@
 
 // Package metricsapi tests the custom metrics API behind a real API server:
 // registered, certified and asked as in a cluster, with the rights of
-// deploy/rbac and no more.
+// deploy/rbac, within deploy/admission, and no more.
 package metricsapi
 
 import (
@@ -134,11 +134,13 @@ func start(t *testing.T) *rig {
 	r := &rig{Cluster: c, collected: time.Now().Add(-30 * time.Second).Truncate(time.Second)}
 	r.apply(t, fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace))
 	r.apply(t, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s}\nspec: {type: ExternalName, externalName: localhost}\n", service, namespace))
-	rights, err := os.ReadFile("../../../deploy/rbac/metrics-apiserver.yaml")
-	if err != nil {
-		t.Fatal(err)
+	for _, file := range []string{"admission/controller.yaml", "rbac/metrics-apiserver.yaml"} {
+		manifest, err := os.ReadFile("../../../deploy/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.apply(t, string(manifest))
 	}
-	r.apply(t, string(rights))
 	r.serve(t)
 	return r
 }
@@ -271,6 +273,7 @@ func TestMetricsAPI(t *testing.T) {
 	t.Run("the HPA's client", r.hpaClient)
 	t.Run("rights", r.rights)
 	t.Run("a lost certificate", r.lostCertificate)
+	t.Run("an expired certificate", r.expiredCertificate)
 	t.Run("a lost API server", r.lostAPIServer)
 }
 
@@ -392,6 +395,64 @@ func (r *rig) rights(t *testing.T) {
 	}
 	f("nobody-in-particular", true)
 	f("system:serviceaccount:kube-system:horizontal-pod-autoscaler", false)
+}
+
+// The certificate in the Secret has expired, and its authority with it: both are made anew without a restart, and the APIServices
+// trust the new one.
+func (r *rig) expiredCertificate(t *testing.T) {
+	admin, err := kubernetes.NewForConfig(r.config(t, "admin", "system:masters"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a controller would have made two years ago, for a year.
+	ago := func() time.Time { return time.Now().Add(-2 * 365 * 24 * time.Hour) }
+	expired := kube.NewCerts(kube.CertConfig{
+		Secrets: admin.CoreV1().Secrets(namespace), Name: "expired", DNSNames: kube.ServiceNames(service, namespace),
+		CALifetime: 365 * 24 * time.Hour, LeafLifetime: 365 * 24 * time.Hour, Now: ago,
+	})
+	if err := expired.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	old, err := admin.CoreV1().Secrets(namespace).Get(t.Context(), "expired", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	is, err := admin.CoreV1().Secrets(namespace).Get(t.Context(), secret, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	is.Data = old.Data
+	if _, err := admin.CoreV1().Secrets(namespace).Update(t.Context(), is, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	before := r.certs.CABundle()
+	eventually(t, func() error {
+		if b := r.certs.CABundle(); bytes.Equal(b, before) || bytes.Equal(b, old.Data["ca.crt"]) {
+			return errors.New("there is no new authority")
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		api, err := r.registered(t)
+		if err == nil && !bytes.Equal(api, r.certs.CABundle()) {
+			err = errors.New("the APIService does not trust the new authority")
+		}
+		return err
+	})
+	eventually(t, func() error { return r.answers(t.Context()) })
+}
+
+// registered is the authority that the APIService trusts.
+func (r *rig) registered(t *testing.T) ([]byte, error) {
+	registry, err := aggregator.NewForConfig(r.config(t, "admin", "system:masters"))
+	if err != nil {
+		return nil, err
+	}
+	api, err := registry.ApiregistrationV1().APIServices().Get(t.Context(), "v1beta2.custom.metrics.k8s.io", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return api.Spec.CABundle, nil
 }
 
 // Somebody deletes the Secret: a new authority, which the APIServices trust.

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/webui"
+)
+
+// The values of --page-auth.
+const (
+	pageAuthToken = "token"
+	pageAuthNone  = "none"
+)
+
+// Bounds of /metrics.
+const (
+	metricsAtOnce  = 4
+	metricsTimeout = 10 * time.Second
+)
+
+// pageAccess is kube.Access as the page wants it.
+type pageAccess struct{ *kube.Access }
+
+// Authenticate is webui.Access's.
+func (a pageAccess) Authenticate(ctx context.Context, token string) (webui.Viewer, error) {
+	v, err := a.Access.Authenticate(ctx, token)
+	if v == nil || err != nil {
+		return nil, err // not a nil *kube.Viewer
+	}
+	return v, nil
+}
+
+// makePage makes the page, and what asks the API server who may look.
+func (p *program) makePage() (err error) {
+	if p.cfg.pageAuth == pageAuthNone {
+		if !isLoopback(p.cfg.address) {
+			p.log.Warn("everybody who reaches the page sees all namespaces: bind --address to loopback, or give --page-auth=token",
+				"address", p.cfg.address, "page-auth", p.cfg.pageAuth)
+		}
+		p.page = webui.New(p.control, nil)
+		return nil
+	}
+	if p.access, err = kube.NewAccess(p.clients.Config, p.log); err != nil {
+		return fmt.Errorf("--page-auth %s: %w", p.cfg.pageAuth, err)
+	}
+	p.page = webui.New(p.control, pageAccess{p.access})
+	return nil
+}
+
+// isLoopback reports whether only this machine reaches an address.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (p *program) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", p.page.Handler())
+	mux.Handle("GET /metrics", p.page.GuardMetrics(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{
+		Registry: p.registry, MaxRequestsInFlight: metricsAtOnce, Timeout: metricsTimeout,
+	})))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !p.ready.Load() {
+			http.Error(w, "the API server's objects have not been listed yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import (
+	"slices"
+	"strings"
+)
+
+// nvidiaDomain is the prefix of the resources of NVIDIA's device plugin:
+// nvidia.com/gpu, nvidia.com/gpu.shared, nvidia.com/mig-1g.10gb and renamed ones.
+const nvidiaDomain = "nvidia.com/"
+
+// amdResource is what AMD's device plugin calls its GPUs.
+const amdResource = "amd.com/gpu"
+
+// notDevices are resources of NVIDIA's domain that count something else than
+// devices. They are those of HAMi (project-hami.io, "Device Virtualization").
+var notDevices = []string{"gpumem", "gpumem-percentage", "gpucores", "priority"}
+
+// IsResource reports whether a Kubernetes resource of this name counts GPU
+// devices: whole GPUs, shared ones or MIG instances. more are further names.
+func IsResource(name string, more []string) bool {
+	if rest, ok := strings.CutPrefix(name, nvidiaDomain); ok {
+		return !slices.Contains(notDevices, rest)
+	}
+	return name == amdResource || slices.Contains(more, name)
+}

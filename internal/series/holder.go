@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Holder is a pod with what the API server says of it. An exporter's claim
+// about the pod counts only as far as it agrees with that.
+type Holder struct {
+	Namespace, Pod string
+	Node           string // where it runs; exporters of other nodes do not count
+	Devices        int    // the most devices that it can hold; negative: not known
+}
+
+// PodOn is Pod of a pod about which the API server was asked. It ignores
+//
+//   - targets of other nodes,
+//   - the devices that a target of a higher rank gives to the pod, while a
+//     target of a lower rank on that node says who holds devices and does not
+//     give this one to the pod,
+//   - targets that give the pod more devices than it can hold.
+func (s *Store) PodOn(h Holder, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
+	var buf [16]tenure
+	k := podKey{h.Namespace, h.Pod}
+	tenures := s.claims(buf[:0], h, now, maxAge)
+	for i := 0; h.Devices >= 0 && i < len(tenures); {
+		if t := tenures[i].target; devicesOn(tenures, t) > h.Devices {
+			tenures = slices.DeleteFunc(tenures, func(n tenure) bool { return n.target == t })
+			continue
+		}
+		i++
+	}
+	return newestOf(tenures, k, f, now, maxAge)
+}
+
+// devicesOn is how many of the tenures are open ones on t.
+func devicesOn(tenures []tenure, t *Target) (n int) {
+	for i := range tenures {
+		if tenures[i].target == t && tenures[i].until == open {
+			n++
+		}
+	}
+	return n
+}
+
+// claims appends the pod's tenures that may count: of its own node, and not
+// contradicted by a target of a lower rank.
+func (s *Store) claims(dst []tenure, h Holder, now time.Time, maxAge time.Duration) []tenure {
+	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, now.UnixNano(), open)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	dst = slices.DeleteFunc(dst, func(n tenure) bool { return n.target.labels.Node != h.Node })
+	lowest, found := s.authority(h.Node, now.UnixNano(), maxAge)
+	if !found {
+		return dst
+	}
+	confirmed := func(n tenure) bool {
+		return slices.ContainsFunc(dst, func(o tenure) bool {
+			return o.target.labels.Rank == lowest && o.until == open && o.device.uuid == n.device.uuid
+		})
+	}
+	kept := dst[:0]
+	// In place: those of the lowest rank are kept, so confirmed always sees them.
+	slices.SortStableFunc(dst, func(a, b tenure) int { return int(a.target.labels.Rank) - int(b.target.labels.Rank) })
+	for _, n := range dst {
+		if n.target.labels.Rank <= lowest || confirmed(n) {
+			kept = append(kept, n)
+		}
+	}
+	return kept
+}
+
+// authority is the lowest rank of the node's targets that have collected within
+// maxAge, or within three of their intervals, and name an owner of a device.
+// s.mu is held.
+func (s *Store) authority(node string, now int64, maxAge time.Duration) (rank uint8, found bool) {
+	for _, t := range s.nodes[node] {
+		if t.labels.Rank < rank || !found {
+			age := now - t.newest.Load()
+			if age <= max(int64(maxAge), t.keep.Load()) && t.owned.Load() > 0 {
+				rank, found = t.labels.Rank, true
+			}
+		}
+	}
+	return rank, found
+}
+
+// Claim is what one exporter says about who holds devices.
+type Claim struct {
+	Target string
+	Labels TargetLabels
+	Device string
+	Owners []gpu.Owner // shared, not to be changed
+}
+
+// Claims calls f with each device of an exporter of GPUs that has an owner, the
+// devices of one target one after another. f must not call the store.
+func (s *Store) Claims(f func(Claim)) {
+	s.mu.RLock()
+	targets := make([]*Target, 0, len(s.targets))
+	for _, list := range s.nodes {
+		targets = append(targets, list...)
+	}
+	s.mu.RUnlock()
+	for _, t := range targets {
+		s.mu.RLock()
+		labels := t.labels
+		s.mu.RUnlock()
+		t.mu.RLock()
+		for uuid, d := range t.devices {
+			if len(d.owners) > 0 {
+				f(Claim{Target: t.name, Labels: labels, Device: uuid, Owners: d.owners})
+			}
+		}
+		t.mu.RUnlock()
+	}
+}
