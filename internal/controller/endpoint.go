@@ -158,9 +158,12 @@ func (c *Controller) findHosts(now time.Time) {
 			}
 		}
 	}
-	take(c.deps.Pods.Select(systemNamespace, labels.Everything()))
-	if ns := c.cfg.AgentNamespace; ns != "" {
-		take(c.deps.Pods.Select(ns, labels.Everything()))
+	operators := append([]string{systemNamespace, c.cfg.AgentNamespace}, c.cfg.DCGMNamespaces...)
+	slices.Sort(operators)
+	for _, namespace := range slices.Compact(operators) {
+		if namespace != "" { // which is all of them
+			take(c.deps.Pods.Select(namespace, labels.Everything()))
+		}
 	}
 	c.hosts.Store(&hosts)
 }

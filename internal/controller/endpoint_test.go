@@ -4,6 +4,7 @@ package controller
 
 import (
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -100,7 +101,7 @@ func FuzzEndpoint(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := u.Parse(u.String())
+		again, err := url.Parse(u.String())
 		if err != nil || again.Host != u.Host || again.User != nil || again.Fragment != "" || again.Scheme != "http" || again.Path != u.Path {
 			t.Errorf("%s is %+v", u.String(), again)
 		}
@@ -120,13 +121,14 @@ func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
 	port := intstr.FromInt32(10250)
 	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue", Port: &port}
 	r := newRig(t, deployment("web", 1), a)
-	r.cfg.AgentNamespace = "gpupilot-system"
+	r.cfg.AgentNamespace, r.cfg.DCGMNamespaces = "gpupilot-system", []string{"gpupilot-system", "gpu-operator"}
 	in := func(p *corev1.Pod, namespace string) *corev1.Pod { p.Namespace = namespace; return p }
 	proxy := in(pod("proxy", "kube-proxy", at(0), addressed("192.168.0.9", "192.168.0.9", true)), "kube-system")
 	agent := in(pod("agent", "agent-1", at(0), addressed("10.0.0.2", "192.168.0.8", false)), "gpupilot-system")
+	dcgm := in(pod("dcgm", "dcgm-1", at(0), addressed("192.168.0.6", "192.168.0.6", true)), "gpu-operator")
 	liar := in(pod("liar", "liar", at(0), addressed("10.0.0.3", "10.0.0.1", false)), "elsewhere")
 	web := pod("web", "web-1", at(0), ready(at(1)))
-	r.pods.pods = []*corev1.Pod{web, proxy, agent, liar}
+	r.pods.pods = []*corev1.Pod{web, proxy, agent, dcgm, liar}
 	w := r.add(a)
 	f := func(what string, scraped bool, change func(*corev1.Pod)) {
 		t.Helper()
@@ -155,6 +157,7 @@ func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
 	f("its own node's address", false, addressed("192.168.0.7", "192.168.0.7", false))
 	f("another node's address", false, addressed("192.168.0.9", "192.168.0.7", false))
 	f("a GPU node's address", false, addressed("192.168.0.8", "192.168.0.7", false))
+	f("the node of an exporter on the host's network", false, addressed("192.168.0.6", "192.168.0.7", false))
 	r.cfg.HostNetworkPods = true
 	f("the host's network, allowed", true, addressed("192.168.0.7", "192.168.0.7", true))
 }
