@@ -59,19 +59,19 @@ func (k *kubelets) answer(w http.ResponseWriter, r *http.Request) {
 	local := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	page, wrong, known := k.page(local.AddrPort().Addr().Unmap(), time.Now())
 	switch {
-	case !known: // nobody listens there any more
+	case !known: // the agent is gone
 		panic(http.ErrAbortHandler)
 	case wrong == silent:
 		<-r.Context().Done()
 	case wrong == garbage:
-		_, _ = w.Write([]byte("\x00\xff}{ 1e999 \nDCGM_FI_DEV_GPU_UTIL{UUID=\"x\" 17\n")) // to whom is of no matter
+		_, _ = w.Write([]byte("\x00\xff}{ 1e999 \nDCGM_FI_DEV_GPU_UTIL{UUID=\"x\" 17\n")) // a client that went away is no error
 	default:
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		_, _ = w.Write(page)
 	}
 }
 
-// do runs a write beside others. What is gone or was written meanwhile is of no matter.
+// do runs a write in the background, at most writers at a time. An object that is gone or that was changed meanwhile is no error.
 func (k *kubelets) do(ctx context.Context, what string, write func() error) {
 	k.slots <- struct{}{}
 	k.all.Go(func() {
