@@ -20,7 +20,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 demo test unit e2e soak peers bench compat lint generate fakes kube clean
+.PHONY: all arm64 demo test unit e2e soak soak-controller peers bench compat lint generate fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -65,10 +65,15 @@ unit: kube all fakes
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
 	go test -count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode
+	go test -count=1 -tags e2e -timeout 10m ./test/fleet
 
 SOAK ?= 10m
 soak: all fakes ## the agent while one thing after another fails around it, for SOAK (10m)
 	go test -count=1 -v -tags e2e -timeout 24h ./test/e2e/soak -soak $(SOAK)
+
+NODES ?= 1000
+soak-controller: kube all ## the controller on NODES (1000) simulated nodes that churn, for SOAK (10m)
+	go test -count=1 -v -tags e2e -timeout 48h ./test/fleet -soak $(SOAK) -nodes $(NODES)
 
 SEQUENCES ?= 1000
 peers: ## ask the real HPA and Knative autoscaler what the backtest's models of them answer; UPDATE=1 records it

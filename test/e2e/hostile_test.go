@@ -27,28 +27,28 @@ import (
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-// speaker answers GET /metrics at a pod's address, as a program in that pod would.
-type speaker struct{ asked atomic.Int64 }
+// pageServer answers GET /metrics at a pod's address, as a program in that pod would. It counts the requests.
+type pageServer struct{ asked atomic.Int64 }
 
-func speak(t *testing.T, ip string, port int, page func() string) *speaker {
+func servePage(t *testing.T, ip string, port int, page func() string) *pageServer {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(ip, strconv.Itoa(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &speaker{}
+	s := &pageServer{}
 	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		s.asked.Add(1)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		_, _ = w.Write([]byte(page())) // a client that went away is no matter
+		_, _ = w.Write([]byte(page())) // a client that went away is no error
 	})}
 	go func() { _ = server.Serve(l) }() // ends with Close
 	t.Cleanup(func() { _ = server.Close() })
 	return s
 }
 
-// heard waits until the page was asked for n times more.
-func (s *speaker) heard(t *testing.T, n int64) {
+// awaitScrapes waits until the page was asked for n times more.
+func (s *pageServer) awaitScrapes(t *testing.T, n int64) {
 	t.Helper()
 	before := s.asked.Load()
 	eventually(t, func() error {
@@ -172,7 +172,7 @@ func TestClockSteps(t *testing.T) {
 	agent := place(t, stack.Namespace, "agent-of-another-time", node, map[string]string{"app.kubernetes.io/name": "gpupilot-agent"})
 	var skew, utilization atomic.Int64
 	utilization.Store(45)
-	said := speak(t, agent.Status.PodIP, 9400, func() string {
+	page := servePage(t, agent.Status.PodIP, 9400, func() string {
 		at := time.Now().Add(time.Duration(skew.Load()))
 		return claims("clock", namespace, podsOf(t.Context(), name), float64(utilization.Load())) + collected(at)
 	})
@@ -182,7 +182,7 @@ func TestClockSteps(t *testing.T) {
 	seen := record(t, name)
 	for _, step := range []time.Duration{time.Hour, 0, -time.Hour, 0, time.Hour} {
 		skew.Store(int64(step))
-		said.heard(t, 4)
+		page.awaitScrapes(t, 4)
 		measured(t, name, 3)
 		if v := seen.values(); len(v) != 1 {
 			t.Fatalf("replicas went %v when the clock went to %v", v, step)
@@ -193,7 +193,7 @@ func TestClockSteps(t *testing.T) {
 	wantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
 	// And back, under load: the new replicas stay.
 	skew.Store(0)
-	said.heard(t, 4)
+	page.awaitScrapes(t, 4)
 	if v := seen.values(); !slices.IsSorted(v) {
 		t.Errorf("replicas went %v", v)
 	}
@@ -214,7 +214,7 @@ func TestChurnedIdentities(t *testing.T) {
 
 	var round atomic.Int64
 	exporter := place(t, stack.Namespace, "churning-exporter", nodes[3], map[string]string{"app.kubernetes.io/name": "dcgm-exporter"})
-	gpus := speak(t, exporter.Status.PodIP, 9400, func() string {
+	gpus := servePage(t, exporter.Status.PodIP, 9400, func() string {
 		n := round.Add(1)
 		pods := make([]string, 500)
 		for i := range pods {
@@ -228,8 +228,8 @@ func TestChurnedIdentities(t *testing.T) {
 			fmt.Fprintf(w, "queue_depth{request=\"%d-%d\",user=%q} 1\n", n, i, strings.Repeat("x", 100))
 		}
 	})
-	gpus.heard(t, 10)
-	page.heard(t, 10)
+	gpus.awaitScrapes(t, 10)
+	page.awaitScrapes(t, 10)
 	measured(t, name, 3)
 	if v := seen.values(); len(v) != 1 {
 		t.Errorf("replicas went %v beside identities that churn", v)
@@ -240,7 +240,7 @@ func TestChurnedIdentities(t *testing.T) {
 }
 
 // churningWorkload is a tenant's workload, autoscaled by its pod's own metric queue_depth.
-func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder)) *speaker {
+func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder)) *pageServer {
 	t.Helper()
 	_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}}) // it may be there
 	d := stack.Deployment(tenant, "churner", 1, 0)
@@ -270,7 +270,7 @@ func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder))
 		return err
 	})
 	pod := running(t, client.ObjectKeyFromObject(&pods.Items[0]))
-	return speak(t, pod.Status.PodIP, simnode.MetricsPort, func() string {
+	return servePage(t, pod.Status.PodIP, simnode.MetricsPort, func() string {
 		var b strings.Builder
 		write(&b)
 		return b.String()

@@ -169,7 +169,7 @@ func mayNotPods(t *testing.T, a *account) {
 	f(byPods, "take all annotations away", "PATCH "+podPath, `{"metadata":{"annotations":null}}`)
 	f(byPods, "set another deletion cost", "PATCH "+podPath, `{"metadata":{"annotations":{"`+cost+`":"2147483647"}}}`)
 	f(byPods, "add a finalizer", "PATCH "+podPath, `{"metadata":{"finalizers":["example.com/hold"]}}`)
-	f(byPods, "orphan a pod", "PATCH "+podPath, `{"metadata":{"ownerReferences":null}}`)
+	f(byPods, "remove the owners of a pod", "PATCH "+podPath, `{"metadata":{"ownerReferences":null}}`)
 
 	f(byRBAC, "delete a pod", "DELETE "+podPath, "")
 	f(byRBAC, "delete all pods", "DELETE /api/v1/namespaces/llm/pods", "")
@@ -183,7 +183,7 @@ func mayNotPods(t *testing.T, a *account) {
 	f(byRBAC, "run a command in a pod", "POST "+podPath+"/exec?command=id&container=server&stdout=true", "")
 	f(byRBAC, "attach to a pod", "POST "+podPath+"/attach?container=server&stdout=true", "")
 	f(byRBAC, "forward a pod's port", "POST "+podPath+"/portforward", "")
-	f(byRBAC, "reach into a pod", "GET "+podPath+"/proxy/", "")
+	f(byRBAC, "proxy to a pod", "GET "+podPath+"/proxy/", "")
 	f(byRBAC, "read a pod's log", "GET "+podPath+"/log", "")
 }
 
@@ -207,7 +207,7 @@ func mayNotNodes(t *testing.T, a *account) {
 	f(byRBAC, "cordon a node", "PATCH "+nodePath, `{"spec":{"unschedulable":true}}`)
 	f(byRBAC, "delete a node", "DELETE "+nodePath, "")
 	f(byRBAC, "create a node", "POST /api/v1/nodes", `{"metadata":{"name":"x"}}`)
-	f(byRBAC, "reach the kubelet", "GET "+nodePath+"/proxy/pods", "")
+	f(byRBAC, "proxy to the kubelet", "GET "+nodePath+"/proxy/pods", "")
 }
 
 func mayNotWorkloads(t *testing.T, a *account) {
@@ -305,8 +305,8 @@ func mayNotOwn(t *testing.T, a *account) {
 		return fmt.Sprintf(`{"metadata":{"name":"x"},"eventTime":%q,"reportingController":%q,"reportingInstance":"x","action":"x","reason":"x","type":"Normal"}`,
 			time.Now().UTC().Format(metav1.RFC3339Micro), controller)
 	}
-	f(byEvents, "speak for another", "POST /apis/events.k8s.io/v1/namespaces/default/events", event("kubelet"))
-	f(byRBAC, "speak as of old", "POST /api/v1/namespaces/default/events", `{"metadata":{"name":"x"}}`)
+	f(byEvents, "create an Event as another controller", "POST /apis/events.k8s.io/v1/namespaces/default/events", event("kubelet"))
+	f(byRBAC, "create an Event of core/v1", "POST /api/v1/namespaces/default/events", `{"metadata":{"name":"x"}}`)
 	f(byRBAC, "delete events", "DELETE /apis/events.k8s.io/v1/namespaces/default/events", "")
 }
 

@@ -67,6 +67,10 @@ type Config struct {
 	// ControllerArgs come after our own.
 	ControllerArgs []string
 	NoController   bool // StartController starts it later
+	NoNodes        bool // neither nodes nor agents: the caller brings its own
+
+	// ClusterArgs are further flags of the control plane's components, by component.
+	ClusterArgs map[string][]string
 
 	Log *slog.Logger // nil discards
 }
@@ -117,7 +121,7 @@ func (s *Stack) start(ctx context.Context) error {
 	s.dir = dir
 	s.Cluster, err = cluster.Start(ctx, cluster.Config{
 		Binary: filepath.Join(s.cfg.Root, "bin", "kube"), Dir: filepath.Join(dir, "c"),
-		HPASyncPeriod: s.cfg.HPASyncPeriod, Log: s.cfg.Log,
+		HPASyncPeriod: s.cfg.HPASyncPeriod, ExtraArgs: s.cfg.ClusterArgs, Log: s.cfg.Log,
 	})
 	if err != nil {
 		return err
@@ -137,8 +141,10 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.awaitPolicies(ctx); err != nil {
 		return err
 	}
-	if err := s.startNodes(ctx); err != nil {
-		return err
+	if !s.cfg.NoNodes {
+		if err := s.startNodes(ctx); err != nil {
+			return err
+		}
 	}
 	if s.cfg.NoController {
 		return nil

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && linux
+
+package fleet
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+var (
+	length = flag.Duration("soak", 40*time.Second, "how long the nodes churn")
+	count  = flag.Int("nodes", 1000, "how many there are")
+)
+
+const (
+	steady, moving = 24, 6 // workloads
+	patience       = 2 * time.Minute
+	// maxRSS bounds the controller's memory. maxGrowth is what it may grow by after the first third of a short run, in
+	// which its window of a minute fills; after that a long run has to be flat.
+	maxRSS, maxGrowth = 256 << 20, 40 << 20
+)
+
+func TestSoak(t *testing.T) {
+	k := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	settled(t, k)
+	began := time.Now()
+	memory := &rss{}
+	churning, stop := context.WithTimeout(ctx, *length)
+	defer stop()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	c := &churn{kubelets: k.kubelets}
+	for i := 0; churning.Err() == nil; i++ {
+		c.step(ctx, i)
+		if i%5 == 0 {
+			memory.add(time.Since(began), k.meter(t, "process_resident_memory_bytes"))
+		}
+		select {
+		case <-churning.Done():
+		case <-tick.C:
+		}
+	}
+	c.heal(ctx)
+	settled(t, k)
+	memory.add(time.Since(began), k.meter(t, "process_resident_memory_bytes"))
+	memory.judge(t)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t.Logf("%d nodes for %v: %d agents restarted, %d nodes replaced, %d pods evicted, %d pages, %.0f scrapes (%.0f series in memory), %d changes of replicas",
+		len(k.nodes), time.Since(began).Round(time.Second), c.agents, c.nodes, c.evicted, k.pages,
+		k.meter(t, "gpupilot_scrapes_total"), k.meter(t, "gpupilot_window_series"), k.changes.Load())
+}
+
+// rig is the stack with the fleet on it.
+type rig struct {
+	*stack.Stack
+	*kubelets
+	changes atomic.Int64
+}
+
+func start(t *testing.T) *rig {
+	t.Helper()
+	s, err := stack.Start(t.Context(), stack.Config{
+		NoNodes: true, NoController: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		ControllerArgs: []string{"--window", "1m"},
+		ClusterArgs: map[string][]string{
+			// The kubelets are ours: nobody else may give nodes or their pods up.
+			cluster.ControllerManager: {"--controllers=*,-node-lifecycle-controller,-pod-garbage-collector-controller,-taint-eviction-controller"},
+		},
+	})
+	if errors.Is(err, cluster.ErrNoBinary) {
+		t.Skip(err)
+	}
+	must(t, err)
+	t.Cleanup(s.Close)
+	set, err := kubernetes.NewForConfig(s.REST)
+	must(t, err)
+	r := &rig{Stack: s, kubelets: &kubelets{fleet: newFleet(*count), k: set, slots: make(chan struct{}, writers), fail: t.Errorf}}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	t.Cleanup(func() { cancel(); r.all.Wait() })
+	must(t, r.serve(ctx))
+	must(t, s.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	for _, ns := range []string{namespace, stack.Namespace} {
+		eventually(t, func() error {
+			return s.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "default"}, &corev1.ServiceAccount{})
+		})
+	}
+	for _, n := range r.nodes {
+		r.do(ctx, "join", func() error { return r.join(ctx, n) })
+	}
+	must(t, r.watch(ctx))
+	r.deploy(t)
+	r.judge(ctx, t)
+	must(t, s.StartController(t.Context()))
+	return r
+}
+
+// deploy creates the workloads with as many replicas as they need, and their autoscalers.
+func (r *rig) deploy(t *testing.T) {
+	t.Helper()
+	for i := range steady + moving {
+		w := &workload{name: fmt.Sprintf("steady-%d", i)}
+		if i >= steady {
+			w.name = fmt.Sprintf("moving-%d", i-steady)
+		}
+		r.mu.Lock()
+		r.workloads[w.name] = w
+		r.offer(w, 2+float64(i%5), time.Now())
+		replicas := need(w.load)
+		r.mu.Unlock()
+		d := stack.Deployment(namespace, w.name, replicas, 0)
+		d.Spec.Template.Spec.SchedulerName = "fleet"
+		must(t, r.Client.Create(t.Context(), d))
+		five := int32(5)
+		must(t, r.Client.Create(t.Context(), &v1alpha1.GPUAutoscaler{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
+			Spec: v1alpha1.GPUAutoscalerSpec{
+				ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: w.name},
+				MaxReplicas:    60,
+				Signals:        []v1alpha1.Signal{{GPU: &v1alpha1.GPUSignal{Metric: "Utilization"}, Target: &v1alpha1.Target{Value: resource.MustParse("60")}}},
+				Behavior:       &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &five}},
+			},
+		}))
+	}
+}
+
+// judge looks at every change of replicas.
+func (r *rig) judge(ctx context.Context, t *testing.T) {
+	t.Helper()
+	w, err := r.Client.Watch(ctx, &appsv1.DeploymentList{}, client.InNamespace(namespace))
+	must(t, err)
+	r.all.Go(func() {
+		defer w.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case e, open := <-w.ResultChan():
+				if !open {
+					return
+				}
+				if d, ok := e.Object.(*appsv1.Deployment); ok {
+					if r.changed(d.Name, *d.Spec.Replicas) {
+						r.changes.Add(1)
+					}
+					if wrong := r.scaled(d.Name, *d.Spec.Replicas, time.Now()); wrong != "" {
+						t.Error(wrong)
+					}
+				}
+			}
+		}
+	})
+}
+
+// settled waits until every workload has what its load needs, with data of every replica.
+func settled(t *testing.T, r *rig) {
+	t.Helper()
+	eventually(t, func() error {
+		var list v1alpha1.GPUAutoscalerList
+		if err := r.Client.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			a := &list.Items[i]
+			r.mu.Lock()
+			w := r.workloads[a.Name]
+			least, most, serving, seen, says := enough(w.load), need(w.load)+1, w.serving, w.seen, w.String()
+			r.mu.Unlock()
+			d := a.Status.LastDecision
+			switch {
+			case seen < least || seen > most || serving != int(seen):
+				return fmt.Errorf("%s; %d replicas, %d to %d are needed; last decision %+v", says, seen, least, most, d)
+			case d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != seen:
+				return fmt.Errorf("%s; not all of %d are measured: %+v", says, seen, d)
+			}
+		}
+		return nil
+	})
+}
+
+// meter reads a metric of the controller's.
+func (r *rig) meter(t *testing.T, name string) float64 {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.ControllerURL+"/metrics", nil)
+	must(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			v, err := strconv.ParseFloat(value, 64)
+			must(t, err)
+			return v
+		}
+	}
+	t.Fatalf("the controller has no metric %s", name)
+	return 0
+}
+
+// rss is the controller's resident memory over time.
+type rss struct {
+	at []time.Duration
+	is []float64
+}
+
+func (m *rss) add(at time.Duration, bytes float64) {
+	m.at, m.is = append(m.at, at), append(m.is, bytes)
+}
+
+// judge compares the second and the last third with the first: the peak of each, so that a collection of garbage counts for nothing.
+func (m *rss) judge(t *testing.T) {
+	t.Helper()
+	var peak [3]float64
+	all := m.at[len(m.at)-1] + 1
+	for i, at := range m.at {
+		third := int(3 * at / all)
+		peak[third] = max(peak[third], m.is[i])
+	}
+	t.Logf("the controller's resident memory, peak of each third: %.0f, %.0f and %.0f MiB", peak[0]/(1<<20), peak[1]/(1<<20), peak[2]/(1<<20))
+	if peak[2] > maxRSS || peak[2] > peak[0]+maxGrowth {
+		t.Errorf("the controller grew from %.0f to %.0f MiB", peak[0]/(1<<20), peak[2]/(1<<20))
+	}
+	if all > 5*time.Minute && peak[2] > 1.1*peak[1] {
+		t.Errorf("the controller grows on: from %.0f to %.0f MiB", peak[1]/(1<<20), peak[2]/(1<<20))
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, ask func() error) {
+	t.Helper()
+	must(t, stack.Eventually(t.Context(), patience, ask))
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(m.Run())
+}
