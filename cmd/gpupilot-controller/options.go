@@ -41,6 +41,8 @@ type config struct {
 	roles       []string
 	agents      string
 	agentsIn    string
+	agentHTTP   string
+	agentScheme string
 	dcgm        string
 
 	prometheus        string
@@ -78,6 +80,7 @@ func defaults() config {
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
+		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
 		logLevel: "info", logFormat: "text",
 	}
@@ -121,6 +124,8 @@ func (c *config) options() []option {
 		{"agent-selector", &c.agents, "label `selector` of our agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
 		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; given as empty, all of them (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
+		{"agent-http-config", &c.agentHTTP, "`file` with Prometheus's own http_client_config for agents and dcgm-exporters: credentials, TLS; pods of other kinds never get them", nil},
+		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", oneOf(&c.agentScheme, "http", "https")},
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
@@ -171,6 +176,9 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	}
 	if c.agentsIn == "" && !fs.Changed("agent-namespace") {
 		c.agentsIn = c.namespace
+	}
+	if c.agentHTTP != "" && c.agentsIn == "" {
+		return nil, fs, fmt.Errorf("--agent-http-config is %q and --agent-namespace is empty: name the namespace whose pods may have these credentials", c.agentHTTP)
 	}
 	return &c, fs, nil
 }

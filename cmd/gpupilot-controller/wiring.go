@@ -44,7 +44,7 @@ type program struct {
 	clients  *kube.Clients
 	pods     *kube.Pods
 	store    *series.Store
-	doer     scrape.Doer // asks agents and pods
+	exporter scrape.Doer // asks agents and dcgm-exporters
 	scraper  *scrape.Scraper
 	control  *controller.Controller
 	election *kube.Election // nil: we always lead
@@ -76,9 +76,11 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
 	p.store = series.New(series.Config{Span: c.window, Interval: c.interval})
-	p.doer = scrape.NewClient()
+	if p.exporter, err = c.exporterClient(); err != nil {
+		return nil, err
+	}
 	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, scrape.Deps{
-		Client: p.doer, Store: p.store, Resolve: expo.Resolve, Log: log,
+		Client: scrape.NewClient(), Exporters: p.exporter, Store: p.store, Resolve: expo.Resolve, Log: log,
 		Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 	})
 	if err := p.elect(); err != nil {
@@ -155,7 +157,7 @@ func (p *program) makeController() error {
 	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm,
+		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, ExporterScheme: p.cfg.agentScheme,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
@@ -183,7 +185,19 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 }
 
 func (p *program) health(ctx context.Context, url string) (*gpu.NodeHealth, error) {
-	return scrape.ReadHealth(ctx, p.doer, url, expo.Resolve)
+	return scrape.ReadHealth(ctx, p.exporter, url, expo.Resolve)
+}
+
+// exporterClient makes what asks agents and dcgm-exporters.
+func (c *config) exporterClient() (scrape.Doer, error) {
+	if c.agentHTTP == "" {
+		return scrape.NewClient(), nil
+	}
+	client, err := scrape.NewConfiguredClient(c.agentHTTP, c.agentScheme == "https")
+	if err != nil {
+		return nil, fmt.Errorf("--agent-http-config, with --agent-scheme %s: %w", c.agentScheme, err)
+	}
+	return client, nil
 }
 
 // kinds are the scraper's kinds by the controller's names.

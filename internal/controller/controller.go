@@ -37,6 +37,8 @@ type Config struct {
 	// matches.
 	Agents, DCGM   []labels.Selector
 	AgentNamespace string // empty: all
+
+	ExporterScheme string // of agents and dcgm-exporters: http, or https; http
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -108,6 +110,7 @@ type Controller struct {
 func New(cfg Config, deps Deps) *Controller {
 	cfg.Tick = cmp.Or(cfg.Tick, time.Second)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
+	cfg.ExporterScheme = cmp.Or(cfg.ExporterScheme, "http")
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}

@@ -125,7 +125,7 @@ func (c *Controller) exporters(kind, job, namespace string, selectors []labels.S
 			found[name] = true
 			address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(exporterPort(pod))))
 			out = append(out, Target{
-				Name: name, Kind: kind, URL: "http://" + address + "/metrics", Fields: fields,
+				Name: name, Kind: kind, URL: c.cfg.ExporterScheme + "://" + address + "/metrics", Fields: fields,
 				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: address, Job: job},
 			})
 		}
