@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -88,11 +89,15 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 			Installed: func(client.Object) bool { return false }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
-				switch obj.(type) {
-				case *appsv1.Deployment:
+				if _, ok := obj.(*appsv1.Deployment); ok {
 					h.OnAdd(deployment, true)
-				case *v1alpha1.GPUAutoscaler:
-					h.OnAdd(autoscaler, true)
+				}
+				if obj.GetObjectKind().GroupVersionKind().Kind == "GPUAutoscaler" {
+					fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(autoscaler)
+					if err != nil {
+						return err
+					}
+					h.OnAdd(&unstructured.Unstructured{Object: fields}, true)
 				}
 				return nil
 			},

@@ -45,6 +45,8 @@ type config struct {
 	roles       []string
 	agents      string
 	agentsIn    string
+	agentHTTP   string
+	agentScheme string
 	dcgm        string
 	dcgmIn      []string
 	resources   []string
@@ -94,6 +96,7 @@ func defaults() config {
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
+		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
 		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
 		logLevel: "info", logFormat: "text",
@@ -142,6 +145,8 @@ func (c *config) options() []option {
 		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, beside nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
 		{"pod-cidrs", &c.podCIDRs, "`networks` that pods' addresses are in, such as 10.244.0.0/16; pods elsewhere, but for those on their node's network, are not scraped (default: any but loopback and link-local ones)", c.checkPodCIDRs},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "scrape pods' own metrics on their node's network, too, where a GPUAutoscaler's port can be that of any service of the node", nil},
+		{"agent-http-config", &c.agentHTTP, "`file` with Prometheus's own http_client_config for agents and dcgm-exporters: credentials, TLS; pods of other kinds never get them", nil},
+		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", oneOf(&c.agentScheme, "http", "https")},
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},

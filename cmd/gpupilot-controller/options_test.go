@@ -99,6 +99,7 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--gpu-resources", "gpu"}, "--gpu-resources", "such as example.com/gpu")
 	f(nil, []string{"--agent-selector", "a b"}, "--agent-selector", "label selector")
 	f(nil, []string{"--page-auth", "basic"}, "--page-auth", `"basic"`, "token, none")
+	f(nil, []string{"--agent-scheme", "ftp"}, "--agent-scheme", "http, https")
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
 	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")
 	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")

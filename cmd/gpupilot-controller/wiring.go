@@ -46,7 +46,7 @@ type program struct {
 	clients  *kube.Clients
 	pods     *kube.Pods
 	store    *series.Store
-	doer     scrape.Doer // asks agents and pods
+	exporter scrape.Doer // asks agents and dcgm-exporters
 	scraper  *scrape.Scraper
 	control  *controller.Controller
 	election *kube.Election // nil: we always lead
@@ -78,9 +78,11 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
 	p.store = series.New(series.Config{Span: c.window, Interval: c.interval})
-	p.doer = scrape.NewClient()
+	if p.exporter, err = c.exporterClient(); err != nil {
+		return nil, err
+	}
 	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, scrape.Deps{
-		Client: p.doer, Store: p.store, Resolve: expo.Resolve, Log: log,
+		Client: scrape.NewClient(), Exporters: p.exporter, Store: p.store, Resolve: expo.Resolve, Log: log,
 		Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 	})
 	if err := p.elect(); err != nil {
@@ -164,6 +166,7 @@ func (p *program) makeController() error {
 		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, Resources: p.cfg.resources,
 		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
 		QueriesPerNamespace: p.cfg.queriesPerNamespace,
+		ExporterScheme:      p.cfg.agentScheme,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
@@ -191,7 +194,19 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 }
 
 func (p *program) health(ctx context.Context, address url.URL) (*gpu.NodeHealth, error) {
-	return scrape.ReadHealth(ctx, p.doer, address, expo.Resolve)
+	return scrape.ReadHealth(ctx, p.exporter, address, expo.Resolve)
+}
+
+// exporterClient makes what asks agents and dcgm-exporters.
+func (c *config) exporterClient() (scrape.Doer, error) {
+	if c.agentHTTP == "" {
+		return scrape.NewClient(), nil
+	}
+	client, err := scrape.NewConfiguredClient(c.agentHTTP, c.agentScheme == "https")
+	if err != nil {
+		return nil, fmt.Errorf("--agent-http-config, with --agent-scheme %s: %w", c.agentScheme, err)
+	}
+	return client, nil
 }
 
 // kinds are the scraper's kinds by the controller's names.

@@ -73,7 +73,8 @@ Traces are CSV, plain or gzip, known by their header:
 	fl.Float64Var(&f.history.prompt, "prompt-tokens", 0, "mean prompt tokens of --query's requests (default 1155)")
 	fl.Float64Var(&f.history.output, "output-tokens", 0, "mean output tokens of --query's requests (default 211)")
 	fl.StringVar(&f.seen.object, "from-cluster", "", "replay what the controller has seen of a GPUAutoscaler, [NAMESPACE/]NAME, with its own policy and start-up")
-	fl.StringVar(&f.seen.controller, "controller", "gpupilot-system/gpupilot-controller:8080", "where --from-cluster finds the controller: NAMESPACE/SERVICE:PORT through the API server, or the URL of its page")
+	fl.StringVar(&f.seen.controller.address, "controller", defaultController, "where --from-cluster finds the controller: NAMESPACE/SERVICE:PORT through the API server, or the URL of its page. Only a controller that is given here is shown the kubeconfig's own token")
+	fl.StringVar(&f.seen.controller.viewer, "viewer-service-account", defaultViewer, "ServiceAccount, NAMESPACE/NAME, whose token for ten minutes the controller is shown, where you may ask for one")
 	f.seen.where.flags(fl)
 	fl.BoolVar(&f.advise, "advise", false, "try policies and print the one to begin with, with reasons, as YAML")
 	fl.Float64Var(&f.slo, "slo", 1, "percent of the requests that may miss a limit, for --advise")
@@ -100,6 +101,7 @@ Traces are CSV, plain or gzip, known by their header:
 
 func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	f.output = f.format()
+	f.seen.controller.named = f.set("controller")
 	if err := f.check(); err != nil {
 		return err
 	}

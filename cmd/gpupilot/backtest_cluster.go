@@ -5,16 +5,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -29,7 +24,7 @@ import (
 type seen struct {
 	where      cluster
 	object     string // [NAMESPACE/]NAME of a GPUAutoscaler
-	controller string // NAMESPACE/SERVICE:PORT, or a URL
+	controller controller
 }
 
 // live is what a replay takes from a cluster.
@@ -89,55 +84,12 @@ func startupOf(a *v1alpha1.GPUAutoscaler) time.Duration {
 // history is the controller's JSON of a workload, through the API server's
 // service proxy or, of a URL, from there.
 func (s *seen) history(ctx context.Context, namespace, name string) (h webui.History, err error) {
-	client, base := http.DefaultClient, s.controller
-	if !strings.HasPrefix(base, "http://") && !strings.HasPrefix(base, "https://") {
-		ns, service, ok := strings.Cut(s.controller, "/")
-		if !ok || ns == "" || service == "" {
-			return h, fmt.Errorf("--controller %q: want NAMESPACE/SERVICE:PORT, or the URL of its page", s.controller)
-		}
-		cfg, err := s.where.rest()
-		if err != nil {
-			return h, err
-		}
-		if client, err = rest.HTTPClientFor(cfg); err != nil {
-			return h, err
-		}
-		host, _, err := rest.DefaultServerUrlFor(cfg)
-		if err != nil {
-			return h, err
-		}
-		base = host.JoinPath("api/v1/namespaces", ns, "services", service, "proxy").String()
-	}
-	u, err := url.Parse(base)
+	s.controller.where = &s.where
+	err = s.controller.get(ctx, "api/v1/history", url.Values{"namespace": {namespace}, "name": {name}}, &h)
 	if err != nil {
-		return h, fmt.Errorf("--controller: %w", err)
-	}
-	u = u.JoinPath("api/v1/history")
-	u.RawQuery = url.Values{"namespace": {namespace}, "name": {name}}.Encode()
-	if err := getJSON(ctx, client, u.String(), &h); err != nil {
-		return h, fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", s.controller, namespace, name, err)
+		return h, fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", s.controller.address, namespace, name, err)
 	}
 	return h, nil
-}
-
-func getJSON(ctx context.Context, client *http.Client, url string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, answerLimit))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %.200s", resp.Status, b)
-	}
-	return json.Unmarshal(b, into)
 }
 
 // trace is the load that the signals told, second by second: the replicas that

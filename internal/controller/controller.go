@@ -57,6 +57,8 @@ type Config struct {
 
 	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
 	QueriesPerNamespace int
+
+	ExporterScheme string // of agents and dcgm-exporters: http, or https; http
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -137,6 +139,7 @@ type Controller struct {
 func New(cfg Config, deps Deps) *Controller {
 	cfg.Tick = cmp.Or(cfg.Tick, time.Second)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
+	cfg.ExporterScheme = cmp.Or(cfg.ExporterScheme, "http")
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}

@@ -29,7 +29,11 @@ func (c *Controller) endpoint(kind string, pod *corev1.Pod, port int32, path str
 	if err := checkPath(path); err != nil {
 		return url.URL{}, err
 	}
-	u := url.URL{Scheme: "http", Host: netip.AddrPortFrom(address, uint16(port)).String()}
+	scheme := "http"
+	if kind != KindPod {
+		scheme = c.cfg.ExporterScheme
+	}
+	u := url.URL{Scheme: scheme, Host: netip.AddrPortFrom(address, uint16(port)).String()}
 	u.Path, u.RawQuery, _ = strings.Cut(path, "?")
 	return u, nil
 }

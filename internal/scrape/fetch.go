@@ -12,29 +12,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Doer sends a request; *http.Client does.
 type Doer interface {
 	Do(*http.Request) (*http.Response, error)
-}
-
-// NewClient makes a client as a Scraper wants it: one kept-open connection per
-// target, no proxy whatever the environment says, no redirects (a target must
-// not send us elsewhere), no gzip (the network is near, the CPU is dear).
-func NewClient() *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			Proxy:                  nil,
-			MaxIdleConnsPerHost:    1,
-			MaxResponseHeaderBytes: 16 << 10,
-			IdleConnTimeout:        2 * time.Minute,
-			TLSHandshakeTimeout:    5 * time.Second,
-			DisableCompression:     true,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
 }
 
 // Reason says why a scrape failed.
@@ -74,10 +56,10 @@ func fail(r Reason, format string, args ...any) *failure {
 
 // fetch gets a page into a buffer that is taken when the answer begins to
 // arrive; the caller gives it back with release.
-func (s *Scraper) fetch(ctx context.Context, req *http.Request) (*[]byte, *failure) {
+func (s *Scraper) fetch(ctx context.Context, kind Kind, req *http.Request) (*[]byte, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	resp, err := s.deps.Client.Do(req.WithContext(ctx))
+	resp, err := s.client(kind).Do(req.WithContext(ctx))
 	if err != nil {
 		return nil, s.netFailure(ctx, err)
 	}
@@ -98,6 +80,14 @@ func (s *Scraper) fetch(ctx context.Context, req *http.Request) (*[]byte, *failu
 		return nil, s.netFailure(ctx, err)
 	}
 	return buf, nil
+}
+
+// client is what asks targets of a kind: credentials are for exporters only.
+func (s *Scraper) client(kind Kind) Doer {
+	if kind != Pod && s.deps.Exporters != nil {
+		return s.deps.Exporters
+	}
+	return s.deps.Client
 }
 
 func (s *Scraper) readAll(buf *[]byte, resp *http.Response) error {

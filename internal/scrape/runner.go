@@ -93,7 +93,7 @@ func (r *runner) scrape(ctx context.Context) (next time.Time) {
 	if err := r.prepare(started); err != nil {
 		return r.failed(fail(Internal, "%w", err))
 	}
-	buf, f := r.s.fetch(ctx, r.req)
+	buf, f := r.s.fetch(ctx, r.have.Kind, r.req)
 	arrived := time.Now()
 	if f != nil {
 		if ctx.Err() != nil {

@@ -36,11 +36,14 @@ func (c Config) withDefaults() Config {
 
 // Deps are what a Scraper works with.
 type Deps struct {
-	Client  Doer // NewClient's, or one that authenticates
-	Store   *series.Store
-	Resolve gpu.Resolve
-	Deliver func(target string, at time.Time) // called when samples of this time are in the store; may be nil, must not block
-	Log     *slog.Logger                      // nil: slog.Default()
+	Client Doer // NewClient's
+	// Exporters asks targets of the kinds Agent and DCGM; nil: Client does. Pods
+	// are tenants' and never get its credentials.
+	Exporters Doer
+	Store     *series.Store
+	Resolve   gpu.Resolve
+	Deliver   func(target string, at time.Time) // called when samples of this time are in the store; may be nil, must not block
+	Log       *slog.Logger                      // nil: slog.Default()
 }
 
 // Scraper scrapes targets, each in a goroutine of its own, while Run runs.

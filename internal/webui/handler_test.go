@@ -36,8 +36,8 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 		t.Error("the page refers to another host")
 	}
 	for _, part := range strings.Split(page.Body.String(), `"`) {
-		if strings.HasPrefix(part, "/static/") {
-			if r := get(t, part); r.Code != 200 || r.Body.Len() == 0 {
+		if strings.HasPrefix(part, "static/") {
+			if r := get(t, "/"+part); r.Code != 200 || r.Body.Len() == 0 {
 				t.Errorf("%s: %d, %d bytes", part, r.Code, r.Body.Len())
 			}
 		}

@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: asks for the view each second, for the workloads' histories each
-// two, and draws what it gets. Text is only ever set as text.
+// The page: asks for the view each second, for the histories of the workloads
+// in sight each two, and draws what it gets. What is old is shown as old, with
+// its age. Text is only ever set as text.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const num = (x, digits = 0) => (x === undefined || x === null ? "–" : x.toFixed(digits));
-const clock = (t) => new Date(t).toLocaleTimeString([], { hour12: false });
+const seconds = (ns) => (ns || 0) / 1e9;
+const keyOf = (w) => w.namespace + "/" + w.name;
+
+// What is drawn at most of each; the JSON has all.
+const most = { nodes: 300, targets: 20, changes: 40, charts: 12, namespaces: 8 };
+
+// age is a time in whole seconds, minutes or hours.
+function age(s) {
+  if (s < 120) return Math.round(s) + " s";
+  return s < 7200 ? Math.round(s / 60) + " min" : Math.round(s / 3600) + " h";
+}
 
 function el(tag, attrs = {}, ...children) {
   const e = document.createElement(tag);
@@ -14,157 +24,317 @@ function el(tag, attrs = {}, ...children) {
     if (k === "class") e.className = v;
     else e.setAttribute(k, v);
   }
-  e.append(...children.filter((c) => c !== null && c !== undefined));
+  e.append(...children.filter((c) => c !== null && c !== undefined && c !== ""));
   return e;
 }
 
-const cards = new Map(); // "namespace/name" → { root, chart, … }
-
-function signalValue(s) {
-  const digits = Math.abs(s.value) < 10 ? 2 : 0;
-  return (s.value === undefined ? "–" : s.value.toFixed(digits)) + (s.unit ? " " + s.unit : "");
+// replace sets an element's children, or a sentence where there are none.
+function replace(box, children, none) {
+  box.replaceChildren(...(children.length ? children : [el(box.tagName === "OL" ? "li" : "p", { class: "empty" }, none)]));
 }
 
-function facts(w) {
-  const d = w.decision;
-  const pairs = [];
-  if (d) {
-    pairs.push(["replicas", d.replicas === d.current ? d.current : d.current + " → " + d.replicas], ["serving", d.serving]);
-    if (d.starting) pairs.push(["on the way", d.starting]);
-    if (d.unschedulable) pairs.push(["stuck", d.unschedulable]);
+// ---- the token ----
+
+// Below the API server's proxy all proxied pages share one origin, and so its
+// storage: there the token is kept in memory only. The proxy removes the header
+// Authorization, too.
+const proxied = location.pathname.includes("/proxy/");
+const tokenKey = "gpupilot-token";
+let token = proxied ? "" : sessionStorage.getItem(tokenKey) || "";
+let loggedIn = null; // called when somebody logs in; null: nobody needs to
+
+function keepToken(t) {
+  token = t;
+  if (proxied) return;
+  if (t) sessionStorage.setItem(tokenKey, t);
+  else sessionStorage.removeItem(tokenKey);
+}
+
+// askToken shows the login and waits for it.
+function askToken(why) {
+  $("login").hidden = false;
+  document.querySelector("main").hidden = true;
+  $("banner").hidden = true;
+  $("logout").hidden = true;
+  document.body.classList.remove("dead");
+  $("summary").textContent = "not logged in";
+  $("login-error").textContent = why;
+  $("login-error").hidden = !why;
+  $("token").focus();
+  return new Promise((done) => { loggedIn = done; });
+}
+
+$("login-form").addEventListener("submit", (e) => {
+  e.preventDefault();
+  const given = $("token").value.replace(/\s/g, "");
+  if (!given || !loggedIn) return;
+  keepToken(given);
+  $("token").value = "";
+  $("login-error").hidden = true;
+  $("summary").textContent = "connecting…";
+  const done = loggedIn;
+  loggedIn = null;
+  done();
+});
+
+$("logout").addEventListener("click", () => {
+  keepToken("");
+  location.reload();
+});
+
+// ---- asking ----
+
+class Refused extends Error {
+  constructor(status, text, retry) {
+    super(text);
+    this.status = status;
+    this.retry = retry;
   }
-  for (const s of w.signals) pairs.push([s.name + " (target " + s.target + ")", signalValue(s)]);
-  return el("dl", { class: "facts" }, ...pairs.map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, String(v)))));
-}
-
-function card(w) {
-  const key = w.namespace + "/" + w.name;
-  let c = cards.get(key);
-  if (!c) {
-    c = { root: el("article", { class: "card" }), head: el("div"), chartBox: el("div", { class: "chart" }), steps: el("details"), open: false };
-    c.root.append(c.head, c.chartBox, c.steps);
-    cards.set(key, c);
-  }
-  const range = w.min + " to " + w.max + (w.actuation === "Advise" ? ", advice only" : "");
-  c.head.replaceChildren(
-    el("h3", {}, key + " ", el("small", {}, w.kind + " " + w.target + ", " + range)),
-    w.problem ? el("p", { class: "problem" }, w.problem) : "",
-    facts(w),
-    w.decision ? el("p", { class: "why" }, lastSentence(w.decision)) : "",
-  );
-  if (w.decision) {
-    const open = c.steps.open;
-    c.steps.replaceChildren(el("summary", {}, "every step of the last decision"),
-      el("ol", {}, ...w.decision.steps.map((s) => el("li", {}, s.rule + ": " + s.sentence))));
-    c.steps.open = open;
-  }
-  c.signals = w.signals;
-  return c.root;
-}
-
-// lastSentence is of the step that had the last word.
-function lastSentence(d) {
-  const moved = d.steps.filter((s) => s.before !== s.after);
-  const s = moved.at(-1) || d.steps.at(-1);
-  return s ? s.sentence : d.sentence;
-}
-
-function gpuCell(g) {
-  const owner = (g.owners || []).map((o) => o.namespace + "/" + o.pod).join(", ");
-  const known = g.utilization !== undefined;
-  const level = known ? "u" + Math.min(4, Math.floor(g.utilization / 20)) : "unknown";
-  const title = [g.uuid, owner || "nobody's", "memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB",
-    num(g.powerWatts) + " W", num(g.temperatureCelsius) + " °C"].join("\n");
-  return el("div", { class: "gpu " + (owner ? level : known ? "free" : "unknown"), title },
-    el("b", {}, known ? num(g.utilization) + " %" : "?"), owner ? owner.split("/")[1] : "");
-}
-
-function drawFleet(v) {
-  if (v.nodes && v.nodes.length) {
-    $("fleet").replaceChildren(...v.nodes.map((n) => el("div", { class: "node" }, el("b", { title: n.name }, n.name), el("div", { class: "gpus" }, ...n.gpus.map(gpuCell)))));
-  }
-  const down = (v.targets || []).filter((t) => !t.up);
-  const up = (v.targets || []).length - down.length;
-  $("targets").replaceChildren(
-    el("span", {}, up + " of " + (v.targets || []).length + " scrape targets answer. "),
-    ...down.map((t) => el("span", { class: "bad" }, t.name + ": " + (t.error || "no answer yet") + " ")));
-}
-
-function drawDecisions(v) {
-  if (!v.recent || !v.recent.length) return;
-  $("decisions").replaceChildren(...v.recent.slice(0, 40).map((e) => {
-    const d = e.decision, up = d.replicas > d.current;
-    return el("li", {}, el("time", {}, clock(d.time)), el("span", {}, e.namespace + "/" + e.name),
-      el("span", { class: "move " + (up ? "up" : "down") }, d.current + " → " + d.replicas), el("span", { title: d.sentence }, d.sentence));
-  }));
-}
-
-function draw(v) {
-  const gpus = (v.nodes || []).flatMap((n) => n.gpus);
-  const held = gpus.filter((g) => g.owners && g.owners.length).length;
-  $("summary").className = "";
-  $("summary").textContent = (v.nodes || []).length + " nodes, " + gpus.length + " GPUs, " + held + " held, " +
-    (v.workloads || []).length + " workloads" + (v.leader ? "" : "; decisions are made by " + (v.leaderID || "nobody yet"));
-  $("version").textContent = v.version;
-  if (v.workloads && v.workloads.length) {
-    const seen = new Set(v.workloads.map((w) => w.namespace + "/" + w.name));
-    for (const key of [...cards.keys()]) {
-      if (!seen.has(key)) { cards.get(key).root.remove(); cards.delete(key); }
-    }
-    const roots = v.workloads.map(card);
-    const box = $("workloads");
-    if (box.children.length !== roots.length || roots.some((r, i) => box.children[i] !== r)) box.replaceChildren(...roots);
-  }
-  drawFleet(v);
-  drawDecisions(v);
-}
-
-function chart(c, h) {
-  const s = c.signals[0] || { name: "signal", target: 0 };
-  const t = h.points.map((p) => Date.parse(p.time) / 1000);
-  const data = [t, h.points.map((p) => p.replicas), h.points.map((p) => p.serving), h.points.map((p) => p.signals[0] ?? null), t.map(() => s.target)];
-  if (c.chart) { c.chart.setData(data); return; }
-  const steps = uPlot.paths.stepped({ align: 1 });
-  const axis = (scale, side, label) => ({ scale, side, label, labelSize: 20, stroke: css("--dim"), grid: { stroke: css("--line"), width: 1, show: side === 3 }, ticks: { show: false }, size: 44 });
-  const unit = s.unit ? " " + s.unit : "";
-  c.chart = new uPlot({
-    width: Math.max(300, c.chartBox.clientWidth), height: 210,
-    scales: { n: { range: (_, lo, hi) => [0, Math.max(4, hi + 1)] }, s: { range: (_, lo, hi) => [0, Math.max(s.unit === "%" ? 100 : s.target * 1.5, hi * 1.05)] } },
-    axes: [{ stroke: css("--dim"), grid: { show: false }, ticks: { show: false } }, axis("n", 3, "replicas"), axis("s", 1, s.name + (s.unit ? " (" + s.unit + ")" : ""))],
-    series: [{ value: (_, x) => (x ? clock(x * 1000) : "") },
-      { label: "replicas", scale: "n", stroke: css("--replicas"), width: 2, paths: steps, points: { show: false } },
-      { label: "serving", scale: "n", stroke: css("--serving"), fill: css("--serving") + "55", width: 1, paths: steps, points: { show: false } },
-      { label: s.name, scale: "s", stroke: css("--signal"), width: 2, points: { show: false }, value: (_, x) => (x === null || x === undefined ? "–" : x.toFixed(1) + unit) },
-      { label: "target", scale: "s", stroke: css("--signal"), width: 1, dash: [4, 4], points: { show: false } }],
-  }, data, c.chartBox);
 }
 
 async function get(path) {
-  const r = await fetch(path);
-  if (!r.ok) throw new Error(path + " answered " + r.status);
-  return r.json();
-}
-
-async function poll(every, f) {
-  for (;;) {
-    try {
-      await f();
-    } catch (err) {
-      $("summary").className = "bad";
-      $("summary").textContent = "the controller does not answer (" + err.message + "); what is shown is old";
-    }
-    await new Promise((done) => setTimeout(done, every));
+  const headers = {};
+  if (token && proxied) headers["X-Gpupilot-Token"] = token;
+  else if (token) headers.Authorization = "Bearer " + token;
+  const r = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(10000) });
+  if (!r.ok) {
+    const text = await r.json().then((b) => b.error, () => "");
+    throw new Refused(r.status, text || "answer " + r.status, Number(r.headers.get("Retry-After")) || 0);
   }
+  return { body: await r.json(), age: Number(r.headers.get("Age")) || 0 };
 }
 
-poll(1000, async () => draw(await get("/api/v1/view")));
-poll(2000, async () => {
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// ---- workloads ----
+
+const cards = new Map(); // by "namespace/name"
+
+function signalValue(s) {
+  if (s.value === undefined || s.value === null) return "–";
+  return s.value.toFixed(Math.abs(s.value) < 10 ? 2 : 0) + (s.unit ? " " + s.unit : "");
+}
+
+function facts(w) {
+  const d = w.decision, pairs = [];
+  if (d) {
+    pairs.push(["replicas", d.replicas === d.current ? d.current : d.current + " → " + d.replicas], ["serving", d.serving]);
+    if (d.starting) pairs.push(["starting", d.starting]);
+    if (d.unschedulable) pairs.push(["unschedulable", d.unschedulable]);
+  }
+  for (const s of w.signals || []) pairs.push([s.name + " (target " + s.target + ")", signalValue(s)]);
+  return el("dl", { class: "facts" }, ...pairs.map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, String(v)))));
+}
+
+// waiting says how far a start is.
+function waiting(w, now) {
+  if (!w.startingSince) return w.waiting || "";
+  const text = "starting, " + age(Math.max(0, (now - Date.parse(w.startingSince)) / 1000)) +
+    (w.startup ? ", usually " + Math.round(seconds(w.startup)) + " s" : "");
+  return w.waiting ? w.waiting + ": " + text : text;
+}
+
+function drawCard(w, shown) {
+  const key = keyOf(w);
+  let c = cards.get(key);
+  if (!c) {
+    c = { root: el("article", { class: "card", "data-key": key }), head: el("div"), chartBox: el("div", { class: "chart" }), steps: el("details"), w };
+    c.root.append(c.head, c.chartBox, c.steps);
+    cards.set(key, c);
+  }
+  c.w = w;
+  c.signals = w.signals || [];
+  const d = w.decision;
+  const decided = d ? (shown.now - Date.parse(d.time)) / 1000 : 0;
+  const old = decided > shown.maxAge;
+  c.root.classList.toggle("old", old);
+  const range = w.min + " to " + w.max + (w.actuation === "Advise" ? ", advice only" : "");
+  const wait = waiting(w, shown.now);
+  c.head.replaceChildren(
+    el("h3", {}, key + " ", el("small", {}, w.kind + " " + w.target + ", " + range)),
+    w.problem ? el("p", { class: "problem" }, w.problem) : "",
+    wait ? el("p", { class: "waiting" }, wait) : "",
+    old ? el("p", { class: "age" }, "last decision " + age(decided) + " ago: these values are old") : "",
+    facts(w),
+    d ? el("p", { class: "why" }, lastSentence(d)) : "",
+  );
+  c.steps.hidden = !d;
+  if (d) {
+    const open = c.steps.open;
+    c.steps.replaceChildren(el("summary", {}, "every step of the last decision"),
+      el("ol", {}, ...(d.steps || []).map((s) => el("li", {}, s.rule + ": " + s.sentence))));
+    c.steps.open = open;
+  }
+  return c.root;
+}
+
+// lastSentence is of the step that decided.
+function lastSentence(d) {
+  const steps = d.steps || [];
+  const s = steps.filter((x) => x.before !== x.after).at(-1) || steps.at(-1);
+  return s ? s.sentence : d.sentence;
+}
+
+function drawWorkloads(v, shown) {
+  const seen = new Set(v.workloads.map(keyOf));
   for (const [key, c] of cards) {
-    const [namespace, name] = key.split("/");
-    const h = await get("/api/v1/history?namespace=" + encodeURIComponent(namespace) + "&name=" + encodeURIComponent(name));
-    if (h.points && h.points.length > 1 && c.root.isConnected) chart(c, h);
+    if (seen.has(key)) continue;
+    dropChart(c);
+    cards.delete(key);
+  }
+  const roots = v.workloads.map((w) => drawCard(w, shown));
+  const box = $("workloads");
+  if (!roots.length || box.children.length !== roots.length || roots.some((r, i) => box.children[i] !== r)) {
+    replace(box, roots, v.namespaces ? "No GPUAutoscaler in the namespaces that you may see." : "No GPUAutoscaler yet. Apply one and it appears here.");
+  }
+}
+
+// ---- the fleet ----
+
+function gpuCell(g, shown) {
+  const owners = (g.owners || []).map((o) => o.namespace + "/" + o.pod);
+  const s = seconds(g.age) + shown.extra, known = g.utilization !== undefined, old = !known || s > shown.maxAge;
+  let look = owners.length ? "u" + Math.min(4, Math.max(0, Math.floor(g.utilization / 20))) : "free";
+  if (old) look = "old";
+  const title = [g.uuid, owners.join(", ") || "no owner", "memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB",
+    num(g.powerWatts) + " W", num(g.temperatureCelsius) + " °C", known ? "values " + age(s) + " old" : "no utilisation value"].join("\n");
+  const pod = owners.length ? g.owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "";
+  return el("div", { class: "gpu " + look, title },
+    el("b", {}, known ? num(g.utilization) + " %" : "no value"),
+    el("span", {}, known && old ? age(s) + " old" : pod));
+}
+
+function drawFleet(v, shown) {
+  const rows = v.nodes.slice(0, most.nodes).map((n) => el("div", { class: "node" }, el("b", { title: n.name }, n.name),
+    el("div", { class: "gpus" }, ...n.gpus.map((g) => gpuCell(g, shown)))));
+  if (v.nodes.length > most.nodes) rows.push(el("p", { class: "empty" }, "and " + (v.nodes.length - most.nodes) + " more nodes"));
+  replace($("fleet"), rows, v.namespaces ? "No GPU is held by pods that you may see." : "No node reports GPUs yet.");
+}
+
+// drawTargets lists what does not answer: faults first, then pods that start.
+function drawTargets(v, shown) {
+  const down = v.targets.filter((t) => !t.up);
+  const faults = down.filter((t) => !t.starting), starting = down.filter((t) => t.starting);
+  let text = v.targets.length ? v.targets.length - down.length + " of " + v.targets.length + " scrape targets answer" : "";
+  if (starting.length) text += ", " + starting.length + " starting";
+  $("targets-summary").textContent = text ? text + "." : "";
+  const rows = faults.map((t) => el("li", { class: "bad" }, t.name + ": " + (t.error || "no answer yet") +
+    (t.lastSuccess ? " (last answer " + age(Math.max(0, (shown.now - Date.parse(t.lastSuccess)) / 1000)) + " ago)" : "")));
+  rows.push(...starting.map((t) => el("li", {}, t.name + ": starting, " + age(Math.max(0, (shown.now - Date.parse(t.starting)) / 1000)))));
+  const more = rows.length - most.targets;
+  if (more > 0) rows.splice(most.targets, more, el("li", {}, "and " + more + " more"));
+  $("targets").replaceChildren(...rows);
+}
+
+function drawChanges(v, shown) {
+  const today = new Date(shown.now);
+  replace($("decisions"), v.recent.slice(0, most.changes).map((e) => {
+    const d = e.decision;
+    return el("li", {}, el("time", { datetime: d.time, title: d.time }, when(d.time, today)), el("span", {}, keyOf(e)),
+      el("span", { class: "move " + (d.replicas > d.current ? "up" : "down") }, d.current + " → " + d.replicas), el("span", {}, d.sentence));
+  }), "No change of replicas yet.");
+}
+
+// ---- all of it ----
+
+function summaryOf(v) {
+  const gpus = v.nodes.flatMap((n) => n.gpus);
+  const held = gpus.filter((g) => g.owners && g.owners.length).length;
+  const count = (n, one) => n + " " + one + (n === 1 ? "" : "s");
+  let text = count(v.nodes.length, "node") + ", " + count(gpus.length, "GPU") + ", " + held + " in use, " + count(v.workloads.length, "workload");
+  if (v.namespaces) {
+    const more = v.namespaces.length - most.namespaces;
+    text += " in " + (v.namespaces.slice(0, most.namespaces).join(", ") || "no namespace that you may see") + (more > 0 ? " and " + more + " more" : "");
+  }
+  if (v.unaskedNamespaces) text += "; asking for your rights in " + v.unaskedNamespaces + " more";
+  return text + (v.leader ? "" : "; the leader is " + (v.leaderID || "not known"));
+}
+
+let last = null; // { v, at, extra }: the newest view, when it came, and how old it was, in s
+
+// draw draws a view. Go writes null for an empty list.
+function draw() {
+  const v = last.v, extra = (performance.now() - last.at) / 1000 + last.extra;
+  const shown = { extra, now: Date.parse(v.time) + extra * 1000, maxAge: Math.max(5, seconds(v.maxAge)) };
+  document.querySelector("main").hidden = false;
+  $("summary").textContent = summaryOf(v);
+  $("version").textContent = v.version;
+  drawWorkloads(v, shown);
+  drawFleet(v, shown);
+  drawTargets(v, shown);
+  drawChanges(v, shown);
+}
+
+// noAnswer says since when there has been no answer, and greys everything.
+function noAnswer(why) {
+  const silent = last ? (performance.now() - last.at) / 1000 : 0;
+  const dead = last !== null && silent + last.extra > 5;
+  document.body.classList.toggle("dead", dead);
+  $("banner").hidden = !why && !dead;
+  $("banner").textContent = dead
+    ? "No answer from the controller for " + age(silent) + (why ? " (" + why + ")" : "") + ". Everything below is from " + when(last.v.time, new Date()) + " and is old."
+    : "The controller does not answer: " + why;
+  if (dead && !document.querySelector("main").hidden) draw();
+}
+
+let problem = ""; // of the last request
+setInterval(() => { if (!loggedIn && (problem || last)) noAnswer(problem); }, 1000);
+
+async function pollView() {
+  for (;;) {
+    let pause = 1000;
+    try {
+      const { body, age: old } = await get("api/v1/view");
+      for (const list of ["nodes", "targets", "workloads", "recent"]) body[list] = body[list] || [];
+      last = { v: body, at: performance.now(), extra: old };
+      problem = "";
+      $("login").hidden = true;
+      $("logout").hidden = !token;
+      draw();
+      noAnswer("");
+    } catch (err) {
+      if (err instanceof Refused && err.status === 401) {
+        const why = token ? "The token was not accepted: " + err.message + "." : "";
+        keepToken("");
+        last = null;
+        problem = "";
+        await askToken(why);
+        continue;
+      }
+      problem = err.name === "TimeoutError" ? "timeout" : err.message;
+      noAnswer(problem);
+      if (err.retry) pause = err.retry * 1000;
+    }
+    await sleep(pause);
+  }
+}
+
+const inSight = (e) => {
+  const r = e.getBoundingClientRect();
+  return e.isConnected && r.bottom > 0 && r.top < innerHeight;
+};
+
+async function pollHistories() {
+  for (;;) {
+    await sleep(last ? 2000 : 300);
+    if (document.hidden || loggedIn || !last) continue;
+    const seen = [...cards.values()].filter((c) => inSight(c.root)).slice(0, most.charts);
+    await Promise.allSettled(seen.map(async (c) => {
+      const { body } = await get("api/v1/history?namespace=" + encodeURIComponent(c.w.namespace) + "&name=" + encodeURIComponent(c.w.name));
+      if (body.points && body.points.length > 1 && c.root.isConnected) drawChart(c, body);
+    }));
+  }
+}
+
+addEventListener("resize", () => {
+  for (const c of cards.values()) if (c.chart) c.chart.setSize({ width: chartWidth(c.chartBox), height: 210 });
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const c of cards.values()) {
+    if (!c.chart) continue;
+    dropChart(c); // its colours are those of the other scheme
+    drawChart(c, c.history);
   }
 });
-addEventListener("resize", () => {
-  for (const c of cards.values()) if (c.chart) c.chart.setSize({ width: Math.max(300, c.chartBox.clientWidth), height: 210 });
-});
+pollView();
+pollHistories();

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+var screenshots = flag.String("screenshots", "", "write screenshots of the page into this `folder`")
+
+// patience bounds every wait for the browser.
+const patience = time.Minute
+
+// live is demoView, as a test changes it, always as of now.
+type live struct {
+	mu      sync.Mutex
+	changes []func(*View)
+}
+
+func newLive(changes ...func(*View)) *live { return &live{changes: changes} }
+
+func (l *live) View() View {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := demoView()
+	for _, change := range l.changes {
+		change(&v)
+	}
+	return v
+}
+
+func (l *live) set(change func(*View)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changes = append(l.changes, change)
+}
+
+// History is ten minutes of a load that rises.
+func (l *live) History(string, string) (h History, ok bool) {
+	now := time.Now()
+	for i := range 600 {
+		p := Point{Time: now.Add(time.Duration(i-600) * time.Second), Replicas: 2, Serving: 2, Signals: []*float64{percent(55 + 10*math.Sin(float64(i)/40))}}
+		switch {
+		case i > 480:
+			p.Replicas, p.Serving = 8, 4
+		case i > 300:
+			p.Replicas, p.Serving, p.Signals = 4, 4, []*float64{percent(80 - float64(i)/40)}
+		}
+		h.Points = append(h.Points, p)
+	}
+	return h, true
+}
+
+// demoView is much like that of make demo, with something of everything that
+// can be wrong.
+func demoView() View {
+	now := time.Now()
+	v := View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
+	sentence := "Utilization: 4 serving at 87 % against a target of 60 % = 6 replicas; 8 were wanted within the last 12 s"
+	d := &Decision{
+		Time: now, Current: 4, Replicas: 8, Serving: 4, Starting: 4, Sentence: sentence,
+		Steps: []Step{{Rule: scale.Rule("Signal"), Before: 4, After: 8, Sentence: sentence}},
+	}
+	v.Workloads = []Workload{
+		{
+			Namespace: "llm", Name: "chat", Kind: "Deployment", Target: "chat", Actuation: "Scale", Min: 1, Max: 12, Ready: true,
+			Signals: []Signal{{Name: "Utilization", Unit: "%", Value: percent(87), Target: 60}}, Decision: d,
+			StartingSince: now.Add(-40 * time.Second), Startup: 2 * time.Minute,
+		},
+		{
+			Namespace: "batch", Name: "embed", Kind: "StatefulSet", Target: "embed", Actuation: "Advise", Min: 0, Max: 4,
+			Signals: []Signal{{Name: "vllm:num_requests_running", Target: 8}}, Waiting: "no replica serves yet",
+			Decision: &Decision{Time: now, Starting: 1, Current: 1, Replicas: 1, Sentence: "held"}, StartingSince: now.Add(-75 * time.Second), Startup: 2 * time.Minute,
+		},
+	}
+	for n := range 3 {
+		node := Node{Name: fmt.Sprintf("gpu-node-%d", n)}
+		for i := range 8 {
+			g := GPU{UUID: fmt.Sprintf("GPU-%d-%d", n, i), Utilization: percent(0), Age: time.Second}
+			if (i+n)%2 == 0 {
+				g.Utilization = percent(float64(12*(i+1) - 5*n))
+				g.Owners = []Owner{{Namespace: "llm", Pod: fmt.Sprintf("chat-6b8f-%d%d", n, i)}}
+			}
+			node.GPUs = append(node.GPUs, g)
+		}
+		v.Nodes = append(v.Nodes, node)
+		v.Targets = append(v.Targets, Target{Name: "agent/gpupilot-system/agent-" + node.Name, Kind: "agent", Node: node.Name, Up: true})
+	}
+	for i := range 5 {
+		e := *d
+		e.Time, e.Current, e.Replicas = now.Add(-time.Duration(i*i)*7*time.Minute), int32(i+1), int32(i+2)
+		if i%2 == 1 {
+			e.Current, e.Replicas = e.Replicas, e.Current
+		}
+		v.Recent = append(v.Recent, Event{Namespace: "llm", Name: "chat", Decision: e})
+	}
+	return v
+}
+
+// browser is a tab that looks at the page.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+// openBrowser opens a tab, or skips the test where there is no browser. What the page
+// says on its console is an error, except of answers that are no success.
+func openBrowser(t *testing.T) *browser {
+	t.Helper()
+	path := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "headless-shell"} {
+		if p, err := exec.LookPath(name); err == nil {
+			path = p
+			break
+		}
+	}
+	if path == "" {
+		if os.Getenv("GPUPILOT_REQUIRE_CHROMIUM") == "1" {
+			t.Fatal("GPUPILOT_REQUIRE_CHROMIUM is 1 and no chromium is in PATH")
+		}
+		t.Skip("no chromium in PATH: Debian's package chromium has it")
+	}
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(patience))
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), opts...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	if err := chromedp.Do(ctx); err != nil { // whose context is the browser's
+		t.Fatal(err)
+	}
+	events, stop := context.WithCancel(ctx)
+	thrown, logged := chromedp.Events(events, runtime.ExceptionThrown), chromedp.Events(events, cdplog.EntryAdded)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for ev, err := range thrown {
+			if err == nil {
+				t.Errorf("the page threw: %s %+v", ev.ExceptionDetails.Text, ev.ExceptionDetails.Exception)
+			}
+		}
+	})
+	all.Go(func() {
+		for ev, err := range logged {
+			if err == nil && strings.Contains(ev.Entry.Text, "Content Security Policy") {
+				t.Errorf("the page broke its policy: %s", ev.Entry.Text)
+			}
+		}
+	})
+	t.Cleanup(func() { stop(); all.Wait(); cancel() })
+	return &browser{t, ctx}
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// eval is the value of an expression of JavaScript.
+func eval[T any](b *browser, expression string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return v
+}
+
+// size is the window's, in a colour scheme.
+func (b *browser) size(width, height int64, scheme string) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(width, height), func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+		_, err = cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		})
+		return none, err
+	})
+}
+
+// wants waits until an expression of JavaScript is true, also while the page is
+// being loaded anew.
+func (b *browser) wants(expression string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	for {
+		_, err := chromedp.Run(ctx, chromedp.Poll[bool](expression, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil || !strings.Contains(err.Error(), "context with specified id") {
+			b.t.Fatalf("not so: %s (%v); the page says\n%s", expression, err, eval[string](b, "document.body.innerText"))
+		}
+	}
+}
+
+// fits fails if anything is wider than the window.
+func (b *browser) fits(what string) {
+	b.t.Helper()
+	widths := eval[[]int](b, "[document.documentElement.scrollWidth, innerWidth]")
+	if widths[0] > widths[1] {
+		b.t.Errorf("%s: the page is %d px wide in a window of %d", what, widths[0], widths[1])
+	}
+}
+
+func (b *browser) shoot(name string) {
+	b.t.Helper()
+	if *screenshots == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func serve(t *testing.T, src Source, access Access) (url string) {
+	t.Helper()
+	s := httptest.NewServer(New(src, access).Handler())
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+const charted = `document.querySelectorAll("canvas").length > 0`
+
+// A token lets in, a wrong one is told so; it stays in the tab's memory and
+// leaves with the logout.
+func TestBrowserLogin(t *testing.T) {
+	b := openBrowser(t)
+	src := newLive()
+	url := serve(t, src, &cluster{users: map[string][]string{"good": {"llm"}}})
+	login := func(token string) {
+		t.Helper()
+		b.do(chromedp.SetValue("#token", token), chromedp.Click("#login-form button"))
+	}
+	hidden := func(id string) string {
+		return `getComputedStyle(document.querySelector("` + id + `")).display === "none"`
+	}
+	b.size(1280, 800, "light")
+	b.do(chromedp.Navigate(url))
+	b.wants("!(" + hidden("#login") + ") && " + hidden("main") + " && " + hidden("#login-error"))
+	b.shoot("login")
+	login("bad")
+	b.wants(`document.querySelector("#login-error").innerText.includes("not accepted") && ` + hidden("main"))
+	b.size(360, 800, "dark")
+	b.fits("login")
+	b.shoot("login-wrong-360-dark")
+	login(" good ")
+	b.wants(hidden("#login") + ` && document.querySelectorAll("#workloads .card").length === 1`)
+	b.wants(`document.querySelector("#summary").innerText.includes("in llm")`)
+	b.wants(charted) // the histories have the token, too
+	if where := eval[string](b, `[location.href, document.cookie, JSON.stringify(localStorage)].join(" ")`); strings.Contains(where, "good") {
+		t.Errorf("the token is in %s", where)
+	}
+	b.do(chromedp.Reload())
+	b.wants(`document.querySelectorAll("#workloads .card").length === 1`)
+	b.do(chromedp.Click("#logout"))
+	b.wants("!(" + hidden("#login") + `) && sessionStorage.length === 0`)
+}
+
+// lengthen adds names, errors and numbers as long as they can be.
+func lengthen(v *View) {
+	long := strings.Repeat("x", 253)
+	v.Targets = append(v.Targets,
+		Target{Name: "pod/llm/" + long + ":8000/metrics", Kind: "pod", Error: "scrape " + long + ` (http://10.0.0.1:8000/metrics): Get "http://10.0.0.1:8000/metrics": dial tcp 10.0.0.1:8000: connect: connection refused`, LastSuccess: time.Now().Add(-time.Hour)},
+		Target{Name: "pod/batch/embed-0:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-75 * time.Second)})
+	w := v.Workloads[0]
+	w.Namespace, w.Name, w.Target, w.Problem = strings.Repeat("n", 63), long, long, "no fresh value of "+long
+	w.Signals = []Signal{{Name: long, Unit: strings.Repeat("u", 40), Target: 1e9, Value: percent(123456789)}, w.Signals[0]}
+	d := *w.Decision
+	d.Sentence, d.Steps = long, []Step{{Rule: "Signal", Sentence: long}}
+	w.Decision = &d
+	v.Workloads = append(v.Workloads, w)
+	v.Recent = append(v.Recent, Event{Namespace: w.Namespace, Name: w.Name, Decision: d})
+	v.Nodes = append(v.Nodes, Node{Name: long, GPUs: []GPU{{UUID: long, Owners: []Owner{{Namespace: w.Namespace, Pod: long}}}}})
+	v.Leader, v.LeaderID, v.Version = false, long, long
+}
+
+// Nothing is wider than the window, however long names and errors are.
+func TestBrowserWidths(t *testing.T) {
+	b := openBrowser(t)
+	src := newLive(lengthen)
+	url := serve(t, src, nil)
+	b.size(360, 800, "light")
+	b.do(chromedp.Navigate(url))
+	b.wants(charted)
+	b.wants(`document.querySelectorAll("#targets li").length === 2`)
+	for _, width := range []int64{360, 600, 1280} {
+		b.size(width, 900, "light")
+		eval[int](b, `document.querySelectorAll("details").forEach((d) => { d.open = true; }), 1`)
+		b.wants(fmt.Sprintf("innerWidth === %d", width))
+		b.wants(`[...document.querySelectorAll(".uplot")].every((c) => c.offsetWidth <= c.parentElement.clientWidth)`)
+		b.fits(fmt.Sprint("at ", width, " px"))
+		b.shoot(fmt.Sprint("long-", width))
+	}
+}
+
+// age adds values that are old, and what starts.
+func age(v *View) {
+	v.Nodes[0].GPUs[0].Age = 42 * time.Second
+	v.Nodes[0].GPUs[2].Utilization = nil
+	v.Targets = append(v.Targets,
+		Target{Name: "pod/llm/chat-1:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-40 * time.Second)},
+		Target{Name: "agent/gpupilot-system/agent-gone", Kind: "agent", Error: "no answer within 5s", LastSuccess: time.Now().Add(-42 * time.Second)})
+	old := v.Workloads[0]
+	d := *old.Decision
+	d.Time = time.Now().Add(-30 * time.Second)
+	old.Name, old.Decision, old.StartingSince = "hung", &d, time.Time{}
+	v.Workloads = append(v.Workloads, old)
+	v.Recent = append(v.Recent, Event{Namespace: "llm", Name: "chat", Decision: Decision{Time: time.Now().AddDate(0, 0, -3), Current: 1, Replicas: 2, Sentence: "three days ago"}})
+}
+
+// Values that are old say so: on their cell, on their card. Pods that start are
+// no errors. Times are ISO 8601 and 24 h.
+func TestBrowserShowsWhatIsOld(t *testing.T) {
+	b := openBrowser(t)
+	src := newLive(age)
+	url := serve(t, src, nil)
+	b.size(1280, 900, "light")
+	b.do(chromedp.Navigate(url))
+	b.wants(charted)
+	b.wants(`document.querySelectorAll(".gpu.old").length === 2 && document.querySelector(".gpu.old").innerText.includes("42 s old")`)
+	b.wants(`document.querySelector('[data-key="llm/hung"]').classList.contains("old") && document.querySelector('[data-key="llm/hung"] .age').innerText.includes("last decision")`)
+	b.wants(`!document.querySelector('[data-key="llm/chat"]').classList.contains("old")`)
+	b.wants(`/starting, 40 s, usually 120 s/.test(document.querySelector('[data-key="llm/chat"] .waiting').innerText)`)
+	b.wants(`document.querySelectorAll("#workloads .problem").length === 0`)
+	b.wants(`document.querySelectorAll("#targets .bad").length === 1 && /chat-1.*starting, 40 s/.test(document.querySelector("#targets li:not(.bad)").innerText)`)
+	b.wants(`[...document.querySelectorAll("#decisions time")].every((t) => /^(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$/.test(t.innerText))`)
+	b.wants(`/^\d{4}-/.test([...document.querySelectorAll("#decisions time")].at(-1).innerText)`)
+	b.wants(`/^\d\d:\d\d:\d\d\n\d{4}-\d\d-\d\d$/.test(ticks(null, [Date.now() / 1000], 0, 0, 5)[0])`)
+	b.shoot("old-light")
+	b.size(1280, 900, "dark")
+	b.wants(charted)
+	b.shoot("old-dark")
+}
+
+// What is deleted goes, the last of its kind as well.
+func TestBrowserDeletedGo(t *testing.T) {
+	b := openBrowser(t)
+	src := newLive()
+	url := serve(t, src, nil)
+	cards := func(n int) string {
+		return fmt.Sprintf(`document.querySelectorAll("#workloads .card").length === %d`, n)
+	}
+	b.do(chromedp.Navigate(url))
+	b.wants(cards(2))
+	src.set(func(v *View) { v.Workloads = v.Workloads[:1] })
+	b.wants(cards(1))
+	src.set(func(v *View) { v.Workloads, v.Nodes, v.Targets, v.Recent = nil, nil, nil, nil })
+	b.wants(cards(0) + ` && document.querySelectorAll(".gpu, #targets li, #decisions time").length === 0`)
+	b.wants(`document.querySelector("#workloads").innerText.includes("No GPUAutoscaler")`)
+	src.set(func(v *View) { v.Workloads = demoView().Workloads })
+	b.wants(cards(2))
+}
+
+// A controller that hangs, or is gone, shows on the whole page; it recovers.
+func TestBrowserControllerAway(t *testing.T) {
+	b := openBrowser(t)
+	src := newLive()
+	var hang sync.RWMutex
+	page := New(src, nil).Handler()
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hang.RLock()
+		defer hang.RUnlock()
+		page.ServeHTTP(w, r)
+	})
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	go func() { _ = first.Serve(l) }()
+	defer func() { _ = first.Close() }()
+	b.size(1280, 900, "light")
+	b.do(chromedp.Navigate("http://" + l.Addr().String()))
+	b.wants(charted)
+	hang.Lock()
+	const dead = `document.body.classList.contains("dead") && document.querySelector("#banner").innerText.includes("No answer from the controller for")`
+	b.wants(dead)
+	b.wants(`document.querySelectorAll(".gpu:not(.old)").length === 0`) // their values grow old, too
+	b.shoot("away")
+	hang.Unlock()
+	b.wants(`!document.body.classList.contains("dead") && document.querySelector("#banner").hidden`)
+	_ = first.Close()
+	b.wants(dead)
+	b.fits("away")
+	l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Skip("the port was taken meanwhile")
+	}
+	second := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	go func() { _ = second.Serve(l) }()
+	defer func() { _ = second.Close() }()
+	b.wants(`!document.body.classList.contains("dead")`)
+}
+
+// The picture of the documentation.
+func TestBrowserPicture(t *testing.T) {
+	if *screenshots == "" {
+		t.Skip("only with -screenshots")
+	}
+	b := openBrowser(t)
+	url := serve(t, newLive(func(v *View) {
+		v.Targets = append(v.Targets, Target{Name: "pod/batch/embed-0:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-75 * time.Second)})
+	}), nil)
+	for _, scheme := range []string{"light", "dark"} {
+		b.size(1400, 1000, scheme)
+		b.do(chromedp.Navigate(url))
+		b.wants(`document.querySelectorAll("canvas").length === 2`)
+		b.shoot("ui-" + scheme)
+	}
+	b.size(360, 800, "dark")
+	b.do(chromedp.Navigate(url))
+	b.wants(charted)
+	b.shoot("ui-360-dark")
+}
