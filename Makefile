@@ -14,6 +14,8 @@ ARM64_CC   := aarch64-linux-gnu-gcc
 ARM64_TEST := $(if $(shell command -v $(ARM64_CC)),bin/arm64/gpupilot-agent bin/arm64/libnvidia-ml-fake.so bin/arm64/libdcgm-fake.so)
 
 GOLANGCI   := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+# Counts tests and lists those that were skipped, with the reason.
+GOTESTSUM  := gotest.tools/gotestsum@v1.13.0
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 
 export GPUPILOT_KUBE = $(CURDIR)/bin/kube
@@ -57,15 +59,25 @@ kube: ## the real control plane of the demo and the tests: five minutes once per
 demo: kube all bin/gpupilot-demo ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load
 	@exec bin/gpupilot-demo
 
-test: unit e2e ## every test
+# A run of tests: a name, flags and packages. All that the tests report is kept in bin/tests/NAME.json.
+define go_test
+@mkdir -p bin/tests
+go run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile bin/tests/$(1).json -- $(2)
+endef
 
-unit: kube all fakes
+test: ## every test; the end says how many ran, which were skipped, and why
+	@rm -rf bin/tests
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory e2e
+	@go run $(GOTESTSUM) --raw-command --format standard-quiet -- cat bin/tests/*.json | sed -n '/^=== Skipped/,$$p; /^DONE/p' | uniq
+
+unit: kube all fakes ## vet and all that needs no control plane's load, under the race detector
 	go vet ./... && go vet -tags e2e,gpu ./...
-	go test ./...
+	$(call go_test,unit,-race -timeout 15m ./...)
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
-	go test -count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode
-	go test -count=1 -tags e2e -timeout 10m ./test/fleet
+	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./internal/promq ./internal/controller)
+	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
 
 SOAK ?= 10m
 soak: all fakes ## the agent while one thing after another fails around it, for SOAK (10m)
@@ -92,7 +104,8 @@ endif
 
 lint:
 	@test -z "$$(gofmt -l api cmd internal test | tee /dev/stderr)"
-	go run $(GOLANGCI) run ./...
+	go mod tidy -diff
+	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
 generate: ## deepcopy functions and CRDs from the API types
 	@mkdir -p bin

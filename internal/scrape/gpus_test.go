@@ -283,8 +283,10 @@ func TestPodMetricsAreSummed(t *testing.T) {
 	x := newReader(t, Target{
 		Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
 		Metrics: []Metric{
-			{Key: "vllm:num_requests_waiting", Name: "vllm:num_requests_waiting"}, {Key: "lat", Name: "lat"},
-			{Key: "lat_count", Name: "lat_count"}, {Key: "bad", Name: "bad"},
+			{Key: "vllm:num_requests_waiting", Name: "vllm:num_requests_waiting"},
+			{Key: "lat", Name: "lat"},
+			{Key: "lat_count", Name: "lat_count"},
+			{Key: "bad", Name: "bad"},
 		},
 	})
 	x.read(`# TYPE vllm:num_requests_waiting gauge
@@ -318,9 +320,11 @@ func TestPodMetricsAreCombined(t *testing.T) {
 	pod := Target{
 		Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
 		Metrics: []Metric{
-			{Key: "sum kv", Name: "kv"}, {Key: "max kv", Name: "kv", Combine: Max},
+			{Key: "sum kv", Name: "kv"},
+			{Key: "max kv", Name: "kv", Combine: Max},
 			{Key: "running", Name: "running", By: "dp_rank"},
-			{Key: "waiting", Name: "requests", Label: "type", Value: "waiting"}, {Key: "all", Name: "requests"},
+			{Key: "waiting", Name: "requests", Label: "type", Value: "waiting"},
+			{Key: "all", Name: "requests"},
 		},
 	}
 	x := newReader(t, pod)
