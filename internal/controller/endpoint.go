@@ -29,9 +29,7 @@ func (c *Controller) endpoint(kind string, pod *corev1.Pod, port int32, path str
 	if err := checkPath(path); err != nil {
 		return url.URL{}, err
 	}
-	u := url.URL{Scheme: "http", Host: netip.AddrPortFrom(address, uint16(port)).String()}
-	u.Path, u.RawQuery, _ = strings.Cut(path, "?")
-	return u, nil
+	return url.URL{Scheme: "http", Host: netip.AddrPortFrom(address, uint16(port)).String(), Path: path}, nil
 }
 
 // podEndpoint is the URL of the exposition that a pods signal reads of a pod.
@@ -42,9 +40,9 @@ func (c *Controller) podEndpoint(pod *corev1.Pod, src *policy.Source) (u url.URL
 	return u, port, err
 }
 
-// pathMarks are what a path may have beside letters and digits. What could end
-// a host, begin a fragment or hide one of these is not among them.
-const pathMarks = "/-._~!$&'()*+,;=:?"
+// pathMarks are what a path may have beside letters and digits, as policy has
+// it. What could begin a query or a fragment, or hide one, is not among them.
+const pathMarks = "/-._~!$&'()*+,;=:@"
 
 // checkPath says what is wrong with a path. policy refuses such paths earlier.
 func checkPath(path string) error {
