@@ -33,9 +33,7 @@ func (c *Controller) endpoint(kind string, pod *corev1.Pod, port int32, path str
 	if kind != KindPod {
 		scheme = c.cfg.ExporterScheme
 	}
-	u := url.URL{Scheme: scheme, Host: netip.AddrPortFrom(address, uint16(port)).String()}
-	u.Path, u.RawQuery, _ = strings.Cut(path, "?")
-	return u, nil
+	return url.URL{Scheme: scheme, Host: netip.AddrPortFrom(address, uint16(port)).String(), Path: path}, nil
 }
 
 // podEndpoint is the URL of the exposition that a pods signal reads of a pod.
@@ -46,9 +44,9 @@ func (c *Controller) podEndpoint(pod *corev1.Pod, src *policy.Source) (u url.URL
 	return u, port, err
 }
 
-// pathMarks are what a path may have beside letters and digits. What could end
-// a host, begin a fragment or hide one of these is not among them.
-const pathMarks = "/-._~!$&'()*+,;=:?"
+// pathMarks are what a path may have beside letters and digits, as policy has
+// it. What could begin a query or a fragment, or hide one, is not among them.
+const pathMarks = "/-._~!$&'()*+,;=:@"
 
 // checkPath says what is wrong with a path. policy refuses such paths earlier.
 func checkPath(path string) error {
