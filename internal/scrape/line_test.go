@@ -152,6 +152,8 @@ func (r *recorder) identify(l *line) entry {
 
 func (r *recorder) success(int32, float64) {}
 
+func (r *recorder) size() int64 { return 0 }
+
 func (r *recorder) said(p *page) string {
 	var b strings.Builder
 	for _, x := range p.points {

@@ -145,20 +145,23 @@ func ownerBytes(list []gpu.Owner) int64 {
 	n := int64(cap(list)) * ownerSize
 	for i := range list {
 		o := &list[i]
-		n += int64(len(o.Namespace) + len(o.Pod) + len(o.Container) + len(o.Replica))
+		n += TextBytes(len(o.Pod)) + TextBytes(len(o.Replica)) // the other two are shared by most
 	}
 	return n
 }
 
+// TextBytes is what a name of so many bytes takes: the allocator rounds up.
+func TextBytes(length int) int64 { return int64(length+15) &^ 15 }
+
 func spanBytes(h *holding) int64 { return int64(cap(h.spans)) * spanSize }
 
 func deviceCost(uuid string) cost {
-	return plain(deviceBytes + deviceEntry + int64(len(uuid)))
+	return plain(deviceBytes + deviceEntry + TextBytes(len(uuid)))
 }
 
 // costOfSeries is what a new series costs at most.
 func (t *Target) costOfSeries(k Key) cost {
-	c := plain(int64(len(k.Metric)+len(k.Pod)) + idEntry + 8)
+	c := plain(TextBytes(len(k.Metric)) + TextBytes(len(k.Pod)) + idEntry + 8)
 	c = c.add(t.ring.costOfColumn(isWide(k)))
 	if n := int64(cap(t.series)); len(t.free) == 0 && len(t.series) == cap(t.series) {
 		c = c.add(cost{(2*n + 8) * serieBytes, (n + 8) * serieBytes})
@@ -195,7 +198,7 @@ func (t *Target) costOf(changes []ownerChange) cost {
 			h := t.pods[k]
 			switch {
 			case h == nil:
-				n += holdingBytes + holdingEntry + int64(len(k.namespace)+len(k.pod)) + 2*spanSize
+				n += holdingBytes + holdingEntry + TextBytes(len(k.pod)) + 2*spanSize
 			default:
 				n += 3 * spanSize
 			}

@@ -80,6 +80,15 @@ func (l *limitedList) len() int {
 	return len(l.targets)
 }
 
+// Refuse counts what the target's writer left out of its page.
+func (t *Target) Refuse(r Refused, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.refuse(r, n)
+	}
+}
+
 // refuse counts what the target did not get. t.mu is held.
 func (t *Target) refuse(r Refused, n int) {
 	t.store.refused[r].Add(uint64(n))

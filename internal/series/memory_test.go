@@ -25,7 +25,7 @@ func recount(t *Target) int64 {
 	for i := range t.series {
 		if s := &t.series[i]; s.live {
 			live++
-			n += int64(len(s.key.Metric) + len(s.key.Pod))
+			n += TextBytes(len(s.key.Metric)) + TextBytes(len(s.key.Pod))
 		}
 	}
 	if live != t.live {
@@ -33,11 +33,11 @@ func recount(t *Target) int64 {
 	}
 	n += int64(t.devPeak)*deviceEntry + int64(t.idsPeak)*idEntry + int64(t.podsPeak)*holdingEntry
 	for uuid, d := range t.devices {
-		n += deviceBytes + int64(len(uuid)) + int64(cap(d.fields))*fieldBytes + int64(cap(d.shares))*shareBytes + ownerBytes(d.owners)
+		n += deviceBytes + TextBytes(len(uuid)) + int64(cap(d.fields))*fieldBytes + int64(cap(d.shares))*shareBytes + ownerBytes(d.owners)
 	}
 	past := 0
 	for k, h := range t.pods {
-		n += holdingBytes + int64(len(k.namespace)+len(k.pod)) + int64(cap(h.spans))*spanSize
+		n += holdingBytes + TextBytes(len(k.pod)) + int64(cap(h.spans))*spanSize
 		for _, x := range h.spans {
 			if x.until != open {
 				past++

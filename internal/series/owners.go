@@ -295,14 +295,14 @@ func (t *Target) beginTenures(changes []ownerChange, stamp int64) {
 func (t *Target) addHolding(k podKey, h *holding) {
 	t.pods[k] = h
 	t.podsPeak = max(t.podsPeak, len(t.pods))
-	t.keys += int64(len(k.namespace) + len(k.pod))
+	t.keys += TextBytes(len(k.pod))
 	t.store.index.add(k, t, false)
 }
 
 func (t *Target) removeHolding(k podKey, h *holding) {
 	delete(t.pods, k)
 	t.lists -= spanBytes(h)
-	t.keys -= int64(len(k.namespace) + len(k.pod))
+	t.keys -= TextBytes(len(k.pod))
 	t.store.index.remove(k, t, false)
 }
 

@@ -63,7 +63,7 @@ func (t *Target) freeSeries(id uint32) {
 	if s.key.Device == "" {
 		delete(t.ids, s.key.Metric)
 	}
-	t.keys -= int64(len(s.key.Metric) + len(s.key.Pod))
+	t.keys -= TextBytes(len(s.key.Metric)) + TextBytes(len(s.key.Pod))
 	t.ring.freeColumn(s.wide, s.col)
 	s.live, s.key = false, Key{}
 	t.free = append(t.free, id)
@@ -79,7 +79,7 @@ func (t *Target) forgetFreed() {
 		d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return !t.series[s.id].live })
 		if len(d.fields) == 0 && len(d.shares) == 0 && len(d.owners) == 0 {
 			t.lists -= d.listBytes()
-			t.keys -= int64(len(uuid))
+			t.keys -= TextBytes(len(uuid))
 			delete(t.devices, uuid)
 		}
 	}

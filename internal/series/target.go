@@ -242,7 +242,7 @@ func (t *Target) intern(k Key) uint32 {
 	s.col = t.ring.addColumn(s.wide)
 	t.live++
 	t.store.series.Add(1)
-	t.keys += int64(len(k.Metric) + len(k.Pod))
+	t.keys += TextBytes(len(k.Metric)) + TextBytes(len(k.Pod))
 	if k.Device == "" {
 		t.ids[k.Metric] = id
 		t.idsPeak = max(t.idsPeak, len(t.ids))
@@ -273,7 +273,7 @@ func (t *Target) device(uuid string) *device {
 		d = &device{uuid: uuid}
 		t.devices[uuid] = d
 		t.devPeak = max(t.devPeak, len(t.devices))
-		t.keys += int64(len(uuid))
+		t.keys += TextBytes(len(uuid))
 	}
 	return d
 }
