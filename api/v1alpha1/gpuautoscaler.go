@@ -309,6 +309,9 @@ const (
 	ConditionAbleToScale = "AbleToScale"
 	// ConditionSignals: at least one signal is readable.
 	ConditionSignals = "SignalsReadable"
+	// ConditionWindow: samples of its pods are kept for all of the window. It is
+	// there once that was False.
+	ConditionWindow = "WindowComplete"
 )
 
 // GPUAutoscalerStatus is what is known and what was decided.

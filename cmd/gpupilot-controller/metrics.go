@@ -29,6 +29,7 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 
 	s := m.scraper.Stats()
 	gauge("gpupilot_scrape_targets", "Expositions that are scraped.", float64(s.Targets))
+	gauge("gpupilot_scrape_refused_targets", "Expositions that are not scraped because there are too many for the memory limit.", float64(s.Refused))
 	counter("gpupilot_scrapes_total", "Scrapes.", float64(s.Scrapes))
 	for reason, n := range s.Failures {
 		ch <- constant("gpupilot_scrape_failures_total", "Scrapes that failed, by reason.", prometheus.CounterValue, float64(n), "reason", reason)

@@ -74,7 +74,8 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	}
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
-	p.store = series.New(series.Config{Span: c.window, Interval: c.interval})
+	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: c.windowMemory()})
+	limitHeap(p.store.Stats().Limit, log)
 	p.doer = scrape.NewClient()
 	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, scrape.Deps{
 		Client: p.doer, Store: p.store, Resolve: expo.Resolve, Log: log,
@@ -211,6 +212,10 @@ func podMetrics(in []policy.PodMetric) []scrape.Metric {
 
 func (p *program) states() []webui.Target {
 	list := p.scraper.States()
+	limited := map[string]series.Limited{}
+	for _, x := range p.store.Limited() {
+		limited[x.Target] = x
+	}
 	out := make([]webui.Target, 0, len(list))
 	for i := range list {
 		s := &list[i]
@@ -222,6 +227,9 @@ func (p *program) states() []webui.Target {
 		}
 		if s.Err != nil {
 			t.Error = s.Err.Error()
+		}
+		if x, ok := limited[s.Name]; ok {
+			t.Limited = x.String()
 		}
 		out = append(out, t)
 	}

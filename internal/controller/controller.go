@@ -93,6 +93,7 @@ type Controller struct {
 	queries *queries
 	meters  *meters
 	recent  recent
+	limits  limits
 
 	rediscover chan struct{}
 

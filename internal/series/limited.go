@@ -4,6 +4,7 @@ package series
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -44,6 +45,21 @@ type Limited struct {
 	Short   bool          // its window is shorter than Span
 	Window  time.Duration // from its oldest sample to its newest
 	Refused uint64        // since it is known
+}
+
+// String says what the target takes, and what it was refused.
+func (x *Limited) String() string {
+	s := fmt.Sprintf("takes %.1f MiB", float64(x.Bytes)/(1<<20))
+	if x.Share > 0 {
+		s += fmt.Sprintf(", its share of the memory limit is %.1f MiB", float64(x.Share)/(1<<20))
+	}
+	if x.Short {
+		s += fmt.Sprintf("; its window is %v long", x.Window.Round(time.Second))
+	}
+	if x.Refused > 0 {
+		s += fmt.Sprintf("; %d series, devices, owners or names were refused", x.Refused)
+	}
+	return s
 }
 
 // limitedList are the targets that are limited. Its lock is an innermost one.

@@ -67,7 +67,8 @@ type Target struct {
 	Up          bool          `json:"up"`
 	LastSuccess time.Time     `json:"lastSuccess,omitzero"`
 	Error       string        `json:"error,omitempty"`
-	Lag         time.Duration `json:"lag"` // from the sample's time to its arrival, in ns
+	Lag         time.Duration `json:"lag"`               // from the sample's time to its arrival, in ns
+	Limited     string        `json:"limited,omitempty"` // what it takes and was refused, where a bound or the memory limit applied
 }
 
 // Workload is one GPUAutoscaler with its target.

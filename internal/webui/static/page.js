@@ -87,7 +87,8 @@ function drawFleet(v) {
   const up = (v.targets || []).length - down.length;
   $("targets").replaceChildren(
     el("span", {}, up + " of " + (v.targets || []).length + " scrape targets answer. "),
-    ...down.map((t) => el("span", { class: "bad" }, t.name + ": " + (t.error || "no answer yet") + " ")));
+    ...down.map((t) => el("span", { class: "bad" }, t.name + ": " + (t.error || "no answer yet") + " ")),
+    ...(v.targets || []).filter((t) => t.limited).slice(0, 20).map((t) => el("span", { class: "bad" }, t.name + ": " + t.limited + " ")));
 }
 
 function drawDecisions(v) {
