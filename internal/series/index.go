@@ -32,8 +32,15 @@ type podKey struct{ namespace, pod string }
 
 // podEntry are the targets that know a pod.
 type podEntry struct {
-	holders []*Target // on which it holds or held a device
+	holders []holder  // where it holds or held a device
 	own     []*Target // its own expositions
+}
+
+// holder is a target on which a pod holds or held a device. The holding is
+// guarded by the target's mu.
+type holder struct {
+	target  *Target
+	holding *holding
 }
 
 func newPodIndex() *podIndex {
@@ -45,12 +52,12 @@ func newPodIndex() *podIndex {
 }
 
 func (x *podIndex) shard(k podKey) *podShard {
-	h := maphash.String(x.seed, k.namespace)*31 + maphash.String(x.seed, k.pod)
-	return &x.shards[h%podShards]
+	return &x.shards[maphash.String(x.seed, k.pod)%podShards]
 }
 
-// add notes that a target knows a pod. It is called once for each pair.
-func (x *podIndex) add(k podKey, t *Target, own bool) {
+// add notes that a target knows a pod: where the pod holds devices, or, with no
+// holding, as its own exposition. It is called once for each pair.
+func (x *podIndex) add(k podKey, t *Target, h *holding) {
 	s := x.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,10 +68,10 @@ func (x *podIndex) add(k podKey, t *Target, own bool) {
 		s.peak = max(s.peak, len(s.pods))
 		x.pods.Add(1)
 	}
-	if own {
+	if h == nil {
 		e.own = append(e.own, t)
 	} else {
-		e.holders = append(e.holders, t)
+		e.holders = append(e.holders, holder{t, h})
 	}
 }
 
@@ -77,12 +84,11 @@ func (x *podIndex) remove(k podKey, t *Target, own bool) {
 	if e == nil {
 		return
 	}
-	list := &e.holders
-	if own {
-		list = &e.own
+	if i := slices.Index(e.own, t); own && i >= 0 {
+		e.own = slices.Delete(e.own, i, i+1)
 	}
-	if i := slices.Index(*list, t); i >= 0 {
-		*list = slices.Delete(*list, i, i+1)
+	if i := slices.IndexFunc(e.holders, func(x holder) bool { return x.target == t }); !own && i >= 0 {
+		e.holders = slices.Delete(e.holders, i, i+1)
 	}
 	if len(e.holders) > 0 || len(e.own) > 0 {
 		return
@@ -95,9 +101,9 @@ func (x *podIndex) remove(k podKey, t *Target, own bool) {
 	}
 }
 
-// holders appends the targets on which a pod holds or held a device; of one
-// node, unless node is nil.
-func (x *podIndex) holders(dst []*Target, k podKey, node *string) []*Target {
+// holders appends where a pod holds or held a device; on one node, unless node
+// is nil.
+func (x *podIndex) holders(dst []holder, k podKey, node *string) []holder {
 	s := x.shard(k)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -105,9 +111,9 @@ func (x *podIndex) holders(dst []*Target, k podKey, node *string) []*Target {
 	if e == nil {
 		return dst
 	}
-	for _, t := range e.holders {
-		if node == nil || *t.node.Load() == *node {
-			dst = append(dst, t)
+	for _, h := range e.holders {
+		if node == nil || *h.target.node.Load() == *node {
+			dst = append(dst, h)
 		}
 	}
 	return dst

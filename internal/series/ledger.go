@@ -25,7 +25,7 @@ const (
 	idEntry      = 2 * (16 + 4)
 	holdingBytes = int64(unsafe.Sizeof(holding{})) + indexBytes
 	holdingEntry = 2 * (32 + 8)
-	indexBytes   = int64(unsafe.Sizeof(podEntry{})) + 2*(32+8) + 8
+	indexBytes   = int64(unsafe.Sizeof(podEntry{})) + 2*(32+8) + 16
 )
 
 // cost is what something takes: peak while it is done, net of what it replaces
@@ -161,7 +161,7 @@ func deviceCost(uuid string) cost {
 
 // costOfSeries is what a new series costs at most.
 func (t *Target) costOfSeries(k Key) cost {
-	c := plain(TextBytes(len(k.Metric)) + TextBytes(len(k.Pod)) + idEntry + 8)
+	c := plain(TextBytes(len(k.Metric)+len(k.Pod)) + idEntry + 8)
 	c = c.add(t.ring.costOfColumn(isWide(k)))
 	if n := int64(cap(t.series)); len(t.free) == 0 && len(t.series) == cap(t.series) {
 		c = c.add(cost{(2*n + 8) * serieBytes, (n + 8) * serieBytes})

@@ -296,7 +296,7 @@ func (t *Target) addHolding(k podKey, h *holding) {
 	t.pods[k] = h
 	t.podsPeak = max(t.podsPeak, len(t.pods))
 	t.keys += TextBytes(len(k.pod))
-	t.store.index.add(k, t, false)
+	t.store.index.add(k, t, h)
 }
 
 func (t *Target) removeHolding(k podKey, h *holding) {
@@ -344,14 +344,14 @@ func (t *Target) forgetPast(before int64) {
 // raised by how many of them have ended.
 func (t *Target) filter(k podKey, h *holding, keep func(*span) bool) {
 	kept := h.spans[:0]
-	for _, n := range h.spans {
-		if !keep(&n) {
+	for i := range h.spans {
+		if !keep(&h.spans[i]) {
 			continue
 		}
-		kept = append(kept, n)
-		if n.until != open {
+		if h.spans[i].until != open {
 			t.past++
 		}
+		kept = append(kept, h.spans[i])
 	}
 	clear(h.spans[len(kept):])
 	if len(kept) == 0 {
@@ -370,8 +370,8 @@ func (t *Target) filter(k podKey, h *holding, keep func(*span) bool) {
 // count from now on.
 func (s *Store) Forget(namespace, pod string, now time.Time) {
 	k := podKey{namespace, pod}
-	for _, t := range s.index.holders(nil, k, nil) {
-		t.forget(k, now.UnixNano())
+	for _, x := range s.index.holders(nil, k, nil) {
+		x.target.forget(k, now.UnixNano())
 	}
 }
 
@@ -396,21 +396,21 @@ func (t *Target) forget(k podKey, now int64) {
 // tenures appends the pod's tenures that touch [from, to]; on one node, unless
 // node is nil.
 func (s *Store) tenures(dst []tenure, k podKey, node *string, from, to int64) []tenure {
-	var buf [8]*Target
-	for _, t := range s.index.holders(buf[:0], k, node) {
-		dst = t.tenuresOf(dst, k, from, to)
+	var buf [8]holder
+	for _, x := range s.index.holders(buf[:0], k, node) {
+		dst = x.tenures(dst, from, to)
 	}
 	return dst
 }
 
-func (t *Target) tenuresOf(dst []tenure, k podKey, from, to int64) []tenure {
+func (x *holder) tenures(dst []tenure, from, to int64) []tenure {
+	t := x.target
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	h := t.pods[k]
-	if h == nil || t.closed {
+	if t.closed {
 		return dst
 	}
-	for _, n := range h.spans {
+	for _, n := range x.holding.spans {
 		if n.from <= to && n.until > from {
 			dst = append(dst, tenure{t, n.device, n.from, n.until})
 		}

@@ -184,7 +184,7 @@ func (s *Store) label(t *Target, l TargetLabels, g *group) {
 	t.node.Store(&l.Node)
 	if l.Pod != "" {
 		s.groups[l.Namespace] = t.pays
-		s.index.add(podKey{l.Namespace, l.Pod}, t, true)
+		s.index.add(podKey{l.Namespace, l.Pod}, t, nil)
 	}
 	t.pays.targets++
 }

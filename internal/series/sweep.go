@@ -31,12 +31,14 @@ func (t *Target) sweep(since int64) {
 		return
 	}
 	since = max(since, oldest)
+	freed := false
 	for id := range t.series {
 		if s := &t.series[id]; s.live && s.last < since {
 			t.freeSeries(uint32(id))
+			freed = true
 		}
 	}
-	t.forgetFreed()
+	t.forgetFreed(freed)
 	t.compact(t.ring.slots(), false)
 }
 
@@ -60,23 +62,24 @@ func (t *Target) clearChurn(full bool) {
 // freeSeries frees one series. forgetFreed is called after the last of a row.
 func (t *Target) freeSeries(id uint32) {
 	s := &t.series[id]
-	if s.key.Device == "" {
-		delete(t.ids, s.key.Metric)
+	if s.own {
+		delete(t.ids, s.name)
 	}
-	t.keys -= TextBytes(len(s.key.Metric)) + TextBytes(len(s.key.Pod))
+	t.keys -= TextBytes(len(s.name))
 	t.ring.freeColumn(s.wide, s.col)
-	s.live, s.key = false, Key{}
+	s.live, s.name = false, ""
 	t.free = append(t.free, id)
 	t.live--
 	t.store.series.Add(-1)
 }
 
-// forgetFreed takes the freed series off their devices, and forgets the devices
-// that have no series and no owner.
-func (t *Target) forgetFreed() {
+// forgetFreed takes the freed series, if there are any, off their devices, and
+// forgets the devices that have no series and no owner.
+func (t *Target) forgetFreed(freed bool) {
 	for uuid, d := range t.devices {
-		d.fields = slices.DeleteFunc(d.fields, func(f deviceField) bool { return !t.series[f.id].live })
-		d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return !t.series[s.id].live })
+		if freed {
+			t.dropFreed(d)
+		}
 		if len(d.fields) == 0 && len(d.shares) == 0 && len(d.owners) == 0 {
 			t.lists -= d.listBytes()
 			t.keys -= TextBytes(len(uuid))
@@ -89,6 +92,11 @@ func (t *Target) forgetFreed() {
 	if t.idsPeak > 64 && len(t.ids) < t.idsPeak/4 {
 		t.ids, t.idsPeak = rebuilt(t.ids), len(t.ids)
 	}
+}
+
+func (t *Target) dropFreed(d *device) {
+	d.fields = slices.DeleteFunc(d.fields, func(f deviceField) bool { return !t.series[f.id].live })
+	d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return !t.series[s.id].live })
 }
 
 // compact rebuilds the ring with so many slots, without the columns that are
@@ -165,7 +173,7 @@ func (t *Target) evict(n int) {
 			n--
 		}
 	}
-	t.forgetFreed()
+	t.forgetFreed(true)
 }
 
 func (t *Target) close() {

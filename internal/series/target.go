@@ -103,11 +103,12 @@ type Target struct {
 // serie is one column of the ring.
 type serie struct {
 	gen  uint32
-	wide bool
-	live bool
 	col  int32
 	last int64 // the newest stamp when it last got a value or a Ref
-	key  Key
+	wide bool
+	live bool
+	own  bool   // a pod's own metric
+	name string // the metric's, or that of the pod whose share it is; of a device's field empty
 }
 
 // device is one GPU as a target shows it.
@@ -238,12 +239,12 @@ func (t *Target) intern(k Key) uint32 {
 	}
 	s := &t.series[id]
 	t.gen++
-	*s = serie{gen: t.gen, live: true, wide: isWide(k), key: k}
+	*s = serie{gen: t.gen, live: true, wide: isWide(k), own: k.Device == "", name: k.Pod + k.Metric} // one of the two is empty
 	s.col = t.ring.addColumn(s.wide)
 	t.live++
 	t.store.series.Add(1)
-	t.keys += TextBytes(len(k.Metric)) + TextBytes(len(k.Pod))
-	if k.Device == "" {
+	t.keys += TextBytes(len(s.name))
+	if s.own {
 		t.ids[k.Metric] = id
 		t.idsPeak = max(t.idsPeak, len(t.ids))
 		return id
@@ -256,7 +257,6 @@ func (t *Target) intern(k Key) uint32 {
 		d.fields = append(d.fields, deviceField{k.Field, id})
 	}
 	t.lists += d.listBytes()
-	s.key.Device = d.uuid // one copy of the name
 	return id
 }
 
