@@ -195,7 +195,7 @@ func TestAPodThatAllTargetsClaim(t *testing.T) {
 
 // BenchmarkSetOwners is an update in which every device changes hands.
 func BenchmarkSetOwners(b *testing.B) {
-	for _, n := range []int{8, 128, 1024} {
+	for _, n := range []int{8, 128, 1024, 16_384} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			s := New(Config{Span: time.Minute})
 			a := newTarget(b, s, "a")

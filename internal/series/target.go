@@ -178,16 +178,13 @@ func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 		t.refuse(RefusedName, 1)
 		return Ref{}, false
 	}
-	full := t.live >= MaxSeries || k.Pod != "" && t.sharesOf(k.Device) >= MaxShares
+	refused, full := t.isFull(k)
 	if full || t.live > 2*t.lastPage+churnSlack {
 		t.clearChurn(full)
+		refused, full = t.isFull(k)
 	}
-	switch {
-	case t.live >= MaxSeries || k.Pod != "" && t.sharesOf(k.Device) >= MaxShares:
-		t.refuse(RefusedSeries, 1)
-		return Ref{}, false
-	case k.Device != "" && t.devices[k.Device] == nil && len(t.devices) >= MaxDevices:
-		t.refuse(RefusedDevice, 1)
+	if full {
+		t.refuse(refused, 1)
 		return Ref{}, false
 	}
 	switch v := t.reserve(t.costOfSeries(k)); {
@@ -260,11 +257,19 @@ func (t *Target) intern(k Key) uint32 {
 	return id
 }
 
-func (t *Target) sharesOf(uuid string) int {
-	if d := t.devices[uuid]; d != nil {
-		return len(d.shares)
+// isFull says whether a bound of one target leaves no room for a new series.
+func (t *Target) isFull(k Key) (Refused, bool) {
+	if t.live >= MaxSeries {
+		return RefusedSeries, true
 	}
-	return 0
+	d := t.devices[k.Device]
+	switch {
+	case k.Device == "":
+		return 0, false
+	case d == nil:
+		return RefusedDevice, len(t.devices) >= MaxDevices
+	}
+	return RefusedSeries, k.Pod != "" && len(d.shares) >= MaxShares
 }
 
 func (t *Target) device(uuid string) *device {
