@@ -338,6 +338,9 @@ const (
 	// ConditionConsistent: the signals do not work against one another. False
 	// has no effect on Ready.
 	ConditionConsistent = "SignalsConsistent"
+	// ConditionWindow: samples of its pods are kept for all of the window. It is
+	// there once that was False.
+	ConditionWindow = "WindowComplete"
 )
 
 // GPUAutoscalerStatus is what is known and what was decided.

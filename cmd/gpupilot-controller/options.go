@@ -39,6 +39,7 @@ type config struct {
 
 	interval time.Duration
 	window   time.Duration
+	memory   string // of the windows, a quantity
 
 	leaderElect bool
 	lease       string
@@ -92,7 +93,7 @@ func defaults() config {
 	return config{
 		service: "gpupilot-controller", servicePort: 443,
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
-		interval: time.Second, window: 10 * time.Minute,
+		interval: time.Second, window: 10 * time.Minute, memory: "512Mi",
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
@@ -134,6 +135,7 @@ func (c *config) options() []option {
 
 		{"interval", &c.interval, "time between two scrapes of a target, and the longest between two decisions", between(&c.interval, 50*time.Millisecond, time.Hour)},
 		{"window", &c.window, "how far back samples are kept", between(&c.window, time.Minute, 24*time.Hour)},
+		{"window-memory", &c.memory, "`bytes` that samples and all else that belongs to scrape targets may take, such as 512Mi; where it does not suffice, the largest targets' windows get shorter", isMemory(&c.memory)},
 
 		{"leader-elect", &c.leaderElect, "let only one replica write, the holder of a lease", nil},
 		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},

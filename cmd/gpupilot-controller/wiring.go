@@ -77,7 +77,8 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	}
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
-	p.store = series.New(series.Config{Span: c.window, Interval: c.interval})
+	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: c.windowMemory()})
+	limitHeap(p.store.Stats().Limit, log)
 	if p.exporter, err = c.exporterClient(); err != nil {
 		return nil, err
 	}
@@ -238,6 +239,10 @@ func podMetrics(in []policy.PodMetric) []scrape.Metric {
 
 func (p *program) states() []webui.Target {
 	list := p.scraper.States()
+	limited := map[string]series.Limited{}
+	for _, x := range p.store.Limited() {
+		limited[x.Target] = x
+	}
 	out := make([]webui.Target, 0, len(list))
 	for i := range list {
 		s := &list[i]
@@ -253,6 +258,9 @@ func (p *program) states() []webui.Target {
 			t.Error = s.Err.Error()
 		case s.Waiting:
 			t.Up, t.Error = false, "its values have not changed since the first scrape; until they do they may be old"
+		}
+		if x, ok := limited[s.Name]; ok {
+			t.Limited = x.String()
 		}
 		out = append(out, t)
 	}

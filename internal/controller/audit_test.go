@@ -161,7 +161,7 @@ func TestAudit(t *testing.T) {
 	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" says that pod ns/here holds GPU-0; "+agent+" on the same node says that another pod does")
 	r.store.Drop(agent)
 
-	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: limits(gpuResource, "1").Resources.Limits}}, false)
+	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: requests(gpuResource, "1").Resources.Limits}}, false)
 	f("more than the node has", "node_overfull : "+dcgm+" says that pods hold 2 GPU devices; node node-1 has 1")
 	r.leading = false
 	r.audit.looks, r.events = map[contradiction]int{}, nil

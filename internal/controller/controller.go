@@ -121,6 +121,7 @@ type Controller struct {
 	queries *queries
 	meters  *meters
 	recent  recent
+	limits  limits
 
 	rediscover chan struct{}
 	hosts      atomic.Pointer[map[netip.Addr]bool] // the nodes' addresses

@@ -15,7 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-func limits(pairs ...string) corev1.Container {
+func requests(pairs ...string) corev1.Container {
 	list := corev1.ResourceList{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		list[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
@@ -62,8 +62,8 @@ func TestDevicesOfAPod(t *testing.T) {
 	d.claimChanged(resourceClaim("one", "gpu.nvidia.com", "compute-domain.nvidia.com", "nic.example.com"), false)
 	d.claimChanged(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pending"}}, false)
 	d.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-8"}, Status: corev1.NodeStatus{
-		Capacity:    limits(gpuResource, "8", "cpu", "64").Resources.Limits,
-		Allocatable: limits(gpuResource, "7", "cpu", "60").Resources.Limits,
+		Capacity:    requests(gpuResource, "8", "cpu", "64").Resources.Limits,
+		Allocatable: requests(gpuResource, "7", "cpu", "60").Resources.Limits,
 	}}, false)
 	f := func(what string, want int, change ...func(*corev1.Pod)) {
 		t.Helper()
@@ -76,15 +76,15 @@ func TestDevicesOfAPod(t *testing.T) {
 		c.RestartPolicy = restart
 		return func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, c) }
 	}
-	f("none", 0, containers(limits("cpu", "4")))
-	f("whole GPUs of two containers", 3, containers(limits(gpuResource, "1"), limits(gpuResource, "2", "cpu", "1")))
-	f("MIG instances and shared GPUs", 6, containers(limits("nvidia.com/mig-1g.10gb", "2", "nvidia.com/mig-2g.20gb", "1", "nvidia.com/gpu.shared", "3")))
-	f("another vendor's", 2, containers(limits("amd.com/gpu", "2")))
-	f("the operator's own name", 2, containers(limits("example.com/gpu", "2", "example.com/nic", "9")))
-	f("memory of a shared GPU is no device", 1, containers(limits(gpuResource, "1", "nvidia.com/gpumem", "3000")))
-	f("an init container that needs more", 4, containers(limits(gpuResource, "1")), init(limits(gpuResource, "4"), nil))
-	f("a sidecar", 3, containers(limits(gpuResource, "1")), init(limits(gpuResource, "2"), &always))
-	f("a negative number", 0, containers(limits(gpuResource, "-5")))
+	f("none", 0, containers(requests("cpu", "4")))
+	f("whole GPUs of two containers", 3, containers(requests(gpuResource, "1"), requests(gpuResource, "2", "cpu", "1")))
+	f("MIG instances and shared GPUs", 6, containers(requests("nvidia.com/mig-1g.10gb", "2", "nvidia.com/mig-2g.20gb", "1", "nvidia.com/gpu.shared", "3")))
+	f("another vendor's", 2, containers(requests("amd.com/gpu", "2")))
+	f("the operator's own name", 2, containers(requests("example.com/gpu", "2", "example.com/nic", "9")))
+	f("memory of a shared GPU is no device", 1, containers(requests(gpuResource, "1", "nvidia.com/gpumem", "3000")))
+	f("an init container that needs more", 4, containers(requests(gpuResource, "1")), init(requests(gpuResource, "4"), nil))
+	f("a sidecar", 3, containers(requests(gpuResource, "1")), init(requests(gpuResource, "2"), &always))
+	f("a negative number", 0, containers(requests(gpuResource, "-5")))
 	f("resource claims", 4, usesClaims("two", "one"))
 	f("a generated claim", 3, generatedClaim("t", "two"))
 
@@ -127,9 +127,9 @@ func TestDevicesPerReplica(t *testing.T) {
 			t.Errorf("%s: %d devices per replica, want %d", what, got, want)
 		}
 	}
-	mig := pod("a", "mig", at(0), containers(limits("nvidia.com/mig-3g.40gb", "2")))
+	mig := pod("a", "mig", at(0), containers(requests("nvidia.com/mig-3g.40gb", "2")))
 	f("MIG instances", 2, mig)
-	f("shared GPUs", 1, pod("a", "p", at(0), containers(limits("nvidia.com/gpu.shared", "1"))))
+	f("shared GPUs", 1, pod("a", "p", at(0), containers(requests("nvidia.com/gpu.shared", "1"))))
 	f("a claim template", 2, pod("a", "p", at(0), containers(), generatedClaim("pair", "")))
 	f("a count that is not given", 1, pod("a", "p", at(0), containers(), generatedClaim("slice", "")))
 	f("alternatives", 4, pod("a", "p", at(0), containers(), generatedClaim("either", "")))
@@ -145,11 +145,11 @@ func TestBudgetCountsMIGInstances(t *testing.T) {
 	eight := int32(8)
 	a.Spec.Budget = &v1alpha1.Budget{MaxGPUs: &eight}
 	d := deployment("web", 3)
-	d.Spec.Template.Spec.Containers = []corev1.Container{limits("nvidia.com/mig-1g.10gb", "2")}
+	d.Spec.Template.Spec.Containers = []corev1.Container{requests("nvidia.com/mig-1g.10gb", "2")}
 	r := newRig(t, d, a)
 	since := r.now.Add(-time.Hour)
 	for _, name := range []string{"web-1", "web-2", "web-3"} {
-		r.pods.pods = append(r.pods.pods, pod("web", name, since, ready(since), containers(limits("nvidia.com/mig-1g.10gb", "2"))))
+		r.pods.pods = append(r.pods.pods, pod("web", name, since, ready(since), containers(requests("nvidia.com/mig-1g.10gb", "2"))))
 	}
 	w := r.add(a)
 	r.utilization(r.now, 95, r.pods.pods...) // of 60 %: 5 replicas

@@ -207,7 +207,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
 		st.LastDecision = decisionOf(d)
 	}
-	for _, c := range conditionsOf(r) {
+	for _, c := range append(conditionsOf(r), windowOf(r, st.Conditions)...) {
 		if c.Reason == reasonNotServing && r.early && judged(st.Conditions, &c, r.object.Generation) {
 			continue
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
@@ -156,9 +157,10 @@ type report struct {
 	plan     *plan   // nil: invalid
 	decision *scale.Decision
 	able     verdict
-	unread   string // why a pods signal cannot be read, where that is plain
-	failed   string // why a query has no new answer
-	serving  int32  // of the target's pods, where nothing was decided
+	unread   string          // why a pods signal cannot be read, where that is plain
+	failed   string          // why a query has no new answer
+	limited  *series.Limited // a target with samples of its pods that a bound or the memory limit applies to
+	serving  int32           // of the target's pods, where nothing was decided
 	starting int32
 	early    bool // the first replica serves for so short a time that its values may yet come
 	pending  []v1alpha1.PendingStatus
@@ -204,6 +206,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	r.learned, r.scaled, r.state = w.startup.learned(), w.scaled, w.state
 	r.contradictions = w.c.audit.about(w.pods)
+	r.limited = w.limited(now)
 	w.refuse(r)
 	w.watchSignals(r)
 	w.watchSources(r)

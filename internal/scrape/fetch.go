@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 )
 
@@ -31,12 +30,13 @@ const (
 	Garbage   // not a metrics page
 	Stale     // the agent has not collected anew, again and again
 	Internal  // the target's own definition is wrong
+	NoMemory  // the memory limit of the windows leaves no room for it
 	numReasons
 )
 
 // String is the reason as a label's value.
 func (r Reason) String() string {
-	return [...]string{"unreachable", "timeout", "status", "too_large", "garbage", "stale", "internal"}[r]
+	return [...]string{"unreachable", "timeout", "status", "too_large", "garbage", "stale", "internal", "memory"}[r]
 }
 
 // failure is an error with its reason. Nothing that the target sent is in err;
@@ -54,32 +54,32 @@ func fail(r Reason, format string, args ...any) *failure {
 	return &failure{reason: r, err: fmt.Errorf(format, args...)}
 }
 
-// fetch gets a page into a buffer that is taken when the answer begins to
-// arrive; the caller gives it back with release.
-func (s *Scraper) fetch(ctx context.Context, kind Kind, req *http.Request) (*[]byte, *failure) {
+// fetch feeds an answer to a page as it arrives, through a buffer of maxLine
+// bytes: however long the answer and however many at once, no more is held.
+func (s *Scraper) fetch(ctx context.Context, kind Kind, req *http.Request, p *page) *failure {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	resp, err := s.client(kind).Do(req.WithContext(ctx))
 	if err != nil {
-		return nil, s.netFailure(ctx, err)
+		return s.netFailure(ctx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be kept
-		return nil, fail(BadStatus, "answered %s", status(resp.StatusCode))
+		return fail(BadStatus, "answered %s", status(resp.StatusCode))
 	}
 	if resp.ContentLength > s.cfg.MaxBody {
-		return nil, fail(TooLarge, "answer of %d bytes is longer than the limit of %d", resp.ContentLength, s.cfg.MaxBody)
+		return fail(TooLarge, "answer of %d bytes is longer than the limit of %d", resp.ContentLength, s.cfg.MaxBody)
 	}
-	buf := s.buffers.Get().(*[]byte)
-	if err := s.readAll(buf, resp); err != nil {
-		s.release(buf)
+	buf := s.buffers.Get().(*[maxLine]byte)
+	defer s.buffers.Put(buf)
+	if err := s.readAll(buf[:], resp.Body, p); err != nil {
 		if f := (*failure)(nil); errors.As(err, &f) {
-			return nil, f
+			return f
 		}
-		return nil, s.netFailure(ctx, err)
+		return s.netFailure(ctx, err)
 	}
-	return buf, nil
+	return nil
 }
 
 // client is what asks targets of a kind: credentials are for exporters only.
@@ -90,37 +90,31 @@ func (s *Scraper) client(kind Kind) Doer {
 	return s.deps.Client
 }
 
-func (s *Scraper) readAll(buf *[]byte, resp *http.Response) error {
-	b := (*buf)[:0]
-	if n := resp.ContentLength; n > 0 {
-		b = slices.Grow(b, int(n)+1)
-	}
-	defer func() { *buf = b }()
+func (s *Scraper) readAll(b []byte, body io.Reader, p *page) error {
+	p.begin()
+	held, total := 0, int64(0) // bytes of the line that has begun, and of all
 	for {
-		if len(b) == cap(b) {
-			b = slices.Grow(b, max(4<<10, len(b)))
-		}
-		n, err := resp.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if int64(len(b)) > s.cfg.MaxBody {
+		n, err := body.Read(b[held:])
+		held += n
+		if total += int64(n); total > s.cfg.MaxBody {
 			return fail(TooLarge, "answer is longer than the limit of %d bytes", s.cfg.MaxBody)
 		}
-		if err == io.EOF {
-			return nil
+		used := p.feedLines(b[:held])
+		held = copy(b, b[used:held])
+		if held == len(b) {
+			p.skip()
+			held = 0
 		}
-		if err != nil {
+		if err := p.tooMuch(); err != nil {
+			return fail(TooLarge, "%w", err)
+		}
+		switch {
+		case err == io.EOF:
+			p.feed(b[:held])
+			return nil
+		case err != nil:
 			return err
 		}
-	}
-}
-
-// maxPooled is the size beyond which a buffer is not kept: 8 GPUs × 7 MIG
-// instances × 40 fields are 800 KB.
-const maxPooled = 1 << 20
-
-func (s *Scraper) release(buf *[]byte) {
-	if cap(*buf) <= maxPooled {
-		s.buffers.Put(buf)
 	}
 }
 

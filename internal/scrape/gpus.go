@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -22,8 +23,20 @@ type gpus struct {
 	devices []device
 	pulses  []pulse             // by slot, where values are watched
 	owners  []gpu.Owner         // from 1 on; entries say which is whose
+	places  map[gpu.Owner]int32 // of the owners
 	names   map[string]struct{} // of the wanted fields, as the target calls them
+
+	text    int64                  // bytes of names
+	refused [series.NumRefused]int // what was left out since that was last counted
 }
+
+// The bounds of what is remembered of a target's devices and owners, live ones
+// and those that are gone; beyond, all is learned anew from the next page. A MIG
+// instance has two names at most.
+const (
+	maxSlots  = 2 * series.MaxDevices
+	maxOwners = 2 * series.MaxOwners
+)
 
 // device is one GPU or MIG instance of a target.
 type device struct {
@@ -42,6 +55,15 @@ func newGPUs(t *series.Target, resolve gpu.Resolve, want gpu.FieldSet) *gpus {
 func (g *gpus) reset() {
 	g.slots, g.devices, g.pulses = map[string]int32{}, nil, nil
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
+	g.places, g.text = map[gpu.Owner]int32{}, 0
+}
+
+// size is what is remembered, in bytes. Maps take about twice their entries.
+func (g *gpus) size() int64 {
+	const owner = int64(unsafe.Sizeof(gpu.Owner{}))
+	return g.text + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
+		int64(cap(g.pulses))*int64(unsafe.Sizeof(pulse{})) +
+		int64(cap(g.owners))*owner + int64(len(g.places))*2*(owner+4) + int64(len(g.names))*2*16
 }
 
 func (g *gpus) identify(l *line) entry {
@@ -101,7 +123,10 @@ func (g *gpus) identifyValue(l *line) entry {
 	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[slot].key, Field: r.Field}); !ok {
 		e.use = ignored
 	}
-	g.names[string(l.name)] = struct{}{}
+	if _, ok := g.names[string(l.name)]; !ok {
+		g.names[string(l.name)] = struct{}{}
+		g.text += series.TextBytes(len(l.name))
+	}
 	return e
 }
 
@@ -109,7 +134,7 @@ func (g *gpus) identifyValue(l *line) entry {
 func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
 	slot, ok := g.slot(l)
 	namespace, pod := l.get("namespace"), l.get("pod")
-	if !ok || len(namespace) == 0 || len(pod) == 0 || g.want != (gpu.FieldSet{}) && !g.want.HasID(f) {
+	if !ok || !series.IsOwner(len(namespace), len(pod), 0, 0) || g.want != (gpu.FieldSet{}) && !g.want.HasID(f) {
 		return entry{}
 	}
 	e := entry{use: share, slot: slot, scale: scale}
@@ -131,33 +156,48 @@ func (g *gpus) slot(l *line) (int32, bool) {
 	if len(uuid) == 0 {
 		return 0, false
 	}
-	if gi := l.get("GPU_I_ID"); len(gi) > 0 {
-		return g.slotOf(instanceKey(uuid, gi)), true
+	gi := l.get("GPU_I_ID")
+	if !series.IsDevice(len(uuid) + len("/gi") + len(gi)) {
+		g.refused[series.RefusedName]++
+		return 0, false
 	}
-	return g.slotOf(string(uuid)), true
+	if len(gi) > 0 {
+		return g.slotOf(instanceKey(uuid, gi))
+	}
+	return g.slotOf(string(uuid))
 }
 
 func instanceKey(uuid, instance []byte) string { return string(uuid) + "/gi" + string(instance) }
 
-func (g *gpus) slotOf(key string) int32 {
+// slotOf is the device of this name; there is none where it is one too many.
+func (g *gpus) slotOf(key string) (int32, bool) {
 	slot, ok := g.slots[key]
-	if !ok {
-		slot = int32(len(g.devices))
-		g.slots[key] = slot
-		g.devices = append(g.devices, device{key: key, is: slot})
+	if ok {
+		return slot, true
 	}
-	return slot
+	if len(g.devices) >= maxSlots {
+		g.refused[series.RefusedDevice]++
+		return 0, false
+	}
+	slot = int32(len(g.devices))
+	g.slots[key] = slot
+	g.devices = append(g.devices, device{key: key, is: slot})
+	g.text += series.TextBytes(len(key))
+	return slot, true
 }
 
 // alias takes note of which instance of which GPU a MIG device is: agents name
 // it by its own UUID where dcgm-exporter's names do not bind them.
 func (g *gpus) alias(l *line) {
 	uuid, parent, gi := l.get("uuid"), l.get("parent_uuid"), l.get("gpu_instance")
-	if len(uuid) == 0 || len(parent) == 0 || len(gi) == 0 {
+	if !series.IsDevice(len(uuid)) || !series.IsDevice(len(parent)+len("/gi")+len(gi)) || len(parent) == 0 || len(gi) == 0 {
 		return
 	}
-	of := g.slotOf(instanceKey(parent, gi))
-	g.devices[g.slotOf(string(uuid))].is = of
+	of, ok := g.slotOf(instanceKey(parent, gi))
+	slot, known := g.slotOf(string(uuid))
+	if ok && known {
+		g.devices[slot].is = of
+	}
 }
 
 // ownerLabels are the names that the labels of a device's pod may have: as
@@ -180,53 +220,93 @@ func (g *gpus) owner(l *line) int32 {
 		if replica == nil {
 			replica = l.get("vgpu")
 		}
-		o := gpu.Owner{Namespace: string(namespace), Pod: string(pod), Container: string(l.get(names[2])), Replica: string(replica)}
-		if n := len(g.owners); g.owners[n-1] == o {
-			return int32(n - 1)
+		container := l.get(names[2])
+		if !series.IsOwner(len(namespace), len(pod), len(container), len(replica)) {
+			g.refused[series.RefusedName]++
+			return 0
 		}
-		g.owners = append(g.owners, o)
-		return int32(len(g.owners) - 1)
+		return g.placeOf(gpu.Owner{Namespace: string(namespace), Pod: string(pod), Container: string(container), Replica: string(replica)})
 	}
 	return 0
 }
 
+func (g *gpus) placeOf(o gpu.Owner) int32 {
+	place, ok := g.places[o]
+	if ok {
+		return place
+	}
+	if len(g.owners) > maxOwners {
+		g.refused[series.RefusedOwner]++
+		return 0
+	}
+	if last := &g.owners[len(g.owners)-1]; last.Namespace == o.Namespace {
+		o.Namespace = last.Namespace // one copy for a row of owners
+	}
+	if last := &g.owners[len(g.owners)-1]; last.Container == o.Container {
+		o.Container = last.Container
+	}
+	place = int32(len(g.owners))
+	g.owners = append(g.owners, o)
+	g.places[o] = place
+	g.text += series.TextBytes(len(o.Pod)) + series.TextBytes(len(o.Replica))
+	return place
+}
+
 func (g *gpus) success(slot int32, seconds float64) { g.devices[slot].success = seconds }
 
-// settle is called after a page whose lines were not the last one's. It says
-// whether that page must be read again: where a shared device's series is
-// there both for the device and in a copy for each sharer, as dcgm-exporter
-// has utilisation and memory with --kubernetes-virtual-gpus, the copies are
-// not the device's value.
-func (g *gpus) settle(entries []entry) (again bool) {
+// settle is called after a page whose lines were not the last one's. Where a
+// shared device's series is there both for the device and in a copy for each
+// sharer, as dcgm-exporter has utilisation and memory with
+// --kubernetes-virtual-gpus, the copies are not the device's value: they are
+// taken out of the page.
+func (g *gpus) settle(p *page) {
 	whole := map[series.Ref]bool{}
-	for _, e := range entries {
+	copies := false
+	for _, e := range p.entries {
 		if e.use == value && !e.copy {
 			whole[e.ref] = true
 		}
+		copies = copies || e.copy
 	}
-	for i := range entries {
-		if e := &entries[i]; e.use == value && e.copy && whole[e.ref] {
-			e.use, again = ignored, true
+	if !copies {
+		return
+	}
+	for i := range p.entries {
+		if e := &p.entries[i]; e.use == value && e.copy && whole[e.ref] {
+			e.use = ignored
 		}
 	}
-	return again
+	p.points = slices.DeleteFunc(p.points, func(x point) bool { return x.copy && whole[x.ref] })
 }
 
 // held lists who holds which device: whom the allocations name, which are all
-// sharers, or where there is none whom the devices' own labels name.
+// sharers, or where there is none whom the devices' own labels name. The work
+// is linear in the entries, but for sorting the sharers of a device.
 func (g *gpus) held(entries []entry) []series.DeviceOwners {
 	info := slices.ContainsFunc(entries, func(e entry) bool { return e.use == allocation })
-	bySlot := map[int32][]gpu.Owner{}
+	last := make([]int32, len(g.devices)) // the owner of each device that was seen last
+	bySlot := make([][]gpu.Owner, len(g.devices))
+	n := 0
 	for _, e := range entries {
-		if e.owner > 0 && (e.use == allocation) == info {
-			slot := g.devices[e.slot].is
-			bySlot[slot] = append(bySlot[slot], g.owners[e.owner])
+		if e.owner <= 0 || (e.use == allocation) != info {
+			continue
 		}
+		slot := g.devices[e.slot].is
+		if last[slot] == e.owner {
+			continue
+		}
+		if last[slot] == 0 {
+			n++
+		}
+		last[slot] = e.owner
+		bySlot[slot] = append(bySlot[slot], g.owners[e.owner])
 	}
-	list := make([]series.DeviceOwners, 0, len(bySlot))
+	list := make([]series.DeviceOwners, 0, n)
 	for slot, owners := range bySlot {
-		slices.SortFunc(owners, compareOwners)
-		list = append(list, series.DeviceOwners{Device: g.devices[slot].key, Owners: slices.Compact(owners)})
+		if len(owners) > 0 {
+			slices.SortFunc(owners, compareOwners)
+			list = append(list, series.DeviceOwners{Device: g.devices[slot].key, Owners: slices.Clip(slices.Compact(owners))})
+		}
 	}
 	return list
 }
@@ -238,9 +318,11 @@ func compareOwners(a, b gpu.Owner) int {
 	)
 }
 
-// overgrown says whether most of what is remembered is of lines that are gone.
+// overgrown says whether most of what is remembered is of lines that are gone,
+// or leaves no room for others.
 func (g *gpus) overgrown(entries int) bool {
-	return len(g.devices) > 2*entries+64 || len(g.owners) > 2*entries+64
+	return len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
+		len(g.devices) > 2*entries+64 || len(g.owners) > 2*entries+64
 }
 
 // fill makes a batch of a page's points. Left out are the values of a device

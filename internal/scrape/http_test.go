@@ -55,7 +55,7 @@ func TestHostileServers(t *testing.T) {
 			t.Errorf("stats %+v, want one failure %q", stats, reason)
 		}
 	}
-	chunk := []byte(strings.Repeat("up 1\n", 1<<14))
+	chunk := []byte(strings.Repeat("up{x=\""+strings.Repeat("y", 2000)+"\"} 1\n", 1<<5))
 	var sent atomic.Int64
 	f("too_large", Config{}, "answer is longer than the limit of 16777216 bytes", func(w http.ResponseWriter, _ *http.Request) {
 		for range 100 << 20 / len(chunk) {
@@ -64,6 +64,9 @@ func TestHostileServers(t *testing.T) {
 				return
 			}
 		}
+	})
+	f("too_large", Config{}, "page has more than 131072 lines", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, strings.Repeat("#\n", 1<<18))
 	})
 	f("too_large", Config{MaxBody: 1000}, "answer of 5000 bytes is longer than the limit of 1000", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5000")

@@ -29,6 +29,12 @@ var (
 	errStamp  = errors.New("timestamp is not a number")
 )
 
+// release lets go of the page that was read.
+func (l *line) release() {
+	l.name = nil
+	clear(l.labels[:cap(l.labels)])
+}
+
 // parse takes a sample line of the text format 0.0.4 or of OpenMetrics apart:
 // name{label="value",...} value [timestamp] [# exemplar].
 func (l *line) parse(b []byte) error {

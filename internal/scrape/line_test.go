@@ -153,6 +153,7 @@ func (r *recorder) identify(l *line) entry {
 func (r *recorder) success(int32, float64) {}
 
 func (r *recorder) beat(int32, evidence, float64, bool) {}
+func (r *recorder) size() int64                         { return 0 }
 
 func (r *recorder) said(p *page) string {
 	var b strings.Builder

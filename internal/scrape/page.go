@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -46,7 +47,18 @@ type entry struct {
 const (
 	maxEntries = 1 << 14 // lines remembered; the others are read the long way each time
 	maxSeries  = 1 << 13 // 8 GPUs × 7 MIG instances × 100 fields, and some
+	maxPoints  = 1 << 14 // values of one page
+	maxLines   = 1 << 17 // with comments; 16 times what a node with 16 GPUs in 7 instances each has
 	maxSteps   = 1 << 20 // entries passed over in search of lines; about 1 ms
+	// maxLine is the longest line in bytes, and the size of a read buffer. A line
+	// of dcgm-exporter with the labels of its pod has 1 to 4 KiB.
+	maxLine = 32 << 10
+)
+
+var (
+	errLong   = fmt.Errorf("line is longer than %d bytes", maxLine)
+	errLines  = fmt.Errorf("page has more than %d lines", maxLines)
+	errPoints = fmt.Errorf("page has more than %d values of the metrics asked for", maxPoints)
 )
 
 // page reads one target's answers. It remembers the lines of the last one in
@@ -58,6 +70,12 @@ type page struct {
 	next    []entry // of this page, where it differs
 	line    line
 	who     identifier
+	most    int // entries that may be remembered
+
+	at     int  // the place of the entry that is expected
+	number int  // of the line
+	long   bool // the line that is being read is too long
+	eof    bool // the page said where it ends
 
 	points  []point
 	meta    meta
@@ -69,6 +87,7 @@ type page struct {
 	outside outside
 	series  int
 	steps   int
+	over    bool // more than maxPoints
 }
 
 // identifier knows what a target's lines are for.
@@ -80,6 +99,8 @@ type identifier interface {
 	// beat is told the value of a line that is evidence, and whether it is not the
 	// last page's.
 	beat(slot int32, e evidence, v float64, moved bool)
+	// size is what it remembers, in bytes.
+	size() int64
 }
 
 // point is a value on its way into a batch.
@@ -89,60 +110,130 @@ type point struct {
 	value float64
 	stamp int64 // ms, the line's own; 0: none
 	share bool
+	copy  bool // as in entry
 }
 
 // meta is what an agent says of its collection, in seconds; 0: it did not say.
 type meta struct{ collected, interval, took float64 }
 
 func newPage(who identifier) *page {
-	return &page{seed: maphash.MakeSeed(), who: who}
+	return &page{seed: maphash.MakeSeed(), who: who, most: maxEntries}
 }
 
 // forget makes the next page be read the long way.
 func (p *page) forget() { p.entries = p.entries[:0] }
 
+// shrink gives up the memory of what is remembered, and lets half as much be
+// remembered from now on.
+func (p *page) shrink() {
+	p.entries, p.next, p.points, p.most = nil, nil, nil, p.most/2
+}
+
+// size is what the page remembers, in bytes.
+func (p *page) size() int64 {
+	return int64(cap(p.entries)+cap(p.next))*int64(unsafe.Sizeof(entry{})) +
+		int64(cap(p.points))*int64(unsafe.Sizeof(point{})) + int64(cap(p.line.scratch)) + p.who.size()
+}
+
 // read takes a page apart into p.points and p.meta. An error means that the
 // page is none; single bad lines are in p.bad.
 func (p *page) read(b []byte) error {
+	p.begin()
+	p.feed(b)
+	return p.end()
+}
+
+// begin starts a page, which feed takes in pieces until end.
+func (p *page) begin() {
 	p.points, p.next, p.meta, p.outside = p.points[:0], p.next[:0], meta{}, p.outside[:0]
 	p.lines, p.bad, p.badLine, p.changed, p.series, p.steps = 0, 0, nil, false, 0, 0
-	at, number := 0, 0
-	for len(b) > 0 {
-		number++
-		text := b
-		if i := bytes.IndexByte(b, '\n'); i >= 0 {
-			text, b = b[:i], b[i+1:]
-		} else {
-			b = nil
-		}
-		if n := len(text); n > 0 && text[n-1] == '\r' {
-			text = text[:n-1]
-		}
-		if len(text) == 0 || text[0] == '#' {
-			if string(text) == "# EOF" {
-				break
-			}
-			continue
-		}
-		e, v, stamp, err := p.sample(text, &at)
-		if err != nil {
-			if p.bad++; p.badLine == nil {
-				p.badLine, p.badText = fmt.Errorf("line %d: %w", number, err), excerpt(text)
-			}
-			continue
-		}
-		p.lines++
-		p.take(e, v, stamp)
+	p.at, p.number, p.long, p.eof, p.over = 0, 0, false, false, false
+}
+
+// feed takes the lines of the last piece of a page.
+func (p *page) feed(b []byte) {
+	if rest := b[p.feedLines(b):]; len(rest) > 0 {
+		p.text(rest)
 	}
-	if at != len(p.entries) {
-		p.differ(at)
+}
+
+// feedLines takes the whole lines of a piece, and says where they end.
+func (p *page) feedLines(b []byte) (n int) {
+	for {
+		i := bytes.IndexByte(b[n:], '\n')
+		if i < 0 {
+			return n
+		}
+		p.text(b[n : n+i])
+		n += i + 1
+	}
+}
+
+// skip says that what has been read of a line is too long to be kept.
+func (p *page) skip() { p.long = true }
+
+// text takes a line.
+func (p *page) text(text []byte) {
+	p.number++
+	if n := len(text); n > 0 && text[n-1] == '\r' {
+		text = text[:n-1]
+	}
+	switch {
+	case p.long || len(text) > maxLine:
+		p.long = false
+		p.refuse(text, errLong)
+		return
+	case p.eof || len(text) == 0:
+		return
+	case text[0] == '#':
+		p.eof = string(text) == "# EOF"
+		return
+	}
+	e, v, stamp, err := p.sample(text, &p.at)
+	if err != nil {
+		p.refuse(text, err)
+		return
+	}
+	p.lines++
+	p.take(e, v, stamp)
+}
+
+// refuse counts a bad line.
+func (p *page) refuse(text []byte, err error) {
+	if p.bad++; p.badLine == nil {
+		p.badLine, p.badText = fmt.Errorf("line %d: %w", p.number, err), excerpt(text)
+	}
+}
+
+// end is called when all of a page was fed.
+func (p *page) end() error {
+	p.line.release()
+	if p.at != len(p.entries) {
+		p.differ(p.at)
 	}
 	if p.changed {
 		p.entries, p.next = p.next, p.entries
+	} else {
+		p.next = nil // it is needed while pages differ only
+	}
+	if err := p.tooMuch(); err != nil {
+		p.forget()
+		return err
 	}
 	if p.bad > p.lines {
 		p.forget()
 		return fmt.Errorf("not a metrics page, %d of %d lines are bad: %w", p.bad, p.bad+p.lines, p.badLine)
+	}
+	return nil
+}
+
+// tooMuch says whether the page is beyond the bounds of one.
+func (p *page) tooMuch() error {
+	switch {
+	case p.number > maxLines:
+		return errLines
+	case p.over:
+		return errPoints
 	}
 	return nil
 }
@@ -172,7 +263,7 @@ func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 			e = entry{}
 		}
 	}
-	if end == p.line.end && len(p.next) < maxEntries {
+	if end == p.line.end && len(p.next) < p.most {
 		e.hash = maphash.Bytes(p.seed, text[:end])
 		p.next = append(p.next, e)
 	}
@@ -227,10 +318,16 @@ func (p *page) differ(n int) {
 // take puts a line's value where it belongs.
 func (p *page) take(e entry, v float64, stamp int64) {
 	switch e.use {
-	case value, share:
-		p.points = append(p.points, point{e.ref, e.slot, p.outside.limit(&e, v), stamp, e.use == share})
-	case part:
-		p.points = append(p.points, point{ref: e.ref, slot: e.slot, value: v, stamp: stamp})
+	case value, part, share:
+		if len(p.points) >= maxPoints {
+			p.over = true
+			return
+		}
+		x := point{e.ref, e.slot, v, stamp, e.use == share, e.copy}
+		if e.use != part {
+			x.value = p.outside.limit(&e, v)
+		}
+		p.points = append(p.points, x)
 	case collected:
 		p.meta.collected = v
 	case interval:

@@ -5,6 +5,8 @@ package scrape
 import (
 	"fmt"
 	"math"
+	"slices"
+	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/series"
 )
@@ -32,8 +34,12 @@ type Metric struct {
 	By string
 }
 
-// maxCells bounds what a page can make us remember of labels that it invents.
-const maxCells = 1 << 10
+// The bounds of what a page can make us remember of labels that it invents. A
+// metric whose series do not fit has no value: a part of a sum is none.
+const (
+	maxCells = 1 << 10 // parts
+	maxBy    = 128     // bytes of the label that tells them apart
+)
 
 // podMetrics is the identifier of a pod's own exposition: it picks metrics by
 // name and combines their label sets.
@@ -47,6 +53,8 @@ type podMetrics struct {
 	known   map[string]int32 // of the slots, by their cells
 	sums    []float64        // by metric
 	seen    []bool           // by metric
+	over    []bool           // by metric: not all of its series fit
+	text    int64            // bytes of names
 }
 
 // cell is what series that are copies of each other, or all series, come to.
@@ -67,8 +75,24 @@ func newPodMetrics(t *series.Target, metrics []Metric) *podMetrics {
 	return &podMetrics{
 		target: t, metrics: metrics, refs: make([]series.Ref, n),
 		places: map[place]int32{}, known: map[string]int32{},
-		sums: make([]float64, n), seen: make([]bool, n),
+		sums: make([]float64, n), seen: make([]bool, n), over: make([]bool, n),
 	}
+}
+
+// reset forgets all lines.
+func (m *podMetrics) reset() {
+	m.cells, m.slots, m.text = nil, nil, 0
+	m.places, m.known = map[place]int32{}, map[string]int32{}
+	clear(m.over)
+}
+
+// overgrown says whether what is remembered leaves no room for other lines.
+func (m *podMetrics) overgrown() bool { return slices.Contains(m.over, true) }
+
+// size is what is remembered, in bytes. Maps take about twice their entries.
+func (m *podMetrics) size() int64 {
+	return m.text + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
+		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2)
 }
 
 // identify takes the lines of the metrics asked for. Buckets and quantiles of
@@ -106,9 +130,11 @@ func (m *podMetrics) cell(i int, l *line) (int32, bool) {
 	}
 	c, ok := m.places[at]
 	if !ok {
-		if len(m.cells) >= maxCells {
+		if len(m.cells) >= maxCells || len(at.by) > maxBy {
+			m.over[i] = true
 			return 0, false
 		}
+		m.text += int64(len(at.by))
 		c = int32(len(m.cells))
 		m.cells = append(m.cells, cell{metric: at.metric})
 		m.places[at] = c
@@ -123,6 +149,7 @@ func (m *podMetrics) slot(cells []int32) int32 {
 		s = int32(len(m.slots))
 		m.slots = append(m.slots, cells)
 		m.known[key] = s
+		m.text += int64(len(key) + 4*cap(cells))
 	}
 	return s
 }
@@ -151,7 +178,7 @@ func (m *podMetrics) fill(p *page, b *series.Batch) {
 		}
 	}
 	for i, ok := range m.seen {
-		if ok {
+		if ok && !m.over[i] {
 			b.Add(m.refs[i], p.outside.limitMetric(&m.metrics[i], m.sums[i]))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -38,6 +39,7 @@ type runner struct {
 	gpus   *gpus       // nil for a Pod
 	pods   *podMetrics // nil for the others
 	batch  series.Batch
+	shrunk time.Time // when page last had to remember less, or was last allowed more
 	phase  phase
 	clock  clock
 	pace   pace
@@ -45,6 +47,8 @@ type runner struct {
 	req   *http.Request
 	learn time.Time // when to ask for the whole page; zero: now
 	names bool      // req asks for names only
+
+	ownersDue bool // the store did not take all owners of the last page
 
 	mu    sync.Mutex
 	state State
@@ -90,27 +94,36 @@ func (r *runner) isDone() bool {
 // scrape asks once and says when to ask again.
 func (r *runner) scrape(ctx context.Context) (next time.Time) {
 	started := time.Now()
-	if err := r.prepare(started); err != nil {
+	if err := r.prepare(started); errors.Is(err, series.ErrNoMemory) {
+		r.s.failures[NoMemory].Add(1)
+		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape less", err))
+	} else if err != nil {
 		return r.failed(fail(Internal, "%w", err))
 	}
-	buf, f := r.s.fetch(ctx, r.have.Kind, r.req)
+	f := r.s.fetch(ctx, r.have.Kind, r.req, r.page)
 	arrived := time.Now()
 	if f != nil {
 		if ctx.Err() != nil {
 			return time.Time{} // we gave up, not they
 		}
 		r.s.count(f, arrived.Sub(started))
+		r.account()
 		return r.failed(f)
 	}
 	r.s.count(nil, arrived.Sub(started))
-	defer r.s.release(buf)
-	return r.keep(*buf, started, arrived)
+	if ctx.Err() != nil {
+		return time.Time{} // what it said counts no more
+	}
+	return r.store(started, arrived)
 }
 
 // prepare follows what is wanted of the target, and makes the request.
 func (r *runner) prepare(now time.Time) error {
 	if want := r.want.Load(); want != r.have {
 		r.series = r.s.deps.Store.Target(want.Name, want.Labels)
+		if !r.series.Account(TargetBytes) {
+			return series.ErrNoMemory
+		}
 		if r.have == nil || want.Fields != r.have.Fields || !slices.Equal(want.Metrics, r.have.Metrics) {
 			r.begin(want)
 		}
@@ -147,19 +160,33 @@ func (r *runner) begin(want *Target) {
 
 // keep stores an answer.
 func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
+	r.page.begin()
+	r.page.feed(body)
+	return r.store(started, arrived)
+}
+
+// store stores the page that was fed.
+func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	p := r.page
-	if err := r.read(body); err != nil {
+	defer r.account()
+	if err := p.end(); err != nil {
 		f := fail(Garbage, "%w", err)
 		f.detail = p.badText
+		if errors.Is(err, errPoints) || errors.Is(err, errLines) {
+			f.reason = TooLarge
+		}
 		r.s.failures[f.reason].Add(1)
 		return r.failed(f)
+	}
+	if r.gpus != nil && p.changed {
+		r.gpus.settle(p)
 	}
 	r.s.badLines.Add(uint64(p.bad))
 	at, stamped := r.collectedAt(started, arrived)
 	r.batch.Reset()
 	if r.gpus != nil {
-		if p.changed {
-			r.series.SetOwners(at, r.gpus.held(p.entries))
+		if p.changed || r.ownersDue {
+			r.ownersDue = !r.series.SetOwners(at, r.gpus.held(p.entries))
 		}
 		if f := r.freshness(at, stamped); f.held > 0 && f.fresh == 0 {
 			if r.gpus.overgrown(len(p.entries)) {
@@ -174,12 +201,15 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 	}
 	r.s.countOutside(p.outside)
 	unknown, err := r.series.Append(at, &r.batch)
-	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) {
+	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) || r.pods != nil && r.pods.overgrown() {
 		r.forget()
 	}
 	switch {
 	case errors.Is(err, series.ErrRepeated):
 		return r.repeated(at, arrived)
+	case errors.Is(err, series.ErrNoMemory):
+		r.have = nil // try again to get room for it
+		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape less", err))
 	case err != nil:
 		r.have = nil // somebody dropped it from the store: make it anew
 		return r.failed(fail(Internal, "%w", err))
@@ -195,16 +225,32 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 	return r.phase.success(time.Now())
 }
 
-func (r *runner) read(body []byte) error {
-	if err := r.page.read(body); err != nil {
-		return err
+// account charges the target for what its runner holds. Where the memory limit
+// refuses that, the runner remembers less of its pages.
+func (r *runner) account() {
+	if r.gpus != nil {
+		for reason, n := range r.gpus.refused {
+			if n > 0 {
+				r.series.Refuse(series.Refused(reason), n)
+				r.gpus.refused[reason] = 0
+			}
+		}
 	}
-	if r.gpus != nil && r.page.changed && r.gpus.settle(r.page.entries) {
-		err := r.page.read(body)
-		r.page.changed = true
-		return err
+	if r.series.Account(r.size()) {
+		if p := r.page; p.most < maxEntries && time.Since(r.shrunk) > learnAgain {
+			p.most, r.shrunk = min(2*p.most+64, maxEntries), time.Now()
+		}
+		return
 	}
-	return nil
+	r.page.shrink()
+	r.shrunk = time.Now()
+	r.batch.Points = nil
+	r.forget()
+	r.series.Account(r.size())
+}
+
+func (r *runner) size() int64 {
+	return TargetBytes + r.page.size() + int64(cap(r.batch.Points))*int64(unsafe.Sizeof(series.Point{}))
 }
 
 // collectedAt is the time of a page's samples in our clock: the agent's, else
@@ -311,6 +357,8 @@ func (r *runner) forget() {
 	if r.gpus != nil {
 		r.gpus.reset()
 		r.req, r.learn = nil, time.Time{}
+	} else {
+		r.pods.reset()
 	}
 }
 

@@ -58,6 +58,7 @@ type Scraper struct {
 	runners map[string]*runner
 	outside map[string]uint64  // values out of range, by metric
 	leaving map[string]*runner // taken off the list, not yet done
+	refused map[string]State   // not scraped, because there are too many
 
 	scrapes, samples, badLines, repeated atomic.Uint64
 	nanos                                atomic.Int64
@@ -71,7 +72,7 @@ func New(cfg Config, deps Deps) *Scraper {
 	}
 	return &Scraper{
 		cfg: cfg.withDefaults(), deps: deps,
-		buffers: sync.Pool{New: func() any { return new([]byte) }},
+		buffers: sync.Pool{New: func() any { return new([maxLine]byte) }},
 		changed: make(chan struct{}, 1),
 		runners: map[string]*runner{},
 		outside: map[string]uint64{},
@@ -113,9 +114,11 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wanted := make(map[string]*Target, len(s.wanted))
+	refused := admit(s.wanted, func(name string) bool { return s.runners[name] != nil }, mostTargets(s.deps.Store.Stats().Limit))
+	s.noteRefused(refused)
 	for i := range s.wanted {
 		t := &s.wanted[i]
-		if wanted[t.Name] != nil {
+		if wanted[t.Name] != nil || refused[t.Name] != nil {
 			continue
 		}
 		wanted[t.Name] = t
@@ -141,6 +144,29 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 			r.cancel()
 			delete(s.runners, name)
 			s.leaving[name] = r
+		}
+	}
+}
+
+// noteRefused keeps the states of the targets that are not scraped.
+func (s *Scraper) noteRefused(refused map[string]error) {
+	if len(refused) == 0 {
+		s.refused = nil
+		return
+	}
+	if len(s.refused) == 0 {
+		s.deps.Log.Warn("targets are not scraped, there are too many for the memory limit", "targets", len(s.wanted), "refused", len(refused))
+	}
+	before := s.refused
+	s.refused = make(map[string]State, len(refused))
+	for i := range s.wanted {
+		t := &s.wanted[i]
+		if err := refused[t.Name]; err != nil {
+			st := State{Name: t.Name, URL: t.URL.String(), Kind: t.Kind, Err: err, ErrSince: time.Now()}
+			if old, ok := before[t.Name]; ok {
+				st.ErrSince = old.ErrSince
+			}
+			s.refused[t.Name] = st
 		}
 	}
 }
@@ -171,6 +197,7 @@ func (s *Scraper) count(f *failure, took time.Duration) {
 // Stats are counts since the start.
 type Stats struct {
 	Targets  int // now
+	Refused  int // now, because there are too many for the memory limit
 	Scrapes  uint64
 	Failures map[string]uint64 // by Reason; every reason is there
 	Repeated uint64            // pages that were there already: asked too early
@@ -196,7 +223,7 @@ func (s *Scraper) Stats() Stats {
 		st.Failures[r.String()] = s.failures[r].Load()
 	}
 	s.mu.Lock()
-	st.Targets = len(s.runners)
+	st.Targets, st.Refused = len(s.runners), len(s.refused)
 	st.OutOfRange = maps.Clone(s.outside)
 	for _, r := range s.runners {
 		r.mu.Lock()
@@ -214,7 +241,10 @@ func (s *Scraper) Stats() Stats {
 func (s *Scraper) States() []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]State, 0, len(s.runners))
+	out := make([]State, 0, len(s.runners)+len(s.refused))
+	for _, st := range s.refused {
+		out = append(out, st)
+	}
 	for _, r := range s.runners {
 		r.mu.Lock()
 		out = append(out, r.state)

@@ -3,7 +3,9 @@
 package series
 
 import (
+	"cmp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -51,43 +53,74 @@ func devicesOn(tenures []tenure, t *Target) (n int) {
 // claims appends the pod's tenures that may count: of its own node, and not
 // contradicted by a target of a lower rank.
 func (s *Store) claims(dst []tenure, h Holder, now time.Time, maxAge time.Duration) []tenure {
-	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, now.UnixNano(), open)
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	dst = slices.DeleteFunc(dst, func(n tenure) bool { return n.target.labels.Node != h.Node })
-	lowest, found := s.authority(h.Node, now.UnixNano(), maxAge)
+	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, &h.Node, now.UnixNano(), open)
+	lowest, found := s.nodes.authority(h.Node, now.UnixNano(), maxAge)
 	if !found {
 		return dst
 	}
 	confirmed := func(n tenure) bool {
 		return slices.ContainsFunc(dst, func(o tenure) bool {
-			return o.target.labels.Rank == lowest && o.until == open && o.device.uuid == n.device.uuid
+			return o.target.rank.Load() == lowest && o.until == open && o.device.uuid == n.device.uuid
 		})
 	}
+	// In place: those of the lowest rank come first and are kept, so confirmed always sees them.
+	slices.SortStableFunc(dst, func(a, b tenure) int { return cmp.Compare(a.target.rank.Load(), b.target.rank.Load()) })
 	kept := dst[:0]
-	// In place: those of the lowest rank are kept, so confirmed always sees them.
-	slices.SortStableFunc(dst, func(a, b tenure) int { return int(a.target.labels.Rank) - int(b.target.labels.Rank) })
 	for _, n := range dst {
-		if n.target.labels.Rank <= lowest || confirmed(n) {
+		if n.target.rank.Load() <= lowest || confirmed(n) {
 			kept = append(kept, n)
 		}
 	}
 	return kept
 }
 
+// nodeIndex lists the exporters of GPUs of each node. Nothing else is locked
+// while its lock is held.
+type nodeIndex struct {
+	mu      sync.RWMutex
+	targets map[string][]*Target
+}
+
+func (x *nodeIndex) add(node string, t *Target) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.targets[node] = append(x.targets[node], t)
+}
+
+func (x *nodeIndex) remove(node string, t *Target) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	left := slices.DeleteFunc(x.targets[node], func(o *Target) bool { return o == t })
+	if x.targets[node] = left; len(left) == 0 {
+		delete(x.targets, node)
+	}
+}
+
 // authority is the lowest rank of the node's targets that have collected within
 // maxAge, or within three of their intervals, and name an owner of a device.
-// s.mu is held.
-func (s *Store) authority(node string, now int64, maxAge time.Duration) (rank uint8, found bool) {
-	for _, t := range s.nodes[node] {
-		if t.labels.Rank < rank || !found {
+func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (rank uint32, found bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, t := range x.targets[node] {
+		if r := t.rank.Load(); r < rank || !found {
 			age := now - t.newest.Load()
 			if age <= max(int64(maxAge), t.keep.Load()) && t.owned.Load() > 0 {
-				rank, found = t.labels.Rank, true
+				rank, found = r, true
 			}
 		}
 	}
 	return rank, found
+}
+
+// all are the targets of all nodes.
+func (x *nodeIndex) all() []*Target {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	out := make([]*Target, 0, len(x.targets))
+	for _, list := range x.targets {
+		out = append(out, list...)
+	}
+	return out
 }
 
 // Claim is what one exporter says about who holds devices.
@@ -101,13 +134,7 @@ type Claim struct {
 // Claims calls f with each device of an exporter of GPUs that has an owner, the
 // devices of one target one after another. f must not call the store.
 func (s *Store) Claims(f func(Claim)) {
-	s.mu.RLock()
-	targets := make([]*Target, 0, len(s.targets))
-	for _, list := range s.nodes {
-		targets = append(targets, list...)
-	}
-	s.mu.RUnlock()
-	for _, t := range targets {
+	for _, t := range s.nodes.all() {
 		s.mu.RLock()
 		labels := t.labels
 		s.mu.RUnlock()

@@ -125,12 +125,12 @@ func TestClaims(t *testing.T) {
 		t.Error(diff)
 	}
 	s.Target("a", TargetLabels{Node: "elsewhere"})
-	if got := list(); len(got) != 3 || got[0] != "a elsewhere G0 p" || len(s.nodes["n"]) != 0 {
+	if got := list(); len(got) != 3 || got[0] != "a elsewhere G0 p" || len(s.nodes.targets["n"]) != 0 {
 		t.Errorf("on another node: %v", got)
 	}
 	s.Drop("a")
-	if got := list(); len(got) != 0 || len(s.nodes) != 0 {
-		t.Errorf("dropped: %v, %d nodes", got, len(s.nodes))
+	if got := list(); len(got) != 0 || len(s.nodes.targets) != 0 {
+		t.Errorf("dropped: %v, %d nodes", got, len(s.nodes.targets))
 	}
 }
 

@@ -3,11 +3,38 @@
 package series
 
 import (
+	"cmp"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// The bounds of what one target can say about owners. What is beyond them is
+// refused and counted in Stats.Refused.
+const (
+	// MaxDevices is the number of devices of one target. NVIDIA's driver knows
+	// 32 GPUs per node (NV_MAX_DEVICES, nvlimits.h), each with 7 MIG instances
+	// at most: 256. Four times that is allowed.
+	MaxDevices = 1024
+	// MaxOwners is the number of pairs of a device and a container that holds
+	// it. The kubelet runs 110 pods by default, and 500 where distributions
+	// raise it; 500 pods that share 8 GPUs are 4,000 pairs.
+	MaxOwners = 4096
+	// maxPast is the number of tenures that ended and are still remembered.
+	maxPast = MaxOwners
+
+	// The lengths of names, in bytes. A pod's name is a DNS subdomain, the
+	// other two are DNS labels (RFC 1123, as Kubernetes applies it). A UUID of
+	// NVIDIA's has 40 characters, with MIG- and an instance 60.
+	maxNamespace = 63
+	maxPod       = 253
+	maxContainer = 63
+	maxReplica   = 128
+	maxDevice    = 160
+	maxMetric    = 1024
 )
 
 // tenure is the time in which a pod held a device, [from, until) in ns.
@@ -19,53 +46,83 @@ type tenure struct {
 
 const open = math.MaxInt64
 
+// holding are a pod's tenures on one target.
+type holding struct {
+	spans []span
+	round uint32 // the last update that took a device from the pod
+}
+
+// span is a tenure without its target.
+type span struct {
+	device      *device
+	from, until int64
+}
+
 // DeviceOwners are the containers that hold one device.
 type DeviceOwners struct {
 	Device string      // as in Key
-	Owners []gpu.Owner // sorted; the store keeps the slice
+	Owners []gpu.Owner // sorted by namespace and pod; the store keeps the slice
+}
+
+// IsOwner says whether the names can be those of a container: Kubernetes does
+// not allow longer ones.
+func IsOwner(namespace, pod, container, replica int) bool {
+	return namespace > 0 && namespace <= maxNamespace && pod > 0 && pod <= maxPod &&
+		container <= maxContainer && replica <= maxReplica
+}
+
+// IsDevice says whether a device's name has a length that UUIDs have.
+func IsDevice(length int) bool { return length > 0 && length <= maxDevice }
+
+func isOwner(o *gpu.Owner) bool {
+	return IsOwner(len(o.Namespace), len(o.Pod), len(o.Container), len(o.Replica))
 }
 
 // SetOwners says who holds each of the target's devices from at on: at is when
 // that was collected, and the list is whole, so a device that it lacks is
 // nobody's. Where nothing changed nothing happens. Samples at at itself are
-// the new owners'.
-func (t *Target) SetOwners(at time.Time, list []DeviceOwners) {
+// the new owners'. It reports whether all of the list was taken: MaxDevices,
+// MaxOwners and the memory limit bound it, and what is left out has no owner.
+//
+// The work is linear in the list and in the tenures of the pods that lose a
+// device, and nothing is locked meanwhile but the target itself.
+func (t *Target) SetOwners(at time.Time, list []DeviceOwners) (whole bool) {
+	whole, blocked := t.setOwners(at.UnixNano(), list, false)
+	if blocked {
+		t.store.squeeze()
+		whole, _ = t.setOwners(at.UnixNano(), list, true)
+	}
+	t.store.relieve()
+	return whole
+}
+
+// setOwners reports blocked, and changes nothing, where other targets should
+// give up memory first; with last it goes on without what it could not get.
+func (t *Target) setOwners(stamp int64, list []DeviceOwners, last bool) (whole, blocked bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return
+		return true, false
 	}
-	stamp := at.UnixNano()
-	var changes []ownerChange
-	for _, o := range list {
-		d := t.device(o.Device)
-		if !slices.Equal(d.owners, o.Owners) {
-			changes = append(changes, ownerChange{d, o.Owners})
-		}
-	}
-	for uuid, d := range t.devices {
-		if len(d.owners) > 0 && !slices.ContainsFunc(list, func(o DeviceOwners) bool { return o.Device == uuid }) {
-			changes = append(changes, ownerChange{d, nil})
-		}
-	}
+	defer t.settle()
+	t.round++
+	changes, whole := t.ownerChanges(list)
 	if len(changes) == 0 {
-		return
+		return whole, false
 	}
-	s := t.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.targets[t.name] != t {
-		return // dropped meanwhile
+	if v := t.reserve(t.costOf(changes)); v == noRoom && !last {
+		return false, true
+	} else if v != granted {
+		t.refuse(RefusedOwner, len(changes))
+		whole = false
+		keepCommon(changes)
 	}
-	for _, c := range changes {
-		s.moveDevice(t, c, stamp)
+	t.endTenures(changes, stamp)
+	t.beginTenures(changes, stamp)
+	if t.past > t.pruneAt {
+		t.prune(stamp - int64(t.store.cfg.Span))
 	}
-	if s.moves -= len(changes); s.moves < 0 {
-		for k, e := range s.pods {
-			s.prune(k, e, stamp)
-		}
-		s.moves = len(s.pods) + 1024
-	}
+	return whole, false
 }
 
 type ownerChange struct {
@@ -73,112 +130,294 @@ type ownerChange struct {
 	owners []gpu.Owner
 }
 
-// moveDevice ends the tenures of the pods that lost the device and begins
-// those of the pods that got it. t.mu and s.mu are held.
-func (s *Store) moveDevice(t *Target, c ownerChange, stamp int64) {
-	d := c.device
-	for _, o := range d.owners {
-		if !holds(c.owners, o) {
-			s.endTenure(podKey{o.Namespace, o.Pod}, t, d, stamp)
+// ownerChanges are the devices whose owners are others now. Each device of the
+// list is marked with the round.
+func (t *Target) ownerChanges(list []DeviceOwners) (changes []ownerChange, whole bool) {
+	whole = true
+	total := 0
+	for i := range list {
+		d, ok := t.claimed(list[i].Device)
+		if !ok {
+			whole = false
+			continue
+		}
+		if d.round == t.round {
+			continue // listed twice
+		}
+		d.round = t.round
+		owners := validOwners(list[i].Owners)
+		if room := MaxOwners - total; len(owners) > room {
+			owners = owners[:room:room]
+		}
+		if n := len(list[i].Owners) - len(owners); n > 0 {
+			t.refuse(RefusedOwner, n)
+			whole = false
+		}
+		total += len(owners)
+		t.steps += 1 + len(owners)
+		if !slices.Equal(d.owners, owners) {
+			changes = append(changes, ownerChange{d, owners})
 		}
 	}
-	for _, o := range c.owners {
-		if !holds(d.owners, o) {
-			s.beginTenure(podKey{o.Namespace, o.Pod}, t, d, stamp)
-		}
-	}
-	t.owned.Add(int32(min(len(c.owners), 1) - min(len(d.owners), 1)))
-	d.owners, d.since = c.owners, stamp
-}
-
-// holds says whether a container of o's pod is among the owners.
-func holds(owners []gpu.Owner, o gpu.Owner) bool {
-	return slices.ContainsFunc(owners, func(p gpu.Owner) bool {
-		return p.Namespace == o.Namespace && p.Pod == o.Pod
-	})
-}
-
-func (s *Store) endTenure(k podKey, t *Target, d *device, stamp int64) {
-	e := s.pods[k]
-	if e == nil {
-		return
-	}
-	for i := range e.tenures {
-		if n := &e.tenures[i]; n.target == t && n.device == d && n.until == open {
-			n.until = stamp
-		}
-	}
-	s.prune(k, e, stamp)
-}
-
-func (s *Store) beginTenure(k podKey, t *Target, d *device, stamp int64) {
-	e := s.entry(k)
-	s.prune(k, e, stamp)
-	for _, n := range e.tenures {
-		if n.target == t && n.device == d && n.until == open {
-			return // a second container of the pod
-		}
-	}
-	s.pods[k] = e
-	e.tenures = append(e.tenures, tenure{t, d, stamp, open})
-}
-
-// prune forgets the tenures that ended before the window began or with their
-// target.
-func (s *Store) prune(k podKey, e *podEntry, now int64) {
-	e.tenures = slices.DeleteFunc(e.tenures, func(n tenure) bool {
-		return n.until < now-int64(s.cfg.Span) || n.target.dropped
-	})
-	s.dropIfEmpty(k, e)
-}
-
-// eachTenure calls f with the tenures of those who hold the target's devices
-// now, and takes away those for which f is false. t.mu is held.
-func (t *Target) eachTenure(f func(*tenure) bool) {
-	s := t.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, d := range t.devices {
-		for _, o := range d.owners {
-			k := podKey{o.Namespace, o.Pod}
-			e := s.pods[k]
-			if e == nil {
-				continue
+		t.steps++
+		if len(d.owners) > 0 && d.round != t.round {
+			changes = append(changes, ownerChange{d, nil})
+		}
+	}
+	return changes, whole
+}
+
+// claimed is the device of this name, new if there is room for it.
+func (t *Target) claimed(uuid string) (*device, bool) {
+	if d := t.devices[uuid]; d != nil {
+		return d, true
+	}
+	if !IsDevice(len(uuid)) || len(t.devices) >= MaxDevices || t.reserve(deviceCost(uuid)) != granted {
+		t.refuse(RefusedDevice, 1)
+		return nil, false
+	}
+	return t.device(uuid), true
+}
+
+// validOwners is the list without names that are too long, in order.
+func validOwners(list []gpu.Owner) []gpu.Owner {
+	if slices.ContainsFunc(list, func(o gpu.Owner) bool { return !isOwner(&o) }) {
+		list = slices.DeleteFunc(slices.Clone(list), func(o gpu.Owner) bool { return !isOwner(&o) })
+	}
+	if !slices.IsSortedFunc(list, comparePods) {
+		list = slices.SortedStableFunc(slices.Values(list), comparePods)
+	}
+	return list
+}
+
+func comparePods(a, b gpu.Owner) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+}
+
+func compareToPod(o gpu.Owner, k podKey) int {
+	return cmp.Or(cmp.Compare(o.Namespace, k.namespace), cmp.Compare(o.Pod, k.pod))
+}
+
+// keepCommon leaves of each change what was so before: nobody gets a device.
+func keepCommon(changes []ownerChange) {
+	for i := range changes {
+		c := &changes[i]
+		var kept []gpu.Owner
+		eachPod(c.device.owners, c.owners, func(k podKey, before, after bool) {
+			if before && after {
+				kept = append(kept, gpu.Owner{Namespace: k.namespace, Pod: k.pod})
 			}
-			kept := e.tenures[:0]
-			for _, n := range e.tenures {
-				if n.target != t || n.device != d || n.until != open || f(&n) {
-					kept = append(kept, n)
+		})
+		c.owners = kept
+	}
+}
+
+// eachPod calls f with each pod of two sorted lists, and in which it is.
+func eachPod(a, b []gpu.Owner, f func(k podKey, inA, inB bool)) {
+	for len(a) > 0 || len(b) > 0 {
+		var k podKey
+		switch {
+		case len(b) == 0 || len(a) > 0 && comparePods(a[0], b[0]) <= 0:
+			k = podKey{a[0].Namespace, a[0].Pod}
+		default:
+			k = podKey{b[0].Namespace, b[0].Pod}
+		}
+		x, y := behind(a, k), behind(b, k)
+		f(k, x > 0, y > 0)
+		a, b = a[x:], b[y:]
+	}
+}
+
+// behind is how many of the list's first owners are containers of the pod.
+func behind(list []gpu.Owner, k podKey) int {
+	n := 0
+	for n < len(list) && list[n].Namespace == k.namespace && list[n].Pod == k.pod {
+		n++
+	}
+	return n
+}
+
+// endTenures ends those of the pods that lost a device. Each such pod's tenures
+// are read once, however many devices it lost.
+func (t *Target) endTenures(changes []ownerChange, stamp int64) {
+	for i := range changes {
+		c := &changes[i]
+		c.device.changed, c.device.next = t.round, c.owners
+	}
+	for i := range changes {
+		eachPod(changes[i].device.owners, changes[i].owners, func(k podKey, before, after bool) {
+			t.steps++
+			if h := t.pods[k]; before && !after && h != nil && h.round != t.round {
+				h.round = t.round
+				t.endTenuresOf(h, k, stamp)
+			}
+		})
+	}
+}
+
+func (t *Target) endTenuresOf(h *holding, k podKey, stamp int64) {
+	for i := range h.spans {
+		t.steps++
+		n := &h.spans[i]
+		if n.until != open || n.device.changed != t.round {
+			continue
+		}
+		if _, still := sort.Find(len(n.device.next), func(j int) int { return -compareToPod(n.device.next[j], k) }); !still {
+			n.until = stamp
+			t.past++
+		}
+	}
+}
+
+func (t *Target) beginTenures(changes []ownerChange, stamp int64) {
+	for i := range changes {
+		d := changes[i].device
+		eachPod(d.owners, d.next, func(k podKey, before, after bool) {
+			t.steps++
+			if before || !after {
+				return
+			}
+			h := t.pods[k]
+			if h == nil {
+				h = &holding{}
+				t.addHolding(k, h)
+			}
+			t.lists -= spanBytes(h)
+			h.spans = append(h.spans, span{d, stamp, open})
+			t.lists += spanBytes(h)
+		})
+		t.lists += ownerBytes(d.next) - ownerBytes(d.owners)
+		t.owned.Add(int32(min(len(d.next), 1) - min(len(d.owners), 1)))
+		d.owners, d.next, d.since = d.next, nil, stamp
+	}
+}
+
+func (t *Target) addHolding(k podKey, h *holding) {
+	t.pods[k] = h
+	t.podsPeak = max(t.podsPeak, len(t.pods))
+	t.keys += TextBytes(len(k.pod))
+	t.store.index.add(k, t, h)
+}
+
+func (t *Target) removeHolding(k podKey, h *holding) {
+	delete(t.pods, k)
+	t.lists -= spanBytes(h)
+	t.keys -= TextBytes(len(k.pod))
+	t.store.index.remove(k, t, false)
+}
+
+// prune forgets the tenures that ended before a time, and of the others the
+// oldest where there are more than maxPast. It is due again when as many more
+// have ended as are left, so that each tenure costs the same, however often
+// owners change.
+func (t *Target) prune(before int64) {
+	t.forgetPast(before)
+	if t.past > maxPast {
+		ends := make([]int64, 0, t.past)
+		for _, h := range t.pods {
+			for _, n := range h.spans {
+				if n.until != open {
+					ends = append(ends, n.until)
 				}
 			}
-			clear(e.tenures[len(kept):])
-			e.tenures = kept
-			s.dropIfEmpty(k, e)
 		}
+		slices.Sort(ends)
+		t.forgetPast(ends[len(ends)-maxPast/2] + 1)
+		t.refuse(RefusedHistory, len(ends)-t.past)
 	}
+	t.pruneAt = min(2*t.past+64, maxPast)
+	if t.podsPeak > 64 && len(t.pods) < t.podsPeak/4 {
+		t.pods, t.podsPeak = rebuilt(t.pods), len(t.pods)
+	}
+}
+
+// forgetPast takes away the tenures that ended before a time.
+func (t *Target) forgetPast(before int64) {
+	t.past = 0
+	for k, h := range t.pods {
+		t.steps += len(h.spans)
+		t.filter(k, h, func(n *span) bool { return n.until >= before })
+	}
+}
+
+// filter keeps those of a pod's tenures for which keep is true. t.past is
+// raised by how many of them have ended.
+func (t *Target) filter(k podKey, h *holding, keep func(*span) bool) {
+	kept := h.spans[:0]
+	for i := range h.spans {
+		if !keep(&h.spans[i]) {
+			continue
+		}
+		if h.spans[i].until != open {
+			t.past++
+		}
+		kept = append(kept, h.spans[i])
+	}
+	clear(h.spans[len(kept):])
+	if len(kept) == 0 {
+		t.removeHolding(k, h)
+		return
+	}
+	t.lists -= spanBytes(h)
+	if h.spans = kept; cap(kept) > 4*len(kept)+8 {
+		h.spans = slices.Clone(kept)
+	}
+	t.lists += spanBytes(h)
 }
 
 // Forget is called when a pod is gone: what it used before now is not given to
 // a later pod of the same name. Devices that its node still shows as its own
 // count from now on.
 func (s *Store) Forget(namespace, pod string, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	k := podKey{namespace, pod}
-	e := s.pods[k]
-	if e == nil {
+	for _, x := range s.index.holders(nil, k, nil) {
+		x.target.forget(k, now.UnixNano())
+	}
+}
+
+func (t *Target) forget(k podKey, now int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.pods[k]
+	if t.closed || h == nil {
 		return
 	}
-	e.tenures = slices.DeleteFunc(e.tenures, func(n tenure) bool { return n.until != open })
-	for i := range e.tenures {
-		e.tenures[i].from = max(e.tenures[i].from, now.UnixNano())
+	defer t.settle()
+	for i := range h.spans {
+		if h.spans[i].until != open {
+			t.past--
+		} else {
+			h.spans[i].from = max(h.spans[i].from, now)
+		}
 	}
-	s.dropIfEmpty(k, e)
+	t.filter(k, h, func(n *span) bool { return n.until == open })
+}
+
+// tenures appends the pod's tenures that touch [from, to]; on one node, unless
+// node is nil.
+func (s *Store) tenures(dst []tenure, k podKey, node *string, from, to int64) []tenure {
+	var buf [8]holder
+	for _, x := range s.index.holders(buf[:0], k, node) {
+		dst = x.tenures(dst, from, to)
+	}
+	return dst
+}
+
+func (x *holder) tenures(dst []tenure, from, to int64) []tenure {
+	t := x.target
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.closed {
+		return dst
+	}
+	for _, n := range x.holding.spans {
+		if n.from <= to && n.until > from {
+			dst = append(dst, tenure{t, n.device, n.from, n.until})
+		}
+	}
+	return dst
 }
 
 // Pods returns how many pods hold a device or have metrics of their own.
-func (s *Store) Pods() int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return len(s.pods)
-}
+func (s *Store) Pods() int { return int(s.index.pods.Load()) }

@@ -19,7 +19,7 @@ import (
 func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var buf [16]tenure
 	k := podKey{namespace, pod}
-	r, ok := newestOf(s.tenures(buf[:0], k, now.UnixNano(), open), k, f, now, maxAge)
+	r, ok := newestOf(s.tenures(buf[:0], k, nil, now.UnixNano(), open), k, f, now, maxAge)
 	return r.Sample, ok
 }
 
@@ -48,22 +48,6 @@ func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge t
 	}
 	v, ok := best.combine(field.PodAgg)
 	return Reading{v, time.Duration(best.keep)}, ok
-}
-
-// tenures appends the pod's tenures that touch [from, to].
-func (s *Store) tenures(dst []tenure, k podKey, from, to int64) []tenure {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	e := s.pods[k]
-	if e == nil {
-		return dst
-	}
-	for _, n := range e.tenures {
-		if n.from <= to && n.until > from && !n.target.dropped {
-			dst = append(dst, n)
-		}
-	}
-	return dst
 }
 
 // gathered is what one target shows of a pod.
@@ -140,7 +124,7 @@ func (s *Store) PodRange(namespace, pod string, f gpu.FieldID, from, to time.Tim
 		return nil
 	}
 	k := podKey{namespace, pod}
-	tenures := s.tenures(nil, k, from.UnixNano(), to.UnixNano())
+	tenures := s.tenures(nil, k, nil, from.UnixNano(), to.UnixNano())
 	var best []Sample
 	for i := range tenures {
 		t := tenures[i].target
@@ -213,22 +197,12 @@ func step(prev map[*device]Sample, d *device, stamp int64, v float64) (float64, 
 func (s *Store) PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var best Sample
 	found := false
-	for _, t := range s.podTargets(podKey{namespace, pod}) {
+	for _, t := range s.index.own(podKey{namespace, pod}) {
 		if v, ok := t.metric(metric, now.UnixNano()-int64(maxAge)); ok && (!found || v.At.After(best.At)) {
 			best, found = v, true
 		}
 	}
 	return best, found
-}
-
-// podTargets are the expositions of the pod itself. The slice is shared.
-func (s *Store) podTargets(k podKey) []*Target {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if e := s.pods[k]; e != nil {
-		return slices.Clone(e.targets)
-	}
-	return nil
 }
 
 // PodMetricRate is the increase per second over Config.Rate, or over maxAge
@@ -237,7 +211,7 @@ func (s *Store) podTargets(k podKey) []*Target {
 func (s *Store) PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var best Sample
 	found := false
-	for _, t := range s.podTargets(podKey{namespace, pod}) {
+	for _, t := range s.index.own(podKey{namespace, pod}) {
 		if v, ok := t.metricRate(metric, now.UnixNano(), maxAge); ok && (!found || v.At.After(best.At)) {
 			best, found = v, true
 		}
@@ -252,7 +226,7 @@ type Step struct{ From, To Sample }
 // the sample before the newest to the newest, which is no older than maxAge.
 // Metrics of one exposition have samples of the same times.
 func (s *Store) PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (best Step, found bool) {
-	for _, t := range s.podTargets(podKey{namespace, pod}) {
+	for _, t := range s.index.own(podKey{namespace, pod}) {
 		if v, ok := t.metricStep(metric, now.UnixNano(), maxAge); ok && (!found || v.To.At.After(best.To.At)) {
 			best, found = v, true
 		}
@@ -294,7 +268,7 @@ func (t *Target) metric(name string, notBefore int64) (Sample, bool) {
 // itself exposes, oldest first.
 func (s *Store) PodMetricRange(namespace, pod, metric string, from, to time.Time) []Sample {
 	var best []Sample
-	for _, t := range s.podTargets(podKey{namespace, pod}) {
+	for _, t := range s.index.own(podKey{namespace, pod}) {
 		if got := t.metricRange(metric, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
 			best = got
 		}

@@ -126,14 +126,42 @@ func (r *ring) freeColumn(wide bool, col int32) {
 	}
 }
 
-// bytes is the size of the ring's arrays.
+// bytes is the size of the ring's arrays, spare columns included.
 func (r *ring) bytes() int64 {
-	return int64(8*len(r.stamps) + 4*len(r.narrow.v) + 8*len(r.wide.v))
+	return int64(8*cap(r.stamps) + 4*cap(r.narrow.v) + 8*cap(r.wide.v) + 4*cap(r.narrow.free) + 4*cap(r.wide.free))
 }
 
 // bytesWith is the size after resize(slots).
 func (r *ring) bytesWith(slots int) int64 {
-	return int64(slots) * int64(8+4*r.narrow.cols+8*r.wide.cols)
+	return int64(slots)*int64(8+4*r.narrow.cols+8*r.wide.cols) + int64(4*cap(r.narrow.free)+4*cap(r.wide.free))
+}
+
+// perSlot is what a slot takes without the columns that are free.
+func (r *ring) perSlot() int64 {
+	return int64(8 + 4*(r.narrow.cols-len(r.narrow.free)) + 8*(r.wide.cols-len(r.wide.free)))
+}
+
+// costOfColumn is what addColumn takes at most.
+func (r *ring) costOfColumn(wide bool) cost {
+	if wide {
+		return r.wide.costOfColumn(len(r.stamps), 8)
+	}
+	return r.narrow.costOfColumn(len(r.stamps), 4)
+}
+
+// rebuild moves the newest values to a ring of so many slots that has the given
+// columns only, in this order.
+func (r *ring) rebuild(slots int, narrow, wide []int32) {
+	used := min(r.used, slots)
+	next := ring{stamps: make([]int64, slots), used: used, head: max(used-1, 0)}
+	from := make([]int, used)
+	for i := range used {
+		from[i] = r.slot(r.used - used + i)
+		next.stamps[i] = r.stamps[from[i]]
+	}
+	next.narrow = r.narrow.only(slots, from, narrow)
+	next.wide = r.wide.only(slots, from, wide)
+	*r = next
 }
 
 // resize moves everything to a ring of more slots, with no spare columns.
@@ -188,6 +216,27 @@ func (c *cells[T]) widen(slots int) {
 		}
 	}
 	c.v, c.stride = v, stride
+}
+
+// costOfColumn is what add takes at most: a free column is there already.
+func (c *cells[T]) costOfColumn(slots, size int) cost {
+	if len(c.free) > 0 || c.cols < c.stride {
+		return cost{}
+	}
+	more := max(4, c.stride/8)
+	return cost{int64(slots * (c.stride + more) * size), int64(slots * more * size)}
+}
+
+// only is a copy of some slots and columns, in a block of so many slots.
+func (c *cells[T]) only(slots int, from []int, cols []int32) cells[T] {
+	next := cells[T]{v: make([]T, slots*len(cols)), stride: len(cols), cols: len(cols)}
+	for i, s := range from {
+		row := next.v[i*next.stride : (i+1)*next.stride]
+		for j, col := range cols {
+			row[j] = c.v[s*c.stride+int(col)]
+		}
+	}
+	return next
 }
 
 // latest is a column's newest value that is not older than notBefore.

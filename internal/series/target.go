@@ -5,7 +5,6 @@ package series
 import (
 	"errors"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,8 @@ var (
 	ErrRepeated = errors.New("collection time did not advance")
 	// ErrDropped: the target was dropped from its store.
 	ErrDropped = errors.New("target was dropped")
+	// ErrNoMemory: the store's MaxBytes leaves no room for the target.
+	ErrNoMemory = errors.New("memory limit of the windows leaves no room")
 )
 
 // rewindAfter is how far behind the newest stamp a stamp must be for the
@@ -53,47 +54,78 @@ func (b *Batch) Reset() { b.Points = b.Points[:0] }
 // Add appends a value.
 func (b *Batch) Add(r Ref, v float64) { b.Points = append(b.Points, Point{r, v}) }
 
-// Target is one exposition and its window. Ref, Append and SetOwners are its
-// writer's, one goroutine at a time.
+// Target is one exposition and its window. Ref, Append, SetOwners and Account
+// are its writer's, one goroutine at a time.
 type Target struct {
-	store  *Store
-	name   string
-	labels TargetLabels // guarded by store.mu
+	store   *Store
+	name    string
+	labels  TargetLabels           // guarded by store.mu
+	node    atomic.Pointer[string] // labels.Node
+	pays    *group                 // guarded by store.mu
+	group   *group                 // the same, guarded by mu
+	charged atomic.Int64           // bytes in the ledger; changed under mu
+	refused atomic.Uint64          // what it was refused since the start
 
-	dropped bool // guarded by store.mu
+	mu       sync.RWMutex
+	closed   bool
+	noMemory bool // closed from the start: there was no room for it
+	ring     ring
+	series   []serie
+	free     []uint32           // ids of dead series
+	ids      map[string]uint32  // a pod's own metrics
+	devices  map[string]*device // by UUID
+	pods     map[podKey]*holding
 
-	mu      sync.RWMutex
-	closed  bool
-	ring    ring
-	series  []serie
-	free    []uint32           // ids of dead series
-	ids     map[string]uint32  // a pod's own metrics
-	devices map[string]*device // by UUID
-	swept   int64              // the stamp of the last sweep
-	short   bool               // MaxBytes keeps the window shorter than Span
+	gen      uint32 // of the newest series
+	live     int    // series
+	lastPage int    // points of the last batch
+	swept    int64  // the stamp of the last sweep
+	cleared  int64  // the newest stamp at the last sweep for room
+	short    bool   // the memory limit keeps the window shorter than Span
+	limited  int64  // the newest stamp when something was last refused; 0: long ago
+	listed   bool   // in the store's list of limited targets
 
-	newest atomic.Int64 // the newest stamp, ns
-	owned  atomic.Int32 // devices with an owner
-	keep   atomic.Int64 // three intervals, ns; 0: the interval is not known
+	round   uint32 // updates of owners
+	past    int    // tenures that ended
+	pruneAt int    // prune when past exceeds it
+	steps   int    // work of the updates of owners, for tests
+
+	// What size adds up, kept as it changes.
+	keys     int64 // bytes of names
+	lists    int64 // bytes of the devices' and holdings' lists
+	writer   int64 // bytes of its writer, see Account
+	rings    int64 // bytes of the ring, as the ledger has them
+	idsPeak  int   // the most entries of each map: maps do not shrink
+	devPeak  int
+	podsPeak int
+
+	rank   atomic.Uint32 // labels.Rank
+	newest atomic.Int64  // the newest stamp, ns
+	owned  atomic.Int32  // devices with an owner
+	keep   atomic.Int64  // three intervals, ns; 0: the interval is not known
 }
 
 // serie is one column of the ring.
 type serie struct {
 	gen  uint32
-	wide bool
-	live bool
 	col  int32
 	last int64 // the newest stamp when it last got a value or a Ref
-	key  Key
+	wide bool
+	live bool
+	own  bool   // a pod's own metric
+	name string // the metric's, or that of the pod whose share it is; of a device's field empty
 }
 
 // device is one GPU as a target shows it.
 type device struct {
-	uuid   string
-	fields []deviceField
-	shares []deviceShare
-	owners []gpu.Owner // the list given to SetOwners
-	since  int64       // when these became the owners, ns; 0: never set
+	uuid    string
+	fields  []deviceField
+	shares  []deviceShare
+	owners  []gpu.Owner // the list given to SetOwners
+	next    []gpu.Owner // what they become in the update of round changed
+	since   int64       // when these became the owners, ns; 0: never set
+	round   uint32      // the last update that listed it
+	changed uint32      // the last update that changed its owners
 }
 
 type deviceField struct {
@@ -126,10 +158,22 @@ func (t *Target) SetInterval(d time.Duration) {
 	t.keep.Store(3 * int64(d))
 }
 
-// Ref interns a key; it is false where the store has its most series already
-// or the key names nothing. A Ref stays good while its series has values
-// within the window; Append says when one is not.
+// Ref interns a key; it is false where the key names nothing, or names it too
+// long, and where MaxSeries, MaxDevices or the memory limit leave no room. A Ref
+// stays good while its series has values; Append says when one is not.
 func (t *Target) Ref(k Key) (Ref, bool) {
+	r, blocked := t.ref(k, false)
+	if blocked {
+		t.store.squeeze()
+		r, _ = t.ref(k, true)
+	}
+	t.store.relieve()
+	return r, r != Ref{}
+}
+
+// ref reports blocked where other targets should give up memory first; with
+// last it refuses the key instead.
+func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 	if (k.Device == "") == (k.Metric == "") || k.Device == "" && k.Pod != "" {
 		return Ref{}, false
 	}
@@ -139,16 +183,30 @@ func (t *Target) Ref(k Key) (Ref, bool) {
 		return Ref{}, false
 	}
 	if id, ok := t.lookup(k); ok {
-		return t.touch(id), true
+		return t.touch(id), false
 	}
-	if t.store.series.Load() >= int64(t.store.cfg.MaxSeries) {
-		t.sweep()
-		if t.store.series.Load() >= int64(t.store.cfg.MaxSeries) {
-			t.store.overflow.Add(1)
-			return Ref{}, false
-		}
+	defer t.settle()
+	if len(k.Device) > maxDevice || len(k.Metric) > maxMetric || len(k.Pod) > maxNamespace+1+maxPod {
+		t.refuse(RefusedName, 1)
+		return Ref{}, false
 	}
-	return t.touch(t.intern(k)), true
+	refused, full := t.isFull(k)
+	if full || t.live > 2*t.lastPage+churnSlack {
+		t.clearChurn(full)
+		refused, full = t.isFull(k)
+	}
+	if full {
+		t.refuse(refused, 1)
+		return Ref{}, false
+	}
+	switch v := t.reserve(t.costOfSeries(k)); {
+	case v == noRoom && !last:
+		return Ref{}, true
+	case v != granted:
+		t.refuse(RefusedSeries, 1)
+		return Ref{}, false
+	}
+	return t.touch(t.intern(k)), false
 }
 
 // touch keeps a series that is about to get a value from being swept.
@@ -189,22 +247,41 @@ func (t *Target) intern(k Key) uint32 {
 		t.series = append(t.series, serie{})
 	}
 	s := &t.series[id]
-	*s = serie{gen: s.gen + 1, live: true, wide: isWide(k), key: k}
-	before := t.ring.bytes()
+	t.gen++
+	*s = serie{gen: t.gen, live: true, wide: isWide(k), own: k.Device == "", name: k.Pod + k.Metric} // one of the two is empty
 	s.col = t.ring.addColumn(s.wide)
-	t.store.bytes.Add(t.ring.bytes() - before)
+	t.live++
 	t.store.series.Add(1)
-	if k.Device == "" {
+	t.keys += TextBytes(len(s.name))
+	if s.own {
 		t.ids[k.Metric] = id
-	} else {
-		d := t.device(k.Device)
-		if k.Pod != "" {
-			d.shares = append(d.shares, deviceShare{deviceField{k.Field, id}, k.Pod})
-		} else {
-			d.fields = append(d.fields, deviceField{k.Field, id})
-		}
+		t.idsPeak = max(t.idsPeak, len(t.ids))
+		return id
 	}
+	d := t.device(k.Device)
+	t.lists -= d.listBytes()
+	if k.Pod != "" {
+		d.shares = append(d.shares, deviceShare{deviceField{k.Field, id}, k.Pod})
+	} else {
+		d.fields = append(d.fields, deviceField{k.Field, id})
+	}
+	t.lists += d.listBytes()
 	return id
+}
+
+// isFull says whether a bound of one target leaves no room for a new series.
+func (t *Target) isFull(k Key) (Refused, bool) {
+	if t.live >= MaxSeries {
+		return RefusedSeries, true
+	}
+	d := t.devices[k.Device]
+	switch {
+	case k.Device == "":
+		return 0, false
+	case d == nil:
+		return RefusedDevice, len(t.devices) >= MaxDevices
+	}
+	return RefusedSeries, k.Pod != "" && len(d.shares) >= MaxShares
 }
 
 func (t *Target) device(uuid string) *device {
@@ -212,6 +289,8 @@ func (t *Target) device(uuid string) *device {
 	if d == nil {
 		d = &device{uuid: uuid}
 		t.devices[uuid] = d
+		t.devPeak = max(t.devPeak, len(t.devices))
+		t.keys += TextBytes(len(uuid))
 	}
 	return d
 }
@@ -232,26 +311,53 @@ func isWide(k Key) bool {
 
 // Append stores one scrape's values under the time at which they were
 // collected. It returns how many Refs of the batch were not good, which their
-// owner interns anew, and ErrRepeated or ErrDropped if nothing was stored. A
-// stamp that is more than 5 s behind the newest means that the target's clock
-// was set back: its window is emptied and begins anew.
+// owner interns anew, and ErrRepeated, ErrDropped or ErrNoMemory if nothing was
+// stored. A stamp that is more than 5 s behind the newest means that the
+// target's clock was set back: its window is emptied and begins anew.
 func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
+	unknown, blocked, err := t.append(at.UnixNano(), b, false)
+	if blocked {
+		t.store.squeeze()
+		unknown, _, err = t.append(at.UnixNano(), b, true)
+	}
+	t.store.relieve()
+	return unknown, err
+}
+
+// append reports blocked, and stores nothing, where other targets should give
+// up memory first; with last it overwrites the oldest slot instead.
+func (t *Target) append(stamp int64, b *Batch, last bool) (unknown int, blocked bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return 0, ErrDropped
+	switch {
+	case t.noMemory:
+		return 0, false, ErrNoMemory
+	case t.closed:
+		return 0, false, ErrDropped
 	}
-	stamp := at.UnixNano()
 	if newest, ok := t.ring.newest(); ok && stamp <= newest {
 		if newest-stamp < int64(rewindAfter) {
 			t.store.repeated.Add(1)
-			return 0, ErrRepeated
+			return 0, false, ErrRepeated
 		}
 		t.rewind(stamp)
 	}
-	t.makeRoom(stamp)
+	if blocked := t.makeRoom(stamp); blocked && !last {
+		return 0, true, nil
+	}
+	if t.ring.slots() == 0 {
+		return 0, false, ErrNoMemory
+	}
 	t.ring.advance(stamp)
 	t.newest.Store(stamp)
+	unknown = t.fillSlot(b, stamp)
+	t.lastPage = len(b.Points)
+	t.unlimit(stamp)
+	return unknown, false, nil
+}
+
+// fillSlot puts the values of a batch into the newest slot.
+func (t *Target) fillSlot(b *Batch, stamp int64) (unknown int) {
 	stored := int64(0)
 	for _, p := range b.Points {
 		if int(p.Ref.id) >= len(t.series) {
@@ -272,7 +378,7 @@ func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
 	}
 	t.store.samples.Add(stored)
 	t.store.unknown.Add(uint64(unknown))
-	return unknown, nil
+	return unknown
 }
 
 // rewind empties the window of a target whose clock was set back to stamp;
@@ -280,7 +386,7 @@ func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
 func (t *Target) rewind(stamp int64) {
 	t.store.rewound.Add(1)
 	t.ring.clear()
-	t.swept = stamp
+	t.swept, t.cleared, t.limited = stamp, 0, 0
 	for i := range t.series {
 		t.series[i].last = 0
 	}
@@ -289,104 +395,52 @@ func (t *Target) rewind(stamp int64) {
 			d.since = stamp
 		}
 	}
-	t.eachTenure(func(n *tenure) bool {
-		n.from = min(n.from, stamp)
-		return true
-	})
+	for _, h := range t.pods {
+		for i := range h.spans {
+			if n := &h.spans[i]; n.until == open {
+				n.from = min(n.from, stamp)
+			}
+		}
+	}
 }
 
 // makeRoom lets the ring grow while it holds less than the span, sweeps dead
 // series once a span, and otherwise leaves the oldest slot to be overwritten.
-func (t *Target) makeRoom(stamp int64) {
+// It reports whether the ring may grow as soon as other targets give up memory.
+func (t *Target) makeRoom(stamp int64) (blocked bool) {
 	cfg := &t.store.cfg
 	if t.swept == 0 {
 		t.swept = stamp
 	} else if stamp-t.swept > int64(cfg.Span) {
 		t.swept = stamp
-		t.sweep()
+		t.sweep(math.MinInt64)
+		t.prune(stamp - int64(cfg.Span))
+		t.settle()
 	}
 	if !t.ring.full() {
-		return
+		return false
 	}
 	oldest, filled := t.ring.oldest()
-	most := int(cfg.Span/cfg.Interval) + 1
+	most := cfg.slots()
 	if filled && stamp-oldest > int64(cfg.Span) || t.ring.slots() >= most {
 		t.short = false
-		return
+		return false
 	}
-	want := min(max(8, 2*t.ring.slots()), most)
-	grow := t.ring.bytesWith(want) - t.ring.bytes()
-	least := int(time.Minute/cfg.Interval) + 1
-	if want > least && t.store.bytes.Load()+grow > cfg.MaxBytes {
-		t.short = true
-		return
-	}
-	t.ring.resize(want)
-	t.store.bytes.Add(grow)
-}
-
-// sweep frees the series that have no value within the window, and the devices
-// that have no series and no owner.
-func (t *Target) sweep() {
-	oldest, ok := t.ring.oldest()
-	if !ok {
-		return
-	}
-	for id := range t.series {
-		s := &t.series[id]
-		if !s.live || s.last >= oldest {
-			continue
+	defer t.settle()
+	for want := min(max(minSlots, 2*t.ring.slots()), most); want > t.ring.slots(); want -= max(1, want/8) {
+		to := t.ring.bytesWith(want)
+		switch t.reserve(cost{to, to - t.ring.bytes()}) {
+		case granted:
+			t.ring.resize(want)
+			return false
+		case noRoom:
+			blocked = true
 		}
-		t.forgetKey(s.key)
-		t.ring.freeColumn(s.wide, s.col)
-		s.live, s.key = false, Key{}
-		s.gen++
-		t.free = append(t.free, uint32(id))
-		t.store.series.Add(-1)
-	}
-	for uuid, d := range t.devices {
-		if len(d.fields) == 0 && len(d.shares) == 0 && len(d.owners) == 0 {
-			delete(t.devices, uuid)
+		if want-t.ring.slots() <= want/8 {
+			break
 		}
 	}
-}
-
-func (t *Target) forgetKey(k Key) {
-	if k.Device == "" {
-		delete(t.ids, k.Metric)
-		return
-	}
-	d := t.devices[k.Device]
-	if k.Pod != "" {
-		d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return s.field == k.Field && s.pod == k.Pod })
-		return
-	}
-	for i, f := range d.fields {
-		if f.field == k.Field {
-			d.fields = append(d.fields[:i], d.fields[i+1:]...)
-			return
-		}
-	}
-}
-
-func (t *Target) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
-	t.eachTenure(func(*tenure) bool { return false })
-	live := 0
-	for i := range t.series {
-		if t.series[i].live {
-			live++
-		}
-	}
-	t.store.series.Add(-int64(live))
-	t.store.bytes.Add(-t.ring.bytes())
-	t.ring, t.series, t.free, t.ids, t.devices = ring{}, nil, nil, nil, nil
-}
-
-func (t *Target) isShort() bool {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.short
+	t.short = true
+	t.limit()
+	return blocked
 }

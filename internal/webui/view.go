@@ -87,6 +87,7 @@ type Target struct {
 	Freshness  string `json:"freshness,omitempty"`  // how its values are known to be new: timestamp, energy, power or unknown
 	Frozen     int    `json:"frozen,omitempty"`     // devices whose values have not changed for too long
 	OutOfRange int    `json:"outOfRange,omitempty"` // values of the last page that were left out
+	Limited    string `json:"limited,omitempty"`    // what it takes and was refused, where a bound or the memory limit applied
 }
 
 // Workload is one GPUAutoscaler with its target.

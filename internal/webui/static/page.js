@@ -211,7 +211,14 @@ function drawFleet(v, shown) {
   replace($("fleet"), rows, v.namespaces ? "No GPU is held by pods that you may see." : "No node reports GPUs yet.");
 }
 
-// drawTargets lists what does not answer: faults first, then pods that start.
+// doubts are what is wrong with what a target that answers says.
+function doubts(t) {
+  return [t.contradiction, t.limited, t.frozen ? t.frozen + " devices whose values do not change" : "",
+    t.outOfRange ? t.outOfRange + " values out of their range" : ""].filter(Boolean);
+}
+
+// drawTargets lists what does not answer and what says something wrong: faults
+// first, then pods that start.
 function drawTargets(v, shown) {
   const down = v.targets.filter((t) => !t.up);
   const faults = down.filter((t) => !t.starting), starting = down.filter((t) => t.starting);
@@ -220,6 +227,7 @@ function drawTargets(v, shown) {
   $("targets-summary").textContent = text ? text + "." : "";
   const rows = faults.map((t) => el("li", { class: "bad" }, t.name + ": " + (t.error || "no answer yet") +
     (t.lastSuccess ? " (last answer " + age(Math.max(0, (shown.now - Date.parse(t.lastSuccess)) / 1000)) + " ago)" : "")));
+  rows.push(...v.targets.filter((t) => t.up).flatMap((t) => doubts(t).map((d) => el("li", { class: "bad" }, t.name + ": " + d))));
   rows.push(...starting.map((t) => el("li", {}, t.name + ": starting, " + age(Math.max(0, (shown.now - Date.parse(t.starting)) / 1000)))));
   const more = rows.length - most.targets;
   if (more > 0) rows.splice(most.targets, more, el("li", {}, "and " + more + " more"));

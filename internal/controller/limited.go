@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// The reasons of ConditionWindow.
+const (
+	reasonWhole       = "Complete"
+	reasonMemoryLimit = "MemoryLimit" // the memory limit keeps the window short
+	reasonTargetLimit = "TargetLimit" // the target shows more than one target may
+)
+
+// limits are the store's limited targets by place, as of a second ago at most.
+type limits struct {
+	mu      sync.Mutex
+	asOf    time.Time
+	byPlace map[string]*series.Limited
+}
+
+func (l *limits) at(now time.Time, store *series.Store) map[string]*series.Limited {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if age := now.Sub(l.asOf); age >= 0 && age < time.Second {
+		return l.byPlace
+	}
+	l.asOf, l.byPlace = now, nil
+	for _, x := range store.Limited() {
+		if l.byPlace == nil {
+			l.byPlace = map[string]*series.Limited{}
+		}
+		place := nodePlace(x.Labels.Node)
+		if x.Labels.Pod != "" {
+			place = podPlace(x.Labels.Namespace, x.Labels.Pod)
+		}
+		if l.byPlace[place] == nil {
+			l.byPlace[place] = &x
+		}
+	}
+	return l.byPlace
+}
+
+// limited is a limited target that has samples of the workload's pods; nil:
+// there is none. Of several it is the first by place.
+func (w *workload) limited(now time.Time) *series.Limited {
+	byPlace := w.c.limits.at(now, w.c.deps.Store)
+	if len(byPlace) == 0 {
+		return nil
+	}
+	w.c.mu.RLock()
+	defer w.c.mu.RUnlock()
+	first := ""
+	for p := range w.places {
+		if byPlace[p] != nil && (first == "" || p < first) {
+			first = p
+		}
+	}
+	return byPlace[first]
+}
+
+// windowOf is ConditionWindow, once it was False. While the same target is
+// limited for the same reason, the numbers stay those of the first time.
+func windowOf(r *report, base []metav1.Condition) []metav1.Condition {
+	last := meta.FindStatusCondition(base, v1alpha1.ConditionWindow)
+	x := r.limited
+	if x == nil {
+		if last == nil {
+			return nil
+		}
+		return []metav1.Condition{{
+			Type: v1alpha1.ConditionWindow, Status: metav1.ConditionTrue, Reason: reasonWhole, Message: "no target with samples of its pods is limited",
+		}}
+	}
+	c := metav1.Condition{Type: v1alpha1.ConditionWindow, Status: metav1.ConditionFalse, Reason: reasonTargetLimit}
+	if x.Short {
+		c.Reason = reasonMemoryLimit
+	}
+	prefix := fmt.Sprintf("target %s ", clip(x.Target, maxStep))
+	if last != nil && last.Reason == c.Reason && strings.HasPrefix(last.Message, prefix) {
+		c.Message = last.Message
+	} else {
+		c.Message = clip(prefix+x.String(), maxMessage)
+	}
+	return []metav1.Condition{c}
+}

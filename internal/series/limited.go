@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Refused is what a target was refused.
+type Refused uint8
+
+// What is refused, by MaxSeries, MaxDevices, MaxOwners, the lengths of names or
+// the memory limit.
+const (
+	RefusedTarget  Refused = iota // a new target
+	RefusedSeries                 // a new series, or one taken away
+	RefusedDevice                 // a device
+	RefusedOwner                  // that a container holds a device
+	RefusedName                   // a name that is too long
+	RefusedHistory                // samples or owners within the window that were given up early
+	RefusedWriter                 // what the target's scraper remembers of its page
+	NumRefused
+)
+
+// String is the reason as a label's value.
+func (r Refused) String() string {
+	return [...]string{"target", "series", "device", "owner", "name", "history", "page"}[r]
+}
+
+// limitedFor is for how long a target counts as limited after it was refused
+// something.
+const limitedFor = time.Minute
+
+// Limited is a target that was refused something lately, or whose window the
+// memory limit keeps short.
+type Limited struct {
+	Target  string
+	Labels  TargetLabels
+	Bytes   int64         // that it takes
+	Share   int64         // that it may take; 0: memory does not limit it, the bounds of one target do
+	Short   bool          // its window is shorter than Span
+	Window  time.Duration // from its oldest sample to its newest
+	Refused uint64        // since it is known
+}
+
+// String says what the target takes, and what it was refused.
+func (x *Limited) String() string {
+	s := fmt.Sprintf("takes %.1f MiB", float64(x.Bytes)/(1<<20))
+	if x.Share > 0 {
+		s += fmt.Sprintf(", its share of the memory limit is %.1f MiB", float64(x.Share)/(1<<20))
+	}
+	if x.Short {
+		s += fmt.Sprintf("; its window is %v long", x.Window.Round(time.Second))
+	}
+	if x.Refused > 0 {
+		s += fmt.Sprintf("; %d series, devices, owners or names were refused", x.Refused)
+	}
+	return s
+}
+
+// limitedList are the targets that are limited. Its lock is an innermost one.
+type limitedList struct {
+	mu      sync.Mutex
+	targets map[*Target]struct{}
+}
+
+func (l *limitedList) add(t *Target) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.targets[t] = struct{}{}
+}
+
+func (l *limitedList) remove(t *Target) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.targets, t)
+}
+
+func (l *limitedList) all() []*Target {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]*Target, 0, len(l.targets))
+	for t := range l.targets {
+		out = append(out, t)
+	}
+	return out
+}
+
+func (l *limitedList) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.targets)
+}
+
+// Refuse counts what the target's writer left out of its page.
+func (t *Target) Refuse(r Refused, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.refuse(r, n)
+	}
+}
+
+// refuse counts what the target did not get. t.mu is held.
+func (t *Target) refuse(r Refused, n int) {
+	t.store.refused[r].Add(uint64(n))
+	t.refused.Add(uint64(n))
+	t.limit()
+}
+
+// limit makes the target count as limited from now on. t.mu is held.
+func (t *Target) limit() {
+	t.limited = 1
+	if newest, ok := t.ring.newest(); ok {
+		t.limited = newest
+	}
+	if !t.listed {
+		t.listed = true
+		t.store.limited.add(t)
+	}
+}
+
+// unlimit ends that when the target was refused nothing for long enough.
+func (t *Target) unlimit(stamp int64) {
+	if !t.listed || t.short || stamp-t.limited <= int64(limitedFor) {
+		return
+	}
+	t.listed = false
+	t.store.limited.remove(t)
+}
+
+func (t *Target) isShort() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.short
+}
+
+// Limited lists the targets that are limited, those that take most first.
+func (s *Store) Limited() []Limited {
+	if s.limited.len() == 0 {
+		return nil
+	}
+	var out []Limited
+	for _, t := range s.limited.all() {
+		out = append(out, t.asLimited())
+	}
+	s.mu.RLock()
+	for i := range out {
+		if t := s.targets[out[i].Target]; t != nil {
+			out[i].Labels = t.labels
+		}
+	}
+	s.mu.RUnlock()
+	slices.SortFunc(out, func(a, b Limited) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Target, b.Target))
+	})
+	return out
+}
+
+func (t *Target) asLimited() Limited {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	x := Limited{Target: t.name, Bytes: t.charged.Load(), Short: t.short, Refused: t.refused.Load()}
+	oldest, _ := t.ring.oldest()
+	newest, _ := t.ring.newest()
+	x.Window = time.Duration(newest - oldest)
+	if level := t.store.targetShare.Load(); level != noLevel {
+		x.Share = level
+	}
+	return x
+}

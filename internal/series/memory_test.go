@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// recount adds up what a target takes from what it has.
+func recount(t *Target) int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n := targetBytes + int64(len(t.name)) + t.writer
+	n += int64(8*cap(t.ring.stamps) + 4*cap(t.ring.narrow.v) + 8*cap(t.ring.wide.v) + 4*cap(t.ring.narrow.free) + 4*cap(t.ring.wide.free))
+	n += int64(cap(t.series))*serieBytes + int64(cap(t.free))*4
+	live := 0
+	for i := range t.series {
+		if s := &t.series[i]; s.live {
+			live++
+			n += TextBytes(len(s.name))
+		}
+	}
+	if live != t.live {
+		panic(fmt.Sprintf("%d series live, counted %d", live, t.live))
+	}
+	n += int64(t.devPeak)*deviceEntry + int64(t.idsPeak)*idEntry + int64(t.podsPeak)*holdingEntry
+	for uuid, d := range t.devices {
+		n += deviceBytes + TextBytes(len(uuid)) + int64(cap(d.fields))*fieldBytes + int64(cap(d.shares))*shareBytes + ownerBytes(d.owners)
+	}
+	past := 0
+	for k, h := range t.pods {
+		n += holdingBytes + TextBytes(len(k.pod)) + int64(cap(h.spans))*spanSize
+		for _, x := range h.spans {
+			if x.until != open {
+				past++
+			}
+		}
+	}
+	if past != t.past {
+		panic(fmt.Sprintf("%d tenures ended, counted %d", past, t.past))
+	}
+	return n
+}
+
+// checkLedger compares the account with a count of everything.
+func checkLedger(t testing.TB, s *Store) {
+	t.Helper()
+	var total, rings int64
+	groups := map[*group]int64{}
+	for _, a := range s.targets {
+		n := recount(a)
+		if got := a.charged.Load(); got != n {
+			t.Fatalf("target %s is charged %d bytes and has %d", a.name, got, n)
+		}
+		if a.group != a.pays {
+			t.Fatalf("target %s is of two groups", a.name)
+		}
+		total += n
+		rings += a.ring.bytes()
+		groups[a.group] += n
+	}
+	st := s.Stats()
+	if st.Memory != total || st.Bytes != rings {
+		t.Fatalf("the account has %d bytes, %d of samples; the targets have %d, %d", st.Memory, st.Bytes, total, rings)
+	}
+	if st.Memory > st.Limit {
+		t.Fatalf("%d bytes are above the limit of %d", st.Memory, st.Limit)
+	}
+	for g, n := range groups {
+		if got := g.bytes.Load(); got != n {
+			t.Fatalf("a group is charged %d bytes and has %d", got, n)
+		}
+	}
+}
+
+// FuzzLedger plays random targets, series, appends, owners and drops.
+func FuzzLedger(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(seed, uint32(1<<(12+seed%10)))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, limit uint32) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		s := New(Config{Span: 20 * time.Second, MaxBytes: int64(limit%(8<<20)) + 1})
+		now := 0.0
+		targets := map[string]*Target{}
+		for range 150 {
+			now += r.Float64() * 2
+			name := fmt.Sprint("t", r.IntN(6))
+			a := targets[name]
+			if a == nil || r.IntN(20) == 0 {
+				l := TargetLabels{Node: fmt.Sprint("n", r.IntN(3))}
+				if r.IntN(2) == 0 {
+					l.Namespace, l.Pod = fmt.Sprint("ns", r.IntN(2)), name
+				}
+				a = s.Target(name, l)
+				targets[name] = a
+			}
+			switch r.IntN(8) {
+			case 0:
+				s.Drop(name)
+				delete(targets, name)
+			case 1:
+				a.Account(int64(r.IntN(1 << uint(r.IntN(18)))))
+			case 2, 3:
+				shape := func(d int) []string {
+					return []string{fmt.Sprint(r.IntN(30)), fmt.Sprint(30 + r.IntN(3))}[:r.IntN(3)]
+				}
+				a.SetOwners(sec(now), claims(fmt.Sprint(r.IntN(3)), r.IntN(1<<uint(r.IntN(8))), shape))
+			case 4:
+				s.Forget("ns", fmt.Sprint(r.IntN(3), r.IntN(30)), sec(now))
+			default:
+				a.Append(sec(now-float64(r.IntN(20)/19*10)), randomBatch(r, a))
+			}
+			checkLedger(t, s)
+		}
+		for name := range targets {
+			s.Drop(name)
+		}
+		if st := s.Stats(); st.Memory != 0 || st.Bytes != 0 || st.Series != 0 || st.Limited != 0 || s.Pods() != 0 || len(s.groups) != 0 {
+			t.Fatalf("after all were dropped: %+v, %d pods, %d groups", st, s.Pods(), len(s.groups))
+		}
+	})
+}
+
+func randomBatch(r *rand.Rand, a *Target) *Batch {
+	var b Batch
+	first := r.IntN(1 << uint(r.IntN(10)))
+	for i := range r.IntN(1 << uint(r.IntN(8))) {
+		k := Key{Device: fmt.Sprint("GPU-", (first+i)/4), Field: []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.PowerUsage, gpu.TotalEnergy}[i%4]}
+		switch r.IntN(6) {
+		case 0:
+			k = Key{Metric: fmt.Sprint("m", first+i)}
+		case 1:
+			k.Pod = fmt.Sprint("ns/p", r.IntN(40))
+		}
+		if ref, ok := a.Ref(k); ok {
+			b.Add(ref, r.Float64())
+		}
+	}
+	return &b
+}
+
+// honestPage are the series of 8 GPUs with 40 fields, as Refs of a target.
+func honestPage(tb testing.TB, a *Target) *Batch {
+	var b Batch
+	ids := []gpu.FieldID{gpu.GPUUtil}
+	for _, f := range gpu.Fields() {
+		if f.Kind != gpu.Label && f.ID != gpu.GPUUtil && len(ids) < 40 {
+			ids = append(ids, f.ID)
+		}
+	}
+	for g := range 8 {
+		for _, f := range ids {
+			r, ok := a.Ref(Key{Device: fmt.Sprintf("GPU-%s-%d", a.name, g), Field: f})
+			if !ok {
+				tb.Errorf("honest target %s: a series was refused", a.name)
+			}
+			b.Add(r, float64(g))
+		}
+	}
+	return &b
+}
+
+// TestHonestWindowsStayWhole: whatever hostile targets do, honest ones keep all
+// of their window, the account stays below the limit and is true.
+func TestHonestWindowsStayWhole(t *testing.T) {
+	const span, honest, rounds = 30, 100, 45
+	churn := func(a *Target, i int) *Batch { // new UUIDs each second
+		var b Batch
+		for d := range 160 {
+			for _, f := range []gpu.FieldID{gpu.GPUUtil, gpu.TotalEnergy} {
+				if r, ok := a.Ref(Key{Device: fmt.Sprint("GPU-", i, "-", d), Field: f}); ok {
+					b.Add(r, 1)
+				}
+			}
+		}
+		return &b
+	}
+	labels := func(a *Target, i int) *Batch { // new pods' shares each second
+		var b Batch
+		for p := range 320 {
+			if r, ok := a.Ref(Key{Device: "G0", Field: gpu.GPUUtil, Pod: fmt.Sprintf("ns/p-%d-%d", i, p)}); ok {
+				b.Add(r, 1)
+			}
+		}
+		return &b
+	}
+	many := func(a *Target, i int) *Batch { // as many series as go
+		var b Batch
+		fields := gpu.Fields()
+		for d := range 16 {
+			for j := range fields {
+				if r, ok := a.Ref(Key{Device: fmt.Sprint("GPU-", d), Field: fields[j].ID}); ok {
+					b.Add(r, 1)
+				}
+			}
+		}
+		return &b
+	}
+	owners := func(a *Target, i int) *Batch { // other owners each second
+		a.SetOwners(sec(float64(i)), claims(fmt.Sprintf("%0200d", i), 160, func(d int) []string {
+			return []string{fmt.Sprintf("%04d-0", d), fmt.Sprintf("%04d-1", d), fmt.Sprintf("%04d-2", d)}
+		}))
+		return &Batch{}
+	}
+	attacks := []func(*Target, int) *Batch{churn, labels, many, owners}
+	for _, hostile := range []int{1, 10, 50} {
+		t.Run(fmt.Sprint(hostile), func(t *testing.T) {
+			before := heap()
+			s := New(Config{Span: span * time.Second, MaxBytes: 18 << 20})
+			var good, bad []*Target
+			for i := range hostile {
+				bad = append(bad, s.Target(fmt.Sprint("bad", i), TargetLabels{Node: fmt.Sprint("bad", i)}))
+			}
+			batches := map[*Target]*Batch{}
+			for i := range rounds {
+				// The hostile ones come first, and more honest ones come as time goes.
+				for j, a := range bad {
+					a.Append(sec(float64(i)), attacks[j%len(attacks)](a, i))
+				}
+				for len(good) < honest*(i+5)/15 && len(good) < honest {
+					name := fmt.Sprint("good", len(good))
+					a := s.Target(name, TargetLabels{Node: name})
+					a.SetOwners(sec(float64(i)), []DeviceOwners{held("GPU-"+name+"-0", name)})
+					batches[a] = honestPage(t, a)
+					good = append(good, a)
+				}
+				for _, a := range good {
+					if unknown, err := a.Append(sec(float64(i)), batches[a]); unknown > 0 || err != nil {
+						t.Fatalf("%s at %d s: %d unknown, %v", a.name, i, unknown, err)
+					}
+				}
+				if st := s.Stats(); st.Memory > st.Limit {
+					t.Fatalf("%d bytes at %d s are above the limit", st.Memory, i)
+				}
+			}
+			for _, a := range good {
+				if got := s.PodRange("ns", a.name, gpu.GPUUtil, sec(0), sec(rounds)); len(got) != span+1 {
+					t.Fatalf("%s has %d of %d samples", a.name, len(got), span+1)
+				}
+			}
+			checkLedger(t, s)
+			st := s.Stats()
+			if used := heap() - before; used > st.Limit+8<<20 || float64(used) > 1.25*float64(st.Memory) || float64(used) < 0.5*float64(st.Memory) {
+				t.Errorf("the heap has %d bytes, the account says %d, the limit is %d", used, st.Memory, st.Limit)
+			} else {
+				t.Logf("heap %.1f MiB, account %.1f MiB, limit %.1f MiB", mib(used), mib(st.Memory), mib(st.Limit))
+			}
+			named := s.Limited()
+			if hostile == 50 && len(named) < hostile/2 {
+				t.Errorf("%d of %d hostile targets are named", len(named), hostile)
+			}
+			for _, a := range good {
+				if slices.ContainsFunc(named, func(x Limited) bool { return x.Target == a.name }) {
+					t.Errorf("%s is limited and honest", a.name)
+				}
+			}
+			runtime.KeepAlive(batches)
+		})
+	}
+}
+
+func mib(n int64) float64 { return float64(n) / (1 << 20) }
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A namespace's pods pay as one: 2,000 pods of one do not take what the others
+// need.
+func TestANamespacePaysAsOne(t *testing.T) {
+	s := New(Config{Span: time.Minute, MaxBytes: 8 << 20})
+	pod := func(ns, name string) *Target {
+		return s.Target(ns+"/"+name, TargetLabels{Namespace: ns, Pod: name, Node: "n"})
+	}
+	page := func(a *Target) *Batch {
+		var b Batch
+		for m := range 5 {
+			if r, ok := a.Ref(Key{Metric: fmt.Sprint("m", m)}); ok {
+				b.Add(r, 1)
+			}
+		}
+		return &b
+	}
+	const writer = 16 << 10
+	for i := range 90 {
+		for j := range 2000 {
+			a := pod("hostile", fmt.Sprint(j))
+			if a.Account(writer) {
+				a.Append(sec(float64(i)), page(a))
+			}
+		}
+		for j := range 20 {
+			a := pod(fmt.Sprint("team", j), "p")
+			if !a.Account(writer) {
+				t.Fatalf("an honest pod was refused at %d s", i)
+			}
+			if _, err := a.Append(sec(float64(i)), page(a)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for j := range 20 {
+		if got := s.PodMetricRange(fmt.Sprint("team", j), "p", "m0", sec(0), sec(100)); len(got) != 61 {
+			t.Errorf("team%d has %d of 61 samples", j, len(got))
+		}
+	}
+	checkLedger(t, s)
+	for _, x := range s.Limited() {
+		if x.Labels.Namespace != "hostile" {
+			t.Errorf("%s is limited", x.Target)
+		}
+	}
+	if len(s.Limited()) == 0 {
+		t.Error("nobody is limited")
+	}
+}
+
+// Identities that come once are freed when they outnumber what pages carry, not
+// a window later.
+func TestChurnedIdentitiesAreFreedSoon(t *testing.T) {
+	s := New(Config{})
+	a := newTarget(t, s, "a")
+	for i := range 400 {
+		var b Batch
+		for d := range 8 {
+			r, ok := a.Ref(util(fmt.Sprintf("GPU-%d-%d", i, d)))
+			if !ok {
+				t.Fatal("refused")
+			}
+			b.Add(r, 1)
+		}
+		a.Append(sec(float64(i)), &b)
+	}
+	if most := 8*121 + 8; a.live > most {
+		t.Errorf("%d series, of which 8 have a value; want at most two minutes' worth, %d", a.live, most)
+	}
+	if len(s.Limited()) > 0 {
+		t.Error("the target is limited")
+	}
+	checkLedger(t, s)
+}
+
+func TestShare(t *testing.T) {
+	f := func(want string, capacity, honest int64, sizes map[string][]int64) {
+		t.Helper()
+		var all []sized
+		groups := map[*group][]int64{}
+		for _, members := range sizes {
+			g := &group{}
+			for _, n := range members {
+				all = append(all, sized{nil, g, n})
+				groups[g] = append(groups[g], n)
+			}
+		}
+		target, g := share(all, groups, capacity, honest)
+		show := func(n int64) any {
+			if n == math.MaxInt64 {
+				return "-"
+			}
+			return n
+		}
+		var members []int64
+		for _, n := range g.members {
+			members = append(members, n)
+		}
+		if got := fmt.Sprint(show(target), " ", show(g.level), " ", members); got != want {
+			t.Errorf("%v of %d: target, group, members %s; want %s", sizes, capacity, got, want)
+		}
+	}
+	f("- - []", 100, 10, map[string][]int64{"a": {50}, "b": {50}})
+	f("80 - []", 100, 10, map[string][]int64{"a": {20}, "b": {500}})
+	f("45 - []", 100, 10, map[string][]int64{"a": {10}, "b": {500}, "c": {50}})
+	// All shrink to an honest size before a small one shrinks; then groups do.
+	f("30 40 [10]", 100, 30, map[string][]int64{"a": {30}, "b": {30}, "c": {10, 10, 30, 500}})
+}

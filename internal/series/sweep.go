@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// MaxSeries is the number of series of one target: 16 GPUs with 7 MIG
+	// instances each, or 128 without, and 100 fields, and some.
+	MaxSeries = 1 << 14
+	// MaxShares is the number of pods' own shares of one device's fields: two
+	// fields of 512 pods.
+	MaxShares = 1024
+	// churnSlack and churnAfter say which series of a target are of identities
+	// that change: more than twice as many as its last page had, and
+	// churnSlack, of which those without a value for churnAfter go.
+	churnSlack = 64
+	churnAfter = 2 * time.Minute
+	// minSlots is the least that a window holds under the memory limit.
+	minSlots = 8
+)
+
+// sweep frees the series that have no value since a time, and none within the
+// window, and the devices that have no series and no owner.
+func (t *Target) sweep(since int64) {
+	oldest, ok := t.ring.oldest()
+	if !ok {
+		return
+	}
+	since = max(since, oldest)
+	freed := false
+	for id := range t.series {
+		if s := &t.series[id]; s.live && s.last < since {
+			t.freeSeries(uint32(id))
+			freed = true
+		}
+	}
+	t.forgetFreed(freed)
+	t.compact(t.ring.slots(), false)
+}
+
+// clearChurn makes room where series outnumber what pages carry: it frees those
+// without a value for churnAfter, and where a bound is reached those without one
+// in the newest slot. It does so once per page.
+func (t *Target) clearChurn(full bool) {
+	newest, ok := t.ring.newest()
+	if !ok || t.cleared == newest {
+		return
+	}
+	t.cleared = newest
+	since := newest - int64(churnAfter)
+	if full {
+		since = newest
+	}
+	t.sweep(since)
+	t.settle()
+}
+
+// freeSeries frees one series. forgetFreed is called after the last of a row.
+func (t *Target) freeSeries(id uint32) {
+	s := &t.series[id]
+	if s.own {
+		delete(t.ids, s.name)
+	}
+	t.keys -= TextBytes(len(s.name))
+	t.ring.freeColumn(s.wide, s.col)
+	s.live, s.name = false, ""
+	t.free = append(t.free, id)
+	t.live--
+	t.store.series.Add(-1)
+}
+
+// forgetFreed takes the freed series, if there are any, off their devices, and
+// forgets the devices that have no series and no owner.
+func (t *Target) forgetFreed(freed bool) {
+	for uuid, d := range t.devices {
+		if freed {
+			t.dropFreed(d)
+		}
+		if len(d.fields) == 0 && len(d.shares) == 0 && len(d.owners) == 0 {
+			t.lists -= d.listBytes()
+			t.keys -= TextBytes(len(uuid))
+			delete(t.devices, uuid)
+		}
+	}
+	if t.devPeak > 64 && len(t.devices) < t.devPeak/4 {
+		t.devices, t.devPeak = rebuilt(t.devices), len(t.devices)
+	}
+	if t.idsPeak > 64 && len(t.ids) < t.idsPeak/4 {
+		t.ids, t.idsPeak = rebuilt(t.ids), len(t.ids)
+	}
+}
+
+func (t *Target) dropFreed(d *device) {
+	d.fields = slices.DeleteFunc(d.fields, func(f deviceField) bool { return !t.series[f.id].live })
+	d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return !t.series[s.id].live })
+}
+
+// compact rebuilds the ring with so many slots, without the columns that are
+// free; unless forced only where these are most of it.
+func (t *Target) compact(slots int, forced bool) {
+	free := len(t.ring.narrow.free) + len(t.ring.wide.free)
+	if !forced && (free < churnSlack || free < t.live) {
+		return
+	}
+	var narrow, wide []int32
+	for id := range t.series {
+		s := &t.series[id]
+		switch {
+		case !s.live:
+		case s.wide:
+			wide = append(wide, s.col)
+			s.col = int32(len(wide) - 1)
+		default:
+			narrow = append(narrow, s.col)
+			s.col = int32(len(narrow) - 1)
+		}
+	}
+	t.ring.rebuild(slots, narrow, wide)
+	// Ids behind the last live series are forgotten; those between stay free.
+	end := len(t.series)
+	for end > 0 && !t.series[end-1].live {
+		end--
+	}
+	if cap(t.series) > 2*end+churnSlack || forced && cap(t.series) > end+end/8+churnSlack {
+		t.series = slices.Clone(t.series[:end])
+		t.free = slices.DeleteFunc(slices.Clone(t.free), func(id uint32) bool { return int(id) >= end })
+	}
+}
+
+// shrink makes the target take no more than so many bytes, as far as its
+// writer's own allow: it frees what has no value now, shortens the window to
+// minSlots and then takes away series, the latest first. What ended is
+// forgotten before that.
+func (t *Target) shrink(most int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.charged.Load() <= most {
+		return
+	}
+	defer t.settle()
+	if newest, ok := t.ring.newest(); ok {
+		t.sweep(newest)
+	}
+	if t.past > 64 {
+		t.forgetPast(open)
+		t.pruneAt = 64
+	}
+	fixed := t.size() - t.ring.bytes()
+	slots := int(max(most-fixed, 0) / t.ring.perSlot())
+	if slots >= t.ring.slots() && t.ring.bytes()+fixed <= most {
+		return
+	}
+	slots = min(max(slots, minSlots), t.ring.slots())
+	if over := fixed + int64(slots)*t.ring.perSlot() - most; over > 0 {
+		each := serieBytes + fieldBytes + int64(8*slots)
+		t.evict(int(over/each) + 1)
+	}
+	t.short = t.short || slots < t.ring.slots()
+	t.compact(slots, true)
+	t.limit()
+}
+
+// evict frees n series, the latest first.
+func (t *Target) evict(n int) {
+	t.refuse(RefusedSeries, min(n, t.live))
+	for id := len(t.series) - 1; id >= 0 && n > 0; id-- {
+		if t.series[id].live {
+			t.freeSeries(uint32(id))
+			n--
+		}
+	}
+	t.forgetFreed(true)
+}
+
+func (t *Target) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	t.closed = true
+	for k := range t.pods {
+		t.store.index.remove(k, t, false)
+	}
+	t.store.series.Add(-int64(t.live))
+	t.live, t.ring = 0, ring{}
+	t.series, t.free, t.ids, t.devices, t.pods = nil, nil, nil, nil, nil
+	t.release()
+}
