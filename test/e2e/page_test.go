@@ -16,9 +16,9 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -102,13 +102,26 @@ func tenants(t *testing.T) {
 	}
 }
 
-// Who may look at what, by the rights that the API server knows.
-func TestPageNeedsAToken(t *testing.T) {
-	tenants(t)
+// viewers are tokens of accounts with various rights.
+func viewers(t *testing.T) map[string]string {
+	t.Helper()
 	account(t, "page-none", "gpupilot:viewer")
 	account(t, "page-a", "gpupilot:viewer", "page-a")
 	account(t, "page-view", "view", "page-b") // by aggregation
 	account(t, "page-prometheus", "gpupilot:metrics-reader", "*")
+	all := tokenOf(t, "gpupilot-viewer", v1alpha1.GroupVersion.Group)
+	return map[string]string{
+		"nobody": "", "wrong": all[:len(all)-8] + "AAAAAAAA", "none": tokenOf(t, "page-none"), "a": tokenOf(t, "page-a"),
+		"view": tokenOf(t, "page-view"), "prometheus": tokenOf(t, "page-prometheus"), "all": all,
+		"all, of the API server": tokenOf(t, "gpupilot-viewer"), "other audience": tokenOf(t, "gpupilot-viewer", "vault"),
+	}
+}
+
+// Who may look at what, by the rights that the API server knows.
+func TestPageNeedsAToken(t *testing.T) {
+	tenants(t)
+	tokens := viewers(t)
+	all := tokens["all"]
 	url, stop, err := rig.StartReplica(t.Context(), "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
@@ -120,12 +133,6 @@ func TestPageNeedsAToken(t *testing.T) {
 			token = "Bearer " + token
 		}
 		return fetch(t, http.DefaultClient, url+path, "Authorization", token)
-	}
-	all := tokenOf(t, "gpupilot-viewer", "gpupilot.dev")
-	tokens := map[string]string{
-		"nobody": "", "wrong": all[:len(all)-8] + "AAAAAAAA", "none": tokenOf(t, "page-none"), "a": tokenOf(t, "page-a"),
-		"view": tokenOf(t, "page-view"), "prometheus": tokenOf(t, "page-prometheus"), "all": all,
-		"all, of the API server": tokenOf(t, "gpupilot-viewer"), "other audience": tokenOf(t, "gpupilot-viewer", "vault"),
 	}
 	const historyA, historyB = "/api/v1/history?namespace=page-a&name=w", "/api/v1/history?namespace=page-b&name=w"
 	for _, c := range []struct {
@@ -207,21 +214,7 @@ func TestPageThroughTheAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	for _, o := range []client.Object{
-		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, Name: "page"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 8080}}}},
-		&unstructured.Unstructured{Object: map[string]any{ // what the proxy goes by; EndpointSlices do not count
-			"apiVersion": "v1", "kind": "Endpoints", "metadata": map[string]any{"namespace": stack.Namespace, "name": "page"},
-			"subsets": []any{map[string]any{
-				"addresses": []any{map[string]any{"ip": host}},
-				"ports":     []any{map[string]any{"name": "http", "port": int64(stack.PortOf(url)), "protocol": "TCP"}},
-			}},
-		}},
-	} {
-		if err := rig.Client.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), o) })
-	}
+	exposePage(t, host, int32(stack.PortOf(url)))
 	api, err := rest.HTTPClientFor(rig.REST)
 	if err != nil {
 		t.Fatal(err)
@@ -242,6 +235,35 @@ func TestPageThroughTheAPIServer(t *testing.T) {
 	}
 	if status, _ := fetch(t, api, proxy+"/api/v1/view", "Authorization", "Bearer "+token); status != 401 {
 		t.Errorf("Authorization reaches the controller: %d", status)
+	}
+}
+
+// exposePage makes a Service of what listens there. The API server proxies to the
+// addresses of pods only: one that no scheduler takes is given this one.
+func exposePage(t *testing.T, host string, port int32) {
+	t.Helper()
+	is := metav1.ObjectMeta{Namespace: stack.Namespace, Name: "page"}
+	ready, name, protocol := true, "http", corev1.ProtocolTCP
+	pod := &corev1.Pod{ObjectMeta: is, Spec: corev1.PodSpec{SchedulerName: "none", Containers: []corev1.Container{{Name: "page", Image: "page"}}}}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: *is.DeepCopy(), AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{host}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: is.Namespace, Name: is.Name},
+		}},
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	slice.Labels = map[string]string{discoveryv1.LabelServiceName: is.Name}
+	service := &corev1.Service{ObjectMeta: is, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: name, Port: 8080}}}}
+	for _, o := range []client.Object{pod, service, slice} {
+		if err := rig.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), o) })
+	}
+	pod.Status.PodIP, pod.Status.PodIPs = host, []corev1.PodIP{{IP: host}}
+	if err := rig.Client.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
 	}
 }
 
