@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+// account makes a ServiceAccount with a ClusterRole in these namespaces; * is
+// the whole cluster.
+func account(t *testing.T, name, role string, in ...string) {
+	t.Helper()
+	const home = stack.Namespace
+	put := func(o client.Object) {
+		t.Helper()
+		if err := rig.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), o) })
+	}
+	put(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: name}})
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}
+	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: home, Name: name}}
+	for _, ns := range in {
+		if ns == "*" {
+			put(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: ref, Subjects: subjects})
+			continue
+		}
+		put(&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, RoleRef: ref, Subjects: subjects})
+	}
+}
+
+func tokenOf(t *testing.T, name string, audiences ...string) string {
+	t.Helper()
+	set, err := kubernetes.NewForConfig(rig.REST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := set.CoreV1().ServiceAccounts(stack.Namespace).CreateToken(t.Context(), name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Status.Token
+}
+
+// fetch asks with a header, such as Authorization: Bearer TOKEN.
+func fetch(t *testing.T, c *http.Client, url, header, value string) (status int, body []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if value != "" {
+		req.Header.Set(header, value)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, body
+}
+
+// tenants makes two namespaces with a GPUAutoscaler each.
+func tenants(t *testing.T) {
+	t.Helper()
+	for _, ns := range []string{"page-a", "page-b"} {
+		_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}) // it may be there
+		a := newAutoscaler(t, "w")
+		a.Namespace = ns
+		if err := rig.Client.Create(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), a) })
+	}
+}
+
+// viewers are tokens of accounts with various rights.
+func viewers(t *testing.T) map[string]string {
+	t.Helper()
+	account(t, "page-none", "gpupilot:viewer")
+	account(t, "page-a", "gpupilot:viewer", "page-a")
+	account(t, "page-view", "view", "page-b") // by aggregation
+	account(t, "page-prometheus", "gpupilot:metrics-reader", "*")
+	all := tokenOf(t, "gpupilot-viewer", v1alpha1.GroupVersion.Group)
+	return map[string]string{
+		"nobody": "", "wrong": all[:len(all)-8] + "AAAAAAAA", "none": tokenOf(t, "page-none"), "a": tokenOf(t, "page-a"),
+		"view": tokenOf(t, "page-view"), "prometheus": tokenOf(t, "page-prometheus"), "all": all,
+		"all, of the API server": tokenOf(t, "gpupilot-viewer"), "other audience": tokenOf(t, "gpupilot-viewer", "vault"),
+	}
+}
+
+// Who may look at what, by the rights that the API server knows.
+func TestPageNeedsAToken(t *testing.T) {
+	tenants(t)
+	tokens := viewers(t)
+	all := tokens["all"]
+	url, stop, err := rig.StartReplica(t.Context(), "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	get := func(token, path string) (int, []byte) {
+		t.Helper()
+		if token != "" {
+			token = "Bearer " + token
+		}
+		return fetch(t, http.DefaultClient, url+path, "Authorization", token)
+	}
+	const historyA, historyB = "/api/v1/history?namespace=page-a&name=w", "/api/v1/history?namespace=page-b&name=w"
+	for _, c := range []struct {
+		who                 string
+		view, a, b, metrics int
+	}{
+		{"nobody", 401, 401, 401, 401}, {"wrong", 401, 401, 401, 401}, {"other audience", 401, 401, 401, 401},
+		{"none", 200, 403, 403, 403}, {"a", 200, 200, 403, 403}, {"view", 200, 403, 200, 403},
+		{"prometheus", 200, 403, 403, 200}, {"all", 200, 200, 200, 200}, {"all, of the API server", 200, 200, 200, 200},
+	} {
+		for path, want := range map[string]int{"/api/v1/view": c.view, historyA: c.a, historyB: c.b, "/metrics": c.metrics, "/healthz": 200, "/": 200} {
+			if status, body := get(tokens[c.who], path); status != want {
+				t.Errorf("%s at %s: %d, want %d: %.200s", c.who, path, status, want, body)
+			}
+		}
+	}
+	for who, want := range map[string]string{"none": "", "a": "page-a/w", "view": "page-b/w"} {
+		var v webui.View
+		if _, body := get(tokens[who], "/api/v1/view"); json.Unmarshal(body, &v) != nil {
+			t.Fatalf("%s: %s", who, body)
+		}
+		var got []string
+		for _, w := range v.Workloads {
+			got = append(got, w.Namespace+"/"+w.Name)
+		}
+		if strings.Join(got, " ") != want || len(v.Nodes)+len(v.Targets)+len(v.Recent) > 0 || v.Namespaces == nil {
+			t.Errorf("%s sees the workloads %q, want %q; %d nodes, %d targets", who, got, want, len(v.Nodes), len(v.Targets))
+		}
+	}
+	eventually(t, func() error {
+		var v webui.View
+		if _, body := get(all, "/api/v1/view"); json.Unmarshal(body, &v) != nil || len(v.Nodes) == 0 || len(v.Targets) == 0 || v.Namespaces != nil {
+			return fmt.Errorf("who may see all sees %.300s", body)
+		}
+		return nil
+	})
+	api, err := rest.HTTPClientFor(rest.AnonymousClientConfig(rig.REST))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := fetch(t, api, rig.Cluster.URL()+"/api/v1/namespaces", "Authorization", "Bearer "+all); status != 401 {
+		t.Errorf("the page's token at the API server: %d", status)
+	}
+}
+
+// Without the API server nobody who is not known gets in, and nothing is open.
+func TestPageWithoutAPIServer(t *testing.T) {
+	account(t, "page-late", "gpupilot:viewer", "*")
+	url, stop, err := rig.StartReplica(t.Context(), "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	token := "Bearer " + tokenOf(t, "page-late")
+	rig.Cluster.StopAPIServer()
+	defer func() {
+		if err := rig.Cluster.StartAPIServer(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	for _, path := range []string{"/api/v1/view", "/metrics", "/api/v1/history?namespace=page-a&name=w"} {
+		if status, body := fetch(t, http.DefaultClient, url+path, "Authorization", token); status != 503 {
+			t.Errorf("%s: %d, want 503: %.100s", path, status, body)
+		}
+		if status, _ := fetch(t, http.DefaultClient, url+path, "", ""); status != 401 {
+			t.Errorf("%s without a token: %d, want 401", path, status)
+		}
+	}
+}
+
+// The API server's proxy removes Authorization; our own header passes.
+func TestPageThroughTheAPIServer(t *testing.T) {
+	host := ownAddress()
+	if host == "" {
+		t.Skip("this machine has no IPv4 address besides loopback, which the API server does not proxy to")
+	}
+	url, stop, err := rig.StartReplica(t.Context(), host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	exposePage(t, host, int32(stack.PortOf(url)))
+	api, err := rest.HTTPClientFor(rig.REST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := tokenOf(t, "gpupilot-viewer", v1alpha1.GroupVersion.Group)
+	proxy := rig.Cluster.URL() + "/api/v1/namespaces/" + stack.Namespace + "/services/page:8080/proxy"
+	eventually(t, func() error {
+		if status, body := fetch(t, api, proxy+"/api/v1/view", webui.TokenHeader, token); status != 200 {
+			return fmt.Errorf("%d: %.200s", status, body)
+		}
+		return nil
+	})
+	if status, body := fetch(t, api, proxy+"/", "", ""); status != 200 || !strings.Contains(string(body), "page.js") {
+		t.Errorf("the page: %d, %.200s", status, body)
+	}
+	if status, _ := fetch(t, api, proxy+"/static/page.js", "", ""); status != 200 {
+		t.Errorf("its script: %d", status)
+	}
+	if status, _ := fetch(t, api, proxy+"/api/v1/view", "Authorization", "Bearer "+token); status != 401 {
+		t.Errorf("Authorization reaches the controller: %d", status)
+	}
+}
+
+// exposePage makes a Service of what listens there. The API server proxies to the
+// addresses of pods only: one that no scheduler takes is given this one.
+func exposePage(t *testing.T, host string, port int32) {
+	t.Helper()
+	is := metav1.ObjectMeta{Namespace: stack.Namespace, Name: "page"}
+	ready, name, protocol := true, "http", corev1.ProtocolTCP
+	pod := &corev1.Pod{ObjectMeta: is, Spec: corev1.PodSpec{SchedulerName: "none", Containers: []corev1.Container{{Name: "page", Image: "page"}}}}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: *is.DeepCopy(), AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{host}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: is.Namespace, Name: is.Name},
+		}},
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	slice.Labels = map[string]string{discoveryv1.LabelServiceName: is.Name}
+	service := &corev1.Service{ObjectMeta: is, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: name, Port: 8080}}}}
+	for _, o := range []client.Object{pod, service, slice} {
+		if err := rig.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), o) })
+	}
+	pod.Status.PodIP, pod.Status.PodIPs = host, []corev1.PodIP{{IP: host}}
+	if err := rig.Client.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ownAddress is an IPv4 address of this machine that others could reach.
+func ownAddress() string {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return ""
+	}
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stack
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// StartReplica starts a controller beside the one that decides: it scrapes and
+// shows, and writes nothing. It listens on host and has these arguments after
+// its own. It returns when it is ready; stop ends it.
+func (s *Stack) StartReplica(ctx context.Context, host string, args ...string) (url string, stop func(), err error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return "", nil, err
+	}
+	address := l.Addr().String()
+	_ = l.Close() // the replica takes its port
+	kubeconfig, err := s.Cluster.KubeconfigFor(controllerUser, "system:serviceaccounts", "system:serviceaccounts:"+Namespace)
+	if err != nil {
+		return "", nil, err
+	}
+	_, port, _ := net.SplitHostPort(address)
+	log := filepath.Join(s.dir, "replica-"+port+".log")
+	p, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), append([]string{
+		"--kubeconfig", kubeconfig, "--namespace", Namespace, "--address", address, "--roles", "scrape", "--log-level", "debug",
+	}, args...), log)
+	if err != nil {
+		return "", nil, fmt.Errorf("start a replica: %w", err)
+	}
+	stop = func() { p.end(syscall.SIGTERM) }
+	url = "http://" + address
+	if err := Eventually(ctx, startTimeout, func() error { return probe(ctx, url+"/readyz") }); err != nil {
+		stop()
+		return "", nil, fmt.Errorf("start a replica: %w\n%s", err, tail(log))
+	}
+	return url, stop, nil
+}
+
+// PortOf is the port of a URL that StartReplica returned.
+func PortOf(url string) int {
+	_, port, _ := net.SplitHostPort(url[len("http://"):])
+	n, _ := strconv.Atoi(port)
+	return n
+}
