@@ -73,7 +73,7 @@ test: ## every test; the end says how many ran, which were skipped, and why
 
 unit: kube all fakes ## vet and all that needs no control plane's load, under the race detector
 	go vet ./... && go vet -tags e2e,gpu ./...
-	$(call go_test,unit,-race -timeout 15m ./...)
+	$(call go_test,unit,-race -timeout 30m ./...)
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
 	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./internal/promq ./internal/controller)

@@ -135,7 +135,8 @@ func (n *Nodes) watchPods(ctx, run context.Context) error {
 	}
 	factory.StartWithContext(run)
 	n.done.Go(func() { <-run.Done(); factory.Shutdown() })
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+	// The informer may have synced although ctx has ended.
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) || ctx.Err() != nil {
 		return fmt.Errorf("watch pods: %w", context.Cause(ctx))
 	}
 	return nil
