@@ -49,6 +49,7 @@ func (e *engine) demand(s *State) int32 {
 // their full share (down).
 type measure struct {
 	up, down float64
+	whole    float64 // up, if the replicas without a reading carry as much as the others
 	value    float64 // mean per replica, or the total
 	fresh    int32
 	of       int32 // how many could have been fresh
@@ -105,10 +106,12 @@ func (e *engine) steady(m measure, before Level) measure {
 	if e.p.Down.Window == 0 {
 		return m
 	}
-	level := before.next(m.up, e.now)
+	// Readings that come and go are no change of the demand.
+	whole := min(max(m.up, m.whole), mostDemand)
+	level := before.next(whole, e.now)
 	e.levels = append(e.levels, level)
-	m.down = max(0, m.down+level.Value-m.up)
-	m.up = level.Value
+	m.down = max(0, m.down+level.Value-whole)
+	m.up = max(0, min(m.up, whole)+level.Value-whole)
 	return m
 }
 
@@ -147,6 +150,7 @@ func (e *engine) measure(i int, takes *capacity) (m measure, age time.Duration, 
 		m.value = mean
 		m.up = float64(m.fresh) * takes.load(mean)
 		m.down = m.up + blind*max(takes.load(mean), 1)
+		m.whole = m.up + blind*takes.load(mean)
 		return m, age, true
 	}
 	m.value = map[gpu.Aggregation]float64{gpu.Sum: sum, gpu.Max: most}[sig.Aggregate]

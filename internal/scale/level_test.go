@@ -71,3 +71,27 @@ func TestLevelBeginsAnew(t *testing.T) {
 		t.Errorf("a hostile demand shows as %g", got.Value)
 	}
 }
+
+// Readings that come and go are no change of the load: the mean of the last
+// seconds does not go by what fewer replicas carried.
+func TestReadingsThatComeAndGoTakeNothingAway(t *testing.T) {
+	p := utilPolicy()
+	p.Down.Window = 5 * time.Second
+	rng := rand.New(rand.NewPCG(1, 2))
+	values := make([]float64, 9)
+	var s State
+	for i := range 1200 {
+		now := t0.Add(time.Duration(i) * time.Second)
+		if i%3 == 0 { // who has no value is drawn anew
+			for k := range values {
+				if values[k] = 55.6; rng.IntN(10) == 0 {
+					values[k] = math.NaN()
+				}
+			}
+		}
+		var d Decision
+		if d, s = Decide(p, seen(now, values...), s, now); d.Replicas != 9 {
+			t.Fatalf("after %d s: %d replicas, want 9 throughout: %s", i, d.Replicas, d.Sentence())
+		}
+	}
+}

@@ -145,7 +145,7 @@ func TestPrometheusDown(t *testing.T) {
 	setBacklog(0)
 	eventually(t, func() error {
 		for _, c := range status(t, name).Conditions {
-			if c.Type == v1alpha1.ConditionSignals && c.Status != "True" && strings.Contains(c.Message, "connect") {
+			if c.Type == v1alpha1.ConditionSignals && c.Status != "True" && strings.Contains(c.Message, "cannot be reached") {
 				return nil
 			}
 		}
