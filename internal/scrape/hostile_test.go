@@ -3,8 +3,11 @@
 package scrape
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -61,7 +64,6 @@ func TestTooManyValues(t *testing.T) {
 	for i := range maxPoints + 1 {
 		fmt.Fprintf(&b, "m{i=\"%d\"} 1\n", i)
 	}
-	x.r.want.Load()
 	x.now = x.now.Add(time.Second)
 	if err := x.r.prepare(x.now); err != nil {
 		t.Fatal(err)
@@ -243,6 +245,41 @@ func TestHonestTargetsBesideHostilePages(t *testing.T) {
 		t.Errorf("limited: %+v", limited)
 	}
 	runtime.KeepAlive(bad)
+}
+
+// doer is a function that is a Doer.
+type doer func(*http.Request) (*http.Response, error)
+
+func (f doer) Do(r *http.Request) (*http.Response, error) { return f(r) }
+
+// atEnd is a body that calls f when all of it was read.
+type atEnd struct {
+	io.Reader
+	f func()
+}
+
+func (a *atEnd) Read(b []byte) (int, error) {
+	n, err := a.Reader.Read(b)
+	if err != nil {
+		a.f()
+	}
+	return n, err
+}
+
+// The answer of a target that vanished while it arrived is not worked on.
+func TestAVanishedTargetsAnswerIsDropped(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	page := hostilePages["allocations"](0) + hostilePages["label values"](0)
+	store := series.New(series.Config{})
+	s := New(Config{}, Deps{Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler), Client: doer(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(&atEnd{strings.NewReader(page), cancel})}, nil
+	})})
+	r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
+	r.want.Store(&Target{Name: "t", URL: "http://t/metrics", Kind: DCGM})
+	r.scrape(ctx)
+	if st := store.Stats(); st.Samples > 0 || store.Pods() > 0 {
+		t.Errorf("%d samples and %d pods of a target that is gone", st.Samples, store.Pods())
+	}
 }
 
 func TestAdmit(t *testing.T) {
