@@ -7,10 +7,11 @@ import (
 	"slices"
 )
 
-// TargetBytes is what a target takes beside its series and what is remembered
-// of its page: the stacks of its runner and of its connection's two goroutines
-// (16 KiB), the connection's buffers (8 KiB), its read buffer while it answers
-// (a share of maxLine) and the rest. BenchmarkFleet measures it.
+// TargetBytes is an estimate of what a target takes beside its series and what
+// is remembered of its page: the stacks of its runner and of its connection's
+// two goroutines (16 KiB), the connection's buffers (8 KiB) and the rest, with a
+// share of the read buffers. BenchmarkFleet has 80 to 110 KiB per target with the
+// window, the page and the server's side of the connection.
 const TargetBytes = 32 << 10
 
 // mostTargets is how many targets are scraped: they take no more than three

@@ -275,7 +275,7 @@ func TestAVanishedTargetsAnswerIsDropped(t *testing.T) {
 		return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(&atEnd{strings.NewReader(page), cancel})}, nil
 	})})
 	r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
-	r.want.Store(&Target{Name: "t", URL: "http://t/metrics", Kind: DCGM})
+	r.want.Store(&Target{Name: "t", URL: parse("http://10.0.0.1:9400/metrics"), Kind: DCGM})
 	r.scrape(ctx)
 	if st := store.Stats(); st.Samples > 0 || store.Pods() > 0 {
 		t.Errorf("%d samples and %d pods of a target that is gone", st.Samples, store.Pods())

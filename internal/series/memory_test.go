@@ -425,7 +425,7 @@ func TestSqueezedConcurrently(t *testing.T) {
 			}
 			s.Limited()
 			s.Stats()
-			s.PodOn("n1", "ns", "1pod", gpu.GPUUtil, sec(float64(i%150)), time.Minute)
+			s.PodOn(Holder{Node: "n1", Namespace: "ns", Pod: "1pod", Devices: 1}, gpu.GPUUtil, sec(float64(i%150)), time.Minute)
 			s.Forget("ns", "2pod", sec(float64(i%150)))
 			s.Devices([]gpu.FieldID{gpu.GPUUtil}, sec(50), time.Minute)
 		}

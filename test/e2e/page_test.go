@@ -28,9 +28,9 @@ import (
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-// account makes a ServiceAccount with a ClusterRole in these namespaces; * is
+// viewerAccount makes a ServiceAccount with a ClusterRole in these namespaces; * is
 // the whole cluster.
-func account(t *testing.T, name, role string, in ...string) {
+func viewerAccount(t *testing.T, name, role string, in ...string) {
 	t.Helper()
 	const home = stack.Namespace
 	put := func(o client.Object) {
@@ -105,10 +105,10 @@ func tenants(t *testing.T) {
 // viewers are tokens of accounts with various rights.
 func viewers(t *testing.T) map[string]string {
 	t.Helper()
-	account(t, "page-none", "gpupilot:viewer")
-	account(t, "page-a", "gpupilot:viewer", "page-a")
-	account(t, "page-view", "view", "page-b") // by aggregation
-	account(t, "page-prometheus", "gpupilot:metrics-reader", "*")
+	viewerAccount(t, "page-none", "gpupilot:viewer")
+	viewerAccount(t, "page-a", "gpupilot:viewer", "page-a")
+	viewerAccount(t, "page-view", "view", "page-b") // by aggregation
+	viewerAccount(t, "page-prometheus", "gpupilot:metrics-reader", "*")
 	all := tokenOf(t, "gpupilot-viewer", v1alpha1.GroupVersion.Group)
 	return map[string]string{
 		"nobody": "", "wrong": all[:len(all)-8] + "AAAAAAAA", "none": tokenOf(t, "page-none"), "a": tokenOf(t, "page-a"),
@@ -180,7 +180,7 @@ func TestPageNeedsAToken(t *testing.T) {
 
 // Without the API server nobody who is not known gets in, and nothing is open.
 func TestPageWithoutAPIServer(t *testing.T) {
-	account(t, "page-late", "gpupilot:viewer", "*")
+	viewerAccount(t, "page-late", "gpupilot:viewer", "*")
 	url, stop, err := rig.StartReplica(t.Context(), "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)

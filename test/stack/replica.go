@@ -9,26 +9,27 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
 // StartReplica starts a controller beside the one that decides: it scrapes and
 // shows, and writes nothing. It listens on host and has these arguments after
 // its own. It returns when it is ready; stop ends it.
 func (s *Stack) StartReplica(ctx context.Context, host string, args ...string) (url string, stop func(), err error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	port, err := cluster.FreePort(host)
 	if err != nil {
 		return "", nil, err
 	}
-	address := l.Addr().String()
-	_ = l.Close() // the replica takes its port
-	kubeconfig, err := s.Cluster.KubeconfigFor(controllerUser, "system:serviceaccounts", "system:serviceaccounts:"+Namespace)
+	address := net.JoinHostPort(host, strconv.Itoa(port))
+	kubeconfig, err := s.accountKubeconfig(ControllerAccount)
 	if err != nil {
 		return "", nil, err
 	}
-	_, port, _ := net.SplitHostPort(address)
-	log := filepath.Join(s.dir, "replica-"+port+".log")
+	log := filepath.Join(s.dir, fmt.Sprintf("replica-%d.log", port))
 	p, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), append([]string{
 		"--kubeconfig", kubeconfig, "--namespace", Namespace, "--address", address, "--roles", "scrape", "--log-level", "debug",
+		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
 	}, args...), log)
 	if err != nil {
 		return "", nil, fmt.Errorf("start a replica: %w", err)

@@ -13,6 +13,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,16 +75,19 @@ func TestScrapedWithTLSAndPassword(t *testing.T) {
 	client := write(t, dir, "http.yaml", []byte("basic_auth: {username: prom, password_file: password}\ntls_config: {ca_file: tls.crt, server_name: gpupilot-agent}\n"))
 	write(t, dir, "password", []byte("secret"))
 	a := start(t, agentrig.Config{Args: []string{"--backend", "sim", "--sim-gpus", "2", "--collect-interval", "100", "--web-config-file", web}})
-	url := "https" + strings.TrimPrefix(a.URL, "http") + "/metrics"
+	address, err := url.Parse("https" + strings.TrimPrefix(a.URL, "http") + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	configured, err := scrape.NewConfiguredClient(client, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h, err := scrape.ReadHealth(t.Context(), configured, url, expo.Resolve); err != nil || len(h.GPUs) != 2 {
+	if h, err := scrape.ReadHealth(t.Context(), configured, *address, expo.Resolve); err != nil || len(h.GPUs) != 2 {
 		t.Errorf("health: %+v, %v", h, err)
 	}
-	if _, err := scrape.ReadHealth(t.Context(), scrape.NewClient(), url, expo.Resolve); err == nil {
+	if _, err := scrape.ReadHealth(t.Context(), scrape.NewClient(), *address, expo.Resolve); err == nil {
 		t.Error("a client without the configuration reads it")
 	}
 	delivered := make(chan string, 100)
@@ -96,7 +100,7 @@ func TestScrapedWithTLSAndPassword(t *testing.T) {
 			}
 		},
 	})
-	s.Sync([]scrape.Target{{Name: "agent", URL: url, Kind: scrape.Agent}, {Name: "pod", URL: url, Kind: scrape.Pod}})
+	s.Sync([]scrape.Target{{Name: "agent", URL: *address, Kind: scrape.Agent}, {Name: "pod", URL: *address, Kind: scrape.Pod}})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var running sync.WaitGroup
