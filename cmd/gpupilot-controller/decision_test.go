@@ -130,20 +130,22 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 func workload() (*appsv1.Deployment, *v1alpha1.GPUAutoscaler) {
 	three, zero := int32(3), int32(0)
 	set := map[string]string{"app": "web"}
-	return &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
-			Spec:       appsv1.DeploymentSpec{Replicas: &three, Selector: &metav1.LabelSelector{MatchLabels: set}},
-		}, &v1alpha1.GPUAutoscaler{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", Generation: 1},
-			Spec: v1alpha1.GPUAutoscalerSpec{
-				ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
-				MaxReplicas:    12,
-				Signals: []v1alpha1.Signal{{
-					GPU: &v1alpha1.GPUSignal{Metric: "Utilization"}, Target: &v1alpha1.Target{Value: resource.MustParse("60")},
-				}},
-				Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &zero}},
-			},
-		}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+		Spec:       appsv1.DeploymentSpec{Replicas: &three, Selector: &metav1.LabelSelector{MatchLabels: set}},
+	}
+	autoscaler := &v1alpha1.GPUAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", Generation: 1},
+		Spec: v1alpha1.GPUAutoscalerSpec{
+			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+			MaxReplicas:    12,
+			Signals: []v1alpha1.Signal{{
+				GPU: &v1alpha1.GPUSignal{Metric: "Utilization"}, Target: &v1alpha1.Target{Value: resource.MustParse("60")},
+			}},
+			Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &zero}},
+		},
+	}
+	return deployment, autoscaler
 }
 
 func running(app, name string) *corev1.Pod {

@@ -246,8 +246,10 @@ func (p *program) states() []webui.Target {
 	out := make([]webui.Target, 0, len(list))
 	for i := range list {
 		s := &list[i]
-		t := webui.Target{Name: s.Name, URL: s.URL, Up: s.Err == nil && !s.LastSuccess.IsZero(), LastSuccess: s.LastSuccess, Lag: s.Lag,
-			Freshness: s.Freshness, Frozen: s.Frozen, OutOfRange: s.OutOfRange}
+		t := webui.Target{
+			Name: s.Name, URL: s.URL, Up: s.Err == nil && !s.LastSuccess.IsZero(), LastSuccess: s.LastSuccess, Lag: s.Lag,
+			Freshness: s.Freshness, Frozen: s.Frozen, OutOfRange: s.OutOfRange,
+		}
 		for name, kind := range kinds {
 			if kind == s.Kind {
 				t.Kind = name

@@ -69,7 +69,8 @@ func (f *backtestFlags) checkPairs() error {
 		{"prometheus", "query"},
 		{"history", "prometheus"},
 		{"history-step", "prometheus"},
-		{"controller", "from-cluster"}, {"viewer-service-account", "from-cluster"},
+		{"controller", "from-cluster"},
+		{"viewer-service-account", "from-cluster"},
 		{"slo", "advise"},
 	} {
 		if f.set(x.flag) && !f.set(x.needs) {

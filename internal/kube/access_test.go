@@ -66,7 +66,7 @@ func (f tokenReviews) Create(ctx context.Context, r *authenticationv1.TokenRevie
 type accessReviews struct{ *reviewers }
 
 func (f accessReviews) Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
-	what := ""
+	var what string
 	if a := r.Spec.ResourceAttributes; a != nil {
 		what = a.Namespace
 		if a.Verb != "get" || a.Group != "gpupilot.dev" || a.Resource != "gpuautoscalers" {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -56,7 +57,7 @@ func New(cfg Config) (*Scope, error) {
 	if cfg.Label == "" {
 		cfg.Label = "namespace"
 	}
-	if !labelName.MatchString(cfg.Label) || cfg.Label == labels.MetricName {
+	if !labelName.MatchString(cfg.Label) || cfg.Label == model.MetricNameLabel {
 		return nil, fmt.Errorf("%q is not the name of a label that can hold a namespace", cfg.Label)
 	}
 	return &Scope{

@@ -30,10 +30,15 @@ func onePod(int) []string { return []string{"pod"} }
 // counted, not timed. It was quadratic: 16,384 lines took 5.8 s.
 func TestWorkOfOwnersIsLinear(t *testing.T) {
 	shapes := map[string]func(device int) []string{
-		"one pod holds all devices":  onePod,
-		"each device has its own":    func(d int) []string { return []string{fmt.Sprintf("%04d", d)} },
-		"four pods share each":       func(d int) []string { return []string{"a", "b", "c", "d"} },
-		"four pods of its own share": func(d int) []string { return strings.Fields(fmt.Sprintf("%[1]04da %[1]04db %[1]04dc %[1]04dd", d)) },
+		"one pod holds all devices": onePod,
+		"each device has its own":   func(d int) []string { return []string{fmt.Sprintf("%04d", d)} },
+		"four pods share each":      func(d int) []string { return []string{"a", "b", "c", "d"} },
+		"four pods of its own share": func(d int) (own []string) {
+			for _, name := range []string{"a", "b", "c", "d"} {
+				own = append(own, fmt.Sprintf("%04d%s", d, name))
+			}
+			return own
+		},
 	}
 	for what, shape := range shapes {
 		work := func(n int) (most int) {
@@ -125,8 +130,13 @@ func TestOwnerBounds(t *testing.T) {
 	c.SetOwners(sec(0), []DeviceOwners{
 		{Device: long, Owners: held("", "p").Owners},
 		{Device: "G0", Owners: []gpu.Owner{
-			{Namespace: long, Pod: "p"}, {Namespace: "ns", Pod: long}, {Namespace: "ns", Pod: "p", Container: long},
-			{Namespace: "ns", Pod: "p", Replica: long}, {Namespace: "ns", Pod: "good"}, {Namespace: "", Pod: "p"}, {Namespace: "ns"},
+			{Namespace: long, Pod: "p"},
+			{Namespace: "ns", Pod: long},
+			{Namespace: "ns", Pod: "p", Container: long},
+			{Namespace: "ns", Pod: "p", Replica: long},
+			{Namespace: "ns", Pod: "good"},
+			{Namespace: "", Pod: "p"},
+			{Namespace: "ns"},
 		}},
 	})
 	if d := c.devices["G0"]; len(c.devices) != 1 || d == nil || len(d.owners) != 1 || d.owners[0].Pod != "good" {
