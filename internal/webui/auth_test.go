@@ -54,9 +54,11 @@ func (u *user) Key() string { return u.name }
 func (u *user) All(context.Context) (bool, error) {
 	return slices.Contains(u.namespaces, "*"), u.c.err
 }
+
 func (u *user) Metrics(context.Context) (bool, error) {
 	return slices.Contains(u.namespaces, "/metrics"), u.c.err
 }
+
 func (u *user) Readable(_ context.Context, in []string) (out []string, unasked int, err error) {
 	for _, ns := range in {
 		if slices.Contains(u.namespaces, ns) {

@@ -139,9 +139,15 @@ func TestPageNeedsAToken(t *testing.T) {
 		who                 string
 		view, a, b, metrics int
 	}{
-		{"nobody", 401, 401, 401, 401}, {"wrong", 401, 401, 401, 401}, {"other audience", 401, 401, 401, 401},
-		{"none", 200, 403, 403, 403}, {"a", 200, 200, 403, 403}, {"view", 200, 403, 200, 403},
-		{"prometheus", 200, 403, 403, 200}, {"all", 200, 200, 200, 200}, {"all, of the API server", 200, 200, 200, 200},
+		{"nobody", 401, 401, 401, 401},
+		{"wrong", 401, 401, 401, 401},
+		{"other audience", 401, 401, 401, 401},
+		{"none", 200, 403, 403, 403},
+		{"a", 200, 200, 403, 403},
+		{"view", 200, 403, 200, 403},
+		{"prometheus", 200, 403, 403, 200},
+		{"all", 200, 200, 200, 200},
+		{"all, of the API server", 200, 200, 200, 200},
 	} {
 		for path, want := range map[string]int{"/api/v1/view": c.view, historyA: c.a, historyB: c.b, "/metrics": c.metrics, "/healthz": 200, "/": 200} {
 			if status, body := get(tokens[c.who], path); status != want {
