@@ -103,7 +103,7 @@ else
 endif
 
 lint:
-	@test -z "$$(gofmt -l api cmd internal test | tee /dev/stderr)"
+	@files=$$(gofmt -l api cmd internal test) && if [[ -n $$files ]]; then echo "not as gofmt has it: "$$files >&2; exit 1; fi
 	go mod tidy -diff
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
