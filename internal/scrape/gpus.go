@@ -149,11 +149,12 @@ func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
 // slot finds the device that a line is about. A MIG instance has its GPU's
 // UUID and its own GPU_I_ID.
 func (g *gpus) slot(l *line) (int32, bool) {
-	uuid := l.get("UUID")
+	uuid, other := l.get("UUID"), l.get("uuid")
 	if uuid == nil {
-		uuid = l.get("uuid")
+		uuid = other
 	}
-	if len(uuid) == 0 {
+	// One of two is a pod's own label: dcgm-exporter shows those by their names.
+	if len(uuid) == 0 || other != nil && string(other) != string(uuid) {
 		return 0, false
 	}
 	gi := l.get("GPU_I_ID")
@@ -209,25 +210,35 @@ var ownerLabels = [...][3]string{
 	{"namespace", "pod", "container"},
 }
 
-// owner is the place in g.owners of the pod that a line names, 0 if none.
+// owner is the place in g.owners of the pod that a line names, 0 if none. A line
+// that names two names none: with --kubernetes-enable-pod-labels, dcgm-exporter
+// shows the labels of pods by their names, and tenants choose them.
 func (g *gpus) owner(l *line) int32 {
+	var namespace, pod, container []byte
 	for _, names := range ownerLabels {
-		namespace, pod := l.get(names[0]), l.get(names[1])
-		if len(namespace) == 0 || len(pod) == 0 {
-			continue
-		}
-		replica := l.get("replica")
-		if replica == nil {
-			replica = l.get("vgpu")
-		}
-		container := l.get(names[2])
-		if !series.IsOwner(len(namespace), len(pod), len(container), len(replica)) {
-			g.refused[series.RefusedName]++
+		ns, name := l.get(names[0]), l.get(names[1])
+		switch {
+		case len(ns) == 0 || len(name) == 0:
+		case pod == nil:
+			namespace, pod, container = ns, name, l.get(names[2])
+		case string(ns) != string(namespace) || string(name) != string(pod):
 			return 0
+		case container == nil:
+			container = l.get(names[2])
 		}
-		return g.placeOf(gpu.Owner{Namespace: string(namespace), Pod: string(pod), Container: string(container), Replica: string(replica)})
 	}
-	return 0
+	if pod == nil {
+		return 0
+	}
+	replica := l.get("replica")
+	if replica == nil {
+		replica = l.get("vgpu")
+	}
+	if !series.IsOwner(len(namespace), len(pod), len(container), len(replica)) {
+		g.refused[series.RefusedName]++
+		return 0
+	}
+	return g.placeOf(gpu.Owner{Namespace: string(namespace), Pod: string(pod), Container: string(container), Replica: string(replica)})
 }
 
 func (g *gpus) placeOf(o gpu.Owner) int32 {

@@ -103,7 +103,8 @@ func TestOwners(t *testing.T) {
 	f("", util+`{gpu="0",UUID="G0"} 5`)
 	f("G0:ns/p/c", util+`{gpu="0",UUID="G0",container="c",namespace="ns",pod="p"} 5`)
 	f("G0:ns/p/c", util+`{gpu="0",uuid="G0",container_name="c",pod_namespace="ns",pod_name="p"} 5`)
-	f("G0:ns/p/c", util+`{UUID="G0",namespace="monitoring",pod="dcgm",container="e",exported_namespace="ns",exported_pod="p",exported_container="c"} 5`)
+	f("G0:ns/p/c", util+`{UUID="G0",exported_namespace="ns",exported_pod="p",exported_container="c"} 5`)
+	f("G0:ns/p/c", util+`{UUID="G0",namespace="ns",pod="p",container="c",exported_namespace="ns",exported_pod="p"} 5`)
 	f("", util+`{gpu="0",UUID="G0",container="",namespace="",pod=""} 5`)
 	f("P/gi1:ns/p/c P/gi2:ns/q/c",
 		util+`{UUID="P",GPU_I_PROFILE="1g.10gb",GPU_I_ID="1",container="c",namespace="ns",pod="p"} 5`,
@@ -121,6 +122,27 @@ func TestOwners(t *testing.T) {
 		util+`{UUID="P",GPU_I_ID="3"} 5`,
 		`gpupilot_gpu_allocation_info{uuid="MIG-x",namespace="ns",pod="p",container="c",replica=""} 1`,
 		`gpupilot_mig_device_info{uuid="MIG-x",parent_uuid="P",gpu_instance="3",compute_instance="0",profile="1g.10gb"} 1`)
+}
+
+// dcgm-exporter shows the labels of pods by their own names with
+// --kubernetes-enable-pod-labels, so that a tenant chooses names and values on the
+// lines of its own GPU: none makes that GPU another pod's, or another GPU of it.
+func TestPodLabelsChooseNoOwner(t *testing.T) {
+	const util = "DCGM_FI_DEV_GPU_UTIL"
+	const victim = util + `{gpu="0",UUID="G0",container="c",namespace="ns",pod="victim"} 90`
+	for name, line := range map[string]string{
+		"exported": util + `{gpu="1",UUID="G1",exported_namespace="ns",exported_pod="victim",container="c",namespace="evil",pod="p"} 1`,
+		"old":      util + `{gpu="1",UUID="G1",pod_namespace="ns",pod_name="victim",container="c",namespace="evil",pod="p"} 1`,
+		"new":      util + `{gpu="1",uuid="G1",namespace="ns",pod="victim",container_name="c",pod_name="p",pod_namespace="evil"} 1`,
+		"device":   util + `{gpu="1",uuid="G1",UUID="G0",container_name="c",pod_name="p",pod_namespace="evil"} 1`,
+	} {
+		x := newReader(t, Target{Kind: DCGM})
+		x.read(victim + "\n" + line)
+		if got := x.holders(); got != "G0:ns/victim/c" {
+			t.Errorf("%s: holders %s, want the victim of G0 only", name, got)
+		}
+		x.want("victim", gpu.GPUUtil, 90)
+	}
 }
 
 func TestValues(t *testing.T) {
