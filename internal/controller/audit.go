@@ -132,6 +132,9 @@ type claimSet struct {
 func (a *audit) claims(now time.Time) map[contradiction]string {
 	targets := map[string]*claimSet{}
 	a.c.deps.Store.Claims(func(cl series.Claim) {
+		if now.Sub(cl.At) > settled {
+			return // it is silent, and nothing that it said counts any more
+		}
 		h := targets[cl.Target]
 		if h == nil {
 			h = &claimSet{labels: cl.Labels, pods: map[types.NamespacedName]int{}, devices: map[string][]gpu.Owner{}}

@@ -100,7 +100,7 @@ func TestAudit(t *testing.T) {
 	exporter.Namespace = "gpu-operator"
 	here, other := pod("a", "here", since), pod("a", "other", since)
 	elsewhere := pod("a", "elsewhere", since, func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
-	moved := pod("a", "moved", r.now, func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
+	moved := pod("a", "moved", r.now.Add(settled), func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
 	unscheduled := pod("a", "unscheduled", since, func(p *corev1.Pod) { p.Spec.NodeName = "" })
 	finished := pod("a", "finished", since, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	unknown := pod("a", "unknown", since)
@@ -151,6 +151,8 @@ func TestAudit(t *testing.T) {
 	f("more than is requested", "too_many_devices here: "+dcgm+" says that pod ns/here holds 2 GPU devices; the pod requests 1")
 	shows(rankDCGM, dcgm, page{"GPU-0", 1, elsewhere})
 	f("a pod of another node", "wrong_node elsewhere: "+dcgm+" on node node-1 says that pod ns/elsewhere holds 1 GPU device; the pod runs on node node-2")
+	r.now = r.now.Add(settled + time.Second)
+	f("a pod that has moved away from a node which died with its exporter")
 	shows(rankDCGM, dcgm, page{"GPU-0", 1, moved}, page{"GPU-1", 1, unscheduled}, page{"GPU-2", 1, finished}, page{"GPU-3", 1, unknown})
 	f("pods whose end or move the exporter has not noticed")
 
