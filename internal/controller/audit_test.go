@@ -161,6 +161,9 @@ func TestAudit(t *testing.T) {
 	f("an agent that agrees")
 	shows(rankAgent, agent, page{"GPU-0", 1, other}, page{"GPU-2", 1, here})
 	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" says that pod ns/here holds GPU-0; "+agent+" on the same node says that another pod does")
+	shows(rankDCGM, dcgm, page{"GPU-0", 1, finished}, page{"GPU-2", 1, unknown})
+	f("pods that are gone, whose devices the kubelet has given to others")
+	shows(rankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	r.store.Drop(agent)
 
 	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: requests(gpuResource, "1").Resources.Limits}}, false)
