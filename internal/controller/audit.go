@@ -132,6 +132,9 @@ type claimSet struct {
 func (a *audit) claims(now time.Time) map[contradiction]string {
 	targets := map[string]*claimSet{}
 	a.c.deps.Store.Claims(func(cl series.Claim) {
+		if now.Sub(cl.At) > settled {
+			return // it is silent, and nothing that it said counts any more
+		}
 		h := targets[cl.Target]
 		if h == nil {
 			h = &claimSet{labels: cl.Labels, pods: map[types.NamespacedName]int{}, devices: map[string][]gpu.Owner{}}
@@ -153,7 +156,7 @@ func (a *audit) claims(now time.Time) map[contradiction]string {
 		}
 		a.compare(out, name, h, now)
 		if agent := agents[h.labels.Node]; agent != "" && agent != name && h.labels.Rank > rankAgent {
-			disagree(out, name, h, agent, targets[agent])
+			a.disagree(out, name, h, agent, targets[agent])
 		}
 	}
 	return out
@@ -207,8 +210,8 @@ func devicesText(n int) string {
 }
 
 // disagree adds the pods to which a target gives devices that the agent of the
-// node knows and gives to others.
-func disagree(out map[contradiction]string, name string, h *claimSet, agent string, truth *claimSet) {
+// node knows and gives to others. Of pods that are gone kubelets tell for a while.
+func (a *audit) disagree(out map[contradiction]string, name string, h *claimSet, agent string, truth *claimSet) {
 	for device, owners := range h.devices {
 		owned, known := truth.devices[device]
 		if !known {
@@ -220,6 +223,9 @@ func disagree(out map[contradiction]string, name string, h *claimSet, agent stri
 				continue
 			}
 			key := types.NamespacedName{Namespace: o.Namespace, Name: o.Pod}
+			if pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name); !ok || Finished(pod) {
+				continue
+			}
 			out[contradiction{name, disagreesOnOwner, key}] = fmt.Sprintf("%s says that pod %s holds %s; %s on the same node says that another pod does",
 				name, key, device, agent)
 		}

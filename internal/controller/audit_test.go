@@ -100,7 +100,7 @@ func TestAudit(t *testing.T) {
 	exporter.Namespace = "gpu-operator"
 	here, other := pod("a", "here", since), pod("a", "other", since)
 	elsewhere := pod("a", "elsewhere", since, func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
-	moved := pod("a", "moved", r.now, func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
+	moved := pod("a", "moved", r.now.Add(settled), func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
 	unscheduled := pod("a", "unscheduled", since, func(p *corev1.Pod) { p.Spec.NodeName = "" })
 	finished := pod("a", "finished", since, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	unknown := pod("a", "unknown", since)
@@ -151,6 +151,8 @@ func TestAudit(t *testing.T) {
 	f("more than is requested", "too_many_devices here: "+dcgm+" says that pod ns/here holds 2 GPU devices; the pod requests 1")
 	shows(rankDCGM, dcgm, page{"GPU-0", 1, elsewhere})
 	f("a pod of another node", "wrong_node elsewhere: "+dcgm+" on node node-1 says that pod ns/elsewhere holds 1 GPU device; the pod runs on node node-2")
+	r.now = r.now.Add(settled + time.Second)
+	f("a pod that has moved away from a node which died with its exporter")
 	shows(rankDCGM, dcgm, page{"GPU-0", 1, moved}, page{"GPU-1", 1, unscheduled}, page{"GPU-2", 1, finished}, page{"GPU-3", 1, unknown})
 	f("pods whose end or move the exporter has not noticed")
 
@@ -159,6 +161,9 @@ func TestAudit(t *testing.T) {
 	f("an agent that agrees")
 	shows(rankAgent, agent, page{"GPU-0", 1, other}, page{"GPU-2", 1, here})
 	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" says that pod ns/here holds GPU-0; "+agent+" on the same node says that another pod does")
+	shows(rankDCGM, dcgm, page{"GPU-0", 1, finished}, page{"GPU-2", 1, unknown})
+	f("pods that are gone, whose devices the kubelet has given to others")
+	shows(rankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	r.store.Drop(agent)
 
 	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: requests(gpuResource, "1").Resources.Limits}}, false)

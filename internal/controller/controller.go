@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -234,14 +235,16 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 	a, badSpec, badStatus := policy.Decode(u)
 	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
 	flaws := &flaws{spec: badSpec, status: badStatus}
-	before, after := c.claims.setAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
 	c.mu.Lock()
-	w := c.workloads[key]
-	if w != nil && !gone && sameSpec(w.object.Load(), a) {
+	if w := c.workloads[key]; w != nil && !gone && sameSpec(w.object.Load(), a) {
 		w.take(a, flaws) // its status, which we wrote
 		c.mu.Unlock()
 		return
 	}
+	c.mu.Unlock()
+	before, after := c.claims.setAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
+	c.mu.Lock()
+	w := c.workloads[key]
 	switch {
 	case gone && w != nil:
 		delete(c.workloads, key)
@@ -267,11 +270,20 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 	c.discoverSoon()
 }
 
-// isValid reports whether the object may claim a target: its spec is valid, and
-// it is not being deleted.
+// isValid reports whether the object may claim a target: its spec is valid, its
+// queries may run, and it is not being deleted.
 func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
-	_, err := policy.Compile(a, c.deps.Resolve)
-	return err == nil && a.DeletionTimestamp == nil
+	compiled, err := policy.Compile(a, c.deps.Resolve)
+	if err != nil || a.DeletionTimestamp != nil {
+		return false
+	}
+	return !slices.ContainsFunc(compiled.Sources, func(s policy.Source) bool {
+		if s.Kind != policy.Query {
+			return false
+		}
+		_, _, err := c.deps.LimitQuery(a.Namespace, s.PromQL)
+		return err != nil
+	})
 }
 
 // sameSpec reports whether two versions of an object ask for the same.

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -234,6 +236,17 @@ func TestAnInvalidObjectClaimsNothing(t *testing.T) {
 	sees("beside one that was mended", reasonOwned)
 	tell(garbage(t, good, "many", "spec", "maxReplicas"), false)
 	sees("beside a malformed one", "")
+	tell(good, false)
+	sees("beside one that was mended", reasonOwned)
+	r.Controller.deps.LimitQuery = func(_, promql string) (string, bool, error) {
+		return "", false, fmt.Errorf("%s reads another namespace", promql)
+	}
+	asking := older.DeepCopy()
+	asking.Spec.Signals = append(asking.Spec.Signals, v1alpha1.Signal{
+		Query: &v1alpha1.QuerySignal{PromQL: `x{namespace="other"}`}, Target: &v1alpha1.Target{Type: v1alpha1.Value, Value: resource.MustParse("1")},
+	})
+	tell(asStored(t, asking), false)
+	sees("beside one whose query is refused", "")
 	tell(good, false)
 	sees("beside one that was mended", reasonOwned)
 	deleted := good.DeepCopy()

@@ -274,9 +274,21 @@ func (r *recent) add(key types.NamespacedName, d *scale.Decision) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.events) >= recentEvents {
-		r.events = slices.Delete(r.events, 0, 1)
+		at := r.victim()
+		r.events = slices.Delete(r.events, at, at+1)
 	}
 	r.events = append(r.events, webui.Event{Namespace: key.Namespace, Name: key.Name, Decision: tell(d)})
+}
+
+// victim is the oldest event of the namespace that has the most: one that
+// scales all the time does not push out the others'. r.mu is held.
+func (r *recent) victim() (at int) {
+	n, most := map[string]int{}, 0
+	for i := range r.events {
+		n[r.events[i].Namespace]++
+		most = max(most, n[r.events[i].Namespace])
+	}
+	return slices.IndexFunc(r.events, func(e webui.Event) bool { return n[e.Namespace] == most })
 }
 
 func (r *recent) list() []webui.Event {

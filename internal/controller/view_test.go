@@ -6,8 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
@@ -88,5 +91,20 @@ func TestStartingIsNoProblem(t *testing.T) {
 	w.pass(r.now)
 	if got := r.View().Workloads[0]; got.Problem == "" || got.Waiting != "" || !got.StartingSince.IsZero() {
 		t.Errorf("without a target: %+v", got)
+	}
+}
+
+// A namespace whose replicas change all the time pushes out its own decisions,
+// not those of others.
+func TestRecentIsShared(t *testing.T) {
+	var r recent
+	d := &scale.Decision{}
+	r.add(types.NamespacedName{Namespace: "quiet", Name: "web"}, d)
+	for range 3 * recentEvents {
+		r.add(types.NamespacedName{Namespace: "noisy", Name: "web"}, d)
+	}
+	list := r.list()
+	if len(list) != recentEvents || list[len(list)-1].Namespace != "quiet" || list[0].Namespace != "noisy" {
+		t.Errorf("%d events, the oldest of %s, want %d and that of the quiet namespace", len(list), list[len(list)-1].Namespace, recentEvents)
 	}
 }

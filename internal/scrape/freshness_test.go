@@ -368,3 +368,22 @@ func TestRealPagesTellTheirAge(t *testing.T) {
 		}
 	}
 }
+
+// An agent says how often it collects: between two collections its values count,
+// and its word on who holds a device goes before a dcgm-exporter's.
+func TestValuesOfASlowAgentCount(t *testing.T) {
+	for interval, want := range map[time.Duration]time.Duration{
+		time.Second: 5 * time.Second, 30 * time.Second: 90 * time.Second, time.Hour: 5 * time.Second,
+	} {
+		x := newReader(t, Target{Kind: Agent, Labels: series.TargetLabels{Node: "n"}})
+		x.read(fmt.Sprintf("gpupilot_collection_timestamp_seconds %d\ngpupilot_collection_interval_seconds %g\n"+
+			"DCGM_FI_DEV_GPU_UTIL{UUID=\"G0\"} 60\ngpupilot_gpu_allocation_info{uuid=\"G0\",namespace=\"ns\",pod=\"p\",container=\"c\",replica=\"\"} 1\n",
+			x.now.Unix()+1, interval.Seconds()))
+		for age, counts := range map[time.Duration]bool{want - time.Second: true, want + time.Second: false} {
+			h := series.Holder{Node: "n", Namespace: "ns", Pod: "p", Devices: 1}
+			if r, ok := x.store.PodOn(h, gpu.GPUUtil, x.now.Add(age), 5*time.Second); ok != counts {
+				t.Errorf("collected every %v: at an age of %v the value is %v, %v, want %v", interval, age, r.Value, ok, counts)
+			}
+		}
+	}
+}

@@ -265,17 +265,21 @@ func (r *runner) collectedAt(started, arrived time.Time) (at time.Time, stamped 
 	return started, false
 }
 
-// freshness judges a page's devices, and has the store keep what is judged by
-// its changes for three intervals.
+// freshness judges a page's devices, and has the store keep their values for
+// three of the target's intervals, where those are known.
 func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
-	method := FreshByTimestamp
+	method, said := FreshByTimestamp, time.Duration(0)
 	if stamped {
 		r.gpus.believe()
+		// A faster agent's values count for as long as anybody's.
+		if d := seconds(r.page.meta.interval); r.page.meta.collected > 0 && d <= slowestInterval && gpu.MaxAge(d) > gpu.MaxAge(0) {
+			said = d
+		}
 	} else {
 		f = r.gpus.judge(at, &r.pace)
 		method = f.method.String()
 	}
-	interval := time.Duration(0)
+	interval := said
 	if f.fresh+f.held > 0 && !r.pace.last.IsZero() {
 		interval = r.pace.interval()
 	}

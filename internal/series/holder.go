@@ -129,6 +129,7 @@ type Claim struct {
 	Labels TargetLabels
 	Device string
 	Owners []gpu.Owner // shared, not to be changed
+	At     time.Time   // when the target last collected; the epoch: it has not yet
 }
 
 // Claims calls f with each device of an exporter of GPUs that has an owner, the
@@ -138,10 +139,11 @@ func (s *Store) Claims(f func(Claim)) {
 		s.mu.RLock()
 		labels := t.labels
 		s.mu.RUnlock()
+		at := time.Unix(0, t.newest.Load())
 		t.mu.RLock()
 		for uuid, d := range t.devices {
 			if len(d.owners) > 0 {
-				f(Claim{Target: t.name, Labels: labels, Device: uuid, Owners: d.owners})
+				f(Claim{Target: t.name, Labels: labels, Device: uuid, Owners: d.owners, At: at})
 			}
 		}
 		t.mu.RUnlock()
