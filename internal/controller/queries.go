@@ -158,7 +158,7 @@ func (q *queries) keep(key queryKey, x *question, s series.Sample, err error) (f
 	q.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
-		q.c.deps.Log.Warn("query failed", "namespace", namespace, "promql", clip(key.promql, maxMessage), "err", err)
+		q.c.deps.Log.Warn("query failed", "namespace", namespace, "promql", clip(key.promql, maxMessage), "err", clip(err.Error(), maxMessage))
 	case err == nil && before != nil:
 		q.c.deps.Log.Info("query answered again", "namespace", namespace, "promql", clip(key.promql, maxMessage))
 	}
