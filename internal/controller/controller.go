@@ -133,6 +133,7 @@ type Controller struct {
 	routes    map[string]map[*workload]struct{} // by place: a node or a pod
 	places    map[string]string                 // by target
 	nodes     map[string]string                 // by target
+	excess    map[string]bool                   // expositions of pods that have too many, by target
 	refused   map[string]string                 // why exporters are not scraped, by target
 	running   sync.WaitGroup
 }

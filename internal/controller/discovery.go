@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -184,12 +185,29 @@ func exporterPort(pod *corev1.Pod) int32 {
 	return cmp.Or(first, defaultPort)
 }
 
-// podTargets are the pods' own expositions that autoscalers read.
+// maxPerPod is how many expositions of one pod are scraped: each takes time, and
+// a tenant may write any number of GPUAutoscalers with other ports and paths. A
+// server has one, some have a second one for their sidecar.
+const maxPerPod = 8
+
+// found are the pods' own expositions while they are listed.
+type found struct {
+	targets map[string]*Target
+	ofPod   map[types.NamespacedName]int
+	excess  map[string]bool // names of those beyond maxPerPod
+}
+
+// podTargets are the pods' own expositions that autoscalers read, those of older
+// autoscalers first where a pod has too many.
 func (c *Controller) podTargets() []Target {
 	c.mu.RLock()
 	workloads := slices.Collect(maps.Values(c.workloads))
 	c.mu.RUnlock()
-	byName := map[string]*Target{}
+	slices.SortFunc(workloads, func(a, b *workload) int {
+		x, y := a.object.Load(), b.object.Load()
+		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
+	})
+	f := found{targets: map[string]*Target{}, ofPod: map[types.NamespacedName]int{}, excess: map[string]bool{}}
 	for _, w := range workloads {
 		p, sel := w.plan.Load(), w.selector.Load()
 		if p == nil || sel == nil {
@@ -197,13 +215,16 @@ func (c *Controller) podTargets() []Target {
 		}
 		for i := range p.Sources {
 			if src := &p.Sources[i]; src.Kind == policy.Pods {
-				c.podTargetsOf(byName, src, c.deps.Pods.Select(w.key.Namespace, *sel))
+				c.podTargetsOf(&f, src, c.deps.Pods.Select(w.key.Namespace, *sel))
 			}
 		}
 	}
-	out := make([]Target, 0, len(byName))
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		t := byName[name]
+	c.mu.Lock()
+	c.excess = f.excess
+	c.mu.Unlock()
+	out := make([]Target, 0, len(f.targets))
+	for _, name := range slices.Sorted(maps.Keys(f.targets)) {
+		t := f.targets[name]
 		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { // of equals, the first has a range if any has
 			return cmp.Or(cmp.Compare(a.Key(), b.Key()), cmp.Compare(b.Most, a.Most))
 		})
@@ -213,7 +234,12 @@ func (c *Controller) podTargets() []Target {
 	return out
 }
 
-func (c *Controller) podTargetsOf(byName map[string]*Target, src *policy.Source, pods []*corev1.Pod) {
+// podTargetName is the name of the exposition of a pod at a port and a path.
+func podTargetName(pod *corev1.Pod, port int32, path string) string {
+	return fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, path)
+}
+
+func (c *Controller) podTargetsOf(f *found, src *policy.Source, pods []*corev1.Pod) {
 	for _, pod := range pods {
 		if !scrapable(pod) {
 			continue
@@ -222,14 +248,20 @@ func (c *Controller) podTargetsOf(byName map[string]*Target, src *policy.Source,
 		if err != nil {
 			continue // the workload's condition tells it
 		}
-		name := fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, src.Path)
-		t := byName[name]
+		name := podTargetName(pod, port, src.Path)
+		t := f.targets[name]
 		if t == nil {
+			key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+			if f.ofPod[key] >= maxPerPod {
+				f.excess[name] = true
+				continue
+			}
+			f.ofPod[key]++
 			t = &Target{
 				Name: name, Kind: KindPod, URL: u,
 				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name},
 			}
-			byName[name] = t
+			f.targets[name] = t
 		}
 		for _, term := range src.All() {
 			t.Metrics = append(t.Metrics, term...)

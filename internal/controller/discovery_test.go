@@ -3,8 +3,10 @@
 package controller
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -298,5 +300,42 @@ func TestHistory(t *testing.T) {
 	got = h.list()
 	if len(got) != historyPoints || got[0].Replicas != 400 || got[historyPoints-1].Replicas != 999 {
 		t.Errorf("%d points from %d to %d; want the last %d", len(got), got[0].Replicas, got[len(got)-1].Replicas, historyPoints)
+	}
+}
+
+// However many GPUAutoscalers with other paths a tenant writes, of a pod only so
+// many expositions are scraped, those of the oldest, and the others say so.
+func TestExpositionsPerPodAreBounded(t *testing.T) {
+	r := newRig(t, deployment("web", 1))
+	r.pods.pods = []*corev1.Pod{pod("web", "web-1", at(0), ready(at(1)), ports("http", 8000)), pod("other", "other-1", at(0), ports("http", 8000))}
+	var all []*workload
+	for i := range maxPerPod + 2 {
+		a := autoscaler(fmt.Sprintf("a%02d", i))
+		a.CreationTimestamp = metav1.Time{Time: at(-i)} // the last one is the oldest
+		a.Spec.ScaleTargetRef.Name = "web"
+		a.Spec.Actuation = v1alpha1.ActuationAdvise
+		port := intstr.FromString("http")
+		a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "q", Port: &port, Path: fmt.Sprintf("/%02d", i)}
+		w := r.add(a)
+		w.pass(at(10))
+		all = append(all, w)
+	}
+	var got []string
+	for _, target := range r.list(at(10)) {
+		got = append(got, target.Name)
+	}
+	var want []string
+	for i := range maxPerPod {
+		want = append(want, fmt.Sprintf("pod/ns/web-1:8000/%02d", i+2))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for i, w := range all {
+		w.pass(at(11))
+		message := signalsOf(w.status.next).Message
+		if said := strings.Contains(message, "for older GPUAutoscalers"); said != (i < 2) {
+			t.Errorf("the GPUAutoscaler of path /%02d says %q", i, message)
+		}
 	}
 }

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +24,7 @@ type meters struct {
 
 	contradictions *prometheus.CounterVec
 
-	replicas, condition, malformed, leader *prometheus.Desc
+	replicas, condition, malformed, leader, excess *prometheus.Desc
 }
 
 func newMeters(c *Controller, reg prometheus.Registerer) *meters {
@@ -57,6 +58,8 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		}, []string{"reason"}),
 		malformed: prometheus.NewDesc("gpupilot_autoscaler_malformed", "1 for a GPUAutoscaler of which the part (spec or status) cannot be read.",
 			[]string{"namespace", "name", "part"}, nil),
+		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
+			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", maxPerPod), nil, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
@@ -78,6 +81,7 @@ func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.condition
 	ch <- m.malformed
 	ch <- m.leader
+	ch <- m.excess
 }
 
 // Collect is prometheus.Collector's.
@@ -89,6 +93,7 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
 	m.c.mu.RLock()
 	defer m.c.mu.RUnlock()
+	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.excess)))
 	for key, w := range m.c.workloads {
 		w.mu.Lock()
 		n, judged := w.counts, w.judged

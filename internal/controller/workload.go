@@ -377,12 +377,24 @@ func (c *Controller) unreadable(p *plan, pods []*corev1.Pod) string {
 			if !scrapable(pod) {
 				continue
 			}
-			if _, _, err := c.podEndpoint(pod, src); err != nil {
+			_, port, err := c.podEndpoint(pod, src)
+			if err != nil {
 				return err.Error()
+			}
+			if c.isExcess(podTargetName(pod, port, src.Path)) {
+				return fmt.Sprintf("of pod %s %d other ports and paths are scraped for older GPUAutoscalers, and no more than that; use one of these", pod.Name, maxPerPod)
 			}
 		}
 	}
 	return ""
+}
+
+// isExcess reports whether an exposition of a pod is not scraped because the pod
+// has too many.
+func (c *Controller) isExcess(target string) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.excess[target]
 }
 
 // settle tells the controller where samples about these pods arrive.

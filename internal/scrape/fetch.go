@@ -93,6 +93,7 @@ func (s *Scraper) client(kind Kind) Doer {
 func (s *Scraper) readAll(b []byte, body io.Reader, p *page) error {
 	p.begin()
 	held, total := 0, int64(0) // bytes of the line that has begun, and of all
+	defer func() { p.bytes = total }()
 	for {
 		n, err := body.Read(b[held:])
 		held += n

@@ -131,3 +131,26 @@ func TestOneConnectionPerTarget(t *testing.T) {
 		t.Errorf("%d scrapes over %d connections", hits.Load(), conns.Load())
 	}
 }
+
+// A pod's page of n MiB is read each n-th time, whether it can be stored or not.
+func TestLongPagesOfPodsAreReadLessOften(t *testing.T) {
+	f := func(what string, kind Kind, mib int, line string, atLeast, below time.Duration) {
+		t.Helper()
+		body := strings.Repeat(line+"\n", mib<<20/(len(line)+1)+1)
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
+		defer srv.Close()
+		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
+		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/metrics"), Kind: kind, Metrics: []Metric{{Key: "q", Name: "q"}}})
+		next := r.scrape(t.Context())
+		if wait := time.Until(next); wait < atLeast || wait > below {
+			t.Errorf("%s: read again after %v, want %v to %v", what, wait, atLeast, below)
+		}
+	}
+	long := "# " + strings.Repeat("x", 1000)
+	f("a short one", Pod, 0, "q 1", 0, 1001*time.Millisecond)
+	f("8 MiB", Pod, 8, long, 7*time.Second, 9*time.Second)
+	f("too long", Pod, 20, long, 15*time.Second, 18*time.Second)
+	f("no metrics", Pod, 3, strings.Repeat("garbage ", 100), 2*time.Second, 4*time.Second)
+	f("an exporter", DCGM, 8, long, 0, 2*time.Second)
+}

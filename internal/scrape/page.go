@@ -88,6 +88,7 @@ type page struct {
 	series  int
 	steps   int
 	over    bool // more than maxPoints
+	bytes   int64
 }
 
 // identifier knows what a target's lines are for.

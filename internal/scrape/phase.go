@@ -84,6 +84,18 @@ func (p *phase) success(now time.Time) time.Time {
 	return p.spread(now)
 }
 
+// podRate is how many bytes of a pod's own exposition are read per interval. An
+// inference server's page has 100 to 500 KB; one of 16 MiB is read every 16th time.
+const podRate = 1 << 20
+
+// paced is when to ask again a pod whose page had so many bytes.
+func (p *phase) paced(next time.Time, bytes int64, now time.Time) time.Time {
+	if earliest := now.Add(time.Duration(bytes/podRate) * p.every); earliest.After(next) {
+		return earliest
+	}
+	return next
+}
+
 // failure is when to try again: twice as late each time, up to most, with a
 // fifth of jitter either way.
 func (p *phase) failure(now time.Time) time.Time {

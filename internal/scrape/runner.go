@@ -108,13 +108,22 @@ func (r *runner) scrape(ctx context.Context) (next time.Time) {
 		}
 		r.s.count(f, arrived.Sub(started))
 		r.account()
-		return r.failed(f)
+		return r.paced(r.failed(f))
 	}
 	r.s.count(nil, arrived.Sub(started))
 	if ctx.Err() != nil {
 		return time.Time{} // what it said counts no more
 	}
-	return r.store(started, arrived)
+	return r.paced(r.store(started, arrived))
+}
+
+// paced is when to ask again a target whose page was as long as the last one: a
+// tenant's long page is read less often, an exporter's is not.
+func (r *runner) paced(next time.Time) time.Time {
+	if r.have == nil || r.have.Kind != Pod {
+		return next
+	}
+	return r.phase.paced(next, r.page.bytes, time.Now())
 }
 
 // prepare follows what is wanted of the target, and makes the request.
