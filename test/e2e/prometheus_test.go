@@ -6,7 +6,6 @@ package e2e
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
 // backlog is the one metric that the PromQL backend of these tests knows; NaN is no series.
@@ -92,17 +93,17 @@ func (p *prometheus) prepareReal() (err error) {
 	}
 	p.page = &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if n := math.Float64frombits(backlog.Load()); !math.IsNaN(n) {
-			fmt.Fprintf(w, "backlog %g\n", n)
+			fmt.Fprintf(w, "backlog{namespace=%q} %g\n", namespace, n) // queries see their own namespace
 		}
 	})}
 	go func() { _ = p.page.Serve(scraped) }() // ends with Close
-	own, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := cluster.FreePort("127.0.0.1")
 	if err != nil {
 		return err
 	}
-	p.address = own.Addr().String()
-	text := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, static_configs: [{targets: [%q]}]}]\n", scraped.Addr())
-	return errors.Join(own.Close(), os.WriteFile(filepath.Join(p.dir, "prometheus.yml"), []byte(text), 0o600))
+	p.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	text := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, honor_labels: true, static_configs: [{targets: [%q]}]}]\n", scraped.Addr())
+	return os.WriteFile(filepath.Join(p.dir, "prometheus.yml"), []byte(text), 0o600)
 }
 
 // interrupt stops the backend as a crash would.
