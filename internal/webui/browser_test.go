@@ -77,7 +77,7 @@ func (l *live) History(string, string) (h History, ok bool) {
 func demoView() View {
 	now := time.Now()
 	v := View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
-	sentence := "Utilization: 4 serving at 87 % against a target of 60 % = 6 replicas; 8 were wanted within the last 12 s"
+	sentence := "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas; up to 8 needed within the last 12 s: 8 instead of 6"
 	d := &Decision{
 		Time: now, Current: 4, Replicas: 8, Serving: 4, Starting: 4, Sentence: sentence,
 		Steps: []Step{{Rule: scale.Rule("Signal"), Before: 4, After: 8, Sentence: sentence}},
