@@ -59,13 +59,19 @@ type audit struct {
 	c     *Controller
 	looks map[contradiction]int // in a row; of run's goroutine
 
-	// found are the contradictions that lasted, in words. It is replaced, never changed.
-	found atomic.Pointer[map[contradiction]string]
+	// found are the contradictions that lasted. It is replaced, never changed.
+	found atomic.Pointer[findings]
+}
+
+// findings are contradictions in words.
+type findings struct {
+	all   map[contradiction]string
+	byPod map[types.NamespacedName][]string // for decisions, which look up each of their pods
 }
 
 func newAudit(c *Controller) *audit {
 	a := &audit{c: c, looks: map[contradiction]int{}}
-	a.found.Store(&map[contradiction]string{})
+	a.found.Store(&findings{})
 	return a
 }
 
@@ -86,12 +92,14 @@ func (a *audit) run(ctx context.Context) {
 // look audits once. What is new is counted and logged; the leader writes an Event.
 func (a *audit) look(now time.Time) {
 	claimed := a.claims(now)
-	before, found, looks := *a.found.Load(), map[contradiction]string{}, map[contradiction]int{}
+	before, looks := a.found.Load().all, map[contradiction]int{}
+	found := findings{all: map[contradiction]string{}, byPod: map[types.NamespacedName][]string{}}
 	for x, text := range claimed {
-		if looks[x] = a.looks[x] + 1; looks[x] < auditLooks || len(found) >= maxContradictions {
+		if looks[x] = a.looks[x] + 1; looks[x] < auditLooks || len(found.all) >= maxContradictions {
 			continue
 		}
-		found[x] = text
+		found.all[x] = text
+		found.byPod[x.pod] = append(found.byPod[x.pod], text)
 		if _, known := before[x]; !known {
 			a.tell(x, text)
 		}
@@ -234,18 +242,13 @@ func (a *audit) disagree(out map[contradiction]string, name string, h *claimSet,
 
 // about are the contradictions about a pod, in words, sorted.
 func (a *audit) about(pods []*corev1.Pod) []string {
-	found := *a.found.Load()
-	if len(found) == 0 {
+	byPod := a.found.Load().byPod
+	if len(byPod) == 0 {
 		return nil
 	}
 	var out []string
 	for _, pod := range pods {
-		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-		for x, text := range found {
-			if x.pod == key {
-				out = append(out, text)
-			}
-		}
+		out = append(out, byPod[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]...)
 	}
 	slices.Sort(out)
 	return out
@@ -254,7 +257,7 @@ func (a *audit) about(pods []*corev1.Pod) []string {
 // byTarget is the first contradiction of each target, in words.
 func (a *audit) byTarget() map[string]string {
 	out := map[string]string{}
-	for x, text := range *a.found.Load() {
+	for x, text := range a.found.Load().all {
 		if have, ok := out[x.target]; !ok || cmp.Compare(text, have) < 0 {
 			out[x.target] = text
 		}

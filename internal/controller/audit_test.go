@@ -108,20 +108,20 @@ func TestAudit(t *testing.T) {
 	f := func(what string, want ...string) {
 		t.Helper()
 		r.audit.looks, r.events = map[contradiction]int{}, nil
-		r.audit.found.Store(&map[contradiction]string{})
+		r.audit.found.Store(&findings{})
 		before := map[contradictionReason]float64{}
 		for _, reason := range contradictionReasons() {
 			before[reason] = testutil.ToFloat64(r.meters.contradictions.WithLabelValues(string(reason)))
 		}
 		r.audit.look(r.now)
-		if n := len(*r.audit.found.Load()); n != 0 || len(r.events) != 0 {
+		if n := len(r.audit.found.Load().all); n != 0 || len(r.events) != 0 {
 			t.Errorf("%s: told of %d at the first look", what, n)
 		}
 		for range 3 {
 			r.audit.look(r.now)
 		}
 		var got []string
-		for x, text := range *r.audit.found.Load() {
+		for x, text := range r.audit.found.Load().all {
 			got = append(got, string(x.reason)+" "+x.pod.Name+": "+text)
 		}
 		slices.Sort(got)
@@ -170,12 +170,12 @@ func TestAudit(t *testing.T) {
 	f("more than the node has", "node_overfull : "+dcgm+" says that pods hold 2 GPU devices; node node-1 has 1")
 	r.leading = false
 	r.audit.looks, r.events = map[contradiction]int{}, nil
-	r.audit.found.Store(&map[contradiction]string{})
+	r.audit.found.Store(&findings{})
 	for range 3 {
 		r.audit.look(r.now)
 	}
-	if len(r.events) != 0 || len(*r.audit.found.Load()) != 1 {
-		t.Errorf("a standby wrote %d events and found %d contradictions", len(r.events), len(*r.audit.found.Load()))
+	if len(r.events) != 0 || len(r.audit.found.Load().all) != 1 {
+		t.Errorf("a standby wrote %d events and found %d contradictions", len(r.events), len(r.audit.found.Load().all))
 	}
 	r.states[0].Name = dcgm
 	contains(t, r.View().Targets[0].Contradiction, "node node-1 has 1")
