@@ -64,8 +64,12 @@ var only = []struct {
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; internal/gpu/dcgm calls the library by itself, and its tests compare the two"},
 }
 
-// agentNever is what must not be linked into the agent, not even indirectly.
-var agentNever = []struct{ prefix, reason string }{
+// never is what must not be linked into a program, not even indirectly.
+var never = map[string][]banned{"gpupilot-agent": agentNever, "gpupilot": cliNever}
+
+type banned struct{ prefix, reason string }
+
+var agentNever = []banned{
 	{"k8s.io/client-go/kubernetes", "the clientset alone doubles the agent's memory"},
 	{"k8s.io/client-go/informers", "as the clientset"},
 	{"google.golang.org/grpc", "3 MiB for the one call that internal/podres makes by itself"},
@@ -75,6 +79,13 @@ var agentNever = []struct{ prefix, reason string }{
 	{"github.com/prometheus/client_golang", "the exposition is ours, rendered once a tick"},
 	{"github.com/NVIDIA/go-dcgm", "1.2 MiB, though DCGM is seldom used"},
 	{module + "internal/scale", "the agent decides nothing"},
+}
+
+var cliNever = []banned{
+	{"k8s.io/client-go/kubernetes", "the clientset and the API groups' types double the program's size, for three requests of known paths"},
+	{"k8s.io/client-go/informers", "as the clientset"},
+	{"sigs.k8s.io/controller-runtime", "its client links the clientset"},
+	{module + "internal/controller", "the CLI reads what the controller wrote"},
 }
 
 func TestImports(t *testing.T) {
@@ -150,16 +161,18 @@ func sources(t *testing.T) map[string][]string {
 	return out
 }
 
-func TestAgentLinksNoClient(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/gpupilot-agent").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
-	for dep := range strings.Lines(string(out)) {
-		dep = strings.TrimSpace(dep)
-		for _, never := range agentNever {
-			if strings.HasPrefix(dep, never.prefix) {
-				t.Errorf("gpupilot-agent links %s: %s", dep, never.reason)
+func TestProgramsLinkNothingHeavy(t *testing.T) {
+	for program, banned := range never {
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		for dep := range strings.Lines(string(out)) {
+			dep = strings.TrimSpace(dep)
+			for _, b := range banned {
+				if strings.HasPrefix(dep, b.prefix) {
+					t.Errorf("%s links %s: %s", program, dep, b.reason)
+				}
 			}
 		}
 	}
