@@ -28,6 +28,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/promscope"
@@ -171,7 +172,7 @@ func (p *program) makeController() error {
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, LimitQuery: scope.Limit, Health: p.health, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Query: query, LimitQuery: scope.Limit, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
@@ -194,8 +195,25 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 	return c.Query, nil
 }
 
-func (p *program) health(ctx context.Context, address url.URL) (*gpu.NodeHealth, error) {
-	return scrape.ReadHealth(ctx, p.exporter, address, expo.Resolve)
+// nodeHealth makes the keeper of the nodes' condition.
+func (p *program) nodeHealth() *nodehealth.Keeper {
+	return nodehealth.New(nodehealth.Config{
+		Agents: func() []nodehealth.Agent {
+			targets := p.control.Agents()
+			agents := make([]nodehealth.Agent, 0, len(targets))
+			for i := range targets {
+				agents = append(agents, nodehealth.Agent{Name: targets[i].Name, Node: targets[i].Labels.Node, URL: targets[i].URL})
+			}
+			return agents
+		},
+		Ask: func(ctx context.Context, agent url.URL) (*gpu.NodeHealth, error) {
+			return scrape.ReadHealth(ctx, p.exporter, agent, expo.Resolve)
+		},
+		Live: p.clients.Live, Client: p.clients.Client, Log: p.log,
+		Record: func(node *corev1.ObjectReference, eventType, reason, note string) {
+			p.recorder.Event(*node, eventType, reason, "Observe", note)
+		},
+	})
 }
 
 // exporterClient makes what asks agents and dcgm-exporters.
@@ -379,7 +397,7 @@ func (p *program) lead(g *group) error {
 		}))
 	}
 	if p.cfg.nodeHealth && p.cfg.has(roleDecide) {
-		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.control.KeepNodeHealth) }))
+		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.nodeHealth().Run) }))
 	}
 	if p.election == nil {
 		if p.leading() || !p.cfg.has(roleDecide) {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -89,10 +88,6 @@ type Deps struct {
 	// that namespace's series unless the namespace is trusted. Its error is for
 	// the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
-
-	// Health asks the agent at an address of metrics how its node's GPUs are. It
-	// is for KeepNodeHealth only.
-	Health func(ctx context.Context, address url.URL) (*gpu.NodeHealth, error)
 
 	Resolve gpu.Resolve
 	Scrape  func([]Target)        // says what is to be scraped from now on

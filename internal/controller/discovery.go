@@ -119,6 +119,9 @@ func (c *Controller) agents(fields gpu.FieldSet) []Target {
 	return c.exporters(KindAgent, "gpupilot-agent", c.cfg.AgentNamespace, c.cfg.Agents, fields)
 }
 
+// Agents returns the targets that are our agents, one per node.
+func (c *Controller) Agents() []Target { return c.agents(gpu.FieldSet{}) }
+
 // The ranks of exporters: what an agent says goes before what a dcgm-exporter says.
 const (
 	rankAgent = 0
