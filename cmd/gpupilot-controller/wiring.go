@@ -24,6 +24,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/gpupilot/gpupilot/internal/controller"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
@@ -165,10 +166,11 @@ func (p *program) makeController() error {
 	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, Resources: p.cfg.resources,
-		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
-		QueriesPerNamespace: p.cfg.queriesPerNamespace,
-		ExporterScheme:      p.cfg.agentScheme,
+		Discovery: discovery.Config{
+			Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
+			PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
+		},
+		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
@@ -230,10 +232,10 @@ func (c *config) exporterClient() (scrape.Doer, error) {
 
 // kinds are the scraper's kinds by the controller's names.
 var kinds = map[string]scrape.Kind{
-	controller.KindAgent: scrape.Agent, controller.KindDCGM: scrape.DCGM, controller.KindPod: scrape.Pod,
+	discovery.KindAgent: scrape.Agent, discovery.KindDCGM: scrape.DCGM, discovery.KindPod: scrape.Pod,
 }
 
-func (p *program) scrape(targets []controller.Target) {
+func (p *program) scrape(targets []discovery.Target) {
 	list := make([]scrape.Target, 0, len(targets))
 	for _, t := range targets {
 		list = append(list, scrape.Target{

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
@@ -163,7 +164,7 @@ func (a *audit) claims(now time.Time) map[contradiction]string {
 			break
 		}
 		a.compare(out, name, h, now)
-		if agent := agents[h.labels.Node]; agent != "" && agent != name && h.labels.Rank > rankAgent {
+		if agent := agents[h.labels.Node]; agent != "" && agent != name && h.labels.Rank > discovery.RankAgent {
 			a.disagree(out, name, h, agent, targets[agent])
 		}
 	}
@@ -174,7 +175,7 @@ func (a *audit) claims(now time.Time) map[contradiction]string {
 func agentsOf(targets map[string]*claimSet) map[string]string {
 	out := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(targets)) {
-		if h := targets[name]; h.labels.Rank == rankAgent && h.labels.Node != "" {
+		if h := targets[name]; h.labels.Rank == discovery.RankAgent && h.labels.Node != "" {
 			out[h.labels.Node] = name
 		}
 	}

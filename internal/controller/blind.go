@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -82,20 +83,18 @@ func (w *workload) watchSources(r *report) {
 // silent says which expositions with samples of the serving pods do not answer.
 func (w *workload) silent() string {
 	want := w.sources()
-	w.c.mu.RLock()
-	places, nodes := w.c.places, w.c.nodes // both are replaced, never changed
-	w.c.mu.RUnlock()
+	found := w.c.found.Load()
 	var out []string
 	for _, t := range w.c.deps.States() {
-		place := places[t.Name]
+		place := found.Places[t.Name]
 		if _, ok := want[place]; !ok {
 			continue
 		}
 		want[place] = true
 		if !t.Up {
-			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, nodes[t.Name], cmp.Or(clip(t.Error, maxStep), "it never did")))
+			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, found.Nodes[t.Name], cmp.Or(clip(t.Error, maxStep), "it never did")))
 		} else if t.Frozen > 0 {
-			out = append(out, fmt.Sprintf("%s on node %s shows values of %d devices that no longer change", t.Name, nodes[t.Name], t.Frozen))
+			out = append(out, fmt.Sprintf("%s on node %s shows values of %d devices that no longer change", t.Name, found.Nodes[t.Name], t.Frozen))
 		}
 	}
 	for place, found := range want {
@@ -121,10 +120,10 @@ func (w *workload) sources() map[string]bool {
 			continue
 		}
 		if p := w.plan.Load(); p != nil && p.fields != (gpu.FieldSet{}) {
-			out[nodePlace(pod.Spec.NodeName)] = false
+			out[discovery.NodePlace(pod.Spec.NodeName)] = false
 		}
 		if w.scrapesPods.Load() {
-			out[podPlace(pod.Namespace, pod.Name)] = false
+			out[discovery.PodPlace(pod.Namespace, pod.Name)] = false
 		}
 	}
 	return out

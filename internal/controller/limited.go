@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -40,9 +41,9 @@ func (l *limits) at(now time.Time, store *series.Store) map[string]*series.Limit
 		if l.byPlace == nil {
 			l.byPlace = map[string]*series.Limited{}
 		}
-		place := nodePlace(x.Labels.Node)
+		place := discovery.NodePlace(x.Labels.Node)
 		if x.Labels.Pod != "" {
-			place = podPlace(x.Labels.Namespace, x.Labels.Pod)
+			place = discovery.PodPlace(x.Labels.Namespace, x.Labels.Pod)
 		}
 		if l.byPlace[place] == nil {
 			l.byPlace[place] = &x

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -37,12 +38,12 @@ func (c *Controller) View() webui.View {
 		Nodes: c.viewNodes(now), Targets: c.deps.States(),
 		Recent: c.recent.list(),
 	}
-	c.mu.RLock()
-	contradictions := c.audit.byTarget()
+	nodes, contradictions := c.found.Load().Nodes, c.audit.byTarget()
 	for i := range v.Targets {
 		t := &v.Targets[i]
-		t.Node, t.Contradiction = c.nodes[t.Name], contradictions[t.Name]
+		t.Node, t.Contradiction = nodes[t.Name], contradictions[t.Name]
 	}
+	c.mu.RLock()
 	workloads := make([]*workload, 0, len(c.workloads))
 	for _, w := range c.workloads {
 		workloads = append(workloads, w)
@@ -75,7 +76,7 @@ func (c *Controller) viewTarget(t *webui.Target) {
 	if len(parts) < 3 {
 		return
 	}
-	if t.Kind == KindPod {
+	if t.Kind == discovery.KindPod {
 		t.Namespace = parts[1]
 	}
 	name, _, _ := strings.Cut(parts[2], ":")

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -49,10 +50,10 @@ func TestTargetsOfStartingPods(t *testing.T) {
 		pod("chat", "starts", created), pod("chat", "serves", created, ready(r.now)),
 		pod("agent", "agent-1", created))
 	r.states = []webui.Target{
-		{Name: "pod/ns/starts:8000/metrics", Kind: KindPod, Error: "connection refused"},
-		{Name: "pod/ns/serves:8000/metrics", Kind: KindPod, Error: "connection refused"},
-		{Name: "pod/ns/gone:8000/metrics", Kind: KindPod, Error: "connection refused"},
-		{Name: "agent/ns/agent-1", Kind: KindAgent, Error: "connection refused"},
+		{Name: "pod/ns/starts:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
+		{Name: "pod/ns/serves:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
+		{Name: "pod/ns/gone:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
+		{Name: "agent/ns/agent-1", Kind: discovery.KindAgent, Error: "connection refused"},
 	}
 	v := r.View()
 	for i, want := range []struct {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -370,31 +371,23 @@ func (c *Controller) unreadable(p *plan, pods []*corev1.Pod) string {
 		}
 		for j, pod := range pods {
 			if j == 0 { // in their ports one is like the other
-				if _, err := podPort(pod, src.Port); err != nil {
+				if _, err := discovery.PodPort(pod, src.Port); err != nil {
 					return err.Error()
 				}
 			}
-			if !scrapable(pod) {
+			if !discovery.Scrapable(pod) {
 				continue
 			}
-			_, port, err := c.podEndpoint(pod, src)
+			_, port, err := c.finder.PodEndpoint(pod, src)
 			if err != nil {
 				return err.Error()
 			}
-			if c.isExcess(podTargetName(pod, port, src.Path)) {
-				return fmt.Sprintf("of pod %s %d other ports and paths are scraped for older GPUAutoscalers, and no more than that; use one of these", pod.Name, maxPerPod)
+			if c.found.Load().Excess[discovery.PodTargetName(pod, port, src.Path)] {
+				return fmt.Sprintf("of pod %s %d other ports and paths are scraped for older GPUAutoscalers, and no more than that; use one of these", pod.Name, discovery.MaxPerPod)
 			}
 		}
 	}
 	return ""
-}
-
-// isExcess reports whether an exposition of a pod is not scraped because the pod
-// has too many.
-func (c *Controller) isExcess(target string) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.excess[target]
 }
 
 // settle tells the controller where samples about these pods arrive.
@@ -406,10 +399,10 @@ func (w *workload) settle(pods []*corev1.Pod) {
 	places := make(map[string]struct{}, len(pods))
 	for _, pod := range pods {
 		if pod.Spec.NodeName != "" {
-			places[nodePlace(pod.Spec.NodeName)] = struct{}{}
+			places[discovery.NodePlace(pod.Spec.NodeName)] = struct{}{}
 		}
 		if w.scrapesPods.Load() {
-			places[podPlace(pod.Namespace, pod.Name)] = struct{}{}
+			places[discovery.PodPlace(pod.Namespace, pod.Name)] = struct{}{}
 		}
 	}
 	if w.routed == nil || !maps.Equal(places, w.routed) {
