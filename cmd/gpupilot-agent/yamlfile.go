@@ -4,16 +4,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 // yamlFile is dcgm-exporter's YAML configuration: version 1 of its 4.8.3, and
@@ -189,7 +191,7 @@ func (c *config) readFile(fs *pflag.FlagSet, options []option, getenv func(strin
 	if c.configFile == "" {
 		return nil
 	}
-	text, err := os.ReadFile(c.configFile)
+	text, err := regularfile.New(regularfile.DefaultTimeout).Read(context.Background(), c.configFile, maxText)
 	if err != nil {
 		return fmt.Errorf("--config-file: %w", err)
 	}
