@@ -238,6 +238,8 @@ func answering(t *testing.T) (e *Exporter, update func(now time.Time)) {
 }
 
 // prometheusAccepts is what Prometheus sends.
+const onlyOpenMetrics = "application/openmetrics-text;version=1.0.0"
+
 const prometheusAccepts = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
 
 func TestTextFormat(t *testing.T) {
@@ -266,7 +268,7 @@ func TestOpenMetrics(t *testing.T) {
 	e, update := answering(t)
 	update(time.Now())
 	_, plain := get(t, e, "/metrics")
-	res, om := get(t, e, "/metrics", "Accept", prometheusAccepts)
+	res, om := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
 	if ct := res.Header.Get("Content-Type"); ct != "application/openmetrics-text; version=1.0.0; charset=utf-8" {
 		t.Error(ct)
 	}
@@ -290,14 +292,14 @@ func TestGzip(t *testing.T) {
 	e, update := answering(t)
 	update(time.Now())
 	_, plain := get(t, e, "/metrics")
-	_, om := get(t, e, "/metrics", "Accept", prometheusAccepts)
+	_, om := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
 	for range 2 {
 		res, zipped := get(t, e, "/metrics", "Accept-Encoding", "deflate, gzip;q=0.5")
 		if zipped != plain || res.Header.Get("Content-Encoding") != "gzip" {
 			t.Error("gzip changes the page, or was not used")
 		}
 	}
-	_, zippedOM := get(t, e, "/metrics", "Accept-Encoding", "gzip", "Accept", prometheusAccepts)
+	_, zippedOM := get(t, e, "/metrics", "Accept-Encoding", "gzip", "Accept", onlyOpenMetrics)
 	if zippedOM != om {
 		t.Error("gzip changes the OpenMetrics page")
 	}
@@ -345,20 +347,83 @@ func samples(body string) []string {
 	return out
 }
 
-func TestNegotiate(t *testing.T) {
-	f := func(accept string, want format) {
+// A counter whose name lacks _total has no type in OpenMetrics. Who accepts the
+// text format, too, gets that, and with it the type.
+func TestCountersKeepTheirType(t *testing.T) {
+	now := time.Now()
+	f := func(name, accept, wantType string, want format) {
 		t.Helper()
-		if got := negotiate([]string{accept}); got != want {
-			t.Errorf("Accept %q gives format %d, want %d", accept, got, want)
+		ref, ok := ResolveMetric(name)
+		if !ok {
+			t.Fatal(name)
+		}
+		e := New(Config{Collectors: Collectors{Metrics: []Collector{{Name: name, Ref: ref, Type: Type(wantType)}}}})
+		e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{ref.Field: 9})), Stats{}, now)
+		res, body := get(t, e, "/metrics", "Accept", accept)
+		if got := res.Header.Get("Content-Type"); got != contentTypes[want][0] {
+			t.Errorf("%s, %s: %s", name, accept, got)
+		}
+		if want == text && !strings.Contains(body, "# TYPE "+name+" "+wantType+"\n"+name+"{") {
+			t.Errorf("%s has no type %s in\n%s", name, wantType, body)
 		}
 	}
-	f("", text)
-	f("*/*", text)
-	f("text/plain", text)
-	f("application/openmetrics-text", openMetrics)
-	f("Application/OpenMetrics-Text; version=1.0.0", openMetrics)
-	f("text/plain;q=0.5,application/openmetrics-text;q=0.4", text)
-	f("application/openmetrics-text;q=0", text)
+	f("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", prometheusAccepts, "counter", text)
+	f("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "application/openmetrics-text, */*;q=0.1", "counter", text)
+	f("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", onlyOpenMetrics, "counter", openMetrics)
+	f("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", prometheusAccepts, "counter", text) // OpenMetrics wants it in lower case
+	f("DCGM_FI_DEV_GPU_TEMP", prometheusAccepts, "histogram", text)
+	f("DCGM_FI_DEV_GPU_TEMP", prometheusAccepts, "gauge", openMetrics)
+	f("dcgm_ecc_dbe_volatile_total", prometheusAccepts, "counter", openMetrics)
+}
+
+// OpenMetrics has one family of a name: a counter whose name without _total is
+// taken is untyped there.
+func TestOpenMetricsNamesAreUnique(t *testing.T) {
+	now := time.Now()
+	e := New(Config{Collectors: Collectors{Metrics: []Collector{{Name: "DCGM_FI_DEV_GPU_UTIL", Ref: gpu.Ref{Field: gpu.GPUUtil, Scale: 1}, Type: Gauge}}}, Self: true})
+	e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 9})), Stats{}, now)
+	_, body := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
+	seen := map[string]bool{}
+	for l := range strings.SplitSeq(body, "\n") {
+		if name, ok := strings.CutPrefix(l, "# TYPE "); ok {
+			name, _, _ = strings.Cut(name, " ")
+			if seen[name] {
+				t.Errorf("%s is there twice", name)
+			}
+			seen[name] = true
+		}
+	}
+	if !strings.Contains(body, "# TYPE go_memstats_alloc_bytes_total unknown\n") || len(seen) < 10 {
+		t.Errorf("the page is\n%s", body)
+	}
+	if res, _ := get(t, e, "/metrics", "Accept", prometheusAccepts); res.Header.Get("Content-Type") != contentTypeText {
+		t.Error("Prometheus gets a page with an untyped counter")
+	}
+}
+
+func TestNegotiate(t *testing.T) {
+	f := func(accept string, want format, wantText bool) {
+		t.Helper()
+		if got, alsoText := negotiate([]string{accept}); got != want || alsoText != wantText {
+			t.Errorf("Accept %q gives format %d, text %v; want %d, %v", accept, got, alsoText, want, wantText)
+		}
+	}
+	f("", text, true)
+	f("*/*", text, true)
+	f("text/plain", text, true)
+	f("text/html,application/xhtml+xml,*/*;q=0.8", text, true)
+	f("application/openmetrics-text", openMetrics, false)
+	f("Application/OpenMetrics-Text; version=1.0.0", openMetrics, false)
+	f("application/openmetrics-text; version=\"1.0.0\"", openMetrics, false)
+	f("application/openmetrics-text;version=2.0.0", text, true) // a version that is none of ours
+	f("application/openmetrics-text;version=0.0.1", text, true)
+	f("text/plain;q=0.5,application/openmetrics-text;q=0.4", text, true)
+	f("application/openmetrics-text;q=0", text, true)
+	f("application/openmetrics-text, text/plain;q=0", openMetrics, false)
+	f("application/openmetrics-text, text/plain;q=0, */*", openMetrics, false)
+	f("application/openmetrics-text, text/*;q=0.1", openMetrics, true)
+	f("application/openmetrics-text;q=0.5, */*;q=0.1", openMetrics, true)
+	f(prometheusAccepts, openMetrics, true)
 
 	g := func(enc string, want bool) {
 		t.Helper()
