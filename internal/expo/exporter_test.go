@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -197,6 +198,58 @@ func TestUnitsOf49(t *testing.T) {
 	f("DCGM_FI_DEV_FB_USED_BYTES", "149946368000")
 	f("DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", "12000000")
 	f("DCGM_FI_DEV_ENC_UTIL_RATIO", "0.030000")
+}
+
+// Counters of 63 bits are shown to the last digit, in every unit.
+func TestLargeCountersAreExact(t *testing.T) {
+	now := time.Now()
+	d := wholeGPU(0, now, nil)
+	d.Values.SetInt(gpu.TotalEnergy, 9_007_199_254_740_993) // 2^53 + 1
+	d.Values.SetInt(gpu.PCIeReplayCounter, math.MaxInt64-16)
+	d.Values.SetInt(gpu.PowerViolation, 9_007_199_254_740_995_499)
+	f := func(p Profile, field gpu.FieldID, want string) {
+		t.Helper()
+		meta, _ := gpu.Lookup(field)
+		name, scale := p.Name(meta)
+		e := New(Config{Profile: p, Collectors: Collectors{Metrics: []Collector{{Name: name, Ref: gpu.Ref{Field: field, Scale: scale}, Type: Counter}}}})
+		e.Update(snapshot(now, d), Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		if got := series(body, name+"{"); got[strings.LastIndexByte(got, ' ')+1:] != want {
+			t.Errorf("%q, want the value %s", got, want)
+		}
+		for _, want := range []string{
+			`gpupilot_gpu_energy_joules_total{uuid="GPU-00000000-aaaa"} 9007199254740.993000`,
+			`gpupilot_gpu_throttle_seconds_total{uuid="GPU-00000000-aaaa",reason="power"} 9007199254.740995`,
+		} {
+			if !strings.Contains(body, want+"\n") {
+				t.Errorf("no %s in\n%s", want, body)
+			}
+		}
+	}
+	f(Profile48, gpu.TotalEnergy, "9007199254740993")
+	f(Profile48, gpu.PCIeReplayCounter, "9223372036854775791")
+	f(Profile49, gpu.TotalEnergy, "9007199254741")
+	f(Profile48, gpu.PowerViolation, "9007199254740995499")
+	f(Profile49, gpu.PowerViolation, "9007199254.740995")
+}
+
+func FuzzQuotient(f *testing.F) {
+	f.Add(uint64(9_007_199_254_740_993))
+	f.Add(uint64(999_999_999_999_999_999))
+	f.Fuzz(func(t *testing.T, n uint64) {
+		n &= math.MaxInt64
+		for _, per := range []int64{1000, 1_000_000_000} {
+			got := string(appendQuotient(nil, n, uint64(per), gpu.Float))
+			want := new(big.Rat).SetFrac(new(big.Int).SetUint64(n), big.NewInt(per))
+			back, ok := new(big.Rat).SetString(got)
+			if !ok || strings.IndexByte(got, '.') != len(got)-7 {
+				t.Fatalf("%d/%d = %s", n, per, got)
+			}
+			if diff := back.Sub(back, want); diff.Abs(diff).Cmp(big.NewRat(1, 2_000_000)) > 0 {
+				t.Errorf("%d/%d = %s", n, per, got)
+			}
+		}
+	})
 }
 
 func TestAbsentAndOldValuesHaveNoSeries(t *testing.T) {

@@ -232,7 +232,7 @@ func (l *labelField) append(b []byte, v *gpu.Values) []byte {
 	if s, ok := v.GetLabel(l.number.field); ok {
 		return appendLabel(append(b, ','), l.name, s)
 	}
-	x, ok := v.GetAt(l.number.index)
+	x, ok := v.NumberAt(l.number.index)
 	if !ok {
 		return b
 	}
@@ -281,12 +281,21 @@ func numberOf(ref gpu.Ref) number {
 	return n
 }
 
-func (n *number) append(b []byte, v float64) []byte {
+func (n *number) append(b []byte, v gpu.Number) []byte {
+	if v.Whole {
+		if n.format == gpu.Integer && n.scale == 1 {
+			return strconv.AppendInt(b, v.Int, 10)
+		}
+		if per := int64(n.scale); v.Int > exactFloat && float64(per) == n.scale {
+			return appendQuotient(b, uint64(v.Int), uint64(per), n.format)
+		}
+	}
+	x := v.Float
 	if n.scale != 1 {
-		v /= n.scale
+		x /= n.scale
 	}
 	if n.format == gpu.Float {
-		return appendFixed(b, v)
+		return appendFixed(b, x)
 	}
-	return appendInteger(b, v)
+	return appendInteger(b, x)
 }

@@ -91,11 +91,11 @@ func appendNumber(b []byte, head string, n int) []byte {
 func (m *metric) appendParts(b []byte, in *renderInput) []byte {
 	for i := range in.parts {
 		e := &in.parts[i]
-		v, ok := e.part.Values.GetAt(m.number.index)
+		v, ok := e.part.Values.NumberAt(m.number.index)
 		if !ok {
 			continue
 		}
-		if !m.number.sane(v) {
+		if !m.number.sane(v.Float) {
 			in.totals.outOfRange++
 			continue
 		}

@@ -297,14 +297,14 @@ func (m *metric) append(b []byte, in *renderInput) []byte {
 		if !ok {
 			continue
 		}
-		if !m.number.sane(v) {
+		if !m.number.sane(v.Float) {
 			in.totals.outOfRange++
 			continue
 		}
 		b = append(b, m.name...)
 		if m.number.field == gpu.XIDErrors {
 			b = append(b, in.arena[e.start:e.mid]...)
-			b = appendXIDLabels(b, uint64(max(v, 0)))
+			b = appendXIDLabels(b, uint64(max(v.Float, 0)))
 			b = append(b, in.arena[e.mid:e.end]...)
 		} else {
 			b = append(b, in.arena[e.start:e.end]...)
