@@ -200,6 +200,34 @@ func TestUnitsOf49(t *testing.T) {
 	f("DCGM_FI_DEV_ENC_UTIL_RATIO", "0.030000")
 }
 
+// device is nvidia and the index, whatever the device file is called. A number of
+// that file that is not known is nowhere.
+func TestDeviceLabelIsTheIndex(t *testing.T) {
+	now := time.Now()
+	for _, minor := range []int{3, -1} {
+		d := wholeGPU(1, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})
+		d.Minor = minor
+		s := snapshot(now, d)
+		s.Parts = []gpu.PartSnapshot{{Part: gpu.Part{Kind: gpu.NVLink, GPU: &s.Devices[0].Device}}}
+		s.PartsTime = now
+		s.Parts[0].Values.Set(gpu.SwitchLinkStatus, 2)
+		c, bad := ParseCollectors("DCGM_FI_DEV_GPU_UTIL,gauge,u\nDCGM_FI_DEV_NVSWITCH_LINK_STATUS,gauge,l\nDCGM_EXP_XID_ERRORS_COUNT,gauge,x\n")
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		e := New(Config{Collectors: c})
+		e.Update(s, Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		if n := strings.Count(body, `,device="nvidia1",`); n != 3 || strings.Contains(body, "nvidia-1") {
+			t.Errorf("minor %d: %d times nvidia1 in\n%s", minor, n, body)
+		}
+		want := map[int]string{3: `gpu="1",device="nvidia3",`, -1: `gpu="1",device="",`}[minor]
+		if !strings.Contains(series(body, "gpupilot_gpu_info{"), want) {
+			t.Errorf("no %s in\n%s", want, body)
+		}
+	}
+}
+
 // Counters of 63 bits are shown to the last digit, in every unit.
 func TestLargeCountersAreExact(t *testing.T) {
 	now := time.Now()

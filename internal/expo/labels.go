@@ -39,7 +39,7 @@ func (r *renderer) appendIdentity(b []byte, e *entity) []byte {
 	b = strconv.AppendInt(b, int64(d.Index), 10)
 	b = r.label(append(b, '"'), r.names.uuid, uuid)
 	b = r.label(b, "pci_bus_id", d.PCIBusID)
-	b = r.numbered(b, "device", "nvidia", d.Minor)
+	b = r.numbered(b, "device", "nvidia", d.Index) // as dcgm-exporter, not the device file's number
 	if name := r.shown("modelName"); r.cfg.DashedModel && name != "" {
 		b = appendDashed(append(b, ','), name, d.Model)
 	} else {

@@ -78,7 +78,7 @@ func (r *renderer) appendLink(b []byte, p *gpu.Part) []byte {
 	b = appendNumber(b, `,gpu="`, p.GPU.Index)
 	b = appendLabel(append(b, ','), "gpu_uuid", p.GPU.UUID)
 	b = r.label(b, "pci_bus_id", p.GPU.PCIBusID)
-	b = r.numbered(b, "device", "nvidia", p.GPU.Minor)
+	b = r.numbered(b, "device", "nvidia", p.GPU.Index)
 	return r.label(b, "model_name", p.GPU.Model)
 }
 

@@ -148,6 +148,18 @@ func TestMatches(t *testing.T) {
 	f("MIG-a1", false, true)
 }
 
+func TestMatchesWithoutMinor(t *testing.T) {
+	// DCGM or NVML does not always tell the minor number; the index is what
+	// dcgm-exporter goes by.
+	d := Device{Index: 1, UUID: "GPU-a", Minor: -1}
+	for text, want := range map[string]bool{"nvidia1": true, "nvidia0": false} {
+		id, ok := ParseDeviceID(text)
+		if !ok || id.Matches(&d) != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+}
+
 func TestAttribute(t *testing.T) {
 	devices := []DeviceSnapshot{
 		{Device: Device{UUID: "GPU-a", Minor: 0}},
