@@ -5,6 +5,7 @@ package agent
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -70,7 +71,7 @@ type Kubelet struct {
 // out: absent, not frozen.
 type DeviceDoc struct {
 	Index      int               `json:"index"`
-	Minor      int               `json:"minor"`
+	Minor      *int              `json:"minor,omitempty"` // N of /dev/nvidiaN, if it is known
 	UUID       string            `json:"uuid"`
 	PCIBusID   string            `json:"pciBusId"`
 	Model      string            `json:"model"`
@@ -119,8 +120,8 @@ type MIGDoc struct {
 // Value is a field's value with its unit (%, ratio, MHz, C, W, mJ, MiB, B/s,
 // MB/s, ns, bits or none).
 type Value struct {
-	Value float64  `json:"value"`
-	Unit  gpu.Unit `json:"unit,omitempty"`
+	Value json.Number `json:"value"` // whole numbers are exact
+	Unit  gpu.Unit    `json:"unit,omitempty"`
 }
 
 // OwnerDoc is a container that holds the device or, with a replica, a share.
@@ -200,7 +201,7 @@ func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {
 func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) DeviceDoc {
 	fresh := d.Fresh(now, gpu.MaxAge(interval))
 	doc := DeviceDoc{
-		Index: d.Index, Minor: d.Minor, UUID: d.UUID, PCIBusID: d.PCIBusID, Model: d.Model,
+		Index: d.Index, UUID: d.UUID, PCIBusID: d.PCIBusID, Model: d.Model,
 		Up: fresh && d.Err == nil, Collected: known(d.Collected), Seconds: d.Took.Seconds(),
 		Failures: d.Failures, Error: message(d.Err), Jobs: d.Jobs,
 		Values: map[string]Value{}, Labels: map[string]string{}, Owners: []OwnerDoc{}, XIDs: []XIDDoc{},
@@ -221,6 +222,9 @@ func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) Dev
 	addProcesses(&doc, d)
 	for _, x := range d.XIDs {
 		doc.XIDs = append(doc.XIDs, XIDDoc{x.Code, x.Count, x.Last.UTC()})
+	}
+	if d.Minor >= 0 {
+		doc.Minor = &d.Minor
 	}
 	if fresh {
 		addValues(doc.Values, doc.Labels, &d.Values)
@@ -246,10 +250,18 @@ func addValues(values map[string]Value, labels map[string]string, v *gpu.Values)
 		if s, ok := v.GetLabel(f.ID); ok {
 			labels[f.Name] = s
 		}
-		if x, ok := v.GetAt(gpu.Index(i)); ok {
-			values[f.Name] = Value{x, f.Unit}
+		if x, ok := v.NumberAt(gpu.Index(i)); ok {
+			values[f.Name] = Value{jsonNumber(x), f.Unit}
 		}
 	}
+}
+
+func jsonNumber(n gpu.Number) json.Number {
+	if n.Whole {
+		return json.Number(strconv.FormatInt(n.Int, 10))
+	}
+	text, _ := json.Marshal(n.Float) // values are finite
+	return json.Number(text)
 }
 
 func addProcesses(doc *DeviceDoc, d *gpu.DeviceSnapshot) {

@@ -92,7 +92,8 @@ func TestGPUsAsJSON(t *testing.T) {
 		if diff := cmp.Diff([]OwnerDoc{{"n", "a", "c", "1", ""}}, first.Owners); diff != "" {
 			t.Error(diff)
 		}
-		if v := first.Values["DCGM_FI_DEV_GPU_UTIL"]; v.Unit != gpu.Percent || v.Value < 30 || !first.Up || *first.AgeSeconds > 1 {
+		v := first.Values["DCGM_FI_DEV_GPU_UTIL"]
+		if x, err := v.Value.Float64(); err != nil || v.Unit != gpu.Percent || x < 30 || !first.Up || *first.AgeSeconds > 1 {
 			t.Errorf("%+v", first)
 		}
 		if second.Up || len(second.Values) != 0 || second.Error == "" || *second.AgeSeconds < 25 {

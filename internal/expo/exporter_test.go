@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -199,6 +200,86 @@ func TestUnitsOf49(t *testing.T) {
 	f("DCGM_FI_DEV_ENC_UTIL_RATIO", "0.030000")
 }
 
+// device is nvidia and the index, whatever the device file is called. A number of
+// that file that is not known is nowhere.
+func TestDeviceLabelIsTheIndex(t *testing.T) {
+	now := time.Now()
+	for _, minor := range []int{3, -1} {
+		d := wholeGPU(1, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})
+		d.Minor = minor
+		s := snapshot(now, d)
+		s.Parts = []gpu.PartSnapshot{{Part: gpu.Part{Kind: gpu.NVLink, GPU: &s.Devices[0].Device}}}
+		s.PartsTime = now
+		s.Parts[0].Values.Set(gpu.SwitchLinkStatus, 2)
+		c, bad := ParseCollectors("DCGM_FI_DEV_GPU_UTIL,gauge,u\nDCGM_FI_DEV_NVSWITCH_LINK_STATUS,gauge,l\nDCGM_EXP_XID_ERRORS_COUNT,gauge,x\n")
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		e := New(Config{Collectors: c})
+		e.Update(s, Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		if n := strings.Count(body, `,device="nvidia1",`); n != 3 || strings.Contains(body, "nvidia-1") {
+			t.Errorf("minor %d: %d times nvidia1 in\n%s", minor, n, body)
+		}
+		want := map[int]string{3: `gpu="1",device="nvidia3",`, -1: `gpu="1",device="",`}[minor]
+		if !strings.Contains(series(body, "gpupilot_gpu_info{"), want) {
+			t.Errorf("no %s in\n%s", want, body)
+		}
+	}
+}
+
+// Counters of 63 bits are shown to the last digit, in every unit.
+func TestLargeCountersAreExact(t *testing.T) {
+	now := time.Now()
+	d := wholeGPU(0, now, nil)
+	d.Values.SetInt(gpu.TotalEnergy, 9_007_199_254_740_993) // 2^53 + 1
+	d.Values.SetInt(gpu.PCIeReplayCounter, math.MaxInt64-16)
+	d.Values.SetInt(gpu.PowerViolation, 9_007_199_254_740_995_499)
+	f := func(p Profile, field gpu.FieldID, want string) {
+		t.Helper()
+		meta, _ := gpu.Lookup(field)
+		name, scale := p.Name(meta)
+		e := New(Config{Profile: p, Collectors: Collectors{Metrics: []Collector{{Name: name, Ref: gpu.Ref{Field: field, Scale: scale}, Type: Counter}}}})
+		e.Update(snapshot(now, d), Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		if got := series(body, name+"{"); got[strings.LastIndexByte(got, ' ')+1:] != want {
+			t.Errorf("%q, want the value %s", got, want)
+		}
+		for _, want := range []string{
+			`gpupilot_gpu_energy_joules_total{uuid="GPU-00000000-aaaa"} 9007199254740.993000`,
+			`gpupilot_gpu_throttle_seconds_total{uuid="GPU-00000000-aaaa",reason="power"} 9007199254.740995`,
+		} {
+			if !strings.Contains(body, want+"\n") {
+				t.Errorf("no %s in\n%s", want, body)
+			}
+		}
+	}
+	f(Profile48, gpu.TotalEnergy, "9007199254740993")
+	f(Profile48, gpu.PCIeReplayCounter, "9223372036854775791")
+	f(Profile49, gpu.TotalEnergy, "9007199254741")
+	f(Profile48, gpu.PowerViolation, "9007199254740995499")
+	f(Profile49, gpu.PowerViolation, "9007199254.740995")
+}
+
+func FuzzQuotient(f *testing.F) {
+	f.Add(uint64(9_007_199_254_740_993))
+	f.Add(uint64(999_999_999_999_999_999))
+	f.Fuzz(func(t *testing.T, n uint64) {
+		n &= math.MaxInt64
+		for _, per := range []int64{1000, 1_000_000_000} {
+			got := string(appendQuotient(nil, n, uint64(per), gpu.Float))
+			want := new(big.Rat).SetFrac(new(big.Int).SetUint64(n), big.NewInt(per))
+			back, ok := new(big.Rat).SetString(got)
+			if !ok || strings.IndexByte(got, '.') != len(got)-7 {
+				t.Fatalf("%d/%d = %s", n, per, got)
+			}
+			if diff := back.Sub(back, want); diff.Abs(diff).Cmp(big.NewRat(1, 2_000_000)) > 0 {
+				t.Errorf("%d/%d = %s", n, per, got)
+			}
+		}
+	})
+}
+
 func TestAbsentAndOldValuesHaveNoSeries(t *testing.T) {
 	now := time.Now()
 	fresh := wholeGPU(0, now.Add(-5*time.Second), map[gpu.FieldID]float64{gpu.GPUUtil: 5})
@@ -238,6 +319,8 @@ func answering(t *testing.T) (e *Exporter, update func(now time.Time)) {
 }
 
 // prometheusAccepts is what Prometheus sends.
+const onlyOpenMetrics = "application/openmetrics-text;version=1.0.0"
+
 const prometheusAccepts = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
 
 func TestTextFormat(t *testing.T) {
@@ -266,7 +349,7 @@ func TestOpenMetrics(t *testing.T) {
 	e, update := answering(t)
 	update(time.Now())
 	_, plain := get(t, e, "/metrics")
-	res, om := get(t, e, "/metrics", "Accept", prometheusAccepts)
+	res, om := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
 	if ct := res.Header.Get("Content-Type"); ct != "application/openmetrics-text; version=1.0.0; charset=utf-8" {
 		t.Error(ct)
 	}
@@ -290,14 +373,14 @@ func TestGzip(t *testing.T) {
 	e, update := answering(t)
 	update(time.Now())
 	_, plain := get(t, e, "/metrics")
-	_, om := get(t, e, "/metrics", "Accept", prometheusAccepts)
+	_, om := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
 	for range 2 {
 		res, zipped := get(t, e, "/metrics", "Accept-Encoding", "deflate, gzip;q=0.5")
 		if zipped != plain || res.Header.Get("Content-Encoding") != "gzip" {
 			t.Error("gzip changes the page, or was not used")
 		}
 	}
-	_, zippedOM := get(t, e, "/metrics", "Accept-Encoding", "gzip", "Accept", prometheusAccepts)
+	_, zippedOM := get(t, e, "/metrics", "Accept-Encoding", "gzip", "Accept", onlyOpenMetrics)
 	if zippedOM != om {
 		t.Error("gzip changes the OpenMetrics page")
 	}
@@ -345,20 +428,83 @@ func samples(body string) []string {
 	return out
 }
 
-func TestNegotiate(t *testing.T) {
-	f := func(accept string, want format) {
+// A counter whose name lacks _total has no type in OpenMetrics. Who accepts the
+// text format, too, gets that, and with it the type.
+func TestCountersKeepTheirType(t *testing.T) {
+	now := time.Now()
+	f := func(name, accept, wantType string, want format) {
 		t.Helper()
-		if got := negotiate([]string{accept}); got != want {
-			t.Errorf("Accept %q gives format %d, want %d", accept, got, want)
+		ref, ok := ResolveMetric(name)
+		if !ok {
+			t.Fatal(name)
+		}
+		e := New(Config{Collectors: Collectors{Metrics: []Collector{{Name: name, Ref: ref, Type: Type(wantType)}}}})
+		e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{ref.Field: 9})), Stats{}, now)
+		res, body := get(t, e, "/metrics", "Accept", accept)
+		if got := res.Header.Get("Content-Type"); got != contentTypes[want][0] {
+			t.Errorf("%s, %s: %s", name, accept, got)
+		}
+		if want == text && !strings.Contains(body, "# TYPE "+name+" "+wantType+"\n"+name+"{") {
+			t.Errorf("%s has no type %s in\n%s", name, wantType, body)
 		}
 	}
-	f("", text)
-	f("*/*", text)
-	f("text/plain", text)
-	f("application/openmetrics-text", openMetrics)
-	f("Application/OpenMetrics-Text; version=1.0.0", openMetrics)
-	f("text/plain;q=0.5,application/openmetrics-text;q=0.4", text)
-	f("application/openmetrics-text;q=0", text)
+	f("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", prometheusAccepts, "counter", text)
+	f("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "application/openmetrics-text, */*;q=0.1", "counter", text)
+	f("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", onlyOpenMetrics, "counter", openMetrics)
+	f("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", prometheusAccepts, "counter", text) // OpenMetrics wants it in lower case
+	f("DCGM_FI_DEV_GPU_TEMP", prometheusAccepts, "histogram", text)
+	f("DCGM_FI_DEV_GPU_TEMP", prometheusAccepts, "gauge", openMetrics)
+	f("dcgm_ecc_dbe_volatile_total", prometheusAccepts, "counter", openMetrics)
+}
+
+// OpenMetrics has one family of a name: a counter whose name without _total is
+// taken is untyped there.
+func TestOpenMetricsNamesAreUnique(t *testing.T) {
+	now := time.Now()
+	e := New(Config{Collectors: Collectors{Metrics: []Collector{{Name: "DCGM_FI_DEV_GPU_UTIL", Ref: gpu.Ref{Field: gpu.GPUUtil, Scale: 1}, Type: Gauge}}}, Self: true})
+	e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 9})), Stats{}, now)
+	_, body := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
+	seen := map[string]bool{}
+	for l := range strings.SplitSeq(body, "\n") {
+		if name, ok := strings.CutPrefix(l, "# TYPE "); ok {
+			name, _, _ = strings.Cut(name, " ")
+			if seen[name] {
+				t.Errorf("%s is there twice", name)
+			}
+			seen[name] = true
+		}
+	}
+	if !strings.Contains(body, "# TYPE go_memstats_alloc_bytes_total unknown\n") || len(seen) < 10 {
+		t.Errorf("the page is\n%s", body)
+	}
+	if res, _ := get(t, e, "/metrics", "Accept", prometheusAccepts); res.Header.Get("Content-Type") != contentTypeText {
+		t.Error("Prometheus gets a page with an untyped counter")
+	}
+}
+
+func TestNegotiate(t *testing.T) {
+	f := func(accept string, want format, wantText bool) {
+		t.Helper()
+		if got, alsoText := negotiate([]string{accept}); got != want || alsoText != wantText {
+			t.Errorf("Accept %q gives format %d, text %v; want %d, %v", accept, got, alsoText, want, wantText)
+		}
+	}
+	f("", text, true)
+	f("*/*", text, true)
+	f("text/plain", text, true)
+	f("text/html,application/xhtml+xml,*/*;q=0.8", text, true)
+	f("application/openmetrics-text", openMetrics, false)
+	f("Application/OpenMetrics-Text; version=1.0.0", openMetrics, false)
+	f("application/openmetrics-text; version=\"1.0.0\"", openMetrics, false)
+	f("application/openmetrics-text;version=2.0.0", text, true) // a version that is none of ours
+	f("application/openmetrics-text;version=0.0.1", text, true)
+	f("text/plain;q=0.5,application/openmetrics-text;q=0.4", text, true)
+	f("application/openmetrics-text;q=0", text, true)
+	f("application/openmetrics-text, text/plain;q=0", openMetrics, false)
+	f("application/openmetrics-text, text/plain;q=0, */*", openMetrics, false)
+	f("application/openmetrics-text, text/*;q=0.1", openMetrics, true)
+	f("application/openmetrics-text;q=0.5, */*;q=0.1", openMetrics, true)
+	f(prometheusAccepts, openMetrics, true)
 
 	g := func(enc string, want bool) {
 		t.Helper()

@@ -12,8 +12,9 @@ import (
 
 // The content types of the formats.
 const (
+	openMetricsVersion     = "1.0.0"
 	contentTypeText        = "text/plain; version=0.0.4; charset=utf-8"
-	contentTypeOpenMetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+	contentTypeOpenMetrics = "application/openmetrics-text; version=" + openMetricsVersion + "; charset=utf-8"
 )
 
 // Header values that are the same in every answer. net/http only reads them.
@@ -31,7 +32,9 @@ type scratch struct {
 }
 
 // ServeHTTP answers a scrape with the last page, in the format and encoding
-// that the request accepts. name[] parameters limit it to these metrics (and
+// that the request accepts. A page that loses types in OpenMetrics is sent as
+// text wherever text is accepted, whatever is preferred: Prometheus prefers
+// OpenMetrics, and accepts both. name[] parameters limit it to these metrics (and
 // the few that are always there). It answers 503 while there is no page, and
 // when the last one is too old.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -45,7 +48,10 @@ func (e *Exporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the last collection is too old", http.StatusServiceUnavailable)
 		return
 	}
-	f := negotiate(req.Header["Accept"])
+	f, alsoText := negotiate(req.Header["Accept"])
+	if alsoText && p.by.lossy {
+		f = text
+	}
 	h := w.Header()
 	h["Content-Type"] = contentTypes[f]
 	h["Vary"] = vary
@@ -114,27 +120,47 @@ func send(w http.ResponseWriter, body []byte) {
 }
 
 // negotiate picks the format that the client prefers, the plain one if it has
-// no preference.
-func negotiate(accept []string) format {
-	var qText, qMetrics float64
-	eachOption(accept, func(name string, q float64) {
+// no preference or accepts neither. alsoText reports whether the client accepts
+// that one, too.
+func negotiate(accept []string) (f format, alsoText bool) {
+	var best struct {
+		metrics, text float64
+		named         int // how exactly text was named: */*, text/* or text/plain
+	}
+	eachOption(accept, func(name, version string, q float64) {
+		named := 0
 		switch name {
 		case "application/openmetrics-text":
-			qMetrics = max(qMetrics, q)
+			if version == "" || version == openMetricsVersion {
+				best.metrics = max(best.metrics, q)
+			}
+			return
 		case "text/plain":
-			qText = max(qText, q)
+			named = 3
+		case "text/*":
+			named = 2
+		case "*/*":
+			named = 1
+		default:
+			return
+		}
+		if named > best.named {
+			best.named, best.text = named, q
+		} else if named == best.named {
+			best.text = max(best.text, q)
 		}
 	})
-	if qMetrics > qText {
-		return openMetrics
+	// At the same quality, a format that is named goes before a wildcard.
+	if best.metrics > 0 && (best.metrics > best.text || best.named < 3 && best.text == best.metrics) {
+		return openMetrics, best.text > 0
 	}
-	return text
+	return text, true
 }
 
 func acceptsGzip(encodings []string) bool {
 	best := 0.0
 	named := false
-	eachOption(encodings, func(name string, q float64) {
+	eachOption(encodings, func(name, _ string, q float64) {
 		switch {
 		case name == "gzip":
 			best, named = q, true
@@ -145,21 +171,26 @@ func acceptsGzip(encodings []string) bool {
 	return best > 0
 }
 
-// eachOption calls f for each comma-separated option of an Accept header and
-// its q parameter, which is 1 where it is left out or makes no sense.
-func eachOption(values []string, f func(name string, q float64)) {
+// eachOption calls f for each comma-separated option of an Accept header with
+// its version parameter, if it has one, and its q parameter, which is 1 where it
+// is left out or makes no sense.
+func eachOption(values []string, f func(name, version string, q float64)) {
 	for _, v := range values {
 		for option := range strings.SplitSeq(v, ",") {
 			name, params, _ := strings.Cut(option, ";")
-			q := 1.0
+			q, version := 1.0, ""
 			for p := range strings.SplitSeq(params, ";") {
-				if s, ok := strings.CutPrefix(strings.TrimSpace(p), "q="); ok {
+				p = strings.TrimSpace(p)
+				if s, ok := strings.CutPrefix(p, "q="); ok {
 					if x, err := strconv.ParseFloat(s, 64); err == nil {
 						q = x
 					}
 				}
+				if s, ok := strings.CutPrefix(p, "version="); ok {
+					version = strings.Trim(s, `"`)
+				}
 			}
-			f(strings.ToLower(strings.TrimSpace(name)), q)
+			f(strings.ToLower(strings.TrimSpace(name)), version, q)
 		}
 	}
 }

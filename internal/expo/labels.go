@@ -39,7 +39,7 @@ func (r *renderer) appendIdentity(b []byte, e *entity) []byte {
 	b = strconv.AppendInt(b, int64(d.Index), 10)
 	b = r.label(append(b, '"'), r.names.uuid, uuid)
 	b = r.label(b, "pci_bus_id", d.PCIBusID)
-	b = r.numbered(b, "device", "nvidia", d.Minor)
+	b = r.numbered(b, "device", "nvidia", d.Index) // as dcgm-exporter, not the device file's number
 	if name := r.shown("modelName"); r.cfg.DashedModel && name != "" {
 		b = appendDashed(append(b, ','), name, d.Model)
 	} else {
@@ -232,7 +232,7 @@ func (l *labelField) append(b []byte, v *gpu.Values) []byte {
 	if s, ok := v.GetLabel(l.number.field); ok {
 		return appendLabel(append(b, ','), l.name, s)
 	}
-	x, ok := v.GetAt(l.number.index)
+	x, ok := v.NumberAt(l.number.index)
 	if !ok {
 		return b
 	}
@@ -281,12 +281,21 @@ func numberOf(ref gpu.Ref) number {
 	return n
 }
 
-func (n *number) append(b []byte, v float64) []byte {
+func (n *number) append(b []byte, v gpu.Number) []byte {
+	if v.Whole {
+		if n.format == gpu.Integer && n.scale == 1 {
+			return strconv.AppendInt(b, v.Int, 10)
+		}
+		if per := int64(n.scale); v.Int > exactFloat && float64(per) == n.scale {
+			return appendQuotient(b, uint64(v.Int), uint64(per), n.format)
+		}
+	}
+	x := v.Float
 	if n.scale != 1 {
-		v /= n.scale
+		x /= n.scale
 	}
 	if n.format == gpu.Float {
-		return appendFixed(b, v)
+		return appendFixed(b, x)
 	}
-	return appendInteger(b, v)
+	return appendInteger(b, x)
 }

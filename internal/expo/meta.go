@@ -293,8 +293,10 @@ func gpuInfo(b []byte, in *renderInput) []byte {
 		b = appendLabel(append(b, "gpupilot_gpu_info{"...), "uuid", d.UUID)
 		b = append(b, `,gpu="`...)
 		b = strconv.AppendInt(b, int64(d.Index), 10)
-		b = append(b, `",device="nvidia`...)
-		b = strconv.AppendInt(b, int64(d.Minor), 10)
+		b = append(b, `",device="`...)
+		if d.Minor >= 0 {
+			b = strconv.AppendInt(append(b, "nvidia"...), int64(d.Minor), 10)
+		}
 		b = appendLabel(append(b, `",`...), "pci_bus_id", d.PCIBusID)
 		b = appendLabel(append(b, ','), "model", d.Model)
 		if d.MIG != nil {

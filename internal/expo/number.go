@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // appendInteger writes v as %d writes integers, rounded to the nearest one.
@@ -42,6 +44,35 @@ func appendFixed(b []byte, v float64) []byte {
 		frac /= 10
 	}
 	return append(b, d[:]...)
+}
+
+// exactFloat is up to where a float64 counts whole numbers.
+const exactFloat = 1 << 53
+
+// appendQuotient writes n/per rounded to the nearest, as %d or, with six
+// decimals, as %f does. A float64 does not hold an n above exactFloat.
+func appendQuotient(b []byte, n, per uint64, f gpu.Format) []byte {
+	if f == gpu.Integer {
+		return strconv.AppendUint(b, n/per+(n%per+per/2)/per, 10)
+	}
+	// per is at most 1e9, so that a million times the rest fits.
+	whole, micros := n/per, (n%per*1_000_000+per/2)/per
+	if micros == 1_000_000 {
+		whole, micros = whole+1, 0
+	}
+	b = append(strconv.AppendUint(b, whole, 10), '.')
+	for unit := uint64(100_000); unit > 0; unit /= 10 {
+		b = append(b, '0'+byte(micros/unit%10))
+	}
+	return b
+}
+
+// appendPer writes v/per with six decimals.
+func appendPer(b []byte, v gpu.Number, per uint64) []byte {
+	if v.Whole && v.Int > exactFloat {
+		return appendQuotient(b, uint64(v.Int), per, gpu.Float)
+	}
+	return appendFixed(b, v.Float/float64(per))
 }
 
 // appendTime writes t as seconds since 1970 with milliseconds.

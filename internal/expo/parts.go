@@ -78,7 +78,7 @@ func (r *renderer) appendLink(b []byte, p *gpu.Part) []byte {
 	b = appendNumber(b, `,gpu="`, p.GPU.Index)
 	b = appendLabel(append(b, ','), "gpu_uuid", p.GPU.UUID)
 	b = r.label(b, "pci_bus_id", p.GPU.PCIBusID)
-	b = r.numbered(b, "device", "nvidia", p.GPU.Minor)
+	b = r.numbered(b, "device", "nvidia", p.GPU.Index)
 	return r.label(b, "model_name", p.GPU.Model)
 }
 
@@ -91,11 +91,11 @@ func appendNumber(b []byte, head string, n int) []byte {
 func (m *metric) appendParts(b []byte, in *renderInput) []byte {
 	for i := range in.parts {
 		e := &in.parts[i]
-		v, ok := e.part.Values.GetAt(m.number.index)
+		v, ok := e.part.Values.NumberAt(m.number.index)
 		if !ok {
 			continue
 		}
-		if !m.number.sane(v) {
+		if !m.number.sane(v.Float) {
 			in.totals.outOfRange++
 			continue
 		}

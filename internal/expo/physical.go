@@ -33,12 +33,12 @@ func physicalFamilies() []family {
 		meta("gpupilot_gpu_energy_joules_total", Counter, "Energy that the GPU used since the driver was loaded.",
 			func(b []byte, in *renderInput) []byte {
 				return eachGPU(b, in, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
-					millijoules, ok := d.Values.Get(gpu.TotalEnergy)
-					if !ok || millijoules < 0 {
+					millijoules, ok := d.Values.Number(gpu.TotalEnergy)
+					if !ok || millijoules.Float < 0 {
 						return b
 					}
 					b = appendLabel(append(b, "gpupilot_gpu_energy_joules_total{"...), "uuid", uuid)
-					return append(appendFixed(append(b, "} "...), millijoules/1e3), '\n')
+					return append(appendPer(append(b, "} "...), millijoules, 1e3), '\n')
 				})
 			}),
 		meta("gpupilot_gpu_throttle_seconds_total", Counter, "Time for which the GPU was held back since the driver was loaded, by reason.",
@@ -79,13 +79,13 @@ func eachGPU(b []byte, in *renderInput, f func(b []byte, uuid string, d *gpu.Dev
 
 func appendThrottles(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 	for _, t := range throttles {
-		nanoseconds, ok := d.Values.Get(t.field)
-		if !ok || nanoseconds < 0 {
+		nanoseconds, ok := d.Values.Number(t.field)
+		if !ok || nanoseconds.Float < 0 {
 			continue
 		}
 		b = appendLabel(append(b, "gpupilot_gpu_throttle_seconds_total{"...), "uuid", uuid)
 		b = appendLabel(append(b, ','), "reason", t.reason)
-		b = append(appendFixed(append(b, "} "...), nanoseconds/1e9), '\n')
+		b = append(appendPer(append(b, "} "...), nanoseconds, 1e9), '\n')
 	}
 	return b
 }

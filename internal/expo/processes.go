@@ -136,14 +136,14 @@ func (e *entity) shows(f gpu.FieldID) bool {
 }
 
 // value is the entity's value of the field at index i.
-func (e *entity) value(f gpu.FieldID, i gpu.Index) (float64, bool) {
+func (e *entity) value(f gpu.FieldID, i gpu.Index) (gpu.Number, bool) {
 	if e.role != ofShare {
-		return e.dev.Values.GetAt(i)
+		return e.dev.Values.NumberAt(i)
 	}
 	if f == gpu.FBUsed {
-		return e.memory.Value / (1 << 20), e.memory.OK
+		return gpu.Real(e.memory.Value / (1 << 20)), e.memory.OK
 	}
-	return e.utilization.Value * 100, e.utilization.OK
+	return gpu.Real(e.utilization.Value * 100), e.utilization.OK
 }
 
 // addShares lists, in virtual-GPU mode, the device as a whole and each sharer's

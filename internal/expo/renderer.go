@@ -24,8 +24,10 @@ const (
 
 // family is one metric: its head in each format and how its samples are made.
 type family struct {
-	name string
-	head [numFormats][]byte
+	name    string
+	help    string
+	head    [numFormats][]byte
+	untyped bool // OpenMetrics has no type for it
 	// always families are served whatever names a scrape asks for: whoever
 	// reads a few fields still needs to know when they were collected and whose
 	// the device is.
@@ -63,6 +65,7 @@ type renderer struct {
 	cfg       *Config
 	families  []family
 	byName    map[string]int // families by their names
+	lossy     bool           // a family has no type, or another one, in OpenMetrics
 	labels    []labelField
 	hostLabel []byte // `,hostname="…"` and static labels, or nothing
 	linkHost  []byte // the same of NVLinks, where it is hostname in every profile
@@ -111,6 +114,17 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 	for i := range r.families {
 		r.byName[r.families[i].name] = i
 	}
+	for i := range r.families {
+		f := &r.families[i]
+		// OpenMetrics knows a counter by its name without _total, which may be
+		// another metric's name.
+		if base, isTotal := strings.CutSuffix(f.name, "_total"); isTotal && !f.untyped {
+			if _, taken := r.byName[base]; taken {
+				f.setHead("unknown")
+			}
+		}
+		r.lossy = r.lossy || f.untyped
+	}
 	return r
 }
 
@@ -118,18 +132,24 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 // _total, one that has none is unknown, and so are the types whose samples we
 // do not have.
 func newFamily(name string, typ Type, help string) family {
-	f := family{name: name}
+	f := family{name: name, help: help}
 	f.head[text] = appendHead(nil, name, string(typ), help, false)
-	omName, omType := name, string(typ)
-	switch base, isTotal := strings.CutSuffix(name, "_total"); {
-	case typ == Gauge:
-	case typ == Counter && isTotal:
-		omName = base
-	default:
-		omType = "unknown"
+	if typ == Gauge || typ == Counter && strings.HasSuffix(name, "_total") {
+		f.setHead(string(typ))
+	} else {
+		f.setHead("unknown")
 	}
-	f.head[openMetrics] = appendHead(nil, omName, omType, help, true)
 	return f
+}
+
+// setHead renders the head for OpenMetrics.
+func (f *family) setHead(typ string) {
+	name := f.name
+	if typ == string(Counter) {
+		name = strings.TrimSuffix(name, "_total")
+	}
+	f.untyped = typ == "unknown"
+	f.head[openMetrics] = appendHead(nil, name, typ, f.help, true)
 }
 
 func appendHead(b []byte, name, typ, help string, quotes bool) []byte {
@@ -277,14 +297,14 @@ func (m *metric) append(b []byte, in *renderInput) []byte {
 		if !ok {
 			continue
 		}
-		if !m.number.sane(v) {
+		if !m.number.sane(v.Float) {
 			in.totals.outOfRange++
 			continue
 		}
 		b = append(b, m.name...)
 		if m.number.field == gpu.XIDErrors {
 			b = append(b, in.arena[e.start:e.mid]...)
-			b = appendXIDLabels(b, uint64(max(v, 0)))
+			b = appendXIDLabels(b, uint64(max(v.Float, 0)))
 			b = append(b, in.arena[e.mid:e.end]...)
 		} else {
 			b = append(b, in.arena[e.start:e.end]...)

@@ -59,6 +59,52 @@ func TestMissingIsNotZero(t *testing.T) {
 	}
 }
 
+// A float64 does not hold every whole number above 2^53.
+func TestWholeNumbersAreExact(t *testing.T) {
+	var v Values
+	const large = 1<<53 + 1
+	v.SetInt(TotalEnergy, large)
+	v.SetUint(PCIeReplayCounter, math.MaxInt64)
+	v.SetUint(PowerViolation, math.MaxInt64+1)
+	v.Set(PowerUsage, 77.5)
+	f := func(id FieldID, want Number, wantOK bool) {
+		t.Helper()
+		if got, ok := v.Number(id); got != want || ok != wantOK {
+			t.Errorf("%s: %+v, %v; want %+v, %v", id, got, ok, want, wantOK)
+		}
+		if x, ok := v.Get(id); x != want.Float || ok != wantOK {
+			t.Errorf("%s: %v, %v", id, x, ok)
+		}
+	}
+	f(TotalEnergy, Whole(large), true)
+	f(PCIeReplayCounter, Whole(math.MaxInt64), true)
+	f(PowerViolation, Number{}, false)
+	f(PowerUsage, Real(77.5), true)
+	if v.Wrong() != 1 {
+		t.Errorf("%d values were none", v.Wrong())
+	}
+	var other Values
+	other.Set(TotalEnergy, 0.5)
+	other.SetInt(PowerUsage, 3)
+	other.SetLabel(Serial, "1650")
+	other.SetLabel(Brand, "NVIDIA")
+	v.Add(&other, SetOf(TotalEnergy, PowerUsage, Serial))
+	f(TotalEnergy, Real(0.5), true)
+	f(PowerUsage, Whole(3), true)
+	if s, ok := v.GetLabel(Serial); !ok || s != "1650" {
+		t.Errorf("serial %q, %v", s, ok)
+	}
+	if _, ok := v.GetLabel(Brand); ok {
+		t.Error("a string was taken that was not asked for")
+	}
+	if got, want := v.Given(), SetOf(TotalEnergy, PCIeReplayCounter, PowerUsage, Serial); got != want {
+		t.Errorf("given %v, want %v", got, want)
+	}
+	v.Reset()
+	v.Set(TotalEnergy, 1)
+	f(TotalEnergy, Real(1), true)
+}
+
 func TestParseDeviceID(t *testing.T) {
 	f := func(in string, want DeviceID, ok bool) {
 		t.Helper()
@@ -100,6 +146,18 @@ func TestMatches(t *testing.T) {
 	f("nvidia2", false, false)
 	f("GPU-a", true, false)
 	f("MIG-a1", false, true)
+}
+
+func TestMatchesWithoutMinor(t *testing.T) {
+	// DCGM or NVML does not always tell the minor number; the index is what
+	// dcgm-exporter goes by.
+	d := Device{Index: 1, UUID: "GPU-a", Minor: -1}
+	for text, want := range map[string]bool{"nvidia1": true, "nvidia0": false} {
+		id, ok := ParseDeviceID(text)
+		if !ok || id.Matches(&d) != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
 }
 
 func TestAttribute(t *testing.T) {

@@ -91,7 +91,11 @@ func (id DeviceID) Matches(d *Device) bool {
 	if id.UUID != "" {
 		return id.UUID == d.UUID
 	}
-	if id.Minor != d.Minor {
+	minor := d.Minor
+	if minor < 0 { // not known; as a rule it is the index
+		minor = d.Index
+	}
+	if id.Minor != minor {
 		return false
 	}
 	if id.GPUInstance >= 0 {

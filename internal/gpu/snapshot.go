@@ -8,7 +8,7 @@ import "time"
 // device exists.
 type Device struct {
 	Index    int    // the driver's enumeration index; the parent's, for a MIG instance
-	Minor    int    // N of /dev/nvidiaN
+	Minor    int    // N of /dev/nvidiaN; -1: not known
 	UUID     string // GPU-…, or MIG-… for a MIG instance
 	PCIBusID string // domain:bus:device.function as 00000000:1B:00.0
 	Model    string // the marketing name, such as NVIDIA H200

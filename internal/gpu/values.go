@@ -8,14 +8,30 @@ import "math"
 // field's unit, and strings for the Label fields. The zero value holds nothing.
 type Values struct {
 	have   FieldSet
-	num    [NumFields]float64
+	whole  FieldSet          // those of have that num holds as an int64
+	num    [NumFields]uint64 // the bits of an int64 or of a float64
 	labels map[FieldID]string
 	wrong  uint8 // values that were none
 }
 
+// Number is a value. A float64 counts whole numbers up to 2^53, DCGM's and NVML's
+// counters have 63 bits: where Whole is set, Int is the exact value and Float
+// what is nearest to it.
+type Number struct {
+	Float float64
+	Int   int64
+	Whole bool
+}
+
+// Real is a Number that is not known to be whole.
+func Real(x float64) Number { return Number{Float: x} }
+
+// Whole is a whole Number.
+func Whole(n int64) Number { return Number{Float: float64(n), Int: n, Whole: true} }
+
 // Reset empties v and keeps its memory.
 func (v *Values) Reset() {
-	v.have = FieldSet{}
+	v.have, v.whole = FieldSet{}, FieldSet{}
 	v.wrong = 0
 	clear(v.labels)
 }
@@ -28,17 +44,47 @@ func (v *Values) Set(id FieldID, x float64) {
 		return
 	}
 	if math.IsNaN(x) || math.IsInf(x, 0) {
-		v.wrong++
+		v.SetNone()
 		return
 	}
-	v.num[i] = x
+	v.put(i, Real(x))
+}
+
+// SetInt records a whole number, exactly.
+func (v *Values) SetInt(id FieldID, n int64) {
+	if i, ok := IndexOf(id); ok {
+		v.put(i, Whole(n))
+	}
+}
+
+// SetUint records a whole number, exactly. One of more than 63 bits is no value
+// and is counted: no field of DCGM's has room for it.
+func (v *Values) SetUint(id FieldID, n uint64) {
+	if n > math.MaxInt64 {
+		v.SetNone()
+		return
+	}
+	v.SetInt(id, int64(n))
+}
+
+// SetNone counts a value that is no number.
+func (v *Values) SetNone() { v.wrong++ }
+
+func (v *Values) put(i Index, n Number) {
 	v.have.Add(i)
+	if n.Whole {
+		v.num[i] = uint64(n.Int)
+		v.whole.Add(i)
+		return
+	}
+	v.num[i] = math.Float64bits(n.Float)
+	v.whole.Remove(i)
 }
 
 // Wrong is how many values were left out because they are no numbers.
 func (v *Values) Wrong() int { return int(v.wrong) }
 
-// Add takes over those numbers of o that are of the given fields.
+// Add takes over those numbers and strings of o that are of the given fields.
 func (v *Values) Add(o *Values, of FieldSet) {
 	taken := o.have.Intersect(of)
 	for i := range v.num {
@@ -47,24 +93,48 @@ func (v *Values) Add(o *Values, of FieldSet) {
 		}
 	}
 	v.have = v.have.Union(taken)
+	v.whole = v.whole.Minus(taken).Union(o.whole.Intersect(taken))
+	for id, s := range o.labels {
+		if of.HasID(id) {
+			v.SetLabel(id, s)
+		}
+	}
 	v.wrong += o.wrong
 }
 
 // Get returns the value of a field and whether there is one.
 func (v *Values) Get(id FieldID) (float64, bool) {
 	i, ok := IndexOf(id)
-	if !ok || !v.have.Has(i) {
+	if !ok {
 		return 0, false
 	}
-	return v.num[i], true
+	return v.GetAt(i)
 }
 
 // GetAt is Get by table index.
 func (v *Values) GetAt(i Index) (float64, bool) {
-	if !v.have.Has(i) {
-		return 0, false
+	n, ok := v.NumberAt(i)
+	return n.Float, ok
+}
+
+// Number is Get that keeps whole numbers exact.
+func (v *Values) Number(id FieldID) (Number, bool) {
+	i, ok := IndexOf(id)
+	if !ok {
+		return Number{}, false
 	}
-	return v.num[i], true
+	return v.NumberAt(i)
+}
+
+// NumberAt is GetAt that keeps whole numbers exact.
+func (v *Values) NumberAt(i Index) (Number, bool) {
+	switch {
+	case !v.have.Has(i):
+		return Number{}, false
+	case v.whole.Has(i):
+		return Whole(int64(v.num[i])), true
+	}
+	return Real(math.Float64frombits(v.num[i])), true
 }
 
 // Has says whether the field was read.
@@ -89,6 +159,17 @@ func (v *Values) GetLabel(id FieldID) (string, bool) {
 
 // Fields is the set of numeric fields that have a value.
 func (v *Values) Fields() FieldSet { return v.have }
+
+// Given is the set of fields that have a value or a string.
+func (v *Values) Given() FieldSet {
+	s := v.have
+	for id := range v.labels {
+		if i, ok := IndexOf(id); ok {
+			s.Add(i)
+		}
+	}
+	return s
+}
 
 // Clone returns a copy that shares nothing with v.
 func (v *Values) Clone() Values {

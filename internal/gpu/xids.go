@@ -21,6 +21,12 @@ type xidsOf struct {
 	counts []XIDCount
 }
 
+// IsXID says whether a number can be the code of an XID error. 0 is none.
+func IsXID(code float64) bool {
+	r := fieldRanges[XIDErrors]
+	return code > 0 && code <= r.Max
+}
+
 // Add notes an XID error of the device at a time.
 func (x *XIDLog) Add(uuid string, code uint64, at time.Time) {
 	x.mu.Lock()

@@ -37,7 +37,7 @@ static int raised[MAX_GPUS]; // xid lines that were taken in, by GPU
 #define AS_VALUE(name, value, supported) value,
 #define AS_HAVE(name, value, supported) supported,
 static const char *const key_name[NKEYS] = {KEYS(AS_NAME)};
-static const double key_value[NKEYS] = {KEYS(AS_VALUE)};
+static const long double key_value[NKEYS] = {KEYS(AS_VALUE)};
 static const bool key_have[NKEYS] = {KEYS(AS_HAVE)};
 
 double now(void) {
@@ -98,7 +98,7 @@ static bool add_mig(struct gpu *g, const char *profile, int n) {
 static bool set_value(struct device *d, const char *key, const char *value) {
 	int k = find_key(key);
 	if (k < 0) return false;
-	d->val[k] = strtod(value, NULL);
+	d->val[k] = strtold(value, NULL);
 	d->have[k] = true;
 	return true;
 }

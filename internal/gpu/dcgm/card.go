@@ -65,11 +65,11 @@ func (c *card) pollXIDs(now time.Time) (bool, error) {
 		c.since = max(c.since, int64(v.ts)+1)
 		x := decode(byte(v._type), int(v.status), uint64(v.word))
 		switch {
-		case !x.ok || x.number <= 0:
+		case !x.ok || !gpu.IsXID(x.number.Float):
 		case c.ready:
-			c.ses.xids.Add(c.uuid, uint64(x.number), time.UnixMicro(int64(v.ts)))
+			c.ses.xids.Add(c.uuid, uint64(x.number.Float), time.UnixMicro(int64(v.ts)))
 		default:
-			c.ses.xids.Seed(c.uuid, uint64(x.number)) // from before our time
+			c.ses.xids.Seed(c.uuid, uint64(x.number.Float)) // from before our time
 		}
 	}
 	c.ready = true

@@ -7,6 +7,7 @@ package dcgm
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -130,6 +131,45 @@ func TestFieldsOfDCGMAlone(t *testing.T) {
 	v := read(t, r, devices[2].UUID, nvmlIndex, bar1, gpu.GPUTemp)
 	if x, ok := v.Get(nvmlIndex); !ok || x != 2 || v.Has(bar1) || !v.Has(gpu.GPUTemp) {
 		t.Errorf("NVML index %v, %v; BAR1, which the fake lacks: %v", x, ok, v.Has(bar1))
+	}
+}
+
+// Counters above 2^53 are exact. DCGM's blanks of 32 bits are no values, no labels
+// and no XIDs, although their type has 64 bits.
+func TestWholeNumbers(t *testing.T) {
+	f := newFake(t)
+	f.put("large", "gpu 0 energy 9007199254740993")
+	f.put("largest", "gpu 0 pcie_replay 9223372036854775791")
+	for i, blank := range []string{"2147483632", "2147483633", "2147483634", "2147483635", "2147483647", "9223372036854775792"} {
+		f.put(fmt.Sprint("blank", i), fmt.Sprintf("gpu 0 %s %s", []string{"util", "mem_util", "enc_util", "dec_util", "pstate", "temp"}[i], blank))
+	}
+	r, devices := reader(t, Config{})
+	v := read(t, r, devices[0].UUID, gpu.TotalEnergy, gpu.PCIeReplayCounter, gpu.GPUUtil, gpu.MemCopyUtil, gpu.EncUtil, gpu.DecUtil, gpu.PState, gpu.GPUTemp)
+	if got := v.Fields(); got != gpu.SetOf(gpu.TotalEnergy, gpu.PCIeReplayCounter) {
+		t.Errorf("given: %v", got)
+	}
+	for id, want := range map[gpu.FieldID]int64{gpu.TotalEnergy: 9007199254740993, gpu.PCIeReplayCounter: 9223372036854775791} {
+		if n, _ := v.Number(id); n != gpu.Whole(want) {
+			t.Errorf("%s = %+v, want %d", id, n, want)
+		}
+	}
+}
+
+func TestBlanksAreNoXIDs(t *testing.T) {
+	f := newFake(t)
+	f.put("before", "gpu 0 xid 2147483632")
+	r, devices := reader(t, Config{})
+	uuid := devices[0].UUID
+	read(t, r, uuid, gpu.XIDErrors)
+	for i, code := range []string{"2147483632", "2147483635", "9223372036854775792", "9223372036854775794", "-1", "10000", "79"} {
+		f.put(fmt.Sprint("xid", i), "gpu 0 xid "+code)
+	}
+	v := read(t, r, uuid, gpu.XIDErrors)
+	if x, ok := v.Get(gpu.XIDErrors); !ok || x != 79 {
+		t.Errorf("XID_ERRORS = %v, %v", x, ok)
+	}
+	if all := r.XIDs(uuid); len(all) != 1 || all[0].Code != 79 || all[0].Count != 1 {
+		t.Errorf("XIDs %+v", all)
 	}
 }
 

@@ -6,11 +6,15 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// The first of DCGM's blank values of each type, from dcgm_structs.h. The next
-// are: not found, not supported, not permitted.
+// DCGM's blank values of each type, from dcgm_structs.h: the first one, then not
+// found, not supported and not permitted. Those of int32 come in values of 64
+// bits, too, for what DCGM or the driver keeps in 32 bits.
 const (
+	int32Blank  int64   = 0x7ffffff0
 	int64Blank  int64   = 0x7ffffffffffffff0
 	doubleBlank float64 = 1 << 47
 
@@ -27,7 +31,7 @@ const (
 
 // reading is what a number's value says.
 type reading struct {
-	number      float64
+	number      gpu.Number
 	ok          bool // there is a value
 	unsupported bool // there will be none
 	wrong       bool // what there is is no number
@@ -38,10 +42,13 @@ func decode(fieldType byte, status int, word uint64) reading {
 	switch fieldType {
 	case typeInt64:
 		n := int64(word)
-		if n >= int64Blank {
-			return reading{unsupported: n-int64Blank == blankNotSupported || status == stNotSupported}
+		for _, first := range [...]int64{int32Blank, int64Blank} {
+			// DCGM_INT32_IS_BLANK and DCGM_INT64_IS_BLANK take in the rest of the type.
+			if n >= first && n-first < 16 {
+				return reading{unsupported: n-first == blankNotSupported || status == stNotSupported}
+			}
 		}
-		return reading{number: float64(n), ok: status == 0}
+		return reading{number: gpu.Whole(n), ok: status == 0}
 	case typeDouble:
 		x := math.Float64frombits(word)
 		if math.IsNaN(x) {
@@ -50,7 +57,7 @@ func decode(fieldType byte, status int, word uint64) reading {
 		if x >= doubleBlank {
 			return reading{unsupported: x-doubleBlank == blankNotSupported || status == stNotSupported}
 		}
-		return reading{number: x, ok: status == 0}
+		return reading{number: gpu.Real(x), ok: status == 0}
 	}
 	return reading{}
 }

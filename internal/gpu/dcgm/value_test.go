@@ -5,6 +5,8 @@ package dcgm
 import (
 	"math"
 	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 func TestDecode(t *testing.T) {
@@ -16,19 +18,30 @@ func TestDecode(t *testing.T) {
 	}
 	absent, never := reading{}, reading{unsupported: true}
 	d := math.Float64bits
-	f('i', 0, 0, reading{ok: true})
-	f('i', 0, 97, reading{number: 97, ok: true})
+	f('i', 0, 0, reading{number: gpu.Whole(0), ok: true})
+	f('i', 0, 97, reading{number: gpu.Whole(97), ok: true})
+	f('i', 0, 1<<53+1, reading{number: gpu.Whole(1<<53 + 1), ok: true})
+	f('i', 0, 2147483631, reading{number: gpu.Whole(2147483631), ok: true})
+	f('i', 0, 2147483632, absent)
+	f('i', 0, 2147483633, absent)
+	f('i', 0, 2147483634, never)
+	f('i', 0, 2147483635, absent)
+	f('i', 0, 2147483647, absent)
+	f('i', 0, 2147483648, reading{number: gpu.Whole(2147483648), ok: true})
+	f('i', 0, 0x7fffffffffffffef, reading{number: gpu.Whole(0x7fffffffffffffef), ok: true})
+	f('i', 0, 0x7fffffffffffffff, absent)
 	f('i', 0, 0x7ffffffffffffff0, absent)
 	f('i', 0, 0x7ffffffffffffff1, absent)
 	f('i', 0, 0x7ffffffffffffff2, never)
 	f('i', 0, 0x7ffffffffffffff3, absent)
 	f('i', -6, 0x7ffffffffffffff0, never)
-	f('d', 0, d(0), reading{ok: true})
-	f('d', 0, d(412.5), reading{number: 412.5, ok: true})
+	f('d', 0, d(0), reading{number: gpu.Real(0), ok: true})
+	f('d', 0, d(412.5), reading{number: gpu.Real(412.5), ok: true})
 	f('d', 0, d(140737488355328), absent)
 	f('d', 0, d(140737488355329), absent)
 	f('d', 0, d(140737488355330), never)
 	f('d', 0, d(140737488355331), absent)
+	f('d', 0, d(1e300), absent)
 	f('d', 0, d(math.NaN()), reading{wrong: true})
 	f('d', -14, d(math.NaN()), absent)
 	f('s', 0, 1, absent)
@@ -49,6 +62,7 @@ func TestDecodeText(t *testing.T) {
 	f('s', 0, 0, "<<<NOT_SUPPORTED>>>", "")
 	f('i', 0, 13010, "", "13010")
 	f('i', 0, 0x7ffffffffffffff0, "", "")
+	f('i', 0, 2147483634, "", "")
 	f('d', 0, 0, "", "")
 }
 
@@ -57,7 +71,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(byte('d'), -6, math.Float64bits(math.Inf(-1)))
 	f.Fuzz(func(t *testing.T, fieldType byte, status int, word uint64) {
 		got := decode(fieldType, status, word)
-		if got.ok && (got.unsupported || status != 0) || math.IsNaN(got.number) || got.number >= 9.3e18 {
+		if got.ok && (got.unsupported || status != 0) || math.IsNaN(got.number.Float) || got.number.Float >= 9.3e18 {
 			t.Errorf("%c %d %x: %+v", fieldType, status, word, got)
 		}
 	})

@@ -12,7 +12,6 @@ import "C"
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -174,9 +173,13 @@ func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v
 			w.refuse(gpu.FieldID(f.field), now)
 			changed = true
 		case x.wrong:
-			v.Set(gpu.FieldID(f.field), math.NaN()) // which counts it
+			v.SetNone()
 		case x.ok && newest-int64(f.ts) <= maxAge.Microseconds():
-			v.Set(gpu.FieldID(f.field), x.number)
+			if x.number.Whole {
+				v.SetInt(gpu.FieldID(f.field), x.number.Int)
+			} else {
+				v.Set(gpu.FieldID(f.field), x.number.Float)
+			}
 		}
 	}
 	return changed, nil

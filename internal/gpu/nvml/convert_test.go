@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 func TestLinkRate(t *testing.T) {
@@ -33,7 +35,7 @@ func TestLinkRate(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	f := func(kind nvml.ValueType, bytes [8]byte, want float64, ok bool) {
+	f := func(kind nvml.ValueType, bytes [8]byte, want gpu.Number, ok bool) {
 		t.Helper()
 		got, gotOK := number(&nvml.FieldValue{ValueType: uint32(kind), Value: bytes})
 		if got != want || gotOK != ok {
@@ -43,21 +45,24 @@ func TestNumber(t *testing.T) {
 	le := binary.NativeEndian
 	var b [8]byte
 	le.PutUint64(b[:], math.Float64bits(1.5))
-	f(nvml.VALUE_TYPE_DOUBLE, b, 1.5, true)
+	f(nvml.VALUE_TYPE_DOUBLE, b, gpu.Real(1.5), true)
 	b = [8]byte{}
 	le.PutUint32(b[:], 7)
-	f(nvml.VALUE_TYPE_UNSIGNED_INT, b, 7, true)
+	f(nvml.VALUE_TYPE_UNSIGNED_INT, b, gpu.Whole(7), true)
 	le.PutUint32(b[:], math.MaxUint32)
-	f(nvml.VALUE_TYPE_SIGNED_INT, b, -1, true)
+	f(nvml.VALUE_TYPE_SIGNED_INT, b, gpu.Whole(-1), true)
 	le.PutUint64(b[:], 1<<40)
-	f(nvml.VALUE_TYPE_UNSIGNED_LONG, b, 1<<40, true)
-	f(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, b, 1<<40, true)
+	f(nvml.VALUE_TYPE_UNSIGNED_LONG, b, gpu.Whole(1<<40), true)
+	f(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, b, gpu.Whole(1<<40), true)
 	le.PutUint64(b[:], math.MaxUint64)
-	f(nvml.VALUE_TYPE_SIGNED_LONG_LONG, b, -1, true)
+	f(nvml.VALUE_TYPE_SIGNED_LONG_LONG, b, gpu.Whole(-1), true)
+	f(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, b, gpu.Real(math.MaxUint64), true)
+	le.PutUint64(b[:], 1<<53+1)
+	f(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, b, gpu.Whole(1<<53+1), true)
 	b = [8]byte{}
 	le.PutUint16(b[:], 513)
-	f(nvml.VALUE_TYPE_UNSIGNED_SHORT, b, 513, true)
-	f(99, b, 0, false)
+	f(nvml.VALUE_TYPE_UNSIGNED_SHORT, b, gpu.Whole(513), true)
+	f(99, b, gpu.Number{}, false)
 }
 
 func TestProfile(t *testing.T) {

@@ -6,6 +6,7 @@ package nvml
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,6 +66,20 @@ type sink struct {
 func (o *sink) set(id gpu.FieldID, x float64) {
 	if o.want.HasID(id) {
 		o.v.Set(id, x)
+	}
+}
+
+// setNumber sets a number times scale, exactly where it stays a whole one. One
+// of more than 63 bits is no value.
+func (o *sink) setNumber(id gpu.FieldID, n gpu.Number, scale float64) {
+	switch {
+	case !o.want.HasID(id):
+	case n.Float >= math.MaxInt64:
+		o.v.SetNone()
+	case n.Whole && scale == 1:
+		o.v.SetInt(id, n.Int)
+	default:
+		o.v.Set(id, n.Float*scale)
 	}
 }
 

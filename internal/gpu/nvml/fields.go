@@ -164,7 +164,8 @@ func (d *device) takeBatch(n int) nvml.Return {
 		default:
 			continue
 		}
-		x, ok := number(&a)
+		n, ok := number(&a)
+		x := n.Float
 		link := 0
 		if f.scope != allLinks {
 			link = 1
@@ -178,7 +179,7 @@ func (d *device) takeBatch(n int) nvml.Return {
 			parts[link].rx = x
 			got[link]++
 		default:
-			d.out.set(f.id, x*f.scale)
+			d.out.setNumber(f.id, n, f.scale)
 		}
 	}
 	for link, id := range [2]gpu.FieldID{gpu.NVLinkBandwidth, gpu.NVLinkBandwidthL0} {
@@ -209,21 +210,24 @@ func (l *linkRate) update(now time.Time, tx, rx float64) (float64, bool) {
 }
 
 // number decodes an answer.
-func number(a *nvml.FieldValue) (float64, bool) {
+func number(a *nvml.FieldValue) (gpu.Number, bool) {
 	bits := binary.NativeEndian.Uint64(a.Value[:])
 	switch nvml.ValueType(a.ValueType) {
 	case nvml.VALUE_TYPE_DOUBLE:
-		return math.Float64frombits(bits), true
+		return gpu.Real(math.Float64frombits(bits)), true
 	case nvml.VALUE_TYPE_UNSIGNED_INT:
-		return float64(binary.NativeEndian.Uint32(a.Value[:])), true
+		return gpu.Whole(int64(binary.NativeEndian.Uint32(a.Value[:]))), true
 	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG: // 64 bits both, on Linux
-		return float64(bits), true
+		if bits > math.MaxInt64 {
+			return gpu.Real(float64(bits)), true
+		}
+		return gpu.Whole(int64(bits)), true
 	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
-		return float64(int64(bits)), true
+		return gpu.Whole(int64(bits)), true
 	case nvml.VALUE_TYPE_SIGNED_INT:
-		return float64(int32(binary.NativeEndian.Uint32(a.Value[:]))), true
+		return gpu.Whole(int64(int32(binary.NativeEndian.Uint32(a.Value[:])))), true
 	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
-		return float64(binary.NativeEndian.Uint16(a.Value[:])), true
+		return gpu.Whole(int64(binary.NativeEndian.Uint16(a.Value[:]))), true
 	}
-	return 0, false
+	return gpu.Number{}, false
 }

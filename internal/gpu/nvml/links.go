@@ -111,8 +111,8 @@ func (d *device) linkErrors(link int, now time.Time) []gpu.LinkError {
 	}
 	if d.root.GetFieldValues(values[:]) == nvml.SUCCESS {
 		for i := range values {
-			if x, ok := number(&values[i]); ok && verdict(&values[i]) == good && x >= 0 {
-				out = append(out, gpu.LinkError{Link: link, Type: linkFields[i].name, Count: uint64(x)})
+			if x, ok := number(&values[i]); ok && verdict(&values[i]) == good && x.Whole && x.Int >= 0 {
+				out = append(out, gpu.LinkError{Link: link, Type: linkFields[i].name, Count: uint64(x.Int)})
 			}
 		}
 	}

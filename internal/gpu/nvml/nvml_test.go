@@ -7,6 +7,7 @@ package nvml
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,6 +176,22 @@ func TestEventsThatFail(t *testing.T) {
 }
 
 // TestMemoryV1 is run on the old library: v1 counts what is reserved as used.
+// Counters above 2^53 are exact, by a call of their own and in a batch.
+func TestWholeNumbersAreExact(t *testing.T) {
+	const large = 1<<53 + 1
+	f := newFake(t)
+	f.put("energy", fmt.Sprintf("gpu 0 energy %d", large))
+	f.put("ecc", fmt.Sprintf("gpu 0 ecc_sbe_agg %d", large))
+	f.put("replay", fmt.Sprintf("gpu 0 viol_power %d", large))
+	r, devices := reader(t, f)
+	v := read(t, r, devices[0].UUID, gpu.TotalEnergy, gpu.ECCSBEAggregate, gpu.PowerViolation)
+	for _, id := range []gpu.FieldID{gpu.TotalEnergy, gpu.ECCSBEAggregate, gpu.PowerViolation} {
+		if n, ok := v.Number(id); !ok || n != gpu.Whole(large) {
+			t.Errorf("%s = %+v, %v", id, n, ok)
+		}
+	}
+}
+
 func TestMemoryV1(t *testing.T) {
 	f := newFake(t)
 	f.set(0, "fb_reserved", 614)

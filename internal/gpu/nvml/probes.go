@@ -5,6 +5,8 @@
 package nvml
 
 import (
+	"math"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -108,10 +110,18 @@ func plainProbe[T ~int | ~int32 | ~uint32 | ~uint64](id gpu.FieldID, scale float
 	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
 		x, ret := get(d.handle)
 		if ret == nvml.SUCCESS {
-			d.out.set(id, float64(x)*scale)
+			d.out.setNumber(id, wholeOf(x), scale)
 		}
 		return ret
 	}}
+}
+
+// wholeOf is a number of NVML's; one of more than 63 bits is not exact.
+func wholeOf[T ~int | ~int32 | ~uint32 | ~uint64](x T) gpu.Number {
+	if x > 0 && uint64(x) > math.MaxInt64 {
+		return gpu.Real(float64(x))
+	}
+	return gpu.Whole(int64(x))
 }
 
 func clockProbe(id gpu.FieldID, clock nvml.ClockType, get func(nvml.Device, nvml.ClockType) (uint32, nvml.Return)) probe {
@@ -159,7 +169,7 @@ func eccCounters() []probe {
 		return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
 			n, ret := d.handle.GetTotalEccErrors(kind, life)
 			if ret == nvml.SUCCESS {
-				d.out.set(id, float64(n))
+				d.out.setNumber(id, wholeOf(n), 1)
 			}
 			return ret
 		}}
@@ -177,7 +187,7 @@ func violations() []probe {
 		return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
 			v, ret := d.handle.GetViolationStatus(policy)
 			if ret == nvml.SUCCESS {
-				d.out.set(id, float64(v.ViolationTime)) // ns, nvml.h
+				d.out.setNumber(id, wholeOf(v.ViolationTime), 1) // ns, nvml.h
 			}
 			return ret
 		}}

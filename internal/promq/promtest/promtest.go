@@ -26,6 +26,12 @@ const Required = "GPUPILOT_REQUIRE_PROMETHEUS"
 // is on the PATH, unless the variable Required is set.
 func Serve(t *testing.T, page string) string {
 	t.Helper()
+	return Scrape(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) }))
+}
+
+// Scrape is Serve for an exporter, which sees what Prometheus accepts.
+func Scrape(t *testing.T, exporter http.Handler) string {
+	t.Helper()
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
 		if os.Getenv(Required) != "" {
@@ -33,7 +39,7 @@ func Serve(t *testing.T, page string) string {
 		}
 		t.Skipf("no prometheus on the PATH; %s=1 makes this a failure", Required)
 	}
-	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) }))
+	target := httptest.NewServer(exporter)
 	t.Cleanup(target.Close)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")

@@ -39,7 +39,7 @@ enum key { KEYS(AS_ENUM) NKEYS };
 
 // device is a whole GPU or a GPU instance.
 struct device {
-	double val[NKEYS];
+	long double val[NKEYS];
 	bool have[NKEYS];
 	char profile[32]; // of an instance
 	int slices, gi;

@@ -121,7 +121,7 @@ dcgmReturn_t dcgmProfGetSupportedMetricGroups(dcgmHandle_t h, dcgmProfGetMetricG
 static double rate_mb(const struct device *d, enum key tx, enum key rx) { return (d->val[tx] + d->val[rx]) * 1024 / 1e6; }
 
 // other computes the numbers that are no key by themselves.
-static bool other(struct where w, const struct device *d, unsigned short field, double *x) {
+static bool other(struct where w, const struct device *d, unsigned short field, long double *x) {
 	switch (field) {
 	case 4: *x = S.gpus; return true;
 	case 5: *x = 13010; return true;
@@ -176,9 +176,9 @@ static void last_xid(struct where w, dcgmFieldValue_v1 *v) {
 	blank(v, 0, DCGM_ST_NO_DATA);
 }
 
-static void number(dcgmFieldValue_v1 *v, double x) {
-	if (v->fieldType == DCGM_FT_DOUBLE) v->value.dbl = x;
-	else v->value.i64 = llround(x);
+static void number(dcgmFieldValue_v1 *v, long double x) {
+	if (v->fieldType == DCGM_FT_DOUBLE) v->value.dbl = (double)x;
+	else v->value.i64 = llroundl(x);
 }
 
 // part_value gives meta[i] of a part.
@@ -212,7 +212,7 @@ void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v
 	if (field == DCGM_FI_DEV_XID_ERROR) return last_xid(w, v);
 	if (v->fieldType == DCGM_FT_STRING) return text(w, field, v->value.str);
 	const struct device *d = w.mig >= 0 && own_of[i] ? &g->mig[w.mig] : &g->whole;
-	double x = 0;
+	long double x = 0;
 	// A GPU that is cut into instances does not say how busy it is as a whole.
 	bool have = key_of[i] == OTHER ? other(w, d, field, &x) : d->have[key_of[i]] && !(g->migs > 0 && field >= 203 && field <= 207);
 	if (!have) return blank(v, 2, DCGM_ST_NOT_SUPPORTED);

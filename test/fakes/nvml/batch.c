@@ -104,7 +104,7 @@ static const struct {
 	{NVML_FI_DEV_POWER_INSTANT, K_power_instant, 1000, false},
 };
 
-static void answer(nvmlFieldValue_t *v, double x, bool wide) {
+static void answer(nvmlFieldValue_t *v, long double x, bool wide) {
 	v->nvmlReturn = NVML_SUCCESS;
 	v->timestamp = (long long)time(NULL) * 1000000;
 	v->latencyUsec = 5;
@@ -122,7 +122,7 @@ static enum key link_key(const nvmlFieldValue_t *v) {
 }
 
 static void field_value(nvmlDevice_t d, nvmlFieldValue_t *v) {
-	double x;
+	long double x;
 	v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
 	switch (v->fieldId) {
 	case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:

@@ -29,9 +29,9 @@ static inline struct device *dev_of(nvmlDevice_t d) { return d->mig < 0 ? &gpu_o
 
 // get looks a value of a whole GPU up; a MIG instance has only those that its
 // functions look up by themselves.
-bool get(nvmlDevice_t d, enum key k, double *x);
+bool get(nvmlDevice_t d, enum key k, long double *x);
 
 // energy is what was set, else what the power has added up to, in mJ.
-double energy(nvmlDevice_t d);
+long double energy(nvmlDevice_t d);
 
 #endif

@@ -48,7 +48,7 @@ struct process {
 // device is a whole GPU or a MIG instance: what the file says of it, and what
 // has added up over time.
 struct device {
-	double val[NKEYS];
+	long double val[NKEYS];
 	bool have[NKEYS];
 	double sum[NKEYS]; // the integral of val over time, in val's unit times seconds
 	char profile[32];  // of a MIG instance

@@ -58,7 +58,7 @@ nvmlReturn_t begin(nvmlDevice_t d, const char *fn) {
 	return NVML_SUCCESS;
 }
 
-bool get(nvmlDevice_t d, enum key k, double *x) {
+bool get(nvmlDevice_t d, enum key k, long double *x) {
 	if (d->mig >= 0 || !dev_of(d)->have[k] || isnan(dev_of(d)->val[k])) return false;
 	*x = dev_of(d)->val[k];
 	return true;
@@ -203,7 +203,7 @@ nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t d, nvmlInforomObject_t obj
 #define GETTER(name, type, key, scale) \
 	nvmlReturn_t nvmlDevice##name(nvmlDevice_t d, type *out) { \
 		BEGIN(d, #name); \
-		double x; \
+		long double x; \
 		if (!get(d, K_##key, &x)) return end(NVML_ERROR_NOT_SUPPORTED); \
 		*out = (type)(x * (scale) + 0.5); \
 		return end(NVML_SUCCESS); \
@@ -224,7 +224,7 @@ GETTER(GetCurrentClocksThrottleReasons, unsigned long long, clock_reasons, 1)
 GETTER(GetCurrentClocksEventReasons, unsigned long long, clock_reasons, 1)
 #endif
 
-double energy(nvmlDevice_t d) {
+long double energy(nvmlDevice_t d) {
 	struct device *w = dev_of(d);
 	return w->have[K_energy] ? w->val[K_energy] : w->sum[K_power] * 1000;
 }
@@ -237,7 +237,7 @@ nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t d, unsigned long l
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t sensor, unsigned int *out) {
 	BEGIN(d, "GetTemperature");
-	double x;
+	long double x;
 	if (sensor != NVML_TEMPERATURE_GPU) return end(NVML_ERROR_INVALID_ARGUMENT);
 	if (!get(d, K_temp, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	*out = (unsigned int)x;
@@ -246,7 +246,7 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t s
 
 nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t d, nvmlTemperatureThresholds_t which, unsigned int *out) {
 	BEGIN(d, "GetTemperatureThreshold");
-	double x;
+	long double x;
 	enum key k = which == NVML_TEMPERATURE_THRESHOLD_SLOWDOWN ? K_slowdown_temp : K_shutdown_temp;
 	if (which > NVML_TEMPERATURE_THRESHOLD_SLOWDOWN || !get(d, k, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	*out = (unsigned int)x;
@@ -254,7 +254,7 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t d, nvmlTemperatureTh
 }
 
 static nvmlReturn_t clock_of(nvmlDevice_t d, const enum key of[4], nvmlClockType_t type, unsigned int *out) {
-	double x;
+	long double x;
 	if (type > NVML_CLOCK_VIDEO) return end(NVML_ERROR_INVALID_ARGUMENT);
 	if (of[type] == NKEYS || !get(d, of[type], &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	*out = (unsigned int)x;
@@ -275,7 +275,7 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t d, nvmlClockType_t type, uns
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u) {
 	BEGIN(d, "GetUtilizationRates");
-	double x, y;
+	long double x, y;
 	if (gpu_of(d)->migs > 0 || !get(d, K_util, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	u->gpu = (unsigned int)x;
 	u->memory = get(d, K_mem_util, &y) ? (unsigned int)y : 0;
@@ -285,7 +285,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u)
 #define CODER(name, key) \
 	nvmlReturn_t nvmlDevice##name(nvmlDevice_t d, unsigned int *out, unsigned int *period) { \
 		BEGIN(d, #name); \
-		double x; \
+		long double x; \
 		if (gpu_of(d)->migs > 0 || !get(d, K_##key, &x)) return end(NVML_ERROR_NOT_SUPPORTED); \
 		*out = (unsigned int)x; \
 		*period = 167000; \
@@ -296,7 +296,7 @@ CODER(GetDecoderUtilization, dec_util)
 
 nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t d, nvmlPcieUtilCounter_t counter, unsigned int *kb) {
 	BEGIN(d, "GetPcieThroughput");
-	double x;
+	long double x;
 	if (!get(d, counter == NVML_PCIE_UTIL_TX_BYTES ? K_pcie_tx_kb : K_pcie_rx_kb, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	*kb = (unsigned int)x;
 	return end(NVML_SUCCESS);
@@ -316,7 +316,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m) {
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter, unsigned long long *out) {
 	BEGIN(d, "GetTotalEccErrors");
 	static const enum key of[2][2] = {{K_ecc_sbe_vol, K_ecc_sbe_agg}, {K_ecc_dbe_vol, K_ecc_dbe_agg}};
-	double x;
+	long double x;
 	if (type > 1 || counter > 1) return end(NVML_ERROR_INVALID_ARGUMENT);
 	if (!get(d, of[type][counter], &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	*out = (unsigned long long)x;
@@ -325,7 +325,7 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, nvmlMemoryErrorType_t t
 
 nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, nvmlPageRetirementCause_t cause, unsigned int *count, unsigned long long *pages) {
 	BEGIN(d, "GetRetiredPages");
-	double x;
+	long double x;
 	if (!get(d, cause == NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR ? K_retired_dbe : K_retired_sbe, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	unsigned int room = *count;
 	*count = (unsigned int)x;
@@ -336,7 +336,7 @@ nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, nvmlPageRetirementCause_t
 
 nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t d, nvmlEnableState_t *pending) {
 	BEGIN(d, "GetRetiredPagesPendingStatus");
-	double x;
+	long double x;
 	if (!get(d, K_retired_pending, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	*pending = x > 0;
 	return end(NVML_SUCCESS);
@@ -344,7 +344,7 @@ nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t d, nvmlEnableSt
 
 nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t d, nvmlPerfPolicyType_t policy, nvmlViolationTime_t *v) {
 	BEGIN(d, "GetViolationStatus");
-	double x;
+	long double x;
 	if (policy > NVML_PERF_POLICY_RELIABILITY) return end(NVML_ERROR_NOT_SUPPORTED);
 	if (!get(d, K_viol_power + policy, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	v->referenceTime = (unsigned long long)(now() * 1e6);
@@ -354,7 +354,7 @@ nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t d, nvmlPerfPolicyType_t p
 
 static nvmlReturn_t licences(nvmlDevice_t d, nvmlGridLicensableFeatures_t *f) {
 	BEGIN(d, "GetGridLicensableFeatures");
-	double x;
+	long double x;
 	memset(f, 0, sizeof *f);
 	if (!get(d, K_vgpu_license, &x)) return end(NVML_SUCCESS);
 	f->isGridLicenseSupported = 1;
@@ -381,7 +381,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m) {
 
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t d, unsigned int *corr, unsigned int *unc, unsigned int *pending, unsigned int *failure) {
 	BEGIN(d, "GetRemappedRows");
-	double c, u, p, f;
+	long double c, u, p, f;
 	if (!get(d, K_remapped_cor, &c) || !get(d, K_remapped_unc, &u) || !get(d, K_remap_pending, &p) || !get(d, K_remap_failure, &f))
 		return end(NVML_ERROR_NOT_SUPPORTED);
 	*corr = (unsigned int)c;

@@ -37,7 +37,7 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t d, unsigned int words, uns
 
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned int link, nvmlEnableState_t *active) {
 	BEGIN(d, "GetNvLinkState");
-	double links;
+	long double links;
 	if (!get(d, K_nvlinks, &links)) return end(NVML_ERROR_NOT_SUPPORTED);
 	if (link >= 18) return end(NVML_ERROR_INVALID_ARGUMENT);
 	*active = link < links ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
