@@ -204,10 +204,7 @@ func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) 
 func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.Study, error) {
 	s := &backtest.Study{
 		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, Points: f.output != "table",
-		Also: []backtest.Contender{
-			backtest.Oracle(1.6), backtest.Oracle(1.25), backtest.Oracle(1), backtest.Oracle(0.8), backtest.Oracle(0.6),
-			backtest.Reactive(1, 300), backtest.Reactive(0.8, 300), backtest.Fixed(1),
-		},
+		Also: append(backtest.Oracles(), backtest.Reactive(1, 300), backtest.Reactive(0.8, 300), backtest.Fixed(1)),
 	}
 	var err error
 	if s.Low, s.High, err = replicaRange(f.replicas); err != nil {

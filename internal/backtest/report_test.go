@@ -21,7 +21,7 @@ func smallStudy(t *testing.T) *Study {
 	tr.Name = "a <b> & c"
 	return &Study{
 		Traces: []*Trace{tr}, Models: []Model{preset(t, "llama-8b")}, Startups: []float64{30, 60}, Low: 3, High: 6, Seeds: 2,
-		Ours: []Contender{Ours("ours", onRunning(4))}, Also: []Contender{Oracle(1)},
+		Ours: []Contender{Ours("ours", onRunning(4))}, Also: []Contender{Oracle(1, 15)},
 		Peers: QuickGrid().Peers([]string{"kpa"}, OnRequests), Points: true, Workers: 2,
 	}
 }
