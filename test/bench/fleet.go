@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -144,7 +145,7 @@ func scrapeFleet(ctx context.Context, cfg config, out io.Writer) error {
 	}
 	store := series.New(series.Config{Span: cfg.window, MaxBytes: fleetMemory})
 	s := scrape.New(scrape.Config{}, scrape.Deps{
-		Client: scrape.NewClient(), Store: store, Resolve: expo.Resolve, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: store, Resolve: expo.Resolve, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
