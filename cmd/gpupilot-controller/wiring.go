@@ -84,10 +84,14 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if p.exporter, err = c.exporterClient(); err != nil {
 		return nil, err
 	}
-	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, scrape.Deps{
-		Client: scrape.NewClient(), Exporters: p.exporter, Store: p.store, Resolve: expo.Resolve, Log: log,
+	deps := scrape.Deps{
+		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: p.store, Resolve: expo.Resolve, Log: log,
 		Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
-	})
+	}
+	if c.agentHTTP != "" {
+		deps.Exporters = p.exporter // with credentials
+	}
+	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, deps)
 	if err := p.elect(); err != nil {
 		return nil, err
 	}

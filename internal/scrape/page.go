@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"unicode/utf8"
 	"unsafe"
 
@@ -127,13 +128,12 @@ func (p *page) forget() { p.entries = p.entries[:0] }
 // shrink gives up the memory of what is remembered, and lets half as much be
 // remembered from now on.
 func (p *page) shrink() {
-	p.entries, p.next, p.points, p.most = nil, nil, nil, p.most/2
+	p.entries, p.next, p.most = nil, nil, p.most/2
 }
 
-// size is what the page remembers, in bytes.
+// size is what the page remembers, in bytes: not its points, which are a buffer's.
 func (p *page) size() int64 {
-	return int64(cap(p.entries)+cap(p.next))*int64(unsafe.Sizeof(entry{})) +
-		int64(cap(p.points))*int64(unsafe.Sizeof(point{})) + int64(cap(p.line.scratch)) + p.who.size()
+	return int64(cap(p.entries)+cap(p.next))*int64(unsafe.Sizeof(entry{})) + p.who.size()
 }
 
 // read takes a page apart into p.points and p.meta. An error means that the
@@ -214,6 +214,9 @@ func (p *page) end() error {
 	}
 	if p.changed {
 		p.entries, p.next = p.next, p.entries
+		if n := len(p.entries); cap(p.entries) > n+n/8 {
+			p.entries = slices.Clone(p.entries) // lists grow by doubling, and this one stays
+		}
 	} else {
 		p.next = nil // it is needed while pages differ only
 	}
