@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// fleet is what n servers show that each have so many requests, to whom so many
-// a second came.
-func fleet(now time.Time, n int, batch, came float64) Observation {
+// fleet is an observation of n servers, each with this many requests in flight
+// and this arrival rate in requests/s.
+func fleet(now time.Time, n int, batch, arrived float64) Observation {
 	o := Observation{Replicas: int32(n)}
 	at := now.Add(-time.Second)
 	for range n {
 		o.Pods = append(o.Pods, Replica{
 			Phase: Serving, Since: t0.Add(-time.Hour),
 			Readings: []Reading{{Value: batch, At: at, OK: true}},
-			Arrivals: []Reading{{Value: came, At: at, OK: true}},
+			Arrivals: []Reading{{Value: arrived, At: at, OK: true}},
 		})
 	}
 	return o
 }
 
-// learnedFlow is the state after ten minutes in which 4 servers had 8 requests
-// each, their target, to which 2 a second came, and how many were wanted then.
-func learnedFlow(t *testing.T, p Policy) (State, time.Time) {
+// learnedArrivals is the state after ten minutes in which 4 servers each had 8
+// requests in flight, their target, and 2 requests/s arrived at each.
+func learnedArrivals(t *testing.T, p Policy) (State, time.Time) {
 	t.Helper()
 	var s State
 	now := t0
@@ -45,7 +45,7 @@ func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	p := sloPolicy(8, 0)
 	p.Up.Tolerance = 0
 	f := func(came float64, count bool) (wanted int32, sentence string) {
-		s, now := learnedFlow(t, p)
+		s, now := learnedArrivals(t, p)
 		batch := 8.0
 		for range 40 { // each serves 3 a second at most
 			batch += came - min(came, 3)
@@ -91,7 +91,7 @@ func TestArrivalsTeachWhatTheyCan(t *testing.T) {
 		t.Errorf("after 16 requests, 400 a second: %d replicas, want 4: %s", d.Replicas, d.Sentence())
 	}
 
-	s, now = learnedFlow(t, p)
+	s, now = learnedArrivals(t, p)
 	for range 60 {
 		now = now.Add(time.Second)
 		o := fleet(now, 4, 8, 0)
@@ -108,7 +108,7 @@ func TestArrivalsTeachWhatTheyCan(t *testing.T) {
 // More requests that cost less look like an overload, but make no batch grow.
 func TestCheaperRequestsAreNoOverload(t *testing.T) {
 	p := sloPolicy(8, 0)
-	s, now := learnedFlow(t, p)
+	s, now := learnedArrivals(t, p)
 	last := int32(0)
 	for range 600 {
 		var d Decision
@@ -123,11 +123,11 @@ func TestCheaperRequestsAreNoOverload(t *testing.T) {
 	}
 }
 
-// What was learned outlives a page that is late, and a target that is changed.
-func TestFlowsAreKept(t *testing.T) {
+// What was learned outlasts a page that is late and a change of the target.
+func TestArrivalModelIsKept(t *testing.T) {
 	p := sloPolicy(8, 0)
-	s, now := learnedFlow(t, p)
-	learned := s.flow("requests")
+	s, now := learnedArrivals(t, p)
+	learned := s.Signals[0].Arrivals
 	for _, hide := range []func(*Replica){
 		func(r *Replica) { r.Arrivals = nil }, func(r *Replica) { r.Readings, r.Arrivals = nil, nil },
 	} {
@@ -135,8 +135,8 @@ func TestFlowsAreKept(t *testing.T) {
 		for i := range o.Pods {
 			hide(&o.Pods[i])
 		}
-		if _, after := Decide(p, o, s, now); after.flow("requests") != learned {
-			t.Errorf("flow %+v, want %+v", after.flow("requests"), learned)
+		if _, after := Decide(p, o, s, now); after.Signals[0].Arrivals != learned {
+			t.Errorf("arrivals %+v, want %+v", after.Signals[0].Arrivals, learned)
 		}
 	}
 
@@ -146,8 +146,8 @@ func TestFlowsAreKept(t *testing.T) {
 		t.Errorf("at twice the target: %s", d.Sentence())
 	}
 	p.Signals = nil
-	if _, s = Decide(p, Observation{}, s, now); len(s.Flows) != 0 {
-		t.Errorf("flows of no signal: %+v", s.Flows)
+	if _, s = Decide(p, Observation{}, s, now); len(s.Signals) != 0 {
+		t.Errorf("states of no signal: %+v", s.Signals)
 	}
 }
 
@@ -184,18 +184,18 @@ func TestArrivalsOfSomeReplicas(t *testing.T) {
 // The rate is averaged for as long as a request stays: a second's burst to
 // servers whose requests stay for a minute is no load yet.
 func TestArrivalsAreAveragedOverAStay(t *testing.T) {
-	f := func(batch, came float64) float64 {
-		flow, now, takes := Flow{}, t0, capacity{target: 8, double: 12}
+	f := func(batch, arrived float64) float64 {
+		model, now, takes := ArrivalModel{}, t0, capacity{target: 8, double: 12}
 		for range 600 {
-			before := flow
-			flow = flow.next(came, now, &takes)
+			before := model
+			model = model.next(arrived, now, &takes)
 			if !before.At.IsZero() {
-				flow.learn(1, batch, came, time.Second)
+				model.learn(1, batch, arrived, time.Second)
 			}
 			now = now.Add(time.Second)
 		}
-		flow = flow.next(2*came, now, &takes)
-		return flow.wants(now)
+		model = model.next(2*arrived, now, &takes)
+		return model.demand(now)
 	}
 	if short, long := f(8, 4), f(240, 4); short < 1.15 || short > 1.25 || long < 1.01 || long > 1.03 {
 		t.Errorf("twice as many for a second: %.3f replicas where requests stay 2 s, %.3f where they stay 60 s", short, long)
