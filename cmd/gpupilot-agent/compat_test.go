@@ -115,10 +115,7 @@ func TestBadCompatValues(t *testing.T) {
 		"--rename-labels pod=9":                         "no label name",
 		"--rename-labels gpu=card":                      "cannot be renamed",
 		"-m metrics":                                    "NAMESPACE:NAME",
-		"--kubernetes-gpu-id-type name":                 "uid, device-name",
-		"--kubernetes-pod-label-allowlist-regex a,(":    "regular expressions",
 		"--dcgm-log-level LOUD":                         "NONE, FATAL",
-		"-x 0":                                          "between 1",
 		"-s h":                                          "f, g, i",
 		"--web-read-timeout 10":                         "duration",
 		"--backend sim --web-config-file /no/such/file": "", // found at the start
