@@ -136,7 +136,7 @@ func TestLostGPUs(t *testing.T) {
 	w.is("gone", corev1.ConditionFalse, gpu.FaultLost, "GPU-1 cannot be read any more")
 	w.says = func() (*gpu.NodeHealth, error) { return &gpu.NodeHealth{Blind: true}, nil }
 	w.look(2)
-	w.is("no GPU at all", corev1.ConditionFalse, gpu.FaultLost, "cannot be enumerated")
+	w.is("no GPU at all", corev1.ConditionFalse, gpu.FaultLost, "no GPU of the node can be read")
 
 	// An agent that was started anew has never seen it.
 	w.pods.pods = []*corev1.Pod{pod("agent", "agent-2", w.now)}

@@ -29,7 +29,7 @@ const (
 type program struct {
 	cmd    *exec.Cmd
 	addr   string // where it listens
-	secure bool // serves TLS
+	secure bool   // serves TLS
 	log    logBuffer
 	ended  chan struct{} // closed when it has
 	client *http.Client
