@@ -88,7 +88,7 @@ func (c *compat) options() []option {
 		},
 		{
 			"kubernetes-gpu-id-type", "", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", &c.gpuIDType,
-			"`kind` of the device plugin's ids, uid or device-name; both are understood whatever it says", checkOneOf(&c.gpuIDType, "uid", "device-name"),
+			"`kind` of the device plugin's ids, uid or device-name; both are understood whatever it says", checkIDType(&c.gpuIDType),
 		},
 		{
 			"kubernetes-enable-pod-labels", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", &c.podLabels,
@@ -108,11 +108,11 @@ func (c *compat) options() []option {
 		},
 		{
 			"xid-count-window-size", "x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", &c.xidWindow,
-			"window of DCGM_EXP_XID_ERRORS_COUNT, in `milliseconds`", checkRange(&c.xidWindow, 1, day),
+			"window of DCGM_EXP_XID_ERRORS_COUNT, in `milliseconds`", clamp(&c.xidWindow, 1, day),
 		},
 		{
 			"clock-events-count-window-size", "", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", &c.clockWindow,
-			"window of DCGM_EXP_CLOCK_EVENTS_COUNT, in `milliseconds`", checkRange(&c.clockWindow, 1, day),
+			"window of DCGM_EXP_CLOCK_EVENTS_COUNT, in `milliseconds`", clamp(&c.clockWindow, 1, day),
 		},
 		{
 			"web-config-file", "", "DCGM_EXPORTER_WEB_CONFIG_FILE", &c.webConfig,
@@ -212,24 +212,14 @@ func (c *compat) logIgnored(backend string, log *slog.Logger) {
 	}
 }
 
-// allowlist are the compiled expressions, which were checked before.
+// allowlist are the compiled expressions. Those that do not compile were left
+// out before.
 func (c *compat) allowlist() []*regexp.Regexp {
 	var out []*regexp.Regexp
 	for _, s := range c.podLabelAllow {
 		out = append(out, regexp.MustCompile(s))
 	}
 	return out
-}
-
-func checkRegexps(p *[]string) func() error {
-	return func() error {
-		for _, s := range *p {
-			if _, err := regexp.Compile(s); err != nil {
-				return fmt.Errorf("it is a list of regular expressions: %w", err)
-			}
-		}
-		return nil
-	}
 }
 
 // configMapName takes NAMESPACE:NAME apart; ok is false for none.

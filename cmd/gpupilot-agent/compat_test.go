@@ -108,20 +108,23 @@ func TestAliasOfSeveralLetters(t *testing.T) {
 
 func TestBadCompatValues(t *testing.T) {
 	for args, want := range map[string]string{
-		"--static-labels gpu=1":                         "taken",
-		"--static-labels cluster":                       "name=value",
-		"--drop-labels UUID":                            "cannot be left out",
-		"--rename-labels pod=gpu":                       "taken",
-		"--rename-labels pod=9":                         "no label name",
-		"--rename-labels gpu=card":                      "cannot be renamed",
-		"-m metrics":                                    "NAMESPACE:NAME",
-		"--kubernetes-gpu-id-type name":                 "uid, device-name",
-		"--kubernetes-pod-label-allowlist-regex a,(":    "regular expressions",
-		"--dcgm-log-level LOUD":                         "NONE, FATAL",
-		"-x 0":                                          "between 1",
-		"-s h":                                          "f, g, i",
-		"--web-read-timeout 10":                         "duration",
-		"--backend sim --web-config-file /no/such/file": "", // found at the start
+		"--static-labels cluster=a --rename-labels pod":         `"[pod]" of --rename-labels`,
+		"--static-labels cluster=a --drop-labels cpu":           `of --drop-labels: label "cpu"`,
+		"--static-labels cluster=a --rename-labels pod=cluster": `of --rename-labels: label "pod" cannot be renamed: "cluster" is taken`,
+		"--static-labels cluster=a,cluster=b":                   `of --static-labels: static label: "cluster" is taken`,
+		"--rename-labels pod=a,namespace=a":                     `"a" is taken by "namespace"`,
+		"--rename-labels pod=a,pod=b":                           `both "a" and "b"`,
+		"--static-labels gpu=1":                                 "taken",
+		"--static-labels cluster":                               "name=value",
+		"--drop-labels UUID":                                    "cannot be left out",
+		"--rename-labels pod=gpu":                               "taken",
+		"--rename-labels pod=9":                                 "no label name",
+		"--rename-labels gpu=card":                              "cannot be renamed",
+		"-m metrics":                                            "NAMESPACE:NAME",
+		"--dcgm-log-level LOUD":                                 "NONE, FATAL",
+		"-s h":                                                  "f, g, i",
+		"--web-read-timeout 10":                                 "duration",
+		"--backend sim --web-config-file /no/such/file":         "", // found at the start
 	} {
 		_, err := parse(args)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {

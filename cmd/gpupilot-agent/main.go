@@ -61,6 +61,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	saveMemory(c.pprof)
 	log := c.logger(out)
+	c.logAdjusted(log)
 	reader, err := c.reader(ctx, log)
 	if err != nil {
 		return err
@@ -156,7 +157,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		exporter.Update(s, expo.Stats(st), now)
 	}
 	p := &program{close: func() {}}
-	if c.kubernetes {
+	if c.kubernetes && c.podResources != "" {
 		kubelet, err := podres.New(c.podResources, c.resourceNames...)
 		if err != nil {
 			return nil, err

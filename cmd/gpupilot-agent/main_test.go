@@ -313,3 +313,17 @@ func TestFIFOsInPlaceOfFiles(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The agent serves with values that it adjusts, and says so.
+func TestAdjustedStart(t *testing.T) {
+	url, out, _ := start(t, "--backend", "sim", "-k", "--pod-resources-kubelet-socket=", "-c", "1", "-x", "0", "serve", "-d", "g:0")
+	until(t, func() bool {
+		code, body := get(t, url+"/metrics")
+		return code == http.StatusOK && strings.Contains(body, `DCGM_FI_DEV_GPU_UTIL{gpu="7"`) && strings.Contains(body, "gpupilot_collection_interval_seconds 0.01")
+	})
+	for _, want := range []string{"flag=--pod-resources-kubelet-socket", "flag=--collect-interval given=1 used=10", "flag=--xid-count-window-size given=0 used=1", `arguments="serve -d g:0"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log does not say %s:\n%s", want, out)
+		}
+	}
+}

@@ -47,6 +47,9 @@ type config struct {
 
 	version bool
 	help    bool
+
+	adjusted  []warning // values that are not used as they were given
+	arguments []string  // what is no flag
 }
 
 // option is one row of the flag table. The default is what the bound variable
@@ -93,7 +96,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"collect-interval", "c", "DCGM_EXPORTER_INTERVAL", &c.intervalMillis,
-			"time between collections, in `milliseconds`", checkRange(&c.intervalMillis, 10, 3_600_000),
+			"time between collections, in `milliseconds`", clamp(&c.intervalMillis, 10, 3_600_000),
 		},
 		{
 			"kubernetes", "k", "DCGM_EXPORTER_KUBERNETES", &c.kubernetes,
@@ -109,7 +112,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"pod-resources-kubelet-socket", "", "DCGM_POD_RESOURCES_KUBELET_SOCKET", &c.podResources,
-			"`path` of the kubelet's pod-resources socket", checkNotEmpty(&c.podResources),
+			"`path` of the kubelet's pod-resources socket", checkSocket(&c.podResources),
 		},
 		{
 			"nvidia-resource-names", "", "NVIDIA_RESOURCE_NAMES", &c.resourceNames,
@@ -174,6 +177,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	c := defaults()
 	fs := pflag.NewFlagSet("gpupilot-agent", pflag.ContinueOnError)
 	fs.SortFlags = false
+	fs.SetInterspersed(false) // as dcgm-exporter's parser: what follows an argument is an argument
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	options := c.options()
@@ -184,11 +188,15 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 		return nil, fs, readable(err)
 	}
 	if fs.NArg() > 0 {
-		return nil, fs, fmt.Errorf("unexpected argument %q: only flags are understood", fs.Arg(0))
+		c.arguments = fs.Args()
 	}
 	for _, o := range options {
-		if err := o.fromEnv(fs, getenv); err != nil {
+		source, err := o.fromEnv(fs, getenv)
+		if err != nil {
 			return nil, fs, err
+		}
+		if err := c.verify(&o, fs, source); err != nil {
+			return nil, fs, fmt.Errorf("invalid value %q of %s: %w", fs.Lookup(o.name).Value.String(), source, err)
 		}
 	}
 	if err := c.readFile(fs, options, getenv); err != nil {
@@ -221,25 +229,36 @@ func (o *option) addTo(fs *pflag.FlagSet) {
 	}
 }
 
-// fromEnv takes the variable where the flag is not given, and checks the value.
-func (o *option) fromEnv(fs *pflag.FlagSet, getenv func(string) string) error {
+// fromEnv takes the variable where the flag is not given, and says where the
+// value is from.
+func (o *option) fromEnv(fs *pflag.FlagSet, getenv func(string) string) (source string, err error) {
 	f := fs.Lookup(o.name)
-	source := "--" + o.name
-	if o.env != "" && !f.Changed {
-		if v := getenv(o.env); v != "" {
-			source = o.env
-			if err := f.Value.Set(v); err != nil {
-				return fmt.Errorf("invalid value %q of %s (--%s): it is %s", v, o.env, o.name, kind(f))
-			}
+	source = "--" + o.name
+	if o.env == "" || f.Changed {
+		return source, nil
+	}
+	if v := getenv(o.env); v != "" {
+		source = o.env
+		if err := f.Value.Set(v); err != nil {
+			return source, fmt.Errorf("invalid value %q of %s (--%s): it is %s", v, o.env, o.name, kind(f))
 		}
 	}
+	return source, nil
+}
+
+// verify checks an option's value. A value that dcgm-exporter starts with is no
+// error: it is adjusted, and there will be a warning.
+func (c *config) verify(o *option, fs *pflag.FlagSet, source string) error {
 	if o.check == nil {
 		return nil
 	}
-	if err := o.check(); err != nil {
-		return fmt.Errorf("invalid value %q of %s: %w", f.Value.String(), source, err)
+	given := fs.Lookup(o.name).Value.String()
+	err := o.check()
+	if a, ok := errors.AsType[*adjustment](err); ok {
+		c.adjusted = append(c.adjusted, warning{source, given, a.used, a.why})
+		return nil
 	}
-	return nil
+	return err
 }
 
 // normalise accepts what dcgm-exporter's flag parser does: one dash or two,

@@ -210,10 +210,8 @@ func (c *config) readFile(fs *pflag.FlagSet, options []option, getenv func(strin
 		if err := flag.Value.Set(v); err != nil {
 			return fmt.Errorf("--config-file %s: invalid value %q for --%s: it is %s", c.configFile, v, o.name, kind(flag))
 		}
-		if o.check != nil {
-			if err := o.check(); err != nil {
-				return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.name, err)
-			}
+		if err := c.verify(&o, fs, "--config-file "+c.configFile+": --"+o.name); err != nil {
+			return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.name, err)
 		}
 	}
 	c.inline = len(f.Metrics.Fields) > 0 && !given["collectors"] && !given["configmap-data"]

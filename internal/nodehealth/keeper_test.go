@@ -157,7 +157,7 @@ func TestLostGPUs(t *testing.T) {
 	w.is("gone", corev1.ConditionFalse, gpu.FaultLost, "GPU-1 cannot be read any more")
 	w.report = func() (*gpu.NodeHealth, error) { return &gpu.NodeHealth{Blind: true}, nil }
 	w.check(2)
-	w.is("no GPU at all", corev1.ConditionFalse, gpu.FaultLost, "cannot be enumerated")
+	w.is("no GPU at all", corev1.ConditionFalse, gpu.FaultLost, "no GPU of the node can be read")
 
 	// An agent that was started anew has never seen it.
 	w.agents = []Agent{{Name: "agent-2", Node: "node-1"}}
