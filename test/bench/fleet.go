@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -77,6 +78,7 @@ func (l *load) rows(name string, targets int) []Row {
 		atMost("  missed", max(0, l.Expected-l.Stored), "", 0),
 		figure("  CPU", l.Cores, "cores"),
 		figure("  RSS", l.RSS, "MiB"),
+		figure("  requests that failed", l.Failed, ""),
 		figure("  lag behind the collection, p99", l.LagP99*1000, "ms"),
 		figure("  memory that the store accounts for", l.Memory, "MiB"),
 	}
@@ -148,6 +150,7 @@ func scrapeFleet(ctx context.Context, cfg config, out io.Writer) error {
 		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: store, Resolve: expo.Resolve, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	ctx, cancel := context.WithCancel(ctx)
+	go gcpace.Run(ctx) // as the controller does
 	done := make(chan struct{})
 	go func() { s.Run(ctx); close(done) }()
 	defer func() { cancel(); <-done }()
