@@ -4,7 +4,8 @@
 
 // Command bench measures GPUPilot on this machine and prints a table: what a
 // scrape of the agent costs, what the agent weighs, what a hung GPU library does
-// to it, and how long it takes from a value in the GPU library to replicas. It
+// to it, how long it takes from a value in the GPU library to replicas, and what
+// the metrics API costs. It
 // runs the real programs: the agent on the fake GPU libraries, the controller on
 // a real control plane.
 package main
@@ -64,6 +65,10 @@ type config struct {
 	changes int
 	only    string
 
+	podRequests   int
+	servePods     int    // serve the metrics API with as many pods and nothing else
+	servePodsFrom string // folder of its certificate and kubeconfig
+
 	reference string // serve this file's bytes and nothing else
 	address   string // where to
 }
@@ -79,6 +84,9 @@ func (c *config) flags() *flag.FlagSet {
 	fs.DurationVar(&c.hang, "hang", 12*time.Second, "how long the GPU library hangs")
 	fs.IntVar(&c.changes, "changes", 304, "changes of a GPU's utilisation per reaction time")
 	fs.StringVar(&c.only, "only", "", "run one part: "+strings.Join(partNames(), ", ")+" (default all)")
+	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and media type")
+	fs.IntVar(&c.servePods, "serve-pods", 0, "instead: serve the metrics API with as many pods, and nothing else")
+	fs.StringVar(&c.servePodsFrom, "serve-pods-from", "", "with -serve-pods: folder of its certificate and its kubeconfig")
 	fs.StringVar(&c.reference, "reference", "", "instead: serve this file's bytes, with net/http and nothing else")
 	fs.StringVar(&c.address, "address", "127.0.0.1:0", "with -reference: where to")
 	return fs
@@ -93,6 +101,7 @@ type part struct {
 func parts() []part {
 	return []part{
 		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
+		{"pods", benchPods},
 	}
 }
 
@@ -111,6 +120,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if cfg.reference != "" {
 		return serveReference(ctx, cfg, out)
+	}
+	if cfg.servePods > 0 {
+		return servePods(ctx, cfg, out)
 	}
 	fmt.Fprintf(out, "on %d cores, %s, load average %s\n", runtime.NumCPU(), runtime.Version(), loadAverage())
 	var rows []Row
