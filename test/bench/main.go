@@ -4,7 +4,8 @@
 
 // Command bench measures GPUPilot on this machine and prints a table: what a
 // scrape of the agent costs, what the agent weighs, what a hung GPU library does
-// to it, and how long it takes from a value in the GPU library to replicas. It
+// to it, how long it takes from a value in the GPU library to replicas, and what
+// the metrics API costs. It
 // runs the real programs: the agent on the fake GPU libraries, the controller on
 // a real control plane.
 package main
@@ -70,6 +71,9 @@ type config struct {
 
 	fleet       int    // serve the pages of so many agents
 	scrapeFleet string // scrape those that are served at this port
+	podRequests   int
+	servePods     int    // serve the metrics API with as many pods and nothing else
+	servePodsFrom string // folder of its certificate and kubeconfig
 
 	reference string // serve this file's bytes and nothing else
 	address   string // where to
@@ -91,6 +95,9 @@ func (c *config) flags() *flag.FlagSet {
 	fs.StringVar(&c.profile, "profile", "", "folder to write profiles of the process that scrapes a fleet to")
 	fs.IntVar(&c.fleet, "fleet", 0, "instead: serve the pages of so many agents, at addresses below 127.0.0.0/8")
 	fs.StringVar(&c.scrapeFleet, "scrape-fleet", "", "instead, with -fleet: scrape so many agents at the port of this URL")
+	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and media type")
+	fs.IntVar(&c.servePods, "serve-pods", 0, "instead: serve the metrics API with as many pods, and nothing else")
+	fs.StringVar(&c.servePodsFrom, "serve-pods-from", "", "with -serve-pods: folder of its certificate and its kubeconfig")
 	fs.StringVar(&c.reference, "reference", "", "instead: serve this file's bytes, with net/http and nothing else")
 	fs.StringVar(&c.address, "address", "127.0.0.1:0", "with -reference: where to")
 	return fs
@@ -106,6 +113,7 @@ func parts() []part {
 	return []part{
 		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
 		{"fleet", benchFleet},
+		{"pods", benchPods},
 	}
 }
 
@@ -129,6 +137,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return scrapeFleet(ctx, cfg, out)
 	case cfg.fleet > 0:
 		return serveFleet(ctx, cfg, out)
+	case cfg.servePods > 0:
+		return servePods(ctx, cfg, out)
 	}
 	fmt.Fprintf(out, "on %d cores, %s, load average %s\n", runtime.NumCPU(), runtime.Version(), loadAverage())
 	var rows []Row
