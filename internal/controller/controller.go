@@ -91,13 +91,12 @@ type Event struct {
 	Kind, Reason, Action, Note string
 }
 
-// Controller watches workloads and decides about them while Run runs.
-type Controller struct {
+// shared is what every workload works with. It knows nothing of the workloads.
+type shared struct {
 	cfg     Config
 	deps    Deps
 	targets *targets
 	claims  *claims
-	uses    *uses
 	devices *devices
 	audit   *audit
 	queries *queries
@@ -108,6 +107,12 @@ type Controller struct {
 	finder     *discovery.Finder
 	found      atomic.Pointer[discovery.List] // never nil
 	rediscover chan struct{}
+}
+
+// Controller watches workloads and decides about them while Run runs.
+type Controller struct {
+	*shared
+	uses *uses
 
 	mu        sync.RWMutex
 	workloads map[types.NamespacedName]*workload
@@ -126,11 +131,14 @@ func New(cfg Config, deps Deps) *Controller {
 		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }
 	}
 	c := &Controller{
-		cfg: cfg, deps: deps,
-		targets: newTargets(deps.Client), claims: newClaims(), uses: newUses(), devices: newDevices(cfg.Resources),
-		rediscover: make(chan struct{}, 1),
-		workloads:  map[types.NamespacedName]*workload{},
-		routes:     map[string]map[*workload]struct{}{},
+		shared: &shared{
+			cfg: cfg, deps: deps,
+			targets: newTargets(deps.Client), claims: newClaims(), devices: newDevices(cfg.Resources),
+			rediscover: make(chan struct{}, 1),
+		},
+		uses:      newUses(),
+		workloads: map[types.NamespacedName]*workload{},
+		routes:    map[string]map[*workload]struct{}{},
 	}
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.found.Store(&discovery.List{})
@@ -230,7 +238,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 	case !gone && w != nil:
 		w.take(a, flaws)
 	case !gone && ctx.Err() == nil:
-		w = newWorkload(ctx, c, a)
+		w = newWorkload(ctx, c.shared, c.route, a)
 		w.flaws.Store(flaws)
 		c.workloads[key] = w
 		c.running.Go(w.run)

@@ -19,9 +19,9 @@ const (
 	rediscoverAll = time.Minute
 )
 
-func (c *Controller) discoverSoon() {
+func (s *shared) discoverSoon() {
 	select {
-	case c.rediscover <- struct{}{}:
+	case s.rediscover <- struct{}{}:
 	default:
 	}
 }

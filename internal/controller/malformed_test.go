@@ -57,7 +57,7 @@ func (r *rig) deliver(u *unstructured.Unstructured, gone bool) *workload {
 	if w == nil {
 		a := &v1alpha1.GPUAutoscaler{} // of no UID: the change below is taken
 		a.Namespace, a.Name = u.GetNamespace(), u.GetName()
-		w = newWorkload(r.t.Context(), r.Controller, a)
+		w = newWorkload(r.t.Context(), r.shared, r.route, a)
 		r.workloads[w.key] = w
 	}
 	r.autoscalerChanged(r.t.Context(), u, gone)
@@ -309,7 +309,7 @@ func TestDeviceUtilizationBesideRequests(t *testing.T) {
 	b := a.DeepCopy()
 	b.Status = *st
 	r.events = nil
-	again := newWorkload(t.Context(), r.Controller, b)
+	again := newWorkload(t.Context(), r.shared, r.route, b)
 	again.pass(r.now.Add(2 * time.Second))
 	if slices.Contains(r.told(), "Warning "+reasonWasteful) {
 		t.Error("told again after a restart")

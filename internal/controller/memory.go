@@ -145,4 +145,4 @@ func unwatched(s scale.State) scale.State {
 
 // longestPause is the longest time between two decisions in which a workload
 // counts as watched.
-func (c *Controller) longestPause() time.Duration { return max(freshMemory, 3*c.cfg.Tick) }
+func (s *shared) longestPause() time.Duration { return max(freshMemory, 3*s.cfg.Tick) }

@@ -57,7 +57,7 @@ func TestRestartDecidesTheSame(t *testing.T) {
 		if err := json.Unmarshal(b, &again.Status); err != nil {
 			t.Fatal(err)
 		}
-		anew := newWorkload(t.Context(), r.Controller, again)
+		anew := newWorkload(t.Context(), r.shared, r.route, again)
 		anew.pass(now)
 		want, got := w.status.next.decision, anew.status.next.decision
 		if got.Replicas != want.Replicas || got.Rule != want.Rule {

@@ -148,7 +148,7 @@ func (r *rig) add(a *v1alpha1.GPUAutoscaler) *workload {
 			r.t.Fatal("cannot set the generation")
 		}
 	}
-	w := newWorkload(r.t.Context(), r.Controller, a)
+	w := newWorkload(r.t.Context(), r.shared, r.route, a)
 	r.claims.setAutoscaler(a, false)
 	r.workloads[w.key] = w
 	return w
