@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -24,7 +25,7 @@ var layers = map[string]string{
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
-	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge",
+	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge",
 
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
@@ -98,6 +99,20 @@ func TestImports(t *testing.T) {
 		}
 		for _, imp := range imports {
 			checkImport(t, file, pkg, layer, imp)
+		}
+	}
+}
+
+// docs/design/0001-house.md lists every package.
+func TestTheHouseIsDescribed(t *testing.T) {
+	const file = "../docs/design/0001-house.md"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range layers {
+		if !strings.Contains(string(b), "`"+pkg+"`") {
+			t.Errorf("%s does not list %s", file, pkg)
 		}
 	}
 }

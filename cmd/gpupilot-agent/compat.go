@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 // compat are dcgm-exporter's further flags, 4.8.4's included.
@@ -128,7 +129,7 @@ func (c *compat) options() []option {
 		},
 		{
 			"max-concurrent-scrapes", "", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", &c.maxScrapes,
-			"answers of /metrics under way at one time, 503 above it; 0 is no limit", checkRange(&c.maxScrapes, 0, 1_000_000),
+			"answers of /metrics under way at one time, 503 above it; 0 is no limit", flags.Between(&c.maxScrapes, 0, 1_000_000),
 		},
 		{
 			"web-systemd-socket", "", "DCGM_EXPORTER_SYSTEMD_SOCKET", &c.systemdSocket,
@@ -185,7 +186,7 @@ func (c *compat) options() []option {
 		{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", &c.dcgmLog, "DCGM's log on the standard output; without effect without DCGM", nil},
 		{
 			"dcgm-log-level", "", "DCGM_EXPORTER_DCGM_LOG_LEVEL", &c.dcgmLogLevel, "`level` of DCGM's log, as --enable-dcgm-log",
-			checkOneOf(&c.dcgmLogLevel, "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"),
+			flags.OneOf(&c.dcgmLogLevel, "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"),
 		},
 		{"dump-enabled", "", "DCGM_EXPORTER_DUMP_ENABLED", &c.dump, "without effect: /api/v1/gpus shows what was read", nil},
 		{"dump-directory", "", "DCGM_EXPORTER_DUMP_DIRECTORY", &c.dumpDirectory, "without effect, as --dump-enabled", nil},

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 // theirFlags are all of dcgm-exporter 4.8.2's flags and those added until 4.8.4,
@@ -68,9 +70,9 @@ health-require-gpus - false DCGM_EXPORTER_HEALTH_REQUIRE_GPUS
 
 func TestAllOfDcgmExportersFlagsAreThere(t *testing.T) {
 	c := defaults()
-	options := map[string]option{}
+	options := map[string]flags.Option{}
 	for _, o := range c.options() {
-		options[o.name] = o
+		options[o.Name] = o
 	}
 	_, fs, err := parseConfig(nil, func(string) string { return "" })
 	if err != nil {
@@ -86,11 +88,11 @@ func TestAllOfDcgmExportersFlagsAreThere(t *testing.T) {
 			t.Errorf("--%s is not there", f[0])
 			continue
 		}
-		if o.alias != strings.TrimPrefix(f[1], "-") || o.env != f[3] {
-			t.Errorf("--%s has the alias %q and the variable %s, want %s", o.name, o.alias, o.env, line)
+		if o.Alias != strings.TrimPrefix(f[1], "-") || o.Env != f[3] {
+			t.Errorf("--%s has the alias %q and the variable %s, want %s", o.Name, o.Alias, o.Env, line)
 		}
-		if def := fs.Lookup(o.name).DefValue; f[0] != "collect-interval" && def != strings.TrimPrefix(f[2], "-") {
-			t.Errorf("--%s has the default %q, want %s", o.name, def, f[2])
+		if def := fs.Lookup(o.Name).DefValue; f[0] != "collect-interval" && def != strings.TrimPrefix(f[2], "-") {
+			t.Errorf("--%s has the default %q, want %s", o.Name, def, f[2])
 		}
 	}
 }

@@ -4,14 +4,14 @@ package main
 
 import (
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
+
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 func parse(args string, env ...string) (*config, error) {
@@ -144,10 +144,10 @@ func TestTheFlagTable(t *testing.T) {
 	c := defaults()
 	names, aliases, envs := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, o := range c.options() {
-		if names[o.name] || o.alias != "" && aliases[o.alias] || o.env != "" && envs[o.env] || o.help == "" {
-			t.Errorf("--%s, -%s or %s is taken, or there is no help", o.name, o.alias, o.env)
+		if names[o.Name] || o.Alias != "" && aliases[o.Alias] || o.Env != "" && envs[o.Env] || o.Help == "" {
+			t.Errorf("--%s, -%s or %s is taken, or there is no help", o.Name, o.Alias, o.Env)
 		}
-		names[o.name], aliases[o.alias], envs[o.env] = true, true, true
+		names[o.Name], aliases[o.Alias], envs[o.Env] = true, true, true
 	}
 }
 
@@ -169,7 +169,8 @@ func TestTheFlagsAreDocumented(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s lacks the marks of the flag table", file)
 	}
-	want := head + begin + flagTable() + end + tail
+	c := defaults()
+	want := head + begin + flags.Table(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -177,30 +178,4 @@ func TestTheFlagsAreDocumented(t *testing.T) {
 	} else if want != string(doc) {
 		t.Errorf("%s has another flag table: go test ./cmd/gpupilot-agent -run Documented -update", file)
 	}
-}
-
-func flagTable() string {
-	var b strings.Builder
-	b.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
-	c := defaults()
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	for _, o := range c.options() {
-		o.addTo(fs)
-		name := "`--" + o.name + "`"
-		if o.alias != "" {
-			name = "`-" + o.alias + "`, " + name
-		}
-		def, env := fs.Lookup(o.name).DefValue, o.env
-		if def == "false" || def == "[]" {
-			def = ""
-		}
-		if def != "" {
-			def = "`" + def + "`"
-		}
-		if env != "" {
-			env = "`" + env + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, env, def, strings.ReplaceAll(o.help, "`", ""))
-	}
-	return b.String()
 }
