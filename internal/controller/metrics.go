@@ -32,7 +32,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 	m := &meters{
 		c: c,
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that had the last word, and whether they asked for another number of replicas.",
+			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that made them, and whether they change the number of replicas.",
 		}, []string{"rule", "changes"}),
 		thinking: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_decision_duration_seconds", Help: "Time that one decision took, observation included.",

@@ -39,17 +39,17 @@ func learnedArrivals(t *testing.T, p Policy) (State, time.Time) {
 	return s, now
 }
 
-// Where servers no longer keep up their batches tell for how long that has been
-// so; how many more are needed is told by what comes.
+// While servers do not keep up, the requests in flight show how long that has
+// lasted. The arrival rate shows how many replicas are needed.
 func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	p := sloPolicy(8, 0)
 	p.Up.Tolerance = 0
-	f := func(came float64, count bool) (wanted int32, sentence string) {
+	f := func(arrived float64, count bool) (wanted int32, sentence string) {
 		s, now := learnedArrivals(t, p)
 		batch := 8.0
 		for range 40 { // each serves 3 a second at most
-			batch += came - min(came, 3)
-			o := fleet(now, 4, batch, came)
+			batch += arrived - min(arrived, 3)
+			o := fleet(now, 4, batch, arrived)
 			for i := range o.Pods {
 				o.Pods[i].Arrivals[0].OK = count
 			}
@@ -64,7 +64,7 @@ func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	blind, _ := f(10, false)
 	counted, sentence := f(10, true)
 	if blind >= 12 || counted < 18 || counted > 21 {
-		t.Errorf("five times the load on 4 replicas: %d wanted by the batches, want less than 12; %d by what comes, want 18 to 21", blind, counted)
+		t.Errorf("five times the load on 4 replicas: %d wanted by the requests in flight, want less than 12; %d by the arrival rate, want 18 to 21", blind, counted)
 	}
 	if !strings.Contains(sentence, "requests/s ÷ 2.0 per replica = ") {
 		t.Error("the sentence does not say so:", sentence)
@@ -74,18 +74,18 @@ func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	}
 }
 
-// Few requests, and none, teach nothing; and what is not told is not zero.
+// Nothing is learned from few requests or none, and a missing rate is not zero.
 func TestArrivalsTeachWhatTheyCan(t *testing.T) {
 	p := sloPolicy(8, 0)
 	_, s := Decide(p, fleet(t0, 4, 8, 0), State{}, t0)
 	now := t0
 	for i := range 100 {
-		came := 0.0
+		arrived := 0.0
 		if i%10 == 0 {
-			came = 0.4
+			arrived = 0.4
 		}
 		now = now.Add(time.Second)
-		_, s = Decide(p, fleet(now, 4, 8, came), s, now)
+		_, s = Decide(p, fleet(now, 4, 8, arrived), s, now)
 	}
 	if d, _ := Decide(p, fleet(now.Add(time.Second), 4, 8, 100), s, now.Add(time.Second)); d.Replicas != 4 {
 		t.Errorf("after 16 requests, 400 a second: %d replicas, want 4: %s", d.Replicas, d.Sentence())
@@ -105,7 +105,8 @@ func TestArrivalsTeachWhatTheyCan(t *testing.T) {
 	}
 }
 
-// More requests that cost less look like an overload, but make no batch grow.
+// More requests that cost less look like an overload, but do not raise the
+// requests in flight.
 func TestCheaperRequestsAreNoOverload(t *testing.T) {
 	p := sloPolicy(8, 0)
 	s, now := learnedArrivals(t, p)
@@ -114,7 +115,7 @@ func TestCheaperRequestsAreNoOverload(t *testing.T) {
 		var d Decision
 		d, s = Decide(p, fleet(now, 4, 8, 20), s, now)
 		if last = d.Replicas; last > 8 {
-			t.Fatalf("ten times as many requests and no larger batches: %s", d.Sentence())
+			t.Fatalf("ten times as many requests and no more in flight: %s", d.Sentence())
 		}
 		now = now.Add(time.Second)
 	}
@@ -151,15 +152,15 @@ func TestArrivalModelIsKept(t *testing.T) {
 	}
 }
 
-// Half of the replicas do not count their requests: that is not to say that none come.
+// Replicas that do not count their requests are not taken for idle.
 func TestArrivalsOfSomeReplicas(t *testing.T) {
 	p := sloPolicy(8, 0)
 	var s State
 	now := t0
-	show := func(batch, came float64, telling int) Decision {
-		o := fleet(now, 20, batch, came)
-		for i := range o.Pods[telling:] {
-			o.Pods[telling+i].Arrivals = nil
+	show := func(batch, arrived float64, counting int) Decision {
+		o := fleet(now, 20, batch, arrived)
+		for i := range o.Pods[counting:] {
+			o.Pods[counting+i].Arrivals = nil
 		}
 		var d Decision
 		d, s = Decide(p, o, s, now)
@@ -177,12 +178,12 @@ func TestArrivalsOfSomeReplicas(t *testing.T) {
 		half = show(7, 2, 10)
 	}
 	if half.Replicas < all.Replicas {
-		t.Errorf("%d with all telling, %d with half of them", all.Replicas, half.Replicas)
+		t.Errorf("%d replicas with the rate of all servers, %d with that of half of them", all.Replicas, half.Replicas)
 	}
 }
 
-// The rate is averaged for as long as a request stays: a second's burst to
-// servers whose requests stay for a minute is no load yet.
+// The rate is averaged over the time that a request stays: where that is a
+// minute, a burst of one second hardly raises the demand.
 func TestArrivalsAreAveragedOverAStay(t *testing.T) {
 	f := func(batch, arrived float64) float64 {
 		model, now, takes := ArrivalModel{}, t0, capacity{target: 8, double: 12}

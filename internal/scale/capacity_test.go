@@ -67,8 +67,8 @@ func TestLearnsTheBatchAtTheLimit(t *testing.T) {
 }
 
 // With a limit of the time to the first token the target is where that is kept,
-// and the lower of two where both limits are given. What a server that does not
-// keep up shows of it tells for how long that has been so, and counts for nothing.
+// and the lower of two where both limits are given. The time to the first token
+// of an overloaded server is not learned from.
 func TestLearnsTheBatchAtTheFirstTokensLimit(t *testing.T) {
 	s := server{0.008, 33}
 	learn := func(limit, firstLimit float64, overloaded bool) float64 {
@@ -82,7 +82,7 @@ func TestLearnsTheBatchAtTheFirstTokensLimit(t *testing.T) {
 			for k := range o.Pods {
 				pace := &o.Pods[k].Paces[0]
 				pace.FirstTokenSeconds, pace.FirstTokensPerSecond = 0.2*(1+pace.Batch/20), 5
-				// The server's histogram tells of it for longer than its gauges.
+				// The server's histogram shows it for longer than its gauges.
 				if overloaded && i%90 < 10 {
 					o.Pods[k].Readings[0].Value = 400
 				}
