@@ -70,6 +70,7 @@ func allowances() []allowance {
 		{because: "4.8.2 shows 0 where it sees no process", scenario: "pods: virtual GPUs.*", kind: kindValue, name: shares, theirs: "0"},
 		{because: "4.8.2 shows 0 where it sees no process", scenario: "pods: virtual GPUs.*", kind: kindSeries, name: "(" + shares + `)\{.*`, ours: none},
 		{because: "4.8.2 shows 0 where it sees no process", scenario: "pods: virtual GPUs.*", kind: kindLabel, name: "pod_uid", theirs: "", ours: none},
+		{because: "4.8.2 answers every scrape with 500 for a kind", scenario: "pods: an unknown kind of ids"},
 		{because: "A window is between 1 ms and a day", scenario: "a window .*", kind: kindLabel, name: "window_size_in_ms"},
 		{because: "The built-in list is 4.8's", scenario: "(pods: )?default collectors", kind: kindMetric, theirs: none, ours: some, release: old},
 		{because: "The built-in list is 4.8's", scenario: "(pods: )?default collectors", kind: kindType, name: "DCGM_FI_PROF_PCIE_.X_BYTES", release: old},
