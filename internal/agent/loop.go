@@ -171,10 +171,14 @@ func (l *loop) publish(now time.Time) {
 		Parts:      l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
 	}
 	profiler, _ := l.deps.Reader.(gpu.Profiler)
+	explainer, _ := l.deps.Reader.(gpu.Explainer)
 	for i, w := range l.workers {
 		s.Devices[i] = w.snap
 		if profiler != nil {
 			s.Devices[i].NoProfiling = profiler.NoProfiling(w.snap.UUID)
+		}
+		if explainer != nil {
+			s.Devices[i].Reasons = explainer.Reasons(w.snap.UUID)
 		}
 		s.Devices[i].XIDs = l.deps.Reader.XIDs(w.snap.UUID)
 		if !w.asked.IsZero() && now.Sub(w.asked) > gpu.MaxAge(l.cfg.Interval) {
