@@ -39,6 +39,8 @@ type deviceName struct{ driver, pool, device string }
 // node.
 type Slices struct {
 	f     follower
+	of    string // the driver
+	node  *Node
 	log   *slog.Logger
 	all   map[string]sliceSpec // by the slice's name; the goroutine of Run owns it
 	state atomic.Pointer[map[deviceName]claimed]
@@ -48,18 +50,22 @@ type Slices struct {
 }
 
 // NewSlices makes a Slices that knows nothing until Run.
-func NewSlices(c *Client, driver, node string, log *slog.Logger) *Slices {
-	s := &Slices{log: log, all: map[string]sliceSpec{}}
+func NewSlices(c *Client, driver string, node *Node, log *slog.Logger) *Slices {
+	s := &Slices{of: driver, node: node, log: log, all: map[string]sliceSpec{}}
 	s.f = follower{
 		c: c, path: "/apis/resource.k8s.io/v1/resourceslices",
-		selector: "spec.driver=" + driver + ",spec.nodeName=" + node,
-		reset:    s.reset, change: s.change, state: s.note,
+		reset: s.reset, change: s.change, state: s.note,
 	}
 	return s
 }
 
 // Run follows the slices until ctx is done.
-func (s *Slices) Run(ctx context.Context) { s.f.run(ctx) }
+func (s *Slices) Run(ctx context.Context) {
+	s.node.each(ctx, func(ctx context.Context, node string) {
+		s.f.selector = "spec.driver=" + s.of + ",spec.nodeName=" + node
+		s.f.run(ctx)
+	})
+}
 
 func (s *Slices) reset(all []object) {
 	clear(s.all)
