@@ -30,7 +30,7 @@ type attributeValue struct {
 }
 
 // claimed is what a slice says of a device.
-type claimed struct{ uuid, migProfile string }
+type claimed struct{ uuid, migProfile, parent string }
 
 // deviceName is a device's name among all that drivers have published.
 type deviceName struct{ driver, pool, device string }
@@ -120,6 +120,7 @@ func (s *Slices) publish() {
 			c := claimed{uuid: attribute(d.Attributes, x.Driver, "uuid")}
 			if attribute(d.Attributes, x.Driver, "type") == "mig" || strings.HasPrefix(c.uuid, "MIG-") {
 				c.migProfile = attribute(d.Attributes, x.Driver, "profile")
+				c.parent = attribute(d.Attributes, x.Driver, "parentUUID")
 			}
 			devices[deviceName{x.Driver, x.Pool.Name, d.Name}] = c
 		}
@@ -149,14 +150,16 @@ func (s *Slices) Resolve(allocs []gpu.Allocation) []gpu.Allocation {
 			continue
 		}
 		c := *a.Owner.Claim
-		if d := devices[deviceName{c.Driver, c.Pool, c.Device}]; d.uuid != "" {
+		d := devices[deviceName{c.Driver, c.Pool, c.Device}]
+		if d.uuid != "" {
 			a.DeviceID = d.uuid
 			if a.Owner.Replica != "" {
 				a.DeviceID += "::" + a.Owner.Replica
 			}
-			if strings.HasPrefix(d.uuid, "MIG-") {
-				c.MIGProfile, c.MIGUUID = d.migProfile, d.uuid
-			}
+		}
+		c.MIGProfile, c.ParentUUID = d.migProfile, d.parent
+		if strings.HasPrefix(d.uuid, "MIG-") {
+			c.MIGUUID = d.uuid
 		}
 		a.Owner.Claim = intern(made, s.made, c)
 	}

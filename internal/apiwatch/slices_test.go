@@ -61,7 +61,7 @@ func TestSlices(t *testing.T) {
 
 	// A device plugin's allocations stay as they are; a MIG device's claim says so.
 	got := slices.Resolve([]gpu.Allocation{{DeviceID: "GPU-9", Owner: gpu.Owner{Pod: "q"}}, claimOf("gpu-0-mig-1", "")})
-	want := &gpu.Claim{Namespace: "ml", Name: "claim", Driver: driver, Pool: "n1", Device: "gpu-0-mig-1", MIGProfile: "1g.10gb", MIGUUID: "MIG-1"}
+	want := &gpu.Claim{Namespace: "ml", Name: "claim", Driver: driver, Pool: "n1", Device: "gpu-0-mig-1", MIGProfile: "1g.10gb", MIGUUID: "MIG-1", ParentUUID: "GPU-0"}
 	if diff := cmp.Diff(want, got[1].Owner.Claim); diff != "" || got[0].DeviceID != "GPU-9" {
 		t.Errorf("%+v: %s", got[0], diff)
 	}
