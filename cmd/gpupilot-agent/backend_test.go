@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,6 +130,65 @@ func TestAuto(t *testing.T) {
 	// The same without DCGM.
 	url, _, stop = start(t, append(args[:3:3], filepath.Join(dir, "no-dcgm"), "-c", "50", "-n")...)
 	shows(url, "} 63\n", `gpupilot_field_supported{field="DCGM_FI_PROF_GR_ENGINE_ACTIVE",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="NVML gives profiling fields from Hopper on; through DCGM: `)
+	stop()
+}
+
+// With a collectors file of all fields, auto shows whatever either library gives;
+// each field that is not there has a reason, and the reason is true.
+func TestAutoGivesWhatEitherGives(t *testing.T) {
+	var csv strings.Builder
+	missing := map[string]bool{}
+	for _, f := range gpu.Fields() {
+		if f.Kind == gpu.Label {
+			fmt.Fprintf(&csv, "%s,label,\n", f.Name)
+			continue
+		}
+		fmt.Fprintf(&csv, "%s,gauge,\n", f.Name)
+		missing[f.Name] = true
+	}
+	// Neither gives these for an idle H200; the board cannot tell a VGPU licence in
+	// the fake, and MEMORY_TEMP is DCGM's alone here.
+	const lacked = "DCGM_FI_SYNC_BOOST DCGM_FI_DEV_AUTOBOOST DCGM_FI_DEV_FAN_SPEED DCGM_FI_DEV_C2C_LINK_COUNT DCGM_FI_DEV_C2C_LINK_STATUS DCGM_FI_DEV_C2C_MAX_BANDWIDTH " +
+		"DCGM_FI_DEV_ECC_SBE_VOL_TEX DCGM_FI_DEV_ECC_DBE_VOL_TEX DCGM_FI_DEV_ECC_SBE_AGG_TEX DCGM_FI_DEV_ECC_DBE_AGG_TEX DCGM_FI_DEV_RETIRED_SBE DCGM_FI_DEV_RETIRED_DBE DCGM_FI_DEV_RETIRED_PENDING"
+	t.Setenv("GPUPILOT_FAKE_NVML", writeFile(t, "nvml", "gpus 1\ngpu 0 unsupported mem_temp\ngpu 0 util 63\n"))
+	t.Setenv("GPUPILOT_FAKE_DCGM", writeFile(t, "dcgm", "gpus 1\ngpu 0 mem_temp 41\ngpu 0 util 17\n"))
+	args := []string{"-f", writeFile(t, "all.csv", csv.String()), "-c", "50", "-n", "--nvml-library", fakeLib(t, "libnvidia-ml-fake.so"), "--dcgm-library"}
+	url, _, stop := start(t, append(args, fakeLib(t, "libdcgm-fake.so"))...)
+	var body string
+	until(t, func() bool {
+		_, body = get(t, url+"/metrics")
+		for name := range missing {
+			if strings.Contains(body, "\n"+name+"{") || strings.HasPrefix(body, "# HELP "+name+" ") {
+				delete(missing, name)
+			}
+		}
+		return len(missing) <= len(strings.Fields(lacked))
+	})
+	for name := range missing {
+		if !slices.Contains(strings.Fields(lacked), name) {
+			t.Errorf("%s is missing", name)
+		}
+		want := fmt.Sprintf(`gpupilot_field_supported{field="%s",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="`, name)
+		_, reason, _ := strings.Cut(body, want)
+		if reason, _, _ = strings.Cut(reason, `"`); !strings.HasSuffix(reason, "; DCGM does not give it for this device") {
+			t.Errorf("%s: reason %q", name, reason)
+		}
+	}
+	for _, want := range []string{"DCGM_FI_DEV_GPU_UTIL{", "DCGM_FI_DEV_MEMORY_TEMP{"} {
+		_, line, _ := strings.Cut(body, "\n"+want)
+		line, _, _ = strings.Cut(line, "\n")
+		value := map[string]string{"DCGM_FI_DEV_GPU_UTIL{": "} 63", "DCGM_FI_DEV_MEMORY_TEMP{": "} 41"}[want]
+		if !strings.HasSuffix(line, value) || !strings.Contains(line, `DCGM_FI_DEV_VBIOS_VERSION="96.00.BC.00.01"`) {
+			t.Errorf("%s%s, want the value %s", want, line, value)
+		}
+	}
+	stop()
+	url, _, stop = start(t, append(args, filepath.Join(t.TempDir(), "none"))...)
+	until(t, func() bool {
+		_, body = get(t, url+"/metrics")
+		return strings.Contains(body, `field="DCGM_FI_DEV_BAR1_TOTAL",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="not read through NVML; through DCGM: GPU library not found: `) &&
+			strings.Contains(body, `field="DCGM_FI_DEV_FAN_SPEED",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="NVML does not give it for this GPU and driver; through DCGM: GPU library not found: `)
+	})
 	stop()
 }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -33,6 +34,8 @@ func (claiming) List(context.Context, *podresources.ListPodResourcesRequest) (*p
 				ClaimName: "llm-0-gpu", ClaimNamespace: "team",
 				ClaimResources: []*podresources.ClaimResource{{DriverName: "gpu.nvidia.com", PoolName: "n1", DeviceName: "gpu-1"}},
 			}},
+		}, {
+			Name: "sidecar", Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{simUUID(0)}}},
 		}},
 	}}}, nil
 }
@@ -59,17 +62,73 @@ func account(t *testing.T, h http.HandlerFunc) (dir string) {
 	return dir
 }
 
-// A GPU that a pod holds by a resource claim is its own, and says by which claim.
-func TestResourceClaims(t *testing.T) {
+// Without NODE_NAME the hostname is no node's name: the node is where the API
+// server says that the kubelet's pods run. Series keep their pods, before that is
+// known and after.
+func TestNodeNameIsLearned(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	serveKubelet(t, socket, claiming{})
+	var known atomic.Bool
+	dir := account(t, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		switch {
+		case q.Get("watch") != "":
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		case r.URL.Path == "/api/v1/namespaces/team/pods" && q.Get("fieldSelector") == "metadata.name=llm-0" && known.Load():
+			fmt.Fprint(w, `{"items":[{"metadata":{"name":"llm-0","namespace":"team"},"spec":{"nodeName":"n1"}}]}`)
+		case r.URL.Path == "/api/v1/pods" && strings.Contains(q.Get("fieldSelector"), "spec.nodeName=n1,"):
+			fmt.Fprint(w, `{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"llm-0","namespace":"team","uid":"u-1","labels":{"app":"llm"}}}]}`)
+		case r.URL.Path == "/apis/resource.k8s.io/v1/resourceslices" && strings.Contains(q.Get("fieldSelector"), ",spec.nodeName=n1"):
+			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"n1-gpus"},"spec":{"driver":"gpu.nvidia.com","nodeName":"n1",
+				"pool":{"name":"n1","generation":1},"devices":[{"name":"gpu-1","attributes":{"type":{"string":"gpu"},"uuid":{"string":%q}}}]}}]}`, simUUID(1))
+		default:
+			fmt.Fprint(w, `{"metadata":{"resourceVersion":"1"},"items":[]}`)
+		}
+	})
+	url, _, _ := start(t, "--backend", "sim", "--sim-gpus", "2", "-c", "50", "-k", "--pod-resources-kubelet-socket", socket, "--service-account", dir,
+		"--kubernetes-enable-dra", "--kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid")
+	shows := func(want ...string) {
+		t.Helper()
+		until(t, func() bool {
+			_, body := get(t, url+"/metrics")
+			for _, w := range want {
+				if !strings.Contains(body, w) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	plugin := fmt.Sprintf(`gpupilot_gpu_allocation_info{uuid="%s",namespace="team",pod="llm-0",container="sidecar",replica=""} 1`, simUUID(0))
+	shows("gpupilot_pod_watch_up 0", plugin, `,container="sidecar",namespace="team",pod="llm-0"} `)
+	known.Store(true)
+	shows("gpupilot_pod_watch_up 1", "gpupilot_pods_watched 1", plugin, `,app="llm",container="sidecar",namespace="team",pod="llm-0",pod_uid="u-1"} `, `dra_device_name="gpu-1"`)
+}
+
+// simUUID is a simulated GPU's where the node's name is the hostname.
+func simUUID(i int) string {
+	host, _ := os.Hostname()
+	return sim.UUID(host, i)
+}
+
+// serveKubelet serves pod resources on a socket.
+func serveKubelet(t *testing.T, socket string, pods podresources.PodResourcesListerServer) {
+	t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	podresources.RegisterPodResourcesListerServer(server, claiming{})
+	podresources.RegisterPodResourcesListerServer(server, pods)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
+}
+
+// A GPU that a pod holds by a resource claim is its own, and says by which claim.
+func TestResourceClaims(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	serveKubelet(t, socket, claiming{})
 	dir := account(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path != "/apis/resource.k8s.io/v1/resourceslices":

@@ -157,6 +157,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		exporter.Update(s, expo.Stats(st), now)
 	}
 	p := &program{close: func() {}}
+	node := c.apiNode(client, log)
 	if c.kubernetes && c.podResources != "" {
 		kubelet, err := podres.New(c.podResources, c.resourceNames...)
 		if err != nil {
@@ -165,11 +166,13 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		deps.Owners = kubelet.Allocations
 		p.close = func() { _ = kubelet.Close() }
 		if c.dra {
-			c.addClaims(p, &deps, kubelet.WithClaims(), client, clientErr, log)
+			c.addClaims(p, &deps, kubelet.WithClaims(), client, clientErr, node, log)
 		}
+		deps.Owners = seenBy(node, deps.Owners)
+		p.loops = append(p.loops, node.Run)
 	}
 	c.addContainers(p, &deps, log)
-	c.addPods(p, &deps, client, clientErr, log)
+	c.addPods(p, &deps, client, clientErr, node, log)
 	if c.jobDir != "" {
 		jobs := hpcjobs.New(c.jobDir, regularfile.New(regularfile.DefaultTimeout), log)
 		deps.Jobs = jobs.Jobs
@@ -218,18 +221,15 @@ func (c *config) wantsPods() bool {
 
 // addPods follows the node's pods where that is asked for. Without an account
 // the rest works, and gpupilot_pod_watch_up says so.
-func (c *config) addPods(p *program, deps *agent.Deps, client *apiwatch.Client, clientErr error, log *slog.Logger) {
+func (c *config) addPods(p *program, deps *agent.Deps, client *apiwatch.Client, clientErr error, node *apiwatch.Node, log *slog.Logger) {
 	if !c.wantsPods() {
 		return
 	}
 	if clientErr != nil {
 		log.Warn("pods' labels and UIDs are left out: the API server cannot be asked", "err", clientErr)
 	}
-	if c.nodeName == "" {
-		log.Warn("NODE_NAME is not set; the hostname is taken for the node's name", "node", c.node())
-	}
 	pods := apiwatch.NewPods(client, clientErr, apiwatch.PodsConfig{
-		Node: c.node(), Labels: c.podLabels, Allow: c.allowlist(), Log: log,
+		Node: node, Labels: c.podLabels, Allow: c.allowlist(), Log: log,
 	})
 	deps.Pods = pods.Pods
 	p.loops = append(p.loops, pods.Run)
@@ -238,17 +238,37 @@ func (c *config) addPods(p *program, deps *agent.Deps, client *apiwatch.Client, 
 // addClaims has the devices of resource claims found in the ResourceSlices of
 // the node. Without an account the claims' devices have no owner, and the log
 // says so.
-func (c *config) addClaims(p *program, deps *agent.Deps, kubelet *podres.Client, client *apiwatch.Client, clientErr error, log *slog.Logger) {
+func (c *config) addClaims(p *program, deps *agent.Deps, kubelet *podres.Client, client *apiwatch.Client, clientErr error, node *apiwatch.Node, log *slog.Logger) {
 	if clientErr != nil {
 		log.Warn("devices of resource claims are not attributed: the API server cannot be asked for ResourceSlices", "err", clientErr)
 		return
 	}
-	slices := apiwatch.NewSlices(client, podres.Driver, c.node(), log)
+	slices := apiwatch.NewSlices(client, podres.Driver, node, log)
 	deps.Owners = func(ctx context.Context) ([]gpu.Allocation, error) {
 		allocs, err := kubelet.Allocations(ctx)
 		return slices.Resolve(allocs), err
 	}
 	p.loops = append(p.loops, slices.Run)
+}
+
+// apiNode is the node as the API server knows it. The hostname is only its label:
+// in a pod it is the pod's name.
+func (c *config) apiNode(client *apiwatch.Client, log *slog.Logger) *apiwatch.Node {
+	if c.nodeName != "" || client == nil || !c.wantsPods() && !(c.kubernetes && c.dra) {
+		return apiwatch.GivenNode(c.node())
+	}
+	return apiwatch.FindNode(client, log)
+}
+
+// seenBy tells the node which pods the kubelet lists.
+func seenBy(node *apiwatch.Node, owners func(context.Context) ([]gpu.Allocation, error)) func(context.Context) ([]gpu.Allocation, error) {
+	return func(ctx context.Context) ([]gpu.Allocation, error) {
+		allocs, err := owners(ctx)
+		if err == nil {
+			node.Saw(allocs)
+		}
+		return allocs, err
+	}
 }
 
 // apiServer makes a client of the API server where one of the flags wants it.

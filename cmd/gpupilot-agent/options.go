@@ -156,7 +156,7 @@ func (c *config) ownOptions() []option {
 			"service-account", "", "GPUPILOT_SERVICE_ACCOUNT", &c.serviceAccount,
 			"`directory` of the service account's token and ca.crt, for pod labels and -m", nil,
 		},
-		{"node-name", "", "NODE_NAME", &c.nodeName, "`name` of the node (default: the hostname)", nil},
+		{"node-name", "", "NODE_NAME", &c.nodeName, "`name` of the node (default: the hostname as a label, and for the API server the node where the pods of the kubelet run)", nil},
 		{"sim-gpus", "", "GPUPILOT_SIM_GPUS", &c.simGPUs, "how many GPUs the sim backend has", nil},
 		{"sim-model", "", "GPUPILOT_SIM_MODEL", &c.simModel, "their marketing `name` (default: NVIDIA H200)", nil},
 		{

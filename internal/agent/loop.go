@@ -54,8 +54,9 @@ type loop struct {
 	partial       bool  // the last enumeration left devices out
 	unselected    bool  // it found devices, and none was selected
 
-	owners  ownership
-	answers chan answer
+	owners    ownership
+	answers   chan answer
+	strangers bool // the API server knows none of the pods that hold devices
 
 	parts partReads
 
@@ -171,10 +172,14 @@ func (l *loop) publish(now time.Time) {
 		Parts:      l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
 	}
 	profiler, _ := l.deps.Reader.(gpu.Profiler)
+	explainer, _ := l.deps.Reader.(gpu.Explainer)
 	for i, w := range l.workers {
 		s.Devices[i] = w.snap
 		if profiler != nil {
 			s.Devices[i].NoProfiling = profiler.NoProfiling(w.snap.UUID)
+		}
+		if explainer != nil {
+			s.Devices[i].Reasons = explainer.Reasons(w.snap.UUID)
 		}
 		s.Devices[i].XIDs = l.deps.Reader.XIDs(w.snap.UUID)
 		if !w.asked.IsZero() && now.Sub(w.asked) > gpu.MaxAge(l.cfg.Interval) {
@@ -185,7 +190,9 @@ func (l *loop) publish(now time.Time) {
 	if l.deps.Pods != nil {
 		s.Pods, s.PodsErr = l.deps.Pods()
 	}
-	s.Unmatched = gpu.Attribute(s.Devices, living(l.owners.allocs, s))
+	allocs := living(l.owners.allocs, s)
+	l.logStrangers(len(l.owners.allocs) > 0 && len(allocs) == 0)
+	s.Unmatched = gpu.Attribute(s.Devices, allocs)
 	l.addProcesses(s)
 	if l.deps.Jobs != nil {
 		assignJobs(s.Devices, l.deps.Jobs())

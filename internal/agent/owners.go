@@ -105,6 +105,15 @@ func living(allocs []gpu.Allocation, s *gpu.Snapshot) []gpu.Allocation {
 	return out
 }
 
+// logStrangers logs, once, that no pod is left of those that hold devices: they
+// have ended, or the node's name is wrong.
+func (l *loop) logStrangers(none bool) {
+	if none && !l.strangers {
+		l.deps.Log.Warn("the API server knows none of the pods that hold devices as a running pod of this node; if they run, NODE_NAME is wrong", "node", l.cfg.Node)
+	}
+	l.strangers = none
+}
+
 // assignJobs gives devices the jobs that a mapping has under their GPU's index,
 // for a MIG instance under index.instance.
 func assignJobs(devices []gpu.DeviceSnapshot, jobs map[string][]string) {

@@ -3,9 +3,12 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,6 +32,18 @@ func TestEndedPodsHoldNothing(t *testing.T) {
 	f(gpu.Snapshot{Pods: runs}, allocs[1:])
 	f(gpu.Snapshot{Pods: runs, PodsErr: errors.New("away")}, allocs) // nobody knows
 	f(gpu.Snapshot{Pods: map[gpu.PodName]gpu.Pod{}}, []gpu.Allocation{})
+}
+
+// A node's name that is wrong shows in the log, once.
+func TestStrangersAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	l := newLoop(New(Config{Node: "n1"}, Deps{Log: slog.New(slog.NewTextHandler(&log, nil))}))
+	for _, none := range []bool{false, true, true, false, true} {
+		l.logStrangers(none)
+	}
+	if n := strings.Count(log.String(), "NODE_NAME is wrong"); n != 2 || !strings.Contains(log.String(), "node=n1") {
+		t.Errorf("said %d times:\n%s", n, &log)
+	}
 }
 
 func TestJobsOfDevices(t *testing.T) {

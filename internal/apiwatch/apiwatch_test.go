@@ -75,7 +75,13 @@ func (s *server) set(f func()) {
 func start(t *testing.T, s *server) *Client {
 	t.Helper()
 	s.events = make(chan string)
-	ts := httptest.NewTLSServer(s)
+	return connect(t, s)
+}
+
+// connect is a client of an API server that answers with h.
+func connect(t *testing.T, h http.Handler) *Client {
+	t.Helper()
+	ts := httptest.NewTLSServer(h)
 	t.Cleanup(ts.Close)
 	dir := t.TempDir()
 	ca, token := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token")
@@ -121,7 +127,7 @@ func TestPods(t *testing.T) {
 	}}
 	c := start(t, s)
 	p := NewPods(c, nil, PodsConfig{
-		Node: "n1", Labels: true, Allow: []*regexp.Regexp{regexp.MustCompile("^app")}, Log: slog.New(slog.DiscardHandler),
+		Node: GivenNode("n1"), Labels: true, Allow: []*regexp.Regexp{regexp.MustCompile("^app")}, Log: slog.New(slog.DiscardHandler),
 	})
 	if pods, err := p.Pods(); pods != nil || err == nil {
 		t.Errorf("before it runs: %v, %v", pods, err)

@@ -17,8 +17,8 @@ import (
 
 // PodsConfig says which pods to follow and what to keep of them.
 type PodsConfig struct {
-	Node   string // whose pods
-	Labels bool   // keep labels
+	Node   *Node // whose pods
+	Labels bool  // keep labels
 	// Allow limits the labels to those whose key one of them matches somewhere;
 	// empty: all.
 	Allow []*regexp.Regexp
@@ -31,6 +31,7 @@ var errNotYet = errors.New("the API server has not listed the pods yet")
 // Pods are a node's pods that have not ended.
 type Pods struct {
 	cfg   PodsConfig
+	log   *slog.Logger // the goroutine of Run owns it
 	f     follower
 	all   map[gpu.PodName]gpu.Pod // the goroutine of Run owns it
 	state atomic.Pointer[podsState]
@@ -55,24 +56,34 @@ func NewPods(c *Client, err error, cfg PodsConfig) *Pods {
 	}
 	p.f = follower{
 		c: c, path: "/api/v1/pods", metadata: true,
-		// A pod that ends leaves the selection, which a watch tells as a deletion.
-		selector: "spec.nodeName=" + cfg.Node + ",status.phase!=Succeeded,status.phase!=Failed",
-		reset:    p.reset, change: p.change, state: p.note,
+		reset: p.reset, change: p.change, state: p.note,
 	}
 	return p
 }
 
 // Run follows the pods until ctx is done.
 func (p *Pods) Run(ctx context.Context) {
-	if p.f.c != nil {
-		p.f.run(ctx)
+	if p.f.c == nil {
+		return
 	}
+	p.cfg.Node.each(ctx, func(ctx context.Context, node string) {
+		p.state.Store(&podsState{err: errNotYet})
+		// A pod that ends leaves the selection, which a watch tells as a deletion.
+		p.f.selector = "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"
+		p.log = p.cfg.Log.With("node", node)
+		p.f.run(ctx)
+	})
 }
 
 // Pods are the pods as they were last told; nil before the first time. The
 // error is why that may not be true any more. Nobody changes what it returns.
 func (p *Pods) Pods() (map[gpu.PodName]gpu.Pod, error) {
 	s := p.state.Load()
+	if errors.Is(s.err, errNotYet) {
+		if err := p.cfg.Node.err(); err != nil {
+			return nil, err
+		}
+	}
 	return s.pods, s.err
 }
 
@@ -106,9 +117,9 @@ func (p *Pods) note(err error) {
 	p.state.Store(&podsState{pods: was.pods, err: err})
 	switch {
 	case err != nil && (was.err == nil || errors.Is(was.err, errNotYet)):
-		p.cfg.Log.Warn("API server does not tell of the node's pods; what it told last stands", "node", p.cfg.Node, "err", err)
+		p.log.Warn("API server does not tell of the node's pods; what it told last stands", "err", err)
 	case err == nil && was.err != nil && !errors.Is(was.err, errNotYet):
-		p.cfg.Log.Info("API server tells again of the node's pods", "node", p.cfg.Node)
+		p.log.Info("API server tells again of the node's pods")
 	}
 }
 

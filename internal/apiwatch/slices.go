@@ -30,7 +30,7 @@ type attributeValue struct {
 }
 
 // claimed is what a slice says of a device.
-type claimed struct{ uuid, migProfile string }
+type claimed struct{ uuid, migProfile, parent string }
 
 // deviceName is a device's name among all that drivers have published.
 type deviceName struct{ driver, pool, device string }
@@ -39,6 +39,8 @@ type deviceName struct{ driver, pool, device string }
 // node.
 type Slices struct {
 	f     follower
+	of    string // the driver
+	node  *Node
 	log   *slog.Logger
 	all   map[string]sliceSpec // by the slice's name; the goroutine of Run owns it
 	state atomic.Pointer[map[deviceName]claimed]
@@ -48,18 +50,22 @@ type Slices struct {
 }
 
 // NewSlices makes a Slices that knows nothing until Run.
-func NewSlices(c *Client, driver, node string, log *slog.Logger) *Slices {
-	s := &Slices{log: log, all: map[string]sliceSpec{}}
+func NewSlices(c *Client, driver string, node *Node, log *slog.Logger) *Slices {
+	s := &Slices{of: driver, node: node, log: log, all: map[string]sliceSpec{}}
 	s.f = follower{
 		c: c, path: "/apis/resource.k8s.io/v1/resourceslices",
-		selector: "spec.driver=" + driver + ",spec.nodeName=" + node,
-		reset:    s.reset, change: s.change, state: s.note,
+		reset: s.reset, change: s.change, state: s.note,
 	}
 	return s
 }
 
 // Run follows the slices until ctx is done.
-func (s *Slices) Run(ctx context.Context) { s.f.run(ctx) }
+func (s *Slices) Run(ctx context.Context) {
+	s.node.each(ctx, func(ctx context.Context, node string) {
+		s.f.selector = "spec.driver=" + s.of + ",spec.nodeName=" + node
+		s.f.run(ctx)
+	})
+}
 
 func (s *Slices) reset(all []object) {
 	clear(s.all)
@@ -114,6 +120,7 @@ func (s *Slices) publish() {
 			c := claimed{uuid: attribute(d.Attributes, x.Driver, "uuid")}
 			if attribute(d.Attributes, x.Driver, "type") == "mig" || strings.HasPrefix(c.uuid, "MIG-") {
 				c.migProfile = attribute(d.Attributes, x.Driver, "profile")
+				c.parent = attribute(d.Attributes, x.Driver, "parentUUID")
 			}
 			devices[deviceName{x.Driver, x.Pool.Name, d.Name}] = c
 		}
@@ -143,14 +150,16 @@ func (s *Slices) Resolve(allocs []gpu.Allocation) []gpu.Allocation {
 			continue
 		}
 		c := *a.Owner.Claim
-		if d := devices[deviceName{c.Driver, c.Pool, c.Device}]; d.uuid != "" {
+		d := devices[deviceName{c.Driver, c.Pool, c.Device}]
+		if d.uuid != "" {
 			a.DeviceID = d.uuid
 			if a.Owner.Replica != "" {
 				a.DeviceID += "::" + a.Owner.Replica
 			}
-			if strings.HasPrefix(d.uuid, "MIG-") {
-				c.MIGProfile, c.MIGUUID = d.migProfile, d.uuid
-			}
+		}
+		c.MIGProfile, c.ParentUUID = d.migProfile, d.parent
+		if strings.HasPrefix(d.uuid, "MIG-") {
+			c.MIGUUID = d.uuid
 		}
 		a.Owner.Claim = intern(made, s.made, c)
 	}

@@ -39,7 +39,7 @@ func claimOf(device, share string) gpu.Allocation {
 
 func TestSlices(t *testing.T) {
 	s := &server{pages: []string{list("5", "", slice("a", 1, wholeGPU("gpu-0", "GPU-0"), migDevice("gpu-0-mig-1", "MIG-1")))}}
-	slices := NewSlices(start(t, s), driver, "n1", slog.New(slog.DiscardHandler))
+	slices := NewSlices(start(t, s), driver, GivenNode("n1"), slog.New(slog.DiscardHandler))
 	ids := func(allocs ...gpu.Allocation) string {
 		var out []string
 		for _, a := range slices.Resolve(allocs) {
@@ -61,7 +61,7 @@ func TestSlices(t *testing.T) {
 
 	// A device plugin's allocations stay as they are; a MIG device's claim says so.
 	got := slices.Resolve([]gpu.Allocation{{DeviceID: "GPU-9", Owner: gpu.Owner{Pod: "q"}}, claimOf("gpu-0-mig-1", "")})
-	want := &gpu.Claim{Namespace: "ml", Name: "claim", Driver: driver, Pool: "n1", Device: "gpu-0-mig-1", MIGProfile: "1g.10gb", MIGUUID: "MIG-1"}
+	want := &gpu.Claim{Namespace: "ml", Name: "claim", Driver: driver, Pool: "n1", Device: "gpu-0-mig-1", MIGProfile: "1g.10gb", MIGUUID: "MIG-1", ParentUUID: "GPU-0"}
 	if diff := cmp.Diff(want, got[1].Owner.Claim); diff != "" || got[0].DeviceID != "GPU-9" {
 		t.Errorf("%+v: %s", got[0], diff)
 	}
@@ -87,7 +87,7 @@ func TestSlices(t *testing.T) {
 // What a slice holds of other types is no reason to read none of it.
 func TestSliceOfOtherTypes(t *testing.T) {
 	s := &server{pages: []string{list("5", "", slice("a", 1, `{"name":"x"}`, `{"name":"y","attributes":{"uuid":{"int":7}}}`, wholeGPU("z", "GPU-z")))}}
-	slices := NewSlices(start(t, s), driver, "n1", slog.New(slog.DiscardHandler))
+	slices := NewSlices(start(t, s), driver, GivenNode("n1"), slog.New(slog.DiscardHandler))
 	run(t, slices)
 	until(t, func() bool { return slices.Resolve([]gpu.Allocation{claimOf("z", "")})[0].DeviceID == "GPU-z" })
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -32,5 +34,42 @@ func TestClaimLabels(t *testing.T) {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in:\n%s", want, page)
 		}
+	}
+}
+
+// A device that several containers hold by claims has its series once for each, as
+// with dcgm-exporter 4.8.2: by container, with its first claim, and without those
+// whom a device plugin gave it. Nobody has two series with the same labels.
+func TestClaimSharers(t *testing.T) {
+	at := time.UnixMilli(1_790_000_000_250)
+	d := wholeGPU(0, at, map[gpu.FieldID]float64{gpu.GPUUtil: 50})
+	hold := func(pod, container, claim, share string) gpu.Allocation {
+		return gpu.Allocation{DeviceID: d.UUID + share, Owner: gpu.Owner{Namespace: "ml", Pod: pod, Container: container, Claim: &gpu.Claim{
+			Namespace: "ml", Name: claim, Driver: "gpu.nvidia.com", Pool: "node-1", Device: "gpu-0",
+		}}}
+	}
+	s := snapshot(at, d)
+	gpu.Attribute(s.Devices, []gpu.Allocation{
+		hold("q", "c", "shared", ""), hold("p", "d", "shared", ""), hold("p", "c", "z", "::1"), hold("p", "c", "shared", "::0"),
+		{DeviceID: d.UUID, Owner: gpu.Owner{Namespace: "ml", Pod: "plugin", Container: "c"}},
+	})
+	page := render(t, Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true}, s, at)
+	var got []string
+	for l := range strings.SplitSeq(page, "\n") {
+		if _, labels, ok := strings.Cut(l, "DCGM_FI_DEV_GPU_UTIL{"); ok && !strings.HasPrefix(l, "#") {
+			_, labels, _ = strings.Cut(labels, `,container=`)
+			got = append(got, labels)
+		}
+	}
+	want := []string{
+		`"c",dra_claim_name="shared",dra_claim_namespace="ml",dra_device_name="gpu-0",dra_driver_name="gpu.nvidia.com",dra_pool_name="node-1",namespace="ml",pod="p"} 50`,
+		`"d",dra_claim_name="shared",dra_claim_namespace="ml",dra_device_name="gpu-0",dra_driver_name="gpu.nvidia.com",dra_pool_name="node-1",namespace="ml",pod="p"} 50`,
+		`"c",dra_claim_name="shared",dra_claim_namespace="ml",dra_device_name="gpu-0",dra_driver_name="gpu.nvidia.com",dra_pool_name="node-1",namespace="ml",pod="q"} 50`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if n := strings.Count(page, "\ngpupilot_gpu_allocation_info{"); n != 5 {
+		t.Errorf("%d allocations", n)
 	}
 }

@@ -111,7 +111,7 @@ func (r *renderer) appendClaim(b []byte, c *gpu.Claim) []byte {
 	b = r.label(b, "dra_claim_namespace", c.Namespace)
 	b = r.label(b, "dra_device_name", c.Device)
 	b = r.label(b, "dra_driver_name", c.Driver)
-	if c.MIGUUID != "" {
+	if c.MIGUUID != "" || c.ParentUUID != "" {
 		b = r.label(b, "dra_mig_device_uuid", c.MIGUUID)
 		b = r.label(b, "dra_mig_profile", c.MIGProfile)
 	}
@@ -163,7 +163,8 @@ func reservedNames(cfg *Config) map[string]bool {
 }
 
 // owners calls f for each owner whose series the device has: in virtual-GPU
-// mode all that share it, else the sole one; nil if there is none.
+// mode all that share it, else each container that holds it by a resource claim,
+// else the sole one; nil if there is none.
 func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 	all := r.in.snap.Devices
 	switch {
@@ -171,7 +172,9 @@ func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 		f(nil)
 		return
 	case !r.cfg.VirtualGPUs:
-		f(soleOwner(d, all))
+		if !claimants(d, all, f) {
+			f(soleOwner(d, all))
+		}
 		return
 	}
 	n := 0
@@ -187,6 +190,27 @@ func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 	if n == 0 {
 		f(nil)
 	}
+}
+
+// claimants calls f for each container that holds the device by a resource claim,
+// with its first claim, and says whether there is one. dcgm-exporter copies the
+// series so, and knows no other owner of such a device.
+func claimants(d *gpu.DeviceSnapshot, all []gpu.DeviceSnapshot, f func(*gpu.Owner)) bool {
+	var last *gpu.Owner
+	for i := range all {
+		if !sameSeries(&all[i].Device, &d.Device) {
+			continue
+		}
+		for j := range all[i].Owners { // sorted: one container's are together
+			o := &all[i].Owners[j]
+			if o.Claim == nil || last != nil && last.Namespace == o.Namespace && last.Pod == o.Pod && last.Container == o.Container {
+				continue
+			}
+			last = o
+			f(o)
+		}
+	}
+	return last != nil
 }
 
 // soleOwner is who a device's series are labelled with: its owner if that is

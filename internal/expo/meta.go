@@ -3,6 +3,7 @@
 package expo
 
 import (
+	"cmp"
 	"runtime"
 	"strconv"
 
@@ -327,7 +328,7 @@ func unsupported(b []byte, in *renderInput) []byte {
 			}
 			b = appendLabel(append(b, "gpupilot_field_supported{"...), "field", f.Name)
 			b = appendLabel(append(b, ','), "uuid", d.UUID)
-			b = appendLabel(append(b, ','), "reason", lack(f, d, in.snap.Backend))
+			b = appendLabel(append(b, ','), "reason", lack(gpu.Index(j), d))
 			b = append(b, "} 0\n"...)
 		}
 	}
@@ -338,18 +339,10 @@ func siblings(a, b *gpu.Device) bool {
 	return a.MIG != nil && b.MIG != nil && a.MIG.ParentUUID == b.MIG.ParentUUID
 }
 
-// lack says why a device may not give a field.
-func lack(f *gpu.Field, d *gpu.DeviceSnapshot, backend string) string {
-	profiling := f.ID >= gpu.GREngineActive && f.ID <= gpu.IntActive
-	switch {
-	case profiling && d.NoProfiling != "":
+// lack says why a device lacks the field at index i.
+func lack(i gpu.Index, d *gpu.DeviceSnapshot) string {
+	if f := gpu.At(i); d.NoProfiling != "" && f.ID >= gpu.GREngineActive && f.ID <= gpu.IntActive {
 		return d.NoProfiling
-	case backend == "dcgm":
-		return "not given by DCGM for this device"
-	case profiling:
-		return "profiling: needs Hopper or newer through NVML, or DCGM"
-	case d.MIG != nil:
-		return "not given for a MIG instance"
 	}
-	return "not given by this GPU and driver"
+	return cmp.Or(d.Reasons.Why(i), "not given by this device")
 }

@@ -2,7 +2,10 @@
 
 package gpu
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 // FieldID identifies a field. It is DCGM's numeric field id, which stayed the
 // same through all of its renamings.
@@ -199,6 +202,15 @@ func (s *FieldSet) HasID(id FieldID) bool {
 
 // Empty says whether nothing is in the set.
 func (s *FieldSet) Empty() bool { return *s == FieldSet{} }
+
+// Len is how many fields are in the set.
+func (s *FieldSet) Len() int {
+	n := 0
+	for _, word := range s {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
 
 // Intersect returns the fields of both sets.
 func (s FieldSet) Intersect(o FieldSet) FieldSet {

@@ -200,6 +200,32 @@ func FuzzParseDeviceID(f *testing.F) {
 
 // The last call to return ends what is being closed; a call that does not
 // return delays the end, not the caller.
+// A claim's MIG device is its GPU's where the GPU is collected and it is not.
+func TestAttributeMIGClaims(t *testing.T) {
+	hold := func(id, mig string) Allocation {
+		return Allocation{DeviceID: id, Owner: Owner{Pod: id, Claim: &Claim{ParentUUID: "GPU-a", MIGUUID: mig}}}
+	}
+	allocs := []Allocation{hold("MIG-a1", "MIG-a1"), hold("n1/on-demand", "")}
+	f := func(devices []DeviceSnapshot, want ...string) {
+		t.Helper()
+		unmatched := Attribute(devices, allocs)
+		var got []string
+		for _, d := range devices {
+			for _, o := range d.Owners {
+				got = append(got, d.UUID+" "+o.Pod)
+			}
+		}
+		if !reflect.DeepEqual(got, want) || len(got)+len(unmatched) != len(allocs) {
+			t.Errorf("%v, want %v; unmatched %v", got, want, unmatched)
+		}
+	}
+	whole := DeviceSnapshot{Device: Device{UUID: "GPU-a"}}
+	instance := DeviceSnapshot{Device: Device{UUID: "MIG-a1", MIG: &MIG{ParentUUID: "GPU-a"}}}
+	f([]DeviceSnapshot{whole}, "GPU-a MIG-a1", "GPU-a n1/on-demand")
+	f([]DeviceSnapshot{instance}, "MIG-a1 MIG-a1")
+	f([]DeviceSnapshot{whole, instance}, "GPU-a n1/on-demand", "MIG-a1 MIG-a1")
+}
+
 func TestCalls(t *testing.T) {
 	ended := 0
 	c := NewCalls(func() { ended++ })

@@ -23,7 +23,8 @@ type Owner struct {
 type Claim struct {
 	Namespace, Name      string // of the ResourceClaim
 	Driver, Pool, Device string // as its ResourceSlice names the device
-	MIGProfile, MIGUUID  string // empty: it is no MIG device
+	MIGProfile, MIGUUID  string // empty: it is no MIG device, or not known
+	ParentUUID           string // of a MIG device's GPU; empty: it is no MIG device, or not known
 }
 
 // Allocation is one device of one container, as the kubelet names it.
@@ -124,14 +125,27 @@ func Attribute(devices []DeviceSnapshot, allocs []Allocation) (unmatched []Alloc
 
 func attribute(devices []DeviceSnapshot, a Allocation) bool {
 	id, ok := ParseDeviceID(a.DeviceID)
-	if !ok {
-		return false
-	}
 	for i := range devices {
-		if id.Matches(&devices[i].Device) {
+		if ok && id.Matches(&devices[i].Device) {
 			o := a.Owner
 			o.Replica = id.Replica
 			devices[i].Owners = append(devices[i].Owners, o)
+			return true
+		}
+	}
+	return attributeToParent(devices, a)
+}
+
+// attributeToParent gives a claim's MIG device that is not listed itself to its
+// GPU, where that is listed: GPUs alone are collected, or the driver has not
+// published the device's UUID.
+func attributeToParent(devices []DeviceSnapshot, a Allocation) bool {
+	if a.Owner.Claim == nil || a.Owner.Claim.ParentUUID == "" {
+		return false
+	}
+	for i := range devices {
+		if devices[i].UUID == a.Owner.Claim.ParentUUID {
+			devices[i].Owners = append(devices[i].Owners, a.Owner)
 			return true
 		}
 	}
@@ -141,6 +155,18 @@ func attribute(devices []DeviceSnapshot, a Allocation) bool {
 func compareOwners(a, b Owner) int {
 	return cmp.Or(
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
-		cmp.Compare(a.Container, b.Container), cmp.Compare(a.Replica, b.Replica),
+		cmp.Compare(a.Container, b.Container), cmp.Compare(a.Replica, b.Replica), compareClaims(a.Claim, b.Claim),
 	)
+}
+
+func compareClaims(a, b *Claim) int {
+	switch {
+	case a == b:
+		return 0
+	case a == nil:
+		return -1
+	case b == nil:
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Device, b.Device))
 }

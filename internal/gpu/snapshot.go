@@ -45,6 +45,7 @@ type DeviceSnapshot struct {
 	// NoProfiling is why there are no profiling fields; empty where there are, or
 	// that is not known.
 	NoProfiling string
+	Reasons     Reasons  // why it lacks other fields
 	Jobs        []string // the batch jobs that run on it, as a job mapping says; sorted
 
 	// Processes are those that use the device, where they are asked for.

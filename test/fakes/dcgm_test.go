@@ -70,7 +70,7 @@ func exporterCalls(t *testing.T) {
 	}
 	groups, err := dcgm.GetSupportedMetricGroups(0)
 	must(t, err)
-	if len(groups) == 0 || len(groups[0].FieldIds) != 16 {
+	if len(groups) == 0 || len(groups[0].FieldIds) != 33 {
 		t.Errorf("metric groups %v", groups)
 	}
 	hierarchy(t)

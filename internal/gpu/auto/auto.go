@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package auto reads GPUs through NVML, and asks DCGM for what NVML does not
-// give: the profiling fields of GPUs before Hopper, and NvSwitches, NVLinks and
-// CPUs. DCGM is opened when something needs it, and not before: it takes tens
-// to hundreds of MiB.
+// Package auto reads GPUs through NVML, and asks DCGM for every wanted field that
+// NVML does not give for a device, and for NvSwitches, NVLinks and CPUs. DCGM is
+// opened when something needs it, and not before: it takes tens to hundreds of
+// MiB. Where it gives nothing that is wanted, it is closed again.
 package auto
 
 import (
@@ -20,6 +20,7 @@ import (
 type First interface {
 	gpu.Reader
 	gpu.Profiler
+	gpu.Explainer
 	gpu.ProcessReader
 	gpu.LinkReader
 	gpu.TopologyReader
@@ -50,13 +51,13 @@ type Reader struct {
 	prof gpu.FieldSet
 
 	mu      sync.Mutex
-	second  *second           // nil: nothing needed it, or it was of no use
-	retry   time.Time         // not opened again before
-	why     string            // why it was of no use
-	needy   map[string]bool   // devices whose profiling fields are wanted and not given by the first
-	parts   bool              // parts are wanted
-	devices []gpu.Device      // of the first
-	said    map[string]string // by device: what was logged of its profiling fields
+	second  *second          // nil: nothing needed it, or it was of no use
+	retry   time.Time        // not opened again before
+	again   time.Duration    // how long that was
+	why     string           // why it was of no use; empty: it was not opened yet
+	needs   map[string]*need // of devices that lack wanted fields
+	parts   bool             // parts are wanted
+	devices []gpu.Device     // of the first
 	closed  bool
 }
 
@@ -65,14 +66,20 @@ var (
 	_ Second = (*Reader)(nil)
 )
 
-// reopenAfter is when a second reader that was of no use is tried again: another
-// profiler may have had the counters, or somebody has installed the library.
-const reopenAfter = 10 * time.Minute
+const (
+	// reopenAfter is when a second reader that gave nothing is tried again: another
+	// profiler may have had the counters. The time doubles, up to reopenAtMost: an
+	// engine of DCGM's takes seconds to start, and memory that does not all come back.
+	reopenAfter  = 10 * time.Minute
+	reopenAtMost = 2 * time.Hour
+	// reloadAfter is the same where there was no library: looking for one costs nothing.
+	reloadAfter = time.Minute
+)
 
 // New makes a reader.
 func New(cfg Config) *Reader {
 	cfg.Patience = cmp.Or(cfg.Patience, time.Second)
-	return &Reader{First: cfg.First, cfg: cfg, prof: gpu.ProfilingFields(), needy: map[string]bool{}, said: map[string]string{}}
+	return &Reader{First: cfg.First, cfg: cfg, prof: gpu.ProfilingFields(), needs: map[string]*need{}}
 }
 
 // Devices are the first reader's.
@@ -80,35 +87,46 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 	devices, err := r.First.Devices()
 	if len(devices) > 0 {
 		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.devices = devices
-		r.mu.Unlock()
+		there := make(map[string]bool, len(devices))
+		for i := range devices {
+			there[devices[i].UUID] = true
+		}
+		for uuid := range r.needs {
+			if !there[uuid] {
+				delete(r.needs, uuid)
+			}
+		}
 	}
 	return devices, err
 }
 
-// Read reads the first reader, and the second for the profiling fields that
-// the device does not give to the first.
+// Read reads the first reader, and the second for the fields that the device
+// does not give to the first.
 func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	if err := r.First.Read(uuid, want, v); err != nil {
 		return err
 	}
-	lacking := want.Intersect(r.prof).Minus(v.Fields())
-	if !lacking.Empty() && r.First.NoProfiling(uuid) != "" {
-		if s := r.need(uuid); s != nil {
-			s.supplement(uuid, lacking, v, r.cfg.Patience)
-		}
-		r.say(uuid)
+	lacking := want.Minus(v.Given())
+	if lacking.Empty() {
+		return nil
 	}
+	if s, ask := r.need(uuid, want, lacking); s != nil {
+		s.supplement(uuid, ask, lacking, v, r.cfg.Patience)
+	}
+	r.say(uuid)
 	return nil
 }
 
 // ReadParts are the second reader's.
 func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
-	s := r.need("")
+	r.mu.Lock()
+	r.parts = true
+	s, why := r.open(), r.why
+	r.mu.Unlock()
 	if s == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return nil, errors.New(r.why)
+		return nil, errors.New(why)
 	}
 	if err := s.ready(r.cfg.Patience); err != nil {
 		return nil, err
@@ -116,58 +134,46 @@ func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.
 	return s.reader.ReadParts(want, keep)
 }
 
-// NoProfiling is why neither reader gives the device's profiling fields.
-func (r *Reader) NoProfiling(uuid string) string {
-	first := r.First.NoProfiling(uuid)
-	if first == "" {
-		return ""
+// need says what the second reader is to be asked for a device that lacks
+// wanted fields, and opens it; nil: it is not to be asked now.
+func (r *Reader) need(uuid string, want, lacking gpu.FieldSet) (*second, gpu.FieldSet) {
+	// What the first cannot be asked for is needed at once, and so is profiling
+	// that it refuses. The rest may come with its next read, as rates do.
+	reasons := r.First.Reasons(uuid)
+	certain := lacking.Minus(reasons.Asked)
+	if r.First.NoProfiling(uuid) != "" {
+		certain = certain.Union(lacking.Intersect(r.prof))
 	}
-	r.mu.Lock()
-	s, why := r.second, r.why
-	r.mu.Unlock()
-	if s != nil {
-		why = s.noProfiling(uuid)
-	}
-	if why == "" {
-		return ""
-	}
-	return first + "; " + why
-}
-
-// say logs where a device's profiling fields come from, or why from nowhere,
-// when that is known and has changed.
-func (r *Reader) say(uuid string) {
-	lack := r.NoProfiling(uuid)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	state := lack
-	if lack == "" {
-		if r.second == nil || !r.second.gives(uuid) {
-			return // not known yet
+	n := r.needs[uuid]
+	if n == nil {
+		n = &need{hopeless: r.hopeless(uuid)}
+		r.needs[uuid] = n
+	}
+	if grown := n.update(want, lacking, certain, time.Now()); grown {
+		r.retry, r.again = time.Time{}, 0 // it was of no use for less
+	}
+	if hoped := n.asked.Minus(n.hopeless); hoped.Empty() {
+		return nil, gpu.FieldSet{}
+	}
+	return r.open(), n.asked
+}
+
+// hopeless are the fields for which the second reader is not opened: how busy a
+// MIG instance is, neither library tells but in the profiling fields.
+func (r *Reader) hopeless(uuid string) gpu.FieldSet {
+	for i := range r.devices {
+		if r.devices[i].UUID == uuid && r.devices[i].MIG != nil {
+			return gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil, gpu.EncUtil, gpu.DecUtil)
 		}
-		state = "given"
 	}
-	if r.said[uuid] == state {
-		return
-	}
-	r.said[uuid] = state
-	if lack != "" {
-		r.cfg.Log.Warn("GPU gives no profiling fields", "uuid", uuid, "reason", lack)
-		return
-	}
-	r.cfg.Log.Info("profiling fields are read through DCGM", "uuid", uuid, "reason", r.First.NoProfiling(uuid))
+	return gpu.FieldSet{}
 }
 
-// need opens the second reader, for a device's profiling fields or, where uuid
-// is empty, for parts; nil: it is of no use now.
-func (r *Reader) need(uuid string) *second {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if uuid == "" {
-		r.parts = true
-	} else {
-		r.needy[uuid] = true
-	}
+// open opens the second reader unless it is open, or was of no use not long ago.
+// The caller holds r.mu.
+func (r *Reader) open() *second {
 	if r.second == nil && !r.closed && !time.Now().Before(r.retry) {
 		r.second = startSecond(r.cfg.Open(r.instanceUUID), r.enumerated)
 	}
@@ -179,11 +185,16 @@ func (r *Reader) need(uuid string) *second {
 func (r *Reader) enumerated(s *second) (stop bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	why := s.useless(r.needy, r.parts)
+	why, noLibrary := s.useless(r.needs, r.parts, r.prof)
 	if why == "" {
 		return r.closed
 	}
-	r.second, r.why, r.retry = nil, why, time.Now().Add(reopenAfter)
+	if noLibrary {
+		r.again = reloadAfter
+	} else {
+		r.again = min(max(2*r.again, reopenAfter), reopenAtMost)
+	}
+	r.second, r.why, r.retry = nil, why, time.Now().Add(r.again)
 	return true
 }
 

@@ -23,7 +23,11 @@ type fake struct {
 	err     error // of Devices
 	gives   map[string][]gpu.FieldID
 	lacks   map[string]string // NoProfiling
-	hang    chan struct{}     // Read does not return until it is closed
+	texts   map[gpu.FieldID]string
+	cannot  gpu.FieldSet  // fields that it does not ask for
+	hang    chan struct{} // Read does not return until it is closed
+	gate    chan struct{} // Devices does not return until it is closed
+	adds    float64       // to the values
 	reads   int
 	opened  int
 	closed  int
@@ -39,6 +43,12 @@ func (f *fake) set(do func()) {
 func (f *fake) Backend() string { return f.name }
 
 func (f *fake) Devices() ([]gpu.Device, error) {
+	f.mu.Lock()
+	gate := f.gate
+	f.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
@@ -63,11 +73,20 @@ func (f *fake) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	defer f.mu.Unlock()
 	v.Reset()
 	for _, id := range f.gives[uuid] {
+		if prof := gpu.ProfilingFields(); want.HasID(id) && !(f.lacks[uuid] != "" && id != gpu.PCIeTxBytes && prof.HasID(id)) {
+			v.Set(id, float64(id)+f.adds)
+		}
+	}
+	for id, text := range f.texts {
 		if want.HasID(id) {
-			v.Set(id, float64(id))
+			v.SetLabel(id, text)
 		}
 	}
 	return nil
+}
+
+func (f *fake) Reasons(string) gpu.Reasons {
+	return gpu.Reasons{Asked: gpu.AllFields().Minus(f.cannot), Refused: "refused", Unasked: "not asked"}
 }
 
 func (f *fake) NoProfiling(uuid string) string {
@@ -144,6 +163,7 @@ func TestSupplements(t *testing.T) {
 		wanted := []gpu.FieldID{gpu.GPUUtil, gpu.SMActive, gpu.PCIeTxBytes}
 		p.fields(t, "GPU-0", wanted...)
 		synctest.Wait()
+		before := p.second.reads
 		for range 3 {
 			if got := p.fields(t, "GPU-0", wanted...); got != gpu.SetOf(wanted...) {
 				t.Errorf("GPU-0 gives %v", got)
@@ -152,8 +172,8 @@ func TestSupplements(t *testing.T) {
 				t.Errorf("GPU-1 gives %v", got)
 			}
 		}
-		if p.second.reads != 3 || p.second.opened != 1 {
-			t.Errorf("DCGM: opened %d times, read %d times", p.second.opened, p.second.reads)
+		if p.second.reads-before != 3 || p.second.opened != 1 {
+			t.Errorf("DCGM: opened %d times, read %d times", p.second.opened, p.second.reads-before)
 		}
 		if why := p.NoProfiling("GPU-0"); why != "" {
 			t.Errorf("lacks: %s", why)
@@ -176,6 +196,143 @@ func TestOpensNothingInVain(t *testing.T) {
 		if p.second.opened != 0 {
 			t.Error("DCGM was opened")
 		}
+	})
+}
+
+const bar1, eccMode gpu.FieldID = 90, 300
+
+// Whatever either gives is there, field by field: numbers and strings, of every
+// kind. What both give is the first's.
+func TestFieldByField(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		p.first.cannot = gpu.SetOf(bar1)
+		p.first.texts = map[gpu.FieldID]string{gpu.DriverVersion: "590"}
+		p.second.adds = 1000
+		p.second.gives = map[string][]gpu.FieldID{"GPU-1": {bar1, eccMode, gpu.GPUUtil, gpu.SMActive}}
+		p.second.texts = map[gpu.FieldID]string{gpu.DriverVersion: "580", gpu.OEMInforomVersion: "2.1"}
+		want := gpu.SetOf(gpu.GPUUtil, gpu.SMActive, bar1, eccMode, gpu.FanSpeed, gpu.DriverVersion, gpu.OEMInforomVersion)
+		var v gpu.Values
+		for range 4 {
+			if err := p.Read("GPU-1", want, &v); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			time.Sleep(time.Second)
+		}
+		if got := v.Given(); got != want.Minus(gpu.SetOf(gpu.FanSpeed)) {
+			t.Errorf("given %v", got)
+		}
+		for id, want := range map[gpu.FieldID]float64{gpu.GPUUtil: 203, gpu.SMActive: 1002, bar1: 1090, eccMode: 1300} {
+			if x, _ := v.Get(id); x != want {
+				t.Errorf("%s = %v, want %v", id, x, want)
+			}
+		}
+		for id, want := range map[gpu.FieldID]string{gpu.DriverVersion: "590", gpu.OEMInforomVersion: "2.1"} {
+			if text, _ := v.GetLabel(id); text != want {
+				t.Errorf("%s = %q, want %q", id, text, want)
+			}
+		}
+		i, _ := gpu.IndexOf(gpu.FanSpeed)
+		if w := p.Reasons("GPU-1"); w.Why(i) != "refused; DCGM does not give it for this device" {
+			t.Errorf("why there is no fan speed: %q", w.Why(i))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if p.second.opened != 1 || p.second.closed != 0 {
+			t.Errorf("opened %d times, closed %d times", p.second.opened, p.second.closed)
+		}
+	})
+}
+
+// A rate needs two readings of the first: that opens nothing.
+func TestRatesComeLater(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		p.fields(t, "GPU-1", gpu.GPUUtil, gpu.NVLinkBandwidth)
+		time.Sleep(100 * time.Millisecond)
+		p.fields(t, "GPU-1", gpu.GPUUtil, gpu.NVLinkBandwidth)
+		p.first.set(func() { p.first.gives["GPU-1"] = append(p.first.gives["GPU-1"], gpu.NVLinkBandwidth) })
+		for range 10 {
+			time.Sleep(time.Second)
+			p.fields(t, "GPU-1", gpu.GPUUtil, gpu.NVLinkBandwidth)
+		}
+		synctest.Wait()
+		if p.second.opened != 0 {
+			t.Error("DCGM was opened")
+		}
+	})
+}
+
+// DCGM that gives none of what is lacking is let go, and tried again later and
+// later; at once when more is wanted of it. A MIG instance's utilisation, which
+// nobody gives, opens nothing.
+func TestGivesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		ticks := func(n int, uuid string, want ...gpu.FieldID) {
+			t.Helper()
+			for range n {
+				p.fields(t, uuid, want...)
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+		}
+		opened := func(want int) {
+			t.Helper()
+			if p.second.opened != want || p.second.closed != want {
+				t.Errorf("opened %d times, closed %d times, want %d", p.second.opened, p.second.closed, want)
+			}
+		}
+		ticks(30, "MIG-x", gpu.GPUUtil, gpu.EncUtil)
+		opened(0)
+		ticks(30, "GPU-1", gpu.GPUUtil, gpu.FanSpeed)
+		opened(1)
+		i, _ := gpu.IndexOf(gpu.FanSpeed)
+		if w := p.Reasons("GPU-1"); w.Why(i) != "refused; DCGM does not give it for this device" {
+			t.Errorf("why: %q", w.Why(i))
+		}
+		ticks(int(reopenAfter.Seconds()), "GPU-1", gpu.GPUUtil, gpu.FanSpeed)
+		opened(2)
+		ticks(int(reopenAfter.Seconds()), "GPU-1", gpu.GPUUtil, gpu.FanSpeed)
+		opened(2)
+		ticks(30, "GPU-1", gpu.GPUUtil, gpu.FanSpeed, eccMode)
+		opened(3)
+	})
+}
+
+// Why a field is not there is true at every moment.
+func TestReasons(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		p.first.cannot = gpu.SetOf(bar1)
+		p.second.err = fmt.Errorf("%w: libdcgm.so.4", gpu.ErrNoLibrary)
+		f := func(id gpu.FieldID, want string) {
+			t.Helper()
+			i, _ := gpu.IndexOf(id)
+			if w := p.Reasons("GPU-1"); w.Why(i) != want {
+				t.Errorf("%s: %q, want %q", id, w.Why(i), want)
+			}
+		}
+		f(bar1, "not asked")
+		p.fields(t, "GPU-1", eccMode)
+		f(eccMode, "refused; "+notAsked)
+		gate := make(chan struct{})
+		p.second.set(func() { p.second.gate = gate })
+		p.fields(t, "GPU-1", eccMode, bar1)
+		f(bar1, "not read through NVML; DCGM is being opened")
+		close(gate)
+		synctest.Wait()
+		f(bar1, "not read through NVML; through DCGM: GPU library not found: libdcgm.so.4")
+		f(eccMode, "refused; through DCGM: GPU library not found: libdcgm.so.4")
+		if n := testing.AllocsPerRun(100, func() { p.Reasons("GPU-1") }); n > 0 {
+			t.Errorf("Reasons allocates %v times", n)
+		}
+		gate = make(chan struct{})
+		p.second.set(func() { p.second.err, p.second.gate = nil, gate })
+		time.Sleep(reloadAfter)
+		p.fields(t, "GPU-1", eccMode, bar1)
+		close(gate)
+		synctest.Wait()
+		f(bar1, "not read through NVML; DCGM has not answered yet")
+		p.fields(t, "GPU-1", eccMode, bar1)
+		f(bar1, "not read through NVML; DCGM does not give it for this device")
 	})
 }
 

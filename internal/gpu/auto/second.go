@@ -3,6 +3,7 @@
 package auto
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -17,6 +18,9 @@ const (
 	// closePatience is how long its end is waited for: a call of the library
 	// cannot be cancelled.
 	closePatience = 3 * time.Second
+	// warmUp is how long it may take until all that it gives is given: DCGM's
+	// profiling takes a second or two.
+	warmUp = 5 * time.Second
 )
 
 // errOpening is what there is until the second reader has enumerated once.
@@ -32,10 +36,19 @@ type second struct {
 	first  chan struct{} // closed after the first enumeration
 
 	mu    sync.Mutex
-	known map[string]bool // devices
-	err   error           // of the last enumeration
-	busy  map[string]bool // devices that are being read
-	given map[string]bool // devices that gave something
+	known map[string]*told // devices
+	err   error            // of the last enumeration
+	why   string           // the same in words
+}
+
+// told is what a device has told the second reader.
+type told struct {
+	busy  bool         // it is being read
+	asked gpu.FieldSet // all that it was asked for
+	given gpu.FieldSet // all that it ever gave
+	first time.Time    // when a read first ended; zero: none has
+	err   error        // of the last read
+	why   string       // the same in words
 }
 
 // startSecond opens a reader. After each enumeration, enumerated says whether
@@ -43,7 +56,7 @@ type second struct {
 func startSecond(reader Second, enumerated func(*second) bool) *second {
 	s := &second{
 		reader: reader, stop: make(chan struct{}), done: make(chan struct{}), first: make(chan struct{}),
-		err: errOpening, busy: map[string]bool{}, given: map[string]bool{},
+		err: errOpening, why: errOpening.Error(),
 	}
 	go func() {
 		defer close(s.done)
@@ -72,9 +85,15 @@ func (s *second) enumerate() {
 	devices, err := s.reader.Devices()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known, s.err = make(map[string]bool, len(devices)), err
+	before := s.known
+	s.known, s.err, s.why = make(map[string]*told, len(devices)), err, "DCGM does not know the device"
+	if err != nil {
+		s.why = fmt.Sprintf("through DCGM: %v", err)
+	}
 	for _, d := range devices {
-		s.known[d.UUID] = true
+		if s.known[d.UUID] = before[d.UUID]; s.known[d.UUID] == nil {
+			s.known[d.UUID] = &told{}
+		}
 	}
 }
 
@@ -106,85 +125,136 @@ func (s *second) ready(patience time.Duration) error {
 }
 
 // useless is why nothing that is wanted of it will come; empty: something may.
-func (s *second) useless(needy map[string]bool, parts bool) string {
+// noLibrary says that there is no library.
+func (s *second) useless(needs map[string]*need, parts bool, prof gpu.FieldSet) (why string, noLibrary bool) {
 	s.mu.Lock()
-	err := s.err
+	err, why := s.err, s.why
 	s.mu.Unlock()
 	if errors.Is(err, gpu.ErrNoLibrary) {
-		return fmt.Sprintf("through DCGM: %v", err)
+		return why, true
 	}
 	if parts || err != nil {
-		return ""
+		return "", false
 	}
-	why := ""
-	for uuid := range needy {
-		if why = s.noProfiling(uuid); why == "" {
-			return ""
+	why = ""
+	for uuid, n := range needs {
+		of := n.asked.Minus(n.hopeless)
+		if of.Empty() {
+			continue
 		}
+		profiling := ""
+		if rest := of.Minus(prof); rest.Empty() {
+			profiling = s.noProfiling(uuid)
+		}
+		if profiling == "" && s.hopes(uuid, of) {
+			return "", false
+		}
+		why = cmp.Or(profiling, s.noFields(uuid))
 	}
-	return why
+	return why, false
+}
+
+// hopes says whether it gives one of these fields of the device, or may yet.
+func (s *second) hopes(uuid string, of gpu.FieldSet) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.known[uuid]
+	if d == nil {
+		return false
+	}
+	given, unasked := d.given.Intersect(of), of.Minus(d.asked)
+	return !given.Empty() || !unasked.Empty() || time.Since(d.first) < warmUp
 }
 
 // noProfiling is why it gives no profiling fields of the device; empty where it
 // does, or where that is not known yet.
 func (s *second) noProfiling(uuid string) string {
 	s.mu.Lock()
-	err, known := s.err, s.known[uuid]
+	opening, why, known := errors.Is(s.err, errOpening), s.why, s.known[uuid] != nil
 	s.mu.Unlock()
 	switch {
-	case errors.Is(err, errOpening):
+	case opening:
 		return ""
 	case known:
 		if why := s.reader.NoProfiling(uuid); why != "" {
 			return "through DCGM: " + why
 		}
 		return ""
-	case err != nil:
-		return fmt.Sprintf("through DCGM: %v", err)
 	}
-	return "DCGM does not know the device"
+	return why
 }
 
-// gives says whether the device's fields have come from it.
-func (s *second) gives(uuid string) bool {
+// noFields is why it does not give a field of the device that it is asked for.
+func (s *second) noFields(uuid string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.given[uuid]
+	d := s.known[uuid]
+	switch {
+	case d == nil:
+		return s.why
+	case d.err != nil:
+		return d.why
+	case d.first.IsZero():
+		return "DCGM has not answered yet"
+	}
+	return "DCGM does not give it for this device"
 }
 
-// supplement adds wanted fields of a device to v. A read that takes longer than
-// patience is not waited for, and no other is begun before it has ended.
-func (s *second) supplement(uuid string, want gpu.FieldSet, v *gpu.Values, patience time.Duration) {
+// givenOf are the fields of the device that have come from it.
+func (s *second) givenOf(uuid string) gpu.FieldSet {
 	s.mu.Lock()
-	if !s.known[uuid] || s.busy[uuid] {
+	defer s.mu.Unlock()
+	if d := s.known[uuid]; d != nil {
+		return d.given
+	}
+	return gpu.FieldSet{}
+}
+
+// supplement asks for fields of a device and adds those to v that it lacks. A
+// read that takes longer than patience is not waited for, and no other is begun
+// before it has ended.
+func (s *second) supplement(uuid string, ask, lacking gpu.FieldSet, v *gpu.Values, patience time.Duration) {
+	s.mu.Lock()
+	d := s.known[uuid]
+	if d == nil || d.busy {
 		s.mu.Unlock()
 		return
 	}
-	s.busy[uuid] = true
+	d.busy = true
 	s.mu.Unlock()
 	result := make(chan *gpu.Values, 1)
 	go func() {
+		defer close(result)
 		var got gpu.Values
-		err := s.reader.Read(uuid, want, &got)
-		s.mu.Lock()
-		s.busy[uuid] = false
-		have := got.Fields()
-		if err == nil && !have.Empty() {
-			s.given[uuid] = true
-		}
-		s.mu.Unlock()
+		err := s.reader.Read(uuid, ask, &got)
+		s.took(d, ask, &got, err)
 		if err == nil {
 			result <- &got
 		}
-		close(result)
 	}()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case got := <-result:
 		if got != nil {
-			v.Add(got, want)
+			v.Add(got, lacking)
 		}
 	case <-timer.C:
 	}
+}
+
+// took notes what a read of a device brought.
+func (s *second) took(d *told, ask gpu.FieldSet, got *gpu.Values, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.busy, d.asked = false, d.asked.Union(ask)
+	if d.first.IsZero() {
+		d.first = time.Now()
+	}
+	if err == nil {
+		d.given = d.given.Union(got.Given())
+	} else if d.err == nil || d.err.Error() != err.Error() {
+		d.why = fmt.Sprintf("through DCGM: %v", err)
+	}
+	d.err = err
 }

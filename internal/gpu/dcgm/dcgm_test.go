@@ -125,12 +125,12 @@ func TestLabelsDoNotHideALoss(t *testing.T) {
 
 // A field without a name of its own here is read like the others.
 func TestFieldsOfDCGMAlone(t *testing.T) {
-	newFake(t)
+	newFake(t).put("lacks", "gpu 2 lacks 90")
 	r, devices := reader(t, Config{})
 	const nvmlIndex, bar1 gpu.FieldID = 52, 90
 	v := read(t, r, devices[2].UUID, nvmlIndex, bar1, gpu.GPUTemp)
 	if x, ok := v.Get(nvmlIndex); !ok || x != 2 || v.Has(bar1) || !v.Has(gpu.GPUTemp) {
-		t.Errorf("NVML index %v, %v; BAR1, which the fake lacks: %v", x, ok, v.Has(bar1))
+		t.Errorf("NVML index %v, %v; BAR1, which the GPU lacks: %v", x, ok, v.Has(bar1))
 	}
 }
 

@@ -15,11 +15,13 @@ import (
 // Reader is the gpu.Reader over DCGM.
 type Reader struct {
 	library *gpu.Library[*session, *device]
+	asks    gpu.FieldSet
 }
 
 var (
 	_ gpu.Reader     = (*Reader)(nil)
 	_ gpu.PartReader = (*Reader)(nil)
+	_ gpu.Explainer  = (*Reader)(nil)
 	_ gpu.LinkReader = (*Reader)(nil)
 )
 
@@ -32,7 +34,7 @@ func New(cfg Config) *Reader {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	r := &Reader{}
+	r := &Reader{asks: gpu.AllFields()}
 	r.library = gpu.NewLibrary(gpu.LibraryConfig[*session, *device]{
 		Name:      "DCGM",
 		Open:      func() (*session, error) { return open(cfg, r.library.Log(), log) },
@@ -68,6 +70,11 @@ func (r *Reader) NoProfiling(uuid string) string {
 		}
 	}
 	return ""
+}
+
+// Reasons are why the device lacks fields. See gpu.Explainer.
+func (r *Reader) Reasons(string) gpu.Reasons {
+	return gpu.Reasons{Asked: r.asks, Refused: "DCGM does not give it for this device"}
 }
 
 // Links are how a whole GPU reaches the others: DCGM gives the errors of links

@@ -44,6 +44,9 @@ func (*Reader) Links(uuid string) (gpu.Links, error) {
 // NoProfiling gives no reason: there are no devices.
 func (*Reader) NoProfiling(string) string { return "" }
 
+// Reasons are none: there are no devices.
+func (*Reader) Reasons(string) gpu.Reasons { return gpu.Reasons{} }
+
 // XIDs are none.
 func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
 

@@ -20,7 +20,10 @@ type Reader struct {
 	library *gpu.Library[*session, *device]
 }
 
-var _ gpu.Reader = (*Reader)(nil)
+var (
+	_ gpu.Reader    = (*Reader)(nil)
+	_ gpu.Explainer = (*Reader)(nil)
+)
 
 // New makes a reader. It never fails and touches nothing: the library is
 // loaded by Devices.
@@ -63,6 +66,22 @@ func (r *Reader) NoProfiling(uuid string) string {
 		return d.noProfiling()
 	}
 	return ""
+}
+
+// Reasons are why the device lacks fields. See gpu.Explainer.
+func (r *Reader) Reasons(uuid string) gpu.Reasons {
+	d, ok := r.library.Known()[uuid]
+	if !ok {
+		return gpu.Reasons{}
+	}
+	w := gpu.Reasons{
+		Asked: d.ses.asks, Refused: "NVML does not give it for this GPU and driver",
+		Unasked: "not read through NVML; DCGM may give it (--backend auto or dcgm)",
+	}
+	if d.MIG != nil {
+		w.Refused = "NVML does not give it for a MIG instance"
+	}
+	return w
 }
 
 // Close ends the events goroutine and lets NVML go. Reads that hang in the

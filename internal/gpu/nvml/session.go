@@ -29,6 +29,7 @@ type session struct {
 	probes    []probe
 	labels    []label
 	lent      gpu.FieldSet // what MIG instances have from their GPU
+	asks      gpu.FieldSet // what the library can be asked for
 	gpm       bool         // the library has GPM's functions
 	gpmMIG    bool
 	pcie      bool // the library has GetPcieThroughput
@@ -59,6 +60,13 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 	s.probes = probes(s.has)
 	s.labels = labels(s.has)
 	s.lent = lent()
+	s.asks = gpu.SetOf(gpu.XIDErrors)
+	for i := range s.probes {
+		s.asks = s.asks.Union(s.probes[i].fields)
+	}
+	for _, l := range s.labels {
+		s.asks = s.asks.Union(gpu.SetOf(l.id))
+	}
 	s.gpm = s.hasAll("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet")
 	s.gpmMIG = s.has("nvmlGpmMigSampleGet")
 	s.pcie = s.has("nvmlDeviceGetPcieThroughput")

@@ -77,10 +77,15 @@ func TestBehindARealAPIServer(t *testing.T) {
 		create(fmt.Sprintf("early-%02d", i), "n1")
 	}
 	create("elsewhere", "n2")
-	pods := apiwatch.NewPods(client, nil, apiwatch.PodsConfig{Node: "n1", Labels: true, Log: slog.New(slog.DiscardHandler)})
+	// The node's name is learned from a pod that the kubelet lists, with the rights
+	// that the watch needs anyway.
+	node := apiwatch.FindNode(client, slog.New(slog.DiscardHandler))
+	node.Saw([]gpu.Allocation{{Owner: gpu.Owner{Namespace: "default", Pod: "early-07"}}})
+	pods := apiwatch.NewPods(client, nil, apiwatch.PodsConfig{Node: node, Labels: true, Log: slog.New(slog.DiscardHandler)})
 	run, stop := context.WithCancel(ctx)
 	var loops sync.WaitGroup
 	loops.Go(func() { pods.Run(run) })
+	loops.Go(func() { node.Run(run) })
 	t.Cleanup(func() { stop(); loops.Wait() })
 	count := func(n int) func() bool {
 		return func() bool { all, err := pods.Pods(); return err == nil && len(all) == n }
@@ -127,7 +132,7 @@ func resourceSlice(ctx context.Context, t *testing.T, k kubernetes.Interface, cl
 	}
 	publish("n1", "gpu-0", "GPU-0")
 	publish("n2", "gpu-0", "GPU-9")
-	slices := apiwatch.NewSlices(client, driver, "n1", slog.New(slog.DiscardHandler))
+	slices := apiwatch.NewSlices(client, driver, apiwatch.GivenNode("n1"), slog.New(slog.DiscardHandler))
 	run, stop := context.WithCancel(ctx)
 	var loops sync.WaitGroup
 	loops.Go(func() { slices.Run(run) })

@@ -58,6 +58,8 @@ struct gpu {
 	bool gpm; // it gives profiling fields
 	int64_t stale; // when its values were last updated, in Unix microseconds; 0: now
 	double hang_until, energy;
+	unsigned short lack[MAX_FAILS]; // fields that it does not support
+	int lacks;
 	struct fail fail[MAX_FAILS];
 	int fails, xids; // xids: lines seen in the file being read
 };
@@ -135,7 +137,7 @@ bool profiling_field(unsigned short field);
 dcgmReturn_t profiling_has(struct where w, unsigned short field);
 bool watched(struct where w, unsigned short field);
 int field_index(unsigned short field); // -1: unknown
-enum { MAX_FIELDS = 192 };
+enum { MAX_FIELDS = 256 };
 
 // parts.c
 bool find_part(dcgm_field_entity_group_t kind, unsigned id, struct where *w);

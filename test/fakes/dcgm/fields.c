@@ -46,6 +46,21 @@ enum { OTHER = -1 };
 	X(1013, DCGM_FT_DOUBLE, K_gpm_imma, tensor_imma_active, 1) X(1014, DCGM_FT_DOUBLE, K_gpm_hmma, tensor_hmma_active, 1) \
 	X(1015, DCGM_FT_DOUBLE, K_gpm_dfma, tensor_dfma_active, 1) X(1016, DCGM_FT_DOUBLE, K_gpm_int, int_active, 1)
 
+// Fields that always have the same value; NAN: an H200 does not have it.
+#define CONSTANTS(X) \
+	X(65, INT64, 0) X(66, INT64, 1) X(67, INT64, 0) X(69, INT64, 7) X(74, INT64, 0) X(83, INT64, 1234567) X(84, INT64, 1) X(90, INT64, 131072) \
+	X(91, INT64, NAN) X(92, INT64, 3) X(93, INT64, 131069) X(110, INT64, 1980) X(111, INT64, 3201) X(115, INT64, 1965) X(120, INT64, NAN) \
+	X(151, INT64, 95) X(152, INT64, 87) X(161, DOUBLE, 200) X(162, DOUBLE, 700) X(163, DOUBLE, 700) X(170, INT64, 3) X(173, INT64, 0) X(174, INT64, 341) \
+	X(175, INT64, 1) X(200, INT64, 12) X(201, INT64, 15) X(246, INT64, 0) X(247, INT64, 0) X(285, INT64, NAN) X(286, INT64, NAN) X(287, INT64, NAN) \
+	X(300, INT64, 1) X(301, INT64, 1) X(314, INT64, 0) X(315, INT64, 0) X(316, INT64, 0) X(317, INT64, 0) X(318, INT64, 0) X(319, INT64, 0) \
+	X(320, INT64, 0) X(321, INT64, 0) X(322, INT64, NAN) X(323, INT64, NAN) X(324, INT64, 0) X(325, INT64, 0) X(326, INT64, 0) X(327, INT64, 0) \
+	X(328, INT64, 0) X(329, INT64, 0) X(330, INT64, 0) X(331, INT64, 0) X(332, INT64, NAN) X(333, INT64, NAN) X(385, INT64, 192) X(386, INT64, 0) \
+	X(387, INT64, 0) X(388, INT64, 0) X(389, INT64, 0) X(441, INT64, 0) X(442, INT64, 0) X(443, INT64, 0) X(444, INT64, 0) X(445, INT64, 0) \
+	X(446, INT64, 0) X(447, INT64, 0) X(448, INT64, 0) X(450, INT64, 0) X(475, INT64, 0) X(476, INT64, 0) X(477, INT64, 0) X(478, INT64, 0) \
+	X(479, INT64, 0) X(480, INT64, 0) X(494, INT64, 0) X(495, INT64, 0) X(496, INT64, 0) X(1017, DOUBLE, 0) X(1018, DOUBLE, 0) X(1019, DOUBLE, 0) \
+	X(1020, DOUBLE, 0) X(1021, DOUBLE, 0) X(1022, DOUBLE, 0) X(1023, DOUBLE, 0) X(1024, DOUBLE, 0) X(1025, DOUBLE, 0) X(1026, DOUBLE, 0) \
+	X(1027, DOUBLE, 0) X(1028, DOUBLE, 0) X(1029, DOUBLE, 0) X(1030, DOUBLE, 0) X(1031, DOUBLE, 0) X(1032, DOUBLE, 0) X(1033, DOUBLE, 0)
+
 // The fields of parts: of switches, links, CPUs, cores.
 #define PART_FIELDS(X) \
 	X(701, INT64, SWITCH, nvswitch_voltage) X(705, INT64, SWITCH, nvswitch_power_vdd) X(706, INT64, SWITCH, nvswitch_power_dvdd) X(707, INT64, SWITCH, nvswitch_power_hvdd) \
@@ -63,14 +78,20 @@ static dcgm_field_output_format_t format;
 
 #define LEVEL(id, own) ((id) < 50 ? DCGM_FE_NONE : (own) && (id) >= 1000 ? DCGM_FE_GPU_I : DCGM_FE_GPU)
 #define AS_META(id, type, key, tag, own) {id, type, (type) == DCGM_FT_STRING ? 0 : 8, #tag, (id) < 50 ? DCGM_FS_GLOBAL : DCGM_FS_DEVICE, 0, LEVEL(id, own), &format},
+#define AS_CONSTANT(id, type, value) {id, DCGM_FT_##type, 8, #id, DCGM_FS_DEVICE, 0, LEVEL(id, 0), &format},
 #define AS_PART(id, type, level, tag) {id, DCGM_FT_##type, (DCGM_FT_##type) == DCGM_FT_STRING ? 0 : 8, #tag, DCGM_FS_ENTITY, 0, DCGM_FE_##level, &format},
 #define NO_KEY(...) OTHER,
 #define NOT_OWN(...) 0,
 #define AS_KEY(id, type, key, tag, own) key,
 #define AS_OWN(id, type, key, tag, own) own,
-static const dcgm_field_meta_t meta[] = {FIELDS(AS_META) PART_FIELDS(AS_PART)};
-static const int key_of[] = {FIELDS(AS_KEY) PART_FIELDS(NO_KEY)};
-static const bool own_of[] = {FIELDS(AS_OWN) PART_FIELDS(NOT_OWN)};
+static const dcgm_field_meta_t meta[] = {FIELDS(AS_META) CONSTANTS(AS_CONSTANT) PART_FIELDS(AS_PART)};
+static const int key_of[] = {FIELDS(AS_KEY) CONSTANTS(NO_KEY) PART_FIELDS(NO_KEY)};
+static const bool own_of[] = {FIELDS(AS_OWN) CONSTANTS(NOT_OWN) PART_FIELDS(NOT_OWN)};
+#define AS_ROW(id, type, value) {id, value},
+static const struct {
+	unsigned short id;
+	double value;
+} constant[] = {CONSTANTS(AS_ROW)};
 enum { NFIELDS = sizeof meta / sizeof *meta };
 _Static_assert((int)NFIELDS <= (int)MAX_FIELDS, "MAX_FIELDS");
 
@@ -100,7 +121,7 @@ dcgmReturn_t profiling_has(struct where w, unsigned short field) {
 	int i = field_index(field);
 	if (S.profiling != DCGM_ST_OK) return S.profiling;
 	if (!S.gpu[w.gpu].gpm) return DCGM_ST_PROFILING_NOT_SUPPORTED;
-	return i >= 0 && key_of[i] != OTHER && S.gpu[w.gpu].whole.have[key_of[i]] ? DCGM_ST_OK : DCGM_ST_PROFILING_NOT_SUPPORTED;
+	return i >= 0 && (key_of[i] == OTHER || S.gpu[w.gpu].whole.have[key_of[i]]) ? DCGM_ST_OK : DCGM_ST_PROFILING_NOT_SUPPORTED;
 }
 
 dcgmReturn_t dcgmProfGetSupportedMetricGroups(dcgmHandle_t h, dcgmProfGetMetricGroups_t *out) {
@@ -137,6 +158,8 @@ static bool other(struct where w, const struct device *d, unsigned short field, 
 	case 440: *x = rate_mb(d, K_nvlink0_tx, K_nvlink0_rx); return d->have[K_nvlink0_tx];
 	case 449: *x = rate_mb(d, K_nvlink_tx, K_nvlink_rx); return d->have[K_nvlink_tx];
 	}
+	for (size_t i = 0; i < sizeof constant / sizeof *constant; i++)
+		if (constant[i].id == field) return *x = constant[i].value, !isnan(*x);
 	return false;
 }
 
@@ -214,6 +237,8 @@ void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v
 	const struct device *d = w.mig >= 0 && own_of[i] ? &g->mig[w.mig] : &g->whole;
 	long double x = 0;
 	// A GPU that is cut into instances does not say how busy it is as a whole.
+	for (int k = 0; k < g->lacks; k++)
+		if (g->lack[k] == field) return blank(v, 2, DCGM_ST_NOT_SUPPORTED);
 	bool have = key_of[i] == OTHER ? other(w, d, field, &x) : d->have[key_of[i]] && !(g->migs > 0 && field >= 203 && field <= 207);
 	if (!have) return blank(v, 2, DCGM_ST_NOT_SUPPORTED);
 	if (key_of[i] != OTHER) x = d->val[key_of[i]];

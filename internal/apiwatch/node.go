@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiwatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+const (
+	// maxAsked is how many pods are asked for to learn the node's name: one alone
+	// may have moved to another node while the kubelet still lists it.
+	maxAsked = 5
+	// maxPodList bounds the answer for one pod. etcd's limit for an object is 1.5 MiB.
+	maxPodList = 4 << 20
+	// recheckEvery is the time between two questions once the name is known.
+	recheckEvery = 10 * time.Minute
+)
+
+// errNoName is the error of the time before the node's name is known.
+var errNoName = errors.New("the node's name is not known (NODE_NAME is not set), and the kubelet has listed no pod with a device yet")
+
+// Node is the node that the agent runs on. Its name is given, or learned from the
+// API server: it is where the pods run that the kubelet lists. A container's
+// hostname is as a rule its pod's name and not the node's.
+type Node struct {
+	c     *Client
+	log   *slog.Logger
+	state atomic.Pointer[nodeState]
+	woken chan struct{} // pods were seen
+
+	mu   sync.Mutex
+	pods []gpu.PodName // that the kubelet listed last, at most maxAsked
+}
+
+// nodeState is what is known of a node. Nobody changes it.
+type nodeState struct {
+	name    string        // empty: not known
+	err     error         // why
+	changed chan struct{} // closed when another state follows
+}
+
+// GivenNode is a node whose name is given.
+func GivenNode(name string) *Node {
+	n := &Node{}
+	n.state.Store(&nodeState{name: name})
+	return n
+}
+
+// FindNode makes a node whose name is learned by Run from what Saw is told.
+func FindNode(c *Client, log *slog.Logger) *Node {
+	n := &Node{c: c, log: log, woken: make(chan struct{}, 1)}
+	n.state.Store(&nodeState{err: errNoName, changed: make(chan struct{})})
+	return n
+}
+
+// Saw tells which pods the kubelet lists on the node.
+func (n *Node) Saw(allocs []gpu.Allocation) {
+	if n.c == nil || len(allocs) == 0 {
+		return
+	}
+	n.mu.Lock()
+	n.pods = n.pods[:0]
+	for i := range allocs {
+		name := gpu.PodName{Namespace: allocs[i].Owner.Namespace, Name: allocs[i].Owner.Pod}
+		if len(n.pods) < maxAsked && !slices.Contains(n.pods, name) {
+			n.pods = append(n.pods, name)
+		}
+	}
+	n.mu.Unlock()
+	select {
+	case n.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Run learns the name, where it is not given, until ctx is done.
+func (n *Node) Run(ctx context.Context) {
+	if n.c == nil {
+		return
+	}
+	retry := minRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.woken:
+		}
+		wait := recheckEvery
+		name, err := n.ask(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			wait, retry = retry, min(2*retry, maxRetry)
+			n.failed(err)
+		default:
+			retry = minRetry
+			n.found(name)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait + rand.N(wait/2)):
+		}
+	}
+}
+
+// found takes a name in. A change ends what follows the former node.
+func (n *Node) found(name string) {
+	was := n.state.Load()
+	if was.name == name {
+		return
+	}
+	n.log.Info("the node's name was learned from the API server: NODE_NAME is not set", "node", name)
+	n.state.Store(&nodeState{name: name, changed: make(chan struct{})})
+	close(was.changed)
+}
+
+func (n *Node) failed(err error) {
+	was := n.state.Load()
+	if was.name != "" {
+		return // what was learned stands
+	}
+	if was.err.Error() != err.Error() {
+		n.log.Warn("the node's name cannot be learned; set NODE_NAME to spec.nodeName", "err", err)
+	}
+	n.state.Store(&nodeState{err: err, changed: was.changed})
+}
+
+// err is why the name is not known.
+func (n *Node) err() error { return n.state.Load().err }
+
+// each calls f with the node's name once it is known, and anew with each other
+// one. The context that f gets ends with the name.
+func (n *Node) each(ctx context.Context, f func(ctx context.Context, name string)) {
+	for ctx.Err() == nil {
+		s := n.state.Load()
+		if s.name == "" {
+			select {
+			case <-ctx.Done():
+			case <-s.changed:
+			}
+			continue
+		}
+		with, cancel := context.WithCancel(ctx)
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			select {
+			case <-with.Done():
+			case <-s.changed: // nil where the name is given
+				cancel()
+			}
+		})
+		f(with, s.name)
+		cancel()
+		watch.Wait()
+	}
+}
+
+// ask learns where the pods run that the kubelet listed: where most of them do.
+func (n *Node) ask(ctx context.Context) (string, error) {
+	n.mu.Lock()
+	pods := slices.Clone(n.pods)
+	n.mu.Unlock()
+	on := map[string]int{}
+	best, equal := "", false
+	var errs []error
+	for _, p := range pods {
+		name, err := n.nodeOf(ctx, p)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if on[name]++; name == best {
+			equal = false
+			continue
+		}
+		switch {
+		case on[name] > on[best]:
+			best, equal = name, false
+		case on[name] == on[best]:
+			equal = true
+		}
+	}
+	switch {
+	case best == "":
+		return "", fmt.Errorf("the node's name is not known (NODE_NAME is not set): %w", errors.Join(errs...))
+	case equal:
+		return "", fmt.Errorf("the node's name is not known (NODE_NAME is not set): the pods that the kubelet lists are on several nodes: %v", on)
+	}
+	return best, nil
+}
+
+// nodeOf is where a pod runs. It is found by a list, which the account may do
+// anyway for the watch.
+func (n *Node) nodeOf(ctx context.Context, p gpu.PodName) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	path := "/api/v1/namespaces/" + url.PathEscape(p.Namespace) + "/pods"
+	body, err := n.c.get(ctx, path, url.Values{"fieldSelector": {"metadata.name=" + p.Name}}, "application/json")
+	if err != nil {
+		return "", fmt.Errorf("find pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	defer func() { _ = body.Close() }()
+	var list struct {
+		Items []struct {
+			Spec struct {
+				NodeName string `json:"nodeName"`
+			} `json:"spec"`
+		} `json:"items"`
+	}
+	if err := json.NewDecoder(io.LimitReader(body, maxPodList)).Decode(&list); err != nil {
+		return "", fmt.Errorf("find pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	if len(list.Items) != 1 || list.Items[0].Spec.NodeName == "" {
+		return "", fmt.Errorf("find pod %s/%s: the API server does not know it", p.Namespace, p.Name)
+	}
+	return list.Items[0].Spec.NodeName, nil
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package auto
+
+import (
+	"cmp"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// notAsked is why nothing comes from DCGM before it is opened.
+const notAsked = "DCGM has not been asked yet"
+
+// NoProfiling is why neither reader gives the device's profiling fields.
+func (r *Reader) NoProfiling(uuid string) string {
+	first := r.First.NoProfiling(uuid)
+	if first == "" {
+		return ""
+	}
+	r.mu.Lock()
+	s, why := r.second, r.why
+	r.mu.Unlock()
+	if s != nil {
+		why = s.noProfiling(uuid)
+	}
+	if why == "" {
+		return ""
+	}
+	return first + "; " + why
+}
+
+// Reasons are why neither reader gives fields of the device. It allocates only
+// where a reason is another than before.
+func (r *Reader) Reasons(uuid string) gpu.Reasons {
+	first := r.First.Reasons(uuid)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.needs[uuid]
+	if n == nil { // nothing is lacking
+		return first
+	}
+	why := r.why
+	if r.second != nil {
+		why = r.second.noFields(uuid)
+	} else {
+		why = cmp.Or(why, notAsked)
+	}
+	if whys := [3]string{first.Refused, first.Unasked, why}; n.whys != whys {
+		n.whys = whys
+		n.reasons = gpu.Reasons{Asked: first.Asked, Refused: first.Refused + "; " + why, Unasked: "not read through NVML; " + why}
+	}
+	n.reasons.Asked = first.Asked
+	return n.reasons
+}
+
+// say logs where a device's fields come from that the first does not give, or
+// why from nowhere, when that is known and has changed.
+func (r *Reader) say(uuid string) {
+	first, lack := r.First.NoProfiling(uuid), r.NoProfiling(uuid)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.needs[uuid]
+	if n == nil {
+		return
+	}
+	var given gpu.FieldSet
+	if r.second != nil {
+		given = r.second.givenOf(uuid)
+	}
+	if profiling := n.asked.Intersect(r.prof); first != "" && !profiling.Empty() {
+		of := given.Intersect(r.prof)
+		switch {
+		case lack != "" && n.news("profiling", lack):
+			r.cfg.Log.Warn("GPU gives no profiling fields", "uuid", uuid, "reason", lack)
+		case lack == "" && !of.Empty() && n.news("profiling", "given"):
+			r.cfg.Log.Info("profiling fields are read through DCGM", "uuid", uuid, "reason", first)
+		}
+	}
+	if others := given.Minus(r.prof); !others.Empty() && n.news("others", "given") {
+		r.cfg.Log.Info("fields that NVML lacks are read through DCGM", "uuid", uuid, "fields", others.Len())
+	}
+}
+
+// news says whether what is to be said was not said last.
+func (n *need) news(what, text string) bool {
+	if n.said == nil {
+		n.said = map[string]string{}
+	}
+	if n.said[what] == text {
+		return false
+	}
+	n.said[what] = text
+	return true
+}
