@@ -14,6 +14,8 @@ type Report struct {
 	Version string    `json:"version,omitempty"` // of gpupilot
 	Time    time.Time `json:"time,omitzero"`     // at which it was made
 
+	Quick bool `json:"quick,omitempty"` // few of the peers' settings: not for publication
+
 	Cells []Cell `json:"cells"`
 	Parts []Part `json:"parts,omitempty"` // none without peers
 	Cases []Case `json:"cases"`
