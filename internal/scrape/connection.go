@@ -159,6 +159,7 @@ type buffer struct {
 	points []point
 	batch  []series.Point
 	line   line
+	memo   labelMemo
 }
 
 // maxKept is how many values a buffer keeps room for: those of a node of 8 GPUs
@@ -171,7 +172,7 @@ func newBuffer() any { return &buffer{in: bufio.NewReaderSize(nil, maxHeadLine)}
 func (r *runner) take() *buffer {
 	b := r.s.buffers.Get().(*buffer)
 	r.buffer = b
-	r.page.points, r.page.line, r.batch.Points = b.points[:0], b.line, b.batch[:0]
+	r.page.points, r.page.line, r.page.memo, r.batch.Points = b.points[:0], b.line, &b.memo, b.batch[:0]
 	return b
 }
 
@@ -188,7 +189,7 @@ func (r *runner) release() {
 	if cap(r.batch.Points) <= maxKept {
 		b.batch = r.batch.Points
 	}
-	r.buffer, r.page.points, r.page.line, r.batch.Points = nil, nil, line{}, nil
+	r.buffer, r.page.points, r.page.line, r.page.memo, r.batch.Points = nil, nil, line{}, nil, nil
 	b.source, b.answer = source{}, answer{}
 	r.s.buffers.Put(b)
 }

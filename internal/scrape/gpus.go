@@ -66,7 +66,7 @@ func (g *gpus) size() int64 {
 		int64(cap(g.owners))*owner + int64(len(g.places))*2*(owner+4) + int64(len(g.names))*2*16
 }
 
-func (g *gpus) identify(l *line) entry {
+func (g *gpus) identify(l *line, m *labelMemo) entry {
 	switch string(l.name) {
 	case "gpupilot_collection_timestamp_seconds":
 		return entry{use: collected}
@@ -92,15 +92,11 @@ func (g *gpus) identify(l *line) entry {
 		g.alias(l)
 		return entry{}
 	}
-	return g.identifyValue(l)
+	return g.identifyValue(l, m)
 }
 
-func (g *gpus) identifyValue(l *line) entry {
-	r, ok := g.resolve(string(l.name))
-	if !ok {
-		return entry{}
-	}
-	field, ok := gpu.IndexOf(r.Field)
+func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
+	r, field, ok := m.resolve(g.resolve, l.name)
 	if !ok || gpu.At(field).Kind == gpu.Label {
 		return entry{}
 	}
@@ -108,19 +104,19 @@ func (g *gpus) identifyValue(l *line) entry {
 	if !wanted && !g.watch {
 		return entry{}
 	}
-	slot, ok := g.slot(l)
-	if !ok {
+	x := g.labels(l)
+	if !x.known {
 		return entry{}
 	}
-	e := entry{slot: slot, field: field, scale: r.Scale, copy: l.get("vgpu") != nil}
+	e := entry{slot: x.slot, field: field, scale: r.Scale, copy: x.copy}
 	if g.watch {
 		e.beat = evidenceOf(r.Field, e.copy)
 	}
 	if !wanted {
 		return e
 	}
-	e.use, e.owner = value, g.owner(l)
-	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[slot].key, Field: r.Field}); !ok {
+	e.use, e.owner = value, x.owner
+	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field}); !ok {
 		e.use = ignored
 	}
 	if _, ok := g.names[string(l.name)]; !ok {
@@ -128,6 +124,23 @@ func (g *gpus) identifyValue(l *line) entry {
 		g.text += series.TextBytes(len(l.name))
 	}
 	return e
+}
+
+// labels is what a value's labels say. Of labels that name too much every line
+// counts as refused.
+func (g *gpus) labels(l *line) (x labelFacts) {
+	if l.facts != nil && l.facts.known {
+		return *l.facts
+	}
+	refused := g.refused
+	if x.slot, x.known = g.slot(l); !x.known {
+		return x
+	}
+	x.owner, x.copy = g.owner(l), l.get("vgpu") != nil
+	if l.facts != nil && refused == g.refused {
+		*l.facts = x
+	}
+	return x
 }
 
 // share is what a pod's processes use of a device, in the field's unit.

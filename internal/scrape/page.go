@@ -70,6 +70,7 @@ type page struct {
 	entries []entry // of the last page, in its order
 	next    []entry // of this page, where it differs
 	line    line
+	memo    *labelMemo
 	who     identifier
 	most    int // entries that may be remembered
 
@@ -95,7 +96,7 @@ type page struct {
 // identifier knows what a target's lines are for.
 type identifier interface {
 	// identify is called with each line that is seen for the first time.
-	identify(l *line) entry
+	identify(l *line, m *labelMemo) entry
 	// success is told when an agent last read a device.
 	success(slot int32, seconds float64)
 	// beat is told the value of a line that is evidence, and whether it is not the
@@ -147,6 +148,10 @@ func (p *page) read(b []byte) error {
 // begin starts a page, which feed takes in pieces until end.
 func (p *page) begin() {
 	p.points, p.next, p.meta, p.outside = p.points[:0], p.next[:0], meta{}, p.outside[:0]
+	if p.memo == nil {
+		p.memo = new(labelMemo)
+	}
+	p.memo.begin()
 	p.lines, p.bad, p.badLine, p.changed, p.series, p.steps = 0, 0, nil, false, 0, 0
 	p.at, p.number, p.long, p.eof, p.over = 0, 0, false, false, false
 }
@@ -254,11 +259,11 @@ func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 			return *e, v, stamp, err
 		}
 	}
-	if err := p.line.parse(text); err != nil {
+	if err := p.memo.parse(&p.line, text, end, p.seed); err != nil {
 		return entry{}, 0, 0, err
 	}
 	p.differ(*at)
-	e := p.who.identify(&p.line)
+	e := p.who.identify(&p.line, p.memo)
 	if e.beat != noEvidence {
 		p.beat(&e, p.line.value)
 	}
