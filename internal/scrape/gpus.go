@@ -19,11 +19,11 @@ type gpus struct {
 	want    gpu.FieldSet // empty: all
 	watch   bool         // whether values change is all that tells their age
 
-	slots   map[string]int32
+	slots   map[string]int32 // of the devices, where there are more than few
 	devices []device
 	pulses  []pulse             // by slot, where values are watched
 	owners  []gpu.Owner         // from 1 on; entries say which is whose
-	places  map[gpu.Owner]int32 // of the owners
+	places  map[gpu.Owner]int32 // of the owners, where there are more than few
 	names   map[string]struct{} // of the wanted fields, as the target calls them
 
 	text    int64                  // bytes of names
@@ -37,6 +37,10 @@ const (
 	maxSlots  = 2 * series.MaxDevices
 	maxOwners = 2 * series.MaxOwners
 )
+
+// few is how many devices or owners are looked for one after another: a map of
+// them takes more than they do.
+const few = 16
 
 // device is one GPU or MIG instance of a target.
 type device struct {
@@ -53,9 +57,9 @@ func newGPUs(t *series.Target, resolve gpu.Resolve, want gpu.FieldSet) *gpus {
 }
 
 func (g *gpus) reset() {
-	g.slots, g.devices, g.pulses = map[string]int32{}, nil, nil
+	g.slots, g.devices, g.pulses = nil, nil, nil
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
-	g.places, g.text = map[gpu.Owner]int32{}, 0
+	g.places, g.text = nil, 0
 }
 
 // size is what is remembered, in bytes. Maps take about twice their entries.
@@ -186,6 +190,9 @@ func instanceKey(uuid, instance []byte) string { return string(uuid) + "/gi" + s
 // slotOf is the device of this name; there is none where it is one too many.
 func (g *gpus) slotOf(key string) (int32, bool) {
 	slot, ok := g.slots[key]
+	for i := 0; i < len(g.devices) && g.slots == nil && !ok; i++ {
+		slot, ok = int32(i), g.devices[i].key == key
+	}
 	if ok {
 		return slot, true
 	}
@@ -194,8 +201,16 @@ func (g *gpus) slotOf(key string) (int32, bool) {
 		return 0, false
 	}
 	slot = int32(len(g.devices))
-	g.slots[key] = slot
 	g.devices = append(g.devices, device{key: key, is: slot})
+	switch {
+	case g.slots != nil:
+		g.slots[key] = slot
+	case len(g.devices) > few:
+		g.slots = map[string]int32{}
+		for i := range g.devices {
+			g.slots[g.devices[i].key] = int32(i)
+		}
+	}
 	g.text += series.TextBytes(len(key))
 	return slot, true
 }
@@ -256,6 +271,9 @@ func (g *gpus) owner(l *line) int32 {
 
 func (g *gpus) placeOf(o gpu.Owner) int32 {
 	place, ok := g.places[o]
+	for i := 1; i < len(g.owners) && g.places == nil && !ok; i++ {
+		place, ok = int32(i), g.owners[i] == o
+	}
 	if ok {
 		return place
 	}
@@ -271,7 +289,15 @@ func (g *gpus) placeOf(o gpu.Owner) int32 {
 	}
 	place = int32(len(g.owners))
 	g.owners = append(g.owners, o)
-	g.places[o] = place
+	switch {
+	case g.places != nil:
+		g.places[o] = place
+	case place > few:
+		g.places = map[gpu.Owner]int32{}
+		for i := range g.owners {
+			g.places[g.owners[i]] = int32(i)
+		}
+	}
 	g.text += series.TextBytes(len(o.Pod)) + series.TextBytes(len(o.Replica))
 	return place
 }

@@ -143,6 +143,7 @@ type recorder struct {
 }
 
 func (r *recorder) identify(l *line, _ *labelMemo) entry {
+	l.get("") // takes labels apart that the memo knows
 	l2 := *l
 	l2.value, l2.stamp = 0, 0
 	text := strings.TrimSuffix(show(&l2), " 0")

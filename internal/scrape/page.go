@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"unicode/utf8"
 	"unsafe"
 
@@ -68,7 +67,7 @@ var (
 type page struct {
 	seed    maphash.Seed
 	entries []entry // of the last page, in its order
-	next    []entry // of this page, where it differs
+	next    []entry // of this page, where it differs; a buffer's
 	line    line
 	memo    *labelMemo
 	who     identifier
@@ -132,9 +131,9 @@ func (p *page) shrink() {
 	p.entries, p.next, p.most = nil, nil, p.most/2
 }
 
-// size is what the page remembers, in bytes: not its points, which are a buffer's.
+// size is what the page remembers, in bytes: not what is a buffer's.
 func (p *page) size() int64 {
-	return int64(cap(p.entries)+cap(p.next))*int64(unsafe.Sizeof(entry{})) + p.who.size()
+	return int64(cap(p.entries))*int64(unsafe.Sizeof(entry{})) + p.who.size()
 }
 
 // read takes a page apart into p.points and p.meta. An error means that the
@@ -218,12 +217,10 @@ func (p *page) end() error {
 		p.differ(p.at)
 	}
 	if p.changed {
-		p.entries, p.next = p.next, p.entries
-		if n := len(p.entries); cap(p.entries) > n+n/8 {
-			p.entries = slices.Clone(p.entries) // lists grow by doubling, and this one stays
+		if n := len(p.next); cap(p.entries) < n || cap(p.entries) > n+n/8 {
+			p.entries = make([]entry, 0, n)
 		}
-	} else {
-		p.next = nil // it is needed while pages differ only
+		p.entries = append(p.entries[:0], p.next...)
 	}
 	if err := p.tooMuch(); err != nil {
 		p.forget()

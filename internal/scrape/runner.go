@@ -174,6 +174,8 @@ func (r *runner) begin(want *Target) {
 
 // keep stores an answer.
 func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
+	r.take()
+	defer r.release()
 	r.page.begin()
 	r.page.feed(body)
 	return r.store(started, arrived)
