@@ -27,7 +27,7 @@ type connection struct {
 	closed bool     // for good
 
 	reused bool
-	first  [512]byte // the beginning of an answer, for which no buffer was taken yet
+	first  [256]byte // the beginning of an answer, for which no buffer was taken yet
 }
 
 // exchange sends a request and reads the head of the answer. take is called when
@@ -156,9 +156,11 @@ type buffer struct {
 	answer answer
 	bytes  [maxLine]byte
 
-	points []point
-	batch  []series.Point
-	line   line
+	points  []point
+	batch   []series.Point
+	entries []entry
+	line    line
+	memo    labelMemo
 }
 
 // maxKept is how many values a buffer keeps room for: those of a node of 8 GPUs
@@ -170,25 +172,28 @@ func newBuffer() any { return &buffer{in: bufio.NewReaderSize(nil, maxHeadLine)}
 // take gives the runner a buffer for a page.
 func (r *runner) take() *buffer {
 	b := r.s.buffers.Get().(*buffer)
-	r.buffer = b
-	r.page.points, r.page.line, r.batch.Points = b.points[:0], b.line, b.batch[:0]
+	p := r.page
+	r.buffer, r.batch.Points = b, b.batch
+	p.points, p.next, p.line, p.memo = b.points, b.entries, b.line, &b.memo
 	return b
 }
 
 // release gives the buffer back, if there is one.
 func (r *runner) release() {
-	b := r.buffer
+	b, p := r.buffer, r.page
 	if b == nil {
 		return
 	}
-	b.points, b.line, b.batch = nil, r.page.line, nil
-	if cap(r.page.points) <= maxKept {
-		b.points = r.page.points
-	}
-	if cap(r.batch.Points) <= maxKept {
-		b.batch = r.batch.Points
-	}
-	r.buffer, r.page.points, r.page.line, r.batch.Points = nil, nil, line{}, nil
+	b.points, b.entries, b.line, b.batch = kept(p.points), kept(p.next), p.line, kept(r.batch.Points)
 	b.source, b.answer = source{}, answer{}
+	r.buffer, r.batch.Points = nil, nil
+	p.points, p.next, p.line, p.memo = nil, nil, line{}, nil
 	r.s.buffers.Put(b)
+}
+
+func kept[T any](list []T) []T {
+	if cap(list) > maxKept {
+		return nil
+	}
+	return list[:0]
 }

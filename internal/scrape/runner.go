@@ -135,7 +135,7 @@ func (r *runner) paced(next time.Time) time.Time {
 func (r *runner) prepare(now time.Time) error {
 	if want := r.want.Load(); want != r.have {
 		r.series = r.s.deps.Store.Target(want.Name, want.Labels)
-		if !r.series.Account(TargetBytes) {
+		if !r.series.Account(r.s.targetBytes(want)) {
 			return series.ErrNoMemory
 		}
 		if r.have == nil || want.Fields != r.have.Fields || !slices.Equal(want.Metrics, r.have.Metrics) {
@@ -174,6 +174,8 @@ func (r *runner) begin(want *Target) {
 
 // keep stores an answer.
 func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
+	r.take()
+	defer r.release()
 	r.page.begin()
 	r.page.feed(body)
 	return r.store(started, arrived)
@@ -263,7 +265,7 @@ func (r *runner) account() {
 }
 
 func (r *runner) size() int64 {
-	return TargetBytes + r.page.size()
+	return r.s.targetBytes(r.want.Load()) + r.page.size()
 }
 
 // collectedAt is the time of a page's samples in our clock: the agent's, else

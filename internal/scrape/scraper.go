@@ -128,7 +128,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wanted := make(map[string]*Target, len(s.wanted))
-	refused := admit(s.wanted, func(name string) bool { return s.runners[name] != nil }, mostTargets(s.deps.Store.Stats().Limit))
+	refused := admit(s.wanted, func(name string) bool { return s.runners[name] != nil }, s.mostWanted())
 	s.noteRefused(refused)
 	for i := range s.wanted {
 		t := &s.wanted[i]

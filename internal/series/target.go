@@ -428,7 +428,7 @@ func (t *Target) makeRoom(stamp int64) (blocked bool) {
 	}
 	defer t.settle()
 	have := t.ring.slots()
-	for want := min(max(minSlots, have+min(have, blockSlots)), most); want > have; want -= max(1, want/8) {
+	for want := min(max(minSlots, have+blockSlots), most); want > have; want -= max(1, want/8) {
 		switch t.reserve(t.ring.costWith(want)) {
 		case granted:
 			t.ring.resize(want)
