@@ -17,6 +17,7 @@ type worker struct {
 	cancel context.CancelFunc
 
 	links  bool      // there may be NVLinks
+	health bool      // the library judges the GPU's health
 	linked time.Time // when they were last asked for
 	asked  time.Time // when the read that has not returned was asked for; zero: none
 	took   time.Duration
@@ -26,9 +27,10 @@ type worker struct {
 
 // question asks for one read.
 type question struct {
-	at    time.Time // of the tick
-	want  gpu.FieldSet
-	links bool // the GPU's NVLinks, too
+	at     time.Time // of the tick
+	want   gpu.FieldSet
+	links  bool // the GPU's NVLinks, too
+	health bool // the library's verdicts, too
 }
 
 // linksEvery is the time between two reads of a GPU's NVLinks, which are many
@@ -41,6 +43,7 @@ type reading struct {
 	values *gpu.Values // nobody writes to it any more
 	asked  time.Time
 	links  *gpu.Links // nil: they were not asked for
+	health *gpu.Verdicts
 	took   time.Duration
 	err    error
 }
@@ -51,6 +54,8 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 	uuid := d.UUID
 	links, ok := r.(gpu.LinkReader)
 	w.links = ok && d.MIG == nil
+	judge, ok := r.(gpu.HealthReader)
+	w.health = ok && d.MIG == nil
 	go func() {
 		for {
 			select {
@@ -65,6 +70,9 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 					l, _ := links.Links(uuid) // what is not known is left out
 					res.links = &l
 				}
+				if q.health && res.err == nil {
+					res.health, _ = judge.Health(uuid) // without verdicts, it is judged by its values
+				}
 				select {
 				case out <- res:
 				case <-ctx.Done():
@@ -77,12 +85,12 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 }
 
 // start asks for a read unless one is under way, and says whether it did.
-func (w *worker) start(now time.Time, want gpu.FieldSet) bool {
+func (w *worker) start(now time.Time, want gpu.FieldSet, health bool) bool {
 	if !w.asked.IsZero() {
 		return false
 	}
 	w.asked = now
-	q := question{at: now, want: want, links: w.links && now.Sub(w.linked) >= linksEvery}
+	q := question{at: now, want: want, links: w.links && now.Sub(w.linked) >= linksEvery, health: w.health && health}
 	if q.links {
 		w.linked = now
 	}
@@ -100,6 +108,7 @@ func (w *worker) accept(r reading) {
 		return
 	}
 	w.snap.Values, w.snap.Collected, w.snap.Took = *r.values, r.asked, r.took
+	w.snap.Verdicts = r.health
 	if r.links != nil {
 		w.snap.Links = *r.links
 	}

@@ -4,6 +4,7 @@ package expo
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -81,6 +82,13 @@ func (e *Exporter) Fields() gpu.FieldSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.r.cfg.Collectors.Fields().Union(physicalFields())
+}
+
+// WantsHealth says whether the exporter shows the library's verdicts on GPUs.
+func (e *Exporter) WantsHealth() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.r.cfg.Collectors.Metrics, func(c Collector) bool { return c.Exp == HealthState })
 }
 
 // Reconfigure shows other collectors from the next Update on. What was counted
