@@ -51,6 +51,7 @@ type Stats struct {
 type totals struct {
 	outOfRange    uint64 // values that cannot be
 	notNumbers    uint64 // values that are NaN or infinite
+	claimants     uint64 // containers that claim a device and are too many
 	duplicates    uint64 // devices and parts whose labels another one has
 	reloads       uint64 // collectors that were taken in after the first ones
 	failedReloads uint64 // those that were not
