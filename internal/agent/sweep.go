@@ -86,6 +86,7 @@ func (s *sweep) rest() []task {
 // workers that are worth waiting for.
 func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet) (sweeps []*sweep, asked []*worker) {
 	budget := time.Duration(float64(l.cfg.Interval) * sweepShare)
+	health := l.deps.WantsHealth != nil && l.deps.WantsHealth()
 	var tasks []task
 	var sum time.Duration
 	flush := func() {
@@ -95,7 +96,7 @@ func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet)
 		tasks, sum = nil, 0
 	}
 	for _, w := range l.workers {
-		q, ok := w.question(now, want)
+		q, ok := w.question(now, want, health)
 		if !ok {
 			continue
 		}

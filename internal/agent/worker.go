@@ -14,7 +14,8 @@ import (
 type worker struct {
 	uuid   string
 	reader gpu.Reader
-	linker gpu.LinkReader // nil: there are no NVLinks
+	linker gpu.LinkReader   // nil: there are no NVLinks
+	judge  gpu.HealthReader // nil: the library does not judge the GPU's health
 
 	snap   gpu.DeviceSnapshot // what is known; XIDs and owners are added when published
 	ask    chan question      // each asks the own goroutine for one read
@@ -31,9 +32,10 @@ type worker struct {
 
 // question asks for one read.
 type question struct {
-	at    time.Time // of the tick
-	want  gpu.FieldSet
-	links bool // the GPU's NVLinks, too
+	at     time.Time // of the tick
+	want   gpu.FieldSet
+	links  bool // the GPU's NVLinks, too
+	health bool // the library's verdicts, too
 }
 
 // linksEvery is the time between two reads of a GPU's NVLinks, which are many
@@ -46,6 +48,7 @@ type reading struct {
 	values *gpu.Values // nobody writes to it any more
 	asked  time.Time
 	links  *gpu.Links // nil: they were not asked for
+	health *gpu.Verdicts
 	took   time.Duration
 	err    error
 }
@@ -53,8 +56,9 @@ type reading struct {
 func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- reading) *worker {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{uuid: d.UUID, reader: r, snap: gpu.DeviceSnapshot{Device: d}, ask: make(chan question, 1), cancel: cancel}
-	if links, ok := r.(gpu.LinkReader); ok && d.MIG == nil {
-		w.linker = links
+	if d.MIG == nil {
+		w.linker, _ = r.(gpu.LinkReader)
+		w.judge, _ = r.(gpu.HealthReader)
 	}
 	go func() {
 		for {
@@ -84,16 +88,19 @@ func (w *worker) perform(q question) reading {
 		l, _ := w.linker.Links(w.uuid) // what is not known is left out
 		res.links = &l
 	}
+	if q.health && res.err == nil {
+		res.health, _ = w.judge.Health(w.uuid) // without verdicts, it is judged by its values
+	}
 	return res
 }
 
 // question is what to ask at a tick, unless a read is under way.
-func (w *worker) question(now time.Time, want gpu.FieldSet) (q question, ok bool) {
+func (w *worker) question(now time.Time, want gpu.FieldSet, health bool) (q question, ok bool) {
 	if !w.asked.IsZero() {
 		return question{}, false
 	}
 	w.asked = now
-	q = question{at: now, want: want, links: w.linker != nil && now.Sub(w.linked) >= linksEvery}
+	q = question{at: now, want: want, links: w.linker != nil && now.Sub(w.linked) >= linksEvery, health: w.judge != nil && health}
 	if q.links {
 		w.linked = now
 	}
@@ -116,6 +123,7 @@ func (w *worker) accept(r reading) {
 		return
 	}
 	w.snap.Values, w.snap.Collected, w.snap.Took = *r.values, r.asked, r.took
+	w.snap.Verdicts = r.health
 	if r.links != nil {
 		w.snap.Links = *r.links
 	}
