@@ -105,7 +105,7 @@ type part struct {
 func parts() []part {
 	return []part{
 		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
-		{"fleet", benchFleet},
+		{"fleet", benchFleet}, {"fleet-controller", benchFleetController},
 	}
 }
 
