@@ -69,8 +69,8 @@ type config struct {
 	window  time.Duration // of samples that are kept of a fleet
 	profile string        // folder for profiles of what scrapes a fleet
 
-	fleet       int    // serve the pages of so many agents
-	scrapeFleet string // scrape those that are served at this port
+	fleet         int    // serve the pages of so many agents
+	scrapeFleet   string // scrape those that are served at this port
 	podRequests   int
 	servePods     int    // serve the metrics API with as many pods and nothing else
 	servePodsFrom string // folder of its certificate and kubeconfig
@@ -112,8 +112,7 @@ type part struct {
 func parts() []part {
 	return []part{
 		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
-		{"fleet", benchFleet},
-		{"pods", benchPods},
+		{"fleet", benchFleet}, {"fleet-controller", benchFleetController}, {"pods", benchPods},
 	}
 }
 
