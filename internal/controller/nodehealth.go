@@ -20,7 +20,7 @@ import (
 )
 
 // ConditionGPUHealthy is the condition of a Node that --node-health keeps.
-const ConditionGPUHealthy corev1.NodeConditionType = "GPUHealthy"
+const ConditionGPUHealthy corev1.NodeConditionType = gpu.NodeHealthCondition
 
 // The reasons of the condition beside those of faults. They are public.
 const (
