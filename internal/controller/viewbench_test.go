@@ -41,7 +41,7 @@ func fillFleet(t testing.TB, store *series.Store, nodes int, at time.Time) {
 	}
 }
 
-// BenchmarkView is the view of a fleet of 10,000 nodes with eight GPUs each.
+// BenchmarkView is what the controller gives the page: the state of a fleet of 10,000 nodes with eight GPUs each.
 func BenchmarkView(b *testing.B) {
 	r := newRig(b)
 	fillFleet(b, r.store, 10000, time.Now())

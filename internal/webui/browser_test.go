@@ -435,9 +435,10 @@ func TestBrowserLargeFleet(t *testing.T) {
 	rows := func(n int) string { return fmt.Sprintf(`document.querySelectorAll("#fleet .node").length === %d`, n) }
 	b.wants(rows(50) + ` && document.querySelectorAll("#pools tr").length === 10`)
 	b.wants(`document.querySelector("#summary").innerText.includes("10,000 nodes, 80,000 GPUs, 60,000 in use")`)
-	b.wants(`document.querySelectorAll("#problems li").length === 12 && document.querySelector("#problems-more").innerText === "show all 100 nodes with problems"`)
+	b.wants(`document.querySelectorAll("#problems li").length === 5 && document.querySelector("#problems-more").innerText === "show all 100 nodes with problems"`)
 	b.wants(`/1 to 50 of 10,000 nodes/.test(document.querySelector("#nodes-count").innerText)`)
-	if n := eval[int](b, `document.querySelectorAll("*").length`); n > 8000 {
+	b.wants(`document.querySelectorAll("#workloads .card").length === 12`)
+	if n := eval[int](b, `document.querySelectorAll("*").length`); n > 4000 {
 		t.Errorf("the page has %d elements", n)
 	}
 	b.shoot("large-light")
@@ -461,6 +462,10 @@ func TestBrowserLargeFleet(t *testing.T) {
 	b.shoot("large-node")
 	b.do(chromedp.KeyEvent("\r"))
 	b.wants(`document.querySelectorAll("#fleet .gpu").length === 0`)
+
+	b.do(chromedp.Click("#workloads-more"))
+	b.wants(`document.querySelectorAll("#workloads .card").length > 24`)
+	b.do(chromedp.Click("#workloads-more"))
 
 	// Workloads that the view lacks are found.
 	b.do(chromedp.Focus("#workloads-q"), chromedp.KeyEvent("team-7/chat-19"))

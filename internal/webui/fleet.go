@@ -59,9 +59,11 @@ func (n *NodeAt) count(g *GPU, staleAfter time.Duration) {
 	case !fresh:
 		n.Stale++
 		cell = '-'
+	case !held:
+		n.Free++
 	case *g.Utilization >= 1:
 		n.Active++
-	case held:
+	default:
 		n.Idle++
 	}
 	if len(n.Cells) < maxCells {
@@ -77,6 +79,7 @@ func (c *Counts) add(n *Counts) {
 	c.Allocated += n.Allocated
 	c.Active += n.Active
 	c.Idle += n.Idle
+	c.Free += n.Free
 	c.Stale += n.Stale
 	c.sum += n.sum
 	c.fresh += n.fresh

@@ -72,7 +72,7 @@ func TestViewIsBounded(t *testing.T) {
 	}
 	large := largeFleet(10000)
 	v := f("10,000 nodes", large, nil, "")
-	if v.Fleet.Nodes != 10000 || v.Fleet.GPUs != 80000 || v.Fleet.Allocated != 60000 || v.Fleet.Stale != 800 || v.Fleet.ProblemNodes != 100 || v.Fleet.Utilization == nil {
+	if v.Fleet.Nodes != 10000 || v.Fleet.GPUs != 80000 || v.Fleet.Allocated != 60000 || v.Fleet.Stale != 800 || v.Fleet.ProblemNodes != 100 || v.Fleet.Active+v.Fleet.Idle+v.Fleet.Free+v.Fleet.Stale != 80000 || v.Fleet.Utilization == nil {
 		t.Errorf("sums %+v", v.Fleet)
 	}
 	if len(v.Pools) != 10 || v.Pools[3].Nodes != 1000 || v.Pools[7].ProblemNodes != 100 || len(v.Nodes) != 0 || v.Omitted.Nodes != 10000 || len(v.Problems) == 0 {
@@ -151,7 +151,7 @@ func TestCounts(t *testing.T) {
 	n.sum, n.fresh = 0, 0
 	want := NodeAt{
 		Name: "n", Pool: "p", Cells: "40..--", Problems: []string{"2 of 6 GPUs without a fresh utilisation"},
-		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 6, Allocated: 4, Active: 2, Idle: 1, Stale: 2, Utilization: percent(50.25)},
+		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 6, Allocated: 4, Active: 1, Idle: 1, Free: 2, Stale: 2, Utilization: percent(50.25)},
 	}
 	if d := cmp.Diff(want, n, cmp.AllowUnexported(Counts{})); d != "" {
 		t.Error(d)

@@ -100,7 +100,7 @@ func rankBy(order string) func(n *NodeAt) float64 {
 	case "idle":
 		return func(n *NodeAt) float64 { return -float64(n.Idle) }
 	case "free":
-		return func(n *NodeAt) float64 { return -float64(n.GPUs - n.Allocated) }
+		return func(n *NodeAt) float64 { return -float64(n.Free) }
 	case "problems":
 		return func(n *NodeAt) float64 { return -float64(n.Stale) - 1e6*float64(len(n.Problems)) }
 	case "utilization":

@@ -67,11 +67,12 @@ type Omitted struct {
 type Counts struct {
 	Nodes        int `json:"nodes"`
 	ProblemNodes int `json:"problemNodes"` // nodes with a problem
-	GPUs         int `json:"gpus"`
-	Allocated    int `json:"allocated"` // a pod holds it
-	Active       int `json:"active"`    // its fresh utilisation is at least 1 %
-	Idle         int `json:"idle"`      // a pod holds it, and its fresh utilisation is below 1 %
-	Stale        int `json:"stale"`     // it has no fresh utilisation
+	GPUs         int `json:"gpus"`         // the sum of Active, Idle, Free and Stale
+	Allocated    int `json:"allocated"`    // a pod holds it
+	Active       int `json:"active"`       // a pod holds it, and its fresh utilisation is at least 1 %
+	Idle         int `json:"idle"`         // a pod holds it, and its fresh utilisation is below 1 %
+	Free         int `json:"free"`         // no pod holds it, and it has a fresh utilisation
+	Stale        int `json:"stale"`        // it has no fresh utilisation
 	// Utilization is the mean of the fresh utilisations of allocated GPUs, in
 	// percent; nil where there is none.
 	Utilization *float64 `json:"utilization,omitempty"`

@@ -32,17 +32,15 @@ function drawWhole(v, shown) {
 
 function drawTotals(v) {
   const f = v.fleet;
-  const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["allocated", f.allocated], ["active", f.active],
-    ["allocated, idle", f.idle], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
+  const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["allocated, idle", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
   keyed($("totals"), texts, ([k]) => k, ([k]) => el("div", {}, el("dt", {}, k), el("dd")), (e, [, text]) => setText(e.lastChild, text));
 }
 
 // share is a bar of what a pool's GPUs do.
 function share(bar, c) {
-  const busy = Math.max(0, c.allocated - c.idle), free = Math.max(0, c.gpus - c.allocated - c.stale);
-  [busy, c.idle, free, c.stale].forEach((n, i) => { bar.children[i].style.flexGrow = n; });
-  bar.title = c.allocated + " of " + c.gpus + " GPUs allocated, " + c.idle + " of them idle, " + c.stale + " without a fresh value";
+  [c.active, c.idle, c.free, c.stale].forEach((n, i) => { bar.children[i].style.flexGrow = n; });
+  bar.title = c.active + " active, " + c.idle + " idle, " + c.free + " free, " + c.stale + " without a fresh value";
 }
 
 function makePool(p) {

@@ -8,7 +8,7 @@
 const keyOf = (w) => w.namespace + "/" + w.name;
 
 // What is drawn at most of each, and how many nodes are kept open.
-const most = { targets: 20, changes: 40, charts: 12, namespaces: 8, problems: 12, open: 8 };
+const most = { targets: 20, changes: 40, charts: 12, cards: 24, namespaces: 8, problems: 5, open: 8 };
 
 // ---- the token ----
 
@@ -152,6 +152,8 @@ function lastSentence(d) {
   return s ? s.sentence : d.sentence;
 }
 
+let allCards = false; // of many workloads, the first ones are drawn until all are asked for
+
 // found are the workloads that match what was typed, where the view has not all.
 let found = null;
 
@@ -170,7 +172,11 @@ function drawWorkloads(v, shown) {
   $("workloads-form").hidden = !cut;
   setText($("workloads-count"), found ? found.list.length + " of " + found.total + " found"
     : v.workloads.length + " of " + (v.workloads.length + cut) + ", those with problems first");
-  const list = cut && found ? found.list : v.workloads;
+  let list = cut && found ? found.list : v.workloads;
+  const many = list.length > most.cards;
+  $("workloads-more").hidden = !many;
+  setText($("workloads-more"), allCards ? "show fewer" : "show all " + list.length);
+  if (many && !allCards) list = [...list].sort((a, b) => !!b.problem - !!a.problem).slice(0, most.cards / 2);
   const seen = new Set(list.map(keyOf));
   for (const [key, c] of cards) {
     if (seen.has(key)) continue;
@@ -327,6 +333,10 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   }
 });
 $("workloads-form").addEventListener("submit", (e) => e.preventDefault());
+$("workloads-more").addEventListener("click", () => {
+  allCards = !allCards;
+  if (last) drawWorkloads(last.v, shownNow());
+});
 let finding = 0;
 $("workloads-q").addEventListener("input", () => {
   clearTimeout(finding);
