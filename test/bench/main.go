@@ -84,7 +84,7 @@ func (c *config) flags() *flag.FlagSet {
 	fs.DurationVar(&c.hang, "hang", 12*time.Second, "how long the GPU library hangs")
 	fs.IntVar(&c.changes, "changes", 304, "changes of a GPU's utilisation per reaction time")
 	fs.StringVar(&c.only, "only", "", "run one part: "+strings.Join(partNames(), ", ")+" (default all)")
-	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and media type")
+	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and way to ask")
 	fs.IntVar(&c.servePods, "serve-pods", 0, "instead: serve the metrics API with as many pods, and nothing else")
 	fs.StringVar(&c.servePodsFrom, "serve-pods-from", "", "with -serve-pods: folder of its certificate and its kubeconfig")
 	fs.StringVar(&c.reference, "reference", "", "instead: serve this file's bytes, with net/http and nothing else")
