@@ -94,6 +94,7 @@ func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 		w := old[d.UUID]
 		if w == nil {
 			w = startWorker(ctx, d, l.deps.Reader, l.readings)
+			w.wantsHealth = l.deps.WantsHealth
 			l.deps.Log.Info("device found", "uuid", d.UUID, "index", d.Index, "model", d.Model)
 		}
 		delete(old, d.UUID)

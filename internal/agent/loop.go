@@ -128,11 +128,10 @@ func (l *loop) tick(ctx context.Context) {
 		l.enumerate(now)
 	}
 	want := *l.fields.Load()
-	health := l.deps.WantsHealth != nil && l.deps.WantsHealth()
 	var asked []*worker
 	for _, w := range l.workers {
 		// Who was slow before is asked, but not waited for.
-		if w.start(now, want, health) && w.took <= l.patience {
+		if w.start(now, want) && w.took <= l.patience {
 			asked = append(asked, w)
 		}
 	}

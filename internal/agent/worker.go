@@ -17,12 +17,14 @@ type worker struct {
 	cancel context.CancelFunc
 
 	links  bool      // there may be NVLinks
-	health bool      // the library judges the GPU's health
 	linked time.Time // when they were last asked for
 	asked  time.Time // when the read that has not returned was asked for; zero: none
 	took   time.Duration
 	gone   time.Time // since when it is not enumerated any more; zero: it is
 	silent bool      // it was logged that it does not answer
+
+	judge       gpu.HealthReader // of a whole GPU whose library judges it; its goroutine uses it, too
+	wantsHealth func() bool      // nil: verdicts are not wanted
 }
 
 // question asks for one read.
@@ -54,8 +56,9 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 	uuid := d.UUID
 	links, ok := r.(gpu.LinkReader)
 	w.links = ok && d.MIG == nil
-	judge, ok := r.(gpu.HealthReader)
-	w.health = ok && d.MIG == nil
+	if judge, ok := r.(gpu.HealthReader); ok && d.MIG == nil {
+		w.judge = judge
+	}
 	go func() {
 		for {
 			select {
@@ -71,7 +74,7 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 					res.links = &l
 				}
 				if q.health && res.err == nil {
-					res.health, _ = judge.Health(uuid) // without verdicts, it is judged by its values
+					res.health, _ = w.judge.Health(uuid) // without verdicts, it is judged by its values
 				}
 				select {
 				case out <- res:
@@ -85,12 +88,12 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 }
 
 // start asks for a read unless one is under way, and says whether it did.
-func (w *worker) start(now time.Time, want gpu.FieldSet, health bool) bool {
+func (w *worker) start(now time.Time, want gpu.FieldSet) bool {
 	if !w.asked.IsZero() {
 		return false
 	}
 	w.asked = now
-	q := question{at: now, want: want, links: w.links && now.Sub(w.linked) >= linksEvery, health: w.health && health}
+	q := question{at: now, want: want, links: w.links && now.Sub(w.linked) >= linksEvery, health: w.judge != nil && w.wantsHealth != nil && w.wantsHealth()}
 	if q.links {
 		w.linked = now
 	}
