@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -24,9 +25,9 @@ var layers = map[string]string{
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
-	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge",
+	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge",
 
-	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app",
+	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
 	"internal/backtest": "app", "internal/scenario": "app", "internal/whatif": "app",
 
@@ -58,14 +59,18 @@ var only = []struct {
 	in     []string
 	reason string
 }{
-	{"k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi"}, "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
-	{"sigs.k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi"}, "as k8s.io"},
+	{"k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/nodehealth", "internal/discovery"}, "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
+	{"sigs.k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/nodehealth", "internal/discovery"}, "as k8s.io"},
 	{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; internal/gpu/dcgm calls the library by itself, and its tests compare the two"},
 }
 
-// agentNever is what must not be linked into the agent, not even indirectly.
-var agentNever = []struct{ prefix, reason string }{
+// never is what must not be linked into a program, not even indirectly.
+var never = map[string][]banned{"gpupilot-agent": agentNever, "gpupilot": cliNever}
+
+type banned struct{ prefix, reason string }
+
+var agentNever = []banned{
 	{"k8s.io/client-go/kubernetes", "the clientset alone doubles the agent's memory"},
 	{"k8s.io/client-go/informers", "as the clientset"},
 	{"google.golang.org/grpc", "3 MiB for the one call that internal/podres makes by itself"},
@@ -75,6 +80,13 @@ var agentNever = []struct{ prefix, reason string }{
 	{"github.com/prometheus/client_golang", "the exposition is ours, rendered once a tick"},
 	{"github.com/NVIDIA/go-dcgm", "1.2 MiB, though DCGM is seldom used"},
 	{module + "internal/scale", "the agent decides nothing"},
+}
+
+var cliNever = []banned{
+	{"k8s.io/client-go/kubernetes", "the clientset and the API groups' types double the program's size, for three requests of known paths"},
+	{"k8s.io/client-go/informers", "as the clientset"},
+	{"sigs.k8s.io/controller-runtime", "its client links the clientset"},
+	{module + "internal/controller", "the CLI reads what the controller wrote"},
 }
 
 func TestImports(t *testing.T) {
@@ -87,6 +99,20 @@ func TestImports(t *testing.T) {
 		}
 		for _, imp := range imports {
 			checkImport(t, file, pkg, layer, imp)
+		}
+	}
+}
+
+// docs/design/0001-house.md lists every package.
+func TestTheHouseIsDescribed(t *testing.T) {
+	const file = "../docs/design/0001-house.md"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range layers {
+		if !strings.Contains(string(b), "`"+pkg+"`") {
+			t.Errorf("%s does not list %s", file, pkg)
 		}
 	}
 }
@@ -150,16 +176,18 @@ func sources(t *testing.T) map[string][]string {
 	return out
 }
 
-func TestAgentLinksNoClient(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/gpupilot-agent").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
-	for dep := range strings.Lines(string(out)) {
-		dep = strings.TrimSpace(dep)
-		for _, never := range agentNever {
-			if strings.HasPrefix(dep, never.prefix) {
-				t.Errorf("gpupilot-agent links %s: %s", dep, never.reason)
+func TestProgramsLinkNothingHeavy(t *testing.T) {
+	for program, banned := range never {
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		for dep := range strings.Lines(string(out)) {
+			dep = strings.TrimSpace(dep)
+			for _, b := range banned {
+				if strings.HasPrefix(dep, b.prefix) {
+					t.Errorf("%s links %s: %s", program, dep, b.reason)
+				}
 			}
 		}
 	}

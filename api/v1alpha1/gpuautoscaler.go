@@ -414,7 +414,7 @@ type LearnedStartup struct {
 // DecisionStatus is a decision with its reasons.
 type DecisionStatus struct {
 	Time metav1.MicroTime `json:"time"`
-	// Reason is the rule that had the last word.
+	// Reason is the rule that made the decision.
 	Reason string `json:"reason"`
 	// Message is the decision in a sentence.
 	Message string `json:"message"`

@@ -14,6 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/apiwatch"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/filewatch"
+	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 // collectorsSource is where the collectors come from: a ConfigMap, a file, or
@@ -23,6 +24,7 @@ type collectorsSource struct {
 	extract   func([]byte) (string, error) // the collectors from the file's text; nil: they are the text
 	configMap *apiwatch.ConfigMap          // nil: none
 	profile   expo.Profile
+	files     *regularfile.Reader
 	log       *slog.Logger
 
 	mu     sync.Mutex
@@ -38,7 +40,7 @@ type collectorsRead struct {
 }
 
 func (c *config) source(profile expo.Profile, client *apiwatch.Client, log *slog.Logger) *collectorsSource {
-	s := &collectorsSource{file: c.collectors, profile: profile, log: log}
+	s := &collectorsSource{file: c.collectors, profile: profile, files: regularfile.New(regularfile.DefaultTimeout), log: log}
 	if c.inline {
 		s.file, s.extract = c.configFile, inlineCollectors
 	}
@@ -62,7 +64,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 	if s.file == "" {
 		return collectorsRead{Collectors: s.profile.DefaultCollectors()}, nil
 	}
-	text, err := s.readFile()
+	text, err := s.readFile(ctx)
 	if errors.Is(err, os.ErrNotExist) && shipped(s.file) {
 		// dcgm-exporter's image has these files; manifests written for it name them.
 		s.log.Info("collectors file is not here, the built-in list is used", "file", s.file)
@@ -79,9 +81,12 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 	return s.parse(s.text), nil
 }
 
+// maxText bounds a file of collectors, and a configuration file.
+const maxText = 4 << 20
+
 // readFile reads the collectors from the file.
-func (s *collectorsSource) readFile() (string, error) {
-	text, err := os.ReadFile(s.file)
+func (s *collectorsSource) readFile(ctx context.Context) (string, error) {
+	text, err := s.files.Read(ctx, s.file, maxText)
 	if err != nil || s.extract == nil {
 		return string(text), err
 	}
@@ -128,7 +133,7 @@ func (s *collectorsSource) follow(ctx context.Context, again <-chan os.Signal, a
 	case s.configMap != nil:
 		wait.Go(func() { s.configMap.Follow(ctx, s.take) })
 	case s.file != "":
-		if err := filewatch.Follow(ctx, s.file, func() { s.reread(false) }); err != nil {
+		if err := filewatch.Follow(ctx, s.file, func() { s.reread(ctx, false) }); err != nil {
 			s.log.Info("collectors file is not followed; SIGHUP reads it again", "err", err)
 		}
 	}
@@ -137,18 +142,21 @@ func (s *collectorsSource) follow(ctx context.Context, again <-chan os.Signal, a
 		case <-ctx.Done():
 			return
 		case <-again:
-			s.reread(true)
+			s.reread(ctx, true)
 		}
 	}
 }
 
 // reread reads the file; even one that has not changed counts where that was
 // asked for. A ConfigMap is followed anyway.
-func (s *collectorsSource) reread(asked bool) {
+func (s *collectorsSource) reread(ctx context.Context, asked bool) {
 	if s.configMap != nil || s.file == "" {
 		return
 	}
-	text, err := s.readFile()
+	text, err := s.readFile(ctx)
+	if ctx.Err() != nil {
+		return
+	}
 	s.mu.Lock()
 	same := err == nil && text == s.text
 	s.mu.Unlock()

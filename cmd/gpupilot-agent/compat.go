@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 // compat are dcgm-exporter's further flags, 4.8.4's included.
@@ -88,7 +89,7 @@ func (c *compat) options() []option {
 		},
 		{
 			"kubernetes-gpu-id-type", "", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", &c.gpuIDType,
-			"`kind` of the device plugin's ids, uid or device-name; both are understood whatever it says", checkOneOf(&c.gpuIDType, "uid", "device-name"),
+			"`kind` of the device plugin's ids, uid or device-name; both are understood whatever it says", checkIDType(&c.gpuIDType),
 		},
 		{
 			"kubernetes-enable-pod-labels", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", &c.podLabels,
@@ -108,11 +109,11 @@ func (c *compat) options() []option {
 		},
 		{
 			"xid-count-window-size", "x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", &c.xidWindow,
-			"window of DCGM_EXP_XID_ERRORS_COUNT, in `milliseconds`", checkRange(&c.xidWindow, 1, day),
+			"window of DCGM_EXP_XID_ERRORS_COUNT, in `milliseconds`", clamp(&c.xidWindow, 1, day),
 		},
 		{
 			"clock-events-count-window-size", "", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", &c.clockWindow,
-			"window of DCGM_EXP_CLOCK_EVENTS_COUNT, in `milliseconds`", checkRange(&c.clockWindow, 1, day),
+			"window of DCGM_EXP_CLOCK_EVENTS_COUNT, in `milliseconds`", clamp(&c.clockWindow, 1, day),
 		},
 		{
 			"web-config-file", "", "DCGM_EXPORTER_WEB_CONFIG_FILE", &c.webConfig,
@@ -128,7 +129,7 @@ func (c *compat) options() []option {
 		},
 		{
 			"max-concurrent-scrapes", "", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", &c.maxScrapes,
-			"answers of /metrics under way at one time, 503 above it; 0 is no limit", checkRange(&c.maxScrapes, 0, 1_000_000),
+			"answers of /metrics under way at one time, 503 above it; 0 is no limit", flags.Between(&c.maxScrapes, 0, 1_000_000),
 		},
 		{
 			"web-systemd-socket", "", "DCGM_EXPORTER_SYSTEMD_SOCKET", &c.systemdSocket,
@@ -185,7 +186,7 @@ func (c *compat) options() []option {
 		{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", &c.dcgmLog, "DCGM's log on the standard output; without effect without DCGM", nil},
 		{
 			"dcgm-log-level", "", "DCGM_EXPORTER_DCGM_LOG_LEVEL", &c.dcgmLogLevel, "`level` of DCGM's log, as --enable-dcgm-log",
-			checkOneOf(&c.dcgmLogLevel, "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"),
+			flags.OneOf(&c.dcgmLogLevel, "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"),
 		},
 		{"dump-enabled", "", "DCGM_EXPORTER_DUMP_ENABLED", &c.dump, "without effect: /api/v1/gpus shows what was read", nil},
 		{"dump-directory", "", "DCGM_EXPORTER_DUMP_DIRECTORY", &c.dumpDirectory, "without effect, as --dump-enabled", nil},
@@ -212,24 +213,14 @@ func (c *compat) logIgnored(backend string, log *slog.Logger) {
 	}
 }
 
-// allowlist are the compiled expressions, which were checked before.
+// allowlist are the compiled expressions. Those that do not compile were left
+// out before.
 func (c *compat) allowlist() []*regexp.Regexp {
 	var out []*regexp.Regexp
 	for _, s := range c.podLabelAllow {
 		out = append(out, regexp.MustCompile(s))
 	}
 	return out
-}
-
-func checkRegexps(p *[]string) func() error {
-	return func() error {
-		for _, s := range *p {
-			if _, err := regexp.Compile(s); err != nil {
-				return fmt.Errorf("it is a list of regular expressions: %w", err)
-			}
-		}
-		return nil
-	}
 }
 
 // configMapName takes NAMESPACE:NAME apart; ok is false for none.

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 // theirFlags are all of dcgm-exporter 4.8.2's flags and those added until 4.8.4,
@@ -68,9 +70,9 @@ health-require-gpus - false DCGM_EXPORTER_HEALTH_REQUIRE_GPUS
 
 func TestAllOfDcgmExportersFlagsAreThere(t *testing.T) {
 	c := defaults()
-	options := map[string]option{}
+	options := map[string]flags.Option{}
 	for _, o := range c.options() {
-		options[o.name] = o
+		options[o.Name] = o
 	}
 	_, fs, err := parseConfig(nil, func(string) string { return "" })
 	if err != nil {
@@ -86,11 +88,11 @@ func TestAllOfDcgmExportersFlagsAreThere(t *testing.T) {
 			t.Errorf("--%s is not there", f[0])
 			continue
 		}
-		if o.alias != strings.TrimPrefix(f[1], "-") || o.env != f[3] {
-			t.Errorf("--%s has the alias %q and the variable %s, want %s", o.name, o.alias, o.env, line)
+		if o.Alias != strings.TrimPrefix(f[1], "-") || o.Env != f[3] {
+			t.Errorf("--%s has the alias %q and the variable %s, want %s", o.Name, o.Alias, o.Env, line)
 		}
-		if def := fs.Lookup(o.name).DefValue; f[0] != "collect-interval" && def != strings.TrimPrefix(f[2], "-") {
-			t.Errorf("--%s has the default %q, want %s", o.name, def, f[2])
+		if def := fs.Lookup(o.Name).DefValue; f[0] != "collect-interval" && def != strings.TrimPrefix(f[2], "-") {
+			t.Errorf("--%s has the default %q, want %s", o.Name, def, f[2])
 		}
 	}
 }
@@ -108,20 +110,23 @@ func TestAliasOfSeveralLetters(t *testing.T) {
 
 func TestBadCompatValues(t *testing.T) {
 	for args, want := range map[string]string{
-		"--static-labels gpu=1":                         "taken",
-		"--static-labels cluster":                       "name=value",
-		"--drop-labels UUID":                            "cannot be left out",
-		"--rename-labels pod=gpu":                       "taken",
-		"--rename-labels pod=9":                         "no label name",
-		"--rename-labels gpu=card":                      "cannot be renamed",
-		"-m metrics":                                    "NAMESPACE:NAME",
-		"--kubernetes-gpu-id-type name":                 "uid, device-name",
-		"--kubernetes-pod-label-allowlist-regex a,(":    "regular expressions",
-		"--dcgm-log-level LOUD":                         "NONE, FATAL",
-		"-x 0":                                          "between 1",
-		"-s h":                                          "f, g, i",
-		"--web-read-timeout 10":                         "duration",
-		"--backend sim --web-config-file /no/such/file": "", // found at the start
+		"--static-labels cluster=a --rename-labels pod":         `"[pod]" of --rename-labels`,
+		"--static-labels cluster=a --drop-labels cpu":           `of --drop-labels: label "cpu"`,
+		"--static-labels cluster=a --rename-labels pod=cluster": `of --rename-labels: label "pod" cannot be renamed: "cluster" is taken`,
+		"--static-labels cluster=a,cluster=b":                   `of --static-labels: static label: "cluster" is taken`,
+		"--rename-labels pod=a,namespace=a":                     `"a" is taken by "namespace"`,
+		"--rename-labels pod=a,pod=b":                           `both "a" and "b"`,
+		"--static-labels gpu=1":                                 "taken",
+		"--static-labels cluster":                               "name=value",
+		"--drop-labels UUID":                                    "cannot be left out",
+		"--rename-labels pod=gpu":                               "taken",
+		"--rename-labels pod=9":                                 "no label name",
+		"--rename-labels gpu=card":                              "cannot be renamed",
+		"-m metrics":                                            "NAMESPACE:NAME",
+		"--dcgm-log-level LOUD":                                 "NONE, FATAL",
+		"-s h":                                                  "f, g, i",
+		"--web-read-timeout 10":                                 "duration",
+		"--backend sim --web-config-file /no/such/file":         "", // found at the start
 	} {
 		_, err := parse(args)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {

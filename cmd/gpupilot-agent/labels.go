@@ -19,40 +19,68 @@ func (l *labelFlags) options() []option {
 	return []option{
 		{
 			"static-labels", "", "GPUPILOT_STATIC_LABELS", &l.static,
-			"further labels of the fields' series, `name=value,…`", l.check,
+			"further labels of the fields' series, `name=value,…`", l.checkStatic,
 		},
 		{
 			"drop-labels", "", "GPUPILOT_DROP_LABELS", &l.drop,
-			"`labels` to leave out: pod labels, label fields, pci_bus_id, device, modelName, GPU_I_PROFILE, hostname or pod_uid", l.check,
+			"`labels` to leave out: pod labels, label fields, pci_bus_id, device, modelName, GPU_I_PROFILE, hostname or pod_uid", l.checkDrop,
 		},
 		{
 			"rename-labels", "", "GPUPILOT_RENAME_LABELS", &l.rename,
-			"labels to give other names, `old=new,…`", l.check,
+			"labels to give other names, `old=new,…`", l.checkRename,
 		},
 	}
 }
 
-func (l *labelFlags) check() error {
-	_, err := l.relabel()
-	return err
+func (l *labelFlags) checkStatic() error {
+	static, err := l.staticLabels()
+	if err != nil {
+		return err
+	}
+	return (&expo.Relabel{Static: static}).CheckStatic()
+}
+
+func (l *labelFlags) checkDrop() error {
+	return (&expo.Relabel{Drop: l.drop}).CheckDrop()
+}
+
+// checkRename comes after checkStatic, as in the flag table.
+func (l *labelFlags) checkRename() error {
+	r, err := l.relabel()
+	if err != nil {
+		return err
+	}
+	return r.CheckRename()
 }
 
 // relabel is what the flags say together.
 func (l *labelFlags) relabel() (expo.Relabel, error) {
 	r := expo.Relabel{Drop: l.drop, Rename: map[string]string{}}
-	for _, s := range l.static {
-		name, value, ok := strings.Cut(s, "=")
-		if !ok {
-			return r, fmt.Errorf("%q is not name=value", s)
-		}
-		r.Static = append(r.Static, gpu.PodLabel{Name: name, Value: value})
+	var err error
+	if r.Static, err = l.staticLabels(); err != nil {
+		return r, err
 	}
 	for _, s := range l.rename {
 		from, to, ok := strings.Cut(s, "=")
 		if !ok {
 			return r, fmt.Errorf("%q is not old=new", s)
 		}
+		if before, twice := r.Rename[from]; twice && before != to {
+			return r, fmt.Errorf("label %q cannot be renamed to both %q and %q", from, before, to)
+		}
 		r.Rename[from] = to
 	}
-	return r, r.Check()
+	return r, nil
+}
+
+func (l *labelFlags) staticLabels() ([]gpu.PodLabel, error) {
+	var out []gpu.PodLabel
+	for _, s := range l.static {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not name=value", s)
+		}
+		out = append(out, gpu.PodLabel{Name: name, Value: value})
+	}
+	return out, nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/hpcjobs"
 	"github.com/gpupilot/gpupilot/internal/podres"
+	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 func main() {
@@ -60,6 +61,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	saveMemory(c.pprof)
 	log := c.logger(out)
+	c.logAdjusted(log)
 	reader, err := c.reader(ctx, log)
 	if err != nil {
 		return err
@@ -83,8 +85,24 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	err = agent.Serve(ctx, l, handler, c.timeouts(), log)
 	cancel()
-	loops.Wait()
+	waitWithin(&loops, closeGrace)
 	return err
+}
+
+// waitWithin waits for goroutines, one of which may sit in a system call that
+// does not return.
+func waitWithin(loops *sync.WaitGroup, d time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		loops.Wait()
+	}()
+	timeout := time.NewTimer(d)
+	defer timeout.Stop()
+	select {
+	case <-done:
+	case <-timeout.C:
+	}
 }
 
 // gcPercent lets the heap grow by half of what is in use, instead of by all of
@@ -140,7 +158,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	}
 	p := &program{close: func() {}}
 	node := c.apiNode(client, log)
-	if c.kubernetes {
+	if c.kubernetes && c.podResources != "" {
 		kubelet, err := podres.New(c.podResources, c.resourceNames...)
 		if err != nil {
 			return nil, err
@@ -156,7 +174,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	c.addContainers(p, &deps, log)
 	c.addPods(p, &deps, client, clientErr, node, log)
 	if c.jobDir != "" {
-		jobs := hpcjobs.New(c.jobDir, log)
+		jobs := hpcjobs.New(c.jobDir, regularfile.New(regularfile.DefaultTimeout), log)
 		deps.Jobs = jobs.Jobs
 		p.loops = append(p.loops, func(ctx context.Context) { jobs.Run(ctx, max(c.interval(), time.Second)) })
 	}

@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -259,5 +261,69 @@ func TestHelpAndVersion(t *testing.T) {
 	out.Reset()
 	if err := run(t.Context(), []string{"--version"}, &out); err != nil || !strings.HasPrefix(out.String(), "gpupilot-agent ") {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// Files that are replaced by FIFOs hold up no request, no reload and no end.
+func TestFIFOsInPlaceOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	collectors, web, jobs := filepath.Join(dir, "counters.csv"), filepath.Join(dir, "web.yml"), filepath.Join(dir, "jobs")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(collectors, []byte("DCGM_FI_DEV_GPU_UTIL, gauge, Utilization\n"), 0o600))
+	must(os.WriteFile(web, nil, 0o600))
+	must(os.Mkdir(jobs, 0o700))
+	must(os.WriteFile(filepath.Join(jobs, "0"), []byte("job-1\n"), 0o600))
+	must(syscall.Mkfifo(filepath.Join(jobs, "1"), 0o600))
+	ignored := make(chan os.Signal, 1) // a SIGHUP before the program expects it must not end the tests
+	signal.Notify(ignored, syscall.SIGHUP)
+	defer signal.Stop(ignored)
+	reload := func() { must(syscall.Kill(os.Getpid(), syscall.SIGHUP)) }
+	url, out, stop := start(t, "--backend", "sim", "-c", "100", "-f", collectors, "--web-config-file", web, "--hpc-job-mapping-dir", jobs)
+	shows := func(text string) func() bool {
+		return func() bool {
+			code, body := get(t, url+"/metrics")
+			return code == http.StatusOK && strings.Contains(body, text)
+		}
+	}
+	until(t, shows(`hpc_job="job-1"`))
+	for _, path := range []string{collectors, web} {
+		must(os.Remove(path))
+		must(syscall.Mkfifo(path, 0o600))
+	}
+	until(t, func() bool {
+		reload()
+		return strings.Contains(out.String(), "collectors cannot be used") && strings.Contains(out.String(), "no regular file")
+	})
+	until(t, shows("DCGM_FI_DEV_GPU_UTIL{"))
+	must(os.Remove(collectors))
+	must(os.WriteFile(collectors, []byte("DCGM_FI_DEV_GPU_TEMP, gauge, Temperature\n"), 0o600))
+	until(t, func() bool {
+		reload()
+		return shows("DCGM_FI_DEV_GPU_TEMP{")()
+	})
+	must(os.Remove(collectors))
+	must(syscall.Mkfifo(collectors, 0o600))
+	stop()
+	if _, err := os.Stat(collectors); err != nil {
+		t.Error(err)
+	}
+}
+
+// The agent serves with values that it adjusts, and says so.
+func TestAdjustedStart(t *testing.T) {
+	url, out, _ := start(t, "--backend", "sim", "-k", "--pod-resources-kubelet-socket=", "-c", "1", "-x", "0", "serve", "-d", "g:0")
+	until(t, func() bool {
+		code, body := get(t, url+"/metrics")
+		return code == http.StatusOK && strings.Contains(body, `DCGM_FI_DEV_GPU_UTIL{gpu="7"`) && strings.Contains(body, "gpupilot_collection_interval_seconds 0.01")
+	})
+	for _, want := range []string{"flag=--pod-resources-kubelet-socket", "flag=--collect-interval given=1 used=10", "flag=--xid-count-window-size given=0 used=1", `arguments="serve -d g:0"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log does not say %s:\n%s", want, out)
+		}
 	}
 }

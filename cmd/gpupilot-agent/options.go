@@ -8,11 +8,11 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/gpupilot/gpupilot/internal/apiwatch"
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 // config is what flags and environment say, as they say it.
@@ -47,16 +47,17 @@ type config struct {
 
 	version bool
 	help    bool
+
+	adjusted  []warning // values that are not used as they were given
+	arguments []string  // what is no flag
 }
 
-// option is one row of the flag table. The default is what the bound variable
-// holds.
+// option is a row of the flag table, with the fields of flags.Option.
 type option struct {
-	name, alias string // --name, -a; an alias may have several letters, as urfave/cli's
-	env         string // empty: no variable
-	bind        any    // a pointer into the config
-	help        string
-	check       func() error // nil: any value will do; its error says what is allowed
+	name, alias, env string
+	bind             any // a pointer into the config
+	help             string
+	check            func() error
 }
 
 // defaults are the values where neither flag nor variable is given.
@@ -77,8 +78,13 @@ func defaults() config {
 }
 
 // options is the flag table, dcgm-exporter's names and variables first.
-func (c *config) options() []option {
-	return slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.labels.options(), c.lastOptions())
+func (c *config) options() []flags.Option {
+	rows := slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.labels.options(), c.lastOptions())
+	out := make([]flags.Option, len(rows))
+	for i, o := range rows {
+		out[i] = flags.Option{Name: o.name, Alias: o.alias, Env: o.env, Bind: o.bind, Help: o.help, Check: o.check}
+	}
+	return out
 }
 
 func (c *config) mainOptions() []option {
@@ -93,7 +99,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"collect-interval", "c", "DCGM_EXPORTER_INTERVAL", &c.intervalMillis,
-			"time between collections, in `milliseconds`", checkRange(&c.intervalMillis, 10, 3_600_000),
+			"time between collections, in `milliseconds`", clamp(&c.intervalMillis, 10, 3_600_000),
 		},
 		{
 			"kubernetes", "k", "DCGM_EXPORTER_KUBERNETES", &c.kubernetes,
@@ -109,7 +115,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"pod-resources-kubelet-socket", "", "DCGM_POD_RESOURCES_KUBELET_SOCKET", &c.podResources,
-			"`path` of the kubelet's pod-resources socket", checkNotEmpty(&c.podResources),
+			"`path` of the kubelet's pod-resources socket", checkSocket(&c.podResources),
 		},
 		{
 			"nvidia-resource-names", "", "NVIDIA_RESOURCE_NAMES", &c.resourceNames,
@@ -118,7 +124,7 @@ func (c *config) mainOptions() []option {
 		{"debug", "", "DCGM_EXPORTER_DEBUG", &c.debug, "log more", nil},
 		{
 			"log-format", "", "DCGM_EXPORTER_LOG_FORMAT", &c.logFormat,
-			"`format` of the log: text or json", checkOneOf(&c.logFormat, "text", "json"),
+			"`format` of the log: text or json", flags.OneOf(&c.logFormat, "text", "json"),
 		},
 	}
 }
@@ -128,7 +134,7 @@ func (c *config) ownOptions() []option {
 	return []option{
 		{
 			"backend", "", "GPUPILOT_BACKEND", &c.backend,
-			"how GPUs are read: auto (DCGM if a host engine is given, else NVML, with DCGM for what only that gives), nvml, dcgm or sim", checkOneOf(&c.backend, "auto", "nvml", "dcgm", "sim"),
+			"how GPUs are read: auto (DCGM if a host engine is given, else NVML, with DCGM for what only that gives), nvml, dcgm or sim", flags.OneOf(&c.backend, "auto", "nvml", "dcgm", "sim"),
 		},
 		{
 			"remote-hostengine-info", "r", "DCGM_REMOTE_HOSTENGINE_INFO", &c.hostEngine,
@@ -174,21 +180,26 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	c := defaults()
 	fs := pflag.NewFlagSet("gpupilot-agent", pflag.ContinueOnError)
 	fs.SortFlags = false
+	fs.SetInterspersed(false) // as dcgm-exporter's parser: what follows an argument is an argument
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	options := c.options()
 	for _, o := range options {
-		o.addTo(fs)
+		o.AddTo(fs)
 	}
 	if err := fs.Parse(normalise(fs, options, args)); err != nil {
-		return nil, fs, readable(err)
+		return nil, fs, flags.ParseError(err)
 	}
 	if fs.NArg() > 0 {
-		return nil, fs, fmt.Errorf("unexpected argument %q: only flags are understood", fs.Arg(0))
+		c.arguments = fs.Args()
 	}
 	for _, o := range options {
-		if err := o.fromEnv(fs, getenv); err != nil {
+		source, err := o.FromEnv(fs, getenv)
+		if err != nil {
 			return nil, fs, err
+		}
+		if err := c.verify(&o, fs, source); err != nil {
+			return nil, fs, fmt.Errorf("invalid value %q of %s: %w", fs.Lookup(o.Name).Value.String(), source, err)
 		}
 	}
 	if err := c.readFile(fs, options, getenv); err != nil {
@@ -197,54 +208,24 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	return &c, fs, nil
 }
 
-func (o *option) addTo(fs *pflag.FlagSet) {
-	help, alias := o.help, o.alias
-	if len(alias) > 1 { // normalise knows it
-		help, alias = help+" (-"+alias+")", ""
-	}
-	if o.env != "" {
-		help += " [" + o.env + "]"
-	}
-	switch p := o.bind.(type) {
-	case *string:
-		fs.StringVarP(p, o.name, alias, *p, help)
-	case *int:
-		fs.IntVarP(p, o.name, alias, *p, help)
-	case *bool:
-		fs.BoolVarP(p, o.name, alias, *p, help)
-	case *[]string:
-		fs.StringSliceVarP(p, o.name, alias, *p, help)
-	case *time.Duration:
-		fs.DurationVarP(p, o.name, alias, *p, help)
-	default:
-		panic(fmt.Sprintf("option %s is bound to a %T", o.name, p))
-	}
-}
-
-// fromEnv takes the variable where the flag is not given, and checks the value.
-func (o *option) fromEnv(fs *pflag.FlagSet, getenv func(string) string) error {
-	f := fs.Lookup(o.name)
-	source := "--" + o.name
-	if o.env != "" && !f.Changed {
-		if v := getenv(o.env); v != "" {
-			source = o.env
-			if err := f.Value.Set(v); err != nil {
-				return fmt.Errorf("invalid value %q of %s (--%s): it is %s", v, o.env, o.name, kind(f))
-			}
-		}
-	}
-	if o.check == nil {
+// verify checks an option's value. A value that dcgm-exporter starts with is no
+// error: it is adjusted, and there will be a warning.
+func (c *config) verify(o *flags.Option, fs *pflag.FlagSet, source string) error {
+	if o.Check == nil {
 		return nil
 	}
-	if err := o.check(); err != nil {
-		return fmt.Errorf("invalid value %q of %s: %w", f.Value.String(), source, err)
+	given := fs.Lookup(o.Name).Value.String()
+	err := o.Check()
+	if a, ok := errors.AsType[*adjustment](err); ok {
+		c.adjusted = append(c.adjusted, warning{source, given, a.used, a.why})
+		return nil
 	}
-	return nil
+	return err
 }
 
 // normalise accepts what dcgm-exporter's flag parser does: one dash or two,
 // before a long name as before a short one.
-func normalise(fs *pflag.FlagSet, options []option, args []string) []string {
+func normalise(fs *pflag.FlagSet, options []flags.Option, args []string) []string {
 	out := make([]string, 0, len(args))
 	for i, arg := range args {
 		if arg == "--" {
@@ -252,11 +233,11 @@ func normalise(fs *pflag.FlagSet, options []option, args []string) []string {
 		}
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		rest := strings.TrimLeft(arg, "-")
-		long := slices.IndexFunc(options, func(o option) bool { return len(o.alias) > 1 && o.alias == name })
+		long := slices.IndexFunc(options, func(o flags.Option) bool { return len(o.Alias) > 1 && o.Alias == name })
 		switch {
 		case rest == arg:
 		case long >= 0:
-			arg = "--" + options[long].name + strings.TrimPrefix(rest, name)
+			arg = "--" + options[long].Name + strings.TrimPrefix(rest, name)
 		case len(name) > 1 && fs.Lookup(name) != nil:
 			arg = "--" + rest
 		case len(name) == 1 && fs.ShorthandLookup(name) != nil:
@@ -265,54 +246,4 @@ func normalise(fs *pflag.FlagSet, options []option, args []string) []string {
 		out = append(out, arg)
 	}
 	return out
-}
-
-// readable says of a value that does not parse what would.
-func readable(err error) error {
-	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		f := bad.GetFlag()
-		return fmt.Errorf("invalid value %q of --%s: it is %s", bad.GetValue(), f.Name, kind(f))
-	}
-	return err
-}
-
-func kind(f *pflag.Flag) string {
-	switch f.Value.Type() {
-	case "int":
-		return "a whole number"
-	case "bool":
-		return "true or false"
-	case "duration":
-		return "a duration, such as 1.5s"
-	}
-	return "a " + f.Value.Type()
-}
-
-func checkOneOf(p *string, allowed ...string) func() error {
-	return func() error {
-		for _, a := range allowed {
-			if *p == a {
-				return nil
-			}
-		}
-		return fmt.Errorf("it is one of %s", strings.Join(allowed, ", "))
-	}
-}
-
-func checkRange(p *int, lo, hi int) func() error {
-	return func() error {
-		if *p < lo || *p > hi {
-			return fmt.Errorf("it is between %d and %d", lo, hi)
-		}
-		return nil
-	}
-}
-
-func checkNotEmpty(p *string) func() error {
-	return func() error {
-		if *p == "" {
-			return errors.New("it must not be empty")
-		}
-		return nil
-	}
 }

@@ -4,13 +4,14 @@ package main
 
 import (
 	"flag"
-	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
+
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 func parse(args string, env ...string) (*config, error) {
@@ -73,27 +74,80 @@ func TestBadValues(t *testing.T) {
 	}
 	f("--backend dcmg", nil, "--backend", `"dcmg"`, "auto, nvml, dcgm, sim")
 	f("-c fast", nil, "--collect-interval", `"fast"`, "a whole number")
-	f("-c 1", nil, "--collect-interval", `"1"`, "between 10 and 3600000")
 	f("--kubernetes=perhaps", nil, "--kubernetes", `"perhaps"`, "true or false")
 	f("-d h:0", nil, "--devices", `"h:0"`, "f, g, i or g+i")
 	f("-a 9400", nil, "--address", `"9400"`, "host:port")
 	f("--profile 3", nil, "--profile", `"3"`, "4.8, 4.8.2, 4.9, 1.x")
 	f("--log-format xml", nil, "--log-format", `"xml"`, "text, json")
-	f("--pod-resources-kubelet-socket=", nil, "--pod-resources-kubelet-socket", "must not be empty")
 	f("--no-such-flag", nil, "no-such-flag")
-	f("serve", nil, `"serve"`)
 	f("", []string{"DCGM_EXPORTER_INTERVAL", "x"}, "DCGM_EXPORTER_INTERVAL", `"x"`, "a whole number")
 	f("", []string{"GPUPILOT_BACKEND", "x"}, "GPUPILOT_BACKEND", `"x"`, "auto, nvml, dcgm, sim")
+}
+
+// What dcgm-exporter 4.8.2 starts with starts here, too, with a warning that names
+// the flag or variable, what was given and what is used.
+func TestAdjustedValues(t *testing.T) {
+	f := func(args string, env []string, holds func(*config) bool, want warning) {
+		t.Helper()
+		c, err := parse(args, env...)
+		if err != nil || !holds(c) || len(c.adjusted) != 1 {
+			t.Errorf("%s %v: %v, %+v", args, env, err, c)
+			return
+		}
+		got := c.adjusted[0]
+		if !strings.Contains(got.why, want.why) {
+			t.Errorf("%s %v: %q does not say %q", args, env, got.why, want.why)
+		}
+		got.why, want.why = "", ""
+		if got != want {
+			t.Errorf("%s %v: %+v, want %+v", args, env, got, want)
+		}
+		out := &strings.Builder{}
+		c.logAdjusted(slog.New(slog.NewTextHandler(out, nil)))
+		if !strings.Contains(out.String(), "level=WARN") || !strings.Contains(out.String(), want.source) {
+			t.Errorf("%s %v: the log says %q", args, env, out)
+		}
+	}
+	interval := func(n int) func(*config) bool { return func(c *config) bool { return c.intervalMillis == n } }
+	f("-c 1", nil, interval(10), warning{"--collect-interval", "1", "10", "between 10 and 3600000"})
+	f("-c 0", nil, interval(10), warning{"--collect-interval", "0", "10", "between"})
+	f("-c -5", nil, interval(10), warning{"--collect-interval", "-5", "10", "between"})
+	f("-c 7200000", nil, interval(3_600_000), warning{"--collect-interval", "7200000", "3600000", "between"})
+	f("", []string{"DCGM_EXPORTER_INTERVAL", "1"}, interval(10), warning{"DCGM_EXPORTER_INTERVAL", "1", "10", "between"})
+	f("-x 0", nil, func(c *config) bool { return c.xidWindow == 1 }, warning{"--xid-count-window-size", "0", "1", "between 1 and 86400000"})
+	f("--clock-events-count-window-size 86400001", nil, func(c *config) bool { return c.clockWindow == 86_400_000 },
+		warning{"--clock-events-count-window-size", "86400001", "86400000", "between"})
+	f("--kubernetes-gpu-id-type index", nil, func(c *config) bool { return c.gpuIDType == "index" },
+		warning{"--kubernetes-gpu-id-type", "index", "uid and device-name", "both are understood"})
+	f("-k --pod-resources-kubelet-socket=", nil, func(c *config) bool { return c.podResources == "" },
+		warning{"--pod-resources-kubelet-socket", "", "", "devices have no pods"})
+	f("--kubernetes-pod-label-allowlist-regex ^app$,( --kubernetes-enable-pod-labels", nil, func(c *config) bool { return len(c.allowlist()) == 1 },
+		warning{"--kubernetes-pod-label-allowlist-regex", "[^app$,(]", "^app$", "missing closing )"})
+	f("--kubernetes-pod-label-allowlist-regex (", nil, func(c *config) bool { return len(c.allowlist()) == 0 },
+		warning{"--kubernetes-pod-label-allowlist-regex", "[(]", "", "all labels are shown"})
+}
+
+// Arguments are ignored, and so are flags behind them.
+func TestArguments(t *testing.T) {
+	c, err := parse("-k true -c 500 --no-such-flag")
+	if err != nil || !c.kubernetes || c.intervalMillis != defaults().intervalMillis {
+		t.Fatalf("%v, %+v", err, c)
+	}
+	out := &strings.Builder{}
+	c.logAdjusted(slog.New(slog.NewTextHandler(out, nil)))
+	if !strings.Contains(out.String(), "true -c 500 --no-such-flag") {
+		t.Errorf("the log says %q", out)
+	}
 }
 
 func TestTheFlagTable(t *testing.T) {
 	c := defaults()
 	names, aliases, envs := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, o := range c.options() {
-		if names[o.name] || o.alias != "" && aliases[o.alias] || o.env != "" && envs[o.env] || o.help == "" {
-			t.Errorf("--%s, -%s or %s is taken, or there is no help", o.name, o.alias, o.env)
+		if names[o.Name] || o.Alias != "" && aliases[o.Alias] || o.Env != "" && envs[o.Env] || o.Help == "" {
+			t.Errorf("--%s, -%s or %s is taken, or there is no help", o.Name, o.Alias, o.Env)
 		}
-		names[o.name], aliases[o.alias], envs[o.env] = true, true, true
+		names[o.Name], aliases[o.Alias], envs[o.Env] = true, true, true
 	}
 }
 
@@ -115,7 +169,8 @@ func TestTheFlagsAreDocumented(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s lacks the marks of the flag table", file)
 	}
-	want := head + begin + flagTable() + end + tail
+	c := defaults()
+	want := head + begin + flags.Table(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -123,30 +178,4 @@ func TestTheFlagsAreDocumented(t *testing.T) {
 	} else if want != string(doc) {
 		t.Errorf("%s has another flag table: go test ./cmd/gpupilot-agent -run Documented -update", file)
 	}
-}
-
-func flagTable() string {
-	var b strings.Builder
-	b.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
-	c := defaults()
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	for _, o := range c.options() {
-		o.addTo(fs)
-		name := "`--" + o.name + "`"
-		if o.alias != "" {
-			name = "`-" + o.alias + "`, " + name
-		}
-		def, env := fs.Lookup(o.name).DefValue, o.env
-		if def == "false" || def == "[]" {
-			def = ""
-		}
-		if def != "" {
-			def = "`" + def + "`"
-		}
-		if env != "" {
-			env = "`" + env + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, env, def, strings.ReplaceAll(o.help, "`", ""))
-	}
-	return b.String()
 }

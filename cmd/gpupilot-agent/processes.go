@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/flags"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/procs"
 )
@@ -33,11 +34,11 @@ func (c *processFlags) options() []option {
 		},
 		{
 			"pod-logs", "", "GPUPILOT_POD_LOGS", &c.podLogs,
-			"`directory` of the kubelet's pod logs, whose names tell pods' names by UID where there is no service account", checkNotEmpty(&c.podLogs),
+			"`directory` of the kubelet's pod logs, whose names tell pods' names by UID where there is no service account", flags.NotEmpty(&c.podLogs),
 		},
 		{
 			"host-proc", "", "GPUPILOT_HOST_PROC", &c.hostProc,
-			"`directory` of the node's processes", checkNotEmpty(&c.hostProc),
+			"`directory` of the node's processes", flags.NotEmpty(&c.hostProc),
 		},
 	}
 }

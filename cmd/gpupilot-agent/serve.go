@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/gpupilot/gpupilot/internal/regularfile"
 	"github.com/gpupilot/gpupilot/internal/webconfig"
 )
 
@@ -22,7 +23,7 @@ func (c *config) listen(ctx context.Context, h http.Handler, log *slog.Logger) (
 	var web *webconfig.File
 	if c.webConfig != "" {
 		var err error
-		if web, err = webconfig.Load(c.webConfig, log); err != nil {
+		if web, err = webconfig.Load(ctx, c.webConfig, regularfile.New(regularfile.DefaultTimeout), log); err != nil {
 			return nil, nil, fmt.Errorf("--web-config-file: %w", err)
 		}
 		h = web.Wrap(h)

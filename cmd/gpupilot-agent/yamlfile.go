@@ -4,16 +4,19 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpupilot/gpupilot/internal/flags"
+	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 // yamlFile is dcgm-exporter's YAML configuration: version 1 of its 4.8.3, and
@@ -185,11 +188,11 @@ func inlineCollectors(text []byte) (string, error) {
 
 // readFile takes the settings of --config-file where neither a flag nor its
 // variable has been given.
-func (c *config) readFile(fs *pflag.FlagSet, options []option, getenv func(string) string) error {
+func (c *config) readFile(fs *pflag.FlagSet, options []flags.Option, getenv func(string) string) error {
 	if c.configFile == "" {
 		return nil
 	}
-	text, err := os.ReadFile(c.configFile)
+	text, err := regularfile.New(regularfile.DefaultTimeout).Read(context.Background(), c.configFile, maxText)
 	if err != nil {
 		return fmt.Errorf("--config-file: %w", err)
 	}
@@ -199,19 +202,17 @@ func (c *config) readFile(fs *pflag.FlagSet, options []option, getenv func(strin
 	}
 	settings, given := f.settings(), map[string]bool{}
 	for _, o := range options {
-		given[o.name] = fs.Lookup(o.name).Changed || o.env != "" && getenv(o.env) != ""
-		v, ok := settings[o.name]
-		if !ok || given[o.name] {
+		given[o.Name] = fs.Lookup(o.Name).Changed || o.Env != "" && getenv(o.Env) != ""
+		v, ok := settings[o.Name]
+		if !ok || given[o.Name] {
 			continue
 		}
-		flag := fs.Lookup(o.name)
+		flag := fs.Lookup(o.Name)
 		if err := flag.Value.Set(v); err != nil {
-			return fmt.Errorf("--config-file %s: invalid value %q for --%s: it is %s", c.configFile, v, o.name, kind(flag))
+			return fmt.Errorf("--config-file %s: invalid value %q for --%s: it is %s", c.configFile, v, o.Name, flags.Kind(flag))
 		}
-		if o.check != nil {
-			if err := o.check(); err != nil {
-				return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.name, err)
-			}
+		if err := c.verify(&o, fs, "--config-file "+c.configFile+": --"+o.Name); err != nil {
+			return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.Name, err)
 		}
 	}
 	c.inline = len(f.Metrics.Fields) > 0 && !given["collectors"] && !given["configmap-data"]

@@ -29,6 +29,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/controller"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/scrape"
@@ -82,9 +83,9 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 			Client: page, Store: store, Resolve: expo.Resolve, Log: log,
 			Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 		})
-		p.control = controller.New(controller.Config{
+		p.control = controller.New(controller.Config{Discovery: discovery.Config{
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
-		}, controller.Deps{
+		}}, controller.Deps{
 			Client: api, Live: api, Pods: p.pods, Store: store, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states, Log: log,
 			Installed: func(client.Object) bool { return false }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
@@ -117,7 +118,7 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 			t.Error(err)
 		}
 		replicas = *is.Spec.Replicas
-		if states := p.states(); len(states) != 1 || states[0].Kind != controller.KindDCGM || states[0].Freshness == "" {
+		if states := p.states(); len(states) != 1 || states[0].Kind != discovery.KindDCGM || states[0].Freshness == "" {
 			t.Errorf("targets %+v", states)
 		}
 		cancel()

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/gpupilot/gpupilot/internal/flags"
 	"github.com/gpupilot/gpupilot/internal/promscope"
 )
 
@@ -104,37 +105,46 @@ func defaults() config {
 	}
 }
 
-// option is one row of the flag table. The default is what the bound variable
-// holds. Its environment variable is GPUPILOT_ and the name in capitals.
+// option is a row of the flag table, with the fields of flags.Option.
 type option struct {
 	name  string
 	bind  any // a pointer into the config
 	help  string
-	check func() error // nil: any value will do; its error says what is allowed
+	check func() error
 }
 
-func (o *option) env() string {
-	return "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(o.name), "-", "_")
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(flag), "-", "_")
 }
 
 // options is the flag table.
-func (c *config) options() []option {
+func (c *config) options() []flags.Option {
+	rows := c.rows()
+	out := make([]flags.Option, len(rows))
+	for i, o := range rows {
+		out[i] = flags.Option{Name: o.name, Env: variable(o.name), Bind: o.bind, Help: o.help, Check: o.check}
+	}
+	return out
+}
+
+func (c *config) rows() []option {
 	return []option{
 		{"kubeconfig", &c.kubeconfig, "`file` that says which API server to use (default: the pod's service account)", nil},
 		{"namespace", &c.namespace, "`namespace` of our lease, Secret and Service (default: the pod's own, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
 		{"service", &c.service, "`name` of the Service through which the API server reaches the metrics API", isName(&c.service)},
-		{"service-port", &c.servicePort, "`port` of that Service", within(&c.servicePort, 1, 65535)},
+		{"service-port", &c.servicePort, "`port` of that Service", flags.Between(&c.servicePort, 1, 65535)},
 
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", isAddress(&c.address)},
-		{"page-auth", &c.pageAuth, "who may see the page's contents and /metrics: token (owners of a Kubernetes token, what they may get) or none (everybody: for loopback, or behind a proxy that authenticates)", oneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
+		{"page-auth", &c.pageAuth, "who may see the page's contents and /metrics: token (owners of a Kubernetes token, what they may get) or none (everybody: for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", isIPOrEmpty(&c.metricsAddress)},
-		{"secure-port", &c.securePort, "`port` of the metrics API", within(&c.securePort, 0, 65535)},
+		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: our own, kept in a Secret)", nil},
 		{"tls-private-key-file", &c.keyFile, "`file` of its key", nil},
 		{"register-apis", &c.apiServices, "keep the APIServices of custom.metrics.k8s.io", nil},
 
-		{"interval", &c.interval, "time between two scrapes of a target, and the longest between two decisions", between(&c.interval, 50*time.Millisecond, time.Hour)},
-		{"window", &c.window, "how far back samples are kept", between(&c.window, time.Minute, 24*time.Hour)},
+		{"interval", &c.interval, "time between two scrapes of a target, and the longest between two decisions", flags.Between(&c.interval, 50*time.Millisecond, time.Hour)},
+		{"window", &c.window, "how far back samples are kept", flags.Between(&c.window, time.Minute, 24*time.Hour)},
 		{"window-memory", &c.memory, "`bytes` that samples and all else that belongs to scrape targets may take, such as 512Mi; where it does not suffice, the largest targets' windows get shorter", isMemory(&c.memory)},
 
 		{"leader-elect", &c.leaderElect, "let only one replica write, the holder of a lease", nil},
@@ -148,20 +158,20 @@ func (c *config) options() []option {
 		{"pod-cidrs", &c.podCIDRs, "`networks` that pods' addresses are in, such as 10.244.0.0/16; pods elsewhere, but for those on their node's network, are not scraped (default: any but loopback and link-local ones)", c.checkPodCIDRs},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "scrape pods' own metrics on their node's network, too, where a GPUAutoscaler's port can be that of any service of the node", nil},
 		{"agent-http-config", &c.agentHTTP, "`file` with Prometheus's own http_client_config for agents and dcgm-exporters: credentials, TLS; pods of other kinds never get them", nil},
-		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", oneOf(&c.agentScheme, "http", "https")},
+		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
-		{"prometheus-timeout", &c.prometheusTimeout, "time that one query may take", between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
-		{"prometheus-max-age", &c.prometheusMaxAge, "how old a sample may be that a query sees; more than twice the backend's own scrape interval", between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+		{"prometheus-timeout", &c.prometheusTimeout, "time that one query may take", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
+		{"prometheus-max-age", &c.prometheusMaxAge, "how old a sample may be that a query sees; more than twice the backend's own scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
 		{"query-namespaces", &c.queryNamespaces, "`namespaces` whose queries run as they are written and may read series of all namespaces, separated by commas; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series that holds their namespace; queries of other namespaces than --query-namespaces get a matcher of it", isQueryLabel(&c.queryNamespaceLabel)},
-		{"queries-per-namespace", &c.queriesPerNamespace, "how many different queries one namespace may have; the newest GPUAutoscalers' queries beyond it are not asked", within(&c.queriesPerNamespace, 1, 10000)},
+		{"queries-per-namespace", &c.queriesPerNamespace, "how many different queries one namespace may have; the newest GPUAutoscalers' queries beyond it are not asked", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 
 		{"node-health", &c.nodeHealth, "keep the condition GPUHealthy of nodes: False after XID errors that ask for a reset, a failed row remapping or a lost GPU", nil},
 
-		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", oneOf(&c.logLevel, "debug", "info", "warn", "error")},
-		{"log-format", &c.logFormat, "`format` of the log: text or json", oneOf(&c.logFormat, "text", "json")},
+		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", flags.OneOf(&c.logLevel, "debug", "info", "warn", "error")},
+		{"log-format", &c.logFormat, "`format` of the log: text or json", flags.OneOf(&c.logFormat, "text", "json")},
 		{"version", &c.version, "print the version and exit", nil},
 		{"help", &c.help, "print this and exit", nil},
 	}
@@ -178,16 +188,16 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	fs.Usage = func() {}
 	options := c.options()
 	for i := range options {
-		options[i].addTo(fs)
+		options[i].AddTo(fs)
 	}
 	if err := fs.Parse(args); err != nil {
-		return nil, fs, readable(err)
+		return nil, fs, flags.ParseError(err)
 	}
 	if fs.NArg() > 0 {
 		return nil, fs, fmt.Errorf("unexpected argument %q: only flags are understood", fs.Arg(0))
 	}
 	for i := range options {
-		if err := options[i].settle(fs, getenv); err != nil {
+		if err := settle(&options[i], fs, getenv); err != nil {
 			return nil, fs, err
 		}
 	}
@@ -222,62 +232,16 @@ func ownNamespace() string {
 	return defaultNamespace
 }
 
-func (o *option) addTo(fs *pflag.FlagSet) {
-	help := o.help + " [" + o.env() + "]"
-	switch p := o.bind.(type) {
-	case *string:
-		fs.StringVar(p, o.name, *p, help)
-	case *int:
-		fs.IntVar(p, o.name, *p, help)
-	case *bool:
-		fs.BoolVar(p, o.name, *p, help)
-	case *[]string:
-		fs.StringSliceVar(p, o.name, *p, help)
-	case *time.Duration:
-		fs.DurationVar(p, o.name, *p, help)
-	default:
-		panic(fmt.Sprintf("option %s is bound to a %T", o.name, p))
-	}
-}
-
 // settle takes the variable where the flag is not given, and checks the value.
-func (o *option) settle(fs *pflag.FlagSet, getenv func(string) string) error {
-	f := fs.Lookup(o.name)
-	source := "--" + o.name
-	if v := getenv(o.env()); v != "" && !f.Changed {
-		source = o.env()
-		if err := f.Value.Set(v); err != nil {
-			return fmt.Errorf("invalid value %q of %s (--%s): it is %s", v, source, o.name, kind(f))
-		}
+func settle(o *flags.Option, fs *pflag.FlagSet, getenv func(string) string) error {
+	source, err := o.FromEnv(fs, getenv)
+	if err != nil || o.Check == nil {
+		return err
 	}
-	if o.check == nil {
-		return nil
-	}
-	if err := o.check(); err != nil {
-		return fmt.Errorf("invalid value %q of %s: %w", f.Value.String(), source, err)
+	if err := o.Check(); err != nil {
+		return fmt.Errorf("invalid value %q of %s: %w", fs.Lookup(o.Name).Value.String(), source, err)
 	}
 	return nil
-}
-
-// readable says of a value that does not parse what would.
-func readable(err error) error {
-	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		f := bad.GetFlag()
-		return fmt.Errorf("invalid value %q of --%s: it is %s", bad.GetValue(), f.Name, kind(f))
-	}
-	return err
-}
-
-func kind(f *pflag.Flag) string {
-	switch f.Value.Type() {
-	case "int":
-		return "a whole number"
-	case "bool":
-		return "true or false"
-	case "duration":
-		return "a duration, such as 1.5s"
-	}
-	return "a " + f.Value.Type()
 }
 
 func (c *config) checkRoles() error {
@@ -345,33 +309,6 @@ func isSelectors(p *string) func() error {
 	return func() error {
 		_, err := selectors(*p)
 		return err
-	}
-}
-
-func oneOf(p *string, allowed ...string) func() error {
-	return func() error {
-		if !slices.Contains(allowed, *p) {
-			return fmt.Errorf("it is one of %s", strings.Join(allowed, ", "))
-		}
-		return nil
-	}
-}
-
-func within(p *int, lo, hi int) func() error {
-	return func() error {
-		if *p < lo || *p > hi {
-			return fmt.Errorf("it is between %d and %d", lo, hi)
-		}
-		return nil
-	}
-}
-
-func between(p *time.Duration, lo, hi time.Duration) func() error {
-	return func() error {
-		if *p < lo || *p > hi {
-			return fmt.Errorf("it is between %s and %s", lo, hi)
-		}
-		return nil
 	}
 }
 

@@ -5,13 +5,12 @@ package main
 import (
 	"bytes"
 	"flag"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
 func parse(t *testing.T, env map[string]string, args ...string) (*config, error) {
@@ -147,7 +146,8 @@ func TestFlagsAreDocumented(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s has no place for the table", path)
 	}
-	want := head + begin + flagTable() + end + tail
+	c := defaults()
+	want := head + begin + flags.Table(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -155,23 +155,4 @@ func TestFlagsAreDocumented(t *testing.T) {
 	} else if want != string(b) {
 		t.Errorf("%s is not up to date: go test ./cmd/gpupilot-controller -run Documented -update", path)
 	}
-}
-
-func flagTable() string {
-	c := defaults()
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	fs.SortFlags = false
-	options := c.options()
-	var out strings.Builder
-	out.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
-	for i := range options {
-		o := &options[i]
-		o.addTo(fs)
-		value := strings.Trim(fs.Lookup(o.name).DefValue, "[]") // of a list
-		if value != "" {
-			value = "`" + value + "`"
-		}
-		fmt.Fprintf(&out, "| `--%s` | `%s` | %s | %s |\n", o.name, o.env(), value, strings.ReplaceAll(o.help, "`", ""))
-	}
-	return out.String()
 }

@@ -24,10 +24,13 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/gpupilot/gpupilot/internal/controller"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/promscope"
@@ -82,10 +85,14 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if p.exporter, err = c.exporterClient(); err != nil {
 		return nil, err
 	}
-	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, scrape.Deps{
-		Client: scrape.NewClient(), Exporters: p.exporter, Store: p.store, Resolve: expo.Resolve, Log: log,
+	deps := scrape.Deps{
+		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: p.store, Resolve: expo.Resolve, Log: log,
 		Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
-	})
+	}
+	if c.agentHTTP != "" {
+		deps.Exporters = p.exporter // with credentials
+	}
+	p.scraper = scrape.New(scrape.Config{Interval: c.interval}, deps)
 	if err := p.elect(); err != nil {
 		return nil, err
 	}
@@ -164,14 +171,15 @@ func (p *program) makeController() error {
 	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, Resources: p.cfg.resources,
-		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
-		QueriesPerNamespace: p.cfg.queriesPerNamespace,
-		ExporterScheme:      p.cfg.agentScheme,
+		Discovery: discovery.Config{
+			Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
+			PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
+		},
+		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, LimitQuery: scope.Limit, Health: p.health, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Query: query, LimitQuery: scope.Limit, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
@@ -194,8 +202,25 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 	return c.Query, nil
 }
 
-func (p *program) health(ctx context.Context, address url.URL) (*gpu.NodeHealth, error) {
-	return scrape.ReadHealth(ctx, p.exporter, address, expo.Resolve)
+// nodeHealth makes the keeper of the nodes' condition.
+func (p *program) nodeHealth() *nodehealth.Keeper {
+	return nodehealth.New(nodehealth.Config{
+		Agents: func() []nodehealth.Agent {
+			targets := p.control.Agents()
+			agents := make([]nodehealth.Agent, 0, len(targets))
+			for i := range targets {
+				agents = append(agents, nodehealth.Agent{Name: targets[i].Name, Node: targets[i].Labels.Node, URL: targets[i].URL})
+			}
+			return agents
+		},
+		Ask: func(ctx context.Context, agent url.URL) (*gpu.NodeHealth, error) {
+			return scrape.ReadHealth(ctx, p.exporter, agent, expo.Resolve)
+		},
+		Live: p.clients.Live, Client: p.clients.Client, Log: p.log,
+		Record: func(node *corev1.ObjectReference, eventType, reason, note string) {
+			p.recorder.Event(*node, eventType, reason, "Observe", note)
+		},
+	})
 }
 
 // exporterClient makes what asks agents and dcgm-exporters.
@@ -212,10 +237,10 @@ func (c *config) exporterClient() (scrape.Doer, error) {
 
 // kinds are the scraper's kinds by the controller's names.
 var kinds = map[string]scrape.Kind{
-	controller.KindAgent: scrape.Agent, controller.KindDCGM: scrape.DCGM, controller.KindPod: scrape.Pod,
+	discovery.KindAgent: scrape.Agent, discovery.KindDCGM: scrape.DCGM, discovery.KindPod: scrape.Pod,
 }
 
-func (p *program) scrape(targets []controller.Target) {
+func (p *program) scrape(targets []discovery.Target) {
 	list := make([]scrape.Target, 0, len(targets))
 	for _, t := range targets {
 		list = append(list, scrape.Target{
@@ -326,6 +351,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g := newGroup(ctx)
 	p.conns.Store(limitConnections(l, maxConnections))
 	g.run(func(ctx context.Context) error { return serve(ctx, p.conns.Load(), p.handler(), p.log) })
+	g.run(never(gcpace.Run))
 	g.run(p.clients.Run)
 	g.run(p.watch)
 	g.run(never(p.recorder.Run))
@@ -379,7 +405,7 @@ func (p *program) lead(g *group) error {
 		}))
 	}
 	if p.cfg.nodeHealth && p.cfg.has(roleDecide) {
-		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.control.KeepNodeHealth) }))
+		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.nodeHealth().Run) }))
 	}
 	if p.election == nil {
 		if p.leading() || !p.cfg.has(roleDecide) {

@@ -15,7 +15,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -135,16 +134,16 @@ func (c *controller) viewerToken(ctx context.Context, cfg *rest.Config) (string,
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 		return "", fmt.Errorf("--viewer-service-account %q: want NAMESPACE/NAME", c.viewer)
 	}
-	cfg = rest.CopyConfig(cfg)
-	cfg.ContentType = "application/json"
-	client, err := corev1client.NewForConfig(cfg)
+	client, err := newAPI(cfg)
 	if err != nil {
 		return "", err
 	}
 	seconds := int64(tokenSeconds)
-	r, err := client.ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{v1alpha1.GroupVersion.Group}, ExpirationSeconds: &seconds},
-	}, metav1.CreateOptions{})
+	r := &authenticationv1.TokenRequest{
+		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenRequest"},
+		Spec:     authenticationv1.TokenRequestSpec{Audiences: []string{v1alpha1.GroupVersion.Group}, ExpirationSeconds: &seconds},
+	}
+	err = client.do(ctx, http.MethodPost, r, r, "api", "v1", "namespaces", namespace, "serviceaccounts", name, "token")
 	if err != nil {
 		return "", fmt.Errorf("the controller wants a token, and none of the ServiceAccount %s can be had: %w", c.viewer, err)
 	}

@@ -67,6 +67,7 @@ Traces are CSV, plain or gzip, known by their header:
 	fl := cmd.Flags()
 	fl.StringSliceVar(&f.traces, "trace", nil, "recorded load, a CSV file; may be repeated")
 	fl.StringVar(&f.history.url, "prometheus", "", "replay your own load: the address of a Prometheus, Thanos, Mimir or VictoriaMetrics")
+	fl.StringVar(&f.history.httpConfig, "prometheus-http-config", "", "file with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's")
 	fl.StringVar(&f.history.query, "query", "", "PromQL for the requests/s of the service, one series, such as sum(rate(vllm:request_success_total[1m]))")
 	fl.DurationVar(&f.history.length, "history", 14*24*time.Hour, "how far back --query goes")
 	fl.DurationVar(&f.history.step, "history-step", time.Minute, "resolution of --query")
@@ -78,10 +79,10 @@ Traces are CSV, plain or gzip, known by their header:
 	f.seen.where.flags(fl)
 	fl.BoolVar(&f.advise, "advise", false, "try policies and print the one to begin with, with reasons, as YAML")
 	fl.Float64Var(&f.slo, "slo", 1, "percent of the requests that may miss a limit, for --advise")
-	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: three, on requests with a latency to keep, on requests and on SM activity). Its minReplicas and maxReplicas count with --replicas 0 only")
+	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: three, on requests with a latency to keep, on requests and on SM activity). Its minReplicas and maxReplicas count for a load as recorded, not with --replicas")
 	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa")
 	fl.DurationSliceVar(&f.startups, "startup", []time.Duration{2 * time.Minute}, "median time that a replica takes to serve; several are all tried")
-	fl.StringVar(&f.replicas, "replicas", "5:40", "replicas that the load's peak shall ask for, LOW:HIGH (LOW with the first seed, HIGH with the last or only one) or one number; 0: the load as recorded, within the policy's bounds")
+	fl.StringVar(&f.replicas, "replicas", "0", "scale the load so that its peak asks for so many replicas: one number, or LOW:HIGH (LOW with the first seed, HIGH with the last or only one); 0: the load as recorded, within the policy's bounds")
 	fl.IntVar(&f.seeds, "seeds", 5, "replays of each trace, each with other luck")
 	fl.Float64Var(&f.hours, "hours", 0, "replay a stretch of so many hours, another with each seed; 0: all")
 	fl.StringSliceVar(&f.models, "model", []string{"llama-8b"}, "inference server: llama-8b, llama-70b, llama-70b-bf16; several are all tried")
@@ -90,7 +91,7 @@ Traces are CSV, plain or gzip, known by their header:
 	fl.DurationVar(&f.patience, "patience", backtest.DefaultPatience*time.Second, "how long a client waits for its first token")
 	fl.StringVar(&f.prices, "prices", "", "price list, a CSV with gpu_name and usd_per_gpu_hour: the lowest of the model's GPU is taken")
 	fl.StringSliceVar(&f.untouched, "untouched", nil, "traces (parts of their names) to sum up apart")
-	fl.BoolVar(&f.quick, "quick", false, "a sixth of the peers' settings")
+	fl.BoolVar(&f.quick, "quick", false, quickHelp())
 	fl.StringVar(&f.cache, "peers-cache", "", "file that keeps the peers' and the oracles' results between runs")
 	fl.IntVar(&f.workers, "workers", min(runtime.NumCPU(), 8), "replays at a time")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress and nothing about limits and bounds on standard error, and no table beside a file")
@@ -129,6 +130,7 @@ func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error
 		return stopped
 	}
 	report := backtest.NewReport(study, cases, f.untouched)
+	report.Quick = f.quick && len(study.Peers) > 0
 	report.Prices, report.Version, report.Time = prices, version, time.Now()
 	return errors.Join(f.publish(stdout, report), stopped)
 }
@@ -204,10 +206,7 @@ func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) 
 func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.Study, error) {
 	s := &backtest.Study{
 		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, Points: f.output != "table",
-		Also: []backtest.Contender{
-			backtest.Oracle(1.6), backtest.Oracle(1.25), backtest.Oracle(1), backtest.Oracle(0.8), backtest.Oracle(0.6),
-			backtest.Reactive(1, 300), backtest.Reactive(0.8, 300), backtest.Fixed(1),
-		},
+		Also: append(backtest.Oracles(), backtest.Reactive(1, 300), backtest.Reactive(0.8, 300), backtest.Fixed(1)),
 	}
 	var err error
 	if s.Low, s.High, err = replicaRange(f.replicas); err != nil {
@@ -277,16 +276,13 @@ func (f *backtestFlags) load(ctx context.Context, s *backtest.Study) error {
 }
 
 // fromCluster takes load and start-up from a workload of a cluster. What flags
-// say goes before: the load is replayed as it was where they say nothing.
+// say goes before.
 func (f *backtestFlags) fromCluster(s *backtest.Study) error {
 	t, err := f.live.trace(&s.Models[0], f.history.prompt, f.history.output)
 	if err != nil {
 		return err
 	}
 	s.Traces = append(s.Traces, t)
-	if !f.set("replicas") {
-		s.Low, s.High = 0, 0
-	}
 	if !f.set("startup") && f.live.startup > 0 {
 		f.startups = []time.Duration{f.live.startup}
 	}

@@ -133,9 +133,6 @@ func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, stdout
 	if f.output != "table" || f.out != "" {
 		return errors.New("--advise prints YAML: leave out -o and --out")
 	}
-	if !f.set("replicas") {
-		s.Low, s.High = 0, 0
-	}
 	if s.High == 0 {
 		s.Min, s.Max = 1, widest
 	}
@@ -252,6 +249,7 @@ func (f *backtestFlags) preamble(s *backtest.Study, cases []backtest.Case, best 
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, "# "+format+"\n", args...) }
 	line("From %d replays of %s, %.1f hours in all, on %s with starts of %v.", len(cases), strings.Join(names, ", "), hours, s.Models[0].Name, f.startups[0])
+	line("Load: %s.", backtest.Scale(cases))
 	line("%s.", best.result())
 	if best.violations > f.slo {
 		line("No candidate keeps to %g %%: replicas that start faster, a warm reserve (minReplicas) or looser limits would.", f.slo)

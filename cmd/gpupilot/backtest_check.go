@@ -67,6 +67,7 @@ func (f *backtestFlags) checkPairs() error {
 	for _, x := range []struct{ flag, needs string }{
 		{"query", "prometheus"},
 		{"prometheus", "query"},
+		{"prometheus-http-config", "prometheus"},
 		{"history", "prometheus"},
 		{"history-step", "prometheus"},
 		{"controller", "from-cluster"},

@@ -43,7 +43,7 @@ func (s *seen) read(ctx context.Context) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.where.client()
+	c, err := s.where.api()
 	if err != nil {
 		return nil, err
 	}

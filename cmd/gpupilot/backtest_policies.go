@@ -120,3 +120,9 @@ func widestBounds(all []policy.Named) (low, high int) {
 	}
 	return max(1, low), high
 }
+
+// quickHelp is the help of --quick, with the sizes of the grids.
+func quickHelp() string {
+	return fmt.Sprintf("a first look: %d of the peers' settings instead of %d. The gaps between them flatter the policies; publish nothing from it",
+		len(backtest.QuickGrid().Peers(nil, "")), len(backtest.FullGrid().Peers(nil, "")))
+}

@@ -14,6 +14,7 @@ import (
 // history is a load that Prometheus, or what speaks its API, has recorded.
 type history struct {
 	url, query     string
+	httpConfig     string // file; as the controller's --prometheus-http-config
 	length, step   time.Duration
 	prompt, output float64 // mean tokens of a request
 }
@@ -31,7 +32,9 @@ func (h history) trace(ctx context.Context, now time.Time) (*backtest.Trace, err
 	if h.step < time.Second || h.length < 2*h.step {
 		return nil, fmt.Errorf("--history %v in steps of %v: want at least two steps of a second or more", h.length, h.step)
 	}
-	client, err := promq.New(promq.Config{URL: h.url, Timeout: time.Minute, MaxAnswer: answerLimit, UserAgent: "gpupilot/" + version})
+	client, err := promq.New(promq.Config{
+		URL: h.url, HTTPConfig: h.httpConfig, Timeout: time.Minute, MaxAnswer: answerLimit, UserAgent: "gpupilot/" + version,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus: %w", err)
 	}

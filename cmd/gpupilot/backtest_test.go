@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -164,5 +165,42 @@ func TestPeersCache(t *testing.T) {
 	}
 	if again, err := backtestOut(t, args...); err != nil || again == first {
 		t.Errorf("the file was not used: %v\n%s", err, again)
+	}
+}
+
+// A load is replayed as recorded unless --replicas scales it, and the output says
+// which.
+func TestBacktestSaysTheScale(t *testing.T) {
+	args := []string{"--trace", traceFile(t), "--peers", "none", "--seeds", "1"}
+	f := func(want string, scale func(float64) bool, more ...string) {
+		t.Helper()
+		args := append(slices.Clone(args), more...)
+		if out, err := backtestOut(t, args...); err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v: %v, want %q in\n%s", more, err, want, out)
+		}
+		out, err := backtestOut(t, append(args, "-o", "json")...)
+		var report struct {
+			Cases []struct{ Scale, PeakReplicas float64 }
+		}
+		if err != nil || json.Unmarshal([]byte(out), &report) != nil || len(report.Cases) != 1 || !scale(report.Cases[0].Scale) {
+			t.Errorf("%v: %v, %+v", more, err, report)
+		}
+		if out, err = backtestOut(t, append(args, "-o", "html")...); err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v: %v, want %q on the page", more, err, want)
+		}
+	}
+	f("as recorded", func(x float64) bool { return x == 1 })
+	f("by ", func(x float64) bool { return x > 2 }, "--replicas", "8")
+	f("to a peak of 8 replicas", func(x float64) bool { return x > 2 }, "--replicas", "8")
+}
+
+// A quick look says that it is none to publish.
+func TestBacktestQuickSaysSo(t *testing.T) {
+	out, err := backtestOut(t, "--trace", traceFile(t), "--peers", "kpa", "--seeds", "1", "--quick")
+	if err != nil || !strings.Contains(out, "15 settings of Knative; a first look: the gaps between them flatter the policies") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if want := "211 of the peers' settings instead of 4200"; !strings.Contains(quickHelp(), want) {
+		t.Errorf("%q, want %q", quickHelp(), want)
 	}
 }

@@ -3,17 +3,24 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
+
+// apiLimit bounds an answer of the API server, in bytes.
+const apiLimit = 256 << 20
 
 // cluster is the cluster that kubectl would talk to, by kubectl's flags.
 type cluster struct {
@@ -60,14 +67,68 @@ func (c *cluster) rest() (*rest.Config, error) {
 	return cfg, nil
 }
 
-func (c *cluster) client() (client.Client, error) {
+// api makes requests of the API server: a few of known paths, for which the
+// generated clients and their types of every API group would make the program
+// twice as large.
+type api struct {
+	http *http.Client
+	base *url.URL
+}
+
+func (c *cluster) api() (*api, error) {
 	cfg, err := c.rest()
 	if err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	return newAPI(cfg)
+}
+
+func newAPI(cfg *rest.Config) (*api, error) {
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
 		return nil, err
 	}
-	return client.New(cfg, client.Options{Scheme: scheme})
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &api{client, base}, nil
+}
+
+// do sends body as JSON, unless it is nil, and decodes the answer. An error that the
+// API server explains is an [apierrors.APIStatus].
+func (a *api) do(ctx context.Context, method string, body, into any, path ...string) error {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.base.JoinPath(path...).String(), content)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, apiLimit))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= http.StatusOK && resp.StatusCode < http.StatusMultipleChoices {
+		return json.Unmarshal(b, into)
+	}
+	var status metav1.Status
+	if json.Unmarshal(b, &status) == nil && status.Kind == "Status" {
+		return apierrors.FromObject(&status)
+	}
+	return fmt.Errorf("%s: %.200q", resp.Status, b)
 }

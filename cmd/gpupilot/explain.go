@@ -6,11 +6,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/policy"
@@ -32,7 +32,7 @@ Without a name, for all of the namespace.`,
 			if err != nil {
 				return err
 			}
-			c, err := where.client()
+			c, err := where.api()
 			if err != nil {
 				return err
 			}
@@ -54,18 +54,17 @@ Without a name, for all of the namespace.`,
 }
 
 // autoscalers are the one of that name, or all of the namespace.
-func autoscalers(ctx context.Context, c client.Client, namespace, name string) ([]stored, error) {
+func autoscalers(ctx context.Context, c *api, namespace, name string) ([]stored, error) {
+	path := []string{"apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "namespaces", namespace, "gpuautoscalers"}
 	if name != "" {
 		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
-		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u); err != nil {
+		if err := c.do(ctx, http.MethodGet, nil, u, append(path, name)...); err != nil {
 			return nil, fmt.Errorf("read GPUAutoscaler %s/%s: %w", namespace, name, err)
 		}
 		return []stored{decoded(u)}, nil
 	}
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscalerList"))
-	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+	if err := c.do(ctx, http.MethodGet, nil, list, path...); err != nil {
 		return nil, fmt.Errorf("list GPUAutoscalers of %s: %w", namespace, err)
 	}
 	if len(list.Items) == 0 {

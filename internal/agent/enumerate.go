@@ -94,7 +94,6 @@ func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 		w := old[d.UUID]
 		if w == nil {
 			w = startWorker(ctx, d, l.deps.Reader, l.readings)
-			w.wantsHealth = l.deps.WantsHealth
 			l.deps.Log.Info("device found", "uuid", d.UUID, "index", d.Index, "model", d.Model)
 		}
 		delete(old, d.UUID)
@@ -109,7 +108,7 @@ func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 			workers = append(workers, w)
 			continue
 		}
-		w.cancel()
+		w.end()
 		l.deps.Log.Info("device is gone", "uuid", w.snap.UUID)
 	}
 	slices.SortStableFunc(workers, func(a, b *worker) int { return cmp.Compare(a.snap.Index, b.snap.Index) })

@@ -74,7 +74,7 @@ func (a *Agent) answer(w http.ResponseWriter, err error) {
 // serveHealth answers as dcgm-exporter does, headers included.
 func (a *Agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
-	some := s != nil && s.Err == nil && len(s.Devices) > 0
+	some := s != nil && len(s.Devices) > 0 && s.Up()
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Registry-Available", "true")

@@ -41,6 +41,35 @@ func TestHealthIsTheTickLoops(t *testing.T) {
 		}
 	})
 
+	// Where GPUs are required, one at least can be read.
+	r = newReader(gpus(2)...)
+	bubble(t, Config{RequireGPUs: true}, r, nil, func(n *node) {
+		h := n.Handler()
+		for _, step := range []struct {
+			lost []string
+			code int
+		}{
+			{nil, http.StatusOK},
+			{[]string{"GPU-0"}, http.StatusOK},
+			{[]string{"GPU-0", "GPU-1"}, http.StatusServiceUnavailable},
+			{[]string{"GPU-1"}, http.StatusOK},
+		} {
+			r.set(func() {
+				clear(r.fails)
+				for _, uuid := range step.lost {
+					r.fails[uuid] = gpu.ErrLost
+				}
+			})
+			n.pass(time.Minute)
+			if code, body := fetch(t, h, "/health"); code != step.code || n.out.last().Up() != (code == http.StatusOK) {
+				t.Errorf("lost %v: %d %s, want %d", step.lost, code, body, step.code)
+			}
+			if code, body := fetch(t, h, "/healthz"); code != http.StatusOK {
+				t.Errorf("lost %v: a restart would not help: %d %s", step.lost, code, body)
+			}
+		}
+	})
+
 	a := New(Config{Interval: time.Second}, Deps{Metrics: http.NotFoundHandler()})
 	start := time.Unix(1000, 0)
 	f := func(now time.Duration, started time.Time, want string) {

@@ -17,13 +17,18 @@ type fact struct{ Name, Text string }
 func (r *Report) facts() []fact {
 	out := []fact{
 		{"load", r.loads()},
+		{"scale", Scale(r.Cases)},
 		{"start-up", strings.Join(startups(r.Cases), ", ")},
 	}
 	for i := range r.Models {
 		out = append(out, fact{"model", r.Models[i].Name + ": a request misses over " + r.Models[i].limits()})
 	}
 	if n := len(r.Peers); n > 0 {
-		out = append(out, fact{"peers", fmt.Sprintf("%s of %s", many(n, "setting", "settings"), r.peerFamilies())})
+		peers := fmt.Sprintf("%s of %s", many(n, "setting", "settings"), r.peerFamilies())
+		if r.Quick {
+			peers += "; a first look: the gaps between them flatter the policies"
+		}
+		out = append(out, fact{"peers", peers})
 	}
 	return out
 }
@@ -36,20 +41,25 @@ func (r *Report) loads() string {
 		load = cut(names[0], 40)
 	}
 	seeds := each(r.Cases, func(c *Case) uint64 { return c.Seed })
-	return fmt.Sprintf("%s, %s in %s, %s, %s", load, hoursText(r.totalHours()),
-		many(len(r.Cases), "replay", "replays"), many(len(seeds), "seed", "seeds"), r.size())
+	return fmt.Sprintf("%s, %s in %s, %s", load, hoursText(r.totalHours()),
+		many(len(r.Cases), "replay", "replays"), many(len(seeds), "seed", "seeds"))
 }
 
-// size is what the load was scaled to.
-func (r *Report) size() string {
-	peaks := each(r.Cases, func(c *Case) float64 { return c.Peak })
-	switch {
-	case len(peaks) == 0 || slices.Max(peaks) == 0:
+// Scale says how large the load was made, for each replay against its recording.
+func Scale(cases []Case) string {
+	peaks := each(cases, func(c *Case) float64 { return c.Peak })
+	if len(peaks) == 0 || slices.Max(peaks) == 0 {
 		return "as recorded"
-	case len(peaks) == 1:
-		return fmt.Sprintf("peak %s", many(int(math.Round(peaks[0])), "replica", "replicas"))
 	}
-	return fmt.Sprintf("peaks %.0f to %.0f replicas", slices.Min(peaks), slices.Max(peaks))
+	to := fmt.Sprintf("peaks of %.0f to %.0f replicas", slices.Min(peaks), slices.Max(peaks))
+	if len(peaks) == 1 {
+		to = "a peak of " + many(int(math.Round(peaks[0])), "replica", "replicas")
+	}
+	scales := each(cases, func(c *Case) float64 { return c.Scale })
+	if least, most := slices.Min(scales), slices.Max(scales); least != most {
+		return fmt.Sprintf("by %.3g to %.3g, to %s", least, most, to)
+	}
+	return fmt.Sprintf("by %.3g, to %s", scales[0], to)
 }
 
 func (r *Report) totalHours() (sum float64) {

@@ -79,16 +79,27 @@ func Fixed(share float64) Contender {
 	}
 }
 
-// Oracle knows the load that comes and loads its replicas to the share headroom
-// of what their limits let them take.
-func Oracle(headroom float64) Contender {
+// Oracle knows the load that comes and how long each start will take. It loads
+// its replicas to a share of what their limits let them take, by the load's mean
+// over some seconds.
+func Oracle(share float64, over int) Contender {
 	return Contender{
-		Name: fmt.Sprintf("oracle %g", headroom), Family: "oracle",
+		Name: fmt.Sprintf("oracle %g %ds", share, over), Family: "oracle",
 		make: func(r *replay) (autoscaler, error) {
-			lead := r.cfg.Startup.Median * 1.3
-			return newOracle(r.need, int(r.cfg.Seconds), headroom, lead, r.cfg.Min, r.cfg.Max), nil
+			return newOracle(r.need, share, over, r.cfg.Min, r.cfg.Max), nil
 		},
 	}
+}
+
+// Oracles are schedules from cheap to careful: the cheapest of them that keeps
+// an objective is what GPU-hours are compared with.
+func Oracles() (out []Contender) {
+	for _, over := range []int{needSeconds, 120, 600} {
+		for _, share := range []float64{2.5, 2, 1.7, 1.5, 1.35, 1.25, 1.15, 1.07, 1, 0.93, 0.87, 0.8, 0.73, 0.67, 0.6, 0.5, 0.4, 0.3} {
+			out = append(out, Oracle(share, over))
+		}
+	}
+	return out
 }
 
 // Reactive knows what every request costs but not the future. Window is how

@@ -2,7 +2,11 @@
 
 package backtest
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 const (
 	// maxTime is ten years in seconds.
@@ -113,21 +117,44 @@ func (t *table) clientRow(out *Trace) error {
 	if err != nil {
 		return err
 	}
-	w := window{start: start, law: exponential}
+	w := window{start: start}
 	if w.rate, err = t.number("rate_rps", 1e7, 0); err != nil {
 		return err
 	}
-	p1, err := t.number("p1", 1e9, 0)
-	if err != nil {
+	if w.law, w.shape, err = t.arrivalLaw(w.rate); err != nil {
 		return err
-	}
-	switch dist := t.record[t.column["iat_dist"]]; {
-	case p1 > 0 && dist == "Gamma":
-		w.law, w.shape = gammaLaw, p1
-	case p1 > 0 && dist == "Weibull":
-		w.law, w.shape = weibull, p1
-	case dist != "" && dist != "Gamma" && dist != "Weibull" && dist != "Exponential":
-		return t.fault("iat_dist", fmt.Sprintf("%q is none of Gamma, Weibull, Exponential", clip(dist)))
 	}
 	return t.windowTokens(out, w)
 }
+
+// The shapes of Gamma and Weibull that can be drawn from.
+const leastShape, mostShape = 1e-3, 1e9
+
+// arrivalLaw reads iat_dist and its shape p1. Only a client that sent nothing may
+// have none.
+func (t *table) arrivalLaw(rate float64) (l law, shape float64, err error) {
+	const laws = "want Gamma, Weibull or Exponential"
+	switch dist := t.cell("iat_dist"); dist {
+	case "Exponential":
+		return exponential, 0, nil
+	case "Gamma", "Weibull":
+		shape, err = strconv.ParseFloat(t.cell("p1"), 64)
+		if rate > 0 && (err != nil || !(shape >= leastShape && shape <= mostShape)) {
+			return 0, 0, t.fault("p1", fmt.Sprintf("%q is no shape of %s: want %g to %g", clip(t.cell("p1")), dist, leastShape, mostShape))
+		}
+		if dist == "Gamma" {
+			return gammaLaw, shape, nil
+		}
+		return weibull, shape, nil
+	case "":
+		if rate > 0 {
+			return 0, 0, t.fault("iat_dist", fmt.Sprintf("%q is no law of arrivals for a rate of %g: %s, or no rate", dist, rate, laws))
+		}
+		return exponential, 0, nil
+	default:
+		return 0, 0, t.fault("iat_dist", fmt.Sprintf("%q is no law of arrivals: %s", clip(dist), laws))
+	}
+}
+
+// cell is a column's text in this row.
+func (t *table) cell(column string) string { return strings.TrimSpace(t.record[t.column[column]]) }

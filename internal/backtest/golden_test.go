@@ -84,7 +84,7 @@ func TestReplaysAreAsBefore(t *testing.T) {
 	}
 	var got strings.Builder
 	for _, model := range []string{"llama-8b", "llama-70b"} {
-		who := append(chasers(), Oracle(1), Reactive(0.8, 300), Fixed(0.6))
+		who := append(chasers(), Oracle(1, 15), Reactive(0.8, 300), Fixed(0.6))
 		cfg := Config{Trace: wave(), Model: preset(t, model), Startup: DefaultStartup(60), Seed: 3, Peak: 6}
 		cfg.Startup.Spells = 100 // a day, so that there is one
 		for _, r := range run(t, cfg, who...) {

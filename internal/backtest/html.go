@@ -31,6 +31,9 @@ func (r *Report) HTML(w io.Writer) error {
 		"load":    func(c Cell) string { return fmt.Sprintf("%s, %s, start-up %gs", c.Trace, c.Model, c.Startup) },
 		"ms":      func(x float64) string { return short(1000 * x) },
 		"price":   r.priceNote,
+		"short":   short,
+		"role":    func(k Keeper) string { return k.role() },
+		"over":    func(k Keeper) string { return k.cost() },
 	}).Parse(page)
 	if err != nil {
 		return err

@@ -83,28 +83,42 @@ func lognormal(rng *rand.Rand, median, sigma float64) float64 {
 	return median * math.Exp(sigma*rng.NormFloat64())
 }
 
-// newPod draws pod number id's start. The draw depends on the seed and the
-// number only, so that policies meet the same luck.
-func (s Startup) newPod(m *Model, patience float64, seed uint64, id int, now float64, full []spell) *pod {
-	rng := rand.New(rand.NewPCG(seed, uint64(id)))
-	p := &pod{id: id, name: "p" + strconv.Itoa(id), created: now, since: now, bound: now}
+// newPod draws pod number id's start.
+func (s *Startup) newPod(m *Model, patience float64, seed uint64, id int, now float64, full []spell) *pod {
+	p := &pod{id: id, name: "p" + strconv.Itoa(id), created: now, since: now}
 	p.m, p.patience = m, patience
-	took := lognormal(rng, s.Median, s.Sigma)
-	if rng.Float64() < s.NodeShare {
-		p.bound += lognormal(rng, s.NodeMedian, 0.4)
-	}
-	for _, f := range full {
-		if p.bound >= f.from && p.bound < f.to {
-			p.bound = f.to
-		}
-	}
-	p.bound = math.Ceil(p.bound)
-	p.runs = math.Ceil(p.bound + took*pullShare)
-	p.ready = math.Ceil(p.bound + max(1, took))
+	p.bound, p.runs, p.ready = s.draw(seed, id).from(now, full)
 	if p.bound <= now {
 		p.phase = pulling
 	}
 	return p
+}
+
+// luck is how long one pod's start takes, in seconds.
+type luck struct{ node, took float64 }
+
+// draw is pod number id's luck. It depends on the seed and the number only, so
+// that policies meet the same.
+func (s *Startup) draw(seed uint64, id int) (l luck) {
+	rng := rand.New(rand.NewPCG(seed, uint64(id)))
+	l.took = lognormal(rng, s.Median, s.Sigma)
+	if rng.Float64() < s.NodeShare {
+		l.node = lognormal(rng, s.NodeMedian, 0.4)
+	}
+	return l
+}
+
+// from is when a pod that is created now is bound to a node, runs its containers
+// and becomes ready.
+func (l luck) from(now float64, full []spell) (bound, runs, ready float64) {
+	bound = now + l.node
+	for _, f := range full {
+		if bound >= f.from && bound < f.to {
+			bound = f.to
+		}
+	}
+	bound = math.Ceil(bound)
+	return bound, math.Ceil(bound + l.took*pullShare), math.Ceil(bound + max(1, l.took))
 }
 
 // starting says whether the pod is on its way to serving.

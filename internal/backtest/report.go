@@ -14,9 +14,14 @@ type Report struct {
 	Version string    `json:"version,omitempty"` // of gpupilot
 	Time    time.Time `json:"time,omitzero"`     // at which it was made
 
-	Cells  []Cell   `json:"cells"`
-	Parts  []Part   `json:"parts,omitempty"` // none without peers
-	Cases  []Case   `json:"cases"`
+	Quick bool `json:"quick,omitempty"` // few of the peers' settings: not for publication
+
+	Cells []Cell `json:"cells"`
+	Parts []Part `json:"parts,omitempty"` // none without peers
+	Cases []Case `json:"cases"`
+	// Objectives are who keeps 99, 98 and 95 % of the requests, and at what cost.
+	Objectives []Objective `json:"objectives,omitempty"`
+
 	Models []Model  `json:"models"`
 	Peers  []string `json:"peers"`
 	Prices Prices   `json:"prices,omitempty"`
@@ -36,7 +41,7 @@ type Part struct {
 // summed up apart.
 func NewReport(s *Study, cases []Case, untouched []string) *Report {
 	r := &Report{
-		Cells: s.Cells(cases), Cases: cases, Models: s.Models,
+		Cells: s.Cells(cases), Cases: cases, Models: s.Models, Objectives: s.Objectives(cases),
 		judge: s.Judge, class: map[string]Class{}, family: map[string]string{},
 	}
 	for i := range s.Peers {

@@ -21,7 +21,7 @@ func smallStudy(t *testing.T) *Study {
 	tr.Name = "a <b> & c"
 	return &Study{
 		Traces: []*Trace{tr}, Models: []Model{preset(t, "llama-8b")}, Startups: []float64{30, 60}, Low: 3, High: 6, Seeds: 2,
-		Ours: []Contender{Ours("ours", onRunning(4))}, Also: []Contender{Oracle(1)},
+		Ours: []Contender{Ours("ours", onRunning(4))}, Also: []Contender{Oracle(1, 15)},
 		Peers: QuickGrid().Peers([]string{"kpa"}, OnRequests), Points: true, Workers: 2,
 	}
 }
@@ -83,7 +83,7 @@ func TestReport(t *testing.T) {
 	}
 	html := page.String()
 	for _, want := range []string{
-		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "peaks 3 to 6 replicas", "over 2 s to the first token or 15 ms",
+		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "to peaks of 3 to 6 replicas", "over 2 s to the first token or 15 ms",
 		"of Knative", `class="peer kpa"`, "chip",
 	} {
 		if !strings.Contains(html, want) {
@@ -141,7 +141,7 @@ func TestTable(t *testing.T) {
 		r := &Report{Cells: cells, Models: []Model{preset(t, "llama-8b")}, Peers: []string{cell.Nearest}}
 		r.family, r.class = map[string]string{cell.Nearest: "kpa"}, map[string]Class{cell.Nearest: OnRequests}
 		for _, c := range cells {
-			r.Cases = append(r.Cases, Case{Trace: c.Trace, Startup: c.Startup, Hours: 1, Peak: 5, Seed: 1})
+			r.Cases = append(r.Cases, Case{Trace: c.Trace, Startup: c.Startup, Hours: 1, Peak: 5, Scale: 2.5, Seed: 1})
 		}
 		r.part("all traces", cells)
 		return r
@@ -167,7 +167,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	one := table(study(cell))
-	has(one, true, "azure_llm_2023_conv.requests, 1 hour in 1 replay, 1 seed, peak 5 replicas", "120s", "2 s to the first token or 15 ms",
+	has(one, true, "azure_llm_2023_conv.requests, 1 hour in 1 replay, 1 seed\nscale     by 2.5, to a peak of 5 replicas\n", "120s", "2 s to the first token or 15 ms",
 		"1 setting of Knative", "12.3 (45.6)", "gpupilot-requests: "+cell.Nearest)
 	has(one, false, "cost", "start  policy", "all traces", "regret")
 	for _, column := range []string{"missed  ", "front  ", "turns/h  "} {

@@ -13,6 +13,7 @@ type Result struct {
 	Family string `json:"family"`
 	Class  Class  `json:"class,omitempty"`
 
+	Scale       float64 `json:"-"`                 // requests for one of the recording
 	Requests    int     `json:"requests"`          // without the hopeless
 	Hopeless    int     `json:"hopeless"`          // would miss the TTFT limit on an idle replica
 	Violations  float64 `json:"violationsPercent"` // of the requests, over a limit or given up
@@ -42,7 +43,7 @@ func (c *cluster) result(r *replay, who *Contender, scaler autoscaler) Result {
 	percent := func(n int) float64 { return 100 * float64(n) / math.Max(1, float64(s.requests)) }
 	out := Result{
 		Name: who.Name, Family: who.Family, Class: who.Class,
-		Requests: s.requests, Hopeless: s.hopeless, Violations: percent(s.violations + lost),
+		Scale: r.arrivals.factor, Requests: s.requests, Hopeless: s.hopeless, Violations: percent(s.violations + lost),
 		Late: percent(s.late), Slow: percent(s.slow), GaveUp: percent(s.gaveUp + lost),
 		GPUHours: s.gpuSeconds / 3600, Under: 100 * s.under / s.seconds, Over: 100 * s.over / s.seconds,
 		Overshoot: float64(s.most) / math.Max(1, math.Ceil(r.peak)), Turns: float64(s.turns) / hours,

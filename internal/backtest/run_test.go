@@ -161,7 +161,7 @@ func TestUtilisationAsGPUsTellIt(t *testing.T) {
 // A step of the load: nobody is killed while starting, and the reaction is seen.
 func TestOursTakesAStep(t *testing.T) {
 	cfg := Config{Trace: steady(900, 6, 30, 30, 6, 6), Model: preset(t, "llama-8b"), Startup: quiet(60), Seed: 1, Min: 1, Max: 60, Warmup: 300}
-	who := []Contender{Ours("ours", onRunning(4)), Oracle(1), HPA(peers.ObjectValue, GPUUtil, 60, 300, 0.1, classicRule())}
+	who := []Contender{Ours("ours", onRunning(4)), Oracle(1, 15), HPA(peers.ObjectValue, GPUUtil, 60, 300, 0.1, classicRule())}
 	res := run(t, cfg, who...)
 	ours, oracle := res[0], res[1]
 	if ours.Killed != 0 {

@@ -79,7 +79,8 @@ func (s *sample) pace(at time.Time) scale.Pace {
 		return scale.Pace{}
 	}
 	return scale.Pace{
-		Batch: float64(s.batch), Latency: float64(s.latency), First: float64(s.first), Firsts: float64(s.firsts), At: at, OK: true,
+		Batch: float64(s.batch), TokenSeconds: float64(s.latency),
+		FirstTokenSeconds: float64(s.first), FirstTokensPerSecond: float64(s.firsts), At: at, OK: true,
 	}
 }
 

@@ -34,7 +34,7 @@ func TestPresetsAreSimulated(t *testing.T) {
 			if v, ok := src.get(x); !ok || v != want {
 				t.Errorf("%s = %v, %v; want %v", c.Policy.Signals[i].Name, v, ok, want)
 			}
-			if p := x.pace(time.Unix(9, 0)); !p.OK || p.Batch != 5 || float32(p.Latency) != 0.02 || !p.At.Equal(time.Unix(9, 0)) {
+			if p := x.pace(time.Unix(9, 0)); !p.OK || p.Batch != 5 || float32(p.TokenSeconds) != 0.02 || !p.At.Equal(time.Unix(9, 0)) {
 				t.Errorf("pace %+v", p)
 			}
 			if p := (&sample{}).pace(time.Unix(9, 0)); p.OK {

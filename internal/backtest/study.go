@@ -49,7 +49,8 @@ type Case struct {
 	Model   string  `json:"model"`
 	Startup float64 `json:"startupSeconds"` // median
 	Seed    uint64  `json:"seed"`
-	Peak    float64 `json:"peakReplicas"` // that the load was scaled to
+	Peak    float64 `json:"peakReplicas"` // that the load was scaled to; 0: it was not
+	Scale   float64 `json:"scale"`        // requests for one of the recording; 1: as recorded
 	Hours   float64 `json:"hours"`
 
 	Ours  []Result `json:"ours"`
@@ -168,6 +169,9 @@ func (s *Study) one(ctx context.Context, t *Trace, m Model, startup float64, see
 		}
 	}
 	c.Ours, c.Also, c.Peers = ours, kept.Also, kept.Peers
+	if len(ours) > 0 {
+		c.Scale = ours[0].Scale
+	}
 	if !s.Points || seed > 0 {
 		drop(c.Ours)
 		return c, nil

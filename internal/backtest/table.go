@@ -27,6 +27,7 @@ func (r *Report) Table(w io.Writer) error {
 		}
 		r.nearest(&b)
 	}
+	r.objectives(&b)
 	b.WriteString("\n" + r.legend())
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -153,7 +154,10 @@ func (r *Report) nearest(b *strings.Builder) {
 
 // legend says what the columns are.
 func (r *Report) legend() string {
-	const common = "killed: pods deleted while starting; cascades: increases past 1.5 × the need\n"
+	common := "killed: pods deleted while starting; cascades: increases past 1.5 × the need\n"
+	if len(r.Objectives) > 0 {
+		common += objectivesLegend
+	}
 	if len(r.Peers) == 0 {
 		return "missed: requests over a limit or given up; turns/h: changes of direction an hour\n" + common
 	}
@@ -168,7 +172,8 @@ func (r *Report) legend() string {
 // sheet is a table of text. A row of one cell is a line above those that follow.
 type sheet struct {
 	titles []string
-	left   int // columns that stand at the left: words; the others are numbers
+	left   int // first columns that are words, at the left; the others are numbers
+	last   int // last columns that are words
 	rows   [][]string
 }
 
@@ -189,7 +194,7 @@ func (s *sheet) write(b *strings.Builder) {
 		}
 		var line strings.Builder
 		for i, text := range row {
-			if i < s.left {
+			if i < s.left || i >= len(row)-s.last {
 				fmt.Fprintf(&line, "%-*s  ", width[i], text)
 			} else {
 				fmt.Fprintf(&line, "%*s  ", width[i], text)

@@ -5,7 +5,6 @@ package backtest
 import (
 	"bufio"
 	"cmp"
-	"compress/gzip"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -93,19 +92,30 @@ func Open(path string) (*Trace, error) {
 	return t, nil
 }
 
-// Read reads a trace, plain or gzip, in the format that its header tells.
-// Errors say name, line and column.
+// Read reads a trace, plain or gzip, in the format that its header tells. Errors
+// begin with the name; those of a cell say its line and column, too.
 func Read(name string, r io.Reader) (*Trace, error) {
 	plain := bufio.NewReader(r)
-	if magic, err := plain.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
-		z, err := gzip.NewReader(plain)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, unreadable(err))
-		}
-		plain = bufio.NewReader(z)
+	if !isGzip(plain) {
+		return readText(name, plain)
 	}
+	z, err := newGzipFile(plain)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, z.explain(err))
+	}
+	t, err := readText(name, bufio.NewReader(z))
+	if err != nil {
+		if bad := z.explain(err); bad != err { //nolint:errorlint // the very error means that the file is whole
+			return nil, fmt.Errorf("%s: %w", name, bad)
+		}
+	}
+	return t, err
+}
+
+// readText reads a trace of plain CSV.
+func readText(name string, plain *bufio.Reader) (*Trace, error) {
 	// What the reader says of a shorter file it says again to what reads on.
-	if head, _ := plain.Peek(headLength); slices.ContainsFunc(head, binary) {
+	if head, _ := plain.Peek(headLength); slices.ContainsFunc(head, inNoText) {
 		return nil, fmt.Errorf("%s: this is no CSV but a binary file: want text in UTF-8, plain or gzip", name)
 	}
 	t := &table{name: name, in: csv.NewReader(plain)}
@@ -119,18 +129,9 @@ func Read(name string, r io.Reader) (*Trace, error) {
 // headLength is how much of a file is looked at for what no text has.
 const headLength = 512
 
-// binary says whether a byte is in no text: archives, Parquet and UTF-16 are full
+// inNoText says whether a byte is in no text: archives, Parquet and UTF-16 are full
 // of them.
-func binary(c byte) bool { return c < ' ' && c != '\t' && c != '\n' && c != '\r' }
-
-// unreadable says what is wrong with a file that could not be read on. Only
-// decompression ends before its end.
-func unreadable(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return errors.New("the gzip file is cut short: copy or compress it again")
-	}
-	return err
-}
+func inNoText(c byte) bool { return c < ' ' && c != '\t' && c != '\n' && c != '\r' }
 
 // table is a CSV with a header.
 type table struct {
@@ -147,7 +148,7 @@ func (t *table) header() error {
 		return fmt.Errorf("%s: the file is empty", t.name)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: header: %w", t.name, unreadable(err))
+		return fmt.Errorf("%s: header: %w", t.name, err)
 	}
 	t.column = make(map[string]int, len(head))
 	for i, h := range head {
@@ -193,7 +194,7 @@ func (t *table) read() (*Trace, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", t.name, unreadable(err))
+			return nil, fmt.Errorf("%s: %w", t.name, err)
 		}
 		t.record = record
 		if t.rows++; t.rows > maxRows {

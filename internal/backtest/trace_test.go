@@ -5,10 +5,12 @@ package backtest
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -75,30 +77,35 @@ func count(t *testing.T, a *Arrivals) (n float64) {
 
 func TestReadErrorsSayWhere(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                                                    "the file is empty",
-		"a,b\n1,2\n":                                          "x:1: no trace has the columns a,b",
-		"t_s,requests\n0,1\n1,-4":                             `x:3:3: column "requests": "-4"`,
-		"t_s,requests\n0,1\n1,":                               `x:3:3: column "requests": is empty`,
-		"t_s,requests\n0,1\n0,1\n1,1":                         `x:3:1: column "t_s": "0" stands twice: want one row for each time`,
-		"t_s,requests\n0,1\n120,1\n60,1":                      `x:4:1: column "t_s": "60" is before the row above it, and a row holds until the next one: sort the rows by t_s`,
-		"t_s,count_in_5min\n300,1\n0,1":                       `x:3:1: column "t_s": "0" is before the row above it`,
-		"t_s,rate_rps\n300,1\n0,1":                            `x:3:1: column "t_s": "0" is before the row above it`,
-		"t_s,requests\n0,1\n1700000000,1\n":                   `column "t_s": the rows cover 107.8 years`,
-		"t_s,requests\n1700000000000,1\n":                     `x:2:1: column "t_s": "1700000000000" is no time: want seconds, from the first row or from 1970 on`,
-		"t_s,requests\nnoon,1\n":                              `"noon" is no time`,
-		"t_s,requests\n,1\n":                                  `"" is no time`,
-		"PAR1\x15\x00\x15":                                    "no CSV but a binary file",
-		"\xff\xfet\x00_\x00s\x00":                             "no CSV but a binary file",
-		string(zipped(countsCSV)[:20]):                        "the gzip file is cut short",
-		string(zipped(countsCSV)[:5]):                         "the gzip file is cut short",
-		"t_ms,prompt_tokens,output_tokens\n0,1,1\n1e12,1,1\n": `column "t_ms": the rows cover 31.7 years`,
-		"t_s,requests\n0,1\n":                                 "1 rows",
-		"t_ms,prompt_tokens,output_tokens\n0,1,NaN\n":         `x:2:5: column "output_tokens": "NaN"`,
-		"t_ms,prompt_tokens,output_tokens\n1e400,1,1\n":       `x:2:1: column "t_ms"`,
-		strings.Replace(clientsCSV, "Weibull", "Pareto", 1):   `x:3:9: column "iat_dist": "Pareto"`,
-		"t_s,requests\n0,1,2\n":                               "wrong number of fields",
-		"t_s,rate_rps,gap\n0,,1\n600,,1\n":                    "every row is a gap",
-		"\x1f\x8bgarbage garbage":                             "gzip",
+		"":                                                       "the file is empty",
+		"a,b\n1,2\n":                                             "x:1: no trace has the columns a,b",
+		"t_s,requests\n0,1\n1,-4":                                `x:3:3: column "requests": "-4"`,
+		"t_s,requests\n0,1\n1,":                                  `x:3:3: column "requests": is empty`,
+		"t_s,requests\n0,1\n0,1\n1,1":                            `x:3:1: column "t_s": "0" stands twice: want one row for each time`,
+		"t_s,requests\n0,1\n120,1\n60,1":                         `x:4:1: column "t_s": "60" is before the row above it, and a row holds until the next one: sort the rows by t_s`,
+		"t_s,count_in_5min\n300,1\n0,1":                          `x:3:1: column "t_s": "0" is before the row above it`,
+		"t_s,rate_rps\n300,1\n0,1":                               `x:3:1: column "t_s": "0" is before the row above it`,
+		"t_s,requests\n0,1\n1700000000,1\n":                      `column "t_s": the rows cover 107.8 years`,
+		"t_s,requests\n1700000000000,1\n":                        `x:2:1: column "t_s": "1700000000000" is no time: want seconds, from the first row or from 1970 on`,
+		"t_s,requests\nnoon,1\n":                                 `"noon" is no time`,
+		"t_s,requests\n,1\n":                                     `"" is no time`,
+		"PAR1\x15\x00\x15":                                       "no CSV but a binary file",
+		"\xff\xfet\x00_\x00s\x00":                                "no CSV but a binary file",
+		string(zipped(countsCSV)[:20]):                           "the gzip file is cut short",
+		string(zipped(countsCSV)[:5]):                            "the gzip file is cut short",
+		"t_ms,prompt_tokens,output_tokens\n0,1,1\n1e12,1,1\n":    `column "t_ms": the rows cover 31.7 years`,
+		"t_s,requests\n0,1\n":                                    "1 rows",
+		"t_ms,prompt_tokens,output_tokens\n0,1,NaN\n":            `x:2:5: column "output_tokens": "NaN"`,
+		"t_ms,prompt_tokens,output_tokens\n1e400,1,1\n":          `x:2:1: column "t_ms"`,
+		strings.Replace(clientsCSV, "Weibull", "Pareto", 1):      `x:3:9: column "iat_dist": "Pareto"`,
+		strings.Replace(clientsCSV, "Gamma", "gamma", 1):         `x:2:12: column "iat_dist": "gamma" is no law of arrivals: want Gamma, Weibull or Exponential`,
+		strings.Replace(clientsCSV, "Gamma,0.2", ",0.2", 1):      `x:2:12: column "iat_dist": "" is no law of arrivals for a rate of 8: want Gamma, Weibull or Exponential, or no rate`,
+		strings.Replace(clientsCSV, "Gamma,0.2", "Gamma,", 1):    `x:2:18: column "p1": "" is no shape of Gamma: want 0.001 to 1e+09`,
+		strings.Replace(clientsCSV, "Gamma,0.2", "Gamma,0", 1):   `x:2:18: column "p1": "0" is no shape of Gamma`,
+		strings.Replace(clientsCSV, ",0,,,,,", ",0,Zipf,,,,", 1): `x:4:12: column "iat_dist": "Zipf" is no law of arrivals: want`,
+		"t_s,requests\n0,1,2\n":                                  "wrong number of fields",
+		"t_s,rate_rps,gap\n0,,1\n600,,1\n":                       "every row is a gap",
+		"\x1f\x8bgarbage garbage":                                "gzip",
 	} {
 		_, err := Read("x", strings.NewReader(in))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x") {
@@ -115,6 +122,37 @@ func TestReadGzip(t *testing.T) {
 	}
 	for n := 2; n < len(whole); n++ {
 		if _, err := Read("x", bytes.NewReader(whole[:n])); err == nil || !strings.Contains(err.Error(), "cut short") {
+			t.Errorf("the first %d of %d bytes: %v", n, len(whole), err)
+		}
+	}
+}
+
+// What is corrupt is called so, and not cut short: whatever byte is damaged, and
+// whether decompression or the rows find it first.
+func TestReadCorruptGzip(t *testing.T) {
+	rows := "t_ms,prompt_tokens,output_tokens\n"
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 400 {
+		rows += fmt.Sprintf("%d,%d,%d\n", 40*i+rng.IntN(40), rng.IntN(3000), rng.IntN(500))
+	}
+	whole := zipped(rows)
+	want, err := Read("x", bytes.NewReader(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 2; i < len(whole); i++ {
+		b := bytes.Clone(whole)
+		b[i] ^= []byte{0x01, 0x40, 0xff}[i%3]
+		tr, err := Read("x", bytes.NewReader(b))
+		switch {
+		case err == nil && !slices.Equal(tr.requests, want.requests): // some bits are of no account
+			t.Errorf("byte %d: read as other requests", i)
+		case err != nil && (!strings.HasPrefix(err.Error(), "x: the gzip file is corrupt") || strings.Contains(err.Error(), "cut short")):
+			t.Errorf("byte %d: %v", i, err)
+		}
+	}
+	for n := len(whole) - 1; n > 100; n -= 17 {
+		if _, err := Read("x", bytes.NewReader(whole[:n])); err == nil || !strings.Contains(err.Error(), "cut short") || strings.Contains(err.Error(), "corrupt") {
 			t.Errorf("the first %d of %d bytes: %v", n, len(whole), err)
 		}
 	}

@@ -51,13 +51,13 @@ func (w *workload) actuate(r *report, at *attempt) {
 	}
 	for range conflicts {
 		d := r.decision
-		if !d.Changes() || !w.c.deps.Leading() {
+		if !d.Changes() || !w.shared.deps.Leading() {
 			return
 		}
 		if d.Replicas < d.Current {
 			w.markVictims(ctx, r.target, d.Victims, at.pods)
 		}
-		err := w.c.targets.write(ctx, r.target, d.Replicas)
+		err := w.shared.targets.write(ctx, r.target, d.Replicas)
 		switch {
 		case err == nil:
 			w.changed(r, newest(&at.obs))
@@ -66,7 +66,7 @@ func (w *workload) actuate(r *report, at *attempt) {
 			w.failed(r, err)
 			return
 		}
-		w.c.meters.writes.WithLabelValues("conflict").Inc()
+		w.shared.meters.writes.WithLabelValues("conflict").Inc()
 		if !w.again(ctx, r, at) {
 			return
 		}
@@ -79,13 +79,13 @@ func (w *workload) actuate(r *report, at *attempt) {
 func (w *workload) upToDate(ctx context.Context, r *report) bool {
 	is := &metav1.PartialObjectMetadata{} // its status may not decode
 	is.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
-	err := w.c.deps.Live.Get(ctx, w.key, is)
+	err := w.shared.deps.Live.Get(ctx, w.key, is)
 	switch {
 	case err == nil && sameSpec(is, r.object) && is.DeletionTimestamp == nil:
 		return true
 	case err == nil, apierrors.IsNotFound(err):
-		w.c.meters.writes.WithLabelValues("outdated").Inc()
-		w.c.deps.Log.Debug("changed or gone, not scaling by what is cached", "gpuautoscaler", w.key.String())
+		w.shared.meters.writes.WithLabelValues("outdated").Inc()
+		w.shared.deps.Log.Debug("changed or gone, not scaling by what is cached", "gpuautoscaler", w.key.String())
 	default:
 		w.failed(r, fmt.Errorf("read GPUAutoscaler %s: %w", w.key, err))
 	}
@@ -95,7 +95,7 @@ func (w *workload) upToDate(ctx context.Context, r *report) bool {
 // again reads the target anew after a conflict, and decides anew if its
 // replicas are not what they were.
 func (w *workload) again(ctx context.Context, r *report, at *attempt) bool {
-	t, err := w.c.targets.resolve(ctx, w.key.Namespace, r.object.Spec.ScaleTargetRef, true)
+	t, err := w.shared.targets.resolve(ctx, w.key.Namespace, r.object.Spec.ScaleTargetRef, true)
 	if err != nil {
 		w.failed(r, err)
 		return false
@@ -116,13 +116,13 @@ func (w *workload) changed(r *report, measured time.Time) {
 	d, t := r.decision, r.target
 	w.pause = backoff{}
 	w.scaled = now
-	w.c.meters.scaled(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
+	w.shared.meters.scaled(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
 	sentence := d.Sentence()
-	w.c.deps.Log.Info("scaled", "gpuautoscaler", w.key.String(), "target", t.String(),
+	w.shared.deps.Log.Info("scaled", "gpuautoscaler", w.key.String(), "target", t.String(),
 		"from", d.Current, "to", d.Replicas, "rule", d.Rule, "why", sentence)
 	w.record(r.object, corev1.EventTypeNormal, string(d.Rule), "Scale",
 		fmt.Sprintf("scaled %s from %d to %d: %s", t, d.Current, d.Replicas, sentence))
-	w.c.recent.add(w.key, d)
+	w.shared.recent.add(w.key, d)
 }
 
 // failed is for a decision that the API server did not take.
@@ -130,23 +130,23 @@ func (w *workload) failed(r *report, err error) {
 	if w.ctx.Err() != nil {
 		return // we are ending
 	}
-	w.c.meters.writes.WithLabelValues("error").Inc()
+	w.shared.meters.writes.WithLabelValues("error").Inc()
 	w.pause.fail(r.at, err.Error())
 	r.able = verdict{reasonScaleFailed, err.Error()}
 	if w.pause.failures == 1 {
-		w.c.deps.Log.Warn("cannot scale", "gpuautoscaler", w.key.String(), "err", err)
+		w.shared.deps.Log.Warn("cannot scale", "gpuautoscaler", w.key.String(), "err", err)
 	}
 }
 
 // advise tells of a decision that nobody carries out.
 func (w *workload) advise(t *target, d *scale.Decision) {
-	if !w.c.deps.Leading() || d.Replicas == w.advised || d.Time.Sub(w.advice) < adviceGap {
+	if !w.shared.deps.Leading() || d.Replicas == w.advised || d.Time.Sub(w.advice) < adviceGap {
 		return
 	}
 	w.advised, w.advice = d.Replicas, d.Time
 	w.record(w.object.Load(), corev1.EventTypeNormal, string(d.Rule), "Advise",
 		fmt.Sprintf("would scale %s from %d to %d: %s", t, d.Current, d.Replicas, d.Sentence()))
-	w.c.recent.add(w.key, d)
+	w.shared.recent.add(w.key, d)
 }
 
 // refuse tells once why a workload is not scaled.
@@ -157,7 +157,7 @@ func (w *workload) refuse(r *report) {
 	}
 	tell := r.able.reason + ": " + r.able.message
 	passes := r.able.reason == reasonUnreadable || r.able.reason == reasonDeleting
-	if tell == w.told || passes || !w.c.deps.Leading() {
+	if tell == w.told || passes || !w.shared.deps.Leading() {
 		return
 	}
 	w.told = tell
@@ -166,12 +166,12 @@ func (w *workload) refuse(r *report) {
 			return // it was told before we started
 		}
 	}
-	w.c.deps.Log.Warn("not scaling", "gpuautoscaler", w.key.String(), "reason", r.able.reason, "why", r.able.message)
+	w.shared.deps.Log.Warn("not scaling", "gpuautoscaler", w.key.String(), "reason", r.able.reason, "why", r.able.message)
 	w.record(r.object, corev1.EventTypeWarning, r.able.reason, "Scale", r.able.message)
 }
 
 func (w *workload) record(a *v1alpha1.GPUAutoscaler, kind, reason, action, note string) {
-	w.c.deps.Record(Event{
+	w.shared.deps.Record(Event{
 		About: corev1.ObjectReference{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUAutoscaler",
 			Namespace: a.Namespace, Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion,
@@ -230,9 +230,9 @@ func (w *workload) price(ctx context.Context, pod *corev1.Pod, victim bool) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%s}}}`, pod.UID, corev1.PodDeletionCost, value)
 	named := &corev1.Pod{}
 	named.Namespace, named.Name = pod.Namespace, pod.Name
-	err := w.c.deps.Client.Patch(ctx, named, client.RawPatch(types.MergePatchType, []byte(patch)))
+	err := w.shared.deps.Client.Patch(ctx, named, client.RawPatch(types.MergePatchType, []byte(patch)))
 	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-		w.c.deps.Log.Debug("cannot mark a pod", "pod", pod.Name, "err", err)
+		w.shared.deps.Log.Debug("cannot mark a pod", "pod", pod.Name, "err", err)
 	}
 }
 

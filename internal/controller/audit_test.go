@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
@@ -79,7 +80,7 @@ func TestForgedDevicesScaleNothing(t *testing.T) {
 						all = append(all, d)
 					}
 				}
-				r.shows(forger, "node-1", rankDCGM, now, all...)
+				r.shows(forger, "node-1", discovery.RankDCGM, now, all...)
 				w.pass(now)
 			}
 			if got := r.replicas("web"); got != 3 {
@@ -145,25 +146,25 @@ func TestAudit(t *testing.T) {
 		second++
 		r.shows(name, "node-1", rank, r.now.Add(time.Duration(second)*time.Millisecond), devices...)
 	}
-	shows(rankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
+	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	f("what is requested")
-	shows(rankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, here})
+	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, here})
 	f("more than is requested", "too_many_devices here: "+dcgm+" says that pod ns/here holds 2 GPU devices; the pod requests 1")
-	shows(rankDCGM, dcgm, page{"GPU-0", 1, elsewhere})
+	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, elsewhere})
 	f("a pod of another node", "wrong_node elsewhere: "+dcgm+" on node node-1 says that pod ns/elsewhere holds 1 GPU device; the pod runs on node node-2")
 	r.now = r.now.Add(settled + time.Second)
 	f("a pod that has moved away from a node which died with its exporter")
-	shows(rankDCGM, dcgm, page{"GPU-0", 1, moved}, page{"GPU-1", 1, unscheduled}, page{"GPU-2", 1, finished}, page{"GPU-3", 1, unknown})
+	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, moved}, page{"GPU-1", 1, unscheduled}, page{"GPU-2", 1, finished}, page{"GPU-3", 1, unknown})
 	f("pods whose end or move the exporter has not noticed")
 
-	shows(rankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
-	shows(rankAgent, agent, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
+	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
+	shows(discovery.RankAgent, agent, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	f("an agent that agrees")
-	shows(rankAgent, agent, page{"GPU-0", 1, other}, page{"GPU-2", 1, here})
+	shows(discovery.RankAgent, agent, page{"GPU-0", 1, other}, page{"GPU-2", 1, here})
 	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" says that pod ns/here holds GPU-0; "+agent+" on the same node says that another pod does")
-	shows(rankDCGM, dcgm, page{"GPU-0", 1, finished}, page{"GPU-2", 1, unknown})
+	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, finished}, page{"GPU-2", 1, unknown})
 	f("pods that are gone, whose devices the kubelet has given to others")
-	shows(rankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
+	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	r.store.Drop(agent)
 
 	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: requests(gpuResource, "1").Resources.Limits}}, false)
@@ -186,7 +187,7 @@ func TestAudit(t *testing.T) {
 func TestContradictionsAreTold(t *testing.T) {
 	r, w := loaded(t, 60)
 	p := r.pods.pods[0]
-	r.shows("dcgm-exporter/gpu-operator/dcgm-1", "node-1", rankDCGM, r.now, forge(p, 100, 16)...)
+	r.shows("dcgm-exporter/gpu-operator/dcgm-1", "node-1", discovery.RankDCGM, r.now, forge(p, 100, 16)...)
 	w.pass(r.now)
 	is := func(what string, status metav1.ConditionStatus, says string, events int) {
 		t.Helper()

@@ -6,8 +6,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"net/netip"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -38,28 +37,14 @@ type Config struct {
 	Tick    time.Duration // the longest time between two decisions about a workload; 1 s
 	MaxAge  time.Duration // above which a reading does not count; scale.DefaultMaxAge
 
-	// Agents and DCGM select the pods that are our agents, in AgentNamespace,
-	// and dcgm-exporters, in DCGMNamespaces: those that any of the selectors
-	// matches. Pods of other namespaces are never exporters of GPUs: whoever may
-	// create pods there could otherwise move every workload.
-	Agents, DCGM   []labels.Selector
-	AgentNamespace string
-	DCGMNamespaces []string
+	Discovery discovery.Config // which pods are scraped
 
 	// Resources are names of resources that count GPU devices, beside those of
 	// gpu.IsResource.
 	Resources []string
 
-	// PodNetworks are those that pods' addresses are in, but for pods on their
-	// node's network; empty: any. A loopback address is one only if it is in one
-	// of them. HostNetworkPods has pods' own metrics scraped on their node's network.
-	PodNetworks     []netip.Prefix
-	HostNetworkPods bool
-
 	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
 	QueriesPerNamespace int
-
-	ExporterScheme string // of agents and dcgm-exporters: http, or https; http
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -90,18 +75,14 @@ type Deps struct {
 	// the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
 
-	// Health asks the agent at an address of metrics how its node's GPUs are. It
-	// is for KeepNodeHealth only.
-	Health func(ctx context.Context, address url.URL) (*gpu.NodeHealth, error)
-
 	Resolve gpu.Resolve
-	Scrape  func([]Target)        // says what is to be scraped from now on
-	States  func() []webui.Target // how the targets fare; Node is left to us
-	Leading func() bool           // whether this replica may write
-	Leader  func() string         // who may
-	Record  func(Event)           // writes an Event; does not block
-	Metrics prometheus.Registerer // nil: no metrics
-	Log     *slog.Logger          // nil discards
+	Scrape  func([]discovery.Target) // says what is to be scraped from now on
+	States  func() []webui.Target    // how the targets fare; Node is left to us
+	Leading func() bool              // whether this replica may write
+	Leader  func() string            // who may
+	Record  func(Event)              // writes an Event; does not block
+	Metrics prometheus.Registerer    // nil: no metrics
+	Log     *slog.Logger             // nil discards
 }
 
 // Event is an Event about an object. Kind is Normal or Warning.
@@ -110,13 +91,12 @@ type Event struct {
 	Kind, Reason, Action, Note string
 }
 
-// Controller watches workloads and decides about them while Run runs.
-type Controller struct {
+// shared is what every workload works with. It knows nothing of the workloads.
+type shared struct {
 	cfg     Config
 	deps    Deps
 	targets *targets
 	claims  *claims
-	uses    *uses
 	devices *devices
 	audit   *audit
 	queries *queries
@@ -124,17 +104,19 @@ type Controller struct {
 	recent  recent
 	limits  limits
 
+	finder     *discovery.Finder
+	found      atomic.Pointer[discovery.List] // never nil
 	rediscover chan struct{}
-	hosts      atomic.Pointer[map[netip.Addr]bool] // the nodes' addresses
-	hostsAt    time.Time                           // when they were listed; list's
+}
+
+// Controller watches workloads and decides about them while Run runs.
+type Controller struct {
+	*shared
+	uses *uses
 
 	mu        sync.RWMutex
 	workloads map[types.NamespacedName]*workload
 	routes    map[string]map[*workload]struct{} // by place: a node or a pod
-	places    map[string]string                 // by target
-	nodes     map[string]string                 // by target
-	excess    map[string]bool                   // expositions of pods that have too many, by target
-	refused   map[string]string                 // why exporters are not scraped, by target
 	running   sync.WaitGroup
 }
 
@@ -142,7 +124,6 @@ type Controller struct {
 func New(cfg Config, deps Deps) *Controller {
 	cfg.Tick = cmp.Or(cfg.Tick, time.Second)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
-	cfg.ExporterScheme = cmp.Or(cfg.ExporterScheme, "http")
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
@@ -150,14 +131,17 @@ func New(cfg Config, deps Deps) *Controller {
 		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }
 	}
 	c := &Controller{
-		cfg: cfg, deps: deps,
-		targets: newTargets(deps.Client), claims: newClaims(), uses: newUses(), devices: newDevices(cfg.Resources),
-		rediscover: make(chan struct{}, 1),
-		workloads:  map[types.NamespacedName]*workload{},
-		routes:     map[string]map[*workload]struct{}{},
-		places:     map[string]string{},
-		nodes:      map[string]string{},
+		shared: &shared{
+			cfg: cfg, deps: deps,
+			targets: newTargets(deps.Client), claims: newClaims(), devices: newDevices(cfg.Resources),
+			rediscover: make(chan struct{}, 1),
+		},
+		uses:      newUses(),
+		workloads: map[types.NamespacedName]*workload{},
+		routes:    map[string]map[*workload]struct{}{},
 	}
+	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
+	c.found.Store(&discovery.List{})
 	c.queries = newQueries(c)
 	c.meters = newMeters(c, deps.Metrics)
 	c.audit = newAudit(c)
@@ -254,7 +238,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 	case !gone && w != nil:
 		w.take(a, flaws)
 	case !gone && ctx.Err() == nil:
-		w = newWorkload(ctx, c, a)
+		w = newWorkload(ctx, c.shared, c.route, a)
 		w.flaws.Store(flaws)
 		c.workloads[key] = w
 		c.running.Go(w.run)
@@ -338,7 +322,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 	if pod == nil {
 		last = old
 	}
-	if c.isExporter(last) && !sameEndpoint(old, pod) {
+	if c.finder.IsExporter(last) && !discovery.SameEndpoint(old, pod) {
 		c.discoverSoon()
 	}
 	set := labels.Set(last.Labels)
@@ -352,7 +336,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 			continue
 		}
 		w.poke()
-		if w.scrapesPods.Load() && !sameEndpoint(old, pod) {
+		if w.scrapesPods.Load() && !discovery.SameEndpoint(old, pod) {
 			c.discoverSoon()
 		}
 	}
@@ -363,7 +347,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 func (c *Controller) Deliver(target string, _ time.Time) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for w := range c.routes[c.places[target]] {
+	for w := range c.routes[c.found.Load().Places[target]] {
 		w.poke()
 	}
 }

@@ -16,86 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
-
-func ports(named ...any) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		var c corev1.Container
-		for i := 0; i+1 < len(named); i += 2 {
-			c.Ports = append(c.Ports, corev1.ContainerPort{Name: named[i].(string), ContainerPort: int32(named[i+1].(int))})
-		}
-		p.Spec.Containers = append(p.Spec.Containers, c)
-	}
-}
-
-func TestExportersAreFound(t *testing.T) {
-	r := newRig(t)
-	pending := pod("agent", "pending", at(0))
-	pending.Status.Phase, pending.Status.PodIP = corev1.PodPending, ""
-	leaving := pod("agent", "leaving", at(0))
-	leaving.DeletionTimestamp = &metav1.Time{Time: at(1)}
-	v6 := pod("dcgm", "v6", at(0), func(p *corev1.Pod) { p.Status.PodIP = "fd00::1" })
-	r.pods.pods = []*corev1.Pod{
-		pod("agent", "named", at(0), ports("http", 80, "metrics", 9500)), pod("agent", "first", at(0), ports("http", 80)),
-		pod("agent", "none", at(0)), pending, leaving, v6, pod("other", "other", at(0)),
-	}
-	got := map[string]string{}
-	for _, target := range r.list(at(0)) {
-		got[target.Name] = target.Labels.Job + " " + target.URL.String()
-		if target.Fields != always() || target.Labels.Node != "node-1" {
-			t.Errorf("%s: %+v", target.Name, target)
-		}
-	}
-	want := map[string]string{
-		"agent/ns/named": "gpupilot-agent http://10.0.0.1:9500/metrics", "agent/ns/first": "gpupilot-agent http://10.0.0.1:80/metrics",
-		"agent/ns/none": "gpupilot-agent http://10.0.0.1:9400/metrics", "dcgm-exporter/ns/v6": "dcgm-exporter http://[fd00::1]:9400/metrics",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// Whoever may create pods somewhere can label one as an exporter: it is none
-// outside of the namespaces that the operator names.
-func TestExportersAreOfTrustedNamespaces(t *testing.T) {
-	r := newRig(t)
-	r.cfg.AgentNamespace, r.cfg.DCGMNamespaces = "gpupilot-system", []string{"gpupilot-system", "gpu-operator"}
-	in := func(app, name, namespace string) *corev1.Pod {
-		p := pod(app, name, at(0))
-		p.Namespace = namespace
-		return p
-	}
-	trusted := []*corev1.Pod{in("agent", "a", "gpupilot-system"), in("dcgm", "d", "gpu-operator"), in("dcgm", "e", "gpupilot-system")}
-	forged := []*corev1.Pod{in("agent", "a", "gpu-operator"), in("agent", "a", "ns"), in("dcgm", "d", "ns"), in("dcgm", "d", "kube-system")}
-	r.pods.pods = append(forged, trusted...)
-	var got []string
-	for _, target := range r.list(at(0)) {
-		got = append(got, target.Name)
-		if target.Labels.Rank != map[string]uint8{KindAgent: rankAgent, KindDCGM: rankDCGM}[target.Kind] {
-			t.Errorf("%s has rank %d", target.Name, target.Labels.Rank)
-		}
-	}
-	if diff := cmp.Diff([]string{"agent/gpupilot-system/a", "dcgm-exporter/gpupilot-system/e", "dcgm-exporter/gpu-operator/d"}, got); diff != "" {
-		t.Error(diff)
-	}
-	for _, p := range forged {
-		if r.isExporter(p) {
-			t.Errorf("%s/%s changes what is scraped", p.Namespace, p.Name)
-		}
-	}
-	for _, p := range trusted {
-		if !r.isExporter(p) {
-			t.Errorf("%s/%s does not change what is scraped", p.Namespace, p.Name)
-		}
-	}
-	r.cfg.AgentNamespace, r.cfg.DCGMNamespaces = "", []string{""}
-	if got := r.list(at(0)); len(got) != 0 {
-		t.Errorf("without a namespace %d targets, want none: an empty one selects in all", len(got))
-	}
-}
 
 // An exporter has no say about the pods of other nodes.
 func TestExportersSpeakOfTheirOwnNode(t *testing.T) {
@@ -131,8 +56,8 @@ func TestPodSignalsAreScraped(t *testing.T) {
 	for _, a := range objects {
 		r.add(a).pass(at(10))
 	}
-	want := []Target{{
-		Name: "pod/ns/web-1:8000/m", URL: url.URL{Scheme: "http", Host: "10.0.0.1:8000", Path: "/m"}, Kind: KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
+	want := []discovery.Target{{
+		Name: "pod/ns/web-1:8000/m", URL: url.URL{Scheme: "http", Host: "10.0.0.1:8000", Path: "/m"}, Kind: discovery.KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
 		Labels: series.TargetLabels{Node: "node-1", Instance: "10.0.0.1:8000", Job: "pod", Namespace: "ns", Pod: "web-1"},
 	}}
 	if diff := cmp.Diff(want, r.list(at(10))); diff != "" {
@@ -144,37 +69,6 @@ func TestPodSignalsAreScraped(t *testing.T) {
 			t.Errorf("%s is not among the names in use: %v", name, names)
 		}
 	}
-}
-
-func TestPodPort(t *testing.T) {
-	two := pod("a", "p", at(0), ports("http", 80, "metrics", 90))
-	f := func(what string, p *corev1.Pod, port policy.Port, want int32, says string) {
-		t.Helper()
-		got, err := podPort(p, port)
-		if got != want || (err != nil) != (says != "") {
-			t.Errorf("%s: %d, %v; want %d, %q", what, got, err, want, says)
-		}
-		if err != nil {
-			contains(t, err.Error(), says)
-		}
-	}
-	number, name, wrong := intstr.FromInt32(7), intstr.FromString("metrics"), intstr.FromString("nope")
-	f("a number", two, policy.Port{Given: &number}, 7, "")
-	f("a name", two, policy.Port{Given: &name}, 90, "")
-	f("a wrong name", two, policy.Port{Given: &wrong}, 0, `no container port named "nope"`)
-	one, none := pod("a", "p", at(0), ports("", 5)), pod("a", "p", at(0))
-	f("the only one", one, policy.Port{}, 5, "")
-	f("one of two", two, policy.Port{}, 0, "has 2 container ports")
-	f("none", none, policy.Port{}, 0, "has 0 container ports")
-
-	vllm, triton := policy.Port{Default: 8000}, policy.Port{Default: 8002, Apart: true}
-	f("a server's own", none, vllm, 8000, "")
-	f("its own of several", pod("a", "p", at(0), ports("ssh", 22, "http", 8000)), vllm, 8000, "")
-	f("its own, though others are declared", pod("a", "p", at(0), ports("ssh", 22, "http", 80)), vllm, 8000, "")
-	f("another, the only one", one, vllm, 5, "")
-	f("the one called metrics", two, vllm, 90, "")
-	f("a server that has them apart", pod("a", "p", at(0), ports("http", 8000)), triton, 8002, "")
-	f("what is given goes before", two, policy.Port{Given: &number, Default: 8000}, 7, "")
 }
 
 // A field that the metrics API is asked for is scraped from then on, for a
@@ -309,7 +203,7 @@ func TestExpositionsPerPodAreBounded(t *testing.T) {
 	r := newRig(t, deployment("web", 1))
 	r.pods.pods = []*corev1.Pod{pod("web", "web-1", at(0), ready(at(1)), ports("http", 8000)), pod("other", "other-1", at(0), ports("http", 8000))}
 	var all []*workload
-	for i := range maxPerPod + 2 {
+	for i := range discovery.MaxPerPod + 2 {
 		a := autoscaler(fmt.Sprintf("a%02d", i))
 		a.CreationTimestamp = metav1.Time{Time: at(-i)} // the last one is the oldest
 		a.Spec.ScaleTargetRef.Name = "web"
@@ -325,7 +219,7 @@ func TestExpositionsPerPodAreBounded(t *testing.T) {
 		got = append(got, target.Name)
 	}
 	var want []string
-	for i := range maxPerPod {
+	for i := range discovery.MaxPerPod {
 		want = append(want, fmt.Sprintf("pod/ns/web-1:8000/%02d", i+2))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -338,4 +232,71 @@ func TestExpositionsPerPodAreBounded(t *testing.T) {
 			t.Errorf("the GPUAutoscaler of path /%02d says %q", i, message)
 		}
 	}
+}
+
+func addressed(ip, host string, hostNetwork bool) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.PodIP, p.Status.HostIP, p.Spec.HostNetwork = ip, host, hostNetwork
+	}
+}
+
+func ports(named ...any) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		var c corev1.Container
+		for i := 0; i+1 < len(named); i += 2 {
+			c.Ports = append(c.Ports, corev1.ContainerPort{Name: named[i].(string), ContainerPort: int32(named[i+1].(int))})
+		}
+		p.Spec.Containers = append(p.Spec.Containers, c)
+	}
+}
+
+// A pod on its node's network is not scraped unless the operator says so, and
+// the condition says why; a node's address that a pod only claims is no way
+// around that, nor is it a way to have another's pod not scraped.
+func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
+	a := autoscaler("web")
+	port := intstr.FromInt32(10250)
+	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue", Port: &port}
+	r := newRig(t, deployment("web", 1), a)
+	r.discover(func(c *discovery.Config) {
+		c.AgentNamespace, c.DCGMNamespaces = "gpupilot-system", []string{"gpupilot-system", "gpu-operator"}
+	})
+	in := func(p *corev1.Pod, namespace string) *corev1.Pod { p.Namespace = namespace; return p }
+	proxy := in(pod("proxy", "kube-proxy", at(0), addressed("192.168.0.9", "192.168.0.9", true)), "kube-system")
+	agent := in(pod("agent", "agent-1", at(0), addressed("10.0.0.2", "192.168.0.8", false)), "gpupilot-system")
+	dcgm := in(pod("dcgm", "dcgm-1", at(0), addressed("192.168.0.6", "192.168.0.6", true)), "gpu-operator")
+	liar := in(pod("liar", "liar", at(0), addressed("10.0.0.3", "10.0.0.1", false)), "elsewhere")
+	web := pod("web", "web-1", at(0), ready(at(1)))
+	r.pods.pods = []*corev1.Pod{web, proxy, agent, dcgm, liar}
+	w, later := r.add(a), 0
+	f := func(what string, scraped bool, change func(*corev1.Pod)) {
+		t.Helper()
+		web.Status.PodIP, web.Status.HostIP, web.Spec.HostNetwork = "10.0.0.1", "192.168.0.7", false
+		change(web)
+		w.pass(r.now) // finds the pods
+		found := false
+		later += 100 // the nodes' addresses are listed again
+		for _, target := range r.list(at(later)) {
+			found = found || target.Kind == discovery.KindPod
+		}
+		if found != scraped {
+			t.Errorf("%s: scraped %v", what, found)
+		}
+		w.pass(r.now)
+		said := ""
+		for _, c := range conditionsOf(w.status.next) {
+			said += c.Message + "\n"
+		}
+		if strings.Contains(said, "node's network") == scraped {
+			t.Errorf("%s: the conditions say %s", what, said)
+		}
+	}
+	f("a pod of its own", true, func(*corev1.Pod) {})
+	f("the host's network", false, addressed("192.168.0.7", "192.168.0.7", true))
+	f("its own node's address", false, addressed("192.168.0.7", "192.168.0.7", false))
+	f("another node's address", false, addressed("192.168.0.9", "192.168.0.7", false))
+	f("a GPU node's address", false, addressed("192.168.0.8", "192.168.0.7", false))
+	f("the node of an exporter on the host's network", false, addressed("192.168.0.6", "192.168.0.7", false))
+	r.discover(func(c *discovery.Config) { c.HostNetworkPods = true })
+	f("the host's network, allowed", true, addressed("192.168.0.7", "192.168.0.7", true))
 }

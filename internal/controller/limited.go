@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -40,9 +41,9 @@ func (l *limits) at(now time.Time, store *series.Store) map[string]*series.Limit
 		if l.byPlace == nil {
 			l.byPlace = map[string]*series.Limited{}
 		}
-		place := nodePlace(x.Labels.Node)
+		place := discovery.NodePlace(x.Labels.Node)
 		if x.Labels.Pod != "" {
-			place = podPlace(x.Labels.Namespace, x.Labels.Pod)
+			place = discovery.PodPlace(x.Labels.Namespace, x.Labels.Pod)
 		}
 		if l.byPlace[place] == nil {
 			l.byPlace[place] = &x
@@ -54,14 +55,12 @@ func (l *limits) at(now time.Time, store *series.Store) map[string]*series.Limit
 // limited is a limited target that has samples of the workload's pods; nil:
 // there is none. Of several it is the first by place.
 func (w *workload) limited(now time.Time) *series.Limited {
-	byPlace := w.c.limits.at(now, w.c.deps.Store)
+	byPlace := w.shared.limits.at(now, w.shared.deps.Store)
 	if len(byPlace) == 0 {
 		return nil
 	}
-	w.c.mu.RLock()
-	defer w.c.mu.RUnlock()
 	first := ""
-	for p := range w.places {
+	for p := range w.routed {
 		if byPlace[p] != nil && (first == "" || p < first) {
 			first = p
 		}

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -56,7 +57,7 @@ func (r *rig) deliver(u *unstructured.Unstructured, gone bool) *workload {
 	if w == nil {
 		a := &v1alpha1.GPUAutoscaler{} // of no UID: the change below is taken
 		a.Namespace, a.Name = u.GetNamespace(), u.GetName()
-		w = newWorkload(r.t.Context(), r.Controller, a)
+		w = newWorkload(r.t.Context(), r.shared, r.route, a)
 		r.workloads[w.key] = w
 	}
 	r.autoscalerChanged(r.t.Context(), u, gone)
@@ -181,14 +182,25 @@ func FuzzRecall(f *testing.F) {
 	f.Add([]byte(`{"levels":[{"signal":"Utilization","value":1e308,"variance":-1}],"curves":[{"signal":"Utilization","n":1e308}],"flows":[{"signal":"Utilization","came":1e308,"replicas":-1}]}`))
 	f.Add([]byte(`{"probed":-2147483648,"serving":2147483647,"lastData":"9999-12-31T23:59:59Z","decidedAt":"0001-01-01T00:00:00Z"}`))
 	f.Add([]byte(`[]`))
+	f.Add([]byte(`{"signals":[{"name":"Utilization","level":{"value":1e308,"variance":-1},"trend":{"step":-1,"judged":-1,"past":[{},{},{},{},{},{},{},{},{},{}]}}]}`))
+	f.Add([]byte(`{"signals":[{"name":"vllm requests","arrivals":{"arrivedSum":1e308,"replicaSum":-1},"tokenLatency":{"n":1e308,"weight":1e308,"x":-1e308},"overloadedAt":"9999-12-31T23:59:59Z"}]}`))
+	old := recorded(f)
+	f.Add(old)
+	for i := 0; i < len(old); i += 101 {
+		f.Add(bytes.Replace(old, old[i:min(i+6, len(old))], []byte("-9e307"), 1))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		now := at(1000)
 		s := recall(&v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: raw}}, now)
-		p := scale.Policy{Min: 1, Max: 9, Startup: time.Minute, Signals: []scale.Signal{{Name: "Utilization", Target: 60, Ceiling: 100}}}
-		p.Down.Window = scale.Auto
+		p := vllmPolicy()
+		p.Max, p.Signals = 9, append(p.Signals, scale.Signal{Name: "Utilization", Target: 60, Ceiling: 100})
 		for i := range 20 {
 			now = now.Add(time.Second)
-			o := scale.Observation{Replicas: 3, Pods: []scale.Replica{{Phase: scale.Serving, Readings: []scale.Reading{{Value: float64(5 * i), At: now, OK: true}}}}}
+			read := scale.Reading{Value: float64(5 * i), At: now, OK: true}
+			pace := scale.Pace{Batch: read.Value, TokenSeconds: 0.02, FirstTokenSeconds: 1, FirstTokensPerSecond: 2, At: now, OK: true}
+			o := scale.Observation{Replicas: 3, Pods: []scale.Replica{{
+				Phase: scale.Serving, Readings: []scale.Reading{read, read, read}, Arrivals: []scale.Reading{read}, Paces: []scale.Pace{pace},
+			}}}
 			var d scale.Decision
 			if d, s = scale.Decide(p, o, s, now); d.Replicas < p.Min || d.Replicas > p.Max {
 				t.Fatalf("%d replicas: %s", d.Replicas, d.Sentence())
@@ -297,7 +309,7 @@ func TestDeviceUtilizationBesideRequests(t *testing.T) {
 	b := a.DeepCopy()
 	b.Status = *st
 	r.events = nil
-	again := newWorkload(t.Context(), r.Controller, b)
+	again := newWorkload(t.Context(), r.shared, r.route, b)
 	again.pass(r.now.Add(2 * time.Second))
 	if slices.Contains(r.told(), "Warning "+reasonWasteful) {
 		t.Error("told again after a restart")

@@ -4,7 +4,6 @@ package controller
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,27 +27,31 @@ const (
 )
 
 // memoryOf is the state as a status keeps it; nil if there is nothing to keep,
-// or no way to make it small enough.
+// or if it cannot be made small enough.
 func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	if s.Since.IsZero() && s.DecidedAt.IsZero() {
 		return nil
 	}
 	if !s.DecidedAt.IsZero() && s.DecidedAt.Before(now) {
-		now = s.DecidedAt // the signals were not watched since
+		now = s.DecidedAt // the signals were not read since
 	}
-	small := *s
-	small.Wants = salient(s.Wants)
-	small.Levels, small.Trends, small.Flows = slices.Clone(s.Levels), slices.Clone(s.Trends), slices.Clone(s.Flows)
-	small.Changes = append([]scale.Change(nil), s.Changes[max(0, len(s.Changes)-maxKept):]...)
-	for _, t := range stamps(&small) {
-		*t = t.Truncate(time.Millisecond)
+	small := s.Truncate(time.Millisecond)
+	small.Wants = salient(small.Wants)
+	small.Changes = small.Changes[max(0, len(small.Changes)-maxKept):]
+	each := func(drop func(*scale.SignalState)) func() {
+		return func() {
+			for i := range small.Signals {
+				drop(&small.Signals[i])
+			}
+		}
 	}
 	for _, drop := range []func(){
 		func() {},
-		func() { small.Trends = nil }, // forecasts are the easiest to do without
-		func() { small.Levels = nil }, // these are averages of seconds
-		func() { small.Flows = nil },
-		func() { small.Curves, small.Firsts = nil, nil },
+		each(func(x *scale.SignalState) { x.Trend = scale.Trend{} }), // forecasts are needed least
+		each(func(x *scale.SignalState) { x.Level = scale.Level{} }), // averages over seconds
+		each(func(x *scale.SignalState) { x.Arrivals = scale.ArrivalModel{} }),
+		each(func(x *scale.SignalState) { x.TokenLatency, x.FirstTokenLatency = scale.Curve{}, scale.Curve{} }),
+		func() { small.Signals = nil },
 		func() { small.Changes = nil },
 	} {
 		drop()
@@ -61,28 +64,6 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 		}
 	}
 	return nil
-}
-
-// stamps are the times of a state, whose sub-milliseconds would take up a third
-// of its text.
-func stamps(s *scale.State) []*time.Time {
-	out := []*time.Time{&s.Since, &s.LastData, &s.ShrankAt, &s.ProbedAt, &s.SaturatedSince, &s.OverloadAt, &s.DecidedAt}
-	for i := range s.Wants {
-		out = append(out, &s.Wants[i].At)
-	}
-	for i := range s.Changes {
-		out = append(out, &s.Changes[i].At)
-	}
-	for i := range s.Levels {
-		out = append(out, &s.Levels[i].At)
-	}
-	for i := range s.Trends {
-		out = append(out, &s.Trends[i].At)
-	}
-	for i := range s.Flows {
-		out = append(out, &s.Flows[i].At)
-	}
-	return out
 }
 
 // salient are those of the wants, oldest first, that are the highest or the
@@ -127,12 +108,17 @@ func halve(newestFirst []scale.Want) []scale.Want {
 	return out
 }
 
-// recall is the state that a status kept. One that is too old, or from the
-// future, has to watch for a whole window again before anything goes down.
+// recall is the state that a status kept, in today's form or in the one before
+// it. With a state that is too old, or from the future, the stabilisation window
+// has to be covered again before anything is scaled down. One that cannot be
+// read is ignored.
 func recall(m *v1alpha1.Memory, now time.Time) scale.State {
 	var s scale.State
 	if m == nil || len(m.State.Raw) > maxRecalled || json.Unmarshal(m.State.Raw, &s) != nil {
 		return scale.State{}
+	}
+	if s.Signals == nil {
+		s.Signals = recallLists(m.State.Raw)
 	}
 	return resumed(s, now.Sub(m.Time.Time))
 }
@@ -159,4 +145,4 @@ func unwatched(s scale.State) scale.State {
 
 // longestPause is the longest time between two decisions in which a workload
 // counts as watched.
-func (c *Controller) longestPause() time.Duration { return max(freshMemory, 3*c.cfg.Tick) }
+func (s *shared) longestPause() time.Duration { return max(freshMemory, 3*s.cfg.Tick) }

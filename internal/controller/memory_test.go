@@ -5,6 +5,7 @@ package controller
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,8 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -53,7 +57,7 @@ func TestRestartDecidesTheSame(t *testing.T) {
 		if err := json.Unmarshal(b, &again.Status); err != nil {
 			t.Fatal(err)
 		}
-		anew := newWorkload(t.Context(), r.Controller, again)
+		anew := newWorkload(t.Context(), r.shared, r.route, again)
 		anew.pass(now)
 		want, got := w.status.next.decision, anew.status.next.decision
 		if got.Replicas != want.Replicas || got.Rule != want.Rule {
@@ -153,10 +157,12 @@ func TestMemory(t *testing.T) {
 		full.Changes = append(full.Changes, scale.Change{At: at(i).Add(123456789), Delta: -100_000})
 	}
 	for i := range 16 {
-		name := strings.Repeat("sum(rate(x[1m]))", 5) + strconv.Itoa(i)
-		full.Levels = append(full.Levels, scale.Level{Signal: name, Value: 1. / 3, Variance: 1. / 7, At: at(i)})
-		full.Curves = append(full.Curves, scale.Curve{Signal: name, N: 1. / 5, Weight: 1. / 3, X: 1. / 7, Y: 1. / 9, XX: 1. / 11, XY: 1. / 13, YY: 1. / 15})
-		full.Flows = append(full.Flows, scale.Flow{Signal: name, At: at(i).Add(123456789), Rate: 1. / 3, Replicas: 1. / 7, Came: 1. / 9, There: 1. / 11})
+		full.Signals = append(full.Signals, scale.SignalState{
+			Name:         strings.Repeat("sum(rate(x[1m]))", 5) + strconv.Itoa(i),
+			Level:        scale.Level{Value: 1. / 3, Variance: 1. / 7, At: at(i)},
+			TokenLatency: scale.Curve{N: 1. / 5, Weight: 1. / 3, X: 1. / 7, Y: 1. / 9, XX: 1. / 11, XY: 1. / 13, YY: 1. / 15},
+			Arrivals:     scale.ArrivalModel{At: at(i).Add(123456789), Rate: 1. / 3, ReplicaSum: 1. / 7, ArrivedSum: 1. / 9, InFlightSum: 1. / 11},
+		})
 	}
 	m = memoryOf(&full, at(300))
 	if m == nil || len(m.State.Raw) > maxMemory {
@@ -164,6 +170,59 @@ func TestMemory(t *testing.T) {
 	}
 	if s := recall(m, at(300)); len(s.Wants) == 0 || s.Since.IsZero() {
 		t.Errorf("what the window needs is gone: %+v", s)
+	}
+}
+
+// The memory of an earlier version keeps what it learned.
+func TestMemoryOfAnEarlierVersion(t *testing.T) {
+	raw := recorded(t)
+	written := time.Date(2026, 1, 1, 0, 14, 59, 123e6, time.UTC)
+	s := recall(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
+	if len(s.Signals) != 2 || len(s.Wants) != 1 || s.Since.IsZero() || s.Serving != 4 {
+		t.Fatalf("recalled %+v", s)
+	}
+	requests, cache := s.Signals[0], s.Signals[1]
+	if requests.Name != "vllm requests" || cache.Name != "vllm KV cache" || cache.Level.Value == 0 || len(cache.Trend.Past) != 8 {
+		t.Errorf("the signals are %+v", s.Signals)
+	}
+	want := scale.ArrivalModel{
+		Since: written.Add(-899 * time.Second), At: written, Rate: 8.621994961674298, Target: 14.49890136718766,
+		ReplicaSum: 1915.8180219518665, ArrivedSum: 5000.866887848422, InFlightSum: 25004.334439242157, Seconds: 568.8563333315118,
+	}
+	if diff := cmp.Diff(want, requests.Arrivals); diff != "" {
+		t.Error(diff)
+	}
+	if requests.TokenLatency.N != 3073.497566045165 || requests.FirstTokenLatency.N != 6475.743763990635 {
+		t.Errorf("the curves are %+v and %+v", requests.TokenLatency, requests.FirstTokenLatency)
+	}
+	// The target that was learned still is.
+	d, after := scale.Decide(vllmPolicy(), scale.Observation{}, s, written.Add(time.Second))
+	if got := d.Inputs[0].Target; got < 14 || got > 15 {
+		t.Errorf("the learned target is %g, want 14.5", got)
+	}
+	again := memoryOf(&after, after.DecidedAt)
+	if again == nil || len(again.State.Raw) > len(raw) || !strings.Contains(string(again.State.Raw), `"signals"`) {
+		t.Errorf("today's form of it: %+v", again)
+	}
+}
+
+// recorded is a status.memory that an earlier version wrote for the preset vllm.
+func recorded(t testing.TB) []byte {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/memory-before-signals.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func vllmPolicy() scale.Policy {
+	return scale.Policy{
+		Min: 1, Max: 20, Startup: time.Minute, Up: scale.Rules{Tolerance: 0.1}, Down: scale.Rules{Window: scale.Auto, Tolerance: 0.1},
+		Signals: []scale.Signal{
+			{Name: "vllm requests", Target: 8, Law: scale.Batching, Limit: 0.02, FirstLimit: 2, Aggregate: gpu.Sum},
+			{Name: "vllm KV cache", Unit: "%", Target: 80, Ceiling: 100},
+		},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -31,7 +32,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 	m := &meters{
 		c: c,
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that had the last word, and whether they asked for another number of replicas.",
+			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that made them, and whether they change the number of replicas.",
 		}, []string{"rule", "changes"}),
 		thinking: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_decision_duration_seconds", Help: "Time that one decision took, observation included.",
@@ -59,7 +60,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		malformed: prometheus.NewDesc("gpupilot_autoscaler_malformed", "1 for a GPUAutoscaler of which the part (spec or status) cannot be read.",
 			[]string{"namespace", "name", "part"}, nil),
 		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
-			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", maxPerPod), nil, nil),
+			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
@@ -93,7 +94,7 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
 	m.c.mu.RLock()
 	defer m.c.mu.RUnlock()
-	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.excess)))
+	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.found.Load().Excess)))
 	for key, w := range m.c.workloads {
 		w.mu.Lock()
 		n, judged := w.counts, w.judged

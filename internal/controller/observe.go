@@ -82,11 +82,11 @@ func pace(v values, pod *corev1.Pod, src *policy.Pace, now time.Time, maxAge tim
 	if !ok || !too || tokens.Value <= 0 {
 		return scale.Pace{}
 	}
-	p := scale.Pace{Batch: batch.Value, Latency: batch.Value / tokens.Value, At: batch.At, OK: true}
+	p := scale.Pace{Batch: batch.Value, TokenSeconds: batch.Value / tokens.Value, At: batch.At, OK: true}
 	waited, ok := firstOf(v, pod, src.FirstSeconds, now, maxAge)
 	firsts, too := firstOf(v, pod, src.Firsts, now, maxAge)
 	if ok && too && firsts.Value > 0 {
-		p.First, p.Firsts = waited.Value/firsts.Value, firsts.Value
+		p.FirstTokenSeconds, p.FirstTokensPerSecond = waited.Value/firsts.Value, firsts.Value
 	}
 	return p
 }

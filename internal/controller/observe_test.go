@@ -107,11 +107,11 @@ func TestPaceOfABatch(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	want := scale.Pace{Batch: 12, Latency: 0.02, At: at(9), OK: true}
+	want := scale.Pace{Batch: 12, TokenSeconds: 0.02, At: at(9), OK: true}
 	f("both", fixed{"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600}}, want)
 	src.FirstSeconds, src.Firsts = policy.Term{{Name: "ttft_sum", Rate: true}}, policy.Term{{Name: "ttft_count", Rate: true}}
 	first := want
-	first.First, first.Firsts = 0.3, 4
+	first.FirstTokenSeconds, first.FirstTokensPerSecond = 0.3, 4
 	f("and the first tokens", fixed{
 		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
 		"rate x/ttft_sum": {At: at(9), Value: 1.2}, "rate x/ttft_count": {At: at(9), Value: 4},

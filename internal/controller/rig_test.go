@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -41,7 +42,7 @@ type rig struct {
 	states  []webui.Target
 	mu      sync.Mutex // guards what the controller's goroutines write: events, scraped
 	events  []Event
-	scraped [][]Target
+	scraped [][]discovery.Target
 	watch   func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
 	calls   interceptor.Funcs // may be changed while it runs
 	now     time.Time
@@ -93,9 +94,9 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		}
 		return []labels.Selector{parsed}
 	}
-	r.Controller = New(Config{
+	r.Controller = New(Config{Discovery: discovery.Config{
 		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
-	}, Deps{
+	}}, Deps{
 		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Resolve: resolve,
 		Installed: func(client.Object) bool { return false },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
@@ -103,13 +104,19 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		},
 		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
 
-		Scrape:  func(ts []Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
+		Scrape:  func(ts []discovery.Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
 		States:  func() []webui.Target { return r.states },
 		Leading: func() bool { return r.leading },
 		Leader:  func() string { return "me" },
 		Record:  func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },
 	})
 	return r
+}
+
+// discover changes what is discovered from now on.
+func (r *rig) discover(change func(*discovery.Config)) {
+	change(&r.cfg.Discovery)
+	r.finder = discovery.New(r.cfg.Discovery, &r.pods, nil)
 }
 
 // accept writes a scale. The fake would take the object that only names the
@@ -141,7 +148,7 @@ func (r *rig) add(a *v1alpha1.GPUAutoscaler) *workload {
 			r.t.Fatal("cannot set the generation")
 		}
 	}
-	w := newWorkload(r.t.Context(), r.Controller, a)
+	w := newWorkload(r.t.Context(), r.shared, r.route, a)
 	r.claims.setAutoscaler(a, false)
 	r.workloads[w.key] = w
 	return w

@@ -117,7 +117,7 @@ func (s *statusWriter) run() {
 
 // step writes the status if it is due; else it says when it will be.
 func (s *statusWriter) step(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
-	if !s.w.c.deps.Leading() {
+	if !s.w.shared.deps.Leading() {
 		s.last = nil
 		return 0
 	}
@@ -131,7 +131,7 @@ func (s *statusWriter) step(ctx context.Context, r *report, now time.Time) (wait
 	}
 	if err := s.write(ctx, r.object, next); err != nil {
 		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
-			s.w.c.deps.Log.Debug("status not written", "gpuautoscaler", s.w.key.String(), "err", err)
+			s.w.shared.deps.Log.Debug("status not written", "gpuautoscaler", s.w.key.String(), "err", err)
 		}
 		return statusRetry
 	}
@@ -182,7 +182,7 @@ func (s *statusWriter) write(ctx context.Context, a *v1alpha1.GPUAutoscaler, st 
 	named := autoscalerKind() // the answer has the whole object, which may not decode
 	named.SetNamespace(a.Namespace)
 	named.SetName(a.Name)
-	return s.w.c.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.JSONPatchType, patch))
+	return s.w.shared.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.JSONPatchType, patch))
 }
 
 // statusOf tells a report. Times of conditions that did not change are base's.

@@ -102,7 +102,7 @@ func TestAGapHasToBeWatchedAgain(t *testing.T) {
 			x := newWatched(t)
 			x.startup.restore(&v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5})
 			x.let(100*time.Second, 60)
-			x.state.Flows = []scale.Flow{{Signal: "Utilization", At: time.Now(), Came: 100, Replicas: 10}}
+			x.state.Signals[0].Arrivals = scale.ArrivalModel{At: time.Now(), ArrivedSum: 100, ReplicaSum: 10}
 			begin(x)
 			if r := x.let(2*time.Minute, 30); r.decision != nil {
 				t.Errorf("%s: decided: %+v", what, r.decision)
@@ -116,7 +116,7 @@ func TestAGapHasToBeWatchedAgain(t *testing.T) {
 				t.Errorf("%s: after it, without a window: %+v", what, d)
 				return
 			}
-			if len(x.state.Flows) != 1 || x.state.Flows[0].Came != 100 || x.startup.learned() == nil {
+			if len(x.state.Signals) != 1 || x.state.Signals[0].Arrivals.ArrivedSum != 100 || x.startup.learned() == nil {
 				t.Errorf("%s: what was learned is gone: %+v", what, x.state)
 			}
 			if d = x.let(58*time.Second, 30).decision; d.Replicas != 4 {

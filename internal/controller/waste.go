@@ -9,7 +9,7 @@ import (
 
 // warnOfWaste records one Event about signals that work against one another.
 func (w *workload) warnOfWaste(r *report) {
-	if w.wasteful || !w.c.deps.Leading() {
+	if w.wasteful || !w.shared.deps.Leading() {
 		return
 	}
 	c := consistencyOf(r)
@@ -21,6 +21,6 @@ func (w *workload) warnOfWaste(r *report) {
 	if last != nil && last.Reason == c.Reason && last.Message == c.Message {
 		return // the controller before this one recorded it
 	}
-	w.c.deps.Log.Warn("signals work against one another", "gpuautoscaler", w.key.String(), "why", c.Message)
+	w.shared.deps.Log.Warn("signals work against one another", "gpuautoscaler", w.key.String(), "why", c.Message)
 	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", clip(c.Message, maxMessage))
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -27,7 +28,8 @@ import (
 
 // workload is one GPUAutoscaler: it observes, decides and actuates.
 type workload struct {
-	c      *Controller
+	shared *shared
+	route  func(w *workload, places map[string]struct{}) // has samples of these places wake w
 	key    types.NamespacedName
 	ctx    context.Context // the lifetime of the two goroutines that newWorkload's caller starts
 	cancel context.CancelFunc
@@ -57,7 +59,7 @@ type workload struct {
 	told     string    // the refusal that the last Event was about
 	idle     bool      // the last pass decided nothing
 	wasteful bool      // the Event about signals that work against one another was recorded
-	blind    blindness
+	outage   outage
 	doubted  bool      // an exporter contradicts the API server about the pods, and an Event says so
 	serving  time.Time // since when it has had replicas that serve; zero: it has none
 
@@ -84,9 +86,9 @@ type counts struct {
 	ok                                                 bool
 }
 
-func newWorkload(ctx context.Context, c *Controller, a *v1alpha1.GPUAutoscaler) *workload {
+func newWorkload(ctx context.Context, s *shared, route func(*workload, map[string]struct{}), a *v1alpha1.GPUAutoscaler) *workload {
 	w := &workload{
-		c: c, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
+		shared: s, route: route, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
 		wake: make(chan struct{}, 1), advised: -1,
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
@@ -140,7 +142,7 @@ func (w *workload) run() {
 		case <-tick.C:
 		}
 		spent := w.pass(time.Now())
-		tick.Reset(w.c.cfg.Tick)
+		tick.Reset(w.shared.cfg.Tick)
 		select {
 		case <-w.ctx.Done():
 			return
@@ -183,7 +185,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	w.compile(a)
 	r.plan = w.plan.Load()
-	t, err := w.c.targets.resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
+	t, err := w.shared.targets.resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
 	if w.ctx.Err() != nil {
 		return 0
 	}
@@ -205,7 +207,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		spent = w.decide(r, now)
 	}
 	r.learned, r.scaled, r.state = w.startup.learned(), w.scaled, w.state
-	r.contradictions = w.c.audit.about(w.pods)
+	r.contradictions = w.shared.audit.about(w.pods)
 	r.limited = w.limited(now)
 	w.refuse(r)
 	w.watchSignals(r)
@@ -222,10 +224,10 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	if before != nil && before.Generation == a.Generation && before.UID == a.UID && a.Generation != 0 {
 		return
 	}
-	compiled, err := policy.Compile(a, w.c.deps.Resolve)
+	compiled, err := policy.Compile(a, w.shared.deps.Resolve)
 	var limited []queryKey
 	if err == nil {
-		limited, err = w.c.queries.limit(a, compiled.Sources)
+		limited, err = w.shared.queries.limit(a, compiled.Sources)
 	}
 	if f := w.flaws.Load(); f.spec != nil {
 		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
@@ -236,7 +238,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	if err != nil {
 		w.plan.Store(nil)
 		w.scrapesPods.Store(false)
-		w.c.discoverSoon() // it asks and scrapes nothing any more
+		w.shared.discoverSoon() // it asks and scrapes nothing any more
 		return
 	}
 	p := &plan{Compiled: compiled, queries: limited}
@@ -252,18 +254,18 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		}
 	}
 	if p.Policy.MaxAge == 0 {
-		p.Policy.MaxAge = w.c.cfg.MaxAge
+		p.Policy.MaxAge = w.shared.cfg.MaxAge
 	}
 	w.plan.Store(p)
 	w.scrapesPods.Store(scrapes)
 	w.routed = nil
-	w.c.discoverSoon()
+	w.shared.discoverSoon()
 }
 
 // follow takes note of which target and which pods it is about.
 func (w *workload) follow(t *target) {
 	if t.claim != w.claim {
-		w.c.targets.forget(w.claim)
+		w.shared.targets.forget(w.claim)
 		if w.claim != (claim{}) {
 			w.state, w.startup = scale.State{}, startup{} // they are of another workload
 		}
@@ -271,7 +273,7 @@ func (w *workload) follow(t *target) {
 	}
 	if old := w.selector.Load(); old == nil || (*old).String() != t.selector.String() {
 		w.selector.Store(&t.selector)
-		w.c.discoverSoon()
+		w.shared.discoverSoon()
 	}
 }
 
@@ -288,7 +290,7 @@ func (w *workload) obstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) ver
 	case err != nil:
 		return verdict{reasonUnreadable, err.Error()}
 	}
-	if o, owned := w.c.claims.rival(a, t.claim); owned {
+	if o, owned := w.shared.claims.rival(a, t.claim); owned {
 		return verdict{reasonOwned, t.String() + " is already scaled by " + o.String() +
 			"; delete one of the two, or set actuation: Advise to only look on"}
 	}
@@ -297,7 +299,7 @@ func (w *workload) obstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) ver
 
 // count says what the target's pods are worth, whatever the spec says.
 func (w *workload) count(t *target) (serving, starting int32) {
-	for _, pod := range w.c.deps.Pods.Select(w.key.Namespace, t.selector) {
+	for _, pod := range w.shared.deps.Pods.Select(w.key.Namespace, t.selector) {
 		if Finished(pod) {
 			continue
 		}
@@ -315,25 +317,25 @@ func (w *workload) count(t *target) (serving, starting int32) {
 func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	began := time.Now()
 	t, p := r.target, r.plan
-	pods := w.c.deps.Pods.Select(w.key.Namespace, t.selector)
+	pods := w.shared.deps.Pods.Select(w.key.Namespace, t.selector)
 	w.startup.see(pods)
 	w.settle(pods)
 	pol := p.Policy
-	pol.GPUsPerReplica = w.c.devices.perReplica(t, pods)
+	pol.GPUsPerReplica = w.shared.devices.perReplica(t, pods)
 	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
-	r.unread, r.pending = w.c.unreadable(p, pods), pendingOf(pods)
-	obs := observe(t.replicas, pods, p.Sources, vetted{w.c.deps.Store, w.c.devices}, now, pol.MaxAge)
-	obs.Totals, r.failed = w.c.queries.totals(w.key.Namespace, p)
-	if gap := now.Sub(w.state.DecidedAt); w.idle || gap > w.c.longestPause() {
+	r.unread, r.pending = w.unreadable(p, pods), pendingOf(pods)
+	obs := observe(t.replicas, pods, p.Sources, vetted{w.shared.deps.Store, w.shared.devices}, now, pol.MaxAge)
+	obs.Totals, r.failed = w.shared.queries.totals(w.key.Namespace, p)
+	if gap := now.Sub(w.state.DecidedAt); w.idle || gap > w.shared.longestPause() {
 		w.state = resumed(w.state, gap)
 	}
 	w.idle = false
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
-	w.c.meters.decided(&d, spent)
+	w.shared.meters.decided(&d, spent)
 	w.state, r.decision = after, &d
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	switch {
@@ -341,7 +343,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 		w.advised = -1
 	case p.Actuation == v1alpha1.ActuationAdvise:
 		w.advise(t, &d)
-	case w.c.deps.Leading():
+	case w.shared.deps.Leading():
 		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
 	}
 	return spent
@@ -362,7 +364,7 @@ func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duratio
 
 // unreadable says why a pods signal cannot be scraped from these pods, if the
 // spec does not fit them or they are where nothing is scraped.
-func (c *Controller) unreadable(p *plan, pods []*corev1.Pod) string {
+func (w *workload) unreadable(p *plan, pods []*corev1.Pod) string {
 	for i := range p.Sources {
 		src := &p.Sources[i]
 		if src.Kind != policy.Pods {
@@ -370,31 +372,23 @@ func (c *Controller) unreadable(p *plan, pods []*corev1.Pod) string {
 		}
 		for j, pod := range pods {
 			if j == 0 { // in their ports one is like the other
-				if _, err := podPort(pod, src.Port); err != nil {
+				if _, err := discovery.PodPort(pod, src.Port); err != nil {
 					return err.Error()
 				}
 			}
-			if !scrapable(pod) {
+			if !discovery.Scrapable(pod) {
 				continue
 			}
-			_, port, err := c.podEndpoint(pod, src)
+			_, port, err := w.shared.finder.PodEndpoint(pod, src)
 			if err != nil {
 				return err.Error()
 			}
-			if c.isExcess(podTargetName(pod, port, src.Path)) {
-				return fmt.Sprintf("of pod %s %d other ports and paths are scraped for older GPUAutoscalers, and no more than that; use one of these", pod.Name, maxPerPod)
+			if w.shared.found.Load().Excess[discovery.PodTargetName(pod, port, src.Path)] {
+				return fmt.Sprintf("of pod %s %d other ports and paths are scraped for older GPUAutoscalers, and no more than that; use one of these", pod.Name, discovery.MaxPerPod)
 			}
 		}
 	}
 	return ""
-}
-
-// isExcess reports whether an exposition of a pod is not scraped because the pod
-// has too many.
-func (c *Controller) isExcess(target string) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.excess[target]
 }
 
 // settle tells the controller where samples about these pods arrive.
@@ -406,15 +400,15 @@ func (w *workload) settle(pods []*corev1.Pod) {
 	places := make(map[string]struct{}, len(pods))
 	for _, pod := range pods {
 		if pod.Spec.NodeName != "" {
-			places[nodePlace(pod.Spec.NodeName)] = struct{}{}
+			places[discovery.NodePlace(pod.Spec.NodeName)] = struct{}{}
 		}
 		if w.scrapesPods.Load() {
-			places[podPlace(pod.Namespace, pod.Name)] = struct{}{}
+			places[discovery.PodPlace(pod.Namespace, pod.Name)] = struct{}{}
 		}
 	}
 	if w.routed == nil || !maps.Equal(places, w.routed) {
 		w.routed = places
-		w.c.route(w, places)
+		w.route(w, places)
 	}
 }
 

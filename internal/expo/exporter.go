@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -65,11 +66,28 @@ type Exporter struct {
 	// scratches are *scratch that no request uses now.
 	scratches sync.Pool
 
-	mu      sync.Mutex // guards what follows
-	r       *renderer
-	history history
-	totals  totals
+	asked    atomic.Bool // a page was asked for since the last Update
+	unshown  atomic.Bool // waiting has what the current page does not show
+	mu       sync.Mutex  // guards what follows
+	r        *renderer
+	history  history
+	totals   totals
+	waiting  collection // not rendered yet where unshown is true
+	demanded int        // Updates in a row after which a page was asked for
 }
+
+// collection is what one Update brought.
+type collection struct {
+	snap  *gpu.Snapshot
+	stats Stats
+	at    time.Time
+}
+
+// eagerAfter is how many collections in a row must have been scraped for the
+// next one to be rendered before it is. Who scrapes as often as the agent
+// collects gets a page that is ready; who scrapes seldom does not pay for pages
+// that nobody reads.
+const eagerAfter = 2
 
 // New makes an Exporter that has nothing to show until its first Update.
 func New(cfg Config) *Exporter {
@@ -97,6 +115,7 @@ func (e *Exporter) WantsHealth() bool {
 func (e *Exporter) Reconfigure(c Collectors, invalidLines int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.show() // the last collection was read for the collectors from before
 	cfg := *e.r.cfg
 	cfg.Collectors, cfg.InvalidLines = c, invalidLines
 	e.r = newRenderer(&cfg, &e.history, &e.totals)
@@ -111,13 +130,45 @@ func (e *Exporter) ReloadFailed() {
 	e.totals.failedReloads++
 }
 
-// Update renders s as of now; scrapes get it from here on. It is called by one
-// goroutine and does not keep s.
+// Update takes in a collection as of now; scrapes get it from here on. It is
+// rendered now where scrapes come as often as collections, else by the first
+// scrape. Update is called by one goroutine, and nobody changes s after it.
 func (e *Exporter) Update(s *gpu.Snapshot, st Stats, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p := e.pages.spare()
 	e.history.update(s, now)
-	e.r.render(p, s, st, now)
+	e.waiting = collection{s, st, now}
+	e.unshown.Store(true)
+	if e.asked.Swap(false) {
+		e.demanded = min(e.demanded+1, eagerAfter)
+	} else {
+		e.demanded = 0
+	}
+	if e.demanded == eagerAfter {
+		e.show()
+	}
+}
+
+// show renders what waits; the caller holds e.mu.
+func (e *Exporter) show() {
+	if !e.unshown.Load() {
+		return
+	}
+	p := e.pages.spare()
+	e.r.render(p, e.waiting.snap, e.waiting.stats, e.waiting.at)
 	e.pages.publish(p)
+	e.waiting = collection{}
+	e.unshown.Store(false)
+}
+
+// current is the page of the last collection, nil before the first. It stays as
+// it is until it is released.
+func (e *Exporter) current() *page {
+	e.asked.Store(true)
+	if e.unshown.Load() {
+		e.mu.Lock()
+		e.show()
+		e.mu.Unlock()
+	}
+	return e.pages.acquire()
 }

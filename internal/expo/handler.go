@@ -38,7 +38,7 @@ type scratch struct {
 // the few that are always there). It answers 503 while there is no page, and
 // when the last one is too old.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	p := e.pages.acquire()
+	p := e.current()
 	if p == nil {
 		http.Error(w, "nothing has been collected yet", http.StatusServiceUnavailable)
 		return

@@ -43,10 +43,10 @@ func metaFamilies(cfg *Config) []family {
 				return append(strconv.AppendUint(b, in.stats.Errors, 10), '\n')
 			}),
 		meta("gpupilot_device_up", Gauge, "1 if the last read of the device succeeded and is not too old.", deviceUp),
-		meta("gpupilot_backend_up", Gauge, "1 if GPUs can be enumerated through the backend.",
+		meta("gpupilot_backend_up", Gauge, "1 if GPUs can be enumerated through the backend and one of them at least can be read.",
 			func(b []byte, in *renderInput) []byte {
 				b = appendLabel(append(b, "gpupilot_backend_up{"...), "backend", in.snap.Backend)
-				return append(appendBool(append(b, "} "...), in.snap.Err == nil), '\n')
+				return append(appendBool(append(b, "} "...), in.snap.Up()), '\n')
 			}),
 		meta("gpupilot_xid_errors_total", Counter, "XID errors of the device since the agent started, by code.", xidCounts),
 		meta("gpupilot_xid_last_seen_timestamp_seconds", Gauge,

@@ -4,7 +4,9 @@ package expo
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,43 +22,98 @@ type Relabel struct {
 }
 
 // droppable are the built-in labels without which no two series become one.
-var droppable = []string{"pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "hostname", "Hostname", "pod_uid"}
+var droppable = []string{"pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "hostname", "Hostname", "pod_uid", "model_name", "cpu_serial"}
 
 // inline are the labels that are written where they belong, under their names.
 var inline = []string{
-	"gpu", "err_code", "err_msg", "window_size_in_ms", "clock_event", "xid", "health_watch", "health_error_code", "__name__",
+	"gpu", "err_code", "err_msg", "window_size_in_ms", "clock_event", "xid", "health_watch", "health_error_code",
+	"peer_gpu", "link_status", "nvlink", "nvswitch", "cpu", "cpucore", "gpu_uuid", "__name__", "le", "quantile",
 }
+
+// ofParts are the labels that only NvSwitches, NVLinks and CPUs have, and
+// onParts those that they share with devices, beside label fields.
+var (
+	ofParts = []string{"nvlink", "nvswitch", "cpu", "cpucore", "cpu_serial", "gpu_uuid", "model_name"}
+	onParts = []string{"gpu", "hostname", "Hostname", "pci_bus_id", "device"}
+)
 
 // Check says what is wrong, if anything.
 func (r *Relabel) Check() error {
-	taken := reservedNames(&Config{})
+	return errors.Join(r.CheckStatic(), r.CheckDrop(), r.CheckRename())
+}
+
+// CheckStatic says what is wrong with the static labels. They are on all series
+// of fields.
+func (r *Relabel) CheckStatic() error {
+	seen := map[string]bool{}
 	for _, l := range r.Static {
-		if !valid(l.Name) {
+		switch {
+		case !valid(l.Name):
 			return fmt.Errorf("static label: %q is no label name", l.Name)
+		case builtIn(l.Name), isLabelField(l.Name):
+			return fmt.Errorf("static label: %q is taken: series have a label of that name", l.Name)
+		case seen[l.Name]:
+			return fmt.Errorf("static label: %q is taken: it is given twice", l.Name)
 		}
-		if taken[l.Name] {
-			return fmt.Errorf("static label: %q is taken", l.Name)
-		}
-		taken[l.Name] = true
+		seen[l.Name] = true
 	}
+	return nil
+}
+
+// CheckDrop says what is wrong with the labels to leave out.
+func (r *Relabel) CheckDrop() error {
 	for _, n := range r.Drop {
-		if reservedNames(&Config{})[n] && !slices.Contains(droppable, n) {
+		if builtIn(n) && !slices.Contains(droppable, n) {
 			return fmt.Errorf("label %q cannot be left out: series could not be told from one another", n)
 		}
 	}
-	for from, to := range r.Rename {
+	return nil
+}
+
+// CheckRename says what is wrong with the new names, given the static labels.
+func (r *Relabel) CheckRename() error {
+	to := map[string]string{}
+	for _, from := range slices.Sorted(maps.Keys(r.Rename)) {
+		name := r.Rename[from]
 		if slices.Contains(inline, from) {
 			return fmt.Errorf("label %q cannot be renamed", from)
 		}
-		if !valid(to) {
-			return fmt.Errorf("label %q cannot be renamed: %q is no label name", from, to)
+		if !valid(name) {
+			return fmt.Errorf("label %q cannot be renamed: %q is no label name", from, name)
 		}
-		if taken[to] {
-			return fmt.Errorf("label %q cannot be renamed: %q is taken", from, to)
+		if other, ok := to[name]; ok {
+			return fmt.Errorf("label %q cannot be renamed: %q is taken by %q", from, name, other)
 		}
-		taken[to] = true
+		if r.collides(from, name) {
+			return fmt.Errorf("label %q cannot be renamed: %q is taken: series have a label of that name", from, name)
+		}
+		to[name] = from
 	}
 	return nil
+}
+
+// collides says whether a series with the label from may have one that is
+// called name.
+func (r *Relabel) collides(from, name string) bool {
+	switch {
+	case slices.ContainsFunc(r.Static, func(l gpu.PodLabel) bool { return l.Name == name }), isLabelField(name):
+		return true
+	case slices.Contains(ofParts, name):
+		return slices.Contains(ofParts, from) || slices.Contains(onParts, from) || isLabelField(from)
+	}
+	return builtIn(name)
+}
+
+// builtIn says whether the agent itself writes a label of this name.
+func builtIn(name string) bool {
+	return reservedNames(&Config{})[name] || slices.Contains(ofParts, name)
+}
+
+// isLabelField says whether a collectors file, which may change, can make this
+// name a label of all series.
+func isLabelField(name string) bool {
+	_, ok := ResolveMetric(name)
+	return ok
 }
 
 // valid says whether Prometheus takes a label's name; those that start with two

@@ -93,7 +93,7 @@ func (h *Health) Faults(now time.Time) (out []Fault) {
 // Faults are those of all GPUs of the node.
 func (n *NodeHealth) Faults(now time.Time) (out []Fault) {
 	if n.Blind {
-		return []Fault{{FaultLost, "the node's GPUs cannot be enumerated"}}
+		return []Fault{{FaultLost, "no GPU of the node can be read"}}
 	}
 	for i := range n.GPUs {
 		out = append(out, n.GPUs[i].Faults(now)...)

@@ -97,6 +97,20 @@ type Snapshot struct {
 	PodsErr error
 }
 
+// Up says whether the backend enumerates GPUs and, where it lists some, one of
+// them at least could be read the last time.
+func (s *Snapshot) Up() bool {
+	if s.Err != nil {
+		return false
+	}
+	for i := range s.Devices {
+		if s.Devices[i].Err == nil {
+			return true
+		}
+	}
+	return len(s.Devices) == 0
+}
+
 // CollectorState says how one collector does.
 type CollectorState struct {
 	Name   string

@@ -9,9 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,20 +18,33 @@ import (
 	"time"
 )
 
-// maxFile bounds one file: a GPU has a few jobs.
-const maxFile = 64 << 10
+const (
+	// maxFile bounds one file: a GPU has a few jobs.
+	maxFile = 64 << 10
+	// maxEntries bounds the directory: 16 GPUs have 112 MIG instances at most,
+	// and files with other names may lie beside theirs.
+	maxEntries = 4096
+)
+
+// Files reads files that somebody else puts in place. A file that hangs, or is
+// no regular file, is an error.
+type Files interface {
+	Read(ctx context.Context, path string, limit int64) ([]byte, error)
+	Names(ctx context.Context, dir string, limit int) ([]string, error)
+}
 
 // Mapping is the directory as it was last read.
 type Mapping struct {
-	dir  string
-	log  *slog.Logger
-	jobs atomic.Pointer[map[string][]string]
-	err  error // of the last reading, for the log; the reader's goroutine owns it
+	dir   string
+	files Files
+	log   *slog.Logger
+	jobs  atomic.Pointer[map[string][]string]
+	err   error // of the last reading, for the log; the reader's goroutine owns it
 }
 
 // New makes a mapping that is empty until Run.
-func New(dir string, log *slog.Logger) *Mapping {
-	m := &Mapping{dir: dir, log: log}
+func New(dir string, files Files, log *slog.Logger) *Mapping {
+	m := &Mapping{dir: dir, files: files, log: log}
 	m.jobs.Store(&map[string][]string{})
 	return m
 }
@@ -42,13 +53,12 @@ func New(dir string, log *slog.Logger) *Mapping {
 // returns.
 func (m *Mapping) Jobs() map[string][]string { return *m.jobs.Load() }
 
-// Run reads the directory now and every interval, until ctx is done. A
-// directory on a file system that hangs holds up only this.
+// Run reads the directory now and every interval, until ctx is done.
 func (m *Mapping) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		m.read()
+		m.read(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -58,8 +68,11 @@ func (m *Mapping) Run(ctx context.Context, interval time.Duration) {
 }
 
 // read keeps what it can read; a directory that cannot be read has no jobs.
-func (m *Mapping) read() {
-	jobs, err := Read(m.dir)
+func (m *Mapping) read(ctx context.Context) {
+	jobs, err := Read(ctx, m.files, m.dir)
+	if ctx.Err() != nil {
+		return
+	}
 	m.jobs.Store(&jobs)
 	if (err == nil) != (m.err == nil) {
 		if err != nil {
@@ -73,23 +86,23 @@ func (m *Mapping) read() {
 
 // Read reads a directory. Files whose name is no GPU's are left out; those that
 // cannot be read are in the error, beside the others.
-func Read(dir string) (map[string][]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read job mapping: %w", err)
-	}
+func Read(ctx context.Context, files Files, dir string) (map[string][]string, error) {
+	names, err := files.Names(ctx, dir, maxEntries)
 	jobs := map[string][]string{}
 	var errs []error
-	for _, e := range entries {
-		if !isGPU(e.Name()) {
+	if err != nil {
+		errs = append(errs, fmt.Errorf("read job mapping: %w", err))
+	}
+	for _, name := range names {
+		if !isGPU(name) || ctx.Err() != nil {
 			continue
 		}
-		list, err := readFile(filepath.Join(dir, e.Name()))
+		text, err := files.Read(ctx, filepath.Join(dir, name), maxFile)
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if len(list) > 0 {
-			jobs[e.Name()] = list
+		if list := parse(string(text)); len(list) > 0 {
+			jobs[name] = list
 		}
 	}
 	return jobs, errors.Join(errs...)
@@ -103,16 +116,6 @@ func isGPU(name string) bool {
 		}
 	}
 	return strings.Count(name, ".") <= 1
-}
-
-func readFile(path string) ([]string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile))
-	return parse(string(b)), err
 }
 
 // parse gives the jobs of a file, each once, sorted.

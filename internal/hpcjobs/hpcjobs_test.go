@@ -7,9 +7,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 func TestRead(t *testing.T) {
@@ -26,15 +30,24 @@ func TestRead(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Read(dir)
-	if err == nil {
-		t.Error("a directory in a file's place is no error")
+	if err := syscall.Mkfifo(filepath.Join(dir, "4"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/zero", filepath.Join(dir, "5")); err != nil {
+		t.Fatal(err)
+	}
+	files := regularfile.New(time.Minute)
+	got, err := Read(t.Context(), files, dir)
+	for _, name := range []string{"3", "4", "5"} {
+		if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, name)+": it is no regular file") {
+			t.Errorf("the error %v does not name %s", err, name)
+		}
 	}
 	want := map[string][]string{"0": {"1234"}, "1": {"a", "b"}, "1.7": {"x"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if _, err := Read(filepath.Join(dir, "none")); err == nil {
+	if _, err := Read(t.Context(), files, filepath.Join(dir, "none")); err == nil {
 		t.Error("a directory that is not there is no error")
 	}
 }

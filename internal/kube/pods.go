@@ -38,12 +38,27 @@ func slim(more []string) toolscache.TransformFunc {
 	}
 }
 
-// slimNode keeps of a node how many GPUs it has.
+// slimNode keeps of a node how many GPUs it has, the labels that say which pool it
+// belongs to and what GPUs it has, and its condition GPUHealthy.
 func slimNode(node *corev1.Node, more []string) *corev1.Node {
-	return &corev1.Node{
+	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 		Status:     corev1.NodeStatus{Capacity: slimResources(node.Status.Capacity, more), Allocatable: slimResources(node.Status.Allocatable, more)},
 	}
+	for _, key := range slices.Concat(gpu.NodePoolLabels(), gpu.ModelLabels()) {
+		if value, ok := node.Labels[key]; ok {
+			if slim.Labels == nil {
+				slim.Labels = map[string]string{}
+			}
+			slim.Labels[key] = value
+		}
+	}
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; string(c.Type) == gpu.NodeHealthCondition {
+			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, Reason: excerpt(c.Reason, maxPodReason), Message: excerpt(c.Message, maxPodMessage)}}
+		}
+	}
+	return slim
 }
 
 // slimClaim keeps of a resource claim which devices it has.
@@ -172,6 +187,11 @@ type Pods struct {
 	byLabel map[labelKey]map[podKey]*corev1.Pod // namespace "" for all namespaces
 	all     map[string]map[podKey]*corev1.Pod   // by namespace
 
+	// sorted are those sets of byLabel that Select was asked for, of one namespace
+	// and sorted by name, until a pod joins or leaves them.
+	sorted  map[labelKey][]*corev1.Pod
+	changes uint64
+
 	changed func(old, pod *corev1.Pod)
 }
 
@@ -187,6 +207,7 @@ func NewPods() *Pods {
 		byName:  map[podKey]*corev1.Pod{},
 		byLabel: map[labelKey]map[podKey]*corev1.Pod{},
 		all:     map[string]map[podKey]*corev1.Pod{},
+		sorted:  map[labelKey][]*corev1.Pod{},
 		changed: func(_, _ *corev1.Pod) {},
 	}
 }
@@ -225,6 +246,7 @@ func (p *Pods) set(k podKey, pod *corev1.Pod) {
 	if pod != nil {
 		p.link(k, pod)
 	}
+	p.keepSorted(k, old, pod)
 	p.mu.Unlock()
 	p.changed(old, pod)
 }
@@ -245,6 +267,45 @@ func (p *Pods) unlink(k podKey, pod *corev1.Pod) {
 		drop(p.byLabel, labelKey{k.namespace, key, value}, k)
 		drop(p.byLabel, labelKey{"", key, value}, k)
 	}
+}
+
+// keepSorted puts a pod in the place of its older version, and forgets the sets
+// that it has joined or left.
+func (p *Pods) keepSorted(k podKey, old, pod *corev1.Pod) {
+	p.changes++
+	if len(p.sorted) == 0 {
+		return
+	}
+	if old != nil {
+		for key, value := range old.Labels {
+			set := labelKey{k.namespace, key, value}
+			list, ok := p.sorted[set]
+			if !ok {
+				continue
+			}
+			at, found := slices.BinarySearchFunc(list, k.name, func(x *corev1.Pod, name string) int { return strings.Compare(x.Name, name) })
+			if stays, has := labelOf(pod, key); found && has && stays == value {
+				list[at] = pod
+			} else {
+				delete(p.sorted, set)
+			}
+		}
+	}
+	if pod != nil {
+		for key, value := range pod.Labels {
+			if was, had := labelOf(old, key); !had || was != value {
+				delete(p.sorted, labelKey{k.namespace, key, value})
+			}
+		}
+	}
+}
+
+// labelOf is a label of a pod, which may be nil.
+func labelOf(pod *corev1.Pod, key string) (value string, ok bool) {
+	if pod != nil {
+		value, ok = pod.Labels[key]
+	}
+	return value, ok
 }
 
 func put[K comparable](m map[K]map[podKey]*corev1.Pod, key K, k podKey, pod *corev1.Pod) {
@@ -272,6 +333,9 @@ func (p *Pods) Get(namespace, name string) (*corev1.Pod, bool) {
 // Select lists the pods of a namespace that the selector matches, sorted by
 // name; of all namespaces if it is empty, sorted by namespace and name.
 func (p *Pods) Select(namespace string, selector labels.Selector) []*corev1.Pod {
+	if set, ok := oneSet(namespace, selector); ok {
+		return p.selectSorted(set)
+	}
 	p.mu.RLock()
 	var out []*corev1.Pod
 	for _, set := range p.candidates(namespace, selector) {
@@ -289,6 +353,43 @@ func (p *Pods) Select(namespace string, selector labels.Selector) []*corev1.Pod 
 		return strings.Compare(a.Name, b.Name)
 	})
 	return out
+}
+
+// oneSet is the set of byLabel that a selector for one label of one namespace is
+// about, as a workload's usually is: sorted for each request, thousands of pods
+// would cost more than their values do.
+func oneSet(namespace string, selector labels.Selector) (set labelKey, ok bool) {
+	requirements, selectable := selector.Requirements()
+	if namespace == "" || !selectable || len(requirements) != 1 {
+		return labelKey{}, false
+	}
+	r, values := requirements[0], requirements[0].ValuesUnsorted()
+	if op := r.Operator(); (op != selection.Equals && op != selection.DoubleEquals && op != selection.In) || len(values) != 1 {
+		return labelKey{}, false
+	}
+	return labelKey{namespace, r.Key(), values[0]}, true
+}
+
+// selectSorted lists the pods of a set, sorted by name.
+func (p *Pods) selectSorted(set labelKey) []*corev1.Pod {
+	p.mu.RLock()
+	if list, ok := p.sorted[set]; ok {
+		defer p.mu.RUnlock()
+		return slices.Clone(list)
+	}
+	changes := p.changes
+	list := make([]*corev1.Pod, 0, len(p.byLabel[set]))
+	for _, pod := range p.byLabel[set] {
+		list = append(list, pod)
+	}
+	p.mu.RUnlock()
+	slices.SortFunc(list, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(list) > 0 && p.changes == changes {
+		p.sorted[set] = slices.Clone(list)
+	}
+	return list
 }
 
 // candidates are disjoint sets of pods outside of which the selector matches

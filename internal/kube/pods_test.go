@@ -28,7 +28,7 @@ func somePod(namespace, name string, set map[string]string) *corev1.Pod {
 func TestPodsAgainstAList(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	pods, all := NewPods(), map[string]*corev1.Pod{}
-	selectors := []string{"", "app=a", "app=b,tier=x", "app in (a,b)", "app in (a,b),tier!=x", "!app", "app", "tier notin (x)", "app=none"}
+	selectors := []string{"", "app=a", "app=b", "tier=x", "app in (a)", "app=b,tier=x", "app in (a,b)", "app in (a,b),tier!=x", "!app", "app", "tier notin (x)", "app=none"}
 	for range 2000 {
 		p := somePod(fmt.Sprint("ns", rng.IntN(3)), fmt.Sprint("p", rng.IntN(40)), map[string]string{})
 		if n := rng.IntN(3); n > 0 {
@@ -55,15 +55,22 @@ func TestPodsAgainstAList(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, ns := range []string{"", "ns0", "ns1"} {
-			if diff := cmp.Diff(naive(all, ns, sel), names(pods.Select(ns, sel))); diff != "" {
+			found := pods.Select(ns, sel)
+			if diff := cmp.Diff(naive(all, ns, sel), names(found)); diff != "" {
 				t.Fatalf("%q in %q (-list +index):\n%s", text, ns, diff)
+			}
+			for i, p := range found {
+				if all[p.Namespace+"/"+p.Name] != p {
+					t.Fatalf("%q in %q gives an older version of %s", text, ns, p.Name)
+				}
+				found[i] = nil // the caller's own
 			}
 		}
 	}
 	for _, p := range all {
 		pods.OnDelete(p)
 	}
-	if n := len(pods.byLabel) + len(pods.all) + pods.Len(); n != 0 {
+	if n := len(pods.byLabel) + len(pods.sorted) + len(pods.all) + pods.Len(); n != 0 {
 		t.Errorf("%d entries are left of no pods", n)
 	}
 }

@@ -65,6 +65,8 @@ type Provider struct {
 	deps   Deps
 	maxAge time.Duration
 	window time.Duration
+
+	observe func(seconds float64) // is told the age of each value that is given; nil: nothing is
 }
 
 var _ provider.CustomMetricsProvider = (*Provider)(nil)
@@ -106,13 +108,14 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 	if !pod.Serving {
 		return nil, notFound("metric %s: pod %s does not serve yet, or is on its way out", q.metric, name)
 	}
-	v, ok := q.value(name.Name)
+	at, value, ok := q.value(pod)
 	if !ok {
 		if err := q.known(); err != nil {
 			return nil, err
 		}
 		return nil, notFound("metric %s: pod %s has no value of the last %s", q.metric, name, p.maxAge)
 	}
+	v := q.metricValue(name.Name, at, value)
 	return &v, nil
 }
 
@@ -125,20 +128,32 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	}
 	pods := p.deps.Pods.Select(namespace, selector)
 	list := &custom_metrics.MetricValueList{Items: make([]custom_metrics.MetricValue, 0, len(pods))}
+	err = q.each(pods, func(pod string, at time.Time, v float64) {
+		list.Items = append(list.Items, q.metricValue(pod, at, v))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// each calls f for each of the pods that serves and has a fresh value. It fails
+// where there is none and the metric is not known.
+func (q *query) each(pods []PodRef, f func(pod string, at time.Time, v float64)) error {
+	found := false
 	for _, pod := range pods {
 		if !pod.Serving {
 			continue
 		}
-		if v, ok := q.value(pod.Name); ok {
-			list.Items = append(list.Items, v)
+		if at, v, ok := q.value(pod); ok {
+			found = true
+			f(pod.Name, at, v)
 		}
 	}
-	if len(list.Items) == 0 {
-		if err := q.known(); err != nil {
-			return nil, err
-		}
+	if !found {
+		return q.known()
 	}
-	return list, nil
+	return nil
 }
 
 // ListAllMetrics lists the names in use. It is never empty, because clients
@@ -198,28 +213,35 @@ func (q *query) known() error {
 	return notFound("metric %s is not known: it is no profile's name of a GPU field, and no autoscaler has it scraped from pods", q.metric)
 }
 
-// value is the metric of one pod, if it has one.
-func (q *query) value(pod string) (custom_metrics.MetricValue, bool) {
+// value is the metric of one pod in the name's unit, if it has one.
+func (q *query) value(pod PodRef) (at time.Time, v float64, ok bool) {
 	var s series.Sample
-	var ok bool
 	if q.field != nil {
-		s, ok = q.p.deps.Values.Pod(q.namespace, pod, q.field.ID, q.now, q.p.maxAge)
+		s, ok = q.p.deps.Values.Pod(q.namespace, pod.Name, q.field.ID, q.now, q.p.maxAge)
 	} else {
-		s, ok = q.p.deps.Values.PodMetric(q.namespace, pod, q.metric, q.now, q.p.maxAge)
+		s, ok = q.p.deps.Values.PodMetric(q.namespace, pod.Name, q.metric, q.now, q.p.maxAge)
 	}
-	v := s.Value / q.scale
+	v = s.Value / q.scale
 	if !ok || math.IsNaN(v) || math.IsInf(v, 0) {
-		return custom_metrics.MetricValue{}, false
+		return time.Time{}, 0, false
 	}
+	if q.p.observe != nil {
+		q.p.observe(q.now.Sub(s.At).Seconds())
+	}
+	return s.At, v, true
+}
+
+// metricValue is a value as the library's encoders want it.
+func (q *query) metricValue(pod string, at time.Time, v float64) custom_metrics.MetricValue {
 	return custom_metrics.MetricValue{
 		DescribedObject: custom_metrics.ObjectReference{
 			Kind: "Pod", APIVersion: corev1.SchemeGroupVersion.String(), Namespace: q.namespace, Name: pod,
 		},
 		Metric:        custom_metrics.MetricIdentifier{Name: q.metric},
-		Timestamp:     metav1.Time{Time: s.At},
+		Timestamp:     metav1.Time{Time: at},
 		WindowSeconds: q.window,
 		Value:         quantity(v),
-	}, true
+	}
 }
 
 func notFound(format string, args ...any) error {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -18,10 +19,11 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
-	libmetrics "sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver/metrics"
 	generatedcore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
 	generatedcustom "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
 )
@@ -129,15 +131,16 @@ func (s *Server) Run(ctx context.Context) error {
 // build makes a server that is ready to run. It asks the API server for its
 // authentication settings, and fails where it does not answer.
 func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
-	if err := libmetrics.RegisterMetrics(legacyregistry.Register); err != nil {
-		if known := (prometheus.AlreadyRegisteredError{}); !errors.As(err, &known) {
-			return nil, err
-		}
+	if err := s.observeFreshness(); err != nil {
+		return nil, err
 	}
 	// Neither profiling nor priority and fairness: the API is asked by the
 	// API server alone, and whoever may read a metric need not read our heap.
 	config := genericapiserver.NewConfig(apiserver.Codecs)
 	config.EnableProfiling = false
+	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return genericapiserver.DefaultBuildHandlerChain(newLists(s.provider, api), c)
+	}
 	config.AggregatedDiscoveryGroupManager = newDiscovery(s.provider)
 	s.describe(config)
 	if err := s.secure(config); err != nil {
@@ -149,6 +152,30 @@ func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 		return nil, fmt.Errorf("make the metrics API: %w", err)
 	}
 	return server, nil
+}
+
+// observeFreshness has the provider observe the age of each value that it gives,
+// in the metric that the library would observe it in, but for the look-up of its
+// labels for each value. The library's own is not registered, which makes it
+// none.
+func (s *Server) observeFreshness() error {
+	ages := metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Namespace: "metrics_apiserver", Name: "metric_freshness_seconds", Help: "Freshness of metrics exported",
+		StabilityLevel: metrics.ALPHA, Buckets: metrics.ExponentialBuckets(1, 1.364, 20),
+	}, []string{"group"})
+	if err := legacyregistry.Register(ages); err != nil {
+		var known prometheus.AlreadyRegisteredError // by another server of this process, or by an attempt that failed
+		if !errors.As(err, &known) {
+			return fmt.Errorf("register the freshness of metrics: %w", err)
+		}
+		existing, ok := known.ExistingCollector.(*metrics.HistogramVec)
+		if !ok {
+			return fmt.Errorf("register the freshness of metrics: %w", err)
+		}
+		ages = existing
+	}
+	s.provider.observe = ages.WithLabelValues(custom_metrics.GroupName).Observe
+	return nil
 }
 
 // describe has OpenAPI v2 and v3 served.

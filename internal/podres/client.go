@@ -42,12 +42,12 @@ type Client struct {
 	caller    *caller
 	resources []string
 	claims    bool
-	answered  atomic.Int64 // the connection, by number, that the last answer came over; 0: none did
+	answered  atomic.Int64 // the start of the kubelet, by number, that the last answer came from; 0: none did
 }
 
-// ErrRestarted is the error of the first question over a new connection, where
-// there was one before: the kubelet has been started anew, and for a while it
-// may not know all of its pods.
+// ErrRestarted is the error of the first question to a kubelet that has been
+// started anew: its socket is another file. For a while it may not know all of
+// its pods. A connection that was only closed is made again, without an error.
 var ErrRestarted = errors.New("the kubelet was restarted")
 
 // New makes a client of the kubelet behind socket, a path. Beside nvidia.com's
@@ -85,7 +85,7 @@ func (c *Client) Allocations(ctx context.Context) ([]gpu.Allocation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list pod resources: %w", err)
 	}
-	now := c.caller.dialled.Load()
+	now := c.caller.serverStarts()
 	if before := c.answered.Swap(now); before != 0 && before != now {
 		return nil, fmt.Errorf("list pod resources: %w", ErrRestarted)
 	}
@@ -98,27 +98,47 @@ func (c *Client) allocations(pods []podResources) []gpu.Allocation {
 	var out []gpu.Allocation
 	for _, p := range pods {
 		for _, k := range p.containers {
-			first := len(out)
-			for _, d := range k.devices {
-				if !c.isGPU(d.resource) {
-					continue
-				}
-				for _, id := range d.ids {
-					a := gpu.Allocation{Resource: d.resource, DeviceID: id, Owner: gpu.Owner{
-						Namespace: p.namespace, Pod: p.name, Container: k.name,
-					}}
-					if !slices.Contains(out[first:], a) {
-						out = append(out, a)
-					}
-				}
-			}
+			owner := gpu.Owner{Namespace: p.namespace, Pod: p.name, Container: k.name}
+			out = c.appendDevices(out, owner, k.devices)
 			if c.claims {
-				out = appendClaims(out, gpu.Owner{Namespace: p.namespace, Pod: p.name, Container: k.name}, k.claims)
+				out = appendClaims(out, owner, k.claims)
 			}
 		}
 	}
 	return out
 }
+
+// maxDevices bounds the device ids that are taken of one container. A node has
+// up to 16 GPUs, and each some hundred replicas at most.
+const maxDevices = 16384
+
+// appendDevices adds a container's GPUs, each once. What is beyond maxDevices is
+// added as one allocation whose id names no device, so that it is counted among
+// the unmatched ones and listed.
+func (c *Client) appendDevices(out []gpu.Allocation, o gpu.Owner, devices []containerDevices) []gpu.Allocation {
+	type device struct{ resource, id string }
+	seen := map[device]bool{}
+	for _, d := range devices {
+		if !c.isGPU(d.resource) {
+			continue
+		}
+		for _, id := range d.ids {
+			this := device{d.resource, id}
+			if seen[this] {
+				continue
+			}
+			if len(seen) == maxDevices {
+				return append(out, gpu.Allocation{Resource: d.resource, DeviceID: tooMany, Owner: o})
+			}
+			seen[this] = true
+			out = append(out, gpu.Allocation{Resource: d.resource, DeviceID: id, Owner: o})
+		}
+	}
+	return out
+}
+
+// tooMany stands for the device ids of a container that are left out.
+var tooMany = fmt.Sprintf("more than %d device ids: the others are left out", maxDevices)
 
 // Driver is the name of NVIDIA's driver of resource claims.
 const Driver = "gpu.nvidia.com"

@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -202,6 +203,115 @@ func untilAnswer(t *testing.T, c *Client) (restarts int) {
 			t.Fatalf("still no answer: %v", err)
 		case <-tick.C:
 		}
+	}
+}
+
+// A kubelet, or a proxy before it, that closes the connection after each answer
+// is asked again over a new connection, and it was not restarted.
+func TestConnectionsThatAreClosed(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &kubelet{answer: &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{
+		{Name: "p", Namespace: "n", Containers: []*podresources.ContainerResources{
+			{Name: "c", Devices: []*podresources.ContainerDevices{devices("nvidia.com/gpu", "GPU-a")}},
+		}},
+	}}}
+	closing := &closing{Listener: l}
+	s := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(s, k)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(closing)
+	}()
+	t.Cleanup(func() { s.Stop(); <-done })
+	c, err := New(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i := range 20 {
+		got, err := c.Allocations(t.Context())
+		if err != nil || len(got) != 1 {
+			t.Fatalf("question %d: %v, %v", i, got, err)
+		}
+		closing.closeAll() // no question is under way
+	}
+	if n := closing.accepted(); n < 20 {
+		t.Errorf("%d connections for 20 questions, each of which was closed", n)
+	}
+}
+
+// closing is a listener that can close the connections it made.
+type closing struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+	n     int
+}
+
+func (l *closing) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.conns, l.n = append(l.conns, c), l.n+1
+	}
+	return c, err
+}
+
+func (l *closing) closeAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+	l.conns = nil
+}
+
+func (l *closing) accepted() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n
+}
+
+// The ids of one container take linear time, and more than maxDevices of them
+// count as one that matches no device.
+func TestManyDevicesOfOneContainer(t *testing.T) {
+	const n = 100_000
+	ids := make([]string, 0, 2*n)
+	for i := range n {
+		id := fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i)
+		ids = append(ids, id, id)
+	}
+	c, err := New("/nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := func(name string, ids ...string) podResources {
+		return podResources{name: name, namespace: "n", containers: []containerResources{
+			{name: "c", devices: []containerDevices{{resource: "nvidia.com/gpu", ids: ids}}},
+		}}
+	}
+	answer := []podResources{pod("many", ids...), pod("few", "GPU-a", "GPU-a", "GPU-b")}
+	start := time.Now()
+	got := c.allocations(answer)
+	// In linear time it takes 10 ms; quadratic, it took 20 s and more.
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("%d ids take %v", len(ids), took)
+	}
+	if len(got) != maxDevices+1+2 {
+		t.Fatalf("%d allocations", len(got))
+	}
+	last := got[maxDevices]
+	if _, ok := gpu.ParseDeviceID(last.DeviceID); ok || last.Owner.Pod != "many" {
+		t.Errorf("what was left out: %+v", last)
+	}
+	if got[maxDevices+1].DeviceID != "GPU-a" || got[maxDevices+2].DeviceID != "GPU-b" {
+		t.Errorf("the other pod: %+v", got[maxDevices+1:])
 	}
 }
 

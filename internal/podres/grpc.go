@@ -6,20 +6,25 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
-	"sync/atomic"
+	"sync"
 )
 
 // caller makes gRPC's simplest calls, one message for one message, over the
 // HTTP/2 of net/http: gRPC over HTTP/2 (grpc.io's PROTOCOL-HTTP2.md).
 type caller struct {
 	transport *http.Transport
-	dialled   atomic.Int64 // connections that were made
+
+	mu     sync.Mutex  // guards what follows
+	server os.FileInfo // the socket's file at the last dial
+	starts int64       // files that were dialled, one after the other: starts of the server
 }
 
 func newCaller(socket string) *caller {
@@ -32,14 +37,38 @@ func newCaller(socket string) *caller {
 		// A kubelet does not close idle connections, and neither do we.
 		IdleConnTimeout: 0,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-			if err == nil {
-				c.dialled.Add(1)
+			file, err := os.Stat(socket) // before the dial: a newer file is noticed at the next
+			if err != nil {
+				return nil, &dialError{err}
 			}
-			return conn, err
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if err != nil {
+				return nil, &dialError{err}
+			}
+			c.connected(file)
+			return conn, nil
 		},
 	}
 	return c
+}
+
+// connected counts a connection to the server behind a socket's file. A server
+// that is started again makes a file of its own; inode numbers are used again,
+// so that the time counts, too.
+func (c *caller) connected(file os.FileInfo) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.server == nil || !os.SameFile(c.server, file) || !c.server.ModTime().Equal(file.ModTime()) {
+		c.starts++
+	}
+	c.server = file
+}
+
+// serverStarts is how many servers have been connected to, one after the other.
+func (c *caller) serverStarts() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.starts
 }
 
 func (c *caller) close() { c.transport.CloseIdleConnections() }
@@ -48,9 +77,38 @@ func (c *caller) close() { c.transport.CloseIdleConnections() }
 // compressed, and four of its length.
 const prefixLength = 5
 
+// maxAttempts bounds the connections that one call is tried over.
+const maxAttempts = 3
+
 // call calls method, such as /v1.Service/Method, with the empty message, and
-// gives the answer's bytes, of which there may be limit.
-func (c *caller) call(ctx context.Context, method string, limit int) ([]byte, error) {
+// gives the answer's bytes, of which there may be limit. A server may close the
+// connection between two calls, or while one is under way: then the call is made
+// again over a new connection. The methods only read.
+func (c *caller) call(ctx context.Context, method string, limit int) (answer []byte, err error) {
+	for range maxAttempts {
+		answer, err = c.attempt(ctx, method, limit)
+		_, refused := errors.AsType[*dialError](err)
+		_, broken := errors.AsType[*connectionError](err)
+		if !broken || refused || ctx.Err() != nil {
+			return answer, err
+		}
+	}
+	return answer, err
+}
+
+// dialError is a server that is not there.
+type dialError struct{ error }
+
+func (e *dialError) Unwrap() error { return e.error }
+
+// connectionError is a connection that could not be made, or that ended before
+// the answer did.
+type connectionError struct{ error }
+
+func (e *connectionError) Unwrap() error { return e.error }
+
+// attempt makes a call once.
+func (c *caller) attempt(ctx context.Context, method string, limit int) ([]byte, error) {
 	empty := bytes.NewReader(make([]byte, prefixLength))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+method, empty)
 	if err != nil {
@@ -61,7 +119,7 @@ func (c *caller) call(ctx context.Context, method string, limit int) ([]byte, er
 	req.Header.Set("User-Agent", "gpupilot-agent")
 	res, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return nil, err
+		return nil, &connectionError{err}
 	}
 	defer func() { _ = res.Body.Close() }()
 	if t := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || !strings.HasPrefix(t, "application/grpc") {
@@ -69,7 +127,7 @@ func (c *caller) call(ctx context.Context, method string, limit int) ([]byte, er
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(limit)+prefixLength+1))
 	if err != nil {
-		return nil, err
+		return nil, &connectionError{err}
 	}
 	if len(body) > limit+prefixLength {
 		return nil, fmt.Errorf("the answer has more than %d bytes", limit)

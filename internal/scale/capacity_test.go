@@ -32,7 +32,7 @@ func (s server) loaded(now time.Time, n int, rho float64, rng *rand.Rand) Observ
 		o.Pods = append(o.Pods, Replica{
 			Phase: Serving, Since: t0.Add(-time.Hour),
 			Readings: []Reading{{Value: batch, At: at, OK: true}},
-			Paces:    []Pace{{Batch: batch, Latency: latency, At: at, OK: true}},
+			Paces:    []Pace{{Batch: batch, TokenSeconds: latency, At: at, OK: true}},
 		})
 	}
 	return o
@@ -67,8 +67,8 @@ func TestLearnsTheBatchAtTheLimit(t *testing.T) {
 }
 
 // With a limit of the time to the first token the target is where that is kept,
-// and the lower of two where both limits are given. What a server that does not
-// keep up shows of it tells for how long that has been so, and counts for nothing.
+// and the lower of two where both limits are given. The time to the first token
+// of an overloaded server is not learned from.
 func TestLearnsTheBatchAtTheFirstTokensLimit(t *testing.T) {
 	s := server{0.008, 33}
 	learn := func(limit, firstLimit float64, overloaded bool) float64 {
@@ -81,13 +81,13 @@ func TestLearnsTheBatchAtTheFirstTokensLimit(t *testing.T) {
 			o := s.loaded(now, 4, 0.3+0.25*math.Sin(float64(i)/60), rng)
 			for k := range o.Pods {
 				pace := &o.Pods[k].Paces[0]
-				pace.First, pace.Firsts = 0.2*(1+pace.Batch/20), 5
-				// The server's histogram tells of it for longer than its gauges.
+				pace.FirstTokenSeconds, pace.FirstTokensPerSecond = 0.2*(1+pace.Batch/20), 5
+				// The server's histogram shows it for longer than its gauges.
 				if overloaded && i%90 < 10 {
 					o.Pods[k].Readings[0].Value = 400
 				}
 				if overloaded && i%90 < 25 {
-					pace.First = 30
+					pace.FirstTokenSeconds = 30
 				}
 			}
 			d, state = Decide(p, o, state, now)
@@ -125,7 +125,7 @@ func TestScatterLowersTheTarget(t *testing.T) {
 			now := t0.Add(time.Duration(i) * time.Second)
 			o := s.loaded(now, 4, 0.4+0.3*math.Sin(float64(i)/60), rng)
 			for k := range o.Pods {
-				o.Pods[k].Paces[0].Latency *= 1 + scatter*(2*rng.Float64()-1)
+				o.Pods[k].Paces[0].TokenSeconds *= 1 + scatter*(2*rng.Float64()-1)
 			}
 			d, state = Decide(p, o, state, now)
 		}
@@ -149,7 +149,7 @@ func TestLimitsNearAnIdleServers(t *testing.T) {
 			now := t0.Add(time.Duration(i) * time.Second)
 			o := s.loaded(now, 4, 0.1, rng)
 			for k := range o.Pods {
-				o.Pods[k].Paces[0].Latency *= 1 + 0.3*(2*rng.Float64()-1)
+				o.Pods[k].Paces[0].TokenSeconds *= 1 + 0.3*(2*rng.Float64()-1)
 			}
 			d, state = Decide(p, o, state, now)
 			if got := d.Inputs[0].Target; i > 600 {
@@ -181,7 +181,7 @@ func TestFirstTokensOfTwoKinds(t *testing.T) {
 		now := t0.Add(time.Duration(i) * time.Second)
 		o := s.loaded(now, 4, 0.15, rng)
 		for k := range o.Pods {
-			o.Pods[k].Paces[0].First, o.Pods[k].Paces[0].Firsts = []float64{0.05, 2}[rng.IntN(2)], 3
+			o.Pods[k].Paces[0].FirstTokenSeconds, o.Pods[k].Paces[0].FirstTokensPerSecond = []float64{0.05, 2}[rng.IntN(2)], 3
 		}
 		d, state = Decide(p, o, state, now)
 	}

@@ -3,33 +3,30 @@
 package scale
 
 import (
-	"cmp"
-	"math"
 	"slices"
 	"time"
 )
 
-// Decide says how many replicas the workload should have now, and why. It is
-// pure: the same arguments give the same results, and none of them is changed.
+// Decide returns how many replicas the workload should have now, and why. It is
+// pure: the same arguments give the same results, and it changes none of them.
+//
+// It counts the replicas, evaluates each signal on its own, and takes the most
+// that a signal wants. The rules of the workload follow: fallback, activation,
+// stabilisation, rates, starting replicas, budget and bounds.
 func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
-	e := engine{p: &p, o: &o, now: now, census: takeCensus(&p, &o, now)}
+	e := engine{view: view{p: &p, o: &o, now: now, census: takeCensus(&p, &o, now)}}
 	s = e.observe(s)
-	e.learn(&s)
-
-	want := e.demand(&s)
-	s.Flows = e.keptFlows(&s)
-	s.Levels, s.Trends = e.levels, e.trends
+	want, s := e.demand(s)
 	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
-	want = e.limit(want, &s)
-	want = e.keep(want)
+	want = e.limit(want, s.Changes)
+	want = e.keepStarting(want)
 	want = e.bound(want)
 
 	d := Decision{
-		Time: now, Current: o.Replicas, Replicas: want, Steps: e.steps, Inputs: e.inputs,
+		Time: now, Current: o.Replicas, Replicas: want, Rule: e.rule(), Steps: e.steps, Inputs: e.inputs,
 		Serving: e.serving, Starting: e.starting, Unschedulable: e.unschedulable + e.expired,
 	}
-	d.Rule = lastWord(&d)
 	if d.Replicas < d.Current {
 		d.Victims = e.victims(int(d.Current - d.Replicas))
 	}
@@ -38,29 +35,20 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 
 // engine is one call of Decide on its way through the rules.
 type engine struct {
-	p   *Policy
-	o   *Observation
-	now time.Time
-	census
-	shrunk bool // a signal wants less, by readings from when more replicas served
-	steps  []Step
-	inputs []Input
-	levels []Level
-	trends []Trend
-	flows  []Flow
+	view
+	joined
+	steps     []Step // of the signals, in the policy's order, then of the workload
+	ofSignals int    // number of steps of signals
+	inputs    []Input
 }
 
-// step notes that a rule turned before into after, and returns after.
+// step records that a rule turned before into after, and returns after.
 func (e *engine) step(r Rule, before, after int32, f Facts) int32 {
 	e.steps = append(e.steps, Step{Rule: r, Before: before, After: after, Facts: f})
 	return after
 }
 
-// base is the capacity that there is or will soon be. Pods beyond what was
-// asked for are about to go, and holding on must not ask for them back.
-func (e *engine) base() int32 { return min(e.serving+e.starting, e.o.Replicas) }
-
-// observe brings the state up to what is seen now.
+// observe updates the state with what is observed now.
 func (e *engine) observe(s State) State {
 	switch {
 	case s.Since.IsZero() || s.Since.After(e.now) || s.DecidedAt.After(e.now): // the first call, or the clock went back
@@ -74,62 +62,117 @@ func (e *engine) observe(s State) State {
 	if e.serving < s.Serving {
 		s.ShrankAt = e.now
 	}
-	s.Replicas, s.Serving = e.o.Replicas, e.serving
+	e.sinceLast, e.shrankAt = e.now.Sub(s.DecidedAt), s.ShrankAt
+	e.canProbe = e.serving > s.Probed || e.now.Sub(s.ProbedAt) >= e.p.credit() || s.ProbedAt.After(e.now)
+	s.Replicas, s.Serving, s.DecidedAt = e.o.Replicas, e.serving, e.now
 	return s
 }
 
-// learn takes in how replicas' batches slow them down. The time to the first
-// token goes with the batch as well while the server keeps up: prompts wait for
-// one another the longer the more of its time is taken. Of one that does not it
-// tells for how long that has been so.
-func (e *engine) learn(s *State) {
-	var curves, firsts []Curve
-	since := e.now.Sub(s.DecidedAt)
-	seconds := min(max(0, since.Seconds()), curveStep)
+// joined is what the signals want together.
+type joined struct {
+	want              int32 // the most that one of them wants
+	demand            int32 // by the deciding signal's values alone
+	deciding          int   // the signal that wants it, and whose values ask for the most; -1: none is readable
+	first, last       int   // the deciding signal's steps
+	readable, missing int32 // signals
+	settling          bool  // a signal is settling
+	probing           bool  // a signal that wants the most asks for a probe
+}
+
+// add joins signal i, whose steps are those from first to last.
+func (j *joined) add(i int, o *outcome, first, last int) {
+	if !o.readable {
+		j.missing++
+		return
+	}
+	j.readable++
+	j.settling = j.settling || o.settling
+	switch {
+	case j.deciding < 0 || o.replicas > j.want:
+		j.want, j.probing = o.replicas, o.probing
+	case o.replicas < j.want:
+		return
+	default:
+		j.probing = j.probing || o.probing
+		if o.demand <= j.demand {
+			return
+		}
+	}
+	j.demand, j.deciding, j.first, j.last = o.demand, i, first, last
+}
+
+// demand evaluates every signal and takes the most that one of them wants.
+func (e *engine) demand(s State) (int32, State) {
+	n := len(e.p.Signals)
+	signals := make([]SignalState, n)
+	e.steps, e.inputs, e.deciding = make([]Step, 0, n+1), make([]Input, 0, n), -1
 	for i := range e.p.Signals {
-		sig := &e.p.Signals[i]
-		if !sig.Learned() {
+		var out outcome
+		first := len(e.steps)
+		out, signals[i], e.steps = e.evaluate(i, s.signal(i, e.p.Signals[i].Name), e.steps)
+		e.inputs = append(e.inputs, out.input)
+		e.add(i, &out, first, len(e.steps))
+	}
+	s.Signals, e.ofSignals = signals, len(e.steps)
+	cur := e.o.Replicas
+	switch {
+	case e.readable == 0 && cur > 0 && e.serving == 0:
+		return e.step(RuleNotServing, cur, cur, Facts{Coming: e.starting, Stuck: e.unschedulable + e.expired}), s
+	case e.readable == 0:
+		return e.fallback(cur, &s), s
+	}
+	e.inputs[e.deciding].Deciding, e.steps[e.first].Facts.MostOf = true, e.readable
+	if e.probing {
+		s.ProbedAt, s.Probed = e.now, e.serving
+	}
+	s.LastData = e.now
+	if e.missing > 0 && e.want < cur {
+		return e.step(RuleMissing, e.want, cur, Facts{}), s
+	}
+	return e.activate(e.want), s
+}
+
+// fallback holds while nothing can be read, and after a while does what the
+// policy says. It never lowers the number.
+func (e *engine) fallback(cur int32, s *State) int32 {
+	last := s.LastData
+	if last.IsZero() {
+		last = s.Since
+	}
+	silent := e.now.Sub(last)
+	if silent < e.p.missingAfter() || e.p.Missing == MissingHold {
+		return e.step(RuleMissing, cur, cur, Facts{Wait: silent, Serving: e.serving})
+	}
+	n := e.p.MissingFloor
+	if e.p.Missing == MissingMax {
+		n = e.p.ceiling()
+	}
+	return e.step(RuleFallback, cur, max(cur, n), Facts{Wait: silent, Serving: e.serving})
+}
+
+// activate decides about zero. A workload goes to zero only when each signal
+// that has an activation is at or below it, and leaves zero when one is above.
+func (e *engine) activate(want int32) int32 {
+	if e.p.Min > 0 {
+		return want
+	}
+	active, known := false, false
+	for i := range e.p.Signals {
+		a, t := e.p.Signals[i].Activation, e.o.total(i)
+		if a == nil || !t.fresh(e.now, e.p.maxAge()) {
 			continue
 		}
-		batches, first := relearn(s.Curves, sig.Name, since), relearn(s.Firsts, sig.Name, since)
-		if sig.FirstLimit > 0 {
-			e.overloads(i, s)
-		}
-		for k := range e.o.Pods {
-			pod := &e.o.Pods[k]
-			pace := pod.pace(i)
-			told := e.counts(pod, Reading{Value: pace.Latency, At: pace.At, OK: pace.OK})
-			if !told || !within(pace.Batch, 0, mostBatch) || !within(pace.Latency, leastLatency, mostLatency) {
-				continue
-			}
-			batches.add(pace.Batch, pace.Latency, seconds)
-			if within(pace.First, leastLatency, mostLatency) && within(pace.Firsts, 0, mostArrivals) && e.now.Sub(s.OverloadAt) >= firstLag {
-				first.add(pace.Batch, pace.First, pace.Firsts*seconds)
-			}
-		}
-		curves = append(curves, batches.Curve)
-		if sig.FirstLimit > 0 {
-			firsts = append(firsts, first.Curve)
-		}
+		known = true
+		active = active || t.Value > *a
 	}
-	s.Curves, s.Firsts, s.DecidedAt = curves, firsts, e.now
+	switch {
+	case active && want < 1, !known && want < 1 && e.o.Replicas > 0:
+		return e.step(RuleActivation, want, 1, Facts{Limit: 1})
+	case !active && known && want <= 1:
+		return e.step(RuleActivation, want, 0, Facts{Down: true})
+	}
+	return want
 }
-
-// overloads notes in s when a server last did not keep up, by signal i.
-func (e *engine) overloads(i int, s *State) {
-	most := keepsUp * capacityOf(&e.p.Signals[i], s).target
-	if s.OverloadAt.After(e.now) { // the clock went back
-		s.OverloadAt = e.now
-	}
-	for k := range e.o.Pods {
-		pod := &e.o.Pods[k]
-		if r := pod.reading(i); e.counts(pod, r) && r.Value > most {
-			s.OverloadAt = e.now
-		}
-	}
-}
-
-func within(x, least, most float64) bool { return x > least && x < most }
 
 // stabilize holds a change until the whole window agrees with it.
 func (e *engine) stabilize(want int32, s *State) int32 {
@@ -137,8 +180,8 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 	switch {
 	case want < cur:
 		window := e.p.DownWindow()
-		// A window longer than a reading lives holds what was wanted before.
-		if e.shrunk && window < e.p.maxAge() {
+		// A window that is longer than a reading's life holds the earlier wants.
+		if e.settling && e.want < e.base() && window < e.p.maxAge() {
 			return e.step(RuleSettling, want, max(want, e.base()), Facts{Down: true})
 		}
 		if window <= 0 {
@@ -163,10 +206,10 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 	return want
 }
 
-// keep lets replicas that are starting begin to serve before any goes: to take
-// away what has been waited for, and is paid for, helps nobody. What never
-// starts is not kept: it stops counting as starting.
-func (e *engine) keep(want int32) int32 {
+// keepStarting lets starting replicas serve before any is removed: they are
+// paid for. Replicas that never start are not kept, since they do not count as
+// starting for ever.
+func (e *engine) keepStarting(want int32) int32 {
 	held := e.base()
 	if want >= held || e.starting == 0 {
 		return want
@@ -174,7 +217,7 @@ func (e *engine) keep(want int32) int32 {
 	return e.step(RuleStarting, want, held, Facts{Coming: e.starting, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true})
 }
 
-// bound applies the budget and the policy's bounds, which have the last word.
+// bound applies the budget and the policy's bounds, which come last.
 func (e *engine) bound(want int32) int32 {
 	limit := e.p.ceiling()
 	if limit < e.p.Max && want > limit {
@@ -186,78 +229,22 @@ func (e *engine) bound(want int32) int32 {
 	return want
 }
 
-// lastWord finds the rule that made the decision: the last step that moved the
-// number, else the last step.
-func lastWord(d *Decision) Rule {
-	for _, s := range slices.Backward(d.Steps) {
-		if s.Before != s.After {
-			return s.Rule
+// rule is the rule that made the decision: that of the last step that changed
+// the number, else of the last step. The steps of signals that do not decide do
+// not count.
+func (e *engine) rule() Rule {
+	steps := [...][]Step{e.steps[e.ofSignals:], e.steps[e.first:e.last]}
+	for _, part := range steps {
+		for _, s := range slices.Backward(part) {
+			if s.Before != s.After {
+				return s.Rule
+			}
 		}
 	}
-	if n := len(d.Steps); n > 0 {
-		return d.Steps[n-1].Rule
+	for _, part := range steps {
+		if n := len(part); n > 0 {
+			return part[n-1].Rule
+		}
 	}
 	return RuleDemand
-}
-
-// victims names the n pods that are missed least: those that no node takes,
-// then those that are starting (the youngest first), then the idlest. While any
-// serving replica stays, one that can be read does: what is left must tell.
-func (e *engine) victims(n int) []string {
-	pods := make([]*Replica, 0, len(e.o.Pods))
-	for i := range e.o.Pods {
-		if e.o.Pods[i].Phase != Terminating {
-			pods = append(pods, &e.o.Pods[i])
-		}
-	}
-	slices.SortStableFunc(pods, e.missedLess)
-	n = min(n, len(pods))
-	if keep := e.lastReadable(pods, n); keep >= 0 {
-		p := pods[keep]
-		pods = append(slices.Delete(pods, keep, keep+1), p)
-	}
-	names := make([]string, 0, n)
-	for _, p := range pods[:n] {
-		names = append(names, p.Name)
-	}
-	return names
-}
-
-// missedLess orders pods by how little they are missed.
-func (e *engine) missedLess(a, b *Replica) int {
-	rank := [...]int{Unschedulable: 0, Starting: 1, Serving: 2, Terminating: 3}
-	if d := rank[a.Phase] - rank[b.Phase]; d != 0 {
-		return d
-	}
-	return cmp.Or(cmp.Compare(e.load(a), e.load(b)), b.Since.Compare(a.Since))
-}
-
-// load is what a serving pod is known to carry; one that cannot be read may
-// carry anything.
-func (e *engine) load(p *Replica) float64 {
-	switch r := p.reading(0); {
-	case p.Phase != Serving:
-		return 0
-	case e.counts(p, r):
-		return r.Value
-	}
-	return math.Inf(1)
-}
-
-// lastReadable is the place of the last of the first n pods whose reading
-// counts, if none behind them has one though some serve; else -1.
-func (e *engine) lastReadable(pods []*Replica, n int) int {
-	blind := false
-	for _, p := range pods[n:] {
-		if e.counts(p, p.reading(0)) {
-			return -1
-		}
-		blind = blind || p.Phase == Serving
-	}
-	for i := n - 1; blind && i >= 0; i-- {
-		if e.counts(pods[i], pods[i].reading(0)) {
-			return i
-		}
-	}
-	return -1
 }

@@ -242,7 +242,7 @@ func TestWaitsWhileBacklogDrains(t *testing.T) {
 			t.Fatalf("after %d s: %d replicas: the backlog was taken for load", i, n)
 		}
 	}
-	if !s.SaturatedSince.IsZero() {
+	if !s.Signals[0].SaturatedSince.IsZero() {
 		t.Error("the saturation never ended")
 	}
 }
@@ -299,8 +299,8 @@ func TestVictims(t *testing.T) {
 	f := func(o Observation, n int, want ...string) {
 		t.Helper()
 		p := utilPolicy()
-		e := engine{p: &p, o: &o, now: t0}
-		if got := e.victims(n); !reflect.DeepEqual(got, want) {
+		v := view{p: &p, o: &o, now: t0}
+		if got := v.victims(n); !reflect.DeepEqual(got, want) {
 			t.Errorf("victims = %v, want %v", got, want)
 		}
 	}
@@ -376,6 +376,6 @@ func BenchmarkDecide(b *testing.B) {
 	f("learned", learned, func(r *Replica, batch float64, now time.Time) {
 		r.Readings[0].Value = batch
 		r.Arrivals = append(r.Arrivals[:0], Reading{Value: 2, At: now, OK: true})
-		r.Paces = append(r.Paces[:0], Pace{Batch: batch, Latency: 0.008 + batch/4000, First: 0.1 + batch/100, Firsts: 2, At: now, OK: true})
+		r.Paces = append(r.Paces[:0], Pace{Batch: batch, TokenSeconds: 0.008 + batch/4000, FirstTokenSeconds: 0.1 + batch/100, FirstTokensPerSecond: 2, At: now, OK: true})
 	})
 }

@@ -4,33 +4,33 @@ package scale
 
 import "time"
 
-// Rule names what a step applied. The names are public: they stand in status,
-// metrics and events.
+// Rule names the rule of a step. The names are public: status, metrics and
+// events show them.
 type Rule string
 
 // The rules, in the order in which Decide may apply them.
 const (
-	RuleDemand        Rule = "Demand"        // a signal against its target
-	RuleTolerance     Rule = "Tolerance"     // close enough to the target
-	RuleForecast      Rule = "Forecast"      // more is wanted by the time that new replicas serve
+	RuleDemand        Rule = "Demand"        // a signal ÷ its target
+	RuleTolerance     Rule = "Tolerance"     // close enough to the target: no change
+	RuleForecast      Rule = "Forecast"      // more replicas are needed when new ones serve
 	RuleSaturated     Rule = "Saturated"     // the signal is at its ceiling: probe
-	RuleStarting      Rule = "Starting"      // capacity is on the way: wait for it, and keep it
-	RuleSettling      Rule = "Settling"      // the serving replicas have only just changed
-	RuleDraining      Rule = "Draining"      // new capacity works off what had piled up
-	RuleNotServing    Rule = "NotServing"    // nothing serves yet, nothing to measure
+	RuleStarting      Rule = "Starting"      // replicas are starting: wait for them, and keep them
+	RuleSettling      Rule = "Settling"      // the number of serving replicas has just changed
+	RuleDraining      Rule = "Draining"      // new replicas process the backlog
+	RuleNotServing    Rule = "NotServing"    // no replica serves yet, so nothing is measured
 	RulePartial       Rule = "PartialData"   // too few replicas have a reading to go down
-	RuleMissing       Rule = "MissingData"   // a signal cannot be read: no way down
-	RuleFallback      Rule = "Fallback"      // nothing readable for long: the declared fallback
-	RuleActivation    Rule = "Activation"    // from zero, or to it
-	RuleStabilization Rule = "Stabilization" // the window holds
+	RuleMissing       Rule = "MissingData"   // a signal has no value: no scale-down
+	RuleFallback      Rule = "Fallback"      // no signal has had a value for long: the policy's fallback
+	RuleActivation    Rule = "Activation"    // from zero, or to zero
+	RuleStabilization Rule = "Stabilization" // the stabilisation window holds the number
 	RuleRate          Rule = "Rate"          // a behavior policy limits the step
-	RuleDescent       Rule = "Descent"       // down step by step, where no policy says how
+	RuleDescent       Rule = "Descent"       // the default limit of scale-down steps, without a behavior policy
 	RuleBounds        Rule = "Bounds"        // minReplicas, maxReplicas
 	RuleBudget        Rule = "Budget"        // the GPU budget
 	RuleDisabled      Rule = "Disabled"      // the direction is switched off
 )
 
-// Facts are the numbers behind a step. Which ones are set goes with the rule.
+// Facts are the numbers behind a step. The rule determines which are set.
 type Facts struct {
 	Signal    string        `json:"signal,omitempty"`
 	Unit      string        `json:"unit,omitempty"`
@@ -38,35 +38,35 @@ type Facts struct {
 	Target    float64       `json:"target,omitempty"`    // in the same unit
 	Total     bool          `json:"total,omitempty"`     // Value is for the workload
 	Whole     bool          `json:"whole,omitempty"`     // Target is for the workload
-	Learned   bool          `json:"learned,omitempty"`   // Target was learned
-	Steadied  bool          `json:"steadied,omitempty"`  // Value is noisy, and the mean of the last seconds decides
-	Demand    float64       `json:"demand,omitempty"`    // replicas that the reading asks for
-	Mean      float64       `json:"mean,omitempty"`      // the same, averaged over the last seconds
+	Learned   bool          `json:"learned,omitempty"`   // Target is learned
+	Averaged  bool          `json:"averaged,omitempty"`  // Value is noisy: Mean decides, not Demand
+	Demand    float64       `json:"demand,omitempty"`    // replicas that Value asks for
+	Mean      float64       `json:"mean,omitempty"`      // Demand, averaged over 5 s
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
-	Fresh     int32         `json:"fresh,omitempty"` // serving replicas with a fresh reading
-	Coming    int32         `json:"coming,omitempty"`
-	Stuck     int32         `json:"stuck,omitempty"` // unschedulable, or starting for too long
+	Fresh     int32         `json:"fresh,omitempty"`  // serving replicas with a fresh reading
+	Coming    int32         `json:"coming,omitempty"` // starting replicas
+	Stuck     int32         `json:"stuck,omitempty"`  // unschedulable, or starting for too long
 	Limit     int32         `json:"limit,omitempty"`
 	Wait      time.Duration `json:"wait,omitempty"`
 	Window    time.Duration `json:"window,omitempty"`
 	Down      bool          `json:"down,omitempty"`
 
-	// Of requests in batches (Batching):
-	Batching bool          `json:"batching,omitempty"`
-	Load     float64       `json:"load,omitempty"`     // share of its capacity that a replica uses; 1 is at Target
-	Arrivals float64       `json:"arrivals,omitempty"` // requests/s over the workload; 0: not known
-	Capacity float64       `json:"capacity,omitempty"` // requests/s that a replica takes at Target; 0: not learned yet
-	Watched  time.Duration `json:"watched,omitempty"`  // how long Capacity was learned
-	Arriving bool          `json:"arriving,omitempty"` // Demand is Arrivals ÷ Capacity, else that of the batches
-	Limited  bool          `json:"limited,omitempty"`  // Arrivals ask for more than is granted
+	// Of a signal with the law Batching:
+	Batching    bool          `json:"batching,omitempty"`
+	Load        float64       `json:"load,omitempty"`        // share of its capacity that a replica uses; 1: it is at Target
+	Arrivals    float64       `json:"arrivals,omitempty"`    // requests/s over the workload; 0: not known
+	Capacity    float64       `json:"capacity,omitempty"`    // requests/s that a replica takes at Target; 0: not learned yet
+	LearnedFrom time.Duration `json:"learnedFrom,omitempty"` // how much traffic Capacity was learned from
+	Arriving    bool          `json:"arriving,omitempty"`    // Demand is Arrivals ÷ Capacity, else by the requests in flight
+	Limited     bool          `json:"limited,omitempty"`     // Arrivals ÷ Capacity is more than Demand may be
 
-	// MostOf is set on the demand of the signal that decides: the number of
-	// signals that were readable.
+	// MostOf is set on the first step of the signal that decides: the number of
+	// readable signals.
 	MostOf int32 `json:"mostOf,omitempty"`
 }
 
-// Step is one thing that made the wanted number of replicas what it is.
+// Step is the application of one rule to the wanted number of replicas.
 type Step struct {
 	Rule   Rule  `json:"rule"`
 	Before int32 `json:"before"`
@@ -74,24 +74,24 @@ type Step struct {
 	Facts  Facts `json:"facts"`
 }
 
-// Input is one signal as the decision saw it.
+// Input is the value of one signal in a decision.
 type Input struct {
 	Signal string        `json:"signal"`
 	Unit   string        `json:"unit,omitempty"`
 	Value  float64       `json:"value"` // mean per serving replica, or the workload's total
 	Target float64       `json:"target"`
-	Fresh  int32         `json:"fresh"` // replicas (or 1 for a total) with a fresh reading; 0: Value means nothing
-	Age    time.Duration `json:"age"`   // of the oldest fresh reading
+	Fresh  int32         `json:"fresh"` // replicas with a fresh reading, or 1 for a total; 0: there is no Value
+	Age    time.Duration `json:"age"`   // age of the oldest fresh reading
 
-	Deciding bool `json:"deciding,omitempty"` // it asked for the most replicas
+	Deciding bool `json:"deciding,omitempty"` // it asks for the most replicas
 }
 
-// Decision is an answer that says why.
+// Decision is a number of replicas, and the steps that lead to it.
 type Decision struct {
 	Time     time.Time `json:"time"`
-	Current  int32     `json:"current"`  // spec.replicas that was observed
-	Replicas int32     `json:"replicas"` // what it should be
-	Rule     Rule      `json:"rule"`     // of the step that had the last word
+	Current  int32     `json:"current"`  // observed spec.replicas
+	Replicas int32     `json:"replicas"` // what spec.replicas should be
+	Rule     Rule      `json:"rule"`     // of the step that made the decision
 	Steps    []Step    `json:"steps"`
 	Inputs   []Input   `json:"inputs"`
 
@@ -99,10 +99,10 @@ type Decision struct {
 	Starting      int32 `json:"starting"`
 	Unschedulable int32 `json:"unschedulable"`
 
-	// Victims are the pods that should go first when Replicas < Current:
-	// unschedulable and starting ones, then the idlest.
+	// Victims names the pods to remove first when Replicas < Current: unschedulable
+	// and starting ones, then those with the lowest load.
 	Victims []string `json:"victims,omitempty"`
 }
 
-// Changes says whether the decision asks for another number than there is.
+// Changes reports whether the decision changes the number of replicas.
 func (d *Decision) Changes() bool { return d.Replicas != d.Current }

@@ -57,9 +57,9 @@ func TestForecastIsBounded(t *testing.T) {
 		Min: 1, Max: 1000, Startup: 5 * time.Minute,
 		Signals: []Signal{{Name: "queue", Target: 1}}, Down: Rules{Window: Auto},
 	}
-	s := State{Trends: []Trend{{
-		Signal: "queue", Step: p.Startup / trendSteps, At: t0.Add(-time.Second), Level: 10, Slope: 10, Judged: trendLeast, Naive: 10, Holt: 1,
-	}}}
+	s := State{Signals: []SignalState{{Name: "queue", Trend: Trend{
+		Step: p.Startup / trendSteps, At: t0.Add(-time.Second), Level: 10, Slope: 10, Judged: leastJudged, Naive: 10, Holt: 1,
+	}}}}
 	o := seen(t0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 	if d, _ := Decide(p, o, s, t0); d.Replicas != 15 || !has(d, RuleForecast) {
 		t.Errorf("a demand of 10 replicas with a steep trend gives %d, want 15: %s", d.Replicas, d.Sentence())

@@ -114,7 +114,7 @@ func (p *pour) next(pol *Policy, now time.Time, cur int32) moment {
 		}
 		for _, v := range values {
 			r.Readings = append(r.Readings, Reading{Value: v, At: now.Add(-time.Second), OK: true})
-			r.Paces = append(r.Paces, Pace{Batch: v, Latency: pace * (1 + v/40), First: pace * v, Firsts: 2, At: now.Add(-time.Second), OK: true})
+			r.Paces = append(r.Paces, Pace{Batch: v, TokenSeconds: pace * (1 + v/40), FirstTokenSeconds: pace * v, FirstTokensPerSecond: 2, At: now.Add(-time.Second), OK: true})
 			r.Arrivals = append(r.Arrivals, Reading{Value: v * pace * 1000, At: now.Add(-time.Second), OK: pace > 0})
 		}
 		o.Pods = append(o.Pods, r)
@@ -137,7 +137,7 @@ func (p *pour) observation(pol *Policy, now time.Time) Observation {
 		}
 		for range pol.Signals {
 			r.Readings = append(r.Readings, reading())
-			r.Paces = append(r.Paces, Pace{Batch: p.value(), Latency: p.value(), First: p.value(), Firsts: p.value(), At: now.Add(-p.seconds(10)), OK: p.small()%4 != 0})
+			r.Paces = append(r.Paces, Pace{Batch: p.value(), TokenSeconds: p.value(), FirstTokenSeconds: p.value(), FirstTokensPerSecond: p.value(), At: now.Add(-p.seconds(10)), OK: p.small()%4 != 0})
 			r.Arrivals = append(r.Arrivals, reading())
 		}
 		o.Pods = append(o.Pods, r)

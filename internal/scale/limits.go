@@ -10,7 +10,7 @@ import (
 // limit applies the rate policies of the direction in which want lies, with
 // the HorizontalPodAutoscaler's arithmetic: each policy bounds the distance
 // from where the replicas were at the start of its period.
-func (e *engine) limit(want int32, s *State) int32 {
+func (e *engine) limit(want int32, changes []Change) int32 {
 	cur := e.o.Replicas
 	if want == cur {
 		return want
@@ -26,7 +26,7 @@ func (e *engine) limit(want int32, s *State) int32 {
 	if len(policies) == 0 {
 		return want
 	}
-	limit, period := e.rateLimit(selected, policies, s, down)
+	limit, period := e.rateLimit(selected, policies, changes, down)
 	rule := RuleRate
 	if down && len(e.p.Down.Policies) == 0 {
 		rule = RuleDescent
@@ -40,12 +40,12 @@ func (e *engine) limit(want int32, s *State) int32 {
 	return want
 }
 
-// rateLimit is the farthest that the rules let the replicas go now, and the
-// period of the policy that says so.
-func (e *engine) rateLimit(selected Select, policies []RatePolicy, s *State, down bool) (limit int32, period time.Duration) {
+// rateLimit is how far the rate policies let the replicas go now, and the period
+// of the policy that sets this limit.
+func (e *engine) rateLimit(selected Select, policies []RatePolicy, changes []Change, down bool) (limit int32, period time.Duration) {
 	for i, rp := range policies {
 		start := e.o.Replicas -
-			moved(s.Changes, e.now, rp.Period, false) + moved(s.Changes, e.now, rp.Period, true)
+			moved(changes, e.now, rp.Period, false) + moved(changes, e.now, rp.Period, true)
 		l := rp.reach(start, down)
 		// The larger change is the higher limit going up, the lower going down.
 		farther := l > limit
@@ -59,7 +59,7 @@ func (e *engine) rateLimit(selected Select, policies []RatePolicy, s *State, dow
 	return limit, period
 }
 
-// reach is how far the policy lets replicas go that were at start.
+// reach is how far the policy lets replicas go from start.
 func (rp RatePolicy) reach(start int32, down bool) int32 {
 	x := float64(rp.Value)
 	if rp.Percent {
@@ -71,7 +71,7 @@ func (rp RatePolicy) reach(start int32, down bool) int32 {
 	return int32(min(math.MaxInt32/2, float64(start)+math.Ceil(x-1e-9)))
 }
 
-// longestPeriod is how long changes must be remembered.
+// longestPeriod is the longest period of a rate policy.
 func (p *Policy) longestPeriod() (longest time.Duration) {
 	for _, policies := range [][]RatePolicy{p.Up.Policies, p.downPolicies()} {
 		for _, rp := range policies {

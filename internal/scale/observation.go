@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Phase is where a replica is in its life.
+// Phase is the state of a replica.
 type Phase uint8
 
 // The phases of a replica.
 const (
 	Serving       Phase = iota // ready, and warm
-	Starting                   // scheduled or schedulable, not serving yet
-	Unschedulable              // no node takes it: not capacity on the way
-	Terminating                // on its way out, counted nowhere
+	Starting                   // scheduled or schedulable, not serving yet: counted as capacity
+	Unschedulable              // no node has room: not counted as capacity
+	Terminating                // stopping, not counted
 )
 
 // Reading is one value of one signal. The zero Reading is absent.
 type Reading struct {
 	Value float64   // in the signal's unit
 	At    time.Time // when it was measured, not when it was fetched
-	OK    bool      // false: there is none
-	// MaxAge is the age up to which it counts, where its source measures so
-	// seldom that it is more than the policy's; 0: the policy's.
+	OK    bool      // false: absent
+	// MaxAge is the age up to which it counts, if that is above the policy's: for
+	// sources that measure seldom. 0: the policy's.
 	MaxAge time.Duration
 }
 
-// fresh says whether the reading counts at now. A stamp from the future counts
-// as new: clocks of nodes differ.
+// fresh reports whether the reading is new enough at now. One with a time in the
+// future is: the clocks of nodes differ.
 func (r Reading) fresh(now time.Time, maxAge time.Duration) bool {
 	return r.OK && !math.IsNaN(r.Value) && !math.IsInf(r.Value, 0) && now.Sub(r.At) <= max(maxAge, r.MaxAge)
 }
@@ -38,27 +38,27 @@ func (r Reading) fresh(now time.Time, maxAge time.Duration) bool {
 type Replica struct {
 	Name     string
 	Phase    Phase
-	Since    time.Time // when it came into its phase; for Starting, when it was created
-	Readings []Reading // one for each of Policy.Signals, in that order; shorter: the rest is absent
+	Since    time.Time // start of its phase; for Starting, when it was created
+	Readings []Reading // one for each of Policy.Signals, in that order; those beyond the end are absent
 
-	// Paces are how fast its batch advances, one for each of Policy.Signals, absent
-	// where nothing is to be learned.
+	// Paces holds the latencies of its requests, one for each of Policy.Signals;
+	// absent where the signal learns nothing.
 	Paces []Pace
 
-	// Arrivals are the requests/s that have come to it of late, one for each of
-	// Policy.Signals, absent where nothing tells.
+	// Arrivals holds the requests/s that arrived at it, one for each of
+	// Policy.Signals; absent where requests are not counted.
 	Arrivals []Reading
 }
 
-// Pace is how fast an inference server's batch advanced over the seconds before
+// Pace is how fast an inference server generated tokens over the seconds before
 // At. The zero Pace is absent.
 type Pace struct {
-	Batch   float64 // sequences that decoded at a time, on the mean
-	Latency float64 // seconds that one waited for a token, on the mean
-	First   float64 // seconds that requests waited for their first token, on the mean of those that got it
-	Firsts  float64 // how many a second that were; 0: none, or not told
-	At      time.Time
-	OK      bool
+	Batch                float64 // mean number of sequences that decoded at a time
+	TokenSeconds         float64 // mean time between a sequence's tokens
+	FirstTokenSeconds    float64 // mean time to the first token, of the requests that got it
+	FirstTokensPerSecond float64 // requests/s that got their first token; 0: none, or not known
+	At                   time.Time
+	OK                   bool
 }
 
 // reading returns the replica's reading of signal i.
@@ -69,7 +69,7 @@ func (r *Replica) reading(i int) Reading {
 	return Reading{}
 }
 
-// arrivals returns the requests/s that come to the replica, of signal i.
+// arrivals returns the replica's arrival rate, in requests/s, of signal i.
 func (r *Replica) arrivals(i int) Reading {
 	if i < len(r.Arrivals) {
 		return r.Arrivals[i]
@@ -89,7 +89,7 @@ func (r *Replica) pace(i int) Pace {
 type Observation struct {
 	Replicas int32     // spec.replicas of the scale target
 	Pods     []Replica // its pods, in any order
-	Totals   []Reading // for the workload as a whole, one for each of Policy.Signals; from a query
+	Totals   []Reading // from queries, for the workload as a whole; one for each of Policy.Signals
 }
 
 func (o *Observation) total(i int) Reading {
@@ -99,10 +99,12 @@ func (o *Observation) total(i int) Reading {
 	return Reading{}
 }
 
-// census counts the replicas by what they are worth.
+// census counts the replicas by phase.
 type census struct {
-	serving, starting, expired, unschedulable int32
-	wait                                      time.Duration // until the youngest creditable replica should serve; 0 if unknown
+	serving, unschedulable int32
+	starting, expired      int32         // expired: starting for longer than the credit, not counted as capacity
+	wait                   time.Duration // until the youngest starting replica should serve; 0: not known
+	youngest               time.Time     // when the replica began to serve that did so last; zero: none serves
 }
 
 func takeCensus(p *Policy, o *Observation, now time.Time) census {
@@ -112,6 +114,9 @@ func takeCensus(p *Policy, o *Observation, now time.Time) census {
 		switch pod.Phase {
 		case Serving:
 			c.serving++
+			if pod.Since.After(c.youngest) && !pod.Since.After(now) {
+				c.youngest = pod.Since
+			}
 		case Unschedulable:
 			c.unschedulable++
 		case Starting:
@@ -126,7 +131,7 @@ func takeCensus(p *Policy, o *Observation, now time.Time) census {
 			}
 		}
 	}
-	// Pods that the workload controller has yet to create are on the way too.
+	// Pods that the workload controller has yet to create count as starting.
 	if missing := o.Replicas - int32(len(o.Pods)) + c.terminating(o); missing > 0 {
 		c.starting += missing
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Sentence says what the step did, for a person on call. It is the one place
-// where steps become words: status, events, the web page and the CLI show this.
+// Sentence describes the step for a person on call. Status, events, the web page
+// and the CLI show it.
 func (s Step) Sentence() string {
 	f := s.Facts
 	switch s.Rule {
@@ -28,15 +28,15 @@ func (s Step) Sentence() string {
 	case RuleSettling:
 		return fmt.Sprintf("the number of serving replicas has just changed: keep %d instead of %d until the load has spread", s.After, s.Before)
 	case RuleDraining:
-		return fmt.Sprintf("new replicas work off the backlog of the saturation: keep %d instead of %d for %s", s.After, s.Before, duration(f.Wait))
+		return fmt.Sprintf("new replicas still process the backlog of the saturation: keep %d instead of %d for %s", s.After, s.Before, duration(f.Wait))
 	case RuleNotServing:
-		return fmt.Sprintf("no replica serves yet, %s: keep %d", onTheWay(f), s.After)
+		return fmt.Sprintf("no replica serves yet, %s: keep %d", startingReplicas(f), s.After)
 	case RulePartial:
 		return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s: not below %d", f.Fresh, f.Serving, f.Signal, s.After)
 	case RuleMissing:
 		return s.missing()
 	case RuleFallback:
-		return fmt.Sprintf("no signal readable for %s: missingData asks for %d", duration(f.Wait), s.After)
+		return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", duration(f.Wait), s.After)
 	case RuleActivation:
 		return s.activation()
 	case RuleStabilization:
@@ -44,7 +44,7 @@ func (s Step) Sentence() string {
 	case RuleRate:
 		return fmt.Sprintf("behavior allows %d within %s: %d instead of %d", f.Limit, duration(f.Window), s.After, s.Before)
 	case RuleDescent:
-		return fmt.Sprintf("scale-down is limited to a fifth of the replicas, or one, in %s: %d instead of %d", duration(f.Window), s.After, s.Before)
+		return fmt.Sprintf("scale-down is limited to 20 %% of the replicas, at least one, per %s: %d instead of %d", duration(f.Window), s.After, s.Before)
 	case RuleBounds:
 		name := "maxReplicas"
 		if f.Down {
@@ -59,7 +59,7 @@ func (s Step) Sentence() string {
 	return fmt.Sprintf("%s: %d to %d", s.Rule, s.Before, s.After)
 }
 
-// Sentence tells the whole decision in one line: the steps' sentences.
+// Sentence describes the decision in one line: the sentences of its steps.
 func (d *Decision) Sentence() string {
 	parts := make([]string, 0, len(d.Steps))
 	for _, s := range d.Steps {
@@ -68,8 +68,8 @@ func (d *Decision) Sentence() string {
 	return strings.Join(parts, "; ")
 }
 
-// demand is the equation that turned a signal's value into replicas: the
-// numbers, the rule and the result, and whether this signal decides.
+// demand is the equation that turns a signal's value into replicas: the numbers,
+// the result, and whether this signal decides.
 func (s Step) demand() string {
 	f := s.Facts
 	out := f.Signal + ": "
@@ -95,7 +95,7 @@ func (s Step) demand() string {
 	return out
 }
 
-// serving says how many replicas have the value.
+// serving is the number of replicas that Value is the mean of.
 func serving(f Facts) string {
 	if f.Fresh < f.Serving {
 		return fmt.Sprintf("%d of %d serving", f.Fresh, f.Serving)
@@ -103,21 +103,21 @@ func serving(f Facts) string {
 	return fmt.Sprintf("%d serving", f.Serving)
 }
 
-// result is what the equation comes to, in whole replicas. Where these are not
-// just the next whole number, it says why.
+// result is the right side of the equation, in whole replicas. If these are not
+// the next whole number, it gives the reason.
 func (s Step) result() string {
 	f := s.Facts
 	why := ""
 	switch asked := fmt.Sprintf(" = %s, ", quantity(f.Demand, "")); {
 	case f.Limited && f.Arriving:
-		why = ", at most twice the demand of the batches"
-		if f.Steadied {
+		why = ", limited to twice the demand of the requests in flight"
+		if f.Averaged {
 			why += fmt.Sprintf(", %s on average over 5 s", quantity(f.Mean, ""))
 		}
-	case f.Steadied:
+	case f.Averaged:
 		why = asked + quantity(f.Mean, "") + " on average over 5 s"
 	case s.After != replicas(f.Demand) && f.Fresh < f.Serving && !f.Total:
-		why = asked + fmt.Sprintf("%d without a value counted as full", f.Serving-f.Fresh)
+		why = asked + fmt.Sprintf("%d without a value counted at target", f.Serving-f.Fresh)
 	case s.After != replicas(f.Demand):
 		why = " = " + quantity(f.Demand, "")
 	}
@@ -134,8 +134,8 @@ func wholeReplicas(n int32) string {
 	return fmt.Sprintf("%d replicas", n)
 }
 
-// batch says what the replicas have in flight, and where their capacity was
-// learned.
+// batch adds the requests in flight per replica, and where the capacity comes
+// from.
 func (s Step) batch() string {
 	f := s.Facts
 	target := "target "
@@ -144,8 +144,8 @@ func (s Step) batch() string {
 	}
 	out := fmt.Sprintf(" (%s in flight per replica, %s%s)", quantity(f.Value, ""), target, quantity(f.Target, ""))
 	learned := "learned earlier"
-	if f.Watched > 0 {
-		learned = "learned from " + watched(f.Watched) + " of traffic"
+	if f.LearnedFrom > 0 {
+		learned = "learned from " + minutes(f.LearnedFrom) + " of traffic"
 	}
 	switch {
 	case f.Arriving:
@@ -153,25 +153,25 @@ func (s Step) batch() string {
 	case f.Arrivals <= 0 && f.Capacity <= 0:
 		return out + ", capacity from the target, no arrival rate"
 	case f.Capacity <= 0:
-		return fmt.Sprintf("%s, capacity from the target, %s requests/s arrive, capacity for them not learned yet", out, rate(f.Arrivals))
+		return fmt.Sprintf("%s, capacity from the target, %s requests/s arrive, capacity in requests/s not learned yet", out, rate(f.Arrivals))
 	}
 	need := f.Arrivals / f.Capacity
 	out += fmt.Sprintf(", capacity from the target, %s requests/s ÷ %s per replica = %s, %s", rate(f.Arrivals), rate(f.Capacity), quantity(need, ""), learned)
 	if need > f.Demand {
-		out += ", not counted yet"
+		out += ", not used yet"
 	}
 	return out
 }
 
-// watched writes a time in minutes from one minute on.
-func watched(d time.Duration) string {
+// minutes writes a time in minutes, or in seconds below one minute.
+func minutes(d time.Duration) string {
 	if d < time.Minute {
 		return duration(d)
 	}
 	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
 }
 
-// rate writes requests/s with one decimal, and small ones with two digits.
+// rate writes requests/s with one decimal, or with two digits below 1.
 func rate(x float64) string {
 	switch {
 	case x >= 1000:
@@ -185,17 +185,17 @@ func rate(x float64) string {
 func (s Step) starting() string {
 	f := s.Facts
 	if f.Down {
-		return fmt.Sprintf("%s: keep %d instead of %d until they serve", onTheWay(f), s.After, s.Before)
+		return fmt.Sprintf("%s: keep %d instead of %d until they serve", startingReplicas(f), s.After, s.Before)
 	}
-	return fmt.Sprintf("%d serving at %s (saturated), %s: keep %d until they serve", f.Serving, quantity(f.Value, f.Unit), onTheWay(f), s.After)
+	return fmt.Sprintf("%d serving at %s (saturated), %s: keep %d until they serve", f.Serving, quantity(f.Value, f.Unit), startingReplicas(f), s.After)
 }
 
 func (s Step) missing() string {
 	f := s.Facts
 	if s.Before != s.After {
-		return fmt.Sprintf("a signal cannot be read: keep %[2]d instead of %[1]d", s.Before, s.After)
+		return fmt.Sprintf("a signal has no value: keep %[2]d instead of %[1]d", s.Before, s.After)
 	}
-	return fmt.Sprintf("no signal readable for %s, missing is not zero: keep %d", duration(f.Wait), s.After)
+	return fmt.Sprintf("no signal has had a value for %s, and missing data never scales down: keep %d", duration(f.Wait), s.After)
 }
 
 func (s Step) activation() string {
@@ -213,7 +213,7 @@ func (s Step) stabilization() string {
 	return fmt.Sprintf("no more than %d needed throughout the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
 }
 
-func onTheWay(f Facts) string {
+func startingReplicas(f Facts) string {
 	out := fmt.Sprintf("%d starting", f.Coming)
 	if f.Wait > 0 {
 		out += fmt.Sprintf(" (ready in about %s)", duration(f.Wait))
@@ -231,7 +231,7 @@ func upOrDown(down bool) string {
 	return "up"
 }
 
-// quantity writes a value with as many digits as a person wants to read.
+// quantity writes a value with three digits, and its unit.
 func quantity(x float64, unit string) string {
 	digits := 0
 	switch a := math.Abs(x); {

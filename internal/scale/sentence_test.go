@@ -20,10 +20,10 @@ func TestDemandSentences(t *testing.T) {
 		"Utilization: 2 serving × 97 % ÷ target 60 % = 4 replicas")
 	f(1, Facts{Signal: "SMActive", Unit: "ratio", Value: 0.3, Target: 0.6, Serving: 2, Fresh: 2, Demand: 1, Mean: 1, MostOf: 2},
 		"SMActive: 2 serving × 0.3 ÷ target 0.6 = 1 replica, the most of 2 signals")
-	f(5, Facts{Signal: "Utilization", Unit: "%", Value: 97, Target: 60, Serving: 2, Fresh: 2, Demand: 3.23, Mean: 4.1, Steadied: true},
+	f(5, Facts{Signal: "Utilization", Unit: "%", Value: 97, Target: 60, Serving: 2, Fresh: 2, Demand: 3.23, Mean: 4.1, Averaged: true},
 		"Utilization: 2 serving × 97 % ÷ target 60 % = 3.23, 4.1 on average over 5 s: 5 replicas")
 	f(8, Facts{Signal: "Utilization", Unit: "%", Value: 5, Target: 60, Serving: 10, Fresh: 3, Demand: 0.25, Mean: 0.25},
-		"Utilization: 3 of 10 serving × 5 % ÷ target 60 % = 0.25, 7 without a value counted as full: 8 replicas")
+		"Utilization: 3 of 10 serving × 5 % ÷ target 60 % = 0.25, 7 without a value counted at target: 8 replicas")
 	f(3, Facts{Signal: "sum(backlog)", Value: 12, Target: 5, Total: true, Demand: 2.4, Mean: 2.4},
 		"sum(backlog): 12 ÷ target 5 per replica = 3 replicas")
 	f(5, Facts{Signal: "depth", Value: 12, Target: 5, Total: true, Whole: true, Serving: 2, Demand: 4.8, Mean: 4.8},
@@ -33,20 +33,20 @@ func TestDemandSentences(t *testing.T) {
 	f(3, requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, no arrival rate")
 	requests.Arrivals = 5.2
 	f(3, requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
-		"5.2 requests/s arrive, capacity for them not learned yet")
-	requests.Capacity, requests.Watched = 2.6, 14*time.Minute
+		"5.2 requests/s arrive, capacity in requests/s not learned yet")
+	requests.Capacity, requests.LearnedFrom = 2.6, 14*time.Minute
 	f(3, requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
 		"5.2 requests/s ÷ 2.6 per replica = 2, learned from 14 min of traffic")
 	requests.Arrivals = 31
 	f(3, requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
-		"31.0 requests/s ÷ 2.6 per replica = 11.9, learned from 14 min of traffic, not counted yet")
+		"31.0 requests/s ÷ 2.6 per replica = 11.9, learned from 14 min of traffic, not used yet")
 	requests.Arriving, requests.Demand, requests.MostOf = true, 11.92, 2
 	f(12, requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, target 8), "+
 		"capacity learned from 14 min of traffic, the most of 2 signals")
-	requests.Learned, requests.Target, requests.Watched, requests.MostOf = true, 12.5, 0, 1
+	requests.Learned, requests.Target, requests.LearnedFrom, requests.MostOf = true, 12.5, 0, 1
 	f(12, requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, learned target 12.5), capacity learned earlier")
-	requests.Limited, requests.Watched = true, 40*time.Second
-	f(6, requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica, at most twice the demand of the batches: 6 replicas "+
+	requests.Limited, requests.LearnedFrom = true, 40*time.Second
+	f(6, requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica, limited to twice the demand of the requests in flight: 6 replicas "+
 		"(22.1 in flight per replica, learned target 12.5), capacity learned from 40 s of traffic")
 }
 
@@ -75,7 +75,7 @@ func TestDecisionOnRequestsExplainsItself(t *testing.T) {
 	if !d.Inputs[0].Deciding || d.Inputs[1].Deciding {
 		t.Errorf("the deciding signal is not marked: %+v", d.Inputs)
 	}
-	if got := d.Steps[0].Facts; !got.Arriving || got.MostOf != 2 || got.Capacity < 1.9 || got.Capacity > 2.1 || got.Watched < 5*time.Minute {
+	if got := d.Steps[0].Facts; !got.Arriving || got.MostOf != 2 || got.Capacity < 1.9 || got.Capacity > 2.1 || got.LearnedFrom < 5*time.Minute {
 		t.Errorf("facts %+v", got)
 	}
 	for _, want := range []string{" requests/s ÷ 2.0 per replica", "60 in flight per replica, target 8", "capacity learned from ", " min of traffic", "the most of 2 signals"} {

@@ -192,12 +192,12 @@ func TestPaces(t *testing.T) {
 			t.Errorf("%s:\n%+v, want\n%+v", words, got, want)
 		}
 	}
-	eight := scale.Pace{Batch: 8, Latency: 0.012, First: 0.3, Firsts: 3, At: at, OK: true}
-	nine := scale.Pace{Batch: 9, Latency: 0.02, At: at, OK: true}
+	eight := scale.Pace{Batch: 8, TokenSeconds: 0.012, FirstTokenSeconds: 0.3, FirstTokensPerSecond: 3, At: at, OK: true}
+	nine := scale.Pace{Batch: 9, TokenSeconds: 0.02, At: at, OK: true}
 	none := scale.Pace{}
 	f("pace=12ms/300ms,- came=-/3", eight, none, none, none)
 	f("pace=12ms/300ms,-,20ms came=-/3", eight, none, nine, none) // nothing waits for what is not there
-	eight.Firsts = perSecond
+	eight.FirstTokensPerSecond = perSecond
 	f("pace=12ms/300ms,20ms came=-", eight, none, nine, none)
 }
 

@@ -239,11 +239,11 @@ func (w *world) serve(r *scale.Replica, i int, measured time.Time) {
 		if told.latency == 0 || !w.policy.Signals[k].Learned() || !batch.OK || !(batch.Value > 0) { // an idle server tells no times
 			continue
 		}
-		p := scale.Pace{Batch: batch.Value, Latency: told.latency.Seconds(), At: batch.At, OK: true}
+		p := scale.Pace{Batch: batch.Value, TokenSeconds: told.latency.Seconds(), At: batch.At, OK: true}
 		if told.first > 0 {
-			p.First, p.Firsts = told.first.Seconds(), perSecond
+			p.FirstTokenSeconds, p.FirstTokensPerSecond = told.first.Seconds(), perSecond
 			if k < len(r.Arrivals) && r.Arrivals[k].OK {
-				p.Firsts = r.Arrivals[k].Value
+				p.FirstTokensPerSecond = r.Arrivals[k].Value
 			}
 		}
 		r.Paces[k] = p

@@ -7,16 +7,39 @@ import (
 	"slices"
 )
 
-// TargetBytes is an estimate of what a target takes beside its series and what
-// is remembered of its page: the stacks of its runner and of its connection's
-// two goroutines (16 KiB), the connection's buffers (8 KiB) and the rest, with a
-// share of the read buffers. BenchmarkFleet has 80 to 110 KiB per target with the
-// window, the page and the server's side of the connection.
-const TargetBytes = 32 << 10
+// What a target takes beside its series and what is remembered of its page.
+const (
+	// plainBytes are its runner, its connection, its request and its state. A test
+	// compares the account with the heap.
+	plainBytes = 4 << 10
+	// clientBytes are those of a target that net/http asks: the stacks of the
+	// connection's two goroutines (16 KiB), its buffers (8 KiB), and TLS.
+	clientBytes = 36 << 10
+	// leastBytes are what a target's page and series take at least.
+	leastBytes = 4 << 10
+)
 
-// mostTargets is how many targets are scraped: they take no more than three
-// quarters of the memory limit before the first sample.
-func mostTargets(limit int64) int { return int(max(limit*3/4/TargetBytes, 1)) }
+// targetBytes is what a target takes beside its series and its page.
+func (s *Scraper) targetBytes(t *Target) int64 {
+	if s.isPlain(t) {
+		return plainBytes
+	}
+	return clientBytes
+}
+
+// mostTargets is how many targets are scraped, of which none takes less than
+// each: they take no more than three quarters of the memory limit before the
+// first sample.
+func mostTargets(limit, each int64) int { return int(max(limit*3/4/(each+leastBytes), 1)) }
+
+// mostWanted is mostTargets of the targets that are wanted.
+func (s *Scraper) mostWanted() int {
+	each := int64(plainBytes)
+	for i := range s.wanted {
+		each = max(each, s.targetBytes(&s.wanted[i]))
+	}
+	return mostTargets(s.deps.Store.Stats().Limit, each)
+}
 
 // admit says which targets are not scraped because there are more than most.
 // Exporters each count alone, pods by their namespace: the namespaces with most

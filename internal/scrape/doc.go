@@ -3,7 +3,7 @@
 // Package scrape reads Prometheus expositions into a series.Store: our agents,
 // dcgm-exporters, and pods that expose metrics of their own.
 //
-// Each target has one goroutine and one kept-open connection. An agent says in
+// Each target has one kept-open connection, and a goroutine while it is scraped. An agent says in
 // its answer when it collected and how often it does, so its next scrape is
 // set just after its next tick, and samples carry the agent's time, not ours.
 // Other targets are scraped every interval, spread over it. The values of a

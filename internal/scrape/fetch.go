@@ -3,14 +3,17 @@
 package scrape
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // Doer sends a request; *http.Client does.
@@ -54,32 +57,50 @@ func fail(r Reason, format string, args ...any) *failure {
 	return &failure{reason: r, err: fmt.Errorf(format, args...)}
 }
 
-// fetch feeds an answer to a page as it arrives, through a buffer of maxLine
-// bytes: however long the answer and however many at once, no more is held.
-func (s *Scraper) fetch(ctx context.Context, kind Kind, req *http.Request, p *page) *failure {
+// fetch feeds an answer to the runner's page as it arrives, through a buffer of
+// maxLine bytes: however long the answer and however many at once, no more is held.
+func (s *Scraper) fetch(ctx context.Context, r *runner) *failure {
+	if r.req.wire != nil {
+		a, err := r.conn.exchange(ctx, s.deps.Dial, r.req, time.Now().Add(s.cfg.Timeout), r.take)
+		if err != nil {
+			return s.netFailure(err)
+		}
+		defer r.conn.done(a)
+		return s.read(r, a.status, a.length, a)
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	resp, err := s.client(kind).Do(req.WithContext(ctx))
+	resp, err := s.client(r.have.Kind).Do(r.req.http.WithContext(ctx))
 	if err != nil {
-		return s.netFailure(ctx, err)
+		return s.netFailure(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be kept
-		return fail(BadStatus, "answered %s", status(resp.StatusCode))
+	r.take()
+	return s.read(r, resp.StatusCode, resp.ContentLength, resp.Body)
+}
+
+// read feeds the body of an answer to the runner's page.
+func (s *Scraper) read(r *runner, code int, length int64, body io.Reader) *failure {
+	if code != http.StatusOK {
+		_, _ = io.CopyN(io.Discard, body, 4<<10) // so that the connection can be kept
+		return fail(BadStatus, "answered %s", status(code))
 	}
-	if resp.ContentLength > s.cfg.MaxBody {
-		return fail(TooLarge, "answer of %d bytes is longer than the limit of %d", resp.ContentLength, s.cfg.MaxBody)
+	if length > s.cfg.MaxBody {
+		return fail(TooLarge, "answer of %d bytes is longer than the limit of %d", length, s.cfg.MaxBody)
 	}
-	buf := s.buffers.Get().(*[maxLine]byte)
-	defer s.buffers.Put(buf)
-	if err := s.readAll(buf[:], resp.Body, p); err != nil {
+	if err := s.readAll(r.buffer.bytes[:], body, r.page); err != nil {
 		if f := (*failure)(nil); errors.As(err, &f) {
 			return f
 		}
-		return s.netFailure(ctx, err)
+		return s.netFailure(err)
 	}
 	return nil
+}
+
+// isPlain says whether a target is asked over a connection of its runner's own:
+// that speaks HTTP without TLS, and has no credentials.
+func (s *Scraper) isPlain(t *Target) bool {
+	return s.deps.Dial != nil && t.URL.Scheme == "http" && (t.Kind == Pod || s.deps.Exporters == nil)
 }
 
 // client is what asks targets of a kind: credentials are for exporters only.
@@ -119,9 +140,9 @@ func (s *Scraper) readAll(b []byte, body io.Reader, p *page) error {
 	}
 }
 
-func (s *Scraper) netFailure(ctx context.Context, err error) *failure {
+func (s *Scraper) netFailure(err error) *failure {
 	f := fail(Unreachable, "%s", describe(err))
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() || errors.Is(err, context.DeadlineExceeded) {
 		f = fail(TimedOut, "no answer within %v", s.cfg.Timeout)
 	}
 	f.detail = err.Error()
@@ -131,6 +152,26 @@ func (s *Scraper) netFailure(ctx context.Context, err error) *failure {
 // status is a status as we call it; the words of an answer are its server's.
 func status(code int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
+}
+
+// request is what a target is asked, again and again.
+type request struct {
+	http *http.Request // as net/http has it
+
+	wire    []byte // of a plain target: as it is sent, in place of http
+	address string
+}
+
+// newRequest makes a target's request; names limits the page to these metrics,
+// where it is not empty.
+func (s *Scraper) newRequest(t *Target, names []string) (*request, error) {
+	req, err := newRequest(t.URL, names)
+	if err != nil || !s.isPlain(t) {
+		return &request{http: req}, err
+	}
+	var b bytes.Buffer
+	err = req.Write(&b)
+	return &request{wire: bytes.Clone(b.Bytes()), address: req.Host}, err
 }
 
 // newRequest makes the request that is sent again and again; names limits the

@@ -19,11 +19,11 @@ type gpus struct {
 	want    gpu.FieldSet // empty: all
 	watch   bool         // whether values change is all that tells their age
 
-	slots   map[string]int32
+	slots   map[string]int32 // of the devices, where there are more than few
 	devices []device
 	pulses  []pulse             // by slot, where values are watched
 	owners  []gpu.Owner         // from 1 on; entries say which is whose
-	places  map[gpu.Owner]int32 // of the owners
+	places  map[gpu.Owner]int32 // of the owners, where there are more than few
 	names   map[string]struct{} // of the wanted fields, as the target calls them
 
 	text    int64                  // bytes of names
@@ -37,6 +37,10 @@ const (
 	maxSlots  = 2 * series.MaxDevices
 	maxOwners = 2 * series.MaxOwners
 )
+
+// few is how many devices or owners are looked for one after another: a map of
+// them takes more than they do.
+const few = 16
 
 // device is one GPU or MIG instance of a target.
 type device struct {
@@ -53,9 +57,9 @@ func newGPUs(t *series.Target, resolve gpu.Resolve, want gpu.FieldSet) *gpus {
 }
 
 func (g *gpus) reset() {
-	g.slots, g.devices, g.pulses = map[string]int32{}, nil, nil
+	g.slots, g.devices, g.pulses = nil, nil, nil
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
-	g.places, g.text = map[gpu.Owner]int32{}, 0
+	g.places, g.text = nil, 0
 }
 
 // size is what is remembered, in bytes. Maps take about twice their entries.
@@ -66,7 +70,7 @@ func (g *gpus) size() int64 {
 		int64(cap(g.owners))*owner + int64(len(g.places))*2*(owner+4) + int64(len(g.names))*2*16
 }
 
-func (g *gpus) identify(l *line) entry {
+func (g *gpus) identify(l *line, m *labelMemo) entry {
 	switch string(l.name) {
 	case "gpupilot_collection_timestamp_seconds":
 		return entry{use: collected}
@@ -92,15 +96,11 @@ func (g *gpus) identify(l *line) entry {
 		g.alias(l)
 		return entry{}
 	}
-	return g.identifyValue(l)
+	return g.identifyValue(l, m)
 }
 
-func (g *gpus) identifyValue(l *line) entry {
-	r, ok := g.resolve(string(l.name))
-	if !ok {
-		return entry{}
-	}
-	field, ok := gpu.IndexOf(r.Field)
+func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
+	r, field, ok := m.resolve(g.resolve, l.name)
 	if !ok || gpu.At(field).Kind == gpu.Label {
 		return entry{}
 	}
@@ -108,19 +108,19 @@ func (g *gpus) identifyValue(l *line) entry {
 	if !wanted && !g.watch {
 		return entry{}
 	}
-	slot, ok := g.slot(l)
-	if !ok {
+	x := g.labels(l)
+	if !x.known {
 		return entry{}
 	}
-	e := entry{slot: slot, field: field, scale: r.Scale, copy: l.get("vgpu") != nil}
+	e := entry{slot: x.slot, field: field, scale: r.Scale, copy: x.copy}
 	if g.watch {
 		e.beat = evidenceOf(r.Field, e.copy)
 	}
 	if !wanted {
 		return e
 	}
-	e.use, e.owner = value, g.owner(l)
-	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[slot].key, Field: r.Field}); !ok {
+	e.use, e.owner = value, x.owner
+	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field}); !ok {
 		e.use = ignored
 	}
 	if _, ok := g.names[string(l.name)]; !ok {
@@ -128,6 +128,23 @@ func (g *gpus) identifyValue(l *line) entry {
 		g.text += series.TextBytes(len(l.name))
 	}
 	return e
+}
+
+// labels is what a value's labels say. Of labels that name too much every line
+// counts as refused.
+func (g *gpus) labels(l *line) (x labelFacts) {
+	if l.facts != nil && l.facts.known {
+		return *l.facts
+	}
+	refused := g.refused
+	if x.slot, x.known = g.slot(l); !x.known {
+		return x
+	}
+	x.owner, x.copy = g.owner(l), l.get("vgpu") != nil
+	if l.facts != nil && refused == g.refused {
+		*l.facts = x
+	}
+	return x
 }
 
 // share is what a pod's processes use of a device, in the field's unit.
@@ -173,6 +190,9 @@ func instanceKey(uuid, instance []byte) string { return string(uuid) + "/gi" + s
 // slotOf is the device of this name; there is none where it is one too many.
 func (g *gpus) slotOf(key string) (int32, bool) {
 	slot, ok := g.slots[key]
+	for i := 0; i < len(g.devices) && g.slots == nil && !ok; i++ {
+		slot, ok = int32(i), g.devices[i].key == key
+	}
 	if ok {
 		return slot, true
 	}
@@ -181,8 +201,16 @@ func (g *gpus) slotOf(key string) (int32, bool) {
 		return 0, false
 	}
 	slot = int32(len(g.devices))
-	g.slots[key] = slot
 	g.devices = append(g.devices, device{key: key, is: slot})
+	switch {
+	case g.slots != nil:
+		g.slots[key] = slot
+	case len(g.devices) > few:
+		g.slots = map[string]int32{}
+		for i := range g.devices {
+			g.slots[g.devices[i].key] = int32(i)
+		}
+	}
 	g.text += series.TextBytes(len(key))
 	return slot, true
 }
@@ -243,6 +271,9 @@ func (g *gpus) owner(l *line) int32 {
 
 func (g *gpus) placeOf(o gpu.Owner) int32 {
 	place, ok := g.places[o]
+	for i := 1; i < len(g.owners) && g.places == nil && !ok; i++ {
+		place, ok = int32(i), g.owners[i] == o
+	}
 	if ok {
 		return place
 	}
@@ -258,7 +289,15 @@ func (g *gpus) placeOf(o gpu.Owner) int32 {
 	}
 	place = int32(len(g.owners))
 	g.owners = append(g.owners, o)
-	g.places[o] = place
+	switch {
+	case g.places != nil:
+		g.places[o] = place
+	case place > few:
+		g.places = map[gpu.Owner]int32{}
+		for i := range g.owners {
+			g.places[g.owners[i]] = int32(i)
+		}
+	}
 	g.text += series.TextBytes(len(o.Pod)) + series.TextBytes(len(o.Replica))
 	return place
 }

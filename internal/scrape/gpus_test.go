@@ -388,7 +388,7 @@ func TestInventedRanksAreBounded(t *testing.T) {
 		if err := l.parse(fmt.Appendf(nil, `r{rank="%d"} 1`, i)); err != nil {
 			t.Fatal(err)
 		}
-		m.identify(&l)
+		m.identify(&l, nil)
 	}
 	if len(m.cells) > maxCells || len(m.slots) > maxCells {
 		t.Errorf("%d cells, %d slots; want no more than %d", len(m.cells), len(m.slots), maxCells)

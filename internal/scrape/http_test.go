@@ -29,24 +29,37 @@ func parse(s string) url.URL {
 	return *u
 }
 
-// once scrapes a real server once and returns the target's state.
-func once(t *testing.T, cfg Config, h http.HandlerFunc) (State, Stats, *httptest.Server) {
+// once scrapes a real server once and returns the target's state. With a dialer
+// it goes over a connection of ours, else through net/http.
+func once(t *testing.T, cfg Config, dial Dialer, h http.HandlerFunc) (State, Stats, *httptest.Server) {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // on a busy machine 16 MiB take their time
-	s := New(cfg, Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s := New(cfg, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
 	want := Target{Name: "node-7", URL: parse(srv.URL + "/metrics"), Kind: DCGM}
 	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name), state: State{Name: want.Name, URL: want.URL.String()}}
 	r.want.Store(&want)
 	r.scrape(context.Background())
+	r.conn.shut()
 	return r.state, s.Stats(), srv
 }
 
+// dialers are both ways to ask a target.
+func dialers() map[string]Dialer {
+	return map[string]Dialer{"net/http": nil, "connection": (&net.Dialer{}).DialContext}
+}
+
 func TestHostileServers(t *testing.T) {
+	for name, dial := range dialers() {
+		t.Run(name, func(t *testing.T) { testHostileServers(t, dial) })
+	}
+}
+
+func testHostileServers(t *testing.T, dial Dialer) {
 	f := func(reason string, cfg Config, want string, h http.HandlerFunc) {
 		t.Helper()
-		st, stats, srv := once(t, cfg, h)
+		st, stats, srv := once(t, cfg, dial, h)
 		want = fmt.Sprintf("scrape node-7 (%s/metrics): %s", srv.URL, want)
 		if st.Err == nil || !strings.HasPrefix(st.Err.Error(), want) {
 			t.Errorf("error %v\n want %s", st.Err, want)
@@ -99,6 +112,12 @@ func TestHostileServers(t *testing.T) {
 }
 
 func TestOneConnectionPerTarget(t *testing.T) {
+	for name, dial := range dialers() {
+		t.Run(name, func(t *testing.T) { testOneConnection(t, dial) })
+	}
+}
+
+func testOneConnection(t *testing.T, dial Dialer) {
 	var conns, hits atomic.Int64
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hits.Add(1)%5 == 0 {
@@ -116,7 +135,7 @@ func TestOneConnectionPerTarget(t *testing.T) {
 	defer srv.Close()
 	// A scrape that times out costs its connection.
 	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond, Timeout: time.Minute},
-		Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
 	s.Sync([]Target{{Name: "a", URL: parse(srv.URL + "/"), Kind: DCGM}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

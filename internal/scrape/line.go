@@ -18,6 +18,9 @@ type line struct {
 	value   float64
 	stamp   int64 // ms since 1970; 0: the line has none
 	scratch []byte
+
+	facts  *labelFacts // of a line whose labels the memo knows; nil: not known
+	unread []byte      // labels that are well-formed, and were not taken apart yet
 }
 
 type label struct{ name, value []byte }
@@ -31,7 +34,7 @@ var (
 
 // release lets go of the page that was read.
 func (l *line) release() {
-	l.name = nil
+	l.name, l.unread, l.facts = nil, nil, nil
 	clear(l.labels[:cap(l.labels)])
 }
 
@@ -46,8 +49,18 @@ func (l *line) parse(b []byte) error {
 	return err
 }
 
-func (l *line) parseIdentity(b []byte) error {
+// parseKnown is parse of a line whose name ends at n, and whose labels, up to
+// end, are known to be well-formed.
+func (l *line) parseKnown(b []byte, n, end int) error {
 	l.labels, l.scratch = l.labels[:0], l.scratch[:0]
+	l.name, l.end, l.unread = b[:n], end, b[n:end]
+	var err error
+	l.value, l.stamp, err = parseTail(b[end:])
+	return err
+}
+
+func (l *line) parseIdentity(b []byte) error {
+	l.labels, l.scratch, l.unread = l.labels[:0], l.scratch[:0], nil
 	i := skipBlank(b, 0)
 	n := nameEnd(b, i)
 	l.name, l.end = b[i:n], n
@@ -154,6 +167,11 @@ func (l *line) quoted(b []byte, i int) (s []byte, next int, ok bool) {
 
 // get is the value of a label, nil if the line lacks it.
 func (l *line) get(name string) []byte {
+	if l.unread != nil {
+		end := l.end
+		_ = l.parseLabels(l.unread, 1) // its text was read before
+		l.unread, l.end = nil, end
+	}
 	for _, x := range l.labels {
 		if string(x.name) == name {
 			return x.value

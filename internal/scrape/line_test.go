@@ -142,7 +142,8 @@ type recorder struct {
 	series []string
 }
 
-func (r *recorder) identify(l *line) entry {
+func (r *recorder) identify(l *line, _ *labelMemo) entry {
+	l.get("") // takes labels apart that the memo knows
 	l2 := *l
 	l2.value, l2.stamp = 0, 0
 	text := strings.TrimSuffix(show(&l2), " 0")

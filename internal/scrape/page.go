@@ -67,8 +67,9 @@ var (
 type page struct {
 	seed    maphash.Seed
 	entries []entry // of the last page, in its order
-	next    []entry // of this page, where it differs
+	next    []entry // of this page, where it differs; a buffer's
 	line    line
+	memo    *labelMemo
 	who     identifier
 	most    int // entries that may be remembered
 
@@ -94,7 +95,7 @@ type page struct {
 // identifier knows what a target's lines are for.
 type identifier interface {
 	// identify is called with each line that is seen for the first time.
-	identify(l *line) entry
+	identify(l *line, m *labelMemo) entry
 	// success is told when an agent last read a device.
 	success(slot int32, seconds float64)
 	// beat is told the value of a line that is evidence, and whether it is not the
@@ -127,13 +128,12 @@ func (p *page) forget() { p.entries = p.entries[:0] }
 // shrink gives up the memory of what is remembered, and lets half as much be
 // remembered from now on.
 func (p *page) shrink() {
-	p.entries, p.next, p.points, p.most = nil, nil, nil, p.most/2
+	p.entries, p.next, p.most = nil, nil, p.most/2
 }
 
-// size is what the page remembers, in bytes.
+// size is what the page remembers, in bytes: not what is a buffer's.
 func (p *page) size() int64 {
-	return int64(cap(p.entries)+cap(p.next))*int64(unsafe.Sizeof(entry{})) +
-		int64(cap(p.points))*int64(unsafe.Sizeof(point{})) + int64(cap(p.line.scratch)) + p.who.size()
+	return int64(cap(p.entries))*int64(unsafe.Sizeof(entry{})) + p.who.size()
 }
 
 // read takes a page apart into p.points and p.meta. An error means that the
@@ -147,6 +147,10 @@ func (p *page) read(b []byte) error {
 // begin starts a page, which feed takes in pieces until end.
 func (p *page) begin() {
 	p.points, p.next, p.meta, p.outside = p.points[:0], p.next[:0], meta{}, p.outside[:0]
+	if p.memo == nil {
+		p.memo = new(labelMemo)
+	}
+	p.memo.begin()
 	p.lines, p.bad, p.badLine, p.changed, p.series, p.steps = 0, 0, nil, false, 0, 0
 	p.at, p.number, p.long, p.eof, p.over = 0, 0, false, false, false
 }
@@ -213,9 +217,10 @@ func (p *page) end() error {
 		p.differ(p.at)
 	}
 	if p.changed {
-		p.entries, p.next = p.next, p.entries
-	} else {
-		p.next = nil // it is needed while pages differ only
+		if n := len(p.next); cap(p.entries) < n || cap(p.entries) > n+n/8 {
+			p.entries = make([]entry, 0, n)
+		}
+		p.entries = append(p.entries[:0], p.next...)
 	}
 	if err := p.tooMuch(); err != nil {
 		p.forget()
@@ -251,11 +256,11 @@ func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 			return *e, v, stamp, err
 		}
 	}
-	if err := p.line.parse(text); err != nil {
+	if err := p.memo.parse(&p.line, text, end, p.seed); err != nil {
 		return entry{}, 0, 0, err
 	}
 	p.differ(*at)
-	e := p.who.identify(&p.line)
+	e := p.who.identify(&p.line, p.memo)
 	if e.beat != noEvidence {
 		p.beat(&e, p.line.value)
 	}

@@ -97,8 +97,9 @@ func (m *podMetrics) size() int64 {
 
 // identify takes the lines of the metrics asked for. Buckets and quantiles of
 // histograms and summaries have no sum.
-func (m *podMetrics) identify(l *line) entry {
-	if l.get("le") != nil || l.get("quantile") != nil {
+func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
+	asked := func(x Metric) bool { return x.Name == string(l.name) }
+	if !slices.ContainsFunc(m.metrics, asked) || l.get("le") != nil || l.get("quantile") != nil {
 		return entry{}
 	}
 	var cells []int32

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -25,7 +23,7 @@ const (
 	learnAgainFull = 10 * time.Minute
 )
 
-// runner scrapes one target. All but want and state belong to its goroutine.
+// runner scrapes one target. All but want, conn, turns and state belong to its turns.
 type runner struct {
 	s      *Scraper
 	cancel context.CancelFunc
@@ -44,7 +42,11 @@ type runner struct {
 	clock  clock
 	pace   pace
 
-	req   *http.Request
+	conn   connection
+	buffer *buffer // while a page is read and stored
+	turns  turns
+
+	req   *request
 	learn time.Time // when to ask for the whole page; zero: now
 	names bool      // req asks for names only
 
@@ -54,32 +56,34 @@ type runner struct {
 	state State
 }
 
-// run scrapes until ctx ends. It begins when the runner that it takes over
-// from, if there is one, is done.
-func (r *runner) run(ctx context.Context, before *runner) {
-	defer close(r.done)
-	if before != nil {
-		<-before.done
-	}
-	defer func() {
+// run scrapes until ctx ends, from when the runner that it takes over from, if
+// there is one, is done. It returns at once, and calls ended at the end.
+func (r *runner) run(ctx context.Context, before *runner, ended func()) {
+	r.turns.do = func() time.Time { return r.scrape(ctx) }
+	r.turns.ended = func() {
+		r.conn.shut()
 		if r.gone.Load() {
 			r.s.deps.Store.Drop(r.want.Load().Name)
 		}
-	}()
-	t := time.NewTimer(time.Until(r.phase.spread(time.Now())))
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		next := r.scrape(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		t.Reset(time.Until(next))
+		close(r.done)
+		ended()
 	}
+	begin := func() { r.turns.start(r.phase.spread(time.Now())) }
+	if before == nil || before.isDone() {
+		begin()
+		return
+	}
+	go func() { // ends before ended is called
+		<-before.done
+		begin()
+	}()
+}
+
+// stop ends the scrape that is under way, and all others.
+func (r *runner) stop() {
+	r.cancel()
+	r.conn.shut()
+	r.turns.stop()
 }
 
 func (r *runner) isDone() bool {
@@ -93,6 +97,7 @@ func (r *runner) isDone() bool {
 
 // scrape asks once and says when to ask again.
 func (r *runner) scrape(ctx context.Context) (next time.Time) {
+	defer r.release()
 	started := time.Now()
 	if err := r.prepare(started); errors.Is(err, series.ErrNoMemory) {
 		r.s.failures[NoMemory].Add(1)
@@ -100,7 +105,7 @@ func (r *runner) scrape(ctx context.Context) (next time.Time) {
 	} else if err != nil {
 		return r.failed(fail(Internal, "%w", err))
 	}
-	f := r.s.fetch(ctx, r.have.Kind, r.req, r.page)
+	f := r.s.fetch(ctx, r)
 	arrived := time.Now()
 	if f != nil {
 		if ctx.Err() != nil {
@@ -130,7 +135,7 @@ func (r *runner) paced(next time.Time) time.Time {
 func (r *runner) prepare(now time.Time) error {
 	if want := r.want.Load(); want != r.have {
 		r.series = r.s.deps.Store.Target(want.Name, want.Labels)
-		if !r.series.Account(TargetBytes) {
+		if !r.series.Account(r.s.targetBytes(want)) {
 			return series.ErrNoMemory
 		}
 		if r.have == nil || want.Fields != r.have.Fields || !slices.Equal(want.Metrics, r.have.Metrics) {
@@ -147,7 +152,7 @@ func (r *runner) prepare(now time.Time) error {
 		names = slices.Sorted(maps.Keys(r.gpus.names))
 		names = append(names, "gpupilot_collection_duration_seconds")
 	}
-	req, err := newRequest(r.have.URL, names)
+	req, err := r.s.newRequest(r.have, names)
 	if err != nil {
 		return err
 	}
@@ -169,6 +174,8 @@ func (r *runner) begin(want *Target) {
 
 // keep stores an answer.
 func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
+	r.take()
+	defer r.release()
 	r.page.begin()
 	r.page.feed(body)
 	return r.store(started, arrived)
@@ -253,13 +260,12 @@ func (r *runner) account() {
 	}
 	r.page.shrink()
 	r.shrunk = time.Now()
-	r.batch.Points = nil
 	r.forget()
 	r.series.Account(r.size())
 }
 
 func (r *runner) size() int64 {
-	return TargetBytes + r.page.size() + int64(cap(r.batch.Points))*int64(unsafe.Sizeof(series.Point{}))
+	return r.s.targetBytes(r.want.Load()) + r.page.size()
 }
 
 // collectedAt is the time of a page's samples in our clock: the agent's, else

@@ -37,6 +37,10 @@ func (c Config) withDefaults() Config {
 // Deps are what a Scraper works with.
 type Deps struct {
 	Client Doer // NewClient's
+	// Dial connects to the targets that are asked over plain HTTP and without
+	// credentials, each over one connection that is kept open. nil: Client asks them,
+	// which at thousands of targets takes several times the memory.
+	Dial Dialer
 	// Exporters asks targets of the kinds Agent and DCGM; nil: Client does. Pods
 	// are tenants' and never get its credentials.
 	Exporters Doer
@@ -46,7 +50,7 @@ type Deps struct {
 	Log       *slog.Logger                      // nil: slog.Default()
 }
 
-// Scraper scrapes targets, each in a goroutine of its own, while Run runs.
+// Scraper scrapes targets, each at times of its own, while Run runs.
 type Scraper struct {
 	cfg     Config
 	deps    Deps
@@ -72,7 +76,7 @@ func New(cfg Config, deps Deps) *Scraper {
 	}
 	return &Scraper{
 		cfg: cfg.withDefaults(), deps: deps,
-		buffers: sync.Pool{New: func() any { return new([maxLine]byte) }},
+		buffers: sync.Pool{New: newBuffer},
 		changed: make(chan struct{}, 1),
 		runners: map[string]*runner{},
 		outside: map[string]uint64{},
@@ -99,6 +103,7 @@ func (s *Scraper) Sync(targets []Target) {
 func (s *Scraper) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
+	defer s.stopAll()
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,12 +114,21 @@ func (s *Scraper) Run(ctx context.Context) {
 	}
 }
 
+// stopAll ends all runners.
+func (s *Scraper) stopAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.runners {
+		r.stop()
+	}
+}
+
 // follow starts and ends runners as Sync said.
 func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wanted := make(map[string]*Target, len(s.wanted))
-	refused := admit(s.wanted, func(name string) bool { return s.runners[name] != nil }, mostTargets(s.deps.Store.Stats().Limit))
+	refused := admit(s.wanted, func(name string) bool { return s.runners[name] != nil }, s.mostWanted())
 	s.noteRefused(refused)
 	for i := range s.wanted {
 		t := &s.wanted[i]
@@ -133,7 +147,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 		case have.URL == t.URL && have.Kind == t.Kind:
 			old.want.Store(t)
 		default:
-			old.cancel()
+			old.stop()
 			s.start(ctx, all, t, old)
 		}
 	}
@@ -141,7 +155,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 	for name, r := range s.runners {
 		if wanted[name] == nil {
 			r.gone.Store(true)
-			r.cancel()
+			r.stop()
 			delete(s.runners, name)
 			s.leaving[name] = r
 		}
@@ -180,10 +194,8 @@ func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, bef
 	}
 	r.want.Store(t)
 	s.runners[t.Name] = r
-	all.Go(func() {
-		defer cancel()
-		r.run(ctx, before)
-	})
+	all.Add(1)
+	r.run(ctx, before, all.Done)
 }
 
 func (s *Scraper) count(f *failure, took time.Duration) {

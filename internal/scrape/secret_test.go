@@ -50,6 +50,12 @@ func serveRaw(t *testing.T, answer string) string {
 // Whoever has us ask a service that is not theirs must not learn what it says:
 // the answer is in no error, no state and no log but at its debug level.
 func TestAnswersAreNotShown(t *testing.T) {
+	for name, dial := range dialers() {
+		t.Run(name, func(t *testing.T) { testAnswersAreNotShown(t, dial) })
+	}
+}
+
+func testAnswersAreNotShown(t *testing.T, dial Dialer) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	f := func(what, answer string, kind Kind) {
 		t.Helper()
@@ -57,7 +63,7 @@ func TestAnswersAreNotShown(t *testing.T) {
 		for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 			var log bytes.Buffer
 			s := New(Config{}, Deps{
-				Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve,
+				Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Resolve: resolve,
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})),
 			})
 			want := Target{Name: "t", URL: parse(raw), Kind: kind, Metrics: []Metric{{Key: "m", Name: "m"}}}
@@ -120,10 +126,12 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	var asked atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	defer other.Close()
-	for _, code := range []int{301, 302, 303, 307, 308} {
-		st, stats, _ := once(t, Config{}, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, code) })
-		if st.Err == nil || stats.Failures["status"] != 1 || asked.Load() != 0 {
-			t.Errorf("%d: %v, the other was asked %d times", code, st.Err, asked.Load())
+	for name, dial := range dialers() {
+		for _, code := range []int{301, 302, 303, 307, 308} {
+			st, stats, _ := once(t, Config{}, dial, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, code) })
+			if st.Err == nil || stats.Failures["status"] != 1 || asked.Load() != 0 {
+				t.Errorf("%s, %d: %v, the other was asked %d times", name, code, st.Err, asked.Load())
+			}
 		}
 	}
 }

@@ -20,7 +20,7 @@ func recount(t *Target) int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	n := targetBytes + int64(len(t.name)) + t.writer
-	n += int64(8*cap(t.ring.stamps) + 4*cap(t.ring.narrow.v) + 8*cap(t.ring.wide.v) + 4*cap(t.ring.narrow.free) + 4*cap(t.ring.wide.free))
+	n += int64(8*cap(t.ring.stamps)+4*cap(t.ring.narrow.free)+4*cap(t.ring.wide.free)) + blockBytes(t.ring.narrow.blocks, 4) + blockBytes(t.ring.wide.blocks, 8)
 	n += int64(cap(t.series))*serieBytes + int64(cap(t.free))*4
 	live := 0
 	for i := range t.series {
@@ -49,6 +49,13 @@ func recount(t *Target) int64 {
 		panic(fmt.Sprintf("%d tenures ended, counted %d", past, t.past))
 	}
 	return n
+}
+
+func blockBytes[T float32 | float64](blocks [][]T, size int) (n int64) {
+	for _, b := range blocks {
+		n += int64(cap(b) * size)
+	}
+	return n + int64(cap(blocks))*24
 }
 
 // checkLedger compares the account with a count of everything.

@@ -5,6 +5,7 @@ package series
 import (
 	"math"
 	"time"
+	"unsafe"
 )
 
 // ring is the window of one target: slots in a ring, each a stamp and one row
@@ -19,12 +20,50 @@ type ring struct {
 }
 
 // cells are rows of stride values, of which the columns below cols are in use
-// or free.
+// or free. They lie in blocks, so that a ring that grows copies nothing: with all
+// targets growing in the same second, the copies would double the process.
 type cells[T float32 | float64] struct {
-	v      []T // [slot][stride]
+	blocks [][]T // of blockSlots rows each, of the last one maybe fewer
 	stride int
 	cols   int
 	free   []int32
+}
+
+// blockSlots is the number of rows of a block. With 32 gauges it takes one page.
+const blockSlots = 32
+
+// blockHeader is what a block takes in the list of blocks.
+const blockHeader = int64(unsafe.Sizeof([]float32{}))
+
+// newBlocks are those of so many rows.
+func newBlocks[T float32 | float64](slots, stride int) [][]T {
+	if stride == 0 {
+		return nil
+	}
+	blocks := make([][]T, blocksOf(slots))
+	for i := range blocks {
+		blocks[i] = make([]T, min(blockSlots, slots-i*blockSlots)*stride)
+	}
+	return blocks
+}
+
+func blocksOf(slots int) int { return (slots + blockSlots - 1) / blockSlots }
+
+// row is that of a slot.
+func (c *cells[T]) row(slot int) []T {
+	if c.stride == 0 {
+		return nil
+	}
+	i := slot % blockSlots * c.stride
+	return c.blocks[slot/blockSlots][i : i+c.stride]
+}
+
+// cellBytes are the bytes of cells with so many rows and columns.
+func cellBytes(slots, stride, size int) int64 {
+	if stride == 0 {
+		return 0
+	}
+	return int64(slots*stride*size) + int64(blocksOf(slots))*blockHeader
 }
 
 func (r *ring) slots() int { return len(r.stamps) }
@@ -69,19 +108,19 @@ func (r *ring) advance(stamp int64) {
 // set gives the newest slot a value.
 func (r *ring) set(wide bool, col int32, v float64) {
 	if wide {
-		r.wide.v[r.head*r.wide.stride+int(col)] = v
+		r.wide.row(r.head)[col] = v
 		return
 	}
-	r.narrow.v[r.head*r.narrow.stride+int(col)] = float32(v)
+	r.narrow.row(r.head)[col] = float32(v)
 }
 
 // at is the value of a column in a slot.
 func (r *ring) at(wide bool, col int32, slot int) (float64, bool) {
 	if wide {
-		v := r.wide.v[slot*r.wide.stride+int(col)]
+		v := r.wide.row(slot)[col]
 		return v, v == v
 	}
-	v := r.narrow.v[slot*r.narrow.stride+int(col)]
+	v := r.narrow.row(slot)[col]
 	return narrow(v), v == v
 }
 
@@ -127,13 +166,24 @@ func (r *ring) freeColumn(wide bool, col int32) {
 }
 
 // bytes is the size of the ring's arrays, spare columns included.
-func (r *ring) bytes() int64 {
-	return int64(8*cap(r.stamps) + 4*cap(r.narrow.v) + 8*cap(r.wide.v) + 4*cap(r.narrow.free) + 4*cap(r.wide.free))
-}
+func (r *ring) bytes() int64 { return r.bytesOf(len(r.stamps), r.narrow.stride, r.wide.stride) }
 
 // bytesWith is the size after resize(slots).
-func (r *ring) bytesWith(slots int) int64 {
-	return int64(slots)*int64(8+4*r.narrow.cols+8*r.wide.cols) + int64(4*cap(r.narrow.free)+4*cap(r.wide.free))
+func (r *ring) bytesWith(slots int) int64 { return r.bytesOf(slots, r.narrow.cols, r.wide.cols) }
+
+func (r *ring) bytesOf(slots, narrow, wide int) int64 {
+	return int64(8*slots) + cellBytes(slots, narrow, 4) + cellBytes(slots, wide, 8) +
+		int64(4*cap(r.narrow.free)+4*cap(r.wide.free))
+}
+
+// costWith is what resize(slots) takes.
+func (r *ring) costWith(slots int) cost {
+	to := r.bytesWith(slots)
+	c := cost{to, to - r.bytes()}
+	if r.extends() { // all but the last block stays
+		c.peak = min(to, c.net+int64(8*len(r.stamps))+r.bytesOf(blockSlots, r.narrow.stride, r.wide.stride))
+	}
+	return c
 }
 
 // perSlot is what a slot takes without the columns that are free.
@@ -164,26 +214,55 @@ func (r *ring) rebuild(slots int, narrow, wide []int32) {
 	*r = next
 }
 
-// resize moves everything to a ring of more slots, with no spare columns.
+// extends says whether the ring can grow at its end, with what it has in place:
+// its newest slot is the last, and there are no spare columns.
+func (r *ring) extends() bool {
+	return r.head == r.used-1 && r.narrow.stride == r.narrow.cols && r.wide.stride == r.wide.cols
+}
+
+// resize makes the ring one of more slots, with no spare columns.
 func (r *ring) resize(slots int) {
-	stamps := make([]int64, slots)
-	n := make([]float32, slots*r.narrow.cols)
-	w := make([]float64, slots*r.wide.cols)
-	for i := range r.used {
-		s := r.slot(i)
-		stamps[i] = r.stamps[s]
-		copy(n[i*r.narrow.cols:(i+1)*r.narrow.cols], r.narrow.v[s*r.narrow.stride:])
-		copy(w[i*r.wide.cols:(i+1)*r.wide.cols], r.wide.v[s*r.wide.stride:])
+	if !r.extends() {
+		narrow, wide := r.narrow.free, r.wide.free
+		r.rebuild(slots, columns(r.narrow.cols), columns(r.wide.cols))
+		r.narrow.free, r.wide.free = narrow, wide
+		return
 	}
+	stamps := make([]int64, slots)
+	copy(stamps, r.stamps)
+	r.narrow.extend(len(r.stamps), slots)
+	r.wide.extend(len(r.stamps), slots)
 	r.stamps = stamps
-	r.narrow.v, r.narrow.stride = n, r.narrow.cols
-	r.wide.v, r.wide.stride = w, r.wide.cols
-	r.head = max(r.used-1, 0)
+}
+
+func columns(n int) []int32 {
+	all := make([]int32, n)
+	for i := range all {
+		all[i] = int32(i)
+	}
+	return all
+}
+
+// extend adds rows at the end.
+func (c *cells[T]) extend(slots, want int) {
+	if c.stride == 0 {
+		return
+	}
+	whole := slots / blockSlots
+	blocks := make([][]T, blocksOf(want))
+	copy(blocks, c.blocks[:whole])
+	for i := whole; i < len(blocks); i++ {
+		blocks[i] = make([]T, min(blockSlots, want-i*blockSlots)*c.stride)
+		if i < len(c.blocks) {
+			copy(blocks[i], c.blocks[i])
+		}
+	}
+	c.blocks = blocks
 }
 
 func (c *cells[T]) blank(slot int) {
 	nan := T(math.NaN())
-	row := c.v[slot*c.stride : (slot+1)*c.stride]
+	row := c.row(slot)
 	for i := range row {
 		row[i] = nan
 	}
@@ -194,8 +273,8 @@ func (c *cells[T]) add(slots int) int32 {
 	if n := len(c.free); n > 0 {
 		col := c.free[n-1]
 		c.free = c.free[:n-1]
-		for i := int(col); i < len(c.v); i += c.stride {
-			c.v[i] = T(math.NaN())
+		for slot := range slots {
+			c.row(slot)[col] = T(math.NaN())
 		}
 		return col
 	}
@@ -207,33 +286,36 @@ func (c *cells[T]) add(slots int) int32 {
 }
 
 func (c *cells[T]) widen(slots int) {
-	stride := c.stride + max(4, c.stride/8)
-	v := make([]T, slots*stride)
-	for s := range slots {
-		n := copy(v[s*stride:(s+1)*stride], c.v[s*c.stride:(s+1)*c.stride])
-		for i := s*stride + n; i < (s+1)*stride; i++ {
-			v[i] = T(math.NaN())
+	next := cells[T]{stride: c.stride + c.more(), cols: c.cols}
+	next.blocks = newBlocks[T](slots, next.stride)
+	for slot := range slots {
+		row := next.row(slot)
+		for i := copy(row, c.row(slot)); i < len(row); i++ {
+			row[i] = T(math.NaN())
 		}
 	}
-	c.v, c.stride = v, stride
+	*c = next
 }
+
+// more is how many columns are added at a time.
+func (c *cells[T]) more() int { return max(4, c.stride/8) }
 
 // costOfColumn is what add takes at most: a free column is there already.
 func (c *cells[T]) costOfColumn(slots, size int) cost {
 	if len(c.free) > 0 || c.cols < c.stride {
 		return cost{}
 	}
-	more := max(4, c.stride/8)
-	return cost{int64(slots * (c.stride + more) * size), int64(slots * more * size)}
+	to := cellBytes(slots, c.stride+c.more(), size)
+	return cost{to, to - cellBytes(slots, c.stride, size)}
 }
 
-// only is a copy of some slots and columns, in a block of so many slots.
+// only is a copy of some slots and columns, with so many slots.
 func (c *cells[T]) only(slots int, from []int, cols []int32) cells[T] {
-	next := cells[T]{v: make([]T, slots*len(cols)), stride: len(cols), cols: len(cols)}
+	next := cells[T]{blocks: newBlocks[T](slots, len(cols)), stride: len(cols), cols: len(cols)}
 	for i, s := range from {
-		row := next.v[i*next.stride : (i+1)*next.stride]
+		row, was := next.row(i), c.row(s)
 		for j, col := range cols {
-			row[j] = c.v[s*c.stride+int(col)]
+			row[j] = was[col]
 		}
 	}
 	return next

@@ -324,3 +324,41 @@ func TestDevices(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// A window grows block by block: what is there is neither copied nor left as garbage.
+func TestWindowsGrowInPlace(t *testing.T) {
+	r := ring{}
+	for range 32 {
+		r.addColumn(false)
+	}
+	r.addColumn(true)
+	for stamp := int64(1); stamp <= 301; stamp++ {
+		if r.full() {
+			want := min(r.slots()+max(minSlots, min(r.slots(), blockSlots)), 301)
+			if c := r.costWith(want); r.slots() >= 2*blockSlots && c.peak > 16<<10 {
+				t.Errorf("from %d to %d slots: %d bytes at most, %d for good", r.slots(), want, c.peak, c.net)
+			}
+			var first *float32
+			if r.slots() >= blockSlots {
+				first = &r.narrow.blocks[0][0]
+			}
+			r.resize(want)
+			if first != nil && first != &r.narrow.blocks[0][0] {
+				t.Errorf("from %d slots the first block was copied", r.slots())
+			}
+		}
+		r.advance(stamp)
+		r.set(false, 31, float64(stamp))
+		r.set(true, 0, float64(-stamp))
+	}
+	if r.slots() != 301 || r.bytes() > 301*(8+4*32+8)+4096 {
+		t.Errorf("%d slots in %d bytes", r.slots(), r.bytes())
+	}
+	for i := range 301 {
+		v, _ := r.at(false, 31, r.slot(i))
+		w, _ := r.at(true, 0, r.slot(i))
+		if _, ok := r.at(false, 0, r.slot(i)); ok || v != float64(i+1) || w != -v {
+			t.Fatalf("slot %d has %v and %v", i, v, w)
+		}
+	}
+}

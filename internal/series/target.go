@@ -427,16 +427,16 @@ func (t *Target) makeRoom(stamp int64) (blocked bool) {
 		return false
 	}
 	defer t.settle()
-	for want := min(max(minSlots, 2*t.ring.slots()), most); want > t.ring.slots(); want -= max(1, want/8) {
-		to := t.ring.bytesWith(want)
-		switch t.reserve(cost{to, to - t.ring.bytes()}) {
+	have := t.ring.slots()
+	for want := min(max(minSlots, have+blockSlots), most); want > have; want -= max(1, want/8) {
+		switch t.reserve(t.ring.costWith(want)) {
 		case granted:
 			t.ring.resize(want)
 			return false
 		case noRoom:
 			blocked = true
 		}
-		if want-t.ring.slots() <= want/8 {
+		if want-have <= want/8 {
 			break
 		}
 	}

@@ -3,7 +3,7 @@
 package webconfig
 
 import (
-	"crypto/sha256"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -12,25 +12,40 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
-
-	"golang.org/x/crypto/bcrypt"
 )
 
-// maxKnown bounds the passwords that were found right and need no bcrypt.
-const maxKnown = 64
+const (
+	// maxFile bounds a web configuration, a certificate and a key.
+	maxFile = 1 << 20
+	// checkEvery is the shortest time between two looks at the files.
+	checkEvery = time.Second
+	// checkPatience is how long the request that begins a look waits for it, so
+	// that it is answered by what is there now. A file system that hangs costs
+	// one request this time.
+	checkPatience = 100 * time.Millisecond
+)
+
+// Files reads a regular file. A file that hangs is an error.
+type Files interface {
+	Read(ctx context.Context, path string, limit int64) ([]byte, error)
+}
 
 // File is a web configuration file.
 type File struct {
-	path string
-	log  *slog.Logger
+	path      string
+	files     Files
+	log       *slog.Logger
+	passwords *passwords
 
-	mu      sync.Mutex
-	doc     *document
-	tls     *tls.Config // nil: plain HTTP
+	mu       sync.Mutex
+	doc      *document
+	tls      *tls.Config   // nil: plain HTTP
+	checked  time.Time     // when the last look began
+	checking chan struct{} // closed when the look under way ends; nil: none is
+
+	// Of the look under way, and of Load before there is one.
 	stamps  []stamp
-	checked time.Time
 	failing string // the error that was logged last
-	known   map[[sha256.Size]byte]bool
 }
 
 // stamp tells one version of a file from another.
@@ -41,31 +56,33 @@ type stamp struct {
 }
 
 // Load reads a file. What is wrong in it is an error now; later, it is logged.
-func Load(path string, log *slog.Logger) (*File, error) {
-	f := &File{path: path, log: log, known: map[[sha256.Size]byte]bool{}}
-	if err := f.read(); err != nil {
+func Load(ctx context.Context, path string, files Files, log *slog.Logger) (*File, error) {
+	f := &File{path: path, files: files, log: log, passwords: newPasswords()}
+	doc, conf, err := f.read(ctx)
+	if err != nil {
 		return nil, fmt.Errorf("web configuration %s: %w", path, err)
 	}
+	f.doc, f.tls = doc, conf
 	return f, nil
 }
 
-func (f *File) read() error {
-	text, err := os.ReadFile(f.path)
+// read reads the file and what it names, and keeps their stamps.
+func (f *File) read(ctx context.Context) (*document, *tls.Config, error) {
+	text, err := f.files.Read(ctx, f.path, maxFile)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	doc, err := parse(text, filepath.Dir(f.path))
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	stamps := stampsOf(f.path, doc.TLS.CertFile, doc.TLS.KeyFile, doc.TLS.ClientCAs)
-	conf, err := doc.config()
+	conf, err := doc.config(func(path string) ([]byte, error) { return f.files.Read(ctx, path, maxFile) })
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	f.doc, f.tls, f.stamps = doc, conf, stamps
-	clear(f.known)
-	return nil
+	f.stamps = stamps
+	return doc, conf, nil
 }
 
 func stampsOf(paths ...string) []stamp {
@@ -83,28 +100,54 @@ func stampsOf(paths ...string) []stamp {
 	return out
 }
 
-// current gives what holds now, reading changed files at most once a second.
-// TLS cannot be turned on or off without a restart.
+// current gives what holds now. It has changed files read, in a goroutine of
+// their own and at most once in checkEvery: a file that hangs leaves what was
+// there, and holds up no request for long.
 func (f *File) current() (*document, *tls.Config) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if now := time.Now(); now.Sub(f.checked) > time.Second {
-		f.checked = now
-		for _, s := range f.stamps {
-			if stampsOf(s.path)[0] != s {
-				f.reload()
-				break
-			}
+	if looking := f.look(time.Now()); looking != nil {
+		patience := time.NewTimer(checkPatience)
+		defer patience.Stop()
+		select {
+		case <-looking:
+		case <-patience.C:
 		}
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.doc, f.tls
 }
 
-func (f *File) reload() {
-	was, wasTLS := f.doc, f.tls
-	err := f.read()
-	if err == nil && (f.tls == nil) != (wasTLS == nil) {
-		f.doc, f.tls = was, wasTLS
+// look begins a look at the files where it is time for one, and gives what is
+// closed at its end; nil: it began none.
+func (f *File) look(now time.Time) <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.checking != nil || now.Sub(f.checked) <= checkEvery {
+		return nil
+	}
+	f.checked = now
+	looking := make(chan struct{})
+	f.checking = looking
+	go func() {
+		defer close(looking)
+		f.reread()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.checking = nil
+	}()
+	return looking
+}
+
+// reread takes changed files in. TLS cannot be turned on or off without a
+// restart.
+func (f *File) reread() {
+	if !f.changed() {
+		return
+	}
+	doc, conf, err := f.read(context.Background()) // Files has a deadline
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil && (conf == nil) != (f.tls == nil) {
 		err = fmt.Errorf("TLS can be turned on or off by a restart only")
 	}
 	switch {
@@ -112,9 +155,19 @@ func (f *File) reload() {
 		f.failing = err.Error()
 		f.log.Warn("web configuration cannot be read again; the last one holds", "file", f.path, "err", err)
 	case err == nil:
-		f.failing = ""
+		f.doc, f.tls, f.failing = doc, conf, ""
+		f.passwords.forget()
 		f.log.Info("web configuration was read again", "file", f.path)
 	}
+}
+
+func (f *File) changed() bool {
+	for _, s := range f.stamps {
+		if stampsOf(s.path)[0] != s {
+			return true
+		}
+	}
+	return false
 }
 
 // TLS is what a server needs, nil where it is to speak plain HTTP.
@@ -146,8 +199,8 @@ func (f *File) Wrap(h http.Handler) http.Handler {
 			w.Header().Set(k, v)
 		}
 		if len(d.Users) > 0 {
-			user, password, _ := r.BasicAuth()
-			if !f.right(d, user, password) {
+			user, password, given := r.BasicAuth()
+			if !given || !f.passwords.check(r.Context(), d.Users, user, password) {
 				w.Header().Set("WWW-Authenticate", "Basic")
 				http.Error(w, "Unauthorized", http.StatusUnauthorized)
 				return
@@ -155,34 +208,4 @@ func (f *File) Wrap(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-// nobody is the hash that an unknown user's password is compared with, so that
-// the answer takes as long as for a known one.
-const nobody = "$2a$10$3ZQpd2OVpFUGNCKIMXhwvOl5LAB5cLUSXbqRQFt6PrqbVi0t7Xp0q"
-
-// right compares a password with bcrypt, which is slow by intent, once; whoever
-// scrapes each second is known after that.
-func (f *File) right(d *document, user, password string) bool {
-	hash, ok := d.Users[user]
-	if !ok {
-		hash = nobody
-	}
-	id := sha256.Sum256([]byte(hash + "\x00" + user + "\x00" + password))
-	f.mu.Lock()
-	known := f.known[id]
-	f.mu.Unlock()
-	if known {
-		return ok
-	}
-	good := bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil && ok
-	if good {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if len(f.known) >= maxKnown {
-			clear(f.known)
-		}
-		f.known[id] = true
-	}
-	return good
 }

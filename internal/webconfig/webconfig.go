@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -95,17 +94,20 @@ func (t *tlsDocument) wanted() bool {
 	return t.Cert+t.Key+t.CertFile+t.KeyFile+t.ClientCAs+t.ClientCA+t.ClientAuth != ""
 }
 
+// readFile gives the content of a file.
+type readFile func(path string) ([]byte, error)
+
 // config makes the server's TLS configuration, nil where the file has none.
-func (d *document) config() (*tls.Config, error) {
+func (d *document) config(read readFile) (*tls.Config, error) {
 	t := &d.TLS
 	if !t.wanted() {
 		return nil, nil
 	}
-	cert, err := pemOf("cert", t.Cert, t.CertFile)
+	cert, err := pemOf(read, "cert", t.Cert, t.CertFile)
 	if err != nil {
 		return nil, err
 	}
-	key, err := pemOf("key", t.Key, t.KeyFile)
+	key, err := pemOf(read, "key", t.Key, t.KeyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -114,13 +116,13 @@ func (d *document) config() (*tls.Config, error) {
 		return nil, fmt.Errorf("tls_server_config: %w", err)
 	}
 	c := &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
-	if err := errors.Join(t.versions(c), t.suites(c), t.clients(c)); err != nil {
+	if err := errors.Join(t.versions(c), t.suites(c), t.clients(c, read)); err != nil {
 		return nil, fmt.Errorf("tls_server_config: %w", err)
 	}
 	return c, nil
 }
 
-func pemOf(what, inline, file string) ([]byte, error) {
+func pemOf(read readFile, what, inline, file string) ([]byte, error) {
 	switch {
 	case inline != "" && file != "":
 		return nil, fmt.Errorf("tls_server_config: give one of %s and %s_file", what, what)
@@ -129,7 +131,7 @@ func pemOf(what, inline, file string) ([]byte, error) {
 	case file == "":
 		return nil, fmt.Errorf("tls_server_config: %s_file is missing", what)
 	}
-	b, err := os.ReadFile(file)
+	b, err := read(file)
 	if err != nil {
 		return nil, fmt.Errorf("tls_server_config: %w", err)
 	}
@@ -174,7 +176,7 @@ func (t *tlsDocument) suites(c *tls.Config) error {
 	return nil
 }
 
-func (t *tlsDocument) clients(c *tls.Config) error {
+func (t *tlsDocument) clients(c *tls.Config, read readFile) error {
 	types := map[string]tls.ClientAuthType{
 		"": tls.NoClientCert, "NoClientCert": tls.NoClientCert, "RequestClientCert": tls.RequestClientCert,
 		"RequireAnyClientCert": tls.RequireAnyClientCert, "RequireClientCert": tls.RequireAnyClientCert,
@@ -194,7 +196,7 @@ func (t *tlsDocument) clients(c *tls.Config) error {
 	if auth == tls.NoClientCert {
 		return errors.New("client_ca_file needs a client_auth_type that asks for certificates")
 	}
-	pem, err := pemOf("client_ca", t.ClientCA, t.ClientCAs)
+	pem, err := pemOf(read, "client_ca", t.ClientCA, t.ClientCAs)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package webconfig
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,19 +11,26 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 // certificate writes a self-signed one for 127.0.0.1 with this serial number.
@@ -55,6 +63,11 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
+func load(t *testing.T, file string) (*File, error) {
+	t.Helper()
+	return Load(t.Context(), file, regularfile.New(time.Minute), slog.New(slog.DiscardHandler))
+}
+
 func hash(t *testing.T, password string) string {
 	t.Helper()
 	h, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
@@ -71,7 +84,7 @@ func TestServing(t *testing.T) {
 	const text = "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n  min_version: TLS13\n" +
 		"http_server_config:\n  headers:\n    X-Frame-Options: deny\nbasic_auth_users:\n  prom: %s\n"
 	write(t, file, fmt.Sprintf(text, hash(t, "right")))
-	f, err := Load(file, slog.New(slog.DiscardHandler))
+	f, err := load(t, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +141,71 @@ func TestServing(t *testing.T) {
 	status("prom", "renewed!", http.StatusOK)
 }
 
+// hanging are files of which those in hung do not answer.
+type hanging struct {
+	*regularfile.Reader
+	hung   chan struct{} // closed: they answer again
+	asked  atomic.Int32  // reads since
+	hanged atomic.Bool
+}
+
+func (h *hanging) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
+	if h.hanged.Load() {
+		h.asked.Add(1)
+		<-h.hung
+	}
+	return h.Reader.Read(ctx, path, limit)
+}
+
+// A file that hangs costs one request checkPatience, and changes nothing until
+// it answers. A FIFO costs nothing.
+func TestFilesThatHang(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "web.yml")
+	write(t, file, "http_server_config: {headers: {X-Frame-Options: deny}}\n")
+	synctest.Test(t, func(t *testing.T) {
+		files := &hanging{Reader: regularfile.New(time.Minute), hung: make(chan struct{})}
+		f, err := Load(t.Context(), file, files, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := f.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		ask := func(want string, took time.Duration) {
+			t.Helper()
+			start, w := time.Now(), httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+			if got := w.Header().Get("X-Frame-Options"); got != want || time.Since(start) != took {
+				t.Errorf("%q after %v, want %q after %v", got, time.Since(start), want, took)
+			}
+		}
+		later := func() { time.Sleep(2 * checkEvery) }
+		ask("deny", 0)
+		files.hanged.Store(true)
+		write(t, file, "http_server_config: {headers: {X-Frame-Options: sameorigin}}\n")
+		later()
+		ask("deny", checkPatience)
+		for range 3 {
+			later()
+			ask("deny", 0)
+		}
+		if n := files.asked.Load(); n != 1 {
+			t.Errorf("%d reads of a file that hangs, want 1", n)
+		}
+		files.hanged.Store(false)
+		close(files.hung)
+		synctest.Wait()
+		ask("sameorigin", 0)
+		if err := errors.Join(os.Remove(file), syscall.Mkfifo(file, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		later()
+		ask("sameorigin", 0)
+		if _, err := Load(t.Context(), file, files, nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("a FIFO at the start: %v", err)
+		}
+	})
+}
+
 func TestBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	certificate(t, dir, 1)
@@ -135,7 +213,7 @@ func TestBadFiles(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
 		write(t, file, text)
-		if _, err := Load(file, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := load(t, file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -153,11 +231,11 @@ func TestBadFiles(t *testing.T) {
 	f("http_server_config:\n  headers:\n    Server: x\n", "Server")
 	f("no_such_key: 1\n", "no_such_key")
 	f("rate_limit:\n  interval: 1s\n", "rate_limit")
-	if _, err := Load(filepath.Join(dir, "none.yml"), nil); err == nil {
+	if _, err := load(t, filepath.Join(dir, "none.yml")); err == nil {
 		t.Error("a file that is not there was read")
 	}
 	write(t, file, "")
-	got, err := Load(file, nil)
+	got, err := load(t, file)
 	if err != nil || got.TLS() != nil || got.Users() {
 		t.Errorf("an empty file: %v", err)
 	}

@@ -4,7 +4,8 @@
 
 // Command bench measures GPUPilot on this machine and prints a table: what a
 // scrape of the agent costs, what the agent weighs, what a hung GPU library does
-// to it, and how long it takes from a value in the GPU library to replicas. It
+// to it, how long it takes from a value in the GPU library to replicas, and what
+// the metrics API costs. It
 // runs the real programs: the agent on the fake GPU libraries, the controller on
 // a real control plane.
 package main
@@ -64,6 +65,16 @@ type config struct {
 	changes int
 	only    string
 
+	targets string        // how many a fleet has, a list
+	window  time.Duration // of samples that are kept of a fleet
+	profile string        // folder for profiles of what scrapes a fleet
+
+	fleet         int    // serve the pages of so many agents
+	scrapeFleet   string // scrape those that are served at this port
+	podRequests   int
+	servePods     int    // serve the metrics API with as many pods and nothing else
+	servePodsFrom string // folder of its certificate and kubeconfig
+
 	reference string // serve this file's bytes and nothing else
 	address   string // where to
 }
@@ -79,6 +90,14 @@ func (c *config) flags() *flag.FlagSet {
 	fs.DurationVar(&c.hang, "hang", 12*time.Second, "how long the GPU library hangs")
 	fs.IntVar(&c.changes, "changes", 304, "changes of a GPU's utilisation per reaction time")
 	fs.StringVar(&c.only, "only", "", "run one part: "+strings.Join(partNames(), ", ")+" (default all)")
+	fs.StringVar(&c.targets, "targets", "100,1000,3000,10000", "numbers of agents that are scraped each second, 8 GPUs with 4 fields each")
+	fs.DurationVar(&c.window, "window", 5*time.Minute, "how long a fleet's samples are kept; a fleet is measured once its windows are full")
+	fs.StringVar(&c.profile, "profile", "", "folder to write profiles of the process that scrapes a fleet to")
+	fs.IntVar(&c.fleet, "fleet", 0, "instead: serve the pages of so many agents, at addresses below 127.0.0.0/8")
+	fs.StringVar(&c.scrapeFleet, "scrape-fleet", "", "instead, with -fleet: scrape so many agents at the port of this URL")
+	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and way to ask")
+	fs.IntVar(&c.servePods, "serve-pods", 0, "instead: serve the metrics API with as many pods, and nothing else")
+	fs.StringVar(&c.servePodsFrom, "serve-pods-from", "", "with -serve-pods: folder of its certificate and its kubeconfig")
 	fs.StringVar(&c.reference, "reference", "", "instead: serve this file's bytes, with net/http and nothing else")
 	fs.StringVar(&c.address, "address", "127.0.0.1:0", "with -reference: where to")
 	return fs
@@ -93,6 +112,7 @@ type part struct {
 func parts() []part {
 	return []part{
 		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
+		{"fleet", benchFleet}, {"fleet-controller", benchFleetController}, {"pods", benchPods},
 	}
 }
 
@@ -109,8 +129,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := cfg.flags().Parse(args); err != nil {
 		return err
 	}
-	if cfg.reference != "" {
+	switch {
+	case cfg.reference != "":
 		return serveReference(ctx, cfg, out)
+	case cfg.scrapeFleet != "":
+		return scrapeFleet(ctx, cfg, out)
+	case cfg.fleet > 0:
+		return serveFleet(ctx, cfg, out)
+	case cfg.servePods > 0:
+		return servePods(ctx, cfg, out)
 	}
 	fmt.Fprintf(out, "on %d cores, %s, load average %s\n", runtime.NumCPU(), runtime.Version(), loadAverage())
 	var rows []Row

@@ -20,6 +20,8 @@ const (
 	some = `\(present\)`
 	// podLabels are the labels that say whose a device is.
 	podLabels = "container|namespace|pod|container_name|pod_namespace|pod_name|pod_uid|vgpu"
+	// shares are the metrics that sharers have a part of.
+	shares = "DCGM_FI_DEV_FB_USED|DCGM_FI_DEV_GPU_UTIL"
 )
 
 // allowances are all that is meant, each with its words.
@@ -59,6 +61,17 @@ func allowances() []allowance {
 			name: "DCGM_FI_CUDA_DRIVER_VERSION|DCGM_FI_DEV_MINOR_NUMBER",
 		},
 		{because: "A job of `N` is that of the GPU alone", scenario: "job mapping", kind: kindLabel, name: "hpc_job", release: old},
+		{because: "`-n` works", scenario: "no host name", kind: kindLabel, name: "[Hh]ostname", ours: none},
+		{because: "With `-r` and without `-k`, the node's label is still the node's name", scenario: "a remote host engine", kind: kindLabel, name: "[Hh]ostname", theirs: "localhost"},
+		{because: "every series that stays configured stays, profiling included", scenario: "reload", kind: kindMetric, name: "DCGM_FI_PROF_.*", theirs: none, ours: some},
+		{because: "GPUs of several models can be mixed", scenario: "one GPU without profiling", kind: kindMetric, theirs: none, ours: some},
+		{because: "`SKIPPING DCGM VALUE`", scenario: "switches.*|links.*|CPUs.*", kind: kindLabel, theirs: "SKIPPING DCGM VALUE"},
+		{because: "`-s i:0-3` and `-p i:0-7` select links and cores of all", scenario: "CPUs, -p i:.*|links, -s i:.*", kind: kindMetric, theirs: none, ours: some},
+		{because: "4.8.2 shows 0 where it sees no process", scenario: "pods: virtual GPUs.*", kind: kindValue, name: shares, theirs: "0"},
+		{because: "4.8.2 shows 0 where it sees no process", scenario: "pods: virtual GPUs.*", kind: kindSeries, name: "(" + shares + `)\{.*`, ours: none},
+		{because: "4.8.2 shows 0 where it sees no process", scenario: "pods: virtual GPUs.*", kind: kindLabel, name: "pod_uid", theirs: "", ours: none},
+		{because: "4.8.2 answers every scrape with 500 for a kind", scenario: "pods: an unknown kind of ids"},
+		{because: "A window is between 1 ms and a day", scenario: "a window .*", kind: kindLabel, name: "window_size_in_ms"},
 		{because: "The built-in list is 4.8's", scenario: "(pods: )?default collectors", kind: kindMetric, theirs: none, ours: some, release: old},
 		{because: "The built-in list is 4.8's", scenario: "(pods: )?default collectors", kind: kindType, name: "DCGM_FI_PROF_PCIE_.X_BYTES", release: old},
 	}

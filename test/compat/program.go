@@ -8,18 +8,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
 const (
@@ -32,8 +28,8 @@ const (
 // program is one of the two that are compared, running or ended.
 type program struct {
 	cmd    *exec.Cmd
-	addr   string
-	secure bool // serves TLS
+	addr   string // where it listens
+	secure bool   // serves TLS
 	log    logBuffer
 	ended  chan struct{} // closed when it has
 	client *http.Client
@@ -60,19 +56,15 @@ func (l *logBuffer) tail() string {
 	return s[max(0, len(s)-most):]
 }
 
-// start runs a command with -a, and returns when it listens or has ended.
+// start runs a command with -a, and returns when it listens or has ended. The
+// program chooses its port, so that no other program can take it before.
 func start(ctx context.Context, command, args, env []string, secure bool) (*program, error) {
-	port, err := cluster.FreePort("127.0.0.1")
-	if err != nil {
-		return nil, err
-	}
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	p := &program{addr: addr, secure: secure, ended: make(chan struct{})}
+	p := &program{secure: secure, ended: make(chan struct{})}
 	p.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableCompression: true,
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // the certificate is made for this run
 	}}
-	p.cmd = exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{"-a", addr}, args)...)
+	p.cmd = exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{"-a", "127.0.0.1:0"}, args)...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -87,21 +79,22 @@ func start(ctx context.Context, command, args, env []string, secure bool) (*prog
 	return p, p.listening(ctx)
 }
 
+// listening waits until the program listens, and finds where.
 func (p *program) listening(ctx context.Context) error {
 	for until := time.Now().Add(startLimit); time.Now().Before(until); {
-		if c, err := net.Dial("tcp", p.addr); err == nil {
-			// A port that nobody listens on may be the one that the dialer itself got.
-			self := c.LocalAddr().String() == c.RemoteAddr().String()
-			_ = c.Close()
-			if !self {
-				return nil
-			}
+		addr, err := listenerOf(p.cmd.Process.Pid)
+		if err != nil && p.running() {
+			return err
+		}
+		if addr != "" {
+			p.addr = addr
+			return nil
 		}
 		if !p.sleep(ctx, 50*time.Millisecond) {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("%s does not listen on %s after %s; it said:\n%s", p.cmd.Path, p.addr, startLimit, p.log.tail())
+	return fmt.Errorf("%s does not listen after %s; it said:\n%s", p.cmd.Path, startLimit, p.log.tail())
 }
 
 // sleep waits, and says whether the program still runs and ctx is not done.

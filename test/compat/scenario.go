@@ -246,6 +246,10 @@ func podScenarios() []scenario {
 		k("old namespace", busy, []string{"-o"}, plain...),
 		exp,
 		jobs,
+		k("an unknown kind of ids", busy, []string{"--kubernetes-gpu-id-type", "index"}, plain...),
+		k("an empty socket", busy, []string{"--pod-resources-kubelet-socket", ""}, plain...),
+		k("a bad expression for labels", busy, []string{"--kubernetes-enable-pod-labels", "--kubernetes-pod-label-allowlist-regex", "("}, plain...).inCluster(),
+		k("one of two expressions for labels is bad", busy, []string{"--kubernetes-enable-pod-labels", "--kubernetes-pod-label-allowlist-regex", "^app$,("}, plain...).inCluster(),
 		k("labels", busy, []string{"--kubernetes-enable-pod-labels"}, plain...).inCluster(),
 		k("some labels and UIDs", busy, []string{"--kubernetes-enable-pod-labels", "--kubernetes-pod-label-allowlist-regex", "^app$", "--kubernetes-enable-pod-uid"}, plain...).inCluster(),
 		k("virtual GPUs", busy, []string{"--kubernetes-virtual-gpus"}, sharers...),
@@ -323,6 +327,11 @@ func startScenarios() []scenario {
 		s("a ConfigMap without a cluster", fields, "-m", "gpu:metrics"),
 		s("the version", fields, "--version"),
 		s("help", fields, "--help"),
+		s("an interval of 1 ms", fields, "-c", "1"),
+		s("a window of 0", fields+"DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs\n", "-x", "0", "--clock-events-count-window-size", "0"),
+		s("a window of two days", fields+"DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs\n", "-x", "172800000"),
+		s("an argument", fields, "serve", "-d", "g:1", "--no-such-flag"),
+		s("a bool with a value of its own", fields, "--debug", "true", "-d", "g:1"),
 		s("long flags with one dash", fields, "-devices", "g:1"),
 		s("bools with a value", fields, "--kubernetes=false", "--debug=true"),
 	}
@@ -332,6 +341,9 @@ func startScenarios() []scenario {
 func (s scenario) flags() []string {
 	var names []string
 	for _, a := range s.args {
+		if a == "serve" {
+			return names // what follows is no flag
+		}
 		if name, ok := strings.CutPrefix(a, "--"); ok && len(name) > 1 {
 			name, _, _ = strings.Cut(name, "=")
 			names = append(names, name)

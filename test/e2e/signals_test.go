@@ -90,8 +90,8 @@ func TestPreset(t *testing.T) {
 		if err := json.Unmarshal(m.State.Raw, &s); err != nil {
 			return err
 		}
-		if len(s.Flows) != 1 || math.Abs(s.Flows[0].Rate/offered-1) > 0.25 {
-			return fmt.Errorf("the memory is %s, want one flow of about %g requests/s", m.State.Raw, offered)
+		if len(s.Signals) == 0 || math.Abs(s.Signals[0].Arrivals.Rate/offered-1) > 0.25 {
+			return fmt.Errorf("the memory is %s, want an arrival rate of about %g requests/s", m.State.Raw, offered)
 		}
 		return nil
 	})

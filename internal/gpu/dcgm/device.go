@@ -20,8 +20,9 @@ import (
 
 const (
 	// retryUnsupported is how long a "not supported" is taken for granted. It
-	// can change while the engine stays: a setting, or another profiler's end.
-	retryUnsupported = 5 * time.Minute
+	// can change while the engine stays: a setting, or another profiler's end. It
+	// is less than a minute by more than a tick of 10 s.
+	retryUnsupported = 45 * time.Second
 	// hungAfter is how long a read may take before enumeration leaves the GPU
 	// alone: a whole read takes milliseconds, the first one waits for DCGM to
 	// have read everything once.

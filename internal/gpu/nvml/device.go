@@ -17,8 +17,9 @@ import (
 )
 
 // retryUnsupported is how long a "not supported" is taken for granted. It can
-// change while the driver stays: a setting, or a permission.
-const retryUnsupported = 5 * time.Minute
+// change while the driver stays: a setting, or a permission. It is less than a
+// minute by more than a tick of 10 s.
+const retryUnsupported = 45 * time.Second
 
 // hungAfter is how long a read may take before enumeration leaves the GPU
 // alone: a whole read takes milliseconds.

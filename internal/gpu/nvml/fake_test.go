@@ -20,7 +20,8 @@ import (
 )
 
 // A process can use one NVML library only, so the tests run in a process each:
-// this variable says which library a process is for. Empty: the new one.
+// this variable says which library a process is for: old, or a path. Empty: the
+// new one.
 const variantEnv = "GPUPILOT_TEST_NVML"
 
 const fakeDir = "../../../test/fakes/nvml"
@@ -29,8 +30,11 @@ const fakeDir = "../../../test/fakes/nvml"
 // where make has not run, here.
 func library(t testing.TB) string {
 	name := "libnvidia-ml-fake.so"
-	if os.Getenv(variantEnv) == "old" {
+	switch v := os.Getenv(variantEnv); {
+	case v == "old":
 		name = "libnvidia-ml-fake-old.so"
+	case v != "":
+		return v
 	}
 	path, err := buildFake(name)
 	if err != nil {

@@ -5,6 +5,7 @@
 package nvml
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -47,6 +48,37 @@ func TestOldLibrary(t *testing.T) {
 	}
 	if testing.Verbose() {
 		t.Logf("%s", out)
+	}
+}
+
+// TestWithoutDriverVersion runs the conformance suite, in a process of its own,
+// on a library that lacks nvmlSystemGetDriverVersion.
+func TestWithoutDriverVersion(t *testing.T) {
+	if os.Getenv(variantEnv) != "" {
+		t.Skip("this is that process")
+	}
+	code, err := os.ReadFile(library(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const symbol = "nvmlSystemGetDriverVersion"
+	if !bytes.Contains(code, []byte(symbol)) {
+		t.Fatalf("the fake library has no %s", symbol)
+	}
+	// Another name of the same length hides the symbol from the loader.
+	code = bytes.ReplaceAll(code, []byte(symbol), []byte("nvmlSystemGetDriverVersioX"))
+	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if err := os.WriteFile(path, code, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^TestConformance$", "-test.v")
+	cmd.Env = append(os.Environ(), variantEnv+"="+path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 }
 
@@ -398,8 +430,12 @@ func TestUnsupportedIsAskedForAgain(t *testing.T) {
 		t.Error("asked for again at once")
 	}
 	d := r.library.Known()[devices[0].UUID]
-	clear(d.retry)
-	clear(d.fields.retry[:])
+	// A minute later: nothing is left alone for longer.
+	for _, retries := range [][]time.Time{d.retry, d.fields.retry[:]} {
+		for i := range retries {
+			retries[i] = retries[i].Add(-time.Minute)
+		}
+	}
 	v := read(t, r, devices[0].UUID, want...)
 	expect(t, v, gpu.PowerUsage, 300)
 	expect(t, v, gpu.MemoryTemp, 60)

@@ -61,10 +61,23 @@ func processAbilitiesOf(s *session) processAbilities {
 	a.times = s.has("nvmlDeviceGetProcessUtilization")
 	if !some {
 		a.why = errors.New("this driver does not list processes")
-	} else if v, ret := s.lib.SystemGetDriverVersion(); ret == nvml.SUCCESS && writesTooMuch(v) {
+	} else if v := s.driverVersion(); writesTooMuch(v) {
 		a.why = fmt.Errorf("driver %s lists processes in a form of its own; drivers before 535.43 and from 535.98 on do not", v)
 	}
 	return a
+}
+
+// driverVersion is the driver's version. It is empty where the library does not
+// tell it.
+func (s *session) driverVersion() string {
+	if !s.has("nvmlSystemGetDriverVersion") {
+		return ""
+	}
+	v, ret := s.lib.SystemGetDriverVersion()
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return v
 }
 
 // writesTooMuch says whether a driver's list of processes has longer entries

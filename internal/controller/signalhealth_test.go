@@ -50,7 +50,7 @@ func TestBlindnessIsTold(t *testing.T) {
 	r.pods.pods = slices.DeleteFunc(slices.Clone(r.pods.pods), func(p *corev1.Pod) bool { return p == agent })
 	r.list(r.now)
 	warnings("blind again", 2*time.Minute, 2)
-	contains(t, r.events[len(r.events)-1].Note, "nothing is scraped of node/node-1")
+	contains(t, r.events[len(r.events)-1].Note, "no target is scraped at node/node-1")
 }
 
 // An exporter that answers, and shows the last values of a GPU that is gone, is

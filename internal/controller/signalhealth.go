@@ -12,56 +12,57 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// blindness is the time in which replicas serve and no signal can be read.
-type blindness struct {
-	is    bool
-	told  bool      // by an Event, or need not be
-	event time.Time // when the last Event was
+// outage is the time in which replicas serve and no signal has a value.
+type outage struct {
+	ongoing bool
+	told    bool      // an Event was recorded, or none is needed
+	event   time.Time // when the last Event was recorded
 }
 
 // maxSilent is how many of the expositions that do not answer are named.
 const maxSilent = 3
 
-// watchSignals tells once when the workload's signals become unreadable, and
-// once when they can be read again.
+// watchSignals records once that the workload's signals became unreadable, and
+// once that they are readable again.
 func (w *workload) watchSignals(r *report) {
-	b := &w.blind
+	o := &w.outage
 	c := signalsOf(r)
 	if c.Reason != reasonUnread {
-		if b.is && c.Reason == reasonReadable {
-			w.c.deps.Log.Info("signals readable again", "gpuautoscaler", w.key.String())
+		if o.ongoing && c.Reason == reasonReadable {
+			w.shared.deps.Log.Info("signals readable again", "gpuautoscaler", w.key.String())
 		}
-		b.is, b.told = false, false
+		o.ongoing, o.told = false, false
 		return
 	}
-	if b.is && (b.told || !w.c.deps.Leading()) {
+	if o.ongoing && (o.told || !w.shared.deps.Leading()) {
 		return
 	}
 	why := c.Message
 	if r.failed == "" {
 		why += ": " + w.silent()
 	}
-	if !b.is {
-		b.is = true
-		w.c.deps.Log.Warn("signals unreadable", "gpuautoscaler", w.key.String(), "why", why)
+	if !o.ongoing {
+		o.ongoing = true
+		w.shared.deps.Log.Warn("signals unreadable", "gpuautoscaler", w.key.String(), "why", why)
 	}
-	if !w.c.deps.Leading() {
+	if !w.shared.deps.Leading() {
 		return
 	}
-	b.told = true
+	o.told = true
 	last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type)
-	if last != nil && last.Reason == reasonUnread || r.at.Sub(b.event) < adviceGap {
-		return // whoever led before has told it, or it comes and goes
+	if last != nil && last.Reason == reasonUnread || r.at.Sub(o.event) < adviceGap {
+		return // the previous leader recorded it, or the outage is intermittent
 	}
-	b.event = r.at
+	o.event = r.at
 	w.record(r.object, corev1.EventTypeWarning, reasonUnread, "Observe", clip(why, maxMessage))
 }
 
-// watchSources tells once when an exporter contradicts the API server about the
+// watchSources records once that an exporter contradicts the API server about the
 // workload's pods.
 func (w *workload) watchSources(r *report) {
 	c := sourcesOf(r)
@@ -69,42 +70,40 @@ func (w *workload) watchSources(r *report) {
 		w.doubted = false
 		return
 	}
-	if w.doubted || !w.c.deps.Leading() {
+	if w.doubted || !w.shared.deps.Leading() {
 		return
 	}
 	w.doubted = true
 	if last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type); last != nil && last.Reason == c.Reason {
-		return // whoever led before has told it
+		return // the previous leader recorded it
 	}
 	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
 }
 
-// silent says which expositions with samples of the serving pods do not answer.
+// silent lists the expositions of the serving pods that do not answer.
 func (w *workload) silent() string {
 	want := w.sources()
-	w.c.mu.RLock()
-	places, nodes := w.c.places, w.c.nodes // both are replaced, never changed
-	w.c.mu.RUnlock()
+	found := w.shared.found.Load()
 	var out []string
-	for _, t := range w.c.deps.States() {
-		place := places[t.Name]
+	for _, t := range w.shared.deps.States() {
+		place := found.Places[t.Name]
 		if _, ok := want[place]; !ok {
 			continue
 		}
 		want[place] = true
 		if !t.Up {
-			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, nodes[t.Name], cmp.Or(clip(t.Error, maxStep), "it never did")))
+			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, found.Nodes[t.Name], cmp.Or(clip(t.Error, maxStep), "it never did")))
 		} else if t.Frozen > 0 {
-			out = append(out, fmt.Sprintf("%s on node %s shows values of %d devices that no longer change", t.Name, nodes[t.Name], t.Frozen))
+			out = append(out, fmt.Sprintf("%s on node %s shows values of %d devices that no longer change", t.Name, found.Nodes[t.Name], t.Frozen))
 		}
 	}
 	for place, found := range want {
 		if !found {
-			out = append(out, "nothing is scraped of "+place)
+			out = append(out, "no target is scraped at "+place)
 		}
 	}
 	if len(out) == 0 {
-		return "all that is scraped of them answers, and says nothing of these pods"
+		return "all scraped targets answer, without samples of these pods"
 	}
 	slices.Sort(out)
 	if more := len(out) - maxSilent; more > 0 {
@@ -121,10 +120,10 @@ func (w *workload) sources() map[string]bool {
 			continue
 		}
 		if p := w.plan.Load(); p != nil && p.fields != (gpu.FieldSet{}) {
-			out[nodePlace(pod.Spec.NodeName)] = false
+			out[discovery.NodePlace(pod.Spec.NodeName)] = false
 		}
 		if w.scrapesPods.Load() {
-			out[podPlace(pod.Namespace, pod.Name)] = false
+			out[discovery.PodPlace(pod.Namespace, pod.Name)] = false
 		}
 	}
 	return out

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package discovery
 
 import (
 	"net/netip"
 	"net/url"
-	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
 func addressed(ip, host string, hostNetwork bool) func(*corev1.Pod) {
@@ -24,10 +19,11 @@ func addressed(ip, host string, hostNetwork bool) func(*corev1.Pod) {
 // A pod's status may be a tenant's words: it does not lead the controller to
 // itself, to a metadata service or to a node.
 func TestPodAddresses(t *testing.T) {
-	r := newRig(t)
+	var pods podList
+	r := finder(&pods)
 	f := func(ip, host string, hostNetwork bool, kind, want, says string) {
 		t.Helper()
-		u, err := r.endpoint(kind, pod("web", "web-1", at(0), addressed(ip, host, hostNetwork)), 9400, "/metrics")
+		u, err := r.endpoint(kind, pod("web", "web-1", addressed(ip, host, hostNetwork)), 9400, "/metrics")
 		if u.Host != want || (err == nil) != (says == "") {
 			t.Errorf("%s on %s: %s, %v; want %s, %q", ip, host, u.Host, err, want, says)
 		}
@@ -68,8 +64,9 @@ func TestPodAddresses(t *testing.T) {
 
 // However a path is written, it is the path of the pod's own address.
 func TestPathsDoNotChooseTheHost(t *testing.T) {
-	r := newRig(t)
-	p := pod("web", "web-1", at(0))
+	var pods podList
+	r := finder(&pods)
+	p := pod("web", "web-1")
 	for _, path := range []string{
 		"@10.9.9.9:80/", ":80@10.9.9.9/", "//10.9.9.9/", "", "metrics", `/\10.9.9.9/`, `\\10.9.9.9\x`, "/a#b", "/a b", "/a\r\nHost: b", "/a\x00",
 		"/%2e%2e/", "/ä", "/a?b=c", "http://10.9.9.9/",
@@ -97,7 +94,7 @@ func FuzzEndpoint(f *testing.F) {
 	f.Add("::ffff:169.254.169.254", int32(80), "/@10.9.9.9")
 	f.Add("fd00::1", int32(1), "/?a=b&c")
 	f.Fuzz(func(t *testing.T, ip string, port int32, path string) {
-		c := &Controller{}
+		c := &Finder{}
 		p := &corev1.Pod{Status: corev1.PodStatus{PodIP: ip}}
 		u, err := c.endpoint(KindPod, p, port, path)
 		if err != nil {
@@ -113,53 +110,4 @@ func FuzzEndpoint(f *testing.F) {
 			t.Errorf("%q and %d are %s", ip, port, u.Host)
 		}
 	})
-}
-
-// A pod on its node's network is not scraped unless the operator says so, and
-// the condition says why; a node's address that a pod only claims is no way
-// around that, nor is it a way to have another's pod not scraped.
-func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
-	a := autoscaler("web")
-	port := intstr.FromInt32(10250)
-	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue", Port: &port}
-	r := newRig(t, deployment("web", 1), a)
-	r.cfg.AgentNamespace, r.cfg.DCGMNamespaces = "gpupilot-system", []string{"gpupilot-system", "gpu-operator"}
-	in := func(p *corev1.Pod, namespace string) *corev1.Pod { p.Namespace = namespace; return p }
-	proxy := in(pod("proxy", "kube-proxy", at(0), addressed("192.168.0.9", "192.168.0.9", true)), "kube-system")
-	agent := in(pod("agent", "agent-1", at(0), addressed("10.0.0.2", "192.168.0.8", false)), "gpupilot-system")
-	dcgm := in(pod("dcgm", "dcgm-1", at(0), addressed("192.168.0.6", "192.168.0.6", true)), "gpu-operator")
-	liar := in(pod("liar", "liar", at(0), addressed("10.0.0.3", "10.0.0.1", false)), "elsewhere")
-	web := pod("web", "web-1", at(0), ready(at(1)))
-	r.pods.pods = []*corev1.Pod{web, proxy, agent, dcgm, liar}
-	w := r.add(a)
-	f := func(what string, scraped bool, change func(*corev1.Pod)) {
-		t.Helper()
-		web.Status.PodIP, web.Status.HostIP, web.Spec.HostNetwork = "10.0.0.1", "192.168.0.7", false
-		change(web)
-		w.pass(r.now) // finds the pods
-		r.hostsAt = time.Time{}
-		found := false
-		for _, target := range r.list(at(100)) {
-			found = found || target.Kind == KindPod
-		}
-		if found != scraped {
-			t.Errorf("%s: scraped %v", what, found)
-		}
-		w.pass(r.now)
-		said := ""
-		for _, c := range conditionsOf(w.status.next) {
-			said += c.Message + "\n"
-		}
-		if strings.Contains(said, "node's network") == scraped {
-			t.Errorf("%s: the conditions say %s", what, said)
-		}
-	}
-	f("a pod of its own", true, func(*corev1.Pod) {})
-	f("the host's network", false, addressed("192.168.0.7", "192.168.0.7", true))
-	f("its own node's address", false, addressed("192.168.0.7", "192.168.0.7", false))
-	f("another node's address", false, addressed("192.168.0.9", "192.168.0.7", false))
-	f("a GPU node's address", false, addressed("192.168.0.8", "192.168.0.7", false))
-	f("the node of an exporter on the host's network", false, addressed("192.168.0.6", "192.168.0.7", false))
-	r.cfg.HostNetworkPods = true
-	f("the host's network, allowed", true, addressed("192.168.0.7", "192.168.0.7", true))
 }

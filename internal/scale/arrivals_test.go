@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// fleet is what n servers show that each have so many requests, to whom so many
-// a second came.
-func fleet(now time.Time, n int, batch, came float64) Observation {
+// fleet is an observation of n servers, each with this many requests in flight
+// and this arrival rate in requests/s.
+func fleet(now time.Time, n int, batch, arrived float64) Observation {
 	o := Observation{Replicas: int32(n)}
 	at := now.Add(-time.Second)
 	for range n {
 		o.Pods = append(o.Pods, Replica{
 			Phase: Serving, Since: t0.Add(-time.Hour),
 			Readings: []Reading{{Value: batch, At: at, OK: true}},
-			Arrivals: []Reading{{Value: came, At: at, OK: true}},
+			Arrivals: []Reading{{Value: arrived, At: at, OK: true}},
 		})
 	}
 	return o
 }
 
-// learnedFlow is the state after ten minutes in which 4 servers had 8 requests
-// each, their target, to which 2 a second came, and how many were wanted then.
-func learnedFlow(t *testing.T, p Policy) (State, time.Time) {
+// learnedArrivals is the state after ten minutes in which 4 servers each had 8
+// requests in flight, their target, and 2 requests/s arrived at each.
+func learnedArrivals(t *testing.T, p Policy) (State, time.Time) {
 	t.Helper()
 	var s State
 	now := t0
@@ -39,17 +39,17 @@ func learnedFlow(t *testing.T, p Policy) (State, time.Time) {
 	return s, now
 }
 
-// Where servers no longer keep up their batches tell for how long that has been
-// so; how many more are needed is told by what comes.
+// While servers do not keep up, the requests in flight show how long that has
+// lasted. The arrival rate shows how many replicas are needed.
 func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	p := sloPolicy(8, 0)
 	p.Up.Tolerance = 0
-	f := func(came float64, count bool) (wanted int32, sentence string) {
-		s, now := learnedFlow(t, p)
+	f := func(arrived float64, count bool) (wanted int32, sentence string) {
+		s, now := learnedArrivals(t, p)
 		batch := 8.0
 		for range 40 { // each serves 3 a second at most
-			batch += came - min(came, 3)
-			o := fleet(now, 4, batch, came)
+			batch += arrived - min(arrived, 3)
+			o := fleet(now, 4, batch, arrived)
 			for i := range o.Pods {
 				o.Pods[i].Arrivals[0].OK = count
 			}
@@ -64,7 +64,7 @@ func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	blind, _ := f(10, false)
 	counted, sentence := f(10, true)
 	if blind >= 12 || counted < 18 || counted > 21 {
-		t.Errorf("five times the load on 4 replicas: %d wanted by the batches, want less than 12; %d by what comes, want 18 to 21", blind, counted)
+		t.Errorf("five times the load on 4 replicas: %d wanted by the requests in flight, want less than 12; %d by the arrival rate, want 18 to 21", blind, counted)
 	}
 	if !strings.Contains(sentence, "requests/s ÷ 2.0 per replica = ") {
 		t.Error("the sentence does not say so:", sentence)
@@ -74,24 +74,24 @@ func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
 	}
 }
 
-// Few requests, and none, teach nothing; and what is not told is not zero.
+// Nothing is learned from few requests or none, and a missing rate is not zero.
 func TestArrivalsTeachWhatTheyCan(t *testing.T) {
 	p := sloPolicy(8, 0)
 	_, s := Decide(p, fleet(t0, 4, 8, 0), State{}, t0)
 	now := t0
 	for i := range 100 {
-		came := 0.0
+		arrived := 0.0
 		if i%10 == 0 {
-			came = 0.4
+			arrived = 0.4
 		}
 		now = now.Add(time.Second)
-		_, s = Decide(p, fleet(now, 4, 8, came), s, now)
+		_, s = Decide(p, fleet(now, 4, 8, arrived), s, now)
 	}
 	if d, _ := Decide(p, fleet(now.Add(time.Second), 4, 8, 100), s, now.Add(time.Second)); d.Replicas != 4 {
 		t.Errorf("after 16 requests, 400 a second: %d replicas, want 4: %s", d.Replicas, d.Sentence())
 	}
 
-	s, now = learnedFlow(t, p)
+	s, now = learnedArrivals(t, p)
 	for range 60 {
 		now = now.Add(time.Second)
 		o := fleet(now, 4, 8, 0)
@@ -105,16 +105,17 @@ func TestArrivalsTeachWhatTheyCan(t *testing.T) {
 	}
 }
 
-// More requests that cost less look like an overload, but make no batch grow.
+// More requests that cost less look like an overload, but do not raise the
+// requests in flight.
 func TestCheaperRequestsAreNoOverload(t *testing.T) {
 	p := sloPolicy(8, 0)
-	s, now := learnedFlow(t, p)
+	s, now := learnedArrivals(t, p)
 	last := int32(0)
 	for range 600 {
 		var d Decision
 		d, s = Decide(p, fleet(now, 4, 8, 20), s, now)
 		if last = d.Replicas; last > 8 {
-			t.Fatalf("ten times as many requests and no larger batches: %s", d.Sentence())
+			t.Fatalf("ten times as many requests and no more in flight: %s", d.Sentence())
 		}
 		now = now.Add(time.Second)
 	}
@@ -123,11 +124,11 @@ func TestCheaperRequestsAreNoOverload(t *testing.T) {
 	}
 }
 
-// What was learned outlives a page that is late, and a target that is changed.
-func TestFlowsAreKept(t *testing.T) {
+// What was learned outlasts a page that is late and a change of the target.
+func TestArrivalModelIsKept(t *testing.T) {
 	p := sloPolicy(8, 0)
-	s, now := learnedFlow(t, p)
-	learned := s.flow("requests")
+	s, now := learnedArrivals(t, p)
+	learned := s.Signals[0].Arrivals
 	for _, hide := range []func(*Replica){
 		func(r *Replica) { r.Arrivals = nil }, func(r *Replica) { r.Readings, r.Arrivals = nil, nil },
 	} {
@@ -135,8 +136,8 @@ func TestFlowsAreKept(t *testing.T) {
 		for i := range o.Pods {
 			hide(&o.Pods[i])
 		}
-		if _, after := Decide(p, o, s, now); after.flow("requests") != learned {
-			t.Errorf("flow %+v, want %+v", after.flow("requests"), learned)
+		if _, after := Decide(p, o, s, now); after.Signals[0].Arrivals != learned {
+			t.Errorf("arrivals %+v, want %+v", after.Signals[0].Arrivals, learned)
 		}
 	}
 
@@ -146,20 +147,20 @@ func TestFlowsAreKept(t *testing.T) {
 		t.Errorf("at twice the target: %s", d.Sentence())
 	}
 	p.Signals = nil
-	if _, s = Decide(p, Observation{}, s, now); len(s.Flows) != 0 {
-		t.Errorf("flows of no signal: %+v", s.Flows)
+	if _, s = Decide(p, Observation{}, s, now); len(s.Signals) != 0 {
+		t.Errorf("states of no signal: %+v", s.Signals)
 	}
 }
 
-// Half of the replicas do not count their requests: that is not to say that none come.
+// Replicas that do not count their requests are not taken for idle.
 func TestArrivalsOfSomeReplicas(t *testing.T) {
 	p := sloPolicy(8, 0)
 	var s State
 	now := t0
-	show := func(batch, came float64, telling int) Decision {
-		o := fleet(now, 20, batch, came)
-		for i := range o.Pods[telling:] {
-			o.Pods[telling+i].Arrivals = nil
+	show := func(batch, arrived float64, counting int) Decision {
+		o := fleet(now, 20, batch, arrived)
+		for i := range o.Pods[counting:] {
+			o.Pods[counting+i].Arrivals = nil
 		}
 		var d Decision
 		d, s = Decide(p, o, s, now)
@@ -177,25 +178,25 @@ func TestArrivalsOfSomeReplicas(t *testing.T) {
 		half = show(7, 2, 10)
 	}
 	if half.Replicas < all.Replicas {
-		t.Errorf("%d with all telling, %d with half of them", all.Replicas, half.Replicas)
+		t.Errorf("%d replicas with the rate of all servers, %d with that of half of them", all.Replicas, half.Replicas)
 	}
 }
 
-// The rate is averaged for as long as a request stays: a second's burst to
-// servers whose requests stay for a minute is no load yet.
+// The rate is averaged over the time that a request stays: where that is a
+// minute, a burst of one second hardly raises the demand.
 func TestArrivalsAreAveragedOverAStay(t *testing.T) {
-	f := func(batch, came float64) float64 {
-		flow, now, takes := Flow{}, t0, capacity{target: 8, double: 12}
+	f := func(batch, arrived float64) float64 {
+		model, now, takes := ArrivalModel{}, t0, capacity{target: 8, double: 12}
 		for range 600 {
-			before := flow
-			flow = flow.next(came, now, &takes)
+			before := model
+			model = model.next(arrived, now, &takes)
 			if !before.At.IsZero() {
-				flow.learn(1, batch, came, time.Second)
+				model.learn(1, batch, arrived, time.Second)
 			}
 			now = now.Add(time.Second)
 		}
-		flow = flow.next(2*came, now, &takes)
-		return flow.wants(now)
+		model = model.next(2*arrived, now, &takes)
+		return model.demand(now)
 	}
 	if short, long := f(8, 4), f(240, 4); short < 1.15 || short > 1.25 || long < 1.01 || long > 1.03 {
 		t.Errorf("twice as many for a second: %.3f replicas where requests stay 2 s, %.3f where they stay 60 s", short, long)

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// listedMemory is what earlier versions kept about signals: a list per kind of
+// knowledge, whose entries name their signal.
+type listedMemory struct {
+	Levels []struct {
+		Signal string
+		scale.Level
+	}
+	Trends []struct {
+		Signal string
+		scale.Trend
+	}
+	Flows []struct {
+		Signal                string
+		Since, At             time.Time
+		Rate, Target          float64
+		Replicas, Came, There float64
+		Seconds               float64
+	}
+	Curves, Firsts []struct {
+		Signal string
+		scale.Curve
+	}
+}
+
+// recallLists are the states of signals in such a memory; nil if there is none.
+// Without them a controller that is upgraded would forget every learned target.
+func recallLists(raw []byte) []scale.SignalState {
+	var m listedMemory
+	if json.Unmarshal(raw, &m) != nil {
+		return nil
+	}
+	var out []scale.SignalState
+	state := func(name string) *scale.SignalState {
+		i := slices.IndexFunc(out, func(s scale.SignalState) bool { return s.Name == name })
+		if i < 0 {
+			i, out = len(out), append(out, scale.SignalState{Name: name})
+		}
+		return &out[i]
+	}
+	for _, x := range m.Levels {
+		state(x.Signal).Level = x.Level
+	}
+	for _, x := range m.Trends {
+		state(x.Signal).Trend = x.Trend
+	}
+	for _, x := range m.Flows {
+		state(x.Signal).Arrivals = scale.ArrivalModel{
+			Since: x.Since, At: x.At, Rate: x.Rate, Target: x.Target,
+			ReplicaSum: x.Replicas, ArrivedSum: x.Came, InFlightSum: x.There, Seconds: x.Seconds,
+		}
+	}
+	for _, x := range m.Curves {
+		state(x.Signal).TokenLatency = x.Curve
+	}
+	for _, x := range m.Firsts {
+		state(x.Signal).FirstTokenLatency = x.Curve
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discovery
+
+import (
+	"net/netip"
+	"net/url"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/series"
+)
+
+// The kinds of targets.
+const (
+	KindAgent = "agent"
+	KindDCGM  = "dcgm-exporter"
+	KindPod   = "pod"
+)
+
+// The ranks of exporters on one node: an agent's claims go before a
+// dcgm-exporter's.
+const (
+	RankAgent = 0
+	RankDCGM  = 1
+)
+
+// Target is one exposition to scrape.
+type Target struct {
+	Name    string // unique
+	URL     url.URL
+	Kind    string // KindAgent, KindDCGM or KindPod
+	Labels  series.TargetLabels
+	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
+	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once
+}
+
+// Config says which pods are exporters and which addresses pods may have.
+type Config struct {
+	// Agents and DCGM select the pods that are our agents, in AgentNamespace,
+	// and dcgm-exporters, in DCGMNamespaces: those that any of the selectors
+	// matches. Pods of other namespaces are never exporters of GPUs: whoever may
+	// create pods there could otherwise move every workload.
+	Agents, DCGM   []labels.Selector
+	AgentNamespace string
+	DCGMNamespaces []string
+
+	// PodNetworks are those that pods' addresses are in, but for pods on their
+	// node's network; empty: any. A loopback address is one only if it is in one
+	// of them. HostNetworkPods has pods' own metrics scraped on their node's network.
+	PodNetworks     []netip.Prefix
+	HostNetworkPods bool
+
+	ExporterScheme string // of agents and dcgm-exporters: http (also if empty) or https
+}
+
+// Pods finds pods in memory. The pods are shared and not to be changed.
+type Pods interface {
+	// Select lists the pods that the selector matches, of all namespaces if namespace is empty.
+	Select(namespace string, selector labels.Selector) []*corev1.Pod
+}
+
+// Reader is an autoscaler that may read its pods' own metrics.
+type Reader struct {
+	Namespace, Name string
+	Created         metav1.Time
+	Selector        labels.Selector // of its pods
+	Sources         []policy.Source
+}
+
+// List is what a Finder found.
+type List struct {
+	Targets []Target
+	Places  map[string]string // by target: the node or the pod that its samples are about, see NodePlace and PodPlace
+	Nodes   map[string]string // by target: its node
+	Excess  map[string]bool   // targets that are not scraped because their pod has MaxPerPod others
+}
+
+// NodePlace is the place of samples about GPUs of a node.
+func NodePlace(node string) string { return "node/" + node }
+
+// PodPlace is the place of samples that a pod exposes about itself.
+func PodPlace(namespace, pod string) string { return "pod/" + namespace + "/" + pod }

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flags is the flag table of a program: each flag with its environment
+// variable, its help and the check of its value, for the parser and for the docs.
+package flags
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Option is one row of the table.
+type Option struct {
+	Name  string
+	Alias string // one letter, or several as urfave/cli has them; empty: none
+	Env   string // environment variable; empty: none
+	// Bind points to the variable: *string, *int, *bool, *[]string or
+	// *time.Duration. The default is what it holds.
+	Bind  any
+	Help  string       // the word in backquotes names the value
+	Check func() error // nil: any value is valid; its error says what is allowed
+}
+
+// AddTo defines the flag. An alias of several letters is left to the caller, for
+// pflag has none.
+func (o *Option) AddTo(fs *pflag.FlagSet) {
+	help, alias := o.Help, o.Alias
+	if len(alias) > 1 {
+		help, alias = help+" (-"+alias+")", ""
+	}
+	if o.Env != "" {
+		help += " [" + o.Env + "]"
+	}
+	switch p := o.Bind.(type) {
+	case *string:
+		fs.StringVarP(p, o.Name, alias, *p, help)
+	case *int:
+		fs.IntVarP(p, o.Name, alias, *p, help)
+	case *bool:
+		fs.BoolVarP(p, o.Name, alias, *p, help)
+	case *[]string:
+		fs.StringSliceVarP(p, o.Name, alias, *p, help)
+	case *time.Duration:
+		fs.DurationVarP(p, o.Name, alias, *p, help)
+	default:
+		panic(fmt.Sprintf("flag --%s is bound to a %T", o.Name, p))
+	}
+}
+
+// FromEnv sets the value from the environment variable where the flag is not
+// given. It returns where the value is from, the flag or the variable, for errors.
+func (o *Option) FromEnv(fs *pflag.FlagSet, getenv func(string) string) (source string, err error) {
+	f := fs.Lookup(o.Name)
+	source = "--" + o.Name
+	if o.Env == "" || f.Changed {
+		return source, nil
+	}
+	if v := getenv(o.Env); v != "" {
+		source = o.Env
+		if err := f.Value.Set(v); err != nil {
+			return source, fmt.Errorf("invalid value %q of %s (--%s): it is %s", v, o.Env, o.Name, Kind(f))
+		}
+	}
+	return source, nil
+}
+
+// ParseError rewrites an error of pflag about a value: it says which values parse.
+func ParseError(err error) error {
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		f := bad.GetFlag()
+		return fmt.Errorf("invalid value %q of --%s: it is %s", bad.GetValue(), f.Name, Kind(f))
+	}
+	return err
+}
+
+// Kind says in words which values a flag has, such as "a whole number".
+func Kind(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int":
+		return "a whole number"
+	case "bool":
+		return "true or false"
+	case "duration":
+		return "a duration, such as 1.5s"
+	}
+	return "a " + f.Value.Type()
+}
+
+// OneOf checks that a value is one of those allowed.
+func OneOf(p *string, allowed ...string) func() error {
+	return func() error {
+		if !slices.Contains(allowed, *p) {
+			return fmt.Errorf("it is one of %s", strings.Join(allowed, ", "))
+		}
+		return nil
+	}
+}
+
+// Between checks that a value is from lo to hi.
+func Between[T cmp.Ordered](p *T, lo, hi T) func() error {
+	return func() error {
+		if *p < lo || *p > hi {
+			return fmt.Errorf("it is between %v and %v", lo, hi)
+		}
+		return nil
+	}
+}
+
+// NotEmpty checks that there is a value.
+func NotEmpty(p *string) func() error {
+	return func() error {
+		if *p == "" {
+			return errors.New("it must not be empty")
+		}
+		return nil
+	}
+}
+
+// Table is the table in Markdown: flag, variable, default, meaning.
+func Table(options []Option) string {
+	var b strings.Builder
+	b.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for i := range options {
+		o := &options[i]
+		o.AddTo(fs)
+		name, env := "`--"+o.Name+"`", ""
+		if o.Alias != "" {
+			name = "`-" + o.Alias + "`, " + name
+		}
+		value := strings.Trim(fs.Lookup(o.Name).DefValue, "[]") // of a list
+		if value == "false" {
+			value = ""
+		}
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		if o.Env != "" {
+			env = "`" + o.Env + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, env, value, strings.ReplaceAll(o.Help, "`", ""))
+	}
+	return b.String()
+}

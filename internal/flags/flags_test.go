@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flags
+
+import (
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+func TestFlagsThenEnvironmentThenDefaults(t *testing.T) {
+	f := func(args []string, env map[string]string, want time.Duration, wantSource, wantErr string) {
+		t.Helper()
+		every := time.Second
+		o := Option{Name: "every", Alias: "e", Env: "EVERY", Bind: &every, Help: "`time` between"}
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.AddTo(fs)
+		source := ""
+		err := ParseError(fs.Parse(args))
+		if err == nil {
+			source, err = o.FromEnv(fs, func(name string) string { return env[name] })
+		}
+		if err != nil != (wantErr != "") || err != nil && err.Error() != wantErr {
+			t.Errorf("%v, %v: error %v, want %q", args, env, err, wantErr)
+		}
+		if err == nil && (every != want || source != wantSource) {
+			t.Errorf("%v, %v: %v from %s, want %v from %s", args, env, every, source, want, wantSource)
+		}
+	}
+	f(nil, nil, time.Second, "--every", "")
+	f(nil, map[string]string{"EVERY": "2s"}, 2*time.Second, "EVERY", "")
+	f([]string{"-e", "3s"}, map[string]string{"EVERY": "2s"}, 3*time.Second, "--every", "")
+	f([]string{"--every", "1s"}, map[string]string{"EVERY": "2s"}, time.Second, "--every", "")
+	f(nil, map[string]string{"EVERY": "2"}, 0, "", `invalid value "2" of EVERY (--every): it is a duration, such as 1.5s`)
+	f([]string{"--every=soon"}, nil, 0, "", `invalid value "soon" of --every: it is a duration, such as 1.5s`)
+}
+
+func TestChecks(t *testing.T) {
+	word, number := "b", 5
+	f := func(what string, check func() error, want string) {
+		t.Helper()
+		got := ""
+		if err := check(); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	f("one of", OneOf(&word, "a", "b"), "")
+	f("none of", OneOf(&word, "a", "c"), "it is one of a, c")
+	f("within", Between(&number, 5, 5), "")
+	f("above", Between(&number, 1, 4), "it is between 1 and 4")
+	f("below", Between(&number, 6, 9), "it is between 6 and 9")
+	f("not empty", NotEmpty(&word), "")
+	word = ""
+	f("empty", NotEmpty(&word), "it must not be empty")
+}
+
+func TestTable(t *testing.T) {
+	list, on, file := []string{"a", "b"}, false, ""
+	got := Table([]Option{
+		{Name: "list", Env: "LIST", Bind: &list, Help: "`names` of it"},
+		{Name: "on", Alias: "o", Bind: &on, Help: "whether"},
+		{Name: "file", Alias: "cf", Bind: &file, Help: "`file` to read"},
+	})
+	const want = "| flag | variable | default | meaning |\n|---|---|---|---|\n" +
+		"| `--list` | `LIST` | `a,b` | names of it |\n| `-o`, `--on` |  |  | whether |\n| `-cf`, `--file` |  |  | file to read |\n"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gcpace
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+)
+
+const mib = 1 << 20
+
+func TestPercent(t *testing.T) {
+	f := func(live, scanned, roots uint64, want int) {
+		t.Helper()
+		if got := Percent(live*mib, scanned*mib, roots*mib); got != want {
+			t.Errorf("%d MiB live, %d scanned: %d, want %d", live, scanned, got, want)
+		}
+	}
+	f(4, 4, 0, 100)     // small: as by default
+	f(0, 0, 0, 100)     // before the first collection
+	f(100, 100, 0, 50)  // all of it is scanned
+	f(500, 100, 0, 10)  // most of it is samples
+	f(500, 80, 20, 9)   // stacks count as scanned and as the collector's base
+	f(10000, 100, 0, 5) // not for ever
+}
+
+// The runtime has the metrics that are read: what is scanned is less than what is
+// live where most has no pointers.
+func TestRead(t *testing.T) {
+	samples := make([]float32, 64*mib/4)
+	runtime.GC()
+	live, scanned, roots := read()
+	if live < 64*mib || scanned > live/2 || scanned == 0 || roots == 0 {
+		t.Errorf("%d live, %d scanned, %d of roots", live, scanned, roots)
+	}
+	runtime.KeepAlive(samples)
+}
+
+// A percentage that the environment gives holds.
+func TestGOGCHolds(t *testing.T) {
+	t.Setenv("GOGC", "100")
+	before := percent()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	Run(ctx)
+	if percent() != before {
+		t.Error("GOGC was changed")
+	}
+	t.Setenv("GOGC", "")
+	defer debug.SetGCPercent(int(before))
+	samples := make([]float32, 256*mib/4)
+	runtime.GC()
+	Run(ctx)
+	if got := percent(); got >= before {
+		t.Errorf("with 256 MiB of samples GOGC is %d", got)
+	}
+	runtime.KeepAlive(samples)
+}
+
+func percent() uint64 {
+	s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}

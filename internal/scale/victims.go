@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// victims names the n pods to remove first: unschedulable ones, then starting
+// ones (the youngest first), then serving ones with the lowest value of the
+// policy's first signal. While any serving replica remains, one with a valid
+// reading does, so that the signal stays readable.
+func (v *view) victims(n int) []string {
+	pods := make([]*Replica, 0, len(v.o.Pods))
+	for i := range v.o.Pods {
+		if v.o.Pods[i].Phase != Terminating {
+			pods = append(pods, &v.o.Pods[i])
+		}
+	}
+	slices.SortStableFunc(pods, v.compareVictims)
+	n = min(n, len(pods))
+	if keep := v.lastReadable(pods, n); keep >= 0 {
+		p := pods[keep]
+		pods = append(slices.Delete(pods, keep, keep+1), p)
+	}
+	names := make([]string, 0, n)
+	for _, p := range pods[:n] {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// compareVictims orders pods by what is removed first.
+func (v *view) compareVictims(a, b *Replica) int {
+	rank := [...]int{Unschedulable: 0, Starting: 1, Serving: 2, Terminating: 3}
+	if d := rank[a.Phase] - rank[b.Phase]; d != 0 {
+		return d
+	}
+	return cmp.Or(cmp.Compare(v.load(a), v.load(b)), b.Since.Compare(a.Since))
+}
+
+// load is the value of a serving pod; one without a valid reading may carry any
+// load.
+func (v *view) load(p *Replica) float64 {
+	switch r := p.reading(0); {
+	case p.Phase != Serving:
+		return 0
+	case v.isValid(p, r):
+		return r.Value
+	}
+	return math.Inf(1)
+}
+
+// lastReadable is the index of the last of the first n pods with a valid
+// reading, if some pods behind them serve and none of those has one; else -1.
+func (v *view) lastReadable(pods []*Replica, n int) int {
+	unread := false
+	for _, p := range pods[n:] {
+		if v.isValid(p, p.reading(0)) {
+			return -1
+		}
+		unread = unread || p.Phase == Serving
+	}
+	for i := n - 1; unread && i >= 0; i-- {
+		if v.isValid(pods[i], pods[i].reading(0)) {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webconfig
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"sync"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+const (
+	// maxRight bounds the right passwords that are remembered, maxWrong the wrong
+	// ones.
+	maxRight = 64
+	maxWrong = 128
+)
+
+// passwords compares passwords with bcrypt, which is slow by intent: one at a
+// time, so that wrong ones take one CPU at most, and each pair of user and
+// password once. Right and wrong ones are remembered apart: no number of wrong
+// ones makes a right one slow.
+type passwords struct {
+	compare func(hash, password []byte) error
+	slot    chan struct{} // holds a token while a comparison runs
+
+	mu    sync.Mutex
+	right map[answerKey]bool
+	wrong map[answerKey]bool
+}
+
+// answerKey is the digest of a hash, a user and a password.
+type answerKey [sha256.Size]byte
+
+func newPasswords() *passwords {
+	return &passwords{
+		compare: bcrypt.CompareHashAndPassword, slot: make(chan struct{}, 1),
+		right: map[answerKey]bool{}, wrong: map[answerKey]bool{},
+	}
+}
+
+func keyOf(parts ...string) answerKey {
+	h := sha256.New()
+	for _, p := range parts {
+		_ = binary.Write(h, binary.BigEndian, uint64(len(p))) // a hash takes everything
+		_, _ = h.Write([]byte(p))
+	}
+	return answerKey(h.Sum(nil))
+}
+
+// nobody is the hash that an unknown user's password is compared with, so that
+// the answer takes as long as for a known one.
+const nobody = "$2a$10$3ZQpd2OVpFUGNCKIMXhwvOl5LAB5cLUSXbqRQFt6PrqbVi0t7Xp0q"
+
+// check says whether a user has this password, by the users' hashes. It gives up
+// when ctx is done.
+func (p *passwords) check(ctx context.Context, users map[string]string, user, password string) bool {
+	hash, known := users[user]
+	if !known {
+		hash = nobody
+	}
+	key := keyOf(hash, user, password)
+	if right, found := p.remembered(key); found {
+		return right && known
+	}
+	select {
+	case p.slot <- struct{}{}:
+		defer func() { <-p.slot }()
+	case <-ctx.Done():
+		return false
+	}
+	if right, found := p.remembered(key); found { // by who was before us
+		return right && known
+	}
+	right := p.compare([]byte(hash), []byte(password)) == nil && known
+	p.remember(key, right)
+	return right
+}
+
+func (p *passwords) remembered(key answerKey) (right, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.right[key], p.right[key] || p.wrong[key]
+}
+
+func (p *passwords) remember(key answerKey, right bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, most := p.wrong, maxWrong
+	if right {
+		m, most = p.right, maxRight
+	}
+	if len(m) >= most {
+		clear(m)
+	}
+	m[key] = true
+}
+
+// forget drops all answers: the users have changed.
+func (p *passwords) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.right)
+	clear(p.wrong)
+}
