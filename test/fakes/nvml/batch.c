@@ -124,11 +124,12 @@ static void answer(nvmlFieldValue_t *v, long double x, bool wide) {
 	else v->value.uiVal = (unsigned int)x;
 }
 
-// link_key is what a throughput counter adds up: all links, or link 0.
+// link_key is what a throughput counter adds up: all links, or one, each of which
+// does as link 0.
 static enum key link_key(const nvmlFieldValue_t *v) {
 	bool tx = v->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX;
 	if (v->scopeId == 0xFFFFFFFFu) return tx ? K_nvlink_tx : K_nvlink_rx;
-	if (v->scopeId == 0) return tx ? K_nvlink0_tx : K_nvlink0_rx;
+	if (v->scopeId < 18) return tx ? K_nvlink0_tx : K_nvlink0_rx;
 	return NKEYS;
 }
 
