@@ -91,8 +91,8 @@ SEQUENCES ?= 1000
 peers: ## ask the real HPA and Knative autoscaler what the backtest's models of them answer; UPDATE=1 records it
 	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
-bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json
-	@exec bin/gpupilot-bench -out bin/bench.json
+bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, fleet, fleet-controller; BENCH_FLAGS='-targets 10000'
+	@exec bin/gpupilot-bench -out bin/bench.json $(if $(ONLY),-only '$(ONLY)') $(BENCH_FLAGS)
 
 compat: ## the agent beside a dcgm-exporter: EXPORTER=/path/to/it [LIBDCGM_DIR=…] [COLLECTORS=…] [ARGS=-v]
 ifndef EXPORTER
