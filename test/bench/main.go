@@ -100,7 +100,11 @@ type part struct {
 
 func parts() []part {
 	return []part{
-		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
+		{"scrape", benchScrape},
+		{"tick", benchTick},
+		{"memory", benchMemory},
+		{"hang", benchHang},
+		{"reaction", benchReaction},
 		{"pods", benchPods},
 	}
 }
