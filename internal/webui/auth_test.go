@@ -348,18 +348,25 @@ func TestViewsAreShared(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			ask(h, "/api/v1/view")
 		}
-		rest := p.renderer.newest.scopes["*"].size + len(a.bytes) // of the newest view
-		if got := p.renderer.alive - len(a.bytes) - len(b.bytes); got != rest {
-			t.Errorf("%d bytes are kept besides those in use, want %d", got, rest)
+		kept := func() (alive, newest int) { // a timer forgets them
+			p.renderer.mu.Lock()
+			defer p.renderer.mu.Unlock()
+			if g := p.renderer.newest; g != nil {
+				newest = g.scopes["*"].size + len(a.bytes)
+			}
+			return p.renderer.alive, newest
+		}
+		if alive, newest := kept(); alive != newest+len(a.bytes)+len(b.bytes) {
+			t.Errorf("%d bytes are kept, want %d besides those in use", alive, newest)
 		}
 		p.renderer.give(a)
 		p.renderer.give(b)
-		if p.renderer.alive != rest {
-			t.Errorf("%d bytes are kept, want %d", p.renderer.alive, rest)
+		if alive, newest := kept(); alive != newest {
+			t.Errorf("%d bytes are kept, want %d", alive, newest)
 		}
 		time.Sleep(keepUnused + time.Second)
-		if p.renderer.alive != 0 || p.renderer.newest != nil {
-			t.Errorf("%d bytes are kept that nobody looks at", p.renderer.alive)
+		if alive, newest := kept(); alive != 0 || newest != 0 {
+			t.Errorf("%d bytes are kept that nobody looks at", alive)
 		}
 		if w := ask(h, "/api/v1/view"); w.Code != 200 {
 			t.Errorf("later: %d", w.Code)
