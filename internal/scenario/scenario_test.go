@@ -4,8 +4,8 @@ package scenario
 
 import (
 	"bytes"
-	"errors"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
