@@ -84,6 +84,34 @@ func TestDCGM(t *testing.T) {
 	stop()
 }
 
+// With the DCGM backend, DCGM's own verdicts are shown; with NVML, ours. Both have
+// the system ALL.
+func TestHealthOfDCGM(t *testing.T) {
+	t.Setenv("GPUPILOT_FAKE_DCGM", writeFile(t, "dcgm", "gpus 1\ngpu 0 health INFOROM 10 9\ngpu 0 health ALL 20 120\n"))
+	t.Setenv("GPUPILOT_FAKE_NVML", writeFile(t, "nvml", "gpus 1\ngpu 0 remap_failure 1\n"))
+	collectors := writeFile(t, "c.csv", "DCGM_EXP_GPU_HEALTH_STATUS,gauge,Health\n")
+	f := func(want []string, never string, args ...string) {
+		t.Helper()
+		url, _, stop := start(t, append(args, "-f", collectors, "-c", "50", "-n")...)
+		until(t, func() bool {
+			_, body := get(t, url+"/metrics")
+			for _, w := range want {
+				if !strings.Contains(body, w) {
+					return false
+				}
+			}
+			return never == "" || !strings.Contains(body, never)
+		})
+		stop()
+	}
+	f([]string{
+		`health_error_code="DCGM_FR_CORRUPT_INFOROM",health_watch="INFOROM"} 10`, `health_error_code="DCGM_FR_FALLEN_OFF_BUS",health_watch="ALL"} 20`,
+		`health_error_code="DCGM_FR_OK",health_watch="SM"} 0`, `health_error_code="DCGM_FR_OK",health_watch="MEM"} 0`,
+	}, "", "--backend", "dcgm", "--dcgm-library", fakeLib(t, "libdcgm-fake.so"))
+	f([]string{`health_error_code="DCGM_FR_ROW_REMAP_FAILURE",health_watch="MEM"} 20`, `health_error_code="DCGM_FR_OK",health_watch="ALL"} 0`},
+		`health_watch="SM"`, "--backend", "nvml", "--nvml-library", fakeLib(t, "libnvidia-ml-fake.so"))
+}
+
 // auto reads through NVML, and loads DCGM for the profiling fields that a GPU
 // does not give to NVML, if there is one.
 func TestAuto(t *testing.T) {

@@ -152,7 +152,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		return nil, err
 	}
 	exporter := expo.New(pages)
-	deps.Metrics = exporter
+	deps.Metrics, deps.WantsHealth = exporter, exporter.WantsHealth
 	deps.Publish = func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
 		exporter.Update(s, expo.Stats(st), now)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
@@ -350,6 +351,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g := newGroup(ctx)
 	p.conns.Store(limitConnections(l, maxConnections))
 	g.run(func(ctx context.Context) error { return serve(ctx, p.conns.Load(), p.handler(), p.log) })
+	g.run(never(gcpace.Run))
 	g.run(p.clients.Run)
 	g.run(p.watch)
 	g.run(never(p.recorder.Run))

@@ -49,6 +49,9 @@ type Deps struct {
 	// PodNames are pods' names by UID, for those that Pods has not; nil: there
 	// are none. It must not block.
 	PodNames func() map[string]gpu.PodName
+	// WantsHealth says whether the library is to be asked for verdicts on GPUs, where
+	// the reader is a gpu.HealthReader; nil: it is not. It must not block.
+	WantsHealth func() bool
 	// Publish is given each snapshot as it is published, by the tick loop; it
 	// must not block.
 	Publish func(*gpu.Snapshot, Stats, time.Time)

@@ -108,7 +108,7 @@ func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 			workers = append(workers, w)
 			continue
 		}
-		w.cancel()
+		w.end()
 		l.deps.Log.Info("device is gone", "uuid", w.snap.UUID)
 	}
 	slices.SortStableFunc(workers, func(a, b *worker) int { return cmp.Compare(a.snap.Index, b.snap.Index) })

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,8 @@ type reader struct {
 	enumerations []time.Time
 
 	links     map[string]int // how often they were read
+	judged    map[string]int // how often verdicts were asked for
+	judge     atomic.Bool    // verdicts are wanted
 	parts     []gpu.PartSnapshot
 	partsErr  error
 	partsHang chan struct{}
@@ -46,7 +49,7 @@ func gpus(n int) []gpu.Device {
 func newReader(devices ...gpu.Device) *reader {
 	return &reader{
 		devices: devices, fails: map[string]error{}, hangs: map[string]chan struct{}{},
-		takes: map[string]time.Duration{}, reads: map[string]int{}, links: map[string]int{},
+		takes: map[string]time.Duration{}, reads: map[string]int{}, links: map[string]int{}, judged: map[string]int{},
 	}
 }
 
@@ -108,6 +111,15 @@ func (r *reader) Links(uuid string) (gpu.Links, error) {
 	defer r.mu.Unlock()
 	r.links[uuid]++
 	return gpu.Links{Down: []int{r.links[uuid]}}, nil
+}
+
+func (r *reader) Health(uuid string) (*gpu.Verdicts, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.judged[uuid]++; r.judged[uuid] == 3 {
+		return nil, gpu.ErrLost
+	}
+	return &gpu.Verdicts{gpu.WatchMem: {Health: gpu.HealthWarn}}, nil
 }
 
 func (r *reader) Close() error { return nil }
@@ -174,7 +186,7 @@ func bubbleOver(t *testing.T, cfg Config, r *reader, seen gpu.Reader, owners fun
 		}
 		n.Agent = New(cfg, Deps{
 			Reader: seen, Owners: owners, Publish: n.publish,
-			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(),
+			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(), WantsHealth: r.judge.Load,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup

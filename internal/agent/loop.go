@@ -45,6 +45,7 @@ type loop struct {
 
 	workers  []*worker
 	readings chan reading
+	sweeps   chan *sweep
 
 	enumerations  chan enumeration
 	enumerating   bool
@@ -74,6 +75,7 @@ func newLoop(a *Agent) *loop {
 		Agent:        a,
 		patience:     min(max(a.cfg.Interval/4, 20*time.Millisecond), time.Second),
 		readings:     make(chan reading),
+		sweeps:       make(chan *sweep),
 		enumerations: make(chan enumeration, 1),
 		answers:      make(chan answer, 1),
 		backoff:      minBackoff,
@@ -111,6 +113,8 @@ func (l *loop) take(ctx context.Context, late <-chan time.Time) (isLate bool) {
 		l.topologyAnswered(t)
 	case r := <-l.readings:
 		l.read(r)
+	case s := <-l.sweeps:
+		l.swept(s)
 	case e := <-l.enumerations:
 		l.enumerated(ctx, e, time.Now())
 	case a := <-l.answers:
@@ -128,20 +132,17 @@ func (l *loop) tick(ctx context.Context) {
 		l.enumerate(now)
 	}
 	want := *l.fields.Load()
-	var asked []*worker
-	for _, w := range l.workers {
-		// Who was slow before is asked, but not waited for.
-		if w.start(now, want) && w.took <= l.patience {
-			asked = append(asked, w)
-		}
-	}
+	sweeps, asked := l.askDevices(ctx, now, want)
 	l.askTopology(now)
 	listing := l.askProcesses(ctx, now)
 	waitOwners := l.owners.ask(ctx, now, l.cfg.Interval, l.deps.Owners, l.answers) && !l.owners.slow
 	waitParts := l.askParts(now, want)
-	l.await(ctx, now, func() bool {
-		return waitOwners && l.owners.busy || waitParts && l.parts.busy || slices.ContainsFunc(asked, func(w *worker) bool { return w.asked.Equal(now) })
-	})
+	unread := func() bool { return slices.ContainsFunc(asked, func(w *worker) bool { return w.asked.Equal(now) }) }
+	if len(sweeps) > 0 {
+		l.awaitFor(ctx, now, time.Duration(float64(l.patience)*sweepPatience), unread)
+		l.rescue(sweeps)
+	}
+	l.await(ctx, now, func() bool { return waitOwners && l.owners.busy || waitParts && l.parts.busy || unread() })
 	l.await(ctx, now, func() bool { return slices.ContainsFunc(listing, func(w *processWorker) bool { return w.busy }) })
 	if ctx.Err() == nil {
 		l.publish(now)
@@ -150,10 +151,15 @@ func (l *loop) tick(ctx context.Context) {
 
 // await takes answers in until none is wanted any more, or patience ends.
 func (l *loop) await(ctx context.Context, since time.Time, wanted func() bool) {
+	l.awaitFor(ctx, since, l.patience, wanted)
+}
+
+// awaitFor is await with a patience of its own.
+func (l *loop) awaitFor(ctx context.Context, since time.Time, patience time.Duration, wanted func() bool) {
 	if !wanted() {
 		return
 	}
-	timeout := time.NewTimer(time.Until(since.Add(l.patience)))
+	timeout := time.NewTimer(time.Until(since.Add(patience)))
 	defer timeout.Stop()
 	for wanted() && ctx.Err() == nil {
 		if l.take(ctx, timeout.C) {

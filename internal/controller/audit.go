@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -59,6 +58,7 @@ type contradiction struct {
 type audit struct {
 	c     *Controller
 	looks map[contradiction]int // in a row; of run's goroutine
+	node  []*claimSet           // of the node that is looked at; of run's goroutine
 
 	// found are the contradictions that lasted. It is replaced, never changed.
 	found atomic.Pointer[findings]
@@ -129,57 +129,93 @@ func (a *audit) tell(x contradiction, text string) {
 	})
 }
 
+// maxNodeClaims is for how many exporters of a node memory is kept.
+const maxNodeClaims = 8
+
 // claimSet is what one target claims.
 type claimSet struct {
+	target  string
 	labels  series.TargetLabels
-	pods    map[types.NamespacedName]int // devices by pod
-	devices map[string][]gpu.Owner
+	devices []series.DeviceOwners
+	pods    []types.NamespacedName // one for each device that a pod holds, sorted
+}
+
+// take makes it the set of a claim. It keeps the memory of the last one.
+func (h *claimSet) take(cl *series.Claim) {
+	h.target, h.labels = cl.Target, cl.Labels
+	h.devices, h.pods = append(h.devices[:0], cl.Devices...), h.pods[:0]
+	for _, d := range cl.Devices {
+		for i, o := range d.Owners {
+			// Containers of one pod stand side by side.
+			if i == 0 || d.Owners[i-1].Namespace != o.Namespace || d.Owners[i-1].Pod != o.Pod {
+				h.pods = append(h.pods, types.NamespacedName{Namespace: o.Namespace, Name: o.Pod})
+			}
+		}
+	}
+	slices.SortFunc(h.pods, func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// eachPod calls f with each pod and the number of its devices.
+func (h *claimSet) eachPod(f func(pod types.NamespacedName, devices int)) {
+	for from, i := 0, 1; i <= len(h.pods); i++ {
+		if i == len(h.pods) || h.pods[i] != h.pods[from] {
+			f(h.pods[from], i-from)
+			from = i
+		}
+	}
 }
 
 // claims returns all contradictions that there are at the moment, in words. It
-// stops at a multiple of maxContradictions.
+// stops at a multiple of maxContradictions. It looks at one node at a time, and
+// holds no more than its exporters' claims: there may be 10,000 nodes.
 func (a *audit) claims(now time.Time) map[contradiction]string {
-	targets := map[string]*claimSet{}
-	a.c.deps.Store.Claims(func(cl series.Claim) {
+	out := map[contradiction]string{}
+	n := 0 // of the claims that are of the same node
+	a.c.deps.Store.Claims(func(cl *series.Claim) {
 		if now.Sub(cl.At) > settled {
 			return // it is silent, and nothing that it said counts any more
 		}
-		h := targets[cl.Target]
-		if h == nil {
-			h = &claimSet{labels: cl.Labels, pods: map[types.NamespacedName]int{}, devices: map[string][]gpu.Owner{}}
-			targets[cl.Target] = h
+		if n > 0 && a.node[0].labels.Node != cl.Labels.Node {
+			a.judge(out, a.node[:n], now)
+			n = 0
 		}
-		h.devices[cl.Device] = cl.Owners
-		for i, o := range cl.Owners {
-			// Containers of one pod stand side by side.
-			if i == 0 || cl.Owners[i-1].Namespace != o.Namespace || cl.Owners[i-1].Pod != o.Pod {
-				h.pods[types.NamespacedName{Namespace: o.Namespace, Name: o.Pod}]++
-			}
+		if n == len(a.node) {
+			a.node = append(a.node, &claimSet{})
 		}
+		a.node[n].take(cl)
+		n++
 	})
-	out := map[contradiction]string{}
-	agents := agentsOf(targets)
-	for name, h := range targets {
-		if len(out) >= 4*maxContradictions {
-			break
-		}
-		a.compare(out, name, h, now)
-		if agent := agents[h.labels.Node]; agent != "" && agent != name && h.labels.Rank > discovery.RankAgent {
-			a.disagree(out, name, h, agent, targets[agent])
-		}
+	a.judge(out, a.node[:n], now)
+	if len(a.node) > maxNodeClaims {
+		a.node = nil
 	}
 	return out
 }
 
-// agentsOf is the agent of each node that names owners.
-func agentsOf(targets map[string]*claimSet) map[string]string {
-	out := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(targets)) {
-		if h := targets[name]; h.labels.Rank == discovery.RankAgent && h.labels.Node != "" {
-			out[h.labels.Node] = name
+// judge adds what speaks against the claims of one node's exporters.
+func (a *audit) judge(out map[contradiction]string, node []*claimSet, now time.Time) {
+	agent := agentOf(node)
+	for _, h := range node {
+		if len(out) >= 4*maxContradictions {
+			return
+		}
+		a.compare(out, h, now)
+		if agent != nil && agent != h && h.labels.Rank > discovery.RankAgent {
+			a.disagree(out, h, agent)
 		}
 	}
-	return out
+}
+
+// agentOf is the agent of a node that names owners; nil: there is none.
+func agentOf(node []*claimSet) (agent *claimSet) {
+	for _, h := range node {
+		if h.labels.Rank == discovery.RankAgent && h.labels.Node != "" && (agent == nil || agent.target < h.target) {
+			agent = h
+		}
+	}
+	return agent
 }
 
 // settled is how long a pod must have been on a node for exporters elsewhere to
@@ -187,8 +223,9 @@ func agentsOf(targets map[string]*claimSet) map[string]string {
 const settled = 2 * time.Minute
 
 // compare adds what the API server says against one target's claims.
-func (a *audit) compare(out map[contradiction]string, name string, h *claimSet, now time.Time) {
-	for key, n := range h.pods {
+func (a *audit) compare(out map[contradiction]string, h *claimSet, now time.Time) {
+	name := h.target
+	h.eachPod(func(key types.NamespacedName, n int) {
 		pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name)
 		switch {
 		case !ok || Finished(pod):
@@ -204,7 +241,7 @@ func (a *audit) compare(out map[contradiction]string, name string, h *claimSet, 
 					name, key, devicesText(n), most)
 			}
 		}
-	}
+	})
 	if has, known := a.c.devices.capacity(h.labels.Node); known && len(h.devices) > has {
 		out[contradiction{name, nodeOverfull, types.NamespacedName{}}] = fmt.Sprintf("%s says that pods hold %s; node %s has %d",
 			name, devicesText(len(h.devices)), h.labels.Node, has)
@@ -220,13 +257,17 @@ func devicesText(n int) string {
 
 // disagree adds the pods to which a target gives devices that the agent of the
 // node knows and gives to others. Of pods that are gone kubelets tell for a while.
-func (a *audit) disagree(out map[contradiction]string, name string, h *claimSet, agent string, truth *claimSet) {
-	for device, owners := range h.devices {
-		owned, known := truth.devices[device]
+func (a *audit) disagree(out map[contradiction]string, h, agent *claimSet) {
+	truth := make(map[string][]gpu.Owner, len(agent.devices))
+	for _, d := range agent.devices {
+		truth[d.Device] = d.Owners
+	}
+	for _, d := range h.devices {
+		owned, known := truth[d.Device]
 		if !known {
 			continue
 		}
-		for _, o := range owners {
+		for _, o := range d.Owners {
 			same := func(p gpu.Owner) bool { return p.Namespace == o.Namespace && p.Pod == o.Pod }
 			if slices.ContainsFunc(owned, same) {
 				continue
@@ -235,8 +276,8 @@ func (a *audit) disagree(out map[contradiction]string, name string, h *claimSet,
 			if pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name); !ok || Finished(pod) {
 				continue
 			}
-			out[contradiction{name, disagreesOnOwner, key}] = fmt.Sprintf("%s says that pod %s holds %s; %s on the same node says that another pod does",
-				name, key, device, agent)
+			out[contradiction{h.target, disagreesOnOwner, key}] = fmt.Sprintf("%s says that pod %s holds %s; %s on the same node says that another pod does",
+				h.target, key, d.Device, agent.target)
 		}
 	}
 }

@@ -25,13 +25,14 @@ type devices struct {
 
 	mu        sync.RWMutex
 	nodes     map[string]int               // capacity, by node
+	about     map[string]nodeAbout         // by node
 	claims    map[types.NamespacedName]int // devices allocated to a ResourceClaim
 	templates map[types.NamespacedName]int // devices that a ResourceClaimTemplate requests
 }
 
 func newDevices(resources []string) *devices {
 	return &devices{
-		resources: resources, nodes: map[string]int{},
+		resources: resources, nodes: map[string]int{}, about: map[string]nodeAbout{},
 		claims: map[types.NamespacedName]int{}, templates: map[types.NamespacedName]int{},
 	}
 }
@@ -70,10 +71,33 @@ func (d *devices) nodeChanged(obj client.Object, gone bool) {
 	defer d.mu.Unlock()
 	if gone {
 		delete(d.nodes, node.Name)
+		delete(d.about, node.Name)
 		return
 	}
+	d.about[node.Name] = aboutNode(node)
 	// A device that becomes unhealthy leaves the allocatable ones and stays with its pod.
 	d.nodes[node.Name] = max(d.sum(node.Status.Capacity), d.sum(node.Status.Allocatable))
+}
+
+// nodeAbout is what the page shows of a node beside its GPUs.
+type nodeAbout struct {
+	pool, model string
+	fault       string // why GPUHealthy is False
+}
+
+// aboutNode reads a node's labels and its condition. A node without a label of
+// its pool is pooled by the model of its GPUs.
+func aboutNode(node *corev1.Node) nodeAbout {
+	a := nodeAbout{pool: gpu.FirstLabel(node.Labels, gpu.NodePoolLabels()), model: gpu.FirstLabel(node.Labels, gpu.ModelLabels())}
+	if a.pool == "" {
+		a.pool = a.model
+	}
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == gpu.NodeHealthCondition && c.Status == corev1.ConditionFalse {
+			a.fault = c.Reason + ": " + c.Message
+		}
+	}
+	return a
 }
 
 func (d *devices) claimChanged(obj client.Object, gone bool) {

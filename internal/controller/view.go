@@ -109,23 +109,33 @@ func (c *Controller) startingSince(w *workload) (since time.Time) {
 func (c *Controller) viewNodes(now time.Time) []webui.Node {
 	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
 	nodes := []webui.Node{}
-	for _, d := range c.deps.Store.Devices(fields, now, shownFor) {
+	all := c.deps.Store.Devices(fields, now, shownFor)
+	values := make([]float64, 0, len(all)*(len(fields)+1)) // one allocation for all GPUs
+	for i := range all {
+		d := &all[i]
 		node := d.Labels.Node
 		if n := len(nodes); n == 0 || nodes[n-1].Name != node {
-			nodes = append(nodes, webui.Node{Name: node})
+			nodes = append(nodes, webui.Node{Name: node, GPUs: make([]webui.GPU, 0, 8)})
 		}
 		last := &nodes[len(nodes)-1]
 		if slices.ContainsFunc(last.GPUs, func(g webui.GPU) bool { return g.UUID == d.Device }) {
 			continue // an agent and a dcgm-exporter on one node
 		}
-		last.GPUs = append(last.GPUs, viewGPU(&d, now, c.cfg.MaxAge))
+		last.GPUs = append(last.GPUs, viewGPU(d, now, c.cfg.MaxAge, &values))
+	}
+	c.devices.mu.RLock()
+	defer c.devices.mu.RUnlock()
+	for i := range nodes {
+		about := c.devices.about[nodes[i].Name]
+		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.pool, about.model, about.fault
 	}
 	return nodes
 }
 
 // viewGPU shows a device. Values that are more than maxAge older than its newest
-// are left out: they would look as new as that one.
-func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration) webui.GPU {
+// are left out: they would look as new as that one. What is shown is kept in
+// values, which has room for it.
+func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *[]float64) webui.GPU {
 	g := webui.GPU{UUID: d.Device}
 	var newest time.Time
 	for i := range d.Values {
@@ -136,17 +146,23 @@ func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration) webui.GP
 	if !newest.IsZero() {
 		g.Age = max(0, now.Sub(newest))
 	}
+	keep := func(v float64) *float64 {
+		*values = append(*values, v)
+		return &(*values)[len(*values)-1]
+	}
 	value := func(f gpu.FieldID) *float64 {
 		if s, ok := d.Value(f); ok && newest.Sub(s.At) <= maxAge {
-			return &s.Value
+			return keep(s.Value)
 		}
 		return nil
 	}
 	g.Utilization, g.MemoryUsedMiB = value(gpu.GPUUtil), value(gpu.FBUsed)
 	g.PowerWatts, g.TemperatureC = value(gpu.PowerUsage), value(gpu.GPUTemp)
 	if free := value(gpu.FBFree); free != nil && g.MemoryUsedMiB != nil {
-		total := *free + *g.MemoryUsedMiB
-		g.MemoryTotalMiB = &total
+		g.MemoryTotalMiB = keep(*free + *g.MemoryUsedMiB)
+	}
+	if len(d.Owners) > 0 {
+		g.Owners = make([]webui.Owner, 0, len(d.Owners))
 	}
 	for _, o := range d.Owners {
 		g.Owners = append(g.Owners, webui.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})

@@ -3,9 +3,12 @@
 package controller
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -28,7 +31,7 @@ func TestDevicesShowTheirAge(t *testing.T) {
 				values = append(values, series.FieldSample{Field: field, Sample: series.Sample{At: now.Add(-age), Value: 7}})
 			}
 		}
-		g := viewGPU(&series.DeviceView{Device: "GPU-1", Values: values}, now, 5*time.Second)
+		g := viewGPU(&series.DeviceView{Device: "GPU-1", Values: values}, now, 5*time.Second, new([]float64))
 		if g.Age != wantAge || (g.Utilization != nil) != wantUtil || (g.PowerWatts != nil) != wantPower {
 			t.Errorf("utilisation %v old, power %v: age %v, utilisation %v, power %v", utilAge, powerAge, g.Age, g.Utilization != nil, g.PowerWatts != nil)
 		}
@@ -40,6 +43,28 @@ func TestDevicesShowTheirAge(t *testing.T) {
 	f(60*s, 61*s, 60*s, true, true)
 	f(none, 2*s, 2*s, false, true)
 	f(none, none, 0, false, false)
+}
+
+// Nodes show the pool and the model that their labels name, and why their GPUs
+// are not healthy, until they are deleted.
+func TestNodesShowTheirPool(t *testing.T) {
+	r := newRig(t)
+	fillFleet(t, r.store, 5, time.Now())
+	node := func(i int, labels map[string]string, conditions ...corev1.NodeCondition) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%05d", i), Labels: labels}, Status: corev1.NodeStatus{Conditions: conditions}}
+	}
+	const product, instance = "nvidia.com/gpu.product", "node.kubernetes.io/instance-type"
+	r.devices.nodeChanged(node(0, map[string]string{"cloud.google.com/gke-nodepool": "a3", instance: "a3-highgpu-8g", product: "NVIDIA-H100"}), false)
+	r.devices.nodeChanged(node(1, map[string]string{instance: "p5.48xlarge"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionFalse, Reason: "GPULost", Message: "GPU 3"}), false)
+	r.devices.nodeChanged(node(2, map[string]string{product: "Tesla-T4"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionTrue, Reason: "GPUsHealthy"}), false)
+	r.devices.nodeChanged(node(3, map[string]string{instance: "x"}), false)
+	r.devices.nodeChanged(node(3, nil), true)
+	nodes := r.View().Nodes
+	for i, want := range []webui.Node{{Pool: "a3", Model: "NVIDIA-H100"}, {Pool: "p5.48xlarge", Fault: "GPULost: GPU 3"}, {Pool: "Tesla-T4", Model: "Tesla-T4"}, {}, {}} {
+		if n := nodes[i]; n.Pool != want.Pool || n.Model != want.Model || n.Fault != want.Fault || len(n.GPUs) != 8 || *n.GPUs[7].MemoryTotalMiB != *n.GPUs[7].MemoryUsedMiB+float64((i+7+3)%101) {
+			t.Errorf("%s: pool %q, model %q, fault %q, %d GPUs", n.Name, n.Pool, n.Model, n.Fault, len(n.GPUs))
+		}
+	}
 }
 
 // A pod that has not become ready yet is no fault of anybody; one that was, is.

@@ -3,6 +3,7 @@
 package expo
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -71,5 +72,27 @@ func TestClaimSharers(t *testing.T) {
 	}
 	if n := strings.Count(page, "\ngpupilot_gpu_allocation_info{"); n != 5 {
 		t.Errorf("%d allocations", n)
+	}
+}
+
+// Who claims a device with thousands of containers costs the page no more than 256
+// copies of that device's series.
+func TestTooManyClaimants(t *testing.T) {
+	at := time.UnixMilli(1_790_000_000_250)
+	d := wholeGPU(0, at, map[gpu.FieldID]float64{gpu.GPUUtil: 50})
+	var allocs []gpu.Allocation
+	for i := range 3000 {
+		allocs = append(allocs, gpu.Allocation{DeviceID: d.UUID, Owner: gpu.Owner{
+			Namespace: "ml", Pod: "p", Container: fmt.Sprintf("c-%04d", i), Claim: &gpu.Claim{Namespace: "ml", Name: "shared"},
+		}})
+	}
+	s := snapshot(at, d, wholeGPU(1, at, map[gpu.FieldID]float64{gpu.GPUUtil: 51}))
+	gpu.Attribute(s.Devices, allocs)
+	page := render(t, Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true}, s, at)
+	if n := strings.Count(page, "\nDCGM_FI_DEV_GPU_UTIL{"); n != maxClaimants+1 {
+		t.Errorf("%d series", n)
+	}
+	if !strings.Contains(page, `gpupilot_series_dropped_total{reason="claimant"} 2744`) {
+		t.Error("what was left out is not counted")
 	}
 }

@@ -4,6 +4,7 @@ package expo
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,7 @@ type Stats struct {
 type totals struct {
 	outOfRange    uint64 // values that cannot be
 	notNumbers    uint64 // values that are NaN or infinite
+	claimants     uint64 // containers that claim a device and are too many
 	duplicates    uint64 // devices and parts whose labels another one has
 	reloads       uint64 // collectors that were taken in after the first ones
 	failedReloads uint64 // those that were not
@@ -99,6 +101,13 @@ func (e *Exporter) Fields() gpu.FieldSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.r.cfg.Collectors.Fields().Union(physicalFields())
+}
+
+// WantsHealth says whether the exporter shows the library's verdicts on GPUs.
+func (e *Exporter) WantsHealth() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.r.cfg.Collectors.Metrics, func(c Collector) bool { return c.Exp == HealthState })
 }
 
 // Reconfigure shows other collectors from the next Update on. What was counted

@@ -178,28 +178,68 @@ func TestOpenFiles(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	now := time.Now()
-	f := func(values map[gpu.FieldID]float64, xids []gpu.XIDCount, watch int, health int, code string) {
+	f := func(values map[gpu.FieldID]float64, xids []gpu.XIDCount, watch gpu.HealthWatch, health uint8, code string, all ...string) {
 		t.Helper()
 		d := wholeGPU(0, now, values)
 		d.XIDs = xids
 		for i, v := range judge(&d, now) {
-			want := verdict{healthPass, "DCGM_FR_OK"}
-			if i == watch {
-				want = verdict{health, code}
+			var want gpu.Verdict
+			switch w := gpu.HealthWatch(i); {
+			case w == watch && health > 0:
+				want = gpu.Verdict{Health: health, Code: code}
+			case w == gpu.WatchAll && len(all) > 0:
+				want = gpu.Verdict{Health: gpu.HealthFail, Code: all[0]}
 			}
 			if v != want {
-				t.Errorf("%v %v: %s is %+v, want %+v", values, xids, healthWatches[i], v, want)
+				t.Errorf("%v %v: %s is %+v, want %+v", values, xids, gpu.HealthWatch(i), v, want)
 			}
 		}
 	}
-	f(nil, nil, -1, 0, "")
-	f(nil, []gpu.XIDCount{{Code: 13, Count: 9, Last: now}}, -1, 0, "")
-	f(nil, []gpu.XIDCount{{Code: 79, Count: 1, Last: now}}, watchPCIe, healthFail, "DCGM_FR_XID_ERROR")
-	f(nil, []gpu.XIDCount{{Code: 79, Count: 1, Last: now.Add(-2 * time.Hour)}}, -1, 0, "")
-	f(nil, []gpu.XIDCount{{Code: 63, Count: 1, Last: now}, {Code: 95, Count: 1, Last: now}}, watchMem, healthFail, "DCGM_FR_UNCONTAINED_ERROR")
-	f(map[gpu.FieldID]float64{gpu.RowRemapPending: 1}, nil, watchMem, healthWarn, "DCGM_FR_PENDING_ROW_REMAP")
-	f(map[gpu.FieldID]float64{gpu.RowRemapPending: 1, gpu.RowRemapFailure: 1}, nil, watchMem, healthFail, "DCGM_FR_ROW_REMAP_FAILURE")
-	f(map[gpu.FieldID]float64{gpu.GPUTemp: 95, gpu.SlowdownTemp: 92}, nil, watchThermal, healthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL")
-	f(map[gpu.FieldID]float64{gpu.ClocksEventReasons: 0x80}, nil, watchPower, healthWarn, "DCGM_FR_CLOCK_THROTTLE_POWER")
-	f(map[gpu.FieldID]float64{gpu.ClocksEventReasons: 0x5}, nil, -1, 0, "")
+	f(nil, nil, 0, 0, "")
+	f(nil, []gpu.XIDCount{{Code: 13, Count: 9, Last: now}}, 0, 0, "")
+	f(nil, []gpu.XIDCount{{Code: 79, Count: 1, Last: now}}, gpu.WatchPCIe, gpu.HealthFail, "DCGM_FR_XID_ERROR", "DCGM_FR_FALLEN_OFF_BUS")
+	f(nil, []gpu.XIDCount{{Code: 79, Count: 1, Last: now.Add(-2 * time.Hour)}}, 0, 0, "")
+	f(nil, []gpu.XIDCount{{Code: 63, Count: 1, Last: now}, {Code: 95, Count: 1, Last: now}}, gpu.WatchMem, gpu.HealthFail, "DCGM_FR_UNCONTAINED_ERROR", "DCGM_FR_UNCONTAINED_ERROR")
+	f(map[gpu.FieldID]float64{gpu.RowRemapPending: 1}, nil, gpu.WatchMem, gpu.HealthWarn, "DCGM_FR_PENDING_ROW_REMAP")
+	f(map[gpu.FieldID]float64{gpu.RowRemapPending: 1, gpu.RowRemapFailure: 1}, nil, gpu.WatchMem, gpu.HealthFail, "DCGM_FR_ROW_REMAP_FAILURE")
+	f(map[gpu.FieldID]float64{gpu.GPUTemp: 95, gpu.SlowdownTemp: 92}, nil, gpu.WatchThermal, gpu.HealthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL")
+	f(map[gpu.FieldID]float64{gpu.ClocksEventReasons: 0x80}, nil, gpu.WatchPower, gpu.HealthWarn, "DCGM_FR_CLOCK_THROTTLE_POWER")
+	f(map[gpu.FieldID]float64{gpu.ClocksEventReasons: 0x5}, nil, 0, 0, "")
+}
+
+// ALL is a system of its own; the library's verdicts go before ours, and then SM
+// and INFOROM are there, too.
+func TestHealthSeries(t *testing.T) {
+	now := time.Now()
+	f := func(verdicts *gpu.Verdicts, want ...string) {
+		t.Helper()
+		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.RowRemapFailure: 1})
+		d.XIDs = []gpu.XIDCount{{Code: 79, Count: 1, Last: now}}
+		d.Verdicts = verdicts
+		c, bad := ParseCollectors("DCGM_EXP_GPU_HEALTH_STATUS, gauge, Health.\n")
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		e := New(Config{Collectors: c})
+		if !e.WantsHealth() || New(Config{Collectors: Profile48.DefaultCollectors()}).WantsHealth() {
+			t.Error("who wants verdicts is not known")
+		}
+		e.Update(snapshot(now, d), Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		var got []string
+		for l := range strings.SplitSeq(series(body, "DCGM_EXP_GPU_HEALTH_STATUS{"), "\n") {
+			_, labels, _ := strings.Cut(l, `,health_error_code="`)
+			got = append(got, labels)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	f(nil, `DCGM_FR_XID_ERROR",health_watch="PCIE"} 20`, `DCGM_FR_OK",health_watch="NVLINK"} 0`, `DCGM_FR_OK",health_watch="PMU"} 0`,
+		`DCGM_FR_OK",health_watch="MCU"} 0`, `DCGM_FR_ROW_REMAP_FAILURE",health_watch="MEM"} 20`, `DCGM_FR_OK",health_watch="THERMAL"} 0`,
+		`DCGM_FR_OK",health_watch="POWER"} 0`, `DCGM_FR_OK",health_watch="DRIVER"} 0`, `DCGM_FR_FALLEN_OFF_BUS",health_watch="ALL"} 20`)
+	f(&gpu.Verdicts{gpu.WatchInforom: {Health: gpu.HealthWarn, Code: "DCGM_FR_CORRUPT_INFOROM"}},
+		`DCGM_FR_OK",health_watch="PCIE"} 0`, `DCGM_FR_OK",health_watch="NVLINK"} 0`, `DCGM_FR_OK",health_watch="PMU"} 0`,
+		`DCGM_FR_OK",health_watch="MCU"} 0`, `DCGM_FR_OK",health_watch="MEM"} 0`, `DCGM_FR_OK",health_watch="SM"} 0`, `DCGM_FR_CORRUPT_INFOROM",health_watch="INFOROM"} 10`,
+		`DCGM_FR_OK",health_watch="THERMAL"} 0`, `DCGM_FR_OK",health_watch="POWER"} 0`, `DCGM_FR_OK",health_watch="DRIVER"} 0`, `DCGM_FR_OK",health_watch="ALL"} 0`)
 }

@@ -172,7 +172,7 @@ func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 		f(nil)
 		return
 	case !r.cfg.VirtualGPUs:
-		if !claimants(d, all, f) {
+		if !r.claimants(d, f) {
 			f(soleOwner(d, all))
 		}
 		return
@@ -195,8 +195,9 @@ func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 // claimants calls f for each container that holds the device by a resource claim,
 // with its first claim, and says whether there is one. dcgm-exporter copies the
 // series so, and knows no other owner of such a device.
-func claimants(d *gpu.DeviceSnapshot, all []gpu.DeviceSnapshot, f func(*gpu.Owner)) bool {
+func (r *renderer) claimants(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) bool {
 	var last *gpu.Owner
+	all, n := r.in.snap.Devices, 0
 	for i := range all {
 		if !sameSeries(&all[i].Device, &d.Device) {
 			continue
@@ -207,11 +208,19 @@ func claimants(d *gpu.DeviceSnapshot, all []gpu.DeviceSnapshot, f func(*gpu.Owne
 				continue
 			}
 			last = o
-			f(o)
+			if n++; n <= maxClaimants {
+				f(o)
+			} else {
+				r.in.totals.claimants++
+			}
 		}
 	}
 	return last != nil
 }
+
+// maxClaimants bounds the copies of a device's series. A claim may be reserved for
+// 256 pods, but a pod may have any number of containers.
+const maxClaimants = 256
 
 // soleOwner is who a device's series are labelled with: its owner if that is
 // one pod. A device that several pods share belongs to none of them alone;

@@ -66,14 +66,16 @@ func metaFamilies(cfg *Config) []family {
 				return append(appendUint(b, in.totals.failedReloads), '\n')
 			}),
 		meta("gpupilot_series_dropped_total", Counter,
-			"Values that were not shown, by reason: out_of_range is one that the field cannot have, not_a_number is NaN or infinite; duplicate counts devices and parts whose labels another one has.",
+			"Values that were not shown, by reason: out_of_range is one that the field cannot have, not_a_number is NaN or infinite; duplicate counts devices and parts whose labels another one has, claimant containers that claim a device beside 256 others.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, `gpupilot_series_dropped_total{reason="out_of_range"} `...)
 				b = append(appendUint(b, in.totals.outOfRange), '\n')
 				b = append(b, `gpupilot_series_dropped_total{reason="not_a_number"} `...)
 				b = append(appendUint(b, in.totals.notNumbers), '\n')
 				b = append(b, `gpupilot_series_dropped_total{reason="duplicate"} `...)
-				return append(appendUint(b, in.totals.duplicates), '\n')
+				b = append(appendUint(b, in.totals.duplicates), '\n')
+				b = append(b, `gpupilot_series_dropped_total{reason="claimant"} `...)
+				return append(appendUint(b, in.totals.claimants), '\n')
 			}),
 		meta("gpupilot_gpu_info", Gauge, "1 for each device: what it is.", gpuInfo),
 		meta("gpupilot_field_supported", Gauge,

@@ -98,6 +98,7 @@ func TestDropped(t *testing.T) {
 		`gpupilot_series_dropped_total{reason="out_of_range"} 1`,
 		`gpupilot_series_dropped_total{reason="not_a_number"} 2`,
 		`gpupilot_series_dropped_total{reason="duplicate"} 2`,
+		`gpupilot_series_dropped_total{reason="claimant"} 0`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)

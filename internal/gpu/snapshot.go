@@ -41,6 +41,7 @@ type DeviceSnapshot struct {
 	Failures  uint64        // failed reads since the agent started
 	XIDs      []XIDCount    // sorted by code
 	Owners    []Owner       // who holds the device, sorted; empty: nobody, or not known
+	Verdicts  *Verdicts     // the library's on the GPU's health; nil: it was not asked, or does not judge
 	Links     Links         // as of the last ten seconds; empty of a MIG instance, and where it is not known
 	// NoProfiling is why there are no profiling fields; empty where there are, or
 	// that is not known.

@@ -38,12 +38,27 @@ func slim(more []string) toolscache.TransformFunc {
 	}
 }
 
-// slimNode keeps of a node how many GPUs it has.
+// slimNode keeps of a node how many GPUs it has, the labels that say which pool it
+// belongs to and what GPUs it has, and its condition GPUHealthy.
 func slimNode(node *corev1.Node, more []string) *corev1.Node {
-	return &corev1.Node{
+	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 		Status:     corev1.NodeStatus{Capacity: slimResources(node.Status.Capacity, more), Allocatable: slimResources(node.Status.Allocatable, more)},
 	}
+	for _, key := range slices.Concat(gpu.NodePoolLabels(), gpu.ModelLabels()) {
+		if value, ok := node.Labels[key]; ok {
+			if slim.Labels == nil {
+				slim.Labels = map[string]string{}
+			}
+			slim.Labels[key] = value
+		}
+	}
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; string(c.Type) == gpu.NodeHealthCondition {
+			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, Reason: excerpt(c.Reason, maxPodReason), Message: excerpt(c.Message, maxPodMessage)}}
+		}
+	}
+	return slim
 }
 
 // slimClaim keeps of a resource claim which devices it has.

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
-
 )
 
 // theirs is the list as the library encodes it.
@@ -214,4 +213,3 @@ func TestListAllocates(t *testing.T) {
 		}
 	}
 }
-

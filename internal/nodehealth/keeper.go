@@ -22,7 +22,7 @@ import (
 )
 
 // Condition is the type of the condition that a Keeper sets.
-const Condition corev1.NodeConditionType = "GPUHealthy"
+const Condition corev1.NodeConditionType = gpu.NodeHealthCondition
 
 const (
 	// checkEvery is the time between two checks of a node: the faults that are

@@ -47,7 +47,7 @@ func (s *Store) Devices(fields []gpu.FieldID, now time.Time, maxAge time.Duratio
 	slices.SortFunc(targets, func(a, b labelled) int {
 		return cmp.Or(cmp.Compare(a.l.Node, b.l.Node), cmp.Compare(a.t.name, b.t.name))
 	})
-	var out []DeviceView
+	out := make([]DeviceView, 0, 8*len(targets))
 	for _, x := range targets {
 		out = x.t.views(out, x.l, fields, now.UnixNano(), now.UnixNano()-int64(maxAge))
 	}
@@ -60,7 +60,7 @@ func (t *Target) views(out []DeviceView, l TargetLabels, fields []gpu.FieldID, n
 	notBefore = min(notBefore, now-t.keep.Load())
 	for _, uuid := range slices.Sorted(maps.Keys(t.devices)) {
 		d := t.devices[uuid]
-		v := DeviceView{Target: t.name, Labels: l, Device: uuid, Owners: d.owners}
+		v := DeviceView{Target: t.name, Labels: l, Device: uuid, Owners: d.owners, Values: make([]FieldSample, 0, len(fields))}
 		if d.since != 0 {
 			v.Since = time.Unix(0, d.since)
 		}

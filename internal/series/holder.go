@@ -125,27 +125,34 @@ func (x *nodeIndex) all() []*Target {
 
 // Claim is what one exporter says about who holds devices.
 type Claim struct {
-	Target string
-	Labels TargetLabels
-	Device string
-	Owners []gpu.Owner // shared, not to be changed
-	At     time.Time   // when the target last collected; the epoch: it has not yet
+	Target  string
+	Labels  TargetLabels
+	At      time.Time      // when the target last collected; the epoch: it has not yet
+	Devices []DeviceOwners // that have an owner; the owners are shared, not to be changed
 }
 
-// Claims calls f with each device of an exporter of GPUs that has an owner, the
-// devices of one target one after another. f must not call the store.
-func (s *Store) Claims(f func(Claim)) {
+// Claims calls f with each exporter of GPUs of which a device has an owner, those
+// of one node one after another. A claim and its list of devices are reused when f
+// returns.
+func (s *Store) Claims(f func(*Claim)) {
+	var c Claim
 	for _, t := range s.nodes.all() {
+		if t.owned.Load() == 0 {
+			continue
+		}
 		s.mu.RLock()
-		labels := t.labels
+		c.Target, c.Labels = t.name, t.labels
 		s.mu.RUnlock()
-		at := time.Unix(0, t.newest.Load())
+		c.At, c.Devices = time.Unix(0, t.newest.Load()), c.Devices[:0]
 		t.mu.RLock()
 		for uuid, d := range t.devices {
 			if len(d.owners) > 0 {
-				f(Claim{Target: t.name, Labels: labels, Device: uuid, Owners: d.owners, At: at})
+				c.Devices = append(c.Devices, DeviceOwners{Device: uuid, Owners: d.owners})
 			}
 		}
 		t.mu.RUnlock()
+		if len(c.Devices) > 0 {
+			f(&c)
+		}
 	}
 }

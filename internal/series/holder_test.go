@@ -113,9 +113,11 @@ func TestClaims(t *testing.T) {
 	s.Target("pod", TargetLabels{Node: "n", Namespace: "ns", Pod: "p"})
 	a.own(sec(0), held("G0", "p", "q"), held("G1", "p"), held("G2"))
 	list := func() (out []string) {
-		s.Claims(func(c Claim) {
-			for _, o := range c.Owners {
-				out = append(out, c.Target+" "+c.Labels.Node+" "+c.Device+" "+o.Pod)
+		s.Claims(func(c *Claim) {
+			for _, d := range c.Devices {
+				for _, o := range d.Owners {
+					out = append(out, c.Target+" "+c.Labels.Node+" "+d.Device+" "+o.Pod)
+				}
 			}
 		})
 		slices.Sort(out)

@@ -334,11 +334,13 @@ func TestViewsAreShared(t *testing.T) {
 		if n := src.views.Load(); n != 10 {
 			t.Errorf("%d views in 10 s", n)
 		}
-		if n := len(p.renderer.bodies); n != 1 {
-			t.Errorf("%d encoded views", n)
+		ask(h, "/api/v1/view")
+		g := p.renderer.current()
+		if n := len(g.scopes); n != 1 || len(g.scopes["*"].bodies) != 1 {
+			t.Errorf("%d scopes with encoded views", n)
 		}
-		a, err1 := p.renderer.take(&scope{all: true}, false)
-		b, err2 := p.renderer.take(&scope{namespaces: []string{"a"}}, false)
+		a, err1 := p.renderer.take(g, &scope{all: true}, false)
+		b, err2 := p.renderer.take(g, &scope{namespaces: []string{"a"}}, false)
 		if a == b || err1 != nil || err2 != nil {
 			t.Error("viewers with other rights share a view")
 		}
@@ -346,13 +348,75 @@ func TestViewsAreShared(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			ask(h, "/api/v1/view")
 		}
-		if got := p.renderer.alive - len(a.bytes) - len(b.bytes); got != len(a.bytes) {
-			t.Errorf("%d bytes are kept besides those in use", got)
+		rest := p.renderer.newest.scopes["*"].size + len(a.bytes) // of the newest view
+		if got := p.renderer.alive - len(a.bytes) - len(b.bytes); got != rest {
+			t.Errorf("%d bytes are kept besides those in use, want %d", got, rest)
 		}
 		p.renderer.give(a)
 		p.renderer.give(b)
-		if p.renderer.alive != len(a.bytes) {
-			t.Errorf("%d bytes are kept, want %d", p.renderer.alive, len(a.bytes))
+		if p.renderer.alive != rest {
+			t.Errorf("%d bytes are kept, want %d", p.renderer.alive, rest)
+		}
+		time.Sleep(keepUnused + time.Second)
+		if p.renderer.alive != 0 || p.renderer.newest != nil {
+			t.Errorf("%d bytes are kept that nobody looks at", p.renderer.alive)
+		}
+		if w := ask(h, "/api/v1/view"); w.Code != 200 {
+			t.Errorf("later: %d", w.Code)
+		}
+	})
+}
+
+// slow takes its time to make a view.
+type slow struct {
+	counting
+	takes time.Duration
+}
+
+func (s *slow) View() View {
+	time.Sleep(s.takes)
+	v := s.counting.View()
+	v.Time = time.Now()
+	return v
+}
+
+// While a view that takes long is made, requests get the one before at once, and
+// its age. One that nobody has asked for in a while is not given out any more.
+func TestSlowViewsDoNotHoldUpRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &slow{counting: counting{fixed: fixed{fleet()}}, takes: 800 * time.Millisecond}
+		h := New(src, nil).Handler()
+		took := func() time.Duration {
+			began := time.Now()
+			if w := ask(h, "/api/v1/view"); w.Code != 200 {
+				t.Fatal(w.Code)
+			}
+			return time.Since(began)
+		}
+		if d := took(); d != src.takes {
+			t.Errorf("the first took %v", d)
+		}
+		oldest := time.Duration(0)
+		for range 60 {
+			time.Sleep(time.Second)
+			if d := took(); d > 0 {
+				t.Fatalf("a request waited %v", d)
+			}
+			var v View
+			if err := json.Unmarshal(ask(h, "/api/v1/view").Body.Bytes(), &v); err != nil {
+				t.Fatal(err)
+			}
+			oldest = max(oldest, time.Since(v.Time))
+		}
+		if n := src.views.Load(); n > 60/4 {
+			t.Errorf("%d views of 0.8 s in a minute: more than a quarter of a core", n)
+		}
+		if oldest > 8*time.Second {
+			t.Errorf("a view was %v old", oldest)
+		}
+		time.Sleep(30 * time.Second)
+		if d := took(); d != src.takes {
+			t.Errorf("after half a minute a request took %v", d)
 		}
 	})
 }
@@ -361,11 +425,16 @@ func TestViewsAreShared(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := fleet()
-		v.Version = strings.Repeat("x", 1<<20)
+		for i := range 40 {
+			long := strings.Repeat("x", 1000)
+			v.Workloads = append(v.Workloads, Workload{Namespace: "a", Name: fmt.Sprint(i), Problem: long})
+			v.Recent = append(v.Recent, Event{Namespace: "a", Decision: Decision{Sentence: long}})
+			v.Targets = append(v.Targets, Target{Name: fmt.Sprint(i), Error: long})
+		}
 		p := New(fixed{v}, nil)
 		busy := 0
-		for range 200 {
-			if _, err := p.renderer.take(&scope{all: true}, false); err != nil {
+		for range 1500 {
+			if _, err := p.renderer.take(p.renderer.current(), &scope{all: true}, false); err != nil {
 				busy++
 			}
 			time.Sleep(2 * time.Second)

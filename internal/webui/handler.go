@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -60,7 +59,8 @@ func (p *Page) Stats() Stats {
 }
 
 // Handler serves the page at /, its files below /static/, both without a token,
-// and read-only JSON: GET /api/v1/view is a View, GET
+// and read-only JSON: GET /api/v1/view is a View, /api/v1/nodes a NodePage,
+// /api/v1/node?name=N a NodeDetail, /api/v1/workloads a WorkloadPage, GET
 // /api/v1/history?namespace=N&name=M is that workload's History (404 for one
 // that is not known, 403 for a namespace that the viewer may not see).
 func (p *Page) Handler() http.Handler {
@@ -74,6 +74,9 @@ func (p *Page) Handler() http.Handler {
 		http.ServeFileFS(w, r, static, "index.html")
 	})
 	mux.HandleFunc("GET /api/v1/view", p.guard(p.serveView))
+	mux.HandleFunc("GET /api/v1/nodes", p.guard(p.serveNodes))
+	mux.HandleFunc("GET /api/v1/node", p.guard(p.serveNode))
+	mux.HandleFunc("GET /api/v1/workloads", p.guard(p.serveWorkloads))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
 	return secure(mux)
 }
@@ -105,25 +108,22 @@ const slotPatience = 2 * time.Second
 
 func (p *Page) serveView(w http.ResponseWriter, r *http.Request, v Viewer) {
 	b, err := p.viewFor(r, v)
-	switch {
-	case errors.Is(err, errBusy):
-		p.limited.answers.Add(1)
-		refuse(w, http.StatusServiceUnavailable, time.Second, errBusy.Error()+"; try again")
-		return
-	case err != nil:
-		unavailable(w)
+	if err != nil {
+		p.refuseAnswer(w, err)
 		return
 	}
 	defer p.renderer.give(b)
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Vary", "Accept-Encoding")
-	h.Set("Age", strconv.Itoa(int(max(0, time.Since(b.at)).Seconds())))
-	if zips(r) {
-		h.Set("Content-Encoding", "gzip")
+	p.send(w, r, b.bytes, b.at)
+}
+
+// refuseAnswer says why there is no answer.
+func (p *Page) refuseAnswer(w http.ResponseWriter, err error) {
+	if errors.Is(err, errBusy) {
+		p.limited.answers.Add(1)
+		refuse(w, http.StatusServiceUnavailable, time.Second, errBusy.Error()+"; try again")
+		return
 	}
-	h.Set("Content-Length", strconv.Itoa(len(b.bytes)))
-	_, _ = w.Write(b.bytes) // the reader may have gone
+	unavailable(w)
 }
 
 // viewFor makes the view that v may see, or shares it.
@@ -133,17 +133,21 @@ func (p *Page) viewFor(r *http.Request, v Viewer) (*body, error) {
 		return nil, errBusy
 	}
 	defer give()
-	var s scope
-	var err error
-	if s.all, err = v.All(r.Context()); err != nil {
+	g := p.renderer.current()
+	s, err := scopeOf(r.Context(), v, g)
+	if err != nil {
 		return nil, err
 	}
-	if !s.all {
-		if s.namespaces, s.unasked, err = v.Readable(r.Context(), p.renderer.known()); err != nil {
-			return nil, err
-		}
+	return p.renderer.take(g, &s, zips(r))
+}
+
+// scopeOf finds out what v may see of a generation.
+func scopeOf(ctx context.Context, v Viewer, g *generation) (s scope, err error) {
+	if s.all, err = v.All(ctx); err != nil || s.all {
+		return s, err
 	}
-	return p.renderer.take(&s, zips(r))
+	s.namespaces, s.unasked, err = v.Readable(ctx, g.namespaces)
+	return s, err
 }
 
 // zips reports whether the client takes gzip.

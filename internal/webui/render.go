@@ -16,12 +16,18 @@ import (
 )
 
 const (
-	// renderEvery is the time between two views: the page asks once a second.
+	// renderEvery is the time between two views.
 	renderEvery = time.Second
 	// renderShare bounds the time spent on views to this part of one core.
 	renderShare = 4
-	// maxAlive bounds the bytes of answers in memory: those of the newest view,
-	// and older ones that slow clients still read.
+	// waitFor is how long making a view may take for requests to wait for it. They
+	// get the one before where it takes longer, unless that is older than maxOld.
+	waitFor = 25 * time.Millisecond
+	maxOld  = 15 * time.Second
+	// keepUnused is how long a view is kept that nobody looks at.
+	keepUnused = time.Minute
+	// maxAlive bounds the bytes of answers in memory: those of the newest view with
+	// what they are made of, and older ones that slow clients still read.
 	maxAlive = 128 << 20
 )
 
@@ -48,34 +54,105 @@ type body struct {
 	users int // requests that send it, and one while it is the newest
 }
 
+// generation is everything at one moment.
+type generation struct {
+	view       View
+	at         time.Time
+	namespaces []string           // that the view names, sorted
+	scopes     map[string]*scoped // by scope.key; guarded by renderer.mu
+}
+
+// scoped is what viewers with the same rights see of a generation.
+type scoped struct {
+	view   View     // whole
+	nodes  []NodeAt // of view.Nodes, in the same order
+	size   int      // bytes, roughly
+	bodies map[bool]*body
+
+	mu     sync.Mutex
+	orders map[string][]int32 // indices of nodes, by what they are sorted by
+}
+
 // renderer makes each view once, however many ask for it.
 type renderer struct {
 	source Source
 
-	mu         sync.Mutex
-	view       View
-	namespaces []string
-	at, next   time.Time
-	bodies     map[string]*body // of view
-	alive      int              // bytes
+	mu       sync.Mutex
+	newest   *generation
+	took     time.Duration // to make it
+	next     time.Time
+	building chan struct{} // closed when the next generation is there; nil: none is being made
+	unused   *time.Timer
+	alive    int // bytes
 }
 
-func newRenderer(source Source) *renderer {
-	return &renderer{source: source, bodies: map[string]*body{}}
+func newRenderer(source Source) *renderer { return &renderer{source: source} }
+
+// current is the newest generation, or the one before while that is being made.
+func (r *renderer) current() *generation {
+	r.mu.Lock()
+	now := time.Now()
+	g := r.newest
+	if (g == nil || !now.Before(r.next) || now.Before(g.at)) && r.building == nil {
+		r.building = make(chan struct{})
+		go r.build() // ends by itself: a Source does not block
+	}
+	if r.unused != nil {
+		r.unused.Reset(keepUnused)
+	}
+	building := r.building
+	r.mu.Unlock()
+	if building != nil && (g == nil || r.quick() || now.Sub(g.at) > maxOld) {
+		<-building
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.newest != nil {
+			return r.newest
+		}
+	}
+	return g
 }
 
-// refresh takes a new view if one is due. r.mu is held.
-func (r *renderer) refresh(now time.Time) {
-	if now.Before(r.next) && !now.Before(r.at) {
+// quick reports whether a view takes little time to make.
+func (r *renderer) quick() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.took <= waitFor
+}
+
+// build makes the next generation.
+func (r *renderer) build() {
+	began := time.Now()
+	g := &generation{view: r.source.View(), at: began, scopes: map[string]*scoped{}}
+	g.namespaces = g.view.namespaces()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forget()
+	r.newest, r.took, r.next = g, time.Since(began), began.Add(renderEvery)
+	r.spent(began)
+	if r.unused == nil {
+		r.unused = time.AfterFunc(keepUnused, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.forget()
+		})
+	}
+	close(r.building)
+	r.building = nil
+}
+
+// forget drops the newest generation. r.mu is held.
+func (r *renderer) forget() {
+	if r.newest == nil {
 		return
 	}
-	for _, b := range r.bodies {
-		r.drop(b)
+	for _, s := range r.newest.scopes {
+		r.alive -= s.size
+		for _, b := range s.bodies {
+			r.drop(b)
+		}
 	}
-	clear(r.bodies)
-	r.view, r.at, r.next = r.source.View(), now, now.Add(renderEvery)
-	r.namespaces = r.view.namespaces()
-	r.spent(now)
+	r.newest = nil
 }
 
 // spent puts off the next view after an expensive one. r.mu is held.
@@ -85,42 +162,74 @@ func (r *renderer) spent(since time.Time) {
 	}
 }
 
-// known are the namespaces of the newest view, sorted.
-func (r *renderer) known() []string {
+// see is what s shows of a generation.
+func (r *renderer) see(g *generation, s *scope) (*scoped, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.refresh(time.Now())
-	return r.namespaces
+	return r.seeLocked(g, s)
 }
 
-// take returns the newest view as s shows it. The caller gives it back.
-func (r *renderer) take(s *scope, zipped bool) (*body, error) {
+func (r *renderer) seeLocked(g *generation, s *scope) (*scoped, error) {
+	key := s.key()
+	if x := g.scopes[key]; x != nil {
+		return x, nil
+	}
+	if r.alive > maxAlive {
+		return nil, errBusy
+	}
+	began := time.Now()
+	x := &scoped{view: g.view, bodies: map[bool]*body{}, orders: map[string][]int32{}}
+	if !s.all {
+		x.view = g.view.only(s.namespaces)
+		x.view.Namespaces, x.view.UnaskedNamespaces = append([]string{}, s.namespaces...), s.unasked // never nil
+	}
+	x.nodes = x.view.nodesAt()
+	x.size = x.weigh(s.all)
+	if g == r.newest {
+		g.scopes[key] = x
+		r.alive += x.size
+	}
+	r.spent(began)
+	return x, nil
+}
+
+// weigh is about how many bytes x takes beside what all scopes share.
+func (x *scoped) weigh(all bool) int {
+	size := len(x.nodes) * 300
+	for i := range x.view.Nodes {
+		if !all {
+			size += len(x.view.Nodes[i].GPUs) * 200
+		}
+	}
+	return size
+}
+
+// take returns the view of a generation as s shows it. The caller gives it back.
+func (r *renderer) take(g *generation, s *scope, zipped bool) (*body, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	began := time.Now()
-	r.refresh(began)
-	key := s.key()
-	if zipped {
-		key = "gzip " + key
+	x, err := r.seeLocked(g, s)
+	if err != nil {
+		return nil, err
 	}
-	b := r.bodies[key]
+	b := x.bodies[zipped]
 	if b == nil {
 		if r.alive > maxAlive {
 			return nil, errBusy
 		}
-		began = time.Now()
-		v := r.view
-		if !s.all {
-			v = r.view.only(s.namespaces)
-			v.Namespaces, v.UnaskedNamespaces = append([]string{}, s.namespaces...), s.unasked // never nil
-		}
+		began := time.Now()
+		v := x.view.bounded(x.nodes, s.all)
+		v.Refresh = max(v.Refresh, r.next.Sub(g.at))
 		encoded, err := encode(&v, zipped)
 		if err != nil {
 			return nil, err
 		}
-		b = &body{bytes: encoded, at: r.at, users: 1}
+		b = &body{bytes: encoded, at: g.at}
 		r.alive += len(b.bytes)
-		r.bodies[key] = b
+		if g == r.newest {
+			b.users++
+			x.bodies[zipped] = b
+		}
 		r.spent(began)
 	}
 	b.users++
@@ -227,6 +336,8 @@ func (v *View) only(namespaces []string) View {
 	return out
 }
 
+// only is what is left of a node. Its labels and its condition are left out:
+// whoever may read a namespace may not read nodes.
 func (n *Node) only(ours map[string]bool) Node {
 	out := Node{Name: n.Name}
 	for _, g := range n.GPUs {

@@ -13,7 +13,8 @@ import (
 // Source is where the page's contents come from. Its methods do not block on
 // anything outside the process and return values that nobody changes.
 type Source interface {
-	// View is everything as it is now.
+	// View is everything as it is now, without what is made of it here: Fleet,
+	// Pools, Problems, Omitted and Refresh.
 	View() View
 	// History is one workload's recent past, oldest point first, no more than
 	// about 600 points. ok is false for a workload that is not known.
@@ -25,14 +26,25 @@ type Source interface {
 type View struct {
 	Time time.Time `json:"time"`
 	// MaxAge is the age above which a value does not count any more, in ns.
-	MaxAge    time.Duration `json:"maxAge"`
-	Version   string        `json:"version"`
-	Leader    bool          `json:"leader"`    // whether this replica decides
-	LeaderID  string        `json:"leaderID"`  // who does
-	Nodes     []Node        `json:"nodes"`     // sorted by name
-	Targets   []Target      `json:"targets"`   // what is scraped, sorted by name
-	Workloads []Workload    `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
-	Recent    []Event       `json:"recent"`    // the last decisions that changed something, newest first
+	MaxAge   time.Duration `json:"maxAge"`
+	Version  string        `json:"version"`
+	Leader   bool          `json:"leader"`   // whether this replica decides
+	LeaderID string        `json:"leaderID"` // who does
+
+	Fleet    Counts   `json:"fleet"`    // all nodes together
+	Targeted Answers  `json:"targeted"` // all targets together
+	Pools    []Pool   `json:"pools"`    // by name; null for a viewer who may not see nodes
+	Problems []NodeAt `json:"problems"` // the nodes with problems, those with most first
+
+	// Nodes are sorted by name; empty for a fleet that is too large to send whole,
+	// where Omitted says how many there are.
+	Nodes     []Node     `json:"nodes"`
+	Targets   []Target   `json:"targets"`   // what is scraped, sorted by name; where not all are sent, those with a fault
+	Workloads []Workload `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
+	Recent    []Event    `json:"recent"`    // the last decisions that changed something, newest first
+	Omitted   Omitted    `json:"omitted"`
+	// Refresh is the time after which there is a newer view, in ns.
+	Refresh time.Duration `json:"refresh"`
 
 	// Namespaces are those that the viewer may see, of the known ones; nil: all of them.
 	Namespaces []string `json:"namespaces"`
@@ -40,10 +52,70 @@ type View struct {
 	UnaskedNamespaces int `json:"unaskedNamespaces,omitempty"`
 }
 
+// Omitted is how many of each list a view lacks because of its bounds.
+type Omitted struct {
+	Pools      int `json:"pools,omitempty"`
+	Problems   int `json:"problems,omitempty"`
+	Nodes      int `json:"nodes,omitempty"`
+	Targets    int `json:"targets,omitempty"`
+	Workloads  int `json:"workloads,omitempty"`
+	Recent     int `json:"recent,omitempty"`
+	Namespaces int `json:"namespaces,omitempty"`
+}
+
+// Counts are sums over GPUs. MIG instances count as GPUs.
+type Counts struct {
+	Nodes        int `json:"nodes"`
+	ProblemNodes int `json:"problemNodes"` // nodes with a problem
+	GPUs         int `json:"gpus"`         // the sum of Active, Idle, Free and Stale
+	Allocated    int `json:"allocated"`    // a pod holds it
+	Active       int `json:"active"`       // a pod holds it, and its fresh utilisation is at least 1 %
+	Idle         int `json:"idle"`         // a pod holds it, and its fresh utilisation is below 1 %
+	Free         int `json:"free"`         // no pod holds it, and it has a fresh utilisation
+	Stale        int `json:"stale"`        // it has no fresh utilisation
+	// Utilization is the mean of the fresh utilisations of allocated GPUs, in
+	// percent; nil where there is none.
+	Utilization *float64 `json:"utilization,omitempty"`
+
+	sum   float64 // of which Utilization is the mean
+	fresh int
+}
+
+// Answers counts scrape targets.
+type Answers struct {
+	Targets  int `json:"targets"`
+	Up       int `json:"up"`
+	Starting int `json:"starting"` // of pods that are not ready yet and do not answer
+}
+
+// Pool is a node pool, as the well-known labels of nodes name it.
+type Pool struct {
+	Name   string   `json:"name"` // empty: nodes without such a label
+	Models []string `json:"models,omitempty"`
+	Counts
+}
+
+// NodeAt is a node without its GPUs' values.
+type NodeAt struct {
+	Name  string `json:"name"`
+	Pool  string `json:"pool,omitempty"`
+	Model string `json:"model,omitempty"`
+	Counts
+	// Cells has a character for each GPU: 0 to 4 for an allocated one by its
+	// utilisation in steps of 20 %, . for one without an owner, - for one without
+	// a fresh utilisation.
+	Cells    string   `json:"cells"`
+	Problems []string `json:"problems,omitempty"`
+}
+
 // Node is a node with its GPUs.
 type Node struct {
 	Name string `json:"name"`
 	GPUs []GPU  `json:"gpus"`
+
+	Pool  string `json:"pool,omitempty"`  // as the node's labels say; empty: not known
+	Model string `json:"model,omitempty"` // of its GPUs
+	Fault string `json:"fault,omitempty"` // why its condition GPUHealthy is False
 }
 
 // GPU is one device (a GPU or a MIG instance).

@@ -160,7 +160,7 @@ func scrapeFleet(ctx context.Context, cfg config, out io.Writer) error {
 			Name: "agent/gpupilot-system/agent-" + strconv.Itoa(i), Kind: scrape.Agent,
 			URL:    url.URL{Scheme: "http", Host: agentAddress(i).String() + ":" + server.Port(), Path: "/metrics"},
 			Labels: series.TargetLabels{Node: fleetNode(i), Instance: agentAddress(i).String(), Job: "gpupilot-agent"},
-			Fields: gpu.SetOf(gpu.GPUUtil, gpu.FBUsed, gpu.PowerUsage, gpu.SMActive),
+			Fields: gpu.SetOf(gpu.GPUUtil, gpu.FBUsed, gpu.PowerUsage, gpu.GPUTemp),
 		}
 	}
 	s.Sync(targets)

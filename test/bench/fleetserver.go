@@ -68,7 +68,7 @@ var fleetValues = [fleetFields]struct {
 	{"DCGM_FI_DEV_GPU_UTIL", 10, 99, 2},
 	{"DCGM_FI_DEV_FB_USED", 10000, 80000, 0},
 	{"DCGM_FI_DEV_POWER_USAGE", 100, 699, 3},
-	{"DCGM_FI_PROF_SM_ACTIVE", 0.1, 0.9, 6},
+	{"DCGM_FI_DEV_GPU_TEMP", 30, 89, 0}, // these four the controller reads always
 }
 
 func newSimulatedAgent(i int) *simulatedAgent {

@@ -69,8 +69,8 @@ type config struct {
 	window  time.Duration // of samples that are kept of a fleet
 	profile string        // folder for profiles of what scrapes a fleet
 
-	fleet       int    // serve the pages of so many agents
-	scrapeFleet string // scrape those that are served at this port
+	fleet         int    // serve the pages of so many agents
+	scrapeFleet   string // scrape those that are served at this port
 	podRequests   int
 	servePods     int    // serve the metrics API with as many pods and nothing else
 	servePodsFrom string // folder of its certificate and kubeconfig
@@ -95,7 +95,7 @@ func (c *config) flags() *flag.FlagSet {
 	fs.StringVar(&c.profile, "profile", "", "folder to write profiles of the process that scrapes a fleet to")
 	fs.IntVar(&c.fleet, "fleet", 0, "instead: serve the pages of so many agents, at addresses below 127.0.0.0/8")
 	fs.StringVar(&c.scrapeFleet, "scrape-fleet", "", "instead, with -fleet: scrape so many agents at the port of this URL")
-	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and media type")
+	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and way to ask")
 	fs.IntVar(&c.servePods, "serve-pods", 0, "instead: serve the metrics API with as many pods, and nothing else")
 	fs.StringVar(&c.servePodsFrom, "serve-pods-from", "", "with -serve-pods: folder of its certificate and its kubeconfig")
 	fs.StringVar(&c.reference, "reference", "", "instead: serve this file's bytes, with net/http and nothing else")
@@ -112,8 +112,7 @@ type part struct {
 func parts() []part {
 	return []part{
 		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
-		{"fleet", benchFleet},
-		{"pods", benchPods},
+		{"fleet", benchFleet}, {"fleet-controller", benchFleetController}, {"pods", benchPods},
 	}
 }
 

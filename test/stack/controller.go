@@ -117,6 +117,14 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 	return p, nil
 }
 
+// ControllerPID is the number of the controller's process; 0: it does not run.
+func (s *Stack) ControllerPID() int {
+	if s.controller == nil {
+		return 0
+	}
+	return s.controller.os.Pid
+}
+
 // StopController asks the controller to end and waits for it.
 func (s *Stack) StopController() { s.endController(syscall.SIGTERM) }
 

@@ -38,6 +38,7 @@ const char *gp_load(const char *path, gp_lib *lib) {
 		void *to;
 	} may[] = {
 		{"dcgmConnect_v3", &lib->connect_v3}, {"dcgmGetNvLinkLinkStatus", &lib->links}, {"dcgmGetNvLinkP2PStatus", &lib->p2p},
+		{"dcgmHealthSet", &lib->health_set}, {"dcgmHealthCheck", &lib->health_check},
 		{"dcgmGetCpuHierarchy", &lib->cpus_v1}, {"dcgmGetCpuHierarchy_v2", &lib->cpus_v2},
 	};
 	for (size_t i = 0; i < sizeof may / sizeof *may; i++) {
@@ -170,6 +171,28 @@ int gp_peers(const gp_lib *lib, uintptr_t h, gp_peer *out, int *count) {
 		for (unsigned j = 0; j < list.count && n < *count; j++)
 			if (i != j) out[n++] = (gp_peer){list.gpu[i].id, list.gpu[j].id, list.gpu[i].status[j]};
 	*count = n;
+	return r;
+}
+
+int gp_health_set(const gp_lib *lib, uintptr_t h, uintptr_t group) {
+	enum { ALL = ~0 };
+	return lib->health_set && lib->health_check ? lib->health_set(h, group, (unsigned)ALL) : GP_NO_FUNCTION;
+}
+
+int gp_health(const gp_lib *lib, uintptr_t h, uintptr_t group, gp_incident *out, int *count) {
+	struct dcgm_health_v5 *all = calloc(1, sizeof *all); // 1 MiB, of which DCGM writes what it tells
+	int n = 0, room = *count;
+	*count = 0;
+	if (!all) return GP_NO_MEMORY;
+	all->version = DCGM_VERSION(*all, 5);
+	int r = lib->health_check(h, group, all);
+	if (r == GP_NO_DATA) r = 0; // of some systems: the rest is there
+	for (; !r && n < (int)all->count && n < DCGM_ENTITIES && n < room; n++) {
+		const struct dcgm_incident *i = &all->list[n];
+		out[n] = (gp_incident){i->system, i->code, i->entity.kind, i->entity.id, i->health};
+	}
+	*count = n;
+	free(all);
 	return r;
 }
 

@@ -107,6 +107,19 @@ struct dcgm_p2p_v1 {
 	} gpu[DCGM_GPUS];
 };
 
+struct dcgm_health_v5 {
+	unsigned version;
+	int overall;
+	unsigned count;
+	struct dcgm_incident {
+		unsigned system;
+		int health;
+		char message[1024];
+		unsigned code;
+		struct dcgm_entity entity;
+	} list[DCGM_ENTITIES];
+};
+
 // --- what Go sees ---
 
 typedef struct {
@@ -142,6 +155,11 @@ typedef struct {
 	int status;
 } gp_peer;
 
+typedef struct {
+	unsigned system, code, kind, id;
+	int health;
+} gp_incident;
+
 // gp_lib is a loaded library: a pointer for each function.
 typedef struct {
 	void *handle;
@@ -172,10 +190,12 @@ typedef struct {
 	int (*cpus_v1)(uintptr_t, struct dcgm_cpus_v1 *);
 	int (*cpus_v2)(uintptr_t, struct dcgm_cpus_v2 *);
 	int (*p2p)(uintptr_t, struct dcgm_p2p_v1 *);
+	int (*health_set)(uintptr_t, uintptr_t, unsigned);
+	int (*health_check)(uintptr_t, uintptr_t, struct dcgm_health_v5 *);
 	int (*since)(uintptr_t, uintptr_t, uintptr_t, long long, long long *, int (*)(int, unsigned, struct dcgm_value_v1 *, int, void *), void *);
 } gp_lib;
 
-enum { GP_NO_MEMORY = -4, GP_VERSION = -12, GP_NO_FUNCTION = -20 }; // DCGM_ST_MEMORY, VER_MISMATCH, FUNCTION_NOT_FOUND
+enum { GP_NO_MEMORY = -4, GP_VERSION = -12, GP_NO_DATA = -14, GP_NO_FUNCTION = -20 }; // DCGM_ST_MEMORY, VER_MISMATCH, NO_DATA, FUNCTION_NOT_FOUND
 
 // gp_load loads a library. It returns NULL, or the name of the function that
 // the library lacks; lib->handle is NULL where it could not be loaded at all.
@@ -195,6 +215,8 @@ int gp_profiling(const gp_lib *lib, uintptr_t h, unsigned gpu, uint16_t *fields,
 int gp_links(const gp_lib *lib, uintptr_t h, gp_link *out, int *count);
 int gp_cpus(const gp_lib *lib, uintptr_t h, gp_cpu *out, int *count);
 int gp_peers(const gp_lib *lib, uintptr_t h, gp_peer *out, int *count);
+int gp_health_set(const gp_lib *lib, uintptr_t h, uintptr_t group);
+int gp_health(const gp_lib *lib, uintptr_t h, uintptr_t group, gp_incident *out, int *count);
 int gp_group(const gp_lib *lib, uintptr_t h, const char *name, const struct dcgm_entity *of, int n, uintptr_t *group);
 int gp_watch(const gp_lib *lib, uintptr_t h, uintptr_t group, const char *name, uint16_t *fields, int n, int64_t every_us, double keep_seconds, int keep_samples, uintptr_t *set);
 void gp_unwatch(const gp_lib *lib, uintptr_t h, uintptr_t group, uintptr_t set);

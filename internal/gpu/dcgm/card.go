@@ -35,9 +35,11 @@ type card struct {
 	since int64   // where to go on, in Unix microseconds of the host engine's clock
 	room  []value // for samples
 
-	profiling map[gpu.FieldID]bool // the fields that the GPU gives; nil: not known
-	probed    time.Time
-	reason    atomic.Pointer[string] // why there is no profiling; nil: there is, or it is not known yet
+	profiling   map[gpu.FieldID]bool // the fields that the GPU gives; nil: not known
+	probed      time.Time
+	healthWatch healthWatch
+
+	reason atomic.Pointer[string] // why there is no profiling; nil: there is, or it is not known yet
 }
 
 // pollXIDs counts the XID errors since the last time. Where another device of

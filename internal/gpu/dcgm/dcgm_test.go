@@ -222,6 +222,51 @@ func TestMixedModels(t *testing.T) {
 	}
 }
 
+// DCGM's own verdicts are asked for, once it is told to watch; the worst of a
+// system counts, and each GPU has its own.
+func TestHealth(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{})
+	verdicts := func(i int) gpu.Verdicts {
+		t.Helper()
+		v, err := r.Health(devices[i].UUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *v
+	}
+	calls := logged(t, f, func() {
+		if v := verdicts(1); v != (gpu.Verdicts{}) {
+			t.Errorf("a GPU that is well: %+v", v)
+		}
+		verdicts(1)
+	})
+	if want := "- HealthSet ffffffff\n- HealthCheck\n- HealthCheck\n"; calls != want {
+		t.Errorf("called\n%swant\n%s", calls, want)
+	}
+	f.put("mem", "gpu 1 health MEM 20 80\ngpu 1 health MEM 10 83")
+	f.put("inforom", "gpu 1 health INFOROM 10 9")
+	f.put("all", "gpu 1 health ALL 20 120")
+	f.put("new", "gpu 1 health THERMAL 10 4711")
+	f.put("other", "gpu 0 health SM 20 1")
+	want := gpu.Verdicts{
+		gpu.WatchMem:     {Health: gpu.HealthFail, Code: "DCGM_FR_ROW_REMAP_FAILURE"},
+		gpu.WatchInforom: {Health: gpu.HealthWarn, Code: "DCGM_FR_CORRUPT_INFOROM"},
+		gpu.WatchAll:     {Health: gpu.HealthFail, Code: "DCGM_FR_FALLEN_OFF_BUS"},
+		gpu.WatchThermal: {Health: gpu.HealthWarn, Code: "DCGM_FR_UNKNOWN(4711)"},
+	}
+	if diff := cmp.Diff(want, verdicts(1)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := r.Health("GPU-none"); !errors.Is(err, gpu.ErrUnknownDevice) {
+		t.Errorf("a GPU that is not there: %v", err)
+	}
+	f.put("engine", "engine lost")
+	if _, err := r.Health(devices[1].UUID); !errors.Is(err, gpu.ErrNoDriver) {
+		t.Errorf("without a host engine: %v", err)
+	}
+}
+
 // The profiling module may be missing, in use, or not allowed.
 func TestNoProfiling(t *testing.T) {
 	for _, code := range []string{"MODULE_NOT_LOADED", "REQUIRES_ROOT", "IN_USE", "-37"} {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -30,6 +32,11 @@ SIZE(dcgm_value_v2, dcgmFieldValue_v2)
 AT(dcgm_value_v2, field, dcgmFieldValue_v2, fieldId) AT(dcgm_value_v2, type, dcgmFieldValue_v2, fieldType)
 AT(dcgm_value_v2, status, dcgmFieldValue_v2, status) AT(dcgm_value_v2, ts, dcgmFieldValue_v2, ts) AT(dcgm_value_v2, value, dcgmFieldValue_v2, value)
 SIZE(dcgm_entity, dcgmGroupEntityPair_t)
+SIZE(dcgm_health_v5, dcgmHealthResponse_v5) SIZE(dcgm_incident, dcgmIncidentInfo_t)
+AT(dcgm_health_v5, count, dcgmHealthResponse_v5, incidentCount) AT(dcgm_health_v5, list, dcgmHealthResponse_v5, incidents)
+AT(dcgm_incident, health, dcgmIncidentInfo_t, health) AT(dcgm_incident, code, dcgmIncidentInfo_t, error.code) AT(dcgm_incident, entity, dcgmIncidentInfo_t, entityInfo)
+_Static_assert((unsigned)DCGM_HEALTH_WATCH_ALL == 0xffffffff && DCGM_HEALTH_WATCH_PCIE == 1 && DCGM_HEALTH_WATCH_DRIVER == 1 << 9, "systems");
+_Static_assert(DCGM_HEALTH_RESULT_WARN == 10 && DCGM_HEALTH_RESULT_FAIL == 20, "results");
 SIZE(dcgm_connect_v2, dcgmConnectV2Params_v2) AT(dcgm_connect_v2, is_unix, dcgmConnectV2Params_v2, addressIsUnixSocket)
 SIZE(dcgm_connect_v3, dcgmConnectV3Params_v1)
 SIZE(dcgm_mig_v2, dcgmMigHierarchy_v2) SIZE(dcgm_mig_entity, dcgmMigHierarchyInfo_v2)
@@ -44,7 +51,7 @@ SIZE(dcgm_cpus_v1, dcgmCpuHierarchy_v1) SIZE(dcgm_cpus_v2, dcgmCpuHierarchy_v2) 
 AT(dcgm_cpus_v2, cpu[1].serial, dcgmCpuHierarchy_v2, cpus[1].serial) AT(dcgm_cpus_v1, cpu[1].cores, dcgmCpuHierarchy_v1, cpus[1].ownedCores)
 SIZE(dcgm_p2p_v1, dcgmNvLinkP2PStatus_v1) AT(dcgm_p2p_v1, gpu[1].status, dcgmNvLinkP2PStatus_v1, gpus[1].linkStatus)
 _Static_assert(DCGM_FE_SWITCH == 3 && DCGM_FE_LINK == 6 && DCGM_FE_CPU == 7 && DCGM_FE_CPU_CORE == 8, "kinds");
-_Static_assert(DCGM_ST_VER_MISMATCH == -12 && DCGM_ST_FUNCTION_NOT_FOUND == -20 && DCGM_ST_MODULE_NOT_LOADED == -33, "codes");
+_Static_assert(DCGM_ST_NO_DATA == GP_NO_DATA && DCGM_ST_VER_MISMATCH == -12 && DCGM_ST_FUNCTION_NOT_FOUND == -20 && DCGM_ST_MODULE_NOT_LOADED == -33, "codes");
 _Static_assert(DCGM_ENTITIES == DCGM_GROUP_MAX_ENTITIES_V2 && DCGM_INSTANCES == DCGM_MAX_HIERARCHY_INFO, "room");
 _Static_assert(DCGM_OPERATION_MODE_AUTO == 1 && DCGM_GROUP_EMPTY == 1 && DCGM_FV_FLAG_LIVE_DATA == 1, "constants");
 _Static_assert(DCGM_FE_GPU == 1 && DCGM_FE_GPU_I == 4 && DCGM_FE_GPU_CI == 5, "kinds");
@@ -77,5 +84,36 @@ func TestConstants(t *testing.T) {
 	}
 	if typeInt64 != dcgm.DCGM_FT_INT64 || typeDouble != dcgm.DCGM_FT_DOUBLE || typeString != dcgm.DCGM_FT_STRING {
 		t.Error("types of values")
+	}
+}
+
+// The names of health errors are the header's, by number.
+func TestErrorNames(t *testing.T) {
+	module, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm/pkg/dcgm").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(module)), "dcgm_errors.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{}
+	for _, m := range regexp.MustCompile(`(DCGM_FR_\w+)\s*=\s*(\w+)`).FindAllStringSubmatch(string(header), -1) {
+		if _, known := names[m[1]]; !known {
+			names[m[1]] = m[2]
+		}
+	}
+	for code := range errorNames {
+		name := errorName(uint(code))
+		n := names[name]
+		if alias, ok := names[n]; ok { // an older name
+			n = alias
+		}
+		if n != strconv.Itoa(code) {
+			t.Errorf("%s is %s, not %d", name, n, code)
+		}
+	}
+	if n := names["DCGM_FR_ERROR_SENTINEL"]; n != strconv.Itoa(len(errorNames)) {
+		t.Errorf("%d names of %s", len(errorNames), n)
 	}
 }

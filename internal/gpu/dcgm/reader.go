@@ -19,10 +19,11 @@ type Reader struct {
 }
 
 var (
-	_ gpu.Reader     = (*Reader)(nil)
-	_ gpu.PartReader = (*Reader)(nil)
-	_ gpu.Explainer  = (*Reader)(nil)
-	_ gpu.LinkReader = (*Reader)(nil)
+	_ gpu.Reader       = (*Reader)(nil)
+	_ gpu.PartReader   = (*Reader)(nil)
+	_ gpu.Explainer    = (*Reader)(nil)
+	_ gpu.HealthReader = (*Reader)(nil)
+	_ gpu.LinkReader   = (*Reader)(nil)
 )
 
 // New makes a reader. It never fails and touches nothing: the library is

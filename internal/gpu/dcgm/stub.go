@@ -41,6 +41,11 @@ func (*Reader) Links(uuid string) (gpu.Links, error) {
 	return gpu.Links{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
 }
 
+// Health fails: there are no devices.
+func (*Reader) Health(uuid string) (*gpu.Verdicts, error) {
+	return nil, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
+}
+
 // NoProfiling gives no reason: there are no devices.
 func (*Reader) NoProfiling(string) string { return "" }
 

@@ -1,37 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: asks for the view each second, for the histories of the workloads
-// in sight each two, and draws what it gets. What is old is shown as old, with
+// The page: asks for the view each second (of a large fleet as often as there is
+// a new one), for the histories of the workloads in sight each two, and draws
+// what it gets. What is old is shown as old, with
 // its age. Text is only ever set as text.
 "use strict";
 
-const $ = (id) => document.getElementById(id);
-const num = (x, digits = 0) => (x === undefined || x === null ? "–" : x.toFixed(digits));
-const seconds = (ns) => (ns || 0) / 1e9;
 const keyOf = (w) => w.namespace + "/" + w.name;
 
-// What is drawn at most of each; the JSON has all.
-const most = { nodes: 300, targets: 20, changes: 40, charts: 12, namespaces: 8 };
-
-// age is a time in whole seconds, minutes or hours.
-function age(s) {
-  if (s < 120) return Math.round(s) + " s";
-  return s < 7200 ? Math.round(s / 60) + " min" : Math.round(s / 3600) + " h";
-}
-
-function el(tag, attrs = {}, ...children) {
-  const e = document.createElement(tag);
-  for (const [k, v] of Object.entries(attrs)) {
-    if (k === "class") e.className = v;
-    else e.setAttribute(k, v);
-  }
-  e.append(...children.filter((c) => c !== null && c !== undefined && c !== ""));
-  return e;
-}
-
-// replace sets an element's children, or a sentence where there are none.
-function replace(box, children, none) {
-  box.replaceChildren(...(children.length ? children : [el(box.tagName === "OL" ? "li" : "p", { class: "empty" }, none)]));
-}
+// What is drawn at most of each, and how many nodes are kept open.
+const most = { targets: 20, changes: 40, charts: 12, cards: 24, namespaces: 8, problems: 5, open: 8 };
 
 // ---- the token ----
 
@@ -175,41 +152,45 @@ function lastSentence(d) {
   return s ? s.sentence : d.sentence;
 }
 
+let allCards = false; // of many workloads, the first ones are drawn until all are asked for
+
+// found are the workloads that match what was typed, where the view has not all.
+let found = null;
+
+async function findWorkloads() {
+  const q = $("workloads-q").value.trim();
+  if (!q || !last || !last.v.omitted.workloads) {
+    found = null;
+    return;
+  }
+  const { body } = await get("api/v1/workloads?q=" + encodeURIComponent(q));
+  found = { q, total: body.total, list: body.workloads || [] };
+}
+
 function drawWorkloads(v, shown) {
-  const seen = new Set(v.workloads.map(keyOf));
+  const cut = v.omitted.workloads || 0;
+  $("workloads-form").hidden = !cut;
+  setText($("workloads-count"), found ? found.list.length + " of " + found.total + " found"
+    : v.workloads.length + " of " + (v.workloads.length + cut) + ", those with problems first");
+  let list = cut && found ? found.list : v.workloads;
+  const many = list.length > most.cards;
+  $("workloads-more").hidden = !many;
+  setText($("workloads-more"), allCards ? "show fewer" : "show all " + list.length);
+  if (many && !allCards) list = [...list].sort((a, b) => !!b.problem - !!a.problem).slice(0, most.cards / 2);
+  const seen = new Set(list.map(keyOf));
   for (const [key, c] of cards) {
     if (seen.has(key)) continue;
     dropChart(c);
     cards.delete(key);
   }
-  const roots = v.workloads.map((w) => drawCard(w, shown));
+  const roots = list.map((w) => drawCard(w, shown));
   const box = $("workloads");
   if (!roots.length || box.children.length !== roots.length || roots.some((r, i) => box.children[i] !== r)) {
-    replace(box, roots, v.namespaces ? "No GPUAutoscaler in the namespaces that you may see." : "No GPUAutoscaler yet. Apply one and it appears here.");
+    replace(box, roots, cut ? "No workload matches." : v.namespaces ? "No GPUAutoscaler in the namespaces that you may see." : "No GPUAutoscaler yet. Apply one and it appears here.");
   }
 }
 
-// ---- the fleet ----
-
-function gpuCell(g, shown) {
-  const owners = (g.owners || []).map((o) => o.namespace + "/" + o.pod);
-  const s = seconds(g.age) + shown.extra, known = g.utilization !== undefined, old = !known || s > shown.maxAge;
-  let look = owners.length ? "u" + Math.min(4, Math.max(0, Math.floor(g.utilization / 20))) : "free";
-  if (old) look = "old";
-  const title = [g.uuid, owners.join(", ") || "no owner", "memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB",
-    num(g.powerWatts) + " W", num(g.temperatureCelsius) + " °C", known ? "values " + age(s) + " old" : "no utilisation value"].join("\n");
-  const pod = owners.length ? g.owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "";
-  return el("div", { class: "gpu " + look, title },
-    el("b", {}, known ? num(g.utilization) + " %" : "no value"),
-    el("span", {}, known && old ? age(s) + " old" : pod));
-}
-
-function drawFleet(v, shown) {
-  const rows = v.nodes.slice(0, most.nodes).map((n) => el("div", { class: "node" }, el("b", { title: n.name }, n.name),
-    el("div", { class: "gpus" }, ...n.gpus.map((g) => gpuCell(g, shown)))));
-  if (v.nodes.length > most.nodes) rows.push(el("p", { class: "empty" }, "and " + (v.nodes.length - most.nodes) + " more nodes"));
-  replace($("fleet"), rows, v.namespaces ? "No GPU is held by pods that you may see." : "No node reports GPUs yet.");
-}
+// ---- scrape targets and changes ----
 
 // doubts are what is wrong with what a target that answers says.
 function doubts(t) {
@@ -220,14 +201,15 @@ function doubts(t) {
 // drawTargets lists what does not answer and what says something wrong: faults
 // first, then pods that start.
 function drawTargets(v, shown) {
-  const down = v.targets.filter((t) => !t.up);
+  const all = v.omitted.nodes ? v.targets.filter((t) => t.kind === "pod") : v.targets; // the nodes' problems tell of the others
+  const down = all.filter((t) => !t.up), sum = v.targeted;
   const faults = down.filter((t) => !t.starting), starting = down.filter((t) => t.starting);
-  let text = v.targets.length ? v.targets.length - down.length + " of " + v.targets.length + " scrape targets answer" : "";
-  if (starting.length) text += ", " + starting.length + " starting";
+  let text = sum.targets ? sum.up + " of " + sum.targets + " scrape targets answer" : "";
+  if (sum.starting) text += ", " + sum.starting + " starting";
   $("targets-summary").textContent = text ? text + "." : "";
   const rows = faults.map((t) => el("li", { class: "bad" }, t.name + ": " + (t.error || "no answer yet") +
     (t.lastSuccess ? " (last answer " + age(Math.max(0, (shown.now - Date.parse(t.lastSuccess)) / 1000)) + " ago)" : "")));
-  rows.push(...v.targets.filter((t) => t.up).flatMap((t) => doubts(t).map((d) => el("li", { class: "bad" }, t.name + ": " + d))));
+  rows.push(...all.filter((t) => t.up).flatMap((t) => doubts(t).map((d) => el("li", { class: "bad" }, t.name + ": " + d))));
   rows.push(...starting.map((t) => el("li", {}, t.name + ": starting, " + age(Math.max(0, (shown.now - Date.parse(t.starting)) / 1000)))));
   const more = rows.length - most.targets;
   if (more > 0) rows.splice(most.targets, more, el("li", {}, "and " + more + " more"));
@@ -246,12 +228,11 @@ function drawChanges(v, shown) {
 // ---- all of it ----
 
 function summaryOf(v) {
-  const gpus = v.nodes.flatMap((n) => n.gpus);
-  const held = gpus.filter((g) => g.owners && g.owners.length).length;
-  const count = (n, one) => n + " " + one + (n === 1 ? "" : "s");
-  let text = count(v.nodes.length, "node") + ", " + count(gpus.length, "GPU") + ", " + held + " in use, " + count(v.workloads.length, "workload");
+  const f = v.fleet;
+  let text = plural(f.nodes, "node") + ", " + plural(f.gpus, "GPU") + ", " + f.allocated.toLocaleString("en") + " in use, " +
+    plural(v.workloads.length + (v.omitted.workloads || 0), "workload");
   if (v.namespaces) {
-    const more = v.namespaces.length - most.namespaces;
+    const more = v.namespaces.length + (v.omitted.namespaces || 0) - most.namespaces;
     text += " in " + (v.namespaces.slice(0, most.namespaces).join(", ") || "no namespace that you may see") + (more > 0 ? " and " + more + " more" : "");
   }
   if (v.unaskedNamespaces) text += "; asking for your rights in " + v.unaskedNamespaces + " more";
@@ -260,10 +241,15 @@ function summaryOf(v) {
 
 let last = null; // { v, at, extra }: the newest view, when it came, and how old it was, in s
 
-// draw draws a view. Go writes null for an empty list.
+// shownNow is how old the newest view is by now.
+function shownNow() {
+  const extra = (performance.now() - last.at) / 1000 + last.extra;
+  return { extra, now: Date.parse(last.v.time) + extra * 1000, maxAge: Math.max(5, seconds(last.v.maxAge)) };
+}
+
+// draw draws a view.
 function draw() {
-  const v = last.v, extra = (performance.now() - last.at) / 1000 + last.extra;
-  const shown = { extra, now: Date.parse(v.time) + extra * 1000, maxAge: Math.max(5, seconds(v.maxAge)) };
+  const v = last.v, shown = shownNow();
   document.querySelector("main").hidden = false;
   $("summary").textContent = summaryOf(v);
   $("version").textContent = v.version;
@@ -276,7 +262,7 @@ function draw() {
 // noAnswer says since when there has been no answer, and greys everything.
 function noAnswer(why) {
   const silent = last ? (performance.now() - last.at) / 1000 : 0;
-  const dead = last !== null && silent + last.extra > 5;
+  const dead = last !== null && silent + last.extra > 3 + 2 * Math.max(1, seconds(last.v.refresh));
   document.body.classList.toggle("dead", dead);
   $("banner").hidden = !why && !dead;
   $("banner").textContent = dead
@@ -293,8 +279,10 @@ async function pollView() {
     let pause = 1000;
     try {
       const { body, age: old } = await get("api/v1/view");
-      for (const list of ["nodes", "targets", "workloads", "recent"]) body[list] = body[list] || [];
+      for (const list of ["nodes", "problems", "targets", "workloads", "recent"]) body[list] = body[list] || []; // Go writes null for an empty list
+      pause = Math.max(1000, seconds(body.refresh) * 1000);
       last = { v: body, at: performance.now(), extra: old };
+      await findWorkloads();
       problem = "";
       $("login").hidden = true;
       $("logout").hidden = !token;
@@ -344,5 +332,16 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     drawChart(c, c.history);
   }
 });
+$("workloads-form").addEventListener("submit", (e) => e.preventDefault());
+$("workloads-more").addEventListener("click", () => {
+  allCards = !allCards;
+  if (last) drawWorkloads(last.v, shownNow());
+});
+let finding = 0;
+$("workloads-q").addEventListener("input", () => {
+  clearTimeout(finding);
+  finding = setTimeout(() => findWorkloads().then(() => { if (last) drawWorkloads(last.v, shownNow()); }, () => {}), 250);
+});
 pollView();
 pollHistories();
+pollNodes();

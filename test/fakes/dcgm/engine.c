@@ -162,17 +162,3 @@ dcgmReturn_t dcgmGetDeviceAttributes(dcgmHandle_t h, unsigned int gpu, dcgmDevic
 	a->memoryUsage.fbTotal = (unsigned)S.gpu[gpu].whole.val[K_fb_total];
 	return end(DCGM_ST_OK);
 }
-
-dcgmReturn_t dcgmHealthSet(dcgmHandle_t h, dcgmGpuGrp_t group, dcgmHealthSystems_t systems) {
-	(void)group, (void)systems;
-	BEGIN(h, "HealthSet", -1);
-	return end(DCGM_ST_OK);
-}
-
-dcgmReturn_t dcgmHealthCheck(dcgmHandle_t h, dcgmGpuGrp_t group, dcgmHealthResponse_t *out) {
-	(void)group;
-	BEGIN(h, "HealthCheck", -1);
-	out->overallHealth = DCGM_HEALTH_RESULT_PASS;
-	out->incidentCount = 0;
-	return end(DCGM_ST_OK);
-}

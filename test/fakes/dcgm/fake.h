@@ -58,6 +58,8 @@ struct gpu {
 	bool gpm; // it gives profiling fields
 	int64_t stale; // when its values were last updated, in Unix microseconds; 0: now
 	double hang_until, energy;
+	dcgmIncidentInfo_t ill[MAX_FAILS]; // what health checks find
+	int ills;
 	unsigned short lack[MAX_FAILS]; // fields that it does not support
 	int lacks;
 	struct fail fail[MAX_FAILS];
@@ -136,6 +138,7 @@ void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v
 bool profiling_field(unsigned short field);
 dcgmReturn_t profiling_has(struct where w, unsigned short field);
 bool watched(struct where w, unsigned short field);
+bool health_line(int gpu, const char *system, const char *result, const char *code);
 int field_index(unsigned short field); // -1: unknown
 enum { MAX_FIELDS = 256 };
 

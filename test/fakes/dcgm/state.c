@@ -48,7 +48,7 @@ static void own_defaults(void) {
 		S.gpu[i].model[0] = 0;
 		S.gpu[i].status = DcgmEntityStatusOk;
 		S.gpu[i].stale = 0;
-		S.gpu[i].lacks = 0;
+		S.gpu[i].lacks = S.gpu[i].ills = 0;
 	}
 }
 
@@ -93,6 +93,7 @@ static enum taken own_gpu_line(int i, char w[WORDS][NAME], const char *rest) {
 	else if (!strcmp(w[0], "stale")) g->stale = clock_us();
 	else if (!strcmp(w[0], "model")) snprintf(g->model, sizeof g->model, "%s", rest);
 	else if (!strcmp(w[0], "xid")) raise_xid(i, w[1]);
+	else if (!strcmp(w[0], "health")) return taken(health_line(i, w[1], w[2], w[3]));
 	else if (!strcmp(w[0], "lacks") && g->lacks < MAX_FAILS) g->lack[g->lacks++] = (unsigned short)atoi(w[1]);
 	else return NOT_MINE;
 	return TAKEN;

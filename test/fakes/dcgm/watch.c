@@ -13,6 +13,7 @@ enum { MAX_GROUPS = 1024, MAX_MEMBERS = 256 };
 
 static struct {
 	bool used;
+	unsigned health; // the systems that are watched
 	char name[DCGM_MAX_STR_LENGTH];
 	dcgmGroupEntityPair_t member[MAX_MEMBERS];
 	int members;
@@ -45,6 +46,7 @@ dcgmReturn_t dcgmGroupCreate(dcgmHandle_t h, dcgmGroupType_t type, const char *n
 	for (int i = 0; i < MAX_GROUPS; i++) {
 		if (group[i].used) continue;
 		group[i].used = true;
+		group[i].health = 0;
 		group[i].members = 0;
 		snprintf(group[i].name, sizeof group[i].name, "%s", name);
 		for (int g = 0; type == DCGM_GROUP_DEFAULT && g < S.gpus; g++)
@@ -249,5 +251,51 @@ dcgmReturn_t dcgmGetValuesSince_v2(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmFieldGrp_
 		if (stop) break;
 	}
 	free(buffer);
+	return end(DCGM_ST_OK);
+}
+
+// --- health ---
+
+bool health_line(int gpu, const char *system, const char *result, const char *code) {
+	static const char *const names[] = {"PCIE", "NVLINK", "PMU", "MCU", "MEM", "SM", "INFOROM", "THERMAL", "POWER", "DRIVER"};
+	struct gpu *g = &S.gpu[gpu];
+	if (g->ills == MAX_FAILS) return false;
+	dcgmIncidentInfo_t *in = &g->ill[g->ills];
+	*in = (dcgmIncidentInfo_t){.health = (dcgmHealthWatchResults_t)atoi(result), .error = {"made up by the fake", (unsigned)atoi(code)}, .entityInfo = {DCGM_FE_GPU, (unsigned)gpu}};
+	if (!strcmp(system, "ALL")) in->system = DCGM_HEALTH_WATCH_ALL;
+	for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+		if (!strcmp(system, names[i])) in->system = (dcgmHealthSystems_t)(1u << i);
+	return in->system && ++g->ills;
+}
+
+dcgmReturn_t dcgmHealthSet(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmHealthSystems_t systems) {
+	BEGIN(h, "HealthSet", -1);
+	int gi = group_at(g);
+	if (gi < 0) return end(DCGM_ST_NOT_CONFIGURED);
+	note("- HealthSet %x", (unsigned)systems);
+	group[gi].health = (unsigned)systems;
+	return end(DCGM_ST_OK);
+}
+
+// Incidents of the GPU as a whole are found whatever is watched.
+dcgmReturn_t dcgmHealthCheck(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmHealthResponse_t *out) {
+	BEGIN(h, "HealthCheck", -1);
+	int gi = group_at(g);
+	if (gi < 0) return end(DCGM_ST_NOT_CONFIGURED);
+	if (out->version != dcgmHealthResponse_version5) return end(DCGM_ST_VER_MISMATCH);
+	note("- HealthCheck");
+	out->overallHealth = DCGM_HEALTH_RESULT_PASS;
+	out->incidentCount = 0;
+	for (int m = 0; m < group[gi].members; m++) {
+		struct where w;
+		dcgmGroupEntityPair_t e = group[gi].member[m];
+		if (e.entityGroupId != DCGM_FE_GPU || !find(e.entityGroupId, e.entityId, &w)) continue;
+		for (int i = 0; group[gi].health && i < S.gpu[w.gpu].ills; i++) {
+			const dcgmIncidentInfo_t *in = &S.gpu[w.gpu].ill[i];
+			if (!(group[gi].health & (unsigned)in->system)) continue;
+			out->incidents[out->incidentCount++] = *in;
+			if (in->health > out->overallHealth) out->overallHealth = in->health;
+		}
+	}
 	return end(DCGM_ST_OK);
 }

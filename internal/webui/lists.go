@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// NodePage is a part of the nodes that a request selects.
+type NodePage struct {
+	Time   time.Time `json:"time"`
+	Total  int       `json:"total"`  // nodes that the request selects
+	Offset int       `json:"offset"` // of the first one below
+	Nodes  []NodeAt  `json:"nodes"`
+}
+
+// NodeDetail is one node with its GPUs, who holds them, and its exporters.
+type NodeDetail struct {
+	Time    time.Time     `json:"time"`
+	MaxAge  time.Duration `json:"maxAge"` // as View's
+	Node    Node          `json:"node"`
+	Summary NodeAt        `json:"summary"`
+	Targets []Target      `json:"targets"`
+	Omitted Omitted       `json:"omitted"` // Nodes counts GPUs that are left out
+}
+
+// WorkloadPage is a part of the workloads that a request selects.
+type WorkloadPage struct {
+	Time      time.Time  `json:"time"`
+	Total     int        `json:"total"`
+	Offset    int        `json:"offset"`
+	Workloads []Workload `json:"workloads"`
+}
+
+// The sizes of a page of a list.
+const (
+	pageNodes     = 50
+	mostNodes     = 200
+	pageWorkloads = 20
+	mostWorkloads = 50
+	bytesPage     = 250_000
+)
+
+// choice is what a request for a page of a list asks for.
+type choice struct {
+	pool          *string // nil: any
+	problem       bool    // only what has a problem
+	text          string  // part of the name
+	sort          string
+	offset, limit int
+}
+
+// parseChoice reads the parameters pool, problem, q, sort, offset and limit.
+func parseChoice(q url.Values, size, most int) (c choice, err error) {
+	if pools, ok := q["pool"]; ok {
+		c.pool = &pools[0]
+	}
+	if s := q.Get("problem"); s != "" {
+		if c.problem, err = strconv.ParseBool(s); err != nil {
+			return c, fmt.Errorf("problem is %.40q, want true or false", s)
+		}
+	}
+	if c.text = strings.ToLower(q.Get("q")); len(c.text) > maxName {
+		return c, fmt.Errorf("q has %d bytes, names have at most %d", len(c.text), maxName)
+	}
+	if c.sort = cmp.Or(q.Get("sort"), "name"); rankBy(c.sort) == nil {
+		return c, fmt.Errorf("sort is %.40q, want name, utilization, idle, free or problems", c.sort)
+	}
+	number := func(name string, otherwise, most int) (int, error) {
+		s := q.Get(name)
+		if s == "" {
+			return otherwise, nil
+		}
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 0 || n > most {
+			return 0, fmt.Errorf("%s is %.40q, want a number from 0 to %d", name, s, most)
+		}
+		return n, nil
+	}
+	c.offset, err = number("offset", 0, 1<<30)
+	limit, limitErr := number("limit", size, most)
+	c.limit = limit
+	return c, errors.Join(err, limitErr)
+}
+
+// rankBy is what nodes are sorted by, lowest first, those with the same rank by
+// name; nil for an order that there is not.
+func rankBy(order string) func(n *NodeAt) float64 {
+	switch order {
+	case "name":
+		return func(*NodeAt) float64 { return 0 }
+	case "idle":
+		return func(n *NodeAt) float64 { return -float64(n.Idle) }
+	case "free":
+		return func(n *NodeAt) float64 { return -float64(n.Free) }
+	case "problems":
+		return func(n *NodeAt) float64 { return -float64(n.Stale) - 1e6*float64(len(n.Problems)) }
+	case "utilization":
+		return func(n *NodeAt) float64 {
+			if n.Utilization == nil {
+				return 1
+			}
+			return -*n.Utilization
+		}
+	}
+	return nil
+}
+
+// order are the indices of x.nodes in an order, made once for all requests.
+func (x *scoped) order(by string) []int32 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if o := x.orders[by]; o != nil {
+		return o
+	}
+	o := make([]int32, len(x.nodes))
+	ranks, rank := make([]float64, len(x.nodes)), rankBy(by)
+	for i := range o {
+		o[i], ranks[i] = int32(i), rank(&x.nodes[i])
+	}
+	slices.SortStableFunc(o, func(a, b int32) int { return cmp.Compare(ranks[a], ranks[b]) })
+	x.orders[by] = o
+	return o
+}
+
+// pick is the page of nodes that c asks for.
+func (x *scoped) pick(c *choice) NodePage {
+	p := NodePage{Time: x.view.Time, Offset: c.offset, Nodes: []NodeAt{}}
+	for _, i := range x.order(c.sort) {
+		n := &x.nodes[i]
+		if c.pool != nil && n.Pool != *c.pool || c.problem && len(n.Problems) == 0 || !strings.Contains(strings.ToLower(n.Name), c.text) {
+			continue
+		}
+		if p.Total++; p.Total > c.offset && len(p.Nodes) < c.limit {
+			p.Nodes = append(p.Nodes, *n)
+		}
+	}
+	p.Nodes, _ = fit(p.Nodes, c.limit, bytesPage)
+	return p
+}
+
+func (p *Page) serveNodes(w http.ResponseWriter, r *http.Request, v Viewer) {
+	c, err := parseChoice(r.URL.Query(), pageNodes, mostNodes)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	p.answer(w, r, v, func(x *scoped) (any, error) { return x.pick(&c), nil })
+}
+
+var errNoNode = errors.New("no such node has GPUs, or none that you may see")
+
+func (p *Page) serveNode(w http.ResponseWriter, r *http.Request, v Viewer) {
+	name := r.FormValue("name")
+	p.answer(w, r, v, func(x *scoped) (any, error) {
+		i, ok := slices.BinarySearchFunc(x.view.Nodes, name, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
+		if !ok {
+			return nil, errNoNode
+		}
+		d := NodeDetail{Time: x.view.Time, MaxAge: x.view.MaxAge, Node: x.view.Nodes[i], Summary: x.nodes[i], Targets: []Target{}}
+		d.Node.GPUs, d.Omitted.Nodes = fit(d.Node.GPUs, len(d.Node.GPUs), bytesPage-bytesTargets)
+		var on []Target
+		for j := range x.view.Targets {
+			if t := &x.view.Targets[j]; t.Node == name && t.Kind != kindPod {
+				on = append(on, *t)
+			}
+		}
+		d.Targets, d.Omitted.Targets = fit(on, len(on), bytesTargets)
+		return d, nil
+	})
+}
+
+func (p *Page) serveWorkloads(w http.ResponseWriter, r *http.Request, v Viewer) {
+	c, err := parseChoice(r.URL.Query(), pageWorkloads, mostWorkloads)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	p.answer(w, r, v, func(x *scoped) (any, error) {
+		page := WorkloadPage{Time: x.view.Time, Offset: c.offset}
+		var picked []Workload
+		for i := range x.view.Workloads {
+			o := &x.view.Workloads[i]
+			if c.problem && o.Problem == "" || !strings.Contains(strings.ToLower(o.Namespace+"/"+o.Name), c.text) {
+				continue
+			}
+			if page.Total++; page.Total > c.offset && len(picked) < c.limit {
+				picked = append(picked, *o)
+			}
+		}
+		page.Workloads, _ = fit(picked, c.limit, bytesPage)
+		return page, nil
+	})
+}
+
+// answer sends what make makes of what the viewer may see.
+func (p *Page) answer(w http.ResponseWriter, r *http.Request, v Viewer, make func(x *scoped) (any, error)) {
+	give, ok := p.slot(r.Context())
+	if !ok {
+		p.refuseAnswer(w, errBusy)
+		return
+	}
+	g := p.renderer.current()
+	var x *scoped
+	s, err := scopeOf(r.Context(), v, g)
+	if err == nil {
+		x, err = p.renderer.see(g, &s)
+	}
+	if err != nil {
+		give()
+		p.refuseAnswer(w, err)
+		return
+	}
+	made, err := make(x)
+	var body []byte
+	if err == nil {
+		body, err = encode(made, zips(r))
+	}
+	give()
+	switch {
+	case errors.Is(err, errNoNode):
+		writeError(w, http.StatusNotFound, err.Error())
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		p.send(w, r, body, g.at)
+	}
+}
+
+// send sends an encoded answer that was made of a generation.
+func (p *Page) send(w http.ResponseWriter, r *http.Request, body []byte, at time.Time) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Vary", "Accept-Encoding")
+	h.Set("Age", strconv.Itoa(int(max(0, time.Since(at)).Seconds())))
+	if zips(r) {
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // the reader may have gone
+}
