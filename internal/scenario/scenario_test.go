@@ -5,6 +5,7 @@ package scenario
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -46,9 +47,10 @@ func play(t *testing.T, path string) {
 	}
 }
 
-// TestDocs plays the story in the documentation.
+// TestDocs plays the story in the documentation, which is an example, too.
 func TestDocs(t *testing.T) {
 	const path, begin, end = "../../docs/scenarios.md", "```txtar\n", "```\n"
+	const example = "../../examples/incident.txtar"
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -58,10 +60,13 @@ func TestDocs(t *testing.T) {
 	if !ok || !closed {
 		t.Fatalf("no story in %s", path)
 	}
-	if now := playText(t, path, text); *update {
-		if err := os.WriteFile(path, slices.Concat(before, []byte(begin), now, []byte(end), after), 0o644); err != nil {
+	now := playText(t, path, text)
+	if *update {
+		if err := errors.Join(os.WriteFile(path, slices.Concat(before, []byte(begin), now, []byte(end), after), 0o644), os.WriteFile(example, now, 0o644)); err != nil {
 			t.Fatal(err)
 		}
+	} else if same, err := os.ReadFile(example); err != nil || !bytes.Equal(same, text) {
+		t.Errorf("%s is not the story of %s: %v", example, path, err)
 	}
 }
 
