@@ -19,39 +19,6 @@ const healthOK = "DCGM_FR_OK"
 // verdicts, rather than well.
 func unjudged(w gpu.HealthWatch) bool { return w == gpu.WatchSM || w == gpu.WatchInforom }
 
-// xidHealth says what XID errors mean for a system; an application's own
-// errors (13, 31, 43, 45, …) mean nothing. ALL has those that DCGM has there.
-var xidHealth = [...]struct {
-	from, to uint64
-	watch    gpu.HealthWatch
-	health   uint8
-	code     string
-}{
-	{48, 48, gpu.WatchAll, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{74, 74, gpu.WatchAll, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{79, 79, gpu.WatchAll, gpu.HealthFail, "DCGM_FR_FALLEN_OFF_BUS"},
-	{94, 94, gpu.WatchAll, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{95, 95, gpu.WatchAll, gpu.HealthFail, "DCGM_FR_UNCONTAINED_ERROR"},
-	{119, 120, gpu.WatchAll, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{140, 140, gpu.WatchAll, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-
-	{48, 48, gpu.WatchMem, gpu.HealthFail, "DCGM_FR_VOLATILE_DBE_DETECTED"},
-	{62, 62, gpu.WatchMCU, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{61, 61, gpu.WatchMCU, gpu.HealthWarn, "DCGM_FR_XID_ERROR"},
-	{63, 63, gpu.WatchMem, gpu.HealthWarn, "DCGM_FR_PENDING_ROW_REMAP"},
-	{64, 64, gpu.WatchMem, gpu.HealthFail, "DCGM_FR_ROW_REMAP_FAILURE"},
-	{74, 74, gpu.WatchNVLink, gpu.HealthFail, "DCGM_FR_NVLINK_ERROR_CRITICAL"},
-	{79, 79, gpu.WatchPCIe, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{94, 94, gpu.WatchMem, gpu.HealthWarn, "DCGM_FR_XID_ERROR"},
-	{95, 95, gpu.WatchMem, gpu.HealthFail, "DCGM_FR_UNCONTAINED_ERROR"},
-	{119, 120, gpu.WatchDriver, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{122, 123, gpu.WatchPMU, gpu.HealthWarn, "DCGM_FR_XID_ERROR"},
-	{136, 136, gpu.WatchNVLink, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{140, 140, gpu.WatchMem, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{143, 143, gpu.WatchDriver, gpu.HealthFail, "DCGM_FR_XID_ERROR"},
-	{144, 150, gpu.WatchNVLink, gpu.HealthFail, "DCGM_FR_NVLINK_ERROR_CRITICAL"},
-}
-
 // judge gives the verdict on each system of a GPU by what is known of it.
 func judge(d *gpu.DeviceSnapshot, now time.Time) (out gpu.Verdicts) {
 	positive := func(id gpu.FieldID) bool { v, ok := d.Values.Get(id); return ok && v > 0 }
@@ -90,10 +57,9 @@ func judge(d *gpu.DeviceSnapshot, now time.Time) (out gpu.Verdicts) {
 		if now.Sub(x.Last) > healthXIDs {
 			continue
 		}
-		for i := range xidHealth {
-			if r := &xidHealth[i]; r.from <= x.Code && x.Code <= r.to {
-				out[r.watch].Worsen(r.health, r.code)
-			}
+		if known, ok := gpu.LookupXID(x.Code); ok {
+			out[gpu.WatchAll].Worsen(known.GPU.Health, known.GPU.Code)
+			out[known.Watch].Worsen(known.System.Health, known.System.Code)
 		}
 	}
 	return out
@@ -121,4 +87,12 @@ func (m *metric) appendHealth(b []byte, in *renderInput, e *entity) []byte {
 		b = m.tail(b, in, e, uint64(of[w].Health))
 	}
 	return b
+}
+
+// xidText is the err_msg of an XID code.
+func xidText(code uint64) string {
+	if x, ok := gpu.LookupXID(code); ok {
+		return x.Text
+	}
+	return "Unknown Error"
 }

@@ -36,41 +36,6 @@ const (
 // was reset since, except that its agent, and with it the count, began anew.
 const faultFor = 24 * time.Hour
 
-// fatalXIDs are the errors after which NVIDIA's catalog of XIDs asks for a reset
-// of the GPU, a restart of the node, or its support; those that an application
-// brings upon itself (13, 31, 43, 45, 94, …) are not among them.
-var fatalXIDs = [...]struct {
-	from, to uint64
-	what     string
-}{
-	{46, 46, "it stopped processing"},
-	{48, 48, "an uncorrectable ECC error"},
-	{62, 62, "its micro-controller halted"},
-	{64, 64, "a row could not be remapped"},
-	{74, 74, "an NVLink error"},
-	{79, 79, "it fell off the bus"},
-	{95, 95, "an uncontained memory error"},
-	{109, 109, "a context switch timed out"},
-	{110, 110, "a security fault"},
-	{119, 120, "its system processor (GSP) failed"},
-	{123, 123, "its power controller does not answer"},
-	{136, 136, "an NVLink could not be trained"},
-	{140, 140, "an ECC error was not recovered from"},
-	{143, 143, "it could not be initialised"},
-	{144, 150, "an NVLink error"},
-}
-
-// FatalXID says what an XID error is after which the GPU must be reset or looked
-// after before it works again; ok is false for others.
-func FatalXID(code uint64) (what string, ok bool) {
-	for _, x := range fatalXIDs {
-		if x.from <= code && code <= x.to {
-			return x.what, true
-		}
-	}
-	return "", false
-}
-
 // Faults are why the GPU should get no more work, the gravest first; none if it
 // is fit.
 func (h *Health) Faults(now time.Time) (out []Fault) {
@@ -81,11 +46,11 @@ func (h *Health) Faults(now time.Time) (out []Fault) {
 		out = append(out, Fault{FaultRowRemap, h.UUID + ": a row of its memory could not be remapped"})
 	}
 	for _, x := range h.XIDs {
-		what, fatal := FatalXID(x.Code)
-		if age := now.Sub(x.Last); !fatal || age > faultFor {
+		known, ok := LookupXID(x.Code)
+		if age := now.Sub(x.Last); !ok || known.Fatal == "" || age > faultFor {
 			continue
 		}
-		out = append(out, Fault{FaultXID, fmt.Sprintf("%s: XID %d at %s, %s", h.UUID, x.Code, x.Last.UTC().Format(time.RFC3339), what)})
+		out = append(out, Fault{FaultXID, fmt.Sprintf("%s: XID %d at %s, %s", h.UUID, x.Code, x.Last.UTC().Format(time.RFC3339), known.Fatal)})
 	}
 	return out
 }
