@@ -59,10 +59,10 @@ kube: ## the real control plane of the demo and the tests: five minutes once per
 demo: kube all bin/gpupilot-demo ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load
 	@exec bin/gpupilot-demo
 
-# A run of tests: a name, flags and packages. All that the tests report is kept in bin/tests/NAME.json.
+# A run of tests: a name, flags and packages, and the folder of the module where it is another one. All that the tests report is kept in bin/tests/NAME.json.
 define go_test
 @mkdir -p bin/tests
-go run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile bin/tests/$(1).json -- $(2)
+$(if $(3),cd $(3) && )go run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile $(CURDIR)/bin/tests/$(1).json -- $(2)
 endef
 
 test: ## every test; the end says how many ran, which were skipped, and why
@@ -74,6 +74,7 @@ test: ## every test; the end says how many ran, which were skipped, and why
 unit: kube all fakes ## vet and all that needs no control plane's load, under the race detector
 	go vet ./... && go vet -tags e2e,gpu ./...
 	$(call go_test,unit,-race -timeout 30m ./...)
+	$(call go_test,godcgm,-race ./...,test/godcgm)
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
 	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./internal/promq ./internal/controller)
@@ -105,6 +106,7 @@ endif
 lint:
 	@files=$$(gofmt -l api cmd internal test) && if [[ -n $$files ]]; then echo "not as gofmt has it: "$$files >&2; exit 1; fi
 	go mod tidy -diff
+	cd test/godcgm && go mod tidy -diff
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
 generate: ## deepcopy functions and CRDs from the API types

@@ -13,8 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 )
+
+// godcgm is the module that has NVIDIA's headers.
+const godcgm = "../../../test/godcgm"
 
 // layout compares our declarations with NVIDIA's, in C.
 const layout = `
@@ -55,6 +57,7 @@ _Static_assert(DCGM_ST_NO_DATA == GP_NO_DATA && DCGM_ST_VER_MISMATCH == -12 && D
 _Static_assert(DCGM_ENTITIES == DCGM_GROUP_MAX_ENTITIES_V2 && DCGM_INSTANCES == DCGM_MAX_HIERARCHY_INFO, "room");
 _Static_assert(DCGM_OPERATION_MODE_AUTO == 1 && DCGM_GROUP_EMPTY == 1 && DCGM_FV_FLAG_LIVE_DATA == 1, "constants");
 _Static_assert(DCGM_FE_GPU == 1 && DCGM_FE_GPU_I == 4 && DCGM_FE_GPU_CI == 5, "kinds");
+_Static_assert(DCGM_FT_INT64 == 'i' && DCGM_FT_DOUBLE == 'd' && DCGM_FT_STRING == 's', "types of values");
 _Static_assert(DCGM_ST_NOT_SUPPORTED == -6 && DCGM_ST_UNINITIALIZED == -10 && DCGM_ST_NOT_WATCHED == -16 && DCGM_ST_GPU_IS_LOST == -18 && DCGM_ST_CONNECTION_NOT_VALID == -21, "codes");
 _Static_assert(DCGM_ST_INSTANCE_NOT_FOUND == -45 && DCGM_ST_NVML_NOT_LOADED == -56 && DCGM_ST_GPUS_DETACHED == -67, "codes");
 _Static_assert(DcgmEntityStatusInaccessible == 3 && DcgmEntityStatusLost == 4 && DcgmEntityStatusDisabled == 6 && DcgmEntityStatusDetached == 7, "status");
@@ -64,7 +67,7 @@ func TestLayout(t *testing.T) {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip(err)
 	}
-	module, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm/pkg/dcgm").Output()
+	module, err := exec.Command("go", "-C", godcgm, "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm/pkg/dcgm").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,18 +81,19 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// TestLayout compares NVIDIA's constants with these numbers.
 func TestConstants(t *testing.T) {
-	if kindGPU != dcgm.FE_GPU || kindInstance != dcgm.FE_GPU_I || kindCompute != dcgm.FE_GPU_CI {
+	if kindGPU != 1 || kindInstance != 4 || kindCompute != 5 {
 		t.Error("kinds of entities")
 	}
-	if typeInt64 != dcgm.DCGM_FT_INT64 || typeDouble != dcgm.DCGM_FT_DOUBLE || typeString != dcgm.DCGM_FT_STRING {
+	if typeInt64 != 'i' || typeDouble != 'd' || typeString != 's' {
 		t.Error("types of values")
 	}
 }
 
 // The names of health errors are the header's, by number.
 func TestErrorNames(t *testing.T) {
-	module, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm/pkg/dcgm").Output()
+	module, err := exec.Command("go", "-C", godcgm, "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm/pkg/dcgm").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

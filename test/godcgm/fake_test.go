@@ -2,8 +2,9 @@
 
 //go:build linux && cgo
 
-// Package fakes tests the fake libraries through the bindings that others use.
-package fakes
+// Package godcgm tests the fake libdcgm through NVIDIA's go-dcgm, which dcgm-exporter uses.
+// It is a module of its own: GPUPilot does not depend on go-dcgm, only this test, and its headers.
+package godcgm
 
 import (
 	"os"
