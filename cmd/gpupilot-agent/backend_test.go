@@ -214,7 +214,7 @@ func TestAutoGivesWhatEitherGives(t *testing.T) {
 	url, _, stop = start(t, append(args, filepath.Join(t.TempDir(), "none"))...)
 	until(t, func() bool {
 		_, body = get(t, url+"/metrics")
-		return strings.Contains(body, `field="DCGM_FI_DEV_BAR1_TOTAL",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="not read through NVML; through DCGM: GPU library not found: `) &&
+		return strings.Contains(body, `field="DCGM_FI_DEV_ECC_SBE_VOL_L1",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="not read through NVML; through DCGM: GPU library not found: `) && strings.Contains(body, "\nDCGM_FI_DEV_BAR1_TOTAL{") && strings.Contains(body, "\nDCGM_FI_DEV_NVLINK_BANDWIDTH_L17{") &&
 			strings.Contains(body, `field="DCGM_FI_DEV_FAN_SPEED",uuid="GPU-48323030-6670-4000-8000-000000000000",reason="NVML does not give it for this GPU and driver; through DCGM: GPU library not found: `)
 	})
 	stop()

@@ -206,7 +206,7 @@ func (f *backtestFlags) write(stdout io.Writer, r *backtest.Report) (err error) 
 func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.Study, error) {
 	s := &backtest.Study{
 		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, Points: f.output != "table",
-		Also: append(backtest.Oracles(), backtest.Reactive(1, 300), backtest.Reactive(0.8, 300), backtest.Fixed(1)),
+		Also: append(f.oracles(), backtest.Reactive(1, 300), backtest.Reactive(0.8, 300), backtest.Fixed(1)),
 	}
 	var err error
 	if s.Low, s.High, err = replicaRange(f.replicas); err != nil {
@@ -243,6 +243,14 @@ func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.
 	}
 	f.say(stderr, f.boundsNote(s, given))
 	return s, f.contenders(s, given)
+}
+
+// oracles are the schedules that the policies are compared with.
+func (f *backtestFlags) oracles() []backtest.Contender {
+	if f.peers == "none" {
+		return backtest.FewOracles()
+	}
+	return backtest.Oracles()
 }
 
 // load is what is replayed.

@@ -257,6 +257,9 @@ func (f *backtestFlags) preamble(s *backtest.Study, cases []backtest.Case, best 
 		line("The cheapest of %d policies that keep to %g %% of requests over %g s to the first token or %g ms between tokens.",
 			len(s.Ours), f.slo, s.Models[0].TTFTLimit, 1000*s.Models[0].ITLLimit)
 	}
+	if best.Signal == onSM {
+		line("SM activity is simulated by a curve that is an assumption: measure it on your server, or take requests.")
+	}
 	line("Simulated: apply it with actuation: Advise first, and look at what it would do.")
 	if f.startups[0] >= 4*time.Minute {
 		line("Starts are long: every minute less saves more than any setting here.")

@@ -139,7 +139,10 @@ func TestAdvise(t *testing.T) {
 	if err != nil || len(p) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"# From 1 replays of t", "% missed for", "maxReplicas: ", "at its best: "} {
+	if strings.Contains(out, "gpu: {metric: SMActive}") != strings.Contains(out, "a curve that is an assumption") {
+		t.Errorf("that the SM curve is an assumption is said where it counts:\n%s", out)
+	}
+	for _, want := range []string{"# From 1 replays of t", "# Load: by ", "to a peak of 6 replicas", "% missed for", "maxReplicas: ", "at its best: "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

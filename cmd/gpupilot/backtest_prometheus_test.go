@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,7 +20,7 @@ import (
 // to whom allowed lets in.
 func secured(t *testing.T, allowed func(*http.Request) bool) (url, caFile string) {
 	t.Helper()
-	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !allowed(r) {
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
@@ -30,6 +32,8 @@ func secured(t *testing.T, allowed func(*http.Request) bool) (url, caFile string
 		}
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[%s]}]}}`, strings.Join(values, ","))
 	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // a client that does not trust the certificate is meant
+	s.StartTLS()
 	t.Cleanup(s.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	return s.URL, writeFile(t, "ca.pem", string(ca))

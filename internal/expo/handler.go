@@ -128,7 +128,7 @@ func negotiate(accept []string) (f format, alsoText bool) {
 		named         int // how exactly text was named: */*, text/* or text/plain
 	}
 	eachOption(accept, func(name, version string, q float64) {
-		named := 0
+		var named int
 		switch name {
 		case "application/openmetrics-text":
 			if version == "" || version == openMetricsVersion {

@@ -6,8 +6,8 @@
 // GOGC is relative to all of the heap: at its default of 100, a program with
 // 400 MiB of samples, in which there is no pointer, lets 400 MiB of garbage
 // pile up before it collects. A collection costs what it scans, which is not the
-// samples. So the room for garbage is set to half of what is scanned: the
-// collector works as with GOGC=50 in a program without the samples.
+// samples. So the room for garbage is set to a quarter of what is scanned: the
+// collector works as with GOGC=25 in a program without the samples.
 package gcpace
 
 import (
@@ -24,7 +24,7 @@ const (
 	every = 5 * time.Second
 	// minRoom lets a small heap be collected seldom.
 	minRoom    = 16 << 20
-	minPercent = 5
+	minPercent = 3
 	maxPercent = 100
 )
 
@@ -53,7 +53,7 @@ func Run(ctx context.Context) {
 // Percent is the value of GOGC for a heap of so many live bytes, and so many
 // bytes, with stacks and global variables, that a collection scans.
 func Percent(live, scanned, roots uint64) int {
-	room := max((scanned+roots)/2, minRoom)
+	room := max((scanned+roots)/4, minRoom)
 	p := 100 * room / max(live+roots, 1)
 	return int(min(max(p, minPercent), maxPercent))
 }

@@ -21,10 +21,10 @@ func TestPercent(t *testing.T) {
 	}
 	f(4, 4, 0, 100)     // small: as by default
 	f(0, 0, 0, 100)     // before the first collection
-	f(100, 100, 0, 50)  // all of it is scanned
-	f(500, 100, 0, 10)  // most of it is samples
-	f(500, 80, 20, 9)   // stacks count as scanned and as the collector's base
-	f(10000, 100, 0, 5) // not for ever
+	f(100, 100, 0, 25)  // all of it is scanned
+	f(500, 200, 0, 10)  // most of it is samples
+	f(500, 180, 20, 9)  // stacks count as scanned and as the collector's base
+	f(10000, 100, 0, 3) // not for ever
 }
 
 // The runtime has the metrics that are read: what is scanned is less than what is

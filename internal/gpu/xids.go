@@ -27,8 +27,11 @@ func IsXID(code float64) bool {
 	return code > 0 && code <= r.Max
 }
 
-// Add notes an XID error of the device at a time.
+// Add notes an XID error of the device at a time. What can be no code is left out.
 func (x *XIDLog) Add(uuid string, code uint64, at time.Time) {
+	if !IsXID(float64(code)) {
+		return
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.devices == nil {

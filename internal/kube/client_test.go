@@ -41,7 +41,7 @@ func TestSlim(t *testing.T) {
 	gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), "example.com/gpu": resource.MustParse("1"), "cpu": resource.MustParse("64")}
 	n, err := slim([]string{"example.com/gpu"})(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b", "karpenter.sh/nodepool": "gpu", "nvidia.com/gpu.product": "NVIDIA-H100"}},
-		Status: corev1.NodeStatus{Capacity: gpus, Conditions: []corev1.NodeCondition{{Type: "Ready"}, {Type: "GPUHealthy", Status: "False", Reason: "GPULost"}}},
+		Status:     corev1.NodeStatus{Capacity: gpus, Conditions: []corev1.NodeCondition{{Type: "Ready"}, {Type: "GPUHealthy", Status: "False", Reason: "GPULost"}}},
 	})
 	if node, ok := n.(*corev1.Node); err != nil || !ok || node.Name != "n" || len(node.Labels) != 2 || len(node.Status.Capacity) != 2 || len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "GPULost" {
 		t.Errorf("of a Node %+v, %v", n, err)

@@ -13,14 +13,20 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 )
 
-// caller makes gRPC's simplest calls, one message for one message, over the
-// HTTP/2 of net/http: gRPC over HTTP/2 (grpc.io's PROTOCOL-HTTP2.md).
+// caller makes gRPC's simplest calls, one message for one message: gRPC over
+// HTTP/2 (grpc.io's PROTOCOL-HTTP2.md), its own or that of net/http.
 type caller struct {
+	socket    string
 	transport *http.Transport
+
+	calling sync.Mutex // held during a call over direct
+	direct  *direct    // nil: there is no connection
+	good    []string   // trailers of calls that succeeded, encoded
 
 	mu     sync.Mutex  // guards what follows
 	server os.FileInfo // the socket's file at the last dial
@@ -28,7 +34,7 @@ type caller struct {
 }
 
 func newCaller(socket string) *caller {
-	c := &caller{}
+	c := &caller{socket: socket}
 	protocols := &http.Protocols{}
 	protocols.SetUnencryptedHTTP2(true)
 	c.transport = &http.Transport{
@@ -36,20 +42,22 @@ func newCaller(socket string) *caller {
 		DisableCompression: true,
 		// A kubelet does not close idle connections, and neither do we.
 		IdleConnTimeout: 0,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			file, err := os.Stat(socket) // before the dial: a newer file is noticed at the next
-			if err != nil {
-				return nil, &dialError{err}
-			}
-			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-			if err != nil {
-				return nil, &dialError{err}
-			}
-			c.connected(file)
-			return conn, nil
-		},
+		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 	}
 	return c
+}
+
+func (c *caller) dial(ctx context.Context) (net.Conn, error) {
+	file, err := os.Stat(c.socket) // before the dial: a newer file is noticed at the next
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.socket)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	c.connected(file)
+	return conn, nil
 }
 
 // connected counts a connection to the server behind a socket's file. A server
@@ -71,7 +79,20 @@ func (c *caller) serverStarts() int64 {
 	return c.starts
 }
 
-func (c *caller) close() { c.transport.CloseIdleConnections() }
+func (c *caller) close() {
+	c.transport.CloseIdleConnections()
+	c.calling.Lock()
+	defer c.calling.Unlock()
+	c.hangUp()
+}
+
+// hangUp ends the direct connection; the caller holds calling.
+func (c *caller) hangUp() {
+	if c.direct != nil {
+		_ = c.direct.conn.Close()
+		c.direct = nil
+	}
+}
 
 // prefixLength is what precedes a message: a byte that says whether it is
 // compressed, and four of its length.
@@ -81,12 +102,20 @@ const prefixLength = 5
 const maxAttempts = 3
 
 // call calls method, such as /v1.Service/Method, with the empty message, and
-// gives the answer's bytes, of which there may be limit. A server may close the
+// gives the answer's bytes, of which there may be limit. A call that does not
+// succeed directly is made by net/http, which knows the reason. A server may close the
 // connection between two calls, or while one is under way: then the call is made
 // again over a new connection. The methods only read.
-func (c *caller) call(ctx context.Context, method string, limit int) (answer []byte, err error) {
+func (c *caller) call(ctx context.Context, method string, limit int) ([]byte, error) {
+	answer, ending, err := c.directly(ctx, method, limit)
+	if err == nil && ending == "" {
+		return answer, nil
+	}
+	defer c.transport.CloseIdleConnections()
 	for range maxAttempts {
-		answer, err = c.attempt(ctx, method, limit)
+		if answer, err = c.attempt(ctx, method, limit); err == nil {
+			c.learn(ending)
+		}
 		_, refused := errors.AsType[*dialError](err)
 		_, broken := errors.AsType[*connectionError](err)
 		if !broken || refused || ctx.Err() != nil {
@@ -94,6 +123,45 @@ func (c *caller) call(ctx context.Context, method string, limit int) (answer []b
 		}
 	}
 	return answer, err
+}
+
+// directly makes a call over the direct connection. Where it is not known that
+// the answer's trailers mean success, it gives them, too.
+func (c *caller) directly(ctx context.Context, method string, limit int) (answer []byte, ending string, err error) {
+	c.calling.Lock()
+	defer c.calling.Unlock()
+	if c.direct == nil {
+		conn, err := c.dial(ctx)
+		if err != nil {
+			return nil, "", err
+		}
+		c.direct = newDirect(conn)
+	}
+	d := c.direct
+	body, err := d.call(ctx, method, limit)
+	if err == nil {
+		answer, err = unprefixed(body)
+	}
+	if err != nil || d.last {
+		c.hangUp()
+	}
+	if err == nil && !slices.Contains(c.good, string(d.ending)) {
+		ending = string(d.ending)
+	}
+	return answer, ending, err
+}
+
+// maxGood bounds the trailers that are known: a server has one form of success.
+const maxGood = 8
+
+// learn takes trailers for those of a success: net/http has just had one from the
+// same server.
+func (c *caller) learn(ending string) {
+	c.calling.Lock()
+	defer c.calling.Unlock()
+	if ending != "" && len(c.good) < maxGood && !slices.Contains(c.good, ending) {
+		c.good = append(c.good, ending)
+	}
 }
 
 // dialError is a server that is not there.

@@ -28,6 +28,7 @@ type answer struct {
 	status int
 	length int64 // of the body; negative: not known
 	close  bool  // the connection cannot be used again
+	bare   bool  // the last line ended with a line feed only
 
 	chunked bool
 	body    io.Reader // of the chunks
@@ -110,8 +111,9 @@ func (a *answer) line(left *int) ([]byte, error) {
 		return nil, errHTTP
 	}
 	text = text[:len(text)-1]
-	if n := len(text); n > 0 && text[n-1] == '\r' {
-		text = text[:n-1]
+	a.bare = len(text) == 0 || text[len(text)-1] != '\r'
+	if !a.bare {
+		text = text[:len(text)-1]
 	}
 	return text, nil
 }
@@ -193,15 +195,14 @@ func (a *answer) trailer() error {
 	left := maxHead
 	for {
 		text, err := a.line(&left)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if len(text) == 0 {
+		case a.bare || len(text) > 0 && bytes.IndexByte(text, ':') <= 0:
+			return errHTTP
+		case len(text) == 0:
 			a.ended = true
 			return io.EOF
-		}
-		if bytes.IndexByte(text, ':') <= 0 {
-			return errHTTP
 		}
 	}
 }

@@ -348,75 +348,28 @@ func TestViewsAreShared(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			ask(h, "/api/v1/view")
 		}
-		rest := p.renderer.newest.scopes["*"].size + len(a.bytes) // of the newest view
-		if got := p.renderer.alive - len(a.bytes) - len(b.bytes); got != rest {
-			t.Errorf("%d bytes are kept besides those in use, want %d", got, rest)
+		kept := func() (alive, newest int) { // a timer forgets them
+			p.renderer.mu.Lock()
+			defer p.renderer.mu.Unlock()
+			if g := p.renderer.newest; g != nil {
+				newest = g.scopes["*"].size + len(a.bytes)
+			}
+			return p.renderer.alive, newest
+		}
+		if alive, newest := kept(); alive != newest+len(a.bytes)+len(b.bytes) {
+			t.Errorf("%d bytes are kept, want %d besides those in use", alive, newest)
 		}
 		p.renderer.give(a)
 		p.renderer.give(b)
-		if p.renderer.alive != rest {
-			t.Errorf("%d bytes are kept, want %d", p.renderer.alive, rest)
+		if alive, newest := kept(); alive != newest {
+			t.Errorf("%d bytes are kept, want %d", alive, newest)
 		}
 		time.Sleep(keepUnused + time.Second)
-		if p.renderer.alive != 0 || p.renderer.newest != nil {
-			t.Errorf("%d bytes are kept that nobody looks at", p.renderer.alive)
+		if alive, newest := kept(); alive != 0 || newest != 0 {
+			t.Errorf("%d bytes are kept that nobody looks at", alive)
 		}
 		if w := ask(h, "/api/v1/view"); w.Code != 200 {
 			t.Errorf("later: %d", w.Code)
-		}
-	})
-}
-
-// slow takes its time to make a view.
-type slow struct {
-	counting
-	takes time.Duration
-}
-
-func (s *slow) View() View {
-	time.Sleep(s.takes)
-	v := s.counting.View()
-	v.Time = time.Now()
-	return v
-}
-
-// While a view that takes long is made, requests get the one before at once, and
-// its age. One that nobody has asked for in a while is not given out any more.
-func TestSlowViewsDoNotHoldUpRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		src := &slow{counting: counting{fixed: fixed{fleet()}}, takes: 800 * time.Millisecond}
-		h := New(src, nil).Handler()
-		took := func() time.Duration {
-			began := time.Now()
-			if w := ask(h, "/api/v1/view"); w.Code != 200 {
-				t.Fatal(w.Code)
-			}
-			return time.Since(began)
-		}
-		if d := took(); d != src.takes {
-			t.Errorf("the first took %v", d)
-		}
-		oldest := time.Duration(0)
-		for range 60 {
-			time.Sleep(time.Second)
-			if d := took(); d > 0 {
-				t.Fatalf("a request waited %v", d)
-			}
-			var v View
-			if err := json.Unmarshal(ask(h, "/api/v1/view").Body.Bytes(), &v); err != nil {
-				t.Fatal(err)
-			}
-			oldest = max(oldest, time.Since(v.Time))
-		}
-		if n := src.views.Load(); n > 60/4 {
-			t.Errorf("%d views of 0.8 s in a minute: more than a quarter of a core", n)
-		}
-		if oldest > 8*time.Second {
-			t.Errorf("a view was %v old", oldest)
-		}
-		time.Sleep(30 * time.Second)
-		if d := took(); d != src.takes {
-			t.Errorf("after half a minute a request took %v", d)
 		}
 	})
 }

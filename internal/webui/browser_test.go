@@ -424,68 +424,6 @@ func TestBrowserControllerAway(t *testing.T) {
 	b.wants(`!document.body.classList.contains("dead")`)
 }
 
-// A fleet of 10,000 nodes is drawn as sums, with what is asked for by page. The
-// keyboard reaches all of it, and what has the focus keeps it while values change.
-func TestBrowserLargeFleet(t *testing.T) {
-	b := openBrowser(t)
-	fleet := largeFleet(10000)
-	url := serve(t, fixed{fleet}, nil)
-	b.size(1280, 900, "light")
-	b.do(chromedp.Navigate(url))
-	rows := func(n int) string { return fmt.Sprintf(`document.querySelectorAll("#fleet .node").length === %d`, n) }
-	b.wants(rows(50) + ` && document.querySelectorAll("#pools tr").length === 10`)
-	b.wants(`document.querySelector("#summary").innerText.includes("10,000 nodes, 80,000 GPUs, 60,000 in use")`)
-	b.wants(`document.querySelectorAll("#problems li").length === 5 && document.querySelector("#problems-more").innerText === "show all 100 nodes with problems"`)
-	b.wants(`/1 to 50 of 10,000 nodes/.test(document.querySelector("#nodes-count").innerText)`)
-	b.wants(`document.querySelectorAll("#workloads .card").length === 12`)
-	if n := eval[int](b, `document.querySelectorAll("*").length`); n > 4000 {
-		t.Errorf("the page has %d elements", n)
-	}
-	b.shoot("large-light")
-
-	// A pool, from its row, by keyboard.
-	b.do(chromedp.Focus("#pools tr:nth-child(4) button"), chromedp.KeyEvent("\r"))
-	b.wants(`/1 to 50 of 1,000 nodes/.test(document.querySelector("#nodes-count").innerText) && document.querySelector("#nodes-pool").value === "=a3-highgpu-3"`)
-	b.do(chromedp.Click("#nodes-on"))
-	b.wants(`/51 to 100 of 1,000 nodes/.test(document.querySelector("#nodes-count").innerText) && !document.querySelector("#nodes-back").disabled`)
-	b.do(chromedp.Click("#problems-more"))
-	b.wants(`/1 to 50 of 100 nodes/.test(document.querySelector("#nodes-count").innerText) && document.activeElement.id === "nodes-q"`)
-	b.do(chromedp.KeyEvent("00907"))
-	b.wants(rows(1) + ` && document.querySelector("#fleet .node").innerText.includes("8 of 8 GPUs without a fresh utilisation")`)
-
-	// One node's GPUs and pods.
-	b.do(chromedp.Focus("#fleet .node button"), chromedp.KeyEvent("\r"))
-	b.wants(`document.querySelectorAll("#fleet .gpu").length === 8 && document.querySelector("#fleet .gpu").innerText.includes("chat-6b8f-00907-0")`)
-	b.wants(`document.querySelector("#fleet .node button").getAttribute("aria-expanded") === "true"`)
-	seen := eval[string](b, `document.querySelector("#fleet .gpus").dataset.seen = "yes"`)
-	b.wants(`document.querySelector("#fleet .gpus").dataset.seen !== "` + seen + `" && document.activeElement === document.querySelector("#fleet .node button")`) // drawn anew
-	b.shoot("large-node")
-	b.do(chromedp.KeyEvent("\r"))
-	b.wants(`document.querySelectorAll("#fleet .gpu").length === 0`)
-
-	b.do(chromedp.Click("#workloads-more"))
-	b.wants(`document.querySelectorAll("#workloads .card").length > 24`)
-	b.do(chromedp.Click("#workloads-more"))
-
-	// Workloads that the view lacks are found.
-	b.do(chromedp.Focus("#workloads-q"), chromedp.KeyEvent("team-7/chat-19"))
-	b.wants(`document.querySelectorAll("#workloads .card").length === 0 || document.querySelector("#workloads-count").innerText.includes("found")`)
-	b.wants(`/^\d+ of \d+ found$/.test(document.querySelector("#workloads-count").innerText)`)
-
-	for _, width := range []int64{360, 600, 1280} {
-		b.size(width, 900, "dark")
-		b.wants(fmt.Sprintf("innerWidth === %d", width))
-		b.fits(fmt.Sprint("a large fleet at ", width, " px"))
-	}
-	b.do(chromedp.Navigate(url))
-	b.wants(rows(50))
-	b.shoot("large-dark")
-	b.size(360, 900, "dark")
-	b.wants("innerWidth === 360")
-	b.fits("a large fleet on a phone")
-	b.shoot("large-360-dark")
-}
-
 // The picture of the documentation.
 func TestBrowserPicture(t *testing.T) {
 	if *screenshots == "" {

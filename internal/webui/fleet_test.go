@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -280,6 +281,60 @@ func TestScopeOfSums(t *testing.T) {
 			t.Errorf("nobody at %s: %d", path, w.Code)
 		}
 	}
+}
+
+// slow takes its time to make a view.
+type slow struct {
+	counting
+	takes time.Duration
+}
+
+func (s *slow) View() View {
+	time.Sleep(s.takes)
+	v := s.counting.View()
+	v.Time = time.Now()
+	return v
+}
+
+// While a view that takes long is made, requests get the one before at once, and
+// its age. One that nobody has asked for in a while is not given out any more.
+func TestSlowViewsDoNotHoldUpRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &slow{counting: counting{fixed: fixed{fleet()}}, takes: 800 * time.Millisecond}
+		h := New(src, nil).Handler()
+		took := func() time.Duration {
+			began := time.Now()
+			if w := ask(h, "/api/v1/view"); w.Code != 200 {
+				t.Fatal(w.Code)
+			}
+			return time.Since(began)
+		}
+		if d := took(); d != src.takes {
+			t.Errorf("the first took %v", d)
+		}
+		oldest := time.Duration(0)
+		for range 60 {
+			time.Sleep(time.Second)
+			if d := took(); d > 0 {
+				t.Fatalf("a request waited %v", d)
+			}
+			var v View
+			if err := json.Unmarshal(ask(h, "/api/v1/view").Body.Bytes(), &v); err != nil {
+				t.Fatal(err)
+			}
+			oldest = max(oldest, time.Since(v.Time))
+		}
+		if n := src.views.Load(); n > 60/4 {
+			t.Errorf("%d views of 0.8 s in a minute: more than a quarter of a core", n)
+		}
+		if oldest > 8*time.Second {
+			t.Errorf("a view was %v old", oldest)
+		}
+		time.Sleep(30 * time.Second)
+		if d := took(); d != src.takes {
+			t.Errorf("after half a minute a request took %v", d)
+		}
+	})
 }
 
 // BenchmarkLargeView is what a fleet of 10,000 nodes with eight GPUs each costs:

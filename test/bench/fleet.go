@@ -34,6 +34,7 @@ import (
 const (
 	barFleetCores  = 0.5 // of 10,000 targets
 	barFleetRSS    = 700 // MiB
+	barFleetMissed = 0.1 // %: the measured time does not begin with a tick
 	fleetMeasured  = 20 * time.Second
 	fleetMemory    = 1 << 30 // bytes of --window-memory
 	barFleetOfMost = 10000   // the bars are those of so many targets
@@ -75,7 +76,7 @@ func benchFleet(ctx context.Context, cfg config, out io.Writer) ([]Row, error) {
 func (l *load) rows(name string, targets int) []Row {
 	rows := []Row{
 		figure(name+", scrapes", l.Stored/fleetMeasured.Seconds(), "1/s"),
-		atMost("  missed", max(0, l.Expected-l.Stored), "", 0),
+		atMost("  missed", max(0, 100*(1-l.Stored/l.Expected)), "%", barFleetMissed),
 		figure("  CPU", l.Cores, "cores"),
 		figure("  RSS", l.RSS, "MiB"),
 		figure("  requests that failed", l.Failed, ""),

@@ -117,8 +117,11 @@ func controllerState(ctx context.Context, s *stack.Stack, l *load, out io.Writer
 	}
 	l.Short = int(m["gpupilot_window_short_targets"])
 	l.Memory = m["gpupilot_window_memory_bytes"] / (1 << 20)
-	fmt.Fprintf(out, "fleet-controller: %.0f targets, %.0f series, heap %.0f MiB live, goroutines %.0f\n",
-		m["gpupilot_scrape_targets"], m["gpupilot_window_series"], m["go_memstats_heap_alloc_bytes"]/(1<<20), m["go_goroutines"])
+	fmt.Fprintf(out, "fleet-controller: %.0f targets, %.0f series, %.0f goroutines; MiB:", m["gpupilot_scrape_targets"], m["gpupilot_window_series"], m["go_goroutines"])
+	for _, part := range []string{"heap_alloc", "heap_inuse", "heap_idle", "heap_released", "stack_inuse", "mspan_inuse", "gc_sys", "next_gc"} {
+		fmt.Fprintf(out, " %s %.0f", part, m["go_memstats_"+part+"_bytes"]/(1<<20))
+	}
+	fmt.Fprintln(out)
 	return nil
 }
 

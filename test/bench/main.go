@@ -111,8 +111,14 @@ type part struct {
 
 func parts() []part {
 	return []part{
-		{"scrape", benchScrape}, {"tick", benchTick}, {"memory", benchMemory}, {"hang", benchHang}, {"reaction", benchReaction},
-		{"fleet", benchFleet}, {"fleet-controller", benchFleetController}, {"pods", benchPods},
+		{"scrape", benchScrape},
+		{"tick", benchTick},
+		{"memory", benchMemory},
+		{"hang", benchHang},
+		{"reaction", benchReaction},
+		{"fleet", benchFleet},
+		{"fleet-controller", benchFleetController},
+		{"pods", benchPods},
 	}
 }
 

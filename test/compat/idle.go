@@ -43,7 +43,7 @@ func (h *harness) idle(ctx context.Context, out io.Writer) error {
 		cases = append(cases,
 			&idleCase{name: "theirs", path: h.cfg.exporter, tick: tick},
 			&idleCase{name: "ours, DCGM", path: h.cfg.agent, tick: tick},
-			&idleCase{name: "ours, NVML", path: h.cfg.agent, tick: tick, env: []string{"GPUPILOT_BACKEND=nvml", "GPUPILOT_FAKE_NVML_POLL_MS=500"}},
+			&idleCase{name: "ours, NVML", path: h.cfg.agent, tick: tick, env: []string{"GPUPILOT_BACKEND=nvml", "GPUPILOT_FAKE_NVML_POLL_MS=5000"}},
 		)
 	}
 	var all sync.WaitGroup

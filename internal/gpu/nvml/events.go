@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// eventWait is how long one wait for an event takes; closing waits for it.
+	// eventWait is how long one wait for an event takes; closing waits for it. Each
+	// wait wakes the process, which costs as much as a collection's start.
 	// Some libraries deliver an event only to a wait that begins after another
 	// call has noticed it, so it also bounds how late such an event is seen.
-	eventWait = 500 * time.Millisecond
+	eventWait = time.Second
 	// The pauses after a failed wait, doubling.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 30 * time.Second
 )

@@ -21,6 +21,14 @@ const allLinks = math.MaxUint32
 // Between them the last rate stands.
 const minRateWindow = 100 * time.Millisecond
 
+// maxLinks is how many NVLinks a GPU has at the most: a B200 has 18.
+const maxLinks = 18
+
+// linkBandwidth are the fields of all links' bandwidth, and of each link's.
+var linkBandwidth = [1 + maxLinks]gpu.FieldID{
+	gpu.NVLinkBandwidth, gpu.NVLinkBandwidthL0, 441, 442, 443, 444, 445, 475, 476, 477, 478, 479, 480, 446, 447, 448, 494, 495, 496,
+}
+
 // batchField is an NVML field id that gives a field of ours, or half of one.
 type batchField struct {
 	id    gpu.FieldID
@@ -31,7 +39,22 @@ type batchField struct {
 	part  int     // 1, 2: transmitted and received of a rate
 }
 
-var batch = [...]batchField{
+// batch are the plain ones, and two for each field of linkBandwidth.
+var batch = func() (all [len(plainBatch) + 2*len(linkBandwidth)]batchField) {
+	n := copy(all[:], plainBatch[:])
+	for i, id := range linkBandwidth {
+		scope := uint32(allLinks)
+		if i > 0 {
+			scope = uint32(i - 1)
+		}
+		all[n] = batchField{id: id, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, scope: scope, part: 1}
+		all[n+1] = batchField{id: id, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, scope: scope, part: 2}
+		n += 2
+	}
+	return all
+}()
+
+var plainBatch = [...]batchField{
 	{id: gpu.MemoryTemp, nvml: nvml.FI_DEV_MEMORY_TEMP, scale: 1, max: 200}, // 255 is no temperature
 	{id: gpu.PowerUsageInstant, nvml: nvml.FI_DEV_POWER_INSTANT, scale: 1e-3},
 	{id: gpu.TotalEnergy, nvml: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, scale: 1},
@@ -57,10 +80,6 @@ var batch = [...]batchField{
 	{id: gpu.NVLinkCRCDataErrors, nvml: nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, scale: 1},
 	{id: gpu.NVLinkReplayErrors, nvml: nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, scale: 1},
 	{id: gpu.NVLinkRecoveryErrors, nvml: nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, scale: 1},
-	{id: gpu.NVLinkBandwidth, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, scope: allLinks, part: 1},
-	{id: gpu.NVLinkBandwidth, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, scope: allLinks, part: 2},
-	{id: gpu.NVLinkBandwidthL0, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, scope: 0, part: 1},
-	{id: gpu.NVLinkBandwidthL0, nvml: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, scope: 0, part: 2},
 }
 
 func batchFields() gpu.FieldSet {
@@ -77,11 +96,11 @@ type fieldState struct {
 	retry  [len(batch)]time.Time // not before
 	values [len(batch)]nvml.FieldValue
 	which  [len(batch)]int // values[k] answers batch[which[k]]
-	links  [2]linkRate     // all links, link 0
+	links  [len(linkBandwidth)]linkRate
 }
 
 // forget drops the counters, which may start anew.
-func (s *fieldState) forget() { s.links = [2]linkRate{} }
+func (s *fieldState) forget() { s.links = [len(linkBandwidth)]linkRate{} }
 
 // linkRate turns a pair of counters into a rate.
 type linkRate struct {
@@ -147,8 +166,8 @@ func verdict(a *nvml.FieldValue) class {
 // is lost says so itself.
 func (d *device) takeBatch(n int) nvml.Return {
 	s := &d.fields
-	var parts [2]struct{ tx, rx float64 }
-	var got [2]int
+	var parts [len(linkBandwidth)]struct{ tx, rx float64 }
+	var got [len(linkBandwidth)]int
 	gone := 0
 	for i, a := range s.values[:n] {
 		k := s.which[i]
@@ -168,7 +187,7 @@ func (d *device) takeBatch(n int) nvml.Return {
 		x := n.Float
 		link := 0
 		if f.scope != allLinks {
-			link = 1
+			link = 1 + int(f.scope)
 		}
 		switch {
 		case !ok || f.max > 0 && x > f.max:
@@ -182,7 +201,7 @@ func (d *device) takeBatch(n int) nvml.Return {
 			d.out.setNumber(f.id, n, f.scale)
 		}
 	}
-	for link, id := range [2]gpu.FieldID{gpu.NVLinkBandwidth, gpu.NVLinkBandwidthL0} {
+	for link, id := range linkBandwidth {
 		if got[link] == 2 {
 			if rate, ok := s.links[link].update(d.now, parts[link].tx, parts[link].rx); ok {
 				d.out.set(id, rate)

@@ -192,6 +192,46 @@ func TestWholeNumbersAreExact(t *testing.T) {
 	}
 }
 
+// How a GPU is set up, and each link's bandwidth, NVML gives by itself.
+func TestSettings(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, f)
+	v := read(t, r, devices[0].UUID, computeMode, persistenceMode, bar1Total, bar1Used, bar1Free, powerLimitMin, powerLimitMax, powerLimitByDef, eccMode, eccModeAtRestart)
+	for id, want := range map[gpu.FieldID]float64{
+		computeMode: 0, persistenceMode: 1, bar1Total: 262144, bar1Used: 3, bar1Free: 262141,
+		powerLimitMin: 200, powerLimitMax: 700, powerLimitByDef: 700, eccMode: 1, eccModeAtRestart: 1,
+	} {
+		expect(t, v, id, want)
+	}
+	if f.old {
+		return // no MIG, and no bandwidth
+	}
+	f.put("mig", "gpu 1 mig 1g.18gb 1")
+	if _, err := r.Devices(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, read(t, r, devices[0].UUID, migMode), migMode, 0)
+	expect(t, read(t, r, devices[1].UUID, migMode), migMode, 1)
+}
+
+func TestBandwidthOfLinks(t *testing.T) {
+	f := newFake(t)
+	if f.old {
+		t.Skip("an old library has no bandwidth")
+	}
+	f.set(0, "nvlink0_tx", 2e6)
+	r, devices := reader(t, f)
+	read(t, r, devices[0].UUID, linkBandwidth[:]...)
+	d := r.library.Known()[devices[0].UUID]
+	for i := range d.fields.links {
+		d.fields.links[i].at = d.fields.links[i].at.Add(-time.Second) // as if it were long ago
+	}
+	v := read(t, r, devices[0].UUID, linkBandwidth[:]...)
+	if got, want := v.Fields(), gpu.SetOf(linkBandwidth[:]...); got != want {
+		t.Errorf("given %v, want %v", got, want)
+	}
+}
+
 func TestMemoryV1(t *testing.T) {
 	f := newFake(t)
 	f.set(0, "fb_reserved", 614)

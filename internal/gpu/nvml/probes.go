@@ -31,6 +31,7 @@ func probes(has func(symbol string) bool) []probe {
 	t.plain()
 	t.add("nvmlDeviceGetFieldValues", probe{fields: batchFields(), read: readBatch})
 	t.fallbacks()
+	t.settings()
 	for _, version := range []string{"", "_v2", "_v3", "_v4"} {
 		if has("nvmlDeviceGetGridLicensableFeatures" + version) {
 			t.probes = append(t.probes, probe{fields: gpu.SetOf(gpu.VGPULicenseStatus), read: licence})

@@ -45,15 +45,19 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, 
 	return end(NVML_SUCCESS);
 }
 
-// A driver blocks in the kernel, which costs nothing. Measurements of CPU time set the
-// time between two looks, in ms.
-static useconds_t poll_every(void) {
+// pause_until waits until the next look, at the latest until then. A driver blocks in
+// the kernel, which costs nothing: measurements of CPU time set the time between two
+// looks, in ms.
+static void pause_until(double then) {
 	const char *ms = getenv("GPUPILOT_FAKE_NVML_POLL_MS");
-	return ms ? 1000 * (useconds_t)atoi(ms) : 2000;
+	double pause = ms ? atof(ms) / 1000 : 0.002;
+	double left = then - now();
+	if (ms && pause > left) pause = left > 0 ? left : 0;
+	usleep((useconds_t)(pause * 1e6));
 }
 
 static nvmlReturn_t event_wait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms, bool instances) {
-	for (double until = now() + timeout_ms / 1000.;; usleep(poll_every())) {
+	for (double until = now() + timeout_ms / 1000.;; pause_until(until)) {
 		lock_only();
 		if (!S.lazy_events) {
 			unlock();
@@ -120,11 +124,12 @@ static void answer(nvmlFieldValue_t *v, long double x, bool wide) {
 	else v->value.uiVal = (unsigned int)x;
 }
 
-// link_key is what a throughput counter adds up: all links, or link 0.
+// link_key is what a throughput counter adds up: all links, or one, each of which
+// does as link 0.
 static enum key link_key(const nvmlFieldValue_t *v) {
 	bool tx = v->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX;
 	if (v->scopeId == 0xFFFFFFFFu) return tx ? K_nvlink_tx : K_nvlink_rx;
-	if (v->scopeId == 0) return tx ? K_nvlink0_tx : K_nvlink0_rx;
+	if (v->scopeId < 18) return tx ? K_nvlink0_tx : K_nvlink0_rx;
 	return NKEYS;
 }
 

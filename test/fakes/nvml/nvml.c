@@ -224,6 +224,39 @@ GETTER(GetCurrentClocksThrottleReasons, unsigned long long, clock_reasons, 1)
 GETTER(GetCurrentClocksEventReasons, unsigned long long, clock_reasons, 1)
 #endif
 
+// SETTING defines a function that gives how every whole GPU is set up.
+#define SETTING(name, type, value) \
+	nvmlReturn_t nvmlDevice##name(nvmlDevice_t d, type *out) { \
+		BEGIN(d, #name); \
+		*out = value; \
+		return end(d->mig < 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED); \
+	}
+
+SETTING(GetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
+SETTING(GetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
+SETTING(GetPowerManagementDefaultLimit, unsigned int, 700000)
+
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t d, unsigned int *least, unsigned int *most) {
+	BEGIN(d, "GetPowerManagementLimitConstraints");
+	*least = 200000;
+	*most = 700000;
+	return end(d->mig < 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED);
+}
+
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t d, nvmlEnableState_t *current, nvmlEnableState_t *pending) {
+	BEGIN(d, "GetEccMode");
+	*current = *pending = NVML_FEATURE_ENABLED;
+	return end(d->mig < 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED);
+}
+
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t d, nvmlBAR1Memory_t *m) {
+	BEGIN(d, "GetBAR1MemoryInfo");
+	m->bar1Total = 262144ull << 20;
+	m->bar1Used = 3ull << 20;
+	m->bar1Free = m->bar1Total - m->bar1Used;
+	return end(d->mig < 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED);
+}
+
 long double energy(nvmlDevice_t d) {
 	struct device *w = dev_of(d);
 	return w->have[K_energy] ? w->val[K_energy] : w->sum[K_power] * 1000;

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/backtest"
+)
+
+// The page says how many settings there are, and publishes what make backtest
+// runs, which is the full grid.
+func TestDocsNameTheStudy(t *testing.T) {
+	read := func(path string) string {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	makefile, page := read("../../Makefile"), read("../../docs/backtest.md")
+	study := regexp.MustCompile(`(?m)^BACKTEST_STUDY\s*=\s*(.*)$`).FindStringSubmatch(makefile)
+	if study == nil || !strings.Contains(page, "`"+study[1]+"`") || strings.Contains(study[1], "--quick") {
+		t.Errorf("the page does not name the study of make backtest: %q", study)
+	}
+	full, quick := backtest.FullGrid(), backtest.QuickGrid()
+	for _, n := range []int{
+		len(full.Peers(nil, "")), len(full.Peers(nil, backtest.OnRequests)), len(full.Peers(nil, backtest.OnGPU)), len(quick.Peers(nil, "")),
+	} {
+		text := fmt.Sprint(n)
+		if n >= 1000 {
+			text = fmt.Sprintf("%d,%03d", n/1000, n%1000)
+		}
+		if !strings.Contains(page, text) {
+			t.Errorf("the page does not say %s", text)
+		}
+	}
+}
