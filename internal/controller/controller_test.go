@@ -71,7 +71,7 @@ func TestRun(t *testing.T) {
 
 		handlers["gpa"].OnDelete(asStored(t, a))
 		synctest.Wait()
-		if _, ok := r.History("ns", "web"); ok || r.count() != 0 {
+		if _, ok := r.History("ns", "web"); ok || r.workloadCount() != 0 {
 			t.Error("a deleted GPUAutoscaler goes on")
 		}
 		cancel()
@@ -91,11 +91,11 @@ func TestScaledObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.scaledObjectChanged(so, false)
-	if o, ok := r.claims.rival(a, web); !ok || o.String() != "ScaledObject keda" {
+	if o, ok := r.claims.findRival(a, web); !ok || o.String() != "ScaledObject keda" {
 		t.Errorf("the rival is %v", o)
 	}
 	r.scaledObjectChanged(so, true)
-	if o, ok := r.claims.rival(a, web); ok {
+	if o, ok := r.claims.findRival(a, web); ok {
 		t.Errorf("the rival is still %v", o)
 	}
 }

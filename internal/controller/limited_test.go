@@ -63,7 +63,7 @@ func TestWindowCondition(t *testing.T) {
 	r.now = r.now.Add(2 * time.Second)
 	w.pass(r.now)
 	st = statusOf(w.status.next, st)
-	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow); c == nil || c.Status != metav1.ConditionTrue || c.Reason != reasonWhole {
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow); c == nil || c.Status != metav1.ConditionTrue || c.Reason != reasonComplete {
 		t.Errorf("the target is gone: %+v", c)
 	}
 }

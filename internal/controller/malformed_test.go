@@ -84,9 +84,9 @@ func TestMalformedSpecCostsThatObjectOnly(t *testing.T) {
 	} {
 		r.events = nil
 		w := r.deliver(u, false)
-		w.told, w.compiled = "", nil
+		w.recordedObstacle, w.compiled = "", nil
 		w.pass(r.now)
-		if got := w.status.next.able; got.reason != reasonInvalid || !strings.Contains(got.message, "the spec cannot be read") {
+		if got := w.status.next.obstacle; got.reason != reasonInvalid || !strings.Contains(got.message, "the spec cannot be read") {
 			t.Errorf("%s: %+v", what, got)
 		}
 		if want := []string{"Warning " + reasonInvalid}; !slices.Equal(r.told(), want) {
@@ -191,7 +191,7 @@ func FuzzRecall(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		now := at(1000)
-		s := recall(&v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: raw}}, now)
+		s := decodeMemory(&v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: raw}}, now)
 		p := vllmPolicy()
 		p.Max, p.Signals = 9, append(p.Signals, scale.Signal{Name: "Utilization", Target: 60, Ceiling: 100})
 		for i := range 20 {
@@ -228,7 +228,7 @@ func TestAnInvalidObjectClaimsNothing(t *testing.T) {
 			t.Errorf("%s: the other workload was not woken", what)
 		}
 		w.pass(r.now)
-		if got := w.status.next.able.reason; got != want {
+		if got := w.status.next.obstacle.reason; got != want {
 			t.Errorf("%s: the younger one is %q, want %q", what, got, want)
 		}
 	}
@@ -269,7 +269,7 @@ func TestAnInvalidObjectClaimsNothing(t *testing.T) {
 	sees("beside one that is being deleted", "")
 	dying := r.workloads[client.ObjectKeyFromObject(older)]
 	dying.pass(r.now)
-	if got := dying.status.next.able.reason; got != reasonDeleting {
+	if got := dying.status.next.obstacle.reason; got != reasonDeleting {
 		t.Errorf("the one that is being deleted is %q", got)
 	}
 	tell(deleted, true)
@@ -319,7 +319,7 @@ func TestDeviceUtilizationBesideRequests(t *testing.T) {
 	b.Spec.Signals, b.Generation = b.Spec.Signals[1:], b.Generation+1
 	again.object.Store(b)
 	again.pass(r.now.Add(3 * time.Second))
-	if c := consistencyOf(again.status.next); c.Status != metav1.ConditionTrue {
+	if c := consistencyCondition(again.status.next); c.Status != metav1.ConditionTrue {
 		t.Errorf("of requests alone: %+v", c)
 	}
 }

@@ -78,7 +78,7 @@ func TestPassFollowsALeaderOnly(t *testing.T) {
 func TestPassAdvises(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.object.Load().Spec.Actuation = v1alpha1.ActuationAdvise
-	r.claims.set(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
+	r.claims.setOther(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
 	w.pass(r.now)
 	w.pass(r.now.Add(time.Second))
 	if n := r.replicas("web"); n != 1 {
@@ -222,7 +222,7 @@ func TestPassRefuses(t *testing.T) {
 		}
 	}
 	f("an HPA owns it", reasonOwned, "HorizontalPodAutoscaler h", func(r *rig, _ *workload) {
-		r.claims.set(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
+		r.claims.setOther(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
 	})
 	f("no such target", reasonNoTarget, "Deployment ns/nobody", func(_ *rig, w *workload) {
 		w.object.Load().Spec.ScaleTargetRef.Name = "nobody"
