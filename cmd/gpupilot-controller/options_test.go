@@ -147,7 +147,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 		t.Fatalf("%s has no place for the table", path)
 	}
 	c := defaults()
-	want := head + begin + flags.Table(c.options()) + end + tail
+	want := head + begin + flags.MarkdownTable(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
