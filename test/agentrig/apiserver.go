@@ -159,7 +159,7 @@ func (s *APIServer) list(w http.ResponseWriter, collection string) {
 	_ = json.NewEncoder(w).Encode(page)
 }
 
-// watch tells what happens from the asked version on.
+// watch sends the events since the requested version.
 func (s *APIServer) watch(w http.ResponseWriter, r *http.Request, collection string) {
 	since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	if err != nil {

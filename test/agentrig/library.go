@@ -40,7 +40,7 @@ func (l *Library) Env() []string {
 	return []string{"GPUPILOT_FAKE_NVML=" + l.file}
 }
 
-// Set says what the GPUs do from now on, in the file's own words
+// Set replaces the state of the simulated GPUs, in the file's format
 // (test/fakes/nvml/README.md). The library looks at it in its next call.
 func (l *Library) Set(text string) error {
 	if err := os.WriteFile(l.file+".new", []byte(text), 0o600); err != nil {

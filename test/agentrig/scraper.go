@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Scraper asks for /metrics over one connection that it keeps. It costs as
+// Scraper requests /metrics over one persistent connection. It costs as
 // little as it can (one write, a few large reads, no allocation), so that what
 // is measured with it is the other side.
 type Scraper struct {

@@ -36,7 +36,7 @@ const startTimeout = 2 * time.Minute
 // startAttempts is how often Start tries anew with other ports when one was taken between its choice and its use.
 const startAttempts = 4
 
-// Config says how the control plane is to run. The zero value is a good one.
+// Config holds the settings of the control plane. The zero value means the defaults.
 type Config struct {
 	// Binary is the multi-call binary that test/kube builds; empty means the one that FindBinary finds.
 	Binary string
@@ -51,7 +51,7 @@ type Config struct {
 	// HPASyncPeriod is how often the HorizontalPodAutoscaler looks at its metrics; 0 means Kubernetes' default of 15 s.
 	HPASyncPeriod time.Duration
 	// HPADownscaleStabilization is for how long the HorizontalPodAutoscaler remembers higher recommendations unless its
-	// behavior says otherwise; 0 means Kubernetes' default of 5 min.
+	// behavior sets another; 0 means Kubernetes' default of 5 min.
 	HPADownscaleStabilization time.Duration
 	// ExtraArgs are further flags by component, after ours, so that they win.
 	ExtraArgs map[string][]string

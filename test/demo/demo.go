@@ -114,7 +114,7 @@ func (d *demo) deploy(ctx context.Context) error {
 	return nil
 }
 
-// describe says what runs and where it can be looked at.
+// describe prints what runs, and the addresses at which to observe it.
 func (d *demo) describe(took time.Duration) {
 	d.view.title = fmt.Sprintf("%d nodes × %d simulated H200, a real control plane, up in %.1f s", nodes, gpusPerNode, took.Seconds())
 	d.view.ui, d.view.kube = d.stack.ControllerURL, d.stack.Cluster.Kubeconfig()

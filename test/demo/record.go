@@ -24,7 +24,7 @@ type sample struct {
 // more than an hour.
 const maxSamples = 20_000
 
-// track is what was seen of one workload.
+// track holds the recorded samples of one workload.
 type track struct {
 	name    string
 	now     sample   // the newest, also of before the load began

@@ -73,7 +73,7 @@ func (v *view) render(width, height int) []string {
 	return out
 }
 
-// charts are the load and both workloads' replicas over the demo so far.
+// charts returns the lines of the load and of both workloads' replicas.
 func (v *view) charts(width int) []string {
 	if width < 10 || len(v.tracks) == 0 {
 		return nil
@@ -91,35 +91,48 @@ func (v *view) charts(width int) []string {
 	case v.length > 0:
 		clockText += " of " + clock(v.length)
 	}
-	chart := func(name string, t *track, most float64, colour string, value func(sample) float64, text string) string {
-		return fmt.Sprintf("  %-*s%s%s%s  %s", labelWidth-2, name, colour, sparkline(t.samples, from, span, width, most, value), plain, text)
+	render := func(name string, t *track, l line, text string) string {
+		l.from, l.span, l.width = from, span, width
+		return fmt.Sprintf("  %-*s%s%s%s  %s", labelWidth-2, name, l.colour, l.sparkline(t.samples), plain, text)
 	}
+	offered := line{highest: peakLoad * 1.05, colour: cyan, value: func(s sample) float64 { return s.offered }}
+	need := line{highest: chartReplicas, colour: dim, value: func(s sample) float64 { return float64(s.need) }}
+	replicas := line{highest: chartReplicas, value: func(s sample) float64 { return float64(s.replicas) }}
 	out := []string{
-		chart("offered load", v.tracks[0], peakLoad*1.05, cyan, func(s sample) float64 { return s.offered }, fmt.Sprintf("%.1f req/s", now.offered)),
-		chart("replicas it needs", v.tracks[0], chartReplicas, dim, func(s sample) float64 { return float64(s.need) }, fmt.Sprint(now.need)),
+		render("offered load", v.tracks[0], offered, fmt.Sprintf("%.1f req/s", now.offered)),
+		render("replicas it needs", v.tracks[0], need, fmt.Sprint(now.need)),
 	}
 	for _, t := range v.tracks {
-		out = append(out, chart("replicas of "+t.name, t, chartReplicas, "", func(s sample) float64 { return float64(s.replicas) }, fmt.Sprint(t.now.replicas)))
+		out = append(out, render("replicas of "+t.name, t, replicas, fmt.Sprint(t.now.replicas)))
 	}
 	return append(out, fmt.Sprintf("  %-*s%s%s%s", labelWidth-2, "", dim, clockText, plain))
 }
 
-// sparkline draws the highest value of each slot of time, blank where there
-// was none. A value of most fills the line's height.
-func sparkline(all []sample, from, span time.Duration, width int, most float64, value func(sample) float64) string {
+// line is one line of the charts.
+type line struct {
+	from, span time.Duration // the time that it covers
+	width      int           // in characters
+	highest    float64       // the value that fills the line's height
+	colour     string
+	value      func(sample) float64
+}
+
+// sparkline draws the highest value of each time slot. Slots without a sample are
+// blank.
+func (l *line) sparkline(all []sample) string {
 	levels := []rune(" ▁▂▃▄▅▆▇█")
-	line := []rune(strings.Repeat(" ", width))
-	high := make([]float64, width)
+	cells := []rune(strings.Repeat(" ", l.width))
+	high := make([]float64, l.width)
 	for _, s := range all {
-		i := int(float64(s.at-from) / float64(span) * float64(width))
-		if s.at < from || i < 0 || i >= width {
+		i := int(float64(s.at-l.from) / float64(l.span) * float64(l.width))
+		if s.at < l.from || i < 0 || i >= l.width {
 			continue
 		}
-		high[i] = max(high[i], value(s))
-		n := int(high[i]/most*float64(len(levels)-1) + 0.5)
-		line[i] = levels[min(max(1, n), len(levels)-1)]
+		high[i] = max(high[i], l.value(s))
+		n := int(high[i]/l.highest*float64(len(levels)-1) + 0.5)
+		cells[i] = levels[min(max(1, n), len(levels)-1)]
 	}
-	return string(line)
+	return string(cells)
 }
 
 // row is a workload now.

@@ -27,7 +27,7 @@ const (
 	target      = 60.0 // %, of every GPUAutoscaler
 )
 
-// fault is what is wrong with an agent's answers.
+// fault is a fault of an agent's answers.
 type fault int
 
 const (
@@ -155,7 +155,7 @@ func (f *fleet) vacate(uid types.UID) {
 	}
 }
 
-// page is what the agent at an address says, and what is wrong with it.
+// page returns the exposition of the agent at an address, and the agent's fault.
 func (f *fleet) page(ip netip.Addr, now time.Time) ([]byte, fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,7 +203,7 @@ func (f *fleet) scaled(name string, replicas int32, now time.Time) string {
 	return ""
 }
 
-// changed says whether that is another value of spec.replicas than the last one.
+// changed reports whether spec.replicas differs from the last value.
 func (f *fleet) changed(name string, replicas int32) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// ErrUnavailable says that this machine cannot run a real node, for the reason that wraps it; a test skips on it.
+// ErrUnavailable means that this machine cannot run a real node. The error that wraps it has the reason; tests skip on it.
 var ErrUnavailable = errors.New("a real node cannot run here")
 
 // debianPackages hold the container runtime: containerd, its shim and ctr, and runc.

@@ -67,7 +67,7 @@ func Nested(ctx context.Context, stage Stage, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Probe says whether this machine lets us prepare a node's namespaces, for which [MakeMountPoints] has been called; the error wraps [ErrUnavailable].
+// Probe checks whether this machine supports the namespaces of a node. [MakeMountPoints] must have been called. The error wraps [ErrUnavailable].
 func Probe(ctx context.Context) error {
 	out, err := Nested(ctx, StageProbe).CombinedOutput()
 	if err != nil {

@@ -24,7 +24,7 @@ const PayloadImage = "gpupilot.test/payload:1"
 // kubeletPort is the kubelet's port (a fixed one: nobody else is in the node's network namespace).
 const kubeletPort = 10250
 
-// NodeConfig says what a node is made of.
+// NodeConfig holds the settings of a node.
 type NodeConfig struct {
 	Name       string  // name of the Node object
 	Kube       string  // binary that is a kubelet when its first argument is "kubelet"

@@ -98,7 +98,7 @@ func ownerLabels(metric *dto.Metric) (id string, owner Owner) {
 	return id, owner
 }
 
-// AllocatedOwners asks the kubelet itself whose each GPU is, over its pod-resources socket.
+// AllocatedOwners reads the owner of each GPU from the kubelet's pod-resources socket.
 func AllocatedOwners(ctx context.Context, socket string) (Owners, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -240,14 +240,14 @@ func (w *Watch) Polls() int {
 	return w.polls
 }
 
-// Errors is what went wrong so far.
+// Errors returns the errors so far.
 func (w *Watch) Errors() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.errors)
 }
 
-// Owners is what the agent said last of every GPU that it ever had.
+// Owners returns the agent's last owner of every GPU that it ever exposed.
 func (w *Watch) Owners() Owners {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,7 +20,7 @@ const agentVariable = "GPUPILOT_AGENT"
 // partsVariable is the environment variable that hands the parts to the nested stages.
 const partsVariable = "GPUPILOT_REALNODE_PARTS"
 
-// Parts is what the first stage, which is on the network, builds and downloads for the test stage, which is not.
+// Parts are the files that the first stage builds and downloads. The test stage has no network access.
 type Parts struct {
 	Kube    string  // control plane and kubelet
 	Agent   string  // gpupilot-agent

@@ -85,7 +85,7 @@ func (p *Plugin) serve(ctx context.Context) error {
 	return nil
 }
 
-// register tells the kubelet of the socket.
+// register registers the socket with the kubelet.
 func (p *Plugin) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -101,7 +101,7 @@ func (p *Plugin) register(ctx context.Context) error {
 	return err
 }
 
-// GetDevicePluginOptions asks the kubelet for nothing.
+// GetDevicePluginOptions returns no options.
 func (p *Plugin) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
 	return &deviceplugin.DevicePluginOptions{}, nil
 }

@@ -44,7 +44,7 @@ func start(logs, name, program string, args, env []string) (*process, error) {
 	return p, nil
 }
 
-// stop asks the program to end, kills it if it has not done so within patience, and returns when it is gone.
+// stop terminates the program, kills it after patience, and returns when it has ended.
 func (p *process) stop(patience time.Duration) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
 	select {

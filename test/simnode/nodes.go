@@ -22,7 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
-// Config says which nodes to simulate.
+// Config holds the settings of the simulated nodes.
 type Config struct {
 	Client kubernetes.Interface
 	// Dir holds a folder per node, with the state file of its GPUs, its
@@ -39,7 +39,7 @@ type Config struct {
 	// RestartDelay is after what time a process that ended is started again;
 	// 0: it stays dead, so that a test can kill one.
 	RestartDelay time.Duration
-	// Workloads are what pods may serve.
+	// Workloads are the workloads that pods can serve.
 	Workloads []Workload
 	Log       *slog.Logger // nil discards
 }

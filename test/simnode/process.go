@@ -56,7 +56,7 @@ func startProcess(argv, env []string, logPath string) (*process, error) {
 // kill kills the process without notice.
 func (p *process) kill() error { return p.os.Kill() }
 
-// end asks the process to end, kills it after grace, and waits for its end.
+// end terminates the process, kills it after grace, and waits for its end.
 func (p *process) end(grace time.Duration) {
 	_ = p.os.Signal(syscall.SIGTERM) // one that has ended needs none
 	t := time.NewTimer(grace)

@@ -47,7 +47,7 @@ func (p *podRun) retry(ctx context.Context, write func() error) {
 	}
 }
 
-// status is what a kubelet reports of the pod now.
+// status returns the status that a kubelet reports for the pod now.
 func (p *podRun) status(ready bool) corev1.PodStatus {
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *podRun) container(c corev1.Container, ready bool, now metav1.Time) core
 	return s
 }
 
-// rejected is what a kubelet reports of a pod whose devices it does not have.
+// rejected returns the status that a kubelet reports for a pod whose devices it lacks.
 func (p *podRun) rejected() corev1.PodStatus {
 	return corev1.PodStatus{
 		Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError",

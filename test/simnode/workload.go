@@ -21,7 +21,7 @@ type Workload struct {
 	Model sim.Workload
 	// Offered is the load of the moment, in requests a second.
 	Offered func(now time.Time) float64
-	// MemoryMiB is what a loaded replica holds of each of its GPUs; default
+	// MemoryMiB is the memory of a loaded replica on each of its GPUs; default
 	// 128,000, an LLM server that takes nine tenths of an H200.
 	MemoryMiB float64
 }

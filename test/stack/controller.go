@@ -68,7 +68,7 @@ func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
 	return b, nil
 }
 
-// Stop asks the standby to end and waits for it.
+// Stop terminates the standby and waits for its end.
 func (b *Standby) Stop() { b.process.end(syscall.SIGTERM) }
 
 func controllerAddresses() (url string, securePort int, err error) {
@@ -117,7 +117,7 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 	return p, nil
 }
 
-// StopController asks the controller to end and waits for it.
+// StopController terminates the controller and waits for its end.
 func (s *Stack) StopController() { s.endController(syscall.SIGTERM) }
 
 // KillController ends the controller as a crash would.

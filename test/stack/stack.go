@@ -50,7 +50,7 @@ const (
 // startTimeout bounds each wait of a start, except the control plane's own.
 const startTimeout = time.Minute
 
-// Config says what to run. The zero value is the whole of it with defaults.
+// Config holds the settings of a Stack. The zero value runs everything with defaults.
 type Config struct {
 	Root      string // the repository; default: found from the working directory
 	Nodes     int    // default 3
@@ -75,7 +75,7 @@ type Config struct {
 	Log *slog.Logger // nil discards
 }
 
-// Stack is what runs.
+// Stack is a running control plane with nodes and controllers.
 type Stack struct {
 	Cluster *cluster.Cluster
 	Nodes   *simnode.Nodes
