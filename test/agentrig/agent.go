@@ -2,10 +2,9 @@
 
 //go:build linux
 
-// Package agentrig runs the real gpupilot-agent on one machine: on a fake GPU
-// library whose GPUs do what a file says, with a kubelet and an API server that
-// say what they are told. The benchmarks and the tests of the whole program use
-// it.
+// Package agentrig runs the real gpupilot-agent on one machine, with a fake GPU library
+// that reads the state of its GPUs from a file, and with a fake kubelet and API server.
+// The benchmarks and the tests of the whole program use it.
 package agentrig
 
 import (
@@ -26,7 +25,7 @@ import (
 	"time"
 )
 
-// startTimeout is how long an agent may take until it serves.
+// startTimeout bounds the time until an agent serves.
 const startTimeout = 30 * time.Second
 
 // Config holds the settings of an agent.

@@ -9,14 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// note is one thing that happened.
+// note is one event on the screen.
 type note struct {
 	at   time.Duration
 	who  string
 	text string
 }
 
-// view is all that the screen shows.
+// view holds the contents of the screen.
 type view struct {
 	title   string
 	load    string
@@ -50,7 +50,7 @@ const (
 	chartReplicas = 8
 )
 
-// render is the whole screen, one string per line, none wider than width.
+// render returns the lines of the screen, none wider than width.
 func (v *view) render(width, height int) []string {
 	out := []string{
 		bold + "GPUPilot demo" + plain + dim + "  " + v.title + plain,
@@ -135,7 +135,7 @@ func (l *line) sparkline(all []sample) string {
 	return string(cells)
 }
 
-// row is a workload now.
+// row returns the current state of a workload.
 func row(t *track, label string, width int) string {
 	s := t.now
 	cells := barWidth
@@ -163,7 +163,7 @@ func row(t *track, label string, width int) string {
 		bold, t.name, plain, dim, label, plain, colour, bar(s.util, cells), plain, s.util, pods, counts, dim, s.queue, plain)
 }
 
-// bar is a utilisation in so many cells, with a mark at the target.
+// bar draws a utilisation in this many cells, with a mark at the target.
 func bar(util float64, width int) string {
 	cells := []rune(strings.Repeat("░", width))
 	for i := range min(int(util/100*float64(width)+0.5), width) {
@@ -173,7 +173,7 @@ func bar(util float64, width int) string {
 	return string(cells[:mark]) + plain + "│" + dim + string(cells[mark:])
 }
 
-// log is the last notes that fit into so many lines.
+// log returns the last notes that fit into this many lines.
 func (v *view) log(width, lines int) []string {
 	var out []string
 	for _, n := range v.notes {
@@ -225,7 +225,7 @@ func cut(s string, width int) string {
 	return b.String()
 }
 
-// line is the view in one line, for where there is no terminal.
+// line returns the view as one line, for output without a terminal.
 func (v *view) line() string {
 	var b strings.Builder
 	now := v.tracks[0].now
