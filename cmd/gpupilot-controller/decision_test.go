@@ -164,7 +164,7 @@ func running(app, name string) *corev1.Pod {
 }
 
 // The values of an exporter that hangs scale nothing, up or down.
-func TestFrozenExporterScalesNothing(t *testing.T) {
+func TestFrozenExporterDoesNotScale(t *testing.T) {
 	if n := decided(t, func(now time.Time) string { return pageOf(now.UnixMilli(), "95", "95", "95") }, 10*time.Second); n <= 3 {
 		t.Errorf("%d replicas of an exporter that lives and says 95 %%", n)
 	}
@@ -190,7 +190,7 @@ func TestFrozenExporterScalesNothing(t *testing.T) {
 }
 
 // What a GPU cannot be changes nothing.
-func TestImpossibleValuesScaleNothing(t *testing.T) {
+func TestImpossibleValuesDoNotScale(t *testing.T) {
 	f := func(value string, up bool) {
 		t.Helper()
 		n := decided(t, func(now time.Time) string { return pageOf(now.UnixMilli(), "60", "60", value) }, 5*time.Minute)

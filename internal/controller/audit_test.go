@@ -57,7 +57,7 @@ func forge(p *corev1.Pod, util float64, n int) (out []page) {
 
 // An exporter in a trusted namespace that gives a pod more devices than it
 // requests neither scales its workload up nor down, alone or beside the agent.
-func TestForgedDevicesScaleNothing(t *testing.T) {
+func TestForgedDevicesDoNotScale(t *testing.T) {
 	const forger = "dcgm-exporter/gpu-operator/dcgm-1"
 	for _, util := range []float64{0, 100} {
 		for _, withAgent := range []bool{true, false} {
@@ -182,9 +182,9 @@ func TestAudit(t *testing.T) {
 	contains(t, r.View().Targets[0].Contradiction, "node node-1 has 1")
 }
 
-// A workload whose pods an exporter lies about says so in a condition, and once
-// in an Event.
-func TestContradictionsAreTold(t *testing.T) {
+// False claims of an exporter about a workload's pods are reported in a condition, and
+// once in an Event.
+func TestContradictionsAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	p := r.pods.pods[0]
 	r.shows("dcgm-exporter/gpu-operator/dcgm-1", "node-1", discovery.RankDCGM, r.now, forge(p, 100, 16)...)

@@ -76,8 +76,8 @@ func TestClaimOf(t *testing.T) {
 	}
 }
 
-// REST mappers take a kind in lower case for the kind: it is the same target,
-// whoever of us, an HPA and a ScaledObject calls it so.
+// REST mappers accept a kind in lower case. It names the same target, in a
+// GPUAutoscaler, an HPA and a ScaledObject.
 func TestKindsInLowerCase(t *testing.T) {
 	for _, ref := range [][2]string{{"apps/v1", "deployment"}, {"", "deployment"}} {
 		a := autoscaler("web")

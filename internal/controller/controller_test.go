@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// All of it runs: samples arrive, and in the same instant the replicas follow;
-// in between it decides every tick; and when it is told to end it ends.
+// The whole controller runs: it scales in the same instant in which samples arrive,
+// decides every tick in between, and ends when its context is done.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := autoscaler("web")

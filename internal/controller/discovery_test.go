@@ -23,7 +23,7 @@ import (
 )
 
 // An exporter has no say about the pods of other nodes.
-func TestExportersSpeakOfTheirOwnNode(t *testing.T) {
+func TestExportersReportOnlyTheirOwnNode(t *testing.T) {
 	r, w := loaded(t, 60)
 	p := r.pods.pods[0]
 	r.utilizationBy("poser", "node-2", r.now, 100, p)
@@ -250,9 +250,9 @@ func ports(named ...any) func(*corev1.Pod) {
 	}
 }
 
-// A pod on its node's network is not scraped unless the operator says so, and
-// the condition says why; a node's address that a pod only claims is no way
-// around that, nor is it a way to have another's pod not scraped.
+// A pod on its node's network is not scraped unless the operator allows it, and the
+// condition has the reason. A pod that only claims a node's address can neither avoid
+// this nor prevent the scrape of another pod.
 func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
 	a := autoscaler("web")
 	port := intstr.FromInt32(10250)

@@ -16,8 +16,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// A GPUAutoscaler says that a target with samples of its pods is limited, and
-// when that is over; others have no such condition.
+// A condition of the GPUAutoscaler reports that a target of its pods is limited, and
+// later that it no longer is. Other objects do not have the condition.
 func TestWindowCondition(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)

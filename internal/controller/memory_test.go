@@ -21,8 +21,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// A controller that starts anew from what the status says decides, at every
-// moment, what the one before it would have decided.
+// A controller that restarts from the state in the status makes the same decisions as
+// one that runs on.
 func TestRestartDecidesTheSame(t *testing.T) {
 	a := autoscaler("web")
 	window := int32(60)
@@ -76,7 +76,7 @@ func TestRestartDecidesTheSame(t *testing.T) {
 }
 
 // Of any window, what is kept of the wants has the extremes.
-func TestSalientWants(t *testing.T) {
+func TestCompactWants(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
 		var wants []scale.Want

@@ -94,8 +94,8 @@ func TestTermsOfAReading(t *testing.T) {
 	f("none", fixed{}, scale.Reading{})
 }
 
-// How fast a batch advances is told by two counters of one histogram: 12 seconds
-// of waiting a second are 12 sequences, and 600 tokens a second for them 20 ms each.
+// The pace of a batch follows from the two counters of one histogram: 12 seconds of
+// waiting per second are 12 sequences, and at 600 tokens/s a token takes 20 ms.
 func TestPaceOfABatch(t *testing.T) {
 	src := policy.Pace{
 		TokenSeconds: policy.Term{{Name: "itl_sum", Rate: true}, {Name: "tpot_sum", Rate: true}},

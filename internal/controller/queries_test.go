@@ -35,7 +35,7 @@ func (s said) Public() string { return string(s) }
 func (s said) Reason() string { return "no_number" }
 func (s said) Answered() bool { return true }
 
-// answer is what the backend says of a query from now on.
+// answer sets the backend's answer to a query.
 func (r *rig) answer(promql string, at time.Time, value float64, err error) {
 	if r.deps.Query == nil {
 		r.deps.Query = func(context.Context, string) (series.Sample, error) { return series.Sample{}, errors.New("not asked") }
@@ -91,7 +91,7 @@ func TestToAndFromZero(t *testing.T) {
 
 // A query that fails costs its own signal only: the others may raise, and
 // nothing goes down.
-func TestAFailingQueryCostsItsOwnSignal(t *testing.T) {
+func TestFailingQueryAffectsOnlyItsSignal(t *testing.T) {
 	a := autoscaler("web")
 	a.Spec.Signals = append(a.Spec.Signals, queried("web", "backlog").Spec.Signals[0])
 	r := newRig(t, deployment("web", 1), a)

@@ -101,9 +101,9 @@ func (r *rig) asks(namespace, name, promql string, created time.Duration) *workl
 	return w
 }
 
-// A query is asked again and again, once for all who make it, and no more when
-// nobody does.
-func TestQueriesAreAskedOnce(t *testing.T) {
+// A query is evaluated repeatedly, once for all workloads that have it, and stops when
+// none has it.
+func TestEqualQueriesRunOnce(t *testing.T) {
 	asking(t, func(ctx context.Context, r *rig, b *backend) {
 		w := []*workload{r.asks("ns", "a", "x", 0), r.asks("ns", "b", "x", 0), r.asks("ns", "c", "y", 0)}
 		began := time.Now()
@@ -313,8 +313,8 @@ func TestSlowAnswers(t *testing.T) {
 	})
 }
 
-// A namespace has a number of different queries. The newest object that exceeds
-// it says so; the others are asked, and other namespaces as well.
+// The number of different queries per namespace is limited. The newest object beyond
+// the limit reports it; the other queries, also of other namespaces, are evaluated.
 func TestTooManyQueries(t *testing.T) {
 	asking(t, func(ctx context.Context, r *rig, b *backend) {
 		r.queries.maxPerNamespace = 3
@@ -396,7 +396,8 @@ func gather(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 	return out
 }
 
-// A query that may not run costs its own object only, which says what to do.
+// A query that is not allowed affects only its own object, whose condition has the
+// solution.
 func TestRejectedQuery(t *testing.T) {
 	s, err := promscope.New(promscope.Config{Trusted: []string{"ops"}})
 	if err != nil {

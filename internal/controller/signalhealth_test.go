@@ -17,8 +17,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
-// Going blind is told once per time that it happens, with what does not answer.
-func TestBlindnessIsTold(t *testing.T) {
+// Each outage of the signals is reported once, with the targets that do not answer.
+func TestUnreadableSignalsAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	agent := pod("agent", "agent-1", r.now)
 	r.pods.pods = append(r.pods.pods, agent)
@@ -28,13 +28,13 @@ func TestBlindnessIsTold(t *testing.T) {
 		t.Helper()
 		w.pass(r.now.Add(after))
 		n := 0
-		for _, e := range r.told() {
+		for _, e := range r.eventReasons() {
 			if e == "Warning "+reasonNoFreshData {
 				n++
 			}
 		}
 		if n != want {
-			t.Errorf("%s: %d warnings among %v, want %d", what, n, r.told(), want)
+			t.Errorf("%s: %d warnings among %v, want %d", what, n, r.eventReasons(), want)
 		}
 	}
 	warnings("readable", 0, 0)
@@ -55,7 +55,7 @@ func TestBlindnessIsTold(t *testing.T) {
 
 // An exporter that answers, and shows the last values of a GPU that is gone, is
 // named.
-func TestBlindnessOfFrozenDevices(t *testing.T) {
+func TestFrozenDevicesAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	r.pods.pods = append(r.pods.pods, pod("dcgm", "dcgm-1", r.now))
 	r.listTargets(r.now)
@@ -68,15 +68,15 @@ func TestBlindnessOfFrozenDevices(t *testing.T) {
 	contains(t, r.events[len(r.events)-1].Note, "dcgm-exporter/ns/dcgm-1 on node node-1 exposes values of 1 devices that no longer change")
 }
 
-// Whoever led before has told it.
-func TestBlindnessOfALeaderBeforeIsNotToldAgain(t *testing.T) {
+// The previous leader recorded the outage.
+func TestOutageIsNotReportedAgainByANewLeader(t *testing.T) {
 	r, w := loaded(t, 60)
 	a := w.object.Load()
 	a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSignals, Status: "False", Reason: reasonNoFreshData, LastTransitionTime: metav1.Time{Time: r.now.Add(-time.Hour)}}}
 	w.servingSince = r.now.Add(-time.Hour)
 	w.pass(r.now.Add(time.Minute))
 	if len(r.events) != 0 {
-		t.Errorf("told %v", r.told())
+		t.Errorf("told %v", r.eventReasons())
 	}
 }
 

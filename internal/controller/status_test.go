@@ -20,7 +20,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// However much there is to tell, a status fits, and still says why.
+// The size of a status is bounded, and it always contains the reason of the decision.
 func TestStatusFits(t *testing.T) {
 	long := strings.Repeat("sehr_längliche_metrik_", 20)
 	d := &scale.Decision{Time: at(0), Current: 1, Replicas: 2, Rule: scale.RuleDemand}
@@ -48,7 +48,7 @@ func TestStatusFits(t *testing.T) {
 	}
 }
 
-func TestStatusTells(t *testing.T) {
+func TestStatusOfAReport(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)
 	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
@@ -74,7 +74,7 @@ func TestStatusTells(t *testing.T) {
 }
 
 // Pods serve whether or not the spec is valid.
-func TestStatusCountsWhatIsNotDecidedAbout(t *testing.T) {
+func TestStatusCountsPodsWithoutADecision(t *testing.T) {
 	r, w := loaded(t, 90)
 	done := pod("web", "web-0", r.now, ready(r.now))
 	done.Status.Phase = corev1.PodSucceeded
@@ -90,7 +90,7 @@ func TestStatusCountsWhatIsNotDecidedAbout(t *testing.T) {
 	}
 }
 
-func TestStatusSaysThatDataIsMissing(t *testing.T) {
+func TestStatusReportsMissingData(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)
 	w.pass(r.now.Add(10 * time.Second))
@@ -139,7 +139,7 @@ func TestStatusWaitsForAFirstValue(t *testing.T) {
 	is(3*time.Minute+scale.DefaultMaxAge, reasonNoFreshData)
 }
 
-func TestStatusSaysWhichPortIsMissing(t *testing.T) {
+func TestStatusReportsAMissingPort(t *testing.T) {
 	r, w := loaded(t, 90)
 	a := w.object.Load()
 	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue"}
@@ -150,7 +150,7 @@ func TestStatusSaysWhichPortIsMissing(t *testing.T) {
 
 // A status is written at once when something was decided, soon when counts
 // moved, and seldom when only its reasons are others.
-func TestDue(t *testing.T) {
+func TestWriteDelay(t *testing.T) {
 	base := v1alpha1.GPUAutoscalerStatus{
 		CurrentReplicas: 2, DesiredReplicas: 2,
 		LastDecision: &v1alpha1.DecisionStatus{

@@ -93,9 +93,9 @@ func TestStateSurvivesFailedReads(t *testing.T) {
 	})
 }
 
-// A gap in which nobody watched: the window has to be covered again, what was
-// learned is kept, and the silence was not the signals'.
-func TestAGapHasToBeWatchedAgain(t *testing.T) {
+// After a gap without observations the window starts again, the learned values are
+// kept, and the gap does not count as missing data.
+func TestAGapRestartsTheWindow(t *testing.T) {
 	f := func(what string, begin, end func(*watched)) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {

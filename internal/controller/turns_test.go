@@ -13,7 +13,7 @@ import (
 )
 
 // Whoever waits is served in turn by namespace, in order within one.
-func TestTurns(t *testing.T) {
+func TestQuerySlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newQuerySlotQueue(2, 2)
 		var mu sync.Mutex
@@ -63,7 +63,7 @@ func TestTurns(t *testing.T) {
 }
 
 // Whatever is given up, no slot is lost and none is lent twice.
-func TestTurnsGivenUp(t *testing.T) {
+func TestCancelledWaitHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newQuerySlotQueue(4, 3)
 		var all sync.WaitGroup

@@ -134,8 +134,8 @@ func TestAnswersAreKeptBriefly(t *testing.T) {
 	})
 }
 
-// Many requests with one token are one review, and whoever leaves does not take
-// the answer from the others.
+// Concurrent requests with one token share one review. A caller that gives up does not
+// cancel it for the others.
 func TestReviewsCoalesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &reviewers{delay: time.Second}
@@ -282,7 +282,7 @@ func TestAudience(t *testing.T) {
 }
 
 // What the caches hold is bounded, and wrong tokens do not push out good ones.
-func TestWrongTokensKeepGoodOnes(t *testing.T) {
+func TestWrongTokensDoNotEvictGoodOnes(t *testing.T) {
 	f := &reviewers{}
 	a := f.access()
 	if _, err := a.Authenticate(t.Context(), "token-ann"); err != nil {

@@ -94,7 +94,7 @@ func (s *secretStore) set(data map[string][]byte) {
 	s.secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cert", ResourceVersion: strconv.Itoa(s.version)}, Data: data}
 }
 
-// replica is one of several controllers; it leads as *leads says.
+// replica returns the Certs of one of several controllers, which leads if *leads.
 func replica(s *secretStore, now *time.Time, leads *bool) *Certs {
 	return NewCerts(CertConfig{
 		Secrets: s, Name: "cert", DNSNames: svc,
@@ -102,7 +102,7 @@ func replica(s *secretStore, now *time.Time, leads *bool) *Certs {
 	})
 }
 
-// verify says whether a client that trusts bundle would talk to the holder of leaf at now.
+// verify checks that a client that trusts bundle accepts leaf at now.
 func verify(bundle, leaf, key []byte, name string, now time.Time) error {
 	pair, err := tls.X509KeyPair(leaf, key)
 	if err != nil {
@@ -215,7 +215,7 @@ func TestRenewedAuthorityKeepsItsPredecessor(t *testing.T) {
 	}
 }
 
-func TestSecretOfOthers(t *testing.T) {
+func TestForeignSecretIsNotWritten(t *testing.T) {
 	now, yes := start, true
 	made := &secretStore{}
 	mustSync(t, replica(made, &now, &yes))
@@ -237,7 +237,7 @@ func TestSecretOfOthers(t *testing.T) {
 	}
 }
 
-func TestUnusableSecretIsMadeAnew(t *testing.T) {
+func TestUnusableSecretIsReplaced(t *testing.T) {
 	now, no := start, false
 	good := &secretStore{}
 	mustSync(t, replica(good, &now, &no))
@@ -271,7 +271,7 @@ func TestUnusableSecretIsMadeAnew(t *testing.T) {
 	}
 }
 
-func TestNamesAreTheLeadersConcern(t *testing.T) {
+func TestOnlyTheLeaderChecksNames(t *testing.T) {
 	store, now, leads := &secretStore{}, start, false
 	mustSync(t, replica(store, &now, &leads))
 	c := replica(store, &now, &leads)

@@ -91,7 +91,7 @@ func TestHPAExternalTolerance(t *testing.T) {
 }
 
 // Ready pods without a sample carry nothing on the way up and the target on the way down.
-func TestHPASilentPods(t *testing.T) {
+func TestHPAPodsWithoutSamples(t *testing.T) {
 	f := func(value float64, told, silent, want int) {
 		t.Helper()
 		h := &HPA{MilliTarget: 10000, Up: DefaultUp(), Down: DefaultDown()}
@@ -142,7 +142,7 @@ func TestHPABehavior(t *testing.T) {
 }
 
 // What an HPA finds when it begins holds the way down for a window.
-func TestHPABegins(t *testing.T) {
+func TestHPAFirstSync(t *testing.T) {
 	h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Min: 1, Max: 100, Up: DefaultUp(), Down: DefaultDown()}
 	for _, now := range []int{0, 299} {
 		if got := h.Sync(now, wants(2, 8)); got != 8 {

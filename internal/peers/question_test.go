@@ -14,8 +14,8 @@ type hpaQuestion struct {
 	Syncs    []hpaSync // 15 s apart
 }
 
-// hpaSync is what one sync reads. The replicas are those that the sync before
-// has left; those of the first one, and where somebody else sets them, are Spec's.
+// hpaSync holds the values of one sync. The replicas are those of the previous sync,
+// unless Spec sets them, as in the first sync.
 type hpaSync struct {
 	Spec   *int `json:",omitempty"`
 	Status int
@@ -157,8 +157,8 @@ func (f *fleet) step(replicas int, need float64, target int64) []Pod {
 	return append([]Pod(nil), kept...)
 }
 
-// value is what an object or an external metric of the fleet tells.
-func (f *fleet) value(kind Kind, pods []Pod, need float64, target int64) (milli int64, told bool) {
+// value returns the fleet's value of an object or external metric.
+func (f *fleet) value(kind Kind, pods []Pod, need float64, target int64) (milli int64, ok bool) {
 	switch {
 	case kind == PodsAverage || f.rng.IntN(15) == 0:
 		return 0, false

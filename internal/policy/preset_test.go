@@ -10,8 +10,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// told writes a source as the sum of its terms, each with its names.
-func told(s Source) string {
+// formatTerms writes a source as the sum of its terms, each with its names.
+func formatTerms(s Source) string {
 	var terms []string
 	for _, term := range s.Terms {
 		var names []string
@@ -40,7 +40,7 @@ func TestPresets(t *testing.T) {
 		for i, s := range c.Policy.Signals {
 			src := c.Sources[i]
 			name := strings.TrimPrefix(s.Name, preset+" ")
-			if got := told(src); got != want[name] {
+			if got := formatTerms(src); got != want[name] {
 				t.Errorf("%s %s: reads\n%s, want\n%s", preset, name, got, want[name])
 			}
 			if src.Kind != Pods || src.Path != "/metrics" || src.Port.Default != port || s.Type != scale.AverageValue {
@@ -86,7 +86,7 @@ func TestPresetsCountRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, src := range c.Sources {
-			got := told(Source{Terms: []Term{append(slices.Clone(src.Arrived), src.Completed...)}})
+			got := formatTerms(Source{Terms: []Term{append(slices.Clone(src.Arrived), src.Completed...)}})
 			if i > 0 {
 				want = ""
 			}

@@ -196,7 +196,7 @@ func FuzzLimit(f *testing.F) {
 	})
 }
 
-// confined says whether a selector can only match series of the namespace.
+// confined reports whether a selector matches only series of the namespace.
 func confined(selector []*labels.Matcher, namespace string) bool {
 	return slices.ContainsFunc(selector, func(m *labels.Matcher) bool {
 		return m.Type == labels.MatchEqual && m.Name == "namespace" && m.Value == namespace

@@ -96,18 +96,18 @@ type extension struct {
 }
 
 // extend adds a signal with readings of its own at index at.
-func (in *pour) extend(p Policy, m moment, at int) extension {
+func (p *pour) extend(pol Policy, m moment, at int) extension {
 	extra := Signal{Name: "extra", Target: 50, Ceiling: 100, Aggregate: gpu.Sum}
 	o := m.o
 	o.Pods = slices.Clone(m.o.Pods)
 	for k := range o.Pods {
 		pod := &o.Pods[k]
-		pod.Readings = insert(pod.Readings, at, Reading{Value: []float64{0, 3, 20, 98}[in.small()%4], At: m.now.Add(-time.Duration(in.small()%3) * time.Second), OK: true})
+		pod.Readings = insert(pod.Readings, at, Reading{Value: []float64{0, 3, 20, 98}[p.small()%4], At: m.now.Add(-time.Duration(p.small()%3) * time.Second), OK: true})
 		pod.Paces, pod.Arrivals = insert(pod.Paces, at, Pace{}), insert(pod.Arrivals, at, Reading{})
 	}
 	o.Totals = insert(m.o.Totals, at, Reading{})
-	p.Signals, m.o = slices.Insert(slices.Clone(p.Signals), at, extra), o
-	return extension{p, m, at}
+	pol.Signals, m.o = slices.Insert(slices.Clone(pol.Signals), at, extra), o
+	return extension{pol, m, at}
 }
 
 // ignoresLessDemand fails unless the result is the same with the extension, as long as

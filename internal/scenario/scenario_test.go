@@ -117,7 +117,7 @@ always replicas<=5
 -- decisions --
 `
 
-func TestErrorsSayWhere(t *testing.T) {
+func TestErrorsNameTheLine(t *testing.T) {
 	f := func(old, with, want string) {
 		t.Helper()
 		text := strings.Replace(story, old, with, 1)
@@ -216,7 +216,7 @@ func TestPaceErrors(t *testing.T) {
 	}
 }
 
-// A promise that is broken says when, and what was decided.
+// The error of a broken promise has the time and the decision.
 func TestBrokenPromises(t *testing.T) {
 	f := func(promise, want string) {
 		t.Helper()
@@ -247,7 +247,7 @@ func TestBrokenPromises(t *testing.T) {
 }
 
 // The pods of a story live on from one line to the next.
-func TestPodsMoveOn(t *testing.T) {
+func TestPodsAdvance(t *testing.T) {
 	w := newWorld(scale.Policy{Signals: make([]scale.Signal, 1)})
 	f := func(at, want string, sets ...assignment) {
 		t.Helper()
