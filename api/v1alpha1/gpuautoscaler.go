@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// GPUAutoscaler sets the replicas of one workload from what its GPUs, its pods
-// or a query say.
+// GPUAutoscaler sets the replicas of one workload from metrics of its GPUs, of its
+// pods, or of a query.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -40,7 +40,7 @@ type GPUAutoscalerList struct {
 	Items           []GPUAutoscaler `json:"items"`
 }
 
-// GPUAutoscalerSpec is what the user asks for.
+// GPUAutoscalerSpec is the desired behavior.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas must not be greater than maxReplicas"
 // +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas > 0 || self.signals.exists(s, has(s.query) && has(s.activation))",message="minReplicas 0 needs a signal that can be read at zero replicas: a query with an activation"
@@ -59,7 +59,8 @@ type GPUAutoscalerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	MaxReplicas int32 `json:"maxReplicas"`
 
-	// Signals are what to look at; the one that wants the most replicas wins.
+	// Signals are the measures of the load. The signal that asks for the most replicas
+	// decides.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -70,25 +71,25 @@ type GPUAutoscalerSpec struct {
 	// +optional
 	Behavior *Behavior `json:"behavior,omitempty"`
 
-	// Startup tells how long a replica takes from creation to serving; it is
-	// learned where it is not given.
+	// Startup is the time that a replica takes from creation to serving. It is learned
+	// unless it is given.
 	// +optional
 	Startup *Startup `json:"startup,omitempty"`
 
-	// MissingData says what to do when no signal has been readable for a while:
-	// Hold, Max, or a number n that the replicas do not stay below.
+	// MissingData is the reaction when no signal has had a value for a minute: Hold keeps
+	// the replicas, Max sets maxReplicas, and a number n sets at least n replicas.
 	// +kubebuilder:default=Hold
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="(type(self) == int && self >= 0) || (type(self) == string && self in ['Hold', 'Max'])",message="missingData must be Hold, Max or a number of replicas"
 	// +optional
 	MissingData *intstr.IntOrString `json:"missingData,omitempty"`
 
-	// Actuation says how the decision takes effect.
+	// Actuation is Scale to write the replicas, or Advise to only report decisions.
 	// +kubebuilder:default=Scale
 	// +optional
 	Actuation Actuation `json:"actuation,omitempty"`
 
-	// Budget bounds what the workload may take.
+	// Budget bounds the GPUs of the workload.
 	// +optional
 	Budget *Budget `json:"budget,omitempty"`
 }
@@ -103,7 +104,7 @@ type CrossVersionObjectReference struct {
 	Name string `json:"name"`
 }
 
-// Actuation says how a decision takes effect.
+// Actuation is the effect of a decision.
 //
 // +kubebuilder:validation:Enum=Scale;Advise
 type Actuation string
@@ -111,18 +112,18 @@ type Actuation string
 // The actuations.
 const (
 	ActuationScale  Actuation = "Scale"  // write the scale subresource
-	ActuationAdvise Actuation = "Advise" // only say what would be done
+	ActuationAdvise Actuation = "Advise" // only report decisions
 )
 
-// Signal is one thing to look at, with its target: exactly one of gpu, pods,
-// query and preset.
+// Signal is one measure of the load, with its target: exactly one of gpu, pods, query
+// and preset.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.gpu), has(self.pods), has(self.query), has(self.preset)].filter(x, x).size() == 1",message="a signal needs exactly one of gpu, pods, query and preset"
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || has(self.target)",message="a signal needs a target"
-// +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path))",message="port and path beside a signal are a preset's; those of pods stand in pods"
+// +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path))",message="port and path of a signal are for presets; set pods.port and pods.path instead"
 // +kubebuilder:validation:XValidation:rule="!has(self.preset) || !has(self.target) || self.target.type == 'AverageValue'",message="a preset's target is per replica: AverageValue"
-// +kubebuilder:validation:XValidation:rule="has(self.preset) || !has(self.slo)",message="an slo needs a preset, which knows where a server tells its latency"
-// +kubebuilder:validation:XValidation:rule="!has(self.slo) || !has(self.preset) || self.preset != 'tgi'",message="tgi does not tell the times between tokens: give a target instead of an slo"
+// +kubebuilder:validation:XValidation:rule="has(self.preset) || !has(self.slo)",message="an slo needs a preset, which names the server's latency metrics"
+// +kubebuilder:validation:XValidation:rule="!has(self.slo) || !has(self.preset) || self.preset != 'tgi'",message="tgi does not expose the time between tokens: set a target instead of an slo"
 // +kubebuilder:validation:XValidation:rule="!has(self.activation) || has(self.query)",message="activation needs a signal that can be read at zero replicas: a query"
 type Signal struct {
 	// GPU is a field of the pods' GPUs.
@@ -134,46 +135,46 @@ type Signal struct {
 	// Query is a PromQL query for one number.
 	// +optional
 	Query *QuerySignal `json:"query,omitempty"`
-	// Preset is a ready-made set of signals of an inference server, read from the
-	// pods' own metrics: the requests that a replica has, running and waiting, and
-	// its KV cache.
+	// Preset is a predefined set of signals of an inference server, read from the pods'
+	// own metrics: the requests per replica, running and waiting, and the use of the KV
+	// cache.
 	// +optional
 	Preset Preset `json:"preset,omitempty"`
-	// Port is where a preset's pods serve their metrics, by number or name; the
-	// server's own by default.
+	// Port is the port at which a preset's pods serve their metrics, by number or name;
+	// by default the usual port of the server.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$`
 	// +kubebuilder:validation:XValidation:rule="type(self) != int || (self >= 1 && self <= 65535)",message="a port is a number from 1 to 65535, or the name of a container port"
 	// +optional
 	Port *intstr.IntOrString `json:"port,omitempty"`
-	// Path is where a preset's pods serve their metrics; /metrics by default. It
-	// is absolute, without a query string and percent-encoding.
+	// Path is the path at which a preset's pods serve their metrics; /metrics by default.
+	// It is absolute, without query string and percent-encoding.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/([A-Za-z0-9._~!$&'()*+,;=:@-]+(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)*/?)?$`
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.][.]?(/|$)')",message="a path must not have a segment that is . or .."
 	// +optional
 	Path string `json:"path,omitempty"`
 
-	// Target is what the signal should be at. Of a preset it is the number of
-	// requests, running and waiting, that a replica should have, and optional.
+	// Target is the value that the signal should have. The target of a preset is
+	// optional: it is the number of requests per replica, running and waiting.
 	// +optional
 	Target *Target `json:"target,omitempty"`
 
-	// SLO is what requests may take. With it a preset's target is learned: the
-	// number of requests with which replicas keep it, most of the time.
+	// SLO limits the latency of requests. With it, the target of a preset is learned: the
+	// number of requests per replica at which nearly all requests keep the limits.
 	// +optional
 	SLO *SLO `json:"slo,omitempty"`
 
-	// Activation is the value over the workload above which it is started from
-	// zero, and at or below which it may go to zero.
+	// Activation is the total value above which the workload is scaled up from zero, and
+	// at or below which it may be scaled to zero.
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="an activation must not be negative"
 	// +optional
 	Activation *resource.Quantity `json:"activation,omitempty"`
 }
 
-// SLO is what nearly all requests may take: one of its limits, or both. vLLM and
-// SGLang tell what they do take.
+// SLO has limits that nearly all requests should keep: one of them, or both. It needs
+// latency metrics, which vLLM and SGLang expose.
 //
 // +kubebuilder:validation:MinProperties=1
 type SLO struct {
@@ -188,7 +189,7 @@ type SLO struct {
 	TimeToFirstToken *metav1.Duration `json:"timeToFirstToken,omitempty"`
 }
 
-// Preset names an inference server whose metrics are known.
+// Preset is the name of a supported inference server.
 //
 // +kubebuilder:validation:Enum=vllm;triton;tgi;sglang
 type Preset string
@@ -213,17 +214,18 @@ type GPUSignal struct {
 
 // PodsSignal is a metric that each pod exposes in the Prometheus text format.
 type PodsSignal struct {
-	// Metric is its name; several series of that name in one pod are summed.
+	// Metric is the name of the metric. Several series of that name in one pod are added
+	// up.
 	// +kubebuilder:validation:MinLength=1
 	Metric string `json:"metric"`
-	// Port is a container port, by number or name; without it the only one.
+	// Port is a container port, by number or name; by default the pod's only port.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$`
 	// +kubebuilder:validation:XValidation:rule="type(self) != int || (self >= 1 && self <= 65535)",message="a port is a number from 1 to 65535, or the name of a container port"
 	// +optional
 	Port *intstr.IntOrString `json:"port,omitempty"`
-	// Path is where the pod serves its metrics. It is absolute, without a query
+	// Path is the path at which the pod serves its metrics. It is absolute, without query
 	// string and percent-encoding.
 	// +kubebuilder:default=/metrics
 	// +kubebuilder:validation:MaxLength=256
@@ -235,13 +237,13 @@ type PodsSignal struct {
 
 // QuerySignal is a PromQL query.
 type QuerySignal struct {
-	// PromQL must give one number, for the workload as a whole.
+	// PromQL must return one number, for the workload as a whole.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:Pattern=`\S`
 	PromQL string `json:"promql"`
 }
 
-// TargetType says what a target's value is counted per.
+// TargetType is the unit that a target's value applies to: a replica or the workload.
 //
 // +kubebuilder:validation:Enum=AverageValue;Value
 type TargetType string
@@ -252,7 +254,7 @@ const (
 	Value        TargetType = "Value"        // for the workload as a whole
 )
 
-// Target is what a signal should be at.
+// Target is the value that a signal should have.
 type Target struct {
 	// +kubebuilder:default=AverageValue
 	// +optional
@@ -270,18 +272,19 @@ type Behavior struct {
 	ScaleDown *ScalingRules `json:"scaleDown,omitempty"`
 }
 
-// ScalingRules bound one direction. Without policies the direction is not
-// bounded by rate: replicas on the way are counted, so nothing doubles.
+// ScalingRules bound one direction. Without policies there is no rate limit. It is not
+// needed against repeated scale-ups, because starting replicas count as capacity.
 type ScalingRules struct {
-	// StabilizationWindowSeconds is how long a change must have been wanted. By
-	// default it is 0 up; down it is as long as a replica takes to start, and 300 at
-	// least, and replicas go in steps of a fifth. 0 down is none at all: every
-	// reading counts at once, noise included.
+	// StabilizationWindowSeconds is how long all decisions must agree on a change. The
+	// default for scaling up is 0. The default for scaling down is the start-up time of a
+	// replica, at least 300, with steps of at most 20 % of the replicas. With 0 for scaling
+	// down, every reading takes effect at once, including noise.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	// +optional
 	StabilizationWindowSeconds *int32 `json:"stabilizationWindowSeconds,omitempty"`
-	// SelectPolicy says which of several policies counts; Max by default.
+	// SelectPolicy selects one of several policies by its change: Max (the default), Min,
+	// or Disabled for no scaling in this direction.
 	// +kubebuilder:validation:Enum=Max;Min;Disabled
 	// +optional
 	SelectPolicy *string `json:"selectPolicy,omitempty"`
@@ -289,7 +292,7 @@ type ScalingRules struct {
 	// +listType=atomic
 	// +optional
 	Policies []ScalingPolicy `json:"policies,omitempty"`
-	// Tolerance is the relative deviation from target that is let be; 0.1 by
+	// Tolerance is the relative deviation from the target that changes nothing; 0.1 by
 	// default.
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="a tolerance must not be negative"
 	// +optional
@@ -307,19 +310,19 @@ type ScalingPolicy struct {
 	PeriodSeconds int32 `json:"periodSeconds"`
 }
 
-// Startup tells how long a replica takes to serve.
+// Startup is the time that a replica takes to serve.
 type Startup struct {
-	// ExpectedSeconds is from the pod's creation to its readiness.
+	// ExpectedSeconds is the time from a pod's creation to its readiness.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	ExpectedSeconds *int32 `json:"expectedSeconds,omitempty"`
 }
 
-// Budget bounds what the workload may take.
+// Budget bounds the resources of the workload.
 type Budget struct {
-	// MaxGPUs is the most GPU devices that all replicas together may hold. A MIG
-	// instance, a replica of a shared GPU and a device of a resource claim count as
-	// one each.
+	// MaxGPUs is the maximum number of GPU devices of all replicas together. A MIG
+	// instance, a replica of a shared GPU and a device of a resource claim count as one
+	// each.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	MaxGPUs *int32 `json:"maxGPUs,omitempty"`
@@ -327,54 +330,54 @@ type Budget struct {
 
 // The types of a GPUAutoscaler's conditions.
 const (
-	// ConditionReady: the target was found, is ours to scale, and signals are readable.
+	// ConditionReady: the target exists and can be scaled, and signals are readable.
 	ConditionReady = "Ready"
-	// ConditionAbleToScale: the target exists, has a scale, and nobody else owns it.
+	// ConditionAbleToScale: the target exists, has a scale subresource, and no other
+	// autoscaler sets its replicas.
 	ConditionAbleToScale = "AbleToScale"
 	// ConditionSignals: at least one signal is readable.
 	ConditionSignals = "SignalsReadable"
 	// ConditionSources: no exporter contradicts the API server about which GPUs the pods hold.
 	ConditionSources = "SourcesTrusted"
-	// ConditionConsistent: the signals do not work against one another. False
-	// has no effect on Ready.
+	// ConditionConsistent: the signals do not conflict with one another. False has no
+	// effect on Ready.
 	ConditionConsistent = "SignalsConsistent"
-	// ConditionWindow: samples of its pods are kept for all of the window. It is
-	// there once that was False.
+	// ConditionWindow: the samples of its pods cover the whole window. The condition
+	// exists once it has been False.
 	ConditionWindow = "WindowComplete"
 )
 
-// GPUAutoscalerStatus is what is known and what was decided.
+// GPUAutoscalerStatus is the observed state and the last decision.
 type GPUAutoscalerStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// CurrentReplicas is spec.replicas of the target as last seen.
+	// CurrentReplicas is the last observed spec.replicas of the target.
 	CurrentReplicas int32 `json:"currentReplicas"`
-	// ServingReplicas are ready.
+	// ServingReplicas is the number of ready replicas.
 	ServingReplicas int32 `json:"servingReplicas"`
-	// StartingReplicas are on the way.
+	// StartingReplicas is the number of replicas that are starting.
 	StartingReplicas int32 `json:"startingReplicas"`
-	// UnschedulableReplicas are neither: no node takes them, or they have been
-	// starting for far longer than is usual.
+	// UnschedulableReplicas is the number of replicas that no node fits, or that have been
+	// starting for far longer than usual.
 	// +optional
 	UnschedulableReplicas int32 `json:"unschedulableReplicas,omitempty"`
-	// Pending says what keeps replicas from serving, where it is not just that
-	// they are starting.
+	// Pending lists the reasons why replicas do not serve, other than a normal start.
 	// +listType=atomic
 	// +optional
 	Pending []PendingStatus `json:"pending,omitempty"`
-	// DesiredReplicas is the last decision.
+	// DesiredReplicas is the number of replicas of the last decision.
 	DesiredReplicas int32 `json:"desiredReplicas"`
-	// LastScaleTime is when the replicas were last changed by us.
+	// LastScaleTime is when the controller last changed the replicas.
 	// +optional
 	LastScaleTime *metav1.Time `json:"lastScaleTime,omitempty"`
-	// Startup is what was learned of the time from creation to serving.
+	// Startup is the learned time from creation to serving.
 	// +optional
 	Startup *LearnedStartup `json:"startup,omitempty"`
-	// LastDecision says why.
+	// LastDecision is the last decision with its reasons.
 	// +optional
 	LastDecision *DecisionStatus `json:"lastDecision,omitempty"`
-	// Memory is what the engine remembers, so that a controller that restarts
-	// goes on where it ended.
+	// Memory is the stored state of the decision engine, with which a restarted controller
+	// continues.
 	// +optional
 	Memory *Memory `json:"memory,omitempty"`
 	// +listType=map
@@ -385,17 +388,17 @@ type GPUAutoscalerStatus struct {
 
 // PendingStatus is one reason why replicas do not serve.
 type PendingStatus struct {
-	// Reason is the scheduler's, such as Unschedulable, or the container's, such
-	// as ImagePullBackOff.
+	// Reason is that of the scheduler, such as Unschedulable, or of the container, such as
+	// ImagePullBackOff.
 	Reason string `json:"reason"`
-	// Replicas is how many it holds.
+	// Replicas is the number of replicas with this reason.
 	Replicas int32 `json:"replicas"`
-	// Message is of one of them.
+	// Message is the message of one of them.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// Memory is the engine's memory. Its form is not part of this API.
+// Memory is the stored state of the decision engine. Its format is not part of this API.
 type Memory struct {
 	Time metav1.MicroTime `json:"time"`
 	// +kubebuilder:pruning:PreserveUnknownFields
@@ -407,7 +410,7 @@ type LearnedStartup struct {
 	// P50Seconds and P95Seconds are quantiles over the last starts.
 	P50Seconds int32 `json:"p50Seconds"`
 	P95Seconds int32 `json:"p95Seconds"`
-	// Samples is how many starts they are taken from.
+	// Samples is the number of starts.
 	Samples int32 `json:"samples"`
 }
 
@@ -416,13 +419,13 @@ type DecisionStatus struct {
 	Time metav1.MicroTime `json:"time"`
 	// Reason is the rule that made the decision.
 	Reason string `json:"reason"`
-	// Message is the decision in a sentence.
+	// Message explains the decision.
 	Message string `json:"message"`
 	// Steps are the rules that were applied, in order.
 	// +listType=atomic
 	// +optional
 	Steps []StepStatus `json:"steps,omitempty"`
-	// Inputs are the signals as they were read.
+	// Inputs are the values of the signals.
 	// +listType=atomic
 	// +optional
 	Inputs []InputStatus `json:"inputs,omitempty"`
@@ -436,23 +439,23 @@ type StepStatus struct {
 	Message string `json:"message"`
 }
 
-// InputStatus is one signal as it was read.
+// InputStatus is the value of one signal in a decision.
 type InputStatus struct {
 	Signal string `json:"signal"`
-	// Value is the mean per serving replica, or the workload's total; empty when
-	// it could not be read.
+	// Value is the mean per serving replica, or the workload's total; empty if there is
+	// none.
 	// +optional
 	Value string `json:"value,omitempty"`
 	// Target is in the same unit as Value.
 	Target string `json:"target"`
 	// +optional
 	Unit string `json:"unit,omitempty"`
-	// Replicas is how many replicas had a fresh value.
+	// Replicas is the number of replicas with a fresh value.
 	Replicas int32 `json:"replicas"`
-	// AgeMilliseconds is of the oldest fresh value.
+	// AgeMilliseconds is the age of the oldest fresh value.
 	// +optional
 	AgeMilliseconds int64 `json:"ageMilliseconds,omitempty"`
-	// Deciding marks the signal that asked for the most replicas.
+	// Deciding is true for the signal that asks for the most replicas.
 	// +optional
 	Deciding bool `json:"deciding,omitempty"`
 }

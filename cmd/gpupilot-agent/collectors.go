@@ -133,7 +133,7 @@ func (s *collectorsSource) follow(ctx context.Context, again <-chan os.Signal, a
 	case s.configMap != nil:
 		wait.Go(func() { s.configMap.Follow(ctx, s.take) })
 	case s.file != "":
-		if err := filewatch.Follow(ctx, s.file, func() { s.reread(ctx, false) }); err != nil {
+		if err := filewatch.Watch(ctx, s.file, func() { s.reread(ctx, false) }); err != nil {
 			s.log.Info("collectors file is not followed; SIGHUP reads it again", "err", err)
 		}
 	}

@@ -170,7 +170,7 @@ func TestTheFlagsAreDocumented(t *testing.T) {
 		t.Fatalf("%s lacks the marks of the flag table", file)
 	}
 	c := defaults()
-	want := head + begin + flags.Table(c.options()) + end + tail
+	want := head + begin + flags.MarkdownTable(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

@@ -209,7 +209,7 @@ func (c *config) readFile(fs *pflag.FlagSet, options []flags.Option, getenv func
 		}
 		flag := fs.Lookup(o.Name)
 		if err := flag.Value.Set(v); err != nil {
-			return fmt.Errorf("--config-file %s: invalid value %q for --%s: it is %s", c.configFile, v, o.Name, flags.Kind(flag))
+			return fmt.Errorf("--config-file %s: invalid value %q for --%s: it is %s", c.configFile, v, o.Name, flags.ValueKind(flag))
 		}
 		if err := c.verify(&o, fs, "--config-file "+c.configFile+": --"+o.Name); err != nil {
 			return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.Name, err)

@@ -107,7 +107,7 @@ func TestYAMLErrors(t *testing.T) {
 		"version: 2\ncollection: {interval: 1s}\n":                                              "version: 1",
 		"version: 2\nsurprise: 1\n":                                                             "surprise",
 		"version: 1\ncollection: {interval: 1}\n":                                               "whole milliseconds",
-		"version: 1\nserver: {maxConcurrentScrapes: -1}\n":                                      "between 0",
+		"version: 1\nserver: {maxConcurrentScrapes: -1}\n":                                      "from 0",
 		"version: 1\nmetrics: {file: a, fields: [{name: b, prometheusType: gauge, help: c}]}\n": "one of them",
 		"version: 1\nmetrics: {fields: [{name: b, prometheusType: gauge}]}\n":                   "metrics.fields[0]",
 		"version: 1\nversion: 1\n":                                                              "already defined",

@@ -8,13 +8,13 @@ import (
 	"sync/atomic"
 )
 
-// maxConnections bounds the open connections of --address. A page of a viewer
-// takes a few, Prometheus and the kubelet one each.
+// maxConnections bounds the open connections of --address. Each open page takes a few,
+// Prometheus and the kubelet one each.
 const maxConnections = 512
 
-// connections bounds how many connections are open. One too many closes the
-// oldest one of the address that has the most: whoever opens many cannot keep
-// the kubelet's probes or other viewers out.
+// connections is a listener with a limit of open connections. Above the limit it closes
+// the oldest connection of the client address with the most connections, so that one
+// client cannot block the kubelet's probes or other users.
 type connections struct {
 	net.Listener
 	most int
@@ -56,12 +56,13 @@ func (c *connections) Accept() (net.Conn, error) {
 	c.mu.Unlock()
 	if victim != nil {
 		c.closed.Add(1)
-		_ = victim.Close() // which may fail because it has ended by itself
+		_ = victim.Close() // it may have been closed meanwhile
 	}
 	return conn, nil
 }
 
-// victim is the oldest connection of the host with the most. c.mu is held.
+// victim returns the oldest connection of the host with the most connections. c.mu is
+// held.
 func (c *connections) victim() *connection {
 	var most []*connection
 	for _, conns := range c.byHost {
@@ -96,7 +97,7 @@ func (c *connections) forget(conn *connection) {
 	}
 }
 
-// count is how many connections are open.
+// count returns the number of open connections.
 func (c *connections) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

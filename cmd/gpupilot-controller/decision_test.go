@@ -57,26 +57,33 @@ func pageOf(energy int64, utils ...string) string {
 	return b.String()
 }
 
-// decided runs the scraper and the controller for some time of a synctest
-// bubble, as assemble joins them, on a Deployment of three replicas with a
-// target of 60 % of the GPU. It returns the replicas that it was scaled to.
+// fakeAPI returns a client of an API server with these objects, whose scale
+// subresource can be written.
+func fakeAPI(t *testing.T, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.GPUAutoscaler{}).
+		WithInterceptorFuncs(interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+			if err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+				return err
+			}
+			return c.SubResource(sub).Update(ctx, obj, opts...)
+		}}).Build()
+}
+
+// decided runs the scraper and the controller for some time of a synctest bubble,
+// wired as in assemble, on a Deployment of three replicas with a target of 60 % of the
+// GPU. It returns the replicas to which the Deployment was scaled.
 func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		deployment, autoscaler := workload()
-		scheme := runtime.NewScheme()
-		for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, v1alpha1.AddToScheme} {
-			if err := add(scheme); err != nil {
-				t.Fatal(err)
-			}
-		}
-		api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(deployment, autoscaler).WithStatusSubresource(&v1alpha1.GPUAutoscaler{}).
-			WithInterceptorFuncs(interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
-				if err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
-					return err
-				}
-				return c.SubResource(sub).Update(ctx, obj, opts...)
-			}}).Build()
+		api := fakeAPI(t, deployment, autoscaler)
 		log, store := slog.New(slog.DiscardHandler), series.New(series.Config{})
 		p := &program{cfg: &config{}, log: log, pods: kube.NewPods(), store: store}
 		p.scraper = scrape.New(scrape.Config{}, scrape.Deps{
@@ -164,7 +171,7 @@ func running(app, name string) *corev1.Pod {
 }
 
 // The values of an exporter that hangs scale nothing, up or down.
-func TestFrozenExporterScalesNothing(t *testing.T) {
+func TestFrozenExporterDoesNotScale(t *testing.T) {
 	if n := decided(t, func(now time.Time) string { return pageOf(now.UnixMilli(), "95", "95", "95") }, 10*time.Second); n <= 3 {
 		t.Errorf("%d replicas of an exporter that lives and says 95 %%", n)
 	}
@@ -190,7 +197,7 @@ func TestFrozenExporterScalesNothing(t *testing.T) {
 }
 
 // What a GPU cannot be changes nothing.
-func TestImpossibleValuesScaleNothing(t *testing.T) {
+func TestImpossibleValuesDoNotScale(t *testing.T) {
 	f := func(value string, up bool) {
 		t.Helper()
 		n := decided(t, func(now time.Time) string { return pageOf(now.UnixMilli(), "60", "60", value) }, 5*time.Minute)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpupilot-controller runs in the cluster: it reads agents and pods,
-// keeps their last minutes in memory, serves them as custom.metrics.k8s.io, and
-// sets the replicas of the workloads that a GPUAutoscaler names.
+// Command gpupilot-controller runs in the cluster: it scrapes agents and pods, keeps the
+// last minutes in memory, serves them as custom.metrics.k8s.io, and sets the replicas of
+// the targets of GPUAutoscalers.
 package main
 
 import (
@@ -32,15 +32,14 @@ func main() {
 	}
 }
 
-// run is the whole program. It logs to out and returns when ctx is done, or
-// when it cannot start.
+// run runs the program. It logs to out, and returns when ctx is done or the start fails.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	c, fs, err := parseConfig(args, os.Getenv)
 	switch {
 	case err != nil:
 		return err
 	case c.help:
-		_, err := fmt.Fprintf(out, "gpupilot-controller scales workloads by what their GPUs do.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
+		_, err := fmt.Fprintf(out, "gpupilot-controller scales Kubernetes workloads by metrics of their GPUs and pods.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
 		return err
 	case c.version:
 		_, err := fmt.Fprintln(out, "gpupilot-controller", version)
@@ -60,8 +59,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return p.run(ctx, listener)
 }
 
-// endGrace is how long everything may take to end once it is asked to: the
-// lease is given back, connections that are open are not waited for.
+// endGrace bounds the time of a shutdown, in which the lease is released. Open
+// connections are closed without waiting.
 const endGrace = 1500 * time.Millisecond
 
 // group runs goroutines until one of them fails or ctx is done.
@@ -88,7 +87,8 @@ func (g *group) run(f func(ctx context.Context) error) {
 	}()
 }
 
-// wait returns why the group ended, when all have or endGrace after ctx.
+// wait waits until all goroutines have ended, at most endGrace after ctx is done. It
+// returns the error that ended the group.
 func (g *group) wait(log *slog.Logger) error {
 	<-g.ctx.Done()
 	late := time.NewTimer(endGrace)
@@ -97,7 +97,7 @@ func (g *group) wait(log *slog.Logger) error {
 		select {
 		case <-g.done:
 		case <-late.C:
-			log.Warn("ending without waiting any longer", "goroutines", g.n)
+			log.Warn("goroutines did not end in time, exiting", "goroutines", g.n)
 			return g.cause()
 		}
 	}
@@ -111,7 +111,7 @@ func (g *group) cause() error {
 	return nil
 }
 
-// serve answers on l until ctx is done.
+// serve serves HTTP on l until ctx is done.
 func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,

@@ -10,7 +10,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// meters give what the adapters count.
+// meters collects the metrics of the adapters.
 type meters struct {
 	scraper  *scrape.Scraper
 	store    *series.Store
@@ -18,8 +18,8 @@ type meters struct {
 	pods     *kube.Pods
 }
 
-// Describe gives nothing: what is collected is not known beforehand, and
-// nothing else has these names.
+// Describe sends nothing, which makes this an unchecked collector: its label values are
+// not known in advance.
 func (m *meters) Describe(chan<- *prometheus.Desc) {}
 
 // Collect is prometheus.Collector's.
@@ -28,23 +28,23 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(name, help string, v float64) { ch <- constant(name, help, prometheus.GaugeValue, v) }
 
 	s := m.scraper.Stats()
-	gauge("gpupilot_scrape_targets", "Expositions that are scraped.", float64(s.Targets))
-	gauge("gpupilot_scrape_refused_targets", "Expositions that are not scraped because there are too many for the memory limit.", float64(s.Refused))
+	gauge("gpupilot_scrape_targets", "Targets that are scraped.", float64(s.Targets))
+	gauge("gpupilot_scrape_refused_targets", "Targets that are not scraped because of the memory limit.", float64(s.Refused))
 	counter("gpupilot_scrapes_total", "Scrapes.", float64(s.Scrapes))
 	for reason, n := range s.Failures {
 		ch <- constant("gpupilot_scrape_failures_total", "Scrapes that failed, by reason.", prometheus.CounterValue, float64(n), "reason", reason)
 	}
-	counter("gpupilot_scrape_repeated_total", "Scrapes that brought nothing new: the exporter had not collected since.", float64(s.Repeated))
+	counter("gpupilot_scrape_repeated_total", "Scrapes without new values: the exporter had not collected since.", float64(s.Repeated))
 	counter("gpupilot_scrape_samples_total", "Values read.", float64(s.Samples))
-	counter("gpupilot_scrape_bad_lines_total", "Lines of expositions that could not be read.", float64(s.BadLines))
+	counter("gpupilot_scrape_bad_lines_total", "Lines of expositions that could not be parsed.", float64(s.BadLines))
 	for method, n := range s.Freshness {
-		ch <- constant("gpupilot_scrape_freshness_targets", "Targets by how their values are known to be new.", prometheus.GaugeValue, float64(n), "method", method)
+		ch <- constant("gpupilot_scrape_freshness_targets", "Targets by the method that detects new values.", prometheus.GaugeValue, float64(n), "method", method)
 	}
-	gauge("gpupilot_scrape_frozen_devices", "Devices whose values have not changed for too long to count.", float64(s.Frozen))
+	gauge("gpupilot_scrape_frozen_devices", "Devices whose values are ignored because they have not changed for too long.", float64(s.Frozen))
 	for metric, n := range s.OutOfRange {
-		ch <- constant("gpupilot_scrape_out_of_range_total", "Values that were not stored for being out of their metric's range.", prometheus.CounterValue, float64(n), "metric", metric)
+		ch <- constant("gpupilot_scrape_out_of_range_total", "Values that were not stored because they are outside the range of their metric.", prometheus.CounterValue, float64(n), "metric", metric)
 	}
-	counter("gpupilot_scrape_duration_seconds_total", "Time that all scrapes took together.", s.Took.Seconds())
+	counter("gpupilot_scrape_duration_seconds_total", "Total time of all scrapes.", s.Took.Seconds())
 
 	m.collectWindows(ch)
 	gauge("gpupilot_pods_watched", "Pods that are watched.", float64(m.pods.Len()))
@@ -54,18 +54,18 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 // maxNamed bounds how many targets are named on /metrics.
 const maxNamed = 20
 
-// collectWindows gives what the store of windows counts.
+// collectWindows collects the metrics of the window store.
 func (m *meters) collectWindows(ch chan<- prometheus.Metric) {
 	counter := func(name, help string, v float64) { ch <- constant(name, help, prometheus.CounterValue, v) }
 	gauge := func(name, help string, v float64) { ch <- constant(name, help, prometheus.GaugeValue, v) }
 
 	w := m.store.Stats()
 	gauge("gpupilot_window_series", "Series in memory.", float64(w.Series))
-	gauge("gpupilot_window_bytes", "Bytes of their samples.", float64(w.Bytes))
+	gauge("gpupilot_window_bytes", "Bytes of the samples in memory.", float64(w.Bytes))
 	gauge("gpupilot_window_memory_bytes", "Memory that scrape targets take: samples, series, names, owners, connections and buffers.", float64(w.Memory))
 	gauge("gpupilot_window_memory_limit_bytes", "Limit of that memory (--window-memory).", float64(w.Limit))
 	gauge("gpupilot_window_short_targets", "Targets whose window the memory limit keeps shorter than --window.", float64(w.Short))
-	gauge("gpupilot_window_limited_targets", "Targets that were refused something within the last minute, or have a short window.", float64(w.Limited))
+	gauge("gpupilot_window_limited_targets", "Targets that reached a bound within the last minute, or have a short window.", float64(w.Limited))
 	limited := m.store.Limited()
 	for i := range limited[:min(len(limited), maxNamed)] {
 		x := &limited[i]
@@ -73,17 +73,17 @@ func (m *meters) collectWindows(ch chan<- prometheus.Metric) {
 	}
 	counter("gpupilot_window_samples_total", "Values stored.", float64(w.Samples))
 	for reason, n := range map[string]uint64{"repeated": w.Repeated, "rewound": w.Rewound, "unknown": w.Unknown, "overflown": w.Refused[series.RefusedSeries]} {
-		ch <- constant("gpupilot_window_dropped_total", "What was not stored, by reason.", prometheus.CounterValue, float64(n), "reason", reason)
+		ch <- constant("gpupilot_window_dropped_total", "Values that were not stored, by reason.", prometheus.CounterValue, float64(n), "reason", reason)
 	}
 	for r, n := range w.Refused {
-		ch <- constant("gpupilot_window_refused_total", "What targets were refused by a bound or by the memory limit.", prometheus.CounterValue, float64(n), "reason", series.Refused(r).String())
+		ch <- constant("gpupilot_window_refused_total", "Series, names and other parts of targets that were refused because of a bound or the memory limit, by reason.", prometheus.CounterValue, float64(n), "reason", series.Refused(r).String())
 	}
 }
 
-// pageMeters give what the page and the reviews of its viewers count.
+// pageMeters collects the metrics of the page and of the reviews of its viewers.
 type pageMeters struct{ p *program }
 
-// Describe gives nothing, as of meters.
+// Describe sends nothing, as for meters.
 func (m *pageMeters) Describe(chan<- *prometheus.Desc) {}
 
 // Collect is prometheus.Collector's.
@@ -108,7 +108,7 @@ func (m *pageMeters) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// constant is a metric with pairs of label names and values.
+// constant returns a metric with pairs of label names and values.
 func constant(name, help string, kind prometheus.ValueType, v float64, pairs ...string) prometheus.Metric {
 	var names, values []string
 	for i := 0; i+1 < len(pairs); i += 2 {

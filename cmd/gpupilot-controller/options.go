@@ -23,7 +23,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promscope"
 )
 
-// config is what flags and environment say, as they say it.
+// config holds the values of flags and environment variables.
 type config struct {
 	kubeconfig  string
 	namespace   string
@@ -77,11 +77,11 @@ type config struct {
 const (
 	roleScrape = "scrape" // read agents and pods into windows
 	roleAPI    = "api"    // serve custom.metrics.k8s.io
-	roleQuery  = "query"  // run PromQL; nothing yet
+	roleQuery  = "query"  // reserved for PromQL; not used yet
 	roleDecide = "decide" // scale workloads
 )
 
-// Where nothing says in which namespace we are.
+// The namespaces that are used by default.
 const (
 	defaultNamespace = "gpupilot-system"
 	// gpuOperatorNamespace is where NVIDIA's GPU Operator runs its dcgm-exporters
@@ -113,7 +113,7 @@ type option struct {
 	check func() error
 }
 
-// variable is the environment variable of a flag.
+// variable returns the environment variable of a flag.
 func variable(flag string) string {
 	return "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(flag), "-", "_")
 }
@@ -130,45 +130,45 @@ func (c *config) options() []flags.Option {
 
 func (c *config) rows() []option {
 	return []option{
-		{"kubeconfig", &c.kubeconfig, "`file` that says which API server to use (default: the pod's service account)", nil},
-		{"namespace", &c.namespace, "`namespace` of our lease, Secret and Service (default: the pod's own, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
+		{"kubeconfig", &c.kubeconfig, "kubeconfig `file` of the API server (default: the pod's service account)", nil},
+		{"namespace", &c.namespace, "`namespace` of the controller's lease, Secret and Service (default: the namespace of its pod, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
 		{"service", &c.service, "`name` of the Service through which the API server reaches the metrics API", isName(&c.service)},
 		{"service-port", &c.servicePort, "`port` of that Service", flags.Between(&c.servicePort, 1, 65535)},
 
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", isAddress(&c.address)},
-		{"page-auth", &c.pageAuth, "who may see the page's contents and /metrics: token (owners of a Kubernetes token, what they may get) or none (everybody: for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
+		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", isIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
-		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: our own, kept in a Secret)", nil},
-		{"tls-private-key-file", &c.keyFile, "`file` of its key", nil},
-		{"register-apis", &c.apiServices, "keep the APIServices of custom.metrics.k8s.io", nil},
+		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: self-signed, stored in a Secret)", nil},
+		{"tls-private-key-file", &c.keyFile, "`file` of the certificate's private key", nil},
+		{"register-apis", &c.apiServices, "create and update the APIServices of custom.metrics.k8s.io", nil},
 
-		{"interval", &c.interval, "time between two scrapes of a target, and the longest between two decisions", flags.Between(&c.interval, 50*time.Millisecond, time.Hour)},
+		{"interval", &c.interval, "time between two scrapes of a target, and the longest time between two decisions", flags.Between(&c.interval, 50*time.Millisecond, time.Hour)},
 		{"window", &c.window, "how far back samples are kept", flags.Between(&c.window, time.Minute, 24*time.Hour)},
-		{"window-memory", &c.memory, "`bytes` that samples and all else that belongs to scrape targets may take, such as 512Mi; where it does not suffice, the largest targets' windows get shorter", isMemory(&c.memory)},
+		{"window-memory", &c.memory, "memory limit in `bytes` of scrape targets with their samples, such as 512Mi; at the limit, the windows of the largest targets get shorter", isMemory(&c.memory)},
 
-		{"leader-elect", &c.leaderElect, "let only one replica write, the holder of a lease", nil},
+		{"leader-elect", &c.leaderElect, "let only one replica write: the holder of a lease", nil},
 		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},
-		{"roles", &c.roles, "what to do: all, or some of scrape, api, query and decide", c.checkRoles},
-		{"agent-selector", &c.agents, "label `selector` of our agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
-		{"agent-namespace", &c.agentsIn, "`namespace` of our agents' pods; elsewhere no pod is taken for an agent (default: that of --namespace)", nameOrEmpty(&c.agentsIn)},
+		{"roles", &c.roles, "roles of this replica: all, or some of scrape, api, query and decide", c.checkRoles},
+		{"agent-selector", &c.agents, "label `selector` of the agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
+		{"agent-namespace", &c.agentsIn, "`namespace` of the agents' pods; pods of other namespaces are never agents (default: --namespace)", nameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
-		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; elsewhere no pod is taken for one (default: that of --namespace and gpu-operator)", areNames(&c.dcgmIn)},
-		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, beside nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
-		{"pod-cidrs", &c.podCIDRs, "`networks` that pods' addresses are in, such as 10.244.0.0/16; pods elsewhere, but for those on their node's network, are not scraped (default: any but loopback and link-local ones)", c.checkPodCIDRs},
-		{"scrape-host-network-pods", &c.hostNetworkPods, "scrape pods' own metrics on their node's network, too, where a GPUAutoscaler's port can be that of any service of the node", nil},
-		{"agent-http-config", &c.agentHTTP, "`file` with Prometheus's own http_client_config for agents and dcgm-exporters: credentials, TLS; pods of other kinds never get them", nil},
+		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; pods of other namespaces are never dcgm-exporters (default: --namespace and gpu-operator)", areNames(&c.dcgmIn)},
+		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
+		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", c.checkPodCIDRs},
+		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
+		{"agent-http-config", &c.agentHTTP, "`file` with a Prometheus http_client_config for agents and dcgm-exporters: credentials, TLS; it is not used for other pods", nil},
 		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
-		{"prometheus-http-config", &c.prometheusHTTP, "`file` with Prometheus's own http_client_config for it: credentials, TLS, headers such as a tenant's", nil},
-		{"prometheus-timeout", &c.prometheusTimeout, "time that one query may take", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
-		{"prometheus-max-age", &c.prometheusMaxAge, "how old a sample may be that a query sees; more than twice the backend's own scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
-		{"query-namespaces", &c.queryNamespaces, "`namespaces` whose queries run as they are written and may read series of all namespaces, separated by commas; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
-		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series that holds their namespace; queries of other namespaces than --query-namespaces get a matcher of it", isQueryLabel(&c.queryNamespaceLabel)},
-		{"queries-per-namespace", &c.queriesPerNamespace, "how many different queries one namespace may have; the newest GPUAutoscalers' queries beyond it are not asked", flags.Between(&c.queriesPerNamespace, 1, 10000)},
+		{"prometheus-http-config", &c.prometheusHTTP, "`file` with a Prometheus http_client_config for the backend: credentials, TLS, headers such as a tenant's", nil},
+		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
+		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
+		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
+		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 
-		{"node-health", &c.nodeHealth, "keep the condition GPUHealthy of nodes: False after XID errors that ask for a reset, a failed row remapping or a lost GPU", nil},
+		{"node-health", &c.nodeHealth, "set the condition GPUHealthy of nodes: False after XID errors that need a reset, a failed row remapping or a lost GPU", nil},
 
 		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", flags.OneOf(&c.logLevel, "debug", "info", "warn", "error")},
 		{"log-format", &c.logFormat, "`format` of the log: text or json", flags.OneOf(&c.logFormat, "text", "json")},
@@ -177,9 +177,9 @@ func (c *config) rows() []option {
 	}
 }
 
-// parseConfig reads flags and environment. A flag goes before its variable, and
-// that before the default. An error names the flag or variable, its value and
-// what is allowed.
+// parseConfig parses flags and environment variables. A flag has precedence over its
+// variable, and the variable over the default. An error names the flag or variable, its
+// value and what is allowed.
 func parseConfig(args []string, getenv func(string) string) (*config, *pflag.FlagSet, error) {
 	c := defaults()
 	fs := pflag.NewFlagSet("gpupilot-controller", pflag.ContinueOnError)
@@ -194,7 +194,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 		return nil, fs, flags.ParseError(err)
 	}
 	if fs.NArg() > 0 {
-		return nil, fs, fmt.Errorf("unexpected argument %q: only flags are understood", fs.Arg(0))
+		return nil, fs, fmt.Errorf("unexpected argument %q: only flags are supported", fs.Arg(0))
 	}
 	for i := range options {
 		if err := settle(&options[i], fs, getenv); err != nil {
@@ -205,13 +205,13 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 		return nil, fs, fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
 	}
 	if c.prometheusHTTP != "" && c.prometheus == "" {
-		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: say whom to ask", c.prometheusHTTP)
+		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: set the URL of the backend", c.prometheusHTTP)
 	}
 	if c.namespace == "" {
 		c.namespace = ownNamespace()
 	}
 	if c.agentsIn == "" && fs.Changed("agent-namespace") {
-		return nil, fs, errors.New("--agent-namespace is empty: name the namespace of our agents; an agent in any namespace could speak for every pod of its node")
+		return nil, fs, errors.New("--agent-namespace is empty: set the namespace of the agents; an agent in any namespace could report values for every pod of its node")
 	}
 	c.agentsIn = cmp.Or(c.agentsIn, c.namespace)
 	if len(c.dcgmIn) == 0 {
@@ -223,7 +223,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	return &c, fs, nil
 }
 
-// ownNamespace is the pod's, as its service account says.
+// ownNamespace returns the namespace of the pod's service account.
 func ownNamespace() string {
 	b, err := os.ReadFile(namespaceFile)
 	if ns := strings.TrimSpace(string(b)); err == nil && ns != "" {
@@ -232,7 +232,7 @@ func ownNamespace() string {
 	return defaultNamespace
 }
 
-// settle takes the variable where the flag is not given, and checks the value.
+// settle uses the environment variable if the flag is not given, and checks the value.
 func settle(o *flags.Option, fs *pflag.FlagSet, getenv func(string) string) error {
 	source, err := o.FromEnv(fs, getenv)
 	if err != nil || o.Check == nil {
@@ -251,7 +251,7 @@ func (c *config) checkRoles() error {
 		}
 	}
 	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI)) {
-		return errors.New("decide and api read what scrape keeps: add scrape")
+		return errors.New("decide and api need the data of scrape: add scrape")
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (c *config) checkPodCIDRs() error {
 	return nil
 }
 
-// podNetworks are --pod-cidrs, which have been checked.
+// podNetworks returns the networks of --pod-cidrs, which have been validated.
 func (c *config) podNetworks() []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range c.podCIDRs {
@@ -274,12 +274,12 @@ func (c *config) podNetworks() []netip.Prefix {
 	return out
 }
 
-// has says whether the role is ours.
+// has reports whether this replica has the role.
 func (c *config) has(role string) bool {
 	return slices.Contains(c.roles, role) || slices.Contains(c.roles, "all")
 }
 
-// logger makes the log that the flags ask for.
+// logger makes the logger with the level and format of the flags.
 func (c *config) logger(out io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.logLevel)) // checked with the flags
@@ -315,7 +315,7 @@ func isSelectors(p *string) func() error {
 func isAddress(p *string) func() error {
 	return func() error {
 		if _, _, err := net.SplitHostPort(*p); err != nil {
-			return errors.New("it is host:port, or :port for all addresses")
+			return errors.New("want host:port, or :port for all addresses")
 		}
 		return nil
 	}
@@ -324,7 +324,7 @@ func isAddress(p *string) func() error {
 func isIPOrEmpty(p *string) func() error {
 	return func() error {
 		if *p != "" && net.ParseIP(*p) == nil {
-			return errors.New("it is an IP address")
+			return errors.New("want an IP address")
 		}
 		return nil
 	}
@@ -372,7 +372,7 @@ func areNamespaces(p *[]string) func() error {
 	return func() error {
 		for _, ns := range *p {
 			if ns != promscope.All && len(validation.IsDNS1123Label(ns)) > 0 {
-				return fmt.Errorf("%q is neither the name of a namespace nor *, which stands alone for all namespaces and is no pattern", ns)
+				return fmt.Errorf("%q is not the name of a namespace; * alone means all namespaces, and patterns are not supported", ns)
 			}
 		}
 		return nil

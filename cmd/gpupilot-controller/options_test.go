@@ -87,13 +87,13 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 	f(nil, []string{"--interval", "1"}, "--interval", `"1"`, "such as 1.5s")
-	f(nil, []string{"--interval", "1ms"}, "--interval", "between 50ms and 1h0m0s")
-	f(nil, []string{"--window", "1s"}, "--window", "between 1m0s")
+	f(nil, []string{"--interval", "1ms"}, "--interval", "from 50ms to 1h0m0s")
+	f(nil, []string{"--window", "1s"}, "--window", "from 1m0s")
 	f(map[string]string{"GPUPILOT_SECURE_PORT": "many"}, nil, "GPUPILOT_SECURE_PORT", `"many"`, "a whole number")
-	f(nil, []string{"--secure-port", "70000"}, "--secure-port", "between 0 and 65535")
+	f(nil, []string{"--secure-port", "70000"}, "--secure-port", "from 0 to 65535")
 	f(nil, []string{"--roles", "scrape,guess"}, "--roles", `"guess"`, "all, scrape, api, query and decide")
 	f(nil, []string{"--roles", "decide"}, "--roles", "add scrape")
-	f(nil, []string{"--agent-namespace="}, "--agent-namespace is empty", "name the namespace")
+	f(nil, []string{"--agent-namespace="}, "--agent-namespace is empty", "set the namespace")
 	f(nil, []string{"--dcgm-namespaces", "a,*"}, "--dcgm-namespaces", `namespace "*"`)
 	f(nil, []string{"--gpu-resources", "gpu"}, "--gpu-resources", "such as example.com/gpu")
 	f(nil, []string{"--agent-selector", "a b"}, "--agent-selector", "label selector")
@@ -104,11 +104,11 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")
 	f(nil, []string{"--log-level", "loud"}, "--log-level", "debug, info, warn, error")
 	f(nil, []string{"--tls-cert-file", "x"}, "--tls-private-key-file", "both or neither")
-	f(nil, []string{"--query-namespaces", "ml,team-*"}, "--query-namespaces", `"team-*"`, "no pattern")
+	f(nil, []string{"--query-namespaces", "ml,team-*"}, "--query-namespaces", `"team-*"`, "patterns are not supported")
 	f(map[string]string{"GPUPILOT_QUERY_NAMESPACES": "ML"}, nil, "GPUPILOT_QUERY_NAMESPACES", `"ML"`)
 	f(nil, []string{"--query-namespace-label", `a="b"`}, "--query-namespace-label", "name of a label")
 	f(nil, []string{"--query-namespace-label", "__name__"}, "--query-namespace-label", "name of a label")
-	f(nil, []string{"--queries-per-namespace", "0"}, "--queries-per-namespace", "between 1 and 10000")
+	f(nil, []string{"--queries-per-namespace", "0"}, "--queries-per-namespace", "from 1 to 10000")
 	f(nil, []string{"extra"}, `"extra"`)
 	f(nil, []string{"--no-such-flag"}, "no-such-flag")
 }
@@ -147,7 +147,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 		t.Fatalf("%s has no place for the table", path)
 	}
 	c := defaults()
-	want := head + begin + flags.Table(c.options()) + end + tail
+	want := head + begin + flags.MarkdownTable(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

@@ -27,7 +27,7 @@ const (
 	metricsTimeout = 10 * time.Second
 )
 
-// pageAccess is kube.Access as the page wants it.
+// pageAccess adapts kube.Access to webui.Access.
 type pageAccess struct{ *kube.Access }
 
 // Authenticate is webui.Access's.
@@ -39,11 +39,11 @@ func (a pageAccess) Authenticate(ctx context.Context, token string) (webui.Viewe
 	return v, nil
 }
 
-// makePage makes the page, and what asks the API server who may look.
+// makePage makes the page and its access control.
 func (p *program) makePage() (err error) {
 	if p.cfg.pageAuth == pageAuthNone {
 		if !isLoopback(p.cfg.address) {
-			p.log.Warn("everybody who reaches the page sees all namespaces: bind --address to loopback, or give --page-auth=token",
+			p.log.Warn("the page shows all namespaces without authentication: bind --address to loopback, or set --page-auth=token",
 				"address", p.cfg.address, "page-auth", p.cfg.pageAuth)
 		}
 		p.page = webui.New(p.control, nil)
@@ -56,7 +56,7 @@ func (p *program) makePage() (err error) {
 	return nil
 }
 
-// isLoopback reports whether only this machine reaches an address.
+// isLoopback reports whether an address can be reached from this machine only.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -37,7 +37,7 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 		}
 		var all []policy.PodMetric
 		for _, src := range c.Sources {
-			for _, term := range src.All() {
+			for _, term := range src.AllTerms() {
 				all = append(all, term...)
 			}
 		}
@@ -99,7 +99,7 @@ H_count{engine="1"} 2
 			t.Fatal(err)
 		}
 		var all []policy.PodMetric
-		for _, term := range c.Sources[0].All() {
+		for _, term := range c.Sources[0].AllTerms() {
 			all = append(all, term...)
 		}
 		want := map[string]float64{histogram + "_sum": 0.75, histogram + "_count": 42}

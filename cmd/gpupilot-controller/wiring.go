@@ -40,7 +40,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
-// program is everything that runs.
+// program holds all parts of the controller.
 type program struct {
 	cfg      *config
 	log      *slog.Logger
@@ -52,20 +52,20 @@ type program struct {
 	exporter scrape.Doer // asks agents and dcgm-exporters
 	scraper  *scrape.Scraper
 	control  *controller.Controller
-	election *kube.Election // nil: we always lead
+	election *kube.Election // nil: this replica always leads
 	recorder *kube.Recorder
 	certs    *kube.Certs        // nil: the certificate is in files
-	metrics  *metricsapi.Server // nil: not our role
+	metrics  *metricsapi.Server // nil: this replica lacks the role
 	page     *webui.Page
-	access   *kube.Access                // nil: everybody may look
+	access   *kube.Access                // nil: no authentication
 	conns    atomic.Pointer[connections] // of --address, from run on
 	registry *prometheus.Registry
 	term     term
 	ready    atomic.Bool
 }
 
-// assemble makes the parts and joins them. Nothing runs yet, and an API server
-// that is away is no error.
+// assemble makes and connects all parts. It starts nothing, and an unreachable API
+// server is not an error.
 func assemble(c *config, log *slog.Logger) (*program, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *program) elect() (err error) {
 	return err
 }
 
-// leading says whether this replica may write.
+// leading reports whether this replica may write.
 func (p *program) leading() bool {
 	if p.election == nil {
 		return p.cfg.has(roleDecide)
@@ -187,7 +187,7 @@ func (p *program) makeController() error {
 	return nil
 }
 
-// querier asks the PromQL backend; nil if there is none.
+// querier returns the function that queries the PromQL backend; nil if there is none.
 func (p *program) querier() (func(context.Context, string) (series.Sample, error), error) {
 	if p.cfg.prometheus == "" {
 		return nil, nil
@@ -223,7 +223,7 @@ func (p *program) nodeHealth() *nodehealth.Keeper {
 	})
 }
 
-// exporterClient makes what asks agents and dcgm-exporters.
+// exporterClient makes the HTTP client for agents and dcgm-exporters.
 func (c *config) exporterClient() (scrape.Doer, error) {
 	if c.agentHTTP == "" {
 		return scrape.NewClient(), nil
@@ -257,7 +257,7 @@ func podMetrics(in []policy.PodMetric) []scrape.Metric {
 		if m.Max {
 			how = scrape.Max
 		}
-		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By, Min: m.Least, Max: m.Most})
+		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By, Min: m.LowerBound, Max: m.UpperBound})
 	}
 	return out
 }
@@ -346,7 +346,7 @@ func (r podRefs) Get(namespace, name string) (metricsapi.PodRef, bool) {
 	return ref(pod), true
 }
 
-// run runs everything until ctx is done or a part cannot go on.
+// run runs all parts until ctx is done or one of them fails.
 func (p *program) run(ctx context.Context, l net.Listener) error {
 	g := newGroup(ctx)
 	p.conns.Store(limitConnections(l, maxConnections))
@@ -378,7 +378,7 @@ func never(f func(context.Context)) func(context.Context) error {
 	}
 }
 
-// watch fills the index of pods, then decides.
+// watch fills the index of pods, and then runs the controller.
 func (p *program) watch(ctx context.Context) error {
 	if p.clients.Watch(ctx, &corev1.Pod{}, p.pods) != nil {
 		return nil //nolint:nilerr // the only error is that of ctx, which is how this ends
@@ -387,7 +387,7 @@ func (p *program) watch(ctx context.Context) error {
 	return p.control.Run(ctx, func() { p.ready.Store(true) })
 }
 
-// lead runs what only the leader does while this replica leads.
+// lead starts the tasks of the leader, which run while this replica leads.
 func (p *program) lead(g *group) error {
 	if p.certs != nil && p.cfg.apiServices {
 		client, err := apiregistration.NewForConfig(p.clients.Config)

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Without an API server it starts all the same, says that it is not ready, and
-// waits.
+// Without an API server the controller starts, is not ready, and waits.
 func TestStartsWithoutAnAPIServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(file, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "x",

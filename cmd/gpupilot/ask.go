@@ -24,22 +24,23 @@ import (
 const (
 	defaultController = "gpupilot-system/gpupilot-controller:8080"
 	defaultViewer     = "gpupilot-system/gpupilot-viewer"
-	// tokenSeconds is how long a token lives that we ask for: the shortest that
-	// the API server gives.
+	// tokenSeconds is the lifetime of a requested token: the shortest that the API
+	// server supports.
 	tokenSeconds = 600
 )
 
-// controller is where the controller's JSON is, and how to log in there.
+// controller is the address of the controller's JSON API, with the means to
+// authenticate.
 type controller struct {
 	where   *cluster
 	address string // NAMESPACE/SERVICE:PORT, or a URL
-	named   bool   // the user gave the address
-	viewer  string // NAMESPACE/NAME of the ServiceAccount whose token may be asked for
+	named   bool   // the user set the address
+	viewer  string // NAMESPACE/NAME of the ServiceAccount for which a token is requested
 
-	transport http.RoundTripper // of a URL; nil: Go's
+	transport http.RoundTripper // for a URL; nil: the default
 }
 
-// get reads the JSON at a path. A token is sent only if the controller asks for one.
+// get reads the JSON at a path. It sends a token only if the controller requires one.
 func (c *controller) get(ctx context.Context, path string, query url.Values, into any) error {
 	client, base, header, err := c.route()
 	if err != nil {
@@ -52,7 +53,7 @@ func (c *controller) get(ctx context.Context, path string, query url.Values, int
 		return err
 	}
 	if c.isURL() && u.Scheme != "https" && !isLoopback(u.Hostname()) {
-		return fmt.Errorf("%w; a token is not sent over http to another machine: give an https URL, or kubectl port-forward and http://127.0.0.1:PORT", err)
+		return fmt.Errorf("%w; a token is not sent to another machine over http: use an https URL, or kubectl port-forward with http://127.0.0.1:PORT", err)
 	}
 	token, err := c.token(ctx)
 	if err != nil {
@@ -69,8 +70,8 @@ func (c *controller) isURL() bool {
 	return strings.HasPrefix(c.address, "http://") || strings.HasPrefix(c.address, "https://")
 }
 
-// route finds the client and the address, and the header that reaches the
-// controller: the API server's proxy removes Authorization.
+// route returns the client, the address, and the header for the token: the API server's
+// proxy removes Authorization.
 func (c *controller) route() (client *http.Client, base *url.URL, header string, err error) {
 	client, header = &http.Client{Transport: c.transport}, "Authorization"
 	if c.isURL() {
@@ -97,38 +98,37 @@ func (c *controller) route() (client *http.Client, base *url.URL, header string,
 		}
 		base, header = host.JoinPath("api/v1/namespaces", ns, "services", service, "proxy"), webui.TokenHeader
 	}
-	// Whoever answers must not send our token elsewhere.
+	// A redirect could send the token to another host.
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return client, base, header, nil
 }
 
-// token is what the controller is shown: a token of the viewer's ServiceAccount,
-// which is good for ten minutes and for nothing else. Where the user may not ask for
-// one it is the kubeconfig's own, which is good for all that the user may do:
-// that goes only to an address that the user gave, for somebody else may answer
-// at the default one.
+// token returns the token for the controller: one of the viewer's ServiceAccount, which
+// is valid for ten minutes and only for the controller. If the user may not request one,
+// it is the kubeconfig's own token. As that has all permissions of the user, it is sent
+// only to an address that the user set: another program may answer at the default one.
 func (c *controller) token(ctx context.Context) (string, error) {
 	cfg, err := c.where.rest()
 	if err != nil {
 		return "", err
 	}
-	token, asked := c.viewerToken(ctx, cfg)
-	if asked == nil {
+	token, requestErr := c.viewerToken(ctx, cfg)
+	if requestErr == nil {
 		return token, nil
 	}
 	own, err := bearerOf(ctx, cfg)
 	switch {
 	case err != nil:
-		return "", errors.Join(asked, fmt.Errorf("find the kubeconfig's own token: %w", err))
+		return "", errors.Join(requestErr, fmt.Errorf("read the kubeconfig's own token: %w", err))
 	case own == "":
-		return "", fmt.Errorf("%w, and the kubeconfig has no token of its own: ask for the right to create serviceaccounts/token of %s, or give another --viewer-service-account", asked, c.viewer)
+		return "", fmt.Errorf("%w, and the kubeconfig has no token of its own: ask for the permission to create serviceaccounts/token of %s, or set another --viewer-service-account", requestErr, c.viewer)
 	case !c.named:
-		return "", fmt.Errorf("%w; to show the kubeconfig's own token to %s instead, say so: --controller %[2]s", asked, c.address)
+		return "", fmt.Errorf("%w; to send the kubeconfig's own token to %s instead, set --controller %[2]s", requestErr, c.address)
 	}
 	return own, nil
 }
 
-// viewerToken asks the API server for a token that only the controller accepts.
+// viewerToken requests a token that only the controller accepts.
 func (c *controller) viewerToken(ctx context.Context, cfg *rest.Config) (string, error) {
 	namespace, name, ok := strings.Cut(c.viewer, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
@@ -145,13 +145,13 @@ func (c *controller) viewerToken(ctx context.Context, cfg *rest.Config) (string,
 	}
 	err = client.do(ctx, http.MethodPost, r, r, "api", "v1", "namespaces", namespace, "serviceaccounts", name, "token")
 	if err != nil {
-		return "", fmt.Errorf("the controller wants a token, and none of the ServiceAccount %s can be had: %w", c.viewer, err)
+		return "", fmt.Errorf("the controller requires a token, and requesting one of the ServiceAccount %s failed: %w", c.viewer, err)
 	}
 	return r.Status.Token, nil
 }
 
-// bearerOf is the token that a kubeconfig has, names the file of, or gets from
-// a plugin; empty if it logs in otherwise.
+// bearerOf returns the token of a kubeconfig: its own, from a file or from a plugin. It
+// is empty if the kubeconfig authenticates in another way.
 func bearerOf(ctx context.Context, cfg *rest.Config) (string, error) {
 	var seen authorization
 	rt, err := rest.HTTPWrappersForConfig(cfg, &seen)
@@ -174,7 +174,8 @@ func bearerOf(ctx context.Context, cfg *rest.Config) (string, error) {
 	return token, nil
 }
 
-// authorization keeps that header of a request, which it sends nowhere.
+// authorization is a transport that records the Authorization header of a request and
+// sends nothing.
 type authorization string
 
 // RoundTrip is http.RoundTripper's.
@@ -188,7 +189,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// getJSON decodes an answer; status is 0 without one.
+// getJSON requests and decodes JSON. status is 0 without a response.
 func getJSON(ctx context.Context, client *http.Client, address string, header http.Header, into any) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {

@@ -75,7 +75,7 @@ func (g *guarded) kubeconfig(user string) (file string, server *httptest.Server)
 	return writeFile(g.t, "config", fmt.Sprintf("current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]\nusers: [{name: u, user: %s}]\n", api.URL, user)), server
 }
 
-func TestWhoseTokenIsShown(t *testing.T) {
+func TestTokenSelection(t *testing.T) {
 	plugin := filepath.Join(t.TempDir(), "plugin")
 	const answer = `{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"token": "own"}}`
 	if err := os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+answer+"'\n"), 0o700); err != nil {

@@ -22,7 +22,7 @@ import (
 // apiLimit bounds an answer of the API server, in bytes.
 const apiLimit = 256 << 20
 
-// cluster is the cluster that kubectl would talk to, by kubectl's flags.
+// cluster selects a cluster by the same flags as kubectl.
 type cluster struct {
 	kubeconfig, context, namespace string
 }
@@ -39,7 +39,7 @@ func (c *cluster) config() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
 }
 
-// object is what an argument names: [NAMESPACE/]NAME, or nothing.
+// object parses an optional argument [NAMESPACE/]NAME.
 func (c *cluster) object(args []string) (namespace, name string, err error) {
 	if len(args) > 0 {
 		name = args[0]
@@ -67,9 +67,8 @@ func (c *cluster) rest() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// api makes requests of the API server: a few of known paths, for which the
-// generated clients and their types of every API group would make the program
-// twice as large.
+// api is a small client of the API server. It needs only a few paths, and the generated
+// clients of all API groups would double the size of the program.
 type api struct {
 	http *http.Client
 	base *url.URL
@@ -95,8 +94,8 @@ func newAPI(cfg *rest.Config) (*api, error) {
 	return &api{client, base}, nil
 }
 
-// do sends body as JSON, unless it is nil, and decodes the answer. An error that the
-// API server explains is an [apierrors.APIStatus].
+// do sends body as JSON, unless it is nil, and decodes the response. An error with a
+// Status object is an [apierrors.APIStatus].
 func (a *api) do(ctx context.Context, method string, body, into any, path ...string) error {
 	var content io.Reader = http.NoBody
 	if body != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
-// explainCommand prints the last decision of a GPUAutoscaler from its status,
-// so that the user's own credentials are all that is needed.
+// explainCommand prints the last decision of a GPUAutoscaler from its status, which
+// needs only the user's own credentials.
 func explainCommand() *cobra.Command {
 	var where cluster
 	cmd := &cobra.Command{
 		Use:   "explain [NAMESPACE/]NAME",
-		Short: "Says what was last decided for a GPUAutoscaler, why, and what would change it",
-		Long: `Says what was last decided for a GPUAutoscaler, why, from which values, and what would change it: the same
-decision engine is asked again with each signal moved, from what it remembers in the object's status.
-Without a name, for all of the namespace.`,
+		Short: "Print the last decision for a GPUAutoscaler, its reasons, and what would change it",
+		Long: `Print the last decision for a GPUAutoscaler, its reasons and values, and what would change it. For the last
+part the decision engine is run again with changed signals, from the state in the object's status.
+Without a name, all GPUAutoscalers of the namespace are printed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, name, err := where.object(args)
@@ -53,7 +53,7 @@ Without a name, for all of the namespace.`,
 	return cmd
 }
 
-// autoscalers are the one of that name, or all of the namespace.
+// autoscalers reads the GPUAutoscaler of that name, or all of the namespace.
 func autoscalers(ctx context.Context, c *api, namespace, name string) ([]stored, error) {
 	path := []string{"apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "namespaces", namespace, "gpuautoscalers"}
 	if name != "" {
@@ -77,8 +77,8 @@ func autoscalers(ctx context.Context, c *api, namespace, name string) ([]stored,
 	return out, nil
 }
 
-// stored is a GPUAutoscaler, and what of it cannot be read. Each is decoded
-// alone, so that one that is malformed does not hide the others.
+// stored is a GPUAutoscaler with its decoding errors. Objects are decoded one by one, so
+// that a malformed one does not hide the others.
 type stored struct {
 	object            *v1alpha1.GPUAutoscaler
 	badSpec, badState error
@@ -89,7 +89,7 @@ func decoded(u *unstructured.Unstructured) stored {
 	return stored{a, badSpec, badState}
 }
 
-// explain writes the last decision, and what cannot be read of the object.
+// explain writes the last decision and the decoding errors.
 func (s *stored) explain(out io.Writer, now time.Time) {
 	if s.badSpec != nil {
 		fmt.Fprintf(out, "%s/%s has a spec that cannot be read: %v\n", s.object.Namespace, s.object.Name, s.badSpec)
@@ -101,7 +101,7 @@ func (s *stored) explain(out io.Writer, now time.Time) {
 	explain(out, s.object, now)
 }
 
-// explain writes a's last decision for a person.
+// explain writes the last decision of a.
 func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 	s := &a.Status
 	fmt.Fprintf(out, "%s/%s scales %s %s: %d now, %d serving, %d starting, %d desired\n",
@@ -141,7 +141,7 @@ func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 	explainChanges(out, a)
 }
 
-// unit is a unit as it follows a number.
+// unit returns a unit as a suffix of a number.
 func unit(u string) string {
 	if u == "" {
 		return ""

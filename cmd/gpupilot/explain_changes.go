@@ -21,12 +21,12 @@ import (
 func explainChanges(out io.Writer, a *v1alpha1.GPUAutoscaler) {
 	c, err := caseOf(a)
 	if err != nil {
-		fmt.Fprintf(out, "what would change it cannot be told: %v\n", err)
+		fmt.Fprintf(out, "cannot determine what would change it: %v\n", err)
 		return
 	}
 	all := whatif.Changes(c)
 	if len(all) == 0 {
-		fmt.Fprintln(out, "none of its signals alone would change it")
+		fmt.Fprintln(out, "no change of a single signal would change it")
 		return
 	}
 	fmt.Fprintln(out, "what would change it, all else being equal:")
@@ -43,7 +43,7 @@ func explainChanges(out io.Writer, a *v1alpha1.GPUAutoscaler) {
 	}
 }
 
-// quantity is a value with three digits.
+// quantity formats a value with three digits.
 func quantity(v float64, unit string) string {
 	s := strconv.FormatFloat(v, 'g', 3, 64)
 	if v >= 1000 {
@@ -55,7 +55,7 @@ func quantity(v float64, unit string) string {
 	return s
 }
 
-// about is a duration as a person says it.
+// about formats a duration roughly.
 func about(d time.Duration) string {
 	if d < 2*time.Minute {
 		return fmt.Sprintf("%d s", int(d.Round(5*time.Second).Seconds()))
@@ -63,10 +63,10 @@ func about(d time.Duration) string {
 	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
 }
 
-// caseOf is the last decision as its status tells it. A status has the means of
-// the values, not each pod's, and no pod's age: what starts is taken to have
-// just begun. What a replica's GPUs are is not in it, so a budget counts only
-// where it was the last word.
+// caseOf reconstructs the last decision from the status. The status has the mean of each
+// signal, not the values of single pods, and no ages: starting pods count as just
+// created. It lacks the number of GPUs per replica, so the budget applies only if it
+// decided last.
 func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 	compiled, err := policy.Compile(a, expo.Resolve)
 	if err != nil {
@@ -85,7 +85,7 @@ func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 	}
 	if m := st.Memory; m != nil {
 		if err := json.Unmarshal(m.State.Raw, &c.State); err != nil {
-			return nil, fmt.Errorf("read its memory: %w", err)
+			return nil, fmt.Errorf("decode status.memory: %w", err)
 		}
 		c.Now = m.Time.Time
 	}

@@ -88,7 +88,7 @@ func TestExplainWhatWouldChangeIt(t *testing.T) {
 	}
 	a.Status.LastDecision.Inputs = nil
 	out.Reset()
-	if explainChanges(&out, a); !strings.Contains(out.String(), "cannot be told") {
+	if explainChanges(&out, a); !strings.Contains(out.String(), "cannot determine") {
 		t.Errorf("without inputs:\n%s", out.String())
 	}
 }

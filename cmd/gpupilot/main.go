@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpupilot is the tool on a laptop, or as kubectl gpupilot.
+// Command gpupilot is the command-line tool. It also works as kubectl gpupilot.
 package main
 
 import (
@@ -27,14 +27,14 @@ func main() {
 	}
 }
 
-// interrupted is what was left undone because the user stopped it.
+// interrupted is the error of a command that the user interrupted.
 type interrupted string
 
 func (i interrupted) Error() string { return string(i) }
 
 func (i interrupted) Unwrap() error { return context.Canceled }
 
-// exitCode is 130 where the user stopped it, as shells have it of SIGINT.
+// exitCode returns 130 after an interrupt, the shells' code for SIGINT.
 func exitCode(err error) int {
 	if errors.Is(err, context.Canceled) {
 		return 130
@@ -46,7 +46,7 @@ func exitCode(err error) int {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	root := &cobra.Command{
 		Use:           "gpupilot",
-		Short:         "Looks at GPUs, workloads and decisions of a cluster that GPUPilot runs in",
+		Short:         "Explain scaling decisions, replay recorded load, and run scenarios",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -14,14 +14,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scenario"
 )
 
-// scenarioCommand plays stories to the decision engine.
+// scenarioCommand runs scenario files.
 func scenarioCommand() *cobra.Command {
 	var update, all bool
 	cmd := &cobra.Command{
 		Use:   "scenario FILE…",
-		Short: "Plays a story to a GPUAutoscaler, and says what would be decided when",
-		Long: `Plays scenarios: text files with a GPUAutoscaler, a timeline of what is seen, what must hold, and what was
-decided. It fails where a promise is broken or a decision differs from the recorded one. See docs/scenarios.md.`,
+		Short: "Run scenarios and print the decisions of a GPUAutoscaler",
+		Long: `Run scenarios: text files with a GPUAutoscaler, a timeline of observations, promises and expected decisions.
+The command fails if a promise is broken or a decision differs from the expected one. See docs/scenarios.md.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			failed := 0
@@ -41,12 +41,13 @@ decided. It fails where a promise is broken or a decision differs from the recor
 		},
 	}
 	cmd.Flags().BoolVar(&update, "update", false, "write the decisions into the files; promises stay as they are")
-	cmd.Flags().BoolVar(&all, "all", false, "print what is decided at every line of the timeline, changed or not")
+	cmd.Flags().BoolVar(&all, "all", false, "print the decision at every line of the timeline, changed or not")
 	return cmd
 }
 
-// playScenario plays one file and prints what was decided; ok is false where
-// that is not what the file wants. What is compared and written are changes, all or not.
+// playScenario runs one file and prints the decisions. ok is false if a promise is
+// broken or a decision differs. With or without all, only changes are compared and
+// written.
 func playScenario(out io.Writer, path string, update, all bool) (ok bool, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -39,17 +39,17 @@ func (h *hpa) read(c *cluster, s *snapshot) {
 		pod := peers.Pod{Terminating: p.phase >= draining, Pending: p.phase <= pulling, Ready: p.phase == serving}
 		if h.model.Kind == peers.PodsAverage {
 			v, ok := c.over(s, s.find(p.id), h.signal, h.chain.Collect)
-			pod.Told, pod.Milli = ok, milli(v)
+			pod.HasSample, pod.Milli = ok, milli(v)
 		}
 		r.Pods = append(r.Pods, pod)
 	}
 	switch h.model.Kind {
 	case peers.ObjectValue: // the mean over the pods that tell one
 		sum, n := c.total(s, h.signal, h.chain.Collect)
-		r.Milli, r.Told = milli(sum/math.Max(1, float64(n))), n > 0
+		r.Milli, r.HasValue = milli(sum/math.Max(1, float64(n))), n > 0
 	case peers.ExternalAverage: // where nobody tells one KEDA reads zero, by its ignoreNullValues
 		sum, _ := c.total(s, h.signal, h.chain.Collect)
-		r.Milli, r.Told = milli(sum), true
+		r.Milli, r.HasValue = milli(sum), true
 	}
 }
 

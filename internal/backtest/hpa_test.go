@@ -58,7 +58,7 @@ func TestHPAReads(t *testing.T) {
 		want.Spec, want.Status = 5, 5
 		for i, p := range []peers.Pod{{Ready: true}, {Ready: true}, {}, {Pending: true}, {Pending: true}, {Terminating: true}} {
 			if i < len(want.Pods) {
-				p.Told, p.Milli = want.Pods[i].Told, want.Pods[i].Milli
+				p.HasSample, p.Milli = want.Pods[i].HasSample, want.Pods[i].Milli
 				want.Pods[i] = p
 			} else {
 				want.Pods = append(want.Pods, p)
@@ -68,16 +68,16 @@ func TestHPAReads(t *testing.T) {
 			t.Errorf("kind %d of %v: %s", kind, sig, cmp.Diff(want, h.reading))
 		}
 	}
-	f(peers.PodsAverage, GPUUtil, peers.Reading{Pods: []peers.Pod{{Told: true, Milli: 90000}, {Told: true, Milli: 60000}, {Told: true}}})
-	f(peers.PodsAverage, Waiting, peers.Reading{Pods: []peers.Pod{{Told: true}, {Told: true}}}) // a server that loads tells nothing
-	f(peers.ObjectValue, GPUUtil, peers.Reading{Milli: 50000, Told: true})
-	f(peers.ExternalAverage, GPUUtil, peers.Reading{Milli: 150000, Told: true})
+	f(peers.PodsAverage, GPUUtil, peers.Reading{Pods: []peers.Pod{{HasSample: true, Milli: 90000}, {HasSample: true, Milli: 60000}, {HasSample: true}}})
+	f(peers.PodsAverage, Waiting, peers.Reading{Pods: []peers.Pod{{HasSample: true}, {HasSample: true}}}) // a server that loads tells nothing
+	f(peers.ObjectValue, GPUUtil, peers.Reading{Milli: 50000, HasValue: true})
+	f(peers.ExternalAverage, GPUUtil, peers.Reading{Milli: 150000, HasValue: true})
 
 	nobody := fleet(Waiting, nil, times(2, 0), 0)
 	for kind, told := range map[peers.Kind]bool{peers.ObjectValue: false, peers.ExternalAverage: true} {
 		h := &hpa{model: peers.HPA{Kind: kind}, signal: Waiting}
-		if h.read(nobody, &nobody.seen[0]); h.reading.Told != told || h.reading.Milli != 0 {
-			t.Errorf("kind %d where nobody tells a value: %d %v", kind, h.reading.Milli, h.reading.Told)
+		if h.read(nobody, &nobody.seen[0]); h.reading.HasValue != told || h.reading.Milli != 0 {
+			t.Errorf("kind %d where nobody tells a value: %d %v", kind, h.reading.Milli, h.reading.HasValue)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func newOurs(compiled policy.Compiled, minimum, maximum int) (*ours, error) {
 		if err != nil {
 			return nil, fmt.Errorf("spec.signals: %s: %w", compiled.Policy.Signals[i].Name, err)
 		}
-		o.sources, o.counted = append(o.sources, src), append(o.counted, s.Came != nil || s.Ended != nil)
+		o.sources, o.counted = append(o.sources, src), append(o.counted, s.Arrived != nil || s.Completed != nil)
 	}
 	return o, nil
 }

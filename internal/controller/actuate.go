@@ -21,14 +21,16 @@ import (
 const (
 	// writeTimeout bounds all requests of one actuation together.
 	writeTimeout = 5 * time.Second
-	// conflicts is how often a write that others were ahead of is tried again
-	// before the next pass.
-	conflicts = 5
-	// adviceGap is the least time between two Events of changing advice.
-	adviceGap = 30 * time.Second
+	// maxWriteConflicts is how often a write is retried within one pass after a
+	// conflict with another writer.
+	maxWriteConflicts = 5
+	// minEventInterval is the minimum time between two Events on changing advice, or
+	// on an intermittent outage.
+	minEventInterval = 30 * time.Second
 )
 
-// attempt is what a decision was made from, should it have to be made again.
+// attempt holds the arguments of a decision, so that it can be repeated after a
+// conflict.
 type attempt struct {
 	policy scale.Policy
 	obs    scale.Observation
@@ -37,19 +39,19 @@ type attempt struct {
 	now    time.Time
 }
 
-// actuate writes the decision. Where others changed the target meanwhile, it
-// reads again and decides again.
+// actuate writes the decision. If the target was changed meanwhile, it reads the
+// target and decides again.
 func (w *workload) actuate(r *report, at *attempt) {
-	if !w.pause.over(at.now) {
-		r.able = verdict{reasonScaleFailed, w.pause.message}
+	if !w.backoff.hasEnded(at.now) {
+		r.obstacle = verdict{reasonScaleFailed, w.backoff.message}
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
-	if !w.upToDate(ctx, r) {
+	if !w.isUpToDate(ctx, r) {
 		return
 	}
-	for range conflicts {
+	for range maxWriteConflicts {
 		d := r.decision
 		if !d.Changes() || !w.shared.deps.Leading() {
 			return
@@ -60,44 +62,44 @@ func (w *workload) actuate(r *report, at *attempt) {
 		err := w.shared.targets.write(ctx, r.target, d.Replicas)
 		switch {
 		case err == nil:
-			w.changed(r, newest(&at.obs))
+			w.recordScaled(r, newestReading(&at.obs))
 			return
 		case !apierrors.IsConflict(err):
-			w.failed(r, err)
+			w.recordFailure(r, err)
 			return
 		}
 		w.shared.meters.writes.WithLabelValues("conflict").Inc()
-		if !w.again(ctx, r, at) {
+		if !w.decideAgain(ctx, r, at) {
 			return
 		}
 	}
 }
 
-// upToDate says whether the GPUAutoscaler is still the one that was decided by.
-// A watch that broke is tried again after up to half a minute, and until then
-// the cache does not know what was changed or deleted.
-func (w *workload) upToDate(ctx context.Context, r *report) bool {
-	is := &metav1.PartialObjectMetadata{} // its status may not decode
-	is.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
-	err := w.shared.deps.Live.Get(ctx, w.key, is)
+// isUpToDate reports whether the API server still has the GPUAutoscaler that the
+// decision is based on. A broken watch is retried after up to half a minute; until
+// then the cache misses changes and deletions.
+func (w *workload) isUpToDate(ctx context.Context, r *report) bool {
+	current := &metav1.PartialObjectMetadata{} // the status may be malformed
+	current.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
+	err := w.shared.deps.Live.Get(ctx, w.key, current)
 	switch {
-	case err == nil && sameSpec(is, r.object) && is.DeletionTimestamp == nil:
+	case err == nil && sameSpec(current, r.object) && current.DeletionTimestamp == nil:
 		return true
 	case err == nil, apierrors.IsNotFound(err):
 		w.shared.meters.writes.WithLabelValues("outdated").Inc()
-		w.shared.deps.Log.Debug("changed or gone, not scaling by what is cached", "gpuautoscaler", w.key.String())
+		w.shared.deps.Log.Debug("object changed or deleted, not scaling from the cached version", "gpuautoscaler", w.key.String())
 	default:
-		w.failed(r, fmt.Errorf("read GPUAutoscaler %s: %w", w.key, err))
+		w.recordFailure(r, fmt.Errorf("read GPUAutoscaler %s: %w", w.key, err))
 	}
 	return false
 }
 
-// again reads the target anew after a conflict, and decides anew if its
-// replicas are not what they were.
-func (w *workload) again(ctx context.Context, r *report, at *attempt) bool {
+// decideAgain reads the target again after a conflict, and decides again if its
+// replicas changed. It reports whether the write should be retried.
+func (w *workload) decideAgain(ctx context.Context, r *report, at *attempt) bool {
 	t, err := w.shared.targets.resolve(ctx, w.key.Namespace, r.object.Spec.ScaleTargetRef, true)
 	if err != nil {
-		w.failed(r, err)
+		w.recordFailure(r, err)
 		return false
 	}
 	r.target = &t
@@ -110,13 +112,13 @@ func (w *workload) again(ctx context.Context, r *report, at *attempt) bool {
 	return true
 }
 
-// changed is for a decision that took effect.
-func (w *workload) changed(r *report, measured time.Time) {
+// recordScaled counts, logs and records an Event for a decision that was written.
+func (w *workload) recordScaled(r *report, measured time.Time) {
 	now := time.Now()
 	d, t := r.decision, r.target
-	w.pause = backoff{}
-	w.scaled = now
-	w.shared.meters.scaled(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
+	w.backoff = backoff{}
+	w.scaledAt = now
+	w.shared.meters.recordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
 	sentence := d.Sentence()
 	w.shared.deps.Log.Info("scaled", "gpuautoscaler", w.key.String(), "target", t.String(),
 		"from", d.Current, "to", d.Replicas, "rule", d.Rule, "why", sentence)
@@ -125,49 +127,50 @@ func (w *workload) changed(r *report, measured time.Time) {
 	w.shared.recent.add(w.key, d)
 }
 
-// failed is for a decision that the API server did not take.
-func (w *workload) failed(r *report, err error) {
+// recordFailure counts and logs a failed write, and extends the backoff.
+func (w *workload) recordFailure(r *report, err error) {
 	if w.ctx.Err() != nil {
-		return // we are ending
+		return // shutting down
 	}
 	w.shared.meters.writes.WithLabelValues("error").Inc()
-	w.pause.fail(r.at, err.Error())
-	r.able = verdict{reasonScaleFailed, err.Error()}
-	if w.pause.failures == 1 {
+	w.backoff.extend(r.at, err.Error())
+	r.obstacle = verdict{reasonScaleFailed, err.Error()}
+	if w.backoff.failures == 1 {
 		w.shared.deps.Log.Warn("cannot scale", "gpuautoscaler", w.key.String(), "err", err)
 	}
 }
 
-// advise tells of a decision that nobody carries out.
-func (w *workload) advise(t *target, d *scale.Decision) {
-	if !w.shared.deps.Leading() || d.Replicas == w.advised || d.Time.Sub(w.advice) < adviceGap {
+// recordAdvice records an Event for a decision that is only advised.
+func (w *workload) recordAdvice(t *target, d *scale.Decision) {
+	if !w.shared.deps.Leading() || d.Replicas == w.advised || d.Time.Sub(w.advisedAt) < minEventInterval {
 		return
 	}
-	w.advised, w.advice = d.Replicas, d.Time
+	w.advised, w.advisedAt = d.Replicas, d.Time
 	w.record(w.object.Load(), corev1.EventTypeNormal, string(d.Rule), "Advise",
 		fmt.Sprintf("would scale %s from %d to %d: %s", t, d.Current, d.Replicas, d.Sentence()))
 	w.shared.recent.add(w.key, d)
 }
 
-// refuse tells once why a workload is not scaled.
-func (w *workload) refuse(r *report) {
-	if r.able.reason == "" {
-		w.told = ""
+// recordObstacle logs and records an Event once for each reason why a workload is
+// not scaled.
+func (w *workload) recordObstacle(r *report) {
+	if r.obstacle.reason == "" {
+		w.recordedObstacle = ""
 		return
 	}
-	tell := r.able.reason + ": " + r.able.message
-	passes := r.able.reason == reasonUnreadable || r.able.reason == reasonDeleting
-	if tell == w.told || passes || !w.shared.deps.Leading() {
+	text := r.obstacle.reason + ": " + r.obstacle.message
+	temporary := r.obstacle.reason == reasonUnreadable || r.obstacle.reason == reasonDeleting
+	if text == w.recordedObstacle || temporary || !w.shared.deps.Leading() {
 		return
 	}
-	w.told = tell
+	w.recordedObstacle = text
 	for _, c := range r.object.Status.Conditions {
-		if c.Type == v1alpha1.ConditionAbleToScale && c.Reason == r.able.reason && c.Message == clip(r.able.message, maxMessage) {
-			return // it was told before we started
+		if c.Type == v1alpha1.ConditionAbleToScale && c.Reason == r.obstacle.reason && c.Message == clip(r.obstacle.message, maxMessage) {
+			return // the previous leader recorded it
 		}
 	}
-	w.shared.deps.Log.Warn("not scaling", "gpuautoscaler", w.key.String(), "reason", r.able.reason, "why", r.able.message)
-	w.record(r.object, corev1.EventTypeWarning, r.able.reason, "Scale", r.able.message)
+	w.shared.deps.Log.Warn("not scaling", "gpuautoscaler", w.key.String(), "reason", r.obstacle.reason, "why", r.obstacle.message)
+	w.record(r.object, corev1.EventTypeWarning, r.obstacle.reason, "Scale", r.obstacle.message)
 }
 
 func (w *workload) record(a *v1alpha1.GPUAutoscaler, kind, reason, action, note string) {
@@ -180,23 +183,22 @@ func (w *workload) record(a *v1alpha1.GPUAutoscaler, kind, reason, action, note 
 	})
 }
 
-// The deletion cost of victims. A ReplicaSet takes pods with lower costs first
-// (of those that are equally far in their lives); nobody else sets this one.
+// victimCost is the deletion cost of victims. A ReplicaSet deletes pods with a lower
+// cost first, among pods in the same phase. Only this controller sets this value.
 const victimCost = "-1073741824"
 
-// victimsAtOnce bounds the requests that mark victims in parallel, and
-// maxVictims how many are marked: beyond, the ReplicaSet's own order has to do.
+// maxParallelMarks bounds the parallel requests that mark victims, and maxVictims
+// the number of marked pods: the ReplicaSet's own order applies to the others.
 const (
-	victimsAtOnce = 8
-	maxVictims    = 64
+	maxParallelMarks = 8
+	maxVictims       = 64
 )
 
-// markVictims tells the target's controller which pods to take, as well as
-// that goes: a pod that cannot be marked does not keep the rest. Pods that were
-// victims once and have lived are unmarked.
+// markVictims sets the deletion cost of the pods to remove first. A pod that cannot
+// be marked does not affect the others. Former victims that still run are unmarked.
 func (w *workload) markVictims(ctx context.Context, t *target, victims []string, pods []*corev1.Pod) {
 	if t.kind == "StatefulSet" {
-		return // takes its last pods, whatever they cost
+		return // it always deletes the pods with the highest ordinals
 	}
 	if len(victims) > maxVictims {
 		victims = victims[:maxVictims]
@@ -205,24 +207,24 @@ func (w *workload) markVictims(ctx context.Context, t *target, victims []string,
 	for _, name := range victims {
 		chosen[name] = true
 	}
-	slots := make(chan struct{}, victimsAtOnce)
+	slots := make(chan struct{}, maxParallelMarks)
 	var all sync.WaitGroup
 	for _, pod := range pods {
-		cost, priced := pod.Annotations[corev1.PodDeletionCost]
+		cost, hasCost := pod.Annotations[corev1.PodDeletionCost]
 		ours := cost == victimCost
-		if pod.DeletionTimestamp != nil || priced && !ours || ours == chosen[pod.Name] {
+		if pod.DeletionTimestamp != nil || hasCost && !ours || ours == chosen[pod.Name] {
 			continue
 		}
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			w.price(ctx, pod, chosen[pod.Name])
+			w.setDeletionCost(ctx, pod, chosen[pod.Name])
 		})
 	}
 	all.Wait()
 }
 
-func (w *workload) price(ctx context.Context, pod *corev1.Pod, victim bool) {
+func (w *workload) setDeletionCost(ctx context.Context, pod *corev1.Pod, victim bool) {
 	value := "null"
 	if victim {
 		value = `"` + victimCost + `"`
@@ -236,18 +238,18 @@ func (w *workload) price(ctx context.Context, pod *corev1.Pod, victim bool) {
 	}
 }
 
-// backoff is the pause after requests that failed: half a second, doubled with
-// each failure in a row, up to 15 s.
+// backoff is the pause after failed requests: half a second, doubled with each
+// consecutive failure, up to 15 s.
 type backoff struct {
 	failures int
 	until    time.Time
 	message  string
 }
 
-func (b *backoff) fail(now time.Time, message string) {
+func (b *backoff) extend(now time.Time, message string) {
 	b.until = now.Add(min(500*time.Millisecond<<min(b.failures, 10), 15*time.Second))
 	b.failures++
 	b.message = message
 }
 
-func (b *backoff) over(now time.Time) bool { return !now.Before(b.until) }
+func (b *backoff) hasEnded(now time.Time) bool { return !now.Before(b.until) }

@@ -20,19 +20,20 @@ import (
 )
 
 const (
-	// auditEvery is the time between two comparisons of what exporters claim with
-	// what the API server says. Readings are checked when they are made, each
-	// time; the audit tells people.
+	// auditEvery is the interval at which the claims of exporters are compared with
+	// the API server. Every reading is checked when it is read; the audit only
+	// reports contradictions to users.
 	auditEvery = 5 * time.Second
-	// auditLooks is how many audits in a row must find a contradiction. A pod that
-	// is replaced by one of its name stays on its exporter's page for a moment.
-	auditLooks = 2
-	// maxContradictions bounds how many are kept and told at a time.
+	// minStreak is the number of consecutive audits that must find a contradiction.
+	// After a pod is replaced by one of the same name, its exporter still exposes the
+	// old pod for a moment.
+	minStreak = 2
+	// maxContradictions bounds the number of reported contradictions.
 	maxContradictions = 256
 )
 
-// contradictionReason says how an exporter contradicts the API server. The
-// values are public: they are labels of a metric.
+// contradictionReason is the kind of a contradiction between an exporter and the API
+// server. The values are public: they are labels of a metric.
 type contradictionReason string
 
 // The reasons.
@@ -54,25 +55,25 @@ type contradiction struct {
 	pod    types.NamespacedName // that the claim is about; empty for nodeOverfull
 }
 
-// audit compares what exporters claim with what the API server says.
+// audit compares the claims of exporters with the API server.
 type audit struct {
-	c     *Controller
-	looks map[contradiction]int // in a row; of run's goroutine
-	node  []*claimSet           // of the node that is looked at; of run's goroutine
+	c       *Controller
+	streaks map[contradiction]int // consecutive audits that found it; owned by run's goroutine
+	node    []*claimSet           // claims of the node under audit; owned by run's goroutine
 
-	// found are the contradictions that lasted. It is replaced, never changed.
-	found atomic.Pointer[findings]
+	// findings are the contradictions that lasted. It is replaced, never changed.
+	findings atomic.Pointer[findings]
 }
 
-// findings are contradictions in words.
+// findings holds the texts of contradictions.
 type findings struct {
 	all   map[contradiction]string
-	byPod map[types.NamespacedName][]string // for decisions, which look up each of their pods
+	byPod map[types.NamespacedName][]string // decisions look up each of their pods
 }
 
 func newAudit(c *Controller) *audit {
-	a := &audit{c: c, looks: map[contradiction]int{}}
-	a.found.Store(&findings{})
+	a := &audit{c: c, streaks: map[contradiction]int{}}
+	a.findings.Store(&findings{})
 	return a
 }
 
@@ -85,32 +86,33 @@ func (a *audit) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-every.C:
-			a.look(now)
+			a.auditOnce(now)
 		}
 	}
 }
 
-// look audits once. What is new is counted and logged; the leader writes an Event.
-func (a *audit) look(now time.Time) {
-	claimed := a.claims(now)
-	before, looks := a.found.Load().all, map[contradiction]int{}
+// auditOnce compares all claims once. New contradictions are counted and logged, and
+// the leader records an Event.
+func (a *audit) auditOnce(now time.Time) {
+	claimed := a.findContradictions(now)
+	before, looks := a.findings.Load().all, map[contradiction]int{}
 	found := findings{all: map[contradiction]string{}, byPod: map[types.NamespacedName][]string{}}
 	for x, text := range claimed {
-		if looks[x] = a.looks[x] + 1; looks[x] < auditLooks || len(found.all) >= maxContradictions {
+		if looks[x] = a.streaks[x] + 1; looks[x] < minStreak || len(found.all) >= maxContradictions {
 			continue
 		}
 		found.all[x] = text
 		found.byPod[x.pod] = append(found.byPod[x.pod], text)
 		if _, known := before[x]; !known {
-			a.tell(x, text)
+			a.announce(x, text)
 		}
 	}
-	a.looks = looks
-	a.found.Store(&found)
+	a.streaks = looks
+	a.findings.Store(&found)
 }
 
-// tell makes one contradiction known.
-func (a *audit) tell(x contradiction, text string) {
+// announce counts, logs and records an Event for one new contradiction.
+func (a *audit) announce(x contradiction, text string) {
 	c := a.c
 	c.meters.contradictions.WithLabelValues(string(x.reason)).Inc()
 	c.deps.Log.Warn("exporter contradicts the API server, its claim is ignored", "target", x.target, "reason", string(x.reason), "claim", text)
@@ -129,10 +131,10 @@ func (a *audit) tell(x contradiction, text string) {
 	})
 }
 
-// maxNodeClaims is for how many exporters of a node memory is kept.
+// maxNodeClaims is the number of exporters of a node for which memory is kept.
 const maxNodeClaims = 8
 
-// claimSet is what one target claims.
+// claimSet holds the claims of one target.
 type claimSet struct {
 	target  string
 	labels  series.TargetLabels
@@ -140,13 +142,13 @@ type claimSet struct {
 	pods    []types.NamespacedName // one for each device that a pod holds, sorted
 }
 
-// take makes it the set of a claim. It keeps the memory of the last one.
-func (h *claimSet) take(cl *series.Claim) {
+// setTo replaces the claims, and reuses the memory of the previous ones.
+func (h *claimSet) setTo(cl *series.Claim) {
 	h.target, h.labels = cl.Target, cl.Labels
 	h.devices, h.pods = append(h.devices[:0], cl.Devices...), h.pods[:0]
 	for _, d := range cl.Devices {
 		for i, o := range d.Owners {
-			// Containers of one pod stand side by side.
+			// The containers of one pod are adjacent.
 			if i == 0 || d.Owners[i-1].Namespace != o.Namespace || d.Owners[i-1].Pod != o.Pod {
 				h.pods = append(h.pods, types.NamespacedName{Namespace: o.Namespace, Name: o.Pod})
 			}
@@ -167,48 +169,48 @@ func (h *claimSet) eachPod(f func(pod types.NamespacedName, devices int)) {
 	}
 }
 
-// claims returns all contradictions that there are at the moment, in words. It
-// stops at a multiple of maxContradictions. It looks at one node at a time, and
-// holds no more than its exporters' claims: there may be 10,000 nodes.
-func (a *audit) claims(now time.Time) map[contradiction]string {
+// findContradictions returns the texts of all current contradictions. It stops at a
+// multiple of maxContradictions. It audits one node at a time, and holds only the
+// claims of that node's exporters: there may be 10,000 nodes.
+func (a *audit) findContradictions(now time.Time) map[contradiction]string {
 	out := map[contradiction]string{}
-	n := 0 // of the claims that are of the same node
+	n := 0 // claims of the same node so far
 	a.c.deps.Store.Claims(func(cl *series.Claim) {
-		if now.Sub(cl.At) > settled {
-			return // it is silent, and nothing that it said counts any more
+		if now.Sub(cl.At) > exporterLag {
+			return // the target no longer answers, and its claims no longer count
 		}
 		if n > 0 && a.node[0].labels.Node != cl.Labels.Node {
-			a.judge(out, a.node[:n], now)
+			a.auditNode(out, a.node[:n], now)
 			n = 0
 		}
 		if n == len(a.node) {
 			a.node = append(a.node, &claimSet{})
 		}
-		a.node[n].take(cl)
+		a.node[n].setTo(cl)
 		n++
 	})
-	a.judge(out, a.node[:n], now)
+	a.auditNode(out, a.node[:n], now)
 	if len(a.node) > maxNodeClaims {
 		a.node = nil
 	}
 	return out
 }
 
-// judge adds what speaks against the claims of one node's exporters.
-func (a *audit) judge(out map[contradiction]string, node []*claimSet, now time.Time) {
+// auditNode adds the contradictions of the claims of one node's exporters.
+func (a *audit) auditNode(out map[contradiction]string, node []*claimSet, now time.Time) {
 	agent := agentOf(node)
 	for _, h := range node {
 		if len(out) >= 4*maxContradictions {
 			return
 		}
-		a.compare(out, h, now)
+		a.compareWithAPIServer(out, h, now)
 		if agent != nil && agent != h && h.labels.Rank > discovery.RankAgent {
-			a.disagree(out, h, agent)
+			a.compareWithAgent(out, h, agent)
 		}
 	}
 }
 
-// agentOf is the agent of a node that names owners; nil: there is none.
+// agentOf returns the agent of a node that claims owners; nil: there is none.
 func agentOf(node []*claimSet) (agent *claimSet) {
 	for _, h := range node {
 		if h.labels.Rank == discovery.RankAgent && h.labels.Node != "" && (agent == nil || agent.target < h.target) {
@@ -218,46 +220,48 @@ func agentOf(node []*claimSet) (agent *claimSet) {
 	return agent
 }
 
-// settled is how long a pod must have been on a node for exporters elsewhere to
-// have noticed that it is not theirs: dcgm-exporter collects every 30 s by default.
-const settled = 2 * time.Minute
+// exporterLag is the time after which exporters of other nodes must have dropped a
+// pod that was replaced: dcgm-exporter collects every 30 s by default.
+const exporterLag = 2 * time.Minute
 
-// compare adds what the API server says against one target's claims.
-func (a *audit) compare(out map[contradiction]string, h *claimSet, now time.Time) {
+// compareWithAPIServer adds the contradictions between the API server and the claims
+// of one target.
+func (a *audit) compareWithAPIServer(out map[contradiction]string, h *claimSet, now time.Time) {
 	name := h.target
 	h.eachPod(func(key types.NamespacedName, n int) {
 		pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name)
 		switch {
 		case !ok || Finished(pod):
-			// It is gone, and its exporter has not noticed yet. Nobody reads its values.
+			// The pod is gone, but its exporter still exposes it. Its values are not read.
 		case pod.Spec.NodeName != h.labels.Node:
-			if pod.Spec.NodeName != "" && now.Sub(pod.CreationTimestamp.Time) > settled {
-				out[contradiction{name, wrongNode, key}] = fmt.Sprintf("%s on node %s says that pod %s holds %s; the pod runs on node %s",
-					name, h.labels.Node, key, devicesText(n), pod.Spec.NodeName)
+			if pod.Spec.NodeName != "" && now.Sub(pod.CreationTimestamp.Time) > exporterLag {
+				out[contradiction{name, wrongNode, key}] = fmt.Sprintf("%s on node %s reports that pod %s holds %s; the pod runs on node %s",
+					name, h.labels.Node, key, formatDevices(n), pod.Spec.NodeName)
 			}
 		default:
-			if most := a.c.devices.most(pod); most >= 0 && n > most {
-				out[contradiction{name, tooManyDevices, key}] = fmt.Sprintf("%s says that pod %s holds %s; the pod requests %d",
-					name, key, devicesText(n), most)
+			if limit := a.c.devices.maxDevices(pod); limit >= 0 && n > limit {
+				out[contradiction{name, tooManyDevices, key}] = fmt.Sprintf("%s reports that pod %s holds %s; the pod requests %d",
+					name, key, formatDevices(n), limit)
 			}
 		}
 	})
-	if has, known := a.c.devices.capacity(h.labels.Node); known && len(h.devices) > has {
-		out[contradiction{name, nodeOverfull, types.NamespacedName{}}] = fmt.Sprintf("%s says that pods hold %s; node %s has %d",
-			name, devicesText(len(h.devices)), h.labels.Node, has)
+	if has, known := a.c.devices.nodeCapacity(h.labels.Node); known && len(h.devices) > has {
+		out[contradiction{name, nodeOverfull, types.NamespacedName{}}] = fmt.Sprintf("%s reports that pods hold %s; node %s has %d",
+			name, formatDevices(len(h.devices)), h.labels.Node, has)
 	}
 }
 
-func devicesText(n int) string {
+func formatDevices(n int) string {
 	if n == 1 {
 		return "1 GPU device"
 	}
 	return fmt.Sprintf("%d GPU devices", n)
 }
 
-// disagree adds the pods to which a target gives devices that the agent of the
-// node knows and gives to others. Of pods that are gone kubelets tell for a while.
-func (a *audit) disagree(out map[contradiction]string, h, agent *claimSet) {
+// compareWithAgent adds the pods that a target reports as owners of a device for
+// which the agent of the node reports other owners. Pods that are gone are skipped,
+// since kubelets still list them for a while.
+func (a *audit) compareWithAgent(out map[contradiction]string, h, agent *claimSet) {
 	truth := make(map[string][]gpu.Owner, len(agent.devices))
 	for _, d := range agent.devices {
 		truth[d.Device] = d.Owners
@@ -276,15 +280,15 @@ func (a *audit) disagree(out map[contradiction]string, h, agent *claimSet) {
 			if pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name); !ok || Finished(pod) {
 				continue
 			}
-			out[contradiction{h.target, disagreesOnOwner, key}] = fmt.Sprintf("%s says that pod %s holds %s; %s on the same node says that another pod does",
+			out[contradiction{h.target, disagreesOnOwner, key}] = fmt.Sprintf("%s reports that pod %s holds %s; %s on the same node reports another pod",
 				h.target, key, d.Device, agent.target)
 		}
 	}
 }
 
-// about are the contradictions about a pod, in words, sorted.
-func (a *audit) about(pods []*corev1.Pod) []string {
-	byPod := a.found.Load().byPod
+// contradictionsOf returns the sorted texts of the contradictions about these pods.
+func (a *audit) contradictionsOf(pods []*corev1.Pod) []string {
+	byPod := a.findings.Load().byPod
 	if len(byPod) == 0 {
 		return nil
 	}
@@ -296,10 +300,10 @@ func (a *audit) about(pods []*corev1.Pod) []string {
 	return out
 }
 
-// byTarget is the first contradiction of each target, in words.
+// byTarget returns the text of the first contradiction of each target.
 func (a *audit) byTarget() map[string]string {
 	out := map[string]string{}
-	for x, text := range a.found.Load().all {
+	for x, text := range a.findings.Load().all {
 		if have, ok := out[x.target]; !ok || cmp.Compare(text, have) < 0 {
 			out[x.target] = text
 		}

@@ -57,7 +57,7 @@ func forge(p *corev1.Pod, util float64, n int) (out []page) {
 
 // An exporter in a trusted namespace that gives a pod more devices than it
 // requests neither scales its workload up nor down, alone or beside the agent.
-func TestForgedDevicesScaleNothing(t *testing.T) {
+func TestForgedDevicesDoNotScale(t *testing.T) {
 	const forger = "dcgm-exporter/gpu-operator/dcgm-1"
 	for _, util := range []float64{0, 100} {
 		for _, withAgent := range []bool{true, false} {
@@ -101,28 +101,28 @@ func TestAudit(t *testing.T) {
 	exporter.Namespace = "gpu-operator"
 	here, other := pod("a", "here", since), pod("a", "other", since)
 	elsewhere := pod("a", "elsewhere", since, func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
-	moved := pod("a", "moved", r.now.Add(settled), func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
+	moved := pod("a", "moved", r.now.Add(exporterLag), func(p *corev1.Pod) { p.Spec.NodeName = "node-2" })
 	unscheduled := pod("a", "unscheduled", since, func(p *corev1.Pod) { p.Spec.NodeName = "" })
 	finished := pod("a", "finished", since, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	unknown := pod("a", "unknown", since)
 	r.pods.pods = []*corev1.Pod{exporter, here, other, elsewhere, moved, unscheduled, finished}
 	f := func(what string, want ...string) {
 		t.Helper()
-		r.audit.looks, r.events = map[contradiction]int{}, nil
-		r.audit.found.Store(&findings{})
+		r.audit.streaks, r.events = map[contradiction]int{}, nil
+		r.audit.findings.Store(&findings{})
 		before := map[contradictionReason]float64{}
 		for _, reason := range contradictionReasons() {
 			before[reason] = testutil.ToFloat64(r.meters.contradictions.WithLabelValues(string(reason)))
 		}
-		r.audit.look(r.now)
-		if n := len(r.audit.found.Load().all); n != 0 || len(r.events) != 0 {
+		r.audit.auditOnce(r.now)
+		if n := len(r.audit.findings.Load().all); n != 0 || len(r.events) != 0 {
 			t.Errorf("%s: told of %d at the first look", what, n)
 		}
 		for range 3 {
-			r.audit.look(r.now)
+			r.audit.auditOnce(r.now)
 		}
 		var got []string
-		for x, text := range r.audit.found.Load().all {
+		for x, text := range r.audit.findings.Load().all {
 			got = append(got, string(x.reason)+" "+x.pod.Name+": "+text)
 		}
 		slices.Sort(got)
@@ -149,10 +149,10 @@ func TestAudit(t *testing.T) {
 	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	f("what is requested")
 	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, here})
-	f("more than is requested", "too_many_devices here: "+dcgm+" says that pod ns/here holds 2 GPU devices; the pod requests 1")
+	f("more than is requested", "too_many_devices here: "+dcgm+" reports that pod ns/here holds 2 GPU devices; the pod requests 1")
 	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, elsewhere})
-	f("a pod of another node", "wrong_node elsewhere: "+dcgm+" on node node-1 says that pod ns/elsewhere holds 1 GPU device; the pod runs on node node-2")
-	r.now = r.now.Add(settled + time.Second)
+	f("a pod of another node", "wrong_node elsewhere: "+dcgm+" on node node-1 reports that pod ns/elsewhere holds 1 GPU device; the pod runs on node node-2")
+	r.now = r.now.Add(exporterLag + time.Second)
 	f("a pod that has moved away from a node which died with its exporter")
 	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, moved}, page{"GPU-1", 1, unscheduled}, page{"GPU-2", 1, finished}, page{"GPU-3", 1, unknown})
 	f("pods whose end or move the exporter has not noticed")
@@ -161,30 +161,30 @@ func TestAudit(t *testing.T) {
 	shows(discovery.RankAgent, agent, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	f("an agent that agrees")
 	shows(discovery.RankAgent, agent, page{"GPU-0", 1, other}, page{"GPU-2", 1, here})
-	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" says that pod ns/here holds GPU-0; "+agent+" on the same node says that another pod does")
+	f("an agent that disagrees", "disagrees_on_owner here: "+dcgm+" reports that pod ns/here holds GPU-0; "+agent+" on the same node reports another pod")
 	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, finished}, page{"GPU-2", 1, unknown})
 	f("pods that are gone, whose devices the kubelet has given to others")
 	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	r.store.Drop(agent)
 
 	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: requests(gpuResource, "1").Resources.Limits}}, false)
-	f("more than the node has", "node_overfull : "+dcgm+" says that pods hold 2 GPU devices; node node-1 has 1")
+	f("more than the node has", "node_overfull : "+dcgm+" reports that pods hold 2 GPU devices; node node-1 has 1")
 	r.leading = false
-	r.audit.looks, r.events = map[contradiction]int{}, nil
-	r.audit.found.Store(&findings{})
+	r.audit.streaks, r.events = map[contradiction]int{}, nil
+	r.audit.findings.Store(&findings{})
 	for range 3 {
-		r.audit.look(r.now)
+		r.audit.auditOnce(r.now)
 	}
-	if len(r.events) != 0 || len(r.audit.found.Load().all) != 1 {
-		t.Errorf("a standby wrote %d events and found %d contradictions", len(r.events), len(r.audit.found.Load().all))
+	if len(r.events) != 0 || len(r.audit.findings.Load().all) != 1 {
+		t.Errorf("a standby wrote %d events and found %d contradictions", len(r.events), len(r.audit.findings.Load().all))
 	}
 	r.states[0].Name = dcgm
 	contains(t, r.View().Targets[0].Contradiction, "node node-1 has 1")
 }
 
-// A workload whose pods an exporter lies about says so in a condition, and once
-// in an Event.
-func TestContradictionsAreTold(t *testing.T) {
+// False claims of an exporter about a workload's pods are reported in a condition, and
+// once in an Event.
+func TestContradictionsAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	p := r.pods.pods[0]
 	r.shows("dcgm-exporter/gpu-operator/dcgm-1", "node-1", discovery.RankDCGM, r.now, forge(p, 100, 16)...)
@@ -206,15 +206,15 @@ func TestContradictionsAreTold(t *testing.T) {
 			t.Errorf("%s: %d events, want %d", what, n, events)
 		}
 	}
-	is("before the audit", metav1.ConditionTrue, "agrees with the API server", 0)
-	r.audit.look(r.now)
-	r.audit.look(r.now)
+	is("before the audit", metav1.ConditionTrue, "agree on the pods' GPUs", 0)
+	r.audit.auditOnce(r.now)
+	r.audit.auditOnce(r.now)
 	for range 3 {
 		w.pass(r.now)
 	}
-	is("forged", metav1.ConditionFalse, "says that pod ns/web-1 holds 16 GPU devices; the pod requests 1", 1)
+	is("forged", metav1.ConditionFalse, "reports that pod ns/web-1 holds 16 GPU devices; the pod requests 1", 1)
 	r.store.Drop("dcgm-exporter/gpu-operator/dcgm-1")
-	r.audit.look(r.now)
+	r.audit.auditOnce(r.now)
 	w.pass(r.now)
-	is("gone", metav1.ConditionTrue, "agrees", 1)
+	is("gone", metav1.ConditionTrue, "agree", 1)
 }

@@ -20,7 +20,7 @@ func TestRivals(t *testing.T) {
 	is := func(what, want string) {
 		t.Helper()
 		got := ""
-		if o, ok := c.rival(a, web); ok {
+		if o, ok := c.findRival(a, web); ok {
 			got = o.String()
 		}
 		if got != want {
@@ -30,18 +30,18 @@ func TestRivals(t *testing.T) {
 	is("alone", "")
 
 	hpa, keda := owner{"HorizontalPodAutoscaler", "ns", "h"}, owner{"ScaledObject", "ns", "k"}
-	c.set(hpa, newClaim("apps", "Deployment", "ns", "other"), false)
+	c.setOther(hpa, newClaim("apps", "Deployment", "ns", "other"), false)
 	is("an HPA of another", "")
-	c.set(hpa, web, false)
+	c.setOther(hpa, web, false)
 	is("an HPA", "HorizontalPodAutoscaler h")
 	a.Spec.Actuation = v1alpha1.ActuationAdvise
 	is("an HPA, and we only advise", "")
 	a.Spec.Actuation = v1alpha1.ActuationScale
-	c.set(hpa, web, true)
+	c.setOther(hpa, web, true)
 	is("the HPA went", "")
-	c.set(keda, web, false)
+	c.setOther(keda, web, false)
 	is("KEDA", "ScaledObject k")
-	c.set(keda, newClaim("apps", "Deployment", "ns", "other"), false)
+	c.setOther(keda, newClaim("apps", "Deployment", "ns", "other"), false)
 	is("KEDA turned to another", "")
 
 	b := autoscaler("older")
@@ -50,7 +50,7 @@ func TestRivals(t *testing.T) {
 	b.CreationTimestamp = metav1.Time{Time: at(5)}
 	c.setAutoscaler(b, false)
 	is("an older GPUAutoscaler", "GPUAutoscaler older")
-	if o, ok := c.rival(b, web); ok {
+	if o, ok := c.findRival(b, web); ok {
 		t.Errorf("the older one gives way to %s", o)
 	}
 	b.Spec.Actuation = v1alpha1.ActuationAdvise
@@ -59,7 +59,7 @@ func TestRivals(t *testing.T) {
 	c.setAutoscaler(b, true)
 	is("the older one went", "")
 	c.setAutoscaler(a, true)
-	if n := len(c.mine) + len(c.refs); n != 0 {
+	if n := len(c.ownClaims) + len(c.ownTargets); n != 0 {
 		t.Errorf("%d entries are left", n)
 	}
 }
@@ -76,8 +76,8 @@ func TestClaimOf(t *testing.T) {
 	}
 }
 
-// REST mappers take a kind in lower case for the kind: it is the same target,
-// whoever of us, an HPA and a ScaledObject calls it so.
+// REST mappers accept a kind in lower case. It names the same target, in a
+// GPUAutoscaler, an HPA and a ScaledObject.
 func TestKindsInLowerCase(t *testing.T) {
 	for _, ref := range [][2]string{{"apps/v1", "deployment"}, {"", "deployment"}} {
 		a := autoscaler("web")
@@ -88,8 +88,8 @@ func TestKindsInLowerCase(t *testing.T) {
 		h.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 		r.hpaChanged(h, false)
 		w.pass(r.now)
-		if got := w.status.next; got.able.reason != reasonOwned || got.target == nil || got.target.String() != "Deployment web" {
-			t.Errorf("%v beside an HPA: %+v of %v", ref, got.able, got.target)
+		if got := w.status.next; got.obstacle.reason != reasonOwned || got.target == nil || got.target.String() != "Deployment web" {
+			t.Errorf("%v beside an HPA: %+v of %v", ref, got.obstacle, got.target)
 		}
 	}
 	if claimOf("ns", "argoproj.io/v1alpha1", "Rollout", "web") != claimOf("ns", "argoproj.io/v1alpha1", "rollout", "web") {

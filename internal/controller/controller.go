@@ -30,12 +30,11 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
-// Config says what to look for and how often to decide. Zero values take the
-// defaults.
+// Config holds the settings of a Controller. Zero values mean the defaults.
 type Config struct {
 	Version string        // of the program, for the page
 	Tick    time.Duration // the longest time between two decisions about a workload; 1 s
-	MaxAge  time.Duration // above which a reading does not count; scale.DefaultMaxAge
+	MaxAge  time.Duration // the age above which a reading does not count; scale.DefaultMaxAge
 
 	Discovery discovery.Config // which pods are scraped
 
@@ -55,43 +54,42 @@ type Pods interface {
 	Get(namespace, name string) (*corev1.Pod, bool)
 }
 
-// Deps are what a Controller works with.
+// Deps holds the collaborators of a Controller.
 type Deps struct {
 	Client client.Client // reads Deployments and StatefulSets from a cache
-	Live   client.Reader // asks the API server, whatever is cached
+	Live   client.Reader // reads from the API server, not from a cache
 	Pods   Pods
 	Store  *series.Store
 
-	// Watch has h called for the objects of the kind of obj; it returns when
-	// the first listing was delivered, with an error if ctx is done.
+	// Watch calls h for the objects of the kind of obj. It returns after the first
+	// list was delivered, or with an error if ctx is done.
 	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
-	// Installed says whether the API server serves the kind of obj now.
+	// Installed reports whether the API server serves the kind of obj now.
 	Installed func(obj client.Object) bool
 
-	// Query asks the PromQL backend for one number; nil: there is no backend.
+	// Query evaluates a PromQL query to one number; nil: there is no backend.
 	Query func(ctx context.Context, promql string) (series.Sample, error)
-	// LimitQuery returns the query that may run for a namespace, which reads only
-	// that namespace's series unless the namespace is trusted. Its error is for
-	// the query's author. nil: no query runs.
+	// LimitQuery limits a query to the series of a namespace, unless the namespace is
+	// trusted. Its error is shown to the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
 
 	Resolve gpu.Resolve
-	Scrape  func([]discovery.Target) // says what is to be scraped from now on
-	States  func() []webui.Target    // how the targets fare; Node is left to us
+	Scrape  func([]discovery.Target) // replaces the list of scrape targets
+	States  func() []webui.Target    // the state of each target; the controller fills in Node
 	Leading func() bool              // whether this replica may write
-	Leader  func() string            // who may
-	Record  func(Event)              // writes an Event; does not block
+	Leader  func() string            // the identity of the leader
+	Record  func(Event)              // records an Event; does not block
 	Metrics prometheus.Registerer    // nil: no metrics
 	Log     *slog.Logger             // nil discards
 }
 
-// Event is an Event about an object. Kind is Normal or Warning.
+// Event is a Kubernetes Event about an object. Kind is Normal or Warning.
 type Event struct {
 	About                      corev1.ObjectReference
 	Kind, Reason, Action, Note string
 }
 
-// shared is what every workload works with. It knows nothing of the workloads.
+// shared holds the state that all workloads use. It has no reference to them.
 type shared struct {
 	cfg     Config
 	deps    Deps
@@ -101,26 +99,26 @@ type shared struct {
 	audit   *audit
 	queries *queries
 	meters  *meters
-	recent  recent
+	recent  eventLog
 	limits  limits
 
 	finder     *discovery.Finder
-	found      atomic.Pointer[discovery.List] // never nil
+	discovered atomic.Pointer[discovery.List] // never nil
 	rediscover chan struct{}
 }
 
 // Controller watches workloads and decides about them while Run runs.
 type Controller struct {
 	*shared
-	uses *uses
+	fieldUses *fieldUses
 
 	mu        sync.RWMutex
 	workloads map[types.NamespacedName]*workload
-	routes    map[string]map[*workload]struct{} // by place: a node or a pod
+	routes    map[string]map[*workload]struct{} // by place, which is a node or a pod
 	running   sync.WaitGroup
 }
 
-// New makes a controller that does nothing before Run.
+// New makes a controller. Run starts it.
 func New(cfg Config, deps Deps) *Controller {
 	cfg.Tick = cmp.Or(cfg.Tick, time.Second)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
@@ -136,21 +134,21 @@ func New(cfg Config, deps Deps) *Controller {
 			targets: newTargets(deps.Client), claims: newClaims(), devices: newDevices(cfg.Resources),
 			rediscover: make(chan struct{}, 1),
 		},
-		uses:      newUses(),
+		fieldUses: newFieldUses(),
 		workloads: map[types.NamespacedName]*workload{},
 		routes:    map[string]map[*workload]struct{}{},
 	}
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
-	c.found.Store(&discovery.List{})
+	c.discovered.Store(&discovery.List{})
 	c.queries = newQueries(c)
 	c.meters = newMeters(c, deps.Metrics)
 	c.audit = newAudit(c)
 	return c
 }
 
-// Run watches and decides until ctx is done. The pods must be there already.
-// It asks the API server until it answers, and never gives up; ready is called
-// when everything has been listed once.
+// Run watches and decides until ctx is done. Deps.Pods must be filled before. It
+// retries until the API server answers, and calls ready after all kinds have been
+// listed once.
 func (c *Controller) Run(ctx context.Context, ready func()) error {
 	defer c.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -162,32 +160,32 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 		obj client.Object
 		h   toolscache.ResourceEventHandler
 	}{
-		{&appsv1.Deployment{}, changes(func(o client.Object, _ bool) { c.wakeTarget("apps", "Deployment", o) })},
-		{&appsv1.StatefulSet{}, changes(func(o client.Object, _ bool) { c.wakeTarget("apps", "StatefulSet", o) })},
-		{&autoscalingv2.HorizontalPodAutoscaler{}, changes(c.hpaChanged)},
-		{autoscalerKind(), changes(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
+		{&appsv1.Deployment{}, eventHandler(func(o client.Object, _ bool) { c.wakeTarget("apps", "Deployment", o) })},
+		{&appsv1.StatefulSet{}, eventHandler(func(o client.Object, _ bool) { c.wakeTarget("apps", "StatefulSet", o) })},
+		{&autoscalingv2.HorizontalPodAutoscaler{}, eventHandler(c.hpaChanged)},
+		{autoscalerKind(), eventHandler(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
 	}
 	for _, w := range watches {
 		if c.deps.Watch(ctx, w.obj, w.h) != nil {
-			return nil // the only error is that of ctx, which is how this ends
+			return nil // the only possible error is that of ctx
 		}
 	}
-	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", c.count())
+	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", c.workloadCount())
 	ready()
 	c.watchKEDA(ctx)
 	<-ctx.Done()
 	return nil
 }
 
-func (c *Controller) count() int {
+func (c *Controller) workloadCount() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return len(c.workloads)
 }
 
-// changes calls f for each event of an informer.
-func changes(f func(obj client.Object, gone bool)) toolscache.ResourceEventHandler {
-	is := func(obj any, gone bool) {
+// eventHandler returns a handler that calls f for each event of an informer.
+func eventHandler(f func(obj client.Object, gone bool)) toolscache.ResourceEventHandler {
+	handle := func(obj any, gone bool) {
 		if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 			obj = last.Obj
 		}
@@ -196,22 +194,21 @@ func changes(f func(obj client.Object, gone bool)) toolscache.ResourceEventHandl
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { is(obj, false) },
-		UpdateFunc: func(_, obj any) { is(obj, false) },
-		DeleteFunc: func(obj any) { is(obj, true) },
+		AddFunc:    func(obj any) { handle(obj, false) },
+		UpdateFunc: func(_, obj any) { handle(obj, false) },
+		DeleteFunc: func(obj any) { handle(obj, true) },
 	}
 }
 
-// autoscalerKind names the kind GPUAutoscaler to a watch. It is watched as
-// trees of values: a typed informer fails as a whole on the first object that
-// does not decode.
+// autoscalerKind returns an empty unstructured GPUAutoscaler. The kind is watched
+// unstructured, because a typed informer stops at the first malformed object.
 func autoscalerKind() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
 	return u
 }
 
-// autoscalerChanged starts, informs or ends the workload of a GPUAutoscaler.
+// autoscalerChanged starts, updates or stops the workload of a GPUAutoscaler.
 func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, gone bool) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -222,7 +219,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 	flaws := &flaws{spec: badSpec, status: badStatus}
 	c.mu.Lock()
 	if w := c.workloads[key]; w != nil && !gone && sameSpec(w.object.Load(), a) {
-		w.take(a, flaws) // its status, which we wrote
+		w.setObject(a, flaws) // only the status changed, which this controller wrote
 		c.mu.Unlock()
 		return
 	}
@@ -236,7 +233,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 		c.unroute(w)
 		w.cancel()
 	case !gone && w != nil:
-		w.take(a, flaws)
+		w.setObject(a, flaws)
 	case !gone && ctx.Err() == nil:
 		w = newWorkload(ctx, c.shared, c.route, a)
 		w.flaws.Store(flaws)
@@ -250,13 +247,13 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 		c.wakeClaimants(after)
 	}
 	if w != nil {
-		w.poke()
+		w.requestPass()
 	}
-	c.discoverSoon()
+	c.requestDiscovery()
 }
 
 // isValid reports whether the object may claim a target: its spec is valid, its
-// queries may run, and it is not being deleted.
+// queries are allowed, and it is not being deleted.
 func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
 	compiled, err := policy.Compile(a, c.deps.Resolve)
 	if err != nil || a.DeletionTimestamp != nil {
@@ -271,7 +268,7 @@ func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
 	})
 }
 
-// sameSpec reports whether two versions of an object ask for the same.
+// sameSpec reports whether two versions of an object have the same spec.
 func sameSpec(a, b client.Object) bool {
 	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && a.GetGeneration() != 0 &&
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
@@ -281,7 +278,7 @@ func (c *Controller) hpaChanged(obj client.Object, gone bool) {
 	if h, ok := obj.(*autoscalingv2.HorizontalPodAutoscaler); ok {
 		ref := h.Spec.ScaleTargetRef
 		claim := claimOf(h.Namespace, ref.APIVersion, ref.Kind, ref.Name)
-		before := c.claims.set(owner{"HorizontalPodAutoscaler", h.Namespace, h.Name}, claim, gone)
+		before := c.claims.setOther(owner{"HorizontalPodAutoscaler", h.Namespace, h.Name}, claim, gone)
 		c.wakeClaimants(before)
 		c.wakeClaimants(claim)
 	}
@@ -291,29 +288,30 @@ func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
 	c.wakeClaimants(newClaim(group, kind, obj.GetNamespace(), obj.GetName()))
 }
 
-// wakeClaimants has the workloads with this target look again.
+// wakeClaimants requests a pass of the workloads with this target.
 func (c *Controller) wakeClaimants(cl claim) {
 	for _, a := range c.claims.autoscalers(cl) {
 		c.mu.RLock()
 		w := c.workloads[types.NamespacedName{Namespace: a.Namespace, Name: a.Name}]
 		c.mu.RUnlock()
 		if w != nil {
-			w.poke()
+			w.requestPass()
 		}
 	}
 }
 
-// LeadershipChanged has every workload act, or cease to, at once.
+// LeadershipChanged requests a pass of every workload, after this replica became or
+// stopped being the leader.
 func (c *Controller) LeadershipChanged() {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, w := range c.workloads {
-		w.poke()
+		w.requestPass()
 	}
 }
 
-// PodChanged is told of every change of a pod: old is nil for a new one, pod
-// for one that is gone. It does not block.
+// PodChanged handles a change of a pod: old is nil for a new pod, pod is nil for a
+// deleted one. It does not block.
 func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 	if old != nil && (pod == nil || pod.UID != old.UID) {
 		c.deps.Store.Forget(old.Namespace, old.Name, time.Now())
@@ -323,7 +321,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 		last = old
 	}
 	if c.finder.IsExporter(last) && !discovery.SameEndpoint(old, pod) {
-		c.discoverSoon()
+		c.requestDiscovery()
 	}
 	set := labels.Set(last.Labels)
 	c.mu.RLock()
@@ -335,30 +333,30 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 		if sel := w.selector.Load(); sel == nil || !(*sel).Matches(set) {
 			continue
 		}
-		w.poke()
+		w.requestPass()
 		if w.scrapesPods.Load() && !discovery.SameEndpoint(old, pod) {
-			c.discoverSoon()
+			c.requestDiscovery()
 		}
 	}
 }
 
-// Deliver is told that samples of a target are in the store, and has the
-// workloads decide that have pods there. It does not block.
+// Deliver requests a pass of the workloads with pods at the place of a target, after
+// its samples were stored. It does not block.
 func (c *Controller) Deliver(target string, _ time.Time) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for w := range c.routes[c.found.Load().Places[target]] {
-		w.poke()
+	for w := range c.routes[c.discovered.Load().Places[target]] {
+		w.requestPass()
 	}
 }
 
-// route says at which places samples about w's pods arrive.
+// route sets the places whose samples wake w.
 func (c *Controller) route(w *workload, places map[string]struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unroute(w)
 	if c.workloads[w.key] != w {
-		return // ended meanwhile
+		return // stopped meanwhile
 	}
 	w.places = places
 	for p := range places {

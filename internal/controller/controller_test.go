@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// All of it runs: samples arrive, and in the same instant the replicas follow;
-// in between it decides every tick; and when it is told to end it ends.
+// The whole controller runs: it scales in the same instant in which samples arrive,
+// decides every tick in between, and ends when its context is done.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := autoscaler("web")
@@ -71,7 +71,7 @@ func TestRun(t *testing.T) {
 
 		handlers["gpa"].OnDelete(asStored(t, a))
 		synctest.Wait()
-		if _, ok := r.History("ns", "web"); ok || r.count() != 0 {
+		if _, ok := r.History("ns", "web"); ok || r.workloadCount() != 0 {
 			t.Error("a deleted GPUAutoscaler goes on")
 		}
 		cancel()
@@ -91,11 +91,11 @@ func TestScaledObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.scaledObjectChanged(so, false)
-	if o, ok := r.claims.rival(a, web); !ok || o.String() != "ScaledObject keda" {
+	if o, ok := r.claims.findRival(a, web); !ok || o.String() != "ScaledObject keda" {
 		t.Errorf("the rival is %v", o)
 	}
 	r.scaledObjectChanged(so, true)
-	if o, ok := r.claims.rival(a, web); ok {
+	if o, ok := r.claims.findRival(a, web); ok {
 		t.Errorf("the rival is still %v", o)
 	}
 }

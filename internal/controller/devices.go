@@ -18,10 +18,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// devices knows how many GPU devices pods may hold and nodes have, as the API
-// server says. A MIG instance and a replica of a shared GPU are a device each.
+// devices holds the numbers of GPU devices of nodes and resource claims, from the API
+// server. A MIG instance and a replica of a shared GPU are one device each.
 type devices struct {
-	resources []string // beside gpu.IsResource's own
+	resources []string // in addition to those of gpu.IsResource
 
 	mu        sync.RWMutex
 	nodes     map[string]int               // capacity, by node
@@ -37,15 +37,15 @@ func newDevices(resources []string) *devices {
 	}
 }
 
-// lookForDRA is how often it is checked whether resource.k8s.io is served.
-const lookForDRA = time.Minute
+// draCheckInterval is how often the controller checks whether resource.k8s.io is served.
+const draCheckInterval = time.Minute
 
-// watchDevices watches nodes, and resource claims from when their kinds are
-// served on. What cannot be watched limits no claim.
+// watchDevices watches nodes, and resource claims once the API server serves them.
+// Kinds that cannot be watched limit no exporter's claim.
 func (c *Controller) watchDevices(ctx context.Context) {
 	d := c.devices
 	c.running.Go(func() {
-		_ = c.deps.Watch(ctx, &corev1.Node{}, changes(d.nodeChanged)) // its only error is ctx's
+		_ = c.deps.Watch(ctx, &corev1.Node{}, eventHandler(d.nodeChanged)) // the only possible error is that of ctx
 	})
 	c.running.Go(func() {
 		kind := metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceClaim"}
@@ -53,11 +53,11 @@ func (c *Controller) watchDevices(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(lookForDRA):
+			case <-time.After(draCheckInterval):
 			}
 		}
-		if c.deps.Watch(ctx, &resourcev1.ResourceClaim{}, changes(d.claimChanged)) == nil {
-			_ = c.deps.Watch(ctx, &resourcev1.ResourceClaimTemplate{}, changes(d.templateChanged))
+		if c.deps.Watch(ctx, &resourcev1.ResourceClaim{}, eventHandler(d.claimChanged)) == nil {
+			_ = c.deps.Watch(ctx, &resourcev1.ResourceClaimTemplate{}, eventHandler(d.templateChanged))
 		}
 	})
 }
@@ -75,8 +75,8 @@ func (d *devices) nodeChanged(obj client.Object, gone bool) {
 		return
 	}
 	d.about[node.Name] = aboutNode(node)
-	// A device that becomes unhealthy leaves the allocatable ones and stays with its pod.
-	d.nodes[node.Name] = max(d.sum(node.Status.Capacity), d.sum(node.Status.Allocatable))
+	// An unhealthy device is no longer allocatable, but its pod still holds it.
+	d.nodes[node.Name] = max(d.countResources(node.Status.Capacity), d.countResources(node.Status.Allocatable))
 }
 
 // nodeAbout is what the page shows of a node beside its GPUs.
@@ -131,26 +131,26 @@ func (d *devices) templateChanged(obj client.Object, gone bool) {
 	defer d.mu.Unlock()
 	delete(d.templates, key)
 	if !gone {
-		d.templates[key] = requested(&t.Spec.Spec)
+		d.templates[key] = requestedDevices(&t.Spec.Spec)
 	}
 }
 
-// isGPUDriver reports whether a DRA driver's devices are GPUs. NVIDIA's second
-// driver, compute-domain.nvidia.com, gives out IMEX channels.
+// isGPUDriver reports whether a DRA driver's devices are GPUs. NVIDIA's other driver,
+// compute-domain.nvidia.com, allocates IMEX channels.
 func isGPUDriver(driver string) bool {
 	return strings.HasPrefix(driver, "gpu.")
 }
 
-// isGPUClass is isGPUDriver for the names of device classes. NVIDIA's are
+// isGPUClass reports whether a device class has GPUs. NVIDIA's classes are
 // gpu.nvidia.com, mig.nvidia.com and vfio.gpu.nvidia.com.
 func isGPUClass(class string) bool {
 	return !strings.HasPrefix(class, "compute-domain") && (strings.Contains(class, "gpu") || strings.Contains(class, "mig."))
 }
 
-// requested is how many GPU devices a claim requests; of alternatives the most.
-// A request for all devices of a node counts as one: the number is known once a
-// claim is allocated.
-func requested(spec *resourcev1.ResourceClaimSpec) (n int) {
+// requestedDevices returns the number of GPU devices that a claim requests, the
+// maximum of alternatives. A request for all devices of a node counts as one, since
+// the number is only known after the allocation.
+func requestedDevices(spec *resourcev1.ResourceClaimSpec) (n int) {
 	count := func(class string, count int64) int {
 		if !isGPUClass(class) {
 			return 0
@@ -171,30 +171,30 @@ func requested(spec *resourcev1.ResourceClaimSpec) (n int) {
 	return min(n, resourcev1.AllocationResultsMaxSize)
 }
 
-// sum is how many devices a list of resources counts.
-func (d *devices) sum(list corev1.ResourceList) (n int) {
+// countResources returns the number of GPU devices in a list of resources.
+func (d *devices) countResources(list corev1.ResourceList) (n int) {
 	for name, q := range list {
 		if gpu.IsResource(string(name), d.resources) {
-			n += int(min(max(q.Value(), 0), maxReplicasOfGPU))
+			n += int(min(max(q.Value(), 0), maxResourceCount))
 		}
 	}
 	return n
 }
 
-// maxReplicasOfGPU bounds what one resource can count: a node of 1,024 devices,
-// each shared by 1,024 pods.
-const maxReplicasOfGPU = 1 << 20
+// maxResourceCount bounds the count of one resource: a node with 1,024 devices, each
+// shared by 1,024 pods.
+const maxResourceCount = 1 << 20
 
-// ofContainers is how many devices a pod's containers request. Init containers
-// run before the others, except for sidecars, which stay.
-func (d *devices) ofContainers(spec *corev1.PodSpec) int {
+// containerDevices returns the number of devices that a pod's containers request. Init
+// containers end before the others start, except for sidecars.
+func (d *devices) containerDevices(spec *corev1.PodSpec) int {
 	together, before := 0, 0
 	for i := range spec.Containers {
-		together += d.sum(spec.Containers[i].Resources.Limits)
+		together += d.countResources(spec.Containers[i].Resources.Limits)
 	}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
-		if n := d.sum(c.Resources.Limits); c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if n := d.countResources(c.Resources.Limits); c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			together += n
 		} else {
 			before = max(before, n)
@@ -203,10 +203,10 @@ func (d *devices) ofContainers(spec *corev1.PodSpec) int {
 	return max(together, before)
 }
 
-// count is how many devices the pod holds or is to hold. It is not known while
-// one of its resource claims is not.
-func (d *devices) count(pod *corev1.Pod) (n int, known bool) {
-	n = d.ofContainers(&pod.Spec)
+// podDevices returns the number of devices that the pod holds or will hold. known is
+// false while the devices of one of its resource claims are not known.
+func (d *devices) podDevices(pod *corev1.Pod) (n int, known bool) {
+	n = d.containerDevices(&pod.Spec)
 	if len(pod.Spec.ResourceClaims) == 0 {
 		return n, true
 	}
@@ -232,31 +232,31 @@ func (d *devices) count(pod *corev1.Pod) (n int, known bool) {
 	return n, true
 }
 
-// most is how many devices the pod can hold at most: what it requests, else what
-// its node has; negative where neither is known.
-func (d *devices) most(pod *corev1.Pod) int {
-	if n, known := d.count(pod); known {
+// maxDevices returns an upper bound of the pod's devices: its requests, else the
+// devices of its node; -1 if neither is known.
+func (d *devices) maxDevices(pod *corev1.Pod) int {
+	if n, known := d.podDevices(pod); known {
 		return n
 	}
-	if n, known := d.capacity(pod.Spec.NodeName); known {
+	if n, known := d.nodeCapacity(pod.Spec.NodeName); known {
 		return n
 	}
 	return -1
 }
 
-// capacity is how many devices a node has. It is not known of a node that counts
-// none, as where all devices are given out through resource claims.
-func (d *devices) capacity(node string) (n int, known bool) {
+// nodeCapacity returns the number of devices of a node. It is not known for a node
+// without GPU resources, such as one whose devices are allocated by resource claims.
+func (d *devices) nodeCapacity(node string) (n int, known bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	n = d.nodes[node]
 	return n, n > 0
 }
 
-// ofTemplate is how many devices a pod of this template requests, 0 if none. A
-// claim that all pods share counts for each of them, as a shared GPU does.
-func (d *devices) ofTemplate(namespace string, spec *corev1.PodSpec) int {
-	n := d.ofContainers(spec)
+// templateDevices returns the number of devices that a pod of this template requests.
+// A claim that all pods share counts for each of them, like a shared GPU.
+func (d *devices) templateDevices(namespace string, spec *corev1.PodSpec) int {
+	n := d.containerDevices(spec)
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for _, ref := range spec.ResourceClaims {
@@ -270,38 +270,38 @@ func (d *devices) ofTemplate(namespace string, spec *corev1.PodSpec) int {
 	return n
 }
 
-// perReplica is how many devices a replica takes: what its template requests or,
-// where that does not say, the most of its pods.
+// perReplica returns the number of devices of a replica: the maximum of the requests
+// of its template and, for pods with resource claims, of the devices of its pods.
 func (d *devices) perReplica(t *target, pods []*corev1.Pod) int32 {
 	n := 0
 	if t.pods != nil {
-		n = d.ofTemplate(t.namespace, t.pods)
+		n = d.templateDevices(t.namespace, t.pods)
 	}
 	for _, pod := range pods {
 		if t.pods != nil && len(pod.Spec.ResourceClaims) == 0 {
 			continue
 		}
-		if held, known := d.count(pod); known && !Finished(pod) {
+		if held, known := d.podDevices(pod); known && !Finished(pod) {
 			n = max(n, held)
 		}
 	}
-	return int32(min(n, maxReplicasOfGPU))
+	return int32(min(n, maxResourceCount))
 }
 
-// holder is the pod as series.Store.PodOn wants it.
+// holder returns the argument of series.Store.PodOn for a pod.
 func (d *devices) holder(pod *corev1.Pod) series.Holder {
-	return series.Holder{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Devices: d.most(pod)}
+	return series.Holder{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Devices: d.maxDevices(pod)}
 }
 
-// vetted are the store's readings, as far as the API server agrees with who
-// they are said to be of.
-type vetted struct {
+// verifiedValues reads values from the store, and drops those whose owner the API
+// server contradicts.
+type verifiedValues struct {
 	*series.Store
 	devices *devices
 }
 
-// Field is the value of a field of the pod's GPUs.
-func (v vetted) Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool) {
+// Field returns the value of a field of the pod's GPUs.
+func (v verifiedValues) Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool) {
 	if pod.Spec.NodeName == "" {
 		return series.Reading{}, false
 	}

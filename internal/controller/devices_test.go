@@ -67,7 +67,7 @@ func TestDevicesOfAPod(t *testing.T) {
 	}}, false)
 	f := func(what string, want int, change ...func(*corev1.Pod)) {
 		t.Helper()
-		if got := d.most(pod("a", "p", at(0), change...)); got != want {
+		if got := d.maxDevices(pod("a", "p", at(0), change...)); got != want {
 			t.Errorf("%s: %d devices, want %d", what, got, want)
 		}
 	}

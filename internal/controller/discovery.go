@@ -11,34 +11,34 @@ import (
 )
 
 const (
-	// discoverGap bounds how often the targets are listed anew while pods
-	// come and go; where there are many, idleShare does.
+	// discoverGap is the minimum time between two lists of the targets. With many
+	// pods, idleFactor makes it longer.
 	discoverGap = 50 * time.Millisecond
-	// rediscoverAll is how often they are listed with no occasion: a field that
-	// nobody asks for any more leaves.
+	// rediscoverAll is the interval at which they are listed without a request, which
+	// drops fields that are no longer in use.
 	rediscoverAll = time.Minute
 )
 
-func (s *shared) discoverSoon() {
+func (s *shared) requestDiscovery() {
 	select {
 	case s.rediscover <- struct{}{}:
 	default:
 	}
 }
 
-// discover says what is to be scraped, and asks what is to be asked, whenever
-// that may have changed.
+// discover updates the scrape targets and the running queries whenever they may have
+// changed.
 func (c *Controller) discover(ctx context.Context) {
 	every := time.NewTicker(rediscoverAll)
 	defer every.Stop()
 	for {
 		began := time.Now()
-		c.deps.Scrape(c.list(began))
-		c.queries.follow(ctx)
+		c.deps.Scrape(c.listTargets(began))
+		c.queries.sync(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(discoverGap, idleShare*time.Since(began))):
+		case <-time.After(max(discoverGap, idleFactor*time.Since(began))):
 		}
 		select {
 		case <-ctx.Done():
@@ -49,8 +49,8 @@ func (c *Controller) discover(ctx context.Context) {
 	}
 }
 
-// list makes the list of targets, and remembers where each one's samples belong.
-func (c *Controller) list(now time.Time) []discovery.Target {
+// listTargets returns the scrape targets, and stores the place of each one.
+func (c *Controller) listTargets(now time.Time) []discovery.Target {
 	c.mu.RLock()
 	readers := make([]discovery.Reader, 0, len(c.workloads))
 	for _, w := range c.workloads {
@@ -64,7 +64,7 @@ func (c *Controller) list(now time.Time) []discovery.Target {
 	}
 	c.mu.RUnlock()
 	found := c.finder.Find(now, c.fieldsInUse(now), readers)
-	c.found.Store(found)
+	c.discovered.Store(found)
 	return found.Targets
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 // An exporter has no say about the pods of other nodes.
-func TestExportersSpeakOfTheirOwnNode(t *testing.T) {
+func TestExportersReportOnlyTheirOwnNode(t *testing.T) {
 	r, w := loaded(t, 60)
 	p := r.pods.pods[0]
 	r.utilizationBy("poser", "node-2", r.now, 100, p)
@@ -60,7 +60,7 @@ func TestPodSignalsAreScraped(t *testing.T) {
 		Name: "pod/ns/web-1:8000/m", URL: url.URL{Scheme: "http", Host: "10.0.0.1:8000", Path: "/m"}, Kind: discovery.KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
 		Labels: series.TargetLabels{Node: "node-1", Instance: "10.0.0.1:8000", Job: "pod", Namespace: "ns", Pod: "web-1"},
 	}}
-	if diff := cmp.Diff(want, r.list(at(10))); diff != "" {
+	if diff := cmp.Diff(want, r.listTargets(at(10))); diff != "" {
 		t.Error(diff)
 	}
 	names := r.Names()
@@ -91,10 +91,10 @@ func TestFieldsOnDemand(t *testing.T) {
 		t.Error("a field in use changes what is scraped")
 	default:
 	}
-	if set := r.fieldsInUse(now.Add(keptInUse)); !set.HasID(gpu.SMActive) {
+	if set := r.fieldsInUse(now.Add(useTTL)); !set.HasID(gpu.SMActive) {
 		t.Error("SMActive left while it was asked for")
 	}
-	if set := r.fieldsInUse(now.Add(time.Minute + keptInUse + 1)); set.HasID(gpu.SMActive) || set != always() {
+	if set := r.fieldsInUse(now.Add(time.Minute + useTTL + 1)); set.HasID(gpu.SMActive) || set != alwaysScraped() {
 		t.Error("SMActive stays though nobody asks")
 	}
 }
@@ -104,7 +104,7 @@ func TestDeliver(t *testing.T) {
 	r, w := loaded(t, 60)
 	r.pods.pods = append(r.pods.pods, pod("agent", "here", at(0)), pod("agent", "there", at(0), func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }))
 	w.pass(r.now)
-	r.list(r.now)
+	r.listTargets(r.now)
 	woken := func() bool {
 		select {
 		case <-w.wake:
@@ -215,7 +215,7 @@ func TestExpositionsPerPodAreBounded(t *testing.T) {
 		all = append(all, w)
 	}
 	var got []string
-	for _, target := range r.list(at(10)) {
+	for _, target := range r.listTargets(at(10)) {
 		got = append(got, target.Name)
 	}
 	var want []string
@@ -227,7 +227,7 @@ func TestExpositionsPerPodAreBounded(t *testing.T) {
 	}
 	for i, w := range all {
 		w.pass(at(11))
-		message := signalsOf(w.status.next).Message
+		message := signalsCondition(w.status.next).Message
 		if said := strings.Contains(message, "for older GPUAutoscalers"); said != (i < 2) {
 			t.Errorf("the GPUAutoscaler of path /%02d says %q", i, message)
 		}
@@ -250,9 +250,9 @@ func ports(named ...any) func(*corev1.Pod) {
 	}
 }
 
-// A pod on its node's network is not scraped unless the operator says so, and
-// the condition says why; a node's address that a pod only claims is no way
-// around that, nor is it a way to have another's pod not scraped.
+// A pod on its node's network is not scraped unless the operator allows it, and the
+// condition has the reason. A pod that only claims a node's address can neither avoid
+// this nor prevent the scrape of another pod.
 func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
 	a := autoscaler("web")
 	port := intstr.FromInt32(10250)
@@ -276,7 +276,7 @@ func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
 		w.pass(r.now) // finds the pods
 		found := false
 		later += 100 // the nodes' addresses are listed again
-		for _, target := range r.list(at(later)) {
+		for _, target := range r.listTargets(at(later)) {
 			found = found || target.Kind == discovery.KindPod
 		}
 		if found != scraped {

@@ -11,40 +11,40 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// keptInUse is for how long a field that was asked for is scraped on: an HPA
-// asks every 15 s by default, a person with kubectl now and then.
-const keptInUse = 10 * time.Minute
+// useTTL is how long a field is scraped after its last request: an HPA sends one
+// every 15 s by default, a person with kubectl less often.
+const useTTL = 10 * time.Minute
 
-// always are the fields that are scraped whoever asks: what the page shows and
-// what plain HPAs use most.
-func always() gpu.FieldSet {
+// alwaysScraped returns the fields that are scraped without a request: those on the
+// page, and those that plain HPAs use most.
+func alwaysScraped() gpu.FieldSet {
 	return gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp)
 }
 
-// uses remembers which fields were asked for of late.
-type uses struct {
+// fieldUses holds the time of the last request for each field.
+type fieldUses struct {
 	mu   sync.Mutex
 	last map[gpu.FieldID]time.Time
 }
 
-func newUses() *uses { return &uses{last: map[gpu.FieldID]time.Time{}} }
+func newFieldUses() *fieldUses { return &fieldUses{last: map[gpu.FieldID]time.Time{}} }
 
-// note says that f was asked for, and whether it was not in use.
-func (u *uses) note(f gpu.FieldID, now time.Time) (isNew bool) {
+// recordUse records a request for f, and reports whether f was not in use before.
+func (u *fieldUses) recordUse(f gpu.FieldID, now time.Time) (isNew bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	last, ok := u.last[f]
 	u.last[f] = now
-	return !ok || now.Sub(last) > keptInUse
+	return !ok || now.Sub(last) > useTTL
 }
 
-// set is what is in use at now.
-func (u *uses) set(now time.Time) gpu.FieldSet {
+// fieldsAt returns the fields in use at now.
+func (u *fieldUses) fieldsAt(now time.Time) gpu.FieldSet {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	out := always()
+	out := alwaysScraped()
 	for f, at := range u.last {
-		if now.Sub(at) > keptInUse {
+		if now.Sub(at) > useTTL {
 			delete(u.last, f)
 			continue
 		}
@@ -55,34 +55,34 @@ func (u *uses) set(now time.Time) gpu.FieldSet {
 	return out
 }
 
-// Values gives pods' newest values to the metrics API. A field that is asked
-// for is scraped from then on.
+// Values provides the newest values of pods to the metrics API. A requested field is
+// scraped from then on.
 type Values struct{ c *Controller }
 
-// Values are the store's values as the metrics API reads them.
+// Values returns the values for the metrics API.
 func (c *Controller) Values() Values { return Values{c} }
 
-// Pod is the value of a field of the pod's GPUs, as far as the API server agrees
-// that it holds them.
+// Pod returns the value of a field of the pod's GPUs, unless the API server contradicts
+// that the pod holds them.
 func (v Values) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool) {
-	if v.c.uses.note(f, now) {
-		v.c.discoverSoon()
+	if v.c.fieldUses.recordUse(f, now) {
+		v.c.requestDiscovery()
 	}
 	p, ok := v.c.deps.Pods.Get(namespace, pod)
 	if !ok {
 		return series.Sample{}, false
 	}
-	r, ok := vetted{v.c.deps.Store, v.c.devices}.Field(p, f, now, maxAge)
+	r, ok := verifiedValues{v.c.deps.Store, v.c.devices}.Field(p, f, now, maxAge)
 	return r.Sample, ok
 }
 
-// PodMetric is the store's PodMetric.
+// PodMetric returns the value of a pod's own metric from the store.
 func (v Values) PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool) {
 	return v.c.deps.Store.PodMetric(namespace, pod, metric, now, maxAge)
 }
 
-// Names are the names of the metrics in use: GPU fields as dcgm-exporter 4.8
-// calls them, and what autoscalers have scraped from pods. In no order.
+// Names returns the names of the metrics in use, unsorted: GPU fields by their names
+// in dcgm-exporter 4.8, and the pod metrics that autoscalers read.
 func (c *Controller) Names() []string {
 	var names []string
 	fields := c.fieldsInUse(time.Now())
@@ -103,8 +103,8 @@ func (c *Controller) Names() []string {
 	return names
 }
 
-// plainNames are the metrics of which no more is made than the sum of a pod's
-// series, so that they may be asked for by their names.
+// plainNames returns the metrics whose series are only added up per pod, so that the
+// metrics API can serve them by name.
 func plainNames(terms []policy.Term) (names []string) {
 	for _, term := range terms {
 		for i := range term {
@@ -116,9 +116,9 @@ func plainNames(terms []policy.Term) (names []string) {
 	return names
 }
 
-// fieldsInUse are the fields that autoscalers, the metrics API and the page read.
+// fieldsInUse returns the fields that autoscalers, the metrics API and the page read.
 func (c *Controller) fieldsInUse(now time.Time) gpu.FieldSet {
-	fields := c.uses.set(now)
+	fields := c.fieldUses.fieldsAt(now)
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, w := range c.workloads {

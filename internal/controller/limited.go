@@ -18,19 +18,19 @@ import (
 
 // The reasons of ConditionWindow.
 const (
-	reasonWhole       = "Complete"
+	reasonComplete    = "Complete"
 	reasonMemoryLimit = "MemoryLimit" // the memory limit keeps the window short
-	reasonTargetLimit = "TargetLimit" // the target shows more than one target may
+	reasonTargetLimit = "TargetLimit" // the target exposes more than the bounds of one target
 )
 
-// limits are the store's limited targets by place, as of a second ago at most.
+// limits caches the store's limited targets by place for one second.
 type limits struct {
 	mu      sync.Mutex
 	asOf    time.Time
 	byPlace map[string]*series.Limited
 }
 
-func (l *limits) at(now time.Time, store *series.Store) map[string]*series.Limited {
+func (l *limits) byPlaceAt(now time.Time, store *series.Store) map[string]*series.Limited {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if age := now.Sub(l.asOf); age >= 0 && age < time.Second {
@@ -52,10 +52,10 @@ func (l *limits) at(now time.Time, store *series.Store) map[string]*series.Limit
 	return l.byPlace
 }
 
-// limited is a limited target that has samples of the workload's pods; nil:
-// there is none. Of several it is the first by place.
-func (w *workload) limited(now time.Time) *series.Limited {
-	byPlace := w.shared.limits.at(now, w.shared.deps.Store)
+// limitedTarget returns the first limited target, by place, with samples of the
+// workload's pods; nil if there is none.
+func (w *workload) limitedTarget(now time.Time) *series.Limited {
+	byPlace := w.shared.limits.byPlaceAt(now, w.shared.deps.Store)
 	if len(byPlace) == 0 {
 		return nil
 	}
@@ -68,9 +68,10 @@ func (w *workload) limited(now time.Time) *series.Limited {
 	return byPlace[first]
 }
 
-// windowOf is ConditionWindow, once it was False. While the same target is
-// limited for the same reason, the numbers stay those of the first time.
-func windowOf(r *report, base []metav1.Condition) []metav1.Condition {
+// windowCondition returns ConditionWindow if a target is limited, or was before.
+// While the same target is limited for the same reason, the message keeps its first
+// numbers.
+func windowCondition(r *report, base []metav1.Condition) []metav1.Condition {
 	last := meta.FindStatusCondition(base, v1alpha1.ConditionWindow)
 	x := r.limited
 	if x == nil {
@@ -78,14 +79,14 @@ func windowOf(r *report, base []metav1.Condition) []metav1.Condition {
 			return nil
 		}
 		return []metav1.Condition{{
-			Type: v1alpha1.ConditionWindow, Status: metav1.ConditionTrue, Reason: reasonWhole, Message: "no target with samples of its pods is limited",
+			Type: v1alpha1.ConditionWindow, Status: metav1.ConditionTrue, Reason: reasonComplete, Message: "no target with samples of its pods is limited",
 		}}
 	}
 	c := metav1.Condition{Type: v1alpha1.ConditionWindow, Status: metav1.ConditionFalse, Reason: reasonTargetLimit}
 	if x.Short {
 		c.Reason = reasonMemoryLimit
 	}
-	prefix := fmt.Sprintf("target %s ", clip(x.Target, maxStep))
+	prefix := fmt.Sprintf("target %s ", clip(x.Target, maxDetail))
 	if last != nil && last.Reason == c.Reason && strings.HasPrefix(last.Message, prefix) {
 		c.Message = last.Message
 	} else {

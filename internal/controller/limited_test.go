@@ -16,8 +16,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// A GPUAutoscaler says that a target with samples of its pods is limited, and
-// when that is over; others have no such condition.
+// A condition of the GPUAutoscaler reports that a target of its pods is limited, and
+// later that it no longer is. Other objects do not have the condition.
 func TestWindowCondition(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)
@@ -63,7 +63,7 @@ func TestWindowCondition(t *testing.T) {
 	r.now = r.now.Add(2 * time.Second)
 	w.pass(r.now)
 	st = statusOf(w.status.next, st)
-	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow); c == nil || c.Status != metav1.ConditionTrue || c.Reason != reasonWhole {
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow); c == nil || c.Status != metav1.ConditionTrue || c.Reason != reasonComplete {
 		t.Errorf("the target is gone: %+v", c)
 	}
 }

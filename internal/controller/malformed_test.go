@@ -64,8 +64,8 @@ func (r *rig) deliver(u *unstructured.Unstructured, gone bool) *workload {
 	return w
 }
 
-// A malformed spec costs that object only, which says so.
-func TestMalformedSpecCostsThatObjectOnly(t *testing.T) {
+// A malformed spec affects only its own object, whose condition reports it.
+func TestMalformedSpecAffectsOnlyItsObject(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	bad, good := autoscaler("bad"), autoscaler("web")
 	r := newRig(t, deployment("web", 1), good)
@@ -84,13 +84,13 @@ func TestMalformedSpecCostsThatObjectOnly(t *testing.T) {
 	} {
 		r.events = nil
 		w := r.deliver(u, false)
-		w.told, w.compiled = "", nil
+		w.recordedObstacle, w.compiled = "", nil
 		w.pass(r.now)
-		if got := w.status.next.able; got.reason != reasonInvalid || !strings.Contains(got.message, "the spec cannot be read") {
+		if got := w.status.next.obstacle; got.reason != reasonInvalid || !strings.Contains(got.message, "the spec cannot be read") {
 			t.Errorf("%s: %+v", what, got)
 		}
-		if want := []string{"Warning " + reasonInvalid}; !slices.Equal(r.told(), want) {
-			t.Errorf("%s: events %v, want %v", what, r.told(), want)
+		if want := []string{"Warning " + reasonInvalid}; !slices.Equal(r.eventReasons(), want) {
+			t.Errorf("%s: events %v, want %v", what, r.eventReasons(), want)
 		}
 		if got := gathered(t, reg, "gpupilot_autoscaler_malformed"); !slices.Equal(got, []string{"name=bad namespace=ns part=spec"}) {
 			t.Errorf("%s: the metric is %v", what, got)
@@ -153,8 +153,8 @@ func TestMalformedStatusIsLeftOut(t *testing.T) {
 	f("its decision", garbage(t, u, map[string]any{"time": int64(5)}, "status", "lastDecision"), true, true)
 }
 
-// What somebody wrote into a status is bounded when it is restored.
-func TestMadeUpStartupsAreNotRestored(t *testing.T) {
+// Implausible start-up times in a status, which others may have written, are ignored.
+func TestImplausibleStartupsAreNotRestored(t *testing.T) {
 	f := func(l v1alpha1.LearnedStartup, want bool) {
 		t.Helper()
 		var s startup
@@ -174,8 +174,8 @@ func TestMadeUpStartupsAreNotRestored(t *testing.T) {
 	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 90, Samples: -1}, false)
 }
 
-// Whatever a status says that the engine remembers, it is of bounded size, and
-// decisions stay within the policy's bounds.
+// With any state in a status, the restored state has a bounded size, and decisions stay
+// within the policy's bounds.
 func FuzzRecall(f *testing.F) {
 	f.Add([]byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":-5,"high":2147483647}]}`))
 	f.Add([]byte(`{"trends":[{"signal":"Utilization","step":-1,"judged":-1,"naive":1e308,"holt":-1e308,"level":1e308,"past":[{},{},{},{},{},{},{},{},{},{}]}]}`))
@@ -191,7 +191,7 @@ func FuzzRecall(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		now := at(1000)
-		s := recall(&v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: raw}}, now)
+		s := decodeMemory(&v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: raw}}, now)
 		p := vllmPolicy()
 		p.Max, p.Signals = 9, append(p.Signals, scale.Signal{Name: "Utilization", Target: 60, Ceiling: 100})
 		for i := range 20 {
@@ -228,7 +228,7 @@ func TestAnInvalidObjectClaimsNothing(t *testing.T) {
 			t.Errorf("%s: the other workload was not woken", what)
 		}
 		w.pass(r.now)
-		if got := w.status.next.able.reason; got != want {
+		if got := w.status.next.obstacle.reason; got != want {
 			t.Errorf("%s: the younger one is %q, want %q", what, got, want)
 		}
 	}
@@ -269,7 +269,7 @@ func TestAnInvalidObjectClaimsNothing(t *testing.T) {
 	sees("beside one that is being deleted", "")
 	dying := r.workloads[client.ObjectKeyFromObject(older)]
 	dying.pass(r.now)
-	if got := dying.status.next.able.reason; got != reasonDeleting {
+	if got := dying.status.next.obstacle.reason; got != reasonDeleting {
 		t.Errorf("the one that is being deleted is %q", got)
 	}
 	tell(deleted, true)
@@ -278,8 +278,8 @@ func TestAnInvalidObjectClaimsNothing(t *testing.T) {
 	}
 }
 
-// Device utilisation beside requests is told: once by an Event, in a condition
-// that has no effect on Ready.
+// Signals on device utilisation and on requests are reported by one Event, and by a
+// condition that has no effect on Ready.
 func TestDeviceUtilizationBesideRequests(t *testing.T) {
 	r, w := loaded(t, 90)
 	a := w.object.Load().DeepCopy()
@@ -296,7 +296,7 @@ func TestDeviceUtilizationBesideRequests(t *testing.T) {
 		}
 	}
 	if warnings != 1 {
-		t.Errorf("%d warnings, want 1: %v", warnings, r.told())
+		t.Errorf("%d warnings, want 1: %v", warnings, r.eventReasons())
 	}
 	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionConsistent); c == nil || c.Status != metav1.ConditionFalse || c.Reason != "DeviceUtilizationBesideRequests" {
@@ -311,7 +311,7 @@ func TestDeviceUtilizationBesideRequests(t *testing.T) {
 	r.events = nil
 	again := newWorkload(t.Context(), r.shared, r.route, b)
 	again.pass(r.now.Add(2 * time.Second))
-	if slices.Contains(r.told(), "Warning "+reasonWasteful) {
+	if slices.Contains(r.eventReasons(), "Warning "+reasonWasteful) {
 		t.Error("told again after a restart")
 	}
 	// Without the device it is consistent.
@@ -319,7 +319,7 @@ func TestDeviceUtilizationBesideRequests(t *testing.T) {
 	b.Spec.Signals, b.Generation = b.Spec.Signals[1:], b.Generation+1
 	again.object.Store(b)
 	again.pass(r.now.Add(3 * time.Second))
-	if c := consistencyOf(again.status.next); c.Status != metav1.ConditionTrue {
+	if c := consistencyCondition(again.status.next); c.Status != metav1.ConditionTrue {
 		t.Errorf("of requests alone: %+v", c)
 	}
 }

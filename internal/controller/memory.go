@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// maxMemory bounds what a status keeps of the engine's state.
+	// maxMemory bounds the engine's state in a status.
 	maxMemory = 3 << 10 // bytes of JSON
-	// maxRecalled bounds what is taken from a status that others may have written.
-	maxRecalled = 4 * maxMemory
-	// maxKept is how many wants, and how many changes, are kept at most.
-	maxKept = 24
-	// freshMemory is how old a memory may be to be taken up where it ended: two
-	// writes of a status that nothing else changes. Whoever reads an older one
-	// has not watched for too long to vouch for a stabilisation window.
-	freshMemory = 2 * statusMax
+	// maxDecodedMemory bounds the state that is decoded from a status, which other
+	// users may have written.
+	maxDecodedMemory = 4 * maxMemory
+	// maxKeptEntries bounds the number of wants, and of changes, in a status.
+	maxKeptEntries = 24
+	// maxMemoryGap is the age up to which a stored state is continued without a
+	// restart of the stabilisation window: two intervals of status writes.
+	maxMemoryGap = 2 * maxStatusInterval
 )
 
-// memoryOf is the state as a status keeps it; nil if there is nothing to keep,
-// or if it cannot be made small enough.
+// memoryOf returns the state in the form of a status; nil if the state is empty, or if
+// it cannot be reduced to maxMemory.
 func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	if s.Since.IsZero() && s.DecidedAt.IsZero() {
 		return nil
@@ -36,8 +36,8 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 		now = s.DecidedAt // the signals were not read since
 	}
 	small := s.Truncate(time.Millisecond)
-	small.Wants = salient(small.Wants)
-	small.Changes = small.Changes[max(0, len(small.Changes)-maxKept):]
+	small.Wants = compactWants(small.Wants)
+	small.Changes = small.Changes[max(0, len(small.Changes)-maxKeptEntries):]
 	each := func(drop func(*scale.SignalState)) func() {
 		return func() {
 			for i := range small.Signals {
@@ -66,10 +66,9 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 	return nil
 }
 
-// salient are those of the wants, oldest first, that are the highest or the
-// lowest of all that came after them: whatever window is looked at, its
-// extremes are among them.
-func salient(wants []scale.Want) []scale.Want {
+// compactWants returns the wants, oldest first, that are higher or lower than all
+// later ones. They include the extremes of every window that ends now.
+func compactWants(wants []scale.Want) []scale.Want {
 	var kept []scale.Want // newest first
 	for i := len(wants) - 1; i >= 0; i-- {
 		w := wants[i]
@@ -78,13 +77,13 @@ func salient(wants []scale.Want) []scale.Want {
 			if w.Low >= low && w.High <= high {
 				continue
 			}
-			// What is kept says the extremes of all that is newer, too.
+			// A kept want also covers the extremes of all newer wants.
 			w.Low, w.High = min(w.Low, low), max(w.High, high)
 		}
 		kept = append(kept, w)
 	}
-	for len(kept) > maxKept {
-		kept = halve(kept)
+	for len(kept) > maxKeptEntries {
+		kept = mergePairs(kept)
 	}
 	out := make([]scale.Want, 0, len(kept))
 	for i := len(kept) - 1; i >= 0; i-- {
@@ -93,9 +92,9 @@ func salient(wants []scale.Want) []scale.Want {
 	return out
 }
 
-// halve joins each want with its neighbour, under the newer's time: it holds
-// for a little longer than it would have, never for less.
-func halve(newestFirst []scale.Want) []scale.Want {
+// mergePairs joins each want with its older neighbour at the newer time. A want may
+// thereby count for slightly longer, but never for a shorter time.
+func mergePairs(newestFirst []scale.Want) []scale.Want {
 	out := newestFirst[:0]
 	for i := 0; i < len(newestFirst); i += 2 {
 		w := newestFirst[i]
@@ -108,41 +107,40 @@ func halve(newestFirst []scale.Want) []scale.Want {
 	return out
 }
 
-// recall is the state that a status kept, in today's form or in the one before
-// it. With a state that is too old, or from the future, the stabilisation window
-// has to be covered again before anything is scaled down. One that cannot be
-// read is ignored.
-func recall(m *v1alpha1.Memory, now time.Time) scale.State {
+// decodeMemory returns the state in a status, in the current format or the previous
+// one. If the state is too old, or from the future, the stabilisation window starts
+// again before any scale-down. A malformed state is ignored.
+func decodeMemory(m *v1alpha1.Memory, now time.Time) scale.State {
 	var s scale.State
-	if m == nil || len(m.State.Raw) > maxRecalled || json.Unmarshal(m.State.Raw, &s) != nil {
+	if m == nil || len(m.State.Raw) > maxDecodedMemory || json.Unmarshal(m.State.Raw, &s) != nil {
 		return scale.State{}
 	}
 	if s.Signals == nil {
-		s.Signals = recallLists(m.State.Raw)
+		s.Signals = decodeListedMemory(m.State.Raw)
 	}
-	return resumed(s, now.Sub(m.Time.Time))
+	return resumeState(s, now.Sub(m.Time.Time))
 }
 
-// resumed is the state of a workload about which nothing was decided for gap.
-// After a long gap, or a negative one, the stabilisation window has to be covered
-// again before anything goes down; what was learned is kept.
-func resumed(s scale.State, gap time.Duration) scale.State {
-	if gap < 0 || gap > freshMemory {
-		s = unwatched(s)
+// resumeState returns the state after a time without decisions. After a long gap, or
+// a negative one, the stabilisation window starts again before any scale-down; the
+// learned values are kept.
+func resumeState(s scale.State, gap time.Duration) scale.State {
+	if gap < 0 || gap > maxMemoryGap {
+		s = clearWindow(s)
 	}
 	if !s.LastData.IsZero() {
-		s.LastData = s.LastData.Add(max(gap, 0)) // nothing was read meanwhile: that is no silence of the signals
+		s.LastData = s.LastData.Add(max(gap, 0)) // the gap does not count as a time without data
 	}
 	return s
 }
 
-// unwatched is the state without what counts only while the workload is
-// watched: the window and the changes of its replicas.
-func unwatched(s scale.State) scale.State {
+// clearWindow returns the state without the fields that are only valid while the
+// workload is observed: the window, and the changes of its replicas.
+func clearWindow(s scale.State) scale.State {
 	s.Since, s.Wants, s.Changes = time.Time{}, nil, nil
 	return s
 }
 
-// longestPause is the longest time between two decisions in which a workload
-// counts as watched.
-func (s *shared) longestPause() time.Duration { return max(freshMemory, 3*s.cfg.Tick) }
+// maxPause is the longest time between two decisions for which a workload counts as
+// observed without a gap.
+func (s *shared) maxPause() time.Duration { return max(maxMemoryGap, 3*s.cfg.Tick) }

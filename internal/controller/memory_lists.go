@@ -10,8 +10,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// listedMemory is what earlier versions kept about signals: a list per kind of
-// knowledge, whose entries name their signal.
+// listedMemory is the format of earlier versions: one list for each kind of learned
+// value, whose entries name their signal.
 type listedMemory struct {
 	Levels []struct {
 		Signal string
@@ -34,9 +34,9 @@ type listedMemory struct {
 	}
 }
 
-// recallLists are the states of signals in such a memory; nil if there is none.
-// Without them a controller that is upgraded would forget every learned target.
-func recallLists(raw []byte) []scale.SignalState {
+// decodeListedMemory returns the signal states of such a memory; nil if there are
+// none. Without them an upgraded controller would lose every learned target.
+func decodeListedMemory(raw []byte) []scale.SignalState {
 	var m listedMemory
 	if json.Unmarshal(raw, &m) != nil {
 		return nil

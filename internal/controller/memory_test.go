@@ -21,8 +21,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// A controller that starts anew from what the status says decides, at every
-// moment, what the one before it would have decided.
+// A controller that restarts from the state in the status makes the same decisions as
+// one that runs on.
 func TestRestartDecidesTheSame(t *testing.T) {
 	a := autoscaler("web")
 	window := int32(60)
@@ -76,7 +76,7 @@ func TestRestartDecidesTheSame(t *testing.T) {
 }
 
 // Of any window, what is kept of the wants has the extremes.
-func TestSalientWants(t *testing.T) {
+func TestCompactWants(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
 		var wants []scale.Want
@@ -84,8 +84,8 @@ func TestSalientWants(t *testing.T) {
 			n := random.Int32N(6)
 			wants = append(wants, scale.Want{At: at(i), Low: n, High: n + random.Int32N(3)})
 		}
-		kept := salient(wants)
-		if len(kept) > maxKept {
+		kept := compactWants(wants)
+		if len(kept) > maxKeptEntries {
 			t.Fatalf("%d are kept", len(kept))
 		}
 		for from := range wants {
@@ -101,8 +101,8 @@ func TestSalientWants(t *testing.T) {
 	for i := range int32(200) {
 		rising = append(rising, scale.Want{At: at(int(i)), Low: 200 - i, High: 200 - i})
 	}
-	kept := salient(rising)
-	if len(kept) > maxKept {
+	kept := compactWants(rising)
+	if len(kept) > maxKeptEntries {
 		t.Errorf("%d are kept", len(kept))
 	}
 	for from := range rising {
@@ -126,26 +126,26 @@ func extremesFrom(wants []scale.Want, from time.Time) (low, high int32) {
 func TestMemory(t *testing.T) {
 	s := scale.State{Since: at(0), LastData: at(99), Replicas: 4, Serving: 4, Wants: []scale.Want{{At: at(90), Low: 3, High: 3}}}
 	m := memoryOf(&s, at(100))
-	if diff := cmp.Diff(s, recall(m, at(100))); diff != "" {
+	if diff := cmp.Diff(s, decodeMemory(m, at(100))); diff != "" {
 		t.Errorf("at once: %s", diff)
 	}
-	if got := recall(m, at(130)); got.Since.IsZero() || !got.LastData.Equal(at(129)) {
+	if got := decodeMemory(m, at(130)); got.Since.IsZero() || !got.LastData.Equal(at(129)) {
 		t.Errorf("while nobody watched signals went silent: %+v", got)
 	}
 	// Two writes of a status that nothing changes are 60 s apart at most.
-	if got := recall(m, at(160)); got.Since.IsZero() || got.Wants == nil {
+	if got := decodeMemory(m, at(160)); got.Since.IsZero() || got.Wants == nil {
 		t.Errorf("a memory of 60 s is too old: %+v", got)
 	}
 	for name, now := range map[string]time.Time{"of 61 s": at(161), "too old": at(1000), "from the future": at(50)} {
-		if got := recall(m, now); !got.Since.IsZero() || got.Wants != nil || got.Replicas != 4 {
+		if got := decodeMemory(m, now); !got.Since.IsZero() || got.Wants != nil || got.Replicas != 4 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if diff := cmp.Diff(scale.State{}, recall(nil, at(0))); diff != "" {
+	if diff := cmp.Diff(scale.State{}, decodeMemory(nil, at(0))); diff != "" {
 		t.Error(diff)
 	}
 	m.State.Raw = []byte(`{"since": 7}`)
-	if diff := cmp.Diff(scale.State{}, recall(m, at(100))); diff != "" {
+	if diff := cmp.Diff(scale.State{}, decodeMemory(m, at(100))); diff != "" {
 		t.Errorf("what cannot be read: %s", diff)
 	}
 	if memoryOf(&scale.State{}, at(0)) != nil {
@@ -168,7 +168,7 @@ func TestMemory(t *testing.T) {
 	if m == nil || len(m.State.Raw) > maxMemory {
 		t.Fatalf("the largest state does not fit: %+v", m)
 	}
-	if s := recall(m, at(300)); len(s.Wants) == 0 || s.Since.IsZero() {
+	if s := decodeMemory(m, at(300)); len(s.Wants) == 0 || s.Since.IsZero() {
 		t.Errorf("what the window needs is gone: %+v", s)
 	}
 }
@@ -177,7 +177,7 @@ func TestMemory(t *testing.T) {
 func TestMemoryOfAnEarlierVersion(t *testing.T) {
 	raw := recorded(t)
 	written := time.Date(2026, 1, 1, 0, 14, 59, 123e6, time.UTC)
-	s := recall(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
+	s := decodeMemory(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
 	if len(s.Signals) != 2 || len(s.Wants) != 1 || s.Since.IsZero() || s.Serving != 4 {
 		t.Fatalf("recalled %+v", s)
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// meters are what the controller says of itself on /metrics.
+// meters holds the controller's own metrics.
 type meters struct {
-	c         *Controller
-	decisions *prometheus.CounterVec
-	thinking  prometheus.Histogram
-	writes    *prometheus.CounterVec
-	reaction  prometheus.Histogram
-	writing   prometheus.Histogram
+	c                 *Controller
+	decisions         *prometheus.CounterVec
+	decisionDuration  prometheus.Histogram
+	writes            *prometheus.CounterVec
+	reaction          prometheus.Histogram
+	actuationDuration prometheus.Histogram
 
 	contradictions *prometheus.CounterVec
 
@@ -34,22 +34,22 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that made them, and whether they change the number of replicas.",
 		}, []string{"rule", "changes"}),
-		thinking: prometheus.NewHistogram(prometheus.HistogramOpts{
+		decisionDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_decision_duration_seconds", Help: "Time that one decision took, observation included.",
 			Buckets: prometheus.ExponentialBuckets(20e-6, 4, 9),
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, for their GPUAutoscaler had changed or gone.",
+			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, because their GPUAutoscaler was changed or deleted.",
 		}, []string{"result"}),
 		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
 			Buckets: []float64{.025, .05, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10},
 		}),
-		writing: prometheus.NewHistogram(prometheus.HistogramOpts{
+		actuationDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_actuation_seconds", Help: "From when an observation began until the API server accepted the scale that follows from it.",
 			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
 		}),
-		replicas: prometheus.NewDesc("gpupilot_autoscaler_replicas", "Replicas of a workload by what they are worth; desired is what was decided.",
+		replicas: prometheus.NewDesc("gpupilot_autoscaler_replicas", "Replicas of a workload by state; desired is the number that was decided.",
 			[]string{"namespace", "name", "state"}, nil),
 		condition: prometheus.NewDesc("gpupilot_autoscaler_condition", "Whether a condition of a GPUAutoscaler is True.",
 			[]string{"namespace", "name", "type"}, nil),
@@ -57,7 +57,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Name: "gpupilot_exporter_contradictions_total",
 			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
 		}, []string{"reason"}),
-		malformed: prometheus.NewDesc("gpupilot_autoscaler_malformed", "1 for a GPUAutoscaler of which the part (spec or status) cannot be read.",
+		malformed: prometheus.NewDesc("gpupilot_autoscaler_malformed", "1 for a GPUAutoscaler whose part (spec or status) cannot be decoded.",
 			[]string{"namespace", "name", "part"}, nil),
 		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
@@ -70,7 +70,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 		m.contradictions.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m, m.decisions, m.thinking, m.writes, m.reaction, m.writing, m.contradictions)
+		reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration, m.contradictions)
 		c.queries.meter.register(reg, c.queries)
 	}
 	return m
@@ -94,17 +94,17 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
 	m.c.mu.RLock()
 	defer m.c.mu.RUnlock()
-	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.found.Load().Excess)))
+	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.discovered.Load().Excess)))
 	for key, w := range m.c.workloads {
 		w.mu.Lock()
-		n, judged := w.counts, w.judged
+		n, judged := w.counts, w.conditions
 		w.mu.Unlock()
 		for i := range judged {
-			is := 0.0
+			value := 0.0
 			if judged[i].Status == metav1.ConditionTrue {
-				is = 1
+				value = 1
 			}
-			ch <- prometheus.MustNewConstMetric(m.condition, prometheus.GaugeValue, is, key.Namespace, key.Name, judged[i].Type)
+			ch <- prometheus.MustNewConstMetric(m.condition, prometheus.GaugeValue, value, key.Namespace, key.Name, judged[i].Type)
 		}
 		m.collectFlaws(ch, key, w.flaws.Load())
 		if !n.ok {
@@ -119,7 +119,7 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectFlaws tells which parts of a GPUAutoscaler cannot be read.
+// collectFlaws collects the parts of a GPUAutoscaler that cannot be decoded.
 func (m *meters) collectFlaws(ch chan<- prometheus.Metric, key types.NamespacedName, f *flaws) {
 	if f.spec != nil {
 		ch <- prometheus.MustNewConstMetric(m.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "spec")
@@ -129,21 +129,21 @@ func (m *meters) collectFlaws(ch chan<- prometheus.Metric, key types.NamespacedN
 	}
 }
 
-func (m *meters) decided(d *scale.Decision, took time.Duration) {
+func (m *meters) recordDecision(d *scale.Decision, took time.Duration) {
 	changes := "false"
 	if d.Changes() {
 		changes = "true"
 	}
 	m.decisions.WithLabelValues(string(d.Rule), changes).Inc()
-	m.thinking.Observe(took.Seconds())
+	m.decisionDuration.Observe(took.Seconds())
 }
 
-// scaled notes an accepted scale: how long after the newest sample, if there
-// was one, and after the observation.
-func (m *meters) scaled(afterSample time.Duration, none bool, afterObservation time.Duration) {
+// recordScale counts an accepted write of a scale, with the time since the newest
+// sample, if there was one, and since the observation began.
+func (m *meters) recordScale(afterSample time.Duration, none bool, afterObservation time.Duration) {
 	m.writes.WithLabelValues("accepted").Inc()
 	if !none {
 		m.reaction.Observe(afterSample.Seconds())
 	}
-	m.writing.Observe(afterObservation.Seconds())
+	m.actuationDuration.Observe(afterObservation.Seconds())
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// values is where readings come from; vetted.
+// values provides the pods' readings; verifiedValues implements it.
 type values interface {
 	Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
@@ -21,8 +21,15 @@ type values interface {
 	PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Step, bool)
 }
 
-// observe says what is known of a workload with these pods.
-func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v values, now time.Time, maxAge time.Duration) scale.Observation {
+// podReader reads the pods' readings at one moment.
+type podReader struct {
+	values
+	now    time.Time
+	maxAge time.Duration // readings that are older are absent
+}
+
+// observe returns the observation of a workload with these pods.
+func (v podReader) observe(replicas int32, pods []*corev1.Pod, sources []policy.Source) scale.Observation {
 	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(pods))}
 	for _, pod := range pods {
 		if Finished(pod) {
@@ -31,14 +38,14 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 		phase, since := PhaseOf(pod)
 		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))}
 		for i := range sources {
-			r.Readings[i] = read(v, pod, &sources[i], now, maxAge)
+			r.Readings[i] = v.readSignal(pod, &sources[i])
 			if sources[i].Pace != nil {
 				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
-				r.Paces[i] = pace(v, pod, sources[i].Pace, now, maxAge)
+				r.Paces[i] = v.readPace(pod, sources[i].Pace)
 			}
-			if sources[i].Came != nil || sources[i].Ended != nil {
+			if sources[i].Arrived != nil || sources[i].Completed != nil {
 				r.Arrivals = append(r.Arrivals, make([]scale.Reading, i+1-len(r.Arrivals))...)
-				r.Arrivals[i] = arrivals(v, pod, &sources[i], now, maxAge)
+				r.Arrivals[i] = v.readArrivalRate(pod, &sources[i])
 			}
 		}
 		o.Pods = append(o.Pods, r)
@@ -46,23 +53,23 @@ func observe(replicas int32, pods []*corev1.Pod, sources []policy.Source, v valu
 	return o
 }
 
-// read reads one signal of a pod.
-func read(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
+// readSignal returns a pod's reading of one signal.
+func (v podReader) readSignal(pod *corev1.Pod, src *policy.Source) scale.Reading {
 	switch {
 	case src.Kind == policy.Pods:
-		return sum(v, pod, src.Terms, now, maxAge)
+		return v.sumTerms(pod, src.Terms)
 	case src.Kind == policy.GPU:
-		s, ok := v.Field(pod, src.Field, now, maxAge)
+		s, ok := v.Field(pod, src.Field, v.now, v.maxAge)
 		return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
 	}
 	return scale.Reading{}
 }
 
-// sum adds up the terms of a pod's reading, which is as old as the oldest of
-// them and absent where one is.
-func sum(v values, pod *corev1.Pod, terms []policy.Term, now time.Time, maxAge time.Duration) (r scale.Reading) {
+// sumTerms adds up the terms of a pod's reading. The reading has the time of its
+// oldest term, and is absent if one term is absent.
+func (v podReader) sumTerms(pod *corev1.Pod, terms []policy.Term) (r scale.Reading) {
 	for i, term := range terms {
-		s, ok := firstOf(v, pod, term, now, maxAge)
+		s, ok := v.readTerm(pod, term)
 		if !ok {
 			return scale.Reading{}
 		}
@@ -75,36 +82,38 @@ func sum(v values, pod *corev1.Pod, terms []policy.Term, now time.Time, maxAge t
 	return r
 }
 
-// pace is how fast a pod's batch advances. One that decodes nothing tells nothing.
-func pace(v values, pod *corev1.Pod, src *policy.Pace, now time.Time, maxAge time.Duration) scale.Pace {
-	batch, ok := firstOf(v, pod, src.Seconds, now, maxAge)
-	tokens, too := firstOf(v, pod, src.Tokens, now, maxAge)
-	if !ok || !too || tokens.Value <= 0 {
+// readPace returns the latencies of a pod's requests. They are absent while the pod
+// generates no tokens.
+func (v podReader) readPace(pod *corev1.Pod, src *policy.Pace) scale.Pace {
+	batch, ok := v.readTerm(pod, src.TokenSeconds)
+	tokens, hasTokens := v.readTerm(pod, src.Tokens)
+	if !ok || !hasTokens || tokens.Value <= 0 {
 		return scale.Pace{}
 	}
 	p := scale.Pace{Batch: batch.Value, TokenSeconds: batch.Value / tokens.Value, At: batch.At, OK: true}
-	waited, ok := firstOf(v, pod, src.FirstSeconds, now, maxAge)
-	firsts, too := firstOf(v, pod, src.Firsts, now, maxAge)
-	if ok && too && firsts.Value > 0 {
+	waited, ok := v.readTerm(pod, src.FirstTokenSeconds)
+	firsts, hasFirsts := v.readTerm(pod, src.FirstTokens)
+	if ok && hasFirsts && firsts.Value > 0 {
 		p.FirstTokenSeconds, p.FirstTokensPerSecond = waited.Value/firsts.Value, firsts.Value
 	}
 	return p
 }
 
-// arrivals is how many requests/s came to a pod between its last two readings:
-// those that it counted, or those that it answered and what those that it has grew by.
-func arrivals(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxAge time.Duration) scale.Reading {
-	counter, gauges := src.Came, []policy.Term(nil)
+// readArrivalRate returns the requests/s that arrived at a pod between its last two
+// readings: the increase of the arrival counter, or that of the completed requests
+// plus that of the requests in flight.
+func (v podReader) readArrivalRate(pod *corev1.Pod, src *policy.Source) scale.Reading {
+	counter, gauges := src.Arrived, []policy.Term(nil)
 	if counter == nil {
-		counter, gauges = src.Ended, src.Terms
+		counter, gauges = src.Completed, src.Terms
 	}
-	counted, ok := stepOf(v, pod, counter, now, maxAge)
+	counted, ok := v.readStep(pod, counter)
 	came := counted.To.Value - counted.From.Value
-	if !ok || came < 0 { // the server began anew
+	if !ok || came < 0 { // the server was restarted
 		return scale.Reading{}
 	}
 	for _, term := range gauges {
-		there, ok := stepOf(v, pod, term, now, maxAge)
+		there, ok := v.readStep(pod, term)
 		if !ok || !there.To.At.Equal(counted.To.At) || !there.From.At.Equal(counted.From.At) {
 			return scale.Reading{}
 		}
@@ -113,24 +122,26 @@ func arrivals(v values, pod *corev1.Pod, src *policy.Source, now time.Time, maxA
 	return scale.Reading{Value: max(0, came) / counted.To.At.Sub(counted.From.At).Seconds(), At: counted.To.At, OK: true}
 }
 
-// stepOf is the last change of the first of a term's metrics that the pod shows.
-func stepOf(v values, pod *corev1.Pod, term policy.Term, now time.Time, maxAge time.Duration) (series.Step, bool) {
+// readStep returns the last change of a term: of the first of its metrics that the pod
+// exposes.
+func (v podReader) readStep(pod *corev1.Pod, term policy.Term) (series.Step, bool) {
 	for i := range term {
-		if s, ok := v.PodMetricStep(pod.Namespace, pod.Name, term[i].Key(), now, maxAge); ok {
+		if s, ok := v.PodMetricStep(pod.Namespace, pod.Name, term[i].Key(), v.now, v.maxAge); ok {
 			return s, true
 		}
 	}
 	return series.Step{}, false
 }
 
-// firstOf is the first of a term's metrics that the pod shows.
-func firstOf(v values, pod *corev1.Pod, term policy.Term, now time.Time, maxAge time.Duration) (series.Sample, bool) {
+// readTerm returns the value of a term: of the first of its metrics that the pod
+// exposes.
+func (v podReader) readTerm(pod *corev1.Pod, term policy.Term) (series.Sample, bool) {
 	for i := range term {
 		m, get := &term[i], v.PodMetric
 		if m.Rate {
 			get = v.PodMetricRate
 		}
-		if s, ok := get(pod.Namespace, pod.Name, m.Key(), now, maxAge); ok {
+		if s, ok := get(pod.Namespace, pod.Name, m.Key(), v.now, v.maxAge); ok {
 			if m.Factor != 0 {
 				s.Value *= m.Factor
 			}
@@ -140,34 +151,34 @@ func firstOf(v values, pod *corev1.Pod, term policy.Term, now time.Time, maxAge 
 	return series.Sample{}, false
 }
 
-// newest is when the newest of the observation's readings was measured; zero
-// if there is none.
-func newest(o *scale.Observation) (at time.Time) {
-	look := func(readings []scale.Reading) {
+// newestReading returns the time of the observation's newest reading; zero if there
+// is none.
+func newestReading(o *scale.Observation) (at time.Time) {
+	update := func(readings []scale.Reading) {
 		for _, r := range readings {
 			if r.OK && r.At.After(at) {
 				at = r.At
 			}
 		}
 	}
-	look(o.Totals)
+	update(o.Totals)
 	for i := range o.Pods {
-		look(o.Pods[i].Readings)
+		update(o.Pods[i].Readings)
 	}
 	return at
 }
 
-// Finished says whether all of the pod's containers have ended for good: it is
-// no replica any more, whoever still lists it.
+// Finished reports whether all of the pod's containers have terminated and will not
+// restart. Such a pod is not a replica.
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// PhaseOf says what the pod is worth as a replica, and since when.
+// PhaseOf returns the pod's phase as a replica, and when the phase started.
 //
-// A starting pod's time begins with its creation, or where that was later when
-// a node took it or when it last ceased to be ready: a pod that waited an hour
-// for a node has not been loading its model for an hour.
+// A starting pod's time is the latest of its creation, its scheduling and the last
+// time at which it became unready: a pod that waited an hour for a node has not been
+// loading its model for an hour.
 func PhaseOf(pod *corev1.Pod) (scale.Phase, time.Time) {
 	created := pod.CreationTimestamp.Time
 	if pod.DeletionTimestamp != nil {
@@ -180,7 +191,7 @@ func PhaseOf(pod *corev1.Pod) (scale.Phase, time.Time) {
 		switch {
 		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
 			return scale.Serving, at
-		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && held(c.Reason):
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && isUnschedulableReason(c.Reason):
 			return scale.Unschedulable, at
 		case c.Type == corev1.PodReady, c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
 			if at.After(since) {
@@ -191,8 +202,9 @@ func PhaseOf(pod *corev1.Pod) (scale.Phase, time.Time) {
 	return scale.Starting, since
 }
 
-// held says whether a pod that is not scheduled for this reason is no capacity
-// on the way: no node takes it, or a gate keeps it from being offered to one.
-func held(reason string) bool {
+// isUnschedulableReason reports whether a pod with this reason of its PodScheduled
+// condition does not count as starting capacity: no node fits it, or a scheduling
+// gate holds it.
+func isUnschedulableReason(reason string) bool {
 	return reason == corev1.PodReasonUnschedulable || reason == corev1.PodReasonSchedulingGated
 }

@@ -84,7 +84,7 @@ func TestTermsOfAReading(t *testing.T) {
 	}}
 	f := func(name string, shown fixed, want scale.Reading) {
 		t.Helper()
-		if diff := cmp.Diff(want, read(shown, pod("a", "x", at(0)), &src, at(10), time.Minute)); diff != "" {
+		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readSignal(pod("a", "x", at(0)), &src)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -94,22 +94,22 @@ func TestTermsOfAReading(t *testing.T) {
 	f("none", fixed{}, scale.Reading{})
 }
 
-// How fast a batch advances is told by two counters of one histogram: 12 seconds
-// of waiting a second are 12 sequences, and 600 tokens a second for them 20 ms each.
+// The pace of a batch follows from the two counters of one histogram: 12 seconds of
+// waiting per second are 12 sequences, and at 600 tokens/s a token takes 20 ms.
 func TestPaceOfABatch(t *testing.T) {
 	src := policy.Pace{
-		Seconds: policy.Term{{Name: "itl_sum", Rate: true}, {Name: "tpot_sum", Rate: true}},
-		Tokens:  policy.Term{{Name: "itl_count", Rate: true}, {Name: "tpot_count", Rate: true}},
+		TokenSeconds: policy.Term{{Name: "itl_sum", Rate: true}, {Name: "tpot_sum", Rate: true}},
+		Tokens:       policy.Term{{Name: "itl_count", Rate: true}, {Name: "tpot_count", Rate: true}},
 	}
 	f := func(name string, shown fixed, want scale.Pace) {
 		t.Helper()
-		if diff := cmp.Diff(want, pace(shown, pod("a", "x", at(0)), &src, at(10), time.Minute)); diff != "" {
+		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readPace(pod("a", "x", at(0)), &src)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
 	want := scale.Pace{Batch: 12, TokenSeconds: 0.02, At: at(9), OK: true}
 	f("both", fixed{"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600}}, want)
-	src.FirstSeconds, src.Firsts = policy.Term{{Name: "ttft_sum", Rate: true}}, policy.Term{{Name: "ttft_count", Rate: true}}
+	src.FirstTokenSeconds, src.FirstTokens = policy.Term{{Name: "ttft_sum", Rate: true}}, policy.Term{{Name: "ttft_count", Rate: true}}
 	first := want
 	first.FirstTokenSeconds, first.FirstTokensPerSecond = 0.3, 4
 	f("and the first tokens", fixed{
@@ -125,9 +125,9 @@ func TestPaceOfABatch(t *testing.T) {
 	f("one is missing", fixed{"rate x/itl_sum": {At: at(9), Value: 12}}, scale.Pace{})
 
 	sources := []policy.Source{{Kind: policy.Pods}, {Kind: policy.Pods, Pace: &src}}
-	o := observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, sources, fixed{
+	o := podReader{fixed{
 		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
-	}, at(10), time.Minute)
+	}, at(10), time.Minute}.observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, sources)
 	if diff := cmp.Diff([]scale.Pace{{}, want}, o.Pods[0].Paces); diff != "" {
 		t.Error("observed:", diff)
 	}
@@ -136,7 +136,7 @@ func TestPaceOfABatch(t *testing.T) {
 // Of the requests that came between two readings some were answered, and the
 // others are there now and were not before.
 func TestArrivals(t *testing.T) {
-	src := policy.Source{Kind: policy.Pods, Ended: policy.Term{{Name: "done"}}, Terms: []policy.Term{{{Name: "running"}}, {{Name: "waiting"}}}}
+	src := policy.Source{Kind: policy.Pods, Completed: policy.Term{{Name: "done"}}, Terms: []policy.Term{{{Name: "running"}}, {{Name: "waiting"}}}}
 	page := func(second int, done, running, waiting float64) [3]series.Sample {
 		return [3]series.Sample{{At: at(second), Value: done}, {At: at(second), Value: running}, {At: at(second), Value: waiting}}
 	}
@@ -148,7 +148,7 @@ func TestArrivals(t *testing.T) {
 				shown["before x/"+metric], shown["x/"+metric] = before[i], now[i]
 			}
 		}
-		o := observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, []policy.Source{src}, shown, at(10), time.Minute)
+		o := podReader{shown, at(10), time.Minute}.observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, []policy.Source{src})
 		if diff := cmp.Diff([]scale.Reading{want}, o.Pods[0].Arrivals); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -163,7 +163,7 @@ func TestArrivals(t *testing.T) {
 	late[1].At = at(8)
 	f("of different pages", page(7, 100, 8, 0), late, scale.Reading{})
 
-	src.Came, src.Ended = src.Ended, nil // a server that counts those that come
+	src.Arrived, src.Completed = src.Completed, nil // a server that counts those that come
 	f("counted as they come", page(7, 100, 8, 0), page(9, 110, 9, 5), told(5))
 }
 
@@ -174,9 +174,9 @@ func TestObserve(t *testing.T) {
 	evicted.Status.Phase = corev1.PodFailed
 	pods := []*corev1.Pod{pod("a", "x", at(0), ready(at(5))), pod("a", "y", at(3)), done, evicted}
 	sources := []policy.Source{{Kind: policy.GPU, Field: gpu.GPUUtil}, {Kind: policy.Pods, Terms: []policy.Term{{{Name: "queue"}}}}}
-	got := observe(4, pods, sources, fixed{
+	got := podReader{fixed{
 		"x/DCGM_FI_DEV_GPU_UTIL": {At: at(9), Value: 50}, "x/queue": {At: at(10), Value: 3}, "y/queue": {At: at(8), Value: 0},
-	}, at(10), 5*time.Second)
+	}, at(10), 5 * time.Second}.observe(4, pods, sources)
 	want := scale.Observation{Replicas: 4, Pods: []scale.Replica{
 		{Name: "x", Phase: scale.Serving, Since: at(5), Readings: []scale.Reading{{Value: 50, At: at(9), OK: true}, {Value: 3, At: at(10), OK: true}}},
 		{Name: "y", Phase: scale.Starting, Since: at(3), Readings: []scale.Reading{{}, {At: at(8), OK: true}}},
@@ -184,14 +184,14 @@ func TestObserve(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if n := newest(&got); !n.Equal(at(10)) {
+	if n := newestReading(&got); !n.Equal(at(10)) {
 		t.Errorf("the newest reading is of %v, want %v", n, at(10))
 	}
 }
 
 func TestStartup(t *testing.T) {
 	var s startup
-	see := func(pods ...*corev1.Pod) { s.see(pods) }
+	see := func(pods ...*corev1.Pod) { s.observe(pods) }
 	unready := func(sec int) func(*corev1.Pod) {
 		return condition(corev1.PodReady, corev1.ConditionFalse, "", at(sec))
 	}
@@ -215,11 +215,11 @@ func TestStartup(t *testing.T) {
 		t.Errorf("%d samples, want 2: a flap counted as a start", n)
 	}
 	see()
-	if len(s.waiting)+len(s.stuck) != 0 {
-		t.Errorf("remembers pods that are gone: %v %v", s.waiting, s.stuck)
+	if len(s.waiting)+len(s.unschedulable) != 0 {
+		t.Errorf("remembers pods that are gone: %v %v", s.waiting, s.unschedulable)
 	}
 	for i := range 50 {
-		s.add(time.Duration(i) * time.Second)
+		s.addDuration(time.Duration(i) * time.Second)
 	}
 	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 39, P95Seconds: 48, Samples: 20}, s.learned()); diff != "" {
 		t.Errorf("after many: %s", diff)
@@ -247,8 +247,8 @@ func TestStartupNeedsItsOwnPods(t *testing.T) {
 	var s startup
 	first, second := pod("a", "web-0", at(0)), pod("a", "web-0", at(100), ready(at(130)))
 	second.UID = types.UID("another")
-	s.see([]*corev1.Pod{first})
-	s.see([]*corev1.Pod{second})
+	s.observe([]*corev1.Pod{first})
+	s.observe([]*corev1.Pod{second})
 	if s.learned() != nil {
 		t.Error("took a later pod of the same name for the first one")
 	}

@@ -12,20 +12,20 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// maxPending is how many reasons a status names.
+// maxPending bounds the number of reasons in a status.
 const maxPending = 3
 
-// pendingOf says what keeps pods from serving, the reason that holds the most
-// of them first.
+// pendingOf returns the reasons that keep pods from serving, the one with the most
+// pods first.
 func pendingOf(pods []*corev1.Pod) []v1alpha1.PendingStatus {
 	byReason := map[string]*v1alpha1.PendingStatus{}
 	for _, pod := range pods {
-		reason, message := heldBy(pod)
+		reason, message := pendingReason(pod)
 		if reason == "" {
 			continue
 		}
 		if byReason[reason] == nil {
-			byReason[reason] = &v1alpha1.PendingStatus{Reason: reason, Message: clip(message, maxStep)}
+			byReason[reason] = &v1alpha1.PendingStatus{Reason: reason, Message: clip(message, maxDetail)}
 		}
 		byReason[reason].Replicas++
 	}
@@ -39,9 +39,9 @@ func pendingOf(pods []*corev1.Pod) []v1alpha1.PendingStatus {
 	return slices.Clip(out[:min(len(out), maxPending)])
 }
 
-// heldBy is what holds a pod up that is no replica yet; empty if it only takes
-// its time.
-func heldBy(pod *corev1.Pod) (reason, message string) {
+// pendingReason returns the reason that keeps a pod from starting; empty if the start
+// proceeds normally.
+func pendingReason(pod *corev1.Pod) (reason, message string) {
 	phase, _ := PhaseOf(pod)
 	if Finished(pod) || phase == scale.Serving || phase == scale.Terminating {
 		return "", ""

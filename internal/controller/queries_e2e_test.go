@@ -53,19 +53,19 @@ func TestSlowTenantAtRealPrometheus(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer r.running.Wait()
 	defer cancel()
-	r.queries.follow(ctx)
+	r.queries.sync(ctx)
 	var waits []time.Duration // of another namespace that asks at the same time
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		began := time.Now()
-		if err := r.queries.turns.take(ctx, "another"); err != nil {
+		if err := r.queries.slots.acquire(ctx, "another"); err != nil {
 			t.Fatal(err)
 		}
 		waits = append(waits, time.Since(began))
-		r.queries.turns.release("another")
+		r.queries.slots.release("another")
 		mu.Lock()
 		slow := late
 		mu.Unlock()
-		reading, why := r.queries.answer("ns", queryKey{"ns", `sum(backlog{namespace="ns"})`})
+		reading, why := r.queries.newestAnswer("ns", queryKey{"ns", `sum(backlog{namespace="ns"})`})
 		if reading.OK && why == "" && slow >= 2*querySlots {
 			if reading.Value != 7 {
 				t.Errorf("the query gives %g, want its own namespace's 7", reading.Value)

@@ -35,18 +35,18 @@ func (s said) Public() string { return string(s) }
 func (s said) Reason() string { return "no_number" }
 func (s said) Answered() bool { return true }
 
-// answer is what the backend says of a query from now on.
+// answer sets the backend's answer to a query.
 func (r *rig) answer(promql string, at time.Time, value float64, err error) {
 	if r.deps.Query == nil {
 		r.deps.Query = func(context.Context, string) (series.Sample, error) { return series.Sample{}, errors.New("not asked") }
 	}
 	key := queryKey{"ns", promql}
-	x := r.queries.asked[key]
+	x := r.queries.running[key]
 	if x == nil {
-		x = &question{cancel: func() {}}
-		r.queries.asked[key] = x
+		x = &queryState{cancel: func() {}}
+		r.queries.running[key] = x
 	}
-	r.queries.keep(key, x, series.Sample{At: at, Value: value}, err)
+	r.queries.storeAnswer(key, x, series.Sample{At: at, Value: value}, err)
 }
 
 func TestToAndFromZero(t *testing.T) {
@@ -75,7 +75,7 @@ func TestToAndFromZero(t *testing.T) {
 	pass("no answer, though the last is fresh", 42*time.Second, 2)
 	pass("no answer for a while", 50*time.Second, 2)
 	c := meta.FindStatusCondition(conditionsOf(w.status.next), v1alpha1.ConditionSignals)
-	if c.Status != "False" || c.Reason != reasonUnread {
+	if c.Status != "False" || c.Reason != reasonNoFreshData {
 		t.Errorf("condition %+v", c)
 	}
 	contains(t, c.Message, "no fresh value of backlog: query backlog: connection refused")
@@ -91,7 +91,7 @@ func TestToAndFromZero(t *testing.T) {
 
 // A query that fails costs its own signal only: the others may raise, and
 // nothing goes down.
-func TestAFailingQueryCostsItsOwnSignal(t *testing.T) {
+func TestFailingQueryAffectsOnlyItsSignal(t *testing.T) {
 	a := autoscaler("web")
 	a.Spec.Signals = append(a.Spec.Signals, queried("web", "backlog").Spec.Signals[0])
 	r := newRig(t, deployment("web", 1), a)

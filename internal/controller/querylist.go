@@ -14,24 +14,25 @@ import (
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
-// refusal is a query that is not asked for a namespace that has too many.
-type refusal struct {
+// namespacedQuery is a query of one namespace.
+type namespacedQuery struct {
 	namespace string
 	key       queryKey
 }
 
-// tooMany is why a query is refused, for its author.
-func (q *queries) tooMany(namespace string) string {
-	return fmt.Sprintf("not asked: the older GPUAutoscalers of namespace %s have %d different queries, the most that are allowed (--queries-per-namespace)",
-		namespace, q.most)
+// overLimitMessage returns the message, for its author, about a query beyond the limit
+// of its namespace.
+func (q *queries) overLimitMessage(namespace string) string {
+	return fmt.Sprintf("not evaluated: older GPUAutoscalers of namespace %s already have %d different queries, the limit of --queries-per-namespace",
+		namespace, q.maxPerNamespace)
 }
 
-// limit are the queries that run for the plan's query signals, parallel to its
-// sources. Its error names the field of a query that may not run.
-func (q *queries) limit(a *v1alpha1.GPUAutoscaler, sources []policy.Source) ([]queryKey, error) {
+// limitQueries returns the queries to run for the query signals, parallel to sources.
+// Its error names the field of each query that is not allowed.
+func (q *queries) limitQueries(a *v1alpha1.GPUAutoscaler, sources []policy.Source) ([]queryKey, error) {
 	keys := make([]queryKey, len(sources))
 	var errs field.ErrorList
-	at := 0 // in the spec, where queries are in the order of their sources
+	at := 0 // index in the spec, whose queries have the order of their sources
 	for i := range sources {
 		if sources[i].Kind != policy.Query {
 			continue
@@ -43,7 +44,7 @@ func (q *queries) limit(a *v1alpha1.GPUAutoscaler, sources []policy.Source) ([]q
 		if err != nil {
 			q.meter.rejected(err)
 			path := field.NewPath("spec", "signals").Index(at).Child("query", "promql")
-			errs = append(errs, field.Invalid(path, clip(sources[i].PromQL, maxStep), err.Error()))
+			errs = append(errs, field.Invalid(path, clip(sources[i].PromQL, maxDetail), err.Error()))
 		}
 		keys[i] = queryKey{scope: a.Namespace, promql: limited}
 		if trusted {
@@ -54,42 +55,43 @@ func (q *queries) limit(a *v1alpha1.GPUAutoscaler, sources []policy.Source) ([]q
 	return keys, errs.ToAggregate()
 }
 
-// follow asks what autoscalers ask from now on, and no more what they do not.
-func (q *queries) follow(ctx context.Context) {
+// sync starts the queries that autoscalers have gained, and stops those that they have
+// lost.
+func (q *queries) sync(ctx context.Context) {
 	if q.c.deps.Query == nil {
 		return
 	}
-	wanted, refused := q.wanted()
+	wanted, refused := q.wantedQueries()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for r := range refused {
-		if !q.refused[r] {
+		if !q.overLimit[r] {
 			q.meter.rejections.WithLabelValues("limit").Inc()
 		}
 	}
-	q.refused = refused
-	for key, x := range q.asked {
+	q.overLimit = refused
+	for key, x := range q.running {
 		if wanted[key] == nil {
 			x.cancel()
-			delete(q.asked, key)
+			delete(q.running, key)
 		}
 	}
 	for key, askers := range wanted {
-		x := q.asked[key]
+		x := q.running[key]
 		if x == nil {
-			x = q.ask(ctx, key, askers[0].key.Namespace)
+			x = q.start(ctx, key, askers[0].key.Namespace)
 		}
 		x.askers = askers
 		x.namespace = x.namespaces()[0]
 	}
-	q.meter.forget(q.asked)
+	q.meter.forget(q.running)
 }
 
-// ask begins to ask a query. q.mu is held.
-func (q *queries) ask(ctx context.Context, key queryKey, namespace string) *question {
+// start starts to run a query. q.mu is held.
+func (q *queries) start(ctx context.Context, key queryKey, namespace string) *queryState {
 	ctx, cancel := context.WithCancel(ctx)
-	x := &question{cancel: cancel, namespace: namespace}
-	q.asked[key] = x
+	x := &queryState{cancel: cancel, namespace: namespace}
+	q.running[key] = x
 	q.c.running.Go(func() {
 		defer cancel()
 		q.run(ctx, key, x)
@@ -97,11 +99,11 @@ func (q *queries) ask(ctx context.Context, key queryKey, namespace string) *ques
 	return x
 }
 
-// wanted are the queries that are to be asked, with who asks, and those that
-// exceed the limit of their namespace. The older GPUAutoscaler has precedence,
-// so that a new one never takes a query from another.
-func (q *queries) wanted() (map[queryKey][]*workload, map[refusal]bool) {
-	wanted, refused := map[queryKey][]*workload{}, map[refusal]bool{}
+// wantedQueries returns the queries to run, with their workloads, and the queries
+// beyond the limit of their namespace. Older GPUAutoscalers have precedence, so that
+// a new one never stops the query of another.
+func (q *queries) wantedQueries() (map[queryKey][]*workload, map[namespacedQuery]bool) {
+	wanted, refused := map[queryKey][]*workload{}, map[namespacedQuery]bool{}
 	distinct := map[string]map[queryKey]bool{} // by namespace
 	for _, w := range q.askers() {
 		p := w.plan.Load()
@@ -116,8 +118,8 @@ func (q *queries) wanted() (map[queryKey][]*workload, map[refusal]bool) {
 			key := p.queries[i]
 			switch {
 			case p.Sources[i].Kind != policy.Query:
-			case !distinct[ns][key] && len(distinct[ns]) >= q.most:
-				refused[refusal{ns, key}] = true
+			case !distinct[ns][key] && len(distinct[ns]) >= q.maxPerNamespace:
+				refused[namespacedQuery{ns, key}] = true
 			default:
 				distinct[ns][key] = true
 				wanted[key] = append(wanted[key], w)
@@ -127,7 +129,7 @@ func (q *queries) wanted() (map[queryKey][]*workload, map[refusal]bool) {
 	return wanted, refused
 }
 
-// askers are the workloads with queries, the oldest first.
+// askers returns the workloads with queries, oldest first.
 func (q *queries) askers() []*workload {
 	var out []*workload
 	q.c.mu.RLock()

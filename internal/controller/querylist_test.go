@@ -101,14 +101,14 @@ func (r *rig) asks(namespace, name, promql string, created time.Duration) *workl
 	return w
 }
 
-// A query is asked again and again, once for all who make it, and no more when
-// nobody does.
-func TestQueriesAreAskedOnce(t *testing.T) {
+// A query is evaluated repeatedly, once for all workloads that have it, and stops when
+// none has it.
+func TestEqualQueriesRunOnce(t *testing.T) {
 	asking(t, func(ctx context.Context, r *rig, b *backend) {
 		w := []*workload{r.asks("ns", "a", "x", 0), r.asks("ns", "b", "x", 0), r.asks("ns", "c", "y", 0)}
 		began := time.Now()
-		r.queries.follow(ctx)
-		r.queries.follow(ctx) // it changes nothing to follow again
+		r.queries.sync(ctx)
+		r.queries.sync(ctx) // it changes nothing to follow again
 		synctest.Wait()
 		for i := range w {
 			if len(w[i].wake) != 1 {
@@ -124,7 +124,7 @@ func TestQueriesAreAskedOnce(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			delete(r.workloads, types.NamespacedName{Namespace: "ns", Name: name})
 		}
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		time.Sleep(10 * queryEvery)
 		if got := b.times("x", began); len(got) != 6 {
 			t.Errorf("x was asked at %v; nobody asks it after 11s", got)
@@ -132,8 +132,8 @@ func TestQueriesAreAskedOnce(t *testing.T) {
 		if got := b.times("y", began); len(got) != 16 {
 			t.Errorf("y was asked at %v, want 16 times", got)
 		}
-		if _, why := r.queries.answer("ns", queryKey{"ns", "x"}); why != "" || len(r.queries.asked) != 1 {
-			t.Errorf("%q, %d questions", why, len(r.queries.asked))
+		if _, why := r.queries.newestAnswer("ns", queryKey{"ns", "x"}); why != "" || len(r.queries.running) != 1 {
+			t.Errorf("%q, %d questions", why, len(r.queries.running))
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestQueriesAreSharedAmongTrustedNamespacesOnly(t *testing.T) {
 		for _, ns := range []string{"team-a", "team-b", "ops", "ml"} {
 			r.asks(ns, "web", "backlog", 0)
 		}
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		synctest.Wait()
 		for promql, want := range map[string]int{"backlog": 1, `backlog{namespace="team-a"}`: 1, `backlog{namespace="team-b"}`: 1} {
 			if got := len(b.begun[promql]); got != want {
@@ -159,7 +159,7 @@ func TestQueriesAreSharedAmongTrustedNamespacesOnly(t *testing.T) {
 		if len(b.begun) != 3 {
 			t.Errorf("asked %v", b.begun)
 		}
-		if x := r.queries.asked[queryKey{"", "backlog"}]; x == nil || x.namespace != "ml" {
+		if x := r.queries.running[queryKey{"", "backlog"}]; x == nil || x.namespace != "ml" {
 			t.Errorf("the shared query: %+v", x)
 		}
 	})
@@ -185,7 +185,7 @@ func TestSlowQueriesDelayNoOtherNamespace(t *testing.T) {
 		}
 		r.asks("ns", "web", "quick", 0)
 		began := time.Now()
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		time.Sleep(time.Minute - time.Second)
 		got := b.times("quick", began)
 		for i, at := range got {
@@ -217,11 +217,11 @@ func TestNamespacesTakeTurns(t *testing.T) {
 				r.asks(fmt.Sprint("ns", ns), fmt.Sprint("a", i), fmt.Sprintf("ns%d %d", ns, i), 0)
 			}
 		}
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		time.Sleep(time.Second / 2)
 		w := r.asks("late", "web", "quick", 0)
 		began := time.Now()
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		time.Sleep(100 * time.Second)
 		if got := b.times("quick", began); len(got) == 0 || got[0] > 1500*time.Millisecond {
 			t.Errorf("the namespace that came last was first asked at %v", got)
@@ -264,7 +264,7 @@ func TestFailingQueriesBackOff(t *testing.T) {
 			r.asks("ns", promql, promql, 0)
 		}
 		began := time.Now()
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		time.Sleep(3 * time.Minute)
 		b.mu.Lock()
 		down = false
@@ -284,7 +284,7 @@ func TestFailingQueriesBackOff(t *testing.T) {
 				t.Errorf("%s was asked %d times in 3 min, want 90", promql, n)
 			}
 		}
-		_, why := r.queries.answer("ns", queryKey{"ns", "down"})
+		_, why := r.queries.newestAnswer("ns", queryKey{"ns", "down"})
 		if why == "" || strings.Contains(why, "refused") {
 			t.Errorf("the author reads %q of an error that is not public", why)
 		}
@@ -293,7 +293,7 @@ func TestFailingQueriesBackOff(t *testing.T) {
 		if gap := got[len(got)-1] - got[len(got)-2]; gap != queryEvery {
 			t.Errorf("after an answer it is asked every %s, want %s", gap, queryEvery)
 		}
-		if reading, why := r.queries.answer("ns", queryKey{"ns", "down"}); why != "" || !reading.OK {
+		if reading, why := r.queries.newestAnswer("ns", queryKey{"ns", "down"}); why != "" || !reading.OK {
 			t.Errorf("%+v, %q", reading, why)
 		}
 	})
@@ -305,7 +305,7 @@ func TestSlowAnswers(t *testing.T) {
 		b.took = func(string) time.Duration { return 3 * time.Second }
 		r.asks("ns", "web", "x", 0)
 		began := time.Now()
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		time.Sleep(14 * time.Second)
 		if got, want := fmt.Sprint(b.times("x", began)), "[0s 6s 12s]"; got != want {
 			t.Errorf("asked at %s, want %s", got, want)
@@ -313,11 +313,11 @@ func TestSlowAnswers(t *testing.T) {
 	})
 }
 
-// A namespace has a number of different queries. The newest object that exceeds
-// it says so; the others are asked, and other namespaces as well.
+// The number of different queries per namespace is limited. The newest object beyond
+// the limit reports it; the other queries, also of other namespaces, are evaluated.
 func TestTooManyQueries(t *testing.T) {
 	asking(t, func(ctx context.Context, r *rig, b *backend) {
-		r.queries.most = 3
+		r.queries.maxPerNamespace = 3
 		reg := prometheus.NewRegistry()
 		r.queries.meter.register(reg, r.queries)
 		last := r.asks("ns", "a-new", "x4", time.Hour)
@@ -326,15 +326,15 @@ func TestTooManyQueries(t *testing.T) {
 		}
 		r.asks("ns", "b-new", "x0", 2*time.Hour) // not different
 		r.asks("other", "web", "x4", 3*time.Hour)
-		r.queries.follow(ctx)
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
+		r.queries.sync(ctx)
 		synctest.Wait()
 		_, failed := r.queries.totals("ns", last.plan.Load())
-		if want := "query x4: not asked: the older GPUAutoscalers of namespace ns have 3 different queries, the most that are allowed (--queries-per-namespace)"; failed != want {
+		if want := "query x4: not evaluated: older GPUAutoscalers of namespace ns already have 3 different queries, the limit of --queries-per-namespace"; failed != want {
 			t.Errorf("%q, want %q", failed, want)
 		}
-		if len(r.queries.asked) != 4 || len(b.begun["x4"]) != 1 {
-			t.Errorf("%d questions, x4 was asked %d times", len(r.queries.asked), len(b.begun["x4"]))
+		if len(r.queries.running) != 4 || len(b.begun["x4"]) != 1 {
+			t.Errorf("%d questions, x4 was asked %d times", len(r.queries.running), len(b.begun["x4"]))
 		}
 		want := map[string]float64{
 			"gpupilot_query_signals ns asked": 3, "gpupilot_query_signals ns rejected": 1, "gpupilot_query_signals other asked": 1,
@@ -346,9 +346,9 @@ func TestTooManyQueries(t *testing.T) {
 		// Room for it.
 		delete(r.workloads, types.NamespacedName{Namespace: "ns", Name: "z-old1"})
 		delete(r.workloads, types.NamespacedName{Namespace: "other", Name: "web"})
-		r.queries.follow(ctx)
+		r.queries.sync(ctx)
 		synctest.Wait()
-		if reading, why := r.queries.answer("ns", queryKey{"ns", "x4"}); why != "" || !reading.OK {
+		if reading, why := r.queries.newestAnswer("ns", queryKey{"ns", "x4"}); why != "" || !reading.OK {
 			t.Errorf("%+v, %q", reading, why)
 		}
 		for _, gone := range []string{"gpupilot_query_signals other asked", "gpupilot_query_signals ns rejected", "gpupilot_query_duration_seconds other"} {
@@ -396,7 +396,8 @@ func gather(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 	return out
 }
 
-// A query that may not run costs its own object only, which says what to do.
+// A query that is not allowed affects only its own object, whose condition has the
+// solution.
 func TestRejectedQuery(t *testing.T) {
 	s, err := promscope.New(promscope.Config{Trusted: []string{"ops"}})
 	if err != nil {
@@ -412,7 +413,7 @@ func TestRejectedQuery(t *testing.T) {
 		a.Spec.Signals = []v1alpha1.Signal{{Preset: "vllm"}, a.Spec.Signals[0], queried("web", promql).Spec.Signals[0]}
 		w := r.add(a)
 		w.pass(r.now)
-		wanted, _ := r.queries.wanted()
+		wanted, _ := r.queries.wantedQueries()
 		c := meta.FindStatusCondition(conditionsOf(w.status.next), v1alpha1.ConditionReady)
 		for _, text := range says {
 			contains(t, c.Message, text)

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// queryMeters are what the controller says of its queries on /metrics. Its
-// labels are namespaces that have queries, and kinds of errors.
+// queryMeters holds the metrics of queries. Their labels are namespaces with queries,
+// and kinds of errors.
 type queryMeters struct {
 	total      *prometheus.CounterVec
 	duration   *prometheus.SummaryVec
@@ -51,7 +51,7 @@ func (m *queryMeters) observe(namespace string, waited, took time.Duration, err 
 	result, reason := "answered", ""
 	if err != nil {
 		result, reason = "failed", "other"
-		if f, ok := errors.AsType[failure](err); ok {
+		if f, ok := errors.AsType[queryError](err); ok {
 			reason = f.Reason()
 		}
 	}
@@ -60,7 +60,7 @@ func (m *queryMeters) observe(namespace string, waited, took time.Duration, err 
 	m.duration.WithLabelValues(namespace).Observe(took.Seconds())
 }
 
-// rejected counts a query that may not run.
+// rejected counts a query that is not allowed.
 func (m *queryMeters) rejected(err error) {
 	reason := "other"
 	if r, ok := errors.AsType[interface {
@@ -72,8 +72,8 @@ func (m *queryMeters) rejected(err error) {
 	m.rejections.WithLabelValues(reason).Inc()
 }
 
-// forget drops the series of namespaces that ask nothing any more. queries.mu is held.
-func (m *queryMeters) forget(asked map[queryKey]*question) {
+// forget deletes the series of namespaces without queries. queries.mu is held.
+func (m *queryMeters) forget(asked map[queryKey]*queryState) {
 	now := map[string]bool{}
 	for _, x := range asked {
 		now[x.namespace] = true
@@ -102,7 +102,7 @@ func (s querySignals) Collect(ch chan<- prometheus.Metric) {
 	type series struct{ namespace, state string }
 	n := map[series]int{}
 	s.q.mu.Lock()
-	for _, x := range s.q.asked {
+	for _, x := range s.q.running {
 		state := "asked"
 		if x.backsOff() {
 			state = "backing_off"
@@ -111,7 +111,7 @@ func (s querySignals) Collect(ch chan<- prometheus.Metric) {
 			n[series{ns, state}]++
 		}
 	}
-	for r := range s.q.refused {
+	for r := range s.q.overLimit {
 		n[series{r.namespace, "rejected"}]++
 	}
 	s.q.mu.Unlock()

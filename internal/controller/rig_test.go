@@ -189,8 +189,8 @@ func (r *rig) replicas(name string) int32 {
 	return *d.Spec.Replicas
 }
 
-// told are the Events' kinds and reasons.
-func (r *rig) told() []string {
+// eventReasons returns the types and reasons of the Events.
+func (r *rig) eventReasons() []string {
 	var out []string
 	for _, e := range r.events {
 		out = append(out, e.Kind+" "+e.Reason)

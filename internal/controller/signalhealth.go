@@ -17,34 +17,34 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// outage is the time in which replicas serve and no signal has a value.
+// outage is a period in which replicas serve and no signal has a value.
 type outage struct {
-	ongoing bool
-	told    bool      // an Event was recorded, or none is needed
-	event   time.Time // when the last Event was recorded
+	ongoing   bool
+	recorded  bool      // an Event was recorded, or none is needed
+	lastEvent time.Time // when the last Event was recorded
 }
 
-// maxSilent is how many of the expositions that do not answer are named.
+// maxSilent bounds the number of silent targets in a message.
 const maxSilent = 3
 
 // watchSignals records once that the workload's signals became unreadable, and
 // once that they are readable again.
 func (w *workload) watchSignals(r *report) {
 	o := &w.outage
-	c := signalsOf(r)
-	if c.Reason != reasonUnread {
+	c := signalsCondition(r)
+	if c.Reason != reasonNoFreshData {
 		if o.ongoing && c.Reason == reasonReadable {
 			w.shared.deps.Log.Info("signals readable again", "gpuautoscaler", w.key.String())
 		}
-		o.ongoing, o.told = false, false
+		o.ongoing, o.recorded = false, false
 		return
 	}
-	if o.ongoing && (o.told || !w.shared.deps.Leading()) {
+	if o.ongoing && (o.recorded || !w.shared.deps.Leading()) {
 		return
 	}
 	why := c.Message
-	if r.failed == "" {
-		why += ": " + w.silent()
+	if r.queryProblem == "" {
+		why += ": " + w.describeSilence()
 	}
 	if !o.ongoing {
 		o.ongoing = true
@@ -53,37 +53,38 @@ func (w *workload) watchSignals(r *report) {
 	if !w.shared.deps.Leading() {
 		return
 	}
-	o.told = true
+	o.recorded = true
 	last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type)
-	if last != nil && last.Reason == reasonUnread || r.at.Sub(o.event) < adviceGap {
+	if last != nil && last.Reason == reasonNoFreshData || r.at.Sub(o.lastEvent) < minEventInterval {
 		return // the previous leader recorded it, or the outage is intermittent
 	}
-	o.event = r.at
-	w.record(r.object, corev1.EventTypeWarning, reasonUnread, "Observe", clip(why, maxMessage))
+	o.lastEvent = r.at
+	w.record(r.object, corev1.EventTypeWarning, reasonNoFreshData, "Observe", clip(why, maxMessage))
 }
 
 // watchSources records once that an exporter contradicts the API server about the
 // workload's pods.
 func (w *workload) watchSources(r *report) {
-	c := sourcesOf(r)
+	c := sourcesCondition(r)
 	if c.Reason != reasonContradicted {
-		w.doubted = false
+		w.contradictionRecorded = false
 		return
 	}
-	if w.doubted || !w.shared.deps.Leading() {
+	if w.contradictionRecorded || !w.shared.deps.Leading() {
 		return
 	}
-	w.doubted = true
+	w.contradictionRecorded = true
 	if last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type); last != nil && last.Reason == c.Reason {
 		return // the previous leader recorded it
 	}
 	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
 }
 
-// silent lists the expositions of the serving pods that do not answer.
-func (w *workload) silent() string {
-	want := w.sources()
-	found := w.shared.found.Load()
+// describeSilence lists the targets of the serving pods that do not answer, or whose
+// values no longer change.
+func (w *workload) describeSilence() string {
+	want := w.samplePlaces()
+	found := w.shared.discovered.Load()
 	var out []string
 	for _, t := range w.shared.deps.States() {
 		place := found.Places[t.Name]
@@ -92,9 +93,9 @@ func (w *workload) silent() string {
 		}
 		want[place] = true
 		if !t.Up {
-			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, found.Nodes[t.Name], cmp.Or(clip(t.Error, maxStep), "it never did")))
+			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, found.Nodes[t.Name], cmp.Or(clip(t.Error, maxDetail), "it never answered")))
 		} else if t.Frozen > 0 {
-			out = append(out, fmt.Sprintf("%s on node %s shows values of %d devices that no longer change", t.Name, found.Nodes[t.Name], t.Frozen))
+			out = append(out, fmt.Sprintf("%s on node %s exposes values of %d devices that no longer change", t.Name, found.Nodes[t.Name], t.Frozen))
 		}
 	}
 	for place, found := range want {
@@ -103,7 +104,7 @@ func (w *workload) silent() string {
 		}
 	}
 	if len(out) == 0 {
-		return "all scraped targets answer, without samples of these pods"
+		return "all targets answer, but have no samples of these pods"
 	}
 	slices.Sort(out)
 	if more := len(out) - maxSilent; more > 0 {
@@ -112,8 +113,9 @@ func (w *workload) silent() string {
 	return strings.Join(out, ", ")
 }
 
-// sources are the places where samples about the serving pods should arrive.
-func (w *workload) sources() map[string]bool {
+// samplePlaces returns the places whose targets should have samples of the serving
+// pods.
+func (w *workload) samplePlaces() map[string]bool {
 	out := map[string]bool{}
 	for _, pod := range w.pods {
 		if phase, _ := PhaseOf(pod); phase != scale.Serving || Finished(pod) {

@@ -17,24 +17,24 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
-// Going blind is told once per time that it happens, with what does not answer.
-func TestBlindnessIsTold(t *testing.T) {
+// Each outage of the signals is reported once, with the targets that do not answer.
+func TestUnreadableSignalsAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	agent := pod("agent", "agent-1", r.now)
 	r.pods.pods = append(r.pods.pods, agent)
-	r.list(r.now)
+	r.listTargets(r.now)
 	r.states = []webui.Target{{Name: "agent/ns/agent-1", Error: "connection refused"}, {Name: "agent/ns/elsewhere", Error: "timeout"}}
 	warnings := func(what string, after time.Duration, want int) {
 		t.Helper()
 		w.pass(r.now.Add(after))
 		n := 0
-		for _, e := range r.told() {
-			if e == "Warning "+reasonUnread {
+		for _, e := range r.eventReasons() {
+			if e == "Warning "+reasonNoFreshData {
 				n++
 			}
 		}
 		if n != want {
-			t.Errorf("%s: %d warnings among %v, want %d", what, n, r.told(), want)
+			t.Errorf("%s: %d warnings among %v, want %d", what, n, r.eventReasons(), want)
 		}
 	}
 	warnings("readable", 0, 0)
@@ -48,35 +48,35 @@ func TestBlindnessIsTold(t *testing.T) {
 	r.utilization(r.now.Add(time.Minute), 60, r.pods.pods[0])
 	warnings("sees", time.Minute, 1)
 	r.pods.pods = slices.DeleteFunc(slices.Clone(r.pods.pods), func(p *corev1.Pod) bool { return p == agent })
-	r.list(r.now)
+	r.listTargets(r.now)
 	warnings("blind again", 2*time.Minute, 2)
 	contains(t, r.events[len(r.events)-1].Note, "no target is scraped at node/node-1")
 }
 
 // An exporter that answers, and shows the last values of a GPU that is gone, is
 // named.
-func TestBlindnessOfFrozenDevices(t *testing.T) {
+func TestFrozenDevicesAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	r.pods.pods = append(r.pods.pods, pod("dcgm", "dcgm-1", r.now))
-	r.list(r.now)
+	r.listTargets(r.now)
 	r.states = []webui.Target{{Name: "dcgm-exporter/ns/dcgm-1", Up: true, Frozen: 1}}
 	w.pass(r.now)
 	w.pass(r.now.Add(10 * time.Second))
 	if len(r.events) == 0 {
 		t.Fatal("nothing is told")
 	}
-	contains(t, r.events[len(r.events)-1].Note, "dcgm-exporter/ns/dcgm-1 on node node-1 shows values of 1 devices that no longer change")
+	contains(t, r.events[len(r.events)-1].Note, "dcgm-exporter/ns/dcgm-1 on node node-1 exposes values of 1 devices that no longer change")
 }
 
-// Whoever led before has told it.
-func TestBlindnessOfALeaderBeforeIsNotToldAgain(t *testing.T) {
+// The previous leader recorded the outage.
+func TestOutageIsNotReportedAgainByANewLeader(t *testing.T) {
 	r, w := loaded(t, 60)
 	a := w.object.Load()
-	a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSignals, Status: "False", Reason: reasonUnread, LastTransitionTime: metav1.Time{Time: r.now.Add(-time.Hour)}}}
-	w.serving = r.now.Add(-time.Hour)
+	a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSignals, Status: "False", Reason: reasonNoFreshData, LastTransitionTime: metav1.Time{Time: r.now.Add(-time.Hour)}}}
+	w.servingSince = r.now.Add(-time.Hour)
 	w.pass(r.now.Add(time.Minute))
 	if len(r.events) != 0 {
-		t.Errorf("told %v", r.told())
+		t.Errorf("told %v", r.eventReasons())
 	}
 }
 

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// startsKept is how many starts the quantiles are taken from: enough for a
-	// 95th percentile, few enough to forget the last image.
+	// startsKept is the number of starts for the quantiles: enough for a 95th
+	// percentile, and few enough to follow a new image soon.
 	startsKept = 20
-	// longestStart bounds what is taken for a start.
+	// longestStart bounds the duration of one start.
 	longestStart = time.Hour
 )
 
 // startup learns how long the workload's pods take from creation to readiness.
 type startup struct {
-	took    []time.Duration    // the last starts, oldest first
-	waiting map[types.UID]bool // seen before they were first ready
-	stuck   map[types.UID]bool // of waiting: no node took them for a while
+	durations     []time.Duration    // the last starts, oldest first
+	waiting       map[types.UID]bool // pods observed before they were first ready
+	unschedulable map[types.UID]bool // those of waiting that were unschedulable at times
 }
 
-// restore takes over what was learned before a restart. Of the starts
-// themselves only the quantiles are left.
+// restore continues with the values learned before a restart: only the quantiles of
+// the starts were stored.
 func (s *startup) restore(l *v1alpha1.LearnedStartup) {
-	if l == nil || l.Samples <= 0 || len(s.took) > 0 || !isStartup(l) {
+	if l == nil || l.Samples <= 0 || len(s.durations) > 0 || !isStartup(l) {
 		return
 	}
 	n := int(min(l.Samples, startsKept))
@@ -42,20 +42,21 @@ func (s *startup) restore(l *v1alpha1.LearnedStartup) {
 		if i < slow {
 			seconds = l.P95Seconds
 		}
-		s.took = append(s.took, time.Duration(seconds)*time.Second)
+		s.durations = append(s.durations, time.Duration(seconds)*time.Second)
 	}
 }
 
-// isStartup reports whether the quantiles can have been learned. Who may write
-// a status can make up any; these are learned anew.
+// isStartup reports whether the quantiles are plausible. Others may have written the
+// status; implausible values are ignored and learned again.
 func isStartup(l *v1alpha1.LearnedStartup) bool {
 	return 0 <= l.P50Seconds && l.P50Seconds <= l.P95Seconds && l.P95Seconds <= int32(longestStart/time.Second)
 }
 
-// see looks at the workload's pods, and says whether one has become ready.
-func (s *startup) see(pods []*corev1.Pod) (learned bool) {
+// observe records the starts of the workload's pods, and reports whether a pod has
+// become ready for the first time.
+func (s *startup) observe(pods []*corev1.Pod) (learned bool) {
 	if s.waiting == nil {
-		s.waiting, s.stuck = map[types.UID]bool{}, map[types.UID]bool{}
+		s.waiting, s.unschedulable = map[types.UID]bool{}, map[types.UID]bool{}
 	}
 	here := make(map[types.UID]bool, len(pods))
 	for _, pod := range pods {
@@ -64,11 +65,11 @@ func (s *startup) see(pods []*corev1.Pod) (learned bool) {
 		waited := s.waiting[pod.UID]
 		switch {
 		case phase == scale.Serving && waited:
-			s.add(since.Sub(s.began(pod)))
+			s.addDuration(since.Sub(s.startTime(pod)))
 			delete(s.waiting, pod.UID)
 			learned = true
 		case phase == scale.Unschedulable:
-			s.stuck[pod.UID] = true
+			s.unschedulable[pod.UID] = true
 			s.waiting[pod.UID] = true
 		case phase == scale.Starting && !waited && isNew(pod):
 			s.waiting[pod.UID] = true
@@ -79,16 +80,16 @@ func (s *startup) see(pods []*corev1.Pod) (learned bool) {
 			delete(s.waiting, uid)
 		}
 	}
-	for uid := range s.stuck {
+	for uid := range s.unschedulable {
 		if !s.waiting[uid] {
-			delete(s.stuck, uid)
+			delete(s.unschedulable, uid)
 		}
 	}
 	return learned
 }
 
-// isNew says whether the pod has never been ready as far as it tells: one that
-// was, and is not any more, became so long after it was scheduled.
+// isNew reports whether the pod has probably never been ready. A pod that was ready
+// before has a transition of its Ready condition long after its scheduling.
 func isNew(pod *corev1.Pod) bool {
 	var scheduled, unready time.Time
 	for _, c := range pod.Status.Conditions {
@@ -99,14 +100,14 @@ func isNew(pod *corev1.Pod) bool {
 			unready = c.LastTransitionTime.Time
 		}
 	}
-	// The kubelet reports on a new pod within seconds of its being scheduled.
+	// The kubelet reports the first status of a pod within seconds of its scheduling.
 	return unready.IsZero() || scheduled.IsZero() || unready.Sub(scheduled) <= 10*time.Second
 }
 
-// began is when the start began: at the pod's creation, or when a node took it
-// at last.
-func (s *startup) began(pod *corev1.Pod) time.Time {
-	if s.stuck[pod.UID] {
+// startTime returns when the pod's start began: at its creation, or at its scheduling
+// if it was unschedulable before.
+func (s *startup) startTime(pod *corev1.Pod) time.Time {
+	if s.unschedulable[pod.UID] {
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
 				return c.LastTransitionTime.Time
@@ -116,19 +117,19 @@ func (s *startup) began(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-func (s *startup) add(took time.Duration) {
-	s.took = append(s.took, min(max(took, 0), longestStart))
-	if n := len(s.took); n > startsKept {
-		s.took = slices.Delete(s.took, 0, n-startsKept)
+func (s *startup) addDuration(took time.Duration) {
+	s.durations = append(s.durations, min(max(took, 0), longestStart))
+	if n := len(s.durations); n > startsKept {
+		s.durations = slices.Delete(s.durations, 0, n-startsKept)
 	}
 }
 
-// learned is what is known; nil before the first start.
+// learned returns the quantiles of the starts; nil before the first start.
 func (s *startup) learned() *v1alpha1.LearnedStartup {
-	if len(s.took) == 0 {
+	if len(s.durations) == 0 {
 		return nil
 	}
-	sorted := slices.Sorted(slices.Values(s.took))
+	sorted := slices.Sorted(slices.Values(s.durations))
 	return &v1alpha1.LearnedStartup{
 		P50Seconds: wholeSeconds(quantile(sorted, 0.50)),
 		P95Seconds: wholeSeconds(quantile(sorted, 0.95)),
@@ -136,10 +137,10 @@ func (s *startup) learned() *v1alpha1.LearnedStartup {
 	}
 }
 
-// quantile is the value that a share of at least q of them does not exceed.
+// quantile returns the smallest value that a share of at least q does not exceed.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
-// wholeSeconds rounds up: Kubernetes' times are whole seconds, cut off.
+// wholeSeconds rounds up, because Kubernetes truncates times to whole seconds.
 func wholeSeconds(d time.Duration) int32 { return int32(math.Ceil(d.Seconds())) }

@@ -34,32 +34,32 @@ const (
 	reasonAble        = "Able"
 	reasonAdvising    = "Advising"
 	reasonReadable    = "Readable"
-	reasonUnread      = "NoFreshData"
+	reasonNoFreshData = "NoFreshData"
 	reasonNotServing  = "NothingServes"
 	reasonUndecided   = "Undecided"
 	reasonReady       = "Deciding"
 	reasonConsistent  = "Consistent"
 	reasonWasteful    = "DeviceUtilizationBesideRequests"
 
-	reasonContradicted = "ExporterContradicted" // the API server says otherwise about who holds GPUs
+	reasonContradicted = "ExporterContradicted" // the API server has other owners of GPUs
 	reasonUncontested  = "NoContradiction"
 )
 
 // The bounds of a status.
 const (
-	maxStatus  = 8 << 10 // bytes of JSON
-	maxSteps   = 24
-	maxMessage = 1024 // bytes
-	maxStep    = 200  // bytes of a name or a reason
-	maxSaid    = 360  // bytes of a step's sentence
+	maxStatus   = 8 << 10 // bytes of JSON
+	maxSteps    = 24
+	maxMessage  = 1024 // bytes
+	maxDetail   = 200  // bytes of a name or a reason
+	maxSentence = 360  // bytes of a step's sentence
 )
 
-// How often a status is written.
+// The intervals between writes of a status.
 const (
-	statusMin   = time.Second      // between two writes of counts
-	statusRule  = 5 * time.Second  // between two writes of which only the rule or the number of readings differs
-	statusMax   = 30 * time.Second // between two writes of reasons alone
-	statusRetry = 2 * time.Second  // after one that failed
+	minStatusInterval  = time.Second      // if only counts changed
+	ruleStatusInterval = 5 * time.Second  // if only the rule or the number of readings changed
+	maxStatusInterval  = 30 * time.Second // if only values and messages changed
+	statusRetry        = 2 * time.Second  // after a failed write
 )
 
 // statusWriter writes one GPUAutoscaler's status.
@@ -70,8 +70,8 @@ type statusWriter struct {
 	mu   sync.Mutex
 	next *report
 
-	// What follows belongs to run's goroutine.
-	last    *v1alpha1.GPUAutoscalerStatus // as we wrote it; nil: what the object says
+	// The fields below are owned by run's goroutine.
+	last    *v1alpha1.GPUAutoscalerStatus // as written last; nil: the object's own
 	lastUID types.UID
 	wrote   time.Time
 }
@@ -80,8 +80,8 @@ func newStatusWriter(w *workload) *statusWriter {
 	return &statusWriter{w: w, wake: make(chan struct{}, 1)}
 }
 
-// offer hands over what there is to tell. It does not block.
-func (s *statusWriter) offer(r *report) {
+// enqueue replaces the report to write. It does not block.
+func (s *statusWriter) enqueue(r *report) {
 	s.mu.Lock()
 	s.next = r
 	s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *statusWriter) offer(r *report) {
 	}
 }
 
-// run writes what is offered, when it is due.
+// run writes the newest report when it is due.
 func (s *statusWriter) run() {
 	ctx := s.w.ctx
 	timer := time.NewTimer(time.Hour)
@@ -109,14 +109,14 @@ func (s *statusWriter) run() {
 		if r == nil {
 			continue
 		}
-		if wait := s.step(ctx, r, time.Now()); wait > 0 {
+		if wait := s.writeIfDue(ctx, r, time.Now()); wait > 0 {
 			timer.Reset(wait)
 		}
 	}
 }
 
-// step writes the status if it is due; else it says when it will be.
-func (s *statusWriter) step(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
+// writeIfDue writes the status if it is due; else it returns the time until it is.
+func (s *statusWriter) writeIfDue(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
 	if !s.w.shared.deps.Leading() {
 		s.last = nil
 		return 0
@@ -126,7 +126,7 @@ func (s *statusWriter) step(ctx context.Context, r *report, now time.Time) (wait
 		base = s.last
 	}
 	next := statusOf(r, base)
-	if wait := due(base, next, now.Sub(s.wrote)); wait > 0 {
+	if wait := writeDelay(base, next, now.Sub(s.wrote)); wait > 0 {
 		return wait
 	}
 	if err := s.write(ctx, r.object, next); err != nil {
@@ -139,36 +139,37 @@ func (s *statusWriter) step(ctx context.Context, r *report, now time.Time) (wait
 	return 0
 }
 
-// due says how long the status may wait that was last written since ago: not
-// at all if something was decided, a little if only counts moved, long if only
-// the reasons are others.
-func due(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Duration {
+// writeDelay returns how long the write of the next status may be delayed, given the
+// time since the last write. A new number of replicas or a new condition is written
+// at once, new counts soon, and new messages late.
+func writeDelay(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Duration {
 	a, b := *old, *next
 	a.LastDecision, b.LastDecision, a.Memory, b.Memory = nil, nil, nil, nil
 	if equality.Semantic.DeepEqual(a, b) {
-		if was, is := old.LastDecision, next.LastDecision; was != nil && is != nil && !alike(was, is) {
-			return statusRule - since
+		if last, current := old.LastDecision, next.LastDecision; last != nil && current != nil && !haveSameReason(last, current) {
+			return ruleStatusInterval - since
 		}
-		return statusMax - since
+		return maxStatusInterval - since
 	}
 	for _, s := range []*v1alpha1.GPUAutoscalerStatus{&a, &b} {
 		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.UnschedulableReplicas = 0, 0, 0, 0
 		s.Startup, s.Pending = nil, nil
 	}
 	if equality.Semantic.DeepEqual(a, b) {
-		return statusMin - since
+		return minStatusInterval - since
 	}
 	return 0
 }
 
-// alike says whether two decisions have the same reason and as many readings.
-func alike(a, b *v1alpha1.DecisionStatus) bool {
+// haveSameReason reports whether two decisions have the same reason and the same
+// numbers of readings.
+func haveSameReason(a, b *v1alpha1.DecisionStatus) bool {
 	return a.Reason == b.Reason && slices.EqualFunc(a.Inputs, b.Inputs, func(x, y v1alpha1.InputStatus) bool {
 		return x.Signal == y.Signal && x.Replicas == y.Replicas
 	})
 }
 
-// write replaces the status as a whole, of this very object only.
+// write replaces the whole status, provided that the object still has this UID.
 func (s *statusWriter) write(ctx context.Context, a *v1alpha1.GPUAutoscaler, st *v1alpha1.GPUAutoscalerStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -179,13 +180,14 @@ func (s *statusWriter) write(ctx context.Context, a *v1alpha1.GPUAutoscaler, st 
 	if err != nil {
 		return fmt.Errorf("encode a status: %w", err)
 	}
-	named := autoscalerKind() // the answer has the whole object, which may not decode
+	named := autoscalerKind() // the response has the whole object, which may be malformed
 	named.SetNamespace(a.Namespace)
 	named.SetName(a.Name)
 	return s.w.shared.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.JSONPatchType, patch))
 }
 
-// statusOf tells a report. Times of conditions that did not change are base's.
+// statusOf returns the status for a report. Conditions that did not change keep their
+// times from base.
 func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
 	st := &v1alpha1.GPUAutoscalerStatus{
 		ObservedGeneration: r.object.Generation,
@@ -195,8 +197,8 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		Pending:            r.pending,
 		Memory:             memoryOf(&r.state, r.at),
 	}
-	if !r.scaled.IsZero() {
-		st.LastScaleTime = &metav1.Time{Time: r.scaled.Truncate(time.Second)}
+	if !r.scaledAt.IsZero() {
+		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
 	}
 	if r.target != nil {
 		st.CurrentReplicas, st.DesiredReplicas = r.target.replicas, r.target.replicas
@@ -207,8 +209,8 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
 		st.LastDecision = decisionOf(d)
 	}
-	for _, c := range append(conditionsOf(r), windowOf(r, st.Conditions)...) {
-		if c.Reason == reasonNotServing && r.early && judged(st.Conditions, &c, r.object.Generation) {
+	for _, c := range append(conditionsOf(r), windowCondition(r, st.Conditions)...) {
+		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.object.Generation) {
 			continue
 		}
 		c.ObservedGeneration = r.object.Generation
@@ -218,41 +220,42 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	return fit(st)
 }
 
-// judged says whether there is a verdict of c's type on this generation, which
-// is good until there is something to judge by.
-func judged(all []metav1.Condition, c *metav1.Condition, generation int64) bool {
+// hasCondition reports whether there is a condition of c's type for this generation.
+// It stays until there is data for a new one.
+func hasCondition(all []metav1.Condition, c *metav1.Condition, generation int64) bool {
 	last := meta.FindStatusCondition(all, c.Type)
 	return last != nil && last.ObservedGeneration == generation
 }
 
-// conditionsOf judges a report.
+// conditionsOf returns the conditions of a report.
 func conditionsOf(r *report) []metav1.Condition {
 	able := metav1.Condition{Type: v1alpha1.ConditionAbleToScale, Status: metav1.ConditionTrue, Reason: reasonAble}
 	switch {
-	case r.able.reason == reasonUnreadable:
-		able.Status, able.Reason, able.Message = metav1.ConditionUnknown, r.able.reason, clip(r.able.message, maxMessage)
-	case r.able.reason != "":
-		able.Status, able.Reason, able.Message = metav1.ConditionFalse, r.able.reason, clip(r.able.message, maxMessage)
+	case r.obstacle.reason == reasonUnreadable:
+		able.Status, able.Reason, able.Message = metav1.ConditionUnknown, r.obstacle.reason, clip(r.obstacle.message, maxMessage)
+	case r.obstacle.reason != "":
+		able.Status, able.Reason, able.Message = metav1.ConditionFalse, r.obstacle.reason, clip(r.obstacle.message, maxMessage)
 	case r.plan != nil && r.plan.Actuation == v1alpha1.ActuationAdvise:
-		able.Reason, able.Message = reasonAdvising, "decisions are told and not carried out"
+		able.Reason, able.Message = reasonAdvising, "decisions are reported and not written"
 	default:
-		able.Message = r.target.String() + " is ours to scale"
+		able.Message = r.target.String() + " is scaled by this GPUAutoscaler"
 	}
-	signals := signalsOf(r)
+	signals := signalsCondition(r)
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonReady, Message: "target found, signals readable"}
 	for _, c := range []metav1.Condition{signals, able} {
 		if c.Status != metav1.ConditionTrue {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	return []metav1.Condition{ready, able, signals, sourcesOf(r), consistencyOf(r)}
+	return []metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}
 }
 
-// sourcesOf judges what exporters say about the workload's pods.
-func sourcesOf(r *report) metav1.Condition {
+// sourcesCondition reports whether exporters contradict the API server about the
+// workload's pods.
+func sourcesCondition(r *report) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionSources, Status: metav1.ConditionTrue, Reason: reasonUncontested,
-		Message: "what exporters say about the pods' GPUs agrees with the API server",
+		Message: "exporters and the API server agree on the pods' GPUs",
 	}
 	if n := len(r.contradictions); n > 0 {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonContradicted, r.contradictions[0]
@@ -264,30 +267,31 @@ func sourcesOf(r *report) metav1.Condition {
 	return c
 }
 
-// consistencyOf judges the signals by one another. It has no effect on Ready.
-func consistencyOf(r *report) metav1.Condition {
+// consistencyCondition reports whether signals conflict with one another. It has no
+// effect on Ready.
+func consistencyCondition(r *report) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionTrue, Reason: reasonConsistent,
-		Message: "no signal is known to work against another",
+		Message: "no signal is known to conflict with another",
 	}
 	if r.plan == nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonUndecided, "the spec is invalid"
 		return c
 	}
-	if device, requests, found := r.plan.DeviceBesideRequests(); found {
+	if device, requests, found := r.plan.UtilizationBesideRequests(); found {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonWasteful
 		c.Message = fmt.Sprintf("%s (device utilisation) and %s (requests) are both signals. The signal that asks for the most replicas wins, "+
 			"and a server that batches requests keeps its GPU close to 100 %% busy at any load: %[1]s asks for far more GPUs than %[2]s needs. Remove %[1]s",
-			clip(device, maxStep/2), clip(requests, maxStep/2))
+			clip(device, maxDetail/2), clip(requests, maxDetail/2))
 	}
 	return c
 }
 
-func signalsOf(r *report) metav1.Condition {
+func signalsCondition(r *report) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionSignals, Status: metav1.ConditionUnknown, Reason: reasonUndecided}
 	d := r.decision
 	if d == nil {
-		c.Message = "nothing was read"
+		c.Message = "no signal was read"
 		return c
 	}
 	missing := ""
@@ -302,41 +306,41 @@ func signalsOf(r *report) metav1.Condition {
 	case c.Status == metav1.ConditionTrue && missing == "":
 		c.Reason, c.Message = reasonReadable, "every signal can be read"
 	case c.Status == metav1.ConditionTrue:
-		c.Reason, c.Message = reasonReadable, "no fresh value of "+clip(missing, maxStep)+because(r.failed)
-	case r.failed != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonUnread, "no fresh value of "+clip(missing, maxStep)+because(r.failed)
+		c.Reason, c.Message = reasonReadable, "no fresh value of "+clip(missing, maxDetail)+reasonSuffix(r.queryProblem)
+	case r.queryProblem != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+clip(missing, maxDetail)+reasonSuffix(r.queryProblem)
 	case d.Serving == 0:
 		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
-	case r.early && r.unread == "":
+	case r.early && r.podsProblem == "":
 		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
 	default:
-		c.Status, c.Reason = metav1.ConditionFalse, reasonUnread
-		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", clip(missing, maxStep)) + because(r.unread)
+		c.Status, c.Reason = metav1.ConditionFalse, reasonNoFreshData
+		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", clip(missing, maxDetail)) + reasonSuffix(r.podsProblem)
 	}
 	return c
 }
 
-// because is a reason as the end of a sentence, if there is one.
-func because(reason string) string {
+// reasonSuffix returns a reason as the end of a sentence, if there is one.
+func reasonSuffix(reason string) string {
 	if reason == "" {
 		return ""
 	}
-	return ": " + clip(reason, maxStep)
+	return ": " + clip(reason, maxDetail)
 }
 
-// decisionOf tells a decision in words.
+// decisionOf converts a decision to its form in a status.
 func decisionOf(d *scale.Decision) *v1alpha1.DecisionStatus {
 	out := &v1alpha1.DecisionStatus{
 		Time: metav1.NewMicroTime(d.Time), Reason: string(d.Rule), Message: clip(d.Sentence(), maxMessage),
 	}
 	for _, s := range d.Steps[:min(len(d.Steps), maxSteps)] {
 		out.Steps = append(out.Steps, v1alpha1.StepStatus{
-			Rule: string(s.Rule), Before: s.Before, After: s.After, Message: clip(s.Sentence(), maxSaid),
+			Rule: string(s.Rule), Before: s.Before, After: s.After, Message: clip(s.Sentence(), maxSentence),
 		})
 	}
 	for _, in := range d.Inputs {
 		i := v1alpha1.InputStatus{
-			Signal: clip(in.Signal, maxStep/2), Unit: in.Unit, Target: number(in.Target),
+			Signal: clip(in.Signal, maxDetail/2), Unit: in.Unit, Target: number(in.Target),
 			Replicas: in.Fresh, AgeMilliseconds: in.Age.Milliseconds(),
 		}
 		if in.Fresh > 0 {
@@ -348,8 +352,8 @@ func decisionOf(d *scale.Decision) *v1alpha1.DecisionStatus {
 	return out
 }
 
-// fit shortens a status to what is allowed: the steps go first, from the end,
-// then the inputs, which the message tells too.
+// fit shortens a status to maxStatus: it removes the last steps first, then the
+// inputs, which the message contains too.
 func fit(st *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
 	size := func() int {
 		b, err := json.Marshal(st)
@@ -391,7 +395,7 @@ func number(x float64) string {
 	return strconv.FormatFloat(x, 'f', -1, 64)
 }
 
-// clip cuts s to at most n bytes, between runes, and shows that it did.
+// clip cuts s to at most n bytes, between runes, and marks the cut with an ellipsis.
 func clip(s string, n int) string {
 	const ellipsis = "…"
 	if len(s) <= n {

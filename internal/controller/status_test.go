@@ -20,7 +20,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// However much there is to tell, a status fits, and still says why.
+// The size of a status is bounded, and it always contains the reason of the decision.
 func TestStatusFits(t *testing.T) {
 	long := strings.Repeat("sehr_längliche_metrik_", 20)
 	d := &scale.Decision{Time: at(0), Current: 1, Replicas: 2, Rule: scale.RuleDemand}
@@ -33,7 +33,7 @@ func TestStatusFits(t *testing.T) {
 	}
 	r := &report{
 		at: at(0), object: autoscaler("web"), target: &target{claim: newClaim("apps", "Deployment", "ns", "web")},
-		decision: d, able: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
+		decision: d, obstacle: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
 	}
 	st := statusOf(r, &v1alpha1.GPUAutoscalerStatus{})
 	b, err := json.Marshal(st)
@@ -48,7 +48,7 @@ func TestStatusFits(t *testing.T) {
 	}
 }
 
-func TestStatusTells(t *testing.T) {
+func TestStatusOfAReport(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)
 	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
@@ -74,7 +74,7 @@ func TestStatusTells(t *testing.T) {
 }
 
 // Pods serve whether or not the spec is valid.
-func TestStatusCountsWhatIsNotDecidedAbout(t *testing.T) {
+func TestStatusCountsPodsWithoutADecision(t *testing.T) {
 	r, w := loaded(t, 90)
 	done := pod("web", "web-0", r.now, ready(r.now))
 	done.Status.Phase = corev1.PodSucceeded
@@ -90,14 +90,14 @@ func TestStatusCountsWhatIsNotDecidedAbout(t *testing.T) {
 	}
 }
 
-func TestStatusSaysThatDataIsMissing(t *testing.T) {
+func TestStatusReportsMissingData(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)
 	w.pass(r.now.Add(10 * time.Second))
 	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionSignals} {
 		c := meta.FindStatusCondition(st.Conditions, kind)
-		if c.Status != metav1.ConditionFalse || c.Reason != reasonUnread {
+		if c.Status != metav1.ConditionFalse || c.Reason != reasonNoFreshData {
 			t.Errorf("%s is %+v", kind, c)
 		}
 		contains(t, c.Message, "no serving replica has a fresh value of Utilization")
@@ -129,17 +129,17 @@ func TestStatusWaitsForAFirstValue(t *testing.T) {
 	is(time.Second+scale.DefaultMaxAge-time.Millisecond, reasonNotServing)
 	r.utilization(r.now.Add(4*time.Second), 60, p)
 	is(4*time.Second, reasonReady)
-	is(time.Minute, reasonUnread) // later on it is wrong at once
+	is(time.Minute, reasonNoFreshData) // later on it is wrong at once
 
 	// A controller that starts leaves what the last one said until it knows better.
 	r.utilization(r.now.Add(2*time.Minute), 60, p)
 	is(2*time.Minute, reasonReady)
-	w.serving = time.Time{}
+	w.servingSince = time.Time{}
 	is(3*time.Minute, reasonReady)
-	is(3*time.Minute+scale.DefaultMaxAge, reasonUnread)
+	is(3*time.Minute+scale.DefaultMaxAge, reasonNoFreshData)
 }
 
-func TestStatusSaysWhichPortIsMissing(t *testing.T) {
+func TestStatusReportsAMissingPort(t *testing.T) {
 	r, w := loaded(t, 90)
 	a := w.object.Load()
 	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue"}
@@ -150,7 +150,7 @@ func TestStatusSaysWhichPortIsMissing(t *testing.T) {
 
 // A status is written at once when something was decided, soon when counts
 // moved, and seldom when only its reasons are others.
-func TestDue(t *testing.T) {
+func TestWriteDelay(t *testing.T) {
 	base := v1alpha1.GPUAutoscalerStatus{
 		CurrentReplicas: 2, DesiredReplicas: 2,
 		LastDecision: &v1alpha1.DecisionStatus{
@@ -162,17 +162,17 @@ func TestDue(t *testing.T) {
 		t.Helper()
 		next := base.DeepCopy()
 		change(next)
-		if got := due(&base, next, 0); got != want {
+		if got := writeDelay(&base, next, 0); got != want {
 			t.Errorf("%s: due in %v, want %v", what, got, want)
 		}
 	}
-	f("nothing", statusMax, func(*v1alpha1.GPUAutoscalerStatus) {})
-	f("the message", statusMax, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Message = "b" })
-	f("a value", statusMax, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Inputs[0].Value = "2" })
-	f("how many have one", statusRule, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Inputs[0].Replicas = 1 })
-	f("the rule", statusRule, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Reason = "Tolerance" })
-	f("what serves", statusMin, func(s *v1alpha1.GPUAutoscalerStatus) { s.ServingReplicas = 1 })
-	f("what was learned", statusMin, func(s *v1alpha1.GPUAutoscalerStatus) { s.Startup = &v1alpha1.LearnedStartup{} })
+	f("nothing", maxStatusInterval, func(*v1alpha1.GPUAutoscalerStatus) {})
+	f("the message", maxStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Message = "b" })
+	f("a value", maxStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Inputs[0].Value = "2" })
+	f("how many have one", ruleStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Inputs[0].Replicas = 1 })
+	f("the rule", ruleStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Reason = "Tolerance" })
+	f("what serves", minStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.ServingReplicas = 1 })
+	f("what was learned", minStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.Startup = &v1alpha1.LearnedStartup{} })
 	f("what is desired", 0, func(s *v1alpha1.GPUAutoscalerStatus) { s.DesiredReplicas = 3 })
 	f("a condition", 0, func(s *v1alpha1.GPUAutoscalerStatus) { s.Conditions[0].Status = "False" })
 }
@@ -180,7 +180,7 @@ func TestDue(t *testing.T) {
 func TestStatusIsWritten(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)
-	if wait := w.status.step(t.Context(), w.status.next, r.now); wait != 0 {
+	if wait := w.status.writeIfDue(t.Context(), w.status.next, r.now); wait != 0 {
 		t.Fatalf("waits %v with the first status", wait)
 	}
 	var a v1alpha1.GPUAutoscaler
@@ -190,12 +190,12 @@ func TestStatusIsWritten(t *testing.T) {
 	if a.Status.DesiredReplicas != 2 || a.Status.LastDecision == nil {
 		t.Errorf("written: %+v", a.Status)
 	}
-	if wait := w.status.step(t.Context(), w.status.next, r.now.Add(time.Second)); wait != statusMax-time.Second {
-		t.Errorf("waits %v with what is there already, want %v", wait, statusMax-time.Second)
+	if wait := w.status.writeIfDue(t.Context(), w.status.next, r.now.Add(time.Second)); wait != maxStatusInterval-time.Second {
+		t.Errorf("waits %v with what is there already, want %v", wait, maxStatusInterval-time.Second)
 	}
 	r.leading = false
 	w.object.Load().Status = v1alpha1.GPUAutoscalerStatus{}
-	if w.status.step(t.Context(), w.status.next, r.now.Add(time.Hour)); w.status.last != nil {
+	if w.status.writeIfDue(t.Context(), w.status.next, r.now.Add(time.Hour)); w.status.last != nil {
 		t.Error("a follower writes")
 	}
 }

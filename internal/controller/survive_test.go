@@ -76,8 +76,8 @@ func TestStateSurvivesFailedReads(t *testing.T) {
 		before := x.state
 		x.away = true
 		r := x.let(20*time.Second, 30)
-		if r.able.reason != reasonUnreadable || r.decision != nil {
-			t.Fatalf("the target can be read: %+v", r.able)
+		if r.obstacle.reason != reasonUnreadable || r.decision != nil {
+			t.Fatalf("the target can be read: %+v", r.obstacle)
 		}
 		if diff := cmp.Diff(before, x.state, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("a failed read changed what the engine knows:\n%s", diff)
@@ -93,9 +93,9 @@ func TestStateSurvivesFailedReads(t *testing.T) {
 	})
 }
 
-// A gap in which nobody watched: the window has to be covered again, what was
-// learned is kept, and the silence was not the signals'.
-func TestAGapHasToBeWatchedAgain(t *testing.T) {
+// After a gap without observations the window starts again, the learned values are
+// kept, and the gap does not count as missing data.
+func TestAGapRestartsTheWindow(t *testing.T) {
 	f := func(what string, begin, end func(*watched)) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
@@ -149,11 +149,11 @@ func TestOwnershipOfAnotherEndsTheWindow(t *testing.T) {
 		x.object.Store(a)
 		x.let(70*time.Second, 60)
 		h := owner{"HorizontalPodAutoscaler", "ns", "h"}
-		x.claims.set(h, x.claim, false)
-		if r := x.let(time.Second, 60); r.able.reason != reasonOwned {
-			t.Fatalf("not owned: %+v", r.able)
+		x.claims.setOther(h, x.claim, false)
+		if r := x.let(time.Second, 60); r.obstacle.reason != reasonOwned {
+			t.Fatalf("not owned: %+v", r.obstacle)
 		}
-		x.claims.set(h, x.claim, true)
+		x.claims.setOther(h, x.claim, true)
 		if d := x.let(time.Second, 30).decision; d.Rule != scale.RuleStabilization || d.Replicas != 4 {
 			t.Errorf("afterwards: %s", d.Sentence())
 		}

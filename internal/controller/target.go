@@ -25,19 +25,19 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// errNoTarget is a scale target that does not exist or cannot be scaled; other
-// errors are the API server's and pass.
+// errNoTarget means that a scale target does not exist or cannot be scaled. Other
+// errors are temporary errors of the API server.
 var errNoTarget = errors.New("no such scale target")
 
-// target is a scale target as last seen.
+// target is a scale target as last read.
 type target struct {
 	claim
-	kind     string // as it is called, not as it is compared
+	kind     string // in its canonical case, unlike the kind of the claim
 	gvk      schema.GroupVersionKind
 	replicas int32 // spec.replicas
 	version  string
 	selector labels.Selector
-	pods     *corev1.PodSpec // of its template; nil: not known
+	pods     *corev1.PodSpec // of the pod template; nil: not known
 }
 
 func (t *target) String() string { return fmt.Sprintf("%s %s", t.kind, t.name) }
@@ -47,43 +47,43 @@ type targets struct {
 	client client.Client
 
 	mu      sync.Mutex
-	written map[claim]written // newer than the cache
-	seen    map[claim]seen    // of kinds that are not cached
+	written map[claim]written      // own writes that may be newer than the cache
+	reads   map[claim]cachedTarget // of kinds that are not cached
 }
 
-// written is what the API server answered to a write of ours.
+// written is the result of this controller's last write to a target.
 type written struct {
 	replicas int32
 	version  string
 	at       time.Time
 }
 
-type seen struct {
+type cachedTarget struct {
 	target target
 	at     time.Time
 }
 
 const (
-	// seenFor is for how long a read of a kind that is not cached is good.
-	seenFor = 900 * time.Millisecond
-	// writtenFor bounds how long the cache may lag behind a write of ours where
+	// readTTL is how long a read of a kind that is not cached stays valid.
+	readTTL = 900 * time.Millisecond
+	// writtenTTL is how long an own write takes precedence over the cache if their
 	// versions cannot be compared.
-	writtenFor = 2 * time.Second
+	writtenTTL = 2 * time.Second
 )
 
 func newTargets(c client.Client) *targets {
-	return &targets{client: c, written: map[claim]written{}, seen: map[claim]seen{}}
+	return &targets{client: c, written: map[claim]written{}, reads: map[claim]cachedTarget{}}
 }
 
-// resolve finds the target of a reference: from the cache, unless live says to
-// ask the API server.
+// resolve reads the target of a reference, from the cache or, with live, from the API
+// server.
 func (s *targets) resolve(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference, live bool) (target, error) {
 	gv, err := schema.ParseGroupVersion(withDefaultVersion(ref.APIVersion, ref.Kind))
 	if err != nil || gv.Version == "" {
 		return target{}, fmt.Errorf("%w: %s %q has the apiVersion %q; it must be GROUP/VERSION", errNoTarget, ref.Kind, ref.Name, ref.APIVersion)
 	}
 	kind, workload := ref.Kind, false
-	if k := cached(kind); k != "" && gv.Group == appsv1.GroupName {
+	if k := cachedKind(kind); k != "" && gv.Group == appsv1.GroupName {
 		kind, workload = k, true
 	}
 	t := target{claim: newClaim(gv.Group, kind, namespace, ref.Name), kind: kind, gvk: gv.WithKind(kind)}
@@ -100,12 +100,12 @@ func (s *targets) resolve(ctx context.Context, namespace string, ref v1alpha1.Cr
 	case apierrors.IsNotFound(err):
 		return t, fmt.Errorf("%w: %s %s/%s: %w", errNoTarget, ref.Kind, namespace, ref.Name, err)
 	case meta.IsNoMatchError(err):
-		return t, fmt.Errorf("%w: there is no kind %s in %s", errNoTarget, ref.Kind, gv)
+		return t, fmt.Errorf("%w: kind %s does not exist in %s", errNoTarget, ref.Kind, gv)
 	case err != nil:
 		return t, fmt.Errorf("read %s %s/%s: %w", ref.Kind, namespace, ref.Name, err)
 	}
 	if !live {
-		s.overlay(&t)
+		s.applyOwnWrite(&t)
 	}
 	return t, nil
 }
@@ -142,12 +142,12 @@ func (s *targets) readWorkload(ctx context.Context, t *target) error {
 	return nil
 }
 
-// readOther reads a kind that is not cached through its scale.
+// readOther reads a kind that is not cached through its scale subresource.
 func (s *targets) readOther(ctx context.Context, t *target, live bool) error {
 	s.mu.Lock()
-	last := s.seen[t.claim]
+	last := s.reads[t.claim]
 	s.mu.Unlock()
-	if !live && time.Since(last.at) < seenFor {
+	if !live && time.Since(last.at) < readTTL {
 		*t = last.target
 		return nil
 	}
@@ -156,11 +156,11 @@ func (s *targets) readOther(ctx context.Context, t *target, live bool) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[t.claim] = seen{*t, time.Now()}
+	s.reads[t.claim] = cachedTarget{*t, time.Now()}
 	return nil
 }
 
-// readScale asks the API server for the target's scale.
+// readScale reads the target's scale from the API server.
 func (s *targets) readScale(ctx context.Context, t *target) error {
 	sc, err := s.getScale(ctx, t)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *targets) readScale(ctx context.Context, t *target) error {
 	t.replicas, t.version = sc.Spec.Replicas, sc.ResourceVersion
 	if t.selector == nil {
 		if sc.Status.Selector == "" {
-			return fmt.Errorf("%w: the scale of %s %s has no selector, so that its pods cannot be found", errNoTarget, t.kind, t.name)
+			return fmt.Errorf("%w: the scale of %s %s has no selector, so its pods cannot be found", errNoTarget, t.kind, t.name)
 		}
 		sel, err := labels.Parse(sc.Status.Selector)
 		if err != nil {
@@ -180,8 +180,8 @@ func (s *targets) readScale(ctx context.Context, t *target) error {
 	return nil
 }
 
-// getScale reads the scale subresource. A kind that our scheme lacks is read
-// and written as a tree of values, the client's way for such kinds.
+// getScale reads the scale subresource. Kinds that are not in the scheme are read and
+// written as unstructured objects.
 func (s *targets) getScale(ctx context.Context, t *target) (*autoscalingv1.Scale, error) {
 	sc := &autoscalingv1.Scale{}
 	obj, known := t.object()
@@ -199,7 +199,7 @@ func (s *targets) getScale(ctx context.Context, t *target) (*autoscalingv1.Scale
 	return sc, nil
 }
 
-// putScale writes the scale subresource and returns the version that it has now.
+// putScale writes the scale subresource and returns its new resource version.
 func (s *targets) putScale(ctx context.Context, t *target, sc *autoscalingv1.Scale) (version string, err error) {
 	obj, known := t.object()
 	if known {
@@ -210,7 +210,7 @@ func (s *targets) putScale(ctx context.Context, t *target, sc *autoscalingv1.Sca
 	if err != nil {
 		return "", fmt.Errorf("encode a scale: %w", err)
 	}
-	// The converter leaves zero out, for replicas are omitempty.
+	// The converter omits zero replicas, since the field is omitempty.
 	if err := unstructured.SetNestedField(fields, int64(sc.Spec.Replicas), "spec", "replicas"); err != nil {
 		return "", fmt.Errorf("encode a scale: %w", err)
 	}
@@ -219,8 +219,8 @@ func (s *targets) putScale(ctx context.Context, t *target, sc *autoscalingv1.Sca
 	return body.GetResourceVersion(), err
 }
 
-// object names the target for the client. known says whether it is a kind of
-// our scheme.
+// object returns an object with the target's kind and name. known is true if the kind
+// is in the scheme.
 func (t *target) object() (obj client.Object, known bool) {
 	meta := metav1.ObjectMeta{Namespace: t.namespace, Name: t.name}
 	switch (schema.GroupKind{Group: t.group, Kind: t.kind}) {
@@ -236,8 +236,8 @@ func (t *target) object() (obj client.Object, known bool) {
 	return u, false
 }
 
-// write sets the target's replicas, provided that it is still as it was seen:
-// otherwise the error is a conflict.
+// write sets the target's replicas. If the target was changed since it was read, the
+// error is a conflict.
 func (s *targets) write(ctx context.Context, t *target, replicas int32) error {
 	version, err := s.putScale(ctx, t, &autoscalingv1.Scale{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "autoscaling/v1", Kind: "Scale"},
@@ -250,12 +250,13 @@ func (s *targets) write(ctx context.Context, t *target, replicas int32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.written[t.claim] = written{replicas, version, time.Now()}
-	delete(s.seen, t.claim)
+	delete(s.reads, t.claim)
 	return nil
 }
 
-// overlay puts our last write over what the cache says while that is older.
-func (s *targets) overlay(t *target) {
+// applyOwnWrite replaces the cached replicas by those of the last own write while the
+// cache is older.
+func (s *targets) applyOwnWrite(t *target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w, ok := s.written[t.claim]
@@ -263,17 +264,17 @@ func (s *targets) overlay(t *target) {
 		return
 	}
 	order, err := resourceversion.CompareResourceVersion(t.version, w.version)
-	if err == nil && order >= 0 || err != nil && time.Since(w.at) > writtenFor {
+	if err == nil && order >= 0 || err != nil && time.Since(w.at) > writtenTTL {
 		delete(s.written, t.claim)
 		return
 	}
 	t.replicas, t.version = w.replicas, w.version
 }
 
-// forget drops what is remembered of a target that nobody scales any more.
+// forget deletes the entries of a target that is no longer scaled.
 func (s *targets) forget(cl claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.written, cl)
-	delete(s.seen, cl)
+	delete(s.reads, cl)
 }

@@ -44,7 +44,7 @@ func BenchmarkList(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if got := r.list(at(0)); len(got) != 10_000 {
+		if got := r.listTargets(at(0)); len(got) != 10_000 {
 			b.Fatal(len(got))
 		}
 	}

@@ -8,25 +8,26 @@ import (
 	"sync"
 )
 
-// turns bounds how many queries run at a time. Namespaces that wait are served
-// in turn, one query each, and none holds more than its share of the slots, so
-// that the slow queries of one namespace delay no other.
-type turns struct {
+// querySlotQueue bounds the number of queries that run at the same time. Waiting
+// namespaces get slots round-robin, and none holds more than its share, so that slow
+// queries of one namespace do not delay the others.
+type querySlotQueue struct {
 	share int // slots that one namespace may hold
 
 	mu      sync.Mutex
 	free    int
 	held    map[string]int             // slots by namespace
-	waiting map[string][]chan struct{} // by namespace, the longest wait first
-	order   []string                   // namespaces that wait, the next one first
+	waiting map[string][]chan struct{} // by namespace, longest wait first
+	order   []string                   // waiting namespaces, next one first
 }
 
-func newTurns(slots, share int) *turns {
-	return &turns{free: slots, share: share, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
+func newQuerySlotQueue(slots, share int) *querySlotQueue {
+	return &querySlotQueue{free: slots, share: share, held: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// take waits for a slot. Its error is that of ctx; then there is no slot to release.
-func (t *turns) take(ctx context.Context, namespace string) error {
+// acquire waits for a slot. If it returns an error, which is that of ctx, there is no
+// slot to release.
+func (t *querySlotQueue) acquire(ctx context.Context, namespace string) error {
 	granted := make(chan struct{})
 	t.mu.Lock()
 	if t.waiting[namespace] == nil {
@@ -44,22 +45,22 @@ func (t *turns) take(ctx context.Context, namespace string) error {
 	defer t.mu.Unlock()
 	select {
 	case <-granted: // in the meantime
-		t.put(namespace)
+		t.returnSlot(namespace)
 	default:
-		t.leave(namespace, slices.Index(t.waiting[namespace], granted))
+		t.removeWaiting(namespace, slices.Index(t.waiting[namespace], granted))
 	}
 	return ctx.Err()
 }
 
-// release gives a slot back.
-func (t *turns) release(namespace string) {
+// release frees a slot.
+func (t *querySlotQueue) release(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.put(namespace)
+	t.returnSlot(namespace)
 }
 
-// put returns a slot and grants it to the next. t.mu is held.
-func (t *turns) put(namespace string) {
+// returnSlot frees a slot and grants it to the next waiter. t.mu is held.
+func (t *querySlotQueue) returnSlot(namespace string) {
 	t.free++
 	if t.held[namespace]--; t.held[namespace] == 0 {
 		delete(t.held, namespace)
@@ -67,8 +68,8 @@ func (t *turns) put(namespace string) {
 	t.grant()
 }
 
-// grant hands out the free slots. t.mu is held.
-func (t *turns) grant() {
+// grant assigns the free slots to waiters. t.mu is held.
+func (t *querySlotQueue) grant() {
 	for t.free > 0 {
 		next := slices.IndexFunc(t.order, func(namespace string) bool { return t.held[namespace] < t.share })
 		if next < 0 {
@@ -76,7 +77,7 @@ func (t *turns) grant() {
 		}
 		namespace := t.order[next]
 		granted := t.waiting[namespace][0]
-		t.leave(namespace, 0)
+		t.removeWaiting(namespace, 0)
 		if t.waiting[namespace] != nil { // to the end of the line
 			at := slices.Index(t.order, namespace)
 			t.order = append(slices.Delete(t.order, at, at+1), namespace)
@@ -87,8 +88,8 @@ func (t *turns) grant() {
 	}
 }
 
-// leave removes the i-th of those that wait in a namespace. t.mu is held.
-func (t *turns) leave(namespace string, i int) {
+// removeWaiting removes the i-th waiter of a namespace. t.mu is held.
+func (t *querySlotQueue) removeWaiting(namespace string, i int) {
 	t.waiting[namespace] = slices.Delete(t.waiting[namespace], i, i+1)
 	if len(t.waiting[namespace]) == 0 {
 		delete(t.waiting, namespace)

@@ -13,14 +13,14 @@ import (
 )
 
 // Whoever waits is served in turn by namespace, in order within one.
-func TestTurns(t *testing.T) {
+func TestQuerySlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(2, 2)
+		turns := newQuerySlotQueue(2, 2)
 		var mu sync.Mutex
 		var served []string
 		take := func(ctx context.Context, namespace string) {
 			go func() {
-				if turns.take(ctx, namespace) == nil {
+				if turns.acquire(ctx, namespace) == nil {
 					mu.Lock()
 					served = append(served, namespace)
 					mu.Unlock()
@@ -63,16 +63,16 @@ func TestTurns(t *testing.T) {
 }
 
 // Whatever is given up, no slot is lost and none is lent twice.
-func TestTurnsGivenUp(t *testing.T) {
+func TestCancelledWaitHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(4, 3)
+		turns := newQuerySlotQueue(4, 3)
 		var all sync.WaitGroup
 		for i := range 500 {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%7)*time.Second)
 				defer cancel()
 				ns := fmt.Sprint(i % 5)
-				if turns.take(ctx, ns) != nil {
+				if turns.acquire(ctx, ns) != nil {
 					return
 				}
 				turns.mu.Lock()

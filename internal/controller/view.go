@@ -22,14 +22,14 @@ import (
 var _ webui.Source = (*Controller)(nil)
 
 const (
-	historyPoints = 600 // one a second
-	recentEvents  = 100
-	// shownFor is how old a device's value may be to be shown; its age is shown
-	// beside it.
-	shownFor = 5 * time.Minute
+	historyPoints   = 600 // one a second
+	maxRecentEvents = 100
+	// maxShownAge is the age up to which a device's value is on the page, together
+	// with the age.
+	maxShownAge = 5 * time.Minute
 )
 
-// View is the fleet and the workloads as they are now.
+// View returns the current state of the fleet and the workloads.
 func (c *Controller) View() webui.View {
 	now := time.Now()
 	v := webui.View{
@@ -38,7 +38,7 @@ func (c *Controller) View() webui.View {
 		Nodes: c.viewNodes(now), Targets: c.deps.States(),
 		Recent: c.recent.list(),
 	}
-	nodes, contradictions := c.found.Load().Nodes, c.audit.byTarget()
+	nodes, contradictions := c.discovered.Load().Nodes, c.audit.byTarget()
 	for i := range v.Targets {
 		t := &v.Targets[i]
 		t.Node, t.Contradiction = nodes[t.Name], contradictions[t.Name]
@@ -68,9 +68,9 @@ func (c *Controller) View() webui.View {
 	return v
 }
 
-// viewTarget adds what the target's pod says: whose it is, and whether it has
-// yet to become ready. A target's name is its kind, its pod's namespace and its
-// pod, then its port and path.
+// viewTarget adds the namespace of the target's pod, and its start time if the pod has
+// not been ready yet. The name of a target consists of its kind, the namespace and
+// name of its pod, its port and its path.
 func (c *Controller) viewTarget(t *webui.Target) {
 	parts := strings.SplitN(t.Name, "/", 4)
 	if len(parts) < 3 {
@@ -89,7 +89,7 @@ func (c *Controller) viewTarget(t *webui.Target) {
 	}
 }
 
-// startingSince is when the replica of w began that starts for the longest time.
+// startingSince returns the creation time of the oldest starting replica of w.
 func (c *Controller) startingSince(w *workload) (since time.Time) {
 	sel := w.selector.Load()
 	if sel == nil {
@@ -109,7 +109,7 @@ func (c *Controller) startingSince(w *workload) (since time.Time) {
 func (c *Controller) viewNodes(now time.Time) []webui.Node {
 	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
 	nodes := []webui.Node{}
-	all := c.deps.Store.Devices(fields, now, shownFor)
+	all := c.deps.Store.Devices(fields, now, maxShownAge)
 	values := make([]float64, 0, len(all)*(len(fields)+1)) // one allocation for all GPUs
 	for i := range all {
 		d := &all[i]
@@ -132,9 +132,9 @@ func (c *Controller) viewNodes(now time.Time) []webui.Node {
 	return nodes
 }
 
-// viewGPU shows a device. Values that are more than maxAge older than its newest
-// are left out: they would look as new as that one. What is shown is kept in
-// values, which has room for it.
+// viewGPU converts a device for the page. Values that are more than maxAge older than
+// the newest one are left out, because the page shows only the newest age. The values
+// are appended to values, which has room for them.
 func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *[]float64) webui.GPU {
 	g := webui.GPU{UUID: d.Device}
 	var newest time.Time
@@ -170,7 +170,7 @@ func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *
 	return g
 }
 
-// History is one workload's recent past.
+// History returns the recent decisions of one workload.
 func (c *Controller) History(namespace, name string) (webui.History, bool) {
 	c.mu.RLock()
 	w := c.workloads[types.NamespacedName{Namespace: namespace, Name: name}]
@@ -183,8 +183,8 @@ func (c *Controller) History(namespace, name string) (webui.History, bool) {
 	return webui.History{Points: w.history.list()}, true
 }
 
-// show tells a report to the page.
-func show(r *report) webui.Workload {
+// viewWorkload converts a report for the page.
+func viewWorkload(r *report) webui.Workload {
 	a := r.object
 	out := webui.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
@@ -220,13 +220,13 @@ func show(r *report) webui.Workload {
 				out.Signals[i].Value = v
 			}
 		}
-		told := tell(d)
-		out.Decision = &told
+		decision := viewDecision(d)
+		out.Decision = &decision
 	}
 	return out
 }
 
-// valuesOf are the values of the decision's signals, nil where there is none.
+// valuesOf returns the values of the decision's signals; nil for a signal without one.
 func valuesOf(d *scale.Decision) []*float64 {
 	out := make([]*float64, len(d.Inputs))
 	for i := range d.Inputs {
@@ -238,7 +238,7 @@ func valuesOf(d *scale.Decision) []*float64 {
 	return out
 }
 
-func tell(d *scale.Decision) webui.Decision {
+func viewDecision(d *scale.Decision) webui.Decision {
 	out := webui.Decision{
 		Time: d.Time, Current: d.Current, Replicas: d.Replicas,
 		Serving: d.Serving, Starting: d.Starting, Unschedulable: d.Unschedulable,
@@ -250,11 +250,10 @@ func tell(d *scale.Decision) webui.Decision {
 	return out
 }
 
-// history is a ring of points, one for each second in which there was a
-// decision: the last of that second.
+// history is a ring buffer with the last decision of each second.
 type history struct {
 	points []webui.Point
-	first  int // of points, once they are all in use
+	first  int // index of the oldest point once the buffer is full
 }
 
 func (h *history) add(d *scale.Decision) {
@@ -281,25 +280,26 @@ func (h *history) list() []webui.Point {
 	return append(out, h.points[:h.first]...)
 }
 
-// recent are the last decisions that changed something.
-type recent struct {
+// eventLog holds the last decisions that changed the replicas.
+type eventLog struct {
 	mu     sync.Mutex
 	events []webui.Event // newest last
 }
 
-func (r *recent) add(key types.NamespacedName, d *scale.Decision) {
+func (r *eventLog) add(key types.NamespacedName, d *scale.Decision) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.events) >= recentEvents {
-		at := r.victim()
+	if len(r.events) >= maxRecentEvents {
+		at := r.evictionIndex()
 		r.events = slices.Delete(r.events, at, at+1)
 	}
-	r.events = append(r.events, webui.Event{Namespace: key.Namespace, Name: key.Name, Decision: tell(d)})
+	r.events = append(r.events, webui.Event{Namespace: key.Namespace, Name: key.Name, Decision: viewDecision(d)})
 }
 
-// victim is the oldest event of the namespace that has the most: one that
-// scales all the time does not push out the others'. r.mu is held.
-func (r *recent) victim() (at int) {
+// evictionIndex returns the index of the oldest event of the namespace with the most
+// events, so that a namespace that scales often does not evict the events of others.
+// r.mu is held.
+func (r *eventLog) evictionIndex() (at int) {
 	n, most := map[string]int{}, 0
 	for i := range r.events {
 		n[r.events[i].Namespace]++
@@ -308,7 +308,7 @@ func (r *recent) victim() (at int) {
 	return slices.IndexFunc(r.events, func(e webui.Event) bool { return n[e.Namespace] == most })
 }
 
-func (r *recent) list() []webui.Event {
+func (r *eventLog) list() []webui.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := slices.Clone(r.events)

@@ -123,14 +123,14 @@ func TestStartingIsNoProblem(t *testing.T) {
 // A namespace whose replicas change all the time pushes out its own decisions,
 // not those of others.
 func TestRecentIsShared(t *testing.T) {
-	var r recent
+	var r eventLog
 	d := &scale.Decision{}
 	r.add(types.NamespacedName{Namespace: "quiet", Name: "web"}, d)
-	for range 3 * recentEvents {
+	for range 3 * maxRecentEvents {
 		r.add(types.NamespacedName{Namespace: "noisy", Name: "web"}, d)
 	}
 	list := r.list()
-	if len(list) != recentEvents || list[len(list)-1].Namespace != "quiet" || list[0].Namespace != "noisy" {
-		t.Errorf("%d events, the oldest of %s, want %d and that of the quiet namespace", len(list), list[len(list)-1].Namespace, recentEvents)
+	if len(list) != maxRecentEvents || list[len(list)-1].Namespace != "quiet" || list[0].Namespace != "noisy" {
+		t.Errorf("%d events, the oldest of %s, want %d and that of the quiet namespace", len(list), list[len(list)-1].Namespace, maxRecentEvents)
 	}
 }

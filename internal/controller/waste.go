@@ -7,20 +7,20 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// warnOfWaste records one Event about signals that work against one another.
-func (w *workload) warnOfWaste(r *report) {
-	if w.wasteful || !w.shared.deps.Leading() {
+// recordInconsistency logs and records one Event about conflicting signals.
+func (w *workload) recordInconsistency(r *report) {
+	if w.inconsistencyRecorded || !w.shared.deps.Leading() {
 		return
 	}
-	c := consistencyOf(r)
+	c := consistencyCondition(r)
 	if c.Reason != reasonWasteful {
 		return
 	}
-	w.wasteful = true
+	w.inconsistencyRecorded = true
 	last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type)
 	if last != nil && last.Reason == c.Reason && last.Message == c.Message {
-		return // the controller before this one recorded it
+		return // the previous leader recorded it
 	}
-	w.shared.deps.Log.Warn("signals work against one another", "gpuautoscaler", w.key.String(), "why", c.Message)
+	w.shared.deps.Log.Warn("signals conflict with one another", "gpuautoscaler", w.key.String(), "why", c.Message)
 	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", clip(c.Message, maxMessage))
 }

@@ -26,58 +26,58 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
-// workload is one GPUAutoscaler: it observes, decides and actuates.
+// workload runs the control loop of one GPUAutoscaler: observe, decide, actuate.
 type workload struct {
 	shared *shared
-	route  func(w *workload, places map[string]struct{}) // has samples of these places wake w
+	route  func(w *workload, places map[string]struct{}) // sets the places whose samples wake w
 	key    types.NamespacedName
 	ctx    context.Context // the lifetime of the two goroutines that newWorkload's caller starts
 	cancel context.CancelFunc
 	wake   chan struct{}
 	status *statusWriter
-	places map[string]struct{} // as Controller.routes has it; guarded by Controller.mu
+	places map[string]struct{} // as in Controller.routes; guarded by Controller.mu
 
 	object      atomic.Pointer[v1alpha1.GPUAutoscaler]
-	plan        atomic.Pointer[plan]            // nil: its spec is invalid, or it has not been looked at
-	selector    atomic.Pointer[labels.Selector] // nil: its target is not known
+	plan        atomic.Pointer[plan]            // nil: the spec is invalid, or not compiled yet
+	selector    atomic.Pointer[labels.Selector] // nil: the target is not known
 	scrapesPods atomic.Bool
 	flaws       atomic.Pointer[flaws] // of object
 
-	// What follows belongs to run's goroutine.
-	compiled *v1alpha1.GPUAutoscaler // what plan and invalid are of
-	invalid  error
-	memory   *v1alpha1.Memory // of the controller before us, until the first pass
-	state    scale.State
-	startup  startup
-	pods     []*corev1.Pod       // at the last pass
-	routed   map[string]struct{} // where samples about them arrive
-	claim    claim
-	scaled   time.Time // when we last changed the replicas
-	advised  int32     // the replicas that were last advised, -1 for none
-	advice   time.Time // when
-	pause    backoff   // after writes that failed
-	told     string    // the refusal that the last Event was about
-	idle     bool      // the last pass decided nothing
-	wasteful bool      // the Event about signals that work against one another was recorded
-	outage   outage
-	doubted  bool      // an exporter contradicts the API server about the pods, and an Event says so
-	serving  time.Time // since when it has had replicas that serve; zero: it has none
+	// The fields below are owned by run's goroutine.
+	compiled              *v1alpha1.GPUAutoscaler // the object that plan and invalid were compiled from
+	invalid               error
+	memory                *v1alpha1.Memory // stored by the previous leader; nil after the first pass
+	state                 scale.State
+	startup               startup
+	pods                  []*corev1.Pod       // at the last pass
+	routed                map[string]struct{} // the places of their samples
+	claim                 claim
+	scaledAt              time.Time // when this controller last changed the replicas
+	advised               int32     // the replicas that were last advised; -1: none
+	advisedAt             time.Time // when advised was recorded
+	backoff               backoff   // after failed writes
+	recordedObstacle      string    // the obstacle in the last Event
+	suspended             bool      // the last pass made no decision
+	inconsistencyRecorded bool      // the Event about conflicting signals was recorded
+	outage                outage
+	contradictionRecorded bool      // the Event about an exporter that contradicts the API server was recorded
+	servingSince          time.Time // when its first replica began to serve; zero: none serves
 
-	mu      sync.Mutex
-	shown   webui.Workload
-	counts  counts
-	judged  []metav1.Condition // empty before the first pass
-	history history
+	mu         sync.Mutex
+	shown      webui.Workload
+	counts     counts
+	conditions []metav1.Condition // empty before the first pass
+	history    history
 }
 
-// flaws say what of a stored object could not be read.
+// flaws are the decoding errors of a stored object.
 type flaws struct{ spec, status error }
 
 // plan is a GPUAutoscaler in the engine's terms.
 type plan struct {
 	policy.Compiled
 	fields  gpu.FieldSet // that its signals read
-	queries []queryKey   // parallel to Sources; of those that are queries
+	queries []queryKey   // parallel to Sources; empty for other kinds
 }
 
 // counts are a workload's replicas for /metrics; ok is false before the first decision.
@@ -98,7 +98,7 @@ func newWorkload(ctx context.Context, s *shared, route func(*workload, map[strin
 	w.startup.restore(a.Status.Startup)
 	w.memory = a.Status.Memory
 	if t := a.Status.LastScaleTime; t != nil {
-		w.scaled = t.Time
+		w.scaledAt = t.Time
 	}
 	w.shown = webui.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
@@ -106,30 +106,30 @@ func newWorkload(ctx context.Context, s *shared, route func(*workload, map[strin
 	return w
 }
 
-// take replaces the object. The flaws come first: compile reads them once for
-// each generation of the object.
-func (w *workload) take(a *v1alpha1.GPUAutoscaler, f *flaws) {
+// setObject replaces the object. It stores the flaws first, because compile reads them
+// once for each generation of the object.
+func (w *workload) setObject(a *v1alpha1.GPUAutoscaler, f *flaws) {
 	w.flaws.Store(f)
 	w.object.Store(a)
 }
 
-// poke has the workload decide now. It does not block.
-func (w *workload) poke() {
+// requestPass wakes the workload for a decision. It does not block.
+func (w *workload) requestPass() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// The share of its time that a workload may spend on deciding is bounded: one
-// whose decisions take long, because it has thousands of pods, takes in what
-// arrives meanwhile with the next one.
+// A workload pauses after each decision for idleFactor times the decision's duration,
+// at most maxIdle. This bounds its CPU time if decisions take long, as with thousands
+// of pods. Data that arrives meanwhile is used by the next decision.
 const (
-	idleShare  = 20
-	longestGap = 500 * time.Millisecond
+	idleFactor = 20
+	maxIdle    = 500 * time.Millisecond
 )
 
-// run decides whenever it is poked, and at the latest every tick.
+// run makes a pass whenever one is requested, and at least once per tick.
 func (w *workload) run() {
 	defer w.cancel()
 	tick := time.NewTimer(0)
@@ -146,42 +146,42 @@ func (w *workload) run() {
 		select {
 		case <-w.ctx.Done():
 			return
-		case <-time.After(min(idleShare*spent, longestGap)):
+		case <-time.After(min(idleFactor*spent, maxIdle)):
 		}
 	}
 }
 
-// report is what one pass came to.
+// report is the result of one pass.
 type report struct {
-	at       time.Time
-	object   *v1alpha1.GPUAutoscaler
-	target   *target // nil: not found
-	plan     *plan   // nil: invalid
-	decision *scale.Decision
-	able     verdict
-	unread   string          // why a pods signal cannot be read, where that is plain
-	failed   string          // why a query has no new answer
-	limited  *series.Limited // a target with samples of its pods that a bound or the memory limit applies to
-	serving  int32           // of the target's pods, where nothing was decided
-	starting int32
-	early    bool // the first replica serves for so short a time that its values may yet come
-	pending  []v1alpha1.PendingStatus
-	learned  *v1alpha1.LearnedStartup
-	scaled   time.Time
-	state    scale.State
+	at           time.Time
+	object       *v1alpha1.GPUAutoscaler
+	target       *target // nil: not found
+	plan         *plan   // nil: invalid
+	decision     *scale.Decision
+	obstacle     verdict
+	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
+	queryProblem string          // why a query has no new answer; empty: none has a problem
+	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
+	serving      int32           // the target's serving pods, if no decision was made
+	starting     int32
+	early        bool // the first replica has just begun to serve, and its first values may be missing
+	pending      []v1alpha1.PendingStatus
+	learned      *v1alpha1.LearnedStartup
+	scaledAt     time.Time
+	state        scale.State
 
-	contradictions []string // by exporters about the pods, see audit
+	contradictions []string // of exporters about the pods, see audit
 }
 
-// verdict is a condition in the making. An empty reason means that all is well.
+// verdict is the reason and message of a condition. An empty reason means no problem.
 type verdict struct{ reason, message string }
 
-// pass observes, decides and actuates once, and says how long it thought.
+// pass observes, decides and actuates once, and returns the duration of the decision.
 func (w *workload) pass(now time.Time) (spent time.Duration) {
 	a := w.object.Load()
 	r := &report{at: now, object: a}
 	if w.memory != nil {
-		w.state, w.memory = recall(w.memory, now), nil
+		w.state, w.memory = decodeMemory(w.memory, now), nil
 	}
 	w.compile(a)
 	r.plan = w.plan.Load()
@@ -191,33 +191,33 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	if err == nil {
 		r.target = &t
-		w.follow(&t)
+		w.trackTarget(&t)
 	}
-	if r.able = w.obstacle(a, &t, err); r.able.reason != "" {
-		w.idle = true
-		if r.able.reason != reasonUnreadable {
-			// Others may set the replicas meanwhile, and no signal is watched. What
-			// was learned outlives it; the window has to be covered anew.
-			w.state = unwatched(w.state)
+	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
+		w.suspended = true
+		if r.obstacle.reason != reasonUnreadable {
+			// Others may set the replicas meanwhile, and no signal is observed. Learned
+			// values are kept; the window starts again.
+			w.state = clearWindow(w.state)
 		}
 		if err == nil {
-			r.serving, r.starting = w.count(&t)
+			r.serving, r.starting = w.countPods(&t)
 		}
 	} else {
 		spent = w.decide(r, now)
 	}
-	r.learned, r.scaled, r.state = w.startup.learned(), w.scaled, w.state
-	r.contradictions = w.shared.audit.about(w.pods)
-	r.limited = w.limited(now)
-	w.refuse(r)
+	r.learned, r.scaledAt, r.state = w.startup.learned(), w.scaledAt, w.state
+	r.contradictions = w.shared.audit.contradictionsOf(w.pods)
+	r.limited = w.limitedTarget(now)
+	w.recordObstacle(r)
 	w.watchSignals(r)
 	w.watchSources(r)
-	w.warnOfWaste(r)
+	w.recordInconsistency(r)
 	w.publish(r)
 	return spent
 }
 
-// compile translates the spec, if it is not the one that was translated.
+// compile compiles the spec if it has changed.
 func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	before := w.compiled
 	w.compiled = a
@@ -227,18 +227,18 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	compiled, err := policy.Compile(a, w.shared.deps.Resolve)
 	var limited []queryKey
 	if err == nil {
-		limited, err = w.shared.queries.limit(a, compiled.Sources)
+		limited, err = w.shared.queries.limitQueries(a, compiled.Sources)
 	}
 	if f := w.flaws.Load(); f.spec != nil {
 		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
 	}
-	if w.invalid, w.wasteful = nil, false; err != nil {
-		w.invalid = errors.New(clip(err.Error(), maxMessage)) // it quotes the values
+	if w.invalid, w.inconsistencyRecorded = nil, false; err != nil {
+		w.invalid = errors.New(clip(err.Error(), maxMessage)) // the error quotes values of any length
 	}
 	if err != nil {
 		w.plan.Store(nil)
 		w.scrapesPods.Store(false)
-		w.shared.discoverSoon() // it asks and scrapes nothing any more
+		w.shared.requestDiscovery() // stops its queries and scrapes
 		return
 	}
 	p := &plan{Compiled: compiled, queries: limited}
@@ -259,30 +259,31 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	w.plan.Store(p)
 	w.scrapesPods.Store(scrapes)
 	w.routed = nil
-	w.shared.discoverSoon()
+	w.shared.requestDiscovery()
 }
 
-// follow takes note of which target and which pods it is about.
-func (w *workload) follow(t *target) {
+// trackTarget stores the current target and selector. The state is reset if the target
+// is another one.
+func (w *workload) trackTarget(t *target) {
 	if t.claim != w.claim {
 		w.shared.targets.forget(w.claim)
 		if w.claim != (claim{}) {
-			w.state, w.startup = scale.State{}, startup{} // they are of another workload
+			w.state, w.startup = scale.State{}, startup{} // they belong to another target
 		}
 		w.claim = t.claim
 	}
 	if old := w.selector.Load(); old == nil || (*old).String() != t.selector.String() {
 		w.selector.Store(&t.selector)
-		w.shared.discoverSoon()
+		w.shared.requestDiscovery()
 	}
 }
 
-// obstacle is what keeps the workload from being decided about. err is of the
-// attempt to find its target.
-func (w *workload) obstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) verdict {
+// findObstacle returns the reason why no decision can be made, if there is one. err is
+// the error of resolving the target.
+func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) verdict {
 	switch {
 	case a.DeletionTimestamp != nil:
-		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted: it does not set replicas any more"}
+		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted and no longer sets replicas"}
 	case w.invalid != nil:
 		return verdict{reasonInvalid, w.invalid.Error()}
 	case errors.Is(err, errNoTarget):
@@ -290,15 +291,15 @@ func (w *workload) obstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) ver
 	case err != nil:
 		return verdict{reasonUnreadable, err.Error()}
 	}
-	if o, owned := w.shared.claims.rival(a, t.claim); owned {
+	if o, owned := w.shared.claims.findRival(a, t.claim); owned {
 		return verdict{reasonOwned, t.String() + " is already scaled by " + o.String() +
-			"; delete one of the two, or set actuation: Advise to only look on"}
+			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
 	}
 	return verdict{}
 }
 
-// count says what the target's pods are worth, whatever the spec says.
-func (w *workload) count(t *target) (serving, starting int32) {
+// countPods counts the target's serving and starting pods.
+func (w *workload) countPods(t *target) (serving, starting int32) {
 	for _, pod := range w.shared.deps.Pods.Select(w.key.Namespace, t.selector) {
 		if Finished(pod) {
 			continue
@@ -313,65 +314,66 @@ func (w *workload) count(t *target) (serving, starting int32) {
 	return serving, starting
 }
 
-// decide is the pass of a workload in good order.
+// decide makes the decision of a pass for a workload without an obstacle.
 func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	began := time.Now()
 	t, p := r.target, r.plan
 	pods := w.shared.deps.Pods.Select(w.key.Namespace, t.selector)
-	w.startup.see(pods)
-	w.settle(pods)
+	w.startup.observe(pods)
+	w.updateRoutes(pods)
 	pol := p.Policy
 	pol.GPUsPerReplica = w.shared.devices.perReplica(t, pods)
 	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
-	r.unread, r.pending = w.unreadable(p, pods), pendingOf(pods)
-	obs := observe(t.replicas, pods, p.Sources, vetted{w.shared.deps.Store, w.shared.devices}, now, pol.MaxAge)
-	obs.Totals, r.failed = w.shared.queries.totals(w.key.Namespace, p)
-	if gap := now.Sub(w.state.DecidedAt); w.idle || gap > w.shared.longestPause() {
-		w.state = resumed(w.state, gap)
+	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
+	reader := podReader{verifiedValues{w.shared.deps.Store, w.shared.devices}, now, pol.MaxAge}
+	obs := reader.observe(t.replicas, pods, p.Sources)
+	obs.Totals, r.queryProblem = w.shared.queries.totals(w.key.Namespace, p)
+	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
+		w.state = resumeState(w.state, gap)
 	}
-	w.idle = false
+	w.suspended = false
 	before := w.state
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
-	w.shared.meters.decided(&d, spent)
+	w.shared.meters.recordDecision(&d, spent)
 	w.state, r.decision = after, &d
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	switch {
 	case !d.Changes():
 		w.advised = -1
 	case p.Actuation == v1alpha1.ActuationAdvise:
-		w.advise(t, &d)
+		w.recordAdvice(t, &d)
 	case w.shared.deps.Leading():
 		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
 	}
 	return spent
 }
 
-// isEarly says whether the first replicas have served, or been watched, for
-// less than maxAge: their first values are still on the way.
+// isEarly reports whether the first replicas have served, or been observed, for less
+// than maxAge, so that their first values may not have arrived yet.
 func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
 	if d.Serving == 0 {
-		w.serving = time.Time{}
+		w.servingSince = time.Time{}
 		return false
 	}
-	if w.serving.IsZero() {
-		w.serving = now
+	if w.servingSince.IsZero() {
+		w.servingSince = now
 	}
-	return now.Sub(w.serving) < maxAge
+	return now.Sub(w.servingSince) < maxAge
 }
 
-// unreadable says why a pods signal cannot be scraped from these pods, if the
-// spec does not fit them or they are where nothing is scraped.
-func (w *workload) unreadable(p *plan, pods []*corev1.Pod) string {
+// podsProblem returns the reason why a pods signal cannot be scraped from these pods:
+// the spec does not match their ports, or their network is not allowed.
+func (w *workload) podsProblem(p *plan, pods []*corev1.Pod) string {
 	for i := range p.Sources {
 		src := &p.Sources[i]
 		if src.Kind != policy.Pods {
 			continue
 		}
 		for j, pod := range pods {
-			if j == 0 { // in their ports one is like the other
+			if j == 0 { // all pods have the same ports
 				if _, err := discovery.PodPort(pod, src.Port); err != nil {
 					return err.Error()
 				}
@@ -383,16 +385,16 @@ func (w *workload) unreadable(p *plan, pods []*corev1.Pod) string {
 			if err != nil {
 				return err.Error()
 			}
-			if w.shared.found.Load().Excess[discovery.PodTargetName(pod, port, src.Path)] {
-				return fmt.Sprintf("of pod %s %d other ports and paths are scraped for older GPUAutoscalers, and no more than that; use one of these", pod.Name, discovery.MaxPerPod)
+			if w.shared.discovered.Load().Excess[discovery.PodTargetName(pod, port, src.Path)] {
+				return fmt.Sprintf("pod %s already has %d ports and paths that are scraped for older GPUAutoscalers, which is the limit; use one of these", pod.Name, discovery.MaxPerPod)
 			}
 		}
 	}
 	return ""
 }
 
-// settle tells the controller where samples about these pods arrive.
-func (w *workload) settle(pods []*corev1.Pod) {
+// updateRoutes registers the places of these pods' samples with the controller.
+func (w *workload) updateRoutes(pods []*corev1.Pod) {
 	if w.routed != nil && slices.Equal(w.pods, pods) {
 		return
 	}
@@ -414,9 +416,9 @@ func (w *workload) settle(pods []*corev1.Pod) {
 
 // publish makes the pass visible: to the page, to /metrics and in the status.
 func (w *workload) publish(r *report) {
-	shown, judged := show(r), conditionsOf(r)
+	shown, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
-	w.shown, w.judged = shown, judged
+	w.shown, w.conditions = shown, judged
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, true}
 		w.history.add(d)
@@ -424,5 +426,5 @@ func (w *workload) publish(r *report) {
 		w.counts.ok = false
 	}
 	w.mu.Unlock()
-	w.status.offer(r)
+	w.status.enqueue(r)
 }

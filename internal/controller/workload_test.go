@@ -38,8 +38,8 @@ func TestPassScales(t *testing.T) {
 	if n := r.replicas("web"); n != 2 {
 		t.Fatalf("%d replicas, want 2", n)
 	}
-	if want := []string{"Normal Demand"}; !slices.Equal(r.told(), want) {
-		t.Fatalf("events %v, want %v", r.told(), want)
+	if want := []string{"Normal Demand"}; !slices.Equal(r.eventReasons(), want) {
+		t.Fatalf("events %v, want %v", r.eventReasons(), want)
 	}
 	contains(t, r.events[0].Note, "from 1 to 2: Utilization: 1 serving × 90 % ÷ target 60 % = 2 replicas")
 	v := r.View()
@@ -66,7 +66,7 @@ func TestPassFollowsALeaderOnly(t *testing.T) {
 	r.leading = false
 	w.pass(r.now)
 	if n := r.replicas("web"); n != 1 || len(r.events) != 0 {
-		t.Errorf("a follower scaled to %d and said %v", n, r.told())
+		t.Errorf("a follower scaled to %d and said %v", n, r.eventReasons())
 	}
 	r.leading = true
 	w.pass(r.now.Add(time.Second))
@@ -78,19 +78,19 @@ func TestPassFollowsALeaderOnly(t *testing.T) {
 func TestPassAdvises(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.object.Load().Spec.Actuation = v1alpha1.ActuationAdvise
-	r.claims.set(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
+	r.claims.setOther(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
 	w.pass(r.now)
 	w.pass(r.now.Add(time.Second))
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("advice was taken: %d replicas", n)
 	}
-	if want := []string{"Normal Demand"}; !slices.Equal(r.told(), want) {
-		t.Errorf("events %v, want %v", r.told(), want)
+	if want := []string{"Normal Demand"}; !slices.Equal(r.eventReasons(), want) {
+		t.Errorf("events %v, want %v", r.eventReasons(), want)
 	}
 	contains(t, r.events[0].Note, "would scale Deployment web from 1 to 2")
 }
 
-// Its watch has not told yet that the GPUAutoscaler is another, or gone.
+// The GPUAutoscaler was changed or deleted, but the watch has not reported it yet.
 func TestPassDoesNotActOnAnOutdatedObject(t *testing.T) {
 	f := func(what string, change func(*rig, *v1alpha1.GPUAutoscaler) error) {
 		t.Helper()
@@ -99,8 +99,8 @@ func TestPassDoesNotActOnAnOutdatedObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.pass(r.now)
-		if n := r.replicas("web"); n != 1 || slices.Contains(r.told(), "Normal Demand") {
-			t.Errorf("%s: scaled to %d and said %v", what, n, r.told())
+		if n := r.replicas("web"); n != 1 || slices.Contains(r.eventReasons(), "Normal Demand") {
+			t.Errorf("%s: scaled to %d and said %v", what, n, r.eventReasons())
 		}
 	}
 	f("deleted", func(r *rig, a *v1alpha1.GPUAutoscaler) error { return r.client.Delete(t.Context(), a) })
@@ -137,9 +137,9 @@ func conflict() error {
 	return apierrors.NewConflict(schema.GroupResource{Resource: "deployments"}, "web", errors.New("changed"))
 }
 
-// Somebody else scales between our look and our write: the decision is made
-// anew with what is there now.
-func TestPassDecidesAnewAfterAConflict(t *testing.T) {
+// Another client scales between the read and the write: the decision is made again with
+// the new number of replicas.
+func TestPassDecidesAgainAfterAConflict(t *testing.T) {
 	r, w := loaded(t, 90)
 	tries := 0
 	r.calls.SubResourceUpdate = func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
@@ -159,11 +159,11 @@ func TestPassDecidesAnewAfterAConflict(t *testing.T) {
 	}
 	w.pass(r.now)
 	if n := r.replicas("web"); n != 2 || tries != 1 || len(r.events) != 0 {
-		t.Errorf("%d replicas after %d writes with events %v: what was wanted was there already", n, tries, r.told())
+		t.Errorf("%d replicas after %d writes with events %v: what was wanted was there already", n, tries, r.eventReasons())
 	}
 }
 
-func TestPassTriesAgainAfterAConflict(t *testing.T) {
+func TestPassRetriesAfterAConflict(t *testing.T) {
 	r, w := loaded(t, 90)
 	tries := 0
 	r.calls.SubResourceUpdate = func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
@@ -209,8 +209,8 @@ func TestPassRefuses(t *testing.T) {
 		if n := r.replicas("web"); n != 1 {
 			t.Errorf("%s: scaled to %d", what, n)
 		}
-		if want := []string{"Warning " + reason}; !slices.Equal(r.told(), want) {
-			t.Fatalf("%s: events %v, want %v", what, r.told(), want)
+		if want := []string{"Warning " + reason}; !slices.Equal(r.eventReasons(), want) {
+			t.Fatalf("%s: events %v, want %v", what, r.eventReasons(), want)
 		}
 		contains(t, r.events[0].Note, says)
 		st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
@@ -222,7 +222,7 @@ func TestPassRefuses(t *testing.T) {
 		}
 	}
 	f("an HPA owns it", reasonOwned, "HorizontalPodAutoscaler h", func(r *rig, _ *workload) {
-		r.claims.set(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
+		r.claims.setOther(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
 	})
 	f("no such target", reasonNoTarget, "Deployment ns/nobody", func(_ *rig, w *workload) {
 		w.object.Load().Spec.ScaleTargetRef.Name = "nobody"

@@ -17,10 +17,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
-// endpoint is the URL of an exposition of a pod. Only the port and the path are
-// the tenant's choice: neither can make the host another one.
+// endpoint returns the URL of a pod's exposition. Tenants choose only the port and the
+// path, and neither can change the host.
 func (f *Finder) endpoint(kind string, pod *corev1.Pod, port int32, path string) (url.URL, error) {
-	address, err := f.address(kind, pod)
+	address, err := f.podAddress(kind, pod)
 	if err != nil {
 		return url.URL{}, err
 	}
@@ -37,7 +37,7 @@ func (f *Finder) endpoint(kind string, pod *corev1.Pod, port int32, path string)
 	return url.URL{Scheme: scheme, Host: netip.AddrPortFrom(address, uint16(port)).String(), Path: path}, nil
 }
 
-// PodEndpoint is the URL of the exposition that a pods signal reads of a pod.
+// PodEndpoint returns the URL and port of the exposition that a pods signal reads.
 func (f *Finder) PodEndpoint(pod *corev1.Pod, src *policy.Source) (u url.URL, port int32, err error) {
 	if port, err = PodPort(pod, src.Port); err == nil {
 		u, err = f.endpoint(KindPod, pod, port, src.Path)
@@ -45,11 +45,11 @@ func (f *Finder) PodEndpoint(pod *corev1.Pod, src *policy.Source) (u url.URL, po
 	return u, port, err
 }
 
-// pathMarks are what a path may have beside letters and digits, as policy has
-// it. What could begin a query or a fragment, or hide one, is not among them.
+// pathMarks are the characters that a path may have in addition to letters and digits,
+// as in package policy. None of them can start a query or a fragment, or encode one.
 const pathMarks = "/-._~!$&'()*+,;=:@"
 
-// checkPath says what is wrong with a path. policy refuses such paths earlier.
+// checkPath validates a path again. Package policy already refuses invalid paths.
 func checkPath(path string) error {
 	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
 		return fmt.Errorf("path %.200q does not begin with one slash", path)
@@ -58,26 +58,26 @@ func checkPath(path string) error {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune(pathMarks, r):
 		default:
-			return fmt.Errorf("path %.200q has a %q; letters, digits and %s are allowed", path, r, pathMarks)
+			return fmt.Errorf("path %.200q contains %q; letters, digits and %s are allowed", path, r, pathMarks)
 		}
 	}
 	return nil
 }
 
-// address is where a pod can be scraped. Its status may have been written by
-// someone with rights on pods/status, so that it is checked: it must not lead
-// to this machine, to a metadata service, or to a node's own services.
-func (f *Finder) address(kind string, pod *corev1.Pod) (netip.Addr, error) {
+// podAddress returns the address at which a pod is scraped. A user with permissions on
+// pods/status may have written it, so it is validated: it must not be an address of
+// this machine, of a metadata service, or of a node's own services.
+func (f *Finder) podAddress(kind string, pod *corev1.Pod) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(pod.Status.PodIP)
 	if err != nil || ip.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("pod %s has the address %.64q, which is no IP address", pod.Name, pod.Status.PodIP)
+		return netip.Addr{}, fmt.Errorf("pod %s has the address %.64q, which is not an IP address", pod.Name, pod.Status.PodIP)
 	}
 	ip = ip.Unmap()
 	onHost := pod.Spec.HostNetwork || f.isHostAddress(pod, ip)
 	listed := slices.ContainsFunc(f.cfg.PodNetworks, func(n netip.Prefix) bool { return n.Contains(ip) })
 	switch {
 	case !ip.IsGlobalUnicast() && !(ip.IsLoopback() && listed):
-		return netip.Addr{}, fmt.Errorf("pod %s has the address %s, which is not a pod's: it is loopback, link-local, multicast or none", pod.Name, ip)
+		return netip.Addr{}, fmt.Errorf("pod %s has the address %s, which is not a pod address: it is loopback, link-local, multicast or unspecified", pod.Name, ip)
 	case onHost && kind == KindPod && !f.cfg.HostNetworkPods:
 		return netip.Addr{}, fmt.Errorf("pod %s is on its node's network (%s), where any service of the node could be read; --scrape-host-network-pods allows it", pod.Name, ip)
 	case !onHost && !listed && len(f.cfg.PodNetworks) > 0:
@@ -86,7 +86,7 @@ func (f *Finder) address(kind string, pod *corev1.Pod) (netip.Addr, error) {
 	return ip, nil
 }
 
-// isHostAddress says whether an address that a pod has is a node's.
+// isHostAddress reports whether a pod's address belongs to a node.
 func (f *Finder) isHostAddress(pod *corev1.Pod, ip netip.Addr) bool {
 	if slices.Contains(hostAddresses(pod), ip) {
 		return true
@@ -95,7 +95,7 @@ func (f *Finder) isHostAddress(pod *corev1.Pod, ip netip.Addr) bool {
 	return hosts != nil && (*hosts)[ip]
 }
 
-// hostAddresses are those of the pod's node, as its status has them.
+// hostAddresses returns the addresses of the pod's node, from the pod's status.
 func hostAddresses(pod *corev1.Pod) []netip.Addr {
 	var out []netip.Addr
 	add := func(s string) {
@@ -110,11 +110,11 @@ func hostAddresses(pod *corev1.Pod) []netip.Addr {
 	return out
 }
 
-// maxRefused bounds the exporters whose refusal is remembered.
+// maxRefused bounds the exporters whose refusal is stored.
 const maxRefused = 1024
 
-// refuse logs once why an exporter is not scraped.
-func (f *Finder) refuse(target string, err error) {
+// logRefusal logs once for each reason why an exporter is not scraped.
+func (f *Finder) logRefusal(target string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refused[target] == err.Error() {
@@ -127,22 +127,22 @@ func (f *Finder) refuse(target string, err error) {
 	f.log.Warn("exporter not scraped", "target", target, "err", err)
 }
 
-// systemNamespace has pods on every node, whose status no tenant writes.
+// systemNamespace has pods on every node. Tenants cannot write their status.
 const systemNamespace = "kube-system"
 
-// hostsFor is how long the nodes' addresses are not listed anew.
-const hostsFor = 10 * time.Second
+// hostsTTL is the minimum time between two lists of the nodes' addresses.
+const hostsTTL = 10 * time.Second
 
-// findHosts takes note of the nodes' addresses.
-// Only pods of the operator's namespaces are asked: others' could name another
-// pod's address as a node's, so that it is not scraped any more.
-func (f *Finder) findHosts(now time.Time) {
-	if now.Sub(f.hostsAt) < hostsFor {
+// refreshHosts stores the nodes' addresses. It uses only pods of the operator's
+// namespaces: a tenant's pod could otherwise claim another pod's address as that of a
+// node, and prevent its scrape.
+func (f *Finder) refreshHosts(now time.Time) {
+	if now.Sub(f.hostsAt) < hostsTTL {
 		return
 	}
 	f.hostsAt = now
 	hosts := map[netip.Addr]bool{}
-	take := func(pods []*corev1.Pod) {
+	add := func(pods []*corev1.Pod) {
 		for _, pod := range pods {
 			for _, ip := range hostAddresses(pod) {
 				hosts[ip] = true
@@ -152,8 +152,8 @@ func (f *Finder) findHosts(now time.Time) {
 	operators := append([]string{systemNamespace, f.cfg.AgentNamespace}, f.cfg.DCGMNamespaces...)
 	slices.Sort(operators)
 	for _, namespace := range slices.Compact(operators) {
-		if namespace != "" { // which is all of them
-			take(f.pods.Select(namespace, labels.Everything()))
+		if namespace != "" { // "" would select all namespaces
+			add(f.pods.Select(namespace, labels.Everything()))
 		}
 	}
 	f.hosts.Store(&hosts)

@@ -38,11 +38,11 @@ func TestPodAddresses(t *testing.T) {
 		"127.0.0.1", "127.8.8.8", "::1", "169.254.169.254", "::ffff:169.254.169.254", "::ffff:127.0.0.1",
 		"fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::", "255.255.255.255",
 	} {
-		f(ip, "", false, KindPod, "", "is not a pod's")
-		f(ip, "", true, KindAgent, "", "is not a pod's")
+		f(ip, "", false, KindPod, "", "is not a pod address")
+		f(ip, "", true, KindAgent, "", "is not a pod address")
 	}
 	for _, ip := range []string{"", "localhost", "10.0.0.1:80", "10.0.0.1@10.0.0.2", "fd00::1%eth0", "10.0.0.1/", " 10.0.0.1"} {
-		f(ip, "", false, KindPod, "", "no IP address")
+		f(ip, "", false, KindPod, "", "not an IP address")
 	}
 	f("192.168.0.1", "192.168.0.1", true, KindPod, "", "--scrape-host-network-pods")
 	f("192.168.0.1", "192.168.0.1", false, KindPod, "", "on its node's network")
@@ -54,7 +54,7 @@ func TestPodAddresses(t *testing.T) {
 	f("127.3.0.4", "", false, KindPod, "127.3.0.4:9400", "")
 	f("10.0.0.1", "", false, KindPod, "", "in none of --pod-cidrs")
 	f("10.0.0.1", "", false, KindAgent, "", "in none of --pod-cidrs")
-	f("169.254.169.254", "", false, KindPod, "", "is not a pod's")
+	f("169.254.169.254", "", false, KindPod, "", "is not a pod address")
 	f("192.168.0.1", "192.168.0.1", true, KindAgent, "192.168.0.1:9400", "")
 	f("192.168.0.1", "192.168.0.1", true, KindPod, "", "on its node's network")
 	r.cfg.HostNetworkPods = true

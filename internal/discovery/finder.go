@@ -30,10 +30,10 @@ type Finder struct {
 	log  *slog.Logger
 
 	hosts   atomic.Pointer[map[netip.Addr]bool] // the nodes' addresses
-	hostsAt time.Time                           // when they were listed; Find's
+	hostsAt time.Time                           // when they were listed; used by Find only
 
 	mu      sync.Mutex
-	refused map[string]string // why exporters are not scraped, by target
+	refused map[string]string // the logged reason why an exporter is not scraped, by target
 }
 
 // New makes a Finder. A nil log discards.
@@ -44,8 +44,8 @@ func New(cfg Config, pods Pods, log *slog.Logger) *Finder {
 	return &Finder{cfg: cfg, pods: pods, log: log}
 }
 
-// Find lists the targets: of exporters with these fields, and of the pods that
-// the readers read.
+// Find lists the targets: the exporters, with these fields, and the pods of the
+// readers.
 func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *List {
 	targets := f.Agents(fields)
 	for _, namespace := range f.cfg.DCGMNamespaces {
@@ -53,7 +53,7 @@ func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *Lis
 	}
 	readers = slices.DeleteFunc(readers, func(r Reader) bool { return !r.readsPods() })
 	if len(readers) > 0 {
-		f.findHosts(now)
+		f.refreshHosts(now)
 	}
 	ofPods, excess := f.podTargets(readers)
 	targets = append(targets, ofPods...)
@@ -74,7 +74,7 @@ func (f *Finder) Agents(fields gpu.FieldSet) []Target {
 	return f.exporters(KindAgent, f.cfg.AgentNamespace, f.cfg.Agents, fields)
 }
 
-// IsExporter reports whether a pod is one that would be scraped for GPUs.
+// IsExporter reports whether a pod is an agent or a dcgm-exporter.
 func (f *Finder) IsExporter(pod *corev1.Pod) bool {
 	set := labels.Set(pod.Labels)
 	match := func(s labels.Selector) bool { return s.Matches(set) }
@@ -82,27 +82,27 @@ func (f *Finder) IsExporter(pod *corev1.Pod) bool {
 		slices.Contains(f.cfg.DCGMNamespaces, pod.Namespace) && slices.ContainsFunc(f.cfg.DCGM, match)
 }
 
-// exporters are the targets of one kind in a namespace, found by their pods' labels.
+// exporters lists the targets of one kind in a namespace, by the labels of their pods.
 func (f *Finder) exporters(kind, namespace string, selectors []labels.Selector, fields gpu.FieldSet) []Target {
 	if namespace == "" {
-		return nil // would select in all namespaces
+		return nil // "" would select all namespaces
 	}
 	job, rank := "gpupilot-agent", uint8(RankAgent)
 	if kind == KindDCGM {
 		job, rank = "dcgm-exporter", RankDCGM
 	}
 	var out []Target
-	found := map[string]bool{}
+	listed := map[string]bool{}
 	for _, sel := range selectors {
 		for _, pod := range f.pods.Select(namespace, sel) {
 			name := kind + "/" + pod.Namespace + "/" + pod.Name
-			if !Scrapable(pod) || found[name] {
+			if !Scrapable(pod) || listed[name] {
 				continue
 			}
-			found[name] = true
+			listed[name] = true
 			u, err := f.endpoint(kind, pod, exporterPort(pod), "/metrics")
 			if err != nil {
-				f.refuse(name, err)
+				f.logRefusal(name, err)
 				continue
 			}
 			out = append(out, Target{
@@ -114,13 +114,13 @@ func (f *Finder) exporters(kind, namespace string, selectors []labels.Selector, 
 	return out
 }
 
-// Scrapable reports whether a pod's containers run and can be reached.
+// Scrapable reports whether a pod runs, has an address and is not being deleted.
 func Scrapable(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "" && pod.DeletionTimestamp == nil
 }
 
-// SameEndpoint reports whether a change of a pod leaves what is scraped of it as
-// it was. old is nil for a new pod, pod for one that is gone.
+// SameEndpoint reports whether a change of a pod leaves its scrape targets unchanged.
+// old is nil for a new pod, and pod is nil for a deleted one.
 func SameEndpoint(old, pod *corev1.Pod) bool {
 	if old == nil || pod == nil {
 		return old == pod
@@ -129,7 +129,7 @@ func SameEndpoint(old, pod *corev1.Pod) bool {
 		old.Status.HostIP == pod.Status.HostIP && old.Spec.NodeName == pod.Spec.NodeName && maps.Equal(old.Labels, pod.Labels)
 }
 
-// exporterPort is the port called metrics, else the first one, else 9400.
+// exporterPort returns the port named metrics, else the first port, else 9400.
 func exporterPort(pod *corev1.Pod) int32 {
 	first := int32(0)
 	for _, ctr := range pod.Spec.Containers {

@@ -156,7 +156,7 @@ func TestPodPort(t *testing.T) {
 	f("one of two", two, policy.Port{}, 0, "has 2 container ports")
 	f("none", none, policy.Port{}, 0, "has 0 container ports")
 
-	vllm, triton := policy.Port{Default: 8000}, policy.Port{Default: 8002, Apart: true}
+	vllm, triton := policy.Port{Default: 8000}, policy.Port{Default: 8002, SeparateFromAPI: true}
 	f("a server's own", none, vllm, 8000, "")
 	f("its own of several", pod("a", "p", ports("ssh", 22, "http", 8000)), vllm, 8000, "")
 	f("its own, though others are declared", pod("a", "p", ports("ssh", 22, "http", 80)), vllm, 8000, "")

@@ -16,15 +16,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// MaxPerPod is how many expositions of one pod are scraped: each takes time, and
-// a tenant may write any number of GPUAutoscalers with other ports and paths. A
-// server has one, some have a second one for their sidecar.
+// MaxPerPod bounds the scraped expositions of one pod: each takes time, and a tenant
+// may create any number of GPUAutoscalers with different ports and paths. A server has
+// one; some pods have a second one of their sidecar.
 const MaxPerPod = 8
 
-// found are the pods' own expositions while they are listed.
-type found struct {
+// podTargetSet collects the pods' own expositions.
+type podTargetSet struct {
 	targets map[string]*Target
-	ofPod   map[types.NamespacedName]int
+	perPod  map[types.NamespacedName]int
 	excess  map[string]bool // names of those beyond MaxPerPod
 }
 
@@ -33,26 +33,26 @@ func (r *Reader) readsPods() bool {
 	return slices.ContainsFunc(r.Sources, func(s policy.Source) bool { return s.Kind == policy.Pods })
 }
 
-// podTargets lists the pods' own expositions that autoscalers read, those of older
-// autoscalers first where a pod has too many.
+// podTargets lists the pods' own expositions that autoscalers read. If a pod has too
+// many, older autoscalers have precedence.
 func (f *Finder) podTargets(readers []Reader) (targets []Target, excess map[string]bool) {
 	slices.SortFunc(readers, func(a, b Reader) int {
 		return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.Name, b.Name))
 	})
-	found := found{targets: map[string]*Target{}, ofPod: map[types.NamespacedName]int{}, excess: map[string]bool{}}
+	found := podTargetSet{targets: map[string]*Target{}, perPod: map[types.NamespacedName]int{}, excess: map[string]bool{}}
 	for i := range readers {
 		r := &readers[i]
 		for j := range r.Sources {
 			if src := &r.Sources[j]; src.Kind == policy.Pods {
-				f.podTargetsOf(&found, src, f.pods.Select(r.Namespace, r.Selector))
+				f.addPodTargets(&found, src, f.pods.Select(r.Namespace, r.Selector))
 			}
 		}
 	}
 	out := make([]Target, 0, len(found.targets))
 	for _, name := range slices.Sorted(maps.Keys(found.targets)) {
 		t := found.targets[name]
-		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { // of equals, the first has a range if any has
-			return cmp.Or(cmp.Compare(a.Key(), b.Key()), cmp.Compare(b.Most, a.Most))
+		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { // among equal keys, metrics with bounds come first
+			return cmp.Or(cmp.Compare(a.Key(), b.Key()), cmp.Compare(b.UpperBound, a.UpperBound))
 		})
 		t.Metrics = slices.CompactFunc(t.Metrics, func(a, b policy.PodMetric) bool { return a.Key() == b.Key() })
 		out = append(out, *t)
@@ -60,43 +60,43 @@ func (f *Finder) podTargets(readers []Reader) (targets []Target, excess map[stri
 	return out, found.excess
 }
 
-// PodTargetName is the name of the exposition of a pod at a port and a path.
+// PodTargetName returns the target name of a pod's exposition at a port and a path.
 func PodTargetName(pod *corev1.Pod, port int32, path string) string {
 	return fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, path)
 }
 
-func (f *Finder) podTargetsOf(found *found, src *policy.Source, pods []*corev1.Pod) {
+func (f *Finder) addPodTargets(found *podTargetSet, src *policy.Source, pods []*corev1.Pod) {
 	for _, pod := range pods {
 		if !Scrapable(pod) {
 			continue
 		}
 		u, port, err := f.PodEndpoint(pod, src)
 		if err != nil {
-			continue // the workload's condition tells it
+			continue // a condition of the workload reports it
 		}
 		name := PodTargetName(pod, port, src.Path)
 		t := found.targets[name]
 		if t == nil {
 			key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-			if found.ofPod[key] >= MaxPerPod {
+			if found.perPod[key] >= MaxPerPod {
 				found.excess[name] = true
 				continue
 			}
-			found.ofPod[key]++
+			found.perPod[key]++
 			t = &Target{
 				Name: name, Kind: KindPod, URL: u,
 				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name},
 			}
 			found.targets[name] = t
 		}
-		for _, term := range src.All() {
+		for _, term := range src.AllTerms() {
 			t.Metrics = append(t.Metrics, term...)
 		}
 	}
 }
 
-// PodPort finds the port of a pod that serves its metrics: the one given, by
-// number or by name; else one called metrics, the server's own, or the only one.
+// PodPort returns the port of a pod that serves its metrics: the given number or name;
+// else the port named metrics, the server's default, or the only port.
 func PodPort(pod *corev1.Pod, port policy.Port) (int32, error) {
 	given := port.Given
 	if given != nil && given.Type == intstr.Int {
@@ -106,8 +106,8 @@ func PodPort(pod *corev1.Pod, port policy.Port) (int32, error) {
 	for _, ctr := range pod.Spec.Containers {
 		all = append(all, ctr.Ports...)
 	}
-	find := func(is func(corev1.ContainerPort) bool) int32 {
-		if i := slices.IndexFunc(all, is); i >= 0 {
+	find := func(matches func(corev1.ContainerPort) bool) int32 {
+		if i := slices.IndexFunc(all, matches); i >= 0 {
 			return all[i].ContainerPort
 		}
 		return 0
@@ -123,7 +123,7 @@ func PodPort(pod *corev1.Pod, port policy.Port) (int32, error) {
 			return n, nil
 		}
 		own := find(func(p corev1.ContainerPort) bool { return p.ContainerPort == port.Default })
-		if own > 0 || port.Apart || len(all) != 1 {
+		if own > 0 || port.SeparateFromAPI || len(all) != 1 {
 			return port.Default, nil
 		}
 	}

@@ -22,7 +22,7 @@ const (
 	KindPod   = "pod"
 )
 
-// The ranks of exporters on one node: an agent's claims go before a
+// The ranks of exporters on one node: an agent's claims have precedence over a
 // dcgm-exporter's.
 const (
 	RankAgent = 0
@@ -39,26 +39,27 @@ type Target struct {
 	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once
 }
 
-// Config says which pods are exporters and which addresses pods may have.
+// Config selects the exporters, and the addresses that are scraped.
 type Config struct {
-	// Agents and DCGM select the pods that are our agents, in AgentNamespace,
-	// and dcgm-exporters, in DCGMNamespaces: those that any of the selectors
-	// matches. Pods of other namespaces are never exporters of GPUs: whoever may
-	// create pods there could otherwise move every workload.
+	// Agents selects our agents in AgentNamespace, and DCGM the dcgm-exporters in
+	// DCGMNamespaces, by pods that any of the selectors matches. Pods of other
+	// namespaces are never exporters: otherwise everyone who may create pods could
+	// affect every workload.
 	Agents, DCGM   []labels.Selector
 	AgentNamespace string
 	DCGMNamespaces []string
 
-	// PodNetworks are those that pods' addresses are in, but for pods on their
-	// node's network; empty: any. A loopback address is one only if it is in one
-	// of them. HostNetworkPods has pods' own metrics scraped on their node's network.
+	// PodNetworks contain the addresses of all pods that are not on the network of
+	// their node; empty: any address. Loopback addresses must be listed. With
+	// HostNetworkPods, pods on the network of their node are scraped for their own
+	// metrics as well.
 	PodNetworks     []netip.Prefix
 	HostNetworkPods bool
 
 	ExporterScheme string // of agents and dcgm-exporters: http (also if empty) or https
 }
 
-// Pods finds pods in memory. The pods are shared and not to be changed.
+// Pods finds pods in memory. The pods are shared and must not be changed.
 type Pods interface {
 	// Select lists the pods that the selector matches, of all namespaces if namespace is empty.
 	Select(namespace string, selector labels.Selector) []*corev1.Pod
@@ -72,7 +73,7 @@ type Reader struct {
 	Sources         []policy.Source
 }
 
-// List is what a Finder found.
+// List is the result of Finder.Find.
 type List struct {
 	Targets []Target
 	Places  map[string]string // by target: the node or the pod that its samples are about, see NodePlace and PodPlace

@@ -9,8 +9,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Allocations says which of the devices the containers hold. What none of them
-// is stays as Docker has it, for the list of what is not matched.
+// Allocations returns the devices that the containers hold. A token that matches no
+// device is kept as its device id, so that it is reported as unmatched.
 func Allocations(containers []Container, devices []gpu.Device) []gpu.Allocation {
 	var out []gpu.Allocation
 	add := func(c Container, id string) {
@@ -25,7 +25,7 @@ func Allocations(containers []Container, devices []gpu.Device) []gpu.Allocation 
 		for _, token := range c.Devices {
 			matched := false
 			for i := range devices {
-				if names(token, devices, i) {
+				if tokenMatches(token, devices, i) {
 					matched = true
 					add(c, devices[i].UUID)
 				}
@@ -38,9 +38,9 @@ func Allocations(containers []Container, devices []gpu.Device) []gpu.Allocation 
 	return out
 }
 
-// names says whether a token means the i-th device. A GPU's name means its
-// instances as well: who holds it holds them.
-func names(token string, devices []gpu.Device, i int) bool {
+// tokenMatches reports whether a token selects the i-th device. The name of a GPU also
+// selects its MIG instances.
+func tokenMatches(token string, devices []gpu.Device, i int) bool {
 	d := &devices[i]
 	if token == d.UUID || d.MIG != nil && token == d.MIG.ParentUUID {
 		return true
@@ -54,11 +54,11 @@ func names(token string, devices []gpu.Device, i int) bool {
 		return true
 	}
 	place, err := strconv.Atoi(instance)
-	return err == nil && d.MIG != nil && place == placeOf(devices, i)
+	return err == nil && d.MIG != nil && place == instanceIndex(devices, i)
 }
 
-// placeOf is the i-th device's place among its GPU's instances.
-func placeOf(devices []gpu.Device, i int) int {
+// instanceIndex returns the index of the i-th device among the instances of its GPU.
+func instanceIndex(devices []gpu.Device, i int) int {
 	n := 0
 	for j := range devices[:i] {
 		if m := devices[j].MIG; m != nil && m.ParentUUID == devices[i].MIG.ParentUUID {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docker asks Docker, or what speaks its API (Podman), which container
-// was given which GPUs, where there is no Kubernetes to ask.
+// Package docker reads the GPUs of containers from Docker, or from Podman through the
+// same API, on nodes without Kubernetes.
 package docker
 
 import (
@@ -18,34 +18,34 @@ import (
 	"time"
 )
 
-// DefaultSocket is where Docker listens.
+// DefaultSocket is Docker's default socket.
 const DefaultSocket = "/var/run/docker.sock"
 
 const (
-	timeout = 2 * time.Second // of one question
+	timeout = 2 * time.Second // of one request
 	maxBody = 10 << 20        // bytes of one answer
 	maxName = 128             // bytes of a container's name
 )
 
-// Container is one that runs and was given GPUs.
+// Container is a running container with GPUs.
 type Container struct {
 	Name string // or the first twelve digits of its id
-	// Devices are those that it was given: a GPU's or MIG device's UUID, a GPU's
-	// index, or GPU:INSTANCE by their places; all of them where it is All.
+	// Devices are the UUIDs of GPUs or MIG devices, indexes of GPUs, or GPU:INSTANCE by
+	// index. If All is set, the container has all devices.
 	Devices []string
 	All     bool
 }
 
-// Client asks one Docker. It is for one goroutine at a time.
+// Client is a client of one Docker daemon. It is for one goroutine at a time.
 type Client struct {
 	http  *http.Client
-	known map[string]Container // by id: what a container was given does not change
+	cache map[string]Container // by id: the devices of a container never change
 }
 
-// New makes a client of the Docker that listens on a unix socket.
+// New makes a client of the Docker daemon on a unix socket.
 func New(socket string) *Client {
 	return &Client{
-		known: map[string]Container{},
+		cache: map[string]Container{},
 		http: &http.Client{Timeout: timeout, Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				var d net.Dialer
@@ -56,23 +56,23 @@ func New(socket string) *Client {
 	}
 }
 
-// errGone is Docker's answer about a container that is no more.
-var errGone = errors.New("no such container")
+// errNoSuchContainer is Docker's answer for a container that no longer exists.
+var errNoSuchContainer = errors.New("no such container")
 
-// Containers lists the containers that run and were given GPUs, by name.
+// Containers lists the running containers with GPUs, sorted by name.
 func (c *Client) Containers(ctx context.Context) ([]Container, error) {
 	var running []struct{ ID string }
-	if err := c.get(ctx, "/containers/json", &running); err != nil {
+	if err := c.getJSON(ctx, "/containers/json", &running); err != nil {
 		return nil, err
 	}
 	known := make(map[string]Container, len(running))
 	var out []Container
 	for _, r := range running {
-		found, ok := c.known[r.ID]
+		found, ok := c.cache[r.ID]
 		if !ok {
 			var err error
-			if found, err = c.inspect(ctx, r.ID); errors.Is(err, errGone) {
-				continue // since the list was made
+			if found, err = c.inspect(ctx, r.ID); errors.Is(err, errNoSuchContainer) {
+				continue // it ended after the list was made
 			} else if err != nil {
 				return nil, err
 			}
@@ -82,23 +82,23 @@ func (c *Client) Containers(ctx context.Context) ([]Container, error) {
 			out = append(out, found)
 		}
 	}
-	c.known = known
+	c.cache = known
 	slices.SortFunc(out, func(a, b Container) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
-// inspected is what is read of one container.
-type inspected struct {
+// inspectResponse has the used fields of Docker's description of a container.
+type inspectResponse struct {
 	ID, Name string
 	Config   struct{ Env []string }
 
 	HostConfig struct {
-		DeviceRequests []request
+		DeviceRequests []deviceRequest
 	}
 }
 
-// request is what --gpus asks for.
-type request struct {
+// deviceRequest is a request of docker run --gpus.
+type deviceRequest struct {
 	Driver       string
 	Count        int // negative: all
 	DeviceIDs    []string
@@ -106,21 +106,21 @@ type request struct {
 }
 
 func (c *Client) inspect(ctx context.Context, id string) (Container, error) {
-	var i inspected
-	if err := c.get(ctx, "/containers/"+url.PathEscape(id)+"/json", &i); err != nil {
+	var i inspectResponse
+	if err := c.getJSON(ctx, "/containers/"+url.PathEscape(id)+"/json", &i); err != nil {
 		return Container{}, err
 	}
-	return i.container(id), nil
+	return i.toContainer(id), nil
 }
 
-// container says what was given: by --gpus, else by NVIDIA_VISIBLE_DEVICES. A
-// number of GPUs does not say which.
-func (i *inspected) container(id string) Container {
-	c := Container{Name: name(i.Name, id)}
+// toContainer returns the devices requested with --gpus, else with
+// NVIDIA_VISIBLE_DEVICES. A request for a number of GPUs does not name devices.
+func (i *inspectResponse) toContainer(id string) Container {
+	c := Container{Name: containerName(i.Name, id)}
 	counted := false
 	for _, r := range i.HostConfig.DeviceRequests {
 		switch {
-		case !r.forGPUs():
+		case !r.isForGPUs():
 		case len(r.DeviceIDs) > 0:
 			c.Devices = append(c.Devices, r.DeviceIDs...)
 		case r.Count < 0:
@@ -137,13 +137,13 @@ func (i *inspected) container(id string) Container {
 	}
 	for _, e := range i.Config.Env {
 		if v, ok := strings.CutPrefix(e, "NVIDIA_VISIBLE_DEVICES="); ok {
-			c.Devices, c.All = visible(v)
+			c.Devices, c.All = parseVisibleDevices(v)
 		}
 	}
 	return c
 }
 
-func (r *request) forGPUs() bool {
+func (r *deviceRequest) isForGPUs() bool {
 	if strings.EqualFold(r.Driver, "nvidia") {
 		return true
 	}
@@ -155,8 +155,8 @@ func (r *request) forGPUs() bool {
 	return false
 }
 
-// visible reads the value of NVIDIA_VISIBLE_DEVICES.
-func visible(v string) (devices []string, all bool) {
+// parseVisibleDevices parses the value of NVIDIA_VISIBLE_DEVICES.
+func parseVisibleDevices(v string) (devices []string, all bool) {
 	for d := range strings.SplitSeq(v, ",") {
 		switch d = strings.TrimSpace(d); strings.ToLower(d) {
 		case "", "none", "void":
@@ -172,8 +172,9 @@ func visible(v string) (devices []string, all bool) {
 	return devices, false
 }
 
-// name is a container's, without its slash and not too long; else its short id.
-func name(s, id string) string {
+// containerName returns a container's name without the slash, cut to maxName bytes;
+// without a name, its short id.
+func containerName(s, id string) string {
 	s = strings.ToValidUTF8(strings.TrimSpace(strings.TrimPrefix(s, "/")), "")
 	if s == "" {
 		return id[:min(len(id), 12)]
@@ -181,8 +182,8 @@ func name(s, id string) string {
 	return strings.ToValidUTF8(s[:min(len(s), maxName)], "")
 }
 
-// get asks one question.
-func (c *Client) get(ctx context.Context, path string, into any) error {
+// getJSON sends one request and decodes the response.
+func (c *Client) getJSON(ctx context.Context, path string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker"+path, nil)
 	if err != nil {
 		return fmt.Errorf("ask Docker: %w", err)
@@ -191,14 +192,14 @@ func (c *Client) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return fmt.Errorf("ask Docker: %w", err)
 	}
-	defer func() { _ = res.Body.Close() }() // it was read as far as it matters
+	defer func() { _ = res.Body.Close() }() // the response was read
 	body := io.LimitReader(res.Body, maxBody)
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:
-		return errGone
+		return errNoSuchContainer
 	default:
-		text, _ := io.ReadAll(io.LimitReader(body, 200)) // why, if it says so
+		text, _ := io.ReadAll(io.LimitReader(body, 200)) // the reason, if there is one
 		return fmt.Errorf("ask Docker for %s: %s: %s", path, res.Status, strings.TrimSpace(string(text)))
 	}
 	if err := json.NewDecoder(body).Decode(into); err != nil {

@@ -129,10 +129,10 @@ func FuzzContainer(f *testing.F) {
 	f.Add("/n", "GPU-1,2", "nvidia", -1)
 	f.Add("\xff/", "all,0", "", 0)
 	f.Fuzz(func(t *testing.T, n, env, driver string, count int) {
-		i := inspected{Name: n}
+		i := inspectResponse{Name: n}
 		i.Config.Env = []string{"NVIDIA_VISIBLE_DEVICES=" + env}
-		i.HostConfig.DeviceRequests = []request{{Driver: driver, Count: count}}
-		c := i.container("0123456789abcdef")
+		i.HostConfig.DeviceRequests = []deviceRequest{{Driver: driver, Count: count}}
+		c := i.toContainer("0123456789abcdef")
 		if c.Name == "" || len(c.Name) > maxName || strings.ToValidUTF8(c.Name, "") != c.Name || c.All && len(c.Devices) > 0 {
 			t.Errorf("%q %q: %+v", n, env, c)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filewatch tells when a file may have changed.
+// Package filewatch reports changes of files.
 package filewatch
 
 import (
@@ -12,43 +12,42 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// debounce is how long nothing may happen before a change is told: editors and
-// the kubelet replace a file in several steps.
+// debounce is the time without events after which a change is reported: editors
+// and the kubelet replace a file in several steps.
 const debounce = 200 * time.Millisecond
 
 // watchTimeout is how long a file system may take to begin the watch.
 const watchTimeout = 2 * time.Second
 
-// Follow calls changed, in its own goroutine, some time after something in the
-// file's directory has changed, until ctx is done. It watches the directory,
-// because a file that is replaced is another file, and a ConfigMap's file is a
-// link into a directory that is replaced. An error means that it cannot, or
-// that the file system does not answer; in the second case changes are told once
-// it does.
-func Follow(ctx context.Context, file string, changed func()) error {
+// Watch calls changed in a goroutine of its own after each change in the file's
+// directory, until ctx is done. It watches the directory, because editors replace
+// the file by a new one, and the files of a ConfigMap are links into a directory
+// that is replaced. An error means that the directory cannot be watched, or that the
+// file system does not answer; in the second case the watch starts once it does.
+func Watch(ctx context.Context, file string, changed func()) error {
 	dir := filepath.Dir(file)
-	begun := make(chan error, 1)
+	started := make(chan error, 1)
 	go func() {
-		w, err := watch(dir)
-		begun <- err
+		w, err := newWatcher(dir)
+		started <- err
 		if err == nil {
-			follow(ctx, w, changed)
+			forwardChanges(ctx, w, changed)
 		}
 	}()
 	timeout := time.NewTimer(watchTimeout)
 	defer timeout.Stop()
 	select {
-	case err := <-begun:
+	case err := <-started:
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("watch %s: %w", dir, ctx.Err())
 	case <-timeout.C:
-		return fmt.Errorf("watch %s: no answer within %s", dir, watchTimeout)
+		return fmt.Errorf("watch %s: the file system does not answer within %s", dir, watchTimeout)
 	}
 }
 
-// watch begins to watch a directory.
-func watch(dir string) (*fsnotify.Watcher, error) {
+// newWatcher starts to watch a directory.
+func newWatcher(dir string) (*fsnotify.Watcher, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("watch files: %w", err)
@@ -60,7 +59,7 @@ func watch(dir string) (*fsnotify.Watcher, error) {
 	return w, nil
 }
 
-func follow(ctx context.Context, w *fsnotify.Watcher, changed func()) {
+func forwardChanges(ctx context.Context, w *fsnotify.Watcher, changed func()) {
 	defer func() { _ = w.Close() }()
 	quiet := time.NewTimer(debounce)
 	quiet.Stop()
@@ -75,7 +74,7 @@ func follow(ctx context.Context, w *fsnotify.Watcher, changed func()) {
 			if e.Op != fsnotify.Chmod {
 				quiet.Reset(debounce)
 			}
-		case _, ok := <-w.Errors: // some events are lost: look
+		case _, ok := <-w.Errors: // events were lost: assume a change
 			if !ok {
 				return
 			}

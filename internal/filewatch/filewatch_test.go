@@ -17,7 +17,7 @@ func TestFollow(t *testing.T) {
 		b, _ := os.ReadFile(file)
 		changes <- string(b)
 	}
-	if err := Follow(t.Context(), file, tell); err != nil {
+	if err := Watch(t.Context(), file, tell); err != nil {
 		t.Fatal(err)
 	}
 	await := func(want string) {
@@ -58,7 +58,7 @@ func TestFollow(t *testing.T) {
 	must(os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
 	await("four")
 
-	if err := Follow(t.Context(), "/no/such/directory/file", tell); err == nil {
+	if err := Watch(t.Context(), "/no/such/directory/file", tell); err == nil {
 		t.Error("a directory that is not there can be watched")
 	}
 }

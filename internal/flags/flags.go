@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flags is the flag table of a program: each flag with its environment
-// variable, its help and the check of its value, for the parser and for the docs.
+// Package flags defines the flags of a program in one table: each flag with its
+// environment variable, its help and the check of its value. The parser and the
+// documentation use the same table.
 package flags
 
 import (
@@ -18,17 +19,17 @@ import (
 // Option is one row of the table.
 type Option struct {
 	Name  string
-	Alias string // one letter, or several as urfave/cli has them; empty: none
+	Alias string // one letter, or several letters as in urfave/cli; empty: none
 	Env   string // environment variable; empty: none
 	// Bind points to the variable: *string, *int, *bool, *[]string or
-	// *time.Duration. The default is what it holds.
+	// *time.Duration. The default is the variable's initial value.
 	Bind  any
 	Help  string       // the word in backquotes names the value
-	Check func() error // nil: any value is valid; its error says what is allowed
+	Check func() error // nil: any value is valid; the error names what is allowed
 }
 
-// AddTo defines the flag. An alias of several letters is left to the caller, for
-// pflag has none.
+// AddTo defines the flag. The caller handles an alias of several letters, which
+// pflag does not support.
 func (o *Option) AddTo(fs *pflag.FlagSet) {
 	help, alias := o.Help, o.Alias
 	if len(alias) > 1 {
@@ -53,8 +54,8 @@ func (o *Option) AddTo(fs *pflag.FlagSet) {
 	}
 }
 
-// FromEnv sets the value from the environment variable where the flag is not
-// given. It returns where the value is from, the flag or the variable, for errors.
+// FromEnv sets the value from the environment variable if the flag is not given. It
+// returns the source of the value, the flag or the variable, for errors.
 func (o *Option) FromEnv(fs *pflag.FlagSet, getenv func(string) string) (source string, err error) {
 	f := fs.Lookup(o.Name)
 	source = "--" + o.Name
@@ -64,23 +65,24 @@ func (o *Option) FromEnv(fs *pflag.FlagSet, getenv func(string) string) (source 
 	if v := getenv(o.Env); v != "" {
 		source = o.Env
 		if err := f.Value.Set(v); err != nil {
-			return source, fmt.Errorf("invalid value %q of %s (--%s): it is %s", v, o.Env, o.Name, Kind(f))
+			return source, fmt.Errorf("invalid value %q of %s (--%s): want %s", v, o.Env, o.Name, ValueKind(f))
 		}
 	}
 	return source, nil
 }
 
-// ParseError rewrites an error of pflag about a value: it says which values parse.
+// ParseError replaces pflag's error about an invalid value by one that names the
+// valid values.
 func ParseError(err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		f := bad.GetFlag()
-		return fmt.Errorf("invalid value %q of --%s: it is %s", bad.GetValue(), f.Name, Kind(f))
+		return fmt.Errorf("invalid value %q of --%s: want %s", bad.GetValue(), f.Name, ValueKind(f))
 	}
 	return err
 }
 
-// Kind says in words which values a flag has, such as "a whole number".
-func Kind(f *pflag.Flag) string {
+// ValueKind describes the values of a flag, such as "a whole number".
+func ValueKind(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "int":
 		return "a whole number"
@@ -96,7 +98,7 @@ func Kind(f *pflag.Flag) string {
 func OneOf(p *string, allowed ...string) func() error {
 	return func() error {
 		if !slices.Contains(allowed, *p) {
-			return fmt.Errorf("it is one of %s", strings.Join(allowed, ", "))
+			return fmt.Errorf("want one of %s", strings.Join(allowed, ", "))
 		}
 		return nil
 	}
@@ -106,24 +108,24 @@ func OneOf(p *string, allowed ...string) func() error {
 func Between[T cmp.Ordered](p *T, lo, hi T) func() error {
 	return func() error {
 		if *p < lo || *p > hi {
-			return fmt.Errorf("it is between %v and %v", lo, hi)
+			return fmt.Errorf("want a value from %v to %v", lo, hi)
 		}
 		return nil
 	}
 }
 
-// NotEmpty checks that there is a value.
+// NotEmpty checks that a value is not empty.
 func NotEmpty(p *string) func() error {
 	return func() error {
 		if *p == "" {
-			return errors.New("it must not be empty")
+			return errors.New("must not be empty")
 		}
 		return nil
 	}
 }
 
-// Table is the table in Markdown: flag, variable, default, meaning.
-func Table(options []Option) string {
+// MarkdownTable renders the options as Markdown: flag, variable, default, meaning.
+func MarkdownTable(options []Option) string {
 	var b strings.Builder
 	b.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -32,8 +32,8 @@ func TestFlagsThenEnvironmentThenDefaults(t *testing.T) {
 	f(nil, map[string]string{"EVERY": "2s"}, 2*time.Second, "EVERY", "")
 	f([]string{"-e", "3s"}, map[string]string{"EVERY": "2s"}, 3*time.Second, "--every", "")
 	f([]string{"--every", "1s"}, map[string]string{"EVERY": "2s"}, time.Second, "--every", "")
-	f(nil, map[string]string{"EVERY": "2"}, 0, "", `invalid value "2" of EVERY (--every): it is a duration, such as 1.5s`)
-	f([]string{"--every=soon"}, nil, 0, "", `invalid value "soon" of --every: it is a duration, such as 1.5s`)
+	f(nil, map[string]string{"EVERY": "2"}, 0, "", `invalid value "2" of EVERY (--every): want a duration, such as 1.5s`)
+	f([]string{"--every=soon"}, nil, 0, "", `invalid value "soon" of --every: want a duration, such as 1.5s`)
 }
 
 func TestChecks(t *testing.T) {
@@ -49,18 +49,18 @@ func TestChecks(t *testing.T) {
 		}
 	}
 	f("one of", OneOf(&word, "a", "b"), "")
-	f("none of", OneOf(&word, "a", "c"), "it is one of a, c")
+	f("none of", OneOf(&word, "a", "c"), "want one of a, c")
 	f("within", Between(&number, 5, 5), "")
-	f("above", Between(&number, 1, 4), "it is between 1 and 4")
-	f("below", Between(&number, 6, 9), "it is between 6 and 9")
+	f("above", Between(&number, 1, 4), "want a value from 1 to 4")
+	f("below", Between(&number, 6, 9), "want a value from 6 to 9")
 	f("not empty", NotEmpty(&word), "")
 	word = ""
-	f("empty", NotEmpty(&word), "it must not be empty")
+	f("empty", NotEmpty(&word), "must not be empty")
 }
 
 func TestTable(t *testing.T) {
 	list, on, file := []string{"a", "b"}, false, ""
-	got := Table([]Option{
+	got := MarkdownTable([]Option{
 		{Name: "list", Env: "LIST", Bind: &list, Help: "`names` of it"},
 		{Name: "on", Alias: "o", Bind: &on, Help: "whether"},
 		{Name: "file", Alias: "cf", Bind: &file, Help: "`file` to read"},

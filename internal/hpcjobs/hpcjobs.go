@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hpcjobs reads which batch jobs run on which GPUs from a directory
-// that a scheduler's prolog and epilog keep: a file for each GPU, named after
-// its index, or index.instance for a MIG instance, with a job on each line.
+// Package hpcjobs reads the batch jobs of GPUs from a directory that a scheduler's
+// prolog and epilog maintain. It has one file per GPU, named by its index, or by
+// index.instance for a MIG instance, with one job per line.
 package hpcjobs
 
 import (
@@ -21,36 +21,35 @@ import (
 const (
 	// maxFile bounds one file: a GPU has a few jobs.
 	maxFile = 64 << 10
-	// maxEntries bounds the directory: 16 GPUs have 112 MIG instances at most,
-	// and files with other names may lie beside theirs.
+	// maxEntries bounds the entries of the directory: 16 GPUs have at most 112 MIG
+	// instances, and the directory may have other files.
 	maxEntries = 4096
 )
 
-// Files reads files that somebody else puts in place. A file that hangs, or is
-// no regular file, is an error.
+// Files reads files that other programs write. A read that hangs, or a file that is not
+// regular, is an error.
 type Files interface {
 	Read(ctx context.Context, path string, limit int64) ([]byte, error)
 	Names(ctx context.Context, dir string, limit int) ([]string, error)
 }
 
-// Mapping is the directory as it was last read.
+// Mapping holds the jobs of the last read of the directory.
 type Mapping struct {
-	dir   string
-	files Files
-	log   *slog.Logger
-	jobs  atomic.Pointer[map[string][]string]
-	err   error // of the last reading, for the log; the reader's goroutine owns it
+	dir     string
+	files   Files
+	log     *slog.Logger
+	jobs    atomic.Pointer[map[string][]string]
+	lastErr error // of the last read; owned by Run's goroutine
 }
 
-// New makes a mapping that is empty until Run.
+// New makes an empty mapping. Run fills it.
 func New(dir string, files Files, log *slog.Logger) *Mapping {
 	m := &Mapping{dir: dir, files: files, log: log}
 	m.jobs.Store(&map[string][]string{})
 	return m
 }
 
-// Jobs are the jobs by file name, each list sorted. Nobody changes what it
-// returns.
+// Jobs returns the sorted jobs by file name. The result must not be changed.
 func (m *Mapping) Jobs() map[string][]string { return *m.jobs.Load() }
 
 // Run reads the directory now and every interval, until ctx is done.
@@ -58,7 +57,7 @@ func (m *Mapping) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		m.read(ctx)
+		m.refresh(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -67,25 +66,25 @@ func (m *Mapping) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// read keeps what it can read; a directory that cannot be read has no jobs.
-func (m *Mapping) read(ctx context.Context) {
+// refresh reads the directory. Files that cannot be read have no jobs.
+func (m *Mapping) refresh(ctx context.Context) {
 	jobs, err := Read(ctx, m.files, m.dir)
 	if ctx.Err() != nil {
 		return
 	}
 	m.jobs.Store(&jobs)
-	if (err == nil) != (m.err == nil) {
+	if (err == nil) != (m.lastErr == nil) {
 		if err != nil {
-			m.log.Warn("job mapping cannot be read whole", "dir", m.dir, "err", err)
+			m.log.Warn("cannot read all files of the job mapping", "dir", m.dir, "err", err)
 		} else {
 			m.log.Info("job mapping can be read again", "dir", m.dir)
 		}
 	}
-	m.err = err
+	m.lastErr = err
 }
 
-// Read reads a directory. Files whose name is no GPU's are left out; those that
-// cannot be read are in the error, beside the others.
+// Read reads a directory. It ignores files whose name is not that of a GPU. It returns
+// the readable files together with the errors of the others.
 func Read(ctx context.Context, files Files, dir string) (map[string][]string, error) {
 	names, err := files.Names(ctx, dir, maxEntries)
 	jobs := map[string][]string{}
@@ -94,22 +93,22 @@ func Read(ctx context.Context, files Files, dir string) (map[string][]string, er
 		errs = append(errs, fmt.Errorf("read job mapping: %w", err))
 	}
 	for _, name := range names {
-		if !isGPU(name) || ctx.Err() != nil {
+		if !isDeviceName(name) || ctx.Err() != nil {
 			continue
 		}
 		text, err := files.Read(ctx, filepath.Join(dir, name), maxFile)
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if list := parse(string(text)); len(list) > 0 {
+		if list := parseJobs(string(text)); len(list) > 0 {
 			jobs[name] = list
 		}
 	}
 	return jobs, errors.Join(errs...)
 }
 
-// isGPU says whether a file's name is N or N.M.
-func isGPU(name string) bool {
+// isDeviceName reports whether a file's name is N or N.M.
+func isDeviceName(name string) bool {
 	for part := range strings.SplitSeq(name, ".") {
 		if n, err := strconv.ParseUint(part, 10, 16); err != nil || strconv.FormatUint(n, 10) != part {
 			return false
@@ -118,8 +117,8 @@ func isGPU(name string) bool {
 	return strings.Count(name, ".") <= 1
 }
 
-// parse gives the jobs of a file, each once, sorted.
-func parse(text string) []string {
+// parseJobs returns the jobs of a file, sorted and without duplicates.
+func parseJobs(text string) []string {
 	var out []string
 	for line := range strings.Lines(text) {
 		if job := strings.TrimSpace(line); job != "" {

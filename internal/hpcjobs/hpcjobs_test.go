@@ -56,7 +56,7 @@ func TestRead(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("1\n2\n\n2 \r\n")
 	f.Fuzz(func(t *testing.T, s string) {
-		jobs := parse(s)
+		jobs := parseJobs(s)
 		for i, j := range jobs {
 			if j == "" || strings.TrimSpace(j) != j || strings.Contains(j, "\n") {
 				t.Errorf("job %q of %q", j, s)

@@ -28,29 +28,29 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// Audience is an audience of tokens that Access accepts beside the API server's
-// own. A token that is bound to it is useless anywhere else.
+// Audience is the token audience that Access accepts in addition to the API server's
+// own. Other programs do not accept a token with this audience.
 const Audience = "gpupilot.dev"
 
-// How long an answer of the API server is used, and how many are kept. A token
-// that is revoked, or a right that is taken away, works for this long.
+// The lifetimes and numbers of cached reviews. A revoked token, or a removed
+// permission, remains valid for this long.
 const (
-	acceptedFor = 30 * time.Second // a token's owner
-	refusedFor  = 10 * time.Second // that a token has no owner
-	allowedFor  = time.Minute      // a right, and its absence
-	knownFor    = time.Hour        // that a token was accepted once
-	maxTokens   = 1024             // accepted; as many refused and known ones
+	acceptedTTL = 30 * time.Second // a token's owner
+	refusedTTL  = 10 * time.Second // a token without an owner
+	allowedTTL  = time.Minute      // a permission, granted or denied
+	knownTTL    = time.Hour        // a token that was accepted before
+	maxTokens   = 1024             // of accepted, refused and known tokens each
 	maxRights   = 16 << 10
 )
 
-// Bounds of what the API server is asked.
+// The bounds of requests to the API server.
 const (
-	reviewTimeout  = 5 * time.Second
-	reviewsAtOnce  = 16
-	reviewsQPS     = 50 // a budget of its own: a flood of reviews must not delay the lease
-	reviewsBurst   = 100
-	rightsAtOnce   = 8  // for one answer
-	rightsAnAnswer = 64 // the rest is asked with the next one
+	reviewTimeout      = 5 * time.Second
+	maxParallelReviews = 16
+	reviewsQPS         = 50 // separate from other requests: many reviews must not delay the lease
+	reviewsBurst       = 100
+	maxParallelRights  = 8  // for one call of Readable
+	maxRightsPerCall   = 64 // the next call reviews the others
 )
 
 // tokenReviewer creates TokenReviews; client-go's typed client does.
@@ -63,26 +63,26 @@ type accessReviewer interface {
 	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// Access asks the API server who owns a token and what the owner may read. It
-// keeps answers briefly; concurrent equal questions are asked once.
+// Access authenticates and authorizes tokens through the API server. It caches the
+// results briefly, and sends concurrent equal requests only once.
 type Access struct {
 	tokens tokenReviewer
 	rights accessReviewer
 	log    *slog.Logger
-	salt   [32]byte // so that the keys below tell nothing of the tokens
+	salt   [32]byte // so that the cache keys do not reveal the tokens
 
 	accepted, refused, known *cache.LRUExpireCache // by the token's hash
 	allowed                  *cache.LRUExpireCache // by user and right
-	asking                   singleflight.Group
+	inFlight                 singleflight.Group
 	slots                    chan struct{}
 
-	mu   sync.Mutex
-	lost bool // the last review failed
+	mu      sync.Mutex
+	failing bool // the last review failed
 
 	counts struct{ accepted, refused, allowed, denied, failed atomic.Uint64 }
 }
 
-// NewAccess makes an Access with its own budget of requests.
+// NewAccess makes an Access with a request rate limit of its own.
 func NewAccess(rc *rest.Config, log *slog.Logger) (*Access, error) {
 	own := rest.CopyConfig(rc)
 	own.QPS, own.Burst = reviewsQPS, reviewsBurst
@@ -95,7 +95,7 @@ func NewAccess(rc *rest.Config, log *slog.Logger) (*Access, error) {
 
 func newAccess(tokens tokenReviewer, rights accessReviewer, log *slog.Logger) *Access {
 	a := &Access{
-		tokens: tokens, rights: rights, log: log, slots: make(chan struct{}, reviewsAtOnce),
+		tokens: tokens, rights: rights, log: log, slots: make(chan struct{}, maxParallelReviews),
 		accepted: cache.NewLRUExpireCache(maxTokens), refused: cache.NewLRUExpireCache(maxTokens),
 		known: cache.NewLRUExpireCache(maxTokens), allowed: cache.NewLRUExpireCache(maxRights),
 	}
@@ -111,8 +111,8 @@ func (a *Access) hash(parts ...string) string {
 	return string(h.Sum(nil))
 }
 
-// Known reports whether a token needs no budget of logins: its answer is in
-// memory, or it was accepted within the last hour.
+// Known reports whether a token does not count as a new login: its result is cached,
+// or it was accepted within the last hour.
 func (a *Access) Known(token string) bool {
 	key := a.hash(token)
 	for _, c := range []*cache.LRUExpireCache{a.known, a.refused} {
@@ -123,8 +123,8 @@ func (a *Access) Known(token string) bool {
 	return false
 }
 
-// Authenticate finds the owner of a token. It returns nil if the token has
-// none, and an error if the API server does not say.
+// Authenticate returns the owner of a token. It returns nil if the token has none, and
+// an error if the API server does not answer.
 func (a *Access) Authenticate(ctx context.Context, token string) (*Viewer, error) {
 	key := a.hash(token)
 	if v, ok := a.accepted.Get(key); ok {
@@ -133,15 +133,15 @@ func (a *Access) Authenticate(ctx context.Context, token string) (*Viewer, error
 	if _, ok := a.refused.Get(key); ok {
 		return nil, nil
 	}
-	v, err := a.ask(ctx, "token/"+key, func(ctx context.Context) (any, error) { return a.review(ctx, key, token) })
+	v, err := a.doOnce(ctx, "token/"+key, func(ctx context.Context) (any, error) { return a.review(ctx, key, token) })
 	if err != nil {
 		return nil, err
 	}
 	return v.(*Viewer), nil
 }
 
-// review asks whose token it is. Only a token that is bound to our audience is
-// asked about with it: one of the API server's own would not match.
+// review creates a TokenReview. It requests our audience only for tokens that contain
+// it, because tokens for the API server would not match.
 func (a *Access) review(ctx context.Context, key, token string) (*Viewer, error) {
 	r := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	ours := slices.Contains(audiences(token), Audience)
@@ -149,13 +149,13 @@ func (a *Access) review(ctx context.Context, key, token string) (*Viewer, error)
 		r.Spec.Audiences = []string{Audience}
 	}
 	r, err := a.tokens.Create(ctx, r, metav1.CreateOptions{})
-	if err = a.answered(err); err != nil {
-		return nil, fmt.Errorf("ask the API server whose token it is: %w", err)
+	if err = a.noteResult(err); err != nil {
+		return nil, fmt.Errorf("review a token: %w", err)
 	}
 	if !r.Status.Authenticated || ours && !slices.Contains(r.Status.Audiences, Audience) {
 		a.counts.refused.Add(1)
 		a.known.Remove(key)
-		a.refused.Add(key, true, refusedFor)
+		a.refused.Add(key, true, refusedTTL)
 		return nil, nil
 	}
 	a.counts.accepted.Add(1)
@@ -164,22 +164,23 @@ func (a *Access) review(ctx context.Context, key, token string) (*Viewer, error)
 		return nil, fmt.Errorf("encode a user: %w", err)
 	}
 	v := &Viewer{access: a, key: a.hash("user", string(who)), user: r.Status.User}
-	a.accepted.Add(key, v, acceptedFor)
-	a.known.Add(key, true, knownFor)
+	a.accepted.Add(key, v, acceptedTTL)
+	a.known.Add(key, true, knownTTL)
 	return v, nil
 }
 
-// ask makes a request once for all that want its answer, in a context of its
-// own: one of them that leaves does not take the answer from the others.
-func (a *Access) ask(ctx context.Context, key string, f func(context.Context) (any, error)) (any, error) {
-	answer := a.asking.DoChan(key, func() (any, error) {
+// doOnce sends a request once for all concurrent callers with the same key. The
+// request has a context of its own, so that a caller that gives up does not cancel it
+// for the others.
+func (a *Access) doOnce(ctx context.Context, key string, f func(context.Context) (any, error)) (any, error) {
+	answer := a.inFlight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
 		defer cancel()
 		select {
 		case a.slots <- struct{}{}:
 			defer func() { <-a.slots }()
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%d reviews are under way: %w", reviewsAtOnce, ctx.Err())
+			return nil, fmt.Errorf("%d reviews are under way: %w", maxParallelReviews, ctx.Err())
 		}
 		return f(ctx)
 	})
@@ -191,20 +192,20 @@ func (a *Access) ask(ctx context.Context, key string, f func(context.Context) (a
 	}
 }
 
-// answered logs the first of a row of failures, and its end.
-func (a *Access) answered(err error) error {
+// noteResult counts failures, and logs the first and the end of consecutive failures.
+func (a *Access) noteResult(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case err != nil:
 		a.counts.failed.Add(1)
-		if !a.lost {
-			a.log.Warn("cannot review tokens or rights, the page answers 503", "err", err)
+		if !a.failing {
+			a.log.Warn("cannot review tokens or permissions, the page answers 503", "err", err)
 		}
-	case a.lost:
-		a.log.Info("reviews of tokens and rights work again")
+	case a.failing:
+		a.log.Info("reviews of tokens and permissions work again")
 	}
-	a.lost = err != nil
+	a.failing = err != nil
 	return err
 }
 
@@ -215,19 +216,21 @@ type Viewer struct {
 	user   authenticationv1.UserInfo
 }
 
-// Key is the same for all tokens of one user with the same groups.
+// Key identifies the user and its groups. It is the same for all tokens of one user.
 func (v *Viewer) Key() string { return v.key }
 
 // Name is the user's name.
 func (v *Viewer) Name() string { return v.user.Username }
 
 // All reports whether the viewer may get GPUAutoscalers in all namespaces.
-func (v *Viewer) All(ctx context.Context) (bool, error) { return v.may(ctx, inNamespace("")) }
+func (v *Viewer) All(ctx context.Context) (bool, error) {
+	return v.isAllowed(ctx, getAutoscalersIn(""))
+}
 
-// Metrics reports whether the viewer may read /metrics: by the right to that
-// path, as the components of Kubernetes have it, or like All.
+// Metrics reports whether the viewer may read /metrics: with the permission for that
+// path, as for the components of Kubernetes, or if All is true.
 func (v *Viewer) Metrics(ctx context.Context) (bool, error) {
-	ok, err := v.may(ctx, right{key: "path//metrics", spec: authorizationv1.SubjectAccessReviewSpec{
+	ok, err := v.isAllowed(ctx, right{key: "path//metrics", spec: authorizationv1.SubjectAccessReviewSpec{
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},
 	}})
 	if ok || err != nil {
@@ -236,17 +239,17 @@ func (v *Viewer) Metrics(ctx context.Context) (bool, error) {
 	return v.All(ctx)
 }
 
-// Readable returns those of the namespaces in which the viewer may get
-// GPUAutoscalers. It asks for a limited number of rights; unasked is how many
-// namespaces the next call will ask about.
+// Readable returns those of the namespaces in which the viewer may get GPUAutoscalers.
+// It reviews a limited number of namespaces per call; unasked is the number of
+// namespaces that are left for the next call.
 func (v *Viewer) Readable(ctx context.Context, namespaces []string) (readable []string, unasked int, err error) {
 	var ask []string
 	for _, ns := range namespaces {
-		switch ok, cached := v.cached(inNamespace(ns)); {
+		switch ok, cached := v.cached(getAutoscalersIn(ns)); {
 		case ok:
 			readable = append(readable, ns)
 		case cached:
-		case len(ask) < rightsAnAnswer:
+		case len(ask) < maxRightsPerCall:
 			ask = append(ask, ns)
 		default:
 			unasked++
@@ -255,14 +258,14 @@ func (v *Viewer) Readable(ctx context.Context, namespaces []string) (readable []
 	var (
 		all   sync.WaitGroup
 		mu    sync.Mutex
-		slots = make(chan struct{}, rightsAtOnce)
+		slots = make(chan struct{}, maxParallelRights)
 		fails []error
 	)
 	for _, ns := range ask {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			ok, err := v.may(ctx, inNamespace(ns))
+			ok, err := v.isAllowed(ctx, getAutoscalersIn(ns))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -280,13 +283,13 @@ func (v *Viewer) Readable(ctx context.Context, namespaces []string) (readable []
 	return readable, unasked, nil
 }
 
-// right is what a SubjectAccessReview is about, without its user.
+// right is a permission: a SubjectAccessReview without its user.
 type right struct {
 	key  string
 	spec authorizationv1.SubjectAccessReviewSpec
 }
 
-func inNamespace(ns string) right {
+func getAutoscalersIn(ns string) right {
 	return right{key: "namespace/" + ns, spec: authorizationv1.SubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Verb: "get", Group: v1alpha1.GroupVersion.Group, Resource: "gpuautoscalers", Namespace: ns,
@@ -300,11 +303,11 @@ func (v *Viewer) cached(r right) (ok, cached bool) {
 	return ok, cached
 }
 
-func (v *Viewer) may(ctx context.Context, r right) (bool, error) {
+func (v *Viewer) isAllowed(ctx context.Context, r right) (bool, error) {
 	if ok, cached := v.cached(r); cached {
 		return ok, nil
 	}
-	ok, err := v.access.ask(ctx, "right/"+v.key+r.key, func(ctx context.Context) (any, error) { return v.review(ctx, r) })
+	ok, err := v.access.doOnce(ctx, "right/"+v.key+r.key, func(ctx context.Context) (any, error) { return v.review(ctx, r) })
 	if err != nil {
 		return false, err
 	}
@@ -321,8 +324,8 @@ func (v *Viewer) review(ctx context.Context, r right) (bool, error) {
 		}
 	}
 	answer, err := v.access.rights.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
-	if err = v.access.answered(err); err != nil {
-		return false, fmt.Errorf("ask the API server for a user's rights: %w", err)
+	if err = v.access.noteResult(err); err != nil {
+		return false, fmt.Errorf("review a user's permissions: %w", err)
 	}
 	ok := answer.Status.Allowed && !answer.Status.Denied
 	if ok {
@@ -330,18 +333,18 @@ func (v *Viewer) review(ctx context.Context, r right) (bool, error) {
 	} else {
 		v.access.counts.denied.Add(1)
 	}
-	v.access.allowed.Add(v.key+r.key, ok, allowedFor)
+	v.access.allowed.Add(v.key+r.key, ok, allowedTTL)
 	return ok, nil
 }
 
-// AccessStats are counts of reviews since the start.
+// AccessStats counts reviews since the start.
 type AccessStats struct {
 	Accepted, Refused uint64 // TokenReviews
 	Allowed, Denied   uint64 // SubjectAccessReviews
-	Failed            uint64 // of both, without an answer
+	Failed            uint64 // either kind, without an answer
 }
 
-// Stats meters the reviews.
+// Stats returns the counts of reviews.
 func (a *Access) Stats() AccessStats {
 	c := &a.counts
 	return AccessStats{
@@ -350,8 +353,8 @@ func (a *Access) Stats() AccessStats {
 	}
 }
 
-// audiences reads the audiences of a JSON web token without checking it: the
-// API server does that. It returns none for anything else.
+// audiences returns the audiences in a JSON web token, without verifying it: the API
+// server does that. It returns none for other tokens.
 func audiences(token string) []string {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -119,10 +119,10 @@ func TestAnswersAreKeptBriefly(t *testing.T) {
 			}
 		}
 		want(2)
-		time.Sleep(refusedFor + time.Second)
+		time.Sleep(refusedTTL + time.Second)
 		_, _ = a.Authenticate(t.Context(), "wrong")
 		want(3)
-		time.Sleep(acceptedFor)
+		time.Sleep(acceptedTTL)
 		if !a.Known("token-ann") {
 			t.Error("a token that was good a minute ago needs a budget of logins")
 		}
@@ -134,8 +134,8 @@ func TestAnswersAreKeptBriefly(t *testing.T) {
 	})
 }
 
-// Many requests with one token are one review, and whoever leaves does not take
-// the answer from the others.
+// Concurrent requests with one token share one review. A caller that gives up does not
+// cancel it for the others.
 func TestReviewsCoalesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &reviewers{delay: time.Second}
@@ -187,7 +187,7 @@ func TestNoAnswerIsAnError(t *testing.T) {
 		if v, err := a.Authenticate(t.Context(), "token-bob"); err != nil || v == nil {
 			t.Errorf("an error was kept: %v", err)
 		}
-		time.Sleep(acceptedFor + time.Second)
+		time.Sleep(acceptedTTL + time.Second)
 		f.err = errors.New("connection refused")
 		if _, err := a.Authenticate(t.Context(), "token-ann"); err == nil {
 			t.Error("a token is accepted without the API server after its time")
@@ -231,7 +231,7 @@ func TestRights(t *testing.T) {
 		f2(root, true, true)
 		f2(prom, false, true)
 		f.rights["ann a"] = false
-		time.Sleep(allowedFor + time.Second)
+		time.Sleep(allowedTTL + time.Second)
 		if got, _, _ := ann.Readable(t.Context(), []string{"a"}); len(got) != 0 {
 			t.Errorf("a right that was taken away is there after its time: %v", got)
 		}
@@ -282,7 +282,7 @@ func TestAudience(t *testing.T) {
 }
 
 // What the caches hold is bounded, and wrong tokens do not push out good ones.
-func TestWrongTokensKeepGoodOnes(t *testing.T) {
+func TestWrongTokensDoNotEvictGoodOnes(t *testing.T) {
 	f := &reviewers{}
 	a := f.access()
 	if _, err := a.Authenticate(t.Context(), "token-ann"); err != nil {

@@ -18,15 +18,13 @@ import (
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 )
 
-// APIVersion is one version of an API group that is served by a Service of
-// ours.
+// APIVersion is one version of an API group that our Service serves.
 type APIVersion struct {
 	Group, Version string
 	Priority       int32 // among the group's versions; the highest is preferred
 }
 
-// CustomMetrics are the versions of custom.metrics.k8s.io: v1beta2 before
-// v1beta1, for clients that read both.
+// CustomMetrics returns the versions of custom.metrics.k8s.io. v1beta2 is preferred.
 func CustomMetrics() []APIVersion {
 	return []APIVersion{
 		{Group: "custom.metrics.k8s.io", Version: "v1beta2", Priority: 200},
@@ -34,27 +32,28 @@ func CustomMetrics() []APIVersion {
 	}
 }
 
-// groupPriority is what metrics APIs use: they share no resource with others.
+// groupPriority is the usual priority of metrics APIs, which share no resource names
+// with other groups.
 const groupPriority = 100
 
-// APIServiceConfig says which Service serves which API.
+// APIServiceConfig holds the settings of EnsureAPIServices.
 type APIServiceConfig struct {
 	APIs               []APIVersion
 	Namespace, Service string
 	Port               int32             // of the Service
-	CABundle           []byte            // PEM; empty: somebody else writes it (cert-manager), or the certificate is a known authority's
+	CABundle           []byte            // PEM; empty: another program such as cert-manager writes it, or a public authority signed the certificate
 	CreateIfMissing    bool              // false: a missing APIService is an error
-	Labels             map[string]string // of an APIService that is made
+	Labels             map[string]string // of a new APIService
 }
 
-// ErrOtherService means that an API is served by another program. Its
-// APIService is left alone.
+// ErrOtherService means that the APIService of an API belongs to another Service. It
+// is not changed.
 var ErrOtherService = errors.New("served by another service")
 
-// EnsureAPIServices has each API trust the CA bundle, and makes those that are
-// missing if it may. Of an APIService that is there it changes only the
-// caBundle (and insecureSkipTLSVerify, which excludes one). The errors of all
-// APIs are joined; ErrOtherService is among them where another service has one.
+// EnsureAPIServices sets the CA bundle of each APIService, and creates missing ones if
+// CreateIfMissing is set. It changes only the caBundle of an existing APIService, and
+// insecureSkipTLSVerify, which is incompatible with one. It joins the errors of all
+// APIs, such as ErrOtherService.
 func EnsureAPIServices(ctx context.Context, client apiregistration.APIServiceInterface, cfg APIServiceConfig) error {
 	var errs []error
 	for _, api := range cfg.APIs {
@@ -65,8 +64,8 @@ func EnsureAPIServices(ctx context.Context, client apiregistration.APIServiceInt
 	return errors.Join(errs...)
 }
 
-// ensureAttempts bounds how often a write is tried again after somebody else
-// wrote first (the API server writes the status whenever availability changes).
+// ensureAttempts bounds the attempts of a write after conflicts: the API server writes
+// the status whenever the availability changes.
 const ensureAttempts = 5
 
 func ensureAPIService(ctx context.Context, client apiregistration.APIServiceInterface, cfg *APIServiceConfig, api APIVersion) error {
@@ -94,7 +93,7 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 		if s != nil {
 			other = s.Namespace + "/" + s.Name
 		}
-		return fmt.Errorf("%w: %s, not %s/%s; left alone", ErrOtherService, other, cfg.Namespace, cfg.Service)
+		return fmt.Errorf("%w: %s, not %s/%s; not changed", ErrOtherService, other, cfg.Namespace, cfg.Service)
 	}
 	if len(cfg.CABundle) == 0 || bytes.Equal(have.Spec.CABundle, cfg.CABundle) {
 		return nil
@@ -107,7 +106,7 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 	return err
 }
 
-// caBundlePatch is a merge patch that holds for the version that was read.
+// caBundlePatch returns a merge patch for the resource version that was read.
 func caBundlePatch(have *apiregistrationv1.APIService, bundle []byte) ([]byte, error) {
 	spec := map[string]any{"caBundle": bundle}
 	if have.Spec.InsecureSkipTLSVerify {
@@ -130,18 +129,18 @@ func newAPIService(cfg *APIServiceConfig, api APIVersion) *apiregistrationv1.API
 	}
 }
 
-// How soon an APIService is looked at again: one that is as it should be, which
-// somebody may have changed, and one that is not.
+// The intervals between checks of the APIServices: after success, since other users
+// may change them, and after a failure.
 const (
 	keepEvery  = time.Minute
 	retryEvery = 5 * time.Second
 )
 
-// KeepAPIServices runs EnsureAPIServices with the CA bundle of certs whenever
-// that changes and once a minute, until ctx is done. It is the leader's. A
-// failure is logged when it begins and when it changes.
+// KeepAPIServices runs EnsureAPIServices with the CA bundle of certs whenever it
+// changes and once a minute, until ctx is done. Only the leader runs it. It logs the
+// first of equal consecutive failures.
 func KeepAPIServices(ctx context.Context, client apiregistration.APIServiceInterface, cfg APIServiceConfig, certs *Certs, log *slog.Logger) {
-	said := ""
+	logged := ""
 	for {
 		changed, wait := certs.Changed(), keepEvery
 		if cfg.CABundle = certs.CABundle(); len(cfg.CABundle) > 0 {
@@ -150,12 +149,12 @@ func KeepAPIServices(ctx context.Context, client apiregistration.APIServiceInter
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				if wait = retryEvery; said != err.Error() {
-					said = err.Error()
-					log.Warn("metrics APIs are not registered as they should be", "err", err)
+				if wait = retryEvery; logged != err.Error() {
+					logged = err.Error()
+					log.Warn("cannot register the metrics APIs", "err", err)
 				}
-			case said != "":
-				said = ""
+			case logged != "":
+				logged = ""
 				log.Info("metrics APIs are registered")
 			}
 		}

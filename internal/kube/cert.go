@@ -18,20 +18,20 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// CertConfig says which certificate is kept where.
+// CertConfig holds the settings of Certs.
 type CertConfig struct {
 	Secrets  corev1client.SecretInterface // of the namespace
 	Name     string                       // of the Secret
 	DNSNames []string                     // of the certificate; see ServiceNames
-	Labels   map[string]string            // of a Secret that is made
+	Labels   map[string]string            // of a new Secret
 
-	// Leads says whether this replica may renew what is still good. Absent or
-	// unusable certificates are made by whoever comes first. nil: it may.
+	// Leads reports whether this replica renews certificates that are still valid.
+	// Any replica may replace a missing or unusable certificate. nil: always true.
 	Leads func() bool
 
-	// CALifetime (10 years) and LeafLifetime (1 year) are how long new
-	// certificates last, LookAhead (90 days) is how long before its end one is
-	// renewed, Recheck (1 minute) is how often the Secret is read again.
+	// CALifetime (10 years) and LeafLifetime (1 year) are the lifetimes of new
+	// certificates, LookAhead (90 days) is the time of renewal before expiry, and
+	// Recheck (1 minute) is the interval at which the Secret is read.
 	CALifetime, LeafLifetime, LookAhead, Recheck time.Duration
 
 	Now func() time.Time // nil: time.Now
@@ -39,17 +39,16 @@ type CertConfig struct {
 }
 
 const (
-	day             = 24 * time.Hour
-	defaultCALife   = 10 * 365 * day
-	defaultLeafLife = 365 * day
-	defaultAhead    = 90 * day
-	// defaultRecheck is how long a replica may serve a certificate that
-	// another replaced, should the authority be lost with the Secret.
+	oneDay          = 24 * time.Hour
+	defaultCALife   = 10 * 365 * oneDay
+	defaultLeafLife = 365 * oneDay
+	defaultAhead    = 90 * oneDay
+	// defaultRecheck bounds the time for which a replica serves a replaced certificate
+	// after the Secret, with its authority, was deleted.
 	defaultRecheck = time.Minute
 	// minRetry is the first wait after a failed read; it doubles up to Recheck.
 	minRetry = 500 * time.Millisecond
-	// renewRounds bounds how often one check tries again after another replica
-	// wrote first.
+	// renewRounds bounds the attempts of one check after conflicts with other replicas.
 	renewRounds = 5
 )
 
@@ -63,7 +62,7 @@ func (c CertConfig) withDefaults() CertConfig {
 	set(&c.LeafLifetime, defaultLeafLife)
 	set(&c.LookAhead, defaultAhead)
 	set(&c.Recheck, defaultRecheck)
-	// Or a new one would be due at once, again and again.
+	// Otherwise a new certificate would be due for renewal at once.
 	c.LookAhead = min(c.LookAhead, c.LeafLifetime/2, c.CALifetime/2)
 	if c.Leads == nil {
 		c.Leads = func() bool { return true }
@@ -77,10 +76,10 @@ func (c CertConfig) withDefaults() CertConfig {
 	return c
 }
 
-// Certs is a serving certificate of our own authority, kept in a Secret that
-// all replicas share: the first makes it, the leader renews it, and all serve
-// what the Secret says. A Secret with a certificate but without our
-// authority's key is somebody else's: it is served and never written.
+// Certs manages a serving certificate, signed by our own authority, in a Secret that
+// all replicas share: the first replica creates it, the leader renews it, and all
+// replicas serve it. A Secret with a certificate but without our authority's key
+// belongs to another program: its certificate is served, and it is never written.
 //
 // Its methods are safe for concurrent use.
 type Certs struct {
@@ -92,18 +91,18 @@ type Certs struct {
 	listeners []func()
 }
 
-// NewCerts makes a Certs that holds nothing yet; Run or Sync fill it.
+// NewCerts makes a Certs without a certificate. Run or Sync loads it.
 func NewCerts(cfg CertConfig) *Certs {
 	return &Certs{cfg: cfg.withDefaults(), changed: make(chan struct{})}
 }
 
-// ServiceNames are the names by which a Service is reached within a cluster.
-// The API server uses SERVICE.NAMESPACE.svc.
+// ServiceNames returns the DNS names of a Service within the cluster. The API server
+// uses SERVICE.NAMESPACE.svc.
 func ServiceNames(service, namespace string) []string {
 	return []string{service + "." + namespace + ".svc", service + "." + namespace + ".svc.cluster.local", service + "." + namespace, service}
 }
 
-// CurrentCertKeyContent is the serving certificate and its key (PEM), nil
+// CurrentCertKeyContent returns the serving certificate and its key (PEM), or nil
 // while there is none.
 func (c *Certs) CurrentCertKeyContent() (cert, key []byte) {
 	c.mu.Lock()
@@ -111,31 +110,30 @@ func (c *Certs) CurrentCertKeyContent() (cert, key []byte) {
 	return c.current.leaf, c.current.leafKey
 }
 
-// CABundle is what to trust (PEM): the authority's certificate, and its
-// predecessor's while that is good. nil while there is none.
+// CABundle returns the certificates to trust (PEM): the authority's, and that of its
+// predecessor while it is valid. It is nil while there is none.
 func (c *Certs) CABundle() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.current.ca
 }
 
-// OnChange has f called after each change, from the goroutine that noticed it.
-// f does not block.
+// OnChange registers f, which is called after each change and must not block.
 func (c *Certs) OnChange(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.listeners = append(c.listeners, f)
 }
 
-// Changed is closed at the next change.
+// Changed returns a channel that is closed at the next change.
 func (c *Certs) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
-// Run keeps the certificate until ctx is done, and returns nil then. An API
-// server that does not answer is asked again; what is held is served meanwhile.
+// Run maintains the certificate until ctx is done, and then returns nil. If the API
+// server does not answer, it retries and serves the current certificate meanwhile.
 func (c *Certs) Run(ctx context.Context) error {
 	retry, failing := minRetry, false
 	for {
@@ -143,16 +141,16 @@ func (c *Certs) Run(ctx context.Context) error {
 		wait := c.cfg.Recheck
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // the end was asked for
+			return nil //nolint:nilerr // ctx is done: a normal end
 		case err != nil:
 			if !failing {
-				c.cfg.Log.Warn("certificate cannot be kept, trying again", "err", err)
+				c.cfg.Log.Warn("cannot maintain the serving certificate, retrying", "err", err)
 			}
 			wait, failing = retry, true
 			retry = min(2*retry, c.cfg.Recheck)
 		default:
 			if failing {
-				c.cfg.Log.Info("certificate can be kept again")
+				c.cfg.Log.Info("serving certificate is maintained again")
 			}
 			retry, failing = minRetry, false
 		}
@@ -164,11 +162,11 @@ func (c *Certs) Run(ctx context.Context) error {
 	}
 }
 
-// errRace: another replica wrote the Secret first.
-var errRace = errors.New("the secret was written meanwhile")
+// errRace means that another replica wrote the Secret first.
+var errRace = errors.New("another replica wrote the secret meanwhile")
 
-// Sync reads the Secret once, makes or renews what it lacks, and takes over
-// what it says.
+// Sync reads the Secret once, creates or renews the certificate if necessary, and uses
+// the result.
 func (c *Certs) Sync(ctx context.Context) error {
 	for range renewRounds {
 		err := c.syncOnce(ctx)
@@ -192,14 +190,14 @@ func (c *Certs) syncOnce(ctx context.Context) error {
 		}
 	}
 	held := readCertSet(secret.Data)
-	if held.foreign() {
-		if err := held.usable(c.cfg.Now()); err != nil {
-			return fmt.Errorf("secret %s has a certificate that is not ours to renew: %w", c.cfg.Name, err)
+	if held.isForeign() {
+		if err := held.validateForeign(c.cfg.Now()); err != nil {
+			return fmt.Errorf("secret %s has an unusable certificate of another program, which is not renewed: %w", c.cfg.Name, err)
 		}
-		c.take(held)
+		c.setCurrent(held)
 		return nil
 	}
-	next, why, err := c.renewed(held)
+	next, why, err := c.renewIfNeeded(held)
 	if err != nil {
 		return fmt.Errorf("make a certificate: %w", err)
 	}
@@ -207,25 +205,25 @@ func (c *Certs) syncOnce(ctx context.Context) error {
 		if err := c.write(ctx, secret, absent, next); err != nil {
 			return err
 		}
-		c.cfg.Log.Info("certificate made", "secret", c.cfg.Name, "why", why, "until", next.leafCert.NotAfter)
+		c.cfg.Log.Info("created a serving certificate", "secret", c.cfg.Name, "why", why, "until", next.leafCert.NotAfter)
 	}
-	c.take(next)
+	c.setCurrent(next)
 	return nil
 }
 
-// renewed is the set that ought to be there, and why it is not the one held;
-// an empty reason: it is.
-func (c *Certs) renewed(held certSet) (next certSet, why string, err error) {
+// renewIfNeeded returns a renewed set and the reason for it. If the reason is empty,
+// the result is the set held.
+func (c *Certs) renewIfNeeded(held certSet) (next certSet, why string, err error) {
 	now, soon := c.cfg.Now(), c.cfg.Now()
 	if c.cfg.Leads() {
 		soon = soon.Add(c.cfg.LookAhead)
 	}
-	if why = held.authorityLacks(now, soon); why != "" {
-		next, err = newAuthority(now, c.cfg.CALifetime, held.previous(now))
+	if why = held.authorityProblem(now, soon); why != "" {
+		next, err = newAuthority(now, c.cfg.CALifetime, held.previousCA(now))
 		if err != nil {
 			return certSet{}, "", err
 		}
-	} else if why = held.leafLacks(now, soon, c.cfg.DNSNames, c.cfg.Leads()); why == "" {
+	} else if why = held.leafProblem(now, soon, c.cfg.DNSNames, c.cfg.Leads()); why == "" {
 		return held, "", nil
 	} else {
 		next = held
@@ -241,7 +239,7 @@ func (c *Certs) write(ctx context.Context, secret *corev1.Secret, absent bool, s
 	if absent {
 		_, err = c.cfg.Secrets.Create(ctx, secret, metav1.CreateOptions{})
 	} else {
-		// It carries the resourceVersion that was read.
+		// The update has the resourceVersion that was read.
 		_, err = c.cfg.Secrets.Update(ctx, secret, metav1.UpdateOptions{})
 	}
 	switch {
@@ -253,8 +251,8 @@ func (c *Certs) write(ctx context.Context, secret *corev1.Secret, absent bool, s
 	return nil
 }
 
-// take makes set the current one and tells the listeners if it is another.
-func (c *Certs) take(set certSet) {
+// setCurrent replaces the current set, and notifies the listeners if it changed.
+func (c *Certs) setCurrent(set certSet) {
 	c.mu.Lock()
 	same := bytes.Equal(set.leaf, c.current.leaf) && bytes.Equal(set.leafKey, c.current.leafKey) && bytes.Equal(set.ca, c.current.ca)
 	c.current = set

@@ -94,7 +94,7 @@ func (s *secretStore) set(data map[string][]byte) {
 	s.secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cert", ResourceVersion: strconv.Itoa(s.version)}, Data: data}
 }
 
-// replica is one of several controllers; it leads as *leads says.
+// replica returns the Certs of one of several controllers, which leads if *leads.
 func replica(s *secretStore, now *time.Time, leads *bool) *Certs {
 	return NewCerts(CertConfig{
 		Secrets: s, Name: "cert", DNSNames: svc,
@@ -102,7 +102,7 @@ func replica(s *secretStore, now *time.Time, leads *bool) *Certs {
 	})
 }
 
-// verify says whether a client that trusts bundle would talk to the holder of leaf at now.
+// verify checks that a client that trusts bundle accepts leaf at now.
 func verify(bundle, leaf, key []byte, name string, now time.Time) error {
 	pair, err := tls.X509KeyPair(leaf, key)
 	if err != nil {
@@ -143,10 +143,10 @@ func TestFirstReplicaMakesTheCertificate(t *testing.T) {
 		t.Errorf("secret type %q", store.secret.Type)
 	}
 	cert := readCertSet(store.secret.Data)
-	if got := cert.leafCert.NotAfter.Sub(now); got != 365*day {
+	if got := cert.leafCert.NotAfter.Sub(now); got != 365*oneDay {
 		t.Errorf("certificate lasts %v", got)
 	}
-	if got := cert.caCerts[0].NotAfter.Sub(now); got != 3650*day {
+	if got := cert.caCerts[0].NotAfter.Sub(now); got != 3650*oneDay {
 		t.Errorf("authority lasts %v", got)
 	}
 }
@@ -163,7 +163,7 @@ func TestReplicasAgree(t *testing.T) {
 
 	yes := true
 	a, b = replica(store, &now, &yes), replica(store, &now, &yes)
-	now = now.Add(300 * day)
+	now = now.Add(300 * oneDay)
 	store.between = func() { mustSync(t, b) }
 	mustSync(t, a)
 	la, _ := a.CurrentCertKeyContent()
@@ -185,11 +185,11 @@ func TestOnlyTheLeaderRenews(t *testing.T) {
 		}
 		serves(t, c, c.CABundle(), now)
 	}
-	f("young", 274*day, true, 1)
-	f("within 90 days of its end, not leading", 300*day, false, 1)
-	f("within 90 days of its end, leading", 300*day, true, 2)
-	f("nobody led until it ended", 700*day, false, 3)
-	f("a year at a time", 1000*day, true, 4)
+	f("young", 274*oneDay, true, 1)
+	f("within 90 days of its end, not leading", 300*oneDay, false, 1)
+	f("within 90 days of its end, leading", 300*oneDay, true, 2)
+	f("nobody led until it ended", 700*oneDay, false, 3)
+	f("a year at a time", 1000*oneDay, true, 4)
 }
 
 func TestRenewedAuthorityKeepsItsPredecessor(t *testing.T) {
@@ -197,12 +197,12 @@ func TestRenewedAuthorityKeepsItsPredecessor(t *testing.T) {
 	leader, other := replica(store, &now, &yes), replica(store, &now, &no)
 	now = start.Add(0)
 	mustSync(t, leader)
-	for now = start; now.Before(start.Add(3550 * day)); now = now.Add(100 * day) {
+	for now = start; now.Before(start.Add(3550 * oneDay)); now = now.Add(100 * oneDay) {
 		mustSync(t, leader)
 	}
 	mustSync(t, other)
 	old := other.CABundle()
-	now = start.Add(3570 * day)
+	now = start.Add(3570 * oneDay)
 	mustSync(t, leader)
 	if bytes.Equal(old, leader.CABundle()) {
 		t.Fatal("the authority was not renewed")
@@ -215,7 +215,7 @@ func TestRenewedAuthorityKeepsItsPredecessor(t *testing.T) {
 	}
 }
 
-func TestSecretOfOthers(t *testing.T) {
+func TestForeignSecretIsNotWritten(t *testing.T) {
 	now, yes := start, true
 	made := &secretStore{}
 	mustSync(t, replica(made, &now, &yes))
@@ -225,10 +225,10 @@ func TestSecretOfOthers(t *testing.T) {
 	store := &secretStore{}
 	store.set(theirs)
 	c := replica(store, &now, &yes)
-	now = start.Add(300 * day) // ours would be renewed
+	now = start.Add(300 * oneDay) // ours would be renewed
 	mustSync(t, c)
 	serves(t, c, c.CABundle(), now)
-	now = start.Add(400 * day)
+	now = start.Add(400 * oneDay)
 	if err := c.Sync(t.Context()); err == nil {
 		t.Error("a foreign certificate that has ended is no error")
 	}
@@ -237,7 +237,7 @@ func TestSecretOfOthers(t *testing.T) {
 	}
 }
 
-func TestUnusableSecretIsMadeAnew(t *testing.T) {
+func TestUnusableSecretIsReplaced(t *testing.T) {
 	now, no := start, false
 	good := &secretStore{}
 	mustSync(t, replica(good, &now, &no))
@@ -271,7 +271,7 @@ func TestUnusableSecretIsMadeAnew(t *testing.T) {
 	}
 }
 
-func TestNamesAreTheLeadersConcern(t *testing.T) {
+func TestOnlyTheLeaderChecksNames(t *testing.T) {
 	store, now, leads := &secretStore{}, start, false
 	mustSync(t, replica(store, &now, &leads))
 	c := replica(store, &now, &leads)
@@ -351,18 +351,18 @@ func FuzzReadCertSet(f *testing.F) {
 	f.Add([]byte("x"), []byte(nil), []byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----"), []byte{})
 	f.Fuzz(func(t *testing.T, ca, caKey, leaf, leafKey []byte) {
 		held := readCertSet(map[string][]byte{caCertKey: ca, caKeyKey: caKey, "tls.crt": leaf, "tls.key": leafKey})
-		if held.foreign() {
-			if held.usable(start) == nil && held.leafCert == nil {
+		if held.isForeign() {
+			if held.validateForeign(start) == nil && held.leafCert == nil {
 				t.Error("usable without a certificate")
 			}
 			return
 		}
 		c := replica(nil, &now, &no)
-		next, _, err := c.renewed(held)
+		next, _, err := c.renewIfNeeded(held)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, why, _ := c.renewed(readCertSet(next.data(nil))); why != "" {
+		if _, why, _ := c.renewIfNeeded(readCertSet(next.data(nil))); why != "" {
 			t.Errorf("what was made is made anew: %s", why)
 		}
 	})

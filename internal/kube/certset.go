@@ -19,27 +19,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The Secret's keys: those of type kubernetes.io/tls, with the authority's.
+// The Secret's keys in addition to those of type kubernetes.io/tls.
 const (
 	caCertKey = "ca.crt"
 	caKeyKey  = "ca.key"
 )
 
-// clockSlack is how far in the past a certificate begins, for clocks that run
-// behind ours.
+// clockSlack is how far in the past a certificate becomes valid, for clients whose
+// clocks are behind.
 const clockSlack = time.Hour
 
-// certSet is an authority and a serving certificate, as a Secret holds them
-// (PEM) and, where they can be read, parsed.
+// certSet is an authority and a serving certificate: PEM as in the Secret, and parsed
+// if valid.
 type certSet struct {
 	ca, caKey, leaf, leafKey []byte
 
-	caCerts  []*x509.Certificate // the signer first
+	caCerts  []*x509.Certificate // the signer's is first
 	signer   *ecdsa.PrivateKey
-	leafCert *x509.Certificate // nil where leaf and leafKey are not a pair
+	leafCert *x509.Certificate // nil if leaf and leafKey do not match
 }
 
-// readCertSet never fails: what cannot be read is absent.
+// readCertSet parses the data of a Secret. Invalid parts are absent.
 func readCertSet(data map[string][]byte) certSet {
 	s := certSet{
 		ca: data[caCertKey], caKey: data[caKeyKey],
@@ -55,8 +55,7 @@ func readCertSet(data map[string][]byte) certSet {
 	return s
 }
 
-// parseCerts are the certificates of a bundle; those that cannot be read are
-// left out.
+// parseCerts returns the certificates of a bundle, without invalid ones.
 func parseCerts(bundle []byte) (certs []*x509.Certificate) {
 	for {
 		var block *pem.Block
@@ -69,9 +68,9 @@ func parseCerts(bundle []byte) (certs []*x509.Certificate) {
 	}
 }
 
-// data is the Secret's data with the set in it.
-func (s *certSet) data(was map[string][]byte) map[string][]byte {
-	data := maps.Clone(was)
+// data returns a copy of the Secret's data with the set in it.
+func (s *certSet) data(old map[string][]byte) map[string][]byte {
+	data := maps.Clone(old)
 	if data == nil {
 		data = map[string][]byte{}
 	}
@@ -80,51 +79,51 @@ func (s *certSet) data(was map[string][]byte) map[string][]byte {
 	return data
 }
 
-// foreign says whether somebody else put a certificate here.
-func (s *certSet) foreign() bool { return len(s.caKey) == 0 && len(s.leaf) > 0 }
+// isForeign reports whether another program created the certificate.
+func (s *certSet) isForeign() bool { return len(s.caKey) == 0 && len(s.leaf) > 0 }
 
-// usable says what is wrong with a foreign certificate.
-func (s *certSet) usable(now time.Time) error {
+// validateForeign checks a certificate of another program.
+func (s *certSet) validateForeign(now time.Time) error {
 	switch {
 	case s.leafCert == nil:
-		return fmt.Errorf("%s and %s are no pair", corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+		return fmt.Errorf("%s and %s do not match", corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
 	case now.After(s.leafCert.NotAfter):
-		return fmt.Errorf("it ended at %s", s.leafCert.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("it expired at %s", s.leafCert.NotAfter.Format(time.RFC3339))
 	}
 	return nil
 }
 
-// authorityLacks says why the authority has to be made anew, or nothing.
-// What ends before soon is to be renewed.
-func (s *certSet) authorityLacks(now, soon time.Time) string {
+// authorityProblem returns the reason for a new authority, if there is one. An
+// authority that expires before soon is renewed.
+func (s *certSet) authorityProblem(now, soon time.Time) string {
 	switch {
 	case len(s.ca) == 0 && len(s.caKey) == 0:
 		return "there is none"
 	case len(s.caCerts) == 0 || s.signer == nil || !s.signer.PublicKey.Equal(s.caCerts[0].PublicKey):
 		return "the authority cannot be read"
 	case !s.caCerts[0].IsCA:
-		return "the authority may not sign"
+		return "the authority is not allowed to sign"
 	case now.After(s.caCerts[0].NotAfter):
-		return "the authority has ended"
+		return "the authority has expired"
 	case soon.After(s.caCerts[0].NotAfter):
-		return "the authority ends soon"
+		return "the authority expires soon"
 	}
 	return ""
 }
 
-// leafLacks says why a new serving certificate is to be issued, or nothing.
-// Only a leader minds names, so that replicas that want different ones do not
-// take turns.
-func (s *certSet) leafLacks(now, soon time.Time, names []string, leads bool) string {
+// leafProblem returns the reason for a new serving certificate, if there is one. Only
+// the leader checks the names, so that replicas with different configurations do not
+// replace the certificate by turns.
+func (s *certSet) leafProblem(now, soon time.Time, names []string, leads bool) string {
 	switch {
 	case s.leafCert == nil:
 		return "the certificate cannot be read"
 	case s.leafCert.CheckSignatureFrom(s.caCerts[0]) != nil:
-		return "the certificate is another authority's"
+		return "the certificate was signed by another authority"
 	case now.After(s.leafCert.NotAfter):
-		return "the certificate has ended"
+		return "the certificate has expired"
 	case soon.After(s.leafCert.NotAfter):
-		return "the certificate ends soon"
+		return "the certificate expires soon"
 	}
 	for _, name := range names {
 		if leads && s.leafCert.VerifyHostname(name) != nil {
@@ -134,23 +133,23 @@ func (s *certSet) leafLacks(now, soon time.Time, names []string, leads bool) str
 	return ""
 }
 
-// previous is the authority's certificate (PEM) if it is still good: replicas
-// serve what it signed until they read the Secret again.
-func (s *certSet) previous(now time.Time) []byte {
+// previousCA returns the authority's certificate (PEM) if it is still valid: replicas
+// serve certificates that it signed until they read the Secret again.
+func (s *certSet) previousCA(now time.Time) []byte {
 	if len(s.caCerts) == 0 || now.After(s.caCerts[0].NotAfter) || !s.caCerts[0].IsCA {
 		return nil
 	}
 	return encodeCert(s.caCerts[0].Raw)
 }
 
-// newAuthority makes an authority; previous goes into its bundle behind it.
+// newAuthority creates an authority. Its bundle ends with the previous certificate.
 func newAuthority(now time.Time, lifetime time.Duration, previous []byte) (certSet, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return certSet{}, err
 	}
-	// A name of its own, lest a verifier takes the predecessor for the signer.
-	template := template(fmt.Sprintf("gpupilot-ca-%d", now.Unix()), now, lifetime)
+	// The name is unique, so that verifiers do not confuse the signer with its predecessor.
+	template := certTemplate(fmt.Sprintf("gpupilot-ca-%d", now.Unix()), now, lifetime)
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage |= x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -165,7 +164,7 @@ func newAuthority(now time.Time, lifetime time.Duration, previous []byte) (certS
 	return certSet{ca: append(encodeCert(der), previous...), caKey: keyPEM, caCerts: []*x509.Certificate{cert}, signer: key}, err
 }
 
-// issue makes a new serving certificate, which does not outlive the authority.
+// issue creates a new serving certificate, which expires no later than the authority.
 func (s *certSet) issue(now time.Time, lifetime time.Duration, names []string) error {
 	if len(names) == 0 {
 		return errors.New("no names for a serving certificate")
@@ -174,7 +173,7 @@ func (s *certSet) issue(now time.Time, lifetime time.Duration, names []string) e
 	if err != nil {
 		return err
 	}
-	template := template(names[0], now, min(lifetime, s.caCerts[0].NotAfter.Sub(now)))
+	template := certTemplate(names[0], now, min(lifetime, s.caCerts[0].NotAfter.Sub(now)))
 	template.DNSNames = names
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	der, err := x509.CreateCertificate(rand.Reader, template, s.caCerts[0], key.Public(), s.signer)
@@ -189,12 +188,12 @@ func (s *certSet) issue(now time.Time, lifetime time.Duration, names []string) e
 	return err
 }
 
-func template(name string, now time.Time, lifetime time.Duration) *x509.Certificate {
+func certTemplate(name string, now time.Time, lifetime time.Duration) *x509.Certificate {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		panic(err) // crypto/rand never fails
 	}
-	if len(name) > 64 { // a common name has no more; it is for people, the names that count are the DNSNames
+	if len(name) > 64 { // the limit of a common name, which is informational: clients verify DNSNames
 		name = name[:64]
 	}
 	return &x509.Certificate{

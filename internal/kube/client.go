@@ -31,32 +31,32 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// Config says which API server to speak to, and how much.
+// Config holds the settings of the connection to the API server.
 type Config struct {
-	Kubeconfig string  // a file; empty: the service account of the pod that this runs in
-	QPS        float32 // requests a second, of each kind of object; 100
-	Burst      int     // as many at once; 200
-	UserAgent  string  // how we name ourselves; gpupilot
-	// GPUResources are names of resources that count GPUs, beside those of
-	// gpu.IsResource. Only such resources of pods and nodes are kept in the cache.
+	Kubeconfig string  // a file; empty: the service account of this pod
+	QPS        float32 // requests/s for each kind of object; 100
+	Burst      int     // requests in a burst; 200
+	UserAgent  string  // default: gpupilot
+	// GPUResources are names of resources that count GPUs, in addition to those of
+	// gpu.IsResource. The cache keeps only such resources of pods and nodes.
 	GPUResources []string
 	Log          *slog.Logger
 }
 
-// Clients are the ways to one API server.
+// Clients holds the clients of one API server.
 type Clients struct {
 	Config *rest.Config
-	Cache  cache.Cache          // runs in Run
-	Client client.Client        // reads what is cached from the cache, the rest and all writes go to the API server
-	Live   client.Reader        // asks the API server, whatever is cached
-	Set    kubernetes.Interface // for what is not cached
+	Cache  cache.Cache          // started by Run
+	Client client.Client        // reads cached kinds from the cache; other reads and all writes go to the API server
+	Live   client.Reader        // reads from the API server, never from the cache
+	Set    kubernetes.Interface // for kinds that are not cached
 	Mapper meta.RESTMapper
 
 	log *slog.Logger
 }
 
-// Connect makes clients. It asks the API server nothing yet: one that is away
-// is no error.
+// Connect makes clients. It sends no requests, so that an unreachable API server is
+// not an error.
 func Connect(cfg Config) (*Clients, error) {
 	rc, err := restConfig(cfg)
 	if err != nil {
@@ -70,19 +70,19 @@ func Connect(cfg Config) (*Clients, error) {
 	if c.Mapper, err = apiutil.NewDynamicRESTMapper(rc, httpClient); err != nil {
 		return nil, fmt.Errorf("make a REST mapper: %w", err)
 	}
-	if err := c.connect(rc, httpClient, cfg.GPUResources); err != nil {
+	if err := c.buildClients(rc, httpClient, cfg.GPUResources); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Clients) connect(rc *rest.Config, httpClient *http.Client, gpuResources []string) (err error) {
+func (c *Clients) buildClients(rc *rest.Config, httpClient *http.Client, gpuResources []string) (err error) {
 	scheme := Scheme()
 	c.Cache, err = cache.New(rc, cache.Options{
 		HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper,
-		DefaultTransform: slim(gpuResources), // an option of one kind, ByObject, would have the mapper ask the API server now
+		DefaultTransform: slimTransform(gpuResources), // per-kind options (ByObject) would send requests to the API server here
 		DefaultWatchErrorHandler: func(ctx context.Context, r *toolscache.Reflector, err error) {
-			c.log.Debug("watch broke, watching again", "kind", r.TypeDescription(), "err", err)
+			c.log.Debug("watch failed, restarting it", "kind", r.TypeDescription(), "err", err)
 		},
 	})
 	if err != nil {
@@ -114,16 +114,16 @@ func restConfig(cfg Config) (*rest.Config, error) {
 			return nil, fmt.Errorf("kubeconfig %s: %w", cfg.Kubeconfig, err)
 		}
 	} else if rc, err = rest.InClusterConfig(); err != nil {
-		return nil, fmt.Errorf("no kubeconfig was given: %w", err)
+		return nil, fmt.Errorf("no kubeconfig given, and no service account of a pod: %w", err)
 	}
-	// A decision is at most a few requests, and none of them may wait in our
-	// own queue: the API server's fairness bounds us, these are for bugs.
+	// A decision takes a few requests, which must not wait in the client's queue. The
+	// API server limits us by priority and fairness; these limits only contain bugs.
 	rc.QPS, rc.Burst = cmp.Or(cfg.QPS, 100), cmp.Or(cfg.Burst, 200)
 	rc.UserAgent = cmp.Or(cfg.UserAgent, "gpupilot")
 	return rc, nil
 }
 
-// Scheme knows the kinds that we read and write.
+// Scheme returns a scheme of the kinds that the controller reads and writes.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -131,13 +131,13 @@ func Scheme() *runtime.Scheme {
 		coordinationv1.AddToScheme, eventsv1.AddToScheme, resourcev1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
-			panic(err) // two types of one name, our own bug
+			panic(err) // two types with the same name: a bug in this program
 		}
 	}
 	return s
 }
 
-// Run watches what informers were asked for, until ctx is done.
+// Run runs the informers until ctx is done.
 func (c *Clients) Run(ctx context.Context) error {
 	if err := c.Cache.Start(ctx); err != nil {
 		return fmt.Errorf("watch the API server: %w", err)
@@ -145,23 +145,23 @@ func (c *Clients) Run(ctx context.Context) error {
 	return nil
 }
 
-// informerRetry is how soon a kind that cannot be watched is tried again: its
-// CRD may yet be installed, the API server may yet answer.
+// informerRetry is the interval at which a failed watch is retried: the CRD may be
+// installed later, or the API server may not answer yet.
 const informerRetry = time.Second
 
-// Watch has h called for each object of the kind of obj, and waits until the
-// first listing was delivered. A kind that the API server does not know, or an
-// API server that is away, is waited for. An error means that ctx is done.
+// Watch calls h for each object of the kind of obj, and returns after the first list
+// was delivered. It retries while the API server does not serve the kind or does not
+// answer. An error means that ctx is done.
 func (c *Clients) Watch(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
-	said := ""
+	logged := ""
 	for {
 		informer, err := c.Cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
 		if err == nil {
-			return c.follow(ctx, informer, h)
+			return c.addHandler(ctx, informer, h)
 		}
-		if ctx.Err() == nil && said != err.Error() {
-			said = err.Error()
-			c.log.Warn("cannot watch yet, trying again", "kind", kindOf(obj), "err", err)
+		if ctx.Err() == nil && logged != err.Error() {
+			logged = err.Error()
+			c.log.Warn("cannot watch yet, retrying", "kind", kindOf(obj), "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -171,7 +171,7 @@ func (c *Clients) Watch(ctx context.Context, obj client.Object, h toolscache.Res
 	}
 }
 
-func (c *Clients) follow(ctx context.Context, informer cache.Informer, h toolscache.ResourceEventHandler) error {
+func (c *Clients) addHandler(ctx context.Context, informer cache.Informer, h toolscache.ResourceEventHandler) error {
 	reg, err := informer.AddEventHandler(h)
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
@@ -182,7 +182,7 @@ func (c *Clients) follow(ctx context.Context, informer cache.Informer, h toolsca
 	return nil
 }
 
-// kindOf names the kind of obj for a log line.
+// kindOf returns the kind of obj for a log line.
 func kindOf(obj client.Object) string {
 	if kind := obj.GetObjectKind().GroupVersionKind().Kind; kind != "" {
 		return kind
@@ -191,7 +191,7 @@ func kindOf(obj client.Object) string {
 	return name
 }
 
-// Installed says whether the API server serves the kind of obj.
+// Installed reports whether the API server serves the kind of obj.
 func (c *Clients) Installed(obj client.Object) bool {
 	gvk := obj.GetObjectKind().GroupVersionKind()
 	_, err := c.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)

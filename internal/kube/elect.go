@@ -17,33 +17,34 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ElectionConfig says which lease is held as whom. Zero durations take the
-// defaults. They are half of client-go's: to be demoted costs a replica nothing
-// here, and until a crashed leader's lease ends nothing scales.
+// ElectionConfig holds the settings of an Election. Zero durations mean the defaults.
+// They are half of client-go's: a demotion is cheap here, and no workload is scaled
+// until the lease of a crashed leader expires.
 type ElectionConfig struct {
 	Leases    coordinationv1client.LeasesGetter
 	Namespace string
 	Name      string
 	Identity  string // of this replica
 
-	Lease time.Duration // how long others wait for one that fell silent; 8 s
-	Renew time.Duration // how long a leader that cannot renew goes on; 5 s
+	Lease time.Duration // how long other replicas wait for a leader that stopped renewing; 8 s
+	Renew time.Duration // how long a leader that cannot renew remains the leader; 5 s
 	Retry time.Duration // between attempts; 1 s
 
-	// Changed is called when this replica begins or ceases to lead. May be nil.
+	// Changed is called when this replica becomes the leader or stops being it. May be
+	// nil.
 	Changed func(leading bool)
 	Log     *slog.Logger // nil discards
 }
 
-// Election is one replica's part in choosing the leader. Losing the lease
-// demotes: the replica stands again, it never exits.
+// Election runs the leader election of one replica. A replica that loses the lease
+// takes part again; the program does not exit.
 type Election struct {
 	cfg     ElectionConfig
 	elector *leaderelection.LeaderElector
-	leading atomic.Pointer[context.Context] // of the term; nil: none
+	leading atomic.Pointer[context.Context] // the context of the term; nil: not leading
 }
 
-// NewElection makes an election that does nothing before Run.
+// NewElection makes an election. Run starts it.
 func NewElection(cfg ElectionConfig) (*Election, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -66,8 +67,8 @@ func NewElection(cfg ElectionConfig) (*Election, error) {
 		LeaseDuration: cfg.Lease, RenewDeadline: cfg.Renew, RetryPeriod: cfg.Retry,
 		ReleaseOnCancel: true, Name: cfg.Name,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: e.begin,
-			OnStoppedLeading: e.end,
+			OnStartedLeading: e.startTerm,
+			OnStoppedLeading: e.endTerm,
 			OnNewLeader:      func(id string) { cfg.Log.Info("leader", "identity", id) },
 		},
 	})
@@ -77,71 +78,71 @@ func NewElection(cfg ElectionConfig) (*Election, error) {
 	return e, nil
 }
 
-func (e *Election) begin(ctx context.Context) {
+func (e *Election) startTerm(ctx context.Context) {
 	if ctx.Err() != nil {
-		return // client-go calls this in a goroutine of its own: the term may be over
+		return // client-go calls this in a new goroutine: the term may have ended
 	}
 	e.leading.Store(&ctx)
-	e.changed(true)
+	e.notify(true)
 }
 
-func (e *Election) end() {
+func (e *Election) endTerm() {
 	if e.leading.Swap(nil) != nil {
-		e.changed(false)
+		e.notify(false)
 	}
 }
 
-func (e *Election) changed(leading bool) {
+func (e *Election) notify(leading bool) {
 	e.cfg.Log.Info("leadership", "leading", leading, "identity", e.cfg.Identity)
 	if e.cfg.Changed != nil {
 		e.cfg.Changed(leading)
 	}
 }
 
-// Run stands for election until ctx is done, and releases the lease then.
+// Run takes part in the election until ctx is done, and then releases the lease.
 func (e *Election) Run(ctx context.Context) {
 	// The elector logs an error at each attempt.
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(&sparse{Handler: e.cfg.Log.Handler()}))
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(&rateLimitedHandler{Handler: e.cfg.Log.Handler()}))
 	for ctx.Err() == nil {
 		e.elector.Run(ctx)
 	}
 }
 
-// Leading says whether this replica may write now. It turns false before
-// another replica's turns true, even while the API server does not answer.
+// Leading reports whether this replica may write now. It becomes false before it
+// becomes true in another replica, even while the API server does not answer.
 func (e *Election) Leading() bool {
 	term := e.leading.Load()
 	return term != nil && (*term).Err() == nil && e.elector.IsLeader() &&
 		e.elector.Check(e.cfg.Renew-e.cfg.Lease) == nil
 }
 
-// sparse lets one line a minute of warnings and errors through, and no others.
-type sparse struct {
+// rateLimitedHandler passes on one warning or error per minute, and no other lines.
+type rateLimitedHandler struct {
 	slog.Handler
 	last atomic.Int64 // unix seconds
 }
 
-const sparseGap = 60 // s
+const minLogInterval = 60 // s
 
 // Enabled is slog.Handler's.
-func (s *sparse) Enabled(ctx context.Context, l slog.Level) bool {
+func (s *rateLimitedHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && s.Handler.Enabled(ctx, l)
 }
 
 // Handle is slog.Handler's.
-func (s *sparse) Handle(ctx context.Context, r slog.Record) error {
+func (s *rateLimitedHandler) Handle(ctx context.Context, r slog.Record) error {
 	last := s.last.Load()
-	if r.Time.Unix()-last < sparseGap || !s.last.CompareAndSwap(last, r.Time.Unix()) {
+	if r.Time.Unix()-last < minLogInterval || !s.last.CompareAndSwap(last, r.Time.Unix()) {
 		return nil
 	}
 	return s.Handler.Handle(ctx, r)
 }
 
-// WithAttrs is slog.Handler's; the lines keep their common pace.
-func (s *sparse) WithAttrs([]slog.Attr) slog.Handler { return s }
+// WithAttrs is slog.Handler's; all lines share one limit.
+func (s *rateLimitedHandler) WithAttrs([]slog.Attr) slog.Handler { return s }
 
 // WithGroup is slog.Handler's.
-func (s *sparse) WithGroup(string) slog.Handler { return s }
+func (s *rateLimitedHandler) WithGroup(string) slog.Handler { return s }
 
-// Leader is the identity of who leads as far as is known, else empty.
+// Leader returns the identity of the last observed leader; empty: none.
 func (e *Election) Leader() string { return e.elector.GetLeader() }

@@ -16,9 +16,9 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 )
 
-// Recorder writes Events. client-go's own recorder counts up an Event that
-// has the reason of an earlier one and drops the new message; a decision's
-// message is what it is for, so each gets an Event of its own here.
+// Recorder writes Events. It makes a new Event each time. client-go's recorder would
+// only count up an earlier Event with the same reason, and drop the new message, which
+// explains the decision.
 type Recorder struct {
 	events     eventsv1client.EventsGetter
 	controller string
@@ -30,19 +30,19 @@ type Recorder struct {
 }
 
 const (
-	// maxNote is what the API server allows for an Event's note, in bytes.
+	// maxNote is the API server's limit of an Event's note, in bytes.
 	maxNote = 1024
-	// maxEvents may wait to be written; more are dropped and counted.
+	// maxEvents is the length of the queue; more Events are dropped and counted.
 	maxEvents = 256
 )
 
-// NewRecorder makes a recorder for a controller, an instance of which this is.
+// NewRecorder makes a recorder for one instance of a controller.
 func NewRecorder(events eventsv1client.EventsGetter, controller, instance string, log *slog.Logger) *Recorder {
 	return &Recorder{events: events, controller: controller, instance: instance, log: log, queue: make(chan *eventsv1.Event, maxEvents)}
 }
 
-// Event says something about an object. kind is Normal or Warning, reason and
-// action one word each. It never blocks.
+// Event records an Event about an object. kind is Normal or Warning; reason and action
+// are one word each. It never blocks.
 func (r *Recorder) Event(about corev1.ObjectReference, kind, reason, action, note string) {
 	now := time.Now()
 	e := &eventsv1.Event{
@@ -74,10 +74,10 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// Dropped is how many Events were lost.
+// Dropped returns the number of lost Events.
 func (r *Recorder) Dropped() uint64 { return r.dropped.Load() }
 
-// shorten cuts s to at most n bytes, between runes, and says that it did.
+// shorten cuts s to at most n bytes, between runes, and marks the cut.
 func shorten(s string, n int) string {
 	const ellipsis = "…"
 	if len(s) <= n {

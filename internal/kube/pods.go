@@ -18,12 +18,12 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// PodDeletionCost is the annotation that tells a ReplicaSet which pods go first.
+// PodDeletionCost is the annotation by which a ReplicaSet selects the pods to delete.
 const PodDeletionCost = corev1.PodDeletionCost
 
-// slim keeps of what is cached what we look at. more are names of resources that
-// count GPUs, as in gpu.IsResource.
-func slim(more []string) toolscache.TransformFunc {
+// slimTransform returns a transform that drops unused fields of cached objects. more
+// are names of resources that count GPUs, as in gpu.IsResource.
+func slimTransform(more []string) toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	return func(obj any) (any, error) {
 		switch o := obj.(type) {
@@ -38,8 +38,8 @@ func slim(more []string) toolscache.TransformFunc {
 	}
 }
 
-// slimNode keeps of a node how many GPUs it has, the labels that say which pool it
-// belongs to and what GPUs it has, and its condition GPUHealthy.
+// slimNode keeps of a node how many GPUs it has, the labels of its pool and of its
+// GPUs' model, and its condition GPUHealthy.
 func slimNode(node *corev1.Node, more []string) *corev1.Node {
 	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
@@ -61,7 +61,7 @@ func slimNode(node *corev1.Node, more []string) *corev1.Node {
 	return slim
 }
 
-// slimClaim keeps of a resource claim which devices it has.
+// slimClaim keeps the allocated devices of a resource claim.
 func slimClaim(claim *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
 	slim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
@@ -76,8 +76,8 @@ func slimClaim(claim *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
 	return slim
 }
 
-// slimPod keeps of a pod what we look at: a cluster's pods are what the
-// controller holds most of.
+// slimPod keeps the fields of a pod that the controller uses. Pods take the largest
+// part of the controller's memory.
 func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -109,22 +109,22 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 			slim.Status.Conditions = append(slim.Status.Conditions, slimCondition(c))
 		}
 	}
-	slim.Status.InitContainerStatuses = waiting(pod.Status.InitContainerStatuses)
+	slim.Status.InitContainerStatuses = stuckContainer(pod.Status.InitContainerStatuses)
 	if slim.Status.InitContainerStatuses == nil {
-		slim.Status.ContainerStatuses = waiting(pod.Status.ContainerStatuses)
+		slim.Status.ContainerStatuses = stuckContainer(pod.Status.ContainerStatuses)
 	}
 	return slim
 }
 
-// The bounds of what is kept of the scheduler's and the kubelet's words, in
-// bytes. A GPUAutoscaler's status shows 200 of a message.
+// The bounds of reasons and messages of the scheduler and the kubelet, in bytes. A
+// GPUAutoscaler's status shows 200 bytes of a message.
 const (
 	maxPodReason  = 64
 	maxPodMessage = 256
 )
 
-// slimCondition keeps the message only where the scheduler says why no node
-// takes the pod.
+// slimCondition keeps the message only if it is the scheduler's reason why no node
+// fits the pod.
 func slimCondition(c *corev1.PodCondition) corev1.PodCondition {
 	slim := corev1.PodCondition{
 		Type: c.Type, Status: c.Status, Reason: excerpt(c.Reason, maxPodReason), LastTransitionTime: c.LastTransitionTime,
@@ -135,9 +135,9 @@ func slimCondition(c *corev1.PodCondition) corev1.PodCondition {
 	return slim
 }
 
-// waiting keeps the first container that waits for something else than the
-// usual steps of a start; nil: there is none.
-func waiting(all []corev1.ContainerStatus) []corev1.ContainerStatus {
+// stuckContainer returns the first container that waits for a reason other than the
+// normal steps of a start; nil: there is none.
+func stuckContainer(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 	for i := range all {
 		w := all[i].State.Waiting
 		if w == nil || w.Reason == "" || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing" {
@@ -150,13 +150,12 @@ func waiting(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 	return nil
 }
 
-// excerpt is at most n bytes of s, in memory of its own where it is shorter
-// than s.
+// excerpt returns at most n bytes of s. A shortened result does not keep s in memory.
 func excerpt(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	return shorten(s, n) // a concatenation, which does not hold s in memory
+	return shorten(s, n) // it concatenates, and so copies
 }
 
 func slimContainer(c *corev1.Container, more []string) corev1.Container {
@@ -165,7 +164,7 @@ func slimContainer(c *corev1.Container, more []string) corev1.Container {
 	}
 }
 
-// slimResources keeps the GPUs of a list; nil if there are none.
+// slimResources keeps the GPU resources of a list; nil if there are none.
 func slimResources(list corev1.ResourceList, more []string) (slim corev1.ResourceList) {
 	for name, q := range list {
 		if gpu.IsResource(string(name), more) {
@@ -178,17 +177,16 @@ func slimResources(list corev1.ResourceList, more []string) (slim corev1.Resourc
 	return slim
 }
 
-// Pods are the cluster's pods, found by name or by labels without looking at
-// them all. It is a handler of a pod informer's events. The pods that it gives
-// are shared and not to be changed.
+// Pods indexes the cluster's pods by name and by label. It is an event handler for a
+// pod informer. The returned pods are shared and must not be changed.
 type Pods struct {
 	mu      sync.RWMutex
 	byName  map[podKey]*corev1.Pod
 	byLabel map[labelKey]map[podKey]*corev1.Pod // namespace "" for all namespaces
 	all     map[string]map[podKey]*corev1.Pod   // by namespace
 
-	// sorted are those sets of byLabel that Select was asked for, of one namespace
-	// and sorted by name, until a pod joins or leaves them.
+	// sorted caches the sets of byLabel that Select has returned, for one namespace and
+	// sorted by name, until a pod joins or leaves the set.
 	sorted  map[labelKey][]*corev1.Pod
 	changes uint64
 
@@ -212,22 +210,22 @@ func NewPods() *Pods {
 	}
 }
 
-// OnChange has f called after each change, with nil for a pod that was not
-// there before or is not any more. It is called before the informer runs, and
-// f does not block.
+// OnChange sets f, which is called after each change and must not block. old is nil
+// for a new pod, and pod is nil for a deleted one. It must be called before the
+// informer runs.
 func (p *Pods) OnChange(f func(old, pod *corev1.Pod)) { p.changed = f }
 
-// OnAdd is the informer's.
+// OnAdd handles a new pod.
 func (p *Pods) OnAdd(obj any, _ bool) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		p.set(podKey{pod.Namespace, pod.Name}, pod)
 	}
 }
 
-// OnUpdate is the informer's.
+// OnUpdate handles a changed pod.
 func (p *Pods) OnUpdate(_, obj any) { p.OnAdd(obj, false) }
 
-// OnDelete is the informer's.
+// OnDelete handles a deleted pod.
 func (p *Pods) OnDelete(obj any) {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
@@ -246,32 +244,32 @@ func (p *Pods) set(k podKey, pod *corev1.Pod) {
 	if pod != nil {
 		p.link(k, pod)
 	}
-	p.keepSorted(k, old, pod)
+	p.updateSorted(k, old, pod)
 	p.mu.Unlock()
 	p.changed(old, pod)
 }
 
 func (p *Pods) link(k podKey, pod *corev1.Pod) {
 	p.byName[k] = pod
-	put(p.all, k.namespace, k, pod)
+	addToSet(p.all, k.namespace, k, pod)
 	for key, value := range pod.Labels {
-		put(p.byLabel, labelKey{k.namespace, key, value}, k, pod)
-		put(p.byLabel, labelKey{"", key, value}, k, pod)
+		addToSet(p.byLabel, labelKey{k.namespace, key, value}, k, pod)
+		addToSet(p.byLabel, labelKey{"", key, value}, k, pod)
 	}
 }
 
 func (p *Pods) unlink(k podKey, pod *corev1.Pod) {
 	delete(p.byName, k)
-	drop(p.all, k.namespace, k)
+	removeFromSet(p.all, k.namespace, k)
 	for key, value := range pod.Labels {
-		drop(p.byLabel, labelKey{k.namespace, key, value}, k)
-		drop(p.byLabel, labelKey{"", key, value}, k)
+		removeFromSet(p.byLabel, labelKey{k.namespace, key, value}, k)
+		removeFromSet(p.byLabel, labelKey{"", key, value}, k)
 	}
 }
 
-// keepSorted puts a pod in the place of its older version, and forgets the sets
+// updateSorted replaces a pod's older version in the cached sets, and drops the sets
 // that it has joined or left.
-func (p *Pods) keepSorted(k podKey, old, pod *corev1.Pod) {
+func (p *Pods) updateSorted(k podKey, old, pod *corev1.Pod) {
 	p.changes++
 	if len(p.sorted) == 0 {
 		return
@@ -300,7 +298,7 @@ func (p *Pods) keepSorted(k podKey, old, pod *corev1.Pod) {
 	}
 }
 
-// labelOf is a label of a pod, which may be nil.
+// labelOf returns the value of a pod's label. The pod may be nil.
 func labelOf(pod *corev1.Pod, key string) (value string, ok bool) {
 	if pod != nil {
 		value, ok = pod.Labels[key]
@@ -308,21 +306,21 @@ func labelOf(pod *corev1.Pod, key string) (value string, ok bool) {
 	return value, ok
 }
 
-func put[K comparable](m map[K]map[podKey]*corev1.Pod, key K, k podKey, pod *corev1.Pod) {
+func addToSet[K comparable](m map[K]map[podKey]*corev1.Pod, key K, k podKey, pod *corev1.Pod) {
 	if m[key] == nil {
 		m[key] = map[podKey]*corev1.Pod{}
 	}
 	m[key][k] = pod
 }
 
-func drop[K comparable](m map[K]map[podKey]*corev1.Pod, key K, k podKey) {
+func removeFromSet[K comparable](m map[K]map[podKey]*corev1.Pod, key K, k podKey) {
 	delete(m[key], k)
 	if len(m[key]) == 0 {
 		delete(m, key)
 	}
 }
 
-// Get finds a pod by its name.
+// Get returns a pod by its name.
 func (p *Pods) Get(namespace, name string) (*corev1.Pod, bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -333,7 +331,7 @@ func (p *Pods) Get(namespace, name string) (*corev1.Pod, bool) {
 // Select lists the pods of a namespace that the selector matches, sorted by
 // name; of all namespaces if it is empty, sorted by namespace and name.
 func (p *Pods) Select(namespace string, selector labels.Selector) []*corev1.Pod {
-	if set, ok := oneSet(namespace, selector); ok {
+	if set, ok := singleLabelSet(namespace, selector); ok {
 		return p.selectSorted(set)
 	}
 	p.mu.RLock()
@@ -355,10 +353,10 @@ func (p *Pods) Select(namespace string, selector labels.Selector) []*corev1.Pod 
 	return out
 }
 
-// oneSet is the set of byLabel that a selector for one label of one namespace is
-// about, as a workload's usually is: sorted for each request, thousands of pods
-// would cost more than their values do.
-func oneSet(namespace string, selector labels.Selector) (set labelKey, ok bool) {
+// singleLabelSet returns the key in byLabel of a selector for one label in one
+// namespace, the usual form of a workload's selector. Such sets are cached sorted,
+// since sorting thousands of pods for each request is expensive.
+func singleLabelSet(namespace string, selector labels.Selector) (set labelKey, ok bool) {
 	requirements, selectable := selector.Requirements()
 	if namespace == "" || !selectable || len(requirements) != 1 {
 		return labelKey{}, false
@@ -392,8 +390,8 @@ func (p *Pods) selectSorted(set labelKey) []*corev1.Pod {
 	return list
 }
 
-// candidates are disjoint sets of pods outside of which the selector matches
-// none: those of its requirement that leaves the fewest.
+// candidates returns disjoint sets that contain all pods that the selector matches:
+// those of its requirement with the fewest pods.
 func (p *Pods) candidates(namespace string, selector labels.Selector) []map[podKey]*corev1.Pod {
 	requirements, selectable := selector.Requirements()
 	if !selectable {
@@ -424,7 +422,7 @@ func (p *Pods) candidates(namespace string, selector labels.Selector) []map[podK
 	return []map[podKey]*corev1.Pod{p.byName}
 }
 
-// Len is how many pods there are.
+// Len returns the number of pods.
 func (p *Pods) Len() int {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -98,7 +98,7 @@ func names(pods []*corev1.Pod) []string {
 	return out
 }
 
-func TestPodsTellOfChanges(t *testing.T) {
+func TestPodsReportChanges(t *testing.T) {
 	pods := NewPods()
 	var told []string
 	pods.OnChange(func(old, pod *corev1.Pod) { told = append(told, fmt.Sprint(old != nil, pod != nil)) })
@@ -151,7 +151,7 @@ func TestSlimPod(t *testing.T) {
 
 // What the scheduler and the kubelet say about a pod that does not start is
 // kept, in bounded length, and nothing of the kind of a pod that serves.
-func TestSlimPodKeepsWhatHoldsItUp(t *testing.T) {
+func TestSlimPodKeepsPendingReasons(t *testing.T) {
 	slimmed := func(change func(*corev1.PodStatus)) *corev1.PodStatus {
 		t.Helper()
 		p := somePod("a", "b", nil)

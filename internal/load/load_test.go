@@ -127,7 +127,7 @@ func TestErrorsNameFileLineAndColumn(t *testing.T) {
 	f("t_s,requests\n0,1\n1,\n", ReplayConfig{}, "f.csv:3:3", `""`)
 	f("t_s,requests\n0,1\n1,-2\n", ReplayConfig{}, "f.csv:3:3")
 	f("t_s,requests\n0,1\n1,NaN\n", ReplayConfig{}, "f.csv:3:3")
-	f("t_s,requests\n5,1\n5,1\n", ReplayConfig{}, "f.csv:3:1", "after 5")
+	f("t_s,requests\n5,1\n5,1\n", ReplayConfig{}, "f.csv:3:1", "greater than the previous 5")
 	f("t_s,requests\n0,1,2\n", ReplayConfig{}, "f.csv", "line 2")
 	f("t_s,requests\n0,1\n", ReplayConfig{}, "f.csv", "1 rows")
 	f("t_s,requests\n0,0\n1,0\n", ReplayConfig{Peak: 5}, "f.csv", "all counts are 0")

@@ -19,29 +19,27 @@ import (
 	"time"
 )
 
-// TimeColumn is the column of a counts CSV that holds the seconds since the
-// recording's beginning; DefaultColumn is the one of the counts.
+// TimeColumn is the column of a counts CSV with the seconds since the start of the
+// recording; DefaultColumn is the column of the counts.
 const (
 	TimeColumn    = "t_s"
 	DefaultColumn = "requests"
 )
 
-// maxRows bounds what a counts CSV may hold: more than a year of seconds is a
-// mistake, not a load.
+// maxRows bounds the rows of a counts CSV: more than a year of seconds is a mistake.
 const maxRows = 40_000_000
 
-// ReplayConfig says how a recorded load is replayed.
+// ReplayConfig holds the settings of a replay.
 type ReplayConfig struct {
-	// Column is the header of the counts; empty: requests.
+	// Column is the header of the column of counts; empty: requests.
 	Column string
-	// Speed is how many seconds of the recording pass in one of the replay;
-	// 0: 1. Rates stay those of the recording: time is compressed, not load
-	// multiplied.
+	// Speed is the number of seconds of the recording per second of the replay; 0: 1.
+	// The rates stay those of the recording: only time is compressed.
 	Speed float64
-	// Peak scales the replay so that its highest load is this; 0: as recorded.
+	// Peak is the highest load of the replay, to which it is scaled; 0: not scaled.
 	Peak float64
-	// Smooth is the time of the replay over which the load is averaged, so
-	// that a sped-up recording keeps its requests; 0: one second.
+	// Smooth is the time of the replay over which the load is averaged, so that a faster
+	// replay keeps all requests; 0: one second.
 	Smooth time.Duration
 }
 
@@ -63,9 +61,9 @@ func Open(path string, cfg ReplayConfig) (*Replay, error) {
 	return Read(path, f, cfg)
 }
 
-// Read reads a counts CSV, plain or gzip: a header line with the columns t_s
-// (seconds, rising) and the counts', others are left alone, and at least two
-// rows. Errors say name, line and column.
+// Read reads a counts CSV, plain or gzip. It has a header line with the columns t_s
+// (increasing seconds) and the counts, and at least two rows; other columns are
+// ignored. Errors name file, line and column.
 func Read(name string, r io.Reader, cfg ReplayConfig) (*Replay, error) {
 	cfg.Column = cmp.Or(cfg.Column, DefaultColumn)
 	cfg.Speed = cmp.Or(cfg.Speed, 1)
@@ -82,20 +80,20 @@ func Read(name string, r io.Reader, cfg ReplayConfig) (*Replay, error) {
 		return nil, err
 	}
 	if cfg.Peak > 0 {
-		high := p.highest()
+		high := p.peakLoad()
 		if high == 0 {
-			return nil, fmt.Errorf("%s: column %q: all counts are 0, which no factor scales to a peak of %v", name, cfg.Column, cfg.Peak)
+			return nil, fmt.Errorf("%s: column %q: all counts are 0 and cannot be scaled to a peak of %v", name, cfg.Column, cfg.Peak)
 		}
 		p.scale = cfg.Peak / high
 	}
 	return p, nil
 }
 
-// plainText undoes gzip, which it knows by its first bytes.
+// plainText decompresses gzip, which it detects by the first bytes.
 func plainText(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
 	if magic, err := b.Peek(2); err != nil || magic[0] != 0x1f || magic[1] != 0x8b {
-		return b, nil //nolint:nilerr // too short to be gzip; the parser says what it is
+		return b, nil //nolint:nilerr // too short for gzip; the parser reports the error
 	}
 	return gzip.NewReader(b)
 }
@@ -107,11 +105,11 @@ func (p *Replay) parse(name string, r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("%s: header: %w", name, csvError(err))
 	}
-	tCol, err := column(header, TimeColumn)
+	tCol, err := columnIndex(header, TimeColumn)
 	if err != nil {
 		return fmt.Errorf("%s:1: %w", name, err)
 	}
-	nCol, err := column(header, p.cfg.Column)
+	nCol, err := columnIndex(header, p.cfg.Column)
 	if err != nil {
 		return fmt.Errorf("%s:1: %w", name, err)
 	}
@@ -142,7 +140,7 @@ func (p *Replay) parse(name string, r io.Reader) error {
 		}
 		if k := len(p.at); k > 0 && t <= p.at[k-1] {
 			line, col := in.FieldPos(tCol)
-			return fmt.Errorf("%s:%d:%d: column %q: %v does not come after %v", name, line, col, TimeColumn, t, p.at[k-1])
+			return fmt.Errorf("%s:%d:%d: column %q: %v is not greater than the previous %v", name, line, col, TimeColumn, t, p.at[k-1])
 		}
 		if len(p.at) == maxRows {
 			return fmt.Errorf("%s: more than %d rows", name, maxRows)
@@ -152,13 +150,13 @@ func (p *Replay) parse(name string, r io.Reader) error {
 	if len(p.at) < 2 {
 		return fmt.Errorf("%s: %d rows of counts: want at least 2", name, len(p.at))
 	}
-	p.sum(counts)
+	p.accumulate(counts)
 	return nil
 }
 
-// sum turns the counts into running totals. The last row lasts as long as the
-// one before it, for want of a next one.
-func (p *Replay) sum(counts []float64) {
+// accumulate converts the counts to running totals. The last row has no successor, and
+// lasts as long as the one before it.
+func (p *Replay) accumulate(counts []float64) {
 	k := len(p.at)
 	p.at = append(p.at, 2*p.at[k-1]-p.at[k-2])
 	p.total = make([]float64, k+1)
@@ -170,24 +168,24 @@ func (p *Replay) sum(counts []float64) {
 	}
 }
 
-// At is the mean load over the Smooth before t (at the beginning, over the
-// first Smooth).
+// At returns the mean load over the Smooth before t; at the start, over the first
+// Smooth.
 func (p *Replay) At(t time.Duration) float64 {
 	end := p.at[len(p.at)-1]
 	width := min(p.cfg.Smooth.Seconds()*p.cfg.Speed, end)
 	to := min(max(t.Seconds()*p.cfg.Speed, width), end)
-	return max(0, p.scale*(p.before(to)-p.before(to-width))/width) // rounding must not make it negative
+	return max(0, p.scale*(p.countBefore(to)-p.countBefore(to-width))/width) // rounding must not make it negative
 }
 
-// Duration is the recording's, divided by the speed; at most what a
-// time.Duration holds.
+// Duration returns the recording's duration divided by the speed, at most that of a
+// time.Duration.
 func (p *Replay) Duration() time.Duration {
 	s := p.at[len(p.at)-1] / p.cfg.Speed
 	return time.Duration(min(s*float64(time.Second), math.MaxInt64/2))
 }
 
-// before is how many requests came before second s of the recording.
-func (p *Replay) before(s float64) float64 {
+// countBefore returns the number of requests before second s of the recording.
+func (p *Replay) countBefore(s float64) float64 {
 	i := sort.SearchFloat64s(p.at, s)
 	if i == 0 {
 		return 0
@@ -199,9 +197,9 @@ func (p *Replay) before(s float64) float64 {
 	return p.total[i-1] + part*(p.total[i]-p.total[i-1])
 }
 
-// highest is the highest load that At gives, at the ends of all rows and of
-// the windows that begin with one: between those the mean changes evenly.
-func (p *Replay) highest() float64 {
+// peakLoad returns the maximum of At. It checks the starts of all rows, and the ends of
+// the windows that start there: in between, the mean is linear.
+func (p *Replay) peakLoad() float64 {
 	high := 0.0
 	for _, s := range p.at {
 		t := s / p.cfg.Speed
@@ -212,7 +210,7 @@ func (p *Replay) highest() float64 {
 	return high
 }
 
-func column(header []string, name string) (int, error) {
+func columnIndex(header []string, name string) (int, error) {
 	// A spreadsheet's byte order mark is not part of the first column's name.
 	header[0] = strings.TrimPrefix(header[0], "\ufeff")
 	i := slices.IndexFunc(header, func(h string) bool { return strings.TrimSpace(h) == name })
@@ -222,7 +220,7 @@ func column(header []string, name string) (int, error) {
 	return i, nil
 }
 
-// csvError says end of file as a person would.
+// csvError replaces the error of an empty file by a readable one.
 func csvError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("the file is empty")
@@ -230,7 +228,7 @@ func csvError(err error) error {
 	return err
 }
 
-// clip shortens what an error quotes.
+// clip shortens a value for an error.
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:77] + "..."

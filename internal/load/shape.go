@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package load is the shapes that an offered load takes over time: constants,
-// ramps, steps, waves, bursts, sequences of them, and real loads replayed from
-// a CSV of counts. A shape is a pure function of time; what is done with it (a
-// model stepped, requests sent, a GPU kept busy) is the caller's.
+// Package load defines shapes of a load over time: constants, ramps, steps, waves,
+// bursts, sequences of them, and recorded loads from a CSV of counts. A shape is a pure
+// function of time. The caller generates the load: it steps a model, sends requests or
+// keeps a GPU busy.
 package load
 
 import (
@@ -13,33 +13,33 @@ import (
 
 // Shape is a load over time.
 type Shape interface {
-	// At is the load at t after the beginning, in the shape's unit (for a load
-	// of requests, requests a second). Before 0 it is as at 0 and after the
-	// Duration as at its end; it is never negative and never NaN.
+	// At returns the load at t after the start, in the shape's unit, such as requests/s.
+	// Before 0 it has the value at 0, and after the Duration the value at its end. It is
+	// never negative or NaN.
 	At(t time.Duration) float64
-	// Duration is how long the shape lasts.
+	// Duration returns how long the shape lasts.
 	Duration() time.Duration
 }
 
-// Constant is the same load all the time.
+// Constant is a constant load.
 type Constant struct {
 	Rate float64
 	For  time.Duration
 }
 
-// At is the rate.
+// At returns the rate.
 func (c Constant) At(time.Duration) float64 { return c.Rate }
 
 // Duration is how long it lasts.
 func (c Constant) Duration() time.Duration { return c.For }
 
-// Ramp goes evenly from one load to another.
+// Ramp is a linear change from one load to another.
 type Ramp struct {
 	From, To float64
 	For      time.Duration
 }
 
-// At is the load on the way.
+// At returns the interpolated load.
 func (r Ramp) At(t time.Duration) float64 {
 	if t >= r.For {
 		return r.To
@@ -47,16 +47,16 @@ func (r Ramp) At(t time.Duration) float64 {
 	return r.From + (r.To-r.From)*max(0, t.Seconds())/r.For.Seconds()
 }
 
-// Duration is how long the way takes.
+// Duration returns how long the change takes.
 func (r Ramp) Duration() time.Duration { return r.For }
 
-// Steps stays at each level for the same time.
+// Steps is a sequence of levels of equal duration.
 type Steps struct {
 	Levels []float64
 	Each   time.Duration
 }
 
-// At is the level of the moment; without levels it is 0.
+// At returns the level at t; 0 without levels.
 func (s Steps) At(t time.Duration) float64 {
 	if len(s.Levels) == 0 || s.Each <= 0 {
 		return 0
@@ -68,14 +68,14 @@ func (s Steps) At(t time.Duration) float64 {
 // Duration is that of all levels.
 func (s Steps) Duration() time.Duration { return time.Duration(len(s.Levels)) * s.Each }
 
-// Sine is a wave around a mean that begins at the mean and rises first. Where
-// the amplitude exceeds the mean the wave is cut at 0.
+// Sine is a sine wave around a mean, which starts at the mean and rises first. It is cut
+// at 0 if the amplitude exceeds the mean.
 type Sine struct {
 	Mean, Amplitude float64
 	Period, For     time.Duration
 }
 
-// At is the wave's height.
+// At returns the value of the wave.
 func (s Sine) At(t time.Duration) float64 {
 	t = min(max(0, t), s.For)
 	if s.Period <= 0 {
@@ -87,14 +87,14 @@ func (s Sine) At(t time.Duration) float64 {
 // Duration is how long it lasts.
 func (s Sine) Duration() time.Duration { return s.For }
 
-// Burst is a base load with a peak of some length at the end of every period.
+// Burst is a base load with a peak at the end of every period.
 type Burst struct {
 	Base, Peak    float64
 	Every, Length time.Duration
 	For           time.Duration
 }
 
-// At is the peak within a burst, else the base.
+// At returns the peak within a burst, else the base.
 func (b Burst) At(t time.Duration) float64 {
 	t = min(max(0, t), b.For)
 	if b.Every > 0 && t%b.Every >= b.Every-b.Length {
@@ -109,7 +109,7 @@ func (b Burst) Duration() time.Duration { return b.For }
 // Sequence is one shape after another.
 type Sequence []Shape
 
-// At is the load of the shape whose turn it is.
+// At returns the load of the current shape.
 func (s Sequence) At(t time.Duration) float64 {
 	for i, shape := range s {
 		if d := shape.Duration(); t < d || i == len(s)-1 {
@@ -129,10 +129,10 @@ func (s Sequence) Duration() time.Duration {
 	return sum
 }
 
-// Loop is a shape again and again, for ever.
+// Loop repeats a shape without end.
 type Loop struct{ Shape Shape }
 
-// At is the load within the round of the moment.
+// At returns the load at t within the current repetition.
 func (l Loop) At(t time.Duration) float64 {
 	if d := l.Shape.Duration(); d > 0 {
 		t = max(0, t) % d
@@ -140,10 +140,10 @@ func (l Loop) At(t time.Duration) float64 {
 	return l.Shape.At(t)
 }
 
-// Duration is the longest there is.
+// Duration returns the longest time.Duration.
 func (l Loop) Duration() time.Duration { return math.MaxInt64 }
 
-// Peak is a shape's highest load, looked for at this many even steps.
+// Peak returns a shape's highest load at this many evenly spaced times.
 func Peak(s Shape, steps int) float64 {
 	high := s.At(0)
 	for i := range steps {

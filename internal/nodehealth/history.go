@@ -29,15 +29,15 @@ const (
 	maxMessage = 1024
 )
 
-// history is what earlier checks of one agent found.
+// history holds the results of earlier checks of one agent.
 type history struct {
 	down   map[string]int // by UUID: checks in a row at which the GPU was down or missing
 	seen   map[string]bool
 	silent int // failed checks in a row
 }
 
-// condition derives the node's condition from an agent's report, or from the
-// error of asking for it. ok is false while the condition stays as it is.
+// condition derives the node's condition from an agent's report, or from the error of
+// the request. ok is false while the condition stays unchanged.
 func (h *history) condition(report *gpu.NodeHealth, err error, now time.Time) (cond corev1.NodeCondition, ok bool) {
 	cond.Type = Condition
 	if err != nil {

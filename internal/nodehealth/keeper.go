@@ -25,12 +25,12 @@ import (
 const Condition corev1.NodeConditionType = gpu.NodeHealthCondition
 
 const (
-	// checkEvery is the time between two checks of a node: the faults that are
-	// looked for do not pass by themselves.
+	// checkEvery is the time between two checks of a node. The faults do not end by
+	// themselves.
 	checkEvery = 15 * time.Second
-	// maxConcurrent is how many agents are asked at a time.
+	// maxConcurrent bounds the concurrent requests to agents.
 	maxConcurrent = 16
-	// checkTimeout bounds one question to an agent and the writes that follow.
+	// checkTimeout bounds one request to an agent and the writes that follow.
 	checkTimeout = 5 * time.Second
 )
 
@@ -41,10 +41,10 @@ type Agent struct {
 	URL  url.URL // of its metrics
 }
 
-// Config is what a Keeper works with. Every field is required.
+// Config holds the collaborators of a Keeper. Every field is required.
 type Config struct {
 	Agents func() []Agent                                                    // all agents of the cluster now
-	Ask    func(ctx context.Context, agent url.URL) (*gpu.NodeHealth, error) // asks one of them
+	Ask    func(ctx context.Context, agent url.URL) (*gpu.NodeHealth, error) // requests the report of one agent
 	Live   client.Reader                                                     // reads Nodes from the API server
 	Client client.Client                                                     // patches their status
 	// Record writes an Event about a Node, of type Normal or Warning; it does not block.
@@ -62,7 +62,7 @@ type Keeper struct {
 	uids   map[string]types.UID            // by node
 }
 
-// New makes a Keeper that knows nothing of the nodes yet.
+// New makes a Keeper without any state of nodes.
 func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, agents: map[string]*history{}, set: map[string]corev1.NodeCondition{}, uids: map[string]types.UID{}}
 }
@@ -81,7 +81,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// check asks all agents once, and writes the conditions that changed.
+// check requests the reports of all agents once, and writes the conditions that
+// changed.
 func (k *Keeper) check(ctx context.Context, now time.Time) {
 	agents := k.cfg.Agents()
 	k.forget(agents)

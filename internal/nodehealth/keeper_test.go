@@ -58,7 +58,7 @@ func newWard(t *testing.T, conditions ...corev1.NodeCondition) *ward {
 	return w
 }
 
-// newLeader replaces the Keeper by one that knows nothing yet.
+// newLeader replaces the Keeper by a new one without state.
 func (w *ward) newLeader() { w.k = New(w.cfg) }
 
 // check has the Keeper check so many times.

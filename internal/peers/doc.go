@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package peers models the autoscalers that GPUPilot is compared with:
-// Kubernetes' HorizontalPodAutoscaler, with which KEDA scales as well, and
-// Knative's pod autoscaler. A model is handed what the real one reads, whenever
-// the real one would look, and returns what the real one would set.
+// Kubernetes' HorizontalPodAutoscaler, which KEDA uses as well, and Knative's pod
+// autoscaler. A model gets the values that the real autoscaler reads, at the times
+// at which the real one syncs, and returns the replicas that the real one sets.
 //
-// The tests ask the models what the real ones were asked (testdata; make peers
-// asks them anew) and want the same replicas at every step.
+// The tests compare the models with recorded results of the real autoscalers
+// (testdata; make peers records them again): every step has the same replicas.
 package peers

@@ -4,7 +4,7 @@ package peers
 
 import "math"
 
-// Kind is how a HorizontalPodAutoscaler counts its metric.
+// Kind is the type of a HorizontalPodAutoscaler's metric and target.
 type Kind uint8
 
 // The kinds of metrics.
@@ -14,21 +14,21 @@ const (
 	ExternalAverage             // type External, an AverageValue: one number, divided by status.replicas; also KEDA's
 )
 
-// HPA is the HorizontalPodAutoscaler of Kubernetes 1.37 with one metric and with
-// behavior (Up and Down; DefaultUp and DefaultDown are what the API server fills
-// in). It scales between Min, at least 1, and Max: the ways to zero and back are
-// not modelled. The zero value of what is not exported is an HPA just created.
+// HPA models the HorizontalPodAutoscaler of Kubernetes 1.37 with one metric and with
+// behavior (Up and Down; DefaultUp and DefaultDown are the API server's defaults).
+// It scales between Min, at least 1, and Max. Scaling to and from zero is not
+// modelled. The unexported fields are zero in a new HPA.
 //
-// Amounts are whole thousandths, as the real one's: it rounds averages down to them.
+// Amounts are whole thousandths, as in the real HPA, which rounds averages down.
 type HPA struct {
 	Kind        Kind
 	MilliTarget int64
 	Min, Max    int
 	Up, Down    Rules
 
-	begun       bool
-	recommended []stamped // before they were stabilised
-	ups, downs  []stamped // changes of the replicas, for the rate policies
+	hasSynced            bool
+	recommendations      []timedCount // before stabilisation
+	scaleUps, scaleDowns []timedCount // changes of the replicas, for the rate policies
 }
 
 // Rules are one direction of an HPA's behavior.
@@ -39,28 +39,28 @@ type Rules struct {
 	Select    Select
 }
 
-// RatePolicy lets the replicas change by so much within so many seconds.
+// RatePolicy limits the change of the replicas to Value within Period seconds.
 type RatePolicy struct {
-	Percent       bool // of the replicas at the period's beginning; else pods
+	Percent       bool // Value is a percentage of the replicas at the start of the period, else a number of pods
 	Value, Period int
 }
 
-// Select says which of several rate policies counts.
+// Select is the choice among several rate policies.
 type Select uint8
 
 // The ways to select.
 const (
-	MaxChange Select = iota // the one that allows most
-	MinChange               // the one that allows least
+	MaxChange Select = iota // the policy that allows the largest change
+	MinChange               // the policy that allows the smallest change
 	Disabled                // the replicas do not change in this direction
 )
 
-// DefaultUp is what a behavior means for the way up where it says nothing.
+// DefaultUp returns the API server's default rules for scaling up.
 func DefaultUp() Rules {
 	return Rules{Tolerance: defaultTolerance, Policies: []RatePolicy{{Value: 4, Period: 15}, {Percent: true, Value: 100, Period: 15}}}
 }
 
-// DefaultDown is what a behavior means for the way down where it says nothing.
+// DefaultDown returns the API server's default rules for scaling down.
 func DefaultDown() Rules {
 	return Rules{Tolerance: defaultTolerance, Window: 300, Policies: []RatePolicy{{Percent: true, Value: 100, Period: 15}}}
 }
@@ -68,111 +68,111 @@ func DefaultDown() Rules {
 // defaultTolerance is kube-controller-manager's horizontal-pod-autoscaler-tolerance.
 const defaultTolerance = 0.1
 
-// Reading is what an HPA reads when it syncs.
+// Reading holds the values that an HPA reads at a sync.
 type Reading struct {
 	Spec   int // spec.replicas of the scale
 	Status int // status.replicas
 	Pods   []Pod
 
-	// Milli is the object's or the external metric's value; there is none
-	// unless Told.
-	Milli int64
-	Told  bool
+	// Milli is the value of the object or external metric; valid only if HasValue.
+	Milli    int64
+	HasValue bool
 }
 
-// Pod is a pod as an HPA sees it.
+// Pod is the state of a pod that an HPA uses.
 type Pod struct {
 	Terminating bool // or failed
-	Pending     bool // its phase, else Running
+	Pending     bool // the phase is Pending, else Running
 	Ready       bool
-	Told        bool // there is a sample of it
+	HasSample   bool `json:"Told"` // Milli is valid; recorded questions have the key Told
 	Milli       int64
 }
 
-type stamped struct{ at, n int }
+// timedCount is a number of replicas at a second.
+type timedCount struct{ at, n int }
 
-// Sync returns the replicas that an HPA sets that looks at second now. Seconds
-// do not decrease from one call to the next.
+// Sync returns the replicas that the HPA sets at second now. now must not decrease
+// from one call to the next.
 func (h *HPA) Sync(now int, r *Reading) int {
-	if !h.begun { // so as not to go down before it has seen a window
-		h.begun, h.recommended = true, append(h.recommended, stamped{now, r.Spec})
+	if !h.hasSynced { // the current replicas prevent a scale-down before the window has passed
+		h.hasSynced, h.recommendations = true, append(h.recommendations, timedCount{now, r.Spec})
 	}
 	var desired int
 	switch {
-	case r.Spec == 0: // somebody else's wish: disabled
+	case r.Spec == 0: // scaled to zero by a user: the HPA is disabled
 		return 0
 	case r.Spec > h.Max:
 		desired = h.Max
 	case r.Spec < h.Min:
 		desired = h.Min
 	default:
-		proposed, ok := h.metric(r)
+		proposed, ok := h.proposeReplicas(r)
 		if !ok {
 			return r.Spec
 		}
-		desired = h.limit(now, r.Spec, h.stabilize(now, r.Spec, max(proposed, 0)))
+		desired = h.applyLimits(now, r.Spec, h.stabilize(now, r.Spec, max(proposed, 0)))
 	}
 	switch change := desired - r.Spec; {
 	case change > 0:
-		h.ups = keep(h.ups, stamped{now, change}, now-longest(h.Up.Policies))
+		h.scaleUps = appendTimed(h.scaleUps, timedCount{now, change}, now-longestPeriod(h.Up.Policies))
 	case change < 0:
-		h.downs = keep(h.downs, stamped{now, -change}, now-longest(h.Down.Policies))
+		h.scaleDowns = appendTimed(h.scaleDowns, timedCount{now, -change}, now-longestPeriod(h.Down.Policies))
 	}
 	return desired
 }
 
-// metric is the replica calculator.
-func (h *HPA) metric(r *Reading) (int, bool) {
+// proposeReplicas is the HPA's replica calculator. ok is false if there is no value.
+func (h *HPA) proposeReplicas(r *Reading) (int, bool) {
 	switch {
 	case h.Kind == PodsAverage:
-		return h.pods(r)
-	case !r.Told:
+		return h.podsReplicas(r)
+	case !r.HasValue:
 		return 0, false
 	case h.Kind == ObjectValue:
-		return h.object(r)
+		return h.objectReplicas(r)
 	default:
-		return h.external(r), true
+		return h.externalReplicas(r), true
 	}
 }
 
-// within says whether a ratio to the target is none that is acted upon.
-func (h *HPA) within(ratio float64) bool {
+// isWithinTolerance reports whether the ratio is within tolerance of the target.
+func (h *HPA) isWithinTolerance(ratio float64) bool {
 	return 1-h.Down.Tolerance <= ratio && ratio <= 1+h.Up.Tolerance
 }
 
-// ratio is a mean's to the target.
-func (h *HPA) ratio(sum int64, pods int) float64 {
+// ratioToTarget returns the mean of the pods divided by the target.
+func (h *HPA) ratioToTarget(sum int64, pods int) float64 {
 	return float64(sum/int64(pods)) / float64(h.MilliTarget)
 }
 
-// pods is the replica calculator for plain metrics of pods: those that are
-// Pending count as nothing on the way up, those without a sample as nothing on
-// the way up and as the target on the way down, all others in full, ready or not.
-func (h *HPA) pods(r *Reading) (int, bool) {
-	var told, pending, missing int
+// podsReplicas is the replica calculator for plain pod metrics. When scaling up,
+// pods that are Pending or without a sample count as 0. When scaling down, pods
+// without a sample count as the target. All other pods count in full, ready or not.
+func (h *HPA) podsReplicas(r *Reading) (int, bool) {
+	var sampled, pending, missing int
 	var sum int64
 	for i := range r.Pods {
 		switch p := &r.Pods[i]; {
 		case p.Terminating:
 		case p.Pending:
 			pending++
-		case !p.Told:
+		case !p.HasSample:
 			missing++
 		default:
-			told++
+			sampled++
 			sum += p.Milli
 		}
 	}
-	if told == 0 {
+	if sampled == 0 {
 		return 0, false
 	}
-	ratio := h.ratio(sum, told)
-	n, up := told, pending > 0 && ratio > 1
+	ratio := h.ratioToTarget(sum, sampled)
+	n, up := sampled, pending > 0 && ratio > 1
 	if !up && missing == 0 {
-		if h.within(ratio) {
+		if h.isWithinTolerance(ratio) {
 			return r.Spec, true
 		}
-		return ceil(ratio * float64(n)), true
+		return roundUp(ratio * float64(n)), true
 	}
 	if ratio < 1 {
 		sum += h.MilliTarget * int64(missing)
@@ -183,22 +183,22 @@ func (h *HPA) pods(r *Reading) (int, bool) {
 	if up {
 		n += pending
 	}
-	again := h.ratio(sum, n)
-	if h.within(again) || ratio < 1 && again > 1 || ratio > 1 && again < 1 {
+	corrected := h.ratioToTarget(sum, n)
+	if h.isWithinTolerance(corrected) || ratio < 1 && corrected > 1 || ratio > 1 && corrected < 1 {
 		return r.Spec, true
 	}
-	desired := ceil(again * float64(n))
-	if again < 1 && desired > r.Spec || again > 1 && desired < r.Spec {
+	desired := roundUp(corrected * float64(n))
+	if corrected < 1 && desired > r.Spec || corrected > 1 && desired < r.Spec {
 		return r.Spec, true
 	}
 	return desired, true
 }
 
-// object is the calculator for a Value: its ratio to the target, times the pods
-// that are Running and Ready, whether or not they terminate.
-func (h *HPA) object(r *Reading) (int, bool) {
+// objectReplicas is the calculator for a Value target: the ratio to the target, times
+// the pods that are Running and Ready, terminating or not.
+func (h *HPA) objectReplicas(r *Reading) (int, bool) {
 	ratio := float64(r.Milli) / float64(h.MilliTarget)
-	if h.within(ratio) {
+	if h.isWithinTolerance(ratio) {
 		return r.Spec, true
 	}
 	ready := 0
@@ -207,26 +207,26 @@ func (h *HPA) object(r *Reading) (int, bool) {
 			ready++
 		}
 	}
-	return ceil(ratio * float64(ready)), len(r.Pods) > 0
+	return roundUp(ratio * float64(ready)), len(r.Pods) > 0
 }
 
-// external is the calculator for an AverageValue: pods are not looked at.
-func (h *HPA) external(r *Reading) int {
+// externalReplicas is the calculator for an external AverageValue, which ignores pods.
+func (h *HPA) externalReplicas(r *Reading) int {
 	value, target := float64(r.Milli), float64(h.MilliTarget)
-	if h.within(value / (target * float64(r.Status))) {
+	if h.isWithinTolerance(value / (target * float64(r.Status))) {
 		return r.Status
 	}
-	return ceil(value / target)
+	return roundUp(value / target)
 }
 
-// ceil is the calculator's, which rounds up what a division left over as well.
-func ceil(x float64) int { return int(math.Ceil(min(x, math.MaxInt32))) }
+// roundUp rounds up as the calculator does: rounding errors of a division count.
+func roundUp(x float64) int { return int(math.Ceil(min(x, math.MaxInt32))) }
 
-// stabilize brings the replicas as near to those there are as the
-// recommendations of the windows allow.
+// stabilize returns the number of replicas nearest to current that lies between the
+// lowest recommendation of the up window and the highest of the down window.
 func (h *HPA) stabilize(now, current, desired int) int {
 	least, most := desired, desired
-	for _, r := range h.recommended {
+	for _, r := range h.recommendations {
 		if now-r.at < h.Up.Window {
 			least = min(least, r.n)
 		}
@@ -234,34 +234,34 @@ func (h *HPA) stabilize(now, current, desired int) int {
 			most = max(most, r.n)
 		}
 	}
-	h.recommended = keep(h.recommended, stamped{now, desired}, now-max(h.Up.Window, h.Down.Window))
+	h.recommendations = appendTimed(h.recommendations, timedCount{now, desired}, now-max(h.Up.Window, h.Down.Window))
 	return min(max(current, least), most)
 }
 
-// limit holds the replicas to what the bounds and the rate policies allow.
-func (h *HPA) limit(now, current, desired int) int {
+// applyLimits applies the bounds and the rate policies.
+func (h *HPA) applyLimits(now, current, desired int) int {
 	switch {
 	case desired > current:
-		return min(desired, h.Max, max(current, h.allowed(&h.Up, now, current, 1)))
+		return min(desired, h.Max, max(current, h.rateLimit(&h.Up, now, current, 1)))
 	case desired < current:
-		return max(desired, h.Min, min(current, h.allowed(&h.Down, now, current, -1)))
+		return max(desired, h.Min, min(current, h.rateLimit(&h.Down, now, current, -1)))
 	}
 	return desired
 }
 
-// allowed is how far the rate policies let the replicas go, up (1) or down (-1).
-func (h *HPA) allowed(rules *Rules, now, current, sign int) int {
+// rateLimit returns the replicas that the rate policies allow, up (sign 1) or down (-1).
+func (h *HPA) rateLimit(rules *Rules, now, current, sign int) int {
 	if rules.Select == Disabled {
 		return current
 	}
 	furthest := 0
 	for i, p := range rules.Policies {
-		start := current - changes(h.ups, now-p.Period) + changes(h.downs, now-p.Period)
+		start := current - sumSince(h.scaleUps, now-p.Period) + sumSince(h.scaleDowns, now-p.Period)
 		n := start + sign*p.Value
 		if p.Percent {
 			x := float64(start) * (1 + float64(sign)*float64(p.Value)/100)
 			if n = int(x); sign > 0 {
-				n = ceil(x)
+				n = roundUp(x)
 			}
 		}
 		if further := sign*n > sign*furthest; i == 0 || further == (rules.Select == MaxChange) {
@@ -271,8 +271,8 @@ func (h *HPA) allowed(rules *Rules, now, current, sign int) int {
 	return furthest
 }
 
-// changes are the sum of those since.
-func changes(events []stamped, since int) (n int) {
+// sumSince returns the sum of the events after second since.
+func sumSince(events []timedCount, since int) (n int) {
 	for _, e := range events {
 		if e.at > since {
 			n += e.n
@@ -281,8 +281,8 @@ func changes(events []stamped, since int) (n int) {
 	return n
 }
 
-// keep adds to a list, in the place of the last entry that is from before.
-func keep(list []stamped, x stamped, before int) []stamped {
+// appendTimed appends x, or replaces the last entry that is older than second before.
+func appendTimed(list []timedCount, x timedCount, before int) []timedCount {
 	for i := len(list) - 1; i >= 0; i-- {
 		if list[i].at < before {
 			list[i] = x
@@ -292,7 +292,7 @@ func keep(list []stamped, x stamped, before int) []stamped {
 	return append(list, x)
 }
 
-func longest(policies []RatePolicy) (seconds int) {
+func longestPeriod(policies []RatePolicy) (seconds int) {
 	for _, p := range policies {
 		seconds = max(seconds, p.Period)
 	}

@@ -17,7 +17,7 @@ func pods(groups ...group) (out []Pod) {
 			told := g.phase == "ready" || g.phase == "loading"
 			out = append(out, Pod{
 				Pending: g.phase == "pending", Ready: g.phase == "ready" || g.phase == "silent",
-				Told: told, Milli: int64(g.percent * 1000),
+				HasSample: told, Milli: int64(g.percent * 1000),
 			})
 		}
 	}
@@ -28,7 +28,7 @@ func pods(groups ...group) (out []Pod) {
 func mean(all []Pod) (milli int64, ok bool) {
 	n := int64(0)
 	for _, p := range all {
-		if p.Told {
+		if p.HasSample {
 			milli += p.Milli
 			n++
 		}
@@ -58,7 +58,7 @@ var situations = []situation{
 
 func (x *situation) reading() Reading {
 	value, told := mean(x.pods)
-	return Reading{Spec: len(x.pods), Status: len(x.pods), Pods: x.pods, Milli: value, Told: told}
+	return Reading{Spec: len(x.pods), Status: len(x.pods), Pods: x.pods, Milli: value, HasValue: told}
 }
 
 func TestHPACountsStartingPods(t *testing.T) {
@@ -66,7 +66,7 @@ func TestHPACountsStartingPods(t *testing.T) {
 		r := x.reading()
 		for kind, want := range map[Kind]int{ObjectValue: x.object, PodsAverage: x.each} {
 			h := &HPA{Kind: kind, MilliTarget: x.milliTarget, Up: DefaultUp(), Down: DefaultDown()}
-			if got, ok := h.metric(&r); !ok || got != want {
+			if got, ok := h.proposeReplicas(&r); !ok || got != want {
 				t.Errorf("%s, kind %d: %d %v, want %d", x.name, kind, got, ok, want)
 			}
 		}
@@ -78,7 +78,7 @@ func TestHPAExternalTolerance(t *testing.T) {
 	f := func(sum int64, status int, tolerance float64, want int) {
 		t.Helper()
 		h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Up: Rules{Tolerance: tolerance}, Down: Rules{Tolerance: tolerance}}
-		if got, _ := h.metric(&Reading{Status: status, Milli: sum * 1000, Told: true}); got != want {
+		if got, _ := h.proposeReplicas(&Reading{Status: status, Milli: sum * 1000, HasValue: true}); got != want {
 			t.Errorf("%d wanted of %d with tolerance %g: %d, want %d", sum, status, tolerance, got, want)
 		}
 	}
@@ -91,12 +91,12 @@ func TestHPAExternalTolerance(t *testing.T) {
 }
 
 // Ready pods without a sample carry nothing on the way up and the target on the way down.
-func TestHPASilentPods(t *testing.T) {
+func TestHPAPodsWithoutSamples(t *testing.T) {
 	f := func(value float64, told, silent, want int) {
 		t.Helper()
 		h := &HPA{MilliTarget: 10000, Up: DefaultUp(), Down: DefaultDown()}
 		all := pods(group{told, value, "ready"}, group{silent, 0, "silent"})
-		if got, _ := h.metric(&Reading{Spec: len(all), Pods: all}); got != want {
+		if got, _ := h.proposeReplicas(&Reading{Spec: len(all), Pods: all}); got != want {
 			t.Errorf("%d at %g, %d silent: %d, want %d", told, value, silent, got, want)
 		}
 	}
@@ -111,15 +111,15 @@ func TestHPASilentPods(t *testing.T) {
 // An average is rounded down to thousandths: what a third leaves over is not one more replica.
 func TestHPARoundsAverages(t *testing.T) {
 	h := &HPA{MilliTarget: 10000, Up: DefaultUp(), Down: DefaultDown()}
-	all := []Pod{{Told: true, Milli: 13000}, {Told: true, Milli: 13000}, {Told: true, Milli: 14001}}
-	if got, _ := h.metric(&Reading{Spec: 3, Pods: all}); got != 4 {
+	all := []Pod{{HasSample: true, Milli: 13000}, {HasSample: true, Milli: 13000}, {HasSample: true, Milli: 14001}}
+	if got, _ := h.proposeReplicas(&Reading{Spec: 3, Pods: all}); got != 4 {
 		t.Errorf("40.001 over 3 pods for a target of 10: %d, want 4", got)
 	}
 }
 
 // wants is an external metric that asks for that many replicas.
 func wants(n, spec int) *Reading {
-	return &Reading{Spec: spec, Status: spec, Milli: int64(n) * 1000, Told: true}
+	return &Reading{Spec: spec, Status: spec, Milli: int64(n) * 1000, HasValue: true}
 }
 
 func TestHPABehavior(t *testing.T) {
@@ -142,7 +142,7 @@ func TestHPABehavior(t *testing.T) {
 }
 
 // What an HPA finds when it begins holds the way down for a window.
-func TestHPABegins(t *testing.T) {
+func TestHPAFirstSync(t *testing.T) {
 	h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Min: 1, Max: 100, Up: DefaultUp(), Down: DefaultDown()}
 	for _, now := range []int{0, 299} {
 		if got := h.Sync(now, wants(2, 8)); got != 8 {

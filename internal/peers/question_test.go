@@ -14,8 +14,8 @@ type hpaQuestion struct {
 	Syncs    []hpaSync // 15 s apart
 }
 
-// hpaSync is what one sync reads. The replicas are those that the sync before
-// has left; those of the first one, and where somebody else sets them, are Spec's.
+// hpaSync holds the values of one sync. The replicas are those of the previous sync,
+// unless Spec sets them, as in the first sync.
 type hpaSync struct {
 	Spec   *int `json:",omitempty"`
 	Status int
@@ -57,7 +57,7 @@ func askHPA(seed uint64) (q hpaQuestion, answer []int) {
 		s.Pods = f.step(replicas, need, q.Target)
 		s.Status = max(0, replicas+pick(rng, 0, 0, 0, rng.IntN(5)-2))
 		s.Milli, s.Told = f.value(q.Kind, s.Pods, need, q.Target)
-		replicas = h.Sync(i*hpaPeriod, &Reading{Spec: replicas, Status: s.Status, Pods: s.Pods, Milli: s.Milli, Told: s.Told})
+		replicas = h.Sync(i*hpaPeriod, &Reading{Spec: replicas, Status: s.Status, Pods: s.Pods, Milli: s.Milli, HasValue: s.Told})
 		q.Syncs, answer = append(q.Syncs, s), append(answer, replicas)
 	}
 	return q, answer
@@ -68,7 +68,7 @@ func askSituation(kind Kind, x situation) (hpaQuestion, []int) {
 	q := hpaQuestion{Kind: kind, Target: x.milliTarget, Min: 1, Max: 100, Up: free, Down: free}
 	r := x.reading()
 	h := &HPA{Kind: kind, MilliTarget: q.Target, Min: q.Min, Max: q.Max, Up: free, Down: free}
-	q.Syncs = []hpaSync{{Spec: &r.Spec, Status: r.Status, Pods: r.Pods, Milli: r.Milli, Told: r.Told}}
+	q.Syncs = []hpaSync{{Spec: &r.Spec, Status: r.Status, Pods: r.Pods, Milli: r.Milli, Told: r.HasValue}}
 	return q, []int{h.Sync(0, &r)}
 }
 
@@ -144,12 +144,12 @@ func (f *fleet) step(replicas int, need float64, target int64) []Pod {
 	silent := pick(rng, 0, 0, 10, 50, 100)
 	for i := range kept {
 		p := &kept[i]
-		p.Told = rng.IntN(100) >= silent && (!p.Pending || rng.IntN(4) == 0)
+		p.HasSample = rng.IntN(100) >= silent && (!p.Pending || rng.IntN(4) == 0)
 		p.Milli = pick(rng, 0, 0, target, rng.Int64N(2*target+1))
 		if p.Ready {
 			p.Milli = int64(need * float64(target) / float64(ready) * pick(rng, 1, 1, 0.5+rng.Float64()))
 		}
-		if !p.Told {
+		if !p.HasSample {
 			p.Milli = 0
 		}
 	}
@@ -157,8 +157,8 @@ func (f *fleet) step(replicas int, need float64, target int64) []Pod {
 	return append([]Pod(nil), kept...)
 }
 
-// value is what an object or an external metric of the fleet tells.
-func (f *fleet) value(kind Kind, pods []Pod, need float64, target int64) (milli int64, told bool) {
+// value returns the fleet's value of an object or external metric.
+func (f *fleet) value(kind Kind, pods []Pod, need float64, target int64) (milli int64, ok bool) {
 	switch {
 	case kind == PodsAverage || f.rng.IntN(15) == 0:
 		return 0, false

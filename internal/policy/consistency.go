@@ -4,11 +4,11 @@ package policy
 
 import "github.com/gpupilot/gpupilot/internal/gpu"
 
-// DeviceBesideRequests finds a signal on the utilisation of devices beside one
-// on requests, and returns the names of both. The pair wastes GPUs: the signal
-// that asks for the most replicas wins, and a server that batches requests keeps
-// its GPU close to 100 % busy at any load.
-func (c *Compiled) DeviceBesideRequests() (device, requests string, found bool) {
+// UtilizationBesideRequests reports whether the policy has both a signal on device
+// utilisation and one on requests, and returns their names. The pair wastes GPUs:
+// the signal that asks for the most replicas wins, and a server that batches
+// requests keeps its GPU close to 100 % busy at any load.
+func (c *Compiled) UtilizationBesideRequests() (device, requests string, found bool) {
 	for i := range c.Sources {
 		switch s := &c.Policy.Signals[i]; {
 		case c.Sources[i].Kind == Pods && requests == "":

@@ -12,12 +12,12 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// Decode reads a stored GPUAutoscaler. Each object is decoded alone, so that one
-// that does not have the API's types costs nothing but itself.
+// Decode decodes one stored GPUAutoscaler. Objects are decoded one by one, so that
+// a malformed object does not affect the others.
 //
-// badSpec says why the spec cannot be read; the object then has its metadata
-// only. badStatus names the fields of the status that cannot be read; they are
-// left out.
+// badSpec is the reason why the spec cannot be decoded; the result then has only
+// the object's metadata. badStatus names the fields of the status that cannot be
+// decoded; the result lacks them.
 func Decode(u *unstructured.Unstructured) (a *v1alpha1.GPUAutoscaler, badSpec, badStatus error) {
 	a = &v1alpha1.GPUAutoscaler{}
 	if decodeInto(u.Object, a) == nil {
@@ -29,15 +29,15 @@ func Decode(u *unstructured.Unstructured) (a *v1alpha1.GPUAutoscaler, badSpec, b
 	}
 	if err := decodeInto(with("spec", u.Object["spec"]), &v1alpha1.GPUAutoscaler{}); err != nil {
 		badSpec = err
-		if errs := misshapen(u.Object["spec"], field.NewPath("spec")); len(errs) > 0 {
+		if errs := shapeErrors(u.Object["spec"], field.NewPath("spec")); len(errs) > 0 {
 			badSpec = errs.ToAggregate()
 		}
 	} else {
 		meta["spec"] = u.Object["spec"]
 	}
-	meta["status"], badStatus = goodStatus(u.Object["status"], with)
+	meta["status"], badStatus = decodableStatus(u.Object["status"], with)
 	a = &v1alpha1.GPUAutoscaler{}
-	if err := decodeInto(meta, a); err != nil { // not even its metadata
+	if err := decodeInto(meta, a); err != nil { // the metadata is malformed as well
 		a = &v1alpha1.GPUAutoscaler{}
 		a.Namespace, a.Name, a.UID, a.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
 		a.Generation, a.CreationTimestamp, a.DeletionTimestamp = u.GetGeneration(), u.GetCreationTimestamp(), u.GetDeletionTimestamp()
@@ -48,14 +48,15 @@ func Decode(u *unstructured.Unstructured) (a *v1alpha1.GPUAutoscaler, badSpec, b
 	return a, badSpec, badStatus
 }
 
-// goodStatus are the fields of a status that can be read.
-func goodStatus(status any, with func(name string, value any) map[string]any) (good any, bad error) {
+// decodableStatus returns the fields of a status that can be decoded, and the
+// error of one that cannot.
+func decodableStatus(status any, with func(name string, value any) map[string]any) (good any, bad error) {
 	if status == nil {
 		return nil, nil
 	}
 	fields, ok := status.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("status: not an object: %T", status)
+		return nil, fmt.Errorf("status is a %T, not an object", status)
 	}
 	kept := map[string]any{}
 	for name, value := range fields {
@@ -68,7 +69,7 @@ func goodStatus(status any, with func(name string, value any) map[string]any) (g
 	return kept, bad
 }
 
-// decodeInto reads fields as the API server's clients do.
+// decodeInto decodes fields in the same way as the API server's clients.
 func decodeInto(fields map[string]any, into *v1alpha1.GPUAutoscaler) error {
 	u := unstructured.Unstructured{Object: fields}
 	b, err := u.MarshalJSON()

@@ -20,7 +20,7 @@ func parsed(t testing.TB, text string) *unstructured.Unstructured {
 	return u
 }
 
-func TestDecodeNamesWhatItCannotRead(t *testing.T) {
+func TestDecodeNamesMalformedFields(t *testing.T) {
 	const meta = `"apiVersion":"gpupilot.dev/v1alpha1","kind":"GPUAutoscaler","metadata":{"namespace":"ns","name":"a","uid":"u","generation":3},`
 	f := func(rest, spec, status string) {
 		t.Helper()

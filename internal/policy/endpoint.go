@@ -13,10 +13,10 @@ import (
 // maxPath bounds a path, in bytes.
 const maxPath = 256
 
-// pathOf checks where pods serve their metrics, and fills in the default. A
-// tenant chooses the path, so it must not be able to select a host: it is an
-// absolute path of plain segments, without a query, a fragment and percent-encoding.
-func pathOf(path string, at *field.Path) (string, *field.Error) {
+// parsePath validates the path at which pods serve their metrics, and fills in the
+// default. Tenants choose the path, so it must not be able to select a host: it is
+// an absolute path of plain segments, without query, fragment or percent-encoding.
+func parsePath(path string, at *field.Path) (string, *field.Error) {
 	if path == "" {
 		return defaultPath, nil
 	}
@@ -46,8 +46,8 @@ func pathOf(path string, at *field.Path) (string, *field.Error) {
 	return path, nil
 }
 
-// isPathByte reports whether b may stand in a path: / and RFC 3986's pchar
-// without percent-encoding, which could hide the rest.
+// isPathByte reports whether b is allowed in a path: / and RFC 3986's pchar, but no
+// percent-encoding, which could hide other characters.
 func isPathByte(b byte) bool {
 	switch {
 	case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
@@ -56,9 +56,8 @@ func isPathByte(b byte) bool {
 	return strings.IndexByte("/-._~!$&'()*+,;=:@", b) >= 0
 }
 
-// portError says what is wrong with a port, given by number or by the name of a
-// container port; nil: nothing is.
-func portError(port *intstr.IntOrString, at *field.Path) *field.Error {
+// validatePort checks a port, which is the number or the name of a container port.
+func validatePort(port *intstr.IntOrString, at *field.Path) *field.Error {
 	switch {
 	case port == nil:
 		return nil

@@ -20,15 +20,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Named is a policy and what its object is called: by its file where the object
-// has no name.
+// Named is a compiled policy with the name of its object, or of its file if the
+// object has none.
 type Named struct {
 	Compiled
 	Name string
 }
 
-// Parse compiles the GPUAutoscalers in a YAML file, of which there may be
-// several with --- between them. Fields that do not exist are errors.
+// Parse compiles the GPUAutoscalers of a YAML file, which are separated by ---.
+// Unknown fields are errors.
 func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) {
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
 	for {
@@ -44,14 +44,14 @@ func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) 
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if len(fields) == 0 {
-			continue // nothing but comments
+			continue // only comments
 		}
 		if kind, _ := fields["kind"].(string); kind != "GPUAutoscaler" {
 			return nil, fmt.Errorf("%s: kind %q is not GPUAutoscaler", file, kind)
 		}
 		var a v1alpha1.GPUAutoscaler
 		if err := decode(doc, &a); err != nil {
-			if errs := misshapen(fields["spec"], field.NewPath("spec")); len(errs) > 0 {
+			if errs := shapeErrors(fields["spec"], field.NewPath("spec")); len(errs) > 0 {
 				err = errs.ToAggregate()
 			}
 			return nil, fmt.Errorf("%s: %w", file, err)
@@ -66,13 +66,13 @@ func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) 
 		out = append(out, Named{c, a.Name})
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s: no GPUAutoscaler in it", file)
+		return nil, fmt.Errorf("%s: the file has no GPUAutoscaler", file)
 	}
 	return out, nil
 }
 
-// decode reads one document as the API server would, which tells what it does
-// not know with the path.
+// decode decodes one document in the same way as the API server. Its errors
+// contain the paths of unknown fields.
 func decode(doc []byte, into *v1alpha1.GPUAutoscaler) error {
 	b, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy is the one translation of a GPUAutoscaler object into a
-// scale.Policy. The controller, the backtester and the CLI use it, so that what
-// is replayed is what will run.
+// Package policy translates GPUAutoscaler objects into scale.Policy values. The
+// controller, the backtester and the CLI share it, so that a replay runs the same
+// policy as the cluster.
 package policy
 
 import (
@@ -22,17 +22,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// Compiled is a GPUAutoscaler in the engine's terms. Sources[i] is where
-// Policy.Signals[i] is read.
+// Compiled is a GPUAutoscaler in the engine's terms. Sources[i] is the source of
+// Policy.Signals[i].
 type Compiled struct {
 	Policy    scale.Policy
 	Sources   []Source
 	Actuation v1alpha1.Actuation
 }
 
-// Compile translates and validates. Its error is a field.ErrorList's aggregate:
-// each entry names the field, the value and what is allowed. GPUsPerReplica of
-// the policy is left to the caller, who knows the pod template.
+// Compile translates and validates a GPUAutoscaler. Its error is the aggregate of a
+// field.ErrorList: each entry names the field, the value and what is allowed. The
+// caller sets GPUsPerReplica of the policy, from the pod template.
 func Compile(a *v1alpha1.GPUAutoscaler, resolve gpu.Resolve) (Compiled, error) {
 	spec, path := &a.Spec, field.NewPath("spec")
 	c := Compiled{Actuation: spec.Actuation}
@@ -43,16 +43,16 @@ func Compile(a *v1alpha1.GPUAutoscaler, resolve gpu.Resolve) (Compiled, error) {
 	if allowed := []v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationAdvise}; !slices.Contains(allowed, c.Actuation) {
 		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation, allowed))
 	}
-	errs = append(errs, bounds(&c.Policy, spec, path)...)
-	errs = append(errs, signals(&c, spec.Signals, path.Child("signals"), resolve)...)
-	errs = append(errs, behavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
-	errs = append(errs, missing(&c.Policy, spec.MissingData, path.Child("missingData"))...)
-	errs = append(errs, extras(&c.Policy, spec, path)...)
+	errs = append(errs, compileBounds(&c.Policy, spec, path)...)
+	errs = append(errs, compileSignals(&c, spec.Signals, path.Child("signals"), resolve)...)
+	errs = append(errs, compileBehavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
+	errs = append(errs, compileMissingData(&c.Policy, spec.MissingData, path.Child("missingData"))...)
+	errs = append(errs, compileStartupAndBudget(&c.Policy, spec, path)...)
 	return c, errs.ToAggregate()
 }
 
-// extras reads the start-up and the budget, where they are given.
-func extras(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
+// compileStartupAndBudget translates spec.startup and spec.budget, if they are set.
+func compileStartupAndBudget(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
 	if s := spec.Startup; s != nil && s.ExpectedSeconds != nil {
 		p.Startup = seconds(*s.ExpectedSeconds)
 		if *s.ExpectedSeconds < 0 {
@@ -68,7 +68,7 @@ func extras(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path)
 	return errs
 }
 
-func bounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
+func compileBounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
 	p.Min, p.Max = 1, spec.MaxReplicas
 	if spec.MinReplicas != nil {
 		p.Min = *spec.MinReplicas
@@ -83,20 +83,20 @@ func bounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path)
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, "must not be negative"))
 	case p.Min == 0 && !slices.ContainsFunc(spec.Signals, wakes):
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min,
-			"zero needs a signal that can be read at zero replicas and says when to leave them: a query with an activation"))
+			"0 needs a signal that has a value at zero replicas, and a threshold for leaving zero: a query with an activation"))
 	}
 	return errs
 }
 
-// The CRD's bounds of lists and windows, which hold for objects that were
-// stored without it, too.
+// The CRD's bounds of lists and windows. They also apply to objects that were
+// stored before the CRD had them.
 const (
 	maxSignals       = 16
 	maxPolicies      = 16
 	maxWindowSeconds = 3600
 )
 
-func signals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (errs field.ErrorList) {
+func compileSignals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (errs field.ErrorList) {
 	switch {
 	case len(in) == 0:
 		return field.ErrorList{field.Required(path, "name at least one signal")}
@@ -104,16 +104,17 @@ func signals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Re
 		return field.ErrorList{field.TooMany(path, len(in), maxSignals)}
 	}
 	for i := range in {
-		if err := c.signal(&in[i], path.Index(i), resolve); err != nil {
+		if err := c.compileSignal(&in[i], path.Index(i), resolve); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	distinguish(c.Policy.Signals)
+	numberDuplicateNames(c.Policy.Signals)
 	return errs
 }
 
-// distinguish gives signals of one name numbers: the engine remembers by name.
-func distinguish(signals []scale.Signal) {
+// numberDuplicateNames appends numbers to repeated signal names, because the engine
+// keeps its state by name.
+func numberDuplicateNames(signals []scale.Signal) {
 	times := map[string]int{}
 	for i := range signals {
 		name := signals[i].Name
@@ -123,18 +124,18 @@ func distinguish(signals []scale.Signal) {
 	}
 }
 
-// signal appends what one signal of the spec looks at.
-func (c *Compiled) signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) *field.Error {
-	if err := oneSource(in, path); err != nil {
+// compileSignal appends one signal of the spec, or the signals of its preset.
+func (c *Compiled) compileSignal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) *field.Error {
+	if err := checkOneSource(in, path); err != nil {
 		return err
 	}
 	if in.Preset != "" {
-		return c.expand(in, path)
+		return c.expandPreset(in, path)
 	}
 	if in.Target == nil {
-		return field.Required(path.Child("target"), "say what the signal should be at")
+		return field.Required(path.Child("target"), "set the value that the signal should have")
 	}
-	value, kind, err := target(in.Target, path.Child("target"))
+	value, kind, err := parseTarget(in.Target, path.Child("target"))
 	if err != nil {
 		return err
 	}
@@ -142,11 +143,11 @@ func (c *Compiled) signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Res
 	var src Source
 	switch {
 	case in.Query != nil:
-		s, src, err = querySignal(s, in, path)
+		s, src, err = compileQuery(s, in, path)
 	case in.Pods != nil:
-		s, src, err = podsSignal(s, in.Pods, path.Child("pods"))
+		s, src, err = compilePods(s, in.Pods, path.Child("pods"))
 	default:
-		s, src, err = gpuSignal(s, in, path, resolve)
+		s, src, err = compileGPU(s, in, path, resolve)
 	}
 	if err != nil {
 		return err
@@ -156,8 +157,9 @@ func (c *Compiled) signal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Res
 	return nil
 }
 
-// oneSource checks that a signal says where it is read, in one way.
-func oneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
+// checkOneSource checks that a signal has exactly one source, and only fields that
+// belong to it.
+func checkOneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	n := 0
 	for _, is := range []bool{in.GPU != nil, in.Pods != nil, in.Query != nil, in.Preset != ""} {
 		if is {
@@ -168,18 +170,18 @@ func oneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	case n != 1:
 		return field.Required(path, "a signal needs exactly one of gpu, pods, query and preset")
 	case in.Preset == "" && (in.Port != nil || in.Path != ""):
-		return field.Forbidden(path.Child("port"), "port and path beside the signal are a preset's; those of pods stand in pods")
+		return field.Forbidden(path.Child("port"), "port and path of the signal are for presets; set pods.port and pods.path instead")
 	case in.Preset == "" && in.SLO != nil:
-		return field.Forbidden(path.Child("slo"), "only a preset knows where a server tells its latency")
+		return field.Forbidden(path.Child("slo"), "an slo needs a preset, which names the server's latency metrics")
 	case in.Query == nil && in.Activation != nil:
-		return field.Forbidden(path.Child("activation"), "only what can be read at zero replicas can say when to leave them: a query")
+		return field.Forbidden(path.Child("activation"), "an activation needs a signal that has a value at zero replicas: a query")
 	}
 	return nil
 }
 
-// target reads a target.
-func target(t *v1alpha1.Target, path *field.Path) (value float64, kind scale.TargetType, _ *field.Error) {
-	value = exact(t.Value)
+// parseTarget validates and converts a target.
+func parseTarget(t *v1alpha1.Target, path *field.Path) (value float64, kind scale.TargetType, _ *field.Error) {
+	value = toFloat64(t.Value)
 	if value <= 0 || math.IsInf(value, 0) || math.IsNaN(value) {
 		return 0, 0, field.Invalid(path.Child("value"), t.Value.String(), "must be greater than 0")
 	}
@@ -190,44 +192,44 @@ func target(t *v1alpha1.Target, path *field.Path) (value float64, kind scale.Tar
 		return value, scale.Value, nil
 	}
 	if t.Type == "Utilization" {
-		return 0, 0, field.Invalid(path.Child("type"), t.Type, "is the HorizontalPodAutoscaler's: leave the type out and write the target as value, in the metric's unit")
+		return 0, 0, field.Invalid(path.Child("type"), t.Type, "is a type of the HorizontalPodAutoscaler: leave the type out and write the target as value, in the metric's unit")
 	}
 	return 0, 0, field.NotSupported(path.Child("type"), t.Type, []v1alpha1.TargetType{v1alpha1.AverageValue, v1alpha1.Value})
 }
 
-// defaultPath is where servers show their metrics.
+// defaultPath is the path at which most servers expose their metrics.
 const defaultPath = "/metrics"
 
-func podsSignal(s scale.Signal, in *v1alpha1.PodsSignal, path *field.Path) (scale.Signal, Source, *field.Error) {
+func compilePods(s scale.Signal, in *v1alpha1.PodsSignal, path *field.Path) (scale.Signal, Source, *field.Error) {
 	if in.Metric == "" {
 		return s, Source{}, field.Required(path.Child("metric"), "name the metric")
 	}
-	if err := portError(in.Port, path.Child("port")); err != nil {
+	if err := validatePort(in.Port, path.Child("port")); err != nil {
 		return s, Source{}, err
 	}
-	where, err := pathOf(in.Path, path.Child("path"))
+	metricsPath, err := parsePath(in.Path, path.Child("path"))
 	if err != nil {
 		return s, Source{}, err
 	}
 	s.Name, s.Aggregate = in.Metric, gpu.Sum
-	return s, Source{Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: where}, nil
+	return s, Source{Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: metricsPath}, nil
 }
 
-// longestName is how much of a query is shown as its name, in characters.
-const longestName = 80
+// maxNameLength is the number of characters of a query that make up its name.
+const maxNameLength = 80
 
-func querySignal(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.Signal, Source, *field.Error) {
+func compileQuery(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.Signal, Source, *field.Error) {
 	promql := strings.TrimSpace(in.Query.PromQL)
 	if promql == "" {
 		return s, Source{}, field.Required(path.Child("query", "promql"), "write the query")
 	}
 	name := []rune(strings.Join(strings.Fields(promql), " "))
-	if len(name) > longestName {
-		name = append(name[:longestName], '…')
+	if len(name) > maxNameLength {
+		name = append(name[:maxNameLength], '…')
 	}
 	s.Name, s.Aggregate = string(name), gpu.Sum
 	if in.Activation != nil {
-		x := exact(*in.Activation)
+		x := toFloat64(*in.Activation)
 		if !(x >= 0) {
 			return s, Source{}, field.Invalid(path.Child("activation"), in.Activation.String(), "must not be negative")
 		}
@@ -236,12 +238,12 @@ func querySignal(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.S
 	return s, Source{Kind: Query, PromQL: promql}, nil
 }
 
-func gpuSignal(s scale.Signal, in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {
+func compileGPU(s scale.Signal, in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {
 	metric, at := in.GPU.Metric, path.Child("gpu", "metric")
 	ref, ok := resolve(metric)
 	if !ok {
 		return s, Source{}, field.Invalid(at, metric,
-			"no such metric; use Utilization, MemoryUtilization, MemoryUsed, SMActive, SMOccupancy, TensorActive, DRAMActive, Power, a field id or a profile's metric name")
+			"is not a known metric; use Utilization, MemoryUtilization, MemoryUsed, SMActive, SMOccupancy, TensorActive, DRAMActive, Power, a field id or a profile's metric name")
 	}
 	f, ok := gpu.Lookup(ref.Field)
 	if !ok || f.PodAgg == gpu.NoAggregate {
@@ -257,34 +259,34 @@ func gpuSignal(s scale.Signal, in *v1alpha1.Signal, path *field.Path, resolve gp
 	if f.PodAgg == gpu.Rate {
 		s.Unit += "/s"
 	}
-	if most := s.Ceiling / ref.Scale; s.Ceiling > 0 && s.Target > most {
-		return s, Source{}, field.Invalid(path.Child("target", "value"), in.Target.Value.String(), tooHigh(metric, s.Target, most))
+	if ceiling := s.Ceiling / ref.Scale; s.Ceiling > 0 && s.Target > ceiling {
+		return s, Source{}, field.Invalid(path.Child("target", "value"), in.Target.Value.String(), targetTooHigh(metric, s.Target, ceiling))
 	}
 	s.Target *= ref.Scale
 	return s, Source{Kind: GPU, Field: ref.Field}, nil
 }
 
-// tooHigh says what is wrong with a target above the most that a metric can be,
-// and what was meant where percent were written for a ratio.
-func tooHigh(metric string, target, most float64) string {
-	text := fmt.Sprintf("can never be exceeded: the most that %s can be is %g", metric, most)
-	if most == 1 && target <= 100 {
+// targetTooHigh returns the message about a target above the highest value of its
+// metric. If a percentage was written for a ratio, it contains the ratio.
+func targetTooHigh(metric string, target, ceiling float64) string {
+	text := fmt.Sprintf("can never be exceeded: the highest value of %s is %g", metric, ceiling)
+	if ceiling == 1 && target <= 100 {
 		text += fmt.Sprintf(`; it is a ratio, write "%g" for %g %%`, target/100, target)
 	}
 	return text
 }
 
-func behavior(p *scale.Policy, b *v1alpha1.Behavior, path *field.Path) (errs field.ErrorList) {
+func compileBehavior(p *scale.Policy, b *v1alpha1.Behavior, path *field.Path) (errs field.ErrorList) {
 	p.Up.Tolerance, p.Down.Tolerance = scale.DefaultTolerance, scale.DefaultTolerance
 	p.Down.Window = scale.Auto
 	if b == nil {
 		return nil
 	}
-	errs = append(errs, rules(&p.Up, b.ScaleUp, path.Child("scaleUp"))...)
-	return append(errs, rules(&p.Down, b.ScaleDown, path.Child("scaleDown"))...)
+	errs = append(errs, compileRules(&p.Up, b.ScaleUp, path.Child("scaleUp"))...)
+	return append(errs, compileRules(&p.Down, b.ScaleDown, path.Child("scaleDown"))...)
 }
 
-func rules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (errs field.ErrorList) {
+func compileRules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (errs field.ErrorList) {
 	if in == nil {
 		return nil
 	}
@@ -295,7 +297,7 @@ func rules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (errs fi
 		}
 	}
 	if in.Tolerance != nil {
-		r.Tolerance = exact(*in.Tolerance)
+		r.Tolerance = toFloat64(*in.Tolerance)
 		if in.Tolerance.Cmp(resource.MustParse("0")) < 0 {
 			errs = append(errs, field.Invalid(path.Child("tolerance"), in.Tolerance.String(), "must not be negative"))
 		}
@@ -326,7 +328,7 @@ func rules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (errs fi
 	return errs
 }
 
-func missing(p *scale.Policy, m *intstr.IntOrString, path *field.Path) field.ErrorList {
+func compileMissingData(p *scale.Policy, m *intstr.IntOrString, path *field.Path) field.ErrorList {
 	switch {
 	case m == nil || m.Type == intstr.String && m.StrVal == "Hold":
 		p.Missing = scale.MissingHold
@@ -340,9 +342,9 @@ func missing(p *scale.Policy, m *intstr.IntOrString, path *field.Path) field.Err
 	return nil
 }
 
-// exact is the float64 nearest to q. Quantity's own AsApproximateFloat64 makes
-// 0.6 of 600m a little more than 0.6.
-func exact(q resource.Quantity) float64 {
+// toFloat64 returns the float64 nearest to q. Quantity.AsApproximateFloat64 converts
+// 600m to slightly more than 0.6.
+func toFloat64(q resource.Quantity) float64 {
 	x, err := strconv.ParseFloat(q.AsDec().String(), 64)
 	if err != nil {
 		return math.NaN()

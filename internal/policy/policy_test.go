@@ -124,7 +124,7 @@ signals:
 	if s := c.Sources[0]; s.Kind != Query || s.PromQL != c.Policy.Signals[0].Name {
 		t.Errorf("source: %+v", s)
 	}
-	if s := c.Policy.Signals[1]; len([]rune(s.Name)) != longestName+1 || s.Type != scale.Value || len(c.Sources[1].PromQL) != 401 {
+	if s := c.Policy.Signals[1]; len([]rune(s.Name)) != maxNameLength+1 || s.Type != scale.Value || len(c.Sources[1].PromQL) != 401 {
 		t.Errorf("a long query: %+v from %+v", s, c.Sources[1])
 	}
 }
@@ -157,17 +157,17 @@ func TestBadInputNamesTheField(t *testing.T) {
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "DCGM_FI_DEV_XID_ERRORS" }, "cannot be scaled on")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("0") }, "target.value", "greater than 0")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Value = resource.MustParse("160") },
-		`spec.signals[0].target.value: Invalid value: "160": can never be exceeded: the most that Utilization can be is 100`)
+		`spec.signals[0].target.value: Invalid value: "160": can never be exceeded: the highest value of Utilization is 100`)
 	for _, ratio := range []string{"SMActive", "DCGM_FI_DEV_GPU_UTIL_RATIO"} {
 		f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = ratio }, `spec.signals[0].target.value: Invalid value: "60"`,
-			"the most that "+ratio+` can be is 1; it is a ratio, write "0.6" for 60 %`)
+			"the highest value of "+ratio+` is 1; it is a ratio, write "0.6" for 60 %`)
 	}
-	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Utilization" }, "spec.signals[0].target.type", "HorizontalPodAutoscaler's", "as value")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Utilization" }, "spec.signals[0].target.type", "of the HorizontalPodAutoscaler", "as value")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Average" }, "target.type", "AverageValue")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU = nil }, "exactly one of")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Preset = "vllm" }, "exactly one of")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0] = v1alpha1.Signal{Preset: "nim"} }, "signals[0].preset", "nim", "sglang", "vllm")
-	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Path = "/m" }, "signals[0].port", "preset's")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Path = "/m" }, "signals[0].port", "for presets")
 	f(func(a *v1alpha1.GPUAutoscaler) {
 		x := resource.MustParse("1")
 		a.Spec.Signals[0].Activation = &x
@@ -216,7 +216,7 @@ func TestParseNamesTheField(t *testing.T) {
 	f(`"60"`, "[60]", `spec.signals[0].target.value: Invalid value: [60]: `+quantity)
 	f("maxReplicas: 8", `maxReplicas: "8"`, `spec.maxReplicas: Invalid value: "8": want a whole number, without quotes`)
 	f(`value: "60"`, "averageUtilization: 60", "spec.signals[0].target.averageUtilization: Invalid value: 60: "+
-		`is the HorizontalPodAutoscaler's: write it as value, in the metric's unit, such as target: {value: "60"}`)
+		`is a field of the HorizontalPodAutoscaler: write it as value, in the metric's unit, such as target: {value: "60"}`)
 	f("kind: GPUAutoscaler", "kind: HorizontalPodAutoscaler", `kind "HorizontalPodAutoscaler" is not GPUAutoscaler`)
 	f("kind: GPUAutoscaler", "x: y", `kind "" is not GPUAutoscaler`)
 	f("maxReplicas: 8", "metrics: []", `unknown field "spec.metrics"`)
@@ -249,7 +249,7 @@ func FuzzParse(f *testing.F) {
 // The engine remembers by name: what was learned of one signal must not be taken
 // for another's.
 func TestNamesAreDistinct(t *testing.T) {
-	long := strings.Repeat("x", longestName)
+	long := strings.Repeat("x", maxNameLength)
 	c, err := Compile(autoscaler(t, `
 scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
 maxReplicas: 8

@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	// defaultConcurrency is the requests per replica that a preset aims at where
-	// no target is given.
+	// defaultConcurrency is a preset's target of requests per replica, unless the
+	// signal has a target.
 	defaultConcurrency = 8
 	// defaultKVCache is the use of the KV cache, in percent, above which servers
-	// begin to preempt requests for want of room.
+	// begin to preempt requests because the cache is full.
 	defaultKVCache = 80
 )
 
-// preset is what an inference server tells of itself. running and waiting are
-// requests; kvCache is a share from 0 to 1, absent where the server has none.
+// preset holds the metrics of an inference server. running and waiting count
+// requests; kvCache is a share from 0 to 1, nil if the server does not expose it.
 type preset struct {
 	running, waiting, kvCache Term
-	pace                      *Pace // nil: it tells no times between tokens, or only by request
-	came, ended               Term  // requests; nil: it does not count them, or not each of them once
+	pace                      *Pace // nil: the server exposes no inter-token latency, or only per request
+	arrived, completed        Term  // request counters; nil: the server has none, or counts some requests twice
 	port                      Port
 }
 
-// paceOf is the pace by the first of these histograms that a server shows, and
-// by the one of its times to the first token.
-func paceOf(first string, histograms ...string) *Pace {
+// newPace returns the pace from the first of the inter-token histograms that a
+// server exposes, and from its histogram of the time to the first token.
+func newPace(first string, histograms ...string) *Pace {
 	var p Pace
-	p.FirstSeconds, p.Firsts = sumAndCount(first)
-	p.Seconds, p.Tokens = sumAndCount(histograms...)
+	p.FirstTokenSeconds, p.FirstTokens = sumAndCount(first)
+	p.TokenSeconds, p.Tokens = sumAndCount(histograms...)
 	return &p
 }
 
-// sumAndCount are the increases of what histograms add up, and of how many that is.
+// sumAndCount returns the rates of the histograms' _sum and _count series.
 func sumAndCount(histograms ...string) (sum, count Term) {
 	for _, name := range histograms {
 		sum = append(sum, PodMetric{Name: name + "_sum", Rate: true})
@@ -51,38 +51,38 @@ func sumAndCount(histograms ...string) (sum, count Term) {
 	return sum, count
 }
 
-// presets are the servers that we know, with the names of their current
-// releases first and older ones behind. docs/gpuautoscaler.md tells their sources.
+// presets returns the supported servers. Metric names of current releases come
+// before those of older ones. docs/gpuautoscaler.md names the sources.
 func presets() map[v1alpha1.Preset]preset {
 	vllm := preset{
-		running: Term{{Name: "vllm:num_requests_running"}},
-		waiting: Term{{Name: "vllm:num_requests_waiting"}},
-		kvCache: Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
-		pace:    paceOf("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-		ended:   Term{{Name: "vllm:request_success_total"}},
-		port:    Port{Default: 8000},
+		running:   Term{{Name: "vllm:num_requests_running"}},
+		waiting:   Term{{Name: "vllm:num_requests_waiting"}},
+		kvCache:   Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
+		pace:      newPace("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+		completed: Term{{Name: "vllm:request_success_total"}},
+		port:      Port{Default: 8000},
 	}
 	all := map[v1alpha1.Preset]preset{
 		v1alpha1.PresetVLLM: vllm,
 		v1alpha1.PresetSGLang: {
-			running: Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
-			waiting: Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
-			kvCache: Term{{Name: "sglang:token_usage", Max: true}},
-			pace:    paceOf("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
-			ended:   Term{{Name: "sglang:num_requests_total"}},
-			port:    Port{Default: 30000},
+			running:   Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
+			waiting:   Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
+			kvCache:   Term{{Name: "sglang:token_usage", Max: true}},
+			pace:      newPace("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
+			completed: Term{{Name: "sglang:num_requests_total"}},
+			port:      Port{Default: 30000},
 		},
 		v1alpha1.PresetTGI: {
 			running: Term{{Name: "tgi_batch_current_size"}},
 			waiting: Term{{Name: "tgi_queue_size"}},
-			came:    Term{{Name: "tgi_request_count"}},
+			arrived: Term{{Name: "tgi_request_count"}},
 			port:    Port{Default: 80},
 		},
 		v1alpha1.PresetTriton: {
-			running: append(Term{tensorRT("request", "scheduled")}, append(slices.Clone(vllm.running), tritonRunning())...),
-			waiting: append(Term{tensorRT("request", "waiting")}, append(slices.Clone(vllm.waiting), PodMetric{Name: "nv_inference_pending_request_count"})...),
-			pace:    vllm.pace, // of its vLLM backend; the others tell none
-			port:    Port{Default: 8002, Apart: true},
+			running: append(Term{tensorRTGauge("request", "scheduled")}, append(slices.Clone(vllm.running), tritonRunning())...),
+			waiting: append(Term{tensorRTGauge("request", "waiting")}, append(slices.Clone(vllm.waiting), PodMetric{Name: "nv_inference_pending_request_count"})...),
+			pace:    vllm.pace, // of the vLLM backend; other backends expose none
+			port:    Port{Default: 8002, SeparateFromAPI: true},
 		},
 	}
 	for _, p := range all {
@@ -91,59 +91,59 @@ func presets() map[v1alpha1.Preset]preset {
 	return all
 }
 
-// The ranges of what servers tell. A share of a cache that is counted in blocks
-// may exceed 1 by one block; a float64 counts to 2^53.
+// The upper bounds of the servers' values. A cache share that is counted in blocks
+// can exceed 1 by one block; a float64 counts exactly up to 2^53.
 const (
-	mostRequests = 1e6
-	mostCache    = 1.05
-	mostCounted  = 1 << 53
+	maxRequests   = 1e6
+	maxCacheShare = 1.05
+	maxCount      = 1 << 53
 )
 
-// setRanges gives each metric its range. None of them is ever negative.
+// setRanges sets the upper bound of each metric. The lower bound is 0.
 func (p *preset) setRanges() {
-	set := func(most float64, terms ...Term) {
+	set := func(upper float64, terms ...Term) {
 		for _, term := range terms {
 			for i := range term {
-				if term[i].Most = most; term[i].Rate {
-					term[i].Most = mostCounted
+				if term[i].UpperBound = upper; term[i].Rate {
+					term[i].UpperBound = maxCount
 				}
 			}
 		}
 	}
-	set(mostRequests, p.running, p.waiting)
-	set(mostCache, p.kvCache)
-	set(mostCounted, p.came, p.ended)
+	set(maxRequests, p.running, p.waiting)
+	set(maxCacheShare, p.kvCache)
+	set(maxCount, p.arrived, p.completed)
 	if p.pace != nil {
-		set(mostCounted, p.pace.Seconds, p.pace.Tokens, p.pace.FirstSeconds, p.pace.Firsts)
+		set(maxCount, p.pace.TokenSeconds, p.pace.Tokens, p.pace.FirstTokenSeconds, p.pace.FirstTokens)
 	}
 }
 
-// tensorRT is a gauge of Triton's TensorRT-LLM backend, which tells its counts
-// apart by a label.
-func tensorRT(what, value string) PodMetric {
-	return PodMetric{Name: "nv_trt_llm_" + what + "_metrics", Label: what + "_type", Value: value}
+// tensorRTGauge returns a gauge of Triton's TensorRT-LLM backend, which
+// distinguishes its counts by the value of a label.
+func tensorRTGauge(family, value string) PodMetric {
+	return PodMetric{Name: "nv_trt_llm_" + family + "_metrics", Label: family + "_type", Value: value}
 }
 
-// tritonRunning is the mean number of requests that Triton's models computed at
-// a time: it has no gauge of them, and each request adds its own microseconds
-// of inference, so that the sum grows by as many seconds a second as run.
+// tritonRunning returns the mean number of requests in execution on Triton, which
+// has no gauge of them. Each request adds its inference time to a counter, so that
+// the rate of the counter, in seconds per second, is the number of running requests.
 func tritonRunning() PodMetric {
 	return PodMetric{Name: "nv_inference_compute_infer_duration_us", Rate: true, Factor: 1e-6}
 }
 
-// expand appends what a preset looks at: the requests that a replica has, running
-// and waiting, and its KV cache where it tells of one. A target is of the
-// requests. The queue is no signal of its own: how many wait says little of how
-// many replicas are needed, and a target for it would ask for far too many of
-// them whenever a burst comes.
-func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
+// expandPreset appends the signals of a preset: the requests per replica, running
+// and waiting, and the use of the KV cache if the server exposes it. A target
+// applies to the requests. The queue is not a signal of its own: its length does not
+// determine the number of replicas, and a target for it would ask for far too many
+// replicas in every burst.
+func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	p, ok := presets()[in.Preset]
 	if !ok {
 		return field.NotSupported(path.Child("preset"), in.Preset, slices.Sorted(maps.Keys(presets())))
 	}
 	concurrency := float64(defaultConcurrency)
 	if in.Target != nil {
-		value, kind, err := target(in.Target, path.Child("target"))
+		value, kind, err := parseTarget(in.Target, path.Child("target"))
 		if err != nil {
 			return err
 		}
@@ -152,16 +152,16 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		}
 		concurrency = value
 	}
-	limit, first, err := limitsOf(in.SLO, p.pace, path.Child("slo"))
+	limit, first, err := latencyLimits(in.SLO, p.pace, path.Child("slo"))
 	if err != nil {
 		return err
 	}
-	if err := portError(in.Port, path.Child("port")); err != nil {
+	if err := validatePort(in.Port, path.Child("port")); err != nil {
 		return err
 	}
 	src := Source{Kind: Pods, Port: p.port}
 	src.Port.Given = in.Port
-	if src.Path, err = pathOf(in.Path, path.Child("path")); err != nil {
+	if src.Path, err = parsePath(in.Path, path.Child("path")); err != nil {
 		return err
 	}
 	add := func(s scale.Signal, terms ...Term) {
@@ -172,57 +172,59 @@ func (c *Compiled) expand(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	}
 	requests := scale.Signal{Name: "requests", Target: concurrency, Aggregate: gpu.Sum, Law: scale.Batching, Limit: limit, FirstLimit: first}
 	if requests.Learned() {
-		src.Pace = p.pace.with(first > 0)
+		src.Pace = p.pace.withFirstToken(first > 0)
 	}
-	src.Came, src.Ended = p.came, p.ended
+	src.Arrived, src.Completed = p.arrived, p.completed
 	add(requests, p.running, p.waiting)
-	src.Pace, src.Came, src.Ended = nil, nil, nil
+	src.Pace, src.Arrived, src.Completed = nil, nil, nil
 	if p.kvCache != nil {
-		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, percent(p.kvCache))
+		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))
 	}
 	return nil
 }
 
-// with is the pace with or without the times to the first token.
-func (p *Pace) with(first bool) *Pace {
+// withFirstToken returns a copy of the pace that has the time to the first token
+// only if keep is true.
+func (p *Pace) withFirstToken(keep bool) *Pace {
 	out := *p
-	if !first {
-		out.FirstSeconds, out.Firsts = nil, nil
+	if !keep {
+		out.FirstTokenSeconds, out.FirstTokens = nil, nil
 	}
 	return &out
 }
 
-// limitsOf are the seconds between tokens and to the first that replicas shall
-// keep; 0: not said.
-func limitsOf(slo *v1alpha1.SLO, pace *Pace, path *field.Path) (between, first float64, err *field.Error) {
+// latencyLimits returns the slo's limits of the time between tokens and of the time
+// to the first token, in seconds; 0: no limit.
+func latencyLimits(slo *v1alpha1.SLO, pace *Pace, path *field.Path) (between, first float64, err *field.Error) {
 	switch {
 	case slo == nil:
 		return 0, 0, nil
 	case pace == nil:
-		return 0, 0, field.Forbidden(path, "this server does not tell the times between tokens; give a target instead")
+		return 0, 0, field.Forbidden(path, "this server does not expose the time between tokens; set a target instead")
 	case slo.InterTokenLatency == nil && slo.TimeToFirstToken == nil:
 		return 0, 0, field.Required(path, "an slo needs interTokenLatency, timeToFirstToken or both")
 	}
-	if between, err = secondsOf(slo.InterTokenLatency, path.Child("interTokenLatency"), "50ms"); err != nil {
+	if between, err = latencySeconds(slo.InterTokenLatency, path.Child("interTokenLatency"), "50ms"); err != nil {
 		return 0, 0, err
 	}
-	first, err = secondsOf(slo.TimeToFirstToken, path.Child("timeToFirstToken"), "2s")
+	first, err = latencySeconds(slo.TimeToFirstToken, path.Child("timeToFirstToken"), "2s")
 	return between, first, err
 }
 
-// secondsOf are those of a limit, if there is one.
-func secondsOf(d *metav1.Duration, path *field.Path, such string) (float64, *field.Error) {
+// latencySeconds converts a limit to seconds; 0 if there is none. The error message
+// contains the example.
+func latencySeconds(d *metav1.Duration, path *field.Path, example string) (float64, *field.Error) {
 	switch {
 	case d == nil:
 		return 0, nil
 	case d.Duration <= 0:
-		return 0, field.Invalid(path, d.Duration.String(), "must be more than 0, such as "+such)
+		return 0, field.Invalid(path, d.Duration.String(), "must be greater than 0, such as "+example)
 	}
 	return d.Seconds(), nil
 }
 
-// percent is a term of shares in percent.
-func percent(t Term) Term {
+// inPercent returns a copy of a term of shares from 0 to 1 that reads them in percent.
+func inPercent(t Term) Term {
 	out := slices.Clone(t)
 	for i := range out {
 		out[i].Factor = 100

@@ -10,8 +10,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// told writes a source as the sum of its terms, each with its names.
-func told(s Source) string {
+// formatTerms writes a source as the sum of its terms, each with its names.
+func formatTerms(s Source) string {
 	var terms []string
 	for _, term := range s.Terms {
 		var names []string
@@ -40,7 +40,7 @@ func TestPresets(t *testing.T) {
 		for i, s := range c.Policy.Signals {
 			src := c.Sources[i]
 			name := strings.TrimPrefix(s.Name, preset+" ")
-			if got := told(src); got != want[name] {
+			if got := formatTerms(src); got != want[name] {
 				t.Errorf("%s %s: reads\n%s, want\n%s", preset, name, got, want[name])
 			}
 			if src.Kind != Pods || src.Path != "/metrics" || src.Port.Default != port || s.Type != scale.AverageValue {
@@ -86,7 +86,7 @@ func TestPresetsCountRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, src := range c.Sources {
-			got := told(Source{Terms: []Term{append(slices.Clone(src.Came), src.Ended...)}})
+			got := formatTerms(Source{Terms: []Term{append(slices.Clone(src.Arrived), src.Completed...)}})
 			if i > 0 {
 				want = ""
 			}
@@ -95,7 +95,7 @@ func TestPresetsCountRequests(t *testing.T) {
 			}
 			for _, term := range src.Terms {
 				for _, m := range term {
-					if src.Ended != nil && m.Rate {
+					if src.Completed != nil && m.Rate {
 						t.Errorf("%s: %s is no gauge, whose growth could be counted", preset, m.Name)
 					}
 				}
@@ -149,11 +149,11 @@ func TestSLO(t *testing.T) {
 			t.Errorf("%s: %+v, pace %v", signal, s, pace)
 			return
 		}
-		if m := pace.Seconds[0]; m.Name != "vllm:inter_token_latency_seconds_sum" || !m.Rate {
+		if m := pace.TokenSeconds[0]; m.Name != "vllm:inter_token_latency_seconds_sum" || !m.Rate {
 			t.Errorf("%s: pace by %+v", signal, m)
 		}
 		for i := range c.Sources[1:] {
-			if c.Sources[1+i].Pace != nil || c.Sources[1+i].Ended != nil || c.Sources[1+i].Came != nil || c.Policy.Signals[1+i].Limit != 0 {
+			if c.Sources[1+i].Pace != nil || c.Sources[1+i].Completed != nil || c.Sources[1+i].Arrived != nil || c.Policy.Signals[1+i].Limit != 0 {
 				t.Errorf("%s: signal %d has a limit, too", signal, 1+i)
 			}
 		}
@@ -161,11 +161,11 @@ func TestSLO(t *testing.T) {
 	f(`{preset: vllm, slo: {interTokenLatency: 50ms}}`, "")
 	f(`{preset: vllm, slo: {interTokenLatency: 50ms}, target: {value: "20"}}`, "")
 	f(`{preset: vllm, slo: {interTokenLatency: 50ms, timeToFirstToken: 2s}}`, "")
-	f(`{preset: vllm, slo: {timeToFirstToken: -1s}}`, "slo.timeToFirstToken: Invalid value: \"-1s\": must be more than 0")
+	f(`{preset: vllm, slo: {timeToFirstToken: -1s}}`, "slo.timeToFirstToken: Invalid value: \"-1s\": must be greater than 0")
 	f(`{preset: vllm, slo: {}}`, "slo: Required value: an slo needs interTokenLatency, timeToFirstToken or both")
-	f(`{preset: vllm, slo: {interTokenLatency: 0s}}`, "slo.interTokenLatency: Invalid value: \"0s\": must be more than 0")
-	f(`{preset: tgi, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: this server does not tell")
-	f(`{gpu: {metric: Utilization}, target: {value: "60"}, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: only a preset")
+	f(`{preset: vllm, slo: {interTokenLatency: 0s}}`, "slo.interTokenLatency: Invalid value: \"0s\": must be greater than 0")
+	f(`{preset: tgi, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: this server does not expose")
+	f(`{gpu: {metric: Utilization}, target: {value: "60"}, slo: {interTokenLatency: 50ms}}`, "slo: Forbidden: an slo needs a preset")
 
 	// The times to the first token are read where they have a limit, and only there.
 	g := func(slo string, limit, first float64, reads bool) {
@@ -175,10 +175,10 @@ func TestSLO(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, pace := c.Policy.Signals[0], c.Sources[0].Pace
-		if s.Limit != limit || s.FirstLimit != first || !s.Learned() || (pace.Firsts != nil) != reads {
+		if s.Limit != limit || s.FirstLimit != first || !s.Learned() || (pace.FirstTokens != nil) != reads {
 			t.Errorf("%s: %+v, pace %+v", slo, s, pace)
 		}
-		if all := c.Sources[0].All(); reads != slices.ContainsFunc(all, func(t Term) bool { return t[0].Name == "sglang:time_to_first_token_seconds_sum" }) {
+		if all := c.Sources[0].AllTerms(); reads != slices.ContainsFunc(all, func(t Term) bool { return t[0].Name == "sglang:time_to_first_token_seconds_sum" }) {
 			t.Errorf("%s: reads %+v", slo, all)
 		}
 	}
@@ -190,14 +190,14 @@ func TestSLO(t *testing.T) {
 // Whatever a preset reads has a range: no server has -1 or 1e30 requests.
 func TestPresetsHaveRanges(t *testing.T) {
 	for name, p := range presets() {
-		terms := []Term{p.running, p.waiting, p.kvCache, p.came, p.ended}
+		terms := []Term{p.running, p.waiting, p.kvCache, p.arrived, p.completed}
 		if p.pace != nil {
-			terms = append(terms, p.pace.Seconds, p.pace.Tokens, p.pace.FirstSeconds, p.pace.Firsts)
+			terms = append(terms, p.pace.TokenSeconds, p.pace.Tokens, p.pace.FirstTokenSeconds, p.pace.FirstTokens)
 		}
 		for _, term := range terms {
 			for _, m := range term {
-				if m.Least != 0 || m.Most <= 0 || m.Most < 1e6 && !m.Max || m.Rate && m.Most < 1e15 {
-					t.Errorf("%s: %s is between %g and %g", name, m.Key(), m.Least, m.Most)
+				if m.LowerBound != 0 || m.UpperBound <= 0 || m.UpperBound < 1e6 && !m.Max || m.Rate && m.UpperBound < 1e15 {
+					t.Errorf("%s: %s is between %g and %g", name, m.Key(), m.LowerBound, m.UpperBound)
 				}
 			}
 		}

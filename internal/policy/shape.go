@@ -12,27 +12,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// shape is what may stand in a field, for errors that name it: the decoder's
-// say neither where nor what would do.
+// shape is the format of a field's value. It makes better error messages than the
+// decoder, which names neither the field nor a valid value.
 type shape struct {
-	fits func(value any) bool
-	want string
+	isValid func(value any) bool
+	want    string
 }
 
 var (
 	quantity = shape{isQuantity, `want a number, such as "60" or "0.6"`}
 	whole    = shape{isWhole, "want a whole number, without quotes"}
-	foreign  = shape{
+	hpaField = shape{
 		func(any) bool { return false },
-		`is the HorizontalPodAutoscaler's: write it as value, in the metric's unit, such as target: {value: "60"}`,
+		`is a field of the HorizontalPodAutoscaler: write it as value, in the metric's unit, such as target: {value: "60"}`,
 	}
 )
 
-// shapes are by the names of fields, wherever they stand, and of those that
-// people bring from the HorizontalPodAutoscaler.
+// shapes has the format of fields by name, at any level of the spec. It includes
+// names of the HorizontalPodAutoscaler that users write by mistake.
 var shapes = map[string]shape{
 	"value": quantity, "activation": quantity, "tolerance": quantity,
-	"averageValue": foreign, "averageUtilization": foreign,
+	"averageValue": hpaField, "averageUtilization": hpaField,
 	"interTokenLatency": {isDuration, `want a duration with its unit, such as "50ms"`},
 	"timeToFirstToken":  {isDuration, `want a duration with its unit, such as "2s"`},
 	"minReplicas":       whole, "maxReplicas": whole, "maxGPUs": whole,
@@ -63,21 +63,21 @@ func isDuration(v any) bool {
 	return err == nil
 }
 
-// misshapen are the fields below path that do not fit.
-func misshapen(node any, path *field.Path) (errs field.ErrorList) {
+// shapeErrors returns an error for each field below path with a malformed value.
+func shapeErrors(node any, path *field.Path) (errs field.ErrorList) {
 	switch node := node.(type) {
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(node)) {
 			at := path.Child(name)
-			if s, ok := shapes[name]; ok && !s.fits(node[name]) {
+			if s, ok := shapes[name]; ok && !s.isValid(node[name]) {
 				errs = append(errs, field.Invalid(at, node[name], s.want))
 				continue
 			}
-			errs = append(errs, misshapen(node[name], at)...)
+			errs = append(errs, shapeErrors(node[name], at)...)
 		}
 	case []any:
 		for i := range node {
-			errs = append(errs, misshapen(node[i], path.Index(i))...)
+			errs = append(errs, shapeErrors(node[i], path.Index(i))...)
 		}
 	}
 	return errs

@@ -11,7 +11,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// SourceKind says where a signal's readings come from.
+// SourceKind is the origin of a signal's readings.
 type SourceKind uint8
 
 // The kinds of sources.
@@ -21,45 +21,44 @@ const (
 	Query                   // a PromQL backend: one number for the workload
 )
 
-// Source is where the readings of one signal come from. Readings are in the
-// unit of the field (GPU), or as the pods or the query give them.
+// Source describes how the readings of one signal are obtained. Readings are in the
+// unit of the field (GPU), or unchanged (Pods and Query).
 type Source struct {
 	Kind   SourceKind
 	Field  gpu.FieldID // GPU
-	Terms  []Term      // Pods; a pod's reading is their sum, absent where one is
+	Terms  []Term      // Pods; a pod's reading is their sum; it is absent if one term is absent
 	Port   Port        // Pods
 	Path   string      // Pods
 	PromQL string      // Query
 
-	// Pace is where a server tells how fast its batch advances; nil where the
-	// signal has no limit.
+	// Pace has the latency metrics; nil if the signal has no latency limit.
 	Pace *Pace // Pods
 
-	// Came counts the requests that have come to the server. Where nothing does,
-	// Ended counts those that it has answered: those that come are these and what
-	// Terms, which are gauges then, grow by. Both are nil where neither is known.
-	Came, Ended Term // Pods
+	// Arrived counts the requests that arrived at the server. If the server does not
+	// count them, Completed counts the requests that it answered: the arrivals are
+	// then the increase of Completed plus the increase of Terms, which are gauges.
+	// Both are nil if the server counts neither.
+	Arrived, Completed Term // Pods
 }
 
-// Pace is the two counters of a histogram of the times between tokens. The
-// seconds that all sequences of a batch waited grow by as many a second as there
-// are sequences, and the number of times is that of the tokens. Those of a
-// histogram of the times to the first token are beside them where they have a limit.
+// Pace holds the rates of the _sum and _count series of two histograms: the time
+// between tokens, and the time to the first token. The rate of TokenSeconds is the
+// number of sequences in the batch, and the rate of Tokens is tokens/s.
 type Pace struct {
-	Seconds, Tokens      Term
-	FirstSeconds, Firsts Term // nil: not wanted
+	TokenSeconds, Tokens           Term
+	FirstTokenSeconds, FirstTokens Term // nil: the time to the first token has no limit
 }
 
-// All are the terms that are read of a pod.
-func (s *Source) All() []Term {
+// AllTerms returns all terms that are read from a pod.
+func (s *Source) AllTerms() []Term {
 	all := slices.Clone(s.Terms)
 	if s.Pace != nil {
-		all = append(all, s.Pace.Seconds, s.Pace.Tokens)
-		if s.Pace.Firsts != nil {
-			all = append(all, s.Pace.FirstSeconds, s.Pace.Firsts)
+		all = append(all, s.Pace.TokenSeconds, s.Pace.Tokens)
+		if s.Pace.FirstTokens != nil {
+			all = append(all, s.Pace.FirstTokenSeconds, s.Pace.FirstTokens)
 		}
 	}
-	for _, counter := range []Term{s.Came, s.Ended} {
+	for _, counter := range []Term{s.Arrived, s.Completed} {
 		if counter != nil {
 			all = append(all, counter)
 		}
@@ -67,27 +66,28 @@ func (s *Source) All() []Term {
 	return all
 }
 
-// Term is one part of a reading, under each of the names that it goes by: a
-// server's releases and backends differ. The first that a pod shows counts.
+// Term is one summand of a reading: alternative metrics of the same quantity, since
+// a server's releases and backends use different names. The first one that a pod
+// exposes is used.
 type Term []PodMetric
 
-// PodMetric is one number made of the series of a name that a pod exposes.
+// PodMetric is one number that is aggregated from a pod's series of one name.
 type PodMetric struct {
 	Name         string
-	Label, Value string // only series with this label; empty: all
-	Max          bool   // the largest of them counts; else they are added up
-	// By is a label: of the series that agree in it, which are copies that
-	// several ranks tell of the same, only the largest is added up. Empty: all are.
+	Label, Value string // only series with this label; empty: all series
+	Max          bool   // the largest series, else the sum of the series
+	// By is a label. Only the largest of the series with the same value of it is
+	// added to the sum: they are copies from several ranks. Empty: all are added.
 	By     string
-	Rate   bool    // it is a counter, and its increase per second counts
-	Factor float64 // from its unit to the signal's; 0: 1
-	// Least and Most are the bounds of its values; outside of them it has none.
-	// Both 0: nothing is known of them.
-	Least, Most float64
+	Rate   bool    // the metric is a counter, and its rate per second is used
+	Factor float64 // from the metric's unit to the signal's; 0: 1
+	// LowerBound and UpperBound limit the valid values; others are absent. If both
+	// are 0, there are no limits.
+	LowerBound, UpperBound float64
 }
 
-// Key is what the metric is called in the store: its name where nothing but a
-// sum is made of it, else as PromQL would say it.
+// Key returns the metric's key in the store: its name if its series are only added
+// up, else the aggregation as a PromQL expression.
 func (m *PodMetric) Key() string {
 	key := m.Name
 	if m.Label != "" {
@@ -102,13 +102,14 @@ func (m *PodMetric) Key() string {
 	return key
 }
 
-// Port is which of a pod's ports serves its metrics. The zero Port is the only
-// one that the pod declares.
+// Port selects the port of a pod that serves its metrics. The zero Port selects the
+// pod's only declared port.
 type Port struct {
-	Given *intstr.IntOrString // by the user; goes before the rest
-	// Default is the server's own, for pods that declare none, or several; 0: none.
+	Given *intstr.IntOrString // set by the user; takes precedence
+	// Default is the server's usual port, for pods that declare no port or several
+	// ports; 0: none.
 	Default int32
-	// Apart says that the server's metrics are not on the port of its API, so
-	// that the only port that a pod declares need not be theirs.
-	Apart bool
+	// SeparateFromAPI is true if the server's metrics have a port of their own. The
+	// pod's only declared port may then be the port of the API.
+	SeparateFromAPI bool
 }

@@ -4,13 +4,11 @@ package procs
 
 import "strings"
 
-// parseCgroup reads a /proc/PID/cgroup of either version. It gives the UID of
-// the pod and the id of the container in whose cgroups the process is, empty
-// where it is in none.
+// parseCgroup parses /proc/PID/cgroup of either version. It returns the UID of the pod
+// and the id of the container of the process; empty if it is in none.
 //
-// These forms are understood, each with anything before it, such as the cgroup
-// of a node that is a container itself, or the /../.. of a reader in a cgroup
-// namespace of its own:
+// It supports these forms with any prefix, such as the cgroup of a node that is itself
+// a container, or /../.. for a reader in another cgroup namespace:
 //
 //	kubepods/burstable/podUID/ID                                       cgroupfs
 //	kubepods-burstable-podUID.slice/cri-containerd-ID.scope            systemd
@@ -18,17 +16,16 @@ import "strings"
 //	…/podUID/crio-ID, …-podUID.slice/crio-ID.scope/container           CRI-O
 //	…/podUID/ID, …-podUID.slice/docker-ID.scope                        Docker
 //
-// Of pods within pods the outer one counts: it is the one that the node's
-// kubelet knows. Of several hierarchies one that names a container is taken
-// before one that does not.
+// For pods within pods it returns the outer one, which belongs to the node's kubelet.
+// Hierarchies with a container have precedence over those without.
 func parseCgroup(text string) (podUID, containerID string) {
 	for line := range strings.Lines(text) {
-		// hierarchy:controllers:path, and the path may have colons too.
+		// hierarchy:controllers:path; the path may contain colons.
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(parts) < 3 {
 			continue
 		}
-		uid, id := parsePath(parts[2])
+		uid, id := parseCgroupPath(parts[2])
 		if uid != "" && id != "" {
 			return uid, id
 		}
@@ -39,27 +36,27 @@ func parseCgroup(text string) (podUID, containerID string) {
 	return podUID, ""
 }
 
-func parsePath(path string) (podUID, containerID string) {
+func parseCgroupPath(path string) (podUID, containerID string) {
 	for piece := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == ':' }) {
 		if podUID == "" {
-			podUID = uidOf(piece)
+			podUID = podUIDFrom(piece)
 			continue
 		}
-		if id := idOf(piece); id != "" {
+		if id := containerIDFrom(piece); id != "" {
 			return podUID, id
 		}
 	}
 	return podUID, ""
 }
 
-// uidOf is the pod's UID in podUID or kubepods-…-podUID.slice.
-func uidOf(piece string) string {
+// podUIDFrom returns the pod's UID in podUID or kubepods-…-podUID.slice.
+func podUIDFrom(piece string) string {
 	piece = strings.TrimSuffix(piece, ".slice")
 	i := strings.LastIndex(piece, "pod")
 	if i < 0 || i > 0 && piece[i-1] != '-' {
 		return ""
 	}
-	// A slice's name has - between its levels, so the UID has _ instead.
+	// The levels of a slice are separated by -, so the UID has _ instead.
 	uid := strings.ReplaceAll(piece[i+len("pod"):], "_", "-")
 	if !isUID(uid) {
 		return ""
@@ -67,7 +64,7 @@ func uidOf(piece string) string {
 	return uid
 }
 
-// isUID says whether s is a UUID, or the 32 digits of a static pod's hash.
+// isUID reports whether s is a UUID, or the 32 digits of a static pod's hash.
 func isUID(s string) bool {
 	switch len(s) {
 	case 32:
@@ -83,11 +80,11 @@ func isUID(s string) bool {
 	return false
 }
 
-// idLength is how many digits the id of a container has in every runtime.
+// idLength is the number of digits of a container's id, in every runtime.
 const idLength = 64
 
-// idOf is the container's id in ID, runtime-ID or runtime-ID.scope.
-func idOf(piece string) string {
+// containerIDFrom returns the container's id in ID, runtime-ID or runtime-ID.scope.
+func containerIDFrom(piece string) string {
 	piece = strings.TrimSuffix(piece, ".scope")
 	if i := strings.LastIndexByte(piece, '-'); i >= 0 {
 		piece = piece[i+1:]
@@ -107,11 +104,10 @@ func isHex(s string) bool {
 	return true
 }
 
-// parseMounts reads a /proc/PID/mountinfo. It gives the pod and the name of the
-// container that the mount of a termination log tells, empty where there is
-// none: its root is …/pods/UID/containers/NAME/FILE of the kubelet's directory,
-// or of the file system which that is.
-func parseMounts(text string) (podUID, container string) {
+// parseMountinfo parses /proc/PID/mountinfo. It returns the pod and the name of the
+// container from the mount of the termination log; empty if there is none. The root of
+// that mount ends with pods/UID/containers/NAME/FILE.
+func parseMountinfo(text string) (podUID, container string) {
 	for line := range strings.Lines(text) {
 		// id, parent, device, root, mount point, …
 		fields := strings.SplitN(line, " ", 5)
@@ -130,7 +126,7 @@ func parseMounts(text string) (podUID, container string) {
 	return "", ""
 }
 
-// isName says whether s can be the name of a container: a DNS label.
+// isName reports whether s is a valid name of a container: a DNS label.
 func isName(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') {

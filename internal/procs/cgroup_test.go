@@ -96,7 +96,7 @@ func TestHierarchiesThatDiffer(t *testing.T) {
 func TestMounts(t *testing.T) {
 	f := func(wantUID, wantName string, lines ...string) {
 		t.Helper()
-		if u, n := parseMounts(strings.Join(lines, "\n")); u != wantUID || n != wantName {
+		if u, n := parseMountinfo(strings.Join(lines, "\n")); u != wantUID || n != wantName {
 			t.Errorf("pod %q, container %q; want %q, %q:\n%s", u, n, wantUID, wantName, strings.Join(lines, "\n"))
 		}
 	}
@@ -148,7 +148,7 @@ func FuzzMounts(f *testing.F) {
 	f.Add("1 2 259:1 /var/lib/kubelet/pods/" + uid + "/containers/server/6d7c8bf1 /dev/termination-log rw - xfs /dev/x rw")
 	f.Add("1 2 0:1 / / rw")
 	f.Fuzz(func(t *testing.T, text string) {
-		u, n := parseMounts(text)
+		u, n := parseMountinfo(text)
 		if (u == "") != (n == "") || u != "" && (!isUID(u) || !isName(n) || !strings.Contains(text, "/pods/"+u+"/containers/"+n+"/")) {
 			t.Errorf("%q: %q, %q", text, u, n)
 		}

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package procs says which pod and container a process belongs to, from /proc
-// alone: no API server, no container runtime and no capability is asked.
+// Package procs maps processes to pods and containers, from /proc alone. It needs no
+// API server, no container runtime and no capability.
 //
-// /proc/PID/cgroup names the pod by its UID and the container by its id, and
-// /proc/PID/mountinfo names the container as its pod does, because the kubelet
-// mounts every container's termination log from a directory of that name. Both
-// may be read by anybody who sees the process. The pod's own name is nowhere in
-// /proc: it comes from the API server's pods, or from the directories in which
-// the kubelet keeps the pods' logs.
+// /proc/PID/cgroup contains the UID of the pod and the id of the container.
+// /proc/PID/mountinfo contains the container's name in its pod, because the kubelet
+// mounts each container's termination log from a directory of that name. Every process
+// that sees PID can read both files. The pod's name is not in /proc: it comes from the
+// API server, or from the directories of the pods' logs on the node.
 package procs

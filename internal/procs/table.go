@@ -15,67 +15,65 @@ import (
 )
 
 const (
-	// DefaultProc is where a kernel tells of its processes.
+	// DefaultProc is the mount point of the proc file system.
 	DefaultProc = "/proc"
-	// DefaultLogs is where a kubelet keeps pods' logs, unless its podLogsDir says
-	// otherwise.
+	// DefaultLogs is the default of the kubelet's podLogsDir.
 	DefaultLogs = "/var/log/pods"
 
-	// namesEvery is the least time between two looks at the logs' directory.
-	namesEvery = time.Second
-	// keepUnused is how long a process is remembered that nobody asks for.
-	keepUnused = time.Minute
+	// minNameInterval is the minimum time between two reads of the logs' directory.
+	minNameInterval = time.Second
+	// unusedTTL is how long an unused entry of a process is kept.
+	unusedTTL = time.Minute
 )
 
-// Table remembers where processes run: a process is looked at once. It is safe
-// for concurrent use.
+// Table caches the places of processes: it reads the files of each process once. It is
+// safe for concurrent use.
 type Table struct {
 	proc, logs string
 	now        func() time.Time
 
-	mu    sync.Mutex
-	known map[int]*process
-	swept time.Time
+	mu        sync.Mutex
+	processes map[int]*process
+	sweptAt   time.Time
 
-	naming  sync.Mutex // held while the logs' directory is read
-	listed  time.Time
-	podsNow atomic.Pointer[map[string]gpu.PodName]
+	listing  sync.Mutex // held while the logs' directory is read
+	listedAt time.Time
+	podNames atomic.Pointer[map[string]gpu.PodName]
 }
 
-// process is what is known of a process. A later one may have its PID, and is
-// told by its start.
+// process is a cached entry. A later process with the same PID has another start.
 type process struct {
-	start string // in ticks since the machine's
+	start string // in ticks since the boot
 	place gpu.Place
 	used  time.Time
 }
 
-// New makes a table of the processes in proc, with names of pods from logs.
+// New makes a table of the processes in proc, with the names of pods from logs.
 func New(proc, logs string) *Table {
-	t := &Table{proc: proc, logs: logs, now: time.Now, known: map[int]*process{}}
-	t.podsNow.Store(&map[string]gpu.PodName{})
+	t := &Table{proc: proc, logs: logs, now: time.Now, processes: map[int]*process{}}
+	t.podNames.Store(&map[string]gpu.PodName{})
 	return t
 }
 
-// Place says where a process runs. A process that is not there, or not any
-// more, is gpu.Unseen.
+// Place returns the pod and container of a process. A process that does not exist is
+// gpu.Unseen.
 func (t *Table) Place(pid int) gpu.Place {
 	p := t.place(pid)
 	if _, named := t.Pods()[p.PodUID]; p.Kind == gpu.InPod && !named {
-		t.refresh()
+		t.refreshNames()
 	}
 	return p
 }
 
 func (t *Table) place(pid int) gpu.Place {
-	name, start, ok := parseStat(t.read(pid, "stat"))
+	name, start, ok := parseStat(t.readFile(pid, "stat"))
 	if !ok {
 		return gpu.Place{}
 	}
 	now := t.now()
 	t.mu.Lock()
 	t.sweep(now)
-	p := t.known[pid]
+	p := t.processes[pid]
 	if p != nil && p.start == start {
 		p.used, p.place.Name = now, name
 		place := p.place
@@ -83,51 +81,51 @@ func (t *Table) place(pid int) gpu.Place {
 		return place
 	}
 	t.mu.Unlock()
-	place := t.look(pid)
+	place := t.readPlace(pid)
 	if place.Kind == gpu.Unseen {
 		return place
 	}
 	place.Name = name
 	t.mu.Lock()
-	t.known[pid] = &process{start: start, place: place, used: now}
+	t.processes[pid] = &process{start: start, place: place, used: now}
 	t.mu.Unlock()
 	return place
 }
 
-// sweep forgets who was not asked for. t.mu is held.
+// sweep deletes unused entries. t.mu is held.
 func (t *Table) sweep(now time.Time) {
-	if now.Sub(t.swept) < keepUnused {
+	if now.Sub(t.sweptAt) < unusedTTL {
 		return
 	}
-	t.swept = now
-	for pid, p := range t.known {
-		if now.Sub(p.used) > keepUnused {
-			delete(t.known, pid)
+	t.sweptAt = now
+	for pid, p := range t.processes {
+		if now.Sub(p.used) > unusedTTL {
+			delete(t.processes, pid)
 		}
 	}
 }
 
-// look reads where a process runs.
-func (t *Table) look(pid int) gpu.Place {
-	cgroup := t.read(pid, "cgroup")
+// readPlace reads the place of a process from its files.
+func (t *Table) readPlace(pid int) gpu.Place {
+	cgroup := t.readFile(pid, "cgroup")
 	if cgroup == "" {
 		return gpu.Place{}
 	}
 	uid, id := parseCgroup(cgroup)
-	mountUID, container := parseMounts(t.read(pid, "mountinfo"))
+	mountUID, container := parseMountinfo(t.readFile(pid, "mountinfo"))
 	switch {
 	case uid == "" && mountUID == "":
 		return gpu.Place{Kind: gpu.OnHost}
-	case uid == "": // a reader in the pod's own cgroup namespace does not see its UID
+	case uid == "": // the UID is hidden from a reader in the pod's own cgroup namespace
 		uid = mountUID
-	case uid != mountUID: // a container in a pod's container has its own mounts
+	case uid != mountUID: // a nested container has mounts of its own
 		container = ""
 	}
 	return gpu.Place{Kind: gpu.InPod, PodUID: uid, ContainerID: id, Container: container}
 }
 
-// read reads a file of a process; empty: it cannot be read.
-func (t *Table) read(pid int, file string) string {
+// readFile reads a file of a process. It returns "" if that fails.
+func (t *Table) readFile(pid int, file string) string {
 	if pid <= 0 {
 		return ""
 	}
@@ -138,14 +136,14 @@ func (t *Table) read(pid int, file string) string {
 	return string(b)
 }
 
-// parseStat reads a /proc/PID/stat: the command's name and when it started. A
-// name may hold anything, brackets too.
+// parseStat parses /proc/PID/stat: the command's name and its start. A name may contain
+// any characters, including brackets.
 func parseStat(text string) (name, start string, ok bool) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {
 		return "", "", false
 	}
-	// What follows the name begins with field 3; the start is field 22.
+	// The fields after the name start with field 3; the start is field 22.
 	fields := strings.Fields(text[end+1:])
 	const at = 22 - 3
 	if len(fields) <= at {
@@ -154,23 +152,23 @@ func parseStat(text string) (name, start string, ok bool) {
 	return strings.ToValidUTF8(text[open+1:end], "?"), fields[at], true
 }
 
-// Pods are the pods that have a directory of logs, by UID. Nobody changes what
-// it returns. It never blocks: Place looks for those that are new.
-func (t *Table) Pods() map[string]gpu.PodName { return *t.podsNow.Load() }
+// Pods returns the pods with a directory of logs, by UID. The result must not be
+// changed. Pods never blocks: Place reads the directory when it meets a new pod.
+func (t *Table) Pods() map[string]gpu.PodName { return *t.podNames.Load() }
 
-// refresh looks at the directories of logs, unless it did a moment ago. Each is
-// named NAMESPACE_NAME_UID, and no part can hold a _.
-func (t *Table) refresh() {
-	t.naming.Lock()
-	defer t.naming.Unlock()
+// refreshNames reads the directories of logs, at most once per minNameInterval. They
+// are named NAMESPACE_NAME_UID, and no part can contain a _.
+func (t *Table) refreshNames() {
+	t.listing.Lock()
+	defer t.listing.Unlock()
 	now := t.now()
-	if now.Sub(t.listed) < namesEvery {
+	if now.Sub(t.listedAt) < minNameInterval {
 		return
 	}
-	t.listed = now
+	t.listedAt = now
 	entries, err := os.ReadDir(t.logs)
 	if err != nil {
-		return // not mounted: names come from elsewhere or not at all
+		return // not mounted: the names come from the API server, if at all
 	}
 	pods := make(map[string]gpu.PodName, len(entries))
 	for _, e := range entries {
@@ -178,18 +176,18 @@ func (t *Table) refresh() {
 			pods[p[2]] = gpu.PodName{Namespace: p[0], Name: p[1]}
 		}
 	}
-	t.podsNow.Store(&pods)
+	t.podNames.Store(&pods)
 }
 
-// SeesNode says whether the node's processes are seen, not only those of our own
-// container, or of our own pod.
+// SeesNode reports whether proc has the processes of the whole node, and not only those
+// of this container or pod.
 func (t *Table) SeesNode() bool {
-	if name, _, _ := parseStat(t.read(2, "stat")); name == "kthreadd" {
-		return true // no container has the kernel's own
+	if name, _, _ := parseStat(t.readFile(2, "stat")); name == "kthreadd" {
+		return true // kernel threads are not visible in containers
 	}
-	// On a node that is a container itself, the first process is its init, which
-	// is not in our cgroup. In a container it is ours, or the pod's pause.
-	name, _, ok := parseStat(t.read(1, "stat"))
-	self := t.read(os.Getpid(), "cgroup")
-	return ok && name != "pause" && self != "" && self != t.read(1, "cgroup")
+	// On a node that is itself a container, process 1 is the node's init, in another
+	// cgroup. In a container, process 1 is the container's or the pod's pause.
+	name, _, ok := parseStat(t.readFile(1, "stat"))
+	self := t.readFile(os.Getpid(), "cgroup")
+	return ok && name != "pause" && self != "" && self != t.readFile(1, "cgroup")
 }

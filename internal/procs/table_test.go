@@ -103,10 +103,10 @@ func TestForgetting(t *testing.T) {
 		x.table.Place(pid)
 	}
 	for range 3 {
-		x.now = x.now.Add(keepUnused)
+		x.now = x.now.Add(unusedTTL)
 		x.table.Place(1)
 	}
-	if n := len(x.table.known); n != 1 {
+	if n := len(x.table.processes); n != 1 {
 		t.Errorf("%d processes are remembered", n)
 	}
 }
@@ -121,26 +121,26 @@ func TestPods(t *testing.T) {
 		}
 	}
 	want := map[string]gpu.PodName{uid: {Namespace: "team", Name: "llm-0"}, static: {Namespace: "kube-system", Name: "etcd-n1"}}
-	x.table.refresh()
+	x.table.refreshNames()
 	if got := x.table.Pods(); !maps.Equal(got, want) {
 		t.Errorf("pods %v, want %v", got, want)
 	}
 	if err := os.Mkdir(filepath.Join(x.logs, "ns_new_"+uid2), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	x.table.refresh()
+	x.table.refreshNames()
 	if got := x.table.Pods(); len(got) != 2 {
 		t.Errorf("looked again at once: %v", got)
 	}
 	// A process of a pod that has no name yet makes it look.
 	x.process(10, "x", 1, "0::/kubepods/pod"+uid2+"/"+id, "")
-	x.now = x.now.Add(namesEvery)
+	x.now = x.now.Add(minNameInterval)
 	x.table.Place(10)
 	if got := x.table.Pods()[uid2]; got != (gpu.PodName{Namespace: "ns", Name: "new"}) {
 		t.Errorf("the new pod is %v", got)
 	}
 	none := New(x.proc, filepath.Join(x.logs, "nowhere"))
-	none.refresh()
+	none.refreshNames()
 	if got := none.Pods(); got == nil || len(got) != 0 {
 		t.Errorf("without a directory: %v", got)
 	}

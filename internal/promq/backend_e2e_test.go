@@ -32,8 +32,8 @@ func TestRealPrometheus(t *testing.T) {
 	f("sum(none) or vector(0)", 0, "")
 	f("backlog", 0, "several series")
 	f("none", 0, "no series matches")
-	f("vector(1)/0 - vector(1)/0", 0, "gives NaN")
-	f("backlog[1m]", 0, "gives a matrix")
+	f("vector(1)/0 - vector(1)/0", 0, "returns NaN")
+	f("backlog[1m]", 0, "returns a matrix")
 	f("sum(", 0, "parse error")
 }
 

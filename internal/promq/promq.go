@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package promq asks a PromQL backend over HTTP: Prometheus, Thanos, Mimir,
-// VictoriaMetrics. A query gives one number or an error that says why not: what
-// is empty, NaN, several or too old is never a zero.
+// Package promq queries a PromQL backend over HTTP: Prometheus, Thanos, Mimir or
+// VictoriaMetrics. A query returns one number or an error with the reason. An empty,
+// ambiguous, NaN or outdated result is an error, never 0.
 package promq
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// Config says whom to ask, and how. Zero values take the defaults.
+// Config holds the settings of a Client. Zero values mean the defaults.
 type Config struct {
 	// URL is the address above /api/v1, such as http://prometheus:9090 or, for
 	// Mimir, http://mimir/prometheus.
@@ -37,34 +37,33 @@ type Config struct {
 	// again when they change.
 	HTTPConfig string
 	Timeout    time.Duration // of one query; 5 s
-	// MaxAge is how old a sample may be that a query sees: the backend looks
-	// back no further, where it can be told. A value from further back is an
-	// error. 2 min.
+	// MaxAge is the maximum age of a sample that a query uses: the lookback of the
+	// backend, if it supports the parameter. An older value is an error. 2 min.
 	MaxAge    time.Duration
-	MaxAnswer int64  // bytes of one answer; 1 MiB, where one number is enough
+	MaxAnswer int64  // bytes of one answer; 1 MiB
 	UserAgent string // empty: Go's
 }
 
-// Client asks one backend.
+// Client queries one backend.
 type Client struct {
 	api v1.API
 	cfg Config
 	now func() time.Time
 }
 
-// New makes a client; it asks nothing yet.
+// New makes a client. It sends no request.
 func New(cfg Config) (*Client, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, 2*time.Minute)
 	cfg.MaxAnswer = cmp.Or(cfg.MaxAnswer, 1<<20)
 	if u, err := url.Parse(cfg.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("%q is no address of a PromQL backend, such as http://prometheus:9090", cfg.URL)
+		return nil, fmt.Errorf("%q is not the address of a PromQL backend, such as http://prometheus:9090", cfg.URL)
 	}
 	rt, err := roundTripper(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	c, err := api.NewClient(api.Config{Address: cfg.URL, RoundTripper: limit{rt, cfg.MaxAnswer}})
+	c, err := api.NewClient(api.Config{Address: cfg.URL, RoundTripper: limitTransport{rt, cfg.MaxAnswer}})
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", cfg.URL, err)
 	}
@@ -74,7 +73,7 @@ func New(cfg Config) (*Client, error) {
 func roundTripper(cfg *Config) (http.RoundTripper, error) {
 	h := config.DefaultHTTPClientConfig
 	if cfg.HTTPConfig != "" {
-		// The file's relative paths are relative to it.
+		// Relative paths in the file are relative to its directory.
 		read, _, err := config.LoadHTTPConfigFile(cfg.HTTPConfig)
 		if err != nil {
 			return nil, fmt.Errorf("HTTP configuration %s: %w", cfg.HTTPConfig, err)
@@ -92,31 +91,31 @@ func roundTripper(cfg *Config) (http.RoundTripper, error) {
 	return rt, nil
 }
 
-// Query evaluates promql now. It gives one number, of a scalar or of a vector's
-// only element, with the time that the backend gives it.
+// Query evaluates promql now. It returns one number, from a scalar or from a vector
+// with one element, with the backend's timestamp.
 func (c *Client) Query(ctx context.Context, promql string) (series.Sample, error) {
 	now := c.now()
-	v, err := c.ask(ctx, func(ctx context.Context) (model.Value, error) {
+	v, err := c.run(ctx, func(ctx context.Context) (model.Value, error) {
 		v, _, _, err := c.api.Query(ctx, promql, now, v1.WithTimeout(c.cfg.Timeout), v1.WithLookbackDelta(c.cfg.MaxAge), v1.WithLimit(2))
 		return v, err
 	})
 	if err != nil {
 		return series.Sample{}, err
 	}
-	s, err := number(v)
+	s, err := singleValue(v)
 	if err != nil {
 		return series.Sample{}, err
 	}
 	if age := now.Sub(s.At); age > c.cfg.MaxAge {
-		return series.Sample{}, answered("stale", "its value is older than %s", c.cfg.MaxAge)
+		return series.Sample{}, newValueError("stale", "the value is older than %s", c.cfg.MaxAge)
 	}
 	return s, nil
 }
 
-// Range evaluates promql at every step from one time to another. It must give
-// one series at most; a value may be NaN, and times without one are left out.
+// Range evaluates promql at every step between two times. The result must have at most
+// one series. Values may be NaN; times without a value are left out.
 func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, step time.Duration) ([]series.Sample, error) {
-	v, err := c.ask(ctx, func(ctx context.Context) (model.Value, error) {
+	v, err := c.run(ctx, func(ctx context.Context) (model.Value, error) {
 		v, _, _, err := c.api.QueryRange(ctx, promql, v1.Range{Start: from, End: to, Step: step}, v1.WithTimeout(c.cfg.Timeout))
 		return v, err
 	})
@@ -126,9 +125,9 @@ func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, s
 	m, ok := v.(model.Matrix)
 	switch {
 	case !ok:
-		return nil, errors.New("the answer is no range of values")
+		return nil, errors.New("the answer is not a range of values")
 	case len(m) > 1:
-		return nil, fmt.Errorf("it gives %d series, such as %s: sum them, so that there is one", len(m), clip(m[0].Metric.String()))
+		return nil, fmt.Errorf("the query returns %d series, such as %s: aggregate them to one", len(m), clip(m[0].Metric.String()))
 	case len(m) == 0:
 		return nil, nil
 	}
@@ -139,95 +138,94 @@ func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, s
 	return out, nil
 }
 
-// ask makes a query within its time.
-func (c *Client) ask(ctx context.Context, query func(context.Context) (model.Value, error)) (model.Value, error) {
+// run sends a query with the configured timeout.
+func (c *Client) run(ctx context.Context, query func(context.Context) (model.Value, error)) (model.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	v, err := query(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil, late(ctx, "no answer within %s", c.cfg.Timeout)
+		return nil, newTimeoutError(ctx, "no answer within %s", c.cfg.Timeout)
 	case err != nil:
-		return nil, failed(err)
+		return nil, newRequestError(err)
 	}
 	return v, nil
 }
 
-// number is the one number that a query gave.
-func number(v model.Value) (series.Sample, error) {
+// singleValue returns the only number of a query's result.
+func singleValue(v model.Value) (series.Sample, error) {
 	switch v := v.(type) {
 	case *model.Scalar:
-		return finite(v.Timestamp, v.Value)
+		return finiteSample(v.Timestamp, v.Value)
 	case model.Vector:
 		switch {
 		case len(v) == 0:
-			return series.Sample{}, answered("no_series", "it gives nothing: no series matches")
+			return series.Sample{}, newValueError("no_series", "the query returns nothing: no series matches")
 		case len(v) > 1:
-			return series.Sample{}, answered("several_series", "it gives several series, such as %s: sum them, so that there is one", clip(v[0].Metric.String()))
+			return series.Sample{}, newValueError("several_series", "the query returns several series, such as %s: aggregate them to one", clip(v[0].Metric.String()))
 		case v[0].Histogram != nil:
-			return series.Sample{}, answered("no_number", "it gives a histogram: take a quantile, a sum or a count of it")
+			return series.Sample{}, newValueError("no_number", "the query returns a histogram: select a quantile, a sum or a count of it")
 		}
-		return finite(v[0].Timestamp, v[0].Value)
+		return finiteSample(v[0].Timestamp, v[0].Value)
 	}
 	if v == nil {
-		return series.Sample{}, answered("no_number", "the answer has no result")
+		return series.Sample{}, newValueError("no_number", "the answer has no result")
 	}
-	return series.Sample{}, answered("no_number", "it gives a %s: it must give one number", v.Type())
+	return series.Sample{}, newValueError("no_number", "the query returns a %s: it must return one number", v.Type())
 }
 
-func finite(at model.Time, x model.SampleValue) (series.Sample, error) {
+func finiteSample(at model.Time, x model.SampleValue) (series.Sample, error) {
 	if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
-		return series.Sample{}, answered("no_number", "it gives %s", x)
+		return series.Sample{}, newValueError("no_number", "the query returns %s", x)
 	}
 	return series.Sample{At: at.Time(), Value: float64(x)}, nil
 }
 
-// clip keeps an error short that names a series or quotes the backend. It cuts
-// between characters.
+// clip shortens a text from the backend for an error, between characters.
 func clip(s string) string {
-	const most = 120
+	const maxBytes = 120
 	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= most {
+	if len(s) <= maxBytes {
 		return s
 	}
-	cut := most
+	cut := maxBytes
 	for cut > 0 && !utf8.RuneStart(s[cut]) {
 		cut--
 	}
 	return s[:cut] + "…"
 }
 
-// limit refuses answers of more than most bytes.
-type limit struct {
-	next http.RoundTripper
-	most int64
+// limitTransport refuses answers of more than maxBytes bytes.
+type limitTransport struct {
+	next     http.RoundTripper
+	maxBytes int64
 }
 
 // RoundTrip is http.RoundTripper's.
-func (l limit) RoundTrip(req *http.Request) (*http.Response, error) {
+func (l limitTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := l.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
-	resp.Body = &limited{Reader: io.LimitReader(resp.Body, l.most+1), body: resp.Body, most: l.most}
+	resp.Body = &limitedBody{Reader: io.LimitReader(resp.Body, l.maxBytes+1), body: resp.Body, maxBytes: l.maxBytes}
 	return resp, nil
 }
 
-type limited struct {
+type limitedBody struct {
 	io.Reader
-	body io.Closer
-	most int64
-	read int64
+	body     io.Closer
+	maxBytes int64
+	read     int64
 }
 
 // Read is io.Reader's.
-func (l *limited) Read(b []byte) (int, error) {
+func (l *limitedBody) Read(b []byte) (int, error) {
 	n, err := l.Reader.Read(b)
-	if l.read += int64(n); l.read > l.most {
-		return 0, &errTooLong{l.most}
+	if l.read += int64(n); l.read > l.maxBytes {
+		return 0, &errAnswerTooLong{l.maxBytes}
 	}
 	return n, err
 }
 
 // Close is io.Closer's.
-func (l *limited) Close() error { return l.body.Close() }
+func (l *limitedBody) Close() error { return l.body.Close() }

@@ -57,13 +57,13 @@ func TestOneNumber(t *testing.T) {
 	f("a vector of one", data("vector", `[{"metric": {}, "value": [1800000000, "0"]}]`), 0, "")
 	f("nothing", data("vector", `[]`), 0, "no series matches")
 	f("several", data("vector", `[{"metric": {"job": "a"}, "value": [1800000000, "1"]}, {"metric": {}, "value": [1800000000, "2"]}]`), 0, `several series, such as {job="a"}`)
-	f("NaN", data("vector", `[{"metric": {}, "value": [1800000000, "NaN"]}]`), 0, "gives NaN")
-	f("infinite", data("scalar", `[1800000000, "+Inf"]`), 0, "gives +Inf")
+	f("NaN", data("vector", `[{"metric": {}, "value": [1800000000, "NaN"]}]`), 0, "returns NaN")
+	f("infinite", data("scalar", `[1800000000, "+Inf"]`), 0, "returns +Inf")
 	f("old", data("vector", `[{"metric": {}, "value": [1799999000, "1"]}]`), 0, "older than 2m0s")
-	f("a range", data("matrix", `[]`), 0, "gives a matrix")
+	f("a range", data("matrix", `[]`), 0, "returns a matrix")
 	f("an error", `{"status": "error", "errorType": "bad_data", "error": "parse error: unexpected end of input"}`, 0, "unexpected end of input")
-	f("not JSON", "<html>", 0, "not a PromQL backend's")
-	f("empty", "", 0, "not a PromQL backend's")
+	f("not JSON", "<html>", 0, "not that of a PromQL backend")
+	f("empty", "", 0, "not that of a PromQL backend")
 	f("endless", strings.Repeat(" ", 1<<20+2), 0, "longer than 1048576 bytes")
 }
 
@@ -88,11 +88,11 @@ func TestRange(t *testing.T) {
 		[]series.Sample{{At: t0, Value: 2.5}, {At: t0.Add(2 * time.Minute)}}, "")
 	f("nothing", data("matrix", `[]`), nil, "")
 	f("several", data("matrix", `[{"metric": {"job": "a"}}, {"metric": {}}]`), nil, `2 series, such as {job="a"}`)
-	f("a vector", data("vector", `[]`), nil, "no range of values")
+	f("a vector", data("vector", `[]`), nil, "not a range of values")
 	f("an error", `{"status": "error", "errorType": "bad_data", "error": "bad query"}`, nil, "bad query")
-	f("not JSON", "<html>", nil, "not a PromQL backend's")
+	f("not JSON", "<html>", nil, "not that of a PromQL backend")
 	for _, values := range []string{`[["x", "1"]]`, `[[1e300, "1"]]`, `[[1, "1"], [2, 2]]`} {
-		f(values, data("matrix", `[{"values": `+values+`}]`), nil, "not a PromQL backend's")
+		f(values, data("matrix", `[{"values": `+values+`}]`), nil, "not that of a PromQL backend")
 	}
 	f("endless", strings.Repeat(" ", 1<<20+2), nil, "longer than 1048576 bytes")
 }
@@ -168,7 +168,7 @@ func TestPublicErrors(t *testing.T) {
 	}
 	const (
 		none   = "the PromQL backend cannot evaluate the query; the controller's log has the details"
-		notOne = "the answer is not a PromQL backend's"
+		notOne = "the answer is not that of a PromQL backend"
 	)
 	f(400, apiError("bad_data", "1:5: parse error: unexpected end of input"), "bad_query",
 		"the PromQL backend refuses the query: 1:5: parse error: unexpected end of input", false)
@@ -180,16 +180,16 @@ func TestPublicErrors(t *testing.T) {
 	f(422, apiError("client_error", "SECRET"), "backend_error", none, false)
 	f(422, apiError("server_error", "client error: SECRET"), "backend_error", none, false)
 	f(422, apiError("", "SECRET"), "backend_error", none, false)
-	f(400, apiError("timeout", "SECRET"), "timeout", "the PromQL backend gave up the query: it takes too long", false)
+	f(400, apiError("timeout", "SECRET"), "timeout", "the PromQL backend aborted the query, because it takes too long", false)
 	f(401, "SECRET", "backend_error", "the PromQL backend answers with a client error: 401", false)
 	f(503, apiError("unavailable", "SECRET"), "backend_error", "the PromQL backend answers with a server error: 503", false)
 	f(200, "<html>SECRET", "bad_answer", notOne, false)
 	f(200, `{"status": "success", "data": {"resultType": "vector", "result": [{"metric": "SECRET"}]}}`, "bad_answer", notOne, false)
 	f(200, `{"status": "success", "data": {"resultType": "SECRET", "result": []}}`, "bad_answer", notOne, false)
 	f(200, strings.Repeat(" ", 1<<20+2), "bad_answer", "the answer is longer than 1048576 bytes", false)
-	f(200, data("vector", `[]`), "no_series", "it gives nothing: no series matches", true)
-	f(200, data("scalar", `[1800000000, "NaN"]`), "no_number", "it gives NaN", true)
-	f(200, data("vector", `[{"metric": {}, "value": [1799999000, "1"]}]`), "stale", "its value is older than 2m0s", true)
+	f(200, data("vector", `[]`), "no_series", "the query returns nothing: no series matches", true)
+	f(200, data("scalar", `[1800000000, "NaN"]`), "no_number", "the query returns NaN", true)
+	f(200, data("vector", `[{"metric": {}, "value": [1799999000, "1"]}]`), "stale", "the value is older than 2m0s", true)
 
 	// The addresses of the backend and of the token's issuer stay with the operator.
 	c, err := New(Config{URL: "http://127.0.0.1:1/"})

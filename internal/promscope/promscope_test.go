@@ -84,7 +84,7 @@ func TestRejections(t *testing.T) {
 			t.Errorf("%s: an error of %d bytes: %q", clip(promql), len(err.Error()), err)
 		}
 	}
-	const trust = "or have the operator add team-a to --query-namespaces"
+	const trust = "or ask the operator to add team-a to --query-namespaces"
 	f("namespace", `backlog{namespace="team-b"}`, `selector backlog{namespace="team-b"}`, `the matcher namespace="team-b" is not allowed`, `remove it`, trust)
 	f("namespace", `sum(a) + b{x="1",namespace=~".*"}`, `selector b{namespace=~".*",x="1"}`, `namespace=~".*"`)
 	f("namespace", `a{namespace=~"team-a|team-b"}`)
@@ -113,7 +113,7 @@ func TestRejections(t *testing.T) {
 	f("length", strings.Repeat("a", MaxLength+1), "4097 bytes; at most 4096", "recording rule")
 	f("length", strings.Repeat("(", 100)+"a"+strings.Repeat(")", 100), "nested more than 64 deep")
 	f("length", strings.Repeat("1e300+", 60)+"a", "at most 16384")
-	f("length", `a{b=~"`+strings.Repeat("(?:(?:a{31}){31})", 200)+`"}`, "regular expressions expand to", "at most 20000")
+	f("length", `a{b=~"`+strings.Repeat("(?:(?:a{31}){31})", 200)+`"}`, "regular expressions of the query expand to", "at most 20000")
 	f("length", `label_replace(a, "b", "c", "d", "`+strings.Repeat("(?:[a-z]{0,900})?", 100)+`")`, "at most 20000")
 	for _, ns := range []string{"", "*"} {
 		if got, _, err := s.Limit(ns, "a"); reasonOf(err) != "namespace" {
@@ -196,7 +196,7 @@ func FuzzLimit(f *testing.F) {
 	})
 }
 
-// confined says whether a selector can only match series of the namespace.
+// confined reports whether a selector matches only series of the namespace.
 func confined(selector []*labels.Matcher, namespace string) bool {
 	return slices.ContainsFunc(selector, func(m *labels.Matcher) bool {
 		return m.Type == labels.MatchEqual && m.Name == "namespace" && m.Value == namespace

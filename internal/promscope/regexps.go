@@ -9,15 +9,15 @@ import (
 	"github.com/prometheus/prometheus/util/strutil"
 )
 
-// maxRegexps bounds what the regular expressions of a query expand to, in
-// instructions: 4 KiB of nested repetitions such as (a{31}){31} expand to a
-// quarter of a million, which take seconds and hundreds of MiB to compile.
-const maxRegexps = 20_000
+// maxRegexpSize bounds the compiled size of a query's regular expressions, in
+// instructions. 4 KiB of nested repetitions such as (a{31}){31} compile to a quarter of
+// a million instructions, which takes seconds and hundreds of MiB.
+const maxRegexpSize = 20_000
 
-// expansion is about how many instructions the strings of a query are as regular
-// expressions. It parses nothing but strings, so that it can go before the parser,
-// which compiles them.
-func expansion(promql string) (n int) {
+// regexpSize estimates the instructions of a query's strings, compiled as regular
+// expressions. It only lexes the query, and runs before the parser, which compiles
+// them.
+func regexpSize(promql string) (n int) {
 	lexer := parser.Lex(promql)
 	for {
 		var item parser.Item
@@ -28,19 +28,19 @@ func expansion(promql string) (n int) {
 		case parser.STRING:
 			if s, err := strutil.Unquote(item.Val); err == nil {
 				if re, err := syntax.Parse(s, syntax.Perl); err == nil {
-					n += instructions(re)
+					n += instructionCount(re)
 				}
 			}
 		}
 	}
 }
 
-// instructions is about how many instructions an expression is compiled to. The
-// parser of regular expressions bounds nested repetitions to 1000, so that it fits.
-func instructions(re *syntax.Regexp) int {
+// instructionCount estimates the compiled size of an expression. It cannot overflow,
+// because the parser limits nested repetitions to 1000.
+func instructionCount(re *syntax.Regexp) int {
 	n := 1 + len(re.Rune)
 	for _, sub := range re.Sub {
-		n += instructions(sub)
+		n += instructionCount(sub)
 	}
 	if re.Op == syntax.OpRepeat {
 		n *= max(re.Min+1, re.Max)

@@ -41,7 +41,7 @@ func learnedArrivals(t *testing.T, p Policy) (State, time.Time) {
 
 // While servers do not keep up, the requests in flight show how long that has
 // lasted. The arrival rate shows how many replicas are needed.
-func TestArrivalsTellTheLoadOfOverload(t *testing.T) {
+func TestArrivalsShowTheLoadOfAnOverload(t *testing.T) {
 	p := sloPolicy(8, 0)
 	p.Up.Tolerance = 0
 	f := func(arrived float64, count bool) (wanted int32, sentence string) {

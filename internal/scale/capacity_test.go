@@ -256,7 +256,7 @@ func TestAutoWindow(t *testing.T) {
 	// Step by step: a fifth of the replicas in a quarter of a start-up.
 	p := utilPolicy()
 	p.Max, p.Down.Window, p.Startup = 100, Auto, 2*time.Minute
-	got, _ := run(p, State{}, t0, func(_ int, cur int32, now time.Time) Observation {
+	got, _ := run(p, State{}, func(_ int, cur int32, now time.Time) Observation {
 		values := make([]float64, cur)
 		for i := range values {
 			values[i] = 60 * 5 / float64(cur)

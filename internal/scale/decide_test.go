@@ -170,11 +170,12 @@ func TestTotals(t *testing.T) {
 	f("stale does not go to zero", 1, Reading{Value: 0, At: t0.Add(-time.Hour), OK: true}, 1)
 }
 
-// run replays observations one second apart and returns the replicas decided.
-func run(p Policy, s State, from time.Time, obs func(i int, cur int32, now time.Time) Observation, n int, cur int32) ([]int32, State) {
+// run replays n observations one second apart, from t0 on, and returns the replicas
+// decided.
+func run(p Policy, s State, obs func(i int, cur int32, now time.Time) Observation, n int, cur int32) ([]int32, State) {
 	var out []int32
 	for i := range n {
-		now := from.Add(time.Duration(i) * time.Second)
+		now := t0.Add(time.Duration(i) * time.Second)
 		var d Decision
 		d, s = Decide(p, obs(i, cur, now), s, now)
 		cur = d.Replicas
@@ -186,7 +187,7 @@ func run(p Policy, s State, from time.Time, obs func(i int, cur int32, now time.
 func TestStabilizationHoldsForTheWholeWindow(t *testing.T) {
 	p := utilPolicy()
 	p.Down.Window = 30 * time.Second
-	got, _ := run(p, State{}, t0, func(i int, cur int32, now time.Time) Observation {
+	got, _ := run(p, State{}, func(i int, cur int32, now time.Time) Observation {
 		v := make([]float64, cur)
 		for k := range v {
 			v[k] = 180 / float64(cur)
@@ -204,7 +205,7 @@ func TestStabilizationHoldsForTheWholeWindow(t *testing.T) {
 func TestProbesOncePerEpoch(t *testing.T) {
 	p := utilPolicy()
 	// Four serve at 100 % and nothing that was asked for ever comes.
-	got, _ := run(p, State{}, t0, func(i int, cur int32, now time.Time) Observation {
+	got, _ := run(p, State{}, func(i int, cur int32, now time.Time) Observation {
 		o := seen(now, 100, 100, 100, 100)
 		return with(o, now, int(cur)-4, Unschedulable, time.Minute)
 	}, 60, 4)
@@ -222,7 +223,7 @@ func TestWaitsWhileBacklogDrains(t *testing.T) {
 	p := utilPolicy()
 	// Two saturated replicas ask for four; these serve from 20 s on and work off
 	// the backlog at 100 % for another 3 s, though they need not be more.
-	got, s := run(p, State{}, t0, func(i int, cur int32, now time.Time) Observation {
+	got, s := run(p, State{}, func(i int, cur int32, now time.Time) Observation {
 		if i < 20 {
 			return with(seen(now, 100, 100), now, int(cur)-2, Starting, time.Duration(i)*time.Second)
 		}
@@ -252,7 +253,7 @@ func TestFallback(t *testing.T) {
 		t.Helper()
 		p := utilPolicy()
 		p.Missing, p.MissingFloor, p.MissingAfter = mode, floor, 30*time.Second
-		got, _ := run(p, State{}, t0, func(_ int, cur int32, now time.Time) Observation {
+		got, _ := run(p, State{}, func(_ int, cur int32, now time.Time) Observation {
 			v := make([]float64, cur)
 			for i := range v {
 				v[i] = math.NaN()
@@ -273,7 +274,7 @@ func TestRateCountsWhatReallyChanged(t *testing.T) {
 	p := utilPolicy()
 	p.Up.Policies = []RatePolicy{{Value: 2, Period: 10 * time.Second}}
 	p.Signals[0].Ceiling = 0
-	got, _ := run(p, State{}, t0, func(_ int, cur int32, now time.Time) Observation {
+	got, _ := run(p, State{}, func(_ int, cur int32, now time.Time) Observation {
 		v := make([]float64, cur)
 		for i := range v {
 			v[i] = 600
@@ -289,7 +290,7 @@ func TestRateCountsWhatReallyChanged(t *testing.T) {
 		}
 	}
 	// Advice that nobody follows uses up no allowance.
-	_, s := run(p, State{}, t0, func(_ int, _ int32, now time.Time) Observation { return seen(now, 600) }, 25, 1)
+	_, s := run(p, State{}, func(_ int, _ int32, now time.Time) Observation { return seen(now, 600) }, 25, 1)
 	if len(s.Changes) != 0 {
 		t.Errorf("changes were recorded that never happened: %+v", s.Changes)
 	}

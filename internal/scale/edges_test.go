@@ -72,7 +72,7 @@ func TestLongUpWindow(t *testing.T) {
 	p.Signals[0].Ceiling = 0
 	p.Up.Window, p.Down.Window = time.Minute, 10*time.Second
 	const step = 100 // seconds; the load is four times as high from there on
-	got, _ := run(p, State{}, t0, func(i int, cur int32, now time.Time) Observation {
+	got, _ := run(p, State{}, func(i int, cur int32, now time.Time) Observation {
 		load := 55.0
 		if i >= step {
 			load = 220

@@ -208,8 +208,7 @@ func clone(t *testing.T, s State) (out State) {
 	return out
 }
 
-// same compares by what JSON tells, in which a NaN has no place: it is taken
-// from the facts first.
+// same compares values by their JSON. NaN, which JSON cannot encode, is removed first.
 func same(a, b any) bool {
 	x, err1 := json.Marshal(finite(a))
 	y, err2 := json.Marshal(finite(b))

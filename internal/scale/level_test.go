@@ -57,7 +57,7 @@ func TestNoiseIsAveraged(t *testing.T) {
 	}
 }
 
-func TestLevelBeginsAnew(t *testing.T) {
+func TestLevelStartsAgain(t *testing.T) {
 	l, _ := follow(Level{}, 600, func(i int) float64 { return 5 + 4*float64(i%2) })
 	for name, now := range map[string]time.Time{
 		"after a gap":                   l.At.Add(time.Minute),

@@ -39,27 +39,35 @@ func signalsAreIndependent(t *testing.T, data []byte) {
 	for extend := true; len(in.data) > 0; {
 		m = in.next(&p, m.now, cur)
 		d, next := Decide(p, m.o, s, m.now)
-		reordered = orderNeverMatters(t, p, m, order, reordered, &d, &next)
+		want := result{&d, &next}
+		reordered = want.isOrderIndependent(t, p, m, order, reordered)
 		if extend {
-			extended, extend = lessNeverMatters(t, in, p, m, at, extended, &d)
+			extended, extend = want.ignoresLessDemand(t, in.extend(p, m, at), extended)
 		}
 		returnsClean(t, p, m, int(in.small())%len(p.Signals), s)
 		s, cur = next, d.Replicas
 	}
 }
 
-// orderNeverMatters decides with the signals in another order.
-func orderNeverMatters(t *testing.T, p Policy, m moment, order []int, s State, want *Decision, wantState *State) State {
+// result is what Decide returned, and what it must return again.
+type result struct {
+	*Decision
+	state *State
+}
+
+// isOrderIndependent fails unless the result is the same with the signals in another
+// order.
+func (want result) isOrderIndependent(t *testing.T, p Policy, m moment, order []int, s State) State {
 	t.Helper()
 	p, o := reorder(p, m.o, order)
 	d, next := Decide(p, o, s, m.now)
 	if d.Replicas != want.Replicas {
 		t.Fatalf("in the order %v: %d replicas, want %d:\n%s\n%s", order, d.Replicas, want.Replicas, d.Sentence(), want.Sentence())
 	}
-	if decider(&d) == decider(want) && d.Rule != want.Rule {
+	if decider(&d) == decider(want.Decision) && d.Rule != want.Rule {
 		t.Fatalf("in the order %v: rule %s, want %s:\n%s\n%s", order, d.Rule, want.Rule, d.Sentence(), want.Sentence())
 	}
-	a, b := next, *wantState
+	a, b := next, *want.state
 	a.Signals, b.Signals = sorted(a.Signals), sorted(b.Signals)
 	if !same(a, b) {
 		t.Fatalf("in the order %v another state:\n%+v\n%+v", order, a, b)
@@ -80,25 +88,37 @@ func sorted(signals []SignalState) []SignalState {
 	return slices.SortedFunc(slices.Values(signals), func(a, b SignalState) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// lessNeverMatters decides with one signal more, at index at. While it wants
-// less than the others, and knows it, it changes nothing; else it ends.
-func lessNeverMatters(t *testing.T, in *pour, p Policy, m moment, at int, s State, want *Decision) (State, bool) {
-	t.Helper()
+// extension is a policy with one more signal, at index at, and its observation.
+type extension struct {
+	p  Policy
+	m  moment
+	at int
+}
+
+// extend adds a signal with readings of its own at index at.
+func (p *pour) extend(pol Policy, m moment, at int) extension {
 	extra := Signal{Name: "extra", Target: 50, Ceiling: 100, Aggregate: gpu.Sum}
 	o := m.o
 	o.Pods = slices.Clone(m.o.Pods)
 	for k := range o.Pods {
 		pod := &o.Pods[k]
-		pod.Readings = insert(pod.Readings, at, Reading{Value: []float64{0, 3, 20, 98}[in.small()%4], At: m.now.Add(-time.Duration(in.small()%3) * time.Second), OK: true})
+		pod.Readings = insert(pod.Readings, at, Reading{Value: []float64{0, 3, 20, 98}[p.small()%4], At: m.now.Add(-time.Duration(p.small()%3) * time.Second), OK: true})
 		pod.Paces, pod.Arrivals = insert(pod.Paces, at, Pace{}), insert(pod.Arrivals, at, Reading{})
 	}
 	o.Totals = insert(m.o.Totals, at, Reading{})
-	p.Signals = slices.Insert(slices.Clone(p.Signals), at, extra)
-	if !wantsLess(p, o, s, m.now, at) {
+	pol.Signals, m.o = slices.Insert(slices.Clone(pol.Signals), at, extra), o
+	return extension{pol, m, at}
+}
+
+// ignoresLessDemand fails unless the result is the same with the extension, as long as
+// its signal wants less than the others. It reports whether that was the case.
+func (want result) ignoresLessDemand(t *testing.T, x extension, s State) (State, bool) {
+	t.Helper()
+	if !wantsLess(x.p, x.m.o, s, x.m.now, x.at) {
 		return s, false
 	}
-	d, next := Decide(p, o, s, m.now)
-	if d.Replicas != want.Replicas || d.Rule != want.Rule || at > 0 && !slices.Equal(d.Victims, want.Victims) {
+	d, next := Decide(x.p, x.m.o, s, x.m.now)
+	if d.Replicas != want.Replicas || d.Rule != want.Rule || x.at > 0 && !slices.Equal(d.Victims, want.Victims) {
 		t.Fatalf("a signal that wants less made it\n%d %s: %s %q\ninstead of\n%d %s: %s %q",
 			d.Replicas, d.Rule, d.Sentence(), d.Victims, want.Replicas, want.Rule, want.Sentence(), want.Victims)
 	}

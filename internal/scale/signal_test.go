@@ -44,7 +44,7 @@ func TestIdleSignalDoesNotEndSaturation(t *testing.T) {
 	f := func(what string, p Policy, order []int) {
 		t.Helper()
 		p, _ = reorder(p, Observation{}, order)
-		got, s := run(p, State{}, t0, func(i int, cur int32, now time.Time) Observation {
+		got, s := run(p, State{}, func(i int, cur int32, now time.Time) Observation {
 			value, serving := 100.0, 2
 			if i >= 20 {
 				serving = 4
@@ -120,7 +120,7 @@ func TestOverloadIsOfOneSignal(t *testing.T) {
 	for _, name := range []string{"small", "large"} {
 		p.Signals = append(p.Signals, Signal{Name: name, Target: 8, Law: Batching, FirstLimit: 1})
 	}
-	_, s := run(p, State{}, t0, func(_ int, _ int32, now time.Time) Observation {
+	_, s := run(p, State{}, func(_ int, _ int32, now time.Time) Observation {
 		o := seen(now, 100)
 		pace := Pace{Batch: 6, TokenSeconds: 0.02, FirstTokenSeconds: 0.2, FirstTokensPerSecond: 2, At: now, OK: true}
 		o.Pods[0].Readings = append(o.Pods[0].Readings, Reading{Value: 6, At: now, OK: true})

@@ -25,7 +25,7 @@ const (
 	decisionsSection = "decisions"
 )
 
-// Scenario is a story for the engine.
+// Scenario is a parsed scenario file.
 type Scenario struct {
 	Title  string // the file's first line
 	Policy scale.Policy
@@ -36,7 +36,7 @@ type Scenario struct {
 	archive  *txtar.Archive
 }
 
-// Parse reads a scenario. Errors say file, section, line and value.
+// Parse parses a scenario. Errors name file, section, line and value.
 func Parse(name string, data []byte, resolve gpu.Resolve) (*Scenario, error) {
 	s := &Scenario{archive: txtar.Parse(data)}
 	title, _, _ := strings.Cut(strings.TrimSpace(string(s.archive.Comment)), "\n")
@@ -67,10 +67,10 @@ func Parse(name string, data []byte, resolve gpu.Resolve) (*Scenario, error) {
 	}
 	all := 0.0
 	for i := range s.events {
-		all += math.Ceil((s.until(i) - s.events[i].at).Seconds())
+		all += math.Ceil((s.endOf(i) - s.events[i].at).Seconds())
 	}
 	if all > maxMoments {
-		return nil, fmt.Errorf("%s: section %s: %.0f s, want %d at most", name, timelineSection, all, maxMoments)
+		return nil, fmt.Errorf("%s: section %s: the timeline has %.0f s, want %d at most", name, timelineSection, all, maxMoments)
 	}
 	return s, nil
 }
@@ -90,13 +90,13 @@ func (s *Scenario) policy(b []byte, resolve gpu.Resolve) error {
 // Moment is one decision of a run.
 type Moment struct {
 	At       time.Duration // on the timeline
-	Line     bool          // a line of the timeline is for this moment
+	Line     bool          // the timeline has a line for this moment
 	Decision scale.Decision
 }
 
-// Run plays the timeline: one decision at each of its lines, and one each
-// second between them. remember is what becomes of the engine's state between
-// two decisions; nil: it stays as it is.
+// Run runs the timeline: one decision at each of its lines, and one per second between
+// them. remember converts the engine's state between two decisions, as a restart does;
+// nil: it stays unchanged.
 func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error) {
 	var out []Moment
 	w := newWorld(s.Policy)
@@ -105,7 +105,7 @@ func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error)
 		if err := w.apply(e); err != nil {
 			return nil, fmt.Errorf("section %s: line %d: %w", timelineSection, e.line, err)
 		}
-		for at := e.at; at < s.until(i); at += tick {
+		for at := e.at; at < s.endOf(i); at += tick {
 			if remember != nil {
 				w.state = remember(w.state)
 			}
@@ -117,43 +117,43 @@ func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error)
 
 const (
 	tick       = time.Second
-	maxMoments = 200_000 // of a story: more than two days
+	maxMoments = 200_000 // of a scenario: more than two days
 )
 
-// until is when what event i shows is over; one decision is made in any case.
-func (s *Scenario) until(i int) time.Duration {
+// endOf returns the end of event i. Every event has at least one decision.
+func (s *Scenario) endOf(i int) time.Duration {
 	if i+1 < len(s.events) {
 		return max(s.events[i+1].at, s.events[i].at+1)
 	}
 	return s.events[i].at + 1
 }
 
-// Decisions tells a run: one line for each decision that changed the number, or
-// the rule that it rests on.
-func Decisions(moments []Moment) string { return told(moments, false) }
+// Decisions formats a run: one line for each decision that changed the replicas or the
+// rule.
+func Decisions(moments []Moment) string { return formatMoments(moments, false) }
 
-// AllDecisions tells a run as Decisions does, and what was decided at every other
-// line of the timeline.
-func AllDecisions(moments []Moment) string { return told(moments, true) }
+// AllDecisions formats a run like Decisions, with the decisions at all other lines of
+// the timeline.
+func AllDecisions(moments []Moment) string { return formatMoments(moments, true) }
 
-func told(moments []Moment, all bool) string {
+func formatMoments(moments []Moment, all bool) string {
 	var b strings.Builder
 	for i := range moments {
 		m := &moments[i]
-		if i == 0 || all && m.Line || m.news(&moments[i-1]) {
-			m.tell(&b)
+		if i == 0 || all && m.Line || m.isChange(&moments[i-1]) {
+			m.write(&b)
 		}
 	}
 	return b.String()
 }
 
-// news says whether something changed since the moment before.
-func (m *Moment) news(before *Moment) bool {
+// isChange reports whether the decision differs from the previous one.
+func (m *Moment) isChange(before *Moment) bool {
 	d, last := &m.Decision, &before.Decision
 	return d.Changes() || last.Rule != d.Rule || last.Replicas != d.Current
 }
 
-func (m *Moment) tell(b *strings.Builder) {
+func (m *Moment) write(b *strings.Builder) {
 	d := &m.Decision
 	fmt.Fprintf(b, "%-7v %d → %d  %s: %s", m.At, d.Current, d.Replicas, d.Rule, d.Sentence())
 	if len(d.Victims) > 0 {
@@ -162,10 +162,10 @@ func (m *Moment) tell(b *strings.Builder) {
 	b.WriteByte('\n')
 }
 
-// Recorded is what the file says was decided.
+// Recorded returns the expected decisions in the file.
 func (s *Scenario) Recorded() string { return s.recorded }
 
-// WithDecisions is the file with other decisions.
+// WithDecisions returns the file with its decisions replaced.
 func (s *Scenario) WithDecisions(text string) []byte {
 	a := txtar.Archive{Comment: s.archive.Comment}
 	for _, f := range s.archive.Files {
@@ -180,8 +180,8 @@ func (s *Scenario) WithDecisions(text string) []byte {
 	return txtar.Format(&a)
 }
 
-// lines are a section's lines with their numbers, without comments and blank ones.
-func lines(b []byte) (out []numbered) {
+// lines returns a section's lines with their numbers, without comments and blank lines.
+func lines(b []byte) (out []numberedLine) {
 	n := 0
 	for line := range strings.Lines(string(b)) {
 		n++
@@ -189,13 +189,13 @@ func lines(b []byte) (out []numbered) {
 			line = line[:i]
 		}
 		if line = strings.TrimSpace(line); line != "" {
-			out = append(out, numbered{n, line})
+			out = append(out, numberedLine{n, line})
 		}
 	}
 	return out
 }
 
-type numbered struct {
+type numberedLine struct {
 	line int
 	text string
 }

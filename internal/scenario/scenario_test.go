@@ -122,7 +122,7 @@ always replicas<=5
 -- decisions --
 `
 
-func TestErrorsSayWhere(t *testing.T) {
+func TestErrorsNameTheLine(t *testing.T) {
 	f := func(old, with, want string) {
 		t.Helper()
 		text := strings.Replace(story, old, with, 1)
@@ -139,24 +139,24 @@ func TestErrorsSayWhere(t *testing.T) {
 	}
 	f("-- timeline --", "-- times --", "section times: sections are policy.yaml, timeline, promises and decisions")
 	f("maxReplicas: 5", "maxReplica: 5", `unknown field "spec.maxReplica"`)
-	f("0s replicas", "soon replicas", `section timeline: line 1: "soon" is no time`)
-	f("0s replicas", "0.5s replicas", `"0.5s" is no time`)
-	f("serving=1@100", "serving=1@100/3", "2 values, the policy 1 signals")
-	f("serving=1@100", "serving=@lots", `"lots" is no value`)
-	f("serving=1@100", "serving=-1", `"-1" is no group of pods`)
-	f("serving=1@100", "servin=1", "timeline: line 1: servin: not a word of the timeline")
+	f("0s replicas", "soon replicas", `section timeline: line 1: "soon" is not a time`)
+	f("0s replicas", "0.5s replicas", `"0.5s" is not a time`)
+	f("serving=1@100", "serving=1@100/3", "2 values, but the policy has 1 signals")
+	f("serving=1@100", "serving=@lots", `"lots" is not a value`)
+	f("serving=1@100", "serving=-1", `"-1" is not a group of pods`)
+	f("serving=1@100", "servin=1", "timeline: line 1: servin: unknown keyword")
 	f("replicas=1", "replicas=many", `replicas: "many": want a whole number`)
-	f("serving=1@100", "came=3", `section timeline: line 1: came: "3": Utilization is no number of requests`)
+	f("serving=1@100", "came=3", `section timeline: line 1: came: "3": Utilization does not count requests`)
 	f("serving=1@100", "came=-5", `line 1: came: "-5": want requests/s, 0 or more`)
 	f("serving=1@100", "came=NaN", `line 1: came: "NaN": want requests/s`)
 	f("serving=1@100", "came=Inf", `line 1: came: "Inf": want requests/s`)
-	f("serving=1@100", "came=1,2", `line 1: came: "1,2": the same comes to each pod`)
-	f("serving=1@100", "pace=12ms", `line 1: pace: "12ms": the policy learns no target`)
+	f("serving=1@100", "came=1,2", `line 1: came: "1,2": all pods have the same arrival rate`)
+	f("serving=1@100", "pace=12ms", `line 1: pace: "12ms": the policy does not learn a target`)
 	f("0s replicas=1 serving=1@100   # a comment\n5s\n", "# nothing\n", "section timeline: it is empty")
-	f("5s\n", "999h\n", "section timeline: 3596401 s, want 200000 at most")
-	f("replicas<=5", "replicas", "compares nothing")
-	f("replicas<=5", "cost<=5", `"cost" is nothing to promise`)
-	f("replicas<=5", "rule<=5", "rule can be = or !=, not <=")
+	f("5s\n", "999h\n", "section timeline: the timeline has 3596401 s, want 200000 at most")
+	f("replicas<=5", "replicas", "is not a comparison")
+	f("replicas<=5", "cost<=5", `unknown subject "cost"`)
+	f("replicas<=5", "rule<=5", "rule does not support the operator <=: want = or !=")
 	f("replicas<=5", "ups<=few", `"few": want a whole number`)
 	f("kind: GPUAutoscaler", "# nothing", "section policy.yaml: policy.yaml: kind")
 }
@@ -174,7 +174,7 @@ spec:
 
 // Latencies stand beside the batches that took them.
 func TestPaces(t *testing.T) {
-	at := zero.Add(-time.Second)
+	at := timelineStart.Add(-time.Second)
 	f := func(words string, want ...scale.Pace) {
 		t.Helper()
 		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,- came=-/3", words, 1)), expo.Resolve)
@@ -202,14 +202,14 @@ func TestPaces(t *testing.T) {
 	none := scale.Pace{}
 	f("pace=12ms/300ms,- came=-/3", eight, none, none, none)
 	f("pace=12ms/300ms,-,20ms came=-/3", eight, none, nine, none) // nothing waits for what is not there
-	eight.FirstTokensPerSecond = perSecond
+	eight.FirstTokensPerSecond = defaultFirstTokenRate
 	f("pace=12ms/300ms,20ms came=-", eight, none, nine, none)
 }
 
 func TestPaceErrors(t *testing.T) {
 	for pace, want := range map[string]string{
-		"pace=12": `line 1: pace: "12" is no latency`, "pace=-1ms": `"-1ms" is no latency`, "pace=": `"" is no latency`,
-		"pace=9ms/": `"" is no latency`, "pace=-/9ms": `"-" is no latency`,
+		"pace=12": `line 1: pace: "12" is not a latency`, "pace=-1ms": `"-1ms" is not a latency`, "pace=": `"" is not a latency`,
+		"pace=9ms/": `"" is not a latency`, "pace=-/9ms": `"-" is not a latency`,
 	} {
 		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,-", pace, 1)), expo.Resolve)
 		if err == nil {
@@ -221,7 +221,7 @@ func TestPaceErrors(t *testing.T) {
 	}
 }
 
-// A promise that is broken says when, and what was decided.
+// The error of a broken promise has the time and the decision.
 func TestBrokenPromises(t *testing.T) {
 	f := func(promise, want string) {
 		t.Helper()
@@ -245,38 +245,38 @@ func TestBrokenPromises(t *testing.T) {
 	f("0s replicas=1", "promises line 1: 0s replicas=1: at 0s replicas: 2")
 	f("once always replicas=1", "at 0s replicas: 2")
 	f("0s-5s ups=0", "ups: 1")
-	f("9s replicas=1", "nothing was decided then")
+	f("9s replicas=1", "no decision in this span")
 	f(`once always says="1 serving at 100 %"`, "")
 	f(`always says!="serving"`, `says is "`)
 	f(`always victims=""`, "")
 }
 
 // The pods of a story live on from one line to the next.
-func TestPodsMoveOn(t *testing.T) {
+func TestPodsAdvance(t *testing.T) {
 	w := newWorld(scale.Policy{Signals: make([]scale.Signal, 1)})
-	f := func(at, want string, sets ...set) {
+	f := func(at, want string, sets ...assignment) {
 		t.Helper()
 		d, err := parseTime(at)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.apply(&event{at: d, sets: sets}); err != nil {
+		if err := w.apply(&event{at: d, assignments: sets}); err != nil {
 			t.Fatal(err)
 		}
 		got := ""
 		for _, p := range w.pods {
-			got += " " + p.name + "/" + string("SsUT"[p.phase]) + "/" + p.since.Sub(zero).String()
+			got += " " + p.name + "/" + string("SsUT"[p.phase]) + "/" + p.since.Sub(timelineStart).String()
 		}
 		if got != want {
 			t.Errorf("at %s:%s, want%s", at, got, want)
 		}
 	}
-	f("0s", " pod-0/S/-1h0m0s", set{"serving", "1"})
-	f("5s", " pod-0/S/-1h0m0s pod-1/s/5s pod-2/U/5s", set{"starting", "1"}, set{"unschedulable", "1"})
-	f("9s", " pod-0/S/-1h0m0s pod-1/S/9s pod-2/s/9s", set{"serving", "2"}, set{"unschedulable", "0"})
-	f("20s", " pod-0/S/-1h0m0s pod-1/S/9s pod-2/T/20s", set{"starting", "0"}, set{"terminating", "1"})
-	f("30s", " pod-0/S/-1h0m0s", set{"serving", "1"}, set{"terminating", "0"})
-	f("40s", " pod-0/S/-1h0m0s pod-3/S/40s", set{"serving", "2"})
+	f("0s", " pod-0/S/-1h0m0s", assignment{"serving", "1"})
+	f("5s", " pod-0/S/-1h0m0s pod-1/s/5s pod-2/U/5s", assignment{"starting", "1"}, assignment{"unschedulable", "1"})
+	f("9s", " pod-0/S/-1h0m0s pod-1/S/9s pod-2/s/9s", assignment{"serving", "2"}, assignment{"unschedulable", "0"})
+	f("20s", " pod-0/S/-1h0m0s pod-1/S/9s pod-2/T/20s", assignment{"starting", "0"}, assignment{"terminating", "1"})
+	f("30s", " pod-0/S/-1h0m0s", assignment{"serving", "1"}, assignment{"terminating", "0"})
+	f("40s", " pod-0/S/-1h0m0s pod-3/S/40s", assignment{"serving", "2"})
 }
 
 func FuzzParse(f *testing.F) {
@@ -293,7 +293,7 @@ func FuzzParse(f *testing.F) {
 			if s.events[i].at > 1000*tick {
 				return
 			}
-			for _, x := range s.events[i].sets {
+			for _, x := range s.events[i].assignments {
 				if len(x.value) > 2 && x.key != "serving" {
 					return
 				}

@@ -12,20 +12,20 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// world is what the engine is shown: the story so far.
+// world is the simulated workload, up to the current line of the timeline.
 type world struct {
-	policy  scale.Policy
-	state   scale.State
-	spec    int32
-	pods    []pod // oldest first
-	groups  map[scale.Phase]*group
-	total   *group // of one: the workload as a whole
-	came    *group // of one: what comes to each pod that serves
-	paces   []pace // of the pods that serve, oldest first; the last stands for the rest
-	age     time.Duration
-	frozen  time.Time // when the readings were measured, if no longer
-	stopped bool
-	made    int
+	policy    scale.Policy
+	state     scale.State
+	replicas  int32
+	pods      []pod // oldest first
+	groups    map[scale.Phase]*group
+	total     *group           // one element: the workload's totals
+	arrivals  *group           // one element: the arrival rates of each serving pod
+	latencies []tokenLatencies // of the serving pods, oldest first; the last is that of all others
+	age       time.Duration
+	frozen    time.Time // when the readings were last measured, if they are frozen
+	stopped   bool
+	created   int
 }
 
 type pod struct {
@@ -34,17 +34,17 @@ type pod struct {
 	since time.Time
 }
 
-// zero is the timeline's beginning. What is there at the first line has been
-// there for a while.
-var zero = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+// timelineStart is time 0 of the timeline. The pods of the first line have been in
+// their phases for initialAge.
+var timelineStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-const before = time.Hour
+const initialAge = time.Hour
 
 func newWorld(p scale.Policy) *world {
-	return &world{policy: p, spec: -1, age: time.Second, groups: map[scale.Phase]*group{}}
+	return &world{policy: p, replicas: -1, age: time.Second, groups: map[scale.Phase]*group{}}
 }
 
-// phases are the words for them, in the order in which new pods are named.
+// phases has the keywords of the phases, in the order in which new pods are named.
 var phases = []struct {
 	word  string
 	phase scale.Phase
@@ -52,24 +52,24 @@ var phases = []struct {
 	{"serving", scale.Serving}, {"starting", scale.Starting}, {"unschedulable", scale.Unschedulable}, {"terminating", scale.Terminating},
 }
 
-// apply is what a line of the timeline changes.
+// apply applies a line of the timeline.
 func (w *world) apply(e *event) error {
-	now, first := zero.Add(e.at), w.spec < 0
-	w.spec = max(w.spec, 0)
-	for _, s := range e.sets {
-		if err := w.set(s, now); err != nil {
+	now, first := timelineStart.Add(e.at), w.replicas < 0
+	w.replicas = max(w.replicas, 0)
+	for _, s := range e.assignments {
+		if err := w.assign(s, now); err != nil {
 			return fmt.Errorf("%s: %w", s.key, err)
 		}
 	}
 	since := now
 	if first {
-		since = now.Add(-before)
+		since = now.Add(-initialAge)
 	}
-	w.move(since)
+	w.reconcilePods(since)
 	return nil
 }
 
-func (w *world) set(s set, now time.Time) (err error) {
+func (w *world) assign(s assignment, now time.Time) (err error) {
 	for _, p := range phases {
 		if p.word == s.key {
 			g, err := parseGroup(s.value, len(w.policy.Signals))
@@ -79,17 +79,17 @@ func (w *world) set(s set, now time.Time) (err error) {
 	}
 	switch s.key {
 	case "replicas":
-		w.spec, err = number(s.value)
+		w.replicas, err = parseCount(s.value)
 	case "gpus":
-		w.policy.GPUsPerReplica, err = number(s.value)
+		w.policy.GPUsPerReplica, err = parseCount(s.value)
 	case "total":
 		g, bad := parseGroup("1@"+s.value, len(w.policy.Signals))
 		w.total, err = &g, bad
 	case "came":
-		g, bad := parseCame(s.value, w.policy.Signals)
-		w.came, err = &g, bad
+		g, bad := parseArrivals(s.value, w.policy.Signals)
+		w.arrivals, err = &g, bad
 	case "pace":
-		w.paces, err = parsePaces(s.value, w.policy.Signals)
+		w.latencies, err = parsePaces(s.value, w.policy.Signals)
 	case "startup":
 		w.policy.Startup, err = parseTime(s.value)
 	case "age":
@@ -103,12 +103,12 @@ func (w *world) set(s set, now time.Time) (err error) {
 	case "forget":
 		w.state = scale.State{}
 	default:
-		err = fmt.Errorf("not a word of the timeline")
+		err = fmt.Errorf("unknown keyword")
 	}
 	return err
 }
 
-func number(s string) (int32, error) {
+func parseCount(s string) (int32, error) {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || n < 0 {
 		return 0, fmt.Errorf("%q: want a whole number", s)
@@ -116,7 +116,7 @@ func number(s string) (int32, error) {
 	return int32(n), nil
 }
 
-// restart is a controller that reads the state of the one before it.
+// restart encodes and decodes the state, as a restart of the controller does.
 func restart(s scale.State) (out scale.State, err error) {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -125,43 +125,44 @@ func restart(s scale.State) (out scale.State, err error) {
 	return out, json.Unmarshal(b, &out)
 }
 
-// move brings the pods to what the groups say: what is on its way goes on, the
-// oldest first, the youngest leave where there are too many, and new ones come.
-func (w *world) move(now time.Time) {
+// reconcilePods changes the pods to match the groups: the oldest pods advance to the
+// next phase, the youngest of a too large group are removed, and missing pods are
+// created.
+func (w *world) reconcilePods(now time.Time) {
 	w.promote(scale.Serving, now, scale.Starting, scale.Unschedulable)
 	w.promote(scale.Starting, now, scale.Unschedulable)
 	for _, p := range phases {
-		for w.lacks(p.phase) < 0 {
-			w.leave(p.phase, now)
+		for w.shortage(p.phase) < 0 {
+			w.removeYoungest(p.phase, now)
 		}
 	}
 	for _, p := range phases {
-		for w.lacks(p.phase) > 0 {
-			w.pods = append(w.pods, pod{fmt.Sprintf("pod-%d", w.made), p.phase, now})
-			w.made++
+		for w.shortage(p.phase) > 0 {
+			w.pods = append(w.pods, pod{fmt.Sprintf("pod-%d", w.created), p.phase, now})
+			w.created++
 		}
 	}
 }
 
-// promote fills up a phase from those before it, as long as these have more
-// pods between them than they should.
+// promote moves pods to a phase from earlier ones, while these have more pods together
+// than their groups.
 func (w *world) promote(to scale.Phase, now time.Time, from ...scale.Phase) {
 	for _, phase := range from {
-		for w.lacks(to) > 0 && w.count(phase) > 0 && -w.lacks(from...) > 0 {
+		for w.shortage(to) > 0 && w.count(phase) > 0 && -w.shortage(from...) > 0 {
 			at := slices.IndexFunc(w.pods, func(x pod) bool { return x.phase == phase })
 			w.pods[at].phase, w.pods[at].since = to, now
 		}
 	}
 }
 
-// leave takes the youngest pod of a phase away, by way of terminating if some
-// are said to be.
-func (w *world) leave(phase scale.Phase, now time.Time) {
+// removeYoungest removes the youngest pod of a phase. The pod becomes terminating if
+// that group lacks pods.
+func (w *world) removeYoungest(phase scale.Phase, now time.Time) {
 	for i := len(w.pods) - 1; i >= 0; i-- {
 		if w.pods[i].phase != phase {
 			continue
 		}
-		if w.lacks(scale.Terminating) > 0 {
+		if w.shortage(scale.Terminating) > 0 {
 			w.pods[i].phase, w.pods[i].since = scale.Terminating, now
 		} else {
 			w.pods = slices.Delete(w.pods, i, i+1)
@@ -179,8 +180,8 @@ func (w *world) count(phase scale.Phase) (n int) {
 	return n
 }
 
-// lacks is how many pods these phases should have and do not.
-func (w *world) lacks(in ...scale.Phase) (n int) {
+// shortage returns the number of pods that these phases lack together.
+func (w *world) shortage(in ...scale.Phase) (n int) {
 	for _, phase := range in {
 		if g := w.groups[phase]; g != nil {
 			n += g.count
@@ -190,26 +191,26 @@ func (w *world) lacks(in ...scale.Phase) (n int) {
 	return n
 }
 
-// decide shows the engine the world and does what it says.
+// decide runs the engine on the current observation, and applies the decision.
 func (w *world) decide(at time.Duration) scale.Decision {
-	now := zero.Add(at)
+	now := timelineStart.Add(at)
 	d, state := scale.Decide(w.policy, w.observe(now), w.state, now)
-	w.state, w.spec = state, d.Replicas
+	w.state, w.replicas = state, d.Replicas
 	return d
 }
 
-// observe is what there is to see.
+// observe returns the observation at now.
 func (w *world) observe(now time.Time) scale.Observation {
 	measured := now.Add(-w.age)
 	if w.stopped {
 		measured = w.frozen
 	}
-	o := scale.Observation{Replicas: w.spec}
+	o := scale.Observation{Replicas: w.replicas}
 	index := map[scale.Phase]int{}
 	for _, p := range w.pods {
 		r := scale.Replica{Name: p.name, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured)}
 		if p.phase == scale.Serving {
-			w.serve(&r, index[p.phase], measured)
+			w.addServerReadings(&r, index[p.phase], measured)
 		}
 		o.Pods = append(o.Pods, r)
 		index[p.phase]++
@@ -220,28 +221,28 @@ func (w *world) observe(now time.Time) scale.Observation {
 	return o
 }
 
-// perSecond is how many requests get their first token where nothing says how
-// many come.
-const perSecond = 1
+// defaultFirstTokenRate is the rate of first tokens, in requests/s, if the timeline has
+// no arrival rate.
+const defaultFirstTokenRate = 1
 
-// serve adds what a server tells of its requests, as the i-th of those that serve.
-func (w *world) serve(r *scale.Replica, i int, measured time.Time) {
-	if w.came != nil {
-		r.Arrivals = w.came.readings(0, measured)
+// addServerReadings adds the arrival rates and latencies of the i-th serving pod.
+func (w *world) addServerReadings(r *scale.Replica, i int, measured time.Time) {
+	if w.arrivals != nil {
+		r.Arrivals = w.arrivals.readings(0, measured)
 	}
-	if len(w.paces) == 0 {
+	if len(w.latencies) == 0 {
 		return
 	}
-	told := w.paces[min(i, len(w.paces)-1)]
+	shown := w.latencies[min(i, len(w.latencies)-1)]
 	r.Paces = make([]scale.Pace, len(w.policy.Signals))
 	for k := range min(len(r.Readings), len(r.Paces)) {
 		batch := r.Readings[k]
-		if told.latency == 0 || !w.policy.Signals[k].Learned() || !batch.OK || !(batch.Value > 0) { // an idle server tells no times
+		if shown.perToken == 0 || !w.policy.Signals[k].Learned() || !batch.OK || !(batch.Value > 0) { // an idle server has no latencies
 			continue
 		}
-		p := scale.Pace{Batch: batch.Value, TokenSeconds: told.latency.Seconds(), At: batch.At, OK: true}
-		if told.first > 0 {
-			p.FirstTokenSeconds, p.FirstTokensPerSecond = told.first.Seconds(), perSecond
+		p := scale.Pace{Batch: batch.Value, TokenSeconds: shown.perToken.Seconds(), At: batch.At, OK: true}
+		if shown.firstToken > 0 {
+			p.FirstTokenSeconds, p.FirstTokensPerSecond = shown.firstToken.Seconds(), defaultFirstTokenRate
 			if k < len(r.Arrivals) && r.Arrivals[k].OK {
 				p.FirstTokensPerSecond = r.Arrivals[k].Value
 			}

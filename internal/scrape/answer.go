@@ -102,7 +102,7 @@ func (a *answer) line(left *int) ([]byte, error) {
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return nil, errHTTP
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return nil, io.ErrUnexpectedEOF
 	case err != nil:
 		return nil, err
@@ -168,13 +168,13 @@ func (a *answer) Read(b []byte) (n int, err error) {
 		return 0, io.EOF
 	case a.chunked:
 		n, err = a.body.Read(b)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = a.trailer()
 		}
 		return n, err
 	case a.length < 0:
 		n, err = a.in.Read(b)
-		a.ended = err == io.EOF
+		a.ended = errors.Is(err, io.EOF)
 		return n, err
 	}
 	if int64(len(b)) > a.left {
@@ -184,7 +184,7 @@ func (a *answer) Read(b []byte) (n int, err error) {
 	switch a.left -= int64(n); {
 	case a.left == 0:
 		a.ended, err = true, io.EOF
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

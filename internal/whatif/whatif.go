@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package whatif asks the decision engine what would change its mind.
+// Package whatif determines which signal values would change a decision.
 package whatif
 
 import (
@@ -11,19 +11,19 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// Change is the least that one signal would have to move for another decision,
-// while everything else stays as it is.
+// Change is the smallest change of one signal that leads to another decision, while
+// everything else stays unchanged.
 type Change struct {
 	Signal   string
 	Unit     string
 	Now      float64       // mean per serving replica, or the workload's total
-	Value    float64       // beyond this
+	Value    float64       // the threshold
 	Up       bool          // above Value, else below
-	Held     time.Duration // for how long; 0: at once
-	Replicas int32         // then decided
+	Held     time.Duration // how long the value must last; 0: no time
+	Replicas int32         // the number that is then decided
 }
 
-// Case is a decision that was made: what it was made from.
+// Case holds the arguments of a decision.
 type Case struct {
 	Policy      scale.Policy
 	Observation scale.Observation
@@ -31,17 +31,17 @@ type Case struct {
 	Now         time.Time
 }
 
-// Changes finds for each signal that can be read what would raise the replicas
-// and what would lower them. Signals that could not are left out.
+// Changes returns, for each readable signal, the values that would raise and lower the
+// replicas. Signals that cannot do so alone are left out.
 func Changes(c *Case) (out []Change) {
-	idle := c.hold(-1, 0)
+	idle := c.simulate(-1, 0)
 	for i := range c.Policy.Signals {
-		now, ok := c.value(i)
+		now, ok := c.currentValue(i)
 		if !ok {
 			continue
 		}
 		for _, up := range []bool{true, false} {
-			if x, ok := c.search(i, now, up, idle); ok {
+			if x, ok := c.findThreshold(i, now, up, idle); ok {
 				out = append(out, x)
 			}
 		}
@@ -49,21 +49,21 @@ func Changes(c *Case) (out []Change) {
 	return out
 }
 
-// outcome is what comes of a situation that lasts: the first other number.
+// outcome is the first other number of replicas of a lasting situation.
 type outcome struct {
 	replicas int32
 	after    time.Duration
 }
 
-// precision is how close the search comes to the threshold, relative.
+// precision is the relative error of a threshold.
 const precision = 1e-3
 
-// search halves the way to the farthest that the signal might go. The engine
-// is monotone: more demand never yields fewer replicas.
-func (c *Case) search(i int, now float64, up bool, idle outcome) (Change, bool) {
+// findThreshold finds the threshold by bisection between the current value and the most
+// extreme one. The engine is monotone: more demand never leads to fewer replicas.
+func (c *Case) findThreshold(i int, now float64, up bool, idle outcome) (Change, bool) {
 	sig := &c.Policy.Signals[i]
-	wants := func(v float64) (outcome, bool) {
-		o := c.hold(i, v)
+	changes := func(v float64) (outcome, bool) {
+		o := c.simulate(i, v)
 		if up {
 			return o, o.replicas > max(idle.replicas, c.Observation.Replicas)
 		}
@@ -76,14 +76,14 @@ func (c *Case) search(i int, now float64, up bool, idle outcome) (Change, bool) 
 			far = max(now, sig.Ceiling)
 		}
 	}
-	best, ok := wants(far)
+	best, ok := changes(far)
 	if !ok {
 		return Change{}, false
 	}
 	near := now
 	for math.Abs(far-near) > precision*max(math.Abs(far), sig.Target) {
 		mid := (near + far) / 2
-		if o, ok := wants(mid); ok {
+		if o, ok := changes(mid); ok {
 			far, best = mid, o
 		} else {
 			near = mid
@@ -92,22 +92,22 @@ func (c *Case) search(i int, now float64, up bool, idle outcome) (Change, bool) 
 	return Change{Signal: sig.Name, Unit: sig.Unit, Now: now, Value: near, Up: up, Held: best.after, Replicas: best.replicas}, true
 }
 
-// settle is how long a situation is watched beyond the longest window: signals
-// may be smoothed, and new replicas be given time.
-const settle = 2 * time.Minute
+// settleTime is how long a situation is simulated beyond the longest window, because
+// signals are averaged and new replicas need time.
+const settleTime = 2 * time.Minute
 
-// hold keeps the situation, with signal i at v where i ≥ 0, until the engine
-// wants another number than there is.
-func (c *Case) hold(i int, v float64) outcome {
+// simulate repeats the situation, with signal i at v if i ≥ 0, until the engine decides
+// on another number of replicas.
+func (c *Case) simulate(i int, v float64) outcome {
 	state, cur := c.State, c.Observation.Replicas
-	last := settle + max(c.Policy.DownWindow(), c.Policy.Up.Window, c.Policy.Startup)
+	last := settleTime + max(c.Policy.DownWindow(), c.Policy.Up.Window, c.Policy.Startup)
 	for _, r := range append(c.Policy.Up.Policies, c.Policy.Down.Policies...) {
-		last = max(last, settle+r.Period)
+		last = max(last, settleTime+r.Period)
 	}
 	for t := time.Duration(0); t <= last; t += time.Second {
 		now := c.Now.Add(t)
 		var d scale.Decision
-		d, state = scale.Decide(c.Policy, c.at(i, v, now, t), state, now)
+		d, state = scale.Decide(c.Policy, c.observationAt(i, v, now, t), state, now)
 		if d.Replicas != cur {
 			return outcome{d.Replicas, t}
 		}
@@ -115,8 +115,9 @@ func (c *Case) hold(i int, v float64) outcome {
 	return outcome{cur, last}
 }
 
-// at is the observation as it would be then: the readings are measured anew.
-func (c *Case) at(i int, v float64, now time.Time, later time.Duration) scale.Observation {
+// observationAt returns the observation at a later time, with new readings of the same
+// values.
+func (c *Case) observationAt(i int, v float64, now time.Time, later time.Duration) scale.Observation {
 	o := scale.Observation{Replicas: c.Observation.Replicas}
 	fresh := func(in []scale.Reading) []scale.Reading {
 		out := append([]scale.Reading(nil), in...)
@@ -131,12 +132,12 @@ func (c *Case) at(i int, v float64, now time.Time, later time.Duration) scale.Ob
 	o.Totals = fresh(c.Observation.Totals)
 	for _, p := range c.Observation.Pods {
 		p.Readings = fresh(p.Readings)
-		p.Arrivals = nil // a value that lasts says nothing of what comes
+		p.Arrivals = nil // a constant value does not determine the arrival rate
 		p.Paces = slices.Clone(p.Paces)
 		for k := range p.Paces {
 			p.Paces[k].At = p.Paces[k].At.Add(later)
 		}
-		if p.Phase == scale.Starting { // or it would expire while we look
+		if p.Phase == scale.Starting { // otherwise it would expire during the simulation
 			p.Since = p.Since.Add(later)
 		}
 		o.Pods = append(o.Pods, p)
@@ -144,8 +145,8 @@ func (c *Case) at(i int, v float64, now time.Time, later time.Duration) scale.Ob
 	return o
 }
 
-// value is what the signal tells: the total, or the mean of those that serve.
-func (c *Case) value(i int) (float64, bool) {
+// currentValue returns the signal's total, or the mean of its serving replicas.
+func (c *Case) currentValue(i int) (float64, bool) {
 	if i < len(c.Observation.Totals) && c.Observation.Totals[i].OK {
 		return c.Observation.Totals[i].Value, true
 	}

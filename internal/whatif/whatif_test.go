@@ -37,7 +37,7 @@ func running(window time.Duration) scale.Policy {
 func watched(p scale.Policy, o scale.Observation) (s scale.State) {
 	c := Case{Policy: p, Observation: o}
 	for t := -time.Hour; t < 0; t += time.Second {
-		_, s = scale.Decide(p, c.at(-1, 0, t0.Add(t), t), s, t0.Add(t))
+		_, s = scale.Decide(p, c.observationAt(-1, 0, t0.Add(t), t), s, t0.Add(t))
 	}
 	return s
 }
@@ -65,10 +65,10 @@ func TestChangesAreTrue(t *testing.T) {
 		if !up {
 			step = -step
 		}
-		if got := c.hold(0, x.Value*(1+step)); got.replicas != x.Replicas {
+		if got := c.simulate(0, x.Value*(1+step)); got.replicas != x.Replicas {
 			t.Errorf("%+v: beyond it %+v", x, got)
 		}
-		if got := c.hold(0, x.Value*(1-step)); got.replicas != 5 {
+		if got := c.simulate(0, x.Value*(1-step)); got.replicas != 5 {
 			t.Errorf("%+v: this side of it %+v", x, got)
 		}
 	}

@@ -2,10 +2,9 @@
 
 //go:build linux
 
-// Package agentrig runs the real gpupilot-agent on one machine: on a fake GPU
-// library whose GPUs do what a file says, with a kubelet and an API server that
-// say what they are told. The benchmarks and the tests of the whole program use
-// it.
+// Package agentrig runs the real gpupilot-agent on one machine, with a fake GPU library
+// that reads the state of its GPUs from a file, and with a fake kubelet and API server.
+// The benchmarks and the tests of the whole program use it.
 package agentrig
 
 import (
@@ -26,10 +25,10 @@ import (
 	"time"
 )
 
-// startTimeout is how long an agent may take until it serves.
+// startTimeout bounds the time until an agent serves.
 const startTimeout = 30 * time.Second
 
-// Config says how an agent is started.
+// Config holds the settings of an agent.
 type Config struct {
 	Runner []string // what runs the binary and its arguments, such as an emulator; nothing: the machine itself
 	Binary string
@@ -113,7 +112,7 @@ func (a *Agent) start(cfg Config) error {
 	return nil
 }
 
-// Stop asks the agent to end and waits for it. It fails if the agent did not
+// Stop terminates the agent and waits for its end. It fails if the agent did not
 // end well, or had to be killed.
 func (a *Agent) Stop() error {
 	_ = a.process.Signal(syscall.SIGTERM) // it may have ended
@@ -130,10 +129,10 @@ func (a *Agent) Stop() error {
 // Signal sends the agent a signal.
 func (a *Agent) Signal(s os.Signal) error { return a.process.Signal(s) }
 
-// Log is what the agent has said.
+// Log returns the agent's log.
 func (a *Agent) Log() string { return a.log.String() }
 
-// Get asks for a path of the agent's, with headers in pairs.
+// Get requests a path of the agent, with headers in pairs.
 func (a *Agent) Get(ctx context.Context, path string, headers ...string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+path, nil)
 	if err != nil {

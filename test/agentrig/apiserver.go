@@ -24,7 +24,7 @@ type Object struct {
 	Data     map[string]string `json:"data,omitempty"`
 }
 
-// Metadata is an object's.
+// Metadata is the metadata of an object.
 type Metadata struct {
 	Name            string            `json:"name"`
 	Namespace       string            `json:"namespace"`
@@ -76,16 +76,16 @@ func StartAPIServer(dir string) (*APIServer, error) {
 	return s, nil
 }
 
-// Close ends it.
+// Close stops the server.
 func (s *APIServer) Close() {
 	s.server.CloseClientConnections()
 	s.server.Close()
 }
 
-// Args are the agent's flags for this API server.
+// Args returns the agent's flags for this API server.
 func (s *APIServer) Args() []string { return []string{"--service-account", s.account} }
 
-// Env is the agent's environment for it.
+// Env returns the agent's environment for this API server.
 func (s *APIServer) Env() []string {
 	host, port, _ := net.SplitHostPort(s.server.Listener.Addr().String()) // it is one
 	return []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
@@ -115,7 +115,7 @@ func (s *APIServer) set(collection string, o Object) {
 	s.changed = make(chan struct{})
 }
 
-// ServeHTTP answers.
+// ServeHTTP serves the API.
 func (s *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	collection, name := pods, ""
 	if _, after, ok := strings.Cut(r.URL.Path, configMaps); ok {
@@ -159,7 +159,7 @@ func (s *APIServer) list(w http.ResponseWriter, collection string) {
 	_ = json.NewEncoder(w).Encode(page)
 }
 
-// watch tells what happens from the asked version on.
+// watch sends the events since the requested version.
 func (s *APIServer) watch(w http.ResponseWriter, r *http.Request, collection string) {
 	since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	if err != nil {

@@ -41,7 +41,7 @@ func StartKubelet(path string, grants []Grant) (*Kubelet, error) {
 	return k, nil
 }
 
-// Args are the agent's flags for this kubelet.
+// Args returns the agent's flags for this kubelet.
 func (k *Kubelet) Args() []string {
 	return []string{"--kubernetes", "--pod-resources-kubelet-socket", k.socket}
 }
@@ -64,7 +64,7 @@ func (k *Kubelet) Start() error {
 	return nil
 }
 
-// Stop ends it: its connections break and its socket is gone.
+// Stop closes all connections and removes the socket.
 func (k *Kubelet) Stop() {
 	k.mu.Lock()
 	s := k.server
@@ -76,14 +76,14 @@ func (k *Kubelet) Stop() {
 	k.served.Wait()
 }
 
-// Set changes who holds what.
+// Set replaces the grants.
 func (k *Kubelet) Set(grants []Grant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.grants = grants
 }
 
-// List is the API's.
+// List implements the pod-resources API.
 func (k *Kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

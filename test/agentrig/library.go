@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// Library is one of make's fake GPU libraries and the file that says what its
-// GPUs do.
+// Library is one of the fake GPU libraries that make builds, with the file of its GPUs'
+// state.
 type Library struct {
 	Backend string // nvml or dcgm
 	path    string
@@ -22,17 +22,17 @@ func NVML(bin, dir string) *Library {
 	return &Library{Backend: "nvml", path: filepath.Join(bin, "libnvidia-ml-fake.so"), file: filepath.Join(dir, "nvml.txt")}
 }
 
-// DCGM is the fake libdcgm.
+// DCGM returns the fake libdcgm.
 func DCGM(bin, dir string) *Library {
 	return &Library{Backend: "dcgm", path: filepath.Join(bin, "libdcgm-fake.so"), file: filepath.Join(dir, "dcgm.txt")}
 }
 
-// Args are the agent's flags that choose the library.
+// Args returns the agent's flags that select the library.
 func (l *Library) Args() []string {
 	return []string{"--backend", l.Backend, "--" + l.Backend + "-library", l.path}
 }
 
-// Env is the agent's environment that names the file.
+// Env returns the agent's environment with the path of the file.
 func (l *Library) Env() []string {
 	if l.Backend == "dcgm" {
 		return []string{"GPUPILOT_FAKE_DCGM=" + l.file}
@@ -40,7 +40,7 @@ func (l *Library) Env() []string {
 	return []string{"GPUPILOT_FAKE_NVML=" + l.file}
 }
 
-// Set says what the GPUs do from now on, in the file's own words
+// Set replaces the state of the simulated GPUs, in the file's format
 // (test/fakes/nvml/README.md). The library looks at it in its next call.
 func (l *Library) Set(text string) error {
 	if err := os.WriteFile(l.file+".new", []byte(text), 0o600); err != nil {

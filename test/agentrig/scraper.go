@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Scraper asks for /metrics over one connection that it keeps. It costs as
+// Scraper requests /metrics over one persistent connection. It costs as
 // little as it can (one write, a few large reads, no allocation), so that what
 // is measured with it is the other side.
 type Scraper struct {
@@ -24,7 +24,7 @@ type Scraper struct {
 	n       int // bytes in buf
 }
 
-// scrapeTimeout is for an answer that never comes.
+// scrapeTimeout bounds one scrape.
 const scrapeTimeout = 30 * time.Second
 
 // NewScraper connects to url, which has no path, and will send these headers,
@@ -53,7 +53,7 @@ var (
 	statusOK      = []byte("HTTP/1.1 200 ")
 )
 
-// Scrape gives the body of one answer. It is good until the next call.
+// Scrape returns the body of one answer, which is valid until the next call.
 func (s *Scraper) Scrape() ([]byte, error) {
 	if err := s.conn.SetDeadline(time.Now().Add(scrapeTimeout)); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (s *Scraper) readUntil(found func() int) (int, error) {
 	}
 }
 
-// lengthOf finds the length of the body in a head. The agent always says it.
+// lengthOf returns the length of the body from a header. The agent always sends it.
 func lengthOf(head []byte) (int, error) {
 	i := bytes.Index(head, contentLength)
 	if !bytes.HasPrefix(head, statusOK) || i < 0 {

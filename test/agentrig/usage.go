@@ -28,10 +28,10 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// RSS is the agent's resident memory in bytes.
+// RSS returns the agent's resident memory in bytes.
 func (a *Agent) RSS() (uint64, error) { return RSS(a.process.Pid) }
 
-// RSS is the resident memory of a process in bytes.
+// RSS returns the resident memory of a process in bytes.
 func RSS(pid int) (uint64, error) {
 	path := fmt.Sprintf("/proc/%d/status", pid)
 	b, err := os.ReadFile(path)

@@ -140,10 +140,10 @@ func serveFleet(ctx context.Context, cfg config, out io.Writer) error {
 	fmt.Fprintf(out, "msg=serving address=127.0.0.1:%d\n", l.Addr().(*net.TCPAddr).Port)
 	for {
 		conn, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
 			return err
 		}
 		i := agentIndex(conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr())

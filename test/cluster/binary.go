@@ -9,14 +9,14 @@ import (
 	"path/filepath"
 )
 
-// BinaryEnv names the environment variable that says where the control plane's binary is.
+// BinaryEnv is the environment variable with the path of the control plane's binary.
 const BinaryEnv = "GPUPILOT_KUBE"
 
 // ErrNoBinary means that the control plane has not been built here.
 var ErrNoBinary = errors.New("no control plane binary: run test/kube/build.sh (make test and make demo do), or set " + BinaryEnv)
 
-// FindBinary is the path of the control plane's binary: $GPUPILOT_KUBE if set, else bin/kube of the checkout that the
-// working directory is in. The error is ErrNoBinary if there is none.
+// FindBinary returns the path of the control plane's binary: $GPUPILOT_KUBE if set, else bin/kube of the checkout around
+// the working directory. The error is ErrNoBinary if there is none.
 func FindBinary() (string, error) {
 	if path := os.Getenv(BinaryEnv); path != "" {
 		return filepath.Abs(path)
@@ -31,7 +31,7 @@ func FindBinary() (string, error) {
 			return path, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("look for bin/kube: %w", ErrNoBinary)
+			return "", fmt.Errorf("find bin/kube: %w", ErrNoBinary)
 		}
 	}
 }

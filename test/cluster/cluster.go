@@ -4,8 +4,8 @@
 // kube-apiserver, kube-controller-manager and kube-scheduler from the one binary that test/kube builds, each in its own
 // process, the API server on a loopback port of its own, with certificates made at the start.
 //
-// No process outlives the program that started it: Stop ends every one and removes the directory, and should the
-// program itself be killed, the kernel kills them with it (Linux); only the directory stays then.
+// No process outlives the program that started it: Stop ends all of them and removes the directory. If the program is
+// killed, the kernel kills them as well (Linux), and only the directory remains.
 package cluster
 
 import (
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// The components, as they name themselves and as Config.ExtraArgs and Cluster.PIDs name them.
+// The names of the components, also in Config.ExtraArgs and Cluster.PIDs.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -30,13 +30,13 @@ const (
 	Scheduler         = "kube-scheduler"
 )
 
-// startTimeout bounds a start. Three seconds is usual on two idle cores; the rest is for machines that do other work.
+// startTimeout bounds a start. It takes about three seconds on two idle cores, and longer on a busy machine.
 const startTimeout = 2 * time.Minute
 
-// startAttempts is how often Start tries anew with other ports when one was taken between its choice and its use.
+// startAttempts bounds the attempts of Start with other ports, if a port was taken between its choice and its use.
 const startAttempts = 4
 
-// Config says how the control plane is to run. The zero value is a good one.
+// Config holds the settings of the control plane. The zero value means the defaults.
 type Config struct {
 	// Binary is the multi-call binary that test/kube builds; empty means the one that FindBinary finds.
 	Binary string
@@ -46,12 +46,12 @@ type Config struct {
 	// BindAddress is the IP address of this machine that the API server listens on; empty means 127.0.0.1.
 	// A kubelet in a network namespace needs one that is not loopback.
 	BindAddress string
-	// ExtraSANs are further IP addresses and DNS names that the API server's certificate is good for.
+	// ExtraSANs are further IP addresses and DNS names in the API server's certificate.
 	ExtraSANs []string
-	// HPASyncPeriod is how often the HorizontalPodAutoscaler looks at its metrics; 0 means Kubernetes' default of 15 s.
+	// HPASyncPeriod is the HorizontalPodAutoscaler's sync period; 0 means Kubernetes' default of 15 s.
 	HPASyncPeriod time.Duration
-	// HPADownscaleStabilization is for how long the HorizontalPodAutoscaler remembers higher recommendations unless its
-	// behavior says otherwise; 0 means Kubernetes' default of 5 min.
+	// HPADownscaleStabilization is the HorizontalPodAutoscaler's default stabilisation window for scaling down; 0 means
+	// Kubernetes' default of 5 min.
 	HPADownscaleStabilization time.Duration
 	// ExtraArgs are further flags by component, after ours, so that they win.
 	ExtraArgs map[string][]string
@@ -69,7 +69,7 @@ type Cluster struct {
 	pki    *pki
 	admin  string
 	client *http.Client
-	// unverified takes any certificate of the API server: it asks whether an API server is up, even with one that has expired.
+	// unverified accepts any certificate of the API server, even an expired one. It checks whether the API server is up.
 	unverified *http.Client
 
 	mu      sync.Mutex
@@ -130,7 +130,7 @@ func startOnce(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// prepare writes everything that the components read: the directory, certificates and kubeconfigs.
+// prepare writes the directory, the certificates and the kubeconfigs of the components.
 func (c *Cluster) prepare() error {
 	if c.dir == "" {
 		dir, err := os.MkdirTemp("", "gpupilot-cluster-")
@@ -144,7 +144,7 @@ func (c *Cluster) prepare() error {
 		return err
 	}
 	c.dir = dir
-	// What an earlier attempt or an earlier cluster left: state that other certificates made, and the logs of another life.
+	// Remove the state and the logs of an earlier attempt or cluster, which had other certificates.
 	for _, left := range []string{etcdData, etcdSocket, Etcd + ".log", APIServer + ".log", ControllerManager + ".log", Scheduler + ".log"} {
 		if err := os.RemoveAll(filepath.Join(c.dir, left)); err != nil {
 			return err
@@ -181,7 +181,7 @@ func (c *Cluster) startAll(ctx context.Context) error {
 	if err := c.StartAPIServer(ctx); err != nil {
 		return err
 	}
-	// Not before: the controller-manager exits when the RBAC rules that it needs are not there yet.
+	// The controller-manager must start after the API server: it exits if its RBAC rules do not exist yet.
 	managerArgs, err := c.controllerManagerArgs()
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (c *Cluster) startAll(ctx context.Context) error {
 	return nil
 }
 
-// start runs one component; its unexpected end is the cluster's failure.
+// start starts one component. If it ends unexpectedly, the cluster fails.
 func (c *Cluster) start(name string, args []string) (*process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,10 +232,10 @@ func (c *Cluster) fail(err error) {
 	})
 }
 
-// Failed is closed when a component has ended that nobody stopped; Err then says which and why.
+// Failed returns a channel that is closed when a component has ended unexpectedly. Err then returns the reason.
 func (c *Cluster) Failed() <-chan struct{} { return c.failed }
 
-// Err is why the cluster failed, nil while it has not.
+// Err returns the reason why the cluster failed; nil: it has not.
 func (c *Cluster) Err() error {
 	select {
 	case <-c.failed:
@@ -245,8 +245,7 @@ func (c *Cluster) Err() error {
 	}
 }
 
-// StopAPIServer ends the API server alone, at once and without a farewell, as a lost machine would.
-// The other components keep running and retry.
+// StopAPIServer kills the API server, as the loss of its machine would. The other components keep running and retry.
 func (c *Cluster) StopAPIServer() {
 	c.mu.Lock()
 	p := c.procs[APIServer]
@@ -284,14 +283,13 @@ func (c *Cluster) ExpireServerCertificate(ctx context.Context) error {
 	return c.StartAPIServer(ctx)
 }
 
-// RenewServerCertificate writes a new, good certificate of the API server, which takes it in by itself after a moment.
+// RenewServerCertificate writes a new, valid certificate of the API server, which reloads it after a moment.
 func (c *Cluster) RenewServerCertificate() error {
 	return c.pki.issueServer(time.Now().Add(validity))
 }
 
-// Stop kills every process of the control plane, waits for their ends and removes the directory if Start made it.
-// It does not ask them to end in good order: nothing that they would still write is of use to anyone.
-// A second call does nothing.
+// Stop kills every process of the control plane, waits for their ends and removes the directory if Start made it. There
+// is no graceful shutdown, since their state is not used again. A second call does nothing.
 func (c *Cluster) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -308,13 +306,13 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// URL is the API server's base URL, https://ADDRESS:PORT.
+// URL returns the API server's base URL, https://ADDRESS:PORT.
 func (c *Cluster) URL() string { return "https://" + hostPort(c.cfg.BindAddress, c.port) }
 
-// Dir is where the cluster keeps its data, certificates, kubeconfigs and each component's log (etcd.log, kube-apiserver.log, ...).
+// Dir returns the directory of the cluster's data, certificates, kubeconfigs and logs (etcd.log, kube-apiserver.log, ...).
 func (c *Cluster) Dir() string { return c.dir }
 
-// Kubeconfig is the path of a kubeconfig with all rights (group system:masters).
+// Kubeconfig returns the path of a kubeconfig with all permissions (group system:masters).
 func (c *Cluster) Kubeconfig() string { return c.admin }
 
 // KubeconfigFor writes a kubeconfig with a new client certificate for that user and those groups and returns its path.
@@ -327,17 +325,17 @@ func (c *Cluster) KubeconfigFor(user string, groups ...string) (string, error) {
 	return path, nil
 }
 
-// CAPath is the file of the certificate (PEM) that signs the API server's certificate and everybody's client certificates.
+// CAPath returns the file of the certificate (PEM) that signs the API server's certificate and all client certificates.
 func (c *Cluster) CAPath() string { return c.pki.cluster.certPath }
 
-// FrontProxyCAPath is the file of the certificate (PEM) that signs the API server's own client certificate when it
-// passes a request on to an aggregated API server.
+// FrontProxyCAPath returns the file of the certificate (PEM) that signs the API server's client certificate for requests
+// to aggregated API servers.
 func (c *Cluster) FrontProxyCAPath() string { return c.pki.frontProxy.certPath }
 
-// HTTPClient is a client with all rights (group system:masters) that trusts the API server's certificate.
+// HTTPClient returns a client with all permissions (group system:masters) that trusts the API server's certificate.
 func (c *Cluster) HTTPClient() *http.Client { return c.client }
 
-// PIDs are the process ids of the components that run, by component.
+// PIDs returns the process ids of the running components, by component.
 func (c *Cluster) PIDs() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -350,5 +348,5 @@ func (c *Cluster) PIDs() map[string]int {
 	return pids
 }
 
-// LogPath is the file that a component's output goes to.
+// LogPath returns the file of a component's output.
 func (c *Cluster) LogPath(component string) string { return filepath.Join(c.dir, component+".log") }

@@ -337,7 +337,7 @@ func readPIDs(t *testing.T, out io.Reader) []int {
 	return pids
 }
 
-// alive says whether a process runs; one that has ended and only waits for its parent to notice does not.
+// alive reports whether a process runs. A zombie, which waits for its parent, does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// serviceRange holds the cluster IPs of Services; nothing routes them here. Its first address is the API server's own Service.
+// serviceRange has the cluster IPs of Services, which are not routed here. Its first address is the API server's Service.
 const (
 	serviceRange   = "10.96.0.0/16"
 	firstServiceIP = "10.96.0.1"
 )
 
-// frontProxyUser is whom an aggregated API server believes when it passes on another user's name.
+// frontProxyUser is the user whose requests may carry the name of another user.
 const frontProxyUser = "front-proxy-client"
 
 // etcdData is where etcd keeps its data, in the cluster's directory.
 const etcdData = "etcd"
 
-// etcdSocket is the Unix socket that etcd serves on, in the cluster's directory: no port to collide on, and nobody
-// else on the machine may read it. Named relative to the directory, where every component runs, because the path of a
-// socket may have 107 bytes at most.
+// etcdSocket is the Unix socket of etcd, in the cluster's directory: it cannot collide with a port, and other users
+// cannot read it. The path is relative to the directory, in which every component runs, because the path of a socket is
+// limited to 107 bytes.
 const etcdSocket = "etcd.sock"
 
-// minPort and maxPort bound the ports of [FreePort]: below those that Linux gives to outgoing connections
+// minPort and maxPort bound the ports of [FreePort], below those of outgoing connections on Linux
 // (net.ipv4.ip_local_port_range, 32768 to 60999 by default).
 const minPort, maxPort = 20000, 29999
 
-// FreePort finds a TCP port of that address that nobody listens on, and that no outgoing connection gets while its server
-// is away. Another process may take it before the caller does: the caller notices and tries another.
+// FreePort returns a TCP port of that address without a listener, which outgoing connections do not use either. Another
+// process may take it before the caller does; the caller then tries another port.
 func FreePort(address string) (int, error) {
 	var last error
 	for range 100 {
@@ -50,7 +50,7 @@ func FreePort(address string) (int, error) {
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// serverNames are all the names that a client may reach the API server by.
+// serverNames returns all names and addresses of the API server.
 func serverNames(cfg Config) []string {
 	return append([]string{
 		"localhost", "127.0.0.1", cfg.BindAddress, firstServiceIP,
@@ -63,13 +63,13 @@ func (c *Cluster) etcdArgs() []string {
 	return []string{
 		"--name=default",
 		"--data-dir=" + etcdData,
-		"--unsafe-no-fsync", // the data is thrown away; only a crash of the machine could lose it
+		"--unsafe-no-fsync", // only a crash of the machine could lose data, which is not kept anyway
 		"--listen-client-urls=" + client,
 		"--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer,
 		"--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=default=" + peer,
-		// With one member an election is certain, and only waited for: 0.1 s instead of 1 s.
+		// A single member always wins the election; this makes it take 0.1 s instead of 1 s.
 		"--heartbeat-interval=20",
 		"--election-timeout=100",
 		"--log-level=warn",
@@ -101,7 +101,7 @@ func (c *Cluster) apiServerArgs() ([]string, error) {
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true",
-		// For aggregated APIs: how they know that a request comes from us, and who we say the user is.
+		// For aggregated APIs: how they authenticate the API server, and the headers with the user.
 		"--requestheader-client-ca-file=" + p.frontProxy.certPath,
 		"--requestheader-allowed-names=" + frontProxyUser,
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -130,7 +130,7 @@ func (c *Cluster) controllerManagerArgs() ([]string, error) {
 		"--root-ca-file=" + c.pki.cluster.certPath,
 		"--cluster-signing-cert-file=" + c.pki.cluster.certPath,
 		"--cluster-signing-key-file=" + c.pki.cluster.keyPath,
-		// The default of 20 a second is for sharing; here it would only make a large test slow.
+		// The default of 20 requests/s would slow down large tests.
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
 	}

@@ -13,8 +13,8 @@ import (
 	"text/template"
 )
 
-// kubeconfigText embeds the certificates, so that the file works wherever it is copied to. Quoted as Go quotes, which
-// YAML reads alike for the names that certificates can hold.
+// kubeconfigText embeds the certificates, so that the file can be copied. Its quotes are Go's, which YAML parses to the
+// same text for all names in certificates.
 const kubeconfigText = `apiVersion: v1
 kind: Config
 current-context: gpupilot
@@ -58,7 +58,7 @@ func (p *pki) writeKubeconfig(dir, server, user string, groups []string) (string
 	return path, os.WriteFile(path, text.Bytes(), 0o600)
 }
 
-// kubeconfigName is a file name that a person recognises; the hash keeps apart what looks alike.
+// kubeconfigName returns a readable file name; the hash distinguishes similar users.
 func kubeconfigName(user string, groups []string) string {
 	readable := strings.Map(func(r rune) rune {
 		switch {

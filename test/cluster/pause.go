@@ -13,7 +13,7 @@ import (
 // PauseAPIServer stops the API server's process without ending it: connections stay open and nothing is answered.
 func (c *Cluster) PauseAPIServer() error { return c.signalAPIServer(syscall.SIGSTOP) }
 
-// ResumeAPIServer lets a paused API server go on. One that is not paused does not notice.
+// ResumeAPIServer resumes a paused API server. It has no effect on one that is not paused.
 func (c *Cluster) ResumeAPIServer() error { return c.signalAPIServer(syscall.SIGCONT) }
 
 func (c *Cluster) signalAPIServer(sig syscall.Signal) error {

@@ -22,11 +22,11 @@ import (
 const (
 	// validity is how long every certificate lasts.
 	validity = 365 * 24 * time.Hour
-	// clockSlack is how far in the past a certificate begins, for clocks that are set back.
+	// clockSlack is how far in the past a certificate becomes valid, in case the clock is set back.
 	clockSlack = time.Hour
 )
 
-// pki is all the secrets of one cluster, in files under dir.
+// pki holds the secrets of one cluster, in files under dir.
 type pki struct {
 	dir        string
 	now        time.Time
@@ -38,7 +38,7 @@ type pki struct {
 	serviceAccountKey string
 }
 
-// pair is the files of a certificate and its key (PEM).
+// pair holds the files of a certificate and its key (PEM).
 type pair struct{ certPath, keyPath string }
 
 // authority is a certificate authority.
@@ -105,7 +105,7 @@ func (p *pki) newAuthority(file, name string) (*authority, error) {
 	return a, a.write(der, key)
 }
 
-// template is a certificate but for its key, its signature and, of a server's, its names.
+// template returns a certificate without key and signature, and without the names of a server.
 func (p *pki) template(subject pkix.Name, usage ...x509.ExtKeyUsage) *x509.Certificate {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -130,8 +130,8 @@ func (a *authority) issue(template *x509.Certificate) (der []byte, key *ecdsa.Pr
 	return der, key, err
 }
 
-// clientPEM is a new client certificate and its key. Kubernetes reads the user from its common name and the groups from
-// its organizations.
+// clientPEM makes a client certificate and its key. The common name is the Kubernetes user, and the organizations are its
+// groups.
 func (p *pki) clientPEM(a *authority, user string, groups ...string) (certPEM, keyPEM []byte, err error) {
 	der, key, err := a.issue(p.template(pkix.Name{CommonName: user, Organization: groups}, x509.ExtKeyUsageClientAuth))
 	if err != nil {
@@ -146,7 +146,7 @@ func (p *pki) client(a *authority, user string, groups ...string) (pair, error) 
 	return p.writePair(a, user, p.template(pkix.Name{CommonName: user, Organization: groups}, x509.ExtKeyUsageClientAuth))
 }
 
-// httpClient is a client that trusts the cluster's authority and shows a new certificate of its own.
+// httpClient makes a client that trusts the cluster's authority and has a new client certificate.
 func (p *pki) httpClient(user string, groups ...string) (*http.Client, error) {
 	certPEM, keyPEM, err := p.clientPEM(p.cluster, user, groups...)
 	if err != nil {
@@ -158,7 +158,7 @@ func (p *pki) httpClient(user string, groups ...string) (*http.Client, error) {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(p.cluster.cert)
-	return &http.Client{Transport: &http.Transport{ // no Proxy: what is on this machine needs none
+	return &http.Client{Transport: &http.Transport{ // no Proxy: the server is on this machine
 		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true,
 	}}, nil

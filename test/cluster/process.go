@@ -18,18 +18,18 @@ import (
 	"time"
 )
 
-// errPortTaken: another process took the port that we chose, before the component listened on it.
+// errPortTaken means that another process took the chosen port before the component listened on it.
 var errPortTaken = errors.New("port already in use")
 
 var errStopped = errors.New("the cluster is stopped")
 
-// quotedLines is how much of a component's log an error quotes.
+// quotedLines is the number of log lines that an error quotes.
 const quotedLines = 12
 
-// pollEvery is how often await looks.
+// pollEvery is the interval at which await polls.
 const pollEvery = 50 * time.Millisecond
 
-// process is one component that we started and must end.
+// process is the process of one component.
 type process struct {
 	name     string
 	logPath  string
@@ -40,8 +40,8 @@ type process struct {
 	err      error         // why it ended; read it after done
 }
 
-// startProcess starts binary with args (args[0] is the component) in dir, its output appended to NAME.log there.
-// onExit hears of an end that nobody asked for.
+// startProcess starts binary with args (args[0] is the component) in dir, and appends its output to NAME.log there.
+// onExit is called if the process ends unexpectedly.
 func startProcess(name, binary string, args []string, dir string, onExit func(error)) (*process, error) {
 	logPath := filepath.Join(dir, name+".log")
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -56,7 +56,7 @@ func startProcess(name, binary string, args []string, dir string, onExit func(er
 	p := &process{name: name, logPath: logPath, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel kills the child when the thread that started it ends, so this goroutine keeps its thread for as long as the child lives.
+		// The kernel kills the child when the thread that started it ends. This goroutine therefore keeps its thread until the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer log.Close()
@@ -78,7 +78,7 @@ func startProcess(name, binary string, args []string, dir string, onExit func(er
 	return p, nil
 }
 
-// ended is the error of a component that has ended.
+// ended returns the error of a component that has ended.
 func (p *process) ended(wait error) error {
 	state := "exit status 0"
 	if wait != nil {
@@ -104,7 +104,7 @@ func (p *process) exited() bool {
 // stop kills the process and waits for its end.
 func (p *process) stop() {
 	p.stopping.Store(true)
-	// An error means that it has ended by itself, which is as good.
+	// An error means that it has already ended.
 	_ = p.kill()
 	<-p.done
 }
@@ -133,7 +133,7 @@ func (c *Cluster) await(ctx context.Context, p *process, ready func(context.Cont
 	}
 }
 
-// httpOK is a check that passes when a GET of that URL answers 200.
+// httpOK returns a check that a GET of the URL has status 200.
 func httpOK(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -158,7 +158,7 @@ func httpOK(client *http.Client, url string) func(context.Context) error {
 	}
 }
 
-// exists is a check that passes when there is a file of that name.
+// exists returns a check that a file exists.
 func exists(path string) func(context.Context) error {
 	return func(context.Context) error {
 		_, err := os.Stat(path)
@@ -166,8 +166,8 @@ func exists(path string) func(context.Context) error {
 	}
 }
 
-// environment is what of ours the components see. Not all of it: etcd takes every ETCD_* variable for a flag, and a proxy
-// meant for the internet would be asked for the addresses of this machine.
+// environment returns the environment of the components. It has only a few variables: etcd parses ETCD_* variables as
+// flags, and a configured proxy would be used for addresses of this machine.
 func environment(ours []string) []string {
 	var env []string
 	for _, variable := range ours {
@@ -179,20 +179,20 @@ func environment(ours []string) []string {
 	return env
 }
 
-// lastLines are the last n lines of a file, of its last 16 KiB at most; what cannot be read is said in their place.
+// lastLines returns the last n lines of a file, from its last 16 KiB, or the error of reading it.
 func lastLines(path string, n int) string {
-	const most = 16 << 10
+	const maxBytes = 16 << 10
 	file, err := os.Open(path)
 	if err != nil {
 		return err.Error()
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > most {
-		if _, err := file.Seek(-most, io.SeekEnd); err != nil {
+	if info, err := file.Stat(); err == nil && info.Size() > maxBytes {
+		if _, err := file.Seek(-maxBytes, io.SeekEnd); err != nil {
 			return err.Error()
 		}
 	}
-	text, err := io.ReadAll(io.LimitReader(file, most))
+	text, err := io.ReadAll(io.LimitReader(file, maxBytes))
 	if err != nil {
 		return err.Error()
 	}

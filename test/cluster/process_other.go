@@ -6,5 +6,5 @@ package cluster
 
 import "syscall"
 
-// childAttributes are the default ones: only Linux kills a child with its parent.
+// childAttributes returns the defaults: only Linux can kill a child with its parent.
 func childAttributes() *syscall.SysProcAttr { return nil }

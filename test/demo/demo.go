@@ -21,18 +21,18 @@ import (
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-// How often the demo looks, how often it redraws the screen, and how often it
-// says a line where there is no screen.
+// The intervals at which the demo samples, redraws the screen, and prints a line
+// without a screen.
 const (
 	lookEvery = 200 * time.Millisecond
 	drawEvery = 400 * time.Millisecond
 	sayEvery  = 5 * time.Second
 )
 
-// The screen's size where the terminal does not say.
+// The default size of the screen.
 const defaultWidth, defaultHeight = 100, 30
 
-// firstTimeout is how long the first replicas may take to serve.
+// firstTimeout bounds the time until the first replicas serve.
 const firstTimeout = 2 * time.Minute
 
 // demo is one run of the demo.
@@ -64,7 +64,7 @@ func newDemo(s scenario, out io.Writer, quit context.CancelFunc) *demo {
 	return d
 }
 
-// offered is the load of the moment; nobody asks while nobody serves.
+// offered returns the current load; 0 until the first replicas serve.
 func (d *demo) offered(now time.Time) float64 {
 	began := d.began.Load()
 	if began == nil {
@@ -73,7 +73,7 @@ func (d *demo) offered(now time.Time) float64 {
 	return d.scenario.shape.At(now.Sub(*began))
 }
 
-// start brings everything up and says where it is.
+// start starts everything and prints the addresses.
 func (d *demo) start(ctx context.Context) error {
 	begin := time.Now()
 	d.say("starting a Kubernetes control plane, %d simulated nodes with %d GPUs each, their agents and the controller ...", nodes, gpusPerNode)
@@ -114,7 +114,7 @@ func (d *demo) deploy(ctx context.Context) error {
 	return nil
 }
 
-// describe says what runs and where it can be looked at.
+// describe prints what runs, and the addresses at which to observe it.
 func (d *demo) describe(took time.Duration) {
 	d.view.title = fmt.Sprintf("%d nodes × %d simulated H200, a real control plane, up in %.1f s", nodes, gpusPerNode, took.Seconds())
 	d.view.ui, d.view.kube = d.stack.ControllerURL, d.stack.Cluster.Kubeconfig()
@@ -172,8 +172,7 @@ func (d *demo) play(ctx context.Context) error {
 	}
 }
 
-// look takes a sample of both workloads, and lets the load begin when both
-// serve.
+// look samples both workloads, and starts the load when both serve.
 func (d *demo) look(ctx context.Context) error {
 	now := time.Now()
 	began := d.began.Load()
@@ -203,11 +202,11 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
-// maxNotes is how many happenings the screen remembers.
+// maxNotes bounds the events on the screen.
 const maxNotes = 200
 
-// hear takes down what an autoscaler says, from when the load begins: until
-// then an HPA complains that its one pod has no metrics yet.
+// hear records the Events of an autoscaler after the load has started. Before that, an
+// HPA reports that its only pod has no metrics yet.
 func (d *demo) hear(h happening) {
 	if d.began.Load() == nil {
 		return
@@ -258,7 +257,7 @@ func (d *demo) show() {
 func (d *demo) openScreen()  { _, _ = io.WriteString(d.screen, "\x1b[?1049h\x1b[?25l") }
 func (d *demo) closeScreen() { _, _ = io.WriteString(d.screen, "\x1b[?25h\x1b[?1049l") }
 
-// finish prints what was seen, and says whether it is what should have been.
+// finish prints the summary, and reports whether the demo showed what it should.
 func (d *demo) finish(interrupted bool) error {
 	if len(d.view.tracks[0].samples) == 0 {
 		return nil
@@ -287,8 +286,8 @@ func (d *demo) finish(interrupted bool) error {
 	return errors.Join(errVerdict, errors.New(strings.Join(bad, "; ")))
 }
 
-// close ends all that runs. On a failure the controller's last words are
-// already in the error.
+// close ends everything. After a failure the end of the controller's log is already in
+// the error.
 func (d *demo) close() {
 	if d.cancel != nil {
 		d.cancel()
@@ -300,7 +299,7 @@ func (d *demo) close() {
 	}
 }
 
-// keepLogs copies the controller's log to DEMO_LOGS, for whom wonders why.
+// keepLogs copies the controller's log to DEMO_LOGS.
 func (d *demo) keepLogs() {
 	dir := os.Getenv("DEMO_LOGS")
 	if dir == "" {
@@ -315,8 +314,7 @@ func (d *demo) keepLogs() {
 	}
 }
 
-// say writes a line. Where nobody reads any more (a pipe's other end is gone),
-// the demo ends.
+// say writes a line. If the output is a closed pipe, the demo ends.
 func (d *demo) say(format string, a ...any) {
 	if _, err := fmt.Fprintf(d.out, format+"\n", a...); err != nil {
 		d.quit()

@@ -4,7 +4,7 @@
 // control plane, three simulated nodes with eight GPUs each, the real agent on
 // each of them and the real controller. Two workloads serve the same load, one
 // scaled by a GPUAutoscaler, the other by a plain HorizontalPodAutoscaler that
-// reads GPUPilot's custom metrics. It tells what happens as it happens.
+// reads GPUPilot's custom metrics. It prints events as they happen.
 //
 // Its settings are environment variables, as make passes them on:
 //
@@ -24,7 +24,7 @@ import (
 	"syscall"
 )
 
-// errVerdict is a demo that ran and did not show what it should.
+// errVerdict means that the demo ran but did not show what it should.
 var errVerdict = errors.New("the demo did not show what it should")
 
 func main() {
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// run is the demo from its settings to its end.
+// run runs the demo.
 func run(ctx context.Context, getenv func(string) string, out io.Writer) error {
 	s, err := newScenario(getenv("DEMO_SECONDS"), getenv("LOAD"), getenv("SPEED"))
 	if err != nil {

@@ -20,11 +20,11 @@ type sample struct {
 	rejected float64 // requests turned away since the sample before
 }
 
-// maxSamples bounds what a demo that nobody ends remembers: five a second for
-// more than an hour.
+// maxSamples bounds the samples of a demo without an end: five per second for more
+// than an hour.
 const maxSamples = 20_000
 
-// track is what was seen of one workload.
+// track holds the recorded samples of one workload.
 type track struct {
 	name    string
 	now     sample   // the newest, also of before the load began
@@ -39,8 +39,8 @@ func (t *track) add(s sample) {
 	t.samples = append(t.samples, s)
 }
 
-// summary is what the demo says of a workload in the end. Durations are NaN in
-// spirit where they never came about: known is false.
+// summary is the result of one workload. Durations of events that never happened have
+// known false.
 type summary struct {
 	first, end      int // replicas at the beginning and at the end
 	need, peak      int // highest of each
@@ -55,7 +55,7 @@ type summary struct {
 	lowestAfterPeak int
 }
 
-// moment is a duration that may not have come about.
+// moment is a duration until an event that may not have happened.
 type moment struct {
 	d     time.Duration
 	known bool
@@ -81,7 +81,7 @@ const (
 	needWindow = max(stabilization, startup) + 10*time.Second
 )
 
-// summarise is a pure function of the samples.
+// summarise returns the summary of the samples.
 func (t *track) summarise() summary {
 	s := summary{over: sample{at: -1}}
 	if len(t.samples) == 0 {
@@ -140,8 +140,7 @@ func (s *summary) moments(all []sample, rise, fall int) {
 	}
 }
 
-// bound looks for replicas beyond the allowance over the need of the last
-// needWindow.
+// bound finds replicas beyond the allowance over the need of the last needWindow.
 func (s *summary) bound(all []sample) {
 	from, worst := 0, 0.0
 	for i, x := range all {
@@ -159,9 +158,9 @@ func (s *summary) bound(all []sample) {
 	}
 }
 
-// verdict is why the demo failed; empty: it did what it is there to show. With
-// a recorded load, which need not rise to 5 replicas nor end where it began, it
-// is enough that replicas followed it up and down.
+// verdict returns the reason why the demo failed; empty: it succeeded. With a recorded
+// load, which may need fewer than 5 replicas or end at another level, it is sufficient
+// that the replicas followed the load up and down.
 func verdict(gpuPilot, hpa summary, recorded bool) []string {
 	var bad []string
 	say := func(format string, a ...any) { bad = append(bad, fmt.Sprintf(format, a...)) }

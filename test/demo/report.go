@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// printSummary writes the table that a demo ends with.
+// printSummary writes the final table of a demo.
 func printSummary(w io.Writer, a, b summary) {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(tw, "  "+strings.Join(cells, "\t")) }

@@ -27,7 +27,7 @@ const (
 	classic   = "classic"
 )
 
-// What the demo shows.
+// The settings of the demo.
 const (
 	nodes, gpusPerNode = 3, 8
 	maxReplicas        = 12
@@ -51,7 +51,7 @@ const (
 	slowEnough = 150 * time.Second
 )
 
-// scenario is one demo: what is offered, for how long.
+// scenario is the load of one demo and its duration.
 type scenario struct {
 	shape    load.Shape
 	name     string        // of the load, for the screen
@@ -60,7 +60,7 @@ type scenario struct {
 	hpaSync  time.Duration
 }
 
-// newScenario understands DEMO_SECONDS, LOAD and SPEED, empty where not given.
+// newScenario parses DEMO_SECONDS, LOAD and SPEED; empty: not set.
 func newScenario(seconds, file, speed string) (scenario, error) {
 	var s scenario
 	if seconds != "" {
@@ -122,7 +122,7 @@ func model() sim.Workload {
 	return sim.Workload{Capacity: capacity, Concurrency: 64, QueueLimit: queueLimit}
 }
 
-// need is how many replicas the offered load needs at the target.
+// need returns the number of replicas that the offered load needs at the target.
 func need(offered float64) int {
 	m := model()
 	return m.Need(offered, target)

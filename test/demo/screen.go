@@ -9,14 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// note is one thing that happened.
+// note is one event on the screen.
 type note struct {
 	at   time.Duration
 	who  string
 	text string
 }
 
-// view is all that the screen shows.
+// view holds the contents of the screen.
 type view struct {
 	title   string
 	load    string
@@ -50,7 +50,7 @@ const (
 	chartReplicas = 8
 )
 
-// render is the whole screen, one string per line, none wider than width.
+// render returns the lines of the screen, none wider than width.
 func (v *view) render(width, height int) []string {
 	out := []string{
 		bold + "GPUPilot demo" + plain + dim + "  " + v.title + plain,
@@ -73,7 +73,7 @@ func (v *view) render(width, height int) []string {
 	return out
 }
 
-// charts are the load and both workloads' replicas over the demo so far.
+// charts returns the lines of the load and of both workloads' replicas.
 func (v *view) charts(width int) []string {
 	if width < 10 || len(v.tracks) == 0 {
 		return nil
@@ -91,38 +91,51 @@ func (v *view) charts(width int) []string {
 	case v.length > 0:
 		clockText += " of " + clock(v.length)
 	}
-	chart := func(name string, t *track, most float64, colour string, value func(sample) float64, text string) string {
-		return fmt.Sprintf("  %-*s%s%s%s  %s", labelWidth-2, name, colour, sparkline(t.samples, from, span, width, most, value), plain, text)
+	render := func(name string, t *track, l line, text string) string {
+		l.from, l.span, l.width = from, span, width
+		return fmt.Sprintf("  %-*s%s%s%s  %s", labelWidth-2, name, l.colour, l.sparkline(t.samples), plain, text)
 	}
+	offered := line{highest: peakLoad * 1.05, colour: cyan, value: func(s sample) float64 { return s.offered }}
+	need := line{highest: chartReplicas, colour: dim, value: func(s sample) float64 { return float64(s.need) }}
+	replicas := line{highest: chartReplicas, value: func(s sample) float64 { return float64(s.replicas) }}
 	out := []string{
-		chart("offered load", v.tracks[0], peakLoad*1.05, cyan, func(s sample) float64 { return s.offered }, fmt.Sprintf("%.1f req/s", now.offered)),
-		chart("replicas it needs", v.tracks[0], chartReplicas, dim, func(s sample) float64 { return float64(s.need) }, fmt.Sprint(now.need)),
+		render("offered load", v.tracks[0], offered, fmt.Sprintf("%.1f req/s", now.offered)),
+		render("replicas it needs", v.tracks[0], need, fmt.Sprint(now.need)),
 	}
 	for _, t := range v.tracks {
-		out = append(out, chart("replicas of "+t.name, t, chartReplicas, "", func(s sample) float64 { return float64(s.replicas) }, fmt.Sprint(t.now.replicas)))
+		out = append(out, render("replicas of "+t.name, t, replicas, fmt.Sprint(t.now.replicas)))
 	}
 	return append(out, fmt.Sprintf("  %-*s%s%s%s", labelWidth-2, "", dim, clockText, plain))
 }
 
-// sparkline draws the highest value of each slot of time, blank where there
-// was none. A value of most fills the line's height.
-func sparkline(all []sample, from, span time.Duration, width int, most float64, value func(sample) float64) string {
-	levels := []rune(" ▁▂▃▄▅▆▇█")
-	line := []rune(strings.Repeat(" ", width))
-	high := make([]float64, width)
-	for _, s := range all {
-		i := int(float64(s.at-from) / float64(span) * float64(width))
-		if s.at < from || i < 0 || i >= width {
-			continue
-		}
-		high[i] = max(high[i], value(s))
-		n := int(high[i]/most*float64(len(levels)-1) + 0.5)
-		line[i] = levels[min(max(1, n), len(levels)-1)]
-	}
-	return string(line)
+// line is one line of the charts.
+type line struct {
+	from, span time.Duration // the time that it covers
+	width      int           // in characters
+	highest    float64       // the value that fills the line's height
+	colour     string
+	value      func(sample) float64
 }
 
-// row is a workload now.
+// sparkline draws the highest value of each time slot. Slots without a sample are
+// blank.
+func (l *line) sparkline(all []sample) string {
+	levels := []rune(" ▁▂▃▄▅▆▇█")
+	cells := []rune(strings.Repeat(" ", l.width))
+	high := make([]float64, l.width)
+	for _, s := range all {
+		i := int(float64(s.at-l.from) / float64(l.span) * float64(l.width))
+		if s.at < l.from || i < 0 || i >= l.width {
+			continue
+		}
+		high[i] = max(high[i], l.value(s))
+		n := int(high[i]/l.highest*float64(len(levels)-1) + 0.5)
+		cells[i] = levels[min(max(1, n), len(levels)-1)]
+	}
+	return string(cells)
+}
+
+// row returns the current state of a workload.
 func row(t *track, label string, width int) string {
 	s := t.now
 	cells := barWidth
@@ -150,7 +163,7 @@ func row(t *track, label string, width int) string {
 		bold, t.name, plain, dim, label, plain, colour, bar(s.util, cells), plain, s.util, pods, counts, dim, s.queue, plain)
 }
 
-// bar is a utilisation in so many cells, with a mark at the target.
+// bar draws a utilisation in this many cells, with a mark at the target.
 func bar(util float64, width int) string {
 	cells := []rune(strings.Repeat("░", width))
 	for i := range min(int(util/100*float64(width)+0.5), width) {
@@ -160,7 +173,7 @@ func bar(util float64, width int) string {
 	return string(cells[:mark]) + plain + "│" + dim + string(cells[mark:])
 }
 
-// log is the last notes that fit into so many lines.
+// log returns the last notes that fit into this many lines.
 func (v *view) log(width, lines int) []string {
 	var out []string
 	for _, n := range v.notes {
@@ -212,7 +225,7 @@ func cut(s string, width int) string {
 	return b.String()
 }
 
-// line is the view in one line, for where there is no terminal.
+// line returns the view as one line, for output without a terminal.
 func (v *view) line() string {
 	var b strings.Builder
 	now := v.tracks[0].now

@@ -18,8 +18,8 @@ type happening struct {
 	text string
 }
 
-// watchEvents sends what the autoscalers say of themselves until ctx ends. A
-// watch that breaks is begun anew; each event is told once.
+// watchEvents sends the Events of the autoscalers until ctx ends. It restarts a broken
+// watch, and sends each Event once.
 func watchEvents(ctx context.Context, c client.WithWatch, out chan<- happening) {
 	told := map[string]bool{}
 	for ctx.Err() == nil {
@@ -69,7 +69,7 @@ func watchOnce(ctx context.Context, c client.WithWatch, out chan<- happening, to
 	return nil
 }
 
-// tell turns an event into words; ok is false for what is not ours to tell.
+// tell formats an Event; ok is false for Events that are not shown.
 func tell(e *corev1.Event) (happening, bool) {
 	switch e.InvolvedObject.Kind {
 	case "GPUAutoscaler":

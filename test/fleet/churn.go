@@ -15,20 +15,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// churn breaks things and heals them.
+// churn injects faults and repairs them.
 type churn struct {
 	*kubelets
 	down                   []outage // oldest first
 	agents, nodes, evicted int
 }
 
-// outage is a node that lost its agent, or all of it.
+// outage is a node without its agent, or a lost node.
 type outage struct {
 	node  *node
 	since time.Time
 }
 
-// How much breaks per step, of which there are five a second: in a thousand nodes each agent restarts once in 100 s, and each node is replaced
+// The faults per step, at five steps per second: with a thousand nodes, each agent restarts once in 100 s, and each node is replaced
 // once in 10 min.
 const (
 	agentsPerStep = 2
@@ -40,7 +40,7 @@ const (
 	loadsEvery = 60
 )
 
-// step breaks the next things, and heals what broke a while ago.
+// step injects the next faults, and repairs earlier ones.
 func (c *churn) step(ctx context.Context, i int) {
 	for len(c.down) > 0 && time.Since(c.down[0].since) > outageLasts {
 		c.revive(ctx, c.down[0].node)
@@ -78,7 +78,7 @@ func (c *churn) step(ctx context.Context, i int) {
 	}
 }
 
-// victim is a node with an agent; nil if none was found at once.
+// victim returns a node with an agent; nil if none was found quickly.
 func (c *churn) victim() *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *churn) evict(ctx context.Context) {
 	})
 }
 
-// heal ends all that is broken.
+// heal repairs all faults.
 func (c *churn) heal(ctx context.Context) {
 	for range writers { // until nothing is on its way any more
 		c.slots <- struct{}{}

@@ -29,7 +29,7 @@ import (
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-// writers is how many requests to the API server are on their way at once.
+// writers bounds the concurrent requests to the API server.
 const writers = 16
 
 // kubelets are the nodes' side of a control plane: they register nodes, bind and run pods, and serve the agents' pages.
@@ -42,7 +42,7 @@ type kubelets struct {
 	fail  func(format string, args ...any)
 }
 
-// serve answers for every agent: Linux routes all of 127.0.0.0/8 to this one listener.
+// serve serves all agents: Linux routes all of 127.0.0.0/8 to this one listener.
 func (k *kubelets) serve(ctx context.Context) error {
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
@@ -71,7 +71,7 @@ func (k *kubelets) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// do runs a write in the background, at most writers at a time. An object that is gone or that was changed meanwhile is no error.
+// do runs a write in the background, at most writers at a time. Missing and concurrently changed objects are not errors.
 func (k *kubelets) do(ctx context.Context, what string, write func() error) {
 	k.slots <- struct{}{}
 	k.all.Go(func() {
@@ -170,7 +170,7 @@ func (k *kubelets) watch(ctx context.Context) error {
 	return nil
 }
 
-// observe does the next thing for a pod of a workload: it binds it, runs it or ends it.
+// observe advances a pod of a workload: it binds, runs or ends it.
 func (k *kubelets) observe(ctx context.Context, is *corev1.Pod) {
 	if what, write := k.next(ctx, is); write != nil {
 		k.do(ctx, what, write)
@@ -227,7 +227,7 @@ func (k *kubelets) stopAgent(ctx context.Context, n *node) error {
 	return k.k.CoreV1().Pods(stack.Namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
 }
 
-// leave takes a node away, with its agent and its pods.
+// leave removes a node with its agent and its pods.
 func (k *kubelets) leave(ctx context.Context, n *node) error {
 	k.mu.Lock()
 	n.gone = true

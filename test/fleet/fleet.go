@@ -27,7 +27,7 @@ const (
 	target      = 60.0 // %, of every GPUAutoscaler
 )
 
-// fault is what is wrong with an agent's answers.
+// fault is a fault of an agent's answers.
 type fault int
 
 const (
@@ -37,7 +37,7 @@ const (
 	faults // how many
 )
 
-// fleet is what there is at this moment, for the agents' pages and for the judge.
+// fleet is the current state of the cluster, for the agents' pages and for the judge.
 type fleet struct {
 	mu        sync.Mutex
 	rand      *rand.Rand
@@ -82,10 +82,10 @@ type offered struct {
 	load float64
 }
 
-// need is how many replicas a load wants at the target.
+// need returns the number of replicas that a load needs at the target.
 func need(load float64) int32 { return int32(math.Ceil(load*100/target - 1e-9)) }
 
-// enough is the least number of replicas that is left as it is: 10 % above the target is within the tolerance.
+// enough returns the smallest number of replicas that is not changed: 10 % above the target is within the tolerance.
 func enough(load float64) int32 { return int32(math.Ceil(load*100/(1.1*target) - 1e-9)) }
 
 func newFleet(nodes int) *fleet {
@@ -98,20 +98,20 @@ func newFleet(nodes int) *fleet {
 	return f
 }
 
-// address is one that was not in use for a million others. f.mu is held.
+// address returns the next address. Addresses repeat after a million. f.mu is held.
 func (f *fleet) address() netip.Addr {
 	f.addresses++
 	i := f.addresses % (200 * 250 * 250)
 	return netip.AddrFrom4([4]byte{127, byte(20 + i/62500), byte(1 + i/250%250), byte(1 + i%250)})
 }
 
-// offer sets a workload's load. f.mu is held.
+// offer sets the load of a workload. f.mu is held.
 func (f *fleet) offer(w *workload, load float64, now time.Time) {
 	w.load = load
 	w.past = append(w.past, offered{now, load})
 }
 
-// bounds are the least and the most that was offered since then.
+// bounds returns the lowest and highest load since then.
 func (w *workload) bounds(since time.Time) (low, high float64) {
 	low, high = w.load, w.load
 	for i, o := range slices.Backward(w.past) {
@@ -124,7 +124,7 @@ func (w *workload) bounds(since time.Time) (low, high float64) {
 	return low, high
 }
 
-// occupy gives a pod a GPU of the node with the most free ones. f.mu is held.
+// occupy assigns a GPU of the node with the most free GPUs to a pod. f.mu is held.
 func (f *fleet) occupy(p *pod) bool {
 	start := f.rand.IntN(len(f.nodes))
 	for i := range f.nodes {
@@ -140,7 +140,7 @@ func (f *fleet) occupy(p *pod) bool {
 	return false
 }
 
-// vacate takes a pod's GPU back. f.mu is held.
+// vacate releases a pod's GPU. f.mu is held.
 func (f *fleet) vacate(uid types.UID) {
 	p := f.pods[uid]
 	if p == nil {
@@ -155,7 +155,7 @@ func (f *fleet) vacate(uid types.UID) {
 	}
 }
 
-// page is what the agent at an address says, and what is wrong with it.
+// page returns the exposition of the agent at an address, and the agent's fault.
 func (f *fleet) page(ip netip.Addr, now time.Time) ([]byte, fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,7 +181,7 @@ func (f *fleet) page(ip netip.Addr, now time.Time) ([]byte, fault, bool) {
 	return out, n.fault, true
 }
 
-// scaled is told of every value of a workload's spec.replicas. It gives what is wrong with a change.
+// scaled records a value of a workload's spec.replicas. It returns the error of a wrong change.
 func (f *fleet) scaled(name string, replicas int32, now time.Time) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,7 +203,7 @@ func (f *fleet) scaled(name string, replicas int32, now time.Time) string {
 	return ""
 }
 
-// changed says whether that is another value of spec.replicas than the last one.
+// changed reports whether spec.replicas differs from the last value.
 func (f *fleet) changed(name string, replicas int32) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -151,7 +151,7 @@ func (r *rig) deploy(t *testing.T) {
 	}
 }
 
-// judge looks at every change of replicas.
+// judge checks every change of replicas.
 func (r *rig) judge(ctx context.Context, t *testing.T) {
 	t.Helper()
 	w, err := r.Client.Watch(ctx, &appsv1.DeploymentList{}, client.InNamespace(namespace))

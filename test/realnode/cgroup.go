@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// cgroupPrefix begins the name of each of our cgroups; the process that made it ends the name, see [RemoveStaleCgroups].
+// cgroupPrefix is the prefix of our cgroups' names. The suffix is the process that made the cgroup, see [RemoveStaleCgroups].
 const cgroupPrefix = "gpupilot-realnode-"
 
 // Cgroup is a cgroup below the root of every hierarchy of the machine, under which the kubelet makes those of the pods.
@@ -31,8 +31,8 @@ type hierarchy struct {
 	cpuset  bool   // version 1 with the cpuset controller
 }
 
-// NewCgroup makes the cgroup in the hierarchies of /proc/self/mountinfo. The error wraps [ErrUnavailable] where the
-// machine has no cgroups or does not let us make one.
+// NewCgroup makes the cgroup in the hierarchies of /proc/self/mountinfo. The error wraps [ErrUnavailable] if the
+// machine has no cgroups or does not allow new ones.
 func NewCgroup() (*Cgroup, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -55,10 +55,10 @@ func newCgroup(hierarchies []hierarchy, name string) (*Cgroup, error) {
 	return c, nil
 }
 
-// Path is the cgroup's name for the kubelet: the same below the root of each hierarchy.
+// Path returns the cgroup's name for the kubelet, which is the same in each hierarchy.
 func (c *Cgroup) Path() string { return "/" + c.name }
 
-// unifiedOnly says that all controllers are those of version 2; beside version 1 its hierarchy serves for none of ours.
+// unifiedOnly reports whether all controllers are in version 2. Beside version 1, the hierarchy of version 2 is not used.
 func (c *Cgroup) unifiedOnly() bool {
 	return !slices.ContainsFunc(c.hierarchies, func(h hierarchy) bool { return !h.unified })
 }
@@ -78,7 +78,7 @@ func (c *Cgroup) Remove(patience time.Duration) error {
 	}
 }
 
-// RemoveStaleCgroups removes the cgroups of runs whose process is gone: what a kill leaves.
+// RemoveStaleCgroups removes the cgroups of killed runs.
 func RemoveStaleCgroups() error {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -172,7 +172,7 @@ func (h hierarchy) enableControllers() error {
 	return nil
 }
 
-// words are the words in a file of the hierarchy's root.
+// words returns the words in a file of the hierarchy's root.
 func (h hierarchy) words(file string) ([]string, error) {
 	content, err := os.ReadFile(filepath.Join(h.dir, file))
 	return strings.Fields(string(content)), err

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// ErrUnavailable says that this machine cannot run a real node, for the reason that wraps it; a test skips on it.
+// ErrUnavailable means that this machine cannot run a real node. The error that wraps it has the reason; tests skip on it.
 var ErrUnavailable = errors.New("a real node cannot run here")
 
 // debianPackages hold the container runtime: containerd, its shim and ctr, and runc.
@@ -62,7 +62,7 @@ func FetchRuntime(ctx context.Context, cache string) (Runtime, error) {
 	return openRuntime(dir)
 }
 
-// openRuntime is the runtime at dir, an error unless its programs are there.
+// openRuntime returns the runtime at dir, or an error if programs are missing.
 func openRuntime(dir string) (Runtime, error) {
 	r := Runtime{Dir: dir}
 	for _, program := range []string{r.Containerd(), r.Ctr(), r.Runc()} {
@@ -145,16 +145,16 @@ func downloadPackages(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Containerd is the path of containerd.
+// Containerd returns the path of containerd.
 func (r Runtime) Containerd() string { return filepath.Join(r.Dir, "usr/bin/containerd") }
 
-// Ctr is the path of ctr, containerd's command line.
+// Ctr returns the path of ctr, containerd's command line.
 func (r Runtime) Ctr() string { return filepath.Join(r.Dir, "usr/bin/ctr") }
 
-// Runc is the path of runc.
+// Runc returns the path of runc.
 func (r Runtime) Runc() string { return filepath.Join(r.Dir, "usr/sbin/runc") }
 
-// Path is a PATH with the runtime's folders before the caller's: containerd looks for its shim and runc there.
+// Path returns a PATH with the runtime's folders first: containerd finds its shim and runc there.
 func (r Runtime) Path() string {
 	return strings.Join([]string{filepath.Join(r.Dir, "usr/bin"), filepath.Join(r.Dir, "usr/sbin"), os.Getenv("PATH")}, ":")
 }
@@ -172,7 +172,7 @@ func output(ctx context.Context, dir, program string, args ...string) (string, e
 	return stdout.String(), nil
 }
 
-// lastLine is the last line of text that is not blank.
+// lastLine returns the last line of text that is not blank.
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndexByte(text, '\n')+1:]

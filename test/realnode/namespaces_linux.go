@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageVariable is the environment variable that tells a test binary which of the stages it is; see the package comment.
+// stageVariable is the environment variable with the stage of a test binary; see the package comment.
 const stageVariable = "GPUPILOT_REALNODE_STAGE"
 
-// A Stage is what one of the nested test binaries does.
+// A Stage is the task of one of the nested test binaries.
 type Stage string
 
 // The stages after the first, which has no name.
@@ -31,7 +31,7 @@ const (
 // NodeAddress is the node's address, on the loopback interface of its network namespace.
 const NodeAddress = "10.255.255.1"
 
-// kubeletDir is where the kubelet keeps everything; the path of the device plugins' sockets is fixed.
+// kubeletDir is the kubelet's folder; the path of the device plugins' sockets is fixed.
 const kubeletDir = "/var/lib/kubelet"
 
 // runDir is the node's own folder, in the memory file system on /run; its path is short, as those of sockets must be.
@@ -51,7 +51,7 @@ var kubeletSysctls = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// CurrentStage is the stage of this process.
+// CurrentStage returns the stage of this process.
 func CurrentStage() Stage { return Stage(os.Getenv(stageVariable)) }
 
 // Nested is a command that runs this program again as the given stage, with args, in network, mount and process
@@ -67,7 +67,7 @@ func Nested(ctx context.Context, stage Stage, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Probe says whether this machine lets us prepare a node's namespaces, for which [MakeMountPoints] has been called; the error wraps [ErrUnavailable].
+// Probe checks whether this machine supports the namespaces of a node. [MakeMountPoints] must have been called. The error wraps [ErrUnavailable].
 func Probe(ctx context.Context) error {
 	out, err := Nested(ctx, StageProbe).CombinedOutput()
 	if err != nil {
@@ -98,7 +98,7 @@ func RunInit(stage Stage) int {
 	return status.ExitStatus()
 }
 
-// runReaping runs this program again as the test stage and waits for it, and for everybody else who ends before it.
+// runReaping runs this program again as the test stage, waits for it, and reaps all other processes that end before.
 func runReaping() (syscall.WaitStatus, error) {
 	if err := os.Setenv(stageVariable, string(StageTest)); err != nil {
 		return 0, err

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// PodResourcesSocket is the kubelet's socket that says which pod has which device.
+// PodResourcesSocket is the kubelet's socket with the devices of pods.
 const PodResourcesSocket = kubeletDir + "/pod-resources/kubelet.sock"
 
 // DevicePluginDir is the kubelet's folder of device plugins.
@@ -21,10 +21,10 @@ const DevicePluginDir = kubeletDir + "/device-plugins"
 // PayloadImage is the only image on the node; its program waits for its end.
 const PayloadImage = "gpupilot.test/payload:1"
 
-// kubeletPort is the kubelet's port (a fixed one: nobody else is in the node's network namespace).
+// kubeletPort is the kubelet's port. It is fixed, because no other program is in the node's network namespace.
 const kubeletPort = 10250
 
-// NodeConfig says what a node is made of.
+// NodeConfig holds the settings of a node.
 type NodeConfig struct {
 	Name       string  // name of the Node object
 	Kube       string  // binary that is a kubelet when its first argument is "kubelet"
@@ -57,7 +57,7 @@ func StartNode(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	return n, n.StartKubelet()
 }
 
-// Err is nil while the node's programs run.
+// Err returns nil while the node's programs run.
 func (n *Node) Err() error {
 	if err := n.containerd.ended(); err != nil {
 		return err

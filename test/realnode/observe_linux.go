@@ -21,14 +21,14 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Owner is the container that a GPU belongs to; the zero value is nobody.
+// Owner is the container that holds a GPU; the zero value: none.
 type Owner struct{ Namespace, Pod, Container string }
 
-// Owners says for each GPU, by UUID, whose it is. From /metrics it has an entry for every GPU, from elsewhere only for
-// those that belong to somebody.
+// Owners has the owner of each GPU by UUID. From /metrics it has an entry for every GPU, from other sources only for
+// GPUs with an owner.
 type Owners map[string]Owner
 
-// Taken is o without the GPUs that belong to nobody.
+// Taken returns o without the GPUs that have no owner.
 func (o Owners) Taken() Owners {
 	taken := Owners{}
 	for id, owner := range o {
@@ -98,7 +98,7 @@ func ownerLabels(metric *dto.Metric) (id string, owner Owner) {
 	return id, owner
 }
 
-// AllocatedOwners asks the kubelet itself whose each GPU is, over its pod-resources socket.
+// AllocatedOwners reads the owner of each GPU from the kubelet's pod-resources socket.
 func AllocatedOwners(ctx context.Context, socket string) (Owners, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -191,7 +191,7 @@ type Watch struct {
 	changes map[string][]Change
 }
 
-// Change is a new owner of a GPU, the first that was seen included.
+// Change is a new owner of a GPU, including the first one.
 type Change struct {
 	At    time.Time
 	Owner Owner
@@ -233,21 +233,21 @@ func (w *Watch) note(owners Owners, err error, now time.Time) {
 	}
 }
 
-// Polls is how often the agent was asked.
+// Polls returns the number of scrapes.
 func (w *Watch) Polls() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.polls
 }
 
-// Errors is what went wrong so far.
+// Errors returns the errors so far.
 func (w *Watch) Errors() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.errors)
 }
 
-// Owners is what the agent said last of every GPU that it ever had.
+// Owners returns the agent's last owner of every GPU that it ever exposed.
 func (w *Watch) Owners() Owners {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -258,7 +258,7 @@ func (w *Watch) Owners() Owners {
 	return owners
 }
 
-// Changes is the history of each GPU's owner so far.
+// Changes returns the history of each GPU's owner.
 func (w *Watch) Changes() map[string][]Change {
 	w.mu.Lock()
 	defer w.mu.Unlock()

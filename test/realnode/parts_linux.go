@@ -20,7 +20,7 @@ const agentVariable = "GPUPILOT_AGENT"
 // partsVariable is the environment variable that hands the parts to the nested stages.
 const partsVariable = "GPUPILOT_REALNODE_PARTS"
 
-// Parts is what the first stage, which is on the network, builds and downloads for the test stage, which is not.
+// Parts are the files that the first stage builds and downloads. The test stage has no network access.
 type Parts struct {
 	Kube    string  // control plane and kubelet
 	Agent   string  // gpupilot-agent
@@ -56,7 +56,7 @@ func PrepareParts(ctx context.Context, root, dir string) (Parts, error) {
 	return p, nil
 }
 
-// findKube is the control plane's binary, built if it is not there.
+// findKube returns the control plane's binary, and builds it if it is missing.
 func findKube(ctx context.Context, root string) (string, error) {
 	binary, err := cluster.FindBinary()
 	if !errors.Is(err, cluster.ErrNoBinary) {
@@ -68,7 +68,7 @@ func findKube(ctx context.Context, root string) (string, error) {
 	return cluster.FindBinary()
 }
 
-// cacheDir is where what takes long to get is kept between runs, as in test/kube/build.sh.
+// cacheDir returns the cache of downloads and builds, as in test/kube/build.sh.
 func cacheDir() string {
 	if dir := os.Getenv("GPUPILOT_CACHE"); dir != "" {
 		return dir
@@ -79,13 +79,13 @@ func cacheDir() string {
 	return filepath.Join(os.Getenv("HOME"), ".cache", "gpupilot")
 }
 
-// Environ is the parts as an environment variable, for [InheritParts].
+// Environ returns the parts as an environment variable, for [InheritParts].
 func (p Parts) Environ() (string, error) {
 	text, err := json.Marshal(p)
 	return partsVariable + "=" + string(text), err
 }
 
-// InheritParts reads the parts that the first stage has handed over.
+// InheritParts reads the parts of the first stage.
 func InheritParts() (Parts, error) {
 	var p Parts
 	err := json.Unmarshal([]byte(os.Getenv(partsVariable)), &p)

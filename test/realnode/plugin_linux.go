@@ -23,13 +23,13 @@ import (
 // GPUResource is the resource that the plugin offers.
 const GPUResource = "nvidia.com/gpu"
 
-// visibleDevices is the variable by which NVIDIA's container toolkit, and our plugin, tell a container its devices.
+// visibleDevices is the environment variable with a container's devices, for NVIDIA's container toolkit and our plugin.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
 // pluginSocket is the plugin's socket; the kubelet finds it by its name beside its own.
 const pluginSocket = "gpupilot-test.sock"
 
-// Plugin is a device plugin that offers devices by their UUIDs, as NVIDIA's does, and tells each container which it got.
+// Plugin is a device plugin that offers devices by UUID, like NVIDIA's, and passes their UUIDs to each container.
 type Plugin struct {
 	deviceplugin.UnimplementedDevicePluginServer
 
@@ -44,7 +44,7 @@ func NewPlugin(dir string, devices []string) *Plugin {
 	return &Plugin{dir: dir, devices: devices}
 }
 
-// Registrations is how often a kubelet has accepted the plugin.
+// Registrations returns how often a kubelet has accepted the plugin.
 func (p *Plugin) Registrations() int64 { return p.registrations.Load() }
 
 // Run serves until ctx ends. A kubelet that starts removes all sockets in its folder, so a plugin whose socket is gone
@@ -85,7 +85,7 @@ func (p *Plugin) serve(ctx context.Context) error {
 	return nil
 }
 
-// register tells the kubelet of the socket.
+// register registers the socket with the kubelet.
 func (p *Plugin) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -101,7 +101,7 @@ func (p *Plugin) register(ctx context.Context) error {
 	return err
 }
 
-// GetDevicePluginOptions asks the kubelet for nothing.
+// GetDevicePluginOptions returns no options.
 func (p *Plugin) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
 	return &deviceplugin.DevicePluginOptions{}, nil
 }
@@ -130,7 +130,7 @@ func (p *Plugin) Allocate(_ context.Context, request *deviceplugin.AllocateReque
 	return response, nil
 }
 
-// wait waits for a time and says whether ctx is still alive.
+// wait waits for a time, and reports false if ctx ended before.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

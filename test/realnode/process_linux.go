@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// logTail is how much of a program's log an error quotes (bytes).
+// logTail is the number of log bytes that an error quotes.
 const logTail = 3000
 
-// process is a program that runs on the node; the end of the namespaces ends it if nothing else does.
+// process is a program on the node. It ends with the namespaces at the latest.
 type process struct {
 	name string
 	log  string // file that has all it printed
@@ -44,7 +44,7 @@ func start(logs, name, program string, args, env []string) (*process, error) {
 	return p, nil
 }
 
-// stop asks the program to end, kills it if it has not done so within patience, and returns when it is gone.
+// stop terminates the program, kills it after patience, and returns when it has ended.
 func (p *process) stop(patience time.Duration) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
 	select {
@@ -55,7 +55,7 @@ func (p *process) stop(patience time.Duration) {
 	}
 }
 
-// ended is nil while the program runs, afterwards an error with the end of its log.
+// ended returns nil while the program runs, and then an error with the end of its log.
 func (p *process) ended() error {
 	select {
 	case <-p.done:
@@ -65,7 +65,7 @@ func (p *process) ended() error {
 	}
 }
 
-// tail is the end of a file.
+// tail returns the end of a file.
 func tail(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -11,13 +11,12 @@ import (
 	"sync/atomic"
 )
 
-// claimPort is where a cluster listens on its network's first address, so that
-// another cluster of this machine takes another network.
+// claimPort is the port on which a cluster listens at the first address of its network,
+// so that another cluster on this machine selects another network.
 const claimPort = 9399
 
-// addresses hands out the loopback addresses of one cluster: 127.X.0.0/16, of
-// which Linux routes every one to this machine. X is drawn, so that clusters
-// that run at once do not meet.
+// addresses allocates the loopback addresses of one cluster, 127.X.0.0/16. Linux routes
+// all of them to this machine. X is random, so that concurrent clusters do not collide.
 type addresses struct {
 	x     byte
 	next  atomic.Uint32
@@ -42,10 +41,10 @@ func (a *addresses) close() error { return a.claim.Close() }
 
 func (a *addresses) at(y, z byte) netip.Addr { return netip.AddrFrom4([4]byte{127, a.x, y, z}) }
 
-// node is the address of node i.
+// node returns the address of node i.
 func (a *addresses) node(i int) netip.Addr { return a.at(0, byte(10+i)) }
 
-// pod is an address that no pod has had for 60,000 pods.
+// pod returns the next pod address. Addresses repeat after 60,000 pods.
 func (a *addresses) pod() netip.Addr {
 	i := (a.next.Add(1) - 1) % (240 * 250)
 	return a.at(byte(1+i/250), byte(1+i%250))

@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simnode is simulated GPU nodes for a real control plane. It does
-// towards the API server and towards a node's agent what a kubelet with a GPU
-// device plugin does: it registers Node objects and keeps them Ready, gives
-// the pods bound to them devices, addresses and statuses, serves the kubelet's
-// pod-resources API on a socket per node, and runs some pods, such as the
-// GPUPilot agent's, as real processes. Nothing of GPUPilot knows that the
-// nodes are not real.
+// Package simnode simulates GPU nodes for a real control plane. For the API server and
+// the agents it behaves like a kubelet with a GPU device plugin: it registers Nodes and
+// keeps them Ready, assigns devices, addresses and statuses to their pods, serves the
+// kubelet's pod-resources API on a socket per node, and runs some pods, such as
+// GPUPilot's agents, as real processes. GPUPilot itself runs unchanged.
 //
-// Behind the pods stands a workload model (package sim): load offered to a
-// workload is spread over its pods that are Ready, and becomes the utilisation
-// of their GPUs, which the agents read from a state file per node, and the
-// queue that the pods tell of on their own /metrics.
+// A workload model (package sim) drives the pods. The load of a workload is spread over
+// its Ready pods. It determines the utilisation of their GPUs, which the agents read from
+// a state file per node, and the queue on the pods' own /metrics.
 //
-// Pods say by annotation how they are simulated. A pod without any runs at
+// Annotations of a pod configure its simulation. A pod without annotations is Ready at
 // once and does nothing.
 package simnode
 
 // The annotations of pods.
 const (
-	// StartupAnnotation is a duration: how long after its start the pod becomes
-	// Ready, as one that loads its model. Default 0.
+	// StartupAnnotation is a duration: the time from the pod's start until it is Ready,
+	// as for loading a model. Default 0.
 	StartupAnnotation = "sim.gpupilot.dev/startup"
-	// ShutdownAnnotation is a duration: how long a deleted pod holds its GPUs
-	// yet, though it serves no more. Default 500ms; the pod's grace period bounds it.
+	// ShutdownAnnotation is a duration: how long a deleted pod holds its GPUs after it
+	// stopped serving. Default 500ms, at most the pod's grace period.
 	ShutdownAnnotation = "sim.gpupilot.dev/shutdown"
-	// WorkloadAnnotation is the name of the workload that the pod serves a share of.
+	// WorkloadAnnotation is the name of the workload that the pod belongs to.
 	WorkloadAnnotation = "sim.gpupilot.dev/workload"
 	// ExecAnnotation makes the pod a real process: a JSON array of the command
 	// line, or a name of Config.Exec. $(POD_IP), $(POD_NAME), $(POD_NAMESPACE),
@@ -36,5 +33,5 @@ const (
 // GPUResource is the extended resource that the nodes have.
 const GPUResource = "nvidia.com/gpu"
 
-// MetricsPort is where the pods of a workload answer GET /metrics.
+// MetricsPort is the port of /metrics on the pods of a workload.
 const MetricsPort = 8000

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// serveMetrics answers GET /metrics on the pod's address, where the pod serves
-// a workload. The function ends it.
+// serveMetrics serves /metrics on the pod's address, if the pod belongs to a workload.
+// The returned function stops it.
 func (p *podRun) serveMetrics() (func(), error) {
 	if p.nodes.workloads[p.pod.Annotations[WorkloadAnnotation]] == nil {
 		return func() {}, nil
@@ -26,7 +26,7 @@ func (p *podRun) serveMetrics() (func(), error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write([]byte(p.metrics())) // a client that went away is no matter
+		_, _ = w.Write([]byte(p.metrics())) // the client may have disconnected
 	})
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
@@ -40,7 +40,7 @@ func (p *podRun) serveMetrics() (func(), error) {
 	return func() { _ = s.Close(); <-served }, nil
 }
 
-// metrics is the exposition of an LLM server, by vLLM's names.
+// metrics returns the exposition of an LLM server with vLLM's metric names.
 func (p *podRun) metrics() string {
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()

@@ -25,8 +25,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
-// A kubelet renews its lease every 10 s; the controller-manager gives a node up
-// after 50 s without.
+// A kubelet renews its lease every 10 s. The controller-manager marks a node as lost
+// after 50 s without a renewal.
 const (
 	leaseSeconds   = 40
 	leaseRenewal   = 10 * time.Second
@@ -43,10 +43,10 @@ type node struct {
 	// holders[i] is the container that holds GPU i.
 	holders []holder
 	state   sim.State // as last written
-	off     bool      // without power
+	off     bool      // powered off
 }
 
-// holder is who holds a device; the zero value is nobody.
+// holder is the container that holds a device; the zero value: none.
 type holder struct {
 	uid                       types.UID
 	namespace, pod, container string
@@ -77,7 +77,7 @@ func (n *Nodes) newNode(i int) (*node, error) {
 	return nd, nil
 }
 
-// object is the Node as a kubelet would register it.
+// object returns the Node that a kubelet would register.
 func (nd *node) object(now time.Time) *corev1.Node {
 	amounts := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("128"),
@@ -127,7 +127,7 @@ func (nd *node) register(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-// heartbeat renews the node's lease until ctx ends, while the node has power.
+// heartbeat renews the node's lease until ctx is done, except while the node is off.
 func (n *Nodes) heartbeat(ctx context.Context, nd *node) {
 	tick := time.NewTicker(leaseRenewal)
 	defer tick.Stop()
@@ -151,7 +151,7 @@ func (n *Nodes) heartbeat(ctx context.Context, nd *node) {
 	}
 }
 
-// renew writes the node's lease, whatever was there.
+// renew creates or updates the node's lease.
 func (nd *node) renew(ctx context.Context, client kubernetes.Interface) error {
 	leases := client.CoordinationV1().Leases(leaseNamespace)
 	seconds, now := int32(leaseSeconds), metav1.NowMicro()
@@ -166,8 +166,8 @@ func (nd *node) renew(ctx context.Context, client kubernetes.Interface) error {
 	return err
 }
 
-// allocate gives each container of the pod the GPUs that it asks for. It gives
-// all or none and says whether it did. Nodes.mu is held.
+// allocate assigns the requested GPUs to the containers of the pod, all or none of them,
+// and reports whether it did. Nodes.mu is held.
 func (nd *node) allocate(pod *corev1.Pod) bool {
 	holders := slices.Clone(nd.holders)
 	for _, c := range pod.Spec.Containers {
@@ -184,7 +184,7 @@ func (nd *node) allocate(pod *corev1.Pod) bool {
 	return true
 }
 
-// free takes the pod's GPUs back. Nodes.mu is held.
+// free releases the pod's GPUs. Nodes.mu is held.
 func (nd *node) free(uid types.UID) {
 	for i := range nd.holders {
 		if nd.holders[i].uid == uid {
@@ -193,15 +193,15 @@ func (nd *node) free(uid types.UID) {
 	}
 }
 
-// lister answers the kubelet's pod-resources API for one node.
+// lister serves the kubelet's pod-resources API for one node.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	nodes *Nodes
 	node  *node
 }
 
-// List names the devices of every container from the moment of allocation,
-// before the pod runs, and each device as an entry of its own: as the kubelet.
+// List returns the devices of every container. As in the kubelet, they are listed from
+// the allocation on, before the pod runs, and each device has an entry of its own.
 func (l *lister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	l.nodes.mu.Lock()
 	defer l.nodes.mu.Unlock()
@@ -227,7 +227,7 @@ func (l *lister) List(context.Context, *podresources.ListPodResourcesRequest) (*
 	return out, nil
 }
 
-// GetAllocatableResources names all the node's devices.
+// GetAllocatableResources returns all devices of the node.
 func (l *lister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
 	out := &podresources.AllocatableResourcesResponse{}
 	for i := range l.node.gpus {

@@ -22,24 +22,24 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
-// Config says which nodes to simulate.
+// Config holds the settings of the simulated nodes.
 type Config struct {
 	Client kubernetes.Interface
-	// Dir holds a folder per node, with the state file of its GPUs, its
-	// pod-resources socket and its processes' logs. Sockets' paths are short:
-	// give a short one.
+	// Dir has a folder per node, with the state file of its GPUs, its pod-resources
+	// socket and the logs of its processes. It must be short, because the length of a
+	// socket's path is limited.
 	Dir    string
 	Nodes  int    // default 3
 	GPUs   int    // per node; default 8
 	Prefix string // of the nodes' names; default gpu-node
-	// DeviceID names GPU i of a node, as a device plugin does; default sim.UUID.
+	// DeviceID returns the device id of GPU i of a node; default sim.UUID.
 	DeviceID func(node string, i int) string
-	// Exec is command lines by the names that ExecAnnotation may give.
+	// Exec has command lines by the names that ExecAnnotation may contain.
 	Exec map[string][]string
-	// RestartDelay is after what time a process that ended is started again;
-	// 0: it stays dead, so that a test can kill one.
+	// RestartDelay is the time after which an ended process is restarted; 0: it is not
+	// restarted.
 	RestartDelay time.Duration
-	// Workloads are what pods may serve.
+	// Workloads are the workloads that pods can serve.
 	Workloads []Workload
 	Log       *slog.Logger // nil discards
 }
@@ -87,7 +87,7 @@ func Start(ctx context.Context, cfg Config) (*Nodes, error) {
 	return n, nil
 }
 
-// start does the work of Start: what lives on lives under run.
+// start does the work of Start. run is the context of the goroutines that it starts.
 func (n *Nodes) start(ctx, run context.Context) error {
 	var err error
 	if n.addrs, err = newAddresses(); err != nil {
@@ -114,7 +114,7 @@ func (n *Nodes) start(ctx, run context.Context) error {
 	return n.watchPods(ctx, run)
 }
 
-// watchPods begins to observe the pods of all nodes.
+// watchPods starts to watch the pods of all nodes.
 func (n *Nodes) watchPods(ctx, run context.Context) error {
 	factory := informers.NewSharedInformerFactory(n.client, 0)
 	informer := factory.Core().V1().Pods().Informer()
@@ -142,7 +142,7 @@ func (n *Nodes) watchPods(ctx, run context.Context) error {
 	return nil
 }
 
-// observe takes in a pod as it is now.
+// observe handles a new or changed pod.
 func (n *Nodes) observe(run context.Context, obj any) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -167,7 +167,7 @@ func (n *Nodes) observe(run context.Context, obj any) {
 	}
 }
 
-// stopPod ends the simulation of a pod whose object is gone.
+// stopPod ends the simulation of a pod whose object was deleted.
 func (n *Nodes) stopPod(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -176,8 +176,8 @@ func (n *Nodes) stopPod(uid types.UID) {
 	}
 }
 
-// Close ends everything that Start began: no process, socket or listener
-// stays. The objects in the API stay as they are, as after a power cut.
+// Close ends all processes, sockets and listeners of Start. The API objects stay
+// unchanged, as after a power cut.
 func (n *Nodes) Close() error {
 	n.mu.Lock()
 	again := n.closed
@@ -198,7 +198,7 @@ func (n *Nodes) Close() error {
 	return errors.Join(errs...)
 }
 
-// NodeNames are the nodes' names.
+// NodeNames returns the names of the nodes.
 func (n *Nodes) NodeNames() []string {
 	var names []string
 	for _, nd := range n.order {
@@ -207,15 +207,15 @@ func (n *Nodes) NodeNames() []string {
 	return names
 }
 
-// StateFile is where a node's GPUs are driven from; see sim.State.
+// StateFile returns the file with the state of a node's GPUs; see sim.State.
 func (n *Nodes) StateFile(node string) string { return filepath.Join(n.cfg.Dir, node, "gpus.json") }
 
-// Socket is a node's pod-resources socket.
+// Socket returns the path of a node's pod-resources socket.
 func (n *Nodes) Socket(node string) string {
 	return filepath.Join(n.cfg.Dir, node, "pod-resources.sock")
 }
 
-// Kill kills a pod's process, as a crash would, without further notice.
+// Kill kills a pod's process, as a crash would.
 func (n *Nodes) Kill(namespace, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

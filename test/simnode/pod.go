@@ -17,21 +17,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// phase is where a pod stands in its life.
+// phase is the phase of a pod's lifecycle.
 type phase int
 
 const (
 	loading phase = iota
 	serving
-	broken   // its process ended, or its readiness probe fails
-	stopping // deleted; holds its GPUs yet
+	broken   // the process ended, or the readiness probe fails
+	stopping // deleted, but still holding its GPUs
 )
 
-// defaultShutdown is how long a deleted pod holds its GPUs yet: a process that
+// defaultShutdown is how long a deleted pod holds its GPUs: the time in which a process
 // frees its memory and ends.
 const defaultShutdown = 500 * time.Millisecond
 
-// How often the readiness probe of a process is run, before and after it is Ready.
+// The intervals of a process's readiness probe, before and after it is Ready.
 const (
 	probeUnready = 100 * time.Millisecond
 	probeReady   = time.Second
@@ -42,14 +42,14 @@ const (
 type podRun struct {
 	nodes *Nodes
 	node  *node
-	pod   *corev1.Pod // as first seen
+	pod   *corev1.Pod // as first observed
 	addr  netip.Addr
 	stop  chan struct{} // closed when the pod is deleted
-	cut   func()        // ends it as a power cut does: without a word to the API server
+	cut   func()        // ends it as a power cut does, without writes to the API server
 
 	admitted bool
 	stopped  bool          // stop is closed
-	gone     bool          // the object is no more
+	gone     bool          // the object was deleted
 	grace    time.Duration // of the deletion
 	phase    phase
 	started  time.Time
@@ -62,7 +62,8 @@ func newPodRun(n *Nodes, nd *node, pod *corev1.Pod) *podRun {
 	return &podRun{nodes: n, node: nd, pod: pod, addr: n.addrs.pod(), stop: make(chan struct{})}
 }
 
-// remove begins the pod's end; pod is nil where the object is gone. Nodes.mu is held.
+// remove starts the shutdown of the pod; pod is nil if the object was deleted. Nodes.mu
+// is held.
 func (p *podRun) remove(pod *corev1.Pod) {
 	p.gone = p.gone || pod == nil
 	if p.stopped {
@@ -75,7 +76,7 @@ func (p *podRun) remove(pod *corev1.Pod) {
 	close(p.stop)
 }
 
-// run is the pod's life, from admission to the end of its object.
+// run simulates the pod, from its admission to the deletion of its object.
 func (p *podRun) run(ctx context.Context) {
 	defer p.forget()
 	life, cancel := context.WithCancel(ctx)
@@ -124,8 +125,8 @@ func (p *podRun) live(life context.Context) {
 	closeMetrics()
 }
 
-// liveProcess runs the pod's process, again and again where the configuration
-// says so, until life ends.
+// liveProcess runs the pod's process until life ends, and restarts it if RestartDelay is
+// set.
 func (p *podRun) liveProcess(life context.Context, annotation string) {
 	for {
 		argv, err := p.argv(annotation)
@@ -150,7 +151,7 @@ func (p *podRun) liveProcess(life context.Context, annotation string) {
 	}
 }
 
-// runOnce runs the process until it ends or life does; it is over then.
+// runOnce runs the process until it or life ends. It returns after the process has ended.
 func (p *podRun) runOnce(life context.Context, argv []string) error {
 	logPath := filepath.Join(p.nodes.cfg.Dir, p.node.name, p.pod.Name+".log")
 	proc, err := startProcess(argv, p.environment(), logPath)
@@ -182,8 +183,8 @@ func (p *podRun) setProcess(proc *process) {
 	p.process = proc
 }
 
-// probe keeps the pod's readiness as its first container's HTTP probe says;
-// without one the pod is Ready while its process runs.
+// probe updates the pod's readiness from the HTTP probe of its first container. Without
+// a probe, the pod is Ready while its process runs.
 func (p *podRun) probe(ctx context.Context) {
 	url := p.probeURL()
 	if url == "" {
@@ -214,7 +215,7 @@ func probeOK(ctx context.Context, client *http.Client, url string) bool {
 	if err != nil {
 		return false
 	}
-	_ = resp.Body.Close() // nothing was read
+	_ = resp.Body.Close() // the body is not needed
 	return resp.StatusCode < 400
 }
 
@@ -239,8 +240,8 @@ func (p *podRun) current() phase {
 	return p.phase
 }
 
-// enter changes the phase and tells the API server, unless the pod is there
-// already or is being deleted.
+// enter changes the phase and writes the status, unless the pod is already in the phase
+// or is being deleted.
 func (p *podRun) enter(ctx context.Context, to phase) {
 	p.nodes.mu.Lock()
 	same := p.phase == to || p.stopped
@@ -253,8 +254,8 @@ func (p *podRun) enter(ctx context.Context, to phase) {
 	}
 }
 
-// end holds the GPUs of a deleted pod for its shutdown, frees them and removes
-// the object. When all simulation ends, only the process does.
+// end holds the GPUs of a deleted pod during its shutdown, frees them and deletes the
+// object. It does nothing if the whole simulation ends.
 func (p *podRun) end(ctx context.Context) {
 	shutdown := p.duration(ShutdownAnnotation, defaultShutdown)
 	p.nodes.mu.Lock()
@@ -280,7 +281,7 @@ func (p *podRun) end(ctx context.Context) {
 	})
 }
 
-// forget makes room for nothing: a pod's UID does not come again.
+// forget deletes the entry of the pod, whose UID is never used again.
 func (p *podRun) forget() {
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()
@@ -288,8 +289,7 @@ func (p *podRun) forget() {
 	delete(p.nodes.pods, p.pod.UID)
 }
 
-// duration is an annotation's; one that cannot be read is logged and counts as
-// not given.
+// duration returns the value of an annotation. An invalid value is logged and ignored.
 func (p *podRun) duration(annotation string, otherwise time.Duration) time.Duration {
 	s, ok := p.pod.Annotations[annotation]
 	if !ok {
@@ -297,13 +297,13 @@ func (p *podRun) duration(annotation string, otherwise time.Duration) time.Durat
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		p.nodes.log.Error("annotation is no duration", "pod", p.pod.Name, "annotation", annotation, "value", s)
+		p.nodes.log.Error("annotation is not a duration", "pod", p.pod.Name, "annotation", annotation, "value", s)
 		return otherwise
 	}
 	return d
 }
 
-// argv is the command line that the exec annotation means.
+// argv returns the command line of the exec annotation.
 func (p *podRun) argv(annotation string) ([]string, error) {
 	argv, known := p.nodes.cfg.Exec[annotation]
 	if !known {
@@ -312,7 +312,7 @@ func (p *podRun) argv(annotation string) ([]string, error) {
 		}
 	}
 	if len(argv) == 0 {
-		return nil, fmt.Errorf("annotation %s: an empty command line", ExecAnnotation)
+		return nil, fmt.Errorf("annotation %s: the command line is empty", ExecAnnotation)
 	}
 	var pairs []string
 	for name, value := range p.variables() {
@@ -341,7 +341,7 @@ func (p *podRun) environment() []string {
 	return env
 }
 
-// wait waits and says whether ctx lasted.
+// wait waits for d, and reports false if ctx ended before.
 func wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

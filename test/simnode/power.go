@@ -7,12 +7,12 @@ import (
 	"fmt"
 )
 
-// PowerOff ends a node as a power cut does: its pods' processes and listeners
-// end, its lease is not renewed, and the API server is told nothing.
+// PowerOff ends a node as a power cut does: the processes and listeners of its pods end,
+// its lease is not renewed, and nothing is written to the API server.
 func (n *Nodes) PowerOff(name string) error {
 	nd := n.nodes[name]
 	if nd == nil {
-		return fmt.Errorf("power off node %s: there is no such node", name)
+		return fmt.Errorf("power off node %s: the node does not exist", name)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -25,13 +25,12 @@ func (n *Nodes) PowerOff(name string) error {
 	return nil
 }
 
-// PowerOn lets a node without power work again, and registers it anew: its
-// object and its pods' are to be deleted before, as a cluster does with a node
-// that is gone.
+// PowerOn restarts a node that is off, and registers it again. The objects of the node
+// and its pods must be deleted before, as a cluster does with a lost node.
 func (n *Nodes) PowerOn(ctx context.Context, name string) error {
 	nd := n.nodes[name]
 	if nd == nil {
-		return fmt.Errorf("power on node %s: there is no such node", name)
+		return fmt.Errorf("power on node %s: the node does not exist", name)
 	}
 	n.mu.Lock()
 	nd.off = false

@@ -30,11 +30,11 @@ func startProcess(argv, env []string, logPath string) (*process, error) {
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel kills the child when the thread that started it ends, so
-		// the goroutine keeps its thread for as long as the child lives.
+		// The kernel kills the child when the thread that started it ends. The
+		// goroutine therefore keeps its thread until the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		defer func() { _ = log.Close() }() // the child wrote it, not we
+		defer func() { _ = log.Close() }() // only the child writes to it
 		if err := cmd.Start(); err != nil {
 			started <- err
 			return
@@ -53,12 +53,12 @@ func startProcess(argv, env []string, logPath string) (*process, error) {
 	return p, nil
 }
 
-// kill kills the process without notice.
+// kill kills the process.
 func (p *process) kill() error { return p.os.Kill() }
 
-// end asks the process to end, kills it after grace, and waits for its end.
+// end terminates the process, kills it after grace, and waits for its end.
 func (p *process) end(grace time.Duration) {
-	_ = p.os.Signal(syscall.SIGTERM) // one that has ended needs none
+	_ = p.os.Signal(syscall.SIGTERM) // it may have ended
 	t := time.NewTimer(grace)
 	defer t.Stop()
 	select {

@@ -4,8 +4,8 @@ package simnode
 
 import "syscall"
 
-// childAttributes make the kernel kill a child when we die, however we die,
-// and keep a Ctrl-C at the terminal from reaching it: we end it, in our order.
+// childAttributes returns attributes with which the kernel kills a child when this
+// program ends, and a Ctrl-C at the terminal does not reach the child.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }

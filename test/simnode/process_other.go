@@ -6,5 +6,5 @@ package simnode
 
 import "syscall"
 
-// childAttributes: only Linux ends a child with its parent.
+// childAttributes returns the defaults: only Linux can kill a child with its parent.
 func childAttributes() *syscall.SysProcAttr { return nil }

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 
 const patience = 90 * time.Second
 
-// eventually asks until the answer is nil.
+// eventually calls f until it returns nil.
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -143,7 +143,7 @@ func (r *rig) awaitReady(name string, want bool) *corev1.Pod {
 	return r.get(name)
 }
 
-// allocations asks the node's pod-resources socket who holds what.
+// allocations reads the device allocations from the node's pod-resources socket.
 func (r *rig) allocations(node string) map[string][]string {
 	r.t.Helper()
 	conn, err := grpc.NewClient("unix://"+r.Socket(node), grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -13,19 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// retryEvery is how long a write that failed waits for its next try: an API
-// server that restarts is away for seconds.
+// retryEvery is the interval at which a failed write is retried: a restart of the API
+// server takes seconds.
 const retryEvery = 200 * time.Millisecond
 
-// patch writes the pod's status; it tries until it is written, the pod is gone
-// or ctx ends.
+// patch writes the pod's status. It retries until that succeeds, the pod is gone or ctx
+// is done.
 func (p *podRun) patch(ctx context.Context, status corev1.PodStatus) {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": p.pod.UID}, // not another pod of this name
 		"status":   status,
 	})
 	if err != nil {
-		panic(err) // a status that cannot be encoded is our own bug
+		panic(err) // a status that cannot be encoded is a bug
 	}
 	p.retry(ctx, func() error {
 		_, err := p.nodes.client.CoreV1().Pods(p.pod.Namespace).Patch(ctx, p.pod.Name,
@@ -47,7 +47,7 @@ func (p *podRun) retry(ctx context.Context, write func() error) {
 	}
 }
 
-// status is what a kubelet reports of the pod now.
+// status returns the status that a kubelet reports for the pod now.
 func (p *podRun) status(ready bool) corev1.PodStatus {
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *podRun) container(c corev1.Container, ready bool, now metav1.Time) core
 	return s
 }
 
-// rejected is what a kubelet reports of a pod whose devices it does not have.
+// rejected returns the status that a kubelet reports for a pod whose devices it lacks.
 func (p *podRun) rejected() corev1.PodStatus {
 	return corev1.PodStatus{
 		Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError",

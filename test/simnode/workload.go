@@ -12,16 +12,16 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
-// stepEvery is how often the workloads' models go on and the GPUs change.
+// stepEvery is the interval at which the models and the GPUs' states are updated.
 const stepEvery = 200 * time.Millisecond
 
-// Workload is something that pods serve; see WorkloadAnnotation.
+// Workload is a simulated service; see WorkloadAnnotation.
 type Workload struct {
 	Name  string
 	Model sim.Workload
-	// Offered is the load of the moment, in requests a second.
+	// Offered returns the offered load, in requests/s.
 	Offered func(now time.Time) float64
-	// MemoryMiB is what a loaded replica holds of each of its GPUs; default
+	// MemoryMiB is the memory of a loaded replica on each of its GPUs; default
 	// 128,000, an LLM server that takes nine tenths of an H200.
 	MemoryMiB float64
 }
@@ -32,9 +32,9 @@ type WorkloadStatus struct {
 	Offered  float64 // requests a second
 	Load     sim.Load
 	Serving  int     // pods that are Ready
-	Starting int     // pods on a node that are not yet
+	Starting int     // pods on a node that are not Ready yet
 	Stopping int     // pods that are being deleted
-	Rejected float64 // requests turned away since the beginning, in all
+	Rejected float64 // total requests rejected since the start
 }
 
 type workload struct {
@@ -49,7 +49,7 @@ func newWorkload(w Workload) *workload {
 	return &workload{Workload: w}
 }
 
-// Status is the named workload as of the last step; false if there is none.
+// Status returns the named workload at the last step; false if there is none.
 func (n *Nodes) Status(name string) (WorkloadStatus, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -107,7 +107,7 @@ func (n *Nodes) step(now time.Time) {
 	}
 }
 
-// writeStates gives every node's GPUs the state that their holders put them in.
+// writeStates writes the states of every node's GPUs, which depend on their holders.
 func (n *Nodes) writeStates(now time.Time) {
 	for _, nd := range n.order {
 		state := n.gpuStates(nd, now)
@@ -135,8 +135,8 @@ func (n *Nodes) gpuStates(nd *node, now time.Time) sim.State {
 	return state
 }
 
-// gpuState is GPU i in the hands of the pod: its memory fills while the pod
-// loads, and it works when the pod serves. Nodes.mu is held.
+// gpuState returns the state of the pod's GPU i: its memory fills while the pod loads,
+// and it is utilised while the pod serves. Nodes.mu is held.
 func (p *podRun) gpuState(i int, now time.Time) sim.GPUState {
 	w := p.nodes.workloads[p.pod.Annotations[WorkloadAnnotation]]
 	if w == nil {
@@ -156,9 +156,9 @@ func (p *podRun) gpuState(i int, now time.Time) sim.GPUState {
 	return sim.Busy(0, w.MemoryMiB)
 }
 
-// uneven moves a replica's utilisation by up to 4 points around the workload's
-// mean, slowly, each replica in its own way: no balancer is perfect. Towards 0
-// and 100 it moves less, so that it stays within.
+// uneven varies a replica's utilisation slowly by up to 4 points around the workload's
+// mean, differently for each replica, since load balancing is never perfect. The
+// variation is smaller near 0 and 100, so that the value stays in range.
 func uneven(u float64, pod string, i int, now time.Time) float64 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(pod)) // never fails

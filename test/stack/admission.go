@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// AccountREST speaks to the API server as a service account of our namespace, without a rate limit.
+// AccountREST returns a configuration for a service account of Namespace, without a rate limit.
 func (s *Stack) AccountREST(name string) (*rest.Config, error) {
 	kubeconfig, err := s.accountKubeconfig(name)
 	if err != nil {
@@ -37,11 +37,10 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// lastPolicy is the policy that deploy/admission has last: the API server takes them in together.
+// lastPolicy is the last policy of deploy/admission: the API server enforces them together.
 const lastPolicy = "gpupilot-controller-events"
 
-// awaitPolicies waits until the API server enforces deploy/admission. It begins to a moment after the
-// policies are created.
+// awaitPolicies waits until the API server enforces deploy/admission, a moment after the policies are created.
 func (s *Stack) awaitPolicies(ctx context.Context) error {
 	cfg, err := s.AccountREST(ControllerAccount)
 	if err != nil {

@@ -47,15 +47,14 @@ func (s *Stack) StartController(ctx context.Context) error {
 	return nil
 }
 
-// Standby is a second replica of the controller. No Service leads to it.
+// Standby is a second replica of the controller, without a Service.
 type Standby struct {
 	URL     string // of its page, JSON and metrics
-	Log     string // the file that its output goes to
+	Log     string // the file of its output
 	process *process
 }
 
-// StartStandby starts a second replica beside the controller and returns when it is ready.
-// Its Stop is the caller's.
+// StartStandby starts a second replica and returns when it is ready. The caller stops it.
 func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
 	url, securePort, err := controllerAddresses()
 	if err != nil {
@@ -68,7 +67,7 @@ func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
 	return b, nil
 }
 
-// Stop asks the standby to end and waits for it.
+// Stop terminates the standby and waits for its end.
 func (b *Standby) Stop() { b.process.end(syscall.SIGTERM) }
 
 func controllerAddresses() (url string, securePort int, err error) {
@@ -100,7 +99,7 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 	err = Eventually(ctx, startTimeout, func() error {
 		select {
 		case <-p.done:
-			return nil // noticed below
+			return nil // handled below
 		default:
 		}
 		return probe(ctx, url+"/readyz")
@@ -125,10 +124,10 @@ func (s *Stack) ControllerPID() int {
 	return s.controller.os.Pid
 }
 
-// StopController asks the controller to end and waits for it.
+// StopController terminates the controller and waits for its end.
 func (s *Stack) StopController() { s.endController(syscall.SIGTERM) }
 
-// KillController ends the controller as a crash would.
+// KillController kills the controller, as a crash would.
 func (s *Stack) KillController() { s.endController(syscall.SIGKILL) }
 
 func (s *Stack) endController(sig syscall.Signal) {
@@ -139,7 +138,7 @@ func (s *Stack) endController(sig syscall.Signal) {
 	s.controller = nil
 }
 
-// ControllerLog is the file that the controller's output goes to.
+// ControllerLog returns the file of the controller's output.
 func (s *Stack) ControllerLog() string { return filepath.Join(s.dir, "controller.log") }
 
 func probe(ctx context.Context, url string) error {
@@ -168,7 +167,7 @@ func tail(path string) string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// process is a child that dies with us.
+// process is a child that ends with this program.
 type process struct {
 	os   *os.Process
 	done chan struct{}
@@ -181,8 +180,8 @@ func startProcess(path string, args []string, log string) (*process, error) {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = out, out
-	// A group of its own: a Ctrl-C is for us to pass on. And should we be
-	// killed, the kernel kills it.
+	// The child has a process group of its own, so that a Ctrl-C does not reach it. The
+	// kernel kills it when this program is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)

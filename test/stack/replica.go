@@ -13,9 +13,9 @@ import (
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
-// StartReplica starts a controller beside the one that decides: it scrapes and
-// shows, and writes nothing. It listens on host and has these arguments after
-// its own. It returns when it is ready; stop ends it.
+// StartReplica starts a further controller that scrapes and serves the page, but writes
+// nothing. It listens on host; args come after its own arguments. StartReplica returns
+// when it is ready; stop ends it.
 func (s *Stack) StartReplica(ctx context.Context, host string, args ...string) (url string, stop func(), err error) {
 	port, err := cluster.FreePort(host)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *Stack) StartReplica(ctx context.Context, host string, args ...string) (
 	return url, stop, nil
 }
 
-// PortOf is the port of a URL that StartReplica returned.
+// PortOf returns the port of a URL that StartReplica returned.
 func PortOf(url string) int {
 	_, port, _ := net.SplitHostPort(url[len("http://"):])
 	n, _ := strconv.Atoi(port)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stack runs the whole of GPUPilot on this machine: a real control
-// plane (package cluster), simulated GPU nodes (package simnode), the agent's
-// DaemonSet, whose pods are real agents, and the controller, with the manifests
-// of deploy/. The demo, the end-to-end tests and the benchmarks stand on it.
+// Package stack runs all of GPUPilot on this machine: a real control plane (package
+// cluster), simulated GPU nodes (package simnode), the agent's DaemonSet, whose pods are
+// real agents, and the controller, with the manifests of deploy/. The demo, the
+// end-to-end tests and the benchmarks use it.
 package stack
 
 import (
@@ -35,22 +35,22 @@ import (
 	"github.com/gpupilot/gpupilot/test/simnode"
 )
 
-// Namespace is where the agents and the controller's objects are.
+// Namespace is the namespace of the agents and of the controller's objects.
 const Namespace = "gpupilot-system"
 
-// The service accounts that deploy/rbac gives rights to. The controller runs with
-// a client certificate of its account's name.
+// The service accounts of deploy/rbac. The controller runs with a client certificate
+// with the name of its account.
 const (
 	ControllerAccount = "gpupilot-controller"
 	AgentAccount      = "gpupilot-agent"
 
-	accounts = "system:serviceaccount:" + Namespace + ":" // what the API server puts before an account's name
+	accounts = "system:serviceaccount:" + Namespace + ":" // the prefix of a service account's user name
 )
 
 // startTimeout bounds each wait of a start, except the control plane's own.
 const startTimeout = time.Minute
 
-// Config says what to run. The zero value is the whole of it with defaults.
+// Config holds the settings of a Stack. The zero value runs everything with defaults.
 type Config struct {
 	Root      string // the repository; default: found from the working directory
 	Nodes     int    // default 3
@@ -62,9 +62,9 @@ type Config struct {
 	// AgentArgv replaces the agents' command line; empty: the agent with its
 	// default flags on simulated GPUs. simnode.ExecAnnotation says what is filled in.
 	AgentArgv []string
-	// DeviceID names GPU i of a node as the kubelet does; nil: sim.UUID.
+	// DeviceID returns the kubelet's device id of GPU i of a node; nil: sim.UUID.
 	DeviceID func(node string, i int) string
-	// ControllerArgs come after our own.
+	// ControllerArgs come after the default arguments.
 	ControllerArgs []string
 	NoController   bool // StartController starts it later
 	NoNodes        bool // neither nodes nor agents: the caller brings its own
@@ -75,14 +75,14 @@ type Config struct {
 	Log *slog.Logger // nil discards
 }
 
-// Stack is what runs.
+// Stack is a running control plane with nodes and controllers.
 type Stack struct {
 	Cluster *cluster.Cluster
 	Nodes   *simnode.Nodes
-	REST    *rest.Config // all rights, no rate limit
+	REST    *rest.Config // all permissions, no rate limit
 	Client  client.WithWatch
 
-	// ControllerURL is where the controller serves its page, JSON and metrics.
+	// ControllerURL is the URL of the controller's page, JSON and metrics.
 	ControllerURL string
 
 	cfg         Config
@@ -163,7 +163,7 @@ func (s *Stack) connect() error {
 		return err
 	}
 	s.REST = cfg
-	ctrllog.SetLogger(logr.Discard()) // or it complains that nobody did
+	ctrllog.SetLogger(logr.Discard()) // otherwise it logs a warning
 	s.Client, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme})
 	return err
 }
@@ -188,9 +188,9 @@ func (s *Stack) applyFiles(ctx context.Context, glob string) error {
 	return nil
 }
 
-// Apply creates the objects of a YAML stream. Objects that exist are left as
-// they are. A kind that is not served yet (its CRD was only just created) and a
-// namespace that is missing are waited for and made.
+// Apply creates the objects of a YAML stream, with missing namespaces. Existing objects
+// are not changed. It retries while a kind is not served yet, as just after the creation
+// of its CRD.
 func (s *Stack) Apply(ctx context.Context, manifests []byte) error {
 	dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
 	for {
@@ -274,32 +274,32 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	})
 }
 
-// Close ends everything and leaves nothing behind. It may be called at any
-// time, and again.
+// Close ends everything and removes all files. It may be called at any time, and more
+// than once.
 func (s *Stack) Close() {
 	s.StopController()
 	if s.Nodes != nil {
 		if err := s.Nodes.Close(); err != nil {
-			s.cfg.Log.Warn("simulated nodes not closed in good order", "err", err)
+			s.cfg.Log.Warn("cannot close the simulated nodes", "err", err)
 		}
 	}
 	if s.Cluster != nil {
 		s.Cluster.Stop()
 	}
 	if s.dir != "" {
-		_ = os.RemoveAll(s.dir) // what is left of it is in the temporary folder
+		_ = os.RemoveAll(s.dir) // a rest remains in the temporary folder
 	}
 }
 
-// Eventually asks until the answer is nil, and gives the last answer when the
-// timeout or ctx ends first.
-func Eventually(ctx context.Context, timeout time.Duration, ask func() error) error {
+// Eventually calls check until it returns nil. It returns the last error if the timeout
+// or ctx ends before.
+func Eventually(ctx context.Context, timeout time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := ask()
+		err := check()
 		if err == nil {
 			return nil
 		}
@@ -311,7 +311,7 @@ func Eventually(ctx context.Context, timeout time.Duration, ask func() error) er
 	}
 }
 
-// findRoot is the folder of go.mod, at or above the working directory.
+// findRoot returns the folder of go.mod, at or above the working directory.
 func findRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/gpupilot/gpupilot/test/simnode"
 )
 
-// agentPort is dcgm-exporter's.
+// agentPort is the agent's port, which is that of dcgm-exporter.
 const agentPort = 9400
 
-// NoAgentLabel on a node takes the agent away from it, so that a test can serve
-// what an exporter on that node says.
+// NoAgentLabel keeps the agent off a node, so that a test can serve the exposition of an
+// exporter on that node.
 const NoAgentLabel = "sim.gpupilot.dev/no-agent"
 
 // agents is the agents' DaemonSet. simnode runs its pods as real processes.

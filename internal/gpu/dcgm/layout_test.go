@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
 )
 
 // godcgm is the module that has NVIDIA's headers.

@@ -243,12 +243,12 @@ func (x *timeline) patch(t *testing.T, p *corev1.Pod) {
 // reading is what there is to be read of the pods: the ready ones share the load,
 // those that load say zero. One of them may say nothing.
 func (x *timeline) reading(pods []corev1.Pod, load float64, silent bool) (*peers.Reading, []string) {
-	r := &peers.Reading{Spec: len(pods), Status: len(pods), Told: x.model.Kind != peers.PodsAverage}
+	r := &peers.Reading{Spec: len(pods), Status: len(pods), HasValue: x.model.Kind != peers.PodsAverage}
 	var names []string
 	var ready, told int64
 	for _, p := range pods {
 		q := peers.Pod{Pending: p.Status.Phase == corev1.PodPending, Ready: x.age[p.Name] > 2}
-		if q.Told = !q.Pending; q.Ready {
+		if q.HasSample = !q.Pending; q.Ready {
 			ready++
 		}
 		r.Pods, names = append(r.Pods, q), append(names, p.Name)
@@ -260,9 +260,9 @@ func (x *timeline) reading(pods []corev1.Pod, load float64, silent bool) (*peers
 			q.Milli = total / ready
 		}
 		if q.Ready && silent && ready > 1 {
-			silent, q.Told, q.Milli = false, false, 0
+			silent, q.HasSample, q.Milli = false, false, 0
 		}
-		if q.Told {
+		if q.HasSample {
 			told++
 			r.Milli += q.Milli
 		}

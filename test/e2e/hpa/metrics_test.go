@@ -132,7 +132,7 @@ func list(path []string, r *peers.Reading, pods []string) any {
 		return out
 	}
 	for i, p := range r.Pods {
-		if p.Told {
+		if p.HasSample {
 			add("Pod", pods[i], p.Milli)
 		}
 	}
