@@ -15,7 +15,6 @@ import (
 // No label is on a series twice, whatever static labels, new names, label fields
 // and pod labels there are: what would do that is refused.
 func TestRelabelPutsNoLabelTwice(t *testing.T) {
-	now := time.Now()
 	names := slices.Concat(ofParts, onParts, inline, droppable, []string{
 		"UUID", "uuid", "GPU_I_ID", "container", "namespace", "pod", "hpc_job", "DCGM_FI_DRIVER_VERSION", "DCGM_FI_DEV_CPU_MODEL",
 		"DCGM_FI_DEV_GPU_TEMP", "cluster", "team", "app",
@@ -25,7 +24,7 @@ func TestRelabelPutsNoLabelTwice(t *testing.T) {
 		if r.Check() != nil {
 			return true
 		}
-		for _, body := range relabelledPages(t, r, now) {
+		for _, body := range relabelledPages(t, r) {
 			for line := range strings.Lines(body) {
 				if strings.HasPrefix(line, "DCGM_") && repeatsLabel(line) {
 					t.Errorf("%+v: %s", r, line)
@@ -54,8 +53,9 @@ func TestRelabelPutsNoLabelTwice(t *testing.T) {
 }
 
 // relabelledPages are pages of all kinds of entities.
-func relabelledPages(t *testing.T, r Relabel, now time.Time) []string {
+func relabelledPages(t *testing.T, r Relabel) []string {
 	t.Helper()
+	now := time.Now()
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 37, gpu.XIDErrors: 31})
 	d.Owners, d.Jobs = []gpu.Owner{{Namespace: "team", Pod: "llm-0", Container: "main"}}, []string{"job"}
 	d.Values.SetLabel(gpu.DriverVersion, "590")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,12 +41,31 @@ type session struct {
 	broken    atomic.Bool // the driver went away
 }
 
+// global is held while a library is loaded or closed: go-nvml keeps its table of
+// functions in global variables, whichever library it is asked for.
+var global sync.Mutex
+
+// initialize loads the library and starts NVML.
+func initialize(lib nvml.Interface) nvml.Return {
+	global.Lock()
+	defer global.Unlock()
+	return lib.Init()
+}
+
+// shutdown ends NVML. It fails where the driver is gone: then there is nothing to
+// shut down.
+func shutdown(lib nvml.Interface) {
+	global.Lock()
+	defer global.Unlock()
+	_ = lib.Shutdown()
+}
+
 // open loads the library, initialises it and looks at what it has.
 func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
 	}
-	switch ret := lib.Init(); ret {
+	switch ret := initialize(lib); ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNoLibrary, path)
@@ -53,9 +73,7 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
 	}
 	s := &session{lib: lib}
-	s.Calls = gpu.NewCalls(func() {
-		_ = lib.Shutdown() // fails where the driver is gone: then there is nothing to shut down
-	})
+	s.Calls = gpu.NewCalls(func() { shutdown(lib) })
 	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
 	s.probes = probes(s.has)
 	s.labels = labels(s.has)
