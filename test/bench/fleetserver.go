@@ -141,8 +141,8 @@ func serveFleet(ctx context.Context, cfg config, out io.Writer) error {
 	for {
 		conn, err := l.Accept()
 		switch {
-		case ctx.Err() != nil:
-			return nil
+		case errors.Is(err, net.ErrClosed): // by the end of ctx
+			return ctx.Err()
 		case err != nil:
 			return err
 		}
