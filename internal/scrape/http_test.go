@@ -78,7 +78,7 @@ func testHostileServers(t *testing.T, dial Dialer) {
 			}
 		}
 	})
-	f("too_large", Config{}, "page has more than 131072 lines", func(w http.ResponseWriter, _ *http.Request) {
+	f("too_large", Config{}, "exposition has more than 131072 lines", func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, strings.Repeat("#\n", 1<<18))
 	})
 	f("too_large", Config{MaxBody: 1000}, "answer of 5000 bytes is longer than the limit of 1000", func(w http.ResponseWriter, _ *http.Request) {

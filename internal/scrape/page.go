@@ -57,8 +57,8 @@ const (
 
 var (
 	errLong   = fmt.Errorf("line is longer than %d bytes", maxLine)
-	errLines  = fmt.Errorf("page has more than %d lines", maxLines)
-	errPoints = fmt.Errorf("page has more than %d values of the metrics asked for", maxPoints)
+	errLines  = fmt.Errorf("exposition has more than %d lines", maxLines)
+	errPoints = fmt.Errorf("exposition has more than %d values of the metrics that autoscalers read", maxPoints)
 )
 
 // page reads one target's answers. It remembers the lines of the last one in

@@ -61,7 +61,7 @@ func (t *turns) proceed(next *time.Time) bool {
 // called again, and before start.
 func (t *turns) stop() {
 	t.mu.Lock()
-	// Where the timer cannot be stopped it has begun a turn, which sees that.
+	// If the timer cannot be stopped, its turn has begun. The turn finds the target gone.
 	now := !t.stopped && t.waiting && t.timer.Stop()
 	t.stopped = true
 	t.mu.Unlock()

@@ -24,7 +24,9 @@
 //	            looks like a lower load
 //	none        the device's value if the pod has one device, else absent
 //
-// A pod runs on one node. Where several targets show its devices (an agent and
-// a dcgm-exporter on the same node) it is read from one of them: the one with
-// the most devices that have the value, then the one with the newest.
+// A pod runs on one node. If several targets expose its devices (an agent and a
+// dcgm-exporter on the same node), targets of a higher rank do not assign devices (see
+// TargetLabels.Rank). Of the others, the value is read from the one in which most of
+// the pod's devices have a value of the field; of equal ones, from the one with the
+// newest value.
 package series

@@ -14,9 +14,9 @@ const (
 	// MaxShares is the number of pods' own shares of one device's fields: two
 	// fields of 512 pods.
 	MaxShares = 1024
-	// churnSlack and churnAfter say which series of a target are of identities
-	// that change: more than twice as many as its last page had, and
-	// churnSlack, of which those without a value for churnAfter go.
+	// A target whose identities change has more series than twice those of its
+	// last page plus churnSlack. Its series without a value for churnAfter are
+	// removed.
 	churnSlack = 64
 	churnAfter = 2 * time.Minute
 	// minSlots is the least that a window holds under the memory limit.

@@ -21,7 +21,8 @@ import (
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
-// podCase is a number of pods and the bars of the pods metric with them.
+// podCase is a number of pods, and the upper limits (bars) for the pods metric with
+// that many pods.
 type podCase struct {
 	pods   int
 	barP50 float64 // ms

@@ -232,8 +232,9 @@ func (r *reaction) measure(ctx context.Context, changes int, scaler func(name st
 	return all, nil
 }
 
-// toggle makes n changes of one workload's GPU and waits for each to arrive.
-// The first two, by which everything starts up, do not count.
+// toggle changes the utilisation of one workload's GPU n times, and waits after each
+// change until the workload's replicas follow. It returns the delays in seconds
+// without those of the first two changes, which warm everything up.
 func (r *reaction) toggle(ctx context.Context, name string, n int) ([]float64, error) {
 	var times []float64
 	for i := range n + 2 {

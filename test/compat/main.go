@@ -49,7 +49,7 @@ type config struct {
 	idle            time.Duration
 }
 
-var errUnintended = errors.New("there are unintended differences")
+var errUnintended = errors.New("the agent differs from dcgm-exporter in ways that intended.go does not list (see above)")
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var cfg config

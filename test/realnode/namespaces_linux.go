@@ -134,7 +134,7 @@ func prepare() error {
 	}
 	for _, dir := range privateDirs {
 		if err := syscall.Mount("realnode", dir, "tmpfs", 0, "mode=755"); err != nil {
-			return fmt.Errorf("mount a memory file system on %s: %w", dir, err)
+			return fmt.Errorf("failed to mount tmpfs on %s: %w", dir, err)
 		}
 	}
 	if err := os.Mkdir(runDir, 0o755); err != nil {

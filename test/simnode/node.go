@@ -65,7 +65,7 @@ func (n *Nodes) newNode(i int) (*node, error) {
 	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: serve pod resources: %w", name, err)
+		return nil, fmt.Errorf("node %s: its pod-resources socket cannot be served: %w", name, err)
 	}
 	nd.server = grpc.NewServer()
 	podresources.RegisterPodResourcesListerServer(nd.server, &lister{nodes: n, node: nd})
