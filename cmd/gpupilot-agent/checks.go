@@ -7,7 +7,7 @@ import (
 	"net"
 
 	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 func checkAddress(p *string) func() error {
@@ -28,7 +28,7 @@ func checkDevices(p *string) func() error {
 
 func checkProfile(p *string) func() error {
 	return func() error {
-		_, err := expo.ParseProfile(*p)
+		_, err := names.ParseProfile(*p)
 		return err
 	}
 }

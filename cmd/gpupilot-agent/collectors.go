@@ -14,6 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/apiwatch"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/filewatch"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
@@ -23,7 +24,7 @@ type collectorsSource struct {
 	file      string
 	extract   func([]byte) (string, error) // the collectors from the file's text; nil: they are the text
 	configMap *apiwatch.ConfigMap          // nil: none
-	profile   expo.Profile
+	profile   names.Profile
 	files     *regularfile.Reader
 	log       *slog.Logger
 
@@ -39,7 +40,7 @@ type collectorsRead struct {
 	invalid int // lines that were left out
 }
 
-func (c *config) source(profile expo.Profile, client *apiwatch.Client, log *slog.Logger) *collectorsSource {
+func (c *config) source(profile names.Profile, client *apiwatch.Client, log *slog.Logger) *collectorsSource {
 	s := &collectorsSource{file: c.collectors, profile: profile, files: regularfile.New(regularfile.DefaultTimeout), log: log}
 	if c.inline {
 		s.file, s.extract = c.configFile, inlineCollectors
@@ -62,7 +63,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 		s.log.Warn("ConfigMap with the collectors cannot be read; until it can, those of --collectors or the built-in ones are shown", "err", err)
 	}
 	if s.file == "" {
-		return collectorsRead{Collectors: s.profile.DefaultCollectors()}, nil
+		return collectorsRead{Collectors: expo.DefaultCollectors(s.profile)}, nil
 	}
 	text, err := s.readFile(ctx)
 	if errors.Is(err, os.ErrNotExist) && shipped(s.file) {
@@ -70,9 +71,9 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 		s.log.Info("collectors file is not here, the built-in list is used", "file", s.file)
 		p := s.profile
 		if filepath.Base(s.file) == "1.x-compatibility-metrics.csv" {
-			p = expo.Profile1x
+			p = names.Profile1x
 		}
-		return collectorsRead{Collectors: p.DefaultCollectors()}, nil
+		return collectorsRead{Collectors: expo.DefaultCollectors(p)}, nil
 	}
 	if err != nil {
 		return collectorsRead{}, fmt.Errorf("--collectors: %w", err)

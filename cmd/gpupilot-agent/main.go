@@ -23,6 +23,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/apiwatch"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/hpcjobs"
@@ -128,7 +129,7 @@ type program struct {
 
 // assemble wires the agent.
 func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logger) (*program, error) {
-	profile, err := expo.ParseProfile(c.profile)
+	profile, err := names.ParseProfile(c.profile)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +198,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 }
 
 // exposition is what the pages look like.
-func (c *config) exposition(p expo.Profile, r collectorsRead, version, revision string) expo.Config {
+func (c *config) exposition(p names.Profile, r collectorsRead, version, revision string) expo.Config {
 	labels, _ := c.labels.relabel() // they were checked
 	ec := expo.Config{
 		Relabel: labels,

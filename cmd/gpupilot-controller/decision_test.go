@@ -30,7 +30,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -87,13 +86,13 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 		log, store := slog.New(slog.DiscardHandler), series.New(series.Config{})
 		p := &program{cfg: &config{}, log: log, pods: kube.NewPods(), store: store}
 		p.scraper = scrape.New(scrape.Config{}, scrape.Deps{
-			Client: page, Store: store, Resolve: expo.Resolve, Log: log,
+			Client: page, Store: store, Log: log,
 			Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 		})
 		p.control = controller.New(controller.Config{Discovery: discovery.Config{
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
 		}}, controller.Deps{
-			Client: api, Live: api, Pods: p.pods, Store: store, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states, Log: log,
+			Client: api, Live: api, Pods: p.pods, Store: store, Scrape: p.scrape, States: p.states, Log: log,
 			Installed: func(client.Object) bool { return false }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {

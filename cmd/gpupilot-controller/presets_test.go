@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -31,7 +30,7 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 		t.Helper()
 		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
 			MaxReplicas: 2, Signals: []v1alpha1.Signal{{Preset: preset}},
-		}}, expo.Resolve)
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +93,7 @@ H_count{engine="1"} 2
 			MaxReplicas: 2, Signals: []v1alpha1.Signal{{
 				Preset: preset, SLO: &v1alpha1.SLO{InterTokenLatency: &metav1.Duration{Duration: 50 * time.Millisecond}},
 			}},
-		}}, expo.Resolve)
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +124,7 @@ func scrapePage(t *testing.T, file string, metrics []scrape.Metric) map[string]f
 	store := series.New(series.Config{})
 	arrived := make(chan time.Time, 1)
 	s := scrape.New(scrape.Config{Interval: 20 * time.Millisecond, Timeout: time.Minute}, scrape.Deps{
-		Client: scrape.NewClient(), Store: store, Resolve: expo.Resolve, Log: slog.New(slog.DiscardHandler),
+		Client: scrape.NewClient(), Store: store, Log: slog.New(slog.DiscardHandler),
 		Deliver: func(_ string, at time.Time) {
 			select {
 			case arrived <- at:

@@ -25,7 +25,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
@@ -86,7 +85,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 		return nil, err
 	}
 	deps := scrape.Deps{
-		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: p.store, Resolve: expo.Resolve, Log: log,
+		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: p.store, Log: log,
 		Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 	}
 	if c.agentHTTP != "" {
@@ -179,7 +178,7 @@ func (p *program) makeController() error {
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, LimitQuery: scope.Limit, Resolve: expo.Resolve, Scrape: p.scrape, States: p.states,
+		Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
@@ -214,7 +213,7 @@ func (p *program) nodeHealth() *nodehealth.Keeper {
 			return agents
 		},
 		Ask: func(ctx context.Context, agent url.URL) (*gpu.NodeHealth, error) {
-			return scrape.ReadHealth(ctx, p.exporter, agent, expo.Resolve)
+			return scrape.ReadHealth(ctx, p.exporter, agent)
 		},
 		Live: p.clients.Live, Client: p.clients.Client, Log: p.log,
 		Record: func(node *corev1.ObjectReference, eventType, reason, note string) {
@@ -308,7 +307,7 @@ func (p *program) makeMetricsAPI() (err error) {
 		cfg.Cert = p.certs
 	}
 	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: podRefs{p.pods}, Values: p.control.Values(), Resolve: expo.Resolve, Names: p.control.Names,
+		Pods: podRefs{p.pods}, Values: p.control.Values(), Names: p.control.Names,
 	})
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
@@ -143,7 +142,7 @@ func (f *backtestFlags) recommend(ctx context.Context, s *backtest.Study, stdout
 		if err != nil {
 			return err
 		}
-		p, err := policy.Parse("candidate", text, expo.Resolve)
+		p, err := policy.Parse("candidate", text)
 		if err != nil {
 			return err
 		}

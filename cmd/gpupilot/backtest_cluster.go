@@ -14,7 +14,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -56,7 +55,7 @@ func (s *seen) read(ctx context.Context) (*live, error) {
 	}
 	a := all[0].object
 	out := &live{name: a.Name, startup: startupOf(a)}
-	if out.policy, err = policy.Compile(a, expo.Resolve); err != nil {
+	if out.policy, err = policy.Compile(a); err != nil {
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
 	}
 	a.Kind = "GPUAutoscaler"

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
@@ -104,7 +103,7 @@ func TestFromCluster(t *testing.T) {
 
 // The load is what the signals asked for: 1.5 replicas, then 3.
 func TestSeenLoad(t *testing.T) {
-	all, err := policy.Parse("p", []byte(onRunningPolicy), expo.Resolve)
+	all, err := policy.Parse("p", []byte(onRunningPolicy))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +134,7 @@ func TestAdvise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.Parse("advice", []byte(out), expo.Resolve)
+	p, err := policy.Parse("advice", []byte(out))
 	if err != nil || len(p) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}

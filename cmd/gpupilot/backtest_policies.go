@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
@@ -24,7 +23,7 @@ var defaultPolicies []byte
 func (f *backtestFlags) given() (out []policy.Named, err error) {
 	var files []string
 	read := func(file string, text []byte) error {
-		parsed, err := policy.Parse(file, text, expo.Resolve)
+		parsed, err := policy.Parse(file, text)
 		for range parsed {
 			files = append(files, file)
 		}
@@ -77,7 +76,7 @@ func (f *backtestFlags) contenders(s *backtest.Study, given []policy.Named) (err
 	ours := backtest.Ours
 	if len(given) == 0 {
 		ours = backtest.OursAtLimit
-		if given, err = policy.Parse("default policies", defaultPolicies, expo.Resolve); err != nil {
+		if given, err = policy.Parse("default policies", defaultPolicies); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -68,7 +67,7 @@ func about(d time.Duration) string {
 // created. It lacks the number of GPUs per replica, so the budget applies only if it
 // decided last.
 func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
-	compiled, err := policy.Compile(a, expo.Resolve)
+	compiled, err := policy.Compile(a)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/scenario"
 )
 
@@ -53,7 +52,7 @@ func playScenario(out io.Writer, path string, update, all bool) (ok bool, err er
 	if err != nil {
 		return false, err
 	}
-	s, err := scenario.Parse(path, data, expo.Resolve)
+	s, err := scenario.Parse(path, data)
 	if err != nil {
 		return false, err
 	}

@@ -22,7 +22,7 @@ func TestPresetsAreSimulated(t *testing.T) {
 	for _, name := range []v1alpha1.Preset{v1alpha1.PresetVLLM, v1alpha1.PresetSGLang, v1alpha1.PresetTGI, v1alpha1.PresetTriton} {
 		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
 			MaxReplicas: 9, Signals: []v1alpha1.Signal{{Preset: name}},
-		}}, nil)
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestQueriesAreLeftOut(t *testing.T) {
 	compile := func(signals ...v1alpha1.Signal) policy.Compiled {
 		t.Helper()
 		none := int32(0)
-		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{MinReplicas: &none, MaxReplicas: 9, Signals: signals}}, nil)
+		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{MinReplicas: &none, MaxReplicas: 9, Signals: signals}})
 		if err != nil {
 			t.Fatal(err)
 		}

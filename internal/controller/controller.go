@@ -23,7 +23,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/discovery"
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -72,15 +71,13 @@ type Deps struct {
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
 	// trusted. Its error is shown to the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
-
-	Resolve gpu.Resolve
-	Scrape  func([]discovery.Target) // replaces the list of scrape targets
-	States  func() []webui.Target    // the state of each target; the controller fills in Node
-	Leading func() bool              // whether this replica may write
-	Leader  func() string            // the identity of the leader
-	Record  func(Event)              // records an Event; does not block
-	Metrics prometheus.Registerer    // nil: no metrics
-	Log     *slog.Logger             // nil discards
+	Scrape     func([]discovery.Target) // replaces the list of scrape targets
+	States     func() []webui.Target    // the state of each target; the controller fills in Node
+	Leading    func() bool              // whether this replica may write
+	Leader     func() string            // the identity of the leader
+	Record     func(Event)              // records an Event; does not block
+	Metrics    prometheus.Registerer    // nil: no metrics
+	Log        *slog.Logger             // nil discards
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.
@@ -255,7 +252,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, g
 // isValid reports whether the object may claim a target: its spec is valid, its
 // queries are allowed, and it is not being deleted.
 func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
-	compiled, err := policy.Compile(a, c.deps.Resolve)
+	compiled, err := policy.Compile(a)
 	if err != nil || a.DeletionTimestamp != nil {
 		return false
 	}

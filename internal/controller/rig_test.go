@@ -97,7 +97,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 	r.Controller = New(Config{Discovery: discovery.Config{
 		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
 	}}, Deps{
-		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Resolve: resolve,
+		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store,
 		Installed: func(client.Object) bool { return false },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
@@ -126,16 +126,6 @@ func accept(ctx context.Context, c client.Client, sub string, obj client.Object,
 		return err
 	}
 	return c.SubResource(sub).Update(ctx, obj, opts...)
-}
-
-func resolve(name string) (gpu.Ref, bool) {
-	switch name {
-	case "Utilization", "DCGM_FI_DEV_GPU_UTIL":
-		return gpu.Ref{Field: gpu.GPUUtil, Scale: 1}, true
-	case "Power":
-		return gpu.Ref{Field: gpu.PowerUsage, Scale: 1}, true
-	}
-	return gpu.Ref{}, false
 }
 
 // add makes the workload of a, without its goroutines.

@@ -224,7 +224,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	if before != nil && before.Generation == a.Generation && before.UID == a.UID && a.Generation != 0 {
 		return
 	}
-	compiled, err := policy.Compile(a, w.shared.deps.Resolve)
+	compiled, err := policy.Compile(a)
 	var limited []queryKey
 	if err == nil {
 		limited, err = w.shared.queries.limitQueries(a, compiled.Sources)

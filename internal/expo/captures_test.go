@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // TestCaptures renders what dcgm-exporter 4.8.2 and before printed on real
@@ -53,7 +54,7 @@ func TestCaptures(t *testing.T) {
 // again renders the one sample anew.
 func again(t *testing.T, name, labels, value string) string {
 	t.Helper()
-	ref, ok := ResolveMetric(name)
+	ref, ok := names.Metric(name)
 	if !ok {
 		return "unknown name " + name
 	}
@@ -74,9 +75,9 @@ func again(t *testing.T, name, labels, value string) string {
 	if get["pod"] != "" {
 		d.Owners = []gpu.Owner{{Namespace: get["namespace"], Pod: get["pod"], Container: get["container"]}}
 	}
-	cfg := Config{Profile: Profile482, Hostname: get["Hostname"], Kubernetes: true}
+	cfg := Config{Profile: names.Profile482, Hostname: get["Hostname"], Kubernetes: true}
 	if cfg.Hostname == "" {
-		cfg.Profile, cfg.Hostname = Profile48, get["hostname"]
+		cfg.Profile, cfg.Hostname = names.Profile48, get["hostname"]
 	}
 	cfg.Collectors.Metrics = []Collector{{Name: name, Ref: ref, Type: Gauge}}
 	cfg.Collectors.Labels = []LabelCollector{{Name: "DCGM_FI_DRIVER_VERSION", Ref: gpu.Ref{Field: gpu.DriverVersion, Scale: 1}}}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // A device that is held by a resource claim says which, under dcgm-exporter's
@@ -27,7 +28,7 @@ func TestClaimLabels(t *testing.T) {
 	}
 	mig.Owners = []gpu.Owner{owner}
 	mig.UUID, mig.MIG = "MIG-1", &gpu.MIG{ParentUUID: "GPU-1", Profile: "1g.10gb", GPUInstance: 9}
-	page := render(t, Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true}, snapshot(at, whole, mig), at)
+	page := render(t, Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true}, snapshot(at, whole, mig), at)
 	for _, want := range []string{
 		`,container="c",dra_claim_name="one",dra_claim_namespace="ml",dra_device_name="gpu-0",dra_driver_name="gpu.nvidia.com",dra_pool_name="node-1",namespace="ml",pod="llm-0"} 50`,
 		`,container="c",dra_claim_name="two",dra_claim_namespace="ml",dra_device_name="gpu-1-mig-9",dra_driver_name="gpu.nvidia.com",dra_mig_device_uuid="MIG-1",dra_mig_profile="1g.10gb",dra_pool_name="node-1",namespace="ml",pod="llm-0"} 7`,
@@ -54,7 +55,7 @@ func TestClaimSharers(t *testing.T) {
 		hold("q", "c", "shared", ""), hold("p", "d", "shared", ""), hold("p", "c", "z", "::1"), hold("p", "c", "shared", "::0"),
 		{DeviceID: d.UUID, Owner: gpu.Owner{Namespace: "ml", Pod: "plugin", Container: "c"}},
 	})
-	page := render(t, Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true}, s, at)
+	page := render(t, Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true}, s, at)
 	var got []string
 	for l := range strings.SplitSeq(page, "\n") {
 		if _, labels, ok := strings.Cut(l, "DCGM_FI_DEV_GPU_UTIL{"); ok && !strings.HasPrefix(l, "#") {
@@ -88,7 +89,7 @@ func TestTooManyClaimants(t *testing.T) {
 	}
 	s := snapshot(at, d, wholeGPU(1, at, map[gpu.FieldID]float64{gpu.GPUUtil: 51}))
 	gpu.Attribute(s.Devices, allocs)
-	page := render(t, Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true}, s, at)
+	page := render(t, Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true}, s, at)
 	if n := strings.Count(page, "\nDCGM_FI_DEV_GPU_UTIL{"); n != maxClaimants+1 {
 		t.Errorf("%d series", n)
 	}

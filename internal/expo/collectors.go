@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Type is the type column of a collectors file.
@@ -150,7 +151,7 @@ func (c *Collectors) add(rec []string, line int, seen map[string]int) (reason st
 		}
 		return reason
 	}
-	ref, ok := ResolveMetric(name)
+	ref, ok := names.Metric(name)
 	if !ok {
 		return fmt.Sprintf("unknown field %q", name)
 	}

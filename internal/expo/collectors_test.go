@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 const someCollectors = `# Format
@@ -83,7 +84,7 @@ func FuzzParseCollectors(f *testing.F) {
 				t.Errorf("%s twice", m.Name)
 			}
 			seen[m.Name] = true
-			if _, ok := ResolveMetric(m.Name); !ok && m.Exp == NotDerived {
+			if _, ok := names.Metric(m.Name); !ok && m.Exp == NotDerived {
 				t.Errorf("accepted %q, which is no field", m.Name)
 			}
 		}

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Whoever scrapes while pages come and are reused gets one page, whole: all its
 // values are of one generation.
 func TestScrapesDuringUpdates(t *testing.T) {
-	e := New(Config{Collectors: Profile48.DefaultCollectors()})
+	e := New(Config{Collectors: DefaultCollectors(names.Profile48)})
 	update := func(generation int) {
 		now := time.Now()
 		s := snapshot(now)

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Pages are rendered before they are asked for where each collection is
 // scraped, and else when they are; a scrape gets the last collection either way.
 func TestPagesAreRenderedOnDemand(t *testing.T) {
 	now := time.Now()
-	e := New(Config{Collectors: Profile48.DefaultCollectors()})
+	e := New(Config{Collectors: DefaultCollectors(names.Profile48)})
 	clock := 1000
 	collect := func() (rendered bool) {
 		clock++

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md and the golden pages")
@@ -70,20 +71,18 @@ The controller takes a value outside of its field's range for no value and count
 		on[id] = true
 	}
 	for i, f := range gpu.Fields() {
-		n, ok := namingOf(f.ID)
-		if !ok {
-			n = &naming{}
-		}
+		name49, scale49 := other(names.Profile49, &f)
+		name1, _ := other(names.Profile1x, &f)
 		mark := ""
 		if on[f.ID] {
 			mark = " ●"
 		}
 		unit49 := ""
-		if n.help49 != "" {
+		if scale49 != 1 {
 			unit49 = baseUnit(f.Unit)
 		}
 		fmt.Fprintf(&b, "| %d | `%s`%s | %s | %s | %s | %s | %s | %s | %s | %s |\n", f.ID, f.Name, mark, f.Unit, rangeOf(gpu.Index(i)),
-			[...]string{"gauge", "counter", "label"}[f.Kind], code(n.name49), unit49, code(n.name1), f.PodAgg, f.LoadAgg)
+			[...]string{"gauge", "counter", "label"}[f.Kind], code(name49), unit49, code(name1), f.PodAgg, f.LoadAgg)
 	}
 	b.WriteString(`
 ## Parts
@@ -95,17 +94,14 @@ file names one of these fields, which differ from those of GPUs in their labels.
 |---|---|---|---|---|---|
 `)
 	for _, f := range gpu.PartFields() {
-		n, ok := namingOf(f.ID)
-		if !ok {
-			n = &naming{}
-		}
+		name49, _ := other(names.Profile49, &f)
 		var on []string
 		for k := range gpu.PartKind(gpu.PartKinds) {
 			if f.On(k) {
 				on = append(on, k.String())
 			}
 		}
-		fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s |\n", f.ID, f.Name, f.Unit, [...]string{"gauge", "counter", "label"}[f.Kind], code(n.name49), strings.Join(on, ", "))
+		fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s |\n", f.ID, f.Name, f.Unit, [...]string{"gauge", "counter", "label"}[f.Kind], code(name49), strings.Join(on, ", "))
 	}
 	b.WriteString(`
 | of | labels |
@@ -177,4 +173,12 @@ func baseUnit(u gpu.Unit) string {
 		gpu.Megahertz: "Hz", gpu.Millijoule: "J", gpu.Percent: "ratio", gpu.Mebibyte: "B",
 		gpu.MegabytesPerSecond: "B/s", gpu.Nanosecond: "s",
 	}[u]
+}
+
+// other is a profile's name of a field where it is not the name of 4.8, and its scale.
+func other(p names.Profile, f *gpu.Field) (name string, scale float64) {
+	if name, scale = p.Name(f); name == f.Name {
+		name = ""
+	}
+	return name, scale
 }

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Config is what an Exporter shows, and how.
 type Config struct {
-	Profile      Profile
+	Profile      names.Profile
 	Collectors   Collectors
 	InvalidLines int     // of the collectors file
 	Hostname     string  // the node's label; empty: none

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // wholeGPU is device i with a value for each of the given fields.
@@ -92,7 +93,7 @@ func TestLabelsAndValues(t *testing.T) {
 	f := func(cfg Config, want string, prefixes ...string) {
 		t.Helper()
 		if cfg.Collectors.Metrics == nil {
-			cfg.Collectors = cfg.Profile.DefaultCollectors()
+			cfg.Collectors = DefaultCollectors(cfg.Profile)
 		}
 		e := New(cfg)
 		e.Update(snapshot(now, a, b, mig, twin), Stats{}, now)
@@ -101,24 +102,24 @@ func TestLabelsAndValues(t *testing.T) {
 			t.Errorf("profile %s (-want +got):\n%s", cfg.Profile, diff)
 		}
 	}
-	f(Config{Profile: Profile48, Hostname: "n1"}, `DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08"} 378.461000
+	f(Config{Profile: names.Profile48, Hostname: "n1"}, `DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08"} 378.461000
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08"} 37
 DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-00000001-aaaa",pci_bus_id="00000000:1C:00.0",device="nvidia1",modelName="NVIDIA H200",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08"} 0`,
 		"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE")
-	f(Config{Profile: Profile48, Hostname: "n1", Kubernetes: true},
+	f(Config{Profile: names.Profile48, Hostname: "n1", Kubernetes: true},
 		`DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08",container="main",namespace="team",pod="llm-0"} 37
 DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-00000001-aaaa",pci_bus_id="00000000:1C:00.0",device="nvidia1",modelName="NVIDIA H200",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08"} 0
 DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08",container="main",err_code="79",err_msg="GPU has fallen off the bus",namespace="team",pod="llm-0"} 79
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="2",UUID="GPU-parent",pci_bus_id="00000000:1D:00.0",device="nvidia2",modelName="NVIDIA H200",GPU_I_PROFILE="1g.18gb",GPU_I_ID="9",hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08",container="c",namespace="n",pod="m"} 0.500000`,
 		"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_PROF")
-	f(Config{Profile: Profile482, Hostname: "n1"}, `DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",Hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08",err_code="79",err_msg="GPU has fallen off the bus"} 79`,
+	f(Config{Profile: names.Profile482, Hostname: "n1"}, `DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",Hostname="n1",DCGM_FI_DRIVER_VERSION="580.105.08",err_code="79",err_msg="GPU has fallen off the bus"} 79`,
 		"DCGM_FI_DEV_XID_ERRORS")
-	f(Config{Profile: Profile49}, `DCGM_FI_DEV_GPU_UTIL_RATIO{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",DCGM_FI_SYSTEM_DRIVER_VERSION="580.105.08"} 0.370000
+	f(Config{Profile: names.Profile49}, `DCGM_FI_DEV_GPU_UTIL_RATIO{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",DCGM_FI_SYSTEM_DRIVER_VERSION="580.105.08"} 0.370000
 DCGM_FI_DEV_GPU_UTIL_RATIO{gpu="1",UUID="GPU-00000001-aaaa",pci_bus_id="00000000:1C:00.0",device="nvidia1",modelName="NVIDIA H200",DCGM_FI_SYSTEM_DRIVER_VERSION="580.105.08"} 0.000000`,
 		"DCGM_FI_DEV_GPU_UTIL_RATIO")
-	f(Config{Profile: Profile1x, Hostname: "n1"}, `dcgm_xid_errors{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",Hostname="n1",err_code="79",err_msg="GPU has fallen off the bus"} 79`,
+	f(Config{Profile: names.Profile1x, Hostname: "n1"}, `dcgm_xid_errors{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",Hostname="n1",err_code="79",err_msg="GPU has fallen off the bus"} 79`,
 		"dcgm_xid_errors")
-	f(Config{Profile: Profile48}, `gpupilot_gpu_allocation_info{uuid="GPU-00000000-aaaa",namespace="team",pod="llm-0",container="main",replica=""} 1
+	f(Config{Profile: names.Profile48}, `gpupilot_gpu_allocation_info{uuid="GPU-00000000-aaaa",namespace="team",pod="llm-0",container="main",replica=""} 1
 gpupilot_gpu_allocation_info{uuid="GPU-00000001-aaaa",namespace="n",pod="p",container="c",replica="0"} 1
 gpupilot_gpu_allocation_info{uuid="GPU-00000001-aaaa",namespace="n",pod="q",container="c",replica="1"} 1
 gpupilot_gpu_allocation_info{uuid="MIG-2",namespace="n",pod="m",container="c",replica=""} 1
@@ -144,7 +145,7 @@ func TestRelabel(t *testing.T) {
 	if err := r.Check(); err != nil {
 		t.Fatal(err)
 	}
-	e := New(Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Hostname: "n1", Kubernetes: true, Relabel: r})
+	e := New(Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Hostname: "n1", Kubernetes: true, Relabel: r})
 	e.Update(s, Stats{}, now)
 	_, body := get(t, e, "/metrics")
 	want := `DCGM_FI_DEV_GPU_UTIL{gpu="0",uuid_of_gpu="GPU-parent",GPU_I_PROFILE="1g.18gb",instance_id="9",node="n1",cluster="c1",zone="z",app="a",container="main",namespace="team",workload="llm-0"} 37`
@@ -165,7 +166,7 @@ func FuzzStaticLabelName(f *testing.F) {
 			return
 		}
 		now := time.Now()
-		e := New(Config{Collectors: Profile48.DefaultCollectors(), Relabel: r})
+		e := New(Config{Collectors: DefaultCollectors(names.Profile48), Relabel: r})
 		e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})), Stats{}, now)
 		_, body := get(t, e, "/metrics")
 		found := false
@@ -183,7 +184,7 @@ func TestUnitsOf49(t *testing.T) {
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{
 		gpu.SMClock: 1980, gpu.TotalEnergy: 1_234_567_890, gpu.FBUsed: 143_000, gpu.NVLinkBandwidth: 12, gpu.EncUtil: 3,
 	})
-	e := New(Config{Profile: Profile49, Collectors: Profile49.DefaultCollectors()})
+	e := New(Config{Profile: names.Profile49, Collectors: DefaultCollectors(names.Profile49)})
 	e.Update(snapshot(now, d), Stats{}, now)
 	_, body := get(t, e, "/metrics")
 	f := func(name, want string) {
@@ -235,7 +236,7 @@ func TestLargeCountersAreExact(t *testing.T) {
 	d.Values.SetInt(gpu.TotalEnergy, 9_007_199_254_740_993) // 2^53 + 1
 	d.Values.SetInt(gpu.PCIeReplayCounter, math.MaxInt64-16)
 	d.Values.SetInt(gpu.PowerViolation, 9_007_199_254_740_995_499)
-	f := func(p Profile, field gpu.FieldID, want string) {
+	f := func(p names.Profile, field gpu.FieldID, want string) {
 		t.Helper()
 		meta, _ := gpu.Lookup(field)
 		name, scale := p.Name(meta)
@@ -254,11 +255,11 @@ func TestLargeCountersAreExact(t *testing.T) {
 			}
 		}
 	}
-	f(Profile48, gpu.TotalEnergy, "9007199254740993")
-	f(Profile48, gpu.PCIeReplayCounter, "9223372036854775791")
-	f(Profile49, gpu.TotalEnergy, "9007199254741")
-	f(Profile48, gpu.PowerViolation, "9007199254740995499")
-	f(Profile49, gpu.PowerViolation, "9007199254.740995")
+	f(names.Profile48, gpu.TotalEnergy, "9007199254740993")
+	f(names.Profile48, gpu.PCIeReplayCounter, "9223372036854775791")
+	f(names.Profile49, gpu.TotalEnergy, "9007199254741")
+	f(names.Profile48, gpu.PowerViolation, "9007199254740995499")
+	f(names.Profile49, gpu.PowerViolation, "9007199254.740995")
 }
 
 func FuzzQuotient(f *testing.F) {
@@ -286,7 +287,7 @@ func TestAbsentAndOldValuesHaveNoSeries(t *testing.T) {
 	old := wholeGPU(1, now.Add(-5001*time.Millisecond), map[gpu.FieldID]float64{gpu.GPUUtil: 6})
 	old.Err = gpu.ErrLost
 	never := wholeGPU(2, time.Time{}, nil)
-	e := New(Config{Collectors: Profile48.DefaultCollectors()})
+	e := New(Config{Collectors: DefaultCollectors(names.Profile48)})
 	e.Update(snapshot(now, fresh, old, never), Stats{}, now)
 	_, body := get(t, e, "/metrics")
 	want := `DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",DCGM_FI_DRIVER_VERSION="580.105.08"} 5`
@@ -310,7 +311,7 @@ gpupilot_device_up{uuid="GPU-00000002-aaaa"} 0`
 // answering is an exporter with one GPU.
 func answering(t *testing.T) (e *Exporter, update func(now time.Time)) {
 	t.Helper()
-	e = New(Config{Profile: Profile48, Collectors: Profile48.DefaultCollectors(), Kubernetes: true, InvalidLines: 2, Version: "1"})
+	e = New(Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true, InvalidLines: 2, Version: "1"})
 	return e, func(now time.Time) {
 		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5, gpu.FBUsed: 7, gpu.TotalEnergy: 9, gpu.PCIeReplayCounter: 1})
 		d.XIDs = []gpu.XIDCount{{Code: 79, Count: 2, Last: time.UnixMilli(1_700_000_000_123)}}
@@ -434,7 +435,7 @@ func TestCountersKeepTheirType(t *testing.T) {
 	now := time.Now()
 	f := func(name, accept, wantType string, want format) {
 		t.Helper()
-		ref, ok := ResolveMetric(name)
+		ref, ok := names.Metric(name)
 		if !ok {
 			t.Fatal(name)
 		}

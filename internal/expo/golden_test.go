@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // TestGoldenPages compares whole pages with testdata, byte for byte: names,
@@ -33,9 +34,9 @@ func TestGoldenPages(t *testing.T) {
 	s.Backend, s.OwnersTime = "nvml", at
 	s.Unmatched = []gpu.Allocation{{DeviceID: "GPU-gone"}}
 
-	for _, p := range Profiles() {
+	for _, p := range names.Profiles() {
 		checkPage(t, "page-"+string(p), s, at, Config{
-			Profile: p, Collectors: p.DefaultCollectors(), Hostname: "gpu-node-1", Kubernetes: true, Version: "v1.2.3", Revision: "abc", InvalidLines: 1,
+			Profile: p, Collectors: DefaultCollectors(p), Hostname: "gpu-node-1", Kubernetes: true, Version: "v1.2.3", Revision: "abc", InvalidLines: 1,
 		})
 	}
 }
@@ -69,7 +70,7 @@ DCGM_EXP_GPU_HEALTH_STATUS, gauge, Health.
 		{Namespace: "n", Name: "p"}:        {UID: "77aa"},
 	}
 	base := Config{
-		Profile: Profile48, Collectors: c, Hostname: "gpu-node-1", Kubernetes: true, Version: "v1.2.3", Revision: "abc",
+		Profile: names.Profile48, Collectors: c, Hostname: "gpu-node-1", Kubernetes: true, Version: "v1.2.3", Revision: "abc",
 		Pods: true, PodUID: true, DashedModel: true, ClockWindow: time.Minute,
 	}
 	checkPage(t, "page-pods", s, at, base)
@@ -112,12 +113,12 @@ DCGM_FI_DEV_CPU_TEMP_CURRENT, gauge, Temperature.
 	part(gpu.Part{Kind: gpu.NVLink, ID: 0, GPU: &a.Device}, map[gpu.FieldID]float64{gpu.SwitchLinkCRC: 3})
 	part(gpu.Part{Kind: gpu.CPU, ID: 0, Serial: "0x17"}, map[gpu.FieldID]float64{gpu.CPUUtil: 0.25, gpu.CPUTemp: 48.5})
 	part(gpu.Part{Kind: gpu.CPUCore, ID: 71, Parent: 0}, map[gpu.FieldID]float64{gpu.CPUUtil: 1})
-	for _, p := range []Profile{Profile48, Profile482} {
+	for _, p := range []names.Profile{names.Profile48, names.Profile482} {
 		checkPage(t, "page-parts-"+string(p), s, at, Config{Profile: p, Collectors: c, Hostname: "gpu-node-1", Version: "v1.2.3", Revision: "abc"})
 	}
 	stale := *s
 	stale.PartsTime = at.Add(-time.Minute)
-	cfg := Config{Profile: Profile48, Collectors: c}
+	cfg := Config{Profile: names.Profile48, Collectors: c}
 	r := newRenderer(&cfg, &history{}, &totals{})
 	var pg page
 	r.render(&pg, &stale, Stats{}, at)

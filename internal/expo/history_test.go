@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // derivedCollectors are all but health.
@@ -221,7 +222,7 @@ func TestHealthSeries(t *testing.T) {
 			t.Fatal(bad)
 		}
 		e := New(Config{Collectors: c})
-		if !e.WantsHealth() || New(Config{Collectors: Profile48.DefaultCollectors()}).WantsHealth() {
+		if !e.WantsHealth() || New(Config{Collectors: DefaultCollectors(names.Profile48)}).WantsHealth() {
 			t.Error("who wants verdicts is not known")
 		}
 		e.Update(snapshot(now, d), Stats{}, now)

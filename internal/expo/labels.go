@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // entity is a device whose series are shown, for one owner and one job of it,
@@ -308,7 +309,7 @@ func numberOf(ref gpu.Ref) number {
 	n := number{field: ref.Field, index: i, scale: ref.Scale, format: gpu.At(i).Format}
 	n.lo, n.hi = bounds(gpu.At(i).Unit)
 	// Percent as a ratio and nanoseconds as seconds have fractions.
-	if ref.Scale == fromRatio || ref.Scale == fromSeconds {
+	if ref.Scale == names.FromRatio || ref.Scale == names.FromSeconds {
 		n.format = gpu.Float
 	}
 	return n

@@ -48,7 +48,7 @@ func (r *renderer) appendPart(b []byte, p *gpu.PartSnapshot) []byte {
 		host = r.linkHost
 	case gpu.CPU:
 		b = appendNumber(b, `{cpu="`, p.ID)
-		if p.Serial != "" && r.cfg.Profile.cpuSerial() {
+		if p.Serial != "" && r.cfg.Profile.HasCPUSerial() {
 			b = r.label(b, "cpu_serial", p.Serial)
 		}
 	case gpu.CPUCore:

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // seriesOf are the lines of a page that begin with one of the names.
@@ -40,7 +41,7 @@ func TestPhysical(t *testing.T) {
 	other := instance
 	other.UUID, other.MIG = "MIG-2", &gpu.MIG{ParentUUID: "GPU-one", GPUInstance: 2}
 	old := wholeGPU(2, at.Add(-time.Minute), map[gpu.FieldID]float64{gpu.TotalEnergy: 5})
-	got := seriesOf(t, snapshot(at, a, instance, other, old), Config{Profile: Profile48},
+	got := seriesOf(t, snapshot(at, a, instance, other, old), Config{Profile: names.Profile48},
 		"gpupilot_gpu_energy_joules_total", "gpupilot_gpu_throttle_seconds_total", "gpupilot_nvlink_errors_total", "gpupilot_nvlinks_down")
 	want := []string{
 		`gpupilot_gpu_energy_joules_total{uuid="GPU-00000000-aaaa"} 1500.250000`,
@@ -69,7 +70,7 @@ func TestP2PStatus(t *testing.T) {
 	a := wholeGPU(0, at, nil)
 	a.Links.Peers = []gpu.Peer{{Index: 1, Status: gpu.P2POK}, {Index: 2, Status: 5}, {Index: 3, Status: 9}}
 	a.Owners = []gpu.Owner{{Namespace: "n", Pod: "p", Container: "c"}}
-	got := seriesOf(t, snapshot(at, a), Config{Profile: Profile48, Collectors: c, Hostname: "h", Kubernetes: true}, "DCGM_EXP_P2P_STATUS")
+	got := seriesOf(t, snapshot(at, a), Config{Profile: names.Profile48, Collectors: c, Hostname: "h", Kubernetes: true}, "DCGM_EXP_P2P_STATUS")
 	head := `DCGM_EXP_P2P_STATUS{gpu="0",UUID="GPU-00000000-aaaa",pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H200",hostname="h",DCGM_FI_DRIVER_VERSION="580.105.08",`
 	tail := `,container="c",namespace="n",pod="p"} `
 	want := []string{
@@ -92,7 +93,7 @@ func TestDropped(t *testing.T) {
 	core := gpu.PartSnapshot{Part: gpu.Part{Kind: gpu.CPUCore, ID: 1}}
 	core.Values.Set(gpu.CPUUtil, 0.5)
 	s.Parts, s.PartsTime = []gpu.PartSnapshot{core, core}, at
-	got := seriesOf(t, s, Config{Profile: Profile48, Collectors: c}, "gpupilot_series_dropped_total", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_CPU_UTIL_TOTAL")
+	got := seriesOf(t, s, Config{Profile: names.Profile48, Collectors: c}, "gpupilot_series_dropped_total", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_CPU_UTIL_TOTAL")
 	want := []string{
 		`DCGM_FI_DEV_CPU_UTIL_TOTAL{cpucore="1",cpu="0"} 0.500000`,
 		`gpupilot_series_dropped_total{reason="out_of_range"} 1`,

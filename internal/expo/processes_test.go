@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // shared is a snapshot of a GPU that two pods share, one that a pod has alone,
@@ -43,7 +44,7 @@ func processConfig(t *testing.T) Config {
 	if len(bad) > 0 {
 		t.Fatal(bad)
 	}
-	return Config{Profile: Profile48, Collectors: c, Kubernetes: true, Processes: true, Version: "v1.2.3", Revision: "abc"}
+	return Config{Profile: names.Profile48, Collectors: c, Kubernetes: true, Processes: true, Version: "v1.2.3", Revision: "abc"}
 }
 
 func TestGoldenProcesses(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/promq/promtest"
 )
 
@@ -18,7 +19,7 @@ import (
 // the profile's file gives it: those of the file that is built in, and all
 // further fields.
 func TestPrometheusKnowsTheTypes(t *testing.T) {
-	for _, p := range Profiles() {
+	for _, p := range names.Profiles() {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
 			c := everything(p)
@@ -48,8 +49,8 @@ func TestPrometheusKnowsTheTypes(t *testing.T) {
 
 // everything are the profile's own collectors and those of all other fields of
 // GPUs.
-func everything(p Profile) Collectors {
-	c := p.DefaultCollectors()
+func everything(p names.Profile) Collectors {
+	c := DefaultCollectors(p)
 	have := c.Fields()
 	for i := range gpu.Fields() {
 		f := gpu.At(gpu.Index(i))
@@ -57,7 +58,7 @@ func everything(p Profile) Collectors {
 			continue
 		}
 		name, scale := p.Name(f)
-		c.Metrics = append(c.Metrics, Collector{Name: name, Ref: gpu.Ref{Field: f.ID, Scale: scale}, Type: p.typeOf(f), Help: p.help(f)})
+		c.Metrics = append(c.Metrics, Collector{Name: name, Ref: gpu.Ref{Field: f.ID, Scale: scale}, Type: typeOf(p, f), Help: p.Help(f)})
 	}
 	return c
 }

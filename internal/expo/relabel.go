@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Relabel changes the labels of the fields' series: those that are for people
@@ -112,7 +113,7 @@ func builtIn(name string) bool {
 // isLabelField says whether a collectors file, which may change, can make this
 // name a label of all series.
 func isLabelField(name string) bool {
-	_, ok := ResolveMetric(name)
+	_, ok := names.Metric(name)
 	return ok
 }
 

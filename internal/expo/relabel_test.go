@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // No label is on a series twice, whatever static labels, new names, label fields
@@ -80,7 +81,7 @@ func relabelledPages(t *testing.T, r Relabel) []string {
 		t.Fatal(bad)
 	}
 	var out []string
-	for _, p := range []Profile{Profile48, Profile482} {
+	for _, p := range []names.Profile{names.Profile48, names.Profile482} {
 		e := New(Config{Profile: p, Collectors: c, Hostname: "n1", Kubernetes: true, PodUID: true, Relabel: r})
 		e.Update(s, Stats{}, now)
 		_, body := get(t, e, "/metrics")

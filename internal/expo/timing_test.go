@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // fleet is a node as the benchmarks have it: gpus, each cut into parts (0: not
@@ -25,7 +26,7 @@ func fleet(now time.Time, gpus, parts, sharers int) (*gpu.Snapshot, Config) {
 			c.Metrics = append(c.Metrics, Collector{Name: f.Name, Ref: gpu.Ref{Field: f.ID, Scale: 1}, Type: typ, Help: f.Help})
 		}
 	}
-	c.Labels = Profile48.DefaultCollectors().Labels
+	c.Labels = DefaultCollectors(names.Profile48).Labels
 	s := snapshot(now)
 	for i := range gpus * max(parts, 1) {
 		values := map[gpu.FieldID]float64{}
@@ -47,7 +48,7 @@ func fleet(now time.Time, gpus, parts, sharers int) (*gpu.Snapshot, Config) {
 		}
 		s.Devices = append(s.Devices, d)
 	}
-	return s, Config{Profile: Profile48, Collectors: c, Hostname: "gpu-node-0001", Kubernetes: true}
+	return s, Config{Profile: names.Profile48, Collectors: c, Hostname: "gpu-node-0001", Kubernetes: true}
 }
 
 // The budgets of a tick and of a scrape.

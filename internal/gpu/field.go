@@ -90,10 +90,6 @@ type Ref struct {
 	Scale float64
 }
 
-// Resolve maps a metric's or a signal's name, of any profile, to its field.
-// The table of names is package expo's; whoever needs it is handed this.
-type Resolve func(name string) (Ref, bool)
-
 // Index is a field's place in the table, the dense index of Values and FieldSet.
 // It is not stable between versions: nothing outside the process may keep it.
 type Index uint8

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -49,9 +50,8 @@ type Values interface {
 
 // Deps are what the API reads from.
 type Deps struct {
-	Pods    Pods
-	Values  Values
-	Resolve gpu.Resolve // every name of every profile
+	Pods   Pods
+	Values Values
 	// Names are the metric names in use, for discovery and to tell a pod's own
 	// metric that has no value now from one that nobody knows. It is cheap and
 	// may be called often.
@@ -189,7 +189,7 @@ func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metri
 			"metric %s: a pod has one value of a metric, without labels: the metric selector %q cannot be met, remove it", info.Metric, metricSelector))
 	}
 	q := &query{p: p, namespace: namespace, metric: info.Metric, now: p.deps.Now(), scale: 1}
-	ref, ok := p.deps.Resolve(info.Metric)
+	ref, ok := names.Resolve(info.Metric)
 	if !ok {
 		return q, nil
 	}

@@ -84,21 +84,6 @@ func (n *node) read(at time.Time, values map[series.Key]float64) {
 	}
 }
 
-// resolve knows three names of the utilisation, in two units, and four other fields.
-func resolve(name string) (gpu.Ref, bool) {
-	ref, ok := map[string]gpu.Ref{
-		"DCGM_FI_DEV_GPU_UTIL":                 {Field: gpu.GPUUtil, Scale: 1},
-		"DCGM_FI_DEV_GPU_UTIL_RATIO":           {Field: gpu.GPUUtil, Scale: 100},
-		"dcgm_gpu_utilization":                 {Field: gpu.GPUUtil, Scale: 1},
-		"DCGM_FI_DEV_FB_USED":                  {Field: gpu.FBUsed, Scale: 1},
-		"DCGM_FI_DEV_FB_USED_BYTES":            {Field: gpu.FBUsed, Scale: 1.0 / (1 << 20)},
-		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": {Field: gpu.TotalEnergy, Scale: 1},
-		"DCGM_FI_DEV_XID_ERRORS":               {Field: gpu.XIDErrors, Scale: 1},
-		"DCGM_FI_DRIVER_VERSION":               {Field: gpu.DriverVersion, Scale: 1},
-	}[name]
-	return ref, ok
-}
-
 // fleet is what the tests ask about: two serving pods with values, one that
 // starts, one whose values are stale, and one with two GPUs of which one is
 // dead.
@@ -132,8 +117,8 @@ func fleet(t testing.TB) Deps {
 
 	web := labels.Set{"app": "web"}
 	return Deps{
-		Values:  store,
-		Resolve: resolve,
+		Values: store,
+
 		Names: func() []string {
 			return []string{"vllm:num_requests_waiting", "queue_depth", "DCGM_FI_DEV_GPU_UTIL", "queue_depth"}
 		},

@@ -71,7 +71,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("the name is lost: %+v", a)
 		}
 		if badSpec == nil {
-			_, _ = Compile(a, resolve)
+			_, _ = Compile(a)
 		}
 	})
 }

@@ -25,7 +25,7 @@ func onPods(port *intstr.IntOrString, path string) *v1alpha1.GPUAutoscaler {
 func TestPathsAreValidated(t *testing.T) {
 	f := func(path string, valid bool) {
 		t.Helper()
-		_, err := Compile(onPods(nil, path), resolve)
+		_, err := Compile(onPods(nil, path))
 		switch {
 		case valid && err != nil:
 			t.Errorf("%q is refused: %v", path, err)
@@ -57,7 +57,7 @@ func TestPathsAreValidated(t *testing.T) {
 func TestPortsAreValidated(t *testing.T) {
 	f := func(port intstr.IntOrString, valid bool) {
 		t.Helper()
-		_, err := Compile(onPods(&port, ""), resolve)
+		_, err := Compile(onPods(&port, ""))
 		if valid != (err == nil) {
 			t.Errorf("port %q: error %v, valid: %v", port.String(), err, valid)
 		}
@@ -86,7 +86,7 @@ func FuzzPathKeepsTheHost(f *testing.F) {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		c, err := Compile(onPods(nil, path), resolve)
+		c, err := Compile(onPods(nil, path))
 		if err != nil || path == "" {
 			return
 		}
@@ -114,7 +114,7 @@ func TestBoundsOfTheCRDHoldWithoutIt(t *testing.T) {
 		t.Helper()
 		a := onPods(nil, "")
 		change(&a.Spec)
-		if _, err := Compile(a, resolve); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Compile(a); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one about %s", err, want)
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // Named is a compiled policy with the name of its object, or of its file if the
@@ -29,7 +28,7 @@ type Named struct {
 
 // Parse compiles the GPUAutoscalers of a YAML file, which are separated by ---.
 // Unknown fields are errors.
-func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) {
+func Parse(file string, b []byte) (out []Named, err error) {
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
 	for {
 		doc, err := docs.Read()
@@ -56,7 +55,7 @@ func Parse(file string, b []byte, resolve gpu.Resolve) (out []Named, err error) 
 			}
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		c, err := Compile(&a, resolve)
+		c, err := Compile(&a)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", file, a.Name, err)
 		}

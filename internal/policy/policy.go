@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -33,7 +34,7 @@ type Compiled struct {
 // Compile translates and validates a GPUAutoscaler. Its error is the aggregate of a
 // field.ErrorList: each entry names the field, the value and what is allowed. The
 // caller sets GPUsPerReplica of the policy, from the pod template.
-func Compile(a *v1alpha1.GPUAutoscaler, resolve gpu.Resolve) (Compiled, error) {
+func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	spec, path := &a.Spec, field.NewPath("spec")
 	c := Compiled{Actuation: spec.Actuation}
 	if c.Actuation == "" {
@@ -44,7 +45,7 @@ func Compile(a *v1alpha1.GPUAutoscaler, resolve gpu.Resolve) (Compiled, error) {
 		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation, allowed))
 	}
 	errs = append(errs, compileBounds(&c.Policy, spec, path)...)
-	errs = append(errs, compileSignals(&c, spec.Signals, path.Child("signals"), resolve)...)
+	errs = append(errs, compileSignals(&c, spec.Signals, path.Child("signals"))...)
 	errs = append(errs, compileBehavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
 	errs = append(errs, compileMissingData(&c.Policy, spec.MissingData, path.Child("missingData"))...)
 	errs = append(errs, compileStartupAndBudget(&c.Policy, spec, path)...)
@@ -96,7 +97,7 @@ const (
 	maxWindowSeconds = 3600
 )
 
-func compileSignals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (errs field.ErrorList) {
+func compileSignals(c *Compiled, in []v1alpha1.Signal, path *field.Path) (errs field.ErrorList) {
 	switch {
 	case len(in) == 0:
 		return field.ErrorList{field.Required(path, "name at least one signal")}
@@ -104,7 +105,7 @@ func compileSignals(c *Compiled, in []v1alpha1.Signal, path *field.Path, resolve
 		return field.ErrorList{field.TooMany(path, len(in), maxSignals)}
 	}
 	for i := range in {
-		if err := c.compileSignal(&in[i], path.Index(i), resolve); err != nil {
+		if err := c.compileSignal(&in[i], path.Index(i)); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -125,7 +126,7 @@ func numberDuplicateNames(signals []scale.Signal) {
 }
 
 // compileSignal appends one signal of the spec, or the signals of its preset.
-func (c *Compiled) compileSignal(in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) *field.Error {
+func (c *Compiled) compileSignal(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	if err := checkOneSource(in, path); err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (c *Compiled) compileSignal(in *v1alpha1.Signal, path *field.Path, resolve 
 	case in.Pods != nil:
 		s, src, err = compilePods(s, in.Pods, path.Child("pods"))
 	default:
-		s, src, err = compileGPU(s, in, path, resolve)
+		s, src, err = compileGPU(s, in, path)
 	}
 	if err != nil {
 		return err
@@ -238,9 +239,9 @@ func compileQuery(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.
 	return s, Source{Kind: Query, PromQL: promql}, nil
 }
 
-func compileGPU(s scale.Signal, in *v1alpha1.Signal, path *field.Path, resolve gpu.Resolve) (scale.Signal, Source, *field.Error) {
+func compileGPU(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.Signal, Source, *field.Error) {
 	metric, at := in.GPU.Metric, path.Child("gpu", "metric")
-	ref, ok := resolve(metric)
+	ref, ok := names.Resolve(metric)
 	if !ok {
 		return s, Source{}, field.Invalid(at, metric,
 			"is not a known metric; use Utilization, MemoryUtilization, MemoryUsed, SMActive, SMOccupancy, TensorActive, DRAMActive, Power, a field id or a profile's metric name")

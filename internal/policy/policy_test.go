@@ -17,18 +17,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-func resolve(name string) (gpu.Ref, bool) {
-	refs := map[string]gpu.Ref{
-		"Utilization":                {Field: gpu.GPUUtil, Scale: 1},
-		"DCGM_FI_DEV_GPU_UTIL_RATIO": {Field: gpu.GPUUtil, Scale: 100},
-		"MemoryUsed":                 {Field: gpu.FBUsed, Scale: 1},
-		"SMActive":                   {Field: gpu.SMActive, Scale: 1},
-		"DCGM_FI_DEV_XID_ERRORS":     {Field: gpu.XIDErrors, Scale: 1},
-	}
-	r, ok := refs[name]
-	return r, ok
-}
-
 func autoscaler(t *testing.T, spec string) *v1alpha1.GPUAutoscaler {
 	t.Helper()
 	var a v1alpha1.GPUAutoscaler
@@ -47,7 +35,7 @@ signals:
 `
 
 func TestDefaults(t *testing.T) {
-	c, err := Compile(autoscaler(t, minimal), resolve)
+	c, err := Compile(autoscaler(t, minimal))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +53,7 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestTargetIsInTheNamesUnit(t *testing.T) {
-	c, err := Compile(autoscaler(t, strings.NewReplacer("Utilization", "DCGM_FI_DEV_GPU_UTIL_RATIO", `"60"`, `"0.6"`).Replace(minimal)), resolve)
+	c, err := Compile(autoscaler(t, strings.NewReplacer("Utilization", "DCGM_FI_DEV_GPU_UTIL_RATIO", `"60"`, `"0.6"`).Replace(minimal)))
 	if err != nil || c.Policy.Signals[0].Target != 60 {
 		t.Errorf("0.6 as a ratio became %v (%v), want 60 %%", c.Policy.Signals, err)
 	}
@@ -79,7 +67,7 @@ startup: {expectedSeconds: 120}
 behavior:
   scaleUp: {tolerance: 50m, policies: [{type: Pods, value: 4, periodSeconds: 15}, {type: Percent, value: 100, periodSeconds: 15}]}
   scaleDown: {stabilizationWindowSeconds: 0, selectPolicy: Disabled}
-`), resolve)
+`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +82,7 @@ behavior:
 }
 
 func TestPodsSignal(t *testing.T) {
-	c, err := Compile(autoscaler(t, strings.Replace(minimal, "gpu: {metric: Utilization}", "pods: {metric: queue, port: 8000}", 1)), resolve)
+	c, err := Compile(autoscaler(t, strings.Replace(minimal, "gpu: {metric: Utilization}", "pods: {metric: queue, port: 8000}", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +102,7 @@ signals:
   activation: 500m
 - query: {promql: "`+strings.Repeat("x + ", 100)+`y"}
   target: {type: Value, value: "1"}
-`), resolve)
+`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +122,7 @@ func TestBadInputNamesTheField(t *testing.T) {
 		t.Helper()
 		a := autoscaler(t, minimal)
 		mutate(a)
-		_, err := Compile(a, resolve)
+		_, err := Compile(a)
 		for _, w := range want {
 			if err == nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("error %v, want it to say %q", err, w)
@@ -183,7 +171,7 @@ func TestBadInputNamesTheField(t *testing.T) {
 
 // One mistake is one error.
 func TestNoMaximumIsOneError(t *testing.T) {
-	_, err := Compile(autoscaler(t, strings.Replace(minimal, "maxReplicas: 8", "", 1)), resolve)
+	_, err := Compile(autoscaler(t, strings.Replace(minimal, "maxReplicas: 8", "", 1)))
 	if want := "spec.maxReplicas: Invalid value: 0: is required, and must be at least 1"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
@@ -199,12 +187,12 @@ spec:
 
 // What cannot be decoded is named as what is not allowed is.
 func TestParseNamesTheField(t *testing.T) {
-	if _, err := Parse("a.yaml", []byte(file), resolve); err != nil {
+	if _, err := Parse("a.yaml", []byte(file)); err != nil {
 		t.Fatal(err)
 	}
 	f := func(old, with, want string) {
 		t.Helper()
-		_, err := Parse("a.yaml", []byte(strings.Replace(file, old, with, 1)), resolve)
+		_, err := Parse("a.yaml", []byte(strings.Replace(file, old, with, 1)))
 		if err == nil || err.Error() != "a.yaml: "+want {
 			t.Errorf("%s: %v, want %s", with, err, want)
 		}
@@ -231,7 +219,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("kind: GPUAutoscaler\nspec: {maxReplicas: [1], signals: [{target: {averageValue: {}}}, 7]}"))
 	f.Add([]byte("kind: GPUAutoscaler\nspec: [[{value: null}]]"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		all, err := Parse("fuzz", b, resolve)
+		all, err := Parse("fuzz", b)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "fuzz: ") {
 				t.Errorf("the error %q does not say which file", err)
@@ -256,7 +244,7 @@ maxReplicas: 8
 signals:
 - {query: {promql: "`+long+`1"}, target: {value: "1"}}
 - {query: {promql: "`+long+`2"}, target: {value: "1"}}
-- {gpu: {metric: Utilization}, target: {value: "60"}}`), resolve)
+- {gpu: {metric: Utilization}, target: {value: "60"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func compiled(t *testing.T, signal string) (Compiled, error) {
 	return Compile(autoscaler(t, `
 scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
 maxReplicas: 8
-signals: [`+signal+`]`), resolve)
+signals: [`+signal+`]`))
 }
 
 // What counts the requests that come to a server, or those that it has answered.
@@ -114,7 +114,7 @@ scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
 maxReplicas: 8
 signals:
 - {preset: vllm, target: {value: "32"}, port: api, path: /m}
-- {preset: tgi, target: {value: "2"}}`), resolve)
+- {preset: tgi, target: {value: "2"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

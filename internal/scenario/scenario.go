@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -37,7 +36,7 @@ type Scenario struct {
 }
 
 // Parse parses a scenario. Errors name file, section, line and value.
-func Parse(name string, data []byte, resolve gpu.Resolve) (*Scenario, error) {
+func Parse(name string, data []byte) (*Scenario, error) {
 	s := &Scenario{archive: txtar.Parse(data)}
 	title, _, _ := strings.Cut(strings.TrimSpace(string(s.archive.Comment)), "\n")
 	s.Title = strings.TrimLeft(title, "# ")
@@ -46,7 +45,7 @@ func Parse(name string, data []byte, resolve gpu.Resolve) (*Scenario, error) {
 		var err error
 		switch f.Name {
 		case policySection:
-			err = s.policy(f.Data, resolve)
+			err = s.policy(f.Data)
 		case timelineSection:
 			if s.events, err = parseTimeline(f.Data); err == nil && len(s.events) == 0 {
 				err = errors.New("it is empty: want lines such as 0s replicas=2 serving=2@97")
@@ -75,8 +74,8 @@ func Parse(name string, data []byte, resolve gpu.Resolve) (*Scenario, error) {
 	return s, nil
 }
 
-func (s *Scenario) policy(b []byte, resolve gpu.Resolve) error {
-	all, err := policy.Parse(policySection, b, resolve)
+func (s *Scenario) policy(b []byte) error {
+	all, err := policy.Parse(policySection, b)
 	if err != nil {
 		return err
 	}

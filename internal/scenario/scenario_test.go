@@ -16,7 +16,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/diff"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -72,7 +71,7 @@ func TestDocs(t *testing.T) {
 
 // playText checks one scenario and returns it with the decisions of now.
 func playText(t *testing.T, path string, data []byte) []byte {
-	s, err := Parse(filepath.Base(path), data, expo.Resolve)
+	s, err := Parse(filepath.Base(path), data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +128,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 		if text == story && old != with {
 			t.Fatalf("no %q in the story", old)
 		}
-		s, err := Parse("x.txtar", []byte(text), expo.Resolve)
+		s, err := Parse("x.txtar", []byte(text))
 		if err == nil {
 			_, err = s.Run(nil)
 		}
@@ -177,7 +176,7 @@ func TestPaces(t *testing.T) {
 	at := timelineStart.Add(-time.Second)
 	f := func(words string, want ...scale.Pace) {
 		t.Helper()
-		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,- came=-/3", words, 1)), expo.Resolve)
+		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,- came=-/3", words, 1)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +210,7 @@ func TestPaceErrors(t *testing.T) {
 		"pace=12": `line 1: pace: "12" is not a latency`, "pace=-1ms": `"-1ms" is not a latency`, "pace=": `"" is not a latency`,
 		"pace=9ms/": `"" is not a latency`, "pace=-/9ms": `"-" is not a latency`,
 	} {
-		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,-", pace, 1)), expo.Resolve)
+		s, err := Parse("x.txtar", []byte(strings.Replace(learning, "pace=12ms/300ms,-", pace, 1)))
 		if err == nil {
 			_, err = s.Run(nil)
 		}
@@ -225,7 +224,7 @@ func TestPaceErrors(t *testing.T) {
 func TestBrokenPromises(t *testing.T) {
 	f := func(promise, want string) {
 		t.Helper()
-		s, err := Parse("x.txtar", []byte(strings.Replace(story, "always replicas<=5", promise, 1)), expo.Resolve)
+		s, err := Parse("x.txtar", []byte(strings.Replace(story, "always replicas<=5", promise, 1)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +284,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(strings.Replace(learning, "pace=12ms/300ms,-", "pace=1ns,9h/9h", 1)))
 	f.Add([]byte(strings.Replace(story, "serving=1@100", "serving=@NaN,-,1e308 starting=2 frozen restart total=- gpus=2", 1)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := Parse("x.txtar", data, expo.Resolve)
+		s, err := Parse("x.txtar", data)
 		if err != nil {
 			return
 		}
@@ -309,7 +308,7 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		// What is recorded is read back as it was.
-		again, err := Parse("x.txtar", s.WithDecisions(Decisions(moments)), expo.Resolve)
+		again, err := Parse("x.txtar", s.WithDecisions(Decisions(moments)))
 		if err != nil {
 			t.Fatal(err)
 		}

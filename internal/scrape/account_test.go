@@ -52,7 +52,7 @@ func TestTheAccountIsTrue(t *testing.T) {
 		dial := func(_ context.Context, _, address string) (net.Conn, error) {
 			return &instantConn{answer: answers[address]}, nil
 		}
-		s := New(Config{}, Deps{Dial: dial, Store: store, Resolve: resolve, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		s := New(Config{}, Deps{Dial: dial, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()

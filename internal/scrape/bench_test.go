@@ -51,7 +51,7 @@ func BenchmarkReadPage(b *testing.B) {
 	f := func(name string, fields int, watch bool) {
 		b.Run(name, func(b *testing.B) {
 			store := series.New(series.Config{Span: time.Minute})
-			g := newGPUs(store.Target("t", series.TargetLabels{}), resolve, gpu.FieldSet{})
+			g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.FieldSet{})
 			g.watch = watch
 			p := newPage(g)
 			body := nodePage(1, fields)
@@ -72,7 +72,7 @@ func BenchmarkReadPage(b *testing.B) {
 
 func BenchmarkReadNewPage(b *testing.B) {
 	store := series.New(series.Config{Span: time.Minute})
-	g := newGPUs(store.Target("t", series.TargetLabels{}), resolve, gpu.FieldSet{})
+	g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.FieldSet{})
 	p := newPage(g)
 	body := nodePage(1, 40)
 	b.SetBytes(int64(len(body)))
@@ -129,7 +129,7 @@ func BenchmarkFleet(b *testing.B) {
 	}
 	for range b.N {
 		store := series.New(series.Config{})
-		s := New(Config{}, Deps{Client: client, Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		s := New(Config{}, Deps{Client: client, Store: store, Log: slog.New(slog.DiscardHandler)})
 		var targets []Target
 		for i := range nodes {
 			targets = append(targets, Target{Name: fmt.Sprint(i), URL: parse(fmt.Sprintf("http://10.1.%d.%d:9400/%d/metrics", i/250, i%250+1, i)), Kind: DCGM})

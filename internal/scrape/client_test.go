@@ -77,7 +77,7 @@ func TestConfiguredClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond},
-		Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	s.Sync([]Target{{Name: "a", URL: parse(srv.URL + "/"), Kind: DCGM}})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -101,7 +101,7 @@ func TestConfiguredClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	more(5)
-	if h, err := ReadHealth(ctx, c, parse(srv.URL+"/"), resolve); err != nil || h.Blind {
+	if h, err := ReadHealth(ctx, c, parse(srv.URL+"/")); err != nil || h.Blind {
 		t.Errorf("health: %+v, %v", h, err)
 	}
 	cancel()
@@ -120,7 +120,7 @@ func TestPodsGetNoCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{}, Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{}, Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	for kind, want := range map[Kind]string{Agent: "Bearer secretsecret", DCGM: "Bearer secretsecret", Pod: ""} {
 		target := Target{Name: fmt.Sprint(kind), URL: parse(srv.URL + fmt.Sprint("/", kind)), Kind: kind}
 		r := &runner{s: s, phase: newPhase(&s.cfg, target.Name), state: State{Name: target.Name, URL: target.URL.String()}}

@@ -136,7 +136,7 @@ func FuzzAnswer(f *testing.F) {
 // plainRunner is a runner of one target over connections of its own.
 func plainRunner(t *testing.T, cfg Config, address string) *runner {
 	t.Helper()
-	s := New(cfg, Deps{Dial: (&net.Dialer{}).DialContext, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s := New(cfg, Deps{Dial: (&net.Dialer{}).DialContext, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	r := &runner{s: s, phase: newPhase(&s.cfg, "t"), state: State{Name: "t", URL: address}}
 	r.want.Store(&Target{Name: "t", URL: parse(address), Kind: DCGM})
 	t.Cleanup(r.conn.shut)
@@ -227,7 +227,7 @@ func TestStopEndsAScrape(t *testing.T) {
 	defer srv.Close()
 	store := series.New(series.Config{})
 	s := New(Config{Interval: 10 * time.Millisecond, Timeout: time.Hour}, Deps{
-		Dial: (&net.Dialer{}).DialContext, Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler),
+		Dial: (&net.Dialer{}).DialContext, Store: store, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -248,7 +248,7 @@ func TestRequestsAreAsNetHTTPSendsThem(t *testing.T) {
 	defer srv.Close()
 	var asked []string
 	for _, dial := range dialers() {
-		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 		r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
 		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/a%20b/metrics?x=%0D%0Ay"), Kind: Pod, Metrics: []Metric{{Key: "m", Name: "m"}}})
 		clear(got)

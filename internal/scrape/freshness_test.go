@@ -113,7 +113,7 @@ func within(t *testing.T, d *fakeDCGM, f func(*dcgmRig)) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(t0))
 		store := series.New(series.Config{})
-		s := New(Config{}, Deps{Client: d, Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		s := New(Config{}, Deps{Client: d, Store: store, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()

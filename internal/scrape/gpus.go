@@ -14,10 +14,9 @@ import (
 
 // gpus is the identifier of expositions of GPUs.
 type gpus struct {
-	target  *series.Target
-	resolve gpu.Resolve
-	want    gpu.FieldSet // empty: all
-	watch   bool         // whether values change is all that tells their age
+	target *series.Target
+	want   gpu.FieldSet // empty: all
+	watch  bool         // whether values change is all that tells their age
 
 	slots   map[string]int32 // of the devices, where there are more than few
 	devices []device
@@ -50,8 +49,8 @@ type device struct {
 	lastSuccess float64 // the same, at the last page that was stored
 }
 
-func newGPUs(t *series.Target, resolve gpu.Resolve, want gpu.FieldSet) *gpus {
-	g := &gpus{target: t, resolve: resolve, want: want}
+func newGPUs(t *series.Target, want gpu.FieldSet) *gpus {
+	g := &gpus{target: t, want: want}
 	g.reset()
 	return g
 }
@@ -100,7 +99,7 @@ func (g *gpus) identify(l *line, m *labelMemo) entry {
 }
 
 func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
-	r, field, ok := m.resolve(g.resolve, l.name)
+	r, field, ok := m.resolve(l.name)
 	if !ok || gpu.At(field).Kind == gpu.Label {
 		return entry{}
 	}

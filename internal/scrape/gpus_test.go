@@ -17,19 +17,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// resolve knows the fields by their own names and one of 4.9's.
-func resolve(name string) (gpu.Ref, bool) {
-	if name == "DCGM_FI_DEV_GPU_UTIL_RATIO" {
-		return gpu.Ref{Field: gpu.GPUUtil, Scale: 100}, true
-	}
-	for _, f := range gpu.Fields() {
-		if f.Name == name {
-			return gpu.Ref{Field: f.ID, Scale: 1}, true
-		}
-	}
-	return gpu.Ref{}, false
-}
-
 var t0 = time.Unix(1_800_000_000, 0)
 
 // reader reads pages into a store as a runner does, without the network.
@@ -42,7 +29,7 @@ type reader struct {
 
 func newReader(t *testing.T, want Target) *reader {
 	store := series.New(series.Config{})
-	s := New(Config{}, Deps{Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{}, Deps{Store: store, Log: slog.New(slog.DiscardHandler)})
 	want.Name, want.URL = "t", parse("http://10.0.0.1:9400/metrics")
 	r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
 	r.want.Store(&want)
@@ -427,7 +414,7 @@ func TestBadPages(t *testing.T) {
 
 func TestReadFromMemoryDoesNotAllocate(t *testing.T) {
 	store := series.New(series.Config{Span: time.Minute})
-	g := newGPUs(store.Target("t", series.TargetLabels{}), resolve, gpu.SetOf(gpu.GPUUtil, gpu.FBUsed, gpu.PowerUsage, gpu.SMActive))
+	g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.SetOf(gpu.GPUUtil, gpu.FBUsed, gpu.PowerUsage, gpu.SMActive))
 	p := newPage(g)
 	body := nodePage(1, 4)
 	if err := p.read(body); err != nil || len(p.points) != 32 {

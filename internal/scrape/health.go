@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // healthNames are the metrics that ReadHealth asks an agent for, whatever the
@@ -30,7 +31,7 @@ func healthNames() []string {
 const maxHealth = 1 << 20
 
 // ReadHealth asks the agent at an address of metrics how its GPUs are.
-func ReadHealth(ctx context.Context, client Doer, address url.URL, resolve gpu.Resolve) (*gpu.NodeHealth, error) {
+func ReadHealth(ctx context.Context, client Doer, address url.URL) (*gpu.NodeHealth, error) {
 	req, err := newRequest(address, healthNames())
 	if err != nil {
 		return nil, err
@@ -50,12 +51,12 @@ func ReadHealth(ctx context.Context, client Doer, address url.URL, resolve gpu.R
 	case len(page) > maxHealth:
 		return nil, fmt.Errorf("answer is longer than the limit of %d bytes", maxHealth)
 	}
-	return parseHealth(page, resolve)
+	return parseHealth(page)
 }
 
 // parseHealth reads a page of an agent. One that says nothing of GPUs at all is
 // an error: it is no agent's.
-func parseHealth(page []byte, resolve gpu.Resolve) (*gpu.NodeHealth, error) {
+func parseHealth(page []byte) (*gpu.NodeHealth, error) {
 	var h health
 	var l line
 	for text := range bytes.Lines(page) {
@@ -63,7 +64,7 @@ func parseHealth(page []byte, resolve gpu.Resolve) (*gpu.NodeHealth, error) {
 		if len(text) == 0 || text[0] == '#' || l.parse(text) != nil || math.IsNaN(l.value) {
 			continue
 		}
-		h.take(&l, resolve)
+		h.take(&l)
 	}
 	if !h.known {
 		return nil, fmt.Errorf("the page does not say whether GPUs can be enumerated: no agent answers there")
@@ -78,7 +79,7 @@ type health struct {
 	place map[string]int
 }
 
-func (h *health) take(l *line, resolve gpu.Resolve) {
+func (h *health) take(l *line) {
 	switch string(l.name) {
 	case "gpupilot_backend_up":
 		h.known, h.node.Blind = true, l.value == 0
@@ -92,7 +93,7 @@ func (h *health) take(l *line, resolve gpu.Resolve) {
 			g.XIDs = append(g.XIDs, gpu.XIDCount{Code: code, Last: time.Unix(int64(l.value), 0)})
 		}
 	default:
-		r, ok := resolve(string(l.name))
+		r, ok := names.Resolve(string(l.name))
 		if !ok || r.Field != gpu.RowRemapFailure || l.value <= 0 {
 			return
 		}

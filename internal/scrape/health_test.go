@@ -16,10 +16,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-func remap(name string) (gpu.Ref, bool) {
-	return gpu.Ref{Field: gpu.RowRemapFailure, Scale: 1}, strings.HasPrefix(name, "DCGM_FI_DEV_ROW_REMAP_FAIL")
-}
-
 const sick = `# TYPE gpupilot_backend_up gauge
 gpupilot_backend_up{backend="nvml"} 1
 gpupilot_device_up{uuid="GPU-0"} 1
@@ -40,7 +36,7 @@ func TestReadHealth(t *testing.T) {
 	}))
 	defer srv.Close()
 	read := func() (*gpu.NodeHealth, error) {
-		return ReadHealth(t.Context(), NewClient(), parse(srv.URL+"/metrics"), remap)
+		return ReadHealth(t.Context(), NewClient(), parse(srv.URL+"/metrics"))
 	}
 	got, err := read()
 	if err != nil {
@@ -78,7 +74,7 @@ func FuzzParseHealth(f *testing.F) {
 	f.Add([]byte("gpupilot_backend_up 1\ngpupilot_xid_last_seen_timestamp_seconds{uuid=\"a\",xid=\"1\"} 1e300\ngpupilot_device_up{uuid=\"\"} 0"))
 	f.Add([]byte("gpupilot_backend_up NaN\n"))
 	f.Fuzz(func(t *testing.T, page []byte) {
-		h, err := parseHealth(page, remap)
+		h, err := parseHealth(page)
 		if err != nil {
 			return
 		}

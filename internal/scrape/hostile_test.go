@@ -21,7 +21,7 @@ import (
 
 // A page that arrives in pieces is read as one that is there at once.
 func TestReadInPieces(t *testing.T) {
-	s := New(Config{}, Deps{Store: series.New(series.Config{}), Resolve: resolve})
+	s := New(Config{}, Deps{Store: series.New(series.Config{})})
 	body := string(nodePage(1, 4))
 	for _, page := range []string{body, strings.TrimSuffix(body, "\n"), strings.ReplaceAll(body, "\n", "\r\n"), body + "# EOF\nnot read"} {
 		whole, pieces := newPage(&recorder{}), newPage(&recorder{})
@@ -41,7 +41,7 @@ func TestReadInPieces(t *testing.T) {
 // A line that does not fit into the read buffer is a bad line; those around it
 // count.
 func TestLongLines(t *testing.T) {
-	s := New(Config{}, Deps{Store: series.New(series.Config{}), Resolve: resolve})
+	s := New(Config{}, Deps{Store: series.New(series.Config{})})
 	p := newPage(&recorder{})
 	long := `up{x="` + strings.Repeat("y", 1<<20) + `"} 1`
 	page := "a 1\n" + long + "\nb 2\n" + long + "\n" + long[:maxLine] + "\nc 3\n" + long
@@ -189,7 +189,7 @@ func heap() int64 {
 func TestHonestTargetsBesideHostilePages(t *testing.T) {
 	const seconds, honest = 35, 20
 	store := series.New(series.Config{Span: 30 * time.Second, MaxBytes: 16 << 20})
-	s := New(Config{}, Deps{Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{}, Deps{Store: store, Log: slog.New(slog.DiscardHandler)})
 	start := func(name string, kind Kind) *runner {
 		r := &runner{s: s, phase: newPhase(&s.cfg, name), state: State{Name: name}}
 		r.want.Store(&Target{Name: name, URL: parse("http://10.0.0.1:9400/metrics"), Kind: kind})
@@ -271,7 +271,7 @@ func TestAVanishedTargetsAnswerIsDropped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	page := hostilePages["allocations"](0) + hostilePages["label values"](0)
 	store := series.New(series.Config{})
-	s := New(Config{}, Deps{Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler), Client: doer(func(*http.Request) (*http.Response, error) {
+	s := New(Config{}, Deps{Store: store, Log: slog.New(slog.DiscardHandler), Client: doer(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(&atEnd{strings.NewReader(page), cancel})}, nil
 	})})
 	r := &runner{s: s, phase: newPhase(&s.cfg, "t")}

@@ -36,7 +36,7 @@ func once(t *testing.T, cfg Config, dial Dialer, h http.HandlerFunc) (State, Sta
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // on a busy machine 16 MiB take their time
-	s := New(cfg, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s := New(cfg, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	want := Target{Name: "node-7", URL: parse(srv.URL + "/metrics"), Kind: DCGM}
 	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name), state: State{Name: want.Name, URL: want.URL.String()}}
 	r.want.Store(&want)
@@ -135,7 +135,7 @@ func testOneConnection(t *testing.T, dial Dialer) {
 	defer srv.Close()
 	// A scrape that times out costs its connection.
 	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond, Timeout: time.Minute},
-		Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	s.Sync([]Target{{Name: "a", URL: parse(srv.URL + "/"), Kind: DCGM}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -158,7 +158,7 @@ func TestLongPagesOfPodsAreReadLessOften(t *testing.T) {
 		body := strings.Repeat(line+"\n", mib<<20/(len(line)+1)+1)
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
 		defer srv.Close()
-		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 		r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
 		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/metrics"), Kind: kind, Metrics: []Metric{{Key: "q", Name: "q"}}})
 		next := r.scrape(t.Context())

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // labelMemo remembers, while one page is read, what its lines' labels say. The
@@ -64,10 +65,10 @@ func (m *labelMemo) parse(l *line, text []byte, end int, seed maphash.Seed) erro
 }
 
 // resolve finds the field of a metric.
-func (m *labelMemo) resolve(resolve gpu.Resolve, name []byte) (gpu.Ref, gpu.Index, bool) {
+func (m *labelMemo) resolve(name []byte) (gpu.Ref, gpu.Index, bool) {
 	if m.name == "" || m.name != string(name) {
 		m.name = string(name)
-		if m.ref, m.found = resolve(m.name); m.found {
+		if m.ref, m.found = names.Resolve(m.name); m.found {
 			m.field, m.found = gpu.IndexOf(m.ref.Field)
 		}
 	}

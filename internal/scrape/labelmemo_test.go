@@ -30,7 +30,7 @@ gpupilot_pod_gpu_utilization_ratio{UUID="G",pod="p",namespace="n"} 1
 	f.Fuzz(func(t *testing.T, text []byte) {
 		read := func(each bool) string {
 			store := series.New(series.Config{})
-			g := newGPUs(store.Target("t", series.TargetLabels{}), resolve, gpu.FieldSet{})
+			g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.FieldSet{})
 			p := newPage(g)
 			p.begin()
 			for line := range bytes.Lines(text) {

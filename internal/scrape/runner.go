@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -167,7 +168,7 @@ func (r *runner) begin(want *Target) {
 		r.page = newPage(r.pods)
 		return
 	}
-	r.gpus = newGPUs(r.series, r.s.deps.Resolve, want.Fields)
+	r.gpus = newGPUs(r.series, want.Fields)
 	r.gpus.watch = want.Kind == DCGM
 	r.page = newPage(r.gpus)
 }
@@ -361,7 +362,7 @@ func (r *runner) learned(now time.Time) {
 func (r *runner) foundAll() bool {
 	var found gpu.FieldSet
 	for name := range r.gpus.names {
-		if ref, ok := r.s.deps.Resolve(name); ok {
+		if ref, ok := names.Resolve(name); ok {
 			if i, ok := gpu.IndexOf(ref.Field); ok {
 				found.Add(i)
 			}

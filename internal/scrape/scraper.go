@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -45,7 +44,6 @@ type Deps struct {
 	// are tenants' and never get its credentials.
 	Exporters Doer
 	Store     *series.Store
-	Resolve   gpu.Resolve
 	Deliver   func(target string, at time.Time) // called when samples of this time are in the store; may be nil, must not block
 	Log       *slog.Logger                      // nil: slog.Default()
 }

@@ -95,7 +95,7 @@ func inBubble(t *testing.T, a *fakeAgent, d time.Duration, check func(*Scraper, 
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(t0)) // the bubble's own time, at once
 		store := series.New(series.Config{})
-		s := New(Config{}, Deps{Client: a, Store: store, Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+		s := New(Config{}, Deps{Client: a, Store: store, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
@@ -267,7 +267,7 @@ func TestDeliver(t *testing.T) {
 		n := 0
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		s := New(Config{}, Deps{Client: a, Store: store, Resolve: resolve, Deliver: func(target string, at time.Time) {
+		s := New(Config{}, Deps{Client: a, Store: store, Deliver: func(target string, at time.Time) {
 			n++
 			if v, ok := store.Pod("ns", "p", gpu.GPUUtil, at, 0); target != "node-1" || !ok || !v.At.Equal(at) {
 				t.Errorf("delivered %s %v, but the store has %v, %v", target, at, v, ok)
@@ -287,7 +287,7 @@ func TestLogsStateChangesOnly(t *testing.T) {
 	a := &fakeAgent{interval: time.Second, took: always(time.Millisecond), status: 503}
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{}, Deps{
-			Client: a, Store: series.New(series.Config{}), Resolve: resolve,
+			Client: a, Store: series.New(series.Config{}),
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		s.Sync([]Target{agentTarget})

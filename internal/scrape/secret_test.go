@@ -63,7 +63,7 @@ func testAnswersAreNotShown(t *testing.T, dial Dialer) {
 		for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 			var log bytes.Buffer
 			s := New(Config{}, Deps{
-				Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Resolve: resolve,
+				Client: NewClient(), Dial: dial, Store: series.New(series.Config{}),
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})),
 			})
 			want := Target{Name: "t", URL: parse(raw), Kind: kind, Metrics: []Metric{{Key: "m", Name: "m"}}}
@@ -80,7 +80,7 @@ func testAnswersAreNotShown(t *testing.T, dial Dialer) {
 				t.Errorf("%s: the log at its debug level does not show it: %s", what, log.String())
 			}
 		}
-		if _, err := ReadHealth(t.Context(), NewClient(), parse(raw), resolve); err == nil || strings.Contains(err.Error(), secret) {
+		if _, err := ReadHealth(t.Context(), NewClient(), parse(raw)); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: health: %v", what, err)
 		}
 	}
@@ -105,18 +105,18 @@ func TestCertificatesAreNotShown(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	defer srv.Close()
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	_, err := ReadHealth(t.Context(), NewClient(), parse(srv.URL+"/metrics"), resolve)
+	_, err := ReadHealth(t.Context(), NewClient(), parse(srv.URL+"/metrics"))
 	if err == nil || err.Error() != "the TLS certificate is not signed by a trusted authority" {
 		t.Errorf("error %v", err)
 	}
 	plain := parse(serveRaw(t, "HTTP/1.1 200 OK\r\n\r\n"))
 	plain.Scheme = "https"
-	if _, err = ReadHealth(t.Context(), NewClient(), plain, resolve); err == nil || err.Error() != "it does not speak TLS" {
+	if _, err = ReadHealth(t.Context(), NewClient(), plain); err == nil || err.Error() != "it does not speak TLS" {
 		t.Errorf("error %v", err)
 	}
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
-	if _, err = ReadHealth(t.Context(), NewClient(), parse(gone.URL+"/metrics"), resolve); err == nil || err.Error() != "connect: connection refused" {
+	if _, err = ReadHealth(t.Context(), NewClient(), parse(gone.URL+"/metrics")); err == nil || err.Error() != "connect: connection refused" {
 		t.Errorf("error %v", err)
 	}
 }
@@ -180,7 +180,7 @@ func TestURLsAreChecked(t *testing.T) {
 // A target whose URL is refused fails as it is, without a request.
 func TestRefusedURLIsNotAsked(t *testing.T) {
 	a := &fakeAgent{interval: time.Second, took: always(time.Millisecond)}
-	s := New(Config{}, Deps{Client: a, Store: series.New(series.Config{}), Resolve: resolve, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{}, Deps{Client: a, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	want := Target{Name: "t", URL: url.URL{Scheme: "http", Host: "kubernetes.default:443", Path: "/"}}
 	r := &runner{s: s, phase: newPhase(&s.cfg, "t"), state: State{Name: "t"}}
 	r.want.Store(&want)

@@ -23,7 +23,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scrape"
@@ -148,7 +147,7 @@ func scrapeFleet(ctx context.Context, cfg config, out io.Writer) error {
 	}
 	store := series.New(series.Config{Span: cfg.window, MaxBytes: fleetMemory})
 	s := scrape.New(scrape.Config{}, scrape.Deps{
-		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: store, Resolve: expo.Resolve, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: store, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	go gcpace.Run(ctx) // as the controller does

@@ -19,7 +19,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
@@ -133,7 +132,7 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 		return err
 	}
 	control := controller.New(controller.Config{Tick: time.Second, MaxAge: gpu.MaxAge(time.Second)}, controller.Deps{
-		Pods: fleet.pods, Store: fleet.store, Resolve: expo.Resolve,
+		Pods: fleet.pods, Store: fleet.store,
 		Scrape: func([]discovery.Target) {}, States: func() []webui.Target { return nil },
 		Leading: func() bool { return false }, Leader: func() string { return "" }, Record: func(controller.Event) {},
 	})
@@ -141,7 +140,7 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 	server, err := metricsapi.New(metricsapi.Config{
 		BindAddress: "127.0.0.1", CertFile: filepath.Join(dir, certFile), KeyFile: filepath.Join(dir, keyFile),
 		Kubeconfig: filepath.Join(dir, kubeconfigFile), MaxAge: gpu.MaxAge(time.Second), Log: slog.New(slog.DiscardHandler),
-	}, metricsapi.Deps{Pods: fleet, Values: control.Values(), Resolve: expo.Resolve, Names: control.Names})
+	}, metricsapi.Deps{Pods: fleet, Values: control.Values(), Names: control.Names})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/agent"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
@@ -78,7 +79,7 @@ func startTicking(ctx context.Context, s shape) (*ticking, error) {
 		return nil, fmt.Errorf("collectors: %w", bad[0])
 	}
 	t := &ticking{
-		config: expo.Config{Profile: expo.Profile48, Collectors: collectors, Hostname: "gpu-node-0001", Kubernetes: true, VirtualGPUs: s.virtual},
+		config: expo.Config{Profile: names.Profile48, Collectors: collectors, Hostname: "gpu-node-0001", Kubernetes: true, VirtualGPUs: s.virtual},
 		ticks:  make(chan *gpu.Snapshot),
 	}
 	t.exporter = expo.New(t.config)

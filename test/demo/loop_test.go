@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -17,7 +16,7 @@ import (
 // on each reading. phase is when within the second the agent reads.
 func simulate(t *testing.T, s scenario, phase time.Duration) *track {
 	t.Helper()
-	compiled, err := policy.Compile(autoscaler(), expo.Resolve)
+	compiled, err := policy.Compile(autoscaler())
 	if err != nil {
 		t.Fatal(err)
 	}

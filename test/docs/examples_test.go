@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
@@ -177,7 +177,7 @@ func checkAutoscaler(object []byte) error {
 	if ref := a.Spec.ScaleTargetRef; a.Name == "" || ref.Kind == "" || ref.Name == "" {
 		return errors.New("it lacks metadata.name or spec.scaleTargetRef")
 	}
-	_, err := policy.Compile(&a, expo.Resolve)
+	_, err := policy.Compile(&a)
 	return err
 }
 
@@ -192,7 +192,7 @@ func checkHPA(object []byte) error {
 		if m.Pods == nil {
 			continue
 		}
-		if _, ok := expo.ResolveMetric(m.Pods.Metric.Name); !ok {
+		if _, ok := names.Metric(m.Pods.Metric.Name); !ok {
 			return fmt.Errorf("no profile has the metric %s", m.Pods.Metric.Name)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
@@ -56,7 +55,7 @@ func TestCRDAndControllerAgree(t *testing.T) {
 		t.Helper()
 		a := newAutoscaler(t, "checked")
 		change(&a.Spec)
-		_, refuses := policy.Compile(a, expo.Resolve)
+		_, refuses := policy.Compile(a)
 		err := rig.Client.Create(t.Context(), a, client.DryRunAll)
 		if valid != (refuses == nil) || valid != (err == nil) {
 			t.Errorf("%s, valid: %v: the controller says %v, the API server %v", what, valid, refuses, err)

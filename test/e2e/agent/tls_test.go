@@ -23,7 +23,6 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/test/agentrig"
@@ -84,15 +83,15 @@ func TestScrapedWithTLSAndPassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h, err := scrape.ReadHealth(t.Context(), configured, *address, expo.Resolve); err != nil || len(h.GPUs) != 2 {
+	if h, err := scrape.ReadHealth(t.Context(), configured, *address); err != nil || len(h.GPUs) != 2 {
 		t.Errorf("health: %+v, %v", h, err)
 	}
-	if _, err := scrape.ReadHealth(t.Context(), scrape.NewClient(), *address, expo.Resolve); err == nil {
+	if _, err := scrape.ReadHealth(t.Context(), scrape.NewClient(), *address); err == nil {
 		t.Error("a client without the configuration reads it")
 	}
 	delivered := make(chan string, 100)
 	s := scrape.New(scrape.Config{Interval: 100 * time.Millisecond}, scrape.Deps{
-		Client: scrape.NewClient(), Exporters: configured, Store: series.New(series.Config{}), Resolve: expo.Resolve,
+		Client: scrape.NewClient(), Exporters: configured, Store: series.New(series.Config{}),
 		Deliver: func(target string, _ time.Time) {
 			select {
 			case delivered <- target:

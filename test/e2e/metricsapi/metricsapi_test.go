@@ -42,7 +42,6 @@ import (
 	"k8s.io/metrics/pkg/client/custom_metrics"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
@@ -188,7 +187,7 @@ func (r *rig) serve(t *testing.T) {
 	})
 	server, err := metricsapi.New(
 		metricsapi.Config{BindAddress: "127.0.0.1", Cert: r.certs, Kubeconfig: kubeconfig, MaxAge: 5 * time.Second, Version: "e2e", Log: log},
-		metricsapi.Deps{Pods: r, Values: r.store(t), Resolve: expo.Resolve, Names: func() []string { return []string{metric, "queue_depth"} }, Now: r.clock},
+		metricsapi.Deps{Pods: r, Values: r.store(t), Names: func() []string { return []string{metric, "queue_depth"} }, Now: r.clock},
 	)
 	if err != nil {
 		t.Fatal(err)

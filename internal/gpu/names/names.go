@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package expo
+// Package names is the table of the names that fields have: dcgm-exporter's in each of
+// its releases, and those of a GPUAutoscaler.
+package names
 
 import (
 	"strconv"
@@ -26,14 +28,15 @@ type naming struct {
 	name1 string
 }
 
-// The scales from DCGM 4.7's base units to the field table's.
+// The scales from DCGM 4.7's base units to the field table's. A whole number in one of
+// the exported units may have a fraction in the base unit.
 const (
 	fromHertz   = 1e-6            // Hz to MHz
 	fromJoules  = 1e3             // J to mJ
-	fromRatio   = 1e2             // 0-1 to percent
+	FromRatio   = 1e2             // 0-1 to percent
 	fromBytes   = 1.0 / (1 << 20) // bytes to MiB
 	fromBytesPS = 1e-6            // bytes/s to MB/s
-	fromSeconds = 1e9             // s to ns
+	FromSeconds = 1e9             // s to ns
 )
 
 // namings follows DCGM 4.7's field list (dcgm_fields.h) and the
@@ -64,15 +67,15 @@ var namings = [...]naming{
 	{field: gpu.PowerMgmtLimit, name49: "DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS"},
 	{field: gpu.EnforcedPowerLimit, name49: "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS"},
 	{field: gpu.PState, name49: "DCGM_FI_DEV_GPU_PSTATE"},
-	{gpu.FanSpeed, "DCGM_FI_DEV_FAN_SPEED_RATIO", fromRatio, "Fan speed (0 to 1).", ""},
+	{gpu.FanSpeed, "DCGM_FI_DEV_FAN_SPEED_RATIO", FromRatio, "Fan speed (0 to 1).", ""},
 	{field: gpu.PCIeReplayCounter, name49: "DCGM_FI_DEV_PCIE_REPLAY_TOTAL", name1: "dcgm_pcie_replay_counter"},
-	{gpu.GPUUtil, "DCGM_FI_DEV_GPU_UTIL_RATIO", fromRatio, "Share of time in which a kernel ran (0 to 1).", "dcgm_gpu_utilization"},
-	{gpu.MemCopyUtil, "DCGM_FI_DEV_MEMORY_UTIL_RATIO", fromRatio, "Share of time in which memory was read or written (0 to 1).", "dcgm_mem_copy_utilization"},
-	{gpu.EncUtil, "DCGM_FI_DEV_ENC_UTIL_RATIO", fromRatio, "Utilisation of the encoder (0 to 1).", "dcgm_enc_utilization"},
-	{gpu.DecUtil, "DCGM_FI_DEV_DEC_UTIL_RATIO", fromRatio, "Utilisation of the decoder (0 to 1).", "dcgm_dec_utilization"},
+	{gpu.GPUUtil, "DCGM_FI_DEV_GPU_UTIL_RATIO", FromRatio, "Share of time in which a kernel ran (0 to 1).", "dcgm_gpu_utilization"},
+	{gpu.MemCopyUtil, "DCGM_FI_DEV_MEMORY_UTIL_RATIO", FromRatio, "Share of time in which memory was read or written (0 to 1).", "dcgm_mem_copy_utilization"},
+	{gpu.EncUtil, "DCGM_FI_DEV_ENC_UTIL_RATIO", FromRatio, "Utilisation of the encoder (0 to 1).", "dcgm_enc_utilization"},
+	{gpu.DecUtil, "DCGM_FI_DEV_DEC_UTIL_RATIO", FromRatio, "Utilisation of the decoder (0 to 1).", "dcgm_dec_utilization"},
 	{field: gpu.XIDErrors, name49: "DCGM_FI_DEV_XID_ERROR", name1: "dcgm_xid_errors"},
-	{gpu.PowerViolation, "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL", fromSeconds, "Time throttled by the power limit (in s).", "dcgm_power_violation"},
-	{gpu.ThermalViolation, "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL", fromSeconds, "Time throttled by temperature (in s).", "dcgm_thermal_violation"},
+	{gpu.PowerViolation, "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL", FromSeconds, "Time throttled by the power limit (in s).", "dcgm_power_violation"},
+	{gpu.ThermalViolation, "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL", FromSeconds, "Time throttled by temperature (in s).", "dcgm_thermal_violation"},
 	{field: gpu.SyncBoostViolation, name1: "dcgm_sync_boost_violation"},
 	{field: gpu.BoardLimitViolation, name1: "dcgm_board_limit_violation"},
 	{field: gpu.LowUtilViolation, name1: "dcgm_low_util_violation"},
@@ -220,9 +223,9 @@ var former = [...]alias{
 	{"DCGM_FI_PROF_NVOFA_UTIL_0_RATIO", 1033},
 }
 
-// ResolveMetric finds the field that a metric name of any profile stands for,
+// Metric finds the field that a metric name of any profile stands for,
 // and the scale from that name's unit to the field's.
-func ResolveMetric(name string) (gpu.Ref, bool) {
+func Metric(name string) (gpu.Ref, bool) {
 	for i := range gpu.NumFields {
 		if f := gpu.At(gpu.Index(i)); f.Name == name {
 			return gpu.Ref{Field: f.ID, Scale: 1}, true
@@ -242,9 +245,9 @@ func ResolveMetric(name string) (gpu.Ref, bool) {
 	return find(former[:], name)
 }
 
-// Resolve is a gpu.Resolve: it knows every profile's metric names, the names
-// that a GPUAutoscaler's gpu.metric may have (such as Utilization), and field
-// ids in decimal.
+// Resolve finds the field of a name: a metric name of any profile, a value of a
+// GPUAutoscaler's gpu.metric (such as Utilization), or a field id in decimal. The
+// scale converts a value under that name into the field's unit.
 func Resolve(name string) (gpu.Ref, bool) {
 	if r, ok := find(friendly[:], name); ok {
 		return r, true
@@ -253,10 +256,8 @@ func Resolve(name string) (gpu.Ref, bool) {
 		_, ok := gpu.Lookup(gpu.FieldID(n))
 		return gpu.Ref{Field: gpu.FieldID(n), Scale: 1}, ok
 	}
-	return ResolveMetric(name)
+	return Metric(name)
 }
-
-var _ gpu.Resolve = Resolve
 
 func (n *naming) scale() float64 {
 	if n.scale49 == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package expo
+package names
 
 import (
 	"testing"
@@ -73,46 +73,8 @@ func TestResolve(t *testing.T) {
 			t.Errorf("Resolve(%q) = %+v; want nothing", name, r)
 		}
 	}
-	if r, ok := ResolveMetric("Utilization"); ok {
-		t.Errorf("Utilization is no metric name, yet ResolveMetric gives %+v", r)
-	}
-}
-
-func TestProfilesHaveDefaults(t *testing.T) {
-	f := func(p Profile, metrics, labels int, wants ...string) {
-		t.Helper()
-		c := p.DefaultCollectors()
-		if len(c.Metrics) != metrics || len(c.Labels) != labels {
-			t.Errorf("profile %s: %d metrics and %d labels, want %d and %d", p, len(c.Metrics), len(c.Labels), metrics, labels)
-		}
-		have := map[string]bool{}
-		for _, m := range c.Metrics {
-			if have[m.Name] || m.Help == "" {
-				t.Errorf("profile %s: %s is there twice or has no help", p, m.Name)
-			}
-			have[m.Name] = true
-		}
-		for _, l := range c.Labels {
-			have[l.Name] = true
-		}
-		for _, w := range wants {
-			if !have[w] {
-				t.Errorf("profile %s lacks %s", p, w)
-			}
-		}
-	}
-	f(Profile48, 25, 1, "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DRIVER_VERSION", "DCGM_FI_DEV_FB_RESERVED")
-	f(Profile482, 25, 1, "DCGM_FI_DEV_GPU_UTIL")
-	f(Profile49, 26, 1, "DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_DEV_FB_CAPACITY_BYTES")
-	f(Profile1x, 20, 0, "dcgm_gpu_utilization", "dcgm_fi_prof_pcie_tx_bytes")
-
-	if _, err := ParseProfile("5"); err == nil {
-		t.Error("profile 5 was accepted")
-	}
-	for _, p := range Profiles() {
-		if got, err := ParseProfile(string(p)); err != nil || got != p {
-			t.Errorf("ParseProfile(%q) = %q, %v", p, got, err)
-		}
+	if r, ok := Metric("Utilization"); ok {
+		t.Errorf("Utilization is no metric name, yet Metric gives %+v", r)
 	}
 }
 
@@ -122,8 +84,19 @@ func TestFieldsOfDCGMAlone(t *testing.T) {
 		"DCGM_FI_DEV_COUNT": 4, "DCGM_FI_DEV_NVML_INDEX": 52, "DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY": 175, "DCGM_FI_DEV_MIG_MODE": 67, "DCGM_FI_DEV_BAR1_USED": 92, "DCGM_FI_DEV_ECC_SBE_VOL_L1": 314, "DCGM_FI_DEV_ECC_DBE_AGG_TEX": 333,
 		"DCGM_FI_DEV_NVLINK_BANDWIDTH_L11": 480, "DCGM_FI_DEV_NVLINK_THROUGHPUT_L17": 496, "DCGM_FI_PROF_NVDEC7_ACTIVE": 1024, "DCGM_FI_PROF_NVJPG_UTIL_7_RATIO": 1032,
 	} {
-		if ref, ok := ResolveMetric(name); !ok || ref != (gpu.Ref{Field: id, Scale: 1}) {
+		if ref, ok := Metric(name); !ok || ref != (gpu.Ref{Field: id, Scale: 1}) {
 			t.Errorf("%s is %+v, %v; want field %d", name, ref, ok, id)
+		}
+	}
+}
+
+func TestParseProfile(t *testing.T) {
+	if _, err := ParseProfile("5"); err == nil {
+		t.Error("profile 5 was accepted")
+	}
+	for _, p := range Profiles() {
+		if got, err := ParseProfile(string(p)); err != nil || got != p {
+			t.Errorf("ParseProfile(%q) = %q, %v", p, got, err)
 		}
 	}
 }
