@@ -122,6 +122,7 @@ func (k *Keeper) checkNode(ctx context.Context, agent *Agent, now time.Time) {
 	if h == nil {
 		h = &history{down: map[string]int{}, seen: map[string]bool{}}
 		k.agents[agent.Name] = h
+		delete(k.set, agent.Node) // the node may be another one of the same name
 	}
 	k.mu.Unlock()
 	cond, ok := h.condition(report, err, now)

@@ -181,3 +181,27 @@ func TestSilentAgent(t *testing.T) {
 	w.agents[0].Node = "node-2"
 	w.check(1)
 }
+
+// A node that was removed and joined again under its name gets the condition, too.
+func TestNodeOfTheSameName(t *testing.T) {
+	w := newWard(t)
+	w.report = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0"), nil }
+	w.check(1)
+	w.is("the first node", corev1.ConditionTrue, reasonHealthy, "")
+	ctx := t.Context()
+	if err := w.cfg.Client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.check(1)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "uid-2"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if err := w.cfg.Client.Create(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.cfg.Client.Status().Update(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+	w.agents = []Agent{{Name: "agent-2", Node: "node-1"}}
+	w.check(1)
+	w.is("the second node", corev1.ConditionTrue, reasonHealthy, "")
+}
