@@ -31,6 +31,7 @@ const (
 
 // history holds the results of earlier checks of one agent.
 type history struct {
+	node   string
 	down   map[string]int // by UUID: checks in a row at which the GPU was down or missing
 	seen   map[string]bool
 	silent int // failed checks in a row

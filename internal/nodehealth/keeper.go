@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/url"
 	"slices"
 	"sync"
@@ -104,7 +103,8 @@ func (k *Keeper) check(ctx context.Context, now time.Time) {
 	all.Wait()
 }
 
-// forget drops the history of agents that are gone.
+// forget drops the history of agents that are gone, and what was read of their nodes:
+// a node that joins again under the same name is read again.
 func (k *Keeper) forget(agents []Agent) {
 	running := make(map[string]bool, len(agents))
 	for i := range agents {
@@ -112,7 +112,13 @@ func (k *Keeper) forget(agents []Agent) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.agents, func(name string, _ *history) bool { return !running[name] })
+	for name, h := range k.agents {
+		if !running[name] {
+			delete(k.agents, name)
+			delete(k.set, h.node)
+			delete(k.uids, h.node)
+		}
+	}
 }
 
 func (k *Keeper) checkNode(ctx context.Context, agent *Agent, now time.Time) {
@@ -120,9 +126,8 @@ func (k *Keeper) checkNode(ctx context.Context, agent *Agent, now time.Time) {
 	k.mu.Lock()
 	h := k.agents[agent.Name]
 	if h == nil {
-		h = &history{down: map[string]int{}, seen: map[string]bool{}}
+		h = &history{node: agent.Node, down: map[string]int{}, seen: map[string]bool{}}
 		k.agents[agent.Name] = h
-		delete(k.set, agent.Node) // the node may be another one of the same name
 	}
 	k.mu.Unlock()
 	cond, ok := h.condition(report, err, now)

@@ -204,4 +204,9 @@ func TestNodeOfTheSameName(t *testing.T) {
 	w.agents = []Agent{{Name: "agent-2", Node: "node-1"}}
 	w.check(1)
 	w.is("the second node", corev1.ConditionTrue, reasonHealthy, "")
+	w.agents = nil
+	w.check(1)
+	if n := len(w.k.agents) + len(w.k.set) + len(w.k.uids); n != 0 {
+		t.Errorf("%d entries are kept of a node that is gone", n)
+	}
 }
