@@ -29,10 +29,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/internal/metricsapi/reviewtest"
 )
 
 // keyPair is a self-signed certificate for "localhost", in PEM.
@@ -91,44 +90,10 @@ func (c *changingCert) set(cert, key []byte) {
 	}
 }
 
-// apiServer answers what a delegating server asks: its settings, who has the
-// token "good", and what that user may do.
+// apiServer answers what a delegating server asks.
 func apiServer(t testing.TB) http.Handler {
 	frontProxy, _ := keyPair(t)
-	settings := corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"},
-		ObjectMeta: metav1.ObjectMeta{Name: "extension-apiserver-authentication", Namespace: "kube-system", ResourceVersion: "1"},
-		Data:       map[string]string{"client-ca-file": string(frontProxy), "requestheader-client-ca-file": string(frontProxy)},
-	}
-	answer := func(w http.ResponseWriter, v any) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v)
-	}
-	const path = "/api/v1/namespaces/kube-system/configmaps"
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+path+"/extension-apiserver-authentication", func(w http.ResponseWriter, _ *http.Request) { answer(w, settings) })
-	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-		if r.FormValue("watch") != "" {
-			<-r.Context().Done()
-			return
-		}
-		answer(w, corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.ConfigMap{settings}})
-	})
-	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/tokenreviews", func(w http.ResponseWriter, r *http.Request) {
-		var review authenticationv1.TokenReview
-		_ = json.NewDecoder(r.Body).Decode(&review)
-		review.TypeMeta = metav1.TypeMeta{Kind: "TokenReview", APIVersion: "authentication.k8s.io/v1"}
-		review.Status = authenticationv1.TokenReviewStatus{Authenticated: review.Spec.Token == "good", User: authenticationv1.UserInfo{Username: "hpa"}}
-		answer(w, review)
-	})
-	mux.HandleFunc("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", func(w http.ResponseWriter, r *http.Request) {
-		var review authorizationv1.SubjectAccessReview
-		_ = json.NewDecoder(r.Body).Decode(&review)
-		review.TypeMeta = metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}
-		review.Status.Allowed = review.Spec.User == "hpa"
-		answer(w, review)
-	})
-	return mux
+	return reviewtest.Handler(frontProxy)
 }
 
 // lateAPIServer hangs up on everybody until it is up. It holds its port from the

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/metricsapi/reviewtest"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
@@ -127,7 +128,7 @@ func (c *podClient) get(ctx context.Context, way podWay) error {
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Authorization", "Bearer "+goodToken)
+	request.Header.Set("Authorization", "Bearer "+reviewtest.Token)
 	request.Header.Set("Accept", way.accept)
 	response, err := c.http.Do(request)
 	if err != nil {
