@@ -129,10 +129,19 @@ dcgm-exporter's exporter counters, the same names in every profile. They need a 
 | ` + "`DCGM_EXP_GPU_HEALTH_STATUS`" + ` | 0 pass, 10 warning, 20 failure, for each system of a whole GPU | ` + "`health_watch`, `health_error_code`" + ` |
 | ` + "`DCGM_EXP_P2P_STATUS`" + ` | how the GPU reaches each other one over NVLink: 0 it does, 1 to 5 why it does not, 6 unknown; read every ten seconds | ` + "`link_status`, `peer_gpu`" + ` |
 
-With ` + "`--backend dcgm`" + ` (and ` + "`-r`" + `) the health is DCGM's own: its verdicts on all systems, and the worst of a system that has several. ` + "`health_watch=\"ALL\"`" + ` is
-the GPU as a whole: errors after which it is of no use. Where DCGM cannot judge (its health module is missing), and with NVML, the agent judges by: XID errors of the last hour, failed and pending row remappings, pending page retirements, volatile double-bit ECC
-errors (MEM), thermal throttling and the slowdown temperature (THERMAL), the power brake (POWER), links that were active since the agent started and are not now (NVLINK, through NVML), failed reads (DRIVER).
-PCIE, PMU and MCU are judged by XID errors alone, and ALL by XID 48, 74, 79, 94, 95, 119, 120 and 140, as DCGM does. SM and INFOROM cannot be judged without DCGM and are absent.
+With ` + "`--backend dcgm`" + ` (and ` + "`-r`" + `) the health is DCGM's own verdict on each system, the worst where a system has several.
+Without DCGM's health module, and with NVML, the agent judges each system itself:
+
+| ` + "`health_watch`" + ` | judged by |
+|---|---|
+| MEM | XID errors of the last hour, failed and pending row remappings, pending page retirements, volatile double-bit ECC errors |
+| THERMAL | thermal throttling, the slowdown temperature |
+| POWER | the power brake |
+| NVLINK | XID errors of the last hour; through NVML, links that were active since the agent started and are not now |
+| DRIVER | XID errors of the last hour, failed reads |
+| PCIE, PMU, MCU | XID errors of the last hour |
+| ALL, the GPU as a whole | XID 48, 74, 79, 94, 95, 119, 120 and 140 of the last hour, as DCGM does |
+| SM, INFOROM | absent: only DCGM can judge them |
 
 ## Our own
 
