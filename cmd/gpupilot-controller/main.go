@@ -17,6 +17,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/kube"
 )
 
 // version is set by the linker.
@@ -46,7 +48,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	log := c.logger(out)
-	bridgeLogs(log)
+	kube.BridgeLogs(log)
 	p, err := assemble(c, log)
 	if err != nil {
 		return err

@@ -9,19 +9,14 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/klog/v2"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
@@ -30,10 +25,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
-	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/promscope"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -59,7 +52,7 @@ type program struct {
 	access   *kube.Access                // nil: no authentication
 	conns    atomic.Pointer[connections] // of --address, from run on
 	registry *prometheus.Registry
-	term     term
+	term     kube.Term
 	ready    atomic.Bool
 }
 
@@ -145,9 +138,9 @@ func (p *program) leader() string {
 func (p *program) leadershipChanged(leading bool) {
 	p.control.LeadershipChanged()
 	if leading {
-		p.term.begin()
+		p.term.Begin()
 	} else {
-		p.term.end()
+		p.term.End()
 	}
 }
 
@@ -234,65 +227,6 @@ func (c *config) exporterClient() (scrape.Doer, error) {
 	return client, nil
 }
 
-// kinds are the scraper's kinds by the controller's names.
-var kinds = map[string]scrape.Kind{
-	discovery.KindAgent: scrape.Agent, discovery.KindDCGM: scrape.DCGM, discovery.KindPod: scrape.Pod,
-}
-
-func (p *program) scrape(targets []discovery.Target) {
-	list := make([]scrape.Target, 0, len(targets))
-	for _, t := range targets {
-		list = append(list, scrape.Target{
-			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, Fields: t.Fields, Metrics: podMetrics(t.Metrics),
-		})
-	}
-	p.scraper.Sync(list)
-}
-
-func podMetrics(in []policy.PodMetric) []scrape.Metric {
-	out := make([]scrape.Metric, 0, len(in))
-	for _, m := range in {
-		how := scrape.Sum
-		if m.Max {
-			how = scrape.Max
-		}
-		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By, Min: m.LowerBound, Max: m.UpperBound})
-	}
-	return out
-}
-
-func (p *program) states() []webui.Target {
-	list := p.scraper.States()
-	limited := map[string]series.Limited{}
-	for _, x := range p.store.Limited() {
-		limited[x.Target] = x
-	}
-	out := make([]webui.Target, 0, len(list))
-	for i := range list {
-		s := &list[i]
-		t := webui.Target{
-			Name: s.Name, URL: s.URL, Up: s.Err == nil && !s.LastSuccess.IsZero(), LastSuccess: s.LastSuccess, Lag: s.Lag,
-			Freshness: s.Freshness, Frozen: s.Frozen, OutOfRange: s.OutOfRange,
-		}
-		for name, kind := range kinds {
-			if kind == s.Kind {
-				t.Kind = name
-			}
-		}
-		switch {
-		case s.Err != nil:
-			t.Error = s.Err.Error()
-		case s.Waiting:
-			t.Up, t.Error = false, "its values have not changed since the first scrape; until they do they may be old"
-		}
-		if x, ok := limited[s.Name]; ok {
-			t.Limited = x.String()
-		}
-		out = append(out, t)
-	}
-	return out
-}
-
 func (p *program) makeMetricsAPI() (err error) {
 	c := p.cfg
 	cfg := metricsapi.Config{
@@ -317,33 +251,6 @@ func (p *program) makeMetricsAPI() (err error) {
 
 // rateWindow is series.Config's default for the span of a counter's rate.
 const rateWindow = 15 * time.Second
-
-// podRefs are the pods as the metrics API wants them.
-type podRefs struct{ pods *kube.Pods }
-
-func ref(pod *corev1.Pod) metricsapi.PodRef {
-	phase, _ := controller.PhaseOf(pod)
-	return metricsapi.PodRef{Name: pod.Name, Serving: phase == scale.Serving && !controller.Finished(pod)}
-}
-
-// Select is metricsapi.Pods'.
-func (r podRefs) Select(namespace string, selector labels.Selector) []metricsapi.PodRef {
-	pods := r.pods.Select(namespace, selector)
-	out := make([]metricsapi.PodRef, 0, len(pods))
-	for _, pod := range pods {
-		out = append(out, ref(pod))
-	}
-	return out
-}
-
-// Get is metricsapi.Pods'.
-func (r podRefs) Get(namespace, name string) (metricsapi.PodRef, bool) {
-	pod, ok := r.pods.Get(namespace, name)
-	if !ok {
-		return metricsapi.PodRef{}, false
-	}
-	return ref(pod), true
-}
 
 // run runs all parts until ctx is done or one of them fails.
 func (p *program) run(ctx context.Context, l net.Listener) error {
@@ -398,98 +305,20 @@ func (p *program) lead(g *group) error {
 			CreateIfMissing: true, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
 		g.run(never(func(ctx context.Context) {
-			p.term.run(ctx, func(ctx context.Context) {
+			p.term.Run(ctx, func(ctx context.Context) {
 				kube.KeepAPIServices(ctx, client.APIServices(), cfg, p.certs, p.log)
 			})
 		}))
 	}
 	if p.cfg.nodeHealth && p.cfg.has(roleDecide) {
-		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.nodeHealth().Run) }))
+		g.run(never(func(ctx context.Context) { p.term.Run(ctx, p.nodeHealth().Run) }))
 	}
 	if p.election == nil {
 		if p.leading() || !p.cfg.has(roleDecide) {
-			p.term.begin()
+			p.term.Begin()
 		}
 		return nil
 	}
 	g.run(never(p.election.Run))
 	return nil
 }
-
-// term is the time in which this replica leads; it may begin and end often.
-type term struct {
-	mu      sync.Mutex
-	leads   bool
-	changed chan struct{} // closed at the next change; nil: nobody waits
-}
-
-func (t *term) begin() { t.set(true) }
-func (t *term) end()   { t.set(false) }
-
-func (t *term) set(leads bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.leads = leads
-	if t.changed != nil {
-		close(t.changed)
-		t.changed = nil
-	}
-}
-
-func (t *term) now() (leads bool, changed <-chan struct{}) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.changed == nil {
-		t.changed = make(chan struct{})
-	}
-	return t.leads, t.changed
-}
-
-// run runs f in each term, until ctx is done.
-func (t *term) run(ctx context.Context, f func(context.Context)) {
-	for ctx.Err() == nil {
-		leads, changed := t.now()
-		if !leads {
-			select {
-			case <-ctx.Done():
-			case <-changed:
-			}
-			continue
-		}
-		in, cancel := context.WithCancel(ctx)
-		go func() { // ends with in, which run ends
-			select {
-			case <-changed:
-				cancel()
-			case <-in.Done():
-			}
-		}()
-		f(in)
-		cancel()
-	}
-}
-
-// bridgeLogs has the libraries that we use log as we do. What they find worth
-// an info line is for us one of debugging.
-func bridgeLogs(log *slog.Logger) {
-	quiet := quiet{log.Handler()}
-	klog.SetSlogLogger(slog.New(quiet))
-	ctrllog.SetLogger(logr.FromSlogHandler(quiet))
-}
-
-// quiet passes on what is below a warning only to whom wants debug lines.
-type quiet struct{ slog.Handler }
-
-// Enabled is slog.Handler's.
-func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
-	if l < slog.LevelWarn {
-		l = min(l, slog.LevelDebug)
-	}
-	return q.Handler.Enabled(ctx, l)
-}
-
-// WithAttrs is slog.Handler's.
-func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
-
-// WithGroup is slog.Handler's.
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

@@ -61,3 +61,18 @@ type State struct {
 	ErrSince time.Time // since when there has been no success
 	Failures int       // since then
 }
+
+// Up reports whether the values of the last scrape can be used.
+func (s *State) Up() bool { return s.Problem() == "" && !s.LastSuccess.IsZero() }
+
+// Problem is the reason why there are no values to use; empty if there are, and before the
+// first scrape.
+func (s *State) Problem() string {
+	switch {
+	case s.Err != nil:
+		return s.Err.Error()
+	case s.Waiting:
+		return "its values have not changed since the first scrape; until they do they may be old"
+	}
+	return ""
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"sync"
+)
+
+// Term tells tasks of the leader when this replica leads. Its zero value is ready to use
+// and leads nothing. A replica may begin and end many terms.
+type Term struct {
+	mu      sync.Mutex
+	leads   bool
+	changed chan struct{} // closed at the next change; nil: no goroutine waits
+}
+
+// Begin starts a term. It does nothing within one.
+func (t *Term) Begin() { t.set(true) }
+
+// End ends the term, and cancels the context of every task that runs in it.
+func (t *Term) End() { t.set(false) }
+
+func (t *Term) set(leads bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.leads == leads {
+		return
+	}
+	t.leads = leads
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+func (t *Term) now() (leads bool, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.leads, t.changed
+}
+
+// Run runs task once in each term, until ctx is done. The context of task ends with the
+// term, and task must not return before that. Run waits for it.
+func (t *Term) Run(ctx context.Context, task func(context.Context)) {
+	for ctx.Err() == nil {
+		leads, changed := t.now()
+		if !leads {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		}
+		inTerm, cancel := context.WithCancel(ctx)
+		go func() { // ends with inTerm, which Run cancels
+			select {
+			case <-changed:
+				cancel()
+			case <-inTerm.Done():
+			}
+		}()
+		task(inTerm)
+		cancel()
+	}
+}
