@@ -22,6 +22,7 @@ const module = "github.com/gpupilot/gpupilot/"
 // deciding where it belongs is part of adding it.
 var layers = map[string]string{
 	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core", "internal/peers": "core", "internal/gpu/names": "core",
+	"internal/csvtable": "core",
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
@@ -29,7 +30,8 @@ var layers = map[string]string{
 
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
-	"internal/backtest": "app", "internal/scenario": "app", "internal/whatif": "app",
+	"internal/trace": "app", "internal/service": "app", "internal/contender": "app", "internal/backtest": "app", "internal/advise": "app",
+	"internal/scenario": "app", "internal/whatif": "app",
 
 	"internal/gpu/gputest": "suite", "internal/promq/promtest": "suite", "internal/metricsapi/reviewtest": "suite",
 }
@@ -52,6 +54,7 @@ var coreImports = map[string][]string{
 	"internal/series":    {"internal/gpu"},
 	"internal/scale":     {"internal/gpu"},
 	"internal/peers":     nil,
+	"internal/csvtable":  nil,
 }
 
 // only says where a third party's packages may appear.

@@ -203,7 +203,7 @@ func getJSON(ctx context.Context, client *http.Client, address string, header ht
 		return 0, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, answerLimit))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, responseLimit))
 	if err != nil {
 		return resp.StatusCode, err
 	}

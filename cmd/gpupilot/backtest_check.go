@@ -13,56 +13,56 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/backtest"
+	"github.com/gpupilot/gpupilot/internal/trace"
 )
 
-// check refuses flags that no replay could follow, before anything is read.
+// check checks the flags before any file is read.
 func (f *backtestFlags) check() error {
 	if !slices.Contains([]string{"table", "json", "html"}, f.output) {
 		return fmt.Errorf("-o %s: want table, json or html", f.output)
 	}
-	if len(f.traces) == 0 && !f.set("prometheus") && !f.set("query") && f.seen.object == "" {
-		return errors.New("name at least one --trace FILE, or --prometheus URL and --query, or --from-cluster NAMESPACE/NAME")
+	if len(f.traces) == 0 && !f.isSet("prometheus") && !f.isSet("query") && f.controller.object == "" {
+		return errors.New("give at least one --trace FILE, or --prometheus URL and --query, or --from-cluster NAMESPACE/NAME")
 	}
 	if f.advise && len(f.policies) > 0 {
 		return errors.New("--advise with --policy: it tries policies of its own; leave out one of the two")
 	}
 	if f.out != "" {
 		if info, err := os.Stat(filepath.Dir(f.out)); err != nil || !info.IsDir() {
-			return fmt.Errorf("--out %s: %s is no directory that is there; make it first", f.out, filepath.Dir(f.out))
+			return fmt.Errorf("--out %s: %s is not an existing directory; create it first", f.out, filepath.Dir(f.out))
 		}
 	}
 	return errors.Join(f.checkValues(), f.checkPairs())
 }
 
-// checkValues refuses what is out of range. A time that must be positive is
-// checked where it was given: its zero stands for the default.
+// checkValues checks the ranges. A duration that must be positive is checked only if its
+// flag was given, because 0 means the default.
 func (f *backtestFlags) checkValues() error {
-	positive := func(flag string, d time.Duration) bool { return d > 0 || !f.set(flag) }
+	positive := func(flag string, d time.Duration) bool { return d > 0 || !f.isSet(flag) }
 	for _, x := range []struct {
-		ok   bool
-		flag string
-		is   any
-		want string
+		ok    bool
+		flag  string
+		value any
+		want  string
 	}{
 		{f.seeds >= 1 && f.seeds <= 1000, "seeds", f.seeds, "1 to 1000"},
-		{f.hours >= 0 && !math.IsInf(f.hours, 1), "hours", f.hours, "the hours of a stretch, or 0 for all of the trace"},
-		{positive("ttft", f.ttft), "ttft", f.ttft, "more than 0, or leave it out for the policy's or the model's limit"},
-		{positive("itl", f.itl), "itl", f.itl, "more than 0, or leave it out for the policy's or the model's limit"},
+		{f.hours >= 0 && !math.IsInf(f.hours, 1), "hours", f.hours, "the hours of a part, or 0 for the whole trace"},
+		{positive("ttft", f.limits.TTFT), "ttft", f.limits.TTFT, "more than 0, or leave it out for the policy's or the model's limit"},
+		{positive("itl", f.limits.ITL), "itl", f.limits.ITL, "more than 0, or leave it out for the policy's or the model's limit"},
 		{positive("patience", f.patience), "patience", f.patience, "more than 0, such as 60s"},
 		{f.workers >= 1, "workers", f.workers, "1 or more"},
-		{f.slo >= 0 && f.slo <= 100, "slo", f.slo, "a percentage, 0 to 100"},
-		{f.history.prompt >= 0 && !math.IsInf(f.history.prompt, 1), "prompt-tokens", f.history.prompt, "a number of tokens"},
-		{f.history.output >= 0 && !math.IsInf(f.history.output, 1), "output-tokens", f.history.output, "a number of tokens"},
+		{f.allowedPercent >= 0 && f.allowedPercent <= 100, "slo", f.allowedPercent, "a percentage, 0 to 100"},
+		{f.prometheus.prompt >= 0 && !math.IsInf(f.prometheus.prompt, 1), "prompt-tokens", f.prometheus.prompt, "a number of tokens"},
+		{f.prometheus.output >= 0 && !math.IsInf(f.prometheus.output, 1), "output-tokens", f.prometheus.output, "a number of tokens"},
 	} {
-		if !x.ok { // of NaN no comparison holds
-			return fmt.Errorf("--%s %v: want %s", x.flag, x.is, x.want)
+		if !x.ok { // all comparisons with NaN are false
+			return fmt.Errorf("--%s %v: want %s", x.flag, x.value, x.want)
 		}
 	}
 	return nil
 }
 
-// checkPairs refuses flags that do nothing without another.
+// checkPairs refuses a flag that has no effect without another one.
 func (f *backtestFlags) checkPairs() error {
 	for _, x := range []struct{ flag, needs string }{
 		{"query", "prometheus"},
@@ -74,30 +74,30 @@ func (f *backtestFlags) checkPairs() error {
 		{"viewer-service-account", "from-cluster"},
 		{"slo", "advise"},
 	} {
-		if f.set(x.flag) && !f.set(x.needs) {
-			return fmt.Errorf("--%s without --%s does nothing: give both or neither", x.flag, x.needs)
+		if f.isSet(x.flag) && !f.isSet(x.needs) {
+			return fmt.Errorf("--%s without --%s has no effect: give both or neither", x.flag, x.needs)
 		}
 	}
 	return nil
 }
 
-// checkUntouched refuses a part that is in no trace's name.
-func (f *backtestFlags) checkUntouched(traces []*backtest.Trace) error {
+// checkUntouched refuses a value of --untouched that no trace's name contains.
+func (f *backtestFlags) checkUntouched(traces []*trace.Trace) error {
 	for _, part := range f.untouched {
-		if !slices.ContainsFunc(traces, func(t *backtest.Trace) bool { return strings.Contains(t.Name, part) }) {
+		if !slices.ContainsFunc(traces, func(t *trace.Trace) bool { return strings.Contains(t.Name, part) }) {
 			var names []string
 			for _, t := range traces {
 				names = append(names, t.Name)
 			}
-			return fmt.Errorf("--untouched %s: no trace has that in its name; there are %s", part, strings.Join(names, ", "))
+			return fmt.Errorf("--untouched %s: no trace's name contains it; there are %s", part, strings.Join(names, ", "))
 		}
 	}
 	return nil
 }
 
-// format is the one that -o names or, without it, that the file's name ends in.
+// format returns the output format: --output or, without it, by the extension of --out.
 func (f *backtestFlags) format() string {
-	if !f.set("output") {
+	if !f.isSet("output") {
 		switch strings.ToLower(filepath.Ext(f.out)) {
 		case ".json":
 			return "json"
@@ -108,6 +108,7 @@ func (f *backtestFlags) format() string {
 	return f.output
 }
 
+// replicaRange parses --replicas.
 func replicaRange(s string) (low, high float64, err error) {
 	a, b, two := strings.Cut(s, ":")
 	if !two {

@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpupilot/gpupilot/internal/backtest"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
@@ -29,7 +27,7 @@ spec:
 status: {currentReplicas: 2, servingReplicas: 2, startingReplicas: 0, desiredReplicas: 2, startup: {p50Seconds: 40, p95Seconds: 50, samples: 3}}
 `
 
-// points are ten minutes of two replicas with so much to do.
+// points are ten minutes of two replicas whose load doubles.
 func points() (out []webui.Point) {
 	for i := range 600 {
 		v := 6.0
@@ -45,7 +43,7 @@ func points() (out []webui.Point) {
 	return out
 }
 
-// apiServer has the object, and the controller behind its service proxy.
+// apiServer serves the object, and the controller's history through the service proxy.
 func apiServer(t *testing.T) (kubeconfig string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -91,41 +89,13 @@ func TestFromCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out, "chat") || !strings.Contains(out, "40s") {
-		t.Errorf("neither its policy nor its start-up:\n%s", out)
+		t.Errorf("no policy or no start-up time:\n%s", out)
 	}
 	for want, controller := range map[string]string{"404": "gp/other:8080", "want NAMESPACE/SERVICE:PORT": "somewhere"} {
 		_, err := backtestOut(t, "--from-cluster", "llm/chat", "--controller", controller, "--kubeconfig", apiServer(t))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--controller %s: %v, want %q", controller, err, want)
 		}
-	}
-}
-
-// The load is what the signals asked for: 1.5 replicas, then 3.
-func TestSeenLoad(t *testing.T) {
-	all, err := policy.Parse("p", []byte(onRunningPolicy))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &live{policy: all[0].Compiled, points: points()}
-	m, err := backtest.Preset("llama-8b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr, err := l.trace(&m, 0, 0)
-	if err != nil || tr.Duration != 600 {
-		t.Fatalf("%+v, %v", tr, err)
-	}
-	for i, want := range map[int]float64{0: 1.5, 500: 3} {
-		if need, ok := l.need(&l.points[i]); !ok || math.Abs(need-want) > 1e-9 {
-			t.Errorf("at %d s %g replicas, want %g", i, need, want)
-		}
-	}
-	if _, ok := l.need(&l.points[3]); ok {
-		t.Error("a second without a value is a load")
-	}
-	if _, err := (&live{policy: all[0].Compiled}).trace(&m, 0, 0); err == nil {
-		t.Error("nothing seen is a load")
 	}
 }
 
@@ -139,7 +109,7 @@ func TestAdvise(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if strings.Contains(out, "gpu: {metric: SMActive}") != strings.Contains(out, "a curve that is an assumption") {
-		t.Errorf("that the SM curve is an assumption is said where it counts:\n%s", out)
+		t.Errorf("the assumption on SM activity is printed for the wrong signal:\n%s", out)
 	}
 	for _, want := range []string{"# From 1 replays of t", "# Load: by ", "to a peak of 6 replicas", "% missed for", "maxReplicas: ", "at its best: "} {
 		if !strings.Contains(out, want) {
@@ -152,18 +122,4 @@ func TestAdvise(t *testing.T) {
 	if _, err := backtestOut(t, "--trace", traceFile(t), "--advise", "-o", "html"); err == nil {
 		t.Error("--advise as HTML was accepted")
 	}
-}
-
-func TestBetter(t *testing.T) {
-	a, b, c := &candidate{violations: 0.5, gpuHours: 10}, &candidate{violations: 0.1, gpuHours: 12}, &candidate{violations: 3, gpuHours: 5}
-	f := func(x, y *candidate, slo float64, want int) {
-		t.Helper()
-		if got := x.better(y, slo); got != want || y.better(x, slo) != -want {
-			t.Errorf("%+v before %+v at %g: %d, want %d", x, y, slo, got, want)
-		}
-	}
-	f(a, b, 1, -1)   // both keep it: the cheaper
-	f(a, c, 1, -1)   // the one that keeps it
-	f(a, b, 0.01, 1) // neither: the one that misses less
-	f(a, c, 5, 1)
 }

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/backtest"
+	"github.com/gpupilot/gpupilot/internal/contender"
 )
 
-// The page says how many settings there are, and publishes what make backtest
-// runs, which is the full grid.
+// The page has the numbers of settings. Its results are those of make backtest with the
+// full grid.
 func TestDocsNameTheStudy(t *testing.T) {
 	read := func(path string) string {
 		t.Helper()
@@ -28,9 +28,9 @@ func TestDocsNameTheStudy(t *testing.T) {
 	if study == nil || !strings.Contains(page, "`"+study[1]+"`") || strings.Contains(study[1], "--quick") {
 		t.Errorf("the page does not name the study of make backtest: %q", study)
 	}
-	full, quick := backtest.FullGrid(), backtest.QuickGrid()
+	full, quick := contender.FullGrid(), contender.QuickGrid()
 	for _, n := range []int{
-		len(full.Peers(nil, "")), len(full.Peers(nil, backtest.OnRequests)), len(full.Peers(nil, backtest.OnGPU)), len(quick.Peers(nil, "")),
+		len(full.Peers(nil, "")), len(full.Peers(nil, contender.OnRequests)), len(full.Peers(nil, contender.OnGPU)), len(quick.Peers(nil, "")),
 	} {
 		text := fmt.Sprint(n)
 		if n >= 1000 {

@@ -7,51 +7,51 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/backtest"
 	"github.com/gpupilot/gpupilot/internal/promq"
+	"github.com/gpupilot/gpupilot/internal/trace"
 )
 
-// history is a load that Prometheus, or what speaks its API, has recorded.
-type history struct {
+// prometheusHistory is a load that Prometheus, or a server with its API, has recorded.
+type prometheusHistory struct {
 	url, query     string
-	httpConfig     string // file; as the controller's --prometheus-http-config
+	httpConfig     string // file, as for the controller's --prometheus-http-config
 	length, step   time.Duration
-	prompt, output float64 // mean tokens of a request
+	prompt, output float64 // mean tokens of a request; 0: the defaults
 }
 
 const (
-	// rangePoints is below the 11,000 points to which Prometheus limits a range
-	// query (web/api/v1, "exceeded maximum resolution").
-	rangePoints = 10_000
-	// answerLimit bounds what is read of one answer, in bytes.
-	answerLimit = 64 << 20
+	// queryPoints is the most points per query. Prometheus refuses more than 11,000 points
+	// (web/api/v1, "exceeded maximum resolution").
+	queryPoints = 10_000
+	// responseLimit is the largest response of one query, in bytes.
+	responseLimit = 64 << 20
 )
 
-// trace reads the history up to now.
-func (h history) trace(ctx context.Context, now time.Time) (*backtest.Trace, error) {
+// trace reads the history until now.
+func (h prometheusHistory) trace(ctx context.Context, now time.Time) (*trace.Trace, error) {
 	if h.step < time.Second || h.length < 2*h.step {
 		return nil, fmt.Errorf("--history %v in steps of %v: want at least two steps of a second or more", h.length, h.step)
 	}
 	client, err := promq.New(promq.Config{
-		URL: h.url, HTTPConfig: h.httpConfig, Timeout: time.Minute, MaxAnswer: answerLimit, UserAgent: "gpupilot/" + version,
+		URL: h.url, HTTPConfig: h.httpConfig, Timeout: time.Minute, MaxAnswer: responseLimit, UserAgent: "gpupilot/" + version,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus: %w", err)
 	}
 	begin := now.Add(-h.length).Truncate(h.step)
-	var rates []backtest.Rate
-	for from := begin; from.Before(now); from = from.Add(rangePoints * h.step) {
-		to := from.Add((rangePoints - 1) * h.step)
+	var rates []trace.Rate
+	for from := begin; from.Before(now); from = from.Add(queryPoints * h.step) {
+		to := from.Add((queryPoints - 1) * h.step)
 		if to.After(now) {
 			to = now
 		}
-		part, err := client.Range(ctx, h.query, from, to, h.step)
+		samples, err := client.Range(ctx, h.query, from, to, h.step)
 		if err != nil {
 			return nil, fmt.Errorf("query %s: %w", h.url, err)
 		}
-		for _, s := range part {
-			rates = append(rates, backtest.Rate{At: s.At, PerSecond: s.Value})
+		for _, s := range samples {
+			rates = append(rates, trace.Rate{At: s.At, PerSecond: s.Value})
 		}
 	}
-	return backtest.FromRates("prometheus", rates, h.step, h.prompt, h.output)
+	return trace.FromRates("prometheus", rates, trace.Sampling{Step: h.step, Prompt: h.prompt, Output: h.output})
 }

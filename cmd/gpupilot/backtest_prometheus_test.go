@@ -17,7 +17,7 @@ import (
 )
 
 // secured is a backend behind TLS that answers with ten minutes of 5 requests/s,
-// to whom allowed lets in.
+// .
 func secured(t *testing.T, allowed func(*http.Request) bool) (url, caFile string) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

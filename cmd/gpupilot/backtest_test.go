@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// writeFile puts a file into the test's directory.
+// writeFile writes a file to a temporary directory and returns its path.
 func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -26,7 +26,7 @@ func writeFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// a trace of half an hour that doubles in the middle.
+// traceFile writes a trace of half an hour whose load doubles in the middle.
 func traceFile(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("t_s,timestamp,count_in_5min\n")
@@ -64,7 +64,7 @@ func TestBacktest(t *testing.T) {
 	}
 }
 
-// The very object that will be applied, within its own bounds and the load as it was.
+// --policy replays the object within its own bounds, with the load as recorded.
 func TestBacktestPolicy(t *testing.T) {
 	policy := writeFile(t, "p.yaml", `apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
@@ -98,7 +98,7 @@ spec:
 	}
 }
 
-// The user's own history: rates at a step, with a hole in them.
+// --prometheus replays a history, here with a gap.
 func TestBacktestPrometheus(t *testing.T) {
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -143,8 +143,8 @@ func TestBacktestRefuses(t *testing.T) {
 	}
 }
 
-// What does not depend on our policy is simulated once; a file of another
-// version is begun anew.
+// Results that do not depend on our policies are simulated once. An invalid cache file is
+// replaced.
 func TestPeersCache(t *testing.T) {
 	path := writeFile(t, "peers.json", `{"a":[]}`)
 	args := []string{"--trace", traceFile(t), "--replicas", "4", "--seeds", "1", "--startup", "30s", "--quick", "--peers", "kpa", "--peers-cache", path}
@@ -152,25 +152,28 @@ func TestPeersCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := peersCache{path: path}
-	if err := c.load(); err != nil || len(c.kept) != 1 {
-		t.Fatalf("%d cases kept, %v", len(c.kept), err)
+	var cache map[string]map[string]any
+	b, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(b, &cache) != nil || len(cache) != 1 {
+		t.Fatalf("%d cached cases, %v", len(cache), err)
 	}
-	for k, v := range c.kept { // a mark that only the file can tell
-		v.Peers[0].Violations, v.Peers[0].GPUHours = 0, 1e-3
-		c.kept[k], c.news = v, true
+	for _, baseline := range cache { // a result that only the file has
+		peer := baseline["peers"].([]any)[0].(map[string]any)
+		peer["violationsPercent"], peer["gpuHours"] = 0, 1e-3
 	}
-	if err := c.save(); err != nil {
+	if b, err = json.Marshal(cache); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := backtestOut(t, args...); err != nil || again == first {
-		t.Errorf("the file was not used: %v\n%s", err, again)
+		t.Errorf("the cache was not used: %v\n%s", err, again)
 	}
 }
 
-// A load is replayed as recorded unless --replicas scales it, and the output says
-// which.
-func TestBacktestSaysTheScale(t *testing.T) {
+// A load is replayed as recorded, unless --replicas scales it. The output has the scale.
+func TestBacktestScale(t *testing.T) {
 	args := []string{"--trace", traceFile(t), "--peers", "none", "--seeds", "1"}
 	f := func(want string, scale func(float64) bool, more ...string) {
 		t.Helper()
@@ -194,8 +197,8 @@ func TestBacktestSaysTheScale(t *testing.T) {
 	f("to a peak of 8 replicas", func(x float64) bool { return x > 2 }, "--replicas", "8")
 }
 
-// A quick look says that it is none to publish.
-func TestBacktestQuickSaysSo(t *testing.T) {
+// The output of --quick says that it is not for publication.
+func TestBacktestQuick(t *testing.T) {
 	out, err := backtestOut(t, "--trace", traceFile(t), "--peers", "kpa", "--seeds", "1", "--quick")
 	if err != nil || !strings.Contains(out, "15 settings of Knative; a first look: the gaps between them flatter the policies") {
 		t.Errorf("%v\n%s", err, out)

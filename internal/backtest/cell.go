@@ -7,15 +7,17 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
 )
 
-// Cell is a trace with a model and a start-up: the means over the seeds.
+// Cell is a policy on a trace with a model and a start-up time: means over the seeds.
 type Cell struct {
-	Trace   string  `json:"trace"`
-	Model   string  `json:"model"`
-	Startup float64 `json:"startupSeconds"`
-	Ours    string  `json:"ours"`
-	Class   Class   `json:"class"`
+	Trace   string          `json:"trace"`
+	Model   string          `json:"model"`
+	Startup float64         `json:"startupSeconds"`
+	Ours    string          `json:"ours"`
+	Class   contender.Class `json:"class"`
 
 	Ratio      float64 `json:"ratio"`
 	Violations float64 `json:"violationsPercent"`
@@ -29,14 +31,14 @@ type Cell struct {
 	Over       float64 `json:"overPercent"`
 	Overshoot  float64 `json:"overshoot"`
 	Reaction   float64 `json:"reactionSeconds"`
-	Regret     float64 `json:"regret"` // GPU-hours over the oracle's, less one
+	Regret     float64 `json:"regret"` // GPU-hours ÷ the oracle's, minus 1
 	Killed     int     `json:"startingKilled"`
 	Cascades   int     `json:"cascades"`
 	Nearest    string  `json:"nearest"` // of the last seed
 	Seeds      int     `json:"seeds"`
 }
 
-// Cells sums up the cases over their seeds.
+// Cells returns the means of the cases over their seeds.
 func (s *Study) Cells(cases []Case) []Cell {
 	var out []*Cell
 	find := func(c *Case, v *Verdict) *Cell {
@@ -95,25 +97,25 @@ func (x *Cell) mean() {
 	}
 }
 
-// Summary is one of ours over all cells.
+// Summary is one of our policies over several cells.
 type Summary struct {
-	Ours       string  `json:"ours"`
-	Class      Class   `json:"class"`
-	Cells      int     `json:"cells"`
-	Geometric  float64 `json:"geometricMean"` // of the cells' ratios
-	P95        float64 `json:"p95"`
-	Worst      float64 `json:"worst"`
-	WorstCell  string  `json:"worstCell"`
-	Violations float64 `json:"violationsPercent"` // means over the cells
-	Front      float64 `json:"frontViolationsPercent"`
-	Regret     float64 `json:"regret"`
-	Turns      float64 `json:"turnsPerHour"`
-	FrontTurns float64 `json:"frontTurnsPerHour"`
-	Killed     int     `json:"startingKilled"`
-	Cascades   int     `json:"cascades"`
+	Ours       string          `json:"ours"`
+	Class      contender.Class `json:"class"`
+	Cells      int             `json:"cells"`
+	Geometric  float64         `json:"geometricMean"` // of the cells' ratios
+	P95        float64         `json:"p95"`
+	Worst      float64         `json:"worst"`
+	WorstCell  string          `json:"worstCell"`
+	Violations float64         `json:"violationsPercent"` // means over the cells
+	Front      float64         `json:"frontViolationsPercent"`
+	Regret     float64         `json:"regret"`
+	Turns      float64         `json:"turnsPerHour"`
+	FrontTurns float64         `json:"frontTurnsPerHour"`
+	Killed     int             `json:"startingKilled"`
+	Cascades   int             `json:"cascades"`
 }
 
-// Summarise sums up cells by contender.
+// Summarise returns a summary per policy, in the order of the cells.
 func Summarise(cells []Cell) []Summary {
 	by := map[string][]Cell{}
 	var order []string

@@ -4,17 +4,20 @@ package backtest
 
 import (
 	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
 )
 
-// BenchmarkPeers is one replay of the quick grid's peers: what a study spends
-// its time on.
+// BenchmarkPeers is one replay of the quick grid's peers. A study spends most of its time
+// on them.
 func BenchmarkPeers(b *testing.B) {
-	m, err := Preset("llama-8b")
+	m, err := service.Preset("llama-8b")
 	if err != nil {
 		b.Fatal(err)
 	}
-	cfg := Config{Trace: wave(), Model: m, Peak: 20, Startup: DefaultStartup(120), Seed: 3}
-	peers := QuickGrid().Peers(nil, "")
+	cfg := Config{Trace: wave(b), Model: m, Peak: 20, Startup: service.DefaultStartup(120), Seed: 3}
+	peers := contender.QuickGrid().Peers(nil, "")
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Run(b.Context(), cfg, peers); err != nil {

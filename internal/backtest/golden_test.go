@@ -10,89 +10,103 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
+	"github.com/gpupilot/gpupilot/internal/trace"
 )
 
-var update = flag.Bool("update", false, "write testdata/replay.golden anew")
+var update = flag.Bool("update", false, "write testdata/replay.golden")
 
-// wave is half an hour of load that rises and falls, in bursts.
-func wave() *Trace {
-	t := &Trace{Name: "wave", Kind: Windows, Duration: 1800}
+// wave returns half an hour of load that rises and falls, in bursts.
+func wave(t testing.TB) *trace.Trace {
+	t.Helper()
+	var csv strings.Builder
+	csv.WriteString("client,t_s,rate_rps,iat_dist,p1,prompt_tokens_mean,output_tokens_mean\n")
 	for i := range 60 {
 		rate := 3 + 2*math.Sin(float64(i)/7) + float64(i%13)/4
-		t.windows = append(t.windows, window{
-			start: float64(30 * i), width: 30, rate: rate, law: gammaLaw, shape: 0.7, prompt: 1155, output: 211,
-		})
+		fmt.Fprintf(&csv, "1,%d,%v,Gamma,0.7,1155,211\n", 30*i, rate)
 	}
-	return t
+	return read(t, "wave", csv.String())
 }
 
-// chaser is an autoscaler of a kind that nobody would want: it follows one
-// signal's last sample, up at once and down by one a minute, youngest last.
-type chaser struct {
-	signal Signal
+func read(t testing.TB, name, csv string) *trace.Trace {
+	t.Helper()
+	out, err := trace.Read(name, strings.NewReader(csv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// follower is a simple autoscaler for the golden test. It follows the last sample of one
+// signal, up at once and down by one replica per minute, oldest pod first.
+type follower struct {
+	signal service.Signal
 	target float64
 }
 
-func (h chaser) decide(c *cluster, now int) (int, []string) {
-	sum, n := c.total(c.at(now-1), h.signal, 10)
+// Decide implements service.Autoscaler.
+func (f follower) Decide(d *service.Deployment, now int) (int, []string) {
+	sum, n := d.Total(d.At(now-1), f.signal, 10)
 	if now%10 != 0 || n == 0 {
-		return -1, nil
+		return service.Unchanged, nil
 	}
-	want := min(max(1, ceil(sum/h.target)), 30)
-	if want < c.spec {
+	replicas := min(max(1, contender.Ceil(sum/f.target)), 30)
+	if replicas < d.Replicas() {
 		if now%60 != 0 {
-			return -1, nil
+			return service.Unchanged, nil
 		}
-		return c.spec - 1, []string{c.pods[0].name}
+		return d.Replicas() - 1, []string{d.Pods()[0].Name}
 	}
-	return want, nil
+	return replicas, nil
 }
 
-func chasers() (out []Contender) {
+func followers() (out []contender.Entry) {
 	for _, x := range []struct {
-		signal  Signal
+		signal  service.Signal
 		targets []float64
 	}{
-		{Running, []float64{4, 16, 60}},
-		{Waiting, []float64{2}},
-		{Concurrency, []float64{10}},
-		{KVUse, []float64{0.02}},
-		{Served, []float64{3}},
-		{GPUUtil, []float64{60, 90}},
-		{SMActive, []float64{30, 50}},
-		{TensorActive, []float64{3, 10}},
+		{service.Running, []float64{4, 16, 60}},
+		{service.Waiting, []float64{2}},
+		{service.Concurrency, []float64{10}},
+		{service.KVUse, []float64{0.02}},
+		{service.Served, []float64{3}},
+		{service.GPUUtil, []float64{60, 90}},
+		{service.SMActive, []float64{30, 50}},
+		{service.TensorActive, []float64{3, 10}},
 	} {
-		class := OnRequests
-		if x.signal.ofGPU() || x.signal == Served {
-			class = OnGPU
+		class := contender.OnRequests
+		if x.signal.OfGPU() || x.signal == service.Served {
+			class = contender.OnGPU
 		}
 		for _, target := range x.targets {
-			out = append(out, Contender{
+			out = append(out, contender.Entry{
 				Name: fmt.Sprintf("%v=%g", x.signal, target), Class: class,
-				make: func(*replay) (autoscaler, error) { return chaser{x.signal, target}, nil },
+				New: func(*contender.Replay) (service.Autoscaler, error) { return follower{x.signal, target}, nil },
 			})
 		}
 	}
 	return out
 }
 
-// TestReplaysAreAsBefore holds the simulation to the last digit of what it once
-// came to: it may be made faster, and results that were kept stay comparable.
-func TestReplaysAreAsBefore(t *testing.T) {
+// Results stay the same to the last digit, so that the simulation can be optimised and
+// cached results stay comparable.
+func TestReplaysAreUnchanged(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("other processors round a multiplication and an addition at once")
+		t.Skip("other architectures fuse multiplications and additions")
 	}
 	var got strings.Builder
 	for _, model := range []string{"llama-8b", "llama-70b"} {
-		who := append(chasers(), Oracle(1, 15), Reactive(0.8, 300), Fixed(0.6))
-		cfg := Config{Trace: wave(), Model: preset(t, model), Startup: DefaultStartup(60), Seed: 3, Peak: 6}
-		cfg.Startup.Spells = 100 // a day, so that there is one
+		who := append(followers(), contender.Oracle(1, 15), contender.Reactive(0.8, 300), contender.Fixed(0.6))
+		cfg := Config{Trace: wave(t), Model: preset(t, model), Startup: service.DefaultStartup(60), Seed: 3, Peak: 6}
+		cfg.Startup.ShortagesPerDay = 100 // a day, so that there is one
 		for _, r := range run(t, cfg, who...) {
 			violated := 0
-			for _, p := range r.Points {
+			for _, p := range r.Minutes {
 				violated += p.Violations
 			}
-			fmt.Fprintf(&got, "%s %s: %d %d %v %v %v %d %v %v %v %v %d %d %v %d\n", model, r.Name, r.Requests, r.Hopeless, r.Violations, r.Late, r.Slow,
+			fmt.Fprintf(&got, "%s %s: %d %d %v %v %v %d %v %v %v %v %d %d %v %d\n", model, r.Name, r.Requests, r.Infeasible, r.Violations, r.Late, r.Slow,
 				violated, r.GPUHours, r.Under, r.Over, r.Turns, r.Killed, r.Cascades, r.Reaction, r.ReplicasMax)
 		}
 	}

@@ -5,35 +5,37 @@ package backtest
 import (
 	_ "embed"
 	"fmt"
+	"html"
 	"html/template"
 	"io"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
 )
 
 //go:embed report.html
 var page string
 
-// HTML writes a report as one page that needs nothing else: no script, no
-// fetched file, light or dark as the reader's system is.
+// HTML writes a report as one page. The page has no script and loads no other file. It is
+// light or dark, as the reader's system is.
 func (r *Report) HTML(w io.Writer) error {
 	t, err := template.New("report").Funcs(template.FuncMap{
 		"f":       func(digits int, x float64) string { return fmt.Sprintf("%.*f", digits, x) },
 		"percent": percent,
-		"count":   grouped,
-		"sees":    sees,
+		"sees":    classText,
 		"verdict": verdictClass,
 		"cost":    func(c Cell) string { return r.cost(&c) },
-		"many":    many,
-		"judged":  r.compared,
+		"many":    count,
+		"judged":  r.hasPeers,
 		"load":    func(c Cell) string { return fmt.Sprintf("%s, %s, start-up %gs", c.Trace, c.Model, c.Startup) },
-		"ms":      func(x float64) string { return short(1000 * x) },
+		"ms":      func(x float64) string { return shortNumber(1000 * x) },
 		"price":   r.priceNote,
-		"short":   short,
-		"role":    func(k Keeper) string { return k.role() },
-		"over":    func(k Keeper) string { return k.cost() },
+		"short":   shortNumber,
+		"role":    func(a Attainment) string { return a.role() },
+		"over":    func(a Attainment) string { return a.cost() },
 	}).Parse(page)
 	if err != nil {
 		return err
@@ -41,8 +43,8 @@ func (r *Report) HTML(w io.Writer) error {
 	return t.Execute(w, r.view())
 }
 
-// verdictClass is the colour of a ratio as it is shown: within a twentieth of 1
-// is level with the best of hindsight.
+// verdictClass returns the CSS class of a ratio, as rounded for display. A ratio within
+// 0.05 of 1 is level with the front.
 func verdictClass(ratio float64) string {
 	switch ratio = math.Round(100*ratio) / 100; {
 	case ratio < 0.95:
@@ -55,7 +57,7 @@ func verdictClass(ratio float64) string {
 	return "poor"
 }
 
-// percent is a change; none has no sign.
+// percent formats a change. Zero has no sign.
 func percent(x float64) string {
 	if s := fmt.Sprintf("%+.0f %%", 100*x); s != "+0 %" && s != "-0 %" {
 		return s
@@ -63,21 +65,14 @@ func percent(x float64) string {
 	return "0 %"
 }
 
-// grouped writes a number in groups of three digits.
-func grouped(n int) string {
-	s := strconv.Itoa(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "\u202f" + s[i:] // a narrow space that does not break
-	}
-	return s
+// classText describes what a class reads.
+func classText(c contender.Class) string {
+	return map[contender.Class]string{
+		contender.OnRequests: "on requests: queue and running", contender.OnGPU: "on GPUs: utilisation and activity",
+	}[c]
 }
 
-// sees says what a class looks at.
-func sees(c Class) string {
-	return map[Class]string{OnRequests: "on requests: queue and running", OnGPU: "on GPUs: utilisation and activity"}[c]
-}
-
-func (r *Report) priceNote(m Model) string {
+func (r *Report) priceNote(m service.Model) string {
 	p, ok := r.Prices.Of(m.GPU)
 	if !ok {
 		return ""
@@ -85,7 +80,7 @@ func (r *Report) priceNote(m Model) string {
 	return fmt.Sprintf("%s at $%.2f a GPU-hour (%s %s)", m.GPU, p.USD, p.Provider, p.Instance)
 }
 
-// view is what the page shows.
+// view is the data of the page.
 type view struct {
 	*Report
 	HasPeers bool
@@ -95,7 +90,7 @@ type view struct {
 	Requests int
 }
 
-// chart is one replay, drawn.
+// chart is the drawing of one replay.
 type chart struct {
 	Case     *Case
 	Verdicts []Verdict
@@ -106,7 +101,7 @@ type chart struct {
 }
 
 type frontChart struct {
-	Class Class
+	Class contender.Class
 	SVG   template.HTML
 	Dots  []legend
 }
@@ -114,21 +109,22 @@ type frontChart struct {
 type legend struct{ Class, Name, Note string }
 
 func (r *Report) view() view {
-	v := view{Report: r, HasPeers: len(r.Peers) > 0, Priced: r.priced()}
-	v.About = append(r.facts(), fact{"policies", strings.Join(each(r.Cells, func(c *Cell) string { return c.Ours }), ", ")})
+	v := view{Report: r, HasPeers: len(r.Peers) > 0, Priced: r.hasPrices()}
+	v.About = append(r.facts(), fact{"policies", strings.Join(distinct(r.Cells, func(c *Cell) string { return c.Ours }), ", ")})
 	for i := range r.Cases {
 		c := &r.Cases[i]
 		if len(c.Ours) > 0 {
 			v.Requests += c.Ours[0].Requests
 		}
-		if len(c.Ours) > 0 && c.Ours[0].Points != nil {
+		if len(c.Ours) > 0 && c.Ours[0].Minutes != nil {
 			v.Charts = append(v.Charts, r.chart(c))
 		}
 	}
 	return v
 }
 
-// chartPoints is how many minutes a chart shows apart.
+// chartPoints is the most points of a chart. Longer replays show the maximum of several
+// minutes.
 const chartPoints = 720
 
 func (r *Report) chart(c *Case) chart {
@@ -143,7 +139,7 @@ func (r *Report) chart(c *Case) chart {
 	}
 	out.Replicas = replicasChart(lines, len(c.Ours))
 	out.Missed = missedChart(lines, len(c.Ours))
-	for _, class := range []Class{OnRequests, OnGPU} {
+	for _, class := range []contender.Class{contender.OnRequests, contender.OnGPU} {
 		if f := r.frontChart(c, class); f.SVG != "" {
 			out.Fronts = append(out.Fronts, f)
 		}
@@ -151,7 +147,7 @@ func (r *Report) chart(c *Case) chart {
 	return out
 }
 
-// lineClass is how the k-th line is drawn: ours come first and stand out.
+// lineClass returns the CSS class of a line. Our policies come first.
 func lineClass(k, ours int) string {
 	if k < ours {
 		return fmt.Sprintf("s%d mine", k%6)
@@ -159,93 +155,89 @@ func lineClass(k, ours int) string {
 	return fmt.Sprintf("s%d other", k%6)
 }
 
-// pick is one number of each minute.
-func pick(points []Point, f func(*Point) float64) []float64 {
-	out := make([]float64, len(points))
-	for i := range points {
-		out[i] = f(&points[i])
+// values returns one number per minute.
+func values(minutes []service.Minute, f func(*service.Minute) float64) []float64 {
+	out := make([]float64, len(minutes))
+	for i := range minutes {
+		out[i] = f(&minutes[i])
 	}
 	return out
 }
 
-func hours(v float64) string { return short(v) }
-
 func replicasChart(lines []Result, ours int) template.HTML {
-	need, per := thin(pick(lines[0].Points, func(p *Point) float64 { return p.Need }), chartPoints)
-	step := float64(per) * pointSeconds / 3600
+	need, per := thin(values(lines[0].Minutes, func(p *service.Minute) float64 { return p.Need }), chartPoints)
+	step := float64(per) * service.MinuteSeconds / 3600
 	most := slices.Max(append(need, 1))
 	for k := range lines {
-		most = max(most, slices.Max(pick(lines[k].Points, func(p *Point) float64 { return p.Replicas })))
+		most = max(most, slices.Max(values(lines[k].Minutes, func(p *service.Minute) float64 { return p.Replicas })))
 	}
 	p := newPlot(1000, 260, axis{hi: float64(len(need)) * step}, axis{hi: most * 1.05})
-	p.axes("hours", "replicas", hours, short)
+	p.axes("hours", "replicas", shortNumber, shortNumber)
 	p.area("need", step, need)
 	for k := range lines {
-		values, _ := thin(pick(lines[k].Points, func(p *Point) float64 { return p.Replicas }), chartPoints)
-		p.line("line "+lineClass(k, ours), step, values, true)
+		heights, _ := thin(values(lines[k].Minutes, func(p *service.Minute) float64 { return p.Replicas }), chartPoints)
+		p.line("line "+lineClass(k, ours), step, heights, true)
 	}
 	return p.done()
 }
 
 func missedChart(lines []Result, ours int) template.HTML {
-	share := func(p *Point) float64 {
+	share := func(p *service.Minute) float64 {
 		if p.Arrived == 0 {
 			return 0
 		}
 		return 100 * float64(p.Violations) / float64(p.Arrived)
 	}
-	first, per := thin(pick(lines[0].Points, share), chartPoints)
-	step := float64(per) * pointSeconds / 3600
+	first, per := thin(values(lines[0].Minutes, share), chartPoints)
+	step := float64(per) * service.MinuteSeconds / 3600
 	p := newPlot(1000, 160, axis{hi: float64(len(first)) * step}, axis{hi: 100, root: true})
-	p.axes("hours", "missed %", hours, short)
+	p.axes("hours", "missed %", shortNumber, shortNumber)
 	for k := range lines {
-		values, _ := thin(pick(lines[k].Points, share), chartPoints)
-		p.line("line "+lineClass(k, ours), step, values, true)
+		heights, _ := thin(values(lines[k].Minutes, share), chartPoints)
+		p.line("line "+lineClass(k, ours), step, heights, true)
 	}
 	return p.done()
 }
 
-// frontChart is every peer's setting as a point, their front, and ours; empty
-// where peers or ours have none of the class.
-func (r *Report) frontChart(c *Case, class Class) frontChart {
+// frontChart draws every setting of the peers in a class as a point, with their front, the
+// oracles and our policies. It is empty if the peers or our policies have none of the class.
+func (r *Report) frontChart(c *Case, class contender.Class) frontChart {
 	out := frontChart{Class: class}
-	marks := slices.DeleteFunc(slices.Clone(c.Peers), func(m Mark) bool { return r.class[m.Name] != class })
-	if len(marks) == 0 || !slices.ContainsFunc(c.Ours, func(o Result) bool { return o.Class == class }) {
+	points := slices.DeleteFunc(slices.Clone(c.Peers), func(p Point) bool { return r.class[p.Name] != class })
+	if len(points) == 0 || !slices.ContainsFunc(c.Ours, func(o Result) bool { return o.Class == class }) {
 		return out
 	}
-	front := Front(marks)
-	// Beyond the front's dearest point and ours nothing is worth showing.
-	dear := front[len(front)-1].GPUHours
+	front := NewFront(points)
+	// Settings that cost more than the front's last point and ours are cut off.
+	most := front[len(front)-1].GPUHours
 	for i := range c.Ours {
-		dear = max(dear, c.Ours[i].GPUHours)
+		most = max(most, c.Ours[i].GPUHours)
 	}
-	p := newPlot(480, 300, axis{hi: dear * 1.05}, axis{hi: 100, root: true})
-	p.axes("GPU-hours", "requests that missed a limit, %", short, short)
-	for _, f := range families {
-		n := len(marks)
-		marks = slices.DeleteFunc(marks, func(m Mark) bool {
-			if r.family[m.Name] != f.Name {
-				return false
+	most *= 1.05
+	p := newPlot(480, 300, axis{hi: most}, axis{hi: 100, root: true})
+	p.axes("GPU-hours", "requests that missed a limit, %", shortNumber, shortNumber)
+	for _, f := range peerFamilies() {
+		of := slices.DeleteFunc(slices.Clone(points), func(x Point) bool { return r.family[x.Name] != f.Family })
+		for _, x := range of {
+			if x.GPUHours <= most {
+				p.dot("peer "+string(f.Family), 2.5, &x)
 			}
-			if m.GPUHours <= dear*1.05 {
-				p.dot("peer "+f.Name, 2.5, m.GPUHours, m.Violations, mark(m))
-			}
-			return true
-		})
-		if len(marks) < n {
-			out.Dots = append(out.Dots, legend{Class: "peer " + f.Name, Name: f.Text})
+		}
+		if len(of) > 0 {
+			out.Dots = append(out.Dots, legend{Class: "peer " + string(f.Family), Name: f.Text})
 		}
 	}
 	p.front(front)
-	for i := range c.Also {
-		if o := &c.Also[i]; o.Family == "oracle" {
-			p.dot("oracle", 4, o.GPUHours, o.Violations, mark(markOf(o)))
+	for i := range c.References {
+		if o := &c.References[i]; o.Family == contender.OracleSchedule {
+			x := pointOf(o)
+			p.dot("oracle", 4, &x)
 		}
 	}
 	for i := range c.Ours {
 		if o := &c.Ours[i]; o.Class == class {
-			colour := fmt.Sprintf("ours f%d", i%6)
-			p.dot(colour, 7, o.GPUHours, o.Violations, mark(markOf(o)))
+			x, colour := pointOf(o), fmt.Sprintf("ours f%d", i%6)
+			p.dot(colour, 7, &x)
 			out.Dots = append(out.Dots, legend{Class: colour, Name: o.Name})
 		}
 	}
@@ -253,15 +245,18 @@ func (r *Report) frontChart(c *Case, class Class) frontChart {
 	return out
 }
 
-// front joins the front's points.
-func (p *plot) front(marks []Mark) {
+// front draws a line through the front's points.
+func (p *plot) front(front Front) {
 	d := ""
-	for i, m := range marks {
-		d += fmt.Sprintf("%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[i == 0], p.px(m.GPUHours), p.py(m.Violations))
+	for i, x := range front {
+		d += fmt.Sprintf("%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[i == 0], p.px(x.GPUHours), p.py(x.Violations))
 	}
 	fmt.Fprintf(&p.b, `<path class="front" d="%s"/>`, d)
 }
 
-func mark(m Mark) string {
-	return fmt.Sprintf("%s: %.2f %% missed, %.1f GPU-hours", m.Name, m.Violations, m.GPUHours)
+// dot draws a result. Its tooltip has the numbers.
+func (p *plot) dot(class string, radius float64, x *Point) {
+	title := fmt.Sprintf("%s: %.2f %% missed, %.1f GPU-hours", x.Name, x.Violations, x.GPUHours)
+	fmt.Fprintf(&p.b, `<circle class="%s" cx="%.1f" cy="%.1f" r="%g"><title>%s</title></circle>`,
+		class, p.px(x.GPUHours), p.py(x.Violations), radius, html.EscapeString(title))
 }

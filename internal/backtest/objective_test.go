@@ -8,21 +8,24 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
 )
 
-// Two cells of two replays each: who keeps an objective is told by a cell's mean,
-// and GPU-hours are compared with the oracle's of the same cells.
+// The mean of a cell's replays decides whether it reaches an objective. GPU-hours are
+// compared with the oracle's in the same cells.
 func TestObjectives(t *testing.T) {
 	s := &Study{
-		Ours:  []Contender{{Name: "ours", Family: "ours", Class: OnRequests}},
-		Peers: []Contender{{Name: "dear", Family: "hpa", Class: OnRequests}, {Name: "cheap", Family: "hpa", Class: OnRequests}, {Name: "gpu", Family: "hpa", Class: OnGPU}},
+		Ours:  []contender.Entry{{Name: "ours", Family: "ours", Class: contender.OnRequests}},
+		Peers: []contender.Entry{{Name: "dear", Family: "hpa", Class: contender.OnRequests}, {Name: "cheap", Family: "hpa", Class: contender.OnRequests}, {Name: "gpu", Family: "hpa", Class: contender.OnGPU}},
 	}
 	replay := func(startup float64, seed uint64, ours, cheap, oracle float64) Case {
 		return Case{
 			Trace: "a", Model: "m", Startup: startup, Seed: seed, Hours: 1,
-			Ours:  []Result{{Name: "ours", Class: OnRequests, Violations: ours, GPUHours: 15, Requests: 100}},
-			Also:  []Result{{Name: "low", Family: "oracle", Violations: 3, GPUHours: 5}, {Name: "high", Family: "oracle", Violations: oracle, GPUHours: 10}},
-			Peers: []Mark{{Name: "dear", Violations: 0.1, GPUHours: 40}, {Name: "cheap", Violations: cheap, GPUHours: 12}, {Name: "gpu", Violations: 0, GPUHours: 1}},
+			Ours:       []Result{{Name: "ours", Class: contender.OnRequests, Outcome: service.Outcome{Violations: ours, GPUHours: 15, Requests: 100}}},
+			References: []Result{{Name: "low", Family: "oracle", Outcome: service.Outcome{Violations: 3, GPUHours: 5}}, {Name: "high", Family: "oracle", Outcome: service.Outcome{Violations: oracle, GPUHours: 10}}},
+			Peers:      []Point{{Name: "dear", Violations: 0.1, GPUHours: 40}, {Name: "cheap", Violations: cheap, GPUHours: 12}, {Name: "gpu", Violations: 0, GPUHours: 1}},
 		}
 	}
 	cases := []Case{
@@ -31,8 +34,8 @@ func TestObjectives(t *testing.T) {
 	}
 	var got []string
 	for _, o := range s.Objectives(cases) {
-		for _, k := range o.Keepers {
-			got = append(got, fmt.Sprintf("%s %g %s %s %d/%d %s", o.Class, o.KeptPercent, k.Kind, k.Who, k.Cells, o.Cells, k.cost()))
+		for _, k := range o.Attainments {
+			got = append(got, fmt.Sprintf("%s %g %s %s %d/%d %s", o.Class, o.Percent, k.Kind, k.Contender, k.Cells, o.Cells, k.cost()))
 		}
 	}
 	want := []string{
@@ -48,12 +51,12 @@ func TestObjectives(t *testing.T) {
 	}
 }
 
-// What nobody keeps is told as kept in no cell, and has no cost.
-func TestObjectivesThatNobodyKeeps(t *testing.T) {
-	s := &Study{Ours: []Contender{{Name: "ours", Class: OnGPU}}}
-	cases := []Case{{Trace: "a", Seed: 1, Ours: []Result{{Name: "ours", Class: OnGPU, Violations: 30, GPUHours: 4}}}}
+// An objective that no contender reaches has zero cells and no cost.
+func TestUnreachedObjectives(t *testing.T) {
+	s := &Study{Ours: []contender.Entry{{Name: "ours", Class: contender.OnGPU}}}
+	cases := []Case{{Trace: "a", Seed: 1, Ours: []Result{{Name: "ours", Class: contender.OnGPU, Outcome: service.Outcome{Violations: 30, GPUHours: 4}}}}}
 	for _, o := range s.Objectives(cases) {
-		if len(o.Keepers) != 2 || o.Keepers[0].Cells != 0 || o.Keepers[0].cost() != "-" || o.Keepers[1].Cells != 0 {
+		if len(o.Attainments) != 2 || o.Attainments[0].Cells != 0 || o.Attainments[0].cost() != "-" || o.Attainments[1].Cells != 0 {
 			t.Errorf("%+v", o)
 		}
 	}

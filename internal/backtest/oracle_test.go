@@ -2,19 +2,24 @@
 
 package backtest
 
-import "testing"
+import (
+	"testing"
 
-// An oracle's replicas serve when the load asks for them, not a minute before,
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
+)
+
+// An oracle's replicas are ready when the load needs them, and not a minute earlier,
 // however long each start takes.
 func TestOracleStartsInTime(t *testing.T) {
 	m := preset(t, "llama-8b")
 	cfg := Config{
-		Trace: steady(1800, 4, 30, 4, 20), Model: m, Seed: 4, Min: 1, Max: 40, Warmup: 600,
-		Startup: Startup{Median: 240, Sigma: 0.4, NodeShare: 0.3, NodeMedian: 90, Spells: 20, SpellMedian: 300},
+		Trace: steady(t, 1800, 4, 30, 4, 20), Model: m, Seed: 4, Min: 1, Max: 40, Warmup: 600,
+		Startup: service.Startup{Median: 240, Sigma: 0.4, NodeShare: 0.3, NodeMedian: 90, ShortagesPerDay: 20, ShortageMedian: 300},
 	}
-	r := run(t, cfg, Oracle(1, 15))[0]
+	r := run(t, cfg, contender.Oracle(1, 15))[0]
 	early, late := 0.0, 0.0 // minutes × replicas
-	for i, p := range r.Points[12:] {
+	for i, p := range r.Minutes[12:] {
 		late += max(0, p.Need-0.5-p.Serving)
 		if i+12 < 29 { // the load rises at minute 30
 			early += max(0, p.Serving-p.Need-1.5)
@@ -28,11 +33,11 @@ func TestOracleStartsInTime(t *testing.T) {
 	}
 }
 
-// The cheapest oracle that keeps 99 % costs no more than any setting of the
+// The cheapest oracle that keeps 99 % costs at most as much as the cheapest setting of the
 // peers that does.
 func TestOraclesAreCheapest(t *testing.T) {
-	cfg := Config{Trace: wave(), Model: preset(t, "llama-8b"), Startup: DefaultStartup(60), Seed: 3, Peak: 6}
-	cheapest := func(who []Contender) float64 {
+	cfg := Config{Trace: wave(t), Model: preset(t, "llama-8b"), Startup: service.DefaultStartup(60), Seed: 3, Peak: 6}
+	cheapest := func(who []contender.Entry) float64 {
 		best := 1e9
 		for _, r := range run(t, cfg, who...) {
 			if r.Violations <= 1 {
@@ -41,7 +46,7 @@ func TestOraclesAreCheapest(t *testing.T) {
 		}
 		return best
 	}
-	oracle, peer := cheapest(Oracles()), cheapest(QuickGrid().Peers(nil, OnRequests))
+	oracle, peer := cheapest(contender.Oracles()), cheapest(contender.QuickGrid().Peers(nil, contender.OnRequests))
 	if oracle > peer || oracle > 1e8 {
 		t.Errorf("the cheapest oracle takes %.2f GPU-hours, the cheapest peer %.2f", oracle, peer)
 	}

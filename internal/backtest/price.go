@@ -3,58 +3,49 @@
 package backtest
 
 import (
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/csvtable"
 )
 
-// Price is what an hour of one GPU costs.
+// Price is the price of one GPU.
 type Price struct {
 	Provider, Instance, GPU string
-	USD                     float64 // per GPU and hour
+	USD                     float64 // per GPU-hour
 }
 
 // Prices is a price list.
 type Prices []Price
 
-// ReadPrices reads a CSV with the columns gpu_name and usd_per_gpu_hour, and if
-// there are provider and instance_type. Errors say name, line and column.
-func ReadPrices(name string, r io.Reader) (Prices, error) {
-	t := &table{name: name, in: csv.NewReader(r)}
-	t.in.ReuseRecord = true
-	if err := t.header(); err != nil {
+// ReadPrices reads a CSV with the columns gpu_name and usd_per_gpu_hour. The columns
+// provider and instance_type are optional. Errors give name, line and column.
+func ReadPrices(name string, r io.Reader) (out Prices, err error) {
+	in, err := csvtable.NewReader(name, r)
+	if err != nil {
 		return nil, err
 	}
-	if !t.has("gpu_name", "usd_per_gpu_hour") {
+	if !in.Has("gpu_name", "usd_per_gpu_hour") {
 		return nil, fmt.Errorf("%s:1: want the columns gpu_name and usd_per_gpu_hour", name)
 	}
-	text := func(column string) string {
-		if i, ok := t.column[column]; ok {
-			return strings.Clone(strings.TrimSpace(t.record[i]))
-		}
-		return ""
-	}
-	var out Prices
 	for {
-		record, err := t.in.Read()
-		if errors.Is(err, io.EOF) {
+		ok, err := in.Next()
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
 			return out, nil
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		t.record = record
-		p := Price{Provider: text("provider"), Instance: text("instance_type"), GPU: text("gpu_name")}
-		if err := t.numbers(1e6, map[string]*float64{"usd_per_gpu_hour": &p.USD}); err != nil {
+		p := Price{Provider: in.Text("provider"), Instance: in.Text("instance_type"), GPU: in.Text("gpu_name")}
+		if p.USD, err = in.Required("usd_per_gpu_hour", 1e6); err != nil {
 			return nil, err
 		}
 		out = append(out, p)
 	}
 }
 
-// Of is the lowest price for a GPU; ok is false where the list has none.
+// Of returns the lowest price of a GPU; ok is false if the list does not have it.
 func (p Prices) Of(gpu string) (best Price, ok bool) {
 	for _, x := range p {
 		if strings.EqualFold(x.GPU, gpu) && (!ok || x.USD < best.USD) {

@@ -7,69 +7,72 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
 )
 
-// Report is what a study came to.
+// Report is the result of a study.
 type Report struct {
 	Version string    `json:"version,omitempty"` // of gpupilot
-	Time    time.Time `json:"time,omitzero"`     // at which it was made
+	Time    time.Time `json:"time,omitzero"`     // of the report
 
-	Quick bool `json:"quick,omitempty"` // few of the peers' settings: not for publication
+	Quick bool `json:"quick,omitempty"` // with a few of the peers' settings: not for publication
 
-	Cells []Cell `json:"cells"`
-	Parts []Part `json:"parts,omitempty"` // none without peers
-	Cases []Case `json:"cases"`
-	// Objectives are who keeps 99, 98 and 95 % of the requests, and at what cost.
+	Cells      []Cell      `json:"cells"`
+	Groups     []Group     `json:"parts,omitempty"` // none without peers
+	Cases      []Case      `json:"cases"`
 	Objectives []Objective `json:"objectives,omitempty"`
 
-	Models []Model  `json:"models"`
-	Peers  []string `json:"peers"`
-	Prices Prices   `json:"prices,omitempty"`
+	Models []service.Model `json:"models"`
+	Peers  []string        `json:"peers"`
+	Prices Prices          `json:"prices,omitempty"`
 
 	judge  func(*Case) []Verdict
-	class  map[string]Class  // by the peer's name
-	family map[string]string // likewise
+	class  map[string]contender.Class // by the peer's name
+	family map[string]contender.Family
 }
 
-// Part is some of the traces, summed up.
-type Part struct {
+// Group is the summary of a group of traces.
+type Group struct {
 	Name      string    `json:"name"`
 	Summaries []Summary `json:"summaries"`
 }
 
-// NewReport sums up a study. Traces whose name contains one of untouched are
-// summed up apart.
+// NewReport returns the report of a study. Traces whose name contains one of untouched have
+// a group of their own.
 func NewReport(s *Study, cases []Case, untouched []string) *Report {
 	r := &Report{
 		Cells: s.Cells(cases), Cases: cases, Models: s.Models, Objectives: s.Objectives(cases),
-		judge: s.Judge, class: map[string]Class{}, family: map[string]string{},
+		judge: s.Judge, class: map[string]contender.Class{}, family: map[string]contender.Family{},
 	}
 	for i := range s.Peers {
-		r.Peers = append(r.Peers, s.Peers[i].Name)
-		r.class[s.Peers[i].Name], r.family[s.Peers[i].Name] = s.Peers[i].Class, s.Peers[i].Family
+		p := &s.Peers[i]
+		r.Peers = append(r.Peers, p.Name)
+		r.class[p.Name], r.family[p.Name] = p.Class, p.Family
 	}
-	apart := func(c Cell) bool {
+	isUntouched := func(c Cell) bool {
 		return slices.ContainsFunc(untouched, func(u string) bool { return strings.Contains(c.Trace, u) })
 	}
-	r.part("all traces", r.Cells)
+	r.addGroup("all traces", r.Cells)
 	if len(untouched) > 0 {
-		r.part("traces that were tuned on", slices.DeleteFunc(slices.Clone(r.Cells), apart))
-		r.part("untouched traces", slices.DeleteFunc(slices.Clone(r.Cells), func(c Cell) bool { return !apart(c) }))
+		r.addGroup("traces that were tuned on", slices.DeleteFunc(slices.Clone(r.Cells), isUntouched))
+		r.addGroup("untouched traces", slices.DeleteFunc(slices.Clone(r.Cells), func(c Cell) bool { return !isUntouched(c) }))
 	}
 	return r
 }
 
-// part sums up those of the cells that there are peers for.
-func (r *Report) part(name string, cells []Cell) {
-	cells = slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return !r.compared(c.Class) })
+// addGroup summarises the cells that have peers.
+func (r *Report) addGroup(name string, cells []Cell) {
+	cells = slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return !r.hasPeers(c.Class) })
 	if len(cells) > 0 {
-		r.Parts = append(r.Parts, Part{name, Summarise(cells)})
+		r.Groups = append(r.Groups, Group{name, Summarise(cells)})
 	}
 }
 
-// price is what an hour of one of a model's GPUs costs; 0: not known.
+// price returns the price of a GPU-hour on a model in US dollars; 0: unknown.
 func (r *Report) price(model string) float64 {
-	i := slices.IndexFunc(r.Models, func(m Model) bool { return m.Name == model })
+	i := slices.IndexFunc(r.Models, func(m service.Model) bool { return m.Name == model })
 	if i < 0 {
 		return 0
 	}
@@ -77,7 +80,7 @@ func (r *Report) price(model string) float64 {
 	return p.USD
 }
 
-// cost is what a cell's GPU-hours come to; empty where no price is known.
+// cost formats the cost of a cell's GPU-hours; "" without a price.
 func (r *Report) cost(c *Cell) string {
 	p := r.price(c.Model)
 	if p <= 0 {
@@ -86,13 +89,13 @@ func (r *Report) cost(c *Cell) string {
 	return fmt.Sprintf("$%.0f", c.GPUHours*p)
 }
 
-// priced says whether the price of any model is known.
-func (r *Report) priced() bool {
-	return slices.ContainsFunc(r.Models, func(m Model) bool { return r.price(m.Name) > 0 })
+// hasPrices reports whether the price of any model is known.
+func (r *Report) hasPrices() bool {
+	return slices.ContainsFunc(r.Models, func(m service.Model) bool { return r.price(m.Name) > 0 })
 }
 
-// compared says whether there are peers that look at what this class does.
-func (r *Report) compared(class Class) bool {
+// hasPeers reports whether the report has peers of a class.
+func (r *Report) hasPeers(class contender.Class) bool {
 	for _, c := range r.class {
 		if c == class {
 			return true

@@ -13,53 +13,57 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
+	"github.com/gpupilot/gpupilot/internal/trace"
 )
 
 func smallStudy(t *testing.T) *Study {
 	t.Helper()
-	tr := steady(300, 10, 30, 10)
+	tr := steady(t, 300, 10, 30, 10)
 	tr.Name = "a <b> & c"
 	return &Study{
-		Traces: []*Trace{tr}, Models: []Model{preset(t, "llama-8b")}, Startups: []float64{30, 60}, Low: 3, High: 6, Seeds: 2,
-		Ours: []Contender{Ours("ours", onRunning(4))}, Also: []Contender{Oracle(1, 15)},
-		Peers: QuickGrid().Peers([]string{"kpa"}, OnRequests), Points: true, Workers: 2,
+		Traces: []*trace.Trace{tr}, Models: []service.Model{preset(t, "llama-8b")}, Startups: []float64{30, 60}, Low: 3, High: 6, Seeds: 2,
+		Ours: []contender.Entry{contender.NewOurs("ours", onRunning(4))}, References: []contender.Entry{contender.Oracle(1, 15)},
+		Peers: contender.QuickGrid().Peers([]string{"kpa"}, contender.OnRequests), KeepMinutes: true, Workers: 2,
 	}
 }
 
 func TestStudy(t *testing.T) {
 	s := smallStudy(t)
-	kept, known := map[string]Kept{}, false
+	cache, cached := map[string]Baseline{}, false
 	s.Workers = 1
-	s.Learned = func(k string, v Kept) { kept[k] = v }
+	s.StoreCached = func(k string, v Baseline) { cache[k] = v }
 	cases, err := s.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cells := s.Cells(cases)
-	if len(cases) != 4 || len(cells) != 2 || cells[0].Seeds != 2 || len(kept) != 4 {
-		t.Fatalf("%d cases, %d cells, %d kept", len(cases), len(cells), len(kept))
+	if len(cases) != 4 || len(cells) != 2 || cells[0].Seeds != 2 || len(cache) != 4 {
+		t.Fatalf("%d cases, %d cells, %d cached", len(cases), len(cells), len(cache))
 	}
 	if cases[0].Peak != 3 || cases[1].Peak != 6 {
 		t.Errorf("peaks %g and %g, want 3 and 6", cases[0].Peak, cases[1].Peak)
 	}
-	// Known peers are not run again, and the verdict is the same.
-	s.Known = func(k string) (Kept, bool) { v, ok := kept[k]; return v, ok }
-	s.Learned = func(string, Kept) { t.Error("a known case was run again") }
+	// Cached peers are not replayed again, and the result is the same.
+	s.LoadCached = func(k string) (Baseline, bool) { v, ok := cache[k]; return v, ok }
+	s.StoreCached = func(string, Baseline) { t.Error("a cached case was replayed again") }
 	again, err := s.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := s.Cells(again); got[0] != cells[0] || got[1] != cells[1] {
-		t.Errorf("with known peers %+v, before %+v", got, cells)
+		t.Errorf("with cached peers %+v, before %+v", got, cells)
 	}
-	// Other peers under the same names are others.
+	// Peers that behave differently under the same names are replayed again.
 	peers := slices.Clone(s.Peers)
-	peers[0].make = func(*replay) (autoscaler, error) { return fixed{7}, nil }
-	s.Peers, known = peers, true
-	s.Known = func(k string) (Kept, bool) { v, ok := kept[k]; known = known && ok; return v, ok }
-	s.Learned = nil
-	if _, err := s.Run(t.Context()); err != nil || known {
-		t.Errorf("results of another simulation were taken: %v, %v", known, err)
+	peers[0].New = contender.Fixed(0.7).New
+	s.Peers, cached = peers, true
+	s.LoadCached = func(k string) (Baseline, bool) { v, ok := cache[k]; cached = cached && ok; return v, ok }
+	s.StoreCached = nil
+	if _, err := s.Run(t.Context()); err != nil || cached {
+		t.Errorf("cached results of another simulation were used: %v, %v", cached, err)
 	}
 }
 
@@ -105,7 +109,7 @@ func TestReport(t *testing.T) {
 	if len(svgs) != 2*3 {
 		t.Errorf("%d charts, want three for each of two start-ups", len(svgs))
 	}
-	// Without peers there is no word of a front.
+	// Without peers the page does not mention a front.
 	s.Peers = nil
 	r, page = NewReport(s, []Case{{Trace: "a", Model: "llama-8b", Hours: 1, Ours: cases[0].Ours}}, nil), bytes.Buffer{}
 	if err := r.HTML(&page); err != nil {
@@ -128,22 +132,22 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A terminal's table says what was replayed, has each column once and none that
-// is empty, and does not wrap.
+// The table describes the replay. It has each column once and no empty one, and is at most
+// 100 characters wide.
 func TestTable(t *testing.T) {
 	cell := Cell{
-		Trace: "azure_llm_2023_conv.requests", Model: "llama-8b", Startup: 120, Ours: "gpupilot-requests", Class: OnRequests, Seeds: 1,
+		Trace: "azure_llm_2023_conv.requests", Model: "llama-8b", Startup: 120, Ours: "gpupilot-requests", Class: contender.OnRequests, Seeds: 1,
 		Ratio: 0.5, Violations: 12.34, Front: 24.68, GPUHours: 1234.5, Turns: 12.3, FrontTurns: 45.6, Nearest: "kpa concurrency=8 60s delay=300s",
 	}
 	other := cell
 	other.Trace, other.Startup, other.Ours = "other", 30, "a policy with a name that is too long for any table"
 	study := func(cells ...Cell) *Report {
-		r := &Report{Cells: cells, Models: []Model{preset(t, "llama-8b")}, Peers: []string{cell.Nearest}}
-		r.family, r.class = map[string]string{cell.Nearest: "kpa"}, map[string]Class{cell.Nearest: OnRequests}
+		r := &Report{Cells: cells, Models: []service.Model{preset(t, "llama-8b")}, Peers: []string{cell.Nearest}}
+		r.family, r.class = map[string]contender.Family{cell.Nearest: contender.KPA}, map[string]contender.Class{cell.Nearest: contender.OnRequests}
 		for _, c := range cells {
 			r.Cases = append(r.Cases, Case{Trace: c.Trace, Startup: c.Startup, Hours: 1, Peak: 5, Scale: 2.5, Seed: 1})
 		}
-		r.part("all traces", cells)
+		r.addGroup("all traces", cells)
 		return r
 	}
 	table := func(r *Report) string {
@@ -179,7 +183,7 @@ func TestTable(t *testing.T) {
 	two.Prices = Prices{{GPU: "a100", USD: 2}}
 	has(table(two), true, "2 traces, 3 hours", "\nother, llama-8b\n", "start  policy", "$2469", "a policy with a na…", "regret", "(most often, 2 of 2)")
 	blind := cell // no peer looks at what it looks at
-	blind.Class, blind.Ratio, blind.Front, blind.Nearest = OnGPU, 0, 0, ""
+	blind.Class, blind.Ratio, blind.Front, blind.Nearest = contender.OnGPU, 0, 0, ""
 	has(table(study(blind)), true, "12.34%      -      -")
 	alone := study(cell)
 	alone.Peers, alone.class = nil, nil
@@ -203,7 +207,7 @@ func TestReportNumbers(t *testing.T) {
 		}
 	}
 	for n, want := range map[int]string{7: "7", 1234: "1\u202f234", 1587656: "1\u202f587\u202f656", 123456: "123\u202f456"} {
-		if got := grouped(n); got != want {
+		if got := groupDigits(n); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
 	}

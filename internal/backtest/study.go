@@ -9,129 +9,136 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/service"
+	"github.com/gpupilot/gpupilot/internal/trace"
 )
 
-// Study is replays of several traces at several start-ups and seeds, with ours
-// and the peers side by side in each.
+// Study describes replays of several traces, models, start-up times and seeds. GPUPilot's
+// policies and the peers replay the same load.
 type Study struct {
-	Traces   []*Trace
-	Models   []Model
-	Startups []float64 // medians, seconds
-	Low      float64   // replicas that the load's peak shall ask for: from Low in
-	High     float64   // the first seed to High in the last or only one, by equal factors
-	Seeds    int
-	Hours    float64 // of each trace, picked by the seed; 0: all
-	Peers    []Contender
-	Ours     []Contender
-	Also     []Contender                  // for reference: oracle, fixed
-	Patience float64                      // seconds; 0: DefaultPatience
-	Min, Max int                          // replicas; Max 0: three times the load's peak
-	Startup  func(median float64) Startup // nil: DefaultStartup
-	Points   bool                         // keep the first seed's minutes of ours, the oracle and the front's nearest
+	Traces     []*trace.Trace
+	Models     []service.Model
+	Startups   []float64 // medians, in seconds
+	Low        float64   // peak of the load in replicas: from Low with the first seed to
+	High       float64   // High with the last or only one, by equal factors; 0: not scaled
+	Seeds      int
+	Hours      float64 // part of each trace, chosen by the seed; 0: all
+	Ours       []contender.Entry
+	Peers      []contender.Entry
+	References []contender.Entry                    // such as oracles
+	Patience   float64                              // seconds; 0: DefaultPatience
+	Min, Max   int                                  // replicas; Max 0: three times the load's peak
+	Startup    func(median float64) service.Startup // nil: service.DefaultStartup
+	// KeepMinutes keeps the minutes of the first seed: those of our policies, and of the
+	// nearest points on the front.
+	KeepMinutes bool
 
-	Workers int // cases at a time; at least 1
+	Workers int // concurrent cases; at least 1
 
-	// Known gives what a case that was run before with the same key came to
-	// without ours; Learned is told of new ones. Both may be nil. With several
-	// workers they, and Progress, are called by several goroutines.
-	Known   func(key string) (Kept, bool)
-	Learned func(key string, k Kept)
-	// Progress is told of each case that is done. It may be nil.
+	// LoadCached returns the baseline of a case from a cache, and StoreCached adds one.
+	// Both may be nil. They and Progress are called concurrently.
+	LoadCached  func(key string) (Baseline, bool)
+	StoreCached func(key string, b Baseline)
+	// Progress is called after each case. It may be nil.
 	Progress func(done, of int, c *Case)
 
-	fingerprint string                 // of what is kept
-	sizes       map[string]*capacities // by model
+	fingerprint string                         // of the simulation, for cache keys
+	capacities  map[string]*service.Capacities // by model
 }
 
-// Case is one replay.
+// Case is one replay with its results.
 type Case struct {
 	Trace   string  `json:"trace"`
 	Model   string  `json:"model"`
 	Startup float64 `json:"startupSeconds"` // median
 	Seed    uint64  `json:"seed"`
-	Peak    float64 `json:"peakReplicas"` // that the load was scaled to; 0: it was not
-	Scale   float64 `json:"scale"`        // requests for one of the recording; 1: as recorded
+	Peak    float64 `json:"peakReplicas"` // peak of the scaled load; 0: not scaled
+	Scale   float64 `json:"scale"`        // requests per recorded request; 1: not scaled
 	Hours   float64 `json:"hours"`
 
-	Ours  []Result `json:"ours"`
-	Also  []Result `json:"also,omitempty"`
-	Peers []Mark   `json:"peers"`
-	Shown []Result `json:"shown,omitempty"` // peers with their minutes
+	Ours       []Result `json:"ours"`
+	References []Result `json:"also,omitempty"`
+	Peers      []Point  `json:"peers"`
+	Shown      []Result `json:"shown,omitempty"` // peers with their minutes
 }
 
-// Verdict is one of ours in one case, against the front of its class.
-type Verdict struct {
-	Ours       string  `json:"ours"`
-	Class      Class   `json:"class"`
-	Ratio      float64 `json:"ratio"`
-	Front      float64 `json:"frontViolationsPercent"` // at our GPU-hours
-	FrontTurns float64 `json:"frontTurnsPerHour"`      // of the front's nearest point
-	Nearest    string  `json:"nearest"`
-	// Regret is our GPU-hours over those of the cheapest oracle with no more
-	// violations than ours, less one (of the best oracle, where none has);
-	// Excess is our violations less that oracle's, in percentage points.
-	Regret float64 `json:"regret"`
-	Excess float64 `json:"excess"`
-}
-
-// Replays is how many cases a run comes to.
+// Replays returns the number of cases.
 func (s *Study) Replays() int { return len(s.Traces) * len(s.Models) * len(s.Startups) * s.Seeds }
 
-// Run does the study. Cases come in order of trace, model, start-up and seed.
-// Where ctx ends before it, those that were done come with ctx's error.
-func (s *Study) Run(ctx context.Context) ([]Case, error) {
-	if err := s.prepare(ctx); err != nil {
-		return nil, err
-	}
-	type job struct {
-		t       *Trace
-		m       Model
-		startup float64
-		seed    int
-	}
-	var jobs []job
+// job is a case that is not replayed yet.
+type job struct {
+	trace   *trace.Trace
+	model   service.Model
+	startup float64
+	seed    int // from 0
+}
+
+func (s *Study) jobs() (out []job) {
 	for _, t := range s.Traces {
 		for _, m := range s.Models {
 			for _, startup := range s.Startups {
 				for seed := range s.Seeds {
-					jobs = append(jobs, job{t, m, startup, seed})
+					out = append(out, job{t, m, startup, seed})
 				}
 			}
 		}
 	}
-	out, errs := make([]Case, len(jobs)), make([]error, len(jobs))
+	return out
+}
+
+// Run replays all cases. They are in the order of trace, model, start-up and seed. If ctx
+// ends early, Run returns the complete cases and the error of ctx.
+func (s *Study) Run(ctx context.Context) ([]Case, error) {
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
+	}
+	jobs := s.jobs()
+	cases, errs := make([]Case, len(jobs)), make([]error, len(jobs))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var next, done atomic.Int64
-	var all sync.WaitGroup
+	var workers sync.WaitGroup
 	for range max(1, min(s.Workers, len(jobs))) {
-		all.Go(func() {
+		workers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(jobs); i = int(next.Add(1)) - 1 {
-				j := jobs[i]
-				c, err := s.one(ctx, j.t, j.m, j.startup, j.seed)
+				c, err := s.runCase(ctx, &jobs[i])
 				if err != nil {
 					errs[i] = err
 					cancel()
 					return
 				}
-				out[i] = c
+				cases[i] = c
 				if n := int(done.Add(1)); s.Progress != nil {
-					s.Progress(n, len(jobs), &out[i])
+					s.Progress(n, len(jobs), &cases[i])
 				}
 			}
 		})
 	}
-	all.Wait()
-	for _, err := range errs { // the first that is not only the others' being stopped
+	workers.Wait()
+	for _, err := range errs { // the first failure; workers that were cancelled by it follow
 		if err != nil && !errors.Is(err, context.Canceled) {
 			return nil, err
 		}
 	}
-	out = slices.DeleteFunc(out, func(c Case) bool { return c.Seed == 0 }) // not done
-	return out, ctx.Err()
+	cases = slices.DeleteFunc(cases, func(c Case) bool { return c.Seed == 0 }) // not complete
+	return cases, ctx.Err()
 }
 
-// peak is the load's size for a seed.
+// prepare computes what the cases share.
+func (s *Study) prepare(ctx context.Context) (err error) {
+	s.capacities = map[string]*service.Capacities{}
+	for _, m := range s.Models {
+		s.capacities[m.Name] = service.NewCapacities(&m)
+	}
+	if s.LoadCached != nil || s.StoreCached != nil {
+		s.fingerprint, err = s.probe(ctx)
+	}
+	return err
+}
+
+// peak returns the load's peak for a seed.
 func (s *Study) peak(seed int) float64 {
 	if s.Seeds < 2 || s.Low <= 0 {
 		return s.High
@@ -139,114 +146,73 @@ func (s *Study) peak(seed int) float64 {
 	return s.Low * math.Pow(s.High/s.Low, float64(seed)/float64(s.Seeds-1))
 }
 
-func (s *Study) one(ctx context.Context, t *Trace, m Model, startup float64, seed int) (Case, error) {
-	cfg := Config{Trace: t, Model: m, Seed: uint64(seed) + 1, Peak: s.peak(seed), Patience: s.Patience, Min: s.Min, Max: s.Max}
-	cfg.Startup = DefaultStartup(startup)
+func (s *Study) config(j *job) Config {
+	cfg := Config{
+		Trace: j.trace, Model: j.model, Startup: service.DefaultStartup(j.startup), Seed: uint64(j.seed) + 1, Peak: s.peak(j.seed),
+		Patience: s.Patience, Min: s.Min, Max: s.Max, capacities: s.capacities[j.model.Name],
+	}
 	if s.Startup != nil {
-		cfg.Startup = s.Startup(startup)
+		cfg.Startup = s.Startup(j.startup)
 	}
 	cfg.Stretch(s.Hours)
-	c := Case{Trace: t.Name, Model: m.Name, Startup: startup, Seed: cfg.Seed, Peak: cfg.Peak, Hours: cfg.Seconds / 3600}
-	cfg.sizes = s.sizes[m.Name]
+	return cfg
+}
+
+func (s *Study) runCase(ctx context.Context, j *job) (Case, error) {
+	cfg := s.config(j)
+	c := Case{Trace: j.trace.Name, Model: j.model.Name, Startup: j.startup, Seed: cfg.Seed, Peak: cfg.Peak, Hours: cfg.Seconds / 3600}
 	key := s.key(&cfg)
-	kept, known := Kept{}, false
-	if s.Known != nil {
-		kept, known = s.Known(key)
+	var baseline Baseline
+	cached := false
+	if s.LoadCached != nil {
+		baseline, cached = s.LoadCached(key)
 	}
-	all := s.Ours
-	if !known {
-		all = slices.Concat(s.Ours, s.Also, s.Peers)
+	entries := s.Ours
+	if !cached {
+		entries = slices.Concat(s.Ours, s.References, s.Peers)
 	}
-	results, err := Run(ctx, cfg, all)
+	results, err := Run(ctx, cfg, entries)
 	if err != nil {
 		return c, err
 	}
 	ours, others := results[:len(s.Ours)], results[len(s.Ours):]
-	if !known {
-		kept = keep(others[:len(s.Also)], others[len(s.Also):])
-		if s.Learned != nil {
-			s.Learned(key, kept)
+	if !cached {
+		baseline = newBaseline(others[:len(s.References)], others[len(s.References):])
+		if s.StoreCached != nil {
+			s.StoreCached(key, baseline)
 		}
 	}
-	c.Ours, c.Also, c.Peers = ours, kept.Also, kept.Peers
+	c.Ours, c.References, c.Peers = ours, baseline.References, baseline.Peers
 	if len(ours) > 0 {
 		c.Scale = ours[0].Scale
 	}
-	if !s.Points || seed > 0 {
-		drop(c.Ours)
+	if !s.KeepMinutes || j.seed > 0 {
+		dropMinutes(c.Ours)
 		return c, nil
 	}
-	return c, s.show(ctx, cfg, &c)
+	return c, s.replayNearest(ctx, cfg, &c)
 }
 
-func drop(r []Result) {
+func dropMinutes(r []Result) {
 	for i := range r {
-		r[i].Points = nil
+		r[i].Minutes = nil
 	}
 }
 
-// show runs the front's points nearest to ours again and keeps their minutes.
-func (s *Study) show(ctx context.Context, cfg Config, c *Case) error {
-	var again []Contender
+// replayNearest replays the points on the front that are nearest to ours, with their
+// minutes. Baselines have no minutes.
+func (s *Study) replayNearest(ctx context.Context, cfg Config, c *Case) error {
+	var nearest []contender.Entry
 	for _, v := range s.Judge(c) {
-		i := slices.IndexFunc(s.Peers, func(p Contender) bool { return p.Name == v.Nearest })
-		if i >= 0 && !slices.ContainsFunc(again, func(p Contender) bool { return p.Name == v.Nearest }) {
-			again = append(again, s.Peers[i])
+		i := slices.IndexFunc(s.Peers, func(p contender.Entry) bool { return p.Name == v.Nearest })
+		if i >= 0 && !slices.ContainsFunc(nearest, func(p contender.Entry) bool { return p.Name == v.Nearest }) {
+			nearest = append(nearest, s.Peers[i])
 		}
 	}
-	if len(again) == 0 {
+	if len(nearest) == 0 {
 		return nil
 	}
 	var err error
-	c.Shown, err = Run(ctx, cfg, again)
+	c.Shown, err = Run(ctx, cfg, nearest)
 	return err
-}
-
-// Judge compares each of ours with the front of its class and with the oracle.
-func (s *Study) Judge(c *Case) []Verdict {
-	class := map[string]Class{}
-	for i := range s.Peers {
-		class[s.Peers[i].Name] = s.Peers[i].Class
-	}
-	out := make([]Verdict, 0, len(c.Ours))
-	for i := range c.Ours {
-		ours := markOf(&c.Ours[i])
-		v := Verdict{Ours: ours.Name, Class: c.Ours[i].Class}
-		var marks []Mark
-		for _, m := range c.Peers {
-			if class[m.Name] == v.Class {
-				marks = append(marks, m)
-			}
-		}
-		if len(marks) > 0 {
-			front := Front(marks)
-			v.Ratio, v.Front = Ratio(front, ours), FrontAt(front, ours.GPUHours)
-			if n, ok := Nearest(front, ours.GPUHours); ok {
-				v.Nearest, v.FrontTurns = n.Name, n.Turns
-			}
-		}
-		if o := c.oracle(ours.Violations); o != nil {
-			v.Regret, v.Excess = ours.GPUHours/o.GPUHours-1, ours.Violations-o.Violations
-		}
-		out = append(out, v)
-	}
-	return out
-}
-
-// oracle is the cheapest oracle that fails no more requests than this, or the
-// one that fails the fewest.
-func (c *Case) oracle(violations float64) (best *Result) {
-	for k := range c.Also {
-		o := &c.Also[k]
-		if o.Family != "oracle" || o.GPUHours <= 0 {
-			continue
-		}
-		switch {
-		case best == nil,
-			o.Violations <= violations && (best.Violations > violations || o.GPUHours < best.GPUHours),
-			best.Violations > violations && o.Violations < best.Violations:
-			best = o
-		}
-	}
-	return best
 }

@@ -7,12 +7,11 @@ import (
 	"html"
 	"html/template"
 	"math"
-	"strconv"
 	"strings"
 )
 
-// plot draws one chart as SVG. Colours are CSS classes, so that one drawing
-// serves light and dark pages.
+// plot draws a chart as SVG. Colours are CSS classes, so that one drawing fits light and
+// dark pages.
 type plot struct {
 	b                        strings.Builder
 	width, height            float64
@@ -23,10 +22,11 @@ type plot struct {
 // axis maps values to positions.
 type axis struct {
 	lo, hi float64
-	root   bool // by the square root: small values get room, and 0 has a place
+	root   bool // square-root scale: it spreads small values, and can show 0
 }
 
-func (a axis) part(v float64) float64 {
+// position returns where a value lies between the ends, from 0 to 1.
+func (a axis) position(v float64) float64 {
 	lo, hi := a.lo, a.hi
 	if a.root {
 		lo, hi, v = math.Sqrt(lo), math.Sqrt(hi), math.Sqrt(max(0, v))
@@ -43,12 +43,12 @@ func newPlot(width, height float64, x, y axis) *plot {
 	return p
 }
 
-func (p *plot) px(v float64) float64 { return p.left + p.x.part(v)*(p.width-p.left-p.right) }
+func (p *plot) px(v float64) float64 { return p.left + p.x.position(v)*(p.width-p.left-p.right) }
 func (p *plot) py(v float64) float64 {
-	return p.height - p.bottom - p.y.part(v)*(p.height-p.top-p.bottom)
+	return p.height - p.bottom - p.y.position(v)*(p.height-p.top-p.bottom)
 }
 
-// ticks are about n round values of an axis.
+// ticks returns about n round values of the axis.
 func (a axis) ticks(n int) []float64 {
 	span := a.hi - a.lo
 	if span <= 0 || math.IsInf(span, 0) || math.IsNaN(span) {
@@ -82,7 +82,7 @@ func (p *plot) axes(xTitle, yTitle string, xText, yText func(float64) string) {
 	last := math.Inf(1)
 	for _, v := range p.y.ticks(5) {
 		y := p.py(v)
-		if last-y < 20 { // labels would touch, on small screens where they are larger
+		if last-y < 20 { // labels would overlap on small screens, where they are larger
 			continue
 		}
 		last = y
@@ -97,12 +97,12 @@ func (p *plot) axes(xTitle, yTitle string, xText, yText func(float64) string) {
 	fmt.Fprintf(&p.b, `<text class="tick" text-anchor="middle" transform="translate(16 %.1f) rotate(-90)">%s</text>`, (p.top+p.height-p.bottom)/2, html.EscapeString(yTitle))
 }
 
-// line draws values at 0, 1, 2, … times step; stairs keeps each until the next.
+// line draws values at 0, 1, 2, … times step. With stairs, each value lasts until the next.
 func (p *plot) line(class string, step float64, values []float64, stairs bool) {
 	fmt.Fprintf(&p.b, `<path class="%s" d="%s"/>`, class, p.path(step, values, stairs))
 }
 
-// area is a line filled down to the axis.
+// area draws a line that is filled down to the axis.
 func (p *plot) area(class string, step float64, values []float64) {
 	if len(values) == 0 {
 		return
@@ -133,20 +133,13 @@ func (p *plot) path(step float64, values []float64, stairs bool) string {
 	return d.String()
 }
 
-// dot marks a point. Its title is shown when it is pointed at.
-func (p *plot) dot(class string, radius, x, y float64, title string) {
-	fmt.Fprintf(&p.b, `<circle class="%s" cx="%.1f" cy="%.1f" r="%g"><title>%s</title></circle>`, class, p.px(x), p.py(y), radius, html.EscapeString(title))
-}
-
 func (p *plot) done() template.HTML {
 	p.b.WriteString("</svg>")
-	return template.HTML(p.b.String()) //nolint:gosec // every text in it is escaped above
+	return template.HTML(p.b.String()) //nolint:gosec // all text in it is escaped
 }
 
-// short writes a number with no more digits than it needs.
-func short(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
-
-// thin takes the most of each group so that no more than n values are left.
+// thin reduces values to at most n by the maximum of each group. It returns the size of a
+// group, too.
 func thin(values []float64, n int) (out []float64, per int) {
 	per = max(1, (len(values)+n-1)/n)
 	for i := 0; i < len(values); i += per {

@@ -122,9 +122,9 @@ func TestErrorsNameFileLineAndColumn(t *testing.T) {
 	}
 	f("", ReplayConfig{}, "f.csv", "empty")
 	f("time,requests\n", ReplayConfig{}, "f.csv:1", `"t_s"`)
-	f("t_s,count\n0,1\n1,2\n", ReplayConfig{}, "f.csv:1", `"requests"`, "t_s,count")
+	f("t_s,count\n0,1\n1,2\n", ReplayConfig{}, "f.csv:1", `"requests"`, "count,t_s")
 	f("t_s,requests\n0,1\n1,many\n", ReplayConfig{}, "f.csv:3:3", `"requests"`, `"many"`)
-	f("t_s,requests\n0,1\n1,\n", ReplayConfig{}, "f.csv:3:3", `""`)
+	f("t_s,requests\n0,1\n1,\n", ReplayConfig{}, "f.csv:3:3", "is empty")
 	f("t_s,requests\n0,1\n1,-2\n", ReplayConfig{}, "f.csv:3:3")
 	f("t_s,requests\n0,1\n1,NaN\n", ReplayConfig{}, "f.csv:3:3")
 	f("t_s,requests\n5,1\n5,1\n", ReplayConfig{}, "f.csv:3:1", "greater than the previous 5")

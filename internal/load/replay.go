@@ -3,31 +3,15 @@
 package load
 
 import (
-	"bufio"
 	"cmp"
-	"compress/gzip"
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"slices"
 	"sort"
-	"strconv"
-	"strings"
 	"time"
-)
 
-// TimeColumn is the column of a counts CSV with the seconds since the start of the
-// recording; DefaultColumn is the column of the counts.
-const (
-	TimeColumn    = "t_s"
-	DefaultColumn = "requests"
+	"github.com/gpupilot/gpupilot/internal/trace"
 )
-
-// maxRows bounds the rows of a counts CSV: more than a year of seconds is a mistake.
-const maxRows = 40_000_000
 
 // ReplayConfig holds the settings of a replay.
 type ReplayConfig struct {
@@ -51,34 +35,44 @@ type Replay struct {
 	scale float64
 }
 
-// Open reads a counts CSV, plain or gzip, from a file.
+// Open reads the counts of a CSV file, plain or gzip; see [trace.ReadCounts].
 func Open(path string, cfg ReplayConfig) (*Replay, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("load: %w", err)
-	}
-	defer func() { _ = f.Close() }() // only read from
-	return Read(path, f, cfg)
-}
-
-// Read reads a counts CSV, plain or gzip. It has a header line with the columns t_s
-// (increasing seconds) and the counts, and at least two rows; other columns are
-// ignored. Errors name file, line and column.
-func Read(name string, r io.Reader, cfg ReplayConfig) (*Replay, error) {
-	cfg.Column = cmp.Or(cfg.Column, DefaultColumn)
-	cfg.Speed = cmp.Or(cfg.Speed, 1)
-	cfg.Smooth = cmp.Or(cfg.Smooth, time.Second)
-	if !(cfg.Speed > 0) || math.IsInf(cfg.Speed, 0) || !(cfg.Peak >= 0) || math.IsInf(cfg.Peak, 0) || cfg.Smooth < 0 {
-		return nil, fmt.Errorf("load: speed %v, peak %v, smooth %v: want positive numbers", cfg.Speed, cfg.Peak, cfg.Smooth)
-	}
-	plain, err := plainText(r)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	p := &Replay{cfg: cfg, scale: 1}
-	if err := p.parse(name, plain); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	counts, err := trace.OpenCounts(path, cfg.Column)
+	if err != nil {
+		return nil, err
+	}
+	return newReplay(path, counts, cfg)
+}
+
+// Read reads counts; see [trace.ReadCounts]. The name is used in errors.
+func Read(name string, r io.Reader, cfg ReplayConfig) (*Replay, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	counts, err := trace.ReadCounts(name, r, cfg.Column)
+	if err != nil {
+		return nil, err
+	}
+	return newReplay(name, counts, cfg)
+}
+
+// complete sets the defaults and checks the values.
+func (c *ReplayConfig) complete() error {
+	c.Column = cmp.Or(c.Column, "requests")
+	c.Speed = cmp.Or(c.Speed, 1)
+	c.Smooth = cmp.Or(c.Smooth, time.Second)
+	if !(c.Speed > 0) || math.IsInf(c.Speed, 0) || !(c.Peak >= 0) || math.IsInf(c.Peak, 0) || c.Smooth < 0 {
+		return fmt.Errorf("load: speed %v, peak %v, smooth %v: want positive numbers", c.Speed, c.Peak, c.Smooth)
+	}
+	return nil
+}
+
+func newReplay(name string, counts []trace.Count, cfg ReplayConfig) (*Replay, error) {
+	p := &Replay{cfg: cfg, scale: 1}
+	p.accumulate(counts)
 	if cfg.Peak > 0 {
 		high := p.peakLoad()
 		if high == 0 {
@@ -89,83 +83,16 @@ func Read(name string, r io.Reader, cfg ReplayConfig) (*Replay, error) {
 	return p, nil
 }
 
-// plainText decompresses gzip, which it detects by the first bytes.
-func plainText(r io.Reader) (io.Reader, error) {
-	b := bufio.NewReader(r)
-	if magic, err := b.Peek(2); err != nil || magic[0] != 0x1f || magic[1] != 0x8b {
-		return b, nil //nolint:nilerr // too short for gzip; the parser reports the error
-	}
-	return gzip.NewReader(b)
-}
-
-func (p *Replay) parse(name string, r io.Reader) error {
-	in := csv.NewReader(r)
-	in.ReuseRecord = true
-	header, err := in.Read()
-	if err != nil {
-		return fmt.Errorf("%s: header: %w", name, csvError(err))
-	}
-	tCol, err := columnIndex(header, TimeColumn)
-	if err != nil {
-		return fmt.Errorf("%s:1: %w", name, err)
-	}
-	nCol, err := columnIndex(header, p.cfg.Column)
-	if err != nil {
-		return fmt.Errorf("%s:1: %w", name, err)
-	}
-	var counts []float64
-	cell := func(record []string, i int, head string) (float64, error) {
-		x, err := strconv.ParseFloat(strings.TrimSpace(record[i]), 64)
-		if err != nil || math.IsNaN(x) || x < 0 || x > 1e12 {
-			line, col := in.FieldPos(i)
-			return 0, fmt.Errorf("%s:%d:%d: column %q: %q is not a number from 0 to 1e12", name, line, col, head, clip(record[i]))
-		}
-		return x, nil
-	}
-	for {
-		record, err := in.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, csvError(err))
-		}
-		t, err := cell(record, tCol, TimeColumn)
-		if err != nil {
-			return err
-		}
-		n, err := cell(record, nCol, p.cfg.Column)
-		if err != nil {
-			return err
-		}
-		if k := len(p.at); k > 0 && t <= p.at[k-1] {
-			line, col := in.FieldPos(tCol)
-			return fmt.Errorf("%s:%d:%d: column %q: %v is not greater than the previous %v", name, line, col, TimeColumn, t, p.at[k-1])
-		}
-		if len(p.at) == maxRows {
-			return fmt.Errorf("%s: more than %d rows", name, maxRows)
-		}
-		p.at, counts = append(p.at, t), append(counts, n)
-	}
-	if len(p.at) < 2 {
-		return fmt.Errorf("%s: %d rows of counts: want at least 2", name, len(p.at))
-	}
-	p.accumulate(counts)
-	return nil
-}
-
 // accumulate converts the counts to running totals. The last row has no successor, and
 // lasts as long as the one before it.
-func (p *Replay) accumulate(counts []float64) {
-	k := len(p.at)
-	p.at = append(p.at, 2*p.at[k-1]-p.at[k-2])
-	p.total = make([]float64, k+1)
-	for i, n := range counts {
-		p.total[i+1] = p.total[i] + n
+func (p *Replay) accumulate(counts []trace.Count) {
+	k := len(counts)
+	p.at, p.total = make([]float64, k+1), make([]float64, k+1)
+	for i, c := range counts {
+		p.at[i] = c.At - counts[0].At
+		p.total[i+1] = p.total[i] + c.N
 	}
-	for i := range slices.Backward(p.at) {
-		p.at[i] -= p.at[0]
-	}
+	p.at[k] = 2*counts[k-1].At - counts[k-2].At - counts[0].At
 }
 
 // At returns the mean load over the Smooth before t; at the start, over the first
@@ -208,30 +135,4 @@ func (p *Replay) peakLoad() float64 {
 		}
 	}
 	return high
-}
-
-func columnIndex(header []string, name string) (int, error) {
-	// A spreadsheet's byte order mark is not part of the first column's name.
-	header[0] = strings.TrimPrefix(header[0], "\ufeff")
-	i := slices.IndexFunc(header, func(h string) bool { return strings.TrimSpace(h) == name })
-	if i < 0 {
-		return 0, fmt.Errorf("no column %q among %q", name, clip(strings.Join(header, ",")))
-	}
-	return i, nil
-}
-
-// csvError replaces the error of an empty file by a readable one.
-func csvError(err error) error {
-	if errors.Is(err, io.EOF) {
-		return errors.New("the file is empty")
-	}
-	return err
-}
-
-// clip shortens a value for an error.
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:77] + "..."
-	}
-	return s
 }

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/backtest"
+	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/service"
+	"github.com/gpupilot/gpupilot/internal/trace"
+)
+
+// study returns the study that the flags describe. It prints the limits and bounds that it
+// uses.
+func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.Study, error) {
+	s := &backtest.Study{
+		Seeds: f.seeds, Hours: f.hours, Patience: f.patience.Seconds(), Workers: f.workers, KeepMinutes: f.output != "table",
+	}
+	var err error
+	if s.Low, s.High, err = replicaRange(f.replicas); err != nil {
+		return nil, err
+	}
+	if s.Models, err = f.readModels(); err != nil {
+		return nil, err
+	}
+	recorded, err := f.readController(ctx)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := f.readPolicies(recorded)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := f.limits.Apply(s.Models, policies)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.addTraces(ctx, s, recorded); err != nil {
+		return nil, err
+	}
+	if s.Startups, err = f.readStartups(recorded); err != nil {
+		return nil, err
+	}
+	f.printNotes(stderr, limits...)
+	if f.advise {
+		return s, nil // package advise sets the policies
+	}
+	if s.High > 0 && len(policies) > 0 {
+		f.printNotes(stderr, f.boundsNote(policies))
+	}
+	grid := contender.FullGrid()
+	if f.quick {
+		grid = contender.QuickGrid()
+	}
+	return s, s.SetContenders(policies, f.peers, grid)
+}
+
+func (f *backtestFlags) readModels() (out []service.Model, err error) {
+	for _, name := range f.models {
+		m, err := service.Preset(name)
+		if err != nil {
+			return nil, fmt.Errorf("--model: %w", err)
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// readController reads the workload of --from-cluster; nil without the flag.
+func (f *backtestFlags) readController(ctx context.Context) (*recordedWorkload, error) {
+	if f.controller.object == "" {
+		return nil, nil
+	}
+	return f.controller.read(ctx)
+}
+
+// readPolicies reads the policies of the cluster and of the files, in the order of the
+// command line. Each gets a unique name.
+func (f *backtestFlags) readPolicies(recorded *recordedWorkload) (out []policy.Named, err error) {
+	var files []string
+	parse := func(file string, text []byte) error {
+		parsed, err := policy.Parse(file, text)
+		for range parsed {
+			files = append(files, file)
+		}
+		out = append(out, parsed...)
+		return err
+	}
+	if recorded != nil {
+		if err := parse(f.controller.object, recorded.object); err != nil {
+			return nil, err
+		}
+	}
+	for i, path := range f.policies {
+		if slices.Contains(f.policies[:i], path) {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("--policy: %w", err)
+		}
+		if err := parse(path, text); err != nil {
+			return nil, err
+		}
+	}
+	backtest.UniqueNames(out, files)
+	return out, nil
+}
+
+// addTraces adds the traces of --prometheus, --trace and --from-cluster.
+func (f *backtestFlags) addTraces(ctx context.Context, s *backtest.Study, recorded *recordedWorkload) error {
+	if f.prometheus.url != "" {
+		t, err := f.prometheus.trace(ctx, time.Now())
+		if err != nil {
+			return err
+		}
+		s.AddTrace(t)
+	}
+	for _, path := range f.traces {
+		t, err := trace.Open(path)
+		if err != nil {
+			return err
+		}
+		s.AddTrace(t)
+	}
+	if recorded != nil {
+		t, err := recorded.history.Trace(&s.Models[0], f.prometheus.prompt, f.prometheus.output)
+		if err != nil {
+			return err
+		}
+		s.AddTrace(t)
+	}
+	return f.checkUntouched(s.Traces)
+}
+
+// readStartups returns the start-up times in seconds. Without --startup, that of
+// --from-cluster is used.
+func (f *backtestFlags) readStartups(recorded *recordedWorkload) (out []float64, err error) {
+	startups := f.startups
+	if recorded != nil && !f.isSet("startup") && recorded.startup > 0 {
+		startups = []time.Duration{recorded.startup}
+	}
+	for _, d := range startups {
+		if d <= 0 {
+			return nil, fmt.Errorf("--startup %v: want a positive time", d)
+		}
+		out = append(out, d.Seconds())
+	}
+	return out, nil
+}
+
+// boundsNote says that the policies' bounds are not applied to a scaled load.
+func (f *backtestFlags) boundsNote(policies []policy.Named) string {
+	var bounds []string
+	for i := range policies {
+		p := &policies[i]
+		bounds = append(bounds, fmt.Sprintf("%s's %d to %d", p.Name, p.Policy.Min, p.Policy.Max))
+	}
+	return fmt.Sprintf("minReplicas and maxReplicas (%s) are not applied: --replicas %s scales the load; 0 replays it as recorded, within them",
+		strings.Join(bounds, ", "), f.replicas)
+}
+
+func (f *backtestFlags) readPrices() (backtest.Prices, error) {
+	if f.prices == "" {
+		return nil, nil
+	}
+	file, err := os.Open(f.prices)
+	if err != nil {
+		return nil, fmt.Errorf("--prices: %w", err)
+	}
+	defer func() { _ = file.Close() }() // only read from
+	return backtest.ReadPrices(f.prices, file)
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Model is the speed of one replica of an inference server. An iteration of its scheduler
+// takes max(StepBase, n/Prefill) + StepPerSeq·b seconds. Here b sequences decode one token
+// each, and n ≤ Chunk prompt tokens are prefilled in the same iteration (chunked prefill).
+// Without prefill this is the literature's ITL(b) = a + c·b.
+type Model struct {
+	Name   string
+	Source string // of the numbers
+	GPUs   int32  // per replica
+	GPU    string // as in a price list's gpu_name
+
+	StepBase   float64 // seconds of an iteration that decodes no sequence (a)
+	StepPerSeq float64 // additional seconds per decoding sequence (c)
+	Prefill    float64 // prompt tokens/s
+	Chunk      float64 // most prompt tokens per iteration
+	KVTokens   float64 // capacity of the KV cache in tokens
+	MaxSeqs    int     // most sequences that run at once
+
+	// FlopsShare is the share of the tensor cores' peak at the full prefill rate.
+	// DecodeShare is the share per decoded token/s.
+	FlopsShare, DecodeShare float64
+
+	TTFTLimit, ITLLimit float64 // latency limits of a request, in seconds
+}
+
+// Feasible reports whether a request with this prompt meets its limit of the time to the
+// first token on an idle replica. Requests that do not are not counted, because no
+// autoscaler can change their result.
+func (m *Model) Feasible(prompt float64) bool { return m.iteration(prompt, 1) <= m.TTFTLimit }
+
+// IdleTokenSeconds is the time between tokens of a request that is alone on a replica.
+func (m *Model) IdleTokenSeconds() float64 { return m.StepBase + m.StepPerSeq }
+
+// presets returns the built-in models. TestPresetsMatchMeasurements repeats their fits.
+//
+// The prefill's share of the peak is 2 × parameters × tokens/s ÷ the GPUs' dense peak
+// (NVIDIA's data sheets: A100 312, H100 989 bf16 and 1979 fp8 TFLOP/s). A decoded token
+// costs as many FLOPs as a prefilled one.
+func presets() []Model {
+	return []Model{
+		{
+			Name: "llama-8b", GPUs: 2, GPU: "a100",
+			Source: "SageServe Llama-3.1-8B, 2 x A100-80GB: decode 8.5 ms at batch 1 and 16.1 ms at 32, prefill of 512 to 4096 tokens",
+			// KV: 2 × 80 GB × 0.9 less 16 GB of bf16 weights, 131,072 B a token (32 layers, 8 KV heads of 128, 2 B).
+			StepBase: 8.26e-3, StepPerSeq: 0.245e-3, Prefill: 17_700, Chunk: 512, KVTokens: 950_000, MaxSeqs: 256,
+			FlopsShare: 0.45, DecodeShare: 0.45 / 17_700,
+			TTFTLimit: 2, ITLLimit: 0.015,
+		},
+		{
+			Name: "llama-70b", GPUs: 2, GPU: "h100",
+			Source: "SageServe llama2-70b, 2 x H100-80GB bf16, halved for fp8 weights; validated on NIM llama-3.3-70b fp8 TP2, which it is not fitted to",
+			// KV: 2 × 80 GB × 0.9 less 70.6 GB of fp8 weights, 163,840 B a token (80 layers, 8 KV heads of 128, 1 B).
+			StepBase: 18.3e-3, StepPerSeq: 0.232e-3, Prefill: 12_600, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
+			FlopsShare: 0.45, DecodeShare: 0.45 / 12_600,
+			TTFTLimit: 5, ITLLimit: 0.080,
+		},
+		{
+			Name: "llama-70b-bf16", GPUs: 4, GPU: "h100",
+			Source: "SageServe llama2-70b, 4 x H100-80GB bf16: decode 28.4 to 36.9 ms at batch 1 to 32, prefill of 512 to 8192 tokens",
+			// KV: 4 × 80 GB × 0.9 less 141 GB of bf16 weights, 327,680 B a token.
+			StepBase: 29.3e-3, StepPerSeq: 0.233e-3, Prefill: 9_070, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
+			FlopsShare: 0.32, DecodeShare: 0.32 / 9_070,
+			TTFTLimit: 5, ITLLimit: 0.080,
+		},
+	}
+}
+
+// Preset returns the built-in model of a name.
+func Preset(name string) (Model, error) {
+	all := presets()
+	i := slices.IndexFunc(all, func(m Model) bool { return m.Name == name })
+	if i < 0 {
+		names := make([]string, len(all))
+		for k := range all {
+			names[k] = all[k].Name
+		}
+		return Model{}, fmt.Errorf("no model %q; there are %s", name, strings.Join(names, ", "))
+	}
+	return all[i], nil
+}
+
+// iteration returns the seconds of an iteration with n prefilled tokens and b decoding
+// sequences.
+func (m *Model) iteration(n, b float64) float64 {
+	return max(m.StepBase, n/m.Prefill) + m.StepPerSeq*b
+}
+
+// kvTokens returns the tokens that a request holds in the KV cache, averaged over its
+// life. Paged caches grow with the output, so this is the prompt and half of the output.
+func (m *Model) kvTokens(prompt, output float64) float64 { return prompt + output/2 }
+
+// itl returns the mean seconds between tokens on a replica that receives this many
+// requests/s of this size for a long time. Prefills lengthen the iterations. The result is
+// infinite if the replica is overloaded.
+func (m *Model) itl(rate, prompt, output float64) float64 {
+	decodeShare := 1 - rate*prompt/m.Prefill // of the time
+	// b = rate·output·itl and itl = (a + c·b) ÷ decodeShare, solved for itl.
+	rest := decodeShare - m.StepPerSeq*rate*output
+	if decodeShare <= 0 || rest <= 0 {
+		return math.Inf(1)
+	}
+	return m.StepBase / rest
+}
+
+// evenCapacity returns the requests/s that a replica serves within its limits if all are
+// of this size and arrive at equal intervals.
+func (m *Model) evenCapacity(prompt, output float64) float64 {
+	prompt, output = max(1, prompt), max(1, output)
+	fits := func(rate float64) bool {
+		itl := m.itl(rate, prompt, output)
+		b := rate * output * itl
+		return itl <= m.ITLLimit && b <= float64(m.MaxSeqs) && b*m.kvTokens(prompt, output) <= m.KVTokens &&
+			rate*prompt/m.Prefill <= maxPrefillShare
+	}
+	low, high := 0.0, m.Prefill/prompt
+	for range 50 {
+		if mid := (low + high) / 2; fits(mid) {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return max(low, 1e-6)
+}
+
+// maxPrefillShare is the highest share of time for prefill in evenCapacity. In an M/D/1
+// queue the mean wait is one service time at a utilisation of 2/3, and two at 0.8.
+const maxPrefillShare = 0.8
