@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // relistParts is the time between two looks for parts.
@@ -42,22 +43,21 @@ type part struct {
 	gpu.Part
 	entity entity
 	clock  clock
-	labels labels
+	labels vendorlib.Labels
 }
 
 // ReadParts reads switches, NVLinks and CPUs. See gpu.PartReader.
 func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
-	open := r.library.Session()
-	if open == nil || (*open).Broken() || !(*open).Enter() {
+	s, ok := r.Opened()
+	if !ok || s.Broken() || !s.Enter() {
 		return nil, fmt.Errorf("%w: there is no host engine", gpu.ErrNoDriver)
 	}
-	s := *open
 	defer s.Leave()
 	s.parts.mu.Lock()
 	defer s.parts.mu.Unlock()
 	now := time.Now()
 	if now.Sub(s.parts.listed) >= relistParts {
-		s.listParts(keep, r.library.Known())
+		s.listParts(keep, r.Known())
 		s.parts.listed = now
 	}
 	var out []gpu.PartSnapshot
@@ -187,7 +187,7 @@ func (s *session) readKind(k gpu.PartKind, want gpu.FieldSet, now time.Time) ([]
 			texts = append(texts, f.ID)
 		case of.watch.fields.Has(i):
 			ids = append(ids, f.ID)
-		case !now.Before(of.watch.refused[f.ID]):
+		case !of.watch.isRefused(f.ID, now):
 			fresh = append(fresh, f.ID)
 		}
 	}
@@ -221,5 +221,5 @@ func (s *session) readPart(p *part, w *watch, fields []C.uint16_t, values []valu
 	if _, err := w.read(p.entity, fields, values, &p.clock, v, now); err != nil {
 		return err
 	}
-	return p.labels.read(s, p.entity, texts, v, now)
+	return s.readLabels(&p.labels, p.entity, texts, v)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // keepSamples is how many samples DCGM is to keep of a field: the one that is
@@ -36,16 +37,24 @@ type watch struct {
 	group   group
 	made    bool // the group
 	sets    []fieldSet
-	fields  gpu.FieldSet              // watched
-	refused map[gpu.FieldID]time.Time // not before
+	fields  gpu.FieldSet // watched
+	refused map[gpu.FieldID]vendorlib.Refusal
 }
 
-// refuse leaves a field alone for a while.
+// refuse records that DCGM does not give a field.
 func (w *watch) refuse(id gpu.FieldID, now time.Time) {
 	if w.refused == nil {
-		w.refused = map[gpu.FieldID]time.Time{}
+		w.refused = map[gpu.FieldID]vendorlib.Refusal{}
 	}
-	w.refused[id] = now.Add(retryUnsupported)
+	var r vendorlib.Refusal
+	r.Record(now)
+	w.refused[id] = r
+}
+
+// isRefused reports whether DCGM refused a field a short time ago.
+func (w *watch) isRefused(id gpu.FieldID, now time.Time) bool {
+	r := w.refused[id]
+	return r.Holds(now)
 }
 
 // profiling says whether a field is one of DCGM's profiling module.
@@ -54,7 +63,7 @@ func profiling(id gpu.FieldID) bool { return id >= 1000 && id < 1100 }
 // prepare plans the reads of a set of wanted fields and has DCGM watch what it
 // does not yet.
 func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
-	p := plan{want: want, expires: now.Add(retryUnsupported)}
+	p := plan{want: want, expires: now.Add(vendorlib.RetryUnsupported)}
 	var plain, prof, readable []gpu.FieldID
 	for i, f := range gpu.Fields() {
 		switch {
@@ -63,7 +72,7 @@ func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
 			p.labels = append(p.labels, f.ID)
 		case f.ID == gpu.XIDErrors:
 			p.xids = true
-		case now.Before(d.watch.refused[f.ID]):
+		case d.watch.isRefused(f.ID, now):
 		case d.watch.fields.Has(gpu.Index(i)):
 			readable = append(readable, f.ID)
 		case !profiling(f.ID):
@@ -158,8 +167,8 @@ func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v
 	}
 	maxAge := gpu.MaxAge(w.ses.cfg.Interval)
 	if newest != c.newest {
-		c.newest, c.moved = newest, now
-	} else if age := now.Sub(c.moved); age > maxAge {
+		c.newest, c.changed = newest, now
+	} else if age := now.Sub(c.changed); age > maxAge {
 		return false, fmt.Errorf("DCGM has not updated its values for %s", age.Round(time.Second))
 	}
 	for i := range values {
@@ -194,15 +203,4 @@ func (w *watch) end() {
 		w.ses.ungroup(w.group)
 	}
 	w.sets, w.made, w.fields, w.since = nil, false, gpu.FieldSet{}, time.Time{}
-}
-
-// release ends a device that is no more. It leaves a device that is being read
-// alone: its session's end ends its watches, too.
-func (d *device) release() {
-	if !d.mu.TryLock() {
-		return
-	}
-	defer d.mu.Unlock()
-	d.released = true
-	d.watch.end()
 }
