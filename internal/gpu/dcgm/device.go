@@ -4,11 +4,6 @@
 
 package dcgm
 
-/*
-#include <stdint.h>
-*/
-import "C"
-
 import (
 	"fmt"
 	"time"
@@ -46,8 +41,7 @@ type clock struct {
 // other wanted fields, and when DCGM starts or stops giving a field.
 type plan struct {
 	want    gpu.FieldSet
-	fields  []C.uint16_t
-	values  []value // one for each field
+	numbers numbers
 	labels  []gpu.FieldID
 	xids    bool
 	expires time.Time // when unsupported fields may be asked for again
@@ -110,7 +104,7 @@ func (d *device) Read(want gpu.FieldSet, v *gpu.Values) error {
 
 // readNumbers reads the plan's fields.
 func (d *device) readNumbers(v *gpu.Values, now time.Time) error {
-	changed, err := d.watch.read(d.entity, d.plan.fields, d.plan.values, &d.clock, v, now)
+	changed, err := d.watch.read(d.entity, d.plan.numbers, &d.clock, v, now)
 	if changed {
 		d.plan.expires = time.Time{}
 	}
