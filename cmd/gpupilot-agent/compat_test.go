@@ -194,7 +194,7 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, shows("DCGM_FI_DEV_GPU_UTIL{", `gpupilot_config_reloads_total{result="success"} 3`))
-	if !strings.Contains(out.String(), "collectors have changed") || !strings.Contains(out.String(), "those from before stay") {
+	if !strings.Contains(out.String(), "collectors reloaded") || !strings.Contains(out.String(), "the last ones stay in force") {
 		t.Errorf("log:\n%s", out)
 	}
 }

@@ -130,7 +130,7 @@ func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, erro
 		return c.dcgmReader(ctx, log)
 	}
 	if c.hostEngine != "" {
-		log.Warn("the host engine is not asked: another backend is named", "backend", c.backend, "address", c.hostEngine)
+		log.Warn("--remote-hostengine-info has no effect with this backend", "backend", c.backend, "address", c.hostEngine)
 	}
 	r := nvml.New(nvml.Config{Library: c.nvmlLibrary, Log: log})
 	if c.backend != "auto" {

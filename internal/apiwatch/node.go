@@ -30,7 +30,7 @@ const (
 )
 
 // errNoName is the error of the time before the node's name is known.
-var errNoName = errors.New("the node's name is not known (NODE_NAME is not set), and the kubelet has listed no pod with a device yet")
+var errNoName = errors.New("the node's name is unknown (NODE_NAME is not set), and the kubelet has listed no pod with a device yet")
 
 // Node is the node that the agent runs on. Its name is given, or learned from the
 // API server: it is where the pods run that the kubelet lists. A container's
@@ -124,7 +124,7 @@ func (n *Node) found(name string) {
 	if was.name == name {
 		return
 	}
-	n.log.Info("the node's name was learned from the API server: NODE_NAME is not set", "node", name)
+	n.log.Info("NODE_NAME is not set; found the node's name through the API server", "node", name)
 	n.state.Store(&nodeState{name: name, changed: make(chan struct{})})
 	close(was.changed)
 }
@@ -135,7 +135,7 @@ func (n *Node) failed(err error) {
 		return // what was learned stands
 	}
 	if was.err.Error() != err.Error() {
-		n.log.Warn("the node's name cannot be learned; set NODE_NAME to spec.nodeName", "err", err)
+		n.log.Warn("cannot find the node's name; set NODE_NAME to spec.nodeName", "err", err)
 	}
 	n.state.Store(&nodeState{err: err, changed: was.changed})
 }
@@ -197,9 +197,9 @@ func (n *Node) ask(ctx context.Context) (string, error) {
 	}
 	switch {
 	case best == "":
-		return "", fmt.Errorf("the node's name is not known (NODE_NAME is not set): %w", errors.Join(errs...))
+		return "", fmt.Errorf("the node's name is unknown (NODE_NAME is not set): %w", errors.Join(errs...))
 	case equal:
-		return "", fmt.Errorf("the node's name is not known (NODE_NAME is not set): the pods that the kubelet lists are on several nodes: %v", on)
+		return "", fmt.Errorf("the node's name is unknown (NODE_NAME is not set): the kubelet's pods are on several nodes: %v", on)
 	}
 	return best, nil
 }
@@ -226,7 +226,7 @@ func (n *Node) nodeOf(ctx context.Context, p gpu.PodName) (string, error) {
 		return "", fmt.Errorf("find pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	if len(list.Items) != 1 || list.Items[0].Spec.NodeName == "" {
-		return "", fmt.Errorf("find pod %s/%s: the API server does not know it", p.Namespace, p.Name)
+		return "", fmt.Errorf("find pod %s/%s: the API server has no such pod", p.Namespace, p.Name)
 	}
 	return list.Items[0].Spec.NodeName, nil
 }

@@ -96,9 +96,9 @@ func (s *Slices) take(o *object) {
 func (s *Slices) note(err error) {
 	switch {
 	case err != nil && !s.down:
-		s.log.Warn("API server does not tell of the devices of resource claims; what it told last stands", "err", err)
+		s.log.Warn("cannot watch ResourceSlices; the last known devices of resource claims are kept", "err", err)
 	case err == nil && s.down:
-		s.log.Info("API server tells again of the devices of resource claims")
+		s.log.Info("ResourceSlices are watched again")
 	}
 	s.down = err != nil
 }

@@ -155,7 +155,7 @@ func (d *direct) frame(body *bytes.Buffer) (done bool, err error) {
 	n := int(h[0])<<16 | int(h[1])<<8 | int(h[2])
 	kind, flags, stream := h[3], h[4], binary.BigEndian.Uint32(h[5:])&maxWindow
 	if n > maxFrame {
-		return false, fmt.Errorf("a frame has %d bytes: the answer is no HTTP/2", n)
+		return false, fmt.Errorf("a frame has %d bytes: the answer is not HTTP/2", n)
 	}
 	payload, err := d.r.Peek(n)
 	if err != nil {
@@ -183,7 +183,7 @@ func (d *direct) frame(body *bytes.Buffer) (done bool, err error) {
 		return true, nil
 	case frameReset:
 		if ours {
-			return false, errors.New("the server has reset the call")
+			return false, errors.New("the server reset the call")
 		}
 	case frameSettings:
 		if flags&flagAck == 0 {
@@ -198,10 +198,10 @@ func (d *direct) frame(body *bytes.Buffer) (done bool, err error) {
 	case frameGoAway:
 		d.last = true
 		if n < 8 || binary.BigEndian.Uint32(payload)&maxWindow < d.stream {
-			return false, errors.New("the server ends the connection")
+			return false, errors.New("the server closed the connection")
 		}
 	case framePush:
-		return false, errors.New("the server pushes, which was not allowed")
+		return false, errors.New("the server sent a push, which the client had disabled")
 	}
 	return false, nil
 }

@@ -191,7 +191,7 @@ func (c *caller) attempt(ctx context.Context, method string, limit int) ([]byte,
 	}
 	defer func() { _ = res.Body.Close() }()
 	if t := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || !strings.HasPrefix(t, "application/grpc") {
-		return nil, fmt.Errorf("the answer is no gRPC: %s, content type %q", res.Status, t)
+		return nil, fmt.Errorf("the answer is not gRPC: %s, content type %q", res.Status, t)
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(limit)+prefixLength+1))
 	if err != nil {
@@ -229,11 +229,11 @@ func unprefixed(body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the answer ends after %d bytes", len(body))
 	}
 	if body[0] != 0 {
-		return nil, fmt.Errorf("the answer is compressed, which was not asked for")
+		return nil, fmt.Errorf("the answer is compressed, which the client did not request")
 	}
 	message := body[prefixLength:]
 	if n := binary.BigEndian.Uint32(body[1:]); uint64(n) != uint64(len(message)) {
-		return nil, fmt.Errorf("the answer has %d bytes instead of %d", len(message), n)
+		return nil, fmt.Errorf("the answer has %d bytes, its prefix says %d", len(message), n)
 	}
 	return message, nil
 }

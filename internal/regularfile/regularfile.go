@@ -55,7 +55,7 @@ func (r *Reader) Names(ctx context.Context, dir string, limit int) ([]string, er
 func (r *Reader) read(path string, limit int64) ([]byte, error) {
 	f, err := r.opened(path, func(m os.FileMode) error {
 		if !m.IsRegular() {
-			return fmt.Errorf("it is no regular file (%s)", m.Type())
+			return fmt.Errorf("not a regular file (%s)", m.Type())
 		}
 		return nil
 	})
@@ -65,7 +65,7 @@ func (r *Reader) read(path string, limit int64) ([]byte, error) {
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, limit)
+		return nil, fmt.Errorf("read %s: more than %d bytes", path, limit)
 	}
 	return b, err
 }
@@ -73,7 +73,7 @@ func (r *Reader) read(path string, limit int64) ([]byte, error) {
 func (r *Reader) names(dir string, limit int) ([]string, error) {
 	f, err := r.opened(dir, func(m os.FileMode) error {
 		if !m.IsDir() {
-			return errors.New("it is no directory")
+			return errors.New("not a directory")
 		}
 		return nil
 	})
@@ -86,7 +86,7 @@ func (r *Reader) names(dir string, limit int) ([]string, error) {
 		err = nil
 	}
 	if len(names) > limit {
-		names, err = names[:limit], fmt.Errorf("read %s: it has more than %d entries", dir, limit)
+		names, err = names[:limit], fmt.Errorf("read %s: more than %d entries", dir, limit)
 	}
 	slices.Sort(names)
 	return names, err

@@ -148,16 +148,16 @@ func (f *File) reread() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil && (conf == nil) != (f.tls == nil) {
-		err = fmt.Errorf("TLS can be turned on or off by a restart only")
+		err = fmt.Errorf("turning TLS on or off needs a restart")
 	}
 	switch {
 	case err != nil && err.Error() != f.failing:
 		f.failing = err.Error()
-		f.log.Warn("web configuration cannot be read again; the last one holds", "file", f.path, "err", err)
+		f.log.Warn("cannot reload the web configuration; the last one stays in force", "file", f.path, "err", err)
 	case err == nil:
 		f.doc, f.tls, f.failing = doc, conf, ""
 		f.passwords.forget()
-		f.log.Info("web configuration was read again", "file", f.path)
+		f.log.Info("web configuration reloaded", "file", f.path)
 	}
 }
 

@@ -78,7 +78,7 @@ func parse(text []byte, dir string) (*document, error) {
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.HTTP.Headers)) {
 		if !slices.Contains(headers, h) {
-			return nil, fmt.Errorf("http_server_config: header %q is none of %s", h, strings.Join(headers, ", "))
+			return nil, fmt.Errorf("http_server_config: header %q is not one of %s", h, strings.Join(headers, ", "))
 		}
 	}
 	for _, p := range []*string{&d.TLS.CertFile, &d.TLS.KeyFile, &d.TLS.ClientCAs} {
@@ -150,7 +150,7 @@ func (t *tlsDocument) versions(c *tls.Config) error {
 		}
 		n, ok := known[v.name]
 		if !ok {
-			return fmt.Errorf("unknown version %q: it is one of TLS13, TLS12, TLS11, TLS10", v.name)
+			return fmt.Errorf("unknown version %q: want TLS13, TLS12, TLS11, TLS10", v.name)
 		}
 		*v.to = n
 	}
