@@ -42,15 +42,15 @@ bin/arm64/gpupilot-agent: $(GO_FILES)
 	GOARCH=arm64 CGO_ENABLED=1 CC=$(ARM64_CC) go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/arm64/gpupilot bin/arm64/gpupilot-controller: bin/arm64/%: $(GO_FILES)
 	GOARCH=arm64 CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
-bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h
+bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
-bin/arm64/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h
+bin/arm64/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
 
 fakes: $(FAKES)
-bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h
+bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin
-bin/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h
+bin/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin
 
 kube: ## the real control plane of the demo and the tests: five minutes once per machine, then cached by content

@@ -21,8 +21,8 @@ const module = "github.com/gpupilot/gpupilot/"
 // layers says what each package is. A package that is not here fails the test:
 // deciding where it belongs is part of adding it.
 var layers = map[string]string{
-	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core", "internal/peers": "core", "internal/gpu/names": "core",
-	"internal/csvtable": "core",
+	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core", "internal/peers": "core", "internal/gpu/names": "core", "internal/gpu/vendorlib": "core",
+	"internal/csvtable": "core", "internal/excerpt": "core",
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
@@ -49,12 +49,14 @@ var may = map[string]struct {
 
 // coreImports are the exceptions within the core: who imports whom.
 var coreImports = map[string][]string{
-	"internal/gpu":       nil,
-	"internal/gpu/names": {"internal/gpu"},
-	"internal/series":    {"internal/gpu"},
-	"internal/scale":     {"internal/gpu"},
-	"internal/peers":     nil,
-	"internal/csvtable":  nil,
+	"internal/csvtable":      nil,
+	"internal/gpu":           nil,
+	"internal/gpu/names":     {"internal/gpu"},
+	"internal/gpu/vendorlib": {"internal/gpu"},
+	"internal/series":        {"internal/gpu"},
+	"internal/scale":         {"internal/gpu"},
+	"internal/peers":         nil,
+	"internal/excerpt":       nil,
 }
 
 // only says where a third party's packages may appear.

@@ -16,14 +16,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 )
 
-// wantsDCGM says whether GPUs are read through DCGM: by name, or by a host
-// engine's address where no backend is named.
+// wantsDCGM reports whether the flags select DCGM: by name, or by a host
+// engine's address without a backend.
 func (c *config) wantsDCGM() bool {
 	return c.backend == "dcgm" || c.backend == "auto" && c.hostEngine != ""
 }
 
-// dcgmReader opens the DCGM backend. Whoever asks for DCGM should hear at once
-// that its library is not there; a host engine may come later.
+// dcgmReader opens the DCGM backend. It fails at once without the library, but
+// not without a host engine, which can start later.
 func (c *config) dcgmReader(ctx context.Context, log *slog.Logger) (gpu.Reader, error) {
 	if err := c.setDCGMLog(); err != nil {
 		return nil, err
@@ -41,7 +41,8 @@ func (c *config) dcgmReader(ctx context.Context, log *slog.Logger) (gpu.Reader, 
 	return r, nil
 }
 
-// setDCGMLog sets what DCGM reads when it starts.
+// setDCGMLog sets the environment variables of DCGM's log, which DCGM reads at
+// its start.
 func (c *config) setDCGMLog() error {
 	if !c.dcgmLog {
 		return nil
@@ -54,32 +55,31 @@ func (c *config) setDCGMLog() error {
 	return nil
 }
 
-// autoReader adds DCGM to NVML, for what only that gives.
+// autoReader adds DCGM to NVML, for the fields that only DCGM gives.
 func (c *config) autoReader(first *nvml.Reader, log *slog.Logger) *auto.Reader {
 	return auto.New(auto.Config{
 		First: first, Log: log,
 		Patience: max(c.interval()/8, 10*time.Millisecond), // a tick waits for a quarter of the interval
 		Open: func(migUUID func(string, int, int) string) auto.Second {
 			if err := c.setDCGMLog(); err != nil {
-				log.Warn("DCGM's log stays as it is", "err", err)
+				log.Warn("cannot set up DCGM's log", "err", err)
 			}
-			// Its log is left out: auto says whether it is of use, and why not.
+			// No log: auto logs whether DCGM is in use, and why not.
 			return dcgm.New(dcgm.Config{Library: c.dcgmLibrary, Interval: c.interval(), MIGUUID: migUUID})
 		},
 	})
 }
 
-// migUUIDs asks NVML for the UUIDs of MIG instances, which DCGM does not tell
-// and the kubelet goes by. It is called by one goroutine at a time, and loads
-// NVML only where there are instances.
+// migUUIDs gets the UUIDs of MIG instances from NVML: the kubelet uses them,
+// and DCGM does not give them. It loads NVML only if there are instances. It is
+// for one goroutine at a time.
 type migUUIDs struct {
 	library string
 	known   map[gpu.MIG]string
 	asked   time.Time
 }
 
-// migUUIDsEvery is the time between two enumerations: what one did not know,
-// the next may.
+// migUUIDsEvery is the shortest time between two enumerations.
 const migUUIDsEvery = 5 * time.Second
 
 func (m *migUUIDs) of(parent string, gpuInstance, computeInstance int) string {
@@ -88,7 +88,7 @@ func (m *migUUIDs) of(parent string, gpuInstance, computeInstance int) string {
 	}
 	m.asked = time.Now()
 	r := nvml.New(nvml.Config{Library: m.library})
-	devices, _ := r.Devices() // without NVML nobody knows; what is listed is good
+	devices, _ := r.Devices() // without NVML the UUIDs stay unknown; listed devices are valid despite an error
 	_ = r.Close()
 	m.known = map[gpu.MIG]string{}
 	for _, d := range devices {
@@ -99,8 +99,8 @@ func (m *migUUIDs) of(parent string, gpuInstance, computeInstance int) string {
 	return m.lookup(parent, gpuInstance, computeInstance)
 }
 
-// lookup finds an instance; one that is all of its GPU instance has no number
-// of its own.
+// lookup finds an instance. A compute instance that spans its GPU instance has
+// no number of its own.
 func (m *migUUIDs) lookup(parent string, gpuInstance, computeInstance int) string {
 	key := gpu.MIG{ParentUUID: parent, GPUInstance: gpuInstance, ComputeInstance: computeInstance}
 	if uuid := m.known[key]; uuid != "" {

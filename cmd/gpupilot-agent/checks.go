@@ -13,7 +13,7 @@ import (
 func checkAddress(p *string) func() error {
 	return func() error {
 		if _, _, err := net.SplitHostPort(*p); err != nil {
-			return fmt.Errorf("it is host:port, or :port for all addresses")
+			return fmt.Errorf("want host:port, or :port for all addresses")
 		}
 		return nil
 	}

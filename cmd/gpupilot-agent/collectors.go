@@ -18,8 +18,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
-// collectorsSource is where the collectors come from: a ConfigMap, a file, or
-// the profile's own list.
+// collectorsSource is the source of the collectors: a ConfigMap, a file, or the
+// profile's built-in list.
 type collectorsSource struct {
 	file      string
 	extract   func([]byte) (string, error) // the collectors from the file's text; nil: they are the text
@@ -34,10 +34,10 @@ type collectorsSource struct {
 	failed func()
 }
 
-// collectorsRead is what a source gave.
+// collectorsRead is the collectors that were read from a source.
 type collectorsRead struct {
 	expo.Collectors
-	invalid int // lines that were left out
+	invalid int // invalid lines, which are ignored
 }
 
 func (c *config) source(profile names.Profile, client *apiwatch.Client, log *slog.Logger) *collectorsSource {
@@ -51,8 +51,8 @@ func (c *config) source(profile names.Profile, client *apiwatch.Client, log *slo
 	return s
 }
 
-// load reads the collectors at the start. An API server that does not answer is
-// no reason not to start: the ConfigMap is taken up when it can be read.
+// load reads the collectors at the start. The agent starts without the API
+// server: the ConfigMap applies as soon as it can be read.
 func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 	if s.configMap != nil {
 		text, err := s.configMap.Get(ctx)
@@ -60,7 +60,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 			s.text = text
 			return s.parse(text), nil
 		}
-		s.log.Warn("ConfigMap with the collectors cannot be read; until it can, those of --collectors or the built-in ones are shown", "err", err)
+		s.log.Warn("cannot read the ConfigMap with the collectors; using --collectors or the built-in list until it can be read", "err", err)
 	}
 	if s.file == "" {
 		return collectorsRead{Collectors: expo.DefaultCollectors(s.profile)}, nil
@@ -68,7 +68,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 	text, err := s.readFile(ctx)
 	if errors.Is(err, os.ErrNotExist) && shipped(s.file) {
 		// dcgm-exporter's image has these files; manifests written for it name them.
-		s.log.Info("collectors file is not here, the built-in list is used", "file", s.file)
+		s.log.Info("collectors file does not exist; using the built-in list", "file", s.file)
 		p := s.profile
 		if filepath.Base(s.file) == "1.x-compatibility-metrics.csv" {
 			p = names.Profile1x
@@ -82,7 +82,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 	return s.parse(s.text), nil
 }
 
-// maxText bounds a file of collectors, and a configuration file.
+// maxText limits a collectors file and a configuration file, in bytes.
 const maxText = 4 << 20
 
 // readFile reads the collectors from the file.
@@ -97,7 +97,7 @@ func (s *collectorsSource) readFile(ctx context.Context) (string, error) {
 func (s *collectorsSource) parse(text string) collectorsRead {
 	c, bad := expo.ParseCollectors(text)
 	for _, e := range bad {
-		s.log.Warn("line of the collectors file is left out", "file", s.name(), "line", e.Line, "text", e.Text, "reason", e.Reason)
+		s.log.Warn("ignored a line of the collectors file", "file", s.name(), "line", e.Line, "text", e.Text, "reason", e.Reason)
 	}
 	return collectorsRead{c, len(bad)}
 }
@@ -109,7 +109,7 @@ func (s *collectorsSource) name() string {
 	return s.file
 }
 
-// shipped says whether path is one of the files in dcgm-exporter's image.
+// shipped reports whether path is one of the files in dcgm-exporter's image.
 func shipped(path string) bool {
 	if filepath.Dir(path) != "/etc/dcgm-exporter" {
 		return false
@@ -121,9 +121,9 @@ func shipped(path string) bool {
 	return false
 }
 
-// follow calls apply with the collectors each time that they have changed or
-// again is told, and failed where they cannot be used: those from before stay.
-// It returns when ctx is done and nothing calls them any more.
+// follow calls apply with the collectors after each change and each signal on
+// again. It calls failed for collectors that cannot be used; the last ones stay
+// in force. It returns when ctx is done, after the last of these calls.
 func (s *collectorsSource) follow(ctx context.Context, again <-chan os.Signal, apply func(collectorsRead), failed func()) {
 	s.mu.Lock()
 	s.apply, s.failed = apply, failed
@@ -135,7 +135,7 @@ func (s *collectorsSource) follow(ctx context.Context, again <-chan os.Signal, a
 		wait.Go(func() { s.configMap.Follow(ctx, s.take) })
 	case s.file != "":
 		if err := filewatch.Watch(ctx, s.file, func() { s.reread(ctx, false) }); err != nil {
-			s.log.Info("collectors file is not followed; SIGHUP reads it again", "err", err)
+			s.log.Info("cannot watch the collectors file; send SIGHUP to reload it", "err", err)
 		}
 	}
 	for {
@@ -148,8 +148,8 @@ func (s *collectorsSource) follow(ctx context.Context, again <-chan os.Signal, a
 	}
 }
 
-// reread reads the file; even one that has not changed counts where that was
-// asked for. A ConfigMap is followed anyway.
+// reread reads the file again. asked applies it even if it has not changed. A
+// ConfigMap is watched and needs no reread.
 func (s *collectorsSource) reread(ctx context.Context, asked bool) {
 	if s.configMap != nil || s.file == "" {
 		return
@@ -167,8 +167,8 @@ func (s *collectorsSource) reread(ctx context.Context, asked bool) {
 	s.take(text, err)
 }
 
-// take makes a text the collectors, if there is a metric in it: an editor that
-// has just emptied the file has not written it yet.
+// take applies a text as the collectors. It refuses a text without metrics: an
+// editor may have emptied the file to write it.
 func (s *collectorsSource) take(text string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,12 +176,12 @@ func (s *collectorsSource) take(text string, err error) {
 		s.text = text
 		c := s.parse(text)
 		if len(c.Metrics) > 0 {
-			s.log.Info("collectors have changed", "from", s.name(), "metrics", len(c.Metrics), "labels", len(c.Labels), "left_out", c.invalid)
+			s.log.Info("collectors reloaded", "from", s.name(), "metrics", len(c.Metrics), "labels", len(c.Labels), "left_out", c.invalid)
 			s.apply(c)
 			return
 		}
-		err = errors.New("there is no metric in them")
+		err = errors.New("no metrics found")
 	}
-	s.log.Warn("collectors cannot be used; those from before stay", "from", s.name(), "err", err)
+	s.log.Warn("cannot use the new collectors; the last ones stay in force", "from", s.name(), "err", err)
 	s.failed()
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/flags"
 )
 
-// compat are dcgm-exporter's further flags, 4.8.4's included.
+// compat holds the other flags of dcgm-exporter, up to 4.8.4.
 type compat struct {
 	oldNamespace  bool
 	configMap     string
@@ -40,7 +40,7 @@ type compat struct {
 	bindPoll   time.Duration
 
 	configFile      string
-	inline          bool // the collectors are in configFile
+	inline          bool // configFile contains the collectors
 	switchDevices   string
 	cpuDevices      string
 	dra             bool
@@ -77,31 +77,31 @@ func (c *compat) options() []option {
 		},
 		{
 			"configmap-data", "m", "DCGM_EXPORTER_CONFIGMAP_DATA", &c.configMap,
-			"`NAMESPACE:NAME` of a ConfigMap whose key metrics holds the collectors, instead of a file; it is followed", checkConfigMap(&c.configMap),
+			"`NAMESPACE:NAME` of a ConfigMap with the collectors under the key metrics, instead of a file; changes apply at once", checkConfigMap(&c.configMap),
 		},
 		{
 			"replace-blanks-in-model-name", "rbmn", "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", &c.dashedModel,
-			"dashes for blanks in modelName", nil,
+			"write modelName with dashes instead of spaces", nil,
 		},
 		{
 			"kubernetes-virtual-gpus", "", "KUBERNETES_VIRTUAL_GPUS", &c.virtualGPUs,
-			"series for each container that shares a device, with the label vgpu", nil,
+			"write series for each container that shares a device, with the label vgpu", nil,
 		},
 		{
 			"kubernetes-gpu-id-type", "", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", &c.gpuIDType,
-			"`kind` of the device plugin's ids, uid or device-name; both are understood whatever it says", checkIDType(&c.gpuIDType),
+			"`kind` of the device plugin's ids, uid or device-name; has no effect: both kinds are recognised", checkIDType(&c.gpuIDType),
 		},
 		{
 			"kubernetes-enable-pod-labels", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", &c.podLabels,
-			"pods' labels; needs a service account that may list and watch pods", nil,
+			"add the pods' labels; needs a service account that can list and watch pods", nil,
 		},
 		{
 			"kubernetes-pod-label-allowlist-regex", "", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", &c.podLabelAllow,
-			"only pod labels whose key one of these regular `expressions` matches somewhere", checkRegexps(&c.podLabelAllow),
+			"add only pod labels whose key contains a match of one of these regular `expressions`", checkRegexps(&c.podLabelAllow),
 		},
 		{
 			"kubernetes-enable-pod-uid", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", &c.podUID,
-			"a label pod_uid; needs the service account, too", nil,
+			"add the label pod_uid; needs a service account that can list and watch pods", nil,
 		},
 		{
 			"hpc-job-mapping-dir", "", "DCGM_HPC_JOB_MAPPING_DIR", &c.jobDir,
@@ -117,27 +117,27 @@ func (c *compat) options() []option {
 		},
 		{
 			"web-config-file", "", "DCGM_EXPORTER_WEB_CONFIG_FILE", &c.webConfig,
-			"`file` with TLS, basic authentication and headers, in exporter-toolkit's format; changes are taken up", nil,
+			"`file` with TLS, basic authentication and headers, in exporter-toolkit's format; changes apply without a restart", nil,
 		},
 		{
 			"web-read-timeout", "", "DCGM_EXPORTER_WEB_READ_TIMEOUT", &c.readTimeout,
-			"`time` that reading a request may take", nil,
+			"`time` limit for reading a request", nil,
 		},
 		{
 			"web-write-timeout", "", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT", &c.writeTimeout,
-			"`time` that an answer may take", nil,
+			"`time` limit for writing a response", nil,
 		},
 		{
 			"max-concurrent-scrapes", "", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", &c.maxScrapes,
-			"answers of /metrics under way at one time, 503 above it; 0 is no limit", flags.Between(&c.maxScrapes, 0, 1_000_000),
+			"limit of concurrent requests to /metrics; further requests get 503; 0 is no limit", flags.Between(&c.maxScrapes, 0, 1_000_000),
 		},
 		{
 			"web-systemd-socket", "", "DCGM_EXPORTER_SYSTEMD_SOCKET", &c.systemdSocket,
-			"serve on the socket that systemd hands over, instead of --address", nil,
+			"serve on the socket from systemd (socket activation) instead of --address", nil,
 		},
 		{
 			"health-require-gpus", "", "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS", &c.requireGPUs,
-			"/health answers 503 while no GPU can be read", nil,
+			"/health returns 503 while no GPU can be read", nil,
 		},
 		{
 			"enable-pprof", "", "DCGM_EXPORTER_ENABLE_PPROF", &c.pprof,
@@ -145,76 +145,76 @@ func (c *compat) options() []option {
 		},
 		{
 			"disable-startup-validate", "", "DISABLE_STARTUP_VALIDATE", &c.noValidate,
-			"start without a GPU library and wait for it, with --backend auto, too", nil,
+			"start without a GPU library and wait for it, also with --backend auto", nil,
 		},
 		{
 			"enable-gpu-bind-unbind-watch", "", "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", &c.bindWatch,
-			"without effect: GPUs that come and go are always noticed", nil,
+			"has no effect: added and removed GPUs are always detected", nil,
 		},
 		{
 			"gpu-bind-unbind-poll-interval", "", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", &c.bindPoll,
-			"without effect: they are looked for every 10 s, and at once after one is lost", nil,
+			"has no effect: GPUs are enumerated every 10 s, and 1 s after one is lost", nil,
 		},
-		{"config-file", "", "DCGM_EXPORTER_CONFIG_FILE", &c.configFile, "`file` of settings and collectors, dcgm-exporter's YAML configuration; flags and variables go before it", nil},
+		{"config-file", "", "DCGM_EXPORTER_CONFIG_FILE", &c.configFile, "`file` with settings and collectors, dcgm-exporter's YAML configuration; flags and variables override it", nil},
 		{
 			"switch-devices", "s", "DCGM_EXPORTER_OTHER_DEVICES_STR", &c.switchDevices,
 			"NvSwitches to `collect` through DCGM: f (all, with their NVLinks), g or g:0,2-3 (switches), i or i:0-6 (links), g+i", checkDevices(&c.switchDevices),
 		},
 		{
 			"cpu-devices", "p", "DCGM_EXPORTER_CPU_DEVICES_STR", &c.cpuDevices,
-			"CPUs of NVIDIA's to `collect` through DCGM: f (all, with their cores), g or g:0 (CPUs), i or i:0-71 (cores), g+i", checkDevices(&c.cpuDevices),
+			"NVIDIA CPUs to `collect` through DCGM: f (all, with their cores), g or g:0 (CPUs), i or i:0-71 (cores), g+i", checkDevices(&c.cpuDevices),
 		},
-		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "attribute the devices of resource claims (DRA), too; needs an account that may list and watch ResourceSlices", nil},
+		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "attribute the devices of resource claims (DRA) too; needs a service account that can list and watch ResourceSlices", nil},
 		{
 			"enable-exporter-metrics", "", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", &c.exporterMetrics,
-			"the metrics go_* and process_* of the agent itself", nil,
+			"add go_* and process_* metrics of the agent itself", nil,
 		},
 		{
 			"container-labels", "", "DCGM_EXPORTER_CONTAINER_LABELS", &c.containerLabels,
-			"without -k: label devices with the containers that Docker, or Podman, gave them to", nil,
+			"without -k: label devices with the Docker or Podman containers that hold them", nil,
 		},
 		{"container-runtime-socket", "", "DCGM_CONTAINER_RUNTIME_SOCKET", &c.runtimeSocket, "Docker's `socket` (default: /var/run/docker.sock)", nil},
 		{
 			"watch-max-keep-age", "", "DCGM_EXPORTER_WATCH_MAX_KEEP_AGE", &c.keepAge,
-			"without effect: nothing is kept but what is shown", nil,
+			"has no effect: only the latest values are kept", nil,
 		},
 		{
 			"watch-max-keep-samples", "", "DCGM_EXPORTER_WATCH_MAX_KEEP_SAMPLES", &c.keepSamples,
-			"without effect, as --watch-max-keep-age", nil,
+			"has no effect, as --watch-max-keep-age", nil,
 		},
-		{"fake-gpus", "", "DCGM_EXPORTER_USE_FAKE_GPUS", &c.fakeGPUs, "without effect: --backend sim simulates GPUs", nil},
-		{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", &c.dcgmLog, "DCGM's log on the standard output; without effect without DCGM", nil},
+		{"fake-gpus", "", "DCGM_EXPORTER_USE_FAKE_GPUS", &c.fakeGPUs, "has no effect: use --backend sim to simulate GPUs", nil},
+		{"enable-dcgm-log", "", "DCGM_EXPORTER_ENABLE_DCGM_LOG", &c.dcgmLog, "write DCGM's log to the standard output; has no effect without DCGM", nil},
 		{
-			"dcgm-log-level", "", "DCGM_EXPORTER_DCGM_LOG_LEVEL", &c.dcgmLogLevel, "`level` of DCGM's log, as --enable-dcgm-log",
+			"dcgm-log-level", "", "DCGM_EXPORTER_DCGM_LOG_LEVEL", &c.dcgmLogLevel, "`level` of DCGM's log; see --enable-dcgm-log",
 			flags.OneOf(&c.dcgmLogLevel, "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"),
 		},
-		{"dump-enabled", "", "DCGM_EXPORTER_DUMP_ENABLED", &c.dump, "without effect: /api/v1/gpus shows what was read", nil},
-		{"dump-directory", "", "DCGM_EXPORTER_DUMP_DIRECTORY", &c.dumpDirectory, "without effect, as --dump-enabled", nil},
-		{"dump-retention", "", "DCGM_EXPORTER_DUMP_RETENTION", &c.dumpRetention, "without effect, as --dump-enabled", nil},
-		{"dump-compression", "", "DCGM_EXPORTER_DUMP_COMPRESSION", &c.dumpCompression, "without effect, as --dump-enabled", nil},
+		{"dump-enabled", "", "DCGM_EXPORTER_DUMP_ENABLED", &c.dump, "has no effect: /api/v1/gpus shows the values", nil},
+		{"dump-directory", "", "DCGM_EXPORTER_DUMP_DIRECTORY", &c.dumpDirectory, "has no effect, as --dump-enabled", nil},
+		{"dump-retention", "", "DCGM_EXPORTER_DUMP_RETENTION", &c.dumpRetention, "has no effect, as --dump-enabled", nil},
+		{"dump-compression", "", "DCGM_EXPORTER_DUMP_COMPRESSION", &c.dumpCompression, "has no effect, as --dump-enabled", nil},
 	}
 }
 
-// logIgnored says which of the given flags do nothing here, once, at the start.
+// logIgnored logs which of the given flags have no effect.
 func (c *compat) logIgnored(backend string, log *slog.Logger) {
 	for _, f := range []struct {
 		given     bool
 		flag, why string
 	}{
-		{c.bindWatch, "enable-gpu-bind-unbind-watch", "GPUs that come and go are always noticed"},
+		{c.bindWatch, "enable-gpu-bind-unbind-watch", "added and removed GPUs are always detected"},
 		{c.keepAge != compatDefaults().keepAge || c.keepSamples != 0, "watch-max-keep-age, watch-max-keep-samples", "no samples are kept"},
 		{c.fakeGPUs, "fake-gpus", "--backend sim simulates GPUs"},
 		{c.dcgmLog && backend != "dcgm", "enable-dcgm-log", "DCGM is not in use"},
-		{c.dump, "dump-enabled", "/api/v1/gpus shows what was read"},
+		{c.dump, "dump-enabled", "/api/v1/gpus shows the values"},
 	} {
 		if f.given {
-			log.Info("flag is accepted and has nothing to do", "flag", f.flag, "why", f.why)
+			log.Info("flag is accepted and has no effect", "flag", f.flag, "why", f.why)
 		}
 	}
 }
 
-// allowlist are the compiled expressions. Those that do not compile were left
-// out before.
+// allowlist returns the compiled expressions. checkRegexps has removed those
+// that do not compile.
 func (c *compat) allowlist() []*regexp.Regexp {
 	var out []*regexp.Regexp
 	for _, s := range c.podLabelAllow {
@@ -223,7 +223,7 @@ func (c *compat) allowlist() []*regexp.Regexp {
 	return out
 }
 
-// configMapName takes NAMESPACE:NAME apart; ok is false for none.
+// configMapName splits NAMESPACE:NAME; ok is false for none.
 func configMapName(s string) (namespace, name string, ok bool) {
 	if s == "none" || s == "" {
 		return "", "", false
@@ -236,13 +236,13 @@ func checkConfigMap(p *string) func() error {
 	return func() error {
 		namespace, name, ok := configMapName(*p)
 		if ok && (namespace == "" || name == "" || strings.ContainsAny(*p, "/?#")) {
-			return fmt.Errorf("it is NAMESPACE:NAME, or none")
+			return fmt.Errorf("want NAMESPACE:NAME or none")
 		}
 		return nil
 	}
 }
 
-// timeouts are those of one request.
+// timeouts returns the time limits of one request.
 func (c *compat) timeouts() agent.Timeouts {
 	return agent.Timeouts{Read: c.readTimeout, Write: c.writeTimeout}
 }

@@ -113,14 +113,14 @@ func TestBadCompatValues(t *testing.T) {
 		"--static-labels cluster=a --rename-labels pod":         `"[pod]" of --rename-labels`,
 		"--static-labels cluster=a --drop-labels cpu":           `of --drop-labels: label "cpu"`,
 		"--static-labels cluster=a --rename-labels pod=cluster": `of --rename-labels: label "pod" cannot be renamed: "cluster" is taken`,
-		"--static-labels cluster=a,cluster=b":                   `of --static-labels: static label: "cluster" is taken`,
+		"--static-labels cluster=a,cluster=b":                   `of --static-labels: static label: "cluster" is given twice`,
 		"--rename-labels pod=a,namespace=a":                     `"a" is taken by "namespace"`,
 		"--rename-labels pod=a,pod=b":                           `both "a" and "b"`,
 		"--static-labels gpu=1":                                 "taken",
 		"--static-labels cluster":                               "name=value",
-		"--drop-labels UUID":                                    "cannot be left out",
+		"--drop-labels UUID":                                    "cannot be dropped",
 		"--rename-labels pod=gpu":                               "taken",
-		"--rename-labels pod=9":                                 "no label name",
+		"--rename-labels pod=9":                                 "not a valid label name",
 		"--rename-labels gpu=card":                              "cannot be renamed",
 		"-m metrics":                                            "NAMESPACE:NAME",
 		"--dcgm-log-level LOUD":                                 "NONE, FATAL",
@@ -194,7 +194,7 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, shows("DCGM_FI_DEV_GPU_UTIL{", `gpupilot_config_reloads_total{result="success"} 3`))
-	if !strings.Contains(out.String(), "collectors have changed") || !strings.Contains(out.String(), "those from before stay") {
+	if !strings.Contains(out.String(), "collectors reloaded") || !strings.Contains(out.String(), "the last ones stay in force") {
 		t.Errorf("log:\n%s", out)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// labelFlags change the labels of the fields' series.
+// labelFlags are the flags that change the labels of the fields' series.
 type labelFlags struct {
 	static, drop, rename []string
 }
@@ -19,15 +19,15 @@ func (l *labelFlags) options() []option {
 	return []option{
 		{
 			"static-labels", "", "GPUPILOT_STATIC_LABELS", &l.static,
-			"further labels of the fields' series, `name=value,…`", l.checkStatic,
+			"additional labels of the fields' series, `name=value,…`", l.checkStatic,
 		},
 		{
 			"drop-labels", "", "GPUPILOT_DROP_LABELS", &l.drop,
-			"`labels` to leave out: pod labels, label fields, pci_bus_id, device, modelName, GPU_I_PROFILE, hostname or pod_uid", l.checkDrop,
+			"`labels` to omit: pod labels, label fields, pci_bus_id, device, modelName, GPU_I_PROFILE, hostname or pod_uid", l.checkDrop,
 		},
 		{
 			"rename-labels", "", "GPUPILOT_RENAME_LABELS", &l.rename,
-			"labels to give other names, `old=new,…`", l.checkRename,
+			"labels to rename, `old=new,…`", l.checkRename,
 		},
 	}
 }
@@ -44,7 +44,8 @@ func (l *labelFlags) checkDrop() error {
 	return (&expo.Relabel{Drop: l.drop}).CheckDrop()
 }
 
-// checkRename comes after checkStatic, as in the flag table.
+// checkRename runs after checkStatic: options are checked in the order of the
+// table.
 func (l *labelFlags) checkRename() error {
 	r, err := l.relabel()
 	if err != nil {
@@ -53,7 +54,7 @@ func (l *labelFlags) checkRename() error {
 	return r.CheckRename()
 }
 
-// relabel is what the flags say together.
+// relabel combines the three flags.
 func (l *labelFlags) relabel() (expo.Relabel, error) {
 	r := expo.Relabel{Drop: l.drop, Rename: map[string]string{}}
 	var err error

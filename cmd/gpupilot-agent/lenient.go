@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// adjustment is the error of a value that dcgm-exporter 4.8.2 starts with: it is
-// changed or left without effect, and the agent starts.
+// adjustment is the error of an invalid value with which dcgm-exporter 4.8.2
+// starts. The value is changed or ignored, and the agent starts too.
 type adjustment struct{ used, why string }
 
 func (a *adjustment) Error() string { return a.why }
@@ -20,49 +20,49 @@ func (a *adjustment) Error() string { return a.why }
 // warning is an adjustment of a value from a flag or a variable.
 type warning struct{ source, given, used, why string }
 
-// logAdjusted logs what is not used as it was given, once, at the start.
+// logAdjusted logs the adjusted flag values and the ignored arguments.
 func (c *config) logAdjusted(log *slog.Logger) {
 	for _, w := range c.adjusted {
-		log.Warn("value is not used as it was given", "flag", w.source, "given", w.given, "used", w.used, "why", w.why)
+		log.Warn("flag value was adjusted", "flag", w.source, "given", w.given, "used", w.used, "why", w.why)
 	}
 	if len(c.arguments) > 0 {
-		log.Warn("arguments are ignored: only flags before the first argument count", "arguments", strings.Join(c.arguments, " "))
+		log.Warn("ignored arguments, and flags after the first argument", "arguments", strings.Join(c.arguments, " "))
 	}
 }
 
-// clamp takes the nearest value between lo and hi.
+// clamp replaces a value outside lo and hi by the nearer of them.
 func clamp(p *int, lo, hi int) func() error {
 	return func() error {
 		if lo <= *p && *p <= hi {
 			return nil
 		}
 		*p = min(max(*p, lo), hi)
-		return &adjustment{strconv.Itoa(*p), fmt.Sprintf("it is between %d and %d", lo, hi)}
+		return &adjustment{strconv.Itoa(*p), fmt.Sprintf("want a value between %d and %d", lo, hi)}
 	}
 }
 
-// checkIDType takes any kind of ids.
+// checkIDType accepts any value.
 func checkIDType(p *string) func() error {
 	return func() error {
 		if *p == "uid" || *p == "device-name" {
 			return nil
 		}
-		return &adjustment{"uid and device-name", "it is uid or device-name; both are understood whatever it says"}
+		return &adjustment{"uid and device-name", "want uid or device-name; both kinds are recognised in any case"}
 	}
 }
 
-// checkSocket takes an empty path for no socket.
+// checkSocket accepts an empty path, which means no socket.
 func checkSocket(p *string) func() error {
 	return func() error {
 		if *p != "" {
 			return nil
 		}
-		return &adjustment{"", "without a socket, the kubelet is not asked and devices have no pods"}
+		return &adjustment{"", "without a socket, devices have no pods"}
 	}
 }
 
-// checkRegexps leaves out the expressions that do not compile. dcgm-exporter
-// allows all labels where none is left, and so do we.
+// checkRegexps removes the expressions that do not compile. Without a valid one
+// all labels are added, as with dcgm-exporter.
 func checkRegexps(p *[]string) func() error {
 	return func() error {
 		var bad []string
@@ -79,7 +79,7 @@ func checkRegexps(p *[]string) func() error {
 		*p = good
 		why := strings.Join(bad, "; ")
 		if len(good) == 0 {
-			why += "; no expression is left, so that all labels are shown"
+			why += "; without a valid expression, all labels are added"
 		}
 		return &adjustment{strings.Join(good, ","), why}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpupilot-agent runs on a GPU node and serves what its GPUs do, and
-// for whom, under dcgm-exporter's names.
+// Command gpupilot-agent runs on a GPU node. It serves metrics of its GPUs, with
+// the pods that use them, under dcgm-exporter's names.
 package main
 
 import (
@@ -20,15 +20,9 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/apiwatch"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/hpcjobs"
-	"github.com/gpupilot/gpupilot/internal/podres"
-	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 func main() {
@@ -41,19 +35,19 @@ func main() {
 	}
 }
 
-// closeGrace is how long the GPU library may take to let go: a call that hangs
-// cannot be cancelled, and must not keep the process alive.
+// closeGrace is how long closing the GPU library may take. A hung call cannot be
+// cancelled and must not keep the process alive.
 const closeGrace = 500 * time.Millisecond
 
-// run is the whole program. It logs to out and returns when ctx is done, or
-// when it cannot start.
+// run is the whole program. It logs to out. It returns when ctx is done, or if
+// the program cannot start.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	c, fs, err := parseConfig(args, os.Getenv)
 	switch {
 	case err != nil:
 		return err
 	case c.help:
-		_, err := fmt.Fprintf(out, "gpupilot-agent serves what this node's GPUs do, and for whom.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
+		_, err := fmt.Fprintf(out, "gpupilot-agent serves metrics of this node's GPUs, with the pods that use them.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
 		return err
 	case c.version:
 		v, rev := build()
@@ -90,7 +84,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return err
 }
 
-// waitWithin waits for goroutines, one of which may sit in a system call that
+// waitWithin waits for goroutines for at most d: one may be in a system call that
 // does not return.
 func waitWithin(loops *sync.WaitGroup, d time.Duration) {
 	done := make(chan struct{})
@@ -106,11 +100,12 @@ func waitWithin(loops *sync.WaitGroup, d time.Duration) {
 	}
 }
 
-// gcPercent lets the heap grow by half of what is in use, instead of by all of
-// it: 2 MiB less RSS, and too little is allocated for the collections to cost.
+// gcPercent lets the heap grow by half of the memory in use, instead of doubling
+// it. That saves 2 MiB of RSS; the agent allocates so little that the additional
+// collections cost nothing.
 const gcPercent = 50
 
-// saveMemory makes what is not asked for cost no memory.
+// saveMemory tunes the Go runtime for a small heap.
 func saveMemory(profiles bool) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -120,173 +115,9 @@ func saveMemory(profiles bool) {
 	}
 }
 
-// program is what runs.
-type program struct {
-	agent *agent.Agent
-	loops []func(context.Context) // the agent's, and those of what it is handed
-	close func()
-}
-
-// assemble wires the agent.
-func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logger) (*program, error) {
-	profile, err := names.ParseProfile(c.profile)
-	if err != nil {
-		return nil, err
-	}
-	selection, err := agent.ParseSelection(c.devices)
-	if err != nil {
-		return nil, err
-	}
-	client, clientErr := c.apiServer()
-	if _, _, ok := configMapName(c.configMap); ok && clientErr != nil {
-		return nil, fmt.Errorf("--configmap-data: %w", clientErr)
-	}
-	source := c.source(profile, client, log)
-	collectors, err := source.load(ctx)
-	if err != nil {
-		return nil, err
-	}
-	v, rev := build()
-	deps := agent.Deps{Reader: reader, Log: log}
-	pages := c.exposition(profile, collectors, v, rev)
-	if pages.Processes, err = c.addProcesses(&deps, log); err != nil {
-		return nil, err
-	}
-	exporter := expo.New(pages)
-	deps.Metrics, deps.WantsHealth = exporter, exporter.WantsHealth
-	deps.Publish = func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
-		exporter.Update(s, expo.Stats(st), now)
-	}
-	p := &program{close: func() {}}
-	node := c.apiNode(client, log)
-	if c.kubernetes && c.podResources != "" {
-		kubelet, err := podres.New(c.podResources, c.resourceNames...)
-		if err != nil {
-			return nil, err
-		}
-		deps.Owners = kubelet.Allocations
-		p.close = func() { _ = kubelet.Close() }
-		if c.dra {
-			c.addClaims(p, &deps, kubelet.WithClaims(), client, clientErr, node, log)
-		}
-		deps.Owners = seenBy(node, deps.Owners)
-		p.loops = append(p.loops, node.Run)
-	}
-	c.addContainers(p, &deps, log)
-	c.addPods(p, &deps, client, clientErr, node, log)
-	if c.jobDir != "" {
-		jobs := hpcjobs.New(c.jobDir, regularfile.New(regularfile.DefaultTimeout), log)
-		deps.Jobs = jobs.Jobs
-		p.loops = append(p.loops, func(ctx context.Context) { jobs.Run(ctx, max(c.interval(), time.Second)) })
-	}
-	switches, _ := agent.ParseSelection(c.switchDevices) // these were checked
-	cpus, _ := agent.ParseSelection(c.cpuDevices)
-	p.agent = agent.New(agent.Config{
-		Interval: c.interval(), Node: c.node(), Devices: selection, Switches: switches, CPUs: cpus, Fields: exporter.Fields(), Version: v,
-		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
-	}, deps)
-	p.loops = append(p.loops, p.agent.Run, func(ctx context.Context) {
-		again := make(chan os.Signal, 1)
-		signal.Notify(again, syscall.SIGHUP)
-		defer signal.Stop(again)
-		source.follow(ctx, again, func(r collectorsRead) {
-			exporter.Reconfigure(r.Collectors, r.invalid)
-			p.agent.SetFields(exporter.Fields())
-		}, exporter.ReloadFailed)
-	})
-	return p, nil
-}
-
-// exposition is what the pages look like.
-func (c *config) exposition(p names.Profile, r collectorsRead, version, revision string) expo.Config {
-	labels, _ := c.labels.relabel() // they were checked
-	ec := expo.Config{
-		Relabel: labels,
-		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
-		Hostname: c.node(), Kubernetes: c.kubernetes, Containers: c.wantsContainers(), OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
-		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,
-		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
-		Version: version, Revision: revision,
-	}
-	if c.noHostname {
-		ec.Hostname = ""
-	}
-	return ec
-}
-
-// wantsPods says whether the API server is to be asked for pods. What only
-// wants their names can do without.
-func (c *config) wantsPods() bool {
-	return c.kubernetes && (c.podLabels || c.podUID || c.processMetrics && c.hasAccount())
-}
-
-// addPods follows the node's pods where that is asked for. Without an account
-// the rest works, and gpupilot_pod_watch_up says so.
-func (c *config) addPods(p *program, deps *agent.Deps, client *apiwatch.Client, clientErr error, node *apiwatch.Node, log *slog.Logger) {
-	if !c.wantsPods() {
-		return
-	}
-	if clientErr != nil {
-		log.Warn("pods' labels and UIDs are left out: the API server cannot be asked", "err", clientErr)
-	}
-	pods := apiwatch.NewPods(client, clientErr, apiwatch.PodsConfig{
-		Node: node, Labels: c.podLabels, Allow: c.allowlist(), Log: log,
-	})
-	deps.Pods = pods.Pods
-	p.loops = append(p.loops, pods.Run)
-}
-
-// addClaims has the devices of resource claims found in the ResourceSlices of
-// the node. Without an account the claims' devices have no owner, and the log
-// says so.
-func (c *config) addClaims(p *program, deps *agent.Deps, kubelet *podres.Client, client *apiwatch.Client, clientErr error, node *apiwatch.Node, log *slog.Logger) {
-	if clientErr != nil {
-		log.Warn("devices of resource claims are not attributed: the API server cannot be asked for ResourceSlices", "err", clientErr)
-		return
-	}
-	slices := apiwatch.NewSlices(client, podres.Driver, node, log)
-	deps.Owners = func(ctx context.Context) ([]gpu.Allocation, error) {
-		allocs, err := kubelet.Allocations(ctx)
-		return slices.Resolve(allocs), err
-	}
-	p.loops = append(p.loops, slices.Run)
-}
-
-// apiNode is the node as the API server knows it. The hostname is only its label:
-// in a pod it is the pod's name.
-func (c *config) apiNode(client *apiwatch.Client, log *slog.Logger) *apiwatch.Node {
-	if c.nodeName != "" || client == nil || !c.wantsPods() && !(c.kubernetes && c.dra) {
-		return apiwatch.GivenNode(c.node())
-	}
-	return apiwatch.FindNode(client, log)
-}
-
-// seenBy tells the node which pods the kubelet lists.
-func seenBy(node *apiwatch.Node, owners func(context.Context) ([]gpu.Allocation, error)) func(context.Context) ([]gpu.Allocation, error) {
-	return func(ctx context.Context) ([]gpu.Allocation, error) {
-		allocs, err := owners(ctx)
-		if err == nil {
-			node.Saw(allocs)
-		}
-		return allocs, err
-	}
-}
-
-// apiServer makes a client of the API server where one of the flags wants it.
-func (c *config) apiServer() (*apiwatch.Client, error) {
-	if _, _, ok := configMapName(c.configMap); !ok && !c.wantsPods() && !(c.kubernetes && c.dra) {
-		return nil, nil
-	}
-	conf, err := apiwatch.InCluster(os.Getenv, c.serviceAccount)
-	if err != nil {
-		return nil, err
-	}
-	return apiwatch.New(conf)
-}
-
-// reader opens the backend. auto insists on NVML's library, unless a host
-// engine is given: whoever has no GPU at all should hear so at once, and one
-// whose driver comes later need not.
+// reader opens the backend. auto fails without NVML's library, unless a host
+// engine is given: a user on a machine without GPUs gets an error at once. It
+// does not fail without a driver, which can be loaded later.
 func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, error) {
 	if c.backend == "sim" {
 		r, err := sim.New(sim.Config{GPUs: c.simGPUs, Model: c.simModel, Node: c.node(), StateFile: c.simState})
@@ -299,7 +130,7 @@ func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, erro
 		return c.dcgmReader(ctx, log)
 	}
 	if c.hostEngine != "" {
-		log.Warn("the host engine is not asked: another backend is named", "backend", c.backend, "address", c.hostEngine)
+		log.Warn("--remote-hostengine-info has no effect with this backend", "backend", c.backend, "address", c.hostEngine)
 	}
 	r := nvml.New(nvml.Config{Library: c.nvmlLibrary, Log: log})
 	if c.backend != "auto" {
@@ -315,8 +146,8 @@ func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, erro
 	return c.autoReader(r, log), nil
 }
 
-// probeTimeout is how long a start waits to hear that there is no library; a
-// library that takes longer is there.
+// probeTimeout is how long a start waits for the error that the library is
+// missing. A library that takes longer exists.
 const probeTimeout = 5 * time.Second
 
 func probe(ctx context.Context, r gpu.Reader) error {
@@ -340,7 +171,7 @@ func closeWithin(c io.Closer, d time.Duration) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = c.Close() // nothing is left to do about it
+		_ = c.Close() // the process ends in any case
 	}()
 	timeout := time.NewTimer(d)
 	defer timeout.Stop()
@@ -373,10 +204,11 @@ func (c *config) logger(out io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, o))
 }
 
-// version is set by the linker (-X main.version); otherwise the module's counts.
+// version is set by the linker (-X main.version). Without it, the module's
+// version is used.
 var version string
 
-// build is the program's version and its source's revision.
+// build returns the program's version and its source's revision.
 func build() (v, revision string) {
 	v, revision = version, "unknown"
 	info, ok := debug.ReadBuildInfo()

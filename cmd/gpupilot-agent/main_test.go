@@ -297,7 +297,7 @@ func TestFIFOsInPlaceOfFiles(t *testing.T) {
 	}
 	until(t, func() bool {
 		reload()
-		return strings.Contains(out.String(), "collectors cannot be used") && strings.Contains(out.String(), "no regular file")
+		return strings.Contains(out.String(), "cannot use the new collectors") && strings.Contains(out.String(), "not a regular file")
 	})
 	until(t, shows("DCGM_FI_DEV_GPU_UTIL{"))
 	must(os.Remove(collectors))

@@ -40,7 +40,7 @@ type config struct {
 	simModel       string
 	simState       string
 
-	compat // what else dcgm-exporter has
+	compat // the other flags of dcgm-exporter
 	labels labelFlags
 
 	processFlags
@@ -48,8 +48,8 @@ type config struct {
 	version bool
 	help    bool
 
-	adjusted  []warning // values that are not used as they were given
-	arguments []string  // what is no flag
+	adjusted  []warning // flag values that were adjusted
+	arguments []string  // arguments that are not flags
 }
 
 // option is a row of the flag table, with the fields of flags.Option.
@@ -60,7 +60,8 @@ type option struct {
 	check            func() error
 }
 
-// defaults are the values where neither flag nor variable is given.
+// defaults returns the values of flags that neither the command line nor the
+// environment sets.
 func defaults() config {
 	return config{
 		address:        ":9400",
@@ -77,7 +78,7 @@ func defaults() config {
 	}
 }
 
-// options is the flag table, dcgm-exporter's names and variables first.
+// options returns the flag table, dcgm-exporter's names and variables first.
 func (c *config) options() []flags.Option {
 	rows := slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.labels.options(), c.lastOptions())
 	out := make([]flags.Option, len(rows))
@@ -111,7 +112,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"no-hostname", "n", "DCGM_EXPORTER_NO_HOSTNAME", &c.noHostname,
-			"leave out the label with the node's name", nil,
+			"omit the label with the node's name", nil,
 		},
 		{
 			"pod-resources-kubelet-socket", "", "DCGM_POD_RESOURCES_KUBELET_SOCKET", &c.podResources,
@@ -119,7 +120,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"nvidia-resource-names", "", "NVIDIA_RESOURCE_NAMES", &c.resourceNames,
-			"further resource `names` that count as GPUs, beside nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-*", nil,
+			"further resource `names` that count as GPUs, besides nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-*", nil,
 		},
 		{"debug", "", "DCGM_EXPORTER_DEBUG", &c.debug, "log more", nil},
 		{
@@ -129,16 +130,16 @@ func (c *config) mainOptions() []option {
 	}
 }
 
-// ownOptions are those that dcgm-exporter does not have.
+// ownOptions returns the flags that dcgm-exporter does not have.
 func (c *config) ownOptions() []option {
 	return []option{
 		{
 			"backend", "", "GPUPILOT_BACKEND", &c.backend,
-			"how GPUs are read: auto (DCGM if a host engine is given, else NVML, with DCGM for what only that gives), nvml, dcgm or sim", flags.OneOf(&c.backend, "auto", "nvml", "dcgm", "sim"),
+			"GPU library: auto (DCGM if a host engine is given, else NVML, with DCGM for fields that only DCGM has), nvml, dcgm or sim", flags.OneOf(&c.backend, "auto", "nvml", "dcgm", "sim"),
 		},
 		{
 			"remote-hostengine-info", "r", "DCGM_REMOTE_HOSTENGINE_INFO", &c.hostEngine,
-			"`address` of a DCGM host engine, which then is the backend: host:port, tcp://host:port, unix:///path or vsock://cid:port", nil,
+			"`address` of a DCGM host engine to read GPUs through: host:port, tcp://host:port, unix:///path or vsock://cid:port", nil,
 		},
 		{
 			"dcgm-library", "", "GPUPILOT_DCGM_LIBRARY", &c.dcgmLibrary,
@@ -150,18 +151,18 @@ func (c *config) ownOptions() []option {
 		},
 		{
 			"profile", "", "GPUPILOT_PROFILE", &c.profile,
-			"whose names metrics and labels have, a dcgm-exporter `release`: 4.8, 4.8.2, 4.9 or 1.x", checkProfile(&c.profile),
+			"dcgm-exporter `release` whose names metrics and labels have: 4.8, 4.8.2, 4.9 or 1.x", checkProfile(&c.profile),
 		},
 		{
 			"service-account", "", "GPUPILOT_SERVICE_ACCOUNT", &c.serviceAccount,
 			"`directory` of the service account's token and ca.crt, for pod labels and -m", nil,
 		},
-		{"node-name", "", "NODE_NAME", &c.nodeName, "`name` of the node (default: the hostname as a label, and for the API server the node where the pods of the kubelet run)", nil},
-		{"sim-gpus", "", "GPUPILOT_SIM_GPUS", &c.simGPUs, "how many GPUs the sim backend has", nil},
-		{"sim-model", "", "GPUPILOT_SIM_MODEL", &c.simModel, "their marketing `name` (default: NVIDIA H200)", nil},
+		{"node-name", "", "NODE_NAME", &c.nodeName, "`name` of the node (default: the hostname for the label, and for the API server the node of the kubelet's pods)", nil},
+		{"sim-gpus", "", "GPUPILOT_SIM_GPUS", &c.simGPUs, "number of simulated GPUs", nil},
+		{"sim-model", "", "GPUPILOT_SIM_MODEL", &c.simModel, "model `name` of the simulated GPUs (default: NVIDIA H200)", nil},
 		{
 			"sim-state", "", "GPUPILOT_SIM_STATE", &c.simState,
-			"`file` that says what they do, and may change at any time (default: a load of their own)", nil,
+			"`file` with the load of the simulated GPUs, which can change at any time (default: a built-in load)", nil,
 		},
 	}
 }
@@ -173,14 +174,14 @@ func (c *config) lastOptions() []option {
 	}
 }
 
-// parseConfig reads flags and environment. A flag goes before its variable, and
-// that before the default. An error names the flag or variable, its value and
-// what is allowed.
+// parseConfig reads the flags and the environment. A flag overrides its
+// variable, and the variable overrides the default. An error names the flag or
+// variable, its value and the allowed values.
 func parseConfig(args []string, getenv func(string) string) (*config, *pflag.FlagSet, error) {
 	c := defaults()
 	fs := pflag.NewFlagSet("gpupilot-agent", pflag.ContinueOnError)
 	fs.SortFlags = false
-	fs.SetInterspersed(false) // as dcgm-exporter's parser: what follows an argument is an argument
+	fs.SetInterspersed(false) // as in dcgm-exporter's parser: everything after an argument is an argument
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	options := c.options()
@@ -208,8 +209,8 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	return &c, fs, nil
 }
 
-// verify checks an option's value. A value that dcgm-exporter starts with is no
-// error: it is adjusted, and there will be a warning.
+// verify checks an option's value. A value with which dcgm-exporter starts is
+// adjusted with a warning, and is not an error.
 func (c *config) verify(o *flags.Option, fs *pflag.FlagSet, source string) error {
 	if o.Check == nil {
 		return nil
@@ -223,8 +224,8 @@ func (c *config) verify(o *flags.Option, fs *pflag.FlagSet, source string) error
 	return err
 }
 
-// normalise accepts what dcgm-exporter's flag parser does: one dash or two,
-// before a long name as before a short one.
+// normalise makes pflag accept what dcgm-exporter's parser accepts: one or two
+// dashes before a long or a short name.
 func normalise(fs *pflag.FlagSet, options []flags.Option, args []string) []string {
 	out := make([]string, 0, len(args))
 	for i, arg := range args {

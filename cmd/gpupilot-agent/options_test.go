@@ -118,13 +118,13 @@ func TestAdjustedValues(t *testing.T) {
 	f("--clock-events-count-window-size 86400001", nil, func(c *config) bool { return c.clockWindow == 86_400_000 },
 		warning{"--clock-events-count-window-size", "86400001", "86400000", "between"})
 	f("--kubernetes-gpu-id-type index", nil, func(c *config) bool { return c.gpuIDType == "index" },
-		warning{"--kubernetes-gpu-id-type", "index", "uid and device-name", "both are understood"})
+		warning{"--kubernetes-gpu-id-type", "index", "uid and device-name", "both kinds are recognised"})
 	f("-k --pod-resources-kubelet-socket=", nil, func(c *config) bool { return c.podResources == "" },
 		warning{"--pod-resources-kubelet-socket", "", "", "devices have no pods"})
 	f("--kubernetes-pod-label-allowlist-regex ^app$,( --kubernetes-enable-pod-labels", nil, func(c *config) bool { return len(c.allowlist()) == 1 },
 		warning{"--kubernetes-pod-label-allowlist-regex", "[^app$,(]", "^app$", "missing closing )"})
 	f("--kubernetes-pod-label-allowlist-regex (", nil, func(c *config) bool { return len(c.allowlist()) == 0 },
-		warning{"--kubernetes-pod-label-allowlist-regex", "[(]", "", "all labels are shown"})
+		warning{"--kubernetes-pod-label-allowlist-regex", "[(]", "", "all labels are added"})
 }
 
 // Arguments are ignored, and so are flags behind them.

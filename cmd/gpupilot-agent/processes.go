@@ -15,7 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/procs"
 )
 
-// processFlags are those of the processes on devices.
+// processFlags are the flags of per-process metrics.
 type processFlags struct {
 	processMetrics bool
 	podLogs        string
@@ -30,11 +30,11 @@ func (c *processFlags) options() []option {
 	return []option{
 		{
 			"process-metrics", "", "GPUPILOT_PROCESS_METRICS", &c.processMetrics,
-			"what each pod's processes use of a GPU, on time-sliced and MPS GPUs too; needs hostPID", nil,
+			"report GPU use of each pod's processes, also on time-sliced and MPS GPUs; needs hostPID", nil,
 		},
 		{
 			"pod-logs", "", "GPUPILOT_POD_LOGS", &c.podLogs,
-			"`directory` of the kubelet's pod logs, whose names tell pods' names by UID where there is no service account", flags.NotEmpty(&c.podLogs),
+			"`directory` of the kubelet's pod logs; maps pod UIDs to names if there is no service account", flags.NotEmpty(&c.podLogs),
 		},
 		{
 			"host-proc", "", "GPUPILOT_HOST_PROC", &c.hostProc,
@@ -43,23 +43,23 @@ func (c *processFlags) options() []option {
 	}
 }
 
-// addProcesses lists processes where that is asked for, and says whether it
-// does. Virtual GPUs ask, too, where the node's processes are seen:
-// dcgm-exporter takes utilisation and memory of sharers from them. Without the
-// node's processes a pod that works would seem to idle.
+// addProcesses makes the agent list processes if a flag asks for that, and
+// reports whether it does. --kubernetes-virtual-gpus implies it if the node's
+// processes are visible: dcgm-exporter takes utilisation and memory of sharers
+// from them. Without the node's processes, a busy pod would look idle.
 func (c *config) addProcesses(deps *agent.Deps, log *slog.Logger) (bool, error) {
 	reader, able := deps.Reader.(gpu.ProcessReader)
 	table := procs.New(c.hostProc, c.podLogs)
 	implied := c.virtualGPUs && c.kubernetes && able && deps.Reader.Backend() != "sim" && table.SeesNode()
 	switch {
 	case implied && !c.processMetrics:
-		log.Info("sharers of a GPU have the shares that their processes use", "flag", "kubernetes-virtual-gpus")
+		log.Info("pods that share a GPU get the share that their processes use", "flag", "kubernetes-virtual-gpus")
 	case !c.processMetrics:
 		return false, nil
 	case !able:
 		return false, fmt.Errorf("--process-metrics: the backend %s does not list processes: use nvml or auto", deps.Reader.Backend())
 	case !table.SeesNode():
-		return false, errors.New("--process-metrics needs to see the node's processes, and sees its own container's: set hostPID: true")
+		return false, errors.New("--process-metrics needs the node's processes, but only the container's are visible: set hostPID: true in the pod")
 	}
 	deps.Processes = func(uuid string) (gpu.Processes, error) {
 		ps, err := reader.Processes(uuid)
@@ -72,7 +72,7 @@ func (c *config) addProcesses(deps *agent.Deps, log *slog.Logger) (bool, error) 
 	return true, nil
 }
 
-// hasAccount says whether the service account has a token.
+// hasAccount reports whether the service account has a token.
 func (c *config) hasAccount() bool {
 	_, err := os.Stat(filepath.Join(c.serviceAccount, "token"))
 	return err == nil

@@ -17,8 +17,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webconfig"
 )
 
-// listen opens what is served on, and wraps the handler as the web
-// configuration wants it.
+// listen opens the listener, and wraps the handler as the web configuration
+// requires.
 func (c *config) listen(ctx context.Context, h http.Handler, log *slog.Logger) (net.Listener, http.Handler, error) {
 	var web *webconfig.File
 	if c.webConfig != "" {
@@ -29,7 +29,7 @@ func (c *config) listen(ctx context.Context, h http.Handler, log *slog.Logger) (
 		h = web.Wrap(h)
 	}
 	if c.pprof && (web == nil || !web.Users()) {
-		log.Warn("profiles are served to everybody who reaches the port; --web-config-file can ask for a password")
+		log.Warn("profiles are served without authentication; --web-config-file can require a password")
 	}
 	l, err := c.listener(ctx)
 	if err != nil {
@@ -61,13 +61,13 @@ func (c *config) listener(ctx context.Context) (net.Listener, error) {
 // firstSystemdFD is SD_LISTEN_FDS_START of sd_listen_fds(3).
 const firstSystemdFD = 3
 
-// systemdListener takes the one socket that systemd handed over.
+// systemdListener returns the one socket that systemd has passed.
 func systemdListener(getenv func(string) string) (net.Listener, error) {
 	if pid, err := strconv.Atoi(getenv("LISTEN_PID")); err != nil || pid != os.Getpid() {
-		return nil, errors.New("systemd handed nothing over (LISTEN_PID is not this process)")
+		return nil, errors.New("no socket from systemd: LISTEN_PID is not this process")
 	}
 	if n, err := strconv.Atoi(getenv("LISTEN_FDS")); err != nil || n != 1 {
-		return nil, fmt.Errorf("systemd must hand over one socket, LISTEN_FDS is %q", getenv("LISTEN_FDS"))
+		return nil, fmt.Errorf("want one socket from systemd, LISTEN_FDS is %q", getenv("LISTEN_FDS"))
 	}
 	f := os.NewFile(firstSystemdFD, "systemd")
 	defer func() { _ = f.Close() }() // FileListener has a copy

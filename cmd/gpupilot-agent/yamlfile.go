@@ -76,8 +76,8 @@ type yamlSources struct {
 	} `yaml:"dcgm"`
 }
 
-// parseYAML reads the text of a file. A key that it does not know is an error,
-// as with dcgm-exporter.
+// parseYAML parses a file's text. An unknown key is an error, as with
+// dcgm-exporter.
 func parseYAML(text []byte) (*yamlFile, error) {
 	var f yamlFile
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -91,25 +91,26 @@ func parseYAML(text []byte) (*yamlFile, error) {
 func (f *yamlFile) check() error {
 	switch {
 	case f.Version != 1 && f.Version != 2:
-		return fmt.Errorf("version is %d: it is 1 or 2", f.Version)
+		return fmt.Errorf("version is %d: want 1 or 2", f.Version)
 	case f.Version == 1 && (len(f.Collections) > 0 || f.Sources.DCGM.Watch != nil):
 		return errors.New("collections and sources.dcgm.watch need version: 2")
 	case f.Version == 2 && f.Collection != nil:
-		return errors.New("collection is of version: 1; version 2 has collections")
+		return errors.New("collection is a key of version 1; version 2 has collections")
 	case f.Metrics.File != "" && len(f.Metrics.Fields) > 0:
-		return errors.New("metrics has a file and fields: it can have one of them")
+		return errors.New("metrics has file and fields: give only one of them")
 	}
 	for i, m := range f.Metrics.Fields {
 		if strings.TrimSpace(m.Name) == "" || strings.TrimSpace(m.Type) == "" || strings.TrimSpace(m.Help) == "" {
-			return fmt.Errorf("metrics.fields[%d]: name, prometheusType and help are needed", i)
+			return fmt.Errorf("metrics.fields[%d]: name, prometheusType and help are required", i)
 		}
 	}
 	_, err := f.interval()
 	return err
 }
 
-// interval is the shortest one that is asked for: the agent collects everything
-// at one pace, so that nothing is older than asked. 0: none is asked for.
+// interval returns the shortest interval in the file; 0 without one. The agent
+// collects everything at that interval, so that no value is older than
+// requested.
 func (f *yamlFile) interval() (time.Duration, error) {
 	asked := map[string]string{}
 	if c := f.Collection; c != nil {
@@ -128,7 +129,7 @@ func (f *yamlFile) interval() (time.Duration, error) {
 		}
 		d, err := time.ParseDuration(strings.TrimSpace(s))
 		if err != nil || d < time.Millisecond || d%time.Millisecond != 0 {
-			return 0, fmt.Errorf("%s is %q: it is a time of whole milliseconds, such as 30s", what, s)
+			return 0, fmt.Errorf("%s is %q: want a time in whole milliseconds, such as 30s", what, s)
 		}
 		if shortest == 0 || d < shortest {
 			shortest = d
@@ -137,7 +138,7 @@ func (f *yamlFile) interval() (time.Duration, error) {
 	return shortest, nil
 }
 
-// settings are the flags' values that the file stands for, by the flags' names.
+// settings returns the flag values that the file sets, by flag name.
 func (f *yamlFile) settings() map[string]string {
 	s := map[string]string{}
 	set := func(flag, value string) {
@@ -145,7 +146,7 @@ func (f *yamlFile) settings() map[string]string {
 			s[flag] = value
 		}
 	}
-	if d, _ := f.interval(); d > 0 { // it was checked
+	if d, _ := f.interval(); d > 0 { // parseYAML has checked it
 		set("collect-interval", strconv.FormatInt(d.Milliseconds(), 10))
 	}
 	set("collectors", strings.TrimSpace(f.Metrics.File))
@@ -165,19 +166,19 @@ func (f *yamlFile) settings() map[string]string {
 	return s
 }
 
-// collectors are the file's own, as a collectors file has them; empty: it has
-// none.
+// collectors returns the file's metrics.fields in the format of a collectors
+// file; empty without them.
 func (f *yamlFile) collectors() string {
 	var b strings.Builder
 	w := csv.NewWriter(&b)
 	for _, m := range f.Metrics.Fields {
-		_ = w.Write([]string{m.Name, m.Type, m.Help}) // a strings.Builder takes everything
+		_ = w.Write([]string{m.Name, m.Type, m.Help}) // writing to a strings.Builder cannot fail
 	}
 	w.Flush()
 	return b.String()
 }
 
-// inlineCollectors are the collectors in the text of a configuration file.
+// inlineCollectors returns the collectors in the text of a configuration file.
 func inlineCollectors(text []byte) (string, error) {
 	f, err := parseYAML(text)
 	if err != nil {
@@ -186,8 +187,8 @@ func inlineCollectors(text []byte) (string, error) {
 	return f.collectors(), nil
 }
 
-// readFile takes the settings of --config-file where neither a flag nor its
-// variable has been given.
+// readFile applies the settings of --config-file to the flags that neither the
+// command line nor the environment sets.
 func (c *config) readFile(fs *pflag.FlagSet, options []flags.Option, getenv func(string) string) error {
 	if c.configFile == "" {
 		return nil
@@ -209,7 +210,7 @@ func (c *config) readFile(fs *pflag.FlagSet, options []flags.Option, getenv func
 		}
 		flag := fs.Lookup(o.Name)
 		if err := flag.Value.Set(v); err != nil {
-			return fmt.Errorf("--config-file %s: invalid value %q for --%s: it is %s", c.configFile, v, o.Name, flags.ValueKind(flag))
+			return fmt.Errorf("--config-file %s: invalid value %q for --%s: want %s", c.configFile, v, o.Name, flags.ValueKind(flag))
 		}
 		if err := c.verify(&o, fs, "--config-file "+c.configFile+": --"+o.Name); err != nil {
 			return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.Name, err)

@@ -101,10 +101,10 @@ func TestYAMLPrecedence(t *testing.T) {
 
 func TestYAMLErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"version: 3\n":                           "it is 1 or 2",
-		"{}":                                     "it is 1 or 2",
+		"version: 3\n":                           "want 1 or 2",
+		"{}":                                     "want 1 or 2",
 		"version: 1\ncollections: [{name: a}]\n": "version: 2",
-		"version: 2\ncollection: {interval: 1s}\n":                                              "version: 1",
+		"version: 2\ncollection: {interval: 1s}\n":                                              "key of version 1",
 		"version: 2\nsurprise: 1\n":                                                             "surprise",
 		"version: 1\ncollection: {interval: 1}\n":                                               "whole milliseconds",
 		"version: 1\nserver: {maxConcurrentScrapes: -1}\n":                                      "from 0",

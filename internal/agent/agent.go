@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent collects: once per interval it reads every GPU, asks the
-// kubelet who holds them, and publishes an immutable gpu.Snapshot. Its HTTP
-// surface only ever looks at the last snapshot, so that neither a hung driver
-// nor a slow kubelet can hold up an answer.
+// Package agent collects. Once per interval it reads every GPU and the
+// kubelet's list of their owners, and publishes an immutable gpu.Snapshot. Its
+// HTTP handlers use only the last snapshot, so a hung driver or a slow kubelet
+// cannot delay a response.
 package agent
 
 import (
@@ -19,14 +19,14 @@ import (
 // Config says what to collect and how often.
 type Config struct {
 	Interval time.Duration // between ticks, > 0
-	Node     string        // its hash is the tick's phase, which spreads a fleet's ticks
+	Node     string        // its hash sets the phase of the ticks, so that those of a fleet do not coincide
 	Devices  Selection
-	Switches Selection    // and their NVLinks, for readers that are a gpu.PartReader
-	CPUs     Selection    // and their cores, likewise
-	Fields   gpu.FieldSet // what to read of each device, until SetFields
+	Switches Selection    // NvSwitches and their NVLinks, if the reader is a gpu.PartReader
+	CPUs     Selection    // CPUs and their cores, if the reader is a gpu.PartReader
+	Fields   gpu.FieldSet // the fields to read of each device, until SetFields
 	Version  string       // shown on the index page
 
-	MaxScrapes  int  // answers of /metrics at one time; 0: any number
+	MaxScrapes  int  // limit of concurrent requests to /metrics; 0: no limit
 	RequireGPUs bool // /health is 503 while no GPU can be read
 	Pprof       bool // serve /debug/pprof/
 }
@@ -35,24 +35,26 @@ type Config struct {
 type Deps struct {
 	// Reader reads the GPUs. Each of its blocking calls gets a goroutine.
 	Reader gpu.Reader
-	// Owners says who holds which device; nil: nobody is asked.
+	// Owners lists the containers that hold devices; nil: devices have no
+	// owners.
 	Owners func(context.Context) ([]gpu.Allocation, error)
-	// Pods are this node's pods as the API server last told, and why it does not
-	// tell now; nil: it is not asked. It must not block.
+	// Pods returns this node's pods as last received from the API server, and
+	// why they are not up to date. nil: pods are not read. It must not block.
 	Pods func() (map[gpu.PodName]gpu.Pod, error)
-	// Jobs are the batch jobs by GPU ("0") and MIG instance ("0.7"); nil: there
-	// are none. It must not block.
+	// Jobs returns the batch jobs by GPU ("0") and MIG instance ("0.7"); nil:
+	// no jobs. It must not block.
 	Jobs func() map[string][]string
-	// Processes lists the processes that use a device and where they run; nil:
-	// nobody is asked. Each device's calls get a goroutine.
+	// Processes lists the processes that use a device, with their containers;
+	// nil: processes are not read. Each device's calls get a goroutine.
 	Processes func(uuid string) (gpu.Processes, error)
-	// PodNames are pods' names by UID, for those that Pods has not; nil: there
-	// are none. It must not block.
+	// PodNames returns pods' names by UID, for pods that are not in Pods; nil:
+	// no names. It must not block.
 	PodNames func() map[string]gpu.PodName
-	// WantsHealth says whether the library is to be asked for verdicts on GPUs, where
-	// the reader is a gpu.HealthReader; nil: it is not. It must not block.
+	// WantsHealth reports whether to read the library's verdicts on GPUs, if
+	// the reader is a gpu.HealthReader; nil: do not read them. It must not
+	// block.
 	WantsHealth func() bool
-	// Publish is given each snapshot as it is published, by the tick loop; it
+	// Publish receives each snapshot when it is published, in the tick loop. It
 	// must not block.
 	Publish func(*gpu.Snapshot, Stats, time.Time)
 	// Metrics answers GET /metrics.
@@ -60,7 +62,7 @@ type Deps struct {
 	Log     *slog.Logger
 }
 
-// Stats is what a tick knows beside its snapshot.
+// Stats is what a tick publishes beside its snapshot.
 type Stats struct {
 	Duration time.Duration // from the tick to its snapshot
 	Errors   uint64        // failed reads and enumerations since the start
@@ -72,26 +74,27 @@ type Agent struct {
 	deps     Deps
 	snapshot atomic.Pointer[gpu.Snapshot]
 	fields   atomic.Pointer[gpu.FieldSet]
-	lastTick atomic.Int64 // UnixNano of when the last tick ended; 0: none has
+	lastTick atomic.Int64 // UnixNano of the end of the last tick; 0: no tick yet
 
 	lastTopology atomic.Pointer[gpu.Topology] // nil: not read
 }
 
-// New makes an agent that does nothing until Run.
+// New returns an agent that does nothing until Run.
 func New(cfg Config, deps Deps) *Agent {
 	a := &Agent{cfg: cfg, deps: deps}
 	a.SetFields(cfg.Fields)
 	return a
 }
 
-// SetFields changes what is read of each device, from the next tick on.
+// SetFields changes the fields that are read of each device, from the next tick
+// on.
 func (a *Agent) SetFields(f gpu.FieldSet) { a.fields.Store(&f) }
 
-// Snapshot is the last one published, nil before the first.
+// Snapshot returns the last published snapshot; nil before the first.
 func (a *Agent) Snapshot() *gpu.Snapshot { return a.snapshot.Load() }
 
-// Run collects until ctx is done. Goroutines that sit in a call of the GPU
-// library, which cannot be cancelled, end when it returns.
+// Run collects until ctx is done. A goroutine in a call of the GPU library,
+// which cannot be cancelled, ends when the call returns.
 func (a *Agent) Run(ctx context.Context) {
 	newLoop(a).run(ctx)
 }

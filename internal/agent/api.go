@@ -11,8 +11,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Document is what /api/v1/gpus answers: the last snapshot. Times are RFC 3339
-// in UTC; what is not known is left out.
+// Document is the response of /api/v1/gpus: the last snapshot. Times are RFC
+// 3339 in UTC. Unknown values are absent.
 type Document struct {
 	Node            string       `json:"node"`
 	Time            time.Time    `json:"time"` // of the tick
@@ -21,8 +21,8 @@ type Document struct {
 	Error           string       `json:"error,omitempty"` // why no GPU can be read
 	Owners          *Kubelet     `json:"kubelet,omitempty"`
 	Devices         []DeviceDoc  `json:"devices"`
-	Parts           []PartDoc    `json:"parts,omitempty"`     // what is no GPU, if it is collected
-	Unmatched       []Allocation `json:"unmatched,omitempty"` // given to containers, but not collected here
+	Parts           []PartDoc    `json:"parts,omitempty"`     // NvSwitches, NVLinks, CPUs and cores, if collected
+	Unmatched       []Allocation `json:"unmatched,omitempty"` // allocated to containers, but not collected here
 
 	WithoutPod []string     `json:"withoutPod,omitempty"` // UUIDs of devices that no container holds, with -k
 	Topology   *TopologyDoc `json:"topology,omitempty"`
@@ -31,20 +31,21 @@ type Document struct {
 // PartDoc is an NvSwitch, a NVLink, a CPU or a core.
 type PartDoc struct {
 	Kind   string            `json:"kind"` // nvswitch, nvlink, cpu or cpucore
-	ID     int               `json:"id"`   // of a link: its index, from 0
+	ID     int               `json:"id"`   // a link's index, from 0
 	Parent *int              `json:"parent,omitempty"`
-	GPU    string            `json:"gpuUuid,omitempty"` // whose link it is
+	GPU    string            `json:"gpuUuid,omitempty"` // the link's GPU
 	Values map[string]Value  `json:"values"`
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// TopologyDoc is how the node's whole GPUs lie to one another and to its CPUs.
+// TopologyDoc is the paths between the node's whole GPUs, and from them to its
+// CPUs.
 type TopologyDoc struct {
 	GPUs  []GPUPlaceDoc `json:"gpus"`
 	Pairs []GPUPairDoc  `json:"pairs"`
 }
 
-// GPUPlaceDoc is what one GPU is near to.
+// GPUPlaceDoc is the CPUs and NUMA nodes near one GPU, and its NVLinks.
 type GPUPlaceDoc struct {
 	UUID      string `json:"uuid"`
 	CPUs      string `json:"cpus,omitempty"`      // as 0-55,112-167
@@ -52,50 +53,50 @@ type GPUPlaceDoc struct {
 	NVLinks   *int   `json:"nvlinks,omitempty"`   // active ones
 }
 
-// GPUPairDoc is what two GPUs have between them: the PCIe path under
-// nvidia-smi's names (INT, PIX, PXB, PHB, NODE, SYS), and NVLinks.
+// GPUPairDoc is the connection of two GPUs: the PCIe path under nvidia-smi's
+// names (INT, PIX, PXB, PHB, NODE, SYS), and NVLinks.
 type GPUPairDoc struct {
 	UUIDs   [2]string     `json:"uuids"`
 	Path    gpu.PathLevel `json:"path,omitempty"`
 	NVLinks *int          `json:"nvlinks,omitempty"`
 }
 
-// Kubelet says how well the kubelet answers who holds which device.
+// Kubelet is the state of the requests to the kubelet.
 type Kubelet struct {
 	Up    bool       `json:"up"`
 	Last  *time.Time `json:"lastSuccess,omitempty"`
 	Error string     `json:"error,omitempty"`
 }
 
-// DeviceDoc is one device. Values older than three intervals (and 5 s) are left
-// out: absent, not frozen.
+// DeviceDoc is one device. Values older than three intervals and 5 s are
+// absent.
 type DeviceDoc struct {
 	Index      int               `json:"index"`
-	Minor      *int              `json:"minor,omitempty"` // N of /dev/nvidiaN, if it is known
+	Minor      *int              `json:"minor,omitempty"` // N of /dev/nvidiaN, if known
 	UUID       string            `json:"uuid"`
 	PCIBusID   string            `json:"pciBusId"`
 	Model      string            `json:"model"`
 	MIG        *MIGDoc           `json:"mig,omitempty"`
-	Up         bool              `json:"up"`                  // read well, and not long ago
+	Up         bool              `json:"up"`                  // the last read succeeded, and its values are fresh
 	Collected  *time.Time        `json:"collected,omitempty"` // the time of the values
 	AgeSeconds *float64          `json:"ageSeconds,omitempty"`
 	Seconds    float64           `json:"readSeconds"` // how long the last good read took
 	Failures   uint64            `json:"failures"`    // failed reads since the agent started
 	Error      string            `json:"error,omitempty"`
 	Values     map[string]Value  `json:"values"` // by field, under the names of profile 4.8
-	Labels     map[string]string `json:"labels"` // the text fields, likewise
+	Labels     map[string]string `json:"labels"` // text fields, under the names of profile 4.8
 	Owners     []OwnerDoc        `json:"owners"`
 	XIDs       []XIDDoc          `json:"xids"`
 	Jobs       []string          `json:"jobs,omitempty"` // of --hpc-job-mapping-dir
 
-	// With --process-metrics: the processes that use the device, none if there
-	// are none, and why they are not known.
+	// With --process-metrics: the processes that use the device, and why they
+	// are unknown.
 	Processes      *[]ProcessDoc `json:"processes,omitempty"`
 	ProcessesError string        `json:"processesError,omitempty"`
 }
 
-// ProcessDoc is a process that uses a device. Its pod is left out where it is in
-// none, or in one whose name is not known.
+// ProcessDoc is a process that uses a device. Its pod is absent if it runs in
+// none, or if the pod's name is unknown.
 type ProcessDoc struct {
 	PID         int      `json:"pid"`
 	Name        string   `json:"name,omitempty"`
@@ -109,7 +110,7 @@ type ProcessDoc struct {
 	Utilization *float64 `json:"utilization,omitempty"` // of the device's time, 0 to 1
 }
 
-// MIGDoc says which instance of which GPU a MIG device is.
+// MIGDoc is the GPU and the instance of a MIG device.
 type MIGDoc struct {
 	ParentUUID      string `json:"parentUuid"`
 	GPUInstance     int    `json:"gpuInstance"`
@@ -124,13 +125,14 @@ type Value struct {
 	Unit  gpu.Unit    `json:"unit,omitempty"`
 }
 
-// OwnerDoc is a container that holds the device or, with a replica, a share.
+// OwnerDoc is a container that holds the device or, with a replica, a share of
+// it.
 type OwnerDoc struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
 	Replica   string `json:"replica,omitempty"`
-	Claim     string `json:"claim,omitempty"` // NAMESPACE/NAME of the resource claim that it holds it by
+	Claim     string `json:"claim,omitempty"` // NAMESPACE/NAME of the resource claim through which it holds the device
 }
 
 func ownerDoc(o *gpu.Owner) OwnerDoc {
@@ -164,7 +166,7 @@ func (a *Agent) serveGPUs(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(a.document(s, time.Now())) // a client that went away is no error
+	_ = enc.Encode(a.document(s, time.Now())) // a disconnected client is not an error
 }
 
 func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {

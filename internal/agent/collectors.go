@@ -8,7 +8,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// The collectors, as gpupilot_collector_* name them.
+// The collectors, under their names in gpupilot_collector_*.
 const (
 	ofDevices     = iota // enumerations
 	ofGPUs               // reads of GPUs and MIG instances, each by itself
@@ -17,12 +17,14 @@ const (
 	numCollectors
 )
 
-// collectors is how they do. Those that were never asked are not shown.
+// collectors is the state of each collector. A collector that never ran is not
+// published.
 type collectors [numCollectors]gpu.CollectorState
 
 var collectorNames = [numCollectors]string{"devices", "gpus", "parts", "allocations"}
 
-// done takes in how one went that was asked at a time.
+// done records one run of a collector: when it was asked, how long it took, and
+// its error.
 func (c *collectors) done(which int, asked time.Time, took time.Duration, err error) {
 	s := &c[which]
 	s.Name = collectorNames[which]
@@ -30,13 +32,13 @@ func (c *collectors) done(which int, asked time.Time, took time.Duration, err er
 		s.Errors++
 		return
 	}
-	if asked.Equal(s.Last) { // several of one tick: the slowest tells
+	if asked.Equal(s.Last) { // several runs in one tick: keep the slowest
 		took = max(took, s.Took)
 	}
 	s.Last, s.Took = asked, took
 }
 
-// list is what is published.
+// list returns the collectors that have run.
 func (c *collectors) list() []gpu.CollectorState {
 	out := make([]gpu.CollectorState, 0, numCollectors)
 	for _, s := range c {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// enumerate starts an enumeration unless one is under way; it may take as long
-// as the library likes.
+// enumerate starts an enumeration unless one is running. It does not limit the
+// time of the library's call.
 func (l *loop) enumerate(now time.Time) {
 	if l.enumerating {
 		return
@@ -25,14 +25,14 @@ func (l *loop) enumerate(now time.Time) {
 	}()
 }
 
-// enumerateBy makes the next enumeration start at t or before.
+// enumerateBy makes the next enumeration start at t or earlier.
 func (l *loop) enumerateBy(t time.Time) {
 	if t.Before(l.nextEnumerate) {
 		l.nextEnumerate = t
 	}
 }
 
-// enumerated takes an enumeration in.
+// enumerated handles the result of an enumeration.
 func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 	l.enumerating = false
 	l.collectors.done(ofDevices, e.asked, now.Sub(e.asked), e.err)
@@ -47,13 +47,13 @@ func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 		l.backoff = minBackoff
 	}
 	l.setBackend(e)
-	// Nothing and an error says nothing about what is there.
+	// An empty list with an error does not mean that there are no devices.
 	if len(e.devices) > 0 || e.err == nil {
 		l.adopt(ctx, e, now)
 	}
 }
 
-// setBackend keeps and logs whether there is anything to read.
+// setBackend stores and logs whether any device can be read.
 func (l *loop) setBackend(e enumeration) {
 	was := l.backendErr
 	l.backendErr = nil
@@ -75,14 +75,14 @@ func (l *loop) setBackend(e enumeration) {
 	}
 }
 
-// adopt makes the workers those of the selected devices, and keeps for a while
-// the GPUs that have vanished.
+// adopt starts workers for new selected devices, and ends those of devices that
+// are gone. A GPU that is no longer enumerated stays for keepGone.
 func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 	selected := l.cfg.Devices.Filter(e.devices)
 	if none := len(selected) == 0 && len(e.devices) > 0; none != l.unselected {
 		l.unselected = none
 		if none {
-			l.deps.Log.Warn("none of the devices is selected", "found", len(e.devices))
+			l.deps.Log.Warn("--devices selects none of the devices", "found", len(e.devices))
 		}
 	}
 	old := make(map[string]*worker, len(l.workers))
@@ -115,9 +115,10 @@ func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 	l.workers = workers
 }
 
-// stays says whether a device that is not selected any more is still listed,
-// for a while: one that is not enumerated, unless it is a MIG instance that was
-// destroyed. A GPU that is enumerated and not selected has instances now.
+// stays reports whether a device that is no longer selected stays listed. That
+// is so for keepGone if the device is no longer enumerated, unless it is a
+// destroyed MIG instance. A GPU that is enumerated but not selected has
+// instances now.
 func (w *worker) stays(e enumeration, now time.Time) bool {
 	if w.snap.MIG != nil && e.err == nil {
 		return false

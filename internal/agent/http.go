@@ -71,7 +71,7 @@ func (a *Agent) answer(w http.ResponseWriter, err error) {
 	_, _ = io.WriteString(w, "ok\n")
 }
 
-// serveHealth answers as dcgm-exporter does, headers included.
+// serveHealth responds as dcgm-exporter does, headers included.
 func (a *Agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
 	some := s != nil && len(s.Devices) > 0 && s.Up()
@@ -87,7 +87,7 @@ func (a *Agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "OK")
 }
 
-// atMost answers 503 while n answers of h are under way.
+// atMost responds with 503 while h handles n requests.
 func atMost(n int, h http.Handler) http.Handler {
 	if n <= 0 {
 		return h
@@ -99,7 +99,7 @@ func atMost(n int, h http.Handler) http.Handler {
 			defer func() { <-running }()
 			h.ServeHTTP(w, r)
 		default:
-			http.Error(w, fmt.Sprintf("%d scrapes are under way already", n), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("%d scrapes are already in progress", n), http.StatusServiceUnavailable)
 		}
 	})
 }

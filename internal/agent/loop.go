@@ -12,24 +12,26 @@ import (
 )
 
 const (
-	// enumerateEvery is how often devices are enumerated while some are
-	// readable; enumerateSoon is how soon after one was lost.
+	// enumerateEvery is the time between enumerations while devices are
+	// readable; enumerateSoon is the time from the loss of a device to the next
+	// one.
 	enumerateEvery = 10 * time.Second
 	enumerateSoon  = time.Second
-	// minBackoff and maxBackoff bound the time between enumerations while there
-	// is nothing to read.
+	// minBackoff and maxBackoff limit the time between enumerations while no
+	// device is found.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
-	// keepGone is how long a GPU that is not enumerated any more is still
-	// listed, as down: an alert on it must have time to fire.
+	// keepGone is how long a GPU that is no longer enumerated stays listed as
+	// down, so that an alert on it has time to fire.
 	keepGone = 10 * time.Minute
 )
 
-// errStarting is shown until the first enumeration has returned.
+// errStarting is the snapshot's error until the first enumeration returns.
 var errStarting = errors.New("the GPUs are still being enumerated")
 
-// errSilent is shown for a device whose read has not returned for MaxAge.
-var errSilent = errors.New("the library does not return from reading the device")
+// errSilent is the error of a device whose read has not returned for
+// gpu.MaxAge.
+var errSilent = errors.New("a read of the device has not returned from the GPU library")
 
 // enumeration is the result of one enumeration.
 type enumeration struct {
@@ -41,7 +43,7 @@ type enumeration struct {
 // loop is the tick loop's state; one goroutine owns it.
 type loop struct {
 	*Agent
-	patience time.Duration // how long a tick waits for who has not answered
+	patience time.Duration // how long a tick waits for answers
 
 	workers  []*worker
 	readings chan reading
@@ -51,13 +53,13 @@ type loop struct {
 	enumerating   bool
 	nextEnumerate time.Time
 	backoff       time.Duration
-	backendErr    error // of the last enumeration, if nothing was found
-	partial       bool  // the last enumeration left devices out
-	unselected    bool  // it found devices, and none was selected
+	backendErr    error // the error of the last enumeration, if it found no device
+	partial       bool  // the last enumeration failed for some devices
+	unselected    bool  // it found devices, and none of them is selected
 
 	owners    ownership
 	answers   chan answer
-	strangers bool // the API server knows none of the pods that hold devices
+	strangers bool // none of the pods that hold devices is in the API server
 
 	parts partReads
 
@@ -93,16 +95,16 @@ func (l *loop) run(ctx context.Context) {
 	timer := time.NewTimer(untilTick(time.Now(), l.cfg.Interval, phase))
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		if l.take(ctx, timer.C) {
+		if l.next(ctx, timer.C) {
 			l.tick(ctx)
 			timer.Reset(untilTick(time.Now(), l.cfg.Interval, phase))
 		}
 	}
 }
 
-// take takes one answer in. It says whether late came first; with ctx done,
-// nobody may have.
-func (l *loop) take(ctx context.Context, late <-chan time.Time) (isLate bool) {
+// next handles the next answer. It reports whether late fired first. If ctx is
+// done, it may handle nothing.
+func (l *loop) next(ctx context.Context, late <-chan time.Time) (isLate bool) {
 	select {
 	case <-ctx.Done():
 	case <-late:
@@ -112,7 +114,7 @@ func (l *loop) take(ctx context.Context, late <-chan time.Time) (isLate bool) {
 	case t := <-l.topology.answers:
 		l.topologyAnswered(t)
 	case r := <-l.readings:
-		l.read(r)
+		l.accept(r)
 	case s := <-l.sweeps:
 		l.swept(s)
 	case e := <-l.enumerations:
@@ -125,7 +127,8 @@ func (l *loop) take(ctx context.Context, late <-chan time.Time) (isLate bool) {
 	return false
 }
 
-// tick asks everybody, waits a little for the answers, and publishes.
+// tick starts all reads, waits for the answers for up to patience, and
+// publishes.
 func (l *loop) tick(ctx context.Context) {
 	now := time.Now()
 	if !now.Before(l.nextEnumerate) {
@@ -149,12 +152,12 @@ func (l *loop) tick(ctx context.Context) {
 	}
 }
 
-// await takes answers in until none is wanted any more, or patience ends.
+// await handles answers while wanted returns true, for up to patience.
 func (l *loop) await(ctx context.Context, since time.Time, wanted func() bool) {
 	l.awaitFor(ctx, since, l.patience, wanted)
 }
 
-// awaitFor is await with a patience of its own.
+// awaitFor is await with another patience.
 func (l *loop) awaitFor(ctx context.Context, since time.Time, patience time.Duration, wanted func() bool) {
 	if !wanted() {
 		return
@@ -162,13 +165,13 @@ func (l *loop) awaitFor(ctx context.Context, since time.Time, patience time.Dura
 	timeout := time.NewTimer(time.Until(since.Add(patience)))
 	defer timeout.Stop()
 	for wanted() && ctx.Err() == nil {
-		if l.take(ctx, timeout.C) {
+		if l.next(ctx, timeout.C) {
 			return
 		}
 	}
 }
 
-// publish makes the snapshot of the tick that began at now.
+// publish builds and publishes the snapshot of the tick that began at now.
 func (l *loop) publish(now time.Time) {
 	s := &gpu.Snapshot{
 		Time: now, Interval: l.cfg.Interval, Backend: l.deps.Reader.Backend(), Err: l.backendErr,
@@ -209,8 +212,8 @@ func (l *loop) publish(now time.Time) {
 	l.lastTick.Store(end.UnixNano())
 }
 
-// read takes a reading in.
-func (l *loop) read(r reading) {
+// accept handles the result of a read.
+func (l *loop) accept(r reading) {
 	was := r.worker.snap.Err
 	r.worker.accept(r)
 	l.collectors.done(ofGPUs, r.asked, r.took, r.err)
@@ -229,8 +232,8 @@ func (l *loop) read(r reading) {
 	}
 }
 
-// changed says whether an error of a read tells of other devices than were
-// enumerated.
+// changed reports whether a read's error means that the devices have changed
+// since the enumeration.
 func changed(err error) bool {
 	for _, e := range []error{gpu.ErrLost, gpu.ErrUnknownDevice, gpu.ErrNoDriver, gpu.ErrNoLibrary} {
 		if errors.Is(err, e) {
@@ -247,7 +250,7 @@ func (l *loop) logSilent(w *worker) {
 	}
 }
 
-// answered takes the kubelet's answer in.
+// answered handles the kubelet's answer.
 func (l *loop) answered(a answer) {
 	now := time.Now()
 	was := l.owners.err
@@ -257,8 +260,8 @@ func (l *loop) answered(a answer) {
 	l.collectors.done(ofAllocations, l.owners.asked, now.Sub(l.owners.asked), a.err)
 	switch {
 	case was == nil && a.err != nil:
-		l.deps.Log.Warn("who holds the devices cannot be asked; the last answer stands", "err", a.err)
+		l.deps.Log.Warn("owners of the devices cannot be read; the last known owners are kept", "err", a.err)
 	case was != nil && a.err == nil:
-		l.deps.Log.Info("who holds the devices can be asked again")
+		l.deps.Log.Info("owners of the devices are read again")
 	}
 }

@@ -11,31 +11,32 @@ import (
 )
 
 const (
-	// ownersTimeout bounds one question to the kubelet.
+	// ownersTimeout limits one request to the kubelet.
 	ownersTimeout = 5 * time.Second
-	// ownersEvery is about the shortest time between two questions: fast ticks
-	// are not the kubelet's problem. A tick of a second or more always asks.
+	// ownersEvery is about the shortest time between two requests, so that fast
+	// ticks do not load the kubelet. A tick of a second or more always sends
+	// one.
 	ownersEvery = time.Second
-	// settle is how long a kubelet that was away may have forgotten devices:
-	// after a start it lists no pod until it has heard from the API server.
+	// settle is how long a kubelet's list may be incomplete after a failure:
+	// after a start, the kubelet lists no pods until it has them from the API
+	// server.
 	settle = 10 * time.Second
 )
 
-// ownership is who holds what, as far as the kubelet said. While it does not
-// answer, its last answer holds: nobody else gives devices away, so that what
-// it said stays true for as long as it is down.
+// ownership is the kubelet's last list of allocations. It stays valid while the
+// kubelet does not answer: only the kubelet allocates devices.
 type ownership struct {
 	allocs  []gpu.Allocation
 	at      time.Time // of the last answer
-	err     error     // why there was none to the last question
-	settled time.Time // until then, what is missing from an answer is kept
+	err     error     // why the last request failed
+	settled time.Time // until then, allocations that are missing from an answer are kept
 
-	asked time.Time // the last question
-	busy  bool      // it is not answered yet
+	asked time.Time // the last request
+	busy  bool      // the request is pending
 	slow  bool      // the last answer came too late for its tick
 }
 
-// answer is the kubelet's, to one question.
+// answer is the result of one request to the kubelet.
 type answer struct {
 	allocs []gpu.Allocation
 	err    error
@@ -55,7 +56,7 @@ func (o *ownership) accept(a answer, now time.Time) {
 	o.allocs, o.at, o.err = a.allocs, now, nil
 }
 
-// withMissing adds to allocs those of old whose device nobody in allocs has.
+// withMissing adds to allocs those of old whose device is not in allocs.
 func withMissing(allocs, old []gpu.Allocation) []gpu.Allocation {
 	taken := make(map[string]bool, len(allocs))
 	for _, a := range allocs {
@@ -69,8 +70,8 @@ func withMissing(allocs, old []gpu.Allocation) []gpu.Allocation {
 	return allocs
 }
 
-// ask puts the question in a goroutine of its own, and says whether it did: one
-// at a time, and not too often.
+// ask sends a request in a goroutine of its own. It reports whether it did: not
+// while one is pending, and not too often.
 func (o *ownership) ask(ctx context.Context, now time.Time, interval time.Duration, f func(context.Context) ([]gpu.Allocation, error), out chan<- answer) bool {
 	if f == nil || o.busy || o.tooSoon(now, interval) {
 		return false
@@ -89,9 +90,9 @@ func (o *ownership) tooSoon(now time.Time, interval time.Duration) bool {
 	return interval < ownersEvery && now.Sub(o.asked) < ownersEvery-interval/2
 }
 
-// living leaves out the allocations of pods that have ended: some kubelets list
-// them for as long as they are not deleted. Only an API server whose word is
-// fresh can tell.
+// living removes the allocations of pods that have ended: some kubelets list
+// such pods until they are deleted. It removes none if the pods from the API
+// server are not up to date.
 func living(allocs []gpu.Allocation, s *gpu.Snapshot) []gpu.Allocation {
 	if s.Pods == nil || s.PodsErr != nil {
 		return allocs
@@ -105,17 +106,17 @@ func living(allocs []gpu.Allocation, s *gpu.Snapshot) []gpu.Allocation {
 	return out
 }
 
-// logStrangers logs, once, that no pod is left of those that hold devices: they
+// logStrangers logs once that no allocation belongs to a running pod: the pods
 // have ended, or the node's name is wrong.
 func (l *loop) logStrangers(none bool) {
 	if none && !l.strangers {
-		l.deps.Log.Warn("the API server knows none of the pods that hold devices as a running pod of this node; if they run, NODE_NAME is wrong", "node", l.cfg.Node)
+		l.deps.Log.Warn("no pod that holds a device is a running pod of this node in the API server; if the pods run, NODE_NAME is wrong", "node", l.cfg.Node)
 	}
 	l.strangers = none
 }
 
-// assignJobs gives devices the jobs that a mapping has under their GPU's index,
-// for a MIG instance under index.instance.
+// assignJobs sets the devices' jobs from a mapping by GPU index, or by
+// index.instance for a MIG instance.
 func assignJobs(devices []gpu.DeviceSnapshot, jobs map[string][]string) {
 	if len(jobs) == 0 {
 		return

@@ -8,15 +8,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// partReads are the reads of what is no GPU. They have a goroutine of their
-// own: what hangs there hides no GPU.
+// partReads are the reads of NvSwitches, NVLinks and CPUs. They have their own
+// goroutine: a hang there does not affect the GPUs.
 type partReads struct {
 	reader  gpu.PartReader // nil: the backend reads no parts
 	answers chan partsRead
 	asked   time.Time
-	busy    bool // the last question is not answered yet
+	busy    bool // a read is pending
 	took    time.Duration
-	missing bool // it was logged that the backend reads no parts
+	missing bool // that the backend reads no parts has been logged
 
 	list []gpu.PartSnapshot
 	at   time.Time // of list
@@ -31,8 +31,8 @@ type partsRead struct {
 	err   error
 }
 
-// askParts reads the parts, if any of their fields is wanted, and says whether
-// it is worth waiting for.
+// askParts starts a read of the parts if one of their fields is wanted. It
+// reports whether to wait for it.
 func (l *loop) askParts(now time.Time, want gpu.FieldSet) bool {
 	p := &l.parts
 	want = want.Intersect(gpu.AllPartFields())
@@ -43,7 +43,7 @@ func (l *loop) askParts(now time.Time, want gpu.FieldSet) bool {
 	case p.reader == nil:
 		if !p.missing {
 			p.missing = true
-			l.deps.Log.Warn("NvSwitches, NVLinks and CPUs are not collected: that needs DCGM", "backend", l.deps.Reader.Backend())
+			l.deps.Log.Warn("NvSwitches, NVLinks and CPUs are not collected: only the DCGM backend reads them", "backend", l.deps.Reader.Backend())
 		}
 		return false
 	case p.busy:
@@ -58,8 +58,8 @@ func (l *loop) askParts(now time.Time, want gpu.FieldSet) bool {
 	return p.took <= l.patience
 }
 
-// partsAnswered takes a read in. Beside an error there may be parts that could
-// be read.
+// partsAnswered handles a read's result, which can have both parts and an
+// error.
 func (l *loop) partsAnswered(r partsRead) {
 	p := &l.parts
 	was := p.err
@@ -79,7 +79,8 @@ func (l *loop) partsAnswered(r partsRead) {
 	}
 }
 
-// keepPart says whether a part is selected. A GPU's links go with the GPU.
+// keepPart reports whether a part is selected. A GPU's links are selected with
+// the GPU.
 func (c *Config) keepPart(p *gpu.Part) bool {
 	switch p.Kind {
 	case gpu.NVSwitch:

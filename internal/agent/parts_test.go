@@ -113,7 +113,7 @@ func TestPartsNeedDCGM(t *testing.T) {
 	r := newReader(gpus(1)...)
 	bubbleOver(t, Config{Fields: gpu.SetOf(gpu.CPUUtil)}, r, plain{r}, nil, func(n *node) {
 		n.pass(3 * time.Second)
-		if c := strings.Count(n.logs, "needs DCGM"); c != 1 {
+		if c := strings.Count(n.logs, "only the DCGM backend"); c != 1 {
 			t.Errorf("said %d times:\n%s", c, n.logs)
 		}
 	})

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Phase is how long after each whole multiple of the interval since 1970 the
-// node's ticks are. It is the same in every process, so that who scrapes can
-// come just after a tick, and it differs between nodes, so that a fleet's ticks
+// Phase returns the offset of the node's ticks from whole multiples of the
+// interval since 1970. It is the same in every process, so that a scraper can
+// scrape just after a tick. It differs between nodes, so that a fleet's ticks
 // do not coincide.
 func Phase(node string, interval time.Duration) time.Duration {
 	h := fnv.New64a()
@@ -17,9 +17,9 @@ func Phase(node string, interval time.Duration) time.Duration {
 	return time.Duration(h.Sum64() % uint64(interval))
 }
 
-// untilTick is the time from now to the next tick. A tick that is due within a
-// hundredth of the interval is left out: it is the one that was just made,
-// before the clock was set back a little.
+// untilTick returns the time from now to the next tick. It skips a tick that is
+// due within a hundredth of the interval: that tick was just made, and the
+// clock was then set back a little.
 func untilTick(now time.Time, interval, phase time.Duration) time.Duration {
 	since := time.Duration(now.UnixNano()-int64(phase)) % interval
 	d := interval - since

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// maxProfile bounds a CPU profile.
+// maxProfile limits the time of a CPU profile.
 const maxProfile = 5 * time.Minute
 
-// serveProfile answers /debug/pprof/ with what go tool pprof asks for. It is our
-// own, because net/http/pprof costs a megabyte of memory even unused.
+// serveProfile serves /debug/pprof/ for go tool pprof. It replaces
+// net/http/pprof, which costs a megabyte of memory even if unused.
 func serveProfile(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/debug/pprof/")
 	switch name {
@@ -38,8 +38,8 @@ func serveProfile(w http.ResponseWriter, r *http.Request) {
 			http.NotFound(w, r)
 			return
 		}
-		debug, _ := strconv.Atoi(r.FormValue("debug")) // 0, the binary form, if it is no number
-		_ = p.WriteTo(w, debug)                        // a client that went away is no error
+		debug, _ := strconv.Atoi(r.FormValue("debug")) // 0, the binary form, if it is not a number
+		_ = p.WriteTo(w, debug)                        // a disconnected client is not an error
 	}
 }
 
@@ -48,7 +48,7 @@ func cpuProfile(w http.ResponseWriter, r *http.Request) {
 	if s, err := strconv.Atoi(r.FormValue("seconds")); err == nil && s > 0 {
 		d = min(time.Duration(s)*time.Second, maxProfile)
 	}
-	// The answer takes longer than others may.
+	// This response takes longer than the server's limit.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d + 10*time.Second))
 	if err := pprof.StartCPUProfile(w); err != nil {
 		http.Error(w, err.Error(), http.StatusConflict)

@@ -10,32 +10,32 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// processesEvery is about the shortest time between two looks at a device's
-// processes: drivers sample their utilisation no faster.
+// processesEvery is about the shortest time between two reads of a device's
+// processes: drivers do not sample their utilisation more often.
 const processesEvery = time.Second
 
-// processBudget is how long a list of processes may have taken the last time for
-// a tick to wait for it: fields are not published later than that for it.
+// processBudget limits the delay of a tick by processes: a tick waits for a
+// device's processes only if their last read took no longer.
 const processBudget = 20 * time.Millisecond
 
-// processReads are the reads of devices' processes. They have goroutines of
-// their own: they go through lists and files, and must hold up no field.
+// processReads are the reads of devices' processes. They have their own
+// goroutines, because reading lists and files must not delay the fields.
 type processReads struct {
-	read    func(uuid string) (gpu.Processes, error) // nil: nobody wants them
+	read    func(uuid string) (gpu.Processes, error) // nil: processes are not read
 	workers map[string]*processWorker                // by UUID
 	answers chan processReading
-	blind   bool // it was logged that none of them is seen
+	blind   bool // that no process is visible has been logged
 }
 
 // processWorker owns the blocking reads of one device's processes. Its
-// goroutine only reads; everything else here belongs to the loop.
+// goroutine only reads; the loop owns the other fields.
 type processWorker struct {
 	uuid   string
-	ask    chan struct{} // each asks for one read
+	ask    chan struct{} // each makes the goroutine read once
 	cancel context.CancelFunc
 
 	began time.Time // when the last read was asked for
-	busy  bool      // it has not returned
+	busy  bool      // the last read has not returned
 	took  time.Duration
 	list  gpu.Processes
 	at    time.Time // when list was asked for; zero: never read
@@ -49,8 +49,8 @@ type processReading struct {
 	err    error
 }
 
-// askProcesses asks for the processes of every device of which none are being
-// read, and says who is worth waiting for.
+// askProcesses starts the reads of the devices' processes, unless one is
+// pending, and returns the workers to wait for.
 func (l *loop) askProcesses(ctx context.Context, now time.Time) (asked []*processWorker) {
 	r := &l.processes
 	if r.read == nil {
@@ -71,7 +71,7 @@ func (l *loop) askProcesses(ctx context.Context, now time.Time) (asked []*proces
 			continue
 		}
 		w.busy, w.began = true, now
-		w.ask <- struct{}{} // has room: the last one was taken before its result came
+		w.ask <- struct{}{} // does not block: the last question was received before its result
 		if w.took <= processBudget {
 			asked = append(asked, w)
 		}
@@ -79,7 +79,7 @@ func (l *loop) askProcesses(ctx context.Context, now time.Time) (asked []*proces
 	return asked
 }
 
-// lists says whether the device is one of those that are collected.
+// lists reports whether the device is collected.
 func (l *loop) lists(uuid string) bool {
 	for _, w := range l.workers {
 		if w.snap.UUID == uuid {
@@ -112,8 +112,8 @@ func (r *processReads) start(ctx context.Context, uuid string) *processWorker {
 	return w
 }
 
-// processesAnswered takes a read's result in. A failed one leaves the last good
-// list, which ages.
+// processesAnswered handles a read's result. After a failed read the last good
+// list stays, and ages.
 func (l *loop) processesAnswered(r processReading) {
 	w := r.worker
 	was := w.err
@@ -129,7 +129,8 @@ func (l *loop) processesAnswered(r processReading) {
 	}
 }
 
-// addProcesses gives the snapshot's devices their processes and what these use.
+// addProcesses adds to the snapshot's devices their processes and the use by
+// them.
 func (l *loop) addProcesses(s *gpu.Snapshot) {
 	podOf := l.podOf(s)
 	seen, unseen := 0, 0
@@ -144,7 +145,7 @@ func (l *loop) addProcesses(s *gpu.Snapshot) {
 			continue
 		}
 		d.Processes, d.ProcessesRead = w.list, w.at
-		d.Processes.List = slices.Clone(w.list.List) // the last snapshot has it, too
+		d.Processes.List = slices.Clone(w.list.List) // the last snapshot shares it
 		gpu.AttributeProcesses(d, podOf)
 		unseen += d.Others[gpu.Unseen].Processes
 		seen += len(d.Processes.List) - d.Others[gpu.Unseen].Processes
@@ -152,15 +153,14 @@ func (l *loop) addProcesses(s *gpu.Snapshot) {
 	if blind := seen == 0 && unseen > 0; blind != l.processes.blind {
 		l.processes.blind = blind
 		if blind {
-			l.deps.Log.Warn("none of the processes on the GPUs is seen: does the pod have hostPID?", "processes", unseen)
+			l.deps.Log.Warn("no process on the GPUs is visible: set hostPID: true in the pod", "processes", unseen)
 		}
 	}
 }
 
-// podOf finds pods' names by UID: among those that the API server told of, else
-// those that the node itself knows.
+// podOf finds pods' names by UID: in the API server's pods, else in PodNames.
 func (l *loop) podOf(s *gpu.Snapshot) gpu.PodOf {
-	var told map[string]gpu.PodName // made when it is needed
+	var told map[string]gpu.PodName // built at the first call
 	return func(uid string) (gpu.PodName, bool) {
 		if told == nil {
 			told = make(map[string]gpu.PodName, len(s.Pods))

@@ -14,8 +14,8 @@ import (
 // with 8 ids for each GPU.
 const instancesPerGPU = 8
 
-// Selection is which devices are collected. The zero value is f: of each GPU
-// its MIG instances if it has any, else the GPU itself.
+// Selection selects the devices to collect. The zero value is f: the MIG
+// instances of each GPU that has them, otherwise the GPU itself.
 type Selection struct {
 	gpus, instances bool
 	gpuIDs          idSet // nil: all
@@ -24,23 +24,23 @@ type Selection struct {
 
 type idSet map[int]bool
 
-// major says whether a switch, a CPU or a GPU of this id is selected, as such.
+// major reports whether the switch, CPU or GPU with this id is selected.
 func (s *Selection) major(id int) bool {
 	return !s.gpus && !s.instances || s.gpus && s.gpuIDs.has(id)
 }
 
-// minor says whether a link of a switch, or a core of a CPU, is selected; a
-// list of switches or CPUs limits them, too.
+// minor reports whether a link of a switch, or a core of a CPU, is selected. A
+// list of switches or CPUs limits them too.
 func (s *Selection) minor(parent, id int) bool {
 	return !s.gpus && !s.instances || s.instances && s.instanceIDs.has(id) && (!s.gpus || s.gpuIDs.has(parent))
 }
 
 // ParseSelection reads dcgm-exporter's device syntax: f, or g and i (or g+i)
 // for GPUs and GPU instances, each with an optional list such as g:0,2-3. A
-// GPU's id is its index; an instance's is DCGM's, its place among its GPU's
-// instances plus 8 times the GPU's index.
+// GPU's id is its index. An instance's id is DCGM's: its position among the
+// GPU's instances, plus 8 times the GPU's index.
 func ParseSelection(s string) (Selection, error) {
-	const allowed = `it is f, g, i or g+i, and g and i may have a list, such as g:0,2-3`
+	const allowed = `want f, g, i or g+i; g and i can have a list, such as g:0,2-3`
 	var sel Selection
 	for part := range strings.SplitSeq(s, "+") {
 		kind, list, hasList := strings.Cut(part, ":")
@@ -71,12 +71,12 @@ func parseIDs(list string, hasList bool) (idSet, error) {
 		from, to, isRange := strings.Cut(r, "-")
 		a, err := strconv.ParseUint(from, 10, 12)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no id", r)
+			return nil, fmt.Errorf("%q is not an id", r)
 		}
 		b := a
 		if isRange {
 			if b, err = strconv.ParseUint(to, 10, 12); err != nil || b < a {
-				return nil, fmt.Errorf("%q is no range", r)
+				return nil, fmt.Errorf("%q is not a range", r)
 			}
 		}
 		for id := a; id <= b; id++ {
@@ -86,7 +86,7 @@ func parseIDs(list string, hasList bool) (idSet, error) {
 	return ids, nil
 }
 
-// Filter returns the selected ones of all enumerated devices, in their order.
+// Filter returns the selected devices of all, in their order.
 func (s *Selection) Filter(all []gpu.Device) []gpu.Device {
 	if !s.gpus && !s.instances {
 		return flexible(all)
@@ -104,7 +104,7 @@ func (s *Selection) Filter(all []gpu.Device) []gpu.Device {
 
 func (ids idSet) has(id int) bool { return ids == nil || ids[id] }
 
-// flexible leaves out the GPUs that have instances.
+// flexible removes the GPUs that have instances.
 func flexible(all []gpu.Device) []gpu.Device {
 	parents := map[string]bool{}
 	for i := range all {
@@ -122,7 +122,7 @@ func flexible(all []gpu.Device) []gpu.Device {
 }
 
 // instanceID is DCGM's id of the GPU instance of the i-th device. Compute
-// instances of one GPU instance have the same.
+// instances of one GPU instance share it.
 func instanceID(all []gpu.Device, i int) int {
 	d := &all[i]
 	before := map[int]bool{}

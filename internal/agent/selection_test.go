@@ -49,7 +49,7 @@ func TestSelection(t *testing.T) {
 	f("g:9", "")
 
 	for _, bad := range []string{"", "x", "f:0", "f+g", "g:", "g:a", "g:-1", "g:3-1", "g:1-", "g+g", "g:0+i+g", "g:99999999", "G"} {
-		if _, err := ParseSelection(bad); err == nil || !strings.Contains(err.Error(), "it is f, g, i") {
+		if _, err := ParseSelection(bad); err == nil || !strings.Contains(err.Error(), "want f, g, i") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

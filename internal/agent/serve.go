@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// shutdownGrace is how long answers under way may take once ctx is done.
+// shutdownGrace is how long pending responses may take after ctx is done.
 const shutdownGrace = time.Second
 
-// Timeouts bound one request: reading it, and writing its answer. Zero is no
-// bound.
+// Timeouts limit reading one request and writing its response. Zero is no
+// limit.
 type Timeouts struct{ Read, Write time.Duration }
 
-// Serve answers on l until ctx is done, and closes l.
+// Serve serves h on l until ctx is done, and closes l.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, t Timeouts, log *slog.Logger) error {
 	s := &http.Server{
 		Handler:           h,

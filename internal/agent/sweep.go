@@ -10,20 +10,21 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// A goroutine for each device makes a tick wake a dozen threads, which costs more
-// than what they do: most reads take less than a millisecond. Devices that
-// answer quickly are therefore read one after the other.
+// With a goroutine for each device, a tick wakes a dozen threads. That costs
+// more than the reads, most of which take less than a millisecond. Fast devices
+// are therefore read one after the other.
 const (
-	// sweepShare is the part of an interval that the reads of one sweep may take
-	// together, as they took the last time.
+	// sweepShare is the part of an interval that the reads of one sweep may
+	// take in total, by their durations at the last tick.
 	sweepShare = 1.0 / 50
-	// sweepPatience is the part of a tick's patience after which a sweep that
-	// has not ended gives the devices that it has not begun to their own
-	// goroutines: a device that hangs holds up no other for long.
+	// sweepPatience is the part of a tick's patience that a sweep gets. After
+	// that the remaining devices are read by their own goroutines, so that a
+	// hung device does not delay the others for long.
 	sweepPatience = 1.0 / 4
 )
 
-// sweep is reads by one goroutine. A read that hangs leaves it behind.
+// sweep is a sequence of reads by one goroutine. If a read hangs, the loop
+// abandons the sweep.
 type sweep struct {
 	mu   sync.Mutex
 	todo []task // not begun
@@ -36,7 +37,7 @@ type task struct {
 	question
 }
 
-// run makes the reads, and hands itself to out at its end.
+// run makes the reads and sends the sweep to out at its end.
 func (s *sweep) run(ctx context.Context, out chan<- *sweep) {
 	for t, ok := s.next(); ok; t, ok = s.next() {
 		s.add(t.worker.perform(t.question))
@@ -64,7 +65,7 @@ func (s *sweep) add(r reading) {
 	s.done = append(s.done, r)
 }
 
-// results takes the readings that there are.
+// results removes and returns the readings made so far.
 func (s *sweep) results() []reading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +74,7 @@ func (s *sweep) results() []reading {
 	return done
 }
 
-// rest takes the tasks that have not begun.
+// rest removes and returns the tasks that have not begun.
 func (s *sweep) rest() []task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +83,8 @@ func (s *sweep) rest() []task {
 	return todo
 }
 
-// askDevices has the devices read, and gives the sweeps that it began and the
-// workers that are worth waiting for.
+// askDevices starts the reads of the devices. It returns the sweeps that it
+// started and the workers to wait for.
 func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet) (sweeps []*sweep, asked []*worker) {
 	budget := time.Duration(float64(l.cfg.Interval) * sweepShare)
 	health := l.deps.WantsHealth != nil && l.deps.WantsHealth()
@@ -100,11 +101,11 @@ func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet)
 		if !ok {
 			continue
 		}
-		if w.took <= l.patience { // who was slow before is asked, but not waited for
+		if w.took <= l.patience { // a device that was slow is read, but not waited for
 			asked = append(asked, w)
 		}
 		if !w.known || w.took > budget {
-			w.ask <- q // has room: the last one was taken before its result came
+			w.ask <- q // does not block: the last question was received before its result
 			continue
 		}
 		if sum+w.took > budget {
@@ -116,7 +117,7 @@ func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet)
 	return sweeps, asked
 }
 
-// begin starts a sweep; one device alone is read by its own goroutine.
+// begin starts a sweep. A single device is read by its own goroutine.
 func (l *loop) begin(ctx context.Context, tasks []task) *sweep {
 	switch len(tasks) {
 	case 0:
@@ -130,8 +131,8 @@ func (l *loop) begin(ctx context.Context, tasks []task) *sweep {
 	return s
 }
 
-// rescue takes what sweeps have read in, and has the devices that they have not
-// begun read by their own goroutines.
+// rescue handles the results of unfinished sweeps, and hands their remaining
+// devices to the devices' own goroutines.
 func (l *loop) rescue(sweeps []*sweep) {
 	for _, s := range sweeps {
 		for _, t := range s.rest() {
@@ -141,11 +142,11 @@ func (l *loop) rescue(sweeps []*sweep) {
 	}
 }
 
-// swept takes a sweep's readings in.
+// swept handles a sweep's results.
 func (l *loop) swept(s *sweep) {
 	for _, r := range s.results() {
 		if !r.worker.ended {
-			l.read(r)
+			l.accept(r)
 		}
 	}
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// topologyEvery is how often the topology is read while the GPUs are the same
-// ones: links fail and are mended seldom, and reading them takes many calls.
+// topologyEvery is the time between two reads of the topology while the list of
+// GPUs stays the same. Reading it takes many calls, and it changes seldom.
 const topologyEvery = 10 * time.Minute
 
-// topologyReads are the reads of the topology, one at a time, in a goroutine of
-// their own.
+// topologyReads are the reads of the topology, one at a time, in their own
+// goroutine.
 type topologyReads struct {
 	answers chan topologyRead
 	busy    bool
-	next    time.Time // not before, unless the GPUs change
+	next    time.Time // time of the next read, unless the GPUs change
 	of      []string  // the GPUs' UUIDs at the last read
 	err     error     // of the last read
 }
@@ -28,8 +28,8 @@ type topologyRead struct {
 	err      error
 }
 
-// askTopology reads the topology if it is time to, or if there are other GPUs
-// than the last time.
+// askTopology starts a read of the topology if one is due, or if the list of
+// GPUs has changed.
 func (l *loop) askTopology(now time.Time) {
 	r, t := l.deps.Reader.(gpu.TopologyReader)
 	if !t || l.topology.busy || len(l.workers) == 0 {
@@ -49,11 +49,12 @@ func (l *loop) askTopology(now time.Time) {
 	}()
 }
 
-// topologyAnswered takes a read in. A part is better than nothing.
+// topologyAnswered handles a read's result. It stores an incomplete topology
+// too.
 func (l *loop) topologyAnswered(t topologyRead) {
 	l.topology.busy = false
 	if t.err != nil && (l.topology.err == nil || l.topology.err.Error() != t.err.Error()) {
-		l.deps.Log.Warn("topology of the GPUs is not known whole", "err", t.err)
+		l.deps.Log.Warn("topology of the GPUs is incomplete", "err", t.err)
 	}
 	l.topology.err = t.err
 	if t.err == nil || len(t.topology.GPUs) > 0 {

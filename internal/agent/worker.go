@@ -9,45 +9,45 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// worker is what the loop knows of one device. A read of a device that answers
-// quickly is one of a sweep; others are made by a goroutine of their own.
+// worker is the loop's state of one device. Fast devices are read in sweeps;
+// the worker's own goroutine reads a slow one.
 type worker struct {
 	uuid   string
 	reader gpu.Reader
-	linker gpu.LinkReader   // nil: there are no NVLinks
-	judge  gpu.HealthReader // nil: the library does not judge the GPU's health
+	linker gpu.LinkReader   // nil: NVLinks are not read
+	judge  gpu.HealthReader // nil: the library gives no verdicts on health
 
-	snap   gpu.DeviceSnapshot // what is known; XIDs and owners are added when published
-	ask    chan question      // each asks the own goroutine for one read
+	snap   gpu.DeviceSnapshot // the published state, without XIDs and owners
+	ask    chan question      // each makes the worker's goroutine read once
 	cancel context.CancelFunc
 
-	linked time.Time // when NVLinks were last asked for
-	asked  time.Time // when the read that has not returned was asked for; zero: none
+	linked time.Time // when NVLinks were last read
+	asked  time.Time // when the pending read was requested; zero: no pending read
 	took   time.Duration
-	known  bool      // took is of a read
-	gone   time.Time // since when it is not enumerated any more; zero: it is
-	ended  bool      // it is listed no more
-	silent bool      // it was logged that it does not answer
+	known  bool      // took is set
+	gone   time.Time // since when the device is no longer enumerated; zero: it is enumerated
+	ended  bool      // it is no longer listed
+	silent bool      // that the device does not answer has been logged
 }
 
-// question asks for one read.
+// question describes one read.
 type question struct {
 	at     time.Time // of the tick
 	want   gpu.FieldSet
-	links  bool // the GPU's NVLinks, too
-	health bool // the library's verdicts, too
+	links  bool // read the GPU's NVLinks too
+	health bool // read the library's verdicts too
 }
 
-// linksEvery is the time between two reads of a GPU's NVLinks, which are many
-// calls for what seldom changes.
+// linksEvery is the time between two reads of a GPU's NVLinks: they take many
+// calls, and change seldom.
 const linksEvery = 10 * time.Second
 
 // reading is the result of one read.
 type reading struct {
 	worker *worker
-	values *gpu.Values // nobody writes to it any more
+	values *gpu.Values // not written to any more
 	asked  time.Time
-	links  *gpu.Links // nil: they were not asked for
+	links  *gpu.Links // nil: not read
 	health *gpu.Verdicts
 	took   time.Duration
 	err    error
@@ -78,23 +78,25 @@ func startWorker(ctx context.Context, d gpu.Device, r gpu.Reader, out chan<- rea
 	return w
 }
 
-// perform makes one read. It uses nothing of the worker that the loop changes.
+// perform makes one read. It does not use the fields of the worker that the
+// loop changes.
 func (w *worker) perform(q question) reading {
 	res := reading{worker: w, asked: q.at, values: &gpu.Values{}}
 	start := time.Now()
 	res.err = w.reader.Read(w.uuid, q.want, res.values)
 	res.took = time.Since(start)
 	if q.links && res.err == nil {
-		l, _ := w.linker.Links(w.uuid) // what is not known is left out
+		l, _ := w.linker.Links(w.uuid) // unknown links are left out
 		res.links = &l
 	}
 	if q.health && res.err == nil {
-		res.health, _ = w.judge.Health(w.uuid) // without verdicts, it is judged by its values
+		res.health, _ = w.judge.Health(w.uuid) // without verdicts, its values decide
 	}
 	return res
 }
 
-// question is what to ask at a tick, unless a read is under way.
+// question returns the read to make at a tick. ok is false while a read is
+// pending.
 func (w *worker) question(now time.Time, want gpu.FieldSet, health bool) (q question, ok bool) {
 	if !w.asked.IsZero() {
 		return question{}, false
@@ -107,14 +109,14 @@ func (w *worker) question(now time.Time, want gpu.FieldSet, health bool) (q ques
 	return q, true
 }
 
-// end stops the own goroutine.
+// end stops the worker's goroutine.
 func (w *worker) end() {
 	w.ended = true
 	w.cancel()
 }
 
-// accept takes a read's result in. A failed read leaves the last good values,
-// which age.
+// accept stores a read's result. After a failed read the last good values stay,
+// and age.
 func (w *worker) accept(r reading) {
 	w.asked, w.took, w.known, w.silent = time.Time{}, r.took, true, false
 	w.snap.Err = r.err

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apiwatch follows a few objects of the Kubernetes API server: this
-// node's pods and a ConfigMap. It speaks HTTP with a service account's token;
-// client-go's clientset and informers would double the agent's memory.
+// Package apiwatch watches a few objects of the Kubernetes API server: this
+// node's pods, ResourceSlices and a ConfigMap. It uses HTTP with a service
+// account's token. client-go's clientset and informers would double the agent's
+// memory.
 package apiwatch
 
 import (
@@ -22,21 +23,21 @@ import (
 	"time"
 )
 
-// ErrNoAccount is that no service-account token is mounted.
+// ErrNoAccount is the error of a pod without a service-account token.
 var ErrNoAccount = errors.New("no service-account token")
 
 // AccountDir is where a pod's service account is mounted.
 const AccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Config says where the API server is and who we are.
+// Config is the address of the API server and the credentials.
 type Config struct {
 	URL   string // such as https://10.0.0.1:443
-	Token string // path of the token, which is read anew for each request: it is renewed
+	Token string // path of the token; read for each request, because the kubelet renews it
 	CA    string // path of the server's CA certificates
 }
 
-// InCluster is the Config of a pod, from its environment and the directory of
-// its service account.
+// InCluster returns the Config of a pod, from its environment and the directory
+// of its service account.
 func InCluster(getenv func(string) string, account string) (Config, error) {
 	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
 	c := Config{Token: filepath.Join(account, "token"), CA: filepath.Join(account, "ca.crt")}
@@ -50,13 +51,13 @@ func InCluster(getenv func(string) string, account string) (Config, error) {
 	return c, nil
 }
 
-// Client asks one API server.
+// Client sends requests to one API server.
 type Client struct {
 	cfg  Config
 	http *http.Client
 }
 
-// New makes a client; it does not connect yet.
+// New returns a client. It does not connect.
 func New(cfg Config) (*Client, error) {
 	roots := x509.NewCertPool()
 	if cfg.CA != "" {
@@ -70,7 +71,8 @@ func New(cfg Config) (*Client, error) {
 	}
 	dialer := net.Dialer{
 		Timeout: 10 * time.Second,
-		// A watch is silent for minutes: half a minute is enough to miss a dead server.
+		// A watch can be silent for minutes. Keep-alives detect a dead server
+		// within half a minute.
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
 	return &Client{cfg: cfg, http: &http.Client{Transport: &http.Transport{
@@ -82,12 +84,13 @@ func New(cfg Config) (*Client, error) {
 		IdleConnTimeout:       time.Minute,
 		ReadBufferSize:        4 << 10,
 		WriteBufferSize:       1 << 10,
-		// HTTP/1.1 only: one connection, and HTTP/2's buffers are not worth it.
+		// HTTP/1.1 only: HTTP/2's buffers cost memory, and one connection gains
+		// nothing from it.
 		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 	}}}, nil
 }
 
-// object is what we read of any object.
+// object is the fields that are read of any object.
 type object struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -103,7 +106,7 @@ type object struct {
 	Message string `json:"message"`
 }
 
-// statusError is an answer that is not 200.
+// statusError is the error of a response other than 200.
 type statusError struct {
 	code    int
 	message string
@@ -113,7 +116,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("API server answers %d: %s", e.code, e.message)
 }
 
-// gone says whether the resource version is too old to go on from.
+// gone reports whether the resource version is too old to continue from.
 func gone(err error) bool {
 	e, ok := errors.AsType[*statusError](err)
 	return ok && e.code == http.StatusGone

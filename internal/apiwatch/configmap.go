@@ -25,7 +25,7 @@ func (m *ConfigMap) path() string {
 	return "/api/v1/namespaces/" + url.PathEscape(m.Namespace) + "/configmaps"
 }
 
-// Get reads the key's text now.
+// Get returns the key's text.
 func (m *ConfigMap) Get(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -46,9 +46,9 @@ func (m *ConfigMap) Get(ctx context.Context) (string, error) {
 	return text, nil
 }
 
-// Follow calls changed with the key's text each time that it has become another
-// than Get or the last call gave, and with an error when it is not there any
-// more or cannot be followed; once for each error. It returns when ctx is done.
+// Follow calls changed with the key's text each time the text differs from that
+// of Get or the last call. It calls changed with an error, once for each, if
+// the key is removed or cannot be watched. It returns when ctx is done.
 func (m *ConfigMap) Follow(ctx context.Context, changed func(text string, err error)) {
 	fail := func(err error) {
 		if err.Error() != m.lastStateError {

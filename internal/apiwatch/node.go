@@ -20,21 +20,23 @@ import (
 )
 
 const (
-	// maxAsked is how many pods are asked for to learn the node's name: one alone
-	// may have moved to another node while the kubelet still lists it.
+	// maxAsked is how many pods are looked up to find the node's name. One is
+	// not enough: it may have moved to another node while the kubelet still
+	// lists it.
 	maxAsked = 5
-	// maxPodList bounds the answer for one pod. etcd's limit for an object is 1.5 MiB.
+	// maxPodList limits the response for one pod. etcd's limit for an object is
+	// 1.5 MiB.
 	maxPodList = 4 << 20
-	// recheckEvery is the time between two questions once the name is known.
+	// recheckEvery is the time between two lookups after the name is known.
 	recheckEvery = 10 * time.Minute
 )
 
-// errNoName is the error of the time before the node's name is known.
-var errNoName = errors.New("the node's name is not known (NODE_NAME is not set), and the kubelet has listed no pod with a device yet")
+// errNoName is the error until the node's name is known.
+var errNoName = errors.New("the node's name is unknown (NODE_NAME is not set), and the kubelet has listed no pod with a device yet")
 
-// Node is the node that the agent runs on. Its name is given, or learned from the
-// API server: it is where the pods run that the kubelet lists. A container's
-// hostname is as a rule its pod's name and not the node's.
+// Node is the node that the agent runs on. Its name is given, or found through
+// the API server as the node of the kubelet's pods. A container's hostname is
+// usually its pod's name, not the node's.
 type Node struct {
 	c     *Client
 	log   *slog.Logger
@@ -42,31 +44,31 @@ type Node struct {
 	woken chan struct{} // pods were seen
 
 	mu   sync.Mutex
-	pods []gpu.PodName // that the kubelet listed last, at most maxAsked
+	pods []gpu.PodName // from the kubelet's last list, at most maxAsked
 }
 
-// nodeState is what is known of a node. Nobody changes it.
+// nodeState is the known name of a node. It is immutable.
 type nodeState struct {
-	name    string        // empty: not known
+	name    string        // empty: unknown
 	err     error         // why
-	changed chan struct{} // closed when another state follows
+	changed chan struct{} // closed when the next state is set
 }
 
-// GivenNode is a node whose name is given.
+// GivenNode returns a node with the given name.
 func GivenNode(name string) *Node {
 	n := &Node{}
 	n.state.Store(&nodeState{name: name})
 	return n
 }
 
-// FindNode makes a node whose name is learned by Run from what Saw is told.
+// FindNode returns a node whose name Run finds from the pods that Saw receives.
 func FindNode(c *Client, log *slog.Logger) *Node {
 	n := &Node{c: c, log: log, woken: make(chan struct{}, 1)}
 	n.state.Store(&nodeState{err: errNoName, changed: make(chan struct{})})
 	return n
 }
 
-// Saw tells which pods the kubelet lists on the node.
+// Saw receives the pods that the kubelet lists on the node.
 func (n *Node) Saw(allocs []gpu.Allocation) {
 	if n.c == nil || len(allocs) == 0 {
 		return
@@ -86,7 +88,7 @@ func (n *Node) Saw(allocs []gpu.Allocation) {
 	}
 }
 
-// Run learns the name, where it is not given, until ctx is done.
+// Run finds the name if it is not given, and checks it again until ctx is done.
 func (n *Node) Run(ctx context.Context) {
 	if n.c == nil {
 		return
@@ -118,13 +120,13 @@ func (n *Node) Run(ctx context.Context) {
 	}
 }
 
-// found takes a name in. A change ends what follows the former node.
+// found stores the name. A change ends the watches of the former node.
 func (n *Node) found(name string) {
 	was := n.state.Load()
 	if was.name == name {
 		return
 	}
-	n.log.Info("the node's name was learned from the API server: NODE_NAME is not set", "node", name)
+	n.log.Info("NODE_NAME is not set; found the node's name through the API server", "node", name)
 	n.state.Store(&nodeState{name: name, changed: make(chan struct{})})
 	close(was.changed)
 }
@@ -132,19 +134,19 @@ func (n *Node) found(name string) {
 func (n *Node) failed(err error) {
 	was := n.state.Load()
 	if was.name != "" {
-		return // what was learned stands
+		return // the known name is kept
 	}
 	if was.err.Error() != err.Error() {
-		n.log.Warn("the node's name cannot be learned; set NODE_NAME to spec.nodeName", "err", err)
+		n.log.Warn("cannot find the node's name; set NODE_NAME to spec.nodeName", "err", err)
 	}
 	n.state.Store(&nodeState{err: err, changed: was.changed})
 }
 
-// err is why the name is not known.
+// err returns why the name is unknown.
 func (n *Node) err() error { return n.state.Load().err }
 
-// each calls f with the node's name once it is known, and anew with each other
-// one. The context that f gets ends with the name.
+// each calls f with the node's name as soon as it is known, and again after
+// each change. A change also ends the context of f.
 func (n *Node) each(ctx context.Context, f func(ctx context.Context, name string)) {
 	for ctx.Err() == nil {
 		s := n.state.Load()
@@ -160,7 +162,7 @@ func (n *Node) each(ctx context.Context, f func(ctx context.Context, name string
 		watch.Go(func() {
 			select {
 			case <-with.Done():
-			case <-s.changed: // nil where the name is given
+			case <-s.changed: // nil for a given name
 				cancel()
 			}
 		})
@@ -170,7 +172,7 @@ func (n *Node) each(ctx context.Context, f func(ctx context.Context, name string
 	}
 }
 
-// ask learns where the pods run that the kubelet listed: where most of them do.
+// ask returns the node on which most of the kubelet's pods run.
 func (n *Node) ask(ctx context.Context) (string, error) {
 	n.mu.Lock()
 	pods := slices.Clone(n.pods)
@@ -197,15 +199,15 @@ func (n *Node) ask(ctx context.Context) (string, error) {
 	}
 	switch {
 	case best == "":
-		return "", fmt.Errorf("the node's name is not known (NODE_NAME is not set): %w", errors.Join(errs...))
+		return "", fmt.Errorf("the node's name is unknown (NODE_NAME is not set): %w", errors.Join(errs...))
 	case equal:
-		return "", fmt.Errorf("the node's name is not known (NODE_NAME is not set): the pods that the kubelet lists are on several nodes: %v", on)
+		return "", fmt.Errorf("the node's name is unknown (NODE_NAME is not set): the kubelet's pods are on several nodes: %v", on)
 	}
 	return best, nil
 }
 
-// nodeOf is where a pod runs. It is found by a list, which the account may do
-// anyway for the watch.
+// nodeOf returns the node of a pod. It uses a list, for which the account has
+// the right anyway, because of the watch.
 func (n *Node) nodeOf(ctx context.Context, p gpu.PodName) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -226,7 +228,7 @@ func (n *Node) nodeOf(ctx context.Context, p gpu.PodName) (string, error) {
 		return "", fmt.Errorf("find pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	if len(list.Items) != 1 || list.Items[0].Spec.NodeName == "" {
-		return "", fmt.Errorf("find pod %s/%s: the API server does not know it", p.Namespace, p.Name)
+		return "", fmt.Errorf("find pod %s/%s: the API server has no such pod", p.Namespace, p.Name)
 	}
 	return list.Items[0].Spec.NodeName, nil
 }

@@ -72,7 +72,7 @@ func TestNodeIsWhereItsPodsRun(t *testing.T) {
 	f(on, holds("b/p", "a/p", "a/q"), "n1", "")
 	f(on, holds("a/p", "b/p"), "", "several nodes")
 	f(on, holds("a/gone"), "", "NODE_NAME is not set")
-	f(on, holds("b/pending"), "", "does not know it")
+	f(on, holds("b/pending"), "", "has no such pod")
 	f(on, holds("a/gone", "a/p"), "n1", "")
 	f(on, nil, "", "NODE_NAME is not set")
 }

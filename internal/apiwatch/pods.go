@@ -15,20 +15,20 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// PodsConfig says which pods to follow and what to keep of them.
+// PodsConfig selects the pods to watch and the labels to keep.
 type PodsConfig struct {
-	Node   *Node // whose pods
+	Node   *Node // the node of the pods
 	Labels bool  // keep labels
-	// Allow limits the labels to those whose key one of them matches somewhere;
-	// empty: all.
+	// Allow limits the labels to keys that contain a match of one of the
+	// expressions; empty: all labels.
 	Allow []*regexp.Regexp
 	Log   *slog.Logger
 }
 
-// errNotYet is the error of the time before the first list.
+// errNotYet is the error until the first list.
 var errNotYet = errors.New("the API server has not listed the pods yet")
 
-// Pods are a node's pods that have not ended.
+// Pods watches a node's pods that have not ended.
 type Pods struct {
 	cfg   PodsConfig
 	log   *slog.Logger // the goroutine of Run owns it
@@ -38,12 +38,12 @@ type Pods struct {
 }
 
 type podsState struct {
-	pods map[gpu.PodName]gpu.Pod // nobody changes it any more; nil: never listed
+	pods map[gpu.PodName]gpu.Pod // immutable; nil: never listed
 	err  error
 }
 
-// NewPods makes a Pods that knows nothing until Run. err, if it is not nil, is
-// why it never will: what a client could not be made for.
+// NewPods returns a Pods that is empty until Run. A non-nil err is why there is
+// no client; then it stays empty.
 func NewPods(c *Client, err error, cfg PodsConfig) *Pods {
 	p := &Pods{cfg: cfg}
 	first := err
@@ -61,22 +61,23 @@ func NewPods(c *Client, err error, cfg PodsConfig) *Pods {
 	return p
 }
 
-// Run follows the pods until ctx is done.
+// Run watches the pods until ctx is done.
 func (p *Pods) Run(ctx context.Context) {
 	if p.f.c == nil {
 		return
 	}
 	p.cfg.Node.each(ctx, func(ctx context.Context, node string) {
 		p.state.Store(&podsState{err: errNotYet})
-		// A pod that ends leaves the selection, which a watch tells as a deletion.
+		// A pod that ends leaves the selection: the watch reports it as
+		// deleted.
 		p.f.selector = "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"
 		p.log = p.cfg.Log.With("node", node)
 		p.f.run(ctx)
 	})
 }
 
-// Pods are the pods as they were last told; nil before the first time. The
-// error is why that may not be true any more. Nobody changes what it returns.
+// Pods returns the last known pods; nil before the first list. The error is why
+// they may be out of date. The caller must not change the map.
 func (p *Pods) Pods() (map[gpu.PodName]gpu.Pod, error) {
 	s := p.state.Load()
 	if errors.Is(s.err, errNotYet) {
@@ -117,9 +118,9 @@ func (p *Pods) note(err error) {
 	p.state.Store(&podsState{pods: was.pods, err: err})
 	switch {
 	case err != nil && (was.err == nil || errors.Is(was.err, errNotYet)):
-		p.log.Warn("API server does not tell of the node's pods; what it told last stands", "err", err)
+		p.log.Warn("cannot watch the node's pods; the last known pods are kept", "err", err)
 	case err == nil && was.err != nil && !errors.Is(was.err, errNotYet):
-		p.log.Info("API server tells again of the node's pods")
+		p.log.Info("the node's pods are watched again")
 	}
 }
 
@@ -127,7 +128,7 @@ func nameOf(o *object) gpu.PodName {
 	return gpu.PodName{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
 }
 
-// pod keeps what is wanted of a pod.
+// pod returns the wanted fields of a pod.
 func (p *Pods) pod(o *object) gpu.Pod {
 	out := gpu.Pod{UID: o.Metadata.UID}
 	if !p.cfg.Labels {
@@ -139,7 +140,7 @@ func (p *Pods) pod(o *object) gpu.Pod {
 			continue
 		}
 		name := LabelName(k)
-		// Two keys may become one name: the first in order has it.
+		// Two keys can have the same name: the first in order gets it.
 		if !slices.ContainsFunc(out.Labels, func(l gpu.PodLabel) bool { return l.Name == name }) {
 			out.Labels = append(out.Labels, gpu.PodLabel{Name: name, Value: o.Metadata.Labels[k]})
 		}
@@ -152,9 +153,9 @@ func (p *Pods) allowed(key string) bool {
 	return len(p.cfg.Allow) == 0 || slices.ContainsFunc(p.cfg.Allow, func(r *regexp.Regexp) bool { return r.MatchString(key) })
 }
 
-// LabelName makes a metric's label name of a pod label's key, as dcgm-exporter
-// does: what is not a letter of ASCII, a digit or _ becomes _. A name that would
-// start with a digit gets one before it.
+// LabelName converts a pod label's key to the name of a metric's label, as
+// dcgm-exporter does: every character except ASCII letters, digits and _
+// becomes _. A key that starts with a digit gets a leading _.
 func LabelName(key string) string {
 	b := []byte(nil)
 	for _, r := range key {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// sliceSpec is what we read of a ResourceSlice, resource.k8s.io/v1.
+// sliceSpec is the fields that are read of a ResourceSlice, resource.k8s.io/v1.
 type sliceSpec struct {
 	Driver string `json:"driver"`
 	Pool   struct {
@@ -24,19 +24,20 @@ type sliceSpec struct {
 	} `json:"devices"`
 }
 
-// attributeValue is a device's attribute; those that we read are strings.
+// attributeValue is a device's attribute; the attributes that are read are
+// strings.
 type attributeValue struct {
 	String string `json:"string"`
 }
 
-// claimed is what a slice says of a device.
+// claimed is the facts of a device in a slice.
 type claimed struct{ uuid, migProfile, parent string }
 
-// deviceName is a device's name among all that drivers have published.
+// deviceName is a device's unique name among all published devices.
 type deviceName struct{ driver, pool, device string }
 
-// Slices are the devices that a driver of resource claims has published for a
-// node.
+// Slices watches the devices that a driver of resource claims has published for
+// a node.
 type Slices struct {
 	f     follower
 	of    string // the driver
@@ -49,7 +50,7 @@ type Slices struct {
 	made map[gpu.Claim]*gpu.Claim // of the last answer; Resolve's
 }
 
-// NewSlices makes a Slices that knows nothing until Run.
+// NewSlices returns a Slices that is empty until Run.
 func NewSlices(c *Client, driver string, node *Node, log *slog.Logger) *Slices {
 	s := &Slices{of: driver, node: node, log: log, all: map[string]sliceSpec{}}
 	s.f = follower{
@@ -59,7 +60,7 @@ func NewSlices(c *Client, driver string, node *Node, log *slog.Logger) *Slices {
 	return s
 }
 
-// Run follows the slices until ctx is done.
+// Run watches the slices until ctx is done.
 func (s *Slices) Run(ctx context.Context) {
 	s.node.each(ctx, func(ctx context.Context, node string) {
 		s.f.selector = "spec.driver=" + s.of + ",spec.nodeName=" + node
@@ -96,15 +97,15 @@ func (s *Slices) take(o *object) {
 func (s *Slices) note(err error) {
 	switch {
 	case err != nil && !s.down:
-		s.log.Warn("API server does not tell of the devices of resource claims; what it told last stands", "err", err)
+		s.log.Warn("cannot watch ResourceSlices; the last known devices of resource claims are kept", "err", err)
 	case err == nil && s.down:
-		s.log.Info("API server tells again of the devices of resource claims")
+		s.log.Info("ResourceSlices are watched again")
 	}
 	s.down = err != nil
 }
 
-// publish makes the devices known that the slices of each pool's newest
-// generation name: while a driver republishes a pool, older slices are stale.
+// publish publishes the devices in the slices of each pool's newest generation:
+// while a driver republishes a pool, older slices are stale.
 func (s *Slices) publish() {
 	newest := map[[2]string]int64{}
 	for _, x := range s.all {
@@ -128,7 +129,8 @@ func (s *Slices) publish() {
 	s.state.Store(&devices)
 }
 
-// attribute is an attribute of the driver's own domain, which may be left out.
+// attribute returns an attribute of the driver's own domain; its key may omit
+// the domain.
 func attribute(all map[string]attributeValue, driver, name string) string {
 	if v, ok := all[name]; ok {
 		return v.String
@@ -136,8 +138,9 @@ func attribute(all map[string]attributeValue, driver, name string) string {
 	return all[driver+"/"+name].String
 }
 
-// Resolve gives allocations by claims the ids of their devices, in place. Those
-// whose device no slice names stay as they are. It is for one goroutine at a time.
+// Resolve sets the device ids of allocations through claims, in place. It does
+// not change an allocation whose device is in no slice. It is for one goroutine
+// at a time.
 func (s *Slices) Resolve(allocs []gpu.Allocation) []gpu.Allocation {
 	var devices map[deviceName]claimed
 	if p := s.state.Load(); p != nil {
@@ -167,8 +170,8 @@ func (s *Slices) Resolve(allocs []gpu.Allocation) []gpu.Allocation {
 	return allocs
 }
 
-// intern keeps a claim's address for as long as there is one, so that owners
-// compare equal.
+// intern returns the same address for equal claims, so that owners compare
+// equal.
 func intern(made, before map[gpu.Claim]*gpu.Claim, c gpu.Claim) *gpu.Claim {
 	p := made[c]
 	if p == nil {

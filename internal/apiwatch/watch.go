@@ -15,26 +15,27 @@ import (
 )
 
 const (
-	// pageSize bounds the memory of a list: its JSON is decoded a page at a time.
+	// pageSize limits the memory of a list: its JSON is decoded one page at a
+	// time.
 	pageSize = 25
-	// watchTime is how long a watch lasts at least, as client-go's.
+	// watchTime is the shortest time of a watch, as in client-go.
 	watchTime = 5 * time.Minute
-	// minRetry and maxRetry bound the time between two attempts.
+	// minRetry and maxRetry limit the time between two attempts.
 	minRetry = time.Second
 	maxRetry = 30 * time.Second
 )
 
-// follower keeps up with a collection of objects. Its functions are called by
-// the goroutine of run.
+// follower lists and watches a collection of objects. The goroutine of run
+// calls its functions.
 type follower struct {
 	c        *Client
 	path     string
 	selector string // field selector
-	metadata bool   // metadata is enough
+	metadata bool   // read metadata only
 
-	reset  func([]object)         // all there are
-	change func(o object, b bool) // one that is there, or, if b is false, not any more
-	state  func(error)            // nil: what was told is up to date
+	reset  func([]object)         // receives the complete list
+	change func(o object, b bool) // receives an added or changed object or, if b is false, a deleted one
+	state  func(error)            // receives nil if the objects are up to date, else the error
 }
 
 // run lists and watches until ctx is done.
@@ -54,7 +55,7 @@ func (f *follower) run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil: // a watch that came to its end
+		case err == nil: // the watch ended normally
 			continue
 		case gone(err):
 			version = ""
@@ -64,7 +65,7 @@ func (f *follower) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(retry + rand.N(retry/2)): // a fleet must not come back at once
+		case <-time.After(retry + rand.N(retry/2)): // the agents of a fleet must not retry at the same time
 		}
 		retry = min(2*retry, maxRetry)
 	}
@@ -85,7 +86,7 @@ func (f *follower) query() url.Values {
 	return q
 }
 
-// list reads all objects, and gives the version to watch from.
+// list reads all objects, and returns the version to watch from.
 func (f *follower) list(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -118,8 +119,8 @@ func (f *follower) list(ctx context.Context) (version string, err error) {
 	}
 }
 
-// watch takes changes in until the server ends it, and gives the version to go
-// on from.
+// watch handles changes until the server ends the watch, and returns the
+// version to continue from.
 func (f *follower) watch(ctx context.Context, version string) (string, error) {
 	seconds := int((watchTime + rand.N(watchTime)).Seconds())
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+time.Minute)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -165,7 +166,7 @@ func (w *workload) recordObstacle(r *report) {
 	}
 	w.recordedObstacle = text
 	for _, c := range r.object.Status.Conditions {
-		if c.Type == v1alpha1.ConditionAbleToScale && c.Reason == r.obstacle.reason && c.Message == clip(r.obstacle.message, maxMessage) {
+		if c.Type == v1alpha1.ConditionAbleToScale && c.Reason == r.obstacle.reason && c.Message == excerpt.Of(r.obstacle.message, maxMessage) {
 			return // the previous leader recorded it
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/discovery"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
@@ -127,7 +128,7 @@ func (a *audit) announce(x contradiction, text string) {
 	}
 	c.deps.Record(Event{
 		About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: pod.UID},
-		Kind:  corev1.EventTypeWarning, Reason: reasonContradicted, Action: "Observe", Note: clip(text, maxMessage),
+		Kind:  corev1.EventTypeWarning, Reason: reasonContradicted, Action: "Observe", Note: excerpt.Of(text, maxMessage),
 	})
 }
 

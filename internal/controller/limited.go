@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/discovery"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -86,11 +87,11 @@ func windowCondition(r *report, base []metav1.Condition) []metav1.Condition {
 	if x.Short {
 		c.Reason = reasonMemoryLimit
 	}
-	prefix := fmt.Sprintf("target %s ", clip(x.Target, maxDetail))
+	prefix := fmt.Sprintf("target %s ", excerpt.Of(x.Target, maxDetail))
 	if last != nil && last.Reason == c.Reason && strings.HasPrefix(last.Message, prefix) {
 		c.Message = last.Message
 	} else {
-		c.Message = clip(prefix+x.String(), maxMessage)
+		c.Message = excerpt.Of(prefix+x.String(), maxMessage)
 	}
 	return []metav1.Condition{c}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -25,7 +26,7 @@ func pendingOf(pods []*corev1.Pod) []v1alpha1.PendingStatus {
 			continue
 		}
 		if byReason[reason] == nil {
-			byReason[reason] = &v1alpha1.PendingStatus{Reason: reason, Message: clip(message, maxDetail)}
+			byReason[reason] = &v1alpha1.PendingStatus{Reason: reason, Message: excerpt.Of(message, maxDetail)}
 		}
 		byReason[reason].Replicas++
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -159,9 +160,9 @@ func (q *queries) storeAnswer(key queryKey, x *queryState, s series.Sample, err 
 	q.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
-		q.c.deps.Log.Warn("query failed", "namespace", namespace, "promql", clip(key.promql, maxMessage), "err", clip(err.Error(), maxMessage))
+		q.c.deps.Log.Warn("query failed", "namespace", namespace, "promql", excerpt.Of(key.promql, maxMessage), "err", excerpt.Of(err.Error(), maxMessage))
 	case err == nil && before != nil:
-		q.c.deps.Log.Info("query answered again", "namespace", namespace, "promql", clip(key.promql, maxMessage))
+		q.c.deps.Log.Info("query answered again", "namespace", namespace, "promql", excerpt.Of(key.promql, maxMessage))
 	}
 	for _, w := range askers {
 		w.requestPass()

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
@@ -44,7 +45,7 @@ func (q *queries) limitQueries(a *v1alpha1.GPUAutoscaler, sources []policy.Sourc
 		if err != nil {
 			q.meter.rejected(err)
 			path := field.NewPath("spec", "signals").Index(at).Child("query", "promql")
-			errs = append(errs, field.Invalid(path, clip(sources[i].PromQL, maxDetail), err.Error()))
+			errs = append(errs, field.Invalid(path, excerpt.Of(sources[i].PromQL, maxDetail), err.Error()))
 		}
 		keys[i] = queryKey{scope: a.Namespace, promql: limited}
 		if trusted {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/gpupilot/gpupilot/internal/discovery"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -59,7 +60,7 @@ func (w *workload) watchSignals(r *report) {
 		return // the previous leader recorded it, or the outage is intermittent
 	}
 	o.lastEvent = r.at
-	w.record(r.object, corev1.EventTypeWarning, reasonNoFreshData, "Observe", clip(why, maxMessage))
+	w.record(r.object, corev1.EventTypeWarning, reasonNoFreshData, "Observe", excerpt.Of(why, maxMessage))
 }
 
 // watchSources records once that an exporter contradicts the API server about the
@@ -93,7 +94,7 @@ func (w *workload) describeSilence() string {
 		}
 		want[place] = true
 		if !t.Up {
-			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, found.Nodes[t.Name], cmp.Or(clip(t.Error, maxDetail), "it never answered")))
+			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, found.Nodes[t.Name], cmp.Or(excerpt.Of(t.Error, maxDetail), "it never answered")))
 		} else if t.Frozen > 0 {
 			out = append(out, fmt.Sprintf("%s on node %s exposes values of %d devices that no longer change", t.Name, found.Nodes[t.Name], t.Frozen))
 		}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -232,9 +233,9 @@ func conditionsOf(r *report) []metav1.Condition {
 	able := metav1.Condition{Type: v1alpha1.ConditionAbleToScale, Status: metav1.ConditionTrue, Reason: reasonAble}
 	switch {
 	case r.obstacle.reason == reasonUnreadable:
-		able.Status, able.Reason, able.Message = metav1.ConditionUnknown, r.obstacle.reason, clip(r.obstacle.message, maxMessage)
+		able.Status, able.Reason, able.Message = metav1.ConditionUnknown, r.obstacle.reason, excerpt.Of(r.obstacle.message, maxMessage)
 	case r.obstacle.reason != "":
-		able.Status, able.Reason, able.Message = metav1.ConditionFalse, r.obstacle.reason, clip(r.obstacle.message, maxMessage)
+		able.Status, able.Reason, able.Message = metav1.ConditionFalse, r.obstacle.reason, excerpt.Of(r.obstacle.message, maxMessage)
 	case r.plan != nil && r.plan.Actuation == v1alpha1.ActuationAdvise:
 		able.Reason, able.Message = reasonAdvising, "decisions are reported and not written"
 	default:
@@ -262,7 +263,7 @@ func sourcesCondition(r *report) metav1.Condition {
 		if n > 1 {
 			c.Message += fmt.Sprintf(" (and %d more)", n-1)
 		}
-		c.Message = clip("claims are ignored: "+c.Message, maxMessage)
+		c.Message = excerpt.Of("claims are ignored: "+c.Message, maxMessage)
 	}
 	return c
 }
@@ -282,7 +283,7 @@ func consistencyCondition(r *report) metav1.Condition {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonWasteful
 		c.Message = fmt.Sprintf("%s (device utilisation) and %s (requests) are both signals. The signal that asks for the most replicas wins, "+
 			"and a server that batches requests keeps its GPU close to 100 %% busy at any load: %[1]s asks for far more GPUs than %[2]s needs. Remove %[1]s",
-			clip(device, maxDetail/2), clip(requests, maxDetail/2))
+			excerpt.Of(device, maxDetail/2), excerpt.Of(requests, maxDetail/2))
 	}
 	return c
 }
@@ -306,16 +307,16 @@ func signalsCondition(r *report) metav1.Condition {
 	case c.Status == metav1.ConditionTrue && missing == "":
 		c.Reason, c.Message = reasonReadable, "every signal can be read"
 	case c.Status == metav1.ConditionTrue:
-		c.Reason, c.Message = reasonReadable, "no fresh value of "+clip(missing, maxDetail)+reasonSuffix(r.queryProblem)
+		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
 	case r.queryProblem != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+clip(missing, maxDetail)+reasonSuffix(r.queryProblem)
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
 	case d.Serving == 0:
 		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
 	case r.early && r.podsProblem == "":
 		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonNoFreshData
-		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", clip(missing, maxDetail)) + reasonSuffix(r.podsProblem)
+		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", excerpt.Of(missing, maxDetail)) + reasonSuffix(r.podsProblem)
 	}
 	return c
 }
@@ -325,22 +326,22 @@ func reasonSuffix(reason string) string {
 	if reason == "" {
 		return ""
 	}
-	return ": " + clip(reason, maxDetail)
+	return ": " + excerpt.Of(reason, maxDetail)
 }
 
 // decisionOf converts a decision to its form in a status.
 func decisionOf(d *scale.Decision) *v1alpha1.DecisionStatus {
 	out := &v1alpha1.DecisionStatus{
-		Time: metav1.NewMicroTime(d.Time), Reason: string(d.Rule), Message: clip(d.Sentence(), maxMessage),
+		Time: metav1.NewMicroTime(d.Time), Reason: string(d.Rule), Message: excerpt.Of(d.Sentence(), maxMessage),
 	}
 	for _, s := range d.Steps[:min(len(d.Steps), maxSteps)] {
 		out.Steps = append(out.Steps, v1alpha1.StepStatus{
-			Rule: string(s.Rule), Before: s.Before, After: s.After, Message: clip(s.Sentence(), maxSentence),
+			Rule: string(s.Rule), Before: s.Before, After: s.After, Message: excerpt.Of(s.Sentence(), maxSentence),
 		})
 	}
 	for _, in := range d.Inputs {
 		i := v1alpha1.InputStatus{
-			Signal: clip(in.Signal, maxDetail/2), Unit: in.Unit, Target: number(in.Target),
+			Signal: excerpt.Of(in.Signal, maxDetail/2), Unit: in.Unit, Target: number(in.Target),
 			Replicas: in.Fresh, AgeMilliseconds: in.Age.Milliseconds(),
 		}
 		if in.Fresh > 0 {
@@ -370,7 +371,7 @@ func fit(st *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
 		case len(d.Inputs) > 0:
 			d.Inputs = d.Inputs[:len(d.Inputs)-1]
 		default:
-			d.Message = clip(d.Message, len(d.Message)/2)
+			d.Message = excerpt.Of(d.Message, len(d.Message)/2)
 			if len(d.Message) < 8 {
 				st.LastDecision = nil
 			}
@@ -393,17 +394,4 @@ func number(x float64) string {
 		}
 	}
 	return strconv.FormatFloat(x, 'f', -1, 64)
-}
-
-// clip cuts s to at most n bytes, between runes, and marks the cut with an ellipsis.
-func clip(s string, n int) string {
-	const ellipsis = "…"
-	if len(s) <= n {
-		return s
-	}
-	cut := max(n-len(ellipsis), 0)
-	for cut > 0 && s[cut]&0xc0 == 0x80 {
-		cut--
-	}
-	return s[:cut] + ellipsis
 }

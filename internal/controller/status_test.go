@@ -219,17 +219,3 @@ func TestNumber(t *testing.T) {
 	f(math.NaN(), "")
 	f(math.Inf(1), "")
 }
-
-func FuzzClip(f *testing.F) {
-	f.Add("größer", 5)
-	f.Fuzz(func(t *testing.T, s string, n int) {
-		n = max(3, n%2000)
-		got := clip(s, n)
-		if len(got) > n {
-			t.Errorf("clip(%q, %d) has %d bytes", s, n, len(got))
-		}
-		if len(s) <= n && got != s {
-			t.Errorf("clip(%q, %d) = %q", s, n, got)
-		}
-	})
-}

@@ -5,6 +5,8 @@ package controller
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 )
 
 // recordInconsistency logs and records one Event about conflicting signals.
@@ -22,5 +24,5 @@ func (w *workload) recordInconsistency(r *report) {
 		return // the previous leader recorded it
 	}
 	w.shared.deps.Log.Warn("signals conflict with one another", "gpuautoscaler", w.key.String(), "why", c.Message)
-	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", clip(c.Message, maxMessage))
+	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", excerpt.Of(c.Message, maxMessage))
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/discovery"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -233,7 +234,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
 	}
 	if w.invalid, w.inconsistencyRecorded = nil, false; err != nil {
-		w.invalid = errors.New(clip(err.Error(), maxMessage)) // the error quotes values of any length
+		w.invalid = errors.New(excerpt.Of(err.Error(), maxMessage)) // the error quotes values of any length
 	}
 	if err != nil {
 		w.plan.Store(nil)

@@ -16,9 +16,9 @@ import (
 // Type is the type column of a collectors file.
 type Type string
 
-// The types. Histogram and Summary are accepted and shown in # TYPE as they
-// are, because dcgm-exporter does; LabelType makes the field's value a label
-// of the device's other series.
+// The types. Histogram and Summary are accepted and written in # TYPE, as in
+// dcgm-exporter. LabelType makes the field's value a label of the device's
+// other series.
 const (
 	Gauge     Type = "gauge"
 	Counter   Type = "counter"
@@ -33,7 +33,7 @@ type Collector struct {
 	Ref  gpu.Ref
 	Type Type
 	Help string
-	Exp  Derived // what is shown instead of a field, if anything
+	Exp  Derived // the derived metric instead of a field; 0 for a field
 }
 
 // LabelCollector is a field that is shown as a label.
@@ -42,7 +42,7 @@ type LabelCollector struct {
 	Ref  gpu.Ref
 }
 
-// Collectors is what a collectors file asks for, in its order.
+// Collectors is the content of a collectors file, in its order.
 type Collectors struct {
 	Metrics []Collector
 	Labels  []LabelCollector
@@ -60,15 +60,15 @@ func (c *Collectors) Fields() gpu.FieldSet {
 	return s
 }
 
-// LineError says why a line of a collectors file was left out. The rest of the
-// file counts.
+// LineError is why a line of a collectors file is ignored. The other lines are
+// used.
 type LineError struct {
 	Line   int    // from 1
 	Text   string // the line, trimmed
 	Reason string
 }
 
-// Error gives line, text and reason in one line.
+// Error returns line, text and reason in one line.
 func (e LineError) Error() string {
 	return fmt.Sprintf("line %d (%q): %s", e.Line, e.Text, e.Reason)
 }
@@ -79,7 +79,7 @@ const maxJoined = 16
 
 // ParseCollectors reads a collectors file: CSV of three columns, the field's
 // name in any profile, its type and a help text, each trimmed of spaces. A line
-// that starts with # is a comment. A bad line disables itself and is returned.
+// that starts with # is a comment. An invalid line is ignored and returned.
 func ParseCollectors(text string) (Collectors, []LineError) {
 	var (
 		c    Collectors
@@ -104,8 +104,8 @@ func ParseCollectors(text string) (Collectors, []LineError) {
 	return c, bad
 }
 
-// parseRecord parses the record at the head of lines and says how many of them
-// it is made of. A nil record is a comment or an empty line.
+// parseRecord parses the first record of lines and returns how many lines it
+// has. A nil record is a comment or an empty line.
 func parseRecord(lines []string) (rec []string, used int, err error) {
 	var first error
 	for used = 1; used <= min(len(lines), maxJoined); used++ {
@@ -133,7 +133,7 @@ func parseRecord(lines []string) (rec []string, used int, err error) {
 	return nil, 1, first
 }
 
-// add takes one record in, or says why not.
+// add adds one record, or returns why it is invalid.
 func (c *Collectors) add(rec []string, line int, seen map[string]int) (reason string) {
 	if len(rec) != 3 {
 		return fmt.Sprintf("it has %d columns instead of 3: field, type, help (quote a help text with commas)", len(rec))

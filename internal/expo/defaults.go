@@ -7,8 +7,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
-// defaultFields are the collectors that dcgm-exporter has on where it is given
-// no file of one's own.
+// defaultFields are dcgm-exporter's collectors without a collectors file.
 var defaultFields = [...]gpu.FieldID{
 	gpu.SMClock, gpu.MemClock,
 	gpu.MemoryTemp, gpu.GPUTemp,
@@ -25,7 +24,7 @@ var defaultFields = [...]gpu.FieldID{
 	gpu.PCIeTxBytes, gpu.PCIeRxBytes,
 }
 
-// default1x are those of the 1.x-compatibility file.
+// default1x are the collectors of the 1.x-compatibility file.
 var default1x = [...]gpu.FieldID{
 	gpu.SMClock, gpu.MemClock,
 	gpu.MemoryTemp, gpu.GPUTemp,
@@ -38,7 +37,8 @@ var default1x = [...]gpu.FieldID{
 	gpu.GREngineActive, gpu.TensorActive, gpu.DRAMActive,
 }
 
-// DefaultCollectors are the collectors of a profile where there is no collectors file.
+// DefaultCollectors returns the collectors of a profile, for use without a
+// collectors file.
 func DefaultCollectors(p names.Profile) Collectors {
 	ids := defaultFields[:]
 	switch p {
@@ -64,8 +64,8 @@ func DefaultCollectors(p names.Profile) Collectors {
 	return c
 }
 
-// typeOf is a field's type in the profile's own collectors file, which is not
-// always what the field is.
+// typeOf returns a field's type in the profile's own collectors file, which can
+// differ from the field's kind.
 func typeOf(p names.Profile, f *gpu.Field) Type {
 	switch {
 	case p == names.Profile1x && (f.ID == gpu.PCIeTxBytes || f.ID == gpu.PCIeRxBytes):

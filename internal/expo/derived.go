@@ -9,8 +9,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Derived is a metric that is made from several collections: dcgm-exporter's
-// own counters.
+// Derived is a metric that is computed from several collections:
+// dcgm-exporter's own counters.
 type Derived uint8
 
 // The derived metrics, with the names that they have in every profile.
@@ -30,8 +30,8 @@ var derivedNames = [...]string{
 	"DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_P2P_STATUS",
 }
 
-// parseDerived finds a derived metric by its name. A reason says why one that
-// dcgm-exporter has is not there.
+// parseDerived finds a derived metric by its name. reason is why a metric of
+// dcgm-exporter is not supported.
 func parseDerived(name string) (d Derived, reason string) {
 	if !strings.HasPrefix(name, "DCGM_EXP_") {
 		return NotDerived, ""
@@ -53,7 +53,8 @@ func (c *Collectors) addDerived(name string, d Derived, typ Type, help string) (
 	return fmt.Sprintf("%s can be gauge, counter, histogram or summary, not %q", name, typ)
 }
 
-// fields are those that the metric is made from; XIDs are no field.
+// fields returns the fields that the metric is computed from. XIDs are not a
+// field.
 func (d Derived) fields() gpu.FieldSet {
 	switch d {
 	case ClockCount, ClockTotal:
@@ -80,8 +81,8 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 				b = m.tail(append(b, in.windows.clock...), in, e, uint64(h.clocks.held[i]))
 			}
 		}
-		// A GPU whose clocks nothing held has no series, as in dcgm-exporter; 0
-		// stands for a window without a reading.
+		// A GPU whose clocks were not held down has no series, as in
+		// dcgm-exporter. 0 is a window without a reading.
 		if h.clocks.empty() {
 			b = m.tail(append(m.head(b, in, e), in.windows.clock...), in, e, 0)
 		}
@@ -120,7 +121,7 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 	return b
 }
 
-// p2pText is dcgm-exporter's word for a status.
+// p2pText returns dcgm-exporter's name of a status.
 func p2pText(s gpu.P2PStatus) string {
 	if s < gpu.P2POK || s > gpu.P2PUnknown {
 		s = gpu.P2PUnknown
@@ -130,8 +131,8 @@ func p2pText(s gpu.P2PStatus) string {
 	}[s]
 }
 
-// head writes the metric's name and the labels up to the label fields, tail the
-// rest of them and the value.
+// head writes the metric's name and the labels up to the label fields. tail
+// writes the other labels and the value.
 func (m *metric) head(b []byte, in *renderInput, e *entity) []byte {
 	return append(append(b, m.name...), in.arena[e.start:e.attrs]...)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
-// Config is what an Exporter shows, and how.
+// Config selects what an Exporter shows.
 type Config struct {
 	Profile      names.Profile
 	Collectors   Collectors
@@ -25,15 +25,15 @@ type Config struct {
 	VirtualGPUs  bool    // with Kubernetes: series for each container that shares a device, with a label vgpu
 	Pods         bool    // pods are watched through the API server
 	PodUID       bool    // a label pod_uid
-	DashedModel  bool    // blanks in model names become dashes
+	DashedModel  bool    // spaces in model names become dashes
 	Self         bool    // metrics of the process
 	Processes    bool    // the processes on devices are listed
-	Relabel      Relabel // it was checked
+	Relabel      Relabel // must have passed its checks
 	Version      string  // of the program
 	Revision     string  // of its source
 
-	// How far back DCGM_EXP_CLOCK_EVENTS_COUNT and DCGM_EXP_XID_ERRORS_COUNT
-	// look; 0 stands for five minutes.
+	// The windows of DCGM_EXP_CLOCK_EVENTS_COUNT and DCGM_EXP_XID_ERRORS_COUNT;
+	// 0 is five minutes.
 	ClockWindow, XIDWindow time.Duration
 }
 
@@ -43,97 +43,97 @@ const defaultWindow = 5 * time.Minute
 func (c *Config) clockWindow() time.Duration { return cmp.Or(c.ClockWindow, defaultWindow) }
 func (c *Config) xidWindow() time.Duration   { return cmp.Or(c.XIDWindow, defaultWindow) }
 
-// Stats is what a collection knows beside its snapshot.
+// Stats is the statistics of a collection that are not in its snapshot.
 type Stats struct {
 	Duration time.Duration // of the collection
 	Errors   uint64        // failed reads and enumerations since the start
 }
 
-// totals are counts since the start, which a change of collectors leaves alone.
+// totals are counts since the start. A change of collectors does not reset
+// them.
 type totals struct {
-	outOfRange    uint64 // values that cannot be
+	outOfRange    uint64 // values outside the range of their field
 	notNumbers    uint64 // values that are NaN or infinite
-	claimants     uint64 // containers that claim a device and are too many
-	duplicates    uint64 // devices and parts whose labels another one has
-	reloads       uint64 // collectors that were taken in after the first ones
-	failedReloads uint64 // those that were not
+	claimants     uint64 // containers beyond maxClaimants that claim a device
+	duplicates    uint64 // devices and parts with the same labels as another
+	reloads       uint64 // successful reloads of the collectors
+	failedReloads uint64 // failed reloads
 }
 
-// Exporter renders snapshots and serves what it rendered last. It is an
-// http.Handler.
+// Exporter renders snapshots and serves the last page. It is an http.Handler.
 type Exporter struct {
 	pages  pages
 	packer packer
-	// scratches are *scratch that no request uses now.
+	// scratches are idle *scratch.
 	scratches sync.Pool
 
-	asked    atomic.Bool // a page was asked for since the last Update
-	unshown  atomic.Bool // waiting has what the current page does not show
+	asked    atomic.Bool // a page was requested since the last Update
+	unshown  atomic.Bool // waiting is newer than the current page
 	mu       sync.Mutex  // guards what follows
 	r        *renderer
 	history  history
 	totals   totals
-	waiting  collection // not rendered yet where unshown is true
-	demanded int        // Updates in a row after which a page was asked for
+	waiting  collection // not rendered yet if unshown is true
+	demanded int        // consecutive Updates after which a page was requested
 }
 
-// collection is what one Update brought.
+// collection is the arguments of one Update.
 type collection struct {
 	snap  *gpu.Snapshot
 	stats Stats
 	at    time.Time
 }
 
-// eagerAfter is how many collections in a row must have been scraped for the
-// next one to be rendered before it is. Who scrapes as often as the agent
-// collects gets a page that is ready; who scrapes seldom does not pay for pages
-// that nobody reads.
+// eagerAfter is how many consecutive collections must have been scraped before
+// the next is rendered in advance. A scraper that is as fast as the agent gets
+// a finished page. For a slower one, pages that are never read are not
+// rendered.
 const eagerAfter = 2
 
-// New makes an Exporter that has nothing to show until its first Update.
+// New returns an Exporter without a page until its first Update.
 func New(cfg Config) *Exporter {
 	e := &Exporter{history: history{clockWindow: cfg.clockWindow(), xidWindow: cfg.xidWindow()}}
 	e.r = newRenderer(&cfg, &e.history, &e.totals)
 	return e
 }
 
-// Fields is the set of fields that the exporter shows something of.
+// Fields returns the fields that the exporter needs.
 func (e *Exporter) Fields() gpu.FieldSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.r.cfg.Collectors.Fields().Union(physicalFields())
 }
 
-// WantsHealth says whether the exporter shows the library's verdicts on GPUs.
+// WantsHealth reports whether the exporter shows the library's verdicts on
+// GPUs.
 func (e *Exporter) WantsHealth() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.ContainsFunc(e.r.cfg.Collectors.Metrics, func(c Collector) bool { return c.Exp == HealthState })
 }
 
-// Reconfigure shows other collectors from the next Update on. What was counted
-// stays.
+// Reconfigure replaces the collectors from the next Update on. Counters keep
+// their values.
 func (e *Exporter) Reconfigure(c Collectors, invalidLines int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.show() // the last collection was read for the collectors from before
+	e.show() // the last collection has the fields of the old collectors
 	cfg := *e.r.cfg
 	cfg.Collectors, cfg.InvalidLines = c, invalidLines
 	e.r = newRenderer(&cfg, &e.history, &e.totals)
 	e.totals.reloads++
 }
 
-// ReloadFailed counts collectors that could not be read; those from before
-// stay.
+// ReloadFailed counts a reload that failed; the last collectors stay in force.
 func (e *Exporter) ReloadFailed() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.totals.failedReloads++
 }
 
-// Update takes in a collection as of now; scrapes get it from here on. It is
-// rendered now where scrapes come as often as collections, else by the first
-// scrape. Update is called by one goroutine, and nobody changes s after it.
+// Update makes s the collection that scrapes get. Update renders it if every
+// collection is scraped; otherwise the first scrape does. Update is for one
+// goroutine, and the caller must not change s afterwards.
 func (e *Exporter) Update(s *gpu.Snapshot, st Stats, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -150,7 +150,7 @@ func (e *Exporter) Update(s *gpu.Snapshot, st Stats, now time.Time) {
 	}
 }
 
-// show renders what waits; the caller holds e.mu.
+// show renders the waiting collection; the caller holds e.mu.
 func (e *Exporter) show() {
 	if !e.unshown.Load() {
 		return
@@ -162,8 +162,8 @@ func (e *Exporter) show() {
 	e.unshown.Store(false)
 }
 
-// current is the page of the last collection, nil before the first. It stays as
-// it is until it is released.
+// current returns the page of the last collection; nil before the first. The
+// page does not change until it is released.
 func (e *Exporter) current() *page {
 	e.asked.Store(true)
 	if e.unshown.Load() {

@@ -17,7 +17,8 @@ const (
 	contentTypeOpenMetrics = "application/openmetrics-text; version=" + openMetricsVersion + "; charset=utf-8"
 )
 
-// Header values that are the same in every answer. net/http only reads them.
+// Header values that are the same in every response. net/http does not change
+// them.
 var (
 	contentTypes = [numFormats][]string{{contentTypeText}, {contentTypeOpenMetrics}}
 	gzipped      = []string{"gzip"}
@@ -25,18 +26,17 @@ var (
 	nosniff      = []string{"nosniff"}
 )
 
-// scratch is the memory of an answer that is made for one request.
+// scratch is the memory of a response that is built for one request.
 type scratch struct {
 	body   []byte
 	packed bytes.Buffer
 }
 
-// ServeHTTP answers a scrape with the last page, in the format and encoding
-// that the request accepts. A page that loses types in OpenMetrics is sent as
-// text wherever text is accepted, whatever is preferred: Prometheus prefers
-// OpenMetrics, and accepts both. name[] parameters limit it to these metrics (and
-// the few that are always there). It answers 503 while there is no page, and
-// when the last one is too old.
+// ServeHTTP serves the last page, in a format and encoding that the request
+// accepts. A page that loses types in OpenMetrics is sent as text if the
+// request accepts text, even if it prefers OpenMetrics, as Prometheus does.
+// name[] parameters select metrics; a few are always included. Without a page,
+// or if the last one is too old, the status is 503.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	p := e.current()
 	if p == nil {
@@ -69,7 +69,7 @@ func (e *Exporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	send(w, e.whole(p, f, zip))
 }
 
-// whole gives all of a page. What it returns is good until p is released.
+// whole returns the whole page. The result is valid until p is released.
 func (e *Exporter) whole(p *page, f format, zip bool) []byte {
 	if f == text && !zip {
 		return p.body
@@ -113,19 +113,19 @@ func (e *Exporter) serveSome(w http.ResponseWriter, p *page, f format, zip bool,
 	send(w, t.packed.Bytes())
 }
 
-// send writes the body; a client that went away is no error of ours.
+// send writes the body. It ignores the error of a disconnected client.
 func send(w http.ResponseWriter, body []byte) {
 	w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}
 	_, _ = w.Write(body)
 }
 
-// negotiate picks the format that the client prefers, the plain one if it has
-// no preference or accepts neither. alsoText reports whether the client accepts
-// that one, too.
+// negotiate returns the format that the client prefers; text if it has no
+// preference or accepts neither. alsoText reports whether the client accepts
+// text.
 func negotiate(accept []string) (f format, alsoText bool) {
 	var best struct {
 		metrics, text float64
-		named         int // how exactly text was named: */*, text/* or text/plain
+		named         int // how specific the match of text is: */*, text/* or text/plain
 	}
 	eachOption(accept, func(name, version string, q float64) {
 		var named int
@@ -150,7 +150,7 @@ func negotiate(accept []string) (f format, alsoText bool) {
 			best.text = max(best.text, q)
 		}
 	})
-	// At the same quality, a format that is named goes before a wildcard.
+	// At the same quality, a named format wins over a wildcard.
 	if best.metrics > 0 && (best.metrics > best.text || best.named < 3 && best.text == best.metrics) {
 		return openMetrics, best.text > 0
 	}
@@ -172,8 +172,8 @@ func acceptsGzip(encodings []string) bool {
 }
 
 // eachOption calls f for each comma-separated option of an Accept header with
-// its version parameter, if it has one, and its q parameter, which is 1 where it
-// is left out or makes no sense.
+// its version parameter, if it has one, and its q parameter, which is 1 if it
+// is missing or invalid.
 func eachOption(values []string, f func(name, version string, q float64)) {
 	for _, v := range values {
 		for option := range strings.SplitSeq(v, ",") {

@@ -12,14 +12,15 @@ import (
 // healthXIDs is how long an XID error counts against a GPU's health.
 const healthXIDs = time.Hour
 
-// healthOK is the error code of a system that is well.
+// healthOK is the error code of a healthy system.
 const healthOK = "DCGM_FR_OK"
 
-// unjudged says which systems only DCGM can judge: they are absent without its
-// verdicts, rather than well.
+// unjudged are the systems that only DCGM can judge. Without DCGM's verdicts
+// they are absent, not healthy.
 func unjudged(w gpu.HealthWatch) bool { return w == gpu.WatchSM || w == gpu.WatchInforom }
 
-// judge gives the verdict on each system of a GPU by what is known of it.
+// judge returns the verdict on each system of a GPU from its values and XID
+// errors.
 func judge(d *gpu.DeviceSnapshot, now time.Time) (out gpu.Verdicts) {
 	positive := func(id gpu.FieldID) bool { v, ok := d.Values.Get(id); return ok && v > 0 }
 	if positive(gpu.RowRemapFailure) {
@@ -65,8 +66,8 @@ func judge(d *gpu.DeviceSnapshot, now time.Time) (out gpu.Verdicts) {
 	return out
 }
 
-// appendHealth writes a GPU's systems: the library's verdicts where it gives
-// some, else ours. MIG instances have no health of their own.
+// appendHealth writes a GPU's systems, with the library's verdicts if it gives
+// any, else with ours. MIG instances have no health of their own.
 func (m *metric) appendHealth(b []byte, in *renderInput, e *entity) []byte {
 	if e.dev.MIG != nil {
 		return b

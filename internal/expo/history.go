@@ -9,7 +9,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// clockEvents are the reasons for which clocks are held below their maximum,
+// clockEvents are the reasons that hold clocks below their maximum,
 // nvmlClocksEventReason* of nvml.h, under dcgm-exporter's names.
 var clockEvents = [...]struct {
 	bit  uint16
@@ -26,11 +26,12 @@ var clockEvents = [...]struct {
 	{0x100, "display_clocks"},
 }
 
-// maxClockSamples bounds the memory of a window: an hour at one a second.
+// maxClockSamples limits the memory of a window: an hour at one sample per
+// second.
 const maxClockSamples = 3600
 
-// history is what derived metrics remember of past collections, by UUID. It
-// outlives a change of the collectors.
+// history is the past collections that derived metrics need, by UUID. A change
+// of the collectors does not clear it.
 type history struct {
 	clockWindow, xidWindow time.Duration
 	devices                map[string]*past
@@ -40,15 +41,14 @@ type history struct {
 // past is a device's history.
 type past struct {
 	round  uint64    // of the last collection that had the device
-	seen   time.Time // of the last values that were taken in
+	seen   time.Time // of the last values that were added
 	clocks clockPast
 	xids   xidPast
 }
 
 func (h *history) of(uuid string) *past { return h.devices[uuid] }
 
-// update takes a collection in. Devices that are not in it any more are
-// forgotten.
+// update adds a collection. It removes devices that are no longer in it.
 func (h *history) update(s *gpu.Snapshot, now time.Time) {
 	if h.devices == nil {
 		h.devices = map[string]*past{}
@@ -107,7 +107,8 @@ func (c *clockPast) add(at time.Time, mask uint16) {
 			continue
 		}
 		c.held[i]++
-		// What held the clocks when we came did not begin before our eyes.
+		// A reason in the first sample began at an unknown time: it does not
+		// count as begun.
 		if c.primed && c.last&clockEvents[i].bit == 0 {
 			c.began[i]++
 		}
@@ -179,7 +180,7 @@ func (x *xidPast) find(code uint64) *xidCode {
 	return &x.codes[len(x.codes)-1]
 }
 
-// windows are the labels that name the sizes of the windows.
+// windows are the labels with the sizes of the windows.
 type windows struct{ clock, xid []byte }
 
 func windowLabel(d time.Duration) []byte {

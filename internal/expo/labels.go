@@ -11,17 +11,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
-// entity is a device whose series are shown, for one owner and one job of it,
-// with its labels in a renderer's arena: arena[start:attrs] is "{gpu=…", up to
+// entity is a device with one of its owners and jobs, whose series are shown.
+// Its labels are in a renderer's arena: arena[start:attrs] is "{gpu=…", up to
 // the label fields, arena[attrs:mid] pod labels and the attributes that sort
 // before err_code, and arena[mid:end] the others and "} ".
 type entity struct {
 	dev                    *gpu.DeviceSnapshot
-	owner                  *gpu.Owner // nil: nobody, or nobody alone
-	job                    string     // empty: none
+	owner                  *gpu.Owner // nil: no owner, or several
+	job                    string     // empty: no job
 	role                   role
 	memory, utilization    gpu.Reading // of a share: bytes, 0 to 1
-	uid                    string      // of a share's pod, if it is known
+	uid                    string      // of a share's pod, if known
 	start, attrs, mid, end int
 }
 
@@ -40,7 +40,7 @@ func (r *renderer) appendIdentity(b []byte, e *entity) []byte {
 	b = strconv.AppendInt(b, int64(d.Index), 10)
 	b = r.label(append(b, '"'), r.names.uuid, uuid)
 	b = r.label(b, "pci_bus_id", d.PCIBusID)
-	b = r.numbered(b, "device", "nvidia", d.Index) // as dcgm-exporter, not the device file's number
+	b = r.numbered(b, "device", "nvidia", d.Index) // the index, as in dcgm-exporter, not the device file's number
 	if name := r.shown("modelName"); r.cfg.DashedModel && name != "" {
 		b = appendDashed(append(b, ','), name, d.Model)
 	} else {
@@ -61,13 +61,13 @@ func (r *renderer) appendIdentity(b []byte, e *entity) []byte {
 	return b
 }
 
-// appendAttributes renders whose the series are.
+// appendAttributes renders the labels of the owner.
 func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 	o := e.owner
 	var pod gpu.Pod
 	if o != nil {
 		pod = r.in.snap.Pods[gpu.PodName{Namespace: o.Namespace, Name: o.Pod}]
-		if !r.cfg.VirtualGPUs { // as dcgm-exporter, which has them in one mode only
+		if !r.cfg.VirtualGPUs { // dcgm-exporter writes them in this mode only
 			for _, l := range pod.Labels {
 				if !r.reserved[l.Name] {
 					b = r.label(b, l.Name, l.Value)
@@ -83,7 +83,7 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 	if e.job != "" {
 		b = r.label(b, "hpc_job", e.job)
 	}
-	if o == nil || o.Pod == "" { // nobody's, or a container's without Kubernetes
+	if o == nil || o.Pod == "" { // no owner, or a container without Kubernetes
 		return b
 	}
 	if r.cfg.OldNamespace {
@@ -94,7 +94,7 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 		b = r.label(b, "pod", o.Pod)
 	}
 	uid := ""
-	if r.cfg.PodUID || e.role == ofShare { // which dcgm-exporter always has of shares
+	if r.cfg.PodUID || e.role == ofShare { // dcgm-exporter always writes it for shares
 		uid = cmp.Or(pod.UID, e.uid)
 	}
 	if uid != "" {
@@ -106,7 +106,7 @@ func (r *renderer) appendAttributes(b []byte, e *entity) []byte {
 	return b
 }
 
-// appendClaim renders the resource claim that a device is held by.
+// appendClaim renders the resource claim through which a device is held.
 func (r *renderer) appendClaim(b []byte, c *gpu.Claim) []byte {
 	b = r.label(b, "dra_claim_name", c.Name)
 	b = r.label(b, "dra_claim_namespace", c.Namespace)
@@ -119,7 +119,7 @@ func (r *renderer) appendClaim(b []byte, c *gpu.Claim) []byte {
 	return r.label(b, "dra_pool_name", c.Pool)
 }
 
-// numbered writes a label whose value is a number after a prefix.
+// numbered writes a label whose value is a prefix and a number.
 func (r *renderer) numbered(b []byte, name, prefix string, n int) []byte {
 	if name = r.shown(name); name == "" {
 		return b
@@ -129,7 +129,7 @@ func (r *renderer) numbered(b []byte, name, prefix string, n int) []byte {
 	return append(b, '"')
 }
 
-// labelNames are those that --use-old-namespace changes.
+// labelNames are the labels that --use-old-namespace renames.
 type labelNames struct{ uuid, container string }
 
 func namesOf(old bool) labelNames {
@@ -139,7 +139,7 @@ func namesOf(old bool) labelNames {
 	return labelNames{"UUID", "container"}
 }
 
-// reservedNames are the labels that a pod's own label must not be named like.
+// reservedNames are label names that a pod label must not have.
 func reservedNames(cfg *Config) map[string]bool {
 	m := map[string]bool{}
 	for _, n := range []string{
@@ -163,9 +163,9 @@ func reservedNames(cfg *Config) map[string]bool {
 	return m
 }
 
-// owners calls f for each owner whose series the device has: in virtual-GPU
-// mode all that share it, else each container that holds it by a resource claim,
-// else the sole one; nil if there is none.
+// owners calls f for each owner that gets a copy of the device's series. In
+// virtual-GPU mode these are all sharers, else the containers that hold it
+// through a resource claim, else the sole owner; nil without an owner.
 func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 	all := r.in.snap.Devices
 	switch {
@@ -193,9 +193,9 @@ func (r *renderer) owners(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) {
 	}
 }
 
-// claimants calls f for each container that holds the device by a resource claim,
-// with its first claim, and says whether there is one. dcgm-exporter copies the
-// series so, and knows no other owner of such a device.
+// claimants calls f for each container that holds the device through a resource
+// claim, with its first claim, and reports whether there is one. dcgm-exporter
+// copies the series in the same way, and shows no other owner of such a device.
 func (r *renderer) claimants(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) bool {
 	var last *gpu.Owner
 	all, n := r.in.snap.Devices, 0
@@ -203,7 +203,7 @@ func (r *renderer) claimants(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) bool {
 		if !sameSeries(&all[i].Device, &d.Device) {
 			continue
 		}
-		for j := range all[i].Owners { // sorted: one container's are together
+		for j := range all[i].Owners { // sorted, so that the claims of one container are adjacent
 			o := &all[i].Owners[j]
 			if o.Claim == nil || last != nil && last.Namespace == o.Namespace && last.Pod == o.Pod && last.Container == o.Container {
 				continue
@@ -219,14 +219,13 @@ func (r *renderer) claimants(d *gpu.DeviceSnapshot, f func(*gpu.Owner)) bool {
 	return last != nil
 }
 
-// maxClaimants bounds the copies of a device's series. A claim may be reserved for
-// 256 pods, but a pod may have any number of containers.
+// maxClaimants limits the copies of a device's series. A claim may be reserved
+// for 256 pods, but a pod may have any number of containers.
 const maxClaimants = 256
 
-// soleOwner is who a device's series are labelled with: its owner if that is
-// one pod. A device that several pods share belongs to none of them alone;
-// gpupilot_gpu_allocation_info lists them all. Compute instances of one GPU
-// instance share its series.
+// soleOwner returns the owner in the labels of a device's series; nil unless
+// one pod holds the device alone. gpupilot_gpu_allocation_info lists the pods
+// that share one. Compute instances of one GPU instance share its series.
 func soleOwner(d *gpu.DeviceSnapshot, all []gpu.DeviceSnapshot) *gpu.Owner {
 	var sole *gpu.Owner
 	for i := range all {
@@ -245,8 +244,8 @@ func soleOwner(d *gpu.DeviceSnapshot, all []gpu.DeviceSnapshot) *gpu.Owner {
 	return sole
 }
 
-// sameSeries says whether two devices have the same labels: they are one
-// device, or compute instances of one GPU instance.
+// sameSeries reports whether two devices have the same labels: they are the
+// same device, or compute instances of one GPU instance.
 func sameSeries(a, b *gpu.Device) bool {
 	if a.UUID == b.UUID {
 		return true
@@ -261,7 +260,7 @@ type labelField struct {
 	number number
 }
 
-// append writes ,name="value", or nothing where the device has no such value.
+// append writes ,name="value", or nothing if the device has no value.
 func (l *labelField) append(b []byte, v *gpu.Values) []byte {
 	if s, ok := v.GetLabel(l.number.field); ok {
 		return appendLabel(append(b, ','), l.name, s)
@@ -277,21 +276,21 @@ func (l *labelField) append(b []byte, v *gpu.Values) []byte {
 	return append(b, '"')
 }
 
-// number is how a field's value is written under some name.
+// number is the format of a field's value under one name.
 type number struct {
 	field  gpu.FieldID
 	index  gpu.Index
 	scale  float64
 	format gpu.Format
-	lo, hi float64 // what is a value at all, in the field's unit
+	lo, hi float64 // the valid range, in the field's unit
 }
 
-// sane says whether v can be a value of the field. What cannot is not shown,
-// and counted.
+// sane reports whether v is in the field's range. A value outside is counted
+// and not shown.
 func (n *number) sane(v float64) bool { return n.lo <= v && v <= n.hi }
 
-// bounds are what values of a unit can be. A temperature may be below 0, and a
-// ratio a little above 1 where the library divides two samples.
+// bounds are the valid range of a unit's values. A temperature may be below 0,
+// and a ratio a little above 1 where the library divides two samples.
 func bounds(u gpu.Unit) (lo, hi float64) {
 	switch u {
 	case gpu.Percent:

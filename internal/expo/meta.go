@@ -14,7 +14,7 @@ import (
 func metaFamilies(cfg *Config) []family {
 	fs := []family{
 		always("gpupilot_collection_timestamp_seconds", Gauge,
-			"When the collection that this page shows began, in seconds since 1970.",
+			"Start of the collection that this page shows, in seconds since 1970.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_collection_timestamp_seconds "...)
 				return append(appendTime(b, in.snap.Time), '\n')
@@ -25,40 +25,40 @@ func metaFamilies(cfg *Config) []family {
 				return append(appendSeconds(b, in.snap.Interval), '\n')
 			}),
 		always("gpupilot_device_last_success_timestamp_seconds", Gauge,
-			"When the device was last read whole, in seconds since 1970: the time of its samples.", lastSuccess),
+			"Start of the last successful read of the device, in seconds since 1970: the time of its samples.", lastSuccess),
 		always("gpupilot_gpu_allocation_info", Gauge,
 			"1 for each container that holds the device or, with a replica, a share of it.", allocations),
 		always("gpupilot_mig_device_info", Gauge,
-			"1 for each MIG device: which instance of which GPU it is.", migDevices),
+			"1 for each MIG device, with its GPU and instance.", migDevices),
 		meta("gpupilot_collection_duration_seconds", Gauge,
-			"How long the collection took until every device that answers had answered.",
+			"Duration of the collection, without devices that do not answer in time.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_collection_duration_seconds "...)
 				return append(appendSeconds(b, in.stats.Duration), '\n')
 			}),
 		meta("gpupilot_collection_errors_total", Counter,
-			"Reads of a device and enumerations of devices that failed.",
+			"Failed reads and enumerations of devices.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_collection_errors_total "...)
 				return append(strconv.AppendUint(b, in.stats.Errors, 10), '\n')
 			}),
 		meta("gpupilot_device_up", Gauge, "1 if the last read of the device succeeded and is not too old.", deviceUp),
-		meta("gpupilot_backend_up", Gauge, "1 if GPUs can be enumerated through the backend and one of them at least can be read.",
+		meta("gpupilot_backend_up", Gauge, "1 if the backend enumerates GPUs and at least one of them can be read.",
 			func(b []byte, in *renderInput) []byte {
 				b = appendLabel(append(b, "gpupilot_backend_up{"...), "backend", in.snap.Backend)
 				return append(appendBool(append(b, "} "...), in.snap.Up()), '\n')
 			}),
 		meta("gpupilot_xid_errors_total", Counter, "XID errors of the device since the agent started, by code.", xidCounts),
 		meta("gpupilot_xid_last_seen_timestamp_seconds", Gauge,
-			"When the device last had this XID error, in seconds since 1970.", xidTimes),
+			"Time of the device's last XID error with this code, in seconds since 1970.", xidTimes),
 		meta("gpupilot_collectors_invalid_lines", Gauge,
-			"Lines of the collectors file that were left out because they are not understood.",
+			"Invalid lines of the collectors file, which are ignored.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_collectors_invalid_lines "...)
 				return append(strconv.AppendInt(b, int64(in.cfg.InvalidLines), 10), '\n')
 			}),
 		meta("gpupilot_config_reloads_total", Counter,
-			"Changes of the collectors since the start, by result; after a failed one those from before are shown.",
+			"Reloads of the collectors since the start, by result. After a failed reload the last collectors stay in force.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, `gpupilot_config_reloads_total{result="success"} `...)
 				b = append(appendUint(b, in.totals.reloads), '\n')
@@ -66,7 +66,7 @@ func metaFamilies(cfg *Config) []family {
 				return append(appendUint(b, in.totals.failedReloads), '\n')
 			}),
 		meta("gpupilot_series_dropped_total", Counter,
-			"Values that were not shown, by reason: out_of_range is one that the field cannot have, not_a_number is NaN or infinite; duplicate counts devices and parts whose labels another one has, claimant containers that claim a device beside 256 others.",
+			"Dropped values (out_of_range: outside the field's range; not_a_number: NaN or infinite), devices and parts (duplicate: same labels as another), and containers (claimant: beyond 256 of one device), by reason.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, `gpupilot_series_dropped_total{reason="out_of_range"} `...)
 				b = append(appendUint(b, in.totals.outOfRange), '\n')
@@ -77,24 +77,24 @@ func metaFamilies(cfg *Config) []family {
 				b = append(b, `gpupilot_series_dropped_total{reason="claimant"} `...)
 				return append(appendUint(b, in.totals.claimants), '\n')
 			}),
-		meta("gpupilot_gpu_info", Gauge, "1 for each device: what it is.", gpuInfo),
+		meta("gpupilot_gpu_info", Gauge, "1 for each device, with its identity.", gpuInfo),
 		meta("gpupilot_field_supported", Gauge,
-			"0 for each field that is collected and that a device does not give, with the reason.", unsupported),
+			"0 for each collected field that a device does not give, with the reason.", unsupported),
 		meta("gpupilot_build_info", Gauge, "1, with the agent's version.", buildInfo),
 		meta("gpupilot_collector_last_success_timestamp_seconds", Gauge,
-			"When the collector last succeeded, in seconds since 1970: its values' age.",
+			"Start of the collector's last successful run, in seconds since 1970.",
 			func(b []byte, in *renderInput) []byte {
 				return eachCollector(b, in, "gpupilot_collector_last_success_timestamp_seconds{", false, func(b []byte, c *gpu.CollectorState) []byte {
 					return appendTime(b, c.Last)
 				})
 			}),
-		meta("gpupilot_collector_duration_seconds", Gauge, "How long the collector's last success took.",
+		meta("gpupilot_collector_duration_seconds", Gauge, "Duration of the collector's last successful run.",
 			func(b []byte, in *renderInput) []byte {
 				return eachCollector(b, in, "gpupilot_collector_duration_seconds{", false, func(b []byte, c *gpu.CollectorState) []byte {
 					return appendSeconds(b, c.Took)
 				})
 			}),
-		meta("gpupilot_collector_errors_total", Counter, "How often the collector failed since the agent started.",
+		meta("gpupilot_collector_errors_total", Counter, "Failed runs of the collector since the agent started.",
 			func(b []byte, in *renderInput) []byte {
 				return eachCollector(b, in, "gpupilot_collector_errors_total{", true, func(b []byte, c *gpu.CollectorState) []byte {
 					return appendUint(b, c.Errors)
@@ -117,7 +117,7 @@ func metaFamilies(cfg *Config) []family {
 	return fs
 }
 
-// eachCollector writes a series for each collector, or only for those that have
+// eachCollector writes a series for each collector, or only for each that has
 // succeeded.
 func eachCollector(b []byte, in *renderInput, head string, all bool, value func([]byte, *gpu.CollectorState) []byte) []byte {
 	for i := range in.snap.Collectors {
@@ -310,8 +310,8 @@ func gpuInfo(b []byte, in *renderInput) []byte {
 	return b
 }
 
-// unsupported names what devices that are read do not give; the instances of a
-// GPU give the same, so that one of them is enough.
+// unsupported lists the fields that devices do not give, once for each GPU: its
+// instances give the same fields.
 func unsupported(b []byte, in *renderInput) []byte {
 	want := in.fields
 	maxAge := gpu.MaxAge(in.snap.Interval)
@@ -341,7 +341,7 @@ func siblings(a, b *gpu.Device) bool {
 	return a.MIG != nil && b.MIG != nil && a.MIG.ParentUUID == b.MIG.ParentUUID
 }
 
-// lack says why a device lacks the field at index i.
+// lack returns why a device lacks the field at index i.
 func lack(i gpu.Index, d *gpu.DeviceSnapshot) string {
 	if f := gpu.At(i); d.NoProfiling != "" && f.ID >= gpu.GREngineActive && f.ID <= gpu.IntActive {
 		return d.NoProfiling

@@ -26,8 +26,8 @@ func appendFixed(b []byte, v float64) []byte {
 	a := math.Abs(v)
 	micros := a * 1e6
 	whole := math.Floor(micros)
-	// Below 1e12 the product is off by less than 1e-3, so that only a value
-	// about half way between two decimals needs the exact conversion.
+	// Below 1e12 the error of the product is less than 1e-3. Only a value about
+	// half way between two decimals needs the exact conversion.
 	if micros >= 1e12 || math.Abs(micros-whole-0.5) < 0.01 {
 		return strconv.AppendFloat(b, v, 'f', 6, 64)
 	}
@@ -46,7 +46,7 @@ func appendFixed(b []byte, v float64) []byte {
 	return append(b, d[:]...)
 }
 
-// exactFloat is up to where a float64 counts whole numbers.
+// exactFloat is the largest number up to which float64 has every whole number.
 const exactFloat = 1 << 53
 
 // appendQuotient writes n/per rounded to the nearest, as %d or, with six
@@ -107,8 +107,8 @@ func appendLabel(b []byte, name, value string) []byte {
 	return append(b, '"')
 }
 
-// appendDashed is appendLabel with each run of blanks made one dash, and none
-// at the ends.
+// appendDashed is appendLabel with one dash for each run of spaces, and no
+// spaces at the ends.
 func appendDashed(b []byte, name, value string) []byte {
 	b = append(append(b, name...), '=', '"')
 	first := true
@@ -122,8 +122,8 @@ func appendDashed(b []byte, name, value string) []byte {
 	return append(b, '"')
 }
 
-// appendEscaped escapes backslash, line feed and, where quotes is set, quotes,
-// as both exposition formats want it.
+// appendEscaped escapes backslash, line feed and, if quotes is set, quotes, as
+// both exposition formats require.
 func appendEscaped(b []byte, s string, quotes bool) []byte {
 	for i := 0; i < len(s); {
 		c := s[i]

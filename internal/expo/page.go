@@ -10,21 +10,22 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// span is where a family lies in a page: its head from start, its samples from
-// samples to end. All three are equal where it has no samples.
+// span is the position of a family in a page: its head starts at start, its
+// samples are from samples to end. All three are equal for a family without
+// samples.
 type span struct{ start, samples, end int }
 
-// page is one rendered generation. Its body does not change while anyone holds
-// it; the other forms are made when first asked for, once.
+// page is one rendered collection. Its body does not change while it is
+// acquired. The other forms are built once, at the first request for them.
 type page struct {
-	by    *renderer // whose families these are
+	by    *renderer // the renderer of the families
 	body  []byte    // the text format
 	spans []span    // by family
 	until time.Time
 	refs  int // guarded by pages.mu
 
 	mu       sync.Mutex // guards what follows
-	metrics  []byte     // as OpenMetrics; empty: not made yet
+	metrics  []byte     // as OpenMetrics; empty: not built yet
 	packed   [numFormats]bytes.Buffer
 	isPacked [numFormats]bool
 }
@@ -35,7 +36,7 @@ func (p *page) reset(by *renderer, until time.Time) {
 	p.isPacked = [numFormats]bool{}
 }
 
-// whole gives the page in a format; the caller holds p.mu.
+// whole returns the page in a format; the caller holds p.mu.
 func (p *page) whole(f format) []byte {
 	if f == text {
 		return p.body
@@ -46,7 +47,7 @@ func (p *page) whole(f format) []byte {
 	return p.metrics
 }
 
-// appendSome writes the families that want has, or all where it is nil.
+// appendSome writes the families in want; all if want is nil.
 func (p *page) appendSome(b []byte, f format, want []bool) []byte {
 	for i, s := range p.spans {
 		if s.samples == s.end || want != nil && !want[i] {
@@ -61,15 +62,15 @@ func (p *page) appendSome(b []byte, f format, want []bool) []byte {
 	return b
 }
 
-// pages hands out the current page and recycles those that nobody reads any
-// more: two are enough unless a reader is slow.
+// pages holds the current page and reuses released ones. Two pages are enough
+// unless a reader is slow.
 type pages struct {
 	mu      sync.Mutex
 	current *page
 	free    []*page
 }
 
-// spare returns a page that nobody reads.
+// spare returns an unused page.
 func (ps *pages) spare() *page {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -92,8 +93,8 @@ func (ps *pages) publish(p *page) {
 	}
 }
 
-// acquire returns the current page, nil before the first. It stays as it is
-// until it is released.
+// acquire returns the current page; nil before the first. The page does not
+// change until it is released.
 func (ps *pages) acquire() *page {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -112,7 +113,7 @@ func (ps *pages) release(p *page) {
 	}
 }
 
-// maxFree bounds what slow readers can make us keep.
+// maxFree limits the unused pages that slow readers leave behind.
 const maxFree = 2
 
 func (ps *pages) recycle(p *page) {
@@ -121,8 +122,8 @@ func (ps *pages) recycle(p *page) {
 	}
 }
 
-// packer compresses one thing at a time: its state is some hundred kilobytes.
-// The standard library's takes twice as long.
+// packer compresses one page at a time: its state takes a few hundred
+// kilobytes. The standard library's gzip takes twice as long.
 type packer struct {
 	mu sync.Mutex
 	zw *gzip.Writer
@@ -133,7 +134,7 @@ func (k *packer) pack(dst *bytes.Buffer, src []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.zw == nil {
-		k.zw, _ = gzip.NewWriterLevel(dst, gzip.BestSpeed) // the level is a valid one
+		k.zw, _ = gzip.NewWriterLevel(dst, gzip.BestSpeed) // the level is valid
 	} else {
 		k.zw.Reset(dst)
 	}

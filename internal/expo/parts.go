@@ -15,7 +15,8 @@ type partEntity struct {
 	start, end int
 }
 
-// firstDCGMField is where DCGM's fields of the node end and those of devices begin.
+// firstDCGMField is DCGM's first field of devices; smaller ids are fields of
+// the node.
 const firstDCGMField gpu.FieldID = 50
 
 // collectParts lists the parts to show and renders their labels.
@@ -36,8 +37,8 @@ func (r *renderer) collectParts() {
 	}
 }
 
-// appendPart renders a part's labels in dcgm-exporter's order: what it is, the
-// node, label fields by name.
+// appendPart renders a part's labels in dcgm-exporter's order: its identity,
+// the node, label fields by name.
 func (r *renderer) appendPart(b []byte, p *gpu.PartSnapshot) []byte {
 	host := r.hostLabel
 	switch p.Kind {
@@ -67,8 +68,8 @@ func (r *renderer) appendPart(b []byte, p *gpu.PartSnapshot) []byte {
 	return append(b, "} "...)
 }
 
-// appendLink renders which link of what it is. dcgm-exporter counts the links
-// of a GPU from 1 and those of a switch from 0.
+// appendLink renders a link's index and its GPU or switch. dcgm-exporter counts
+// the links of a GPU from 1 and those of a switch from 0.
 func (r *renderer) appendLink(b []byte, p *gpu.Part) []byte {
 	if p.GPU == nil {
 		b = appendNumber(b, `{nvlink="`, p.ID)

@@ -4,7 +4,8 @@ package expo
 
 import "github.com/gpupilot/gpupilot/internal/gpu"
 
-// throttles are why a GPU was held back, with the time for which it was.
+// throttles are the reasons that held a GPU's clocks down, with the fields of
+// their durations.
 var throttles = [...]struct {
 	field  gpu.FieldID
 	reason string
@@ -17,7 +18,7 @@ var throttles = [...]struct {
 	{gpu.ReliabilityViolation, "reliability"},
 }
 
-// physicalFields are what physicalFamilies are made of.
+// physicalFields are the fields that physicalFamilies need.
 func physicalFields() gpu.FieldSet {
 	s := gpu.SetOf(gpu.TotalEnergy)
 	for _, t := range throttles {
@@ -26,11 +27,11 @@ func physicalFields() gpu.FieldSet {
 	return s
 }
 
-// physicalFamilies are counters of whole GPUs in base units, there whatever the
-// collectors file has.
+// physicalFamilies are counters of whole GPUs in base units. They do not depend
+// on the collectors file.
 func physicalFamilies() []family {
 	return []family{
-		meta("gpupilot_gpu_energy_joules_total", Counter, "Energy that the GPU used since the driver was loaded.",
+		meta("gpupilot_gpu_energy_joules_total", Counter, "Energy used by the GPU since the driver was loaded.",
 			func(b []byte, in *renderInput) []byte {
 				return eachGPU(b, in, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 					millijoules, ok := d.Values.Number(gpu.TotalEnergy)
@@ -41,11 +42,11 @@ func physicalFamilies() []family {
 					return append(appendPer(append(b, "} "...), millijoules, 1e3), '\n')
 				})
 			}),
-		meta("gpupilot_gpu_throttle_seconds_total", Counter, "Time for which the GPU was held back since the driver was loaded, by reason.",
+		meta("gpupilot_gpu_throttle_seconds_total", Counter, "Time for which the GPU's clocks were held down since the driver was loaded, by reason.",
 			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendThrottles) }),
-		meta("gpupilot_nvlink_errors_total", Counter, "Errors of a NVLink of the GPU, by link (from 0) and type, read every ten seconds; what has had none is not listed.",
+		meta("gpupilot_nvlink_errors_total", Counter, "Errors of an NVLink of the GPU, by link (from 0) and type. Read every ten seconds; counters at 0 are omitted.",
 			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendLinkErrors) }),
-		meta("gpupilot_nvlinks_down", Gauge, "NVLinks of the GPU that were active since the agent started and are not now.",
+		meta("gpupilot_nvlinks_down", Gauge, "NVLinks of the GPU that were active since the agent started and are now inactive.",
 			func(b []byte, in *renderInput) []byte {
 				return eachGPU(b, in, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 					if len(d.Links.Errors) == 0 && len(d.Links.Down) == 0 {
@@ -58,8 +59,8 @@ func physicalFamilies() []family {
 	}
 }
 
-// eachGPU calls f once for each GPU that is read, by itself or, where only its
-// MIG instances are, through one of these.
+// eachGPU calls f once for each GPU that is read. If only its MIG instances are
+// read, f gets one of them.
 func eachGPU(b []byte, in *renderInput, f func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte) []byte {
 	maxAge := gpu.MaxAge(in.snap.Interval)
 	last := ""
@@ -90,8 +91,8 @@ func appendThrottles(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 	return b
 }
 
-// appendLinkErrors leaves out what is 0: a GPU with 18 links has 72 counters,
-// and as a rule all of them are.
+// appendLinkErrors omits counters that are 0: a GPU with 18 links has 72 of
+// them, and usually all are 0.
 func appendLinkErrors(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 	for _, e := range d.Links.Errors {
 		if e.Count == 0 {

@@ -8,30 +8,30 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// processFamilies are what --process-metrics adds: whose processes use which
-// share of a device.
+// processFamilies are the metrics of --process-metrics: the share of a device
+// that each pod's processes use.
 func processFamilies() []family {
 	return []family{
 		always("gpupilot_pod_gpu_utilization_ratio", Gauge,
-			"Share of the device's time that the container's processes used, 0 to 1: of about the last second.",
+			"Share of the device's time used by the container's processes in about the last second, 0 to 1.",
 			func(b []byte, in *renderInput) []byte {
 				return podUsage(b, in, "gpupilot_pod_gpu_utilization_ratio", func(u *gpu.Usage) gpu.Reading { return u.Utilization }, appendFixed)
 			}),
 		always("gpupilot_pod_gpu_memory_used_bytes", Gauge,
-			"Memory of the device that the container's processes hold.",
+			"Memory of the device held by the container's processes.",
 			func(b []byte, in *renderInput) []byte {
 				return podUsage(b, in, "gpupilot_pod_gpu_memory_used_bytes", func(u *gpu.Usage) gpu.Reading { return u.Memory }, appendInteger)
 			}),
 		meta("gpupilot_gpu_processes", Gauge,
-			"Processes that use the device, by where they run: pod, host (in no pod), unknown_pod (in a pod whose name is not known), unseen (not in /proc).",
+			"Processes that use the device, by place: pod, host (outside pods), unknown_pod (the pod's name is unknown), unseen (not in /proc).",
 			processCounts),
 		meta("gpupilot_other_gpu_utilization_ratio", Gauge,
-			"Share of the device's time that processes used which are no known pod's, by where they run.",
+			"Share of the device's time used by processes outside known pods, by place.",
 			func(b []byte, in *renderInput) []byte {
 				return otherUsage(b, in, "gpupilot_other_gpu_utilization_ratio", func(d *gpu.DeviceSnapshot, k int) gpu.Reading { return d.Others[k].Utilization }, appendFixed)
 			}),
 		meta("gpupilot_other_gpu_memory_used_bytes", Gauge,
-			"Memory of the device that processes hold which are no known pod's, by where they run.",
+			"Memory of the device held by processes outside known pods, by place.",
 			func(b []byte, in *renderInput) []byte {
 				return otherUsage(b, in, "gpupilot_other_gpu_memory_used_bytes", func(d *gpu.DeviceSnapshot, k int) gpu.Reading { return d.Others[k].Memory }, appendInteger)
 			}),
@@ -47,8 +47,8 @@ func processFamilies() []family {
 	}
 }
 
-// places are the values of the label place, by gpu.PlaceKind: of those whose pod
-// is not known.
+// places are the values of the label place, by gpu.PlaceKind, for processes
+// whose pod is unknown.
 var places = [...]string{gpu.Unseen: "unseen", gpu.OnHost: "host", gpu.InPod: "unknown_pod"}
 
 func appendDevice(b []byte, d *gpu.DeviceSnapshot) []byte {
@@ -114,17 +114,17 @@ func appendPlace(b []byte, d *gpu.DeviceSnapshot, place string) []byte {
 	return append(appendLabel(append(appendDevice(b, d), ','), "place", place), "} "...)
 }
 
-// role is which fields an entity's series are of.
+// role selects the fields of which an entity has series.
 type role uint8
 
 const (
 	ofAll    role = iota
-	ofOthers      // a sharer's copy of the fields that are the device's only
-	ofWhole       // the device's own of the fields that sharers have shares of
-	ofShare       // a sharer's share of these
+	ofOthers      // a sharer's copy of the fields that exist only for the whole device
+	ofWhole       // the whole device, for the fields of which sharers have a share
+	ofShare       // a sharer's share of these fields
 )
 
-// shows says whether an entity has a series of the field.
+// shows reports whether an entity has a series of the field.
 func (e *entity) shows(f gpu.FieldID) bool {
 	switch shared := f == gpu.GPUUtil || f == gpu.FBUsed; e.role {
 	case ofOthers:
@@ -135,7 +135,7 @@ func (e *entity) shows(f gpu.FieldID) bool {
 	return true
 }
 
-// value is the entity's value of the field at index i.
+// value returns the entity's value of the field at index i.
 func (e *entity) value(f gpu.FieldID, i gpu.Index) (gpu.Number, bool) {
 	if e.role != ofShare {
 		return e.dev.Values.NumberAt(i)
@@ -146,9 +146,10 @@ func (e *entity) value(f gpu.FieldID, i gpu.Index) (gpu.Number, bool) {
 	return gpu.Real(e.utilization.Value * 100), e.utilization.OK
 }
 
-// addShares lists, in virtual-GPU mode, the device as a whole and each sharer's
-// share of it, which its processes tell: dcgm-exporter has utilisation and used
-// memory so, and the other fields in copies. It says whether it did.
+// addShares adds, in virtual-GPU mode, the whole device and the share of each
+// sharer, as measured by its processes. dcgm-exporter shows utilisation and
+// used memory in this way, and copies the other fields. It reports whether it
+// added any.
 func (r *renderer) addShares(d *gpu.DeviceSnapshot) bool {
 	in := &r.in
 	if !in.cfg.VirtualGPUs || !in.cfg.Processes || !in.cfg.Kubernetes || len(d.Owners) == 0 {

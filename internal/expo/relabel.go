@@ -14,18 +14,18 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
-// Relabel changes the labels of the fields' series: those that are for people
-// and not what tells one series from another.
+// Relabel changes the labels of the fields' series. It does not change labels
+// that make series unique.
 type Relabel struct {
-	Static []gpu.PodLabel    // further labels with fixed values
-	Drop   []string          // labels to leave out
+	Static []gpu.PodLabel    // additional labels with fixed values
+	Drop   []string          // labels to omit
 	Rename map[string]string // old name to new
 }
 
-// droppable are the built-in labels without which no two series become one.
+// droppable are the built-in labels that are not needed to make series unique.
 var droppable = []string{"pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "hostname", "Hostname", "pod_uid", "model_name", "cpu_serial"}
 
-// inline are the labels that are written where they belong, under their names.
+// inline are the labels that are written at fixed places, under their names.
 var inline = []string{
 	"gpu", "err_code", "err_msg", "window_size_in_ms", "clock_event", "xid", "health_watch", "health_error_code",
 	"peer_gpu", "link_status", "nvlink", "nvswitch", "cpu", "cpucore", "gpu_uuid", "__name__", "le", "quantile",
@@ -38,40 +38,39 @@ var (
 	onParts = []string{"gpu", "hostname", "Hostname", "pci_bus_id", "device"}
 )
 
-// Check says what is wrong, if anything.
+// Check returns the first error of the three checks.
 func (r *Relabel) Check() error {
 	return errors.Join(r.CheckStatic(), r.CheckDrop(), r.CheckRename())
 }
 
-// CheckStatic says what is wrong with the static labels. They are on all series
-// of fields.
+// CheckStatic checks the static labels, which are on all series of fields.
 func (r *Relabel) CheckStatic() error {
 	seen := map[string]bool{}
 	for _, l := range r.Static {
 		switch {
 		case !valid(l.Name):
-			return fmt.Errorf("static label: %q is no label name", l.Name)
+			return fmt.Errorf("static label: %q is not a valid label name", l.Name)
 		case builtIn(l.Name), isLabelField(l.Name):
-			return fmt.Errorf("static label: %q is taken: series have a label of that name", l.Name)
+			return fmt.Errorf("static label: %q is taken: series already have a label of that name", l.Name)
 		case seen[l.Name]:
-			return fmt.Errorf("static label: %q is taken: it is given twice", l.Name)
+			return fmt.Errorf("static label: %q is given twice", l.Name)
 		}
 		seen[l.Name] = true
 	}
 	return nil
 }
 
-// CheckDrop says what is wrong with the labels to leave out.
+// CheckDrop checks the labels to omit.
 func (r *Relabel) CheckDrop() error {
 	for _, n := range r.Drop {
 		if builtIn(n) && !slices.Contains(droppable, n) {
-			return fmt.Errorf("label %q cannot be left out: series could not be told from one another", n)
+			return fmt.Errorf("label %q cannot be dropped: series would become duplicates", n)
 		}
 	}
 	return nil
 }
 
-// CheckRename says what is wrong with the new names, given the static labels.
+// CheckRename checks the new names, given the static labels.
 func (r *Relabel) CheckRename() error {
 	to := map[string]string{}
 	for _, from := range slices.Sorted(maps.Keys(r.Rename)) {
@@ -80,21 +79,21 @@ func (r *Relabel) CheckRename() error {
 			return fmt.Errorf("label %q cannot be renamed", from)
 		}
 		if !valid(name) {
-			return fmt.Errorf("label %q cannot be renamed: %q is no label name", from, name)
+			return fmt.Errorf("label %q cannot be renamed: %q is not a valid label name", from, name)
 		}
 		if other, ok := to[name]; ok {
 			return fmt.Errorf("label %q cannot be renamed: %q is taken by %q", from, name, other)
 		}
 		if r.collides(from, name) {
-			return fmt.Errorf("label %q cannot be renamed: %q is taken: series have a label of that name", from, name)
+			return fmt.Errorf("label %q cannot be renamed: %q is taken: series already have a label of that name", from, name)
 		}
 		to[name] = from
 	}
 	return nil
 }
 
-// collides says whether a series with the label from may have one that is
-// called name.
+// collides returns a label called name that a series with the label from may
+// also have.
 func (r *Relabel) collides(from, name string) bool {
 	switch {
 	case slices.ContainsFunc(r.Static, func(l gpu.PodLabel) bool { return l.Name == name }), isLabelField(name):
@@ -105,20 +104,20 @@ func (r *Relabel) collides(from, name string) bool {
 	return builtIn(name)
 }
 
-// builtIn says whether the agent itself writes a label of this name.
+// builtIn reports whether the agent itself writes a label with this name.
 func builtIn(name string) bool {
 	return reservedNames(&Config{})[name] || slices.Contains(ofParts, name)
 }
 
-// isLabelField says whether a collectors file, which may change, can make this
-// name a label of all series.
+// isLabelField reports whether a collectors file, which may change, can make
+// this name a label of all series.
 func isLabelField(name string) bool {
 	_, ok := names.Metric(name)
 	return ok
 }
 
-// valid says whether Prometheus takes a label's name; those that start with two
-// underscores are its own.
+// valid reports whether Prometheus accepts a label's name. Names that start
+// with two underscores are reserved.
 func valid(name string) bool {
 	for i, c := range []byte(name) {
 		digit := c >= '0' && c <= '9'
@@ -129,8 +128,7 @@ func valid(name string) bool {
 	return name != "" && !strings.HasPrefix(name, "__")
 }
 
-// relabelled are the names of labels that are not shown as they are; an empty
-// one is left out.
+// relabelled returns the new names of changed labels; empty for a dropped one.
 func (r *Relabel) relabelled() map[string]string {
 	m := map[string]string{}
 	for from, to := range r.Rename {
@@ -152,7 +150,7 @@ func (r *Relabel) static(b []byte) []byte {
 	return b
 }
 
-// label writes ,name="value" under the name that the label is to have.
+// label writes ,name="value" under the label's new name.
 func (r *renderer) label(b []byte, name, value string) []byte {
 	if name = r.shown(name); name == "" {
 		return b
@@ -160,7 +158,7 @@ func (r *renderer) label(b []byte, name, value string) []byte {
 	return appendLabel(append(b, ','), name, value)
 }
 
-// shown is the name that a label is to have, empty where it is left out.
+// shown returns a label's new name; empty for a dropped one.
 func (r *renderer) shown(name string) string {
 	if len(r.relabelled) > 0 {
 		if to, ok := r.relabelled[name]; ok {

@@ -28,39 +28,38 @@ type family struct {
 	help    string
 	head    [numFormats][]byte
 	untyped bool // OpenMetrics has no type for it
-	// always families are served whatever names a scrape asks for: whoever
-	// reads a few fields still needs to know when they were collected and whose
-	// the device is.
+	// always families are served whatever names a scrape selects: a reader of a
+	// few fields needs their collection time and the device's owner too.
 	always bool
 	metric *metric                                // a field's, or
 	meta   func(b []byte, in *renderInput) []byte // one of ours
 }
 
-// metric is a field that is shown under a name, or one that is derived.
+// metric is a field under its shown name, or a derived metric.
 type metric struct {
 	name    string
 	number  number
 	derived Derived
-	part    bool // it is a field of parts
+	part    bool // a field of parts
 }
 
-// renderInput is what a page is made of.
+// renderInput is the input of one page.
 type renderInput struct {
 	snap     *gpu.Snapshot
 	stats    Stats
 	cfg      *Config
 	now      time.Time
-	entities []entity // devices with values, without duplicates
+	entities []entity // the devices with values, without duplicates
 	parts    []partEntity
 	arena    []byte // their labels
 	history  *history
 	windows  windows
 	totals   *totals
-	fields   gpu.FieldSet // what is collected
+	fields   gpu.FieldSet // the collected fields
 }
 
-// renderer makes pages. It keeps its memory from one page to the next and is
-// not safe for concurrent use.
+// renderer renders pages. It reuses its memory and is not safe for concurrent
+// use.
 type renderer struct {
 	cfg       *Config
 	families  []family
@@ -69,13 +68,13 @@ type renderer struct {
 	labels    []labelField
 	hostLabel []byte // `,hostname="…"` and static labels, or nothing
 	linkHost  []byte // the same of NVLinks, where it is hostname in every profile
-	// relabelled has the new names of labels, empty where they are left out.
+	// relabelled maps labels to their new names; empty for a dropped label.
 	relabelled map[string]string
 	names      labelNames
 	reserved   map[string]bool
 	in         renderInput
 	adding     *gpu.DeviceSnapshot // the device of addOwner
-	addOwner   func(*gpu.Owner)    // adds its entities; a field, so that it is made once
+	addOwner   func(*gpu.Owner)    // adds its entities; a field, so that the closure is allocated once
 	seed       maphash.Seed
 	seen       map[labelsOf]bool // of this page's devices and parts
 }
@@ -116,8 +115,8 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 	}
 	for i := range r.families {
 		f := &r.families[i]
-		// OpenMetrics knows a counter by its name without _total, which may be
-		// another metric's name.
+		// OpenMetrics names a counter without _total, which may be another
+		// metric's name.
 		if base, isTotal := strings.CutSuffix(f.name, "_total"); isTotal && !f.untyped {
 			if _, taken := r.byName[base]; taken {
 				f.setHead("unknown")
@@ -129,8 +128,8 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 }
 
 // newFamily renders the heads. In OpenMetrics a counter is named without its
-// _total, one that has none is unknown, and so are the types whose samples we
-// do not have.
+// _total. A counter without _total is unknown there, as are histograms and
+// summaries, whose samples are missing here.
 func newFamily(name string, typ Type, help string) family {
 	f := family{name: name, help: help}
 	f.head[text] = appendHead(nil, name, string(typ), help, false)
@@ -164,8 +163,8 @@ func appendHead(b []byte, name, typ, help string, quotes bool) []byte {
 	return append(b, '\n')
 }
 
-// render fills p with the snapshot as the text format has it. In steady state
-// it allocates nothing.
+// render renders the snapshot into p in the text format. In steady state it
+// does not allocate.
 func (r *renderer) render(p *page, s *gpu.Snapshot, st Stats, now time.Time) {
 	in := &r.in
 	in.snap, in.stats, in.now = s, st, now
@@ -190,7 +189,7 @@ func (r *renderer) render(p *page, s *gpu.Snapshot, st Stats, now time.Time) {
 	}
 	p.body = b
 	in.snap, r.adding = nil, nil
-	clear(in.entities) // the snapshot is not ours to keep
+	clear(in.entities) // do not keep the snapshot in memory
 	clear(in.parts)
 }
 
@@ -227,16 +226,16 @@ func (r *renderer) collectEntities() {
 	in.entities = kept
 }
 
-// labelsOf tells series apart: labels, and which fields have them, those of
-// which processes have a share and the others.
+// labelsOf is the identity of an entity's series: the labels, and whether they
+// are on the fields that processes have a share of or on the others.
 type labelsOf struct {
 	hash           uint64
 	shared, others bool
 }
 
-// isNew says whether no device or part has had the labels in the arena from
-// start on. One that has them again is left out: one duplicate series would
-// cost the whole page.
+// isNew reports whether the labels in the arena from start on are new on this
+// page. An entity with the same labels is left out: Prometheus rejects a whole
+// page for one duplicate series.
 func (r *renderer) isNew(start int, shared, others bool) bool {
 	in := &r.in
 	l := labelsOf{maphash.Bytes(r.seed, in.arena[start:]), shared, others}
@@ -249,14 +248,13 @@ func (r *renderer) isNew(start int, shared, others bool) bool {
 	return true
 }
 
-// addEntities lists the device that is being added for one owner, once for each
-// of its jobs.
+// addEntities adds the current device for one owner, once for each of its jobs.
 func (r *renderer) addEntities(o *gpu.Owner) {
 	d, in := r.adding, &r.in
 	for i := range in.entities {
 		e := &in.entities[i]
 		if e.owner != nil && o != nil && *e.owner == *o && sameSeries(&e.dev.Device, &d.Device) {
-			return // it holds several compute instances of one GPU instance
+			return // the owner holds several compute instances of one GPU instance
 		}
 	}
 	if len(d.Jobs) == 0 {
@@ -268,7 +266,7 @@ func (r *renderer) addEntities(o *gpu.Owner) {
 	}
 }
 
-// listed is the device that is listed already and has d's series, if there is one.
+// listed returns the listed device with the same series as d; nil without one.
 func listed(entities []entity, d *gpu.DeviceSnapshot) *gpu.DeviceSnapshot {
 	for i := range entities {
 		if sameSeries(&entities[i].dev.Device, &d.Device) {

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// self reads what the process itself uses, for --enable-exporter-metrics, under
-// the names of Prometheus's Go and process collectors.
+// self reads the resource use of the process itself, for
+// --enable-exporter-metrics, under the names of Prometheus's Go and process
+// collectors.
 type self struct {
 	samples []metrics.Sample
 	started time.Time
@@ -23,13 +24,13 @@ var selfMetrics = [...]struct {
 	source, name, help string
 	typ                Type
 }{
-	{"/sched/goroutines:goroutines", "go_goroutines", "Goroutines that exist.", Gauge},
+	{"/sched/goroutines:goroutines", "go_goroutines", "Number of goroutines.", Gauge},
 	{"/memory/classes/heap/objects:bytes", "go_memstats_alloc_bytes", "Bytes of heap objects.", Gauge},
 	{"/gc/heap/allocs:bytes", "go_memstats_alloc_bytes_total", "Bytes allocated on the heap since the start.", Counter},
-	{"/memory/classes/total:bytes", "go_memstats_sys_bytes", "Bytes that the Go runtime has from the system.", Gauge},
-	{"/memory/classes/heap/released:bytes", "go_memstats_heap_released_bytes", "Bytes that it has given back.", Gauge},
+	{"/memory/classes/total:bytes", "go_memstats_sys_bytes", "Bytes that the Go runtime got from the operating system.", Gauge},
+	{"/memory/classes/heap/released:bytes", "go_memstats_heap_released_bytes", "Heap bytes returned to the operating system.", Gauge},
 	{"/gc/cycles/total:gc-cycles", "go_gc_cycles_total_gc_cycles_total", "Garbage collections since the start.", Counter},
-	{"/sched/gomaxprocs:threads", "go_sched_gomaxprocs_threads", "Threads that may run Go code at one time.", Gauge},
+	{"/sched/gomaxprocs:threads", "go_sched_gomaxprocs_threads", "Limit of threads that run Go code at the same time.", Gauge},
 }
 
 // selfFamilies are shown where cfg.Self is set.
@@ -45,7 +46,7 @@ func selfFamilies() []family {
 	for i, m := range selfMetrics {
 		fs = append(fs, meta(m.name, m.typ, m.help, func(b []byte, _ *renderInput) []byte {
 			if s.samples[i].Value.Kind() != metrics.KindUint64 {
-				return b // another Go runtime
+				return b // an unknown Go runtime
 			}
 			b = append(append(b, m.name...), ' ')
 			return append(appendUint(b, s.samples[i].Value.Uint64()), '\n')
@@ -55,14 +56,15 @@ func selfFamilies() []family {
 		meta("process_cpu_seconds_total", Counter, "User and system CPU time.", plain("process_cpu_seconds_total", cpuSeconds)),
 		meta("process_resident_memory_bytes", Gauge, "Resident memory.", plain("process_resident_memory_bytes", residentBytes)),
 		meta("process_open_fds", Gauge, "Open file descriptors.", plain("process_open_fds", openFiles)),
-		meta("process_max_fds", Gauge, "File descriptors that may be open.", plain("process_max_fds", maxFiles)),
-		meta("process_start_time_seconds", Gauge, "When the agent started, in seconds since 1970.", func(b []byte, _ *renderInput) []byte {
+		meta("process_max_fds", Gauge, "Limit of open file descriptors.", plain("process_max_fds", maxFiles)),
+		meta("process_start_time_seconds", Gauge, "Start time of the agent, in seconds since 1970.", func(b []byte, _ *renderInput) []byte {
 			return append(appendTime(append(b, "process_start_time_seconds "...), s.started), '\n')
 		}),
 	)
 }
 
-// plain is a sample without labels; none where f does not know.
+// plain returns a family with one sample without labels; no sample if f has no
+// value.
 func plain(name string, f func() (float64, bool)) func([]byte, *renderInput) []byte {
 	return func(b []byte, _ *renderInput) []byte {
 		v, ok := f()
@@ -94,5 +96,5 @@ func openFiles() (float64, bool) {
 	}
 	defer func() { _ = d.Close() }()
 	names, err := d.Readdirnames(-1)
-	return float64(len(names) - 1), err == nil // without the one that we just opened
+	return float64(len(names) - 1), err == nil // without the directory that was just opened
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"reflect"
 	"testing"
-	"time"
 )
 
 func TestTableIsSortedAndComplete(t *testing.T) {
@@ -224,24 +223,4 @@ func TestAttributeMIGClaims(t *testing.T) {
 	f([]DeviceSnapshot{whole}, "GPU-a MIG-a1", "GPU-a n1/on-demand")
 	f([]DeviceSnapshot{instance}, "MIG-a1 MIG-a1")
 	f([]DeviceSnapshot{whole, instance}, "GPU-a n1/on-demand", "MIG-a1 MIG-a1")
-}
-
-func TestCalls(t *testing.T) {
-	ended := 0
-	c := NewCalls(func() { ended++ })
-	first, second := c.Enter(), c.Enter()
-	if !first || !second || c.Inside() != 2 {
-		t.Fatal("nobody gets in")
-	}
-	c.Leave()
-	if c.Close(time.Millisecond) || ended != 0 || c.Enter() {
-		t.Error("it ended with a call inside, or took another")
-	}
-	if c.Leave(); ended != 1 {
-		t.Errorf("ended %d times", ended)
-	}
-	idle := NewCalls(func() { ended++ })
-	if !idle.Close(0) || ended != 2 {
-		t.Error("without calls it does not end at once")
-	}
 }

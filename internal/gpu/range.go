@@ -80,17 +80,21 @@ var ranges = func() (all [NumFields]Range) {
 // RangeAt returns the range of the field at index i. Callers must not change it.
 func RangeAt(i Index) *Range { return &ranges[i] }
 
-// DCGM's blanks, which say why there is no value (dcgm_structs.h): each is the
-// first of four, and as an int64 the first of all that follow.
+// DCGM's blank values of each type (dcgm_structs.h). Each constant is the first of
+// four, which say why there is no value: unknown, not found, not supported and
+// not permitted.
 const (
-	blankInt32 = 0x7ffffff0
-	blankFloat = 140737488355328
-	blankInt64 = 0x7ffffffffffffff0
-	blanks     = 4
+	BlankInt32 = 0x7ffffff0
+	BlankFloat = 1 << 47
+	BlankInt64 = 0x7ffffffffffffff0
 )
 
-// IsBlank says whether a number, as DCGM gives it, stands for a missing value.
+// blanks is the number of blank values of a type.
+const blanks = 4
+
+// IsBlank reports whether a number, as an exporter writes DCGM's value, stands
+// for a missing value.
 func IsBlank(v float64) bool {
-	return v >= blankInt32 &&
-		(v < blankInt32+blanks || v >= blankFloat && (v < blankFloat+blanks || v >= blankInt64))
+	return v >= BlankInt32 &&
+		(v < BlankInt32+blanks || v >= BlankFloat && (v < BlankFloat+blanks || v >= BlankInt64))
 }

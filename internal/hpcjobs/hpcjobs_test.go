@@ -39,7 +39,7 @@ func TestRead(t *testing.T) {
 	files := regularfile.New(time.Minute)
 	got, err := Read(t.Context(), files, dir)
 	for _, name := range []string{"3", "4", "5"} {
-		if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, name)+": it is no regular file") {
+		if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, name)+": not a regular file") {
 			t.Errorf("the error %v does not name %s", err, name)
 		}
 	}

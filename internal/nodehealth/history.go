@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -59,7 +60,7 @@ func (h *history) condition(report *gpu.NodeHealth, err error, now time.Time) (c
 	for _, f := range faults {
 		messages = append(messages, f.Message)
 	}
-	cond.Status, cond.Reason, cond.Message = corev1.ConditionFalse, faults[0].Reason, clip(strings.Join(messages, "; "), maxMessage)
+	cond.Status, cond.Reason, cond.Message = corev1.ConditionFalse, faults[0].Reason, excerpt.Of(strings.Join(messages, "; "), maxMessage)
 	return cond, true
 }
 
@@ -98,13 +99,4 @@ func (h *history) withoutTransients(report *gpu.NodeHealth) *gpu.NodeHealth {
 	}
 	h.down = down
 	return out
-}
-
-// clip cuts s to at most n bytes, at a character's start.
-func clip(s string, n int) string {
-	const ellipsis = "…"
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:max(n-len(ellipsis), 0)], "") + ellipsis
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podres asks the kubelet which container holds which device, through
-// its pod-resources socket (API v1).
+// Package podres reads from the kubelet which container holds which device,
+// through the pod-resources socket (API v1).
 package podres
 
 import (
@@ -17,41 +17,43 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// DefaultSocket is where a kubelet listens unless its root directory was moved.
+// DefaultSocket is the kubelet's socket under its default root directory.
 const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 const (
 	list = "/v1.PodResourcesLister/List"
-	// maxAnswer bounds a List answer. gRPC's usual 4 MiB are too few on nodes
-	// with many pods and huge topologies, and the kubelet has no such limit.
+	// maxAnswer limits a List response. gRPC's usual 4 MiB are too small for
+	// nodes with many pods and huge topologies, and the kubelet has no such
+	// limit.
 	maxAnswer = 64 << 20
-	// maxWait bounds one question where the caller's context does not.
+	// maxWait limits one request if the caller's context does not.
 	maxWait = 10 * time.Second
 )
 
-// defaultResources are the names that count as GPUs anyway; migPrefix starts
-// those of MIG profiles.
+// defaultResources are the resource names that always count as GPUs. migPrefix
+// is the prefix of the names of MIG profiles.
 func defaultResources() []string { return []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"} }
 
 const migPrefix = "nvidia.com/mig-"
 
-// Client asks one kubelet over one kept-open connection. A socket that is not
-// there (yet) or a kubelet that restarts is an error of one question; the next
-// one may succeed. It is safe for concurrent use.
+// Client reads from one kubelet over one persistent connection. A missing
+// socket or a restart of the kubelet fails one request; the next may succeed.
+// Client is safe for concurrent use.
 type Client struct {
 	caller    *caller
 	resources []string
 	claims    bool
-	answered  atomic.Int64 // the start of the kubelet, by number, that the last answer came from; 0: none did
+	answered  atomic.Int64 // the number of the kubelet's start that sent the last response; 0: no response yet
 }
 
-// ErrRestarted is the error of the first question to a kubelet that has been
-// started anew: its socket is another file. For a while it may not know all of
-// its pods. A connection that was only closed is made again, without an error.
+// ErrRestarted is the error of the first request after a restart of the
+// kubelet, which replaces the socket's file. The kubelet's list may be
+// incomplete for a while. A connection that was only closed is opened again
+// without an error.
 var ErrRestarted = errors.New("the kubelet was restarted")
 
-// New makes a client of the kubelet behind socket, a path. Beside nvidia.com's
-// resources, the given ones count as GPUs. It does not connect yet.
+// New returns a client of the kubelet at the path socket. The given resources
+// count as GPUs, besides nvidia.com's. New does not connect.
 func New(socket string, resources ...string) (*Client, error) {
 	abs, err := filepath.Abs(strings.TrimPrefix(socket, "unix://"))
 	if err != nil {
@@ -60,7 +62,7 @@ func New(socket string, resources ...string) (*Client, error) {
 	return &Client{caller: newCaller(abs), resources: append(defaultResources(), resources...)}, nil
 }
 
-// WithClaims has the client list the GPUs of resource claims, too.
+// WithClaims makes the client list the GPUs of resource claims too.
 func (c *Client) WithClaims() *Client {
 	c.claims = true
 	return c
@@ -72,8 +74,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Allocations lists every GPU device of every container that the kubelet knows,
-// each once.
+// Allocations lists every GPU of every container in the kubelet's list, each
+// once.
 func (c *Client) Allocations(ctx context.Context) ([]gpu.Allocation, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
@@ -92,8 +94,8 @@ func (c *Client) Allocations(ctx context.Context) ([]gpu.Allocation, error) {
 	return c.allocations(pods), nil
 }
 
-// allocations flattens the answer. A device may come as its own
-// ContainerDevices entry, several in one, or twice (once for each NUMA node).
+// allocations flattens the response. A device can have its own ContainerDevices
+// entry, share one with others, or be in two entries (one for each NUMA node).
 func (c *Client) allocations(pods []podResources) []gpu.Allocation {
 	var out []gpu.Allocation
 	for _, p := range pods {
@@ -108,13 +110,13 @@ func (c *Client) allocations(pods []podResources) []gpu.Allocation {
 	return out
 }
 
-// maxDevices bounds the device ids that are taken of one container. A node has
-// up to 16 GPUs, and each some hundred replicas at most.
+// maxDevices limits the device ids of one container. A node has up to 16 GPUs,
+// and each up to a few hundred replicas.
 const maxDevices = 16384
 
-// appendDevices adds a container's GPUs, each once. What is beyond maxDevices is
-// added as one allocation whose id names no device, so that it is counted among
-// the unmatched ones and listed.
+// appendDevices adds a container's GPUs, each once. Ids beyond maxDevices
+// become one allocation whose id matches no device, so that they show among the
+// unmatched allocations.
 func (c *Client) appendDevices(out []gpu.Allocation, o gpu.Owner, devices []containerDevices) []gpu.Allocation {
 	type device struct{ resource, id string }
 	seen := map[device]bool{}
@@ -137,14 +139,14 @@ func (c *Client) appendDevices(out []gpu.Allocation, o gpu.Owner, devices []cont
 	return out
 }
 
-// tooMany stands for the device ids of a container that are left out.
+// tooMany replaces the device ids of a container beyond maxDevices.
 var tooMany = fmt.Sprintf("more than %d device ids: the others are left out", maxDevices)
 
 // Driver is the name of NVIDIA's driver of resource claims.
 const Driver = "gpu.nvidia.com"
 
-// appendClaims adds the GPUs that a container holds by claims, under the names
-// that ResourceSlices give them.
+// appendClaims adds the GPUs that a container holds through claims, under their
+// names in ResourceSlices.
 func appendClaims(out []gpu.Allocation, o gpu.Owner, claims []claim) []gpu.Allocation {
 	for _, k := range claims {
 		for _, d := range k.devices {

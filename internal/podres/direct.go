@@ -15,17 +15,18 @@ import (
 )
 
 // direct makes calls over one HTTP/2 connection (RFC 9113), in the caller's
-// goroutine. net/http has goroutines that read and write for it, and waking them
-// costs more than the rest of a call, each second and on each node. direct knows
-// only what a call that succeeds needs: a whole message, then trailers, which it
-// does not decode. The caller knows which trailers mean success.
+// goroutine. net/http reads and writes in other goroutines, and waking them
+// costs more than the rest of a call, each second on each node. direct
+// implements only what a successful call needs: a whole message, then trailers.
+// It does not decode the trailers; the caller compares them with those of
+// earlier successes.
 type direct struct {
 	conn   net.Conn
 	r      *bufio.Reader
-	out    []byte // memory of what is written
+	out    []byte // buffer for writes
 	stream uint32 // of the last call; a client's are odd, and the first call's is 3
 	unread uint32 // bytes of DATA since the last WINDOW_UPDATE
-	last   bool   // the server takes no more calls on this connection
+	last   bool   // the server accepts no more calls on this connection
 	ending []byte // the trailers of the last answer, encoded
 }
 
@@ -62,8 +63,8 @@ const (
 	window  = "\x00\x04\x7f\xff\xff\xff" // SETTINGS_INITIAL_WINDOW_SIZE
 )
 
-// newDirect begins a connection. What it has to say first goes with the first
-// call.
+// newDirect prepares a connection. The connection preface is sent with the
+// first call.
 func newDirect(conn net.Conn) *direct {
 	d := &direct{conn: conn, stream: 1, r: bufio.NewReaderSize(conn, maxFrame)}
 	d.out = append(d.out, preface...)
@@ -79,8 +80,8 @@ func appendFrame(b []byte, kind, flags byte, stream uint32, payload []byte) []by
 	return append(b, payload...)
 }
 
-// headersOf are the request's headers in HPACK (RFC 7541), without indexing and
-// Huffman's code. The numbers are those of the static table.
+// headersOf returns the request's headers in HPACK (RFC 7541), without indexing
+// and Huffman coding. The numbers are indexes of the static table.
 func headersOf(method string) []byte {
 	b := []byte{0x80 | 3, 0x80 | 6} // :method POST, :scheme http
 	text := func(s string) { b = append(append(b, byte(len(s))), s...) }
@@ -98,11 +99,11 @@ func headersOf(method string) []byte {
 	return b
 }
 
-// maxMethod is the longest text that headersOf writes in one byte's length.
+// maxMethod is the longest text whose length headersOf can write in one byte.
 const maxMethod = 126
 
-// call calls a method with the empty message and gives the answer with its
-// prefix, of which there may be limit bytes beside the prefix.
+// call calls a method with the empty message and returns the response with its
+// prefix. limit is the largest response in bytes, without the prefix.
 func (d *direct) call(ctx context.Context, method string, limit int) ([]byte, error) {
 	if len(method) > maxMethod {
 		return nil, fmt.Errorf("method %q is too long", method)
@@ -131,8 +132,8 @@ func (d *direct) call(ctx context.Context, method string, limit int) ([]byte, er
 	}
 }
 
-// window gives the server back the bytes that it has used of the connection's
-// window.
+// window returns the consumed bytes of the connection's flow-control window to
+// the server.
 func (d *direct) window() {
 	if d.unread > 0 {
 		d.out = appendFrame(d.out, frameWindow, 0, 0, binary.BigEndian.AppendUint32(nil, d.unread))
@@ -146,7 +147,7 @@ func (d *direct) flush() error {
 	return err
 }
 
-// frame reads a frame, and says whether the answer has ended with it.
+// frame reads a frame, and reports whether it ends the response.
 func (d *direct) frame(body *bytes.Buffer) (done bool, err error) {
 	var h [frameHeader]byte
 	if _, err := io.ReadFull(d.r, h[:]); err != nil {
@@ -155,7 +156,7 @@ func (d *direct) frame(body *bytes.Buffer) (done bool, err error) {
 	n := int(h[0])<<16 | int(h[1])<<8 | int(h[2])
 	kind, flags, stream := h[3], h[4], binary.BigEndian.Uint32(h[5:])&maxWindow
 	if n > maxFrame {
-		return false, fmt.Errorf("a frame has %d bytes: the answer is no HTTP/2", n)
+		return false, fmt.Errorf("a frame has %d bytes: the answer is not HTTP/2", n)
 	}
 	payload, err := d.r.Peek(n)
 	if err != nil {
@@ -183,7 +184,7 @@ func (d *direct) frame(body *bytes.Buffer) (done bool, err error) {
 		return true, nil
 	case frameReset:
 		if ours {
-			return false, errors.New("the server has reset the call")
+			return false, errors.New("the server reset the call")
 		}
 	case frameSettings:
 		if flags&flagAck == 0 {
@@ -198,10 +199,10 @@ func (d *direct) frame(body *bytes.Buffer) (done bool, err error) {
 	case frameGoAway:
 		d.last = true
 		if n < 8 || binary.BigEndian.Uint32(payload)&maxWindow < d.stream {
-			return false, errors.New("the server ends the connection")
+			return false, errors.New("the server closed the connection")
 		}
 	case framePush:
-		return false, errors.New("the server pushes, which was not allowed")
+		return false, errors.New("the server sent a push, which the client had disabled")
 	}
 	return false, nil
 }

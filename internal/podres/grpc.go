@@ -18,19 +18,19 @@ import (
 	"sync"
 )
 
-// caller makes gRPC's simplest calls, one message for one message: gRPC over
-// HTTP/2 (grpc.io's PROTOCOL-HTTP2.md), its own or that of net/http.
+// caller makes unary gRPC calls over HTTP/2 (grpc.io's PROTOCOL-HTTP2.md),
+// through direct or net/http.
 type caller struct {
 	socket    string
 	transport *http.Transport
 
 	calling sync.Mutex // held during a call over direct
-	direct  *direct    // nil: there is no connection
+	direct  *direct    // nil: not connected
 	good    []string   // trailers of calls that succeeded, encoded
 
-	mu     sync.Mutex  // guards what follows
+	mu     sync.Mutex  // guards the following fields
 	server os.FileInfo // the socket's file at the last dial
-	starts int64       // files that were dialled, one after the other: starts of the server
+	starts int64       // different socket files that were dialled, which is the number of server starts
 }
 
 func newCaller(socket string) *caller {
@@ -40,7 +40,7 @@ func newCaller(socket string) *caller {
 	c.transport = &http.Transport{
 		Protocols:          protocols,
 		DisableCompression: true,
-		// A kubelet does not close idle connections, and neither do we.
+		// The kubelet keeps idle connections open, and so does the client.
 		IdleConnTimeout: 0,
 		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 	}
@@ -48,7 +48,7 @@ func newCaller(socket string) *caller {
 }
 
 func (c *caller) dial(ctx context.Context) (net.Conn, error) {
-	file, err := os.Stat(c.socket) // before the dial: a newer file is noticed at the next
+	file, err := os.Stat(c.socket) // before the dial, so that a newer file is noticed at the next one
 	if err != nil {
 		return nil, &dialError{err}
 	}
@@ -60,9 +60,9 @@ func (c *caller) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// connected counts a connection to the server behind a socket's file. A server
-// that is started again makes a file of its own; inode numbers are used again,
-// so that the time counts, too.
+// connected counts a connection to the server of a socket's file. A restarted
+// server makes a new file. It compares the time too, because inode numbers are
+// reused.
 func (c *caller) connected(file os.FileInfo) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *caller) connected(file os.FileInfo) {
 	c.server = file
 }
 
-// serverStarts is how many servers have been connected to, one after the other.
+// serverStarts returns how many starts of the server have been connected to.
 func (c *caller) serverStarts() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,18 +94,18 @@ func (c *caller) hangUp() {
 	}
 }
 
-// prefixLength is what precedes a message: a byte that says whether it is
-// compressed, and four of its length.
+// prefixLength is the size of a message's prefix: one byte for compression,
+// four for the length.
 const prefixLength = 5
 
-// maxAttempts bounds the connections that one call is tried over.
+// maxAttempts limits the connections that one call tries.
 const maxAttempts = 3
 
 // call calls method, such as /v1.Service/Method, with the empty message, and
-// gives the answer's bytes, of which there may be limit. A call that does not
-// succeed directly is made by net/http, which knows the reason. A server may close the
-// connection between two calls, or while one is under way: then the call is made
-// again over a new connection. The methods only read.
+// returns the response of up to limit bytes. If direct fails, net/http makes
+// the call again to find the reason. The server may close the connection
+// between two calls or during one: then the call is repeated over a new
+// connection. The methods only read.
 func (c *caller) call(ctx context.Context, method string, limit int) ([]byte, error) {
 	answer, ending, err := c.directly(ctx, method, limit)
 	if err == nil && ending == "" {
@@ -125,8 +125,8 @@ func (c *caller) call(ctx context.Context, method string, limit int) ([]byte, er
 	return answer, err
 }
 
-// directly makes a call over the direct connection. Where it is not known that
-// the answer's trailers mean success, it gives them, too.
+// directly makes a call over the direct connection. It also returns the
+// trailers if they are not known to mean success.
 func (c *caller) directly(ctx context.Context, method string, limit int) (answer []byte, ending string, err error) {
 	c.calling.Lock()
 	defer c.calling.Unlock()
@@ -151,11 +151,11 @@ func (c *caller) directly(ctx context.Context, method string, limit int) (answer
 	return answer, ending, err
 }
 
-// maxGood bounds the trailers that are known: a server has one form of success.
+// maxGood limits the known trailers of success: a server has one form of it.
 const maxGood = 8
 
-// learn takes trailers for those of a success: net/http has just had one from the
-// same server.
+// learn remembers trailers as those of a success: net/http has just had one
+// from the same server.
 func (c *caller) learn(ending string) {
 	c.calling.Lock()
 	defer c.calling.Unlock()
@@ -164,13 +164,13 @@ func (c *caller) learn(ending string) {
 	}
 }
 
-// dialError is a server that is not there.
+// dialError is the error of a connection that could not be dialled.
 type dialError struct{ error }
 
 func (e *dialError) Unwrap() error { return e.error }
 
-// connectionError is a connection that could not be made, or that ended before
-// the answer did.
+// connectionError is the error of a connection that could not be opened, or
+// that ended before the response.
 type connectionError struct{ error }
 
 func (e *connectionError) Unwrap() error { return e.error }
@@ -191,7 +191,7 @@ func (c *caller) attempt(ctx context.Context, method string, limit int) ([]byte,
 	}
 	defer func() { _ = res.Body.Close() }()
 	if t := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || !strings.HasPrefix(t, "application/grpc") {
-		return nil, fmt.Errorf("the answer is no gRPC: %s, content type %q", res.Status, t)
+		return nil, fmt.Errorf("the answer is not gRPC: %s, content type %q", res.Status, t)
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(limit)+prefixLength+1))
 	if err != nil {
@@ -206,8 +206,8 @@ func (c *caller) attempt(ctx context.Context, method string, limit int) ([]byte,
 	return unprefixed(body)
 }
 
-// outcome is the call's outcome, which follows the answer; where there is no
-// answer, it is among the headers.
+// outcome returns the call's error from the trailers, or from the headers of a
+// response without a body.
 func outcome(res *http.Response) error {
 	h := res.Trailer
 	if h.Get("Grpc-Status") == "" {
@@ -223,17 +223,17 @@ func outcome(res *http.Response) error {
 	return fmt.Errorf("gRPC status %q: %s", code, message)
 }
 
-// unprefixed is the one message in a body.
+// unprefixed returns the one message in a body.
 func unprefixed(body []byte) ([]byte, error) {
 	if len(body) < prefixLength {
 		return nil, fmt.Errorf("the answer ends after %d bytes", len(body))
 	}
 	if body[0] != 0 {
-		return nil, fmt.Errorf("the answer is compressed, which was not asked for")
+		return nil, fmt.Errorf("the answer is compressed, which the client did not request")
 	}
 	message := body[prefixLength:]
 	if n := binary.BigEndian.Uint32(body[1:]); uint64(n) != uint64(len(message)) {
-		return nil, fmt.Errorf("the answer has %d bytes instead of %d", len(message), n)
+		return nil, fmt.Errorf("the answer has %d bytes, its prefix says %d", len(message), n)
 	}
 	return message, nil
 }

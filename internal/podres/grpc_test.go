@@ -66,11 +66,11 @@ func TestStrangeAnswers(t *testing.T) {
 		}
 	}
 	const grpc = "application/grpc"
-	f(answer{"text/html", "0", "hello"}, "no gRPC")
+	f(answer{"text/html", "0", "hello"}, "not gRPC")
 	f(answer{grpc, "", "\x00\x00\x00\x00\x00"}, `status ""`)
 	f(answer{grpc, "0", "\x00\x00"}, "ends after 2 bytes")
 	f(answer{grpc, "0", "\x01\x00\x00\x00\x00"}, "compressed")
-	f(answer{grpc, "0", "\x00\x00\x00\x00\x09hello"}, "5 bytes instead of 9")
+	f(answer{grpc, "0", "\x00\x00\x00\x00\x09hello"}, "5 bytes, its prefix says 9")
 	f(answer{grpc, "0", "\x00\x00\x00\x00\x01\x0a"}, "malformed")
 }
 

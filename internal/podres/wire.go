@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// What is read of the answer to List, and the numbers of its fields: those of
+// The parts of a List response that are read, with the field numbers of
 // k8s.io/kubelet/pkg/apis/podresources/v1/api.proto. That package's own code
-// would link grpc-go and protobuf's reflection into the agent, 3 MiB of it.
+// would link 3 MiB of grpc-go and protobuf reflection into the agent.
 type (
 	podResources struct {
 		name, namespace string // 1, 2
@@ -130,8 +130,8 @@ func parseDevices(b []byte) (d containerDevices, err error) {
 	return d, err
 }
 
-// eachField calls f for the strings and messages in a message. Fields of other
-// types, and those that f does not know, are of no interest.
+// eachField calls f for the strings and messages in a message. It skips fields
+// of other types; f ignores numbers that it does not know.
 func eachField(b []byte, f func(n protowire.Number, v []byte) error) error {
 	for len(b) > 0 {
 		number, typ, n := protowire.ConsumeTag(b)

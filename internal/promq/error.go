@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 )
 
 // Error is the reason why a query has no value. Error is for the operator, who owns
@@ -75,7 +77,7 @@ func newRequestError(err error) error {
 func newAPIError(e *v1.Error) error {
 	switch e.Type {
 	case v1.ErrBadData:
-		return &Error{reason: "bad_query", public: "the PromQL backend refuses the query: " + clip(e.Msg), err: errors.New(e.Msg)}
+		return &Error{reason: "bad_query", public: "the PromQL backend refuses the query: " + excerpt.Of(e.Msg, maxQuoted), err: errors.New(e.Msg)}
 	case v1.ErrBadResponse: // its message quotes the body
 		const text = "the answer is not that of a PromQL backend"
 		return &Error{reason: "bad_answer", public: text, err: fmt.Errorf("%s: %s", text, e.Msg)}

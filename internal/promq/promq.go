@@ -14,15 +14,14 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/api"
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -127,7 +126,7 @@ func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, s
 	case !ok:
 		return nil, errors.New("the answer is not a range of values")
 	case len(m) > 1:
-		return nil, fmt.Errorf("the query returns %d series, such as %s: aggregate them to one", len(m), clip(m[0].Metric.String()))
+		return nil, fmt.Errorf("the query returns %d series, such as %s: aggregate them to one", len(m), excerpt.Of(m[0].Metric.String(), maxQuoted))
 	case len(m) == 0:
 		return nil, nil
 	}
@@ -162,7 +161,7 @@ func singleValue(v model.Value) (series.Sample, error) {
 		case len(v) == 0:
 			return series.Sample{}, newValueError("no_series", "the query returns nothing: no series matches")
 		case len(v) > 1:
-			return series.Sample{}, newValueError("several_series", "the query returns several series, such as %s: aggregate them to one", clip(v[0].Metric.String()))
+			return series.Sample{}, newValueError("several_series", "the query returns several series, such as %s: aggregate them to one", excerpt.Of(v[0].Metric.String(), maxQuoted))
 		case v[0].Histogram != nil:
 			return series.Sample{}, newValueError("no_number", "the query returns a histogram: select a quantile, a sum or a count of it")
 		}
@@ -179,20 +178,6 @@ func finiteSample(at model.Time, x model.SampleValue) (series.Sample, error) {
 		return series.Sample{}, newValueError("no_number", "the query returns %s", x)
 	}
 	return series.Sample{At: at.Time(), Value: float64(x)}, nil
-}
-
-// clip shortens a text from the backend for an error, between characters.
-func clip(s string) string {
-	const maxBytes = 120
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= maxBytes {
-		return s
-	}
-	cut := maxBytes
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
 }
 
 // limitTransport refuses answers of more than maxBytes bytes.
@@ -229,3 +214,6 @@ func (l *limitedBody) Read(b []byte) (int, error) {
 
 // Close is io.Closer's.
 func (l *limitedBody) Close() error { return l.body.Close() }
+
+// maxQuoted limits the backend's text in an error, in bytes.
+const maxQuoted = 120

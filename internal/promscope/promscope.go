@@ -10,11 +10,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 )
 
 // The bounds of one query.
@@ -111,7 +112,7 @@ func (s *Scope) limitToNamespace(namespace, promql string) (limited string, err 
 	expr, err := s.parser.ParseExpr(promql)
 	if err != nil {
 		return "", reject("syntax", "%s. Extensions of PromQL, such as MetricsQL, run only in namespaces of --query-namespaces, which do not include %s",
-			clip(err.Error()), namespace)
+			oneLine(err.Error()), namespace)
 	}
 	matcher, err := labels.NewMatcher(labels.MatchEqual, s.label, namespace)
 	if err != nil {
@@ -168,7 +169,7 @@ func (e *enforcer) Visit(node parser.Node, path []parser.Node) (parser.Visitor, 
 	case *parser.Call:
 		if n.Func.Name == "info" {
 			return nil, reject("namespace", "%s: the function info joins series that no selector limits to the namespace: join with on() and group_left() instead%s",
-				clip(n.String()), trustHint(e.matcher.Value))
+				oneLine(n.String()), trustHint(e.matcher.Value))
 		}
 	case *parser.VectorSelector:
 		return e, e.enforce(n)
@@ -186,7 +187,7 @@ func (e *enforcer) enforce(v *parser.VectorSelector) error {
 		case m.Name != e.matcher.Name:
 		case !equalMatchers(m, e.matcher):
 			return reject("namespace", "selector %s: the matcher %s is not allowed, because queries read only series with %s: remove it%s",
-				clip(v.String()), clip(m.String()), e.matcher, trustHint(e.matcher.Value))
+				oneLine(v.String()), oneLine(m.String()), e.matcher, trustHint(e.matcher.Value))
 		default:
 			has = true
 		}
@@ -203,15 +204,7 @@ func trustHint(namespace string) string {
 	return ", or ask the operator to add " + namespace + " to --query-namespaces"
 }
 
-// clip shortens a part of a query for an error, between characters.
-func clip(s string) string {
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
-	if len(s) <= maxShown {
-		return s
-	}
-	cut := maxShown
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
+// oneLine returns a part of a query on one line, shortened for an error.
+func oneLine(s string) string {
+	return excerpt.Of(strings.Join(strings.Fields(s), " "), maxShown)
 }

@@ -69,19 +69,19 @@ func TestRejections(t *testing.T) {
 		t.Helper()
 		got, _, err := s.Limit("team-a", promql)
 		if err == nil {
-			t.Errorf("%s runs as %s", clip(promql), got)
+			t.Errorf("%s runs as %s", oneLine(promql), got)
 			return
 		}
 		if reasonOf(err) != reason {
-			t.Errorf("%s: the reason is %q, want %q", clip(promql), reasonOf(err), reason)
+			t.Errorf("%s: the reason is %q, want %q", oneLine(promql), reasonOf(err), reason)
 		}
 		for _, w := range says {
 			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%s: %q does not say %q", clip(promql), err, w)
+				t.Errorf("%s: %q does not say %q", oneLine(promql), err, w)
 			}
 		}
 		if len(err.Error()) > 800 || !utf8.ValidString(err.Error()) {
-			t.Errorf("%s: an error of %d bytes: %q", clip(promql), len(err.Error()), err)
+			t.Errorf("%s: an error of %d bytes: %q", oneLine(promql), len(err.Error()), err)
 		}
 	}
 	const trust = "or ask the operator to add team-a to --query-namespaces"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package regularfile reads files and directories that somebody else puts in
-// place, such as mounted configuration. It refuses whatever is no regular file,
-// because a FIFO or a device may block for ever, and it gives up on a file
-// system that does not answer.
+// Package regularfile reads files and directories that others put in place,
+// such as mounted configuration. It refuses files that are not regular, because
+// a FIFO or a device may block forever. It has a timeout for file systems that
+// hang.
 package regularfile
 
 import (
@@ -19,35 +19,35 @@ import (
 )
 
 const (
-	// DefaultTimeout is how long one file may take.
+	// DefaultTimeout is the usual time limit of one file.
 	DefaultTimeout = 2 * time.Second
-	// maxHung bounds the calls that have not returned, each of which holds a
+	// maxHung limits the calls that have not returned, each of which holds a
 	// thread.
 	maxHung = 16
 )
 
-// Reader reads files. A call that hangs is left behind, and its path is not
-// asked for again until it returns. A Reader is safe for concurrent use.
+// Reader reads files. It abandons a call that hangs, and does not read its path
+// again until the call returns. A Reader is safe for concurrent use.
 type Reader struct {
 	timeout time.Duration
-	open    func(path string, flag int, mode os.FileMode) (*os.File, error) // of tests; New sets it
+	open    func(path string, flag int, mode os.FileMode) (*os.File, error) // replaced by tests
 
 	mu   sync.Mutex
 	hung map[string]bool // paths with a call that has not returned in time
 }
 
-// New makes a Reader that gives each file a time.
+// New returns a Reader with a time limit for each file.
 func New(timeout time.Duration) *Reader {
 	return &Reader{timeout: timeout, open: os.OpenFile, hung: map[string]bool{}}
 }
 
-// Read gives a regular file's content, of which there may be limit bytes.
+// Read returns a regular file's content. It fails for more than limit bytes.
 func (r *Reader) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
 	return within(ctx, r, path, func() ([]byte, error) { return r.read(path, limit) })
 }
 
-// Names gives the names in a directory, sorted, and limit of them at most: an
-// error beside names says that there are more.
+// Names returns the names in a directory, sorted, at most limit of them. If
+// there are more, it returns an error too.
 func (r *Reader) Names(ctx context.Context, dir string, limit int) ([]string, error) {
 	return within(ctx, r, dir, func() ([]string, error) { return r.names(dir, limit) })
 }
@@ -55,7 +55,7 @@ func (r *Reader) Names(ctx context.Context, dir string, limit int) ([]string, er
 func (r *Reader) read(path string, limit int64) ([]byte, error) {
 	f, err := r.opened(path, func(m os.FileMode) error {
 		if !m.IsRegular() {
-			return fmt.Errorf("it is no regular file (%s)", m.Type())
+			return fmt.Errorf("not a regular file (%s)", m.Type())
 		}
 		return nil
 	})
@@ -65,7 +65,7 @@ func (r *Reader) read(path string, limit int64) ([]byte, error) {
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, limit)
+		return nil, fmt.Errorf("read %s: more than %d bytes", path, limit)
 	}
 	return b, err
 }
@@ -73,7 +73,7 @@ func (r *Reader) read(path string, limit int64) ([]byte, error) {
 func (r *Reader) names(dir string, limit int) ([]string, error) {
 	f, err := r.opened(dir, func(m os.FileMode) error {
 		if !m.IsDir() {
-			return errors.New("it is no directory")
+			return errors.New("not a directory")
 		}
 		return nil
 	})
@@ -86,14 +86,14 @@ func (r *Reader) names(dir string, limit int) ([]string, error) {
 		err = nil
 	}
 	if len(names) > limit {
-		names, err = names[:limit], fmt.Errorf("read %s: it has more than %d entries", dir, limit)
+		names, err = names[:limit], fmt.Errorf("read %s: more than %d entries", dir, limit)
 	}
 	slices.Sort(names)
 	return names, err
 }
 
-// opened opens what check allows. It looks first, because opening some devices
-// does something, and again after, because the file may have been replaced.
+// opened opens a file that check accepts. It checks before, because opening
+// some devices has effects, and after, because the file may have been replaced.
 // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
 func (r *Reader) opened(path string, check func(os.FileMode) error) (*os.File, error) {
 	info, err := os.Stat(path)
@@ -117,8 +117,8 @@ func (r *Reader) opened(path string, check func(os.FileMode) error) (*os.File, e
 	return f, nil
 }
 
-// within runs f in a goroutine of its own and waits for as long as r and ctx
-// allow. A system call cannot be cancelled: f may go on after that.
+// within runs f in a separate goroutine and waits until the timeout or until
+// ctx is done. A system call cannot be cancelled: f may continue after that.
 func within[T any](ctx context.Context, r *Reader, path string, f func() (T, error)) (T, error) {
 	var none T
 	if err := r.mayRead(path); err != nil {
@@ -149,7 +149,7 @@ func within[T any](ctx context.Context, r *Reader, path string, f func() (T, err
 	}
 }
 
-// call is one call in the operating system; Reader.mu guards it.
+// call is one system call in progress; Reader.mu guards it.
 type call struct {
 	path           string
 	returned, left bool
@@ -167,7 +167,7 @@ func (r *Reader) mayRead(path string) error {
 	return nil
 }
 
-// leave no longer waits for a call.
+// leave stops waiting for a call.
 func (r *Reader) leave(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -41,9 +41,9 @@ func TestRead(t *testing.T) {
 	}
 	f(file, "12345678", "")
 	f(link, "12345678", "")
-	f(fifo, "", "no regular file")
-	f("/dev/zero", "", "no regular file")
-	f(dir, "", "no regular file")
+	f(fifo, "", "not a regular file")
+	f("/dev/zero", "", "not a regular file")
+	f(dir, "", "not a regular file")
 	f(filepath.Join(dir, "none"), "", "no such file")
 	f(write(t, filepath.Join(dir, "long"), "123456789"), "", "more than 8 bytes")
 	if _, err := r.Read(t.Context(), filepath.Join(dir, "none"), 8); !errors.Is(err, os.ErrNotExist) {

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxFile bounds a web configuration, a certificate and a key.
+	// maxFile limits a web configuration, a certificate and a key, in bytes.
 	maxFile = 1 << 20
-	// checkEvery is the shortest time between two looks at the files.
+	// checkEvery is the shortest time between two checks of the files.
 	checkEvery = time.Second
-	// checkPatience is how long the request that begins a look waits for it, so
-	// that it is answered by what is there now. A file system that hangs costs
-	// one request this time.
+	// checkPatience is how long the request that starts a check waits for it,
+	// so that the request gets the current configuration. A hung file system
+	// delays one request by this time.
 	checkPatience = 100 * time.Millisecond
 )
 
@@ -40,22 +40,23 @@ type File struct {
 	mu       sync.Mutex
 	doc      *document
 	tls      *tls.Config   // nil: plain HTTP
-	checked  time.Time     // when the last look began
-	checking chan struct{} // closed when the look under way ends; nil: none is
+	checked  time.Time     // when the last check began
+	checking chan struct{} // closed when the running check ends; nil: no check is running
 
-	// Of the look under way, and of Load before there is one.
+	// Used by the running check only, and by Load before the first check.
 	stamps  []stamp
 	failing string // the error that was logged last
 }
 
-// stamp tells one version of a file from another.
+// stamp identifies a version of a file.
 type stamp struct {
 	path string
 	at   time.Time
 	size int64
 }
 
-// Load reads a file. What is wrong in it is an error now; later, it is logged.
+// Load reads a file. It returns the file's errors; errors after a later change
+// are logged.
 func Load(ctx context.Context, path string, files Files, log *slog.Logger) (*File, error) {
 	f := &File{path: path, files: files, log: log, passwords: newPasswords()}
 	doc, conf, err := f.read(ctx)
@@ -66,7 +67,7 @@ func Load(ctx context.Context, path string, files Files, log *slog.Logger) (*Fil
 	return f, nil
 }
 
-// read reads the file and what it names, and keeps their stamps.
+// read reads the file and the files that it names, and stores their stamps.
 func (f *File) read(ctx context.Context) (*document, *tls.Config, error) {
 	text, err := f.files.Read(ctx, f.path, maxFile)
 	if err != nil {
@@ -100,9 +101,9 @@ func stampsOf(paths ...string) []stamp {
 	return out
 }
 
-// current gives what holds now. It has changed files read, in a goroutine of
-// their own and at most once in checkEvery: a file that hangs leaves what was
-// there, and holds up no request for long.
+// current returns the configuration in force. It starts a check of the files at
+// most once in checkEvery, in a separate goroutine. A hung file leaves the last
+// configuration in force and does not delay requests for long.
 func (f *File) current() (*document, *tls.Config) {
 	if looking := f.look(time.Now()); looking != nil {
 		patience := time.NewTimer(checkPatience)
@@ -117,8 +118,8 @@ func (f *File) current() (*document, *tls.Config) {
 	return f.doc, f.tls
 }
 
-// look begins a look at the files where it is time for one, and gives what is
-// closed at its end; nil: it began none.
+// look starts a check of the files if one is due, and returns a channel that is
+// closed at its end; nil if it started none.
 func (f *File) look(now time.Time) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,7 +139,7 @@ func (f *File) look(now time.Time) <-chan struct{} {
 	return looking
 }
 
-// reread takes changed files in. TLS cannot be turned on or off without a
+// reread applies changed files. TLS cannot be turned on or off without a
 // restart.
 func (f *File) reread() {
 	if !f.changed() {
@@ -148,16 +149,16 @@ func (f *File) reread() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil && (conf == nil) != (f.tls == nil) {
-		err = fmt.Errorf("TLS can be turned on or off by a restart only")
+		err = fmt.Errorf("turning TLS on or off needs a restart")
 	}
 	switch {
 	case err != nil && err.Error() != f.failing:
 		f.failing = err.Error()
-		f.log.Warn("web configuration cannot be read again; the last one holds", "file", f.path, "err", err)
+		f.log.Warn("cannot reload the web configuration; the last one stays in force", "file", f.path, "err", err)
 	case err == nil:
 		f.doc, f.tls, f.failing = doc, conf, ""
 		f.passwords.forget()
-		f.log.Info("web configuration was read again", "file", f.path)
+		f.log.Info("web configuration reloaded", "file", f.path)
 	}
 }
 
@@ -170,7 +171,7 @@ func (f *File) changed() bool {
 	return false
 }
 
-// TLS is what a server needs, nil where it is to speak plain HTTP.
+// TLS returns the server's TLS configuration; nil for plain HTTP.
 func (f *File) TLS() *tls.Config {
 	_, c := f.current()
 	if c == nil {
@@ -185,13 +186,13 @@ func (f *File) TLS() *tls.Config {
 	}
 }
 
-// Users says whether the file asks for a user and a password.
+// Users reports whether the file requires a user and a password.
 func (f *File) Users() bool {
 	d, _ := f.current()
 	return len(d.Users) > 0
 }
 
-// Wrap makes h ask for a user and a password, and sets the file's headers.
+// Wrap adds the file's authentication and response headers to h.
 func (f *File) Wrap(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d, _ := f.current()

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// maxRight bounds the right passwords that are remembered, maxWrong the wrong
+	// maxRight limits the correct passwords that are cached, maxWrong the wrong
 	// ones.
 	maxRight = 64
 	maxWrong = 128
 )
 
-// passwords compares passwords with bcrypt, which is slow by intent: one at a
-// time, so that wrong ones take one CPU at most, and each pair of user and
-// password once. Right and wrong ones are remembered apart: no number of wrong
-// ones makes a right one slow.
+// passwords compares passwords with bcrypt, which is slow by design. It
+// compares one at a time, so that wrong passwords use at most one CPU, and
+// caches the result of each pair of user and password. Correct and wrong pairs
+// have separate caches, so that many wrong ones do not make a correct one slow.
 type passwords struct {
 	compare func(hash, password []byte) error
 	slot    chan struct{} // holds a token while a comparison runs
@@ -44,18 +44,18 @@ func newPasswords() *passwords {
 func keyOf(parts ...string) answerKey {
 	h := sha256.New()
 	for _, p := range parts {
-		_ = binary.Write(h, binary.BigEndian, uint64(len(p))) // a hash takes everything
+		_ = binary.Write(h, binary.BigEndian, uint64(len(p))) // writing to a hash cannot fail
 		_, _ = h.Write([]byte(p))
 	}
 	return answerKey(h.Sum(nil))
 }
 
-// nobody is the hash that an unknown user's password is compared with, so that
-// the answer takes as long as for a known one.
+// nobody is the hash for unknown users, so that their response takes as long as
+// that of a known user.
 const nobody = "$2a$10$3ZQpd2OVpFUGNCKIMXhwvOl5LAB5cLUSXbqRQFt6PrqbVi0t7Xp0q"
 
-// check says whether a user has this password, by the users' hashes. It gives up
-// when ctx is done.
+// check reports whether a user has this password, by the users' hashes. It
+// returns false when ctx is done.
 func (p *passwords) check(ctx context.Context, users map[string]string, user, password string) bool {
 	hash, known := users[user]
 	if !known {
@@ -71,7 +71,7 @@ func (p *passwords) check(ctx context.Context, users map[string]string, user, pa
 	case <-ctx.Done():
 		return false
 	}
-	if right, found := p.remembered(key); found { // by who was before us
+	if right, found := p.remembered(key); found { // by the comparison that held the slot before
 		return right && known
 	}
 	right := p.compare([]byte(hash), []byte(password)) == nil && known
@@ -98,7 +98,7 @@ func (p *passwords) remember(key answerKey, right bool) {
 	m[key] = true
 }
 
-// forget drops all answers: the users have changed.
+// forget clears the caches, after a change of the users.
 func (p *passwords) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

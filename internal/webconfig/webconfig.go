@@ -2,8 +2,8 @@
 
 // Package webconfig reads the web configuration file of Prometheus's exporters
 // (exporter-toolkit): TLS, basic authentication and response headers. The file,
-// its certificates and keys are read anew when they change; one that cannot be
-// read leaves what was there.
+// its certificates and keys are read again when they change. If one cannot be
+// read, the last configuration stays in force.
 //
 // It is our own reader of that format, because exporter-toolkit links
 // Prometheus's client library (by way of prometheus/common's client
@@ -31,7 +31,7 @@ type document struct {
 	TLS   tlsDocument       `yaml:"tls_server_config"`
 	HTTP  httpDocument      `yaml:"http_server_config"`
 	Users map[string]string `yaml:"basic_auth_users"` // name to bcrypt hash
-	Limit yaml.Node         `yaml:"rate_limit"`       // newer versions have it; we refuse it rather than ignore it
+	Limit yaml.Node         `yaml:"rate_limit"`       // of newer versions; refused, so that it is not silently ignored
 }
 
 type tlsDocument struct {
@@ -47,7 +47,7 @@ type tlsDocument struct {
 	Curves     []string `yaml:"curve_preferences"`
 	Min        string   `yaml:"min_version"`
 	Max        string   `yaml:"max_version"`
-	Prefer     *bool    `yaml:"prefer_server_cipher_suites"` // Go decides by itself since 1.17
+	Prefer     *bool    `yaml:"prefer_server_cipher_suites"` // ignored by Go since 1.17
 }
 
 type httpDocument struct {
@@ -55,12 +55,12 @@ type httpDocument struct {
 	Headers map[string]string `yaml:"headers"`
 }
 
-// headers are those that a file may set, as in exporter-toolkit.
+// headers are the response headers that a file can set, as in exporter-toolkit.
 var headers = []string{
 	"Content-Security-Policy", "Strict-Transport-Security", "X-Content-Type-Options", "X-Frame-Options", "X-XSS-Protection",
 }
 
-// parse reads a file's text. dir is what its relative paths are relative to.
+// parse parses a file's text. Its relative paths are relative to dir.
 func parse(text []byte, dir string) (*document, error) {
 	var d document
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -78,7 +78,7 @@ func parse(text []byte, dir string) (*document, error) {
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.HTTP.Headers)) {
 		if !slices.Contains(headers, h) {
-			return nil, fmt.Errorf("http_server_config: header %q is none of %s", h, strings.Join(headers, ", "))
+			return nil, fmt.Errorf("http_server_config: header %q is not one of %s", h, strings.Join(headers, ", "))
 		}
 	}
 	for _, p := range []*string{&d.TLS.CertFile, &d.TLS.KeyFile, &d.TLS.ClientCAs} {
@@ -89,15 +89,15 @@ func parse(text []byte, dir string) (*document, error) {
 	return &d, nil
 }
 
-// wanted says whether there is anything about TLS.
+// wanted reports whether the file configures TLS.
 func (t *tlsDocument) wanted() bool {
 	return t.Cert+t.Key+t.CertFile+t.KeyFile+t.ClientCAs+t.ClientCA+t.ClientAuth != ""
 }
 
-// readFile gives the content of a file.
+// readFile returns the content of a file.
 type readFile func(path string) ([]byte, error)
 
-// config makes the server's TLS configuration, nil where the file has none.
+// config returns the server's TLS configuration; nil if the file has none.
 func (d *document) config(read readFile) (*tls.Config, error) {
 	t := &d.TLS
 	if !t.wanted() {
@@ -150,7 +150,7 @@ func (t *tlsDocument) versions(c *tls.Config) error {
 		}
 		n, ok := known[v.name]
 		if !ok {
-			return fmt.Errorf("unknown version %q: it is one of TLS13, TLS12, TLS11, TLS10", v.name)
+			return fmt.Errorf("unknown version %q: want TLS13, TLS12, TLS11, TLS10", v.name)
 		}
 		*v.to = n
 	}
@@ -207,7 +207,7 @@ func (t *tlsDocument) clients(c *tls.Config, read readFile) error {
 	return t.sans(c)
 }
 
-// sans limits the clients to those with one of the names.
+// sans limits the clients to those whose certificate has one of the names.
 func (t *tlsDocument) sans(c *tls.Config) error {
 	if len(t.SANs) == 0 {
 		return nil

@@ -200,7 +200,7 @@ func TestFilesThatHang(t *testing.T) {
 		}
 		later()
 		ask("sameorigin", 0)
-		if _, err := Load(t.Context(), file, files, nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if _, err := Load(t.Context(), file, files, nil); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("a FIFO at the start: %v", err)
 		}
 	})

@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 )
 
 // The bounds of a view, so that it has at most 300 kB however large the fleet is
@@ -123,16 +124,8 @@ func (v *View) nodesAt() []NodeAt {
 
 func (n *NodeAt) problem(text string) {
 	if len(n.Problems) < maxNodeProblems {
-		n.Problems = append(n.Problems, clip(text, maxProblemBytes))
+		n.Problems = append(n.Problems, excerpt.Of(text, maxProblemBytes))
 	}
-}
-
-// clip is at most n bytes of s, whole characters.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
 }
 
 // faultsByNode are the faults of exporters, by their node.
@@ -263,7 +256,7 @@ func (v *View) bounded(nodes []NodeAt, seesNodes bool) View {
 	if v.Namespaces != nil {
 		out.Namespaces, out.Omitted.Namespaces = fit(v.Namespaces, maxNamespaces, bytesNames)
 	}
-	out.LeaderID, out.Version = clip(v.LeaderID, maxName), clip(v.Version, maxName)
+	out.LeaderID, out.Version = excerpt.Of(v.LeaderID, maxName), excerpt.Of(v.Version, maxName)
 	return out
 }
 

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How both fakes read the file that says what their GPUs do. A fake's state.c
-// includes this once, after its fake.h and its code_of, and defines what is
-// only declared here.
+// The state that both fakes share, and the parser of the scenario file. A fake's
+// state.c includes this once, after its fake.h and its codes. It defines the
+// functions that are only declared here.
 #ifndef GPUPILOT_FAKE_SCENARIO_H
 #define GPUPILOT_FAKE_SCENARIO_H
 
 #include <math.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { WORDS = 9 }; // of a line, at the most
 
-// What a line is to one of the functions below.
+// What one of the functions below returns for a line.
 enum taken { NOT_MINE, TAKEN, WRONG };
 
 static enum taken taken(bool ok) { return ok ? TAKEN : WRONG; }
 
-// These are the fake's own.
+// Each fake defines these.
 static void own_defaults(void);
 static enum taken own_line(char w[WORDS][NAME]);
 static enum taken own_gpu_line(int i, char w[WORDS][NAME], const char *rest); // w[0] is the word after the GPU, rest what follows it
@@ -30,8 +32,8 @@ static void own_loaded(void);                                                 //
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct stat seen;
 static bool loaded;
-static double last;          // when what adds up was last brought up to date
-static int raised[MAX_GPUS]; // xid lines that were taken in, by GPU
+static double last;          // when the sums over time were last updated
+static int raised[MAX_GPUS]; // xid lines that became XID errors, by GPU
 
 #define AS_NAME(name, value, supported) #name,
 #define AS_VALUE(name, value, supported) value,
@@ -44,6 +46,13 @@ double now(void) {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+// code_of returns the code of a name; a number is its own code.
+static int code_of(const char *name) {
+	for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+		if (!strcmp(codes[i].name, name)) return codes[i].code;
+	return atoi(name);
 }
 
 static int find_key(const char *name) {
@@ -74,6 +83,13 @@ static void defaults(void) {
 		g->hang_until = 0;
 	}
 	own_defaults();
+}
+
+// is_new_xid reports whether an xid line of a GPU was not in the file before.
+static bool is_new_xid(int gpu) {
+	if (S.gpu[gpu].xids++ < raised[gpu]) return false;
+	raised[gpu]++;
+	return true;
 }
 
 // add_mig cuts n instances of a profile such as 1g.18gb off the GPU.
@@ -178,13 +194,13 @@ static void load(const char *path) {
 		if (!line(text)) fprintf(stderr, "fake " FAKE ": %s:%d: cannot understand %s\n", path, n, text);
 	}
 	fclose(f);
-	// A file that was begun anew begins its xid lines anew.
+	// A file with fewer xid lines than before starts a new count.
 	for (int i = 0; i < MAX_GPUS; i++)
 		if (S.gpu[i].xids < raised[i]) raised[i] = S.gpu[i].xids;
 	own_loaded();
 }
 
-// refresh reads the file if it is another than before.
+// refresh reads the file if it has changed.
 static void refresh(void) {
 	const char *path = getenv("GPUPILOT_FAKE_" FAKE);
 	if (!path) path = "";
@@ -198,5 +214,33 @@ static void refresh(void) {
 }
 
 void unlock(void) { pthread_mutex_unlock(&mutex); }
+
+void note(const char *format, ...) {
+	FILE *f = S.log[0] ? fopen(S.log, "a") : NULL;
+	if (!f) return;
+	va_list args;
+	va_start(args, format);
+	vfprintf(f, format, args);
+	va_end(args);
+	fputc('\n', f);
+	fclose(f);
+}
+
+void gpu_uuid(int gpu, char out[NAME]) { snprintf(out, NAME, "GPU-%08x-6670-4000-8000-%012x", S.seed + 0x48323030, gpu); }
+
+static void sleep_unlocked(int us) {
+	unlock();
+	usleep(us);
+	lock();
+}
+
+int block(int gpu, const char *fn) {
+	struct gpu *g = &S.gpu[gpu];
+	if (S.delay_us > 0) sleep_unlocked(S.delay_us);
+	while (g->hang_until > now()) sleep_unlocked(2000);
+	for (int i = 0; i < g->fails; i++)
+		if (!strcmp(g->fail[i].function, fn)) return g->fail[i].code;
+	return 0;
+}
 
 #endif

@@ -39,7 +39,7 @@ func BenchmarkRead(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64(len(r.library.Known()[devices[0].UUID].plan.fields)), "fields")
+			b.ReportMetric(float64(len(r.Known()[devices[0].UUID].plan.numbers.fields)), "fields")
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // xidKeepSeconds is how long DCGM keeps XID samples for us: far longer than
@@ -21,39 +22,39 @@ const xidKeepSeconds = 60
 // xidRoom is how many samples one read takes; the next takes the rest.
 const xidRoom = 64
 
-// card is a GPU with what its devices (itself, its MIG instances) share.
+// card is the state that a GPU and its MIG instances share.
 type card struct {
 	id   uint // DCGM's
 	uuid string
 	ses  *session
 
-	mu    sync.Mutex
-	ready bool // XIDs are watched
-	retry time.Time
-	group group
-	set   fieldSet
-	since int64   // where to go on, in Unix microseconds of the host engine's clock
-	room  []value // for samples
+	mu      sync.Mutex
+	ready   bool              // XIDs are watched
+	watched vendorlib.Refusal // recorded at each attempt to watch XIDs
+	group   group
+	set     fieldSet
+	since   int64   // the first time to read next, in Unix microseconds of the host engine's clock
+	room    []value // for samples
 
 	profiling   map[gpu.FieldID]bool // the fields that the GPU gives; nil: not known
-	probed      time.Time
+	probed      vendorlib.Refusal    // recorded at each attempt to list them
 	healthWatch healthWatch
 
-	reason atomic.Pointer[string] // why there is no profiling; nil: there is, or it is not known yet
+	reason atomic.Pointer[string] // why the GPU gives no profiling fields; nil: it does, or not known yet
 }
 
-// pollXIDs counts the XID errors since the last time. Where another device of
-// the card is at it, that is enough. It says whether XIDs are watched.
+// pollXIDs counts the XID errors since the last call. It returns at once if
+// another device of the card polls now. It reports whether XIDs are watched.
 func (c *card) pollXIDs(now time.Time) (bool, error) {
 	if !c.mu.TryLock() {
 		return true, nil
 	}
 	defer c.mu.Unlock()
 	if !c.ready {
-		if now.Before(c.retry) {
+		if c.watched.Holds(now) {
 			return false, nil
 		}
-		c.retry = now.Add(retryUnsupported)
+		c.watched.Record(now)
 		if err := c.watchXIDs(); err != nil {
 			return false, err
 		}
@@ -71,7 +72,7 @@ func (c *card) pollXIDs(now time.Time) (bool, error) {
 		case c.ready:
 			c.ses.xids.Add(c.uuid, uint64(x.number.Float), time.UnixMicro(int64(v.ts)))
 		default:
-			c.ses.xids.Seed(c.uuid, uint64(x.number.Float)) // from before our time
+			c.ses.xids.Seed(c.uuid, uint64(x.number.Float)) // older than our watch
 		}
 	}
 	c.ready = true
@@ -93,14 +94,14 @@ func (c *card) watchXIDs() error {
 	return nil
 }
 
-// profiles says whether the GPU gives a profiling field. GPUs of one node
-// differ, so each is asked, and asked again later where it gives none: another
-// profiler may have it, or the engine may lack the rights.
+// profiles reports whether the GPU gives a profiling field. GPUs of one node
+// differ, so each is asked. A GPU that gives none is asked again later: another
+// profiler may use it now, or the engine may lack the permission.
 func (c *card) profiles(id gpu.FieldID, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.profiling == nil && (c.probed.IsZero() || now.Sub(c.probed) >= retryUnsupported) {
-		c.probed = now
+	if c.profiling == nil && !c.probed.Holds(now) {
+		c.probed.Record(now)
 		c.probe()
 	}
 	return c.profiling[id]

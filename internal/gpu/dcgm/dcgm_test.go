@@ -284,11 +284,11 @@ func TestNoProfiling(t *testing.T) {
 func TestStaleValues(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, Config{})
-	d := r.library.Known()[devices[0].UUID]
+	d := r.Known()[devices[0].UUID]
 	f.put("stale", "gpu 0 stale")
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
-	d.clock.moved = d.clock.moved.Add(-6 * time.Second)
+	d.clock.changed = d.clock.changed.Add(-6 * time.Second)
 	var v gpu.Values
 	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v); err == nil || v.Has(gpu.GPUUtil) || !strings.Contains(err.Error(), "not updated") {
 		t.Errorf("Read: %v", err)
@@ -302,7 +302,7 @@ func TestStaleValues(t *testing.T) {
 func TestWatchesAgain(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, Config{})
-	d := r.library.Known()[devices[0].UUID]
+	d := r.Known()[devices[0].UUID]
 	read(t, r, d.UUID, gpu.GPUUtil)
 	f.put("engine", "engine forgets 1")
 	for range 3 {

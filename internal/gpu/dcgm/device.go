@@ -4,72 +4,47 @@
 
 package dcgm
 
-/*
-#include <stdint.h>
-*/
-import "C"
-
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-const (
-	// retryUnsupported is how long a "not supported" is taken for granted. It
-	// can change while the engine stays: a setting, or another profiler's end. It
-	// is less than a minute by more than a tick of 10 s.
-	retryUnsupported = 45 * time.Second
-	// hungAfter is how long a read may take before enumeration leaves the GPU
-	// alone: a whole read takes milliseconds, the first one waits for DCGM to
-	// have read everything once.
-	hungAfter = 5 * time.Second
-)
+// hungAfter is how long a read may take before enumeration leaves the GPU out
+// of its calls. A read takes milliseconds, but the first one waits until DCGM
+// has read every watched field once.
+const hungAfter = 5 * time.Second
 
-// device is what is known of one GPU or MIG instance during a session.
+// device is the state of one GPU or MIG instance during a session.
 type device struct {
 	gpu.Device
+	vendorlib.Guard
 	ses    *session
 	card   *card
 	entity entity
 
-	began atomic.Int64 // when the read in progress began, in Unix nanoseconds; 0: none
-	mu    sync.Mutex   // held by Read, which the caller does not call twice at once anyway
-
-	released bool // the device is no more
-	watch    watch
-	plan     plan
-	labels   labels
-	clock    clock
+	watch  watch
+	plan   plan
+	labels vendorlib.Labels
+	clock  clock
 }
 
-// labels are the strings of an entity that were asked for.
-type labels map[gpu.FieldID]label
-
-// label is a string, or that there is none until retry.
-type label struct {
-	text  string
-	retry time.Time
-}
-
-// clock says whether an entity's values are still updated.
+// clock shows whether an entity's values are still updated.
 type clock struct {
-	newest int64     // the newest value's time, by the host engine's clock, in Unix microseconds
-	moved  time.Time // when it last was another, by ours
+	newest  int64     // the newest value's time, by the host engine's clock, in Unix microseconds
+	changed time.Time // when newest last changed, by our clock
 }
 
-// plan is what one set of wanted fields asks DCGM for. It is made anew when
-// something else is wanted, or when what DCGM gives has changed.
+// plan is what one set of wanted fields asks DCGM for. It is made again for
+// other wanted fields, and when DCGM starts or stops giving a field.
 type plan struct {
 	want    gpu.FieldSet
-	fields  []C.uint16_t
-	values  []value // one for each field
+	numbers numbers
 	labels  []gpu.FieldID
 	xids    bool
-	expires time.Time // when what is not supported may be tried again
+	expires time.Time // when unsupported fields may be asked for again
 }
 
 func newDevice(s *session, id gpu.Device, c *card, e entity) *device {
@@ -78,22 +53,27 @@ func newDevice(s *session, id gpu.Device, c *card, e entity) *device {
 	}}
 }
 
-// hung says whether a read has been in the library for too long.
-func (d *device) hung(now time.Time) bool {
-	began := d.began.Load()
-	return began != 0 && now.UnixNano()-began > int64(hungAfter)
+// Identity returns which device this is.
+func (d *device) Identity() gpu.Device { return d.Device }
+
+// Session returns the session to which the device belongs.
+func (d *device) Session() *session { return d.ses }
+
+// Release ends the device's watches. A watch of an earlier session has ended
+// with that session.
+func (d *device) Release(open *session) {
+	if d.ses == open {
+		d.Guard.Release(d.watch.end)
+	}
 }
 
-// read fills v. What is in v after an error is of no use.
-func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.released {
+// Read fills v with the wanted fields. After an error, v is not used.
+func (d *device) Read(want gpu.FieldSet, v *gpu.Values) error {
+	now := time.Now()
+	if !d.Begin(now) {
 		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, d.UUID)
 	}
-	now := time.Now()
-	d.began.Store(now.UnixNano())
-	defer d.began.Store(0)
+	defer d.End()
 	// A lost GPU's values stay in DCGM's cache.
 	status, err := d.ses.status(d.card.id)
 	if err == nil {
@@ -119,38 +99,37 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 	if d.plan.xids && watched {
 		v.Set(gpu.XIDErrors, float64(d.ses.xids.Last(d.card.uuid)))
 	}
-	return d.labels.read(d.ses, entity{kindGPU, d.card.id}, d.plan.labels, v, now)
+	return d.ses.readLabels(&d.labels, entity{kindGPU, d.card.id}, d.plan.labels, v)
 }
 
 // readNumbers reads the plan's fields.
 func (d *device) readNumbers(v *gpu.Values, now time.Time) error {
-	changed, err := d.watch.read(d.entity, d.plan.fields, d.plan.values, &d.clock, v, now)
+	changed, err := d.watch.read(d.entity, d.plan.numbers, &d.clock, v, now)
 	if changed {
 		d.plan.expires = time.Time{}
 	}
 	return err
 }
 
-// read sets the wanted labels of an entity. They do not change while the driver
-// stays, so each is asked for once.
-func (l *labels) read(s *session, of entity, ids []gpu.FieldID, v *gpu.Values, now time.Time) error {
-	if *l == nil {
-		*l = labels{}
-	}
+// readLabels sets the wanted labels of an entity, from the cache or from DCGM.
+func (s *session) readLabels(cache *vendorlib.Labels, of entity, ids []gpu.FieldID, v *gpu.Values) error {
+	now := time.Now()
 	for _, id := range ids {
-		known := (*l)[id]
-		if known.text == "" && !now.Before(known.retry) {
+		var failed error
+		v.SetLabel(id, cache.Text(id, now, func() (text string, refused bool) {
 			texts, err := s.live(of, id)
-			if err = s.judge(err); isWhole(err) {
-				return err
+			switch err = s.judge(err); {
+			case isWhole(err):
+				failed = err
+				return "", false
+			case err != nil:
+				return "", true
 			}
-			known.retry = now.Add(retryUnsupported)
-			if err == nil {
-				known.text = texts[0]
-			}
-			(*l)[id] = known
+			return texts[0], true
+		}))
+		if failed != nil {
+			return failed
 		}
-		v.SetLabel(id, known.text)
 	}
 	return nil
 }

@@ -5,15 +5,14 @@
 package dcgm
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // The fields that say which device an entity is.
@@ -23,59 +22,42 @@ const (
 	fieldPCIBusID gpu.FieldID = 57
 )
 
-// enumerate lists the devices and makes them readable. A GPU that fails is
-// left out, or, if it was known, kept; the others are listed either way.
-func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
+// listing collects the devices of one enumeration.
+type listing = vendorlib.Listing[*session, *device]
+
+// enumerate lists the GPUs and their MIG instances. A GPU that fails is left
+// out, or kept if it was known; the others are listed in both cases.
+func (s *session) enumerate(l *listing) error {
 	ids, err := s.entities(kindGPU)
 	if err != nil {
-		return nil, s.unreadable("list GPUs", err)
+		return s.unreadable("list GPUs", err)
 	}
 	slices.Sort(ids)
-	mig, migErr := s.hierarchy()
-	before := r.library.Known()
-	after := make(map[string]*device, len(before))
-	list := make([]gpu.Device, 0, len(ids))
-	var errs []error
-	if migErr != nil {
-		errs = append(errs, migErr)
-	}
+	mig, err := s.hierarchy()
+	l.Fail(err)
 	for _, id := range ids {
-		found, err := s.gpuAt(id, mig[id], before)
-		if errors.Is(err, gpu.ErrNoDriver) {
-			return nil, err
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("GPU %d: %w", id, err))
-		}
-		for _, d := range found {
-			list = append(list, d.Device)
-			after[d.UUID] = d
+		found, err := s.gpuAt(id, mig[id], l)
+		if err := l.Add(int(id), found, err); err != nil {
+			return err
 		}
 	}
-	for uuid, d := range before {
-		if after[uuid] != d && d.ses == s {
-			d.release() // before another is read in its place
-		}
-	}
-	r.library.SetKnown(after)
-	return list, errors.Join(errs...)
+	return nil
 }
 
-// unreadable is why nothing can be enumerated: always a gpu.ErrNoDriver.
+// unreadable returns why nothing can be enumerated, as a gpu.ErrNoDriver.
 func (s *session) unreadable(what string, err error) error {
 	err = s.judge(err)
 	if errors.Is(err, gpu.ErrNoDriver) {
 		return err
 	}
-	s.broken.Store(true)
 	return fmt.Errorf("%w: %s: %w", gpu.ErrNoDriver, what, err)
 }
 
-// gpuAt finds the GPU of an id and its MIG instances.
-func (s *session) gpuAt(id uint, instances []place, before map[string]*device) ([]*device, error) {
-	known := s.knownAt(id, before)
-	if slices.ContainsFunc(known, func(d *device) bool { return d.hung(time.Now()) }) {
-		return known, nil // its calls would hang the enumeration too
+// gpuAt finds the GPU with an id and its MIG instances.
+func (s *session) gpuAt(id uint, instances []place, l *listing) ([]*device, error) {
+	known, hung := l.KnownAt(int(id))
+	if hung {
+		return known, nil
 	}
 	status, err := s.status(id)
 	if err == nil {
@@ -93,7 +75,7 @@ func (s *session) gpuAt(id uint, instances []place, before map[string]*device) (
 		c = &card{id: id, uuid: whole.UUID, ses: s}
 		s.cards[id] = c
 	}
-	found := []*device{s.keep(before, whole, c, entity{kindGPU, id})}
+	found := []*device{s.keep(l, whole, c, entity{kindGPU, id})}
 	for _, i := range instances {
 		dev := whole
 		dev.UUID = s.instanceUUID(whole.UUID, i)
@@ -101,36 +83,21 @@ func (s *session) gpuAt(id uint, instances []place, before map[string]*device) (
 		if i.spans {
 			dev.MIG.ComputeInstance = -1
 		}
-		found = append(found, s.keep(before, dev, c, entity{kindInstance, i.id}))
+		found = append(found, s.keep(l, dev, c, entity{kindInstance, i.id}))
 	}
 	return found, nil
 }
 
-// keep is the device as it was known, or a new one.
-func (s *session) keep(before map[string]*device, id gpu.Device, c *card, e entity) *device {
-	if d := before[id.UUID]; d != nil && d.card == c && d.entity == e && d.Index == id.Index {
+// keep returns the known device, or a new one.
+func (s *session) keep(l *listing, id gpu.Device, c *card, e entity) *device {
+	if d, ok := l.Known(id.UUID); ok && d.card == c && d.entity == e && d.Index == id.Index {
 		return d
 	}
 	return newDevice(s, id, c, e)
 }
 
-// knownAt are the devices that were at an id in this session: the GPU, then
-// its instances.
-func (s *session) knownAt(id uint, before map[string]*device) []*device {
-	var known []*device
-	for _, d := range before {
-		if d.card.id == id && d.ses == s {
-			known = append(known, d)
-		}
-	}
-	slices.SortFunc(known, func(a, b *device) int {
-		return cmp.Or(cmp.Compare(a.entity.kind, b.entity.kind), cmp.Compare(a.entity.id, b.entity.id), cmp.Compare(a.UUID, b.UUID))
-	})
-	return known
-}
-
-// identify asks for what does not change. Only the UUID must be known. The
-// index is DCGM's id, as in dcgm-exporter's gpu label.
+// identify asks for what does not change: only the UUID is mandatory. The index
+// is DCGM's id, as in dcgm-exporter's gpu label.
 func (s *session) identify(id uint) (gpu.Device, error) {
 	texts, err := s.live(entity{kindGPU, id}, fieldUUID, fieldName, fieldPCIBusID, gpu.MinorNumber)
 	if err != nil {
@@ -146,11 +113,11 @@ func (s *session) identify(id uint) (gpu.Device, error) {
 	return d, nil
 }
 
-// place is a compute instance of a GPU instance. A GPU instance without any is
-// listed alone.
+// place is a compute instance of a GPU instance. A GPU instance without a compute
+// instance has a place too.
 type place struct {
 	id      uint // DCGM's entity id of the GPU instance, whose values are read
-	gi, ci  int  // NVML's ids; ci -1: none
+	gi, ci  int  // NVML's ids; ci is -1 without a compute instance
 	spans   bool // the compute instance is all of the GPU instance
 	profile string
 }
@@ -183,7 +150,7 @@ func (s *session) hierarchy() (map[uint][]place, error) {
 	return out, nil
 }
 
-// profile is an instance's, such as 1g.18gb: what DCGM calls its name.
+// profile returns an instance's profile, such as 1g.18gb. DCGM calls it the name.
 func (s *session) profile(id uint) string {
 	texts, err := s.live(entity{kindInstance, id}, fieldName)
 	if err != nil {
@@ -195,8 +162,9 @@ func (s *session) profile(id uint) string {
 	return texts[0]
 }
 
-// instanceUUID is the instance's UUID. DCGM does not tell it; without another
-// who does, it is NVIDIA's older form, which is as unique.
+// instanceUUID returns the instance's UUID. DCGM does not give it. If
+// Config.MIGUUID does not either, the UUID has NVIDIA's older form, which is
+// unique too.
 func (s *session) instanceUUID(parent string, i place) string {
 	if s.cfg.MIGUUID != nil {
 		if uuid := s.cfg.MIGUUID(parent, i.gi, max(i.ci, 0)); uuid != "" {

@@ -59,7 +59,7 @@ var fakeLibrary = sync.OnceValues(func() (string, error) {
 // fresh says whether the library is younger than its sources.
 func fresh(path string) bool {
 	sources, err := filepath.Glob(fakeDir + "/*")
-	sources = append(sources, fakeDir+"/../scenario.h")
+	sources = append(sources, fakeDir+"/../scenario.h", fakeDir+"/../shared.h")
 	lib, statErr := os.Stat(path)
 	if err != nil || statErr != nil {
 		return false

@@ -15,13 +15,15 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// allSystems is DCGM_HEALTH_WATCH_ALL: what is watched, and the system of an
+// allSystems is DCGM_HEALTH_WATCH_ALL: the systems to watch, and the system of an
 // incident of the GPU as a whole.
 const allSystems = 0xffffffff
 
-// watchOf is the system of a bit of dcgmHealthSystems_t.
+// watchOf returns the health watch of a system, which is a bit of
+// dcgmHealthSystems_t or allSystems.
 func watchOf(system C.uint) (gpu.HealthWatch, bool) {
 	if system == allSystems {
 		return gpu.WatchAll, true
@@ -36,24 +38,24 @@ func watchOf(system C.uint) (gpu.HealthWatch, bool) {
 
 // healthWatch is what DCGM watches to judge one GPU.
 type healthWatch struct {
-	mu    sync.Mutex // held by Health, which the caller does not call twice at once anyway
+	mu    sync.Mutex // held by health
 	group group
 	ready bool
-	retry time.Time // not before
-	err   error     // why not
+	tried vendorlib.Refusal // recorded at each attempt to watch
+	err   error             // why the last attempt failed
 }
 
-// health asks DCGM for its verdicts on the GPU. The first call has it watch what
-// it needs for that.
+// health asks DCGM for its verdicts on the GPU. The first call starts the watch
+// that this needs.
 func (c *card) health(now time.Time) (*gpu.Verdicts, error) {
 	h := &c.healthWatch
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.ready {
-		if now.Before(h.retry) {
+		if h.tried.Holds(now) {
 			return nil, h.err
 		}
-		h.retry = now.Add(retryUnsupported)
+		h.tried.Record(now)
 		if h.err = c.watchHealth(h); h.err != nil {
 			return nil, h.err
 		}
@@ -88,12 +90,12 @@ func (c *card) watchHealth(h *healthWatch) error {
 	return nil
 }
 
-// setHealth has DCGM watch the health of a group.
+// setHealth starts DCGM's watch of the health of a group.
 func (e *engine) setHealth(g group) error {
 	return e.failed("watch the GPU's health", C.gp_health_set(e.lib, e.handle, g))
 }
 
-// health lists what is not well in a group.
+// health lists the health incidents of a group.
 func (e *engine) health(g group) ([]C.gp_incident, error) {
 	list := make([]C.gp_incident, incidentRoom)
 	n := C.int(len(list))
@@ -103,13 +105,13 @@ func (e *engine) health(g group) ([]C.gp_incident, error) {
 	return list[:n], nil
 }
 
-// incidentRoom is for the incidents of one GPU. DCGM gives one for each system
-// and error.
+// incidentRoom is how many incidents of one GPU are read. DCGM gives one for each
+// system and error.
 const incidentRoom = 64
 
-// Health are DCGM's verdicts on a whole GPU. See gpu.HealthReader.
+// Health returns DCGM's verdicts on a whole GPU. See gpu.HealthReader.
 func (r *Reader) Health(uuid string) (*gpu.Verdicts, error) {
-	d, ses, err := r.library.Enter(uuid)
+	d, ses, err := r.Enter(uuid)
 	if err != nil {
 		return nil, err
 	}

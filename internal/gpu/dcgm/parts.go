@@ -4,11 +4,6 @@
 
 package dcgm
 
-/*
-#include <stdint.h>
-*/
-import "C"
-
 import (
 	"errors"
 	"fmt"
@@ -18,9 +13,10 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// relistParts is the time between two looks for parts.
+// relistParts is the time between two enumerations of the parts.
 const relistParts = 10 * time.Second
 
 // parts are the node's switches, NVLinks and CPUs during a session.
@@ -30,34 +26,33 @@ type parts struct {
 	kinds  [gpu.PartKinds]partsOf
 }
 
-// partsOf are the parts of one kind.
+// partsOf holds the parts of one kind.
 type partsOf struct {
-	list  []part
-	watch *watch // nil: there are none
-	gone  error  // why they could not be listed
+	list   []part
+	watch  *watch // nil without parts
+	failed error  // why they could not be listed
 }
 
-// part is one of them.
+// part is one switch, NVLink, CPU or core.
 type part struct {
 	gpu.Part
 	entity entity
 	clock  clock
-	labels labels
+	labels vendorlib.Labels
 }
 
 // ReadParts reads switches, NVLinks and CPUs. See gpu.PartReader.
 func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
-	open := r.library.Session()
-	if open == nil || (*open).Broken() || !(*open).Enter() {
+	s, ok := r.Opened()
+	if !ok || s.Broken() || !s.Enter() {
 		return nil, fmt.Errorf("%w: there is no host engine", gpu.ErrNoDriver)
 	}
-	s := *open
 	defer s.Leave()
 	s.parts.mu.Lock()
 	defer s.parts.mu.Unlock()
 	now := time.Now()
 	if now.Sub(s.parts.listed) >= relistParts {
-		s.listParts(keep, r.library.Known())
+		s.listParts(keep, r.Known())
 		s.parts.listed = now
 	}
 	var out []gpu.PartSnapshot
@@ -72,15 +67,15 @@ func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.
 	return out, errors.Join(errs...)
 }
 
-// listParts looks which parts there are. One kind that cannot be listed hides
-// no other.
+// listParts enumerates the parts. A kind that cannot be listed does not hide the
+// others.
 func (s *session) listParts(keep func(*gpu.Part) bool, devices map[string]*device) {
 	for k, list := range map[gpu.PartKind]func(map[string]*device) ([]part, error){
 		gpu.NVSwitch: s.switches, gpu.NVLink: s.upLinks, gpu.CPU: s.cpuParts, gpu.CPUCore: s.coreParts,
 	} {
 		of := &s.parts.kinds[k]
 		found, err := list(devices)
-		if of.gone = s.absent(err); of.gone != nil {
+		if of.failed = s.absent(err); of.failed != nil {
 			continue
 		}
 		found = slices.DeleteFunc(found, func(p part) bool { return !keep(&p.Part) })
@@ -100,8 +95,8 @@ func (s *session) listParts(keep func(*gpu.Part) bool, devices map[string]*devic
 	}
 }
 
-// absent is an error of a question; that DCGM cannot tell is none: then there
-// is nothing to tell.
+// absent returns err, or nil if it says that this DCGM or node does not support the
+// call: then the node has no such part.
 func (s *session) absent(err error) error {
 	var e *callError
 	if errors.As(err, &e) && (e.code == stNotSupported || e.code == stFunctionNotFound || e.code == stModuleNotLoaded) {
@@ -119,13 +114,13 @@ func (s *session) switches(map[string]*device) ([]part, error) {
 	return out, err
 }
 
-// upLinks are the NVLinks that are up, those of the GPUs first.
+// upLinks returns the NVLinks that are up, the GPUs' links first.
 func (s *session) upLinks(devices map[string]*device) ([]part, error) {
 	links, err := s.links()
 	var out []part
 	for _, l := range links {
 		p := part{Part: gpu.Part{Kind: gpu.NVLink, ID: int(l.index), Parent: int(l.parent)}}
-		// A link's id is made of the kind and the id of what it belongs to, and its index.
+		// A link's id combines the kind and id of its GPU or switch with its index.
 		p.entity = entity{kindLink, uint(l.kind) | uint(l.index)<<8 | uint(l.parent)<<24}
 		if l.kind == kindGPU {
 			if p.GPU = wholeGPU(devices, uint(l.parent)); p.GPU == nil {
@@ -177,7 +172,7 @@ func (s *session) coreParts(map[string]*device) ([]part, error) {
 func (s *session) readKind(k gpu.PartKind, want gpu.FieldSet, now time.Time) ([]gpu.PartSnapshot, error) {
 	of := &s.parts.kinds[k]
 	if of.watch == nil {
-		return nil, of.gone
+		return nil, of.failed
 	}
 	var ids, fresh, texts []gpu.FieldID
 	for _, f := range gpu.PartFields() {
@@ -187,7 +182,7 @@ func (s *session) readKind(k gpu.PartKind, want gpu.FieldSet, now time.Time) ([]
 			texts = append(texts, f.ID)
 		case of.watch.fields.Has(i):
 			ids = append(ids, f.ID)
-		case !now.Before(of.watch.refused[f.ID]):
+		case !of.watch.isRefused(f.ID, now):
 			fresh = append(fresh, f.ID)
 		}
 	}
@@ -195,17 +190,20 @@ func (s *session) readKind(k gpu.PartKind, want gpu.FieldSet, now time.Time) ([]
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", k, err)
 	}
-	fields := fieldList(append(ids, watched...))
-	if len(fields) == 0 {
-		return nil, of.gone
+	n := newNumbers(append(ids, watched...))
+	if len(n.fields) == 0 {
+		return nil, of.failed
 	}
-	values := make([]value, len(fields))
 	out := make([]gpu.PartSnapshot, 0, len(of.list))
-	errs := []error{of.gone}
+	errs := []error{of.failed}
 	for i := range of.list {
 		p := &of.list[i]
 		ps := gpu.PartSnapshot{Part: p.Part}
-		if err := s.readPart(p, of.watch, fields, values, texts, &ps.Values, now); err != nil {
+		_, err := of.watch.read(p.entity, n, &p.clock, &ps.Values, now)
+		if err == nil {
+			err = s.readLabels(&p.labels, p.entity, texts, &ps.Values)
+		}
+		if err != nil {
 			if errors.Is(err, gpu.ErrNoDriver) {
 				return nil, err
 			}
@@ -215,11 +213,4 @@ func (s *session) readKind(k gpu.PartKind, want gpu.FieldSet, now time.Time) ([]
 		out = append(out, ps)
 	}
 	return out, errors.Join(errs...)
-}
-
-func (s *session) readPart(p *part, w *watch, fields []C.uint16_t, values []value, texts []gpu.FieldID, v *gpu.Values, now time.Time) error {
-	if _, err := w.read(p.entity, fields, values, &p.clock, v, now); err != nil {
-		return err
-	}
-	return p.labels.read(s, p.entity, texts, v, now)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// The return codes of dcgmReturn_t that mean more than that one call failed.
+// The return codes of dcgmReturn_t that mean more than the failure of one call.
 const (
 	stUninitialized      = -10
 	stNotWatched         = -16
@@ -38,7 +38,7 @@ type callError struct {
 
 func (e *callError) Error() string { return fmt.Sprintf("%s: DCGM: %s (%d)", e.doing, e.text, e.code) }
 
-// failed is the error of a return code; nil where there is none.
+// failed returns the error of a return code; nil for success.
 func (e *engine) failed(doing string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -46,7 +46,7 @@ func (e *engine) failed(doing string, code C.int) error {
 	return &callError{doing: doing, code: int(code), text: C.GoString(C.gp_error(e.lib, code))}
 }
 
-// judge says what a failed call means for the device and for the session.
+// judge returns what a failed call means for the device and for the session.
 func (s *session) judge(err error) error {
 	var e *callError
 	if !errors.As(err, &e) {
@@ -54,10 +54,10 @@ func (s *session) judge(err error) error {
 	}
 	switch e.code {
 	case stConnectionNotValid, stUninitialized:
-		s.broken.Store(true)
+		s.Break()
 		return fmt.Errorf("%w: lost the host engine: %w", gpu.ErrNoDriver, err)
 	case stNVMLNotLoaded, stGPUsDetached:
-		s.broken.Store(true)
+		s.Break()
 		return fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
 	case stGPUIsLost:
 		return fmt.Errorf("%w: %w", gpu.ErrLost, err)
@@ -67,7 +67,8 @@ func (s *session) judge(err error) error {
 	return err
 }
 
-// isWhole says whether an error is about more than a field.
+// isWhole reports whether an error is about the whole device or session, not
+// about one field.
 func isWhole(err error) bool {
 	return errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrUnknownDevice)
 }
@@ -82,7 +83,7 @@ const (
 	statusDetached     status = 7
 )
 
-// gone is why a GPU of this status cannot be read; nil: it can.
+// gone returns why a GPU with this status cannot be read; nil if it can.
 func (s status) gone() error {
 	var why string
 	switch s {
@@ -97,5 +98,5 @@ func (s status) gone() error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: DCGM says that it is %s", gpu.ErrLost, why)
+	return fmt.Errorf("%w: DCGM reports it as %s", gpu.ErrLost, why)
 }

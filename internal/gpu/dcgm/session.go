@@ -5,28 +5,22 @@
 package dcgm
 
 import (
-	"errors"
 	"log/slog"
-	"sync/atomic"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// closePatience is how long closing waits for calls that are inside the library.
-const closePatience = 3 * time.Second
-
 // session is a host engine between its start and its end. Groups, watches and
-// what was learned of devices live as long.
+// devices are valid during one session.
 type session struct {
 	*engine
-	*gpu.Calls
-	cfg    Config
-	xids   *gpu.XIDLog
-	log    *slog.Logger
-	broken atomic.Bool // the host engine or the driver went away
+	*vendorlib.Session
+	cfg  Config
+	xids *gpu.XIDLog
+	log  *slog.Logger
 
-	cards map[uint]*card // by DCGM's GPU id; of enumeration
+	cards map[uint]*card // by DCGM's GPU id; used by enumerate only
 	parts parts
 }
 
@@ -36,20 +30,8 @@ func open(cfg Config, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	calls := gpu.NewCalls(func() {
-		_ = e.end() // fails where the engine is gone: then there is nothing to leave
+	open := vendorlib.NewSession("DCGM", func() {
+		_ = e.end() // without the engine there is nothing to leave
 	})
-	return &session{engine: e, cfg: cfg, xids: xids, log: log, cards: map[uint]*card{}, Calls: calls}, nil
-}
-
-// Broken says whether the driver, or the host engine, went away.
-func (s *session) Broken() bool { return s.broken.Load() }
-
-// Shut lets DCGM go. A call that hangs in the library delays that, not the
-// caller for long.
-func (s *session) Shut() error {
-	if !s.Close(closePatience) {
-		return errors.New("calls still hang in DCGM; it is shut down when they return")
-	}
-	return nil
+	return &session{engine: e, Session: open, cfg: cfg, xids: xids, log: log, cards: map[uint]*card{}}, nil
 }

@@ -10,15 +10,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// DCGM's blank values of each type, from dcgm_structs.h: the first one, then not
-// found, not supported and not permitted. Those of int32 come in values of 64
-// bits, too, for what DCGM or the driver keeps in 32 bits.
 const (
-	int32Blank  int64   = 0x7ffffff0
-	int64Blank  int64   = 0x7ffffffffffffff0
-	doubleBlank float64 = 1 << 47
-
-	blankNotSupported = 2
+	blankNotSupported = 2 // the blank value "not supported" counted from the first, gpu.BlankInt32 and so on
 	stNotSupported    = -6
 )
 
@@ -29,12 +22,12 @@ const (
 	typeString = 's'
 )
 
-// reading is what a number's value says.
+// reading is a decoded value.
 type reading struct {
 	number      gpu.Number
-	ok          bool // there is a value
-	unsupported bool // there will be none
-	wrong       bool // what there is is no number
+	ok          bool // number is a value
+	unsupported bool // the device does not support the field
+	wrong       bool // the value is not a number
 }
 
 // decode reads a number from the first eight bytes of a value.
@@ -42,8 +35,10 @@ func decode(fieldType byte, status int, word uint64) reading {
 	switch fieldType {
 	case typeInt64:
 		n := int64(word)
-		for _, first := range [...]int64{int32Blank, int64Blank} {
-			// DCGM_INT32_IS_BLANK and DCGM_INT64_IS_BLANK take in the rest of the type.
+		// A 64-bit value can be a blank of 32 bits: DCGM or the driver keeps some
+		// fields in 32 bits.
+		for _, first := range [...]int64{gpu.BlankInt32, gpu.BlankInt64} {
+			// DCGM_INT32_IS_BLANK and DCGM_INT64_IS_BLANK include the rest of the type.
 			if n >= first && n-first < 16 {
 				return reading{unsupported: n-first == blankNotSupported || status == stNotSupported}
 			}
@@ -54,15 +49,16 @@ func decode(fieldType byte, status int, word uint64) reading {
 		if math.IsNaN(x) {
 			return reading{wrong: status == 0}
 		}
-		if x >= doubleBlank {
-			return reading{unsupported: x-doubleBlank == blankNotSupported || status == stNotSupported}
+		if x >= gpu.BlankFloat {
+			return reading{unsupported: x-gpu.BlankFloat == blankNotSupported || status == stNotSupported}
 		}
 		return reading{number: gpu.Real(x), ok: status == 0}
 	}
 	return reading{}
 }
 
-// decodeText is a string, or a whole number in decimal; empty: there is none.
+// decodeText returns a string, or a whole number in decimal; empty for a missing
+// value.
 func decodeText(fieldType byte, status int, word uint64, text string) string {
 	switch r := decode(fieldType, status, word); {
 	case fieldType == typeInt64 && r.ok:

@@ -15,46 +15,55 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// keepSamples is how many samples DCGM is to keep of a field: the one that is
-// read, and the next, which may be on its way.
+// keepSamples is how many samples DCGM keeps of a field: the one that is read, and
+// the next one.
 const keepSamples = 2
 
-// rewatchEvery is the least time between two watches of the same fields. DCGM
-// keeps one watch of a field for all that one connection asks for, so that the
-// end of a device ends the watches of another that shares its GPU instance.
+// rewatchEvery is the least time between two watches of the same fields. DCGM has
+// one watch of a field for each connection. The end of a device therefore also
+// ends the watches of another device that shares its GPU instance.
 const rewatchEvery = 5 * time.Second
 
-// watch is what DCGM updates for a device, or for all parts of a kind.
+// watch is the fields that DCGM updates for a device, or for all parts of a kind.
 type watch struct {
 	ses     *session
 	name    string // of the group
 	of      []entity
 	log     *slog.Logger
-	since   time.Time // when something was last added
+	since   time.Time // when a field was last added
 	group   group
 	made    bool // the group
 	sets    []fieldSet
-	fields  gpu.FieldSet              // watched
-	refused map[gpu.FieldID]time.Time // not before
+	fields  gpu.FieldSet // watched
+	refused map[gpu.FieldID]vendorlib.Refusal
 }
 
-// refuse leaves a field alone for a while.
+// refuse records that DCGM does not give a field.
 func (w *watch) refuse(id gpu.FieldID, now time.Time) {
 	if w.refused == nil {
-		w.refused = map[gpu.FieldID]time.Time{}
+		w.refused = map[gpu.FieldID]vendorlib.Refusal{}
 	}
-	w.refused[id] = now.Add(retryUnsupported)
+	var r vendorlib.Refusal
+	r.Record(now)
+	w.refused[id] = r
 }
 
-// profiling says whether a field is one of DCGM's profiling module.
+// isRefused reports whether DCGM refused a field a short time ago.
+func (w *watch) isRefused(id gpu.FieldID, now time.Time) bool {
+	r := w.refused[id]
+	return r.Holds(now)
+}
+
+// profiling reports whether a field comes from DCGM's profiling module.
 func profiling(id gpu.FieldID) bool { return id >= 1000 && id < 1100 }
 
-// prepare plans the reads of a set of wanted fields and has DCGM watch what it
-// does not yet.
+// prepare plans the reads of a set of wanted fields, and starts the watches of
+// those that DCGM does not watch yet.
 func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
-	p := plan{want: want, expires: now.Add(retryUnsupported)}
+	p := plan{want: want, expires: now.Add(vendorlib.RetryUnsupported)}
 	var plain, prof, readable []gpu.FieldID
 	for i, f := range gpu.Fields() {
 		switch {
@@ -63,7 +72,7 @@ func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
 			p.labels = append(p.labels, f.ID)
 		case f.ID == gpu.XIDErrors:
 			p.xids = true
-		case now.Before(d.watch.refused[f.ID]):
+		case d.watch.isRefused(f.ID, now):
 		case d.watch.fields.Has(gpu.Index(i)):
 			readable = append(readable, f.ID)
 		case !profiling(f.ID):
@@ -79,8 +88,7 @@ func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
 		}
 		readable = append(readable, watched...)
 	}
-	p.fields = fieldList(readable)
-	p.values = make([]value, len(p.fields))
+	p.numbers = newNumbers(readable)
 	d.plan = p
 	return nil
 }
@@ -93,8 +101,8 @@ func fieldList(ids []gpu.FieldID) []C.uint16_t {
 	return list
 }
 
-// add watches fields, all at once if DCGM takes them so, else those that it
-// takes one by one.
+// add watches fields: all with one call, or each with its own call if DCGM
+// refuses the first. It returns the fields that DCGM watches.
 func (w *watch) add(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -108,7 +116,7 @@ func (w *watch) add(ids []gpu.FieldID, now time.Time) ([]gpu.FieldID, error) {
 	}
 	if len(ids) == 1 {
 		if _, again := w.refused[ids[0]]; !again {
-			w.log.Warn("DCGM does not watch a field", "field", ids[0].String(), "reason", err)
+			w.log.Warn("DCGM refuses to watch a field", "field", ids[0].String(), "reason", err)
 		}
 		w.refuse(ids[0], now)
 		return nil, nil
@@ -143,13 +151,24 @@ func (w *watch) addTogether(ids []gpu.FieldID) error {
 	return nil
 }
 
-// read reads watched fields of an entity into v; values has room for one each.
-// It says whether other fields than before can be read, or must be watched.
-func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v *gpu.Values, now time.Time) (changed bool, err error) {
-	if len(fields) == 0 {
+// numbers are watched fields to be read.
+type numbers struct {
+	fields []C.uint16_t
+	values []value // room for one value of each field
+}
+
+func newNumbers(ids []gpu.FieldID) numbers {
+	return numbers{fieldList(ids), make([]value, len(ids))}
+}
+
+// read reads watched fields of an entity into v. changed reports that other
+// fields can be read than before, or must be watched.
+func (w *watch) read(of entity, n numbers, c *clock, v *gpu.Values, now time.Time) (changed bool, err error) {
+	if len(n.fields) == 0 {
 		return false, nil
 	}
-	if err := w.ses.latest(of, fields, values); err != nil {
+	values := n.values
+	if err := w.ses.latest(of, n.fields, values); err != nil {
 		return false, w.ses.judge(err)
 	}
 	var newest int64
@@ -158,8 +177,8 @@ func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v
 	}
 	maxAge := gpu.MaxAge(w.ses.cfg.Interval)
 	if newest != c.newest {
-		c.newest, c.moved = newest, now
-	} else if age := now.Sub(c.moved); age > maxAge {
+		c.newest, c.changed = newest, now
+	} else if age := now.Sub(c.changed); age > maxAge {
 		return false, fmt.Errorf("DCGM has not updated its values for %s", age.Round(time.Second))
 	}
 	for i := range values {
@@ -167,7 +186,7 @@ func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v
 		x := decode(byte(f._type), int(f.status), uint64(f.word))
 		switch {
 		case f.status == stNotWatched && now.Sub(w.since) > rewatchEvery:
-			w.end() // the next read watches anew
+			w.end() // the next read starts a new watch
 			changed = true
 		case x.unsupported:
 			w.refuse(gpu.FieldID(f.field), now)
@@ -185,7 +204,7 @@ func (w *watch) read(of entity, fields []C.uint16_t, values []value, c *clock, v
 	return changed, nil
 }
 
-// end ends the watches. What was refused stays so.
+// end ends the watches. Refusals stay in force.
 func (w *watch) end() {
 	for _, set := range w.sets {
 		w.ses.unwatch(w.group, set)
@@ -194,15 +213,4 @@ func (w *watch) end() {
 		w.ses.ungroup(w.group)
 	}
 	w.sets, w.made, w.fields, w.since = nil, false, gpu.FieldSet{}, time.Time{}
-}
-
-// release ends a device that is no more. It leaves a device that is being read
-// alone: its session's end ends its watches, too.
-func (d *device) release() {
-	if !d.mu.TryLock() {
-		return
-	}
-	defer d.mu.Unlock()
-	d.released = true
-	d.watch.end()
 }

@@ -7,57 +7,56 @@ package nvml
 import (
 	"fmt"
 	"math"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// retryUnsupported is how long a "not supported" is taken for granted. It can
-// change while the driver stays: a setting, or a permission. It is less than a
-// minute by more than a tick of 10 s.
-const retryUnsupported = 45 * time.Second
-
-// hungAfter is how long a read may take before enumeration leaves the GPU
-// alone: a whole read takes milliseconds.
+// hungAfter is how long a read may take before enumeration leaves the GPU out
+// of its calls: a whole read takes milliseconds.
 const hungAfter = time.Second
 
-// device is what is known of one GPU or MIG instance during a session.
+// device is the state of one GPU or MIG instance during a session.
 type device struct {
 	gpu.Device
-	ses    *session
-	handle nvml.Device // of the GPU or of the MIG instance
-	root   nvml.Device // of the whole GPU
-	whole  *device     // of a MIG instance: its GPU
+	vendorlib.Guard // of what follows up to labels
+	ses             *session
+	handle          nvml.Device // of the GPU or of the MIG instance
+	root            nvml.Device // of the whole GPU
+	whole           *device     // a MIG instance's GPU; nil for a GPU
 
-	began  atomic.Int64 // when the read in progress began, in Unix nanoseconds; 0: none
-	mu     sync.Mutex   // held by Read, which the caller does not call twice at once anyway
-	now    time.Time    // of the read in progress
+	now    time.Time // when the read in progress began
 	out    sink
 	votes  votes
-	called uint64 // the probes called in this read, a bit each
-	ailing bool   // the last read found the GPU lost
+	called uint64 // the probes called in this read, one bit each
+	failed bool   // the last read failed
 
-	retry  []time.Time // by probe: not before
-	fields fieldState
-	gpm    gpmState
-	links  linkState
-	loan   loan
-	labels map[gpu.FieldID]cachedLabel
-	procs  processState
+	refused []vendorlib.Refusal // by probe
+	fields  fieldState
+	gpm     gpmState
+	loan    loan
+	labels  vendorlib.Labels
+
+	links linkState
+	procs processState
 }
 
 func newDevice(s *session, id gpu.Device, handle, root nvml.Device) *device {
 	return &device{
-		Device: id, ses: s, handle: handle, root: root,
-		retry: make([]time.Time, len(s.probes)), labels: map[gpu.FieldID]cachedLabel{},
+		Device: id, ses: s, handle: handle, root: root, refused: make([]vendorlib.Refusal, len(s.probes)),
 	}
 }
 
-// sink takes the values of one read and lets only wanted ones through.
+// Identity returns which device this is.
+func (d *device) Identity() gpu.Device { return d.Device }
+
+// Session returns the session to which the device belongs.
+func (d *device) Session() *session { return d.ses }
+
+// sink takes the values of one read and keeps only the wanted ones.
 type sink struct {
 	v    *gpu.Values
 	want gpu.FieldSet
@@ -69,8 +68,8 @@ func (o *sink) set(id gpu.FieldID, x float64) {
 	}
 }
 
-// setNumber sets a number times scale, exactly where it stays a whole one. One
-// of more than 63 bits is no value.
+// setNumber sets a number times scale. A whole number stays exact if scale is 1.
+// A number of more than 63 bits is not a value.
 func (o *sink) setNumber(id gpu.FieldID, n gpu.Number, scale float64) {
 	switch {
 	case !o.want.HasID(id):
@@ -83,7 +82,7 @@ func (o *sink) setNumber(id gpu.FieldID, n gpu.Number, scale float64) {
 	}
 }
 
-// lacks says whether one of the fields is wanted and has no value yet.
+// lacks reports whether one of the fields is wanted and has no value yet.
 func (o *sink) lacks(fields *gpu.FieldSet) bool {
 	have := o.v.Fields()
 	for i := range fields {
@@ -94,23 +93,24 @@ func (o *sink) lacks(fields *gpu.FieldSet) bool {
 	return false
 }
 
-// votes is what the calls of one read said of the GPU as a whole. One call
-// alone proves nothing: on a lost GPU some still succeed, and on a healthy one
-// some fail oddly.
+// votes counts the calls of one read by what they say about the GPU as a whole.
+// One call alone proves nothing: some calls succeed on a lost GPU, and some fail
+// with odd codes on a healthy one.
 type votes struct {
 	good    int // basic calls that succeeded
-	lost    int // calls that said that the GPU is lost
+	lost    int // calls that returned that the GPU is lost
 	unknown int // basic calls that failed without a reason
-	invalid int // basic calls that did not know the handle
+	invalid int // basic calls that returned that the handle is invalid
 }
 
-// read fills v. What is in v after an error is of no use.
-func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.now = time.Now()
-	d.began.Store(d.now.UnixNano())
-	defer d.began.Store(0)
+// Read fills v with the wanted fields. After an error, v is not used.
+func (d *device) Read(want gpu.FieldSet, v *gpu.Values) error {
+	now := time.Now()
+	if !d.Begin(now) {
+		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, d.UUID)
+	}
+	defer d.End()
+	d.now = now
 	d.out = sink{v, want}
 	d.votes = votes{}
 	d.called = 0
@@ -123,32 +123,27 @@ func (d *device) read(want gpu.FieldSet, v *gpu.Values) error {
 		d.forget()
 		return err
 	}
-	if d.ailing {
-		d.ailing = false
+	if d.failed {
+		d.failed = false
 		d.ses.events.renew()
 	}
 	return d.borrow(want, v)
 }
 
-// hung says whether a read has been in the library for too long.
-func (d *device) hung(now time.Time) bool {
-	began := d.began.Load()
-	return began != 0 && now.UnixNano()-began > int64(hungAfter)
-}
-
-// forget drops what must not be compared with readings after a failure.
+// forget drops the counters and samples that must not be compared with those
+// after a failure.
 func (d *device) forget() {
-	d.ailing = true
+	d.failed = true
 	d.fields.forget()
 	d.gpm.forget()
 }
 
-// walk calls the probes that give what is wanted, in the table's order: what
-// one gave, a later one is not asked for.
+// walk calls the probes of the wanted fields, in the table's order. It skips a
+// probe whose wanted fields all have values already.
 func (d *device) walk() error {
 	for i := range d.ses.probes {
 		p := &d.ses.probes[i]
-		if d.MIG != nil && !p.mig || !d.out.lacks(&p.fields) || d.now.Before(d.retry[i]) {
+		if d.MIG != nil && !p.mig || !d.out.lacks(&p.fields) || d.refused[i].Holds(d.now) {
 			continue
 		}
 		if err := d.call(i); err != nil {
@@ -162,7 +157,7 @@ func (d *device) walk() error {
 	return nil
 }
 
-// call calls one probe and weighs what it returned. An error ends the read.
+// call calls one probe and counts its return code. An error ends the read.
 func (d *device) call(i int) error {
 	p := &d.ses.probes[i]
 	d.called |= 1 << i
@@ -173,19 +168,19 @@ func (d *device) call(i int) error {
 			d.votes.good++
 		}
 	case unsupported:
-		d.retry[i] = d.now.Add(retryUnsupported)
+		d.refused[i].Record(d.now)
 	case lost:
 		if d.votes.lost++; d.votes.lost > 1 {
 			return d.lost(ret)
 		}
 	case gone:
-		d.ses.broken.Store(true)
+		d.ses.Break()
 		return fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
 	case invalid:
 		if p.basic {
 			d.votes.invalid++
 		} else {
-			d.retry[i] = d.now.Add(retryUnsupported)
+			d.refused[i].Record(d.now)
 		}
 	case passing:
 		if p.basic {
@@ -199,8 +194,8 @@ func (d *device) lost(ret nvml.Return) error {
 	return fmt.Errorf("%w: %s", gpu.ErrLost, reason(ret))
 }
 
-// judge decides whether the GPU lives. Where the calls for wanted fields leave
-// that open, it makes more of the basic calls; their values are not kept.
+// judge decides whether the GPU works. If the calls for wanted fields do not
+// decide that, it makes more of the basic calls and drops their values.
 func (d *device) judge() error {
 	d.out.want = gpu.FieldSet{}
 	for i := range d.ses.probes {
@@ -208,7 +203,7 @@ func (d *device) judge() error {
 			return nil
 		}
 		p := &d.ses.probes[i]
-		if !p.basic || d.called&(1<<i) != 0 || d.MIG != nil && !p.mig || d.now.Before(d.retry[i]) {
+		if !p.basic || d.called&(1<<i) != 0 || d.MIG != nil && !p.mig || d.refused[i].Holds(d.now) {
 			continue
 		}
 		if err := d.call(i); err != nil {
@@ -228,11 +223,5 @@ func (d *device) judge() error {
 	return nil
 }
 
-// release frees what the library holds for the device. It leaves a device that
-// is being read alone: a hung read may still use it.
-func (d *device) release() {
-	if d.mu.TryLock() {
-		defer d.mu.Unlock()
-		d.gpm.free()
-	}
-}
+// Release frees the GPM samples.
+func (d *device) Release(*session) { d.Guard.Release(d.gpm.free) }

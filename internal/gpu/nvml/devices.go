@@ -5,99 +5,61 @@
 package nvml
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// enumerate lists the devices and makes them readable. A GPU that fails is
-// left out, or, if it was known, kept; the others are listed either way.
-func (r *Reader) enumerate(s *session) ([]gpu.Device, error) {
+// listing collects the devices of one enumeration.
+type listing = vendorlib.Listing[*session, *device]
+
+// enumerate lists the GPUs and their MIG instances. A GPU that fails is left
+// out, or kept if it was known; the others are listed in both cases.
+func (s *session) enumerate(l *listing) error {
 	count, ret := s.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
-		s.broken.Store(true)
-		return nil, fmt.Errorf("%w: count GPUs: %s", gpu.ErrNoDriver, reason(ret))
+		return fmt.Errorf("%w: count GPUs: %s", gpu.ErrNoDriver, reason(ret))
 	}
-	before := r.library.Known()
-	after := make(map[string]*device, len(before))
-	list := make([]gpu.Device, 0, count)
-	var errs []error
 	for i := range count {
-		found, err := s.gpuAt(i, before)
-		if errors.Is(err, gpu.ErrNoDriver) {
-			s.broken.Store(true)
-			return nil, err
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("GPU %d: %w", i, err))
-		}
-		for _, d := range found {
-			list = append(list, d.Device)
-			after[d.UUID] = d
+		found, err := s.gpuAt(i, l)
+		if err := l.Add(i, found, err); err != nil {
+			return err
 		}
 	}
-	r.library.SetKnown(after)
-	for uuid, d := range before {
-		if after[uuid] != d {
-			d.release()
-		}
-	}
-	s.events.watch(after)
-	return list, errors.Join(errs...)
+	s.events.watch(l.Found())
+	return nil
 }
 
-// gpuAt finds the GPU of an index and its MIG instances.
-func (s *session) gpuAt(i int, before map[string]*device) ([]*device, error) {
+// gpuAt finds the GPU with an index and its MIG instances.
+func (s *session) gpuAt(i int, l *listing) ([]*device, error) {
+	known, hung := l.KnownAt(i)
 	handle, ret := s.lib.DeviceGetHandleByIndex(i)
 	if ret != nvml.SUCCESS {
-		return s.knownAt(i, before), failure(ret)
+		return known, failure(ret)
 	}
-	if known := s.knownAt(i, before); slices.ContainsFunc(known, func(d *device) bool { return d.hung(time.Now()) }) {
-		return known, nil // its calls would hang the enumeration too
+	if hung {
+		return known, nil
 	}
 	uuid, ret := handle.GetUUID()
 	if ret != nvml.SUCCESS {
-		return s.knownAt(i, before), failure(ret)
+		return known, failure(ret)
 	}
-	whole := before[uuid]
-	if whole == nil || whole.ses != s || whole.handle != handle || whole.Index != i {
+	whole, ok := l.Known(uuid)
+	if !ok || whole.handle != handle || whole.Index != i {
 		whole = newDevice(s, s.identify(handle, i, uuid), handle, handle)
 	}
 	found := []*device{whole}
-	instances, err := s.instances(whole, before)
+	instances, err := s.instances(whole, l)
 	return append(found, instances...), err
 }
 
-// knownAt are the devices that were at index i in this session: the GPU, then
-// its instances by id.
-func (s *session) knownAt(i int, before map[string]*device) []*device {
-	var known []*device
-	for _, d := range before {
-		if d.Index == i && d.ses == s {
-			known = append(known, d)
-		}
-	}
-	rank := func(d *device) int {
-		if d.MIG == nil {
-			return -1
-		}
-		return d.MIG.GPUInstance
-	}
-	slices.SortFunc(known, func(a, b *device) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.UUID, b.UUID))
-	})
-	return known
-}
-
-// failure is why a device cannot be enumerated.
+// failure returns why a device cannot be enumerated.
 func failure(ret nvml.Return) error {
 	switch classify(ret) {
 	case lost:
@@ -108,7 +70,7 @@ func failure(ret nvml.Return) error {
 	return errors.New(reason(ret))
 }
 
-// identify asks for what does not change. Only the UUID must be known.
+// identify asks for what does not change: only the UUID is mandatory.
 func (s *session) identify(handle nvml.Device, index int, uuid string) gpu.Device {
 	id := gpu.Device{Index: index, Minor: -1, UUID: uuid}
 	if s.has("nvmlDeviceGetMinorNumber") {
@@ -135,8 +97,8 @@ func busID(pci *nvml.PciInfo) string {
 	return fmt.Sprintf("%08X:%02X:%02X.0", pci.Domain, pci.Bus, pci.Device)
 }
 
-// instances lists the MIG instances of a GPU: none where MIG is off.
-func (s *session) instances(whole *device, before map[string]*device) ([]*device, error) {
+// instances lists the MIG instances of a GPU: none if MIG is off.
+func (s *session) instances(whole *device, l *listing) ([]*device, error) {
 	if !s.mig {
 		return nil, nil
 	}
@@ -158,7 +120,7 @@ func (s *session) instances(whole *device, before map[string]*device) ([]*device
 		if classify(ret) == invalid { // no instance at this index
 			continue
 		}
-		d, err := s.instance(whole, handle, ret, before)
+		d, err := s.instance(whole, handle, ret, l)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("MIG instance %d: %w", k, err))
 			continue
@@ -168,9 +130,9 @@ func (s *session) instances(whole *device, before map[string]*device) ([]*device
 	return found, errors.Join(errs...)
 }
 
-// instance makes the device of one MIG handle. Handles are used again for
-// other instances, so its UUID is asked for each time.
-func (s *session) instance(whole *device, handle nvml.Device, ret nvml.Return, before map[string]*device) (*device, error) {
+// instance returns the device of one MIG handle. NVML reuses handles for other
+// instances, so the UUID is asked for each time.
+func (s *session) instance(whole *device, handle nvml.Device, ret nvml.Return, l *listing) (*device, error) {
 	if ret != nvml.SUCCESS {
 		return nil, failure(ret)
 	}
@@ -178,7 +140,7 @@ func (s *session) instance(whole *device, handle nvml.Device, ret nvml.Return, b
 	if ret != nvml.SUCCESS {
 		return nil, failure(ret)
 	}
-	if d := before[uuid]; d != nil && d.ses == s && d.handle == handle {
+	if d, ok := l.Known(uuid); ok && d.handle == handle && d.whole == whole {
 		return d, nil
 	}
 	gi, ret := handle.GetGpuInstanceId()
@@ -198,8 +160,8 @@ func (s *session) instance(whole *device, handle nvml.Device, ret nvml.Return, b
 	return d, nil
 }
 
-// describe finds the instance's profile, from its name if that tells it, else
-// from its size, and whether its compute instance spans it.
+// describe finds the instance's profile, from its name if the name has it, else
+// from its size, and whether its compute instance spans the GPU instance.
 func (s *session) describe(m *gpu.MIG, handle, root nvml.Device) {
 	if s.has("nvmlDeviceGetName") {
 		if name, ret := handle.GetName(); ret == nvml.SUCCESS {
@@ -225,8 +187,8 @@ func (s *session) describe(m *gpu.MIG, handle, root nvml.Device) {
 	}
 }
 
-// profile names an instance as NVIDIA does: slices, and memory as the eighths
-// of the GPU's that it comes nearest to, in GB of the GPU's size rounded up.
+// profile names an instance as NVIDIA does: its slices, and its memory in GB. The
+// memory is rounded to an eighth of the GPU's memory, which is rounded up to GB.
 func profile(a nvml.DeviceAttributes, totalBytes uint64) string {
 	if totalBytes == 0 || a.GpuInstanceSliceCount == 0 {
 		return ""

@@ -12,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 const (
@@ -110,7 +111,7 @@ func (e *events) stop() {
 	if !e.started {
 		return
 	}
-	timer := time.NewTimer(closePatience)
+	timer := time.NewTimer(vendorlib.ClosePatience)
 	defer timer.Stop()
 	select {
 	case <-e.ended:
@@ -138,7 +139,7 @@ func (e *events) run(set nvml.EventSet) {
 		e.free(set)
 		set = nil
 		if classify(ret) == gone {
-			e.ses.broken.Store(true) // the next Devices ends this session
+			e.ses.Break() // the next Devices ends this session
 			<-e.quit
 			return
 		}

@@ -72,7 +72,7 @@ func buildFake(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sources = append(sources, fakeDir+"/../scenario.h")
+	sources = append(sources, fakeDir+"/../scenario.h", fakeDir+"/../shared.h")
 	lib, err := os.Stat(path)
 	fresh := err == nil
 	for _, src := range sources {

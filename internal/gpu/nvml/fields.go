@@ -12,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // allLinks is the scope of a NVLink counter that sums up all links.
@@ -93,10 +94,10 @@ func batchFields() gpu.FieldSet {
 
 // fieldState is what a device's batches keep from read to read.
 type fieldState struct {
-	retry  [len(batch)]time.Time // not before
-	values [len(batch)]nvml.FieldValue
-	which  [len(batch)]int // values[k] answers batch[which[k]]
-	links  [len(linkBandwidth)]linkRate
+	refused [len(batch)]vendorlib.Refusal
+	values  [len(batch)]nvml.FieldValue
+	which   [len(batch)]int // values[k] answers batch[which[k]]
+	links   [len(linkBandwidth)]linkRate
 }
 
 // forget drops the counters, which may start anew.
@@ -117,7 +118,7 @@ func readBatch(d *device) nvml.Return {
 	have := d.out.v.Fields()
 	for k := range batch {
 		f := &batch[k]
-		if !d.out.want.HasID(f.id) || have.HasID(f.id) || d.now.Before(s.retry[k]) {
+		if !d.out.want.HasID(f.id) || have.HasID(f.id) || s.refused[k].Holds(d.now) {
 			continue
 		}
 		s.which[n] = k
@@ -175,7 +176,7 @@ func (d *device) takeBatch(n int) nvml.Return {
 		switch verdict(&a) {
 		case good:
 		case unsupported, invalid:
-			s.retry[k] = d.now.Add(retryUnsupported)
+			s.refused[k].Record(d.now)
 			continue
 		case lost:
 			gone++

@@ -12,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // minSampleGap is how far apart two GPM samples must be: more than 100 ms,
@@ -60,10 +61,10 @@ func gpmFields() gpu.FieldSet {
 
 // gpmState is what a device keeps from sample to sample.
 type gpmState struct {
-	retry     time.Time   // not before: the device does not support GPM
-	absent    atomic.Bool // it was found not to
+	refused   vendorlib.Refusal // GPM
+	absent    atomic.Bool       // the device does not support GPM
 	supported bool
-	pcieRetry time.Time // the same for PCIe throughput
+	pcie      vendorlib.Refusal // PCIe throughput without GPM
 	prev, cur nvml.GpmSample
 	at        time.Time // of prev; zero: it holds nothing
 	request   nvml.GpmMetricsGetType
@@ -96,7 +97,7 @@ func (g *gpmState) free() {
 // last is too young, what was computed then still stands.
 func readGPM(d *device) nvml.Return {
 	g := &d.gpm
-	if !d.ses.gpm || d.MIG != nil && !d.ses.gpmMIG || d.now.Before(g.retry) {
+	if !d.ses.gpm || d.MIG != nil && !d.ses.gpmMIG || g.refused.Holds(d.now) {
 		return readPCIe(d)
 	}
 	if ret := g.prepare(d); ret != nvml.SUCCESS {
@@ -124,7 +125,7 @@ func readGPM(d *device) nvml.Return {
 }
 
 func (g *gpmState) unsupported(now time.Time) {
-	g.retry = now.Add(retryUnsupported)
+	g.refused.Record(now)
 	g.absent.Store(true)
 }
 
@@ -212,7 +213,7 @@ func (g *gpmState) sample(d *device) nvml.Return {
 // readPCIe serves GPUs before Hopper. NVML measures for 20 ms at each call.
 func readPCIe(d *device) nvml.Return {
 	g := &d.gpm
-	if d.MIG != nil || !d.ses.pcie || d.now.Before(g.pcieRetry) {
+	if d.MIG != nil || !d.ses.pcie || g.pcie.Holds(d.now) {
 		return nvml.SUCCESS
 	}
 	for _, c := range [...]struct {
@@ -224,7 +225,7 @@ func readPCIe(d *device) nvml.Return {
 		}
 		kb, ret := d.handle.GetPcieThroughput(c.counter)
 		if classify(ret) == unsupported {
-			g.pcieRetry = d.now.Add(retryUnsupported)
+			g.pcie.Record(d.now)
 			return nvml.SUCCESS
 		}
 		if ret != nvml.SUCCESS {

@@ -6,24 +6,16 @@ package nvml
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// label is a way to ask NVML for a Label field. Labels do not change while the
-// driver stays, so each is asked for once.
+// label asks NVML for a Label field.
 type label struct {
 	id  gpu.FieldID
 	get func(d *device) (string, nvml.Return)
-}
-
-// cachedLabel is a label, or that there is none until retry.
-type cachedLabel struct {
-	text  string
-	retry time.Time
 }
 
 func labels(has func(symbol string) bool) []label {
@@ -52,34 +44,29 @@ func labels(has func(symbol string) bool) []label {
 		{"nvmlDeviceGetInforomImageVersion", label{gpu.InforomImageVersion, func(d *device) (string, nvml.Return) { return d.root.GetInforomImageVersion() }}},
 		{"nvmlDeviceGetVbiosVersion", label{gpu.VBIOSVersion, func(d *device) (string, nvml.Return) { return d.root.GetVbiosVersion() }}},
 	}
-	var there []label
+	var present []label
 	for _, l := range all {
 		if has(l.symbol) {
-			there = append(there, l.label)
+			present = append(present, l.label)
 		}
 	}
-	return there
+	return present
 }
 
-// readLabels sets the wanted labels. A label that cannot be had now is left
-// out; whether the GPU lives is not judged by it.
+// readLabels sets the wanted labels. A label that cannot be read now is left
+// out. Labels do not decide whether the GPU works.
 func (d *device) readLabels() {
 	for _, l := range d.ses.labels {
 		if !d.out.want.HasID(l.id) {
 			continue
 		}
-		c := d.labels[l.id]
-		if c.text == "" && !d.now.Before(c.retry) {
+		d.out.v.SetLabel(l.id, d.labels.Text(l.id, d.now, func() (string, bool) {
 			text, ret := l.get(d)
-			switch {
-			case ret == nvml.SUCCESS:
-				c.text = text
-			case classify(ret) == unsupported:
-				c.retry = d.now.Add(retryUnsupported)
+			if ret != nvml.SUCCESS {
+				return "", classify(ret) == unsupported
 			}
-			d.labels[l.id] = c
-		}
-		d.out.v.SetLabel(l.id, c.text)
+			return text, false
+		}))
 	}
 }
 

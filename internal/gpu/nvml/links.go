@@ -12,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // linkCounters are the errors that links count before NVLink 5.
@@ -46,15 +47,15 @@ var linkFields = [...]struct {
 
 // linkState is what a device keeps of its links. It is used by Links alone.
 type linkState struct {
-	up      [nvml.NVLINK_MAX_LINKS]bool // at any time of the session
-	counted time.Time                   // not before: it has no counters
-	fields  time.Time                   // not before: it has no field values of links
-	values  [len(linkFields)]nvml.FieldValue
+	up              [nvml.NVLINK_MAX_LINKS]bool // at any time of the session
+	countersRefused vendorlib.Refusal
+	fieldsRefused   vendorlib.Refusal
+	values          [len(linkFields)]nvml.FieldValue
 }
 
 // Links reads a GPU's NVLinks. See gpu.LinkReader.
 func (r *Reader) Links(uuid string) (gpu.Links, error) {
-	d, ses, err := r.library.Enter(uuid)
+	d, ses, err := r.Enter(uuid)
 	if err != nil {
 		return gpu.Links{}, err
 	}
@@ -62,7 +63,7 @@ func (r *Reader) Links(uuid string) (gpu.Links, error) {
 	if d.MIG != nil {
 		return gpu.Links{}, nil
 	}
-	l := gpu.Links{Peers: d.peers(r.library.Known())}
+	l := gpu.Links{Peers: d.peers(r.Known())}
 	if d.ses.has("nvmlDeviceGetNvLinkState") {
 		d.readLinks(&l, time.Now())
 	}
@@ -91,7 +92,7 @@ func (d *device) readLinks(l *gpu.Links, now time.Time) {
 
 func (d *device) linkErrors(link int, now time.Time) []gpu.LinkError {
 	var out []gpu.LinkError
-	if d.ses.has("nvmlDeviceGetNvLinkErrorCounter") && !now.Before(d.links.counted) {
+	if d.ses.has("nvmlDeviceGetNvLinkErrorCounter") && !d.links.countersRefused.Holds(now) {
 		for _, c := range linkCounters {
 			if n, ret := d.root.GetNvLinkErrorCounter(link, c.counter); ret == nvml.SUCCESS {
 				out = append(out, gpu.LinkError{Link: link, Type: c.name, Count: n})
@@ -100,9 +101,9 @@ func (d *device) linkErrors(link int, now time.Time) []gpu.LinkError {
 		if len(out) > 0 {
 			return out
 		}
-		d.links.counted = now.Add(retryUnsupported)
+		d.links.countersRefused.Record(now)
 	}
-	if !d.ses.has("nvmlDeviceGetFieldValues") || now.Before(d.links.fields) {
+	if !d.ses.has("nvmlDeviceGetFieldValues") || d.links.fieldsRefused.Holds(now) {
 		return nil
 	}
 	values := &d.links.values
@@ -117,7 +118,7 @@ func (d *device) linkErrors(link int, now time.Time) []gpu.LinkError {
 		}
 	}
 	if len(out) == 0 {
-		d.links.fields = now.Add(retryUnsupported)
+		d.links.fieldsRefused.Record(now)
 	}
 	return out
 }

@@ -51,7 +51,7 @@ func (d *device) borrow(want gpu.FieldSet, v *gpu.Values) error {
 	if lacking := want.Minus(l.of); !lacking.Empty() || time.Since(l.at) > lendFor {
 		l.of = want
 		l.values.Reset()
-		l.err = d.whole.read(want, &l.values)
+		l.err = d.whole.Read(want, &l.values)
 		l.at = time.Now()
 	}
 	if errors.Is(l.err, gpu.ErrLost) || errors.Is(l.err, gpu.ErrNoDriver) {

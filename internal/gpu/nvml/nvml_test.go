@@ -222,7 +222,7 @@ func TestBandwidthOfLinks(t *testing.T) {
 	f.set(0, "nvlink0_tx", 2e6)
 	r, devices := reader(t, f)
 	read(t, r, devices[0].UUID, linkBandwidth[:]...)
-	d := r.library.Known()[devices[0].UUID]
+	d := r.Known()[devices[0].UUID]
 	for i := range d.fields.links {
 		d.fields.links[i].at = d.fields.links[i].at.Add(-time.Second) // as if it were long ago
 	}
@@ -429,13 +429,9 @@ func TestUnsupportedIsAskedForAgain(t *testing.T) {
 	if v := read(t, r, devices[0].UUID, want...); v.Has(gpu.PowerUsage) || v.Has(gpu.MemoryTemp) {
 		t.Error("asked for again at once")
 	}
-	d := r.library.Known()[devices[0].UUID]
-	// A minute later: nothing is left alone for longer.
-	for _, retries := range [][]time.Time{d.retry, d.fields.retry[:]} {
-		for i := range retries {
-			retries[i] = retries[i].Add(-time.Minute)
-		}
-	}
+	d := r.Known()[devices[0].UUID]
+	clear(d.refused) // as when vendorlib.RetryUnsupported has passed
+	clear(d.fields.refused[:])
 	v := read(t, r, devices[0].UUID, want...)
 	expect(t, v, gpu.PowerUsage, 300)
 	expect(t, v, gpu.MemoryTemp, 60)
@@ -484,7 +480,8 @@ func TestCloseDuringAHang(t *testing.T) {
 		_ = r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v) // it may or may not be in time
 	}()
 	until(t, "the read to hang", func() bool {
-		return (*r.library.Session()).Inside() == 2 // the read and the events goroutine
+		s, ok := r.Opened()
+		return ok && s.Inside() == 2 // the read and the events goroutine
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- r.Close() }()
@@ -513,8 +510,8 @@ func TestAHungGPUDoesNotHangEnumeration(t *testing.T) {
 		var v gpu.Values
 		_ = r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUTemp), &v)
 	}()
-	d := r.library.Known()[devices[0].UUID]
-	until(t, "the read to hang", func() bool { return d.hung(time.Now()) })
+	d := r.Known()[devices[0].UUID]
+	until(t, "the read to hang", func() bool { return d.Elapsed(time.Now()) > hungAfter })
 	f.put("new", "gpu 2 mig 2g.35gb 1")
 	again, err := r.Devices()
 	if err != nil || len(again) != len(devices)+1 {
@@ -535,7 +532,7 @@ func TestInstancesBorrowFromTheirGPU(t *testing.T) {
 	f.put("mig", "gpu 0 mig 1g.18gb 2")
 	r, devices := reader(t, f)
 	expect(t, read(t, r, devices[1].UUID, gpu.GPUTemp, gpu.SMClock), gpu.GPUTemp, 28)
-	whole := r.library.Known()[devices[0].UUID]
+	whole := r.Known()[devices[0].UUID]
 	whole.loan.at = time.Now().Add(time.Hour) // it stays young, however busy the machine
 	f.put("temp", "gpu 0 temp 61")
 	expect(t, read(t, r, devices[2].UUID, gpu.GPUTemp), gpu.GPUTemp, 28)

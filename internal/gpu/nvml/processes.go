@@ -19,6 +19,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 const (
@@ -93,13 +94,13 @@ func writesTooMuch(driver string) bool {
 
 // processState is what a device keeps from one list of processes to the next.
 type processState struct {
-	mu     sync.Mutex                   // held by processes, which Read does not wait for
-	retry  [len(processLists)]time.Time // not before
-	refuse nvml.Return                  // why a list was refused last
-	times  time.Time                    // not before: utilisation is not supported
-	newest uint64                       // the newest sample's time in the driver's clock, in µs; 0: none
-	at     time.Time                    // when that was read
-	shares map[uint32]share
+	mu      sync.Mutex // held by processes; Read does not wait for it
+	lists   [len(processLists)]vendorlib.Refusal
+	refusal nvml.Return       // the return code of the last list that was refused
+	times   vendorlib.Refusal // utilisation
+	newest  uint64            // the newest sample's time in the driver's clock, in µs; 0: no sample
+	at      time.Time         // when the newest sample was read
+	shares  map[uint32]share
 }
 
 // share is a process's last sample: its part of the device's time, 0 to 1, and
@@ -112,7 +113,7 @@ type share struct {
 // Processes lists the processes that use a device. Utilisation is of about the
 // last second, as the driver samples it; a MIG instance has none.
 func (r *Reader) Processes(uuid string) (gpu.Processes, error) {
-	d, ses, err := r.library.Enter(uuid)
+	d, ses, err := r.Enter(uuid)
 	if err != nil {
 		return gpu.Processes{}, err
 	}
@@ -130,7 +131,7 @@ func (d *device) processes(now time.Time) (gpu.Processes, error) {
 	byPID := map[uint32]gpu.Process{}
 	listed := false
 	for i, l := range processLists {
-		if !d.ses.processes.lists[i] || now.Before(s.retry[i]) {
+		if !d.ses.processes.lists[i] || s.lists[i].Holds(now) {
 			continue
 		}
 		infos, ret := l.get(d.handle)
@@ -139,13 +140,14 @@ func (d *device) processes(now time.Time) (gpu.Processes, error) {
 			listed = true
 			addProcesses(byPID, infos, l.is)
 		case unsupported:
-			s.retry[i], s.refuse = now.Add(retryUnsupported), ret
+			s.lists[i].Record(now)
+			s.refusal = ret
 		default:
 			return gpu.Processes{}, fmt.Errorf("list processes: %w", failure(ret))
 		}
 	}
 	if !listed {
-		return gpu.Processes{}, fmt.Errorf("list processes: %s", reason(s.refuse))
+		return gpu.Processes{}, fmt.Errorf("list processes: %s", reason(s.refusal))
 	}
 	shares, ok := d.utilizations(now)
 	out := gpu.Processes{List: make([]gpu.Process, 0, len(byPID)), Times: ok}
@@ -180,13 +182,13 @@ func addProcesses(byPID map[uint32]gpu.Process, infos []nvml.ProcessInfo, is gpu
 func (d *device) utilizations(now time.Time) (map[uint32]share, bool) {
 	s := &d.procs
 	// MIG-enabled GPUs do not tell it, nvml.h says.
-	if !d.ses.processes.times || d.MIG != nil || now.Before(s.times) {
+	if !d.ses.processes.times || d.MIG != nil || s.times.Holds(now) {
 		return nil, false
 	}
 	samples, ret := processUtilization(d.handle, max(s.newest, s.horizon(now)))
 	switch c := classify(ret); {
 	case c == unsupported:
-		s.times = now.Add(retryUnsupported)
+		s.times.Record(now)
 		return nil, false
 	case c != good && ret != nvml.ERROR_NOT_FOUND: // NOT_FOUND: nobody did anything since
 		return nil, false

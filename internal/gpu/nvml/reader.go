@@ -11,13 +11,14 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
 // Reader is the gpu.Reader over NVML. A process should have one at a time:
-// go-nvml keeps its choice of functions in package variables, which a reader's
-// start sets, and binds each function once, to the first library.
+// go-nvml keeps its choice of functions in package variables, which the start of
+// a reader sets. It binds each function once, to the first library.
 type Reader struct {
-	library *gpu.Library[*session, *device]
+	*vendorlib.Reader[*session, *device]
 }
 
 var (
@@ -25,52 +26,35 @@ var (
 	_ gpu.Explainer = (*Reader)(nil)
 )
 
-// New makes a reader. It never fails and touches nothing: the library is
-// loaded by Devices.
+// New returns a reader. It does not load the library: Devices does.
 func New(cfg Config) *Reader {
 	path, log := cmp.Or(cfg.Library, "libnvidia-ml.so.1"), cfg.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	lib := nvml.New(nvml.WithLibraryPath(path))
-	r := &Reader{}
-	r.library = gpu.NewLibrary(gpu.LibraryConfig[*session, *device]{
+	return &Reader{vendorlib.NewReader(vendorlib.Config[*session, *device]{
 		Name:      "NVML",
-		Open:      func() (*session, error) { return open(lib, path, r.library.Log(), log) },
-		Enumerate: r.enumerate,
-		SessionOf: func(d *device) *session { return d.ses },
-		Read:      (*device).read,
-	})
-	return r
+		HungAfter: hungAfter,
+		Open:      func(xids *gpu.XIDLog) (*session, error) { return open(lib, path, xids, log) },
+		Enumerate: (*session).enumerate,
+	})}
 }
 
-// Backend is the name of this backend.
+// Backend returns the name of this backend.
 func (r *Reader) Backend() string { return "nvml" }
 
-// Devices loads and initialises NVML if need be and enumerates the GPUs, each
-// followed by its MIG instances. A GPU that was known and is lost stays in the
-// list.
-func (r *Reader) Devices() ([]gpu.Device, error) { return r.library.Devices() }
-
-// Read fills v with the wanted fields of a device. See gpu.Reader.
-func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
-	return r.library.ReadDevice(uuid, want, v)
-}
-
-// XIDs are the XID errors of the device seen so far, sorted by code.
-func (r *Reader) XIDs(uuid string) []gpu.XIDCount { return r.library.Log().Counts(uuid) }
-
-// NoProfiling is why the device gives no profiling fields. See gpu.Profiler.
+// NoProfiling returns why the device gives no profiling fields. See gpu.Profiler.
 func (r *Reader) NoProfiling(uuid string) string {
-	if d, ok := r.library.Known()[uuid]; ok {
+	if d, ok := r.Known()[uuid]; ok {
 		return d.noProfiling()
 	}
 	return ""
 }
 
-// Reasons are why the device lacks fields. See gpu.Explainer.
+// Reasons returns why the device lacks fields. See gpu.Explainer.
 func (r *Reader) Reasons(uuid string) gpu.Reasons {
-	d, ok := r.library.Known()[uuid]
+	d, ok := r.Known()[uuid]
 	if !ok {
 		return gpu.Reasons{}
 	}
@@ -83,7 +67,3 @@ func (r *Reader) Reasons(uuid string) gpu.Reasons {
 	}
 	return w
 }
-
-// Close ends the events goroutine and lets NVML go. Reads that hang in the
-// library are not waited for: the last one to return lets it go.
-func (r *Reader) Close() error { return r.library.Close() }

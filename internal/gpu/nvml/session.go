@@ -5,32 +5,26 @@
 package nvml
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// closePatience is how long closing waits for calls that are inside the
-// library. The events goroutine is inside for eventWait at most.
-const closePatience = 3 * time.Second
-
-// session is NVML between an init and its shutdown. Handles, and what was
-// learned of devices, live as long.
+// session is NVML between its initialisation and its shutdown. Handles and
+// devices are valid during one session.
 type session struct {
-	*gpu.Calls
+	*vendorlib.Session
 	lib       nvml.Interface
 	probes    []probe
 	labels    []label
-	lent      gpu.FieldSet // what MIG instances have from their GPU
-	asks      gpu.FieldSet // what the library can be asked for
+	lent      gpu.FieldSet // the fields that MIG instances take from their GPU
+	asks      gpu.FieldSet // the fields that the library can be asked for
 	gpm       bool         // the library has GPM's functions
 	gpmMIG    bool
 	pcie      bool // the library has GetPcieThroughput
@@ -38,11 +32,10 @@ type session struct {
 	processes processAbilities
 	has       func(symbol string) bool // not for the hot path
 	events    *events
-	broken    atomic.Bool // the driver went away
 }
 
-// global is held while a library is loaded or closed: go-nvml keeps its table of
-// functions in global variables, whichever library it is asked for.
+// global is held while a library is loaded or closed: go-nvml keeps one table of
+// functions in global variables, for all libraries.
 var global sync.Mutex
 
 // initialize loads the library and starts NVML.
@@ -52,15 +45,15 @@ func initialize(lib nvml.Interface) nvml.Return {
 	return lib.Init()
 }
 
-// shutdown ends NVML. It fails where the driver is gone: then there is nothing to
-// shut down.
+// shutdown ends NVML. It ignores an error: without the driver there is nothing
+// to shut down.
 func shutdown(lib nvml.Interface) {
 	global.Lock()
 	defer global.Unlock()
 	_ = lib.Shutdown()
 }
 
-// open loads the library, initialises it and looks at what it has.
+// open loads the library, initialises it and finds out which functions it has.
 func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
@@ -72,8 +65,7 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 	default:
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
 	}
-	s := &session{lib: lib}
-	s.Calls = gpu.NewCalls(func() { shutdown(lib) })
+	s := &session{lib: lib, Session: vendorlib.NewSession("NVML", func() { shutdown(lib) })}
 	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
 	s.probes = probes(s.has)
 	s.labels = labels(s.has)
@@ -95,8 +87,9 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 	return s, nil
 }
 
-// check loads the library apart from go-nvml, which would hide why it cannot
-// be loaded, and would call even the functions that it needs without looking.
+// check loads the library without go-nvml and looks for the functions that are
+// always needed. go-nvml would hide why a library cannot be loaded, and would
+// call a missing function, which ends the process.
 func check(path string) error {
 	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
 	if err := d.Open(); err != nil {
@@ -135,15 +128,8 @@ func (s *session) hasAny(symbols ...string) bool {
 	return false
 }
 
-// Broken says whether the driver went away.
-func (s *session) Broken() bool { return s.broken.Load() }
-
-// Shut ends the events goroutine and shuts NVML down. A call that hangs in
-// the library delays the shutdown, not the caller for long.
+// Shut ends the events goroutine and shuts NVML down. See vendorlib.Session.
 func (s *session) Shut() error {
-	s.events.stop()
-	if !s.Close(closePatience) {
-		return errors.New("calls still hang in NVML; it is shut down when they return")
-	}
-	return nil
+	s.events.stop() // the goroutine is in the library for up to eventWait
+	return s.Session.Shut()
 }

@@ -8,52 +8,25 @@ import (
 	"fmt"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// Reader stands in where NVML cannot be loaded: not on Linux, or built without
-// cgo. It finds no library.
-type Reader struct{}
+// Reader is the reader of a program that was built without NVML support. It
+// finds no library.
+type Reader struct{ vendorlib.Unbuilt }
 
 // New returns a reader that finds no library.
-func New(Config) *Reader { return &Reader{} }
+func New(Config) *Reader { return &Reader{"NVML"} }
 
-// Backend is the name of this backend.
+// Backend returns the name of this backend.
 func (*Reader) Backend() string { return "nvml" }
 
-// Devices fails with gpu.ErrNoLibrary.
-func (*Reader) Devices() ([]gpu.Device, error) {
-	return nil, fmt.Errorf("%w: this program was built without NVML support (it needs linux and cgo)", gpu.ErrNoLibrary)
+// Processes fails with gpu.ErrUnknownDevice.
+func (r *Reader) Processes(uuid string) (gpu.Processes, error) {
+	return gpu.Processes{}, r.Unknown(uuid)
 }
 
-// Read fails: there are no devices.
-func (*Reader) Read(uuid string, _ gpu.FieldSet, v *gpu.Values) error {
-	v.Reset()
-	return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
-}
-
-// Processes fails: there are no devices.
-func (*Reader) Processes(uuid string) (gpu.Processes, error) {
-	return gpu.Processes{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
-}
-
-// Links fails: there are no devices.
-func (*Reader) Links(uuid string) (gpu.Links, error) {
-	return gpu.Links{}, fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, uuid)
-}
-
-// NoProfiling gives no reason: there are no devices.
-func (*Reader) NoProfiling(string) string { return "" }
-
-// Reasons are none: there are no devices.
-func (*Reader) Reasons(string) gpu.Reasons { return gpu.Reasons{} }
-
-// Topology fails: there are no devices.
+// Topology fails with gpu.ErrNoDriver.
 func (*Reader) Topology() (gpu.Topology, error) {
 	return gpu.Topology{}, fmt.Errorf("topology: %w", gpu.ErrNoDriver)
 }
-
-// XIDs are none.
-func (*Reader) XIDs(string) []gpu.XIDCount { return nil }
-
-// Close does nothing.
-func (*Reader) Close() error { return nil }

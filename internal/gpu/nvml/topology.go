@@ -32,7 +32,7 @@ const (
 // long is left out, and the error says so.
 func (r *Reader) Topology() (gpu.Topology, error) {
 	var whole []*device
-	for _, d := range r.library.Known() {
+	for _, d := range r.Known() {
 		if d.MIG == nil {
 			whole = append(whole, d)
 		}
@@ -42,7 +42,7 @@ func (r *Reader) Topology() (gpu.Topology, error) {
 	}
 	slices.SortFunc(whole, func(a, b *device) int { return a.Index - b.Index })
 	ses := whole[0].ses
-	if ses.broken.Load() || !ses.Enter() {
+	if ses.Broken() || !ses.Enter() {
 		return gpu.Topology{}, fmt.Errorf("topology: %w (since the devices were enumerated)", gpu.ErrNoDriver)
 	}
 	defer ses.Leave()

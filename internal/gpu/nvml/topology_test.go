@@ -40,7 +40,7 @@ func TestTopology(t *testing.T) {
 func TestSlowLinks(t *testing.T) {
 	r, _ := reader(t, newFake(t))
 	var whole []*device
-	for _, d := range r.library.Known() {
+	for _, d := range r.Known() {
 		whole = append(whole, d)
 	}
 	ends, err := whole[0].ses.linksOf(whole, time.Now().Add(-time.Second))

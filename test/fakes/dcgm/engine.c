@@ -19,10 +19,6 @@ bool find(dcgm_field_entity_group_t group, unsigned id, struct where *w) {
 	return w->gpu < S.gpus && w->mig < S.gpu[w->gpu].migs;
 }
 
-void uuid_of(int gpu, char out[128]) {
-	snprintf(out, 128, "GPU-%08x-6670-4000-8000-%012x", S.seed + 0x48323030, gpu);
-}
-
 const char *model_of(int gpu) { return S.gpu[gpu].model[0] ? S.gpu[gpu].model : S.model; }
 
 const char *errorString(dcgmReturn_t r) {
@@ -134,7 +130,7 @@ dcgmReturn_t dcgmGetGpuInstanceHierarchy(dcgmHandle_t h, dcgmMigHierarchy_v2 *ou
 				unsigned id = instance_id(i, m);
 				e->entity = (dcgmGroupEntityPair_t){ci ? DCGM_FE_GPU_CI : DCGM_FE_GPU_I, id};
 				e->parent = ci ? (dcgmGroupEntityPair_t){DCGM_FE_GPU_I, id} : (dcgmGroupEntityPair_t){DCGM_FE_GPU, (unsigned)i};
-				uuid_of(i, e->info.gpuUuid);
+				gpu_uuid(i, e->info.gpuUuid);
 				e->info.nvmlGpuIndex = (unsigned)i;
 				e->info.nvmlInstanceId = (unsigned)S.gpu[i].mig[m].gi;
 				e->info.nvmlComputeInstanceId = ci ? 0 : (unsigned)-1;
@@ -150,7 +146,7 @@ dcgmReturn_t dcgmGetDeviceAttributes(dcgmHandle_t h, unsigned int gpu, dcgmDevic
 	memset(a, 0, sizeof *a);
 	a->version = version;
 	dcgmDeviceIdentifiers_t *id = &a->identifiers;
-	uuid_of((int)gpu, id->uuid);
+	gpu_uuid((int)gpu, id->uuid);
 	snprintf(id->deviceName, sizeof id->deviceName, "%s", model_of((int)gpu));
 	snprintf(id->brandName, sizeof id->brandName, "NVIDIA");
 	snprintf(id->pciBusId, sizeof id->pciBusId, "00000000:%02X:00.0", (0x10 + 9 * gpu) & 0xff);

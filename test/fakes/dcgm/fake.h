@@ -10,29 +10,12 @@
 #include "dcgm_agent.h"
 #include "dcgm_fields.h"
 #include "dcgm_structs.h"
+#include "../shared.h"
 
-enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_FAILS = 16, MAX_XIDS = 1024, MAX_PART_VALUES = 256, NAME = 64 };
+enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_FAILS = 16, MAX_XIDS = 1024, MAX_PART_VALUES = 256 };
 
-// KEYS lists every value that can be set, as in the fake NVML: name in the
-// file, the default of an idle H200, whether the GPU supports it by default.
-#define KEYS(X) \
-	X(util, 0, 1) X(mem_util, 0, 1) X(enc_util, 0, 1) X(dec_util, 0, 1) \
-	X(temp, 28, 1) X(mem_temp, 34, 1) X(slowdown_temp, 87, 1) X(shutdown_temp, 92, 1) \
-	X(power, 77.7, 1) X(power_instant, 77.7, 1) X(power_limit, 700, 1) X(enforced_limit, 700, 1) X(energy, 0, 0) \
-	X(sm_clock, 345, 1) X(mem_clock, 3201, 1) X(video_clock, 765, 1) X(max_sm_clock, 1980, 1) X(max_mem_clock, 3201, 1) \
-	X(clock_reasons, 1, 1) X(pstate, 0, 1) X(fan, 0, 0) \
-	X(pcie_replay, 0, 1) X(pcie_max_gen, 5, 1) X(pcie_max_width, 16, 1) X(pcie_gen, 5, 1) X(pcie_width, 16, 1) \
-	X(viol_power, 0, 1) X(viol_thermal, 0, 1) X(viol_sync_boost, 0, 1) X(viol_board_limit, 0, 1) X(viol_low_util, 0, 1) X(viol_reliability, 0, 1) \
-	X(fb_total, 143771, 1) X(fb_reserved, 614, 1) X(fb_used, 0, 1) \
-	X(ecc_sbe_vol, 0, 1) X(ecc_dbe_vol, 0, 1) X(ecc_sbe_agg, 0, 1) X(ecc_dbe_agg, 0, 1) \
-	X(retired_sbe, 0, 0) X(retired_dbe, 0, 0) X(retired_pending, 0, 0) \
-	X(remapped_unc, 0, 1) X(remapped_cor, 0, 1) X(remap_failure, 0, 1) X(remap_pending, 0, 1) \
-	X(nvlink_crc_flit, 0, 1) X(nvlink_crc_data, 0, 1) X(nvlink_replay, 0, 1) X(nvlink_recovery, 0, 1) \
-	X(nvlink_tx, 0, 1) X(nvlink_rx, 0, 1) X(nvlink0_tx, 0, 1) X(nvlink0_rx, 0, 1) \
-	X(vgpu_license, 0, 0) \
-	X(gpm_gr, 0, 1) X(gpm_sm, 0, 1) X(gpm_occ, 0, 1) X(gpm_tensor, 0, 1) X(gpm_dram, 0, 1) \
-	X(gpm_fp64, 0, 1) X(gpm_fp32, 0, 1) X(gpm_fp16, 0, 1) X(gpm_int, 0, 1) X(gpm_imma, 0, 1) X(gpm_hmma, 0, 1) X(gpm_dfma, 0, 1) \
-	X(gpm_pcie_tx, 0, 1) X(gpm_pcie_rx, 0, 1) X(gpm_nvlink_tx, 0, 1) X(gpm_nvlink_rx, 0, 1)
+// KEYS lists every value that can be set.
+#define KEYS(X) SHARED_KEYS(X)
 
 #define AS_ENUM(name, value, supported) K_##name,
 enum key { KEYS(AS_ENUM) NKEYS };
@@ -43,11 +26,6 @@ struct device {
 	bool have[NKEYS];
 	char profile[32]; // of an instance
 	int slices, gi;
-};
-
-struct fail {
-	char function[NAME];
-	dcgmReturn_t code;
 };
 
 struct gpu {
@@ -109,11 +87,7 @@ struct where {
 #define IS_PART(w) ((w).gpu >= MAX_GPUS)
 enum { PLACES = MAX_GPUS + DCGM_FE_COUNT };
 
-double now(void);           // seconds, monotonic
 int64_t clock_us(void);     // Unix microseconds
-void lock(void);            // and take in the file, if it has changed
-void unlock(void);
-dcgmReturn_t code_of(const char *name);
 void drop_watches(void);   // and all groups; the state is locked
 void forget_watches(void); // but no group
 
@@ -121,7 +95,6 @@ void forget_watches(void); // but no group
 // where that is not -1. On success the state is locked until end.
 dcgmReturn_t begin(dcgmHandle_t h, const char *fn, int gpu);
 dcgmReturn_t end(dcgmReturn_t r);
-void note(const char *format, ...) __attribute__((format(printf, 1, 2))); // to the log file
 
 #define BEGIN(h, fn, gpu) \
 	do { \
@@ -130,7 +103,6 @@ void note(const char *format, ...) __attribute__((format(printf, 1, 2))); // to 
 	} while (0)
 
 bool find(dcgm_field_entity_group_t group, unsigned id, struct where *w);
-void uuid_of(int gpu, char out[128]);
 const char *model_of(int gpu);
 
 // value gives a field of an entity; live: whether it is watched or not.

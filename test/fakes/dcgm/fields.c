@@ -170,7 +170,7 @@ static void text(struct where w, unsigned short field, char out[DCGM_MAX_STR_LEN
 	case 50: snprintf(out, DCGM_MAX_STR_LENGTH, "%s", w.mig < 0 ? model_of(w.gpu) : S.gpu[w.gpu].mig[w.mig].profile); break;
 	case 51: snprintf(out, DCGM_MAX_STR_LENGTH, "NVIDIA"); break;
 	case 53: snprintf(out, DCGM_MAX_STR_LENGTH, "16500240%05d", w.gpu); break;
-	case 54: uuid_of(w.gpu, out); break; // DCGM does not know the UUIDs of instances
+	case 54: gpu_uuid(w.gpu, out); break; // DCGM does not know the UUIDs of instances
 	case 57: snprintf(out, DCGM_MAX_STR_LENGTH, "00000000:%02X:00.0", (0x10 + 9 * w.gpu) & 0xff); break;
 	case 80: snprintf(out, DCGM_MAX_STR_LENGTH, "7.16"); break;
 	case 82: snprintf(out, DCGM_MAX_STR_LENGTH, "G520.0201.00.05"); break;

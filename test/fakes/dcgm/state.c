@@ -1,34 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The state of the fake's GPUs: read from the file that GPUPILOT_FAKE_DCGM
-// names, again whenever it has changed. README.md describes its lines.
+// The state of the fake's GPUs. It is read from the file that GPUPILOT_FAKE_DCGM
+// names, and read again when the file changes. README.md describes the lines.
 #define _GNU_SOURCE
 #include "fake.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define FAKE "DCGM"
 
 struct state S;
 
-static int restarts, forgot; // what has happened of the host engine's restarts and losses of memory
+static int restarts, forgot; // the restarts and losses of memory that the host engine has had
 
-dcgmReturn_t code_of(const char *name) {
-	static const struct { const char *name; dcgmReturn_t code; } codes[] = {
-		{"OK", DCGM_ST_OK}, {"GENERIC_ERROR", DCGM_ST_GENERIC_ERROR}, {"NOT_SUPPORTED", DCGM_ST_NOT_SUPPORTED},
-		{"TIMEOUT", DCGM_ST_TIMEOUT}, {"NO_DATA", DCGM_ST_NO_DATA}, {"NOT_WATCHED", DCGM_ST_NOT_WATCHED},
-		{"GPU_IS_LOST", DCGM_ST_GPU_IS_LOST}, {"CONNECTION_NOT_VALID", DCGM_ST_CONNECTION_NOT_VALID},
-		{"REQUIRES_ROOT", DCGM_ST_REQUIRES_ROOT}, {"MODULE_NOT_LOADED", DCGM_ST_MODULE_NOT_LOADED}, {"IN_USE", DCGM_ST_IN_USE},
-		{"PROFILING_NOT_SUPPORTED", DCGM_ST_PROFILING_NOT_SUPPORTED}, {"PROFILING_LIBRARY_ERROR", DCGM_ST_PROFILING_LIBRARY_ERROR},
-		{"NVML_NOT_LOADED", DCGM_ST_NVML_NOT_LOADED},
-	};
-	for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-		if (!strcmp(codes[i].name, name)) return codes[i].code;
-	return (dcgmReturn_t)atoi(name); // a number is itself
-}
+static const struct code codes[] = {
+	{"OK", DCGM_ST_OK}, {"GENERIC_ERROR", DCGM_ST_GENERIC_ERROR}, {"NOT_SUPPORTED", DCGM_ST_NOT_SUPPORTED},
+	{"TIMEOUT", DCGM_ST_TIMEOUT}, {"NO_DATA", DCGM_ST_NO_DATA}, {"NOT_WATCHED", DCGM_ST_NOT_WATCHED},
+	{"GPU_IS_LOST", DCGM_ST_GPU_IS_LOST}, {"CONNECTION_NOT_VALID", DCGM_ST_CONNECTION_NOT_VALID},
+	{"REQUIRES_ROOT", DCGM_ST_REQUIRES_ROOT}, {"MODULE_NOT_LOADED", DCGM_ST_MODULE_NOT_LOADED}, {"IN_USE", DCGM_ST_IN_USE},
+	{"PROFILING_NOT_SUPPORTED", DCGM_ST_PROFILING_NOT_SUPPORTED}, {"PROFILING_LIBRARY_ERROR", DCGM_ST_PROFILING_LIBRARY_ERROR},
+	{"NVML_NOT_LOADED", DCGM_ST_NVML_NOT_LOADED},
+};
 
 #include "../scenario.h"
 
@@ -79,8 +72,7 @@ static enum taken own_line(char w[WORDS][NAME]) {
 }
 
 static void raise_xid(int gpu, const char *code) {
-	if (S.gpu[gpu].xids++ < raised[gpu] || S.xids == MAX_XIDS) return;
-	raised[gpu]++;
+	if (!is_new_xid(gpu) || S.xids == MAX_XIDS) return;
 	int64_t at = clock_us();
 	if (S.xids > 0 && at <= S.xid[S.xids - 1].at) at = S.xid[S.xids - 1].at + 1;
 	S.xid[S.xids++] = (struct xid){gpu, strtoll(code, NULL, 0), at};
@@ -107,17 +99,6 @@ void lock(void) {
 	refresh();
 }
 
-void note(const char *format, ...) {
-	FILE *f = S.log[0] ? fopen(S.log, "a") : NULL;
-	if (!f) return;
-	va_list args;
-	va_start(args, format);
-	vfprintf(f, format, args);
-	va_end(args);
-	fputc('\n', f);
-	fclose(f);
-}
-
 dcgmReturn_t end(dcgmReturn_t r) {
 	unlock();
 	return r;
@@ -130,18 +111,6 @@ dcgmReturn_t begin(dcgmHandle_t h, const char *fn, int gpu) {
 	if (gpu < 0) return DCGM_ST_OK;
 	if (!S.driver) return end(DCGM_ST_NVML_NOT_LOADED);
 	if (gpu >= S.gpus) return end(DCGM_ST_BADPARAM);
-	if (S.delay_us > 0) {
-		int us = S.delay_us;
-		unlock();
-		usleep(us);
-		lock();
-	}
-	while (S.gpu[gpu].hang_until > now()) {
-		unlock();
-		usleep(2000);
-		lock();
-	}
-	for (int i = 0; i < S.gpu[gpu].fails; i++)
-		if (!strcmp(S.gpu[gpu].fail[i].function, fn)) return end(S.gpu[gpu].fail[i].code);
-	return DCGM_ST_OK;
+	dcgmReturn_t failed = block(gpu, fn);
+	return failed == DCGM_ST_OK ? failed : end(failed);
 }

@@ -9,30 +9,12 @@
 #include <stdint.h>
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include "nvml.h"
+#include "../shared.h"
 
-enum { MAX_GPUS = 64, MAX_MIG = 8, MAX_FAILS = 32, MAX_EVENTS = 4096, MAX_PROCESSES = 64, NAME = 64 };
+enum { MAX_GPUS = 64, MAX_MIG = 8, MAX_FAILS = 32, MAX_EVENTS = 4096, MAX_PROCESSES = 64 };
 
-// KEYS lists every value that can be set: name in the file, the default of an
-// idle H200, whether the GPU supports it by default.
-#define KEYS(X) \
-	X(util, 0, 1) X(mem_util, 0, 1) X(enc_util, 0, 1) X(dec_util, 0, 1) \
-	X(temp, 28, 1) X(mem_temp, 34, 1) X(slowdown_temp, 87, 1) X(shutdown_temp, 92, 1) \
-	X(power, 77.7, 1) X(power_instant, 77.7, 1) X(power_limit, 700, 1) X(enforced_limit, 700, 1) X(energy, 0, 0) \
-	X(sm_clock, 345, 1) X(mem_clock, 3201, 1) X(video_clock, 765, 1) X(max_sm_clock, 1980, 1) X(max_mem_clock, 3201, 1) \
-	X(clock_reasons, 1, 1) X(pstate, 0, 1) X(fan, 0, 0) \
-	X(pcie_replay, 0, 1) X(pcie_max_gen, 5, 1) X(pcie_max_width, 16, 1) X(pcie_gen, 5, 1) X(pcie_width, 16, 1) \
-	X(pcie_tx_kb, 0, 1) X(pcie_rx_kb, 0, 1) \
-	X(viol_power, 0, 1) X(viol_thermal, 0, 1) X(viol_sync_boost, 0, 1) X(viol_board_limit, 0, 1) X(viol_low_util, 0, 1) X(viol_reliability, 0, 1) \
-	X(fb_total, 143771, 1) X(fb_reserved, 614, 1) X(fb_used, 0, 1) \
-	X(ecc_sbe_vol, 0, 1) X(ecc_dbe_vol, 0, 1) X(ecc_sbe_agg, 0, 1) X(ecc_dbe_agg, 0, 1) \
-	X(retired_sbe, 0, 0) X(retired_dbe, 0, 0) X(retired_pending, 0, 0) \
-	X(remapped_unc, 0, 1) X(remapped_cor, 0, 1) X(remap_failure, 0, 1) X(remap_pending, 0, 1) \
-	X(nvlink_crc_flit, 0, 1) X(nvlink_crc_data, 0, 1) X(nvlink_replay, 0, 1) X(nvlink_recovery, 0, 1) \
-	X(nvlink_tx, 0, 1) X(nvlink_rx, 0, 1) X(nvlink0_tx, 0, 1) X(nvlink0_rx, 0, 1) \
-	X(vgpu_license, 0, 0) X(nvlinks, 18, 1) \
-	X(gpm_gr, 0, 1) X(gpm_sm, 0, 1) X(gpm_occ, 0, 1) X(gpm_tensor, 0, 1) X(gpm_dram, 0, 1) \
-	X(gpm_fp64, 0, 1) X(gpm_fp32, 0, 1) X(gpm_fp16, 0, 1) X(gpm_int, 0, 1) X(gpm_imma, 0, 1) X(gpm_hmma, 0, 1) X(gpm_dfma, 0, 1) \
-	X(gpm_pcie_tx, 0, 1) X(gpm_pcie_rx, 0, 1) X(gpm_nvlink_tx, 0, 1) X(gpm_nvlink_rx, 0, 1)
+// KEYS lists every value that can be set.
+#define KEYS(X) SHARED_KEYS(X) X(pcie_tx_kb, 0, 1) X(pcie_rx_kb, 0, 1) X(nvlinks, 18, 1)
 
 #define AS_ENUM(name, value, supported) K_##name,
 enum key { KEYS(AS_ENUM) NKEYS };
@@ -54,11 +36,6 @@ struct device {
 	char profile[32];  // of a MIG instance
 	int slices, gi, processes;
 	struct process process[MAX_PROCESSES];
-};
-
-struct fail {
-	char function[NAME];
-	nvmlReturn_t code;
 };
 
 struct gpu {
@@ -92,10 +69,7 @@ struct state {
 
 extern struct state S;
 
-double now(void);
 double summed_until(void); // the time that every sum stands for
-void lock(void);   // and take in the file, if it has changed, and the time
 void lock_only(void); // without looking at the file
-void unlock(void);
 
 #endif

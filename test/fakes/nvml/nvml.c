@@ -27,35 +27,16 @@ nvmlReturn_t end(nvmlReturn_t r) {
 	return r;
 }
 
-static void write_log(nvmlDevice_t d, const char *fn) {
-	FILE *f = S.log[0] ? fopen(S.log, "a") : NULL;
-	if (!f) return;
-	fprintf(f, "%d %s\n", d->gpu, fn);
-	fclose(f);
-}
-
 nvmlReturn_t begin(nvmlDevice_t d, const char *fn) {
 	lock();
 	if (!S.initialised) return end(NVML_ERROR_UNINITIALIZED);
 	if (!d || d->magic != MAGIC || d->gpu >= S.gpus) return end(NVML_ERROR_INVALID_ARGUMENT);
 	if (d->mig >= gpu_of(d)->migs) return end(NVML_ERROR_NOT_FOUND);
-	write_log(d, fn);
-	if (S.delay_us > 0) {
-		int us = S.delay_us;
-		unlock();
-		usleep(us);
-		lock();
-	}
-	while (gpu_of(d)->hang_until > now()) {
-		unlock();
-		usleep(2000);
-		lock();
-	}
+	note("%d %s", d->gpu, fn);
+	nvmlReturn_t failed = block(d->gpu, fn);
 	// A real library answers some calls on a lost GPU from memory.
 	if (gpu_of(d)->lost && strcmp(fn, "GetTotalEnergyConsumption")) return end(NVML_ERROR_GPU_IS_LOST);
-	for (int i = 0; i < gpu_of(d)->fails; i++)
-		if (!strcmp(gpu_of(d)->fail[i].function, fn)) return end(gpu_of(d)->fail[i].code);
-	return NVML_SUCCESS;
+	return failed == NVML_SUCCESS ? failed : end(failed);
 }
 
 bool get(nvmlDevice_t d, enum key k, long double *x) {
@@ -128,7 +109,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *d) 
 }
 
 void uuid_of(nvmlDevice_t d, char out[NAME]) {
-	if (d->mig < 0) snprintf(out, NAME, "GPU-%08x-6670-4000-8000-%012x", S.seed + 0x48323030, d->gpu);
+	if (d->mig < 0) gpu_uuid(d->gpu, out);
 	else snprintf(out, NAME, "MIG-%08x-6670-5000-8000-%04x%08x", S.seed + 0x48323030, d->gpu, dev_of(d)->gi);
 }
 

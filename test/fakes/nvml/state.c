@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The state of the fake's GPUs: read from the file that GPUPILOT_FAKE_NVML
-// names, again whenever it has changed. README.md describes its lines.
+// The state of the fake's GPUs. It is read from the file that GPUPILOT_FAKE_NVML
+// names, and read again when the file changes. README.md describes the lines.
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -12,18 +12,13 @@
 
 struct state S;
 
-static nvmlReturn_t code_of(const char *name) {
-	static const struct { const char *name; nvmlReturn_t code; } codes[] = {
-		{"UNINITIALIZED", NVML_ERROR_UNINITIALIZED}, {"INVALID_ARGUMENT", NVML_ERROR_INVALID_ARGUMENT},
-		{"NOT_SUPPORTED", NVML_ERROR_NOT_SUPPORTED}, {"NO_PERMISSION", NVML_ERROR_NO_PERMISSION},
-		{"NOT_FOUND", NVML_ERROR_NOT_FOUND}, {"DRIVER_NOT_LOADED", NVML_ERROR_DRIVER_NOT_LOADED},
-		{"TIMEOUT", NVML_ERROR_TIMEOUT}, {"GPU_IS_LOST", NVML_ERROR_GPU_IS_LOST},
-		{"RESET_REQUIRED", NVML_ERROR_RESET_REQUIRED}, {"NO_DATA", NVML_ERROR_NO_DATA}, {"UNKNOWN", NVML_ERROR_UNKNOWN},
-	};
-	for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-		if (!strcmp(codes[i].name, name)) return codes[i].code;
-	return (nvmlReturn_t)atoi(name); // a number is itself
-}
+static const struct code codes[] = {
+	{"UNINITIALIZED", NVML_ERROR_UNINITIALIZED}, {"INVALID_ARGUMENT", NVML_ERROR_INVALID_ARGUMENT},
+	{"NOT_SUPPORTED", NVML_ERROR_NOT_SUPPORTED}, {"NO_PERMISSION", NVML_ERROR_NO_PERMISSION},
+	{"NOT_FOUND", NVML_ERROR_NOT_FOUND}, {"DRIVER_NOT_LOADED", NVML_ERROR_DRIVER_NOT_LOADED},
+	{"TIMEOUT", NVML_ERROR_TIMEOUT}, {"GPU_IS_LOST", NVML_ERROR_GPU_IS_LOST},
+	{"RESET_REQUIRED", NVML_ERROR_RESET_REQUIRED}, {"NO_DATA", NVML_ERROR_NO_DATA}, {"UNKNOWN", NVML_ERROR_UNKNOWN},
+};
 
 #include "../scenario.h"
 
@@ -47,8 +42,7 @@ static enum taken own_line(char w[WORDS][NAME]) {
 }
 
 static void raise_xid(int gpu, const char *code, const char *gi) {
-	if (S.gpu[gpu].xids++ < raised[gpu] || S.events == MAX_EVENTS) return;
-	raised[gpu]++;
+	if (!is_new_xid(gpu) || S.events == MAX_EVENTS) return;
 	S.event[S.events++] = (struct event){gpu, strtoull(code, NULL, 0), *gi ? (unsigned)atoi(gi) : 0xFFFFFFFFu};
 }
 

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/apiwatch"
+	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/hpcjobs"
+	"github.com/gpupilot/gpupilot/internal/podres"
+	"github.com/gpupilot/gpupilot/internal/regularfile"
+)
+
+// program is the assembled agent.
+type program struct {
+	agent *agent.Agent
+	loops []func(context.Context) // of the agent and of the sources that it reads
+	close func()
+}
+
+// assembly is a program whose parts are being wired.
+type assembly struct {
+	*config
+	program
+	deps agent.Deps
+	api  apiServer
+	log  *slog.Logger
+}
+
+// apiServer is the access to the API server.
+type apiServer struct {
+	client *apiwatch.Client // nil: no flag needs it, or err
+	err    error            // why there is no client
+	node   *apiwatch.Node   // the node's name in the API
+}
+
+// assemble wires the agent.
+func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logger) (*program, error) {
+	profile, err := names.ParseProfile(c.profile)
+	if err != nil {
+		return nil, err
+	}
+	selection, err := agent.ParseSelection(c.devices)
+	if err != nil {
+		return nil, err
+	}
+	a := &assembly{config: c, log: log, deps: agent.Deps{Reader: reader, Log: log}}
+	a.close = func() {}
+	a.api.client, a.api.err = c.apiClient()
+	if _, _, ok := configMapName(c.configMap); ok && a.api.err != nil {
+		return nil, fmt.Errorf("--configmap-data: %w", a.api.err)
+	}
+	a.api.node = c.apiNode(a.api.client, log)
+	source := c.source(profile, a.api.client, log)
+	collectors, err := source.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pages := c.exposition(profile, collectors)
+	if pages.Processes, err = c.addProcesses(&a.deps, log); err != nil {
+		return nil, err
+	}
+	exporter := expo.New(pages)
+	a.deps.Metrics, a.deps.WantsHealth = exporter, exporter.WantsHealth
+	a.deps.Publish = func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
+		exporter.Update(s, expo.Stats(st), now)
+	}
+	if err := a.addOwners(); err != nil {
+		return nil, err
+	}
+	a.addPods()
+	a.addJobs()
+	switches, _ := agent.ParseSelection(c.switchDevices) // parseConfig has checked both
+	cpus, _ := agent.ParseSelection(c.cpuDevices)
+	a.agent = agent.New(agent.Config{
+		Interval: c.interval(), Node: c.node(), Devices: selection, Switches: switches, CPUs: cpus,
+		Fields: exporter.Fields(), Version: pages.Version,
+		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
+	}, a.deps)
+	a.addLoop(a.agent.Run)
+	a.addLoop(func(ctx context.Context) { a.followCollectors(ctx, source, exporter) })
+	return &a.program, nil
+}
+
+func (a *assembly) addLoop(run func(context.Context)) { a.loops = append(a.loops, run) }
+
+// followCollectors applies changed collectors until ctx is done. SIGHUP reads
+// them again.
+func (a *assembly) followCollectors(ctx context.Context, source *collectorsSource, exporter *expo.Exporter) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	source.follow(ctx, again, func(r collectorsRead) {
+		exporter.Reconfigure(r.Collectors, r.invalid)
+		a.agent.SetFields(exporter.Fields())
+	}, exporter.ReloadFailed)
+}
+
+// exposition returns the configuration of the metrics pages.
+func (c *config) exposition(p names.Profile, r collectorsRead) expo.Config {
+	labels, _ := c.labels.relabel() // parseConfig has checked them
+	version, revision := build()
+	ec := expo.Config{
+		Relabel: labels,
+		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
+		Hostname: c.node(), Kubernetes: c.kubernetes, Containers: c.wantsContainers(), OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
+		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,
+		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
+		Version: version, Revision: revision,
+	}
+	if c.noHostname {
+		ec.Hostname = ""
+	}
+	return ec
+}
+
+// addOwners adds the sources of the devices' owners: the kubelet, or Docker.
+func (a *assembly) addOwners() error {
+	if a.kubernetes && a.podResources != "" {
+		kubelet, err := podres.New(a.podResources, a.resourceNames...)
+		if err != nil {
+			return err
+		}
+		a.deps.Owners = kubelet.Allocations
+		a.close = func() { _ = kubelet.Close() }
+		if a.dra {
+			a.addClaims(kubelet.WithClaims())
+		}
+		a.deps.Owners = seenBy(a.api.node, a.deps.Owners)
+		a.addLoop(a.api.node.Run)
+	}
+	a.addContainers()
+	return nil
+}
+
+// addClaims attributes the devices of resource claims, through the
+// ResourceSlices of the node. Without access to the API server it logs a warning,
+// and these devices have no owner.
+func (a *assembly) addClaims(kubelet *podres.Client) {
+	if a.api.err != nil {
+		a.log.Warn("devices of resource claims are not attributed: cannot read ResourceSlices from the API server", "err", a.api.err)
+		return
+	}
+	slices := apiwatch.NewSlices(a.api.client, podres.Driver, a.api.node, a.log)
+	a.deps.Owners = func(ctx context.Context) ([]gpu.Allocation, error) {
+		allocs, err := kubelet.Allocations(ctx)
+		return slices.Resolve(allocs), err
+	}
+	a.addLoop(slices.Run)
+}
+
+// seenBy passes the pods that the kubelet lists to the node.
+func seenBy(node *apiwatch.Node, owners func(context.Context) ([]gpu.Allocation, error)) func(context.Context) ([]gpu.Allocation, error) {
+	return func(ctx context.Context) ([]gpu.Allocation, error) {
+		allocs, err := owners(ctx)
+		if err == nil {
+			node.Saw(allocs)
+		}
+		return allocs, err
+	}
+}
+
+// wantsPods reports whether a flag needs the API server's pods. Their names alone
+// can be read without a service account.
+func (c *config) wantsPods() bool {
+	return c.kubernetes && (c.podLabels || c.podUID || c.processMetrics && c.hasAccount())
+}
+
+// addPods watches the node's pods if a flag needs them. Without access to the
+// API server it logs a warning, and gpupilot_pod_watch_up is 0.
+func (a *assembly) addPods() {
+	if !a.wantsPods() {
+		return
+	}
+	if a.api.err != nil {
+		a.log.Warn("labels and UIDs of pods are missing: cannot reach the API server", "err", a.api.err)
+	}
+	pods := apiwatch.NewPods(a.api.client, a.api.err, apiwatch.PodsConfig{
+		Node: a.api.node, Labels: a.podLabels, Allow: a.allowlist(), Log: a.log,
+	})
+	a.deps.Pods = pods.Pods
+	a.addLoop(pods.Run)
+}
+
+// addJobs reads the files of HPC jobs if their directory is given.
+func (a *assembly) addJobs() {
+	if a.jobDir == "" {
+		return
+	}
+	jobs := hpcjobs.New(a.jobDir, regularfile.New(regularfile.DefaultTimeout), a.log)
+	a.deps.Jobs = jobs.Jobs
+	a.addLoop(func(ctx context.Context) { jobs.Run(ctx, max(a.interval(), time.Second)) })
+}
+
+// apiNode returns the node under its name in the API. It asks the API server if
+// the name is not given: in a pod, the hostname is the pod's name.
+func (c *config) apiNode(client *apiwatch.Client, log *slog.Logger) *apiwatch.Node {
+	if c.nodeName != "" || client == nil || !c.wantsPods() && !(c.kubernetes && c.dra) {
+		return apiwatch.GivenNode(c.node())
+	}
+	return apiwatch.FindNode(client, log)
+}
+
+// apiClient returns a client of the API server; nil if no flag needs it.
+func (c *config) apiClient() (*apiwatch.Client, error) {
+	if _, _, ok := configMapName(c.configMap); !ok && !c.wantsPods() && !(c.kubernetes && c.dra) {
+		return nil, nil
+	}
+	conf, err := apiwatch.InCluster(os.Getenv, c.serviceAccount)
+	if err != nil {
+		return nil, err
+	}
+	return apiwatch.New(conf)
+}
