@@ -207,6 +207,9 @@ func nameEnd(b []byte, i int) int {
 // timestamp, which is in ms in the text format and in seconds in OpenMetrics;
 // no time after 1973 in ms is a time before the year 5138 in seconds.
 func parseTail(b []byte) (value float64, stamp int64, err error) {
+	if v, ok := parsePlain(b); ok {
+		return v, 0, nil
+	}
 	i := skipBlank(b, 0)
 	if i == 0 {
 		return 0, 0, errValue
@@ -232,6 +235,33 @@ func parseTail(b []byte) (value float64, stamp int64, err error) {
 		return 0, 0, errStamp
 	}
 	return value, int64(math.Round(t)), nil
+}
+
+// parsePlain is parseTail of most lines, in one pass: a blank, and up to 15 digits
+// with at most one point among them.
+func parsePlain(b []byte) (float64, bool) {
+	if len(b) < 2 || len(b) > 17 || b[0] != ' ' {
+		return 0, false
+	}
+	var digits uint64
+	point := 0
+	for i := 1; i < len(b); i++ {
+		if c := b[i] - '0'; c <= 9 {
+			digits = digits*10 + uint64(c)
+			continue
+		}
+		if b[i] != '.' || point > 0 {
+			return 0, false
+		}
+		point = i
+	}
+	switch {
+	case point == 0:
+		return float64(digits), len(b) <= 16
+	case len(b) == 2: // the point alone
+		return 0, false
+	}
+	return float64(digits) / pow10[len(b)-1-point], true
 }
 
 func wordEnd(b []byte, i int) int {

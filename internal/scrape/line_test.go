@@ -92,10 +92,23 @@ func TestFloatsAreAsStrconvReadsThem(t *testing.T) {
 		if ok != (err == nil) || math.Float64bits(got) != math.Float64bits(want) && !math.IsNaN(want) {
 			t.Fatalf("%s: got %v, %v; want %v, %v", s, got, ok, want, err)
 		}
+		tail, _, err := parseTail([]byte(" " + s))
+		if ok != (err == nil) || math.Float64bits(tail) != math.Float64bits(got) {
+			t.Fatalf("a line's tail %q: %v, %v; want %v, %v", s, tail, err, got, ok)
+		}
 	}
 	for _, s := range []string{"", ".", "-", "1..2", "1.2.3", "0x", "1e", "1_0"} {
 		if v, ok := parseFloat([]byte(s)); ok {
 			t.Errorf("%q is %v", s, v)
+		}
+		if v, _, err := parseTail([]byte(" " + s)); err == nil {
+			t.Errorf("a line's tail %q is %v", s, v)
+		}
+	}
+	for _, digits := range []string{"999999999999999", "1000000000000001", "12345678901234567", "1.23456789012345", "1.234567890123456", "5.", ".5", "00000000000000001"} {
+		want, _ := strconv.ParseFloat(digits, 64)
+		if got, _, err := parseTail([]byte(" " + digits)); got != want || err != nil {
+			t.Errorf("a line's tail %q is %v, %v", digits, got, err)
 		}
 	}
 }

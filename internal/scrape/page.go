@@ -69,6 +69,7 @@ type page struct {
 	entries []entry // of the last page, in its order
 	next    []entry // of this page, where it differs; a buffer's
 	line    line
+	found   entry // of a line that was not on the last page
 	memo    *labelMemo
 	who     identifier
 	most    int // entries that may be remembered
@@ -244,8 +245,9 @@ func (p *page) tooMuch() error {
 	return nil
 }
 
-// sample reads one line; at is the place of the entry that is expected.
-func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
+// sample reads one line; at is the place of the entry that is expected. The entry
+// is good until the next line.
+func (p *page) sample(text []byte, at *int) (*entry, float64, int64, error) {
 	end := identityEnd(text)
 	if end > 0 {
 		if e := p.expect(maphash.Bytes(p.seed, text[:end]), at); e != nil {
@@ -253,25 +255,26 @@ func (p *page) sample(text []byte, at *int) (entry, float64, int64, error) {
 			if err == nil && e.beat != noEvidence {
 				p.beat(e, v)
 			}
-			return *e, v, stamp, err
+			return e, v, stamp, err
 		}
 	}
 	if err := p.memo.parse(&p.line, text, end, p.seed); err != nil {
-		return entry{}, 0, 0, err
+		return nil, 0, 0, err
 	}
 	p.differ(*at)
-	e := p.who.identify(&p.line, p.memo)
+	e := &p.found
+	*e = p.who.identify(&p.line, p.memo)
 	if e.beat != noEvidence {
-		p.beat(&e, p.line.value)
+		p.beat(e, p.line.value)
 	}
 	if e.use == value || e.use == share {
 		if p.series++; p.series > maxSeries {
-			e = entry{}
+			*e = entry{}
 		}
 	}
 	if end == p.line.end && len(p.next) < p.most {
 		e.hash = maphash.Bytes(p.seed, text[:end])
-		p.next = append(p.next, e)
+		p.next = append(p.next, *e)
 	}
 	return e, p.line.value, p.line.stamp, nil
 }
@@ -322,7 +325,7 @@ func (p *page) differ(n int) {
 }
 
 // take puts a line's value where it belongs.
-func (p *page) take(e entry, v float64, stamp int64) {
+func (p *page) take(e *entry, v float64, stamp int64) {
 	switch e.use {
 	case value, part, share:
 		if len(p.points) >= maxPoints {
@@ -331,7 +334,7 @@ func (p *page) take(e entry, v float64, stamp int64) {
 		}
 		x := point{e.ref, e.slot, v, stamp, e.use == share, e.copy}
 		if e.use != part {
-			x.value = p.outside.limit(&e, v)
+			x.value = p.outside.limit(e, v)
 		}
 		p.points = append(p.points, x)
 	case collected:

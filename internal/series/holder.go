@@ -27,6 +27,13 @@ type Holder struct {
 //     give this one to the pod,
 //   - targets that give the pod more devices than it can hold.
 func (s *Store) PodOn(h Holder, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
+	r := s.FieldReader(f, now, maxAge)
+	var handle PodHandle
+	return r.PodOn(&h, &handle)
+}
+
+// podOnMany is PodOn of a pod that has devices of several targets.
+func (s *Store) podOnMany(h *Holder, f *gpu.Field, now time.Time, maxAge time.Duration) (Reading, bool) {
 	var buf [16]tenure
 	k := podKey{h.Namespace, h.Pod}
 	tenures := s.claims(buf[:0], h, now, maxAge)
@@ -52,7 +59,7 @@ func devicesOn(tenures []tenure, t *Target) (n int) {
 
 // claims appends the pod's tenures that may count: of its own node, and not
 // contradicted by a target of a lower rank.
-func (s *Store) claims(dst []tenure, h Holder, now time.Time, maxAge time.Duration) []tenure {
+func (s *Store) claims(dst []tenure, h *Holder, now time.Time, maxAge time.Duration) []tenure {
 	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, &h.Node, now.UnixNano(), open)
 	lowest, found := s.nodes.authority(h.Node, now.UnixNano(), maxAge)
 	if !found {
@@ -85,15 +92,25 @@ func (x *nodeIndex) add(node string, t *Target) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.targets[node] = append(x.targets[node], t)
+	x.note(node)
+}
+
+// note tells the targets of a node whether they are alone. x.mu is held.
+func (x *nodeIndex) note(node string) {
+	for _, t := range x.targets[node] {
+		t.alone.Store(len(x.targets[node]) == 1)
+	}
 }
 
 func (x *nodeIndex) remove(node string, t *Target) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	left := slices.DeleteFunc(x.targets[node], func(o *Target) bool { return o == t })
+	t.alone.Store(false)
 	if x.targets[node] = left; len(left) == 0 {
 		delete(x.targets, node)
 	}
+	x.note(node)
 }
 
 // authority is the lowest rank of the node's targets that have collected within

@@ -32,7 +32,9 @@ type podKey struct{ namespace, pod string }
 
 // podEntry are the targets that know a pod.
 type podEntry struct {
-	holders []holder  // where it holds or held a device
+	// holders are where it holds or held a device. They are changed under the shard's
+	// lock and read without it. An entry that has left the index has none.
+	holders atomic.Pointer[holder]
 	own     []*Target // its own expositions
 }
 
@@ -41,6 +43,17 @@ type podEntry struct {
 type holder struct {
 	target  *Target
 	holding *holding
+	next    atomic.Pointer[holder] // it stays when the holder leaves the list, for who reads it then
+}
+
+// removeHolder takes a target out of the list of holders. The shard's lock is held.
+func (e *podEntry) removeHolder(t *Target) {
+	for at := &e.holders; at.Load() != nil; at = &at.Load().next {
+		if h := at.Load(); h.target == t {
+			at.Store(h.next.Load())
+			return
+		}
+	}
 }
 
 func newPodIndex() *podIndex {
@@ -71,7 +84,9 @@ func (x *podIndex) add(k podKey, t *Target, h *holding) {
 	if h == nil {
 		e.own = append(e.own, t)
 	} else {
-		e.holders = append(e.holders, holder{t, h})
+		first := &holder{target: t, holding: h}
+		first.next.Store(e.holders.Load())
+		e.holders.Store(first)
 	}
 }
 
@@ -87,10 +102,10 @@ func (x *podIndex) remove(k podKey, t *Target, own bool) {
 	if i := slices.Index(e.own, t); own && i >= 0 {
 		e.own = slices.Delete(e.own, i, i+1)
 	}
-	if i := slices.IndexFunc(e.holders, func(x holder) bool { return x.target == t }); !own && i >= 0 {
-		e.holders = slices.Delete(e.holders, i, i+1)
+	if !own {
+		e.removeHolder(t)
 	}
-	if len(e.holders) > 0 || len(e.own) > 0 {
+	if e.holders.Load() != nil || len(e.own) > 0 {
 		return
 	}
 	delete(s.pods, k)
@@ -101,22 +116,20 @@ func (x *podIndex) remove(k podKey, t *Target, own bool) {
 	}
 }
 
-// holders appends where a pod holds or held a device; on one node, unless node
-// is nil.
-func (x *podIndex) holders(dst []holder, k podKey, node *string) []holder {
+// entry is what is known of a pod; nil: nothing.
+func (x *podIndex) entry(k podKey) *podEntry {
 	s := x.shard(k)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	e := s.pods[k]
-	if e == nil {
-		return dst
+	return s.pods[k]
+}
+
+// holders is the first of the targets where a pod holds or held a device.
+func (x *podIndex) holders(k podKey) *holder {
+	if e := x.entry(k); e != nil {
+		return e.holders.Load()
 	}
-	for _, h := range e.holders {
-		if node == nil || *h.target.node.Load() == *node {
-			dst = append(dst, h)
-		}
-	}
-	return dst
+	return nil
 }
 
 // own are a pod's own expositions.

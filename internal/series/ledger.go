@@ -25,7 +25,7 @@ const (
 	idEntry      = 2 * (16 + 4)
 	holdingBytes = int64(unsafe.Sizeof(holding{})) + indexBytes
 	holdingEntry = 2 * (32 + 8)
-	indexBytes   = int64(unsafe.Sizeof(podEntry{})) + 2*(32+8) + 16
+	indexBytes   = int64(unsafe.Sizeof(podEntry{})+unsafe.Sizeof(holder{})) + 2*(32+8)
 )
 
 // cost is what something takes: peak while it is done, net of what it replaces

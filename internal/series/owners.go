@@ -371,7 +371,7 @@ func (t *Target) filter(k podKey, h *holding, keep func(*span) bool) {
 // count from now on.
 func (s *Store) Forget(namespace, pod string, now time.Time) {
 	k := podKey{namespace, pod}
-	for _, x := range s.index.holders(nil, k, nil) {
+	for x := s.index.holders(k); x != nil; x = x.next.Load() {
 		x.target.forget(k, now.UnixNano())
 	}
 }
@@ -397,9 +397,10 @@ func (t *Target) forget(k podKey, now int64) {
 // tenures appends the pod's tenures that touch [from, to]; on one node, unless
 // node is nil.
 func (s *Store) tenures(dst []tenure, k podKey, node *string, from, to int64) []tenure {
-	var buf [8]holder
-	for _, x := range s.index.holders(buf[:0], k, node) {
-		dst = x.tenures(dst, from, to)
+	for x := s.index.holders(k); x != nil; x = x.next.Load() {
+		if node == nil || *x.target.node.Load() == *node {
+			dst = x.tenures(dst, from, to)
+		}
 	}
 	return dst
 }

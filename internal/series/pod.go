@@ -18,8 +18,12 @@ import (
 // value.
 func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var buf [16]tenure
+	field, ok := gpu.Lookup(f)
+	if !ok {
+		return Sample{}, false
+	}
 	k := podKey{namespace, pod}
-	r, ok := newestOf(s.tenures(buf[:0], k, nil, now.UnixNano(), open), k, f, now, maxAge)
+	r, ok := newestOf(s.tenures(buf[:0], k, nil, now.UnixNano(), open), k, field, now, maxAge)
 	return r.Sample, ok
 }
 
@@ -30,11 +34,7 @@ type Reading struct {
 	MaxAge time.Duration
 }
 
-func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
-	field, ok := gpu.Lookup(f)
-	if !ok {
-		return Reading{}, false
-	}
+func newestOf(tenures []tenure, k podKey, field *gpu.Field, now time.Time, maxAge time.Duration) (Reading, bool) {
 	var best gathered
 	for i := range tenures {
 		t := tenures[i].target
@@ -46,8 +46,7 @@ func newestOf(tenures []tenure, k podKey, f gpu.FieldID, now time.Time, maxAge t
 			best = g
 		}
 	}
-	v, ok := best.combine(field.PodAgg)
-	return Reading{v, time.Duration(best.keep)}, ok
+	return best.reading(field)
 }
 
 // gathered is what one target shows of a pod.
@@ -67,6 +66,11 @@ func (g *gathered) add(at int64, v float64) {
 	}
 	g.sum += v
 	g.have++
+}
+
+func (g *gathered) reading(f *gpu.Field) (Reading, bool) {
+	v, ok := g.combine(f.PodAgg)
+	return Reading{v, time.Duration(g.keep)}, ok
 }
 
 // combine makes one value of the devices' values.
@@ -90,28 +94,43 @@ func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, max
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	g := gathered{keep: max(int64(maxAge), t.keep.Load())}
+	if t.closed {
+		return g
+	}
+	q := question{k, f, now}
 	for i := range tenures {
-		n := &tenures[i]
-		if n.target != t || n.until != open {
-			continue
-		}
-		g.want++
-		id, ok := t.seriesOf(n.device, k, f.ID, now)
-		if !ok || t.closed {
-			continue
-		}
-		var v Sample
-		notBefore := max(n.from, now-g.keep)
-		if f.PodAgg == gpu.Rate {
-			v, ok = t.ring.rate(&t.series[id], max(n.from, now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
-		} else {
-			v, ok = t.ring.latest(&t.series[id], notBefore)
-		}
-		if ok {
-			g.add(v.At.UnixNano(), v.Value)
+		if n := &tenures[i]; n.target == t && n.until == open {
+			t.gatherDevice(&g, n.device, n.from, &q)
 		}
 	}
 	return g
+}
+
+// question is what is asked of a device: a pod's value of a field.
+type question struct {
+	pod   podKey
+	field *gpu.Field
+	now   int64 // ns
+}
+
+// gatherDevice reads the field of a device that the pod has held since from. t.mu is held,
+// and t is not closed.
+func (t *Target) gatherDevice(g *gathered, d *device, from int64, q *question) {
+	g.want++
+	id, ok := t.seriesOf(d, q.pod, q.field.ID, q.now)
+	if !ok {
+		return
+	}
+	var v Sample
+	notBefore := max(from, q.now-g.keep)
+	if q.field.PodAgg == gpu.Rate {
+		v, ok = t.ring.rate(&t.series[id], max(from, q.now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
+	} else {
+		v, ok = t.ring.latest(&t.series[id], notBefore)
+	}
+	if ok {
+		g.add(v.At.UnixNano(), v.Value)
+	}
 }
 
 // PodRange are a pod's values of a field within [from, to], oldest first, each

@@ -103,6 +103,7 @@ type Target struct {
 	newest atomic.Int64  // the newest stamp, ns
 	owned  atomic.Int32  // devices with an owner
 	keep   atomic.Int64  // three intervals, ns; 0: the interval is not known
+	alone  atomic.Bool   // it is its node's only exporter of GPUs; changed under nodeIndex.mu
 }
 
 // serie is one column of the ring.

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// PodHandle remembers where the store keeps a pod, so that a reader of the same
+// pod need not look up its name again. It belongs to one pod and one store. The
+// zero value remembers nothing yet. It is not safe for concurrent use.
+type PodHandle struct{ entry *podEntry }
+
+// FieldReader reads one field of many pods at one moment.
+type FieldReader struct {
+	store  *Store
+	field  *gpu.Field // nil: there is no such field
+	now    time.Time
+	maxAge time.Duration
+}
+
+// FieldReader returns a reader of a field at now.
+func (s *Store) FieldReader(f gpu.FieldID, now time.Time, maxAge time.Duration) FieldReader {
+	field, ok := gpu.Lookup(f)
+	if !ok {
+		field = nil
+	}
+	return FieldReader{s, field, now, maxAge}
+}
+
+// PodOn is Store.PodOn. The handle is the pod's.
+func (r *FieldReader) PodOn(h *Holder, handle *PodHandle) (Reading, bool) {
+	if r.field == nil {
+		return Reading{}, false
+	}
+	k := podKey{h.Namespace, h.Pod}
+	var first *holder
+	if handle.entry != nil {
+		first = handle.entry.holders.Load()
+	}
+	if first == nil { // the pod is new, or its entry has left the index
+		if handle.entry = r.store.index.entry(k); handle.entry == nil {
+			return Reading{}, false
+		}
+		first = handle.entry.holders.Load()
+	}
+	only, several := holderOn(first, h.Node)
+	switch {
+	case only == nil:
+		return Reading{}, false
+	case several:
+		return r.store.podOnMany(h, r.field, r.now, r.maxAge)
+	}
+	return r.podOnOne(h, only)
+}
+
+// holderOn is the first holder on a node, and whether there are more.
+func holderOn(first *holder, node string) (found *holder, several bool) {
+	for h := first; h != nil; h = h.next.Load() {
+		if *h.target.node.Load() != node {
+			continue
+		}
+		if found != nil {
+			return found, true
+		}
+		found = h
+	}
+	return found, false
+}
+
+// podOnOne is PodOn of a pod that has devices of one target, the usual case. The
+// rules are those of podOnMany for one target: nobody else confirms its claims, so
+// they do not count while a target of a lower rank says who holds devices.
+func (r *FieldReader) podOnOne(h *Holder, x *holder) (Reading, bool) {
+	t, now := x.target, r.now.UnixNano()
+	if !t.alone.Load() {
+		if lowest, found := r.store.nodes.authority(h.Node, now, r.maxAge); found && t.rank.Load() > lowest {
+			return Reading{}, false
+		}
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.closed {
+		return Reading{}, false
+	}
+	g := gathered{keep: max(int64(r.maxAge), t.keep.Load())}
+	q := question{podKey{h.Namespace, h.Pod}, r.field, now}
+	for i := range x.holding.spans {
+		if n := &x.holding.spans[i]; n.until == open {
+			if g.want == h.Devices { // more than the pod can hold; negative: not known
+				return Reading{}, false
+			}
+			t.gatherDevice(&g, n.device, n.from, &q)
+		}
+	}
+	return g.reading(r.field)
+}
