@@ -5,7 +5,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/agent"
 	"github.com/gpupilot/gpupilot/internal/apiwatch"
+	"github.com/gpupilot/gpupilot/internal/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
@@ -56,8 +56,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintf(out, "gpupilot-agent serves what this node's GPUs do, and for whom.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
 		return err
 	case c.version:
-		v, rev := build()
-		_, err := fmt.Fprintln(out, "gpupilot-agent", v, rev)
+		_, err := fmt.Fprintln(out, "gpupilot-agent", buildinfo.Read())
 		return err
 	}
 	saveMemory(c.pprof)
@@ -146,9 +145,9 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	if err != nil {
 		return nil, err
 	}
-	v, rev := build()
+	build := buildinfo.Read()
 	deps := agent.Deps{Reader: reader, Log: log}
-	pages := c.exposition(profile, collectors, v, rev)
+	pages := c.exposition(profile, collectors, build)
 	if pages.Processes, err = c.addProcesses(&deps, log); err != nil {
 		return nil, err
 	}
@@ -182,7 +181,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	switches, _ := agent.ParseSelection(c.switchDevices) // these were checked
 	cpus, _ := agent.ParseSelection(c.cpuDevices)
 	p.agent = agent.New(agent.Config{
-		Interval: c.interval(), Node: c.node(), Devices: selection, Switches: switches, CPUs: cpus, Fields: exporter.Fields(), Version: v,
+		Interval: c.interval(), Node: c.node(), Devices: selection, Switches: switches, CPUs: cpus, Fields: exporter.Fields(), Version: build.Version,
 		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
 	}, deps)
 	p.loops = append(p.loops, p.agent.Run, func(ctx context.Context) {
@@ -198,7 +197,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 }
 
 // exposition is what the pages look like.
-func (c *config) exposition(p names.Profile, r collectorsRead, version, revision string) expo.Config {
+func (c *config) exposition(p names.Profile, r collectorsRead, build buildinfo.Info) expo.Config {
 	labels, _ := c.labels.relabel() // they were checked
 	ec := expo.Config{
 		Relabel: labels,
@@ -206,7 +205,7 @@ func (c *config) exposition(p names.Profile, r collectorsRead, version, revision
 		Hostname: c.node(), Kubernetes: c.kubernetes, Containers: c.wantsContainers(), OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
 		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,
 		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
-		Version: version, Revision: revision,
+		Version: build.Version, Revision: build.Commit,
 	}
 	if c.noHostname {
 		ec.Hostname = ""
@@ -371,22 +370,4 @@ func (c *config) logger(out io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(out, o))
 	}
 	return slog.New(slog.NewTextHandler(out, o))
-}
-
-// version is set by the linker (-X main.version); otherwise the module's counts.
-var version string
-
-// build is the program's version and its source's revision.
-func build() (v, revision string) {
-	v, revision = version, "unknown"
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return cmp.Or(v, "unknown"), revision
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			revision = s.Value
-		}
-	}
-	return cmp.Or(v, info.Main.Version, "unknown"), revision
 }
