@@ -4,7 +4,9 @@
 
 SHELL      := /bin/bash
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS    := -s -w -X main.version=$(VERSION)
+REVISION   := $(shell git rev-parse HEAD 2>/dev/null)
+BUILDINFO  := github.com/gpupilot/gpupilot/internal/buildinfo
+LDFLAGS    := -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(REVISION)
 GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/webui/static -type f 2>/dev/null)
 TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
@@ -22,7 +24,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 demo test unit e2e soak soak-controller peers bench compat lint generate fakes kube clean
+.PHONY: all arm64 images demo test unit e2e soak soak-controller peers bench compat lint generate fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -46,6 +48,21 @@ bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*) test/fakes/scenari
 	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
 bin/arm64/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
+
+# The architectures of the images. For one that is not this machine's the agent needs a cross compiler (Debian's gcc-aarch64-linux-gnu).
+ARCH      ?= amd64 arm64
+CC_amd64  := x86_64-linux-gnu-gcc
+CC_arm64  := $(ARM64_CC)
+HAVE_CC    = $(foreach arch,$(ARCH),$(if $(shell command -v $(CC_$(arch))),$(arch)))
+# Every file of a release has the time of the commit.
+RELEASE    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+
+images: ## OCI image archives of the three programs, bin/images/*.tar, without Docker; ARCH=amd64 for one architecture
+	@$(if $(filter-out $(HAVE_CC),$(ARCH)),echo "no C compiler for $(filter-out $(HAVE_CC),$(ARCH)) ($(foreach arch,$(filter-out $(HAVE_CC),$(ARCH)),$(CC_$(arch)))): the images are for $(HAVE_CC) only")
+	@$(foreach arch,$(HAVE_CC),mkdir -p bin/images/linux-$(arch) && \
+		GOOS=linux GOARCH=$(arch) CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$(arch)/ ./cmd/gpupilot ./cmd/gpupilot-controller && \
+		GOOS=linux GOARCH=$(arch) CGO_ENABLED=1 CC=$(CC_$(arch)) go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$(arch)/ ./cmd/gpupilot-agent && ) true
+	@cd deploy/release && $(RELEASE) go run ./cmd/images -version '$(VERSION)' -revision '$(REVISION)' -arch '$(HAVE_CC)'
 
 fakes: $(FAKES)
 bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h test/fakes/shared.h
@@ -79,6 +96,7 @@ unit: kube all fakes ## vet and all that needs no control plane's load, under th
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
 	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./internal/promq ./internal/controller)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
+	$(call go_test,release,-count=1 ./...,deploy/release)
 
 SOAK ?= 10m
 soak: all fakes ## the agent while one thing after another fails around it, for SOAK (10m)
@@ -104,9 +122,10 @@ else
 endif
 
 lint:
-	@files=$$(gofmt -l api cmd internal test) && if [[ -n $$files ]]; then echo "not as gofmt has it: "$$files >&2; exit 1; fi
+	@files=$$(gofmt -l api cmd deploy internal test) && if [[ -n $$files ]]; then echo "not as gofmt has it: "$$files >&2; exit 1; fi
 	go mod tidy -diff
 	cd test/godcgm && go mod tidy -diff
+	cd deploy/release && go mod tidy -diff && go vet ./...
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
 generate: ## deepcopy functions and CRDs from the API types

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/agent"
 	"github.com/gpupilot/gpupilot/internal/apiwatch"
+	"github.com/gpupilot/gpupilot/internal/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
@@ -109,14 +110,14 @@ func (a *assembly) followCollectors(ctx context.Context, source *collectorsSourc
 // exposition returns the configuration of the metrics pages.
 func (c *config) exposition(p names.Profile, r collectorsRead) expo.Config {
 	labels, _ := c.labels.relabel() // parseConfig has checked them
-	version, revision := build()
+	build := buildinfo.Read()
 	ec := expo.Config{
 		Relabel: labels,
 		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
 		Hostname: c.node(), Kubernetes: c.kubernetes, Containers: c.wantsContainers(), OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
 		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,
 		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
-		Version: version, Revision: revision,
+		Version: build.Version, Revision: build.Commit,
 	}
 	if c.noHostname {
 		ec.Hostname = ""

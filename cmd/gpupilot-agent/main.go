@@ -5,7 +5,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
@@ -50,8 +50,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintf(out, "gpupilot-agent serves metrics of this node's GPUs, with the pods that use them.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
 		return err
 	case c.version:
-		v, rev := build()
-		_, err := fmt.Fprintln(out, "gpupilot-agent", v, rev)
+		_, err := fmt.Fprintln(out, "gpupilot-agent", buildinfo.Read())
 		return err
 	}
 	saveMemory(c.pprof)
@@ -202,23 +201,4 @@ func (c *config) logger(out io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(out, o))
 	}
 	return slog.New(slog.NewTextHandler(out, o))
-}
-
-// version is set by the linker (-X main.version). Without it, the module's
-// version is used.
-var version string
-
-// build returns the program's version and its source's revision.
-func build() (v, revision string) {
-	v, revision = version, "unknown"
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return cmp.Or(v, "unknown"), revision
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			revision = s.Value
-		}
-	}
-	return cmp.Or(v, info.Main.Version, "unknown"), revision
 }

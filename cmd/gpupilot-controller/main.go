@@ -18,11 +18,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/kube"
 )
 
-// version is set by the linker.
-var version = "unknown"
+// version is what this program was built from.
+var version = buildinfo.Read().Version
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -44,7 +45,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintf(out, "gpupilot-controller scales Kubernetes workloads by metrics of their GPUs and pods.\n\nFlags [environment variables]:\n%s", fs.FlagUsages())
 		return err
 	case c.version:
-		_, err := fmt.Fprintln(out, "gpupilot-controller", version)
+		_, err := fmt.Fprintln(out, "gpupilot-controller", buildinfo.Read())
 		return err
 	}
 	log := c.logger(out)

@@ -114,7 +114,7 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestHelpAndVersion(t *testing.T) {
-	for flag, want := range map[string]string{"--help": "GPUPILOT_AGENT_SELECTOR", "--version": "gpupilot-controller " + version} {
+	for flag, want := range map[string]string{"--help": "GPUPILOT_AGENT_SELECTOR", "--version": "gpupilot-controller " + version + " (commit "} {
 		var out bytes.Buffer
 		if err := run(t.Context(), []string{flag}, &out); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v, %q", flag, err, out.String())

@@ -10,13 +10,17 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpupilot/gpupilot/internal/buildinfo"
 )
 
-// version is set by the linker.
-var version = "unknown"
+// version is what this program was built from.
+var version = buildinfo.Read().Version
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -42,17 +46,40 @@ func exitCode(err error) int {
 	return 1
 }
 
+// displayName is how the user calls this program, for help texts: kubectl starts a plugin by its file kubectl-gpupilot.
+func displayName(program string) string {
+	if strings.HasPrefix(filepath.Base(program), "kubectl-") {
+		return "kubectl gpupilot"
+	}
+	return "gpupilot"
+}
+
+// versionCommand prints what --version prints.
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version, the commit, and what it was built with and for",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "gpupilot", buildinfo.Read())
+			return err
+		},
+	}
+}
+
 // run executes the command line args and writes what it prints to out.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	root := &cobra.Command{
 		Use:           "gpupilot",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: displayName(os.Args[0])},
 		Short:         "Explain scaling decisions, replay recorded load, and run scenarios",
-		Version:       version,
+		Version:       buildinfo.Read().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetArgs(args)
 	root.SetOut(out)
-	root.AddCommand(explainCommand(), backtestCommand(), scenarioCommand())
+	root.SetVersionTemplate("gpupilot {{.Version}}\n")
+	root.AddCommand(explainCommand(), backtestCommand(), scenarioCommand(), versionCommand())
 	return root.ExecuteContext(ctx)
 }

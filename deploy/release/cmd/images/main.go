@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command images writes the OCI image archives of GPUPilot's programs, from built programs and Debian's packages. It
+// needs no Docker, no root and no base image.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gpupilot/gpupilot/deploy/release/debian"
+	"github.com/gpupilot/gpupilot/deploy/release/notice"
+	"github.com/gpupilot/gpupilot/deploy/release/oci"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// config is what the flags say.
+type config struct {
+	out, source, registry string
+	version, revision     string
+	created               time.Time
+	architectures         []string
+	programs              string // folder pattern with ARCH
+	packages              debian.Store
+	licences              notice.Reader
+	only                  string
+}
+
+func parse(ctx context.Context, args []string) (config, error) {
+	var c config
+	var arch, cache string
+	fs := flag.NewFlagSet("images", flag.ContinueOnError)
+	fs.StringVar(&c.source, "source", "../..", "the repository")
+	fs.StringVar(&c.programs, "programs", "../../bin/images/linux-ARCH", "folder of an architecture's programs")
+	fs.StringVar(&c.out, "out", "../../bin/images", "folder of the archives")
+	fs.StringVar(&c.registry, "registry", "ghcr.io/gpupilot", "first part of the images' names")
+	fs.StringVar(&c.version, "version", "unknown", "tag of the images")
+	fs.StringVar(&c.revision, "revision", "", "commit that the programs were built from")
+	fs.StringVar(&arch, "arch", "amd64 arm64", "architectures, separated by spaces")
+	fs.StringVar(&cache, "cache", "", "folder of downloaded packages (default: gpupilot/debian in the user's cache folder)")
+	fs.StringVar(&c.only, "only", "", "write this image only, by its program's name")
+	if err := fs.Parse(args); err != nil {
+		return c, err
+	}
+	if c.architectures = strings.Fields(arch); len(c.architectures) == 0 {
+		return c, errors.New("-arch is empty: name at least one architecture")
+	}
+	epoch := cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), "0")
+	seconds, err := strconv.ParseInt(epoch, 10, 64)
+	if err != nil {
+		return c, fmt.Errorf("SOURCE_DATE_EPOCH=%s is not a number of seconds since 1970", epoch)
+	}
+	c.created = time.Unix(seconds, 0).UTC()
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return c, fmt.Errorf("%w: give -cache", err)
+		}
+		cache = filepath.Join(dir, "gpupilot", "debian")
+	}
+	if c.packages.Dir, err = filepath.Abs(cache); err != nil {
+		return c, err
+	}
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMODCACHE", "GOROOT").Output()
+	if err != nil {
+		return c, fmt.Errorf("go env: %w", err)
+	}
+	paths := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if len(paths) != 2 {
+		return c, fmt.Errorf("go env GOMODCACHE GOROOT printed %q", out)
+	}
+	c.licences = notice.Reader{ModCache: paths[0], GoRoot: paths[1]}
+	return c, nil
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	c, err := parse(ctx, args)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.out, 0o755); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "IMAGE\tPLATFORM\tCOMPRESSED\tDIGEST")
+	for _, p := range programs {
+		if c.only != "" && c.only != p.name {
+			continue
+		}
+		if err := c.write(ctx, p, table); err != nil {
+			return fmt.Errorf("image %s: %w", p.name, err)
+		}
+	}
+	return table.Flush()
+}
+
+// write writes the archive of one program and its lines of the table.
+func (c config) write(ctx context.Context, p program, table io.Writer) error {
+	labels := c.labels(p)
+	built := make([]oci.Built, 0, len(c.architectures))
+	for _, arch := range c.architectures {
+		base, err := p.base(ctx, c, arch)
+		if err != nil {
+			return err
+		}
+		top, err := c.programLayer(p, arch, base)
+		if err != nil {
+			return err
+		}
+		config := p.config
+		config.Labels = labels
+		image, err := oci.Build(oci.Image{
+			Architecture: arch, Layers: []oci.Layer{base.layer, top}, Config: config, Annotations: labels, Created: c.created,
+		})
+		if err != nil {
+			return err
+		}
+		if image.Compressed > p.maxBytes {
+			return fmt.Errorf("%s has %d bytes compressed, more than the limit of %d", arch, image.Compressed, p.maxBytes)
+		}
+		built = append(built, image)
+	}
+	name := c.registry + "/" + p.name
+	digest, err := oci.WriteArchive(filepath.Join(c.out, p.name+".tar"), name, c.version, built, labels)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(table, "%s:%s\tall\t\t%s\n", name, c.version, digest)
+	for _, b := range built {
+		fmt.Fprintf(table, "\t%s\t%.1f MB\t%s\n", b.Platform.String(), float64(b.Compressed)/1e6, b.Digest)
+	}
+	return nil
+}
+
+// labels are OCI's predefined annotations. The image's config has them as labels, too, which Docker shows.
+func (c config) labels(p program) map[string]string {
+	const url = "https://github.com/gpupilot/gpupilot"
+	return map[string]string{
+		"org.opencontainers.image.title":         p.name,
+		"org.opencontainers.image.description":   p.description,
+		"org.opencontainers.image.version":       c.version,
+		"org.opencontainers.image.revision":      c.revision,
+		"org.opencontainers.image.created":       c.created.Format(time.RFC3339),
+		"org.opencontainers.image.source":        url,
+		"org.opencontainers.image.url":           url,
+		"org.opencontainers.image.documentation": url + "/tree/main/docs",
+		"org.opencontainers.image.licenses":      p.licenses,
+		"org.opencontainers.image.vendor":        "GPUPilot",
+	}
+}
