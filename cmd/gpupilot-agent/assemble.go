@@ -90,6 +90,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	}, a.deps)
 	a.addLoop(a.agent.Run)
 	a.addLoop(func(ctx context.Context) { a.followCollectors(ctx, source, exporter) })
+	a.addLoop(func(ctx context.Context) { c.intervalSource(log).follow(ctx, a.agent.SetInterval) })
 	return &a.program, nil
 }
 

@@ -53,6 +53,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintln(out, "gpupilot-agent", buildinfo.Read())
 		return err
 	}
+	if c.probe {
+		return c.runProbe(ctx, out)
+	}
 	saveMemory(c.pprof)
 	log := c.logger(out)
 	c.logAdjusted(log)

@@ -44,9 +44,12 @@ type config struct {
 	labels labelFlags
 
 	processFlags
+	probeFlags
 
 	version bool
 	help    bool
+
+	intervalInFile bool // --config-file has the interval, or may have it later
 
 	adjusted  []warning // flag values that were adjusted
 	arguments []string  // arguments that are not flags
@@ -59,6 +62,12 @@ type option struct {
 	help             string
 	check            func() error
 }
+
+// The bounds of the interval between collections.
+const (
+	minIntervalMillis = 10
+	maxIntervalMillis = 3_600_000
+)
 
 // defaults returns the values of flags that neither the command line nor the
 // environment sets.
@@ -75,12 +84,13 @@ func defaults() config {
 		serviceAccount: apiwatch.AccountDir,
 		compat:         compatDefaults(),
 		processFlags:   processDefaults(),
+		probeFlags:     probeDefaults(),
 	}
 }
 
 // options returns the flag table, dcgm-exporter's names and variables first.
 func (c *config) options() []flags.Option {
-	rows := slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.labels.options(), c.lastOptions())
+	rows := slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.probeFlags.options(), c.labels.options(), c.lastOptions())
 	out := make([]flags.Option, len(rows))
 	for i, o := range rows {
 		out[i] = flags.Option{Name: o.name, Alias: o.alias, Env: o.env, Bind: o.bind, Help: o.help, Check: o.check}
@@ -100,7 +110,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"collect-interval", "c", "DCGM_EXPORTER_INTERVAL", &c.intervalMillis,
-			"time between collections, in `milliseconds`", clamp(&c.intervalMillis, 10, 3_600_000),
+			"time between collections, in `milliseconds`", clamp(&c.intervalMillis, minIntervalMillis, maxIntervalMillis),
 		},
 		{
 			"kubernetes", "k", "DCGM_EXPORTER_KUBERNETES", &c.kubernetes,

@@ -86,7 +86,7 @@ func (s *sweep) rest() []task {
 // askDevices starts the reads of the devices. It returns the sweeps that it
 // started and the workers to wait for.
 func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet) (sweeps []*sweep, asked []*worker) {
-	budget := time.Duration(float64(l.cfg.Interval) * sweepShare)
+	budget := time.Duration(float64(l.Interval()) * sweepShare)
 	health := l.deps.WantsHealth != nil && l.deps.WantsHealth()
 	var tasks []task
 	var sum time.Duration
@@ -101,7 +101,7 @@ func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet)
 		if !ok {
 			continue
 		}
-		if w.took <= l.patience { // a device that was slow is read, but not waited for
+		if w.took <= l.patience() { // a device that was slow is read, but not waited for
 			asked = append(asked, w)
 		}
 		if !w.known || w.took > budget {
