@@ -92,9 +92,10 @@ unit: kube all fakes ## vet and all that needs no control plane's load, under th
 	go vet ./... && go vet -tags e2e,gpu ./...
 	$(call go_test,unit,-race -timeout 30m ./...)
 	$(call go_test,godcgm,-race ./...,test/godcgm)
+	$(call go_test,monitoring,./...,deploy/monitoring)
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
-	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./internal/promq ./internal/controller)
+	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promq ./internal/controller)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
 	$(call go_test,release,-count=1 ./...,deploy/release)
 
@@ -126,13 +127,15 @@ lint:
 	go mod tidy -diff
 	cd test/godcgm && go mod tidy -diff
 	cd deploy/release && go mod tidy -diff && go vet ./...
+	cd deploy/monitoring && go mod tidy -diff && go vet ./...
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
-generate: ## deepcopy functions and CRDs from the API types
+generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules
 	@mkdir -p bin
 	printf '// SPDX-License-Identifier: Apache-2.0\n' > bin/boilerplate.txt
 	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
 	go run $(CONTROLLER_GEN) crd:maxDescLen=300 paths=./api/... output:crd:dir=deploy/crds
+	cd deploy/monitoring && go run .
 
 .PHONY: backtest backtest-quick
 # The .1s files are the counts of the .requests files, which tell more.

@@ -120,6 +120,9 @@ func (w *workload) recordScaled(r *report, measured time.Time) {
 	w.backoff = backoff{}
 	w.scaledAt = now
 	w.shared.meters.recordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
+	w.mu.Lock()
+	w.measures.recordScale(d, now)
+	w.mu.Unlock()
 	sentence := d.Sentence()
 	w.shared.deps.Log.Info("scaled", "gpuautoscaler", w.key.String(), "target", t.String(),
 		"from", d.Current, "to", d.Replicas, "rule", d.Rule, "why", sentence)

@@ -25,7 +25,8 @@ type meters struct {
 
 	contradictions *prometheus.CounterVec
 
-	replicas, condition, malformed, leader, excess *prometheus.Desc
+	workload                 workloadDescs
+	leader, excess, nodeGPUs *prometheus.Desc
 }
 
 func newMeters(c *Controller, reg prometheus.Registerer) *meters {
@@ -49,18 +50,15 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Name: "gpupilot_actuation_seconds", Help: "From when an observation began until the API server accepted the scale that follows from it.",
 			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
 		}),
-		replicas: prometheus.NewDesc("gpupilot_autoscaler_replicas", "Replicas of a workload by state; desired is the number that was decided.",
-			[]string{"namespace", "name", "state"}, nil),
-		condition: prometheus.NewDesc("gpupilot_autoscaler_condition", "Whether a condition of a GPUAutoscaler is True.",
-			[]string{"namespace", "name", "type"}, nil),
 		contradictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_exporter_contradictions_total",
 			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
 		}, []string{"reason"}),
-		malformed: prometheus.NewDesc("gpupilot_autoscaler_malformed", "1 for a GPUAutoscaler whose part (spec or status) cannot be decoded.",
-			[]string{"namespace", "name", "part"}, nil),
+		workload: newWorkloadDescs(),
 		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
+		nodeGPUs: prometheus.NewDesc("gpupilot_node_gpus", "GPU devices that a node's status counts; of nodes that have any, with the pool and the model that the node's labels name.",
+			[]string{"node", "pool", "model"}, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
@@ -78,11 +76,10 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 
 // Describe is prometheus.Collector's.
 func (m *meters) Describe(ch chan<- *prometheus.Desc) {
-	ch <- m.replicas
-	ch <- m.condition
-	ch <- m.malformed
+	m.workload.describe(ch)
 	ch <- m.leader
 	ch <- m.excess
+	ch <- m.nodeGPUs
 }
 
 // Collect is prometheus.Collector's.
@@ -92,40 +89,60 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 		leading = 1
 	}
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
+	m.collectNodes(ch)
 	m.c.mu.RLock()
 	defer m.c.mu.RUnlock()
 	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.discovered.Load().Excess)))
 	for key, w := range m.c.workloads {
-		w.mu.Lock()
-		n, judged := w.counts, w.conditions
-		w.mu.Unlock()
-		for i := range judged {
-			value := 0.0
-			if judged[i].Status == metav1.ConditionTrue {
-				value = 1
-			}
-			ch <- prometheus.MustNewConstMetric(m.condition, prometheus.GaugeValue, value, key.Namespace, key.Name, judged[i].Type)
+		m.collectWorkload(ch, key, w)
+	}
+}
+
+// collectNodes collects how many GPUs the nodes have.
+func (m *meters) collectNodes(ch chan<- prometheus.Metric) {
+	d := m.c.devices
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for node, n := range d.nodes {
+		if n > 0 {
+			about := d.about[node]
+			ch <- prometheus.MustNewConstMetric(m.nodeGPUs, prometheus.GaugeValue, float64(n), node, about.pool, about.model)
 		}
-		m.collectFlaws(ch, key, w.flaws.Load())
-		if !n.ok {
-			continue
+	}
+}
+
+// collectWorkload collects the metrics of one GPUAutoscaler.
+func (m *meters) collectWorkload(ch chan<- prometheus.Metric, key types.NamespacedName, w *workload) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.conditions {
+		value := 0.0
+		if w.conditions[i].Status == metav1.ConditionTrue {
+			value = 1
 		}
-		for _, s := range []struct {
-			name string
-			n    int32
-		}{{"current", n.current}, {"desired", n.desired}, {"serving", n.serving}, {"starting", n.starting}, {"unschedulable", n.unschedulable}} {
-			ch <- prometheus.MustNewConstMetric(m.replicas, prometheus.GaugeValue, float64(s.n), key.Namespace, key.Name, s.name)
-		}
+		ch <- prometheus.MustNewConstMetric(m.workload.condition, prometheus.GaugeValue, value, key.Namespace, key.Name, w.conditions[i].Type)
+	}
+	m.collectFlaws(ch, key, w.flaws.Load())
+	m.workload.collect(ch, key, &w.measures)
+	n := w.counts
+	if !n.ok {
+		return
+	}
+	for _, s := range []struct {
+		name string
+		n    int32
+	}{{"current", n.current}, {"desired", n.desired}, {"serving", n.serving}, {"starting", n.starting}, {"unschedulable", n.unschedulable}} {
+		ch <- prometheus.MustNewConstMetric(m.workload.replicas, prometheus.GaugeValue, float64(s.n), key.Namespace, key.Name, s.name)
 	}
 }
 
 // collectFlaws collects the parts of a GPUAutoscaler that cannot be decoded.
 func (m *meters) collectFlaws(ch chan<- prometheus.Metric, key types.NamespacedName, f *flaws) {
 	if f.spec != nil {
-		ch <- prometheus.MustNewConstMetric(m.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "spec")
+		ch <- prometheus.MustNewConstMetric(m.workload.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "spec")
 	}
 	if f.status != nil {
-		ch <- prometheus.MustNewConstMetric(m.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "status")
+		ch <- prometheus.MustNewConstMetric(m.workload.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "status")
 	}
 }
 

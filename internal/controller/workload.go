@@ -67,6 +67,7 @@ type workload struct {
 	mu         sync.Mutex
 	shown      webui.Workload
 	counts     counts
+	measures   measures
 	conditions []metav1.Condition // empty before the first pass
 	history    history
 }
@@ -423,8 +424,10 @@ func (w *workload) publish(r *report) {
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, true}
 		w.history.add(d)
+		w.measures.recordDecision(d, &r.plan.Policy)
 	} else {
 		w.counts.ok = false
+		w.measures.rule = "" // the last decision no longer counts
 	}
 	w.mu.Unlock()
 	w.status.enqueue(r)

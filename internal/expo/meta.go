@@ -77,7 +77,7 @@ func metaFamilies(cfg *Config) []family {
 				b = append(b, `gpupilot_series_dropped_total{reason="claimant"} `...)
 				return append(appendUint(b, in.totals.claimants), '\n')
 			}),
-		meta("gpupilot_gpu_info", Gauge, "1 for each device, with its identity.", gpuInfo),
+		meta("gpupilot_gpu_info", Gauge, "1 for each device, with its identity and its node.", gpuInfo),
 		meta("gpupilot_field_supported", Gauge,
 			"0 for each collected field that a device does not give, with the reason.", unsupported),
 		meta("gpupilot_build_info", Gauge, "1, with the agent's version.", buildInfo),
@@ -289,7 +289,8 @@ func buildInfo(b []byte, in *renderInput) []byte {
 	return append(b, "} 1\n"...)
 }
 
-// gpuInfo is the inventory.
+// gpuInfo is the inventory. Its node's label has one name in every profile, so that
+// our own series, which have a UUID alone, can be joined with it.
 func gpuInfo(b []byte, in *renderInput) []byte {
 	for i := range in.snap.Devices {
 		d := &in.snap.Devices[i]
@@ -304,6 +305,9 @@ func gpuInfo(b []byte, in *renderInput) []byte {
 		b = appendLabel(append(b, ','), "model", d.Model)
 		if d.MIG != nil {
 			b = appendLabel(append(b, ','), "mig_profile", d.MIG.Profile)
+		}
+		if in.cfg.Hostname != "" {
+			b = appendLabel(append(b, ','), "hostname", in.cfg.Hostname)
 		}
 		b = append(b, "} 1\n"...)
 	}

@@ -32,20 +32,20 @@ func Serve(t *testing.T, page string) string {
 // Scrape is Serve for an exporter, which sees what Prometheus accepts.
 func Scrape(t *testing.T, exporter http.Handler) string {
 	t.Helper()
-	program, err := exec.LookPath("prometheus")
-	if err != nil {
-		if os.Getenv(Required) != "" {
-			t.Fatalf("no prometheus on the PATH, and %s is set: install it, such as Debian's package prometheus", Required)
-		}
-		t.Skipf("no prometheus on the PATH; %s=1 makes this a failure", Required)
-	}
 	target := httptest.NewServer(exporter)
 	t.Cleanup(target.Close)
+	return Start(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, honor_labels: true, static_configs: [{targets: [%q]}]}]\n",
+		strings.TrimPrefix(target.URL, "http://")))
+}
+
+// Start starts Prometheus with the text of a prometheus.yml, and returns its address.
+// It skips the test as Serve does.
+func Start(t *testing.T, config string) string {
+	t.Helper()
+	program := Program(t, "prometheus")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
-	text := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, honor_labels: true, static_configs: [{targets: [%q]}]}]\n",
-		strings.TrimPrefix(target.URL, "http://"))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// Prometheus does not tell which port it got, so it is given one. Where another
@@ -63,6 +63,20 @@ func Scrape(t *testing.T, exporter http.Handler) string {
 	}
 	t.Fatal("every port was taken")
 	return ""
+}
+
+// Program finds prometheus or promtool on the PATH. It skips the test where the program
+// is missing, unless the variable Required is set.
+func Program(t *testing.T, name string) string {
+	t.Helper()
+	program, err := exec.LookPath(name)
+	if err != nil {
+		if os.Getenv(Required) != "" {
+			t.Fatalf("no %s on the PATH, and %s is set: install it, such as Debian's package prometheus", name, Required)
+		}
+		t.Skipf("no %s on the PATH; %s=1 makes this a failure", name, Required)
+	}
+	return program
 }
 
 // freeAddress is one that nobody listens at now.

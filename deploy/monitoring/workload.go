@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "github.com/gpupilot/gpupilot/internal/gpu"
+
+// chosen selects the GPUAutoscalers of the variables.
+const chosen = `{cluster=~"$cluster",namespace=~"$namespace",name=~"$name"}`
+
+// perWorkload tells GPUAutoscalers apart. Every replica of the controller shows them.
+const (
+	perWorkload  = "cluster, namespace, name"
+	workloadName = "{{namespace}}/{{name}}"
+)
+
+func workload() board {
+	return board{
+		name: "workload", title: "GPUPilot / Workload and autoscaling",
+		description: "What a GPUAutoscaler does and why: replicas, signals against their targets, the rule that decides, and the controller behind it. For gpupilot-controller.",
+		variables: []variable{
+			datasource(),
+			choice("cluster", "Cluster", "label_values(gpupilot_autoscaler_condition, cluster)", ""),
+			choice("namespace", "Namespace", `label_values(gpupilot_autoscaler_condition{cluster=~"$cluster"}, namespace)`, ""),
+			choice("name", "GPUAutoscaler", `label_values(gpupilot_autoscaler_condition{cluster=~"$cluster",namespace=~"$namespace"}, name)`, ""),
+		},
+		rows: []row{workloadNow(), workloadSignals(), workloadReasons(), workloadGPUs(), controller()},
+	}
+}
+
+// most is the highest of the controller's replicas.
+func most(labels, metric string) string { return by("max", labels, metric) }
+
+func replicasIn(state string) string {
+	return `gpupilot_autoscaler_replicas{cluster=~"$cluster",namespace=~"$namespace",name=~"$name",state="` + state + `"}`
+}
+
+func workloadNow() row {
+	now := func(title, state, about string) panel {
+		return panel{kind: single, width: 6, title: title, about: about, queries: []query{{expr: "sum(" + most(perWorkload, replicasIn(state)) + ")"}}}
+	}
+	return row{title: "Replicas", panels: []panel{
+		now("Current", "current", "spec.replicas of the workloads."), now("Desired", "desired", "What was decided."),
+		now("Serving", "serving", "Ready pods."), now("Starting", "starting", "Pods on the way: capacity that is not there yet."),
+		{title: "Replicas", width: 24, unit: count, queries: []query{
+			{most(perWorkload+", state", "gpupilot_autoscaler_replicas"+chosen), workloadName + " {{state}}"},
+			{most(perWorkload+", limit", "gpupilot_autoscaler_replicas_limit"+chosen), workloadName + " {{limit}}"},
+		}},
+	}}
+}
+
+func workloadSignals() row {
+	value := most(perWorkload+", signal, unit, per", "gpupilot_autoscaler_signal_value"+chosen)
+	target := most(perWorkload+", signal, unit, per", "gpupilot_autoscaler_signal_target"+chosen)
+	return row{title: "Signals", panels: []panel{
+		{title: "Signals and their targets", about: "Per serving replica or per workload, in the signal's own unit.", unit: count, queries: []query{
+			{value, workloadName + " {{signal}} {{unit}} per {{per}}"}, {target, workloadName + " {{signal}} target per {{per}}"},
+		}},
+		{title: "Signals as a share of their targets", about: "Above 1, more replicas are needed.", unit: share, queries: []query{
+			{value + "\n/\n" + target, workloadName + " {{signal}}"},
+		}},
+		{title: "Replicas that each signal asks for", about: "Before tolerance, limits and the budget. The signal that asks for the most decides.", unit: count, queries: []query{
+			{most(perWorkload+", signal", "gpupilot_autoscaler_signal_demand_replicas"+chosen), workloadName + " {{signal}}"},
+			{most(perWorkload, replicasIn("desired")), workloadName + " desired"},
+		}},
+		{title: "Age of the signals' values", unit: seconds, queries: []query{
+			{most(perWorkload+", signal", "gpupilot_autoscaler_signal_age_seconds"+chosen), workloadName + " {{signal}}"},
+		}},
+	}}
+}
+
+func workloadReasons() row {
+	return row{title: "Why", panels: []panel{
+		{kind: states, title: "Rule of the last decision", about: "docs/explain.md says what each rule does. No band: no decision could be made.", queries: []query{
+			{most(perWorkload+", rule", "gpupilot_autoscaler_last_decision_info"+chosen), workloadName + " {{rule}}"},
+		}},
+		{kind: states, title: "Conditions", about: "1: the condition is True.", queries: []query{
+			{most(perWorkload+", type", "gpupilot_autoscaler_condition"+chosen), workloadName + " {{type}}"},
+		}},
+		{kind: rows, title: "Last change of the replicas", about: "Since the controller started.", queries: []query{
+			{expr: most(perWorkload+", direction, rule", "gpupilot_autoscaler_last_scale_timestamp_seconds"+chosen) + " * 1000"},
+		}, columns: []column{{"namespace", "Namespace", ""}, {"name", "GPUAutoscaler", ""}, {"direction", "Direction", ""}, {"rule", "Rule", ""}, {"Value", "Time", time_}}},
+		{title: "Changes of the replicas in an hour", unit: count, queries: []query{
+			{"sum by (" + perWorkload + ", direction) (increase(gpupilot_autoscaler_scales_total" + chosen + "[1h]))", workloadName + " {{direction}}"},
+		}},
+		{kind: areas, title: "Decisions by rule", about: "Decisions per second.", unit: perSec, queries: []query{
+			{most(perWorkload+", rule", "rate(gpupilot_autoscaler_decisions_total"+chosen+"[$__rate_interval])"), workloadName + " {{rule}}"},
+		}},
+	}}
+}
+
+// workloadGPUs are the GPUs that pods of the namespaces hold, whatever the labels are
+// called in this Prometheus.
+func workloadGPUs() row {
+	pods := func(id gpu.FieldID) string {
+		q := fieldOf(id).query(`cluster=~"$cluster",exported_pod!="",exported_namespace=~"$namespace"`, nil) + "\nor\n" +
+			fieldOf(id).query(`cluster=~"$cluster",exported_pod="",pod!="",pod!~"`+exporterPods+`",namespace=~"$namespace"`, nil)
+		return by("avg", "namespace, pod", relabel(relabel(q, "pod", "exported_pod"), "namespace", "exported_namespace"))
+	}
+	return row{title: "GPUs of the namespaces' pods", panels: []panel{
+		{title: "GPU utilisation by pod", unit: share, full: true, queries: []query{{pods(gpu.GPUUtil), "{{namespace}}/{{pod}}"}}},
+		{title: "Framebuffer memory used by pod", unit: bytes_, queries: []query{{pods(gpu.FBUsed), "{{namespace}}/{{pod}}"}}},
+	}}
+}
+
+func controller() row {
+	const in = `{cluster=~"$cluster"}`
+	quantile := func(q, metric string) string {
+		return "histogram_quantile(" + q + ", sum by (le) (rate(" + metric + "_bucket" + in + "[$__rate_interval])))"
+	}
+	return row{title: "Controller", panels: []panel{
+		{kind: states, title: "Leader", about: "1: this replica writes.", queries: []query{{"max by (instance) (gpupilot_leader" + in + ")", "{{instance}}"}}},
+		{title: "From a sample to its scale", about: "From when the newest sample was measured until the API server accepted the scale that follows from it.", unit: seconds, queries: []query{
+			{quantile("0.5", "gpupilot_reaction_seconds"), "p50"}, {quantile("0.99", "gpupilot_reaction_seconds"), "p99"},
+		}},
+		{title: "Writes of a scale", unit: perSec, queries: []query{{"sum by (result) (rate(gpupilot_scale_requests_total" + in + "[$__rate_interval]))", "{{result}}"}}},
+		{title: "Scrapes", unit: perSec, queries: []query{
+			{"sum(rate(gpupilot_scrapes_total" + in + "[$__rate_interval]))", "all"},
+			{"sum by (reason) (rate(gpupilot_scrape_failures_total" + in + "[$__rate_interval]))", "failed: {{reason}}"},
+		}},
+		{title: "PromQL queries of signals", unit: perSec, queries: []query{{"sum by (result, reason) (rate(gpupilot_queries_total" + in + "[$__rate_interval]))", "{{result}} {{reason}}"}}},
+		{title: "Memory of the window", unit: bytes_, queries: []query{
+			{"max by (instance) (gpupilot_window_memory_bytes" + in + ")", "{{instance}}"}, {"max(gpupilot_window_memory_limit_bytes" + in + ")", "limit"},
+		}},
+	}}
+}

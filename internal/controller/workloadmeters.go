@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// workloadDescs describe the metrics of one GPUAutoscaler. Their number of series is
+// bounded: by the signals of a spec, and by the rules. They end with the object.
+type workloadDescs struct {
+	replicas, limit, condition, malformed *prometheus.Desc
+	value, target, age, demand            *prometheus.Desc
+	decisions, rule, scales, lastScale    *prometheus.Desc
+}
+
+func newWorkloadDescs() workloadDescs {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("gpupilot_autoscaler_"+name, help, append([]string{"namespace", "name"}, labels...), nil)
+	}
+	return workloadDescs{
+		replicas:  desc("replicas", "Replicas of a workload by state; desired is the number that was decided.", "state"),
+		limit:     desc("replicas_limit", "minReplicas (min) and maxReplicas (max) of a GPUAutoscaler.", "limit"),
+		condition: desc("condition", "Whether a condition of a GPUAutoscaler is True.", "type"),
+		malformed: desc("malformed", "1 for a GPUAutoscaler whose part (spec or status) cannot be decoded.", "part"),
+
+		value:  desc("signal_value", "Value of a signal in the last decision, per serving replica or per workload; absent without a fresh value.", "signal", "unit", "per"),
+		target: desc("signal_target", "Target of a signal in the last decision, per serving replica or per workload.", "signal", "unit", "per"),
+		age:    desc("signal_age_seconds", "Age of the oldest value of a signal that the last decision used; absent without a fresh value.", "signal"),
+		demand: desc("signal_demand_replicas", "Replicas that a signal asked for in the last decision, before limits; absent without a fresh value.", "signal"),
+
+		decisions: desc("decisions_total", "Decisions for a GPUAutoscaler, by the rule that made them.", "rule"),
+		rule:      desc("last_decision_info", "1 for the rule that made the last decision.", "rule"),
+		scales:    desc("scales_total", "Changes of the replicas that this controller wrote, by direction (up or down).", "direction"),
+		lastScale: desc("last_scale_timestamp_seconds", "When this controller last changed the replicas, in seconds since 1970, with the direction and the rule.", "direction", "rule"),
+	}
+}
+
+func (m *workloadDescs) describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		m.replicas, m.limit, m.condition, m.malformed, m.value, m.target, m.age, m.demand, m.decisions, m.rule, m.scales, m.lastScale,
+	} {
+		ch <- d
+	}
+}
+
+// directions of a change of replicas, as in scale metrics.
+const (
+	scaledUp   = "up"
+	scaledDown = "down"
+)
+
+// measures are what /metrics shows of a workload's decisions.
+type measures struct {
+	signals   []signalMeasure
+	rule      scale.Rule // of the last decision; empty: no decision was made
+	min, max  int32      // limits of the spec
+	decisions map[scale.Rule]uint64
+	scales    map[string]uint64 // by direction
+	last      lastScale
+}
+
+type lastScale struct {
+	at        time.Time // zero: this controller has changed nothing
+	direction string
+	rule      scale.Rule
+}
+
+// signalMeasure is one signal in the last decision.
+type signalMeasure struct {
+	name, unit          string
+	value, target       float64
+	valueIsTotal        bool // value is the workload's, else a serving replica's
+	targetIsTotal       bool
+	age                 time.Duration
+	demand              float64 // replicas
+	hasValue, hasDemand bool    // whether value and age, and demand, are set
+}
+
+// recordDecision takes over what a decision says.
+func (s *measures) recordDecision(d *scale.Decision, p *scale.Policy) {
+	if s.decisions == nil {
+		s.decisions = map[scale.Rule]uint64{}
+	}
+	s.decisions[d.Rule]++
+	s.rule, s.min, s.max = d.Rule, p.Min, p.Max
+	s.signals = s.signals[:0]
+	for i := range d.Inputs {
+		in := &d.Inputs[i]
+		out := signalMeasure{
+			name: in.Signal, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0,
+			targetIsTotal: i < len(p.Signals) && p.Signals[i].Type == scale.Value,
+		}
+		out.valueIsTotal = out.targetIsTotal
+		if f := demandOf(d, in.Signal); f != nil {
+			out.demand, out.hasDemand, out.valueIsTotal = f.Demand, true, f.Total
+		}
+		s.signals = append(s.signals, out)
+	}
+}
+
+// demandOf finds the facts of the step in which a signal asked for replicas; nil: it
+// asked for none.
+func demandOf(d *scale.Decision, signal string) *scale.Facts {
+	for i := range d.Steps {
+		if s := &d.Steps[i]; s.Rule == scale.RuleDemand && s.Facts.Signal == signal {
+			return &s.Facts
+		}
+	}
+	return nil
+}
+
+// recordScale takes over a change of replicas that was written.
+func (s *measures) recordScale(d *scale.Decision, now time.Time) {
+	s.last = lastScale{at: now, direction: scaledUp, rule: d.Rule}
+	if d.Replicas < d.Current {
+		s.last.direction = scaledDown
+	}
+	if s.scales == nil {
+		s.scales = map[string]uint64{}
+	}
+	s.scales[s.last.direction]++
+}
+
+// collect sends the metrics of one workload's decisions. w.mu is held.
+func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.NamespacedName, s *measures) {
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, v, append([]string{key.Namespace, key.Name}, labels...)...)
+	}
+	for _, direction := range []string{scaledUp, scaledDown} {
+		send(m.scales, prometheus.CounterValue, float64(s.scales[direction]), direction)
+	}
+	if l := &s.last; !l.at.IsZero() {
+		send(m.lastScale, prometheus.GaugeValue, float64(l.at.UnixMilli())/1000, l.direction, string(l.rule))
+	}
+	for rule, n := range s.decisions {
+		send(m.decisions, prometheus.CounterValue, float64(n), string(rule))
+	}
+	if s.rule == "" {
+		return
+	}
+	send(m.rule, prometheus.GaugeValue, 1, string(s.rule))
+	send(m.limit, prometheus.GaugeValue, float64(s.min), "min")
+	send(m.limit, prometheus.GaugeValue, float64(s.max), "max")
+	for i := range s.signals {
+		in := &s.signals[i]
+		name := clip(in.name, maxDetail)
+		send(m.target, prometheus.GaugeValue, in.target, name, in.unit, scopeOf(in.targetIsTotal))
+		if in.hasValue {
+			send(m.value, prometheus.GaugeValue, in.value, name, in.unit, scopeOf(in.valueIsTotal))
+			send(m.age, prometheus.GaugeValue, in.age.Seconds(), name)
+		}
+		if in.hasDemand {
+			send(m.demand, prometheus.GaugeValue, in.demand, name)
+		}
+	}
+}
+
+// scopeOf is the label per of a signal's value or target.
+func scopeOf(total bool) string {
+	if total {
+		return "workload"
+	}
+	return "replica"
+}
