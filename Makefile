@@ -6,7 +6,7 @@ SHELL      := /bin/bash
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/webui/static -type f 2>/dev/null)
-TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' 2>/dev/null)
+TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' -not -path 'test/chart/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
 # For arm64 the agent needs Debian's gcc-aarch64-linux-gnu; where that is not, its tests are left out.
@@ -22,7 +22,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 demo test unit e2e soak soak-controller peers bench compat lint generate fakes kube clean
+.PHONY: all arm64 demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -75,10 +75,12 @@ unit: kube all fakes ## vet and all that needs no control plane's load, under th
 	go vet ./... && go vet -tags e2e,gpu ./...
 	$(call go_test,unit,-race -timeout 30m ./...)
 	$(call go_test,godcgm,-race ./...,test/godcgm)
+	$(call go_test,chart,./...,test/chart)
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
 	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./internal/promq ./internal/controller)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
+	$(call go_test,install,-count=1 -tags e2e -timeout 10m -run Install ./...,test/chart)
 
 SOAK ?= 10m
 soak: all fakes ## the agent while one thing after another fails around it, for SOAK (10m)
@@ -107,13 +109,22 @@ lint:
 	@files=$$(gofmt -l api cmd internal test) && if [[ -n $$files ]]; then echo "not as gofmt has it: "$$files >&2; exit 1; fi
 	go mod tidy -diff
 	cd test/godcgm && go mod tidy -diff
+	cd test/chart && go mod tidy -diff
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
-generate: ## deepcopy functions and CRDs from the API types
+generate: ## deepcopy functions and CRDs from the API types, and what the chart and the kustomize base have of them
 	@mkdir -p bin
 	printf '// SPDX-License-Identifier: Apache-2.0\n' > bin/boilerplate.txt
 	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
 	go run $(CONTROLLER_GEN) crd:maxDescLen=300 paths=./api/... output:crd:dir=deploy/crds
+	@$(MAKE) --no-print-directory chart
+
+chart: ## the chart's copies of deploy/, and the kustomize base, which is the chart with its default values
+	rm -rf deploy/chart/crds deploy/chart/files
+	mkdir -p deploy/chart/files
+	cp -R deploy/crds deploy/chart/crds
+	cp -R deploy/rbac deploy/admission deploy/node-health deploy/chart/files/
+	cd test/chart && go test -count=1 -run TestKustomize . -update
 
 .PHONY: backtest backtest-quick
 # The .1s files are the counts of the .requests files, which tell more.
