@@ -21,6 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	sigsyaml "sigs.k8s.io/yaml"
@@ -219,7 +221,7 @@ func testOlderCRD(t *testing.T, s *stack.Stack, h *helm) {
 			t.Fatal(err)
 		}
 		for _, o := range crds { // kubectl apply --server-side --force-conflicts
-			if err := apply(ctx, s, o); err != nil {
+			if err := s.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("test"), client.ForceOwnership); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -227,10 +229,6 @@ func testOlderCRD(t *testing.T, s *stack.Stack, h *helm) {
 	if err := h.upgrade(ctx, nil); err != nil {
 		t.Errorf("upgrade with the chart's CRDs: %v", err)
 	}
-}
-
-func apply(ctx context.Context, s *stack.Stack, o *unstructured.Unstructured, opts ...client.ApplyOption) error {
-	return s.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), append(opts, client.FieldOwner("test"), client.ForceOwnership)...)
 }
 
 // Nothing is left after the uninstallation and the deletion of the CRDs and of the namespace.
@@ -321,19 +319,25 @@ func testDryRun(t *testing.T, s *stack.Stack) {
 	t.Logf("the API server accepted %d objects", accepted)
 }
 
+// dryRun is kubectl apply --server-side --dry-run=server --validate=strict.
 func dryRun(ctx context.Context, s *stack.Stack, o *unstructured.Unstructured) error {
-	return apply(ctx, s, o.DeepCopy(), client.DryRunAll, strictFields{})
-}
-
-// strictFields makes the API server refuse unknown and repeated fields.
-type strictFields struct{}
-
-// ApplyToApply is client.ApplyOption's.
-func (strictFields) ApplyToApply(o *client.ApplyOptions) {
-	if o.Raw == nil {
-		o.Raw = &metav1.PatchOptions{}
+	mapping, err := s.Client.RESTMapper().RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+	if err != nil {
+		return err
 	}
-	o.Raw.FieldValidation = metav1.FieldValidationStrict
+	objects, err := dynamic.NewForConfig(s.REST)
+	if err != nil {
+		return err
+	}
+	text, err := o.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	force := true
+	_, err = objects.Resource(mapping.Resource).Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.ApplyPatchType, text, metav1.PatchOptions{
+		FieldManager: "test", Force: &force, DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict,
+	})
+	return err
 }
 
 const operatorModule = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
