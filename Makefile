@@ -8,7 +8,7 @@ REVISION   := $(shell git rev-parse HEAD 2>/dev/null)
 BUILDINFO  := github.com/gpupilot/gpupilot/internal/buildinfo
 LDFLAGS    := -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(REVISION)
 GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/webui/static -type f 2>/dev/null)
-TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' 2>/dev/null)
+TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' -not -path 'test/chart/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
 # For arm64 the agent needs Debian's gcc-aarch64-linux-gnu; where that is not, its tests are left out.
@@ -24,7 +24,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 images demo test unit e2e soak soak-controller peers bench compat lint generate fakes kube clean
+.PHONY: all arm64 images demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -93,11 +93,13 @@ unit: kube all fakes ## vet and all that needs no control plane's load, under th
 	$(call go_test,unit,-race -timeout 30m ./...)
 	$(call go_test,godcgm,-race ./...,test/godcgm)
 	$(call go_test,monitoring,./...,deploy/monitoring)
+	$(call go_test,chart,./...,test/chart)
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
 	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promq ./internal/controller)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
 	$(call go_test,release,-count=1 ./...,deploy/release)
+	$(call go_test,install,-count=1 -tags e2e -timeout 10m -run Install ./...,test/chart)
 
 SOAK ?= 10m
 soak: all fakes ## the agent while one thing after another fails around it, for SOAK (10m)
@@ -128,14 +130,23 @@ lint:
 	cd test/godcgm && go mod tidy -diff
 	cd deploy/release && go mod tidy -diff && go vet ./...
 	cd deploy/monitoring && go mod tidy -diff && go vet ./...
+	cd test/chart && go mod tidy -diff
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
-generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules
+generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules, and what the chart and the kustomize base have of them
 	@mkdir -p bin
 	printf '// SPDX-License-Identifier: Apache-2.0\n' > bin/boilerplate.txt
 	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
 	go run $(CONTROLLER_GEN) crd:maxDescLen=300 paths=./api/... output:crd:dir=deploy/crds
 	cd deploy/monitoring && go run .
+	@$(MAKE) --no-print-directory chart
+
+chart: ## the chart's copies of deploy/, and the kustomize base, which is the chart with its default values
+	rm -rf deploy/chart/crds deploy/chart/files
+	mkdir -p deploy/chart/files
+	cp -R deploy/crds deploy/chart/crds
+	cp -R deploy/rbac deploy/admission deploy/node-health deploy/chart/files/
+	cd test/chart && go test -count=1 -run TestKustomize . -update
 
 .PHONY: backtest backtest-quick
 # The .1s files are the counts of the .requests files, which tell more.

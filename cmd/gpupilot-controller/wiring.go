@@ -48,6 +48,7 @@ type program struct {
 	election  *kube.Election // nil: this replica always leads
 	recorder  *kube.Recorder
 	exporters *exporter.Keeper
+	owner     *kube.ServiceOwner // of the Secret and the Lease
 	certs     *kube.Certs        // nil: the certificate is in files
 	metrics   *metricsapi.Server // nil: this replica lacks the role
 	page      *webui.Page
@@ -72,6 +73,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.owner = kube.NewServiceOwner(p.clients.Set.CoreV1().Services(c.namespace), c.service)
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
 	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: c.windowMemory()})
@@ -114,7 +116,7 @@ func (p *program) elect() (err error) {
 	}
 	p.election, err = kube.NewElection(kube.ElectionConfig{
 		Leases: p.clients.Set.CoordinationV1(), Namespace: p.cfg.namespace, Name: p.cfg.lease, Identity: p.identity,
-		Changed: p.leadershipChanged, Log: p.log,
+		Owner: p.owner, Changed: p.leadershipChanged, Log: p.log,
 	})
 	return err
 }
@@ -242,7 +244,7 @@ func (p *program) makeMetricsAPI() (err error) {
 	if c.certFile == "" {
 		p.certs = kube.NewCerts(kube.CertConfig{
 			Secrets: p.clients.Set.CoreV1().Secrets(c.namespace), Name: c.service + "-tls",
-			DNSNames: kube.ServiceNames(c.service, c.namespace), Leads: p.leading, Log: p.log,
+			DNSNames: kube.ServiceNames(c.service, c.namespace), Owner: p.owner, Leads: p.leading, Log: p.log,
 		})
 		cfg.Cert = p.certs
 	}
@@ -301,6 +303,7 @@ func (p *program) watch(ctx context.Context) error {
 
 // lead starts the tasks of the leader, which run while this replica leads.
 func (p *program) lead(g *group) error {
+	g.run(never(func(ctx context.Context) { _, _ = p.owner.References(ctx) })) // an error is repeated, and told, where they are used
 	if p.certs != nil && p.cfg.apiServices {
 		client, err := apiregistration.NewForConfig(p.clients.Config)
 		if err != nil {
@@ -308,7 +311,7 @@ func (p *program) lead(g *group) error {
 		}
 		cfg := kube.APIServiceConfig{
 			APIs: kube.CustomMetrics(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
-			CreateIfMissing: true, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
+			CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
 		g.run(never(func(ctx context.Context) {
 			p.term.Run(ctx, func(ctx context.Context) {

@@ -44,6 +44,7 @@ type APIServiceConfig struct {
 	CABundle           []byte            // PEM; empty: another program such as cert-manager writes it, or a public authority signed the certificate
 	CreateIfMissing    bool              // false: a missing APIService is an error
 	Labels             map[string]string // of a new APIService
+	Owner              *ServiceOwner     // nothing is created after the Service was deleted; may be nil
 }
 
 // ErrOtherService means that the APIService of an API belongs to another Service. It
@@ -82,6 +83,9 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 	name := api.Version + "." + api.Group
 	have, err := client.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && cfg.CreateIfMissing {
+		if _, err := cfg.Owner.References(ctx); errors.Is(err, ErrUninstalled) {
+			return err
+		}
 		_, err = client.Create(ctx, newAPIService(cfg, api), metav1.CreateOptions{})
 		return err
 	}

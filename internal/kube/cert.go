@@ -24,6 +24,7 @@ type CertConfig struct {
 	Name     string                       // of the Secret
 	DNSNames []string                     // of the certificate; see ServiceNames
 	Labels   map[string]string            // of a new Secret
+	Owner    *ServiceOwner                // of a new Secret; may be nil
 
 	// Leads reports whether this replica renews certificates that are still valid.
 	// Any replica may replace a missing or unusable certificate. nil: always true.
@@ -237,6 +238,9 @@ func (c *Certs) write(ctx context.Context, secret *corev1.Secret, absent bool, s
 	secret.Data = set.data(secret.Data)
 	var err error
 	if absent {
+		if secret.OwnerReferences, err = c.cfg.Owner.References(ctx); err != nil {
+			return fmt.Errorf("create secret %s: %w", c.cfg.Name, err)
+		}
 		_, err = c.cfg.Secrets.Create(ctx, secret, metav1.CreateOptions{})
 	} else {
 		// The update has the resourceVersion that was read.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
@@ -24,7 +25,8 @@ type ElectionConfig struct {
 	Leases    coordinationv1client.LeasesGetter
 	Namespace string
 	Name      string
-	Identity  string // of this replica
+	Identity  string        // of this replica
+	Owner     *ServiceOwner // of a new lease; may be nil
 
 	Lease time.Duration // how long other replicas wait for a leader that stopped renewing; 8 s
 	Renew time.Duration // how long a leader that cannot renew remains the leader; 5 s
@@ -61,7 +63,7 @@ func NewElection(cfg ElectionConfig) (*Election, error) {
 	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: cfg.Name},
-			Client:     cfg.Leases,
+			Client:     ownedLeases{LeasesGetter: cfg.Leases, owner: cfg.Owner},
 			LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 		},
 		LeaseDuration: cfg.Lease, RenewDeadline: cfg.Renew, RetryPeriod: cfg.Retry,
@@ -76,6 +78,33 @@ func NewElection(cfg ElectionConfig) (*Election, error) {
 		return nil, fmt.Errorf("lease %s/%s: %w", cfg.Namespace, cfg.Name, err)
 	}
 	return e, nil
+}
+
+// ownedLeases gives new leases an owner.
+type ownedLeases struct {
+	coordinationv1client.LeasesGetter
+	owner *ServiceOwner
+}
+
+// Leases is LeasesGetter's.
+func (o ownedLeases) Leases(namespace string) coordinationv1client.LeaseInterface {
+	return ownedLease{LeaseInterface: o.LeasesGetter.Leases(namespace), owner: o.owner}
+}
+
+type ownedLease struct {
+	coordinationv1client.LeaseInterface
+	owner *ServiceOwner
+}
+
+// Create is LeaseInterface's.
+func (o ownedLease) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	refs, err := o.owner.References(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lease = lease.DeepCopy()
+	lease.OwnerReferences = refs
+	return o.LeaseInterface.Create(ctx, lease, opts)
 }
 
 func (e *Election) startTerm(ctx context.Context) {

@@ -29,12 +29,10 @@ spec: {type: ExternalName, externalName: localhost}
 
 // StartController starts the controller and returns when it is ready.
 func (s *Stack) StartController(ctx context.Context) error {
-	if s.ControllerURL == "" {
-		var err error
-		if s.ControllerURL, s.securePort, err = controllerAddresses(); err != nil {
-			return err
-		}
-		s.servicePort = s.securePort
+	if _, err := s.ServicePort(); err != nil {
+		return err
+	}
+	if s.cfg.Install == nil {
 		if err := s.Apply(ctx, []byte(service)); err != nil {
 			return err
 		}
@@ -45,6 +43,19 @@ func (s *Stack) StartController(ctx context.Context) error {
 	}
 	s.controller = controller
 	return nil
+}
+
+// ServicePort returns the port of the APIServices: the controller's secure port on this machine. It chooses the
+// controller's addresses, if they are not chosen yet.
+func (s *Stack) ServicePort() (int, error) {
+	if s.ControllerURL == "" {
+		var err error
+		if s.ControllerURL, s.securePort, err = controllerAddresses(); err != nil {
+			return 0, err
+		}
+		s.servicePort = s.securePort
+	}
+	return s.servicePort, nil
 }
 
 // Standby is a second replica of the controller, without a Service.

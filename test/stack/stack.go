@@ -74,6 +74,10 @@ type Config struct {
 	NoAgents       bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
 	NoNodes        bool // neither nodes nor agents: the caller brings its own
 
+	// Install installs GPUPilot's objects instead of applying the manifests of deploy/, as Helm does. The controller's
+	// Service is to be an ExternalName of localhost, and the APIServices' port is ServicePort.
+	Install func(context.Context, *Stack) error
+
 	// ClusterArgs are further flags of the control plane's components, by component.
 	ClusterArgs map[string][]string
 
@@ -134,14 +138,8 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.connect(); err != nil {
 		return err
 	}
-	globs := []string{"deploy/crds/*.yaml", "deploy/admission/*.yaml", "deploy/rbac/*.yaml"}
-	if slices.Contains(s.cfg.ControllerArgs, "--node-health") {
-		globs = append(globs, "deploy/node-health/*.yaml")
-	}
-	for _, glob := range globs {
-		if err := s.applyFiles(ctx, glob); err != nil {
-			return err
-		}
+	if err := s.install(ctx); err != nil {
+		return err
 	}
 	if err := s.awaitPolicies(ctx); err != nil {
 		return err
@@ -155,6 +153,23 @@ func (s *Stack) start(ctx context.Context) error {
 		return nil
 	}
 	return s.StartController(ctx)
+}
+
+// install applies the manifests of deploy/, unless the configuration has another way.
+func (s *Stack) install(ctx context.Context) error {
+	if s.cfg.Install != nil {
+		return s.cfg.Install(ctx, s)
+	}
+	globs := []string{"deploy/crds/*.yaml", "deploy/admission/*.yaml", "deploy/rbac/*.yaml"}
+	if slices.Contains(s.cfg.ControllerArgs, "--node-health") {
+		globs = append(globs, "deploy/node-health/*.yaml")
+	}
+	for _, glob := range globs {
+		if err := s.applyFiles(ctx, glob); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // connect makes the clients and the namespace.

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/action"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+// helm lint --strict.
+func TestLint(t *testing.T) {
+	for name, vals := range valuesFiles(t) {
+		lint := action.NewLint()
+		lint.Strict, lint.Namespace = true, namespace
+		result := lint.Run([]string{chartDir}, vals)
+		for _, err := range result.Errors {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, m := range result.Messages {
+			if m.Severity > 1 { // above INFO
+				t.Errorf("%s: %v", name, m)
+			}
+		}
+	}
+}
+
+// valuesFiles are the defaults and the files of deploy/chart/ci, in which each value is used.
+func valuesFiles(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(chartDir, "ci", "*.yaml"))
+	if err != nil || len(files) < 2 {
+		t.Fatalf("values files %v, %v", files, err)
+	}
+	all := map[string]map[string]any{"values.yaml": {}}
+	for _, file := range files {
+		all[filepath.Base(file)] = values(t, string(readFile(t, file)))
+	}
+	return all
+}
+
+// Every value is used by the chart, and by some file of deploy/chart/ci.
+func TestEveryValueIsTried(t *testing.T) {
+	defaults := values(t, string(readFile(t, chartDir, "values.yaml")))
+	tried := map[string]bool{}
+	for _, vals := range valuesFiles(t) {
+		for _, path := range leaves("", vals, defaults) {
+			tried[path] = true
+		}
+	}
+	for _, path := range leaves("", defaults, defaults) {
+		if !tried[path] {
+			t.Errorf("no file of deploy/chart/ci sets %s", path)
+		}
+	}
+}
+
+// leaves are the paths of vals, as deep as the defaults have them.
+func leaves(prefix string, vals, defaults map[string]any) []string {
+	var out []string
+	for k, v := range vals {
+		nested, isMap := v.(map[string]any)
+		known, isKnown := defaults[k].(map[string]any)
+		if isMap && isKnown && len(known) > 0 {
+			out = append(out, leaves(prefix+k+".", nested, known)...)
+			continue
+		}
+		out = append(out, prefix+k)
+	}
+	return out
+}
+
+func TestDefaults(t *testing.T) {
+	o := mustRender(t, "")
+	f := func(key, path string, want any) {
+		t.Helper()
+		if diff := cmp.Diff(want, o.get(t, key, path)); diff != "" {
+			t.Errorf("%s %s: -want +got\n%s", key, path, diff)
+		}
+	}
+	const deployment = "Deployment/gpupilot-controller"
+	f(deployment, "spec|replicas", float64(2))
+	f(deployment, "spec|template|spec|serviceAccountName", "gpupilot-controller")
+	f(deployment, "spec|template|spec|securityContext|runAsNonRoot", true)
+	f(deployment, "spec|template|spec|securityContext|seccompProfile|type", "RuntimeDefault")
+	f(deployment, "spec|template|spec|topologySpreadConstraints|0|topologyKey", "kubernetes.io/hostname")
+	const container = "spec|template|spec|containers|0|"
+	f(deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller:0.1.0")
+	f(deployment, container+"securityContext", map[string]any{
+		"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": map[string]any{"drop": []any{"ALL"}},
+	})
+	f("PodDisruptionBudget/gpupilot-controller", "spec|maxUnavailable", float64(1))
+	f("Service/gpupilot-controller", "spec|ports|0|port", float64(443))
+	f("Service/gpupilot-controller", "spec|ports|1|port", float64(8080))
+	f("APIService/v1beta2.custom.metrics.k8s.io", "spec|caBundle", nil)
+	f("GPUExporter/default", "spec", map[string]any{"image": "ghcr.io/gpupilot/gpupilot-agent:0.1.0", "imagePullPolicy": "IfNotPresent"})
+	for k := range o {
+		kind, _, _ := strings.Cut(k, "/")
+		switch kind {
+		case "ServiceMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy", "Secret", "Certificate", "Issuer":
+			t.Errorf("%s is rendered by default", k)
+		}
+	}
+}
+
+func TestValues(t *testing.T) {
+	f := func(vals, key, path string, want any) {
+		t.Helper()
+		t.Run(vals, func(t *testing.T) {
+			t.Helper()
+			if diff := cmp.Diff(want, mustRender(t, vals).get(t, key, path)); diff != "" {
+				t.Errorf("%s %s: -want +got\n%s", key, path, diff)
+			}
+		})
+	}
+	const deployment, container = "Deployment/gpupilot-controller", "spec|template|spec|containers|0|"
+	f("image: {repository: registry.example:5000/controller, tag: v2}", deployment, container+"image", "registry.example:5000/controller:v2")
+	digest := "sha256:" + strings.Repeat("a", 64)
+	f("image: {digest: '"+digest+"'}", deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller@"+digest)
+	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|4", "--dcgm-namespaces=a,b")
+	f("extraArgs: [--interval=2s]", deployment, container+"args|4", "--interval=2s")
+	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|5",
+		"--prometheus-http-config=/etc/gpupilot/prometheus/http-config.yaml")
+	f("prometheus: {httpConfig: {secretName: creds}}", deployment, "spec|template|spec|volumes|0|secret|secretName", "creds")
+	f("agents: {scheme: https}", deployment, container+"args|4", "--agent-scheme=https")
+	f("customMetrics: {enabled: false}", deployment, container+"args|4", "--register-apis=false")
+	f("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", deployment, "spec|template|spec|securityContext",
+		map[string]any{"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "RuntimeDefault"}})
+	f("serviceAccount: {annotations: {a: b}}", "ServiceAccount/gpupilot-controller", "metadata|annotations|a", "b")
+	f("gpuExporter: {spec: {runtimeClassName: nvidia, image: my/agent:1}}", "GPUExporter/default", "spec",
+		map[string]any{"image": "my/agent:1", "imagePullPolicy": "IfNotPresent", "runtimeClassName": "nvidia"})
+	f("imagePullSecrets: [{name: registry}]", "GPUExporter/default", "spec|imagePullSecrets|0|name", "registry")
+	f("serviceMonitor: {enabled: true, additionalLabels: {release: prom}}", "GPUExporter/default", "spec|monitoring|serviceMonitor|labels|release", "prom")
+	f("serviceMonitor: {enabled: true, additionalLabels: {release: prom}}", "ServiceMonitor/gpupilot-controller", "metadata|labels|release", "prom")
+	f("{serviceMonitor: {enabled: true}, gpuExporter: {spec: {monitoring: {podMonitor: {}}}}}", "GPUExporter/default", "spec|monitoring",
+		map[string]any{"podMonitor": map[string]any{}})
+	f("controller: {scaleNamespaces: [team]}", "team/RoleBinding/gpupilot-controller:scale", "subjects|0|namespace", namespace)
+	f("certManager: {enabled: true}", "APIService/v1beta2.custom.metrics.k8s.io", "metadata|annotations",
+		map[string]any{"cert-manager.io/inject-ca-from": namespace + "/gpupilot-controller"})
+	f("certManager: {enabled: true, issuerRef: {name: corp, kind: ClusterIssuer}}", "Certificate/gpupilot-controller", "spec|issuerRef",
+		map[string]any{"name": "corp", "kind": "ClusterIssuer"})
+	f("networkPolicy: {enabled: true, metricsFrom: [{namespaceSelector: {matchLabels: {team: sre}}}]}", "NetworkPolicy/gpupilot-agent",
+		"spec|ingress|0|from|1|namespaceSelector|matchLabels|team", "sre")
+	f("commonLabels: {team: sre}", "ClusterRole/gpupilot:viewer", "metadata|labels|team", "sre")
+	f("commonLabels: {team: sre}", "ClusterRole/gpupilot:viewer", "metadata|labels|rbac.authorization.k8s.io/aggregate-to-view", "true")
+}
+
+// Objects that a value leaves out or adds.
+func TestPresence(t *testing.T) {
+	f := func(vals, key string, want bool) {
+		t.Helper()
+		if got := mustRender(t, vals)[key] != nil; got != want {
+			t.Errorf("%s with %q: rendered %v, want %v", key, vals, got, want)
+		}
+	}
+	f("", "ClusterRoleBinding/gpupilot-controller:scale", true)
+	f("controller: {scaleNamespaces: [team]}", "ClusterRoleBinding/gpupilot-controller:scale", false)
+	f("controller: {scaleNamespaces: [team]}", "ClusterRole/gpupilot-controller:scale", true)
+	f("", "ClusterRole/gpupilot-controller:node-health", false)
+	f("controller: {nodeHealth: true}", "ClusterRole/gpupilot-controller:node-health", true)
+	f("viewer: {enabled: false}", "ServiceAccount/gpupilot-viewer", false)
+	f("viewer: {enabled: false}", "ClusterRole/gpupilot:viewer", true)
+	f("rbac: {create: false}", "ServiceAccount/gpupilot-controller", false)
+	f("admissionPolicies: {enabled: false}", "ValidatingAdmissionPolicy/gpupilot-controller-pods", false)
+	f("customMetrics: {enabled: false}", "APIService/v1beta1.custom.metrics.k8s.io", false)
+	f("gpuExporter: {enabled: false}", "GPUExporter/default", false)
+	f("podDisruptionBudget: {enabled: false}", "PodDisruptionBudget/gpupilot-controller", false)
+	f("certManager: {enabled: true, issuerRef: {name: corp}}", "Issuer/gpupilot-controller", false)
+}
+
+// The namespace is also in the policies' expressions: a policy for another account would limit nothing.
+func TestNamespace(t *testing.T) {
+	b, err := sigsyaml.Marshal(mustRender(t, "")["ValidatingAdmissionPolicy/gpupilot-controller-pods"].Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "system:serviceaccount:" + namespace + ":gpupilot-controller"; !strings.Contains(string(b), want) {
+		t.Errorf("the policy does not match %s:\n%s", want, b)
+	}
+	for _, file := range []string{"admission", "rbac", "node-health"} {
+		texts, err := filepath.Glob(filepath.Join(chartDir, "files", file, "*.yaml"))
+		if err != nil || len(texts) == 0 {
+			t.Fatalf("%s: %v %v", file, texts, err)
+		}
+		for _, text := range texts {
+			// A namespace that is not written as a whole word would not be replaced.
+			if b := string(readFile(t, text)); strings.Contains(b, "{{") {
+				t.Errorf("%s has template actions, and is not rendered as a template", text)
+			}
+		}
+	}
+}
+
+func TestSchemaRefuses(t *testing.T) {
+	f := func(vals, want string) {
+		t.Helper()
+		_, _, err := render(values(t, vals))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", vals, err, want)
+		}
+	}
+	f("replicas: 3", "replicas")
+	f("replicaCount: two", "/replicaCount")
+	f("image: {repository: 'a/b:v1'}", "/image/repository")
+	f("image: {digest: latest}", "/image/digest")
+	f("image: {pullPolicy: Sometimes}", "/image/pullPolicy")
+	f("controller: {loglevel: debug}", "loglevel")
+	f("controller: {logLevel: loud}", "/controller/logLevel")
+	f("controller: {windowMemory: 512MB}", "/controller/windowMemory")
+	f("controller: {dcgmNamespaces: gpu-operator}", "/controller/dcgmNamespaces")
+	f("controller: {pageAuth: basic}", "/controller/pageAuth")
+	f("prometheus: {url: 'prometheus:9090'}", "/prometheus/url")
+	f("agents: {scheme: grpc}", "/agents/scheme")
+	f("extraArgs: [interval=2s]", "/extraArgs/0")
+	f("imagePullSecrets: [registry]", "/imagePullSecrets/0")
+	f("gpuExporter: {name: Default}", "/gpuExporter/name")
+	f("gpuExporter: {runtimeClassName: nvidia}", "runtimeClassName") // it belongs into spec
+	f("networkPolicy: {metricsFrom: [{pods: {}}]}", "/networkPolicy/metricsFrom/0")
+	f("serviceMonitor: {interval: 15}", "/serviceMonitor/interval")
+	f("podDisruptionBudget: {minAvailable: 1}", "minAvailable")
+	f("nodeSelector: {disk: 1}", "/nodeSelector/disk")
+}
+
+// The notes name commands that work with the values.
+func TestNotes(t *testing.T) {
+	f := func(vals, want string, has bool) {
+		t.Helper()
+		_, rel, err := render(values(t, vals))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(rel.Info.Notes, want); got != has {
+			t.Errorf("with %q the notes have %q: %v, want %v\n%s", vals, want, got, has, rel.Info.Notes)
+		}
+	}
+	f("", "kubectl -n "+namespace+" rollout status deployment/gpupilot-controller", true)
+	f("", "kubectl get gpuexporter default", true)
+	f("", "WARNING", false)
+	f("gpuExporter: {enabled: false}", "kubectl get gpuexporter", false)
+	f("viewer: {enabled: false}", "create token", false)
+	f("controller: {pageAuth: none}", "WARNING: controller.pageAuth is none", true)
+	f("admissionPolicies: {enabled: false}", "WARNING: admissionPolicies.enabled is false", true)
+}
+
+// The chart's copies of the plain manifests are current.
+func TestCopies(t *testing.T) {
+	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health"} {
+		want, got := folder(t, root, "deploy", original), folder(t, chartDir, copied)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("deploy/chart/%s is not deploy/%s: run make chart\n%s", copied, original, diff)
+		}
+	}
+}
+
+// folder returns the contents of the files in a folder, by name.
+func folder(t *testing.T, elem ...string) map[string]string {
+	t.Helper()
+	dir := filepath.Join(elem...)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("%s: %d files, %v", dir, len(entries), err)
+	}
+	out := map[string]string{}
+	for _, e := range entries {
+		out[e.Name()] = string(readFile(t, dir, e.Name()))
+	}
+	return out
+}
+
+// Artifact Hub's annotations name the images and kinds of this version.
+func TestArtifactHub(t *testing.T) {
+	chrt, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var images []struct{ Name, Image string }
+	if err := sigsyaml.Unmarshal([]byte(chrt.Metadata.Annotations["artifacthub.io/images"]), &images); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"ghcr.io/gpupilot/gpupilot-controller", "ghcr.io/gpupilot/gpupilot-agent"}
+	for i, name := range want {
+		if i >= len(images) || images[i].Image != fmt.Sprintf("%s:%s", name, chrt.Metadata.AppVersion) {
+			t.Errorf("artifacthub.io/images %v: want %s:%s", images, name, chrt.Metadata.AppVersion)
+		}
+	}
+	var crds []struct{ Kind, Name string }
+	if err := sigsyaml.Unmarshal([]byte(chrt.Metadata.Annotations["artifacthub.io/crds"]), &crds); err != nil {
+		t.Fatal(err)
+	}
+	o := mustRender(t, "")
+	for _, crd := range crds {
+		if o["CustomResourceDefinition/"+crd.Name] == nil {
+			t.Errorf("artifacthub.io/crds names %s, which the chart does not have", crd.Name)
+		}
+	}
+	if n := len(chrt.CRDObjects()); n != len(crds) {
+		t.Errorf("artifacthub.io/crds names %d CRDs, the chart has %d", len(crds), n)
+	}
+	var examples []map[string]any
+	if err := sigsyaml.Unmarshal([]byte(chrt.Metadata.Annotations["artifacthub.io/crdsExamples"]), &examples); err != nil || len(examples) == 0 {
+		t.Errorf("artifacthub.io/crdsExamples: %d, %v", len(examples), err)
+	}
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chart tests deploy/chart and deploy/kustomize with the libraries behind helm and kustomize: what is rendered,
+// which values are refused, that copies and generated files are current, and an installation in a real control plane.
+//
+// It is a module of its own, so that Helm's dependencies stay out of the main module.
+package chart

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && linux
+
+package agent
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/test/agentrig"
+)
+
+// exporterPod is what dcgm-exporter's Helm chart makes of its default values, as far as a program sees it: arguments,
+// variables, mounts and the security context.
+const exporterPod = `
+containers:
+- name: exporter
+  image: ghcr.io/gpupilot/gpupilot-agent # the one change
+  args: ["-f", /etc/dcgm-exporter/default-counters.csv]
+  env:
+  - {name: DCGM_EXPORTER_KUBERNETES, value: "true"}
+  - {name: DCGM_EXPORTER_LISTEN, value: ":9400"}
+  - name: NODE_NAME
+    valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  ports: [{name: metrics, containerPort: 9400}]
+  livenessProbe: {httpGet: {path: /health, port: 9400}, initialDelaySeconds: 45}
+  readinessProbe: {httpGet: {path: /health, port: 9400}, initialDelaySeconds: 45}
+  securityContext: {runAsNonRoot: false, runAsUser: 0, capabilities: {add: [SYS_ADMIN], drop: [ALL]}}
+  volumeMounts:
+  - {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
+  - {name: counters, mountPath: /etc/dcgm-exporter/default-counters.csv, subPath: default-counters.csv, readOnly: true}
+volumes:
+- {name: pod-resources, hostPath: {path: /var/lib/kubelet/pod-resources}}
+- {name: counters, configMap: {name: counters, items: [{key: metrics, path: default-counters.csv}]}}
+`
+
+const (
+	exporterNode = "gpu-1"
+	counters     = "# a comment\nDCGM_FI_DEV_GPU_UTIL, gauge, GPU utilization (in %).\nDCGM_FI_DEV_FB_USED, gauge, Framebuffer memory used (in MiB).\n"
+)
+
+// The agent runs with the arguments, variables and mounts of a pod of NVIDIA's chart, and without any capability. It
+// is a process, not a container: paths of mounts are replaced by those of files here.
+func TestPodOfNVIDIAsChart(t *testing.T) {
+	var pod corev1.PodSpec
+	if err := yaml.UnmarshalStrict([]byte(exporterPod), &pod); err != nil {
+		t.Fatal(err)
+	}
+	container, dir := pod.Containers[0], t.TempDir()
+	mounted := mount(t, container, dir)
+	kubelet, err := agentrig.StartKubelet(filepath.Join(dir, "kubelet.sock"), []agentrig.Grant{{
+		Namespace: "llm", Pod: "chat-0", Container: "server", Resource: "nvidia.com/gpu", DeviceID: sim.UUID(exporterNode, 1),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kubelet.Stop)
+
+	cfg := agentrig.Config{Runner: withoutCapabilities(t), Env: []string{
+		"GPUPILOT_BACKEND=sim", "GPUPILOT_SIM_GPUS=2", // there is no GPU
+		"DCGM_POD_RESOURCES_KUBELET_SOCKET=" + mounted.Replace("/var/lib/kubelet/pod-resources/kubelet.sock"),
+	}}
+	for _, arg := range container.Args {
+		cfg.Args = append(cfg.Args, mounted.Replace(arg))
+	}
+	for _, e := range container.Env {
+		if e.ValueFrom != nil {
+			e.Value = exporterNode // spec.nodeName, the only reference
+		}
+		cfg.Env = append(cfg.Env, e.Name+"="+e.Value)
+	}
+	a := start(t, cfg)
+
+	shows(t, a, `DCGM_FI_DEV_GPU_UTIL{gpu="0"`, "\nDCGM_FI_DEV_FB_USED{", "!DCGM_FI_DEV_SM_CLOCK",
+		`hostname="`+exporterNode+`"`, `container="server",namespace="llm",pod="chat-0"`)
+	for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
+		if _, err := a.Get(t.Context(), probe.HTTPGet.Path); err != nil {
+			t.Errorf("the probe: %v", err)
+		}
+	}
+}
+
+// mount makes the files of a container's mounts in dir, and returns what replaces their paths.
+func mount(t *testing.T, c corev1.Container, dir string) *strings.Replacer {
+	t.Helper()
+	var pairs []string
+	for _, m := range c.VolumeMounts {
+		to := dir
+		if m.SubPath != "" {
+			to = filepath.Join(dir, m.SubPath)
+			if err := os.WriteFile(to, []byte(counters), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pairs = append(pairs, m.MountPath, to)
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// withoutCapabilities runs a program as our user with no capability, and no way to get one, where this user is root.
+func withoutCapabilities(t *testing.T) []string {
+	t.Helper()
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil || os.Geteuid() != 0 {
+		t.Logf("with this user's capabilities: uid %d, setpriv: %v", os.Geteuid(), err)
+		return nil
+	}
+	return []string{setpriv, "--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all"}
+}
