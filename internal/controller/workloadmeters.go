@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -149,7 +150,7 @@ func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.Namespace
 	send(m.limit, prometheus.GaugeValue, float64(s.max), "max")
 	for i := range s.signals {
 		in := &s.signals[i]
-		name := clip(in.name, maxDetail)
+		name := excerpt.Of(in.name, maxDetail)
 		send(m.target, prometheus.GaugeValue, in.target, name, in.unit, scopeOf(in.targetIsTotal))
 		if in.hasValue {
 			send(m.value, prometheus.GaugeValue, in.value, name, in.unit, scopeOf(in.valueIsTotal))

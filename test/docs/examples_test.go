@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/exporter"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
@@ -154,6 +155,8 @@ func checkObjects(b []byte) (checked int, err error) {
 		switch doc["kind"] {
 		case "GPUAutoscaler":
 			err = checkAutoscaler(object)
+		case "GPUExporter":
+			err = checkExporter(object)
 		case "HorizontalPodAutoscaler":
 			err = checkHPA(object)
 		default:
@@ -164,6 +167,18 @@ func checkObjects(b []byte) (checked int, err error) {
 		}
 		checked++
 	}
+}
+
+func checkExporter(object []byte) error {
+	var e v1alpha1.GPUExporter
+	if err := yaml.UnmarshalStrict(object, &e); err != nil {
+		return err
+	}
+	if got, want := e.APIVersion, v1alpha1.GroupVersion.String(); got != want {
+		return fmt.Errorf("apiVersion: %q, want %q", got, want)
+	}
+	_, err := exporter.Render(&e, exporter.Inputs{Installed: func(string) bool { return true }})
+	return err
 }
 
 func checkAutoscaler(object []byte) error {
