@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -33,7 +32,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/promscope"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -307,7 +305,7 @@ func (p *program) makeMetricsAPI() (err error) {
 		cfg.Cert = p.certs
 	}
 	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: podRefs{p.pods}, Values: p.control.Values(), Names: p.control.Names,
+		Pods: p.control.MetricPods(), Names: p.control.Names,
 	})
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
@@ -317,33 +315,6 @@ func (p *program) makeMetricsAPI() (err error) {
 
 // rateWindow is series.Config's default for the span of a counter's rate.
 const rateWindow = 15 * time.Second
-
-// podRefs are the pods as the metrics API wants them.
-type podRefs struct{ pods *kube.Pods }
-
-func ref(pod *corev1.Pod) metricsapi.PodRef {
-	phase, _ := controller.PhaseOf(pod)
-	return metricsapi.PodRef{Name: pod.Name, Serving: phase == scale.Serving && !controller.Finished(pod)}
-}
-
-// Select is metricsapi.Pods'.
-func (r podRefs) Select(namespace string, selector labels.Selector) []metricsapi.PodRef {
-	pods := r.pods.Select(namespace, selector)
-	out := make([]metricsapi.PodRef, 0, len(pods))
-	for _, pod := range pods {
-		out = append(out, ref(pod))
-	}
-	return out
-}
-
-// Get is metricsapi.Pods'.
-func (r podRefs) Get(namespace, name string) (metricsapi.PodRef, bool) {
-	pod, ok := r.pods.Get(namespace, name)
-	if !ok {
-		return metricsapi.PodRef{}, false
-	}
-	return ref(pod), true
-}
 
 // run runs all parts until ctx is done or one of them fails.
 func (p *program) run(ctx context.Context, l net.Listener) error {
