@@ -249,7 +249,7 @@ func (p *program) makeMetricsAPI() (err error) {
 		cfg.Cert = p.certs
 	}
 	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: podRefs{p.pods}, Values: p.control.Values(), Names: p.control.Names,
+		Pods: p.control.MetricPods(), Names: p.control.Names,
 	})
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)

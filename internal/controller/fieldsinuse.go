@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
-	"github.com/gpupilot/gpupilot/internal/series"
 )
 
 // useTTL is how long a field is scraped after its last request: an HPA sends one
@@ -53,32 +52,6 @@ func (u *fieldUses) fieldsAt(now time.Time) gpu.FieldSet {
 		}
 	}
 	return out
-}
-
-// Values provides the newest values of pods to the metrics API. A requested field is
-// scraped from then on.
-type Values struct{ c *Controller }
-
-// Values returns the values for the metrics API.
-func (c *Controller) Values() Values { return Values{c} }
-
-// Pod returns the value of a field of the pod's GPUs, unless the API server contradicts
-// that the pod holds them.
-func (v Values) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool) {
-	if v.c.fieldUses.recordUse(f, now) {
-		v.c.requestDiscovery()
-	}
-	p, ok := v.c.deps.Pods.Get(namespace, pod)
-	if !ok {
-		return series.Sample{}, false
-	}
-	r, ok := verifiedValues{v.c.deps.Store, v.c.devices}.Field(p, f, now, maxAge)
-	return r.Sample, ok
-}
-
-// PodMetric returns the value of a pod's own metric from the store.
-func (v Values) PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool) {
-	return v.c.deps.Store.PodMetric(namespace, pod, metric, now, maxAge)
 }
 
 // Names returns the names of the metrics in use, unsorted: GPU fields by their names

@@ -54,21 +54,21 @@ func TestSelectorAllocates(t *testing.T) {
 func crowd(t testing.TB, pods int) Deps {
 	deps := fleet(t)
 	store := series.New(series.Config{})
-	var list podList
+	list := &podList{store: store}
 	for i := range pods {
-		list = append(list, labelledPod{PodRef{fmt.Sprintf("web-%05d", i), true}, labels.Set{"app": "web", "pod-template-hash": "6d4cf56db6"}})
+		list.pods = append(list.pods, labelledPod{fmt.Sprintf("web-%05d", i), true, labels.Set{"app": "web", "pod-template-hash": "6d4cf56db6"}})
 	}
 	for first := 0; first < pods; first += 8 {
 		n := newNode(t, store, fmt.Sprintf("node-%d", first/8))
 		values := map[series.Key]float64{}
 		for i := first; i < min(first+8, pods); i++ {
 			device := fmt.Sprintf("GPU-%d", i)
-			n.give(list[i].Name, device)
+			n.give(list.pods[i].name, device)
 			values[series.Key{Device: device, Field: gpu.GPUUtil}] = float64(i % 101)
 		}
 		n.read(now.Add(-time.Second), values)
 	}
-	deps.Values, deps.Pods = store, list
+	deps.Pods = list
 	return deps
 }
 

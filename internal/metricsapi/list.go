@@ -127,7 +127,7 @@ func (l *lists) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	buf := l.bodies.Get().(*[]byte)
 	list := formatOf(r)((*buf)[:0], info.APIVersion, q)
-	if err := q.each(l.provider.deps.Pods.Select(q.namespace, selector), list.add); err != nil {
+	if err := q.each(selector, list.add); err != nil {
 		l.bodies.Put(buf)
 		l.next.ServeHTTP(w, r)
 		return
@@ -154,7 +154,6 @@ type jsonList struct {
 
 	second int64  // of stamp
 	stamp  []byte // the JSON of a time, kept because the pods of a node share it
-	number [32]byte
 }
 
 func newJSONList(buf []byte, version string, q *query) listEncoder {
@@ -188,10 +187,7 @@ func (l *jsonList) add(pod string, at time.Time, v float64) {
 	}
 	b = append(b, l.stamp...)
 	b = append(b, l.last...)
-	q := quantity(v)
-	number, suffix := q.CanonicalizeBytes(l.number[:0])
-	b = append(b, number...)
-	b = append(b, suffix...)
+	b = appendQuantity(b, v)
 	l.buf = append(b, l.tail...)
 }
 

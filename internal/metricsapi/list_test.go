@@ -203,7 +203,7 @@ func TestListAllocates(t *testing.T) {
 				t.Fatal(err)
 			}
 			list := begin(buf, "v1beta2", q)
-			if err := q.each(p.deps.Pods.Select(q.namespace, selector), list.add); err != nil {
+			if err := q.each(selector, list.add); err != nil {
 				t.Fatal(err)
 			}
 			list.end()

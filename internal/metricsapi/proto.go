@@ -62,12 +62,11 @@ func (l *protoList) add(pod string, at time.Time, v float64) {
 	b = binary.AppendUvarint(append(b, 0x1a), uint64(1+uvarintLen(second)+2))
 	b = append(binary.AppendUvarint(append(b, 0x08), second), 0x10, 0)
 	b = append(b, l.window...)
-	q := quantity(v)
-	number, suffix := q.CanonicalizeBytes(l.number[:0])
-	n := uint64(len(number) + len(suffix))
+	number := appendQuantity(l.number[:0], v)
+	n := uint64(len(number))
 	b = binary.AppendUvarint(append(b, 0x2a), uint64(1+uvarintLen(n))+n)
 	b = binary.AppendUvarint(append(b, 0x0a), n)
-	b = append(append(b, number...), suffix...)
+	b = append(b, number...)
 	l.scratch = b
 	l.buf = protoField(l.buf, 0x12, b)
 }

@@ -5,6 +5,7 @@ package metricsapi
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math"
 	"net/http"
 	"slices"
@@ -24,34 +25,24 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// PodRef is one pod as the lookup knows it.
-type PodRef struct {
-	Name string
-	// Serving is false of a pod that is still starting (not ready yet, or not
-	// warm) and of one on its way out; neither has a metric here.
-	Serving bool
-}
-
-// Pods finds pods in memory. It is called on every request, from several
-// goroutines, and never asks the API server.
+// Pods finds pods and their newest values in memory. It is called on every
+// request, from several goroutines, and never asks the API server.
+//
+// A pod serves unless it is still starting (not ready yet, or not warm) or on its
+// way out. Only a serving pod has metrics here.
 type Pods interface {
-	// Select lists the namespace's pods that the selector matches.
-	Select(namespace string, selector labels.Selector) []PodRef
-	// Get finds one pod; false: there is none of that name.
-	Get(namespace, name string) (PodRef, bool)
-}
-
-// Values gives the newest value of a pod, none older than maxAge. It is
-// *series.Store.
-type Values interface {
-	Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Sample, bool)
-	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	// State reports whether a pod serves; found is false if there is none of that name.
+	State(namespace, pod string) (serving, found bool)
+	// Value gives the newest value of a pod.
+	Value(namespace, pod string, q series.Query) (series.Sample, bool)
+	// Values gives the names of the namespace's serving pods that the selector
+	// matches and that have a value, and their newest values.
+	Values(namespace string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample]
 }
 
 // Deps are what the API reads from.
 type Deps struct {
-	Pods   Pods
-	Values Values
+	Pods Pods
 	// Names are the metric names in use, for discovery and to tell a pod's own
 	// metric that has no value now from one that nobody knows. It is cheap and
 	// may be called often.
@@ -101,21 +92,25 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 	if err != nil {
 		return nil, err
 	}
-	pod, ok := p.deps.Pods.Get(name.Namespace, name.Name)
-	if !ok {
+	serving, found := p.deps.Pods.State(name.Namespace, name.Name)
+	if !found {
 		return nil, apierrors.NewNotFound(podsResource, name.Name)
 	}
-	if !pod.Serving {
+	if !serving {
 		return nil, notFound("metric %s: pod %s does not serve yet, or is on its way out", q.metric, name)
 	}
-	at, value, ok := q.value(pod)
+	var value float64
+	sample, ok := p.deps.Pods.Value(name.Namespace, name.Name, q.newest())
+	if ok {
+		value, ok = q.value(sample)
+	}
 	if !ok {
 		if err := q.known(); err != nil {
 			return nil, err
 		}
 		return nil, notFound("metric %s: pod %s has no value of the last %s", q.metric, name, p.maxAge)
 	}
-	v := q.metricValue(name.Name, at, value)
+	v := q.metricValue(name.Name, sample.At, value)
 	return &v, nil
 }
 
@@ -126,9 +121,8 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	if err != nil {
 		return nil, err
 	}
-	pods := p.deps.Pods.Select(namespace, selector)
-	list := &custom_metrics.MetricValueList{Items: make([]custom_metrics.MetricValue, 0, len(pods))}
-	err = q.each(pods, func(pod string, at time.Time, v float64) {
+	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
+	err = q.each(selector, func(pod string, at time.Time, v float64) {
 		list.Items = append(list.Items, q.metricValue(pod, at, v))
 	})
 	if err != nil {
@@ -137,17 +131,14 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	return list, nil
 }
 
-// each calls f for each of the pods that serves and has a fresh value. It fails
-// where there is none and the metric is not known.
-func (q *query) each(pods []PodRef, f func(pod string, at time.Time, v float64)) error {
+// each calls f for each pod of the selector that serves and has a fresh value. It
+// fails where there is none and the metric is not known.
+func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, v float64)) error {
 	found := false
-	for _, pod := range pods {
-		if !pod.Serving {
-			continue
-		}
-		if at, v, ok := q.value(pod); ok {
+	for pod, s := range q.p.deps.Pods.Values(q.namespace, selector, q.newest()) {
+		if v, ok := q.value(s); ok {
 			found = true
-			f(pod.Name, at, v)
+			f(pod, s.At, v)
 		}
 	}
 	if !found {
@@ -213,22 +204,27 @@ func (q *query) known() error {
 	return notFound("metric %s is not known: it is no profile's name of a GPU field, and no autoscaler has it scraped from pods", q.metric)
 }
 
-// value is the metric of one pod in the name's unit, if it has one.
-func (q *query) value(pod PodRef) (at time.Time, v float64, ok bool) {
-	var s series.Sample
+// newest is what is asked of the pods.
+func (q *query) newest() series.Query {
+	n := series.Query{Now: q.now, MaxAge: q.p.maxAge}
 	if q.field != nil {
-		s, ok = q.p.deps.Values.Pod(q.namespace, pod.Name, q.field.ID, q.now, q.p.maxAge)
+		n.Field = q.field.ID
 	} else {
-		s, ok = q.p.deps.Values.PodMetric(q.namespace, pod.Name, q.metric, q.now, q.p.maxAge)
+		n.Metric = q.metric
 	}
+	return n
+}
+
+// value is a sample's value in the name's unit, if it is a number.
+func (q *query) value(s series.Sample) (v float64, ok bool) {
 	v = s.Value / q.scale
-	if !ok || math.IsNaN(v) || math.IsInf(v, 0) {
-		return time.Time{}, 0, false
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, false
 	}
 	if q.p.observe != nil {
 		q.p.observe(q.now.Sub(s.At).Seconds())
 	}
-	return s.At, v, true
+	return v, true
 }
 
 // metricValue is a value as the library's encoders want it.

@@ -3,6 +3,7 @@
 package metricsapi
 
 import (
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,29 +27,45 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 250e6, time.UTC)
 
 const maxAge = 5 * time.Second
 
-// podList is the pods of one namespace, "ml", in order.
-type podList []labelledPod
+// podList is the pods of one namespace, "ml", in order, with a store of their values.
+type podList struct {
+	pods  []labelledPod
+	store *series.Store
+}
 
 type labelledPod struct {
-	PodRef
-	labels labels.Set
+	name    string
+	serving bool
+	labels  labels.Set
 }
 
-func (l podList) Select(namespace string, selector labels.Selector) (out []PodRef) {
-	for i := range l {
-		if namespace == "ml" && selector.Matches(l[i].labels) {
-			out = append(out, l[i].PodRef)
+func (l *podList) State(namespace, pod string) (serving, found bool) {
+	i := slices.IndexFunc(l.pods, func(p labelledPod) bool { return p.name == pod })
+	if i < 0 || namespace != "ml" {
+		return false, false
+	}
+	return l.pods[i].serving, true
+}
+
+func (l *podList) Value(namespace, pod string, q series.Query) (series.Sample, bool) {
+	if q.Metric != "" {
+		return l.store.PodMetric(namespace, pod, q.Metric, q.Now, q.MaxAge)
+	}
+	return l.store.Pod(namespace, pod, q.Field, q.Now, q.MaxAge)
+}
+
+func (l *podList) Values(namespace string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample] {
+	return func(yield func(string, series.Sample) bool) {
+		for i := range l.pods {
+			p := &l.pods[i]
+			if namespace != "ml" || !p.serving || !selector.Matches(p.labels) {
+				continue
+			}
+			if s, ok := l.Value(namespace, p.name, q); ok && !yield(p.name, s) {
+				return
+			}
 		}
 	}
-	return out
-}
-
-func (l podList) Get(namespace, name string) (PodRef, bool) {
-	i := slices.IndexFunc(l, func(p labelledPod) bool { return p.Name == name })
-	if i < 0 || namespace != "ml" {
-		return PodRef{}, false
-	}
-	return l[i].PodRef, true
 }
 
 // node fills a store as a scraper does.
@@ -117,20 +134,18 @@ func fleet(t testing.TB) Deps {
 
 	web := labels.Set{"app": "web"}
 	return Deps{
-		Values: store,
-
 		Names: func() []string {
 			return []string{"vllm:num_requests_waiting", "queue_depth", "DCGM_FI_DEV_GPU_UTIL", "queue_depth"}
 		},
 		Now: func() time.Time { return now },
-		Pods: podList{
-			{PodRef{"web-a", true}, web},
-			{PodRef{"web-b", true}, web},
-			{PodRef{"web-loading", false}, web},
-			{PodRef{"web-half", true}, web},
-			{PodRef{"web-stale", true}, web},
-			{PodRef{"other", true}, labels.Set{"app": "other"}},
-		},
+		Pods: &podList{store: store, pods: []labelledPod{
+			{"web-a", true, web},
+			{"web-b", true, web},
+			{"web-loading", false, web},
+			{"web-half", true, web},
+			{"web-stale", true, web},
+			{"other", true, labels.Set{"app": "other"}},
+		}},
 	}
 }
 
@@ -270,9 +285,21 @@ func TestQuantity(t *testing.T) {
 		if q := quantity(v); q.String() != want {
 			t.Errorf("quantity(%v) = %s, want %s", v, &q, want)
 		}
+		if got := appendQuantity(nil, v); string(got) != want {
+			t.Errorf("appendQuantity(%v) = %s, want %s", v, got, want)
+		}
 	}
 	f(0, "0")
 	f(87, "87")
+	f(-87, "-87")
+	f(2000, "2k")
+	f(2001, "2001")
+	f(50.25, "50250m")
+	f(-50.001, "-50001m")
+	f(0.999999999999, "1")
+	f(7.0000000001, "7")
+	f(61.0004, "61000400u")
+	f(999999999999, "999999999999")
 	f(65.5, "65500m")
 	f(0.653421, "653421u")
 	f(1.0/3, "333333333n")
@@ -296,6 +323,9 @@ func FuzzQuantity(f *testing.F) {
 			t.Skip("not what the HPA can count in thousandths")
 		}
 		q := quantity(v)
+		if text := appendQuantity(nil, v); string(text) != q.String() {
+			t.Errorf("appendQuantity(%v) = %s, want %s", v, text, &q)
+		}
 		got := q.AsApproximateFloat64()
 		if diff := got - v; diff > 1e-3 && diff > 1e-12*v || diff < -1e-3 && diff < -1e-12*-v {
 			t.Errorf("quantity(%v) reads %v", v, got)

@@ -4,6 +4,7 @@ package metricsapi
 
 import (
 	"math"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -26,6 +27,32 @@ func quantity(v float64) resource.Quantity {
 		}
 	}
 	return *resource.NewQuantity(whole(math.Round(v)), resource.DecimalSI)
+}
+
+// maxPlain bounds the numbers of thousandths that appendQuantity writes itself.
+const maxPlain = 1e12
+
+// appendQuantity appends quantity(v) as text. Numbers with up to three decimals are
+// most of all values, and are written without a Quantity: it looks for the suffix by
+// repeated division.
+func appendQuantity(b []byte, v float64) []byte {
+	if v > -maxPlain && v < maxPlain {
+		if n := int64(v); float64(n) == v && n%1000 != 0 {
+			return strconv.AppendInt(b, n, 10)
+		}
+		if n := int64(math.Round(v * 1e3)); n%1000 != 0 && isThousandths(v, n) {
+			return append(strconv.AppendInt(b, n, 10), 'm')
+		}
+	}
+	q := quantity(v)
+	number, suffix := q.CanonicalizeBytes(make([]byte, 0, 32))
+	return append(append(b, number...), suffix...)
+}
+
+// isThousandths reports whether v, rounded as quantity does, is n thousandths.
+func isThousandths(v float64, n int64) bool {
+	nano := math.Round(v * 1e9)
+	return math.Abs(nano) < maxCount && nano == float64(n)*1e6
 }
 
 // whole is v, which has no fraction, as near as an int64 can be.

@@ -9,6 +9,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
+// Query is a question for pods' newest values: of a field of their GPUs, or of a
+// metric that they expose themselves.
+type Query struct {
+	Field  gpu.FieldID
+	Metric string // empty: the field
+	Now    time.Time
+	MaxAge time.Duration // older values are absent
+}
+
 // Pod is a pod's value of a field: the newest values of the devices it holds,
 // none older than maxAge, or than three of its target's intervals, combined as the field's PodAgg says (the package's
 // comment has the rules for what is missing). A counter with PodAgg Rate gives

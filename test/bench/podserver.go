@@ -15,14 +15,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
@@ -100,30 +98,6 @@ func (f *podFleet) read(at time.Time) error {
 	return nil
 }
 
-// Select is metricsapi.Pods'.
-func (f *podFleet) Select(namespace string, selector labels.Selector) []metricsapi.PodRef {
-	pods := f.pods.Select(namespace, selector)
-	out := make([]metricsapi.PodRef, 0, len(pods))
-	for _, pod := range pods {
-		out = append(out, podRef(pod))
-	}
-	return out
-}
-
-// Get is metricsapi.Pods'.
-func (f *podFleet) Get(namespace, name string) (metricsapi.PodRef, bool) {
-	pod, ok := f.pods.Get(namespace, name)
-	if !ok {
-		return metricsapi.PodRef{}, false
-	}
-	return podRef(pod), true
-}
-
-func podRef(pod *corev1.Pod) metricsapi.PodRef {
-	phase, _ := controller.PhaseOf(pod)
-	return metricsapi.PodRef{Name: pod.Name, Serving: phase == scale.Serving && !controller.Finished(pod)}
-}
-
 // servePods is the server of benchPods: the metrics API as the controller makes
 // it, over pods and values that this process makes up.
 func servePods(ctx context.Context, cfg config, out io.Writer) error {
@@ -140,7 +114,7 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 	server, err := metricsapi.New(metricsapi.Config{
 		BindAddress: "127.0.0.1", CertFile: filepath.Join(dir, certFile), KeyFile: filepath.Join(dir, keyFile),
 		Kubeconfig: filepath.Join(dir, kubeconfigFile), MaxAge: gpu.MaxAge(time.Second), Log: slog.New(slog.DiscardHandler),
-	}, metricsapi.Deps{Pods: fleet, Values: control.Values(), Names: control.Names})
+	}, metricsapi.Deps{Pods: control.MetricPods(), Names: control.Names})
 	if err != nil {
 		return err
 	}

@@ -14,10 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,24 +72,30 @@ type rig struct {
 // clock stands still, so that values stay fresh and stamps are known.
 func (r *rig) clock() time.Time { return r.collected.Add(time.Second) }
 
-// Select lists one serving pod with a GPU, one that loads, and one without GPUs.
-func (r *rig) Select(ns string, selector labels.Selector) (out []metricsapi.PodRef) {
-	for _, pod := range []string{"web-a", "web-loading", "web-cpu"} {
-		if ns == "ml" && selector.Matches(labels.Set{"app": "web"}) {
-			out = append(out, metricsapi.PodRef{Name: pod, Serving: pod != "web-loading"})
-		}
-	}
-	return out
+// pods are one serving pod with a GPU, one that loads, and one without GPUs.
+type pods struct{ store *series.Store }
+
+func (p pods) State(ns, pod string) (serving, found bool) {
+	known := ns == "ml" && slices.Contains([]string{"web-a", "web-loading", "web-cpu"}, pod)
+	return known && pod != "web-loading", known
 }
 
-// Get finds one of them.
-func (r *rig) Get(ns, name string) (metricsapi.PodRef, bool) {
-	for _, pod := range r.Select(ns, labels.Everything()) {
-		if pod.Name == name {
-			return pod, true
+func (p pods) Value(ns, pod string, q series.Query) (series.Sample, bool) {
+	if q.Metric != "" {
+		return p.store.PodMetric(ns, pod, q.Metric, q.Now, q.MaxAge)
+	}
+	return p.store.Pod(ns, pod, q.Field, q.Now, q.MaxAge)
+}
+
+func (p pods) Values(ns string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample] {
+	return func(yield func(string, series.Sample) bool) {
+		for _, pod := range []string{"web-a", "web-cpu"} {
+			s, ok := p.Value(ns, pod, q)
+			if ok && ns == "ml" && selector.Matches(labels.Set{"app": "web"}) && !yield(pod, s) {
+				return
+			}
 		}
 	}
-	return metricsapi.PodRef{}, false
 }
 
 // store has one reading of both GPUs.
@@ -187,7 +195,7 @@ func (r *rig) serve(t *testing.T) {
 	})
 	server, err := metricsapi.New(
 		metricsapi.Config{BindAddress: "127.0.0.1", Cert: r.certs, Kubeconfig: kubeconfig, MaxAge: 5 * time.Second, Version: "e2e", Log: log},
-		metricsapi.Deps{Pods: r, Values: r.store(t), Names: func() []string { return []string{metric, "queue_depth"} }, Now: r.clock},
+		metricsapi.Deps{Pods: pods{r.store(t)}, Names: func() []string { return []string{metric, "queue_depth"} }, Now: r.clock},
 	)
 	if err != nil {
 		t.Fatal(err)
