@@ -20,12 +20,12 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
-// guarded is an API server that may give out tokens, with a controller behind its
-// proxy that wants one.
+// guarded is an API server that may issue tokens. The controller behind its proxy requires
+// one.
 type guarded struct {
 	t       *testing.T
 	mints   bool   // TokenRequests are allowed
-	accepts string // the token that the controller wants; empty: none
+	accepts string // the token that the controller requires; empty: none
 	shown   []string
 }
 
@@ -109,7 +109,7 @@ func TestTokenSelection(t *testing.T) {
 	f("a wrong one", guarded{mints: true, accepts: "other"}, static, true, "minted", "401")
 }
 
-// Of a URL the token goes over https or to this machine only, and never on.
+// With a URL, the token is sent only over https or to this machine, and never redirected.
 func TestTokenOfURL(t *testing.T) {
 	g := &guarded{t: t, mints: true, accepts: "minted"}
 	file, server := g.kubeconfig("{}")
@@ -143,7 +143,7 @@ func TestTokenOfURL(t *testing.T) {
 	}
 }
 
-// refusing answers 401 to everything.
+// refusing answers 401 to all requests.
 type refusing struct{ authorizations []string }
 
 func (r *refusing) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -151,7 +151,7 @@ func (r *refusing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusUnauthorized, Status: "401", Body: http.NoBody, Request: req}, nil
 }
 
-// Over http no other machine is shown a token; over https it is.
+// Another machine gets the token over https, and never over http.
 func TestNoTokenOverHTTP(t *testing.T) {
 	g := &guarded{t: t, mints: true}
 	file, _ := g.kubeconfig("{token: own}")

@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// secured is a backend behind TLS that answers with ten minutes of 5 requests/s,
-// .
+// secured starts a server with TLS that returns ten minutes of 5 requests/s, if the request
+// is allowed.
 func secured(t *testing.T, allowed func(*http.Request) bool) (url, caFile string) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,15 +32,14 @@ func secured(t *testing.T, allowed func(*http.Request) bool) (url, caFile string
 		}
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[%s]}]}}`, strings.Join(values, ","))
 	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // a client that does not trust the certificate is meant
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // one request is meant to reject the certificate
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 	return s.URL, writeFile(t, "ca.pem", string(ca))
 }
 
-// The backend is asked with the credentials, the tenant and the CA of the file
-// that the controller takes, too.
+// Requests have the credentials, the tenant and the CA of --prometheus-http-config.
 func TestBacktestPrometheusCredentials(t *testing.T) {
 	token, password := writeFile(t, "token", "s3cret\n"), writeFile(t, "password", "pass")
 	url, ca := secured(t, func(r *http.Request) bool {

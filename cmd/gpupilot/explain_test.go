@@ -46,7 +46,7 @@ func TestExplain(t *testing.T) {
 	f("from 2 (target 60 %), decides\n", "input queue: not readable (target 4)\n", "SignalsConsistent is False (DeviceUtilizationBesideRequests): remove Utilization")
 }
 
-// A malformed object is named, and hides no other.
+// A malformed object is named, and does not hide the others.
 func TestExplainMalformed(t *testing.T) {
 	f := func(object map[string]any, want ...string) {
 		t.Helper()

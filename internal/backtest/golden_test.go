@@ -100,7 +100,7 @@ func TestReplaysAreUnchanged(t *testing.T) {
 	for _, model := range []string{"llama-8b", "llama-70b"} {
 		who := append(followers(), contender.Oracle(1, 15), contender.Reactive(0.8, 300), contender.Fixed(0.6))
 		cfg := Config{Trace: wave(t), Model: preset(t, model), Startup: service.DefaultStartup(60), Seed: 3, Peak: 6}
-		cfg.Startup.ShortagesPerDay = 100 // a day, so that there is one
+		cfg.Startup.ShortagesPerDay = 100 // so that half an hour has at least one
 		for _, r := range run(t, cfg, who...) {
 			violated := 0
 			for _, p := range r.Minutes {

@@ -29,7 +29,7 @@ func TestObjectives(t *testing.T) {
 		}
 	}
 	cases := []Case{
-		replay(30, 1, 0.5, 0.9, 0.2), replay(30, 2, 1.4, 1.3, 0.2), // ours 0.95 % on the mean, cheap 1.1 %
+		replay(30, 1, 0.5, 0.9, 0.2), replay(30, 2, 1.4, 1.3, 0.2), // ours 0.95 % on average, cheap 1.1 %
 		replay(60, 1, 3, 0.5, 0.2), replay(60, 2, 1.5, 0.6, 0.2), // ours 2.25 %, cheap 0.55 %
 	}
 	var got []string
@@ -62,7 +62,7 @@ func TestUnreachedObjectives(t *testing.T) {
 	}
 }
 
-// The table is in the text, on the page and in the JSON.
+// The report, its table and its page have the objectives.
 func TestReportHasObjectives(t *testing.T) {
 	s := smallStudy(t)
 	cases, err := s.Run(t.Context())

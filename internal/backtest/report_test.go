@@ -182,9 +182,9 @@ func TestTable(t *testing.T) {
 	two := study(cell, other, cell)
 	two.Prices = Prices{{GPU: "a100", USD: 2}}
 	has(table(two), true, "2 traces, 3 hours", "\nother, llama-8b\n", "start  policy", "$2469", "a policy with a na…", "regret", "(most often, 2 of 2)")
-	blind := cell // no peer looks at what it looks at
-	blind.Class, blind.Ratio, blind.Front, blind.Nearest = contender.OnGPU, 0, 0, ""
-	has(table(study(blind)), true, "12.34%      -      -")
+	unmatched := cell // its class has no peers
+	unmatched.Class, unmatched.Ratio, unmatched.Front, unmatched.Nearest = contender.OnGPU, 0, 0, ""
+	has(table(study(unmatched)), true, "12.34%      -      -")
 	alone := study(cell)
 	alone.Peers, alone.class = nil, nil
 	has(table(alone), false, "front", "ratio", "45.6", "peers", "nearest")

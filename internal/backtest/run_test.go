@@ -17,7 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/trace"
 )
 
-// onRunning is a policy on requests running and waiting in each replica.
+// onRunning returns a policy on the running and the waiting requests per replica.
 func onRunning(target float64) policy.Compiled {
 	p := scale.Policy{
 		Min: 1, Max: 100, Signals: []scale.Signal{

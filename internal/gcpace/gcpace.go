@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gcpace keeps the garbage of a Go program in proportion to what the
+// Package gcpace sets GOGC so that garbage is limited in proportion to the memory that the
 // garbage collector scans.
 //
-// GOGC is relative to all of the heap: at its default of 100, a program with
-// 400 MiB of samples, in which there is no pointer, lets 400 MiB of garbage
-// pile up before it collects. A collection costs what it scans, which is not the
-// samples. So the room for garbage is set to a quarter of what is scanned: the
-// collector works as with GOGC=25 in a program without the samples.
+// GOGC is a percentage of the live heap. With the default of 100, a program with 400 MiB of
+// samples without pointers accumulates 400 MiB of garbage before a collection. But the cost
+// of a collection depends on the scanned memory, and the samples are not scanned. So the
+// garbage is limited to a quarter of the scanned memory, as with GOGC=25 in a program
+// without the samples.
 package gcpace
 
 import (
@@ -19,26 +19,27 @@ import (
 )
 
 const (
-	// every is the time between two looks. What is scanned changes as targets and
-	// objects come, in minutes.
-	every = 5 * time.Second
-	// minRoom lets a small heap be collected seldom.
-	minRoom    = 16 << 20
+	// interval is the time between two adjustments. The scanned memory changes within
+	// minutes, as targets and objects are added.
+	interval = 5 * time.Second
+	// minGarbage is the lowest limit of the garbage, in bytes. It avoids frequent
+	// collections of a small heap.
+	minGarbage = 16 << 20
 	minPercent = 3
 	maxPercent = 100
 )
 
-// Run sets the garbage collector's percentage again and again until ctx ends. It
-// returns at once where GOGC is set: then that holds.
+// Run adjusts the garbage collector's percentage until ctx ends. If the environment sets
+// GOGC, it returns at once.
 func Run(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	last := maxPercent
 	for {
-		if p := Percent(read()); p != last {
+		if p := Percent(readMetrics()); p != last {
 			debug.SetGCPercent(p)
 			last = p
 		}
@@ -50,16 +51,16 @@ func Run(ctx context.Context) {
 	}
 }
 
-// Percent is the value of GOGC for a heap of so many live bytes, and so many
-// bytes, with stacks and global variables, that a collection scans.
+// Percent returns the value of GOGC for a heap with these live and scanned bytes. roots are
+// the bytes of stacks and global variables, which are scanned, too.
 func Percent(live, scanned, roots uint64) int {
-	room := max((scanned+roots)/4, minRoom)
-	p := 100 * room / max(live+roots, 1)
+	garbage := max((scanned+roots)/4, minGarbage)
+	p := 100 * garbage / max(live+roots, 1)
 	return int(min(max(p, minPercent), maxPercent))
 }
 
-// read is what the last collection found.
-func read() (live, scanned, roots uint64) {
+// readMetrics returns the bytes that the last collection found.
+func readMetrics() (live, scanned, roots uint64) {
 	s := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/heap:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"},
 	}

@@ -19,28 +19,27 @@ func TestPercent(t *testing.T) {
 			t.Errorf("%d MiB live, %d scanned: %d, want %d", live, scanned, got, want)
 		}
 	}
-	f(4, 4, 0, 100)     // small: as by default
+	f(4, 4, 0, 100)     // a small heap: the default
 	f(0, 0, 0, 100)     // before the first collection
-	f(100, 100, 0, 25)  // all of it is scanned
-	f(500, 200, 0, 10)  // most of it is samples
-	f(500, 180, 20, 9)  // stacks count as scanned and as the collector's base
-	f(10000, 100, 0, 3) // not for ever
+	f(100, 100, 0, 25)  // all memory is scanned
+	f(500, 200, 0, 10)  // most memory is samples
+	f(500, 180, 20, 9)  // stacks count as scanned, and GOGC is relative to them, too
+	f(10000, 100, 0, 3) // the minimum
 }
 
-// The runtime has the metrics that are read: what is scanned is less than what is
-// live where most has no pointers.
-func TestRead(t *testing.T) {
+// The runtime has the metrics. Memory without pointers is live, and not scanned.
+func TestReadMetrics(t *testing.T) {
 	samples := make([]float32, 64*mib/4)
 	runtime.GC()
-	live, scanned, roots := read()
+	live, scanned, roots := readMetrics()
 	if live < 64*mib || scanned > live/2 || scanned == 0 || roots == 0 {
 		t.Errorf("%d live, %d scanned, %d of roots", live, scanned, roots)
 	}
 	runtime.KeepAlive(samples)
 }
 
-// A percentage that the environment gives holds.
-func TestGOGCHolds(t *testing.T) {
+// GOGC of the environment has precedence.
+func TestGOGCHasPrecedence(t *testing.T) {
 	t.Setenv("GOGC", "100")
 	before := percent()
 	ctx, cancel := context.WithCancel(t.Context())

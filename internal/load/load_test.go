@@ -75,9 +75,9 @@ func TestReplay(t *testing.T) {
 	f(ReplayConfig{}, 2500*time.Millisecond, 10)
 	f(ReplayConfig{}, 99*s, 30)
 	f(ReplayConfig{Speed: 2}, 2*s, 15)
-	f(ReplayConfig{Speed: 100}, s, 15) // all of it at once: its mean
+	f(ReplayConfig{Speed: 100}, s, 15) // the whole recording within a second: its mean
 	f(ReplayConfig{Peak: 3}, 4*s, 3)
-	f(ReplayConfig{Peak: 60, Speed: 2}, s, 60) // the highest two seconds are the first or the last
+	f(ReplayConfig{Peak: 60, Speed: 2}, s, 60) // the first and the last two seconds are the highest
 	f(ReplayConfig{Smooth: 2 * s}, 4*s, 15)
 	r, _ := Read("f.csv", strings.NewReader(small), ReplayConfig{Speed: 4})
 	if r.Duration() != s {
@@ -94,7 +94,7 @@ func TestOpenGzip(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "counts") // the name says nothing
+	path := filepath.Join(t.TempDir(), "counts") // gzip is detected by content, not by name
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestErrorsNameFileLineAndColumn(t *testing.T) {
 		t.Helper()
 		_, err := Read("f.csv", strings.NewReader(in), cfg)
 		if err == nil {
-			t.Fatalf("%q was taken", in)
+			t.Fatalf("%q was accepted", in)
 		}
 		for _, w := range want {
 			if !strings.Contains(err.Error(), w) {
@@ -146,7 +146,7 @@ func FuzzRead(f *testing.F) {
 		r, err := Read("fuzz", bytes.NewReader(b), ReplayConfig{Speed: speed, Peak: 50})
 		if err != nil {
 			if !strings.Contains(err.Error(), "fuzz") && !strings.Contains(err.Error(), "speed") {
-				t.Errorf("the error %q does not say which file", err)
+				t.Errorf("the error %q does not name the file", err)
 			}
 			return
 		}

@@ -4,27 +4,27 @@ package peers
 
 import "testing"
 
-// group is pods that are alike.
+// group is a number of equal pods.
 type group struct {
 	n       int
 	percent float64
-	phase   string // "ready", "loading" (told, not ready), "silent" (ready, not told) or "pending"
+	phase   string // "ready", "loading" (not ready, has a sample), "unsampled" (ready, no sample) or "pending"
 }
 
 func pods(groups ...group) (out []Pod) {
 	for _, g := range groups {
 		for range g.n {
-			told := g.phase == "ready" || g.phase == "loading"
+			sampled := g.phase == "ready" || g.phase == "loading"
 			out = append(out, Pod{
-				Pending: g.phase == "pending", Ready: g.phase == "ready" || g.phase == "silent",
-				HasSample: told, Milli: int64(g.percent * 1000),
+				Pending: g.phase == "pending", Ready: g.phase == "ready" || g.phase == "unsampled",
+				HasSample: sampled, Milli: int64(g.percent * 1000),
 			})
 		}
 	}
 	return out
 }
 
-// mean is what a query over all pods that tell a value would say.
+// mean returns the mean over the pods with a sample.
 func mean(all []Pod) (milli int64, ok bool) {
 	n := int64(0)
 	for _, p := range all {
@@ -36,16 +36,16 @@ func mean(all []Pod) (milli int64, ok bool) {
 	return milli / max(1, n), n > 0
 }
 
-// situation is pods under a target, with the replicas that Kubernetes' own
-// calculator gives for each kind of metric.
+// situation is a set of pods and a target, with the replicas that the calculator of
+// Kubernetes returns for each kind of metric.
 type situation struct {
-	name         string
-	pods         []Pod
-	milliTarget  int64
-	object, each int
+	name            string
+	pods            []Pod
+	milliTarget     int64
+	object, average int
 }
 
-// situations are how an HPA counts pods that start.
+// situations show how an HPA counts starting pods.
 var situations = []situation{
 	{"1 ready at 100", pods(group{1, 100, "ready"}), 60000, 2, 2},
 	{"1 ready at 100, 1 pending", pods(group{1, 100, "ready"}, group{1, 0, "pending"}), 60000, 2, 2},
@@ -57,14 +57,14 @@ var situations = []situation{
 }
 
 func (x *situation) reading() Reading {
-	value, told := mean(x.pods)
-	return Reading{Spec: len(x.pods), Status: len(x.pods), Pods: x.pods, Milli: value, HasValue: told}
+	value, ok := mean(x.pods)
+	return Reading{Spec: len(x.pods), Status: len(x.pods), Pods: x.pods, Milli: value, HasValue: ok}
 }
 
 func TestHPACountsStartingPods(t *testing.T) {
 	for _, x := range situations {
 		r := x.reading()
-		for kind, want := range map[Kind]int{ObjectValue: x.object, PodsAverage: x.each} {
+		for kind, want := range map[Kind]int{ObjectValue: x.object, PodsAverage: x.average} {
 			h := &HPA{Kind: kind, MilliTarget: x.milliTarget, Up: DefaultUp(), Down: DefaultDown()}
 			if got, ok := h.proposeReplicas(&r); !ok || got != want {
 				t.Errorf("%s, kind %d: %d %v, want %d", x.name, kind, got, ok, want)
@@ -73,7 +73,7 @@ func TestHPACountsStartingPods(t *testing.T) {
 	}
 }
 
-// The tolerance of External AverageValue is about status.replicas, whatever they do.
+// The tolerance of an External AverageValue is relative to status.replicas.
 func TestHPAExternalTolerance(t *testing.T) {
 	f := func(sum int64, status int, tolerance float64, want int) {
 		t.Helper()
@@ -90,25 +90,25 @@ func TestHPAExternalTolerance(t *testing.T) {
 	f(12, 10, 0.1, 12)
 }
 
-// Ready pods without a sample carry nothing on the way up and the target on the way down.
+// Ready pods without a sample count as 0 when scaling up, and as the target when scaling down.
 func TestHPAPodsWithoutSamples(t *testing.T) {
-	f := func(value float64, told, silent, want int) {
+	f := func(value float64, sampled, unsampled, want int) {
 		t.Helper()
 		h := &HPA{MilliTarget: 10000, Up: DefaultUp(), Down: DefaultDown()}
-		all := pods(group{told, value, "ready"}, group{silent, 0, "silent"})
+		all := pods(group{sampled, value, "ready"}, group{unsampled, 0, "unsampled"})
 		if got, _ := h.proposeReplicas(&Reading{Spec: len(all), Pods: all}); got != want {
-			t.Errorf("%d at %g, %d silent: %d, want %d", told, value, silent, got, want)
+			t.Errorf("%d at %g, %d without a sample: %d, want %d", sampled, value, unsampled, got, want)
 		}
 	}
 	f(20, 2, 0, 4)
 	f(20, 2, 2, 4)  // 40 over 4 pods: on target
 	f(40, 2, 2, 8)  // 80 over 4 pods
-	f(15, 2, 2, 4)  // 30 over 4 pods would go down: the direction turned, stay
+	f(15, 2, 2, 4)  // 30 over 4 pods is below the target: the direction changed, so nothing changes
 	f(1, 2, 2, 3)   // 2 + 2 × 10 over 4 pods
 	f(9.5, 2, 2, 4) // within the tolerance
 }
 
-// An average is rounded down to thousandths: what a third leaves over is not one more replica.
+// An average is rounded down to thousandths. The remainder does not add a replica.
 func TestHPARoundsAverages(t *testing.T) {
 	h := &HPA{MilliTarget: 10000, Up: DefaultUp(), Down: DefaultDown()}
 	all := []Pod{{HasSample: true, Milli: 13000}, {HasSample: true, Milli: 13000}, {HasSample: true, Milli: 14001}}
@@ -117,8 +117,8 @@ func TestHPARoundsAverages(t *testing.T) {
 	}
 }
 
-// wants is an external metric that asks for that many replicas.
-func wants(n, spec int) *Reading {
+// externalMetric returns a reading with an external metric that needs n replicas.
+func externalMetric(n, spec int) *Reading {
 	return &Reading{Spec: spec, Status: spec, Milli: int64(n) * 1000, HasValue: true}
 }
 
@@ -127,38 +127,38 @@ func TestHPABehavior(t *testing.T) {
 	h.Down.Window = 60
 	step := func(now, current, desired, want int) {
 		t.Helper()
-		if got := h.Sync(now, wants(desired, current)); got != want {
+		if got := h.Sync(now, externalMetric(desired, current)); got != want {
 			t.Errorf("at %d s from %d to %d: %d, want %d", now, current, desired, got, want)
 		}
 	}
-	// Up by the more of 4 pods and 100 % in 15 s; down after the window's most.
+	// Up by the larger of 4 pods and 100 % in 15 s; down to the highest recommendation of the window.
 	step(0, 1, 50, 5)
-	step(14, 5, 50, 5) // the period began with 1
+	step(14, 5, 50, 5) // the period started with 1 replica
 	step(15, 5, 50, 10)
 	step(30, 10, 200, 20)
-	step(45, 20, 2, 20) // 50 was wanted within 60 s
-	step(89, 20, 2, 20) // 200 was, at 30 s
+	step(45, 20, 2, 20) // 50 was recommended within 60 s
+	step(89, 20, 2, 20) // 200 was recommended at 30 s
 	step(90, 20, 2, 2)
 }
 
-// What an HPA finds when it begins holds the way down for a window.
+// The replicas at the first sync prevent a scale-down for a window.
 func TestHPAFirstSync(t *testing.T) {
 	h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Min: 1, Max: 100, Up: DefaultUp(), Down: DefaultDown()}
 	for _, now := range []int{0, 299} {
-		if got := h.Sync(now, wants(2, 8)); got != 8 {
+		if got := h.Sync(now, externalMetric(2, 8)); got != 8 {
 			t.Errorf("at %d s: %d, want 8", now, got)
 		}
 	}
-	if got := h.Sync(300, wants(2, 8)); got != 2 {
+	if got := h.Sync(300, externalMetric(2, 8)); got != 2 {
 		t.Errorf("after the window: %d, want 2", got)
 	}
 }
 
-// Somebody else's replicas are brought within the bounds at once, and none are left alone.
+// Replicas outside the bounds are corrected at once. Zero replicas stay.
 func TestHPABounds(t *testing.T) {
 	for current, want := range map[int]int{0: 0, 1: 3, 20: 10} {
 		h := &HPA{Kind: ExternalAverage, MilliTarget: 1000, Min: 3, Max: 10, Up: DefaultUp(), Down: DefaultDown()}
-		if got := h.Sync(0, wants(5, current)); got != want {
+		if got := h.Sync(0, externalMetric(5, current)); got != want {
 			t.Errorf("%d replicas: %d, want %d", current, got, want)
 		}
 	}

@@ -4,8 +4,8 @@ package peers
 
 import "math/rand/v2"
 
-// hpaQuestion is a sequence of syncs that a HorizontalPodAutoscaler is asked;
-// test/kube/podautoscaler reads the same JSON.
+// hpaQuestion is a sequence of syncs of a HorizontalPodAutoscaler. The real one is asked for
+// its results: test/kube/podautoscaler reads this JSON.
 type hpaQuestion struct {
 	Kind     Kind
 	Target   int64 // thousandths
@@ -26,11 +26,11 @@ type hpaSync struct {
 
 const hpaPeriod = 15 // seconds
 
-// askHPA makes up a sequence and answers it by the model. The first are the
-// situations of TestHPACountsStartingPods.
-func askHPA(seed uint64) (q hpaQuestion, answer []int) {
+// generateHPA returns a random sequence and the answers of the model. The first sequences
+// are the situations of TestHPACountsStartingPods.
+func generateHPA(seed uint64) (q hpaQuestion, answer []int) {
 	if seed < 2*uint64(len(situations)) {
-		return askSituation(Kind(seed%2), situations[seed/2])
+		return situationQuestion(Kind(seed%2), situations[seed/2])
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x4a9a))
 	q = hpaQuestion{
@@ -46,14 +46,14 @@ func askHPA(seed uint64) (q hpaQuestion, answer []int) {
 	h := &HPA{Kind: q.Kind, MilliTarget: q.Target, Min: q.Min, Max: q.Max, Up: q.Up, Down: q.Down}
 	replicas := 1 + rng.IntN(20)
 	need := float64(replicas)
-	f := fleet{rng: rng}
+	f := podSet{rng: rng}
 	for i := range 20 + rng.IntN(60) {
 		s := hpaSync{}
 		if i == 0 || rng.IntN(40) == 0 {
 			replicas = rng.IntN(q.Max + 5)
 			s.Spec = new(replicas)
 		}
-		need = wander(rng, need, float64(q.Max))
+		need = nextNeed(rng, need, float64(q.Max))
 		s.Pods = f.step(replicas, need, q.Target)
 		s.Status = max(0, replicas+pick(rng, 0, 0, 0, rng.IntN(5)-2))
 		s.Milli, s.Told = f.value(q.Kind, s.Pods, need, q.Target)
@@ -63,7 +63,8 @@ func askHPA(seed uint64) (q hpaQuestion, answer []int) {
 	return q, answer
 }
 
-func askSituation(kind Kind, x situation) (hpaQuestion, []int) {
+// situationQuestion returns a situation as a question of one sync.
+func situationQuestion(kind Kind, x situation) (hpaQuestion, []int) {
 	free := Rules{Tolerance: defaultTolerance, Policies: []RatePolicy{{Value: 1000, Period: hpaPeriod}}}
 	q := hpaQuestion{Kind: kind, Target: x.milliTarget, Min: 1, Max: 100, Up: free, Down: free}
 	r := x.reading()
@@ -74,7 +75,7 @@ func askSituation(kind Kind, x situation) (hpaQuestion, []int) {
 
 func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 
-// vary makes rules up; a policy of percents has that many at most.
+// vary sets random rules. Rate policies in percent have at most this percentage.
 func vary(rng *rand.Rand, r *Rules, percent int) {
 	r.Tolerance = float64(pick(rng, 0, 10, 10, 5, rng.IntN(60))) / 100
 	r.Window = pick(rng, 0, 15, 60, 100, 300, 900, rng.IntN(400))
@@ -89,8 +90,8 @@ func vary(rng *rand.Rand, r *Rules, percent int) {
 	}
 }
 
-// wander is a load, in replicas, that drifts and sometimes leaps.
-func wander(rng *rand.Rand, need, most float64) float64 {
+// nextNeed returns the next need in replicas: mostly near the last one, sometimes any.
+func nextNeed(rng *rand.Rand, need, most float64) float64 {
 	switch rng.IntN(12) {
 	case 0:
 		return rng.Float64() * most * 1.3
@@ -102,17 +103,17 @@ func wander(rng *rand.Rand, need, most float64) float64 {
 	return max(0, need*(0.8+0.4*rng.Float64()))
 }
 
-// fleet is pods that come, start and go.
-type fleet struct {
+// podSet is a set of pods that changes over time.
+type podSet struct {
 	rng  *rand.Rand
 	pods []Pod
 }
 
-// step brings the fleet nearly to a number of pods, each a step further in its
-// life, and spreads the load over those that are ready.
-func (f *fleet) step(replicas int, need float64, target int64) []Pod {
+// step moves each pod to its next phase and the set towards a number of pods. It divides
+// the load among the ready pods.
+func (f *podSet) step(replicas int, need float64, target int64) []Pod {
 	rng := f.rng
-	var kept []Pod
+	var next []Pod
 	live := 0
 	for _, p := range f.pods {
 		switch {
@@ -128,23 +129,23 @@ func (f *fleet) step(replicas int, need float64, target int64) []Pod {
 		} else if !p.Pending && !p.Ready {
 			p.Ready = rng.IntN(2) == 0
 		}
-		kept = append(kept, p)
+		next = append(next, p)
 	}
 	for ; live < replicas && rng.IntN(20) > 0; live++ {
 		p := Pod{Pending: rng.IntN(3) > 0}
 		p.Ready = !p.Pending && rng.IntN(2) == 0
-		kept = append(kept, p)
+		next = append(next, p)
 	}
 	ready := 0
-	for _, p := range kept {
+	for _, p := range next {
 		if p.Ready {
 			ready++
 		}
 	}
-	silent := pick(rng, 0, 0, 10, 50, 100)
-	for i := range kept {
-		p := &kept[i]
-		p.HasSample = rng.IntN(100) >= silent && (!p.Pending || rng.IntN(4) == 0)
+	missing := pick(rng, 0, 0, 10, 50, 100) // percent of the samples
+	for i := range next {
+		p := &next[i]
+		p.HasSample = rng.IntN(100) >= missing && (!p.Pending || rng.IntN(4) == 0)
 		p.Milli = pick(rng, 0, 0, target, rng.Int64N(2*target+1))
 		if p.Ready {
 			p.Milli = int64(need * float64(target) / float64(ready) * pick(rng, 1, 1, 0.5+rng.Float64()))
@@ -153,12 +154,12 @@ func (f *fleet) step(replicas int, need float64, target int64) []Pod {
 			p.Milli = 0
 		}
 	}
-	f.pods = kept
-	return append([]Pod(nil), kept...)
+	f.pods = next
+	return append([]Pod(nil), next...)
 }
 
-// value returns the fleet's value of an object or external metric.
-func (f *fleet) value(kind Kind, pods []Pod, need float64, target int64) (milli int64, ok bool) {
+// value returns the value of an object or external metric.
+func (f *podSet) value(kind Kind, pods []Pod, need float64, target int64) (milli int64, ok bool) {
 	switch {
 	case kind == PodsAverage || f.rng.IntN(15) == 0:
 		return 0, false
@@ -168,25 +169,25 @@ func (f *fleet) value(kind Kind, pods []Pod, need float64, target int64) (milli 
 	return int64(need * float64(target) * pick(f.rng, 1, 1, 1, 0.9+0.2*f.rng.Float64())), true
 }
 
-// kpaQuestion is a sequence of seconds that Knative's autoscaler is asked;
-// test/knative reads the same JSON.
+// kpaQuestion is a sequence of seconds of Knative's autoscaler. The real one is asked for
+// its results: test/knative reads this JSON.
 type kpaQuestion struct {
 	Target        float64
 	Window, Delay int // seconds
-	Ready         int // when it begins
+	Ready         int // pods at the start
 	Seconds       []kpaSecond
 }
 
-// kpaSecond is what is recorded in one second, if anything, and how many pods
-// are ready when it decides, every KPATick seconds from the first on.
+// kpaSecond is one second. Concurrency is recorded if Told. Every KPATick seconds, from the
+// first one on, the autoscaler decides with this number of ready pods.
 type kpaSecond struct {
 	Ready       int
 	Concurrency float64
 	Told        bool
 }
 
-// askKPA makes up a sequence and answers it by the model; -1 is no decision.
-func askKPA(seed uint64) (q kpaQuestion, answer []int) {
+// generateKPA returns a random sequence and the answers of the model; -1 is no decision.
+func generateKPA(seed uint64) (q kpaQuestion, answer []int) {
 	rng := rand.New(rand.NewPCG(seed, 0x6a6a))
 	q = kpaQuestion{
 		Target: pick(rng, 1.0, 2, 8, 16, 0.7, 0.1+50*rng.Float64()),
@@ -196,11 +197,11 @@ func askKPA(seed uint64) (q kpaQuestion, answer []int) {
 	ready, wanted, silent := q.Ready, q.Ready, 0
 	need := float64(ready)
 	for now := range 200 + rng.IntN(600) {
-		if rng.IntN(8) == 0 { // pods come and go one by one
+		if rng.IntN(8) == 0 { // pods start and end one by one
 			ready += min(1, max(-1, wanted-ready))
 		}
 		if rng.IntN(10) == 0 {
-			need = wander(rng, need+0.2, 40)
+			need = nextNeed(rng, need+0.2, 40)
 		}
 		if rng.IntN(50) == 0 {
 			silent = rng.IntN(max(10, q.Window+q.Window/4))

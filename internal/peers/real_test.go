@@ -14,30 +14,30 @@ import (
 	"testing"
 )
 
-// The models are held to what the real ones answer. Those need modules of their
-// own, so questions and answers go through files: a line of JSON each.
+// The models are compared with the real autoscalers. These need Go modules of their own, so
+// questions and answers are exchanged in files, with one line of JSON each.
 var (
-	asking    = flag.Bool("ask", false, "ask the real autoscalers, which compiles them, instead of reading in testdata what they answered")
+	asking    = flag.Bool("ask", false, "compile and ask the real autoscalers, instead of reading their recorded answers from testdata")
 	update    = flag.Bool("update", false, "with -ask, write the answers to testdata")
-	sequences = flag.Int("sequences", 1000, "with -ask, how many sequences each is asked")
+	sequences = flag.Int("sequences", 1000, "with -ask, the number of sequences for each autoscaler")
 )
 
 func TestHPAIsKubernetes(t *testing.T) {
-	compare(t, real{"hpa", "../../test/kube/podautoscaler/answer.sh", 400}, askHPA)
+	compare(t, real{"hpa", "../../test/kube/podautoscaler/answer.sh", 400}, generateHPA)
 }
 
 func TestKPAIsKnative(t *testing.T) {
-	compare(t, real{"kpa", "../../test/knative/answer.sh", 120}, askKPA)
+	compare(t, real{"kpa", "../../test/knative/answer.sh", 120}, generateKPA)
 }
 
-// real is a real autoscaler, the command that has it answer, and how many of its
-// answers are in testdata.
+// real is a real autoscaler: the command that runs it, and the number of its answers in
+// testdata.
 type real struct {
 	name, command string
 	recorded      int
 }
 
-// compare wants the model's answers to be the real one's.
+// compare compares the model's answers with those of the real autoscaler.
 func compare[Q any](t *testing.T, r real, generate func(seed uint64) (Q, []int)) {
 	n := r.recorded
 	if *asking {
@@ -62,13 +62,13 @@ func compare[Q any](t *testing.T, r real, generate func(seed uint64) (Q, []int))
 				t.Errorf("sequence %d, step %d: the model sets %v, the real one %v", i, at, model[i][at:min(at+1, len(model[i]))], a.Replicas[at:min(at+1, len(a.Replicas))])
 			}
 		case a.Question != crc32.ChecksumIEEE(questions[i]):
-			t.Fatalf("sequence %d is another question than testdata/%s.jsonl answers: record answers with make peers UPDATE=1", i, r.name)
+			t.Fatalf("sequence %d differs from the recorded one in testdata/%s.jsonl: record the answers with make peers UPDATE=1", i, r.name)
 		}
 	}
 	t.Logf("%s: %d sequences, %d steps, %d sequences differ", r.name, n, steps, differ)
 }
 
-// difference is the first index at which two lists differ, -1 if they do not.
+// difference returns the first index at which two lists differ; -1 if they are equal.
 func difference(a, b []int) int {
 	for i := range max(len(a), len(b)) {
 		if i >= len(a) || i >= len(b) || a[i] != b[i] {
@@ -78,7 +78,7 @@ func difference(a, b []int) int {
 	return -1
 }
 
-// answer is what the real one answered to the question of that checksum.
+// answer is the answer of the real autoscaler to the question with this checksum.
 type answer struct {
 	Question uint32
 	Replicas []int
@@ -99,7 +99,7 @@ func (r real) answers(t *testing.T, questions [][]byte) []answer {
 	return out
 }
 
-// ask has the real one write its answers.
+// ask runs the real autoscaler, and returns the file of its answers.
 func (r real) ask(t *testing.T, questions [][]byte) (file string) {
 	dir := t.TempDir()
 	asked, answered := filepath.Join(dir, "questions"), filepath.Join(dir, "answers")

@@ -41,7 +41,7 @@ func TestGPUSignals(t *testing.T) {
 	}
 }
 
-// Autoscalers that want the same share a deployment; it forks when they differ.
+// Autoscalers with the same decision share a deployment. It forks when they differ.
 func TestFork(t *testing.T) {
 	cfg := &Config{Model: preset(t, "llama-8b"), Startup: Startup{Median: 5}, Patience: 60, Seconds: 60, Need: make([]float64, 5), Replicas: 1}
 	d := New(cfg, constant(1), constant(2), constant(1))

@@ -62,7 +62,7 @@ func scaled(t *Trace, factor float64) *Arrivals {
 	return a
 }
 
-// count goes through all requests, which must be in order and within their slices.
+// count counts all requests, and checks that they are in order and within their slices.
 func count(t *testing.T, a *Arrivals) (n float64) {
 	t.Helper()
 	begin := 0.0
@@ -83,7 +83,7 @@ func count(t *testing.T, a *Arrivals) (n float64) {
 	}
 }
 
-func TestReadErrorsSayWhere(t *testing.T) {
+func TestReadErrorsHavePositions(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                                       "the file is empty",
 		"a,b\n1,2\n":                                             "x:1: no trace has the columns a,b",
@@ -135,8 +135,8 @@ func TestReadGzip(t *testing.T) {
 	}
 }
 
-// What is corrupt is called so, and not truncated: whatever byte is damaged, and
-// whether decompression or the rows find it first.
+// A file with any damaged byte is reported as corrupt, and not as truncated: whether the
+// decompression fails first or a row is invalid.
 func TestReadCorruptGzip(t *testing.T) {
 	rows := "t_ms,prompt_tokens,output_tokens\n"
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -153,7 +153,7 @@ func TestReadCorruptGzip(t *testing.T) {
 		b[i] ^= []byte{0x01, 0x40, 0xff}[i%3]
 		tr, err := Read("x", bytes.NewReader(b))
 		switch {
-		case err == nil && !slices.Equal(tr.requests, want.requests): // some bits are of no account
+		case err == nil && !slices.Equal(tr.requests, want.requests): // some bits of the header do not matter
 			t.Errorf("byte %d: read as other requests", i)
 		case err != nil && (!strings.HasPrefix(err.Error(), "x: the gzip file is corrupt") || strings.Contains(err.Error(), "truncated")):
 			t.Errorf("byte %d: %v", i, err)
@@ -174,9 +174,8 @@ func zipped(text string) []byte {
 	return b.Bytes()
 }
 
-// Exports stamp their rows in seconds since 1970, in milliseconds since then, or
-// in words: all is the same load.
-func TestTimesAreCountedFromTheFirstRow(t *testing.T) {
+// Seconds since any moment, milliseconds and timestamps give the same load.
+func TestTimesAreRelative(t *testing.T) {
 	for _, in := range []string{
 		"t_s,requests\n0,2\n60,0\n120,4\n",
 		"t_s,requests\n1700000000,2\n1700000060,0\n1.70000012e9,4\n",
@@ -193,8 +192,8 @@ func TestTimesAreCountedFromTheFirstRow(t *testing.T) {
 	}
 }
 
-// A recorder that stamps every three seconds has its requests spread over them.
-func TestCoarseStampsAreSpread(t *testing.T) {
+// Requests with equal timestamps are spread until the next timestamp.
+func TestCoarseTimestampsAreSpread(t *testing.T) {
 	q := []Request{{At: 0}, {At: 0}, {At: 0}, {At: 3}, {At: 3}, {At: 3}, {At: 9}, {At: 9}, {At: 9}}
 	spread(q)
 	for i, want := range []float64{0, 1, 2, 3, 4, 5, 9, 10, 11} {
@@ -204,7 +203,7 @@ func TestCoarseStampsAreSpread(t *testing.T) {
 	}
 }
 
-func TestLawsHaveTheirSpread(t *testing.T) {
+func TestDistributions(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, shape := range []float64{0.2, 0.5, 1, 4} {
 		const n = 200_000
@@ -228,7 +227,7 @@ func TestLawsHaveTheirSpread(t *testing.T) {
 	}
 }
 
-// The recorded traces read whole, where they are.
+// All recorded traces can be read, if they are there.
 func TestRecordedTraces(t *testing.T) {
 	dir := os.Getenv("GPUPILOT_TRACES")
 	if dir == "" {
@@ -257,7 +256,7 @@ func FuzzRead(f *testing.F) {
 		tr, err := Read("fuzz", bytes.NewReader(b))
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "fuzz") {
-				t.Errorf("the error %q does not say which file", err)
+				t.Errorf("the error %q does not name the file", err)
 			}
 			return
 		}
