@@ -7,8 +7,8 @@ import (
 	"math/bits"
 )
 
-// FieldID identifies a field. It is DCGM's numeric field id, which stayed the
-// same through all of its renamings.
+// FieldID identifies a field. It is DCGM's numeric field id, which did not
+// change when DCGM renamed fields.
 type FieldID uint16
 
 // Unit is the one unit in which a field's values are kept.
@@ -30,23 +30,23 @@ const (
 	Bitmask            Unit = "bits"
 )
 
-// Kind is what a field's value means over time.
+// Kind is the type of a field's value over time.
 type Kind uint8
 
 // The kinds of fields.
 const (
 	Gauge   Kind = iota // may go up and down
-	Counter             // only goes up, until the driver is loaded anew
+	Counter             // only goes up, until the driver is reloaded
 	Label               // a string that goes with the device, not a number
 )
 
-// Aggregation says how several values of one field become one: the GPUs of a
-// pod, or the pods of a workload.
+// Aggregation is how the values of a field over a pod's GPUs, or a workload's
+// pods, are combined.
 type Aggregation uint8
 
-// The aggregations. Rate stands for the per-second increase of a counter,
-// summed; NoAggregate fields have no meaningful combination (a clock-event
-// bit mask, an XID code).
+// The aggregations. Rate is the sum of the counters' increases per second;
+// NoAggregate fields have no meaningful combination (a clock-event bit mask, an
+// XID code).
 const (
 	NoAggregate Aggregation = iota
 	Mean
@@ -55,12 +55,12 @@ const (
 	Rate
 )
 
-// String gives the aggregation's name as it is written in documents.
+// String returns the aggregation's name, as in the documentation.
 func (a Aggregation) String() string {
 	return [...]string{"none", "mean", "sum", "max", "rate"}[a]
 }
 
-// Format is how a field's value is written in an exposition.
+// Format is the number format of a field's value in an exposition.
 type Format uint8
 
 // DCGM's two numeric types: integers are printed without a fraction, floating
@@ -79,7 +79,7 @@ type Field struct {
 	Format  Format
 	PodAgg  Aggregation // over the GPUs of a pod
 	LoadAgg Aggregation // over the pods of a workload
-	Help    string      // one sentence, ours, for # HELP and for docs
+	Help    string      // one sentence for # HELP and the documentation
 }
 
 // Ref is a field as some name refers to it: a value under that name times
@@ -90,8 +90,8 @@ type Ref struct {
 	Scale float64
 }
 
-// Index is a field's place in the table, the dense index of Values and FieldSet.
-// It is not stable between versions: nothing outside the process may keep it.
+// Index is a field's position in the table, and the index in Values and
+// FieldSet. It differs between versions: do not store it outside the process.
 type Index uint8
 
 // Fields returns the fields of GPUs in order of id. Callers must not change it.
@@ -115,7 +115,7 @@ func IndexOf(id FieldID) (Index, bool) {
 	return search(numGPUFields, NumFields, id)
 }
 
-// search looks for an id in table[lo:hi].
+// search finds an id in table[lo:hi].
 func search(lo, hi int, id FieldID) (Index, bool) {
 	end := hi
 	for lo < hi {
@@ -141,7 +141,7 @@ func Lookup(id FieldID) (*Field, bool) {
 	return &table[i], true
 }
 
-// String gives the field's name, or its number where it is not in the table.
+// String returns the field's name, or its number if it is not in the table.
 func (id FieldID) String() string {
 	if f, ok := Lookup(id); ok {
 		return f.Name
@@ -152,7 +152,7 @@ func (id FieldID) String() string {
 // FieldSet is a set of fields of the table. The zero value is empty.
 type FieldSet [(NumFields + 63) / 64]uint64
 
-// SetOf makes a set; ids that the table lacks are left out.
+// SetOf returns a set of fields. It ignores ids that are not in the table.
 func SetOf(ids ...FieldID) FieldSet {
 	var s FieldSet
 	for _, id := range ids {
@@ -163,7 +163,7 @@ func SetOf(ids ...FieldID) FieldSet {
 	return s
 }
 
-// AllFields is the set of all fields of GPUs.
+// AllFields returns all fields of GPUs.
 func AllFields() FieldSet {
 	var s FieldSet
 	for i := range Fields() {
@@ -172,7 +172,7 @@ func AllFields() FieldSet {
 	return s
 }
 
-// AllPartFields is the set of all fields of parts.
+// AllPartFields returns all fields of parts.
 func AllPartFields() FieldSet {
 	var s FieldSet
 	for i := range PartFields() {
@@ -181,25 +181,25 @@ func AllPartFields() FieldSet {
 	return s
 }
 
-// Add puts the field at index i into the set.
+// Add adds the field at index i to the set.
 func (s *FieldSet) Add(i Index) { s[i/64] |= 1 << (i % 64) }
 
-// Remove takes the field at index i out of the set.
+// Remove removes the field at index i from the set.
 func (s *FieldSet) Remove(i Index) { s[i/64] &^= 1 << (i % 64) }
 
-// Has says whether the field at index i is in the set.
+// Has reports whether the field at index i is in the set.
 func (s *FieldSet) Has(i Index) bool { return s[i/64]&(1<<(i%64)) != 0 }
 
-// HasID says whether the field with this id is in the set.
+// HasID reports whether the field with this id is in the set.
 func (s *FieldSet) HasID(id FieldID) bool {
 	i, ok := IndexOf(id)
 	return ok && s.Has(i)
 }
 
-// Empty says whether nothing is in the set.
+// Empty reports whether the set is empty.
 func (s *FieldSet) Empty() bool { return *s == FieldSet{} }
 
-// Len is how many fields are in the set.
+// Len returns the number of fields in the set.
 func (s *FieldSet) Len() int {
 	n := 0
 	for _, word := range s {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Health is what tells whether a GPU is fit for work.
+// Health is the facts that decide whether a GPU is fit for work.
 type Health struct {
 	UUID            string
-	Down            bool // it cannot be read, or not any more
+	Down            bool // the GPU cannot be read
 	RowRemapFailure bool
-	XIDs            []XIDCount // Count may be unknown
+	XIDs            []XIDCount // Count may be 0, if unknown
 }
 
 // NodeHealth is the health of a node's GPUs.
@@ -22,22 +22,23 @@ type NodeHealth struct {
 	GPUs  []Health
 }
 
-// Fault is why a GPU should get no more work. Reason is one word.
+// Fault is a reason to give a GPU no more work. Reason is one word in
+// CamelCase.
 type Fault struct{ Reason, Message string }
 
-// The reasons of faults. They are public.
+// The reasons of faults. They are public: do not rename them.
 const (
 	FaultLost     = "GPULost"
 	FaultRowRemap = "RowRemapFailure"
 	FaultXID      = "XIDError"
 )
 
-// faultFor is how long an XID error counts against a GPU: nothing says that it
-// was reset since, except that its agent, and with it the count, began anew.
+// faultFor is how long an XID error counts as a fault. A reset of the GPU
+// cannot be detected; only a restart of the agent clears the count.
 const faultFor = 24 * time.Hour
 
-// Faults are why the GPU should get no more work, the gravest first; none if it
-// is fit.
+// Faults returns the faults of the GPU, the most severe first; none if it is
+// fit for work.
 func (h *Health) Faults(now time.Time) (out []Fault) {
 	if h.Down {
 		out = append(out, Fault{FaultLost, h.UUID + " cannot be read any more"})
@@ -55,7 +56,7 @@ func (h *Health) Faults(now time.Time) (out []Fault) {
 	return out
 }
 
-// Faults are those of all GPUs of the node.
+// Faults returns the faults of all GPUs of the node.
 func (n *NodeHealth) Faults(now time.Time) (out []Fault) {
 	if n.Blind {
 		return []Fault{{FaultLost, "no GPU of the node can be read"}}
@@ -66,5 +67,5 @@ func (n *NodeHealth) Faults(now time.Time) (out []Fault) {
 	return out
 }
 
-// IsWhole says whether a UUID is a GPU's and not a MIG device's.
+// IsWhole reports whether a UUID is a GPU's and not a MIG device's.
 func IsWhole(uuid string) bool { return strings.HasPrefix(uuid, "GPU-") }

@@ -2,14 +2,14 @@
 
 package gpu
 
-// Links is what is known of a whole GPU's NVLinks, beside its fields.
+// Links is the state of a whole GPU's NVLinks, besides its fields.
 type Links struct {
 	Errors []LinkError // by link and type
-	Down   []int       // links that were active while the agent ran, and are not now
+	Down   []int       // links that were active since the agent started, and are now inactive
 	Peers  []Peer      // the node's other GPUs, by index
 }
 
-// LinkError is how many errors of one type a link had, since the driver was
+// LinkError is the number of errors of one type on a link, since the driver was
 // loaded or the link was last reset.
 type LinkError struct {
 	Link  int // from 0
@@ -17,25 +17,25 @@ type LinkError struct {
 	Count uint64
 }
 
-// Peer says how a GPU reaches another one over NVLink.
+// Peer is the NVLink connection of a GPU to another one.
 type Peer struct {
-	Index  int // the other's
+	Index  int // of the other GPU
 	Status P2PStatus
 }
 
-// P2PStatus is nvmlGpuP2PStatus_t, and DCGM's the same.
+// P2PStatus is nvmlGpuP2PStatus_t; DCGM has the same values.
 type P2PStatus int
 
-// The statuses; 1 to 5 are why it does not reach it.
+// The statuses. 1 to 5 are reasons for which there is no connection.
 const (
 	P2POK      P2PStatus = 0
 	P2PUnknown P2PStatus = 6
 )
 
-// LinkReader is a Reader that reads NVLinks as well.
+// LinkReader is a Reader that also reads NVLinks.
 type LinkReader interface {
-	// Links reads those of the whole GPU with this UUID. It may block as
-	// Reader's methods do, and takes a hundred calls of the library: ask rarely,
-	// and not while the GPU is read or asked.
+	// Links reads the NVLinks of the whole GPU with this UUID. It may block as
+	// Reader's methods do, and makes about a hundred calls of the library: call
+	// it rarely, and not during another call for the GPU.
 	Links(uuid string) (Links, error)
 }

@@ -2,13 +2,13 @@
 
 package gpu
 
-// NodeHealthCondition is the type of the Node condition that says whether the
-// node's GPUs are healthy.
+// NodeHealthCondition is the type of the Node condition with the health of the
+// node's GPUs.
 const NodeHealthCondition = "GPUHealthy"
 
-// NodePoolLabels are the labels of a node that name its pool, the first that a
-// node has counts. Those of providers and of Karpenter come before the instance
-// type, which a node has everywhere.
+// NodePoolLabels returns the labels that name a node's pool, in order of
+// preference. Labels of providers and of Karpenter come before the instance
+// type, which every node has.
 func NodePoolLabels() []string {
 	return []string{
 		"karpenter.sh/nodepool",
@@ -21,13 +21,13 @@ func NodePoolLabels() []string {
 	}
 }
 
-// ModelLabels are the labels of a node that name the model of its GPUs, which
-// GPU feature discovery and AMD's node labeller set.
+// ModelLabels returns the labels with the model of a node's GPUs, as set by GPU
+// feature discovery and AMD's node labeller.
 func ModelLabels() []string {
 	return []string{"nvidia.com/gpu.product", "amd.com/gpu.product-name"}
 }
 
-// FirstLabel is the value of the first of the keys that is set and not empty.
+// FirstLabel returns the first value of the keys that is not empty.
 func FirstLabel(labels map[string]string, keys []string) string {
 	for _, key := range keys {
 		if value := labels[key]; value != "" {

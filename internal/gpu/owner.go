@@ -14,28 +14,27 @@ type Owner struct {
 	Namespace string
 	Pod       string
 	Container string
-	Replica   string // the share's id on a time-sliced or MPS device; empty when it holds all of it
-	Claim     *Claim // how it came to hold the device; nil: through a device plugin
+	Replica   string // the share's id on a time-sliced or MPS device; empty if the owner holds the whole device
+	Claim     *Claim // the resource claim; nil: allocated by a device plugin
 }
 
 // Claim is a device that a container holds through a resource claim (DRA).
-// Nobody changes one, and equal ones of one source are one.
+// Claims are immutable; equal claims of one source have the same address.
 type Claim struct {
 	Namespace, Name      string // of the ResourceClaim
 	Driver, Pool, Device string // as its ResourceSlice names the device
-	MIGProfile, MIGUUID  string // empty: it is no MIG device, or not known
-	ParentUUID           string // of a MIG device's GPU; empty: it is no MIG device, or not known
+	MIGProfile, MIGUUID  string // empty: not a MIG device, or unknown
+	ParentUUID           string // of a MIG device's GPU; empty: not a MIG device, or unknown
 }
 
-// Allocation is one device of one container, as the kubelet names it.
+// Allocation is one device of one container, under the kubelet's names.
 type Allocation struct {
 	Resource string // such as nvidia.com/gpu
-	DeviceID string // as the device plugin named it, see ParseDeviceID; POOL/DEVICE of a claim whose device is not known
+	DeviceID string // the device plugin's id, see ParseDeviceID; POOL/DEVICE for a claim whose device is unknown
 	Owner    Owner
 }
 
-// DeviceID is a device plugin's id for a device, taken apart. One of UUID,
-// Minor (≥ 0) is set.
+// DeviceID is a parsed device plugin's id. Either UUID or Minor (≥ 0) is set.
 type DeviceID struct {
 	UUID        string // GPU-… or MIG-…
 	Minor       int    // N of nvidiaN, or -1
@@ -43,9 +42,9 @@ type DeviceID struct {
 	Replica     string // of UUID::k or …/vgpuK, or empty
 }
 
-// ParseDeviceID understands the id forms of NVIDIA's and GKE's device plugins:
-// a GPU's or MIG device's UUID, UUID::k for share k of a time-sliced GPU,
-// nvidiaN, nvidiaN/giM and either of these with /vgpuK.
+// ParseDeviceID parses the ids of NVIDIA's and GKE's device plugins: a GPU's or
+// MIG device's UUID, UUID::k for share k of a time-sliced GPU, nvidiaN,
+// nvidiaN/giM, and the last two with /vgpuK. ok is false for other ids.
 func ParseDeviceID(s string) (DeviceID, bool) {
 	id := DeviceID{Minor: -1, GPUInstance: -1}
 	if uuid, k, found := strings.Cut(s, "::"); found {
@@ -87,13 +86,13 @@ func ParseDeviceID(s string) (DeviceID, bool) {
 	return id, true
 }
 
-// Matches says whether the id names device d.
+// Matches reports whether the id names device d.
 func (id DeviceID) Matches(d *Device) bool {
 	if id.UUID != "" {
 		return id.UUID == d.UUID
 	}
 	minor := d.Minor
-	if minor < 0 { // not known; as a rule it is the index
+	if minor < 0 { // unknown; usually it equals the index
 		minor = d.Index
 	}
 	if id.Minor != minor {
@@ -105,8 +104,8 @@ func (id DeviceID) Matches(d *Device) bool {
 	return d.MIG == nil
 }
 
-// Attribute gives each device its owners, in place, and returns the
-// allocations that no device matched.
+// Attribute sets the owners of each device, in place, and returns the
+// allocations that match no device.
 func Attribute(devices []DeviceSnapshot, allocs []Allocation) (unmatched []Allocation) {
 	for i := range devices {
 		devices[i].Owners = nil
@@ -136,9 +135,9 @@ func attribute(devices []DeviceSnapshot, a Allocation) bool {
 	return attributeToParent(devices, a)
 }
 
-// attributeToParent gives a claim's MIG device that is not listed itself to its
-// GPU, where that is listed: GPUs alone are collected, or the driver has not
-// published the device's UUID.
+// attributeToParent attributes a claim's MIG device that is not listed to its
+// GPU, if that is listed. That happens if only GPUs are collected, or if the
+// DRA driver has not published the device's UUID.
 func attributeToParent(devices []DeviceSnapshot, a Allocation) bool {
 	if a.Owner.Claim == nil || a.Owner.Claim.ParentUUID == "" {
 		return false

@@ -2,7 +2,7 @@
 
 package gpu
 
-// PartKind is a kind of parts.
+// PartKind is the kind of a part.
 type PartKind uint8
 
 // The kinds of parts.
@@ -13,23 +13,22 @@ const (
 	CPUCore
 )
 
-// PartKinds is how many kinds there are.
+// PartKinds is the number of kinds.
 const PartKinds = 4
 
-// String is the kind's name, as DCGM and its exporter write it.
+// String returns the kind's name, as DCGM and dcgm-exporter write it.
 func (k PartKind) String() string {
 	return [...]string{"nvswitch", "nvlink", "cpu", "cpucore"}[k]
 }
 
-// Part is a piece of the node that is no GPU and has values of its own: an
-// NvSwitch, a NVLink of a switch or of a GPU, a CPU of NVIDIA's, or one of its
-// cores. Nobody owns it.
+// Part is a component of the node other than a GPU: an NvSwitch, an NVLink of a
+// switch or of a GPU, an NVIDIA CPU, or one of its cores. A part has no owner.
 type Part struct {
 	Kind   PartKind
-	ID     int     // DCGM's id; of a link its index at its switch or GPU, from 0
+	ID     int     // DCGM's id; for a link the index at its switch or GPU, from 0
 	Parent int     // the link's switch, the core's CPU
-	GPU    *Device // whose link it is; nil for one of a switch
-	Serial string  // of a CPU, if it is known
+	GPU    *Device // the link's GPU; nil for a switch's link
+	Serial string  // of a CPU, if known
 }
 
 // PartSnapshot is one part at one tick.
@@ -38,17 +37,16 @@ type PartSnapshot struct {
 	Values Values
 }
 
-// PartReader is a Reader that reads parts as well.
+// PartReader is a Reader that also reads parts.
 type PartReader interface {
-	// ReadParts reads the wanted fields of all parts of which keep approves,
-	// each with what it has of them. It may block as Reader's methods do. A
-	// node without such parts has none: that is no error.
+	// ReadParts reads the wanted fields of all parts for which keep returns
+	// true. It may block as Reader's methods do. An empty list is not an error.
 	ReadParts(want FieldSet, keep func(*Part) bool) ([]PartSnapshot, error)
 }
 
-// On says whether parts of a kind are asked for the field, as dcgm-exporter
-// asks: a switch for what its links have as well (it then sums them up), and a
-// CPU for what its cores have. A field of GPUs is on none.
+// On reports whether parts of a kind are asked for the field, as in
+// dcgm-exporter. A switch is also asked for its links' fields, which it sums,
+// and a CPU for its cores' fields. It is false for fields of GPUs.
 func (f *Field) On(k PartKind) bool {
 	link := f.ID >= SwitchLinkTx && f.ID <= SwitchLinkECC || f.ID == SwitchLinkID || f.ID == SwitchLinkStatus || f.ID == SwitchLinkType
 	core := f.ID >= CPUUtil && f.ID <= CPUUtilIRQ || f.ID == CPUClock

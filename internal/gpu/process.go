@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Reading is a number that may not be there.
+// Reading is a number that can be absent.
 type Reading struct {
 	Value float64
 	OK    bool
 }
 
-// Read is the reading of a number that is there.
+// Read returns the Reading of a present number.
 func Read(x float64) Reading { return Reading{x, true} }
 
-// add makes r the sum of both, which is not there unless both are.
+// add makes r the sum of both, which is absent unless both are present.
 func (r *Reading) add(o Reading) {
 	r.Value += o.Value
 	if r.OK = r.OK && o.OK; !r.OK {
@@ -25,17 +25,17 @@ func (r *Reading) add(o Reading) {
 	}
 }
 
-// ProcessType is what a process uses a device for.
+// ProcessType is the kind of work of a process on a device.
 type ProcessType uint8
 
-// The types of processes; a process may be of several.
+// The types of processes. A process can have several.
 const (
 	Compute ProcessType = 1 << iota
 	Graphics
 	MPSClient // computes through an MPS server
 )
 
-// String gives the types as they are shown, such as compute+mps.
+// String returns the types as they are shown, such as compute+mps.
 func (t ProcessType) String() string {
 	var names []string
 	for i, name := range [...]string{"compute", "graphics", "mps"} {
@@ -48,60 +48,60 @@ func (t ProcessType) String() string {
 
 // Process is a process that uses a device.
 type Process struct {
-	PID         int // in the reader's PID namespace; 0 where it is not visible there
+	PID         int // in the reader's PID namespace; 0 if not visible there
 	Type        ProcessType
-	Memory      Reading // bytes of the device's memory that it holds
+	Memory      Reading // the process's bytes of the device's memory
 	Utilization Reading // its share of the device's time, 0 to 1
 	Place
-	Owner *Owner // the container alone; nil: nobody's that is known
+	Owner *Owner // the container only; nil: unknown
 }
 
-// Processes are those that use a device.
+// Processes are the processes that use a device.
 type Processes struct {
 	List  []Process // by PID
-	Times bool      // the device tells their utilisation at all
+	Times bool      // the device gives their utilisation
 }
 
-// ProcessReader is a Reader that knows of processes as well.
+// ProcessReader is a Reader that also reads processes.
 type ProcessReader interface {
-	// Processes lists the processes that use the device with this UUID; where
-	// they run is left to the caller. An error means that nothing is known, not
-	// that there are none. It may block as Reader's methods do, and holds up no
+	// Processes lists the processes that use the device with this UUID, without
+	// their Place. An error means that the processes are unknown, not that
+	// there are none. It may block as Reader's methods do, and does not delay a
 	// Read.
 	Processes(uuid string) (Processes, error)
 }
 
-// Place is where a process runs, as the node's /proc tells.
+// Place is where a process runs, from the node's /proc.
 type Place struct {
 	Kind        PlaceKind
-	Name        string // of its command; empty where it is not seen
-	PodUID      string // the other three of a pod's process only
-	ContainerID string // as the runtime has it; may be empty
-	Container   string // as the pod has it; may be empty
+	Name        string // the command's name; empty if not visible
+	PodUID      string // set, as the next two, for a pod's process only
+	ContainerID string // the runtime's id; may be empty
+	Container   string // the name in the pod; may be empty
 }
 
-// PlaceKind tells pods' processes from others.
+// PlaceKind is the kind of a Place.
 type PlaceKind uint8
 
 // The kinds of places.
 const (
-	Unseen PlaceKind = iota // there is no such process here (any more)
-	OnHost                  // in no pod
+	Unseen PlaceKind = iota // the process is not in /proc, or has ended
+	OnHost                  // outside pods
 	InPod
 	numPlaceKinds
 )
 
-// Usage is what the processes of one container use of a device.
+// Usage is the use of a device by the processes of one container.
 type Usage struct {
-	Owner       Owner  // the container alone, which may be empty
-	PodUID      string // empty where it has no process
+	Owner       Owner  // the container only; its name may be empty
+	PodUID      string // empty if the container has no process
 	Processes   int
 	Memory      Reading // bytes
 	Utilization Reading // 0 to 1
 }
 
-// OtherUsage is what processes use of a device that are nobody's as far as is
-// known, by their places: of InPod are those whose pod's name is not known.
+// OtherUsage is the use of a device by processes without a known pod, by their
+// places. InPod is for processes whose pod's name is unknown.
 type OtherUsage [numPlaceKinds]struct {
 	Processes   int
 	Memory      Reading
@@ -111,14 +111,14 @@ type OtherUsage [numPlaceKinds]struct {
 // PodOf finds a pod's name by its UID.
 type PodOf func(uid string) (PodName, bool)
 
-// AttributeProcesses says whose the device's processes are and what each
-// container uses of it, in place.
+// AttributeProcesses sets the owners of the device's processes and the use of
+// the device by each container, in place.
 //
-// A process belongs to the pod of its UID, whether or not that holds the
-// device. Where the pod's name is not known, it belongs to the pod that alone
-// holds the device, if that has a container of its name. A container that holds
-// the device and has no process on it uses nothing of it, unless a process is
-// there of which it is not known whose it is.
+// A process belongs to the pod of its UID, even if that pod does not hold the
+// device. If the pod's name is unknown, the process belongs to the pod that
+// alone holds the device, provided that the pod has a container with the
+// process's container name. A container that holds the device and has no
+// process on it uses nothing, unless there is a process whose owner is unknown.
 func AttributeProcesses(d *DeviceSnapshot, podOf PodOf) {
 	d.Usage, d.Others = nil, OtherUsage{}
 	for i := range d.Others {
@@ -146,12 +146,13 @@ func AttributeProcesses(d *DeviceSnapshot, podOf PodOf) {
 	}
 	slices.SortFunc(d.Usage, func(a, b Usage) int { return compareOwners(a.Owner, b.Owner) })
 	for i := range d.Usage {
-		// Each process's share is rounded up or down by itself.
+		// Each process's share is rounded separately, so that their sum can
+		// exceed 1.
 		d.Usage[i].Utilization.Value = min(d.Usage[i].Utilization.Value, 1)
 	}
 }
 
-// ownerOf finds whose a process is.
+// ownerOf finds the owner of a process.
 func (d *DeviceSnapshot) ownerOf(p *Process, podOf PodOf) (Owner, bool) {
 	if p.Kind != InPod {
 		return Owner{}, false
@@ -173,8 +174,8 @@ func (d *DeviceSnapshot) ownerOf(p *Process, podOf PodOf) (Owner, bool) {
 	return Owner{}, false
 }
 
-// named says whether a process is known by name to be of the owner's pod: whose
-// name is not known is then another's.
+// named reports whether a process is known by name to be of the owner's pod. A
+// process whose pod's name is unknown is then of another pod.
 func (d *DeviceSnapshot) named(o *Owner, podOf PodOf) bool {
 	for i := range d.Processes.List {
 		p := &d.Processes.List[i]
@@ -185,8 +186,8 @@ func (d *DeviceSnapshot) named(o *Owner, podOf PodOf) bool {
 	return false
 }
 
-// soleContainer is the one container with which a pod holds the device, empty
-// if there are several or none.
+// soleContainer returns the only container with which a pod holds the device;
+// empty if there are several or none.
 func (d *DeviceSnapshot) soleContainer(pod PodName) string {
 	sole := ""
 	for i := range d.Owners {
@@ -201,7 +202,7 @@ func (d *DeviceSnapshot) soleContainer(pod PodName) string {
 	return sole
 }
 
-// solePod says whether one pod holds the device.
+// solePod reports whether exactly one pod holds the device.
 func (d *DeviceSnapshot) solePod() bool {
 	for i := range d.Owners {
 		if !samePod(&d.Owners[i], &d.Owners[0]) {
@@ -211,13 +212,13 @@ func (d *DeviceSnapshot) solePod() bool {
 	return len(d.Owners) > 0
 }
 
-// user is the container of an owner: processes do not tell how it holds the
-// device.
+// user returns the container of an owner. It drops how the owner holds the
+// device, which is unknown for processes.
 func user(o *Owner) Owner { return Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container} }
 
 func samePod(a, b *Owner) bool { return a.Namespace == b.Namespace && a.Pod == b.Pod }
 
-// use adds a process to what its owner uses.
+// use adds a process to the usage of its owner.
 func (d *DeviceSnapshot) use(o Owner, p *Process) {
 	i := slices.IndexFunc(d.Usage, func(u Usage) bool { return u.Owner == o })
 	if i < 0 {
@@ -232,8 +233,8 @@ func (d *DeviceSnapshot) use(o Owner, p *Process) {
 }
 
 // addIdle adds the containers that hold the device and have no process on it.
-// Of a pod whose processes' container is not known it is not known which of its
-// containers idles. The utilisation is not there where the device gives none.
+// It skips pods that have processes in an unknown container: any of their
+// containers may be busy. The utilisation is absent if the device gives none.
 func (d *DeviceSnapshot) addIdle(withheld bool) {
 	busy := len(d.Usage)
 	for i := range d.Owners {
@@ -250,16 +251,16 @@ func (d *DeviceSnapshot) addIdle(withheld bool) {
 	}
 }
 
-// mpsServer begins the name of an MPS server's command, which the kernel cuts
-// to 15 letters.
+// mpsServer is the prefix of an MPS server's command, which the kernel cuts to
+// 15 letters.
 const mpsServer = "nvidia-cuda-mps"
 
 func (p *Process) isMPSServer() bool {
 	return p.Type&MPSClient == 0 && strings.HasPrefix(p.Name, mpsServer)
 }
 
-// heldByMPS says whether an MPS server has its clients' utilisation: it is busy
-// and no client is. Whose work it does is not known then.
+// heldByMPS reports whether an MPS server's utilisation includes its clients':
+// it is busy and no client is. The work cannot be attributed then.
 func heldByMPS(ps []Process) bool {
 	server := false
 	for i := range ps {

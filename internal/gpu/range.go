@@ -4,16 +4,17 @@ package gpu
 
 import "math"
 
-// Range is the values that a field can have, in the field's unit. A number
-// outside of it is no value: a decision made from it would be wrong.
+// Range is the valid values of a field, in the field's unit. A number outside
+// is not a value: a decision made from it would be wrong.
 type Range struct {
 	Min, Max float64
-	// Above is how large a value may be that counts as Max: measured ratios
-	// exceed 1. It is Max where nothing exceeds it.
+	// Above is the largest number that is read as Max: measured ratios can
+	// exceed 1. It equals Max for other fields.
 	Above float64
 }
 
-// Limit returns v as it counts, and whether it is a value at all. NaN is none.
+// Limit returns v, limited to Max, and whether it is a value. NaN is not a
+// value.
 func (r *Range) Limit(v float64) (float64, bool) {
 	if v >= r.Min && v <= r.Max {
 		return v, true
@@ -24,14 +25,14 @@ func (r *Range) Limit(v float64) (float64, bool) {
 	return math.NaN(), false
 }
 
-// The bounds of ranges that nothing else gives. 2^53 is the last whole number
-// that a float64 counts to; DCGM's counters are int64.
+// The upper bounds of ranges without a physical limit. 2^53 is the largest
+// number up to which float64 has every whole number; DCGM's counters are int64.
 const (
 	maxCount   = 1 << 53
 	maxCounter = 1<<63 - 1<<10
 )
 
-// unitRanges are the ranges by unit, of fields that fieldRanges lacks.
+// unitRanges are the ranges by unit, for fields that are not in fieldRanges.
 var unitRanges = map[Unit]Range{
 	// nvmlUtilization_t and its like are whole percents. DCGM is known to give
 	// 1,000 to 4294967295 now and then (NVIDIA/DCGM#199).

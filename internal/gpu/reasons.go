@@ -2,15 +2,15 @@
 
 package gpu
 
-// Reasons are why a device lacks fields that were wanted of it. The profiling
-// fields may have a reason of their own: see Profiler.
+// Reasons explains why a device lacks wanted fields. The profiling fields may
+// have another reason: see Profiler.
 type Reasons struct {
-	Asked   FieldSet // what the reader can ask its libraries for
-	Refused string   // why the device lacks one of these
-	Unasked string   // why it lacks another field
+	Asked   FieldSet // the fields that the reader can ask its libraries for
+	Refused string   // why the device lacks a field in Asked
+	Unasked string   // why it lacks another field; empty: unknown
 }
 
-// Why is the reason for the field at index i; empty: it is not known.
+// Why returns the reason for the field at index i; empty if unknown.
 func (r *Reasons) Why(i Index) string {
 	if r.Asked.Has(i) {
 		return r.Refused
@@ -18,8 +18,8 @@ func (r *Reasons) Why(i Index) string {
 	return r.Unasked
 }
 
-// Explainer is a Reader that knows why a device lacks fields.
+// Explainer is a Reader that can explain why a device lacks fields.
 type Explainer interface {
-	// Reasons are why the device lacks fields. It never blocks.
+	// Reasons returns why the device lacks fields. It never blocks.
 	Reasons(uuid string) Reasons
 }

@@ -11,11 +11,11 @@ import (
 // nvidia.com/gpu, nvidia.com/gpu.shared, nvidia.com/mig-1g.10gb and renamed ones.
 const nvidiaDomain = "nvidia.com/"
 
-// amdResource is what AMD's device plugin calls its GPUs.
+// amdResource is the resource of AMD's device plugin.
 const amdResource = "amd.com/gpu"
 
-// notDevices are resources of NVIDIA's domain that count something else than
-// devices. They are those of HAMi (project-hami.io, "Device Virtualization").
+// notDevices are resources of NVIDIA's domain that do not count devices. HAMi
+// defines them (project-hami.io, "Device Virtualization").
 var notDevices = []string{"gpumem", "gpumem-percentage", "gpucores", "priority"}
 
 // IsResource reports whether a Kubernetes resource of this name counts GPU

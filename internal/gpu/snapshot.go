@@ -4,55 +4,55 @@ package gpu
 
 import "time"
 
-// Device says which device something is about. It does not change while the
-// device exists.
+// Device identifies a GPU or MIG instance. It does not change while the device
+// exists.
 type Device struct {
 	Index    int    // the driver's enumeration index; the parent's, for a MIG instance
-	Minor    int    // N of /dev/nvidiaN; -1: not known
+	Minor    int    // N of /dev/nvidiaN; -1: unknown
 	UUID     string // GPU-…, or MIG-… for a MIG instance
 	PCIBusID string // domain:bus:device.function as 00000000:1B:00.0
 	Model    string // the marketing name, such as NVIDIA H200
 	MIG      *MIG   // nil for a whole GPU
 }
 
-// MIG says which instance of which GPU a MIG device is.
+// MIG identifies the GPU and instance of a MIG device.
 type MIG struct {
 	ParentUUID      string
 	GPUInstance     int    // NVML's GPU instance id
-	ComputeInstance int    // NVML's compute instance id; -1 where it spans the GPU instance
+	ComputeInstance int    // NVML's compute instance id; -1 if it spans the GPU instance
 	Profile         string // such as 1g.10gb
 }
 
-// XIDCount is how often one XID error code was seen on a device since the
-// agent started, and when last.
+// XIDCount is the number of XID errors with one code on a device since the
+// agent started, and the time of the last one.
 type XIDCount struct {
 	Code  uint64
 	Count uint64
 	Last  time.Time
 }
 
-// DeviceSnapshot is one device at one tick.
+// DeviceSnapshot is the state of one device at one tick.
 type DeviceSnapshot struct {
 	Device
 	Values    Values
-	Collected time.Time     // when Values were last read whole; zero: never
-	Took      time.Duration // how long that read took
-	Err       error         // why the last read failed; nil after a good one
+	Collected time.Time     // the start of the last successful read; zero: never
+	Took      time.Duration // the duration of that read
+	Err       error         // why the last read failed; nil after a success
 	Failures  uint64        // failed reads since the agent started
 	XIDs      []XIDCount    // sorted by code
-	Owners    []Owner       // who holds the device, sorted; empty: nobody, or not known
-	Verdicts  *Verdicts     // the library's on the GPU's health; nil: it was not asked, or does not judge
-	Links     Links         // as of the last ten seconds; empty of a MIG instance, and where it is not known
-	// NoProfiling is why there are no profiling fields; empty where there are, or
-	// that is not known.
+	Owners    []Owner       // the containers that hold the device, sorted; empty: none, or unknown
+	Verdicts  *Verdicts     // the library's verdicts on the GPU's health; nil: not read, or the library has none
+	Links     Links         // at most about ten seconds old; empty for a MIG instance, or if unknown
+	// NoProfiling is why there are no profiling fields; empty if there are
+	// some, or if unknown.
 	NoProfiling string
-	Reasons     Reasons  // why it lacks other fields
-	Jobs        []string // the batch jobs that run on it, as a job mapping says; sorted
+	Reasons     Reasons  // why the device lacks other fields
+	Jobs        []string // the batch jobs on the device, from a job mapping; sorted
 
-	// Processes are those that use the device, where they are asked for.
-	// ProcessesRead is when that was told, zero where it was not or is too old;
-	// ProcessesErr is why it is not told now. Usage and Others are what they use,
-	// as AttributeProcesses says, Usage by owner.
+	// Processes are the processes that use the device, if they are collected.
+	// ProcessesRead is the time of the list; zero if there is none or it is too
+	// old. ProcessesErr is why the last read failed. Usage and Others are set
+	// by AttributeProcesses, Usage by owner.
 	Processes     Processes
 	ProcessesRead time.Time
 	ProcessesErr  error
@@ -60,45 +60,44 @@ type DeviceSnapshot struct {
 	Others        OtherUsage
 }
 
-// Fresh says whether the device's values are young enough to be shown at now:
-// no older than maxAge.
+// Fresh reports whether the device's values are no older than maxAge at now.
 func (d *DeviceSnapshot) Fresh(now time.Time, maxAge time.Duration) bool {
 	return !d.Collected.IsZero() && now.Sub(d.Collected) <= maxAge
 }
 
-// Snapshot is everything one collection tick knows. It is immutable once
+// Snapshot is the result of one collection tick. It is immutable after it is
 // published.
 type Snapshot struct {
 	Time     time.Time     // when the tick began
 	Interval time.Duration // between ticks
 	Backend  string        // nvml, dcgm or sim
 	Devices  []DeviceSnapshot
-	Err      error // why the backend as a whole cannot be read (no library, no driver); nil if it can
+	Err      error // why the backend cannot be read at all (no library, no driver); nil if it can
 
-	// Parts are what is known of what is no GPU, as of PartsTime; empty where no
-	// field of parts is collected, or there are none. PartsErr is why they could
-	// not be read the last time.
+	// Parts are the node's NvSwitches, NVLinks and CPUs as of PartsTime; empty
+	// if none of their fields is collected, or the node has none. PartsErr is
+	// why the last read failed.
 	Parts     []PartSnapshot
 	PartsTime time.Time
 	PartsErr  error
 
-	Collectors []CollectorState // how collecting goes, by what it is of
+	Collectors []CollectorState // the state of each collector
 
-	// OwnersTime is when the kubelet last answered; zero where it never did or
-	// was never asked. OwnersErr is why it last did not.
+	// OwnersTime is the time of the kubelet's last answer; zero if there was
+	// none. OwnersErr is why the last request failed.
 	OwnersTime time.Time
 	OwnersErr  error
-	// Unmatched are allocations whose device id is none of Devices'.
+	// Unmatched are the allocations whose device is not in Devices.
 	Unmatched []Allocation
 
-	// Pods are the node's pods as the API server last said; nil where it was
-	// not asked or never answered. PodsErr is why it does not say so now.
+	// Pods are the node's pods from the API server; nil if they are not watched
+	// or were never received. PodsErr is why they may be out of date.
 	Pods    map[PodName]Pod
 	PodsErr error
 }
 
-// Up says whether the backend enumerates GPUs and, where it lists some, one of
-// them at least could be read the last time.
+// Up reports whether the backend enumerates GPUs and, if there are any, the
+// last read of at least one succeeded.
 func (s *Snapshot) Up() bool {
 	if s.Err != nil {
 		return false
@@ -111,28 +110,29 @@ func (s *Snapshot) Up() bool {
 	return len(s.Devices) == 0
 }
 
-// CollectorState says how one collector does.
+// CollectorState is the state of one collector.
 type CollectorState struct {
 	Name   string
-	Last   time.Time     // when it last succeeded; zero: never
-	Took   time.Duration // how long it then took
+	Last   time.Time     // the start of the last success; zero: never
+	Took   time.Duration // the duration of the last success
 	Errors uint64        // since the agent started
 }
 
 // PodName names a pod.
 type PodName struct{ Namespace, Name string }
 
-// Pod is what of a pod's metadata is shown.
+// Pod is the metadata of a pod that is shown.
 type Pod struct {
 	UID    string
 	Labels []PodLabel // the wanted ones, sorted by name, no name twice
 }
 
-// PodLabel is a name, as metrics may have it, and a value.
+// PodLabel is the name, valid for a metric's label, and the value of a pod's
+// label.
 type PodLabel struct{ Name, Value string }
 
-// MaxAge is the age at which a device's values leave an exposition: three
-// intervals, and never less than 5 s.
+// MaxAge returns the age at which a device's values are no longer shown: three
+// intervals, at least 5 s.
 func MaxAge(interval time.Duration) time.Duration {
 	return max(3*interval, 5*time.Second)
 }

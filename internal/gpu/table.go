@@ -89,7 +89,7 @@ const (
 	IntActive            FieldID = 1016
 )
 
-// The fields of parts, likewise; see Part.
+// The fields of parts, as in DCGM 4.6's dcgm_fields.h; see Part.
 const (
 	SwitchVoltage       FieldID = 701
 	SwitchPowerVDD      FieldID = 705
@@ -133,15 +133,16 @@ const (
 	CPUModel            FieldID = 1141
 )
 
-// numPartFields is how many of the table's rows, the last ones, are of parts.
+// numPartFields is the number of the table's rows for parts, which are the last
+// ones.
 const (
 	numPartFields = 40
 	numGPUFields  = len(table) - numPartFields
 )
 
-// table has the fields of GPUs sorted by id, then those of parts sorted by id;
-// TestTable holds it to that. Rows that begin with a number are fields that only
-// DCGM gives, and that nothing here needs by name: collectors files may.
+// table has the fields of GPUs sorted by id, then those of parts sorted by id,
+// which a test checks. Rows with a number instead of a name are fields that
+// only DCGM gives and that the code does not use; collectors files can.
 var table = [...]Field{
 	{DriverVersion, "DCGM_FI_DRIVER_VERSION", None, Label, Integer, NoAggregate, NoAggregate, "Version of the NVIDIA driver."},
 	{NVMLVersion, "DCGM_FI_NVML_VERSION", None, Label, Integer, NoAggregate, NoAggregate, "Version of the NVML library."},

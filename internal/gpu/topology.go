@@ -2,28 +2,29 @@
 
 package gpu
 
-// Topology is how the node's whole GPUs lie to one another and to its CPUs.
+// Topology is the paths between the node's whole GPUs, and from them to its
+// CPUs.
 type Topology struct {
 	GPUs  []GPUPlace
 	Pairs []GPUPair
 }
 
-// GPUPlace is what one GPU is near to.
+// GPUPlace is the CPUs and NUMA nodes near one GPU.
 type GPUPlace struct {
 	UUID      string
-	CPUs      string // those that are near it, as 0-55,112-167; empty: not known
-	NUMANodes string // whose memory is near it, likewise
-	NVLinks   int    // active ones; -1: not known
+	CPUs      string // the near CPUs, such as 0-55,112-167; empty: unknown
+	NUMANodes string // the NUMA nodes with near memory, in the same form
+	NVLinks   int    // active ones; -1: unknown
 }
 
-// GPUPair is what two GPUs have between them.
+// GPUPair is the connection of two GPUs.
 type GPUPair struct {
 	A, B    string    // UUIDs
 	Path    PathLevel // over PCIe
-	NVLinks int       // from one to the other, through switches or not; -1: not known
+	NVLinks int       // from one to the other, also through switches; -1: unknown
 }
 
-// PathLevel is what a PCIe path between two GPUs goes over.
+// PathLevel is the longest hop of a PCIe path between two GPUs.
 type PathLevel string
 
 // The levels, under nvidia-smi's names, nearest first.
@@ -37,9 +38,10 @@ const (
 	AcrossNUMA   PathLevel = "SYS"
 )
 
-// TopologyReader is a Reader that knows the topology as well.
+// TopologyReader is a Reader that also reads the topology.
 type TopologyReader interface {
-	// Topology reads it. It may block as Reader's methods do, and takes long
-	// beside a Read: ask rarely. Beside an error there may be a part of it.
+	// Topology reads the topology. It may block as Reader's methods do, and
+	// takes longer than a Read: call it rarely. It can return an incomplete
+	// topology with an error.
 	Topology() (Topology, error)
 }

@@ -4,29 +4,29 @@ package gpu
 
 import "math"
 
-// Values holds what was read of one device: numbers by field, each in the
-// field's unit, and strings for the Label fields. The zero value holds nothing.
+// Values holds the values read from one device: numbers by field, each in the
+// field's unit, and strings for the Label fields. The zero value is empty.
 type Values struct {
 	have   FieldSet
-	whole  FieldSet          // those of have that num holds as an int64
+	whole  FieldSet          // the fields of have whose num is an int64
 	num    [NumFields]uint64 // the bits of an int64 or of a float64
 	labels map[FieldID]string
-	wrong  uint8 // values that were none
+	wrong  uint8 // values that are not numbers
 }
 
-// Number is a value. A float64 counts whole numbers up to 2^53, DCGM's and NVML's
-// counters have 63 bits: where Whole is set, Int is the exact value and Float
-// what is nearest to it.
+// Number is a value. A float64 has every whole number up to 2^53 only, but
+// DCGM's and NVML's counters have 63 bits. If Whole is set, Int is the exact
+// value and Float the nearest float64.
 type Number struct {
 	Float float64
 	Int   int64
 	Whole bool
 }
 
-// Real is a Number that is not known to be whole.
+// Real returns a Number that is not known to be whole.
 func Real(x float64) Number { return Number{Float: x} }
 
-// Whole is a whole Number.
+// Whole returns a whole Number.
 func Whole(n int64) Number { return Number{Float: float64(n), Int: n, Whole: true} }
 
 // Reset empties v and keeps its memory.
@@ -36,8 +36,8 @@ func (v *Values) Reset() {
 	clear(v.labels)
 }
 
-// Set records a value. NaN and infinities are not values: they are left out and
-// counted. An id that the table lacks is left out.
+// Set records a value. NaN and infinities are not values: they are counted as
+// wrong. An id that is not in the table is ignored.
 func (v *Values) Set(id FieldID, x float64) {
 	i, ok := IndexOf(id)
 	if !ok {
@@ -57,8 +57,8 @@ func (v *Values) SetInt(id FieldID, n int64) {
 	}
 }
 
-// SetUint records a whole number, exactly. One of more than 63 bits is no value
-// and is counted: no field of DCGM's has room for it.
+// SetUint records a whole number, exactly. A number of more than 63 bits is
+// counted as wrong: DCGM's fields cannot hold it.
 func (v *Values) SetUint(id FieldID, n uint64) {
 	if n > math.MaxInt64 {
 		v.SetNone()
@@ -67,7 +67,7 @@ func (v *Values) SetUint(id FieldID, n uint64) {
 	v.SetInt(id, int64(n))
 }
 
-// SetNone counts a value that is no number.
+// SetNone counts a value that is not a number.
 func (v *Values) SetNone() { v.wrong++ }
 
 func (v *Values) put(i Index, n Number) {
@@ -81,10 +81,10 @@ func (v *Values) put(i Index, n Number) {
 	v.whole.Remove(i)
 }
 
-// Wrong is how many values were left out because they are no numbers.
+// Wrong returns how many values were not numbers.
 func (v *Values) Wrong() int { return int(v.wrong) }
 
-// Add takes over those numbers and strings of o that are of the given fields.
+// Add copies the numbers and strings of the given fields from o.
 func (v *Values) Add(o *Values, of FieldSet) {
 	taken := o.have.Intersect(of)
 	for i := range v.num {
@@ -137,7 +137,7 @@ func (v *Values) NumberAt(i Index) (Number, bool) {
 	return Real(math.Float64frombits(v.num[i])), true
 }
 
-// Has says whether the field was read.
+// Has reports whether the field has a value.
 func (v *Values) Has(id FieldID) bool { return v.have.HasID(id) }
 
 // SetLabel records the string of a Label field; an empty string is no value.
@@ -157,10 +157,10 @@ func (v *Values) GetLabel(id FieldID) (string, bool) {
 	return s, ok
 }
 
-// Fields is the set of numeric fields that have a value.
+// Fields returns the numeric fields that have a value.
 func (v *Values) Fields() FieldSet { return v.have }
 
-// Given is the set of fields that have a value or a string.
+// Given returns the fields that have a value or a string.
 func (v *Values) Given() FieldSet {
 	s := v.have
 	for id := range v.labels {

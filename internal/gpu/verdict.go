@@ -5,8 +5,8 @@ package gpu
 // HealthWatch is a system of a GPU whose health DCGM judges.
 type HealthWatch uint8
 
-// The systems, as dcgm-exporter orders them. WatchAll stands for errors of the
-// GPU as a whole, after which it is of no use: it is not the worst of the others.
+// The systems, in dcgm-exporter's order. WatchAll is for errors of the GPU as a
+// whole, which make it unusable. It is not the worst verdict of the others.
 const (
 	WatchPCIe HealthWatch = iota
 	WatchNVLink
@@ -21,10 +21,10 @@ const (
 	WatchAll
 )
 
-// HealthWatches is how many systems there are.
+// HealthWatches is the number of systems.
 const HealthWatches = 11
 
-// String is the system's name, as DCGM writes it.
+// String returns the system's name, as DCGM writes it.
 func (w HealthWatch) String() string {
 	return [...]string{"PCIE", "NVLINK", "PMU", "MCU", "MEM", "SM", "INFOROM", "THERMAL", "POWER", "DRIVER", "ALL"}[w]
 }
@@ -36,25 +36,25 @@ const (
 	HealthFail = 20
 )
 
-// Verdict is how one system of a GPU does. The zero value is that all is well.
+// Verdict is the health of one system of a GPU. The zero value is healthy.
 type Verdict struct {
 	Health uint8  // HealthPass, HealthWarn or HealthFail
 	Code   string // DCGM's name of the error, DCGM_FR_…; empty: none
 }
 
-// Worsen takes in what else is known of the system, if it is worse.
+// Worsen replaces the verdict if the given health is worse.
 func (v *Verdict) Worsen(health uint8, code string) {
 	if health > v.Health {
 		v.Health, v.Code = health, code
 	}
 }
 
-// Verdicts are those on all systems of a GPU.
+// Verdicts are the verdicts on all systems of a GPU.
 type Verdicts [HealthWatches]Verdict
 
 // HealthReader is a Reader whose library judges the health of GPUs.
 type HealthReader interface {
-	// Health is the library's judgement of a whole GPU. It may block as Reader's
-	// methods do, and is called by the goroutine that reads the GPU.
+	// Health returns the library's verdicts on a whole GPU. It may block as
+	// Reader's methods do, and is called by the goroutine that reads the GPU.
 	Health(uuid string) (*Verdicts, error)
 }

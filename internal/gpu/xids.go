@@ -17,17 +17,17 @@ type XIDLog struct {
 }
 
 type xidsOf struct {
-	last   uint64 // the code of the last one
+	last   uint64 // the code of the last error
 	counts []XIDCount
 }
 
-// IsXID says whether a number can be the code of an XID error. 0 is none.
+// IsXID reports whether a number can be the code of an XID error. 0 cannot.
 func IsXID(code float64) bool {
 	r := fieldRanges[XIDErrors]
 	return code > 0 && code <= r.Max
 }
 
-// Add notes an XID error of the device at a time. What can be no code is left out.
+// Add records an XID error of the device. It ignores an invalid code.
 func (x *XIDLog) Add(uuid string, code uint64, at time.Time) {
 	if !IsXID(float64(code)) {
 		return
@@ -51,7 +51,8 @@ func (x *XIDLog) Add(uuid string, code uint64, at time.Time) {
 	d.counts[i].Last = at
 }
 
-// Counts are the device's XID errors by code, in a slice that the caller may keep.
+// Counts returns the device's XID errors, sorted by code, in a slice that the
+// caller may keep.
 func (x *XIDLog) Counts(uuid string) []XIDCount {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -61,7 +62,7 @@ func (x *XIDLog) Counts(uuid string) []XIDCount {
 	return nil
 }
 
-// Last is the code of the device's last XID error, 0 while there was none.
+// Last returns the code of the device's last XID error; 0 without one.
 func (x *XIDLog) Last(uuid string) uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -71,7 +72,8 @@ func (x *XIDLog) Last(uuid string) uint64 {
 	return 0
 }
 
-// Seed tells the code of an XID error from before our time: it is not counted.
+// Seed sets the code of an XID error from before the agent's start. The error
+// is not counted.
 func (x *XIDLog) Seed(uuid string, code uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package auto reads GPUs through NVML, and asks DCGM for every wanted field that
-// NVML does not give for a device, and for NvSwitches, NVLinks and CPUs. DCGM is
-// opened when something needs it, and not before: it takes tens to hundreds of
-// MiB. Where it gives nothing that is wanted, it is closed again.
+// Package auto reads GPUs through NVML. It reads the wanted fields that NVML
+// does not give for a device, and NvSwitches, NVLinks and CPUs, through DCGM.
+// It opens DCGM only when it needs it, because DCGM takes tens to hundreds of
+// MiB. If DCGM gives none of the wanted fields, it is closed again.
 package auto
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// First is the reader that is preferred.
+// First is the preferred reader.
 type First interface {
 	gpu.Reader
 	gpu.Profiler
@@ -26,37 +26,38 @@ type First interface {
 	gpu.TopologyReader
 }
 
-// Second is the reader that is asked for what the first does not give.
+// Second is the reader for fields that the first does not give.
 type Second interface {
 	gpu.Reader
 	gpu.Profiler
 	gpu.PartReader
 }
 
-// Config says what to read with.
+// Config is the configuration of a Reader.
 type Config struct {
 	First First
-	// Open makes the second reader; it must not block. It is told how to learn
-	// the UUID of a compute instance of a GPU instance, which DCGM does not know.
+	// Open returns the second reader; it must not block. Its argument returns
+	// the UUID of a compute instance of a GPU instance, which DCGM does not
+	// give.
 	Open func(migUUID func(parentUUID string, gpuInstance, computeInstance int) string) Second
-	// Patience is how long a read of the first waits for the second's.
+	// Patience is how long a read of the first reader waits for the second's.
 	Patience time.Duration
 	Log      *slog.Logger
 }
 
-// Reader is the gpu.Reader over both. What is not written here is the first's.
+// Reader is the gpu.Reader over both. Other methods are those of the first.
 type Reader struct {
 	First
 	cfg  Config
 	prof gpu.FieldSet
 
 	mu      sync.Mutex
-	second  *second          // nil: nothing needed it, or it was of no use
-	retry   time.Time        // not opened again before
-	again   time.Duration    // how long that was
-	why     string           // why it was of no use; empty: it was not opened yet
+	second  *second          // nil: not needed, or useless
+	retry   time.Time        // earliest time to open it again
+	again   time.Duration    // the last time between two openings
+	why     string           // why it was useless; empty: not opened yet
 	needs   map[string]*need // of devices that lack wanted fields
-	parts   bool             // parts are wanted
+	parts   bool             // a field of parts is wanted
 	devices []gpu.Device     // of the first
 	closed  bool
 }
@@ -67,22 +68,24 @@ var (
 )
 
 const (
-	// reopenAfter is when a second reader that gave nothing is tried again: another
-	// profiler may have had the counters. The time doubles, up to reopenAtMost: an
-	// engine of DCGM's takes seconds to start, and memory that does not all come back.
+	// reopenAfter is the time until a useless second reader is opened again:
+	// another profiler may have used the counters. The time doubles up to
+	// reopenAtMost, because a DCGM engine takes seconds to start and does not
+	// free all of its memory.
 	reopenAfter  = 10 * time.Minute
 	reopenAtMost = 2 * time.Hour
-	// reloadAfter is the same where there was no library: looking for one costs nothing.
+	// reloadAfter is the time until a missing library is looked for again,
+	// which is cheap.
 	reloadAfter = time.Minute
 )
 
-// New makes a reader.
+// New returns a reader.
 func New(cfg Config) *Reader {
 	cfg.Patience = cmp.Or(cfg.Patience, time.Second)
 	return &Reader{First: cfg.First, cfg: cfg, prof: gpu.ProfilingFields(), needs: map[string]*need{}}
 }
 
-// Devices are the first reader's.
+// Devices enumerates the first reader's devices.
 func (r *Reader) Devices() ([]gpu.Device, error) {
 	devices, err := r.First.Devices()
 	if len(devices) > 0 {
@@ -102,8 +105,8 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 	return devices, err
 }
 
-// Read reads the first reader, and the second for the fields that the device
-// does not give to the first.
+// Read reads the first reader, and then the fields that it lacks from the
+// second.
 func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	if err := r.First.Read(uuid, want, v); err != nil {
 		return err
@@ -119,7 +122,7 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	return nil
 }
 
-// ReadParts are the second reader's.
+// ReadParts reads the second reader's parts.
 func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
 	r.mu.Lock()
 	r.parts = true
@@ -134,11 +137,12 @@ func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.
 	return s.reader.ReadParts(want, keep)
 }
 
-// need says what the second reader is to be asked for a device that lacks
-// wanted fields, and opens it; nil: it is not to be asked now.
+// need returns the fields to read from the second reader for a device that
+// lacks wanted fields, and opens that reader. nil: read nothing now.
 func (r *Reader) need(uuid string, want, lacking gpu.FieldSet) (*second, gpu.FieldSet) {
-	// What the first cannot be asked for is needed at once, and so is profiling
-	// that it refuses. The rest may come with its next read, as rates do.
+	// Fields that the first reader cannot read, and profiling fields that it
+	// refuses, are needed at once. Others may come with its next read, as rates
+	// do.
 	reasons := r.First.Reasons(uuid)
 	certain := lacking.Minus(reasons.Asked)
 	if r.First.NoProfiling(uuid) != "" {
@@ -152,7 +156,7 @@ func (r *Reader) need(uuid string, want, lacking gpu.FieldSet) (*second, gpu.Fie
 		r.needs[uuid] = n
 	}
 	if grown := n.update(want, lacking, certain, time.Now()); grown {
-		r.retry, r.again = time.Time{}, 0 // it was of no use for less
+		r.retry, r.again = time.Time{}, 0 // it was useless for fewer fields
 	}
 	if hoped := n.asked.Minus(n.hopeless); hoped.Empty() {
 		return nil, gpu.FieldSet{}
@@ -160,8 +164,9 @@ func (r *Reader) need(uuid string, want, lacking gpu.FieldSet) (*second, gpu.Fie
 	return r.open(), n.asked
 }
 
-// hopeless are the fields for which the second reader is not opened: how busy a
-// MIG instance is, neither library tells but in the profiling fields.
+// hopeless returns the fields for which the second reader is not opened:
+// neither library gives the utilisation of a MIG instance, except as profiling
+// fields.
 func (r *Reader) hopeless(uuid string) gpu.FieldSet {
 	for i := range r.devices {
 		if r.devices[i].UUID == uuid && r.devices[i].MIG != nil {
@@ -171,8 +176,8 @@ func (r *Reader) hopeless(uuid string) gpu.FieldSet {
 	return gpu.FieldSet{}
 }
 
-// open opens the second reader unless it is open, or was of no use not long ago.
-// The caller holds r.mu.
+// open opens the second reader unless it is open, or was useless a short time
+// ago. The caller holds r.mu.
 func (r *Reader) open() *second {
 	if r.second == nil && !r.closed && !time.Now().Before(r.retry) {
 		r.second = startSecond(r.cfg.Open(r.instanceUUID), r.enumerated)
@@ -180,8 +185,8 @@ func (r *Reader) open() *second {
 	return r.second
 }
 
-// enumerated lets the second reader go where it is of no use: its library is
-// not there, or it gives none of the fields that are wanted of it.
+// enumerated closes the second reader if it is useless: its library is missing,
+// or it gives none of the needed fields.
 func (r *Reader) enumerated(s *second) (stop bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,8 +203,8 @@ func (r *Reader) enumerated(s *second) (stop bool) {
 	return true
 }
 
-// instanceUUID is an instance's UUID, as the first reader knows it. One that is
-// all of its GPU instance has no number of its own.
+// instanceUUID returns an instance's UUID from the first reader. A compute
+// instance that spans its GPU instance has no number of its own.
 func (r *Reader) instanceUUID(parent string, gpuInstance, computeInstance int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +217,7 @@ func (r *Reader) instanceUUID(parent string, gpuInstance, computeInstance int) s
 	return ""
 }
 
-// Close closes both.
+// Close closes both readers.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	r.closed = true

@@ -9,26 +9,26 @@ import (
 )
 
 // settleAfter is how long the first reader must have lacked a field before the
-// second is asked for it: a rate needs two readings that are 100 ms apart.
+// second reads it: a rate needs two readings that are 100 ms apart.
 const settleAfter = 300 * time.Millisecond
 
-// need is what one device lacks.
+// need is the fields that one device lacks.
 type need struct {
 	want     gpu.FieldSet // of the last read
-	asked    gpu.FieldSet // what the second reader is asked for
-	hopeless gpu.FieldSet // what does not open it
+	asked    gpu.FieldSet // the fields that the second reader reads
+	hopeless gpu.FieldSet // the fields that do not open it
 
 	lacked gpu.FieldSet // in every read of the first since then
 	since  time.Time
 
-	said    map[string]string // by what: what was logged of it
-	reasons gpu.Reasons       // as of whys
+	said    map[string]string // the last log line, by subject
+	reasons gpu.Reasons       // built from the last reasons
 	whys    [3]string
 }
 
-// update takes in what a read of the first lacked of what was wanted. What is
-// certain is asked for from now on, the rest once it has been lacking for a while.
-// It reports whether more is asked for than before.
+// update records the wanted fields that a read of the first reader lacked. The
+// certain ones are read from the second from now on, the others after
+// settleAfter. It reports whether the set has grown.
 func (n *need) update(want, lacking, certain gpu.FieldSet, now time.Time) (grown bool) {
 	before := n.asked
 	if want != n.want {

@@ -8,10 +8,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// notAsked is why nothing comes from DCGM before it is opened.
+// notAsked is the reason for missing fields before DCGM is opened.
 const notAsked = "DCGM has not been asked yet"
 
-// NoProfiling is why neither reader gives the device's profiling fields.
+// NoProfiling returns why neither reader gives the device's profiling fields.
 func (r *Reader) NoProfiling(uuid string) string {
 	first := r.First.NoProfiling(uuid)
 	if first == "" {
@@ -29,14 +29,14 @@ func (r *Reader) NoProfiling(uuid string) string {
 	return first + "; " + why
 }
 
-// Reasons are why neither reader gives fields of the device. It allocates only
-// where a reason is another than before.
+// Reasons returns why neither reader gives fields of the device. It allocates
+// only if a reason has changed.
 func (r *Reader) Reasons(uuid string) gpu.Reasons {
 	first := r.First.Reasons(uuid)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.needs[uuid]
-	if n == nil { // nothing is lacking
+	if n == nil { // no field is missing
 		return first
 	}
 	why := r.why
@@ -53,8 +53,8 @@ func (r *Reader) Reasons(uuid string) gpu.Reasons {
 	return n.reasons
 }
 
-// say logs where a device's fields come from that the first does not give, or
-// why from nowhere, when that is known and has changed.
+// say logs the source of a device's fields that the first reader lacks, or why
+// they have no source, if that has changed.
 func (r *Reader) say(uuid string) {
 	first, lack := r.First.NoProfiling(uuid), r.NoProfiling(uuid)
 	r.mu.Lock()
@@ -81,7 +81,7 @@ func (r *Reader) say(uuid string) {
 	}
 }
 
-// news says whether what is to be said was not said last.
+// news reports whether a line differs from the last one of its subject.
 func (n *need) news(what, text string) bool {
 	if n.said == nil {
 		n.said = map[string]string{}

@@ -15,19 +15,19 @@ import (
 const (
 	// enumerateEvery is the time between two enumerations of the second reader.
 	enumerateEvery = 10 * time.Second
-	// closePatience is how long its end is waited for: a call of the library
-	// cannot be cancelled.
+	// closePatience is how long closing waits for the goroutine: a call of the
+	// library cannot be cancelled.
 	closePatience = 3 * time.Second
-	// warmUp is how long it may take until all that it gives is given: DCGM's
-	// profiling takes a second or two.
+	// warmUp is the time after which all supported fields have values: DCGM's
+	// profiling fields take a second or two.
 	warmUp = 5 * time.Second
 )
 
-// errOpening is what there is until the second reader has enumerated once.
+// errOpening is the error until the second reader has enumerated once.
 var errOpening = errors.New("DCGM is being opened")
 
-// second is the second reader while it is open. One goroutine enumerates; reads
-// have one each, so that what hangs there hides nothing of the first reader's.
+// second is the open second reader. One goroutine enumerates, and each read has
+// its own, so that a hang there does not delay the first reader.
 type second struct {
 	reader Second
 	stop   chan struct{}
@@ -38,21 +38,21 @@ type second struct {
 	mu    sync.Mutex
 	known map[string]*told // devices
 	err   error            // of the last enumeration
-	why   string           // the same in words
+	why   string           // err as text
 }
 
-// told is what a device has told the second reader.
+// told is the second reader's state of a device.
 type told struct {
-	busy  bool         // it is being read
-	asked gpu.FieldSet // all that it was asked for
-	given gpu.FieldSet // all that it ever gave
-	first time.Time    // when a read first ended; zero: none has
+	busy  bool         // a read is running
+	asked gpu.FieldSet // all fields that were requested
+	given gpu.FieldSet // all fields that ever had a value
+	first time.Time    // when the first read ended; zero: none has ended
 	err   error        // of the last read
-	why   string       // the same in words
+	why   string       // err as text
 }
 
-// startSecond opens a reader. After each enumeration, enumerated says whether
-// it is to be closed.
+// startSecond opens a reader. After each enumeration, it closes the reader if
+// enumerated returns true.
 func startSecond(reader Second, enumerated func(*second) bool) *second {
 	s := &second{
 		reader: reader, stop: make(chan struct{}), done: make(chan struct{}), first: make(chan struct{}),
@@ -60,7 +60,7 @@ func startSecond(reader Second, enumerated func(*second) bool) *second {
 	}
 	go func() {
 		defer close(s.done)
-		defer func() { _ = s.reader.Close() }() // nothing is left to do about it
+		defer func() { _ = s.reader.Close() }() // an error cannot be handled
 		ticker := time.NewTicker(enumerateEvery)
 		defer ticker.Stop()
 		for n := 0; ; n++ {
@@ -97,7 +97,7 @@ func (s *second) enumerate() {
 	}
 }
 
-// close ends the goroutine. Where it hangs in the library, it is left there.
+// close ends the goroutine. It abandons a goroutine that hangs in the library.
 func (s *second) close() {
 	s.once.Do(func() { close(s.stop) })
 	timer := time.NewTimer(closePatience)
@@ -108,7 +108,7 @@ func (s *second) close() {
 	}
 }
 
-// ready waits for the first enumeration, and says why nothing can be read.
+// ready waits for the first enumeration, and returns its error.
 func (s *second) ready(patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -124,8 +124,8 @@ func (s *second) ready(patience time.Duration) error {
 	return s.err
 }
 
-// useless is why nothing that is wanted of it will come; empty: something may.
-// noLibrary says that there is no library.
+// useless returns why the reader will give none of the needed fields; empty if
+// it may. noLibrary reports a missing library.
 func (s *second) useless(needs map[string]*need, parts bool, prof gpu.FieldSet) (why string, noLibrary bool) {
 	s.mu.Lock()
 	err, why := s.err, s.why
@@ -154,7 +154,8 @@ func (s *second) useless(needs map[string]*need, parts bool, prof gpu.FieldSet) 
 	return why, false
 }
 
-// hopes says whether it gives one of these fields of the device, or may yet.
+// hopes reports whether the reader gives one of these fields of the device, or
+// still may.
 func (s *second) hopes(uuid string, of gpu.FieldSet) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,8 +167,8 @@ func (s *second) hopes(uuid string, of gpu.FieldSet) bool {
 	return !given.Empty() || !unasked.Empty() || time.Since(d.first) < warmUp
 }
 
-// noProfiling is why it gives no profiling fields of the device; empty where it
-// does, or where that is not known yet.
+// noProfiling returns why the reader gives no profiling fields of the device;
+// empty if it does, or if that is not known yet.
 func (s *second) noProfiling(uuid string) string {
 	s.mu.Lock()
 	opening, why, known := errors.Is(s.err, errOpening), s.why, s.known[uuid] != nil
@@ -184,7 +185,8 @@ func (s *second) noProfiling(uuid string) string {
 	return why
 }
 
-// noFields is why it does not give a field of the device that it is asked for.
+// noFields returns why the reader does not give a requested field of the
+// device.
 func (s *second) noFields(uuid string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +202,7 @@ func (s *second) noFields(uuid string) string {
 	return "DCGM does not give it for this device"
 }
 
-// givenOf are the fields of the device that have come from it.
+// givenOf returns the fields of the device that the reader has given.
 func (s *second) givenOf(uuid string) gpu.FieldSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,9 +212,9 @@ func (s *second) givenOf(uuid string) gpu.FieldSet {
 	return gpu.FieldSet{}
 }
 
-// supplement asks for fields of a device and adds those to v that it lacks. A
-// read that takes longer than patience is not waited for, and no other is begun
-// before it has ended.
+// supplement reads fields of a device and adds the missing ones to v. It waits
+// for the read for up to patience, and does not start another until that has
+// ended.
 func (s *second) supplement(uuid string, ask, lacking gpu.FieldSet, v *gpu.Values, patience time.Duration) {
 	s.mu.Lock()
 	d := s.known[uuid]
@@ -243,7 +245,7 @@ func (s *second) supplement(uuid string, ask, lacking gpu.FieldSet, v *gpu.Value
 	}
 }
 
-// took notes what a read of a device brought.
+// took records the result of a read of a device.
 func (s *second) took(d *told, ask gpu.FieldSet, got *gpu.Values, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// The kinds of entities that are read, of dcgm_field_entity_group_t.
+// The kinds of entities, from dcgm_field_entity_group_t.
 const (
 	kindGPU      = 1
 	kindSwitch   = 3
@@ -32,7 +32,7 @@ const (
 	kindCore     = 8
 )
 
-// entity is what DCGM calls a device.
+// entity is DCGM's identity of a device.
 type entity struct {
 	kind C.int
 	id   uint
@@ -85,7 +85,7 @@ func start(library, remote string) (*engine, error) {
 func load(path string) (*C.gp_lib, error) {
 	c := C.CString(path)
 	defer C.free(unsafe.Pointer(c))
-	runtime.LockOSThread() // dlerror is the thread's
+	runtime.LockOSThread() // dlerror is per thread
 	defer runtime.UnlockOSThread()
 	lib := (*C.gp_lib)(C.calloc(1, C.sizeof_gp_lib))
 	missing := C.gp_load(c, lib)
@@ -101,14 +101,14 @@ func load(path string) (*C.gp_lib, error) {
 	return nil, fmt.Errorf("%w: %s is not DCGM 4: it lacks %s", gpu.ErrNoLibrary, path, C.GoString(missing))
 }
 
-// How an address is handed to DCGM.
+// The ways to pass an address to DCGM.
 const (
 	byTCP = iota
 	byUnix
-	byURL // needs a function that came with DCGM 4.5
+	byURL // needs DCGM 4.5
 )
 
-// parseAddress takes a host engine's address apart.
+// parseAddress parses a host engine's address.
 func parseAddress(remote string) (address string, how int) {
 	switch scheme, rest, _ := strings.Cut(remote, "://"); strings.ToLower(scheme) {
 	case "vsock":
@@ -136,7 +136,7 @@ func (e *engine) free() {
 	e.lib = nil
 }
 
-// textOf is a C string in an array.
+// textOf returns the C string in an array.
 func textOf(chars []C.char) string { return C.GoString(&chars[0]) }
 
 func boolInt(b bool) C.int {
@@ -160,7 +160,7 @@ func (e *engine) entities(kind C.int) ([]uint, error) {
 	return out, nil
 }
 
-// status is the GPU's state in DCGM's eyes.
+// status returns DCGM's status of the GPU.
 func (e *engine) status(gpuID uint) (status, error) {
 	var s C.int
 	r := C.gp_status(e.lib, e.handle, C.uint(gpuID), &s)
@@ -191,8 +191,7 @@ func (e *engine) profiling(gpuID uint) (map[gpu.FieldID]bool, error) {
 	return out, nil
 }
 
-// links lists the NVLinks that are up, cpus the CPUs, peers how GPUs reach one
-// another over NVLink.
+// links lists the NVLinks that are up.
 func (e *engine) links() ([]C.gp_link, error) {
 	list := make([]C.gp_link, C.DCGM_GPUS*C.DCGM_LINKS_V5+C.DCGM_SWITCHES*C.DCGM_SWITCH_LINKS)
 	n := C.int(len(list))
@@ -228,14 +227,14 @@ func (e *engine) group(name string, of ...entity) (group, error) {
 
 func (e *engine) ungroup(g group) { C.gp_ungroup(e.lib, e.handle, g) }
 
-// keep is how many samples DCGM keeps of what it watches.
+// keep limits the samples that DCGM keeps of a watch.
 type keep struct {
 	seconds float64 // 0: no limit
 	samples int     // 0: no limit
 }
 
-// watch has DCGM update fields of a group every so many microseconds, and
-// waits until it has done so once.
+// watch makes DCGM update fields of a group every everyMicros, and waits for
+// the first update.
 func (e *engine) watch(g group, name string, ids []gpu.FieldID, everyMicros int64, k keep) (fieldSet, error) {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
@@ -252,7 +251,7 @@ func (e *engine) latest(of entity, fields []C.uint16_t, values []value) error {
 	return e.failed("read", C.gp_latest(e.lib, e.handle, of.kind, C.uint(of.id), &fields[0], C.int(len(fields)), &values[0]))
 }
 
-// live reads fields as text, past DCGM's cache. What there is none of is empty.
+// live reads fields as text, without DCGM's cache. A missing value is empty.
 func (e *engine) live(of entity, ids ...gpu.FieldID) ([]string, error) {
 	fields := fieldList(ids)
 	out := make([]C.gp_text, len(ids))
@@ -267,8 +266,8 @@ func (e *engine) live(of entity, ids ...gpu.FieldID) ([]string, error) {
 	return texts, nil
 }
 
-// since reads the samples of a watch from a time on, as many as there is room
-// for in values.
+// since reads the samples of a watch from a time on, up to the length of
+// values.
 func (e *engine) since(g group, set fieldSet, fromMicros int64, values []value) ([]value, error) {
 	n := C.int(len(values))
 	if err := e.failed("read samples", C.gp_since(e.lib, e.handle, g, set, C.int64_t(fromMicros), &values[0], &n)); err != nil {

@@ -46,10 +46,10 @@ func enumeration(t *testing.T, b *bench) {
 	}
 }
 
-// steady are fields that every backend gives of a healthy GPU.
+// steady returns the fields that every backend gives for a healthy GPU.
 func steady() []gpu.FieldID { return []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed} }
 
-// lost loses GPU 1 while GPU 0 goes on, and brings it back.
+// lost loses GPU 1 while GPU 0 works, and restores it.
 func lost(t *testing.T, b *bench) {
 	gpus := b.gpus(t)
 	for _, d := range gpus {
@@ -114,7 +114,7 @@ func unknown(t *testing.T, b *bench) {
 }
 
 // concurrent reads all devices at once, and enumerates and asks for XIDs
-// meanwhile. The race detector is the judge.
+// meanwhile. The race detector decides.
 func concurrent(t *testing.T, b *bench) {
 	gpus := b.gpus(t)
 	var wg sync.WaitGroup
@@ -151,7 +151,7 @@ func hang(t *testing.T, b *bench) {
 	go func() {
 		defer close(hung)
 		var v gpu.Values
-		_ = b.Reader.Read(gpus[0].UUID, gpu.SetOf(steady()...), &v) // a reader may give up on it
+		_ = b.Reader.Read(gpus[0].UUID, gpu.SetOf(steady()...), &v) // a reader may return an error
 	}()
 	free := make(chan error, 1)
 	go func() {
@@ -206,7 +206,7 @@ func driverLate(t *testing.T, b *bench) {
 	b.healthy(t, b.gpus(t)[0].UUID)
 }
 
-// driverGoes takes the driver away from a working reader.
+// driverGoes unloads the driver of a working reader.
 func driverGoes(t *testing.T, b *bench) {
 	gpus := b.gpus(t)
 	b.healthy(t, gpus[0].UUID)
@@ -236,7 +236,7 @@ func driverGoes(t *testing.T, b *bench) {
 	}
 }
 
-// closes counts goroutines around a reader's life.
+// closes compares the number of goroutines before a reader and after its Close.
 func closes(t *testing.T, b *bench) {
 	before := runtime.NumGoroutine()
 	gpus := b.gpus(t)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gputest is the conformance suite that every gpu.Reader passes. A
-// backend's test gives it a way to open a fresh reader over at least two GPUs
-// and the knobs that it has; a fact that needs a missing knob is skipped by
-// name.
+// backend's test passes a function that opens a new reader over at least two
+// GPUs, with the controls that the backend supports. A test that needs an
+// unsupported control is skipped.
 package gputest
 
 import (
@@ -14,21 +14,21 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Control changes what the GPUs under a reader do. GPUs are named by their
-// place among the whole GPUs that Devices lists. A change is in force when the
-// function returns. A nil function is a capability that the backend lacks.
+// Control changes the state of a reader's GPUs. A GPU is identified by its
+// position among the whole GPUs of Devices. A change is in force when the
+// function returns. A nil function is not supported by the backend.
 type Control struct {
-	// Set gives a field a value in the field's unit; NaN stands for a blank
-	// one. For a field that the reader derives as a rate, the value is the rate
-	// from now on. It returns false where the backend cannot set this field.
+	// Set sets a field's value in the field's unit; NaN is a blank value. For a
+	// field that the reader derives as a rate, the value is the rate from now
+	// on. It returns false if the backend cannot set this field.
 	Set func(gpu int, id gpu.FieldID, value float64) bool
-	// Unsupport makes the GPU not support a field. It returns false where the
-	// backend cannot do that to this field.
+	// Unsupport makes the GPU not support a field. It returns false if the
+	// backend cannot do that for this field.
 	Unsupport func(gpu int, id gpu.FieldID) bool
 	// Lose makes the GPU fall off the bus, Restore brings it back.
 	Lose, Restore func(gpu int)
-	// UnloadDriver takes the driver away under the reader, LoadDriver brings
-	// it back.
+	// UnloadDriver unloads the driver while the reader uses it; LoadDriver
+	// loads it again.
 	UnloadDriver, LoadDriver func()
 	// Hang makes reads of the GPU block until release is called.
 	Hang func(gpu int) (release func())
@@ -36,25 +36,24 @@ type Control struct {
 	RaiseXID func(gpu int, code uint64)
 	// EnableMIG cuts the GPU into n instances of a profile such as 1g.18gb.
 	EnableMIG func(gpu int, profile string, n int)
-	// SetProcesses makes these the processes that use the GPU. The reader is a
-	// gpu.ProcessReader then. NoProcessTimes: it cannot tell their utilisation.
+	// SetProcesses sets the processes that use the GPU. The reader must be a
+	// gpu.ProcessReader. NoProcessTimes: their utilisation is not supported.
 	SetProcesses   func(gpu int, ps []gpu.Process)
 	NoProcessTimes bool
 }
 
-// Backend is one fresh reader and the control of what it reads. It starts with
-// two or more whole, healthy GPUs that support every field that Set accepts.
+// Backend is a new reader and the control of its GPUs. It starts with at least
+// two whole, healthy GPUs that support every field that Set accepts.
 type Backend struct {
 	Reader  gpu.Reader
 	Control Control
 }
 
-// patience is how long a fact may take to come true: longer than a GPM
-// sample's 100 ms and an event wait's second, on a machine that is busy.
+// patience is how long the suite waits for a change to show: longer than a GPM
+// sample's 100 ms and an event wait's second, on a busy machine.
 const patience = time.Minute
 
-// Run checks every fact, each on a backend of its own. The suite closes the
-// reader.
+// Run runs every test, each on a new backend. The suite closes the reader.
 func Run(t *testing.T, open func(t *testing.T) Backend) {
 	facts := []struct {
 		name  string
@@ -96,7 +95,7 @@ func always(Control) bool        { return true }
 func processKnob(c Control) bool { return c.SetProcesses != nil }
 func driverKnobs(c Control) bool { return c.UnloadDriver != nil && c.LoadDriver != nil }
 
-// bench is a backend on the workbench.
+// bench is a backend under test.
 type bench struct {
 	Backend
 	closed bool
@@ -143,8 +142,8 @@ func (b *bench) read(t *testing.T, uuid string, want ...gpu.FieldID) *gpu.Values
 	return &v
 }
 
-// eventually asks until the answer is empty. It fails with the last answer
-// where that takes longer than patience.
+// eventually calls ask until the answer is empty. It fails with the last answer
+// after patience.
 func eventually(t *testing.T, ask func() string) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -163,13 +162,13 @@ func eventually(t *testing.T, ask func() string) {
 	}
 }
 
-// empty says whether v holds nothing at all.
+// empty reports whether v is empty.
 func empty(v *gpu.Values) bool {
 	have := v.Fields()
 	return have.Empty() && len(labels(v)) == 0
 }
 
-// labels are the ids of the Label fields that v holds.
+// labels returns the ids of the Label fields in v.
 func labels(v *gpu.Values) []gpu.FieldID {
 	var ids []gpu.FieldID
 	for _, f := range gpu.Fields() {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// some are processes of each kind: one that computes, one that draws and tells
-// no memory, one that does both.
+// some returns processes of each kind: one with compute, one with graphics and
+// unknown memory, one with both.
 func some() []gpu.Process {
 	return []gpu.Process{
 		{PID: 4711, Type: gpu.Compute, Memory: gpu.Read(1 << 30), Utilization: gpu.Read(.5)},
@@ -23,7 +23,7 @@ func some() []gpu.Process {
 	}
 }
 
-// listed waits until the GPU's processes are these.
+// listed waits until the GPU's processes equal want.
 func (b *bench) listed(t *testing.T, uuid string, want []gpu.Process) {
 	t.Helper()
 	eventually(t, func() string {
@@ -55,7 +55,7 @@ func processes(t *testing.T, b *bench) {
 	b.Control.SetProcesses(0, some())
 	b.listed(t, gpus[0].UUID, some())
 	b.listed(t, gpus[1].UUID, nil)
-	// One does more, one less, one is gone.
+	// One is busier, one less busy, one has ended.
 	next := some()[:2]
 	next[0].Utilization, next[1].Utilization = gpu.Read(0), gpu.Read(.75)
 	b.Control.SetProcesses(0, next)
@@ -90,7 +90,7 @@ func hungProcesses(t *testing.T, b *bench) {
 	hung.Go(func() { _, _ = b.Reader.(gpu.ProcessReader).Processes(gpus[0].UUID) })
 	hung.Go(func() {
 		var v gpu.Values
-		_ = b.Reader.Read(gpus[0].UUID, gpu.SetOf(steady()...), &v) // a reader may give up on it
+		_ = b.Reader.Read(gpus[0].UUID, gpu.SetOf(steady()...), &v) // a reader may return an error
 	})
 	free := make(chan struct{})
 	go func() {

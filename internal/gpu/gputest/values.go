@@ -10,9 +10,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// sample is a value that a backend is asked to show. Values are told apart so
-// that a field that shows another's is seen, and are exact in the units that
-// GPU libraries count in (mW, bytes, hundredths).
+// sample is a value that a backend must show. All values differ, so that a
+// field with another field's value is detected. They are exact in the units of
+// GPU libraries (mW, bytes, hundredths).
 type sample struct {
 	id    gpu.FieldID
 	value float64
@@ -46,8 +46,8 @@ func samples() []sample {
 	}
 }
 
-// wrong says what is wrong with a reading of s; empty: nothing. A counter may
-// have gone on counting: 0.1 %.
+// wrong describes the error of a reading of s; empty if it is correct. A
+// counter may be 0.1 % higher.
 func (s sample) wrong(v *gpu.Values) string {
 	f, _ := gpu.Lookup(s.id)
 	got, ok := v.Get(s.id)
@@ -67,7 +67,7 @@ func (s sample) wrong(v *gpu.Values) string {
 	return ""
 }
 
-// units sets every field that the backend can set and reads them at once.
+// units sets every field that the backend can set and reads them together.
 func units(t *testing.T, b *bench) {
 	uuid := b.gpus(t)[0].UUID
 	var want gpu.FieldSet
@@ -136,8 +136,8 @@ func wanted(t *testing.T, b *bench) {
 	}
 }
 
-// unsupported takes fields away from GPU 0 before they are read first, and one
-// after.
+// unsupported makes fields unsupported on GPU 0 before their first read, and
+// one after it.
 func unsupported(t *testing.T, b *bench) {
 	gpus := b.gpus(t)
 	ids := []gpu.FieldID{gpu.PowerUsage, gpu.MemoryTemp, gpu.TensorActive, gpu.EncUtil, gpu.GPUUtil}
@@ -167,7 +167,7 @@ func unsupported(t *testing.T, b *bench) {
 	}
 }
 
-// blank sets values that are there and mean nothing.
+// blank sets blank values.
 func blank(t *testing.T, b *bench) {
 	uuid := b.gpus(t)[0].UUID
 	done := 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package names is the table of the names that fields have: dcgm-exporter's in each of
+// Package names is the table of the fields' names: dcgm-exporter's in each of
 // its releases, and those of a GPUAutoscaler.
 package names
 
@@ -10,21 +10,20 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// naming is what one field is called outside of profile 4.8, whose names are
-// those of the gpu package's table.
+// naming is the names of one field in the profiles other than 4.8. Profile 4.8
+// has the names of the gpu package's table.
 type naming struct {
 	field gpu.FieldID
 
-	// name49 is the name in DCGM 4.7, which dcgm-exporter 4.9 uses. Empty: it
-	// is the 4.8 name. A value under name49 times scale49 (0 stands for 1) is
-	// in the field's unit; help49 replaces the field's help where the unit
-	// differs.
+	// name49 is the name in DCGM 4.7, which dcgm-exporter 4.9 uses. Empty: the
+	// 4.8 name. A value under name49 times scale49 (0 stands for 1) is in the
+	// field's unit; help49 replaces the field's help if the unit differs.
 	name49  string
 	scale49 float64
 	help49  string
 
-	// name1 is the name in dcgm-exporter 1.x, empty where it had none. The
-	// units are those of 4.8.
+	// name1 is the name in dcgm-exporter 1.x; empty if it had none. The units
+	// are those of 4.8.
 	name1 string
 }
 
@@ -145,7 +144,7 @@ var namings = [...]naming{
 	{field: gpu.ModulePower, name49: "DCGM_FI_DEV_MODULE_POWER_WATTS"},
 }
 
-// alias is one more name for a field, in the field's unit.
+// alias is another name for a field, in the field's unit.
 type alias struct {
 	name  string
 	field gpu.FieldID
@@ -223,8 +222,8 @@ var former = [...]alias{
 	{"DCGM_FI_PROF_NVOFA_UTIL_0_RATIO", 1033},
 }
 
-// Metric finds the field that a metric name of any profile stands for,
-// and the scale from that name's unit to the field's.
+// Metric finds the field with a metric name of any profile, and the scale from
+// that name's unit to the field's.
 func Metric(name string) (gpu.Ref, bool) {
 	for i := range gpu.NumFields {
 		if f := gpu.At(gpu.Index(i)); f.Name == name {

@@ -9,8 +9,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Profile says whose names the built-in collectors and the node's label have.
-// A collectors file is not renamed: what it lists is shown as it lists it.
+// Profile selects the names of the built-in collectors and of the node's label.
+// It does not rename the metrics of a collectors file.
 type Profile string
 
 // The profiles, named after the dcgm-exporter release that they follow.
@@ -36,7 +36,7 @@ func ParseProfile(s string) (Profile, error) {
 	return "", fmt.Errorf("unknown profile %q: it is one of %s", s, strings.Join(names, ", "))
 }
 
-// HostLabel is the name of the node's label.
+// HostLabel returns the name of the node's label.
 func (p Profile) HostLabel() string {
 	if p == Profile482 || p == Profile1x {
 		return "Hostname"
@@ -47,8 +47,9 @@ func (p Profile) HostLabel() string {
 // HasCPUSerial reports whether CPUs have the label cpu_serial, which came with 4.8.3.
 func (p Profile) HasCPUSerial() bool { return p == Profile48 || p == Profile49 }
 
-// Name is what the profile calls a field, and the scale from that name's unit
-// to the field's. A field that the profile has no name for keeps its 4.8 name.
+// Name returns the profile's name of a field, and the scale from that name's
+// unit to the field's. A field without a name in the profile keeps its 4.8
+// name.
 func (p Profile) Name(f *gpu.Field) (name string, scale float64) {
 	n, ok := namingOf(f.ID)
 	switch {
@@ -60,7 +61,7 @@ func (p Profile) Name(f *gpu.Field) (name string, scale float64) {
 	return f.Name, 1
 }
 
-// Help is the help text of a field under the profile's name.
+// Help returns the help text of a field under the profile's name.
 func (p Profile) Help(f *gpu.Field) string {
 	if n, ok := namingOf(f.ID); ok && p == Profile49 && n.help49 != "" {
 		return n.help49

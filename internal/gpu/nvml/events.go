@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	// eventWait is how long one wait for an event takes; closing waits for it. Each
-	// wait wakes the process, which costs as much as a collection's start.
-	// Some libraries deliver an event only to a wait that begins after another
-	// call has noticed it, so it also bounds how late such an event is seen.
+	// eventWait is the time of one wait for an event; closing waits for it.
+	// Each wait wakes the process, which costs as much as the start of a
+	// collection. Some libraries deliver an event only to a wait that begins
+	// after another call has noticed it, so eventWait also limits the delay of
+	// such an event.
 	eventWait = time.Second
 	// The pauses after a failed wait, doubling.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 30 * time.Second
@@ -28,14 +29,14 @@ const (
 // noInstance is the GPU instance id of an event that concerns the whole GPU.
 const noInstance = 0xFFFFFFFF
 
-// place is where an event happened: the GPU and, under MIG, the instance.
+// place is the GPU of an event and, under MIG, the instance.
 type place struct {
 	device   nvml.Device
 	instance uint32 // noInstance: the whole GPU
 }
 
-// events waits for XID errors. NVML has no getter for them: what is missed
-// while nobody waits is lost.
+// events waits for XID errors. NVML has no getter for them: an error outside a
+// wait is lost.
 type events struct {
 	ses  *session
 	xids *gpu.XIDLog
@@ -43,10 +44,10 @@ type events struct {
 	able bool // the library has events
 
 	mu      sync.Mutex
-	uuids   map[place]string     // cached: a GPU that is off the bus no longer tells its UUID
-	wanted  map[nvml.Device]bool // whole GPUs that should be registered; false: has no XID events
+	uuids   map[place]string     // cached: NVML cannot read the UUID of a GPU that is off the bus
+	wanted  map[nvml.Device]bool // whole GPUs to register; false: the GPU has no XID events
 	ready   map[nvml.Device]bool // those that are
-	renewal bool                 // a device came back: its registration may not have
+	renewal bool                 // a device came back, perhaps without its registration
 	failing bool                 // the last wait failed
 
 	started bool
@@ -64,9 +65,9 @@ func newEvents(s *session, xids *gpu.XIDLog, log *slog.Logger) *events {
 	return e
 }
 
-// watch says which devices there are. The first call registers them before it
-// returns, so that no event after it is missed, and starts the goroutine; what
-// later calls add is registered between two waits.
+// watch sets the devices. The first call registers them before it returns, so
+// that later events are not missed, and starts the goroutine. Devices of later
+// calls are registered between two waits.
 func (e *events) watch(devices map[string]*device) {
 	if !e.able {
 		return
@@ -91,21 +92,21 @@ func (e *events) watch(devices map[string]*device) {
 	}
 }
 
-// registered says whether XIDs of a GPU are being waited for.
+// registered reports whether events waits for XIDs of a GPU.
 func (e *events) registered(root nvml.Device) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ready[root] && !e.failing
 }
 
-// renew asks for all registrations to be made anew.
+// renew requests a new registration of all GPUs.
 func (e *events) renew() {
 	e.mu.Lock()
 	e.renewal = true
 	e.mu.Unlock()
 }
 
-// stop ends the goroutine and waits for it, for one wait's time and some.
+// stop ends the goroutine and waits for it, for up to vendorlib.ClosePatience.
 func (e *events) stop() {
 	close(e.quit)
 	if !e.started {
@@ -152,8 +153,8 @@ func (e *events) run(set nvml.EventSet) {
 	e.free(set)
 }
 
-// wait waits for one event and counts it. Without a set, or with nothing in
-// it, there is nothing to ask the library.
+// wait waits for one event and counts it. Without a registered GPU it does not
+// call the library.
 func (e *events) wait(set nvml.EventSet) nvml.Return {
 	e.mu.Lock()
 	none := len(e.ready) == 0
@@ -168,7 +169,7 @@ func (e *events) wait(set nvml.EventSet) nvml.Return {
 	case ret == nvml.SUCCESS:
 		e.note(data)
 	case ret == nvml.ERROR_TIMEOUT && early > eventWait/2:
-		e.pause(early) // a library that does not wait must not make the caller spin
+		e.pause(early) // if a library does not wait, wait here, so that the caller does not spin
 	}
 	return ret
 }
@@ -196,15 +197,15 @@ func (e *events) free(set nvml.EventSet) {
 	if set == nil {
 		return
 	}
-	_ = set.Free() // nothing is left to do about it
+	_ = set.Free() // an error cannot be handled
 	e.mu.Lock()
 	clear(e.ready)
 	e.mu.Unlock()
 }
 
-// register registers what is wanted and not yet registered, in set or, where
-// that is nil or must be renewed, in a new one. It returns nil where no set can
-// be made.
+// register registers the wanted GPUs that are not registered, in set, or in a
+// new set if set is nil or must be renewed. It returns nil if no set can be
+// created.
 func (e *events) register(set nvml.EventSet) nvml.EventSet {
 	e.mu.Lock()
 	renewal := e.renewal && set != nil
@@ -220,7 +221,7 @@ func (e *events) register(set nvml.EventSet) nvml.EventSet {
 		return set
 	}
 	if renewal {
-		// What the old set still holds is taken out before it goes.
+		// Read the remaining events of the old set before it is freed.
 		for data, ret := set.Wait(0); ret == nvml.SUCCESS; data, ret = set.Wait(0) {
 			e.note(data)
 		}
@@ -248,7 +249,7 @@ func (e *events) register(set nvml.EventSet) nvml.EventSet {
 	return set
 }
 
-// registerOne says whether the GPU has XID events at all and whether it is
+// registerOne reports whether the GPU has XID events, and whether it is
 // registered now.
 func (e *events) registerOne(d nvml.Device, set nvml.EventSet) (able, done bool) {
 	types, ret := d.GetSupportedEventTypes()
@@ -259,7 +260,7 @@ func (e *events) registerOne(d nvml.Device, set nvml.EventSet) (able, done bool)
 	return ret != nvml.SUCCESS && classify(ret) != unsupported, false
 }
 
-// note counts an event on the instance that it names, else on its GPU.
+// note counts an event for the instance that it names, or for its GPU.
 func (e *events) note(data nvml.EventData) {
 	if data.EventType&nvml.EventTypeXidCriticalError == 0 {
 		return
@@ -270,7 +271,7 @@ func (e *events) note(data nvml.EventData) {
 		uuid, ok = e.uuids[place{data.Device, noInstance}]
 	}
 	e.mu.Unlock()
-	if !ok { // a library that makes a new handle for each event
+	if !ok { // some libraries create a new handle for each event
 		id, ret := data.Device.GetUUID()
 		uuid, ok = id, ret == nvml.SUCCESS && id != ""
 	}

@@ -18,8 +18,8 @@ import (
 // allLinks is the scope of a NVLink counter that sums up all links.
 const allLinks = math.MaxUint32
 
-// minRateWindow is how far apart two readings of a counter must be for a rate.
-// Between them the last rate stands.
+// minRateWindow is the shortest time between two readings of a counter for a
+// rate. Until then the last rate is used.
 const minRateWindow = 100 * time.Millisecond
 
 // maxLinks is how many NVLinks a GPU has at the most: a B200 has 18.
@@ -30,17 +30,17 @@ var linkBandwidth = [1 + maxLinks]gpu.FieldID{
 	gpu.NVLinkBandwidth, gpu.NVLinkBandwidthL0, 441, 442, 443, 444, 445, 475, 476, 477, 478, 479, 480, 446, 447, 448, 494, 495, 496,
 }
 
-// batchField is an NVML field id that gives a field of ours, or half of one.
+// batchField is an NVML field id that gives a field, or one half of a rate.
 type batchField struct {
 	id    gpu.FieldID
 	nvml  uint32 // NVML_FI_DEV_*
 	scope uint32
 	scale float64
-	max   float64 // above it the value is no value; 0: no limit
+	max   float64 // a larger number is not a value; 0: no limit
 	part  int     // 1, 2: transmitted and received of a rate
 }
 
-// batch are the plain ones, and two for each field of linkBandwidth.
+// batch is plainBatch and two rows for each field of linkBandwidth.
 var batch = func() (all [len(plainBatch) + 2*len(linkBandwidth)]batchField) {
 	n := copy(all[:], plainBatch[:])
 	for i, id := range linkBandwidth {
@@ -56,7 +56,7 @@ var batch = func() (all [len(plainBatch) + 2*len(linkBandwidth)]batchField) {
 }()
 
 var plainBatch = [...]batchField{
-	{id: gpu.MemoryTemp, nvml: nvml.FI_DEV_MEMORY_TEMP, scale: 1, max: 200}, // 255 is no temperature
+	{id: gpu.MemoryTemp, nvml: nvml.FI_DEV_MEMORY_TEMP, scale: 1, max: 200}, // 255 means no value
 	{id: gpu.PowerUsageInstant, nvml: nvml.FI_DEV_POWER_INSTANT, scale: 1e-3},
 	{id: gpu.TotalEnergy, nvml: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, scale: 1},
 	{id: gpu.PCIeReplayCounter, nvml: nvml.FI_DEV_PCIE_REPLAY_COUNTER, scale: 1},
@@ -92,7 +92,7 @@ func batchFields() gpu.FieldSet {
 	return s
 }
 
-// fieldState is what a device's batches keep from read to read.
+// fieldState is the state of a device's batches between reads.
 type fieldState struct {
 	refused [len(batch)]vendorlib.Refusal
 	values  [len(batch)]nvml.FieldValue
@@ -100,18 +100,18 @@ type fieldState struct {
 	links   [len(linkBandwidth)]linkRate
 }
 
-// forget drops the counters, which may start anew.
+// forget drops the counters, which may start again at 0.
 func (s *fieldState) forget() { s.links = [len(linkBandwidth)]linkRate{} }
 
-// linkRate turns a pair of counters into a rate.
+// linkRate computes a rate from a pair of counters.
 type linkRate struct {
-	at     time.Time // of the counters below; zero: none
+	at     time.Time // of the counters below; zero: no counters
 	tx, rx float64   // KiB
 	rate   float64   // MB/s
 	known  bool
 }
 
-// readBatch asks for all wanted field ids at once.
+// readBatch reads all wanted field ids with one call.
 func readBatch(d *device) nvml.Return {
 	s := &d.fields
 	n := 0
@@ -143,16 +143,17 @@ func readBatch(d *device) nvml.Return {
 	return d.takeBatch(n)
 }
 
-// untouched marks what a library has not written to: no return code and no
-// value type. A 0 there would pass for an answer of 0.
+// untouched marks a return code or value type that the library has not written.
+// An initial 0 would look like a value of 0.
 const untouched = math.MaxUint32
 
-// question is a field value to be filled in.
+// question returns a field value for the library to fill in.
 func question(f *batchField) nvml.FieldValue {
 	return nvml.FieldValue{FieldId: f.nvml, ScopeId: f.scope, NvmlReturn: untouched, ValueType: untouched}
 }
 
-// verdict is an answer's return code. One that has a value and no code is good.
+// verdict classifies an answer's return code. An answer with a value and
+// without a code is good.
 func verdict(a *nvml.FieldValue) class {
 	switch {
 	case a.NvmlReturn != untouched:
@@ -163,8 +164,8 @@ func verdict(a *nvml.FieldValue) class {
 	return unsupported
 }
 
-// takeBatch takes the n answers. A batch whose every answer says that the GPU
-// is lost says so itself.
+// takeBatch stores the n answers. It returns GPU_IS_LOST if all of them have
+// that code.
 func (d *device) takeBatch(n int) nvml.Return {
 	s := &d.fields
 	var parts [len(linkBandwidth)]struct{ tx, rx float64 }
@@ -215,7 +216,7 @@ func (d *device) takeBatch(n int) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// update takes counters in KiB and gives the rate in DCGM's MB/s, which are
+// update takes counters in KiB and returns the rate in DCGM's MB/s, which are
 // 1000 KiB/s.
 func (l *linkRate) update(now time.Time, tx, rx float64) (float64, bool) {
 	since := now.Sub(l.at)
@@ -229,7 +230,7 @@ func (l *linkRate) update(now time.Time, tx, rx float64) (float64, bool) {
 	return l.rate, l.known
 }
 
-// number decodes an answer.
+// number decodes an answer's value.
 func number(a *nvml.FieldValue) (gpu.Number, bool) {
 	bits := binary.NativeEndian.Uint64(a.Value[:])
 	switch nvml.ValueType(a.ValueType) {

@@ -19,7 +19,7 @@ import (
 // nvml.h says.
 const minSampleGap = 101 * time.Millisecond
 
-// gpmMetric is a GPM metric that gives a field of ours.
+// gpmMetric is a GPM metric that gives a field.
 type gpmMetric struct {
 	id     gpu.FieldID
 	metric nvml.GpmMetricId
@@ -59,19 +59,19 @@ func gpmFields() gpu.FieldSet {
 	return s
 }
 
-// gpmState is what a device keeps from sample to sample.
+// gpmState is the state of a device between samples.
 type gpmState struct {
 	refused   vendorlib.Refusal // GPM
 	absent    atomic.Bool       // the device does not support GPM
 	supported bool
 	pcie      vendorlib.Refusal // PCIe throughput without GPM
 	prev, cur nvml.GpmSample
-	at        time.Time // of prev; zero: it holds nothing
+	at        time.Time // of prev; zero: prev is empty
 	request   nvml.GpmMetricsGetType
 	last      [len(gpmMetrics)]float64 // NaN: no value
 }
 
-// forget drops the sample and what was computed.
+// forget drops the sample and the computed values.
 func (g *gpmState) forget() {
 	g.at = time.Time{}
 	g.blank()
@@ -86,15 +86,15 @@ func (g *gpmState) blank() {
 func (g *gpmState) free() {
 	for _, s := range []nvml.GpmSample{g.prev, g.cur} {
 		if s != nil {
-			_ = s.Free() // nothing is left to do about it
+			_ = s.Free() // an error cannot be handled
 		}
 	}
 	g.prev, g.cur, g.supported = nil, nil, false
 	g.forget()
 }
 
-// readGPM gives the means between the last sample and a new one. Where the
-// last is too young, what was computed then still stands.
+// readGPM sets the means between the last sample and a new one. If the last is
+// younger than minSampleGap, it sets the last means again.
 func readGPM(d *device) nvml.Return {
 	g := &d.gpm
 	if !d.ses.gpm || d.MIG != nil && !d.ses.gpmMIG || g.refused.Holds(d.now) {
@@ -117,7 +117,7 @@ func readGPM(d *device) nvml.Return {
 		}
 	}
 	for k, m := range gpmMetrics {
-		if !math.IsNaN(g.last[k]) { // GPM's own word for no value
+		if !math.IsNaN(g.last[k]) { // GPM's value for no value
 			d.out.set(m.id, g.last[k])
 		}
 	}
@@ -129,7 +129,7 @@ func (g *gpmState) unsupported(now time.Time) {
 	g.absent.Store(true)
 }
 
-// noProfiling is why the device gives no GPM metrics, if it does not.
+// noProfiling returns why the device gives no GPM metrics; empty if it does.
 func (d *device) noProfiling() string {
 	switch {
 	case !d.ses.gpm || d.MIG != nil && !d.ses.gpmMIG:
@@ -140,7 +140,7 @@ func (d *device) noProfiling() string {
 	return ""
 }
 
-// prepare asks once whether the device has GPM, and makes the samples.
+// prepare asks once whether the device has GPM, and allocates the samples.
 func (g *gpmState) prepare(d *device) nvml.Return {
 	if g.supported {
 		return nvml.SUCCESS

@@ -15,7 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 )
 
-// linkCounters are the errors that links count before NVLink 5.
+// linkCounters are the error counters of links before NVLink 5.
 var linkCounters = [...]struct {
 	counter nvml.NvLinkErrorCounter
 	name    string
@@ -27,7 +27,8 @@ var linkCounters = [...]struct {
 	{nvml.NVLINK_ERROR_DL_ECC_DATA, "ecc_data"},
 }
 
-// linkFields are those from NVLink 5 on: field values whose scope is the link.
+// linkFields are the error counters from NVLink 5 on: field values whose scope
+// is the link.
 var linkFields = [...]struct {
 	id   uint32
 	name string
@@ -45,7 +46,7 @@ var linkFields = [...]struct {
 	{nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"},
 }
 
-// linkState is what a device keeps of its links. It is used by Links alone.
+// linkState is the state of a device's links. Only Links uses it.
 type linkState struct {
 	up              [nvml.NVLINK_MAX_LINKS]bool // at any time of the session
 	countersRefused vendorlib.Refusal
@@ -70,13 +71,13 @@ func (r *Reader) Links(uuid string) (gpu.Links, error) {
 	return l, nil
 }
 
-// readLinks reads the links that are active, and says which no longer are.
+// readLinks reads the active links, and lists those that are no longer active.
 func (d *device) readLinks(l *gpu.Links, now time.Time) {
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := d.root.GetNvLinkState(link)
 		switch {
 		case classify(ret) == invalid:
-			return // there are no more
+			return // the GPU has no more links
 		case ret != nvml.SUCCESS:
 			continue
 		case state != nvml.FEATURE_ENABLED:
@@ -123,7 +124,7 @@ func (d *device) linkErrors(link int, now time.Time) []gpu.LinkError {
 	return out
 }
 
-// peers says how the GPU reaches the others over NVLink.
+// peers returns how the GPU reaches the others over NVLink.
 func (d *device) peers(devices map[string]*device) []gpu.Peer {
 	if !d.ses.has("nvmlDeviceGetP2PStatus") {
 		return nil

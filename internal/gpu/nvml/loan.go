@@ -12,26 +12,27 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// lendFor is how long a reading of a whole GPU serves its instances: they are
-// read at one time, and each by itself would read the GPU again.
+// lendFor is how long a reading of a whole GPU serves its instances. The
+// instances are read at about the same time, and each would read the GPU again.
 const lendFor = 50 * time.Millisecond
 
 // loan is the last reading of a whole GPU for its instances.
 type loan struct {
 	mu     sync.Mutex
-	at     time.Time // when it was made
+	at     time.Time // when it was read
 	of     gpu.FieldSet
 	values gpu.Values
 	err    error
 }
 
-// lent are the fields that a MIG instance has from its GPU, as with DCGM: what
-// there is once for the board, such as temperature, power and clocks. Memory,
-// profiling and XIDs it has by itself, and utilisation not at all.
+// lent returns the fields that a MIG instance takes from its GPU, as with DCGM:
+// those that exist once for the board, such as temperature, power and clocks.
+// An instance has its own memory, profiling fields and XIDs, and no
+// utilisation.
 func lent() gpu.FieldSet {
 	s := gpu.AllFields().Minus(gpu.ProfilingFields())
 	for i, f := range gpu.Fields() {
-		if f.Kind == gpu.Label { // these are asked of the GPU anyway
+		if f.Kind == gpu.Label { // labels are read from the GPU anyway
 			s.Remove(gpu.Index(i))
 		}
 	}
@@ -39,7 +40,7 @@ func lent() gpu.FieldSet {
 		gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBReserved, gpu.FBUsedPercent))
 }
 
-// borrow adds to a MIG instance's values what its GPU has.
+// borrow adds the lent fields of its GPU to a MIG instance's values.
 func (d *device) borrow(want gpu.FieldSet, v *gpu.Values) error {
 	want = want.Intersect(d.ses.lent).Minus(v.Fields())
 	if d.whole == nil || want.Empty() {

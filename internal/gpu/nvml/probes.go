@@ -12,18 +12,19 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// probe is one way to ask NVML for one or a few fields.
+// probe is one way to read one or a few fields from NVML.
 type probe struct {
 	fields gpu.FieldSet
-	// basic: every GPU answers this, so that it says whether the GPU lives.
+	// basic: every GPU supports this call, so that it shows whether the GPU
+	// works.
 	basic bool
-	mig   bool // can be asked of a MIG instance
+	mig   bool // works for a MIG instance
 	read  func(d *device) nvml.Return
 }
 
-// probes are the ways that this library has, in the order in which they are
-// tried: where two give the same field, the second is for GPUs and drivers
-// that refuse the first. A symbol that is absent must never be called: that
+// probes returns the probes that this library supports, in the order in which
+// they are tried. If two give the same field, the second is for GPUs and
+// drivers that refuse the first. A missing symbol must never be called: that
 // would end the process.
 func probes(has func(symbol string) bool) []probe {
 	t := table{has: has}
@@ -41,7 +42,7 @@ func probes(has func(symbol string) bool) []probe {
 	return append(t.probes, probe{fields: gpmFields(), mig: true, read: readGPM})
 }
 
-// table collects the probes whose symbol the library has.
+// table collects the probes whose symbol exists in the library.
 type table struct {
 	has    func(symbol string) bool
 	probes []probe
@@ -53,7 +54,7 @@ func (t *table) add(symbol string, p probe) {
 	}
 }
 
-// basic are the probes that say whether the GPU lives.
+// basic adds the probes that show whether the GPU works.
 func (t *table) basic() {
 	v1 := gpu.SetOf(gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBUsedPercent)
 	v2 := v1.Union(gpu.SetOf(gpu.FBReserved))
@@ -66,7 +67,7 @@ func (t *table) basic() {
 	t.add("nvmlDeviceGetUtilizationRates", probe{fields: gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil), basic: true, read: utilization})
 }
 
-// plain are the probes of one field each, and the remapped rows.
+// plain adds the probes of one field each, and the remapped rows.
 func (t *table) plain() {
 	t.add("nvmlDeviceGetClockInfo", clockProbe(gpu.SMClock, nvml.CLOCK_SM, nvml.Device.GetClockInfo))
 	t.add("nvmlDeviceGetClockInfo", clockProbe(gpu.MemClock, nvml.CLOCK_MEM, nvml.Device.GetClockInfo))
@@ -93,7 +94,8 @@ func (t *table) plain() {
 	t.add("nvmlDeviceGetRemappedRows", probe{fields: rows, read: remappedRows})
 }
 
-// fallbacks are for drivers that do not give these as field values.
+// fallbacks adds the probes for drivers that do not give these fields as field
+// values.
 func (t *table) fallbacks() {
 	for _, p := range eccCounters() {
 		t.add("nvmlDeviceGetTotalEccErrors", p)
@@ -106,7 +108,7 @@ func (t *table) fallbacks() {
 	t.add("nvmlDeviceGetRetiredPagesPendingStatus", plainProbe(gpu.RetiredPending, 1, nvml.Device.GetRetiredPagesPendingStatus))
 }
 
-// plainProbe reads one number that NVML gives as it is, times scale.
+// plainProbe reads one number, times scale.
 func plainProbe[T ~int | ~int32 | ~uint32 | ~uint64](id gpu.FieldID, scale float64, get func(nvml.Device) (T, nvml.Return)) probe {
 	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
 		x, ret := get(d.handle)
@@ -117,7 +119,8 @@ func plainProbe[T ~int | ~int32 | ~uint32 | ~uint64](id gpu.FieldID, scale float
 	}}
 }
 
-// wholeOf is a number of NVML's; one of more than 63 bits is not exact.
+// wholeOf converts a number of NVML. A number of more than 63 bits is not
+// exact.
 func wholeOf[T ~int | ~int32 | ~uint32 | ~uint64](x T) gpu.Number {
 	if x > 0 && uint64(x) > math.MaxInt64 {
 		return gpu.Real(float64(x))
@@ -220,7 +223,7 @@ func utilization(d *device) nvml.Return {
 	return ret
 }
 
-// mebibytes drops what is not a whole MiB, as DCGM does.
+// mebibytes rounds down to whole MiB, as DCGM does.
 func mebibytes(bytes uint64) float64 { return float64(bytes >> 20) }
 
 func memoryV2(d *device) nvml.Return {
@@ -238,8 +241,8 @@ func memoryV2(d *device) nvml.Return {
 	return ret
 }
 
-// memoryV1 serves drivers before 510, which count what they reserve as used
-// and do not say how much that is.
+// memoryV1 is for drivers before 510, which count reserved memory as used and
+// do not give its size.
 func memoryV1(d *device) nvml.Return {
 	m, ret := d.handle.GetMemoryInfo()
 	if ret != nvml.SUCCESS {
@@ -281,7 +284,7 @@ func flag(b bool) float64 {
 	return 0
 }
 
-// licence is 0 where there is nothing to license: on bare metal.
+// licence is 0 on bare metal, which needs no license.
 func licence(d *device) nvml.Return {
 	f, ret := d.handle.GetGridLicensableFeatures()
 	if ret != nvml.SUCCESS {

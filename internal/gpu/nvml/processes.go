@@ -23,18 +23,19 @@ import (
 )
 
 const (
-	// idleAfter is how old a process's last sample may be: the driver takes them
-	// up to a second apart ("between 1 second and 1/6 second depending on the
-	// product", nvidia-smi says of the device's own), of busy processes only.
+	// idleAfter is the age at which a process's last sample counts as idle. The
+	// driver samples busy processes only, up to a second apart. (The device's
+	// own samples are "between 1 second and 1/6 second depending on the
+	// product", says nvidia-smi.)
 	idleAfter = 1500 * time.Millisecond
-	// mostProcesses bounds what one device can make us keep.
+	// mostProcesses limits the processes that are stored for one device.
 	mostProcesses = 4096
 )
 
 // unavailable is NVML_VALUE_NOT_AVAILABLE.
 const unavailable = math.MaxUint64
 
-// processLists are the ways to list processes.
+// processLists are the NVML calls that list processes.
 var processLists = [...]struct {
 	function string // without its version
 	is       gpu.ProcessType
@@ -45,11 +46,11 @@ var processLists = [...]struct {
 	{"nvmlDeviceGetMPSComputeRunningProcesses", gpu.MPSClient, nvml.Device.GetMPSComputeRunningProcesses},
 }
 
-// processAbilities is what of processes a library and its driver can tell.
+// processAbilities is the support for processes in a library and its driver.
 type processAbilities struct {
 	lists [len(processLists)]bool
 	times bool
-	why   error // why it tells nothing at all
+	why   error // why processes cannot be listed
 }
 
 func processAbilitiesOf(s *session) processAbilities {
@@ -68,8 +69,8 @@ func processAbilitiesOf(s *session) processAbilities {
 	return a
 }
 
-// driverVersion is the driver's version. It is empty where the library does not
-// tell it.
+// driverVersion returns the driver's version; empty if the library does not
+// give it.
 func (s *session) driverVersion() string {
 	if !s.has("nvmlSystemGetDriverVersion") {
 		return ""
@@ -81,10 +82,10 @@ func (s *session) driverVersion() string {
 	return v
 }
 
-// writesTooMuch says whether a driver's list of processes has longer entries
-// than nvml.h and go-nvml know, so that it would be written beyond our memory:
-// 535.43 to 535.86 changed version 3 of the call without a new version, which
-// 535.98 took back.
+// writesTooMuch reports whether a driver's list of processes has longer entries
+// than in nvml.h and go-nvml, so that the driver would write beyond the buffer.
+// 535.43 to 535.86 changed version 3 of the call without a new version; 535.98
+// reverted that.
 func writesTooMuch(driver string) bool {
 	major, rest, _ := strings.Cut(driver, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -92,7 +93,7 @@ func writesTooMuch(driver string) bool {
 	return major == "535" && err == nil && 43 <= n && n < 98
 }
 
-// processState is what a device keeps from one list of processes to the next.
+// processState is the state of a device between two lists of processes.
 type processState struct {
 	mu      sync.Mutex // held by processes; Read does not wait for it
 	lists   [len(processLists)]vendorlib.Refusal
@@ -103,8 +104,8 @@ type processState struct {
 	shares  map[uint32]share
 }
 
-// share is a process's last sample: its part of the device's time, 0 to 1, and
-// when that was, in the driver's clock.
+// share is a process's last sample: its share of the device's time, 0 to 1, and
+// the sample's time in the driver's clock.
 type share struct {
 	part float64
 	at   uint64
@@ -153,7 +154,7 @@ func (d *device) processes(now time.Time) (gpu.Processes, error) {
 	out := gpu.Processes{List: make([]gpu.Process, 0, len(byPID)), Times: ok}
 	for pid, p := range byPID {
 		if ok {
-			p.Utilization = gpu.Read(shares[pid].part) // who has no sample did nothing
+			p.Utilization = gpu.Read(shares[pid].part) // a process without a sample was idle
 		}
 		out.List = append(out.List, p)
 	}
@@ -161,7 +162,7 @@ func (d *device) processes(now time.Time) (gpu.Processes, error) {
 	return out, nil
 }
 
-// addProcesses takes a list in. A process that computes and draws is in two
+// addProcesses adds a list. A process with both compute and graphics is in two
 // lists, with all of its memory in each.
 func addProcesses(byPID map[uint32]gpu.Process, infos []nvml.ProcessInfo, is gpu.ProcessType) {
 	for _, i := range infos {
@@ -178,10 +179,10 @@ func addProcesses(byPID map[uint32]gpu.Process, infos []nvml.ProcessInfo, is gpu
 	}
 }
 
-// utilizations are the shares of those processes that did something.
+// utilizations returns the shares of the busy processes.
 func (d *device) utilizations(now time.Time) (map[uint32]share, bool) {
 	s := &d.procs
-	// MIG-enabled GPUs do not tell it, nvml.h says.
+	// Not supported on MIG-enabled GPUs (nvml.h).
 	if !d.ses.processes.times || d.MIG != nil || s.times.Holds(now) {
 		return nil, false
 	}
@@ -190,21 +191,21 @@ func (d *device) utilizations(now time.Time) (map[uint32]share, bool) {
 	case c == unsupported:
 		s.times.Record(now)
 		return nil, false
-	case c != good && ret != nvml.ERROR_NOT_FOUND: // NOT_FOUND: nobody did anything since
+	case c != good && ret != nvml.ERROR_NOT_FOUND: // NOT_FOUND: no busy process since
 		return nil, false
 	}
 	first := s.newest == 0
 	s.take(samples, now)
 	if first && s.newest != 0 {
-		// The first samples may be old: they tell the driver's time and nothing else.
+		// The first samples may be old: use only their time.
 		clear(s.shares)
 		return nil, false
 	}
 	return s.shares, true
 }
 
-// horizon is idleAfter before now, in the driver's clock, which need not be
-// ours; 0 where its time is not known.
+// horizon returns idleAfter before now in the driver's clock, which can differ
+// from ours; 0 if its time is unknown.
 func (s *processState) horizon(now time.Time) uint64 {
 	if s.newest == 0 {
 		return 0
@@ -212,8 +213,8 @@ func (s *processState) horizon(now time.Time) uint64 {
 	return uint64(max(0, int64(s.newest)+(now.Sub(s.at)-idleAfter).Microseconds()))
 }
 
-// take takes samples in and forgets those beyond the horizon. Of several of one
-// process it takes the mean.
+// take adds samples and removes those before the horizon. It stores the mean of
+// several samples of one process.
 func (s *processState) take(samples []nvml.ProcessUtilizationSample, now time.Time) {
 	if s.shares == nil {
 		s.shares = map[uint32]share{}
@@ -221,7 +222,7 @@ func (s *processState) take(samples []nvml.ProcessUtilizationSample, now time.Ti
 	since, newest := s.newest, s.newest
 	sums, counts := map[uint32]float64{}, map[uint32]float64{}
 	for _, x := range samples {
-		// Drivers leave entries of the list empty, or with what was there before.
+		// Drivers leave entries of the list empty or unchanged.
 		if x.Pid == 0 || x.TimeStamp <= since || x.SmUtil > 100 || len(s.shares) == mostProcesses {
 			continue
 		}
@@ -237,9 +238,10 @@ func (s *processState) take(samples []nvml.ProcessUtilizationSample, now time.Ti
 	maps.DeleteFunc(s.shares, func(_ uint32, x share) bool { return x.at < horizon })
 }
 
-// processUtilization asks for samples newer than since. go-nvml asks for their
-// number first and cuts its slice to what the second answer says, which panics
-// where a process has begun in between; then the next time will do.
+// processUtilization reads the samples newer than since. go-nvml asks for their
+// number first and cuts its slice to the number of the second answer. That
+// panics if a process has started in between; the next call then reads the
+// samples.
 func processUtilization(handle nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
 	defer func() {
 		if recover() != nil {

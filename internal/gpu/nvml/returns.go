@@ -10,16 +10,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// class is what an NVML return code means for a reading.
+// class is the meaning of an NVML return code for a read.
 type class uint8
 
 const (
 	good        class = iota
-	unsupported       // this device, driver or user will not get it; ask again rarely
-	lost              // the GPU is off the bus or wants a reset
-	gone              // the driver went away, or was replaced
-	invalid           // the handle is stale, or the argument not known
-	passing           // anything else: not this time
+	unsupported       // not available for this device, driver or user; ask again rarely
+	lost              // the GPU is off the bus or needs a reset
+	gone              // the driver was unloaded or replaced
+	invalid           // the handle is stale, or the argument unknown
+	passing           // any other code: no value this time
 )
 
 func classify(ret nvml.Return) class {
@@ -39,8 +39,8 @@ func classify(ret nvml.Return) class {
 	return passing
 }
 
-// reason names a return code. NVML's own text is not asked for: go-nvml calls
-// nvmlErrorString unguarded.
+// reason returns the text of a return code. It does not use NVML's own text:
+// go-nvml calls nvmlErrorString without checking that it exists.
 func reason(ret nvml.Return) string {
 	names := map[nvml.Return]string{
 		nvml.ERROR_UNINITIALIZED:           "not initialised",

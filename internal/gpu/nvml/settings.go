@@ -10,7 +10,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Fields that nothing here needs by name.
+// Fields that other packages do not need by name.
 const (
 	computeMode      gpu.FieldID = 65
 	persistenceMode  gpu.FieldID = 66
@@ -25,8 +25,8 @@ const (
 	eccModeAtRestart gpu.FieldID = 301
 )
 
-// settings are probes of how the GPU is set up, each by a call of its own: they are
-// made only where a collectors file wants them.
+// settings adds the probes of the GPU's settings. Each needs a call of its own,
+// and is made only if a collectors file selects its field.
 func (t *table) settings() {
 	t.add("nvmlDeviceGetComputeMode", plainProbe(computeMode, 1, nvml.Device.GetComputeMode))
 	t.add("nvmlDeviceGetPersistenceMode", plainProbe(persistenceMode, 1, nvml.Device.GetPersistenceMode))

@@ -18,18 +18,18 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// linkBudget is how long NVLinks may take of all GPUs together: there are up to
-// 36 a GPU with three calls each, and each call asks the driver.
+// linkBudget limits the time for the NVLinks of all GPUs: a GPU has up to 36
+// with three calls each, and each call goes to the driver.
 const linkBudget = 2 * time.Second
 
-// most is how many CPUs and NUMA nodes are asked for.
+// The limits of CPUs and NUMA nodes that are read.
 const (
 	mostCPUs  = 4096
 	mostNodes = 1024
 )
 
-// Topology says how the GPUs lie to one another and to the CPUs. What takes too
-// long is left out, and the error says so.
+// Topology returns the paths between the GPUs, and from them to the CPUs. If
+// reading the NVLinks takes too long, the rest is left out, with an error.
 func (r *Reader) Topology() (gpu.Topology, error) {
 	var whole []*device
 	for _, d := range r.Known() {
@@ -80,7 +80,7 @@ func (d *device) nearNodes() string {
 	return ranges(set)
 }
 
-// ranges writes a bit mask as 0-3,8.
+// ranges formats a bit mask as 0-3,8.
 func ranges(set []uint) string {
 	has := func(i int) bool { return i < 64*len(set) && set[i/64]&(1<<(i%64)) != 0 }
 	var out []string
@@ -115,7 +115,7 @@ func (d *device) pathTo(e *device) gpu.PathLevel {
 	}[level]
 }
 
-// linkEnds are where a GPU's active NVLinks end.
+// linkEnds are the other ends of a GPU's active NVLinks.
 type linkEnds struct {
 	known    bool
 	switches int
@@ -133,8 +133,8 @@ func (l *linkEnds) total() int {
 	return n
 }
 
-// to is how many links lead from one GPU to another: directly, or as many as
-// both have to switches.
+// to returns the number of links from one GPU to another: the direct ones, and
+// as many as both have to switches.
 func (l *linkEnds) to(o *linkEnds, busID string) int {
 	if !l.known || !o.known {
 		return -1
@@ -142,8 +142,8 @@ func (l *linkEnds) to(o *linkEnds, busID string) int {
 	return l.gpus[busID] + min(l.switches, o.switches)
 }
 
-// linksOf follows the GPUs' NVLinks, until the deadline: what is not known then
-// is left out.
+// linksOf reads the ends of the GPUs' NVLinks until the deadline. Links that
+// are unknown then are left out.
 func (s *session) linksOf(gpus []*device, deadline time.Time) ([]linkEnds, error) {
 	ends := make([]linkEnds, len(gpus))
 	if !s.hasAll("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2") {
@@ -164,8 +164,8 @@ func (s *session) linksOf(gpus []*device, deadline time.Time) ([]linkEnds, error
 	return ends, nil
 }
 
-// follow takes link k of a GPU in, and says whether there may be more. A GPU
-// without NVLinks, or without more, refuses the number.
+// follow adds link k of a GPU, and reports whether there may be more. A GPU
+// refuses the number of a link that it does not have.
 func (l *linkEnds) follow(d *device, k int) bool {
 	active, ret := d.root.GetNvLinkState(k)
 	if ret != nvml.SUCCESS {

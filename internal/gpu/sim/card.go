@@ -9,9 +9,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// card is what a model of GPU looks like when it idles and when it works. The
-// figures of the H200 and the H100 are those of nvidia-smi -q on real cards,
-// idle and under a burn test.
+// card is the idle and busy figures of a GPU model. The figures of the H200 and
+// the H100 are those of nvidia-smi -q on real cards, idle and under a burn
+// test.
 type card struct {
 	model                string
 	idleWatt, loadWatt   float64
@@ -47,15 +47,16 @@ const (
 	thermalTau = 20 * time.Second
 )
 
-// physics is what depends on the past: power, heat and energy.
+// physics is the state that depends on the past: power, heat and energy.
 type physics struct {
-	at         time.Time // zero: not begun
+	at         time.Time // zero: not started
 	watt       float64   // averaged
 	celsius    float64
 	millijoule float64
 }
 
-// step goes on to now under the given draw; a first step begins in balance.
+// step advances to now under the given draw. The first step starts in
+// equilibrium.
 func (p *physics) step(now time.Time, c card, target float64) {
 	hot := c.idleC + (c.loadC-c.idleC)*(target-c.idleWatt)/(c.loadWatt-c.idleWatt)
 	dt := now.Sub(p.at)
@@ -75,13 +76,13 @@ func (p *physics) step(now time.Time, c card, target float64) {
 	p.at = now
 }
 
-// draw is the power that utilisation u (0 to 1) costs: a little steeper at
-// first, because the clocks go up with the first kernel.
+// draw returns the power at utilisation u (0 to 1). It rises faster at first,
+// because the clocks go up with the first kernel.
 func (c card) draw(u float64) float64 {
 	return c.idleWatt + (c.loadWatt-c.idleWatt)*math.Pow(u, 0.85)
 }
 
-// fill writes all that the card gives in state s at now into v.
+// fill sets all fields of the card in state s at now in v.
 func (c card) fill(v *gpu.Values, s GPUState, p *physics, now time.Time) {
 	u := 0.0
 	if s.Utilization != nil {
@@ -139,7 +140,7 @@ func (c card) fillConstants(v *gpu.Values) {
 // clockIdle is bit 0 of the clocks' event reasons: nothing runs.
 const clockIdle = 0x1
 
-// fillClocks: a card that runs anything runs at its highest clock.
+// fillClocks sets the clocks: a busy card runs at its highest clock.
 func (c card) fillClocks(v *gpu.Values, u float64) {
 	sm, video, reasons := c.maxMHz, c.maxVideo, 0
 	if u == 0 {
@@ -150,8 +151,8 @@ func (c card) fillClocks(v *gpu.Values, u float64) {
 	v.Set(gpu.ClocksEventReasons, float64(reasons))
 }
 
-// fillActivity gives the profiling ratios of an LLM server that decodes: bound
-// by memory, the tensor pipe far from full, all of them proportional to u.
+// fillActivity sets the profiling ratios of an LLM server that decodes: limited
+// by memory, with a low tensor load, all proportional to u.
 func fillActivity(v *gpu.Values, u float64) {
 	v.Set(gpu.GPUUtil, math.Round(100*u))
 	v.Set(gpu.MemCopyUtil, math.Round(100*0.55*u))

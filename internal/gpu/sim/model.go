@@ -7,37 +7,38 @@ import (
 	"time"
 )
 
-// Workload models replicas that serve requests on one GPU each (or on several,
-// then Capacity is the replica's). It is a fluid queue: what is offered beyond
-// the capacity of the replicas that serve waits, and waiting work keeps them
-// at 100 % until it is done. More replicas therefore really relieve load.
-// It is not safe for concurrent use.
+// Workload models replicas that serve requests on one GPU each (or on several;
+// then Capacity is the replica's). It is a fluid queue: requests beyond the
+// capacity of the serving replicas wait, and keep them at 100 % until the queue
+// is empty. More replicas therefore reduce the load. It is not safe for
+// concurrent use.
 type Workload struct {
-	// Capacity is how many requests a second one replica completes at 100 %
+	// Capacity is the requests per second that one replica completes at 100 %
 	// utilisation. It must be positive.
 	Capacity float64
 	// Concurrency is how many requests a replica has in flight at 100 %
 	// utilisation, as vLLM's max_num_seqs.
 	Concurrency float64
-	// QueueLimit is the most requests that wait; more are turned away. 0: no limit.
+	// QueueLimit is the limit of waiting requests; further ones are rejected.
+	// 0: no limit.
 	QueueLimit float64
 
 	last  time.Time
 	queue float64
 }
 
-// Load is what a step of the model gives.
+// Load is the result of a step of the model.
 type Load struct {
-	Utilization float64 // of each serving replica's GPUs, 0 to 100; 0 where none serves
+	Utilization float64 // of each serving replica's GPUs, 0 to 100; 0 without serving replicas
 	Queue       float64 // requests waiting, in all
 	Running     float64 // requests in flight, per serving replica
-	Waiting     float64 // requests waiting, per serving replica; 0 where none serves
+	Waiting     float64 // requests waiting, per serving replica; 0 without serving replicas
 	Served      float64 // requests completed in this step, in all
-	Rejected    float64 // requests turned away in this step, in all
+	Rejected    float64 // requests rejected in this step, in all
 }
 
-// Step goes on to now, with offered requests a second since the last step,
-// spread over this many serving replicas. The first step has no length.
+// Step advances to now, with offered requests per second since the last step,
+// spread over the serving replicas. The first step has no length.
 func (w *Workload) Step(now time.Time, offered float64, serving int) Load {
 	dt := 0.0
 	if !w.last.IsZero() {
@@ -68,10 +69,10 @@ func (w *Workload) Step(now time.Time, offered float64, serving int) Load {
 	return l
 }
 
-// Need is how many replicas the offered load (requests a second) needs at a
-// target utilisation (percent), never less than 1.
+// Need returns the replicas that the offered load (requests per second) needs
+// at a target utilisation (percent), at least 1.
 func (w *Workload) Need(offered, target float64) int {
-	// A load that fills n replicas exactly needs n, whatever the last bit says.
+	// A load that fills n replicas exactly needs n, despite rounding.
 	n := math.Ceil(offered/(w.Capacity*target/100) - 1e-9)
 	return int(max(1, n))
 }

@@ -12,11 +12,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// errNoProcesses is for GPUs of which nobody said which processes they have:
-// their load is nobody's.
+// errNoProcesses is the error of a GPU without processes in the state file.
 var errNoProcesses = errors.New("the simulated GPU does not tell its processes; the state file may")
 
-// Processes are those that the state file says use the GPU.
+// Processes returns the GPU's processes from the state file.
 func (r *Reader) Processes(uuid string) (gpu.Processes, error) {
 	i := r.find(uuid)
 	if i < 0 {

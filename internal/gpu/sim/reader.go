@@ -16,17 +16,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// MaxGPUs is the most GPUs that one simulated node has.
+// MaxGPUs limits the GPUs of one simulated node.
 const MaxGPUs = 64
 
-// Config says which GPUs to simulate.
+// Config is the configuration of a Reader.
 type Config struct {
-	GPUs  int    // how many, 1 to MaxGPUs; 0: 8
+	GPUs  int    // number of GPUs, 1 to MaxGPUs; 0: 8
 	Model string // marketing name; empty: NVIDIA H200
 	Node  string // seeds the UUIDs, so that two nodes' GPUs differ
-	// StateFile is a file as described at State, which may change at any time;
-	// while it is not there the reader says gpu.ErrNoDriver. Empty: the GPUs
-	// make up a load of their own.
+	// StateFile is the path of a file in the format of State, which may change
+	// at any time. While the file does not exist, the reader returns
+	// gpu.ErrNoDriver. Empty: a built-in load.
 	StateFile string
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -36,11 +36,11 @@ type Config struct {
 type Reader struct {
 	card    card
 	now     func() time.Time
-	file    *stateFile // nil: the load is made up
+	file    *stateFile // nil: built-in load
 	devices []*device
 
 	close  sync.Once
-	closed chan struct{} // ends the reads that hang
+	closed chan struct{} // ends hanging reads
 }
 
 var _ gpu.Reader = (*Reader)(nil)
@@ -53,7 +53,7 @@ type device struct {
 	xids    []gpu.XIDCount // replaced, never changed
 }
 
-// New makes a reader. It does not read the state file yet.
+// New returns a reader. It does not read the state file.
 func New(cfg Config) (*Reader, error) {
 	if cfg.GPUs == 0 {
 		cfg.GPUs = 8
@@ -77,19 +77,19 @@ func New(cfg Config) (*Reader, error) {
 	return r, nil
 }
 
-// UUID is the UUID of GPU i of the node, the same in every process: a device
-// plugin or a kubelet that names it needs no reader.
+// UUID returns the UUID of GPU i of the node. It is the same in every process,
+// so that a simulated device plugin or kubelet needs no reader.
 func UUID(node string, i int) string {
 	h := sha256.Sum256(fmt.Appendf(nil, "gpupilot sim/%s/%d", node, i))
-	h[6] = h[6]&0x0f | 0x80 // version 8: made by a rule of our own (RFC 9562)
+	h[6] = h[6]&0x0f | 0x80 // version 8: a custom format (RFC 9562)
 	h[8] = h[8]&0x3f | 0x80
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16])
 }
 
-// Backend is sim.
+// Backend returns sim.
 func (r *Reader) Backend() string { return "sim" }
 
-// Devices enumerates the simulated GPUs but the lost ones.
+// Devices enumerates the simulated GPUs without the lost ones.
 func (r *Reader) Devices() ([]gpu.Device, error) {
 	state, err := r.state()
 	if errors.Is(err, gpu.ErrNoDriver) {
@@ -107,7 +107,7 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 	return out, errors.Join(errs...)
 }
 
-// Read gives the wanted fields of one GPU.
+// Read reads the wanted fields of one GPU.
 func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	v.Reset()
 	i := r.find(uuid)
@@ -131,8 +131,8 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	return nil
 }
 
-// Topology is that of two sockets with 56 cores each, half of the GPUs at each
-// of them, and all linked through switches.
+// Topology returns two sockets with 56 cores each and half of the GPUs each,
+// all linked through switches.
 func (r *Reader) Topology() (gpu.Topology, error) {
 	const cores, links = 56, 18
 	var t gpu.Topology
@@ -153,7 +153,7 @@ func (r *Reader) Topology() (gpu.Topology, error) {
 	return t, nil
 }
 
-// XIDs are the XID errors that the state file named.
+// XIDs returns the XID errors from the state file.
 func (r *Reader) XIDs(uuid string) []gpu.XIDCount {
 	i := r.find(uuid)
 	if i < 0 {
@@ -165,20 +165,20 @@ func (r *Reader) XIDs(uuid string) []gpu.XIDCount {
 	return slices.Clone(d.xids)
 }
 
-// errClosed is of our own caller's making; nobody branches on it.
+// errClosed is the error after Close.
 var errClosed = errors.New("the reader was closed")
 
-// Close ends the reads that hang, and all reading.
+// Close ends hanging reads, and all reading.
 func (r *Reader) Close() error {
 	r.close.Do(func() { close(r.closed) })
 	return nil
 }
 
-// hangPoll is how often a read that hangs looks whether it still should.
+// hangPoll is how often a hanging read checks the state.
 const hangPoll = 20 * time.Millisecond
 
-// await is the state of GPU i, once it does not hang. A broken state file
-// leaves the last good state standing; Devices tells of it.
+// await returns the state of GPU i as soon as it does not hang. After an
+// invalid state file the last valid state is used; Devices returns the error.
 func (r *Reader) await(i int) (GPUState, error) {
 	for {
 		select {
@@ -205,8 +205,8 @@ func (r *Reader) find(uuid string) int {
 	return slices.IndexFunc(r.devices, func(d *device) bool { return d.UUID == uuid })
 }
 
-// state is the state file's; without one it is empty. The error wraps
-// gpu.ErrNoDriver where no state was ever read.
+// state returns the state file's state; empty without a file. The error wraps
+// gpu.ErrNoDriver if no state was ever read.
 func (r *Reader) state() (State, error) {
 	if r.file == nil {
 		return State{}, nil
@@ -229,18 +229,17 @@ func (r *Reader) stateOf(s State, i int, now time.Time) GPUState {
 	}
 }
 
-// wave is the load that the GPUs make up: each its own slow wave, so that a
-// page of them lives and no two look alike.
+// wave is the built-in load: a slow wave with another phase on each GPU.
 func (r *Reader) wave(i int, now time.Time) GPUState {
 	t := float64(now.UnixMilli()) / 1000
 	period := 60 + 17*float64(i%8)
-	phase := float64(i) * 2.399963 // the golden angle: phases never bunch
+	phase := float64(i) * 2.399963 // the golden angle spreads the phases
 	u := 55 + 35*math.Sin(2*math.Pi*t/period+phase) + 6*math.Sin(2*math.Pi*t/7+3*phase)
 	m := 0.55 + 0.25*math.Sin(2*math.Pi*t/(5*period)+phase)
 	return Busy(u, m*(r.card.totalMiB-r.card.resMiB))
 }
 
-// count takes over the state's XIDs and notes when one's count rose.
+// count stores the state's XIDs and the time of each increase.
 func (d *device) count(xids []XID, now time.Time) {
 	var out []gpu.XIDCount
 	for _, x := range xids {

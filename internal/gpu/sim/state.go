@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// State is what a state file says: one entry per GPU, in order of index.
+// State is the content of a state file: one entry per GPU, in order of index.
 //
 //	{"gpus": [
 //	  {"utilization": 57.2, "memoryUsedMiB": 81920},
@@ -23,35 +23,35 @@ import (
 //	   "fields": {"DCGM_FI_DEV_GPU_TEMP": 91, "DCGM_FI_DEV_POWER_USAGE": null}}
 //	]}
 //
-// A GPU that the list does not reach is there and idle.
+// GPUs beyond the list exist and are idle.
 type State struct {
 	GPUs []GPUState `json:"gpus"`
 }
 
-// GPUState drives one simulated GPU.
+// GPUState is the state of one simulated GPU.
 type GPUState struct {
 	// Utilization is the share of time in which a kernel runs, 0 to 100.
-	// Absent: the GPU gives none of its utilisation fields, as a real one whose
-	// driver answers "not supported", and otherwise behaves as an idle one.
+	// Absent: the GPU is idle and gives no utilisation fields, as a real one
+	// whose driver returns "not supported".
 	Utilization *float64 `json:"utilization,omitempty"`
-	// MemoryUsedMiB is the framebuffer memory that processes hold; what exceeds
-	// the card is cut. Absent: the GPU gives none of the memory fields.
+	// MemoryUsedMiB is the framebuffer memory that processes hold, limited to
+	// the card's. Absent: the GPU gives none of the memory fields.
 	MemoryUsedMiB *float64 `json:"memoryUsedMiB,omitempty"`
 	// Lost: the GPU fell off the bus; every read fails with gpu.ErrLost.
 	Lost bool `json:"lost,omitempty"`
-	// Hang: reads of the GPU block while this holds.
+	// Hang: reads of the GPU block while this is true.
 	Hang bool `json:"hang,omitempty"`
 	// XIDs are the XID errors since the driver was loaded, the last one last.
 	XIDs []XID `json:"xids,omitempty"`
-	// Processes are those that use the GPU. Absent, it does not tell them;
-	// empty, there are none.
+	// Processes are the processes that use the GPU. Absent: they cannot be
+	// read. Empty: there are none.
 	Processes []Process `json:"processes,omitzero"`
 	// Fields overrides single fields, by name of the field table and in the
-	// field's unit; null takes the field away.
+	// field's unit; null makes the field absent.
 	Fields map[string]*float64 `json:"fields,omitempty"`
 }
 
-// XID is one XID error code and how often it came.
+// XID is an XID error code and the number of its errors.
 type XID struct {
 	Code  uint64 `json:"code"`
 	Count uint64 `json:"count"`
@@ -61,18 +61,18 @@ type XID struct {
 type Process struct {
 	PID         int      `json:"pid"`
 	Type        string   `json:"type,omitempty"`        // compute (if empty), graphics, mps, or several with a +
-	MemoryMiB   *float64 `json:"memoryMiB,omitempty"`   // absent: not told
+	MemoryMiB   *float64 `json:"memoryMiB,omitempty"`   // absent: unknown
 	Utilization *float64 `json:"utilization,omitempty"` // 0 to 100; absent: 0
 }
 
-// Busy is the state of a GPU at this utilisation (percent) with this much
-// memory (MiB) in use.
+// Busy returns the state of a GPU with this utilisation (percent) and used
+// memory (MiB).
 func Busy(utilization, memoryUsedMiB float64) GPUState {
 	return GPUState{Utilization: &utilization, MemoryUsedMiB: &memoryUsedMiB}
 }
 
-// ParseState reads a state file's content. Unknown keys are errors, so that a
-// misspelt one does not pass for an idle GPU.
+// ParseState parses a state file's content. Unknown keys are errors, so that a
+// misspelt key does not look like an idle GPU.
 func ParseState(b []byte) (State, error) {
 	var s State
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -101,8 +101,7 @@ func ParseState(b []byte) (State, error) {
 	return s, nil
 }
 
-// WriteState replaces the file at path by one that holds s, atomically: a
-// reader finds the old state or the new one, never half of one.
+// WriteState atomically replaces the file at path by one with s.
 func WriteState(path string, s State) error {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -120,31 +119,32 @@ func WriteState(path string, s State) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the write's error is the one to tell
+		_ = os.Remove(f.Name()) // the write's error is returned
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil
 }
 
-// stateFile reads a state file again whenever it changed.
+// stateFile reads a state file again after each change.
 type stateFile struct {
 	path string
 
 	mu   sync.Mutex
-	info fs.FileInfo // of the content that state came from; nil: never read
-	good bool        // state was read whole at least once
+	info fs.FileInfo // of the file that state was read from; nil: never read
+	good bool        // a state was read at least once
 	last State
-	err  error // why the newest content is not last; nil if it is
+	err  error // why the newest content is not used; nil if it is
 }
 
-// load returns the newest state that could be read, whether there ever was
-// one, and why the file as it is now cannot be read.
+// load returns the last valid state, whether there ever was one, and why the
+// current file is invalid.
 func (f *stateFile) load() (State, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.path)
 	if err != nil {
-		// No file is no driver; only a broken file leaves the last state standing.
+		// A missing file means no driver. After an invalid file the last state
+		// is used.
 		f.info, f.good, f.err = nil, false, fmt.Errorf("state file: %w", err)
 		return State{}, false, f.err
 	}
