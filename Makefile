@@ -18,13 +18,15 @@ ARM64_TEST := $(if $(shell command -v $(ARM64_CC)),bin/arm64/gpupilot-agent bin/
 GOLANGCI   := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Counts tests and lists those that were skipped, with the reason.
 GOTESTSUM  := gotest.tools/gotestsum@v1.13.0
+# Checks the workflows of .github.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 
 export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 images demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube clean
+.PHONY: all arm64 missing-compilers images packages archives demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -57,12 +59,28 @@ HAVE_CC    = $(foreach arch,$(ARCH),$(if $(shell command -v $(CC_$(arch))),$(arc
 # Every file of a release has the time of the commit.
 RELEASE    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 
-images: ## OCI image archives of the three programs, bin/images/*.tar, without Docker; ARCH=amd64 for one architecture
-	@$(if $(filter-out $(HAVE_CC),$(ARCH)),echo "no C compiler for $(filter-out $(HAVE_CC),$(ARCH)) ($(foreach arch,$(filter-out $(HAVE_CC),$(ARCH)),$(CC_$(arch)))): the images are for $(HAVE_CC) only")
-	@$(foreach arch,$(HAVE_CC),mkdir -p bin/images/linux-$(arch) && \
-		GOOS=linux GOARCH=$(arch) CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$(arch)/ ./cmd/gpupilot ./cmd/gpupilot-controller && \
-		GOOS=linux GOARCH=$(arch) CGO_ENABLED=1 CC=$(CC_$(arch)) go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$(arch)/ ./cmd/gpupilot-agent && ) true
+# For images and packages the programs of each architecture are in bin/images/linux-ARCH. go build does only what is not done yet.
+release-static-%:
+	@mkdir -p bin/images/linux-$*
+	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot ./cmd/gpupilot-controller
+release-agent-%:
+	@mkdir -p bin/images/linux-$*
+	GOOS=linux GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot-agent
+release-cli-%:
+	@mkdir -p bin/archives/$*
+	GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/archives/$*/ ./cmd/gpupilot
+missing-compilers:
+	@$(foreach arch,$(filter-out $(HAVE_CC),$(ARCH)),echo "nothing is built for $(arch): its C compiler $(CC_$(arch)) is missing";)
+
+images: missing-compilers $(HAVE_CC:%=release-static-%) $(HAVE_CC:%=release-agent-%) ## OCI image archives of the three programs, bin/images/*.tar, without Docker; ARCH=amd64 for one architecture
 	@cd deploy/release && $(RELEASE) go run ./cmd/images -version '$(VERSION)' -revision '$(REVISION)' -arch '$(HAVE_CC)'
+
+packages: missing-compilers $(HAVE_CC:%=release-agent-%) ## the agent as deb and rpm, in bin/packages/
+	@cd deploy/release && $(RELEASE) go run ./cmd/packages -version '$(VERSION)' -arch '$(HAVE_CC)'
+
+PLATFORMS ?= linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
+archives: $(PLATFORMS:%=release-cli-%) ## the CLI for Linux and macOS with checksums and krew's manifest, in bin/archives/
+	@cd deploy/release && $(RELEASE) go run ./cmd/archives -version '$(VERSION)' -platforms '$(PLATFORMS)'
 
 fakes: $(FAKES)
 bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h test/fakes/shared.h
@@ -131,7 +149,9 @@ lint:
 	cd deploy/release && go mod tidy -diff && go vet ./...
 	cd deploy/monitoring && go mod tidy -diff && go vet ./...
 	cd test/chart && go mod tidy -diff
+	go run $(ACTIONLINT) -shellcheck= -pyflakes=
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
+	cd deploy/release && go run $(GOLANGCI) run ./...
 
 generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules, and what the chart and the kustomize base have of them
 	@mkdir -p bin

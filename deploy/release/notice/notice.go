@@ -6,10 +6,12 @@ package notice
 
 import (
 	"bytes"
+	"context"
 	"debug/buildinfo"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -38,6 +40,19 @@ type Text struct {
 type Reader struct {
 	ModCache string // Go's module cache, see go env GOMODCACHE
 	GoRoot   string // of the Go version that builds
+}
+
+// NewReader asks the go command where the licences are.
+func NewReader(ctx context.Context) (Reader, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMODCACHE", "GOROOT").Output()
+	if err != nil {
+		return Reader{}, fmt.Errorf("go env: %w", err)
+	}
+	paths := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if len(paths) != 2 {
+		return Reader{}, fmt.Errorf("go env GOMODCACHE GOROOT printed %q", out)
+	}
+	return Reader{ModCache: paths[0], GoRoot: paths[1]}, nil
 }
 
 // Program returns the components of a Go program: the modules that are linked into it, and Go's standard library. A

@@ -210,8 +210,8 @@ func (c config) programLayer(p program, arch string, b base) (oci.Layer, error) 
 	notices := notice.Notices(p.name, components)
 	notices = append(notices, systemNotices(b.components)...)
 	sbom, err := notice.SPDX(notice.Subject{
-		Name: p.name, Version: c.version, PURL: fmt.Sprintf("pkg:oci/%s@%s?repository_url=%s/%s&arch=%s", p.name, c.version, c.registry, p.name, arch),
-		Created: c.created, Components: slices.Concat(components, b.components),
+		Name: p.name, Version: c.stamp.Version, PURL: fmt.Sprintf("pkg:oci/%s@%s?repository_url=%s/%s&arch=%s", p.name, c.stamp.Version, c.registry, p.name, arch),
+		Created: c.stamp.Created, Components: slices.Concat(components, b.components),
 	})
 	if err != nil {
 		return oci.Layer{}, err

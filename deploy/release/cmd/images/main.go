@@ -5,17 +5,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,6 +20,7 @@ import (
 	"github.com/gpupilot/gpupilot/deploy/release/debian"
 	"github.com/gpupilot/gpupilot/deploy/release/notice"
 	"github.com/gpupilot/gpupilot/deploy/release/oci"
+	"github.com/gpupilot/gpupilot/deploy/release/stamp"
 )
 
 func main() {
@@ -38,8 +36,7 @@ func main() {
 // config is what the flags say.
 type config struct {
 	out, source, registry string
-	version, revision     string
-	created               time.Time
+	stamp                 stamp.Stamp
 	architectures         []string
 	programs              string // folder pattern with ARCH
 	packages              debian.Store
@@ -55,8 +52,7 @@ func parse(ctx context.Context, args []string) (config, error) {
 	fs.StringVar(&c.programs, "programs", "../../bin/images/linux-ARCH", "folder of an architecture's programs")
 	fs.StringVar(&c.out, "out", "../../bin/images", "folder of the archives")
 	fs.StringVar(&c.registry, "registry", "ghcr.io/gpupilot", "first part of the images' names")
-	fs.StringVar(&c.version, "version", "unknown", "tag of the images")
-	fs.StringVar(&c.revision, "revision", "", "commit that the programs were built from")
+	c.stamp.Flags(fs)
 	fs.StringVar(&arch, "arch", "amd64 arm64", "architectures, separated by spaces")
 	fs.StringVar(&cache, "cache", "", "folder of downloaded packages (default: gpupilot/debian in the user's cache folder)")
 	fs.StringVar(&c.only, "only", "", "write this image only, by its program's name")
@@ -66,12 +62,10 @@ func parse(ctx context.Context, args []string) (config, error) {
 	if c.architectures = strings.Fields(arch); len(c.architectures) == 0 {
 		return c, errors.New("-arch is empty: name at least one architecture")
 	}
-	epoch := cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), "0")
-	seconds, err := strconv.ParseInt(epoch, 10, 64)
+	err := c.stamp.ReadTime()
 	if err != nil {
-		return c, fmt.Errorf("SOURCE_DATE_EPOCH=%s is not a number of seconds since 1970", epoch)
+		return c, err
 	}
-	c.created = time.Unix(seconds, 0).UTC()
 	if cache == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
@@ -82,16 +76,8 @@ func parse(ctx context.Context, args []string) (config, error) {
 	if c.packages.Dir, err = filepath.Abs(cache); err != nil {
 		return c, err
 	}
-	out, err := exec.CommandContext(ctx, "go", "env", "GOMODCACHE", "GOROOT").Output()
-	if err != nil {
-		return c, fmt.Errorf("go env: %w", err)
-	}
-	paths := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if len(paths) != 2 {
-		return c, fmt.Errorf("go env GOMODCACHE GOROOT printed %q", out)
-	}
-	c.licences = notice.Reader{ModCache: paths[0], GoRoot: paths[1]}
-	return c, nil
+	c.licences, err = notice.NewReader(ctx)
+	return c, err
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -131,7 +117,7 @@ func (c config) write(ctx context.Context, p program, table io.Writer) error {
 		config := p.config
 		config.Labels = labels
 		image, err := oci.Build(oci.Image{
-			Architecture: arch, Layers: []oci.Layer{base.layer, top}, Config: config, Annotations: labels, Created: c.created,
+			Architecture: arch, Layers: []oci.Layer{base.layer, top}, Config: config, Annotations: labels, Created: c.stamp.Created,
 		})
 		if err != nil {
 			return err
@@ -142,11 +128,11 @@ func (c config) write(ctx context.Context, p program, table io.Writer) error {
 		built = append(built, image)
 	}
 	name := c.registry + "/" + p.name
-	digest, err := oci.WriteArchive(filepath.Join(c.out, p.name+".tar"), name, c.version, built, labels)
+	digest, err := oci.WriteArchive(filepath.Join(c.out, p.name+".tar"), name, c.stamp.Version, built, labels)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(table, "%s:%s\tall\t\t%s\n", name, c.version, digest)
+	fmt.Fprintf(table, "%s:%s\tall\t\t%s\n", name, c.stamp.Version, digest)
 	for _, b := range built {
 		fmt.Fprintf(table, "\t%s\t%.1f MB\t%s\n", b.Platform.String(), float64(b.Compressed)/1e6, b.Digest)
 	}
@@ -159,9 +145,9 @@ func (c config) labels(p program) map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":         p.name,
 		"org.opencontainers.image.description":   p.description,
-		"org.opencontainers.image.version":       c.version,
-		"org.opencontainers.image.revision":      c.revision,
-		"org.opencontainers.image.created":       c.created.Format(time.RFC3339),
+		"org.opencontainers.image.version":       c.stamp.Version,
+		"org.opencontainers.image.revision":      c.stamp.Revision,
+		"org.opencontainers.image.created":       c.stamp.Created.Format(time.RFC3339),
 		"org.opencontainers.image.source":        url,
 		"org.opencontainers.image.url":           url,
 		"org.opencontainers.image.documentation": url + "/tree/main/docs",
