@@ -105,11 +105,11 @@ func workloadGPUs() row {
 func controller() row {
 	const in = `{cluster=~"$cluster"}`
 	quantile := func(q, metric string) string {
-		return "histogram_quantile(" + q + ", sum by (le) (rate(" + metric + "_bucket" + in + "[$__rate_interval])))"
+		return "histogram_quantile(" + q + ", sum by (le) (rate(" + metric + "_bucket" + in + "[1h])))" // scales are rare
 	}
 	return row{title: "Controller", panels: []panel{
 		{kind: states, title: "Leader", about: "1: this replica writes.", queries: []query{{"max by (instance) (gpupilot_leader" + in + ")", "{{instance}}"}}},
-		{title: "From a sample to its scale", about: "From when the newest sample was measured until the API server accepted the scale that follows from it.", unit: seconds, queries: []query{
+		{title: "From a sample to its scale", about: "From when the newest sample was measured until the API server accepted the scale that follows from it, in the last hour.", unit: seconds, queries: []query{
 			{quantile("0.5", "gpupilot_reaction_seconds"), "p50"}, {quantile("0.99", "gpupilot_reaction_seconds"), "p99"},
 		}},
 		{title: "Writes of a scale", unit: perSec, queries: []query{{"sum by (result) (rate(gpupilot_scale_requests_total" + in + "[$__rate_interval]))", "{{result}}"}}},

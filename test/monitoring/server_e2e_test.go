@@ -23,7 +23,7 @@ const patience = time.Minute
 // named is a query with what it is for.
 type named struct{ name, expr string }
 
-// query returns how many series an instant query finds.
+// query returns how many series with a number an instant query finds.
 func (s server) query(expr string) (int, error) {
 	// A number that stands in for nothing proves nothing.
 	expr = strings.ReplaceAll(expr, " or vector(0)", "")
@@ -34,7 +34,9 @@ func (s server) query(expr string) (int, error) {
 	defer func() { _ = resp.Body.Close() }()
 	var answer struct {
 		Error string
-		Data  struct{ Result []json.RawMessage }
+		Data  struct {
+			Result []struct{ Value [2]any } // a time, and the value as text
+		}
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		return 0, err
@@ -42,7 +44,13 @@ func (s server) query(expr string) (int, error) {
 	if answer.Error != "" {
 		return 0, fmt.Errorf("%s", answer.Error)
 	}
-	return len(answer.Data.Result), nil
+	n := 0
+	for _, r := range answer.Data.Result {
+		if r.Value[1] != "NaN" {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // awaitAll waits until every query has found something. A query that fails ends the
