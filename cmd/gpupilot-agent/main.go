@@ -60,6 +60,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintln(out, "gpupilot-agent", v, rev)
 		return err
 	}
+	if c.probe {
+		return c.runProbe(ctx, out)
+	}
 	saveMemory(c.pprof)
 	log := c.logger(out)
 	c.logAdjusted(log)
@@ -193,6 +196,8 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 			exporter.Reconfigure(r.Collectors, r.invalid)
 			p.agent.SetFields(exporter.Fields())
 		}, exporter.ReloadFailed)
+	}, func(ctx context.Context) {
+		c.intervalSource(log).follow(ctx, p.agent.SetInterval)
 	})
 	return p, nil
 }

@@ -44,9 +44,12 @@ type config struct {
 	labels labelFlags
 
 	processFlags
+	probeFlags
 
 	version bool
 	help    bool
+
+	intervalInFile bool // --config-file has the interval, or may have it later
 
 	adjusted  []warning // values that are not used as they were given
 	arguments []string  // what is no flag
@@ -59,6 +62,12 @@ type option struct {
 	help             string
 	check            func() error
 }
+
+// The bounds of the interval between collections.
+const (
+	minIntervalMillis = 10
+	maxIntervalMillis = 3_600_000
+)
 
 // defaults are the values where neither flag nor variable is given.
 func defaults() config {
@@ -74,12 +83,13 @@ func defaults() config {
 		serviceAccount: apiwatch.AccountDir,
 		compat:         compatDefaults(),
 		processFlags:   processDefaults(),
+		probeFlags:     probeDefaults(),
 	}
 }
 
 // options is the flag table, dcgm-exporter's names and variables first.
 func (c *config) options() []flags.Option {
-	rows := slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.labels.options(), c.lastOptions())
+	rows := slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.probeFlags.options(), c.labels.options(), c.lastOptions())
 	out := make([]flags.Option, len(rows))
 	for i, o := range rows {
 		out[i] = flags.Option{Name: o.name, Alias: o.alias, Env: o.env, Bind: o.bind, Help: o.help, Check: o.check}
@@ -99,7 +109,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"collect-interval", "c", "DCGM_EXPORTER_INTERVAL", &c.intervalMillis,
-			"time between collections, in `milliseconds`", clamp(&c.intervalMillis, 10, 3_600_000),
+			"time between collections, in `milliseconds`", clamp(&c.intervalMillis, minIntervalMillis, maxIntervalMillis),
 		},
 		{
 			"kubernetes", "k", "DCGM_EXPORTER_KUBERNETES", &c.kubernetes,

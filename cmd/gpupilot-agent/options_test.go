@@ -33,7 +33,7 @@ func TestFlagsThenEnvironmentThenDefaults(t *testing.T) {
 		}
 		c := defaults()
 		want(&c)
-		if diff := cmp.Diff(c, *got, cmp.AllowUnexported(config{}, compat{}, labelFlags{}, processFlags{})); diff != "" {
+		if diff := cmp.Diff(c, *got, cmp.AllowUnexported(config{}, compat{}, labelFlags{}, processFlags{}, probeFlags{})); diff != "" {
 			t.Errorf("%s %v (-want +got):\n%s", args, env, diff)
 		}
 	}

@@ -215,6 +215,7 @@ func (c *config) readFile(fs *pflag.FlagSet, options []flags.Option, getenv func
 			return fmt.Errorf("--config-file %s: invalid value %q for --%s: %w", c.configFile, v, o.Name, err)
 		}
 	}
+	c.intervalInFile = !given["collect-interval"]
 	c.inline = len(f.Metrics.Fields) > 0 && !given["collectors"] && !given["configmap-data"]
 	return nil
 }

@@ -66,6 +66,8 @@ type config struct {
 	queriesPerNamespace int
 
 	nodeHealth bool
+	exporters  bool
+	agentImage string
 
 	logLevel  string
 	logFormat string
@@ -95,6 +97,7 @@ func defaults() config {
 		service: "gpupilot-controller", servicePort: 443,
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi",
+		exporters:   true,
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
@@ -168,6 +171,8 @@ func (c *config) rows() []option {
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 
+		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
+		{"agent-image", &c.agentImage, "`image` of the agents of GPUExporters without an image of their own", nil},
 		{"node-health", &c.nodeHealth, "set the condition GPUHealthy of nodes: False after XID errors that need a reset, a failed row remapping or a lost GPU", nil},
 
 		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", flags.OneOf(&c.logLevel, "debug", "info", "warn", "error")},

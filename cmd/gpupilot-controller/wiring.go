@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
+	"github.com/gpupilot/gpupilot/internal/exporter"
 	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kube"
@@ -45,23 +46,24 @@ type program struct {
 	log      *slog.Logger
 	identity string
 
-	clients  *kube.Clients
-	pods     *kube.Pods
-	store    *series.Store
-	exporter scrape.Doer // asks agents and dcgm-exporters
-	scraper  *scrape.Scraper
-	control  *controller.Controller
-	election *kube.Election // nil: this replica always leads
-	recorder *kube.Recorder
-	owner    *kube.ServiceOwner // of the Secret and the Lease
-	certs    *kube.Certs        // nil: the certificate is in files
-	metrics  *metricsapi.Server // nil: this replica lacks the role
-	page     *webui.Page
-	access   *kube.Access                // nil: no authentication
-	conns    atomic.Pointer[connections] // of --address, from run on
-	registry *prometheus.Registry
-	term     term
-	ready    atomic.Bool
+	clients   *kube.Clients
+	pods      *kube.Pods
+	store     *series.Store
+	exporter  scrape.Doer // asks agents and dcgm-exporters
+	scraper   *scrape.Scraper
+	control   *controller.Controller
+	election  *kube.Election // nil: this replica always leads
+	recorder  *kube.Recorder
+	exporters *exporter.Keeper
+	owner     *kube.ServiceOwner // of the Secret and the Lease
+	certs     *kube.Certs        // nil: the certificate is in files
+	metrics   *metricsapi.Server // nil: this replica lacks the role
+	page      *webui.Page
+	access    *kube.Access                // nil: no authentication
+	conns     atomic.Pointer[connections] // of --address, from run on
+	registry  *prometheus.Registry
+	term      term
+	ready     atomic.Bool
 }
 
 // assemble makes and connects all parts. It starts nothing, and an unreachable API
@@ -184,7 +186,11 @@ func (p *program) makeController() error {
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
-	p.pods.OnChange(p.control.PodChanged)
+	p.exporters = p.makeExporters()
+	p.pods.OnChange(func(old, pod *corev1.Pod) {
+		p.control.PodChanged(old, pod)
+		p.exporters.PodChanged(old, pod)
+	})
 	return nil
 }
 
@@ -405,6 +411,10 @@ func (p *program) lead(g *group) error {
 				kube.KeepAPIServices(ctx, client.APIServices(), cfg, p.certs, p.log)
 			})
 		}))
+	}
+	if p.cfg.exporters && p.cfg.has(roleDecide) {
+		g.run(never(p.watchExporters))
+		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.exporters.Run) }))
 	}
 	if p.cfg.nodeHealth && p.cfg.has(roleDecide) {
 		g.run(never(func(ctx context.Context) { p.term.run(ctx, p.nodeHealth().Run) }))

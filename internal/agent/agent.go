@@ -18,7 +18,7 @@ import (
 
 // Config says what to collect and how often.
 type Config struct {
-	Interval time.Duration // between ticks, > 0
+	Interval time.Duration // between ticks, > 0, until SetInterval
 	Node     string        // its hash is the tick's phase, which spreads a fleet's ticks
 	Devices  Selection
 	Switches Selection    // and their NVLinks, for readers that are a gpu.PartReader
@@ -72,20 +72,37 @@ type Agent struct {
 	deps     Deps
 	snapshot atomic.Pointer[gpu.Snapshot]
 	fields   atomic.Pointer[gpu.FieldSet]
-	lastTick atomic.Int64 // UnixNano of when the last tick ended; 0: none has
+	interval atomic.Int64  // nanoseconds
+	repaced  chan struct{} // has a value after SetInterval; of capacity 1
+	lastTick atomic.Int64  // UnixNano of when the last tick ended; 0: none has
 
 	lastTopology atomic.Pointer[gpu.Topology] // nil: not read
 }
 
 // New makes an agent that does nothing until Run.
 func New(cfg Config, deps Deps) *Agent {
-	a := &Agent{cfg: cfg, deps: deps}
+	a := &Agent{cfg: cfg, deps: deps, repaced: make(chan struct{}, 1)}
+	a.interval.Store(int64(cfg.Interval))
 	a.SetFields(cfg.Fields)
 	return a
 }
 
 // SetFields changes what is read of each device, from the next tick on.
 func (a *Agent) SetFields(f gpu.FieldSet) { a.fields.Store(&f) }
+
+// Interval is the time between ticks.
+func (a *Agent) Interval() time.Duration { return time.Duration(a.interval.Load()) }
+
+// SetInterval changes the time between ticks, > 0. The next tick is at once.
+func (a *Agent) SetInterval(d time.Duration) {
+	if a.interval.Swap(int64(d)) == int64(d) {
+		return
+	}
+	select {
+	case a.repaced <- struct{}{}:
+	default: // the loop has not seen the change before this one
+	}
+}
 
 // Snapshot is the last one published, nil before the first.
 func (a *Agent) Snapshot() *gpu.Snapshot { return a.snapshot.Load() }

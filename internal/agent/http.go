@@ -48,7 +48,7 @@ func (a *Agent) Handler() http.Handler {
 // Before the first tick, the time since started counts. Devices do not matter:
 // they fail alone.
 func (a *Agent) alive(now, started time.Time) error {
-	allowed := gpu.MaxAge(a.cfg.Interval)
+	allowed := gpu.MaxAge(a.Interval())
 	last := started
 	if ns := a.lastTick.Load(); ns != 0 {
 		last = time.Unix(0, ns)
@@ -116,5 +116,5 @@ func (a *Agent) serveIndex(w http.ResponseWriter, _ *http.Request) {
 <li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>: does it collect?
 </ul>
 </html>
-`, html.EscapeString(a.cfg.Version), html.EscapeString(a.cfg.Node), a.cfg.Interval)
+`, html.EscapeString(a.cfg.Version), html.EscapeString(a.cfg.Node), a.Interval())
 }

@@ -41,8 +41,6 @@ type enumeration struct {
 // loop is the tick loop's state; one goroutine owns it.
 type loop struct {
 	*Agent
-	patience time.Duration // how long a tick waits for who has not answered
-
 	workers  []*worker
 	readings chan reading
 	sweeps   chan *sweep
@@ -73,7 +71,6 @@ func newLoop(a *Agent) *loop {
 	return &loop{
 		parts:        partReads{reader: parts, answers: make(chan partsRead, 1)},
 		Agent:        a,
-		patience:     min(max(a.cfg.Interval/4, 20*time.Millisecond), time.Second),
 		readings:     make(chan reading),
 		sweeps:       make(chan *sweep),
 		enumerations: make(chan enumeration, 1),
@@ -88,24 +85,36 @@ func newLoop(a *Agent) *loop {
 func (l *loop) run(ctx context.Context) {
 	l.enumerate(time.Now())
 	l.await(ctx, time.Now(), func() bool { return l.enumerating })
-	phase := Phase(l.cfg.Node, l.cfg.Interval)
 	l.tick(ctx)
-	timer := time.NewTimer(untilTick(time.Now(), l.cfg.Interval, phase))
+	timer := time.NewTimer(l.untilTick())
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		if l.take(ctx, timer.C) {
 			l.tick(ctx)
-			timer.Reset(untilTick(time.Now(), l.cfg.Interval, phase))
+			timer.Reset(l.untilTick())
 		}
 	}
 }
 
-// take takes one answer in. It says whether late came first; with ctx done,
-// nobody may have.
+// patience is how long a tick waits for who has not answered.
+func (l *loop) patience() time.Duration {
+	return min(max(l.Interval()/4, 20*time.Millisecond), time.Second)
+}
+
+// untilTick is the time until the next tick.
+func (l *loop) untilTick() time.Duration {
+	interval := l.Interval()
+	return untilTick(time.Now(), interval, Phase(l.cfg.Node, interval))
+}
+
+// take takes one answer in. It says whether late or a new interval came first;
+// with ctx done, nobody may have.
 func (l *loop) take(ctx context.Context, late <-chan time.Time) (isLate bool) {
 	select {
 	case <-ctx.Done():
 	case <-late:
+		return true
+	case <-l.repaced:
 		return true
 	case p := <-l.processes.answers:
 		l.processesAnswered(p)
@@ -135,11 +144,11 @@ func (l *loop) tick(ctx context.Context) {
 	sweeps, asked := l.askDevices(ctx, now, want)
 	l.askTopology(now)
 	listing := l.askProcesses(ctx, now)
-	waitOwners := l.owners.ask(ctx, now, l.cfg.Interval, l.deps.Owners, l.answers) && !l.owners.slow
+	waitOwners := l.owners.ask(ctx, now, l.Interval(), l.deps.Owners, l.answers) && !l.owners.slow
 	waitParts := l.askParts(now, want)
 	unread := func() bool { return slices.ContainsFunc(asked, func(w *worker) bool { return w.asked.Equal(now) }) }
 	if len(sweeps) > 0 {
-		l.awaitFor(ctx, now, time.Duration(float64(l.patience)*sweepPatience), unread)
+		l.awaitFor(ctx, now, time.Duration(float64(l.patience())*sweepPatience), unread)
 		l.rescue(sweeps)
 	}
 	l.await(ctx, now, func() bool { return waitOwners && l.owners.busy || waitParts && l.parts.busy || unread() })
@@ -151,7 +160,7 @@ func (l *loop) tick(ctx context.Context) {
 
 // await takes answers in until none is wanted any more, or patience ends.
 func (l *loop) await(ctx context.Context, since time.Time, wanted func() bool) {
-	l.awaitFor(ctx, since, l.patience, wanted)
+	l.awaitFor(ctx, since, l.patience(), wanted)
 }
 
 // awaitFor is await with a patience of its own.
@@ -171,7 +180,7 @@ func (l *loop) awaitFor(ctx context.Context, since time.Time, patience time.Dura
 // publish makes the snapshot of the tick that began at now.
 func (l *loop) publish(now time.Time) {
 	s := &gpu.Snapshot{
-		Time: now, Interval: l.cfg.Interval, Backend: l.deps.Reader.Backend(), Err: l.backendErr,
+		Time: now, Interval: l.Interval(), Backend: l.deps.Reader.Backend(), Err: l.backendErr,
 		Devices:    make([]gpu.DeviceSnapshot, len(l.workers)),
 		OwnersTime: l.owners.at, OwnersErr: l.owners.err,
 		Collectors: l.collectors.list(),
@@ -188,7 +197,7 @@ func (l *loop) publish(now time.Time) {
 			s.Devices[i].Reasons = explainer.Reasons(w.snap.UUID)
 		}
 		s.Devices[i].XIDs = l.deps.Reader.XIDs(w.snap.UUID)
-		if !w.asked.IsZero() && now.Sub(w.asked) > gpu.MaxAge(l.cfg.Interval) {
+		if !w.asked.IsZero() && now.Sub(w.asked) > gpu.MaxAge(l.Interval()) {
 			s.Devices[i].Err = errSilent
 			l.logSilent(w)
 		}
@@ -252,7 +261,7 @@ func (l *loop) answered(a answer) {
 	now := time.Now()
 	was := l.owners.err
 	l.owners.busy = false
-	l.owners.slow = now.Sub(l.owners.asked) > l.patience
+	l.owners.slow = now.Sub(l.owners.asked) > l.patience()
 	l.owners.accept(a, now)
 	l.collectors.done(ofAllocations, l.owners.asked, now.Sub(l.owners.asked), a.err)
 	switch {

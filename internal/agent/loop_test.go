@@ -40,6 +40,32 @@ func TestTicksKeepTheNodesPhase(t *testing.T) {
 	})
 }
 
+// A new interval counts at once, in the middle of a long one, too.
+func TestIntervalChangesWithoutARestart(t *testing.T) {
+	bubble(t, Config{Node: "n7", Interval: time.Minute}, newReader(gpus(2)...), nil, func(n *node) {
+		n.pass(time.Second)
+		before := len(n.out.snaps)
+		n.SetInterval(time.Second)
+		n.SetInterval(time.Second)
+		n.pass(5 * time.Second)
+		if got := len(n.out.snaps) - before; got < 5 || got > 7 {
+			t.Errorf("%d snapshots in 5 s at 1 s, want one at once and 5 more", got)
+		}
+		if s := n.out.last(); s.Interval != time.Second || time.Duration(s.Time.UnixNano())%time.Second != Phase("n7", time.Second) {
+			t.Errorf("the last snapshot is of %v, interval %v", s.Time, s.Interval)
+		}
+		if err := n.alive(time.Now(), time.Now()); err != nil {
+			t.Error(err)
+		}
+		n.SetInterval(30 * time.Second)
+		before = len(n.out.snaps)
+		n.pass(time.Minute)
+		if got := len(n.out.snaps) - before; got < 2 || got > 4 {
+			t.Errorf("%d snapshots in a minute at 30 s", got)
+		}
+	})
+}
+
 func TestPhase(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for _, node := range []string{"a", "b", "c", "node-1", "node-2"} {

@@ -55,7 +55,7 @@ func (l *loop) askParts(now time.Time, want gpu.FieldSet) bool {
 		list, err := p.reader.ReadParts(want, l.cfg.keepPart)
 		p.answers <- partsRead{list, now, time.Since(start), err} // buffered
 	}()
-	return p.took <= l.patience
+	return p.took <= l.patience()
 }
 
 // partsAnswered takes a read in. Beside an error there may be parts that could

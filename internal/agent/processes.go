@@ -67,7 +67,7 @@ func (l *loop) askProcesses(ctx context.Context, now time.Time) (asked []*proces
 		if w == nil {
 			w = r.start(ctx, d.snap.UUID)
 		}
-		if w.busy || now.Sub(w.began) < processesEvery-l.cfg.Interval/2 {
+		if w.busy || now.Sub(w.began) < processesEvery-l.Interval()/2 {
 			continue
 		}
 		w.busy, w.began = true, now

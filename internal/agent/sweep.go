@@ -85,7 +85,7 @@ func (s *sweep) rest() []task {
 // askDevices has the devices read, and gives the sweeps that it began and the
 // workers that are worth waiting for.
 func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet) (sweeps []*sweep, asked []*worker) {
-	budget := time.Duration(float64(l.cfg.Interval) * sweepShare)
+	budget := time.Duration(float64(l.Interval()) * sweepShare)
 	health := l.deps.WantsHealth != nil && l.deps.WantsHealth()
 	var tasks []task
 	var sum time.Duration
@@ -100,7 +100,7 @@ func (l *loop) askDevices(ctx context.Context, now time.Time, want gpu.FieldSet)
 		if !ok {
 			continue
 		}
-		if w.took <= l.patience { // who was slow before is asked, but not waited for
+		if w.took <= l.patience() { // who was slow before is asked, but not waited for
 			asked = append(asked, w)
 		}
 		if !w.known || w.took > budget {

@@ -38,14 +38,14 @@ func slimTransform(more []string) toolscache.TransformFunc {
 	}
 }
 
-// slimNode keeps of a node how many GPUs it has, the labels of its pool and of its
-// GPUs' model, and its condition GPUHealthy.
+// slimNode keeps of a node how many GPUs it has, the labels of keptLabels, and its
+// condition GPUHealthy.
 func slimNode(node *corev1.Node, more []string) *corev1.Node {
 	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 		Status:     corev1.NodeStatus{Capacity: slimResources(node.Status.Capacity, more), Allocatable: slimResources(node.Status.Allocatable, more)},
 	}
-	for _, key := range slices.Concat(gpu.NodePoolLabels(), gpu.ModelLabels()) {
+	for _, key := range keptLabels() {
 		if value, ok := node.Labels[key]; ok {
 			if slim.Labels == nil {
 				slim.Labels = map[string]string{}
@@ -59,6 +59,16 @@ func slimNode(node *corev1.Node, more []string) *corev1.Node {
 		}
 	}
 	return slim
+}
+
+// keptLabels are the labels of a node's pool and of its GPUs, and those that tell that it
+// has any.
+func keptLabels() []string {
+	keys := slices.Concat(gpu.NodePoolLabels(), gpu.ModelLabels())
+	for _, sign := range gpu.NodeSigns() {
+		keys = append(keys, sign.Label)
+	}
+	return keys
 }
 
 // slimClaim keeps the allocated devices of a resource claim.

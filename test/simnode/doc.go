@@ -26,9 +26,14 @@ const (
 	WorkloadAnnotation = "sim.gpupilot.dev/workload"
 	// ExecAnnotation makes the pod a real process: a JSON array of the command
 	// line, or a name of Config.Exec. $(POD_IP), $(POD_NAME), $(POD_NAMESPACE),
-	// $(NODE_NAME), $(SIM_STATE) and $(POD_RESOURCES_SOCKET) are filled in.
+	// $(NODE_NAME), $(SIM_STATE), $(POD_RESOURCES_SOCKET) and $(TERMINATION_LOG) are
+	// filled in. With the value ExecImage the process is the container's own: the program
+	// of Config.Images with the container's arguments, environment and ConfigMaps.
 	ExecAnnotation = "sim.gpupilot.dev/exec"
 )
+
+// ExecImage is the value of ExecAnnotation that runs the pod's first container as it is.
+const ExecImage = "image"
 
 // GPUResource is the extended resource that the nodes have.
 const GPUResource = "nvidia.com/gpu"

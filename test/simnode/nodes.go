@@ -36,6 +36,8 @@ type Config struct {
 	DeviceID func(node string, i int) string
 	// Exec has command lines by the names that ExecAnnotation may contain.
 	Exec map[string][]string
+	// Images has programs by the images of containers, for ExecImage.
+	Images map[string]string
 	// RestartDelay is the time after which an ended process is restarted; 0: it is not
 	// restarted.
 	RestartDelay time.Duration

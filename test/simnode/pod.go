@@ -55,11 +55,12 @@ type podRun struct {
 	started  time.Time
 	process  *process // of an ExecAnnotation; nil: none runs
 	restarts int32
+	exit     exit    // of the last process
 	served   float64 // requests completed, of a workload
 }
 
 func newPodRun(n *Nodes, nd *node, pod *corev1.Pod) *podRun {
-	return &podRun{nodes: n, node: nd, pod: pod, addr: n.addrs.pod(), stop: make(chan struct{})}
+	return &podRun{nodes: n, node: nd, pod: pod, addr: n.addrs.pod(), stop: make(chan struct{}), exit: exit{code: 1}}
 }
 
 // remove starts the shutdown of the pod; pod is nil if the object was deleted. Nodes.mu
@@ -154,12 +155,17 @@ func (p *podRun) liveProcess(life context.Context, annotation string) {
 // runOnce runs the process until it or life ends. It returns after the process has ended.
 func (p *podRun) runOnce(life context.Context, argv []string) error {
 	logPath := filepath.Join(p.nodes.cfg.Dir, p.node.name, p.pod.Name+".log")
+	following, unfollow := context.WithCancel(life)
+	defer unfollow()
+	if err := p.mountConfigMaps(following); err != nil {
+		return err
+	}
 	proc, err := startProcess(argv, p.environment(), logPath)
 	if err != nil {
 		return err
 	}
 	p.setProcess(proc)
-	defer p.setProcess(nil)
+	defer func() { p.setExit(proc); p.setProcess(nil) }()
 	probing, cancel := context.WithCancel(life)
 	defer cancel()
 	probed := make(chan struct{})
@@ -306,7 +312,13 @@ func (p *podRun) duration(annotation string, otherwise time.Duration) time.Durat
 // argv returns the command line of the exec annotation.
 func (p *podRun) argv(annotation string) ([]string, error) {
 	argv, known := p.nodes.cfg.Exec[annotation]
-	if !known {
+	switch {
+	case annotation == ExecImage:
+		var err error
+		if argv, err = p.imageArgv(); err != nil {
+			return nil, err
+		}
+	case !known:
 		if err := json.Unmarshal([]byte(annotation), &argv); err != nil {
 			return nil, fmt.Errorf("annotation %s: %q is neither a known name nor a JSON array: %w", ExecAnnotation, annotation, err)
 		}
@@ -314,11 +326,7 @@ func (p *podRun) argv(annotation string) ([]string, error) {
 	if len(argv) == 0 {
 		return nil, fmt.Errorf("annotation %s: the command line is empty", ExecAnnotation)
 	}
-	var pairs []string
-	for name, value := range p.variables() {
-		pairs = append(pairs, "$("+name+")", value)
-	}
-	fill := strings.NewReplacer(pairs...)
+	fill := p.filler()
 	out := make([]string, len(argv))
 	for i, a := range argv {
 		out[i] = fill.Replace(a)
@@ -326,10 +334,20 @@ func (p *podRun) argv(annotation string) ([]string, error) {
 	return out, nil
 }
 
+// filler fills the variables in.
+func (p *podRun) filler() *strings.Replacer {
+	var pairs []string
+	for name, value := range p.variables() {
+		pairs = append(pairs, "$("+name+")", value)
+	}
+	return strings.NewReplacer(pairs...)
+}
+
 func (p *podRun) variables() map[string]string {
 	return map[string]string{
 		"POD_IP": p.addr.String(), "POD_NAME": p.pod.Name, "POD_NAMESPACE": p.pod.Namespace, "NODE_NAME": p.node.name,
 		"SIM_STATE": p.nodes.StateFile(p.node.name), "POD_RESOURCES_SOCKET": p.nodes.Socket(p.node.name),
+		"TERMINATION_LOG": p.terminationLog(), "HOST_IP": p.node.addr.String(),
 	}
 }
 
@@ -337,6 +355,14 @@ func (p *podRun) environment() []string {
 	env := os.Environ()
 	for name, value := range p.variables() {
 		env = append(env, name+"="+value)
+	}
+	if p.pod.Annotations[ExecAnnotation] == ExecImage {
+		fill := p.filler()
+		for _, v := range p.pod.Spec.Containers[0].Env {
+			if v.ValueFrom == nil {
+				env = append(env, v.Name+"="+fill.Replace(v.Value))
+			}
+		}
 	}
 	return env
 }

@@ -16,7 +16,9 @@ import (
 type process struct {
 	done chan struct{} // closed when it has ended and was waited for
 	err  error         // how it ended; read it after done
-	os   *os.Process
+	// state is likewise; nil: it is not known.
+	state *os.ProcessState
+	os    *os.Process
 }
 
 // startProcess starts argv with its output appended to logPath.
@@ -42,6 +44,7 @@ func startProcess(argv, env []string, logPath string) (*process, error) {
 		p.os = cmd.Process
 		started <- nil
 		p.err = cmd.Wait()
+		p.state = cmd.ProcessState
 		if p.err == nil {
 			p.err = errors.New("exited with code 0")
 		}
@@ -51,6 +54,14 @@ func startProcess(argv, env []string, logPath string) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	return p, nil
+}
+
+// exitCode is that of the process, which has ended.
+func (p *process) exitCode() int32 {
+	if p.state == nil {
+		return 1
+	}
+	return int32(p.state.ExitCode())
 }
 
 // kill kills the process.

@@ -85,7 +85,7 @@ func (p *podRun) container(c corev1.Container, ready bool, now metav1.Time) core
 	}
 	if !running {
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: 1, Reason: "Error", StartedAt: metav1.NewTime(p.started), FinishedAt: now, ContainerID: s.ContainerID,
+			ExitCode: p.exit.code, Reason: p.exit.reason(), Message: p.exit.message, StartedAt: metav1.NewTime(p.started), FinishedAt: now, ContainerID: s.ContainerID,
 		}}
 	}
 	return s

@@ -47,6 +47,10 @@ const (
 	accounts = "system:serviceaccount:" + Namespace + ":" // the prefix of a service account's user name
 )
 
+// AgentImage is the image of the agent on the simulated nodes, for pods with
+// simnode.ExecImage.
+const AgentImage = "gpupilot-agent:e2e"
+
 // startTimeout bounds each wait of a start, except the control plane's own.
 const startTimeout = time.Minute
 
@@ -67,6 +71,7 @@ type Config struct {
 	// ControllerArgs come after the default arguments.
 	ControllerArgs []string
 	NoController   bool // StartController starts it later
+	NoAgents       bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
 	NoNodes        bool // neither nodes nor agents: the caller brings its own
 
 	// Install installs GPUPilot's objects instead of applying the manifests of deploy/, as Helm does. The controller's
@@ -269,10 +274,14 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	}
 	s.Nodes, err = simnode.Start(ctx, simnode.Config{
 		Client: clients, Dir: filepath.Join(s.dir, "n"), Nodes: s.cfg.Nodes, GPUs: s.cfg.GPUs,
-		Exec: map[string][]string{"agent": argv}, Workloads: s.cfg.Workloads, DeviceID: s.cfg.DeviceID, Log: s.cfg.Log,
+		Exec: map[string][]string{"agent": argv}, Images: map[string]string{AgentImage: filepath.Join(s.cfg.Root, "bin", "gpupilot-agent")},
+		Workloads: s.cfg.Workloads, DeviceID: s.cfg.DeviceID, Log: s.cfg.Log,
 	})
 	if err != nil {
 		return err
+	}
+	if s.cfg.NoAgents {
+		return nil
 	}
 	if err := s.Apply(ctx, []byte(agents)); err != nil {
 		return err
