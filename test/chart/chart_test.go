@@ -99,7 +99,8 @@ func TestDefaults(t *testing.T) {
 	f("Service/gpupilot-controller", "spec|ports|0|port", float64(443))
 	f("Service/gpupilot-controller", "spec|ports|1|port", float64(8080))
 	f("APIService/v1beta2.custom.metrics.k8s.io", "spec|caBundle", nil)
-	f("GPUExporter/default", "spec", map[string]any{"image": "ghcr.io/gpupilot/gpupilot-agent:0.1.0", "imagePullPolicy": "IfNotPresent"})
+	f("GPUExporter/default", "spec", map[string]any{"imagePullPolicy": "IfNotPresent"})
+	f(deployment, container+"args|4", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:0.1.0")
 	for k := range o {
 		kind, _, _ := strings.Cut(k, "/")
 		switch kind {
@@ -123,13 +124,13 @@ func TestValues(t *testing.T) {
 	f("image: {repository: registry.example:5000/controller, tag: v2}", deployment, container+"image", "registry.example:5000/controller:v2")
 	digest := "sha256:" + strings.Repeat("a", 64)
 	f("image: {digest: '"+digest+"'}", deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller@"+digest)
-	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|4", "--dcgm-namespaces=a,b")
-	f("extraArgs: [--interval=2s]", deployment, container+"args|4", "--interval=2s")
-	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|5",
+	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|5", "--dcgm-namespaces=a,b")
+	f("extraArgs: [--interval=2s]", deployment, container+"args|5", "--interval=2s")
+	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|6",
 		"--prometheus-http-config=/etc/gpupilot/prometheus/http-config.yaml")
 	f("prometheus: {httpConfig: {secretName: creds}}", deployment, "spec|template|spec|volumes|0|secret|secretName", "creds")
-	f("agents: {scheme: https}", deployment, container+"args|4", "--agent-scheme=https")
-	f("customMetrics: {enabled: false}", deployment, container+"args|4", "--register-apis=false")
+	f("agents: {scheme: https}", deployment, container+"args|5", "--agent-scheme=https")
+	f("customMetrics: {enabled: false}", deployment, container+"args|5", "--register-apis=false")
 	f("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", deployment, "spec|template|spec|securityContext",
 		map[string]any{"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "RuntimeDefault"}})
 	f("serviceAccount: {annotations: {a: b}}", "ServiceAccount/gpupilot-controller", "metadata|annotations|a", "b")
@@ -172,6 +173,34 @@ func TestPresence(t *testing.T) {
 	f("gpuExporter: {enabled: false}", "GPUExporter/default", false)
 	f("podDisruptionBudget: {enabled: false}", "PodDisruptionBudget/gpupilot-controller", false)
 	f("certManager: {enabled: true, issuerRef: {name: corp}}", "Issuer/gpupilot-controller", false)
+}
+
+// The policy about DaemonSets allows what the values ask for, and no more.
+func TestAgentLimits(t *testing.T) {
+	f := func(vals, variable, want string) {
+		t.Helper()
+		list, ok := mustRender(t, vals).get(t, "ValidatingAdmissionPolicy/gpupilot-controller-daemonsets", "spec|variables").([]any)
+		if !ok {
+			t.Fatal("the policy has no variables")
+		}
+		for _, v := range list {
+			if v, ok := v.(map[string]any); ok && v["name"] == variable {
+				if got := fmt.Sprint(v["expression"]); !strings.HasSuffix(got, want) {
+					t.Errorf("with %q %s is %s, want an end of %s", vals, variable, got, want)
+				}
+				return
+			}
+		}
+		t.Errorf("the policy has no variable %s", variable)
+	}
+	f("", "images", `'gpupilot-agent:'] + ["ghcr.io/gpupilot/gpupilot-agent:","ghcr.io/gpupilot/gpupilot-agent@"]`)
+	f("gpuExporter: {image: {repository: r.example/a}, spec: {image: r.example/b:1}}", "images", ` + ["r.example/a:","r.example/a@","r.example/b:1"]`)
+	f("admissionPolicies: {agentImages: [r.example/team/]}", "images", ` + ["r.example/team/","ghcr.io/gpupilot/gpupilot-agent:","ghcr.io/gpupilot/gpupilot-agent@"]`)
+	f("", "hostPaths", `']`)
+	f("gpuExporter: {spec: {driver: {root: /opt/nvidia, library: l}}}", "hostPaths", `'] + ["/opt/nvidia"]`)
+	f("admissionPolicies: {agentHostPaths: [/opt/nvidia]}", "hostPaths", `'] + ["/opt/nvidia"]`)
+	f("", "privileged", "false")
+	f("gpuExporter: {spec: {privileged: true}}", "privileged", "true")
 }
 
 // The namespace is also in the policies' expressions: a policy for another account would limit nothing.

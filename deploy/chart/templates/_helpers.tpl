@@ -42,10 +42,34 @@ with the chart's labels. A dict with root and files, a glob; skip is a list of K
 {{- if and (eq $object.kind "ServiceAccount") (eq $object.metadata.name "gpupilot-controller") $root.Values.serviceAccount.annotations }}
 {{- $_ := set $object.metadata "annotations" $root.Values.serviceAccount.annotations }}
 {{- end }}
+{{- if eq $object.metadata.name "gpupilot-controller-daemonsets" }}
+{{- if eq $object.kind "ValidatingAdmissionPolicy" }}
+{{- include "gpupilot.agentLimits" (dict "root" $root "policy" $object) }}
+{{- end }}
+{{- end }}
 {{- $_ := set $object.metadata "labels" (merge (dict) $labels ($object.metadata.labels | default dict)) }}
 ---
 {{ toYaml $object }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/*
+Extends what the policy of a dict with root and policy lets the controller run as an agent: the images and host paths of
+the values, and privileged agents if a value asks for them.
+*/}}
+{{- define "gpupilot.agentLimits" -}}
+{{- $values := .root.Values -}}
+{{- $spec := $values.gpuExporter.spec -}}
+{{- $repository := $values.gpuExporter.image.repository -}}
+{{- $images := concat $values.admissionPolicies.agentImages (list (printf "%s:" $repository) (printf "%s@" $repository)) -}}
+{{- with $spec.image }}{{ $images = append $images . }}{{ end -}}
+{{- $paths := $values.admissionPolicies.agentHostPaths -}}
+{{- with $spec.driver }}{{ $paths = append $paths .root }}{{ end -}}
+{{- range .policy.spec.variables -}}
+{{- if eq .name "images" }}{{ $_ := set . "expression" (printf "%s + %s" .expression (toJson $images)) }}{{ end -}}
+{{- if and (eq .name "hostPaths") $paths }}{{ $_ := set . "expression" (printf "%s + %s" .expression (toJson $paths)) }}{{ end -}}
+{{- if and (eq .name "privileged") $spec.privileged }}{{ $_ := set . "expression" "true" }}{{ end -}}
+{{- end -}}
 {{- end }}
