@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -23,18 +24,25 @@ type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 // buffers and two goroutines, which at 10,000 targets is 400 MiB.
 type connection struct {
 	mu     sync.Mutex
-	conn   net.Conn // nil: not open
-	closed bool     // for good
+	conn   net.Conn        // nil: not open
+	raw    syscall.RawConn // of conn, for sendRaw; nil: it has none
+	closed bool            // for good
 
 	reused bool
-	first  [256]byte // the beginning of an answer, for which no buffer was taken yet
 }
 
 // exchange sends a request and reads the head of the answer. take is called when
 // the answer begins to arrive, and gives the buffer for it.
 func (c *connection) exchange(ctx context.Context, dial Dialer, r *request, deadline time.Time, take func() *buffer) (*answer, error) {
+	var b *buffer
+	taken := func() *buffer {
+		if b == nil {
+			b = take()
+		}
+		return b
+	}
 	for {
-		n, err := c.send(ctx, dial, r, deadline)
+		n, err := c.send(ctx, dial, r, deadline, taken)
 		if err != nil && n == 0 && c.reused && !errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 			c.drop() // the server closed it since the last answer
 			continue
@@ -43,8 +51,7 @@ func (c *connection) exchange(ctx context.Context, dial Dialer, r *request, dead
 			c.drop()
 			return nil, err
 		}
-		b := take()
-		b.source = source{first: c.first[:n], conn: c.conn}
+		b.source = source{first: b.first[:n], conn: c.conn}
 		b.in.Reset(&b.source)
 		if err := b.answer.readHead(b.in); err != nil {
 			c.drop()
@@ -54,8 +61,8 @@ func (c *connection) exchange(ctx context.Context, dial Dialer, r *request, dead
 	}
 }
 
-// send sends the request, and waits until n bytes of the answer are in first.
-func (c *connection) send(ctx context.Context, dial Dialer, r *request, deadline time.Time) (n int, err error) {
+// send sends the request, and waits until n bytes of the answer are in the buffer.
+func (c *connection) send(ctx context.Context, dial Dialer, r *request, deadline time.Time, take func() *buffer) (n int, err error) {
 	if err := c.open(ctx, dial, r.address, deadline); err != nil {
 		return 0, err
 	}
@@ -65,11 +72,13 @@ func (c *connection) send(ctx context.Context, dial Dialer, r *request, deadline
 	if c.isClosed() {
 		return 0, net.ErrClosed // before the deadline was set
 	}
+	if c.raw != nil {
+		return c.sendRaw(r.wire, take)
+	}
 	if _, err := c.conn.Write(r.wire); err != nil {
 		return 0, err
 	}
-	n, err = c.conn.Read(c.first[:])
-	if n > 0 {
+	if n, err = c.conn.Read(take().first[:]); n > 0 {
 		err = nil
 	}
 	return n, err
@@ -93,13 +102,13 @@ func (c *connection) open(ctx context.Context, dial Dialer, address string, dead
 		_ = conn.Close()
 		return net.ErrClosed
 	}
-	c.conn = conn
+	c.conn, c.raw = conn, rawConn(conn)
 	return nil
 }
 
 // done is called when as much of an answer was read as is of use.
-func (c *connection) done(a *answer) {
-	if !a.reusable() {
+func (c *connection) done(b *buffer) {
+	if !b.answer.reusable() || len(b.source.first) > 0 {
 		c.drop()
 	}
 }
@@ -110,7 +119,7 @@ func (c *connection) drop() {
 	defer c.mu.Unlock()
 	if c.conn != nil {
 		_ = c.conn.Close()
-		c.conn = nil
+		c.conn, c.raw = nil, nil
 	}
 }
 
@@ -154,6 +163,7 @@ type buffer struct {
 	in     *bufio.Reader
 	source source
 	answer answer
+	first  [maxFirst]byte // the beginning of an answer
 	bytes  [maxLine]byte
 
 	points  []point
@@ -162,6 +172,10 @@ type buffer struct {
 	line    line
 	memo    labelMemo
 }
+
+// maxFirst is how much of an answer is read at once: all of it, for 8 GPUs and a
+// few fields.
+const maxFirst = 16 << 10
 
 // maxKept is how many values a buffer keeps room for: those of a node of 8 GPUs
 // with 7 instances each and 20 fields. A page with more costs its target alone.

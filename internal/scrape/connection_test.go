@@ -193,6 +193,83 @@ func TestBrokenAnswersAreNotAskedAgain(t *testing.T) {
 	}
 }
 
+// answerEach accepts connections, and writes the text after each request on them. It
+// counts connections.
+func answerEach(t *testing.T, text string) (url string, conns *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	conns = new(atomic.Int64)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns.Add(1)
+			go func() {
+				defer c.Close()
+				for err == nil {
+					if _, err = c.Read(make([]byte, 4096)); err == nil {
+						_, err = io.WriteString(c, text)
+					}
+				}
+			}()
+		}
+	}()
+	return "http://" + l.Addr().String() + "/metrics", conns
+}
+
+func rawAnswer(body string) string {
+	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+// What nobody asked for ends the connection, also where the answer is longer than
+// the buffer of its head.
+func TestLeftoversEndTheConnection(t *testing.T) {
+	const value = "DCGM_FI_DEV_GPU_UTIL{UUID=\"G0\"} 5\n"
+	for _, body := range []string{value, strings.Repeat("# a comment of 32 characters ....\n", maxFirst/40) + value} {
+		for _, more := range []string{"", "x", strings.Repeat("x", 1<<10)} {
+			url, conns := answerEach(t, rawAnswer(body)+more)
+			r := plainRunner(t, Config{Timeout: time.Minute}, url)
+			for i := range int64(3) {
+				want := int64(1)
+				if more != "" {
+					want = i + 1
+				}
+				if r.scrape(t.Context()); r.state.Err != nil || conns.Load() != want {
+					t.Fatalf("%d bytes and %d more, scrape %d over %d connections: %v", len(body), len(more), i, conns.Load(), r.state.Err)
+				}
+			}
+		}
+	}
+}
+
+// An answer that is there before its reader waits for it is not missed, with
+// and without a file descriptor.
+func TestAnswersThatAreQuick(t *testing.T) {
+	url, conns := answerEach(t, rawAnswer("DCGM_FI_DEV_GPU_UTIL{UUID=\"G0\"} 5\n"))
+	for _, dial := range []Dialer{(&net.Dialer{}).DialContext, func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return struct{ net.Conn }{c}, err
+	}} {
+		r := plainRunner(t, Config{Timeout: time.Minute}, url)
+		r.s.deps.Dial = dial
+		before := conns.Load()
+		for range 1000 {
+			if r.scrape(t.Context()); r.state.Err != nil {
+				t.Fatal(r.state.Err)
+			}
+		}
+		if n := conns.Load() - before; n != 1 || (r.conn.raw == nil) == (before == 0) {
+			t.Errorf("%d connections, file descriptor %v", n, r.conn.raw != nil)
+		}
+	}
+}
+
 // A head that arrives byte by byte ends with the scrape's time, not with its own.
 func TestSlowHeads(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

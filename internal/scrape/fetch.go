@@ -65,7 +65,7 @@ func (s *Scraper) fetch(ctx context.Context, r *runner) *failure {
 		if err != nil {
 			return s.netFailure(err)
 		}
-		defer r.conn.done(a)
+		defer r.conn.done(r.buffer)
 		return s.read(r, a.status, a.length, a)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !unix
+
+package scrape
+
+import (
+	"errors"
+	"net"
+	"syscall"
+)
+
+// rawConn is nil: net.Conn alone is used here.
+func rawConn(net.Conn) syscall.RawConn { return nil }
+
+func (c *connection) sendRaw([]byte, func() *buffer) (int, error) { return 0, errors.ErrUnsupported }
