@@ -151,7 +151,6 @@ lint:
 	cd test/chart && go mod tidy -diff
 	go run $(ACTIONLINT) -shellcheck= -pyflakes=
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
-	cd deploy/release && go run $(GOLANGCI) run ./...
 
 generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules, and what the chart and the kustomize base have of them
 	@mkdir -p bin
