@@ -172,11 +172,7 @@ func TestAgentsQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	pending := panelsOfAgents(t, nodes)
-	for _, q := range rulesOfAgents(t, nodes) {
-		pending = append(pending, q)
-	}
-	p.awaitAll(t, pending)
+	p.awaitAll(t, append(panelsOfAgents(t, nodes), rulesOfAgents(t, nodes)...))
 
 	// A GPU that cannot be read. Its other series are gone by then.
 	for i, n := range nodes {
