@@ -47,8 +47,10 @@ func fleet() board {
 				{kind: single, title: "Utilisation", about: "Mean share of time in which a kernel runs, over all GPUs.", unit: share, queries: []query{{expr: "avg(" + util + ")"}}},
 				{kind: single, title: "Memory used", unit: share, queries: []query{{expr: "sum(" + used + ")\n/\n(sum(" + used + ") + sum(" + free + "))"}}},
 				{kind: single, title: "Power", unit: watts, queries: []query{{expr: "sum(" + power + ")"}}},
-				{kind: single, title: "Alerts", about: "Firing alerts on GPUs, of the rules that come with GPUPilot.",
-					queries: []query{{expr: `count(ALERTS{alertname=~"GPU.+",alertstate="firing"}) or vector(0)`}}},
+				{
+					kind: single, title: "Alerts", about: "Firing alerts on GPUs, of the rules that come with GPUPilot.",
+					queries: []query{{expr: `count(ALERTS{alertname=~"GPU.+",alertstate="firing"}) or vector(0)`}},
+				},
 			}},
 			fleetByModel(every, held, util, power),
 			fleetOverTime(every, held, util, power, used),
@@ -65,8 +67,10 @@ func fleetByModel(every, held, util, power string) row {
 	return row{title: "By model and node pool", panels: []panel{
 		{
 			kind: rows, title: "By model", queries: []query{
-				{expr: by("count", "modelName", every)}, {expr: by("count", "modelName", held)},
-				{expr: by("avg", "modelName", util)}, {expr: by("sum", "modelName", power)},
+				{expr: by("count", "modelName", every)},
+				{expr: by("count", "modelName", held)},
+				{expr: by("avg", "modelName", util)},
+				{expr: by("sum", "modelName", power)},
 			},
 			columns: []column{{"modelName", "Model", ""}, {"Value #A", "GPUs", ""}, {"Value #B", "Allocated", ""}, {"Value #C", "Utilisation", share}, {"Value #D", "Power", watts}},
 		},
@@ -75,7 +79,8 @@ func fleetByModel(every, held, util, power string) row {
 			queries: []query{
 				{expr: by("sum", "pool", by("max", "cluster, node, pool", `gpupilot_node_gpus`))},
 				{expr: by("count", "pool", pool(held))},
-				{expr: by("avg", "pool", pool(util))}, {expr: by("sum", "pool", pool(power))},
+				{expr: by("avg", "pool", pool(util))},
+				{expr: by("sum", "pool", pool(power))},
 			},
 			columns: []column{{"pool", "Node pool", ""}, {"Value #A", "GPUs", ""}, {"Value #B", "Allocated", ""}, {"Value #C", "Utilisation", share}, {"Value #D", "Power", watts}},
 		},
