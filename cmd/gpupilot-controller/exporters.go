@@ -41,6 +41,21 @@ func (p *program) makeExporters() *exporter.Keeper {
 	})
 }
 
+// podChanged tells a change of a pod to all who want to know.
+func (p *program) podChanged(old, pod *corev1.Pod) {
+	p.control.PodChanged(old, pod)
+	p.exporters.PodChanged(old, pod)
+}
+
+// leadExporters runs GPUExporters while this replica leads.
+func (p *program) leadExporters(g *group) {
+	if !p.cfg.exporters || !p.cfg.has(roleDecide) {
+		return
+	}
+	g.run(never(p.watchExporters))
+	g.run(never(func(ctx context.Context) { p.term.Run(ctx, p.exporters.Run) }))
+}
+
 // exporterAgents lists the agents that are scraped. The name of a target consists of its
 // kind, the namespace and name of its pod, its port and its path.
 func (p *program) exporterAgents() []exporter.Agent {

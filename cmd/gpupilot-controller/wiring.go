@@ -180,10 +180,7 @@ func (p *program) makeController() error {
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
 	p.exporters = p.makeExporters()
-	p.pods.OnChange(func(old, pod *corev1.Pod) {
-		p.control.PodChanged(old, pod)
-		p.exporters.PodChanged(old, pod)
-	})
+	p.pods.OnChange(p.podChanged)
 	return nil
 }
 
@@ -319,10 +316,7 @@ func (p *program) lead(g *group) error {
 			})
 		}))
 	}
-	if p.cfg.exporters && p.cfg.has(roleDecide) {
-		g.run(never(p.watchExporters))
-		g.run(never(func(ctx context.Context) { p.term.Run(ctx, p.exporters.Run) }))
-	}
+	p.leadExporters(g)
 	if p.cfg.nodeHealth && p.cfg.has(roleDecide) {
 		g.run(never(func(ctx context.Context) { p.term.Run(ctx, p.nodeHealth().Run) }))
 	}

@@ -174,8 +174,8 @@ func ownedByExporter(o metav1.Object) bool {
 }
 
 // keepLabels labels the nodes whose GPUs only their capacity or a probe tells, and takes
-// the labels back when no GPUExporter goes by them.
-func (k *Keeper) keepLabels(ctx context.Context, all []*v1alpha1.GPUExporter, nodes []corev1.Node) {
+// the labels back when no GPUExporter goes by them. It reports whether all of it was done.
+func (k *Keeper) keepLabels(ctx context.Context, all []*v1alpha1.GPUExporter, nodes []corev1.Node) bool {
 	wanted, probing := false, map[string]bool{}
 	for _, e := range all {
 		wanted = wanted || e.Spec.Discovery != v1alpha1.DiscoveryNone
@@ -211,6 +211,7 @@ func (k *Keeper) keepLabels(ctx context.Context, all []*v1alpha1.GPUExporter, no
 		}
 	}
 	k.log("labels", "a node cannot be labelled", failed)
+	return failed == nil
 }
 
 // label sets the label of a node, or takes ours back if value is empty. A value that

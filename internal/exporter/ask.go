@@ -16,7 +16,7 @@ const (
 	// askEvery is the time between two rounds. An agent whose GPUs are well is asked again
 	// after askWell, another one in each round.
 	askEvery = 5 * time.Second
-	askWell  = time.Minute
+	askWell  = 5 * time.Minute
 	// maxConcurrent bounds the requests to agents at one time, and askTimeout each of them.
 	maxConcurrent = 16
 	askTimeout    = 5 * time.Second
@@ -49,6 +49,9 @@ func (k *Keeper) askLoop(ctx context.Context) {
 
 // askAll asks the agents whose turn it is, and reports whether an answer has changed.
 func (k *Keeper) askAll(ctx context.Context, now time.Time) (changed bool) {
+	if !k.active.Load() {
+		return false
+	}
 	agents := k.deps.Agents()
 	k.forget(agents)
 	slots := make(chan struct{}, maxConcurrent)

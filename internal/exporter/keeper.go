@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,11 +72,15 @@ type Keeper struct {
 	deps     Deps
 	wake     chan struct{} // of capacity 1
 
+	active atomic.Bool // there is a GPUExporter
+
 	mu      sync.Mutex
 	reports map[string]*asked // by the agent's pod
-	cleared map[string]bool   // nodes whose label was taken back
 
-	logged map[string]string // by exporter: the last error; of the goroutine of Run
+	// The goroutine of Run owns these.
+	idle    bool              // no GPUExporter was left in the last pass
+	cleared map[string]bool   // nodes whose label was taken back
+	logged  map[string]string // by exporter: the last error
 }
 
 // New makes a Keeper that does nothing until Run.
@@ -149,6 +154,10 @@ func (k *Keeper) pass(ctx context.Context) {
 		return
 	}
 	k.log("", "", nil)
+	k.active.Store(len(list.Items) > 0)
+	if len(list.Items) == 0 && k.idle {
+		return
+	}
 	var nodes corev1.NodeList
 	if err := k.deps.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		k.log("nodes", "nodes cannot be read", err)
@@ -168,7 +177,7 @@ func (k *Keeper) pass(ctx context.Context) {
 		k.keep(ctx, e, err, nodes.Items)
 	}
 	k.keepAccount(ctx, good)
-	k.keepLabels(ctx, good, nodes.Items)
+	k.idle = k.keepLabels(ctx, good, nodes.Items) && len(list.Items) == 0
 }
 
 // log writes an error once, and that it is over.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -291,4 +292,36 @@ func TestKeeperSaysThatNoNodeHasGPUs(t *testing.T) {
 	if got := w.condition("ObjectsApplied"); got != "False InvalidSpec" {
 		t.Errorf("without an image, ObjectsApplied is %s", got)
 	}
+}
+
+// Agents are asked only if a GPUExporter shows the answers.
+func TestKeeperAsksAgents(t *testing.T) {
+	w := newWorld(t, newExporter(v1alpha1.GPUExporterSpec{}))
+	count := 0
+	answer := &Report{Error: "no driver"}
+	w.keeper.deps.Agents = func() []Agent { return []Agent{{Pod: "a", Node: "n1"}} }
+	w.keeper.deps.Ask = func(context.Context, url.URL) (*Report, error) {
+		count++
+		return answer, nil
+	}
+	start := time.Now()
+	f := func(wantCount int, wantChanged bool, after time.Duration) {
+		t.Helper()
+		if changed := w.keeper.askAll(t.Context(), start.Add(after)); changed != wantChanged || count != wantCount {
+			t.Errorf("after %v: changed %v, %d questions; want %v, %d", after, changed, count, wantChanged, wantCount)
+		}
+	}
+	f(0, false, 0)
+	w.pass()
+	f(1, true, 0)
+	f(2, false, askEvery) // ill ones in each round
+	answer = &Report{}
+	f(3, true, 2*askEvery)
+	f(3, false, 3*askEvery)
+	f(4, false, 2*askEvery+askWell)
+	if err := w.client.Delete(t.Context(), newExporter(v1alpha1.GPUExporterSpec{})); err != nil {
+		t.Fatal(err)
+	}
+	w.pass()
+	f(4, false, time.Hour)
 }

@@ -218,27 +218,6 @@ func TestAgentsRunAndFollowTheSpec(t *testing.T) {
 	if after := identities(agentsOf(t, "follows")); !slices.Equal(before, after) {
 		t.Errorf("agents were %v, are %v: one started again", before, after)
 	}
-	deletionRemovesAll(t, e)
-}
-
-// deletionRemovesAll checks that nothing of the exporter is left.
-func deletionRemovesAll(t *testing.T, e *v1alpha1.GPUExporter) {
-	t.Helper()
-	if err := rig.Client.Delete(t.Context(), e); err != nil {
-		t.Fatal(err)
-	}
-	of := client.MatchingLabels{"gpupilot.dev/exporter": e.Name}
-	eventually(t, func() error {
-		for _, list := range []client.ObjectList{&appsv1.DaemonSetList{}, &corev1.ServiceList{}, &corev1.ConfigMapList{}, &corev1.PodList{}} {
-			if err := rig.Client.List(t.Context(), list, of); err != nil {
-				return err
-			}
-			if n := meta.LenList(list); n > 0 {
-				return fmt.Errorf("%d objects are left: %T", n, list)
-			}
-		}
-		return nil
-	})
 }
 
 // Fields of others stay, and ours are corrected.
@@ -447,4 +426,27 @@ func TestCRDRefuses(t *testing.T) {
 	if err := rig.Client.Create(t.Context(), long, client.DryRunAll); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "DNS label") {
 		t.Errorf("the name a.b: %v", err)
 	}
+}
+
+// It is the last test: the garbage collector takes up to 30 s to learn of a new kind.
+func TestDeletionRemovesAll(t *testing.T) {
+	e := create(t, "removed", func(s *v1alpha1.GPUExporterSpec) {
+		s.NodeSelector = map[string]string{"kubernetes.io/hostname": "gpu-node-0"}
+	})
+	wantCondition(t, "removed", "Ready", "AgentsReady", metav1.ConditionTrue)
+	if err := rig.Client.Delete(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	of := client.MatchingLabels{"gpupilot.dev/exporter": e.Name}
+	eventually(t, func() error {
+		for _, list := range []client.ObjectList{&appsv1.DaemonSetList{}, &corev1.ServiceList{}, &corev1.ConfigMapList{}, &corev1.PodList{}} {
+			if err := rig.Client.List(t.Context(), list, of); err != nil {
+				return err
+			}
+			if n := meta.LenList(list); n > 0 {
+				return fmt.Errorf("%d objects are left: %T", n, list)
+			}
+		}
+		return nil
+	})
 }
