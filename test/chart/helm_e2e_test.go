@@ -114,7 +114,7 @@ func (p *toLoopback) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 // startStack starts a control plane, installs the chart, and starts the controller.
 func startStack(t *testing.T, install func(context.Context, *stack.Stack) error) *stack.Stack {
 	t.Helper()
-	s, err := stack.Start(t.Context(), stack.Config{NoNodes: true, Install: install})
+	s, err := stack.Start(t.Context(), stack.Config{Root: root, NoNodes: true, Install: install})
 	if err != nil {
 		t.Fatal(err)
 	}

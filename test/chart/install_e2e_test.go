@@ -240,7 +240,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	crds := []string{"apiextensions.k8s.io/CustomResourceDefinition gpuautoscalers.gpupilot.dev", "apiextensions.k8s.io/CustomResourceDefinition gpuexporters.gpupilot.dev"}
 	// The controller still runs, as its pods do in their grace period. It must not create anything again.
 	eventually(t, func() error {
-		return inventory.Left(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofOperator)...)
+		return inventory.Left(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofCRDs, ofOperator)...)
 	})
 	s.StopController()
 	for _, identity := range crds {
@@ -256,10 +256,14 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	eventually(t, func() error { return inventory.Left(ctx, s.REST, before, ofOperator...) })
 }
 
+// ofCRDs are the objects that the API server makes for our CRDs, and removes with them.
+var ofCRDs = []string{"apiregistration.k8s.io/APIService v1alpha1.gpupilot.dev"}
+
 // ofOperator are the CRDs that testDryRun installs.
 var ofOperator = []string{
 	"apiextensions.k8s.io/CustomResourceDefinition servicemonitors.monitoring.coreos.com",
 	"apiextensions.k8s.io/CustomResourceDefinition prometheusrules.monitoring.coreos.com",
+	"apiregistration.k8s.io/APIService v1.monitoring.coreos.com", // the API server's, for the CRDs
 }
 
 // The API server accepts every object that the chart renders with any of the values files, and every example, without

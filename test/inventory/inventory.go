@@ -30,6 +30,8 @@ const pageSize = 500
 // left out: they expire by themselves. An API group that does not answer is an error, because an APIService without its
 // Service is something that was left behind.
 func List(ctx context.Context, cfg *rest.Config) (Objects, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.WarningHandler = rest.NoWarnings{} // of deprecated kinds
 	discover, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
 		return nil, err
