@@ -96,8 +96,10 @@ func makeStatus(before *v1alpha1.GPUExporterStatus, o *observed) v1alpha1.GPUExp
 		kind string
 		condition
 	}{
-		{v1alpha1.ConditionObjectsApplied, o.applied}, {v1alpha1.ConditionCollectorsValid, o.collectors},
-		{v1alpha1.ConditionNodesFound, found}, {v1alpha1.ConditionExporterReady, readiness(&s, o, found)},
+		{v1alpha1.ConditionObjectsApplied, o.applied},
+		{v1alpha1.ConditionCollectorsValid, o.collectors},
+		{v1alpha1.ConditionNodesFound, found},
+		{v1alpha1.ConditionExporterReady, readiness(&s, o, found)},
 	} {
 		status := metav1.ConditionFalse
 		if c.ok {

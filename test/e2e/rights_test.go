@@ -102,6 +102,9 @@ const (
 	byScale  = "gpupilot-controller-scale"
 	byOwn    = "gpupilot-controller-own"
 	byEvents = "gpupilot-controller-events"
+
+	byDaemonSets = "gpupilot-controller-daemonsets"
+	byExporters  = "gpupilot-controller-exporter-objects"
 )
 
 const (
@@ -256,7 +259,7 @@ func mayNotRights(t *testing.T, a *account) {
 	f("delete its Secret", "DELETE "+ourSecrets+"/gpupilot-controller-tls", "")
 	f("make a token", "POST /api/v1/namespaces/kube-system/serviceaccounts/namespace-controller/token", `{"spec":{}}`)
 	f("make a token of its own", "POST /api/v1/namespaces/gpupilot-system/serviceaccounts/gpupilot-controller/token", `{"spec":{}}`)
-	f("create an account", "POST /api/v1/namespaces/gpupilot-system/serviceaccounts", `{"metadata":{"name":"x"}}`)
+	a.refused(t, byExporters, "create an account", "POST /api/v1/namespaces/gpupilot-system/serviceaccounts", `{"metadata":{"name":"x"}}`)
 	f("impersonate a user", "GET "+podPath, "", "Impersonate-User", "kubernetes-admin")
 	f("impersonate a group", "GET "+podPath, "", "Impersonate-User", "x", "Impersonate-Group", "system:masters")
 	f("bind a role", "POST "+rbacPath+"/clusterrolebindings", `{"metadata":{"name":"x"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[]}`)
@@ -274,7 +277,7 @@ func mayNotRights(t *testing.T, a *account) {
 	f("change a CRD", "PATCH /apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpuautoscalers.gpupilot.dev", `{}`)
 	f("create a namespace", "POST /api/v1/namespaces", `{"metadata":{"name":"x"}}`)
 	f("delete a namespace", "DELETE /api/v1/namespaces/llm", "")
-	f("change a Service", "PATCH /api/v1/namespaces/gpupilot-system/services/gpupilot-controller", `{"spec":{"externalName":"x"}}`)
+	a.refused(t, byExporters, "change a Service", "PATCH /api/v1/namespaces/gpupilot-system/services/gpupilot-controller", `{"spec":{"externalName":"x"}}`)
 }
 
 func mayNotOwn(t *testing.T, a *account) {
@@ -384,7 +387,7 @@ func TestAnotherCostStays(t *testing.T) {
 
 // The API server finds nothing to warn of in the policies.
 func TestPoliciesHaveNoWarnings(t *testing.T) {
-	for _, name := range []string{byPods, byNodes, byScale, byOwn, byEvents} {
+	for _, name := range []string{byPods, byNodes, byScale, byOwn, byEvents, byDaemonSets, byExporters} {
 		eventually(t, func() error {
 			var p admissionv1.ValidatingAdmissionPolicy
 			if err := rig.Client.Get(t.Context(), client.ObjectKey{Name: name}, &p); err != nil {
