@@ -48,7 +48,13 @@ func TestInstall(t *testing.T) {
 		if h, err = newHelm(s.Cluster.Kubeconfig(), &toLoopback{port: port}); err != nil {
 			return err
 		}
-		if before, err = inventory.List(ctx, s.REST); err != nil {
+		err = stack.Eventually(ctx, wait, func() error {
+			if before, err = inventory.List(ctx, s.REST); err != nil {
+				return err
+			}
+			return before.Settled()
+		})
+		if err != nil {
 			return err
 		}
 		return h.install(ctx, nil)

@@ -81,6 +81,23 @@ func (o Objects) add(ctx context.Context, client metadata.Getter, kind string) e
 	}
 }
 
+// Settled reports, by an error, that the control plane has not made yet what it makes in each namespace: a cluster that
+// has just started creates objects of its own for a while.
+func (o Objects) Settled() error {
+	for identity := range o {
+		namespace, ok := strings.CutPrefix(identity, "Namespace ")
+		if !ok {
+			continue
+		}
+		for _, made := range []string{"ServiceAccount " + namespace + "/default", "ConfigMap " + namespace + "/kube-root-ca.crt"} {
+			if _, ok := o[made]; !ok {
+				return fmt.Errorf("the cluster has no %s yet", made)
+			}
+		}
+	}
+	return nil
+}
+
 // Since returns the identities of objects that were created after before was listed, sorted.
 func (o Objects) Since(before Objects) []string {
 	var out []string
