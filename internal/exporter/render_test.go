@@ -29,7 +29,7 @@ func newExporter(spec v1alpha1.GPUExporterSpec) *v1alpha1.GPUExporter {
 
 func inputs(installed bool) Inputs {
 	return Inputs{
-		Settings:   Settings{Namespace: "gpupilot-system", Image: "ghcr.io/gpupilot/agent:v0.1.0"},
+		Settings:   Settings{Namespace: "gpupilot-system", Image: "ghcr.io/gpupilot/gpupilot-agent:v0.1.0"},
 		Collectors: "DCGM_FI_DEV_GPU_UTIL, gauge, GPU utilization (in %).\n",
 		Installed:  func(string) bool { return installed },
 	}

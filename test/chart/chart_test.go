@@ -91,7 +91,7 @@ func TestDefaults(t *testing.T) {
 	f(deployment, "spec|template|spec|securityContext|seccompProfile|type", "RuntimeDefault")
 	f(deployment, "spec|template|spec|topologySpreadConstraints|0|topologyKey", "kubernetes.io/hostname")
 	const container = "spec|template|spec|containers|0|"
-	f(deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller:0.1.0")
+	f(deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller:v0.1.0")
 	f(deployment, container+"securityContext", map[string]any{
 		"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": map[string]any{"drop": []any{"ALL"}},
 	})
@@ -100,7 +100,7 @@ func TestDefaults(t *testing.T) {
 	f("Service/gpupilot-controller", "spec|ports|1|port", float64(8080))
 	f("APIService/v1beta2.custom.metrics.k8s.io", "spec|caBundle", nil)
 	f("GPUExporter/default", "spec", map[string]any{"imagePullPolicy": "IfNotPresent"})
-	f(deployment, container+"args|4", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:0.1.0")
+	f(deployment, container+"args|4", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:v0.1.0")
 	for k := range o {
 		kind, _, _ := strings.Cut(k, "/")
 		switch kind {
@@ -193,7 +193,7 @@ func TestAgentLimits(t *testing.T) {
 		}
 		t.Errorf("the policy has no variable %s", variable)
 	}
-	f("", "images", `'gpupilot-agent:'] + ["ghcr.io/gpupilot/gpupilot-agent:","ghcr.io/gpupilot/gpupilot-agent@"]`)
+	f("", "images", `'ghcr.io/gpupilot/'] + ["ghcr.io/gpupilot/gpupilot-agent:","ghcr.io/gpupilot/gpupilot-agent@"]`)
 	f("gpuExporter: {image: {repository: r.example/a}, spec: {image: r.example/b:1}}", "images", ` + ["r.example/a:","r.example/a@","r.example/b:1"]`)
 	f("admissionPolicies: {agentImages: [r.example/team/]}", "images", ` + ["r.example/team/","ghcr.io/gpupilot/gpupilot-agent:","ghcr.io/gpupilot/gpupilot-agent@"]`)
 	f("", "hostPaths", `']`)

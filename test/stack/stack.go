@@ -49,7 +49,7 @@ const (
 
 // AgentImage is the image of the agent on the simulated nodes, for pods with
 // simnode.ExecImage.
-const AgentImage = "gpupilot-agent:e2e"
+const AgentImage = "ghcr.io/gpupilot/gpupilot-agent:e2e"
 
 // startTimeout bounds each wait of a start, except the control plane's own.
 const startTimeout = time.Minute
