@@ -199,6 +199,7 @@ func (w *world) createPod(name string, counts ...int) {
 	pod := podWith(name, counts)
 	pod, err := w.client.CoreV1().Pods("default").Create(w.ctx, pod, metav1.CreateOptions{})
 	must(w.t, err)
+	var given []Container
 	w.eventually("pod "+name+" runs", func() error {
 		pod, err = w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -210,12 +211,12 @@ func (w *world) createPod(name string, counts ...int) {
 		if pod.Status.Phase != corev1.PodRunning {
 			return fmt.Errorf("it is %s: %v", pod.Status.Phase, pod.Status.ContainerStatuses)
 		}
+		// A pod is Running as soon as one of its containers runs.
+		if given = w.givenTo(string(pod.UID)); len(given) != len(counts) {
+			return fmt.Errorf("%d containers with GPUs run, want %d", len(given), len(counts))
+		}
 		return nil
 	})
-	given := w.givenTo(string(pod.UID))
-	if len(given) != len(counts) {
-		w.t.Fatalf("pod %s has %d containers with GPUs, want %d", name, len(given), len(counts))
-	}
 	// Which process is which container: they differ in how many GPUs they asked for.
 	for i, count := range counts {
 		at := slices.IndexFunc(given, func(c Container) bool { return len(c.GPUs) == count })
