@@ -15,7 +15,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -187,7 +186,7 @@ func watchLease(t *testing.T) *leaseRecorder {
 	done.Go(func() {
 		for e := range w.ResultChan() {
 			if lease, ok := e.Object.(*coordinationv1.Lease); ok && e.Type != watch.Deleted {
-				r.add(ptr.Deref(lease.Spec.HolderIdentity, ""))
+				r.add(lease.Spec.HolderIdentity)
 			}
 		}
 	})
@@ -195,9 +194,13 @@ func watchLease(t *testing.T) *leaseRecorder {
 	return r
 }
 
-func (r *leaseRecorder) add(holder string) {
+func (r *leaseRecorder) add(identity *string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	holder := ""
+	if identity != nil {
+		holder = *identity
+	}
 	if len(r.changes) == 0 || r.changes[len(r.changes)-1].holder != holder {
 		r.changes = append(r.changes, leaseChange{time.Now(), holder})
 	}
