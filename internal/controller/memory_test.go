@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -170,6 +171,28 @@ func TestMemory(t *testing.T) {
 	}
 	if s := decodeMemory(m, at(300)); len(s.Wants) == 0 || s.Since.IsZero() {
 		t.Errorf("what the window needs is gone: %+v", s)
+	}
+}
+
+// What released versions stored is read: the window goes on, and what was learned is kept.
+func TestMemoryOfReleases(t *testing.T) {
+	files, err := filepath.Glob("testdata/compat/v*/memory.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d recordings, %v", len(files), err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := time.Date(2026, 11, 22, 15, 41, 58, 66e7, time.UTC)
+		s := decodeMemory(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
+		if !s.DecidedAt.Equal(written) || s.Since.IsZero() || len(s.Wants) != 3 || s.Replicas != 7 || s.Serving != 5 {
+			t.Errorf("%s: the state is %+v", file, s)
+		}
+		if len(s.Signals) != 1 || s.Signals[0].Name != "Utilization" || s.Signals[0].Level.Value == 0 || s.Signals[0].SaturatedSince.IsZero() {
+			t.Errorf("%s: the signals are %+v", file, s.Signals)
+		}
 	}
 }
 

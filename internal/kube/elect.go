@@ -19,8 +19,14 @@ import (
 )
 
 // ElectionConfig holds the settings of an Election. Zero durations mean the defaults.
-// They are half of client-go's: a demotion is cheap here, and no workload is scaled
-// until the lease of a crashed leader expires.
+//
+// The defaults follow from the promise that another replica decides within 2 s of the
+// leader's shutdown and within 10 s of its crash. A replica that waits for the lease
+// reads it every 1.0 to 2.2 × Retry (client-go's jitter). A released lease is therefore
+// taken after at most 2.2 × Retry = 1.1 s. A crashed leader's last renewal is noticed at
+// most 2.2 × Retry late, and its expiry too: Lease + 4.4 × Retry = 8.2 s. Renew is 2 s
+// shorter than Lease, so that a write of the old leader has ended when another replica
+// takes the lease.
 type ElectionConfig struct {
 	Leases    coordinationv1client.LeasesGetter
 	Namespace string
@@ -28,9 +34,9 @@ type ElectionConfig struct {
 	Identity  string        // of this replica
 	Owner     *ServiceOwner // of a new lease; may be nil
 
-	Lease time.Duration // how long other replicas wait for a leader that stopped renewing; 8 s
-	Renew time.Duration // how long a leader that cannot renew remains the leader; 5 s
-	Retry time.Duration // between attempts; 1 s
+	Lease time.Duration // how long other replicas wait for a leader that stopped renewing; 6 s
+	Renew time.Duration // how long a leader that cannot renew remains the leader; 4 s
+	Retry time.Duration // between renewals, and the shortest time between attempts to take the lease; 500 ms
 
 	// Changed is called when this replica becomes the leader or stops being it. May be
 	// nil.
@@ -52,7 +58,7 @@ func NewElection(cfg ElectionConfig) (*Election, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	for d, otherwise := range map[*time.Duration]time.Duration{
-		&cfg.Lease: 8 * time.Second, &cfg.Renew: 5 * time.Second, &cfg.Retry: time.Second,
+		&cfg.Lease: 6 * time.Second, &cfg.Renew: 4 * time.Second, &cfg.Retry: 500 * time.Millisecond,
 	} {
 		if *d <= 0 {
 			*d = otherwise

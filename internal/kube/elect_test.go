@@ -50,7 +50,7 @@ func TestElectionDemotesAndComesBack(t *testing.T) {
 		step(2*time.Second, true)
 		away(true)
 		step(3*time.Second, true)  // renewals may fail for a while
-		step(3*time.Second, false) // before the lease of 8 s is over
+		step(3*time.Second, false) // before the lease of 6 s is over
 		away(false)
 		step(15*time.Second, true)
 		cancel()

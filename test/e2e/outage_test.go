@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -106,61 +105,6 @@ func rises(t *testing.T, values []int32, load float64) {
 	if peak := slices.Max(values); float64(peak) > 1.5*float64(need(load)) {
 		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, need(load))
 	}
-}
-
-const accepted = `gpupilot_scale_requests_total{result="accepted"}`
-
-// Of two replicas one writes. It is killed in the middle of a rise: the other takes over within its lease and goes on.
-func TestStandbyTakesOver(t *testing.T) {
-	const name, load = "handover", 3.4
-	standby, err := rig.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Stop)
-	offer(name, 0.3)
-	deploy(t, name, 1, 3*time.Second)
-	seen := record(t, name)
-	autoscale(t, name, nil)
-	measured(t, name, 1)
-	leads(t, rig.ControllerURL, true)
-	leads(t, standby.URL, false)
-
-	offer(name, load)
-	wantReplicas(t, name, "more than 1", func(n int32) bool { return n > 1 })
-	if n := meter(t, standby.URL, accepted); n != 0 {
-		t.Errorf("the standby has scaled %v times beside the leader", n)
-	}
-	rig.KillController()
-	killed := time.Now()
-	restart := sync.OnceValue(func() error { return rig.StartController(context.WithoutCancel(t.Context())) })
-	t.Cleanup(func() { _ = restart() })
-	before, err := rig.Replicas(t.Context(), namespace, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leads(t, standby.URL, true)
-	// The lease is 8 s, tried each second; the rest is for a machine that does other work.
-	if took := time.Since(killed); took > 20*time.Second {
-		t.Errorf("the standby leads %v after the leader's end", took)
-	} else {
-		t.Logf("the standby leads %v after the leader's end", took.Round(time.Millisecond))
-	}
-	serves(t, name, load)
-	values := seen.values()
-	rises(t, values, load)
-	changes := len(values) - 1 - slices.Index(values, before)
-	if n := meter(t, standby.URL, accepted); int(n) > changes {
-		t.Errorf("the standby scaled %v times, replicas went %v from %d on: a decision was repeated", n, values, before)
-	}
-
-	// The first comes back as a standby, and leads at once when the other ends in good order.
-	if err := restart(); err != nil {
-		t.Fatal(err)
-	}
-	leads(t, rig.ControllerURL, false)
-	standby.Stop()
-	leads(t, rig.ControllerURL, true)
 }
 
 // A node goes, with its agent and its pods: the replicas that remain decide, and what is missing takes nothing away.

@@ -45,7 +45,7 @@ const (
 // names are the workloads of the tests. Each test has its own.
 var names = []string{
 	"updown", "hpa", "agentdies", "restart", "advise", "podsmetric", "preset", "zero",
-	"handover", "noderemoved", "hung", "certificate", "promdown", "churn", "clock", "forged",
+	"handover", "terminated", "killed", "noderemoved", "hung", "certificate", "promdown", "churn", "clock", "forged",
 }
 
 // rig is the one stack that the tests of this package share.
@@ -224,8 +224,9 @@ func wantReplicas(t *testing.T, name, what string, ok func(int32) bool) {
 
 // recorder notes every value that spec.replicas of a Deployment takes.
 type recorder struct {
-	mu   sync.Mutex
-	seen []int32
+	mu    sync.Mutex
+	seen  []int32
+	first time.Time // of the first change
 }
 
 func record(t *testing.T, name string) *recorder {
@@ -252,6 +253,9 @@ func (r *recorder) add(n int32) {
 	defer r.mu.Unlock()
 	if len(r.seen) == 0 || r.seen[len(r.seen)-1] != n {
 		r.seen = append(r.seen, n)
+		if len(r.seen) == 2 {
+			r.first = time.Now()
+		}
 	}
 }
 
@@ -260,6 +264,13 @@ func (r *recorder) values() []int32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]int32(nil), r.seen...)
+}
+
+// changed is when the replicas were changed for the first time since the record began.
+func (r *recorder) changed() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.first
 }
 
 // stays fails if spec.replicas falls below n within d.
