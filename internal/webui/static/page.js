@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page. It requests the view each second (each two seconds for a large fleet) and
+// The page. It requests the view each second (less often for a large fleet) and
 // the histories of the visible workloads every two seconds, and draws them. Old values
 // are shown as old, with their age. Text is only set as text, never as HTML.
 "use strict";
