@@ -100,13 +100,13 @@ define go_test
 $(if $(3),cd $(3) && )go run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile $(CURDIR)/bin/tests/$(1).json -- $(2)
 endef
 
-test: ## every test; the summary lists the skipped ones with the reason
+test: ## every test; the summary counts them, and lists the skipped ones with the reason
 	@rm -rf bin/tests
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory e2e
 	@go run $(GOTESTSUM) --raw-command --format standard-quiet -- cat bin/tests/*.json | sed -n '/^=== Skipped/,$$p; /^DONE/p' | uniq
 
-unit: kube all fakes ## vet and all tests without a control plane, under the race detector
+unit: kube all fakes ## vet and the tests that put no load on a control plane, under the race detector
 	go vet ./... && go vet -tags e2e,gpu ./...
 	$(call go_test,unit,-race -timeout 30m ./...)
 	$(call go_test,godcgm,-race ./...,test/godcgm)
