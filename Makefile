@@ -11,19 +11,19 @@ GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 
 TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' -not -path 'test/chart/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
-# For arm64 the agent needs Debian's gcc-aarch64-linux-gnu; where that is not, its tests are left out.
+# The arm64 agent needs Debian's gcc-aarch64-linux-gnu. Without it, its tests are skipped.
 ARM64_CC   := aarch64-linux-gnu-gcc
 ARM64_TEST := $(if $(shell command -v $(ARM64_CC)),bin/arm64/gpupilot-agent bin/arm64/libnvidia-ml-fake.so bin/arm64/libdcgm-fake.so)
 
 GOLANGCI   := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-# Counts tests and lists those that were skipped, with the reason.
+# gotestsum counts tests and lists the skipped ones with the reason.
 GOTESTSUM  := gotest.tools/gotestsum@v1.13.0
-# Checks the workflows of .github.
+# actionlint checks the workflows in .github.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 
 export GPUPILOT_KUBE = $(CURDIR)/bin/kube
-# go-nvml wraps calls that NVIDIA has deprecated and old drivers still need.
+# go-nvml wraps calls that NVIDIA has deprecated. Old drivers still need them.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .PHONY: all arm64 missing-compilers images packages archives demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube clean
@@ -31,7 +31,7 @@ all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
-# The agent links the C loader's dlopen and nothing of NVIDIA's: neither library is needed to build or to start it.
+# The agent links dlopen only: no NVIDIA library is needed to build or to start it.
 bin/gpupilot-agent: $(GO_FILES)
 	CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/gpupilot-controller: $(GO_FILES)
@@ -51,15 +51,15 @@ bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*) test/fakes/scenari
 bin/arm64/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
 
-# The architectures of the images. For one that is not this machine's the agent needs a cross compiler (Debian's gcc-aarch64-linux-gnu).
+# The architectures of the images. Another architecture than this machine's needs a cross compiler for the agent (Debian's gcc-aarch64-linux-gnu).
 ARCH      ?= amd64 arm64
 CC_amd64  := x86_64-linux-gnu-gcc
 CC_arm64  := $(ARM64_CC)
 HAVE_CC    = $(foreach arch,$(ARCH),$(if $(shell command -v $(CC_$(arch))),$(arch)))
-# Every file of a release has the time of the commit.
+# Every file in a release has the commit's time.
 RELEASE    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 
-# For images and packages the programs of each architecture are in bin/images/linux-ARCH. go build does only what is not done yet.
+# The programs for images and packages are in bin/images/linux-ARCH. go build builds only what has changed.
 release-static-%:
 	@mkdir -p bin/images/linux-$*
 	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot ./cmd/gpupilot-controller
@@ -94,33 +94,33 @@ kube: ## the real control plane of the demo and the tests: five minutes once per
 demo: kube all bin/gpupilot-demo ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load
 	@exec bin/gpupilot-demo
 
-# A run of tests: a name, flags and packages, and the folder of the module where it is another one. All that the tests report is kept in bin/tests/NAME.json.
+# The arguments of a test run: a name, flags and packages, and the folder of another module. bin/tests/NAME.json has the test report.
 define go_test
 @mkdir -p bin/tests
 $(if $(3),cd $(3) && )go run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile $(CURDIR)/bin/tests/$(1).json -- $(2)
 endef
 
-test: ## every test; the end says how many ran, which were skipped, and why
+test: ## every test; the summary counts them, and lists the skipped ones with the reason
 	@rm -rf bin/tests
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory e2e
 	@go run $(GOTESTSUM) --raw-command --format standard-quiet -- cat bin/tests/*.json | sed -n '/^=== Skipped/,$$p; /^DONE/p' | uniq
 
-unit: kube all fakes ## vet and all that needs no control plane's load, under the race detector
+unit: kube all fakes ## vet and the tests that put no load on a control plane, under the race detector
 	go vet ./... && go vet -tags e2e,gpu ./...
 	$(call go_test,unit,-race -timeout 30m ./...)
 	$(call go_test,godcgm,-race ./...,test/godcgm)
 	$(call go_test,monitoring,./...,deploy/monitoring)
 	$(call go_test,chart,./...,test/chart)
 
-e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and on a real node where root allows it
+e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
 	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promq ./internal/controller)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
 	$(call go_test,release,-count=1 ./...,deploy/release)
 	$(call go_test,install,-count=1 -tags e2e -timeout 10m -run Install ./...,test/chart)
 
 SOAK ?= 10m
-soak: all fakes ## the agent while one thing after another fails around it, for SOAK (10m)
+soak: all fakes ## the agent under a series of failures, for SOAK (10m)
 	go test -count=1 -v -tags e2e -timeout 24h ./test/e2e/soak -soak $(SOAK)
 
 NODES ?= 1000
@@ -128,7 +128,7 @@ soak-controller: kube all ## the controller on NODES (1000) simulated nodes that
 	go test -count=1 -v -tags e2e -timeout 48h ./test/fleet -soak $(SOAK) -nodes $(NODES)
 
 SEQUENCES ?= 1000
-peers: ## ask the real HPA and Knative autoscaler what the backtest's models of them answer; UPDATE=1 records it
+peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results
 	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, fleet, fleet-controller; BENCH_FLAGS='-targets 10000'
@@ -152,7 +152,7 @@ lint:
 	go run $(ACTIONLINT) -shellcheck= -pyflakes=
 	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
 
-generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules, and what the chart and the kustomize base have of them
+generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules, and their copies in the chart and the kustomize base
 	@mkdir -p bin
 	printf '// SPDX-License-Identifier: Apache-2.0\n' > bin/boilerplate.txt
 	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
@@ -168,23 +168,23 @@ chart: ## the chart's copies of deploy/, and the kustomize base, which is the ch
 	cd test/chart && go test -count=1 -run TestKustomize . -update
 
 .PHONY: backtest backtest-quick
-# The .1s files are the counts of the .requests files, which tell more.
+# The .1s files are counts from the .requests files, which have more detail.
 TRACES         ?= ../shared/traces
 UNTOUCHED      ?= mooncake,deepseek-r1.clients,UPS
 TRACE_FILES     = $(filter-out %.1s.csv.gz,$(wildcard $(TRACES)/*.csv.gz))
 comma          := ,
-# A part that is in none of the names would be refused.
+# The backtest refuses a part that no file name contains.
 UNTOUCHED_HERE  = $(foreach part,$(subst $(comma), ,$(UNTOUCHED)),$(if $(findstring $(part),$(notdir $(TRACE_FILES))),--untouched $(part)))
 BACKTEST        = bin/gpupilot backtest $(TRACE_FILES) $(UNTOUCHED_HERE) \
                   $(addprefix --prices ,$(wildcard $(TRACES)/prices/gpu_on_demand_prices.csv)) --peers-cache bin/peers.json -o html
 
-# What docs/backtest.md publishes is from these.
+# The flags of the study in docs/backtest.md.
 BACKTEST_STUDY  = --startup 2m,7m --replicas 8 --hours 2 --seeds 1
 
-backtest: bin/gpupilot ## the engine against its peers on recorded load, TRACES=directory: a quarter of an hour of CPU time at first, little once bin/peers.json is there
+backtest: bin/gpupilot ## the engine against its peers on recorded load, TRACES=directory: 15 minutes of CPU time for the first run, little after bin/peers.json exists
 	$(BACKTEST) $(BACKTEST_STUDY) --out bin/backtest.html $(BACKTEST_FLAGS)
 
-backtest-quick: bin/gpupilot ## a first look at it, not for publication: a twentieth of the peers, one start-up, an hour each
+backtest-quick: bin/gpupilot ## a short backtest, not for publication: a twentieth of the peers, one start-up time, an hour each
 	$(BACKTEST) --quick --startup 2m --replicas 8 --seeds 2 --hours 1 --out bin/backtest-quick.html $(BACKTEST_FLAGS)
 
 clean:

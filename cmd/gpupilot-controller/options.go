@@ -264,7 +264,7 @@ func (c *config) checkRoles() error {
 func (c *config) checkPodCIDRs() error {
 	for _, s := range c.podCIDRs {
 		if n, err := netip.ParsePrefix(s); err != nil || n != n.Masked() {
-			return fmt.Errorf("%q is not a network, such as 10.244.0.0/16", s)
+			return fmt.Errorf("%q is not a network: give its first address and the prefix length, such as 10.244.0.0/16", s)
 		}
 	}
 	return nil

@@ -121,7 +121,7 @@ func (c *claims) setAutoscaler(a *v1alpha1.GPUAutoscaler, claimsNothing bool) (b
 	return before, cl
 }
 
-// autoscalers returns the GPUAutoscalers that name this target.
+// autoscalers returns the GPUAutoscalers whose scaleTargetRef is this target.
 func (c *claims) autoscalers(cl claim) []*v1alpha1.GPUAutoscaler {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

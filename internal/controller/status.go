@@ -81,7 +81,8 @@ func newStatusWriter(w *workload) *statusWriter {
 	return &statusWriter{w: w, wake: make(chan struct{}, 1)}
 }
 
-// enqueue replaces the report to write. It does not block.
+// enqueue sets the report that is written next. It replaces one that is still waiting,
+// and does not block.
 func (s *statusWriter) enqueue(r *report) {
 	s.mu.Lock()
 	s.next = r

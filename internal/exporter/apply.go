@@ -19,11 +19,12 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// errForeign says that an object of our name is not ours. It stays untouched.
+// errForeign is the error for an object of our name that is not ours. It is not
+// changed.
 var errForeign = errors.New("the object exists and does not belong to this GPUExporter; delete or rename it, or give the GPUExporter another name")
 
-// apply writes an object as the exporter wants it. Fields of other managers stay. An
-// object that is not the exporter's is left alone.
+// apply writes an object by server-side apply. Fields of other managers stay. It does
+// not change an object that is not the exporter's.
 func (k *Keeper) apply(ctx context.Context, e *v1alpha1.GPUExporter, want *unstructured.Unstructured) error {
 	have, err := k.get(ctx, want)
 	if err != nil {
@@ -32,7 +33,7 @@ func (k *Keeper) apply(ctx context.Context, e *v1alpha1.GPUExporter, want *unstr
 	options := []client.PatchOption{client.FieldOwner(FieldManager)}
 	switch {
 	case have == nil:
-		// Not forced: if somebody creates it now, their fields conflict with ours.
+		// Not forced: if another client creates the object now, its fields conflict with ours.
 	case !owns(e, have):
 		return fmt.Errorf("%s %s: %w", want.GetKind(), want.GetName(), errForeign)
 	default:
@@ -51,7 +52,7 @@ func (k *Keeper) apply(ctx context.Context, e *v1alpha1.GPUExporter, want *unstr
 	return nil
 }
 
-// named has only the name and kind of an object.
+// named returns an object with only the name and kind of another.
 func named(of *unstructured.Unstructured) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(of.GroupVersionKind())
@@ -60,7 +61,7 @@ func named(of *unstructured.Unstructured) *unstructured.Unstructured {
 	return u
 }
 
-// get returns an object as it is; nil: there is none.
+// get reads an object; nil if there is none.
 func (k *Keeper) get(ctx context.Context, of *unstructured.Unstructured) (*metav1.PartialObjectMetadata, error) {
 	m := &metav1.PartialObjectMetadata{}
 	m.SetGroupVersionKind(of.GroupVersionKind())
@@ -74,8 +75,8 @@ func (k *Keeper) get(ctx context.Context, of *unstructured.Unstructured) (*metav
 	return m, nil
 }
 
-// owns reports whether the object is the exporter's. An object of an earlier GPUExporter
-// of the same name is not: the garbage collector is about to delete it.
+// owns reports whether the object belongs to the exporter. An object of an earlier
+// GPUExporter of the same name does not: the garbage collector will delete it.
 func owns(e *v1alpha1.GPUExporter, o metav1.Object) bool {
 	ref := metav1.GetControllerOf(o)
 	return ref != nil && ref.Kind == "GPUExporter" && ref.UID == e.UID
@@ -126,8 +127,9 @@ func (k *Keeper) installed(kind string) bool {
 	return k.deps.Installed(u)
 }
 
-// keepAccount keeps the ServiceAccount of the agents that ask the API server. It belongs
-// to all GPUExporters that need it. One that somebody else has created is used as it is.
+// keepAccount creates or deletes the ServiceAccount of the agents that use the API
+// server. All GPUExporters that need it own it. An account that another client has
+// created is used unchanged.
 func (k *Keeper) keepAccount(ctx context.Context, all []*v1alpha1.GPUExporter) {
 	u := &unstructured.Unstructured{Object: map[string]any{"automountServiceAccountToken": false}}
 	u.SetAPIVersion("v1")
@@ -173,8 +175,9 @@ func ownedByExporter(o metav1.Object) bool {
 	return false
 }
 
-// keepLabels labels the nodes whose GPUs only their capacity or a probe tells, and takes
-// the labels back when no GPUExporter goes by them. It reports whether all of it was done.
+// keepLabels labels the nodes whose GPUs are known only from the node's capacity or a
+// probe. It removes the labels when no GPUExporter uses them. It reports whether all
+// nodes were updated.
 func (k *Keeper) keepLabels(ctx context.Context, all []*v1alpha1.GPUExporter, nodes []corev1.Node) bool {
 	wanted, probing := false, map[string]bool{}
 	for _, e := range all {
@@ -214,8 +217,8 @@ func (k *Keeper) keepLabels(ctx context.Context, all []*v1alpha1.GPUExporter, no
 	return failed == nil
 }
 
-// label sets the label of a node, or takes ours back if value is empty. A value that
-// somebody else has set stays.
+// label sets the label of a node, or removes ours if value is empty. It does not change
+// a value that another client has set.
 func (k *Keeper) label(ctx context.Context, node, value string) error {
 	labels := map[string]any{}
 	if value != "" {

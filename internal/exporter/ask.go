@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	// askEvery is the time between two rounds. An agent whose GPUs are well is asked again
-	// after askWell, another one in each round.
+	// askEvery is the time between two rounds. An agent with healthy GPUs is asked
+	// again after askWell, any other agent in each round.
 	askEvery = 5 * time.Second
 	askWell  = 5 * time.Minute
-	// maxConcurrent bounds the requests to agents at one time, and askTimeout each of them.
+	// maxConcurrent is the limit of concurrent requests to agents, and askTimeout the
+	// time limit of each.
 	maxConcurrent = 16
 	askTimeout    = 5 * time.Second
 )
@@ -47,7 +48,7 @@ func (k *Keeper) askLoop(ctx context.Context) {
 	}
 }
 
-// askAll asks the agents whose turn it is, and reports whether an answer has changed.
+// askAll asks the agents that are due, and reports whether an answer has changed.
 func (k *Keeper) askAll(ctx context.Context, now time.Time) (changed bool) {
 	if !k.active.Load() {
 		return false
@@ -96,7 +97,7 @@ func (k *Keeper) forget(agents []Agent) {
 	}
 }
 
-// probeResults are the labels that the probes' pods give their nodes, by node.
+// probeResults returns the label's value from each finished probe, by node.
 func (k *Keeper) probeResults(ctx context.Context, exporters map[string]bool) map[string]string {
 	out := map[string]string{}
 	selector := labels.SelectorFromSet(labels.Set{LabelName: probeName})
@@ -104,7 +105,7 @@ func (k *Keeper) probeResults(ctx context.Context, exporters map[string]bool) ma
 		if !exporters[cached.Labels[LabelExporter]] || cached.DeletionTimestamp != nil || cached.Spec.NodeName == "" {
 			continue
 		}
-		var pod corev1.Pod // the cache does not keep how a container ended
+		var pod corev1.Pod // the cache does not keep the termination state of containers
 		if k.deps.Live.Get(ctx, client.ObjectKeyFromObject(cached), &pod) != nil {
 			continue
 		}

@@ -10,15 +10,15 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// ParseCollectors is the agent's own parser of a collectors file. It returns the number
-// of metrics, and why lines are left out.
+// ParseCollectors is the agent's parser of a collectors file. It returns the number of
+// metrics, and an error for each skipped line.
 type ParseCollectors func(csv string) (metrics int, invalid []error)
 
-// errNoMetric is the parser's answer to a list that the agent would not use.
+// errNoMetric is the error for a list without metrics, which the agent would not use.
 var errNoMetric = errors.New("the list has no metric")
 
-// checkCollectors returns why a list must not be used; nil: it may. A line that the
-// agent would leave out is a mistake of whoever wrote it, so that the list is refused.
+// checkCollectors returns why a list must not be used; nil if it may be. A line that
+// the agent would skip is a mistake in the list, so the whole list is refused.
 func checkCollectors(csv string, parse ParseCollectors) error {
 	metrics, invalid := parse(csv)
 	switch n := len(invalid); {
@@ -32,8 +32,8 @@ func checkCollectors(csv string, parse ParseCollectors) error {
 	return nil
 }
 
-// collectorsOf returns the list that the spec asks for. read reads a key of a ConfigMap in
-// the agents' namespace.
+// collectorsOf returns the list that the spec selects. read reads a key of a ConfigMap
+// in the agents' namespace.
 func collectorsOf(e *v1alpha1.GPUExporter, defaults func(profile string) string, read func(name, key string) (string, error)) (string, error) {
 	c := e.Spec.Collectors
 	switch {

@@ -40,7 +40,8 @@ func daemonSet(e *v1alpha1.GPUExporter, s Settings) *appsv1.DaemonSet {
 	}
 }
 
-// updateStrategy replaces at most a tenth of the agents at a time, unless it is given.
+// updateStrategy returns the spec's strategy, by default one that replaces at most a
+// tenth of the agents at a time.
 func updateStrategy(u *v1alpha1.UpdateStrategy) appsv1.DaemonSetUpdateStrategy {
 	if u != nil && u.Type == string(appsv1.OnDeleteDaemonSetStrategyType) {
 		return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
@@ -104,7 +105,7 @@ func nodeAffinity(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
 	}}
 }
 
-// asksAPIServer reports whether the agent needs an account.
+// asksAPIServer reports whether the agent uses the API server and needs an account.
 func asksAPIServer(e *v1alpha1.GPUExporter) bool {
 	k := e.Spec.Kubernetes
 	return attributes(e) && (e.Spec.ProcessMetrics || k != nil && (k.PodLabels || k.PodUID || k.DRA))
@@ -115,13 +116,13 @@ func attributes(e *v1alpha1.GPUExporter) bool {
 	return k == nil || k.Attribution == nil || *k.Attribution
 }
 
-// container is what the agent and the probe have in common: no capability, no way to
-// more rights, and nothing that can be written.
+// container returns the common part of the agent's and the probe's container: no
+// capabilities, no privilege escalation, and a read-only root file system.
 func container(e *v1alpha1.GPUExporter, s Settings) corev1.Container {
 	no, yes, root := false, true, int64(0)
 	c := corev1.Container{
 		Image: orDefault(e.Spec.Image, s.Image), ImagePullPolicy: corev1.PullPolicy(e.Spec.ImagePullPolicy),
-		// The last lines of the log say why the agent does not start.
+		// If the agent does not start, the last lines of its log have the reason.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
@@ -165,7 +166,8 @@ func resourceList(in map[string]resource.Quantity) corev1.ResourceList {
 	return out
 }
 
-// healthProbe asks the agent over HTTP, or only connects if it may want a password.
+// healthProbe returns an HTTP probe, or a TCP probe if the agent may require a
+// password.
 func healthProbe(e *v1alpha1.GPUExporter, at string, period, failures int32) *corev1.Probe {
 	p := &corev1.Probe{PeriodSeconds: period, TimeoutSeconds: 2, FailureThreshold: failures, SuccessThreshold: 1}
 	if e.Spec.Web != nil {
@@ -176,14 +178,14 @@ func healthProbe(e *v1alpha1.GPUExporter, at string, period, failures int32) *co
 	return p
 }
 
-// agentArgs are the agent's flags. Those that the ConfigMap has are not among them, so
-// that their change starts no agent again.
+// agentArgs returns the agent's flags. Settings in the ConfigMap are not among them, so
+// that a change of these does not restart the agents.
 func agentArgs(e *v1alpha1.GPUExporter) []string {
 	s := &e.Spec
 	args := []string{
 		"--collectors=" + path.Join(configDir, collectorsKey), "--config-file=" + path.Join(configDir, configKey),
 		"--backend=" + orDefault(string(s.Backend), string(v1alpha1.BackendAuto)), "--profile=" + profileOf(e),
-		"--disable-startup-validate", // a driver that is installed later is found then
+		"--disable-startup-validate", // the driver may be installed after the agent starts
 	}
 	if s.DCGM != nil {
 		args = append(args, "--remote-hostengine-info="+s.DCGM.HostEngine)
@@ -241,7 +243,7 @@ func agentEnv(e *v1alpha1.GPUExporter) []corev1.EnvVar {
 	return env
 }
 
-// volumes are the files that the agent reads, all of them read-only.
+// volumes returns the files that the agent reads, all mounted read-only.
 func volumes(e *v1alpha1.GPUExporter) (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
 	add := func(name, at string, source corev1.VolumeSource) {
 		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: source})
@@ -270,8 +272,8 @@ func volumes(e *v1alpha1.GPUExporter) (volumes []corev1.Volume, mounts []corev1.
 	return volumes, mounts
 }
 
-// probeDaemonSet looks at the PCI devices of nodes that no label tells anything of. Its
-// pods leave a node as soon as that has its label.
+// probeDaemonSet returns the DaemonSet that examines the PCI devices of nodes without a
+// label for GPUs. After a node gets its label, the DaemonSet does not select it any more.
 func probeDaemonSet(e *v1alpha1.GPUExporter, s Settings) *appsv1.DaemonSet {
 	no, nobody := false, int64(65534)
 	c := container(e, s)

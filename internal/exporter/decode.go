@@ -14,9 +14,9 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// decode decodes one stored GPUExporter. On an error the result has the metadata only: a
-// CRD of another version may have let anything in. A status that cannot be decoded is
-// left out, because it is written anew.
+// decode decodes one stored GPUExporter. On an error, the result has the metadata only:
+// a CRD of another version may have accepted an invalid spec. A status that cannot be
+// decoded is ignored, because it is written again.
 func decode(u *unstructured.Unstructured) (*v1alpha1.GPUExporter, error) {
 	e := &v1alpha1.GPUExporter{}
 	convert := runtime.DefaultUnstructuredConverter.FromUnstructured

@@ -13,9 +13,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// terms are the nodes on which the agents run: one term per sign of a GPU. A DaemonSet
-// runs on a node that any term matches. NodeLabel with the value false keeps a node out,
-// whatever else is on it.
+// terms returns the selector of the nodes on which the agents run: one term per label
+// of a GPU. A DaemonSet runs on a node that any term matches. NodeLabel with the value
+// false excludes a node, also if it has other labels.
 func terms() []corev1.NodeSelectorTerm {
 	notExcluded := corev1.NodeSelectorRequirement{Key: gpu.NodeLabel, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"false"}}
 	var out []corev1.NodeSelectorTerm
@@ -32,7 +32,7 @@ func requirement(sign gpu.NodeSign) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: sign.Label, Operator: corev1.NodeSelectorOpIn, Values: []string{sign.Value}}
 }
 
-// unknownTerms are the Linux nodes that no label tells anything of.
+// unknownTerms returns the selector of the Linux nodes without a label for GPUs.
 func unknownTerms() []corev1.NodeSelectorTerm {
 	all := []corev1.NodeSelectorRequirement{{Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"windows"}}}
 	for _, sign := range gpu.NodeSigns() {
@@ -45,7 +45,7 @@ func unknownTerms() []corev1.NodeSelectorTerm {
 	return []corev1.NodeSelectorTerm{{MatchExpressions: all}}
 }
 
-// hasSign reports whether a label tells that the node has a GPU.
+// hasSign reports whether the node has a label of GPU nodes.
 func hasSign(labels map[string]string) bool {
 	return slices.ContainsFunc(gpu.NodeSigns(), func(s gpu.NodeSign) bool { return s.Matches(labels) })
 }
@@ -55,8 +55,8 @@ func selected(node *corev1.Node) bool {
 	return node.Labels[gpu.NodeLabel] != "false" && hasSign(node.Labels)
 }
 
-// needsLabel reports whether the node has GPUs by its capacity only, so that no term
-// matches it. A value of the label that somebody has chosen stays.
+// needsLabel reports whether only the node's capacity shows that it has GPUs, so that
+// no term matches it. A value of the label that another client has set stays.
 func needsLabel(node *corev1.Node) bool {
 	if _, set := node.Labels[gpu.NodeLabel]; set || hasSign(node.Labels) {
 		return false
@@ -69,8 +69,8 @@ func needsLabel(node *corev1.Node) bool {
 	return false
 }
 
-// probed reads what the probe's pod found on its node. ok is false until it has ended
-// well.
+// probed returns the number of GPUs that the probe's pod found on its node. ok is false
+// until the probe has ended successfully.
 func probed(pod *corev1.Pod) (gpus int, ok bool) {
 	for i := range pod.Status.ContainerStatuses {
 		s := &pod.Status.ContainerStatuses[i]
@@ -87,5 +87,5 @@ func probed(pod *corev1.Pod) (gpus int, ok bool) {
 	return 0, false
 }
 
-// probes reports whether the exporter asks for the probe.
+// probes reports whether the exporter's discovery uses the probe.
 func probes(e *v1alpha1.GPUExporter) bool { return e.Spec.Discovery == v1alpha1.DiscoveryProbe }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exporter runs GPUExporters: it keeps the DaemonSet of the agents, and the
-// objects that belong to it, as the spec of each GPUExporter wants them, labels nodes
-// whose GPUs no label tells, and reports what became of it in the status.
+// Package exporter reconciles GPUExporters. It applies the DaemonSet of the agents and
+// its other objects according to each GPUExporter's spec. It labels GPU nodes without a
+// label for GPUs, and reports the result in the status.
 //
 // The objects are computed by Render, a pure function, and written by server-side apply
 // (docs/design/0011-gpuexporter.md). Only the leader runs a Keeper.
@@ -15,7 +15,7 @@ import (
 // FieldManager is the manager of the fields that a Keeper applies.
 const FieldManager = "gpupilot-exporter"
 
-// The labels of the objects. LabelExporter is the name of the GPUExporter.
+// The labels of the objects. The value of LabelExporter is the GPUExporter's name.
 const (
 	LabelName     = "app.kubernetes.io/name"
 	LabelExporter = "gpupilot.dev/exporter"
@@ -25,8 +25,8 @@ const (
 	probeName = "gpupilot-probe"
 )
 
-// ServiceAccount is the account of agents that ask the API server. deploy/rbac binds its
-// role. All GPUExporters share it.
+// ServiceAccount is the account of agents that use the API server. deploy/rbac binds
+// its role. All GPUExporters share it.
 const ServiceAccount = "gpupilot-agent"
 
 const (
@@ -40,7 +40,7 @@ const (
 	driverDir     = "/driver-root"
 )
 
-// Settings are what the controller's flags say of all exporters.
+// Settings are the controller's flags for all exporters.
 type Settings struct {
 	Namespace string // of the agents and all objects
 	Image     string // of agents without an image of their own; empty: each needs one
@@ -51,8 +51,8 @@ func ObjectName(e *v1alpha1.GPUExporter) string { return AgentName + "-" + e.Nam
 
 func probeObjectName(e *v1alpha1.GPUExporter) string { return probeName + "-" + e.Name }
 
-// labelsOf are the labels of an exporter's objects. app.kubernetes.io/instance is left
-// to Argo CD, which tracks by it.
+// labelsOf returns the labels of an exporter's objects. It does not set
+// app.kubernetes.io/instance, which Argo CD uses for tracking.
 func labelsOf(e *v1alpha1.GPUExporter, name string) map[string]string {
 	return map[string]string{
 		LabelName: name, LabelExporter: e.Name,
@@ -60,7 +60,7 @@ func labelsOf(e *v1alpha1.GPUExporter, name string) map[string]string {
 	}
 }
 
-// selectorOf is the part of labelsOf that never changes.
+// selectorOf returns the part of labelsOf that never changes.
 func selectorOf(e *v1alpha1.GPUExporter, name string) map[string]string {
 	return map[string]string{LabelName: name, LabelExporter: e.Name}
 }

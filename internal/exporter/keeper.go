@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// resync is the longest time until a change of an owned object by somebody else is
+	// resync is the longest time until another client's change of an owned object is
 	// corrected, and until a changed ConfigMap with collectors is read.
 	resync = 10 * time.Second
 	// settle is the shortest time between two passes.
@@ -33,9 +33,9 @@ type Agent struct {
 	URL  url.URL // of its metrics
 }
 
-// Report is what an agent says of its GPUs.
+// Report is an agent's report on its GPUs.
 type Report struct {
-	Error  string         // why no GPU can be read; empty: some can, or there is none
+	Error  string         // why no GPU can be read; empty: some can be, or there is none
 	Models map[string]int // GPUs by model; a MIG instance is part of its GPU
 	Down   int            // devices that cannot be read
 }
@@ -66,7 +66,7 @@ type Deps struct {
 	Log      *slog.Logger
 }
 
-// Keeper runs all GPUExporters of the cluster.
+// Keeper reconciles all GPUExporters of the cluster.
 type Keeper struct {
 	settings Settings
 	deps     Deps
@@ -78,12 +78,12 @@ type Keeper struct {
 	reports map[string]*asked // by the agent's pod
 
 	// The goroutine of Run owns these.
-	idle    bool              // no GPUExporter was left in the last pass
-	cleared map[string]bool   // nodes whose label was taken back
+	idle    bool              // there was no GPUExporter in the last pass
+	cleared map[string]bool   // nodes whose label was removed
 	logged  map[string]string // by exporter: the last error
 }
 
-// New makes a Keeper that does nothing until Run.
+// New returns a Keeper. It does nothing until Run.
 func New(settings Settings, deps Deps) *Keeper {
 	return &Keeper{
 		settings: settings, deps: deps, wake: make(chan struct{}, 1),
@@ -110,7 +110,7 @@ func (k *Keeper) PodChanged(old, pod *corev1.Pod) {
 	}
 }
 
-// Run keeps all GPUExporters until ctx is done. Only the leader calls it.
+// Run reconciles all GPUExporters until ctx is done. Only the leader calls it.
 func (k *Keeper) Run(ctx context.Context) {
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -135,14 +135,14 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // Kind returns an empty GPUExporter. The kind is read unstructured, so that a malformed
-// object costs itself only.
+// object affects no other.
 func Kind() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUExporter"))
 	return u
 }
 
-// pass brings everything to what the GPUExporters want.
+// pass reconciles all GPUExporters once.
 func (k *Keeper) pass(ctx context.Context) {
 	if !k.deps.Installed(Kind()) {
 		return
@@ -180,7 +180,7 @@ func (k *Keeper) pass(ctx context.Context) {
 	k.idle = k.keepLabels(ctx, good, nodes.Items) && len(list.Items) == 0
 }
 
-// log writes an error once, and that it is over.
+// log logs an error once, and its end.
 func (k *Keeper) log(about, what string, err error) {
 	if ctxDone(err) {
 		return

@@ -26,8 +26,8 @@ import (
 
 const labelKey = gpu.NodeLabel
 
-// keep brings one GPUExporter's objects and status up to date. bad is why its spec
-// cannot be decoded.
+// keep updates one GPUExporter's objects and status. bad is why its spec cannot be
+// decoded.
 func (k *Keeper) keep(ctx context.Context, e *v1alpha1.GPUExporter, bad error, nodes []corev1.Node) {
 	o := &observed{generation: e.Generation, now: time.Now()}
 	o.collectors = condition{true, reasonValid, "the list of metrics is in use"}
@@ -101,14 +101,14 @@ func (k *Keeper) applyAll(ctx context.Context, e *v1alpha1.GPUExporter, collecto
 	return errors.Join(append(all, k.remove(ctx, e, objects))...)
 }
 
-// specError is an error of whoever wrote the spec.
+// specError is an error in the spec.
 type specError struct{ error }
 
 func judge(err error) condition {
 	var spec *specError
 	switch {
 	case err == nil:
-		return condition{true, reasonApplied, "the objects are as the spec wants them"}
+		return condition{true, reasonApplied, "the objects match the spec"}
 	case errors.As(err, &spec):
 		return condition{false, reasonInvalidSpec, shorten(err.Error(), maxMessage)}
 	case errors.Is(err, errForeign):
@@ -133,7 +133,7 @@ func flatten(err error) []error {
 	return []error{err}
 }
 
-// observe reads what became of the objects.
+// observe reads the state of the applied objects.
 func (k *Keeper) observe(ctx context.Context, e *v1alpha1.GPUExporter, o *observed, nodes []corev1.Node) error {
 	if e.Spec.Discovery != v1alpha1.DiscoveryNone {
 		for i := range nodes {
@@ -148,7 +148,7 @@ func (k *Keeper) observe(ctx context.Context, e *v1alpha1.GPUExporter, o *observ
 		return err
 	}
 	if err != nil || !owns(e, &ds) {
-		return nil //nolint:nilerr // there is none yet, which the condition ObjectsApplied explains
+		return nil //nolint:nilerr // there is no DaemonSet yet; the condition ObjectsApplied explains why
 	}
 	o.daemonSet = &ds
 	details := 0
@@ -177,11 +177,12 @@ func (k *Keeper) observe(ctx context.Context, e *v1alpha1.GPUExporter, o *observ
 	return nil
 }
 
-// detail completes why a pod is not ready: the cache has not all of its status.
+// detail completes the reason why a pod is not ready: the cache lacks parts of its
+// status.
 func (k *Keeper) detail(ctx context.Context, p *podState, now time.Time) {
 	var pod corev1.Pod
 	if k.deps.Live.Get(ctx, client.ObjectKey{Namespace: k.settings.Namespace, Name: p.name}, &pod) != nil {
-		return // it is gone, or the next pass reads it
+		return // the pod was deleted, or the next pass reads it
 	}
 	full := stateOf(&pod)
 	p.reason, p.message, p.ready, p.node = full.reason, full.message, full.ready, orDefault(full.node, p.node)
@@ -246,7 +247,7 @@ func (k *Keeper) announce(e *v1alpha1.GPUExporter, status *v1alpha1.GPUExporterS
 		before := meta.FindStatusCondition(e.Status.Conditions, c.Type)
 		switch {
 		case c.Reason == reasonStarting || c.Type == v1alpha1.ConditionExporterReady && c.Reason != reasonProblems && c.Status == metav1.ConditionFalse:
-			// Every start has it; what another condition says is told once.
+			// Every start has this reason, and another condition's Event has the same message.
 		case c.Status == metav1.ConditionFalse && (before == nil || before.Status != c.Status || before.Reason != c.Reason):
 			k.deps.Record(Event{about, corev1.EventTypeWarning, c.Reason, c.Message})
 		case c.Status == metav1.ConditionTrue && before != nil && before.Status == metav1.ConditionFalse:

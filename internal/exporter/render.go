@@ -16,7 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// Inputs are what the objects depend on beside the spec.
+// Inputs are what the objects depend on besides the spec.
 type Inputs struct {
 	Settings   Settings
 	Collectors string // the list of metrics, CSV
@@ -64,7 +64,7 @@ func ownerReference(e *v1alpha1.GPUExporter) metav1.OwnerReference {
 	}
 }
 
-// toUnstructured leaves out what a typed object has although nobody has set it.
+// toUnstructured converts a typed object and removes its unset fields.
 func toUnstructured(o runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -100,7 +100,8 @@ func objectMeta(e *v1alpha1.GPUExporter, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: labelsOf(e, AgentName)}
 }
 
-// configMap has what the agent reads again while it runs.
+// configMap returns the ConfigMap with the settings that the agent reads again while it
+// runs.
 func configMap(e *v1alpha1.GPUExporter, in Inputs) (*corev1.ConfigMap, error) {
 	every, err := intervalOf(e)
 	if err != nil {
@@ -116,7 +117,7 @@ func configMap(e *v1alpha1.GPUExporter, in Inputs) (*corev1.ConfigMap, error) {
 	}, nil
 }
 
-// The bounds of spec.interval. The CRD has them, too.
+// The limits of spec.interval, as in the CRD.
 const (
 	minInterval = 10 * time.Millisecond
 	maxInterval = time.Hour
@@ -199,7 +200,7 @@ func anyMap(in map[string]string) map[string]any {
 	return out
 }
 
-// endpointOf is an endpoint of a ServiceMonitor or a PodMonitor.
+// endpointOf returns an endpoint of a ServiceMonitor or a PodMonitor.
 func endpointOf(e *v1alpha1.GPUExporter, m *v1alpha1.MonitorSpec) (map[string]any, error) {
 	endpoint := map[string]any{"port": metricsPortName, "honorLabels": m.HonorLabels == nil || *m.HonorLabels}
 	if m.Interval != "" {
@@ -234,7 +235,8 @@ func endpointOf(e *v1alpha1.GPUExporter, m *v1alpha1.MonitorSpec) (map[string]an
 	return endpoint, nil
 }
 
-// rules are the alerts for agents that every profile of names has.
+// rules returns the alerts for agents. They use metrics that have the same name in every
+// profile.
 func rules(e *v1alpha1.GPUExporter) map[string]any {
 	alert := func(name, expr, wait, severity, summary string) any {
 		return map[string]any{

@@ -46,7 +46,7 @@ const (
 	startGrace = 60 * time.Second
 )
 
-// observed is what the status is made from.
+// observed is the input of makeStatus.
 type observed struct {
 	generation int64
 	now        time.Time
@@ -58,7 +58,7 @@ type observed struct {
 	collectors condition
 }
 
-// podState is an agent's pod with what the agent says.
+// podState is the state of an agent's pod, with the agent's report.
 type podState struct {
 	name, node string
 	created    time.Time
@@ -75,8 +75,8 @@ type condition struct {
 	reason, message string
 }
 
-// makeStatus computes the status. before is the last one, whose conditions keep their
-// times.
+// makeStatus computes the status. before is the last status: conditions that have not
+// changed keep its times.
 func makeStatus(before *v1alpha1.GPUExporterStatus, o *observed) v1alpha1.GPUExporterStatus {
 	s := v1alpha1.GPUExporterStatus{ObservedGeneration: o.generation, Nodes: o.nodes}
 	s.Conditions = slices.Clone(before.Conditions)
@@ -90,7 +90,7 @@ func makeStatus(before *v1alpha1.GPUExporterStatus, o *observed) v1alpha1.GPUExp
 	s.Problems = problems[:min(len(problems), maxProblems)]
 	found := condition{true, reasonFound, fmt.Sprintf("%d nodes have GPUs", s.Nodes)}
 	if s.Nodes == 0 {
-		found = condition{false, reasonNoNode, "no node has a label or a resource of NVIDIA GPUs; with discovery: Probe the nodes' PCI devices are looked at, with discovery: None nodeSelector alone selects"}
+		found = condition{false, reasonNoNode, "no node has a label or a resource of NVIDIA GPUs: set discovery: Probe to examine the nodes' PCI devices, or discovery: None to select nodes by nodeSelector only"}
 	}
 	for _, c := range []struct {
 		kind string
@@ -113,7 +113,7 @@ func makeStatus(before *v1alpha1.GPUExporterStatus, o *observed) v1alpha1.GPUExp
 	return s
 }
 
-// readiness is the sum: the first of what is wrong.
+// readiness returns the condition Ready: the first problem, if there is one.
 func readiness(s *v1alpha1.GPUExporterStatus, o *observed, found condition) condition {
 	switch {
 	case !o.applied.ok:
@@ -192,7 +192,7 @@ func problemOf(p *podState, now time.Time) (v1alpha1.NodeProblem, bool) {
 	return problem, true
 }
 
-// stateOf reads a pod's own status.
+// stateOf returns the state from a pod's status.
 func stateOf(pod *corev1.Pod) podState {
 	p := podState{name: pod.Name, node: pod.Spec.NodeName, created: pod.CreationTimestamp.Time}
 	for i := range pod.Status.Conditions {
@@ -210,7 +210,7 @@ func stateOf(pod *corev1.Pod) podState {
 			p.reason, p.message = w.Reason, w.Message
 		}
 		for _, end := range []*corev1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
-			if end != nil && end.ExitCode != 0 && !p.ready { // why it restarts tells more than that it does
+			if end != nil && end.ExitCode != 0 && !p.ready { // the reason of the last end is more useful than the waiting state
 				p.reason = orDefault(p.reason, orDefault(end.Reason, "Error"))
 				p.message = orDefault(lastLine(end.Message), p.message)
 			}

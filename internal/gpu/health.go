@@ -18,8 +18,8 @@ type Health struct {
 
 // NodeHealth is the health of a node's GPUs.
 type NodeHealth struct {
-	Blind bool // the library does not enumerate GPUs
-	GPUs  []Health
+	BackendDown bool // the backend cannot enumerate GPUs
+	GPUs        []Health
 }
 
 // Fault is a reason to give a GPU no more work. Reason is one word in
@@ -58,7 +58,7 @@ func (h *Health) Faults(now time.Time) (out []Fault) {
 
 // Faults returns the faults of all GPUs of the node.
 func (n *NodeHealth) Faults(now time.Time) (out []Fault) {
-	if n.Blind {
+	if n.BackendDown {
 		return []Fault{{FaultLost, "no GPU of the node can be read"}}
 	}
 	for i := range n.GPUs {

@@ -33,7 +33,7 @@ func TestFaults(t *testing.T) {
 	f("remapping", Health{RowRemapFailure: true, XIDs: []XIDCount{xid(64, 0)}}, "RowRemapFailure", "XID 64")
 	f("long ago", Health{XIDs: []XIDCount{xid(79, 25*time.Hour)}})
 	f("NVLink 5", Health{XIDs: []XIDCount{xid(143, 0), xid(144, 0), xid(150, 0), xid(151, 0)}}, "XID 143", "XID 144", "XID 150")
-	blind := NodeHealth{Blind: true, GPUs: []Health{{UUID: "GPU-1", Down: true}}}
+	blind := NodeHealth{BackendDown: true, GPUs: []Health{{UUID: "GPU-1", Down: true}}}
 	if got := blind.Faults(now); len(got) != 1 || got[0].Reason != FaultLost {
 		t.Errorf("blind: %v", got)
 	}

@@ -2,26 +2,27 @@
 
 package gpu
 
-// NodeLabel says whether a node has NVIDIA GPUs, true or false. GPUPilot sets it on
-// nodes that no other label tells of; a value that somebody else has set stays.
+// NodeLabel is true or false: whether the node has NVIDIA GPUs. GPUPilot sets it on
+// nodes without another label for GPUs, and does not change a value that it has not
+// set.
 const NodeLabel = "gpupilot.dev/gpu"
 
 // ProbeResult is what the agent's --probe writes, followed by the number of GPUs.
 const ProbeResult = "gpus="
 
-// NodeSign is a label that tells that a node has NVIDIA GPUs.
+// NodeSign is a label of nodes with NVIDIA GPUs.
 type NodeSign struct {
 	Label string
 	Value string // empty: any
 }
 
-// Matches reports whether a node with these labels has the sign.
+// Matches reports whether a node with these labels has NVIDIA GPUs by this label.
 func (s NodeSign) Matches(labels map[string]string) bool {
 	value, ok := labels[s.Label]
 	return ok && (s.Value == "" || value == s.Value)
 }
 
-// NodeSigns are the labels by which GPU nodes are found.
+// NodeSigns returns the labels by which GPU nodes are found.
 func NodeSigns() []NodeSign {
 	return []NodeSign{
 		{NodeLabel, "true"},

@@ -7,18 +7,18 @@ import (
 	"slices"
 )
 
-// XID is what one code of an XID error means.
+// XID describes one code of XID errors.
 type XID struct {
 	Code uint64
-	Text string // what failed, in our words after NVIDIA's XID catalogue
+	Text string // what failed, in our words, after NVIDIA's XID catalogue
 
-	// Fatal says what happened to the GPU where the catalogue asks for a reset of
-	// the GPU, a restart of the node, or NVIDIA's support. It is empty for errors
-	// that an application brings upon itself (13, 31, 43, 45, 94, …).
+	// Fatal is what happened to the GPU, for errors after which the catalogue asks
+	// for a reset of the GPU, a restart of the node, or NVIDIA's support. It is empty
+	// for other errors, such as those that an application causes (13, 31, 43, …).
 	Fatal string
 
-	// GPU is DCGM's verdict on the GPU as a whole (WatchAll), and System on the
-	// system Watch. Both are zero where the error means nothing for health.
+	// GPU is DCGM's verdict on the GPU as a whole (WatchAll), and System the verdict
+	// on the system Watch. Both are zero for errors that do not affect health.
 	GPU    Verdict
 	Watch  HealthWatch
 	System Verdict

@@ -13,13 +13,13 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// ErrUninstalled means that our Service existed and was deleted: GPUPilot is being
-// uninstalled, and what is created now would be left behind.
+// ErrUninstalled means that our Service was deleted: GPUPilot is being uninstalled, and
+// objects that are created now would not be deleted.
 var ErrUninstalled = errors.New("the controller's service was deleted")
 
-// ServiceOwner makes our Service the owner of what the controller creates for itself, so
-// that the garbage collector deletes these objects after the Service. Its methods are
-// safe for concurrent use; a nil ServiceOwner owns nothing.
+// ServiceOwner makes our Service the owner of the objects that the controller creates
+// for itself, so that the garbage collector deletes them after the Service. Its methods
+// are safe for concurrent use. A nil ServiceOwner returns no owner references.
 type ServiceOwner struct {
 	services corev1client.ServiceInterface
 	name     string
@@ -51,7 +51,8 @@ func (o *ServiceOwner) References(ctx context.Context) ([]metav1.OwnerReference,
 	}
 	o.seen.Store(true)
 	return []metav1.OwnerReference{{
-		// Not the controller's kind of ownership, and blockOwnerDeletion would need more rights.
+		// Controller is not set, because the Service manages no objects. BlockOwnerDeletion
+		// would need more rights.
 		APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID,
 	}}, nil
 }

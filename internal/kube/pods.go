@@ -61,8 +61,8 @@ func slimNode(node *corev1.Node, more []string) *corev1.Node {
 	return slim
 }
 
-// keptLabels are the labels of a node's pool and of its GPUs, and those that tell that it
-// has any.
+// keptLabels returns the labels of a node's pool and GPU model, and those by which GPU
+// nodes are found.
 func keptLabels() []string {
 	keys := slices.Concat(gpu.NodePoolLabels(), gpu.ModelLabels())
 	for _, sign := range gpu.NodeSigns() {

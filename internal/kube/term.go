@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Term tells tasks of the leader when this replica leads. Its zero value is ready to use
-// and leads nothing. A replica may begin and end many terms.
+// Term is the leadership of this replica, for tasks that only the leader runs. Its zero
+// value is ready to use, outside of a term. A replica may begin and end many terms.
 type Term struct {
 	mu      sync.Mutex
 	leads   bool

@@ -4,14 +4,14 @@ package metricsapi
 
 import "k8s.io/apiserver/pkg/server/dynamiccertificates"
 
-// servedCert is a Cert as the generic API server wants it: asked again
-// whenever it says that it changed, for the connections that come after.
+// servedCert adapts a Cert to the generic API server, which reads it again after each
+// change. New connections use the new certificate.
 type servedCert struct{ Cert }
 
 var _ dynamiccertificates.CertKeyContentProvider = servedCert{}
 
-// Name is what the library's log lines call the certificate.
+// Name returns the certificate's name in the library's log lines.
 func (servedCert) Name() string { return "serving-cert" }
 
-// AddListener has the library told of changes.
+// AddListener registers the library for changes.
 func (c servedCert) AddListener(l dynamiccertificates.Listener) { c.OnChange(l.Enqueue) }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 )
 
-// The API versions and what they are worth: clients that can read both are
-// to prefer v1beta2.
+// versions are the API versions with their priorities: clients that support both
+// should prefer v1beta2.
 var versions = [...]struct {
 	version  string
 	priority int
@@ -25,13 +25,13 @@ var versions = [...]struct {
 	{v1beta1.SchemeGroupVersion.Version, 100},
 }
 
-// groupPriority is the group's place among all groups, of no consequence for
-// one that shares no resource with another.
+// groupPriority orders the API groups that have a resource in common. No other group
+// has ours, so the number has no effect.
 const groupPriority = 100
 
-// discovery is the aggregated discovery document, /apis as Kubernetes asks
-// for it since 1.27. The library installs its resources in the document per
-// version only; without this the API server would learn of no resource.
+// discovery is the aggregated discovery document at /apis, which Kubernetes requests
+// since 1.27. The library adds its resources only to the documents of each version.
+// Without discovery, the API server would find no resource.
 type discovery struct {
 	aggregated.ResourceManager
 	names func() []string
@@ -49,13 +49,13 @@ func newDiscovery(p *Provider) *discovery {
 	return d
 }
 
-// ServeHTTP answers with the names that are in use now.
+// ServeHTTP serves the document with the metric names that are in use now.
 func (d *discovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.refresh()
 	d.ResourceManager.ServeHTTP(w, r)
 }
 
-// refresh tells the document the names, if they changed.
+// refresh updates the document if the names have changed.
 func (d *discovery) refresh() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,11 +72,11 @@ func (d *discovery) refresh() {
 	}
 }
 
-// podsWith is the resource pods with a subresource for each name.
+// podsWith returns the resource pods with a subresource for each name.
 func podsWith(names []string) apidiscoveryv2.APIResourceDiscovery {
 	pods := apidiscoveryv2.APIResourceDiscovery{
 		Resource: podsResource.Resource, Scope: apidiscoveryv2.ScopeNamespace,
-		ResponseKind: &metav1.GroupVersionKind{}, // there is no such resource by itself; nil makes old clients panic
+		ResponseKind: &metav1.GroupVersionKind{}, // empty, because pods alone is not a resource here; nil makes old clients panic
 		Subresources: make([]apidiscoveryv2.APISubresourceDiscovery, len(names)),
 	}
 	for i, name := range names {

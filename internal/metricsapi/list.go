@@ -21,19 +21,19 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
-// lists answers requests for a metric of all pods of a selector, which is what
-// a HorizontalPodAutoscaler asks for. It writes the bytes that the library's
-// encoders would write, without an object per pod. Every other request, and
-// every one that fails, is next's.
+// lists serves requests for a metric of all pods of a selector, as a
+// HorizontalPodAutoscaler sends them. It writes the same bytes as the library's
+// encoders, but without an object per pod. next serves all other requests, and those
+// that fail.
 //
-// It stands behind the generic API server's filters: whoever comes here is
-// authenticated, authorized and counted as a request in flight. The answer is
-// not compressed: compressing it takes longer than all the rest, and its reader
-// is the API server of the same cluster.
+// The generic API server's filters run before it: a request is already authenticated,
+// authorized and counted as in flight. The response is not compressed. Compression
+// would take longer than all the rest, and the client is the API server of the same
+// cluster.
 type lists struct {
 	provider *Provider
 	next     http.Handler
-	byAPI    map[string]http.HandlerFunc // serve with its metrics, by API version
+	byAPI    map[string]http.HandlerFunc // instrumented serve, by API version
 	bodies   sync.Pool                   // of *[]byte
 }
 
@@ -41,14 +41,14 @@ func newLists(p *Provider, next http.Handler) *lists {
 	l := &lists{provider: p, next: next, byAPI: map[string]http.HandlerFunc{}}
 	l.bodies.New = func() any { return new([]byte) }
 	for _, v := range versions {
-		// The labels are those with which the library counts its own requests.
+		// The library counts its own requests with the same labels.
 		l.byAPI[v.version] = endpointmetrics.InstrumentHandlerFunc(
 			"LIST", custom_metrics.GroupName, v.version, "*", "*", "resource", "custom-metrics", false, "", l.serve)
 	}
 	return l
 }
 
-// ServeHTTP is http.Handler's.
+// ServeHTTP implements http.Handler.
 func (l *lists) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if info, ok := request.RequestInfoFrom(r.Context()); ok && isPodList(info) && r.Method == http.MethodGet {
 		if serve := l.byAPI[info.APIVersion]; serve != nil && formatOf(r) != nil {
@@ -67,7 +67,8 @@ func isPodList(info *request.RequestInfo) bool {
 		len(info.Parts) == 3 && info.Resource == podsResource.Resource && info.Name == "*" && info.Subresource != ""
 }
 
-// selectorOfQuery is the label selector of a query that has nothing else.
+// selectorOfQuery returns the label selector of a query. It fails if the query has
+// other parameters.
 func selectorOfQuery(raw string) (labels.Selector, error) {
 	query, err := url.ParseQuery(raw)
 	if err != nil {
@@ -87,7 +88,7 @@ type constError string
 
 func (e constError) Error() string { return string(e) }
 
-// formatOf is how the answer to r is to be written; nil: the library writes it.
+// formatOf returns the encoder for the response to r; nil: the library writes it.
 func formatOf(r *http.Request) newEncoder {
 	mediaType, info, err := negotiation.NegotiateOutputMediaType(r, apiserver.Codecs, negotiation.DefaultEndpointRestrictions)
 	if err != nil || mediaType.Convert != nil {
@@ -108,11 +109,11 @@ type newEncoder func(buf []byte, version string, q *query) listEncoder
 // listEncoder writes a list of values.
 type listEncoder interface {
 	add(pod string, at time.Time, v float64)
-	// end gives the whole list and its media type.
+	// end returns the whole list and its media type.
 	end() (body []byte, mediaType string)
 }
 
-// serve answers a request that ServeHTTP has looked at.
+// serve serves a request that ServeHTTP has accepted.
 func (l *lists) serve(w http.ResponseWriter, r *http.Request) {
 	info, _ := request.RequestInfoFrom(r.Context())
 	selector, err := selectorOfQuery(r.URL.RawQuery)
@@ -136,8 +137,8 @@ func (l *lists) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
-	// One write: HTTP/2 hands each over to the goroutine of the connection.
-	// After one that fails the connection may still read the buffer.
+	// Use one write: HTTP/2 passes each write to the connection's goroutine. After a
+	// failed write, that goroutine may still read the buffer.
 	if _, err := w.Write(body); err == nil {
 		*buf = body
 		l.bodies.Put(buf)
@@ -147,13 +148,13 @@ func (l *lists) serve(w http.ResponseWriter, r *http.Request) {
 // jsonList writes a MetricValueList as encoding/json does.
 type jsonList struct {
 	buf           []byte
-	first         int    // where the items begin
-	before, after string // what stands around a pod's name, up to the time
-	last          string // what stands between the time and the value
-	tail          string // what follows the value
+	first         int    // the offset of the first item
+	before, after string // the text before and after a pod's name, up to the time
+	last          string // the text between the time and the value
+	tail          string // the text after the value
 
-	second int64  // of stamp
-	stamp  []byte // the JSON of a time, kept because the pods of a node share it
+	second int64  // of stamp, Unix time
+	stamp  []byte // the JSON of a time, cached because a node's pods have the same time
 }
 
 func newJSONList(buf []byte, version string, q *query) listEncoder {
@@ -183,7 +184,7 @@ func (l *jsonList) add(pod string, at time.Time, v float64) {
 	b = append(b, l.after...)
 	if second := at.Unix(); second != l.second || l.stamp == nil {
 		l.second = second
-		l.stamp, _ = metav1.Time{Time: at}.MarshalJSON() // it fails only beyond the year 9999
+		l.stamp, _ = metav1.Time{Time: at}.MarshalJSON() // fails only after the year 9999
 	}
 	b = append(b, l.stamp...)
 	b = append(b, l.last...)
@@ -204,7 +205,7 @@ func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		c := s[i]
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && c != '-' && c != '.' && c != '_' && c != ':' {
-			escaped, _ := json.Marshal(s) // of a string it never fails
+			escaped, _ := json.Marshal(s) // never fails for a string
 			return append(b, escaped...)
 		}
 	}

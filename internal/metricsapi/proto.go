@@ -10,20 +10,21 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 )
 
-// protoList writes a MetricValueList as its generated code does, within the
-// envelope that Kubernetes has around every message (runtime.Unknown).
+// protoList writes a MetricValueList as its generated code does, in Kubernetes's
+// envelope for messages (runtime.Unknown).
 type protoList struct {
 	buf     []byte
 	version string
 	object  []byte // the fields of an ObjectReference before its name
-	rest    []byte // and those after it
+	rest    []byte // the fields of the ObjectReference after its name
 	metric  []byte // the field for the metric's name
-	window  []byte // the field for the window; empty where there is none
+	window  []byte // the field for the window; empty: none
 	scratch []byte
 	number  [32]byte
 }
 
-// protoHead is room for what stands before the items and says how long they are.
+// protoHead is the space for the message's head, which has the length of the items and
+// is written last.
 const protoHead = 128
 
 // protoField appends a field of bytes.

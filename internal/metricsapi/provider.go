@@ -25,27 +25,27 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// Pods finds pods and their newest values in memory. It is called on every
-// request, from several goroutines, and never asks the API server.
+// Pods finds pods and their newest values in memory. It is called on every request,
+// from several goroutines, and sends no requests to the API server.
 //
-// A pod serves unless it is still starting (not ready yet, or not warm) or on its
-// way out. Only a serving pod has metrics here.
+// A pod serves unless it is starting (not ready yet, or not warm) or terminating.
+// Only a serving pod has metrics.
 type Pods interface {
 	// State reports whether a pod serves; found is false if there is none of that name.
 	State(namespace, pod string) (serving, found bool)
-	// Value gives the newest value of a pod.
+	// Value returns the newest value of a pod.
 	Value(namespace, pod string, q series.Query) (series.Sample, bool)
-	// Values gives the names of the namespace's serving pods that the selector
-	// matches and that have a value, and their newest values.
+	// Values returns the names and newest values of the namespace's serving pods
+	// that the selector matches and that have a value.
 	Values(namespace string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample]
 }
 
-// Deps are what the API reads from.
+// Deps are the collaborators of the API.
 type Deps struct {
 	Pods Pods
-	// Names are the metric names in use, for discovery and to tell a pod's own
-	// metric that has no value now from one that nobody knows. It is cheap and
-	// may be called often.
+	// Names returns the metric names in use. They are for discovery, and to
+	// distinguish a pod's own metric without a value from an unknown one. It must be
+	// cheap, because it is called often.
 	Names func() []string
 	Now   func() time.Time // nil: time.Now
 }
@@ -57,14 +57,13 @@ type Provider struct {
 	maxAge time.Duration
 	window time.Duration
 
-	observe func(seconds float64) // is told the age of each value that is given; nil: nothing is
+	observe func(seconds float64) // records the age of each value that is served; may be nil
 }
 
 var _ provider.CustomMetricsProvider = (*Provider)(nil)
 
-// NewProvider makes a provider whose values are at most maxAge old;
-// rateWindow is what is said of the window over which a counter's rate was
-// taken, 0 for not saying.
+// NewProvider returns a provider that serves values up to maxAge old. rateWindow is
+// the windowSeconds of a counter's rate; 0: omit windowSeconds.
 func NewProvider(maxAge, rateWindow time.Duration, deps Deps) *Provider {
 	if deps.Now == nil {
 		deps.Now = time.Now
@@ -74,19 +73,19 @@ func NewProvider(maxAge, rateWindow time.Duration, deps Deps) *Provider {
 
 var podsResource = schema.GroupResource{Resource: "pods"}
 
-// query is one metric, resolved, at one moment.
+// query is a request for one metric, resolved.
 type query struct {
 	p         *Provider
 	namespace string
 	metric    string
 	now       time.Time
 	field     *gpu.Field // nil for a pod's own metric
-	scale     float64    // a value in the field's unit divided by this is in the name's
+	scale     float64    // the field's value divided by scale is in the name's unit
 	window    *int64     // seconds; nil for an instantaneous value
 }
 
-// GetMetricByName gives the metric of one pod. Where it has none now the error
-// is NotFound and says why.
+// GetMetricByName returns the metric of one pod. If it has no value now, the error is
+// NotFound with the reason.
 func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
 	q, err := p.query(name.Namespace, info, metricSelector)
 	if err != nil {
@@ -97,7 +96,7 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 		return nil, apierrors.NewNotFound(podsResource, name.Name)
 	}
 	if !serving {
-		return nil, notFound("metric %s: pod %s does not serve yet, or is on its way out", q.metric, name)
+		return nil, notFound("metric %s: pod %s is starting or terminating", q.metric, name)
 	}
 	var value float64
 	sample, ok := p.deps.Pods.Value(name.Namespace, name.Name, q.newest())
@@ -108,14 +107,14 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 		if err := q.known(); err != nil {
 			return nil, err
 		}
-		return nil, notFound("metric %s: pod %s has no value of the last %s", q.metric, name, p.maxAge)
+		return nil, notFound("metric %s: pod %s has no value from the last %s", q.metric, name, p.maxAge)
 	}
 	v := q.metricValue(name.Name, sample.At, value)
 	return &v, nil
 }
 
-// GetMetricBySelector gives the metric of each serving pod that the selector
-// matches and that has a fresh value; there may be none.
+// GetMetricBySelector returns the metric of each serving pod that the selector
+// matches and that has a fresh value. The list may be empty.
 func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
 	q, err := p.query(namespace, info, metricSelector)
 	if err != nil {
@@ -131,8 +130,8 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	return list, nil
 }
 
-// each calls f for each pod of the selector that serves and has a fresh value. It
-// fails where there is none and the metric is not known.
+// each calls f for each serving pod of the selector that has a fresh value. If there
+// is none, it fails for an unknown metric.
 func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, v float64)) error {
 	found := false
 	for pod, s := range q.p.deps.Pods.Values(q.namespace, selector, q.newest()) {
@@ -147,8 +146,8 @@ func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, 
 	return nil
 }
 
-// ListAllMetrics lists the names in use. It is never empty, because clients
-// take an API version without resources for a broken one.
+// ListAllMetrics lists the names in use. It is never empty, because clients treat an
+// API version without resources as broken.
 func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
 	names := p.names()
 	list := make([]provider.CustomMetricInfo, len(names))
@@ -158,7 +157,8 @@ func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
 	return list
 }
 
-// names are the names in use, sorted, or the utilisation's if there is none.
+// names returns the names in use, sorted; only the GPU utilisation's if there are
+// none.
 func (p *Provider) names() []string {
 	names := slices.Sorted(slices.Values(p.deps.Names()))
 	if names = slices.Compact(names); len(names) == 0 {
@@ -167,10 +167,10 @@ func (p *Provider) names() []string {
 	return names
 }
 
-// query resolves what was asked for, or says what is wrong with it.
+// query resolves a request. It fails if the request is invalid.
 func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metricSelector labels.Selector) (*query, error) {
 	if info.GroupResource != podsResource {
-		return nil, notFound("metric %s: only pods have metrics here, not %s", info.Metric, info.GroupResource)
+		return nil, notFound("metric %s: %s have no metrics here, only pods do", info.Metric, info.GroupResource)
 	}
 	if namespace == "" {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("metric %s: pods are namespaced, and no namespace was given", info.Metric))
@@ -196,15 +196,15 @@ func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metri
 	return q, nil
 }
 
-// known is nil if the metric is one that could have a value.
+// known returns an error if the metric is unknown.
 func (q *query) known() error {
 	if q.field != nil || slices.Contains(q.p.deps.Names(), q.metric) {
 		return nil
 	}
-	return notFound("metric %s is not known: it is no profile's name of a GPU field, and no autoscaler has it scraped from pods", q.metric)
+	return notFound("metric %s is not known: no profile has a GPU field of this name, and no autoscaler reads a pod metric of this name", q.metric)
 }
 
-// newest is what is asked of the pods.
+// newest returns the query to Deps.Pods.
 func (q *query) newest() series.Query {
 	n := series.Query{Now: q.now, MaxAge: q.p.maxAge}
 	if q.field != nil {
@@ -215,7 +215,8 @@ func (q *query) newest() series.Query {
 	return n
 }
 
-// value is a sample's value in the name's unit, if it is a number.
+// value returns a sample's value in the name's unit. It returns false for NaN and
+// infinities.
 func (q *query) value(s series.Sample) (v float64, ok bool) {
 	v = s.Value / q.scale
 	if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -227,7 +228,7 @@ func (q *query) value(s series.Sample) (v float64, ok bool) {
 	return v, true
 }
 
-// metricValue is a value as the library's encoders want it.
+// metricValue returns a value in the library's type.
 func (q *query) metricValue(pod string, at time.Time, v float64) custom_metrics.MetricValue {
 	return custom_metrics.MetricValue{
 		DescribedObject: custom_metrics.ObjectReference{

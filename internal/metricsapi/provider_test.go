@@ -244,9 +244,9 @@ func TestRefusals(t *testing.T) {
 		check(err, code, want)
 	}
 	byName("web-a", "DCGM_FI_DEV_GPU_UTIl", http.StatusNotFound, "metric DCGM_FI_DEV_GPU_UTIl is not known")
-	byName("web-a", "queue_depth", http.StatusNotFound, "metric queue_depth: pod ml/web-a has no value of the last 5s")
-	byName("web-stale", "DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, "has no value of the last 5s")
-	byName("web-loading", "DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, "pod ml/web-loading does not serve yet")
+	byName("web-a", "queue_depth", http.StatusNotFound, "metric queue_depth: pod ml/web-a has no value from the last 5s")
+	byName("web-stale", "DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, "has no value from the last 5s")
+	byName("web-loading", "DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, "pod ml/web-loading is starting or terminating")
 	byName("nobody", "DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, `pods "nobody" not found`)
 
 	list := func(namespace string, info provider.CustomMetricInfo, metricSelector string, code int32, want string) {
@@ -259,7 +259,7 @@ func TestRefusals(t *testing.T) {
 	list("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "gpu=0", http.StatusBadRequest, `the metric selector "gpu=0" cannot be met`)
 	list("", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "", http.StatusBadRequest, "no namespace was given")
 	nodes := provider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "nodes"}, Metric: "DCGM_FI_DEV_GPU_UTIL"}
-	list("", nodes, "", http.StatusNotFound, "only pods have metrics here, not nodes")
+	list("", nodes, "", http.StatusNotFound, "nodes have no metrics here, only pods do")
 }
 
 func TestListAllMetrics(t *testing.T) {

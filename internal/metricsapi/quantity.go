@@ -9,14 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// maxCount is up to where a float64 counts one by one, 2^53.
+// maxCount is the number up to which a float64 has every whole number, 2^53.
 const maxCount = 1 << 53
 
-// quantity is v as a decimal quantity: whole numbers exactly up to 2^63, where
-// it saturates, and fractions to the billionth, or as finely as v has them:
-// to the millionth from 9e6 on, to the thousandth from 9e9 on, not at all from
-// 9e12 on. v is neither NaN nor infinite. The HPA itself computes in
-// thousandths, rounded up.
+// quantity returns v as a decimal quantity. Whole numbers are exact up to 2^63, where
+// they saturate. Fractions are rounded to the precision of v: to 1e-9, from 9e6 on to
+// 1e-6, from 9e9 on to 1e-3, and from 9e12 on to whole numbers. v must not be NaN or
+// infinite. The HPA computes in thousandths, rounded up.
 func quantity(v float64) resource.Quantity {
 	if v == math.Trunc(v) {
 		return *resource.NewQuantity(whole(v), resource.DecimalSI)
@@ -29,11 +28,11 @@ func quantity(v float64) resource.Quantity {
 	return *resource.NewQuantity(whole(math.Round(v)), resource.DecimalSI)
 }
 
-// maxPlain bounds the numbers of thousandths that appendQuantity writes itself.
+// maxPlain is the limit of the numbers that appendQuantity writes without a Quantity.
 const maxPlain = 1e12
 
-// appendQuantity appends quantity(v) as text. Numbers with up to three decimals are
-// most of all values, and are written without a Quantity: it looks for the suffix by
+// appendQuantity appends quantity(v) as text. Most values have up to three decimals
+// and are written directly. A Quantity would be slower: it finds its suffix by
 // repeated division.
 func appendQuantity(b []byte, v float64) []byte {
 	if v > -maxPlain && v < maxPlain {
@@ -55,7 +54,7 @@ func isThousandths(v float64, n int64) bool {
 	return math.Abs(nano) < maxCount && nano == float64(n)*1e6
 }
 
-// whole is v, which has no fraction, as near as an int64 can be.
+// whole returns v, a number without a fraction, as the nearest int64.
 func whole(v float64) int64 {
 	switch {
 	case v >= math.MaxInt64:

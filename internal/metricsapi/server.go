@@ -28,16 +28,16 @@ import (
 	generatedcustom "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
 )
 
-// name is what the API calls itself in its OpenAPI document and its logs.
+// name is the API's name in its OpenAPI document and its logs.
 const name = "gpupilot"
 
-// Config says where and as whom the API is served.
+// Config is the configuration of a Server.
 type Config struct {
-	BindAddress string // an IP address; empty: all of this machine's
-	Port        int    // 0: any free one, see Server.Addr
+	BindAddress string // an IP address; empty: all addresses
+	Port        int    // 0: a free port, see Server.Addr
 
-	// CertFile and KeyFile are PEM files, read again when they change. Where
-	// they are set, Cert is not used.
+	// CertFile and KeyFile are PEM files, read again when they change. If they are
+	// set, Cert is not used.
 	CertFile, KeyFile string
 	Cert              Cert
 
@@ -46,17 +46,17 @@ type Config struct {
 	Kubeconfig string
 
 	MaxAge     time.Duration // older values are absent; gpu.MaxAge of the agents' interval
-	RateWindow time.Duration // over which the store takes a counter's rate, for windowSeconds; 0: not said
+	RateWindow time.Duration // of the store's counter rates, for windowSeconds; 0: omit windowSeconds
 	Version    string        // of the program, for the OpenAPI document
 	Log        *slog.Logger  // nil discards
 }
 
 // Cert is a serving certificate that may change.
 type Cert interface {
-	// CurrentCertKeyContent is the certificate chain and its key in PEM; nil
-	// while there is none yet, and no connection is accepted meanwhile.
+	// CurrentCertKeyContent returns the certificate chain and its key in PEM; nil if
+	// there is none yet. Without a certificate, no connection is accepted.
 	CurrentCertKeyContent() (cert, key []byte)
-	// OnChange has f called after each change. f does not block.
+	// OnChange registers f to be called after each change. f must not block.
 	OnChange(f func())
 }
 
@@ -67,7 +67,7 @@ type Server struct {
 	listener net.Listener
 }
 
-// New takes the port; Run serves on it. Until then connections wait.
+// New listens on the port, and Run serves on it. Connections wait until Run is called.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -76,7 +76,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("certificate file %q, key file %q: give both or neither", cfg.CertFile, cfg.KeyFile)
 	}
 	if cfg.CertFile == "" && cfg.Cert == nil {
-		return nil, errors.New("the metrics API has no serving certificate")
+		return nil, errors.New("the metrics API has no serving certificate: give certificate files or a Cert")
 	}
 	if cfg.BindAddress != "" && net.ParseIP(cfg.BindAddress) == nil {
 		return nil, fmt.Errorf("bind address %q is not an IP address", cfg.BindAddress)
@@ -91,19 +91,19 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, provider: NewProvider(cfg.MaxAge, cfg.RateWindow, deps), listener: listener}, nil
 }
 
-// Addr is the address that the server listens on.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// The waits between attempts to set the server up while the API server, whose
-// front proxy's authority it has to know, does not answer.
+// The delays between attempts to build the server while the API server does not
+// answer. The server needs the certificate authority of the API server's front proxy.
 const (
 	minRetry = 500 * time.Millisecond
 	maxRetry = 15 * time.Second
 )
 
-// Run serves until ctx is done, then lets requests in flight finish and
-// returns nil. An API server that cannot be reached is waited for, at the
-// start and later; only what no waiting cures is an error.
+// Run serves until ctx is done, lets requests in flight finish, and returns nil. It
+// waits for an unreachable API server. It returns only errors that a retry cannot
+// mend.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.listener.Close()
 	retry := minRetry
@@ -128,14 +128,14 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// build makes a server that is ready to run. It asks the API server for its
-// authentication settings, and fails where it does not answer.
+// build returns a server that is ready to run. It reads the authentication settings
+// from the API server, and fails if that does not answer.
 func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 	if err := s.observeFreshness(); err != nil {
 		return nil, err
 	}
-	// Neither profiling nor priority and fairness: the API is asked by the
-	// API server alone, and whoever may read a metric need not read our heap.
+	// Profiling is off: the right to read a metric must not include the heap. Priority
+	// and fairness is off: the only client is the API server.
 	config := genericapiserver.NewConfig(apiserver.Codecs)
 	config.EnableProfiling = false
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
@@ -149,22 +149,21 @@ func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 	complete := (&apiserver.Config{GenericConfig: config}).Complete(nil)
 	server, err := complete.New(name, s.provider, nil)
 	if err != nil {
-		return nil, fmt.Errorf("make the metrics API: %w", err)
+		return nil, fmt.Errorf("build the metrics API: %w", err)
 	}
 	return server, nil
 }
 
-// observeFreshness has the provider observe the age of each value that it gives,
-// in the metric that the library would observe it in, but for the look-up of its
-// labels for each value. The library's own is not registered, which makes it
-// none.
+// observeFreshness makes the provider record the age of each served value in the
+// library's metric. Unlike the library, it looks the metric's labels up only once. The
+// library's own metric is not registered and has no effect.
 func (s *Server) observeFreshness() error {
 	ages := metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Namespace: "metrics_apiserver", Name: "metric_freshness_seconds", Help: "Freshness of metrics exported",
 		StabilityLevel: metrics.ALPHA, Buckets: metrics.ExponentialBuckets(1, 1.364, 20),
 	}, []string{"group"})
 	if err := legacyregistry.Register(ages); err != nil {
-		var known prometheus.AlreadyRegisteredError // by another server of this process, or by an attempt that failed
+		var known prometheus.AlreadyRegisteredError // by another server of this process, or by an earlier attempt
 		if !errors.As(err, &known) {
 			return fmt.Errorf("register the freshness of metrics: %w", err)
 		}
@@ -178,7 +177,7 @@ func (s *Server) observeFreshness() error {
 	return nil
 }
 
-// describe has OpenAPI v2 and v3 served.
+// describe configures the OpenAPI v2 and v3 documents.
 func (s *Server) describe(config *genericapiserver.Config) {
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 		all := generatedcore.GetOpenAPIDefinitions(ref)
@@ -192,7 +191,7 @@ func (s *Server) describe(config *genericapiserver.Config) {
 	config.OpenAPIConfig.Info.Version, config.OpenAPIV3Config.Info.Version = s.cfg.Version, s.cfg.Version
 }
 
-// secure sets the port, the certificate and who may ask.
+// secure configures the port, the certificate, authentication and authorization.
 func (s *Server) secure(config *genericapiserver.Config) error {
 	serving := genericoptions.NewSecureServingOptions().WithLoopback()
 	serving.Listener = s.listener
@@ -218,13 +217,13 @@ func (s *Server) secure(config *genericapiserver.Config) error {
 	return nil
 }
 
-// loadKubeconfig finds what is wrong with the file, or with not being in a
-// cluster, before anything waits for an API server.
+// loadKubeconfig loads the file, or the pod's service account if path is empty, so
+// that errors show before Run waits for an API server.
 func loadKubeconfig(path string) (*rest.Config, error) {
 	if path == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("no kubeconfig was given: %w", err)
+			return nil, fmt.Errorf("no kubeconfig was given and there is no service account: %w", err)
 		}
 		return config, nil
 	}

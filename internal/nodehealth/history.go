@@ -68,7 +68,7 @@ func (h *history) condition(report *gpu.NodeHealth, err error, now time.Time) (c
 // when it was down at several checks in a row. A GPU that an earlier report listed
 // and this one does not is down as well.
 func (h *history) withoutTransients(report *gpu.NodeHealth) *gpu.NodeHealth {
-	out := &gpu.NodeHealth{Blind: report.Blind, GPUs: slices.Clone(report.GPUs)}
+	out := &gpu.NodeHealth{BackendDown: report.BackendDown, GPUs: slices.Clone(report.GPUs)}
 	listed := map[string]bool{}
 	for _, g := range report.GPUs {
 		listed[g.UUID] = true
@@ -93,9 +93,9 @@ func (h *history) withoutTransients(report *gpu.NodeHealth) *gpu.NodeHealth {
 		}
 	}
 	const node = "" // the key of the node itself
-	if report.Blind {
+	if report.BackendDown {
 		down[node] = h.down[node] + 1
-		out.Blind = down[node] >= downChecks
+		out.BackendDown = down[node] >= downChecks
 	}
 	h.down = down
 	return out

@@ -155,7 +155,7 @@ func TestLostGPUs(t *testing.T) {
 	w.is("back, and the other gone for once", corev1.ConditionTrue, reasonHealthy, "")
 	w.check(1)
 	w.is("gone", corev1.ConditionFalse, gpu.FaultLost, "GPU-1 cannot be read any more")
-	w.report = func() (*gpu.NodeHealth, error) { return &gpu.NodeHealth{Blind: true}, nil }
+	w.report = func() (*gpu.NodeHealth, error) { return &gpu.NodeHealth{BackendDown: true}, nil }
 	w.check(2)
 	w.is("no GPU at all", corev1.ConditionFalse, gpu.FaultLost, "no GPU of the node can be read")
 

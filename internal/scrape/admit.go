@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// What a target takes beside its series and what is remembered of its page.
+// The memory of a target without its series and its page.
 const (
-	// plainBytes are its runner, its connection, its request and its state. A test
-	// compares the account with the heap.
+	// plainBytes is the memory of the runner, the connection, the request and the
+	// state. A test compares the account with the heap.
 	plainBytes = 4 << 10
-	// clientBytes are those of a target that net/http asks: the stacks of the
-	// connection's two goroutines (16 KiB), its buffers (8 KiB), and TLS.
+	// clientBytes is the memory of a target that is scraped through net/http: the
+	// stacks of the connection's two goroutines (16 KiB), its buffers (8 KiB), and TLS.
 	clientBytes = 36 << 10
-	// leastBytes are what a target's page and series take at least.
-	leastBytes = 4 << 10
+	// minPageBytes is the least memory of a target's page and series.
+	minPageBytes = 4 << 10
 )
 
-// targetBytes is what a target takes beside its series and its page.
+// targetBytes returns the memory of a target without its series and its page.
 func (s *Scraper) targetBytes(t *Target) int64 {
 	if s.isPlain(t) {
 		return plainBytes
@@ -27,24 +27,24 @@ func (s *Scraper) targetBytes(t *Target) int64 {
 	return clientBytes
 }
 
-// mostTargets is how many targets are scraped, of which none takes less than
-// each: they take no more than three quarters of the memory limit before the
-// first sample.
-func mostTargets(limit, each int64) int { return int(max(limit*3/4/(each+leastBytes), 1)) }
+// maxTargets returns the number of targets that may be scraped if each takes at
+// least each bytes. Before the first sample, they take no more than three quarters
+// of the memory limit.
+func maxTargets(limit, each int64) int { return int(max(limit*3/4/(each+minPageBytes), 1)) }
 
-// mostWanted is mostTargets of the targets that are wanted.
-func (s *Scraper) mostWanted() int {
+// maxWanted returns maxTargets for the targets of the last Sync.
+func (s *Scraper) maxWanted() int {
 	each := int64(plainBytes)
 	for i := range s.wanted {
 		each = max(each, s.targetBytes(&s.wanted[i]))
 	}
-	return mostTargets(s.deps.Store.Stats().Limit, each)
+	return maxTargets(s.deps.Store.Stats().Limit, each)
 }
 
-// admit says which targets are not scraped because there are more than most.
-// Exporters each count alone, pods by their namespace: the namespaces with most
-// pods are cut, all to one number. Of those, targets that are scraped already
-// stay.
+// admit returns the targets that are not scraped because there are more than most.
+// Each exporter is a group of its own; the pods of a namespace are one group. The
+// largest groups are cut to the same size. In a group, running targets have
+// precedence.
 func admit(targets []Target, running func(name string) bool, most int) (refused map[string]error) {
 	if len(targets) <= most {
 		return nil
@@ -68,18 +68,19 @@ func admit(targets []Target, running func(name string) bool, most int) (refused 
 			continue
 		}
 		for _, t := range list[min(each, len(list)):] {
-			refused[t.Name] = fmt.Errorf("not scraped: namespace %s has %d targets, the memory limit leaves room for %d of them: raise --window-memory", t.Labels.Namespace, len(list), each)
+			refused[t.Name] = fmt.Errorf("not scraped: namespace %s has %d targets, --window-memory has room for %d of them: raise it", t.Labels.Namespace, len(list), each)
 		}
 	}
 	if over := len(targets) - len(refused) - most; over > 0 && each <= 1 {
 		slices.SortStableFunc(alone, func(a, b *Target) int { return order(running(a.Name), running(b.Name)) })
 		for _, t := range alone[max(len(alone)-over, 0):] {
-			refused[t.Name] = fmt.Errorf("not scraped: there are %d targets, the memory limit leaves room for %d: raise --window-memory", len(targets), most)
+			refused[t.Name] = fmt.Errorf("not scraped: there are %d targets, --window-memory has room for %d: raise it", len(targets), most)
 		}
 	}
 	return refused
 }
 
+// order sorts running targets first.
 func order(a, b bool) int {
 	switch {
 	case a == b:
@@ -90,7 +91,8 @@ func order(a, b bool) int {
 	return 1
 }
 
-// perGroup is the number of targets that each group may have, at least one.
+// perGroup returns the largest number of targets per group with which all groups
+// together have at most most targets; at least one.
 func perGroup(groups map[string][]*Target, most int) int {
 	sizes := make([]int, 0, len(groups))
 	for _, list := range groups {

@@ -11,9 +11,10 @@ import (
 	"github.com/prometheus/common/config"
 )
 
-// NewClient makes a client as a Scraper wants it: one kept-open connection per
-// target, no proxy whatever the environment says, no redirects (a target must
-// not send us elsewhere), no gzip (the network is near, the CPU is dear).
+// NewClient returns a client for a Scraper. It keeps one connection per target open
+// and ignores the environment's proxies. It follows no redirects, because a target
+// must not choose another address. It asks for no compression, because CPU time
+// costs more than bytes in the cluster's network.
 func NewClient() *http.Client {
 	return client(&http.Transport{
 		Proxy:                  nil,
@@ -25,11 +26,10 @@ func NewClient() *http.Client {
 	})
 }
 
-// NewConfiguredClient makes a client like NewClient's that authenticates and
-// speaks TLS as a file says, in the form of Prometheus's http_client_config.
-// Secrets that the file names as files are read again when they change. It is
-// for exporters of the operator's own namespaces: every target that it asks
-// gets the credentials.
+// NewConfiguredClient returns a client like NewClient's, with the credentials and
+// TLS settings of a file in the format of Prometheus's http_client_config. Secrets
+// in other files are read again when they change. Every target of this client
+// receives the credentials: use it only for exporters in the operator's namespaces.
 func NewConfiguredClient(file string, https bool) (*http.Client, error) {
 	// The file's relative paths are relative to it.
 	cfg, _, err := config.LoadHTTPConfigFile(file)
@@ -37,24 +37,24 @@ func NewConfiguredClient(file string, https bool) (*http.Client, error) {
 		return nil, fmt.Errorf("HTTP configuration %s: %w", file, err)
 	}
 	if tls := cfg.TLSConfig; !https && tls != (config.TLSConfig{}) {
-		return nil, fmt.Errorf("HTTP configuration %s: %w", file, errors.New("it has tls_config, and exporters are asked over http"))
+		return nil, fmt.Errorf("HTTP configuration %s: %w", file, errors.New("tls_config is set, but exporters are scraped over http: remove it or scrape over https"))
 	}
 	// HTTP/2 gains nothing for one request at a time, and buffers more.
 	rt, err := config.NewRoundTripperFromConfig(*cfg, "gpupilot", config.WithHTTP2Disabled())
 	if err != nil {
 		return nil, fmt.Errorf("HTTP configuration %s: %w", file, err)
 	}
-	return client(fresh{rt}), nil
+	return client(cloning{rt}), nil
 }
 
-// fresh sends copies of requests. A runner sends one request again and again,
-// and prometheus/common writes credentials into the headers that it is given:
-// the next one would go out with the old credentials.
-type fresh struct{ next http.RoundTripper }
+// cloning sends a copy of each request. A runner reuses its request, and
+// prometheus/common writes the credentials into the request's headers: without the
+// copy, the next scrape would send the old credentials.
+type cloning struct{ next http.RoundTripper }
 
-// RoundTrip is http.RoundTripper's.
-func (f fresh) RoundTrip(req *http.Request) (*http.Response, error) {
-	return f.next.RoundTrip(req.Clone(req.Context()))
+// RoundTrip implements http.RoundTripper.
+func (c cloning) RoundTrip(req *http.Request) (*http.Response, error) {
+	return c.next.RoundTrip(req.Clone(req.Context()))
 }
 
 func client(rt http.RoundTripper) *http.Client {

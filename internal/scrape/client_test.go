@@ -101,7 +101,7 @@ func TestConfiguredClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	more(5)
-	if h, err := ReadHealth(ctx, c, parse(srv.URL+"/")); err != nil || h.Blind {
+	if h, err := ReadHealth(ctx, c, parse(srv.URL+"/")); err != nil || h.BackendDown {
 		t.Errorf("health: %+v, %v", h, err)
 	}
 	cancel()
@@ -154,8 +154,8 @@ func TestConfiguredClientFollowsNobody(t *testing.T) {
 func TestBadHTTPConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		"basic_auth: {user: x}":                            "http.yaml",
-		"tls_config: {insecure_skip_verify: true}":         "asked over http",
-		"tls_config: {ca_file: nope.crt}":                  "asked over http",
+		"tls_config: {insecure_skip_verify: true}":         "scraped over http",
+		"tls_config: {ca_file: nope.crt}":                  "scraped over http",
 		"authorization: {credentials: a}\nbearer_token: b": "http.yaml",
 	} {
 		if _, _, err := configured(t, false, text, nil); err == nil || !strings.Contains(err.Error(), want) {

@@ -19,21 +19,21 @@ import (
 // Dialer opens connections; (*net.Dialer).DialContext is one.
 type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// connection is a target's kept-open connection for plain HTTP. It holds no
-// buffer and no goroutine while it waits: net/http's Transport holds 8 KiB of
-// buffers and two goroutines, which at 10,000 targets is 400 MiB.
+// connection is a target's persistent connection for plain HTTP. It holds no buffer
+// and no goroutine while it is idle. net/http's Transport holds 8 KiB of buffers and
+// two goroutines per connection: 400 MiB for 10,000 targets.
 type connection struct {
 	mu     sync.Mutex
 	conn   net.Conn        // nil: not open
-	raw    syscall.RawConn // of conn, for sendRaw; nil: it has none
-	closed bool            // for good
+	raw    syscall.RawConn // of conn, for sendRaw; nil: conn has none
+	closed bool            // permanently
 
-	reused bool
+	reused bool // conn was open before the current request
 }
 
-// exchange sends a request and reads the head of the answer. take is called when
-// the answer begins to arrive, and gives the buffer for it.
-func (c *connection) exchange(ctx context.Context, dial Dialer, r *request, deadline time.Time, take func() *buffer) (*answer, error) {
+// exchange sends a request and reads the head of the response. It calls take when
+// the response begins to arrive; take returns the buffer for it.
+func (c *connection) exchange(ctx context.Context, dial Dialer, r *request, deadline time.Time, take func() *buffer) (*response, error) {
 	var b *buffer
 	taken := func() *buffer {
 		if b == nil {
@@ -44,7 +44,7 @@ func (c *connection) exchange(ctx context.Context, dial Dialer, r *request, dead
 	for {
 		n, err := c.send(ctx, dial, r, deadline, taken)
 		if err != nil && n == 0 && c.reused && !errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
-			c.drop() // the server closed it since the last answer
+			c.drop() // the server closed the connection after the last response
 			continue
 		}
 		if err != nil {
@@ -53,15 +53,16 @@ func (c *connection) exchange(ctx context.Context, dial Dialer, r *request, dead
 		}
 		b.source = source{first: b.first[:n], conn: c.conn}
 		b.in.Reset(&b.source)
-		if err := b.answer.readHead(b.in); err != nil {
+		if err := b.response.readHead(b.in); err != nil {
 			c.drop()
 			return nil, err
 		}
-		return &b.answer, nil
+		return &b.response, nil
 	}
 }
 
-// send sends the request, and waits until n bytes of the answer are in the buffer.
+// send sends the request and waits for the response. It returns the number of the
+// response's bytes in the buffer.
 func (c *connection) send(ctx context.Context, dial Dialer, r *request, deadline time.Time, take func() *buffer) (n int, err error) {
 	if err := c.open(ctx, dial, r.address, deadline); err != nil {
 		return 0, err
@@ -70,7 +71,7 @@ func (c *connection) send(ctx context.Context, dial Dialer, r *request, deadline
 		return 0, err
 	}
 	if c.isClosed() {
-		return 0, net.ErrClosed // before the deadline was set
+		return 0, net.ErrClosed // shut was called in the meantime
 	}
 	if c.raw != nil {
 		return c.sendRaw(r.wire, take)
@@ -106,14 +107,14 @@ func (c *connection) open(ctx context.Context, dial Dialer, address string, dead
 	return nil
 }
 
-// done is called when as much of an answer was read as is of use.
+// done ends the exchange. It closes the connection if it cannot be reused.
 func (c *connection) done(b *buffer) {
-	if !b.answer.reusable() || len(b.source.first) > 0 {
+	if !b.response.reusable() || len(b.source.first) > 0 {
 		c.drop()
 	}
 }
 
-// drop closes the connection; the next request opens another.
+// drop closes the connection. The next request opens a new one.
 func (c *connection) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,14 +124,14 @@ func (c *connection) drop() {
 	}
 }
 
-// shut ends the request that is under way, and every later one. It may be
-// called from any goroutine.
+// shut cancels the current request and all later ones. It may be called from any
+// goroutine.
 func (c *connection) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	if c.conn != nil {
-		_ = c.conn.Close() // the field stays: it is its reader's
+		_ = c.conn.Close() // conn stays set: the goroutine of the current request reads it without the lock
 	}
 }
 
@@ -140,13 +141,13 @@ func (c *connection) isClosed() bool {
 	return c.closed
 }
 
-// source reads what has arrived already and then the connection.
+// source reads first the bytes that sendRaw has read, and then the connection.
 type source struct {
 	first []byte
 	conn  io.Reader
 }
 
-// Read is io.Reader's.
+// Read implements io.Reader.
 func (s *source) Read(b []byte) (int, error) {
 	if len(s.first) > 0 {
 		n := copy(b, s.first)
@@ -156,15 +157,15 @@ func (s *source) Read(b []byte) (int, error) {
 	return s.conn.Read(b)
 }
 
-// buffer is what reading a page takes. Targets take it from a pool when their
-// answer arrives, and give it back when its values are stored: there are as many
-// as answers are read at once, not as many as targets.
+// buffer is the memory for reading a page. A runner takes a buffer from a pool when
+// the response arrives, and returns it when the values are stored. The number of
+// buffers is therefore the number of concurrent responses, not of targets.
 type buffer struct {
-	in     *bufio.Reader
-	source source
-	answer answer
-	first  [maxFirst]byte // the beginning of an answer
-	bytes  [maxLine]byte
+	in       *bufio.Reader
+	source   source
+	response response
+	first    [maxFirst]byte // the first bytes of a response
+	bytes    [maxLine]byte
 
 	points  []point
 	batch   []series.Point
@@ -173,17 +174,17 @@ type buffer struct {
 	memo    labelMemo
 }
 
-// maxFirst is how much of an answer is read at once: all of it, for 8 GPUs and a
-// few fields.
+// maxFirst is the size of the first read of a response. It holds the whole response
+// for 8 GPUs and a few fields.
 const maxFirst = 16 << 10
 
-// maxKept is how many values a buffer keeps room for: those of a node of 8 GPUs
-// with 7 instances each and 20 fields. A page with more costs its target alone.
+// maxKept is the capacity in values that a buffer keeps in the pool: a node of 8
+// GPUs with 7 instances each and 20 fields. Larger lists are freed after the page.
 const maxKept = 1 << 10
 
 func newBuffer() any { return &buffer{in: bufio.NewReaderSize(nil, maxHeadLine)} }
 
-// take gives the runner a buffer for a page.
+// take takes a buffer from the pool for the runner's next page.
 func (r *runner) take() *buffer {
 	b := r.s.buffers.Get().(*buffer)
 	p := r.page
@@ -192,19 +193,20 @@ func (r *runner) take() *buffer {
 	return b
 }
 
-// release gives the buffer back, if there is one.
+// release returns the runner's buffer, if any, to the pool.
 func (r *runner) release() {
 	b, p := r.buffer, r.page
 	if b == nil {
 		return
 	}
 	b.points, b.entries, b.line, b.batch = kept(p.points), kept(p.next), p.line, kept(r.batch.Points)
-	b.source, b.answer = source{}, answer{}
+	b.source, b.response = source{}, response{}
 	r.buffer, r.batch.Points = nil, nil
 	p.points, p.next, p.line, p.memo = nil, nil, line{}, nil
 	r.s.buffers.Put(b)
 }
 
+// kept empties a list. It returns nil for a list of more than maxKept values.
 func kept[T any](list []T) []T {
 	if cap(list) > maxKept {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// rawConn is nil: net.Conn alone is used here.
+// rawConn returns nil: sendRaw is not supported on this system.
 func rawConn(net.Conn) syscall.RawConn { return nil }
 
 func (c *connection) sendRaw([]byte, func() *buffer) (int, error) { return 0, errors.ErrUnsupported }

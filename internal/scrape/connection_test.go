@@ -21,8 +21,8 @@ import (
 )
 
 // readAnswer reads an answer as a scrape does.
-func readAnswer(b []byte) (a *answer, body []byte, err error) {
-	a = new(answer)
+func readAnswer(b []byte) (a *response, body []byte, err error) {
+	a = new(response)
 	if err := a.readHead(bufio.NewReaderSize(bytes.NewReader(b), maxHeadLine)); err != nil {
 		return a, nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// rawConn gives access to a connection's file descriptor; nil: it has none.
+// rawConn returns access to a connection's file descriptor; nil if it has none.
 func rawConn(conn net.Conn) syscall.RawConn {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -24,12 +24,12 @@ func rawConn(conn net.Conn) syscall.RawConn {
 	return raw
 }
 
-// sendRaw is send with two system calls: one writes the request, one reads the answer
-// once it has arrived. net.Conn's Read tries to read before it waits, and would need a
-// buffer for that while the target works on its answer.
+// sendRaw is send with two system calls: one writes the request, one reads the
+// response after it has arrived. net.Conn's Read tries to read before it waits, and
+// would hold a buffer while the target prepares its response.
 //
-// The request is written in RawConn's Read, which notes the arrival of data from its
-// beginning on. An answer that arrives before the wait is not missed.
+// The request is written inside RawConn.Read, which records the arrival of data from
+// its start. A response that arrives before the wait is therefore not missed.
 func (c *connection) sendRaw(wire []byte, take func() *buffer) (n int, err error) {
 	sent := false
 	waited := c.raw.Read(func(fd uintptr) (done bool) {
@@ -56,7 +56,8 @@ func (c *connection) sendRaw(wire []byte, take func() *buffer) (n int, err error
 	return n, nil
 }
 
-// write writes the request. What the socket does not take at once is net.Conn's.
+// write writes the request. If the socket does not accept all bytes at once, net.Conn
+// writes the rest.
 func (c *connection) write(fd uintptr, wire []byte) error {
 	n, err := again(func() (int, error) { return syscall.Write(int(fd), wire) })
 	if err != nil && !errors.Is(err, syscall.EAGAIN) {
@@ -69,7 +70,7 @@ func (c *connection) write(fd uintptr, wire []byte) error {
 	return nil
 }
 
-// again repeats a system call that a signal interrupted.
+// again repeats a system call until no signal interrupts it.
 func again(call func() (int, error)) (n int, err error) {
 	for {
 		if n, err = call(); !errors.Is(err, syscall.EINTR) {

@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// describe says in our own words why a request failed. What the other side
-// sent is in the error of net/http ("malformed HTTP response …") and in those
-// of certificates (their names), and must not be shown: whoever may have us
-// connect to something must not read its answer.
+// describe returns a text for a failed request that has none of the server's bytes.
+// The errors of net/http ("malformed HTTP response …") and of certificates (their
+// names) quote the server. A tenant chooses a target's port and path, and must not
+// read another server's response in an error.
 func describe(err error) string {
 	var (
 		op       *net.OpError
@@ -28,7 +28,7 @@ func describe(err error) string {
 	)
 	switch {
 	case errors.As(err, &hostname):
-		return "the TLS certificate is not for this address"
+		return "the TLS certificate is not valid for this address"
 	case errors.As(err, &unknown):
 		return "the TLS certificate is not signed by a trusted authority"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
@@ -38,7 +38,7 @@ func describe(err error) string {
 	case errors.As(err, &alert):
 		return "the TLS handshake failed: " + alert.Error()
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
-		return "it does not speak TLS"
+		return "the server does not speak TLS"
 	case errors.As(err, &op) && op.Op == "dial":
 		if errors.As(op.Err, &errno) {
 			return "connect: " + errno.Error()
@@ -47,17 +47,17 @@ func describe(err error) string {
 	case errors.As(err, &errno):
 		return errno.Error()
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return "the answer was cut short"
+		return "the response was cut short"
 	case errors.Is(err, io.EOF):
-		return "the connection was closed without an answer"
+		return "the connection was closed without a response"
 	}
 	return kindOf(err)
 }
 
-// kindOf is all that is told of an error of which nothing else is known.
+// kindOf describes an error of an unknown type.
 func kindOf(err error) string {
 	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-		return "it took too long"
+		return "timeout"
 	}
-	return "what answers does not speak HTTP as expected"
+	return "the server does not speak HTTP as expected"
 }

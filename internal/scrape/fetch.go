@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// Doer sends a request; *http.Client does.
+// Doer sends a request. *http.Client is one.
 type Doer interface {
 	Do(*http.Request) (*http.Response, error)
 }
 
-// Reason says why a scrape failed.
+// Reason is why a scrape failed.
 type Reason uint8
 
 // The reasons.
@@ -31,19 +31,19 @@ const (
 	BadStatus // not 200
 	TooLarge  // longer than Config.MaxBody
 	Garbage   // not a metrics page
-	Stale     // the agent has not collected anew, again and again
-	Internal  // the target's own definition is wrong
-	NoMemory  // the memory limit of the windows leaves no room for it
+	Stale     // the values are from an earlier collection and too old
+	Internal  // the target's definition is invalid, or the store dropped the target
+	NoMemory  // the memory limit of the windows has no room for the target
 	numReasons
 )
 
-// String is the reason as a label's value.
+// String returns the reason as a label's value.
 func (r Reason) String() string {
 	return [...]string{"unreachable", "timeout", "status", "too_large", "garbage", "stale", "internal", "memory"}[r]
 }
 
-// failure is an error with its reason. Nothing that the target sent is in err;
-// detail may have some of it, and is for the log at its debug level.
+// failure is an error with its reason. err has no text of the target; detail may
+// have some, and is for the log's debug level only.
 type failure struct {
 	reason Reason
 	err    error
@@ -57,8 +57,8 @@ func fail(r Reason, format string, args ...any) *failure {
 	return &failure{reason: r, err: fmt.Errorf(format, args...)}
 }
 
-// fetch feeds an answer to the runner's page as it arrives, through a buffer of
-// maxLine bytes: however long the answer and however many at once, no more is held.
+// fetch scrapes a target and parses the response into the runner's page as it
+// arrives. It holds no more than maxLine bytes of the body at a time.
 func (s *Scraper) fetch(ctx context.Context, r *runner) *failure {
 	if r.req.wire != nil {
 		a, err := r.conn.exchange(ctx, s.deps.Dial, r.req, time.Now().Add(s.cfg.Timeout), r.take)
@@ -79,14 +79,14 @@ func (s *Scraper) fetch(ctx context.Context, r *runner) *failure {
 	return s.read(r, resp.StatusCode, resp.ContentLength, resp.Body)
 }
 
-// read feeds the body of an answer to the runner's page.
+// read parses the body of a response into the runner's page.
 func (s *Scraper) read(r *runner, code int, length int64, body io.Reader) *failure {
 	if code != http.StatusOK {
 		_, _ = io.CopyN(io.Discard, body, 4<<10) // so that the connection can be kept
 		return fail(BadStatus, "answered %s", status(code))
 	}
 	if length > s.cfg.MaxBody {
-		return fail(TooLarge, "answer of %d bytes is longer than the limit of %d", length, s.cfg.MaxBody)
+		return fail(TooLarge, "response of %d bytes is longer than the limit of %d", length, s.cfg.MaxBody)
 	}
 	if err := s.readAll(r.buffer.bytes[:], body, r.page); err != nil {
 		if f := (*failure)(nil); errors.As(err, &f) {
@@ -97,13 +97,13 @@ func (s *Scraper) read(r *runner, code int, length int64, body io.Reader) *failu
 	return nil
 }
 
-// isPlain says whether a target is asked over a connection of its runner's own:
-// that speaks HTTP without TLS, and has no credentials.
+// isPlain reports whether a target is scraped over its runner's connection, without
+// TLS and credentials, and not through net/http.
 func (s *Scraper) isPlain(t *Target) bool {
 	return s.deps.Dial != nil && t.URL.Scheme == "http" && (t.Kind == Pod || s.deps.Exporters == nil)
 }
 
-// client is what asks targets of a kind: credentials are for exporters only.
+// client returns the client for targets of a kind. Only exporters get credentials.
 func (s *Scraper) client(kind Kind) Doer {
 	if kind != Pod && s.deps.Exporters != nil {
 		return s.deps.Exporters
@@ -113,13 +113,13 @@ func (s *Scraper) client(kind Kind) Doer {
 
 func (s *Scraper) readAll(b []byte, body io.Reader, p *page) error {
 	p.begin()
-	held, total := 0, int64(0) // bytes of the line that has begun, and of all
+	held, total := 0, int64(0) // bytes of the incomplete line, and of the body
 	defer func() { p.bytes = total }()
 	for {
 		n, err := body.Read(b[held:])
 		held += n
 		if total += int64(n); total > s.cfg.MaxBody {
-			return fail(TooLarge, "answer is longer than the limit of %d bytes", s.cfg.MaxBody)
+			return fail(TooLarge, "response is longer than the limit of %d bytes", s.cfg.MaxBody)
 		}
 		used := p.feedLines(b[:held])
 		held = copy(b, b[used:held])
@@ -149,21 +149,22 @@ func (s *Scraper) netFailure(err error) *failure {
 	return f
 }
 
-// status is a status as we call it; the words of an answer are its server's.
+// status returns a status code with its standard text. The response's own text is
+// not shown.
 func status(code int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
 }
 
-// request is what a target is asked, again and again.
+// request is a target's request, which every scrape reuses.
 type request struct {
-	http *http.Request // as net/http has it
+	http *http.Request // nil for a plain target
 
-	wire    []byte // of a plain target: as it is sent, in place of http
-	address string
+	wire    []byte // the encoded request of a plain target
+	address string // of a plain target, host:port
 }
 
-// newRequest makes a target's request; names limits the page to these metrics,
-// where it is not empty.
+// newRequest returns a target's request. If names is not empty, it limits the page
+// to these metrics.
 func (s *Scraper) newRequest(t *Target, names []string) (*request, error) {
 	req, err := newRequest(t.URL, names)
 	if err != nil || !s.isPlain(t) {
@@ -174,8 +175,8 @@ func (s *Scraper) newRequest(t *Target, names []string) (*request, error) {
 	return &request{wire: bytes.Clone(b.Bytes()), address: req.Host}, err
 }
 
-// newRequest makes the request that is sent again and again; names limits the
-// page to these metrics, where it is not empty.
+// newRequest returns a request for a URL. If names is not empty, it limits the page
+// to these metrics.
 func newRequest(u url.URL, names []string) (*http.Request, error) {
 	if err := checkURL(&u); err != nil {
 		return nil, err
@@ -194,8 +195,8 @@ func newRequest(u url.URL, names []string) (*http.Request, error) {
 	}, nil
 }
 
-// checkURL says what is wrong with a target's URL: its host is an IP address
-// with a port, and it has no credentials.
+// checkURL returns why a target's URL is invalid. The host must be an IP address and
+// a port, and there must be no credentials.
 func checkURL(u *url.URL) error {
 	host, err := netip.ParseAddrPort(u.Host)
 	switch {
@@ -204,7 +205,7 @@ func checkURL(u *url.URL) error {
 	case err != nil || host.Port() == 0 || host.Addr().Zone() != "":
 		return fmt.Errorf("URL %s: host %q is not an IP address and a port", u.Redacted(), u.Host)
 	case u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//"):
-		return fmt.Errorf("URL %s: path %q does not begin with one slash, or there are credentials", u.Redacted(), u.Path)
+		return fmt.Errorf("URL %s: path %q must begin with exactly one slash, and there must be no credentials", u.Redacted(), u.Path)
 	}
 	return nil
 }

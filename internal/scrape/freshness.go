@@ -10,26 +10,27 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// An exporter that does not say when it collected goes on showing its last
-// values when it, its host engine or a GPU hangs. What is known of their age is
-// when they changed. docs/controller.md has the rules.
+// An exporter without collection timestamps keeps showing its last values when it,
+// its host engine or a GPU hangs. Their age is then estimated from the times at
+// which they changed. docs/controller.md has the rules.
 
-// evidence is what a device's lines can tell of the age of its values.
+// evidence is a kind of value, ordered by how well its changes show that a device's
+// values are new.
 type evidence uint8
 
 const (
 	noEvidence  evidence = iota
-	anyValue             // it moves, or the GPU is idle
-	powerDrawn           // it moves, but may stand still for minutes
-	energyTotal          // it moves at each collection: no GPU draws nothing
+	anyValue             // constant while the GPU is idle
+	powerDrawn           // can be constant for minutes
+	energyTotal          // changes with each collection: a GPU always draws power
 )
 
-// The ways in which a target's values are known to be new, as State has them.
+// The values of State.Freshness: how the age of a target's values is known.
 const (
-	FreshByTimestamp = "timestamp" // the page says when it was collected
-	FreshByEnergy    = "energy"    // the energy counters move
-	FreshByPower     = "power"     // something moves within powerMaxAge
-	FreshUnknown     = "unknown"   // nothing tells: the values may be of any age
+	FreshByTimestamp = "timestamp" // the page has the time of collection
+	FreshByEnergy    = "energy"    // the energy counters change
+	FreshByPower     = "power"     // some value changes within powerMaxAge
+	FreshUnknown     = "unknown"   // the values may be of any age
 )
 
 func (e evidence) String() string {
@@ -43,21 +44,22 @@ func (e evidence) String() string {
 }
 
 const (
-	// powerMaxAge is how long all values of a device without an energy counter
-	// may stand still. Power has three decimals and varies even on idle GPUs.
+	// powerMaxAge is how long all values of a device without an energy counter may
+	// stay the same. Power has three decimals and varies even on idle GPUs.
 	powerMaxAge = 5 * time.Minute
-	// usualInterval is dcgm-exporter's --collect-interval by default, which holds
-	// until enough is learned.
+	// usualInterval is the default of dcgm-exporter's --collect-interval. It is
+	// assumed until there are enoughGaps.
 	usualInterval = 30 * time.Second
-	// slowestInterval is the longest time between two changes that is taken for
-	// an interval, and not for a pause.
+	// slowestInterval is the longest time between two changes that counts as an
+	// interval. A longer one is a pause.
 	slowestInterval = 2 * time.Minute
-	// enoughGaps is how many changes make an interval.
+	// enoughGaps is the number of changes from which an interval is estimated.
 	enoughGaps = 4
 )
 
-// evidenceOf says what a field's line tells. The copies of a shared device's
-// utilisation and memory are read at the scrape, whatever DCGM does.
+// evidenceOf returns the evidence that a field's value is. The copies of a shared
+// device's utilisation and memory are none: dcgm-exporter reads them at the scrape,
+// also while DCGM hangs.
 func evidenceOf(f gpu.FieldID, isCopy bool) evidence {
 	switch {
 	case f == gpu.TotalEnergy:
@@ -70,46 +72,47 @@ func evidenceOf(f gpu.FieldID, isCopy bool) evidence {
 	return anyValue
 }
 
-// digest is what is kept of a value to see it change; never 0.
+// digest returns a hash of a value, to detect changes. It is never 0.
 func digest(v float64) uint32 {
 	return uint32(math.Float64bits(v)*0x9e3779b97f4a7c15>>32) | 1
 }
 
-// pulse is what is known of the age of a device's values.
-type pulse struct {
-	first   time.Time // the first scrape that showed it
-	changed time.Time // the scrape at which a value last changed; zero: none has
-	best    evidence  // of this page
-	here    bool      // it is on this page
-	moved   bool      // a value is not the last page's
-	held    bool      // its values are not new
+// ageState is the state of a device from which the age of its values is estimated.
+type ageState struct {
+	first     time.Time // the first scrape that showed the device
+	changed   time.Time // the scrape at which a value last changed; zero: never
+	best      evidence  // the best evidence on this page
+	onPage    bool      // this page has the device
+	moved     bool      // a value differs from the last page
+	unchanged bool      // the values are those of an earlier collection
 }
 
-// since is since when its values have been as they are.
-func (p *pulse) since() time.Time {
+// since returns the time since which the device has had its present values.
+func (p *ageState) since() time.Time {
 	if p.changed.IsZero() {
 		return p.first
 	}
 	return p.changed
 }
 
-// beat takes note of a line's value.
-func (p *pulse) beat(e evidence, v float64, moved bool) {
-	p.here = true
+// observe records the value of a line.
+func (p *ageState) observe(e evidence, v float64, moved bool) {
+	p.onPage = true
 	p.moved = p.moved || moved
-	if e > p.best && (e != energyTotal || v > 0) { // 0 where a GPU has no counter
+	if e > p.best && (e != energyTotal || v > 0) { // 0: the GPU has no energy counter
 		p.best = e
 	}
 }
 
-// pace learns how often an exporter collects from when its values change.
-type pace struct {
-	last time.Time
-	gaps [enoughGaps]time.Duration // the newest
-	n    int
+// intervalEstimate estimates an exporter's collection interval from the times at
+// which its values change.
+type intervalEstimate struct {
+	last time.Time                 // of the last change
+	gaps [enoughGaps]time.Duration // between the newest changes
+	n    int                       // gaps so far
 }
 
-func (p *pace) add(at time.Time) {
+func (p *intervalEstimate) add(at time.Time) {
 	if gap := at.Sub(p.last); !p.last.IsZero() && gap <= slowestInterval {
 		p.gaps[p.n%enoughGaps] = gap
 		p.n++
@@ -117,33 +120,33 @@ func (p *pace) add(at time.Time) {
 	p.last = at
 }
 
-// interval is the longest of the newest gaps: a collection may arrive in two
-// pages, and a page may have no new one.
-func (p *pace) interval() time.Duration {
+// interval returns the longest of the newest gaps. The shorter ones can be wrong,
+// because one collection can arrive in two pages.
+func (p *intervalEstimate) interval() time.Duration {
 	if p.n < enoughGaps {
 		return max(usualInterval, slices.Max(p.gaps[:]))
 	}
 	return slices.Max(p.gaps[:])
 }
 
-// freshness is what a page's devices are worth.
+// freshness is the result of assess for a page's devices.
 type freshness struct {
-	method              evidence // of the device of which least is known
-	fresh, held, frozen int      // devices; the frozen are among the held
-	waits               bool     // no value of those held has ever changed
-	since               time.Time
+	method                   evidence  // of the device with the least evidence
+	fresh, unchanged, frozen int       // devices; a frozen one counts as unchanged too
+	waits                    bool      // the values of the unchanged devices have never changed
+	since                    time.Time // the last change of an unchanged device
 }
 
-// judge says which devices of a page, of which only the time of its scrape is
-// known, have new values, and begins the next page.
-func (g *gpus) judge(at time.Time, learned *pace) (f freshness) {
+// assess determines which devices of a page without a timestamp have new values, and
+// prepares for the next page.
+func (g *gpus) assess(at time.Time, learned *intervalEstimate) (f freshness) {
 	moved := false
-	for i := range g.pulses {
-		p := &g.pulses[i]
-		if p.here && p.first.IsZero() {
+	for i := range g.ages {
+		p := &g.ages[i]
+		if p.onPage && p.first.IsZero() {
 			p.first = at
 		}
-		if p.here && p.moved {
+		if p.onPage && p.moved {
 			p.changed = at
 			moved = moved || p.best == energyTotal
 		}
@@ -152,38 +155,38 @@ func (g *gpus) judge(at time.Time, learned *pace) (f freshness) {
 		learned.add(at)
 	}
 	f.waits, f.method = true, energyTotal
-	for i := range g.pulses {
-		p := &g.pulses[i]
-		if !p.here {
+	for i := range g.ages {
+		p := &g.ages[i]
+		if !p.onPage {
 			continue
 		}
 		f.take(p, at, learned.interval())
-		p.here, p.moved, p.best = false, false, noEvidence
+		p.onPage, p.moved, p.best = false, false, noEvidence
 	}
-	if f.fresh+f.held == 0 {
+	if f.fresh+f.unchanged == 0 {
 		f.method = noEvidence
 	}
 	return f
 }
 
-// take judges one device.
-func (f *freshness) take(p *pulse, at time.Time, interval time.Duration) {
+// take adds one device to the result.
+func (f *freshness) take(p *ageState, at time.Time, interval time.Duration) {
 	f.method = min(f.method, p.best)
 	age, most := at.Sub(p.since()), gpu.MaxAge(interval)
 	switch p.best {
 	case energyTotal:
-		p.held = !p.moved
+		p.unchanged = !p.moved
 	case powerDrawn:
 		most = powerMaxAge
-		p.held = age > most
+		p.unchanged = age > most
 	default:
-		p.held = false
+		p.unchanged = false
 	}
-	if !p.held {
+	if !p.unchanged {
 		f.fresh++
 		return
 	}
-	f.held++
+	f.unchanged++
 	f.waits = f.waits && p.changed.IsZero()
 	if age > most {
 		f.frozen++
@@ -193,20 +196,20 @@ func (f *freshness) take(p *pulse, at time.Time, interval time.Duration) {
 	}
 }
 
-// believe takes all values of a page for new, which says when they were collected.
-func (g *gpus) believe() {
-	for i := range g.pulses {
-		g.pulses[i].here, g.pulses[i].moved, g.pulses[i].held, g.pulses[i].best = false, false, false, noEvidence
+// acceptAll treats all values of a page with a timestamp as new.
+func (g *gpus) acceptAll() {
+	for i := range g.ages {
+		g.ages[i].onPage, g.ages[i].moved, g.ages[i].unchanged, g.ages[i].best = false, false, false, noEvidence
 	}
 }
 
-// beat is the page's.
-func (g *gpus) beat(slot int32, e evidence, v float64, moved bool) {
-	for int(slot) >= len(g.pulses) {
-		g.pulses = append(g.pulses, pulse{})
+// observe implements identifier.
+func (g *gpus) observe(slot int32, e evidence, v float64, moved bool) {
+	for int(slot) >= len(g.ages) {
+		g.ages = append(g.ages, ageState{})
 	}
-	g.pulses[slot].beat(e, v, moved)
+	g.ages[slot].observe(e, v, moved)
 }
 
-// holds says whether the device's values are not new.
-func (g *gpus) holds(slot int32) bool { return int(slot) < len(g.pulses) && g.pulses[slot].held }
+// isUnchanged reports whether the device's values are those of an earlier collection.
+func (g *gpus) isUnchanged(slot int32) bool { return int(slot) < len(g.ages) && g.ages[slot].unchanged }

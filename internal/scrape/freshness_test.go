@@ -323,7 +323,7 @@ func TestInventedDevicesAreForgotten(t *testing.T) {
 	most := 0
 	for i := range 1000 {
 		x.read(fmt.Sprintf("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID=\"G%d\"} %[1]d\nDCGM_FI_DEV_GPU_UTIL{UUID=\"G%[1]d\"} 7\n", i+1))
-		most = max(most, len(x.r.gpus.devices), len(x.r.gpus.pulses))
+		most = max(most, len(x.r.gpus.devices), len(x.r.gpus.ages))
 	}
 	if st := x.store.Stats(); most > 100 || st.Samples != 0 {
 		t.Errorf("%d devices are remembered, %d samples", most, st.Samples)

@@ -12,41 +12,41 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// gpus is the identifier of expositions of GPUs.
+// gpus is the identifier for exporters of GPUs.
 type gpus struct {
 	target *series.Target
 	want   gpu.FieldSet // empty: all
-	watch  bool         // whether values change is all that tells their age
+	watch  bool         // the age of values is estimated from their changes
 
-	slots   map[string]int32 // of the devices, where there are more than few
+	slots   map[string]int32 // the devices' indexes by name; nil up to few devices
 	devices []device
-	pulses  []pulse             // by slot, where values are watched
-	owners  []gpu.Owner         // from 1 on; entries say which is whose
-	places  map[gpu.Owner]int32 // of the owners, where there are more than few
-	names   map[string]struct{} // of the wanted fields, as the target calls them
+	ages    []ageState          // by slot, if watch is set
+	owners  []gpu.Owner         // from 1 on; entry.owner is the index
+	places  map[gpu.Owner]int32 // the owners' indexes; nil up to few owners
+	names   map[string]struct{} // the target's names of the wanted fields
 
 	text    int64                  // bytes of names
-	refused [series.NumRefused]int // what was left out since that was last counted
+	refused [series.NumRefused]int // refusals not yet reported to the store
 }
 
-// The bounds of what is remembered of a target's devices and owners, live ones
-// and those that are gone; beyond, all is learned anew from the next page. A MIG
-// instance has two names at most.
+// The limits of the devices and owners that are remembered for a target, including
+// those that have left the page. Beyond, the next page is parsed from scratch. A MIG
+// instance has at most two names.
 const (
 	maxSlots  = 2 * series.MaxDevices
 	maxOwners = 2 * series.MaxOwners
 )
 
-// few is how many devices or owners are looked for one after another: a map of
-// them takes more than they do.
+// few is the number of devices or owners up to which a list is searched linearly: a
+// map would take more memory than the list.
 const few = 16
 
 // device is one GPU or MIG instance of a target.
 type device struct {
 	key         string
-	is          int32   // the slot under which its series stand; itself but for MIG devices by UUID
-	success     float64 // when its agent last read it, s since 1970; 0: it does not say
-	lastSuccess float64 // the same, at the last page that was stored
+	canonical   int32   // the slot with the series; another one for a MIG device by UUID
+	success     float64 // when the agent last read it, s since 1970; 0: not on the page
+	lastSuccess float64 // success on the last stored page
 }
 
 func newGPUs(t *series.Target, want gpu.FieldSet) *gpus {
@@ -56,16 +56,16 @@ func newGPUs(t *series.Target, want gpu.FieldSet) *gpus {
 }
 
 func (g *gpus) reset() {
-	g.slots, g.devices, g.pulses = nil, nil, nil
+	g.slots, g.devices, g.ages = nil, nil, nil
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
 	g.places, g.text = nil, 0
 }
 
-// size is what is remembered, in bytes. Maps take about twice their entries.
+// size returns the bytes that are remembered. A map takes about twice its entries.
 func (g *gpus) size() int64 {
 	const owner = int64(unsafe.Sizeof(gpu.Owner{}))
 	return g.text + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
-		int64(cap(g.pulses))*int64(unsafe.Sizeof(pulse{})) +
+		int64(cap(g.ages))*int64(unsafe.Sizeof(ageState{})) +
 		int64(cap(g.owners))*owner + int64(len(g.places))*2*(owner+4) + int64(len(g.names))*2*16
 }
 
@@ -113,7 +113,7 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	}
 	e := entry{slot: x.slot, field: field, scale: r.Scale, copy: x.copy}
 	if g.watch {
-		e.beat = evidenceOf(r.Field, e.copy)
+		e.evidence = evidenceOf(r.Field, e.copy)
 	}
 	if !wanted {
 		return e
@@ -129,8 +129,8 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	return e
 }
 
-// labels is what a value's labels say. Of labels that name too much every line
-// counts as refused.
+// labels returns the facts that a value's labels give. Facts with a refusal are not
+// memoized, so that every line with them is counted.
 func (g *gpus) labels(l *line) (x labelFacts) {
 	if l.facts != nil && l.facts.known {
 		return *l.facts
@@ -146,7 +146,7 @@ func (g *gpus) labels(l *line) (x labelFacts) {
 	return x
 }
 
-// share is what a pod's processes use of a device, in the field's unit.
+// share identifies a line with a container's use of a device, in the field's unit.
 func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
 	slot, ok := g.slot(l)
 	namespace, pod := l.get("namespace"), l.get("pod")
@@ -155,21 +155,21 @@ func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
 	}
 	e := entry{use: share, slot: slot, scale: scale}
 	e.field, _ = gpu.IndexOf(f)
-	key := series.Key{Device: g.devices[g.devices[slot].is].key, Field: f, Pod: string(namespace) + "/" + string(pod)}
+	key := series.Key{Device: g.devices[g.devices[slot].canonical].key, Field: f, Pod: string(namespace) + "/" + string(pod)}
 	if e.ref, ok = g.target.Ref(key); !ok {
 		e.use = ignored
 	}
 	return e
 }
 
-// slot finds the device that a line is about. A MIG instance has its GPU's
-// UUID and its own GPU_I_ID.
+// slot returns the slot of the line's device. A MIG instance has its GPU's UUID and
+// its own GPU_I_ID.
 func (g *gpus) slot(l *line) (int32, bool) {
 	uuid, other := l.get("UUID"), l.get("uuid")
 	if uuid == nil {
 		uuid = other
 	}
-	// One of two is a pod's own label: dcgm-exporter shows those by their names.
+	// If both are there, one is a pod's label, which dcgm-exporter copies by name.
 	if len(uuid) == 0 || other != nil && string(other) != string(uuid) {
 		return 0, false
 	}
@@ -186,7 +186,8 @@ func (g *gpus) slot(l *line) (int32, bool) {
 
 func instanceKey(uuid, instance []byte) string { return string(uuid) + "/gi" + string(instance) }
 
-// slotOf is the device of this name; there is none where it is one too many.
+// slotOf returns the slot of the device of this name, and adds it if it is new. It
+// returns false if there are maxSlots already.
 func (g *gpus) slotOf(key string) (int32, bool) {
 	slot, ok := g.slots[key]
 	for i := 0; i < len(g.devices) && g.slots == nil && !ok; i++ {
@@ -200,7 +201,7 @@ func (g *gpus) slotOf(key string) (int32, bool) {
 		return 0, false
 	}
 	slot = int32(len(g.devices))
-	g.devices = append(g.devices, device{key: key, is: slot})
+	g.devices = append(g.devices, device{key: key, canonical: slot})
 	switch {
 	case g.slots != nil:
 		g.slots[key] = slot
@@ -214,8 +215,8 @@ func (g *gpus) slotOf(key string) (int32, bool) {
 	return slot, true
 }
 
-// alias takes note of which instance of which GPU a MIG device is: agents name
-// it by its own UUID where dcgm-exporter's names do not bind them.
+// alias records the GPU and the instance of a MIG device's UUID. An agent's own
+// metrics name a MIG device by its UUID, dcgm-exporter's by GPU and instance.
 func (g *gpus) alias(l *line) {
 	uuid, parent, gi := l.get("uuid"), l.get("parent_uuid"), l.get("gpu_instance")
 	if !series.IsDevice(len(uuid)) || !series.IsDevice(len(parent)+len("/gi")+len(gi)) || len(parent) == 0 || len(gi) == 0 {
@@ -224,22 +225,21 @@ func (g *gpus) alias(l *line) {
 	of, ok := g.slotOf(instanceKey(parent, gi))
 	slot, known := g.slotOf(string(uuid))
 	if ok && known {
-		g.devices[slot].is = of
+		g.devices[slot].canonical = of
 	}
 }
 
-// ownerLabels are the names that the labels of a device's pod may have: as
-// seen through a Prometheus that had its own, as dcgm-exporter has them with
-// -o, and plainly.
+// ownerLabels are the possible names of a pod's labels: after a Prometheus that had
+// labels of the same names, of dcgm-exporter with -o, and the usual ones.
 var ownerLabels = [...][3]string{
 	{"exported_namespace", "exported_pod", "exported_container"},
 	{"pod_namespace", "pod_name", "container_name"},
 	{"namespace", "pod", "container"},
 }
 
-// owner is the place in g.owners of the pod that a line names, 0 if none. A line
-// that names two names none: with --kubernetes-enable-pod-labels, dcgm-exporter
-// shows the labels of pods by their names, and tenants choose them.
+// owner returns the index in g.owners of the line's pod; 0 if it has none or names
+// two. With --kubernetes-enable-pod-labels, dcgm-exporter adds the labels of pods,
+// which tenants choose.
 func (g *gpus) owner(l *line) int32 {
 	var namespace, pod, container []byte
 	for _, names := range ownerLabels {
@@ -281,7 +281,7 @@ func (g *gpus) placeOf(o gpu.Owner) int32 {
 		return 0
 	}
 	if last := &g.owners[len(g.owners)-1]; last.Namespace == o.Namespace {
-		o.Namespace = last.Namespace // one copy for a row of owners
+		o.Namespace = last.Namespace // consecutive owners share one string
 	}
 	if last := &g.owners[len(g.owners)-1]; last.Container == o.Container {
 		o.Container = last.Container
@@ -303,11 +303,10 @@ func (g *gpus) placeOf(o gpu.Owner) int32 {
 
 func (g *gpus) success(slot int32, seconds float64) { g.devices[slot].success = seconds }
 
-// settle is called after a page whose lines were not the last one's. Where a
-// shared device's series is there both for the device and in a copy for each
-// sharer, as dcgm-exporter has utilisation and memory with
-// --kubernetes-virtual-gpus, the copies are not the device's value: they are
-// taken out of the page.
+// settle removes the copies of a shared device's series from a page that also has
+// the device's own series. With --kubernetes-virtual-gpus, dcgm-exporter adds a copy
+// of utilisation and memory for each sharer. It is called after a page whose lines
+// differ from the last one's.
 func (g *gpus) settle(p *page) {
 	whole := map[series.Ref]bool{}
 	copies := false
@@ -328,19 +327,19 @@ func (g *gpus) settle(p *page) {
 	p.points = slices.DeleteFunc(p.points, func(x point) bool { return x.copy && whole[x.ref] })
 }
 
-// held lists who holds which device: whom the allocations name, which are all
-// sharers, or where there is none whom the devices' own labels name. The work
-// is linear in the entries, but for sorting the sharers of a device.
-func (g *gpus) held(entries []entry) []series.DeviceOwners {
+// deviceOwners lists the owners of the devices. They come from the allocation lines,
+// which name all sharers, or without such lines from the labels of the values. The
+// work is linear in the entries, except for sorting the sharers of a device.
+func (g *gpus) deviceOwners(entries []entry) []series.DeviceOwners {
 	info := slices.ContainsFunc(entries, func(e entry) bool { return e.use == allocation })
-	last := make([]int32, len(g.devices)) // the owner of each device that was seen last
+	last := make([]int32, len(g.devices)) // the last owner of each device so far
 	bySlot := make([][]gpu.Owner, len(g.devices))
 	n := 0
 	for _, e := range entries {
 		if e.owner <= 0 || (e.use == allocation) != info {
 			continue
 		}
-		slot := g.devices[e.slot].is
+		slot := g.devices[e.slot].canonical
 		if last[slot] == e.owner {
 			continue
 		}
@@ -367,30 +366,30 @@ func compareOwners(a, b gpu.Owner) int {
 	)
 }
 
-// overgrown says whether most of what is remembered is of lines that are gone,
-// or leaves no room for others.
+// overgrown reports whether most of the remembered devices or owners have left the
+// page, or a limit is reached.
 func (g *gpus) overgrown(entries int) bool {
 	return len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
 		len(g.devices) > 2*entries+64 || len(g.owners) > 2*entries+64
 }
 
-// fill makes a batch of a page's points. Left out are the values of a device
-// that its agent has not read since the last page or that judge holds, and lines that carry a time
-// of their own which is more than lineMaxAge behind the newest.
+// fill adds a page's values to a batch. It omits the values of a device that the
+// agent has not read since the last page, or that assess found unchanged. It omits
+// lines with a timestamp that is more than lineMaxAge before the newest.
 func (g *gpus) fill(p *page, b *series.Batch) {
 	newest := p.newestLine()
 	for i := range g.devices {
 		d := &g.devices[i]
-		if d.is != int32(i) && d.success > g.devices[d.is].success {
-			g.devices[d.is].success = d.success
+		if d.canonical != int32(i) && d.success > g.devices[d.canonical].success {
+			g.devices[d.canonical].success = d.success
 		}
 	}
 	for _, x := range p.points {
 		d := &g.devices[x.slot]
-		if d.lags(&p.meta) || g.holds(x.slot) || x.stamp != 0 && newest-x.stamp > lineMaxAge.Milliseconds() {
+		if d.lags(&p.meta) || g.isUnchanged(x.slot) || x.stamp != 0 && newest-x.stamp > lineMaxAge.Milliseconds() {
 			continue
 		}
-		// Containers of a pod stand side by side.
+		// The shares of a pod's containers are consecutive; they are summed.
 		if n := len(b.Points); x.share && n > 0 && b.Points[n-1].Ref == x.ref {
 			b.Points[n-1].Value += x.value
 			continue
@@ -402,17 +401,17 @@ func (g *gpus) fill(p *page, b *series.Batch) {
 	}
 }
 
-// lags says whether the device's values are those of an earlier collection.
+// lags reports whether the device's values are those of an earlier collection.
 func (d *device) lags(m *meta) bool {
 	switch {
 	case d.success == 0 || m.collected == 0:
 		return false
 	case d.lastSuccess != 0:
-		return d.success == d.lastSuccess // whatever its clock does
+		return d.success == d.lastSuccess // also correct if the agent's clock is set back
 	}
 	return d.success < m.collected-m.interval
 }
 
-// lineMaxAge is the age beyond which a line's value is no value of this
-// scrape, gpu.MaxAge of a second's interval.
+// lineMaxAge is the age of a line's timestamp beyond which its value is omitted:
+// gpu.MaxAge for an interval of one second.
 const lineMaxAge = 5 * time.Second

@@ -18,8 +18,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
-// healthNames are the metrics that ReadHealth asks an agent for, whatever the
-// profile of its names.
+// healthNames returns the metrics that ReadHealth requests from an agent, in the
+// names of all profiles.
 func healthNames() []string {
 	return []string{
 		"gpupilot_device_up", "gpupilot_backend_up", "gpupilot_xid_last_seen_timestamp_seconds",
@@ -27,10 +27,11 @@ func healthNames() []string {
 	}
 }
 
-// maxHealth bounds an answer: 72 devices with a few lines each are 30 KB.
+// maxHealth is the limit of a response in bytes. 72 devices with a few lines each
+// take 30 KB.
 const maxHealth = 1 << 20
 
-// ReadHealth asks the agent at an address of metrics how its GPUs are.
+// ReadHealth reads the health of a node's GPUs from its agent's metrics at address.
 func ReadHealth(ctx context.Context, client Doer, address url.URL) (*gpu.NodeHealth, error) {
 	req, err := newRequest(address, healthNames())
 	if err != nil {
@@ -49,13 +50,13 @@ func ReadHealth(ctx context.Context, client Doer, address url.URL) (*gpu.NodeHea
 	case err != nil:
 		return nil, errors.New(describe(err))
 	case len(page) > maxHealth:
-		return nil, fmt.Errorf("answer is longer than the limit of %d bytes", maxHealth)
+		return nil, fmt.Errorf("response is longer than the limit of %d bytes", maxHealth)
 	}
 	return parseHealth(page)
 }
 
-// parseHealth reads a page of an agent. One that says nothing of GPUs at all is
-// an error: it is no agent's.
+// parseHealth parses an agent's page. A page without gpupilot_backend_up is not an
+// agent's, and an error.
 func parseHealth(page []byte) (*gpu.NodeHealth, error) {
 	var h health
 	var l line
@@ -67,12 +68,12 @@ func parseHealth(page []byte) (*gpu.NodeHealth, error) {
 		h.take(&l)
 	}
 	if !h.known {
-		return nil, fmt.Errorf("the page does not say whether GPUs can be enumerated: no agent answers there")
+		return nil, errors.New("the page has no gpupilot_backend_up: it is not an agent's")
 	}
 	return &h.node, nil
 }
 
-// health is a page on its way into a NodeHealth.
+// health is a NodeHealth in the making.
 type health struct {
 	node  gpu.NodeHealth
 	known bool
@@ -82,7 +83,7 @@ type health struct {
 func (h *health) take(l *line) {
 	switch string(l.name) {
 	case "gpupilot_backend_up":
-		h.known, h.node.Blind = true, l.value == 0
+		h.known, h.node.BackendDown = true, l.value == 0
 	case "gpupilot_device_up":
 		if g := h.gpu(l.get("uuid")); g != nil {
 			g.Down = l.value == 0

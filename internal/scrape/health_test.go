@@ -59,11 +59,11 @@ func TestReadHealth(t *testing.T) {
 			t.Errorf("%+v, %v, want %q", got, err, says)
 		}
 	}
-	f("up 1\n", http.StatusOK, "no agent answers there")
+	f("up 1\n", http.StatusOK, "it is not an agent's")
 	f(sick, http.StatusServiceUnavailable, "answered 503")
 	f(strings.Repeat("x", maxHealth+1), http.StatusOK, "longer than the limit")
 	answer, status = "gpupilot_backend_up{backend=\"nvml\"} 0\n", http.StatusOK
-	if got, err := read(); err != nil || !got.Blind {
+	if got, err := read(); err != nil || !got.BackendDown {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -318,7 +318,7 @@ func TestAdmit(t *testing.T) {
 			t.Errorf("a target that is scraped was refused: %v", err)
 		}
 	}
-	want := "not scraped: namespace hostile has 50 targets, the memory limit leaves room for 17 of them: raise --window-memory"
+	want := "not scraped: namespace hostile has 50 targets, --window-memory has room for 17 of them: raise it"
 	if err := refused["hostile/30"]; err == nil || err.Error() != want {
 		t.Errorf("error %v\n want %s", err, want)
 	}

@@ -70,7 +70,7 @@ func testHostileServers(t *testing.T, dial Dialer) {
 	}
 	chunk := []byte(strings.Repeat("up{x=\""+strings.Repeat("y", 2000)+"\"} 1\n", 1<<5))
 	var sent atomic.Int64
-	f("too_large", Config{}, "answer is longer than the limit of 16777216 bytes", func(w http.ResponseWriter, _ *http.Request) {
+	f("too_large", Config{}, "response is longer than the limit of 16777216 bytes", func(w http.ResponseWriter, _ *http.Request) {
 		for range 100 << 20 / len(chunk) {
 			n, err := w.Write(chunk)
 			if sent.Add(int64(n)); err != nil {
@@ -81,7 +81,7 @@ func testHostileServers(t *testing.T, dial Dialer) {
 	f("too_large", Config{}, "exposition has more than 131072 lines", func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, strings.Repeat("#\n", 1<<18))
 	})
-	f("too_large", Config{MaxBody: 1000}, "answer of 5000 bytes is longer than the limit of 1000", func(w http.ResponseWriter, _ *http.Request) {
+	f("too_large", Config{MaxBody: 1000}, "response of 5000 bytes is longer than the limit of 1000", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5000")
 		w.Write(make([]byte, 5000))
 	})
@@ -94,7 +94,7 @@ func testHostileServers(t *testing.T, dial Dialer) {
 	f("garbage", Config{}, `not a metrics page, 1 of 1 lines are bad: line 1: no metric name`, func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "<!doctype html>")
 	})
-	f("unreachable", Config{}, "the answer was cut short", func(w http.ResponseWriter, _ *http.Request) {
+	f("unreachable", Config{}, "the response was cut short", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5000")
 		io.WriteString(w, "up 1\n")
 	})

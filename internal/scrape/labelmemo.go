@@ -9,40 +9,40 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
-// labelMemo remembers, while one page is read, what its lines' labels say. The
-// lines of a device have the same labels, byte for byte: they are taken apart
-// once, and not again for each of its fields.
+// labelMemo caches the facts from labels while one page is read. The lines of a
+// device have the same labels, byte for byte: they are parsed once and not for each
+// field.
 type labelMemo struct {
-	places map[uint64]int32 // of the facts, by the hash of the labels' text
+	places map[uint64]int32 // indexes of facts, by the hash of the labels' text
 	facts  []labelFacts
 
-	name  string // the metric that was resolved last: its lines stand together
+	name  string // the last resolved metric; the lines of a metric are consecutive
 	field gpu.Index
 	ref   gpu.Ref
 	found bool
 }
 
-// labelFacts are what gpus knows of a line by its labels.
+// labelFacts are the facts that gpus derives from a line's labels.
 type labelFacts struct {
 	known, copy bool
 	slot, owner int32
 }
 
-// maxMemo bounds the texts of labels that are remembered: 1,024 devices with four
-// texts each. Beyond, labels are taken apart line by line.
+// maxMemo is the limit of cached label texts: 1,024 devices with four texts each.
+// Beyond, labels are parsed line by line.
 const maxMemo = 1 << 12
 
-// begin forgets the last page.
+// begin empties the cache for a new page.
 func (m *labelMemo) begin() {
-	if m.places == nil || len(m.facts) > maxMemo/8 { // a map that was large stays large
+	if m.places == nil || len(m.facts) > maxMemo/8 { // a map never shrinks
 		m.places, m.facts = map[uint64]int32{}, nil
 	}
 	clear(m.places)
 	m.facts, m.name, m.found = m.facts[:0], "", false
 }
 
-// parse takes a line apart, of which the identity seems to end at end. Where its
-// labels are on the page already they are not looked at before they are asked for.
+// parse parses a line whose identity probably ends at end. Labels that an earlier
+// line of the page has are not parsed again until get needs them.
 func (m *labelMemo) parse(l *line, text []byte, end int, seed maphash.Seed) error {
 	n := nameEnd(text, 0)
 	if n == 0 || n >= end || text[n] != '{' {
@@ -64,7 +64,7 @@ func (m *labelMemo) parse(l *line, text []byte, end int, seed maphash.Seed) erro
 	return nil
 }
 
-// resolve finds the field of a metric.
+// resolve returns the field of a metric.
 func (m *labelMemo) resolve(name []byte) (gpu.Ref, gpu.Index, bool) {
 	if m.name == "" || m.name != string(name) {
 		m.name = string(name)

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// line is one sample line taken apart. Its slices point into the page, or into
-// scratch where a value had escapes; they are good until the next parse.
+// line is one parsed sample line. Its slices point into the page, or into scratch
+// for a value with escapes. They are valid until the next parse.
 type line struct {
 	name    []byte
 	labels  []label
@@ -19,8 +19,8 @@ type line struct {
 	stamp   int64 // ms since 1970; 0: the line has none
 	scratch []byte
 
-	facts  *labelFacts // of a line whose labels the memo knows; nil: not known
-	unread []byte      // labels that are well-formed, and were not taken apart yet
+	facts  *labelFacts // the memo's entry for the labels; nil: none
+	unread []byte      // well-formed labels that are not parsed yet
 }
 
 type label struct{ name, value []byte }
@@ -32,13 +32,13 @@ var (
 	errStamp  = errors.New("timestamp is not a number")
 )
 
-// release lets go of the page that was read.
+// release drops the references to the page.
 func (l *line) release() {
 	l.name, l.unread, l.facts = nil, nil, nil
 	clear(l.labels[:cap(l.labels)])
 }
 
-// parse takes a sample line of the text format 0.0.4 or of OpenMetrics apart:
+// parse parses a sample line of the text format 0.0.4 or of OpenMetrics:
 // name{label="value",...} value [timestamp] [# exemplar].
 func (l *line) parse(b []byte) error {
 	if err := l.parseIdentity(b); err != nil {
@@ -49,8 +49,8 @@ func (l *line) parse(b []byte) error {
 	return err
 }
 
-// parseKnown is parse of a line whose name ends at n, and whose labels, up to
-// end, are known to be well-formed.
+// parseKnown is parse for a line whose name ends at n, and whose labels up to end
+// are known to be well-formed.
 func (l *line) parseKnown(b []byte, n, end int) error {
 	l.labels, l.scratch = l.labels[:0], l.scratch[:0]
 	l.name, l.end, l.unread = b[:n], end, b[n:end]
@@ -76,9 +76,9 @@ func (l *line) parseIdentity(b []byte) error {
 	return nil
 }
 
-// parseLabels reads from behind the opening brace and sets l.end behind the
-// closing one. A quoted string without = is the metric's name, as Prometheus 3
-// writes names that are not plain.
+// parseLabels parses the labels from i, the position after the opening brace, and
+// sets l.end to the position after the closing one. A quoted string without = is the
+// metric's name: Prometheus 3 writes UTF-8 names so.
 func (l *line) parseLabels(b []byte, i int) error {
 	for {
 		i = skipBlank(b, i)
@@ -130,8 +130,8 @@ func (l *line) labelName(b []byte, i int) (name []byte, next int, err error) {
 	return b[i:next], next, nil
 }
 
-// quoted reads the string that begins with a quote at i, and returns where it
-// ends. The escapes are \\, \" and \n.
+// quoted parses the quoted string at i, and returns the position after it. The
+// escapes are \\, \" and \n.
 func (l *line) quoted(b []byte, i int) (s []byte, next int, ok bool) {
 	if i >= len(b) || b[i] != '"' {
 		return nil, 0, false
@@ -165,11 +165,11 @@ func (l *line) quoted(b []byte, i int) (s []byte, next int, ok bool) {
 	return nil, 0, false
 }
 
-// get is the value of a label, nil if the line lacks it.
+// get returns the value of a label; nil if the line does not have it.
 func (l *line) get(name string) []byte {
 	if l.unread != nil {
 		end := l.end
-		_ = l.parseLabels(l.unread, 1) // its text was read before
+		_ = l.parseLabels(l.unread, 1) // cannot fail: the text is well-formed
 		l.unread, l.end = nil, end
 	}
 	for _, x := range l.labels {
@@ -203,9 +203,10 @@ func nameEnd(b []byte, i int) int {
 	return i
 }
 
-// parseTail reads what stands behind the identity: a value and maybe a
-// timestamp, which is in ms in the text format and in seconds in OpenMetrics;
-// no time after 1973 in ms is a time before the year 5138 in seconds.
+// parseTail parses the value after the identity, and the timestamp if there is one.
+// A timestamp is in ms in the text format and in seconds in OpenMetrics. A number
+// below 1e11 is in seconds: as ms it would be before March 1973, as seconds it is
+// before the year 5138.
 func parseTail(b []byte) (value float64, stamp int64, err error) {
 	if v, ok := parsePlain(b); ok {
 		return v, 0, nil
@@ -237,8 +238,8 @@ func parseTail(b []byte) (value float64, stamp int64, err error) {
 	return value, int64(math.Round(t)), nil
 }
 
-// parsePlain is parseTail of most lines, in one pass: a blank, and up to 15 digits
-// with at most one point among them.
+// parsePlain is parseTail for the most common form, in one pass: a blank and up to
+// 15 digits with at most one decimal point.
 func parsePlain(b []byte) (float64, bool) {
 	if len(b) < 2 || len(b) > 17 || b[0] != ' ' {
 		return 0, false
@@ -271,13 +272,13 @@ func wordEnd(b []byte, i int) int {
 	return i
 }
 
-// pow10 are the powers of ten that float64 holds exactly and that the short
-// form of parseFloat needs.
+// pow10 are the powers of ten for parsePlain and parseFloat. float64 represents them
+// exactly.
 var pow10 = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
 
-// parseFloat is strconv.ParseFloat with a short way for up to 15 digits
-// without an exponent: digits and power of ten are exact, so that one division
-// rounds right.
+// parseFloat is strconv.ParseFloat with a fast path for up to 15 digits without an
+// exponent. The digits and the power of ten are exact, so one division rounds
+// correctly.
 func parseFloat(b []byte) (float64, bool) {
 	var digits uint64
 	n, point := 0, -1
@@ -301,8 +302,8 @@ func parseFloat(b []byte) (float64, bool) {
 	return float64(digits) / pow10[len(b)-1-point], true
 }
 
-// parseAnyFloat leaves out Go's own hexadecimal and underscored numbers, as
-// Prometheus does.
+// parseAnyFloat is strconv.ParseFloat without hexadecimal numbers and underscores,
+// which Prometheus does not accept either.
 func parseAnyFloat(b []byte) (float64, bool) {
 	if len(b) == 0 || len(b) > 64 || bytes.ContainsAny(b, "pP_") {
 		return 0, false

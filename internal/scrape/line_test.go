@@ -166,8 +166,8 @@ func (r *recorder) identify(l *line, _ *labelMemo) entry {
 
 func (r *recorder) success(int32, float64) {}
 
-func (r *recorder) beat(int32, evidence, float64, bool) {}
-func (r *recorder) size() int64                         { return 0 }
+func (r *recorder) observe(int32, evidence, float64, bool) {}
+func (r *recorder) size() int64                            { return 0 }
 
 func (r *recorder) said(p *page) string {
 	var b strings.Builder

@@ -8,8 +8,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// outside counts a page's values that are out of range, by metric: a field's
-// name, or that of a metric of which the range is known.
+// outside counts a page's values that are out of range, by the name of the field or
+// of the pod's metric.
 type outside []outsideCount
 
 type outsideCount struct {
@@ -17,8 +17,8 @@ type outsideCount struct {
 	values uint64
 }
 
-// maxOutside bounds the metrics that are told apart of one page; the values of
-// the others count as otherMetrics.
+// maxOutside is the number of metrics of one page that are counted separately. The
+// others are counted as otherMetrics.
 const (
 	maxOutside   = 32
 	otherMetrics = "other"
@@ -45,19 +45,19 @@ func (o outside) total() (n int) {
 	return n
 }
 
-// limit returns a field's value in its unit, NaN where it is out of range.
+// limit returns a field's value in the field's unit; NaN if it is out of range.
 func (o *outside) limit(e *entry, v float64) float64 {
 	x, ok := gpu.RangeAt(e.field).Limit(v * e.scale)
 	if ok && !gpu.IsBlank(v) {
 		return x
 	}
-	if v == v { // NaN says that there is no value
+	if v == v { // NaN is a missing value, not one out of range
 		o.add(gpu.At(e.field).Name)
 	}
 	return math.NaN()
 }
 
-// limitMetric returns a pod's metric's value, NaN where it is out of range.
+// limitMetric returns the value of a pod's metric; NaN if it is out of range.
 func (o *outside) limitMetric(m *Metric, v float64) float64 {
 	if m.Min == m.Max || v >= m.Min && v <= m.Max {
 		return v

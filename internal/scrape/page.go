@@ -13,45 +13,45 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// use is what a line's value is for.
+// use is the purpose of a line's value.
 type use uint8
 
 const (
 	ignored     use = iota
-	value           // of a series of a device
-	part            // of the sum that is a pod's metric
-	collected       // when an agent collected
-	interval        // how often it does
-	took            // how long it took
-	lastSuccess     // when it last read a device
-	allocation      // says who holds a device
-	share           // of a device's field: a container's
+	value           // a device's field
+	part            // an addend of a pod's metric
+	collected       // the time of an agent's collection
+	interval        // the agent's interval
+	took            // the duration of the collection
+	lastSuccess     // the last successful read of a device
+	allocation      // an owner of a device
+	share           // a container's share of a device's field
 )
 
-// entry is what is known of a line by its identity, that is its name and
-// labels, which are the same at the next scrape more often than not.
+// entry is what is known of a line from its identity: the name and the labels. Most
+// lines have the same identity at the next scrape.
 type entry struct {
-	hash  uint64 // of the identity's text
-	scale float64
-	ref   series.Ref
-	slot  int32 // the device, or the pod's metric
-	owner int32 // of the device, by place in its identifier's list; 0: none
-	use   use
-	copy  bool      // one of the copies of a shared device's series, one for each sharer
-	field gpu.Index // of a value or a share: whose range holds
-	beat  evidence  // what its value tells of the age of its device's values
-	seen  uint32    // a digest of its value at the last page; 0: it was not there
+	hash     uint64 // of the identity's text
+	scale    float64
+	ref      series.Ref
+	slot     int32 // the index of the device, or of the list of cells
+	owner    int32 // the index in gpus.owners; 0: none
+	use      use
+	copy     bool      // a sharer's copy of a shared device's series
+	field    gpu.Index // of a value or a share, for its range
+	evidence evidence  // how well the value's changes show that the device's values are new
+	seen     uint32    // the digest of the value on the last page; 0: none
 }
 
-// The bounds of one page, so that no target can take the others' memory.
+// The limits of one page. They keep a target from taking the memory of the others.
 const (
-	maxEntries = 1 << 14 // lines remembered; the others are read the long way each time
-	maxSeries  = 1 << 13 // 8 GPUs × 7 MIG instances × 100 fields, and some
+	maxEntries = 1 << 14 // remembered lines; others are parsed at each scrape
+	maxSeries  = 1 << 13 // 8 GPUs × 7 MIG instances × 100 fields is 5,600
 	maxPoints  = 1 << 14 // values of one page
-	maxLines   = 1 << 17 // with comments; 16 times what a node with 16 GPUs in 7 instances each has
-	maxSteps   = 1 << 20 // entries passed over in search of lines; about 1 ms
+	maxLines   = 1 << 17 // with comments; 16 times those of a node with 16 GPUs in 7 instances each
+	maxSteps   = 1 << 20 // entries skipped in the search for lines; about 1 ms
 	// maxLine is the longest line in bytes, and the size of a read buffer. A line
-	// of dcgm-exporter with the labels of its pod has 1 to 4 KiB.
+	// of dcgm-exporter with its pod's labels has 1 to 4 KiB.
 	maxLine = 32 << 10
 )
 
@@ -61,31 +61,31 @@ var (
 	errPoints = fmt.Errorf("exposition has more than %d values of the metrics that autoscalers read", maxPoints)
 )
 
-// page reads one target's answers. It remembers the lines of the last one in
-// their order: at the next, each line's identity is only hashed and compared
-// with the one that is expected there.
+// page parses one target's responses. It remembers the lines of the last page in
+// their order. On the next page, it only hashes a line's identity and compares the
+// hash with the expected one.
 type page struct {
 	seed    maphash.Seed
 	entries []entry // of the last page, in its order
-	next    []entry // of this page, where it differs; a buffer's
+	next    []entry // of this page, if it differs; the memory is the buffer's
 	line    line
-	found   entry // of a line that was not on the last page
+	found   entry // the current line's, if it was not on the last page
 	memo    *labelMemo
 	who     identifier
-	most    int // entries that may be remembered
+	most    int // the limit of remembered entries
 
-	at     int  // the place of the entry that is expected
+	at     int  // the index of the expected entry
 	number int  // of the line
-	long   bool // the line that is being read is too long
-	eof    bool // the page said where it ends
+	long   bool // the current line is too long
+	eof    bool // the line # EOF was read
 
 	points  []point
 	meta    meta
 	lines   int // sample lines
 	bad     int
 	badLine error  // the first bad line: its number and what is wrong with it
-	badText string // its beginning, for the log at its debug level only
-	changed bool   // not the last page's identities
+	badText string // its beginning, for the log's debug level only
+	changed bool   // the identities differ from the last page's
 	outside outside
 	series  int
 	steps   int
@@ -93,20 +93,20 @@ type page struct {
 	bytes   int64
 }
 
-// identifier knows what a target's lines are for.
+// identifier determines the purpose of a target's lines.
 type identifier interface {
-	// identify is called with each line that is seen for the first time.
+	// identify returns the entry of a line that was not on the last page.
 	identify(l *line, m *labelMemo) entry
-	// success is told when an agent last read a device.
+	// success records the time of an agent's last read of a device.
 	success(slot int32, seconds float64)
-	// beat is told the value of a line that is evidence, and whether it is not the
-	// last page's.
-	beat(slot int32, e evidence, v float64, moved bool)
-	// size is what it remembers, in bytes.
+	// observe records the value of a line that is evidence. moved reports whether it
+	// differs from the last page's.
+	observe(slot int32, e evidence, v float64, moved bool)
+	// size returns the bytes that are remembered.
 	size() int64
 }
 
-// point is a value on its way into a batch.
+// point is a value for the batch.
 type point struct {
 	ref   series.Ref
 	slot  int32
@@ -116,36 +116,35 @@ type point struct {
 	copy  bool // as in entry
 }
 
-// meta is what an agent says of its collection, in seconds; 0: it did not say.
+// meta is the collection's metadata from an agent's page, in seconds; 0: not there.
 type meta struct{ collected, interval, took float64 }
 
 func newPage(who identifier) *page {
 	return &page{seed: maphash.MakeSeed(), who: who, most: maxEntries}
 }
 
-// forget makes the next page be read the long way.
+// forget drops the entries: each line of the next page is parsed.
 func (p *page) forget() { p.entries = p.entries[:0] }
 
-// shrink gives up the memory of what is remembered, and lets half as much be
-// remembered from now on.
+// shrink frees the entries and halves the limit of remembered entries.
 func (p *page) shrink() {
 	p.entries, p.next, p.most = nil, nil, p.most/2
 }
 
-// size is what the page remembers, in bytes: not what is a buffer's.
+// size returns the bytes that the page remembers, without those of the buffer.
 func (p *page) size() int64 {
 	return int64(cap(p.entries))*int64(unsafe.Sizeof(entry{})) + p.who.size()
 }
 
-// read takes a page apart into p.points and p.meta. An error means that the
-// page is none; single bad lines are in p.bad.
+// read parses a whole page into p.points and p.meta. It fails if the text is not a
+// metrics page. It counts single bad lines in p.bad.
 func (p *page) read(b []byte) error {
 	p.begin()
 	p.feed(b)
 	return p.end()
 }
 
-// begin starts a page, which feed takes in pieces until end.
+// begin starts a page. feedLines and feed then add its text, and end finishes it.
 func (p *page) begin() {
 	p.points, p.next, p.meta, p.outside = p.points[:0], p.next[:0], meta{}, p.outside[:0]
 	if p.memo == nil {
@@ -156,14 +155,14 @@ func (p *page) begin() {
 	p.at, p.number, p.long, p.eof, p.over = 0, 0, false, false, false
 }
 
-// feed takes the lines of the last piece of a page.
+// feed parses the last piece of a page.
 func (p *page) feed(b []byte) {
 	if rest := b[p.feedLines(b):]; len(rest) > 0 {
 		p.text(rest)
 	}
 }
 
-// feedLines takes the whole lines of a piece, and says where they end.
+// feedLines parses the complete lines of a piece, and returns their length.
 func (p *page) feedLines(b []byte) (n int) {
 	for {
 		i := bytes.IndexByte(b[n:], '\n')
@@ -175,10 +174,10 @@ func (p *page) feedLines(b []byte) (n int) {
 	}
 }
 
-// skip says that what has been read of a line is too long to be kept.
+// skip marks the current line as too long.
 func (p *page) skip() { p.long = true }
 
-// text takes a line.
+// text parses one line.
 func (p *page) text(text []byte) {
 	p.number++
 	if n := len(text); n > 0 && text[n-1] == '\r' {
@@ -211,7 +210,7 @@ func (p *page) refuse(text []byte, err error) {
 	}
 }
 
-// end is called when all of a page was fed.
+// end finishes a page.
 func (p *page) end() error {
 	p.line.release()
 	if p.at != len(p.entries) {
@@ -234,7 +233,7 @@ func (p *page) end() error {
 	return nil
 }
 
-// tooMuch says whether the page is beyond the bounds of one.
+// tooMuch returns an error if the page exceeds a limit.
 func (p *page) tooMuch() error {
 	switch {
 	case p.number > maxLines:
@@ -245,15 +244,15 @@ func (p *page) tooMuch() error {
 	return nil
 }
 
-// sample reads one line; at is the place of the entry that is expected. The entry
-// is good until the next line.
+// sample parses one sample line. at is the index of the expected entry. The returned
+// entry is valid until the next line.
 func (p *page) sample(text []byte, at *int) (*entry, float64, int64, error) {
 	end := identityEnd(text)
 	if end > 0 {
 		if e := p.expect(maphash.Bytes(p.seed, text[:end]), at); e != nil {
 			v, stamp, err := parseTail(text[end:])
-			if err == nil && e.beat != noEvidence {
-				p.beat(e, v)
+			if err == nil && e.evidence != noEvidence {
+				p.observe(e, v)
 			}
 			return e, v, stamp, err
 		}
@@ -264,8 +263,8 @@ func (p *page) sample(text []byte, at *int) (*entry, float64, int64, error) {
 	p.differ(*at)
 	e := &p.found
 	*e = p.who.identify(&p.line, p.memo)
-	if e.beat != noEvidence {
-		p.beat(e, p.line.value)
+	if e.evidence != noEvidence {
+		p.observe(e, p.line.value)
 	}
 	if e.use == value || e.use == share {
 		if p.series++; p.series > maxSeries {
@@ -279,8 +278,8 @@ func (p *page) sample(text []byte, at *int) (*entry, float64, int64, error) {
 	return e, p.line.value, p.line.stamp, nil
 }
 
-// expect finds the entry of an identity at its place or behind it: lines may
-// have left the page. The entry is good until the next line.
+// expect finds the entry of an identity at index at or after it, because lines may
+// have left the page. The returned entry is valid until the next line.
 func (p *page) expect(hash uint64, at *int) *entry {
 	for i := *at; i < len(p.entries); i++ {
 		if p.entries[i].hash != hash {
@@ -306,17 +305,17 @@ func (p *page) expect(hash uint64, at *int) *entry {
 	return nil
 }
 
-// beat tells of a line that is evidence.
-func (p *page) beat(e *entry, v float64) {
+// observe passes the value of a line that is evidence to the identifier.
+func (p *page) observe(e *entry, v float64) {
 	if v != v {
 		return
 	}
 	now := digest(v)
-	p.who.beat(e.slot, e.beat, v, e.seen != 0 && e.seen != now)
+	p.who.observe(e.slot, e.evidence, v, e.seen != 0 && e.seen != now)
 	e.seen = now
 }
 
-// differ begins a list of this page's own, with the first n entries of the last.
+// differ starts this page's own list, with the first n entries of the last page.
 func (p *page) differ(n int) {
 	if !p.changed {
 		p.changed = true
@@ -324,7 +323,7 @@ func (p *page) differ(n int) {
 	}
 }
 
-// take puts a line's value where it belongs.
+// take stores a line's value according to its use.
 func (p *page) take(e *entry, v float64, stamp int64) {
 	switch e.use {
 	case value, part, share:
@@ -348,8 +347,8 @@ func (p *page) take(e *entry, v float64, stamp int64) {
 	}
 }
 
-// identityEnd guesses where a line's identity ends: behind its last brace, or
-// at its first blank where it has none. The long way makes sure of it.
+// identityEnd guesses the end of a line's identity: after its last closing brace, or
+// at the first blank if it has no brace. sample verifies the guess by parsing.
 func identityEnd(b []byte) int {
 	if i := bytes.LastIndexByte(b, '}'); i >= 0 {
 		return i + 1
@@ -360,7 +359,7 @@ func identityEnd(b []byte) int {
 	return wordEnd(b, 0)
 }
 
-// excerpt is the beginning of a bad line.
+// excerpt returns the beginning of a bad line.
 func excerpt(b []byte) string {
 	const most = 80
 	if len(b) <= most {
@@ -373,8 +372,8 @@ func excerpt(b []byte) string {
 	return string(b[:n]) + "…"
 }
 
-// newestLine is the newest time that a point's line carries, in ms since 1970;
-// 0 where none does.
+// newestLine returns the newest timestamp of a line with a value, in ms since 1970;
+// 0 if no line has one.
 func (p *page) newestLine() int64 {
 	newest := int64(0)
 	for i := range p.points {

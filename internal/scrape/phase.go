@@ -10,26 +10,27 @@ import (
 )
 
 const (
-	// retryEarly is how soon a page that came before the agent's tick is asked
-	// for again, and retries how often.
+	// retryEarly is the delay of the next scrape after one that was before the
+	// agent's tick. retries is the number of such scrapes in a row.
 	retryEarly = 25 * time.Millisecond
 	retries    = 4
-	// clockAhead is how far in the future a collection may be for its clock
-	// to be taken as it is: what NTP leaves.
+	// clockAhead is the error of a clock that is accepted without a correction. NTP
+	// keeps clocks within it.
 	clockAhead = 100 * time.Millisecond
 )
 
-// phase says when a target is to be scraped next. It knows no clock.
+// phase computes the time of a target's next scrape. Its methods get the time as an
+// argument.
 type phase struct {
 	every time.Duration // Config.Interval
 	guard time.Duration // after an agent's collection
-	most  time.Duration // of a back-off
-	name  uint64        // spreads the targets that do not say when they tick
+	most  time.Duration // the limit of a back-off
+	name  uint64        // a hash of the name, the offset of targets without a known tick
 
-	slow   time.Duration // how long the agent's slower collections took lately
-	extra  time.Duration // learned: what it needs beyond that and the guard
-	early  int           // pages in a row that came before the tick
-	failed int           // scrapes in a row
+	slow   time.Duration // the duration of the agent's slower collections of late
+	extra  time.Duration // learned: the delay needed in addition to slow and guard
+	early  int           // consecutive pages from before the tick
+	failed int           // consecutive failed scrapes
 }
 
 func newPhase(cfg *Config, name string) phase {
@@ -38,7 +39,7 @@ func newPhase(cfg *Config, name string) phase {
 	return phase{every: cfg.Interval, guard: cfg.Guard, most: cfg.MaxBackoff, name: h.Sum64()}
 }
 
-// spread is the next time on the target's own grid of intervals.
+// spread returns the next time of the target's fixed offset within the interval.
 func (p *phase) spread(now time.Time) time.Time {
 	offset := time.Duration(p.name % uint64(p.every))
 	next := now.Truncate(p.every).Add(offset)
@@ -48,9 +49,9 @@ func (p *phase) spread(now time.Time) time.Time {
 	return next
 }
 
-// afterTick is when to ask again an agent that collected at tick (our clock):
-// when one of its next collections, the guard and what was learned are over.
-// An agent that ticks faster than we ask is asked at each n-th tick.
+// afterTick returns the next scrape of an agent that collected at tick (our clock):
+// after one of its next collections, the guard and the learned delay. An agent with
+// a shorter interval than ours is scraped at each n-th tick.
 func (p *phase) afterTick(tick time.Time, m meta, now time.Time) time.Time {
 	p.failed, p.early = 0, 0
 	p.slow = max(seconds(m.took), p.slow-p.slow/8)
@@ -66,11 +67,11 @@ func (p *phase) afterTick(tick time.Time, m meta, now time.Time) time.Time {
 	return ready
 }
 
-// tooEarly is when to ask again an agent that had not collected anew.
+// tooEarly returns the next scrape of an agent whose last page was not new.
 func (p *phase) tooEarly(m meta, now time.Time) time.Time {
 	p.failed = 0
 	if p.early++; p.early > retries {
-		return now.Add(p.every) // it is stuck, or slower than it says
+		return now.Add(p.every) // the agent hangs, or its interval is longer than its page says
 	}
 	if p.early == 1 {
 		p.extra = min(p.extra+retryEarly/2, seconds(m.interval)/4)
@@ -78,17 +79,18 @@ func (p *phase) tooEarly(m meta, now time.Time) time.Time {
 	return now.Add(retryEarly)
 }
 
-// success is when to ask again a target that does not say when it ticks.
+// success returns the next scrape of a target without a known tick.
 func (p *phase) success(now time.Time) time.Time {
 	p.failed = 0
 	return p.spread(now)
 }
 
-// podRate is how many bytes of a pod's own exposition are read per interval. An
-// inference server's page has 100 to 500 KB; one of 16 MiB is read every 16th time.
+// podRate is the limit of bytes per interval from a pod's own metrics. An inference
+// server's page has 100 to 500 KB. A page of 16 MiB is read every 16th interval.
 const podRate = 1 << 20
 
-// paced is when to ask again a pod whose page had so many bytes.
+// paced returns the next scrape of a pod after a page of so many bytes: next, or
+// later for podRate.
 func (p *phase) paced(next time.Time, bytes int64, now time.Time) time.Time {
 	if earliest := now.Add(time.Duration(bytes/podRate) * p.every); earliest.After(next) {
 		return earliest
@@ -96,8 +98,8 @@ func (p *phase) paced(next time.Time, bytes int64, now time.Time) time.Time {
 	return next
 }
 
-// failure is when to try again: twice as late each time, up to most, with a
-// fifth of jitter either way.
+// failure returns the next scrape after a failure. The delay doubles each time, up
+// to most, with a jitter of ±20 %.
 func (p *phase) failure(now time.Time) time.Time {
 	wait := p.most
 	if p.failed < 8 {
@@ -107,7 +109,8 @@ func (p *phase) failure(now time.Time) time.Time {
 	return now.Add(time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64())))
 }
 
-// seconds is a time that a target said, within reason.
+// seconds converts a duration from a page, limited to one hour. NaN and negative
+// numbers are 0.
 func seconds(s float64) time.Duration {
 	switch {
 	case !(s > 0):
@@ -118,15 +121,16 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second))
 }
 
-// clock turns an agent's times into ours. Its times are used as they are while
-// they can be true. Where they lie in the future, or move and yet stay far in
-// the past, its clock is off, and the difference is measured: the samples then
-// count as collected when they arrived, which may be an interval too late.
+// clock converts an agent's times to ours. Plausible times are not changed. If they
+// are in the future, or advance but stay far in the past, the agent's clock is wrong.
+// The difference is then measured: the page counts as collected at its arrival, which
+// may be up to one interval too late.
 type clock struct {
-	last   time.Time     // the agent's time at the last page
-	offset time.Duration // what is added to its times
+	last   time.Time     // the agent's time on the last page
+	offset time.Duration // is added to the agent's times
 }
 
+// local returns the time of a collection in our clock. raw is the agent's time.
 func (c *clock) local(raw, arrived time.Time, m meta) time.Time {
 	moved := !c.last.IsZero() && !raw.Equal(c.last)
 	c.last = raw
@@ -141,12 +145,12 @@ func (c *clock) local(raw, arrived time.Time, m meta) time.Time {
 	return raw.Add(c.offset)
 }
 
-// maxUnix is a time in seconds since 1970 (2255) that nanoseconds in an int64
-// can still tell.
+// maxUnix is a time in seconds since 1970 (in the year 2255) that fits an int64 of
+// nanoseconds.
 const maxUnix = 9e9
 
-// unixSeconds is the time of a float of seconds since 1970, which holds
-// microseconds.
+// unixSeconds converts seconds since 1970, rounded to microseconds, the precision of
+// a float64.
 func unixSeconds(s float64) time.Time {
 	whole, part := math.Modf(s)
 	return time.Unix(int64(whole), int64(math.Round(part*1e6))*1000)

@@ -11,60 +11,60 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// Combine says how the series of one name become a number.
+// Combine is how the series of one name are combined to one value.
 type Combine uint8
 
 // The combinations.
 const (
-	Sum Combine = iota // of all of them
-	Max                // the largest: of shares, a sum means nothing
+	Sum Combine = iota // the sum of all series
+	Max                // the largest value; a sum of ratios has no meaning
 )
 
-// Metric is one number made of a pod's series of one name.
+// Metric is one value, combined from a pod's series of one name.
 type Metric struct {
-	Key          string // what it is called in the store
+	Key          string // the name in the store
 	Name         string // of the series
 	Label, Value string // only series with this label; empty: all
 	Combine      Combine
-	// Min and Max are the bounds of a series' value and of the number; a metric
-	// with one outside of them has no value. Both 0: there are none.
+	// Min and Max are the valid range of each series and of the combined value. If
+	// one is outside, the metric has no value. Both 0: no range.
 	Min, Max float64
-	// By is a label: of the series that agree in it, which are copies that
-	// several ranks tell of the same, only the largest is added up. Empty: all are.
+	// By is a label. Series with the same value of it are copies of one series from
+	// several ranks of a model: only the largest is added. Empty: all are added.
 	By string
 }
 
-// The bounds of what a page can make us remember of labels that it invents. A
-// metric whose series do not fit has no value: a part of a sum is none.
+// The limits of what is remembered of a page's label values. A metric with a series
+// beyond them has no value, because a partial sum would be wrong.
 const (
-	maxCells = 1 << 10 // parts
-	maxBy    = 128     // bytes of the label that tells them apart
+	maxCells = 1 << 10
+	maxBy    = 128 // bytes of a By label's value
 )
 
-// podMetrics is the identifier of a pod's own exposition: it picks metrics by
-// name and combines their label sets.
+// podMetrics is the identifier of a pod's own metrics. It selects series by name and
+// label, and combines them.
 type podMetrics struct {
 	target  *series.Target
 	metrics []Metric
 	refs    []series.Ref
-	cells   []cell           // parts of the metrics
-	places  map[place]int32  // of the cells
-	slots   [][]int32        // the cells that a line goes into
-	known   map[string]int32 // of the slots, by their cells
+	cells   []cell           // the addends of the metrics
+	places  map[place]int32  // the indexes of cells
+	slots   [][]int32        // the cells to which a line is added
+	known   map[string]int32 // the indexes of slots, by their cells
 	sums    []float64        // by metric
-	seen    []bool           // by metric
+	seen    []bool           // by metric: a cell has a value
 	over    []bool           // by metric: not all of its series fit
 	text    int64            // bytes of names
 }
 
-// cell is what series that are copies of each other, or all series, come to.
+// cell is the value of series that are copies of each other, or of all series.
 type cell struct {
 	metric int32
 	value  float64
 	seen   bool
 }
 
-// place finds a cell.
+// place is the key of a cell.
 type place struct {
 	metric int32
 	by     string
@@ -79,24 +79,24 @@ func newPodMetrics(t *series.Target, metrics []Metric) *podMetrics {
 	}
 }
 
-// reset forgets all lines.
+// reset drops all remembered lines.
 func (m *podMetrics) reset() {
 	m.cells, m.slots, m.text = nil, nil, 0
 	m.places, m.known = map[place]int32{}, map[string]int32{}
 	clear(m.over)
 }
 
-// overgrown says whether what is remembered leaves no room for other lines.
+// overgrown reports whether a metric had more series than fit.
 func (m *podMetrics) overgrown() bool { return slices.Contains(m.over, true) }
 
-// size is what is remembered, in bytes. Maps take about twice their entries.
+// size returns the bytes that are remembered. A map takes about twice its entries.
 func (m *podMetrics) size() int64 {
 	return m.text + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
 		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2)
 }
 
-// identify takes the lines of the metrics asked for. Buckets and quantiles of
-// histograms and summaries have no sum.
+// identify selects the lines of the metrics. Buckets of histograms and quantiles of
+// summaries are ignored: they cannot be summed.
 func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
 	asked := func(x Metric) bool { return x.Name == string(l.name) }
 	if !slices.ContainsFunc(m.metrics, asked) || l.get("le") != nil || l.get("quantile") != nil {
@@ -118,7 +118,7 @@ func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
 	return entry{use: part, slot: m.slot(cells), scale: 1}
 }
 
-// cell is the place of the cell of metric i that a line goes into.
+// cell returns the index of the cell of metric i to which a line is added.
 func (m *podMetrics) cell(i int, l *line) (int32, bool) {
 	r, ok := m.target.Ref(series.Key{Metric: m.metrics[i].Key})
 	if !ok {
@@ -157,9 +157,10 @@ func (m *podMetrics) slot(cells []int32) int32 {
 
 func (m *podMetrics) success(int32, float64) {}
 
-func (m *podMetrics) beat(int32, evidence, float64, bool) {}
+func (m *podMetrics) observe(int32, evidence, float64, bool) {}
 
-// fill makes a batch of the numbers. One of which a part is NaN is none.
+// fill adds the combined values to a batch. A metric with a NaN among its series has
+// no value.
 func (m *podMetrics) fill(p *page, b *series.Batch) {
 	for i := range m.cells {
 		m.cells[i].value, m.cells[i].seen = 0, false
@@ -185,7 +186,7 @@ func (m *podMetrics) fill(p *page, b *series.Batch) {
 	}
 }
 
-// take puts a line's value into a cell.
+// take adds a line's value to a cell.
 func (m *podMetrics) take(c *cell, v float64) {
 	x := &m.metrics[c.metric]
 	switch {

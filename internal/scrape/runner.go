@@ -17,48 +17,49 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// How long an agent is asked for the names that were learned before it is
-// asked for its whole page again: shorter while fields in use are not on it.
+// The time for which an agent is asked for the learned names only, before the next
+// request for the whole page: learnAgainFull if all fields in use were found.
 const (
 	learnAgain     = time.Minute
 	learnAgainFull = 10 * time.Minute
 )
 
-// runner scrapes one target. All but want, conn, turns and state belong to its turns.
+// runner scrapes one target. Only a turn uses its fields, except want, gone, conn,
+// turns and state.
 type runner struct {
 	s      *Scraper
 	cancel context.CancelFunc
 	done   chan struct{}
 	want   atomic.Pointer[Target]
-	gone   atomic.Bool // taken off the list: its samples go too
+	gone   atomic.Bool // not in the list any more: drop the samples too
 
-	have   *Target // the want that the fields below are for
-	series *series.Target
-	page   *page
-	gpus   *gpus       // nil for a Pod
-	pods   *podMetrics // nil for the others
-	batch  series.Batch
-	shrunk time.Time // when page last had to remember less, or was last allowed more
-	phase  phase
-	clock  clock
-	pace   pace
+	have      *Target // the target that the fields below are for; want may be newer
+	series    *series.Target
+	page      *page
+	gpus      *gpus       // nil for a Pod
+	pods      *podMetrics // nil for the others
+	batch     series.Batch
+	shrunk    time.Time // when the limit of the entries of page last changed
+	phase     phase
+	clock     clock
+	intervals intervalEstimate
 
 	conn   connection
 	buffer *buffer // while a page is read and stored
 	turns  turns
 
-	req   *request
-	learn time.Time // when to ask for the whole page; zero: now
-	names bool      // req asks for names only
+	req       *request
+	learn     time.Time // when to request the whole page; zero: now
+	namesOnly bool      // req asks for the learned names only
 
-	ownersDue bool // the store did not take all owners of the last page
+	ownersDue bool // the store refused some owners of the last page
 
 	mu    sync.Mutex
 	state State
 }
 
-// run scrapes until ctx ends, from when the runner that it takes over from, if
-// there is one, is done. It returns at once, and calls ended at the end.
+// run starts scraping and returns. Scraping begins after the runner before, if any,
+// is done. After ctx ends, run calls ended.
 func (r *runner) run(ctx context.Context, before *runner, ended func()) {
 	r.turns.do = func() time.Time { return r.scrape(ctx) }
 	r.turns.ended = func() {
@@ -74,13 +75,13 @@ func (r *runner) run(ctx context.Context, before *runner, ended func()) {
 		begin()
 		return
 	}
-	go func() { // ends before ended is called
+	go func() { // returns before ended is called
 		<-before.done
 		begin()
 	}()
 }
 
-// stop ends the scrape that is under way, and all others.
+// stop cancels the current scrape and all later ones.
 func (r *runner) stop() {
 	r.cancel()
 	r.conn.shut()
@@ -96,13 +97,13 @@ func (r *runner) isDone() bool {
 	}
 }
 
-// scrape asks once and says when to ask again.
+// scrape scrapes once and returns the time of the next scrape.
 func (r *runner) scrape(ctx context.Context) (next time.Time) {
 	defer r.release()
 	started := time.Now()
 	if err := r.prepare(started); errors.Is(err, series.ErrNoMemory) {
 		r.s.failures[NoMemory].Add(1)
-		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape less", err))
+		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape fewer targets", err))
 	} else if err != nil {
 		return r.failed(fail(Internal, "%w", err))
 	}
@@ -110,7 +111,7 @@ func (r *runner) scrape(ctx context.Context) (next time.Time) {
 	arrived := time.Now()
 	if f != nil {
 		if ctx.Err() != nil {
-			return time.Time{} // we gave up, not they
+			return time.Time{} // the scrape was cancelled: no failure of the target
 		}
 		r.s.count(f, arrived.Sub(started))
 		r.account()
@@ -118,13 +119,12 @@ func (r *runner) scrape(ctx context.Context) (next time.Time) {
 	}
 	r.s.count(nil, arrived.Sub(started))
 	if ctx.Err() != nil {
-		return time.Time{} // what it said counts no more
+		return time.Time{} // the target was removed: do not store its page
 	}
 	return r.paced(r.store(started, arrived))
 }
 
-// paced is when to ask again a target whose page was as long as the last one: a
-// tenant's long page is read less often, an exporter's is not.
+// paced delays the next scrape of a pod with a long page. Exporters are not delayed.
 func (r *runner) paced(next time.Time) time.Time {
 	if r.have == nil || r.have.Kind != Pod {
 		return next
@@ -132,7 +132,7 @@ func (r *runner) paced(next time.Time) time.Time {
 	return r.phase.paced(next, r.page.bytes, time.Now())
 }
 
-// prepare follows what is wanted of the target, and makes the request.
+// prepare applies a new want, and builds the request if it has changed.
 func (r *runner) prepare(now time.Time) error {
 	if want := r.want.Load(); want != r.have {
 		r.series = r.s.deps.Store.Target(want.Name, want.Labels)
@@ -145,7 +145,7 @@ func (r *runner) prepare(now time.Time) error {
 		r.have = want
 	}
 	whole := r.have.Kind != Agent || r.have.Fields.Empty() || !now.Before(r.learn)
-	if r.req != nil && whole == !r.names {
+	if r.req != nil && whole == !r.namesOnly {
 		return nil
 	}
 	var names []string
@@ -157,7 +157,7 @@ func (r *runner) prepare(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	r.req, r.names = req, !whole
+	r.req, r.namesOnly = req, !whole
 	return nil
 }
 
@@ -173,7 +173,7 @@ func (r *runner) begin(want *Target) {
 	r.page = newPage(r.gpus)
 }
 
-// keep stores an answer.
+// keep stores a whole page.
 func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
 	r.take()
 	defer r.release()
@@ -182,7 +182,7 @@ func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) 
 	return r.store(started, arrived)
 }
 
-// store stores the page that was fed.
+// store stores the page that was parsed.
 func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	p := r.page
 	defer r.account()
@@ -203,9 +203,9 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	r.batch.Reset()
 	if r.gpus != nil {
 		if p.changed || r.ownersDue {
-			r.ownersDue = !r.series.SetOwners(at, r.gpus.held(p.entries))
+			r.ownersDue = !r.series.SetOwners(at, r.gpus.deviceOwners(p.entries))
 		}
-		if f := r.freshness(at, stamped); f.held > 0 && f.fresh == 0 {
+		if f := r.freshness(at, stamped); f.unchanged > 0 && f.fresh == 0 {
 			if r.gpus.overgrown(len(p.entries)) {
 				r.forget()
 			}
@@ -225,10 +225,10 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	case errors.Is(err, series.ErrRepeated):
 		return r.repeated(at, arrived)
 	case errors.Is(err, series.ErrNoMemory):
-		r.have = nil // try again to get room for it
-		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape less", err))
+		r.have = nil // reserve memory again at the next scrape
+		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape fewer targets", err))
 	case err != nil:
-		r.have = nil // somebody dropped it from the store: make it anew
+		r.have = nil // the target was dropped from the store: create it again
 		return r.failed(fail(Internal, "%w", err))
 	}
 	r.s.samples.Add(uint64(len(r.batch.Points)))
@@ -242,8 +242,8 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	return r.phase.success(time.Now())
 }
 
-// account charges the target for what its runner holds. Where the memory limit
-// refuses that, the runner remembers less of its pages.
+// account charges the target for the runner's memory. If the memory limit refuses
+// that, the runner remembers less of its pages.
 func (r *runner) account() {
 	if r.gpus != nil {
 		for reason, n := range r.gpus.refused {
@@ -269,8 +269,9 @@ func (r *runner) size() int64 {
 	return r.s.targetBytes(r.want.Load()) + r.page.size()
 }
 
-// collectedAt is the time of a page's samples in our clock: the agent's, else
-// the newest that lines carry, else when it was asked for, which is no stamp.
+// collectedAt returns the time of a page's samples in our clock: the agent's time,
+// or else the newest timestamp of a line. Without both, it returns the start of the
+// scrape, and stamped is false.
 func (r *runner) collectedAt(started, arrived time.Time) (at time.Time, stamped bool) {
 	if m := r.page.meta; m.collected > 0 && m.collected < maxUnix {
 		return r.clock.local(unixSeconds(m.collected), arrived, m), true
@@ -281,23 +282,23 @@ func (r *runner) collectedAt(started, arrived time.Time) (at time.Time, stamped 
 	return started, false
 }
 
-// freshness judges a page's devices, and has the store keep their values for
-// three of the target's intervals, where those are known.
+// freshness determines which of a page's devices have new values. It sets the
+// target's interval in the store, if it is known.
 func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
 	method, said := FreshByTimestamp, time.Duration(0)
 	if stamped {
-		r.gpus.believe()
-		// A faster agent's values count for as long as anybody's.
+		r.gpus.acceptAll()
+		// A short interval does not reduce the age up to which values count.
 		if d := seconds(r.page.meta.interval); r.page.meta.collected > 0 && d <= slowestInterval && gpu.MaxAge(d) > gpu.MaxAge(0) {
 			said = d
 		}
 	} else {
-		f = r.gpus.judge(at, &r.pace)
+		f = r.gpus.assess(at, &r.intervals)
 		method = f.method.String()
 	}
 	interval := said
-	if f.fresh+f.held > 0 && !r.pace.last.IsZero() {
-		interval = r.pace.interval()
+	if f.fresh+f.unchanged > 0 && !r.intervals.last.IsZero() {
+		interval = r.intervals.interval()
 	}
 	r.series.SetInterval(interval)
 	r.mu.Lock()
@@ -309,18 +310,18 @@ func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
 	case f.frozen == 0 && st.Frozen > 0:
 		r.s.deps.Log.Info("values of devices change again", "target", st.Name, "url", st.URL)
 	}
-	st.Freshness, st.Frozen, st.Waiting = method, f.frozen, f.held > 0 && f.fresh == 0 && f.waits
+	st.Freshness, st.Frozen, st.Waiting = method, f.frozen, f.unchanged > 0 && f.fresh == 0 && f.waits
 	if !stamped {
 		st.Interval = interval
 	}
 	return f
 }
 
-// unchanged is a page with the values of the last one: the exporter has not
-// collected since, or does not collect any more.
+// unchanged handles a page with the values of the last one: the exporter has not
+// collected again yet, or it hangs.
 func (r *runner) unchanged(f *freshness, started, arrived time.Time) (next time.Time) {
 	r.s.repeated.Add(1)
-	if f.frozen == f.held {
+	if f.frozen == f.unchanged {
 		stale := fail(Stale, "values have not changed since %s", f.since.UTC().Format(time.RFC3339))
 		r.s.failures[stale.reason].Add(1)
 		r.note(stale, arrived)
@@ -336,7 +337,7 @@ func (r *runner) unchanged(f *freshness, started, arrived time.Time) (next time.
 	return r.phase.success(time.Now())
 }
 
-// recovered ends a row of failures. r.mu is held.
+// recovered clears the last failure. The caller holds r.mu.
 func (r *runner) recovered(arrived time.Time) {
 	st := &r.state
 	if st.Err != nil {
@@ -345,13 +346,13 @@ func (r *runner) recovered(arrived time.Time) {
 	st.Err, st.ErrSince, st.Failures = nil, time.Time{}, 0
 }
 
-// learned decides, after a page, whether the next one may be limited to the
-// names that were found.
+// learned decides after a page whether the next request may be limited to the names
+// that were found.
 func (r *runner) learned(now time.Time) {
 	switch {
-	case r.names && len(r.page.points) == 0:
-		r.learn = time.Time{} // it may call them otherwise now
-	case !r.names && len(r.gpus.names) > 0:
+	case r.namesOnly && len(r.page.points) == 0:
+		r.learn = time.Time{} // the agent may have new names
+	case !r.namesOnly && len(r.gpus.names) > 0:
 		r.learn = now.Add(learnAgain)
 		if r.foundAll() {
 			r.learn = now.Add(learnAgainFull)
@@ -371,7 +372,8 @@ func (r *runner) foundAll() bool {
 	return found.Union(r.have.Fields) == found
 }
 
-// forget makes the next page be read anew from its text.
+// forget drops what is remembered of the target's lines: the next page is parsed
+// from scratch.
 func (r *runner) forget() {
 	r.page.forget()
 	if r.gpus != nil {
@@ -396,18 +398,18 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 	st.BadLines, st.BadLine, st.OutOfRange = r.page.bad, "", r.page.outside.total()
 	if r.page.badLine != nil {
 		st.BadLine = r.page.badLine.Error()
-		r.s.deps.Log.Debug("lines left out", "target", st.Name, "lines", r.page.bad, "first", st.BadLine, "text", r.page.badText)
+		r.s.deps.Log.Debug("malformed lines skipped", "target", st.Name, "lines", r.page.bad, "first", st.BadLine, "text", r.page.badText)
 	}
 }
 
-// repeated is a page that the target had already given. While that is only a
-// matter of having asked too early it is no failure.
+// repeated handles a page of an earlier collection. It is a failure only if the
+// collection is older than gpu.MaxAge; before that, the scrape was too early.
 func (r *runner) repeated(at, arrived time.Time) (next time.Time) {
 	r.s.repeated.Add(1)
 	m := r.page.meta
 	next = r.phase.tooEarly(m, arrived)
 	if age := arrived.Sub(at); m.interval > 0 && age > gpu.MaxAge(seconds(m.interval)) {
-		f := fail(Stale, "collection time has not moved since %s", at.UTC().Format(time.RFC3339Nano))
+		f := fail(Stale, "collection time has not changed since %s", at.UTC().Format(time.RFC3339Nano))
 		r.s.failures[f.reason].Add(1)
 		r.note(f, arrived)
 	}
@@ -420,7 +422,7 @@ func (r *runner) failed(f *failure) (next time.Time) {
 	return r.phase.failure(now)
 }
 
-// note keeps a failure for people; the first of a row is logged.
+// note records a failure in the state, and logs the first of consecutive ones.
 func (r *runner) note(f *failure, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -431,6 +433,6 @@ func (r *runner) note(f *failure, now time.Time) {
 	if first {
 		st.ErrSince = now
 		r.s.deps.Log.Warn("scrape failed", "target", st.Name, "url", st.URL, "reason", f.reason.String(), "err", f.err)
-		r.s.deps.Log.Debug("scrape failed, in the target's words", "target", st.Name, "text", f.detail)
+		r.s.deps.Log.Debug("scrape failed: untrusted text from the target", "target", st.Name, "text", f.detail)
 	}
 }

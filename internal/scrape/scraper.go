@@ -15,13 +15,13 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// Config says how to scrape. Zero values take the defaults.
+// Config is the configuration of a Scraper. Zero values take the defaults.
 type Config struct {
-	Interval   time.Duration // between two scrapes of a target; 1 s
-	Timeout    time.Duration // of one scrape; 5 s
-	MaxBody    int64         // bytes of one answer; 16 MiB
-	Guard      time.Duration // between the end of an agent's collection and its scrape; 20 ms
-	MaxBackoff time.Duration // between two scrapes of a target that fails; 5 s
+	Interval   time.Duration // between two scrapes of a target; 1 s by default
+	Timeout    time.Duration // of one scrape; 5 s by default
+	MaxBody    int64         // limit of one response in bytes; 16 MiB by default
+	Guard      time.Duration // between the end of an agent's collection and its scrape; 20 ms by default
+	MaxBackoff time.Duration // between two scrapes of a target that fails; 5 s by default
 }
 
 func (c Config) withDefaults() Config {
@@ -33,22 +33,22 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Deps are what a Scraper works with.
+// Deps are the collaborators of a Scraper.
 type Deps struct {
-	Client Doer // NewClient's
-	// Dial connects to the targets that are asked over plain HTTP and without
-	// credentials, each over one connection that is kept open. nil: Client asks them,
-	// which at thousands of targets takes several times the memory.
+	Client Doer // from NewClient
+	// Dial opens the persistent connections to targets with plain HTTP and without
+	// credentials. nil: they are scraped through Client, which takes several times
+	// the memory for thousands of targets.
 	Dial Dialer
-	// Exporters asks targets of the kinds Agent and DCGM; nil: Client does. Pods
+	// Exporters scrapes targets of the kinds Agent and DCGM; nil: Client does. Pods
 	// are tenants' and never get its credentials.
 	Exporters Doer
 	Store     *series.Store
-	Deliver   func(target string, at time.Time) // called when samples of this time are in the store; may be nil, must not block
+	Deliver   func(target string, at time.Time) // is called after samples of this time are stored; may be nil, must not block
 	Log       *slog.Logger                      // nil: slog.Default()
 }
 
-// Scraper scrapes targets, each at times of its own, while Run runs.
+// Scraper scrapes targets, each on its own schedule, while Run runs.
 type Scraper struct {
 	cfg     Config
 	deps    Deps
@@ -59,15 +59,15 @@ type Scraper struct {
 	changed chan struct{}
 	runners map[string]*runner
 	outside map[string]uint64  // values out of range, by metric
-	leaving map[string]*runner // taken off the list, not yet done
-	refused map[string]State   // not scraped, because there are too many
+	leaving map[string]*runner // runners of removed targets that are not done yet
+	refused map[string]State   // targets that are not scraped because there are too many
 
 	scrapes, samples, badLines, repeated atomic.Uint64
 	nanos                                atomic.Int64
 	failures                             [numReasons]atomic.Uint64
 }
 
-// New makes a scraper without targets.
+// New returns a scraper without targets.
 func New(cfg Config, deps Deps) *Scraper {
 	if deps.Log == nil {
 		deps.Log = slog.Default()
@@ -82,10 +82,10 @@ func New(cfg Config, deps Deps) *Scraper {
 	}
 }
 
-// Sync says what is to be scraped from now on. Targets that stay go on
-// undisturbed, though what is wanted of them may differ; one whose URL or kind
-// differs begins anew and keeps its window; one that is not in the list any
-// more is dropped from the store. Of two with one name the first counts.
+// Sync sets the targets to scrape. Targets that stay are not interrupted, even if
+// their fields or metrics change. A target with another URL or kind starts again and
+// keeps its window. A target that is not in the list is dropped from the store. Of
+// two targets with the same name, the first counts.
 func (s *Scraper) Sync(targets []Target) {
 	s.mu.Lock()
 	s.wanted = slices.Clone(targets)
@@ -96,8 +96,7 @@ func (s *Scraper) Sync(targets []Target) {
 	}
 }
 
-// Run scrapes until ctx ends, and then waits for its goroutines. It is called
-// once.
+// Run scrapes until ctx ends, and then waits for its goroutines. Call it once.
 func (s *Scraper) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -112,7 +111,7 @@ func (s *Scraper) Run(ctx context.Context) {
 	}
 }
 
-// stopAll ends all runners.
+// stopAll stops all runners.
 func (s *Scraper) stopAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,12 +120,12 @@ func (s *Scraper) stopAll() {
 	}
 }
 
-// follow starts and ends runners as Sync said.
+// follow starts and stops runners according to the last Sync.
 func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wanted := make(map[string]*Target, len(s.wanted))
-	refused := admit(s.wanted, func(name string) bool { return s.runners[name] != nil }, s.mostWanted())
+	refused := admit(s.wanted, func(name string) bool { return s.runners[name] != nil }, s.maxWanted())
 	s.noteRefused(refused)
 	for i := range s.wanted {
 		t := &s.wanted[i]
@@ -160,7 +159,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// noteRefused keeps the states of the targets that are not scraped.
+// noteRefused records the states of the targets that are not scraped.
 func (s *Scraper) noteRefused(refused map[string]error) {
 	if len(refused) == 0 {
 		s.refused = nil
@@ -204,24 +203,24 @@ func (s *Scraper) count(f *failure, took time.Duration) {
 	}
 }
 
-// Stats are counts since the start.
+// Stats are the scraper's figures: counts since the start, except where noted.
 type Stats struct {
-	Targets  int // now
-	Refused  int // now, because there are too many for the memory limit
+	Targets  int // scraped now
+	Refused  int // not scraped now, because there are too many for the memory limit
 	Scrapes  uint64
-	Failures map[string]uint64 // by Reason; every reason is there
-	Repeated uint64            // pages that were there already: asked too early
+	Failures map[string]uint64 // by Reason; has every reason
+	Repeated uint64            // pages of an earlier collection: the scrape was too early
 	Samples  uint64
 	BadLines uint64
-	Took     time.Duration // all requests together
+	Took     time.Duration // the sum of all requests
 
-	Freshness map[string]int // targets now by how their values are known to be new, as State has it
-	Frozen    int            // devices whose values have not changed for too long
+	Freshness map[string]int // targets now, by State.Freshness
+	Frozen    int            // devices now whose values have not changed for too long
 
-	OutOfRange map[string]uint64 // values that were none for being out of range, by metric
+	OutOfRange map[string]uint64 // values omitted because they were out of range, by metric
 }
 
-// Stats meters the scraper.
+// Stats returns the scraper's figures.
 func (s *Scraper) Stats() Stats {
 	st := Stats{
 		Scrapes: s.scrapes.Load(), Repeated: s.repeated.Load(), Samples: s.samples.Load(),
@@ -247,7 +246,7 @@ func (s *Scraper) Stats() Stats {
 	return st
 }
 
-// States says how each target fares, sorted by name.
+// States returns the state of each target, sorted by name.
 func (s *Scraper) States() []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -168,7 +168,7 @@ func TestAgentIsStuck(t *testing.T) {
 			t.Errorf("a value of %v ago: %v", time.Since(v.At), v)
 		}
 		st := s.States()[0]
-		if st.Err == nil || !strings.Contains(st.Err.Error(), "scrape node-1 (http://10.0.0.1:9400/metrics): collection time has not moved since 2027-") {
+		if st.Err == nil || !strings.Contains(st.Err.Error(), "scrape node-1 (http://10.0.0.1:9400/metrics): collection time has not changed since 2027-") {
 			t.Errorf("state %v", st.Err)
 		}
 		if n := len(a.requests()); n > 40 {

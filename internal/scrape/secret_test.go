@@ -111,7 +111,7 @@ func TestCertificatesAreNotShown(t *testing.T) {
 	}
 	plain := parse(serveRaw(t, "HTTP/1.1 200 OK\r\n\r\n"))
 	plain.Scheme = "https"
-	if _, err = ReadHealth(t.Context(), NewClient(), plain); err == nil || err.Error() != "it does not speak TLS" {
+	if _, err = ReadHealth(t.Context(), NewClient(), plain); err == nil || err.Error() != "the server does not speak TLS" {
 		t.Errorf("error %v", err)
 	}
 	gone := httptest.NewServer(http.NotFoundHandler())

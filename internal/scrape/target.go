@@ -11,25 +11,25 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// Kind is what answers at a target.
+// Kind is the kind of a target.
 type Kind uint8
 
 // The kinds of targets.
 const (
-	Agent Kind = iota // our agent: understands ?name[]= and says when it collected
-	DCGM              // any other exporter of GPUs
+	Agent Kind = iota // our agent: it supports ?name[]= and has collection timestamps
+	DCGM              // any other exporter of GPU metrics
 	Pod               // a pod's own metrics, such as an inference server's
 )
 
-// Target is one exposition to be scraped.
+// Target is one metrics endpoint to scrape.
 type Target struct {
-	Name   string  // unique; the name of the series.Target too
-	URL    url.URL // such as http://10.1.2.3:9400/metrics; its host is an IP address and a port
+	Name   string  // unique; also the name of the series.Target
+	URL    url.URL // such as http://10.1.2.3:9400/metrics; the host is an IP address and a port
 	Kind   Kind
 	Labels series.TargetLabels
 
-	Fields  gpu.FieldSet // of an Agent or DCGM: those in use; empty: all
-	Metrics []Metric     // of a Pod: those in use
+	Fields  gpu.FieldSet // the fields in use, for Agent and DCGM; empty: all
+	Metrics []Metric     // the metrics in use, for Pod
 }
 
 func (t *Target) equal(o *Target) bool {
@@ -37,42 +37,42 @@ func (t *Target) equal(o *Target) bool {
 		t.Fields == o.Fields && slices.Equal(t.Metrics, o.Metrics)
 }
 
-// State is how a target fares, for people.
+// State is the state of a target, for the page and the CLI.
 type State struct {
 	Name string
 	URL  string
 	Kind Kind
 
 	LastSuccess time.Time     // when samples last arrived; zero: never
-	Collected   time.Time     // the time of these samples
+	Collected   time.Time     // when these samples were collected
 	Lag         time.Duration // from their collection to their arrival
-	Skew        time.Duration // how far the target's clock is ahead of ours, where that is too far for its times to be used as they are
-	Took        time.Duration // the last request
-	Interval    time.Duration // the agent's own, or learned from when values change; zero: not known
-	Freshness   string        // how its values are known to be new, such as FreshByEnergy; empty of a Pod, which measures when it is asked
-	Waiting     bool          // its values have not changed since the first scrape, and may be old
+	Skew        time.Duration // how far the target's clock is ahead of ours; zero: its times are used without a correction
+	Took        time.Duration // duration of the last request
+	Interval    time.Duration // the agent's, or estimated from the changes of values; zero: unknown
+	Freshness   string        // how the age of the values is known, such as FreshByEnergy; empty for a Pod, which measures at the scrape
+	Waiting     bool          // the values have not changed since the first scrape, and may be old
 	Frozen      int           // devices whose values have not changed for too long
 	Samples     int           // of the last success
-	BadLines    int           // of the last page, left out
-	BadLine     string        // the first of them: its number and what is wrong with it
-	OutOfRange  int           // values of the last page, left out
+	BadLines    int           // malformed lines of the last page, skipped
+	BadLine     string        // the first of them: its number and the error
+	OutOfRange  int           // values of the last page out of range, omitted
 
 	Err      error     // of the last scrape; nil after a success
-	ErrSince time.Time // since when there has been no success
-	Failures int       // since then
+	ErrSince time.Time // of the first failure since the last success
+	Failures int       // since the last success
 }
 
 // Up reports whether the values of the last scrape can be used.
 func (s *State) Up() bool { return s.Problem() == "" && !s.LastSuccess.IsZero() }
 
-// Problem is the reason why there are no values to use; empty if there are, and before the
-// first scrape.
+// Problem returns why the target's values cannot be used; empty if they can be, and
+// before the first scrape.
 func (s *State) Problem() string {
 	switch {
 	case s.Err != nil:
 		return s.Err.Error()
 	case s.Waiting:
-		return "its values have not changed since the first scrape; until they do they may be old"
+		return "the values have not changed since the first scrape: they may be old and are not used until they change"
 	}
 	return ""
 }

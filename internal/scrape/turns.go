@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// turns calls a function again and again, each time when the last call said,
-// until it is stopped. Between two calls it holds a timer and no goroutine: the
-// stacks of 10,000 goroutines that wait are 80 MiB.
+// turns calls a function repeatedly until it is stopped. Each call returns the time
+// of the next one. Between two calls, turns has a timer and no goroutine: the stacks
+// of 10,000 waiting goroutines take 80 MiB.
 type turns struct {
-	do    func() (next time.Time) // makes one turn
-	ended func()                  // is called once, when no turn comes any more
+	do    func() (next time.Time) // one turn
+	ended func()                  // is called once, after the last turn
 
 	mu      sync.Mutex
 	timer   *time.Timer // nil: not started
@@ -20,7 +20,7 @@ type turns struct {
 	stopped bool
 }
 
-// start has the first turn at a time.
+// start schedules the first turn.
 func (t *turns) start(first time.Time) {
 	t.mu.Lock()
 	if !t.stopped {
@@ -41,8 +41,8 @@ func (t *turns) turn() {
 	t.proceed(&next)
 }
 
-// proceed begins a turn, or sets the time of the next one. Where turns were
-// stopped meanwhile it ends them.
+// proceed begins a turn if next is nil, and otherwise schedules the next one. If turns
+// was stopped meanwhile, proceed calls ended and returns false.
 func (t *turns) proceed(next *time.Time) bool {
 	t.mu.Lock()
 	if !t.stopped {
@@ -57,11 +57,11 @@ func (t *turns) proceed(next *time.Time) bool {
 	return false
 }
 
-// stop ends the turns: at once, or after the one that is under way. It may be
-// called again, and before start.
+// stop ends the turns, after the current one if there is one. It may be called more
+// than once, and before start.
 func (t *turns) stop() {
 	t.mu.Lock()
-	// If the timer cannot be stopped, its turn has begun. The turn finds the target gone.
+	// If the timer cannot be stopped, its turn has begun and will call ended.
 	now := !t.stopped && t.waiting && t.timer.Stop()
 	t.stopped = true
 	t.mu.Unlock()

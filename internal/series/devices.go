@@ -16,12 +16,12 @@ type DeviceView struct {
 	Target string
 	Labels TargetLabels
 	Device string        // as in Key
-	Owners []gpu.Owner   // shared, not to be changed; empty: nobody
-	Since  time.Time     // when these became the owners; zero: not known
-	Values []FieldSample // the newest of the fields asked for that have one
+	Owners []gpu.Owner   // read-only; empty: no owner
+	Since  time.Time     // when these became the owners; zero: unknown
+	Values []FieldSample // the newest values of the requested fields
 }
 
-// Value is the view's value of a field.
+// Value returns the device's value of a field, if there is one.
 func (v *DeviceView) Value(f gpu.FieldID) (Sample, bool) {
 	for _, x := range v.Values {
 		if x.Field == f {
@@ -31,8 +31,8 @@ func (v *DeviceView) Value(f gpu.FieldID) (Sample, bool) {
 	return Sample{}, false
 }
 
-// Devices lists the devices of all targets with the newest value of each of
-// the fields, whatever its age up to maxAge, sorted by node, target and device.
+// Devices lists the devices of all targets with the newest value of each of the
+// fields that is no older than maxAge, sorted by node, target and device.
 func (s *Store) Devices(fields []gpu.FieldID, now time.Time, maxAge time.Duration) []DeviceView {
 	s.mu.RLock()
 	type labelled struct {

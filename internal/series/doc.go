@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package series keeps the controller's bounded windows of samples in memory:
-// what each GPU and each pod said during the last minutes, and which pod held
-// which GPU meanwhile.
+// Package series keeps the controller's bounded windows of samples in memory: the
+// values of each GPU and each pod during the last minutes, and which pod held which
+// GPU at the time.
 //
-// A Target is one exposition that is scraped. All its values of one scrape
-// share one time stamp, so a target is a ring of slots, each a stamp and a row
-// of numbers without pointers, laid out [slot][series]. GPU gauges are kept as
-// float32 and come back as the exposition wrote them (see narrow), counters
-// and a pod's own metrics as float64. A target has one writer, its scraper;
-// any number of readers may read meanwhile.
+// A Target is one metrics endpoint that is scraped. All its values of one scrape have
+// the same timestamp. A target is therefore a ring of slots, each a timestamp and a
+// row of numbers, laid out [slot][series] without pointers. GPU gauges are stored as
+// float32 and rounded back to the decimal number of the exposition (see narrow).
+// Counters and pods' own metrics are stored as float64. A target has one writer, its
+// scraper, and any number of concurrent readers.
 //
-// Ownership is kept apart from samples, as tenures: pod p held device d from
-// one time until another. A pod is given only the samples of its tenure, so a
+// Ownership is stored separately from samples, as tenures: pod p held device d from
+// one time until another. A pod has only the samples of its tenure, so that a
 // device's history does not move to its next pod.
 //
-// Missing is not zero. A slot without a value has none, a value older than the
-// caller's maxAge is absent, and a sum of which a part is missing is absent:
+// Missing is not zero. A value older than the caller's maxAge is absent, and so is a
+// sum with a missing addend:
 //
-//	mean, max   of the pod's devices that have a fresh value; one is enough
-//	            (a dead GPU does not hide seven)
-//	sum, rate   absent unless every device of the pod has one: a part of a sum
+//	mean, max   over the pod's devices with a fresh value; one is enough
+//	            (one dead GPU does not hide seven)
+//	sum, rate   absent unless every device of the pod has a value: a partial sum
 //	            looks like a lower load
 //	none        the device's value if the pod has one device, else absent
 //

@@ -8,15 +8,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// PodHandle remembers where the store keeps a pod, so that a reader of the same
-// pod need not look up its name again. It belongs to one pod and one store. The
-// zero value remembers nothing yet. It is not safe for concurrent use.
+// PodHandle caches the store's entry of a pod, so that repeated reads do not look up
+// the pod's name again. It is for one pod and one store. The zero value is empty. It
+// is not safe for concurrent use.
 type PodHandle struct{ entry *podEntry }
 
 // FieldReader reads one field of many pods at one moment.
 type FieldReader struct {
 	store  *Store
-	field  *gpu.Field // nil: there is no such field
+	field  *gpu.Field // nil: unknown field
 	now    time.Time
 	maxAge time.Duration
 }
@@ -30,7 +30,7 @@ func (s *Store) FieldReader(f gpu.FieldID, now time.Time, maxAge time.Duration) 
 	return FieldReader{s, field, now, maxAge}
 }
 
-// PodOn is Store.PodOn. The handle is the pod's.
+// PodOn is Store.PodOn with the pod's handle.
 func (r *FieldReader) PodOn(h *Holder, handle *PodHandle) (Reading, bool) {
 	if r.field == nil {
 		return Reading{}, false
@@ -40,7 +40,7 @@ func (r *FieldReader) PodOn(h *Holder, handle *PodHandle) (Reading, bool) {
 	if handle.entry != nil {
 		first = handle.entry.holders.Load()
 	}
-	if first == nil { // the pod is new, or its entry has left the index
+	if first == nil { // the handle is empty, or its entry was removed from the index
 		if handle.entry = r.store.index.entry(k); handle.entry == nil {
 			return Reading{}, false
 		}
@@ -56,7 +56,7 @@ func (r *FieldReader) PodOn(h *Holder, handle *PodHandle) (Reading, bool) {
 	return r.podOnOne(h, only)
 }
 
-// holderOn is the first holder on a node, and whether there are more.
+// holderOn returns the first holder on a node, and whether there are more.
 func holderOn(first *holder, node string) (found *holder, several bool) {
 	for h := first; h != nil; h = h.next.Load() {
 		if *h.target.node.Load() != node {
@@ -70,9 +70,9 @@ func holderOn(first *holder, node string) (found *holder, several bool) {
 	return found, false
 }
 
-// podOnOne is PodOn of a pod that has devices of one target, the usual case. The
-// rules are those of podOnMany for one target: nobody else confirms its claims, so
-// they do not count while a target of a lower rank says who holds devices.
+// podOnOne is PodOn for a pod with devices on one target, the usual case. It applies
+// the rules of podOnMany: the target's claims are not confirmed by another target.
+// They are ignored while a target of a lower rank assigns devices.
 func (r *FieldReader) podOnOne(h *Holder, x *holder) (Reading, bool) {
 	t, now := x.target, r.now.UnixNano()
 	if !t.alone.Load() {
@@ -89,7 +89,7 @@ func (r *FieldReader) podOnOne(h *Holder, x *holder) (Reading, bool) {
 	q := question{podKey{h.Namespace, h.Pod}, r.field, now}
 	for i := range x.holding.spans {
 		if n := &x.holding.spans[i]; n.until == open {
-			if g.want == h.Devices { // more than the pod can hold; negative: not known
+			if g.want == h.Devices { // more devices than the pod can hold
 				return Reading{}, false
 			}
 			t.gatherDevice(&g, n.device, n.from, &q)

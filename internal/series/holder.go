@@ -11,28 +11,27 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Holder is a pod with what the API server says of it. An exporter's claim
-// about the pod counts only as far as it agrees with that.
+// Holder is the API server's facts about a pod. An exporter's claim about the pod
+// counts only if it agrees with them.
 type Holder struct {
 	Namespace, Pod string
-	Node           string // where it runs; exporters of other nodes do not count
-	Devices        int    // the most devices that it can hold; negative: not known
+	Node           string // the pod's node; exporters of other nodes are ignored
+	Devices        int    // the most devices that the pod can hold; negative: unknown
 }
 
-// PodOn is Pod of a pod about which the API server was asked. It ignores
+// PodOn is Pod with the API server's facts about the pod. It ignores
 //
 //   - targets of other nodes,
-//   - the devices that a target of a higher rank gives to the pod, while a
-//     target of a lower rank on that node says who holds devices and does not
-//     give this one to the pod,
-//   - targets that give the pod more devices than it can hold.
+//   - a device that a target of a higher rank assigns to the pod, while a target
+//     of a lower rank on that node assigns devices, but not this one to the pod,
+//   - targets that assign more devices to the pod than it can hold.
 func (s *Store) PodOn(h Holder, f gpu.FieldID, now time.Time, maxAge time.Duration) (Reading, bool) {
 	r := s.FieldReader(f, now, maxAge)
 	var handle PodHandle
 	return r.PodOn(&h, &handle)
 }
 
-// podOnMany is PodOn of a pod that has devices of several targets.
+// podOnMany is PodOn for a pod with devices on several targets.
 func (s *Store) podOnMany(h *Holder, f *gpu.Field, now time.Time, maxAge time.Duration) (Reading, bool) {
 	var buf [16]tenure
 	k := podKey{h.Namespace, h.Pod}
@@ -47,7 +46,7 @@ func (s *Store) podOnMany(h *Holder, f *gpu.Field, now time.Time, maxAge time.Du
 	return newestOf(tenures, k, f, now, maxAge)
 }
 
-// devicesOn is how many of the tenures are open ones on t.
+// devicesOn returns the number of open tenures on t.
 func devicesOn(tenures []tenure, t *Target) (n int) {
 	for i := range tenures {
 		if tenures[i].target == t && tenures[i].until == open {
@@ -57,8 +56,8 @@ func devicesOn(tenures []tenure, t *Target) (n int) {
 	return n
 }
 
-// claims appends the pod's tenures that may count: of its own node, and not
-// contradicted by a target of a lower rank.
+// claims appends the pod's tenures on its own node that no target of a lower rank
+// contradicts.
 func (s *Store) claims(dst []tenure, h *Holder, now time.Time, maxAge time.Duration) []tenure {
 	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, &h.Node, now.UnixNano(), open)
 	lowest, found := s.nodes.authority(h.Node, now.UnixNano(), maxAge)
@@ -70,7 +69,7 @@ func (s *Store) claims(dst []tenure, h *Holder, now time.Time, maxAge time.Durat
 			return o.target.rank.Load() == lowest && o.until == open && o.device.uuid == n.device.uuid
 		})
 	}
-	// In place: those of the lowest rank come first and are kept, so confirmed always sees them.
+	// Filter in place: the tenures of the lowest rank come first and are kept, so that confirmed can read them.
 	slices.SortStableFunc(dst, func(a, b tenure) int { return cmp.Compare(a.target.rank.Load(), b.target.rank.Load()) })
 	kept := dst[:0]
 	for _, n := range dst {
@@ -81,8 +80,8 @@ func (s *Store) claims(dst []tenure, h *Holder, now time.Time, maxAge time.Durat
 	return kept
 }
 
-// nodeIndex lists the exporters of GPUs of each node. Nothing else is locked
-// while its lock is held.
+// nodeIndex lists the GPU exporters of each node. No other lock is taken while its
+// lock is held.
 type nodeIndex struct {
 	mu      sync.RWMutex
 	targets map[string][]*Target
@@ -92,11 +91,11 @@ func (x *nodeIndex) add(node string, t *Target) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.targets[node] = append(x.targets[node], t)
-	x.note(node)
+	x.updateAlone(node)
 }
 
-// note tells the targets of a node whether they are alone. x.mu is held.
-func (x *nodeIndex) note(node string) {
+// updateAlone updates alone of a node's targets. The caller holds x.mu.
+func (x *nodeIndex) updateAlone(node string) {
 	for _, t := range x.targets[node] {
 		t.alone.Store(len(x.targets[node]) == 1)
 	}
@@ -110,11 +109,12 @@ func (x *nodeIndex) remove(node string, t *Target) {
 	if x.targets[node] = left; len(left) == 0 {
 		delete(x.targets, node)
 	}
-	x.note(node)
+	x.updateAlone(node)
 }
 
-// authority is the lowest rank of the node's targets that have collected within
-// maxAge, or within three of their intervals, and name an owner of a device.
+// authority returns the lowest rank of the node's targets that assign devices. It
+// ignores targets whose last collection is older than maxAge and than three of their
+// intervals.
 func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (rank uint32, found bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -129,7 +129,7 @@ func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (ran
 	return rank, found
 }
 
-// all are the targets of all nodes.
+// all returns the targets of all nodes.
 func (x *nodeIndex) all() []*Target {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -140,17 +140,16 @@ func (x *nodeIndex) all() []*Target {
 	return out
 }
 
-// Claim is what one exporter says about who holds devices.
+// Claim is the assignment of devices to pods by one exporter.
 type Claim struct {
 	Target  string
 	Labels  TargetLabels
-	At      time.Time      // when the target last collected; the epoch: it has not yet
-	Devices []DeviceOwners // that have an owner; the owners are shared, not to be changed
+	At      time.Time      // the target's last collection; the epoch: none yet
+	Devices []DeviceOwners // the devices with an owner; the lists of owners are read-only
 }
 
-// Claims calls f with each exporter of GPUs of which a device has an owner, those
-// of one node one after another. A claim and its list of devices are reused when f
-// returns.
+// Claims calls f for each GPU exporter with an owned device, grouped by node. The
+// claim and its list of devices are reused after f returns.
 func (s *Store) Claims(f func(*Claim)) {
 	var c Claim
 	for _, t := range s.nodes.all() {

@@ -9,13 +9,13 @@ import (
 	"sync/atomic"
 )
 
-// podShards is how many locks the index of pods has. Each is held for one
-// entry at a time, so that an update of one target's owners does not hold up
-// readers of other pods.
+// podShards is the number of locks of the pod index. A lock is held for one entry at
+// a time, so that an update of one target's owners does not delay readers of other
+// pods.
 const podShards = 64
 
-// podIndex says by pod which targets know it. Its locks are the innermost:
-// nothing else is locked while one is held.
+// podIndex maps each pod to its targets. No other lock is taken while one of its
+// locks is held.
 type podIndex struct {
 	seed   maphash.Seed
 	pods   atomic.Int64
@@ -25,28 +25,30 @@ type podIndex struct {
 type podShard struct {
 	mu   sync.RWMutex
 	pods map[podKey]*podEntry
-	peak int // the most entries since pods was made: a map does not shrink
+	peak int // the most entries since pods was allocated: a map does not shrink
 }
 
 type podKey struct{ namespace, pod string }
 
-// podEntry are the targets that know a pod.
+// podEntry is the targets of a pod.
 type podEntry struct {
-	// holders are where it holds or held a device. They are changed under the shard's
-	// lock and read without it. An entry that has left the index has none.
+	// holders is the list of targets on which the pod holds or held a device. It is
+	// changed under the shard's lock and read without it. An entry that was removed
+	// from the index has none.
 	holders atomic.Pointer[holder]
-	own     []*Target // its own expositions
+	own     []*Target // the targets of the pod's own metrics
 }
 
-// holder is a target on which a pod holds or held a device. The holding is
-// guarded by the target's mu.
+// holder is a target on which a pod holds or held a device. The target's mu guards
+// the holding.
 type holder struct {
 	target  *Target
 	holding *holding
-	next    atomic.Pointer[holder] // it stays when the holder leaves the list, for who reads it then
+	next    atomic.Pointer[holder] // unchanged after the holder is removed, for concurrent readers
 }
 
-// removeHolder takes a target out of the list of holders. The shard's lock is held.
+// removeHolder removes a target from the list of holders. The caller holds the
+// shard's lock.
 func (e *podEntry) removeHolder(t *Target) {
 	for at := &e.holders; at.Load() != nil; at = &at.Load().next {
 		if h := at.Load(); h.target == t {
@@ -68,8 +70,8 @@ func (x *podIndex) shard(k podKey) *podShard {
 	return &x.shards[maphash.String(x.seed, k.pod)%podShards]
 }
 
-// add notes that a target knows a pod: where the pod holds devices, or, with no
-// holding, as its own exposition. It is called once for each pair.
+// add adds a target to a pod's entry: as one on which the pod holds devices, or if h
+// is nil as one of the pod's own metrics. It is called once for each pair.
 func (x *podIndex) add(k podKey, t *Target, h *holding) {
 	s := x.shard(k)
 	s.mu.Lock()
@@ -116,7 +118,7 @@ func (x *podIndex) remove(k podKey, t *Target, own bool) {
 	}
 }
 
-// entry is what is known of a pod; nil: nothing.
+// entry returns a pod's entry; nil if there is none.
 func (x *podIndex) entry(k podKey) *podEntry {
 	s := x.shard(k)
 	s.mu.RLock()
@@ -124,7 +126,7 @@ func (x *podIndex) entry(k podKey) *podEntry {
 	return s.pods[k]
 }
 
-// holders is the first of the targets where a pod holds or held a device.
+// holders returns the list of targets on which a pod holds or held a device.
 func (x *podIndex) holders(k podKey) *holder {
 	if e := x.entry(k); e != nil {
 		return e.holders.Load()
@@ -132,7 +134,7 @@ func (x *podIndex) holders(k podKey) *holder {
 	return nil
 }
 
-// own are a pod's own expositions.
+// own returns the targets of a pod's own metrics.
 func (x *podIndex) own(k podKey) []*Target {
 	s := x.shard(k)
 	s.mu.RLock()
@@ -143,7 +145,7 @@ func (x *podIndex) own(k podKey) []*Target {
 	return nil
 }
 
-// rebuilt is a map of the same entries that has no room for those deleted.
+// rebuilt returns a copy of a map, without the memory of deleted entries.
 func rebuilt[K comparable, V any](m map[K]V) map[K]V {
 	out := make(map[K]V, len(m))
 	for k, v := range m {

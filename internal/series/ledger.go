@@ -12,10 +12,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// What things cost, in bytes. A map takes about twice its entries.
+// Sizes in bytes. A map takes about twice its entries.
 const (
-	targetBytes  = int64(unsafe.Sizeof(Target{})) + 4*48 + 2*24 // with its maps' headers and its place in the store
-	serieBytes   = int64(unsafe.Sizeof(serie{}))
+	targetBytes  = int64(unsafe.Sizeof(Target{})) + 4*48 + 2*24 // with the headers of its maps and its entry in the store
+	seriesBytes  = int64(unsafe.Sizeof(seriesState{}))
 	fieldBytes   = int64(unsafe.Sizeof(deviceField{}))
 	shareBytes   = int64(unsafe.Sizeof(deviceShare{}))
 	spanSize     = int64(unsafe.Sizeof(span{}))
@@ -28,36 +28,36 @@ const (
 	indexBytes   = int64(unsafe.Sizeof(podEntry{})+unsafe.Sizeof(holder{})) + 2*(32+8)
 )
 
-// cost is what something takes: peak while it is done, net of what it replaces
-// afterwards.
+// cost is the memory of an operation in bytes: peak while it runs, and net, the
+// increase after it.
 type cost struct{ peak, net int64 }
 
 func plain(n int64) cost { return cost{n, n} }
 
-// verdict says whether a target may take more memory.
+// verdict is the answer to a request for memory.
 type verdict uint8
 
 const (
 	granted   verdict = iota
-	overShare         // it has its share, or more
-	noRoom            // it has less than its share, which others must make room for
+	overShare         // refused: the target or its group would exceed its share
+	noRoom            // refused: other targets must free memory first
 )
 
-// group are targets that pay as one: the pods of a namespace. Each exporter is
-// a group of its own.
+// group is targets with a common share of the memory: the pods of a namespace. Each
+// exporter is a group of its own.
 type group struct {
 	bytes   atomic.Int64
 	targets int // guarded by Store.mu
 }
 
-// ledger is the one account of memory: what each target takes, and all of them.
+// ledger is the account of the memory of all targets, in bytes.
 type ledger struct {
-	limit, soft  int64        // above soft a target may grow up to its share only
-	total, rings atomic.Int64 // total is never above limit
-	targetShare  atomic.Int64 // of one target, and of a group; noLevel: no limit
-	groupShare   atomic.Int64
-	moved        atomic.Int64 // bytes taken since the shares were last computed
-	pressed      atomic.Bool  // the shares are to be computed
+	limit, soft  int64        // above soft, a target may grow only up to its share
+	total, rings atomic.Int64 // all, and the rings' part; total never exceeds limit
+	targetShare  atomic.Int64 // of one target; noLevel: no limit
+	groupShare   atomic.Int64 // of one group; noLevel: no limit
+	moved        atomic.Int64 // bytes granted since the shares were last computed
+	rebalanceDue atomic.Bool  // the shares must be computed again
 }
 
 const noLevel = math.MaxInt64
@@ -68,13 +68,13 @@ func (l *ledger) init(limit int64) {
 	l.groupShare.Store(noLevel)
 }
 
-// take adds to the account of a target that has own bytes and is of group g.
+// take charges c to a target of group g that has own bytes already.
 func (l *ledger) take(g *group, own int64, c cost) verdict {
 	for {
 		total := l.total.Load()
 		if total+c.net > l.soft {
 			if l.moved.Load() > l.limit/64 {
-				l.pressed.Store(true)
+				l.rebalanceDue.Store(true)
 			}
 			if own+c.net > l.targetShare.Load() || g.bytes.Load()+c.net > l.groupShare.Load() {
 				return overShare
@@ -92,8 +92,8 @@ func (l *ledger) take(g *group, own int64, c cost) verdict {
 	return granted
 }
 
-// reserve takes what an operation costs at most, before it is done; settle
-// gives back what was too much. t.mu is held for both.
+// reserve charges the most that an operation can cost, before it runs. settle returns
+// the excess. The caller holds t.mu for both.
 func (t *Target) reserve(c cost) verdict {
 	v := t.store.take(t.group, t.charged.Load(), c)
 	if v == granted {
@@ -102,7 +102,7 @@ func (t *Target) reserve(c cost) verdict {
 	return v
 }
 
-// settle makes the account of the target what it has.
+// settle sets the target's account to its actual size.
 func (t *Target) settle() {
 	if t.closed {
 		return
@@ -110,7 +110,7 @@ func (t *Target) settle() {
 	t.charge(t.size(), t.ring.bytes())
 }
 
-// release takes a target that is closed off the account.
+// release clears the account of a closed target.
 func (t *Target) release() {
 	t.charge(0, 0)
 	t.store.limited.remove(t)
@@ -126,17 +126,17 @@ func (t *Target) charge(bytes, rings int64) {
 	t.rings = rings
 }
 
-// size is what the target takes. It adds up what is kept as it changes; a test
-// compares it with a count of everything.
+// size returns the target's bytes. It sums counters that every change updates; a test
+// compares it with a full count.
 func (t *Target) size() int64 {
 	return targetBytes + int64(len(t.name)) + t.writer + t.ring.bytes() + t.keys + t.lists +
-		int64(cap(t.series))*serieBytes + int64(cap(t.free))*4 +
+		int64(cap(t.series))*seriesBytes + int64(cap(t.free))*4 +
 		int64(len(t.devices))*deviceBytes + int64(t.devPeak)*deviceEntry +
 		int64(t.idsPeak)*idEntry +
 		int64(len(t.pods))*holdingBytes + int64(t.podsPeak)*holdingEntry
 }
 
-// listBytes are those of the device's lists of series.
+// listBytes returns the bytes of the device's lists of series.
 func (d *device) listBytes() int64 {
 	return int64(cap(d.fields))*fieldBytes + int64(cap(d.shares))*shareBytes
 }
@@ -145,12 +145,13 @@ func ownerBytes(list []gpu.Owner) int64 {
 	n := int64(cap(list)) * ownerSize
 	for i := range list {
 		o := &list[i]
-		n += TextBytes(len(o.Pod)) + TextBytes(len(o.Replica)) // the other two are shared by most
+		n += TextBytes(len(o.Pod)) + TextBytes(len(o.Replica)) // most owners share the strings of the other two
 	}
 	return n
 }
 
-// TextBytes is what a name of so many bytes takes: the allocator rounds up.
+// TextBytes returns the memory of a string of so many bytes: the allocator rounds up
+// to a multiple of 16.
 func TextBytes(length int) int64 { return int64(length+15) &^ 15 }
 
 func spanBytes(h *holding) int64 { return int64(cap(h.spans)) * spanSize }
@@ -159,12 +160,12 @@ func deviceCost(uuid string) cost {
 	return plain(deviceBytes + deviceEntry + TextBytes(len(uuid)))
 }
 
-// costOfSeries is what a new series costs at most.
+// costOfSeries returns the most that a new series can cost.
 func (t *Target) costOfSeries(k Key) cost {
 	c := plain(TextBytes(len(k.Metric)+len(k.Pod)) + idEntry + 8)
 	c = c.add(t.ring.costOfColumn(isWide(k)))
 	if n := int64(cap(t.series)); len(t.free) == 0 && len(t.series) == cap(t.series) {
-		c = c.add(cost{(2*n + 8) * serieBytes, (n + 8) * serieBytes})
+		c = c.add(cost{(2*n + 8) * seriesBytes, (n + 8) * seriesBytes})
 	}
 	if k.Device == "" {
 		return c
@@ -184,7 +185,7 @@ func (t *Target) costOfSeries(k Key) cost {
 
 func (c cost) add(o cost) cost { return cost{c.peak + o.peak, c.net + o.net} }
 
-// costOf is what changes of owners cost at most.
+// costOf returns the most that changes of owners can cost.
 func (t *Target) costOf(changes []ownerChange) cost {
 	n := int64(0)
 	for i := range changes {
@@ -204,24 +205,24 @@ func (t *Target) costOf(changes []ownerChange) cost {
 			}
 		})
 	}
-	// Lists grow by doubling up to 256 entries: what is there may double.
+	// append doubles a list of up to 256 entries.
 	for i := range changes {
 		n += ownerSize * int64(len(changes[i].owners))
 	}
 	return plain(n + 1024)
 }
 
-// Account says how many bytes the target's writer holds for it: connections,
-// buffers, what it remembers of the last page. It is false where the memory
-// limit refuses the increase; the writer then gives up what it can and calls
-// Account again.
+// Account sets the bytes that the target's writer holds for it: the connection,
+// buffers, and what it remembers of the last page. It returns false if the memory
+// limit refuses an increase. The writer then frees what it can and calls Account
+// again.
 func (t *Target) Account(bytes int64) bool {
 	ok, blocked := t.account(bytes)
 	if blocked {
-		t.store.squeeze()
+		t.store.rebalance()
 		ok, _ = t.account(bytes)
 	}
-	t.store.relieve()
+	t.store.rebalanceIfDue()
 	return ok
 }
 
@@ -242,14 +243,14 @@ func (t *Target) account(bytes int64) (ok, blocked bool) {
 	return true, false
 }
 
-// squeeze computes the shares and has the targets that take more than theirs
-// give up the rest. No target's mu is held.
-func (s *Store) squeeze() {
-	s.squeezing.Lock()
-	defer s.squeezing.Unlock()
-	s.pressed.Store(false)
+// rebalance computes the shares, and shrinks the targets that exceed theirs. The caller
+// holds no target's mu.
+func (s *Store) rebalance() {
+	s.rebalancing.Lock()
+	defer s.rebalancing.Unlock()
+	s.rebalanceDue.Store(false)
 	if s.moved.Load() < s.limit/256 && s.targetShare.Load() != noLevel {
-		return // it was just done; once more would not make more room
+		return // it ran a moment ago: another run would free nothing
 	}
 	sizes, groups := s.sizes()
 	target, shares := share(sizes, groups, s.soft-s.limit/16, s.cfg.honest())
@@ -264,38 +265,38 @@ func (s *Store) squeeze() {
 	s.moved.Store(0)
 }
 
-// relieve computes the shares if growth made that due.
-func (s *Store) relieve() {
-	if s.pressed.Load() {
-		s.squeeze()
+// rebalanceIfDue runs rebalance if growth since the last one requires it.
+func (s *Store) rebalanceIfDue() {
+	if s.rebalanceDue.Load() {
+		s.rebalance()
 	}
 }
 
-// sized is a target as the shares are computed from.
+// sized is a target with its size, for the computation of shares.
 type sized struct {
 	target *Target
 	group  *group
 	bytes  int64
 }
 
-// sizes are those of all targets, and of those of each group with several.
+// sizes returns the sizes of all targets, and those of each group's targets.
 func (s *Store) sizes() ([]sized, map[*group][]int64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	out := make([]sized, 0, len(s.targets))
 	groups := map[*group][]int64{}
 	for _, t := range s.targets {
-		x := sized{t, t.pays, t.charged.Load()}
+		x := sized{t, t.labelGroup, t.charged.Load()}
 		out = append(out, x)
 		groups[x.group] = append(groups[x.group], x.bytes)
 	}
 	return out, groups
 }
 
-// shares are the levels of groups.
+// shares are the limits for groups, in bytes.
 type shares struct {
-	level   int64            // that no group's bytes may exceed
-	members map[*group]int64 // the level of the targets of a group that exceeds it
+	level   int64            // for each group
+	members map[*group]int64 // for each target of a group that exceeds level
 }
 
 func (s *shares) of(x *sized) int64 {
@@ -305,10 +306,10 @@ func (s *shares) of(x *sized) int64 {
 	return noLevel
 }
 
-// share divides capacity between targets. First the largest targets shrink, all
-// to one level, but not below the size of an honest one. Where that does not
-// suffice the largest groups do, all to one level, and within a group its
-// largest targets.
+// share divides capacity between targets. The first limit is for each target: the
+// largest targets shrink to the same size, but not below honest. If that does not
+// suffice, the second limit is for each group: the largest groups shrink to the same
+// size, and in a group its largest targets.
 func share(sizes []sized, groups map[*group][]int64, capacity, honest int64) (int64, shares) {
 	all := make([]int64, 0, len(sizes))
 	for i := range sizes {
@@ -338,8 +339,8 @@ func sumUpTo(sizes []int64, most int64) (sum int64) {
 	return sum
 }
 
-// level is the size that none may exceed for all to fit into capacity: below
-// it everybody has what it takes. noLevel: they fit.
+// level returns the largest size limit with which all fit into capacity. Smaller
+// items keep their size. It returns noLevel if no limit is needed.
 func level(sizes []int64, capacity int64) int64 {
 	slices.SortFunc(sizes, cmp.Compare)
 	left := max(capacity, 0)

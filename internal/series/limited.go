@@ -10,44 +10,43 @@ import (
 	"time"
 )
 
-// Refused is what a target was refused.
+// Refused is the kind of a thing that was refused to a target.
 type Refused uint8
 
-// What is refused, by MaxSeries, MaxDevices, MaxOwners, the lengths of names or
-// the memory limit.
+// The kinds of refused things. The reason is MaxSeries, MaxDevices, MaxOwners, the
+// length of a name or the memory limit.
 const (
 	RefusedTarget  Refused = iota // a new target
-	RefusedSeries                 // a new series, or one taken away
+	RefusedSeries                 // a new series, or an evicted one
 	RefusedDevice                 // a device
-	RefusedOwner                  // that a container holds a device
+	RefusedOwner                  // an owner of a device
 	RefusedName                   // a name that is too long
-	RefusedHistory                // samples or owners within the window that were given up early
-	RefusedWriter                 // what the target's scraper remembers of its page
+	RefusedHistory                // samples or owners that were dropped before the end of the window
+	RefusedWriter                 // memory of the target's scraper for its page
 	NumRefused
 )
 
-// String is the reason as a label's value.
+// String returns the kind as a label's value.
 func (r Refused) String() string {
 	return [...]string{"target", "series", "device", "owner", "name", "history", "page"}[r]
 }
 
-// limitedFor is for how long a target counts as limited after it was refused
-// something.
+// limitedFor is the time for which a target counts as limited after a refusal.
 const limitedFor = time.Minute
 
-// Limited is a target that was refused something lately, or whose window the
-// memory limit keeps short.
+// Limited is a target with a recent refusal, or with a window that the memory limit
+// shortens.
 type Limited struct {
 	Target  string
 	Labels  TargetLabels
-	Bytes   int64         // that it takes
-	Share   int64         // that it may take; 0: memory does not limit it, the bounds of one target do
+	Bytes   int64         // the memory of the target
+	Share   int64         // its limit in bytes; 0: the limits of one target apply, not the memory limit
 	Short   bool          // its window is shorter than Span
 	Window  time.Duration // from its oldest sample to its newest
-	Refused uint64        // since it is known
+	Refused uint64        // refusals since the target was added
 }
 
-// String says what the target takes, and what it was refused.
+// String returns the target's memory and refusals as a sentence.
 func (x *Limited) String() string {
 	s := fmt.Sprintf("takes %.1f MiB", float64(x.Bytes)/(1<<20))
 	if x.Share > 0 {
@@ -62,7 +61,8 @@ func (x *Limited) String() string {
 	return s
 }
 
-// limitedList are the targets that are limited. Its lock is an innermost one.
+// limitedList is the set of limited targets. No other lock is taken while its lock is
+// held.
 type limitedList struct {
 	mu      sync.Mutex
 	targets map[*Target]struct{}
@@ -96,7 +96,7 @@ func (l *limitedList) len() int {
 	return len(l.targets)
 }
 
-// Refuse counts what the target's writer left out of its page.
+// Refuse counts n things that the target's writer omitted from its page.
 func (t *Target) Refuse(r Refused, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,14 +105,14 @@ func (t *Target) Refuse(r Refused, n int) {
 	}
 }
 
-// refuse counts what the target did not get. t.mu is held.
+// refuse counts n refusals. The caller holds t.mu.
 func (t *Target) refuse(r Refused, n int) {
 	t.store.refused[r].Add(uint64(n))
 	t.refused.Add(uint64(n))
 	t.limit()
 }
 
-// limit makes the target count as limited from now on. t.mu is held.
+// limit marks the target as limited. The caller holds t.mu.
 func (t *Target) limit() {
 	t.limited = 1
 	if newest, ok := t.ring.newest(); ok {
@@ -124,7 +124,8 @@ func (t *Target) limit() {
 	}
 }
 
-// unlimit ends that when the target was refused nothing for long enough.
+// unlimit removes the mark if there was no refusal within limitedFor and the window
+// is not short. The caller holds t.mu.
 func (t *Target) unlimit(stamp int64) {
 	if !t.listed || t.short || stamp-t.limited <= int64(limitedFor) {
 		return
@@ -139,7 +140,7 @@ func (t *Target) isShort() bool {
 	return t.short
 }
 
-// Limited lists the targets that are limited, those that take most first.
+// Limited lists the limited targets, the largest first.
 func (s *Store) Limited() []Limited {
 	if s.limited.len() == 0 {
 		return nil

@@ -21,7 +21,7 @@ func recount(t *Target) int64 {
 	defer t.mu.RUnlock()
 	n := targetBytes + int64(len(t.name)) + t.writer
 	n += int64(8*cap(t.ring.stamps)+4*cap(t.ring.narrow.free)+4*cap(t.ring.wide.free)) + blockBytes(t.ring.narrow.blocks, 4) + blockBytes(t.ring.wide.blocks, 8)
-	n += int64(cap(t.series))*serieBytes + int64(cap(t.free))*4
+	n += int64(cap(t.series))*seriesBytes + int64(cap(t.free))*4
 	live := 0
 	for i := range t.series {
 		if s := &t.series[i]; s.live {
@@ -68,7 +68,7 @@ func checkLedger(t testing.TB, s *Store) {
 		if got := a.charged.Load(); got != n {
 			t.Fatalf("target %s is charged %d bytes and has %d", a.name, got, n)
 		}
-		if a.group != a.pays {
+		if a.group != a.labelGroup {
 			t.Fatalf("target %s is of two groups", a.name)
 		}
 		total += n

@@ -12,18 +12,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// The bounds of what one target can say about owners. What is beyond them is
-// refused and counted in Stats.Refused.
+// The limits of one target's owners. More are refused and counted in Stats.Refused.
 const (
-	// MaxDevices is the number of devices of one target. NVIDIA's driver knows
-	// 32 GPUs per node (NV_MAX_DEVICES, nvlimits.h), each with 7 MIG instances
-	// at most: 256. Four times that is allowed.
+	// MaxDevices is the limit of devices of one target. NVIDIA's driver supports 32
+	// GPUs per node (NV_MAX_DEVICES, nvlimits.h), each with at most 7 MIG instances:
+	// 256 devices. The limit is four times that.
 	MaxDevices = 1024
-	// MaxOwners is the number of pairs of a device and a container that holds
-	// it. The kubelet runs 110 pods by default, and 500 where distributions
-	// raise it; 500 pods that share 8 GPUs are 4,000 pairs.
+	// MaxOwners is the limit of pairs of a device and a container that holds it. The
+	// kubelet runs 110 pods by default, and 500 in distributions that raise the
+	// limit; 500 pods that share 8 GPUs are 4,000 pairs.
 	MaxOwners = 4096
-	// maxPast is the number of tenures that ended and are still remembered.
+	// maxPast is the limit of remembered tenures that have ended.
 	maxPast = MaxOwners
 
 	// The lengths of names, in bytes. A pod's name is a DNS subdomain, the
@@ -41,15 +40,15 @@ const (
 type tenure struct {
 	target      *Target
 	device      *device
-	from, until int64 // until is open until the device is given away
+	from, until int64 // until is open while the pod holds the device
 }
 
 const open = math.MaxInt64
 
-// holding are a pod's tenures on one target.
+// holding is a pod's tenures on one target.
 type holding struct {
 	spans []span
-	round uint32 // the last update that took a device from the pod
+	round uint32 // the last update in which the pod lost a device
 }
 
 // span is a tenure without its target.
@@ -61,43 +60,43 @@ type span struct {
 // DeviceOwners are the containers that hold one device.
 type DeviceOwners struct {
 	Device string      // as in Key
-	Owners []gpu.Owner // sorted by namespace and pod; the store keeps the slice
+	Owners []gpu.Owner // sorted by namespace and pod; the store retains the slice
 }
 
-// IsOwner says whether the names can be those of a container: Kubernetes does
-// not allow longer ones.
+// IsOwner reports whether names of these lengths can be a container's: Kubernetes
+// does not allow longer ones.
 func IsOwner(namespace, pod, container, replica int) bool {
 	return namespace > 0 && namespace <= maxNamespace && pod > 0 && pod <= maxPod &&
 		container <= maxContainer && replica <= maxReplica
 }
 
-// IsDevice says whether a device's name has a length that UUIDs have.
+// IsDevice reports whether a name of this length can be a device's.
 func IsDevice(length int) bool { return length > 0 && length <= maxDevice }
 
 func isOwner(o *gpu.Owner) bool {
 	return IsOwner(len(o.Namespace), len(o.Pod), len(o.Container), len(o.Replica))
 }
 
-// SetOwners says who holds each of the target's devices from at on: at is when
-// that was collected, and the list is whole, so a device that it lacks is
-// nobody's. Where nothing changed nothing happens. Samples at at itself are
-// the new owners'. It reports whether all of the list was taken: MaxDevices,
-// MaxOwners and the memory limit bound it, and what is left out has no owner.
+// SetOwners sets the owners of all devices of the target from the time at, when the
+// list was collected. The list is complete: a device that is not in it has no owner.
+// Samples with the timestamp at belong to the new owners. It returns false if
+// MaxDevices, MaxOwners or the memory limit refused a part of the list; that part has
+// no owner.
 //
-// The work is linear in the list and in the tenures of the pods that lose a
-// device, and nothing is locked meanwhile but the target itself.
+// The work is linear in the list and in the tenures of the pods that lose a device.
+// It locks the target only.
 func (t *Target) SetOwners(at time.Time, list []DeviceOwners) (whole bool) {
 	whole, blocked := t.setOwners(at.UnixNano(), list, false)
 	if blocked {
-		t.store.squeeze()
+		t.store.rebalance()
 		whole, _ = t.setOwners(at.UnixNano(), list, true)
 	}
-	t.store.relieve()
+	t.store.rebalanceIfDue()
 	return whole
 }
 
-// setOwners reports blocked, and changes nothing, where other targets should
-// give up memory first; with last it goes on without what it could not get.
+// setOwners is SetOwners. If other targets must free memory first, it changes nothing
+// and returns blocked; on the last attempt, it omits what has no room instead.
 func (t *Target) setOwners(stamp int64, list []DeviceOwners, last bool) (whole, blocked bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -130,8 +129,8 @@ type ownerChange struct {
 	owners []gpu.Owner
 }
 
-// ownerChanges are the devices whose owners are others now. Each device of the
-// list is marked with the round.
+// ownerChanges returns the devices whose owners differ. It marks each device of the
+// list with the round.
 func (t *Target) ownerChanges(list []DeviceOwners) (changes []ownerChange, whole bool) {
 	whole = true
 	total := 0
@@ -168,7 +167,7 @@ func (t *Target) ownerChanges(list []DeviceOwners) (changes []ownerChange, whole
 	return changes, whole
 }
 
-// claimed is the device of this name, new if there is room for it.
+// claimed returns the device of this name, and adds it if there is room.
 func (t *Target) claimed(uuid string) (*device, bool) {
 	if d := t.devices[uuid]; d != nil {
 		return d, true
@@ -180,7 +179,7 @@ func (t *Target) claimed(uuid string) (*device, bool) {
 	return t.device(uuid), true
 }
 
-// validOwners is the list without names that are too long, in order.
+// validOwners returns the list, sorted, without owners whose names are too long.
 func validOwners(list []gpu.Owner) []gpu.Owner {
 	if slices.ContainsFunc(list, func(o gpu.Owner) bool { return !isOwner(&o) }) {
 		list = slices.DeleteFunc(slices.Clone(list), func(o gpu.Owner) bool { return !isOwner(&o) })
@@ -199,7 +198,8 @@ func compareToPod(o gpu.Owner, k podKey) int {
 	return cmp.Or(cmp.Compare(o.Namespace, k.namespace), cmp.Compare(o.Pod, k.pod))
 }
 
-// keepCommon leaves of each change what was so before: nobody gets a device.
+// keepCommon removes the new owners from each change: pods lose devices, but no pod
+// gets one.
 func keepCommon(changes []ownerChange) {
 	for i := range changes {
 		c := &changes[i]
@@ -213,7 +213,7 @@ func keepCommon(changes []ownerChange) {
 	}
 }
 
-// eachPod calls f with each pod of two sorted lists, and in which it is.
+// eachPod calls f for each pod in two sorted lists, and reports which of them have it.
 func eachPod(a, b []gpu.Owner, f func(k podKey, inA, inB bool)) {
 	for len(a) > 0 || len(b) > 0 {
 		var k podKey
@@ -223,14 +223,14 @@ func eachPod(a, b []gpu.Owner, f func(k podKey, inA, inB bool)) {
 		default:
 			k = podKey{b[0].Namespace, b[0].Pod}
 		}
-		x, y := behind(a, k), behind(b, k)
+		x, y := containersOf(a, k), containersOf(b, k)
 		f(k, x > 0, y > 0)
 		a, b = a[x:], b[y:]
 	}
 }
 
-// behind is how many of the list's first owners are containers of the pod.
-func behind(list []gpu.Owner, k podKey) int {
+// containersOf returns how many owners at the start of the list are the pod's.
+func containersOf(list []gpu.Owner, k podKey) int {
 	n := 0
 	for n < len(list) && list[n].Namespace == k.namespace && list[n].Pod == k.pod {
 		n++
@@ -238,8 +238,8 @@ func behind(list []gpu.Owner, k podKey) int {
 	return n
 }
 
-// endTenures ends those of the pods that lost a device. Each such pod's tenures
-// are read once, however many devices it lost.
+// endTenures ends the tenures of pods that lost a device. It reads the tenures of
+// each such pod once, also if the pod lost several devices.
 func (t *Target) endTenures(changes []ownerChange, stamp int64) {
 	for i := range changes {
 		c := &changes[i]
@@ -307,10 +307,9 @@ func (t *Target) removeHolding(k podKey, h *holding) {
 	t.store.index.remove(k, t, false)
 }
 
-// prune forgets the tenures that ended before a time, and of the others the
-// oldest where there are more than maxPast. It is due again when as many more
-// have ended as are left, so that each tenure costs the same, however often
-// owners change.
+// prune removes the tenures that ended before a time, and the oldest of the others
+// if there are more than maxPast. It sets pruneAt to twice the tenures that are left,
+// so that the amortized cost of a tenure is constant.
 func (t *Target) prune(before int64) {
 	t.forgetPast(before)
 	if t.past > maxPast {
@@ -332,7 +331,7 @@ func (t *Target) prune(before int64) {
 	}
 }
 
-// forgetPast takes away the tenures that ended before a time.
+// forgetPast removes the tenures that ended before a time.
 func (t *Target) forgetPast(before int64) {
 	t.past = 0
 	for k, h := range t.pods {
@@ -341,8 +340,8 @@ func (t *Target) forgetPast(before int64) {
 	}
 }
 
-// filter keeps those of a pod's tenures for which keep is true. t.past is
-// raised by how many of them have ended.
+// filter keeps the tenures of a pod for which keep returns true, and adds those of
+// them that have ended to t.past.
 func (t *Target) filter(k podKey, h *holding, keep func(*span) bool) {
 	kept := h.spans[:0]
 	for i := range h.spans {
@@ -366,9 +365,9 @@ func (t *Target) filter(k podKey, h *holding, keep func(*span) bool) {
 	t.lists += spanBytes(h)
 }
 
-// Forget is called when a pod is gone: what it used before now is not given to
-// a later pod of the same name. Devices that its node still shows as its own
-// count from now on.
+// Forget drops the history of a deleted pod, so that a later pod of the same name
+// does not get it. Devices that its node still reports as the pod's count from now
+// on.
 func (s *Store) Forget(namespace, pod string, now time.Time) {
 	k := podKey{namespace, pod}
 	for x := s.index.holders(k); x != nil; x = x.next.Load() {
@@ -394,8 +393,8 @@ func (t *Target) forget(k podKey, now int64) {
 	t.filter(k, h, func(n *span) bool { return n.until == open })
 }
 
-// tenures appends the pod's tenures that touch [from, to]; on one node, unless
-// node is nil.
+// tenures appends the pod's tenures that overlap [from, to]. If node is not nil, it
+// appends those on that node only.
 func (s *Store) tenures(dst []tenure, k podKey, node *string, from, to int64) []tenure {
 	for x := s.index.holders(k); x != nil; x = x.next.Load() {
 		if node == nil || *x.target.node.Load() == *node {

@@ -9,22 +9,22 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Query is a question for pods' newest values: of a field of their GPUs, or of a
-// metric that they expose themselves.
+// Query selects pods' newest values of a field of their GPUs, or of a metric of their
+// own.
 type Query struct {
 	Field  gpu.FieldID
-	Metric string // empty: the field
+	Metric string // of the pods' own metrics; empty: Field
 	Now    time.Time
 	MaxAge time.Duration // older values are absent
 }
 
-// Pod is a pod's value of a field: the newest values of the devices it holds,
-// none older than maxAge, or than three of its target's intervals, combined as the field's PodAgg says (the package's
-// comment has the rules for what is missing). A counter with PodAgg Rate gives
-// its increase per second over Config.Rate, in the field's unit a second. At
-// is the time of the oldest value that went in. Each pod that shares a device
-// gets its own share of the field where shares are measured, else the device's
-// value.
+// Pod returns a pod's value of a field. It combines the newest values of the pod's
+// devices by the field's PodAgg; the package's comment has the rules for missing
+// values. Values older than maxAge and than three of the target's intervals are
+// absent. For PodAgg Rate, the value is the counter's increase per second over
+// Config.Rate, in the field's unit per second. At is the time of the oldest value
+// that is included. On a shared device, a pod's value is its measured share of the
+// field; without measured shares, it is the device's value.
 func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var buf [16]tenure
 	field, ok := gpu.Lookup(f)
@@ -36,8 +36,8 @@ func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge 
 	return r.Sample, ok
 }
 
-// Reading is a pod's value of a field, and the age up to which it counts: the
-// reader's maxAge, or three intervals of the target where that is more.
+// Reading is a pod's value of a field, and the age up to which it counts: the larger
+// one of the reader's maxAge and three intervals of the target.
 type Reading struct {
 	Sample
 	MaxAge time.Duration
@@ -58,12 +58,12 @@ func newestOf(tenures []tenure, k podKey, field *gpu.Field, now time.Time, maxAg
 	return best.reading(field)
 }
 
-// gathered is what one target shows of a pod.
+// gathered is the values of a pod's devices from one target.
 type gathered struct {
 	want, have int // devices held, devices with a value
 	sum, max   float64
-	at         int64 // the oldest value's stamp
-	keep       int64 // how old a value may be, ns
+	at         int64 // the timestamp of the oldest value
+	keep       int64 // the age up to which a value counts, ns
 }
 
 func (g *gathered) add(at int64, v float64) {
@@ -82,7 +82,7 @@ func (g *gathered) reading(f *gpu.Field) (Reading, bool) {
 	return Reading{v, time.Duration(g.keep)}, ok
 }
 
-// combine makes one value of the devices' values.
+// combine combines the devices' values by an aggregation.
 func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
 	at := time.Unix(0, g.at)
 	switch {
@@ -98,7 +98,7 @@ func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
 	return Sample{at, g.sum}, true
 }
 
-// gather reads the field of those of the tenures that are on t.
+// gather reads the field of the devices that the pod holds on t.
 func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, maxAge time.Duration) gathered {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -115,15 +115,15 @@ func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, max
 	return g
 }
 
-// question is what is asked of a device: a pod's value of a field.
+// question is a request for a pod's value of a field.
 type question struct {
 	pod   podKey
 	field *gpu.Field
 	now   int64 // ns
 }
 
-// gatherDevice reads the field of a device that the pod has held since from. t.mu is held,
-// and t is not closed.
+// gatherDevice reads the field of a device that the pod has held since from. The
+// caller holds t.mu, and t is not closed.
 func (t *Target) gatherDevice(g *gathered, d *device, from int64, q *question) {
 	g.want++
 	id, ok := t.seriesOf(d, q.pod, q.field.ID, q.now)
@@ -142,10 +142,9 @@ func (t *Target) gatherDevice(g *gathered, d *device, from int64, q *question) {
 	}
 }
 
-// PodRange are a pod's values of a field within [from, to], oldest first, each
-// combined as Pod does. A counter with PodAgg Rate gives the increase per
-// second since the sample before. Samples from before the pod held its devices
-// are not among them.
+// PodRange returns a pod's values of a field within [from, to], oldest first, each
+// combined as in Pod. For PodAgg Rate, a value is the increase per second since the
+// previous sample. Samples from before the pod held its devices are not included.
 func (s *Store) PodRange(namespace, pod string, f gpu.FieldID, from, to time.Time) []Sample {
 	field, ok := gpu.Lookup(f)
 	if !ok {
@@ -206,7 +205,7 @@ func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int6
 	return out
 }
 
-// step is a counter's increase per second since the sample before.
+// step returns a counter's increase per second since the previous sample.
 func step(prev map[*device]Sample, d *device, stamp int64, v float64) (float64, bool) {
 	p, ok := prev[d]
 	prev[d] = Sample{time.Unix(0, stamp), v}
@@ -220,8 +219,8 @@ func step(prev map[*device]Sample, d *device, stamp int64, v float64) (float64, 
 	return inc / time.Unix(0, stamp).Sub(p.At).Seconds(), true
 }
 
-// PodMetric is the newest value of a metric that the pod itself exposes, no
-// older than maxAge.
+// PodMetric returns the newest value of a pod's own metric that is no older than
+// maxAge.
 func (s *Store) PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var best Sample
 	found := false
@@ -233,9 +232,9 @@ func (s *Store) PodMetric(namespace, pod, metric string, now time.Time, maxAge t
 	return best, found
 }
 
-// PodMetricRate is the increase per second over Config.Rate, or over maxAge
-// where that is longer, of a counter that the pod itself exposes, with the time
-// of its newest value, which is no older than maxAge.
+// PodMetricRate returns the increase per second of a counter among a pod's own
+// metrics, over Config.Rate or maxAge, whichever is longer. Its time is that of the
+// newest value, which is no older than maxAge.
 func (s *Store) PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
 	var best Sample
 	found := false
@@ -250,9 +249,8 @@ func (s *Store) PodMetricRate(namespace, pod, metric string, now time.Time, maxA
 // Step is a change from one sample to the next.
 type Step struct{ From, To Sample }
 
-// PodMetricStep is the last change of a metric that the pod itself exposes: from
-// the sample before the newest to the newest, which is no older than maxAge.
-// Metrics of one exposition have samples of the same times.
+// PodMetricStep returns the last two samples of a pod's own metric. The newest is no
+// older than maxAge. All metrics of one page have samples at the same times.
 func (s *Store) PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (best Step, found bool) {
 	for _, t := range s.index.own(podKey{namespace, pod}) {
 		if v, ok := t.metricStep(metric, now.UnixNano(), maxAge); ok && (!found || v.To.At.After(best.To.At)) {
@@ -292,8 +290,8 @@ func (t *Target) metric(name string, notBefore int64) (Sample, bool) {
 	return t.ring.latest(&t.series[id], notBefore)
 }
 
-// PodMetricRange are the values within [from, to] of a metric that the pod
-// itself exposes, oldest first.
+// PodMetricRange returns the values of a pod's own metric within [from, to], oldest
+// first.
 func (s *Store) PodMetricRange(namespace, pod, metric string, from, to time.Time) []Sample {
 	var best []Sample
 	for _, t := range s.index.own(podKey{namespace, pod}) {
@@ -324,9 +322,9 @@ func (t *Target) metricRange(name string, from, to int64) []Sample {
 	return out
 }
 
-// Rate is the increase per second of a counter over its samples, oldest first;
-// a decrease is a counter that began again at zero. It is absent with fewer
-// than two samples.
+// Rate returns the increase per second of a counter over its samples, oldest first. A
+// decrease is a restart of the counter at zero. The rate is absent with fewer than
+// two samples.
 func Rate(samples []Sample) (float64, bool) {
 	if len(samples) < 2 {
 		return 0, false

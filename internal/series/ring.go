@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// ring is the window of one target: slots in a ring, each a stamp and one row
-// of narrow and one of wide values. A value that is not there is NaN. Nothing
-// in it points anywhere, so the garbage collector has nothing to scan.
+// ring is the window of one target: a ring of slots, each with a timestamp, a row of
+// narrow values and a row of wide values. A missing value is NaN. The rows have no
+// pointers, so that the garbage collector does not scan them.
 type ring struct {
 	stamps []int64 // ns since 1970, ascending from oldest to newest
 	narrow cells[float32]
@@ -19,11 +19,11 @@ type ring struct {
 	used   int // slots that hold a stamp
 }
 
-// cells are rows of stride values, of which the columns below cols are in use
-// or free. They lie in blocks, so that a ring that grows copies nothing: with all
-// targets growing in the same second, the copies would double the process.
+// cells is rows of stride values each. The columns below cols are in use or free. The
+// rows are in blocks, so that a ring can grow without a copy: if all targets grow in
+// the same second, copies would double the memory of the process.
 type cells[T float32 | float64] struct {
-	blocks [][]T // of blockSlots rows each, of the last one maybe fewer
+	blocks [][]T // of blockSlots rows each; the last one may have fewer
 	stride int
 	cols   int
 	free   []int32
@@ -32,10 +32,10 @@ type cells[T float32 | float64] struct {
 // blockSlots is the number of rows of a block. With 32 gauges it takes one page.
 const blockSlots = 32
 
-// blockHeader is what a block takes in the list of blocks.
+// blockHeader is the size of a block's entry in the list of blocks.
 const blockHeader = int64(unsafe.Sizeof([]float32{}))
 
-// newBlocks are those of so many rows.
+// newBlocks returns blocks for so many rows.
 func newBlocks[T float32 | float64](slots, stride int) [][]T {
 	if stride == 0 {
 		return nil
@@ -49,7 +49,7 @@ func newBlocks[T float32 | float64](slots, stride int) [][]T {
 
 func blocksOf(slots int) int { return (slots + blockSlots - 1) / blockSlots }
 
-// row is that of a slot.
+// row returns the row of a slot.
 func (c *cells[T]) row(slot int) []T {
 	if c.stride == 0 {
 		return nil
@@ -58,7 +58,7 @@ func (c *cells[T]) row(slot int) []T {
 	return c.blocks[slot/blockSlots][i : i+c.stride]
 }
 
-// cellBytes are the bytes of cells with so many rows and columns.
+// cellBytes returns the bytes of cells with so many rows and columns of a size.
 func cellBytes(slots, stride, size int) int64 {
 	if stride == 0 {
 		return 0
@@ -69,7 +69,7 @@ func cellBytes(slots, stride, size int) int64 {
 func (r *ring) slots() int { return len(r.stamps) }
 func (r *ring) full() bool { return r.used == len(r.stamps) }
 
-// slot is the place of the i-th stamp, 0 is the oldest.
+// slot returns the slot of the i-th timestamp; 0 is the oldest.
 func (r *ring) slot(i int) int {
 	s := r.head - (r.used - 1) + i
 	if s < 0 {
@@ -92,7 +92,7 @@ func (r *ring) oldest() (int64, bool) {
 	return r.stamps[r.slot(0)], true
 }
 
-// advance begins a slot, empty of values, over the oldest if the ring is full.
+// advance begins a slot without values. In a full ring, it replaces the oldest slot.
 func (r *ring) advance(stamp int64) {
 	if r.used < len(r.stamps) {
 		r.used++
@@ -105,7 +105,7 @@ func (r *ring) advance(stamp int64) {
 	r.wide.blank(r.head)
 }
 
-// set gives the newest slot a value.
+// set stores a value in the newest slot.
 func (r *ring) set(wide bool, col int32, v float64) {
 	if wide {
 		r.wide.row(r.head)[col] = v
@@ -114,7 +114,7 @@ func (r *ring) set(wide bool, col int32, v float64) {
 	r.narrow.row(r.head)[col] = float32(v)
 }
 
-// at is the value of a column in a slot.
+// at returns the value of a column in a slot, if there is one.
 func (r *ring) at(wide bool, col int32, slot int) (float64, bool) {
 	if wide {
 		v := r.wide.row(slot)[col]
@@ -124,10 +124,10 @@ func (r *ring) at(wide bool, col int32, slot int) (float64, bool) {
 	return narrow(v), v == v
 }
 
-// narrow gives back the decimal number that was stored as float32, as far as
-// an exposition writes one: six decimals below 8 (ratios), five below 64, four
-// below 512, three below 8,192 (watts of milliwatts), two below 65,536. At
-// these bounds half the spacing of float32 is less than half the last decimal.
+// narrow returns the decimal number that was stored as float32, rounded to the
+// decimals that float32 can represent: six below 8 (ratios), five below 64, four
+// below 512, three below 8,192 (watts from milliwatts), two below 65,536. Up to these
+// limits, the spacing of float32 is less than the last decimal.
 func narrow(f float32) float64 {
 	x := float64(f)
 	if x == math.Trunc(x) {
@@ -165,10 +165,10 @@ func (r *ring) freeColumn(wide bool, col int32) {
 	}
 }
 
-// bytes is the size of the ring's arrays, spare columns included.
+// bytes returns the size of the ring's arrays, including spare columns.
 func (r *ring) bytes() int64 { return r.bytesOf(len(r.stamps), r.narrow.stride, r.wide.stride) }
 
-// bytesWith is the size after resize(slots).
+// bytesWith returns the size after resize(slots).
 func (r *ring) bytesWith(slots int) int64 { return r.bytesOf(slots, r.narrow.cols, r.wide.cols) }
 
 func (r *ring) bytesOf(slots, narrow, wide int) int64 {
@@ -176,22 +176,22 @@ func (r *ring) bytesOf(slots, narrow, wide int) int64 {
 		int64(4*cap(r.narrow.free)+4*cap(r.wide.free))
 }
 
-// costWith is what resize(slots) takes.
+// costWith returns the cost of resize(slots).
 func (r *ring) costWith(slots int) cost {
 	to := r.bytesWith(slots)
 	c := cost{to, to - r.bytes()}
-	if r.extends() { // all but the last block stays
+	if r.extends() { // only the last block is copied
 		c.peak = min(to, c.net+int64(8*len(r.stamps))+r.bytesOf(blockSlots, r.narrow.stride, r.wide.stride))
 	}
 	return c
 }
 
-// perSlot is what a slot takes without the columns that are free.
+// perSlot returns the size of a slot without the free columns.
 func (r *ring) perSlot() int64 {
 	return int64(8 + 4*(r.narrow.cols-len(r.narrow.free)) + 8*(r.wide.cols-len(r.wide.free)))
 }
 
-// costOfColumn is what addColumn takes at most.
+// costOfColumn returns the most that addColumn can cost.
 func (r *ring) costOfColumn(wide bool) cost {
 	if wide {
 		return r.wide.costOfColumn(len(r.stamps), 8)
@@ -199,8 +199,8 @@ func (r *ring) costOfColumn(wide bool) cost {
 	return r.narrow.costOfColumn(len(r.stamps), 4)
 }
 
-// rebuild moves the newest values to a ring of so many slots that has the given
-// columns only, in this order.
+// rebuild replaces the ring by one of so many slots, with the newest values of the
+// given columns, in this order.
 func (r *ring) rebuild(slots int, narrow, wide []int32) {
 	used := min(r.used, slots)
 	next := ring{stamps: make([]int64, slots), used: used, head: max(used-1, 0)}
@@ -214,13 +214,13 @@ func (r *ring) rebuild(slots int, narrow, wide []int32) {
 	*r = next
 }
 
-// extends says whether the ring can grow at its end, with what it has in place:
-// its newest slot is the last, and there are no spare columns.
+// extends reports whether the ring can grow at its end without moving values: the
+// newest slot is the last one used, and there are no spare columns.
 func (r *ring) extends() bool {
 	return r.head == r.used-1 && r.narrow.stride == r.narrow.cols && r.wide.stride == r.wide.cols
 }
 
-// resize makes the ring one of more slots, with no spare columns.
+// resize grows the ring to so many slots, without spare columns.
 func (r *ring) resize(slots int) {
 	if !r.extends() {
 		narrow, wide := r.narrow.free, r.wide.free
@@ -268,7 +268,7 @@ func (c *cells[T]) blank(slot int) {
 	}
 }
 
-// add returns a column that holds nothing in any slot.
+// add returns an empty column.
 func (c *cells[T]) add(slots int) int32 {
 	if n := len(c.free); n > 0 {
 		col := c.free[n-1]
@@ -297,10 +297,10 @@ func (c *cells[T]) widen(slots int) {
 	*c = next
 }
 
-// more is how many columns are added at a time.
+// more returns the number of columns that widen adds.
 func (c *cells[T]) more() int { return max(4, c.stride/8) }
 
-// costOfColumn is what add takes at most: a free column is there already.
+// costOfColumn returns the most that add can cost. A free column costs nothing.
 func (c *cells[T]) costOfColumn(slots, size int) cost {
 	if len(c.free) > 0 || c.cols < c.stride {
 		return cost{}
@@ -309,7 +309,7 @@ func (c *cells[T]) costOfColumn(slots, size int) cost {
 	return cost{to, to - cellBytes(slots, c.stride, size)}
 }
 
-// only is a copy of some slots and columns, with so many slots.
+// only returns a copy of the given rows and columns, with room for so many slots.
 func (c *cells[T]) only(slots int, from []int, cols []int32) cells[T] {
 	next := cells[T]{blocks: newBlocks[T](slots, len(cols)), stride: len(cols), cols: len(cols)}
 	for i, s := range from {
@@ -321,8 +321,8 @@ func (c *cells[T]) only(slots int, from []int, cols []int32) cells[T] {
 	return next
 }
 
-// latest is a column's newest value that is not older than notBefore.
-func (r *ring) latest(s *serie, notBefore int64) (Sample, bool) {
+// latest returns a column's newest value that is not older than notBefore.
+func (r *ring) latest(s *seriesState, notBefore int64) (Sample, bool) {
 	if s.last < notBefore {
 		return Sample{}, false
 	}
@@ -338,9 +338,9 @@ func (r *ring) latest(s *serie, notBefore int64) (Sample, bool) {
 	return Sample{}, false
 }
 
-// step is what the column changed by between its two newest values, of which
-// the newer must not be older than notBefore and the older not than from.
-func (r *ring) step(s *serie, from, notBefore int64) (step Step, ok bool) {
+// step returns a column's two newest values. The newest must not be older than
+// notBefore, and the one before it not older than from.
+func (r *ring) step(s *seriesState, from, notBefore int64) (step Step, ok bool) {
 	if s.last < notBefore {
 		return Step{}, false
 	}
@@ -362,10 +362,10 @@ func (r *ring) step(s *serie, from, notBefore int64) (step Step, ok bool) {
 	return Step{}, false
 }
 
-// rate is the increase per second of a counter's column from its first value
-// at or after from to its newest, which must not be older than notBefore. A
-// decrease is a counter that began again at zero.
-func (r *ring) rate(s *serie, from, notBefore int64) (Sample, bool) {
+// rate returns the increase per second of a counter's column, from its first value at
+// or after from to its newest, which must not be older than notBefore. A decrease is
+// a restart of the counter at zero.
+func (r *ring) rate(s *seriesState, from, notBefore int64) (Sample, bool) {
 	var sum, prev float64
 	var first, last int64
 	for i := r.search(from); i < r.used; i++ {
@@ -390,7 +390,7 @@ func (r *ring) rate(s *serie, from, notBefore int64) (Sample, bool) {
 	return Sample{time.Unix(0, last), sum / time.Duration(last-first).Seconds()}, true
 }
 
-// search is the index of the first stamp at or after t.
+// search returns the index of the first timestamp at or after t.
 func (r *ring) search(t int64) int {
 	lo, hi := 0, r.used
 	for lo < hi {

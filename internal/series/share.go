@@ -8,15 +8,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// measuredFor is for how long shares that nobody measures any more keep the
-// device's value from standing for them. A gap in their measurement must not
-// make a pod seem to use all of a device that it shares.
+// measuredFor is the time after the last measured share of a device for which pods
+// have no value, instead of the device's value. With the device's value, a gap in the
+// measurement would look as if each pod used the whole shared device.
 const measuredFor = time.Minute
 
-// seriesOf finds the series of a pod on a device that it holds: its own share
-// where it shares the device with other pods and shares are measured, else the
-// device's. Where they are measured and its own is not, there is none. t.mu is
-// held.
+// seriesOf finds the series of a pod on a device that it holds. On a shared device
+// with measured shares, it is the pod's share, and there is none if only other pods'
+// shares are measured. Otherwise it is the device's series. The caller holds t.mu.
 func (t *Target) seriesOf(d *device, k podKey, f gpu.FieldID, now int64) (uint32, bool) {
 	if len(d.shares) == 0 || !d.isShared() {
 		return d.series(f)
@@ -38,7 +37,7 @@ func (t *Target) seriesOf(d *device, k podKey, f gpu.FieldID, now int64) (uint32
 	return d.series(f)
 }
 
-// isShared says whether several pods hold the device.
+// isShared reports whether several pods hold the device.
 func (d *device) isShared() bool {
 	for i := range d.owners {
 		if o := &d.owners[i]; o.Namespace != d.owners[0].Namespace || o.Pod != d.owners[0].Pod {
@@ -48,7 +47,7 @@ func (d *device) isShared() bool {
 	return false
 }
 
-// is says whether s is the pod as Key has it.
+// is reports whether s is the pod in the form of Key.Pod.
 func (k podKey) is(s string) bool {
 	n := len(k.namespace)
 	return len(s) == n+1+len(k.pod) && s[:n] == k.namespace && s[n] == '/' && s[n+1:] == k.pod

@@ -12,15 +12,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// Config bounds a Store. Zero values take the defaults.
+// Config is the limits of a Store. Zero values take the defaults.
 type Config struct {
-	Span     time.Duration // how far back samples are kept; 10 min
-	Interval time.Duration // the least time between two stamps of a target; 1 s. Span/Interval is the most slots of a target
-	Rate     time.Duration // the span over which a counter's rate is taken; 15 s
+	Span     time.Duration // the length of the window; 10 min by default
+	Interval time.Duration // the shortest time between two timestamps of a target, 1 s by default; a target has at most Span/Interval + 1 slots
+	Rate     time.Duration // the time over which a counter's rate is computed; 15 s by default
 
-	// MaxBytes bounds all that targets take: samples, series, names, owners and
-	// what their writers account for. Where it does not suffice, the largest
-	// targets give up memory first; 512 MiB.
+	// MaxBytes limits the memory of all targets: samples, series, names, owners and
+	// the bytes that their writers account for. If it does not suffice, the largest
+	// targets lose memory first. 512 MiB by default.
 	MaxBytes int64
 }
 
@@ -40,65 +40,65 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// slots is the number of slots of a whole window.
+// slots returns the number of slots of a full window.
 func (c *Config) slots() int { return int(c.Span/c.Interval) + 1 }
 
-// honest is the size that no target has to give up while another one is larger:
-// 8 GPUs with 40 fields, half of them counters, a whole window, a quarter more
-// for spare columns, and its writer's.
+// honest returns the usual size of a large exporter. No target has to shrink below it
+// while another one is larger. It is 8 GPUs with 40 fields, half of them counters,
+// for a full window, a quarter more for spare columns, and the writer's memory.
 func (c *Config) honest() int64 {
 	const series, writer = 8 * 40, 128 << 10
 	slots := int64(c.slots())
-	return (slots*(8+6*series)+series*(serieBytes+fieldBytes))*5/4 + writer
+	return (slots*(8+6*series)+series*(seriesBytes+fieldBytes))*5/4 + writer
 }
 
-// Stats meters a Store. The drops are counted since the start.
+// Stats are the figures of a Store. Counters are since the start.
 type Stats struct {
 	Targets int
-	Series  int   // that have a column now
+	Series  int   // with a column now
 	Samples int64 // values stored since the start
 	Bytes   int64 // of the samples
-	Memory  int64 // of all that MaxBytes bounds
+	Memory  int64 // all bytes that MaxBytes limits
 	Limit   int64 // MaxBytes
-	Short   int   // targets whose window the memory limit keeps shorter than Span
-	Limited int   // targets that were refused something within the last minute, or are short
+	Short   int   // targets whose window the memory limit makes shorter than Span
+	Limited int   // targets with a refusal within the last minute, or a short window
 
-	Repeated uint64 // scrapes dropped because their stamp did not advance
-	Rewound  uint64 // windows emptied because a target's clock went back
-	Unknown  uint64 // points dropped because their Ref was not (any more) of the target
+	Repeated uint64 // scrapes dropped because their timestamp did not advance
+	Rewound  uint64 // windows emptied because a target's clock was set back
+	Unknown  uint64 // points dropped because their Ref was not, or no longer, valid
 
 	Refused [NumRefused]uint64 // by Refused
 }
 
-// TargetLabels are a target's labels as Prometheus would give them, and for a
-// pod's own exposition which pod it is.
+// TargetLabels are a target's labels as in Prometheus, and the pod if the target is a
+// pod's own metrics.
 type TargetLabels struct {
 	Node     string
 	Instance string
 	Job      string
 
-	Namespace string // of the pod whose own metrics these are; empty for an exporter of GPUs
-	Pod       string
+	Namespace string // of the pod; empty for an exporter of GPUs
+	Pod       string // empty for an exporter of GPUs
 
-	// Rank orders the exporters of one node: while one with a lower rank says
-	// which pods hold devices, those with a higher rank only add values.
+	// Rank orders the exporters of one node. While one of a lower rank assigns
+	// devices to pods, those of a higher rank only add values.
 	Rank uint8
 }
 
 // Store holds the windows of all targets. Its methods are safe for concurrent use.
 //
-// Locks are taken in this order, and of each kind one at a time: squeezing, mu,
-// a Target's mu; then an index's or the list of limited targets'.
+// Locks are taken in this order, and only one of each kind at a time: rebalancing, mu,
+// a Target's mu, and last the lock of an index or of the list of limited targets.
 type Store struct {
 	cfg Config
 	ledger
 	index *podIndex
 	nodes nodeIndex
 
-	squeezing sync.Mutex
-	mu        sync.RWMutex // targets, groups
-	targets   map[string]*Target
-	groups    map[string]*group // of pods' own expositions, by namespace
+	rebalancing sync.Mutex
+	mu          sync.RWMutex // targets, groups
+	targets     map[string]*Target
+	groups      map[string]*group // of pods' own expositions, by namespace
 
 	series, samples            atomic.Int64
 	repeated, rewound, unknown atomic.Uint64
@@ -106,7 +106,7 @@ type Store struct {
 	limited                    limitedList
 }
 
-// New makes an empty store.
+// New returns an empty store.
 func New(cfg Config) *Store {
 	s := &Store{
 		cfg:     cfg.withDefaults(),
@@ -120,27 +120,27 @@ func New(cfg Config) *Store {
 	return s
 }
 
-// Span is how far back the store keeps samples at most.
+// Span returns the length of a full window.
 func (s *Store) Span() time.Duration { return s.cfg.Span }
 
-// Target returns the target of this name; it makes it if it is new, and gives
-// it these labels. Where the memory limit leaves no room for a new one, it
-// returns one that is not in the store: its Append says ErrNoMemory.
+// Target returns the target of this name, with these labels. It adds a new one if
+// needed. If the memory limit has no room for a new one, it returns a target that is
+// not in the store, whose Append returns ErrNoMemory.
 func (s *Store) Target(name string, labels TargetLabels) *Target {
 	t, ok := s.target(name, labels)
 	if !ok {
-		s.squeeze()
+		s.rebalance()
 		t, ok = s.target(name, labels)
 	}
 	if !ok {
 		s.refused[RefusedTarget].Add(1)
 		t.closed, t.noMemory = true, true
 	}
-	s.relieve()
+	s.rebalanceIfDue()
 	return t
 }
 
-// target is Target; it is false where there is no room for a new one.
+// target is Target. It returns false if there is no room for a new one.
 func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 		defer t.mu.Unlock()
 		n := t.charged.Load()
 		t.group.bytes.Add(-n)
-		t.group = t.pays
+		t.group = t.labelGroup
 		t.group.bytes.Add(n)
 		return t, true
 	}
@@ -172,7 +172,7 @@ func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 	return t, true
 }
 
-// groupOf is the group of a target with these labels. s.mu is held.
+// groupOf returns the group for a target with these labels. The caller holds s.mu.
 func (s *Store) groupOf(l TargetLabels) *group {
 	if l.Pod == "" {
 		return &group{}
@@ -184,34 +184,35 @@ func (s *Store) groupOf(l TargetLabels) *group {
 	return g
 }
 
-// label gives a target its labels, its group and its pod. s.mu is held.
+// label sets a target's labels and group, and adds it to the indexes. The caller
+// holds s.mu.
 func (s *Store) label(t *Target, l TargetLabels, g *group) {
-	t.labels, t.pays = l, g
+	t.labels, t.labelGroup = l, g
 	t.node.Store(&l.Node)
 	t.rank.Store(uint32(l.Rank))
 	if l.Pod != "" {
-		s.groups[l.Namespace] = t.pays
+		s.groups[l.Namespace] = t.labelGroup
 		s.index.add(podKey{l.Namespace, l.Pod}, t, nil)
 	} else if l.Node != "" {
 		s.nodes.add(l.Node, t)
 	}
-	t.pays.targets++
+	t.labelGroup.targets++
 }
 
-// leaveGroup undoes label. s.mu is held.
+// leaveGroup undoes label. The caller holds s.mu.
 func (s *Store) leaveGroup(t *Target) {
 	if t.labels.Pod != "" {
 		s.index.remove(podKey{t.labels.Namespace, t.labels.Pod}, t, true)
 	} else {
 		s.nodes.remove(t.labels.Node, t)
 	}
-	if t.pays.targets--; t.pays.targets == 0 && t.labels.Pod != "" {
+	if t.labelGroup.targets--; t.labelGroup.targets == 0 && t.labels.Pod != "" {
 		delete(s.groups, t.labels.Namespace)
 	}
 }
 
-// Drop forgets a target with its samples and its devices' owners. What its
-// scraper still appends is ignored.
+// Drop removes a target with its samples and its devices' owners. Later calls by its
+// scraper have no effect.
 func (s *Store) Drop(name string) {
 	s.mu.Lock()
 	t := s.targets[name]
@@ -232,7 +233,7 @@ func (s *Store) Targets() []string {
 	return slices.Sorted(maps.Keys(s.targets))
 }
 
-// Stats meters the store.
+// Stats returns the store's figures.
 func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	n := len(s.targets)
@@ -255,7 +256,7 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// Sample is a value and when it was collected.
+// Sample is a value with the time of its collection.
 type Sample struct {
 	At    time.Time
 	Value float64

@@ -8,23 +8,22 @@ import (
 )
 
 const (
-	// MaxSeries is the number of series of one target: 16 GPUs with 7 MIG
-	// instances each, or 128 without, and 100 fields, and some.
+	// MaxSeries is the limit of series of one target. 16 GPUs with 7 MIG instances
+	// each, or 128 GPUs without MIG, have up to 12,800 series with 100 fields.
 	MaxSeries = 1 << 14
-	// MaxShares is the number of pods' own shares of one device's fields: two
-	// fields of 512 pods.
+	// MaxShares is the limit of pods' shares of one device's fields: two fields of
+	// 512 pods.
 	MaxShares = 1024
-	// A target whose identities change has more series than twice those of its
-	// last page plus churnSlack. Its series without a value for churnAfter are
-	// removed.
+	// A target has churn if it has more than twice the series of its last page plus
+	// churnSlack. Series without a value for churnAfter are then removed.
 	churnSlack = 64
 	churnAfter = 2 * time.Minute
-	// minSlots is the least that a window holds under the memory limit.
+	// minSlots is the shortest window under the memory limit, in slots.
 	minSlots = 8
 )
 
-// sweep frees the series that have no value since a time, and none within the
-// window, and the devices that have no series and no owner.
+// sweep frees the series without a value since a time or within the window, and the
+// devices without series and owners.
 func (t *Target) sweep(since int64) {
 	oldest, ok := t.ring.oldest()
 	if !ok {
@@ -42,9 +41,9 @@ func (t *Target) sweep(since int64) {
 	t.compact(t.ring.slots(), false)
 }
 
-// clearChurn makes room where series outnumber what pages carry: it frees those
-// without a value for churnAfter, and where a bound is reached those without one
-// in the newest slot. It does so once per page.
+// clearChurn frees the series without a value for churnAfter. If full is set, a limit
+// is reached, and it frees all series without a value in the newest slot. It runs at
+// most once per page.
 func (t *Target) clearChurn(full bool) {
 	newest, ok := t.ring.newest()
 	if !ok || t.cleared == newest {
@@ -59,7 +58,7 @@ func (t *Target) clearChurn(full bool) {
 	t.settle()
 }
 
-// freeSeries frees one series. forgetFreed is called after the last of a row.
+// freeSeries frees one series. Call forgetFreed after the last one.
 func (t *Target) freeSeries(id uint32) {
 	s := &t.series[id]
 	if s.own {
@@ -73,8 +72,8 @@ func (t *Target) freeSeries(id uint32) {
 	t.store.series.Add(-1)
 }
 
-// forgetFreed takes the freed series, if there are any, off their devices, and
-// forgets the devices that have no series and no owner.
+// forgetFreed removes the freed series, if there are any, from their devices. It also
+// removes the devices without series and owners.
 func (t *Target) forgetFreed(freed bool) {
 	for uuid, d := range t.devices {
 		if freed {
@@ -99,8 +98,8 @@ func (t *Target) dropFreed(d *device) {
 	d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return !t.series[s.id].live })
 }
 
-// compact rebuilds the ring with so many slots, without the columns that are
-// free; unless forced only where these are most of it.
+// compact rebuilds the ring with so many slots and without the free columns. Unless
+// forced, it does so only if most columns are free.
 func (t *Target) compact(slots int, forced bool) {
 	free := len(t.ring.narrow.free) + len(t.ring.wide.free)
 	if !forced && (free < churnSlack || free < t.live) {
@@ -120,7 +119,7 @@ func (t *Target) compact(slots int, forced bool) {
 		}
 	}
 	t.ring.rebuild(slots, narrow, wide)
-	// Ids behind the last live series are forgotten; those between stay free.
+	// Drop the ids after the last live series. Free ids before it stay.
 	end := len(t.series)
 	for end > 0 && !t.series[end-1].live {
 		end--
@@ -131,10 +130,9 @@ func (t *Target) compact(slots int, forced bool) {
 	}
 }
 
-// shrink makes the target take no more than so many bytes, as far as its
-// writer's own allow: it frees what has no value now, shortens the window to
-// minSlots and then takes away series, the latest first. What ended is
-// forgotten before that.
+// shrink reduces the target's memory to so many bytes, if the writer's part allows.
+// It first removes series without a present value and ended tenures. Then it shortens
+// the window, down to minSlots. Last it evicts series, the newest first.
 func (t *Target) shrink(most int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,7 +154,7 @@ func (t *Target) shrink(most int64) {
 	}
 	slots = min(max(slots, minSlots), t.ring.slots())
 	if over := fixed + int64(slots)*t.ring.perSlot() - most; over > 0 {
-		each := serieBytes + fieldBytes + int64(8*slots)
+		each := seriesBytes + fieldBytes + int64(8*slots)
 		t.evict(int(over/each) + 1)
 	}
 	t.short = t.short || slots < t.ring.slots()
@@ -164,7 +162,7 @@ func (t *Target) shrink(most int64) {
 	t.limit()
 }
 
-// evict frees n series, the latest first.
+// evict frees n series, those with the highest ids first.
 func (t *Target) evict(n int) {
 	t.refuse(RefusedSeries, min(n, t.live))
 	for id := len(t.series) - 1; id >= 0 && n > 0; id-- {

@@ -12,31 +12,32 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// The reasons for which Append stores nothing.
+// The errors of Append, which then stores nothing.
 var (
-	// ErrRepeated: the stamp is not newer than the newest one; the exporter
-	// has not collected since, or answered out of order.
+	// ErrRepeated: the timestamp is not newer than the newest one. The exporter has
+	// not collected again, or responses arrived out of order.
 	ErrRepeated = errors.New("collection time did not advance")
 	// ErrDropped: the target was dropped from its store.
 	ErrDropped = errors.New("target was dropped")
-	// ErrNoMemory: the store's MaxBytes leaves no room for the target.
-	ErrNoMemory = errors.New("memory limit of the windows leaves no room")
+	// ErrNoMemory: the store's MaxBytes has no room for the target.
+	ErrNoMemory = errors.New("no room in the memory limit of the windows")
 )
 
-// rewindAfter is how far behind the newest stamp a stamp must be for the
-// target's clock to count as set back; less is an answer out of order.
+// rewindAfter is the difference to the newest timestamp from which an older one means
+// that the target's clock was set back. A smaller difference is a response out of
+// order.
 const rewindAfter = 5 * time.Second
 
-// Key names a series of a target: a field of a device, or a metric of the pod
-// that the target is.
+// Key identifies a series of a target: a field of a device, or one of a pod's own
+// metrics.
 type Key struct {
-	Device string      // a GPU's UUID, or UUID/giN for MIG instance N of it; empty for a pod's own metric
+	Device string      // a GPU's UUID, or UUID/giN for its MIG instance N; empty for a pod's own metric
 	Field  gpu.FieldID // of the device
-	Metric string      // the pod's own metric's name
-	Pod    string      // NAMESPACE/NAME of the pod whose share of the device's field this is; empty: the device's own
+	Metric string      // the name of a pod's own metric
+	Pod    string      // NAMESPACE/NAME of the pod, for its share of the device's field; empty for the device's value
 }
 
-// Ref is a Key interned by its target, for Append. The zero Ref is none.
+// Ref is a Key interned by its target, for Append. The zero Ref is invalid.
 type Ref struct{ id, gen uint32 }
 
 // Point is one value of a Batch.
@@ -45,7 +46,7 @@ type Point struct {
 	Value float64 // NaN and infinities are not stored
 }
 
-// Batch is what one scrape gave, all of one stamp. Its owner reuses it.
+// Batch is the values of one scrape, all with the same timestamp. Its owner reuses it.
 type Batch struct{ Points []Point }
 
 // Reset empties the batch and keeps its memory.
@@ -54,23 +55,23 @@ func (b *Batch) Reset() { b.Points = b.Points[:0] }
 // Add appends a value.
 func (b *Batch) Add(r Ref, v float64) { b.Points = append(b.Points, Point{r, v}) }
 
-// Target is one exposition and its window. Ref, Append, SetOwners and Account
-// are its writer's, one goroutine at a time.
+// Target is one metrics endpoint and its window. Only one goroutine at a time, its
+// writer, may call Ref, Append, SetOwners and Account.
 type Target struct {
-	store   *Store
-	name    string
-	labels  TargetLabels           // guarded by store.mu
-	node    atomic.Pointer[string] // labels.Node
-	pays    *group                 // guarded by store.mu
-	group   *group                 // the same, guarded by mu
-	charged atomic.Int64           // bytes in the ledger; changed under mu
-	refused atomic.Uint64          // what it was refused since the start
+	store      *Store
+	name       string
+	labels     TargetLabels           // guarded by store.mu
+	node       atomic.Pointer[string] // labels.Node
+	labelGroup *group                 // guarded by store.mu
+	group      *group                 // the same, guarded by mu
+	charged    atomic.Int64           // bytes in the ledger; changed under mu
+	refused    atomic.Uint64          // refusals since the start
 
 	mu       sync.RWMutex
 	closed   bool
-	noMemory bool // closed from the start: there was no room for it
+	noMemory bool // closed from the start, for lack of memory
 	ring     ring
-	series   []serie
+	series   []seriesState
 	free     []uint32           // ids of dead series
 	ids      map[string]uint32  // a pod's own metrics
 	devices  map[string]*device // by UUID
@@ -79,54 +80,54 @@ type Target struct {
 	gen      uint32 // of the newest series
 	live     int    // series
 	lastPage int    // points of the last batch
-	swept    int64  // the stamp of the last sweep
-	cleared  int64  // the newest stamp at the last sweep for room
-	short    bool   // the memory limit keeps the window shorter than Span
-	limited  int64  // the newest stamp when something was last refused; 0: long ago
+	swept    int64  // the timestamp of the last sweep
+	cleared  int64  // the newest timestamp at the last clearChurn
+	short    bool   // the memory limit makes the window shorter than Span
+	limited  int64  // the newest timestamp at the last refusal; 0: none, or before the clock was set back
 	listed   bool   // in the store's list of limited targets
 
 	round   uint32 // updates of owners
-	past    int    // tenures that ended
-	pruneAt int    // prune when past exceeds it
-	steps   int    // work of the updates of owners, for tests
+	past    int    // ended tenures
+	pruneAt int    // prune when past exceeds this
+	steps   int    // the work of updates of owners, for tests
 
-	// What size adds up, kept as it changes.
+	// The addends of size, updated with each change.
 	keys     int64 // bytes of names
 	lists    int64 // bytes of the devices' and holdings' lists
-	writer   int64 // bytes of its writer, see Account
-	rings    int64 // bytes of the ring, as the ledger has them
+	writer   int64 // bytes of the writer, see Account
+	rings    int64 // bytes of the ring in the ledger
 	idsPeak  int   // the most entries of each map: maps do not shrink
 	devPeak  int
 	podsPeak int
 
 	rank   atomic.Uint32 // labels.Rank
-	newest atomic.Int64  // the newest stamp, ns
+	newest atomic.Int64  // the newest timestamp, ns
 	owned  atomic.Int32  // devices with an owner
-	keep   atomic.Int64  // three intervals, ns; 0: the interval is not known
-	alone  atomic.Bool   // it is its node's only exporter of GPUs; changed under nodeIndex.mu
+	keep   atomic.Int64  // three intervals, ns; 0: the interval is unknown
+	alone  atomic.Bool   // the node has no other exporter of GPUs; changed under nodeIndex.mu
 }
 
-// serie is one column of the ring.
-type serie struct {
+// seriesState is one column of the ring.
+type seriesState struct {
 	gen  uint32
 	col  int32
-	last int64 // the newest stamp when it last got a value or a Ref
+	last int64 // the newest timestamp when it last got a value or a Ref
 	wide bool
 	live bool
 	own  bool   // a pod's own metric
-	name string // the metric's, or that of the pod whose share it is; of a device's field empty
+	name string // of the metric, or of the pod for a share; empty for a device's field
 }
 
-// device is one GPU as a target shows it.
+// device is one device of a target.
 type device struct {
 	uuid    string
 	fields  []deviceField
 	shares  []deviceShare
-	owners  []gpu.Owner // the list given to SetOwners
-	next    []gpu.Owner // what they become in the update of round changed
+	owners  []gpu.Owner // from SetOwners
+	next    []gpu.Owner // the new owners during an update
 	since   int64       // when these became the owners, ns; 0: never set
-	round   uint32      // the last update that listed it
-	changed uint32      // the last update that changed its owners
+	round   uint32      // the last update that listed the device
+	changed uint32      // the last update that changed the owners
 }
 
 type deviceField struct {
@@ -134,7 +135,7 @@ type deviceField struct {
 	id    uint32
 }
 
-// deviceShare is a pod's share of a field, where that is measured.
+// deviceShare is a pod's measured share of a field.
 type deviceShare struct {
 	deviceField
 	pod string // as in Key
@@ -152,28 +153,28 @@ func (d *device) series(f gpu.FieldID) (uint32, bool) {
 // Name is the target's name in its store.
 func (t *Target) Name() string { return t.name }
 
-// SetInterval says how often the target's values are collected, where that is
-// known and its samples carry the times of its collections: a value then counts
-// for three intervals, even where a reader's maxAge is less. 0: it is not known.
+// SetInterval sets the interval at which the target's values are collected. A value
+// then counts for three intervals, even if a reader's maxAge is shorter. The samples
+// must carry the times of collection. 0: unknown.
 func (t *Target) SetInterval(d time.Duration) {
 	t.keep.Store(3 * int64(d))
 }
 
-// Ref interns a key; it is false where the key names nothing, or names it too
-// long, and where MaxSeries, MaxDevices or the memory limit leave no room. A Ref
-// stays good while its series has values; Append says when one is not.
+// Ref interns a key. It returns false if the key is invalid or a name in it is too
+// long, or if MaxSeries, MaxDevices or the memory limit have no room. A Ref is valid
+// while its series has values. Append counts invalid ones.
 func (t *Target) Ref(k Key) (Ref, bool) {
 	r, blocked := t.ref(k, false)
 	if blocked {
-		t.store.squeeze()
+		t.store.rebalance()
 		r, _ = t.ref(k, true)
 	}
-	t.store.relieve()
+	t.store.rebalanceIfDue()
 	return r, r != Ref{}
 }
 
-// ref reports blocked where other targets should give up memory first; with
-// last it refuses the key instead.
+// ref is Ref. If other targets must free memory first, it returns blocked; on the
+// last attempt, it refuses the key instead.
 func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 	if (k.Device == "") == (k.Metric == "") || k.Device == "" && k.Pod != "" {
 		return Ref{}, false
@@ -210,7 +211,7 @@ func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 	return t.touch(t.intern(k)), false
 }
 
-// touch keeps a series that is about to get a value from being swept.
+// touch protects a series from sweep before it gets its first value.
 func (t *Target) touch(id uint32) Ref {
 	s := &t.series[id]
 	if newest, ok := t.ring.newest(); ok {
@@ -245,11 +246,11 @@ func (t *Target) intern(k Key) uint32 {
 		id, t.free = t.free[n-1], t.free[:n-1]
 	} else {
 		id = uint32(len(t.series))
-		t.series = append(t.series, serie{})
+		t.series = append(t.series, seriesState{})
 	}
 	s := &t.series[id]
 	t.gen++
-	*s = serie{gen: t.gen, live: true, wide: isWide(k), own: k.Device == "", name: k.Pod + k.Metric} // one of the two is empty
+	*s = seriesState{gen: t.gen, live: true, wide: isWide(k), own: k.Device == "", name: k.Pod + k.Metric} // one of the two is empty
 	s.col = t.ring.addColumn(s.wide)
 	t.live++
 	t.store.series.Add(1)
@@ -270,7 +271,7 @@ func (t *Target) intern(k Key) uint32 {
 	return id
 }
 
-// isFull says whether a bound of one target leaves no room for a new series.
+// isFull reports whether a limit of one target refuses a new series, and which one.
 func (t *Target) isFull(k Key) (Refused, bool) {
 	if t.live >= MaxSeries {
 		return RefusedSeries, true
@@ -296,8 +297,9 @@ func (t *Target) device(uuid string) *device {
 	return d
 }
 
-// isWide says whether a series needs float64: counters, what is not bounded by
-// the hardware below 2^24, and a pod's own metrics, of which nothing is known.
+// isWide reports whether a series needs float64. Counters do, gauges that the
+// hardware does not limit to less than 2^24, and pods' own metrics, whose range is
+// unknown.
 func isWide(k Key) bool {
 	f, ok := gpu.Lookup(k.Field)
 	if !ok || k.Device == "" || f.Kind == gpu.Counter {
@@ -310,23 +312,23 @@ func isWide(k Key) bool {
 	return false
 }
 
-// Append stores one scrape's values under the time at which they were
-// collected. It returns how many Refs of the batch were not good, which their
-// owner interns anew, and ErrRepeated, ErrDropped or ErrNoMemory if nothing was
-// stored. A stamp that is more than 5 s behind the newest means that the
-// target's clock was set back: its window is emptied and begins anew.
+// Append stores the values of one scrape with the time of their collection. It
+// returns the number of invalid Refs in the batch; the caller interns their keys
+// again. It returns ErrRepeated, ErrDropped or ErrNoMemory if nothing was stored. A
+// timestamp of 5 s or more before the newest means that the target's clock was set
+// back: the window is emptied and starts again.
 func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
 	unknown, blocked, err := t.append(at.UnixNano(), b, false)
 	if blocked {
-		t.store.squeeze()
+		t.store.rebalance()
 		unknown, _, err = t.append(at.UnixNano(), b, true)
 	}
-	t.store.relieve()
+	t.store.rebalanceIfDue()
 	return unknown, err
 }
 
-// append reports blocked, and stores nothing, where other targets should give
-// up memory first; with last it overwrites the oldest slot instead.
+// append is Append. If other targets must free memory first, it stores nothing and
+// returns blocked; on the last attempt, it overwrites the oldest slot instead.
 func (t *Target) append(stamp int64, b *Batch, last bool) (unknown int, blocked bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -357,7 +359,7 @@ func (t *Target) append(stamp int64, b *Batch, last bool) (unknown int, blocked 
 	return unknown, false, nil
 }
 
-// fillSlot puts the values of a batch into the newest slot.
+// fillSlot stores the values of a batch in the newest slot.
 func (t *Target) fillSlot(b *Batch, stamp int64) (unknown int) {
 	stored := int64(0)
 	for _, p := range b.Points {
@@ -382,8 +384,8 @@ func (t *Target) fillSlot(b *Batch, stamp int64) (unknown int) {
 	return unknown
 }
 
-// rewind empties the window of a target whose clock was set back to stamp;
-// its devices' owners stay theirs, from the new time on.
+// rewind empties the window of a target whose clock was set back to stamp. The
+// devices keep their owners, from the new time on.
 func (t *Target) rewind(stamp int64) {
 	t.store.rewound.Add(1)
 	t.ring.clear()
@@ -405,9 +407,10 @@ func (t *Target) rewind(stamp int64) {
 	}
 }
 
-// makeRoom lets the ring grow while it holds less than the span, sweeps dead
-// series once a span, and otherwise leaves the oldest slot to be overwritten.
-// It reports whether the ring may grow as soon as other targets give up memory.
+// makeRoom prepares the ring for a new slot. It grows a full ring that is shorter
+// than Span; otherwise the oldest slot will be overwritten. Once per Span, it sweeps
+// series without values. It returns true if the ring could grow after other targets
+// free memory.
 func (t *Target) makeRoom(stamp int64) (blocked bool) {
 	cfg := &t.store.cfg
 	if t.swept == 0 {

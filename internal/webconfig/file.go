@@ -21,7 +21,7 @@ const (
 	checkEvery = time.Second
 	// checkPatience is how long the request that starts a check waits for it,
 	// so that the request gets the current configuration. A hung file system
-	// delays one request by this time.
+	// delays that request by this time, and no other.
 	checkPatience = 100 * time.Millisecond
 )
 

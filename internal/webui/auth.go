@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// TokenHeader carries a token where Authorization does not reach us: the API
-// server's service proxy removes that header.
+// TokenHeader is the header for a token behind the API server's service proxy, which
+// removes the header Authorization.
 const TokenHeader = "X-Gpupilot-Token" //nolint:gosec // the name of a header
 
-// maxToken is the longest token that is looked at. Tokens with many groups have
-// some kilobytes.
+// maxToken is the length limit of tokens in bytes. Tokens with many groups have some
+// kilobytes.
 const maxToken = 16 << 10
 
-// Access says who owns a token.
+// Access authenticates tokens.
 type Access interface {
-	// Known reports whether Authenticate is cheap for the token: its answer is in
-	// memory, or the token was accepted not long ago.
+	// Known reports whether Authenticate is cheap for the token: the result is in
+	// memory, or the token was accepted recently.
 	Known(token string) bool
-	// Authenticate returns nil for a token without an owner, and an error if
-	// nobody can tell now.
+	// Authenticate returns the owner of a token; nil if the token is not valid. It
+	// returns an error if the API server does not answer.
 	Authenticate(ctx context.Context, token string) (Viewer, error)
 }
 
-// Viewer is the owner of a token. An error of its methods means that nobody can
-// tell now.
+// Viewer is the owner of a token. Its methods return an error if the API server does
+// not answer.
 type Viewer interface {
 	// Key is the same for all requests of one user.
 	Key() string
@@ -39,8 +39,8 @@ type Viewer interface {
 	All(ctx context.Context) (bool, error)
 	// Metrics reports whether the viewer may read /metrics.
 	Metrics(ctx context.Context) (bool, error)
-	// Readable returns those of the namespaces that the viewer may see, sorted.
-	// unasked is how many of them a later call will ask about.
+	// Readable returns the namespaces that the viewer may see, sorted. unasked is the
+	// number of namespaces whose rights are not known yet; later calls ask for them.
 	Readable(ctx context.Context, namespaces []string) (readable []string, unasked int, err error)
 }
 
@@ -54,7 +54,8 @@ func (everybody) Readable(_ context.Context, namespaces []string) ([]string, int
 	return namespaces, 0, nil
 }
 
-// viewer finds out who asks. ok is false if the request has been answered.
+// viewer returns the viewer of a request. If it returns false, it has already sent
+// an error.
 func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool) {
 	now := time.Now()
 	budget := p.everybody
@@ -71,7 +72,7 @@ func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool
 	}
 	if allowed, retry := budget.take(v.Key(), now); !allowed {
 		p.limited.requests.Add(1)
-		refuse(w, http.StatusTooManyRequests, retry, "too many requests of one user; try again later")
+		refuse(w, http.StatusTooManyRequests, retry, "too many requests from this user; try again later")
 		return nil, false
 	}
 	return v, true
@@ -84,7 +85,7 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request, token string, now t
 		var retry time.Duration
 		if paid, retry = p.logins.begin(source, now); paid == nil {
 			p.limited.logins.Add(1)
-			refuse(w, http.StatusTooManyRequests, retry, "too many logins with wrong tokens; try again later")
+			refuse(w, http.StatusTooManyRequests, retry, "too many logins with invalid tokens; try again later")
 			return nil, false
 		}
 	}
@@ -94,7 +95,7 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request, token string, now t
 		paid.refund(1, now)
 		unavailable(w)
 	case v == nil:
-		unauthorized(w, "the API server does not accept the token; it may have expired")
+		unauthorized(w, "the API server rejects the token; it may have expired")
 	default:
 		paid.refund(successRefund, now)
 		return v, true
@@ -102,23 +103,23 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request, token string, now t
 	return nil, false
 }
 
-// tokenOf is the request's token. Both headers are accepted, but not two tokens.
+// tokenOf returns the request's token. TokenHeader has precedence over Authorization.
 func tokenOf(r *http.Request) (string, error) {
 	token := r.Header.Get(TokenHeader)
 	if auth := r.Header.Get("Authorization"); auth != "" && token == "" {
 		scheme, rest, _ := strings.Cut(auth, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
-			return "", errors.New("want a bearer token of Kubernetes in the header Authorization")
+			return "", errors.New("the header Authorization needs a Kubernetes token: Bearer TOKEN")
 		}
 		token = strings.TrimSpace(rest)
 	}
 	switch {
 	case token == "":
-		return "", errors.New("give a token of Kubernetes: Authorization: Bearer TOKEN, or " + TokenHeader + ": TOKEN")
+		return "", errors.New("a Kubernetes token is required: Authorization: Bearer TOKEN, or " + TokenHeader + ": TOKEN")
 	case len(token) > maxToken:
 		return "", errors.New("the token is longer than " + strconv.Itoa(maxToken) + " bytes")
 	case strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }):
-		return "", errors.New("the token has characters that no token has")
+		return "", errors.New("the token has characters that are not printable ASCII")
 	}
 	return token, nil
 }
@@ -129,7 +130,7 @@ func unauthorized(w http.ResponseWriter, why string) {
 }
 
 func unavailable(w http.ResponseWriter) {
-	refuse(w, http.StatusServiceUnavailable, time.Second, "the API server does not say who may look; try again")
+	refuse(w, http.StatusServiceUnavailable, time.Second, "the API server does not answer a check of the token or its rights; try again")
 }
 
 func refuse(w http.ResponseWriter, status int, retry time.Duration, why string) {
@@ -141,7 +142,7 @@ func writeError(w http.ResponseWriter, status int, why string) {
 	writeJSON(w, status, map[string]string{"error": why})
 }
 
-// GuardMetrics lets only those read next who may read /metrics.
+// GuardMetrics serves next only to viewers with the right to read /metrics.
 func (p *Page) GuardMetrics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, ok := p.viewer(w, r)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The budgets of logins with tokens that were not accepted before: each costs
-// the API server a TokenReview. A login that succeeds costs a tenth.
+// The budgets of logins with unknown tokens. Each costs the API server a TokenReview.
+// A successful login is charged one tenth.
 const (
 	loginsBurst     = 10
 	loginsPerSecond = 0.2
@@ -24,7 +24,7 @@ const (
 // The budgets of requests.
 const (
 	requestsBurst     = 200 // of one user
-	requestsPerSecond = 40  // a page asks for 7
+	requestsPerSecond = 40  // an open page sends 7
 	requestsUsers     = 4096
 	allRequestsBurst  = 1000 // without authentication, of all together
 	allRequestsPerSec = 500
@@ -37,22 +37,22 @@ type bucket struct {
 	at   time.Time
 }
 
-// buckets are token buckets by key. The one that was used longest ago makes
-// room for a new one; a key without a bucket has a full one.
+// buckets are token buckets by key. If there are too many, a new one replaces the
+// least recently used. A key without a bucket has a full one.
 type buckets struct {
 	burst, perSecond float64
 	size             int
 
 	mu    sync.Mutex
 	byKey map[string]*list.Element // of *bucket
-	order *list.List               // used last first
+	order *list.List               // the most recently used first
 }
 
 func newBuckets(burst, perSecond float64, size int) *buckets {
 	return &buckets{burst: burst, perSecond: perSecond, size: size, byKey: map[string]*list.Element{}, order: list.New()}
 }
 
-// bucket is the key's, filled up to now. b.mu is held.
+// bucket returns the key's bucket, refilled up to now. The caller holds b.mu.
 func (b *buckets) bucket(key string, now time.Time) *bucket {
 	e := b.byKey[key]
 	if e == nil {
@@ -72,8 +72,8 @@ func (b *buckets) bucket(key string, now time.Time) *bucket {
 	return x
 }
 
-// take takes one from the key's bucket. If there is none left it returns when
-// there will be.
+// take takes one unit from the key's bucket. If there is none, it returns the time
+// until there will be one.
 func (b *buckets) take(key string, now time.Time) (ok bool, retry time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,7 +85,7 @@ func (b *buckets) take(key string, now time.Time) (ok bool, retry time.Duration)
 	return true, 0
 }
 
-// put gives back what take took, or a part of it.
+// put returns n units to the key's bucket.
 func (b *buckets) put(key string, n float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +93,7 @@ func (b *buckets) put(key string, n float64, now time.Time) {
 	x.left = min(b.burst, x.left+n)
 }
 
-// used is how much of the key's bucket was taken and has not come back yet.
+// used returns the units of the key's bucket that are taken and not refilled yet.
 func (b *buckets) used(key string, now time.Time) float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,9 +103,9 @@ func (b *buckets) used(key string, now time.Time) float64 {
 	return b.burst - b.bucket(key, now).left
 }
 
-// logins limits the tokens that are reviewed. Sources that failed lately share
-// one total, all others have another: whoever guesses does not use up what
-// somebody else needs for a first login.
+// logins limits the TokenReviews, by source and in total. Sources with recent failures
+// have a total of their own. So guesses of tokens do not use the budget for other
+// users' first logins.
 type logins struct{ sources, totals *buckets }
 
 func newLogins() *logins {
@@ -115,17 +115,17 @@ func newLogins() *logins {
 	}
 }
 
-// login is an attempt that has been paid for.
+// login is an attempt that has been charged.
 type login struct {
 	l             *logins
 	source, total string
 }
 
-// begin pays for an attempt. It returns nil and when to try again if the
-// source, or all sources together, tried too often.
+// begin charges an attempt. If the budget of the source or the total is used up, it
+// returns nil and the time until the next attempt.
 func (l *logins) begin(source string, now time.Time) (*login, time.Duration) {
 	total := "failed"
-	if l.sources.used(source, now) < 2 { // one typing error, or many good logins
+	if l.sources.used(source, now) < 2 { // at most one failure, or many successes
 		total = "new"
 	}
 	if ok, retry := l.sources.take(source, now); !ok {
@@ -138,8 +138,8 @@ func (l *logins) begin(source string, now time.Time) (*login, time.Duration) {
 	return &login{l, source, total}, 0
 }
 
-// refund gives back a share of what the attempt cost. Of nil, an attempt that
-// cost nothing, it does nothing.
+// refund returns a share of the attempt's charge. It does nothing for nil, an attempt
+// without a charge.
 func (a *login) refund(share float64, now time.Time) {
 	if a == nil {
 		return
@@ -148,7 +148,7 @@ func (a *login) refund(share float64, now time.Time) {
 	a.l.totals.put(a.total, share, now)
 }
 
-// sourceOf is the address that a request comes from. An IPv6 /64 is one source.
+// sourceOf returns the address of a request's client. An IPv6 /64 is one source.
 func sourceOf(remote string) string {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {

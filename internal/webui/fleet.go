@@ -13,11 +13,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/excerpt"
 )
 
-// The bounds of a view, so that it has at most 300 kB however large the fleet is
-// and however long the names in it are. What does not fit is asked for by page.
-// The bytes add up to 295 kB.
+// The limits of a view. They keep it below 300 kB for any fleet size and any length
+// of names: the bytes add up to 295 kB. The page requests the rest in pages.
 const (
-	maxWholeGPUs   = 400 // of a fleet that is sent whole
+	maxWholeGPUs   = 400 // the largest fleet that is sent whole
 	maxPools       = 100
 	maxProblems    = 50
 	maxNamespaces  = 400
@@ -29,18 +28,17 @@ const (
 	bytesRecent    = 30_000
 	bytesNames     = 10_000 // of namespaces
 
-	maxModels       = 8   // named of a pool
-	maxCells        = 128 // shown of a node
+	maxModels       = 8   // of a pool
+	maxCells        = 128 // of a node
 	maxNodeProblems = 3
 	maxProblemBytes = 200
 )
 
-// refreshLarge is how often the page asks for a view of a fleet that is not sent
-// whole.
+// refreshLarge is the refresh interval of a view of a fleet that is not sent whole.
 const refreshLarge = 2 * time.Second
 
-// staleAfter is the age from which on a value does not count, as the page
-// decides it as well.
+// staleAfter returns the age above which a value does not count. The page uses the
+// same rule.
 func (v *View) staleAfter() time.Duration { return max(5*time.Second, v.MaxAge) }
 
 // count adds a GPU to the node's counts and cells.
@@ -86,7 +84,7 @@ func (c *Counts) add(n *Counts) {
 	c.fresh += n.fresh
 }
 
-// mean sets the utilisation.
+// mean sets Utilization.
 func (c *Counts) mean() {
 	if c.fresh > 0 {
 		u := c.sum / float64(c.fresh)
@@ -128,7 +126,7 @@ func (n *NodeAt) problem(text string) {
 	}
 }
 
-// faultsByNode are the faults of exporters, by their node.
+// faultsByNode returns the faults of exporters, by node.
 func (v *View) faultsByNode() map[string][]string {
 	out := map[string][]string{}
 	for i := range v.Targets {
@@ -146,8 +144,8 @@ func (v *View) faultsByNode() map[string][]string {
 // kindPod is the kind of a target that is a workload's own pod.
 const kindPod = "pod"
 
-// fault is what is wrong with a target; empty: nothing is. That a starting pod
-// does not answer is no fault.
+// fault returns the fault of a target; empty if there is none. A starting pod that
+// does not answer is not a fault.
 func (t *Target) fault() string {
 	switch {
 	case !t.Up && t.Starting.IsZero():
@@ -164,8 +162,8 @@ func (t *Target) fault() string {
 	return ""
 }
 
-// poolsOf sums nodes up by pool, sorted by name. Of more than maxPools those with
-// the most GPUs are kept.
+// poolsOf sums the nodes by pool, sorted by name. If there are more than maxPools, it
+// keeps those with the most GPUs.
 func poolsOf(nodes []NodeAt) (pools []Pool, omitted int) {
 	byName := map[string]*Pool{}
 	models := map[string]map[string]bool{}
@@ -194,7 +192,7 @@ func poolsOf(nodes []NodeAt) (pools []Pool, omitted int) {
 	return pools, omitted
 }
 
-// problemsOf are the nodes with problems, those with most GPUs concerned first.
+// problemsOf returns the nodes with problems, those with the most stale GPUs first.
 func problemsOf(nodes []NodeAt) (worst []NodeAt, omitted int) {
 	worst = []NodeAt{}
 	for i := range nodes {
@@ -208,9 +206,9 @@ func problemsOf(nodes []NodeAt) (worst []NodeAt, omitted int) {
 	return fit(worst, maxProblems, bytesProblems)
 }
 
-// fit is as much of a list as has room: at most n entries, and at most size
-// bytes of JSON. An entry that takes more than a quarter of the room is left
-// out, so that it does not take the others' place.
+// fit returns the first entries of a list that fit: at most n entries and size bytes
+// of JSON. It omits an entry of more than a quarter of size, so that one long entry
+// does not displace many others.
 func fit[T any](list []T, n, size int) (kept []T, omitted int) {
 	kept = make([]T, 0, min(len(list), n))
 	used := 0
@@ -230,7 +228,7 @@ func fit[T any](list []T, n, size int) (kept []T, omitted int) {
 	return kept, len(list) - len(kept)
 }
 
-// bounded is v with its sums, and without what is too much to send at once.
+// bounded returns v with its sums, and with lists shortened to the limits.
 func (v *View) bounded(nodes []NodeAt, seesNodes bool) View {
 	out := *v
 	for i := range nodes {
@@ -273,7 +271,7 @@ func answersOf(targets []Target) (a Answers) {
 	return a
 }
 
-// faultsFirst are the targets with a fault, then those of starting pods.
+// faultsFirst returns the targets with a fault, then those of starting pods.
 func faultsFirst(targets []Target) (out []Target) {
 	var starting []Target
 	for i := range targets {
@@ -287,7 +285,7 @@ func faultsFirst(targets []Target) (out []Target) {
 	return append(out, starting...)
 }
 
-// problemsFirst are the workloads with a problem, then the others.
+// problemsFirst returns the workloads with a problem, then the others.
 func problemsFirst(all []Workload) []Workload {
 	out := slices.Clone(all)
 	slices.SortStableFunc(out, func(a, b Workload) int {

@@ -17,12 +17,13 @@ import (
 //go:embed static
 var assets embed.FS
 
-// policy lets the page load its own files and nothing else; uPlot sets styles
-// of elements through the DOM, which needs no exception.
+// policy allows the page to load its own files only. uPlot sets the styles of
+// elements through the DOM, which needs no exception.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// atOnce is how many answers are made at a time; sending them does not count.
-const atOnce = 32
+// maxConcurrent is the limit of responses that are built concurrently. Sending them
+// does not count.
+const maxConcurrent = 32
 
 // Page serves the page and its JSON.
 type Page struct {
@@ -34,35 +35,39 @@ type Page struct {
 	slots    chan struct{}
 	limited  struct{ requests, logins, answers atomic.Uint64 }
 
-	everybody *buckets // requests, where users are not told apart
+	everybody *buckets // requests without authentication
 }
 
-// New makes a page. Without access everybody sees everything.
+// New returns a page. If access is nil, everybody sees everything.
 func New(source Source, access Access) *Page {
 	return &Page{
 		source: source, access: access, renderer: newRenderer(source), logins: newLogins(),
-		users: newBuckets(requestsBurst, requestsPerSecond, requestsUsers), slots: make(chan struct{}, atOnce),
+		users: newBuckets(requestsBurst, requestsPerSecond, requestsUsers), slots: make(chan struct{}, maxConcurrent),
 		everybody: newBuckets(allRequestsBurst, allRequestsPerSec, 1),
 	}
 }
 
 // Stats are counts since the start.
 type Stats struct {
-	LimitedRequests uint64 // refused: too many of one user, or in all
-	LimitedLogins   uint64 // refused: too many wrong tokens
-	LimitedAnswers  uint64 // refused: too many, or too large ones, under way
+	LimitedRequests uint64 // refused: too many from one user, or without authentication in total
+	LimitedLogins   uint64 // refused: too many invalid tokens
+	LimitedAnswers  uint64 // refused: too many concurrent responses, or too many bytes of them
 }
 
-// Stats meters the page's bounds.
+// Stats returns the numbers of refused requests.
 func (p *Page) Stats() Stats {
 	return Stats{p.limited.requests.Load(), p.limited.logins.Load(), p.limited.answers.Load()}
 }
 
-// Handler serves the page at /, its files below /static/, both without a token,
-// and read-only JSON: GET /api/v1/view is a View, /api/v1/nodes a NodePage,
-// /api/v1/node?name=N a NodeDetail, /api/v1/workloads a WorkloadPage, GET
-// /api/v1/history?namespace=N&name=M is that workload's History (404 for one
-// that is not known, 403 for a namespace that the viewer may not see).
+// Handler serves the page at / and its files below /static/, both without a token,
+// and read-only JSON for GET:
+//
+//	/api/v1/view                          a View
+//	/api/v1/nodes                         a NodePage
+//	/api/v1/node?name=N                   a NodeDetail
+//	/api/v1/workloads                     a WorkloadPage
+//	/api/v1/history?namespace=N&name=M    the workload's History; 404 if it is unknown,
+//	                                      403 if the viewer may not see the namespace
 func (p *Page) Handler() http.Handler {
 	static, err := fs.Sub(assets, "static")
 	if err != nil {
@@ -81,7 +86,7 @@ func (p *Page) Handler() http.Handler {
 	return secure(mux)
 }
 
-// guard has next called for a viewer, while not too many others are served.
+// guard calls next with the request's viewer, if the viewer's budget allows it.
 func (p *Page) guard(next func(w http.ResponseWriter, r *http.Request, v Viewer)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -92,7 +97,7 @@ func (p *Page) guard(next func(w http.ResponseWriter, r *http.Request, v Viewer)
 	}
 }
 
-// slot waits for one of the places of atOnce; give ends it.
+// slot waits for one of the maxConcurrent slots. give releases it.
 func (p *Page) slot(ctx context.Context) (give func(), ok bool) {
 	select {
 	case p.slots <- struct{}{}:
@@ -103,7 +108,7 @@ func (p *Page) slot(ctx context.Context) (give func(), ok bool) {
 	return nil, false
 }
 
-// slotPatience is how long a request waits for others.
+// slotPatience is how long a request waits for a slot.
 const slotPatience = 2 * time.Second
 
 func (p *Page) serveView(w http.ResponseWriter, r *http.Request, v Viewer) {
@@ -116,7 +121,7 @@ func (p *Page) serveView(w http.ResponseWriter, r *http.Request, v Viewer) {
 	p.send(w, r, b.bytes, b.at)
 }
 
-// refuseAnswer says why there is no answer.
+// refuseAnswer sends the error of a response that could not be built.
 func (p *Page) refuseAnswer(w http.ResponseWriter, err error) {
 	if errors.Is(err, errBusy) {
 		p.limited.answers.Add(1)
@@ -126,7 +131,7 @@ func (p *Page) refuseAnswer(w http.ResponseWriter, err error) {
 	unavailable(w)
 }
 
-// viewFor makes the view that v may see, or shares it.
+// viewFor returns the view that v may see. Viewers with the same rights share it.
 func (p *Page) viewFor(r *http.Request, v Viewer) (*body, error) {
 	give, ok := p.slot(r.Context())
 	if !ok {
@@ -141,7 +146,7 @@ func (p *Page) viewFor(r *http.Request, v Viewer) (*body, error) {
 	return p.renderer.take(g, &s, zips(r))
 }
 
-// scopeOf finds out what v may see of a generation.
+// scopeOf returns the part of a generation that v may see.
 func scopeOf(ctx context.Context, v Viewer, g *generation) (s scope, err error) {
 	if s.all, err = v.All(ctx); err != nil || s.all {
 		return s, err
@@ -150,7 +155,7 @@ func scopeOf(ctx context.Context, v Viewer, g *generation) (s scope, err error) 
 	return s, err
 }
 
-// zips reports whether the client takes gzip.
+// zips reports whether the client accepts gzip.
 func zips(r *http.Request) bool {
 	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, params, _ := strings.Cut(strings.TrimSpace(part), ";")
@@ -164,7 +169,7 @@ func zips(r *http.Request) bool {
 func (p *Page) serveHistory(w http.ResponseWriter, r *http.Request, v Viewer) {
 	namespace, name := r.FormValue("namespace"), r.FormValue("name")
 	if namespace == "" || name == "" || len(namespace) > maxName || len(name) > maxName {
-		writeError(w, http.StatusBadRequest, "give namespace and name of a GPUAutoscaler")
+		writeError(w, http.StatusBadRequest, "the parameters namespace and name of a GPUAutoscaler are required")
 		return
 	}
 	give, ok := p.slot(r.Context())
@@ -186,13 +191,13 @@ func (p *Page) serveHistory(w http.ResponseWriter, r *http.Request, v Viewer) {
 	case !may:
 		writeError(w, http.StatusForbidden, "the token's owner may not get gpuautoscalers.gpupilot.dev in the namespace "+namespace)
 	case !known:
-		writeError(w, http.StatusNotFound, "no GPUAutoscaler "+namespace+"/"+name+" is known")
+		writeError(w, http.StatusNotFound, "there is no GPUAutoscaler "+namespace+"/"+name)
 	default:
 		writeJSON(w, http.StatusOK, h)
 	}
 }
 
-// maxName is the longest name of an object in Kubernetes.
+// maxName is the length limit of Kubernetes objects' names.
 const maxName = 253
 
 func mayRead(ctx context.Context, v Viewer, namespace string) (bool, error) {
@@ -223,5 +228,5 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the reader may have gone
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has disconnected
 }

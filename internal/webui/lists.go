@@ -17,19 +17,19 @@ import (
 // NodePage is a part of the nodes that a request selects.
 type NodePage struct {
 	Time   time.Time `json:"time"`
-	Total  int       `json:"total"`  // nodes that the request selects
-	Offset int       `json:"offset"` // of the first one below
+	Total  int       `json:"total"`  // number of nodes that the request selects
+	Offset int       `json:"offset"` // of the first one in Nodes
 	Nodes  []NodeAt  `json:"nodes"`
 }
 
-// NodeDetail is one node with its GPUs, who holds them, and its exporters.
+// NodeDetail is one node with its GPUs, their owners, and its exporters.
 type NodeDetail struct {
 	Time    time.Time     `json:"time"`
-	MaxAge  time.Duration `json:"maxAge"` // as View's
+	MaxAge  time.Duration `json:"maxAge"` // as View.MaxAge
 	Node    Node          `json:"node"`
 	Summary NodeAt        `json:"summary"`
 	Targets []Target      `json:"targets"`
-	Omitted Omitted       `json:"omitted"` // Nodes counts GPUs that are left out
+	Omitted Omitted       `json:"omitted"` // Nodes is the number of omitted GPUs
 }
 
 // WorkloadPage is a part of the workloads that a request selects.
@@ -49,16 +49,16 @@ const (
 	bytesPage     = 250_000
 )
 
-// choice is what a request for a page of a list asks for.
+// choice is the parameters of a request for a page of a list.
 type choice struct {
 	pool          *string // nil: any
-	problem       bool    // only what has a problem
+	problem       bool    // only entries with a problem
 	text          string  // part of the name
 	sort          string
 	offset, limit int
 }
 
-// parseChoice reads the parameters pool, problem, q, sort, offset and limit.
+// parseChoice parses the parameters pool, problem, q, sort, offset and limit.
 func parseChoice(q url.Values, size, most int) (c choice, err error) {
 	if pools, ok := q["pool"]; ok {
 		c.pool = &pools[0]
@@ -91,8 +91,8 @@ func parseChoice(q url.Values, size, most int) (c choice, err error) {
 	return c, errors.Join(err, limitErr)
 }
 
-// rankBy is what nodes are sorted by, lowest first, those with the same rank by
-// name; nil for an order that there is not.
+// rankBy returns the sort key of nodes for an order, lowest first; nil for an unknown
+// order. Nodes with the same key are sorted by name.
 func rankBy(order string) func(n *NodeAt) float64 {
 	switch order {
 	case "name":
@@ -114,7 +114,7 @@ func rankBy(order string) func(n *NodeAt) float64 {
 	return nil
 }
 
-// order are the indices of x.nodes in an order, made once for all requests.
+// order returns the indexes of x.nodes in an order. It computes each order once.
 func (x *scoped) order(by string) []int32 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -131,7 +131,7 @@ func (x *scoped) order(by string) []int32 {
 	return o
 }
 
-// pick is the page of nodes that c asks for.
+// pick returns the page of nodes that c selects.
 func (x *scoped) pick(c *choice) NodePage {
 	p := NodePage{Time: x.view.Time, Offset: c.offset, Nodes: []NodeAt{}}
 	for _, i := range x.order(c.sort) {
@@ -156,7 +156,7 @@ func (p *Page) serveNodes(w http.ResponseWriter, r *http.Request, v Viewer) {
 	p.answer(w, r, v, func(x *scoped) (any, error) { return x.pick(&c), nil })
 }
 
-var errNoNode = errors.New("no such node has GPUs, or none that you may see")
+var errNoNode = errors.New("there is no node of this name with GPUs that you may see")
 
 func (p *Page) serveNode(w http.ResponseWriter, r *http.Request, v Viewer) {
 	name := r.FormValue("name")
@@ -201,7 +201,7 @@ func (p *Page) serveWorkloads(w http.ResponseWriter, r *http.Request, v Viewer) 
 	})
 }
 
-// answer sends what make makes of what the viewer may see.
+// answer sends the result of make for the part that the viewer may see.
 func (p *Page) answer(w http.ResponseWriter, r *http.Request, v Viewer, make func(x *scoped) (any, error)) {
 	give, ok := p.slot(r.Context())
 	if !ok {
@@ -235,7 +235,7 @@ func (p *Page) answer(w http.ResponseWriter, r *http.Request, v Viewer, make fun
 	}
 }
 
-// send sends an encoded answer that was made of a generation.
+// send sends an encoded response for a generation from the time at.
 func (p *Page) send(w http.ResponseWriter, r *http.Request, body []byte, at time.Time) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -245,5 +245,5 @@ func (p *Page) send(w http.ResponseWriter, r *http.Request, body []byte, at time
 		h.Set("Content-Encoding", "gzip")
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // the reader may have gone
+	_, _ = w.Write(body) // an error means that the client has disconnected
 }

@@ -18,25 +18,27 @@ import (
 const (
 	// renderEvery is the time between two views.
 	renderEvery = time.Second
-	// renderShare bounds the time spent on views to this part of one core.
+	// renderShare limits the time spent on views: after each, the renderer pauses for
+	// renderShare times as long.
 	renderShare = 4
-	// waitFor is how long making a view may take for requests to wait for it. They
-	// get the one before where it takes longer, unless that is older than maxOld.
+	// waitFor is the duration of a build up to which requests wait for the new view.
+	// If builds take longer, requests get the previous view, unless it is older than
+	// maxOld.
 	waitFor = 25 * time.Millisecond
 	maxOld  = 15 * time.Second
-	// keepUnused is how long a view is kept that nobody looks at.
+	// keepUnused is how long an unused view is kept.
 	keepUnused = time.Minute
-	// maxAlive bounds the bytes of answers in memory: those of the newest view with
-	// what they are made of, and older ones that slow clients still read.
+	// maxAlive limits the bytes of responses in memory: those of the newest view with
+	// its scopes, and older ones that slow clients still read.
 	maxAlive = 128 << 20
 )
 
-var errBusy = errors.New("too many answers are under way")
+var errBusy = errors.New("too many concurrent responses")
 
-// scope is what a viewer may see.
+// scope is the rights of a viewer.
 type scope struct {
 	all        bool
-	namespaces []string // otherwise: sorted
+	namespaces []string // the visible ones, sorted, unless all is set
 	unasked    int      // namespaces whose rights are not known yet
 }
 
@@ -51,51 +53,52 @@ func (s *scope) key() string {
 type body struct {
 	bytes []byte
 	at    time.Time
-	users int // requests that send it, and one while it is the newest
+	users int // requests that are sending it, and one more while it is the newest
 }
 
-// generation is everything at one moment.
+// generation is the whole state at one moment.
 type generation struct {
 	view       View
 	at         time.Time
-	namespaces []string           // that the view names, sorted
+	namespaces []string           // the namespaces in the view, sorted
 	scopes     map[string]*scoped // by scope.key; guarded by renderer.mu
 }
 
-// scoped is what viewers with the same rights see of a generation.
+// scoped is the part of a generation that viewers with the same rights see.
 type scoped struct {
-	view   View     // whole
+	view   View     // with complete lists
 	nodes  []NodeAt // of view.Nodes, in the same order
-	size   int      // bytes, roughly
+	size   int      // approximate bytes
 	bodies map[bool]*body
 
 	mu     sync.Mutex
-	orders map[string][]int32 // indices of nodes, by what they are sorted by
+	orders map[string][]int32 // indexes of nodes, by order
 }
 
-// renderer makes each view once, however many ask for it.
+// renderer builds each view once for all requests.
 type renderer struct {
 	source Source
 
 	mu       sync.Mutex
 	newest   *generation
-	took     time.Duration // to make it
-	next     time.Time
-	building chan struct{} // closed when the next generation is there; nil: none is being made
+	took     time.Duration // the duration of its build
+	next     time.Time     // the earliest next build
+	building chan struct{} // closed after the current build; nil: no build is running
 	unused   *time.Timer
 	alive    int // bytes
 }
 
 func newRenderer(source Source) *renderer { return &renderer{source: source} }
 
-// current is the newest generation, or the one before while that is being made.
+// current returns the newest generation. While the next one is being built, it waits
+// for it or returns the previous one; see waitFor.
 func (r *renderer) current() *generation {
 	r.mu.Lock()
 	now := time.Now()
 	g := r.newest
 	if (g == nil || !now.Before(r.next) || now.Before(g.at)) && r.building == nil {
 		r.building = make(chan struct{})
-		go r.build() // ends by itself: a Source does not block
+		go r.build() // always returns, because a Source does not block
 	}
 	if r.unused != nil {
 		r.unused.Reset(keepUnused)
@@ -113,14 +116,14 @@ func (r *renderer) current() *generation {
 	return g
 }
 
-// quick reports whether a view takes little time to make.
+// quick reports whether the last build took at most waitFor.
 func (r *renderer) quick() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.took <= waitFor
 }
 
-// build makes the next generation.
+// build builds the next generation.
 func (r *renderer) build() {
 	began := time.Now()
 	g := &generation{view: r.source.View(), at: began, scopes: map[string]*scoped{}}
@@ -141,7 +144,7 @@ func (r *renderer) build() {
 	r.building = nil
 }
 
-// forget drops the newest generation. r.mu is held.
+// forget drops the newest generation. The caller holds r.mu.
 func (r *renderer) forget() {
 	if r.newest == nil {
 		return
@@ -155,14 +158,14 @@ func (r *renderer) forget() {
 	r.newest = nil
 }
 
-// spent puts off the next view after an expensive one. r.mu is held.
+// spent delays the next build according to the time spent. The caller holds r.mu.
 func (r *renderer) spent(since time.Time) {
 	if spent := time.Since(since); spent > 0 {
 		r.next = r.next.Add(min(renderShare*spent, 30*time.Second))
 	}
 }
 
-// see is what s shows of a generation.
+// see returns the part of a generation that s may see.
 func (r *renderer) see(g *generation, s *scope) (*scoped, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +196,7 @@ func (r *renderer) seeLocked(g *generation, s *scope) (*scoped, error) {
 	return x, nil
 }
 
-// weigh is about how many bytes x takes beside what all scopes share.
+// weigh returns the approximate bytes of x, without those that all scopes share.
 func (x *scoped) weigh(all bool) int {
 	size := len(x.nodes) * 300
 	for i := range x.view.Nodes {
@@ -204,7 +207,7 @@ func (x *scoped) weigh(all bool) int {
 	return size
 }
 
-// take returns the view of a generation as s shows it. The caller gives it back.
+// take returns the encoded view of a generation for s. The caller must call give.
 func (r *renderer) take(g *generation, s *scope, zipped bool) (*body, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,7 +245,7 @@ func (r *renderer) give(b *body) {
 	r.drop(b)
 }
 
-// drop ends one use. r.mu is held.
+// drop ends one use of a body. The caller holds r.mu.
 func (r *renderer) drop(b *body) {
 	if b.users--; b.users == 0 {
 		r.alive -= len(b.bytes)
@@ -272,7 +275,7 @@ func encode(v any, zipped bool) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// namespaces are those that the view names, sorted.
+// namespaces returns the namespaces in the view, sorted.
 func (v *View) namespaces() []string {
 	found := map[string]bool{}
 	for i := range v.Workloads {
@@ -301,9 +304,9 @@ func (v *View) namespaces() []string {
 	return out
 }
 
-// only is the part of the view that belongs to the namespaces: their workloads,
-// decisions and pods' targets, and the GPUs that their pods hold. Owners of
-// other namespaces on a shared GPU are left out.
+// only returns the part of the view for the given namespaces: their workloads,
+// decisions and pods' targets, and the GPUs that their pods hold. Owners from other
+// namespaces on a shared GPU are omitted.
 func (v *View) only(namespaces []string) View {
 	ours := make(map[string]bool, len(namespaces))
 	for _, ns := range namespaces {
@@ -336,8 +339,9 @@ func (v *View) only(namespaces []string) View {
 	return out
 }
 
-// only is what is left of a node. Its labels and its condition are left out:
-// whoever may read a namespace may not read nodes.
+// only returns the node with the GPUs of the given namespaces. It omits the node's
+// labels and its condition, because the right to read a namespace does not include
+// nodes.
 func (n *Node) only(ours map[string]bool) Node {
 	out := Node{Name: n.Name}
 	for _, g := range n.GPUs {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webui shows what the controller knows and decides: a small live page
-// and the read-only JSON behind it, which the CLI reads as well.
+// Package webui serves the state and the decisions of the controller: a small live
+// page, and the read-only JSON behind it, which the CLI uses too.
 package webui
 
 import (
@@ -10,49 +10,50 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// Source is where the page's contents come from. Its methods do not block on
-// anything outside the process and return values that nobody changes.
+// Source is the source of the page's data. Its methods do not block on anything
+// outside the process. They return values that are never changed.
 type Source interface {
-	// View is everything as it is now, without what is made of it here: Fleet,
-	// Pools, Problems, Omitted and Refresh.
+	// View returns the present state, without the fields that this package computes:
+	// Fleet, Pools, Problems, Omitted and Refresh.
 	View() View
-	// History is one workload's recent past, oldest point first, no more than
-	// about 600 points. ok is false for a workload that is not known.
+	// History returns one workload's recent past, oldest point first, at most about
+	// 600 points. ok is false for an unknown workload.
 	History(namespace, name string) (h History, ok bool)
 }
 
-// View is the state of the fleet and of the workloads at one moment. Pointers
-// are nil where a value is not known: missing is not zero.
+// View is the state of the fleet and of the workloads at one moment. A pointer is nil
+// if the value is unknown: missing is not zero.
 type View struct {
 	Time time.Time `json:"time"`
-	// MaxAge is the age above which a value does not count any more, in ns.
+	// MaxAge is the age above which a value does not count, in ns.
 	MaxAge   time.Duration `json:"maxAge"`
 	Version  string        `json:"version"`
-	Leader   bool          `json:"leader"`   // whether this replica decides
-	LeaderID string        `json:"leaderID"` // who does
+	Leader   bool          `json:"leader"`   // this replica is the leader, which decides
+	LeaderID string        `json:"leaderID"` // the leader's identity
 
-	Fleet    Counts   `json:"fleet"`    // all nodes together
-	Targeted Answers  `json:"targeted"` // all targets together
+	Fleet    Counts   `json:"fleet"`    // sums over all nodes
+	Targeted Answers  `json:"targeted"` // sums over all targets
 	Pools    []Pool   `json:"pools"`    // by name; null for a viewer who may not see nodes
-	Problems []NodeAt `json:"problems"` // the nodes with problems, those with most first
+	Problems []NodeAt `json:"problems"` // the nodes with problems, the worst first
 
-	// Nodes are sorted by name; empty for a fleet that is too large to send whole,
-	// where Omitted says how many there are.
+	// Nodes are sorted by name. The list is empty for a fleet that is too large to
+	// send whole; Omitted then has the number of nodes.
 	Nodes     []Node     `json:"nodes"`
-	Targets   []Target   `json:"targets"`   // what is scraped, sorted by name; where not all are sent, those with a fault
+	Targets   []Target   `json:"targets"`   // the scrape targets, sorted by name; if not all are sent, those with a fault
 	Workloads []Workload `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
-	Recent    []Event    `json:"recent"`    // the last decisions that changed something, newest first
+	Recent    []Event    `json:"recent"`    // the last decisions that changed replicas, newest first
 	Omitted   Omitted    `json:"omitted"`
 	// Refresh is the time after which there is a newer view, in ns.
 	Refresh time.Duration `json:"refresh"`
 
-	// Namespaces are those that the viewer may see, of the known ones; nil: all of them.
+	// Namespaces are the namespaces that the viewer may see; null: all of them.
 	Namespaces []string `json:"namespaces"`
-	// UnaskedNamespaces is how many more there are, whose rights a later answer knows.
+	// UnaskedNamespaces is the number of namespaces whose rights are not known yet. A
+	// later view has them.
 	UnaskedNamespaces int `json:"unaskedNamespaces,omitempty"`
 }
 
-// Omitted is how many of each list a view lacks because of its bounds.
+// Omitted is the number of entries that the limits removed from each list.
 type Omitted struct {
 	Pools      int `json:"pools,omitempty"`
 	Problems   int `json:"problems,omitempty"`
@@ -74,21 +75,21 @@ type Counts struct {
 	Free         int `json:"free"`         // no pod holds it, and it has a fresh utilisation
 	Stale        int `json:"stale"`        // it has no fresh utilisation
 	// Utilization is the mean of the fresh utilisations of allocated GPUs, in
-	// percent; nil where there is none.
+	// percent; nil if there is none.
 	Utilization *float64 `json:"utilization,omitempty"`
 
-	sum   float64 // of which Utilization is the mean
-	fresh int
+	sum   float64 // the sum of those utilisations
+	fresh int     // their number
 }
 
-// Answers counts scrape targets.
+// Answers counts scrape targets by state.
 type Answers struct {
 	Targets  int `json:"targets"`
 	Up       int `json:"up"`
 	Starting int `json:"starting"` // of pods that are not ready yet and do not answer
 }
 
-// Pool is a node pool, as the well-known labels of nodes name it.
+// Pool is a node pool, named by the well-known labels of nodes.
 type Pool struct {
 	Name   string   `json:"name"` // empty: nodes without such a label
 	Models []string `json:"models,omitempty"`
@@ -113,7 +114,7 @@ type Node struct {
 	Name string `json:"name"`
 	GPUs []GPU  `json:"gpus"`
 
-	Pool  string `json:"pool,omitempty"`  // as the node's labels say; empty: not known
+	Pool  string `json:"pool,omitempty"`  // from the node's labels; empty: unknown
 	Model string `json:"model,omitempty"` // of its GPUs
 	Fault string `json:"fault,omitempty"` // why its condition GPUHealthy is False
 }
@@ -127,7 +128,7 @@ type GPU struct {
 	PowerWatts     *float64 `json:"powerWatts,omitempty"`     // W
 	TemperatureC   *float64 `json:"temperatureCelsius,omitempty"`
 	Owners         []Owner  `json:"owners,omitempty"`
-	// Age is the newest value's, in ns. Above View.MaxAge all values are old.
+	// Age is the age of the newest value, in ns. Above View.MaxAge, no value counts.
 	Age time.Duration `json:"age"`
 }
 
@@ -148,18 +149,17 @@ type Target struct {
 	Up          bool          `json:"up"`
 	LastSuccess time.Time     `json:"lastSuccess,omitzero"`
 	Error       string        `json:"error,omitempty"`
-	Lag         time.Duration `json:"lag"` // from the sample's time to its arrival, in ns
-	// Starting is since when the pod starts, if it has not become ready yet: then
-	// it is no fault that it does not answer.
+	Lag         time.Duration `json:"lag"` // from the collection of the sample to its arrival, in ns
+	// Starting is the start of a pod that is not ready yet. While it is set, a pod
+	// that does not answer has no fault.
 	Starting time.Time `json:"starting,omitzero"`
-	// Contradiction says how the API server contradicts what the target says about
-	// who holds GPUs.
+	// Contradiction is how the target's owners of GPUs contradict the API server.
 	Contradiction string `json:"contradiction,omitempty"`
 
-	Freshness  string `json:"freshness,omitempty"`  // how its values are known to be new: timestamp, energy, power or unknown
+	Freshness  string `json:"freshness,omitempty"`  // how the age of the values is known: timestamp, energy, power or unknown
 	Frozen     int    `json:"frozen,omitempty"`     // devices whose values have not changed for too long
-	OutOfRange int    `json:"outOfRange,omitempty"` // values of the last page that were left out
-	Limited    string `json:"limited,omitempty"`    // what it takes and was refused, where a bound or the memory limit applied
+	OutOfRange int    `json:"outOfRange,omitempty"` // values of the last page that were omitted
+	Limited    string `json:"limited,omitempty"`    // its memory and refusals, if a limit applied
 }
 
 // Workload is one GPUAutoscaler with its target.
@@ -167,22 +167,23 @@ type Workload struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
 	Kind      string   `json:"kind"`      // of the scale target
-	Target    string   `json:"target"`    // its name
+	Target    string   `json:"target"`    // the name of the scale target
 	Actuation string   `json:"actuation"` // Scale or Advise
 	Min       int32    `json:"min"`
 	Max       int32    `json:"max"`
 	Ready     bool     `json:"ready"`
 	Problem   string   `json:"problem,omitempty"` // why it is not ready
-	Waiting   string   `json:"waiting,omitempty"` // why it is not ready, where that is no fault: nothing serves yet
+	Waiting   string   `json:"waiting,omitempty"` // why it is not ready, if that is not a problem: no replica serves yet
 	Signals   []Signal `json:"signals"`
 
-	// StartingSince is when the replica began that starts for the longest time;
-	// zero: none starts. Startup is how long a start usually takes, in ns; 0: not known.
+	// StartingSince is the start of the replica that has been starting for the longest
+	// time; zero: none is starting. Startup is the usual duration of a start, in ns; 0:
+	// unknown.
 	StartingSince time.Time     `json:"startingSince,omitzero"`
 	Startup       time.Duration `json:"startup,omitempty"`
 
-	// Decision is the last one; nil before the first. Sentence and each step's
-	// sentence are scale's.
+	// Decision is the last decision; nil before the first. Package scale renders its
+	// sentences.
 	Decision *Decision `json:"decision,omitempty"`
 }
 
@@ -194,7 +195,7 @@ type Signal struct {
 	Target float64  `json:"target"`
 }
 
-// Decision is a decision in words.
+// Decision is a decision with its explanation.
 type Decision struct {
 	Time          time.Time  `json:"time"`
 	Current       int32      `json:"current"`
@@ -232,5 +233,5 @@ type Point struct {
 	Time     time.Time  `json:"time"`
 	Replicas int32      `json:"replicas"` // asked for
 	Serving  int32      `json:"serving"`
-	Signals  []*float64 `json:"signals"` // in the order of Workload.Signals; nil: not known
+	Signals  []*float64 `json:"signals"` // in the order of Workload.Signals; nil: unknown
 }

@@ -165,7 +165,7 @@ func coverSysctls(dir string) error {
 			return err
 		}
 		if err := syscall.Mount(cover, path, "", syscall.MS_BIND, ""); err != nil {
-			return fmt.Errorf("bind over %s: %w", path, err)
+			return fmt.Errorf("bind-mount over %s: %w", path, err)
 		}
 	}
 	return nil

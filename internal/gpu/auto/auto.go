@@ -52,9 +52,9 @@ type Reader struct {
 	prof gpu.FieldSet
 
 	mu      sync.Mutex
-	second  *second          // nil: not needed, or useless
+	second  *second          // nil: not needed, or closed because it was useless
 	retry   time.Time        // earliest time to open it again
-	again   time.Duration    // the last time between two openings
+	again   time.Duration    // the delay before that
 	why     string           // why it was useless; empty: not opened yet
 	needs   map[string]*need // of devices that lack wanted fields
 	parts   bool             // a field of parts is wanted
@@ -118,7 +118,7 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	if s, ask := r.need(uuid, want, lacking); s != nil {
 		s.supplement(uuid, ask, lacking, v, r.cfg.Patience)
 	}
-	r.say(uuid)
+	r.logSource(uuid)
 	return nil
 }
 
@@ -152,22 +152,22 @@ func (r *Reader) need(uuid string, want, lacking gpu.FieldSet) (*second, gpu.Fie
 	defer r.mu.Unlock()
 	n := r.needs[uuid]
 	if n == nil {
-		n = &need{hopeless: r.hopeless(uuid)}
+		n = &need{unsupported: r.unsupported(uuid)}
 		r.needs[uuid] = n
 	}
 	if grown := n.update(want, lacking, certain, time.Now()); grown {
 		r.retry, r.again = time.Time{}, 0 // it was useless for fewer fields
 	}
-	if hoped := n.asked.Minus(n.hopeless); hoped.Empty() {
+	if useful := n.asked.Minus(n.unsupported); useful.Empty() {
 		return nil, gpu.FieldSet{}
 	}
 	return r.open(), n.asked
 }
 
-// hopeless returns the fields for which the second reader is not opened:
+// unsupported returns the fields for which the second reader is not opened:
 // neither library gives the utilisation of a MIG instance, except as profiling
 // fields.
-func (r *Reader) hopeless(uuid string) gpu.FieldSet {
+func (r *Reader) unsupported(uuid string) gpu.FieldSet {
 	for i := range r.devices {
 		if r.devices[i].UUID == uuid && r.devices[i].MIG != nil {
 			return gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil, gpu.EncUtil, gpu.DecUtil)
@@ -190,7 +190,7 @@ func (r *Reader) open() *second {
 func (r *Reader) enumerated(s *second) (stop bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	why, noLibrary := s.useless(r.needs, r.parts, r.prof)
+	why, noLibrary := s.closeReason(r.needs, r.parts, r.prof)
 	if why == "" {
 		return r.closed
 	}

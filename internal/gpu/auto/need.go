@@ -14,16 +14,16 @@ const settleAfter = 300 * time.Millisecond
 
 // need is the fields that one device lacks.
 type need struct {
-	want     gpu.FieldSet // of the last read
-	asked    gpu.FieldSet // the fields that the second reader reads
-	hopeless gpu.FieldSet // the fields that do not open it
+	want        gpu.FieldSet // of the last read
+	asked       gpu.FieldSet // the fields that the second reader reads
+	unsupported gpu.FieldSet // the fields that do not open it
 
 	lacked gpu.FieldSet // in every read of the first since then
 	since  time.Time
 
-	said    map[string]string // the last log line, by subject
-	reasons gpu.Reasons       // built from the last reasons
-	whys    [3]string
+	logged  map[string]string // the last log line, by subject
+	reasons gpu.Reasons       // cached
+	inputs  [3]string         // the texts from which reasons was built
 }
 
 // update records the wanted fields that a read of the first reader lacked. The
@@ -32,7 +32,7 @@ type need struct {
 func (n *need) update(want, lacking, certain gpu.FieldSet, now time.Time) (grown bool) {
 	before := n.asked
 	if want != n.want {
-		*n = need{want: want, asked: n.asked.Intersect(want), hopeless: n.hopeless, said: n.said}
+		*n = need{want: want, asked: n.asked.Intersect(want), unsupported: n.unsupported, logged: n.logged}
 	}
 	n.asked = n.asked.Union(certain)
 	switch {

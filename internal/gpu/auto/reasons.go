@@ -45,17 +45,17 @@ func (r *Reader) Reasons(uuid string) gpu.Reasons {
 	} else {
 		why = cmp.Or(why, notAsked)
 	}
-	if whys := [3]string{first.Refused, first.Unasked, why}; n.whys != whys {
-		n.whys = whys
+	if inputs := [3]string{first.Refused, first.Unasked, why}; n.inputs != inputs {
+		n.inputs = inputs
 		n.reasons = gpu.Reasons{Asked: first.Asked, Refused: first.Refused + "; " + why, Unasked: "not read through NVML; " + why}
 	}
 	n.reasons.Asked = first.Asked
 	return n.reasons
 }
 
-// say logs the source of a device's fields that the first reader lacks, or why
+// logSource logs the source of a device's fields that the first reader lacks, or why
 // they have no source, if that has changed.
-func (r *Reader) say(uuid string) {
+func (r *Reader) logSource(uuid string) {
 	first, lack := r.First.NoProfiling(uuid), r.NoProfiling(uuid)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,25 +70,25 @@ func (r *Reader) say(uuid string) {
 	if profiling := n.asked.Intersect(r.prof); first != "" && !profiling.Empty() {
 		of := given.Intersect(r.prof)
 		switch {
-		case lack != "" && n.news("profiling", lack):
+		case lack != "" && n.changed("profiling", lack):
 			r.cfg.Log.Warn("GPU gives no profiling fields", "uuid", uuid, "reason", lack)
-		case lack == "" && !of.Empty() && n.news("profiling", "given"):
+		case lack == "" && !of.Empty() && n.changed("profiling", "given"):
 			r.cfg.Log.Info("profiling fields are read through DCGM", "uuid", uuid, "reason", first)
 		}
 	}
-	if others := given.Minus(r.prof); !others.Empty() && n.news("others", "given") {
+	if others := given.Minus(r.prof); !others.Empty() && n.changed("others", "given") {
 		r.cfg.Log.Info("fields that NVML lacks are read through DCGM", "uuid", uuid, "fields", others.Len())
 	}
 }
 
-// news reports whether a line differs from the last one of its subject.
-func (n *need) news(what, text string) bool {
-	if n.said == nil {
-		n.said = map[string]string{}
+// changed reports whether a line differs from the last one of its subject.
+func (n *need) changed(what, text string) bool {
+	if n.logged == nil {
+		n.logged = map[string]string{}
 	}
-	if n.said[what] == text {
+	if n.logged[what] == text {
 		return false
 	}
-	n.said[what] = text
+	n.logged[what] = text
 	return true
 }

@@ -36,13 +36,13 @@ type second struct {
 	first  chan struct{} // closed after the first enumeration
 
 	mu    sync.Mutex
-	known map[string]*told // devices
-	err   error            // of the last enumeration
-	why   string           // err as text
+	known map[string]*deviceState // devices
+	err   error                   // of the last enumeration
+	why   string                  // err as text
 }
 
-// told is the second reader's state of a device.
-type told struct {
+// deviceState is the second reader's state of a device.
+type deviceState struct {
 	busy  bool         // a read is running
 	asked gpu.FieldSet // all fields that were requested
 	given gpu.FieldSet // all fields that ever had a value
@@ -86,13 +86,13 @@ func (s *second) enumerate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.known
-	s.known, s.err, s.why = make(map[string]*told, len(devices)), err, "DCGM does not know the device"
+	s.known, s.err, s.why = make(map[string]*deviceState, len(devices)), err, "DCGM does not know the device"
 	if err != nil {
 		s.why = fmt.Sprintf("through DCGM: %v", err)
 	}
 	for _, d := range devices {
 		if s.known[d.UUID] = before[d.UUID]; s.known[d.UUID] == nil {
-			s.known[d.UUID] = &told{}
+			s.known[d.UUID] = &deviceState{}
 		}
 	}
 }
@@ -124,9 +124,9 @@ func (s *second) ready(patience time.Duration) error {
 	return s.err
 }
 
-// useless returns why the reader will give none of the needed fields; empty if
+// closeReason returns why the reader will give none of the needed fields; empty if
 // it may. noLibrary reports a missing library.
-func (s *second) useless(needs map[string]*need, parts bool, prof gpu.FieldSet) (why string, noLibrary bool) {
+func (s *second) closeReason(needs map[string]*need, parts bool, prof gpu.FieldSet) (why string, noLibrary bool) {
 	s.mu.Lock()
 	err, why := s.err, s.why
 	s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *second) useless(needs map[string]*need, parts bool, prof gpu.FieldSet) 
 	}
 	why = ""
 	for uuid, n := range needs {
-		of := n.asked.Minus(n.hopeless)
+		of := n.asked.Minus(n.unsupported)
 		if of.Empty() {
 			continue
 		}
@@ -146,7 +146,7 @@ func (s *second) useless(needs map[string]*need, parts bool, prof gpu.FieldSet) 
 		if rest := of.Minus(prof); rest.Empty() {
 			profiling = s.noProfiling(uuid)
 		}
-		if profiling == "" && s.hopes(uuid, of) {
+		if profiling == "" && s.mayGive(uuid, of) {
 			return "", false
 		}
 		why = cmp.Or(profiling, s.noFields(uuid))
@@ -154,9 +154,9 @@ func (s *second) useless(needs map[string]*need, parts bool, prof gpu.FieldSet) 
 	return why, false
 }
 
-// hopes reports whether the reader gives one of these fields of the device, or
+// mayGive reports whether the reader gives one of these fields of the device, or
 // still may.
-func (s *second) hopes(uuid string, of gpu.FieldSet) bool {
+func (s *second) mayGive(uuid string, of gpu.FieldSet) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.known[uuid]
@@ -246,7 +246,7 @@ func (s *second) supplement(uuid string, ask, lacking gpu.FieldSet, v *gpu.Value
 }
 
 // took records the result of a read of a device.
-func (s *second) took(d *told, ask gpu.FieldSet, got *gpu.Values, err error) {
+func (s *second) took(d *deviceState, ask gpu.FieldSet, got *gpu.Values, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.busy, d.asked = false, d.asked.Union(ask)

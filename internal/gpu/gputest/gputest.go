@@ -122,7 +122,7 @@ func (b *bench) devices(t *testing.T) []gpu.Device {
 	return devices
 }
 
-// gpus enumerates whole GPUs, or ends the test where there are fewer than two.
+// gpus enumerates whole GPUs, or ends the test if there are fewer than two.
 func (b *bench) gpus(t *testing.T) []gpu.Device {
 	t.Helper()
 	whole := slices.DeleteFunc(b.devices(t), func(d gpu.Device) bool { return d.MIG != nil })

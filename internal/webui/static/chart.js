@@ -8,7 +8,7 @@ const two = (n) => String(n).padStart(2, "0");
 const isoDate = (t) => t.getFullYear() + "-" + two(t.getMonth() + 1) + "-" + two(t.getDate());
 const clock = (t) => two(t.getHours()) + ":" + two(t.getMinutes()) + ":" + two(t.getSeconds());
 
-// when is a time of today as a clock shows it, and any other with its date.
+// when formats a time: without the date for today, otherwise with it.
 function when(text, now) {
   const t = new Date(text);
   return isoDate(t) === isoDate(now) ? clock(t) : isoDate(t) + " " + clock(t);
@@ -45,7 +45,7 @@ function chartOptions(box, s) {
   };
 }
 
-// drawChart draws a history into a card, which keeps its chart.
+// drawChart draws a history into a card. It reuses the card's chart.
 function drawChart(card, h) {
   card.history = h;
   const s = card.signals[0] || { name: "signal", target: 0 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements and texts: what the other scripts draw with.
+// Functions for elements and texts that the other scripts use.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 const num = (x, digits = 0) => (x === undefined || x === null ? "–" : x.toFixed(digits));
 const seconds = (ns) => (ns || 0) / 1e9;
 
-// age is a time in whole seconds, minutes or hours.
+// age formats a duration in whole seconds, minutes or hours.
 function age(s) {
   if (s < 120) return Math.round(s) + " s";
   return s < 7200 ? Math.round(s / 60) + " min" : Math.round(s / 3600) + " h";
@@ -22,13 +22,13 @@ function el(tag, attrs = {}, ...children) {
   return e;
 }
 
-// replace sets an element's children, or a sentence where there are none.
+// replace sets an element's children, or a sentence if there are none.
 function replace(box, children, none) {
   box.replaceChildren(...(children.length ? children : [el(box.tagName === "OL" ? "li" : "p", { class: "empty" }, none)]));
 }
 
-// keyed keeps one element per entry of a list, so that what has the focus keeps
-// it: make makes the element of a new entry, update draws an entry into it.
+// keyed keeps one element per entry of a list, so that the focus stays. make creates
+// the element of a new entry, and update draws an entry into it.
 function keyed(box, list, key, make, update) {
   const have = box.keyed || (box.keyed = new Map());
   const rows = list.map((x) => {
@@ -52,7 +52,7 @@ function button(text, attrs, act) {
   return b;
 }
 
-// setText changes a text only where it differs, so that it can be selected.
+// setText changes a text only if it differs, so that a selection stays.
 function setText(e, text) {
   if (e.textContent !== text) e.textContent = text;
 }

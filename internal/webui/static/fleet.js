@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fleet. A small one is drawn whole, every GPU of every node. Of a large one
-// the view has sums by node pool and the nodes with problems; other nodes are
-// asked for by page, and one node's GPUs when it is opened.
+// The fleet. For a small one, every GPU of every node is drawn. For a large one, the
+// view has sums by node pool and the nodes with problems. Other nodes are requested in
+// pages, and a node's GPUs when the node is opened.
 "use strict";
 
 // ---- one GPU, one node ----
@@ -37,7 +37,7 @@ function drawTotals(v) {
   keyed($("totals"), texts, ([k]) => k, ([k]) => el("div", {}, el("dt", {}, k), el("dd")), (e, [, text]) => setText(e.lastChild, text));
 }
 
-// share is a bar of what a pool's GPUs do.
+// share draws a bar of a pool's active, idle, free and stale GPUs.
 function share(bar, c) {
   [c.active, c.idle, c.free, c.stale].forEach((n, i) => { bar.children[i].style.flexGrow = n; });
   bar.title = c.active + " active, " + c.idle + " idle, " + c.free + " free, " + c.stale + " without a fresh value";
@@ -87,10 +87,10 @@ function drawProblems(v) {
 
 const pageSize = 50;
 const choice = { q: "", pool: null, problem: false, sort: "problems", offset: 0 };
-const opened = new Map(); // node's name to its detail, null until it is there
+const opened = new Map(); // a node's name to its detail; null while it is loading
 let wakeNodes = () => {};
 
-// choose changes what is asked for and asks at once.
+// choose changes the choice of nodes and requests them at once.
 function choose(change) {
   Object.assign(choice, { offset: 0 }, change);
   $("nodes-q").value = choice.q;
@@ -140,7 +140,7 @@ function drawNode(row, n, shown) {
     opened.has(n.name) && !detail ? el("p", { class: "dim" }, "loading…") : "");
 }
 
-let page = null; // the last page of nodes, as get gives it
+let page = null; // the last page of nodes, as returned by get
 
 function drawPage(shown) {
   if (!page) return;
@@ -166,7 +166,7 @@ function nodesPath() {
 
 async function loadNodes() {
   const path = nodesPath(), got = await get(path);
-  if (path !== nodesPath()) return; // the choice has changed meanwhile
+  if (path !== nodesPath()) return; // the choice has changed in the meantime
   page = got;
   const names = new Set(got.body.nodes.map((n) => n.name));
   for (const name of opened.keys()) if (!names.has(name)) opened.delete(name);
@@ -185,7 +185,7 @@ async function pollNodes() {
         await loadNodes();
         if (last) drawPage(shownNow());
       } catch (err) {
-        pause = (err.retry || 2) * 1000; // the view's poll tells of it
+        pause = (err.retry || 2) * 1000; // the poll of the view shows the error
       }
     }
     await new Promise((done) => { wakeNodes = done; setTimeout(done, pause); });

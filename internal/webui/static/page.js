@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: asks for the view each second (of a large fleet as often as there is
-// a new one), for the histories of the workloads in sight each two, and draws
-// what it gets. What is old is shown as old, with
-// its age. Text is only ever set as text.
+// The page. It requests the view each second (less often for a large fleet) and
+// the histories of the visible workloads every two seconds, and draws them. Old values
+// are shown as old, with their age. Text is only set as text, never as HTML.
 "use strict";
 
 const keyOf = (w) => w.namespace + "/" + w.name;
 
-// What is drawn at most of each, and how many nodes are kept open.
+// The most entries that are drawn of each list, and the most open nodes.
 const most = { targets: 20, changes: 40, charts: 12, cards: 24, namespaces: 8, problems: 5, open: 8 };
 
 // ---- the token ----
 
-// Below the API server's proxy all proxied pages share one origin, and so its
-// storage: there the token is kept in memory only. The proxy removes the header
-// Authorization, too.
+// Behind the API server's proxy, all proxied pages share one origin and its storage:
+// the token is then kept in memory only. The proxy also removes the header
+// Authorization.
 const proxied = location.pathname.includes("/proxy/");
 const tokenKey = "gpupilot-token";
 let token = proxied ? "" : sessionStorage.getItem(tokenKey) || "";
-let loggedIn = null; // called when somebody logs in; null: nobody needs to
+let loggedIn = null; // is called after a login; null: no login is needed
 
 function keepToken(t) {
   token = t;
@@ -59,7 +58,7 @@ $("logout").addEventListener("click", () => {
   location.reload();
 });
 
-// ---- asking ----
+// ---- requests ----
 
 class Refused extends Error {
   constructor(status, text, retry) {
@@ -103,7 +102,7 @@ function facts(w) {
   return el("dl", { class: "facts" }, ...pairs.map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, String(v)))));
 }
 
-// waiting says how far a start is.
+// waiting returns how long a replica has been starting, and the usual time.
 function waiting(w, now) {
   if (!w.startingSince) return w.waiting || "";
   const text = "starting, " + age(Math.max(0, (now - Date.parse(w.startingSince)) / 1000)) +
@@ -145,16 +144,16 @@ function drawCard(w, shown) {
   return c.root;
 }
 
-// lastSentence is of the step that decided.
+// lastSentence returns the sentence of the step that decided.
 function lastSentence(d) {
   const steps = d.steps || [];
   const s = steps.filter((x) => x.before !== x.after).at(-1) || steps.at(-1);
   return s ? s.sentence : d.sentence;
 }
 
-let allCards = false; // of many workloads, the first ones are drawn until all are asked for
+let allCards = false; // draw all workloads; false: only the first ones
 
-// found are the workloads that match what was typed, where the view has not all.
+// found is the workloads that match the search, if the view does not have all.
 let found = null;
 
 async function findWorkloads() {
@@ -192,16 +191,15 @@ function drawWorkloads(v, shown) {
 
 // ---- scrape targets and changes ----
 
-// doubts are what is wrong with what a target that answers says.
+// doubts returns the faults of a target that answers.
 function doubts(t) {
   return [t.contradiction, t.limited, t.frozen ? t.frozen + " devices whose values do not change" : "",
     t.outOfRange ? t.outOfRange + " values out of their range" : ""].filter(Boolean);
 }
 
-// drawTargets lists what does not answer and what says something wrong: faults
-// first, then pods that start.
+// drawTargets lists the targets with a fault, and then the starting pods.
 function drawTargets(v, shown) {
-  const all = v.omitted.nodes ? v.targets.filter((t) => t.kind === "pod") : v.targets; // the nodes' problems tell of the others
+  const all = v.omitted.nodes ? v.targets.filter((t) => t.kind === "pod") : v.targets; // the others are among the nodes' problems
   const down = all.filter((t) => !t.up), sum = v.targeted;
   const faults = down.filter((t) => !t.starting), starting = down.filter((t) => t.starting);
   let text = sum.targets ? sum.up + " of " + sum.targets + " scrape targets answer" : "";
@@ -235,13 +233,13 @@ function summaryOf(v) {
     const more = v.namespaces.length + (v.omitted.namespaces || 0) - most.namespaces;
     text += " in " + (v.namespaces.slice(0, most.namespaces).join(", ") || "no namespace that you may see") + (more > 0 ? " and " + more + " more" : "");
   }
-  if (v.unaskedNamespaces) text += "; asking for your rights in " + v.unaskedNamespaces + " more";
-  return text + (v.leader ? "" : "; the leader is " + (v.leaderID || "not known"));
+  if (v.unaskedNamespaces) text += "; checking your rights in " + plural(v.unaskedNamespaces, "other namespace");
+  return text + (v.leader ? "" : "; the leader is " + (v.leaderID || "unknown"));
 }
 
-let last = null; // { v, at, extra }: the newest view, when it came, and how old it was, in s
+let last = null; // { v, at, extra }: the newest view, the time of its arrival, and its age then in s
 
-// shownNow is how old the newest view is by now.
+// shownNow returns the present age of the newest view.
 function shownNow() {
   const extra = (performance.now() - last.at) / 1000 + last.extra;
   return { extra, now: Date.parse(last.v.time) + extra * 1000, maxAge: Math.max(5, seconds(last.v.maxAge)) };
@@ -259,7 +257,7 @@ function draw() {
   drawChanges(v, shown);
 }
 
-// noAnswer says since when there has been no answer, and greys everything.
+// noAnswer shows the time without an answer, and greys everything.
 function noAnswer(why) {
   const silent = last ? (performance.now() - last.at) / 1000 : 0;
   const dead = last !== null && silent + last.extra > 3 + 2 * Math.max(1, seconds(last.v.refresh));

@@ -11,36 +11,36 @@ import (
 	"net/http/httputil"
 )
 
-// The bounds of an answer's head. A server of metrics sends 200 bytes.
+// The limits of a response's head. A metrics server usually sends 200 bytes.
 const (
-	maxHead     = 16 << 10 // of all heads of an answer
+	maxHead     = 16 << 10 // of all heads of a response, in bytes
 	maxHeadLine = 4 << 10
-	maxInterim  = 4 // heads with a status of 1xx before the answer
+	maxInterim  = 4 // heads with a 1xx status before the response
 )
 
-// errHTTP says that what answers does not speak HTTP/1.1 as RFC 9112 has it.
-var errHTTP = errors.New("malformed HTTP answer")
+// errHTTP is the error for a response that violates RFC 9112.
+var errHTTP = errors.New("malformed HTTP response")
 
-// answer reads one answer of HTTP/1.x. It takes less than net/http does: what is
-// ambiguous is refused, not guessed.
-type answer struct {
+// response reads one HTTP/1.x response. It accepts less than net/http: an ambiguous
+// response is an error.
+type response struct {
 	in     *bufio.Reader
 	status int
-	length int64 // of the body; negative: not known
+	length int64 // of the body; negative: unknown
 	close  bool  // the connection cannot be used again
 	bare   bool  // the last line ended with a line feed only
 
 	chunked bool
-	body    io.Reader // of the chunks
-	left    int64     // of a body of known length
-	ended   bool      // all of the body was read
+	body    io.Reader // decodes the chunks
+	left    int64     // unread bytes of a body of known length
+	ended   bool      // the whole body was read
 }
 
-// readHead reads up to the body.
-func (a *answer) readHead(in *bufio.Reader) error {
+// readHead reads the status line and the header.
+func (a *response) readHead(in *bufio.Reader) error {
 	left := maxHead
 	for range maxInterim + 1 {
-		*a = answer{in: in, length: -1}
+		*a = response{in: in, length: -1}
 		if err := a.head(&left); err != nil {
 			return err
 		}
@@ -54,13 +54,13 @@ func (a *answer) readHead(in *bufio.Reader) error {
 	return errHTTP
 }
 
-// head reads a status line and the header behind it.
-func (a *answer) head(left *int) error {
+// head reads one status line and its header, of at most left bytes.
+func (a *response) head(left *int) error {
 	text, err := a.line(left)
 	if err != nil {
 		return err
 	}
-	// HTTP/1.1 200 OK; the last blank and the words may be missing.
+	// HTTP/1.1 200 OK; the last blank and the reason phrase may be missing.
 	const version = "HTTP/1."
 	if len(text) < len(version)+len("1 200") || string(text[:len(version)]) != version || text[8] != ' ' || len(text) > 12 && text[12] != ' ' {
 		return errHTTP
@@ -96,8 +96,8 @@ func (a *answer) head(left *int) error {
 	}
 }
 
-// line reads a line without its end, which is good until the next read.
-func (a *answer) line(left *int) ([]byte, error) {
+// line returns the next line without its end. The slice is valid until the next read.
+func (a *response) line(left *int) ([]byte, error) {
 	text, err := a.in.ReadSlice('\n')
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
@@ -118,8 +118,8 @@ func (a *answer) line(left *int) ([]byte, error) {
 	return text, nil
 }
 
-// field takes a line of the header.
-func (a *answer) field(text []byte) error {
+// field handles one line of the header.
+func (a *response) field(text []byte) error {
 	name, value, ok := bytes.Cut(text, []byte(":"))
 	if !ok || len(name) == 0 || bytes.ContainsFunc(name, notToken) || bytes.ContainsFunc(value, isControl) {
 		return errHTTP
@@ -145,24 +145,24 @@ func (a *answer) field(text []byte) error {
 	return nil
 }
 
-// frame finds out where the body ends.
-func (a *answer) frame() error {
+// frame determines the end of the body.
+func (a *response) frame() error {
 	switch {
 	case a.status == http.StatusNoContent || a.status == http.StatusNotModified:
 		a.length, a.chunked, a.ended = 0, false, true
 	case a.chunked:
-		a.close = a.close || a.length >= 0 // RFC 9112, 6.3: one of two lies
+		a.close = a.close || a.length >= 0 // RFC 9112, 6.3: with both headers, close the connection
 		a.length, a.body = -1, httputil.NewChunkedReader(a.in)
 	case a.length >= 0:
 		a.left, a.ended = a.length, a.length == 0
 	default:
-		a.close = true // the body ends with the connection
+		a.close = true // the end of the connection is the end of the body
 	}
 	return nil
 }
 
 // Read reads the body.
-func (a *answer) Read(b []byte) (n int, err error) {
+func (a *response) Read(b []byte) (n int, err error) {
 	switch {
 	case a.ended:
 		return 0, io.EOF
@@ -190,8 +190,8 @@ func (a *answer) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
-// trailer reads what stands behind the last chunk. It gives io.EOF.
-func (a *answer) trailer() error {
+// trailer reads the trailer after the last chunk. Its error is io.EOF on success.
+func (a *response) trailer() error {
 	left := maxHead
 	for {
 		text, err := a.line(&left)
@@ -207,12 +207,12 @@ func (a *answer) trailer() error {
 	}
 }
 
-// reusable says whether the connection is good for another request.
-func (a *answer) reusable() bool {
+// reusable reports whether the connection can carry another request.
+func (a *response) reusable() bool {
 	return a.ended && !a.close && a.in.Buffered() == 0
 }
 
-// parseLength reads a Content-Length of up to 18 digits.
+// parseLength parses a Content-Length of up to 18 digits.
 func parseLength(b []byte) (n int64, ok bool) {
 	if len(b) == 0 || len(b) > 18 {
 		return 0, false
@@ -226,8 +226,8 @@ func parseLength(b []byte) (n int64, ok bool) {
 	return n, true
 }
 
-// isFold says whether b is a word of lower-case ASCII letters and hyphens, in
-// whatever case.
+// isFold reports whether b equals word without regard to case. word has lower-case
+// ASCII letters and hyphens only.
 func isFold(b []byte, word string) bool {
 	if len(b) != len(word) {
 		return false
@@ -243,7 +243,7 @@ func isFold(b []byte, word string) bool {
 	return true
 }
 
-// notToken says whether a character cannot be part of a header field's name.
+// notToken reports whether a header field's name may not contain the character.
 func notToken(r rune) bool {
 	switch {
 	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
