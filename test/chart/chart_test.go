@@ -91,7 +91,7 @@ func TestDefaults(t *testing.T) {
 	f(deployment, "spec|template|spec|securityContext|seccompProfile|type", "RuntimeDefault")
 	f(deployment, "spec|template|spec|topologySpreadConstraints|0|topologyKey", "kubernetes.io/hostname")
 	const container = "spec|template|spec|containers|0|"
-	f(deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller:0.1.0")
+	f(deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller:v0.1.0")
 	f(deployment, container+"securityContext", map[string]any{
 		"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": map[string]any{"drop": []any{"ALL"}},
 	})
@@ -100,7 +100,7 @@ func TestDefaults(t *testing.T) {
 	f("Service/gpupilot-controller", "spec|ports|1|port", float64(8080))
 	f("APIService/v1beta2.custom.metrics.k8s.io", "spec|caBundle", nil)
 	f("GPUExporter/default", "spec", map[string]any{"imagePullPolicy": "IfNotPresent"})
-	f(deployment, container+"args|4", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:0.1.0")
+	f(deployment, container+"args|4", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:v0.1.0")
 	for k := range o {
 		kind, _, _ := strings.Cut(k, "/")
 		switch kind {
@@ -307,6 +307,10 @@ func TestArtifactHub(t *testing.T) {
 	chrt, err := loadChart()
 	if err != nil {
 		t.Fatal(err)
+	}
+	// make images tags with git's tag, v and the version.
+	if want := "v" + chrt.Metadata.Version; chrt.Metadata.AppVersion != want {
+		t.Errorf("appVersion is %s, want %s, the tag of the images", chrt.Metadata.AppVersion, want)
 	}
 	var images []struct{ Name, Image string }
 	if err := sigsyaml.Unmarshal([]byte(chrt.Metadata.Annotations["artifacthub.io/images"]), &images); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/postrenderer"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	sigsyaml "sigs.k8s.io/yaml"
@@ -27,10 +28,10 @@ const helmTimeout = time.Minute
 // helm runs helm's commands against one cluster.
 type helm struct {
 	cfg  *action.Configuration
-	post *toLoopback
+	post postrenderer.PostRenderer // nil: none
 }
 
-func newHelm(kubeconfig string, post *toLoopback) (*helm, error) {
+func newHelm(kubeconfig string, post postrenderer.PostRenderer) (*helm, error) {
 	flags := genericclioptions.NewConfigFlags(false)
 	ns := namespace
 	flags.KubeConfig, flags.Namespace = &kubeconfig, &ns
