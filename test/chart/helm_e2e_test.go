@@ -23,12 +23,14 @@ import (
 )
 
 // helmTimeout bounds one command of helm.
-const helmTimeout = time.Minute
+const helmTimeout = 2 * time.Minute
 
 // helm runs helm's commands against one cluster.
 type helm struct {
 	cfg  *action.Configuration
 	post postrenderer.PostRenderer // nil: none
+	// noHooks is --no-hooks of helm uninstall: the Job runs on no node.
+	noHooks bool
 }
 
 func newHelm(kubeconfig string, post postrenderer.PostRenderer) (*helm, error) {
@@ -75,6 +77,7 @@ func (h *helm) upgrade(ctx context.Context, vals map[string]any) error {
 // uninstall is helm uninstall --wait.
 func (h *helm) uninstall() error {
 	c := action.NewUninstall(h.cfg)
+	c.DisableHooks = h.noHooks
 	c.Timeout, c.WaitStrategy, c.DeletionPropagation = helmTimeout, kube.LegacyStrategy, "background"
 	if _, err := c.Run(releaseName); err != nil {
 		return fmt.Errorf("helm uninstall: %w", err)

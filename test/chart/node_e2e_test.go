@@ -230,7 +230,7 @@ func (s *site) eventually(what string, f func() error) {
 }
 
 // podsReady returns an error unless n pods with the labels are Ready, and no other exists.
-func (s *site) podsReady(n int, labels client.MatchingLabels) error {
+func (s *site) podsReady(n int, namespace string, labels client.MatchingLabels) error {
 	var pods corev1.PodList
 	if err := s.Client.List(s.ctx, &pods, client.InNamespace(namespace), labels); err != nil {
 		return err
@@ -275,27 +275,4 @@ func dumpLogs(t *testing.T, dirs ...string) {
 		}
 		t.Logf("%s ends:\n%s", file, b[max(0, len(b)-4000):])
 	}
-}
-
-var (
-	controllerPods = client.MatchingLabels{"app.kubernetes.io/name": "gpupilot", "app.kubernetes.io/component": "controller"}
-	agentPods      = client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"}
-)
-
-// TestInstallOnNode is the test stage, in the node's namespaces: install, scale, upgrade, uninstall.
-func TestInstallOnNode(t *testing.T) {
-	if realnode.CurrentStage() != realnode.StageTest {
-		t.Skip("TestInstallNode runs it on a node")
-	}
-	s := newSite(t)
-	s.eventually("the cluster has settled", func() (err error) {
-		if s.before, err = inventory.List(s.ctx, s.REST); err != nil {
-			return err
-		}
-		return s.before.Settled()
-	})
-	must(t, s.helm.install(s.ctx, values(t, "gpuExporter: {spec: {backend: sim}}")))
-	s.log("helm install has returned")
-	s.eventually("the agent is ready", func() error { return s.podsReady(1, agentPods) })
-	s.eventually("the controllers are ready", func() error { return s.podsReady(2, controllerPods) })
 }

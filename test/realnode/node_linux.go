@@ -204,6 +204,7 @@ func (n *Node) writeKubeletConfig() error {
 		"imageGCHighThresholdPercent": 100,
 		"nodeStatusUpdateFrequency":   "1s",
 		"serializeImagePulls":         false,
+		"syncFrequency":               "5s", // how late a mounted ConfigMap follows
 		"kubeAPIQPS":                  100,
 		"kubeAPIBurst":                200,
 		// As kubelets before 1.34, which list pods that have ended: the agent must know them by itself.
