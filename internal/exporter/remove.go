@@ -3,7 +3,6 @@
 package exporter
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +84,7 @@ func removed(ctx context.Context, live client.Reader, name string) (bool, error)
 // labelledByUs reports whether the node's label is a Keeper's, and not somebody else's.
 func labelledByUs(node metav1.Object) bool {
 	for _, entry := range node.GetManagedFields() {
-		if entry.Manager == FieldManager && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+labelKey+`"`)) {
+		if entry.Manager == FieldManager && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:`+labelKey+`"`) {
 			return true
 		}
 	}
