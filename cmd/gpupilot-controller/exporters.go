@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -22,7 +23,9 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/exporter"
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 )
 
@@ -39,6 +42,28 @@ func (p *program) makeExporters() *exporter.Keeper {
 		Record: func(e exporter.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, "Reconcile", e.Note) },
 		Log:    p.log,
 	})
+}
+
+// removeTimeout bounds --remove-exporter.
+const removeTimeout = time.Minute
+
+// remove is --remove-exporter. Labels that are left are not an error: an uninstallation goes on.
+func (c *config) remove(ctx context.Context, log *slog.Logger) error {
+	clients, err := kube.Connect(kube.Config{Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, Log: log})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	err = exporter.Remove(ctx, clients.Live, clients.Client, c.removeExporter)
+	if errors.Is(err, exporter.ErrLabelsLeft) {
+		log.Warn("labels are left; to remove them: kubectl label nodes --all "+gpu.NodeLabel+"-", "err", err)
+		return nil
+	}
+	if err == nil {
+		log.Info("the GPUExporter is removed", "name", c.removeExporter)
+	}
+	return err
 }
 
 // podChanged tells a change of a pod to all who want to know.

@@ -50,6 +50,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	log := c.logger(out)
 	kube.BridgeLogs(log)
+	if c.removeExporter != "" {
+		return c.remove(ctx, log)
+	}
 	p, err := assemble(c, log)
 	if err != nil {
 		return err

@@ -65,9 +65,10 @@ type config struct {
 	queryNamespaceLabel string
 	queriesPerNamespace int
 
-	nodeHealth bool
-	exporters  bool
-	agentImage string
+	nodeHealth     bool
+	exporters      bool
+	agentImage     string
+	removeExporter string
 
 	logLevel  string
 	logFormat string
@@ -172,6 +173,7 @@ func (c *config) rows() []option {
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
+		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},
 		{"agent-image", &c.agentImage, "`image` of the agents of GPUExporters without an image of their own", nil},
 		{"node-health", &c.nodeHealth, "set the condition GPUHealthy of nodes: False after XID errors that need a reset, a failed row remapping or a lost GPU", nil},
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -308,6 +309,10 @@ func TestArtifactHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// make images tags with git's tag, v and the version.
+	if want := "v" + chrt.Metadata.Version; chrt.Metadata.AppVersion != want {
+		t.Errorf("appVersion is %s, want %s, the tag of the images", chrt.Metadata.AppVersion, want)
+	}
 	var images []struct{ Name, Image string }
 	if err := sigsyaml.Unmarshal([]byte(chrt.Metadata.Annotations["artifacthub.io/images"]), &images); err != nil {
 		t.Fatal(err)
@@ -334,5 +339,37 @@ func TestArtifactHub(t *testing.T) {
 	var examples []map[string]any
 	if err := sigsyaml.Unmarshal([]byte(chrt.Metadata.Annotations["artifacthub.io/crdsExamples"]), &examples); err != nil || len(examples) == 0 {
 		t.Errorf("artifacthub.io/crdsExamples: %d, %v", len(examples), err)
+	}
+}
+
+// Helm creates the objects of the uninstallation before it deletes anything, and leaves none of them.
+func TestUninstallJob(t *testing.T) {
+	hooks := func(vals string) (out []string) {
+		t.Helper()
+		_, rel, err := render(values(t, vals))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, hook := range rel.Hooks {
+			if fmt.Sprint(hook.Events) != "[pre-delete]" || len(hook.DeletePolicies) != 3 {
+				t.Errorf("%s/%s: events %v, policies %v", hook.Kind, hook.Name, hook.Events, hook.DeletePolicies)
+			}
+			if hook.Kind == "Job" && hook.Weight <= -1 {
+				t.Errorf("the Job has the weight %d, and would not find its account", hook.Weight)
+			}
+			out = append(out, hook.Kind+"/"+hook.Name)
+		}
+		slices.Sort(out)
+		return out
+	}
+	const name = "/gpupilot-uninstall"
+	want := []string{"ClusterRole" + name, "ClusterRoleBinding" + name, "Job" + name, "ServiceAccount" + name}
+	if diff := cmp.Diff(want, hooks("")); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	for _, vals := range []string{"gpuExporter: {uninstallJob: false}", "gpuExporter: {enabled: false}", "rbac: {create: false}"} {
+		if have := hooks(vals); len(have) != 0 {
+			t.Errorf("with %s: %v", vals, have)
+		}
 	}
 }

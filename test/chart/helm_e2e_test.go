@@ -14,6 +14,7 @@ import (
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/postrenderer"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	sigsyaml "sigs.k8s.io/yaml"
@@ -22,15 +23,17 @@ import (
 )
 
 // helmTimeout bounds one command of helm.
-const helmTimeout = time.Minute
+const helmTimeout = 2 * time.Minute
 
 // helm runs helm's commands against one cluster.
 type helm struct {
 	cfg  *action.Configuration
-	post *toLoopback
+	post postrenderer.PostRenderer // nil: none
+	// noHooks is --no-hooks of helm uninstall: the Job runs on no node.
+	noHooks bool
 }
 
-func newHelm(kubeconfig string, post *toLoopback) (*helm, error) {
+func newHelm(kubeconfig string, post postrenderer.PostRenderer) (*helm, error) {
 	flags := genericclioptions.NewConfigFlags(false)
 	ns := namespace
 	flags.KubeConfig, flags.Namespace = &kubeconfig, &ns
@@ -74,6 +77,7 @@ func (h *helm) upgrade(ctx context.Context, vals map[string]any) error {
 // uninstall is helm uninstall --wait.
 func (h *helm) uninstall() error {
 	c := action.NewUninstall(h.cfg)
+	c.DisableHooks = h.noHooks
 	c.Timeout, c.WaitStrategy, c.DeletionPropagation = helmTimeout, kube.LegacyStrategy, "background"
 	if _, err := c.Run(releaseName); err != nil {
 		return fmt.Errorf("helm uninstall: %w", err)

@@ -48,6 +48,7 @@ func TestInstall(t *testing.T) {
 		if h, err = newHelm(s.Cluster.Kubeconfig(), &toLoopback{port: port}); err != nil {
 			return err
 		}
+		h.noHooks = true
 		err = stack.Eventually(ctx, wait, func() error {
 			if before, err = inventory.List(ctx, s.REST); err != nil {
 				return err

@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// serviceRange has the cluster IPs of Services, which are not routed here. Its first address is the API server's Service.
-const (
-	serviceRange   = "10.96.0.0/16"
-	firstServiceIP = "10.96.0.1"
-)
+// serviceRange has the cluster IPs of Services, which are not routed here.
+const serviceRange = "10.96.0.0/16"
+
+// APIServerServiceIP is the cluster IP of the API server's Service, which pods connect to, at port 443. It is the first
+// address of the range.
+const APIServerServiceIP = "10.96.0.1"
 
 // frontProxyUser is the user whose requests may carry the name of another user.
 const frontProxyUser = "front-proxy-client"
@@ -53,7 +54,7 @@ func hostPort(host string, port int) string { return net.JoinHostPort(host, strc
 // serverNames returns all names and addresses of the API server.
 func serverNames(cfg Config) []string {
 	return append([]string{
-		"localhost", "127.0.0.1", cfg.BindAddress, firstServiceIP,
+		"localhost", "127.0.0.1", cfg.BindAddress, APIServerServiceIP,
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 	}, cfg.ExtraSANs...)
 }

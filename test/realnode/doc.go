@@ -11,6 +11,8 @@
 // They need Linux, root and Debian's packages containerd and runc, which are downloaded but not installed. Where one of
 // these is missing they skip and say so; with GPUPILOT_REQUIRE_REALNODE=1, as in CI, they fail instead.
 //
+// Package chart (test/chart) uses the same node, with a pod network, for the test that installs the chart.
+//
 // The test binary is started three times, each time inside the last one. The first builds and downloads, and makes the
 // node's cgroup; it starts the second in new namespaces as their process 1 (namespaces_linux.go), which mounts what the
 // node needs and reaps orphans; the third is the test proper. Killing the second ends every process and mount of the node.

@@ -33,6 +33,7 @@ type NodeConfig struct {
 	Kubeconfig string  // of the user system:node:Name
 	Cgroup     string  // cgroup under which the pods' are made
 	Logs       string  // folder for the programs' output
+	PodNetwork bool    // pods that are not on the node's network get addresses; see [CheckPodNetwork]
 }
 
 // Node is containerd and a kubelet, in the namespaces that this process is in.
@@ -103,8 +104,8 @@ state = "%[1]s/state"
     conf_dir = "%[1]s/cni"
 `
 
-// networkConfig is a pod network without which the node would not be Ready. Nothing uses it, so its plugin does not
-// exist: the pods are on the host's network.
+// networkConfig is the pod network of a node without [NodeConfig.PodNetwork], because with none the node would not be
+// Ready. Nothing uses it, so its plugin does not exist: the pods are on the host's network.
 const networkConfig = `{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "none"}]}`
 
 func (n *Node) containerdDir() string    { return filepath.Join(runDir, "containerd") }
@@ -112,10 +113,7 @@ func (n *Node) containerdSocket() string { return filepath.Join(n.containerdDir(
 
 func (n *Node) startContainerd(ctx context.Context) error {
 	dir := n.containerdDir()
-	if err := os.MkdirAll(filepath.Join(dir, "cni"), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "cni", "none.conflist"), []byte(networkConfig), 0o644); err != nil {
+	if err := n.writeNetwork(dir); err != nil {
 		return err
 	}
 	config := filepath.Join(dir, "config.toml")
@@ -140,6 +138,17 @@ func (n *Node) startContainerd(ctx context.Context) error {
 			return fmt.Errorf("wait for containerd: %w; its log ends:\n%s", err, tail(n.containerd.log))
 		}
 	}
+}
+
+// writeNetwork writes the CNI configuration.
+func (n *Node) writeNetwork(dir string) error {
+	if n.cfg.PodNetwork {
+		return writePodNetwork(dir)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "cni"), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "cni", "none.conflist"), []byte(networkConfig), 0o644)
 }
 
 // ctr runs containerd's command line on the kubelet's images and containers.
@@ -195,6 +204,7 @@ func (n *Node) writeKubeletConfig() error {
 		"imageGCHighThresholdPercent": 100,
 		"nodeStatusUpdateFrequency":   "1s",
 		"serializeImagePulls":         false,
+		"syncFrequency":               "5s", // how late a mounted ConfigMap follows
 		"kubeAPIQPS":                  100,
 		"kubeAPIBurst":                200,
 		// As kubelets before 1.34, which list pods that have ended: the agent must know them by itself.
