@@ -42,16 +42,56 @@ volumes:
 - {name: counters, configMap: {name: counters, items: [{key: metrics, path: default-counters.csv}]}}
 `
 
+// operatorPod is the DaemonSet's pod that NVIDIA's GPU Operator makes for dcgm-exporter, with our image in its
+// ClusterPolicy and DCGM's host engine enabled there, as far as a program sees it. The collectors file exists in
+// dcgm-exporter's image only.
+const operatorPod = `
+containers:
+- name: exporter
+  image: ghcr.io/gpupilot/gpupilot-agent # of the ClusterPolicy
+  env:
+  - {name: DCGM_EXPORTER_LISTEN, value: ":9400"}
+  - {name: DCGM_EXPORTER_KUBERNETES, value: "true"}
+  - {name: DCGM_EXPORTER_COLLECTORS, value: /etc/dcgm-exporter/dcp-metrics-included.csv}
+  - {name: DCGM_REMOTE_HOSTENGINE_INFO, value: "nvidia-dcgm:5555"}
+  - name: NODE_NAME
+    valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  - {name: GPUPILOT_BACKEND, value: nvml} # of the ClusterPolicy; sim in this test
+  ports: [{name: metrics, containerPort: 9400}]
+  livenessProbe: {httpGet: {path: /health, port: 9400}, initialDelaySeconds: 45, periodSeconds: 5}
+  readinessProbe: {httpGet: {path: /health, port: 9400}, initialDelaySeconds: 45}
+  securityContext: {privileged: true}
+  volumeMounts:
+  - {name: pod-gpu-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
+volumes:
+- {name: pod-gpu-resources, hostPath: {path: /var/lib/kubelet/pod-resources}}
+`
+
 const (
 	exporterNode = "gpu-1"
 	counters     = "# a comment\nDCGM_FI_DEV_GPU_UTIL, gauge, GPU utilization (in %).\nDCGM_FI_DEV_FB_USED, gauge, Framebuffer memory used (in MiB).\n"
 )
 
-// The agent runs with the arguments, variables and mounts of a pod of NVIDIA's chart, and without any capability. It
-// is a process, not a container: paths of mounts are replaced by those of files here.
+// The agent runs with the arguments, variables and mounts of a pod of NVIDIA's chart, and without any capability.
 func TestPodOfNVIDIAsChart(t *testing.T) {
+	a := startPod(t, exporterPod)
+	shows(t, a, `DCGM_FI_DEV_GPU_UTIL{gpu="0"`, "\nDCGM_FI_DEV_FB_USED{", "!DCGM_FI_DEV_SM_CLOCK",
+		`hostname="`+exporterNode+`"`, `container="server",namespace="llm",pod="chat-0"`)
+}
+
+// The same with the pod of NVIDIA's GPU Operator. The agent shows its built-in list.
+func TestPodOfNVIDIAsOperator(t *testing.T) {
+	a := startPod(t, operatorPod)
+	shows(t, a, `DCGM_FI_DEV_GPU_UTIL{gpu="0"`, "\nDCGM_FI_DEV_SM_CLOCK{", "\nDCGM_FI_PROF_GR_ENGINE_ACTIVE{",
+		`hostname="`+exporterNode+`"`, `container="server",namespace="llm",pod="chat-0"`)
+}
+
+// startPod runs the agent as the first container of a pod. It is a process, not a container: paths of mounts are
+// replaced by those of files here. Its probes succeed.
+func startPod(t *testing.T, manifest string) *agentrig.Agent {
+	t.Helper()
 	var pod corev1.PodSpec
-	if err := yaml.UnmarshalStrict([]byte(exporterPod), &pod); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(manifest), &pod); err != nil {
 		t.Fatal(err)
 	}
 	container, dir := pod.Containers[0], t.TempDir()
@@ -64,10 +104,7 @@ func TestPodOfNVIDIAsChart(t *testing.T) {
 	}
 	t.Cleanup(kubelet.Stop)
 
-	cfg := agentrig.Config{Runner: withoutCapabilities(t), Env: []string{
-		"GPUPILOT_BACKEND=sim", "GPUPILOT_SIM_GPUS=2", // there is no GPU
-		"DCGM_POD_RESOURCES_KUBELET_SOCKET=" + mounted.Replace("/var/lib/kubelet/pod-resources/kubelet.sock"),
-	}}
+	cfg := agentrig.Config{Runner: withoutCapabilities(t)}
 	for _, arg := range container.Args {
 		cfg.Args = append(cfg.Args, mounted.Replace(arg))
 	}
@@ -77,15 +114,16 @@ func TestPodOfNVIDIAsChart(t *testing.T) {
 		}
 		cfg.Env = append(cfg.Env, e.Name+"="+e.Value)
 	}
+	cfg.Env = append(cfg.Env,
+		"GPUPILOT_BACKEND=sim", "GPUPILOT_SIM_GPUS=2", // there is no GPU
+		"DCGM_POD_RESOURCES_KUBELET_SOCKET="+mounted.Replace("/var/lib/kubelet/pod-resources/kubelet.sock"))
 	a := start(t, cfg)
-
-	shows(t, a, `DCGM_FI_DEV_GPU_UTIL{gpu="0"`, "\nDCGM_FI_DEV_FB_USED{", "!DCGM_FI_DEV_SM_CLOCK",
-		`hostname="`+exporterNode+`"`, `container="server",namespace="llm",pod="chat-0"`)
 	for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
 		if _, err := a.Get(t.Context(), probe.HTTPGet.Path); err != nil {
 			t.Errorf("the probe: %v", err)
 		}
 	}
+	return a
 }
 
 // mount makes the files of a container's mounts in dir, and returns what replaces their paths.
