@@ -34,6 +34,8 @@ const (
 	maxNote = 1024
 	// maxEvents is the length of the queue; more Events are dropped and counted.
 	maxEvents = 256
+	// flushGrace bounds the time that queued Events take at the end. It is shorter than a shutdown may take.
+	flushGrace = time.Second
 )
 
 // NewRecorder makes a recorder for one instance of a controller.
@@ -59,18 +61,46 @@ func (r *Recorder) Event(about corev1.ObjectReference, kind, reason, action, not
 	}
 }
 
-// Run writes the Events until ctx is done.
+// Run writes the Events until ctx is done. It then writes the queued ones for up to flushGrace: a status that a new
+// leader finds means that its Event was recorded, so a lost Event would not be recorded again.
 func (r *Recorder) Run(ctx context.Context) {
+	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(flushGrace):
+			cancel()
+		case <-writing.Done():
+		}
+	})
+	defer stop()
 	for {
 		select {
 		case <-ctx.Done():
+			r.flush(writing)
 			return
 		case e := <-r.queue:
-			if _, err := r.events.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
-				r.dropped.Add(1)
-				r.log.Warn("event lost", "about", e.Regarding.Name, "reason", e.Reason, "err", err)
-			}
+			r.write(writing, e)
 		}
+	}
+}
+
+// flush writes the queued Events until ctx is done.
+func (r *Recorder) flush(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case e := <-r.queue:
+			r.write(ctx, e)
+		default:
+			return
+		}
+	}
+}
+
+func (r *Recorder) write(ctx context.Context, e *eventsv1.Event) {
+	if _, err := r.events.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}); err != nil {
+		r.dropped.Add(1)
+		r.log.Warn("event lost", "about", e.Regarding.Name, "reason", e.Reason, "err", err)
 	}
 }
 
