@@ -91,8 +91,15 @@ bin/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fa
 kube: ## the real control plane of the demo and the tests: five minutes once per machine, then cached by content
 	@bash test/kube/build.sh
 
-demo: kube all bin/gpupilot-demo ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load
+ifdef INSTALL
+demo: kube all fakes ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load, INSTALL=1 installs the chart on a real node
+	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH)
+	@set -o pipefail; cd test/chart && GPUPILOT_REQUIRE_REALNODE=1 go test -count=1 -tags e2e -timeout 10m -run '^TestInstallNode$$' -v . -show | \
+		sed -un -e 's/^ *[a-z0-9_]*_test\.go:[0-9]*: //p' -e '/^\(ok\|FAIL\|panic\)/p'
+else
+demo: kube all bin/gpupilot-demo
 	@exec bin/gpupilot-demo
+endif
 
 # The arguments of a test run: a name, flags and packages, and the folder of another module. bin/tests/NAME.json has the test report.
 define go_test

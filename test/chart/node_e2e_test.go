@@ -5,9 +5,12 @@
 package chart
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"os/signal"
@@ -40,7 +43,11 @@ const (
 	nodeTimeout = 9 * time.Minute
 )
 
+// show is for make demo INSTALL=1.
+var show = flag.Bool("show", false, "print the steps of TestInstallNode as they happen")
+
 func TestMain(m *testing.M) {
+	flag.Parse()
 	switch stage := realnode.CurrentStage(); stage {
 	case realnode.StageProbe, realnode.StageInit:
 		os.Exit(realnode.RunInit(stage))
@@ -89,8 +96,16 @@ func TestInstallNode(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	cmd := realnode.Nested(ctx, realnode.StageInit, "-test.run=^TestInstallOnNode$", "-test.v", "-test.timeout="+(nodeTimeout-10*time.Second).String())
 	cmd.Env = append(cmd.Env, environ)
-	out, err := cmd.CombinedOutput()
-	t.Logf("on the node:\n%s", out)
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if *show {
+		cmd.Stdout = io.MultiWriter(os.Stdout, &out)
+	}
+	cmd.Stderr = cmd.Stdout
+	err = cmd.Run()
+	if !*show {
+		t.Logf("on the node:\n%s", &out)
+	}
 	if err != nil {
 		t.Fatalf("on the node: %v (%v)", err, context.Cause(ctx))
 	}
