@@ -28,7 +28,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 		Serving: e.serving, Starting: e.starting, Unschedulable: e.unschedulable + e.expired,
 	}
 	if d.Replicas < d.Current {
-		d.Victims = e.victims(int(d.Current - d.Replicas))
+		d.Victims = e.victims(int(d.Replicas))
 	}
 	return d, s
 }

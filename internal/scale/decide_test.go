@@ -4,7 +4,7 @@ package scale
 
 import (
 	"math"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -297,11 +297,11 @@ func TestRateCountsWhatReallyChanged(t *testing.T) {
 }
 
 func TestVictims(t *testing.T) {
-	f := func(o Observation, n int, want ...string) {
+	f := func(o Observation, replicas int, want ...string) {
 		t.Helper()
 		p := utilPolicy()
 		v := view{p: &p, o: &o, now: t0}
-		if got := v.victims(n); !reflect.DeepEqual(got, want) {
+		if got := v.victims(replicas); !slices.Equal(got, want) {
 			t.Errorf("victims = %v, want %v", got, want)
 		}
 	}
@@ -309,12 +309,24 @@ func TestVictims(t *testing.T) {
 	o.Pods[0].Name, o.Pods[1].Name = "busy", "idle"
 	o = with(with(o, t0, 1, Starting, time.Second), t0, 1, Unschedulable, time.Second)
 	o.Pods[2].Name, o.Pods[3].Name = "loading", "stuck"
-	f(o, 3, "stuck", "loading", "idle")
+	f(o, 1, "stuck", "loading", "idle")
 
 	o = seen(t0, 5, math.NaN(), math.NaN())
 	o.Pods[0].Name, o.Pods[1].Name, o.Pods[2].Name = "readable", "blind-1", "blind-2"
 	o.Pods[0].Since = t0.Add(-time.Minute)
-	f(o, 2, "blind-1", "blind-2")
+	f(o, 1, "blind-1", "blind-2")
+}
+
+// Of 3 replicas one is on its way out, and its pod is not terminating yet, when the next decision takes another one
+// away: both are victims.
+func TestVictimsOfTwoScaleDowns(t *testing.T) {
+	o := seen(t0, 30, 2, 4)
+	o.Pods[0].Name, o.Pods[1].Name, o.Pods[2].Name = "busy", "first", "second"
+	o.Replicas = 2
+	d, _ := Decide(utilPolicy(), o, State{}, t0)
+	if want := []string{"first", "second"}; d.Replicas != 1 || !slices.Equal(d.Victims, want) {
+		t.Errorf("2 → %d, victims %q, want %q: %s", d.Replicas, d.Victims, want, d.Sentence())
+	}
 }
 
 func TestReadingsFromWhenMoreServedDoNotLower(t *testing.T) {

@@ -227,11 +227,20 @@ func finite(v any) any {
 	return v
 }
 
-// victims are pods of the workload, no more than go, each once.
+// victims are pods of the workload, as many as go, each once.
 func victims(t *testing.T, d *Decision, o Observation) {
 	t.Helper()
-	if n := int(d.Current - d.Replicas); len(d.Victims) > max(0, n) {
-		t.Fatalf("%d victims of %d that go", len(d.Victims), n)
+	running, leaving := 0, 0
+	for _, p := range o.Pods {
+		if p.Phase != Terminating {
+			running++
+		}
+	}
+	if d.Replicas < d.Current {
+		leaving = min(running, max(running, int(d.Current))-int(d.Replicas))
+	}
+	if len(d.Victims) != leaving {
+		t.Fatalf("%d victims of %d that go", len(d.Victims), leaving)
 	}
 	seen := map[string]bool{}
 	for _, v := range d.Victims {

@@ -8,11 +8,14 @@ import (
 	"slices"
 )
 
-// victims names the n pods to remove first: unschedulable ones, then starting
-// ones (the youngest first), then serving ones with the lowest value of the
-// policy's first signal. While any serving replica remains, one with a valid
-// reading does, so that the signal stays readable.
-func (v *view) victims(n int) []string {
+// victims names the pods to remove first so that replicas remain: unschedulable
+// ones, then starting ones (the youngest first), then serving ones with the
+// lowest value of the policy's first signal. While any serving replica remains,
+// one with a valid reading does, so that the signal stays readable.
+//
+// Right after a scale-down more pods run than the current replicas: those that
+// it removes are not terminating yet. They are victims of this one, too.
+func (v *view) victims(replicas int) []string {
 	pods := make([]*Replica, 0, len(v.o.Pods))
 	for i := range v.o.Pods {
 		if v.o.Pods[i].Phase != Terminating {
@@ -20,7 +23,7 @@ func (v *view) victims(n int) []string {
 		}
 	}
 	slices.SortStableFunc(pods, v.compareVictims)
-	n = min(n, len(pods))
+	n := min(max(int(v.o.Replicas), len(pods))-replicas, len(pods))
 	if keep := v.lastReadable(pods, n); keep >= 0 {
 		p := pods[keep]
 		pods = append(slices.Delete(pods, keep, keep+1), p)
