@@ -3,6 +3,11 @@
 package main
 
 import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/gpupilot/gpupilot/internal/kube"
 )
 
@@ -11,4 +16,9 @@ func (p *program) makeObjects() {
 	p.objects = kube.NewObjects(kube.ObjectsConfig{
 		Watch: p.clients.Watch, Live: p.clients.Live, Mapper: p.clients.Mapper, Log: p.log,
 	})
+}
+
+// podsOf appends the pods of a workload.
+func (p *program) podsOf(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {
+	return p.objects.PodsOf(ctx, p.pods, dst, r, namespace, name)
 }

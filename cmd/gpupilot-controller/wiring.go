@@ -178,7 +178,7 @@ func (p *program) makeController() error {
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
+		PodsOf: p.podsOf, Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
@@ -239,7 +239,7 @@ func (p *program) makeMetricsAPI() (err error) {
 	c := p.cfg
 	cfg := metricsapi.Config{
 		BindAddress: c.metricsAddress, Port: c.securePort, CertFile: c.certFile, KeyFile: c.keyFile,
-		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Version: version, Log: p.log,
+		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Window: c.window, Version: version, Log: p.log,
 	}
 	if c.certFile == "" {
 		p.certs = kube.NewCerts(kube.CertConfig{
@@ -248,8 +248,9 @@ func (p *program) makeMetricsAPI() (err error) {
 		})
 		cfg.Cert = p.certs
 	}
+	pods := p.control.MetricPods()
 	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: p.control.MetricPods(), Names: p.control.Names, Objects: p.objects, Sources: p.sources,
+		Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources,
 	})
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
