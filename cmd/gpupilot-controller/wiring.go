@@ -174,11 +174,11 @@ func (p *program) makeController() error {
 			Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
 			PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
 		},
-		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace,
+		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		PodsOf: p.podsOf, Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
+		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
@@ -270,6 +270,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(p.clients.Run)
 	g.run(p.watch)
 	g.run(never(p.objects.Run))
+	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))

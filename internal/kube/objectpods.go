@@ -21,6 +21,11 @@ var (
 	lwsResource          = schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
 )
 
+// OwnerResources returns the resources that WorkloadOf needs watched.
+func OwnerResources() []schema.GroupResource {
+	return []schema.GroupResource{replicaSetsResource, statefulSetsResource, {Group: "batch", Resource: "jobs"}, lwsResource}
+}
+
 // lwsNameLabel is the label of all pods of a LeaderWorkerSet with its name.
 const lwsNameLabel = "leaderworkerset.sigs.k8s.io/name"
 

@@ -70,23 +70,3 @@ func (p *Pods) AppendOwned(dst []*corev1.Pod, namespace string, uid types.UID) [
 	defer p.mu.RUnlock()
 	return append(dst, p.byOwner[ownerKey{namespace, uid}]...)
 }
-
-// AppendNamespace appends the pods of a namespace in no order.
-func (p *Pods) AppendNamespace(dst []*corev1.Pod, namespace string) []*corev1.Pod {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, pod := range p.all[namespace] {
-		dst = append(dst, pod)
-	}
-	return dst
-}
-
-// AppendAll appends all pods in no order.
-func (p *Pods) AppendAll(dst []*corev1.Pod) []*corev1.Pod {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, pod := range p.byName {
-		dst = append(dst, pod)
-	}
-	return dst
-}
