@@ -22,11 +22,11 @@ const module = "github.com/gpupilot/gpupilot/"
 // deciding where it belongs is part of adding it.
 var layers = map[string]string{
 	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core", "internal/peers": "core", "internal/gpu/names": "core", "internal/gpu/vendorlib": "core",
-	"internal/csvtable": "core", "internal/excerpt": "core",
+	"internal/csvtable": "core", "internal/excerpt": "core", "internal/regexpsize": "core",
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
-	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
+	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/promengine": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
 
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app", "internal/exporter": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
@@ -57,6 +57,7 @@ var coreImports = map[string][]string{
 	"internal/scale":         {"internal/gpu"},
 	"internal/peers":         nil,
 	"internal/excerpt":       nil,
+	"internal/regexpsize":    nil,
 }
 
 // only says where a third party's packages may appear.
