@@ -70,6 +70,7 @@ func (c *config) remove(ctx context.Context, log *slog.Logger) error {
 func (p *program) podChanged(old, pod *corev1.Pod) {
 	p.control.PodChanged(old, pod)
 	p.exporters.PodChanged(old, pod)
+	p.promql.podChanged(old, pod)
 }
 
 // leadExporters runs GPUExporters while this replica leads.

@@ -293,6 +293,10 @@ func (d *devices) holder(pod *corev1.Pod) series.Holder {
 	return series.Holder{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Devices: d.maxDevices(pod)}
 }
 
+// PodHolder returns the API server's facts about a pod: its node, and the most devices
+// that it can hold.
+func (c *Controller) PodHolder(pod *corev1.Pod) series.Holder { return c.devices.holder(pod) }
+
 // verifiedValues reads values from the store, and drops those whose owner the API
 // server contradicts.
 type verifiedValues struct {
