@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/flags"
 	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promstore"
 )
 
 // config holds the values of flags and environment variables.
@@ -64,6 +65,7 @@ type config struct {
 	queryNamespaces     []string
 	queryNamespaceLabel string
 	queriesPerNamespace int
+	querySeries         string
 
 	nodeHealth     bool
 	exporters      bool
@@ -109,7 +111,7 @@ func defaults() config {
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto),
 		logLevel: "info", logFormat: "text",
 	}
 }
@@ -180,6 +182,8 @@ func (c *config) mainRows() []option {
 		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
+
+		{"query-series", &c.querySeries, "series of agents and dcgm-exporters that are kept with their labels for PromQL: all, used (those that rules and the queries of the last 10 minutes read), or auto: all while they take less than half of --window-memory", flags.OneOf(&c.querySeries, string(promstore.KeepAuto), string(promstore.KeepAll), string(promstore.KeepUsed))},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
 		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},

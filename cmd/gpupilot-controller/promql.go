@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/flags"
@@ -20,7 +19,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promscope"
 	"github.com/gpupilot/gpupilot/internal/promstore"
 	"github.com/gpupilot/gpupilot/internal/rules"
-	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
@@ -61,7 +59,6 @@ const ruleMemory = 64 << 20
 // promQL is PromQL over the windows: the engine, the HTTP API and recording rules.
 type promQL struct {
 	p       *program
-	windows *promstore.Store
 	engine  *promengine.Engine
 	rules   *rules.Manager
 	objects *ruleObjects
@@ -77,39 +74,26 @@ func (p *program) makePromQL() {
 		return
 	}
 	q := &promQL{p: p}
-	q.windows = promstore.New(promstore.Config{Interval: p.cfg.interval, Job: p.cfg.service}, promstore.Deps{
-		Windows: p.store, Pods: p.pods, Own: p.registry, Log: p.log,
-		Holder:   func(pod *corev1.Pod) series.Holder { return p.control.PodHolder(pod) },
-		SetNames: func(all bool, names []string) { p.scraper.SetNames(scrape.NewNames(all, names)) },
-	})
 	results := rules.NewStore(p.cfg.window, ruleMemory)
 	q.engine = promengine.New(promengine.Config{
 		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
-		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: q.windows.Want, Log: p.log,
-	}, promengine.Join(q.windows, results))
+		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.Want, Log: p.log,
+	}, promengine.Join(p.promstore, results))
 	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
 		Engine: q.engine, Store: results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
-		Want: func(names ...string) { q.windows.Hold("rules", names) },
+		Want: func(names ...string) { p.promstore.Hold("rules", names) },
 	})
 	p.sources = append(p.sources, q.rules)
 	p.registry.MustRegister(q.engine, q.rules)
 	p.promql = q
 }
 
-// podChanged tells the storage about pods.
-func (q *promQL) podChanged(old, pod *corev1.Pod) {
-	if q != nil {
-		q.windows.PodChanged(old, pod)
-	}
-}
-
-// run runs the storage and the rules.
+// run runs the rules.
 func (q *promQL) run(g *group) {
 	if q == nil {
 		return
 	}
-	g.run(never(q.windows.Run))
 	g.run(never(q.rules.Run))
 	if len(q.p.cfg.promql.ruleFiles) > 0 {
 		g.run(never(q.watchFiles))
@@ -230,10 +214,12 @@ func (q *promQL) groups(v promapi.Viewer) []promapi.RuleGroup {
 // --prometheus-url, else over the windows; nil if this replica has neither.
 func (p *program) querier() (func(ctx context.Context, scope, promql string) (series.Sample, error), error) {
 	if p.cfg.prometheus == "" {
-		if p.promql == nil {
+		if !p.cfg.has(roleQuery) {
 			return nil, nil
 		}
-		return p.promql.signal, nil
+		return func(ctx context.Context, scope, promql string) (series.Sample, error) { // p.promql is made after the controller
+			return p.promql.signal(ctx, scope, promql)
+		}, nil
 	}
 	c, err := p.backend()
 	if err != nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promstore"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -49,6 +50,7 @@ type program struct {
 	store     *series.Store
 	exporter  scrape.Doer // asks agents and dcgm-exporters
 	scraper   *scrape.Scraper
+	promstore *promstore.Store
 	control   *controller.Controller
 	election  *kube.Election // nil: this replica always leads
 	recorder  *kube.Recorder
@@ -101,10 +103,11 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err := p.elect(); err != nil {
 		return nil, err
 	}
-	p.makePromQL()
 	if err := p.makeController(); err != nil {
 		return nil, err
 	}
+	p.makePromStore()
+	p.makePromQL()
 	if err := p.makePage(); err != nil {
 		return nil, err
 	}
@@ -278,6 +281,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(p.recorder.Run))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
+		g.run(never(p.promstore.Run))
 	}
 	if p.certs != nil {
 		g.run(p.certs.Run)

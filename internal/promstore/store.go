@@ -27,9 +27,10 @@ const (
 	KeepUsed Keep = "used" // those that queries use
 )
 
-// DefaultLookback is the lookback of a Prometheus. The storage itself marks the end of
-// series, so that a longer lookback shows no old values.
-const DefaultLookback = 5 * time.Minute
+// DefaultLookback is the lookback of a Prometheus, and a millisecond: no subquery whose
+// range and step are whole seconds reads exactly this time. The storage itself marks the
+// end of series, so that a longer lookback shows no old values.
+const DefaultLookback = 5*time.Minute + time.Millisecond
 
 // Config is the configuration of a Store. Zero values take the defaults.
 type Config struct {

@@ -66,7 +66,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{T: t, windows: series.New(series.Config{}), pods: podList{}, now: start}
 	r.store = New(Config{}, Deps{Windows: r.windows, Pods: r.pods})
 	r.store.now = func() time.Time { return r.now }
-	r.engine = promql.NewEngine(promql.EngineOpts{MaxSamples: 1e7, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+	r.engine = promql.NewEngine(promql.EngineOpts{LookbackDelta: DefaultLookback, MaxSamples: 1e7, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 	return r
 }
 

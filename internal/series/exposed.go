@@ -126,7 +126,7 @@ func (t *Target) expose(stamp int64, list []Exposed, last bool) (whole, blocked 
 		}
 	}
 	added, whole := t.newExposures(list, shown)
-	if v := t.reserve(plain(costOfExposures(added))); v == noRoom && !last {
+	if v := t.reserve(t.exposed.costOf(added)); v == noRoom && !last {
 		return false, true
 	} else if v != granted {
 		t.refuse(RefusedSeries, len(added))
@@ -161,12 +161,19 @@ func (t *Target) newExposures(list []Exposed, shown map[Labels]int) (added []Exp
 	return added, whole
 }
 
-func costOfExposures(added []Exposed) (n int64) {
+// costOf returns the most that new exposures can cost.
+func (e *exposures) costOf(added []Exposed) (c cost) {
 	for i := range added {
-		n += 2*exposureBytes + setBytes(added[i].Labels) // append can double the list
+		c = c.add(plain(setBytes(added[i].Labels)))
 	}
-	return n
+	if room := e.roomFor(len(added)); room > cap(e.list) {
+		c = c.add(cost{int64(room) * exposureBytes, int64(room-cap(e.list)) * exposureBytes})
+	}
+	return c
 }
+
+// roomFor returns the capacity of the list that has room for n more.
+func (e *exposures) roomFor(n int) int { return max(len(e.list)+n, cap(e.list)) }
 
 // applyExposures ends the exposures that are not in the list, and adds the new ones.
 func (t *Target) applyExposures(stamp int64, list []Exposed, shown map[Labels]int, added []Exposed) (changed bool) {
@@ -187,6 +194,9 @@ func (t *Target) applyExposures(stamp int64, list []Exposed, shown map[Labels]in
 		changed = true
 	}
 	t.pruneExposures()
+	if room := e.roomFor(len(added)); room > cap(e.list) {
+		e.list = append(make([]Exposure, 0, room), e.list...)
+	}
 	have := make(map[Labels]struct{}, len(added))
 	for i := range added {
 		if _, twice := have[added[i].Labels]; twice {
@@ -363,6 +373,7 @@ func (t *Target) rewindExposures(stamp int64) {
 	}
 	t.countExposures()
 	t.failures.stamps = t.failures.stamps[:0]
+	t.settle()
 	t.store.changed.add(t)
 }
 
