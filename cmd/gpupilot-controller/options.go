@@ -73,7 +73,8 @@ type config struct {
 	agentImage     string
 	removeExporter string
 
-	keda kedaConfig
+	keda   kedaConfig
+	promql promqlConfig
 
 	logLevel  string
 	logFormat string
@@ -85,7 +86,7 @@ type config struct {
 const (
 	roleScrape = "scrape" // read agents and pods into windows
 	roleAPI    = "api"    // serve custom.metrics.k8s.io
-	roleQuery  = "query"  // reserved for PromQL; not used yet
+	roleQuery  = "query"  // evaluate PromQL over the windows: the HTTP API, recording rules, query signals
 	roleDecide = "decide" // scale workloads
 )
 
@@ -105,6 +106,7 @@ func defaults() config {
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi",
 		exporters:   true,
 		keda:        defaultKEDA(),
+		promql:      defaultPromQL(),
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
@@ -140,7 +142,7 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
-	return slices.Concat(c.mainRows(), c.keda.rows())
+	return slices.Concat(c.mainRows(), c.keda.rows(), c.promql.rows())
 }
 
 func (c *config) mainRows() []option {
@@ -274,8 +276,8 @@ func (c *config) checkRoles() error {
 			return fmt.Errorf("%q is none of all, scrape, api, query and decide", r)
 		}
 	}
-	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI)) {
-		return errors.New("decide and api need the data of scrape: add scrape")
+	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI) || c.has(roleQuery)) {
+		return errors.New("decide, api and query need the data of scrape: add scrape")
 	}
 	return nil
 }

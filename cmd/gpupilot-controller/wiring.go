@@ -59,6 +59,7 @@ type program struct {
 	certs     *kube.Certs        // nil: the certificate is in files
 	metrics   *metricsapi.Server // nil: this replica lacks the role
 	keda      *keda
+	promql    *promQL // nil: this replica lacks the role
 	page      *webui.Page
 	access    *kube.Access                // nil: no authentication
 	conns     atomic.Pointer[connections] // of --address, from run on
@@ -106,6 +107,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 		return nil, err
 	}
 	p.makePromStore()
+	p.makePromQL()
 	if err := p.makePage(); err != nil {
 		return nil, err
 	}
@@ -196,11 +198,8 @@ func (p *program) makeController() error {
 	return nil
 }
 
-// querier returns the function that queries the PromQL backend; nil if there is none.
-func (p *program) querier() (func(context.Context, string) (series.Sample, error), error) {
-	if p.cfg.prometheus == "" {
-		return nil, nil
-	}
+// backend makes the client of --prometheus-url.
+func (p *program) backend() (*promq.Client, error) {
 	c, err := promq.New(promq.Config{
 		URL: p.cfg.prometheus, HTTPConfig: p.cfg.prometheusHTTP, Timeout: p.cfg.prometheusTimeout, MaxAge: p.cfg.prometheusMaxAge,
 		UserAgent: "gpupilot-controller/" + version,
@@ -208,7 +207,7 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus-url: %w", err)
 	}
-	return c.Query, nil
+	return c, nil
 }
 
 // nodeHealth makes the keeper of the nodes' condition.
@@ -278,6 +277,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(gcpace.Run))
 	g.run(p.clients.Run)
 	g.run(p.watch)
+	p.promql.run(g)
 	g.run(never(p.objects.Run))
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
