@@ -31,7 +31,7 @@ var layers = map[string]string{
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app", "internal/exporter": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
 	"internal/trace": "app", "internal/service": "app", "internal/contender": "app", "internal/backtest": "app", "internal/advise": "app",
-	"internal/scenario": "app", "internal/whatif": "app", "internal/adapter": "app",
+	"internal/scenario": "app", "internal/whatif": "app", "internal/adapter": "app", "internal/migrate": "app",
 
 	"internal/gpu/gputest": "suite", "internal/promq/promtest": "suite", "internal/metricsapi/reviewtest": "suite",
 }
@@ -66,8 +66,8 @@ var only = []struct {
 	in     []string
 	reason string
 }{
-	{"k8s.io/", []string{"internal/metricsapi/reviewtest", "internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/nodehealth", "internal/discovery", "internal/exporter", "internal/adapter"}, "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
-	{"sigs.k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/nodehealth", "internal/discovery", "internal/exporter", "internal/adapter"}, "as k8s.io"},
+	{"k8s.io/", []string{"internal/metricsapi/reviewtest", "internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/nodehealth", "internal/discovery", "internal/exporter", "internal/adapter", "internal/migrate"}, "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
+	{"sigs.k8s.io/", []string{"internal/policy", "internal/kube", "internal/controller", "internal/metricsapi", "internal/nodehealth", "internal/discovery", "internal/exporter", "internal/adapter", "internal/migrate"}, "as k8s.io"},
 	{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; internal/gpu/dcgm calls the library by itself, and its tests compare the two"},
 }
