@@ -70,6 +70,8 @@ type config struct {
 	agentImage     string
 	removeExporter string
 
+	keda kedaConfig
+
 	logLevel  string
 	logFormat string
 	version   bool
@@ -99,6 +101,7 @@ func defaults() config {
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi",
 		exporters:   true,
+		keda:        defaultKEDA(),
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
@@ -133,6 +136,10 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
+	return slices.Concat(c.mainRows(), c.keda.rows())
+}
+
+func (c *config) mainRows() []option {
 	return []option{
 		{"kubeconfig", &c.kubeconfig, "kubeconfig `file` of the API server (default: the pod's service account)", nil},
 		{"namespace", &c.namespace, "`namespace` of the controller's lease, Secret and Service (default: the namespace of its pod, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
@@ -213,6 +220,9 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	}
 	if c.prometheusHTTP != "" && c.prometheus == "" {
 		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: set the URL of the backend", c.prometheusHTTP)
+	}
+	if err := c.keda.check(); err != nil {
+		return nil, fs, err
 	}
 	if c.namespace == "" {
 		c.namespace = ownNamespace()

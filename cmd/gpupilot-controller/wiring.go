@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"github.com/gpupilot/gpupilot/internal/controller"
@@ -23,6 +25,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/exporter"
 	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
@@ -53,6 +56,7 @@ type program struct {
 	owner     *kube.ServiceOwner // of the Secret and the Lease
 	certs     *kube.Certs        // nil: the certificate is in files
 	metrics   *metricsapi.Server // nil: this replica lacks the role
+	keda      *keda
 	page      *webui.Page
 	access    *kube.Access                // nil: no authentication
 	conns     atomic.Pointer[connections] // of --address, from run on
@@ -75,6 +79,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.keda = &keda{p: p, objects: map[types.NamespacedName]*kedascaler.ScaledObject{}}
 	p.owner = kube.NewServiceOwner(p.clients.Set.CoreV1().Services(c.namespace), c.service)
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
@@ -102,7 +107,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 		return nil, err
 	}
 	if c.has(roleAPI) {
-		if err := p.makeMetricsAPI(); err != nil {
+		if err := errors.Join(p.makeMetricsAPI(), p.makeKEDA()); err != nil {
 			return nil, err
 		}
 	}
@@ -180,7 +185,8 @@ func (p *program) makeController() error {
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
 		Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
-		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
+		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
+		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
 	p.exporters = p.makeExporters()
 	p.pods.OnChange(p.podChanged)
@@ -279,7 +285,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	if p.metrics != nil {
 		g.run(p.metrics.Run)
 	}
-	if err := p.lead(g); err != nil {
+	if err := errors.Join(p.runKEDA(g), p.lead(g)); err != nil {
 		return err
 	}
 	return g.wait(p.log)

@@ -76,6 +76,8 @@ type Deps struct {
 	Leading    func() bool              // whether this replica may write
 	Leader     func() string            // the identity of the leader
 	Record     func(Event)              // records an Event; does not block
+	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
+	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics    prometheus.Registerer    // nil: no metrics
 	Log        *slog.Logger             // nil discards
 }
