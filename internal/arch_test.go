@@ -22,7 +22,7 @@ const module = "github.com/gpupilot/gpupilot/"
 // deciding where it belongs is part of adding it.
 var layers = map[string]string{
 	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core", "internal/peers": "core", "internal/gpu/names": "core", "internal/gpu/vendorlib": "core",
-	"internal/csvtable": "core", "internal/excerpt": "core", "internal/regexpsize": "core",
+	"internal/csvtable": "core", "internal/excerpt": "core", "internal/regexpsize": "core", "internal/history": "core",
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
@@ -62,6 +62,7 @@ var coreImports = map[string][]string{
 	"internal/scale":         {"internal/gpu"},
 	"internal/peers":         nil,
 	"internal/excerpt":       nil,
+	"internal/history":       nil,
 	"internal/regexpsize":    nil,
 }
 

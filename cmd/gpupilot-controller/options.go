@@ -66,6 +66,7 @@ type config struct {
 	queryNamespaces     []string
 	queryNamespaceLabel string
 	queriesPerNamespace int
+	workloadMetrics     int
 
 	nodeHealth     bool
 	exporters      bool
@@ -109,7 +110,7 @@ func defaults() config {
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, workloadMetrics: 200,
 		logLevel: "info", logFormat: "text",
 	}
 }
@@ -181,6 +182,7 @@ func (c *config) mainRows() []option {
 		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
+		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
 		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},
