@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
+	"github.com/gpupilot/gpupilot/internal/adapter"
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/exporter"
@@ -57,6 +58,7 @@ type program struct {
 	exporters *exporter.Keeper
 	owner     *kube.ServiceOwner // of the Secret and the Lease
 	certs     *kube.Certs        // nil: the certificate is in files
+	adapter   *adapter.Server    // nil: no --adapter-config
 	metrics   *metricsapi.Server // nil: this replica lacks the role
 	keda      *keda
 	promql    *promQL // nil: this replica lacks the role
@@ -109,6 +111,9 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	p.makePromStore()
 	p.makePromQL()
 	if err := p.makePage(); err != nil {
+		return nil, err
+	}
+	if err := p.makeAdapter(); err != nil {
 		return nil, err
 	}
 	if c.has(roleAPI) {
@@ -287,6 +292,9 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	}
 	if p.certs != nil {
 		g.run(p.certs.Run)
+	}
+	if p.adapter != nil {
+		g.run(never(p.runAdapter))
 	}
 	if p.metrics != nil {
 		g.run(p.metrics.Run)
