@@ -70,7 +70,8 @@ type config struct {
 	agentImage     string
 	removeExporter string
 
-	keda kedaConfig
+	keda     kedaConfig
+	external externalConfig
 
 	logLevel  string
 	logFormat string
@@ -136,7 +137,7 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
-	return slices.Concat(c.mainRows(), c.keda.rows())
+	return slices.Concat(c.mainRows(), c.external.rows(), c.keda.rows())
 }
 
 func (c *config) mainRows() []option {

@@ -27,6 +27,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/metricquery"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/promq"
@@ -54,6 +55,7 @@ type program struct {
 	owner     *kube.ServiceOwner // of the Secret and the Lease
 	certs     *kube.Certs        // nil: the certificate is in files
 	metrics   *metricsapi.Server // nil: this replica lacks the role
+	queries   *metricquery.Keeper
 	keda      *keda
 	page      *webui.Page
 	access    *kube.Access                // nil: no authentication
@@ -185,6 +187,7 @@ func (p *program) makeController() error {
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
+	p.queries = p.makeMetricQueries()
 	p.exporters = p.makeExporters()
 	p.pods.OnChange(p.podChanged)
 	return nil
@@ -251,9 +254,11 @@ func (p *program) makeMetricsAPI() (err error) {
 		})
 		cfg.Cert = p.certs
 	}
-	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: p.control.MetricPods(), Names: p.control.Names,
-	})
+	deps := metricsapi.Deps{Pods: p.control.MetricPods(), Names: p.control.Names}
+	if c.external.enabled {
+		deps.External = externalMetrics{p}
+	}
+	p.metrics, err = metricsapi.New(cfg, deps)
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
 	}
@@ -272,6 +277,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(p.clients.Run)
 	g.run(p.watch)
 	g.run(never(p.recorder.Run))
+	g.run(never(p.queries.Run))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
 	}
@@ -313,7 +319,7 @@ func (p *program) lead(g *group) error {
 			return fmt.Errorf("make a client for APIServices: %w", err)
 		}
 		cfg := kube.APIServiceConfig{
-			APIs: kube.CustomMetrics(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
+			APIs: p.cfg.metricsAPIs(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
 			CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
 		g.run(never(func(ctx context.Context) {

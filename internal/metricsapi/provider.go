@@ -48,6 +48,8 @@ type Deps struct {
 	// cheap, because it is called often.
 	Names func() []string
 	Now   func() time.Time // nil: time.Now
+
+	External External // nil: external.metrics.k8s.io is not served
 }
 
 // Provider answers the custom metrics API from memory. Its methods are safe
