@@ -45,6 +45,8 @@ type program struct {
 
 	clients   *kube.Clients
 	pods      *kube.Pods
+	objects   *kube.Objects
+	sources   []metricsapi.Source // of custom metrics that are not built in
 	store     *series.Store
 	exporter  scrape.Doer // asks agents and dcgm-exporters
 	scraper   *scrape.Scraper
@@ -83,6 +85,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	p.owner = kube.NewServiceOwner(p.clients.Set.CoreV1().Services(c.namespace), c.service)
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
+	p.makeObjects()
 	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: c.windowMemory()})
 	limitHeap(p.store.Stats().Limit, log)
 	if p.exporter, err = c.exporterClient(); err != nil {
@@ -254,7 +257,7 @@ func (p *program) makeMetricsAPI() (err error) {
 		})
 		cfg.Cert = p.certs
 	}
-	deps := metricsapi.Deps{Pods: p.control.MetricPods(), Names: p.control.Names}
+	deps := metricsapi.Deps{Pods: p.control.MetricPods(), Names: p.control.Names, Objects: p.objects, Sources: p.sources}
 	if c.external.enabled {
 		deps.External = externalMetrics{p}
 	}
@@ -276,6 +279,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(gcpace.Run))
 	g.run(p.clients.Run)
 	g.run(p.watch)
+	g.run(never(p.objects.Run))
 	g.run(never(p.recorder.Run))
 	g.run(never(p.queries.Run))
 	if p.cfg.has(roleScrape) {

@@ -3,7 +3,9 @@
 package metricsapi
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -11,15 +13,14 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -33,6 +34,9 @@ import (
 type Pods interface {
 	// State reports whether a pod serves; found is false if there is none of that name.
 	State(namespace, pod string) (serving, found bool)
+	// Serving returns the names of the namespace's serving pods that the selector
+	// matches, sorted.
+	Serving(namespace string, selector labels.Selector) []string
 	// Value returns the newest value of a pod.
 	Value(namespace, pod string, q series.Query) (series.Sample, bool)
 	// Values returns the names and newest values of the namespace's serving pods
@@ -47,7 +51,11 @@ type Deps struct {
 	// distinguish a pod's own metric without a value from an unknown one. It must be
 	// cheap, because it is called often.
 	Names func() []string
-	Now   func() time.Time // nil: time.Now
+	// Objects finds the objects that are not pods. nil: only pods have metrics.
+	Objects Objects
+	// Sources serve metrics that are not built in. They are asked in order.
+	Sources []Source
+	Now     func() time.Time // nil: time.Now
 
 	External External // nil: external.metrics.k8s.io is not served
 }
@@ -73,8 +81,6 @@ func NewProvider(maxAge, rateWindow time.Duration, deps Deps) *Provider {
 	return &Provider{deps: deps, maxAge: maxAge, window: rateWindow}
 }
 
-var podsResource = schema.GroupResource{Resource: "pods"}
-
 // query is a request for one metric, resolved.
 type query struct {
 	p         *Provider
@@ -86,19 +92,69 @@ type query struct {
 	window    *int64     // seconds; nil for an instantaneous value
 }
 
-// GetMetricByName returns the metric of one pod. If it has no value now, the error is
-// NotFound with the reason.
-func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
-	q, err := p.query(name.Namespace, info, metricSelector)
+// GetMetricByName returns the metric of one object. If it has no value now, the error
+// is NotFound with the reason.
+func (p *Provider) GetMetricByName(ctx context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	k, err := p.kindOf(info.GroupResource, name.Namespace, info.Metric)
 	if err != nil {
 		return nil, err
 	}
-	serving, found := p.deps.Pods.State(name.Namespace, name.Name)
-	if !found {
-		return nil, apierrors.NewNotFound(podsResource, name.Name)
+	if err := p.exists(ctx, k, name, info.Metric); err != nil {
+		return nil, err
 	}
-	if !serving {
-		return nil, notFound("metric %s: pod %s is starting or terminating", q.metric, name)
+	if k.resource == podsResource {
+		v, err := p.podValue(name, info, metricSelector)
+		if !errors.Is(err, ErrUnknownMetric) {
+			return v, err
+		}
+	}
+	values, err := p.fromSources(ctx, k, SourceQuery{
+		Resource: k.resource, Namespace: name.Namespace, Names: []string{name.Name}, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
+	})
+	switch {
+	case errors.Is(err, ErrUnknownMetric):
+		return nil, unknownMetric(info.Metric)
+	case err != nil:
+		return nil, err
+	case len(values) == 0:
+		return nil, notFound("metric %s: %s %s has no value now", info.Metric, k.resource, nameOf(name))
+	}
+	return &values[0], nil
+}
+
+// exists returns an error unless there is an object of that name that may have metrics.
+func (p *Provider) exists(ctx context.Context, k objectKind, name types.NamespacedName, metric string) error {
+	if k.resource != podsResource {
+		found, err := p.deps.Objects.Has(ctx, k.resource, name.Namespace, name.Name)
+		if err == nil && !found {
+			err = apierrors.NewNotFound(k.resource, name.Name)
+		}
+		return err
+	}
+	serving, found := p.deps.Pods.State(name.Namespace, name.Name)
+	switch {
+	case !found:
+		return apierrors.NewNotFound(podsResource, name.Name)
+	case !serving:
+		return notFound("metric %s: pod %s is starting or terminating", metric, name)
+	}
+	return nil
+}
+
+// nameOf returns the name of an object, with its namespace if it has one.
+func nameOf(name types.NamespacedName) string {
+	if name.Namespace == "" {
+		return name.Name
+	}
+	return name.String()
+}
+
+// podValue returns a built-in metric of a serving pod. The error is ErrUnknownMetric if
+// the metric is not built in.
+func (p *Provider) podValue(name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	q, err := p.query(name.Namespace, info, metricSelector)
+	if err != nil {
+		return nil, err
 	}
 	var value float64
 	sample, ok := p.deps.Pods.Value(name.Namespace, name.Name, q.newest())
@@ -106,8 +162,8 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 		value, ok = q.value(sample)
 	}
 	if !ok {
-		if err := q.known(); err != nil {
-			return nil, err
+		if !q.isKnown() {
+			return nil, ErrUnknownMetric
 		}
 		return nil, notFound("metric %s: pod %s has no value from the last %s", q.metric, name, p.maxAge)
 	}
@@ -115,9 +171,38 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 	return &v, nil
 }
 
-// GetMetricBySelector returns the metric of each serving pod that the selector
-// matches and that has a fresh value. The list may be empty.
-func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+// GetMetricBySelector returns the metric of each object that the selector matches and
+// that has a fresh value; of pods, only of serving ones. The list may be empty.
+func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+	k, err := p.kindOf(info.GroupResource, namespace, info.Metric)
+	if err != nil {
+		return nil, err
+	}
+	if k.resource == podsResource {
+		list, err := p.podValues(namespace, selector, info, metricSelector)
+		if !errors.Is(err, ErrUnknownMetric) {
+			return list, err
+		}
+	}
+	names, err := p.objectNames(ctx, k, namespace, selector)
+	if err != nil {
+		return nil, err
+	}
+	values, err := p.fromSources(ctx, k, SourceQuery{
+		Resource: k.resource, Namespace: namespace, Names: names, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
+	})
+	if errors.Is(err, ErrUnknownMetric) {
+		return nil, unknownMetric(info.Metric)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &custom_metrics.MetricValueList{Items: values}, nil
+}
+
+// podValues returns a built-in metric of the serving pods of a selector. The error is
+// ErrUnknownMetric if the metric is not built in.
+func (p *Provider) podValues(namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
 	q, err := p.query(namespace, info, metricSelector)
 	if err != nil {
 		return nil, err
@@ -133,7 +218,7 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 }
 
 // each calls f for each serving pod of the selector that has a fresh value. If there
-// is none, it fails for an unknown metric.
+// is none, the error is ErrUnknownMetric for an unknown metric.
 func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, v float64)) error {
 	found := false
 	for pod, s := range q.p.deps.Pods.Values(q.namespace, selector, q.newest()) {
@@ -142,21 +227,31 @@ func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, 
 			f(pod, s.At, v)
 		}
 	}
-	if !found {
-		return q.known()
+	if !found && !q.isKnown() {
+		return ErrUnknownMetric
 	}
 	return nil
 }
 
-// ListAllMetrics lists the names in use. It is never empty, because clients treat an
-// API version without resources as broken.
+// ListAllMetrics lists the names in use by resource. It is never empty, because clients
+// treat an API version without resources as broken.
 func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
 	names := p.names()
-	list := make([]provider.CustomMetricInfo, len(names))
-	for i, name := range names {
-		list[i] = provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: name}
+	list := make([]provider.CustomMetricInfo, 0, len(names))
+	for _, name := range names {
+		list = append(list, provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: name})
 	}
-	return list
+	for _, s := range p.deps.Sources {
+		list = append(list, s.Metrics()...)
+	}
+	slices.SortFunc(list, func(a, b provider.CustomMetricInfo) int {
+		return cmp.Or(
+			cmp.Compare(a.GroupResource.Resource, b.GroupResource.Resource), cmp.Compare(a.GroupResource.Group, b.GroupResource.Group),
+			cmp.Compare(a.Metric, b.Metric))
+	})
+	return slices.CompactFunc(list, func(a, b provider.CustomMetricInfo) bool {
+		return a.GroupResource == b.GroupResource && a.Metric == b.Metric
+	})
 }
 
 // names returns the names in use, sorted; only the GPU utilisation's if there are
@@ -169,20 +264,18 @@ func (p *Provider) names() []string {
 	return names
 }
 
-// query resolves a request. It fails if the request is invalid.
+// query resolves a request for a built-in metric of pods. It fails if the request is
+// invalid.
 func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metricSelector labels.Selector) (*query, error) {
-	if info.GroupResource != podsResource {
-		return nil, notFound("metric %s: %s have no metrics here, only pods do", info.Metric, info.GroupResource)
-	}
-	if namespace == "" {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("metric %s: pods are namespaced, and no namespace was given", info.Metric))
-	}
+	q := &query{p: p, namespace: namespace, metric: info.Metric, now: p.deps.Now(), scale: 1}
+	ref, ok := names.Resolve(info.Metric)
 	if metricSelector != nil && !metricSelector.Empty() {
+		if !ok && !slices.Contains(p.deps.Names(), info.Metric) {
+			return nil, ErrUnknownMetric
+		}
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(
 			"metric %s: a pod has one value of a metric, without labels: the metric selector %q cannot be met, remove it", info.Metric, metricSelector))
 	}
-	q := &query{p: p, namespace: namespace, metric: info.Metric, now: p.deps.Now(), scale: 1}
-	ref, ok := names.Resolve(info.Metric)
 	if !ok {
 		return q, nil
 	}
@@ -192,18 +285,18 @@ func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metri
 	}
 	q.scale = ref.Scale
 	if q.field.PodAgg == gpu.Rate && p.window > 0 {
-		seconds := int64(math.Ceil(p.window.Seconds()))
-		q.window = &seconds
+		q.window = windowSeconds(p.window)
 	}
 	return q, nil
 }
 
-// known returns an error if the metric is unknown.
-func (q *query) known() error {
-	if q.field != nil || slices.Contains(q.p.deps.Names(), q.metric) {
-		return nil
-	}
-	return notFound("metric %s is not known: no profile has a GPU field of this name, and no autoscaler reads a pod metric of this name", q.metric)
+// isKnown reports whether the metric is built in.
+func (q *query) isKnown() bool {
+	return q.field != nil || slices.Contains(q.p.deps.Names(), q.metric)
+}
+
+func unknownMetric(metric string) error {
+	return notFound("metric %s is not known: no profile has a GPU field of this name, and no autoscaler reads a pod metric of this name", excerptOf(metric))
 }
 
 // newest returns the query to Deps.Pods.
@@ -233,13 +326,11 @@ func (q *query) value(s series.Sample) (v float64, ok bool) {
 // metricValue returns a value in the library's type.
 func (q *query) metricValue(pod string, at time.Time, v float64) custom_metrics.MetricValue {
 	return custom_metrics.MetricValue{
-		DescribedObject: custom_metrics.ObjectReference{
-			Kind: "Pod", APIVersion: corev1.SchemeGroupVersion.String(), Namespace: q.namespace, Name: pod,
-		},
-		Metric:        custom_metrics.MetricIdentifier{Name: q.metric},
-		Timestamp:     metav1.Time{Time: at},
-		WindowSeconds: q.window,
-		Value:         quantity(v),
+		DescribedObject: podKind.reference(q.namespace, pod),
+		Metric:          custom_metrics.MetricIdentifier{Name: q.metric},
+		Timestamp:       metav1.Time{Time: at},
+		WindowSeconds:   q.window,
+		Value:           quantity(v),
 	}
 }
 
@@ -249,3 +340,9 @@ func notFound(format string, args ...any) error {
 		Message: fmt.Sprintf(format, args...),
 	}}
 }
+
+// maxNameShown bounds the names of a request that an error repeats, in bytes.
+const maxNameShown = 100
+
+// excerptOf shortens a name of a request for an error.
+func excerptOf(name string) string { return excerpt.Of(name, maxNameShown) }

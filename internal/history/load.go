@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"os"
+	"slices"
+	"time"
+)
+
+// Loaded is what Load read.
+type Loaded struct {
+	Segments int
+	Rows     uint64 // that were added to the store
+	Damaged  int    // segments of which the end could not be read
+}
+
+// Load adds the rows of all segments of all programs, until now, to a store. Of several
+// rows of a workload's minute, it takes the first. The rest of a segment after damage is
+// skipped, logged and counted.
+func (v *Volume) Load(s *Store, now time.Time) Loaded {
+	var all []segmentFile
+	for _, dir := range v.slots() {
+		all = append(all, segments(dir)...)
+	}
+	slices.SortStableFunc(all, func(a, b segmentFile) int { return cmp.Compare(a.first, b.first) })
+	var out Loaded
+	for _, f := range all {
+		if now.Sub(f.at) > v.cfg.Retention {
+			continue
+		}
+		out.Segments++
+		good, err := loadSegment(s, f.path, minuteOf(now), &out.Rows)
+		if err != nil {
+			out.Damaged++
+			v.cfg.Log.Warn("a segment of the history is damaged: the rows after the damage are lost",
+				"file", f.path, "readBytes", good, "lostBytes", f.size-good, "err", err)
+		}
+	}
+	s.Expire(now)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.stats.Damaged += uint64(out.Damaged)
+	return out
+}
+
+// loadSegment adds the rows of a segment up to a minute to a store.
+func loadSegment(s *Store, path string, last int64, added *uint64) (good int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	return readSegment(bufio.NewReaderSize(f, 64<<10), func(w Workload, minute int64, values []Value) {
+		if minute > last {
+			return // the clock was set back
+		}
+		if err := s.Append(w, timeOf(minute), values); err == nil {
+			*added++
+		} else if !errors.Is(err, ErrOrder) && !errors.Is(err, ErrTime) {
+			return // a bad name; the rest of the segment is good
+		}
+	})
+}
