@@ -75,8 +75,9 @@ type config struct {
 	agentImage     string
 	removeExporter string
 
-	keda   kedaConfig
-	promql promqlConfig
+	keda     kedaConfig
+	external externalConfig
+	promql   promqlConfig
 
 	logLevel  string
 	logFormat string
@@ -144,7 +145,7 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
-	return slices.Concat(c.mainRows(), c.keda.rows(), c.promql.rows())
+	return slices.Concat(c.mainRows(), c.external.rows(), c.keda.rows(), c.promql.rows())
 }
 
 func (c *config) mainRows() []option {
