@@ -64,45 +64,61 @@ func (o *Objects) PodsOf(ctx context.Context, pods *Pods, dst []*corev1.Pod, r s
 	return dst, nil
 }
 
-// maxMatches bounds the lists of pods that are remembered.
-const maxMatches = 4096
+// The bounds of the lists of pods that are remembered. A pod takes 8 bytes.
+const (
+	maxMatches     = 4096
+	maxMatchedPods = 500_000
+)
 
 // matches remembers the pods of controllers that selectors match, until the pods or the
 // objects change. Labels of thousands of pods are slow to match for each request.
 type matches struct {
 	mu      sync.Mutex
 	byOwner map[matchKey]matched
+	pods    int // in all lists
 }
 
 // matchKey identifies a workload and one of its controllers, which may be itself.
-// Objects are never changed, so that a newer version has another key.
-type matchKey struct{ workload, controller *Object }
+type matchKey struct {
+	namespace            string
+	workload, controller types.UID
+}
 
+// matched is the pods of one version of the objects, which are never changed, and of
+// the list of pods.
 type matched struct {
-	version uint64 // as Pods.ownedVersion
-	pods    []*corev1.Pod
+	workload, controller *Object
+	version              uint64 // as Pods.ownedVersion
+	pods                 []*corev1.Pod
 }
 
 // append appends the pods of a controller that its selector and the workload's match.
 func (m *matches) append(dst []*corev1.Pod, pods *Pods, workload, controller *Object) []*corev1.Pod {
-	k := matchKey{workload, controller}
+	k := matchKey{controller.Namespace, workload.UID, controller.UID}
 	version := pods.ownedVersion(controller.Namespace, controller.UID) // before the pods are read
 	m.mu.Lock()
 	last, ok := m.byOwner[k]
 	m.mu.Unlock()
-	if !ok || last.version != version {
-		last = matched{version, appendMatching(nil, pods, controller.Namespace, controller.UID, controller.Selector)}
-		if workload != controller && workload.Selector != nil {
-			last.pods = slices.DeleteFunc(last.pods, func(pod *corev1.Pod) bool { return !workload.Selector.Matches(labels.Set(pod.Labels)) })
-		}
-		m.mu.Lock()
-		if m.byOwner == nil || len(m.byOwner) >= maxMatches {
-			m.byOwner = map[matchKey]matched{}
-		}
-		m.byOwner[k] = last
-		m.mu.Unlock()
+	if ok && last.version == version && last.workload == workload && last.controller == controller {
+		return append(dst, last.pods...)
 	}
-	return append(dst, last.pods...)
+	list := appendMatching(nil, pods, controller.Namespace, controller.UID, controller.Selector)
+	if workload != controller && workload.Selector != nil {
+		list = slices.DeleteFunc(list, func(pod *corev1.Pod) bool { return !workload.Selector.Matches(labels.Set(pod.Labels)) })
+	}
+	m.set(k, matched{workload, controller, version, list})
+	return append(dst, list...)
+}
+
+// set remembers a list. Without room, all are forgotten.
+func (m *matches) set(k matchKey, x matched) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pods += len(x.pods) - len(m.byOwner[k].pods)
+	if m.byOwner == nil || len(m.byOwner) >= maxMatches || m.pods > maxMatchedPods {
+		m.byOwner, m.pods = map[matchKey]matched{}, len(x.pods)
+	}
+	m.byOwner[k] = x
 }
 
 // childrenOf returns the objects of a resource that an object's controller owns, and
