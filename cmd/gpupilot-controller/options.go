@@ -66,6 +66,7 @@ type config struct {
 	queryNamespaceLabel string
 	queriesPerNamespace int
 	querySeries         string
+	workloadMetrics     int
 
 	nodeHealth     bool
 	exporters      bool
@@ -111,7 +112,7 @@ func defaults() config {
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto),
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto), workloadMetrics: 200,
 		logLevel: "info", logFormat: "text",
 	}
 }
@@ -182,6 +183,7 @@ func (c *config) mainRows() []option {
 		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
+		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
 
 		{"query-series", &c.querySeries, "series of agents and dcgm-exporters that are kept with their labels for PromQL: all, used (those that rules and the queries of the last 10 minutes read), or auto: all while they take less than half of --window-memory", flags.OneOf(&c.querySeries, string(promstore.KeepAuto), string(promstore.KeepAll), string(promstore.KeepUsed))},
 

@@ -184,11 +184,11 @@ func (p *program) makeController() error {
 			Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
 			PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
 		},
-		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace,
+		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
+		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
@@ -247,7 +247,7 @@ func (p *program) makeMetricsAPI() (err error) {
 	c := p.cfg
 	cfg := metricsapi.Config{
 		BindAddress: c.metricsAddress, Port: c.securePort, CertFile: c.certFile, KeyFile: c.keyFile,
-		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Version: version, Log: p.log,
+		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Window: c.window, Version: version, Log: p.log,
 	}
 	if c.certFile == "" {
 		p.certs = kube.NewCerts(kube.CertConfig{
@@ -256,8 +256,9 @@ func (p *program) makeMetricsAPI() (err error) {
 		})
 		cfg.Cert = p.certs
 	}
+	pods := p.control.MetricPods()
 	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: p.control.MetricPods(), Names: p.control.Names, Objects: p.objects, Sources: p.sources,
+		Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources,
 	})
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
@@ -278,6 +279,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(p.watch)
 	p.promql.run(g)
 	g.run(never(p.objects.Run))
+	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))

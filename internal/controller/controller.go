@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,6 +42,10 @@ type Config struct {
 	// gpu.IsResource.
 	Resources []string
 
+	// WorkloadMetrics is the most workloads, and the most namespaces, whose GPU aggregates
+	// are on /metrics; 0: no aggregates are computed.
+	WorkloadMetrics int
+
 	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
 	QueriesPerNamespace int
 }
@@ -59,6 +64,13 @@ type Deps struct {
 	Live   client.Reader // reads from the API server, not from a cache
 	Pods   Pods
 	Store  *series.Store
+
+	// PodsOf appends the pods of a workload, which its controllers own and its selector
+	// matches. The error is an API status error. nil: only pods have metrics.
+	PodsOf func(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error)
+
+	// WorkloadOf returns the outermost controller of a pod; nil: workloads are not known.
+	WorkloadOf func(pod *corev1.Pod) (kind, name string, ok bool)
 
 	// Watch calls h for the objects of the kind of obj. It returns after the first
 	// list was delivered, or with an error if ctx is done.
@@ -111,7 +123,8 @@ type shared struct {
 // Controller watches workloads and decides about them while Run runs.
 type Controller struct {
 	*shared
-	fieldUses *fieldUses
+	fieldUses  *fieldUses
+	aggregates *aggregates
 
 	mu        sync.RWMutex
 	workloads map[types.NamespacedName]*workload
@@ -142,6 +155,7 @@ func New(cfg Config, deps Deps) *Controller {
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.discovered.Store(&discovery.List{})
 	c.queries = newQueries(c)
+	c.aggregates = newAggregates(c)
 	c.meters = newMeters(c, deps.Metrics)
 	c.audit = newAudit(c)
 	return c
@@ -156,6 +170,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	defer cancel()
 	c.running.Go(func() { c.discover(ctx) })
 	c.running.Go(func() { c.audit.run(ctx) })
+	c.running.Go(func() { c.aggregates.run(ctx) })
 	c.watchDevices(ctx)
 	watches := []struct {
 		obj client.Object

@@ -29,6 +29,8 @@ type Object struct {
 	UID             types.UID
 	Labels          labels.Set
 	Owner           types.UID // of the object's controller; empty: none
+	OwnerKind       string
+	OwnerName       string
 	// Selector selects the pods of the object; nil: the kind has no such field.
 	Selector labels.Selector
 }
@@ -52,6 +54,8 @@ type Objects struct {
 	mu       sync.RWMutex
 	kinds    map[schema.GroupResource]*objectIndex
 	children map[ownerKey][]*Object
+	byUID    map[ownerKey]*Object
+	found    map[schema.GroupResource]found // kinds of resources that were requested
 }
 
 type ownerKey struct {
@@ -75,7 +79,8 @@ func NewObjects(cfg ObjectsConfig) *Objects {
 	}
 	return &Objects{
 		cfg: cfg, starts: make(chan *objectIndex, maxObjectKinds),
-		kinds: map[schema.GroupResource]*objectIndex{}, children: map[ownerKey][]*Object{},
+		kinds: map[schema.GroupResource]*objectIndex{}, children: map[ownerKey][]*Object{}, byUID: map[ownerKey]*Object{},
+		found: map[schema.GroupResource]found{},
 	}
 }
 
@@ -93,14 +98,10 @@ func (o *Objects) Run(ctx context.Context) {
 	}
 }
 
-// Kind returns the kind of a resource, and whether its objects are namespaced. The
-// error is an API status error.
+// Kind returns the kind of a resource, and whether its objects are namespaced. It starts
+// no watch. The error is an API status error.
 func (o *Objects) Kind(r schema.GroupResource) (kind schema.GroupVersionKind, namespaced bool, err error) {
-	x, err := o.index(r)
-	if err != nil {
-		return kind, false, err
-	}
-	return x.kind, x.namespaced, nil
+	return o.lookup(r)
 }
 
 // Has reports whether there is an object of that name.
@@ -181,6 +182,7 @@ func (o *Objects) set(x *objectIndex, namespace, name string, object *Object) {
 		x.objects[namespace] = map[string]*Object{}
 	}
 	x.objects[namespace][name] = object
+	o.byUID[ownerKey{namespace, object.UID}] = object
 	if object.Owner != "" {
 		k := ownerKey{namespace, object.Owner}
 		o.children[k] = append(o.children[k], object)
@@ -188,6 +190,7 @@ func (o *Objects) set(x *objectIndex, namespace, name string, object *Object) {
 }
 
 func (o *Objects) unlink(old *Object) {
+	delete(o.byUID, ownerKey{old.Namespace, old.UID})
 	if old.Owner == "" {
 		return
 	}

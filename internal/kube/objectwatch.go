@@ -88,8 +88,37 @@ func (o *Objects) index(r schema.GroupResource) (*objectIndex, error) {
 	return x, nil
 }
 
-// lookup finds the preferred version of a resource.
+// lookupTTL is how long it is remembered that the cluster does not serve a resource.
+const lookupTTL = 30 * time.Second
+
+// found is the kind of a resource, or why there is none.
+type found struct {
+	kind       schema.GroupVersionKind
+	namespaced bool
+	err        error
+	at         time.Time
+}
+
+// lookup finds the preferred version of a resource. Failures are remembered for
+// lookupTTL, because the mapper asks the API server for unknown resources each time.
 func (o *Objects) lookup(r schema.GroupResource) (kind schema.GroupVersionKind, namespaced bool, err error) {
+	o.mu.RLock()
+	f, ok := o.found[r]
+	o.mu.RUnlock()
+	if !ok || f.err != nil && time.Since(f.at) > lookupTTL {
+		f.kind, f.namespaced, f.err = o.find(r)
+		f.at = time.Now()
+		o.mu.Lock()
+		if _, known := o.found[r]; known || len(o.found) < maxObjectKinds {
+			o.found[r] = f
+		}
+		o.mu.Unlock()
+	}
+	return f.kind, f.namespaced, f.err
+}
+
+// find asks the mapper for the preferred version of a resource.
+func (o *Objects) find(r schema.GroupResource) (kind schema.GroupVersionKind, namespaced bool, err error) {
 	kind, err = o.cfg.Mapper.KindFor(r.WithVersion(""))
 	if meta.IsNoMatchError(err) {
 		return kind, false, &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -225,7 +254,7 @@ func (x *objectIndex) slim(m client.Object) *Object {
 		Selector: selectorOf(m),
 	}
 	if owner := metav1.GetControllerOfNoCopy(m); owner != nil {
-		object.Owner = owner.UID
+		object.Owner, object.OwnerKind, object.OwnerName = owner.UID, owner.Kind, owner.Name
 	}
 	return object
 }

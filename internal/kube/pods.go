@@ -119,6 +119,7 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	if len(pod.Status.HostIPs) > 1 { // the first is HostIP
 		slim.Status.HostIPs = pod.Status.HostIPs
 	}
+	slim.OwnerReferences = slimOwner(pod)
 	if cost, ok := pod.Annotations[PodDeletionCost]; ok {
 		slim.Annotations = map[string]string{PodDeletionCost: cost}
 	}
@@ -211,6 +212,7 @@ type Pods struct {
 	byName  map[podKey]*corev1.Pod
 	byLabel map[labelKey]map[podKey]*corev1.Pod // namespace "" for all namespaces
 	all     map[string]map[podKey]*corev1.Pod   // by namespace
+	byOwner map[ownerKey][]*corev1.Pod          // by controller, sorted by name
 
 	// sorted caches the sets of byLabel that Select has returned, for one namespace and
 	// sorted by name, until a pod joins or leaves the set.
@@ -232,6 +234,7 @@ func NewPods() *Pods {
 		byName:  map[podKey]*corev1.Pod{},
 		byLabel: map[labelKey]map[podKey]*corev1.Pod{},
 		all:     map[string]map[podKey]*corev1.Pod{},
+		byOwner: map[ownerKey][]*corev1.Pod{},
 		sorted:  map[labelKey][]*corev1.Pod{},
 		changed: func(_, _ *corev1.Pod) {},
 	}
@@ -271,6 +274,7 @@ func (p *Pods) set(k podKey, pod *corev1.Pod) {
 	if pod != nil {
 		p.link(k, pod)
 	}
+	p.updateOwned(old, pod)
 	p.updateSorted(k, old, pod)
 	p.mu.Unlock()
 	p.changed(old, pod)

@@ -10,12 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
 // Objects finds objects other than pods in memory. Its errors are API status errors,
 // which the client sees. It may start to watch a resource at the first request for it.
 type Objects interface {
-	// Kind returns the kind of a resource and whether its objects are namespaced.
+	// Kind returns the kind of a resource and whether its objects are namespaced. It is
+	// cheap, and watches nothing.
 	Kind(r schema.GroupResource) (kind schema.GroupVersionKind, namespaced bool, err error)
 	// Has reports whether there is an object of that name.
 	Has(ctx context.Context, r schema.GroupResource, namespace, name string) (bool, error)
@@ -38,6 +40,23 @@ var builtin = [...]schema.GroupResource{
 	{Group: "apps", Resource: "statefulsets"},
 	{Group: "batch", Resource: "jobs"},
 	{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"},
+}
+
+// builtinMetrics lists the metrics of the built-in resources that the cluster serves.
+func (p *Provider) builtinMetrics(names []string) (list []provider.CustomMetricInfo) {
+	if p.deps.Statistics == nil || p.deps.Objects == nil {
+		return nil
+	}
+	for _, r := range builtin {
+		_, namespaced, err := p.deps.Objects.Kind(r)
+		if err != nil {
+			continue
+		}
+		for _, name := range names {
+			list = append(list, provider.CustomMetricInfo{GroupResource: r, Namespaced: namespaced, Metric: name})
+		}
+	}
+	return list
 }
 
 func isBuiltin(r schema.GroupResource) bool {
@@ -100,7 +119,7 @@ func (p *Provider) resourceList() string {
 	return list
 }
 
-// objects returns the names of the query's objects: of one object, or of those of a
+// objectNames returns the names of the query's objects: of one object, or of those of a
 // selector.
 func (p *Provider) objectNames(ctx context.Context, k objectKind, namespace string, selector labels.Selector) ([]string, error) {
 	if k.resource == podsResource {

@@ -22,7 +22,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -53,6 +52,9 @@ type Deps struct {
 	Names func() []string
 	// Objects finds the objects that are not pods. nil: only pods have metrics.
 	Objects Objects
+	// Statistics computes the metrics of objects and of windows. nil: there are only the
+	// newest values of pods.
+	Statistics Statistics
 	// Sources serve metrics that are not built in. They are asked in order.
 	Sources []Source
 	Now     func() time.Time // nil: time.Now
@@ -64,6 +66,7 @@ type Provider struct {
 	deps   Deps
 	maxAge time.Duration
 	window time.Duration
+	span   time.Duration // the longest window of a request
 
 	observe func(seconds float64) // records the age of each value that is served; may be nil
 }
@@ -76,7 +79,7 @@ func NewProvider(maxAge, rateWindow time.Duration, deps Deps) *Provider {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	return &Provider{deps: deps, maxAge: maxAge, window: rateWindow}
+	return &Provider{deps: deps, maxAge: maxAge, window: rateWindow, span: defaultSpan}
 }
 
 // query is a request for one metric, resolved.
@@ -100,18 +103,16 @@ func (p *Provider) GetMetricByName(ctx context.Context, name types.NamespacedNam
 	if err := p.exists(ctx, k, name, info.Metric); err != nil {
 		return nil, err
 	}
-	if k.resource == podsResource {
-		v, err := p.podValue(name, info, metricSelector)
-		if !errors.Is(err, ErrUnknownMetric) {
-			return v, err
-		}
+	v, err := p.builtinValue(ctx, k, name, info.Metric, metricSelector)
+	if !errors.Is(err, ErrUnknownMetric) {
+		return v, err
 	}
 	values, err := p.fromSources(ctx, k, SourceQuery{
 		Resource: k.resource, Namespace: name.Namespace, Names: []string{name.Name}, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
 	})
 	switch {
 	case errors.Is(err, ErrUnknownMetric):
-		return nil, unknownMetric(info.Metric)
+		return nil, p.unknownMetric(info.Metric)
 	case err != nil:
 		return nil, err
 	case len(values) == 0:
@@ -147,13 +148,32 @@ func nameOf(name types.NamespacedName) string {
 	return name.String()
 }
 
-// podValue returns a built-in metric of a serving pod. The error is ErrUnknownMetric if
-// the metric is not built in.
-func (p *Provider) podValue(name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
-	q, err := p.query(name.Namespace, info, metricSelector)
+// builtinValue returns a built-in metric of one object. The error is ErrUnknownMetric
+// if the metric is not built in.
+func (p *Provider) builtinValue(ctx context.Context, k objectKind, name types.NamespacedName, metric string, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	s, err := p.parse(metric, metricSelector)
+	switch {
+	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, ErrUnknownMetric) && isEverything(metricSelector)):
+		return p.podValue(name, p.query(name.Namespace, &s))
+	case err != nil:
+		return nil, err
+	case p.deps.Statistics == nil || k.resource != podsResource && !isBuiltin(k.resource):
+		return nil, ErrUnknownMetric
+	}
+	v, reason, err := p.statistic(ctx, k, name, &s)
 	if err != nil {
 		return nil, err
 	}
+	if reason != "" {
+		return nil, notFound("metric %s of %s %s: %s", s.name, k.resource, nameOf(name), reason)
+	}
+	v.Metric.Selector = selectorValue(metricSelector)
+	return v, nil
+}
+
+// podValue returns the newest value of a serving pod. The error is ErrUnknownMetric if
+// the metric is not built in.
+func (p *Provider) podValue(name types.NamespacedName, q *query) (*custom_metrics.MetricValue, error) {
 	var value float64
 	sample, ok := p.deps.Pods.Value(name.Namespace, name.Name, q.newest())
 	if ok {
@@ -176,11 +196,9 @@ func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, se
 	if err != nil {
 		return nil, err
 	}
-	if k.resource == podsResource {
-		list, err := p.podValues(namespace, selector, info, metricSelector)
-		if !errors.Is(err, ErrUnknownMetric) {
-			return list, err
-		}
+	list, err := p.builtinValues(ctx, k, namespace, selector, info.Metric, metricSelector)
+	if !errors.Is(err, ErrUnknownMetric) {
+		return list, err
 	}
 	names, err := p.objectNames(ctx, k, namespace, selector)
 	if err != nil {
@@ -190,7 +208,7 @@ func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, se
 		Resource: k.resource, Namespace: namespace, Names: names, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
 	})
 	if errors.Is(err, ErrUnknownMetric) {
-		return nil, unknownMetric(info.Metric)
+		return nil, p.unknownMetric(info.Metric)
 	}
 	if err != nil {
 		return nil, err
@@ -198,15 +216,44 @@ func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, se
 	return &custom_metrics.MetricValueList{Items: values}, nil
 }
 
-// podValues returns a built-in metric of the serving pods of a selector. The error is
-// ErrUnknownMetric if the metric is not built in.
-func (p *Provider) podValues(namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
-	q, err := p.query(namespace, info, metricSelector)
+// builtinValues returns a built-in metric of the objects that a selector matches. The
+// error is ErrUnknownMetric if the metric is not built in.
+func (p *Provider) builtinValues(ctx context.Context, k objectKind, namespace string, selector labels.Selector, metric string, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+	s, err := p.parse(metric, metricSelector)
+	switch {
+	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, ErrUnknownMetric) && isEverything(metricSelector)):
+		return p.podValues(selector, p.query(namespace, &s))
+	case err != nil:
+		return nil, err
+	case p.deps.Statistics == nil || k.resource != podsResource && !isBuiltin(k.resource):
+		return nil, ErrUnknownMetric
+	}
+	names, err := p.objectNames(ctx, k, namespace, selector)
 	if err != nil {
 		return nil, err
 	}
 	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
-	err = q.each(selector, func(pod string, at time.Time, v float64) {
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, apierrors.NewTimeoutError(fmt.Sprintf("metric %s: %v", s.name, err), 1)
+		}
+		v, reason, err := p.statistic(ctx, k, types.NamespacedName{Namespace: namespace, Name: name}, &s)
+		if err != nil {
+			return nil, err
+		}
+		if reason == "" {
+			v.Metric.Selector = selectorValue(metricSelector)
+			list.Items = append(list.Items, *v)
+		}
+	}
+	return list, nil
+}
+
+// podValues returns the newest values of the serving pods of a selector. The error is
+// ErrUnknownMetric if the metric is not built in.
+func (p *Provider) podValues(selector labels.Selector, q *query) (*custom_metrics.MetricValueList, error) {
+	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
+	err := q.each(selector, func(pod string, at time.Time, v float64) {
 		list.Items = append(list.Items, q.metricValue(pod, at, v))
 	})
 	if err != nil {
@@ -214,6 +261,9 @@ func (p *Provider) podValues(namespace string, selector labels.Selector, info pr
 	}
 	return list, nil
 }
+
+// isEverything reports whether a selector has no requirement.
+func isEverything(s labels.Selector) bool { return s == nil || s.Empty() }
 
 // each calls f for each serving pod of the selector that has a fresh value. If there
 // is none, the error is ErrUnknownMetric for an unknown metric.
@@ -239,6 +289,7 @@ func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
 	for _, name := range names {
 		list = append(list, provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: name})
 	}
+	list = append(list, p.builtinMetrics(names)...)
 	for _, s := range p.deps.Sources {
 		list = append(list, s.Metrics()...)
 	}
@@ -262,39 +313,18 @@ func (p *Provider) names() []string {
 	return names
 }
 
-// query resolves a request for a built-in metric of pods. It fails if the request is
-// invalid.
-func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metricSelector labels.Selector) (*query, error) {
-	q := &query{p: p, namespace: namespace, metric: info.Metric, now: p.deps.Now(), scale: 1}
-	ref, ok := names.Resolve(info.Metric)
-	if metricSelector != nil && !metricSelector.Empty() {
-		if !ok && !slices.Contains(p.deps.Names(), info.Metric) {
-			return nil, ErrUnknownMetric
-		}
-		return nil, apierrors.NewBadRequest(fmt.Sprintf(
-			"metric %s: a pod has one value of a metric, without labels: the metric selector %q cannot be met, remove it", info.Metric, metricSelector))
-	}
-	if !ok {
-		return q, nil
-	}
-	q.field, ok = gpu.Lookup(ref.Field)
-	if !ok || q.field.Kind == gpu.Label || ref.Scale == 0 {
-		return nil, notFound("metric %s is a label, not a number", info.Metric)
-	}
-	q.scale = ref.Scale
-	if q.field.PodAgg == gpu.Rate && p.window > 0 {
+// query returns the query for the newest values of pods.
+func (p *Provider) query(namespace string, s *spec) *query {
+	q := &query{p: p, namespace: namespace, metric: s.name, now: p.deps.Now(), field: s.field, scale: cmp.Or(s.scale, 1)}
+	if q.field != nil && q.field.PodAgg == gpu.Rate && p.window > 0 {
 		q.window = windowSeconds(p.window)
 	}
-	return q, nil
+	return q
 }
 
 // isKnown reports whether the metric is built in.
 func (q *query) isKnown() bool {
 	return q.field != nil || slices.Contains(q.p.deps.Names(), q.metric)
-}
-
-func unknownMetric(metric string) error {
-	return notFound("metric %s is not known: no profile has a GPU field of this name, and no autoscaler reads a pod metric of this name", excerptOf(metric))
 }
 
 // newest returns the query to Deps.Pods.

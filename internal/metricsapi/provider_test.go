@@ -265,7 +265,7 @@ func TestRefusals(t *testing.T) {
 	}
 	list("ml", podsMetric("no_such_metric"), "", http.StatusNotFound, "metric no_such_metric is not known")
 	list("ml", podsMetric("DCGM_FI_DRIVER_VERSION"), "", http.StatusNotFound, "is a label, not a number")
-	list("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "gpu=0", http.StatusBadRequest, `the metric selector "gpu=0" cannot be met`)
+	list("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "modelName=H100", http.StatusBadRequest, `has the label "modelName": use window=DURATION`)
 	list("", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "", http.StatusBadRequest, "no namespace was given")
 	nodes := provider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "nodes"}, Metric: "DCGM_FI_DEV_GPU_UTIL"}
 	list("", nodes, "", http.StatusNotFound, "nodes have no metrics here; pods have")

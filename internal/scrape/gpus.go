@@ -5,6 +5,7 @@ package scrape
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -49,6 +50,7 @@ type device struct {
 	canonical   int32   // the slot with the series; another one for a MIG device by UUID
 	success     float64 // when the agent last read it, s since 1970; 0: not on the page
 	lastSuccess float64 // success on the last stored page
+	indexed     bool    // the target knows the GPU's index
 }
 
 func newGPUs(t *series.Target, want gpu.FieldSet) *gpus {
@@ -130,12 +132,24 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	e.use, e.owner = value, x.owner
 	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field}); !ok {
 		e.use = ignored
+	} else {
+		g.index(l, x.slot)
 	}
 	if _, ok := g.names[string(l.name)]; !ok {
 		g.names[string(l.name)] = struct{}{}
 		g.text += series.TextBytes(len(l.name))
 	}
 	return e
+}
+
+// index records the index of the line's GPU on its node, once for each device.
+func (g *gpus) index(l *line, slot int32) {
+	if d := &g.devices[slot]; !d.indexed {
+		if n, err := strconv.ParseUint(string(l.get("gpu")), 10, 16); err == nil {
+			g.target.SetIndex(d.key, int(n))
+			d.indexed = true
+		}
+	}
 }
 
 // factsOf returns the facts that a value's labels give. Facts with a refusal are not
