@@ -65,8 +65,8 @@ type config struct {
 	queryNamespaces     []string
 	queryNamespaceLabel string
 	queriesPerNamespace int
-	querySeries         string
 	workloadMetrics     int
+	querySeries         string
 
 	nodeHealth     bool
 	exporters      bool
@@ -112,8 +112,9 @@ func defaults() config {
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto), workloadMetrics: 200,
-		logLevel: "info", logFormat: "text",
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto),
+		workloadMetrics: 200,
+		logLevel:        "info", logFormat: "text",
 	}
 }
 
