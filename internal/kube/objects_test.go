@@ -74,7 +74,7 @@ func (s *objectServer) watch(ctx context.Context, obj client.Object, h toolscach
 
 func objectMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{"Deployment", "ReplicaSet"} {
+	for _, kind := range []string{"Deployment", "ReplicaSet", "StatefulSet"} {
 		m.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	m.Add(batchv1.SchemeGroupVersion.WithKind("Job"), meta.RESTScopeNamespace)

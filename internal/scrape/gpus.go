@@ -26,6 +26,8 @@ type gpus struct {
 	places  map[gpu.Owner]int32 // the owners' indexes; nil up to few owners
 	names   map[string]struct{} // the target's names of the wanted fields
 
+	labels labeller
+
 	text    int64                  // bytes of names
 	refused [series.NumRefused]int // refusals not yet reported to the store
 }
@@ -61,17 +63,24 @@ func (g *gpus) reset() {
 	g.slots, g.devices, g.ages = nil, nil, nil
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
 	g.places, g.text = nil, 0
+	g.labels.forget()
 }
 
 // size returns the bytes that are remembered. A map takes about twice its entries.
 func (g *gpus) size() int64 {
 	const owner = int64(unsafe.Sizeof(gpu.Owner{}))
-	return g.text + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
+	return g.text + g.labels.size() + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
 		int64(cap(g.ages))*int64(unsafe.Sizeof(ageState{})) +
 		int64(cap(g.owners))*owner + int64(len(g.places))*2*(owner+4) + int64(len(g.names))*2*16
 }
 
 func (g *gpus) identify(l *line, m *labelMemo) entry {
+	e := g.classify(l, m)
+	g.labels.expose(&e, l)
+	return e
+}
+
+func (g *gpus) classify(l *line, m *labelMemo) entry {
 	switch string(l.name) {
 	case "gpupilot_collection_timestamp_seconds":
 		return entry{use: collected}
@@ -109,7 +118,7 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	if !wanted && !g.watch {
 		return entry{}
 	}
-	x := g.labels(l)
+	x := g.factsOf(l)
 	if !x.known {
 		return entry{}
 	}
@@ -143,9 +152,9 @@ func (g *gpus) index(l *line, slot int32) {
 	}
 }
 
-// labels returns the facts that a value's labels give. Facts with a refusal are not
+// factsOf returns the facts that a value's labels give. Facts with a refusal are not
 // memoized, so that every line with them is counted.
-func (g *gpus) labels(l *line) (x labelFacts) {
+func (g *gpus) factsOf(l *line) (x labelFacts) {
 	if l.facts != nil && l.facts.known {
 		return *l.facts
 	}
@@ -404,7 +413,7 @@ func compareOwners(a, b gpu.Owner) int {
 // overgrown reports whether most of the remembered devices or owners have left the
 // page, or a limit is reached.
 func (g *gpus) overgrown(entries int) bool {
-	return len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
+	return g.labels.again || len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
 		len(g.devices) > 2*entries+64 || len(g.owners) > 2*entries+64
 }
 
@@ -431,6 +440,7 @@ func (g *gpus) fill(p *page, b *series.Batch) {
 		}
 		b.Add(x.ref, x.value)
 	}
+	p.fillOwn(b)
 	for i := range g.devices {
 		g.devices[i].lastSuccess, g.devices[i].success = g.devices[i].success, 0
 	}
