@@ -43,7 +43,7 @@ type GPUAutoscalerList struct {
 // GPUAutoscalerSpec is the desired behavior.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas must not be greater than maxReplicas"
-// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas > 0 || self.signals.exists(s, has(s.query) && has(s.activation))",message="minReplicas 0 needs a signal that can be read at zero replicas: a query with an activation"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas > 0 || self.signals.exists(s, (has(s.query) || has(s.preset)) && has(s.activation))",message="minReplicas 0 needs a signal that can be read at zero replicas: a query with an activation"
 type GPUAutoscalerSpec struct {
 	// ScaleTargetRef names the workload, in the same namespace. It must have a
 	// scale subresource: a Deployment, a StatefulSet, or a custom resource.
@@ -123,8 +123,11 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path))",message="port and path of a signal are for presets; set pods.port and pods.path instead"
 // +kubebuilder:validation:XValidation:rule="!has(self.preset) || !has(self.target) || self.target.type == 'AverageValue'",message="a preset's target is per replica: AverageValue"
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || !has(self.slo)",message="an slo needs a preset, which names the server's latency metrics"
-// +kubebuilder:validation:XValidation:rule="!has(self.slo) || !has(self.preset) || self.preset != 'tgi'",message="tgi does not expose the time between tokens: set a target instead of an slo"
-// +kubebuilder:validation:XValidation:rule="!has(self.activation) || has(self.query)",message="activation needs a signal that can be read at zero replicas: a query"
+// +kubebuilder:validation:XValidation:rule="!has(self.slo) || !has(self.preset) || self.preset in ['vllm', 'sglang', 'triton']",message="this preset has no time between tokens: set a target instead of an slo"
+// +kubebuilder:validation:XValidation:rule="!has(self.activation) || has(self.query) || has(self.preset) && self.preset in ['epp', 'dynamo']",message="activation needs a signal that can be read at zero replicas: a query, or the preset epp or dynamo"
+// +kubebuilder:validation:XValidation:rule="!has(self.preset) || !(self.preset in ['epp', 'dynamo']) || !(has(self.port) || has(self.path))",message="the presets epp and dynamo are queries: port and path are for presets of inference servers"
+// +kubebuilder:validation:XValidation:rule="!has(self.pool) || has(self.preset) && self.preset == 'epp'",message="pool is for the preset epp"
+// +kubebuilder:validation:XValidation:rule="has(self.model) == (has(self.preset) && self.preset == 'dynamo')",message="the preset dynamo needs a model, and no other signal has one"
 type Signal struct {
 	// GPU is a field of the pods' GPUs.
 	// +optional
@@ -155,6 +158,17 @@ type Signal struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.][.]?(/|$)')",message="a path must not have a segment that is . or .."
 	// +optional
 	Path string `json:"path,omitempty"`
+
+	// Pool is the name of the InferencePool of the preset epp; by default the name of the
+	// workload.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +optional
+	Pool string `json:"pool,omitempty"`
+	// Model is the label model of the metrics of Dynamo's frontend, for the preset dynamo.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Model string `json:"model,omitempty"`
 
 	// Target is the value that the signal should have. The target of a preset is
 	// optional: it is the number of requests per replica, running and waiting.
@@ -189,9 +203,9 @@ type SLO struct {
 	TimeToFirstToken *metav1.Duration `json:"timeToFirstToken,omitempty"`
 }
 
-// Preset is the name of a supported inference server.
+// Preset is the name of a supported inference server, or of a gateway in front of it.
 //
-// +kubebuilder:validation:Enum=vllm;triton;tgi;sglang
+// +kubebuilder:validation:Enum=vllm;triton;tgi;sglang;epp;dynamo
 type Preset string
 
 // The presets.
@@ -200,6 +214,8 @@ const (
 	PresetTriton Preset = "triton" // NVIDIA Triton Inference Server, with any backend
 	PresetTGI    Preset = "tgi"    // Hugging Face Text Generation Inference
 	PresetSGLang Preset = "sglang" // SGLang, started with --enable-metrics
+	PresetEPP    Preset = "epp"    // the endpoint picker of an InferencePool (llm-d, Gateway API inference extension), in a PromQL backend
+	PresetDynamo Preset = "dynamo" // NVIDIA Dynamo's frontend, in a PromQL backend
 )
 
 // GPUSignal is a field of the GPUs that a pod holds.

@@ -376,8 +376,8 @@ type RuleSpec struct {
 
 // Toleration is a pod's, as in the core API.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ”",message="a toleration with the operator Exists has no value"
-// +kubebuilder:validation:XValidation:rule="(has(self.key) && self.key != ”) || (has(self.operator) && self.operator == 'Exists')",message="a toleration without a key needs the operator Exists"
+// +kubebuilder:validation:XValidation:rule="!has(self.operator) || self.operator != 'Exists' || !has(self.value) || size(self.value) == 0",message="a toleration with the operator Exists has no value"
+// +kubebuilder:validation:XValidation:rule="(has(self.key) && size(self.key) > 0) || (has(self.operator) && self.operator == 'Exists')",message="a toleration without a key needs the operator Exists"
 type Toleration struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +optional

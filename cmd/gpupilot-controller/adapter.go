@@ -13,16 +13,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/adapter"
 	"github.com/gpupilot/gpupilot/internal/filewatch"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/promengine"
 	"github.com/gpupilot/gpupilot/internal/promq"
 )
 
-// The settings of an adapter's rules on an outside Prometheus.
+// The settings of an adapter's rules.
 const (
 	// maxAdapterAnswer bounds one answer: the series of a rule, or the values of all
 	// objects of a namespace. In bytes.
@@ -31,6 +33,8 @@ const (
 	adapterRelist = time.Minute
 	// adapterSeriesAge is how far back discovery looks for series.
 	adapterSeriesAge = 2 * adapterRelist
+	// adapterRelistWindows is the period of discovery in the windows.
+	adapterRelistWindows = 15 * time.Second
 )
 
 // makeAdapter makes the server of prometheus-adapter's rules; nil without
@@ -52,11 +56,15 @@ func (p *program) makeAdapter() error {
 	return nil
 }
 
-// adapterBackend returns the functions that read series and values.
+// adapterBackend returns the functions that read series and values, and the period of
+// discovery: those of --prometheus-url, else of the windows.
 func (p *program) adapterBackend() (adapter.Deps, time.Duration, error) {
 	c := p.cfg
 	if c.prometheus == "" {
-		return adapter.Deps{}, 0, errors.New("--adapter-config needs --prometheus-url: the rules' queries run there")
+		if p.promql == nil {
+			return adapter.Deps{}, 0, errors.New("--adapter-config needs the role query in --roles, or --prometheus-url: the rules' queries run there")
+		}
+		return adapter.Deps{Series: p.promql.adapterSeries, Query: p.promql.adapterQuery}, adapterRelistWindows, nil
 	}
 	client, err := promq.New(promq.Config{
 		URL: c.prometheus, HTTPConfig: c.prometheusHTTP, Timeout: c.prometheusTimeout, MaxAge: c.prometheusMaxAge,
@@ -66,6 +74,57 @@ func (p *program) adapterBackend() (adapter.Deps, time.Duration, error) {
 		return adapter.Deps{}, 0, fmt.Errorf("--prometheus-url: %w", err)
 	}
 	return adapter.Deps{Series: seriesOf(client), Query: vectorOf(client)}, adapterRelist, nil
+}
+
+// adapterPayer is whose share of the engine's slots the rules use.
+const adapterPayer = "adapter rules"
+
+// adapterSeries reads the series of a rule from the windows.
+func (q *promQL) adapterSeries(ctx context.Context, matchers []*labels.Matcher, yield func(labels.Labels) bool) error {
+	now := time.Now()
+	all, _, err := q.engine.Series(ctx, promengine.Query{Payer: adapterPayer, Reserved: true},
+		promengine.Selection{Match: []string{selectorOf(matchers)}, From: now.Add(-adapterRelistWindows), To: now})
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		if !yield(l) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// adapterQuery evaluates a query of a rule over the windows. The file is the operator's, so
+// that its queries read all namespaces.
+func (q *promQL) adapterQuery(ctx context.Context, query string, at time.Time) ([]adapter.Sample, error) {
+	v, _, err := q.engine.Instant(ctx, promengine.Query{
+		PromQL: query, Payer: adapterPayer, Reserved: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge,
+	}, at)
+	if err != nil {
+		return nil, err
+	}
+	switch v := v.(type) {
+	case promql.Scalar:
+		return []adapter.Sample{{Value: v.V, At: time.UnixMilli(v.T)}}, nil
+	case promql.Vector:
+		out := make([]adapter.Sample, 0, len(v))
+		for _, s := range v {
+			if s.H == nil {
+				out = append(out, adapter.Sample{Labels: s.Metric, Value: s.F, At: time.UnixMilli(s.T)})
+			}
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("the query returns a %s: it must return an instant vector", v.Type())
+}
+
+func selectorOf(matchers []*labels.Matcher) string {
+	texts := make([]string, len(matchers))
+	for i, m := range matchers {
+		texts[i] = m.String()
+	}
+	return "{" + strings.Join(texts, ",") + "}"
 }
 
 // loadAdapter reads the file. What is wrong with it is logged, and stops nothing.
@@ -93,12 +152,8 @@ func (p *program) runAdapter(ctx context.Context) {
 // seriesOf reads series from a PromQL backend.
 func seriesOf(c *promq.Client) adapter.SeriesFunc {
 	return func(ctx context.Context, matchers []*labels.Matcher, yield func(labels.Labels) bool) error {
-		texts := make([]string, len(matchers))
-		for i, m := range matchers {
-			texts[i] = m.String()
-		}
 		now := time.Now()
-		all, err := c.Series(ctx, "{"+strings.Join(texts, ",")+"}", now.Add(-adapterSeriesAge), now)
+		all, err := c.Series(ctx, selectorOf(matchers), now.Add(-adapterSeriesAge), now)
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation, allowed))
 	}
 	errs = append(errs, compileBounds(&c.Policy, spec, path)...)
-	errs = append(errs, compileSignals(&c, spec.Signals, path.Child("signals"))...)
+	errs = append(errs, compileSignals(&c, spec, path.Child("signals"))...)
 	errs = append(errs, compileBehavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
 	errs = append(errs, compileMissingData(&c.Policy, spec.MissingData, path.Child("missingData"))...)
 	errs = append(errs, compileStartupAndBudget(&c.Policy, spec, path)...)
@@ -79,7 +79,7 @@ func compileBounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *fiel
 	} else if p.Min > p.Max {
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, fmt.Sprintf("must not be greater than maxReplicas (%d)", p.Max)))
 	}
-	switch wakes := func(s v1alpha1.Signal) bool { return s.Query != nil && s.Activation != nil }; {
+	switch wakes := func(s v1alpha1.Signal) bool { return (s.Query != nil || isGateway(s.Preset)) && s.Activation != nil }; {
 	case p.Min < 0:
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, "must not be negative"))
 	case p.Min == 0 && !slices.ContainsFunc(spec.Signals, wakes):
@@ -97,7 +97,8 @@ const (
 	maxWindowSeconds = 3600
 )
 
-func compileSignals(c *Compiled, in []v1alpha1.Signal, path *field.Path) (errs field.ErrorList) {
+func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
+	in := spec.Signals
 	switch {
 	case len(in) == 0:
 		return field.ErrorList{field.Required(path, "name at least one signal")}
@@ -105,7 +106,7 @@ func compileSignals(c *Compiled, in []v1alpha1.Signal, path *field.Path) (errs f
 		return field.ErrorList{field.TooMany(path, len(in), maxSignals)}
 	}
 	for i := range in {
-		if err := c.compileSignal(&in[i], path.Index(i)); err != nil {
+		if err := c.compileSignal(&in[i], spec.ScaleTargetRef.Name, path.Index(i)); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -126,11 +127,14 @@ func numberDuplicateNames(signals []scale.Signal) {
 }
 
 // compileSignal appends one signal of the spec, or the signals of its preset.
-func (c *Compiled) compileSignal(in *v1alpha1.Signal, path *field.Path) *field.Error {
+func (c *Compiled) compileSignal(in *v1alpha1.Signal, workload string, path *field.Path) *field.Error {
 	if err := checkOneSource(in, path); err != nil {
 		return err
 	}
-	if in.Preset != "" {
+	switch {
+	case isGateway(in.Preset):
+		return c.expandGateway(in, workload, path)
+	case in.Preset != "":
 		return c.expandPreset(in, path)
 	}
 	if in.Target == nil {
@@ -174,8 +178,12 @@ func checkOneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		return field.Forbidden(path.Child("port"), "port and path of the signal are for presets; set pods.port and pods.path instead")
 	case in.Preset == "" && in.SLO != nil:
 		return field.Forbidden(path.Child("slo"), "an slo needs a preset, which names the server's latency metrics")
-	case in.Query == nil && in.Activation != nil:
+	case in.Query == nil && !isGateway(in.Preset) && in.Activation != nil:
 		return field.Forbidden(path.Child("activation"), "an activation needs a signal that has a value at zero replicas: a query")
+	case in.Pool != "" && in.Preset != v1alpha1.PresetEPP:
+		return field.Forbidden(path.Child("pool"), "is for the preset epp")
+	case in.Model != "" && in.Preset != v1alpha1.PresetDynamo:
+		return field.Forbidden(path.Child("model"), "is for the preset dynamo")
 	}
 	return nil
 }

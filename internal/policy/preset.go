@@ -139,7 +139,7 @@ func tritonRunning() PodMetric {
 func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Error {
 	p, ok := presets()[in.Preset]
 	if !ok {
-		return field.NotSupported(path.Child("preset"), in.Preset, slices.Sorted(maps.Keys(presets())))
+		return field.NotSupported(path.Child("preset"), in.Preset, slices.Sorted(slices.Values(slices.AppendSeq(gatewayPresets(), maps.Keys(presets())))))
 	}
 	concurrency := float64(defaultConcurrency)
 	if in.Target != nil {
