@@ -4,8 +4,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/controller"
@@ -17,13 +22,88 @@ import (
 
 // externalConfig holds the flags of external metrics.
 type externalConfig struct {
-	enabled bool
+	enabled          bool
+	delegateCustom   string
+	delegateExternal string
+	delegateCA       string
+	delegateInsecure bool
 }
 
 func (e *externalConfig) rows() []option {
 	return []option{
 		{"external-metrics", &e.enabled, "serve external.metrics.k8s.io: MetricQueries and the desired replicas of GPUAutoscalers; KEDA serves this API where it is installed", nil},
+		{"delegate-custom-metrics", &e.delegateCustom, "`server` that answers requests for unknown metrics of custom.metrics.k8s.io: NAMESPACE/SERVICE[:PORT] or https://HOST[:PORT]", isDelegate(&e.delegateCustom)},
+		{"delegate-external-metrics", &e.delegateExternal, "the same `server` of external.metrics.k8s.io; needs --external-metrics", isDelegate(&e.delegateExternal)},
+		{"delegate-ca-file", &e.delegateCA, "`file` with the authorities of the delegates' certificates", nil},
+		{"delegate-insecure-skip-tls-verify", &e.delegateInsecure, "do not check the delegates' certificates: whoever answers at their address gets the controller's token and sets the values", nil},
 	}
+}
+
+// check checks the flags together.
+func (e *externalConfig) check() error {
+	switch delegates := e.delegateCustom != "" || e.delegateExternal != ""; {
+	case e.delegateExternal != "" && !e.enabled:
+		return fmt.Errorf("--delegate-external-metrics is %q and --external-metrics is not set: set both", e.delegateExternal)
+	case delegates && (e.delegateCA == "") == !e.delegateInsecure:
+		return errors.New("a delegate needs either --delegate-ca-file or --delegate-insecure-skip-tls-verify: set one of them")
+	}
+	return nil
+}
+
+// delegateURL returns the URL of NAMESPACE/SERVICE[:PORT], or of https://HOST[:PORT].
+func delegateURL(s string) (string, error) {
+	if strings.HasPrefix(s, "https://") {
+		return s, nil
+	}
+	namespace, service, ok := strings.Cut(s, "/")
+	name, port, hasPort := strings.Cut(service, ":")
+	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1035Label(name)) > 0 {
+		return "", errors.New("want NAMESPACE/SERVICE[:PORT] or https://HOST[:PORT], such as monitoring/prometheus-adapter")
+	}
+	if !hasPort {
+		port = "443"
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return "", fmt.Errorf("%q is not a port", port)
+	}
+	return "https://" + name + "." + namespace + ".svc:" + port, nil
+}
+
+func isDelegate(p *string) func() error {
+	return func() error {
+		if *p == "" {
+			return nil
+		}
+		_, err := delegateURL(*p)
+		return err
+	}
+}
+
+// makeDelegates makes the delegates of the flags.
+func (p *program) makeDelegates() ([]*metricsapi.Delegate, error) {
+	e := &p.cfg.external
+	var out []*metricsapi.Delegate
+	for _, x := range []struct{ flag, group, server string }{
+		{"delegate-custom-metrics", "custom.metrics.k8s.io", e.delegateCustom},
+		{"delegate-external-metrics", "external.metrics.k8s.io", e.delegateExternal},
+	} {
+		if x.server == "" {
+			continue
+		}
+		u, err := delegateURL(x.server)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", x.flag, err)
+		}
+		d, err := metricsapi.NewDelegate(metricsapi.DelegateConfig{
+			Group: x.group, URL: u, CAFile: e.delegateCA, Insecure: e.delegateInsecure, Credentials: p.clients.Config, Log: p.log,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", x.flag, err)
+		}
+		p.registry.MustRegister(d)
+		out = append(out, d)
+	}
+	return out, nil
 }
 
 // makeMetricQueries makes the keeper of the MetricQueries.

@@ -234,7 +234,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	if c.prometheusHTTP != "" && c.prometheus == "" {
 		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: set the URL of the backend", c.prometheusHTTP)
 	}
-	if err := c.keda.check(); err != nil {
+	if err := cmp.Or(c.keda.check(), c.external.check()); err != nil {
 		return nil, fs, err
 	}
 	if c.namespace == "" {

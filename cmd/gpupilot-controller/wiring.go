@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -268,6 +269,12 @@ func (p *program) makeMetricsAPI() (err error) {
 	deps := metricsapi.Deps{Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources}
 	if c.external.enabled {
 		deps.External = externalMetrics{p}
+	}
+	if cfg.Delegates, err = p.makeDelegates(); err != nil {
+		return err
+	}
+	for _, d := range cfg.Delegates {
+		deps.Sources = append(slices.Clip(deps.Sources), d)
 	}
 	p.metrics, err = metricsapi.New(cfg, deps)
 	if err != nil {

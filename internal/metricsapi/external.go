@@ -5,6 +5,9 @@ package metricsapi
 import (
 	"context"
 	"math"
+	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -12,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/metrics/pkg/apis/external_metrics"
 	"k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
@@ -38,6 +42,7 @@ type ExternalValue struct {
 // externalProvider answers external.metrics.k8s.io.
 type externalProvider struct {
 	external External
+	delegate *Delegate // may be nil
 	now      func() time.Time
 	observe  func(seconds float64) // records the age of each value that is served; may be nil
 }
@@ -46,13 +51,21 @@ var _ provider.ExternalMetricsProvider = (*externalProvider)(nil)
 
 // externalProvider returns the provider for the library, and adds the API to discovery;
 // nil if the API is not served.
-func (s *Server) externalProvider(discovery aggregated.ResourceManager) provider.ExternalMetricsProvider {
+func (s *Server) externalProvider(config *genericapiserver.Config) provider.ExternalMetricsProvider {
 	p := s.provider
 	if p.deps.External == nil {
 		return nil
 	}
-	discoverExternal(discovery, p.deps.External.Names())
-	return &externalProvider{external: p.deps.External, now: p.deps.Now, observe: p.observe}
+	e := &externalProvider{external: p.deps.External, now: p.deps.Now, observe: p.observe}
+	for _, d := range s.cfg.Delegates {
+		if d.cfg.Group == external_metrics.GroupName {
+			e.delegate = d
+		}
+	}
+	d := &externalDiscovery{ResourceManager: config.AggregatedDiscoveryGroupManager, names: e.names}
+	d.refresh()
+	config.AggregatedDiscoveryGroupManager = d
+	return e
 }
 
 // GetExternalMetric returns the values that the selector selects. Without a fresh value
@@ -89,17 +102,49 @@ func (p *externalProvider) GetExternalMetric(_ context.Context, namespace string
 	return list, nil
 }
 
+// names returns the names for discovery, those of the delegate included, sorted.
+func (p *externalProvider) names() []string {
+	names := slices.Clone(p.external.Names())
+	if p.delegate != nil {
+		names = append(names, p.delegate.names.external()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // ListAllExternalMetrics lists the metrics for discovery.
 func (p *externalProvider) ListAllExternalMetrics() []provider.ExternalMetricInfo {
 	var list []provider.ExternalMetricInfo
-	for _, name := range p.external.Names() {
+	for _, name := range p.names() {
 		list = append(list, provider.ExternalMetricInfo{Metric: name})
 	}
 	return list
 }
 
-// discoverExternal adds external.metrics.k8s.io to the aggregated discovery document.
-func discoverExternal(m aggregated.ResourceManager, names []string) {
+// externalDiscovery adds external.metrics.k8s.io to the aggregated discovery document.
+type externalDiscovery struct {
+	aggregated.ResourceManager
+	names func() []string
+
+	mu   sync.Mutex
+	last []string
+}
+
+// ServeHTTP serves the document with the names of now.
+func (d *externalDiscovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.refresh()
+	d.ResourceManager.ServeHTTP(w, r)
+}
+
+// refresh updates the document if the names have changed.
+func (d *externalDiscovery) refresh() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := d.names()
+	if slices.Equal(names, d.last) {
+		return
+	}
+	d.last = names
 	version := apidiscoveryv2.APIVersionDiscovery{
 		Version: v1beta1.SchemeGroupVersion.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
 	}
@@ -109,6 +154,6 @@ func discoverExternal(m aggregated.ResourceManager, names []string) {
 			ResponseKind: &metav1.GroupVersionKind{Kind: "ExternalMetricValueList"},
 		})
 	}
-	m.AddGroupVersion(external_metrics.GroupName, version)
-	m.SetGroupVersionPriority(metav1.GroupVersion{Group: external_metrics.GroupName, Version: version.Version}, groupPriority, 100)
+	d.AddGroupVersion(external_metrics.GroupName, version)
+	d.SetGroupVersionPriority(metav1.GroupVersion{Group: external_metrics.GroupName, Version: version.Version}, groupPriority, 100)
 }
