@@ -42,6 +42,7 @@ type program struct {
 	clients   *kube.Clients
 	pods      *kube.Pods
 	store     *series.Store
+	history   *historyKeeper
 	exporter  scrape.Doer // asks agents and dcgm-exporters
 	scraper   *scrape.Scraper
 	control   *controller.Controller
@@ -92,6 +93,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err := p.elect(); err != nil {
 		return nil, err
 	}
+	p.makeHistory()
 	if err := p.makeController(); err != nil {
 		return nil, err
 	}
@@ -177,6 +179,7 @@ func (p *program) makeController() error {
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
 		Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
+		RecordMinute: p.history.record, History: p.history.store,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	})
 	p.exporters = p.makeExporters()
@@ -266,6 +269,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(p.clients.Run)
 	g.run(p.watch)
 	g.run(never(p.recorder.Run))
+	g.run(never(p.keepHistory))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
 	}
