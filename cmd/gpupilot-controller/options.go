@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/flags"
 	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promstore"
 )
 
 // config holds the values of flags and environment variables.
@@ -64,14 +65,21 @@ type config struct {
 	prometheusTimeout time.Duration
 	prometheusMaxAge  time.Duration
 
+	adapterConfig string
+
 	queryNamespaces     []string
 	queryNamespaceLabel string
 	queriesPerNamespace int
+	workloadMetrics     int
+	querySeries         string
 
 	nodeHealth     bool
 	exporters      bool
 	agentImage     string
 	removeExporter string
+
+	keda   kedaConfig
+	promql promqlConfig
 
 	logLevel  string
 	logFormat string
@@ -83,7 +91,7 @@ type config struct {
 const (
 	roleScrape = "scrape" // read agents and pods into windows
 	roleAPI    = "api"    // serve custom.metrics.k8s.io
-	roleQuery  = "query"  // reserved for PromQL; not used yet
+	roleQuery  = "query"  // evaluate PromQL over the windows: the HTTP API, recording rules, query signals
 	roleDecide = "decide" // scale workloads
 )
 
@@ -102,13 +110,16 @@ func defaults() config {
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi", historyMemory: "64Mi",
 		exporters:   true,
+		keda:        defaultKEDA(),
+		promql:      defaultPromQL(),
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
-		logLevel: "info", logFormat: "text",
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto),
+		workloadMetrics: 200,
+		logLevel:        "info", logFormat: "text",
 	}
 }
 
@@ -136,6 +147,10 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
+	return slices.Concat(c.mainRows(), c.keda.rows(), c.promql.rows())
+}
+
+func (c *config) mainRows() []option {
 	return []option{
 		{"kubeconfig", &c.kubeconfig, "kubeconfig `file` of the API server (default: the pod's service account)", nil},
 		{"namespace", &c.namespace, "`namespace` of the controller's lease, Secret and Service (default: the namespace of its pod, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
@@ -173,9 +188,13 @@ func (c *config) rows() []option {
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with a Prometheus http_client_config for the backend: credentials, TLS, headers such as a tenant's", nil},
 		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
 		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
+		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
+
+		{"query-series", &c.querySeries, "series of agents and dcgm-exporters that are kept with their labels for PromQL: all, used (those that rules and the queries of the last 10 minutes read), or auto: all while they take less than half of --window-memory", flags.OneOf(&c.querySeries, string(promstore.KeepAuto), string(promstore.KeepAll), string(promstore.KeepUsed))},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
 		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},
@@ -218,6 +237,9 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	}
 	if c.prometheusHTTP != "" && c.prometheus == "" {
 		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: set the URL of the backend", c.prometheusHTTP)
+	}
+	if err := c.keda.check(); err != nil {
+		return nil, fs, err
 	}
 	if c.namespace == "" {
 		c.namespace = ownNamespace()
@@ -262,8 +284,8 @@ func (c *config) checkRoles() error {
 			return fmt.Errorf("%q is none of all, scrape, api, query and decide", r)
 		}
 	}
-	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI)) {
-		return errors.New("decide and api need the data of scrape: add scrape")
+	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI) || c.has(roleQuery)) {
+		return errors.New("decide, api and query need the data of scrape: add scrape")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,18 +17,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
+	"github.com/gpupilot/gpupilot/internal/adapter"
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/exporter"
 	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promstore"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -41,17 +46,23 @@ type program struct {
 
 	clients   *kube.Clients
 	pods      *kube.Pods
+	objects   *kube.Objects
+	sources   []metricsapi.Source // of custom metrics that are not built in
 	store     *series.Store
 	history   *historyKeeper
 	exporter  scrape.Doer // asks agents and dcgm-exporters
 	scraper   *scrape.Scraper
+	promstore *promstore.Store
 	control   *controller.Controller
 	election  *kube.Election // nil: this replica always leads
 	recorder  *kube.Recorder
 	exporters *exporter.Keeper
 	owner     *kube.ServiceOwner // of the Secret and the Lease
 	certs     *kube.Certs        // nil: the certificate is in files
+	adapter   *adapter.Server    // nil: no --adapter-config
 	metrics   *metricsapi.Server // nil: this replica lacks the role
+	keda      *keda
+	promql    *promQL // nil: this replica lacks the role
 	page      *webui.Page
 	access    *kube.Access                // nil: no authentication
 	conns     atomic.Pointer[connections] // of --address, from run on
@@ -74,9 +85,11 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.keda = &keda{p: p, objects: map[types.NamespacedName]*kedascaler.ScaledObject{}}
 	p.owner = kube.NewServiceOwner(p.clients.Set.CoreV1().Services(c.namespace), c.service)
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()
+	p.makeObjects()
 	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: c.windowMemory()})
 	limitHeap(p.store.Stats().Limit, log)
 	if p.exporter, err = c.exporterClient(); err != nil {
@@ -97,11 +110,16 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err := p.makeController(); err != nil {
 		return nil, err
 	}
+	p.makePromStore()
+	p.makePromQL()
 	if err := p.makePage(); err != nil {
 		return nil, err
 	}
+	if err := p.makeAdapter(); err != nil {
+		return nil, err
+	}
 	if c.has(roleAPI) {
-		if err := p.makeMetricsAPI(); err != nil {
+		if err := errors.Join(p.makeMetricsAPI(), p.makeKEDA()); err != nil {
 			return nil, err
 		}
 	}
@@ -173,25 +191,23 @@ func (p *program) makeController() error {
 			Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
 			PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
 		},
-		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace,
+		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
+		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		RecordMinute: p.history.record, History: p.history.store,
-		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
+		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
+		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
 	p.exporters = p.makeExporters()
 	p.pods.OnChange(p.podChanged)
 	return nil
 }
 
-// querier returns the function that queries the PromQL backend; nil if there is none.
-func (p *program) querier() (func(context.Context, string) (series.Sample, error), error) {
-	if p.cfg.prometheus == "" {
-		return nil, nil
-	}
+// backend makes the client of --prometheus-url.
+func (p *program) backend() (*promq.Client, error) {
 	c, err := promq.New(promq.Config{
 		URL: p.cfg.prometheus, HTTPConfig: p.cfg.prometheusHTTP, Timeout: p.cfg.prometheusTimeout, MaxAge: p.cfg.prometheusMaxAge,
 		UserAgent: "gpupilot-controller/" + version,
@@ -199,7 +215,7 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus-url: %w", err)
 	}
-	return c.Query, nil
+	return c, nil
 }
 
 // nodeHealth makes the keeper of the nodes' condition.
@@ -239,7 +255,7 @@ func (p *program) makeMetricsAPI() (err error) {
 	c := p.cfg
 	cfg := metricsapi.Config{
 		BindAddress: c.metricsAddress, Port: c.securePort, CertFile: c.certFile, KeyFile: c.keyFile,
-		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Version: version, Log: p.log,
+		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Window: c.window, Version: version, Log: p.log,
 	}
 	if c.certFile == "" {
 		p.certs = kube.NewCerts(kube.CertConfig{
@@ -248,8 +264,9 @@ func (p *program) makeMetricsAPI() (err error) {
 		})
 		cfg.Cert = p.certs
 	}
+	pods := p.control.MetricPods()
 	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: p.control.MetricPods(), Names: p.control.Names,
+		Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources,
 	})
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
@@ -268,18 +285,25 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(gcpace.Run))
 	g.run(p.clients.Run)
 	g.run(p.watch)
+	p.promql.run(g)
+	g.run(never(p.objects.Run))
+	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
 	g.run(never(p.keepHistory))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
+		g.run(never(p.promstore.Run))
 	}
 	if p.certs != nil {
 		g.run(p.certs.Run)
 	}
+	if p.adapter != nil {
+		g.run(never(p.runAdapter))
+	}
 	if p.metrics != nil {
 		g.run(p.metrics.Run)
 	}
-	if err := p.lead(g); err != nil {
+	if err := errors.Join(p.runKEDA(g), p.lead(g)); err != nil {
 		return err
 	}
 	return g.wait(p.log)

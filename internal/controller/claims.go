@@ -191,6 +191,9 @@ func (c *Controller) scaledObjectChanged(obj client.Object, gone bool) {
 	if !ok {
 		return
 	}
+	if f := c.deps.ScaledObjectChanged; f != nil {
+		f(u, gone)
+	}
 	ref, _, _ := unstructured.NestedStringMap(u.Object, "spec", "scaleTargetRef")
 	kind := ref["kind"]
 	if kind == "" {

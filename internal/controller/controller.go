@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,6 +43,10 @@ type Config struct {
 	// gpu.IsResource.
 	Resources []string
 
+	// WorkloadMetrics is the most workloads, and the most namespaces, whose GPU aggregates
+	// are on /metrics; 0: no aggregates are computed.
+	WorkloadMetrics int
+
 	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
 	QueriesPerNamespace int
 }
@@ -61,14 +66,23 @@ type Deps struct {
 	Pods   Pods
 	Store  *series.Store
 
+	// PodsOf appends the pods of a workload, which its controllers own and its selector
+	// matches. The error is an API status error. nil: only pods have metrics.
+	PodsOf func(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error)
+
+	// WorkloadOf returns the outermost controller of a pod; nil: workloads are not known.
+	WorkloadOf func(pod *corev1.Pod) (kind, name string, ok bool)
+
 	// Watch calls h for the objects of the kind of obj. It returns after the first
 	// list was delivered, or with an error if ctx is done.
 	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
 	// Installed reports whether the API server serves the kind of obj now.
 	Installed func(obj client.Object) bool
 
-	// Query evaluates a PromQL query to one number; nil: there is no backend.
-	Query func(ctx context.Context, promql string) (series.Sample, error)
+	// Query evaluates a PromQL query to one number; nil: there is no backend. scope is
+	// the namespace that LimitQuery limited it to, and that a backend in this process
+	// enforces again; empty: none.
+	Query func(ctx context.Context, scope, promql string) (series.Sample, error)
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
 	// trusted. Its error is shown to the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
@@ -77,7 +91,9 @@ type Deps struct {
 	Leading    func() bool              // whether this replica may write
 	Leader     func() string            // the identity of the leader
 	Record     func(Event)              // records an Event; does not block
-	Metrics    prometheus.Registerer    // nil: no metrics
+	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
+	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
+	Metrics             prometheus.Registerer // nil: no metrics
 
 	// RecordMinute records the minute that began at at, for which rows calls add for
 	// each workload. nil: no history.
@@ -113,7 +129,8 @@ type shared struct {
 // Controller watches workloads and decides about them while Run runs.
 type Controller struct {
 	*shared
-	fieldUses *fieldUses
+	fieldUses  *fieldUses
+	aggregates *aggregates
 
 	mu        sync.RWMutex
 	workloads map[types.NamespacedName]*workload
@@ -144,6 +161,7 @@ func New(cfg Config, deps Deps) *Controller {
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.discovered.Store(&discovery.List{})
 	c.queries = newQueries(c)
+	c.aggregates = newAggregates(c)
 	c.meters = newMeters(c, deps.Metrics)
 	c.audit = newAudit(c)
 	return c
@@ -161,6 +179,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	if c.deps.RecordMinute != nil {
 		c.running.Go(func() { c.recordMinutes(ctx) })
 	}
+	c.running.Go(func() { c.aggregates.run(ctx) })
 	c.watchDevices(ctx)
 	watches := []struct {
 		obj client.Object

@@ -36,6 +36,18 @@ func (m MetricPods) State(namespace, pod string) (serving, found bool) {
 	return found && isServing(p), found
 }
 
+// Serving returns the names of the namespace's serving pods that the selector matches,
+// sorted.
+func (m MetricPods) Serving(namespace string, selector labels.Selector) []string {
+	var names []string
+	for _, pod := range m.c.deps.Pods.Select(namespace, selector) {
+		if isServing(pod) {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
 // Value returns a pod's newest value.
 func (m MetricPods) Value(namespace, pod string, q series.Query) (series.Sample, bool) {
 	if q.Metric != "" {

@@ -26,6 +26,7 @@ type meters struct {
 	contradictions *prometheus.CounterVec
 
 	workload                 workloadDescs
+	aggregates               *aggregateDescs
 	leader, excess, nodeGPUs *prometheus.Desc
 }
 
@@ -54,7 +55,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Name: "gpupilot_exporter_contradictions_total",
 			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
 		}, []string{"reason"}),
-		workload: newWorkloadDescs(),
+		workload: newWorkloadDescs(), aggregates: newAggregateDescs(),
 		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
 		nodeGPUs: prometheus.NewDesc("gpupilot_node_gpus", "GPU devices that a node's status counts; of nodes that have any, with the pool and the model that the node's labels name.",
@@ -77,6 +78,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 // Describe is prometheus.Collector's.
 func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	m.workload.describe(ch)
+	m.aggregates.describe(ch)
 	ch <- m.leader
 	ch <- m.excess
 	ch <- m.nodeGPUs
@@ -90,6 +92,7 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
 	m.collectNodes(ch)
+	m.aggregates.collect(ch, m.c.GPUAggregates())
 	m.c.mu.RLock()
 	defer m.c.mu.RUnlock()
 	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.discovered.Load().Excess)))

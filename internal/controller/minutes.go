@@ -16,8 +16,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
-// minuteKind is the kind of a GPUAutoscaler's minutes.
-const minuteKind = "GPUAutoscaler"
+// namespaceKind is the kind of a namespace's minutes.
+const namespaceKind = "Namespace"
 
 // The metrics of each GPUAutoscaler.
 const (
@@ -30,7 +30,7 @@ const (
 )
 
 // sampleInterval is the time between two readings of what a decision does not read:
-// fields of GPUs, and the parts of signals. A decision's own values are added as it is
+// aggregates of GPUs, and the parts of signals. A decision's own values are added as it is
 // made.
 const sampleInterval = 15 * time.Second
 
@@ -99,6 +99,7 @@ func (c *Controller) recordMinutes(ctx context.Context) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	minute := time.Now().Truncate(time.Minute)
+	groups := &groupMinutes{groups: map[GPUGroup]*history.Accumulator{}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -107,25 +108,27 @@ func (c *Controller) recordMinutes(ctx context.Context) {
 		}
 		now := time.Now()
 		if begun := now.Truncate(time.Minute); begun.After(minute) {
-			c.recordMinute(minute)
+			c.recordMinute(minute, groups)
 			minute = begun
 		}
 		c.sampleMinute(now)
+		groups.sample(c.GPUAggregates())
 	}
 }
 
 // recordMinute records the minute that began at at.
-func (c *Controller) recordMinute(at time.Time) {
+func (c *Controller) recordMinute(at time.Time, groups *groupMinutes) {
 	workloads := c.allWorkloads()
 	c.deps.RecordMinute(at, func(add func(history.Workload, []history.Value)) {
 		for _, w := range workloads {
 			w.mu.Lock()
 			values := w.minute.Take(at)
 			if len(values) > 0 {
-				add(history.Workload{Namespace: w.key.Namespace, Kind: minuteKind, Name: w.key.Name}, values)
+				add(history.Workload{Namespace: w.key.Namespace, Kind: webui.AutoscalerKind, Name: w.key.Name}, values)
 			}
 			w.mu.Unlock()
 		}
+		groups.record(at, add)
 	})
 }
 
@@ -139,9 +142,9 @@ func (c *Controller) allWorkloads() []*workload {
 	return out
 }
 
-// sampleMinute reads the GPUs of all workloads, and the parts of their signals.
+// sampleMinute counts the GPUs of all GPUAutoscalers, and reads the parts of their
+// signals.
 func (c *Controller) sampleMinute(now time.Time) {
-	fields := c.fieldsInUse(now)
 	for _, w := range c.allWorkloads() {
 		sel := w.selector.Load()
 		if sel == nil {
@@ -162,47 +165,89 @@ func (c *Controller) sampleMinute(now time.Time) {
 		}
 		w.mu.Lock()
 		w.minute.Add(now, minuteAllocated, float64(allocated), math.NaN())
-		w.sampleFields(now, serving, fields)
 		w.sampleTerms(now, serving)
 		w.mu.Unlock()
 	}
 }
 
-// sampleFields adds the mean and the maximum over the serving pods of each field in use.
-// w.mu is held.
-func (w *workload) sampleFields(now time.Time, serving []*corev1.Pod, fields gpu.FieldSet) {
-	values := verifiedValues{w.shared.deps.Store, w.shared.devices}
-	for i, f := range gpu.Fields() {
-		if !fields.Has(gpu.Index(i)) {
+// groupMinutes are the current minutes of the GPUs of workloads and namespaces.
+type groupMinutes struct {
+	sampled time.Time // the last aggregates
+	groups  map[GPUGroup]*history.Accumulator
+}
+
+// of returns the minute of a group; nil for the cluster, which is not in the history, and
+// for the groups that /metrics leaves out.
+func (g *groupMinutes) of(a *Aggregates, k GPUGroup) *history.Accumulator {
+	if k.Namespace == "" || !a.shown[k] {
+		return nil
+	}
+	m := g.groups[k]
+	if m == nil {
+		m = &history.Accumulator{}
+		g.groups[k] = m
+	}
+	return m
+}
+
+// record records the minute that began at at. Groups without one are forgotten.
+func (g *groupMinutes) record(at time.Time, add func(history.Workload, []history.Value)) {
+	for k, m := range g.groups {
+		values := m.Take(at)
+		if len(values) == 0 {
+			delete(g.groups, k)
 			continue
 		}
-		n, total, most := 0, 0.0, math.Inf(-1)
-		for _, pod := range serving {
-			if s, ok := values.Field(pod, f.ID, now, w.shared.cfg.MaxAge); ok {
-				n, total, most = n+1, total+s.Value, max(most, s.Value)
+		w := history.Workload{Namespace: k.Namespace, Kind: k.Kind, Name: k.Name}
+		if k.Name == "" {
+			w.Kind, w.Name = namespaceKind, k.Namespace
+		}
+		add(w, values)
+	}
+}
+
+// sample adds the aggregates of the GPUs of workloads and namespaces.
+func (g *groupMinutes) sample(a *Aggregates) {
+	if !a.At.After(g.sampled) {
+		return // as in the last sample
+	}
+	g.sampled = a.At
+	for i := range a.Items {
+		x := &a.Items[i]
+		f, ok := gpu.Lookup(x.Field)
+		m := g.of(a, x.GPUGroup)
+		if !ok || m == nil {
+			continue
+		}
+		for _, s := range []struct {
+			group string
+			stats *GPUStats
+		}{{history.GroupGPU, &x.Allocated}, {history.GroupActive, &x.Active}} {
+			if s.stats.GPUs > 0 {
+				m.AddMax(a.At, history.NewMetric(s.group, f.Name), s.stats.Mean, s.stats.Max, float64(s.stats.GPUs))
 			}
 		}
-		if n > 0 {
-			w.minute.AddMax(now, fieldMetric(f.Name), total/float64(n), most, float64(n))
+	}
+	for k, n := range a.GPUs {
+		if m := g.of(a, k); m != nil {
+			m.Add(a.At, minuteAllocated, float64(n), math.NaN())
 		}
 	}
 }
 
-// Minutes returns the one-minute aggregates of one GPUAutoscaler, also of one that was
-// deleted since.
+// Minutes returns the one-minute aggregates of one GPUAutoscaler, workload or namespace,
+// also of one that was deleted since.
 func (c *Controller) Minutes(namespace, name string, q *webui.MinuteQuery) (webui.Minutes, bool, error) {
 	if c.deps.History != nil {
-		m, ok, err := webui.ReadMinutes(c.deps.History, history.Workload{Namespace: namespace, Kind: minuteKind, Name: name}, q)
+		m, ok, err := webui.ReadMinutes(c.deps.History, history.Workload{Namespace: namespace, Kind: q.Kind, Name: name}, q)
 		if ok {
 			return m, true, err
 		}
 	}
 	_, known := c.History(namespace, name)
+	known = known && q.Kind == webui.AutoscalerKind
 	return webui.Minutes{First: q.From, Step: q.Step, Metrics: []webui.MinuteMetric{}}, known, nil
 }
-
-// fieldMetric returns the metric of a field, by its name in dcgm-exporter 4.8.
-func fieldMetric(name string) history.Metric { return history.NewMetric(history.GroupGPU, name) }
 
 // sampleTerms adds the sum over the serving pods of each metric that signals read, such
 // as the running and the waiting requests of a server. A sum is absent if a pod has no

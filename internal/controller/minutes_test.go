@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
 
 // minutesOf is the minutes that a rig recorded.
-func minutesOf(r *rig, minute time.Time) map[history.Workload]map[history.Metric]history.Value {
+func minutesOf(r *rig, minute time.Time, g ...*groupMinutes) map[history.Workload]map[history.Metric]history.Value {
 	out := map[history.Workload]map[history.Metric]history.Value{}
 	r.deps.RecordMinute = func(at time.Time, rows func(add func(history.Workload, []history.Value))) {
 		rows(func(w history.Workload, values []history.Value) {
@@ -24,11 +25,11 @@ func minutesOf(r *rig, minute time.Time) map[history.Workload]map[history.Metric
 			}
 		})
 	}
-	r.recordMinute(minute)
+	r.recordMinute(minute, append(g, &groupMinutes{})[0])
 	return out
 }
 
-func TestAMinuteHasTheDecisionsAndTheGPUs(t *testing.T) {
+func TestAMinuteHasTheDecisions(t *testing.T) {
 	minute := time.Now().Truncate(time.Minute)
 	a, b := pod("web", "web-1", minute.Add(-time.Hour), ready(minute.Add(-time.Hour))), pod("web", "web-2", minute.Add(-time.Hour), ready(minute.Add(-time.Hour)))
 	r := newRig(t, deployment("web", 2), autoscaler("web"))
@@ -55,10 +56,6 @@ func TestAMinuteHasTheDecisionsAndTheGPUs(t *testing.T) {
 	f("replicas/starting", 0, 0, nan)
 	f("gpus/allocated", 2, 2, nan)
 	f("signal/Utilization", 60, 90, 2)
-	f("gpu/DCGM_FI_DEV_GPU_UTIL", 60, 90, 2)
-	if v, ok := got["gpu/DCGM_FI_DEV_POWER_USAGE"]; ok {
-		t.Errorf("a field without a value is %+v", v)
-	}
 	if v, ok := got["requests/Utilization"]; ok {
 		t.Errorf("a signal without requests has %+v", v)
 	}
@@ -91,7 +88,7 @@ func TestRequestRatesNeedAllServingPods(t *testing.T) {
 
 func TestMinutesOfAWorkload(t *testing.T) {
 	r := newRig(t, deployment("web", 2), autoscaler("web"))
-	q := &webui.MinuteQuery{From: r.now.Add(-time.Hour), To: r.now, Step: time.Minute}
+	q := &webui.MinuteQuery{Kind: webui.AutoscalerKind, From: r.now.Add(-time.Hour), To: r.now, Step: time.Minute}
 	if _, ok, err := r.Minutes("ns", "web", q); ok || err != nil {
 		t.Errorf("an unknown workload: %v, %v", ok, err)
 	}
@@ -106,5 +103,44 @@ func TestMinutesOfAWorkload(t *testing.T) {
 	}
 	if m, ok, err := r.Minutes("ns", "gone", q); !ok || err != nil || len(m.Metrics) != 1 {
 		t.Errorf("a deleted workload: %+v, %v, %v", m, ok, err)
+	}
+}
+
+func TestAMinuteHasTheAggregatesOfGPUs(t *testing.T) {
+	r := newRig(t)
+	minute := time.Now().Truncate(time.Minute)
+	web, other := GPUGroup{"ns", "Deployment", "web"}, GPUGroup{"ns", "Deployment", "other"}
+	aggregates := func(second int, mean float64) *Aggregates {
+		items := []GPUAggregate{{Field: gpu.GPUUtil, Allocated: GPUStats{GPUs: 9, Mean: 1}}}
+		for _, g := range []GPUGroup{{Namespace: "ns"}, web, other} {
+			items = append(items, GPUAggregate{GPUGroup: g, Field: gpu.GPUUtil, Allocated: GPUStats{GPUs: 4, Mean: mean, Max: 2 * mean}, Active: GPUStats{GPUs: 1, Mean: 99, Max: 99}})
+		}
+		return &Aggregates{
+			At: minute.Add(time.Duration(second) * time.Second), Items: items,
+			GPUs: map[GPUGroup]int{{}: 9, web: 4}, shown: map[GPUGroup]bool{{}: true, {Namespace: "ns"}: true, web: true}, // other is omitted
+		}
+	}
+	g := &groupMinutes{groups: map[GPUGroup]*history.Accumulator{}}
+	g.sample(aggregates(10, 30))
+	g.sample(aggregates(10, 30)) // no newer pass
+	g.sample(aggregates(25, 60))
+	got := minutesOf(r, minute, g)
+	if len(got) != 2 {
+		t.Errorf("recorded are %v, want the Deployment and the namespace", got)
+	}
+	values := got[history.Workload{Namespace: "ns", Kind: "Deployment", Name: "web"}]
+	want := map[history.Metric]history.Value{
+		"gpu/DCGM_FI_DEV_GPU_UTIL":    {Metric: "gpu/DCGM_FI_DEV_GPU_UTIL", Mean: 45, Max: 120, Count: 4},
+		"active/DCGM_FI_DEV_GPU_UTIL": {Metric: "active/DCGM_FI_DEV_GPU_UTIL", Mean: 99, Max: 99, Count: 1},
+		"gpus/allocated":              {Metric: "gpus/allocated", Mean: 4, Max: 4, Count: math.NaN()},
+	}
+	if fmt.Sprint(values) != fmt.Sprint(want) {
+		t.Errorf("the Deployment has\n%v, want\n%v", values, want)
+	}
+	if v := got[history.Workload{Namespace: "ns", Kind: "Namespace", Name: "ns"}]; v["gpu/DCGM_FI_DEV_GPU_UTIL"].Mean != 45 {
+		t.Errorf("the namespace has %v", v)
+	}
+	if minutesOf(r, minute.Add(time.Minute), g); len(g.groups) != 0 {
+		t.Errorf("groups that have ended are kept: %v", g.groups)
 	}
 }

@@ -88,6 +88,7 @@ type plan struct {
 // counts are a workload's replicas for /metrics; ok is false before the first decision.
 type counts struct {
 	current, desired, serving, starting, unschedulable int32
+	at                                                 time.Time // of the decision
 	ok                                                 bool
 }
 
@@ -426,7 +427,7 @@ func (w *workload) publish(r *report) {
 	w.mu.Lock()
 	w.shown, w.conditions = shown, judged
 	if d := r.decision; d != nil {
-		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, true}
+		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
 		w.history.add(d)
 		w.recordReading(r)
 		w.measures.recordDecision(d, &r.plan.Policy)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,9 +35,24 @@ func slimTransform(more []string) toolscache.TransformFunc {
 			return slimNode(o, more), nil
 		case *resourcev1.ResourceClaim:
 			return slimClaim(o), nil
+		case *appsv1.ReplicaSet:
+			return &appsv1.ReplicaSet{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.ReplicaSetSpec{Selector: o.Spec.Selector}}, nil
+		case *batchv1.Job:
+			return &batchv1.Job{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: batchv1.JobSpec{Selector: o.Spec.Selector}}, nil
+		case *metav1.PartialObjectMetadata:
+			return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: slimMeta(&o.ObjectMeta)}, nil
 		}
 		return strip(obj)
 	}
+}
+
+// slimMeta keeps the identity of an object, its labels and its controller.
+func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	slim := metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels}
+	if owner := metav1.GetControllerOfNoCopy(m); owner != nil {
+		slim.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return slim
 }
 
 // slimNode keeps of a node how many GPUs it has, the labels of keptLabels, and its
@@ -102,6 +119,7 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	if len(pod.Status.HostIPs) > 1 { // the first is HostIP
 		slim.Status.HostIPs = pod.Status.HostIPs
 	}
+	slim.OwnerReferences = slimOwner(pod)
 	if cost, ok := pod.Annotations[PodDeletionCost]; ok {
 		slim.Annotations = map[string]string{PodDeletionCost: cost}
 	}
@@ -194,6 +212,7 @@ type Pods struct {
 	byName  map[podKey]*corev1.Pod
 	byLabel map[labelKey]map[podKey]*corev1.Pod // namespace "" for all namespaces
 	all     map[string]map[podKey]*corev1.Pod   // by namespace
+	byOwner map[ownerKey][]*corev1.Pod          // by controller, sorted by name
 
 	// sorted caches the sets of byLabel that Select has returned, for one namespace and
 	// sorted by name, until a pod joins or leaves the set.
@@ -215,6 +234,7 @@ func NewPods() *Pods {
 		byName:  map[podKey]*corev1.Pod{},
 		byLabel: map[labelKey]map[podKey]*corev1.Pod{},
 		all:     map[string]map[podKey]*corev1.Pod{},
+		byOwner: map[ownerKey][]*corev1.Pod{},
 		sorted:  map[labelKey][]*corev1.Pod{},
 		changed: func(_, _ *corev1.Pod) {},
 	}
@@ -254,6 +274,7 @@ func (p *Pods) set(k podKey, pod *corev1.Pod) {
 	if pod != nil {
 		p.link(k, pod)
 	}
+	p.updateOwned(old, pod)
 	p.updateSorted(k, old, pod)
 	p.mu.Unlock()
 	p.changed(old, pod)

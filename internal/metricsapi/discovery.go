@@ -13,6 +13,7 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
 // versions are the API versions with their priorities: clients that support both
@@ -34,14 +35,14 @@ const groupPriority = 100
 // Without discovery, the API server would find no resource.
 type discovery struct {
 	aggregated.ResourceManager
-	names func() []string
+	metrics func() []provider.CustomMetricInfo
 
 	mu   sync.Mutex
-	last []string
+	last []provider.CustomMetricInfo
 }
 
 func newDiscovery(p *Provider) *discovery {
-	d := &discovery{ResourceManager: aggregated.NewResourceManager("apis"), names: p.names}
+	d := &discovery{ResourceManager: aggregated.NewResourceManager("apis"), metrics: p.ListAllMetrics}
 	d.refresh()
 	for _, v := range versions {
 		d.SetGroupVersionPriority(metav1.GroupVersion{Group: custom_metrics.GroupName, Version: v.version}, groupPriority, v.priority)
@@ -59,30 +60,37 @@ func (d *discovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (d *discovery) refresh() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	names := d.names()
-	if slices.Equal(names, d.last) {
+	metrics := d.metrics()
+	if slices.Equal(metrics, d.last) {
 		return
 	}
-	d.last = names
+	d.last = metrics
 	for _, v := range versions {
 		d.AddGroupVersion(custom_metrics.GroupName, apidiscoveryv2.APIVersionDiscovery{
-			Version: v.version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
-			Resources: []apidiscoveryv2.APIResourceDiscovery{podsWith(names)},
+			Version: v.version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: resourcesOf(metrics),
 		})
 	}
 }
 
-// podsWith returns the resource pods with a subresource for each name.
-func podsWith(names []string) apidiscoveryv2.APIResourceDiscovery {
-	pods := apidiscoveryv2.APIResourceDiscovery{
-		Resource: podsResource.Resource, Scope: apidiscoveryv2.ScopeNamespace,
-		ResponseKind: &metav1.GroupVersionKind{}, // empty, because pods alone is not a resource here; nil makes old clients panic
-		Subresources: make([]apidiscoveryv2.APISubresourceDiscovery, len(names)),
-	}
-	for i, name := range names {
-		pods.Subresources[i] = apidiscoveryv2.APISubresourceDiscovery{
-			Subresource: name, ResponseKind: &metav1.GroupVersionKind{Kind: "MetricValueList"}, Verbs: metav1.Verbs{"get"},
+// resourcesOf returns the resources of metrics, sorted as these are, with a
+// subresource for each metric. The name of a resource with a group is
+// RESOURCE.GROUP, as in the paths of this API.
+func resourcesOf(metrics []provider.CustomMetricInfo) (list []apidiscoveryv2.APIResourceDiscovery) {
+	for _, m := range metrics {
+		if name := m.GroupResource.String(); len(list) == 0 || list[len(list)-1].Resource != name {
+			r := apidiscoveryv2.APIResourceDiscovery{
+				Resource: name, Scope: apidiscoveryv2.ScopeCluster,
+				ResponseKind: &metav1.GroupVersionKind{}, // empty, because the object itself is not served here; nil makes old clients panic
+			}
+			if m.Namespaced {
+				r.Scope = apidiscoveryv2.ScopeNamespace
+			}
+			list = append(list, r)
 		}
+		r := &list[len(list)-1]
+		r.Subresources = append(r.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: m.Metric, ResponseKind: &metav1.GroupVersionKind{Kind: "MetricValueList"}, Verbs: metav1.Verbs{"get"},
+		})
 	}
-	return pods
+	return list
 }

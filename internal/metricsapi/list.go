@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
 // lists serves requests for a metric of all pods of a selector, as a
@@ -121,11 +120,12 @@ func (l *lists) serve(w http.ResponseWriter, r *http.Request) {
 		l.next.ServeHTTP(w, r)
 		return
 	}
-	q, err := l.provider.query(info.Namespace, provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: info.Subresource}, nil)
-	if err != nil {
+	s, err := l.provider.parse(info.Subresource, nil)
+	if err != nil || !s.isPlain() {
 		l.next.ServeHTTP(w, r)
 		return
 	}
+	q := l.provider.query(info.Namespace, &s)
 	buf := l.bodies.Get().(*[]byte)
 	list := formatOf(r)((*buf)[:0], info.APIVersion, q)
 	if err := q.each(selector, list.add); err != nil {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -198,10 +197,11 @@ func TestListAllocates(t *testing.T) {
 	for _, begin := range []newEncoder{newJSONList, newProtoList} {
 		buf := make([]byte, 0, 1<<20)
 		allocs := testing.AllocsPerRun(10, func() {
-			q, err := p.query("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), labels.Everything())
+			s, err := p.parse("DCGM_FI_DEV_GPU_UTIL", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
+			q := p.query("ml", &s)
 			list := begin(buf, "v1beta2", q)
 			if err := q.each(selector, list.add); err != nil {
 				t.Fatal(err)

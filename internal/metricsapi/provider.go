@@ -3,7 +3,9 @@
 package metricsapi
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -11,17 +13,15 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -33,6 +33,9 @@ import (
 type Pods interface {
 	// State reports whether a pod serves; found is false if there is none of that name.
 	State(namespace, pod string) (serving, found bool)
+	// Serving returns the names of the namespace's serving pods that the selector
+	// matches, sorted.
+	Serving(namespace string, selector labels.Selector) []string
 	// Value returns the newest value of a pod.
 	Value(namespace, pod string, q series.Query) (series.Sample, bool)
 	// Values returns the names and newest values of the namespace's serving pods
@@ -47,7 +50,14 @@ type Deps struct {
 	// distinguish a pod's own metric without a value from an unknown one. It must be
 	// cheap, because it is called often.
 	Names func() []string
-	Now   func() time.Time // nil: time.Now
+	// Objects finds the objects that are not pods. nil: only pods have metrics.
+	Objects Objects
+	// Statistics computes the metrics of objects and of windows. nil: there are only the
+	// newest values of pods.
+	Statistics Statistics
+	// Sources serve metrics that are not built in. They are asked in order.
+	Sources []Source
+	Now     func() time.Time // nil: time.Now
 }
 
 // Provider answers the custom metrics API from memory. Its methods are safe
@@ -56,6 +66,7 @@ type Provider struct {
 	deps   Deps
 	maxAge time.Duration
 	window time.Duration
+	span   time.Duration // the longest window of a request
 
 	observe func(seconds float64) // records the age of each value that is served; may be nil
 }
@@ -68,10 +79,8 @@ func NewProvider(maxAge, rateWindow time.Duration, deps Deps) *Provider {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	return &Provider{deps: deps, maxAge: maxAge, window: rateWindow}
+	return &Provider{deps: deps, maxAge: maxAge, window: rateWindow, span: defaultSpan}
 }
-
-var podsResource = schema.GroupResource{Resource: "pods"}
 
 // query is a request for one metric, resolved.
 type query struct {
@@ -84,28 +93,95 @@ type query struct {
 	window    *int64     // seconds; nil for an instantaneous value
 }
 
-// GetMetricByName returns the metric of one pod. If it has no value now, the error is
-// NotFound with the reason.
-func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
-	q, err := p.query(name.Namespace, info, metricSelector)
+// GetMetricByName returns the metric of one object. If it has no value now, the error
+// is NotFound with the reason.
+func (p *Provider) GetMetricByName(ctx context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	k, err := p.kindOf(info.GroupResource, name.Namespace, info.Metric)
 	if err != nil {
 		return nil, err
 	}
+	if err := p.exists(ctx, k, name, info.Metric); err != nil {
+		return nil, err
+	}
+	v, err := p.builtinValue(ctx, k, name, info.Metric, metricSelector)
+	if !errors.Is(err, ErrUnknownMetric) {
+		return v, err
+	}
+	values, err := p.fromSources(ctx, k, SourceQuery{
+		Resource: k.resource, Namespace: name.Namespace, Names: []string{name.Name}, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
+	})
+	switch {
+	case errors.Is(err, ErrUnknownMetric):
+		return nil, p.unknownMetric(info.Metric)
+	case err != nil:
+		return nil, err
+	case len(values) == 0:
+		return nil, notFound("metric %s: %s %s has no value now", info.Metric, k.resource, nameOf(name))
+	}
+	return &values[0], nil
+}
+
+// exists returns an error unless there is an object of that name that may have metrics.
+func (p *Provider) exists(ctx context.Context, k objectKind, name types.NamespacedName, metric string) error {
+	if k.resource != podsResource {
+		found, err := p.deps.Objects.Has(ctx, k.resource, name.Namespace, name.Name)
+		if err == nil && !found {
+			err = apierrors.NewNotFound(k.resource, name.Name)
+		}
+		return err
+	}
 	serving, found := p.deps.Pods.State(name.Namespace, name.Name)
-	if !found {
-		return nil, apierrors.NewNotFound(podsResource, name.Name)
+	switch {
+	case !found:
+		return apierrors.NewNotFound(podsResource, name.Name)
+	case !serving:
+		return notFound("metric %s: pod %s is starting or terminating", metric, name)
 	}
-	if !serving {
-		return nil, notFound("metric %s: pod %s is starting or terminating", q.metric, name)
+	return nil
+}
+
+// nameOf returns the name of an object, with its namespace if it has one.
+func nameOf(name types.NamespacedName) string {
+	if name.Namespace == "" {
+		return name.Name
 	}
+	return name.String()
+}
+
+// builtinValue returns a built-in metric of one object. The error is ErrUnknownMetric
+// if the metric is not built in.
+func (p *Provider) builtinValue(ctx context.Context, k objectKind, name types.NamespacedName, metric string, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	s, err := p.parse(metric, metricSelector)
+	switch {
+	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, ErrUnknownMetric) && isEverything(metricSelector)):
+		return p.podValue(name, p.query(name.Namespace, &s))
+	case err != nil:
+		return nil, err
+	case p.deps.Statistics == nil || k.resource != podsResource && !isBuiltin(k.resource):
+		return nil, ErrUnknownMetric
+	}
+	v, reason, err := p.statistic(ctx, k, name, &s)
+	if err != nil {
+		return nil, err
+	}
+	if reason != "" {
+		return nil, notFound("metric %s of %s %s: %s", s.name, k.resource, nameOf(name), reason)
+	}
+	v.Metric.Selector = selectorValue(metricSelector)
+	return v, nil
+}
+
+// podValue returns the newest value of a serving pod. The error is ErrUnknownMetric if
+// the metric is not built in.
+func (p *Provider) podValue(name types.NamespacedName, q *query) (*custom_metrics.MetricValue, error) {
 	var value float64
 	sample, ok := p.deps.Pods.Value(name.Namespace, name.Name, q.newest())
 	if ok {
 		value, ok = q.value(sample)
 	}
 	if !ok {
-		if err := q.known(); err != nil {
-			return nil, err
+		if !q.isKnown() {
+			return nil, ErrUnknownMetric
 		}
 		return nil, notFound("metric %s: pod %s has no value from the last %s", q.metric, name, p.maxAge)
 	}
@@ -113,15 +189,71 @@ func (p *Provider) GetMetricByName(_ context.Context, name types.NamespacedName,
 	return &v, nil
 }
 
-// GetMetricBySelector returns the metric of each serving pod that the selector
-// matches and that has a fresh value. The list may be empty.
-func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
-	q, err := p.query(namespace, info, metricSelector)
+// GetMetricBySelector returns the metric of each object that the selector matches and
+// that has a fresh value; of pods, only of serving ones. The list may be empty.
+func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+	k, err := p.kindOf(info.GroupResource, namespace, info.Metric)
+	if err != nil {
+		return nil, err
+	}
+	list, err := p.builtinValues(ctx, k, namespace, selector, info.Metric, metricSelector)
+	if !errors.Is(err, ErrUnknownMetric) {
+		return list, err
+	}
+	names, err := p.objectNames(ctx, k, namespace, selector)
+	if err != nil {
+		return nil, err
+	}
+	values, err := p.fromSources(ctx, k, SourceQuery{
+		Resource: k.resource, Namespace: namespace, Names: names, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
+	})
+	if errors.Is(err, ErrUnknownMetric) {
+		return nil, p.unknownMetric(info.Metric)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &custom_metrics.MetricValueList{Items: values}, nil
+}
+
+// builtinValues returns a built-in metric of the objects that a selector matches. The
+// error is ErrUnknownMetric if the metric is not built in.
+func (p *Provider) builtinValues(ctx context.Context, k objectKind, namespace string, selector labels.Selector, metric string, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+	s, err := p.parse(metric, metricSelector)
+	switch {
+	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, ErrUnknownMetric) && isEverything(metricSelector)):
+		return p.podValues(selector, p.query(namespace, &s))
+	case err != nil:
+		return nil, err
+	case p.deps.Statistics == nil || k.resource != podsResource && !isBuiltin(k.resource):
+		return nil, ErrUnknownMetric
+	}
+	names, err := p.objectNames(ctx, k, namespace, selector)
 	if err != nil {
 		return nil, err
 	}
 	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
-	err = q.each(selector, func(pod string, at time.Time, v float64) {
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, apierrors.NewTimeoutError(fmt.Sprintf("metric %s: %v", s.name, err), 1)
+		}
+		v, reason, err := p.statistic(ctx, k, types.NamespacedName{Namespace: namespace, Name: name}, &s)
+		if err != nil {
+			return nil, err
+		}
+		if reason == "" {
+			v.Metric.Selector = selectorValue(metricSelector)
+			list.Items = append(list.Items, *v)
+		}
+	}
+	return list, nil
+}
+
+// podValues returns the newest values of the serving pods of a selector. The error is
+// ErrUnknownMetric if the metric is not built in.
+func (p *Provider) podValues(selector labels.Selector, q *query) (*custom_metrics.MetricValueList, error) {
+	list := &custom_metrics.MetricValueList{Items: []custom_metrics.MetricValue{}}
+	err := q.each(selector, func(pod string, at time.Time, v float64) {
 		list.Items = append(list.Items, q.metricValue(pod, at, v))
 	})
 	if err != nil {
@@ -130,8 +262,11 @@ func (p *Provider) GetMetricBySelector(_ context.Context, namespace string, sele
 	return list, nil
 }
 
+// isEverything reports whether a selector has no requirement.
+func isEverything(s labels.Selector) bool { return s == nil || s.Empty() }
+
 // each calls f for each serving pod of the selector that has a fresh value. If there
-// is none, it fails for an unknown metric.
+// is none, the error is ErrUnknownMetric for an unknown metric.
 func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, v float64)) error {
 	found := false
 	for pod, s := range q.p.deps.Pods.Values(q.namespace, selector, q.newest()) {
@@ -140,21 +275,32 @@ func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, 
 			f(pod, s.At, v)
 		}
 	}
-	if !found {
-		return q.known()
+	if !found && !q.isKnown() {
+		return ErrUnknownMetric
 	}
 	return nil
 }
 
-// ListAllMetrics lists the names in use. It is never empty, because clients treat an
-// API version without resources as broken.
+// ListAllMetrics lists the names in use by resource. It is never empty, because clients
+// treat an API version without resources as broken.
 func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
 	names := p.names()
-	list := make([]provider.CustomMetricInfo, len(names))
-	for i, name := range names {
-		list[i] = provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: name}
+	list := make([]provider.CustomMetricInfo, 0, len(names))
+	for _, name := range names {
+		list = append(list, provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: name})
 	}
-	return list
+	list = append(list, p.builtinMetrics(names)...)
+	for _, s := range p.deps.Sources {
+		list = append(list, s.Metrics()...)
+	}
+	slices.SortFunc(list, func(a, b provider.CustomMetricInfo) int {
+		return cmp.Or(
+			cmp.Compare(a.GroupResource.Resource, b.GroupResource.Resource), cmp.Compare(a.GroupResource.Group, b.GroupResource.Group),
+			cmp.Compare(a.Metric, b.Metric))
+	})
+	return slices.CompactFunc(list, func(a, b provider.CustomMetricInfo) bool {
+		return a.GroupResource == b.GroupResource && a.Metric == b.Metric
+	})
 }
 
 // names returns the names in use, sorted; only the GPU utilisation's if there are
@@ -167,41 +313,18 @@ func (p *Provider) names() []string {
 	return names
 }
 
-// query resolves a request. It fails if the request is invalid.
-func (p *Provider) query(namespace string, info provider.CustomMetricInfo, metricSelector labels.Selector) (*query, error) {
-	if info.GroupResource != podsResource {
-		return nil, notFound("metric %s: %s have no metrics here, only pods do", info.Metric, info.GroupResource)
+// query returns the query for the newest values of pods.
+func (p *Provider) query(namespace string, s *spec) *query {
+	q := &query{p: p, namespace: namespace, metric: s.name, now: p.deps.Now(), field: s.field, scale: cmp.Or(s.scale, 1)}
+	if q.field != nil && q.field.PodAgg == gpu.Rate && p.window > 0 {
+		q.window = windowSeconds(p.window)
 	}
-	if namespace == "" {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("metric %s: pods are namespaced, and no namespace was given", info.Metric))
-	}
-	if metricSelector != nil && !metricSelector.Empty() {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf(
-			"metric %s: a pod has one value of a metric, without labels: the metric selector %q cannot be met, remove it", info.Metric, metricSelector))
-	}
-	q := &query{p: p, namespace: namespace, metric: info.Metric, now: p.deps.Now(), scale: 1}
-	ref, ok := names.Resolve(info.Metric)
-	if !ok {
-		return q, nil
-	}
-	q.field, ok = gpu.Lookup(ref.Field)
-	if !ok || q.field.Kind == gpu.Label || ref.Scale == 0 {
-		return nil, notFound("metric %s is a label, not a number", info.Metric)
-	}
-	q.scale = ref.Scale
-	if q.field.PodAgg == gpu.Rate && p.window > 0 {
-		seconds := int64(math.Ceil(p.window.Seconds()))
-		q.window = &seconds
-	}
-	return q, nil
+	return q
 }
 
-// known returns an error if the metric is unknown.
-func (q *query) known() error {
-	if q.field != nil || slices.Contains(q.p.deps.Names(), q.metric) {
-		return nil
-	}
-	return notFound("metric %s is not known: no profile has a GPU field of this name, and no autoscaler reads a pod metric of this name", q.metric)
+// isKnown reports whether the metric is built in.
+func (q *query) isKnown() bool {
+	return q.field != nil || slices.Contains(q.p.deps.Names(), q.metric)
 }
 
 // newest returns the query to Deps.Pods.
@@ -231,13 +354,11 @@ func (q *query) value(s series.Sample) (v float64, ok bool) {
 // metricValue returns a value in the library's type.
 func (q *query) metricValue(pod string, at time.Time, v float64) custom_metrics.MetricValue {
 	return custom_metrics.MetricValue{
-		DescribedObject: custom_metrics.ObjectReference{
-			Kind: "Pod", APIVersion: corev1.SchemeGroupVersion.String(), Namespace: q.namespace, Name: pod,
-		},
-		Metric:        custom_metrics.MetricIdentifier{Name: q.metric},
-		Timestamp:     metav1.Time{Time: at},
-		WindowSeconds: q.window,
-		Value:         quantity(v),
+		DescribedObject: podKind.reference(q.namespace, pod),
+		Metric:          custom_metrics.MetricIdentifier{Name: q.metric},
+		Timestamp:       metav1.Time{Time: at},
+		WindowSeconds:   q.window,
+		Value:           quantity(v),
 	}
 }
 
@@ -247,3 +368,9 @@ func notFound(format string, args ...any) error {
 		Message: fmt.Sprintf(format, args...),
 	}}
 }
+
+// maxNameShown bounds the names of a request that an error repeats, in bytes.
+const maxNameShown = 100
+
+// excerptOf shortens a name of a request for an error.
+func excerptOf(name string) string { return excerpt.Of(name, maxNameShown) }

@@ -47,6 +47,15 @@ func (l *podList) State(namespace, pod string) (serving, found bool) {
 	return l.pods[i].serving, true
 }
 
+func (l *podList) Serving(namespace string, selector labels.Selector) (names []string) {
+	for i := range l.pods {
+		if p := &l.pods[i]; namespace == "ml" && p.serving && selector.Matches(p.labels) {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
 func (l *podList) Value(namespace, pod string, q series.Query) (series.Sample, bool) {
 	if q.Metric != "" {
 		return l.store.PodMetric(namespace, pod, q.Metric, q.Now, q.MaxAge)
@@ -256,10 +265,10 @@ func TestRefusals(t *testing.T) {
 	}
 	list("ml", podsMetric("no_such_metric"), "", http.StatusNotFound, "metric no_such_metric is not known")
 	list("ml", podsMetric("DCGM_FI_DRIVER_VERSION"), "", http.StatusNotFound, "is a label, not a number")
-	list("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "gpu=0", http.StatusBadRequest, `the metric selector "gpu=0" cannot be met`)
+	list("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "modelName=H100", http.StatusBadRequest, `has the label "modelName": use window=DURATION`)
 	list("", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "", http.StatusBadRequest, "no namespace was given")
 	nodes := provider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "nodes"}, Metric: "DCGM_FI_DEV_GPU_UTIL"}
-	list("", nodes, "", http.StatusNotFound, "nodes have no metrics here, only pods do")
+	list("", nodes, "", http.StatusNotFound, "nodes have no metrics here; pods have")
 }
 
 func TestListAllMetrics(t *testing.T) {

@@ -3,6 +3,7 @@
 package metricsapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,7 @@ type Config struct {
 
 	MaxAge     time.Duration // older values are absent; gpu.MaxAge of the agents' interval
 	RateWindow time.Duration // of the store's counter rates, for windowSeconds; 0: omit windowSeconds
+	Window     time.Duration // the longest window of a request; 10 min by default
 	Version    string        // of the program, for the OpenAPI document
 	Log        *slog.Logger  // nil discards
 }
@@ -88,7 +90,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the metrics API: %w", err)
 	}
-	return &Server{cfg: cfg, provider: NewProvider(cfg.MaxAge, cfg.RateWindow, deps), listener: listener}, nil
+	p := NewProvider(cfg.MaxAge, cfg.RateWindow, deps)
+	p.span = cmp.Or(cfg.Window, p.span)
+	return &Server{cfg: cfg, provider: p, listener: listener}, nil
 }
 
 // Addr returns the address that the server listens on.

@@ -295,8 +295,8 @@ func (c *caller) errors(t *testing.T) {
 		}
 	}
 	f(podsPath+"no_such_metric", http.StatusNotFound, "metric no_such_metric is not known")
-	f(podsPath+"DCGM_FI_DEV_GPU_UTIL?metricLabelSelector=gpu%3D0", http.StatusBadRequest, "cannot be met")
-	f("/nodes/node-1/DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, "nodes have no metrics here, only pods do")
+	f(podsPath+"DCGM_FI_DEV_GPU_UTIL?metricLabelSelector=modelName%3DH100", http.StatusBadRequest, "use window=DURATION")
+	f("/nodes/node-1/DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, "nodes have no metrics here; pods have")
 	f("/namespaces/ml/pods/web-loading/DCGM_FI_DEV_GPU_UTIL", http.StatusNotFound, "is starting or terminating")
 }
 

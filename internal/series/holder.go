@@ -35,14 +35,7 @@ func (s *Store) PodOn(h Holder, f gpu.FieldID, now time.Time, maxAge time.Durati
 func (s *Store) podOnMany(h *Holder, f *gpu.Field, now time.Time, maxAge time.Duration) (Reading, bool) {
 	var buf [16]tenure
 	k := podKey{h.Namespace, h.Pod}
-	tenures := s.claims(buf[:0], h, now, maxAge)
-	for i := 0; h.Devices >= 0 && i < len(tenures); {
-		if t := tenures[i].target; devicesOn(tenures, t) > h.Devices {
-			tenures = slices.DeleteFunc(tenures, func(n tenure) bool { return n.target == t })
-			continue
-		}
-		i++
-	}
+	tenures := s.verified(buf[:0], h, now, maxAge)
 	return newestOf(tenures, k, f, now, maxAge)
 }
 

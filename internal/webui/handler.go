@@ -3,6 +3,7 @@
 package webui
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -70,7 +71,8 @@ func (p *Page) Stats() Stats {
 //	                                      403 if the viewer may not see the namespace
 //	/api/v1/minutes?namespace=N&name=M    the workload's Minutes: of the last day, or of
 //	                                      since=336h; with step=5m and metric=signal/ for
-//	                                      fewer values
+//	                                      fewer values; with kind=Deployment for others
+//	                                      than GPUAutoscalers
 func (p *Page) Handler() http.Handler {
 	static, err := fs.Sub(assets, "static")
 	if err != nil {
@@ -88,6 +90,12 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
 	mux.HandleFunc("GET /api/v1/minutes", p.guard(p.serveMinutes))
 	return secure(mux)
+}
+
+// Guard serves next to viewers whose token is valid, within the viewer's budget of
+// requests. It is for handlers beside the page's own.
+func (p *Page) Guard(next func(w http.ResponseWriter, r *http.Request, v Viewer)) http.HandlerFunc {
+	return p.guard(next)
 }
 
 // guard calls next with the request's viewer, if the viewer's budget allows it.
@@ -207,7 +215,7 @@ func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, r
 	case bad != nil:
 		writeError(w, http.StatusBadRequest, bad.Error())
 	case !known:
-		writeError(w, http.StatusNotFound, "there is no GPUAutoscaler "+namespace+"/"+name)
+		writeError(w, http.StatusNotFound, "there is no "+cmp.Or(r.FormValue("kind"), AutoscalerKind)+" "+namespace+"/"+name)
 	default:
 		writeJSON(w, http.StatusOK, found)
 	}

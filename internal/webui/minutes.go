@@ -3,6 +3,7 @@
 package webui
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -67,10 +68,14 @@ func (n *Numbers) UnmarshalJSON(b []byte) error {
 
 // MinuteQuery selects a part of a workload's minutes.
 type MinuteQuery struct {
+	Kind     string // of the workload
 	From, To time.Time
 	Step     time.Duration // a multiple of a minute
 	Metrics  []string      // GROUP/NAME, or GROUP/ for all of a group; none: all
 }
+
+// AutoscalerKind is the kind of a GPUAutoscaler.
+const AutoscalerKind = "GPUAutoscaler"
 
 // Limits of a MinuteQuery.
 const (
@@ -81,8 +86,11 @@ const (
 	maxMinuteNames  = 64
 )
 
-// parseMinuteQuery parses the parameters since, step and metric.
+// parseMinuteQuery parses the parameters kind, since, step and metric.
 func parseMinuteQuery(v url.Values, now time.Time) (q MinuteQuery, err error) {
+	if q.Kind = cmp.Or(v.Get("kind"), AutoscalerKind); len(q.Kind) > maxName {
+		return q, fmt.Errorf("kind has %d bytes, want at most %d", len(q.Kind), maxName)
+	}
 	since := defaultSince
 	if s := v.Get("since"); s != "" {
 		if since, err = time.ParseDuration(s); err != nil || since < time.Minute || since > history.Retention {

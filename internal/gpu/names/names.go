@@ -150,7 +150,8 @@ type alias struct {
 	field gpu.FieldID
 }
 
-// friendly are the values of a GPUAutoscaler's gpu.metric.
+// friendly are the values of a GPUAutoscaler's gpu.metric, and names in the style of
+// Kubernetes's metrics.
 var friendly = [...]alias{
 	{"Utilization", gpu.GPUUtil},
 	{"MemoryUtilization", gpu.MemCopyUtil},
@@ -160,6 +161,15 @@ var friendly = [...]alias{
 	{"TensorActive", gpu.TensorActive},
 	{"DRAMActive", gpu.DRAMActive},
 	{"Power", gpu.PowerUsage},
+	{"gpu_utilization", gpu.GPUUtil},
+	{"gpu_memory_utilization", gpu.MemCopyUtil},
+	{"gpu_memory_used", gpu.FBUsed},
+	{"gpu_sm_active", gpu.SMActive},
+	{"gpu_sm_occupancy", gpu.SMOccupancy},
+	{"gpu_tensor_active", gpu.TensorActive},
+	{"gpu_dram_active", gpu.DRAMActive},
+	{"gpu_power", gpu.PowerUsage},
+	{"gpu_temperature", gpu.GPUTemp},
 }
 
 // former are names that DCGM had between the profiles.
@@ -222,8 +232,8 @@ var former = [...]alias{
 	{"DCGM_FI_PROF_NVOFA_UTIL_0_RATIO", 1033},
 }
 
-// Metric finds the field with a metric name of any profile, and the scale from
-// that name's unit to the field's.
+// Metric finds the field with a metric name of any profile or of AMD's
+// device-metrics-exporter, and the scale from that name's unit to the field's.
 func Metric(name string) (gpu.Ref, bool) {
 	for i := range gpu.NumFields {
 		if f := gpu.At(gpu.Index(i)); f.Name == name {
@@ -241,6 +251,9 @@ func Metric(name string) (gpu.Ref, bool) {
 			return gpu.Ref{Field: n.field, Scale: 1}, true
 		}
 	}
+	if r, ok := findAMD(name); ok {
+		return r, true
+	}
 	return find(former[:], name)
 }
 
@@ -256,6 +269,27 @@ func Resolve(name string) (gpu.Ref, bool) {
 		return gpu.Ref{Field: gpu.FieldID(n), Scale: 1}, ok
 	}
 	return Metric(name)
+}
+
+// All returns the names of all fields of GPUs, in every profile.
+func All() []string {
+	var all []string
+	for _, list := range [][]alias{friendly[:], former[:]} {
+		for _, a := range list {
+			all = append(all, a.name)
+		}
+	}
+	for _, f := range gpu.Fields() {
+		all = append(all, f.Name)
+	}
+	for i := range namings {
+		for _, name := range []string{namings[i].name49, namings[i].name1} {
+			if name != "" {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
 }
 
 func (n *naming) scale() float64 {

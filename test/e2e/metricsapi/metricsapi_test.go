@@ -80,6 +80,13 @@ func (p pods) State(ns, pod string) (serving, found bool) {
 	return known && pod != "web-loading", known
 }
 
+func (p pods) Serving(ns string, selector labels.Selector) []string {
+	if ns != "ml" || !selector.Matches(labels.Set{"app": "web"}) {
+		return nil
+	}
+	return []string{"web-a", "web-cpu"}
+}
+
 func (p pods) Value(ns, pod string, q series.Query) (series.Sample, bool) {
 	if q.Metric != "" {
 		return p.store.PodMetric(ns, pod, q.Metric, q.Now, q.MaxAge)

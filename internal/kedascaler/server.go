@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kedascaler
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+)
+
+// The bounds of the server.
+const (
+	maxBytes       = 64 << 10 // of a message in either direction
+	maxHeaderBytes = 16 << 10
+	// maxConcurrentCalls bounds the streams of one connection. KEDA uses one connection
+	// for all ScaledObjects with the same address and credentials.
+	maxConcurrentCalls = 4096
+	callTimeout        = 2 * time.Second
+	handshakeTimeout   = 5 * time.Second
+	idleTimeout        = 10 * time.Minute
+	pingEvery          = 30 * time.Second
+	pingTimeout        = 10 * time.Second
+	minPing            = 5 * time.Second // a client that sends pings more often is disconnected
+
+	defaultCalls               = 64
+	defaultStreams             = 8192
+	defaultStreamsPerNamespace = 512
+)
+
+// Config holds the settings of a Server. Zero values mean the defaults.
+type Config struct {
+	// Certificate returns the serving certificate. It is called for each connection.
+	Certificate func() (*tls.Certificate, error)
+	// Authorities returns the authorities of client certificates. It is called for each
+	// connection. Not used if Clients.Anyone is set.
+	Authorities func() (*x509.CertPool, error)
+	Clients     Clients
+
+	Calls               int // concurrent unary calls; 64
+	Streams             int // open streams; 8192
+	StreamsPerNamespace int // 512
+
+	Log *slog.Logger // nil discards
+}
+
+// Server is the scaler on its port.
+type Server struct {
+	cfg      Config
+	signals  Signals
+	grpc     *grpc.Server
+	calls    chan struct{}
+	streams  streams
+	stopping chan struct{}
+	meters   *meters
+}
+
+var _ scaler = (*Server)(nil)
+
+// New makes a server that reads signals. Run serves it.
+func New(cfg Config, signals Signals) (*Server, error) {
+	if cfg.Certificate == nil {
+		return nil, errors.New("the KEDA scaler has no serving certificate")
+	}
+	if !cfg.Clients.Anyone && cfg.Authorities == nil {
+		return nil, errors.New("the KEDA scaler has no authority of client certificates")
+	}
+	cfg.Calls = cmp.Or(cfg.Calls, defaultCalls)
+	cfg.Streams = cmp.Or(cfg.Streams, defaultStreams)
+	cfg.StreamsPerNamespace = cmp.Or(cfg.StreamsPerNamespace, defaultStreamsPerNamespace)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		cfg: cfg, signals: signals, calls: make(chan struct{}, cfg.Calls), streams: streams{by: map[string]int{}},
+		stopping: make(chan struct{}),
+	}
+	s.meters = newMeters(s)
+	s.grpc = grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(s.tls())),
+		grpc.MaxRecvMsgSize(maxBytes), grpc.MaxSendMsgSize(maxBytes), grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxConcurrentCalls), grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingEvery, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(s.limitCall), grpc.StreamInterceptor(s.countStream),
+	)
+	s.grpc.RegisterService(description(), s)
+	return s, nil
+}
+
+// tls returns the TLS configuration. A connection gets the certificates of its time.
+func (s *Server) tls() *tls.Config {
+	base := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		cert, err := s.cfg.Certificate()
+		if err != nil {
+			return nil, err
+		}
+		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*cert}}
+		if s.cfg.Clients.Anyone {
+			return c, nil
+		}
+		if c.ClientCAs, err = s.cfg.Authorities(); err != nil {
+			return nil, err
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+		return c, nil
+	}
+	return base
+}
+
+// Run serves on l until ctx is done. It closes l.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() {
+		close(s.stopping)
+		s.grpc.Stop()
+	})
+	defer stop()
+	s.cfg.Log.Info("KEDA scaler serving", "address", l.Addr().String())
+	if err := s.grpc.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve the KEDA scaler: %w", err)
+	}
+	return nil
+}
+
+// limitCall bounds the time and the number of concurrent calls, and counts them.
+func (s *Server) limitCall(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any, err error) {
+	began := time.Now()
+	defer func() { s.meters.observe(info.FullMethod, status.Code(err), time.Since(began)) }()
+	select {
+	case s.calls <- struct{}{}:
+		defer func() { <-s.calls }()
+	default:
+		return nil, status.Errorf(codes.ResourceExhausted, "%d calls are under way, which is the limit", cap(s.calls))
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return handle(ctx, in)
+}
+
+func (s *Server) countStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	err := handle(srv, stream)
+	s.meters.count(info.FullMethod, status.Code(err))
+	return err
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The resources whose pods are found by owner references.
+var (
+	deploymentsResource  = schema.GroupResource{Group: "apps", Resource: "deployments"}
+	replicaSetsResource  = schema.GroupResource{Group: "apps", Resource: "replicasets"}
+	statefulSetsResource = schema.GroupResource{Group: "apps", Resource: "statefulsets"}
+	lwsResource          = schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
+)
+
+// OwnerResources returns the resources that WorkloadOf needs watched.
+func OwnerResources() []schema.GroupResource {
+	return []schema.GroupResource{replicaSetsResource, statefulSetsResource, {Group: "batch", Resource: "jobs"}, lwsResource}
+}
+
+// lwsNameLabel is the label of all pods of a LeaderWorkerSet with its name.
+const lwsNameLabel = "leaderworkerset.sigs.k8s.io/name"
+
+// maxOwners bounds the owners between a pod and its workload. A worker of a
+// LeaderWorkerSet has the most: its StatefulSet, its leader, the leaders' StatefulSet
+// and the LeaderWorkerSet.
+const maxOwners = 4
+
+// PodsOf appends the pods of a workload: those that its controllers own, and that its
+// selector matches. An owner reference alone proves nothing, because whoever creates a
+// pod writes it. A controller gives up a pod that its selector does not match. The
+// error is an API status error; NotFound if there is no such object.
+func (o *Objects) PodsOf(ctx context.Context, pods *Pods, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {
+	object, err := o.Get(ctx, r, namespace, name)
+	if err != nil || object == nil {
+		return dst, err
+	}
+	first := len(dst)
+	switch r {
+	case deploymentsResource:
+		if _, err := o.synced(ctx, replicaSetsResource); err != nil {
+			return dst, err
+		}
+		for _, rs := range o.childrenOf(object, replicaSetsResource) {
+			dst = appendMatching(dst, pods, namespace, rs.UID, rs.Selector)
+		}
+	case lwsResource:
+		if _, err := o.synced(ctx, statefulSetsResource); err != nil {
+			return dst, err
+		}
+		dst = o.appendGroups(dst, pods, object)
+	default:
+		dst = appendMatching(dst, pods, namespace, object.UID, object.Selector)
+	}
+	if object.Selector != nil {
+		dst = slices.DeleteFunc(dst, func(pod *corev1.Pod) bool { return !object.Selector.Matches(labels.Set(pod.Labels)) })
+	}
+	sortByName(dst[first:])
+	return dst, nil
+}
+
+// childrenOf returns the objects of a resource that an object's controller owns, and
+// that its selector matches.
+func (o *Objects) childrenOf(object *Object, r schema.GroupResource) []*Object {
+	return slices.DeleteFunc(o.AppendChildren(nil, object.Namespace, object.UID), func(c *Object) bool {
+		return c.Resource != r || object.Selector != nil && !object.Selector.Matches(c.Labels)
+	})
+}
+
+// appendGroups appends the pods of a LeaderWorkerSet: the leaders, which a StatefulSet
+// of the set owns, and the workers, which a StatefulSet of their leader owns.
+func (o *Objects) appendGroups(dst []*corev1.Pod, pods *Pods, lws *Object) []*corev1.Pod {
+	mine := labels.SelectorFromSet(labels.Set{lwsNameLabel: lws.Name})
+	first := len(dst)
+	for _, leaders := range o.childrenOf(lws, statefulSetsResource) {
+		dst = appendMatching(dst, pods, lws.Namespace, leaders.UID, leaders.Selector)
+	}
+	for _, leader := range slices.Clone(dst[first:]) {
+		for _, workers := range o.AppendChildren(nil, lws.Namespace, leader.UID) {
+			if workers.Resource == statefulSetsResource {
+				dst = appendMatching(dst, pods, lws.Namespace, workers.UID, workers.Selector)
+			}
+		}
+	}
+	return slices.DeleteFunc(dst, func(pod *corev1.Pod) bool { return !mine.Matches(labels.Set(pod.Labels)) })
+}
+
+// appendMatching appends the pods of a controller that its selector matches. A
+// controller without a known selector matches none.
+func appendMatching(dst []*corev1.Pod, pods *Pods, namespace string, uid types.UID, selector labels.Selector) []*corev1.Pod {
+	if selector == nil || uid == "" {
+		return dst
+	}
+	first := len(dst)
+	dst = pods.AppendOwned(dst, namespace, uid)
+	kept := slices.DeleteFunc(dst[first:], func(pod *corev1.Pod) bool { return !selector.Matches(labels.Set(pod.Labels)) })
+	return dst[:first+len(kept)]
+}
+
+// sortByName sorts pods of one namespace, unless they are sorted already.
+func sortByName(pods []*corev1.Pod) {
+	compare := func(a, b *corev1.Pod) int {
+		switch {
+		case a.Name < b.Name:
+			return -1
+		case a.Name > b.Name:
+			return 1
+		}
+		return 0
+	}
+	if !slices.IsSortedFunc(pods, compare) {
+		slices.SortFunc(pods, compare)
+	}
+}
+
+// Workload identifies the outermost controller of a pod.
+type Workload struct{ Kind, Name string }
+
+// WorkloadOf returns the outermost controller of a pod that the index knows: of a
+// Deployment's pod, the Deployment. For a pod whose controller is of another kind, it is
+// that controller, by its name in the owner reference. ok is false for a pod without a
+// controller, or whose controller's selector does not match it.
+func (o *Objects) WorkloadOf(pods *Pods, pod *corev1.Pod) (w Workload, ok bool) {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil {
+		return w, false
+	}
+	w = Workload{ref.Kind, ref.Name}
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	uid := ref.UID
+	for range maxOwners {
+		object := o.byUID[ownerKey{pod.Namespace, uid}]
+		if object == nil {
+			leader, found := pods.Get(pod.Namespace, w.Name)
+			if !found || leader.UID != uid {
+				return w, true
+			}
+			if ref = metav1.GetControllerOfNoCopy(leader); ref == nil {
+				return w, true
+			}
+			w, uid = Workload{ref.Kind, ref.Name}, ref.UID
+			continue
+		}
+		if uid == ownerOf(pod).uid && object.Selector != nil && !object.Selector.Matches(labels.Set(pod.Labels)) {
+			return w, false
+		}
+		w.Name = object.Name
+		if object.Owner == "" {
+			return w, true
+		}
+		w, uid = Workload{object.OwnerKind, object.OwnerName}, object.Owner
+	}
+	return w, true
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// Window is the values of one field of several devices over a time. Its owner reuses
+// it, so that repeated reads do not allocate.
+type Window struct {
+	Devices []DeviceWindow
+	MaxAge  time.Duration // the age up to which the newest value counts
+}
+
+// DeviceWindow is the values of one device.
+type DeviceWindow struct {
+	Device string // as in Key
+	Index  int    // the exporter's index of the GPU on its node; negative: unknown
+	// Samples are the values, oldest first; empty if the newest is too old or there is
+	// none. A counter's are increases per second.
+	Samples []Sample
+	// Shared means that the values are those of the whole device, which several pods
+	// hold.
+	Shared bool
+	owners []gpu.Owner
+}
+
+// Newest returns the newest value.
+func (d *DeviceWindow) Newest() (Sample, bool) {
+	if len(d.Samples) == 0 {
+		return Sample{}, false
+	}
+	return d.Samples[len(d.Samples)-1], true
+}
+
+// Owners returns the pods that hold the device, as its exporter claims. The list is
+// read-only.
+func (d *DeviceWindow) Owners() []gpu.Owner { return d.owners }
+
+// add appends a device without samples, with the memory of an earlier use.
+func (w *Window) add(d *device) *DeviceWindow {
+	if n := len(w.Devices); n < cap(w.Devices) {
+		w.Devices = w.Devices[:n+1]
+	} else {
+		w.Devices = append(w.Devices, DeviceWindow{})
+	}
+	x := &w.Devices[len(w.Devices)-1]
+	*x = DeviceWindow{Device: d.uuid, Index: d.index - 1, Samples: x.Samples[:0], owners: d.owners}
+	return x
+}
+
+// WindowOn reads the field's values since from of the devices that the pod holds now,
+// with the checks of PodOn. A zero from reads the newest values only. A device whose
+// newest value is too old has no samples. The result is empty if the pod holds no
+// device that counts.
+func (r *FieldReader) WindowOn(w *Window, h *Holder, from time.Time) {
+	w.Devices, w.MaxAge = w.Devices[:0], r.maxAge
+	if r.field == nil {
+		return
+	}
+	var buf [16]tenure
+	tenures := r.store.verified(buf[:0], h, r.now, r.maxAge)
+	t := bestTarget(tenures, podKey{h.Namespace, h.Pod}, r.field, r.now, r.maxAge)
+	if t == nil {
+		return
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.closed {
+		return
+	}
+	q := t.windowQuery(r, podKey{h.Namespace, h.Pod}, from)
+	w.MaxAge = q.keep
+	for i := range tenures {
+		if n := &tenures[i]; n.target == t && n.until == open {
+			x := w.add(n.device)
+			id, ok := t.seriesOf(n.device, q.pod, r.field.ID, q.now)
+			if !ok {
+				continue
+			}
+			own, hasOwn := n.device.series(r.field.ID)
+			x.Shared = n.device.isShared() && hasOwn && own == id
+			x.Samples = t.samplesOf(x.Samples, id, n.from, &q)
+		}
+	}
+}
+
+// verified appends the pod's tenures that PodOn accepts.
+func (s *Store) verified(dst []tenure, h *Holder, now time.Time, maxAge time.Duration) []tenure {
+	tenures := s.claims(dst, h, now, maxAge)
+	for i := 0; h.Devices >= 0 && i < len(tenures); {
+		if t := tenures[i].target; devicesOn(tenures, t) > h.Devices {
+			tenures = slices.DeleteFunc(tenures, func(n tenure) bool { return n.target == t })
+			continue
+		}
+		i++
+	}
+	return tenures
+}
+
+// bestTarget returns the target with the most and newest values, as newestOf does; nil:
+// there is none.
+func bestTarget(tenures []tenure, k podKey, f *gpu.Field, now time.Time, maxAge time.Duration) (best *Target) {
+	var most gathered
+	for i := range tenures {
+		t := tenures[i].target
+		if t == best || slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
+			continue
+		}
+		if best == nil && !slices.ContainsFunc(tenures[i:], func(n tenure) bool { return n.target != t }) {
+			return t // the usual case: the only one
+		}
+		g := t.gather(tenures, k, f, now.UnixNano(), maxAge)
+		if best == nil || g.have > most.have || g.have == most.have && g.at > most.at {
+			best, most = t, g
+		}
+	}
+	return best
+}
+
+// windowQuery is a request for the values of a target's devices.
+type windowQuery struct {
+	pod       podKey
+	from, now int64 // ns; from 0: only the newest value
+	notBefore int64 // of the newest value, ns
+	keep      time.Duration
+	rate      bool
+	rateFrom  int64 // of a counter's newest rate, ns
+}
+
+func (t *Target) windowQuery(r *FieldReader, k podKey, from time.Time) windowQuery {
+	now := r.now.UnixNano()
+	keep := max(int64(r.maxAge), t.keep.Load())
+	q := windowQuery{pod: k, now: now, notBefore: now - keep, keep: time.Duration(keep), rate: r.field.PodAgg == gpu.Rate}
+	q.rateFrom = now - max(int64(t.store.cfg.Rate), keep)
+	if !from.IsZero() {
+		q.from = from.UnixNano()
+	}
+	return q
+}
+
+// samplesOf appends a series' values since q.from and since since. The caller holds
+// t.mu.
+func (t *Target) samplesOf(dst []Sample, id uint32, since int64, q *windowQuery) []Sample {
+	s := &t.series[id]
+	if q.from == 0 {
+		v, ok := Sample{}, false
+		if q.rate {
+			v, ok = t.ring.rate(s, max(since, q.rateFrom), max(since, q.notBefore))
+		} else {
+			v, ok = t.ring.latest(s, max(since, q.notBefore))
+		}
+		if ok {
+			dst = append(dst, v)
+		}
+		return dst
+	}
+	var last Sample
+	for i := t.ring.search(max(since, q.from)); i < t.ring.used; i++ {
+		slot := t.ring.slot(i)
+		stamp := t.ring.stamps[slot]
+		if stamp > q.now {
+			break
+		}
+		v, ok := t.ring.at(s.wide, s.col, slot)
+		if !ok {
+			continue
+		}
+		next := Sample{time.Unix(0, stamp), v}
+		switch {
+		case !q.rate:
+			dst = append(dst, next)
+		case !last.At.IsZero():
+			dst = append(dst, Sample{next.At, perSecond(last, next)})
+		}
+		last = next
+	}
+	if len(dst) > 0 && dst[len(dst)-1].At.UnixNano() < q.notBefore {
+		return dst[:0]
+	}
+	return dst
+}
+
+// perSecond returns a counter's increase per second. A decrease is a restart at zero.
+func perSecond(from, to Sample) float64 {
+	inc := to.Value - from.Value
+	if inc < 0 {
+		inc = to.Value
+	}
+	return inc / to.At.Sub(from.At).Seconds()
+}
+
+// NodeWindow reads the field's values since from of all GPUs of a node, owned or not,
+// as WindowOn does. Of several exporters, it reads the one of the lowest rank that has
+// fresh values. A MIG instance is left out where its GPU has a value, which includes
+// it.
+func (r *FieldReader) NodeWindow(w *Window, node string, from time.Time) {
+	w.Devices, w.MaxAge = w.Devices[:0], r.maxAge
+	if r.field == nil {
+		return
+	}
+	for _, t := range r.store.nodes.of(node) {
+		t.nodeWindow(r, w, from)
+		if slices.ContainsFunc(w.Devices, func(d DeviceWindow) bool { return len(d.Samples) > 0 }) {
+			break
+		}
+	}
+	withValue := map[string]bool{}
+	for i := range w.Devices {
+		withValue[w.Devices[i].Device] = len(w.Devices[i].Samples) > 0
+	}
+	w.Devices = slices.DeleteFunc(w.Devices, func(d DeviceWindow) bool {
+		parent, _, isInstance := strings.Cut(d.Device, "/gi")
+		return isInstance && withValue[parent]
+	})
+	slices.SortFunc(w.Devices, func(a, b DeviceWindow) int { return strings.Compare(a.Device, b.Device) })
+}
+
+func (t *Target) nodeWindow(r *FieldReader, w *Window, from time.Time) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	w.Devices = w.Devices[:0]
+	if t.closed {
+		return
+	}
+	q := t.windowQuery(r, podKey{}, from)
+	w.MaxAge = q.keep
+	for _, d := range t.devices {
+		if id, ok := d.series(r.field.ID); ok {
+			x := w.add(d)
+			x.Samples = t.samplesOf(x.Samples, id, 0, &q)
+		}
+	}
+}
+
+// of returns the targets of a node, of the lowest rank first.
+func (x *nodeIndex) of(node string) []*Target {
+	x.mu.RLock()
+	list := slices.Clone(x.targets[node])
+	x.mu.RUnlock()
+	slices.SortStableFunc(list, func(a, b *Target) int { return int(a.rank.Load()) - int(b.rank.Load()) })
+	return list
+}
+
+// SetIndex sets the index of a device's GPU on its node, as the exporter counts them.
+// It does nothing for an unknown device.
+func (t *Target) SetIndex(device string, index int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if d := t.devices[device]; d != nil && index >= 0 {
+		d.index = index + 1
+	}
+}
+
+// Combine returns the devices' values at each time, combined by an aggregation as in
+// Store.Pod, oldest first. It appends to dst. Devices that keep returns false for do not
+// count; nil: all count.
+func (w *Window) Combine(dst []Sample, how gpu.Aggregation, keep func(*DeviceWindow) bool) []Sample {
+	var at [16]int
+	next := at[:0]
+	var devices [16]*DeviceWindow
+	of := devices[:0]
+	for i := range w.Devices {
+		if d := &w.Devices[i]; keep == nil || keep(d) {
+			of, next = append(of, d), append(next, 0)
+		}
+	}
+	for {
+		oldest := int64(open)
+		for i, d := range of {
+			if next[i] < len(d.Samples) {
+				oldest = min(oldest, d.Samples[next[i]].At.UnixNano())
+			}
+		}
+		if oldest == open {
+			return dst
+		}
+		g := gathered{want: len(of)}
+		for i, d := range of {
+			if next[i] < len(d.Samples) && d.Samples[next[i]].At.UnixNano() == oldest {
+				g.add(oldest, d.Samples[next[i]].Value)
+				next[i]++
+			}
+		}
+		if s, ok := g.combine(how); ok {
+			dst = append(dst, s)
+		}
+	}
+}
+
+// CombineNewest returns the devices' newest values, combined as in Store.Pod.
+func (w *Window) CombineNewest(how gpu.Aggregation, keep func(*DeviceWindow) bool) (Sample, bool) {
+	var g gathered
+	for i := range w.Devices {
+		d := &w.Devices[i]
+		if keep != nil && !keep(d) {
+			continue
+		}
+		g.want++
+		if s, ok := d.Newest(); ok {
+			g.add(s.At.UnixNano(), s.Value)
+		}
+	}
+	return g.combine(how)
+}
