@@ -27,20 +27,14 @@ spec:
 status: {currentReplicas: 2, servingReplicas: 2, startingReplicas: 0, desiredReplicas: 2, startup: {p50Seconds: 40, p95Seconds: 50, samples: 3}}
 `
 
-// points are ten minutes of two replicas whose load doubles.
-func points() (out []webui.Point) {
-	for i := range 600 {
-		v := 6.0
-		if i > 300 {
-			v = 12
-		}
-		p := webui.Point{Time: time.Date(2026, 1, 1, 0, 0, i, 0, time.UTC), Replicas: 2, Serving: 2, Signals: []*float64{&v}}
-		if i%10 == 3 {
-			p.Signals[0] = nil
-		}
-		out = append(out, p)
+// secondsOf is a history of so many seconds of two busy replicas.
+func secondsOf(n int) (h webui.History) {
+	running := 12.0
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range n {
+		h.Points = append(h.Points, webui.Point{Time: start.Add(time.Duration(i) * time.Second), Serving: 2, Signals: []*float64{&running}})
 	}
-	return out
+	return h
 }
 
 // apiServer serves the object, and the controller's history through the service proxy.
@@ -76,7 +70,7 @@ func apiServer(t *testing.T) (kubeconfig string) {
 		if r.FormValue("namespace") != "llm" || r.FormValue("name") != "chat" {
 			t.Errorf("asked for %s", r.URL)
 		}
-		answer(w, webui.History{Points: points()})
+		answer(w, secondsOf(540))
 	})
 	mux.HandleFunc("GET /api/v1/namespaces/gp/services/controller:8080/proxy/api/v1/minutes", func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("namespace") != "llm" || r.FormValue("step") != "1m" || len(r.Form["metric"]) != 2 {
