@@ -43,6 +43,9 @@ type config struct {
 	window   time.Duration
 	memory   string // of the windows, a quantity
 
+	historyMemory string // a quantity
+	historyDir    string
+
 	leaderElect bool
 	lease       string
 	roles       []string
@@ -106,7 +109,7 @@ func defaults() config {
 	return config{
 		service: "gpupilot-controller", servicePort: 443,
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
-		interval: time.Second, window: 10 * time.Minute, memory: "512Mi",
+		interval: time.Second, window: 10 * time.Minute, memory: "512Mi", historyMemory: "64Mi",
 		exporters:   true,
 		keda:        defaultKEDA(),
 		promql:      defaultPromQL(),
@@ -166,6 +169,8 @@ func (c *config) mainRows() []option {
 		{"interval", &c.interval, "time between two scrapes of a target, and the longest time between two decisions", flags.Between(&c.interval, 50*time.Millisecond, time.Hour)},
 		{"window", &c.window, "how far back samples are kept", flags.Between(&c.window, time.Minute, 24*time.Hour)},
 		{"window-memory", &c.memory, "memory limit in `bytes` of scrape targets with their samples, such as 512Mi; at the limit, the windows of the largest targets get shorter", isMemory(&c.memory)},
+		{"history-memory", &c.historyMemory, "memory limit in `bytes` of the one-minute aggregates of 14 days, such as 64Mi; at the limit, the largest namespaces lose their oldest minutes", isHistoryMemory(&c.historyMemory)},
+		{"history-dir", &c.historyDir, "`directory` on a volume to which the history is written each minute, at most twice --history-memory per replica (default: in memory only, filled from --prometheus-url at the start)", nil},
 
 		{"leader-elect", &c.leaderElect, "let only one replica write: the holder of a lease", nil},
 		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},

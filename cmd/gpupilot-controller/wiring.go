@@ -51,6 +51,7 @@ type program struct {
 	objects   *kube.Objects
 	sources   []metricsapi.Source // of custom metrics that are not built in
 	store     *series.Store
+	history   *historyKeeper
 	exporter  scrape.Doer // asks agents and dcgm-exporters
 	scraper   *scrape.Scraper
 	promstore *promstore.Store
@@ -108,6 +109,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err := p.elect(); err != nil {
 		return nil, err
 	}
+	p.makeHistory()
 	if err := p.makeController(); err != nil {
 		return nil, err
 	}
@@ -198,6 +200,7 @@ func (p *program) makeController() error {
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
 		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
+		RecordMinute: p.history.record, History: p.history.store,
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
@@ -299,6 +302,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
 	g.run(never(p.queries.Run))
+	g.run(never(p.keepHistory))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
 		g.run(never(p.promstore.Run))

@@ -189,6 +189,9 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// errNotFound is an answer with the status 404.
+var errNotFound = errors.New("404 Not Found")
+
 // getJSON requests and decodes JSON. status is 0 without a response.
 func getJSON(ctx context.Context, client *http.Client, address string, header http.Header, into any) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
@@ -206,6 +209,9 @@ func getJSON(ctx context.Context, client *http.Client, address string, header ht
 	b, err := io.ReadAll(io.LimitReader(resp.Body, responseLimit))
 	if err != nil {
 		return resp.StatusCode, err
+	}
+	if resp.StatusCode == http.StatusNotFound {
+		return resp.StatusCode, fmt.Errorf("%w: %.200q", errNotFound, b)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return resp.StatusCode, fmt.Errorf("%s: %.200q", resp.Status, b)

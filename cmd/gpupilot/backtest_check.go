@@ -64,11 +64,13 @@ func (f *backtestFlags) checkValues() error {
 
 // checkPairs refuses a flag that has no effect without another one.
 func (f *backtestFlags) checkPairs() error {
+	if f.isSet("history") && !f.isSet("prometheus") && !f.isSet("from-cluster") {
+		return errors.New("--history without --prometheus or --from-cluster has no effect: give one of these, or leave it out")
+	}
 	for _, x := range []struct{ flag, needs string }{
 		{"query", "prometheus"},
 		{"prometheus", "query"},
 		{"prometheus-http-config", "prometheus"},
-		{"history", "prometheus"},
 		{"history-step", "prometheus"},
 		{"controller", "from-cluster"},
 		{"viewer-service-account", "from-cluster"},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/backtest"
+	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/webui"
 )
@@ -19,7 +21,8 @@ import (
 // controllerHistory reads what the controller has recorded of a workload.
 type controllerHistory struct {
 	where      cluster
-	object     string // [NAMESPACE/]NAME of a GPUAutoscaler
+	object     string        // [NAMESPACE/]NAME of a GPUAutoscaler
+	length     time.Duration // how far back
 	controller controller
 }
 
@@ -56,20 +59,45 @@ func (h *controllerHistory) read(ctx context.Context) (*recordedWorkload, error)
 	if out.object, err = yaml.Marshal(a); err != nil {
 		return nil, err
 	}
-	out.history.Points, err = h.points(ctx, namespace, name)
-	return out, err
+	return out, h.points(ctx, namespace, name, &out.history)
 }
+
+// secondsLength is how far back the controller keeps each second.
+const secondsLength = 10 * time.Minute
 
 // points reads the history of a workload from the controller's JSON API, through the API
 // server's service proxy or from the controller's URL.
-func (h *controllerHistory) points(ctx context.Context, namespace, name string) ([]webui.Point, error) {
+func (h *controllerHistory) points(ctx context.Context, namespace, name string, into *backtest.History) error {
 	h.controller.where = &h.where
-	var history webui.History
-	err := h.controller.get(ctx, "api/v1/history", url.Values{"namespace": {namespace}, "name": {name}}, &history)
-	if err != nil {
-		return nil, fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.address, namespace, name, err)
+	object := func(more url.Values) url.Values {
+		more.Set("namespace", namespace)
+		more.Set("name", name)
+		return more
 	}
-	return history.Points, nil
+	failed := func(err error) error {
+		return fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.address, namespace, name, err)
+	}
+	var seconds webui.History
+	if err := h.controller.get(ctx, "api/v1/history", object(url.Values{}), &seconds); err != nil {
+		return failed(err)
+	}
+	into.Points = seconds.Points
+	if h.length <= secondsLength {
+		return nil
+	}
+	since := min(h.length, history.Retention)
+	query := url.Values{"since": {since.String()}, "step": {"1m"}, "metric": {"replicas/serving"}}
+	for i := range into.Policy.Policy.Signals {
+		query.Add("metric", string(history.NewMetric(history.GroupSignal, into.Policy.Policy.Signals[i].Name)))
+	}
+	err := h.controller.get(ctx, "api/v1/minutes", object(query), &into.Minutes)
+	if errors.Is(err, errNotFound) {
+		return nil // an older controller
+	}
+	if err != nil {
+		return failed(err)
+	}
+	return nil
 }
 
 // startupOf returns the start-up time that the spec gives, or that the controller learned;

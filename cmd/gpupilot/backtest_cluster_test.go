@@ -27,20 +27,14 @@ spec:
 status: {currentReplicas: 2, servingReplicas: 2, startingReplicas: 0, desiredReplicas: 2, startup: {p50Seconds: 40, p95Seconds: 50, samples: 3}}
 `
 
-// points are ten minutes of two replicas whose load doubles.
-func points() (out []webui.Point) {
-	for i := range 600 {
-		v := 6.0
-		if i > 300 {
-			v = 12
-		}
-		p := webui.Point{Time: time.Date(2026, 1, 1, 0, 0, i, 0, time.UTC), Replicas: 2, Serving: 2, Signals: []*float64{&v}}
-		if i%10 == 3 {
-			p.Signals[0] = nil
-		}
-		out = append(out, p)
+// secondsOf is a history of so many seconds of two busy replicas.
+func secondsOf(n int) (h webui.History) {
+	running := 12.0
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range n {
+		h.Points = append(h.Points, webui.Point{Time: start.Add(time.Duration(i) * time.Second), Serving: 2, Signals: []*float64{&running}})
 	}
-	return out
+	return h
 }
 
 // apiServer serves the object, and the controller's history through the service proxy.
@@ -76,7 +70,20 @@ func apiServer(t *testing.T) (kubeconfig string) {
 		if r.FormValue("namespace") != "llm" || r.FormValue("name") != "chat" {
 			t.Errorf("asked for %s", r.URL)
 		}
-		answer(w, webui.History{Points: points()})
+		answer(w, secondsOf(540))
+	})
+	mux.HandleFunc("GET /api/v1/namespaces/gp/services/controller:8080/proxy/api/v1/minutes", func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("namespace") != "llm" || r.FormValue("step") != "1m" || len(r.Form["metric"]) != 2 {
+			t.Errorf("asked for %s", r.URL)
+		}
+		m := webui.Minutes{First: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Step: time.Minute, Metrics: []webui.MinuteMetric{
+			{Name: "replicas/serving"}, {Name: "signal/vllm:num_requests_running"},
+		}}
+		for i := range 180 {
+			m.Metrics[0].Mean = append(m.Metrics[0].Mean, 2)
+			m.Metrics[1].Mean = append(m.Metrics[1].Mean, float64(6+i/30))
+		}
+		answer(w, m)
 	})
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
@@ -90,6 +97,16 @@ func TestFromCluster(t *testing.T) {
 	}
 	if !strings.Contains(out, "chat") || !strings.Contains(out, "40s") {
 		t.Errorf("no policy or no start-up time:\n%s", out)
+	}
+	for length, want := range map[string]string{"336h": "180 minutes from 2026-01-01 00:00 to 2026-01-01 02:59 UTC are replayed as means", "10m": "540 seconds"} {
+		var stdout, stderr strings.Builder
+		cmd := backtestCommand()
+		cmd.SetOut(&stdout)
+		cmd.SetErr(&stderr)
+		cmd.SetArgs([]string{"--from-cluster", "llm/chat", "--history", length, "--controller", "gp/controller:8080", "--kubeconfig", apiServer(t), "--seeds", "1", "--peers", "none"})
+		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(stderr.String(), want) {
+			t.Errorf("--history %s: %v, no %q in\n%s", length, err, want, stderr.String())
+		}
 	}
 	for want, controller := range map[string]string{"404": "gp/other:8080", "want NAMESPACE/SERVICE:PORT": "somewhere"} {
 		_, err := backtestOut(t, "--from-cluster", "llm/chat", "--controller", controller, "--kubeconfig", apiServer(t))

@@ -50,6 +50,9 @@ func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.
 		return nil, err
 	}
 	f.printNotes(stderr, limits...)
+	if recorded != nil {
+		f.printNotes(stderr, recorded.history.Note())
+	}
 	if f.advise {
 		return s, nil // package advise sets the policies
 	}
@@ -79,6 +82,7 @@ func (f *backtestFlags) readController(ctx context.Context) (*recordedWorkload, 
 	if f.controller.object == "" {
 		return nil, nil
 	}
+	f.controller.length = f.prometheus.length
 	return f.controller.read(ctx)
 }
 

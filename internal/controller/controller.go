@@ -24,6 +24,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/discovery"
+	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -93,7 +94,12 @@ type Deps struct {
 	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics             prometheus.Registerer // nil: no metrics
-	Log                 *slog.Logger          // nil discards
+
+	// RecordMinute records the minute that began at at, for which rows calls add for
+	// each workload. nil: no history.
+	RecordMinute func(at time.Time, rows func(add func(history.Workload, []history.Value)))
+	History      *history.Store // of those minutes; nil: none
+	Log          *slog.Logger   // nil discards
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.
@@ -170,6 +176,9 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	defer cancel()
 	c.running.Go(func() { c.discover(ctx) })
 	c.running.Go(func() { c.audit.run(ctx) })
+	if c.deps.RecordMinute != nil {
+		c.running.Go(func() { c.recordMinutes(ctx) })
+	}
 	c.running.Go(func() { c.aggregates.run(ctx) })
 	c.watchDevices(ctx)
 	watches := []struct {

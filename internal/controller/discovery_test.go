@@ -173,7 +173,7 @@ func TestPodChanged(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	var h history
+	var h recentPoints
 	r, w := loaded(t, 60)
 	w.pass(r.now)
 	d := *w.status.next.decision

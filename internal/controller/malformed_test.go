@@ -109,21 +109,12 @@ func TestMalformedSpecAffectsOnlyItsObject(t *testing.T) {
 // gathered are the label sets of a metric, sorted.
 func gathered(t *testing.T, reg *prometheus.Registry, name string) (out []string) {
 	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
+	for _, m := range metricsOf(t, reg, name) {
+		var labels []string
+		for _, l := range m.GetLabel() {
+			labels = append(labels, l.GetName()+"="+l.GetValue())
 		}
-		for _, m := range f.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetName()+"="+l.GetValue())
-			}
-			out = append(out, strings.Join(labels, " "))
-		}
+		out = append(out, strings.Join(labels, " "))
 	}
 	return out
 }

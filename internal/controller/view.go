@@ -250,13 +250,13 @@ func viewDecision(d *scale.Decision) webui.Decision {
 	return out
 }
 
-// history is a ring buffer with the last decision of each second.
-type history struct {
+// recentPoints is a ring buffer with the last decision of each second.
+type recentPoints struct {
 	points []webui.Point
 	first  int // index of the oldest point once the buffer is full
 }
 
-func (h *history) add(d *scale.Decision) {
+func (h *recentPoints) add(d *scale.Decision) {
 	p := webui.Point{Time: d.Time, Replicas: d.Replicas, Serving: d.Serving, Signals: valuesOf(d)}
 	n := len(h.points)
 	if n > 0 {
@@ -274,7 +274,7 @@ func (h *history) add(d *scale.Decision) {
 	h.first = (h.first + 1) % n
 }
 
-func (h *history) list() []webui.Point {
+func (h *recentPoints) list() []webui.Point {
 	out := make([]webui.Point, 0, len(h.points))
 	out = append(out, h.points[h.first:]...)
 	return append(out, h.points[:h.first]...)

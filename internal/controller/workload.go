@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -69,7 +70,8 @@ type workload struct {
 	counts     counts
 	measures   measures
 	conditions []metav1.Condition // empty before the first pass
-	history    history
+	history    recentPoints
+	minute     history.Accumulator
 }
 
 // flaws are the decoding errors of a stored object.
@@ -80,6 +82,7 @@ type plan struct {
 	policy.Compiled
 	fields  gpu.FieldSet // that its signals read
 	queries []queryKey   // parallel to Sources; empty for other kinds
+	metrics []signalMetrics
 }
 
 // counts are a workload's replicas for /metrics; ok is false before the first decision.
@@ -172,6 +175,7 @@ type report struct {
 	learned      *v1alpha1.LearnedStartup
 	scaledAt     time.Time
 	state        scale.State
+	requests     []float64 // requests/s of each signal; NaN: unknown
 
 	contradictions []string // of exporters about the pods, see audit
 }
@@ -244,7 +248,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		w.shared.requestDiscovery() // stops its queries and scrapes
 		return
 	}
-	p := &plan{Compiled: compiled, queries: limited}
+	p := &plan{Compiled: compiled, queries: limited, metrics: newSignalMetrics(&compiled.Policy)}
 	scrapes := false
 	for i := range p.Sources {
 		switch p.Sources[i].Kind {
@@ -341,7 +345,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
 	w.shared.meters.recordDecision(&d, spent)
-	w.state, r.decision = after, &d
+	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	switch {
 	case !d.Changes():
@@ -425,6 +429,7 @@ func (w *workload) publish(r *report) {
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
 		w.history.add(d)
+		w.recordReading(r)
 		w.measures.recordDecision(d, &r.plan.Policy)
 	} else {
 		w.counts.ok = false

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,27 +73,33 @@ func TestNodesAreMetered(t *testing.T) {
 	}
 }
 
-// seriesOf lists a metric's series without the object's labels, sorted.
-func seriesOf(t *testing.T, reg prometheus.Gatherer, name string) (out []string) {
+// metricsOf returns the series of a metric.
+func metricsOf(t *testing.T, reg prometheus.Gatherer, name string) []*dto.Metric {
 	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() != name {
-			continue
+		if f.GetName() == name {
+			return f.GetMetric()
 		}
-		for _, m := range f.GetMetric() {
-			var words []string
-			for _, l := range m.GetLabel() {
-				if n := l.GetName(); n != "namespace" && n != "name" {
-					words = append(words, n+"="+l.GetValue())
-				}
+	}
+	return nil
+}
+
+// seriesOf lists a metric's series without the object's labels, sorted.
+func seriesOf(t *testing.T, reg prometheus.Gatherer, name string) (out []string) {
+	t.Helper()
+	for _, m := range metricsOf(t, reg, name) {
+		var words []string
+		for _, l := range m.GetLabel() {
+			if n := l.GetName(); n != "namespace" && n != "name" {
+				words = append(words, n+"="+l.GetValue())
 			}
-			value := m.GetGauge().GetValue() + m.GetCounter().GetValue() // one of the two is set
-			out = append(out, strings.Join(append(words, strconv.FormatFloat(value, 'g', -1, 64)), " "))
 		}
+		value := m.GetGauge().GetValue() + m.GetCounter().GetValue() // one of the two is set
+		out = append(out, strings.Join(append(words, strconv.FormatFloat(value, 'g', -1, 64)), " "))
 	}
 	slices.Sort(out)
 	return out

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -50,7 +51,7 @@ var ErrTooLong = errors.New("the answer is too long")
 // The ranges of queries.
 const (
 	defaultSlice = 6 * time.Hour
-	minSlice     = 15 * time.Minute
+	minSlice     = 5 * time.Minute
 	defaultPause = 200 * time.Millisecond
 )
 
@@ -86,29 +87,26 @@ func Backfill(ctx context.Context, cfg BackfillConfig, now time.Time) (oldest ti
 
 // slice adds the rows of the minutes from one time until another.
 func (cfg *BackfillConfig) slice(ctx context.Context, from, to, now time.Time) error {
-	rows := workloadRows{}
+	rows := sliceRows{first: minuteOf(from), minutes: int(to.Sub(from) / time.Minute), workloads: map[Workload]map[Metric]*cells{}}
 	for i := range cfg.Families {
 		f := &cfg.Families[i]
-		for _, q := range []struct {
-			promql string
-			set    func(v *Value, x float64)
-		}{{f.Mean, func(v *Value, x float64) { v.Mean = x }}, {f.Max, func(v *Value, x float64) { v.Max = x }}} {
-			if q.promql == "" {
+		for cell, promql := range []string{cellMean: f.Mean, cellMax: f.Max} {
+			if promql == "" {
 				continue
 			}
 			// The aggregate over a minute is recorded at its end.
-			found, err := cfg.Query(ctx, q.promql, from.Add(time.Minute), to)
+			found, err := cfg.Query(ctx, promql, from.Add(time.Minute), to)
 			if err != nil {
 				return err
 			}
-			rows.add(f, found, q.set)
+			rows.add(f, found, cell)
 			if err := pause(ctx, cfg.Pause); err != nil {
 				return err
 			}
 		}
 	}
-	for w, minutes := range rows {
-		room, err := cfg.Store.Prepend(w, minutes.sorted(), now)
+	for w := range rows.workloads {
+		room, err := cfg.Store.Prepend(w, rows.rows(w), now)
 		if err == nil && !room {
 			return errFull
 		}
@@ -128,49 +126,71 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// workloadRows are the rows of workloads that are being put together from several series.
-type workloadRows map[Workload]minuteRows
+// sliceRows are the rows of a slice that are being put together from several series.
+type sliceRows struct {
+	first     int64 // minute
+	minutes   int
+	workloads map[Workload]map[Metric]*cells
+}
 
-// minuteRows are the rows of a workload by minute.
-type minuteRows map[int64]map[Metric]*Value
+// cells are the aggregates of a metric in each minute of a slice.
+type cells [2][]float64
 
-// add sets a part of the values of a family.
-func (r workloadRows) add(f *Family, found []Recorded, set func(v *Value, x float64)) {
+// The indexes of cells.
+const (
+	cellMean = iota
+	cellMax
+)
+
+// add sets the means or the maxima of a family.
+func (r *sliceRows) add(f *Family, found []Recorded, cell int) {
 	for i := range found {
 		w, m, ok := f.Identify(found[i].Labels)
 		if !ok || w.check() != nil || !m.valid() {
 			continue
 		}
-		if r[w] == nil {
-			r[w] = minuteRows{}
-		}
+		values := r.cells(w, m)[cell]
 		for _, p := range found[i].Points {
-			minute := minuteOf(p.At) - 1
-			if r[w][minute] == nil {
-				r[w][minute] = map[Metric]*Value{}
+			if at := minuteOf(p.At) - 1 - r.first; at >= 0 && at < int64(len(values)) {
+				values[at] = p.Value
 			}
-			v := r[w][minute][m]
-			if v == nil {
-				v = &Value{Metric: m, Mean: math.NaN(), Max: math.NaN(), Count: math.NaN()}
-				r[w][minute][m] = v
-			}
-			set(v, p.Value)
 		}
 	}
 }
 
-// sorted returns the rows, oldest first. Metrics are in the order of their names, so that
-// equal histories are stored equally.
-func (r minuteRows) sorted() []Row {
-	out := make([]Row, 0, len(r))
-	for minute, values := range r {
-		row := Row{At: timeOf(minute), Values: make([]Value, 0, len(values))}
-		for _, v := range values {
-			row.Values = append(row.Values, *v)
-		}
-		slices.SortFunc(row.Values, func(a, b Value) int { return cmp.Compare(a.Metric, b.Metric) })
-		out = append(out, row)
+// cells returns the cells of a metric, which are made if they are missing.
+func (r *sliceRows) cells(w Workload, m Metric) *cells {
+	if r.workloads[w] == nil {
+		r.workloads[w] = map[Metric]*cells{}
 	}
-	slices.SortFunc(out, func(a, b Row) int { return a.At.Compare(b.At) })
+	c := r.workloads[w][m]
+	if c == nil {
+		c = &cells{make([]float64, r.minutes), make([]float64, r.minutes)}
+		for _, list := range c {
+			for i := range list {
+				list[i] = math.NaN()
+			}
+		}
+		r.workloads[w][m] = c
+	}
+	return c
+}
+
+// rows returns the rows of a workload, oldest first. Metrics are in the order of their
+// names, so that equal histories are stored equally.
+func (r *sliceRows) rows(w Workload) []Row {
+	metrics := slices.Sorted(maps.Keys(r.workloads[w]))
+	var out []Row
+	for i := range r.minutes {
+		row := Row{At: timeOf(r.first + int64(i))}
+		for _, m := range metrics {
+			if c := r.workloads[w][m]; !math.IsNaN(c[cellMean][i]) {
+				row.Values = append(row.Values, Value{Metric: m, Mean: c[cellMean][i], Max: c[cellMax][i], Count: math.NaN()})
+			}
+		}
+		if len(row.Values) > 0 {
+			out = append(out, row)
+		}
+	}
 	return out
 }

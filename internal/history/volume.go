@@ -38,6 +38,7 @@ type Volume struct {
 	sync func(*os.File) error
 
 	mu      sync.Mutex
+	closed  bool
 	file    *os.File       // the newest segment; nil: the next row begins one
 	segment *segmentWriter // of file
 	written int64          // bytes of file
@@ -115,6 +116,7 @@ func (v *Volume) Stats() VolumeStats {
 func (v *Volume) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.closed = true
 	return errors.Join(v.end(), v.lock.Close())
 }
 

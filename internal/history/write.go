@@ -5,6 +5,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,6 +36,9 @@ func (v *Volume) Write(at time.Time, rows func(add addRow)) error {
 }
 
 func (v *Volume) write(minute int64, rows func(add addRow)) error {
+	if v.closed {
+		return fs.ErrClosed
+	}
 	if v.file != nil && (minute-v.segment.first >= segmentMinutes || v.isFull()) {
 		if err := v.end(); err != nil {
 			return err
@@ -125,6 +129,9 @@ func (v *Volume) syncDir() error {
 func (v *Volume) Clean(s *Store, now time.Time) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.closed {
+		return fs.ErrClosed
+	}
 	for _, dir := range v.slots() {
 		v.removeOld(dir, now)
 	}

@@ -14,6 +14,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
+
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 )
 
 // Recorder writes Events. It makes a new Event each time. client-go's recorder would
@@ -51,8 +53,8 @@ func (r *Recorder) Event(about corev1.ObjectReference, kind, reason, action, not
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: fmt.Sprintf("%s.%x%03x", about.Name, now.UnixNano(), r.serial.Add(1)&0xfff),
 		},
-		EventTime: metav1.NewMicroTime(now), Type: kind, Reason: reason, Action: action, Note: shorten(note, maxNote),
-		Regarding: about, ReportingController: r.controller, ReportingInstance: shorten(r.instance, 128),
+		EventTime: metav1.NewMicroTime(now), Type: kind, Reason: reason, Action: action, Note: excerpt.Of(note, maxNote),
+		Regarding: about, ReportingController: r.controller, ReportingInstance: excerpt.Of(r.instance, 128),
 	}
 	select {
 	case r.queue <- e:
@@ -106,16 +108,3 @@ func (r *Recorder) write(ctx context.Context, e *eventsv1.Event) {
 
 // Dropped returns the number of lost Events.
 func (r *Recorder) Dropped() uint64 { return r.dropped.Load() }
-
-// shorten cuts s to at most n bytes, between runes, and marks the cut.
-func shorten(s string, n int) string {
-	const ellipsis = "…"
-	if len(s) <= n {
-		return s
-	}
-	cut := n - len(ellipsis)
-	for cut > 0 && s[cut]&0xc0 == 0x80 {
-		cut--
-	}
-	return s[:cut] + ellipsis
-}

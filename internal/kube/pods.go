@@ -17,6 +17,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -72,7 +73,7 @@ func slimNode(node *corev1.Node, more []string) *corev1.Node {
 	}
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; string(c.Type) == gpu.NodeHealthCondition {
-			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, Reason: excerpt(c.Reason, maxPodReason), Message: excerpt(c.Message, maxPodMessage)}}
+			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, Reason: excerpt.Of(c.Reason, maxPodReason), Message: excerpt.Of(c.Message, maxPodMessage)}}
 		}
 	}
 	return slim
@@ -155,10 +156,10 @@ const (
 // fits the pod.
 func slimCondition(c *corev1.PodCondition) corev1.PodCondition {
 	slim := corev1.PodCondition{
-		Type: c.Type, Status: c.Status, Reason: excerpt(c.Reason, maxPodReason), LastTransitionTime: c.LastTransitionTime,
+		Type: c.Type, Status: c.Status, Reason: excerpt.Of(c.Reason, maxPodReason), LastTransitionTime: c.LastTransitionTime,
 	}
 	if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-		slim.Message = excerpt(c.Message, maxPodMessage)
+		slim.Message = excerpt.Of(c.Message, maxPodMessage)
 	}
 	return slim
 }
@@ -172,18 +173,10 @@ func stuckContainer(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 			continue
 		}
 		return []corev1.ContainerStatus{{Name: all[i].Name, State: corev1.ContainerState{
-			Waiting: &corev1.ContainerStateWaiting{Reason: excerpt(w.Reason, maxPodReason), Message: excerpt(w.Message, maxPodMessage)},
+			Waiting: &corev1.ContainerStateWaiting{Reason: excerpt.Of(w.Reason, maxPodReason), Message: excerpt.Of(w.Message, maxPodMessage)},
 		}}}
 	}
 	return nil
-}
-
-// excerpt returns at most n bytes of s. A shortened result does not keep s in memory.
-func excerpt(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return shorten(s, n) // it concatenates, and so copies
 }
 
 func slimContainer(c *corev1.Container, more []string) corev1.Container {

@@ -250,15 +250,3 @@ func TestSlimPodSize(t *testing.T) {
 		t.Errorf("what holds a pod up takes %d bytes, want at most 1536", more)
 	}
 }
-
-func TestShorten(t *testing.T) {
-	f := func(in string, n int, want string) {
-		t.Helper()
-		if got := shorten(in, n); got != want || len(got) > n {
-			t.Errorf("shorten(%q, %d) = %q, want %q", in, n, got, want)
-		}
-	}
-	f("short", 10, "short")
-	f("0123456789ab", 10, "0123456…")
-	f("äöüäöüäöü", 10, "äöü…")
-}

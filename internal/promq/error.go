@@ -59,6 +59,17 @@ func (e *errAnswerTooLong) Error() string {
 
 const logHint = "; the controller's log has the details"
 
+// IsTooMuch reports whether an error says that a query's result is too large, or takes
+// too long: a shorter range may succeed.
+func IsTooMuch(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return false
+	}
+	_, long := errors.AsType[*errAnswerTooLong](err)
+	return long || e.reason == "timeout" || strings.Contains(e.public, "too many samples")
+}
+
 // newRequestError converts the error of a query that the backend did not answer.
 func newRequestError(err error) error {
 	if long, ok := errors.AsType[*errAnswerTooLong](err); ok {

@@ -111,9 +111,46 @@ func (c *Client) Query(ctx context.Context, promql string) (series.Sample, error
 	return s, nil
 }
 
+// Series is one series of a range.
+type Series struct {
+	Labels  map[string]string
+	Samples []series.Sample // oldest first; values may be NaN
+}
+
 // Range evaluates promql at every step between two times. The result must have at most
 // one series. Values may be NaN; times without a value are left out.
 func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, step time.Duration) ([]series.Sample, error) {
+	m, err := c.matrix(ctx, promql, from, to, step)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(m) > 1:
+		return nil, fmt.Errorf("the query returns %d series, such as %s: aggregate them to one", len(m), excerpt.Of(m[0].Metric.String(), maxQuoted))
+	case len(m) == 0:
+		return nil, nil
+	}
+	return samplesOf(m[0]), nil
+}
+
+// Matrix evaluates promql at every step between two times, to any number of series.
+// Histograms are left out.
+func (c *Client) Matrix(ctx context.Context, promql string, from, to time.Time, step time.Duration) ([]Series, error) {
+	m, err := c.matrix(ctx, promql, from, to, step)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Series, 0, len(m))
+	for _, s := range m {
+		labels := make(map[string]string, len(s.Metric))
+		for name, value := range s.Metric {
+			labels[string(name)] = string(value)
+		}
+		out = append(out, Series{labels, samplesOf(s)})
+	}
+	return out, nil
+}
+
+func (c *Client) matrix(ctx context.Context, promql string, from, to time.Time, step time.Duration) (model.Matrix, error) {
 	v, err := c.run(ctx, func(ctx context.Context) (model.Value, error) {
 		v, _, _, err := c.api.QueryRange(ctx, promql, v1.Range{Start: from, End: to, Step: step}, v1.WithTimeout(c.cfg.Timeout))
 		return v, err
@@ -122,19 +159,18 @@ func (c *Client) Range(ctx context.Context, promql string, from, to time.Time, s
 		return nil, err
 	}
 	m, ok := v.(model.Matrix)
-	switch {
-	case !ok:
+	if !ok {
 		return nil, errors.New("the answer is not a range of values")
-	case len(m) > 1:
-		return nil, fmt.Errorf("the query returns %d series, such as %s: aggregate them to one", len(m), excerpt.Of(m[0].Metric.String(), maxQuoted))
-	case len(m) == 0:
-		return nil, nil
 	}
-	out := make([]series.Sample, 0, len(m[0].Values))
-	for _, p := range m[0].Values {
+	return m, nil
+}
+
+func samplesOf(s *model.SampleStream) []series.Sample {
+	out := make([]series.Sample, 0, len(s.Values))
+	for _, p := range s.Values {
 		out = append(out, series.Sample{At: p.Timestamp.Time(), Value: float64(p.Value)})
 	}
-	return out, nil
+	return out
 }
 
 // run sends a query with the configured timeout.

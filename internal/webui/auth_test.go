@@ -195,6 +195,9 @@ func TestWhoMayLook(t *testing.T) {
 		f(page, path, 200, "Authorization", "bearer ann")
 	}
 	f(page, "/api/v1/history?namespace=other&name=chat", 403, bearer("ann")...)
+	f(page, "/api/v1/minutes?namespace=llm&name=chat", 200, bearer("ann")...)
+	f(page, "/api/v1/minutes?namespace=other&name=chat", 403, bearer("ann")...)
+	f(page, "/api/v1/minutes?namespace=llm&name=chat", 401)
 	f(page, "/api/v1/history?namespace=llm&name=nope", 404, bearer("ann")...)
 	f(page, "/api/v1/history?namespace=other&name=nope", 403, bearer("ann")...) // whether it exists is not told
 	f(page, "/api/v1/history?name=nope", 400, bearer("root")...)

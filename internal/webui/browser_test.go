@@ -72,6 +72,23 @@ func (l *live) History(string, string) (h History, ok bool) {
 	return h, true
 }
 
+// Minutes is days of a load that rises and falls once a day, with a gap.
+func (l *live) Minutes(_, _ string, q *MinuteQuery) (Minutes, bool, error) {
+	m := Minutes{First: q.From, Step: q.Step, Metrics: []MinuteMetric{{Name: "replicas/desired"}, {Name: "replicas/serving"}, {Name: "signal/Utilization"}}}
+	for i := range q.steps() {
+		at := q.From.Add(time.Duration(i) * q.Step)
+		load := 4 + 3*math.Sin(2*math.Pi*at.Sub(at.Truncate(24*time.Hour)).Hours()/24)
+		values := []float64{math.Ceil(load), math.Floor(load), 55 + 5*math.Sin(float64(i)/9)}
+		if i > q.steps()/2 && i < q.steps()*6/10 {
+			values = []float64{math.NaN(), math.NaN(), math.NaN()}
+		}
+		for j, v := range values {
+			m.Metrics[j].Mean, m.Metrics[j].Max = append(m.Metrics[j].Mean, v), append(m.Metrics[j].Max, v+10)
+		}
+	}
+	return m, true, nil
+}
+
 // demoView is much like that of make demo, with something of everything that
 // can be wrong.
 func demoView() View {
@@ -443,4 +460,32 @@ func TestBrowserPicture(t *testing.T) {
 	b.do(chromedp.Navigate(url))
 	b.wants(charted)
 	b.shoot("ui-360-dark")
+}
+
+// A chart shows the last decisions, or the minutes of a day or of 14 days.
+func TestBrowserRanges(t *testing.T) {
+	b := openBrowser(t)
+	b.size(1280, 900, "light")
+	b.do(chromedp.Navigate(serve(t, newLive(), nil)))
+	b.wants(charted)
+	points := func(more string) string { return `cards.get("llm/chat").chart?.data[0].length ` + more }
+	press := func(n int) {
+		b.do(chromedp.Click(fmt.Sprintf(`.card[data-key="llm/chat"] .ranges button:nth-child(%d)`, n)))
+		b.wants(fmt.Sprintf(`document.querySelectorAll('.card[data-key="llm/chat"] [aria-pressed=true]').length === 1 &&
+			document.querySelector('.card[data-key="llm/chat"] .ranges button:nth-child(%d)').getAttribute("aria-pressed") === "true"`, n))
+	}
+	press(2)
+	b.wants(points("=== 721"))
+	if missing := eval[int](b, `cards.get("llm/chat").chart.data[3].filter((x) => x === null).length`); missing < 50 {
+		t.Errorf("%d missing values, want the gap of minutes", missing)
+	}
+	b.shoot("day")
+	press(3)
+	b.wants(points("=== 673"))
+	b.shoot("fortnight")
+	b.size(360, 900, "dark")
+	b.fits("14 days")
+	b.shoot("fortnight-360-dark")
+	press(1)
+	b.wants(points("=== 600"))
 }

@@ -3,6 +3,7 @@
 package webui
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -68,6 +69,10 @@ func (p *Page) Stats() Stats {
 //	/api/v1/workloads                     a WorkloadPage
 //	/api/v1/history?namespace=N&name=M    the workload's History; 404 if it is unknown,
 //	                                      403 if the viewer may not see the namespace
+//	/api/v1/minutes?namespace=N&name=M    the workload's Minutes: of the last day, or of
+//	                                      since=336h; with step=5m and metric=signal/ for
+//	                                      fewer values; with kind=Deployment for others
+//	                                      than GPUAutoscalers
 func (p *Page) Handler() http.Handler {
 	static, err := fs.Sub(assets, "static")
 	if err != nil {
@@ -83,6 +88,7 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/node", p.guard(p.serveNode))
 	mux.HandleFunc("GET /api/v1/workloads", p.guard(p.serveWorkloads))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
+	mux.HandleFunc("GET /api/v1/minutes", p.guard(p.serveMinutes))
 	return secure(mux)
 }
 
@@ -173,6 +179,15 @@ func zips(r *http.Request) bool {
 }
 
 func (p *Page) serveHistory(w http.ResponseWriter, r *http.Request, v Viewer) {
+	p.serveWorkload(w, r, v, func(namespace, name string) (any, bool, error) {
+		h, known := p.source.History(namespace, name)
+		return h, known, nil
+	})
+}
+
+// serveWorkload sends what read returns of the workload that the parameters name, if the
+// viewer may see its namespace. An error of read is a bad request.
+func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, read func(namespace, name string) (body any, known bool, err error)) {
 	namespace, name := r.FormValue("namespace"), r.FormValue("name")
 	if namespace == "" || name == "" || len(namespace) > maxName || len(name) > maxName {
 		writeError(w, http.StatusBadRequest, "the parameters namespace and name of a GPUAutoscaler are required")
@@ -185,10 +200,11 @@ func (p *Page) serveHistory(w http.ResponseWriter, r *http.Request, v Viewer) {
 		return
 	}
 	may, err := mayRead(r.Context(), v, namespace)
-	var h History
+	var found any
+	var bad error
 	known := false
 	if may && err == nil {
-		h, known = p.source.History(namespace, name)
+		found, known, bad = read(namespace, name)
 	}
 	give()
 	switch {
@@ -196,10 +212,12 @@ func (p *Page) serveHistory(w http.ResponseWriter, r *http.Request, v Viewer) {
 		unavailable(w)
 	case !may:
 		writeError(w, http.StatusForbidden, "the token's owner may not get gpuautoscalers.gpupilot.dev in the namespace "+namespace)
+	case bad != nil:
+		writeError(w, http.StatusBadRequest, bad.Error())
 	case !known:
-		writeError(w, http.StatusNotFound, "there is no GPUAutoscaler "+namespace+"/"+name)
+		writeError(w, http.StatusNotFound, "there is no "+cmp.Or(r.FormValue("kind"), AutoscalerKind)+" "+namespace+"/"+name)
 	default:
-		writeJSON(w, http.StatusOK, h)
+		writeJSON(w, http.StatusOK, found)
 	}
 }
 

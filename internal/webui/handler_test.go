@@ -19,6 +19,10 @@ func (f fixed) History(namespace, name string) (History, bool) {
 	return History{Points: []Point{{Replicas: 2}}}, namespace == "llm" && name == "chat"
 }
 
+func (f fixed) Minutes(namespace, name string, q *MinuteQuery) (Minutes, bool, error) {
+	return Minutes{First: q.From, Step: q.Step}, namespace == "llm" && name == "chat", nil
+}
+
 func get(t *testing.T, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -19,6 +19,9 @@ type Source interface {
 	// History returns one workload's recent past, oldest point first, at most about
 	// 600 points. ok is false for an unknown workload.
 	History(namespace, name string) (h History, ok bool)
+	// Minutes returns the one-minute aggregates of one workload. ok is false for an
+	// unknown workload. The error says which limit of an answer the query exceeds.
+	Minutes(namespace, name string, q *MinuteQuery) (m Minutes, ok bool, err error)
 }
 
 // View is the state of the fleet and of the workloads at one moment. A pointer is nil

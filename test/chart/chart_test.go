@@ -101,7 +101,7 @@ func TestDefaults(t *testing.T) {
 	f("Service/gpupilot-controller", "spec|ports|1|port", float64(8080))
 	f("APIService/v1beta2.custom.metrics.k8s.io", "spec|caBundle", nil)
 	f("GPUExporter/default", "spec", map[string]any{"imagePullPolicy": "IfNotPresent"})
-	f(deployment, container+"args|4", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:v0.1.0")
+	f(deployment, container+"args|5", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:v0.1.0")
 	for k := range o {
 		kind, _, _ := strings.Cut(k, "/")
 		switch kind {
@@ -125,13 +125,18 @@ func TestValues(t *testing.T) {
 	f("image: {repository: registry.example:5000/controller, tag: v2}", deployment, container+"image", "registry.example:5000/controller:v2")
 	digest := "sha256:" + strings.Repeat("a", 64)
 	f("image: {digest: '"+digest+"'}", deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller@"+digest)
-	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|5", "--dcgm-namespaces=a,b")
-	f("extraArgs: [--interval=2s]", deployment, container+"args|5", "--interval=2s")
-	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|6",
+	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|6", "--dcgm-namespaces=a,b")
+	f("extraArgs: [--interval=2s]", deployment, container+"args|6", "--interval=2s")
+	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|7",
 		"--prometheus-http-config=/etc/gpupilot/prometheus/http-config.yaml")
+	const volume = "history: {memory: 128Mi, volume: {persistentVolumeClaim: {claimName: minutes}}}"
+	f(volume, deployment, container+"args|4", "--history-memory=128Mi")
+	f(volume, deployment, container+"args|5", "--history-dir=/var/lib/gpupilot/history")
+	f(volume, deployment, container+"volumeMounts|0", map[string]any{"name": "history", "mountPath": "/var/lib/gpupilot/history"})
+	f(volume, deployment, "spec|template|spec|volumes|0", map[string]any{"name": "history", "persistentVolumeClaim": map[string]any{"claimName": "minutes"}})
 	f("prometheus: {httpConfig: {secretName: creds}}", deployment, "spec|template|spec|volumes|0|secret|secretName", "creds")
-	f("agents: {scheme: https}", deployment, container+"args|5", "--agent-scheme=https")
-	f("customMetrics: {enabled: false}", deployment, container+"args|5", "--register-apis=false")
+	f("agents: {scheme: https}", deployment, container+"args|6", "--agent-scheme=https")
+	f("customMetrics: {enabled: false}", deployment, container+"args|6", "--register-apis=false")
 	f("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", deployment, "spec|template|spec|securityContext",
 		map[string]any{"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "RuntimeDefault"}})
 	f("serviceAccount: {annotations: {a: b}}", "ServiceAccount/gpupilot-controller", "metadata|annotations|a", "b")
@@ -245,6 +250,9 @@ func TestSchemaRefuses(t *testing.T) {
 	f("controller: {loglevel: debug}", "loglevel")
 	f("controller: {logLevel: loud}", "/controller/logLevel")
 	f("controller: {windowMemory: 512MB}", "/controller/windowMemory")
+	f("history: {memory: 1MB}", "/history/memory")
+	f("history: {dir: /data}", "dir")
+	f("history: {volume: {name: x}}", "/history/volume")
 	f("controller: {dcgmNamespaces: gpu-operator}", "/controller/dcgmNamespaces")
 	f("controller: {pageAuth: basic}", "/controller/pageAuth")
 	f("prometheus: {url: 'prometheus:9090'}", "/prometheus/url")

@@ -22,10 +22,9 @@ type Subject struct {
 
 // document is an SPDX document, version 2.3.
 type document struct {
-	Version       string         `json:"spdxVersion"`
-	DataLicense   string         `json:"dataLicense"`
-	ID            string         `json:"SPDXID"`
-	Name          string         `json:"name"`
+	Version     string `json:"spdxVersion"`
+	DataLicense string `json:"dataLicense"`
+	element
 	Namespace     string         `json:"documentNamespace"`
 	Creation      creation       `json:"creationInfo"`
 	Packages      []spdxPackage  `json:"packages"`
@@ -37,9 +36,14 @@ type creation struct {
 	Creators []string `json:"creators"`
 }
 
+// element is what SPDX documents and packages have in common.
+type element struct {
+	ID   string `json:"SPDXID"`
+	Name string `json:"name"`
+}
+
 type spdxPackage struct {
-	ID               string      `json:"SPDXID"`
-	Name             string      `json:"name"`
+	element
 	Version          string      `json:"versionInfo"`
 	Download         string      `json:"downloadLocation"`
 	FilesAnalyzed    bool        `json:"filesAnalyzed"`
@@ -76,7 +80,7 @@ const (
 // SPDX returns the SPDX 2.3 document of s as JSON. Its namespace is made of its content.
 func SPDX(s Subject) ([]byte, error) {
 	doc := document{
-		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: s.Name + "-" + s.Version,
+		Version: "SPDX-2.3", DataLicense: "CC0-1.0", element: element{ID: "SPDXRef-DOCUMENT", Name: s.Name + "-" + s.Version},
 		Creation: creation{Created: s.Created.UTC().Format(time.RFC3339), Creators: []string{"Organization: GPUPilot", "Tool: gpupilot-release"}},
 	}
 	root := encode(0, Component{Name: s.Name, Version: s.Version, PURL: s.PURL, License: "Apache-2.0"})
@@ -106,7 +110,7 @@ func SPDX(s Subject) ([]byte, error) {
 
 func encode(i int, c Component) spdxPackage {
 	p := spdxPackage{
-		ID: fmt.Sprintf("SPDXRef-Package-%d", i), Name: c.Name, Version: c.Version, Download: noAssertion, SourceInfo: c.Source,
+		element: element{ID: fmt.Sprintf("SPDXRef-Package-%d", i), Name: c.Name}, Version: c.Version, Download: noAssertion, SourceInfo: c.Source,
 		LicenseConcluded: noAssertion, LicenseDeclared: cmp.Or(c.License, noAssertion), Copyright: noAssertion,
 	}
 	if c.PURL != "" {

@@ -37,7 +37,7 @@ function chartOptions(box, s) {
     scales: { n: { range: (_, lo, hi) => [0, Math.max(4, hi + 1)] }, s: { range: (_, lo, hi) => [0, Math.max(s.unit === "%" ? 100 : s.target * 1.5, hi * 1.05)] } },
     axes: [{ stroke: css("--dim"), grid: { show: false }, ticks: { show: false }, values: ticks, space: 70, size: 44 },
       axis("n", 3, "replicas"), axis("s", 1, s.name.slice(0, 40) + (s.unit ? " (" + s.unit + ")" : ""))],
-    series: [{ label: "time", value: (_, x) => (x ? clock(new Date(x * 1000)) : "–") },
+    series: [{ label: "time", value: (_, x) => (x ? when(x * 1000, new Date()) : "–") },
       { label: "replicas", scale: "n", stroke: css("--replicas"), width: 2, paths: steps, points: { show: false } },
       { label: "serving", scale: "n", stroke: css("--serving"), fill: css("--serving") + "55", width: 1, paths: steps, points: { show: false } },
       { label: s.name, scale: "s", stroke: css("--signal"), width: 2, points: { show: false }, value: (_, x) => (x === null || x === undefined ? "–" : x.toFixed(1) + unit) },

@@ -110,12 +110,66 @@ function waiting(w, now) {
   return w.waiting ? w.waiting + ": " + text : text;
 }
 
+// The ranges of a chart. The first one is the last decisions, one a second; the others
+// are one-minute aggregates, which are requested again after a while.
+const ranges = [
+  { name: "10 min", title: "the last decisions, one a second" },
+  { name: "1 day", title: "means of minutes", since: "24h", step: "2m", every: 60000 },
+  { name: "14 days", title: "means of half hours", since: "336h", step: "30m", every: 300000 },
+];
+
+// rangeButtons returns the buttons that choose the range of a card's chart.
+function rangeButtons(c) {
+  c.range = ranges[0];
+  const buttons = ranges.map((r) => el("button", { class: "link", type: "button", title: r.title, "aria-pressed": String(r === c.range) }, r.name));
+  buttons.forEach((b, i) => b.addEventListener("click", () => {
+    c.range = ranges[i];
+    c.minutesAt = 0;
+    buttons.forEach((x, j) => x.setAttribute("aria-pressed", String(i === j)));
+    drawHistory(c).catch(() => {}); // the next poll tries again
+  }));
+  c.note = el("span", { class: "dim", role: "status" });
+  return el("div", { class: "ranges", role: "group", "aria-label": "Range of the chart" }, ...buttons, c.note);
+}
+
+// pointsOf converts minutes into the points of a history.
+function pointsOf(m, signals) {
+  const lists = new Map(m.metrics.map((x) => [x.name, x.mean])), first = Date.parse(m.first), step = seconds(m.step) * 1000;
+  const value = (name, i) => (lists.get(name) || [])[i] ?? null;
+  const n = Math.max(0, ...m.metrics.map((x) => x.mean.length));
+  return Array.from({ length: n }, (_, i) => ({
+    time: new Date(first + i * step).toISOString(), replicas: value("replicas/desired", i), serving: value("replicas/serving", i),
+    signals: signals.map((s) => value("signal/" + s.name, i)),
+  }));
+}
+
+// drawHistory requests the history of a card's range, if it may have changed, and draws it.
+async function drawHistory(c) {
+  const range = c.range, about = "?namespace=" + encodeURIComponent(c.w.namespace) + "&name=" + encodeURIComponent(c.w.name);
+  let points;
+  if (range.since) {
+    if (c.minutesAt && performance.now() - c.minutesAt < range.every) return;
+    c.minutesAt = performance.now();
+    const names = ["replicas/desired", "replicas/serving", ...c.signals.slice(0, 1).map((s) => "signal/" + s.name)];
+    const { body } = await get("api/v1/minutes" + about + "&since=" + range.since + "&step=" + range.step + names.map((m) => "&metric=" + encodeURIComponent(m)).join(""));
+    points = pointsOf(body, c.signals);
+  } else {
+    const { body } = await get("api/v1/history" + about);
+    points = body.points || [];
+  }
+  if (range !== c.range || !c.root.isConnected) return;
+  const few = points.filter((p) => p.replicas !== null).length < 2;
+  setText(c.note, few && range.since ? "Not enough minutes are recorded yet." : "");
+  if (few) dropChart(c);
+  else drawChart(c, { points });
+}
+
 function drawCard(w, shown) {
   const key = keyOf(w);
   let c = cards.get(key);
   if (!c) {
     c = { root: el("article", { class: "card", "data-key": key }), head: el("div"), chartBox: el("div", { class: "chart" }), steps: el("details"), w };
-    c.root.append(c.head, c.chartBox, c.steps);
+    c.root.append(c.head, rangeButtons(c), c.chartBox, c.steps);
     cards.set(key, c);
   }
   c.w = w;
@@ -313,10 +367,7 @@ async function pollHistories() {
     await sleep(last ? 2000 : 300);
     if (document.hidden || loggedIn || !last) continue;
     const seen = [...cards.values()].filter((c) => inSight(c.root)).slice(0, most.charts);
-    await Promise.allSettled(seen.map(async (c) => {
-      const { body } = await get("api/v1/history?namespace=" + encodeURIComponent(c.w.namespace) + "&name=" + encodeURIComponent(c.w.name));
-      if (body.points && body.points.length > 1 && c.root.isConnected) drawChart(c, body);
-    }));
+    await Promise.allSettled(seen.map(drawHistory));
   }
 }
 

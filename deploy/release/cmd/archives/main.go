@@ -14,11 +14,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"text/template"
 
+	"github.com/gpupilot/gpupilot/deploy/release/command"
 	"github.com/gpupilot/gpupilot/deploy/release/notice"
 	"github.com/gpupilot/gpupilot/deploy/release/rootfs"
 	"github.com/gpupilot/gpupilot/deploy/release/stamp"
@@ -26,15 +26,7 @@ import (
 
 const program = "gpupilot"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "archives:", err)
-		stop()
-		os.Exit(1)
-	}
-}
+func main() { command.Main("archives", run) }
 
 // archive is a written archive.
 type archive struct {

@@ -11,27 +11,19 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/gpupilot/gpupilot/deploy/release/command"
 	"github.com/gpupilot/gpupilot/deploy/release/debian"
 	"github.com/gpupilot/gpupilot/deploy/release/notice"
 	"github.com/gpupilot/gpupilot/deploy/release/oci"
 	"github.com/gpupilot/gpupilot/deploy/release/stamp"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "images:", err)
-		stop()
-		os.Exit(1)
-	}
-}
+func main() { command.Main("images", run) }
 
 // config is what the flags say.
 type config struct {

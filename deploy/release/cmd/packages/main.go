@@ -14,7 +14,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/goreleaser/nfpm/v2/rpm"
 	"golang.org/x/mod/semver"
 
+	"github.com/gpupilot/gpupilot/deploy/release/command"
 	"github.com/gpupilot/gpupilot/deploy/release/notice"
 	"github.com/gpupilot/gpupilot/deploy/release/stamp"
 )
@@ -41,15 +41,7 @@ var (
 	preRemove []byte
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "packages:", err)
-		stop()
-		os.Exit(1)
-	}
-}
+func main() { command.Main("packages", run) }
 
 // config is what the flags say.
 type config struct {

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpupilot/gpupilot/internal/history"
+	"github.com/gpupilot/gpupilot/internal/promq"
+)
+
+// The bounds of --history-memory.
+const (
+	minHistoryMemory = 1 << 20
+	maxHistoryMemory = 64 << 30
+)
+
+// historyPerByte is the limit of --history-dir per byte of --history-memory. A segment is
+// about as large as the memory of its rows.
+const historyPerByte = 2
+
+// historyKeeper keeps the one-minute aggregates of workloads.
+type historyKeeper struct {
+	store    *history.Store
+	volume   *history.Volume // nil: none
+	recorder *history.Recorder
+	loaded   atomic.Bool
+	failed   bool          // --history-dir cannot be used
+	pause    time.Duration // between two queries of Prometheus; 0: the default
+}
+
+func isHistoryMemory(p *string) func() error {
+	return func() error {
+		q, err := resource.ParseQuantity(*p)
+		if err != nil || q.Value() < minHistoryMemory || q.Value() > maxHistoryMemory {
+			return fmt.Errorf("want a number of bytes from 1Mi to 64Gi, such as 64Mi")
+		}
+		return nil
+	}
+}
+
+// makeHistory makes the history, and takes its place on the volume. A volume that cannot
+// be used is an error in the log and on /metrics: it must not stop the scaling.
+func (p *program) makeHistory() {
+	q := resource.MustParse(p.cfg.historyMemory) // was validated
+	h := &historyKeeper{store: history.New(history.Config{MaxBytes: q.Value()})}
+	if p.cfg.historyDir != "" {
+		v, err := history.OpenVolume(history.VolumeConfig{Dir: p.cfg.historyDir, MaxBytes: historyPerByte * q.Value(), Log: p.log})
+		if err != nil {
+			h.failed = true
+			p.log.Error("--history-dir cannot be used: the history is in memory only", "history-dir", p.cfg.historyDir, "err", err)
+		} else {
+			h.volume = v
+		}
+	}
+	h.recorder = history.NewRecorder(h.store, h.volume, p.log)
+	p.history = h
+	p.registry.MustRegister(h)
+}
+
+// record records a minute. Minutes before the volume has been read are missing, because
+// the minutes of a workload are stored in their order.
+func (h *historyKeeper) record(at time.Time, rows func(add func(history.Workload, []history.Value))) {
+	if h.loaded.Load() {
+		h.recorder.Record(at, rows)
+	}
+}
+
+// keepHistory reads the history of earlier programs. It releases the volume when ctx is
+// done.
+func (p *program) keepHistory(ctx context.Context) {
+	p.readHistory(ctx)
+	<-ctx.Done()
+	if v := p.history.volume; v != nil {
+		if err := v.Close(); err != nil {
+			p.log.Warn("the history's volume cannot be closed", "err", err)
+		}
+	}
+}
+
+// readHistory reads the history of earlier programs from the volume, or from Prometheus
+// if the volume has none.
+func (p *program) readHistory(ctx context.Context) {
+	h, begin := p.history, time.Now()
+	if h.volume != nil {
+		l := h.volume.Load(h.store, begin)
+		p.log.Info("read the history from the volume", "dir", h.volume.Dir(), "segments", l.Segments, "rows", l.Rows, "damaged", l.Damaged, "took", time.Since(begin))
+	}
+	h.loaded.Store(true)
+	if p.cfg.prometheus != "" && h.store.Stats().Rows == 0 {
+		p.backfillHistory(ctx)
+	}
+}
+
+// The limits of reading the history from Prometheus.
+const (
+	backfillTimeout = time.Minute // of one query
+	backfillAnswer  = 8 << 20     // bytes
+)
+
+// backfillHistory reads the history from Prometheus.
+func (p *program) backfillHistory(ctx context.Context) {
+	client, err := promq.New(promq.Config{
+		URL: p.cfg.prometheus, HTTPConfig: p.cfg.prometheusHTTP, Timeout: backfillTimeout, MaxAnswer: backfillAnswer,
+		UserAgent: "gpupilot-controller/" + version,
+	})
+	if err != nil {
+		return // querier has returned the error
+	}
+	now := time.Now()
+	oldest, err := history.Backfill(ctx, history.BackfillConfig{
+		Families: backfillFamilies(), Store: p.history.store, Pause: p.history.pause,
+		Query: func(ctx context.Context, query string, from, to time.Time) ([]history.Recorded, error) {
+			return backfillQuery(ctx, client, query, from, to)
+		},
+	}, now)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.log.Warn("the history before the start is incomplete", "since", oldest, "err", err)
+	default:
+		p.log.Info("read the history from Prometheus", "since", oldest, "rows", p.history.store.Stats().Rows, "took", time.Since(now))
+	}
+}
+
+// backfillQuery evaluates a query each minute.
+func backfillQuery(ctx context.Context, client *promq.Client, query string, from, to time.Time) ([]history.Recorded, error) {
+	found, err := client.Matrix(ctx, query, from, to, time.Minute)
+	if promq.IsTooMuch(err) {
+		return nil, fmt.Errorf("%w: %w", history.ErrTooLong, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make([]history.Recorded, 0, len(found))
+	for _, s := range found {
+		r := history.Recorded{Labels: s.Labels, Points: make([]history.Point, 0, len(s.Samples))}
+		for _, x := range s.Samples {
+			r.Points = append(r.Points, history.Point{At: x.At, Value: x.Value})
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// backfillFamilies are the controller's metrics of GPUAutoscalers, as Prometheus has
+// scraped them. All replicas of the controller have the same values.
+func backfillFamilies() []history.Family {
+	family := func(metric, label, group string) history.Family {
+		over := func(aggregate, function string) string {
+			return fmt.Sprintf("%s by (namespace, name, %s) (%s(%s[1m]))", aggregate, label, function, metric)
+		}
+		return history.Family{
+			Mean: over("avg", "avg_over_time"), Max: over("max", "max_over_time"),
+			Identify: func(l map[string]string) (history.Workload, history.Metric, bool) {
+				w := history.Workload{Namespace: l["namespace"], Kind: "GPUAutoscaler", Name: l["name"]}
+				return w, history.NewMetric(group, l[label]), l[label] != ""
+			},
+		}
+	}
+	return []history.Family{
+		family("gpupilot_autoscaler_replicas", "state", history.GroupReplicas),
+		family("gpupilot_autoscaler_signal_value", "signal", history.GroupSignal),
+	}
+}
+
+// Describe sends nothing, as for meters.
+func (h *historyKeeper) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is prometheus.Collector's.
+func (h *historyKeeper) Collect(ch chan<- prometheus.Metric) {
+	counter := func(name, help string, v float64, pairs ...string) {
+		ch <- constant(name, help, prometheus.CounterValue, v, pairs...)
+	}
+	gauge := func(name, help string, v float64) { ch <- constant(name, help, prometheus.GaugeValue, v) }
+	s := h.store.Stats()
+	gauge("gpupilot_history_workloads", "Workloads with one-minute aggregates in memory.", float64(s.Workloads))
+	gauge("gpupilot_history_memory_bytes", "Memory that the one-minute aggregates take.", float64(s.Bytes))
+	gauge("gpupilot_history_memory_limit_bytes", "Limit of that memory (--history-memory).", float64(s.Limit))
+	counter("gpupilot_history_rows_total", "Minutes of workloads that were added, those that were read at the start included.", float64(s.Rows))
+	counter("gpupilot_history_evicted_rows_total", "Minutes of workloads that were dropped because of the memory limit, before they were 14 days old.", float64(s.EvictedRows))
+	counter("gpupilot_history_refused_values_total", "Values that were left out because their workload has too many metrics.", float64(s.RefusedMetrics))
+	limited := h.store.Limited()
+	for i := range limited[:min(len(limited), maxNamed)] {
+		x := &limited[i]
+		counter("gpupilot_history_namespace_evicted_rows_total", "Minutes of workloads that the memory limit cost a namespace; of the 20 largest.", float64(x.Evicted), "namespace", x.Namespace)
+	}
+	if h.volume == nil && !h.failed {
+		return
+	}
+	var v history.VolumeStats // of no volume: not up
+	if h.volume != nil {
+		v = h.volume.Stats()
+	}
+	up := 0.0
+	if v.Healthy {
+		up = 1
+	}
+	gauge("gpupilot_history_volume_up", "Whether the last write to --history-dir succeeded.", up)
+	gauge("gpupilot_history_volume_bytes", "Bytes of this replica's segments on the volume.", float64(v.Bytes))
+	gauge("gpupilot_history_volume_limit_bytes", "Limit of these bytes: twice --history-memory.", float64(v.Limit))
+	counter("gpupilot_history_volume_writes_total", "Writes to the volume, one a minute, by result.", float64(v.Writes), "result", "success")
+	counter("gpupilot_history_volume_writes_total", "Writes to the volume, one a minute, by result.", float64(v.Failures), "result", "error")
+	counter("gpupilot_history_damaged_segments_total", "Segments on the volume whose end could not be read at the start.", float64(v.Damaged))
+}
