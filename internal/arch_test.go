@@ -26,16 +26,20 @@ var layers = map[string]string{
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
-	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/promengine": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
+	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/promstore": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
 
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app", "internal/exporter": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
 	"internal/trace": "app", "internal/service": "app", "internal/contender": "app", "internal/backtest": "app", "internal/advise": "app",
 	"internal/scenario": "app", "internal/whatif": "app",
+	"internal/promengine":                "app",
+	"internal/promapi":                   "app",
+	"internal/rules":                     "app",
 	"internal/adapter":                   "app",
 	"internal/kedascaler":                "app",
 	"internal/kedascaler/externalscaler": "app",
 	"internal/metricquery":               "app",
+	"internal/migrate":                   "app",
 
 	"internal/gpu/gputest": "suite", "internal/promq/promtest": "suite", "internal/metricsapi/reviewtest": "suite",
 }
@@ -67,7 +71,7 @@ var coreImports = map[string][]string{
 
 // kubernetes are the packages that know its types.
 var kubernetes = []string{
-	"internal/adapter",
+	"internal/adapter", "internal/migrate",
 	"internal/controller",
 	"internal/discovery",
 	"internal/exporter",
@@ -76,6 +80,7 @@ var kubernetes = []string{
 	"internal/metricsapi",
 	"internal/nodehealth",
 	"internal/policy",
+	"internal/rules",
 }
 
 // only says where a third party's packages may appear.
@@ -84,7 +89,7 @@ var only = []struct {
 	in     []string
 	reason string
 }{
-	{"k8s.io/", append(kubernetes, "internal/metricsapi/reviewtest"), "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
+	{"k8s.io/", append(kubernetes, "internal/metricsapi/reviewtest", "internal/promstore"), "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
 	{"sigs.k8s.io/", kubernetes, "as k8s.io"},
 	{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; internal/gpu/dcgm calls the library by itself, and its tests compare the two"},

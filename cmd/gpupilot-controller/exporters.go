@@ -69,6 +69,7 @@ func (c *config) remove(ctx context.Context, log *slog.Logger) error {
 // podChanged tells a change of a pod to all who want to know.
 func (p *program) podChanged(old, pod *corev1.Pod) {
 	p.control.PodChanged(old, pod)
+	p.promstore.PodChanged(old, pod)
 	p.exporters.PodChanged(old, pod)
 }
 

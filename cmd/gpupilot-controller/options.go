@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/flags"
 	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promstore"
 )
 
 // config holds the values of flags and environment variables.
@@ -61,17 +62,21 @@ type config struct {
 	prometheusTimeout time.Duration
 	prometheusMaxAge  time.Duration
 
+	adapterConfig string
+
 	queryNamespaces     []string
 	queryNamespaceLabel string
 	queriesPerNamespace int
 	workloadMetrics     int
+	querySeries         string
 
 	nodeHealth     bool
 	exporters      bool
 	agentImage     string
 	removeExporter string
 
-	keda kedaConfig
+	keda   kedaConfig
+	promql promqlConfig
 
 	logLevel  string
 	logFormat string
@@ -83,7 +88,7 @@ type config struct {
 const (
 	roleScrape = "scrape" // read agents and pods into windows
 	roleAPI    = "api"    // serve custom.metrics.k8s.io
-	roleQuery  = "query"  // reserved for PromQL; not used yet
+	roleQuery  = "query"  // evaluate PromQL over the windows: the HTTP API, recording rules, query signals
 	roleDecide = "decide" // scale workloads
 )
 
@@ -103,13 +108,15 @@ func defaults() config {
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi",
 		exporters:   true,
 		keda:        defaultKEDA(),
+		promql:      defaultPromQL(),
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
 		agents:            "app.kubernetes.io/name=gpupilot-agent",
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, workloadMetrics: 200,
-		logLevel: "info", logFormat: "text",
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto),
+		workloadMetrics: 200,
+		logLevel:        "info", logFormat: "text",
 	}
 }
 
@@ -137,7 +144,7 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
-	return slices.Concat(c.mainRows(), c.keda.rows())
+	return slices.Concat(c.mainRows(), c.keda.rows(), c.promql.rows())
 }
 
 func (c *config) mainRows() []option {
@@ -176,10 +183,13 @@ func (c *config) mainRows() []option {
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with a Prometheus http_client_config for the backend: credentials, TLS, headers such as a tenant's", nil},
 		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
 		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
+
+		{"query-series", &c.querySeries, "series of agents and dcgm-exporters that are kept with their labels for PromQL: all, used (those that rules and the queries of the last 10 minutes read), or auto: all while they take less than half of --window-memory", flags.OneOf(&c.querySeries, string(promstore.KeepAuto), string(promstore.KeepAll), string(promstore.KeepUsed))},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
 		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},
@@ -269,8 +279,8 @@ func (c *config) checkRoles() error {
 			return fmt.Errorf("%q is none of all, scrape, api, query and decide", r)
 		}
 	}
-	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI)) {
-		return errors.New("decide and api need the data of scrape: add scrape")
+	if !c.has(roleScrape) && (c.has(roleDecide) || c.has(roleAPI) || c.has(roleQuery)) {
+		return errors.New("decide, api and query need the data of scrape: add scrape")
 	}
 	return nil
 }

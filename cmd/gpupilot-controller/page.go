@@ -69,6 +69,7 @@ func isLoopback(address string) bool {
 func (p *program) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", p.page.Handler())
+	p.promql.register(mux)
 	mux.Handle("GET /metrics", p.page.GuardMetrics(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{
 		Registry: p.registry, MaxRequestsInFlight: metricsAtOnce, Timeout: metricsTimeout,
 	})))

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
+	"github.com/gpupilot/gpupilot/internal/adapter"
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/exporter"
@@ -31,6 +32,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/promq"
 	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promstore"
 	"github.com/gpupilot/gpupilot/internal/scrape"
 	"github.com/gpupilot/gpupilot/internal/series"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -49,14 +51,17 @@ type program struct {
 	store     *series.Store
 	exporter  scrape.Doer // asks agents and dcgm-exporters
 	scraper   *scrape.Scraper
+	promstore *promstore.Store
 	control   *controller.Controller
 	election  *kube.Election // nil: this replica always leads
 	recorder  *kube.Recorder
 	exporters *exporter.Keeper
 	owner     *kube.ServiceOwner // of the Secret and the Lease
 	certs     *kube.Certs        // nil: the certificate is in files
+	adapter   *adapter.Server    // nil: no --adapter-config
 	metrics   *metricsapi.Server // nil: this replica lacks the role
 	keda      *keda
+	promql    *promQL // nil: this replica lacks the role
 	page      *webui.Page
 	access    *kube.Access                // nil: no authentication
 	conns     atomic.Pointer[connections] // of --address, from run on
@@ -103,7 +108,12 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err := p.makeController(); err != nil {
 		return nil, err
 	}
+	p.makePromStore()
+	p.makePromQL()
 	if err := p.makePage(); err != nil {
+		return nil, err
+	}
+	if err := p.makeAdapter(); err != nil {
 		return nil, err
 	}
 	if c.has(roleAPI) {
@@ -193,11 +203,8 @@ func (p *program) makeController() error {
 	return nil
 }
 
-// querier returns the function that queries the PromQL backend; nil if there is none.
-func (p *program) querier() (func(context.Context, string) (series.Sample, error), error) {
-	if p.cfg.prometheus == "" {
-		return nil, nil
-	}
+// backend makes the client of --prometheus-url.
+func (p *program) backend() (*promq.Client, error) {
 	c, err := promq.New(promq.Config{
 		URL: p.cfg.prometheus, HTTPConfig: p.cfg.prometheusHTTP, Timeout: p.cfg.prometheusTimeout, MaxAge: p.cfg.prometheusMaxAge,
 		UserAgent: "gpupilot-controller/" + version,
@@ -205,7 +212,7 @@ func (p *program) querier() (func(context.Context, string) (series.Sample, error
 	if err != nil {
 		return nil, fmt.Errorf("--prometheus-url: %w", err)
 	}
-	return c.Query, nil
+	return c, nil
 }
 
 // nodeHealth makes the keeper of the nodes' condition.
@@ -275,14 +282,19 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(gcpace.Run))
 	g.run(p.clients.Run)
 	g.run(p.watch)
+	p.promql.run(g)
 	g.run(never(p.objects.Run))
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
+		g.run(never(p.promstore.Run))
 	}
 	if p.certs != nil {
 		g.run(p.certs.Run)
+	}
+	if p.adapter != nil {
+		g.run(never(p.runAdapter))
 	}
 	if p.metrics != nil {
 		g.run(p.metrics.Run)

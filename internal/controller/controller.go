@@ -78,8 +78,10 @@ type Deps struct {
 	// Installed reports whether the API server serves the kind of obj now.
 	Installed func(obj client.Object) bool
 
-	// Query evaluates a PromQL query to one number; nil: there is no backend.
-	Query func(ctx context.Context, promql string) (series.Sample, error)
+	// Query evaluates a PromQL query to one number; nil: there is no backend. scope is
+	// the namespace that LimitQuery limited it to, and that a backend in this process
+	// enforces again; empty: none.
+	Query func(ctx context.Context, scope, promql string) (series.Sample, error)
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
 	// trusted. Its error is shown to the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)

@@ -288,6 +288,9 @@ func (d *devices) perReplica(t *target, pods []*corev1.Pod) int32 {
 	return int32(min(n, maxResourceCount))
 }
 
+// Holder returns the API server's facts about a pod, for readers of exporters' claims.
+func (c *Controller) Holder(pod *corev1.Pod) series.Holder { return c.devices.holder(pod) }
+
 // holder returns the argument of series.Store.PodOn for a pod.
 func (d *devices) holder(pod *corev1.Pod) series.Holder {
 	return series.Holder{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Devices: d.maxDevices(pod)}

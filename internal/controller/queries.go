@@ -36,7 +36,7 @@ const (
 
 var (
 	// errNoBackend is the error of all queries if no backend is configured.
-	errNoBackend = errors.New("no PromQL backend is configured: start the controller with --prometheus-url")
+	errNoBackend = errors.New("this replica evaluates no PromQL: start the controller with --prometheus-url, or with the role query")
 	// errNoLimit is the error of all queries if Deps.LimitQuery is nil.
 	errNoLimit = errors.New("queries cannot be limited to their namespace, so none runs")
 )
@@ -103,7 +103,7 @@ func (q *queries) run(ctx context.Context, key queryKey, x *queryState) {
 			return
 		}
 		sent := time.Now()
-		s, err := q.c.deps.Query(ctx, key.promql)
+		s, err := q.c.deps.Query(ctx, key.scope, key.promql)
 		took := time.Since(sent)
 		q.slots.release(namespace)
 		if ctx.Err() != nil {

@@ -37,7 +37,7 @@ func TestSlowTenantAtRealPrometheus(t *testing.T) {
 	var mu sync.Mutex
 	late := 0 // slow queries that were not answered
 	r.deps.LimitQuery = scope.Limit
-	r.deps.Query = func(ctx context.Context, promql string) (series.Sample, error) {
+	r.deps.Query = func(ctx context.Context, _, promql string) (series.Sample, error) {
 		s, err := client.Query(ctx, promql)
 		if strings.Contains(promql, "hostile") && err != nil && ctx.Err() == nil {
 			mu.Lock()

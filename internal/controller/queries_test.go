@@ -38,7 +38,7 @@ func (s said) Answered() bool { return true }
 // answer sets the backend's answer to a query.
 func (r *rig) answer(promql string, at time.Time, value float64, err error) {
 	if r.deps.Query == nil {
-		r.deps.Query = func(context.Context, string) (series.Sample, error) { return series.Sample{}, errors.New("not asked") }
+		r.deps.Query = func(context.Context, string, string) (series.Sample, error) { return series.Sample{}, errors.New("not asked") }
 	}
 	key := queryKey{"ns", promql}
 	x := r.queries.running[key]

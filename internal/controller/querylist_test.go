@@ -37,7 +37,7 @@ type backend struct {
 	answer float64
 }
 
-func (b *backend) query(ctx context.Context, promql string) (series.Sample, error) {
+func (b *backend) query(ctx context.Context, _, promql string) (series.Sample, error) {
 	who, _, _ := strings.Cut(promql, " ")
 	b.mu.Lock()
 	b.begun[promql] = append(b.begun[promql], time.Now())
@@ -407,7 +407,7 @@ func TestRejectedQuery(t *testing.T) {
 		t.Helper()
 		r := newRig(t, deployment("web", 1))
 		r.deps.LimitQuery = s.Limit
-		r.deps.Query = func(context.Context, string) (series.Sample, error) { return series.Sample{}, nil }
+		r.deps.Query = func(context.Context, string, string) (series.Sample, error) { return series.Sample{}, nil }
 		a := autoscaler("web")
 		a.Namespace = namespace
 		a.Spec.Signals = []v1alpha1.Signal{{Preset: "vllm"}, a.Spec.Signals[0], queried("web", promql).Spec.Signals[0]}

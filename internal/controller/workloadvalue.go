@@ -49,10 +49,6 @@ var (
 	ErrNoValue         = errors.New("no value")
 )
 
-// activeWindow is the time within which a GPU in use has load, if the query has no
-// window of its own.
-const activeWindow = time.Minute
-
 // WorkloadValue evaluates a query from memory. Only pods that serve count, and at least
 // half of them must have a fresh value: a value of fewer would say little about the
 // workload. Without pods there is no value, and no error.

@@ -14,7 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-func TestStatistics(t *testing.T) {
+func TestStatisticsOfWorkloads(t *testing.T) {
 	f := func(stat string, want float64, values ...float64) {
 		t.Helper()
 		now := time.Unix(1000, 0)

@@ -4,9 +4,11 @@ package promengine
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/strutil"
 
@@ -32,6 +34,15 @@ type span struct {
 	isRange  bool
 }
 
+// seconds returns the time from the first to the last step. Time.Sub would saturate at
+// 292 years.
+func (s span) seconds() float64 {
+	if !s.isRange {
+		return 0
+	}
+	return (float64(s.to.UnixMilli()) - float64(s.from.UnixMilli())) / 1000
+}
+
 // plan is what a query's text says about its cost.
 type plan struct {
 	// growth bounds by how much label_replace and label_join lengthen labels: each
@@ -42,6 +53,8 @@ type plan struct {
 	literals int
 	// leaves counts what makes series without the storage: numbers and functions.
 	leaves int
+	// names are the metrics that the selectors name exactly.
+	names []string
 }
 
 // check parses a query and refuses what is too expensive by its text.
@@ -62,7 +75,7 @@ func (e *Engine) check(text string, s span) (plan, error) {
 		return plan{}, &SyntaxError{err}
 	}
 	c := checker{engine: e, plan: plan{growth: 1, literals: literals}}
-	if err := c.visit(expr, cost{steps: steps, seconds: s.to.Sub(s.from).Seconds(), growth: 1}); err != nil {
+	if err := c.visit(expr, cost{steps: steps, seconds: s.seconds(), growth: 1}); err != nil {
 		return plan{}, err
 	}
 	if c.plan.bytes() > float64(e.cfg.MaxBytes) {
@@ -84,12 +97,12 @@ func (e *Engine) checkSpan(s span) (float64, error) {
 	switch {
 	case !s.isRange:
 		return 1, nil
-	case s.step <= 0:
-		return 0, exceeds(LimitSteps, "zero or negative query resolution step widths are not accepted: try a positive integer")
+	case s.step < time.Millisecond: // the engine counts in milliseconds, and divides by the step
+		return 0, exceeds(LimitSteps, "zero or negative query resolution step widths, and those below 1 ms, are not accepted: try a positive integer")
 	case s.to.Before(s.from):
 		return 0, exceeds(LimitSteps, "end timestamp must not be before start time")
 	}
-	steps := math.Floor(s.to.Sub(s.from).Seconds()/s.step.Seconds()) + 1
+	steps := math.Floor(s.seconds()/s.step.Seconds()) + 1
 	if steps > float64(e.cfg.MaxSteps) {
 		return 0, exceeds(LimitSteps, "the range has %.0f steps; at most %d are allowed: use a longer step", steps, e.cfg.MaxSteps)
 	}
@@ -147,6 +160,10 @@ func (c *checker) visit(node parser.Node, at cost) error {
 		at.growth *= growthOf(n)
 	case *parser.NumberLiteral, *parser.StringLiteral:
 		c.plan.leaves++
+	case *parser.VectorSelector:
+		if i := slices.IndexFunc(n.LabelMatchers, isName); i >= 0 {
+			c.plan.names = append(c.plan.names, n.LabelMatchers[i].Value)
+		}
 	}
 	for child := range parser.ChildrenIter(node) {
 		if err := c.visit(child, at); err != nil {
@@ -154,6 +171,11 @@ func (c *checker) visit(node parser.Node, at cost) error {
 		}
 	}
 	return nil
+}
+
+// isName reports whether a matcher names one metric.
+func isName(m *labels.Matcher) bool {
+	return m.Name == labels.MetricName && m.Type == labels.MatchEqual
 }
 
 // subquery returns the cost of what a subquery evaluates.

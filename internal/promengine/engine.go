@@ -41,7 +41,9 @@ type Config struct {
 	SubqueryStep time.Duration
 	// Label is the label with the namespace of a series; "namespace".
 	Label string
-	Log   *slog.Logger // nil: none
+	// Want is called with the metrics that a query names, before it runs. nil: none.
+	Want func(metrics ...string)
+	Log  *slog.Logger // nil: none
 }
 
 func (c *Config) complete() {
@@ -131,21 +133,17 @@ func (e *Engine) opts(q Query) promql.QueryOpts {
 func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.Context, storage.Queryable) (promql.Query, error)) (v parser.Value, notes annotations.Annotations, err error) {
 	began := time.Now()
 	defer func() {
-		if p := recover(); p != nil {
-			e.cfg.Log.Error("query panicked", "promql", q.PromQL, "panic", p, "stack", string(debug.Stack()))
-			v, err = nil, errPanicked
-		}
+		err = e.contain(recover(), q, err)
 		e.meters.observe(q, time.Since(began), err)
 	}()
 	plan, err := e.check(q.PromQL, s)
 	if err != nil {
 		return nil, nil, err
 	}
-	timeout := e.cfg.Timeout
-	if q.Timeout > 0 {
-		timeout = min(timeout, q.Timeout)
+	if e.cfg.Want != nil && len(plan.names) > 0 {
+		e.cfg.Want(plan.names...)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, e.timeout(q))
 	defer cancel()
 	release, err := e.acquire(ctx, q)
 	if err != nil {
@@ -162,6 +160,23 @@ func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.
 		return nil, r.Warnings, unwrapLimit(r.Err)
 	}
 	return detach(r.Value), r.Warnings, nil
+}
+
+// contain returns the error of a query that panicked, or err. recovered is the value
+// of the panic; nil for none.
+func (e *Engine) contain(recovered any, q Query, err error) error {
+	if recovered == nil {
+		return err
+	}
+	e.cfg.Log.Error("query panicked", "promql", q.PromQL, "panic", recovered, "stack", string(debug.Stack()))
+	return errPanicked
+}
+
+func (e *Engine) timeout(q Query) time.Duration {
+	if q.Timeout > 0 {
+		return min(e.cfg.Timeout, q.Timeout)
+	}
+	return e.cfg.Timeout
 }
 
 // acquire waits for a slot of the query's payer.

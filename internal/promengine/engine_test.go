@@ -119,10 +119,13 @@ func TestLimits(t *testing.T) {
 	if _, _, err := e.Range(t.Context(), Query{PromQL: "up"}, now.Add(-time.Hour), now, time.Second); limitOf(err) != LimitSteps {
 		t.Errorf("3,601 steps: %v", err)
 	}
-	for _, step := range []time.Duration{0, -1} {
+	for _, step := range []time.Duration{0, -1, time.Microsecond} {
 		if _, _, err := e.Range(t.Context(), Query{PromQL: "up"}, now, now, step); limitOf(err) != LimitSteps {
 			t.Errorf("step %d: %v", step, err)
 		}
+	}
+	if _, _, err := e.Range(t.Context(), Query{PromQL: "up"}, time.Unix(0, 0), time.Unix(4e15, 0), 100*365*24*time.Hour); limitOf(err) != LimitSteps {
+		t.Errorf("a range of a hundred million years: %v", err)
 	}
 	var syntax *SyntaxError
 	if _, _, err := e.Instant(t.Context(), Query{PromQL: "sum("}, now); !errors.As(err, &syntax) {

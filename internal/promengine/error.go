@@ -54,15 +54,24 @@ func (e *SyntaxError) Unwrap() error { return e.err }
 func unwrapLimit(err error) error {
 	var s promql.ErrStorage
 	if errors.As(err, &s) {
-		if l, ok := errors.AsType[*LimitError](s.Err); ok {
-			return l
+		if u := unwrapStorage(s.Err); u != s.Err { //nolint:errorlint // the same error, not an equal one
+			return u
 		}
-		switch {
-		case errors.Is(s.Err, context.DeadlineExceeded):
-			return promql.ErrQueryTimeout("reading series")
-		case errors.Is(s.Err, context.Canceled):
-			return promql.ErrQueryCanceled("reading series")
-		}
+	}
+	return err
+}
+
+// unwrapStorage returns the error of reading series as the engine would: a LimitError,
+// a timeout or a cancellation.
+func unwrapStorage(err error) error {
+	if l, ok := errors.AsType[*LimitError](err); ok {
+		return l
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return promql.ErrQueryTimeout("reading series")
+	case errors.Is(err, context.Canceled):
+		return promql.ErrQueryCanceled("reading series")
 	}
 	return err
 }

@@ -36,7 +36,12 @@ func (c *instantConn) SetDeadline(time.Time) error { return nil }
 
 // What the account says of a fleet is what the fleet takes, before its windows
 // fill and without what the kernel has.
-func TestTheAccountIsTrue(t *testing.T) {
+func TestTheAccountIsTrue(t *testing.T) { testAccount(t, nil) }
+
+// The same with the labels of all series.
+func TestTheAccountWithLabelsIsTrue(t *testing.T) { testAccount(t, NewNames(true, nil)) }
+
+func testAccount(t *testing.T, names *Names) {
 	const targets = 500
 	answers := map[string][]byte{}
 	list := make([]Target, targets)
@@ -53,6 +58,7 @@ func TestTheAccountIsTrue(t *testing.T) {
 			return &instantConn{answer: answers[address]}, nil
 		}
 		s := New(Config{}, Deps{Dial: dial, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		s.SetNames(names)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()

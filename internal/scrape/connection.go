@@ -168,6 +168,7 @@ type buffer struct {
 	bytes    [maxLine]byte
 
 	points  []point
+	own     []series.Point
 	batch   []series.Point
 	entries []entry
 	line    line
@@ -189,7 +190,7 @@ func (r *runner) take() *buffer {
 	b := r.s.buffers.Get().(*buffer)
 	p := r.page
 	r.buffer, r.batch.Points = b, b.batch
-	p.points, p.next, p.line, p.memo = b.points, b.entries, b.line, &b.memo
+	p.points, p.own, p.next, p.line, p.memo = b.points, b.own, b.entries, b.line, &b.memo
 	return b
 }
 
@@ -199,10 +200,11 @@ func (r *runner) release() {
 	if b == nil {
 		return
 	}
-	b.points, b.entries, b.line, b.batch = kept(p.points), kept(p.next), p.line, kept(r.batch.Points)
+	b.points, b.own, b.entries, b.line, b.batch = kept(p.points), kept(p.own), kept(p.next), p.line, kept(r.batch.Points)
 	b.source, b.response = source{}, response{}
 	r.buffer, r.batch.Points = nil, nil
-	p.points, p.next, p.line, p.memo = nil, nil, line{}, nil
+	p.points, p.own, p.next, p.line, p.memo = nil, nil, nil, line{}, nil
+	r.labels().release()
 	r.s.buffers.Put(b)
 }
 

@@ -26,6 +26,8 @@ type gpus struct {
 	places  map[gpu.Owner]int32 // the owners' indexes; nil up to few owners
 	names   map[string]struct{} // the target's names of the wanted fields
 
+	labels labeller
+
 	text    int64                  // bytes of names
 	refused [series.NumRefused]int // refusals not yet reported to the store
 }
@@ -61,17 +63,24 @@ func (g *gpus) reset() {
 	g.slots, g.devices, g.ages = nil, nil, nil
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
 	g.places, g.text = nil, 0
+	g.labels.forget()
 }
 
 // size returns the bytes that are remembered. A map takes about twice its entries.
 func (g *gpus) size() int64 {
 	const owner = int64(unsafe.Sizeof(gpu.Owner{}))
-	return g.text + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
+	return g.text + g.labels.size() + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
 		int64(cap(g.ages))*int64(unsafe.Sizeof(ageState{})) +
 		int64(cap(g.owners))*owner + int64(len(g.places))*2*(owner+4) + int64(len(g.names))*2*16
 }
 
 func (g *gpus) identify(l *line, m *labelMemo) entry {
+	e := g.classify(l, m)
+	g.labels.expose(&e, l)
+	return e
+}
+
+func (g *gpus) classify(l *line, m *labelMemo) entry {
 	switch string(l.name) {
 	case "gpupilot_collection_timestamp_seconds":
 		return entry{use: collected}
@@ -109,7 +118,7 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	if !wanted && !g.watch {
 		return entry{}
 	}
-	x := g.labels(l)
+	x := g.factsOf(l)
 	if !x.known {
 		return entry{}
 	}
@@ -143,9 +152,9 @@ func (g *gpus) index(l *line, slot int32) {
 	}
 }
 
-// labels returns the facts that a value's labels give. Facts with a refusal are not
+// factsOf returns the facts that a value's labels give. Facts with a refusal are not
 // memoized, so that every line with them is counted.
-func (g *gpus) labels(l *line) (x labelFacts) {
+func (g *gpus) factsOf(l *line) (x labelFacts) {
 	if l.facts != nil && l.facts.known {
 		return *l.facts
 	}
@@ -183,6 +192,9 @@ func (g *gpus) slot(l *line) (int32, bool) {
 	if uuid == nil {
 		uuid = other
 	}
+	if uuid == nil {
+		return g.amdSlot(l)
+	}
 	// If both are there, one is a pod's label, which dcgm-exporter copies by name.
 	if len(uuid) == 0 || other != nil && string(other) != string(uuid) {
 		return 0, false
@@ -196,6 +208,24 @@ func (g *gpus) slot(l *line) (int32, bool) {
 		return g.slotOf(instanceKey(uuid, gi))
 	}
 	return g.slotOf(string(uuid))
+}
+
+// amdSlot returns the slot of a device of AMD's device-metrics-exporter: by its UUID,
+// which is an optional label, else by the serial number of the card and the index of the
+// partition, which are there by default.
+func (g *gpus) amdSlot(l *line) (int32, bool) {
+	uuid, serial, id := l.get("gpu_uuid"), l.get("serial_number"), l.get("gpu_id")
+	if len(uuid) == 0 && (len(serial) == 0 || len(id) == 0) {
+		return 0, false
+	}
+	if !series.IsDevice(max(len(uuid), len(serial)+1+len(id))) {
+		g.refused[series.RefusedName]++
+		return 0, false
+	}
+	if len(uuid) > 0 {
+		return g.slotOf(string(uuid))
+	}
+	return g.slotOf(string(serial) + "/" + string(id))
 }
 
 func instanceKey(uuid, instance []byte) string { return string(uuid) + "/gi" + string(instance) }
@@ -383,7 +413,7 @@ func compareOwners(a, b gpu.Owner) int {
 // overgrown reports whether most of the remembered devices or owners have left the
 // page, or a limit is reached.
 func (g *gpus) overgrown(entries int) bool {
-	return len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
+	return g.labels.again || len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
 		len(g.devices) > 2*entries+64 || len(g.owners) > 2*entries+64
 }
 
@@ -410,6 +440,7 @@ func (g *gpus) fill(p *page, b *series.Batch) {
 		}
 		b.Add(x.ref, x.value)
 	}
+	p.fillOwn(b)
 	for i := range g.devices {
 		g.devices[i].lastSuccess, g.devices[i].success = g.devices[i].success, 0
 	}

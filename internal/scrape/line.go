@@ -167,17 +167,25 @@ func (l *line) quoted(b []byte, i int) (s []byte, next int, ok bool) {
 
 // get returns the value of a label; nil if the line does not have it.
 func (l *line) get(name string) []byte {
-	if l.unread != nil {
-		end := l.end
-		_ = l.parseLabels(l.unread, 1) // cannot fail: the text is well-formed
-		l.unread, l.end = nil, end
-	}
+	l.parseUnread()
 	for _, x := range l.labels {
 		if string(x.name) == name {
 			return x.value
 		}
 	}
 	return nil
+}
+
+// parseUnread parses the labels that are not parsed yet. It reports whether l.labels has
+// all labels.
+func (l *line) parseUnread() bool {
+	if l.unread == nil {
+		return true
+	}
+	end := l.end
+	err := l.parseLabels(l.unread, 1) // cannot fail: the text is well-formed
+	l.unread, l.end = nil, end
+	return err == nil
 }
 
 func isBlank(c byte) bool { return c == ' ' || c == '\t' }

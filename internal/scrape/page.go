@@ -37,10 +37,12 @@ type entry struct {
 	slot     int32 // the index of the device, or of the list of cells
 	owner    int32 // the index in gpus.owners; 0: none
 	use      use
-	copy     bool      // a sharer's copy of a shared device's series
-	field    gpu.Index // of a value or a share, for its range
-	evidence evidence  // how well the value's changes show that the device's values are new
-	seen     uint32    // the digest of the value on the last page; 0: none
+	copy     bool       // a sharer's copy of a shared device's series
+	field    gpu.Index  // of a value or a share, for its range
+	evidence evidence   // how well the value's changes show that the device's values are new
+	seen     uint32     // the digest of the value on the last page; 0: none
+	label    int32      // the index of the label set in labeller.sets; 0: none
+	own      series.Ref // the line's own series; zero: none
 }
 
 // The limits of one page. They keep a target from taking the memory of the others.
@@ -80,6 +82,7 @@ type page struct {
 	eof    bool // the line # EOF was read
 
 	points  []point
+	own     []series.Point // of the lines with a series of their own
 	meta    meta
 	lines   int // sample lines
 	bad     int
@@ -105,6 +108,9 @@ type identifier interface {
 	// size returns the bytes that are remembered.
 	size() int64
 }
+
+// fillOwn adds the values of the lines with a series of their own to a batch.
+func (p *page) fillOwn(b *series.Batch) { b.Points = append(b.Points, p.own...) }
 
 // point is a value for the batch.
 type point struct {
@@ -146,7 +152,7 @@ func (p *page) read(b []byte) error {
 
 // begin starts a page. feedLines and feed then add its text, and end finishes it.
 func (p *page) begin() {
-	p.points, p.next, p.meta, p.outside = p.points[:0], p.next[:0], meta{}, p.outside[:0]
+	p.points, p.own, p.next, p.meta, p.outside = p.points[:0], p.own[:0], p.next[:0], meta{}, p.outside[:0]
 	if p.memo == nil {
 		p.memo = new(labelMemo)
 	}
@@ -325,6 +331,13 @@ func (p *page) differ(n int) {
 
 // take stores a line's value according to its use.
 func (p *page) take(e *entry, v float64, stamp int64) {
+	if e.own != (series.Ref{}) {
+		if len(p.own) >= maxPoints {
+			p.over = true
+			return
+		}
+		p.own = append(p.own, series.Point{Ref: e.own, Value: v})
+	}
 	switch e.use {
 	case value, part, share:
 		if len(p.points) >= maxPoints {

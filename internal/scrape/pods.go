@@ -55,6 +55,7 @@ type podMetrics struct {
 	seen    []bool           // by metric: a cell has a value
 	over    []bool           // by metric: not all of its series fit
 	text    int64            // bytes of names
+	labels  labeller
 }
 
 // cell is the value of series that are copies of each other, or of all series.
@@ -84,20 +85,27 @@ func (m *podMetrics) reset() {
 	m.cells, m.slots, m.text = nil, nil, 0
 	m.places, m.known = map[place]int32{}, map[string]int32{}
 	clear(m.over)
+	m.labels.forget()
 }
 
 // overgrown reports whether a metric had more series than fit.
-func (m *podMetrics) overgrown() bool { return slices.Contains(m.over, true) }
+func (m *podMetrics) overgrown() bool { return m.labels.again || slices.Contains(m.over, true) }
 
 // size returns the bytes that are remembered. A map takes about twice its entries.
 func (m *podMetrics) size() int64 {
-	return m.text + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
+	return m.text + m.labels.size() + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
 		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2)
 }
 
-// identify selects the lines of the metrics. Buckets of histograms and quantiles of
-// summaries are ignored: they cannot be summed.
 func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
+	e := m.classify(l)
+	m.labels.expose(&e, l)
+	return e
+}
+
+// classify selects the lines of the metrics. Buckets of histograms and quantiles of
+// summaries are ignored: they cannot be summed.
+func (m *podMetrics) classify(l *line) entry {
 	asked := func(x Metric) bool { return x.Name == string(l.name) }
 	if !slices.ContainsFunc(m.metrics, asked) || l.get("le") != nil || l.get("quantile") != nil {
 		return entry{}
@@ -184,6 +192,7 @@ func (m *podMetrics) fill(p *page, b *series.Batch) {
 			b.Add(m.refs[i], p.outside.limitMetric(&m.metrics[i], m.sums[i]))
 		}
 	}
+	p.fillOwn(b)
 }
 
 // take adds a line's value to a cell.

@@ -33,7 +33,9 @@ type runner struct {
 	want   atomic.Pointer[Target]
 	gone   atomic.Bool // not in the list any more: drop the samples too
 
-	have      *Target // the target that the fields below are for; want may be newer
+	have      *Target      // the target that the fields below are for; want may be newer
+	names     *Names       // as have
+	fields    gpu.FieldSet // to keep: those of have and of names; empty: all
 	series    *series.Target
 	page      *page
 	gpus      *gpus       // nil for a Pod
@@ -52,7 +54,8 @@ type runner struct {
 	learn     time.Time // when to request the whole page; zero: now
 	namesOnly bool      // req asks for the learned names only
 
-	ownersDue bool // the store refused some owners of the last page
+	ownersDue bool      // the store refused some owners of the last page
+	exposeDue time.Time // when to list the series again, because the store refused some; zero: when the page changes
 
 	mu    sync.Mutex
 	state State
@@ -134,26 +137,30 @@ func (r *runner) paced(next time.Time) time.Time {
 
 // prepare applies a new want, and builds the request if it has changed.
 func (r *runner) prepare(now time.Time) error {
-	if want := r.want.Load(); want != r.have {
+	names := r.s.names.Load()
+	if want := r.want.Load(); want != r.have || names != r.names {
 		r.series = r.s.deps.Store.Target(want.Name, want.Labels)
 		if !r.series.Account(r.s.targetBytes(want)) {
 			return series.ErrNoMemory
 		}
-		if r.have == nil || want.Fields != r.have.Fields || !slices.Equal(want.Metrics, r.have.Metrics) {
+		fields := names.fieldsOf(want)
+		if r.have == nil || names != r.names || fields != r.fields || want.Labels != r.have.Labels || !slices.Equal(want.Metrics, r.have.Metrics) {
+			r.names, r.fields = names, fields
 			r.begin(want)
 		}
 		r.have = want
 	}
-	whole := r.have.Kind != Agent || r.have.Fields.Empty() || !now.Before(r.learn)
+	others, some := r.names.asked()
+	whole := r.have.Kind != Agent || !some || r.fields.Empty() || !now.Before(r.learn)
 	if r.req != nil && whole == !r.namesOnly {
 		return nil
 	}
-	var names []string
+	var asked []string
 	if !whole {
-		names = slices.Sorted(maps.Keys(r.gpus.names))
-		names = append(names, "gpupilot_collection_duration_seconds")
+		asked = slices.Sorted(maps.Keys(r.gpus.names))
+		asked = append(append(asked, "gpupilot_collection_duration_seconds"), others...)
 	}
-	req, err := r.s.newRequest(r.have, names)
+	req, err := r.s.newRequest(r.have, asked)
 	if err != nil {
 		return err
 	}
@@ -165,10 +172,12 @@ func (r *runner) begin(want *Target) {
 	r.req, r.learn = nil, time.Time{}
 	if want.Kind == Pod {
 		r.pods = newPodMetrics(r.series, want.Metrics)
+		r.pods.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)
 		r.page = newPage(r.pods)
 		return
 	}
-	r.gpus = newGPUs(r.series, want.Fields)
+	r.gpus = newGPUs(r.series, r.fields)
+	r.gpus.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)
 	r.gpus.watch = want.Kind == DCGM
 	r.page = newPage(r.gpus)
 }
@@ -201,6 +210,7 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	r.s.badLines.Add(uint64(p.bad))
 	at, stamped := r.collectedAt(started, arrived)
 	r.batch.Reset()
+	r.expose(at, arrived)
 	if r.gpus != nil {
 		if p.changed || r.ownersDue {
 			r.ownersDue = !r.series.SetOwners(at, r.gpus.deviceOwners(p.entries))
@@ -216,6 +226,7 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	} else {
 		r.pods.fill(p, &r.batch)
 	}
+	r.labels().fillMeters(arrived.Sub(started), p.lines, &r.batch)
 	r.s.countOutside(p.outside)
 	unknown, err := r.series.Append(at, &r.batch)
 	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) || r.pods != nil && r.pods.overgrown() {
@@ -242,17 +253,32 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	return r.phase.success(time.Now())
 }
 
+// labels returns the labeller of the target's lines.
+func (r *runner) labels() *labeller {
+	if r.gpus != nil {
+		return &r.gpus.labels
+	}
+	return &r.pods.labels
+}
+
+// expose lists the page's series in the store, if they have changed.
+func (r *runner) expose(at, now time.Time) {
+	if !r.page.changed && (r.exposeDue.IsZero() || now.Before(r.exposeDue)) {
+		return
+	}
+	r.exposeDue = time.Time{}
+	if !r.series.Expose(at, r.labels().exposed(r.page.entries)) {
+		r.exposeDue = now.Add(learnAgain)
+	}
+}
+
 // account charges the target for the runner's memory. If the memory limit refuses
 // that, the runner remembers less of its pages.
 func (r *runner) account() {
 	if r.gpus != nil {
-		for reason, n := range r.gpus.refused {
-			if n > 0 {
-				r.series.Refuse(series.Refused(reason), n)
-				r.gpus.refused[reason] = 0
-			}
-		}
+		r.report(&r.gpus.refused)
 	}
+	r.report(&r.labels().refused)
 	if r.series.Account(r.size()) {
 		if p := r.page; p.most < maxEntries && time.Since(r.shrunk) > learnAgain {
 			p.most, r.shrunk = min(2*p.most+64, maxEntries), time.Now()
@@ -263,6 +289,16 @@ func (r *runner) account() {
 	r.shrunk = time.Now()
 	r.forget()
 	r.series.Account(r.size())
+}
+
+// report reports refusals to the store.
+func (r *runner) report(refused *[series.NumRefused]int) {
+	for reason, n := range refused {
+		if n > 0 {
+			r.series.Refuse(series.Refused(reason), n)
+			refused[reason] = 0
+		}
+	}
 }
 
 func (r *runner) size() int64 {
@@ -369,7 +405,7 @@ func (r *runner) foundAll() bool {
 			}
 		}
 	}
-	return found.Union(r.have.Fields) == found
+	return found.Union(r.fields) == found
 }
 
 // forget drops what is remembered of the target's lines: the next page is parsed
@@ -418,6 +454,9 @@ func (r *runner) repeated(at, arrived time.Time) (next time.Time) {
 
 func (r *runner) failed(f *failure) (next time.Time) {
 	now := time.Now()
+	if r.series != nil {
+		r.series.Fail(now)
+	}
 	r.note(f, now)
 	return r.phase.failure(now)
 }

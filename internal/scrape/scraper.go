@@ -54,6 +54,8 @@ type Scraper struct {
 	deps    Deps
 	buffers sync.Pool
 
+	names atomic.Pointer[Names] // nil: no query reads series
+
 	mu      sync.Mutex
 	wanted  []Target
 	changed chan struct{}

@@ -129,7 +129,7 @@ func (t *Target) charge(bytes, rings int64) {
 // size returns the target's bytes. It sums counters that every change updates; a test
 // compares it with a full count.
 func (t *Target) size() int64 {
-	return targetBytes + int64(len(t.name)) + t.writer + t.ring.bytes() + t.keys + t.lists +
+	return targetBytes + int64(len(t.name)) + t.writer + t.ring.bytes() + t.keys + t.lists + t.exposed.bytes + t.failures.bytes() +
 		int64(cap(t.series))*seriesBytes + int64(cap(t.free))*4 +
 		int64(len(t.devices))*deviceBytes + int64(t.devPeak)*deviceEntry +
 		int64(t.idsPeak)*idEntry +
@@ -162,7 +162,7 @@ func deviceCost(uuid string) cost {
 
 // costOfSeries returns the most that a new series can cost.
 func (t *Target) costOfSeries(k Key) cost {
-	c := plain(TextBytes(len(k.Metric)+len(k.Pod)) + idEntry + 8)
+	c := plain(TextBytes(max(len(k.Metric)+len(k.Pod), lineKey)) + idEntry + 8)
 	c = c.add(t.ring.costOfColumn(isWide(k)))
 	if n := int64(cap(t.series)); len(t.free) == 0 && len(t.series) == cap(t.series) {
 		c = c.add(cost{(2*n + 8) * seriesBytes, (n + 8) * seriesBytes})

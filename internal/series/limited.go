@@ -16,19 +16,20 @@ type Refused uint8
 // The kinds of refused things. The reason is MaxSeries, MaxDevices, MaxOwners, the
 // length of a name or the memory limit.
 const (
-	RefusedTarget  Refused = iota // a new target
-	RefusedSeries                 // a new series, or an evicted one
-	RefusedDevice                 // a device
-	RefusedOwner                  // an owner of a device
-	RefusedName                   // a name that is too long
-	RefusedHistory                // samples or owners that were dropped before the end of the window
-	RefusedWriter                 // memory of the target's scraper for its page
+	RefusedTarget   Refused = iota // a new target
+	RefusedSeries                  // a new series, or an evicted one
+	RefusedDevice                  // a device
+	RefusedOwner                   // an owner of a device
+	RefusedName                    // a name that is too long
+	RefusedHistory                 // samples or owners that were dropped before the end of the window
+	RefusedWriter                  // memory of the target's scraper for its page
+	RefusedReserved                // a metric name that the target may not have
 	NumRefused
 )
 
 // String returns the kind as a label's value.
 func (r Refused) String() string {
-	return [...]string{"target", "series", "device", "owner", "name", "history", "page"}[r]
+	return [...]string{"target", "series", "device", "owner", "name", "history", "page", "reserved"}[r]
 }
 
 // limitedFor is the time for which a target counts as limited after a refusal.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,18 @@ func recount(t *Target) int64 {
 	n += int64(t.devPeak)*deviceEntry + int64(t.idsPeak)*idEntry + int64(t.podsPeak)*holdingEntry
 	for uuid, d := range t.devices {
 		n += deviceBytes + TextBytes(len(uuid)) + int64(cap(d.fields))*fieldBytes + int64(cap(d.shares))*shareBytes + ownerBytes(d.owners)
+	}
+	closed := 0
+	n += int64(cap(t.exposed.list))*exposureBytes + int64(cap(t.failures.stamps))*8
+	for i := range t.exposed.list {
+		x := &t.exposed.list[i]
+		n += TextBytes(int(x.Labels.ByteSize())) + 16
+		if x.Until != Open {
+			closed++
+		}
+	}
+	if closed != t.exposed.closed {
+		panic(fmt.Sprintf("%d exposures ended, counted %d", closed, t.exposed.closed))
 	}
 	past := 0
 	for k, h := range t.pods {
@@ -111,7 +124,11 @@ func FuzzLedger(f *testing.F) {
 				a = s.Target(name, l)
 				targets[name] = a
 			}
-			switch r.IntN(8) {
+			switch r.IntN(11) {
+			case 8:
+				a.Fail(sec(now))
+			case 9, 10:
+				a.Expose(sec(now), randomExposed(r, a))
 			case 0:
 				s.Drop(name)
 				delete(targets, name)
@@ -136,6 +153,22 @@ func FuzzLedger(f *testing.F) {
 			t.Fatalf("after all were dropped: %+v, %d pods, %d groups", st, s.Pods(), len(s.groups))
 		}
 	})
+}
+
+// textLabels are Labels in the form of a test.
+type textLabels string
+
+func (l textLabels) ByteSize() uint64 { return uint64(len(l)) }
+
+func randomExposed(r *rand.Rand, a *Target) (list []Exposed) {
+	first := r.IntN(1 << uint(r.IntN(6)))
+	for i := range r.IntN(1 << uint(r.IntN(8))) {
+		text := fmt.Sprint("x", first+i, strings.Repeat("x", r.IntN(40)/39*r.IntN(2*maxLabelBytes)))
+		if ref, ok := a.Ref(Key{Line: text}); ok {
+			list = append(list, Exposed{Labels: textLabels(text), Ref: ref, Scale: 1})
+		}
+	}
+	return list
 }
 
 func randomBatch(r *rand.Rand, a *Target) *Batch {

@@ -3,6 +3,7 @@
 package series
 
 import (
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -100,16 +101,18 @@ type Store struct {
 	targets     map[string]*Target
 	groups      map[string]*group // of pods' own expositions, by namespace
 
+	lineSeed                   maphash.Seed
 	series, samples            atomic.Int64
 	repeated, rewound, unknown atomic.Uint64
 	refused                    [NumRefused]atomic.Uint64
 	limited                    limitedList
+	changed                    changedTargets
 }
 
 // New returns an empty store.
 func New(cfg Config) *Store {
 	s := &Store{
-		cfg:     cfg.withDefaults(),
+		cfg: cfg.withDefaults(), lineSeed: maphash.MakeSeed(),
 		index:   newPodIndex(),
 		targets: map[string]*Target{},
 		groups:  map[string]*group{},
@@ -117,6 +120,7 @@ func New(cfg Config) *Store {
 	}
 	s.ledger.init(s.cfg.MaxBytes)
 	s.limited.targets = map[*Target]struct{}{}
+	s.changed.targets = map[*Target]struct{}{}
 	return s
 }
 
@@ -151,6 +155,7 @@ func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 	if t != nil {
 		s.leaveGroup(t)
 		s.label(t, labels, s.groupOf(labels))
+		s.changed.add(t)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		n := t.charged.Load()
@@ -169,6 +174,7 @@ func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 	}
 	s.targets[name] = t
 	s.label(t, labels, t.group)
+	s.changed.add(t)
 	return t, true
 }
 

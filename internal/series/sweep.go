@@ -88,6 +88,9 @@ func (t *Target) forgetFreed(freed bool) {
 	if t.devPeak > 64 && len(t.devices) < t.devPeak/4 {
 		t.devices, t.devPeak = rebuilt(t.devices), len(t.devices)
 	}
+	if freed {
+		t.dropDeadExposures()
+	}
 	if t.idsPeak > 64 && len(t.ids) < t.idsPeak/4 {
 		t.ids, t.idsPeak = rebuilt(t.ids), len(t.ids)
 	}
@@ -187,5 +190,7 @@ func (t *Target) close() {
 	t.store.series.Add(-int64(t.live))
 	t.live, t.ring = 0, ring{}
 	t.series, t.free, t.ids, t.devices, t.pods = nil, nil, nil, nil, nil
+	t.exposed = exposures{}
+	t.store.changed.add(t)
 	t.release()
 }

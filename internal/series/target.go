@@ -3,7 +3,9 @@
 package series
 
 import (
+	"encoding/binary"
 	"errors"
+	"hash/maphash"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -28,13 +30,29 @@ var (
 // order.
 const rewindAfter = 5 * time.Second
 
-// Key identifies a series of a target: a field of a device, or one of a pod's own
-// metrics.
+// Key identifies a series of a target: a field of a device, one of a pod's own metrics,
+// or a line of the page.
 type Key struct {
 	Device string      // a GPU's UUID, or UUID/giN for its MIG instance N; empty for a pod's own metric
 	Field  gpu.FieldID // of the device
 	Metric string      // the name of a pod's own metric
 	Pod    string      // NAMESPACE/NAME of the pod, for its share of the device's field; empty for the device's value
+	Line   string      // the name and the labels of a line, for its own series; the other parts are then empty
+}
+
+// lineKey is the size of a line's key in bytes: a zero byte, which no name has, and the
+// hash of the line's identity.
+const lineKey = 9
+
+// ofLine returns the key for the series of a line, in place of Line. The target keeps
+// no copy of its text.
+func (s *Store) ofLine(k Key) Key {
+	if k.Line == "" || k != (Key{Line: k.Line}) {
+		return k
+	}
+	var b [lineKey]byte
+	binary.LittleEndian.PutUint64(b[1:], maphash.String(s.lineSeed, k.Line))
+	return Key{Metric: string(b[:])}
 }
 
 // Ref is a Key interned by its target, for Append. The zero Ref is invalid.
@@ -85,6 +103,9 @@ type Target struct {
 	short    bool   // the memory limit makes the window shorter than Span
 	limited  int64  // the newest timestamp at the last refusal; 0: none, or before the clock was set back
 	listed   bool   // in the store's list of limited targets
+
+	exposed  exposures
+	failures failures
 
 	round   uint32 // updates of owners
 	past    int    // ended tenures
@@ -165,6 +186,7 @@ func (t *Target) SetInterval(d time.Duration) {
 // long, or if MaxSeries, MaxDevices or the memory limit have no room. A Ref is valid
 // while its series has values. Append counts invalid ones.
 func (t *Target) Ref(k Key) (Ref, bool) {
+	k = t.store.ofLine(k)
 	r, blocked := t.ref(k, false)
 	if blocked {
 		t.store.rebalance()
@@ -177,7 +199,7 @@ func (t *Target) Ref(k Key) (Ref, bool) {
 // ref is Ref. If other targets must free memory first, it returns blocked; on the
 // last attempt, it refuses the key instead.
 func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
-	if (k.Device == "") == (k.Metric == "") || k.Device == "" && k.Pod != "" {
+	if (k.Device == "") == (k.Metric == "") || k.Device == "" && k.Pod != "" || k.Line != "" {
 		return Ref{}, false
 	}
 	t.mu.Lock()
@@ -399,6 +421,7 @@ func (t *Target) rewind(stamp int64) {
 			d.since = stamp
 		}
 	}
+	t.rewindExposures(stamp)
 	for _, h := range t.pods {
 		for i := range h.spans {
 			if n := &h.spans[i]; n.until == open {

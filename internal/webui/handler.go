@@ -86,6 +86,12 @@ func (p *Page) Handler() http.Handler {
 	return secure(mux)
 }
 
+// Guard serves next to viewers whose token is valid, within the viewer's budget of
+// requests. It is for handlers beside the page's own.
+func (p *Page) Guard(next func(w http.ResponseWriter, r *http.Request, v Viewer)) http.HandlerFunc {
+	return p.guard(next)
+}
+
 // guard calls next with the request's viewer, if the viewer's budget allows it.
 func (p *Page) guard(next func(w http.ResponseWriter, r *http.Request, v Viewer)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpupilot/gpupilot/internal/flags"
+	"github.com/gpupilot/gpupilot/internal/promapi"
+	"github.com/gpupilot/gpupilot/internal/promengine"
+	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promstore"
+	"github.com/gpupilot/gpupilot/internal/rules"
+	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/webui"
+)
+
+// promqlConfig holds the flags of PromQL over the windows.
+type promqlConfig struct {
+	timeout     time.Duration
+	maxSamples  int
+	concurrency int
+	ruleFiles   []string
+	ruleObjects bool
+	ruleLabels  string
+}
+
+func defaultPromQL() promqlConfig {
+	return promqlConfig{timeout: 20 * time.Second, maxSamples: 5_000_000, concurrency: 2}
+}
+
+func (c *promqlConfig) rows() []option {
+	return []option{
+		{"promql-timeout", &c.timeout, "timeout of one PromQL query over the windows, waiting included; answers must be read within 30 s", flags.Between(&c.timeout, 100*time.Millisecond, 25*time.Second)},
+		{"promql-max-samples", &c.maxSamples, "maximum number of samples that one PromQL query holds at the same time", flags.Between(&c.maxSamples, 1000, 100_000_000)},
+		{"promql-concurrency", &c.concurrency, "maximum number of PromQL queries of the HTTP API that run at the same time; recording rules and query signals have 2 slots of their own", flags.Between(&c.concurrency, 1, 64)},
+		{"rule-files", &c.ruleFiles, "`files` with recording rules in Prometheus's format, separated by commas; the last part may be a pattern, such as /etc/rules/*.yaml; they are read again when they change", c.checkFiles},
+		{"prometheus-rules", &c.ruleObjects, "evaluate the recording rules of PrometheusRules (monitoring.coreos.com), each limited to its namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
+		{"prometheus-rule-selector", &c.ruleLabels, "label `selector` of those PrometheusRules (default: all)", c.checkLabels},
+	}
+}
+
+func (c *promqlConfig) checkLabels() error {
+	_, err := labels.Parse(c.ruleLabels)
+	return err
+}
+
+// The memory of results of recording rules, in bytes.
+const ruleMemory = 64 << 20
+
+// promQL is PromQL over the windows: the engine, the HTTP API and recording rules.
+type promQL struct {
+	p       *program
+	engine  *promengine.Engine
+	rules   *rules.Manager
+	objects *ruleObjects
+
+	mu         sync.Mutex
+	namespaces []string // of the series, at read
+	read       time.Time
+}
+
+// makePromQL makes PromQL over the windows, if this replica has the role.
+func (p *program) makePromQL() {
+	if !p.cfg.has(roleQuery) {
+		return
+	}
+	q := &promQL{p: p}
+	results := rules.NewStore(p.cfg.window, ruleMemory)
+	q.engine = promengine.New(promengine.Config{
+		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
+		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.Want, Log: p.log,
+	}, promengine.Join(p.promstore, results))
+	q.objects = newRuleObjects(q)
+	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
+		Engine: q.engine, Store: results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
+		Want: func(names ...string) { p.promstore.Hold("rules", names) },
+	})
+	p.sources = append(p.sources, q.rules)
+	p.registry.MustRegister(q.engine, q.rules)
+	p.promql = q
+}
+
+// run runs the rules.
+func (q *promQL) run(g *group) {
+	if q == nil {
+		return
+	}
+	g.run(never(q.rules.Run))
+	if len(q.p.cfg.promql.ruleFiles) > 0 {
+		g.run(never(q.watchFiles))
+	}
+	if q.p.cfg.promql.ruleObjects {
+		g.run(never(q.objects.watch))
+	}
+}
+
+// signal evaluates a query signal over the windows. scope is the namespace that it is
+// limited to; empty: none.
+func (q *promQL) signal(ctx context.Context, scope, promql string) (series.Sample, error) {
+	x := promengine.Query{PromQL: promql, Payer: "query signals", Reserved: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge}
+	if scope != "" {
+		x.Payer, x.Namespaces = scope, []string{scope}
+	}
+	return q.engine.Number(ctx, x, time.Now())
+}
+
+// trusted reports whether the rules of a namespace may read all series.
+func (q *promQL) trusted(namespace string) bool {
+	t := q.p.cfg.queryNamespaces
+	return slices.Contains(t, namespace) || slices.Contains(t, promscope.All)
+}
+
+// register adds the HTTP API to the page's address.
+func (q *promQL) register(mux *http.ServeMux) {
+	if q == nil {
+		return
+	}
+	promapi.New(promapi.Deps{
+		Engine: q.engine, Guard: q.guard, Rules: q.groups, Metadata: metadataOf, Version: version, Log: q.p.log,
+	}).Register(mux)
+}
+
+// guard authenticates requests as the page does.
+func (q *promQL) guard(next func(http.ResponseWriter, *http.Request, promapi.Viewer)) http.HandlerFunc {
+	return q.p.page.Guard(func(w http.ResponseWriter, r *http.Request, v webui.Viewer) {
+		viewer, err := q.viewer(r.Context(), v)
+		if err != nil {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, `{"status":"error","errorType":"unavailable","error":"the API server does not answer a check of the token's rights; try again"}`, http.StatusServiceUnavailable)
+			return
+		}
+		next(w, r, viewer)
+	})
+}
+
+// viewer returns which namespaces a viewer may read.
+func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (promapi.Viewer, error) {
+	out := promapi.Viewer{Name: "everybody"}
+	if n, ok := v.(interface{ Name() string }); ok {
+		out.Name = n.Name()
+	}
+	if all, err := v.All(ctx); all || err != nil {
+		return out, err
+	}
+	all, err := q.allNamespaces(ctx)
+	if err != nil {
+		return out, err
+	}
+	out.Namespaces, out.Unknown, err = v.Readable(ctx, all)
+	if out.Namespaces == nil {
+		out.Namespaces = []string{} // none, and not all
+	}
+	return out, err
+}
+
+// namespacesTTL is how long the list of the series' namespaces is used.
+const namespacesTTL = 2 * time.Second
+
+// allNamespaces returns the namespaces of the series.
+func (q *promQL) allNamespaces(ctx context.Context) ([]string, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	if now.Sub(q.read) < namespacesTTL {
+		return q.namespaces, nil
+	}
+	found, _, err := q.engine.LabelValues(ctx, promengine.Query{Payer: "controller", Reserved: true}, "namespace", promengine.Selection{From: now.Add(-q.p.cfg.window), To: now})
+	if err != nil {
+		return nil, fmt.Errorf("list the namespaces of series: %w", err)
+	}
+	q.namespaces, q.read = slices.DeleteFunc(found, func(ns string) bool { return ns == "" }), now
+	return q.namespaces, nil
+}
+
+// groups returns the groups of rules that a viewer may see.
+func (q *promQL) groups(v promapi.Viewer) []promapi.RuleGroup {
+	var out []promapi.RuleGroup
+	for _, g := range q.rules.Groups() {
+		if v.Namespaces != nil && !slices.Contains(v.Namespaces, g.Source.Namespace) {
+			continue
+		}
+		x := promapi.RuleGroup{Name: g.Group.Name, File: g.Source.ID, Interval: g.Interval.Seconds(), Limit: g.Group.Limit, Rules: []promapi.Rule{}}
+		for i := range g.Rules {
+			s := &g.Rules[i]
+			health := "ok"
+			switch {
+			case s.At.IsZero():
+				health = "unknown"
+			case s.Error != "":
+				health = "err"
+			}
+			x.Rules = append(x.Rules, promapi.Rule{
+				Name: s.Rule.Record, Query: s.Rule.Expr, Labels: s.Rule.Labels, Health: health, LastError: s.Error,
+				EvaluationTime: s.Took.Seconds(), LastEvaluation: s.At, Type: "recording",
+			})
+			x.EvaluationTime += s.Took.Seconds()
+			x.LastEvaluation = s.At
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// querier returns the function that evaluates query signals: at the PromQL backend of
+// --prometheus-url, else over the windows; nil if this replica has neither.
+func (p *program) querier() (func(ctx context.Context, scope, promql string) (series.Sample, error), error) {
+	if p.cfg.prometheus == "" {
+		if !p.cfg.has(roleQuery) {
+			return nil, nil
+		}
+		return func(ctx context.Context, scope, promql string) (series.Sample, error) { // p.promql is made after the controller
+			return p.promql.signal(ctx, scope, promql)
+		}, nil
+	}
+	c, err := p.backend()
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, _, promql string) (series.Sample, error) { return c.Query(ctx, promql) }, nil
+}
+
+// checkFiles checks the patterns of --rule-files.
+func (c *promqlConfig) checkFiles() error {
+	var errs []error
+	for _, pattern := range c.ruleFiles {
+		if _, err := matchFiles(pattern); err != nil {
+			errs = append(errs, fmt.Errorf("%q: %w", pattern, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+
+	"github.com/gpupilot/gpupilot/internal/promstore"
+	"github.com/gpupilot/gpupilot/internal/scrape"
+)
+
+// makePromStore makes the storage that PromQL reads: the series of the windows.
+func (p *program) makePromStore() {
+	instance, err := os.Hostname()
+	if err != nil {
+		instance = p.identity
+	}
+	p.promstore = promstore.New(promstore.Config{
+		Keep: promstore.Keep(p.cfg.querySeries), Interval: p.cfg.interval, Instance: instance,
+	}, promstore.Deps{
+		Windows: p.store, Pods: p.pods, Holder: p.control.Holder, Own: p.registry, Log: p.log,
+		SetNames: func(all bool, names []string) { p.scraper.SetNames(scrape.NewNames(all, names)) },
+	})
+}

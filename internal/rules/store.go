@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// Sample is a value of a series.
+type Sample struct {
+	Labels labels.Labels // with the metric's name
+	Value  float64
+}
+
+// Store keeps the results of rules for a while, in memory. It implements
+// storage.Queryable.
+type Store struct {
+	window   time.Duration
+	maxBytes int64
+	share    int64 // bytes of one payer
+
+	mu     sync.RWMutex
+	byName map[string]map[string]*result // by the metric's name and all labels
+	bytes  map[string]int64              // by payer
+	total  int64
+	// changes counts new and removed series.
+	changes uint64
+}
+
+// result is one series. Points are only appended; what a reader got never changes.
+type result struct {
+	labels labels.Labels
+	rule   string // the rule that records the series
+	payer  string
+	// trusted series are results of rules that may speak for all namespaces.
+	trusted  bool
+	interval time.Duration // of the rule
+	points   []point
+	bytes    int64 // that are charged
+}
+
+type point struct {
+	t int64 // ms
+	v float64
+}
+
+const (
+	// seriesBytes is the memory of a series without its labels and points.
+	seriesBytes = 400
+	pointBytes  = 16
+	// payerShare is the part of the memory that one namespace may use.
+	payerShare = 8
+)
+
+// NewStore makes a store of at most maxBytes bytes. Samples older than window are
+// dropped.
+func NewStore(window time.Duration, maxBytes int64) *Store {
+	return &Store{window: window, maxBytes: maxBytes, share: maxBytes / payerShare, byName: map[string]map[string]*result{}, bytes: map[string]int64{}}
+}
+
+// writer says whose results are appended.
+type writer struct {
+	rule     string // unique
+	payer    string // a namespace; empty: the operator
+	trusted  bool
+	interval time.Duration
+}
+
+// append adds one evaluation of a rule. Series of the previous evaluation that are
+// missing end. If it returns an error, some of the samples are not stored.
+func (s *Store) append(w *writer, at time.Time, previous map[string]*result, samples []Sample) (current map[string]*result, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	current = make(map[string]*result, len(samples))
+	for i := range samples {
+		x := &samples[i]
+		key := string(x.Labels.Bytes(nil))
+		r, refused := s.series(w, key, x.Labels)
+		if refused != nil {
+			err = refused
+			continue
+		}
+		current[key] = r
+		s.add(r, at, x.Value)
+	}
+	for key, r := range previous {
+		if current[key] == nil {
+			s.add(r, at, math.Float64frombits(value.StaleNaN))
+		}
+	}
+	return current, err
+}
+
+// end marks series as stale.
+func (s *Store) end(at time.Time, previous map[string]*result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range previous {
+		s.add(r, at, math.Float64frombits(value.StaleNaN))
+	}
+}
+
+// series returns the series of a rule, and makes it. s.mu is held.
+func (s *Store) series(w *writer, key string, l labels.Labels) (*result, error) {
+	name := l.Get(labels.MetricName)
+	if r := s.byName[name][key]; r != nil {
+		if r.rule != w.rule && !r.ended() {
+			return nil, fmt.Errorf("the series %s is the result of two rules", shorten(l.String()))
+		}
+		r.rule, r.trusted, r.interval = w.rule, w.trusted, w.interval
+		return r, nil
+	}
+	r := &result{labels: l, rule: w.rule, payer: w.payer, trusted: w.trusted, interval: w.interval}
+	r.bytes = seriesBytes + 2*int64(l.ByteSize()) + pointBytes*int64(s.window/max(w.interval, time.Millisecond)+2)*3/2
+	if s.total+r.bytes > s.maxBytes || w.payer != "" && s.bytes[w.payer]+r.bytes > s.share {
+		return nil, fmt.Errorf("the results of rules need more memory than %d MiB in all, or %d MiB for one namespace: record fewer series, or at a longer interval", s.maxBytes>>20, s.share>>20)
+	}
+	if s.byName[name] == nil {
+		s.byName[name] = map[string]*result{}
+	}
+	s.byName[name][key] = r
+	s.total += r.bytes
+	s.bytes[w.payer] += r.bytes
+	s.changes++
+	return r, nil
+}
+
+// ended reports whether the newest sample says that the series has ended.
+func (r *result) ended() bool {
+	return len(r.points) == 0 || value.IsStaleNaN(r.points[len(r.points)-1].v)
+}
+
+// add appends a point. Points that are not newer than the last are dropped. s.mu is held.
+func (s *Store) add(r *result, at time.Time, v float64) {
+	t := at.UnixMilli()
+	if n := len(r.points); n > 0 && (r.points[n-1].t >= t || r.ended() && value.IsStaleNaN(v)) {
+		return
+	}
+	oldest := t - s.window.Milliseconds()
+	i := sort.Search(len(r.points), func(i int) bool { return r.points[i].t >= oldest })
+	if len(r.points) == cap(r.points) || i > cap(r.points)/2 {
+		live := r.points[i:]
+		r.points = append(make([]point, 0, len(live)+len(live)/4+16), live...)
+	} else {
+		r.points = r.points[i:]
+	}
+	r.points = append(r.points, point{t, v})
+}
+
+// Sweep removes series without a sample in the window.
+func (s *Store) Sweep(now time.Time) {
+	oldest := now.Add(-s.window).UnixMilli()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, all := range s.byName {
+		for key, r := range all {
+			if n := len(r.points); n > 0 && r.points[n-1].t >= oldest {
+				continue
+			}
+			delete(all, key)
+			s.total -= r.bytes
+			if s.bytes[r.payer] -= r.bytes; s.bytes[r.payer] <= 0 {
+				delete(s.bytes, r.payer)
+			}
+			s.changes++
+		}
+		if len(all) == 0 {
+			delete(s.byName, name)
+		}
+	}
+}
+
+// StoreStats counts what a store holds.
+type StoreStats struct {
+	Series int
+	Bytes  int64 // that are charged
+}
+
+// Stats returns what the store holds.
+func (s *Store) Stats() (x StoreStats) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, all := range s.byName {
+		x.Series += len(all)
+	}
+	x.Bytes = s.total
+	return x
+}
+
+// Querier is storage.Queryable's.
+func (s *Store) Querier(from, to int64) (storage.Querier, error) {
+	return &querier{store: s, from: from, to: to}, nil
+}
+
+type querier struct {
+	store    *Store
+	from, to int64 // ms
+}
+
+// Close is storage.LabelQuerier's.
+func (q *querier) Close() error { return nil }
+
+// seriesView is a series with its points in a range of time.
+type seriesView struct {
+	labels labels.Labels
+	points []point
+}
+
+// matching returns the series with samples in the range, sorted by their labels.
+func (q *querier) matching(matchers []*labels.Matcher) (out []seriesView) {
+	q.store.mu.RLock()
+	defer q.store.mu.RUnlock()
+	visit := func(all map[string]*result) {
+		for _, r := range all {
+			if slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(r.labels.Get(m.Name)) }) {
+				continue
+			}
+			from := sort.Search(len(r.points), func(i int) bool { return r.points[i].t >= q.from })
+			to := sort.Search(len(r.points), func(i int) bool { return r.points[i].t > q.to })
+			if from < to {
+				out = append(out, seriesView{r.labels, r.points[from:to:to]})
+			}
+		}
+	}
+	if i := slices.IndexFunc(matchers, isName); i >= 0 {
+		visit(q.store.byName[matchers[i].Value])
+	} else {
+		for _, all := range q.store.byName {
+			visit(all)
+		}
+	}
+	slices.SortFunc(out, func(a, b seriesView) int { return labels.Compare(a.labels, b.labels) })
+	return out
+}
+
+// isName reports whether a matcher names one metric.
+func isName(m *labels.Matcher) bool {
+	return m.Name == labels.MetricName && m.Type == labels.MatchEqual
+}
+
+// Select is storage.Querier's.
+func (q *querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	return &seriesSet{all: q.matching(matchers), at: -1}
+}
+
+// LabelValues is storage.LabelQuerier's.
+func (q *querier) LabelValues(_ context.Context, name string, _ *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	found := map[string]bool{}
+	for _, s := range q.matching(matchers) {
+		if v := s.labels.Get(name); v != "" {
+			found[v] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil, nil
+}
+
+// LabelNames is storage.LabelQuerier's.
+func (q *querier) LabelNames(_ context.Context, _ *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	found := map[string]bool{}
+	for _, s := range q.matching(matchers) {
+		s.labels.Range(func(l labels.Label) { found[l.Name] = true })
+	}
+	return slices.Sorted(maps.Keys(found)), nil, nil
+}
+
+type seriesSet struct {
+	all []seriesView
+	at  int
+}
+
+// Next is storage.SeriesSet's.
+func (s *seriesSet) Next() bool { s.at++; return s.at < len(s.all) }
+
+// At is storage.SeriesSet's.
+func (s *seriesSet) At() storage.Series { return &s.all[s.at] }
+
+// Err is storage.SeriesSet's.
+func (s *seriesSet) Err() error { return nil }
+
+// Warnings is storage.SeriesSet's.
+func (s *seriesSet) Warnings() annotations.Annotations { return nil }
+
+// Labels is storage.Series's.
+func (s *seriesView) Labels() labels.Labels { return s.labels }
+
+// Iterator is storage.Series's.
+func (s *seriesView) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+	if x, ok := reuse.(*storedIterator); ok {
+		x.reset(s.points)
+		return x
+	}
+	x := &storedIterator{}
+	x.reset(s.points)
+	return x
+}
+
+// storedIterator iterates over points by Prometheus's own list iterator.
+type storedIterator struct {
+	chunkenc.Iterator
+	points []point
+}
+
+func (x *storedIterator) reset(points []point) {
+	x.points = points
+	x.Iterator = storage.NewListSeriesIterator(pointList(points))
+}
+
+// pointList are points as storage.Samples.
+type pointList []point
+
+// Get is storage.Samples's.
+func (l pointList) Get(i int) chunks.Sample { return floatSample(l[i]) }
+
+// Len is storage.Samples's.
+func (l pointList) Len() int { return len(l) }
+
+// floatSample is a point as Prometheus's chunks.Sample.
+type floatSample point
+
+// T is chunks.Sample's.
+func (p floatSample) T() int64 { return p.t }
+
+// ST is chunks.Sample's.
+func (p floatSample) ST() int64 { return 0 }
+
+// F is chunks.Sample's.
+func (p floatSample) F() float64 { return p.v }
+
+// H is chunks.Sample's.
+func (p floatSample) H() *histogram.Histogram { return nil }
+
+// FH is chunks.Sample's.
+func (p floatSample) FH() *histogram.FloatHistogram { return nil }
+
+// Type is chunks.Sample's.
+func (p floatSample) Type() chunkenc.ValueType { return chunkenc.ValFloat }
+
+// Copy is chunks.Sample's.
+func (p floatSample) Copy() chunks.Sample { return p }
+
+// Append stores samples of the operator's, without a rule.
+func (s *Store) Append(at time.Time, samples []Sample) error {
+	_, err := s.append(&writer{trusted: true, interval: time.Second}, at, nil, samples)
+	return err
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package series
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// exposeTexts shows lines with these labels at a time, each with a value of its own.
+func exposeTexts(t *testing.T, a *Target, at time.Time, texts ...string) bool {
+	t.Helper()
+	var list []Exposed
+	var b Batch
+	for i, text := range texts {
+		r, ok := a.Ref(Key{Line: text})
+		if !ok {
+			t.Fatalf("no ref for %s", text)
+		}
+		list = append(list, Exposed{Labels: textLabels(text), Ref: r, Scale: 1})
+		b.Add(r, float64(i))
+	}
+	whole := a.Expose(at, list)
+	if _, err := a.Append(at, &b); err != nil {
+		t.Fatal(err)
+	}
+	return whole
+}
+
+func spans(a *Target) (out []string) {
+	for _, x := range a.Exposures(nil) {
+		until := "open"
+		if x.Until != Open {
+			until = fmt.Sprint((x.Until - t0.UnixNano()) / 1e9)
+		}
+		out = append(out, fmt.Sprintf("%s %d-%s", x.Labels, (x.From-t0.UnixNano())/1e9, until))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestExposuresFollowThePage(t *testing.T) {
+	s := New(Config{Span: 10 * time.Second})
+	a := s.Target("a", TargetLabels{})
+	exposeTexts(t, a, sec(100), "x", "y")
+	exposeTexts(t, a, sec(101), "x")
+	exposeTexts(t, a, sec(102), "x", "y", "z")
+	if d := cmp.Diff([]string{"x 100-open", "y 100-101", "y 102-open", "z 102-open"}, spans(a)); d != "" {
+		t.Error(d)
+	}
+	for i := 103; i < 120; i++ {
+		exposeTexts(t, a, sec(float64(i)), "x", fmt.Sprint("y", i/10))
+	}
+	if d := cmp.Diff([]string{"x 100-open", "y10 103-110", "y11 110-open"}, spans(a)[:3]); d != "" {
+		t.Error(d)
+	}
+	exposeTexts(t, a, sec(50), "x") // the target's clock was set back
+	if d := cmp.Diff([]string{"x 50-open"}, spans(a)); d != "" {
+		t.Error(d)
+	}
+	checkLedger(t, s)
+}
+
+func TestATargetPaysForItsLabels(t *testing.T) {
+	s := New(Config{Span: time.Minute, MaxBytes: 1 << 20})
+	a := s.Target("hostile", TargetLabels{Namespace: "ml", Pod: "a"})
+	var list []Exposed
+	for i := range 2000 {
+		text := fmt.Sprintf("%04d%04000d", i, 0)
+		if r, ok := a.Ref(Key{Line: text}); ok {
+			list = append(list, Exposed{Labels: textLabels(text), Ref: r, Scale: 1})
+		}
+	}
+	if a.Expose(sec(1), list) {
+		t.Error("8 MB of labels fit into 1 MiB")
+	}
+	checkLedger(t, s)
+	if s.Stats().Refused[RefusedSeries] == 0 || len(s.Limited()) != 1 {
+		t.Errorf("no refusal is counted: %+v", s.Stats())
+	}
+	honest := s.Target("honest", TargetLabels{Node: "n"})
+	if !exposeTexts(t, honest, sec(1), "x", "y") {
+		t.Error("an honest target pays too")
+	}
+	long := textLabels(fmt.Sprintf("%09000d", 0))
+	if r, _ := honest.Ref(Key{Line: "x"}); honest.Expose(sec(2), []Exposed{{Labels: long, Ref: r, Scale: 1}}) {
+		t.Error("a label set of 9,000 bytes was stored")
+	}
+}
+
+func TestEndedExposuresAreLimited(t *testing.T) {
+	s := New(Config{Span: time.Hour})
+	a := s.Target("a", TargetLabels{})
+	for i := range 3 * maxClosed {
+		exposeTexts(t, a, sec(float64(1+i)), fmt.Sprint("x", i))
+	}
+	if n := len(a.Exposures(nil)); n > maxClosed+4 {
+		t.Errorf("%d exposures are kept", n)
+	}
+	checkLedger(t, s)
+}
+
+func TestReadUpHasFailures(t *testing.T) {
+	s := New(Config{})
+	a := s.Target("a", TargetLabels{})
+	exposeTexts(t, a, sec(1), "x")
+	a.Fail(sec(2))
+	a.Fail(sec(3))
+	exposeTexts(t, a, sec(4), "x")
+	a.Fail(sec(5))
+	at := func(n float64) int64 { return sec(n).UnixNano() }
+	want := []Stamped{{at(2), 0}, {at(3), 0}, {at(4), 1}, {at(5), 0}}
+	if d := cmp.Diff(want, a.ReadUp(nil, at(2), at(5))); d != "" {
+		t.Error(d)
+	}
+	for i := range 2 * maxFailures {
+		a.Fail(sec(float64(10 + i)))
+	}
+	if n := len(a.failures.stamps); n > maxFailures {
+		t.Errorf("%d failures are kept", n)
+	}
+	checkLedger(t, s)
+}
