@@ -39,6 +39,7 @@ var layers = map[string]string{
 	"internal/kedascaler":                "app",
 	"internal/kedascaler/externalscaler": "app",
 	"internal/metricquery":               "app",
+	"internal/migrate":                   "app",
 
 	"internal/gpu/gputest": "suite", "internal/promq/promtest": "suite", "internal/metricsapi/reviewtest": "suite",
 }
@@ -70,7 +71,7 @@ var coreImports = map[string][]string{
 
 // kubernetes are the packages that know its types.
 var kubernetes = []string{
-	"internal/adapter",
+	"internal/adapter", "internal/migrate",
 	"internal/controller",
 	"internal/discovery",
 	"internal/exporter",

@@ -62,6 +62,8 @@ type config struct {
 	prometheusTimeout time.Duration
 	prometheusMaxAge  time.Duration
 
+	adapterConfig string
+
 	queryNamespaces     []string
 	queryNamespaceLabel string
 	queriesPerNamespace int
@@ -73,8 +75,9 @@ type config struct {
 	agentImage     string
 	removeExporter string
 
-	keda   kedaConfig
-	promql promqlConfig
+	keda     kedaConfig
+	external externalConfig
+	promql   promqlConfig
 
 	logLevel  string
 	logFormat string
@@ -142,7 +145,7 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
-	return slices.Concat(c.mainRows(), c.keda.rows(), c.promql.rows())
+	return slices.Concat(c.mainRows(), c.external.rows(), c.keda.rows(), c.promql.rows())
 }
 
 func (c *config) mainRows() []option {
@@ -181,6 +184,7 @@ func (c *config) mainRows() []option {
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with a Prometheus http_client_config for the backend: credentials, TLS, headers such as a tenant's", nil},
 		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
+		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
 		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
+	"github.com/gpupilot/gpupilot/internal/adapter"
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/discovery"
 	"github.com/gpupilot/gpupilot/internal/exporter"
@@ -27,6 +28,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/metricquery"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/promq"
@@ -57,7 +59,9 @@ type program struct {
 	exporters *exporter.Keeper
 	owner     *kube.ServiceOwner // of the Secret and the Lease
 	certs     *kube.Certs        // nil: the certificate is in files
+	adapter   *adapter.Server    // nil: no --adapter-config
 	metrics   *metricsapi.Server // nil: this replica lacks the role
+	queries   *metricquery.Keeper
 	keda      *keda
 	promql    *promQL // nil: this replica lacks the role
 	page      *webui.Page
@@ -109,6 +113,9 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	p.makePromStore()
 	p.makePromQL()
 	if err := p.makePage(); err != nil {
+		return nil, err
+	}
+	if err := p.makeAdapter(); err != nil {
 		return nil, err
 	}
 	if c.has(roleAPI) {
@@ -193,6 +200,7 @@ func (p *program) makeController() error {
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
+	p.queries = p.makeMetricQueries()
 	p.exporters = p.makeExporters()
 	p.pods.OnChange(p.podChanged)
 	return nil
@@ -257,9 +265,11 @@ func (p *program) makeMetricsAPI() (err error) {
 		cfg.Cert = p.certs
 	}
 	pods := p.control.MetricPods()
-	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources,
-	})
+	deps := metricsapi.Deps{Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources}
+	if c.external.enabled {
+		deps.External = externalMetrics{p}
+	}
+	p.metrics, err = metricsapi.New(cfg, deps)
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
 	}
@@ -281,12 +291,16 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(p.objects.Run))
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
+	g.run(never(p.queries.Run))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
 		g.run(never(p.promstore.Run))
 	}
 	if p.certs != nil {
 		g.run(p.certs.Run)
+	}
+	if p.adapter != nil {
+		g.run(never(p.runAdapter))
 	}
 	if p.metrics != nil {
 		g.run(p.metrics.Run)
@@ -323,7 +337,7 @@ func (p *program) lead(g *group) error {
 			return fmt.Errorf("make a client for APIServices: %w", err)
 		}
 		cfg := kube.APIServiceConfig{
-			APIs: kube.CustomMetrics(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
+			APIs: p.cfg.metricsAPIs(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
 			CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
 		g.run(never(func(ctx context.Context) {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/advise"
 	"github.com/gpupilot/gpupilot/internal/backtest"
 	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/migrate"
 )
 
 // backtestFlags are the flags of gpupilot backtest.
@@ -34,6 +35,8 @@ type backtestFlags struct {
 	prometheus                          prometheusHistory
 	controller                          controllerHistory
 	advise                              bool
+	migrate                             migrate.Options        // of HPAs and ScaledObjects
+	given                               *givenContenders       // instead of policies; may be nil
 	allowedPercent                      float64                // --slo
 	isSet                               func(flag string) bool // given and not empty
 }
@@ -56,6 +59,7 @@ Traces are CSV, plain or gzip. The header tells the format:
   client,t_s,rate_rps,iat_dist,p1,…                   windows of single clients
   t_s,count_in_5min                                   counts of five minutes`,
 		Example: `  gpupilot backtest --trace requests.csv.gz --policy autoscaler.yaml
+  gpupilot backtest --trace requests.csv.gz --policy my-hpa.yaml
   gpupilot backtest --trace a.csv --trace b.csv --startup 30s,240s --replicas 5:40 --seeds 5 -o html --out report.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.traces, f.isSet = append(f.traces, args...), func(flag string) bool {
@@ -85,7 +89,7 @@ func (f *backtestFlags) register(fl *pflag.FlagSet) {
 	f.controller.where.flags(fl)
 	fl.BoolVar(&f.advise, "advise", false, "try policies and print the best one as YAML, with reasons")
 	fl.Float64Var(&f.allowedPercent, "slo", 1, "percentage of the requests that may miss a limit, for --advise")
-	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler as YAML; may be repeated (default: three policies, on requests with a latency limit, on requests and on SM activity). Its minReplicas and maxReplicas apply to a load as recorded, not with --replicas")
+	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler, HorizontalPodAutoscaler or ScaledObject as YAML; may be repeated. Without a GPUAutoscaler, the equivalents of the others are replayed beside them (default: three policies, on requests with a latency limit, on requests and on SM activity). Its minReplicas and maxReplicas apply to a load as recorded, not with --replicas")
 	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa")
 	fl.DurationSliceVar(&f.startups, "startup", []time.Duration{2 * time.Minute}, "median start-up time of a replica; several are all replayed")
 	fl.StringVar(&f.replicas, "replicas", "0", "scale the load to a peak of this many replicas: one number, or LOW:HIGH (LOW with the first seed, HIGH with the last or only one); 0: the load as recorded, within the policy's bounds")

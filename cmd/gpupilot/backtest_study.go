@@ -35,7 +35,7 @@ func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.
 	if err != nil {
 		return nil, err
 	}
-	policies, err := f.readPolicies(recorded)
+	policies, given, err := f.readPolicies(recorded)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.
 	if f.quick {
 		grid = contender.QuickGrid()
 	}
-	return s, s.SetContenders(policies, f.peers, grid)
+	return s, s.SetContenders(policies, given, f.peers, grid)
 }
 
 func (f *backtestFlags) readModels() (out []service.Model, err error) {
@@ -83,20 +83,16 @@ func (f *backtestFlags) readController(ctx context.Context) (*recordedWorkload, 
 }
 
 // readPolicies reads the policies of the cluster and of the files, in the order of the
-// command line. Each gets a unique name.
-func (f *backtestFlags) readPolicies(recorded *recordedWorkload) (out []policy.Named, err error) {
-	var files []string
-	parse := func(file string, text []byte) error {
-		parsed, err := policy.Parse(file, text)
-		for range parsed {
-			files = append(files, file)
-		}
-		out = append(out, parsed...)
-		return err
+// command line. Each gets a unique name. given are the HPAs and ScaledObjects of the files.
+// Without a GPUAutoscaler, their equivalents are the policies.
+func (f *backtestFlags) readPolicies(recorded *recordedWorkload) (out []policy.Named, given []contender.Entry, err error) {
+	if g := f.given; g != nil {
+		return []policy.Named{g.equivalent}, []contender.Entry{g.original}, nil
 	}
+	in := policyFiles{options: f.migrate}
 	if recorded != nil {
-		if err := parse(f.controller.object, recorded.object); err != nil {
-			return nil, err
+		if err := in.add(f.controller.object, recorded.object); err != nil {
+			return nil, nil, err
 		}
 	}
 	for i, path := range f.policies {
@@ -105,14 +101,13 @@ func (f *backtestFlags) readPolicies(recorded *recordedWorkload) (out []policy.N
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("--policy: %w", err)
+			return nil, nil, fmt.Errorf("--policy: %w", err)
 		}
-		if err := parse(path, text); err != nil {
-			return nil, err
+		if err := in.add(path, text); err != nil {
+			return nil, nil, err
 		}
 	}
-	backtest.UniqueNames(out, files)
-	return out, nil
+	return in.contenders()
 }
 
 // addTraces adds the traces of --prometheus, --trace and --from-cluster.

@@ -120,3 +120,12 @@ func checkPlain(matchers []matcher) error {
 	}
 	return nil
 }
+
+// Matchers returns a Kubernetes label selector as PromQL matchers, separated by commas.
+func Matchers(s kubelabels.Selector) (string, error) {
+	ms, err := fromSelector(s)
+	if err != nil {
+		return "", err
+	}
+	return newArguments("", ms).LabelMatchers, nil
+}

@@ -349,7 +349,9 @@ func keepsLabel(n parser.Node, label string) bool {
 	case *parser.Call:
 		return !slices.Contains(mixing, n.Func.Name)
 	case *parser.VectorSelector:
-		return slices.ContainsFunc(n.LabelMatchers, func(x *labels.Matcher) bool { return x.Name == label && x.Type == labels.MatchNotEqual && x.Value == "" })
+		return slices.ContainsFunc(n.LabelMatchers, func(x *labels.Matcher) bool {
+			return x.Name == label && x.Type == labels.MatchNotEqual && x.Value == ""
+		})
 	}
 	return true
 }

@@ -10,16 +10,22 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	kubelabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 )
 
 // ErrUnknown means that no rule makes a metric of that name.
 var ErrUnknown = errors.New("no rule of the adapter's file makes this metric")
+
+// ErrRequest means that a request cannot be turned into a query of the rule.
+var ErrRequest = errors.New("the request cannot be used in the rule's query")
 
 // Sample is one element of a query's result.
 type Sample struct {
@@ -61,6 +67,8 @@ type Server struct {
 	warnings atomic.Pointer[[]string]
 	failed   atomic.Bool // the last discovery
 	broken   atomic.Bool // the last file
+	failing  sync.Map    // of rules whose last query failed, by path
+	queries  atomic.Uint64
 }
 
 // New makes a Server without rules. Run discovers its metrics.
@@ -218,9 +226,9 @@ func (s *Server) Values(ctx context.Context, metric string, o *Objects, now time
 	}
 	promql, label, err := e.rule.Query(e.series, &all)
 	if err != nil {
-		return nil, fmt.Errorf("metric %s: %w", metric, err)
+		return nil, fmt.Errorf("metric %s: %w: %w", metric, ErrRequest, err)
 	}
-	r := s.cache.get(ctx, promql, now, s.cfg.Refresh, func(ctx context.Context) ([]Sample, error) { return s.deps.Query(ctx, promql, now) })
+	r := s.query(ctx, e.rule, promql, now)
 	if r.err != nil {
 		return nil, fmt.Errorf("metric %s of the adapter's %s: %w", metric, e.rule.Path, r.err)
 	}
@@ -234,6 +242,29 @@ func (s *Server) Values(ctx context.Context, metric string, o *Objects, now time
 	return out, nil
 }
 
+// query runs a query, or waits for its result. Failures are logged once per rule.
+func (s *Server) query(ctx context.Context, r *Rule, promql string, now time.Time) *result {
+	return s.cache.get(ctx, promql, now, s.cfg.Refresh, func(ctx context.Context) ([]Sample, error) {
+		s.queries.Add(1)
+		samples, err := s.deps.Query(ctx, promql, now)
+		switch _, failed := s.failing.Load(r.Path); {
+		case err != nil && !failed:
+			s.failing.Store(r.Path, true)
+			s.deps.Log.Warn("the query of an adapter rule fails", "rule", r.Path, "promql", excerpt.Of(promql, maxLogged), "err", err)
+		case err == nil && failed:
+			s.failing.Delete(r.Path)
+			s.deps.Log.Info("the query of an adapter rule works again", "rule", r.Path)
+		}
+		return samples, err
+	})
+}
+
+// maxLogged bounds a query in the log, in bytes.
+const maxLogged = 500
+
+// Queries returns the number of queries so far.
+func (s *Server) Queries() uint64 { return s.queries.Load() }
+
 // External returns the values of an external metric.
 func (s *Server) External(ctx context.Context, metric, namespace string, selector kubelabels.Selector, now time.Time) ([]Sample, error) {
 	e, ok := s.index.Load().external[metric]
@@ -242,9 +273,9 @@ func (s *Server) External(ctx context.Context, metric, namespace string, selecto
 	}
 	promql, err := e.rule.ExternalQuery(e.series, namespace, selector)
 	if err != nil {
-		return nil, fmt.Errorf("metric %s: %w", metric, err)
+		return nil, fmt.Errorf("metric %s: %w: %w", metric, ErrRequest, err)
 	}
-	r := s.cache.get(ctx, promql, now, s.cfg.Refresh, func(ctx context.Context) ([]Sample, error) { return s.deps.Query(ctx, promql, now) })
+	r := s.query(ctx, e.rule, promql, now)
 	if r.err != nil {
 		return nil, fmt.Errorf("metric %s of the adapter's %s: %w", metric, e.rule.Path, r.err)
 	}

@@ -50,10 +50,11 @@ func UniqueNames(policies []policy.Named, files []string) {
 
 // SetContenders sets our policies, the references and the peers in the classes of the
 // policies. Without policies it uses three default ones, with the limits of the model.
+// given are the user's own settings of peers, which are judged as our policies are.
 // peers is a list of families, such as "hpa,keda", "all" or "none".
 //
 // If the load is not scaled, the replicas are bounded by the widest bounds of the policies.
-func (s *Study) SetContenders(policies []policy.Named, peers string, grid contender.Grid) (err error) {
+func (s *Study) SetContenders(policies []policy.Named, given []contender.Entry, peers string, grid contender.Grid) (err error) {
 	newOurs := contender.NewOurs
 	if len(policies) == 0 {
 		newOurs = contender.NewOursAtModelLimits
@@ -66,6 +67,10 @@ func (s *Study) SetContenders(policies []policy.Named, peers string, grid conten
 		e := newOurs(policies[i].Name, policies[i].Compiled)
 		classes[e.Class] = true
 		s.Ours = append(s.Ours, e)
+	}
+	for i := range given {
+		classes[given[i].Class] = true
+		s.Ours = append(s.Ours, given[i])
 	}
 	if s.High == 0 {
 		s.Min, s.Max = widestBounds(policies)

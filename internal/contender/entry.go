@@ -9,14 +9,17 @@ type Entry struct {
 	Name   string
 	Family Family
 	Class  Class
+	// Given is true for the user's own settings of a peer, which are compared with the
+	// peers as our policies are.
+	Given bool
 
 	// New returns the autoscaler for one replay.
 	New func(*Replay) (service.Autoscaler, error)
 }
 
 // GaugesOnly reports whether the autoscaler reads only gauges of the server: no rates, and
-// no GPU activity.
-func (e *Entry) GaugesOnly() bool { return e.Family != Ours && e.Class != OnGPU }
+// no GPU activity. Objects of the user may read both.
+func (e *Entry) GaugesOnly() bool { return e.Family != Ours && e.Class != OnGPU && !e.Given }
 
 // Replay is what an autoscaler may know of a replay.
 type Replay struct {

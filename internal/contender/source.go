@@ -45,6 +45,13 @@ func newSource(s policy.Source) (source, error) {
 	return nil, fmt.Errorf("queries are not simulated: remove the query %q from the policy to replay it", s.PromQL)
 }
 
+// Simulates returns nil if the simulated service reports the metrics of a source, else the
+// reason.
+func Simulates(s policy.Source) error {
+	_, err := newSource(s)
+	return err
+}
+
 // serverMetrics maps the metric names of inference servers to simulated signals.
 func serverMetrics() map[string]service.Signal {
 	return map[string]service.Signal{

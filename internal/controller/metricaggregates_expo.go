@@ -42,7 +42,7 @@ var aggregateScopes = [...]struct {
 }{
 	{"cluster", "of the cluster", nil},
 	{"namespace", "of a namespace", []string{"namespace"}},
-	{"workload", "of a workload", []string{"namespace", "workload_kind", "workload"}},
+	{"workload", "of a workload", []string{"namespace", "kind", "name"}},
 }
 
 // aggregateDescs describe the aggregates on /metrics. Their number of series is bounded

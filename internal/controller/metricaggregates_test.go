@@ -116,11 +116,11 @@ func TestAggregatesOnMetrics(t *testing.T) {
 	}
 	all := strings.Join(got, "\n")
 	for _, want := range []string{
-		"gpupilot_workload_gpu_utilization_ratio in_use=active namespace=ns stat=avg workload=web workload_kind=Deployment 0.695",
-		"gpupilot_workload_gpu_memory_used_bytes in_use=allocated namespace=ns stat=sum workload=web workload_kind=Deployment 3.67002e+08",
+		"gpupilot_workload_gpu_utilization_ratio in_use=active kind=Deployment name=web namespace=ns stat=avg 0.695",
+		"gpupilot_workload_gpu_memory_used_bytes in_use=allocated kind=Deployment name=web namespace=ns stat=sum 3.67002e+08",
 		"gpupilot_namespace_gpu_utilization_ratio in_use=active namespace=ns stat=avg_5m 0.695",
 		"gpupilot_cluster_gpu_utilization_ratio in_use=allocated stat=max 0.99",
-		"gpupilot_cluster_gpus in_use=active 2", "gpupilot_workload_gpus in_use=allocated namespace=ns workload=web workload_kind=Deployment 3",
+		"gpupilot_cluster_gpus in_use=active 2", "gpupilot_workload_gpus in_use=allocated kind=Deployment name=web namespace=ns 3",
 		"gpupilot_gpu_aggregates_omitted 0",
 	} {
 		if !strings.Contains(all, want) {

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
 	generatedcore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
 	generatedcustom "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
+	generatedexternal "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/externalmetrics"
 )
 
 // name is the API's name in its OpenAPI document and its logs.
@@ -146,12 +147,13 @@ func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 		return genericapiserver.DefaultBuildHandlerChain(newLists(s.provider, api), c)
 	}
 	config.AggregatedDiscoveryGroupManager = newDiscovery(s.provider)
+	external := s.externalProvider(config.AggregatedDiscoveryGroupManager)
 	s.describe(config)
 	if err := s.secure(config); err != nil {
 		return nil, err
 	}
 	complete := (&apiserver.Config{GenericConfig: config}).Complete(nil)
-	server, err := complete.New(name, s.provider, nil)
+	server, err := complete.New(name, s.provider, external)
 	if err != nil {
 		return nil, fmt.Errorf("build the metrics API: %w", err)
 	}
@@ -186,6 +188,7 @@ func (s *Server) describe(config *genericapiserver.Config) {
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 		all := generatedcore.GetOpenAPIDefinitions(ref)
 		maps.Copy(all, generatedcustom.GetOpenAPIDefinitions(ref))
+		maps.Copy(all, generatedexternal.GetOpenAPIDefinitions(ref))
 		return all
 	}
 	namer := openapinamer.NewDefinitionNamer(apiserver.Scheme)

@@ -91,9 +91,38 @@ type Pod struct {
 // timedCount is a number of replicas at a second.
 type timedCount struct{ at, n int }
 
+// Metric is one of several metrics of an HPA.
+type Metric struct {
+	Kind        Kind
+	MilliTarget int64
+}
+
 // Sync returns the replicas that the HPA sets at second now. now must not decrease
 // from one call to the next.
 func (h *HPA) Sync(now int, r *Reading) int {
+	return h.sync(now, r, func() (int, bool) { return h.proposeReplicas(r) })
+}
+
+// SyncAll is Sync with several metrics and a reading of each: the highest proposal counts.
+// If a metric has no value, the others only scale up.
+func (h *HPA) SyncAll(now int, metrics []Metric, readings []Reading) int {
+	return h.sync(now, &readings[0], func() (highest int, any bool) {
+		missing := false
+		for i, m := range metrics {
+			h.Kind, h.MilliTarget = m.Kind, m.MilliTarget
+			n, ok := h.proposeReplicas(&readings[i])
+			if !ok {
+				missing = true
+				continue
+			}
+			highest, any = max(highest, n), true
+		}
+		return highest, any && (!missing || highest >= readings[0].Spec)
+	})
+}
+
+// sync bounds what the metrics propose.
+func (h *HPA) sync(now int, r *Reading, propose func() (int, bool)) int {
 	if !h.hasSynced { // the current replicas prevent a scale-down before the window has passed
 		h.hasSynced, h.recommendations = true, append(h.recommendations, timedCount{now, r.Spec})
 	}
@@ -106,7 +135,7 @@ func (h *HPA) Sync(now int, r *Reading) int {
 	case r.Spec < h.Min:
 		desired = h.Min
 	default:
-		proposed, ok := h.proposeReplicas(r)
+		proposed, ok := propose()
 		if !ok {
 			return r.Spec
 		}

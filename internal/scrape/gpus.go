@@ -192,6 +192,9 @@ func (g *gpus) slot(l *line) (int32, bool) {
 	if uuid == nil {
 		uuid = other
 	}
+	if uuid == nil {
+		return g.amdSlot(l)
+	}
 	// If both are there, one is a pod's label, which dcgm-exporter copies by name.
 	if len(uuid) == 0 || other != nil && string(other) != string(uuid) {
 		return 0, false
@@ -205,6 +208,24 @@ func (g *gpus) slot(l *line) (int32, bool) {
 		return g.slotOf(instanceKey(uuid, gi))
 	}
 	return g.slotOf(string(uuid))
+}
+
+// amdSlot returns the slot of a device of AMD's device-metrics-exporter: by its UUID,
+// which is an optional label, else by the serial number of the card and the index of the
+// partition, which are there by default.
+func (g *gpus) amdSlot(l *line) (int32, bool) {
+	uuid, serial, id := l.get("gpu_uuid"), l.get("serial_number"), l.get("gpu_id")
+	if len(uuid) == 0 && (len(serial) == 0 || len(id) == 0) {
+		return 0, false
+	}
+	if !series.IsDevice(max(len(uuid), len(serial)+1+len(id))) {
+		g.refused[series.RefusedName]++
+		return 0, false
+	}
+	if len(uuid) > 0 {
+		return g.slotOf(string(uuid))
+	}
+	return g.slotOf(string(serial) + "/" + string(id))
 }
 
 func instanceKey(uuid, instance []byte) string { return string(uuid) + "/gi" + string(instance) }

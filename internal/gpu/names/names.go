@@ -232,8 +232,8 @@ var former = [...]alias{
 	{"DCGM_FI_PROF_NVOFA_UTIL_0_RATIO", 1033},
 }
 
-// Metric finds the field with a metric name of any profile, and the scale from
-// that name's unit to the field's.
+// Metric finds the field with a metric name of any profile or of AMD's
+// device-metrics-exporter, and the scale from that name's unit to the field's.
 func Metric(name string) (gpu.Ref, bool) {
 	for i := range gpu.NumFields {
 		if f := gpu.At(gpu.Index(i)); f.Name == name {
@@ -250,6 +250,9 @@ func Metric(name string) (gpu.Ref, bool) {
 		case n.name1:
 			return gpu.Ref{Field: n.field, Scale: 1}, true
 		}
+	}
+	if r, ok := findAMD(name); ok {
+		return r, true
 	}
 	return find(former[:], name)
 }

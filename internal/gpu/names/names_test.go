@@ -42,6 +42,9 @@ func TestEveryNameIsOneField(t *testing.T) {
 	for _, a := range append(friendly[:], former[:]...) {
 		claim(a.name, a.field)
 	}
+	for _, a := range amd {
+		claim(a.name, a.field)
+	}
 	for name, id := range owner {
 		if r, ok := Resolve(name); !ok || r.Field != id || r.Scale <= 0 {
 			t.Errorf("Resolve(%q) = %+v, %v; want field %v", name, r, ok, id)
@@ -58,6 +61,8 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	f("DCGM_FI_DEV_GPU_UTIL", gpu.GPUUtil, 1)
+	f("gpu_gfx_activity", gpu.GPUUtil, 1)
+	f("gpu_energy_consumed", gpu.TotalEnergy, 1e-3)
 	f("DCGM_FI_DEV_GPU_UTIL_RATIO", gpu.GPUUtil, 100)
 	f("dcgm_gpu_utilization", gpu.GPUUtil, 1)
 	f("Utilization", gpu.GPUUtil, 1)

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
+
+	"github.com/gpupilot/gpupilot/internal/adapter"
+	"github.com/gpupilot/gpupilot/internal/filewatch"
+	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/promq"
+)
+
+// The settings of an adapter's rules on an outside Prometheus.
+const (
+	// maxAdapterAnswer bounds one answer: the series of a rule, or the values of all
+	// objects of a namespace. In bytes.
+	maxAdapterAnswer = 64 << 20
+	// adapterRelist is the period of discovery, as in prometheus-adapter's manifests.
+	adapterRelist = time.Minute
+	// adapterSeriesAge is how far back discovery looks for series.
+	adapterSeriesAge = 2 * adapterRelist
+)
+
+// makeAdapter makes the server of prometheus-adapter's rules; nil without
+// --adapter-config.
+func (p *program) makeAdapter() error {
+	c := p.cfg
+	if c.adapterConfig == "" || !c.has(roleAPI) {
+		return nil
+	}
+	deps, relist, err := p.adapterBackend()
+	if err != nil {
+		return err
+	}
+	deps.Log = p.log.With("file", c.adapterConfig)
+	p.adapter = adapter.New(adapter.ServerConfig{Refresh: c.interval, Discover: relist}, deps)
+	p.loadAdapter()
+	p.sources = append(p.sources, adapterSource{p.adapter})
+	p.registry.MustRegister(adapterMeters{p.adapter})
+	return nil
+}
+
+// adapterBackend returns the functions that read series and values.
+func (p *program) adapterBackend() (adapter.Deps, time.Duration, error) {
+	c := p.cfg
+	if c.prometheus == "" {
+		return adapter.Deps{}, 0, errors.New("--adapter-config needs --prometheus-url: the rules' queries run there")
+	}
+	client, err := promq.New(promq.Config{
+		URL: c.prometheus, HTTPConfig: c.prometheusHTTP, Timeout: c.prometheusTimeout, MaxAge: c.prometheusMaxAge,
+		MaxAnswer: maxAdapterAnswer, UserAgent: "gpupilot-controller/" + version,
+	})
+	if err != nil {
+		return adapter.Deps{}, 0, fmt.Errorf("--prometheus-url: %w", err)
+	}
+	return adapter.Deps{Series: seriesOf(client), Query: vectorOf(client)}, adapterRelist, nil
+}
+
+// loadAdapter reads the file. What is wrong with it is logged, and stops nothing.
+func (p *program) loadAdapter() {
+	log := p.log.With("file", p.cfg.adapterConfig)
+	b, err := os.ReadFile(p.cfg.adapterConfig)
+	if err == nil {
+		err = p.adapter.Load(b)
+	}
+	if err != nil {
+		log.Error("the adapter configuration has mistakes: the last good one is used; of the first one, the rules without mistakes", "err", err)
+		return
+	}
+	log.Info("adapter configuration loaded")
+}
+
+// runAdapter keeps the rules and their metrics up to date.
+func (p *program) runAdapter(ctx context.Context) {
+	if err := filewatch.Watch(ctx, p.cfg.adapterConfig, p.loadAdapter); err != nil && ctx.Err() == nil {
+		p.log.Error("changes of the adapter configuration are not noticed", "err", err)
+	}
+	p.adapter.Run(ctx)
+}
+
+// seriesOf reads series from a PromQL backend.
+func seriesOf(c *promq.Client) adapter.SeriesFunc {
+	return func(ctx context.Context, matchers []*labels.Matcher, yield func(labels.Labels) bool) error {
+		texts := make([]string, len(matchers))
+		for i, m := range matchers {
+			texts[i] = m.String()
+		}
+		now := time.Now()
+		all, err := c.Series(ctx, "{"+strings.Join(texts, ",")+"}", now.Add(-adapterSeriesAge), now)
+		if err != nil {
+			return err
+		}
+		for _, set := range all {
+			if !yield(labelsOf(model.Metric(set))) {
+				return nil
+			}
+		}
+		return nil
+	}
+}
+
+// vectorOf evaluates queries with a PromQL backend.
+func vectorOf(c *promq.Client) adapter.QueryFunc {
+	return func(ctx context.Context, promql string, at time.Time) ([]adapter.Sample, error) {
+		v, err := c.Vector(ctx, promql, at)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]adapter.Sample, len(v))
+		for i, s := range v {
+			out[i] = adapter.Sample{Labels: labelsOf(s.Metric), Value: float64(s.Value), At: s.Timestamp.Time()}
+		}
+		return out, nil
+	}
+}
+
+func labelsOf(m model.Metric) labels.Labels {
+	b := labels.NewScratchBuilder(len(m))
+	for name, value := range m {
+		b.Add(string(name), string(value))
+	}
+	b.Sort()
+	return b.Labels()
+}
+
+// adapterSource is metricsapi.Source of an adapter's rules.
+type adapterSource struct{ server *adapter.Server }
+
+// Metrics implements metricsapi.Source.
+func (s adapterSource) Metrics() []provider.CustomMetricInfo {
+	listed := s.server.Metrics()
+	out := make([]provider.CustomMetricInfo, len(listed))
+	for i, m := range listed {
+		out[i] = provider.CustomMetricInfo{GroupResource: m.Resource, Namespaced: m.Namespaced, Metric: m.Name}
+	}
+	return out
+}
+
+// Values implements metricsapi.Source.
+func (s adapterSource) Values(ctx context.Context, q metricsapi.SourceQuery) ([]metricsapi.SourceValue, error) {
+	values, err := s.server.Values(ctx, q.Metric, &adapter.Objects{Resource: q.Resource, Namespace: q.Namespace, Names: q.Names, Selector: q.Selector}, q.Now)
+	if err != nil {
+		return nil, adapterError(err)
+	}
+	out := make([]metricsapi.SourceValue, len(values))
+	for i, v := range values {
+		out[i] = metricsapi.SourceValue{Name: v.Name, Value: v.Value, At: v.At}
+	}
+	return out, nil
+}
+
+// adapterError returns the API error of a request. What the backend says is only logged.
+func adapterError(err error) error {
+	switch {
+	case errors.Is(err, adapter.ErrUnknown):
+		return metricsapi.ErrUnknownMetric
+	case errors.Is(err, adapter.ErrRequest):
+		return apierrors.NewBadRequest(err.Error())
+	}
+	return apierrors.NewServiceUnavailable("the query of the metric failed; the log of the controller has the reason")
+}
+
+// adapterMeters collects the metrics of the adapter's rules.
+type adapterMeters struct{ server *adapter.Server }
+
+// Describe is prometheus.Collector's.
+func (m adapterMeters) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is prometheus.Collector's.
+func (m adapterMeters) Collect(ch chan<- prometheus.Metric) {
+	yes := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	ch <- constant("gpupilot_adapter_config_valid", "1 if the last adapter configuration that was read had no mistakes.", prometheus.GaugeValue, yes(!m.server.Broken()))
+	ch <- constant("gpupilot_adapter_discovery_valid", "1 if the series of all rules of the adapter configuration could be read.", prometheus.GaugeValue, yes(!m.server.Unreadable()))
+	ch <- constant("gpupilot_adapter_metrics", "Metrics of objects that the adapter configuration makes.", prometheus.GaugeValue, float64(len(m.server.Metrics())))
+	ch <- constant("gpupilot_adapter_queries_total", "Queries that were run for the metrics of the adapter configuration.", prometheus.CounterValue, float64(m.server.Queries()))
+}
