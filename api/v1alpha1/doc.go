@@ -17,7 +17,7 @@ var GroupVersion = schema.GroupVersion{Group: "gpupilot.dev", Version: "v1alpha1
 
 // AddToScheme registers this package's kinds with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &GPUAutoscaler{}, &GPUAutoscalerList{}, &GPUExporter{}, &GPUExporterList{})
+	s.AddKnownTypes(GroupVersion, &GPUAutoscaler{}, &GPUAutoscalerList{}, &GPUExporter{}, &GPUExporterList{}, &MetricQuery{}, &MetricQueryList{})
 	v1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -202,11 +202,6 @@ func (k *keda) Desired(namespace, autoscaler string) (kedascaler.Sample, error) 
 	return kedascaler.Sample{Value: float64(d.Replicas), At: d.At}, kedaError(err)
 }
 
-// Query is kedascaler.Signals'.
-func (k *keda) Query(namespace, name string) (kedascaler.Sample, error) {
-	return kedascaler.Sample{}, fmt.Errorf("%w: MetricQuery %s/%s does not exist", kedascaler.ErrNotFound, namespace, name)
-}
-
 // kedaError converts an error of the controller to one of kedascaler.
 func kedaError(err error) error {
 	switch {

@@ -75,8 +75,9 @@ type config struct {
 	agentImage     string
 	removeExporter string
 
-	keda   kedaConfig
-	promql promqlConfig
+	keda     kedaConfig
+	external externalConfig
+	promql   promqlConfig
 
 	logLevel  string
 	logFormat string
@@ -144,7 +145,7 @@ func (c *config) options() []flags.Option {
 }
 
 func (c *config) rows() []option {
-	return slices.Concat(c.mainRows(), c.keda.rows(), c.promql.rows())
+	return slices.Concat(c.mainRows(), c.external.rows(), c.keda.rows(), c.promql.rows())
 }
 
 func (c *config) mainRows() []option {
@@ -233,7 +234,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	if c.prometheusHTTP != "" && c.prometheus == "" {
 		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: set the URL of the backend", c.prometheusHTTP)
 	}
-	if err := c.keda.check(); err != nil {
+	if err := cmp.Or(c.keda.check(), c.external.check()); err != nil {
 		return nil, fs, err
 	}
 	if c.namespace == "" {

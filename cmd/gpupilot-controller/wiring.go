@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/metricquery"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/promq"
@@ -60,6 +62,7 @@ type program struct {
 	certs     *kube.Certs        // nil: the certificate is in files
 	adapter   *adapter.Server    // nil: no --adapter-config
 	metrics   *metricsapi.Server // nil: this replica lacks the role
+	queries   *metricquery.Keeper
 	keda      *keda
 	promql    *promQL // nil: this replica lacks the role
 	page      *webui.Page
@@ -198,6 +201,7 @@ func (p *program) makeController() error {
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
+	p.queries = p.makeMetricQueries()
 	p.exporters = p.makeExporters()
 	p.pods.OnChange(p.podChanged)
 	return nil
@@ -262,9 +266,17 @@ func (p *program) makeMetricsAPI() (err error) {
 		cfg.Cert = p.certs
 	}
 	pods := p.control.MetricPods()
-	p.metrics, err = metricsapi.New(cfg, metricsapi.Deps{
-		Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources,
-	})
+	deps := metricsapi.Deps{Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources}
+	if c.external.enabled {
+		deps.External = externalMetrics{p}
+	}
+	if cfg.Delegates, err = p.makeDelegates(); err != nil {
+		return err
+	}
+	for _, d := range cfg.Delegates {
+		deps.Sources = append(slices.Clip(deps.Sources), d)
+	}
+	p.metrics, err = metricsapi.New(cfg, deps)
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
 	}
@@ -286,6 +298,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(p.objects.Run))
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
+	g.run(never(p.queries.Run))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))
 		g.run(never(p.promstore.Run))
@@ -331,7 +344,7 @@ func (p *program) lead(g *group) error {
 			return fmt.Errorf("make a client for APIServices: %w", err)
 		}
 		cfg := kube.APIServiceConfig{
-			APIs: kube.CustomMetrics(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
+			APIs: p.cfg.metricsAPIs(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
 			CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
 		g.run(never(func(ctx context.Context) {

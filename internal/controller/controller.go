@@ -92,8 +92,8 @@ type Deps struct {
 	Record     func(Event)              // records an Event; does not block
 	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
-	Metrics    prometheus.Registerer    // nil: no metrics
-	Log        *slog.Logger             // nil discards
+	Metrics             prometheus.Registerer // nil: no metrics
+	Log                 *slog.Logger          // nil discards
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.

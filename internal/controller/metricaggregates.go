@@ -19,8 +19,8 @@ import (
 const (
 	// aggregateInterval is the time between two passes.
 	aggregateInterval = 15 * time.Second
-	// activeWindow is the time within which an active GPU was used.
-	activeWindow = time.Minute
+	// recentUse is the time within which an active GPU had a utilisation above zero.
+	recentUse = time.Minute
 	// rollingPasses are those of the rolling means, 5 min.
 	rollingPasses = int(5 * time.Minute / aggregateInterval)
 )
@@ -267,7 +267,7 @@ func (p *aggregatePass) add(pod *corev1.Pod) {
 		of = groups[:3]
 	}
 	clear(p.active)
-	p.util.WindowOn(&p.utilWindow, &h, p.now.Add(-activeWindow))
+	p.util.WindowOn(&p.utilWindow, &h, p.now.Add(-recentUse))
 	for i := range p.utilWindow.Devices {
 		d := &p.utilWindow.Devices[i]
 		p.active[d.Device] = slices.ContainsFunc(d.Samples, func(s series.Sample) bool { return s.Value > 0 })

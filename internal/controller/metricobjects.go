@@ -52,10 +52,19 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 	if err != nil {
 		return series.StatValue{}, err
 	}
-	for _, pod := range pods {
-		if isServing(pod) {
-			x.addPod(pod)
+	if q.Metric != "" {
+		for _, pod := range pods {
+			if isServing(pod) {
+				x.addPod(pod)
+			}
 		}
+		return x.result("serving pods"), nil
+	}
+	roster := m.rosters.take(rosterKey{namespace, r.String() + "/" + name}, q.Now)
+	defer m.rosters.put(roster)
+	roster.update(pods, m.c.devices)
+	for i := range roster.members {
+		x.addMember(&roster.members[i])
 	}
 	return x.result("serving pods"), nil
 }
@@ -119,33 +128,39 @@ func (x *statReader) since(pod *corev1.Pod) time.Time {
 	return from
 }
 
-// addPod adds a serving pod of a workload as one member.
+// addPod adds a serving pod's own metric as one member.
 func (x *statReader) addPod(pod *corev1.Pod) {
 	x.samples = x.samples[:0]
-	if x.field == nil {
-		x.members++
-		if x.q.Window > 0 {
-			x.samples = append(x.samples, x.ownWindow(pod)...)
-		} else if s, ok := x.c.deps.Store.PodMetric(pod.Namespace, pod.Name, x.q.Metric, x.q.Now, x.q.MaxAge); ok {
-			x.samples = append(x.samples, s)
-		}
-		x.stats.Add(x.samples)
+	x.members++
+	if x.q.Window > 0 {
+		x.samples = append(x.samples, x.ownWindow(pod)...)
+	} else if s, ok := x.c.deps.Store.PodMetric(pod.Namespace, pod.Name, x.q.Metric, x.q.Now, x.q.MaxAge); ok {
+		x.samples = append(x.samples, s)
+	}
+	x.stats.Add(x.samples)
+}
+
+// addMember adds the GPUs of a serving pod of a workload as one member.
+func (x *statReader) addMember(m *member) {
+	x.samples = x.samples[:0]
+	if !m.serving {
 		return
 	}
-	h := x.c.devices.holder(pod)
-	if h.Devices == 0 || pod.Spec.NodeName == "" {
+	if !m.counted {
+		m.holder.Devices = x.c.devices.maxDevices(m.pod)
+	}
+	if m.holder.Devices == 0 {
 		return // it has no GPU
 	}
 	if x.q.Window == 0 && x.q.GPU == "" && x.q.InUse != series.ActiveGPU {
 		x.members++
-		var handle series.PodHandle
-		if r, ok := x.reader.PodOn(&h, &handle); ok {
+		if r, ok := x.reader.PodOn(&m.holder, &m.handle); ok {
 			x.samples = append(x.samples, r.Sample)
 			x.stats.Add(x.samples)
 		}
 		return
 	}
-	x.read(pod, &h)
+	x.read(m.pod, &m.holder)
 	if x.isIdle() {
 		return
 	}

@@ -91,7 +91,7 @@ func (r *rig) statistic(resource schema.GroupResource, name string, q series.Sta
 	return v
 }
 
-func TestStatistics(t *testing.T) {
+func TestStatisticsOfObjects(t *testing.T) {
 	r := statRig(t)
 	mean, sum, most, p90 := series.Stat{Kind: series.MeanStat}, series.Stat{Kind: series.SumStat}, series.Stat{Kind: series.MaxStat}, series.Stat{Kind: series.PercentileStat, Percentile: 90}
 	f := func(resource, name string, q series.StatQuery, want string) {

@@ -85,7 +85,7 @@ type plan struct {
 // counts are a workload's replicas for /metrics; ok is false before the first decision.
 type counts struct {
 	current, desired, serving, starting, unschedulable int32
-	at time.Time // of the decision
+	at                                                 time.Time // of the decision
 	ok                                                 bool
 }
 

@@ -255,3 +255,42 @@ func (w *workload) obstacle() string {
 	}
 	return ""
 }
+
+// Evaluate evaluates a PromQL query, limited to the series of a namespace, once. It
+// waits for a slot, as the queries of GPUAutoscalers do. The text of its error is for
+// the query's author.
+func (c *Controller) Evaluate(ctx context.Context, namespace, promql string) (series.Sample, error) {
+	if c.deps.Query == nil {
+		return series.Sample{}, errNoBackend
+	}
+	limited, trusted, err := c.deps.LimitQuery(namespace, promql)
+	if err != nil {
+		return series.Sample{}, err
+	}
+	scope := namespace
+	if trusted {
+		scope = ""
+	}
+	if err := c.queries.slots.acquire(ctx, namespace); err != nil {
+		return series.Sample{}, fmt.Errorf("%w: other queries of the namespace take all the time", ErrNoValue)
+	}
+	defer c.queries.slots.release(namespace)
+	s, err := c.deps.Query(ctx, scope, limited)
+	if err != nil {
+		return series.Sample{}, errors.New(publicError(err))
+	}
+	return s, nil
+}
+
+// AutoscalersOf returns the names of a namespace's GPUAutoscalers, sorted.
+func (c *Controller) AutoscalersOf(namespace string) (out []string) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for key := range c.workloads {
+		if key.Namespace == namespace {
+			out = append(out, key.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

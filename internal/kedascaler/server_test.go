@@ -208,7 +208,9 @@ func (r *rig) as(t testing.TB, cert *tls.Certificate) *grpc.ClientConn {
 	return conn
 }
 
-func (r *rig) operator(t testing.TB) *grpc.ClientConn { return r.as(t, r.ca.client(t, "keda-operator")) }
+func (r *rig) operator(t testing.TB) *grpc.ClientConn {
+	return r.as(t, r.ca.client(t, "keda-operator"))
+}
 
 func getMetrics(ctx context.Context, conn *grpc.ClientConn, ref *pb.ScaledObjectRef, metric string) (*pb.GetMetricsResponse, error) {
 	out := new(pb.GetMetricsResponse)

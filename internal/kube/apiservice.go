@@ -32,6 +32,11 @@ func CustomMetrics() []APIVersion {
 	}
 }
 
+// ExternalMetrics returns the version of external.metrics.k8s.io.
+func ExternalMetrics() []APIVersion {
+	return []APIVersion{{Group: "external.metrics.k8s.io", Version: "v1beta1", Priority: 100}}
+}
+
 // groupPriority is the usual priority of metrics APIs, which share no resource names
 // with other groups.
 const groupPriority = 100

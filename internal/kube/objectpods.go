@@ -5,6 +5,8 @@ package kube
 import (
 	"context"
 	"slices"
+	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +37,7 @@ const lwsNameLabel = "leaderworkerset.sigs.k8s.io/name"
 const maxOwners = 4
 
 // PodsOf appends the pods of a workload: those that its controllers own, and that its
-// selector matches. An owner reference alone proves nothing, because whoever creates a
+// selector matches, in a fixed order. An owner reference alone proves nothing, because whoever creates a
 // pod writes it. A controller gives up a pod that its selector does not match. The
 // error is an API status error; NotFound if there is no such object.
 func (o *Objects) PodsOf(ctx context.Context, pods *Pods, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {
@@ -43,14 +45,13 @@ func (o *Objects) PodsOf(ctx context.Context, pods *Pods, dst []*corev1.Pod, r s
 	if err != nil || object == nil {
 		return dst, err
 	}
-	first := len(dst)
 	switch r {
 	case deploymentsResource:
 		if _, err := o.synced(ctx, replicaSetsResource); err != nil {
 			return dst, err
 		}
 		for _, rs := range o.childrenOf(object, replicaSetsResource) {
-			dst = appendMatching(dst, pods, namespace, rs.UID, rs.Selector)
+			dst = o.matches.append(dst, pods, object, rs)
 		}
 	case lwsResource:
 		if _, err := o.synced(ctx, statefulSetsResource); err != nil {
@@ -58,21 +59,76 @@ func (o *Objects) PodsOf(ctx context.Context, pods *Pods, dst []*corev1.Pod, r s
 		}
 		dst = o.appendGroups(dst, pods, object)
 	default:
-		dst = appendMatching(dst, pods, namespace, object.UID, object.Selector)
+		dst = o.matches.append(dst, pods, object, object)
 	}
-	if object.Selector != nil {
-		dst = slices.DeleteFunc(dst, func(pod *corev1.Pod) bool { return !object.Selector.Matches(labels.Set(pod.Labels)) })
-	}
-	sortByName(dst[first:])
 	return dst, nil
 }
 
+// The bounds of the lists of pods that are remembered. A pod takes 8 bytes.
+const (
+	maxMatches     = 4096
+	maxMatchedPods = 500_000
+)
+
+// matches remembers the pods of controllers that selectors match, until the pods or the
+// objects change. Labels of thousands of pods are slow to match for each request.
+type matches struct {
+	mu      sync.Mutex
+	byOwner map[matchKey]matched
+	pods    int // in all lists
+}
+
+// matchKey identifies a workload and one of its controllers, which may be itself.
+type matchKey struct {
+	namespace            string
+	workload, controller types.UID
+}
+
+// matched is the pods of one version of the objects, which are never changed, and of
+// the list of pods.
+type matched struct {
+	workload, controller *Object
+	version              uint64 // as Pods.ownedVersion
+	pods                 []*corev1.Pod
+}
+
+// append appends the pods of a controller that its selector and the workload's match.
+func (m *matches) append(dst []*corev1.Pod, pods *Pods, workload, controller *Object) []*corev1.Pod {
+	k := matchKey{controller.Namespace, workload.UID, controller.UID}
+	version := pods.ownedVersion(controller.Namespace, controller.UID) // before the pods are read
+	m.mu.Lock()
+	last, ok := m.byOwner[k]
+	m.mu.Unlock()
+	if ok && last.version == version && last.workload == workload && last.controller == controller {
+		return append(dst, last.pods...)
+	}
+	list := appendMatching(nil, pods, controller.Namespace, controller.UID, controller.Selector)
+	if workload != controller && workload.Selector != nil {
+		list = slices.DeleteFunc(list, func(pod *corev1.Pod) bool { return !workload.Selector.Matches(labels.Set(pod.Labels)) })
+	}
+	m.set(k, matched{workload, controller, version, list})
+	return append(dst, list...)
+}
+
+// set remembers a list. Without room, all are forgotten.
+func (m *matches) set(k matchKey, x matched) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pods += len(x.pods) - len(m.byOwner[k].pods)
+	if m.byOwner == nil || len(m.byOwner) >= maxMatches || m.pods > maxMatchedPods {
+		m.byOwner, m.pods = map[matchKey]matched{}, len(x.pods)
+	}
+	m.byOwner[k] = x
+}
+
 // childrenOf returns the objects of a resource that an object's controller owns, and
-// that its selector matches.
+// that its selector matches, sorted by name.
 func (o *Objects) childrenOf(object *Object, r schema.GroupResource) []*Object {
-	return slices.DeleteFunc(o.AppendChildren(nil, object.Namespace, object.UID), func(c *Object) bool {
+	children := slices.DeleteFunc(o.AppendChildren(nil, object.Namespace, object.UID), func(c *Object) bool {
 		return c.Resource != r || object.Selector != nil && !object.Selector.Matches(c.Labels)
 	})
+	slices.SortFunc(children, func(a, b *Object) int { return strings.Compare(a.Name, b.Name) })
+	return children
 }
 
 // appendGroups appends the pods of a LeaderWorkerSet: the leaders, which a StatefulSet
@@ -103,22 +159,6 @@ func appendMatching(dst []*corev1.Pod, pods *Pods, namespace string, uid types.U
 	dst = pods.AppendOwned(dst, namespace, uid)
 	kept := slices.DeleteFunc(dst[first:], func(pod *corev1.Pod) bool { return !selector.Matches(labels.Set(pod.Labels)) })
 	return dst[:first+len(kept)]
-}
-
-// sortByName sorts pods of one namespace, unless they are sorted already.
-func sortByName(pods []*corev1.Pod) {
-	compare := func(a, b *corev1.Pod) int {
-		switch {
-		case a.Name < b.Name:
-			return -1
-		case a.Name > b.Name:
-			return 1
-		}
-		return 0
-	}
-	if !slices.IsSortedFunc(pods, compare) {
-		slices.SortFunc(pods, compare)
-	}
 }
 
 // Workload identifies the outermost controller of a pod.

@@ -121,6 +121,44 @@ func TestPodsOf(t *testing.T) {
 	})
 }
 
+// What is remembered of a workload ends with a change of its pods, its selector or its
+// controllers, and is bounded.
+func TestMatchesAreForgotten(t *testing.T) {
+	var m matches
+	pods := NewPods()
+	set := map[string]string{"app": "web"}
+	workload := &Object{Namespace: "ml", UID: "d1", Selector: labels.SelectorFromSet(set)}
+	controller := &Object{Namespace: "ml", UID: "r1", Selector: labels.SelectorFromSet(set)}
+	f := func(what string, want int) {
+		t.Helper()
+		for range 2 {
+			if got := m.append(nil, pods, workload, controller); len(got) != want {
+				t.Errorf("%s: %d pods, want %d", what, len(got), want)
+			}
+		}
+	}
+	f("no pod", 0)
+	pods.OnAdd(ownedPod("ml", "a", set, "ReplicaSet", "web", "r1"), false)
+	pods.OnAdd(ownedPod("ml", "b", set, "ReplicaSet", "web", "r1"), false)
+	f("two pods", 2)
+	pods.OnUpdate(nil, ownedPod("ml", "b", nil, "ReplicaSet", "web", "r1"))
+	f("a pod without the label", 1)
+	pods.OnDelete(ownedPod("ml", "a", set, "ReplicaSet", "web", "r1"))
+	f("a pod that is gone", 0)
+	pods.OnAdd(ownedPod("ml", "a", set, "ReplicaSet", "web", "r1"), false)
+	f("a pod that is back", 1)
+	changed := *workload
+	changed.Selector = labels.SelectorFromSet(labels.Set{"app": "other"})
+	workload = &changed
+	f("another selector", 0)
+	for i := range 2 * maxMatches {
+		m.set(matchKey{"ml", types.UID(fmt.Sprint(i)), ""}, matched{pods: make([]*corev1.Pod, 300)})
+		if len(m.byOwner) > maxMatches || m.pods > maxMatchedPods {
+			t.Fatalf("%d lists with %d pods", len(m.byOwner), m.pods)
+		}
+	}
+}
+
 // The index by owner finds what looking at every pod finds, whatever came and went.
 func TestPodsByOwnerAgainstAList(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))

@@ -48,8 +48,9 @@ type ObjectsConfig struct {
 // the first request for it on, with its metadata only; of the workloads of Kubernetes,
 // also with their selectors.
 type Objects struct {
-	cfg    ObjectsConfig
-	starts chan *objectIndex
+	cfg     ObjectsConfig
+	starts  chan *objectIndex
+	matches matches
 
 	mu       sync.RWMutex
 	kinds    map[schema.GroupResource]*objectIndex

@@ -212,7 +212,7 @@ type Pods struct {
 	byName  map[podKey]*corev1.Pod
 	byLabel map[labelKey]map[podKey]*corev1.Pod // namespace "" for all namespaces
 	all     map[string]map[podKey]*corev1.Pod   // by namespace
-	byOwner map[ownerKey][]*corev1.Pod          // by controller, sorted by name
+	byOwner map[ownerKey]*ownedPods             // by controller
 
 	// sorted caches the sets of byLabel that Select has returned, for one namespace and
 	// sorted by name, until a pod joins or leaves the set.
@@ -234,7 +234,7 @@ func NewPods() *Pods {
 		byName:  map[podKey]*corev1.Pod{},
 		byLabel: map[labelKey]map[podKey]*corev1.Pod{},
 		all:     map[string]map[podKey]*corev1.Pod{},
-		byOwner: map[ownerKey][]*corev1.Pod{},
+		byOwner: map[ownerKey]*ownedPods{},
 		sorted:  map[labelKey][]*corev1.Pod{},
 		changed: func(_, _ *corev1.Pod) {},
 	}
@@ -274,8 +274,8 @@ func (p *Pods) set(k podKey, pod *corev1.Pod) {
 	if pod != nil {
 		p.link(k, pod)
 	}
-	p.updateOwned(old, pod)
 	p.updateSorted(k, old, pod)
+	p.updateOwned(old, pod)
 	p.mu.Unlock()
 	p.changed(old, pod)
 }

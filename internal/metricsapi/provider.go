@@ -58,6 +58,8 @@ type Deps struct {
 	// Sources serve metrics that are not built in. They are asked in order.
 	Sources []Source
 	Now     func() time.Time // nil: time.Now
+
+	External External // nil: external.metrics.k8s.io is not served
 }
 
 // Provider answers the custom metrics API from memory. Its methods are safe

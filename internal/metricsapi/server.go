@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
 	generatedcore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
 	generatedcustom "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
+	generatedexternal "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/externalmetrics"
 )
 
 // name is the API's name in its OpenAPI document and its logs.
@@ -50,6 +52,7 @@ type Config struct {
 	RateWindow time.Duration // of the store's counter rates, for windowSeconds; 0: omit windowSeconds
 	Window     time.Duration // the longest window of a request; 10 min by default
 	Version    string        // of the program, for the OpenAPI document
+	Delegates  []*Delegate   // at most one of each group; Run runs them
 	Log        *slog.Logger  // nil discards
 }
 
@@ -110,6 +113,13 @@ const (
 // mend.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.listener.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	var delegates sync.WaitGroup
+	defer delegates.Wait()
+	defer cancel()
+	for _, d := range s.cfg.Delegates {
+		delegates.Go(func() { d.Run(ctx) })
+	}
 	retry := minRetry
 	for said := ""; ; retry = min(2*retry, maxRetry) {
 		server, err := s.build()
@@ -143,15 +153,16 @@ func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 	config := genericapiserver.NewConfig(apiserver.Codecs)
 	config.EnableProfiling = false
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(newLists(s.provider, api), c)
+		return genericapiserver.DefaultBuildHandlerChain(withDelegates(s.provider, s.cfg.Delegates, newLists(s.provider, api)), c)
 	}
 	config.AggregatedDiscoveryGroupManager = newDiscovery(s.provider)
+	external := s.externalProvider(config)
 	s.describe(config)
 	if err := s.secure(config); err != nil {
 		return nil, err
 	}
 	complete := (&apiserver.Config{GenericConfig: config}).Complete(nil)
-	server, err := complete.New(name, s.provider, nil)
+	server, err := complete.New(name, s.provider, external)
 	if err != nil {
 		return nil, fmt.Errorf("build the metrics API: %w", err)
 	}
@@ -186,6 +197,7 @@ func (s *Server) describe(config *genericapiserver.Config) {
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 		all := generatedcore.GetOpenAPIDefinitions(ref)
 		maps.Copy(all, generatedcustom.GetOpenAPIDefinitions(ref))
+		maps.Copy(all, generatedexternal.GetOpenAPIDefinitions(ref))
 		return all
 	}
 	namer := openapinamer.NewDefinitionNamer(apiserver.Scheme)

@@ -149,7 +149,8 @@ func (t *Target) windowQuery(r *FieldReader, k podKey, from time.Time) windowQue
 func (t *Target) samplesOf(dst []Sample, id uint32, since int64, q *windowQuery) []Sample {
 	s := &t.series[id]
 	if q.from == 0 {
-		v, ok := Sample{}, false
+		var v Sample
+		var ok bool
 		if q.rate {
 			v, ok = t.ring.rate(s, max(since, q.rateFrom), max(since, q.notBefore))
 		} else {

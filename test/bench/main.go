@@ -116,6 +116,7 @@ func parts() []part {
 		{"memory", benchMemory},
 		{"hang", benchHang},
 		{"reaction", benchReaction},
+		{"freshness", benchFreshness},
 		{"fleet", benchFleet},
 		{"fleet-controller", benchFleetController},
 		{"pods", benchPods},

@@ -27,16 +27,20 @@ import (
 type podCase struct {
 	pods   int
 	barP50 float64 // ms
-	barRSS float64 // MB, of 10⁶ bytes
+	// barObject is that of the metric of a Deployment of these pods, ms.
+	barObject float64
+	barRSS    float64 // MB, of 10⁶ bytes
 }
 
-func podCases() []podCase { return []podCase{{1000, 2.2, 200}, {5000, 7.5, 250}} }
+func podCases() []podCase { return []podCase{{1000, 2.2, 1, 200}, {5000, 7.5, 5, 250}} }
 
 // podWay is a way to ask for the metric. Way by way, in turns, what else the
 // machine does falls on all of them.
 type podWay struct {
 	name, accept, query string
 	hasBar              bool
+	// path is that of another metric, of one object; empty: of all pods.
+	path string
 }
 
 // podWays are JSON, which kubectl and most clients ask for, protobuf, which the
@@ -45,7 +49,10 @@ type podWay struct {
 func podWays() []podWay {
 	const json = "application/json"
 	return []podWay{
-		{"JSON", json, "", true}, {"protobuf", "application/vnd.kubernetes.protobuf", "", true}, {"JSON by the library", json, "&pretty=false", false},
+		{name: "JSON", accept: json, hasBar: true}, {name: "protobuf", accept: "application/vnd.kubernetes.protobuf", hasBar: true},
+		{name: "JSON by the library", accept: json, query: "&pretty=false"},
+		{name: "of the Deployment", accept: json, path: deploymentMetrics + podMetric, hasBar: true},
+		{name: "of the Deployment, p90", accept: json, path: deploymentMetrics + podMetric + ":p90"},
 	}
 }
 
@@ -103,9 +110,11 @@ func benchPodCase(ctx context.Context, cfg config, c podCase, out io.Writer) ([]
 // podClient asks for the metric over one kept-open connection.
 type podClient struct {
 	http *http.Client
-	url  string
-	pods int
-	body bytes.Buffer
+	url  string // of the metric of all pods
+	// object is the path of the namespace, before that of an object.
+	object string
+	pods   int
+	body   bytes.Buffer
 }
 
 func newPodClient(dir, url string, pods int) (*podClient, error) {
@@ -116,15 +125,20 @@ func newPodClient(dir, url string, pods int) (*podClient, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "localhost", MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}
+	base := "https" + url[len("http"):] + "/apis/custom.metrics.k8s.io/v1beta2/namespaces/" + podNamespace
 	return &podClient{
 		http: &http.Client{Transport: transport, Timeout: time.Minute}, pods: pods,
-		url: "https" + url[len("http"):] + "/apis/custom.metrics.k8s.io/v1beta2/namespaces/" + podNamespace + "/pods/*/" + podMetric + "?labelSelector=app%3Dweb",
+		url: base + "/pods/*/" + podMetric + "?labelSelector=app%3Dweb", object: base,
 	}, nil
 }
 
 // get asks once and checks that all pods are there.
 func (c *podClient) get(ctx context.Context, way podWay) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+way.query, http.NoBody)
+	url, want, found := c.url+way.query, c.pods, []byte("web-6d4cf56db6-")
+	if way.path != "" {
+		url, want, found = c.object+way.path, 1, []byte(`"kind":"Deployment"`)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -139,8 +153,8 @@ func (c *podClient) get(ctx context.Context, way podWay) error {
 	if _, err := c.body.ReadFrom(response.Body); err != nil {
 		return err
 	}
-	if n := bytes.Count(c.body.Bytes(), []byte("web-6d4cf56db6-")); response.StatusCode != http.StatusOK || n != c.pods {
-		return fmt.Errorf("status %s, %d of %d pods: %.300q", response.Status, n, c.pods, c.body.Bytes())
+	if n := bytes.Count(c.body.Bytes(), found); response.StatusCode != http.StatusOK || n != want {
+		return fmt.Errorf("status %s, %d of %d objects: %.300q", response.Status, n, want, c.body.Bytes())
 	}
 	return nil
 }
@@ -162,8 +176,12 @@ func (c *podClient) rows(ctx context.Context, cfg config, pc podCase, server *ag
 		}
 		fmt.Fprintf(out, "pods metric: %d pods, %s, %d bytes\n", pc.pods, way.name, c.body.Len())
 		name := fmt.Sprintf("pods metric, %d pods, %s, p50", pc.pods, way.name)
+		bar := pc.barP50
+		if way.path != "" {
+			bar = pc.barObject
+		}
 		if way.hasBar {
-			rows = append(rows, atMost(name, costs[i].p50, "ms", pc.barP50))
+			rows = append(rows, atMost(name, costs[i].p50, "ms", bar))
 		} else {
 			rows = append(rows, figure(name, costs[i].p50, "ms"))
 		}

@@ -73,7 +73,8 @@ func benchPod(name, node string, now time.Time) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: podNamespace, CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
-			Labels: map[string]string{"app": "web", "pod-template-hash": "6d4cf56db6", "team": "inference"},
+			Labels:          map[string]string{"app": "web", "pod-template-hash": "6d4cf56db6", "team": "inference"},
+			OwnerReferences: controlledBy("ReplicaSet", benchReplicaSet, replicaSetUID),
 		},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "server", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")},
@@ -105,8 +106,10 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	objects := newBenchObjects()
+	go objects.Run(ctx)
 	control := controller.New(controller.Config{Tick: time.Second, MaxAge: gpu.MaxAge(time.Second)}, controller.Deps{
-		Pods: fleet.pods, Store: fleet.store,
+		Pods: fleet.pods, Store: fleet.store, PodsOf: fleet.podsOf(objects),
 		Scrape: func([]discovery.Target) {}, States: func() []webui.Target { return nil },
 		Leading: func() bool { return false }, Leader: func() string { return "" }, Record: func(controller.Event) {},
 	})
@@ -114,7 +117,7 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 	server, err := metricsapi.New(metricsapi.Config{
 		BindAddress: "127.0.0.1", CertFile: filepath.Join(dir, certFile), KeyFile: filepath.Join(dir, keyFile),
 		Kubeconfig: filepath.Join(dir, kubeconfigFile), MaxAge: gpu.MaxAge(time.Second), Log: slog.New(slog.DiscardHandler),
-	}, metricsapi.Deps{Pods: control.MetricPods(), Names: control.Names})
+	}, metricsapi.Deps{Pods: control.MetricPods(), Statistics: control.MetricPods(), Objects: objects, Names: control.Names})
 	if err != nil {
 		return err
 	}

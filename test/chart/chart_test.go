@@ -166,6 +166,8 @@ func TestPresence(t *testing.T) {
 	f("controller: {scaleNamespaces: [team]}", "ClusterRole/gpupilot-controller:scale", true)
 	f("", "ClusterRole/gpupilot-controller:node-health", false)
 	f("controller: {nodeHealth: true}", "ClusterRole/gpupilot-controller:node-health", true)
+	f("", "ClusterRole/gpupilot-controller:rules", false)
+	f("controller: {prometheusRules: true}", "ClusterRoleBinding/gpupilot-controller:rules", true)
 	f("viewer: {enabled: false}", "ServiceAccount/gpupilot-viewer", false)
 	f("viewer: {enabled: false}", "ClusterRole/gpupilot:viewer", true)
 	f("rbac: {create: false}", "ServiceAccount/gpupilot-controller", false)

@@ -100,7 +100,7 @@ func readComment(group *ast.CommentGroup) comment {
 
 // parseTypes reads the types of a package, in the order of its files.
 func parseTypes(dir string) ([]*apiType, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "gpu*.go"))
+	files, err := filepath.Glob(filepath.Join(dir, "[gm]*.go"))
 	if err != nil {
 		return nil, err
 	}

@@ -179,6 +179,7 @@ func TestGrants(t *testing.T) {
 		"create events.events.k8s.io",
 		"create leases.coordination.k8s.io",
 		"patch gpuautoscalers/status.gpupilot.dev", // the CRD keeps spec and metadata
+		"patch metricqueries/status.gpupilot.dev",  // likewise
 		"patch pods.",
 		"update */scale.*",
 		"update leases.coordination.k8s.io gpupilot-controller",
@@ -190,4 +191,6 @@ func TestGrants(t *testing.T) {
 		"update secrets. gpupilot-controller-tls",
 	)
 	f("../../deploy/node-health/*.yaml", "patch nodes/status.")
+	f("../../deploy/external-metrics/*.yaml", "patch apiservices.apiregistration.k8s.io v1beta1.external.metrics.k8s.io")
+	f("../../deploy/delegate/*.yaml")
 }

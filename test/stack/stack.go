@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -163,6 +164,11 @@ func (s *Stack) install(ctx context.Context) error {
 	globs := []string{"deploy/crds/*.yaml", "deploy/admission/*.yaml", "deploy/rbac/*.yaml"}
 	if slices.Contains(s.cfg.ControllerArgs, "--node-health") {
 		globs = append(globs, "deploy/node-health/*.yaml")
+	}
+	for arg, glob := range map[string]string{"--external-metrics": "deploy/external-metrics/*.yaml", "--delegate-": "deploy/delegate/*.yaml"} {
+		if slices.ContainsFunc(s.cfg.ControllerArgs, func(a string) bool { return strings.HasPrefix(a, arg) }) {
+			globs = append(globs, glob)
+		}
 	}
 	for _, glob := range globs {
 		if err := s.applyFiles(ctx, glob); err != nil {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/controller"
+	"github.com/gpupilot/gpupilot/internal/kedascaler"
+	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/metricquery"
+	"github.com/gpupilot/gpupilot/internal/metricsapi"
+)
+
+// externalConfig holds the flags of external metrics.
+type externalConfig struct {
+	enabled          bool
+	delegateCustom   string
+	delegateExternal string
+	delegateCA       string
+	delegateInsecure bool
+}
+
+func (e *externalConfig) rows() []option {
+	return []option{
+		{"external-metrics", &e.enabled, "serve external.metrics.k8s.io: MetricQueries and the desired replicas of GPUAutoscalers; KEDA serves this API where it is installed", nil},
+		{"delegate-custom-metrics", &e.delegateCustom, "`server` that answers requests for unknown metrics of custom.metrics.k8s.io: NAMESPACE/SERVICE[:PORT] or https://HOST[:PORT]", isDelegate(&e.delegateCustom)},
+		{"delegate-external-metrics", &e.delegateExternal, "the same `server` of external.metrics.k8s.io; needs --external-metrics", isDelegate(&e.delegateExternal)},
+		{"delegate-ca-file", &e.delegateCA, "`file` with the authorities of the delegates' certificates", nil},
+		{"delegate-insecure-skip-tls-verify", &e.delegateInsecure, "do not check the delegates' certificates: whoever answers at their address gets the controller's token and sets the values", nil},
+	}
+}
+
+// check checks the flags together.
+func (e *externalConfig) check() error {
+	switch delegates := e.delegateCustom != "" || e.delegateExternal != ""; {
+	case e.delegateExternal != "" && !e.enabled:
+		return fmt.Errorf("--delegate-external-metrics is %q and --external-metrics is not set: set both", e.delegateExternal)
+	case delegates && (e.delegateCA == "") == !e.delegateInsecure:
+		return errors.New("a delegate needs either --delegate-ca-file or --delegate-insecure-skip-tls-verify: set one of them")
+	}
+	return nil
+}
+
+// delegateURL returns the URL of NAMESPACE/SERVICE[:PORT], or of https://HOST[:PORT].
+func delegateURL(s string) (string, error) {
+	if strings.HasPrefix(s, "https://") {
+		return s, nil
+	}
+	namespace, service, ok := strings.Cut(s, "/")
+	name, port, hasPort := strings.Cut(service, ":")
+	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1035Label(name)) > 0 {
+		return "", errors.New("want NAMESPACE/SERVICE[:PORT] or https://HOST[:PORT], such as monitoring/prometheus-adapter")
+	}
+	if !hasPort {
+		port = "443"
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return "", fmt.Errorf("%q is not a port", port)
+	}
+	return "https://" + name + "." + namespace + ".svc:" + port, nil
+}
+
+func isDelegate(p *string) func() error {
+	return func() error {
+		if *p == "" {
+			return nil
+		}
+		_, err := delegateURL(*p)
+		return err
+	}
+}
+
+// makeDelegates makes the delegates of the flags.
+func (p *program) makeDelegates() ([]*metricsapi.Delegate, error) {
+	e := &p.cfg.external
+	var out []*metricsapi.Delegate
+	for _, x := range []struct{ flag, group, server string }{
+		{"delegate-custom-metrics", "custom.metrics.k8s.io", e.delegateCustom},
+		{"delegate-external-metrics", "external.metrics.k8s.io", e.delegateExternal},
+	} {
+		if x.server == "" {
+			continue
+		}
+		u, err := delegateURL(x.server)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", x.flag, err)
+		}
+		d, err := metricsapi.NewDelegate(metricsapi.DelegateConfig{
+			Group: x.group, URL: u, CAFile: e.delegateCA, Insecure: e.delegateInsecure, Credentials: p.clients.Config, Log: p.log,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", x.flag, err)
+		}
+		p.registry.MustRegister(d)
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// makeMetricQueries makes the keeper of the MetricQueries.
+func (p *program) makeMetricQueries() *metricquery.Keeper {
+	return metricquery.New(metricquery.Config{Every: p.cfg.interval, PerNamespace: p.cfg.queriesPerNamespace}, metricquery.Deps{
+		Watch: p.clients.Watch, Installed: p.clients.Installed, Client: p.clients.Client,
+		Query: func(ctx context.Context, namespace, promql string) (metricquery.Sample, error) {
+			s, err := p.control.Evaluate(ctx, namespace, promql)
+			return metricquery.Sample{Value: s.Value, At: s.At}, err
+		},
+		Workload: p.workloadSample,
+		Desired: func(namespace, autoscaler string) (metricquery.Sample, error) {
+			d, err := p.control.DesiredReplicas(namespace, autoscaler)
+			return metricquery.Sample{Value: float64(d.Replicas), At: d.At}, err
+		},
+		Leading: p.leading, Log: p.log,
+	})
+}
+
+// workloadSample reads the value of a MetricQuery's spec.gpu. A workload at zero
+// replicas has no value.
+func (p *program) workloadSample(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (metricquery.Sample, error) {
+	in := &controller.WorkloadQuery{Namespace: namespace, Target: q.ScaleTargetRef, Metric: q.Metric, Stat: q.Stat, Active: q.InUse == "active"}
+	if q.Window != nil {
+		in.Window = q.Window.Duration
+	}
+	v, err := p.control.WorkloadValue(ctx, in, time.Now())
+	if err == nil && v.Serving == 0 {
+		err = fmt.Errorf("%w: none of the %d pods of %s %s serves", controller.ErrNoValue, v.Pods, q.ScaleTargetRef.Kind, q.ScaleTargetRef.Name)
+	}
+	return metricquery.Sample{Value: v.Value, At: v.At}, err
+}
+
+// externalMetrics is metricsapi.External.
+type externalMetrics struct{ p *program }
+
+// labelAutoscaler is the label of metricquery.MetricOfAutoscalers with the name of the
+// GPUAutoscaler.
+const labelAutoscaler = "gpuautoscaler"
+
+// Names is metricsapi.External's.
+func (externalMetrics) Names() []string { return []string{metricquery.MetricOfAutoscalers} }
+
+// Values is metricsapi.External's.
+func (e externalMetrics) Values(namespace, metric string) ([]metricsapi.ExternalValue, bool, error) {
+	if metric != metricquery.MetricOfAutoscalers {
+		s, found, err := e.p.queries.Metric(namespace, metric)
+		return []metricsapi.ExternalValue{{Value: s.Value, At: s.At}}, found, err
+	}
+	var out []metricsapi.ExternalValue
+	for _, name := range e.p.control.AutoscalersOf(namespace) {
+		if d, err := e.p.control.DesiredReplicas(namespace, name); err == nil {
+			out = append(out, metricsapi.ExternalValue{Labels: map[string]string{labelAutoscaler: name}, Value: float64(d.Replicas), At: d.At})
+		}
+	}
+	return out, true, nil
+}
+
+// metricsAPIs returns the APIs that this controller registers.
+func (c *config) metricsAPIs() []kube.APIVersion {
+	apis := kube.CustomMetrics()
+	if c.external.enabled {
+		apis = append(apis, kube.ExternalMetrics()...)
+	}
+	return apis
+}
+
+// Query is kedascaler.Signals'.
+func (k *keda) Query(namespace, name string) (kedascaler.Sample, error) {
+	s, found, err := k.p.queries.Object(namespace, name)
+	switch {
+	case !found:
+		return kedascaler.Sample{}, fmt.Errorf("%w: MetricQuery %s/%s does not exist", kedascaler.ErrNotFound, namespace, name)
+	case err != nil:
+		return kedascaler.Sample{}, fmt.Errorf("%w: %w", kedascaler.ErrNoValue, err)
+	}
+	return kedascaler.Sample(s), nil
+}

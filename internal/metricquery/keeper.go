@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metricquery evaluates MetricQueries and keeps their newest values in memory,
+// for external.metrics.k8s.io and for KEDA.
+//
+// Values are evaluated in the background; reading one evaluates nothing. The evaluation
+// of one object does not affect another. Of several objects of a namespace with the same
+// metric name, the oldest one is served, and the others say so in their condition.
+package metricquery
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+// Sample is a value with the time at which it was measured or decided.
+type Sample struct {
+	Value float64
+	At    time.Time
+}
+
+// Config holds the settings of a Keeper. Zero values mean the defaults.
+type Config struct {
+	Every        time.Duration // between two evaluations of an object; 1 s
+	QueryEvery   time.Duration // of a PromQL query; 2 s
+	PerNamespace int           // evaluated objects per namespace, the oldest ones; 100
+}
+
+// Deps holds the collaborators of a Keeper.
+type Deps struct {
+	// Watch calls h for the objects of the kind of obj, as kube.Clients.Watch.
+	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
+	// Installed reports whether the API server serves the kind of obj now.
+	Installed func(obj client.Object) bool
+	Client    client.Client // writes the status
+
+	// Query evaluates a PromQL query, limited to the series of the namespace. Workload
+	// and Desired read a workload's metric and the replicas of a GPUAutoscaler. The text
+	// of their errors is shown in the condition.
+	Query    func(ctx context.Context, namespace, promql string) (Sample, error)
+	Workload func(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (Sample, error)
+	Desired  func(namespace, autoscaler string) (Sample, error)
+
+	Leading func() bool  // whether this replica writes
+	Log     *slog.Logger // nil discards
+}
+
+// Keeper evaluates MetricQueries while Run runs. Its methods are safe for concurrent use.
+type Keeper struct {
+	cfg  Config
+	deps Deps
+
+	mu      sync.RWMutex
+	entries map[types.NamespacedName]*entry
+	served  map[metricKey]*entry
+	running sync.WaitGroup
+}
+
+// metricKey is a metric of a namespace.
+type metricKey struct{ namespace, metric string }
+
+// New makes a keeper. Run starts it.
+func New(cfg Config, deps Deps) *Keeper {
+	cfg.Every = cmp.Or(cfg.Every, time.Second)
+	cfg.QueryEvery = cmp.Or(cfg.QueryEvery, 2*time.Second)
+	cfg.PerNamespace = cmp.Or(cfg.PerNamespace, 100)
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Keeper{cfg: cfg, deps: deps, entries: map[types.NamespacedName]*entry{}, served: map[metricKey]*entry{}}
+}
+
+// installedCheckInterval is how often the keeper checks whether the CRD is installed.
+const installedCheckInterval = 30 * time.Second
+
+// Run watches and evaluates until ctx is done. Without the CRD it waits for it.
+func (k *Keeper) Run(ctx context.Context) {
+	defer k.running.Wait()
+	for !k.deps.Installed(kind()) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(installedCheckInterval):
+		}
+	}
+	handle := func(obj any, gone bool) {
+		if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = last.Obj
+		}
+		if u, ok := obj.(*unstructured.Unstructured); ok {
+			k.changed(ctx, u, gone)
+		}
+	}
+	if k.deps.Watch(ctx, kind(), toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { handle(obj, false) },
+		UpdateFunc: func(_, obj any) { handle(obj, false) },
+		DeleteFunc: func(obj any) { handle(obj, true) },
+	}) != nil {
+		return // ctx is done
+	}
+	<-ctx.Done()
+}
+
+// kind returns an empty unstructured MetricQuery. The kind is watched unstructured,
+// because a typed informer stops at the first malformed object.
+func kind() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("MetricQuery"))
+	return u
+}
+
+// decode decodes an object. An object that cannot be decoded keeps its metadata.
+func decode(u *unstructured.Unstructured) (*v1alpha1.MetricQuery, error) {
+	q := &v1alpha1.MetricQuery{}
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, q)
+	if err != nil {
+		q = &v1alpha1.MetricQuery{}
+		q.Namespace, q.Name, q.UID, q.Generation = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetGeneration()
+		q.CreationTimestamp, q.DeletionTimestamp = u.GetCreationTimestamp(), u.GetDeletionTimestamp()
+	}
+	return q, err
+}
+
+// changed starts, restarts or stops the evaluation of an object.
+func (k *Keeper) changed(ctx context.Context, u *unstructured.Unstructured, gone bool) {
+	q, flaw := decode(u)
+	key := types.NamespacedName{Namespace: q.Namespace, Name: q.Name}
+	gone = gone || q.DeletionTimestamp != nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := k.entries[key]
+	if before != nil && !gone && before.object.UID == q.UID && before.object.Generation == q.Generation {
+		return // only the status changed, which a controller wrote
+	}
+	if before != nil {
+		before.cancel()
+		delete(k.entries, key)
+	}
+	if !gone && ctx.Err() == nil {
+		e := newEntry(k, q, flaw)
+		k.entries[key] = e
+		ctx, e.cancel = context.WithCancel(ctx)
+		k.running.Go(func() { e.run(ctx) })
+	}
+	k.rank(q.Namespace)
+}
+
+// rank decides which objects of a namespace are evaluated and served: the oldest ones.
+// k.mu is held.
+func (k *Keeper) rank(namespace string) {
+	for key := range k.served {
+		if key.namespace == namespace {
+			delete(k.served, key)
+		}
+	}
+	var list []*entry
+	for key, e := range k.entries {
+		if key.Namespace == namespace {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b *entry) int {
+		return cmp.Or(a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time), cmp.Compare(a.object.Name, b.object.Name))
+	})
+	evaluated := 0
+	for _, e := range list {
+		key := metricKey{namespace, e.metric}
+		switch other := k.served[key]; {
+		case e.invalid():
+			continue
+		case other != nil:
+			e.suspend(verdict{ReasonConflict, fmt.Sprintf("the metric %s is served by the older MetricQuery %s; set another metricName, or delete one of the two", e.metric, other.object.Name)})
+		case evaluated >= k.cfg.PerNamespace:
+			e.suspend(verdict{ReasonLimit, fmt.Sprintf("not evaluated: the namespace has %d older MetricQueries, which is the limit", k.cfg.PerNamespace)})
+		default:
+			evaluated++
+			k.served[key] = e
+			e.suspend(verdict{})
+		}
+	}
+}
+
+// Metric returns the value of an external metric of a namespace. found is false if no
+// object serves it. The error says why it has no fresh value.
+func (k *Keeper) Metric(namespace, metric string) (s Sample, found bool, err error) {
+	k.mu.RLock()
+	e := k.served[metricKey{namespace, metric}]
+	k.mu.RUnlock()
+	if e == nil {
+		return Sample{}, false, nil
+	}
+	s, err = e.newest(time.Now())
+	return s, true, err
+}
+
+// Object returns the value of a MetricQuery by the name of the object, as Metric does.
+func (k *Keeper) Object(namespace, name string) (s Sample, found bool, err error) {
+	k.mu.RLock()
+	e := k.entries[types.NamespacedName{Namespace: namespace, Name: name}]
+	k.mu.RUnlock()
+	if e == nil {
+		return Sample{}, false, nil
+	}
+	s, err = e.newest(time.Now())
+	return s, true, err
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metricquery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+// rig is a keeper whose objects are given to changed by hand, in a bubble of
+// synctest.
+type rig struct {
+	*Keeper
+	t       *testing.T
+	ctx     context.Context
+	client  client.Client
+	mu      sync.Mutex
+	values  map[string]float64 // by namespace/query; absent: an error
+	asked   map[string]int
+	patches int
+	leading bool
+}
+
+func newRig(t *testing.T, objects ...client.Object) *rig {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, values: map[string]float64{}, asked: map[string]int{}, leading: true}
+	r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.MetricQuery{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				r.mu.Lock()
+				r.patches++
+				r.mu.Unlock()
+				return c.SubResource(sub).Patch(ctx, obj, p, opts...)
+			},
+		}).Build()
+	r.Keeper = New(Config{PerNamespace: 3}, Deps{
+		Client: r.client, Leading: func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.leading
+		},
+		Query: func(_ context.Context, namespace, promql string) (Sample, error) {
+			return r.read(namespace + "/" + promql)
+		},
+		Workload: func(_ context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (Sample, error) {
+			return r.read(namespace + "/gpu/" + q.Metric)
+		},
+		Desired: func(namespace, name string) (Sample, error) { return r.read(namespace + "/autoscaler/" + name) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	r.ctx = ctx
+	t.Cleanup(func() {
+		cancel()
+		r.running.Wait()
+	})
+	return r
+}
+
+func (r *rig) read(key string) (Sample, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked[key]++
+	v, ok := r.values[key]
+	if !ok {
+		return Sample{}, errors.New("no answer to " + key)
+	}
+	return Sample{v, time.Now()}, nil
+}
+
+func (r *rig) set(key string, v float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.values[key] = v
+}
+
+func (r *rig) remove(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.values, key)
+}
+
+func (r *rig) writes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.patches
+}
+
+func (r *rig) evaluations(key string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asked[key]
+}
+
+// put delivers an object, and waits until it was evaluated.
+func (r *rig) put(q *v1alpha1.MetricQuery, gone bool) {
+	r.t.Helper()
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.changed(r.ctx, &unstructured.Unstructured{Object: fields}, gone)
+	synctest.Wait()
+}
+
+func (r *rig) condition(q *v1alpha1.MetricQuery) metav1.Condition {
+	r.t.Helper()
+	var is v1alpha1.MetricQuery
+	if err := r.client.Get(r.ctx, client.ObjectKeyFromObject(q), &is); err != nil {
+		r.t.Fatal(err)
+	}
+	if c := meta.FindStatusCondition(is.Status.Conditions, ConditionReady); c != nil {
+		return *c
+	}
+	return metav1.Condition{}
+}
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// query is a MetricQuery with a PromQL query of its name, created minutes after epoch.
+func query(namespace, name string, minutes int) *v1alpha1.MetricQuery {
+	return &v1alpha1.MetricQuery{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name), Generation: 1,
+			CreationTimestamp: metav1.Time{Time: epoch.Add(time.Duration(minutes) * time.Minute)},
+		},
+		Spec: v1alpha1.MetricQuerySpec{Query: &v1alpha1.MetricQueryPromQL{PromQL: name}},
+	}
+}
+
+func TestValuesComeFromMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := query("a", "queue", 0)
+		r := newRig(t, q)
+		r.set("a/queue", 5)
+		r.put(q, false)
+		for range 100 {
+			if s, found, err := r.Metric("a", "queue"); !found || err != nil || s.Value != 5 {
+				t.Fatalf("%+v, %t, %v", s, found, err)
+			}
+		}
+		if n := r.evaluations("a/queue"); n != 1 {
+			t.Errorf("100 reads evaluated the query %d times", n)
+		}
+		r.set("a/queue", 6)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s, _, _ := r.Metric("a", "queue"); s.Value != 6 {
+			t.Errorf("value %v after the next evaluation", s.Value)
+		}
+		if _, found, _ := r.Metric("b", "queue"); found {
+			t.Error("another namespace has the metric")
+		}
+		if s, found, err := r.Object("a", "queue"); !found || err != nil || s.Value != 6 {
+			t.Errorf("by the object's name: %+v, %t, %v", s, found, err)
+		}
+		r.put(q, true)
+		if _, found, _ := r.Metric("a", "queue"); found {
+			t.Error("a deleted object is served")
+		}
+	})
+}
+
+// One failed evaluation does not make a value disappear. Later it is absent, not frozen.
+func TestMissingIsNotZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := query("a", "queue", 0)
+		r := newRig(t, q)
+		r.set("a/queue", 5)
+		r.put(q, false)
+		r.remove("a/queue")
+		time.Sleep(4 * time.Second)
+		if _, _, err := r.Metric("a", "queue"); err != nil {
+			t.Errorf("after 4 s: %v", err)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if s, found, err := r.Metric("a", "queue"); !found || err == nil || !strings.Contains(err.Error(), "no answer to a/queue") {
+			t.Errorf("after 14 s: %+v, %t, %v", s, found, err)
+		}
+		if c := r.condition(q); c.Reason != ReasonNoValue || c.Message != "no answer to a/queue" {
+			t.Errorf("condition %+v", c)
+		}
+		before := r.evaluations("a/queue")
+		time.Sleep(time.Minute)
+		if n := r.evaluations("a/queue") - before; n > 6 {
+			t.Errorf("a failing query was evaluated %d times in a minute", n)
+		}
+		r.set("a/queue", math.NaN())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if c := r.condition(q); c.Reason != ReasonNoValue || !strings.Contains(c.Message, "NaN") {
+			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
+func TestTheOldestObjectHasTheMetric(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		older, newer := query("a", "older", 0), query("a", "newer", 1)
+		older.Spec.MetricName, newer.Spec.MetricName = "load", "load"
+		r := newRig(t, older, newer)
+		r.set("a/older", 1)
+		r.set("a/newer", 2)
+		r.put(newer, false)
+		if s, _, _ := r.Metric("a", "load"); s.Value != 2 {
+			t.Errorf("alone: %v", s)
+		}
+		time.Sleep(2 * time.Second)
+		r.put(older, false)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s, _, _ := r.Metric("a", "load"); s.Value != 1 {
+			t.Errorf("beside an older one: %v", s)
+		}
+		if c := r.condition(newer); c.Reason != ReasonConflict || !strings.Contains(c.Message, "older MetricQuery older") {
+			t.Errorf("condition %+v", c)
+		}
+		before := r.evaluations("a/newer")
+		time.Sleep(10 * time.Second)
+		if r.evaluations("a/newer") != before {
+			t.Error("an object in conflict is evaluated")
+		}
+		r.put(older, true)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s, _, err := r.Metric("a", "load"); s.Value != 2 {
+			t.Errorf("after the older one was deleted: %v, %v", s, err)
+		}
+		if c := r.condition(newer); c.Status != metav1.ConditionTrue {
+			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
+// A namespace with too many objects loses its newest ones, and no other namespace's.
+func TestLimitPerNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for i := range 5 {
+			r.set(fmt.Sprintf("a/q%d", i), 1)
+			r.put(query("a", fmt.Sprintf("q%d", i), 10-i), false)
+		}
+		r.set("b/q", 1)
+		r.put(query("b", "q", 99), false)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		for i := range 5 {
+			_, found, err := r.Object("a", fmt.Sprintf("q%d", i))
+			if wants := i >= 2; !found || (err == nil) != wants { // the oldest are q4, q3, q2
+				t.Errorf("q%d: %t, %v", i, found, err)
+			}
+		}
+		if _, _, err := r.Metric("b", "q"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestInvalidObjects(t *testing.T) {
+	f := func(want string, change func(q *v1alpha1.MetricQuery)) {
+		t.Helper()
+		q := query("a", "q", 0)
+		change(q)
+		metric := q.Spec.MetricName
+		if metric == "" {
+			metric = q.Name
+		}
+		if err := validate(&q.Spec, metric); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	gpu := func(change func(*v1alpha1.MetricQueryGPU)) func(q *v1alpha1.MetricQuery) {
+		return func(q *v1alpha1.MetricQuery) {
+			q.Spec.Query = nil
+			q.Spec.GPU = &v1alpha1.MetricQueryGPU{Metric: "Utilization", ScaleTargetRef: v1alpha1.CrossVersionObjectReference{Kind: "Deployment", Name: "x"}}
+			change(q.Spec.GPU)
+		}
+	}
+	f("spec: 0 of query, gpu and autoscaler", func(q *v1alpha1.MetricQuery) { q.Spec.Query = nil })
+	f("spec: 2 of query, gpu and autoscaler", func(q *v1alpha1.MetricQuery) { q.Spec.Autoscaler = &v1alpha1.MetricQueryAutoscaler{Name: "x"} })
+	f("spec.metricName: gpupilot_desired_replicas is", func(q *v1alpha1.MetricQuery) { q.Spec.MetricName = MetricOfAutoscalers })
+	f(`spec.metricName: "a/b" is not`, func(q *v1alpha1.MetricQuery) { q.Spec.MetricName = "a/b" })
+	f("spec.gpu: metric", gpu(func(g *v1alpha1.MetricQueryGPU) { g.Metric = "" }))
+	f(`spec.gpu.stat: "p100"`, gpu(func(g *v1alpha1.MetricQueryGPU) { g.Stat = "p100" }))
+	f("spec.gpu.window: 48h0m0s", gpu(func(g *v1alpha1.MetricQueryGPU) { g.Window = &metav1.Duration{Duration: 48 * time.Hour} }))
+}
+
+// A malformed object is told so in its condition, and disturbs no other.
+func TestMalformedObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad, good := query("a", "bad", 0), query("a", "good", 1)
+		r := newRig(t, bad, good)
+		r.set("a/good", 1)
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"query": "not an object"}}}
+		u.SetNamespace("a")
+		u.SetName("bad")
+		u.SetUID(bad.UID)
+		r.changed(r.ctx, u, false)
+		r.put(good, false)
+		if c := r.condition(bad); c.Reason != ReasonInvalid {
+			t.Errorf("condition %+v", c)
+		}
+		if _, _, err := r.Metric("a", "good"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestStatusIsWrittenRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := query("a", "queue", 0)
+		r := newRig(t, q)
+		r.set("a/queue", 0)
+		r.put(q, false)
+		for i := range 60 {
+			r.set("a/queue", float64(i))
+			time.Sleep(2 * time.Second)
+		}
+		if n := r.writes(); n > 6 {
+			t.Errorf("%d writes in two minutes", n)
+		}
+		before := r.writes()
+		time.Sleep(5 * time.Minute)
+		if n := r.writes() - before; n > 1 {
+			t.Errorf("%d writes while the value did not change", n)
+		}
+		var is v1alpha1.MetricQuery
+		if err := r.client.Get(r.ctx, client.ObjectKeyFromObject(q), &is); err != nil || is.Status.Value == nil || is.Status.Value.Value() != 59 || is.Status.MetricName != "queue" {
+			t.Errorf("status %+v, %v", is.Status, err)
+		}
+		r.mu.Lock()
+		r.leading = false
+		r.mu.Unlock()
+		before = r.writes()
+		r.set("a/queue", 99)
+		time.Sleep(5 * time.Minute)
+		if r.writes() != before {
+			t.Error("a replica that does not lead writes")
+		}
+	})
+}

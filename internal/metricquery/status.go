@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metricquery
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+// ConditionReady is True while the metric has a fresh value.
+const ConditionReady = "Ready"
+
+// The times between two writes of a status.
+const (
+	valueEvery  = 30 * time.Second // for a new value
+	changeEvery = time.Second      // for a new condition
+)
+
+// statusWriter remembers what was written last.
+type statusWriter struct {
+	last v1alpha1.MetricQueryStatus
+	at   time.Time // zero: nothing was written
+}
+
+// writeStatus writes the status if it has changed and this replica leads.
+func (e *entry) writeStatus(ctx context.Context, now time.Time) {
+	if !e.k.deps.Leading() {
+		return
+	}
+	next, changed := e.nextStatus(now)
+	since := now.Sub(e.status.at)
+	if same(&next, &e.status.last) || since < changeEvery || !changed && since < valueEvery {
+		return
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": e.object.UID}, "status": patchOf(&next)})
+	if err != nil {
+		return
+	}
+	q := &v1alpha1.MetricQuery{ObjectMeta: metav1.ObjectMeta{Namespace: e.object.Namespace, Name: e.object.Name}}
+	err = e.k.deps.Client.SubResource("status").Patch(ctx, q, client.RawPatch(types.MergePatchType, body))
+	e.status.at = now
+	switch {
+	case err == nil:
+		e.status.last = next
+	case client.IgnoreNotFound(err) != nil && ctx.Err() == nil:
+		e.k.deps.Log.Warn("cannot write the status of a MetricQuery", "namespace", q.Namespace, "name", q.Name, "err", err)
+	}
+}
+
+// nextStatus returns the status at now, and whether its condition has changed.
+func (e *entry) nextStatus(now time.Time) (next v1alpha1.MetricQueryStatus, changed bool) {
+	v := e.verdictAt(now)
+	next = v1alpha1.MetricQueryStatus{MetricName: e.metric, ObservedGeneration: e.object.Generation}
+	for _, c := range e.status.last.Conditions {
+		next.Conditions = append(next.Conditions, *c.DeepCopy())
+	}
+	state := metav1.ConditionFalse
+	if v.reason == ReasonValue {
+		state = metav1.ConditionTrue
+		e.mu.Lock()
+		next.Value, next.Time = quantityOf(e.sample.Value), &metav1.Time{Time: e.sample.At.Truncate(time.Second)}
+		e.mu.Unlock()
+	}
+	changed = meta.SetStatusCondition(&next.Conditions, metav1.Condition{
+		Type: ConditionReady, Status: state, Reason: v.reason, Message: v.message,
+		ObservedGeneration: e.object.Generation, LastTransitionTime: metav1.Time{Time: now.Truncate(time.Second)},
+	})
+	return next, changed || next.MetricName != e.status.last.MetricName
+}
+
+// quantityOf returns v with at most three decimals, as the HPA computes.
+func quantityOf(v float64) *resource.Quantity {
+	if math.Abs(v) < 1e15 && v != math.Trunc(v) {
+		return resource.NewMilliQuantity(int64(math.Round(v*1000)), resource.DecimalSI)
+	}
+	return resource.NewQuantity(int64(min(max(v, -math.MaxInt64), math.MaxInt64/2)), resource.DecimalSI)
+}
+
+// same reports whether two statuses have the same value and condition. The time alone
+// is no change.
+func same(a, b *v1alpha1.MetricQueryStatus) bool {
+	x, y := meta.FindStatusCondition(a.Conditions, ConditionReady), meta.FindStatusCondition(b.Conditions, ConditionReady)
+	return a.MetricName == b.MetricName && a.ObservedGeneration == b.ObservedGeneration &&
+		(a.Value == nil) == (b.Value == nil) && (a.Value == nil || a.Value.Equal(*b.Value)) &&
+		(x == nil) == (y == nil) && (x == nil || x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message)
+}
+
+// patchOf returns a merge patch of the status. A missing value is removed.
+func patchOf(s *v1alpha1.MetricQueryStatus) map[string]any {
+	patch := map[string]any{
+		"metricName": s.MetricName, "observedGeneration": s.ObservedGeneration, "conditions": s.Conditions, "value": nil, "time": nil,
+	}
+	if s.Value != nil {
+		patch["value"], patch["time"] = s.Value, s.Time
+	}
+	return patch
+}

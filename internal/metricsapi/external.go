@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metricsapi
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/metrics/pkg/apis/external_metrics"
+	"k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
+)
+
+// External provides external metrics from memory. It is called on every request, from
+// several goroutines, and evaluates no query.
+type External interface {
+	// Names lists metrics that every namespace may have, for discovery. Metrics of one
+	// namespace are not listed, because discovery is for all users.
+	Names() []string
+	// Values returns the values of a metric in a namespace. found is false if the
+	// namespace does not have the metric. The error says why it has no fresh value.
+	Values(namespace, metric string) (values []ExternalValue, found bool, err error)
+}
+
+// ExternalValue is one value of an external metric.
+type ExternalValue struct {
+	Labels map[string]string // that the metric selector selects
+	Value  float64
+	At     time.Time // when it was measured or decided
+}
+
+// externalProvider answers external.metrics.k8s.io.
+type externalProvider struct {
+	external External
+	delegate *Delegate // may be nil
+	now      func() time.Time
+	observe  func(seconds float64) // records the age of each value that is served; may be nil
+}
+
+var _ provider.ExternalMetricsProvider = (*externalProvider)(nil)
+
+// externalProvider returns the provider for the library, and adds the API to discovery;
+// nil if the API is not served.
+func (s *Server) externalProvider(config *genericapiserver.Config) provider.ExternalMetricsProvider {
+	p := s.provider
+	if p.deps.External == nil {
+		return nil
+	}
+	e := &externalProvider{external: p.deps.External, now: p.deps.Now, observe: p.observe}
+	for _, d := range s.cfg.Delegates {
+		if d.cfg.Group == external_metrics.GroupName {
+			e.delegate = d
+		}
+	}
+	d := &externalDiscovery{ResourceManager: config.AggregatedDiscoveryGroupManager, names: e.names}
+	d.refresh()
+	config.AggregatedDiscoveryGroupManager = d
+	return e
+}
+
+// GetExternalMetric returns the values that the selector selects. Without a fresh value
+// the error is NotFound with the reason, so that a HorizontalPodAutoscaler keeps its
+// replicas.
+func (p *externalProvider) GetExternalMetric(_ context.Context, namespace string, selector labels.Selector, info provider.ExternalMetricInfo) (*external_metrics.ExternalMetricValueList, error) {
+	if namespace == "" {
+		return nil, apierrors.NewBadRequest("external metrics are namespaced, and no namespace was given")
+	}
+	values, found, err := p.external.Values(namespace, info.Metric)
+	switch {
+	case !found:
+		return nil, notFound("external metric %s is not known in namespace %s: create a MetricQuery of this name there", info.Metric, namespace)
+	case err != nil:
+		return nil, notFound("external metric %s: %v", info.Metric, err)
+	}
+	list := &external_metrics.ExternalMetricValueList{Items: []external_metrics.ExternalMetricValue{}}
+	now := p.now()
+	for i := range values {
+		v := &values[i]
+		if selector != nil && !selector.Matches(labels.Set(v.Labels)) || math.IsNaN(v.Value) || math.IsInf(v.Value, 0) {
+			continue
+		}
+		if p.observe != nil {
+			p.observe(now.Sub(v.At).Seconds())
+		}
+		list.Items = append(list.Items, external_metrics.ExternalMetricValue{
+			MetricName: info.Metric, MetricLabels: v.Labels, Timestamp: metav1.Time{Time: v.At}, Value: quantity(v.Value),
+		})
+	}
+	if len(list.Items) == 0 {
+		return nil, notFound("external metric %s has no value in namespace %s that the selector %q matches", info.Metric, namespace, selector)
+	}
+	return list, nil
+}
+
+// names returns the names for discovery, those of the delegate included, sorted.
+func (p *externalProvider) names() []string {
+	names := slices.Clone(p.external.Names())
+	if p.delegate != nil {
+		names = append(names, p.delegate.names.external()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// ListAllExternalMetrics lists the metrics for discovery.
+func (p *externalProvider) ListAllExternalMetrics() []provider.ExternalMetricInfo {
+	var list []provider.ExternalMetricInfo
+	for _, name := range p.names() {
+		list = append(list, provider.ExternalMetricInfo{Metric: name})
+	}
+	return list
+}
+
+// externalDiscovery adds external.metrics.k8s.io to the aggregated discovery document.
+type externalDiscovery struct {
+	aggregated.ResourceManager
+	names func() []string
+
+	mu   sync.Mutex
+	last []string
+}
+
+// ServeHTTP serves the document with the names of now.
+func (d *externalDiscovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.refresh()
+	d.ResourceManager.ServeHTTP(w, r)
+}
+
+// refresh updates the document if the names have changed.
+func (d *externalDiscovery) refresh() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := d.names()
+	if slices.Equal(names, d.last) {
+		return
+	}
+	d.last = names
+	version := apidiscoveryv2.APIVersionDiscovery{
+		Version: v1beta1.SchemeGroupVersion.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+	}
+	for _, name := range names {
+		version.Resources = append(version.Resources, apidiscoveryv2.APIResourceDiscovery{
+			Resource: name, Scope: apidiscoveryv2.ScopeNamespace, Verbs: metav1.Verbs{"get"},
+			ResponseKind: &metav1.GroupVersionKind{Kind: "ExternalMetricValueList"},
+		})
+	}
+	d.AddGroupVersion(external_metrics.GroupName, version)
+	d.SetGroupVersionPriority(metav1.GroupVersion{Group: external_metrics.GroupName, Version: version.Version}, groupPriority, 100)
+}

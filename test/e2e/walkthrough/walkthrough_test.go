@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package walkthrough runs two public walkthroughs of autoscaling on GPU metrics on a
+// real control plane, without Prometheus: ashrafgt/k8s-gpu-hpa with its recording rule
+// as written, and NVIDIA's article on HPAs with DCGM's metrics.
+package walkthrough
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/simnode"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+const (
+	namespace = "default"
+	capacity  = 100.0 // a process uses 1 % of a GPU for each unit of load
+	patience  = 90 * time.Second
+)
+
+// load is the load that a workload's processes make.
+type load struct{ atomic.Uint64 }
+
+func (l *load) set(x float64)          { l.Store(math.Float64bits(x)) }
+func (l *load) at(_ time.Time) float64 { return math.Float64frombits(l.Load()) }
+func (l *load) times(factor float64)   { l.set(l.at(time.Time{}) * factor) }
+
+var loads = map[string]*load{"cuda-test": {}, "dcgm-test": {}, "from-zero": {}}
+
+var rig *stack.Stack
+
+func TestMain(m *testing.M) {
+	if _, err := cluster.FindBinary(); err != nil {
+		fmt.Println("skipped: no control plane; make test builds it:", err)
+		os.Exit(0)
+	}
+	code, err := withStack(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func withStack(m *testing.M) (int, error) {
+	cfg := stack.Config{
+		Nodes: 2, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ControllerArgs: []string{"--prometheus-rules"},
+	}
+	for name, l := range loads {
+		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 1, QueueLimit: 1}, Offered: l.at})
+	}
+	s, err := stack.Start(context.Background(), cfg)
+	if err != nil {
+		return 1, err
+	}
+	defer s.Close()
+	rig = s
+	code := m.Run()
+	if code != 0 {
+		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
+			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
+		}
+	}
+	return code, nil
+}
+
+// apply applies manifests, and shows the command that a reader would run.
+func apply(t *testing.T, manifest string) {
+	t.Helper()
+	if err := rig.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatalf("kubectl apply -f - <<EOF\n%s\nEOF: %v", manifest, err)
+	}
+}
+
+// raw is kubectl get --raw PATH.
+func raw(t *testing.T, path string) (string, error) {
+	t.Helper()
+	set, err := kubernetes.NewForConfig(rig.REST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := set.Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+	return string(b), err
+}
+
+// eventually waits until f returns no error.
+func eventually(t *testing.T, f func() error) {
+	t.Helper()
+	late := time.After(patience)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-late:
+			t.Fatalf("after %s: %v", patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func replicas(t *testing.T, name string, want int32) {
+	t.Helper()
+	began := time.Now()
+	eventually(t, func() error {
+		n, err := rig.Replicas(t.Context(), namespace, name)
+		if err == nil && n != want {
+			err = fmt.Errorf("%s has %d replicas, want %d; the HPA says %s", name, n, want, hpaStatus(t, name))
+		}
+		return err
+	})
+	t.Logf("%s: %d replicas after %s; %s", name, want, time.Since(began).Round(100*time.Millisecond), hpaStatus(t, name))
+}
+
+// hpaStatus is what kubectl describe hpa says in short.
+func hpaStatus(t *testing.T, name string) string {
+	var h autoscalingv2.HorizontalPodAutoscaler
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &h); err != nil {
+		return err.Error()
+	}
+	metrics, _ := json.Marshal(h.Status.CurrentMetrics)
+	var why []string
+	for _, c := range h.Status.Conditions {
+		why = append(why, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Message))
+	}
+	return fmt.Sprintf("current %d, desired %d, metrics %s; %s", h.Status.CurrentReplicas, h.Status.DesiredReplicas, metrics, strings.Join(why, "; "))
+}
+
+// query is promtool query instant, through the controller's page address.
+func query(t *testing.T, promql string) (string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rig.ControllerURL+"/api/v1/query", nil)
+	if err != nil {
+		return "", err
+	}
+	req.URL.RawQuery = "query=" + strings.ReplaceAll(promql, " ", "%20")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+func deployment(name string) string {
+	return `
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: ` + name + `
+  namespace: default
+  labels: {app: ` + name + `}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: ` + name + `}}
+  template:
+    metadata:
+      labels: {app: ` + name + `}
+      annotations: {sim.gpupilot.dev/workload: ` + name + `, sim.gpupilot.dev/startup: 1s}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: cuda-vector-add
+        resources: {limits: {nvidia.com/gpu: 1}}
+`
+}
+
+// The walkthrough of ashrafgt/k8s-gpu-hpa. Its recording rule is as written; the HPA is
+// in autoscaling/v2.
+func TestK8sGPUHPA(t *testing.T) {
+	crd, err := os.ReadFile("testdata/prometheusrules-crd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, string(crd))
+	loads["cuda-test"].set(4) // one process
+	apply(t, deployment("cuda-test"))
+	eventually(t, func() error {
+		return rig.Apply(t.Context(), []byte(`
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: cuda-test
+  namespace: default
+spec:
+  groups:
+  - name: gpu-rule-group
+    rules:
+    - record: cuda_test_gpu_avg
+      expr: avg( max by(node, pod, namespace) (dcgm_gpu_utilization) * on(pod) group_left(label_app) max by(pod, label_app) (kube_pod_labels{label_app="cuda-test"}) )
+      labels:
+        namespace: default
+        deployment: cuda-test
+`))
+	})
+	eventually(t, func() error {
+		s, err := query(t, "cuda_test_gpu_avg")
+		if err == nil && !strings.Contains(s, `"deployment":"cuda-test"`) {
+			err = fmt.Errorf("no series yet: %s", s)
+		}
+		if err == nil {
+			t.Log("promtool query instant: ", s)
+		}
+		return err
+	})
+	eventually(t, func() error {
+		s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1")
+		if err == nil && !strings.Contains(s, `"deployments.apps/cuda_test_gpu_avg"`) {
+			err = fmt.Errorf("discovery has no cuda_test_gpu_avg")
+		}
+		return err
+	})
+	t.Log("kubectl get --raw /apis/custom.metrics.k8s.io/v1beta1 | grep cuda_test_gpu_avg: found")
+	path := "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/deployments.apps/cuda-test/cuda_test_gpu_avg"
+	eventually(t, func() error {
+		s, err := raw(t, path)
+		if err == nil && !strings.Contains(s, `"value":"4"`) {
+			err = fmt.Errorf("the value is %s", s)
+		}
+		if err == nil {
+			t.Log("kubectl get --raw ", path, ": ", s)
+		}
+		return err
+	})
+	apply(t, `
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: cuda-test, namespace: default}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: cuda-test}
+  minReplicas: 1
+  maxReplicas: 3
+  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
+  metrics:
+  - type: Object
+    object:
+      describedObject: {apiVersion: apps/v1, kind: Deployment, name: cuda-test}
+      metric: {name: cuda_test_gpu_avg}
+      target: {type: Value, value: "5"}
+`)
+	replicas(t, "cuda-test", 1)
+	loads["cuda-test"].times(2) // a second process in the pod
+	replicas(t, "cuda-test", 2)
+	loads["cuda-test"].set(1) // both have ended
+	replicas(t, "cuda-test", 1)
+}
+
+// NVIDIA's article: an HPA on the utilisation that DCGM measures, as a Pods metric.
+func TestDCGM(t *testing.T) {
+	loads["dcgm-test"].set(30)
+	apply(t, deployment("dcgm-test"))
+	apply(t, `
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: dcgm-test, namespace: default}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: dcgm-test}
+  minReplicas: 1
+  maxReplicas: 3
+  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
+  metrics:
+  - type: Pods
+    pods:
+      metric: {name: DCGM_FI_DEV_GPU_UTIL}
+      target: {type: AverageValue, averageValue: "40"}
+`)
+	eventually(t, func() error {
+		s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/pods/*/DCGM_FI_DEV_GPU_UTIL")
+		if err == nil && !strings.Contains(s, `"value":"30"`) {
+			err = fmt.Errorf("the value is %s", s)
+		}
+		if err == nil {
+			t.Log("pods/*/DCGM_FI_DEV_GPU_UTIL: ", s)
+		}
+		return err
+	})
+	replicas(t, "dcgm-test", 1)
+	fromZero(t)
+	loads["dcgm-test"].set(70)
+	replicas(t, "dcgm-test", 2)
+	replicas(t, "from-zero", 2)
+	loads["dcgm-test"].set(10)
+	replicas(t, "dcgm-test", 1)
+}
+
+// fromZero makes a GPUAutoscaler at zero replicas, whose query runs over the windows: the
+// utilisation of the other workload.
+func fromZero(t *testing.T) {
+	t.Helper()
+	apply(t, strings.Replace(deployment("from-zero"), "replicas: 1", "replicas: 0", 1))
+	apply(t, `
+apiVersion: gpupilot.dev/v1alpha1
+kind: GPUAutoscaler
+metadata: {name: from-zero, namespace: default}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: from-zero}
+  minReplicas: 0
+  maxReplicas: 2
+  signals:
+  - query: {promql: 'sum(max by (pod) (DCGM_FI_DEV_GPU_UTIL{pod=~"dcgm-test-.*"}))'}
+    target: {type: Value, value: "35"}
+    activation: "50"
+`)
+	t.Cleanup(func() {
+		var a unstructured.Unstructured
+		a.SetAPIVersion("gpupilot.dev/v1alpha1")
+		a.SetKind("GPUAutoscaler")
+		a.SetNamespace(namespace)
+		a.SetName("from-zero")
+		if err := rig.Client.Delete(context.Background(), &a); err != nil {
+			t.Error(err)
+		}
+	})
+}
