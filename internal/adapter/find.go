@@ -5,6 +5,7 @@ package adapter
 import (
 	"slices"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -13,7 +14,7 @@ import (
 // allows several.
 func (r *Rule) SeriesName() (string, bool) {
 	for _, m := range r.Select {
-		if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 			return m.Value, true
 		}
 	}
@@ -45,7 +46,7 @@ func (s *RuleSet) Find(name string, resource schema.GroupResource) (rule *Rule, 
 
 // allowsName reports whether the selector allows a name.
 func (r *Rule) allowsName(name string) bool {
-	return !slices.ContainsFunc(r.Select, func(m *labels.Matcher) bool { return m.Name == labels.MetricName && !m.Matches(name) })
+	return !slices.ContainsFunc(r.Select, func(m *labels.Matcher) bool { return m.Name == model.MetricNameLabel && !m.Matches(name) })
 }
 
 // MapsResources reports whether some labels are mapped to resources.

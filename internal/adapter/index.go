@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -62,7 +63,7 @@ func (s *shapes) add(ls labels.Labels) bool {
 	h, name := fnv.New64a(), ""
 	ls.Range(func(l labels.Label) {
 		switch {
-		case l.Name == labels.MetricName:
+		case l.Name == model.MetricNameLabel:
 			name = l.Value
 			_, _ = h.Write([]byte(l.Value)) // a hash's Write never fails
 		case l.Value != "":
@@ -76,7 +77,7 @@ func (s *shapes) add(ls labels.Labels) bool {
 	s.seen[h.Sum64()] = true
 	b := labels.NewScratchBuilder(ls.Len())
 	ls.Range(func(l labels.Label) {
-		if l.Name != labels.MetricName && l.Value != "" {
+		if l.Name != model.MetricNameLabel && l.Value != "" {
 			b.Add(strings.Clone(l.Name), "x")
 		}
 	})

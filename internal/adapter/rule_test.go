@@ -206,8 +206,10 @@ func TestWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := strings.Join(set.Warnings, "\n")
-	for _, want := range []string{`unknown field "rules[0].seriesFilter"`, "rules[0].resources: no label is mapped", "externalRules[0].resources", "metrics-server",
-		`rules[1].resources.overrides[brand].resource: "brand.cheese.io" is not a resource`, "rules[1].resources: no label is mapped"} {
+	for _, want := range []string{
+		`unknown field "rules[0].seriesFilter"`, "rules[0].resources: no label is mapped", "externalRules[0].resources", "metrics-server",
+		`rules[1].resources.overrides[brand].resource: "brand.cheese.io" is not a resource`, "rules[1].resources: no label is mapped",
+	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no warning %q in\n%s", want, all)
 		}

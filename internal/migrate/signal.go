@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -154,7 +155,7 @@ func summands(e parser.Expr) (metrics []string, mean, ok bool) {
 		return summands(e.VectorSelector)
 	case *parser.VectorSelector:
 		for _, m := range e.LabelMatchers {
-			if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+			if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 				return []string{m.Value}, false, true
 			}
 		}
