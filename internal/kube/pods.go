@@ -133,6 +133,9 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 			slim.Spec.InitContainers = append(slim.Spec.InitContainers, c)
 		}
 	}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && holdsGPUs(slim) {
+		slim.OwnerReferences = []metav1.OwnerReference{*owner} // for kube_pod_owner
+	}
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
 			slim.Status.Conditions = append(slim.Status.Conditions, slimCondition(c))
@@ -143,6 +146,12 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 		slim.Status.ContainerStatuses = stuckContainer(pod.Status.ContainerStatuses)
 	}
 	return slim
+}
+
+// holdsGPUs reports whether a pod of slimPod requests GPUs.
+func holdsGPUs(slim *corev1.Pod) bool {
+	limits := func(c corev1.Container) bool { return c.Resources.Limits != nil }
+	return len(slim.Spec.ResourceClaims) > 0 || len(slim.Spec.InitContainers) > 0 || slices.ContainsFunc(slim.Spec.Containers, limits)
 }
 
 // The bounds of reasons and messages of the scheduler and the kubelet, in bytes. A

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -151,7 +152,7 @@ func (x *index) addSeries(t *target) {
 }
 
 func (x *index) addEntry(t *target, n *entry) {
-	name := n.labels.Get(labels.MetricName)
+	name := n.labels.Get(model.MetricNameLabel)
 	m := x.names[name]
 	if m == nil {
 		m = &metric{name: name, targets: map[*target][]*entry{}}
@@ -173,7 +174,7 @@ func (x *index) addEntry(t *target, n *entry) {
 
 // upLabels returns the labels of a target's series up.
 func upLabels(l *series.TargetLabels) labels.Labels {
-	return labels.FromStrings(labels.MetricName, upName, "instance", l.Instance, "job", l.Job, "namespace", l.Namespace, "node", l.Node, "pod", l.Pod).WithoutEmpty()
+	return labels.FromStrings(model.MetricNameLabel, upName, "instance", l.Instance, "job", l.Job, "namespace", l.Namespace, "node", l.Node, "pod", l.Pod).WithoutEmpty()
 }
 
 const upName = "up"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -113,7 +114,7 @@ func (s *Store) addOwn(t *series.Target, name string, pairs []*dto.LabelPair, mo
 		}
 		b.Set(label, p.GetValue())
 	}
-	b.Set(labels.MetricName, name).Set("instance", s.cfg.Instance).Set("job", s.cfg.Job)
+	b.Set(model.MetricNameLabel, name).Set("instance", s.cfg.Instance).Set("job", s.cfg.Job)
 	l := b.Labels()
 	if _, twice := refs[l]; twice {
 		return

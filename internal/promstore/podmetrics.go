@@ -32,7 +32,9 @@ func podMetrics() []podMetric {
 
 func podInfo(pod *corev1.Pod) []labels.Label {
 	pairs := []labels.Label{
-		{Name: "host_ip", Value: pod.Status.HostIP}, {Name: "pod_ip", Value: pod.Status.PodIP}, {Name: "node", Value: pod.Spec.NodeName},
+		{Name: "host_ip", Value: pod.Status.HostIP},
+		{Name: "pod_ip", Value: pod.Status.PodIP},
+		{Name: "node", Value: pod.Spec.NodeName},
 		{Name: "host_network", Value: fmt.Sprint(pod.Spec.HostNetwork)},
 	}
 	if o := metav1.GetControllerOfNoCopy(pod); o != nil {

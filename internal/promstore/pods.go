@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	corev1 "k8s.io/api/core/v1"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
@@ -208,7 +209,7 @@ func (p *podSeries) addSeries(sel *selection, m podMetric, r *podRecord) {
 	}
 	m.each(r.pod, func(pairs []labels.Label, v float64) {
 		pairs = append(pairs,
-			labels.Label{Name: labels.MetricName, Value: m.name}, labels.Label{Name: "namespace", Value: r.pod.Namespace},
+			labels.Label{Name: model.MetricNameLabel, Value: m.name}, labels.Label{Name: "namespace", Value: r.pod.Namespace},
 			labels.Label{Name: "pod", Value: r.pod.Name}, labels.Label{Name: "uid", Value: string(r.pod.UID)},
 			labels.Label{Name: "job", Value: p.s.cfg.Job}, labels.Label{Name: "instance", Value: p.s.cfg.Instance},
 		)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -112,7 +113,7 @@ func (q *querier) selection(hints *storage.SelectHints, matchers []*labels.Match
 	}
 	for _, m := range matchers {
 		switch {
-		case m.Name != labels.MetricName:
+		case m.Name != model.MetricNameLabel:
 			sel.matchers = append(sel.matchers, m)
 		case m.Type == labels.MatchEqual && sel.name == "":
 			sel.name = m.Value
@@ -234,7 +235,7 @@ func (sel *selection) addTarget(t *target, list []*entry, scale float64) {
 		if scale != 0 {
 			r.scale = scale
 			b := labels.NewBuilder(l)
-			b.Set(labels.MetricName, sel.name)
+			b.Set(model.MetricNameLabel, sel.name)
 			r.labels = b.Labels()
 		}
 		sel.found = append(sel.found, r)

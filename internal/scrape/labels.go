@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -92,7 +93,7 @@ func (x *labeller) expose(e *entry, l *line) {
 // labels returns a line's label set, and its encoding in x.buffer. It returns false if
 // a Prometheus would refuse the line.
 func (x *labeller) labels(l *line) (set labels.Labels, ok bool) {
-	x.pairs = append(x.pairs[:0], labels.Label{Name: labels.MetricName, Value: string(l.name)})
+	x.pairs = append(x.pairs[:0], labels.Label{Name: model.MetricNameLabel, Value: string(l.name)})
 	if !l.parseUnread() || len(l.labels) > maxLineLabels || !utf8.Valid(l.name) {
 		return set, false
 	}
@@ -185,6 +186,6 @@ func (x *labeller) noteSeveral(set series.Labels) {
 	if x.several == nil {
 		x.several = map[string]struct{}{}
 	}
-	x.several[l.Get(labels.MetricName)] = struct{}{}
+	x.several[l.Get(model.MetricNameLabel)] = struct{}{}
 	x.again = true
 }

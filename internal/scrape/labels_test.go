@@ -86,6 +86,7 @@ up 0
 		`{__name__="gpupilot_collection_timestamp_seconds", instance="10.0.0.1:9400", job="agent", node="n1"} 1800000000`,
 		`{__name__="gpupilot_device_up", instance="10.0.0.1:9400", job="agent", node="n1", uuid="GPU-0"} 1`,
 		`{__name__="scrape_duration_seconds", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
+		`{__name__="scrape_samples_post_metric_relabeling", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
 		`{__name__="scrape_samples_scraped", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
 	}
 	if d := cmp.Diff(want, all); d != "" {

@@ -18,7 +18,8 @@ type meter struct {
 const (
 	meterDuration = "scrape_duration_seconds"
 	meterSamples  = "scrape_samples_scraped"
-	numMeters     = 2
+	meterKept     = "scrape_samples_post_metric_relabeling" // equal: there is no relabeling
+	numMeters     = 3
 )
 
 // scrapeMeters returns the series about the scrapes, if queries read them.
@@ -27,7 +28,7 @@ func (x *labeller) scrapeMeters() []meter {
 		return x.meters
 	}
 	x.meters = make([]meter, 0, numMeters)
-	for _, name := range []string{meterDuration, meterSamples} {
+	for _, name := range []string{meterDuration, meterSamples, meterKept} {
 		if !x.names.allOf(x.kind) && !x.names.has([]byte(name)) {
 			continue
 		}
@@ -46,7 +47,7 @@ func (x *labeller) scrapeMeters() []meter {
 func (x *labeller) fillMeters(took time.Duration, samples int, b *series.Batch) {
 	for _, m := range x.meters {
 		v := took.Seconds()
-		if m.name == meterSamples {
+		if m.name != meterDuration {
 			v = float64(samples)
 		}
 		b.Add(m.ref, v)
