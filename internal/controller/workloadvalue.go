@@ -79,7 +79,7 @@ func (c *Controller) WorkloadValue(ctx context.Context, q *WorkloadQuery, now ti
 			continue
 		}
 		known++
-		if !q.Active || c.wasActive(pod, max(q.Window, recentUse), now) {
+		if !q.Active || c.wasActive(pod, max(q.Window, activeWindow), now) {
 			values = append(values, summarize(got, q.Stat)...)
 		}
 	}
