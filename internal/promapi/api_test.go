@@ -65,7 +65,9 @@ func newServer(t testing.TB) *httptest.Server {
 				}
 			}
 		},
-		Metadata: func() map[string]Metadata { return map[string]Metadata{"gpu": {"gauge", "Utilisation.", "percent"}, "node": {Type: "gauge"}} },
+		Metadata: func() map[string]Metadata {
+			return map[string]Metadata{"gpu": {"gauge", "Utilisation.", "percent"}, "node": {Type: "gauge"}}
+		},
 		Rules: func(Viewer) []RuleGroup {
 			return []RuleGroup{{Name: "g", File: "f", Interval: 1, Rules: []Rule{{Name: "r", Query: "gpu", Health: "ok", Type: "recording"}}}}
 		},
@@ -337,4 +339,3 @@ func FuzzEncode(f *testing.F) {
 		}
 	})
 }
-

@@ -51,10 +51,10 @@ type Manager struct {
 
 	changed chan struct{} // of length 1
 
-	mu       sync.Mutex
-	offered  map[string]*offer  // by the source's ID
-	running  map[string]*runner // by source and group
-	list     metricList
+	mu      sync.Mutex
+	offered map[string]*offer  // by the source's ID
+	running map[string]*runner // by source and group
+	list    metricList
 }
 
 // offer is a source as it was given.
