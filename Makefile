@@ -26,7 +26,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated. Old drivers still need them.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 missing-compilers images packages archives demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube clean
+.PHONY: all arm64 missing-compilers images packages archives demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube keda clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -139,6 +139,9 @@ SEQUENCES ?= 1000
 peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results
 	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
+keda: kube fakes all ## KEDA's own operator against the scaler: 15 CPU minutes once per machine to build KEDA
+	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags e2e -timeout 10m ./test/e2e/keda
+
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, fleet, fleet-controller; BENCH_FLAGS='-targets 10000'
 	@exec bin/gpupilot-bench -out bin/bench.json $(if $(ONLY),-only '$(ONLY)') $(BENCH_FLAGS)
 
@@ -172,7 +175,7 @@ chart: ## the chart's copies of deploy/, and the kustomize base, which is the ch
 	rm -rf deploy/chart/crds deploy/chart/files
 	mkdir -p deploy/chart/files
 	cp -R deploy/crds deploy/chart/crds
-	cp -R deploy/rbac deploy/admission deploy/node-health deploy/chart/files/
+	cp -R deploy/rbac deploy/admission deploy/node-health deploy/external-metrics deploy/delegate deploy/chart/files/
 	cd test/chart && go test -count=1 -run TestKustomize . -update
 
 .PHONY: backtest backtest-quick

@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"reflect"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,9 +80,32 @@ type keda struct {
 	p      *program
 
 	mu      sync.RWMutex
-	objects map[types.NamespacedName]*kedascaler.ScaledObject
+	objects map[types.NamespacedName]*kedaObject
 
 	ca authorities
+}
+
+// kedaObject is a ScaledObject in memory.
+type kedaObject struct {
+	*kedascaler.ScaledObject
+	uid      types.UID
+	reported string // in the last Event about this version of the object
+}
+
+// report records an Event about a ScaledObject, once for each version of the object and
+// reason.
+func (k *keda) report(namespace, name, reason string) {
+	k.mu.Lock()
+	o := k.objects[types.NamespacedName{Namespace: namespace, Name: name}]
+	if o == nil || o.reported == reason {
+		k.mu.Unlock()
+		return
+	}
+	o.reported = reason
+	uid := o.uid
+	k.mu.Unlock()
+	k.p.recorder.Event(corev1.ObjectReference{APIVersion: "keda.sh/v1alpha1", Kind: "ScaledObject", Namespace: namespace, Name: name, UID: uid},
+		corev1.EventTypeWarning, "TriggerRefused", "Observe", reason)
 }
 
 // makeKEDA makes the KEDA scaler, if it has an address.
@@ -98,7 +123,7 @@ func (p *program) makeKEDA() (err error) {
 	certificate := newPairCache(p.certificateContent)
 	p.keda.server, err = kedascaler.New(kedascaler.Config{
 		Certificate: certificate.current, Authorities: p.keda.ca.current,
-		Clients: kedascaler.Clients{Names: c.clients, Anyone: c.auth == kedaAuthNone}, Log: p.log,
+		Clients: kedascaler.Clients{Names: c.clients, Anyone: c.auth == kedaAuthNone}, Report: p.keda.report, Log: p.log,
 	}, p.keda)
 	if err != nil {
 		return fmt.Errorf("--keda-address %s: %w", c.address, err)
@@ -131,7 +156,11 @@ func (k *keda) scaledObjectChanged(u *unstructured.Unstructured, gone bool) {
 		delete(k.objects, key)
 		return
 	}
-	k.objects[key] = scaledObjectOf(u)
+	next := &kedaObject{ScaledObject: scaledObjectOf(u), uid: u.GetUID()}
+	if before := k.objects[key]; before != nil && before.uid == next.uid && reflect.DeepEqual(before.ScaledObject, next.ScaledObject) {
+		next.reported = before.reported // only the status changed
+	}
+	k.objects[key] = next
 }
 
 // maxKEDATriggers bounds the triggers of a ScaledObject that are read.
@@ -171,7 +200,7 @@ func (k *keda) ScaledObject(ctx context.Context, namespace, name string, live bo
 		if o == nil {
 			return nil, errNoScaledObject(key)
 		}
-		return o, nil
+		return o.ScaledObject, nil
 	}
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "keda.sh", Version: "v1alpha1", Kind: "ScaledObject"})

@@ -27,7 +27,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/exporter"
 	"github.com/gpupilot/gpupilot/internal/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/metricquery"
 	"github.com/gpupilot/gpupilot/internal/metricsapi"
@@ -88,7 +87,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.keda = &keda{p: p, objects: map[types.NamespacedName]*kedascaler.ScaledObject{}}
+	p.keda = &keda{p: p, objects: map[types.NamespacedName]*kedaObject{}}
 	p.owner = kube.NewServiceOwner(p.clients.Set.CoreV1().Services(c.namespace), c.service)
 	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = kube.NewPods()

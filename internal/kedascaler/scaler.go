@@ -171,11 +171,22 @@ func (s *Server) IsActive(ctx context.Context, ref *pb.ScaledObjectRef) (*pb.IsA
 func (s *Server) GetMetricSpec(ctx context.Context, ref *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
 	r, err := s.resolve(ctx, ref)
 	if err != nil {
+		s.report(ref, err)
 		return nil, err
 	}
 	return &pb.GetMetricSpecResponse{MetricSpecs: []*pb.MetricSpec{{
 		MetricName: r.trigger.MetricName(), TargetSize: max(1, round(r.trigger.Target)), TargetSizeFloat: r.trigger.Target,
 	}}}, nil
+}
+
+// report reports an error that the author of the trigger can mend.
+func (s *Server) report(ref *pb.ScaledObjectRef, err error) {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition:
+		if s.cfg.Report != nil {
+			s.cfg.Report(ref.GetNamespace(), ref.GetName(), status.Convert(err).Message())
+		}
+	}
 }
 
 // GetMetrics returns the value of the trigger's metric.

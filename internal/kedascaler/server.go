@@ -52,7 +52,10 @@ type Config struct {
 	Streams             int // open streams; 8192
 	StreamsPerNamespace int // 512
 
-	Log *slog.Logger // nil discards
+	// Report is called when the trigger of a ScaledObject cannot be used, with the reason;
+	// may be nil. KEDA itself shows the reason only in its log.
+	Report func(namespace, name, reason string)
+	Log    *slog.Logger // nil discards
 }
 
 // Server is the scaler on its port.

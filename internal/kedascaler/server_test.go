@@ -357,6 +357,19 @@ func TestNoWayBackFromZero(t *testing.T) {
 	}
 }
 
+func TestErrorsOfTriggersAreReported(t *testing.T) {
+	var got []string
+	r := newTestRig(t, func(c *Config) {
+		c.Report = func(namespace, name, reason string) { got = append(got, namespace+"/"+name+" "+reason) }
+	})
+	ref := r.with("vllm", "external", "", map[string]string{"metric": "Utilization"})
+	_, _ = getSpec(t.Context(), r.operator(t), ref)
+	_, _ = getSpec(t.Context(), r.as(t, r.ca.client(t, "stranger")), ref)
+	if len(got) != 1 || !strings.HasPrefix(got[0], "team-a/vllm metadata.target: missing") {
+		t.Errorf("reported %q", got)
+	}
+}
+
 func TestMissingIsNotZero(t *testing.T) {
 	r := newTestRig(t, nil)
 	conn := r.operator(t)

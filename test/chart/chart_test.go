@@ -173,6 +173,12 @@ func TestPresence(t *testing.T) {
 	f("controller: {nodeHealth: true}", "ClusterRole/gpupilot-controller:node-health", true)
 	f("", "ClusterRole/gpupilot-controller:rules", false)
 	f("controller: {prometheusRules: true}", "ClusterRoleBinding/gpupilot-controller:rules", true)
+	f("", "APIService/v1beta1.external.metrics.k8s.io", false)
+	f("externalMetrics: {enabled: true}", "APIService/v1beta1.external.metrics.k8s.io", true)
+	f("", "ClusterRole/gpupilot-controller:external-metrics", false)
+	f("externalMetrics: {enabled: true}", "ClusterRole/gpupilot-controller:external-metrics", true)
+	f("", "ClusterRole/gpupilot-controller:delegate", false)
+	f("delegate: {customMetrics: monitoring/prometheus-adapter, insecureSkipTLSVerify: true}", "ClusterRole/gpupilot-controller:delegate", true)
 	f("viewer: {enabled: false}", "ServiceAccount/gpupilot-viewer", false)
 	f("viewer: {enabled: false}", "ClusterRole/gpupilot:viewer", true)
 	f("rbac: {create: false}", "ServiceAccount/gpupilot-controller", false)
@@ -220,7 +226,7 @@ func TestNamespace(t *testing.T) {
 	if want := "system:serviceaccount:" + namespace + ":gpupilot-controller"; !strings.Contains(string(b), want) {
 		t.Errorf("the policy does not match %s:\n%s", want, b)
 	}
-	for _, file := range []string{"admission", "rbac", "node-health"} {
+	for _, file := range []string{"admission", "rbac", "node-health", "external-metrics", "delegate"} {
 		texts, err := filepath.Glob(filepath.Join(chartDir, "files", file, "*.yaml"))
 		if err != nil || len(texts) == 0 {
 			t.Fatalf("%s: %v %v", file, texts, err)
@@ -290,7 +296,7 @@ func TestNotes(t *testing.T) {
 
 // The chart's copies of the plain manifests are current.
 func TestCopies(t *testing.T) {
-	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health"} {
+	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health", "files/external-metrics": "external-metrics", "files/delegate": "delegate"} {
 		want, got := folder(t, root, "deploy", original), folder(t, chartDir, copied)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deploy/chart/%s is not deploy/%s: run make chart\n%s", copied, original, diff)
