@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/strutil"
@@ -175,7 +176,7 @@ func (c *checker) visit(node parser.Node, at cost) error {
 
 // isName reports whether a matcher names one metric.
 func isName(m *labels.Matcher) bool {
-	return m.Name == labels.MetricName && m.Type == labels.MatchEqual
+	return m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual
 }
 
 // subquery returns the cost of what a subquery evaluates.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 )
 
@@ -219,7 +220,7 @@ func (a *acceptance) names(selector []*labels.Matcher) map[string]bool {
 		return out
 	}
 	for name := range maps.Keys(a.recorded) {
-		if !slices.ContainsFunc(selector, func(m *labels.Matcher) bool { return m.Name == labels.MetricName && !m.Matches(name) }) {
+		if !slices.ContainsFunc(selector, func(m *labels.Matcher) bool { return m.Name == model.MetricNameLabel && !m.Matches(name) }) {
 			out[name] = true
 		}
 	}

@@ -171,7 +171,7 @@ func readRule(r *ruleFormat, common map[string]string, check Checker) (Rule, err
 		return out, fmt.Errorf("%d labels; at most %d are allowed", len(out.Labels), maxLabels)
 	}
 	for _, name := range slices.Sorted(maps.Keys(out.Labels)) {
-		if !model.LegacyValidation.IsValidLabelName(name) || name == labels.MetricName {
+		if !model.LegacyValidation.IsValidLabelName(name) || name == model.MetricNameLabel {
 			return out, fmt.Errorf("labels: %q is not the name of a label", name)
 		}
 		if v := out.Labels[name]; len(v) > maxLabelText || !model.LabelValue(v).IsValid() {

@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -98,7 +99,7 @@ func awaitMetric(ctx context.Context, client rest.Interface, name, want string) 
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s has no value %s within %v: %.300s (%v)", name, want, changeTimeout, body, err)
+			return errors.Join(fmt.Errorf("%s has no value %s within %v: %.300s", name, want, changeTimeout, body), err)
 		}
 		if err := pause(ctx, freshnessPoll); err != nil {
 			return err

@@ -49,7 +49,8 @@ type podWay struct {
 func podWays() []podWay {
 	const json = "application/json"
 	return []podWay{
-		{name: "JSON", accept: json, hasBar: true}, {name: "protobuf", accept: "application/vnd.kubernetes.protobuf", hasBar: true},
+		{name: "JSON", accept: json, hasBar: true},
+		{name: "protobuf", accept: "application/vnd.kubernetes.protobuf", hasBar: true},
 		{name: "JSON by the library", accept: json, query: "&pretty=false"},
 		{name: "of the Deployment", accept: json, path: deploymentMetrics + podMetric, hasBar: true},
 		{name: "of the Deployment, p90", accept: json, path: deploymentMetrics + podMetric + ":p90"},
