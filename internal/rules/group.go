@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -188,7 +189,7 @@ func (r *runner) labels(i int, l labels.Labels) labels.Labels {
 	for name, v := range rule.Labels {
 		b.Set(name, v)
 	}
-	b.Set(labels.MetricName, rule.Record)
+	b.Set(model.MetricNameLabel, rule.Record)
 	if r.source.Namespace != "" {
 		b.Set(r.m.cfg.Label, r.source.Namespace)
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
@@ -117,7 +118,7 @@ func (s *Store) end(at time.Time, previous map[string]*result) {
 
 // series returns the series of a rule, and makes it. s.mu is held.
 func (s *Store) series(w *writer, key string, l labels.Labels) (*result, error) {
-	name := l.Get(labels.MetricName)
+	name := l.Get(model.MetricNameLabel)
 	if r := s.byName[name][key]; r != nil {
 		if r.rule != w.rule && !r.ended() {
 			return nil, fmt.Errorf("the series %s is the result of two rules", shorten(l.String()))
@@ -250,7 +251,7 @@ func (q *querier) matching(matchers []*labels.Matcher) (out []seriesView) {
 
 // isName reports whether a matcher names one metric.
 func isName(m *labels.Matcher) bool {
-	return m.Name == labels.MetricName && m.Type == labels.MatchEqual
+	return m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual
 }
 
 // Select is storage.Querier's.
