@@ -84,8 +84,8 @@ type MetricQueryGPU struct {
 	// values are.
 	// +optional
 	Window *metav1.Duration `json:"window,omitempty"`
-	// InUse selects pods: allocated means all serving pods, active those whose GPUs had
-	// load within the window, or within 1m without one.
+	// InUse selects GPUs of the serving pods: allocated means all, active those with a
+	// utilisation above zero within the window, or now without a window.
 	// +kubebuilder:validation:Enum=allocated;active
 	// +kubebuilder:default=allocated
 	// +optional

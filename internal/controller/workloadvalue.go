@@ -6,20 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -28,15 +23,15 @@ type WorkloadQuery struct {
 	Namespace string
 	Target    v1alpha1.CrossVersionObjectReference
 	Metric    string        // a GPU metric of any profile, in the unit of that name, or a pod metric that is scraped
-	Stat      string        // how the pods' values are combined: avg, sum, min, max or a percentile such as p95
+	Stat      string        // how the pods' values are combined: avg, sum, min, max or a percentile such as p95; empty: the metric's default
 	Window    time.Duration // over which values are taken; 0: the newest
-	Active    bool          // only pods whose GPUs were used within the window, or activeWindow without one
+	Active    bool          // only GPUs with a utilisation above zero within the window, or now without a window
 }
 
 // WorkloadValue is the answer to a WorkloadQuery.
 type WorkloadValue struct {
 	Value   float64
-	At      time.Time // of the oldest value that is included
+	At      time.Time // the oldest of the pods' newest values
 	Serving int       // pods that serve
 	Pods    int       // pods that are not finished, starting ones included
 }
@@ -49,11 +44,15 @@ var (
 	ErrNoValue         = errors.New("no value")
 )
 
-// WorkloadValue evaluates a query from memory. Only pods that serve count, and at least
-// half of them must have a fresh value: a value of fewer would say little about the
+// WorkloadValue evaluates a query from memory. Only pods that serve count. At least half
+// of those with GPUs must have a fresh value: a value of fewer would say little about the
 // workload. Without pods there is no value, and no error.
 func (c *Controller) WorkloadValue(ctx context.Context, q *WorkloadQuery, now time.Time) (v WorkloadValue, err error) {
 	m, err := c.podMetric(q.Metric, now)
+	if err != nil {
+		return v, err
+	}
+	sq, err := m.statQuery(q, now)
 	if err != nil {
 		return v, err
 	}
@@ -63,37 +62,35 @@ func (c *Controller) WorkloadValue(ctx context.Context, q *WorkloadQuery, now ti
 	} else if err != nil {
 		return v, fmt.Errorf("%w: %w", ErrNoValue, err)
 	}
-	var values []series.Sample
-	known := 0 // serving pods with a value
+	x := newStatReader(c, sq, false)
 	for _, pod := range c.deps.Pods.Select(q.Namespace, t.selector) {
 		if Finished(pod) {
 			continue
 		}
 		v.Pods++
-		if phase, _ := PhaseOf(pod); phase != scale.Serving {
+		if !isServing(pod) {
 			continue
 		}
 		v.Serving++
-		got := m.values(c, pod, q.Window, now)
-		if len(got) == 0 {
-			continue
-		}
-		known++
-		if !q.Active || c.wasActive(pod, max(q.Window, activeWindow), now) {
-			values = append(values, summarize(got, q.Stat)...)
+		if m.field == nil {
+			x.addPod(pod)
+		} else {
+			member := newMember(pod, c.devices)
+			x.addMember(&member)
 		}
 	}
+	if v.Serving == 0 {
+		return v, nil
+	}
+	r := x.result("serving pods")
 	switch {
-	case v.Serving == 0:
-		return v, nil
-	case 2*known < v.Serving:
+	case r.Reason == "" && 2*r.Have < r.Members:
 		return v, fmt.Errorf("%w: metric %s has a fresh value for %d of the %d serving pods of %s %s; at least half are needed",
-			ErrNoValue, q.Metric, known, v.Serving, t.kind, t.name)
-	case len(values) == 0: // measured: no pod was active
-		v.At = now
-		return v, nil
+			ErrNoValue, q.Metric, r.Have, r.Members, t.kind, t.name)
+	case r.Reason != "":
+		return v, fmt.Errorf("%w of metric %s for %s %s: %s", ErrNoValue, q.Metric, t.kind, t.name, r.Reason)
 	}
-	v.Value, v.At = combine(values, q.Stat)
+	v.Value, v.At = r.Value/m.scale, r.At
 	return v, nil
 }
 
@@ -127,98 +124,25 @@ func (c *Controller) podMetric(name string, now time.Time) (podMetric, error) {
 	return m, nil
 }
 
-// values returns a pod's newest value, or those of a window; none if the newest value
-// is not fresh.
-func (m *podMetric) values(c *Controller, pod *corev1.Pod, window time.Duration, now time.Time) []series.Sample {
-	newest, ok := m.newest(c, pod, now)
-	if !ok {
-		return nil
+// statQuery returns the query for a statistic of the metric.
+func (m *podMetric) statQuery(q *WorkloadQuery, now time.Time) (*series.StatQuery, error) {
+	out := &series.StatQuery{Query: series.Query{Now: now, MaxAge: m.maxAge}, Window: q.Window, InUse: series.AllocatedGPU}
+	if m.field != nil {
+		out.Field = m.field.ID
+	} else {
+		out.Metric = m.name
 	}
-	var out []series.Sample
-	switch {
-	case window <= 0:
-		out = []series.Sample{newest}
-	case m.field != nil:
-		out = c.deps.Store.PodRange(pod.Namespace, pod.Name, m.field.ID, now.Add(-window), now)
-	default:
-		out = c.deps.Store.PodMetricRange(pod.Namespace, pod.Name, m.name, now.Add(-window), now)
+	if q.Active {
+		out.InUse = series.ActiveGPU
 	}
-	n := 0
-	for _, s := range out {
-		if s.Value /= m.scale; !math.IsNaN(s.Value) && !math.IsInf(s.Value, 0) {
-			out[n] = s
-			n++
-		}
+	if q.Stat == "" {
+		return out, nil
 	}
-	return out[:n]
-}
-
-// newest returns a pod's newest value that is fresh and that the API server does not
-// contradict.
-func (m *podMetric) newest(c *Controller, pod *corev1.Pod, now time.Time) (series.Sample, bool) {
-	if m.field == nil {
-		return c.deps.Store.PodMetric(pod.Namespace, pod.Name, m.name, now, m.maxAge)
+	var ok bool
+	if out.Stat, ok = series.ParseStat(q.Stat); !ok {
+		return nil, fmt.Errorf("%w: statistic %q is none of avg, sum, min, max and p1 to p99", ErrNoValue, q.Stat)
 	}
-	r, ok := verifiedValues{c.deps.Store, c.devices}.Field(pod, m.field.ID, now, m.maxAge)
-	return r.Sample, ok
-}
-
-// wasActive reports whether the pod's GPUs had load within the window. A pod without
-// readings of the utilisation counts as active.
-func (c *Controller) wasActive(pod *corev1.Pod, window time.Duration, now time.Time) bool {
-	samples := c.deps.Store.PodRange(pod.Namespace, pod.Name, gpu.GPUUtil, now.Add(-window), now)
-	return len(samples) == 0 || slices.ContainsFunc(samples, func(s series.Sample) bool { return s.Value > 0 })
-}
-
-// summarize returns what of a pod's values over time goes into the statistic over the
-// pods: the mean for avg and sum, and all values for the others.
-func summarize(values []series.Sample, stat string) []series.Sample {
-	if stat != "avg" && stat != "sum" || len(values) == 1 {
-		return values
-	}
-	mean, at := combine(values, "avg")
-	return []series.Sample{{At: at, Value: mean}}
-}
-
-// combine combines values, of which there is at least one, by a statistic. The time is
-// that of the oldest value.
-func combine(values []series.Sample, stat string) (value float64, at time.Time) {
-	at = values[0].At
-	sum := 0.0
-	for _, s := range values {
-		sum += s.Value
-		if s.At.Before(at) {
-			at = s.At
-		}
-	}
-	switch stat {
-	case "sum":
-		return sum, at
-	case "avg", "":
-		return sum / float64(len(values)), at
-	}
-	sorted := slices.SortedFunc(slices.Values(values), func(a, b series.Sample) int {
-		switch {
-		case a.Value < b.Value:
-			return -1
-		case a.Value > b.Value:
-			return 1
-		}
-		return 0
-	})
-	return sorted[rankOf(stat, len(sorted))].Value, at
-}
-
-// rankOf returns the index of a statistic in n sorted values, by the nearest rank.
-func rankOf(stat string, n int) int {
-	switch stat {
-	case "min":
-		return 0
-	case "max":
-		return n - 1
-	}
-	p, _ := strconv.ParseFloat(strings.TrimPrefix(stat, "p"), 64)
-	return min(max(int(math.Ceil(p/100*float64(n)))-1, 0), n-1)
+	return out, nil
 }
 
 // DesiredReplicas is what a GPUAutoscaler decided last.

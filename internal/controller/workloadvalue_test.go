@@ -11,32 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/series"
 )
-
-func TestStatisticsOfWorkloads(t *testing.T) {
-	f := func(stat string, want float64, values ...float64) {
-		t.Helper()
-		now := time.Unix(1000, 0)
-		var in []series.Sample
-		for i, v := range values {
-			in = append(in, series.Sample{At: now.Add(-time.Duration(i) * time.Second), Value: v})
-		}
-		got, at := combine(in, stat)
-		if got != want || !at.Equal(now.Add(-time.Duration(len(values)-1)*time.Second)) {
-			t.Errorf("%s of %v: %v at %v, want %v", stat, values, got, at, want)
-		}
-	}
-	f("avg", 20, 10, 20, 30)
-	f("sum", 60, 10, 20, 30)
-	f("min", 10, 20, 10, 30)
-	f("max", 30, 20, 30, 10)
-	f("p50", 20, 30, 10, 20)
-	f("p50", 20, 40, 30, 20, 10)
-	f("p95", 30, 30, 10, 20)
-	f("p1", 10, 30, 10, 20)
-	f("p99", 5, 5)
-}
 
 func TestWorkloadValue(t *testing.T) {
 	r := newRig(t, deployment("vllm", 3))
@@ -66,7 +41,7 @@ func TestWorkloadValue(t *testing.T) {
 	f(25, func(q *WorkloadQuery) { q.Window = time.Minute })                      // the means 50 and 0
 	f(50, func(q *WorkloadQuery) { q.Window, q.Active = time.Minute, true })      // only busy
 	f(90, func(q *WorkloadQuery) { q.Window, q.Stat = time.Minute, "max" })       // of all samples
-	f(0, func(q *WorkloadQuery) { q.Window, q.Stat = time.Minute, "p50" })        // of 10 samples
+	f(5, func(q *WorkloadQuery) { q.Window, q.Stat = time.Minute, "p50" })        // of 10 samples, between 0 and 10
 	f(35, func(q *WorkloadQuery) { q.Window = 2*time.Second + time.Millisecond }) // 50, 70, 90
 
 	refuse := func(want error, text string, change func(q *WorkloadQuery)) {
@@ -81,7 +56,7 @@ func TestWorkloadValue(t *testing.T) {
 	refuse(ErrUnknownWorkload, "none", func(q *WorkloadQuery) { q.Target.Name = "none" })
 	refuse(ErrUnknownWorkload, "vllm", func(q *WorkloadQuery) { q.Namespace = "other" })
 	r.now = r.now.Add(time.Hour)
-	refuse(ErrNoValue, "0 of the 2 serving pods", func(*WorkloadQuery) {})
+	refuse(ErrNoValue, "none of its 2 serving pods has a value", func(*WorkloadQuery) {})
 	r.utilizationBy("agent-1", "node-1", r.now, 80, busy)
 	f(80, func(*WorkloadQuery) {}) // one of two
 	r.pods.pods = append(r.pods.pods, pod("vllm", "third", since, ready(since), on("node-3")))

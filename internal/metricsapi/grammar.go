@@ -5,7 +5,6 @@ package metricsapi
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -103,31 +102,11 @@ func parseSuffix(suffix string) (stat series.Stat, window time.Duration, ok bool
 		return stat, window, ok
 	}
 	text, duration, hasWindow := strings.Cut(rest, "_")
-	if stat, ok = parseStat(text); !ok || !hasWindow {
+	if stat, ok = series.ParseStat(text); !ok || !hasWindow {
 		return stat, 0, ok
 	}
 	window, ok = parseWindow(duration)
 	return stat, window, ok
-}
-
-// parseStat parses a statistic.
-func parseStat(s string) (series.Stat, bool) {
-	switch s {
-	case "avg", "mean":
-		return series.Stat{Kind: series.MeanStat}, true
-	case "sum":
-		return series.Stat{Kind: series.SumStat}, true
-	case "min":
-		return series.Stat{Kind: series.MinStat}, true
-	case "max":
-		return series.Stat{Kind: series.MaxStat}, true
-	}
-	digits, ok := strings.CutPrefix(s, "p")
-	n, err := strconv.ParseUint(digits, 10, 7)
-	if !ok || err != nil || n < 1 || n > 99 || digits[0] == '0' {
-		return series.Stat{}, false
-	}
-	return series.Stat{Kind: series.PercentileStat, Percentile: int(n)}, true
 }
 
 // parseWindow parses a positive duration in hours, minutes and seconds, such as 90s or
@@ -217,7 +196,7 @@ func (s *spec) setLabel(key, value string) error {
 		}
 		s.window = window
 	case statLabel:
-		stat, ok := parseStat(value)
+		stat, ok := series.ParseStat(value)
 		if !ok {
 			return s.badRequest("stat=%s is no statistic: avg, sum, min, max or p1 to p99", excerptOf(value))
 		}

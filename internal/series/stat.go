@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -36,6 +37,26 @@ func (s Stat) String() string {
 		return "p" + strconv.Itoa(s.Percentile)
 	}
 	return [...]string{"", "avg", "sum", "min", "max"}[s.Kind]
+}
+
+// ParseStat parses a statistic: avg or mean, sum, min, max, or p1 to p99.
+func ParseStat(s string) (Stat, bool) {
+	switch s {
+	case "avg", "mean":
+		return Stat{Kind: MeanStat}, true
+	case "sum":
+		return Stat{Kind: SumStat}, true
+	case "min":
+		return Stat{Kind: MinStat}, true
+	case "max":
+		return Stat{Kind: MaxStat}, true
+	}
+	digits, ok := strings.CutPrefix(s, "p")
+	n, err := strconv.ParseUint(digits, 10, 7)
+	if !ok || err != nil || n < 1 || n > 99 || digits[0] == '0' {
+		return Stat{}, false
+	}
+	return Stat{Kind: PercentileStat, Percentile: int(n)}, true
 }
 
 // StatOf returns the statistic of an aggregation. ok is false if the aggregation has
