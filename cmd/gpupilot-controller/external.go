@@ -10,9 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/adapter"
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/kube"
@@ -137,7 +140,8 @@ func (p *program) workloadSample(ctx context.Context, namespace string, q *v1alp
 	return metricquery.Sample{Value: v.Value, At: v.At}, err
 }
 
-// externalMetrics is metricsapi.External.
+// externalMetrics is metricsapi.External: the replicas of GPUAutoscalers, MetricQueries,
+// and the rest of an adapter's externalRules, in this order.
 type externalMetrics struct{ p *program }
 
 // labelAutoscaler is the label of metricquery.MetricOfAutoscalers with the name of the
@@ -145,21 +149,71 @@ type externalMetrics struct{ p *program }
 const labelAutoscaler = "gpuautoscaler"
 
 // Names is metricsapi.External's.
-func (externalMetrics) Names() []string { return []string{metricquery.MetricOfAutoscalers} }
+func (e externalMetrics) Names() []string {
+	names := []string{metricquery.MetricOfAutoscalers}
+	if e.p.adapter != nil {
+		names = append(names, e.p.adapter.ExternalMetrics()...)
+	}
+	return names
+}
+
+// Has is metricsapi.External's.
+func (e externalMetrics) Has(namespace, metric string) bool {
+	if metric == metricquery.MetricOfAutoscalers {
+		return true
+	}
+	_, found, _ := e.p.queries.Metric(namespace, metric)
+	return found || e.p.adapter != nil && e.p.adapter.HasExternal(metric)
+}
 
 // Values is metricsapi.External's.
-func (e externalMetrics) Values(namespace, metric string) ([]metricsapi.ExternalValue, bool, error) {
-	if metric != metricquery.MetricOfAutoscalers {
-		s, found, err := e.p.queries.Metric(namespace, metric)
-		return []metricsapi.ExternalValue{{Value: s.Value, At: s.At}}, found, err
+func (e externalMetrics) Values(ctx context.Context, q metricsapi.ExternalQuery) ([]metricsapi.ExternalValue, error) {
+	if q.Metric == metricquery.MetricOfAutoscalers {
+		return e.desired(q), nil
 	}
-	var out []metricsapi.ExternalValue
-	for _, name := range e.p.control.AutoscalersOf(namespace) {
-		if d, err := e.p.control.DesiredReplicas(namespace, name); err == nil {
-			out = append(out, metricsapi.ExternalValue{Labels: map[string]string{labelAutoscaler: name}, Value: float64(d.Replicas), At: d.At})
+	s, found, err := e.p.queries.Metric(q.Namespace, q.Metric)
+	switch {
+	case !found:
+		return e.ofAdapter(ctx, q)
+	case err != nil || !q.Selector.Matches(labels.Set(nil)):
+		return nil, err
+	}
+	return []metricsapi.ExternalValue{{Value: s.Value, At: s.At}}, nil
+}
+
+// desired returns the desired replicas of the namespace's GPUAutoscalers.
+func (e externalMetrics) desired(q metricsapi.ExternalQuery) (out []metricsapi.ExternalValue) {
+	for _, name := range e.p.control.AutoscalersOf(q.Namespace) {
+		set := labels.Set{labelAutoscaler: name}
+		if !q.Selector.Matches(set) {
+			continue
+		}
+		if d, err := e.p.control.DesiredReplicas(q.Namespace, name); err == nil {
+			out = append(out, metricsapi.ExternalValue{Labels: set, Value: float64(d.Replicas), At: d.At})
 		}
 	}
-	return out, true, nil
+	return out
+}
+
+// ofAdapter returns the values of an external rule. The selector is in its query, whose
+// results may lack the selected labels.
+func (e externalMetrics) ofAdapter(ctx context.Context, q metricsapi.ExternalQuery) (out []metricsapi.ExternalValue, err error) {
+	if e.p.adapter == nil {
+		return nil, nil
+	}
+	samples, err := e.p.adapter.External(ctx, q.Metric, q.Namespace, q.Selector, q.Now)
+	switch {
+	case errors.Is(err, adapter.ErrUnknown), errors.Is(err, adapter.ErrRequest):
+		return nil, err
+	case err != nil:
+		return nil, errors.New("its query failed; the log of the controller has the reason")
+	}
+	for i := range samples {
+		set := samples[i].Labels.Map()
+		delete(set, model.MetricNameLabel)
+		out = append(out, metricsapi.ExternalValue{Labels: set, Value: samples[i].Value, At: samples[i].At})
+	}
+	return out, nil
 }
 
 // metricsAPIs returns the APIs that this controller registers.

@@ -203,6 +203,12 @@ func (s *Server) ExternalMetrics() []string {
 	return out
 }
 
+// HasExternal reports whether there is an external metric of this name.
+func (s *Server) HasExternal(metric string) bool {
+	_, ok := s.index.Load().external[metric]
+	return ok
+}
+
 // Value is the metric of one object.
 type Value struct {
 	Name  string

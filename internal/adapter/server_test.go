@@ -214,7 +214,7 @@ func TestExternal(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].Value != 7 || *b.last.Load() != `sum(queue{namespace="ml"}) by (topic)` {
 		t.Errorf("%v, %v from %s", got, err, *b.last.Load())
 	}
-	if names := s.ExternalMetrics(); !slices.Equal(names, []string{"depth"}) {
+	if names := s.ExternalMetrics(); !slices.Equal(names, []string{"depth"}) || !s.HasExternal("depth") || s.HasExternal("queue") {
 		t.Errorf("%v", names)
 	}
 	if _, err := s.External(t.Context(), "queue", "ml", kubelabels.Everything(), time.Unix(1, 0)); !errors.Is(err, ErrUnknown) {

@@ -171,7 +171,7 @@ func (h *delegates) isOurs(info *request.RequestInfo) bool {
 		if h.provider.deps.External == nil {
 			return false
 		}
-		_, found, _ := h.provider.deps.External.Values(info.Namespace, info.Resource)
+		found := h.provider.deps.External.Has(info.Namespace, info.Resource)
 		return found
 	}
 	resource, metric, ok := customMetricOf(info)

@@ -3,6 +3,7 @@
 package metricsapi
 
 import (
+	"context"
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
@@ -43,8 +44,10 @@ type external struct{}
 
 func (external) Names() []string { return []string{"gpupilot_desired_replicas"} }
 
-func (external) Values(namespace, metric string) ([]ExternalValue, bool, error) {
-	return []ExternalValue{{Value: 1, At: time.Now()}}, namespace == "team-a" && metric == "queue", nil
+func (external) Has(namespace, metric string) bool { return namespace == "team-a" && metric == "queue" }
+
+func (external) Values(context.Context, ExternalQuery) ([]ExternalValue, error) {
+	return []ExternalValue{{Value: 1, At: time.Now()}}, nil
 }
 
 // through sends a request through the delegates, as the API server's filters pass it on.

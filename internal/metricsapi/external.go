@@ -21,20 +21,29 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
-// External provides external metrics from memory. It is called on every request, from
-// several goroutines, and evaluates no query.
+// External provides external metrics. It is called on every request, from several
+// goroutines.
 type External interface {
 	// Names lists metrics that every namespace may have, for discovery. Metrics of one
 	// namespace are not listed, because discovery is for all users.
 	Names() []string
-	// Values returns the values of a metric in a namespace. found is false if the
-	// namespace does not have the metric. The error says why it has no fresh value.
-	Values(namespace, metric string) (values []ExternalValue, found bool, err error)
+	// Has reports whether a namespace has a metric. It evaluates nothing.
+	Has(namespace, metric string) bool
+	// Values returns the values of such a metric that the selector selects. The error
+	// says why it has no fresh value.
+	Values(ctx context.Context, q ExternalQuery) ([]ExternalValue, error)
+}
+
+// ExternalQuery is a request to an External.
+type ExternalQuery struct {
+	Namespace, Metric string
+	Selector          labels.Selector // never nil
+	Now               time.Time
 }
 
 // ExternalValue is one value of an external metric.
 type ExternalValue struct {
-	Labels map[string]string // that the metric selector selects
+	Labels map[string]string
 	Value  float64
 	At     time.Time // when it was measured or decided
 }
@@ -71,22 +80,25 @@ func (s *Server) externalProvider(config *genericapiserver.Config) provider.Exte
 // GetExternalMetric returns the values that the selector selects. Without a fresh value
 // the error is NotFound with the reason, so that a HorizontalPodAutoscaler keeps its
 // replicas.
-func (p *externalProvider) GetExternalMetric(_ context.Context, namespace string, selector labels.Selector, info provider.ExternalMetricInfo) (*external_metrics.ExternalMetricValueList, error) {
+func (p *externalProvider) GetExternalMetric(ctx context.Context, namespace string, selector labels.Selector, info provider.ExternalMetricInfo) (*external_metrics.ExternalMetricValueList, error) {
 	if namespace == "" {
 		return nil, apierrors.NewBadRequest("external metrics are namespaced, and no namespace was given")
 	}
-	values, found, err := p.external.Values(namespace, info.Metric)
-	switch {
-	case !found:
+	if selector == nil {
+		selector = labels.Everything()
+	}
+	now := p.now()
+	if !p.external.Has(namespace, info.Metric) {
 		return nil, notFound("external metric %s is not known in namespace %s: create a MetricQuery of this name there", info.Metric, namespace)
-	case err != nil:
+	}
+	values, err := p.external.Values(ctx, ExternalQuery{Namespace: namespace, Metric: info.Metric, Selector: selector, Now: now})
+	if err != nil {
 		return nil, notFound("external metric %s: %v", info.Metric, err)
 	}
 	list := &external_metrics.ExternalMetricValueList{Items: []external_metrics.ExternalMetricValue{}}
-	now := p.now()
 	for i := range values {
 		v := &values[i]
-		if selector != nil && !selector.Matches(labels.Set(v.Labels)) || math.IsNaN(v.Value) || math.IsInf(v.Value, 0) {
+		if math.IsNaN(v.Value) || math.IsInf(v.Value, 0) {
 			continue
 		}
 		if p.observe != nil {

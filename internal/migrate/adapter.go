@@ -112,7 +112,7 @@ func reportRule(r *adapter.Rule) RuleReport {
 	}
 	switch {
 	case r.External:
-		out.Why = "an external metric; it needs the external metrics API of the controller"
+		out.Why = "an external metric; the controller serves it with --external-metrics"
 		out.Do += ". Without an HPA: a `query` signal with the PromQL of metricsQuery"
 	case one && out.Metric == "":
 		out.Becomes, out.Why = Impossible, fmt.Sprintf("the name %s does not pass seriesFilters or name.matches, so the rule has no metrics", series)

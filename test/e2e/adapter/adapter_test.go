@@ -42,6 +42,11 @@ rules:
   resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
   name: {as: %s}
   metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+externalRules:
+- seriesQuery: 'DCGM_FI_DEV_GPU_UTIL{namespace!="",pod!=""}'
+  resources: {overrides: {namespace: {resource: namespace}}}
+  name: {as: load}
+  metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (container)
 `
 
 func TestHPAOnAnAdapterRule(t *testing.T) {
@@ -51,7 +56,7 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 	offer := func(replicas float64) { load.Store(math.Float64bits(replicas * capacity)) }
 	s, err := stack.Start(t.Context(), stack.Config{
 		Nodes: 2, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		ControllerArgs: []string{"--adapter-config", file},
+		ControllerArgs: []string{"--adapter-config", file, "--external-metrics"},
 		Workloads: []simnode.Workload{{
 			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
 			Offered: func(time.Time) float64 { return math.Float64frombits(load.Load()) },
@@ -78,6 +83,15 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 	}
 	offer(2.2)
 	eventually(t, func() error { return replicas(t, s, func(n int32) bool { return n >= 4 }) })
+
+	// The external rule reads the namespace of the request. The query has its selector.
+	eventually(t, func() error { return read(t, s, external+"default/load") })
+	if err := read(t, s, external+"default/load?labelSelector=container%3Dnone"); err == nil {
+		t.Error("a selector that matches nothing has a value")
+	}
+	if err := read(t, s, external+"kube-system/load"); err == nil {
+		t.Error("a namespace without GPUs has a value")
+	}
 
 	// A broken file keeps the rules; a new one replaces them, without a restart.
 	write(t, file, "rules: [{}]")
@@ -133,13 +147,20 @@ func replicas(t *testing.T, s *stack.Stack, ok func(int32) bool) error {
 
 // value returns nil if the API server has the metric of the workload's pods.
 func value(t *testing.T, s *stack.Stack, metric string) error {
+	return read(t, s, "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/"+metric)
+}
+
+const external = "/apis/external.metrics.k8s.io/v1beta1/namespaces/"
+
+// read returns nil if the API server answers a path with a value.
+func read(t *testing.T, s *stack.Stack, path string) error {
 	clients, err := kubernetes.NewForConfig(s.REST)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	b, err := clients.RESTClient().Get().RequestURI("/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/" + metric).DoRaw(ctx)
+	b, err := clients.RESTClient().Get().RequestURI(path).DoRaw(ctx)
 	if err == nil && !strings.Contains(string(b), `"value"`) {
 		err = fmt.Errorf("no value: %.200s", b)
 	}
