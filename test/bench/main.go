@@ -75,6 +75,8 @@ type config struct {
 	servePods     int    // serve the metrics API with as many pods and nothing else
 	servePodsFrom string // folder of its certificate and kubeconfig
 
+	serveAdapter bool // measure this process with an adapter's rules
+
 	reference string // serve this file's bytes and nothing else
 	address   string // where to
 }
@@ -98,6 +100,7 @@ func (c *config) flags() *flag.FlagSet {
 	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and way to ask")
 	fs.IntVar(&c.servePods, "serve-pods", 0, "instead: serve the metrics API with as many pods, and nothing else")
 	fs.StringVar(&c.servePodsFrom, "serve-pods-from", "", "with -serve-pods: folder of its certificate and its kubeconfig")
+	fs.BoolVar(&c.serveAdapter, "serve-adapter", false, "instead: read the rules of an adapter's file for a while, and print the cost")
 	fs.StringVar(&c.reference, "reference", "", "instead: serve this file's bytes, with net/http and nothing else")
 	fs.StringVar(&c.address, "address", "127.0.0.1:0", "with -reference: where to")
 	return fs
@@ -120,6 +123,8 @@ func parts() []part {
 		{"fleet", benchFleet},
 		{"fleet-controller", benchFleetController},
 		{"pods", benchPods},
+		{"promql", benchPromQL},
+		{"adapter", benchAdapter},
 	}
 }
 
@@ -143,6 +148,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return scrapeFleet(ctx, cfg, out)
 	case cfg.fleet > 0:
 		return serveFleet(ctx, cfg, out)
+	case cfg.serveAdapter:
+		return serveAdapter(ctx, out)
 	case cfg.servePods > 0:
 		return servePods(ctx, cfg, out)
 	}
