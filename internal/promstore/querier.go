@@ -212,6 +212,13 @@ func (sel *selection) addMetric(ctx context.Context, m, exact *metric, scale flo
 		}
 		return nil
 	}
+	if len(sel.matchers) == 0 {
+		count := 0
+		for _, list := range m.targets {
+			count += len(list)
+		}
+		sel.found = slices.Grow(sel.found, count)
+	}
 	for t, list := range m.targets {
 		if err := add(t, list); err != nil {
 			return err
