@@ -244,7 +244,10 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	if err := h.uninstall(); err != nil {
 		t.Fatal(err)
 	}
-	crds := []string{"apiextensions.k8s.io/CustomResourceDefinition gpuautoscalers.gpupilot.dev", "apiextensions.k8s.io/CustomResourceDefinition gpuexporters.gpupilot.dev"}
+	crds := make([]string, len(crdNames))
+	for i, name := range crdNames {
+		crds[i] = "apiextensions.k8s.io/CustomResourceDefinition " + name
+	}
 	// The controller still runs, as its pods do in their grace period. It must not create anything again.
 	eventually(t, func() error {
 		return inventory.Left(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofCRDs, ofOperator)...)
@@ -262,6 +265,9 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	}
 	eventually(t, func() error { return inventory.Left(ctx, s.REST, before, ofOperator...) })
 }
+
+// crdNames are the CRDs of the chart, which docs/uninstall.md deletes.
+var crdNames = []string{"gpuautoscalers.gpupilot.dev", "gpuexporters.gpupilot.dev", "metricqueries.gpupilot.dev"}
 
 // ofCRDs are the objects that the API server makes for our CRDs, and removes with them.
 var ofCRDs = []string{"apiregistration.k8s.io/APIService v1alpha1.gpupilot.dev"}

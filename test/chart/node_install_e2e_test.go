@@ -177,7 +177,7 @@ func (s *site) uninstall() {
 	if n := *s.demo().Spec.Replicas; n != demoReplicas {
 		s.t.Errorf("the uninstallation left the demo with %d replicas, want %d", n, demoReplicas)
 	}
-	for _, name := range []string{"gpuautoscalers.gpupilot.dev", "gpuexporters.gpupilot.dev"} {
+	for _, name := range crdNames {
 		crd := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}}
 		crd.Name = name
 		must(s.t, s.Client.Delete(s.ctx, crd))
