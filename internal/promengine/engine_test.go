@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -79,6 +80,20 @@ func TestNamespaces(t *testing.T) {
 			f(`up{namespace="team-a"}`, []string{"team-b"}, 0)
 			f(`up{namespace=~".*"}`, []string{"team-b"}, 9)
 			f(`up{namespace=""}`, []string{"team-b"}, 0)
+		}
+	}
+}
+
+// A storage that returns the labels of the grouping alone must return the namespace too.
+func TestTheNamespaceIsInTheGrouping(t *testing.T) {
+	store := tenants(t)
+	e := New(Config{}, Join(store, &memory{}))
+	for text, want := range map[string][]string{`sum(up)`: {"namespace"}, `sum by(pod)(up)`: {"pod", "namespace"}, `sum without(pod)(up)`: {"pod"}} {
+		if _, _, err := e.Instant(t.Context(), Query{PromQL: text, Namespaces: []string{"team-a"}}, now); err != nil {
+			t.Fatal(err)
+		}
+		if got := store.hints.Grouping; !slices.Equal(got, want) {
+			t.Errorf("%s: the storage groups by %q; want %q", text, got, want)
 		}
 	}
 }

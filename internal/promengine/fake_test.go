@@ -24,6 +24,8 @@ type memory struct {
 	dishonest bool
 	// before runs at each Select, if it is not nil.
 	before func(ctx context.Context)
+	// hints are those of the last Select.
+	hints *storage.SelectHints
 }
 
 type point struct {
@@ -71,7 +73,8 @@ func (q *memoryQuerier) matching(matchers []*labels.Matcher) (out []storage.Seri
 	return out
 }
 
-func (q *memoryQuerier) Select(ctx context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+func (q *memoryQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	q.m.hints = hints
 	if q.m.before != nil {
 		q.m.before(ctx)
 	}

@@ -86,6 +86,11 @@ func (q *scopedQuerier) Select(ctx context.Context, sorted bool, hints *storage.
 	if q.matcher == nil {
 		return storage.EmptySeriesSet()
 	}
+	if hints != nil && hints.By { // scopedSet looks at the label
+		grouped := *hints
+		grouped.Grouping = append(slices.Clip(hints.Grouping), q.scope.label)
+		hints = &grouped
+	}
 	set := q.Querier.Select(ctx, sorted, hints, q.with(matchers)...)
 	return &scopedSet{SeriesSet: set, label: q.scope.label, matcher: q.matcher}
 }
@@ -200,6 +205,7 @@ type limitedSet struct {
 	ctx    context.Context //nolint:containedctx // of one Select, which the set is the result of
 	budget *budget
 	err    error
+	spare  []limitedSeries // allocated together
 }
 
 // Next is storage.SeriesSet's.
@@ -215,7 +221,13 @@ func (s *limitedSet) Next() bool {
 }
 
 // At is storage.SeriesSet's.
-func (s *limitedSet) At() storage.Series { return &limitedSeries{s.SeriesSet.At(), s.ctx} }
+func (s *limitedSet) At() storage.Series {
+	if len(s.spare) == cap(s.spare) {
+		s.spare = make([]limitedSeries, 0, min(max(8, 2*cap(s.spare)), 512))
+	}
+	s.spare = append(s.spare, limitedSeries{s.SeriesSet.At(), s.ctx})
+	return &s.spare[len(s.spare)-1]
+}
 
 // Err is storage.SeriesSet's.
 func (s *limitedSet) Err() error {

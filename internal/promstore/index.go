@@ -3,6 +3,7 @@
 package promstore
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -26,8 +27,16 @@ type index struct {
 
 // metric is the series of one name.
 type metric struct {
-	name    string
-	targets map[*target][]*entry
+	name  string
+	parts []*part
+	at    map[*target]int // in parts
+}
+
+// part is a target's series of one name.
+type part struct {
+	target  *target
+	entries []entry
+	reduced reduced
 }
 
 // target is a target's part of the index.
@@ -43,8 +52,30 @@ type target struct {
 // entry is one series: the exposures with the same labels.
 type entry struct {
 	labels labels.Labels
-	parts  []series.Exposure // by time
 	claim  *claim            // the pod that an exporter's labels name; nil: none
+	last   series.Exposure   // the newest
+	former []series.Exposure // those before, by time
+}
+
+// field returns the field whose values a series has; 0: none.
+func (e *entry) field() gpu.FieldID { return e.last.Field }
+
+// since returns the time from which the series is known, in ns since 1970.
+func (e *entry) since() int64 {
+	if len(e.former) > 0 {
+		return e.former[0].From
+	}
+	return e.last.From
+}
+
+// exposures iterates over the times in which the page showed the series, in their order.
+func (e *entry) exposures(yield func(*series.Exposure) bool) {
+	for i := range e.former {
+		if !yield(&e.former[i]) {
+			return
+		}
+	}
+	yield(&e.last)
 }
 
 // The labels by whose values targets are found.
@@ -110,9 +141,7 @@ func (x *index) update(w *series.Target) {
 func (x *index) remove(t *target) {
 	delete(x.targets, t.window)
 	for _, name := range t.names {
-		m := x.names[name]
-		delete(m.targets, t)
-		if len(m.targets) == 0 {
+		if m := x.names[name]; m.remove(t) {
 			delete(x.names, name)
 		}
 	}
@@ -126,50 +155,76 @@ func (x *index) remove(t *target) {
 	}
 }
 
+// remove removes a target's series, and reports whether none are left.
+func (m *metric) remove(t *target) (empty bool) {
+	i, last := m.at[t], len(m.parts)-1
+	m.parts[i] = m.parts[last]
+	m.at[m.parts[i].target] = i
+	m.parts[last] = nil
+	m.parts = m.parts[:last]
+	delete(m.at, t)
+	return last == 0
+}
+
+// of returns a target's series; nil: it has none.
+func (m *metric) of(t *target) *part {
+	if i, ok := m.at[t]; ok {
+		return m.parts[i]
+	}
+	return nil
+}
+
 // addSeries indexes the exposures of a target.
 func (x *index) addSeries(t *target) {
+	list := t.window.Exposures(nil)
+	slices.SortStableFunc(list, func(a, b series.Exposure) int { return cmp.Compare(a.From, b.From) })
 	known := map[labels.Labels]*entry{}
+	names := map[string][]*entry{}
 	claims := map[claimKey]*claim{}
-	for _, e := range t.window.Exposures(nil) {
+	for _, e := range list {
 		l, ok := e.Labels.(labels.Labels)
 		if !ok {
 			continue
 		}
 		if same := known[l]; same != nil {
-			same.parts = append(same.parts, e)
+			same.former = append(same.former, same.last)
+			same.last = e
 			continue
 		}
-		n := &entry{labels: l, parts: []series.Exposure{e}}
+		n := &entry{labels: l, last: e}
 		known[l] = n
 		if t.labels.Pod == "" {
 			n.claim = claimOf(l, claims, t)
 		}
-		x.addEntry(t, n)
+		name := l.Get(model.MetricNameLabel)
+		names[name] = append(names[name], n)
 	}
-	for _, n := range known {
-		slices.SortFunc(n.parts, func(a, b series.Exposure) int { return int(max(min(a.From-b.From, 1), -1)) })
+	for name, entries := range names {
+		x.addPart(t, name, entries)
 	}
 }
 
-func (x *index) addEntry(t *target, n *entry) {
-	name := n.labels.Get(model.MetricNameLabel)
-	m := x.names[name]
-	if m == nil {
-		m = &metric{name: name, targets: map[*target][]*entry{}}
-		x.names[name] = m
-	}
-	if f := n.parts[0].Field; f != 0 && !slices.Contains(x.fields[f], name) {
-		x.fields[f] = append(x.fields[f], name)
-	}
-	if m.targets[t] == nil {
-		t.names = append(t.names, name)
-	}
-	m.targets[t] = append(m.targets[t], n)
-	for i := postedNamespace; i < numPosted; i++ {
-		if v := n.labels.Get(posted[i]); v != "" {
-			t.values[i] = append(t.values[i], v)
+func (x *index) addPart(t *target, name string, entries []*entry) {
+	p := &part{target: t, entries: make([]entry, len(entries))}
+	for i, e := range entries {
+		p.entries[i] = *e
+		if f := e.field(); f != 0 && !slices.Contains(x.fields[f], name) {
+			x.fields[f] = append(x.fields[f], name)
+		}
+		for i := postedNamespace; i < numPosted; i++ {
+			if v := e.labels.Get(posted[i]); v != "" {
+				t.values[i] = append(t.values[i], v)
+			}
 		}
 	}
+	m := x.names[name]
+	if m == nil {
+		m = &metric{name: name, at: map[*target]int{}}
+		x.names[name] = m
+	}
+	m.at[t] = len(m.parts)
+	m.parts = append(m.parts, p)
+	t.names = append(t.names, name)
 }
 
 // upLabels returns the labels of a target's series up.

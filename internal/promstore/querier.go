@@ -28,14 +28,15 @@ func (q *querier) Close() error { return nil }
 // Select implements storage.Querier. The metrics that the matchers name are wanted from
 // then on.
 func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	sel := q.selection(hints, matchers)
+	sel := q.selection(sorted, hints, matchers)
 	if err := sel.run(ctx); err != nil {
 		return storage.ErrSeriesSet(err)
 	}
+	set := &seriesSet{points: sel.points, results: sel.found, at: -1}
 	if sorted {
-		slices.SortFunc(sel.found, func(a, b result) int { return labels.Compare(a.labels, b.labels) })
+		set.sort()
 	}
-	return &seriesSet{list: sel.found, at: -1}
+	return set
 }
 
 // LabelValues implements storage.LabelQuerier.
@@ -64,7 +65,7 @@ func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, mat
 
 // each calls f with the labels of all series that have samples in the querier's time.
 func (q *querier) each(ctx context.Context, matchers []*labels.Matcher, f func(labels.Labels)) error {
-	sel := q.selection(nil, matchers)
+	sel := q.selection(true, nil, matchers)
 	sel.labelsOnly = true
 	if err := sel.run(ctx); err != nil {
 		return err
@@ -99,17 +100,25 @@ type selection struct {
 	byName   []*labels.Matcher // the other matchers of the name
 	matchers []*labels.Matcher // of other labels
 
-	found   []result
+	// grouping is where the labels are that the query needs of each series, if these are
+	// few; nil: all.
+	grouping *grouping
+
+	found   []result // series that are read by an iterator
+	points  []point  // and those of one value
 	lookups []series.Lookup
 }
 
-func (q *querier) selection(hints *storage.SelectHints, matchers []*labels.Matcher) *selection {
+func (q *querier) selection(sorted bool, hints *storage.SelectHints, matchers []*labels.Matcher) *selection {
 	sel := &selection{s: q.s, now: q.s.now(), from: q.mint, to: q.maxt}
 	if hints != nil {
 		sel.from, sel.to = hints.Start, hints.End
 		// An instant query reads exactly the lookback before its time. A subquery
 		// reads a longer time.
 		sel.instant = hints.Range == 0 && hints.Step == 0 && hints.End-hints.Start == q.s.cfg.Lookback.Milliseconds()-1
+		if !sorted {
+			sel.grouping = q.s.groupings.of(hints, sel.now)
+		}
 	}
 	for _, m := range matchers {
 		switch {
@@ -195,61 +204,114 @@ func (sel *selection) addAliases(ctx context.Context, exact *metric) error {
 // scale is not 0, they get the selected name, and their values are in its unit.
 func (sel *selection) addMetric(ctx context.Context, m, exact *metric, scale float64) error {
 	n := 0
-	add := func(t *target, list []*entry) error {
+	add := func(p *part) error {
 		if n++; n%512 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if exact == nil || exact.targets[t] == nil {
-			sel.addTarget(t, list, scale)
+		if p != nil && (exact == nil || exact.of(p.target) == nil) {
+			sel.addPart(p, scale)
 		}
 		return nil
 	}
-	if few, ok := sel.s.index.candidates(sel.matchers); ok && len(few) < len(m.targets) {
+	if few, ok := sel.s.index.candidates(sel.matchers); ok && len(few) < len(m.parts) {
 		for _, t := range few {
-			if err := add(t, m.targets[t]); err != nil {
+			if err := add(m.of(t)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if len(sel.matchers) == 0 {
-		count := 0
-		for _, list := range m.targets {
-			count += len(list)
-		}
-		sel.found = slices.Grow(sel.found, count)
+		sel.grow(m.parts)
 	}
-	for t, list := range m.targets {
-		if err := add(t, list); err != nil {
+	for _, p := range m.parts {
+		if err := add(p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addTarget adds those of a target's series of one name that the matchers select.
-func (sel *selection) addTarget(t *target, list []*entry, scale float64) {
-	first := len(sel.found)
-	for _, e := range list {
-		if scale != 0 && e.parts[0].Field == 0 {
+// grow makes room for all series of the parts.
+func (sel *selection) grow(parts []*part) {
+	n := 0
+	for _, p := range parts {
+		n += len(p.entries)
+	}
+	if sel.onlyNewest() {
+		sel.points = slices.Grow(sel.points, n)
+	} else {
+		sel.found = slices.Grow(sel.found, n)
+	}
+}
+
+// onlyNewest reports whether the selection is of one value for each series.
+func (sel *selection) onlyNewest() bool { return sel.instant && !sel.labelsOnly }
+
+// addPart adds those of a target's series of one name that the matchers select.
+func (sel *selection) addPart(p *part, scale float64) {
+	short := p.labelsFor(sel.grouping)
+	if sel.onlyNewest() {
+		sel.addNewest(p, scale, short)
+		return
+	}
+	for i := range p.entries {
+		e := &p.entries[i]
+		if !e.overlaps(sel.from*int64(time.Millisecond), (sel.to+1)*int64(time.Millisecond)) {
 			continue
 		}
-		l := sel.s.shownAs(e, sel.now)
-		if !sel.matches(l) || !e.overlaps(sel.from*int64(time.Millisecond), (sel.to+1)*int64(time.Millisecond)) {
+		if l, ok := sel.labelsOf(e, scale, short.at(i)); ok {
+			sel.found = append(sel.found, result{sel: sel, labels: l, target: p.target, entry: e, scale: scale})
+		}
+	}
+}
+
+// addNewest adds the newest values of a target's series, of those that have one which
+// is not stale.
+func (sel *selection) addNewest(p *part, scale float64, short *shortLabels) {
+	const ms = int64(time.Millisecond)
+	at := sel.to*ms + ms - 1
+	first := len(sel.points)
+	sel.lookups = sel.lookups[:0]
+	for i := range p.entries {
+		e := &p.entries[i]
+		x := e.exposureAt(at)
+		if x == nil {
 			continue
 		}
-		r := result{sel: sel, labels: l, target: t, entry: e}
-		if scale != 0 {
-			r.scale = scale
-			b := labels.NewBuilder(l)
-			b.Set(model.MetricNameLabel, sel.name)
-			r.labels = b.Labels()
+		if l, ok := sel.labelsOf(e, scale, short.at(i)); ok {
+			sel.points = append(sel.points, point{labels: l})
+			sel.lookups = append(sel.lookups, series.Lookup{Exposure: x, Scale: scaleOf(x, scale)})
 		}
-		sel.found = append(sel.found, r)
 	}
-	if sel.instant && !sel.labelsOnly {
-		sel.found = append(sel.found[:first], sel.withValue(t, sel.found[first:])...)
+	w := p.target.window
+	w.ReadLast(sel.lookups, sel.to*ms-int64(w.Keep(sel.s.cfg.MinAge)), at)
+	kept := sel.points[:first]
+	for i := range sel.lookups {
+		if x := &sel.lookups[i]; x.Stamp != 0 {
+			kept = append(kept, point{sel.points[first+i].labels, x.Stamp / ms, x.Value})
+		}
 	}
+	sel.points = kept
+}
+
+// labelsOf returns the labels under which a series is selected. short are those that the
+// query needs; nil: all. ok is false if the matchers do not select the series.
+func (sel *selection) labelsOf(e *entry, scale float64, short *labels.Labels) (l labels.Labels, ok bool) {
+	if scale != 0 && e.field() == 0 {
+		return l, false
+	}
+	l = sel.s.shownAs(e, sel.now)
+	if !sel.matches(l) {
+		return l, false
+	}
+	if short != nil && l == e.labels {
+		return *short, true
+	}
+	if scale != 0 {
+		l = labels.NewBuilder(l).Set(model.MetricNameLabel, sel.name).Labels()
+	}
+	return l, true
 }
 
 func (sel *selection) matches(l labels.Labels) bool {
@@ -262,38 +324,23 @@ func (sel *selection) matches(l labels.Labels) bool {
 }
 
 func (e *entry) overlaps(from, to int64) bool {
-	return slices.ContainsFunc(e.parts, func(x series.Exposure) bool { return x.From < to && x.Until > from })
-}
-
-// withValue reads the newest value of a target's series, and returns those that have
-// one which is not stale.
-func (sel *selection) withValue(t *target, list []result) []result {
-	const ms = int64(time.Millisecond)
-	at := sel.to*ms + ms - 1
-	kept := list[:0]
-	sel.lookups = sel.lookups[:0]
-	for i := range list {
-		if part := list[i].entry.partAt(at); part != nil {
-			kept = append(kept, list[i])
-			sel.lookups = append(sel.lookups, series.Lookup{Exposure: part, Scale: list[i].scaleOf(part)})
+	for x := range e.exposures {
+		if x.From < to && x.Until > from {
+			return true
 		}
 	}
-	t.window.ReadLast(sel.lookups, sel.to*ms-int64(t.window.Keep(sel.s.cfg.MinAge)), at)
-	list, kept = kept, kept[:0]
-	for i := range list {
-		if x := &sel.lookups[i]; x.Stamp != 0 {
-			list[i].stamp, list[i].value = x.Stamp/int64(time.Millisecond), x.Value
-			kept = append(kept, list[i])
-		}
-	}
-	return kept
+	return false
 }
 
-// partAt returns the part of a series that its page shows at a time.
-func (e *entry) partAt(at int64) *series.Exposure {
-	for i := len(e.parts) - 1; i >= 0; i-- {
-		if p := &e.parts[i]; p.From <= at && at < p.Until {
-			return p
+// exposureAt returns the exposure of a series that its page shows at a time; nil: it
+// does not.
+func (e *entry) exposureAt(at int64) *series.Exposure {
+	if x := &e.last; x.From <= at && at < x.Until {
+		return x
+	}
+	for i := len(e.former) - 1; i >= 0; i-- {
+		if x := &e.former[i]; x.From <= at && at < x.Until {
+			return x
 		}
 	}
 	return nil
@@ -320,13 +367,13 @@ func (sel *selection) addUp(ctx context.Context) error {
 
 // addVirtual adds a series that is not in the windows.
 func (sel *selection) addVirtual(r result) {
-	if sel.instant && !sel.labelsOnly {
-		samples := r.samples(nil)
-		if len(samples) == 0 || isStale(samples[len(samples)-1].v) {
-			return
-		}
-		last := samples[len(samples)-1]
-		r.stamp, r.value = last.t, last.v
+	if !sel.onlyNewest() {
+		sel.found = append(sel.found, r)
+		return
 	}
-	sel.found = append(sel.found, r)
+	if samples := r.samples(nil); len(samples) > 0 {
+		if last := samples[len(samples)-1]; !isStale(last.v) {
+			sel.points = append(sel.points, point{r.labels, last.t, last.v})
+		}
+	}
 }

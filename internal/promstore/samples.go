@@ -4,6 +4,7 @@ package promstore
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/prometheus/prometheus/model/histogram"
@@ -16,7 +17,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
-// result is one series of a selection. It implements storage.Series.
+// result is one series of a selection, which is read by the iterator. It implements
+// storage.Series.
 type result struct {
 	sel    *selection
 	labels labels.Labels
@@ -24,9 +26,24 @@ type result struct {
 	entry  *entry   // nil: the target's series up, or that of a pod
 	pod    *podSpan // of a series of a pod
 	scale  float64  // 0: that of the page's name
+}
 
-	stamp int64 // of the only sample, ms since 1970; 0: the samples are read by the iterator
-	value float64
+// point is one series of an instant query: its newest value. It implements
+// storage.Series.
+type point struct {
+	labels labels.Labels
+	stamp  int64 // ms since 1970
+	value  float64
+}
+
+// Labels implements storage.Series.
+func (p *point) Labels() labels.Labels { return p.labels }
+
+// Iterator implements storage.Series.
+func (p *point) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+	it := newIterator(reuse)
+	it.samples = append(it.samples, sample{p.stamp, p.value})
+	return it
 }
 
 // sample is a value at a time in ms since 1970.
@@ -47,24 +64,28 @@ func (r *result) Labels() labels.Labels { return r.labels }
 
 // Iterator implements storage.Series.
 func (r *result) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+	it := newIterator(reuse)
+	it.samples = r.samples(it.samples)
+	return it
+}
+
+// newIterator returns an iterator without samples, in the memory of a former one.
+func newIterator(reuse chunkenc.Iterator) *iterator {
 	it, ok := reuse.(*iterator)
 	if !ok {
 		it = &iterator{}
 	}
-	it.at = -1
-	if r.stamp != 0 {
-		it.samples = append(it.samples[:0], sample{r.stamp, r.value})
-		return it
-	}
-	it.samples = r.samples(it.samples[:0])
+	it.at, it.samples = -1, it.samples[:0]
 	return it
 }
 
-func (r *result) scaleOf(part *series.Exposure) float64 {
-	if r.scale != 0 && part.Field != 0 {
-		return r.scale
+// scaleOf returns the factor between the selected name's unit and the stored one. scale
+// is that of another profile's name; 0: the page's name is selected.
+func scaleOf(x *series.Exposure, scale float64) float64 {
+	if scale != 0 && x.Field != 0 {
+		return scale
 	}
-	return part.Scale
+	return x.Scale
 }
 
 // samples appends the samples of the series, with a stale marker where the series left
@@ -84,15 +105,15 @@ func (r *result) samples(dst []sample) []sample {
 		return w.list
 	}
 	var buf []series.Stamped
-	for i := range r.entry.parts {
-		part := r.entry.parts[i] // a copy
-		part.Scale = r.scaleOf(&part)
-		buf = r.target.window.ReadRange(buf[:0], &part, from, to)
-		for _, x := range buf {
-			w.add(x.Stamp/ms, x.Value)
+	for shown := range r.entry.exposures {
+		x := *shown
+		x.Scale = scaleOf(&x, r.scale)
+		buf = r.target.window.ReadRange(buf[:0], &x, from, to)
+		for _, v := range buf {
+			w.add(v.Stamp/ms, v.Value)
 		}
-		if part.Until != series.Open {
-			w.end(part.Until / ms)
+		if x.Until != series.Open {
+			w.end(x.Until / ms)
 		}
 	}
 	w.finish()
@@ -179,17 +200,40 @@ func (it *iterator) AtST() int64 { return 0 }
 // Err implements chunkenc.Iterator.
 func (it *iterator) Err() error { return nil }
 
-// seriesSet is a list of series. It implements storage.SeriesSet.
+// seriesSet is a list of series: the points, then the results. It implements
+// storage.SeriesSet.
 type seriesSet struct {
-	list []result
-	at   int
+	points  []point
+	results []result
+	sorted  []storage.Series // both, sorted; nil: not sorted
+	at      int
+}
+
+// sort sorts the series by their labels.
+func (s *seriesSet) sort() {
+	s.sorted = make([]storage.Series, 0, len(s.points)+len(s.results))
+	for i := range s.points {
+		s.sorted = append(s.sorted, &s.points[i])
+	}
+	for i := range s.results {
+		s.sorted = append(s.sorted, &s.results[i])
+	}
+	slices.SortFunc(s.sorted, func(a, b storage.Series) int { return labels.Compare(a.Labels(), b.Labels()) })
 }
 
 // Next implements storage.SeriesSet.
-func (s *seriesSet) Next() bool { s.at++; return s.at < len(s.list) }
+func (s *seriesSet) Next() bool { s.at++; return s.at < len(s.points)+len(s.results) }
 
 // At implements storage.SeriesSet.
-func (s *seriesSet) At() storage.Series { return &s.list[s.at] }
+func (s *seriesSet) At() storage.Series {
+	switch {
+	case s.sorted != nil:
+		return s.sorted[s.at]
+	case s.at < len(s.points):
+		return &s.points[s.at]
+	}
+	return &s.results[s.at-len(s.points)]
+}
 
 // Err implements storage.SeriesSet.
 func (s *seriesSet) Err() error { return nil }

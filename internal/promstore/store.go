@@ -88,7 +88,8 @@ type Store struct {
 	index index
 	epoch uint64 // of the windows' exposures that index has; 0: none yet
 
-	pods podSeries
+	pods      podSeries
+	groupings groupings
 }
 
 var _ storage.Queryable = (*Store)(nil)
@@ -136,6 +137,7 @@ func (s *Store) Run(ctx context.Context) {
 // check drops unused names and decides whether all series are kept.
 func (s *Store) check(now time.Time) {
 	s.wanted.expire(now)
+	s.expireGroupings(now)
 	s.wanted.setAll(s.keepsAll())
 	if !s.wanted.hasPrefix("kube_") {
 		s.pods.drop()

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +59,7 @@ type rig struct {
 	windows *series.Store
 	pods    podList
 	store   *Store
+	storage storage.Queryable // that queries read; nil: the store
 	now     time.Time
 	engine  *promql.Engine
 }
@@ -68,6 +70,13 @@ func newRig(t *testing.T) *rig {
 	r.store.now = func() time.Time { return r.now }
 	r.engine = promql.NewEngine(promql.EngineOpts{LookbackDelta: DefaultLookback, MaxSamples: 1e7, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 	return r
+}
+
+func (r *rig) queryable() storage.Queryable {
+	if r.storage != nil {
+		return r.storage
+	}
+	return r.store
 }
 
 // line is a series of a page.
@@ -111,7 +120,7 @@ func (r *rig) page(t *series.Target, at time.Time, lines ...line) {
 // instant returns the result of a query as text.
 func (r *rig) instant(query string, at time.Time) string {
 	r.Helper()
-	q, err := r.engine.NewInstantQuery(context.Background(), r.store, nil, query, at)
+	q, err := r.engine.NewInstantQuery(context.Background(), r.queryable(), nil, query, at)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -127,7 +136,7 @@ func (r *rig) instant(query string, at time.Time) string {
 
 func (r *rig) ranged(query string, from, to time.Time, step time.Duration) string {
 	r.Helper()
-	q, err := r.engine.NewRangeQuery(context.Background(), r.store, nil, query, from, to, step)
+	q, err := r.engine.NewRangeQuery(context.Background(), r.queryable(), nil, query, from, to, step)
 	if err != nil {
 		r.Fatal(err)
 	}

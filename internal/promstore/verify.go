@@ -36,15 +36,14 @@ func (s *Store) shownAs(e *entry, now time.Time) labels.Labels {
 // isTrue reports whether the API server confirms an exporter's claim that a series is
 // of a pod.
 func (s *Store) isTrue(e *entry, now time.Time) bool {
-	last := &e.parts[len(e.parts)-1]
-	if last.Until != series.Open {
-		return s.wasTrue(e.claim, time.Unix(0, last.Until))
+	if e.last.Until != series.Open {
+		return s.wasTrue(e.claim, time.Unix(0, e.last.Until))
 	}
 	c := e.claim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.settled {
-		c.good, c.settled = s.verify(c, time.Unix(0, e.parts[0].From), now)
+		c.good, c.settled = s.verify(c, time.Unix(0, e.since()), now)
 	}
 	return c.good
 }

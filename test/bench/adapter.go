@@ -24,6 +24,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/adapter"
 	"github.com/gpupilot/gpupilot/internal/promengine"
 	"github.com/gpupilot/gpupilot/test/agentrig"
+	"github.com/gpupilot/gpupilot/test/promfleet"
 )
 
 // The load of an adapter's file: each metric is read for all pods once per sync period of
@@ -58,16 +59,16 @@ func benchAdapter(ctx context.Context, _ config, out io.Writer) ([]Row, error) {
 
 // serveAdapter is the process of benchAdapter. It writes its rows as JSON.
 func serveAdapter(ctx context.Context, out io.Writer) error {
-	f, err := newPromFleet(adapterNodes, 1)
+	f, err := promfleet.New(adapterNodes, 1)
 	if err != nil {
 		return err
 	}
-	s := adapter.New(adapter.ServerConfig{}, f.adapterDeps())
+	s := adapter.New(adapter.ServerConfig{}, adapterDeps(f))
 	if err := s.Load([]byte(adapterFile())); err != nil {
 		return err
 	}
 	s.Discover(ctx)
-	o := &adapter.Objects{Resource: schema.GroupResource{Resource: "pods"}, Namespace: "team-00", Names: f.names, Selector: k8slabels.Everything()}
+	o := &adapter.Objects{Resource: schema.GroupResource{Resource: "pods"}, Namespace: "team-00", Names: f.Pods, Selector: k8slabels.Everything()}
 	before, err := agentrig.CPU(os.Getpid())
 	if err != nil {
 		return err
@@ -81,9 +82,9 @@ func serveAdapter(ctx context.Context, out io.Writer) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		values, err := s.Values(ctx, fmt.Sprintf("busy_%d", i%adapterRules), o, f.now)
-		if err == nil && len(values) != len(f.names) {
-			err = fmt.Errorf("%d values for %d pods", len(values), len(f.names))
+		values, err := s.Values(ctx, fmt.Sprintf("busy_%d", i%adapterRules), o, f.Now)
+		if err == nil && len(values) != len(f.Pods) {
+			err = fmt.Errorf("%d values for %d pods", len(values), len(f.Pods))
 		}
 		if err != nil {
 			return err
@@ -95,7 +96,7 @@ func serveAdapter(ctx context.Context, out io.Writer) error {
 	if err := errors.Join(err, rssErr); err != nil {
 		return err
 	}
-	name := fmt.Sprintf("adapter file, %d rules over %d pods, each read every %v: ", adapterRules, len(f.names), adapterPeriod)
+	name := fmt.Sprintf("adapter file, %d rules over %d pods, each read every %v: ", adapterRules, len(f.Pods), adapterPeriod)
 	return json.NewEncoder(out).Encode([]Row{
 		atMost(name+"CPU", (after-before).Seconds()/took.Seconds(), "cores", barAdapterCPU),
 		atMost(name+"RSS", float64(rss)/1e6, "MB", barAdapterRSS),
@@ -114,13 +115,13 @@ func adapterFile() string {
 }
 
 // adapterDeps are the functions that read the fleet's windows.
-func (f *promFleet) adapterDeps() adapter.Deps {
-	e := f.engine()
+func adapterDeps(f *promfleet.Fleet) adapter.Deps {
+	e := f.Engine()
 	q := promengine.Query{Payer: "adapter rules", Reserved: true}
 	return adapter.Deps{
 		Log: slog.New(slog.DiscardHandler),
 		Series: func(ctx context.Context, _ []*labels.Matcher, yield func(labels.Labels) bool) error {
-			all, _, err := e.Series(ctx, q, promengine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.now.Add(-time.Minute), To: f.now})
+			all, _, err := e.Series(ctx, q, promengine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.Now.Add(-time.Minute), To: f.Now})
 			for _, set := range all {
 				if !yield(set) {
 					break
@@ -131,7 +132,7 @@ func (f *promFleet) adapterDeps() adapter.Deps {
 		Query: func(ctx context.Context, text string, _ time.Time) ([]adapter.Sample, error) {
 			q := q
 			q.PromQL = text
-			v, _, err := e.Instant(ctx, q, f.now)
+			v, _, err := e.Instant(ctx, q, f.Now)
 			if err != nil {
 				return nil, err
 			}
