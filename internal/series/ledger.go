@@ -15,7 +15,7 @@ import (
 // Sizes in bytes. A map takes about twice its entries.
 const (
 	targetBytes  = int64(unsafe.Sizeof(Target{})) + 4*48 + 2*24 // with the headers of its maps and its entry in the store
-	seriesBytes  = int64(unsafe.Sizeof(seriesState{}))
+	seriesBytes  = int64(unsafe.Sizeof(seriesState{})) + 4 // with its place in the list of free ids
 	fieldBytes   = int64(unsafe.Sizeof(deviceField{}))
 	shareBytes   = int64(unsafe.Sizeof(deviceShare{}))
 	spanSize     = int64(unsafe.Sizeof(span{}))
@@ -130,7 +130,7 @@ func (t *Target) charge(bytes, rings int64) {
 // compares it with a full count.
 func (t *Target) size() int64 {
 	return targetBytes + int64(len(t.name)) + t.writer + t.ring.bytes() + t.keys + t.lists + t.exposed.bytes + t.failures.bytes() +
-		int64(cap(t.series))*seriesBytes + int64(cap(t.free))*4 +
+		int64(cap(t.series))*seriesBytes +
 		int64(len(t.devices))*deviceBytes + int64(t.devPeak)*deviceEntry +
 		int64(t.idsPeak)*idEntry +
 		int64(len(t.pods))*holdingBytes + int64(t.podsPeak)*holdingEntry

@@ -21,8 +21,12 @@ func recount(t *Target) int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	n := targetBytes + int64(len(t.name)) + t.writer
-	n += int64(8*cap(t.ring.stamps)+4*cap(t.ring.narrow.free)+4*cap(t.ring.wide.free)) + blockBytes(t.ring.narrow.blocks, 4) + blockBytes(t.ring.wide.blocks, 8)
-	n += int64(cap(t.series))*seriesBytes + int64(cap(t.free))*4
+	n += int64(8*cap(t.ring.stamps)) + blockBytes(t.ring.narrow.blocks, 4) + blockBytes(t.ring.wide.blocks, 8)
+	n += int64(4*t.ring.narrow.stride + 4*t.ring.wide.stride) // room for the lists of free columns
+	n += int64(cap(t.series)) * seriesBytes
+	if cap(t.ring.narrow.free) > t.ring.narrow.stride || cap(t.ring.wide.free) > t.ring.wide.stride || cap(t.free) > cap(t.series) {
+		panic("a list of free ids has more than its room")
+	}
 	live := 0
 	for i := range t.series {
 		if s := &t.series[i]; s.live {
@@ -107,6 +111,7 @@ func FuzzLedger(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed, uint32(1<<(12+seed%10)))
 	}
+	f.Add(uint64(69), uint32(8123)) // series are freed under a limit that is used up
 	f.Fuzz(func(t *testing.T, seed uint64, limit uint32) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		s := New(Config{Span: 20 * time.Second, MaxBytes: int64(limit%(8<<20)) + 1})

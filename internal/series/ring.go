@@ -58,12 +58,13 @@ func (c *cells[T]) row(slot int) []T {
 	return c.blocks[slot/blockSlots][i : i+c.stride]
 }
 
-// cellBytes returns the bytes of cells with so many rows and columns of a size.
+// cellBytes returns the bytes of cells with so many rows and columns of a size, and of
+// the list of free columns.
 func cellBytes(slots, stride, size int) int64 {
 	if stride == 0 {
 		return 0
 	}
-	return int64(slots*stride*size) + int64(blocksOf(slots))*blockHeader
+	return int64(slots*stride*size) + int64(blocksOf(slots))*blockHeader + int64(4*stride)
 }
 
 func (r *ring) slots() int { return len(r.stamps) }
@@ -159,10 +160,27 @@ func (r *ring) addColumn(wide bool) int32 {
 
 func (r *ring) freeColumn(wide bool, col int32) {
 	if wide {
-		r.wide.free = append(r.wide.free, col)
+		r.wide.free = appendFree(r.wide.free, col, r.wide.stride)
 	} else {
-		r.narrow.free = append(r.narrow.free, col)
+		r.narrow.free = appendFree(r.narrow.free, col, r.narrow.stride)
 	}
+}
+
+// appendFree appends to a list of free ids, whose capacity never exceeds most. Memory for
+// that is charged before anything is freed: freeing never takes memory.
+func appendFree[T any](list []T, id T, most int) []T {
+	if len(list) == cap(list) {
+		list = append(make([]T, 0, min(2*len(list)+8, most)), list...)
+	}
+	return append(list, id)
+}
+
+// fitted returns a list of free ids with a capacity of at most most.
+func fitted[T any](list []T, most int) []T {
+	if cap(list) <= most {
+		return list
+	}
+	return append(make([]T, 0, most), list...)
 }
 
 // bytes returns the size of the ring's arrays, including spare columns.
@@ -172,8 +190,7 @@ func (r *ring) bytes() int64 { return r.bytesOf(len(r.stamps), r.narrow.stride, 
 func (r *ring) bytesWith(slots int) int64 { return r.bytesOf(slots, r.narrow.cols, r.wide.cols) }
 
 func (r *ring) bytesOf(slots, narrow, wide int) int64 {
-	return int64(8*slots) + cellBytes(slots, narrow, 4) + cellBytes(slots, wide, 8) +
-		int64(4*cap(r.narrow.free)+4*cap(r.wide.free))
+	return int64(8*slots) + cellBytes(slots, narrow, 4) + cellBytes(slots, wide, 8)
 }
 
 // costWith returns the cost of resize(slots).
@@ -225,7 +242,7 @@ func (r *ring) resize(slots int) {
 	if !r.extends() {
 		narrow, wide := r.narrow.free, r.wide.free
 		r.rebuild(slots, columns(r.narrow.cols), columns(r.wide.cols))
-		r.narrow.free, r.wide.free = narrow, wide
+		r.narrow.free, r.wide.free = fitted(narrow, r.narrow.stride), fitted(wide, r.wide.stride)
 		return
 	}
 	stamps := make([]int64, slots)

@@ -67,7 +67,7 @@ func (t *Target) freeSeries(id uint32) {
 	t.keys -= TextBytes(len(s.name))
 	t.ring.freeColumn(s.wide, s.col)
 	s.live, s.name = false, ""
-	t.free = append(t.free, id)
+	t.free = appendFree(t.free, id, cap(t.series))
 	t.live--
 	t.store.series.Add(-1)
 }
@@ -129,7 +129,7 @@ func (t *Target) compact(slots int, forced bool) {
 	}
 	if cap(t.series) > 2*end+churnSlack || forced && cap(t.series) > end+end/8+churnSlack {
 		t.series = slices.Clone(t.series[:end])
-		t.free = slices.DeleteFunc(slices.Clone(t.free), func(id uint32) bool { return int(id) >= end })
+		t.free = fitted(slices.DeleteFunc(t.free, func(id uint32) bool { return int(id) >= end }), cap(t.series))
 	}
 }
 
