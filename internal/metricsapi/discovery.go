@@ -32,43 +32,47 @@ const groupPriority = 100
 
 // discovery is the aggregated discovery document at /apis, which Kubernetes requests
 // since 1.27. The library adds its resources only to the documents of each version.
-// Without discovery, the API server would find no resource.
-type discovery struct {
+// Without discovery, the API server would find no resource. M describes a metric.
+type discovery[M comparable] struct {
 	aggregated.ResourceManager
-	metrics func() []provider.CustomMetricInfo
+	list    func() []M // sorted
+	publish func(aggregated.ResourceManager, []M)
 
 	mu   sync.Mutex
-	last []provider.CustomMetricInfo
+	last []M
 }
 
-func newDiscovery(p *Provider) *discovery {
-	d := &discovery{ResourceManager: aggregated.NewResourceManager("apis"), metrics: p.ListAllMetrics}
+func newDiscovery[M comparable](m aggregated.ResourceManager, list func() []M, publish func(aggregated.ResourceManager, []M)) *discovery[M] {
+	d := &discovery[M]{ResourceManager: m, list: list, publish: publish}
 	d.refresh()
-	for _, v := range versions {
-		d.SetGroupVersionPriority(metav1.GroupVersion{Group: custom_metrics.GroupName, Version: v.version}, groupPriority, v.priority)
-	}
 	return d
 }
 
 // ServeHTTP serves the document with the metric names that are in use now.
-func (d *discovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *discovery[M]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.refresh()
 	d.ResourceManager.ServeHTTP(w, r)
 }
 
 // refresh updates the document if the names have changed.
-func (d *discovery) refresh() {
+func (d *discovery[M]) refresh() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	metrics := d.metrics()
-	if slices.Equal(metrics, d.last) {
+	list := d.list()
+	if slices.Equal(list, d.last) {
 		return
 	}
-	d.last = metrics
+	d.last = list
+	d.publish(d.ResourceManager, list)
+}
+
+// publishCustom publishes the versions of custom.metrics.k8s.io.
+func publishCustom(m aggregated.ResourceManager, metrics []provider.CustomMetricInfo) {
 	for _, v := range versions {
-		d.AddGroupVersion(custom_metrics.GroupName, apidiscoveryv2.APIVersionDiscovery{
+		m.AddGroupVersion(custom_metrics.GroupName, apidiscoveryv2.APIVersionDiscovery{
 			Version: v.version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: resourcesOf(metrics),
 		})
+		m.SetGroupVersionPriority(metav1.GroupVersion{Group: custom_metrics.GroupName, Version: v.version}, groupPriority, v.priority)
 	}
 }
 

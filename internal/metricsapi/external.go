@@ -5,9 +5,7 @@ package metricsapi
 import (
 	"context"
 	"math"
-	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -71,9 +69,7 @@ func (s *Server) externalProvider(config *genericapiserver.Config) provider.Exte
 			e.delegate = d
 		}
 	}
-	d := &externalDiscovery{ResourceManager: config.AggregatedDiscoveryGroupManager, names: e.names}
-	d.refresh()
-	config.AggregatedDiscoveryGroupManager = d
+	config.AggregatedDiscoveryGroupManager = newDiscovery(config.AggregatedDiscoveryGroupManager, e.names, publishExternal)
 	return e
 }
 
@@ -133,30 +129,8 @@ func (p *externalProvider) ListAllExternalMetrics() []provider.ExternalMetricInf
 	return list
 }
 
-// externalDiscovery adds external.metrics.k8s.io to the aggregated discovery document.
-type externalDiscovery struct {
-	aggregated.ResourceManager
-	names func() []string
-
-	mu   sync.Mutex
-	last []string
-}
-
-// ServeHTTP serves the document with the names of now.
-func (d *externalDiscovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	d.refresh()
-	d.ResourceManager.ServeHTTP(w, r)
-}
-
-// refresh updates the document if the names have changed.
-func (d *externalDiscovery) refresh() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	names := d.names()
-	if slices.Equal(names, d.last) {
-		return
-	}
-	d.last = names
+// publishExternal publishes external.metrics.k8s.io.
+func publishExternal(m aggregated.ResourceManager, names []string) {
 	version := apidiscoveryv2.APIVersionDiscovery{
 		Version: v1beta1.SchemeGroupVersion.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
 	}
@@ -166,6 +140,6 @@ func (d *externalDiscovery) refresh() {
 			ResponseKind: &metav1.GroupVersionKind{Kind: "ExternalMetricValueList"},
 		})
 	}
-	d.AddGroupVersion(external_metrics.GroupName, version)
-	d.SetGroupVersionPriority(metav1.GroupVersion{Group: external_metrics.GroupName, Version: version.Version}, groupPriority, 100)
+	m.AddGroupVersion(external_metrics.GroupName, version)
+	m.SetGroupVersionPriority(metav1.GroupVersion{Group: external_metrics.GroupName, Version: version.Version}, groupPriority, 100)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -155,7 +156,7 @@ func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return genericapiserver.DefaultBuildHandlerChain(withDelegates(s.provider, s.cfg.Delegates, newLists(s.provider, api)), c)
 	}
-	config.AggregatedDiscoveryGroupManager = newDiscovery(s.provider)
+	config.AggregatedDiscoveryGroupManager = newDiscovery(aggregated.NewResourceManager("apis"), s.provider.ListAllMetrics, publishCustom)
 	external := s.externalProvider(config)
 	s.describe(config)
 	if err := s.secure(config); err != nil {
