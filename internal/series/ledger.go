@@ -15,7 +15,7 @@ import (
 // Sizes in bytes. A map takes about twice its entries.
 const (
 	targetBytes  = int64(unsafe.Sizeof(Target{})) + 4*48 + 2*24 // with the headers of its maps and its entry in the store
-	seriesBytes  = int64(unsafe.Sizeof(seriesState{})) + 4 // with its place in the list of free ids
+	seriesBytes  = int64(unsafe.Sizeof(seriesState{})) + 4      // with its place in the list of free ids
 	fieldBytes   = int64(unsafe.Sizeof(deviceField{}))
 	shareBytes   = int64(unsafe.Sizeof(deviceShare{}))
 	spanSize     = int64(unsafe.Sizeof(span{}))
