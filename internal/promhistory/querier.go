@@ -20,6 +20,7 @@ type querier struct {
 	storage.Querier // of the windows
 	s               *Store
 	mint, maxt      int64
+	read            reader // of all selections: a query may have hundreds
 }
 
 // Select is storage.Querier's.
@@ -119,7 +120,7 @@ type selection struct {
 	past     []pastSeries
 	index    map[labels.Labels]int // in past, of the series that are not in the result yet
 
-	read reader
+	read *reader
 }
 
 // pastSeries is a series in the history.
@@ -132,7 +133,7 @@ type pastSeries struct {
 }
 
 func (q *querier) selection(hints *storage.SelectHints, matchers []*labels.Matcher) *selection {
-	sel := &selection{s: q.s, from: q.mint, to: q.maxt, matchers: matchers}
+	sel := &selection{s: q.s, from: q.mint, to: q.maxt, matchers: matchers, read: &q.read}
 	if hints != nil {
 		sel.from, sel.to = hints.Start, hints.End
 		sel.instant = hints.Range == 0 && hints.Step == 0 && hints.End-hints.Start == q.s.cfg.Lookback.Milliseconds()-1

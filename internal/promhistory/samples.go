@@ -83,9 +83,10 @@ func merge(dst, minutes, full []sample) []sample {
 const maxColumns = 16
 
 // reader keeps the points of the last read. The engine iterates over one series after the
-// other, in the order of the selection.
+// other, in the order of their selection.
 type reader struct {
 	mu       sync.Mutex
+	from, to int64 // ms since 1970
 	workload history.Workload
 	metrics  []history.Metric
 	columns  [maxColumns][]point // parallel to metrics
@@ -99,10 +100,10 @@ type point struct {
 
 // points appends the points of a series within the time of the selection.
 func (sel *selection) points(dst []sample, at int) []sample {
-	r, x := &sel.read, &sel.past[at]
+	r, x := sel.read, &sel.past[at]
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.workload != x.workload || !slices.Contains(r.metrics, x.metric) {
+	if r.workload != x.workload || r.from != sel.from || r.to != sel.to || !slices.Contains(r.metrics, x.metric) {
 		sel.readColumns(at)
 	}
 	list := r.columns[slices.Index(r.metrics, x.metric)]
@@ -141,8 +142,8 @@ func rolling(list []point) float64 {
 // readColumns reads the metric of a series, and those of the next series of the same
 // workload. The lock is held.
 func (sel *selection) readColumns(at int) {
-	r := &sel.read
-	r.workload, r.metrics = sel.past[at].workload, r.metrics[:0]
+	r := sel.read
+	r.from, r.to, r.workload, r.metrics = sel.from, sel.to, sel.past[at].workload, r.metrics[:0]
 	for i := at; i < len(sel.past) && sel.past[i].workload == r.workload && len(r.metrics) < maxColumns; i++ {
 		if m := sel.past[i].metric; !slices.Contains(r.metrics, m) {
 			r.columns[len(r.metrics)] = r.columns[len(r.metrics)][:0]

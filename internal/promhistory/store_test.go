@@ -294,6 +294,20 @@ func TestLimitsHoldForTheHistory(t *testing.T) {
 	}
 }
 
+// The selectors of a query share the points that were read last.
+func TestSelectorsOfAQueryAreApart(t *testing.T) {
+	r := newRig(t, promengine.Config{})
+	for before := 60; before > 0; before-- {
+		r.record("ml", "chat", before, serving(float64(before)), mean("replicas/desired", float64(-before)))
+		r.record("ml", "other", before, serving(float64(1000*before)))
+	}
+	answer, err := r.query(`replicas{name="chat",state="serving"} + ignoring(state) replicas{name="chat",state="desired"} offset 10m + on() group_left() replicas{name="other"} @ `+
+		fmt.Sprint(at(30).Unix()), at(2), at(0), time.Minute)
+	if want := map[string]string{`{name="chat", namespace="ml"}`: "2=30990 1=30990 0=30990"}; err != nil || cmp.Diff(want, answer) != "" {
+		t.Errorf("%v, %v; want %v", answer, err, want)
+	}
+}
+
 func TestACancelledQueryEnds(t *testing.T) {
 	r := newRig(t, promengine.Config{})
 	for i := range 2 * checkEvery {
