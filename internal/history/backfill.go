@@ -46,6 +46,8 @@ type BackfillConfig struct {
 	// MaxQueries bounds the number of queries, and so the time; 5,000.
 	MaxQueries int
 	Store      *Store
+
+	maxCells int
 }
 
 // ErrTooLong is an answer that is larger than the limit.
@@ -59,9 +61,9 @@ const (
 	defaultQueries = 5000
 )
 
-// maxCells bounds the values of a slice that are put together, 32 MiB. The answers alone
-// do not: a series with one point takes room for all minutes.
-const maxCells = 4 << 20
+// defaultCells bounds the values of a slice that are put together, 32 MiB. The answers
+// alone do not: a series with one point takes room for all minutes.
+const defaultCells = 4 << 20
 
 // The reasons to end before the retention.
 var (
@@ -75,6 +77,7 @@ var (
 func Backfill(ctx context.Context, cfg BackfillConfig, now time.Time) (oldest time.Time, err error) {
 	cfg.Pause, cfg.Slice = cmp.Or(cfg.Pause, defaultPause), cmp.Or(cfg.Slice, defaultSlice)
 	cfg.MaxQueries = cmp.Or(cfg.MaxQueries, defaultQueries)
+	cfg.maxCells = cmp.Or(cfg.maxCells, defaultCells)
 	end := now.Truncate(time.Minute)
 	begin := end.Add(-cfg.Store.cfg.Retention + time.Minute)
 	for end.After(begin) {
@@ -99,7 +102,7 @@ func Backfill(ctx context.Context, cfg BackfillConfig, now time.Time) (oldest ti
 
 // slice adds the rows of the minutes from one time until another.
 func (cfg *BackfillConfig) slice(ctx context.Context, from, to, now time.Time) error {
-	rows := sliceRows{first: minuteOf(from), minutes: int(to.Sub(from) / time.Minute), workloads: map[Workload]map[Metric]*cells{}}
+	rows := sliceRows{first: minuteOf(from), minutes: int(to.Sub(from) / time.Minute), most: cfg.maxCells, workloads: map[Workload]map[Metric]*cells{}}
 	for i := range cfg.Families {
 		f := &cfg.Families[i]
 		for cell, promql := range []string{cellMean: f.Mean, cellMax: f.Max, cellSum: f.Sum} {
@@ -149,6 +152,7 @@ type sliceRows struct {
 	minutes   int
 	workloads map[Workload]map[Metric]*cells
 	used      int // values of all cells
+	most      int // of used
 }
 
 // cells are the aggregates of a metric in each minute of a slice. Those without a series
@@ -170,7 +174,7 @@ func (r *sliceRows) add(f *Family, found []Recorded, cell int) error {
 			continue
 		}
 		values := r.cells(w, m, cell)
-		if r.used > maxCells {
+		if r.used > r.most {
 			return fmt.Errorf("%w: %d values of %d workloads", ErrTooLong, r.used, len(r.workloads))
 		}
 		for _, p := range found[i].Points {

@@ -134,12 +134,12 @@ func TestBackfillEndsAtTheLimitOfQueries(t *testing.T) {
 func TestBackfillBoundsItsMemory(t *testing.T) {
 	longest := time.Duration(0)
 	_, err := Backfill(t.Context(), BackfillConfig{
-		Store: New(Config{Retention: 12 * time.Hour, MaxBytes: 1 << 30}), Pause: time.Nanosecond,
+		Store: New(Config{Retention: 12 * time.Hour}), Pause: time.Nanosecond, maxCells: 36_000,
 		Families: []Family{{Mean: "mean", Identify: func(l map[string]string) (Workload, Metric, bool) {
 			return Workload{"ml", "Deployment", l["name"]}, "gpus/allocated", true
 		}}},
 		Query: func(_ context.Context, _ string, from, to time.Time) (out []Recorded, _ error) {
-			for i := range 2 * maxCells / 360 {
+			for i := range 200 {
 				out = append(out, Recorded{Labels: map[string]string{"name": fmt.Sprint(i)}, Points: []Point{{to, 1}}})
 			}
 			longest = to.Sub(from)
