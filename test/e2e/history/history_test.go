@@ -70,7 +70,7 @@ func TestTheHistoryComesBack(t *testing.T) {
 	if err := s.Client.Create(t.Context(), autoscaler()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { return check(t, s.ControllerURL, time.Now()) })
+	eventually(t, func() error { return recorded(t, s.ControllerURL, time.Now()) })
 
 	// The windows of a new process are empty: what was before its start is in the history.
 	s.StopController()
@@ -124,14 +124,25 @@ var shown = []struct {
 // wanted is the number of minutes that everything must have.
 const wanted = 2
 
-// check returns an error unless a controller shows minutes of everything before a time.
-func check(t *testing.T, url string, before time.Time) error {
+// recorded returns an error unless the page's JSON has minutes before a time.
+func recorded(t *testing.T, url string, before time.Time) error {
+	t.Helper()
 	for _, x := range []struct{ kind, metric string }{
 		{"GPUAutoscaler", "replicas/serving"}, {"GPUAutoscaler", "signal/Utilization"}, {"Deployment", "gpu/DCGM_FI_DEV_GPU_UTIL"}, {"Namespace", "gpus/allocated"},
 	} {
 		if n, err := minutesOf(t, url, x.kind, x.metric, before); err != nil || n < wanted {
 			return fmt.Errorf("%d minutes of %s of the %s: %w", n, x.metric, x.kind, err)
 		}
+	}
+	return nil
+}
+
+// check returns an error unless the page's JSON and PromQL have minutes before a time, at
+// which the windows were empty.
+func check(t *testing.T, url string, before time.Time) error {
+	t.Helper()
+	if err := recorded(t, url, before); err != nil {
+		return err
 	}
 	for _, x := range shown {
 		found, err := samples(t, url, x.promql+"[1h]")
@@ -161,6 +172,7 @@ const minute = int64(time.Minute / time.Millisecond)
 // seam returns an error until a series has minutes and then samples, and fails the test if
 // there is a minute's point after the first sample.
 func seam(t *testing.T, url string) error {
+	t.Helper()
 	found, err := samples(t, url, shown[0].promql+"[1h]")
 	if err != nil {
 		return err
