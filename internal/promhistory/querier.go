@@ -29,10 +29,15 @@ func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.Select
 	if err := sel.run(ctx); err != nil {
 		return storage.ErrSeriesSet(err)
 	}
-	recent := q.Querier.Select(ctx, sorted, hints, matchers...)
 	if len(sel.past) == 0 {
-		return recent
+		return q.Querier.Select(ctx, sorted, hints, matchers...)
 	}
+	if hints != nil && hints.By {
+		whole := *hints // without the labels of a grouping, a series has no past
+		whole.By, whole.Grouping = false, nil
+		hints = &whole
+	}
+	recent := q.Querier.Select(ctx, sorted, hints, matchers...)
 	out := &seriesSet{at: -1, warnings: recent.Warnings}
 	sel.sort()
 	if sel.instant {

@@ -111,6 +111,26 @@ func TestTheEndInTheWindowsCounts(t *testing.T) {
 	f(now, "")
 }
 
+// A storage may leave out the labels that an aggregation does not need.
+func TestAggregationsHaveThePast(t *testing.T) {
+	r := newRig(t, promengine.Config{})
+	for before := 20; before > 0; before-- {
+		r.record("ml", "chat", before, serving(1))
+		r.record("ml", "other", before, serving(10))
+	}
+	r.expose(at(2.5), now, 2, false)
+	for range 3 { // the storage learns a grouping by its use
+		answer, err := r.query(`sum by (namespace) (replicas)`, at(5), now.Add(-time.Second), time.Minute, "ml")
+		if want := map[string]string{`{namespace="ml"}`: "5=11 4=11 3=11 2=12 1=12"}; err != nil || cmp.Diff(want, answer) != "" {
+			t.Errorf("%v, %v; want %v", answer, err, want)
+		}
+		answer, err = r.query(`sum by (name) (replicas)`, now, now.Add(-time.Second), 0)
+		if want := map[string]string{`{name="chat"}`: "2", `{name="other"}`: "10"}; err != nil || cmp.Diff(want, answer) != "" {
+			t.Errorf("%v, %v; want %v", answer, err, want)
+		}
+	}
+}
+
 func TestTheNewestValueIsThatOfTheWindows(t *testing.T) {
 	r := newRig(t, promengine.Config{})
 	r.record("ml", "chat", 2, serving(1))
