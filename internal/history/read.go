@@ -91,8 +91,9 @@ func (s *Store) Rows(w Workload, from, to time.Time, metrics ...Metric) iter.Seq
 	return func(yield func(Row) bool) {
 		chunks, names := s.snapshot(w, first, last)
 		var values []Value
+		var state rowState
 		for i := range chunks {
-			more := chunks[i].each(func(minute int64, columns []column) bool {
+			more := chunks[i].each(&state, func(minute int64, columns []column) bool {
 				if minute < first || minute > last {
 					return minute <= last
 				}
@@ -117,8 +118,9 @@ func (s *Store) Each(w Workload, from, to time.Time, metrics []Metric, f func(at
 	for i, m := range metrics {
 		columnOf[i], values[i].Metric = slices.Index(names, m), m
 	}
+	var state rowState
 	for i := range chunks {
-		more := chunks[i].each(func(minute int64, columns []column) bool {
+		more := chunks[i].each(&state, func(minute int64, columns []column) bool {
 			if minute < first || minute > last {
 				return minute <= last
 			}

@@ -8,5 +8,5 @@
 // no point, so that the series ends after the lookback of the engine.
 //
 // The points of a series are read when the engine iterates over it. One read decodes the
-// rows of a workload for up to 16 of its metrics.
+// rows of a workload for up to 32 of its metrics.
 package promhistory

@@ -79,8 +79,8 @@ func merge(dst, minutes, full []sample) []sample {
 	return append(dst, full...)
 }
 
-// maxColumns bounds the metrics of one read, and so its memory: 5 MB for 14 days.
-const maxColumns = 16
+// maxColumns bounds the metrics of one read, and so its memory: 10 MB for 14 days.
+const maxColumns = 32
 
 // reader keeps the points of the last read. The engine iterates over one series after the
 // other, in the order of their selection.
