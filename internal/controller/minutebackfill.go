@@ -91,6 +91,9 @@ func aggregateFamilies(scope int) []history.Family {
 			Mean: fmt.Sprintf("avg by (%s) (avg_over_time(%s[1m]))", by, aggregateGPUs(scope)),
 			Max:  fmt.Sprintf("max by (%s) (max_over_time(%s[1m]))", by, aggregateGPUs(scope)),
 			Identify: identify(func(l map[string]string) history.Metric {
+				if groupInUse(l["in_use"]) == "" {
+					return ""
+				}
 				return namedMetric(history.GroupGPUs, l["in_use"])
 			}),
 		},
