@@ -26,7 +26,7 @@ var layers = map[string]string{
 
 	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
-	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/promstore": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
+	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promhistory": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/promstore": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
 
 	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app", "internal/exporter": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",

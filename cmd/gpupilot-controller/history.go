@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/promq"
 )
@@ -115,7 +116,7 @@ func (p *program) backfillHistory(ctx context.Context) {
 	}
 	now := time.Now()
 	oldest, err := history.Backfill(ctx, history.BackfillConfig{
-		Families: backfillFamilies(), Store: p.history.store, Pause: p.history.pause,
+		Families: controller.BackfillFamilies(), Store: p.history.store, Pause: p.history.pause,
 		Query: func(ctx context.Context, query string, from, to time.Time) ([]history.Recorded, error) {
 			return backfillQuery(ctx, client, query, from, to)
 		},
@@ -147,27 +148,6 @@ func backfillQuery(ctx context.Context, client *promq.Client, query string, from
 		out = append(out, r)
 	}
 	return out, nil
-}
-
-// backfillFamilies are the controller's metrics of GPUAutoscalers, as Prometheus has
-// scraped them. All replicas of the controller have the same values.
-func backfillFamilies() []history.Family {
-	family := func(metric, label, group string) history.Family {
-		over := func(aggregate, function string) string {
-			return fmt.Sprintf("%s by (namespace, name, %s) (%s(%s[1m]))", aggregate, label, function, metric)
-		}
-		return history.Family{
-			Mean: over("avg", "avg_over_time"), Max: over("max", "max_over_time"),
-			Identify: func(l map[string]string) (history.Workload, history.Metric, bool) {
-				w := history.Workload{Namespace: l["namespace"], Kind: "GPUAutoscaler", Name: l["name"]}
-				return w, history.NewMetric(group, l[label]), l[label] != ""
-			},
-		}
-	}
-	return []history.Family{
-		family("gpupilot_autoscaler_replicas", "state", history.GroupReplicas),
-		family("gpupilot_autoscaler_signal_value", "signal", history.GroupSignal),
-	}
 }
 
 // Describe sends nothing, as for meters.

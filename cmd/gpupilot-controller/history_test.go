@@ -7,19 +7,25 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/history"
+	"github.com/gpupilot/gpupilot/internal/promengine"
+	"github.com/gpupilot/gpupilot/internal/promhistory"
 )
 
 // historyProgram is the part of a program that keeps the history.
@@ -96,9 +102,12 @@ func TestAnUnusableVolumeIsSaid(t *testing.T) {
 }
 
 func TestTheHistoryIsReadFromPrometheus(t *testing.T) {
-	asked := make(chan string, 1000)
+	asked := make(chan string, 1) // the first query
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked <- r.FormValue("query")
+		select {
+		case asked <- r.FormValue("query"):
+		default:
+		}
 		start, _ := strconv.ParseFloat(r.FormValue("start"), 64)
 		end, _ := strconv.ParseFloat(r.FormValue("end"), 64)
 		var points []string
@@ -106,8 +115,11 @@ func TestTheHistoryIsReadFromPrometheus(t *testing.T) {
 			points = append(points, fmt.Sprintf(`[%.0f,"2.5"]`, at))
 		}
 		label := `"state":"serving"`
-		if strings.Contains(r.FormValue("query"), "signal_value") {
-			label = `"signal":"Utilization"`
+		switch query := r.FormValue("query"); {
+		case strings.Contains(query, "signal_value"):
+			label = `"signal":"Utilization","unit":"%","per":"replica"`
+		case !strings.Contains(query, "gpupilot_autoscaler_replicas"):
+			points = nil
 		}
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"namespace":"llm","name":"chat",%s},"values":[%s]}]}}`, label, strings.Join(points, ","))
 	}))
@@ -127,6 +139,79 @@ func TestTheHistoryIsReadFromPrometheus(t *testing.T) {
 	}
 	if n != 14*24*60-1 { // the oldest minute has begun before
 		t.Errorf("%d rows", n)
+	}
+}
+
+// What a Prometheus has scraped gives the minutes back from which it came.
+func TestTheHistoryIsReadFromItsOwnSeries(t *testing.T) {
+	before, after := history.New(history.Config{}), history.New(history.Config{Retention: time.Hour})
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	deployment, namespace := history.Workload{Namespace: "llm", Kind: "Deployment", Name: "chat"}, history.Workload{Namespace: "llm", Kind: "Namespace", Name: "llm"}
+	value := func(m history.Metric, mean, most, count float64) history.Value {
+		return history.Value{Metric: m, Mean: mean, Max: most, Count: count}
+	}
+	nan := math.NaN()
+	gpus := []history.Value{ // in the order of their names, as they are read back
+		value("active/DCGM_FI_DEV_GPU_UTIL", 80, 96, 2), value("gpu/DCGM_FI_DEV_FB_USED", 4096, 8192, 4),
+		value("gpu/DCGM_FI_DEV_GPU_UTIL", 40, 96, 4), value("gpu/DCGM_FI_DEV_SM_CLOCK", 1500, 1500, 4),
+		value("gpus/active", 2, 2, nan), value("gpus/allocated", 4, 4, nan),
+	}
+	for minute := range 30 {
+		at := now.Add(time.Duration(minute-31) * time.Minute)
+		if minute == 12 {
+			continue // missing
+		}
+		for w, values := range map[history.Workload][]history.Value{
+			chat: {
+				value("gpus/allocated", 4, 4, nan), value("pods/vllm:num_requests_waiting", 7, 7, nan), value("replicas/serving", 3, 3, nan),
+				value("requests/vllm", 2.5, 2.5, nan), value(history.NewSignal("vllm", "requests", "replica"), float64(minute), float64(minute), nan),
+			},
+			deployment: gpus, namespace: gpus,
+		} {
+			if err := before.Append(w, at, values); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	store := promhistory.New(promhistory.Config{}, promhistory.Deps{Recent: promengine.Join(), Minutes: before, Series: controller.NewMinuteSeries()})
+	engine := promengine.New(promengine.Config{}, store)
+	_, err := history.Backfill(t.Context(), history.BackfillConfig{
+		Store: after, Pause: time.Nanosecond, Families: controller.BackfillFamilies(),
+		Query: func(ctx context.Context, query string, from, to time.Time) (out []history.Recorded, _ error) {
+			m, _, err := engine.Range(ctx, promengine.Query{PromQL: query, Payer: "test"}, from, to, time.Minute)
+			for _, s := range m {
+				r := history.Recorded{Labels: s.Metric.Map()}
+				for _, p := range s.Floats {
+					r.Points = append(r.Points, history.Point{At: time.UnixMilli(p.T), Value: p.F})
+				}
+				out = append(out, r)
+			}
+			return out, err
+		},
+	}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(s *history.Store, w history.Workload) (out []string) {
+		for row := range s.Rows(w, now.Add(-time.Hour), now) {
+			row.Values = slices.DeleteFunc(row.Values, func(v history.Value) bool {
+				return strings.HasSuffix(string(v.Metric), "_SM_CLOCK") || w != chat && v.Metric == "gpus/allocated" // the first is not on /metrics
+			})
+			var line []string
+			for _, v := range row.Values {
+				line = append(line, fmt.Sprintf("%s=%.3g/%.3g/%.3g", v.Metric, v.Mean, v.Max, v.Count))
+			}
+			out = append(out, row.At.Format("15:04 ")+strings.Join(line, " "))
+		}
+		return out
+	}
+	for _, w := range []history.Workload{chat, deployment, namespace} {
+		if want, got := text(before, w), text(after, w); len(want) != 29 || cmp.Diff(want, got) != "" {
+			t.Errorf("%s: %s", w, cmp.Diff(want, got))
+		}
+	}
+	if got := after.Workloads(); len(got) != 3 {
+		t.Errorf("workloads %v", got)
 	}
 }
 

@@ -11,11 +11,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/prometheus/storage"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/flags"
 	"github.com/gpupilot/gpupilot/internal/promapi"
 	"github.com/gpupilot/gpupilot/internal/promengine"
+	"github.com/gpupilot/gpupilot/internal/promhistory"
 	"github.com/gpupilot/gpupilot/internal/promscope"
 	"github.com/gpupilot/gpupilot/internal/promstore"
 	"github.com/gpupilot/gpupilot/internal/rules"
@@ -78,7 +81,7 @@ func (p *program) makePromQL() {
 	q.engine = promengine.New(promengine.Config{
 		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
 		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.Want, Narrow: p.promstore.Narrow, Log: p.log,
-	}, promengine.Join(p.promstore, results))
+	}, promengine.Join(p.pastSeries(), results))
 	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
 		Engine: q.engine, Store: results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
@@ -87,6 +90,13 @@ func (p *program) makePromQL() {
 	p.sources = append(p.sources, q.rules)
 	p.registry.MustRegister(q.engine, q.rules)
 	p.promql = q
+}
+
+// pastSeries returns the series of the windows, and their past of the history.
+func (p *program) pastSeries() storage.Queryable {
+	job, instance := p.promstore.OwnLabels()
+	return promhistory.New(promhistory.Config{Lookback: promstore.DefaultLookback, Job: job, Instance: instance},
+		promhistory.Deps{Recent: p.promstore, Minutes: p.history.store, Series: controller.NewMinuteSeries()})
 }
 
 // run runs the rules.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/backtest"
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/webui"
@@ -88,7 +89,7 @@ func (h *controllerHistory) points(ctx context.Context, namespace, name string, 
 	since := min(h.length, history.Retention)
 	query := url.Values{"since": {since.String()}, "step": {"1m"}, "metric": {"replicas/serving"}}
 	for i := range into.Policy.Policy.Signals {
-		query.Add("metric", string(history.NewMetric(history.GroupSignal, into.Policy.Policy.Signals[i].Name)))
+		query.Add("metric", string(history.NewMetric(history.GroupSignal, excerpt.Of(into.Policy.Policy.Signals[i].Name, history.MaxSignal))))
 	}
 	err := h.controller.get(ctx, "api/v1/minutes", object(query), &into.Minutes)
 	if errors.Is(err, errNotFound) {

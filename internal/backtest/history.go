@@ -9,6 +9,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -125,7 +126,7 @@ func (h *History) minuteNeed(i int) (need float64, ok bool) {
 	}
 	signals := make([]*float64, len(h.Policy.Policy.Signals))
 	for j := range signals {
-		signals[j] = h.minute(string(history.NewMetric(history.GroupSignal, h.Policy.Policy.Signals[j].Name)), i)
+		signals[j] = h.minute(string(history.NewMetric(history.GroupSignal, excerpt.Of(h.Policy.Policy.Signals[j].Name, history.MaxSignal))), i)
 	}
 	return h.need(*serving, signals)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/history"
 )
 
 // aggregateField is a field on /metrics. A value times scale is in the base unit of the
@@ -45,6 +46,21 @@ var aggregateScopes = [...]struct {
 	{"workload", "of a workload", []string{"namespace", "kind", "name"}},
 }
 
+// aggregateStats are the statistics of each field on /metrics, with what the history has
+// of them.
+var aggregateStats = [...]struct {
+	name   string
+	minute history.Stat
+}{{"avg", history.StatMean}, {"sum", history.StatSum}, {"max", history.StatMax}, {"avg_5m", history.StatRolling}}
+
+// aggregateName returns the name of a field's aggregates, by the index in aggregateScopes.
+func aggregateName(scope int, field string) string {
+	return "gpupilot_" + aggregateScopes[scope].name + "_gpu_" + field
+}
+
+// aggregateGPUs returns the name of the number of GPUs.
+func aggregateGPUs(scope int) string { return "gpupilot_" + aggregateScopes[scope].name + "_gpus" }
+
 // aggregateDescs describe the aggregates on /metrics. Their number of series is bounded
 // by Config.WorkloadMetrics.
 type aggregateDescs struct {
@@ -60,11 +76,11 @@ func newAggregateDescs() *aggregateDescs {
 		d.values[i] = map[gpu.FieldID]*prometheus.Desc{}
 		for _, f := range aggregateFields() {
 			d.scales[f.field] = f.scale
-			d.values[i][f.field] = prometheus.NewDesc("gpupilot_"+scope.name+"_gpu_"+f.name,
+			d.values[i][f.field] = prometheus.NewDesc(aggregateName(i, f.name),
 				f.help+", over the GPUs in use "+scope.of+" whose pods serve, by statistic. avg_5m is the mean of the last 5 min.",
 				append(scope.labels[:len(scope.labels):len(scope.labels)], "in_use", "stat"), nil)
 		}
-		d.gpus[i] = prometheus.NewDesc("gpupilot_"+scope.name+"_gpus",
+		d.gpus[i] = prometheus.NewDesc(aggregateGPUs(i),
 			"GPUs in use "+scope.of+": allocated to serving pods, or active: with a utilization above zero within the last minute.",
 			append(scope.labels[:len(scope.labels):len(scope.labels)], "in_use"), nil)
 	}
@@ -86,11 +102,11 @@ func (d *aggregateDescs) describe(ch chan<- *prometheus.Desc) {
 func scopeOfGroup(g GPUGroup) (scope int, labels []string) {
 	switch {
 	case g.Name != "":
-		return 2, []string{g.Namespace, g.Kind, g.Name}
+		return scopeWorkload, []string{g.Namespace, g.Kind, g.Name}
 	case g.Namespace != "":
-		return 1, []string{g.Namespace}
+		return scopeNamespace, []string{g.Namespace}
 	}
-	return 0, nil
+	return scopeCluster, nil
 }
 
 // collect sends the aggregates of the last pass.
@@ -122,10 +138,7 @@ func (d *aggregateDescs) send(ch chan<- prometheus.Metric, desc *prometheus.Desc
 	if s.GPUs == 0 {
 		return
 	}
-	for _, x := range []struct {
-		stat  string
-		value float64
-	}{{"avg", s.Mean}, {"sum", s.Sum}, {"max", s.Max}, {"avg_5m", s.RollingMean}} {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, x.value*scale, append(labels[:len(labels):len(labels)], x.stat)...)
+	for i, value := range [len(aggregateStats)]float64{s.Mean, s.Sum, s.Max, s.RollingMean} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value*scale, append(labels[:len(labels):len(labels)], aggregateStats[i].name)...)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -55,8 +56,8 @@ func (r *rig) collect(at time.Time, list ...reading) {
 
 // statRig is a deployment of two serving pods, of which one has two GPUs and one an
 // idle GPU, and one that loads.
-func statRig(t testing.TB) *rig {
-	r := newRig(t)
+func statRig(t testing.TB, objects ...client.Object) *rig {
+	r := newRig(t, objects...)
 	since := r.now.Add(-time.Hour)
 	two := func(p *corev1.Pod) { p.Spec.Containers[0] = gpuContainer("2") }
 	r.pods.pods = []*corev1.Pod{

@@ -4,11 +4,13 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/history"
 	"github.com/gpupilot/gpupilot/internal/policy"
@@ -29,24 +31,45 @@ const (
 	minuteAllocated     = history.Metric(history.GroupGPUs + "/allocated")
 )
 
+// minuteActive is the active GPUs of a workload or a namespace; zero if none is.
+const minuteActive = history.Metric(history.GroupGPUs + "/active")
+
 // sampleInterval is the time between two readings of what a decision does not read:
 // aggregates of GPUs, and the parts of signals. A decision's own values are added as it is
 // made.
 const sampleInterval = 15 * time.Second
 
-// signalMetrics are the metrics of a plan's signals, so that a decision makes no names.
-type signalMetrics struct{ value, requests history.Metric }
+// maxSignalName bounds the name of a signal and of a pods' metric on /metrics and in the
+// history, in bytes.
+const maxSignalName = history.MaxSignal
 
+// signalMetrics are the names of a plan's signal, so that a decision makes none.
+type signalMetrics struct {
+	name                              string // on /metrics; unique in the plan
+	perReplica, perWorkload, requests history.Metric
+}
+
+// newSignalMetrics names the signals of a policy. Tenants choose the names: if two are
+// equal once they are cut, the later one is numbered.
 func newSignalMetrics(p *scale.Policy) []signalMetrics {
 	out := make([]signalMetrics, 0, len(p.Signals))
+	used := map[string]bool{}
 	for i := range p.Signals {
-		name := p.Signals[i].Name
-		out = append(out, signalMetrics{history.NewMetric(history.GroupSignal, name), history.NewMetric(history.GroupRequests, name)})
+		name, unit := excerpt.Of(p.Signals[i].Name, maxSignalName), p.Signals[i].Unit
+		for n := 2; used[name]; n++ {
+			name = fmt.Sprintf("%s (%d)", excerpt.Of(p.Signals[i].Name, maxSignalName-len(" (999)")), n)
+		}
+		used[name] = true
+		out = append(out, signalMetrics{
+			name, history.NewSignal(name, unit, scopeOf(false)), history.NewSignal(name, unit, scopeOf(true)),
+			history.NewMetric(history.GroupRequests, name),
+		})
 	}
 	return out
 }
 
-// recordReading adds a decision to the current minute. w.mu is held.
+// recordReading adds a decision to the current minute, after w.measures has it. w.mu is
+// held.
 func (w *workload) recordReading(r *report) {
 	d, no := r.decision, math.NaN()
 	for _, x := range []struct {
@@ -63,7 +86,11 @@ func (w *workload) recordReading(r *report) {
 	}
 	for i := range min(len(d.Inputs), len(r.plan.metrics)) {
 		if in := &d.Inputs[i]; in.Fresh > 0 {
-			w.minute.Add(r.at, r.plan.metrics[i].value, in.Value, float64(in.Fresh))
+			m := r.plan.metrics[i].perReplica
+			if i < len(w.measures.signals) && w.measures.signals[i].valueIsTotal {
+				m = r.plan.metrics[i].perWorkload
+			}
+			w.minute.Add(r.at, m, in.Value, float64(in.Fresh))
 		}
 		if i < len(r.requests) {
 			w.minute.Add(r.at, r.plan.metrics[i].requests, r.requests[i], float64(d.Serving))
@@ -164,6 +191,7 @@ func (c *Controller) sampleMinute(now time.Time) {
 			}
 		}
 		w.mu.Lock()
+		w.measures.sampled = sampledMeasures{at: now, gpus: allocated}
 		w.minute.Add(now, minuteAllocated, float64(allocated), math.NaN())
 		w.sampleTerms(now, serving)
 		w.mu.Unlock()
@@ -177,9 +205,10 @@ type groupMinutes struct {
 }
 
 // of returns the minute of a group; nil for the cluster, which is not in the history, and
-// for the groups that /metrics leaves out.
+// for the groups that /metrics leaves out. A pod's owner reference may name any kind: it
+// must not take the minutes of a GPUAutoscaler or a namespace.
 func (g *groupMinutes) of(a *Aggregates, k GPUGroup) *history.Accumulator {
-	if k.Namespace == "" || !a.shown[k] {
+	if k.Namespace == "" || !a.shown[k] || k.Kind == webui.AutoscalerKind || k.Kind == namespaceKind {
 		return nil
 	}
 	m := g.groups[k]
@@ -227,6 +256,9 @@ func (g *groupMinutes) sample(a *Aggregates) {
 				m.AddMax(a.At, history.NewMetric(s.group, f.Name), s.stats.Mean, s.stats.Max, float64(s.stats.GPUs))
 			}
 		}
+		if x.Field == gpu.GPUUtil {
+			m.Add(a.At, minuteActive, float64(x.Active.GPUs), math.NaN())
+		}
 	}
 	for k, n := range a.GPUs {
 		if m := g.of(a, k); m != nil {
@@ -263,6 +295,10 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 			continue
 		}
 		for _, term := range p.Sources[i].Terms {
+			name := excerpt.Of(term[0].Key(), maxSignalName)
+			if w.measures.sampled.has(name) {
+				continue // of another signal
+			}
 			total := 0.0
 			for _, pod := range serving {
 				s, ok := reader.readTerm(pod, term)
@@ -272,7 +308,10 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 				}
 				total += s.Value
 			}
-			w.minute.Add(now, history.NewMetric(history.GroupPods, term[0].Key()), total, float64(len(serving)))
+			if !math.IsNaN(total) {
+				w.measures.sampled.sums = append(w.measures.sampled.sums, podsSum{name, total})
+			}
+			w.minute.Add(now, history.NewMetric(history.GroupPods, name), total, float64(len(serving)))
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestAMinuteHasTheDecisions(t *testing.T) {
 	f("replicas/serving", 2, 2, nan)
 	f("replicas/starting", 0, 0, nan)
 	f("gpus/allocated", 2, 2, nan)
-	f("signal/Utilization", 60, 90, 2)
+	f("signal/Utilization|%|replica", 60, 90, 2)
 	if v, ok := got["requests/Utilization"]; ok {
 		t.Errorf("a signal without requests has %+v", v)
 	}
@@ -110,14 +110,15 @@ func TestAMinuteHasTheAggregatesOfGPUs(t *testing.T) {
 	r := newRig(t)
 	minute := time.Now().Truncate(time.Minute)
 	web, other := GPUGroup{"ns", "Deployment", "web"}, GPUGroup{"ns", "Deployment", "other"}
+	lies := []GPUGroup{{"ns", "GPUAutoscaler", "web"}, {"ns", "Namespace", "ns"}} // in owner references
 	aggregates := func(second int, mean float64) *Aggregates {
 		items := []GPUAggregate{{Field: gpu.GPUUtil, Allocated: GPUStats{GPUs: 9, Mean: 1}}}
-		for _, g := range []GPUGroup{{Namespace: "ns"}, web, other} {
+		for _, g := range append([]GPUGroup{{Namespace: "ns"}, web, other}, lies...) {
 			items = append(items, GPUAggregate{GPUGroup: g, Field: gpu.GPUUtil, Allocated: GPUStats{GPUs: 4, Mean: mean, Max: 2 * mean}, Active: GPUStats{GPUs: 1, Mean: 99, Max: 99}})
 		}
 		return &Aggregates{
 			At: minute.Add(time.Duration(second) * time.Second), Items: items,
-			GPUs: map[GPUGroup]int{{}: 9, web: 4}, shown: map[GPUGroup]bool{{}: true, {Namespace: "ns"}: true, web: true}, // other is omitted
+			GPUs: map[GPUGroup]int{{}: 9, web: 4}, shown: map[GPUGroup]bool{{}: true, {Namespace: "ns"}: true, web: true, lies[0]: true, lies[1]: true}, // other is omitted
 		}
 	}
 	g := &groupMinutes{groups: map[GPUGroup]*history.Accumulator{}}
@@ -132,6 +133,7 @@ func TestAMinuteHasTheAggregatesOfGPUs(t *testing.T) {
 	want := map[history.Metric]history.Value{
 		"gpu/DCGM_FI_DEV_GPU_UTIL":    {Metric: "gpu/DCGM_FI_DEV_GPU_UTIL", Mean: 45, Max: 120, Count: 4},
 		"active/DCGM_FI_DEV_GPU_UTIL": {Metric: "active/DCGM_FI_DEV_GPU_UTIL", Mean: 99, Max: 99, Count: 1},
+		"gpus/active":                 {Metric: "gpus/active", Mean: 1, Max: 1, Count: math.NaN()},
 		"gpus/allocated":              {Metric: "gpus/allocated", Mean: 4, Max: 4, Count: math.NaN()},
 	}
 	if fmt.Sprint(values) != fmt.Sprint(want) {

@@ -429,8 +429,8 @@ func (w *workload) publish(r *report) {
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
 		w.history.add(d)
+		w.measures.recordDecision(d, r.plan, r.requests)
 		w.recordReading(r)
-		w.measures.recordDecision(d, &r.plan.Policy)
 	} else {
 		w.counts.ok = false
 		w.measures.rule = "" // the last decision no longer counts

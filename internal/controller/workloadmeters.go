@@ -3,12 +3,13 @@
 package controller
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -17,12 +18,16 @@ import (
 type workloadDescs struct {
 	replicas, limit, condition, malformed *prometheus.Desc
 	value, target, age, demand            *prometheus.Desc
+	requests, podsSum, gpus               *prometheus.Desc
 	decisions, rule, scales, lastScale    *prometheus.Desc
 }
 
+// workloadPrefix begins the names of the metrics of GPUAutoscalers.
+const workloadPrefix = "gpupilot_autoscaler_"
+
 func newWorkloadDescs() workloadDescs {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("gpupilot_autoscaler_"+name, help, append([]string{"namespace", "name"}, labels...), nil)
+		return prometheus.NewDesc(workloadPrefix+name, help, append([]string{"namespace", "name"}, labels...), nil)
 	}
 	return workloadDescs{
 		replicas:  desc("replicas", "Replicas of a workload by state; desired is the number that was decided.", "state"),
@@ -35,6 +40,10 @@ func newWorkloadDescs() workloadDescs {
 		age:    desc("signal_age_seconds", "Age of the oldest value of a signal that the last decision used; absent without a fresh value.", "signal"),
 		demand: desc("signal_demand_replicas", "Replicas that a signal asked for in the last decision, before limits; absent without a fresh value.", "signal"),
 
+		requests: desc("signal_requests_per_second", "Requests per second that arrive at all serving replicas, of signals that count them; absent if a replica has no value.", "signal"),
+		podsSum:  desc("pods_sum", "Sum over the serving replicas of a metric that a signal reads from pods, every 15 s; absent if a replica has no value.", "metric"),
+		gpus:     desc("gpus", "GPUs that the pods of a workload request, every 15 s."),
+
 		decisions: desc("decisions_total", "Decisions for a GPUAutoscaler, by the rule that made them.", "rule"),
 		rule:      desc("last_decision_info", "1 for the rule that made the last decision.", "rule"),
 		scales:    desc("scales_total", "Changes of the replicas that this controller wrote, by direction (up or down).", "direction"),
@@ -44,7 +53,8 @@ func newWorkloadDescs() workloadDescs {
 
 func (m *workloadDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		m.replicas, m.limit, m.condition, m.malformed, m.value, m.target, m.age, m.demand, m.decisions, m.rule, m.scales, m.lastScale,
+		m.replicas, m.limit, m.condition, m.malformed, m.value, m.target, m.age, m.demand,
+		m.requests, m.podsSum, m.gpus, m.decisions, m.rule, m.scales, m.lastScale,
 	} {
 		ch <- d
 	}
@@ -64,6 +74,24 @@ type measures struct {
 	decisions map[scale.Rule]uint64
 	scales    map[string]uint64 // by direction
 	last      lastScale
+	sampled   sampledMeasures
+}
+
+// sampledMeasures are what is read every sampleInterval.
+type sampledMeasures struct {
+	at   time.Time // zero: nothing was read
+	gpus int
+	sums []podsSum
+}
+
+// podsSum is the sum of a metric over the serving pods.
+type podsSum struct {
+	metric string
+	value  float64
+}
+
+func (s *sampledMeasures) has(metric string) bool {
+	return slices.ContainsFunc(s.sums, func(x podsSum) bool { return x.metric == metric })
 }
 
 type lastScale struct {
@@ -80,22 +108,27 @@ type signalMeasure struct {
 	targetIsTotal       bool
 	age                 time.Duration
 	demand              float64 // replicas
+	requests            float64 // requests/s; NaN: unknown
 	hasValue, hasDemand bool    // whether value and age, and demand, are set
 }
 
-// recordDecision takes over what a decision says.
-func (s *measures) recordDecision(d *scale.Decision, p *scale.Policy) {
+// recordDecision takes over what a decision with a plan says. requests are the requests/s
+// of each signal, as far as they are known.
+func (s *measures) recordDecision(d *scale.Decision, p *plan, requests []float64) {
 	if s.decisions == nil {
 		s.decisions = map[scale.Rule]uint64{}
 	}
 	s.decisions[d.Rule]++
-	s.rule, s.min, s.max = d.Rule, p.Min, p.Max
+	s.rule, s.min, s.max = d.Rule, p.Policy.Min, p.Policy.Max
 	s.signals = s.signals[:0]
-	for i := range d.Inputs {
+	for i := range min(len(d.Inputs), len(p.metrics)) {
 		in := &d.Inputs[i]
 		out := signalMeasure{
-			name: in.Signal, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0,
-			targetIsTotal: i < len(p.Signals) && p.Signals[i].Type == scale.Value,
+			name: p.metrics[i].name, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0,
+			targetIsTotal: p.Policy.Signals[i].Type == scale.Value, requests: math.NaN(),
+		}
+		if i < len(requests) {
+			out.requests = requests[i]
 		}
 		out.valueIsTotal = out.targetIsTotal
 		if f := demandOf(d, in.Signal); f != nil {
@@ -142,6 +175,7 @@ func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.Namespace
 	for rule, n := range s.decisions {
 		send(m.decisions, prometheus.CounterValue, float64(n), string(rule))
 	}
+	m.collectSampled(send, &s.sampled)
 	if s.rule == "" {
 		return
 	}
@@ -150,15 +184,28 @@ func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.Namespace
 	send(m.limit, prometheus.GaugeValue, float64(s.max), "max")
 	for i := range s.signals {
 		in := &s.signals[i]
-		name := excerpt.Of(in.name, maxDetail)
-		send(m.target, prometheus.GaugeValue, in.target, name, in.unit, scopeOf(in.targetIsTotal))
+		send(m.target, prometheus.GaugeValue, in.target, in.name, in.unit, scopeOf(in.targetIsTotal))
 		if in.hasValue {
-			send(m.value, prometheus.GaugeValue, in.value, name, in.unit, scopeOf(in.valueIsTotal))
-			send(m.age, prometheus.GaugeValue, in.age.Seconds(), name)
+			send(m.value, prometheus.GaugeValue, in.value, in.name, in.unit, scopeOf(in.valueIsTotal))
+			send(m.age, prometheus.GaugeValue, in.age.Seconds(), in.name)
 		}
 		if in.hasDemand {
-			send(m.demand, prometheus.GaugeValue, in.demand, name)
+			send(m.demand, prometheus.GaugeValue, in.demand, in.name)
 		}
+		if !math.IsNaN(in.requests) {
+			send(m.requests, prometheus.GaugeValue, in.requests, in.name)
+		}
+	}
+}
+
+// collectSampled sends what is read every sampleInterval.
+func (m *workloadDescs) collectSampled(send func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string), s *sampledMeasures) {
+	if s.at.IsZero() {
+		return
+	}
+	send(m.gpus, prometheus.GaugeValue, float64(s.gpus))
+	for _, x := range s.sums {
+		send(m.podsSum, prometheus.GaugeValue, x.value, x.metric)
 	}
 }
 

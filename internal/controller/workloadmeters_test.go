@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -32,7 +34,10 @@ func TestDecisionsAreMetered(t *testing.T) {
 		}
 	}
 	is("scales_total", "direction=down 0", "direction=up 0")
+	is("gpus")
 	w.pass(r.now)
+	r.sampleMinute(r.now)
+	is("gpus", "1")
 	is("replicas_limit", "limit=max 10", "limit=min 1")
 	is("signal_value", "per=replica signal=Utilization unit=% 90")
 	is("signal_target", "per=replica signal=Utilization unit=% 60")
@@ -50,6 +55,45 @@ func TestDecisionsAreMetered(t *testing.T) {
 	is("signal_age_seconds")
 	is("signal_target", "per=replica signal=Utilization unit=% 60")
 	is("last_decision_info", "rule=MissingData 1")
+}
+
+// The names of signals and metrics are cut. If two are equal then, /metrics still has each
+// series once: one that it has twice makes the whole page fail.
+func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
+	a, long := autoscaler("web"), strings.Repeat("é", 400)
+	a.Spec.Signals = nil
+	for _, end := range []string{"", "", "1", "2"} {
+		a.Spec.Signals = append(a.Spec.Signals, v1alpha1.Signal{Pods: &v1alpha1.PodsSignal{Metric: long + end}, Target: &v1alpha1.Target{Value: resource.MustParse("1")}})
+	}
+	r := newRig(t, deployment("web", 1), a)
+	p := pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour)))
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8000}}
+	r.pods.pods = append(r.pods.pods, p)
+	w := r.add(a)
+	w.pass(r.now)
+	w.measures.signals[0].requests = 2
+	w.measures.signals[1].requests = 3
+	r.sampleMinute(r.now)
+	w.measures.sampled.sums = []podsSum{{"a", 1}}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(newMeters(r.Controller, nil))
+	if got := seriesOf(t, reg, "gpupilot_autoscaler_signal_target"); len(got) != 4 {
+		t.Errorf("series %q", got)
+	}
+	if got := seriesOf(t, reg, "gpupilot_autoscaler_signal_requests_per_second"); len(got) != 2 {
+		t.Errorf("series %q", got)
+	}
+	if got, want := seriesOf(t, reg, "gpupilot_autoscaler_pods_sum"), []string{"metric=a 1"}; !slices.Equal(got, want) {
+		t.Errorf("series %q, want %q", got, want)
+	}
+	for _, x := range w.plan.Load().metrics {
+		if len(x.name) > maxSignalName {
+			t.Errorf("the name %q has %d bytes", x.name, len(x.name))
+		}
+		if name, _, per, ok := x.perWorkload.Signal(); name != x.name || per != "workload" || !ok {
+			t.Errorf("the history has %q, want %q", x.perWorkload, x.name)
+		}
+	}
 }
 
 // Nodes with GPUs are counted, with the labels that a dashboard groups them by.
@@ -110,11 +154,13 @@ func TestMeasuresTellTheirScope(t *testing.T) {
 	f := func(typ scale.TargetType, total bool, value, target string) {
 		t.Helper()
 		var m measures
+		p := &plan{Compiled: policy.Compiled{Policy: scale.Policy{Signals: []scale.Signal{{Name: "q", Type: typ}}}}}
+		p.metrics = newSignalMetrics(&p.Policy)
 		m.recordDecision(&scale.Decision{
 			Rule: scale.RuleDemand, Current: 4, Replicas: 2,
 			Steps:  []scale.Step{{Rule: scale.RuleDemand, Facts: scale.Facts{Signal: "q", Demand: 2, Total: total}}},
 			Inputs: []scale.Input{{Signal: "q", Value: 1, Target: 2, Fresh: 1}},
-		}, &scale.Policy{Signals: []scale.Signal{{Name: "q", Type: typ}}})
+		}, p, nil)
 		s := m.signals[0]
 		if got := scopeOf(s.valueIsTotal); got != value {
 			t.Errorf("type %v, total %v: the value is per %s, want %s", typ, total, got, value)

@@ -27,9 +27,10 @@ type Recorded struct {
 
 // Family is a metric of many workloads, as a backend has recorded it.
 type Family struct {
-	// Mean and Max are PromQL queries for the aggregates over the minute before each
-	// moment. Max may be empty.
-	Mean, Max string
+	// Mean, Max and Sum are PromQL queries for the aggregates over the minute before each
+	// moment. Sum is the mean of the sums over the pods or the GPUs, from which their number
+	// follows. Max and Sum may be empty.
+	Mean, Max, Sum string
 	// Identify returns what a series is about; ok is false if that is unknown.
 	Identify func(labels map[string]string) (w Workload, m Metric, ok bool)
 }
@@ -42,7 +43,11 @@ type BackfillConfig struct {
 	Query func(ctx context.Context, promql string, from, to time.Time) ([]Recorded, error)
 	Pause time.Duration // between two queries; 200 ms
 	Slice time.Duration // the longest range of a query; 6 h
-	Store *Store
+	// MaxQueries bounds the number of queries, and so the time; 5,000.
+	MaxQueries int
+	Store      *Store
+
+	maxCells int
 }
 
 // ErrTooLong is an answer that is larger than the limit.
@@ -50,19 +55,29 @@ var ErrTooLong = errors.New("the answer is too long")
 
 // The ranges of queries.
 const (
-	defaultSlice = 6 * time.Hour
-	minSlice     = 5 * time.Minute
-	defaultPause = 200 * time.Millisecond
+	defaultSlice   = 6 * time.Hour
+	minSlice       = 5 * time.Minute
+	defaultPause   = 200 * time.Millisecond
+	defaultQueries = 5000
 )
 
-// errFull: the store has no room for older rows.
-var errFull = errors.New("the memory limit is reached")
+// defaultCells bounds the values of a slice that are put together, 32 MiB. The answers
+// alone do not: a series with one point takes room for all minutes.
+const defaultCells = 4 << 20
+
+// The reasons to end before the retention.
+var (
+	errFull    = errors.New("the memory limit is reached")
+	errQueries = errors.New("the limit of queries is reached")
+)
 
 // Backfill adds what a backend has recorded before now, the newest first, until the
-// retention or the store's memory limit is reached. It sends one query at a time. It
-// returns the oldest minute that it has read.
+// retention, the store's memory limit or the limit of queries is reached. It sends one
+// query at a time. It returns the oldest minute that it has read.
 func Backfill(ctx context.Context, cfg BackfillConfig, now time.Time) (oldest time.Time, err error) {
 	cfg.Pause, cfg.Slice = cmp.Or(cfg.Pause, defaultPause), cmp.Or(cfg.Slice, defaultSlice)
+	cfg.MaxQueries = cmp.Or(cfg.MaxQueries, defaultQueries)
+	cfg.maxCells = cmp.Or(cfg.maxCells, defaultCells)
 	end := now.Truncate(time.Minute)
 	begin := end.Add(-cfg.Store.cfg.Retention + time.Minute)
 	for end.After(begin) {
@@ -75,7 +90,7 @@ func Backfill(ctx context.Context, cfg BackfillConfig, now time.Time) (oldest ti
 		case errors.Is(err, ErrTooLong) && cfg.Slice > minSlice:
 			cfg.Slice = max((cfg.Slice / 4).Truncate(time.Minute), minSlice)
 			continue
-		case errors.Is(err, errFull):
+		case errors.Is(err, errFull), errors.Is(err, errQueries):
 			return end, nil
 		case err != nil:
 			return end, fmt.Errorf("read the history from %s to %s: %w", from.UTC().Format(time.RFC3339), end.UTC().Format(time.RFC3339), err)
@@ -87,19 +102,24 @@ func Backfill(ctx context.Context, cfg BackfillConfig, now time.Time) (oldest ti
 
 // slice adds the rows of the minutes from one time until another.
 func (cfg *BackfillConfig) slice(ctx context.Context, from, to, now time.Time) error {
-	rows := sliceRows{first: minuteOf(from), minutes: int(to.Sub(from) / time.Minute), workloads: map[Workload]map[Metric]*cells{}}
+	rows := sliceRows{first: minuteOf(from), minutes: int(to.Sub(from) / time.Minute), most: cfg.maxCells, workloads: map[Workload]map[Metric]*cells{}}
 	for i := range cfg.Families {
 		f := &cfg.Families[i]
-		for cell, promql := range []string{cellMean: f.Mean, cellMax: f.Max} {
+		for cell, promql := range []string{cellMean: f.Mean, cellMax: f.Max, cellSum: f.Sum} {
 			if promql == "" {
 				continue
+			}
+			if cfg.MaxQueries--; cfg.MaxQueries < 0 {
+				return errQueries
 			}
 			// The aggregate over a minute is recorded at its end.
 			found, err := cfg.Query(ctx, promql, from.Add(time.Minute), to)
 			if err != nil {
 				return err
 			}
-			rows.add(f, found, cell)
+			if err := rows.add(f, found, cell); err != nil {
+				return err
+			}
 			if err := pause(ctx, cfg.Pause); err != nil {
 				return err
 			}
@@ -131,61 +151,81 @@ type sliceRows struct {
 	first     int64 // minute
 	minutes   int
 	workloads map[Workload]map[Metric]*cells
+	used      int // values of all cells
+	most      int // of used
 }
 
-// cells are the aggregates of a metric in each minute of a slice.
-type cells [2][]float64
+// cells are the aggregates of a metric in each minute of a slice. Those without a series
+// are empty.
+type cells [3][]float64
 
 // The indexes of cells.
 const (
 	cellMean = iota
 	cellMax
+	cellSum
 )
 
-// add sets the means or the maxima of a family.
-func (r *sliceRows) add(f *Family, found []Recorded, cell int) {
+// add sets one aggregate of a family. It returns ErrTooLong if there are too many series.
+func (r *sliceRows) add(f *Family, found []Recorded, cell int) error {
 	for i := range found {
 		w, m, ok := f.Identify(found[i].Labels)
 		if !ok || w.check() != nil || !m.valid() {
 			continue
 		}
-		values := r.cells(w, m)[cell]
+		values := r.cells(w, m, cell)
+		if r.used > r.most {
+			return fmt.Errorf("%w: %d values of %d workloads", ErrTooLong, r.used, len(r.workloads))
+		}
 		for _, p := range found[i].Points {
 			if at := minuteOf(p.At) - 1 - r.first; at >= 0 && at < int64(len(values)) {
 				values[at] = p.Value
 			}
 		}
 	}
+	return nil
 }
 
-// cells returns the cells of a metric, which are made if they are missing.
-func (r *sliceRows) cells(w Workload, m Metric) *cells {
+// cells returns an aggregate of a metric, which is made if it is missing.
+func (r *sliceRows) cells(w Workload, m Metric, cell int) []float64 {
 	if r.workloads[w] == nil {
 		r.workloads[w] = map[Metric]*cells{}
 	}
 	c := r.workloads[w][m]
 	if c == nil {
-		c = &cells{make([]float64, r.minutes), make([]float64, r.minutes)}
-		for _, list := range c {
-			for i := range list {
-				list[i] = math.NaN()
-			}
-		}
+		c = &cells{}
 		r.workloads[w][m] = c
 	}
-	return c
+	if c[cell] == nil {
+		c[cell] = make([]float64, r.minutes)
+		r.used += r.minutes
+		for i := range c[cell] {
+			c[cell][i] = math.NaN()
+		}
+	}
+	return c[cell]
+}
+
+// at returns an aggregate in a minute of the slice; NaN: there is none.
+func (c *cells) at(cell, minute int) float64 {
+	if c == nil || c[cell] == nil {
+		return math.NaN()
+	}
+	return c[cell][minute]
 }
 
 // rows returns the rows of a workload, oldest first. Metrics are in the order of their
 // names, so that equal histories are stored equally.
 func (r *sliceRows) rows(w Workload) []Row {
-	metrics := slices.Sorted(maps.Keys(r.workloads[w]))
+	of := r.workloads[w]
+	metrics := slices.Sorted(maps.Keys(of))
 	var out []Row
 	for i := range r.minutes {
 		row := Row{At: timeOf(r.first + int64(i))}
 		for _, m := range metrics {
-			if c := r.workloads[w][m]; !math.IsNaN(c[cellMean][i]) {
-				row.Values = append(row.Values, Value{Metric: m, Mean: c[cellMean][i], Max: c[cellMax][i], Count: math.NaN()})
+			c := of[m]
+			if mean := c.at(cellMean, i); !math.IsNaN(mean) {
+				row.Values = append(row.Values, Value{Metric: m, Mean: mean, Max: c.at(cellMax, i), Count: countOf(of, m, i)})
 			}
 		}
 		if len(row.Values) > 0 {
@@ -193,4 +233,20 @@ func (r *sliceRows) rows(w Workload) []Row {
 		}
 	}
 	return out
+}
+
+// countOf returns the number of GPUs with a value of a metric in a minute: the sum by the
+// mean or, if they are zero, the GPUs of the workload.
+func countOf(of map[Metric]*cells, m Metric, minute int) float64 {
+	sum, mean := of[m].at(cellSum, minute), of[m].at(cellMean, minute)
+	if math.IsNaN(sum) || mean != 0 {
+		return sum / mean // NaN without a sum
+	}
+	switch group, _ := m.Split(); group {
+	case GroupGPU:
+		return of[GroupGPUs+"/allocated"].at(cellMean, minute)
+	case GroupActive:
+		return of[GroupGPUs+"/active"].at(cellMean, minute)
+	}
+	return math.NaN()
 }

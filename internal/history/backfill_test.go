@@ -93,6 +93,64 @@ func TestBackfillEndsAtTheMemoryLimit(t *testing.T) {
 	}
 }
 
+// The number of GPUs follows from the sum. Idle GPUs have the sum zero.
+func TestBackfillCountsTheGPUs(t *testing.T) {
+	w := workload("ml", "chat")
+	answers := map[string]map[Metric]float64{
+		"mean":  {"gpu/POWER": 200, "gpu/UTIL": 0, "active/UTIL": 0, "signal/a": 3},
+		"max":   {"gpu/POWER": 300, "gpu/UTIL": 0},
+		"sum":   {"gpu/POWER": 800, "gpu/UTIL": 0, "active/UTIL": 0},
+		"count": {"gpus/allocated": 4, "gpus/active": 1},
+	}
+	family := Family{Mean: "mean", Max: "max", Sum: "sum", Identify: func(l map[string]string) (Workload, Metric, bool) { return w, Metric(l["metric"]), true }}
+	gpus := family
+	gpus.Mean, gpus.Max, gpus.Sum = "count", "", ""
+	s := New(Config{Retention: 10 * time.Minute})
+	_, err := Backfill(t.Context(), BackfillConfig{
+		Store: s, Pause: time.Nanosecond, Families: []Family{family, gpus},
+		Query: func(_ context.Context, promql string, _, to time.Time) (out []Recorded, _ error) {
+			for m, v := range answers[promql] {
+				out = append(out, Recorded{Labels: map[string]string{"metric": string(m)}, Points: []Point{{to, v}}})
+			}
+			return out, nil
+		},
+	}, at(100))
+	if want := "99 active/UTIL=0/NaN/1 gpu/POWER=200/300/4 gpu/UTIL=0/0/4 gpus/active=1/NaN/NaN gpus/allocated=4/NaN/NaN signal/a=3/NaN/NaN"; err != nil || fmt.Sprint(rows(s, w)) != "["+want+"]" {
+		t.Errorf("%v, %v; want %s", rows(s, w), err, want)
+	}
+}
+
+func TestBackfillEndsAtTheLimitOfQueries(t *testing.T) {
+	s, b := New(Config{}), &backend{missing: math.MinInt}
+	cfg := backfill(b, s)
+	cfg.MaxQueries = 5
+	oldest, err := Backfill(t.Context(), cfg, at(20000))
+	if err != nil || len(b.queries) != 5 || at(20000).Sub(oldest) != 12*time.Hour {
+		t.Errorf("read back to %v with %d queries, %v", oldest, len(b.queries), err)
+	}
+}
+
+// Series with one point each are short answers that need much memory.
+func TestBackfillBoundsItsMemory(t *testing.T) {
+	longest := time.Duration(0)
+	_, err := Backfill(t.Context(), BackfillConfig{
+		Store: New(Config{Retention: 12 * time.Hour}), Pause: time.Nanosecond, maxCells: 36_000,
+		Families: []Family{{Mean: "mean", Identify: func(l map[string]string) (Workload, Metric, bool) {
+			return Workload{"ml", "Deployment", l["name"]}, "gpus/allocated", true
+		}}},
+		Query: func(_ context.Context, _ string, from, to time.Time) (out []Recorded, _ error) {
+			for i := range 200 {
+				out = append(out, Recorded{Labels: map[string]string{"name": fmt.Sprint(i)}, Points: []Point{{to, 1}}})
+			}
+			longest = to.Sub(from)
+			return out, nil
+		},
+	}, at(20000))
+	if err != nil || longest > 90*time.Minute {
+		t.Errorf("the last range is %s, %v", longest, err)
+	}
+}
+
 func TestBackfillEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -2,6 +2,8 @@
 
 package history
 
+import "slices"
+
 // A chunk ends at one of these limits. Memory is given back by chunks, so that a small
 // chunk loses few minutes at a time.
 const (
@@ -75,11 +77,11 @@ func (w *chunkWriter) sealed() chunk {
 	return c
 }
 
-// each calls f for each row, oldest first, until f returns false. The row is reused.
-func (c *chunk) each(f func(minute int64, columns []column) bool) bool {
+// each calls f for each row, oldest first, until f returns false. The row is in s, whose
+// memory is reused.
+func (c *chunk) each(s *rowState, f func(minute int64, columns []column) bool) bool {
 	r, minute := bitReader{buf: c.data}, int64(c.first)-1
-	var s rowState
-	s.columns = make([]column, 0, c.columns)
+	s.columns = slices.Grow(s.columns[:0], int(c.columns))
 	s.grow(int(c.columns))
 	for range c.rows {
 		gap := int64(1)

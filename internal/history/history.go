@@ -16,6 +16,8 @@ const (
 	MaxName = 253
 	// MaxMetric is the longest metric's name, in bytes.
 	MaxMetric = 200
+	// MaxSignal is the longest name of a signal, in bytes. Its unit and scope fit beside it.
+	MaxSignal = 130
 	// MaxMetrics is the most metrics that a workload has within the retention.
 	MaxMetrics = 256
 )
@@ -50,7 +52,7 @@ type Metric string
 const (
 	GroupReplicas = "replicas" // by state: current, desired, serving, starting, unschedulable
 	GroupGPUs     = "gpus"     // by state: allocated, active
-	GroupSignal   = "signal"   // a GPUAutoscaler's signals, per serving replica or in total, as decided on
+	GroupSignal   = "signal"   // a GPUAutoscaler's signals as decided on: see NewSignal
 	GroupRequests = "requests" // requests/s that arrive at all replicas, by signal
 	GroupPods     = "pods"     // sums over the serving pods of pods' own metrics, such as queued requests
 	GroupGPU      = "gpu"      // a field of the allocated GPUs
@@ -61,6 +63,47 @@ const (
 func NewMetric(group, name string) Metric {
 	m := group + "/" + name
 	return Metric(strings.ToValidUTF8(m[:min(len(m), MaxMetric)], ""))
+}
+
+// NewSignal returns the metric of a signal's value: signal/NAME, with its unit and whether
+// it is per replica or per workload. Values that differ in these are different metrics. A
+// name that is too long is cut.
+func NewSignal(name, unit, per string) Metric {
+	clean := func(s string) string {
+		return strings.ToValidUTF8(strings.ReplaceAll(s[:min(len(s), maxSignalLabel)], signalSeparator, "/"), "")
+	}
+	end := signalSeparator + clean(unit) + signalSeparator + clean(per)
+	m := GroupSignal + "/" + name
+	return Metric(strings.ToValidUTF8(m[:min(len(m), MaxMetric-len(end))], "") + end)
+}
+
+// The end of a signal's metric: |UNIT|PER.
+const (
+	signalSeparator = "|"
+	maxSignalLabel  = 40 // bytes of a unit
+)
+
+// Signal returns the name, the unit and the scope of a signal's value; ok is false for
+// another metric, and for a signal without them.
+func (m Metric) Signal() (name, unit, per string, ok bool) {
+	group, rest := m.Split()
+	last := strings.LastIndex(rest, signalSeparator)
+	if group != GroupSignal || last < 0 {
+		return "", "", "", false
+	}
+	first := strings.LastIndex(rest[:last], signalSeparator)
+	if first < 0 {
+		return "", "", "", false
+	}
+	return rest[:first], rest[first+1 : last], rest[last+1:], true
+}
+
+// Base returns GROUP/NAME without the unit and the scope of a signal.
+func (m Metric) Base() Metric {
+	if name, _, _, ok := m.Signal(); ok {
+		return GroupSignal + "/" + Metric(name)
+	}
+	return m
 }
 
 // valid reports whether a metric can be stored.

@@ -5,6 +5,7 @@ package history
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -29,6 +30,13 @@ func (s *Store) Workloads(namespaces ...string) []Workload {
 
 func compareWorkloads(a, b Workload) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}
+
+// Namespaces returns the namespaces with a row, sorted.
+func (s *Store) Namespaces() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Sorted(maps.Keys(s.namespaces))
 }
 
 // Metrics returns the metrics of a workload, sorted. Some may have no value any more.
@@ -83,8 +91,9 @@ func (s *Store) Rows(w Workload, from, to time.Time, metrics ...Metric) iter.Seq
 	return func(yield func(Row) bool) {
 		chunks, names := s.snapshot(w, first, last)
 		var values []Value
+		var state rowState
 		for i := range chunks {
-			more := chunks[i].each(func(minute int64, columns []column) bool {
+			more := chunks[i].each(&state, func(minute int64, columns []column) bool {
 				if minute < first || minute > last {
 					return minute <= last
 				}
@@ -94,6 +103,39 @@ func (s *Store) Rows(w Workload, from, to time.Time, metrics ...Metric) iter.Seq
 			if !more {
 				return
 			}
+		}
+	}
+}
+
+// Each calls f for the rows of a workload from one time until another, oldest first. The
+// values are those of the metrics, in their order; the mean of a missing one is NaN. They
+// are reused.
+func (s *Store) Each(w Workload, from, to time.Time, metrics []Metric, f func(at time.Time, values []Value)) {
+	first, last := ceilMinute(from), minuteOf(to)
+	chunks, names := s.snapshot(w, first, last)
+	columnOf := make([]int, len(metrics))
+	values := make([]Value, len(metrics))
+	for i, m := range metrics {
+		columnOf[i], values[i].Metric = slices.Index(names, m), m
+	}
+	var state rowState
+	for i := range chunks {
+		more := chunks[i].each(&state, func(minute int64, columns []column) bool {
+			if minute < first || minute > last {
+				return minute <= last
+			}
+			for j, at := range columnOf {
+				t := &absent
+				if at >= 0 && at < len(columns) {
+					t = &columns[at].last
+				}
+				values[j].Mean, values[j].Max, values[j].Count = widen(t[0]), widen(t[1]), widen(t[2])
+			}
+			f(timeOf(minute), values)
+			return true
+		})
+		if !more {
+			return
 		}
 	}
 }

@@ -250,12 +250,13 @@ func (e *entry) dropUnused(minute int64) bool {
 
 // each calls f for each row, oldest first, until f returns false.
 func (e *entry) each(f func(minute int64, columns []column) bool) {
+	var s rowState
 	for i := range e.sealed {
-		if !e.sealed[i].each(f) {
+		if !e.sealed[i].each(&s, f) {
 			return
 		}
 	}
-	e.head.each(f)
+	e.head.each(&s, f)
 }
 
 // append adds a row to the newest chunk, or to a new one.

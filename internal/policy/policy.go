@@ -117,12 +117,13 @@ func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.P
 // numberDuplicateNames appends numbers to repeated signal names, because the engine
 // keeps its state by name.
 func numberDuplicateNames(signals []scale.Signal) {
-	times := map[string]int{}
+	used := map[string]bool{}
 	for i := range signals {
 		name := signals[i].Name
-		if times[name]++; times[name] > 1 {
-			signals[i].Name = fmt.Sprintf("%s (%d)", name, times[name])
+		for n := 2; used[signals[i].Name]; n++ {
+			signals[i].Name = fmt.Sprintf("%s (%d)", name, n)
 		}
+		used[signals[i].Name] = true
 	}
 }
 

@@ -255,4 +255,9 @@ signals:
 	if want := []string{long + "…", long + "… (2)", "Utilization"}; !slices.Equal(got, want) {
 		t.Errorf("names %q, want %q", got, want)
 	}
+	taken := []scale.Signal{{Name: "a"}, {Name: "a (2)"}, {Name: "a"}, {Name: "a (2)"}}
+	numberDuplicateNames(taken)
+	if taken[2].Name != "a (3)" || taken[3].Name != "a (2) (2)" {
+		t.Errorf("names %+v", taken)
+	}
 }

@@ -193,7 +193,7 @@ func (x *index) addSeries(t *target) {
 		}
 		n := &entry{labels: l, last: e}
 		known[l] = n
-		if t.labels.Pod == "" {
+		if t.labels.Pod == "" && t.window.Name() != OwnTarget {
 			n.claim = claimOf(l, claims, t)
 		}
 		name := l.Get(model.MetricNameLabel)

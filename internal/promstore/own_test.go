@@ -10,6 +10,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// The controller's own metrics name the namespaces of API objects: they need no pod that
+// confirms them, unlike an exporter's.
+func TestOwnMetricsKeepTheirNamespace(t *testing.T) {
+	r := newRig(t)
+	registry := prometheus.NewRegistry()
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gpupilot_autoscaler_gpus"}, []string{"namespace", "name"})
+	registry.MustRegister(g)
+	g.WithLabelValues("ml", "chat").Set(4)
+	s := New(Config{Keep: KeepAll, Instance: "pod-1"}, Deps{Windows: r.windows, Pods: r.pods, Own: registry})
+	s.now = func() time.Time { return r.now }
+	s.check(r.now)
+	r.store = s
+	r.now = at(20)
+	s.collectOwn(at(20))
+	r.wants(`gpupilot_autoscaler_gpus{namespace="ml"}`, at(20),
+		fmt.Sprintf(`{__name__="gpupilot_autoscaler_gpus", instance="pod-1", job="gpupilot-controller", name="chat", namespace="ml"} => 4 @[%d]`, msOf(at(20))))
+}
+
 func TestOwnMetricsAreSeries(t *testing.T) {
 	r := newRig(t)
 	registry := prometheus.NewRegistry()

@@ -109,6 +109,9 @@ func New(cfg Config, deps Deps) *Store {
 	return s
 }
 
+// OwnLabels returns the labels job and instance of the controller's own metrics.
+func (s *Store) OwnLabels() (job, instance string) { return s.cfg.Job, s.cfg.Instance }
+
 // checkInterval is the time between two checks of the memory and of unused names.
 const checkInterval = 5 * time.Second
 

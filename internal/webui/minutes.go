@@ -130,7 +130,7 @@ func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minu
 	}
 	var names []history.Metric
 	for _, m := range s.Metrics(w) {
-		if q.selects(string(m)) {
+		if q.selects(string(m.Base())) {
 			names = append(names, m)
 		}
 	}
@@ -140,12 +140,8 @@ func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minu
 	if len(names) == 0 {
 		return out, true, nil
 	}
-	index := make(map[history.Metric]int, len(names))
-	sums := make([]stepSum, len(names))
-	for i, m := range names {
-		index[m] = i
-		out.Metrics = append(out.Metrics, MinuteMetric{string(m), missingNumbers(q.steps()), missingNumbers(q.steps())})
-	}
+	index := out.addMetrics(names, q.steps())
+	sums := make([]stepSum, len(out.Metrics))
 	for row := range s.Rows(w, q.From, q.To, names...) {
 		step := int(row.At.Sub(q.From) / q.Step)
 		for i := range row.Values {
@@ -158,6 +154,22 @@ func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minu
 		return !slices.ContainsFunc(m.Mean, func(v float64) bool { return !math.IsNaN(v) })
 	})
 	return out, true, nil
+}
+
+// addMetrics adds lists for metrics, and returns the list of each. Values of a signal whose
+// unit or scope has changed are in one list.
+func (m *Minutes) addMetrics(metrics []history.Metric, steps int) map[history.Metric]int {
+	index, lists := make(map[history.Metric]int, len(metrics)), map[history.Metric]int{}
+	for _, x := range metrics {
+		at, ok := lists[x.Base()]
+		if !ok {
+			at = len(m.Metrics)
+			lists[x.Base()] = at
+			m.Metrics = append(m.Metrics, MinuteMetric{string(x.Base()), missingNumbers(steps), missingNumbers(steps)})
+		}
+		index[x] = at
+	}
+	return index
 }
 
 func missingNumbers(n int) Numbers {

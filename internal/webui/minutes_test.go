@@ -46,7 +46,11 @@ func TestReadMinutes(t *testing.T) {
 	w := history.Workload{Namespace: "llm", Kind: "GPUAutoscaler", Name: "chat"}
 	start := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	for i, v := range []float64{1, 2, math.NaN(), 4, 5, 6} {
-		values := []history.Value{{Metric: "signal/a", Mean: v, Max: 2 * v, Count: 1}, {Metric: "replicas/serving", Mean: 1, Max: math.NaN(), Count: math.NaN()}}
+		unit := "%" // the spec is changed
+		if i > 3 {
+			unit = "ratio"
+		}
+		values := []history.Value{{Metric: history.NewSignal("a", unit, "replica"), Mean: v, Max: 2 * v, Count: 1}, {Metric: "replicas/serving", Mean: 1, Max: math.NaN(), Count: math.NaN()}}
 		if err := s.Append(w, start.Add(time.Duration(i)*time.Minute), values); err != nil {
 			t.Fatal(err)
 		}
