@@ -59,7 +59,7 @@ func Adapter(b []byte) (*AdapterReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, errs := adapter.Compile(&c, adapter.Builtin{})
+	set, errs := adapter.Compile(&c, adapter.Unchecked{})
 	out := &AdapterReport{Warnings: append(warnings, set.Warnings...)}
 	rules := map[string]*adapter.Rule{}
 	for _, r := range set.Rules {
