@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +24,6 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/cluster"
@@ -135,8 +136,8 @@ func customResource(t *testing.T, s *stack.Stack) {
 		return err
 	})
 	eventually(t, func() error {
-		_, err := get(t, s, metric)
-		if err == nil || !strings.Contains(err.Error(), `{apiGroups: ["cheese.io"], resources: [brands], verbs: [list, watch]}`) {
+		body, err := get(t, s, metric)
+		if err == nil || !strings.Contains(body, `resources: [brands], verbs: [list, watch]`) {
 			return fmt.Errorf("without the right to list: %w", err)
 		}
 		return nil
@@ -223,16 +224,24 @@ func value(t *testing.T, s *stack.Stack, metric string) error {
 
 const external = "/apis/external.metrics.k8s.io/v1beta1/namespaces/"
 
-// get returns the API server's answer to a path.
+// get returns the API server's answer to a path, also that of an error.
 func get(t *testing.T, s *stack.Stack, path string) (string, error) {
-	clients, err := kubernetes.NewForConfig(s.REST)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Cluster.URL()+path, nil)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	b, err := clients.RESTClient().Get().RequestURI(path).DoRaw(ctx)
-	return string(b), err
+	resp, err := s.Cluster.HTTPClient().Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %.400s", resp.Status, body)
+	}
+	return string(body), err
 }
 
 // read returns nil if the API server answers a path with a value.
