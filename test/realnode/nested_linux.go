@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // NestedTest is a test whose second part runs on a node's side; see the package comment.
@@ -27,6 +30,11 @@ func (n NestedTest) Run(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: it needs root, for namespaces, mounts and cgroups", ErrUnavailable)
 	}
+	unlock, err := lockMachine(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	undo, err := MakeMountPoints()
 	defer func() { err = errors.Join(err, undo()) }()
 	if err == nil {
@@ -61,4 +69,23 @@ func (n NestedTest) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("on the node: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	return nil
+}
+
+// lockFile is locked while a node runs. The mount points are the machine's: a run that removes them at its end would
+// unmount those of another one.
+const lockFile = "gpupilot-realnode.lock"
+
+// lockMachine waits until no other node runs on this machine.
+func lockMachine(ctx context.Context) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		if !wait(ctx, 200*time.Millisecond) {
+			_ = f.Close()
+			return nil, fmt.Errorf("wait for another node on this machine: %w", context.Cause(ctx))
+		}
+	}
+	return func() { _ = f.Close() }, nil
 }
