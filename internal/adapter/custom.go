@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // ResolveFunc finds a custom resource by its group and its name in the singular or the
@@ -16,6 +17,9 @@ type ResolveFunc func(ctx context.Context, group, resource string) (k Kind, foun
 
 // maxCustom bounds the custom resources of a file.
 const maxCustom = 100
+
+// resolveTimeout bounds the requests about all of them.
+const resolveTimeout = 10 * time.Second
 
 // customKinds has the custom resources that a file's overrides name, as they are written
 // there. Labels of series never select others: tenants choose labels.
@@ -92,8 +96,10 @@ func (s *Server) followCustom(ctx context.Context) {
 	if s.loaded == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
 	next, err := resolve(ctx, s.cfg.Resolve, customOf(s.loaded), s.custom)
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		s.deps.Log.Warn("the custom resources of the adapter's rules cannot be checked, retrying", "err", err)
 	}
 	if maps.Equal(next, s.custom) {

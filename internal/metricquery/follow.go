@@ -9,13 +9,14 @@ import (
 )
 
 // followers are the readers that wait for changes of MetricQueries, and which of these
-// are evaluated more often for them: at most limit of a namespace, so that streams do
-// not multiply a namespace's queries.
+// are evaluated more often for them: at most share of a namespace and total in all, so
+// that streams do not multiply the queries.
 type followers struct {
-	limit int
+	share, total int
 
-	mu sync.RWMutex
-	by map[string]*namespaceFollowers
+	mu    sync.RWMutex
+	by    map[string]*namespaceFollowers
+	taken int // of total
 }
 
 type namespaceFollowers struct {
@@ -34,38 +35,61 @@ func (f *followers) add(key types.NamespacedName) (changed bool) {
 		f.by[key.Namespace] = n
 	}
 	n.readers[key.Name]++
-	if n.often[key.Name] || len(n.often) >= f.limit {
+	return f.take(n, key.Name)
+}
+
+// take has an object evaluated more often, if there is room. f.mu is held.
+func (f *followers) take(n *namespaceFollowers, name string) bool {
+	if n.often[name] || len(n.often) >= f.share || f.taken >= f.total {
 		return false
 	}
-	n.often[key.Name] = true
+	n.often[name] = true
+	f.taken++
 	return true
 }
 
-// remove counts a reader less. It returns the object that takes the place of one without
-// readers; empty if there is none.
-func (f *followers) remove(key types.NamespacedName) (next string) {
+// remove counts a reader less. If an object has no readers any more, another one may
+// take its place: first one of the same namespace. It is returned.
+func (f *followers) remove(key types.NamespacedName) (next types.NamespacedName, changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.by[key.Namespace]
 	if n.readers[key.Name]--; n.readers[key.Name] > 0 {
-		return ""
+		return next, false
 	}
 	delete(n.readers, key.Name)
 	if len(n.readers) == 0 {
 		delete(f.by, key.Namespace)
-		return ""
 	}
 	if !n.often[key.Name] {
-		return ""
+		return next, false
 	}
+	wasFull := f.taken >= f.total
 	delete(n.often, key.Name)
-	for name := range n.readers {
-		if !n.often[name] {
-			n.often[name] = true
-			return name
+	f.taken--
+	if next, changed = f.promote(key.Namespace, n); changed || !wasFull {
+		return next, changed
+	}
+	for namespace, n := range f.by {
+		if next, changed = f.promote(namespace, n); changed {
+			break
 		}
 	}
-	return ""
+	return next, changed
+}
+
+// promote has another object of a namespace evaluated more often, if there is one. f.mu
+// is held.
+func (f *followers) promote(namespace string, n *namespaceFollowers) (next types.NamespacedName, changed bool) {
+	if len(n.often) >= f.share {
+		return next, false
+	}
+	for name := range n.readers {
+		if f.take(n, name) {
+			return types.NamespacedName{Namespace: namespace, Name: name}, true
+		}
+	}
+	return next, false
 }
 
 // often reports whether the object is evaluated more often.
@@ -77,17 +101,18 @@ func (f *followers) often(key types.NamespacedName) bool {
 }
 
 // Follow has a MetricQuery with a PromQL query evaluated each Config.FollowedEvery, until
-// stop is called: for a reader that waits for changes. The object need not exist yet. Of a
-// namespace, Config.FollowedPerNamespace objects are evaluated so often, the first ones
-// that were followed; the others are evaluated each Config.QueryEvery.
+// stop is called: for a reader that waits for changes. The object need not exist yet.
+// Config.FollowedPerNamespace objects of a namespace and Config.Followed in all are
+// evaluated so often, the first ones that were followed; the others each
+// Config.QueryEvery.
 func (k *Keeper) Follow(namespace, name string) (stop func()) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if k.followers.add(key) {
 		k.reschedule(key)
 	}
 	return sync.OnceFunc(func() {
-		if next := k.followers.remove(key); next != "" {
-			k.reschedule(types.NamespacedName{Namespace: namespace, Name: next})
+		if next, changed := k.followers.remove(key); changed {
+			k.reschedule(next)
 		}
 	})
 }

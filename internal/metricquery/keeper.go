@@ -41,7 +41,8 @@ type Config struct {
 	// FollowedEvery is the time between two evaluations of a PromQL query that somebody
 	// follows; half of Every.
 	FollowedEvery        time.Duration
-	FollowedPerNamespace int // objects that are evaluated so often; 10
+	FollowedPerNamespace int // objects of a namespace that are evaluated so often; 10
+	Followed             int // objects of all namespaces that are; 256
 }
 
 // Deps holds the collaborators of a Keeper.
@@ -87,12 +88,13 @@ func New(cfg Config, deps Deps) *Keeper {
 	cfg.PerNamespace = cmp.Or(cfg.PerNamespace, 100)
 	cfg.FollowedEvery = min(cmp.Or(cfg.FollowedEvery, cfg.Every/2), cfg.QueryEvery)
 	cfg.FollowedPerNamespace = cmp.Or(cfg.FollowedPerNamespace, 10)
+	cfg.Followed = cmp.Or(cfg.Followed, 256)
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Keeper{
 		cfg: cfg, deps: deps, entries: map[types.NamespacedName]*entry{}, served: map[metricKey]*entry{},
-		followers: followers{limit: cfg.FollowedPerNamespace, by: map[string]*namespaceFollowers{}},
+		followers: followers{share: cfg.FollowedPerNamespace, total: cfg.Followed, by: map[string]*namespaceFollowers{}},
 	}
 }
 

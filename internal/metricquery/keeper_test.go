@@ -375,7 +375,7 @@ func TestFollowedQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.Keeper.cfg.PerNamespace = 100
-		r.Keeper.followers.limit = 2
+		r.Keeper.followers.share = 2
 		perMinute := func(key string) int {
 			before := r.evaluations(key)
 			time.Sleep(time.Minute)
@@ -408,8 +408,8 @@ func TestFollowedQueries(t *testing.T) {
 		stops[0]()
 		stops[2]()
 		f(30, 30, 30, 30)
-		if len(r.followers.by) != 0 {
-			t.Errorf("%v remains", r.followers.by)
+		if len(r.followers.by) != 0 || r.followers.taken != 0 {
+			t.Errorf("%v remains, %d are taken", r.followers.by, r.followers.taken)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -423,4 +423,35 @@ func TestFollowedQueries(t *testing.T) {
 			t.Errorf("a query of 0.4 s is evaluated %d times in a minute", n)
 		}
 	})
+}
+
+// The total bounds all namespaces together. A place that becomes free goes to the same
+// namespace, and else to another one.
+func TestFollowersInAll(t *testing.T) {
+	f := followers{share: 2, total: 3, by: map[string]*namespaceFollowers{}}
+	key := func(namespace, name string) types.NamespacedName {
+		return types.NamespacedName{Namespace: namespace, Name: name}
+	}
+	for _, k := range []types.NamespacedName{key("a", "1"), key("a", "2"), key("b", "1")} {
+		if !f.add(k) {
+			t.Errorf("%s has no place", k)
+		}
+	}
+	for _, k := range []types.NamespacedName{key("a", "3"), key("b", "2"), key("b", "2")} {
+		if f.add(k) {
+			t.Errorf("%s has a place", k)
+		}
+	}
+	if next, ok := f.remove(key("a", "1")); !ok || next != key("a", "3") {
+		t.Errorf("the place of a/1 goes to %s", next)
+	}
+	if next, ok := f.remove(key("a", "2")); !ok || next != key("b", "2") {
+		t.Errorf("the place of a/2 goes to %s", next)
+	}
+	for _, k := range []types.NamespacedName{key("b", "1"), key("b", "2"), key("b", "2"), key("a", "3")} {
+		f.remove(k)
+	}
+	if len(f.by) != 0 || f.taken != 0 {
+		t.Errorf("%v remains, %d are taken", f.by, f.taken)
+	}
 }
