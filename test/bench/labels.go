@@ -16,7 +16,7 @@ import (
 
 // labelsWindow is the window of the part labels. It is short, so that the part ends soon:
 // labels take the same memory with any window.
-const labelsWindow = time.Minute
+const labelsWindow = 30 * time.Second
 
 // benchLabels measures what the labels of series for PromQL cost the scraper and the
 // store: with all series, and with those of one used metric, as --query-series=all and
