@@ -99,8 +99,12 @@ func (s *Server) followCustom(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	next, err := resolve(ctx, s.cfg.Resolve, customOf(s.loaded), s.custom)
-	if err != nil {
-		s.deps.Log.Warn("the custom resources of the adapter's rules cannot be checked, retrying", "err", err)
+	if failed := err != nil; failed != s.unresolved {
+		if s.unresolved = failed; failed {
+			s.deps.Log.Warn("the API server cannot be asked about the custom resources of the adapter's rules, retrying", "err", err)
+		} else {
+			s.deps.Log.Info("the API server answers about the custom resources of the adapter's rules again")
+		}
 	}
 	if maps.Equal(next, s.custom) {
 		return

@@ -68,6 +68,8 @@ type Server struct {
 	notes   []string   // warnings about the file as a text
 	custom  customKinds
 
+	unresolved bool // the API server did not answer about custom
+
 	changed  chan struct{} // the rules changed
 	warnings atomic.Pointer[[]string]
 	failed   atomic.Bool // the last discovery

@@ -22,7 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	custom_metrics "k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
+	custommetrics "k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
@@ -214,7 +214,7 @@ func (b *beginner) metric(low, high float64) error {
 	if err != nil {
 		return err
 	}
-	var list custom_metrics.MetricValueList
+	var list custommetrics.MetricValueList
 	if err := json.Unmarshal(body, &list); err != nil {
 		return err
 	}
