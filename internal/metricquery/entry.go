@@ -186,11 +186,11 @@ func (e *entry) evaluateTimed(ctx context.Context, failures int) evaluation {
 
 // pause returns the time from the end of an evaluation to the next one.
 func (e *entry) pause(last *evaluation) time.Duration {
+	isQuery := e.object.Spec.Query != nil
 	switch {
-	case e.object.Spec.Query == nil:
-	case last.failures >= 2:
+	case isQuery && last.failures >= 2:
 		return time.Duration(last.jitter * float64(min(e.every<<min(last.failures-1, 10), maxPause)))
-	case last.failures == 0 && e.k.followers.often(types.NamespacedName{Namespace: e.object.Namespace, Name: e.object.Name}):
+	case (!isQuery || last.failures == 0) && e.k.followers.often(types.NamespacedName{Namespace: e.object.Namespace, Name: e.object.Name}):
 		return min(max(e.k.cfg.FollowedEvery, followedLoad*last.took), e.every)
 	}
 	return e.every

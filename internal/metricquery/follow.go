@@ -100,11 +100,10 @@ func (f *followers) often(key types.NamespacedName) bool {
 	return n != nil && n.often[key.Name]
 }
 
-// Follow has a MetricQuery with a PromQL query evaluated each Config.FollowedEvery, until
-// stop is called: for a reader that waits for changes. The object need not exist yet.
+// Follow has a MetricQuery evaluated each Config.FollowedEvery, until stop is called: for
+// a reader that waits for changes. The object need not exist yet.
 // Config.FollowedPerNamespace objects of a namespace and Config.Followed in all are
-// evaluated so often, the first ones that were followed; the others each
-// Config.QueryEvery.
+// evaluated so often, the first ones that were followed.
 func (k *Keeper) Follow(namespace, name string) (stop func()) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if k.followers.add(key) {

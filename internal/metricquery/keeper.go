@@ -38,7 +38,7 @@ type Config struct {
 	QueryEvery   time.Duration // of a PromQL query; 2 s
 	PerNamespace int           // evaluated objects per namespace, the oldest ones; 100
 
-	// FollowedEvery is the time between two evaluations of a PromQL query that somebody
+	// FollowedEvery is the time between two evaluations of an object that somebody
 	// follows; half of Every.
 	FollowedEvery        time.Duration
 	FollowedPerNamespace int // objects of a namespace that are evaluated so often; 10

@@ -422,6 +422,14 @@ func TestFollowedQueries(t *testing.T) {
 		if n := r.evaluations("a/q"); n < 30 || n > 40 { // 0.4 s of 1.6 s
 			t.Errorf("a query of 0.4 s is evaluated %d times in a minute", n)
 		}
+		desired := query("a", "desired", 1)
+		desired.Spec = v1alpha1.MetricQuerySpec{Autoscaler: &v1alpha1.MetricQueryAutoscaler{Name: "chat"}}
+		r.put(desired, false)
+		defer r.Follow("a", "desired")()
+		time.Sleep(time.Minute)
+		if n := r.evaluations("a/autoscaler/chat"); n < 118 || n > 122 { // also without a value
+			t.Errorf("a followed MetricQuery of an autoscaler is evaluated %d times in a minute", n)
+		}
 	})
 }
 
