@@ -142,7 +142,7 @@ peers: ## compare the backtest's models of the HPA and the Knative autoscaler wi
 keda: kube fakes all ## KEDA's own operator against the scaler: 15 CPU minutes once per machine to build KEDA
 	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags e2e -timeout 10m ./test/e2e/keda
 
-bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, freshness, fleet, fleet-controller, pods, promql, adapter; BENCH_FLAGS='-targets 10000'
+bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, freshness, fleet, fleet-controller, pods, promql, adapter, keda, labels; BENCH_FLAGS='-targets 10000'
 	@exec bin/gpupilot-bench -out bin/bench.json $(if $(ONLY),-only '$(ONLY)') $(BENCH_FLAGS)
 
 compat: ## the agent beside a dcgm-exporter: EXPORTER=/path/to/it [LIBDCGM_DIR=…] [COLLECTORS=…] [ARGS=-v]

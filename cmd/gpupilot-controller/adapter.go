@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/adapter"
@@ -49,11 +50,19 @@ func (p *program) makeAdapter() error {
 		return err
 	}
 	deps.Log = p.log.With("file", c.adapterConfig)
-	p.adapter = adapter.New(adapter.ServerConfig{Refresh: c.interval, Discover: relist}, deps)
+	p.adapter = adapter.New(adapter.ServerConfig{Refresh: c.interval, Discover: relist, Resolve: p.customResource}, deps)
 	p.loadAdapter()
 	p.sources = append(p.sources, adapterSource{p.adapter})
 	p.registry.MustRegister(adapterMeters{p.adapter})
 	return nil
+}
+
+// customResource finds a custom resource of an adapter's overrides.
+func (p *program) customResource(ctx context.Context, group, resource string) (adapter.Kind, bool, error) {
+	r, found, err := p.clients.Resource(ctx, group, resource)
+	return adapter.Kind{
+		GroupResource: schema.GroupResource{Group: r.Group, Resource: r.Name}, Singular: r.SingularName, Namespaced: r.Namespaced,
+	}, found, err
 }
 
 // adapterBackend returns the functions that read series and values, and the period of

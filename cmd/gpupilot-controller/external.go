@@ -236,3 +236,8 @@ func (k *keda) Query(namespace, name string) (kedascaler.Sample, error) {
 	}
 	return kedascaler.Sample(s), nil
 }
+
+// Follow is kedascaler.Signals'.
+func (k *keda) Follow(namespace, query string) (stop func()) {
+	return k.p.queries.Follow(namespace, query)
+}

@@ -83,7 +83,7 @@ func (f *migrateFlags) run(ctx context.Context, arg string, stdin io.Reader, std
 		if err != nil {
 			return fmt.Errorf("--adapter-config: %w", err)
 		}
-		if o.Rules, err = adapter.Load(b, adapter.Builtin{}); err != nil {
+		if o.Rules, err = adapter.Load(b, adapter.Unchecked{}); err != nil {
 			return fmt.Errorf("--adapter-config %s: %w", f.adapterConfig, err)
 		}
 	}

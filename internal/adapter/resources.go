@@ -95,8 +95,8 @@ func newMapping(in *ResourceMapping, kinds Kinds, path *field.Path) (m *mapping,
 		}
 		kind, ok := kinds.Find(gr.Group, gr.Resource)
 		if !ok {
-			warnings = append(warnings, fmt.Sprintf("%s: %q is not a resource whose metrics GPUPilot serves, such as pod, namespace, node, service or "+
-				"deployment with group apps: the label is not used", at.Child("resource"), strings.Trim(gr.Resource+"."+gr.Group, ".")))
+			warnings = append(warnings, fmt.Sprintf("%s: %q is no resource of Kubernetes, and the API server serves no custom resource of this group and name: "+
+				"the label is not used until it does", at.Child("resource"), gr.String()))
 			continue
 		}
 		if other, taken := m.labels[kind.GroupResource]; taken && other < label {

@@ -208,7 +208,7 @@ func TestWarnings(t *testing.T) {
 	all := strings.Join(set.Warnings, "\n")
 	for _, want := range []string{
 		`unknown field "rules[0].seriesFilter"`, "rules[0].resources: no label is mapped", "externalRules[0].resources", "metrics-server",
-		`rules[1].resources.overrides[brand].resource: "brand.cheese.io" is not a resource`, "rules[1].resources: no label is mapped",
+		`rules[1].resources.overrides[brand].resource: "brand.cheese.io" is no resource`, "rules[1].resources: no label is mapped",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no warning %q in\n%s", want, all)

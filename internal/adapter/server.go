@@ -44,8 +44,8 @@ type ServerConfig struct {
 	Refresh time.Duration
 	// Discover is the period of discovery; 30 s.
 	Discover time.Duration
-	// Kinds finds resources; Builtin.
-	Kinds Kinds
+	// Resolve finds the custom resources of overrides. nil: there are none.
+	Resolve ResolveFunc
 }
 
 // Deps are the collaborators of a Server.
@@ -63,6 +63,13 @@ type Server struct {
 	index atomic.Pointer[index]
 	cache cache
 
+	loading sync.Mutex // held while rules are replaced
+	loaded  *Config    // of rules
+	notes   []string   // warnings about the file as a text
+	custom  customKinds
+
+	unresolved bool // the API server did not answer about custom
+
 	changed  chan struct{} // the rules changed
 	warnings atomic.Pointer[[]string]
 	failed   atomic.Bool // the last discovery
@@ -75,9 +82,6 @@ type Server struct {
 func New(cfg ServerConfig, deps Deps) *Server {
 	cfg.Refresh = cmp.Or(cfg.Refresh, time.Second)
 	cfg.Discover = cmp.Or(cfg.Discover, 30*time.Second)
-	if cfg.Kinds == nil {
-		cfg.Kinds = Builtin{}
-	}
 	s := &Server{cfg: cfg, deps: deps, changed: make(chan struct{}, 1)}
 	s.rules.Store(&RuleSet{})
 	s.index.Store(&index{})
@@ -93,11 +97,14 @@ func (s *Server) Load(b []byte) error {
 		s.broken.Store(true)
 		return err
 	}
-	set, errs := Compile(&c, s.cfg.Kinds)
-	set.Warnings = append(warnings, set.Warnings...)
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	set, errs := Compile(&c, s.custom)
+	set.Warnings = append(slices.Clone(warnings), set.Warnings...)
 	err = errs.ToAggregate()
 	s.broken.Store(err != nil)
 	if err == nil || len(s.rules.Load().Rules) == 0 {
+		s.loaded, s.notes = &c, warnings
 		s.rules.Store(set)
 		select {
 		case s.changed <- struct{}{}:
@@ -125,6 +132,7 @@ func (s *Server) Run(ctx context.Context) {
 // Discover updates the list of metrics. If the series of a rule cannot be read, the
 // metrics that were known stay known.
 func (s *Server) Discover(ctx context.Context) {
+	s.followCustom(ctx)
 	set := s.rules.Load()
 	x, err := discover(ctx, set, s.deps.Series)
 	if ctx.Err() != nil {

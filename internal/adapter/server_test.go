@@ -257,3 +257,63 @@ func BenchmarkFiftyRules(b *testing.B) {
 		}
 	})
 }
+
+// An override of a custom resource is served while the API server serves the resource.
+// An API server that does not answer changes nothing.
+func TestCustomResources(t *testing.T) {
+	b := &backend{values: []float64{7}, series: []labels.Labels{
+		labels.FromStrings("__name__", "queue", "namespace", "ml", "model", "chat", "kube_evil_io_thing", "x"),
+	}}
+	isvc := namespaced("serving.kserve.io", "inferenceservices", "inferenceservice")
+	served, down, asked := false, false, 0
+	var log bytes.Buffer
+	s := New(ServerConfig{Resolve: func(_ context.Context, group, resource string) (Kind, bool, error) {
+		if asked++; down {
+			return Kind{}, false, errors.New("timeout")
+		}
+		if group != isvc.Group || resource != isvc.Singular {
+			t.Errorf("asked about %s.%s", resource, group)
+		}
+		return isvc, served, nil
+	}}, Deps{Series: b.read, Query: b.query, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	err := s.Load([]byte(`
+rules:
+- seriesQuery: queue
+  resources:
+    overrides: {namespace: {resource: namespace}, model: {group: serving.kserve.io, resource: inferenceservice}}
+    template: kube_<<.Group>>_<<.Resource>>
+  metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(want string) {
+		t.Helper()
+		s.Discover(t.Context())
+		if got := fmt.Sprint(s.Metrics()); got != want {
+			t.Errorf("metrics %s, want %s", got, want)
+		}
+	}
+	const both = "[inferenceservices.serving.kserve.io/queue namespaces/queue]"
+	f("[namespaces/queue]")
+	if want := `rules[0].resources.overrides[model].resource: \"inferenceservice.serving.kserve.io\" is no resource`; !strings.Contains(log.String(), want) {
+		t.Errorf("no warning %s in\n%s", want, log.String())
+	}
+	served = true
+	f(both)
+	o := &Objects{Resource: isvc.GroupResource, Namespace: "ml", Names: []string{"chat"}, Selector: kubelabels.Everything()}
+	now := time.Unix(100, 0)
+	if got, err := s.Values(t.Context(), "queue", o, now); err != nil || fmt.Sprint(got) != fmt.Sprint([]Value{{"chat", 7, now}}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if q, want := *b.last.Load(), `sum(queue{namespace="ml",model!=""}) by (model)`; q != want {
+		t.Errorf("%s, want %s", q, want)
+	}
+	down = true
+	f(both)
+	down, served = false, false
+	f("[namespaces/queue]")
+	if asked != 4 {
+		t.Errorf("the API server was asked %d times in 4 discoveries", asked)
+	}
+}

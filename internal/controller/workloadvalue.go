@@ -182,7 +182,8 @@ func (w *workload) obstacle() string {
 
 // Evaluate evaluates a PromQL query, limited to the series of a namespace, once. It
 // waits for a slot, as the queries of GPUAutoscalers do. The text of its error is for
-// the query's author.
+// the query's author. The method Answered of an error reports whether the backend
+// evaluated the query.
 func (c *Controller) Evaluate(ctx context.Context, namespace, promql string) (series.Sample, error) {
 	if c.deps.Query == nil {
 		return series.Sample{}, errNoBackend
@@ -201,10 +202,23 @@ func (c *Controller) Evaluate(ctx context.Context, namespace, promql string) (se
 	defer c.queries.slots.release(namespace)
 	s, err := c.deps.Query(ctx, scope, limited)
 	if err != nil {
-		return series.Sample{}, errors.New(publicError(err))
+		a, ok := errors.AsType[queryError](err)
+		return series.Sample{}, &evaluationError{publicError(err), ok && a.Answered()}
 	}
 	return s, nil
 }
+
+// evaluationError is the error of a query for its author.
+type evaluationError struct {
+	text     string
+	answered bool
+}
+
+// Error is error's.
+func (e *evaluationError) Error() string { return e.text }
+
+// Answered reports whether the backend evaluated the query.
+func (e *evaluationError) Answered() bool { return e.answered }
 
 // AutoscalersOf returns the names of a namespace's GPUAutoscalers, sorted.
 func (c *Controller) AutoscalersOf(namespace string) (out []string) {

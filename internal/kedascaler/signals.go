@@ -61,6 +61,8 @@ type Signals interface {
 	Desired(namespace, autoscaler string) (Sample, error)
 	// Query returns the value of a MetricQuery.
 	Query(namespace, name string) (Sample, error)
+	// Follow has a MetricQuery evaluated more often, until stop is called.
+	Follow(namespace, query string) (stop func())
 }
 
 // The kinds of errors of Signals.

@@ -63,13 +63,17 @@ func (s *streams) count() int {
 // trigger has become invalid; KEDA then tries again.
 func (s *Server) StreamIsActive(ref *pb.ScaledObjectRef, out grpc.ServerStreamingServer[pb.IsActiveResponse]) error {
 	ctx := out.Context()
-	if _, err := s.resolve(ctx, ref); err != nil {
+	r, err := s.resolve(ctx, ref)
+	if err != nil {
 		return err
 	}
 	if !s.streams.open(ref.GetNamespace(), s.cfg.StreamsPerNamespace, s.cfg.Streams) {
 		return status.Errorf(codes.ResourceExhausted, "too many streams: at most %d of a namespace and %d in all", s.cfg.StreamsPerNamespace, s.cfg.Streams)
 	}
 	defer s.streams.close(ref.GetNamespace())
+	if query := r.trigger.Query; query != "" {
+		defer s.signals.Follow(ref.GetNamespace(), query)()
+	}
 	tick := time.NewTicker(streamEvery)
 	defer tick.Stop()
 	var sent struct {

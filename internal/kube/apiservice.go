@@ -52,12 +52,13 @@ type APIServiceConfig struct {
 	Owner              *ServiceOwner     // nothing is created after the Service was deleted; may be nil
 }
 
-// ErrOtherService means that the APIService of an API belongs to another Service. It
-// is not changed.
+// ErrOtherService means that the APIService of an API belongs to another Service, or that
+// of another version of its group. Nothing is changed.
 var ErrOtherService = errors.New("served by another service")
 
 // EnsureAPIServices sets the CA bundle of each APIService, and creates missing ones if
-// CreateIfMissing is set. It changes only the caBundle of an existing APIService, and
+// CreateIfMissing is set, except where another Service has a version of the group: clients
+// would prefer our version and no longer ask that Service. It changes only the caBundle of an existing APIService, and
 // insecureSkipTLSVerify, which is incompatible with one. It joins the errors of all
 // APIs, such as ErrOtherService.
 func EnsureAPIServices(ctx context.Context, client apiregistration.APIServiceInterface, cfg APIServiceConfig) error {
@@ -88,6 +89,9 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 	name := api.Version + "." + api.Group
 	have, err := client.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && cfg.CreateIfMissing {
+		if err := checkGroup(ctx, client, cfg, api); err != nil {
+			return err
+		}
 		if _, err := cfg.Owner.References(ctx); errors.Is(err, ErrUninstalled) {
 			return err
 		}
@@ -97,11 +101,7 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 	if err != nil {
 		return err
 	}
-	if s := have.Spec.Service; s == nil || s.Namespace != cfg.Namespace || s.Name != cfg.Service {
-		other := "the API server itself"
-		if s != nil {
-			other = s.Namespace + "/" + s.Name
-		}
+	if other := cfg.otherService(have); other != "" {
 		return fmt.Errorf("%w: %s, not %s/%s; not changed", ErrOtherService, other, cfg.Namespace, cfg.Service)
 	}
 	if len(cfg.CABundle) == 0 || bytes.Equal(have.Spec.CABundle, cfg.CABundle) {
@@ -113,6 +113,37 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 	}
 	_, err = client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
+}
+
+// otherService names the Service of an APIService if it is not ours; empty: it is.
+func (cfg *APIServiceConfig) otherService(have *apiregistrationv1.APIService) string {
+	switch s := have.Spec.Service; {
+	case s == nil:
+		return "the API server itself"
+	case s.Namespace != cfg.Namespace || s.Name != cfg.Service:
+		return s.Namespace + "/" + s.Name
+	}
+	return ""
+}
+
+// checkGroup returns an error if another Service has another version of the API's group.
+func checkGroup(ctx context.Context, client apiregistration.APIServiceInterface, cfg *APIServiceConfig, api APIVersion) error {
+	for _, a := range cfg.APIs {
+		if a.Group != api.Group || a.Version == api.Version {
+			continue
+		}
+		have, err := client.Get(ctx, a.Version+"."+a.Group, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if other := cfg.otherService(have); other != "" {
+			return fmt.Errorf("%w: %s has %s of the group; not registered, because clients would prefer one of the two", ErrOtherService, other, a.Version)
+		}
+	}
+	return nil
 }
 
 // caBundlePatch returns a merge patch for the resource version that was read.

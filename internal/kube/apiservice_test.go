@@ -115,6 +115,26 @@ func TestEnsureAPIServicesRefuses(t *testing.T) {
 	f(nil, `APIService v1beta1.custom.metrics.k8s.io: apiservices.apiregistration.k8s.io "v1beta1.custom.metrics.k8s.io" not found`, nil)
 }
 
+// An adapter that has only v1beta1 keeps all requests: with our v1beta2 beside it, clients
+// would no longer ask the adapter.
+func TestNoVersionBesideAnotherService(t *testing.T) {
+	apis := CustomMetrics()
+	cfg := APIServiceConfig{APIs: append(apis, ExternalMetrics()...), Namespace: "gpu", Service: "gpupilot", Port: 443, CABundle: []byte("bundle"), CreateIfMissing: true}
+	theirs := registered(apis[1], "prometheus-adapter")
+	r := &registry{have: map[string]*apiregistrationv1.APIService{theirs.Name: theirs}}
+	err := EnsureAPIServices(t.Context(), r, cfg)
+	if !errors.Is(err, ErrOtherService) || !strings.Contains(err.Error(), "APIService v1beta2.custom.metrics.k8s.io: served by another service: gpu/prometheus-adapter has v1beta1 of the group") {
+		t.Errorf("error %v", err)
+	}
+	if r.have["v1beta2.custom.metrics.k8s.io"] != nil || r.have["v1beta1.external.metrics.k8s.io"] == nil {
+		t.Errorf("registered: %v", r.have)
+	}
+	delete(r.have, theirs.Name)
+	if err := EnsureAPIServices(t.Context(), r, cfg); err != nil || len(r.have) != 3 {
+		t.Errorf("after the adapter has gone: %d APIServices, %v", len(r.have), err)
+	}
+}
+
 func TestKeepAPIServicesFollowsTheBundle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -55,7 +56,9 @@ type entry struct {
 	every  time.Duration
 	flaw   error // of the spec
 	cancel context.CancelFunc
-	wake   chan struct{}
+	wake   chan struct{} // evaluate now
+
+	rescheduled chan struct{} // the time between two evaluations has changed
 
 	mu        sync.Mutex
 	suspended verdict // not evaluated
@@ -69,7 +72,7 @@ type entry struct {
 func newEntry(k *Keeper, q *v1alpha1.MetricQuery, flaw error) *entry {
 	e := &entry{
 		k: k, object: q, metric: cmp.Or(q.Spec.MetricName, q.Name), every: k.cfg.Every, wake: make(chan struct{}, 1),
-		status: statusWriter{last: q.Status},
+		rescheduled: make(chan struct{}, 1), status: statusWriter{last: q.Status},
 	}
 	if e.flaw = flaw; flaw == nil {
 		e.flaw = validate(&q.Spec, e.metric)
@@ -136,40 +139,72 @@ func (e *entry) suspend(v verdict) {
 // backs off it keeps the status up to date, because a value gets old.
 func (e *entry) run(ctx context.Context) {
 	defer e.cancel()
-	failures, due := 0, time.Time{}
-	for {
-		if now := time.Now(); !now.Before(due) {
-			if failures++; e.evaluate(ctx) {
-				failures = 0
-			}
-			due = now.Add(e.pause(failures))
+	var last evaluation
+	for due := true; ; {
+		if due {
+			last = e.evaluateTimed(ctx, last.failures)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		e.writeStatus(ctx, time.Now())
+		rest := time.Until(last.ended.Add(e.pause(&last)))
 		select {
 		case <-ctx.Done():
 			return
 		case <-e.wake:
-			due = time.Time{}
-		case <-time.After(e.every):
+			due = true
+		case <-e.rescheduled:
+			due = false
+		case <-time.After(min(rest, e.every)):
+			due = rest <= e.every
 		}
 	}
 }
 
-// pause returns the time until the next evaluation. Failed PromQL queries back off, with
-// jitter so that queries that failed together are not retried together.
-func (e *entry) pause(failures int) time.Duration {
-	if failures < 2 || e.object.Spec.Query == nil {
-		return e.every
-	}
-	d := min(e.every<<min(failures-1, 10), maxPause)
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+// followedLoad bounds the time that the evaluations of a followed query take: the pause
+// after one is so many times as long as the evaluation was.
+const followedLoad = 3
+
+// evaluation is how an evaluation went.
+type evaluation struct {
+	ended    time.Time
+	took     time.Duration
+	failures int     // consecutive ones, this one included
+	jitter   float64 // of the pause after failures, so that queries that failed together are not retried together
 }
 
-// evaluate evaluates the object once, and reports whether it has a value or is not to be
-// evaluated.
+// evaluateTimed evaluates the object after so many failures.
+func (e *entry) evaluateTimed(ctx context.Context, failures int) evaluation {
+	began := time.Now()
+	if failures++; e.evaluate(ctx) {
+		failures = 0
+	}
+	now := time.Now()
+	return evaluation{ended: now, took: now.Sub(began), failures: failures, jitter: 0.8 + 0.4*rand.Float64()}
+}
+
+// pause returns the time from the end of an evaluation to the next one.
+func (e *entry) pause(last *evaluation) time.Duration {
+	isQuery := e.object.Spec.Query != nil
+	switch {
+	case isQuery && last.failures >= 2:
+		return time.Duration(last.jitter * float64(min(e.every<<min(last.failures-1, 10), maxPause)))
+	case (!isQuery || last.failures == 0) && e.k.followers.often(types.NamespacedName{Namespace: e.object.Namespace, Name: e.object.Name}):
+		return min(max(e.k.cfg.FollowedEvery, followedLoad*last.took), e.every)
+	}
+	return e.every
+}
+
+// answered is an error of a query that the backend evaluated: it has no value now, and
+// may have one the next time.
+type answered interface {
+	error
+	Answered() bool
+}
+
+// evaluate evaluates the object once. It returns false if that failed, so that the next
+// evaluation is delayed.
 func (e *entry) evaluate(ctx context.Context) bool {
 	e.mu.Lock()
 	skip := e.flaw != nil || e.suspended.reason != ""
@@ -188,7 +223,8 @@ func (e *entry) evaluate(ctx context.Context) bool {
 	if e.problem = err; err == nil && e.suspended.reason == "" {
 		e.sample, e.evaluated = s, time.Now()
 	}
-	return err == nil
+	a, ok := errors.AsType[answered](err)
+	return err == nil || ok && a.Answered()
 }
 
 func (e *entry) read(ctx context.Context) (Sample, error) {

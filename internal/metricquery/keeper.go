@@ -37,6 +37,12 @@ type Config struct {
 	Every        time.Duration // between two evaluations of an object; 1 s
 	QueryEvery   time.Duration // of a PromQL query; 2 s
 	PerNamespace int           // evaluated objects per namespace, the oldest ones; 100
+
+	// FollowedEvery is the time between two evaluations of an object that somebody
+	// follows; half of Every.
+	FollowedEvery        time.Duration
+	FollowedPerNamespace int // objects of a namespace that are evaluated so often; 10
+	Followed             int // objects of all namespaces that are; 256
 }
 
 // Deps holds the collaborators of a Keeper.
@@ -49,7 +55,9 @@ type Deps struct {
 
 	// Query evaluates a PromQL query, limited to the series of the namespace. Workload
 	// and Desired read a workload's metric and the replicas of a GPUAutoscaler. The text
-	// of their errors is shown in the condition.
+	// of their errors is shown in the condition. An error of Query with the method
+	// Answered() bool that returns true means that the backend works, and the query is
+	// evaluated again as usual: it may have a value the next time.
 	Query    func(ctx context.Context, namespace, promql string) (Sample, error)
 	Workload func(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (Sample, error)
 	Desired  func(namespace, autoscaler string) (Sample, error)
@@ -60,8 +68,9 @@ type Deps struct {
 
 // Keeper evaluates MetricQueries while Run runs. Its methods are safe for concurrent use.
 type Keeper struct {
-	cfg  Config
-	deps Deps
+	cfg       Config
+	deps      Deps
+	followers followers
 
 	mu      sync.RWMutex
 	entries map[types.NamespacedName]*entry
@@ -77,10 +86,16 @@ func New(cfg Config, deps Deps) *Keeper {
 	cfg.Every = cmp.Or(cfg.Every, time.Second)
 	cfg.QueryEvery = cmp.Or(cfg.QueryEvery, 2*time.Second)
 	cfg.PerNamespace = cmp.Or(cfg.PerNamespace, 100)
+	cfg.FollowedEvery = min(cmp.Or(cfg.FollowedEvery, cfg.Every/2), cfg.QueryEvery)
+	cfg.FollowedPerNamespace = cmp.Or(cfg.FollowedPerNamespace, 10)
+	cfg.Followed = cmp.Or(cfg.Followed, 256)
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{cfg: cfg, deps: deps, entries: map[types.NamespacedName]*entry{}, served: map[metricKey]*entry{}}
+	return &Keeper{
+		cfg: cfg, deps: deps, entries: map[types.NamespacedName]*entry{}, served: map[metricKey]*entry{},
+		followers: followers{share: cfg.FollowedPerNamespace, total: cfg.Followed, by: map[string]*namespaceFollowers{}},
+	}
 }
 
 // installedCheckInterval is how often the keeper checks whether the CRD is installed.

@@ -360,3 +360,106 @@ func TestStatusIsWrittenRarely(t *testing.T) {
 		}
 	})
 }
+
+// slow is an answer of the backend that takes a while.
+func (r *rig) slow(d time.Duration) {
+	r.Keeper.deps.Query = func(_ context.Context, namespace, promql string) (Sample, error) {
+		time.Sleep(d)
+		return r.read(namespace + "/" + promql)
+	}
+}
+
+// Followed queries are evaluated twice per interval: a few of a namespace, and slow ones
+// less often.
+func TestFollowedQueries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.Keeper.cfg.PerNamespace = 100
+		r.Keeper.followers.share = 2
+		perMinute := func(key string) int {
+			before := r.evaluations(key)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			return r.evaluations(key) - before
+		}
+		var stops []func()
+		for i := range 4 {
+			key := fmt.Sprintf("a/q%d", i)
+			r.set(key, 1)
+			stops = append(stops, r.Follow("a", fmt.Sprintf("q%d", i))) // before the object exists
+			r.put(query("a", fmt.Sprintf("q%d", i), i), false)
+		}
+		f := func(want ...int) {
+			t.Helper()
+			for i, n := range want {
+				if got := perMinute(fmt.Sprintf("a/q%d", i)); got < n-2 || got > n+2 {
+					t.Errorf("q%d is evaluated %d times in a minute, want %d", i, got, n)
+				}
+			}
+		}
+		f(120, 120, 30, 30)
+		second := r.Follow("a", "q1")
+		stops[1]()
+		stops[1]() // twice is as once
+		f(120, 120, 30, 30)
+		second()
+		stops[3]()
+		f(120, 30, 120, 30) // q2 takes the place of q1
+		stops[0]()
+		stops[2]()
+		f(30, 30, 30, 30)
+		if len(r.followers.by) != 0 || r.followers.taken != 0 {
+			t.Errorf("%v remains, %d are taken", r.followers.by, r.followers.taken)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.slow(400 * time.Millisecond)
+		r.set("a/q", 1)
+		r.put(query("a", "q", 0), false)
+		defer r.Follow("a", "q")()
+		time.Sleep(time.Minute)
+		if n := r.evaluations("a/q"); n < 30 || n > 40 { // 0.4 s of 1.6 s
+			t.Errorf("a query of 0.4 s is evaluated %d times in a minute", n)
+		}
+		desired := query("a", "desired", 1)
+		desired.Spec = v1alpha1.MetricQuerySpec{Autoscaler: &v1alpha1.MetricQueryAutoscaler{Name: "chat"}}
+		r.put(desired, false)
+		defer r.Follow("a", "desired")()
+		time.Sleep(time.Minute)
+		if n := r.evaluations("a/autoscaler/chat"); n < 118 || n > 122 { // also without a value
+			t.Errorf("a followed MetricQuery of an autoscaler is evaluated %d times in a minute", n)
+		}
+	})
+}
+
+// The total bounds all namespaces together. A place that becomes free goes to the same
+// namespace, and else to another one.
+func TestFollowersInAll(t *testing.T) {
+	f := followers{share: 2, total: 3, by: map[string]*namespaceFollowers{}}
+	key := func(namespace, name string) types.NamespacedName {
+		return types.NamespacedName{Namespace: namespace, Name: name}
+	}
+	for _, k := range []types.NamespacedName{key("a", "1"), key("a", "2"), key("b", "1")} {
+		if !f.add(k) {
+			t.Errorf("%s has no place", k)
+		}
+	}
+	for _, k := range []types.NamespacedName{key("a", "3"), key("b", "2"), key("b", "2")} {
+		if f.add(k) {
+			t.Errorf("%s has a place", k)
+		}
+	}
+	if next, ok := f.remove(key("a", "1")); !ok || next != key("a", "3") {
+		t.Errorf("the place of a/1 goes to %s", next)
+	}
+	if next, ok := f.remove(key("a", "2")); !ok || next != key("b", "2") {
+		t.Errorf("the place of a/2 goes to %s", next)
+	}
+	for _, k := range []types.NamespacedName{key("b", "1"), key("b", "2"), key("b", "2"), key("a", "3")} {
+		f.remove(k)
+	}
+	if len(f.by) != 0 || f.taken != 0 {
+		t.Errorf("%v remains, %d are taken", f.by, f.taken)
+	}
+}

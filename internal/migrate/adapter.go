@@ -59,7 +59,7 @@ func Adapter(b []byte) (*AdapterReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, errs := adapter.Compile(&c, adapter.Builtin{})
+	set, errs := adapter.Compile(&c, adapter.Unchecked{})
 	out := &AdapterReport{Warnings: append(warnings, set.Warnings...)}
 	rules := map[string]*adapter.Rule{}
 	for _, r := range set.Rules {
@@ -156,6 +156,8 @@ func (out *RuleReport) ofOneSeries(r *adapter.Rule, series string) {
 		out.Becomes, out.Why = Signal, "a metric of the pods themselves"
 		out.Do = "use it in a GPUAutoscaler; for HPAs, " + serveAsIs
 		out.Signal = &v1alpha1.Signal{Pods: &v1alpha1.PodsSignal{Metric: series}}
+	case plain && len(out.Resources) > 0 && !forPods:
+		out.Why = "a metric of " + strings.Join(out.Resources, ", ") + ", and not of pods"
 	default:
 		out.Why = "the query computes more than a mean of the series, such as a rate"
 		out.Do += ". In a GPUAutoscaler: a `query` signal with the PromQL of metricsQuery"

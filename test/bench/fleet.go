@@ -125,6 +125,9 @@ func measureFleet(ctx context.Context, cfg config, n int) (*load, error) {
 	}
 	var result, says bytes.Buffer
 	args := []string{"-fleet", strconv.Itoa(n), "-scrape-fleet", server.URL, "-window", cfg.window.String()}
+	if cfg.labels != "" {
+		args = append(args, "-labels", cfg.labels)
+	}
 	if cfg.profile != "" {
 		args = append(args, "-profile", cfg.profile)
 	}
@@ -163,6 +166,7 @@ func scrapeFleet(ctx context.Context, cfg config, out io.Writer) error {
 			Fields: gpu.SetOf(gpu.GPUUtil, gpu.FBUsed, gpu.PowerUsage, gpu.GPUTemp),
 		}
 	}
+	s.SetNames(labelNames(cfg.labels))
 	s.Sync(targets)
 	if err := wait(ctx, cfg.window+15*time.Second); err != nil {
 		return err

@@ -69,6 +69,7 @@ type config struct {
 	window  time.Duration // of samples that are kept of a fleet
 	profile string        // folder for profiles of what scrapes a fleet
 
+	labels        string // of which series of a fleet: a value of --query-series
 	fleet         int    // serve the pages of so many agents
 	scrapeFleet   string // scrape those that are served at this port
 	podRequests   int
@@ -95,6 +96,7 @@ func (c *config) flags() *flag.FlagSet {
 	fs.StringVar(&c.targets, "targets", "100,1000,3000,10000", "numbers of agents that are scraped each second, 8 GPUs with 4 fields each")
 	fs.DurationVar(&c.window, "window", 5*time.Minute, "how long a fleet's samples are kept; a fleet is measured once its windows are full")
 	fs.StringVar(&c.profile, "profile", "", "folder to write profiles of the process that scrapes a fleet to")
+	fs.StringVar(&c.labels, "labels", "", "with -scrape-fleet: keep the labels of all series, or of one used metric: all, used (default none)")
 	fs.IntVar(&c.fleet, "fleet", 0, "instead: serve the pages of so many agents, at addresses below 127.0.0.0/8")
 	fs.StringVar(&c.scrapeFleet, "scrape-fleet", "", "instead, with -fleet: scrape so many agents at the port of this URL")
 	fs.IntVar(&c.podRequests, "pod-requests", 300, "requests for the metric of all pods, per number of pods and way to ask")
@@ -125,6 +127,8 @@ func parts() []part {
 		{"pods", benchPods},
 		{"promql", benchPromQL},
 		{"adapter", benchAdapter},
+		{"keda", benchKEDA},
+		{"labels", benchLabels},
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/signal"
@@ -64,51 +63,25 @@ func TestInstallNode(t *testing.T) {
 	}
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if os.Geteuid() != 0 {
-		skipIfUnavailable(t, fmt.Errorf("%w: it needs root, for namespaces, mounts and cgroups", realnode.ErrUnavailable))
-	}
 	skipIfUnavailable(t, realnode.CheckPodNetwork())
 	for _, name := range []string{"gpupilot-agent", "gpupilot-controller"} {
 		if _, err := os.Stat(archive(name)); err != nil {
 			skipIfUnavailable(t, fmt.Errorf("%w: run make images ARCH=%s first: %w", realnode.ErrUnavailable, runtime.GOARCH, err))
 		}
 	}
-	undo, err := realnode.MakeMountPoints()
-	t.Cleanup(func() { must(t, undo()) })
-	must(t, err)
-	must(t, realnode.RemoveStaleCgroups())
-	skipIfUnavailable(t, realnode.Probe(ctx))
 	repository, err := filepath.Abs(root)
 	must(t, err)
 	t.Setenv("GPUPILOT_AGENT", filepath.Join(repository, "bin", "gpupilot-agent")) // or it would build one
-	parts, err := realnode.PrepareParts(ctx, repository, t.TempDir())
-	skipIfUnavailable(t, err)
-	cgroup, err := realnode.NewCgroup()
-	skipIfUnavailable(t, err)
-	t.Cleanup(func() { must(t, cgroup.Remove(10*time.Second)) })
-	parts.Cgroup = cgroup.Path()
-
-	environ, err := parts.Environ()
-	must(t, err)
-	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
-	defer cancel()
-	runtime.LockOSThread() // the nested process dies with this thread
-	defer runtime.UnlockOSThread()
-	cmd := realnode.Nested(ctx, realnode.StageInit, "-test.run=^TestInstallOnNode$", "-test.v", "-test.timeout="+(nodeTimeout-10*time.Second).String())
-	cmd.Env = append(cmd.Env, environ)
 	var out bytes.Buffer
-	cmd.Stdout = &out
+	nested := realnode.NestedTest{Name: "TestInstallOnNode", Root: repository, Dir: t.TempDir(), Timeout: nodeTimeout, Out: &out}
 	if *show {
-		cmd.Stdout = io.MultiWriter(os.Stdout, &out)
+		nested.Out = os.Stdout
 	}
-	cmd.Stderr = cmd.Stdout
-	err = cmd.Run()
-	if !*show {
+	err = nested.Run(ctx)
+	if out.Len() > 0 {
 		t.Logf("on the node:\n%s", &out)
 	}
-	if err != nil {
-		t.Fatalf("on the node: %v (%v)", err, context.Cause(ctx))
-	}
+	skipIfUnavailable(t, err)
 }
 
 // archive is the OCI archive of an image that make images has built.

@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +24,6 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/cluster"
@@ -42,6 +43,10 @@ rules:
   resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
   name: {as: %s}
   metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+- seriesQuery: 'DCGM_FI_DEV_GPU_UTIL{namespace!="",container!=""}'
+  resources: {overrides: {namespace: {resource: namespace}, container: {group: cheese.io, resource: brand}}}
+  name: {as: brand_busy}
+  metricsQuery: max(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
 externalRules:
 - seriesQuery: 'DCGM_FI_DEV_GPU_UTIL{namespace!="",pod!=""}'
   resources: {overrides: {namespace: {resource: namespace}}}
@@ -93,6 +98,8 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 		t.Error("a namespace without GPUs has a value")
 	}
 
+	customResource(t, s)
+
 	// A broken file keeps the rules; a new one replaces them, without a restart.
 	write(t, file, "rules: [{}]")
 	eventually(t, func() error { return logged(s, "rules[0].seriesQuery: Required value") })
@@ -108,6 +115,71 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 		return nil
 	})
 }
+
+// customResource installs the CRD that a rule names after the start: the metric appears
+// in discovery, and is served once the controller may list the objects.
+func customResource(t *testing.T, s *stack.Stack) {
+	t.Helper()
+	const metric, apis = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/brands.cheese.io/server/brand_busy", "/apis/custom.metrics.k8s.io/v1beta2"
+	eventually(t, func() error { return logged(s, "no custom resource of this group and name") })
+	if body, _ := get(t, s, apis); strings.Contains(body, "cheese.io") {
+		t.Error("discovery has a resource that the API server does not serve")
+	}
+	if err := s.Apply(t.Context(), []byte(brands)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		body, err := get(t, s, apis)
+		if err == nil && !strings.Contains(body, `"brands.cheese.io/brand_busy"`) {
+			err = errors.New("discovery lacks brands.cheese.io/brand_busy")
+		}
+		return err
+	})
+	eventually(t, func() error {
+		body, err := get(t, s, metric)
+		if err == nil || !strings.Contains(body, `resources: [brands], verbs: [list, watch]`) {
+			return fmt.Errorf("without the right to list: %w", err)
+		}
+		return nil
+	})
+	if err := s.Apply(t.Context(), []byte(brandRights)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error { return read(t, s, metric) })
+	if err := read(t, s, strings.Replace(metric, "server", "other", 1)); err == nil {
+		t.Error("an object that does not exist has a value")
+	}
+}
+
+// brands is a CRD with one object, which has the name of a container.
+const brands = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: brands.cheese.io}
+spec:
+  group: cheese.io
+  scope: Namespaced
+  names: {kind: Brand, plural: brands, singular: brand}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+---
+apiVersion: cheese.io/v1
+kind: Brand
+metadata: {name: server, namespace: default}
+`
+
+const brandRights = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: "gpupilot-controller:brands"}
+rules: [{apiGroups: [cheese.io], resources: [brands], verbs: [list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "gpupilot-controller:brands"}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "gpupilot-controller:brands"}
+subjects: [{kind: ServiceAccount, name: gpupilot-controller, namespace: gpupilot-system}]
+`
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
@@ -152,17 +224,31 @@ func value(t *testing.T, s *stack.Stack, metric string) error {
 
 const external = "/apis/external.metrics.k8s.io/v1beta1/namespaces/"
 
-// read returns nil if the API server answers a path with a value.
-func read(t *testing.T, s *stack.Stack, path string) error {
-	clients, err := kubernetes.NewForConfig(s.REST)
-	if err != nil {
-		return err
-	}
+// get returns the API server's answer to a path, also that of an error.
+func get(t *testing.T, s *stack.Stack, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	b, err := clients.RESTClient().Get().RequestURI(path).DoRaw(ctx)
-	if err == nil && !strings.Contains(string(b), `"value"`) {
-		err = fmt.Errorf("no value: %.200s", b)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Cluster.URL()+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := s.Cluster.HTTPClient().Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %.400s", resp.Status, body)
+	}
+	return string(body), err
+}
+
+// read returns nil if the API server answers a path with a value.
+func read(t *testing.T, s *stack.Stack, path string) error {
+	body, err := get(t, s, path)
+	if err == nil && !strings.Contains(body, `"value"`) {
+		err = fmt.Errorf("no value: %.200s", body)
 	}
 	return err
 }

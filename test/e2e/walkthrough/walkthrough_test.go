@@ -2,20 +2,19 @@
 
 //go:build e2e
 
-// Package walkthrough runs two public walkthroughs of autoscaling on GPU metrics on a
-// real control plane, without Prometheus: ashrafgt/k8s-gpu-hpa with its recording rule
-// as written, and NVIDIA's article on HPAs with DCGM's metrics.
 package walkthrough
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,7 +44,7 @@ func (l *load) set(x float64)          { l.Store(math.Float64bits(x)) }
 func (l *load) at(_ time.Time) float64 { return math.Float64frombits(l.Load()) }
 func (l *load) times(factor float64)   { l.set(l.at(time.Time{}) * factor) }
 
-var loads = map[string]*load{"cuda-test": {}, "dcgm-test": {}, "from-zero": {}}
+var loads = map[string]*load{"cuda-test": {}, "dcgm-test": {}, "dcgm-rules": {}, "from-zero": {}}
 
 var rig *stack.Stack
 
@@ -63,9 +62,18 @@ func TestMain(m *testing.M) {
 }
 
 func withStack(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "walkthrough-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // a rest remains in the temporary folder
+	rules := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(rules, []byte(AdapterFile), 0o644); err != nil {
+		return 1, err
+	}
 	cfg := stack.Config{
 		Nodes: 2, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--prometheus-rules"},
+		ControllerArgs: []string{"--prometheus-rules", "--adapter-config", rules},
 	}
 	for name, l := range loads {
 		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 1, QueueLimit: 1}, Offered: l.at})
@@ -100,7 +108,7 @@ func raw(t *testing.T, path string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := set.Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+	b, err := set.Discovery().RESTClient().Get().RequestURI(path).DoRaw(t.Context())
 	return string(b), err
 }
 
@@ -194,31 +202,10 @@ spec:
 // The walkthrough of ashrafgt/k8s-gpu-hpa. Its recording rule is as written; the HPA is
 // in autoscaling/v2.
 func TestK8sGPUHPA(t *testing.T) {
-	crd, err := os.ReadFile("testdata/prometheusrules-crd.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply(t, string(crd))
+	apply(t, PrometheusRuleCRD)
 	loads["cuda-test"].set(4) // one process
 	apply(t, deployment("cuda-test"))
-	eventually(t, func() error {
-		return rig.Apply(t.Context(), []byte(`
-apiVersion: monitoring.coreos.com/v1
-kind: PrometheusRule
-metadata:
-  name: cuda-test
-  namespace: default
-spec:
-  groups:
-  - name: gpu-rule-group
-    rules:
-    - record: cuda_test_gpu_avg
-      expr: avg( max by(node, pod, namespace) (dcgm_gpu_utilization) * on(pod) group_left(label_app) max by(pod, label_app) (kube_pod_labels{label_app="cuda-test"}) )
-      labels:
-        namespace: default
-        deployment: cuda-test
-`))
-	})
+	eventually(t, func() error { return rig.Apply(t.Context(), []byte(RecordingRule)) })
 	eventually(t, func() error {
 		s, err := query(t, "cuda_test_gpu_avg")
 		if err == nil && !strings.Contains(s, `"deployment":"cuda-test"`) {
@@ -237,33 +224,17 @@ spec:
 		return err
 	})
 	t.Log("kubectl get --raw /apis/custom.metrics.k8s.io/v1beta1 | grep cuda_test_gpu_avg: found")
-	path := "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/deployments.apps/cuda-test/cuda_test_gpu_avg"
 	eventually(t, func() error {
-		s, err := raw(t, path)
+		s, err := raw(t, Metric)
 		if err == nil && !strings.Contains(s, `"value":"4"`) {
 			err = fmt.Errorf("the value is %s", s)
 		}
 		if err == nil {
-			t.Log("kubectl get --raw ", path, ": ", s)
+			t.Log("kubectl get --raw ", Metric, ": ", s)
 		}
 		return err
 	})
-	apply(t, `
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata: {name: cuda-test, namespace: default}
-spec:
-  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: cuda-test}
-  minReplicas: 1
-  maxReplicas: 3
-  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
-  metrics:
-  - type: Object
-    object:
-      describedObject: {apiVersion: apps/v1, kind: Deployment, name: cuda-test}
-      metric: {name: cuda_test_gpu_avg}
-      target: {type: Value, value: "5"}
-`)
+	apply(t, HPA)
 	replicas(t, "cuda-test", 1)
 	loads["cuda-test"].times(2) // a second process in the pod
 	replicas(t, "cuda-test", 2)
@@ -307,6 +278,75 @@ spec:
 	replicas(t, "from-zero", 2)
 	loads["dcgm-test"].set(10)
 	replicas(t, "dcgm-test", 1)
+}
+
+// NVIDIA's article with its rules of prometheus-adapter: a metric of pods and one of a
+// Service, which the controller makes from the rules' file.
+func TestDCGMWithAdapterRules(t *testing.T) {
+	loads["dcgm-rules"].set(30)
+	apply(t, deployment("dcgm-rules"))
+	apply(t, `
+apiVersion: v1
+kind: Service
+metadata: {name: dcgm-rules, namespace: default}
+spec: {selector: {app: dcgm-rules}, ports: [{port: 80}]}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: dcgm-rules, namespace: default}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: dcgm-rules}
+  minReplicas: 1
+  maxReplicas: 3
+  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
+  metrics:
+  - type: Pods
+    pods:
+      metric: {name: pod_gpu_utilization}
+      target: {type: AverageValue, averageValue: "40"}
+  - type: Object
+    object:
+      describedObject: {apiVersion: v1, kind: Service, name: dcgm-rules}
+      metric: {name: service_gpu_utilization}
+      target: {type: Value, value: "40"}
+`)
+	for _, path := range []string{"pods/*/pod_gpu_utilization?labelSelector=app%3Ddcgm-rules", "services/dcgm-rules/service_gpu_utilization"} {
+		eventually(t, func() error {
+			s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/"+path)
+			if err == nil && !strings.Contains(s, `"value":"30"`) {
+				err = fmt.Errorf("the value is %s", s)
+			}
+			if err == nil {
+				t.Log("kubectl get --raw …/", path, ": ", s)
+			}
+			return err
+		})
+	}
+	eventually(t, func() error {
+		s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1")
+		for _, want := range []string{`"pods/pod_gpu_utilization"`, `"namespaces/pod_gpu_utilization"`, `"services/service_gpu_utilization"`} {
+			if err == nil && !strings.Contains(s, want) {
+				err = errors.New("discovery has no " + want)
+			}
+		}
+		return err
+	})
+	// Both metrics are there: the HPA takes the larger number of replicas.
+	eventually(t, func() error {
+		var h autoscalingv2.HorizontalPodAutoscaler
+		if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "dcgm-rules"}, &h); err != nil {
+			return err
+		}
+		if m := h.Status.CurrentMetrics; len(m) != 2 || m[0].Pods == nil || m[1].Object == nil {
+			return fmt.Errorf("the HPA has the metrics %+v", m)
+		}
+		return nil
+	})
+	replicas(t, "dcgm-rules", 1)
+	loads["dcgm-rules"].set(70)
+	replicas(t, "dcgm-rules", 2)
+	loads["dcgm-rules"].set(10)
+	replicas(t, "dcgm-rules", 1)
 }
 
 // fromZero makes a GPUAutoscaler at zero replicas, whose query runs over the windows: the

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/promstore"
+	"github.com/gpupilot/gpupilot/internal/scrape"
+)
+
+// labelsWindow is the window of the part labels. It is short, so that the part ends soon:
+// labels take the same memory with any window.
+const labelsWindow = 30 * time.Second
+
+// benchLabels measures what the labels of series for PromQL cost the scraper and the
+// store: with all series, and with those of one used metric, as --query-series=all and
+// used keep them.
+func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) {
+	sizes, err := fleetSizes(cfg.targets)
+	if err != nil {
+		return nil, err
+	}
+	cfg.window = labelsWindow
+	var rows []Row
+	for _, n := range sizes {
+		for _, keep := range []promstore.Keep{promstore.KeepUsed, promstore.KeepAll} {
+			cfg.labels = string(keep)
+			fmt.Fprintf(out, "labels: %d targets, --query-series=%s, window of %v, load average %s\n", n, keep, cfg.window, loadAverage())
+			l, err := measureFleet(ctx, cfg, n)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows,
+				figure(fmt.Sprintf("scraper and store, %d targets, series=%s, RSS", n, keep), l.RSS, "MiB"),
+				figure("  memory that the store accounts for", l.Memory, "MiB"),
+				figure("  CPU", l.Cores, "cores"),
+				figure("  missed", max(0, 100*(1-(l.Asked-l.Failed)/l.Expected)), "%"),
+			)
+		}
+	}
+	return rows, nil
+}
+
+// labelNames returns the names whose series have labels, for a value of --query-series;
+// empty: none have.
+func labelNames(keep string) *scrape.Names {
+	switch promstore.Keep(keep) {
+	case promstore.KeepAll:
+		return scrape.NewNames(true, nil)
+	case promstore.KeepUsed:
+		return scrape.NewNames(false, []string{"DCGM_FI_DEV_GPU_UTIL"})
+	}
+	return scrape.NewNames(false, nil)
+}
