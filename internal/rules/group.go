@@ -33,6 +33,8 @@ type RuleState struct {
 	At    time.Time     // zero: not evaluated yet
 	Took  time.Duration // the evaluation
 	Error string
+	// Failures is the number of evaluations that have failed since the last success.
+	Failures int
 }
 
 // runner evaluates one group.
@@ -114,6 +116,9 @@ func (r *runner) evaluate(ctx context.Context, at time.Time) {
 		}
 		r.mu.Lock()
 		before := r.states[i].Error
+		if err != nil {
+			state.Failures = r.states[i].Failures + 1
+		}
 		r.states[i] = state
 		r.mu.Unlock()
 		r.logChange(i, before, state.Error)

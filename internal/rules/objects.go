@@ -159,10 +159,10 @@ func (s seriesLabels) Get(name string) string { return s.l.Get(name) }
 // Lookup is k8slabels.Labels's.
 func (s seriesLabels) Lookup(name string) (string, bool) { return s.l.Get(name), s.l.Has(name) }
 
-// UnknownResource returns the record of a rule whose own labels give a namespace and
+// unknownResource returns the record of a rule whose own labels give a namespace and
 // others, none of which names a resource: it is a series, but no custom metric. Empty:
 // there is none.
-func (g *Group) UnknownResource(namespaceLabel string) (record string) {
+func (g *Group) unknownResource(namespaceLabel string) (record string) {
 	for i := range g.Rules {
 		r := &g.Rules[i]
 		if _, ok := r.Labels[namespaceLabel]; !ok || len(r.Labels) == 1 {
