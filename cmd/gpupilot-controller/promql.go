@@ -124,8 +124,9 @@ func (q *promQL) register(mux *http.ServeMux) {
 	if q == nil {
 		return
 	}
+	described := &metadata{own: q.p.registry, pages: q.p.scraper.Metadata}
 	promapi.New(promapi.Deps{
-		Engine: q.engine, Guard: q.guard, Rules: q.groups, Metadata: metadataOf, Version: version, Log: q.p.log,
+		Engine: q.engine, Guard: q.guard, Rules: q.groups, Metadata: described.of, Window: q.p.cfg.window, Version: version, Log: q.p.log,
 	}).Register(mux)
 }
 

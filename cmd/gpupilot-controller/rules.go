@@ -24,7 +24,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/filewatch"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/promapi"
 	"github.com/gpupilot/gpupilot/internal/rules"
 )
 
@@ -253,6 +252,3 @@ func isScraped(metric string) bool {
 	_, field := names.Resolve(metric)
 	return field || metric == "up" || metric == "ALERTS" || metric == "ALERTS_FOR_STATE"
 }
-
-// metadataOf describes the metrics of GPUs, by the names of all profiles.
-func metadataOf() map[string]promapi.Metadata { return map[string]promapi.Metadata{} }
