@@ -20,7 +20,8 @@ type Notice struct {
 
 // The bounds of the Events of notices. Tenants make objects and texts.
 const (
-	// noteEvery is the time between two Events with the same reason about an object.
+	// noteEvery is the time between the first two Events with the same reason about an
+	// object. It doubles each time: some texts are others at each look.
 	noteEvery = time.Minute
 	// noteAgain is when an unchanged problem gets a new Event: the API server has
 	// deleted the last one, by default after an hour.
@@ -51,6 +52,7 @@ type noticeKey struct {
 type writtenNotice struct {
 	note string
 	at   time.Time
+	wait time.Duration // until another text gets an Event
 }
 
 // NewNotices returns a Notices that calls record, such as Recorder.EventOnce.
@@ -74,7 +76,7 @@ func (n *Notices) Update(now time.Time, list []Notice) {
 		x := &list[i]
 		key := noticeKey{x.About.UID, x.Reason}
 		last, known := n.written[key]
-		if known && (last.note == x.Note || now.Sub(last.at) < noteEvery) {
+		if known && (last.note == x.Note || now.Sub(last.at) < last.wait) {
 			continue
 		}
 		if n.all >= notesInAll || n.used[x.About.Namespace] >= notesPerNamespace || !known && len(n.written) >= maxNotes {
@@ -82,7 +84,7 @@ func (n *Notices) Update(now time.Time, list []Notice) {
 		}
 		n.all++
 		n.used[x.About.Namespace]++
-		n.written[key] = writtenNotice{x.Note, now}
+		n.written[key] = writtenNotice{x.Note, now, max(noteEvery, min(2*last.wait, noteAgain))}
 		n.record(x.About, corev1.EventTypeWarning, x.Reason, cmp.Or(x.Action, "Evaluate"), x.Note)
 	}
 }

@@ -70,6 +70,18 @@ func TestNotices(t *testing.T) {
 	f(n.after(0, notice("team-a", "y", "many-to-many")), "team-a/y Warning RuleFailed Evaluate many-to-many")
 }
 
+// A text that is another one at each look gets fewer and fewer Events.
+func TestNoticesOfChangingTexts(t *testing.T) {
+	n := newNoted()
+	events := 0
+	for i := range 12 * 60 { // an hour
+		events += len(n.after(5*time.Second, notice("a", "x", fmt.Sprint(i))))
+	}
+	if events != 6 { // at 0, 1, 3, 7, 15 and 31 minutes
+		t.Errorf("%d Events in an hour", events)
+	}
+}
+
 // A tenant with many wrong objects gets few Events, and delays nobody else's.
 func TestNoticesOfOneNamespace(t *testing.T) {
 	n := newNoted()
