@@ -20,9 +20,7 @@ import (
 func TestRolesAreSplit(t *testing.T) {
 	awaitBoth(t)
 	loads["scaled"].set(30)
-	if err := rig.Client.Create(t.Context(), stack.Deployment(mine, "scaled", 1, 0)); err != nil {
-		t.Fatal(err)
-	}
+	create(t, stack.Deployment(mine, "scaled", 1, 0))
 	before := rig.asked.Load()
 	apply(t, `
 apiVersion: gpupilot.dev/v1alpha1

@@ -206,7 +206,7 @@ func TestEventsOfMetricQueries(t *testing.T) {
 		o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("MetricQuery"))
 		return o
 	}
-	fine := q("load", "", "sum(DCGM_FI_DEV_GPU_UTIL)")
+	fine := q("load", "", `sum(DCGM_FI_DEV_GPU_UTIL{pod=~"alpha-.*"})`)
 	twin := q("twin", "load", "vector(1)")
 	broken := q("broken", "", "sum(")
 	foreign := q("foreign", "", `sum(DCGM_FI_DEV_GPU_UTIL{namespace="team-b"})`)
