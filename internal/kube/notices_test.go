@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,12 +117,15 @@ func TestNoticesOfOneNamespace(t *testing.T) {
 // namedEvents refuses Events as an API server does: with names that exist or are wrong.
 type namedEvents struct {
 	eventsv1client.EventInterface
+	mu    sync.Mutex
 	names []string
 }
 
 func (s *namedEvents) Events(string) eventsv1client.EventInterface { return s }
 
 func (s *namedEvents) Create(_ context.Context, e *eventsv1.Event, _ metav1.CreateOptions) (*eventsv1.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if why := validation.IsDNS1123Subdomain(e.Name); len(why) > 0 {
 		return nil, apierrors.NewBadRequest(why[0])
 	}
@@ -151,9 +155,12 @@ func TestEventOnce(t *testing.T) {
 				r.EventOnce(about, corev1.EventTypeWarning, "RuleFailed", "Evaluate", "other")
 			}
 			r.Event(corev1.ObjectReference{Namespace: "ns", Name: strings.Repeat("z.", 126) + "z"}, corev1.EventTypeNormal, "Scaled", "Scale", "")
+			synctest.Wait()
 			time.Sleep(time.Millisecond) // so that the names of Event differ
 			lost += r.Dropped()
 		}
+		api.mu.Lock()
+		defer api.mu.Unlock()
 		if len(api.names) != 6+2 || lost != 0 {
 			t.Errorf("%d Events, want 8; %d were lost", len(api.names), lost)
 		}

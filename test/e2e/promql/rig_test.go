@@ -94,7 +94,7 @@ func withStack(m *testing.M) (int, error) {
 	defer proxy.Close()
 	credentials := filepath.Join(dir, "http.yml")
 	cfg := stack.Config{
-		Nodes: 2, HPASyncPeriod: time.Second, NoController: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Nodes: 3, HPASyncPeriod: time.Second, NoController: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		ControllerArgs: []string{"--roles=scrape,api,decide", "--external-metrics", "--prometheus-url=" + proxy.URL, "--prometheus-http-config=" + credentials},
 	}
 	for name, l := range loads {
@@ -172,6 +172,7 @@ func makeTokens(ctx context.Context) error {
 func deployBoth(ctx context.Context) error {
 	loads["alpha"].set(40)
 	loads["beta"].set(70)
+	loads["forged"].set(200)
 	for ns, name := range map[string]string{mine: "alpha", other: "beta"} {
 		if err := rig.Client.Create(ctx, stack.Deployment(ns, name, 1, 0)); err != nil {
 			return err

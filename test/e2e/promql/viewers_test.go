@@ -154,6 +154,7 @@ func TestMetadata(t *testing.T) {
 
 // Without a valid token nothing is answered.
 func TestTokens(t *testing.T) {
+	t.Parallel() // it waits for what the controller remembers for half a minute
 	awaitBoth(t)
 	if status, _ := get(t, "revoked", "/api/v1/query", url.Values{"query": {"1"}}); status != http.StatusOK {
 		t.Errorf("before its account is deleted, the token gets %d", status)

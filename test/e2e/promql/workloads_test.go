@@ -104,8 +104,8 @@ func awaitValue(t *testing.T, path, kind string, want float64) {
 
 // A Job's metrics are those of the pods that the Job's controller made.
 func TestMetricsOfJobs(t *testing.T) {
+	t.Parallel()
 	loads["batch"].set(60) // 30 % in each of two pods
-	loads["forged"].set(90)
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: mine, Name: "batch"},
 		Spec:       batchv1.JobSpec{Parallelism: new(int32(2)), Completions: new(int32(2)), Template: template("batch", map[string]string{"app": "batch"})},
@@ -127,9 +127,9 @@ func TestMetricsOfJobs(t *testing.T) {
 // A LeaderWorkerSet's metrics are those of its leaders and of their workers, whose
 // StatefulSets the set and the leaders own.
 func TestMetricsOfLeaderWorkerSets(t *testing.T) {
+	t.Parallel() // it waits for what the controller remembers for half a minute
 	applyFile(t, "testdata/leaderworkersets-crd.yaml")
 	loads["group"].set(90) // 30 % in the leader and in each of two workers
-	loads["forged"].set(90)
 	apply(t, "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: group, namespace: team-a}\nspec: {replicas: 1, leaderWorkerTemplate: {size: 3}}")
 	set := &unstructured.Unstructured{}
 	set.SetAPIVersion("leaderworkerset.x-k8s.io/v1")
