@@ -60,6 +60,7 @@ const ruleMemory = 64 << 20
 type promQL struct {
 	p       *program
 	engine  *promengine.Engine
+	results *rules.Store
 	rules   *rules.Manager
 	objects *ruleObjects
 
@@ -73,15 +74,14 @@ func (p *program) makePromQL() {
 	if !p.cfg.has(roleQuery) {
 		return
 	}
-	q := &promQL{p: p}
-	results := rules.NewStore(p.cfg.window, ruleMemory)
+	q := &promQL{p: p, results: rules.NewStore(p.cfg.window, ruleMemory)}
 	q.engine = promengine.New(promengine.Config{
 		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
 		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.Want, Narrow: p.promstore.Narrow, Log: p.log,
-	}, promengine.Join(p.promstore, results))
+	}, promengine.Join(p.promstore, q.results))
 	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
-		Engine: q.engine, Store: results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
+		Engine: q.engine, Store: q.results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
 		Want: func(names ...string) { p.promstore.Hold("rules", names) },
 	})
 	p.sources = append(p.sources, q.rules)
@@ -149,14 +149,11 @@ func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (promapi.Viewer, er
 	if n, ok := v.(interface{ Name() string }); ok {
 		out.Name = n.Name()
 	}
-	if all, err := v.All(ctx); all || err != nil {
+	all, err := v.All(ctx)
+	if all || err != nil {
 		return out, err
 	}
-	all, err := q.allNamespaces(ctx)
-	if err != nil {
-		return out, err
-	}
-	out.Namespaces, out.Unknown, err = v.Readable(ctx, all)
+	out.Namespaces, out.Unknown, err = v.Readable(ctx, q.allNamespaces(time.Now()))
 	if out.Namespaces == nil {
 		out.Namespaces = []string{} // none, and not all
 	}
@@ -167,19 +164,15 @@ func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (promapi.Viewer, er
 const namespacesTTL = 2 * time.Second
 
 // allNamespaces returns the namespaces of the series.
-func (q *promQL) allNamespaces(ctx context.Context) ([]string, error) {
+func (q *promQL) allNamespaces(now time.Time) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := time.Now()
-	if now.Sub(q.read) < namespacesTTL {
-		return q.namespaces, nil
+	if now.Sub(q.read) >= namespacesTTL {
+		q.namespaces = slices.Concat(q.p.promstore.Namespaces(), q.results.Namespaces())
+		slices.Sort(q.namespaces)
+		q.namespaces, q.read = slices.Compact(q.namespaces), now
 	}
-	found, _, err := q.engine.LabelValues(ctx, promengine.Query{Payer: "controller", Reserved: true}, "namespace", promengine.Selection{From: now.Add(-q.p.cfg.window), To: now})
-	if err != nil {
-		return nil, fmt.Errorf("list the namespaces of series: %w", err)
-	}
-	q.namespaces, q.read = slices.DeleteFunc(found, func(ns string) bool { return ns == "" }), now
-	return q.namespaces, nil
+	return q.namespaces
 }
 
 // groups returns the groups of rules that a viewer may see.

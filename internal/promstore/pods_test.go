@@ -152,3 +152,16 @@ func TestMeters(t *testing.T) {
 		t.Errorf("%v series are contradicted by an honest page", got)
 	}
 }
+
+// The namespaces of series, of exporters' claims and of pods with GPUs are listed.
+func TestNamespaces(t *testing.T) {
+	r := newRig(t)
+	r.pods.add("ml", "a", "n1", nil)
+	r.pods.add("idle", "b", "n1", nil)
+	r.pods.add("cpu", "c", "n1", nil).Spec.Containers = nil
+	r.page(r.windows.Target("n1", series.TargetLabels{Node: "n1"}), at(0), util("a", 1), ownLine("x", 1, "namespace", "claimed", "pod", "p"))
+	r.page(r.windows.Target("pod", series.TargetLabels{Namespace: "web", Pod: "p"}), at(0), ownLine("y", 1, "namespace", "web", "pod", "p"))
+	if d := cmp.Diff([]string{"claimed", "idle", "ml", "web"}, r.store.Namespaces()); d != "" {
+		t.Error(d)
+	}
+}

@@ -68,9 +68,12 @@ func TestObjectsOfSeries(t *testing.T) {
 	if got := list(); got != "namespaces/n" {
 		t.Errorf("after the window of the others: %s", got)
 	}
+	if ns := s.Namespaces(); len(ns) != 1 || ns[0] != "ml" {
+		t.Errorf("the namespaces are %q", ns)
+	}
 	set := s.byName["n"]
 	s.Sweep(now.Add(time.Hour))
-	if len(s.byName) > 0 || len(set.objects) > 0 || len(set.resources) > 0 || list() != "" {
+	if ns := s.Namespaces(); len(ns) > 0 || len(s.byName) > 0 || len(set.objects) > 0 || len(set.resources) > 0 || list() != "" {
 		t.Errorf("%d metrics, %d objects and %d resources remain", len(s.byName), len(set.objects), len(set.resources))
 	}
 }

@@ -242,6 +242,21 @@ func (s *Store) Stats() (x StoreStats) {
 	return x
 }
 
+// Namespaces returns the namespaces that the series have, in any order.
+func (s *Store) Namespaces() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	found := map[string]bool{}
+	for _, set := range s.byName {
+		for _, r := range set.all {
+			if ns := r.labels.Get(s.label); ns != "" {
+				found[ns] = true
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}
+
 // Querier is storage.Queryable's.
 func (s *Store) Querier(from, to int64) (storage.Querier, error) {
 	return &querier{store: s, from: from, to: to}, nil
