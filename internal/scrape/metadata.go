@@ -60,10 +60,11 @@ func (d *descriptions) learner(t *Target) func(line []byte) {
 
 // learn takes a comment: # HELP, # TYPE or # UNIT, a name and a text.
 func (d *descriptions) learn(namespace string, line []byte) {
-	keyword, rest, ok := bytes.Cut(bytes.TrimPrefix(line, []byte("# ")), []byte(" "))
-	if !ok || len(rest) == len(line) {
+	comment, ok := bytes.CutPrefix(line, []byte("# "))
+	if !ok {
 		return
 	}
+	keyword, rest, _ := bytes.Cut(comment, []byte(" "))
 	name, text, _ := bytes.Cut(rest, []byte(" "))
 	if len(name) > maxDescribedName || !model.LegacyValidation.IsValidMetricName(string(name)) {
 		return
