@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,10 +117,12 @@ func eventsOf(t *testing.T, o client.Object) (out map[string][]eventsv1.Event) {
 
 func awaitEvent(t *testing.T, o client.Object, reason, text string) {
 	t.Helper()
+	began := time.Now()
 	eventually(t, func() error {
 		all := eventsOf(t, o)
 		for _, e := range all[reason] {
 			if strings.Contains(e.Note, text) && e.Type == "Warning" && e.Regarding.Kind == o.GetObjectKind().GroupVersionKind().Kind {
+				t.Logf("%s %s after %s: %s", o.GetName(), reason, time.Since(began).Round(time.Second), e.Note)
 				return nil
 			}
 		}
