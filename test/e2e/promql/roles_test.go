@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
-
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -53,17 +51,7 @@ spec:
 	if rig.asked.Load() == before {
 		t.Error("the deciding replica sent no query with credentials")
 	}
-	set, err := kubernetes.NewForConfig(rig.REST)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, func() error { // custom metrics are the deciding replica's
-		b, err := set.RESTClient().Get().RequestURI("/apis/custom.metrics.k8s.io/v1beta2/namespaces/team-a/deployments.apps/alpha/gpu_utilization").DoRaw(t.Context())
-		if err == nil && !strings.Contains(string(b), `"value":"40"`) {
-			err = fmt.Errorf("the value is %s", b)
-		}
-		return err
-	})
+	awaitValue(t, "deployments.apps/alpha/gpu_utilization", "Deployment", 40) // custom metrics are the deciding replica's
 	status, body := fetch(t, rig.ControllerURL+"/api/v1/query?query=1")
 	if status != 404 {
 		t.Errorf("PromQL on the deciding replica: %d %s", status, body)
