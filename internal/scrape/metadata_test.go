@@ -47,7 +47,10 @@ func TestMetadata(t *testing.T) {
 		{[]string{}, "custom_metric", []Metadata{{"gauge", "Of an exporter.", ""}}},
 		{[]string{"a"}, "other", nil},
 		{nil, "lat", []Metadata{{Type: "histogram"}}},
-		{nil, "bad", nil}, {nil, "y", nil}, {nil, "late", nil}, {nil, "gpupilot_x", nil},
+		{nil, "bad", nil},
+		{nil, "y", nil},
+		{nil, "late", nil},
+		{nil, "gpupilot_x", nil},
 	} {
 		if d := cmp.Diff(c.want, s.Metadata(c.namespaces, c.metric)); d != "" {
 			t.Errorf("%s of %q: %s", c.metric, c.namespaces, d)
