@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,7 +53,7 @@ func (p *program) makeAdapter() error {
 	deps.Log = p.log.With("file", c.adapterConfig)
 	p.adapter = adapter.New(adapter.ServerConfig{Refresh: c.interval, Discover: relist, Resolve: p.customResource}, deps)
 	p.loadAdapter()
-	p.sources = append(p.sources, adapterSource{p.adapter})
+	p.sources = append(p.sources, &adapterSource{server: p.adapter})
 	p.registry.MustRegister(adapterMeters{p.adapter})
 	return nil
 }
@@ -200,20 +201,31 @@ func labelsOf(m model.Metric) labels.Labels {
 }
 
 // adapterSource is metricsapi.Source of an adapter's rules.
-type adapterSource struct{ server *adapter.Server }
+type adapterSource struct {
+	server *adapter.Server
+
+	mu    sync.Mutex
+	of    []adapter.Listed // that infos were made of
+	infos []provider.CustomMetricInfo
+}
 
 // Metrics implements metricsapi.Source.
-func (s adapterSource) Metrics() []provider.CustomMetricInfo {
+func (s *adapterSource) Metrics() []provider.CustomMetricInfo {
 	listed := s.server.Metrics()
-	out := make([]provider.CustomMetricInfo, len(listed))
-	for i, m := range listed {
-		out[i] = provider.CustomMetricInfo{GroupResource: m.Resource, Namespaced: m.Namespaced, Metric: m.Name}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(listed) == len(s.of) && (len(listed) == 0 || &listed[0] == &s.of[0]) {
+		return s.infos
 	}
-	return out
+	s.of, s.infos = listed, make([]provider.CustomMetricInfo, len(listed))
+	for i, m := range listed {
+		s.infos[i] = provider.CustomMetricInfo{GroupResource: m.Resource, Namespaced: m.Namespaced, Metric: m.Name}
+	}
+	return s.infos
 }
 
 // Values implements metricsapi.Source.
-func (s adapterSource) Values(ctx context.Context, q metricsapi.SourceQuery) ([]metricsapi.SourceValue, error) {
+func (s *adapterSource) Values(ctx context.Context, q metricsapi.SourceQuery) ([]metricsapi.SourceValue, error) {
 	values, err := s.server.Values(ctx, q.Metric, &adapter.Objects{Resource: q.Resource, Namespace: q.Namespace, Names: q.Names, Selector: q.Selector}, q.Now)
 	if err != nil {
 		return nil, adapterError(err)

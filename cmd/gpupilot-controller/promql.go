@@ -63,6 +63,7 @@ const ruleMemory = 64 << 20
 type promQL struct {
 	p       *program
 	engine  *promengine.Engine
+	results *rules.Store
 	rules   *rules.Manager
 	objects *ruleObjects
 
@@ -76,15 +77,14 @@ func (p *program) makePromQL() {
 	if !p.cfg.has(roleQuery) {
 		return
 	}
-	q := &promQL{p: p}
-	results := rules.NewStore(p.cfg.window, ruleMemory)
+	q := &promQL{p: p, results: rules.NewStore(p.cfg.window, ruleMemory)}
 	q.engine = promengine.New(promengine.Config{
 		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
 		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.Want, Narrow: p.promstore.Narrow, Log: p.log,
-	}, promengine.Join(p.pastSeries(), results))
+	}, promengine.Join(p.pastSeries(), q.results))
 	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
-		Engine: q.engine, Store: results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
+		Engine: q.engine, Store: q.results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
 		Want: func(names ...string) { p.promstore.Hold("rules", names) },
 	})
 	p.sources = append(p.sources, q.rules)
@@ -134,8 +134,9 @@ func (q *promQL) register(mux *http.ServeMux) {
 	if q == nil {
 		return
 	}
+	described := &metadata{own: q.p.registry, pages: q.p.scraper.Metadata}
 	promapi.New(promapi.Deps{
-		Engine: q.engine, Guard: q.guard, Rules: q.groups, Metadata: metadataOf, Version: version, Log: q.p.log,
+		Engine: q.engine, Guard: q.guard, Rules: q.groups, Metadata: described.of, Window: q.p.cfg.window, Version: version, Log: q.p.log,
 	}).Register(mux)
 }
 
@@ -158,14 +159,11 @@ func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (promapi.Viewer, er
 	if n, ok := v.(interface{ Name() string }); ok {
 		out.Name = n.Name()
 	}
-	if all, err := v.All(ctx); all || err != nil {
+	all, err := v.All(ctx)
+	if all || err != nil {
 		return out, err
 	}
-	all, err := q.allNamespaces(ctx)
-	if err != nil {
-		return out, err
-	}
-	out.Namespaces, out.Unknown, err = v.Readable(ctx, all)
+	out.Namespaces, out.Unknown, err = v.Readable(ctx, q.allNamespaces(time.Now()))
 	if out.Namespaces == nil {
 		out.Namespaces = []string{} // none, and not all
 	}
@@ -176,19 +174,15 @@ func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (promapi.Viewer, er
 const namespacesTTL = 2 * time.Second
 
 // allNamespaces returns the namespaces of the series.
-func (q *promQL) allNamespaces(ctx context.Context) ([]string, error) {
+func (q *promQL) allNamespaces(now time.Time) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := time.Now()
-	if now.Sub(q.read) < namespacesTTL {
-		return q.namespaces, nil
+	if now.Sub(q.read) >= namespacesTTL {
+		q.namespaces = slices.Concat(q.p.promstore.Namespaces(), q.results.Namespaces())
+		slices.Sort(q.namespaces)
+		q.namespaces, q.read = slices.Compact(q.namespaces), now
 	}
-	found, _, err := q.engine.LabelValues(ctx, promengine.Query{Payer: "controller", Reserved: true}, "namespace", promengine.Selection{From: now.Add(-q.p.cfg.window), To: now})
-	if err != nil {
-		return nil, fmt.Errorf("list the namespaces of series: %w", err)
-	}
-	q.namespaces, q.read = slices.DeleteFunc(found, func(ns string) bool { return ns == "" }), now
-	return q.namespaces, nil
+	return q.namespaces
 }
 
 // groups returns the groups of rules that a viewer may see.

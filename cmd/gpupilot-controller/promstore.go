@@ -17,8 +17,17 @@ func (p *program) makePromStore() {
 	}
 	p.promstore = promstore.New(promstore.Config{
 		Keep: promstore.Keep(p.cfg.querySeries), Interval: p.cfg.interval, Instance: instance,
+		PodBytes: max(minPodBytes, p.cfg.windowMemory()/podShare),
 	}, promstore.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.control.Holder, Own: p.registry, Log: p.log,
 		SetNames: func(all bool, names []string) { p.scraper.SetNames(scrape.NewNames(all, names)) },
 	})
+	p.registry.MustRegister(p.promstore)
 }
+
+// The memory of the index of pods for kube_pod_*: an eighth of --window-memory, which it
+// is not a part of.
+const (
+	podShare    = 8
+	minPodBytes = 16 << 20
+)

@@ -23,7 +23,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/filewatch"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/promapi"
+	"github.com/gpupilot/gpupilot/internal/kube"
 	"github.com/gpupilot/gpupilot/internal/rules"
 )
 
@@ -60,7 +60,7 @@ func (q *promQL) watchFiles(ctx context.Context) {
 	}
 	poll := time.NewTicker(filesEvery)
 	defer poll.Stop()
-	known := map[string]string{}
+	known := map[string]ruleFile{}
 	for {
 		q.readFiles(known)
 		select {
@@ -72,9 +72,15 @@ func (q *promQL) watchFiles(ctx context.Context) {
 	}
 }
 
+// ruleFile is what is known of a rule file.
+type ruleFile struct {
+	content string
+	read    bool // false: it could not be read
+}
+
 // readFiles offers the files that have changed, and removes those that have gone. known
-// are the contents by path.
-func (q *promQL) readFiles(known map[string]string) {
+// has the files by path.
+func (q *promQL) readFiles(known map[string]ruleFile) {
 	var found []string
 	for _, pattern := range q.p.cfg.promql.ruleFiles {
 		files, _ := matchFiles(pattern) // the pattern was checked with the flags
@@ -85,15 +91,13 @@ func (q *promQL) readFiles(known map[string]string) {
 	}
 	for _, path := range found {
 		content, err := readRuleFile(path)
-		if old, ok := known[path]; ok && err == nil && old == string(content) {
+		if old := known[path]; old.read && err == nil && old.content == string(content) {
 			continue
 		}
+		known[path] = ruleFile{string(content), err == nil}
 		var groups []rules.Group
 		if err == nil {
-			known[path] = string(content)
 			groups, err = rules.Parse(content, q.engine.Selectors)
-		} else {
-			delete(known, path)
 		}
 		q.rules.Set(&rules.Source{ID: path, Groups: groups}, err)
 	}
@@ -210,33 +214,31 @@ func (o *ruleObjects) offer(obj any) {
 		s.Groups, err = rules.Parse(text, o.q.engine.Selectors)
 	}
 	o.q.rules.Set(s, err)
-	for i := range s.Groups {
-		if record := s.Groups[i].UnknownResource("namespace"); record != "" {
-			o.event(ref, "UnknownResource", fmt.Sprintf("%s has the label namespace, and none that names a resource such as deployment, service or pod: it is a series for PromQL, and no custom metric", record))
-		}
-	}
 }
 
-// report tells about a source that is refused, or accepted again.
+// report logs that a source is refused, or accepted again.
 func (o *ruleObjects) report(s *rules.Source, problem string) {
 	if problem == "" {
 		o.q.p.log.Info("recording rules are valid again", "source", s.ID)
 		return
 	}
 	o.q.p.log.Warn("recording rules refused; the last valid version, if any, stays in use", "source", s.ID, "err", problem)
-	o.mu.Lock()
-	ref, ok := o.refs[s.ID]
-	o.mu.Unlock()
-	if ok {
-		o.event(ref, "RulesRefused", problem)
-	}
 }
 
-// event records an Event about a PrometheusRule. Only the leader does.
-func (o *ruleObjects) event(about corev1.ObjectReference, reason, note string) {
-	if o.q.p.leading() {
-		o.q.p.recorder.Event(about, corev1.EventTypeWarning, reason, "Evaluate", note)
+// notices returns the problems of PrometheusRules.
+func (q *promQL) notices() (list []kube.Notice) {
+	if q == nil {
+		return nil
 	}
+	problems := q.rules.Problems()
+	q.objects.mu.Lock()
+	defer q.objects.mu.Unlock()
+	for _, x := range problems {
+		if ref, ok := q.objects.refs[x.Source]; ok {
+			list = append(list, kube.Notice{About: ref, Reason: x.Reason, Note: x.Text})
+		}
+	}
+	return list
 }
 
 // isScraped reports whether a metric's name belongs to series that are scraped or that
@@ -250,6 +252,3 @@ func isScraped(metric string) bool {
 	_, field := names.Resolve(metric)
 	return field || metric == "up" || metric == "ALERTS" || metric == "ALERTS_FOR_STATE"
 }
-
-// metadataOf describes the metrics of GPUs, by the names of all profiles.
-func metadataOf() map[string]promapi.Metadata { return map[string]promapi.Metadata{} }

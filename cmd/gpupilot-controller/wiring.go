@@ -301,6 +301,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
 	g.run(never(p.queries.Run))
+	g.run(never(p.noticeProblems))
 	g.run(never(p.keepHistory))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))

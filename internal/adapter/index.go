@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -35,6 +36,21 @@ type index struct {
 	external map[string]entry
 	warnings []string
 	skipped  int // beyond maxMetrics
+
+	sorting sync.Once
+	sorted  []Listed // of entries
+}
+
+// listed returns the metrics of objects, sorted. It sorts once.
+func (x *index) listed() []Listed {
+	x.sorting.Do(func() {
+		x.sorted = make([]Listed, 0, len(x.entries))
+		for m, e := range x.entries {
+			x.sorted = append(x.sorted, Listed{m, e.namespaced})
+		}
+		slices.SortFunc(x.sorted, func(a, b Listed) int { return cmp.Compare(a.String(), b.String()) })
+	})
+	return x.sorted
 }
 
 // The bounds of discovery. Tenants can multiply series, names and labels.

@@ -189,16 +189,9 @@ type Listed struct {
 	Namespaced bool // its objects have a namespace
 }
 
-// Metrics returns the metrics of objects, sorted.
-func (s *Server) Metrics() []Listed {
-	x := s.index.Load()
-	out := make([]Listed, 0, len(x.entries))
-	for m, e := range x.entries {
-		out = append(out, Listed{m, e.namespaced})
-	}
-	slices.SortFunc(out, func(a, b Listed) int { return cmp.Compare(a.String(), b.String()) })
-	return out
-}
+// Metrics returns the metrics of objects, sorted. The list is shared: it is the same one
+// until a discovery.
+func (s *Server) Metrics() []Listed { return s.index.Load().listed() }
 
 // ExternalMetrics returns the names of the external metrics, sorted.
 func (s *Server) ExternalMetrics() []string {

@@ -90,6 +90,26 @@ func BenchmarkStatistic(b *testing.B) {
 	f("avg_5m", 125, 300, series.StatQuery{Window: 5 * time.Minute})
 }
 
+// BenchmarkManyWorkloads reads a metric of each of 10,000 Deployments of a namespace, with
+// a pod each, as a list of them does.
+func BenchmarkManyWorkloads(b *testing.B) {
+	r := fleetOf(b, 1250, 1)
+	byName := r.deps.Pods.(mapped).byName
+	r.deps.PodsOf = func(_ context.Context, dst []*corev1.Pod, _ schema.GroupResource, _, name string) ([]*corev1.Pod, error) {
+		return append(dst, byName[name]), nil
+	}
+	m := r.MetricPods()
+	q := series.StatQuery{Query: series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}}
+	b.ReportAllocs()
+	for b.Loop() {
+		for name := range byName {
+			if v, err := m.Statistic(b.Context(), deployments, "ns", name, &q); err != nil || v.Have != 1 {
+				b.Fatal(v, err)
+			}
+		}
+	}
+}
+
 // BenchmarkAggregates makes one pass over all GPUs of a fleet.
 func BenchmarkAggregates(b *testing.B) {
 	for _, nodes := range []int{100, 1000, 10_000} {

@@ -14,6 +14,7 @@ import (
 // target. A member takes about 100 bytes.
 const (
 	rosterTTL  = 2 * time.Minute
+	sweepEvery = 10 * time.Second // so that requests of thousands of selectors do not look at all of them each
 	maxRosters = 4096
 	maxMembers = 200_000
 )
@@ -51,6 +52,7 @@ type rosters struct {
 	mu      sync.Mutex
 	byKey   map[rosterKey]*roster
 	members int // of all of them
+	swept   time.Time
 }
 
 func newRosters() *rosters { return &rosters{byKey: map[rosterKey]*roster{}} }
@@ -72,12 +74,15 @@ func (x *rosters) take(k rosterKey, now time.Time) *roster {
 	return r
 }
 
-// hasRoom reports whether another roster may be kept. It forgets the unused ones. x.mu
-// is held.
+// hasRoom reports whether another roster may be kept. It forgets the unused ones now and
+// then. x.mu is held.
 func (x *rosters) hasRoom(now time.Time) bool {
-	for _, r := range x.byKey {
-		if !r.busy && now.Sub(r.used) > rosterTTL {
-			x.forget(r)
+	if now.Sub(x.swept) >= sweepEvery {
+		x.swept = now
+		for _, r := range x.byKey {
+			if !r.busy && now.Sub(r.used) > rosterTTL {
+				x.forget(r)
+			}
 		}
 	}
 	return len(x.byKey) < maxRosters && x.members < maxMembers

@@ -79,7 +79,7 @@ The controller takes a value outside of its field's range for no value and count
 		}
 		unit49 := ""
 		if scale49 != 1 {
-			unit49 = baseUnit(f.Unit)
+			unit49 = names.UnitOf(f.Unit, scale49)
 		}
 		fmt.Fprintf(&b, "| %d | `%s`%s | %s | %s | %s | %s | %s | %s | %s | %s |\n", f.ID, f.Name, mark, f.Unit, rangeOf(gpu.Index(i)),
 			[...]string{"gauge", "counter", "label"}[f.Kind], code(name49), unit49, code(name1), f.PodAgg, f.LoadAgg)
@@ -155,9 +155,7 @@ These are in base units (seconds, times as seconds since 1970). Those marked ◆
 		if f.always {
 			mark = " ◆"
 		}
-		head := strings.Split(string(f.head[text]), "\n")
-		typ := head[1][strings.LastIndexByte(head[1], ' ')+1:]
-		fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", f.name, mark, typ, strings.TrimPrefix(head[0], "# HELP "+f.name+" "))
+		fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", f.name, mark, f.typ, f.help)
 	}
 	b.WriteString(`
 Their labels: ` + "`uuid`" + ` is the device's UUID, of a MIG device its own. ` + "`gpupilot_gpu_allocation_info`" + ` has ` + "`uuid`, `namespace`, `pod`, `container`" + ` and ` + "`replica`" + `
@@ -174,14 +172,6 @@ func code(s string) string {
 		return ""
 	}
 	return "`" + s + "`"
-}
-
-// baseUnit is what 4.9 has instead of a unit of 4.8.
-func baseUnit(u gpu.Unit) string {
-	return map[gpu.Unit]string{
-		gpu.Megahertz: "Hz", gpu.Millijoule: "J", gpu.Percent: "ratio", gpu.Mebibyte: "B",
-		gpu.MegabytesPerSecond: "B/s", gpu.Nanosecond: "s",
-	}[u]
 }
 
 // other is a profile's name of a field where it is not the name of 4.8, and its scale.

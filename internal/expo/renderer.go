@@ -25,6 +25,7 @@ const (
 // family is one metric: its head in each format and how its samples are made.
 type family struct {
 	name    string
+	typ     Type
 	help    string
 	head    [numFormats][]byte
 	untyped bool // OpenMetrics has no type for it
@@ -131,7 +132,7 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 // _total. A counter without _total is unknown there, as are histograms and
 // summaries, whose samples are missing here.
 func newFamily(name string, typ Type, help string) family {
-	f := family{name: name, help: help}
+	f := family{name: name, typ: typ, help: help}
 	f.head[text] = appendHead(nil, name, string(typ), help, false)
 	if typ == Gauge || typ == Counter && strings.HasSuffix(name, "_total") {
 		f.setHead(string(typ))

@@ -5,13 +5,17 @@ package kube
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
@@ -26,9 +30,15 @@ type Recorder struct {
 	controller string
 	instance   string
 	log        *slog.Logger
-	queue      chan *eventsv1.Event
+	queue      chan queuedEvent
 	dropped    atomic.Uint64
 	serial     atomic.Uint64
+}
+
+// queuedEvent is an Event to write.
+type queuedEvent struct {
+	*eventsv1.Event
+	once bool // an Event of this name is the same one
 }
 
 const (
@@ -42,22 +52,42 @@ const (
 
 // NewRecorder makes a recorder for one instance of a controller.
 func NewRecorder(events eventsv1client.EventsGetter, controller, instance string, log *slog.Logger) *Recorder {
-	return &Recorder{events: events, controller: controller, instance: instance, log: log, queue: make(chan *eventsv1.Event, maxEvents)}
+	return &Recorder{events: events, controller: controller, instance: instance, log: log, queue: make(chan queuedEvent, maxEvents)}
 }
 
 // Event records an Event about an object. kind is Normal or Warning; reason and action
 // are one word each. It never blocks.
 func (r *Recorder) Event(about corev1.ObjectReference, kind, reason, action, note string) {
+	r.queueEvent(about, kind, reason, action, note, fmt.Sprintf("%x%03x", time.Now().UnixNano(), r.serial.Add(1)&0xfff), false)
+}
+
+// EventOnce is Event, but the Event's name follows from its contents: of several equal
+// Events, from other replicas or an earlier leader too, the API server has one until it
+// expires.
+func (r *Recorder) EventOnce(about corev1.ObjectReference, kind, reason, action, note string) {
+	sum := sha256.Sum256([]byte(strings.Join([]string{string(about.UID), kind, reason, action, note}, "\x00")))
+	r.queueEvent(about, kind, reason, action, note, hex.EncodeToString(sum[:10]), true)
+}
+
+// maxEventName is the API server's limit of an Event's name.
+const maxEventName = 253
+
+// eventName returns the name of an Event about an object, whose name may be as long as
+// the Event's may be.
+func eventName(object, suffix string) string {
+	object = object[:min(len(object), maxEventName-1-len(suffix))]
+	return strings.TrimRight(object, "-.") + "." + suffix
+}
+
+func (r *Recorder) queueEvent(about corev1.ObjectReference, kind, reason, action, note, suffix string, once bool) {
 	now := time.Now()
 	e := &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: fmt.Sprintf("%s.%x%03x", about.Name, now.UnixNano(), r.serial.Add(1)&0xfff),
-		},
-		EventTime: metav1.NewMicroTime(now), Type: kind, Reason: reason, Action: action, Note: excerpt.Of(note, maxNote),
+		ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: eventName(about.Name, suffix)},
+		EventTime:  metav1.NewMicroTime(now), Type: kind, Reason: reason, Action: action, Note: excerpt.Of(note, maxNote),
 		Regarding: about, ReportingController: r.controller, ReportingInstance: excerpt.Of(r.instance, 128),
 	}
 	select {
-	case r.queue <- e:
+	case r.queue <- queuedEvent{e, once}:
 	default:
 		r.dropped.Add(1)
 	}
@@ -99,8 +129,9 @@ func (r *Recorder) flush(ctx context.Context) {
 	}
 }
 
-func (r *Recorder) write(ctx context.Context, e *eventsv1.Event) {
-	if _, err := r.events.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}); err != nil {
+func (r *Recorder) write(ctx context.Context, e queuedEvent) {
+	_, err := r.events.Events(e.Namespace).Create(ctx, e.Event, metav1.CreateOptions{})
+	if err != nil && !(e.once && apierrors.IsAlreadyExists(err)) {
 		r.dropped.Add(1)
 		r.log.Warn("event lost", "about", e.Regarding.Name, "reason", e.Reason, "err", err)
 	}

@@ -98,7 +98,7 @@ func replicaSet(name, uid, owner string) *appsv1.ReplicaSet {
 }
 
 // runObjects runs an index until the test ends.
-func runObjects(t *testing.T, s *objectServer) *Objects {
+func runObjects(t testing.TB, s *objectServer) *Objects {
 	o := NewObjects(ObjectsConfig{Watch: s.watch, Live: s, Mapper: objectMapper()})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -226,4 +226,30 @@ func TestSlimObjects(t *testing.T) {
 		kept.Spec.Selector == nil || kept.UID != "r1" {
 		t.Errorf("%+v", kept)
 	}
+}
+
+// BenchmarkObjects finds one of 10,000 Deployments of a namespace, and lists all.
+func BenchmarkObjects(b *testing.B) {
+	s := newObjectServer()
+	for i := range 10_000 {
+		s.objects["Deployment"] = append(s.objects["Deployment"], deployment(fmt.Sprintf("web-%05d", i), fmt.Sprint(i)))
+	}
+	o := runObjects(b, s)
+	if _, err := o.Has(b.Context(), deployments, "ml", "x"); err != nil { // the first list
+		b.Fatal(err)
+	}
+	b.Run("one", func(b *testing.B) {
+		for b.Loop() {
+			if found, err := o.Has(b.Context(), deployments, "ml", "web-05000"); err != nil || !found {
+				b.Fatal(found, err)
+			}
+		}
+	})
+	b.Run("all", func(b *testing.B) {
+		for b.Loop() {
+			if names, err := o.Names(b.Context(), deployments, "ml", labels.Everything()); err != nil || len(names) != 10_000 {
+				b.Fatal(len(names), err)
+			}
+		}
+	})
 }

@@ -48,6 +48,9 @@ const MetricOfAutoscalers = "gpupilot_desired_replicas"
 // verdict is the reason and message of a condition. An empty reason means no problem.
 type verdict struct{ reason, message string }
 
+// notEvaluated is the verdict of a new object.
+var notEvaluated = verdict{ReasonNoValue, "not evaluated yet"}
+
 // entry is one MetricQuery with its newest value.
 type entry struct {
 	k      *Keeper
@@ -268,5 +271,5 @@ func (e *entry) verdictAt(now time.Time) verdict {
 	case e.problem != nil:
 		return verdict{ReasonNoValue, short(e.problem)}
 	}
-	return verdict{ReasonNoValue, "not evaluated yet"}
+	return notEvaluated
 }

@@ -16,6 +16,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -132,4 +136,65 @@ func servedCrowd(b *testing.B, pods int) func() int {
 		}
 		return strings.Count(string(body), `"describedObject"`)
 	}
+}
+
+// namesSource is a Source with a list of metrics.
+type namesSource []provider.CustomMetricInfo
+
+func (s namesSource) Metrics() []provider.CustomMetricInfo { return s }
+
+func (s namesSource) Values(context.Context, SourceQuery) ([]SourceValue, error) {
+	return nil, ErrUnknownMetric
+}
+
+// manyMetrics serves 300 names for pods and the built-in resources, and 2,000 metrics of
+// rules.
+func manyMetrics(t testing.TB) *Provider {
+	deps := fleet(t)
+	var names []string
+	for i := range 300 {
+		names = append(names, fmt.Sprintf("DCGM_FI_DEV_METRIC_%03d", i))
+	}
+	deps.Names = func() []string { return names }
+	var of namesSource
+	for i := range 2000 {
+		of = append(of, provider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "services"}, Namespaced: true, Metric: fmt.Sprintf("team:metric_%04d:avg", i)})
+	}
+	deps.Sources = []Source{of}
+	return NewProvider(maxAge, 0, deps)
+}
+
+// BenchmarkDiscovery lists 300 names of 8 resources, and 2,000 rules: for the documents
+// of the API's versions, and for the aggregated document.
+func BenchmarkDiscovery(b *testing.B) {
+	p := manyMetrics(b)
+	b.Run("list", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if n := len(p.ListAllMetrics()); n < 2300 {
+				b.Fatal(n)
+			}
+		}
+	})
+	b.Run("aggregated", func(b *testing.B) {
+		d := newDiscovery(aggregated.NewResourceManager("apis"), p.ListAllMetrics, publishCustom)
+		r := httptest.NewRequest(http.MethodGet, "/apis", http.NoBody)
+		r.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+		b.ReportAllocs()
+		for b.Loop() {
+			w := httptest.NewRecorder()
+			if d.ServeHTTP(w, r); w.Code != http.StatusOK {
+				b.Fatal(w.Code)
+			}
+		}
+	})
+	b.Run("unknown", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, err := p.GetMetricByName(b.Context(), types.NamespacedName{Namespace: "ml", Name: "web-a"}, podsMetric("team_metrics"), labels.Everything())
+			if err == nil {
+				b.Fatal("it is known")
+			}
+		}
+	})
 }

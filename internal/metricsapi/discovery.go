@@ -59,7 +59,7 @@ func (d *discovery[M]) refresh() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	list := d.list()
-	if slices.Equal(list, d.last) {
+	if sameList(list, d.last) || slices.Equal(list, d.last) {
 		return
 	}
 	d.last = list

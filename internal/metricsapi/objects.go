@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
 // Objects finds objects other than pods in memory. Its errors are API status errors,
@@ -42,18 +41,14 @@ var builtin = [...]schema.GroupResource{
 	{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"},
 }
 
-// builtinMetrics lists the metrics of the built-in resources that the cluster serves.
-func (p *Provider) builtinMetrics(names []string) (list []provider.CustomMetricInfo) {
+// builtinKinds returns the built-in resources beside pods that the cluster serves.
+func (p *Provider) builtinKinds() (list []objectKind) {
 	if p.deps.Statistics == nil || p.deps.Objects == nil {
 		return nil
 	}
 	for _, r := range builtin {
-		_, namespaced, err := p.deps.Objects.Kind(r)
-		if err != nil {
-			continue
-		}
-		for _, name := range names {
-			list = append(list, provider.CustomMetricInfo{GroupResource: r, Namespaced: namespaced, Metric: name})
+		if kind, namespaced, err := p.deps.Objects.Kind(r); err == nil {
+			list = append(list, objectKind{r, kind, namespaced})
 		}
 	}
 	return list

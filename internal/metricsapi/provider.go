@@ -11,6 +11,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,6 +72,10 @@ type Provider struct {
 	span   time.Duration // the longest window of a request
 
 	observe func(seconds float64) // records the age of each value that is served; may be nil
+
+	listing    sync.Mutex // guards the rest
+	listed     []provider.CustomMetricInfo
+	listedFrom listedFrom
 }
 
 var _ provider.CustomMetricsProvider = (*Provider)(nil)
@@ -284,16 +289,42 @@ func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, 
 }
 
 // ListAllMetrics lists the names in use by resource. It is never empty, because clients
-// treat an API version without resources as broken.
+// treat an API version without resources as broken. The list is made when a name, a
+// source's list or a kind has changed; it is shared.
 func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
-	names := p.names()
-	list := make([]provider.CustomMetricInfo, 0, len(names))
-	for _, name := range names {
-		list = append(list, provider.CustomMetricInfo{GroupResource: podsResource, Namespaced: true, Metric: name})
-	}
-	list = append(list, p.builtinMetrics(names)...)
+	from := listedFrom{names: p.names(), kinds: p.builtinKinds()}
 	for _, s := range p.deps.Sources {
-		list = append(list, s.Metrics()...)
+		from.sources = append(from.sources, s.Metrics())
+	}
+	p.listing.Lock()
+	defer p.listing.Unlock()
+	if p.listed == nil || !from.equals(&p.listedFrom) {
+		p.listed, p.listedFrom = from.list(), from
+	}
+	return p.listed
+}
+
+// listedFrom is what a list of metrics is made from.
+type listedFrom struct {
+	names   []string     // sorted
+	kinds   []objectKind // built in, beside pods
+	sources [][]provider.CustomMetricInfo
+}
+
+func (f *listedFrom) equals(o *listedFrom) bool {
+	return slices.Equal(f.names, o.names) && slices.Equal(f.kinds, o.kinds) && slices.EqualFunc(f.sources, o.sources, sameList)
+}
+
+// list returns the metrics, sorted by resource and name.
+func (f *listedFrom) list() []provider.CustomMetricInfo {
+	list := make([]provider.CustomMetricInfo, 0, len(f.names)*(1+len(f.kinds)))
+	for _, k := range append([]objectKind{podKind}, f.kinds...) {
+		for _, name := range f.names {
+			list = append(list, provider.CustomMetricInfo{GroupResource: k.resource, Namespaced: k.namespaced, Metric: name})
+		}
+	}
+	for _, s := range f.sources {
+		list = append(list, s...)
 	}
 	slices.SortFunc(list, func(a, b provider.CustomMetricInfo) int {
 		return cmp.Or(

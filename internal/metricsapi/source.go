@@ -19,7 +19,8 @@ import (
 // Source serves custom metrics beside the built-in ones: results of recording rules,
 // an adapter's rules. Its methods are called from several goroutines.
 type Source interface {
-	// Metrics lists what the source serves now, for discovery. It is cheap.
+	// Metrics lists what the source serves now, for discovery. It is cheap: while nothing
+	// changes, it is the same list.
 	Metrics() []provider.CustomMetricInfo
 	// Values returns the values of a metric for some of the objects. The error is
 	// ErrUnknownMetric if the source does not serve the metric; the next source is
@@ -47,6 +48,11 @@ type SourceValue struct {
 
 // ErrUnknownMetric means that a Source does not serve the metric of the resource.
 var ErrUnknownMetric = errors.New("the source does not serve this metric")
+
+// sameList reports whether two lists are the same one.
+func sameList[M any](a, b []M) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
 
 // servedBySource reports whether a source lists a metric of the resource.
 func (p *Provider) servedBySource(r schema.GroupResource) bool {

@@ -6,6 +6,7 @@
 package promapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,20 +44,16 @@ type Viewer struct {
 	Unknown int
 }
 
-// Metadata describes a metric.
-type Metadata struct {
-	Type string `json:"type"`
-	Help string `json:"help"`
-	Unit string `json:"unit"`
-}
-
 // Deps are the collaborators of an API.
 type Deps struct {
 	Engine Engine
 	// Guard authenticates requests, and calls next with their viewer.
 	Guard func(next func(w http.ResponseWriter, r *http.Request, v Viewer)) http.HandlerFunc
-	// Metadata returns the known metrics by name. nil: none.
-	Metadata func() map[string]Metadata
+	// Metadata describes a metric by the name of its family. Pages may describe it
+	// differently; a viewer sees what the pages of the viewer's namespaces say. nil: no
+	// metric is known.
+	Metadata func(v Viewer, family string) []Metadata
+	Window   time.Duration // how far back metrics count as present; 10 min
 	// Rules returns the groups of recording rules that a viewer may see. nil: none.
 	Rules   func(v Viewer) []RuleGroup
 	Version string
@@ -89,6 +86,10 @@ func New(deps Deps) *API {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
+	if deps.Metadata == nil {
+		deps.Metadata = func(Viewer, string) []Metadata { return nil }
+	}
+	deps.Window = cmp.Or(deps.Window, 10*time.Minute)
 	return &API{deps: deps, answers: semaphore.NewWeighted(maxAnswers)}
 }
 

@@ -65,8 +65,15 @@ func newServer(t testing.TB) *httptest.Server {
 				}
 			}
 		},
-		Metadata: func() map[string]Metadata {
-			return map[string]Metadata{"gpu": {"gauge", "Utilisation.", "percent"}, "node": {Type: "gauge"}}
+		Metadata: func(v Viewer, family string) []Metadata {
+			all := map[string][]Metadata{
+				"gpu": {{"gauge", "Utilisation.", "percent"}, {"gauge", "Of team-b.", ""}}, "node": {{Type: "gauge"}},
+				"absent": {{Type: "gauge"}},
+			}
+			if v.Namespaces != nil {
+				return all[family][:min(len(all[family]), 1)]
+			}
+			return all[family]
 		},
 		Rules: func(Viewer) []RuleGroup {
 			return []RuleGroup{{Name: "g", File: "f", Interval: 1, Rules: []Rule{{Name: "r", Query: "gpu", Health: "ok", Type: "recording"}}}}
@@ -139,7 +146,10 @@ func TestAnswers(t *testing.T) {
 	f("labels?match[]=node", 200, ok(`["__name__","node"]`))
 	f("label/pod/values", 200, ok(`["a-0","a-1","b-0"]`))
 	f("label/none/values", 200, ok(`[]`))
-	f("metadata?metric=gpu", 200, ok(`{"gpu":[{"type":"gauge","help":"Utilisation.","unit":"percent"}]}`))
+	f("metadata?metric=gpu&limit_per_metric=1", 200, ok(`{"gpu":[{"type":"gauge","help":"Utilisation.","unit":"percent"}]}`))
+	f("metadata", 200, ok(`{"gpu":[{"type":"gauge","help":"Utilisation.","unit":"percent"},{"type":"gauge","help":"Of team-b.","unit":""}],"node":[{"type":"gauge","help":"","unit":""}]}`))
+	f("metadata?limit=1&limit_per_metric=1", 200, ok(`{"gpu":[{"type":"gauge","help":"Utilisation.","unit":"percent"}]}`))
+	f("metadata?metric=absent", 200, ok(`{}`))
 	f("alerts", 200, ok(`{"alerts":[]}`))
 	f("query_exemplars?query=gpu", 200, ok(`[]`))
 	f("format_query?query="+q("sum  by(a)(x)"), 200, ok(`"sum by (a) (x)"`))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ func (a *API) query(r *http.Request, v Viewer) (any, annotations.Annotations, er
 	if err != nil {
 		return nil, nil, err
 	}
-	limit, err := limitParam(r)
+	limit, err := countParam(r, "limit")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,7 +58,7 @@ func (a *API) queryRange(r *http.Request, v Viewer) (any, annotations.Annotation
 	if err != nil {
 		return nil, nil, err
 	}
-	limit, err := limitParam(r)
+	limit, err := countParam(r, "limit")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -162,7 +161,7 @@ func (a *API) selection(r *http.Request) (s promengine.Selection, err error) {
 	if s.To, err = timeParam(r, "end", maxTime); err != nil {
 		return s, err
 	}
-	if s.Limit, err = limitParam(r); err != nil {
+	if s.Limit, err = countParam(r, "limit"); err != nil {
 		return s, err
 	}
 	s.Match = r.Form["match[]"]
@@ -228,15 +227,15 @@ func durationParam(r *http.Request, name string, missing time.Duration) (time.Du
 	return 0, badData("invalid parameter %q: cannot parse %q to a valid duration", name, shorten(s))
 }
 
-// limitParam reads the parameter limit; 0: none.
-func limitParam(r *http.Request) (int, error) {
-	s := r.FormValue("limit")
+// countParam reads a parameter with a number of results; 0: no limit.
+func countParam(r *http.Request, name string) (int, error) {
+	s := r.FormValue(name)
 	if s == "" {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
-		return 0, badData(`invalid parameter "limit": %q is not a number that is zero or positive`, shorten(s))
+		return 0, badData("invalid parameter %q: %q is not a number that is zero or positive", name, shorten(s))
 	}
 	return n, nil
 }
@@ -250,33 +249,4 @@ func empty(*http.Request, Viewer) (any, annotations.Annotations, error) { return
 // alerts answers without alerts: alerting rules are not evaluated.
 func alerts(*http.Request, Viewer) (any, annotations.Annotations, error) {
 	return map[string][]string{"alerts": {}}, nil, nil
-}
-
-// metadata answers with the description of metrics.
-func (a *API) metadata(r *http.Request, _ Viewer) (any, annotations.Annotations, error) {
-	limit, err := limitParam(r)
-	if err != nil {
-		return nil, nil, err
-	}
-	all := map[string]Metadata{}
-	if a.deps.Metadata != nil {
-		all = a.deps.Metadata()
-	}
-	out := map[string][]Metadata{}
-	only := r.FormValue("metric")
-	for _, name := range sortedKeys(all) {
-		if (only == "" || only == name) && (limit == 0 || len(out) < limit) {
-			out[name] = []Metadata{all[name]}
-		}
-	}
-	return out, nil, nil
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }

@@ -44,8 +44,9 @@ type Config struct {
 	// Want is called with the metrics that a query names, before it runs. nil: none.
 	Want func(metrics ...string)
 	// Narrow returns a query with the same result that reads fewer series; nil: none.
-	// A query is checked before, and its limits hold for the narrowed one.
-	Narrow func(ctx context.Context, promql string, from, to time.Time) (string, error)
+	// visible has the series that the query may read. A query is checked before, and its
+	// limits hold for the narrowed one.
+	Narrow func(ctx context.Context, visible storage.Queryable, promql string, from, to time.Time) (string, error)
 	Log    *slog.Logger // nil: none
 }
 
@@ -114,7 +115,7 @@ func New(cfg Config, q storage.Queryable) *Engine {
 // one of package promql.
 func (e *Engine) Instant(ctx context.Context, q Query, at time.Time) (parser.Value, annotations.Annotations, error) {
 	return e.run(ctx, q, span{from: at, to: at}, func(ctx context.Context, s storage.Queryable) (promql.Query, error) {
-		return e.engine.NewInstantQuery(ctx, s, e.opts(q), e.narrow(ctx, q.PromQL, at, at), at)
+		return e.engine.NewInstantQuery(ctx, s, e.opts(q), e.narrow(ctx, q, at, at), at)
 	})
 }
 
@@ -122,20 +123,20 @@ func (e *Engine) Instant(ctx context.Context, q Query, at time.Time) (parser.Val
 // errors are those of Instant.
 func (e *Engine) Range(ctx context.Context, q Query, from, to time.Time, step time.Duration) (promql.Matrix, annotations.Annotations, error) {
 	v, notes, err := e.run(ctx, q, span{from: from, to: to, step: step, isRange: true}, func(ctx context.Context, s storage.Queryable) (promql.Query, error) {
-		return e.engine.NewRangeQuery(ctx, s, e.opts(q), e.narrow(ctx, q.PromQL, from, to), from, to, step)
+		return e.engine.NewRangeQuery(ctx, s, e.opts(q), e.narrow(ctx, q, from, to), from, to, step)
 	})
 	m, _ := v.(promql.Matrix)
 	return m, notes, err
 }
 
 // narrow returns a query with the same result that reads fewer series, if it can.
-func (e *Engine) narrow(ctx context.Context, query string, from, to time.Time) string {
+func (e *Engine) narrow(ctx context.Context, q Query, from, to time.Time) string {
 	if e.cfg.Narrow == nil {
-		return query
+		return q.PromQL
 	}
-	narrowed, err := e.cfg.Narrow(ctx, query, from, to)
+	narrowed, err := e.cfg.Narrow(ctx, Only(e.storage, e.cfg.Label, q.Namespaces), q.PromQL, from, to)
 	if err != nil {
-		return query // the evaluation reports the error
+		return q.PromQL // the evaluation reports the error
 	}
 	return narrowed
 }

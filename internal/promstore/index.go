@@ -202,6 +202,11 @@ func (x *index) addSeries(t *target) {
 	for name, entries := range names {
 		x.addPart(t, name, entries)
 	}
+	for _, n := range known {
+		if n.claim != nil && n.last.Until == series.Open {
+			n.claim.count(n.since())
+		}
+	}
 }
 
 func (x *index) addPart(t *target, name string, entries []*entry) {
@@ -292,6 +297,8 @@ type claimKey struct{ namespace, pod string }
 type claim struct {
 	claimKey
 	target *target
+	series int   // that the page shows now
+	since  int64 // when the first of them was shown, in ns since 1970
 
 	mu      sync.Mutex
 	settled bool // good holds until the pod changes
@@ -311,6 +318,13 @@ func claimOf(l labels.Labels, claims map[claimKey]*claim, t *target) *claim {
 		t.owners = append(t.owners, c)
 	}
 	return c
+}
+
+// count adds a series that is shown since a time.
+func (c *claim) count(since int64) {
+	if c.series++; c.since == 0 || since < c.since {
+		c.since = since
+	}
 }
 
 // podChanged has the claims about pods of this name verified again.

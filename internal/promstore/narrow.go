@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
 )
 
 // maxNarrow is the number of values up to which a join narrows its other side. A longer
@@ -24,8 +25,10 @@ const maxNarrow = 500
 //
 // evaluates both sides, although the result has only the pods of the right one. The
 // query that Narrow returns selects these pods on the left side too. from and to are
-// the times of the query. A query without such a join is returned as it is.
-func (s *Store) Narrow(ctx context.Context, promql string, from, to time.Time) (string, error) {
+// the times of the query. visible has the series that the query may read, so that pods
+// of other namespaces change neither the query nor its cost. A query without such a join
+// is returned as it is.
+func (s *Store) Narrow(ctx context.Context, visible storage.Queryable, promql string, from, to time.Time) (string, error) {
 	if !strings.Contains(promql, podMetricPrefix) {
 		return promql, nil
 	}
@@ -33,7 +36,7 @@ func (s *Store) Narrow(ctx context.Context, promql string, from, to time.Time) (
 	if err != nil {
 		return "", fmt.Errorf("parse the query: %w", err)
 	}
-	n := narrower{ctx: ctx, s: s, from: from, to: to}
+	n := narrower{ctx: ctx, visible: visible, from: from.Add(-s.cfg.Lookback), to: to}
 	parser.Inspect(expr, func(node parser.Node, path []parser.Node) error {
 		if b, ok := node.(*parser.BinaryExpr); ok && n.err == nil && !slices.ContainsFunc(path, isSubquery) {
 			n.join(b)
@@ -53,8 +56,8 @@ const podMetricPrefix = "kube_pod_"
 
 type narrower struct {
 	ctx      context.Context
-	s        *Store
-	from, to time.Time
+	visible  storage.Queryable
+	from, to time.Time // of the samples that the query reads
 	changed  bool
 	err      error
 }
@@ -85,7 +88,12 @@ func (n *narrower) join(b *parser.BinaryExpr) {
 
 // narrow adds a matcher of the pods that source selects to target.
 func (n *narrower) narrow(source, target *parser.VectorSelector) {
-	q := querier{s: n.s, mint: n.from.Add(-n.s.cfg.Lookback).UnixMilli(), maxt: n.to.UnixMilli()}
+	q, err := n.visible.Querier(n.from.UnixMilli(), n.to.UnixMilli())
+	if err != nil {
+		n.err = err
+		return
+	}
+	defer func() { _ = q.Close() }()
 	pods, _, err := q.LabelValues(n.ctx, "pod", nil, source.LabelMatchers...)
 	if err != nil {
 		n.err = err

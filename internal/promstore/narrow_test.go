@@ -17,7 +17,7 @@ func TestNarrowSelectsThePodsOfTheOtherSide(t *testing.T) {
 	r.now = at(1)
 	f := func(in, want string) {
 		t.Helper()
-		got, err := r.store.Narrow(t.Context(), in, at(0), at(1))
+		got, err := r.store.Narrow(t.Context(), r.store, in, at(0), at(1))
 		if err != nil || got != want {
 			t.Errorf("Narrow(%s)\n got %s (%v)\nwant %s", in, got, err, want)
 		}

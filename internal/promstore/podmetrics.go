@@ -17,16 +17,18 @@ import (
 // of each of a pod's series, beside namespace, pod and uid, and with their value.
 type podMetric struct {
 	name string
+	help string
 	each func(pod *corev1.Pod, f func(pairs []labels.Label, v float64))
 }
 
-// podMetrics are the metrics of kube-state-metrics that queries about GPUs join with.
+// podMetrics are the metrics of kube-state-metrics that queries about GPUs join with,
+// with its help texts.
 func podMetrics() []podMetric {
 	return []podMetric{
-		{"kube_pod_labels", func(pod *corev1.Pod, f func([]labels.Label, float64)) { f(podLabels(pod), 1) }},
-		{"kube_pod_info", func(pod *corev1.Pod, f func([]labels.Label, float64)) { f(podInfo(pod), 1) }},
-		{"kube_pod_owner", func(pod *corev1.Pod, f func([]labels.Label, float64)) { f(podOwner(pod), 1) }},
-		{"kube_pod_status_phase", eachPhase},
+		{"kube_pod_labels", "Kubernetes labels converted to Prometheus labels.", func(pod *corev1.Pod, f func([]labels.Label, float64)) { f(podLabels(pod), 1) }},
+		{"kube_pod_info", "Information about pod.", func(pod *corev1.Pod, f func([]labels.Label, float64)) { f(podInfo(pod), 1) }},
+		{"kube_pod_owner", "Information about the Pod's owner.", func(pod *corev1.Pod, f func([]labels.Label, float64)) { f(podOwner(pod), 1) }},
+		{"kube_pod_status_phase", "The pods current phase.", eachPhase},
 	}
 }
 

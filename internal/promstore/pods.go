@@ -25,15 +25,14 @@ type podSeries struct {
 	pods   map[claimKey]*podRecord
 	sets   map[string]map[*podRecord]struct{} // by label and value
 	gone   []*podRecord                       // deleted pods, by the time of their deletion
+	budget podBudget
 }
-
-// maxGone is the limit of remembered deleted pods.
-const maxGone = 4096
 
 // podRecord is a pod with GPUs.
 type podRecord struct {
-	pod  *corev1.Pod
-	keys []string // in sets
+	pod   *corev1.Pod
+	keys  []string // in sets
+	bytes int64    // that are charged to its namespace
 	podSpan
 }
 
@@ -44,26 +43,35 @@ type podSpan struct {
 	value       float64
 }
 
-func (p *podSeries) init(s *Store) { p.s = s }
+func (p *podSeries) init(s *Store) {
+	p.s = s
+	p.budget.limit = s.cfg.PodBytes
+	p.budget.reset()
+}
 
 // drop drops the index.
 func (p *podSeries) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active, p.pods, p.sets, p.gone = false, nil, nil, nil
+	p.budget.reset()
 }
 
-// prune drops the pods that were deleted before the window.
+// prune drops the pods that were deleted before the window, and adds those that had no
+// room if there is some now.
 func (p *podSeries) prune(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := now.Add(-p.s.deps.Windows.Span()).UnixMilli()
 	n := 0
-	for n < len(p.gone) && (p.gone[n].until < before || len(p.gone)-n > maxGone) {
+	for n < len(p.gone) && p.gone[n].until < before {
 		p.unlink(p.gone[n])
 		n++
 	}
 	p.gone = slices.Delete(p.gone, 0, n)
+	if p.active && p.budget.hasRoomAgain() {
+		p.linkAll()
+	}
 }
 
 // changed handles a change of a pod.
@@ -78,8 +86,7 @@ func (p *podSeries) changed(old, pod *corev1.Pod, now time.Time) {
 		if r := p.pods[k]; r != nil {
 			delete(p.pods, k)
 			if pod == nil || pod.UID != old.UID {
-				r.until = now.UnixMilli()
-				p.gone = append(p.gone, r)
+				p.retire(r, now)
 			} else {
 				p.unlink(r)
 			}
@@ -90,27 +97,78 @@ func (p *podSeries) changed(old, pod *corev1.Pod, now time.Time) {
 	}
 }
 
-// link adds a pod, if it has GPUs.
+// retire keeps a deleted pod for the rest of the window, if there is room.
+func (p *podSeries) retire(r *podRecord, now time.Time) {
+	r.until = now.UnixMilli()
+	more := goneBytes + r.pod.Size()
+	if !p.makeRoom(r.pod.Namespace, int64(more)) {
+		p.unlink(r)
+		return
+	}
+	r.bytes += int64(more)
+	p.budget.add(r.pod.Namespace, int64(more))
+	p.gone = append(p.gone, r)
+}
+
+// link adds a pod, if it has GPUs and there is room.
 func (p *podSeries) link(pod *corev1.Pod) {
 	if !hasGPUs(pod) {
 		return
 	}
-	r := &podRecord{pod: pod, podSpan: podSpan{from: pod.CreationTimestamp.UnixMilli(), until: math.MaxInt64, value: 1}}
+	r := &podRecord{pod: pod, podSpan: podSpan{from: pod.CreationTimestamp.UnixMilli(), until: math.MaxInt64, value: 1}, bytes: recordBytes}
 	k := claimKey{pod.Namespace, pod.Name}
 	if before := p.pods[k]; before != nil {
 		p.unlink(before)
+		delete(p.pods, k)
 	}
-	p.pods[k] = r
 	r.keys = append(r.keys, setKey("namespace", pod.Namespace), setKey("pod", pod.Name))
 	for _, l := range podLabels(pod) {
 		r.keys = append(r.keys, setKey(l.Name, l.Value))
 	}
+	for _, key := range r.keys {
+		r.bytes += keyBytes + int64(len(key))
+	}
+	if !p.makeRoom(pod.Namespace, r.bytes) {
+		p.budget.refused++
+		p.budget.short = true
+		return
+	}
+	p.budget.add(pod.Namespace, r.bytes)
+	p.pods[k] = r
 	for _, key := range r.keys {
 		if p.sets[key] == nil {
 			p.sets[key] = map[*podRecord]struct{}{}
 		}
 		p.sets[key][r] = struct{}{}
 	}
+}
+
+// makeRoom drops pods of the namespaces with the most until there is room for some
+// bytes. It returns false if the namespace itself has the most.
+func (p *podSeries) makeRoom(namespace string, bytes int64) bool {
+	for p.budget.total+bytes > p.budget.limit {
+		largest, most := p.budget.largest()
+		if largest == namespace || most <= p.budget.bytes[namespace]+bytes || !p.dropOne(largest) {
+			return false
+		}
+	}
+	return true
+}
+
+// dropOne drops a pod of a namespace. It returns false if there is none.
+func (p *podSeries) dropOne(namespace string) bool {
+	for r := range p.sets[setKey("namespace", namespace)] {
+		p.unlink(r)
+		if k := (claimKey{namespace, r.pod.Name}); p.pods[k] == r {
+			delete(p.pods, k)
+			p.budget.refused++
+			p.budget.short = true
+		} else {
+			p.gone = slices.DeleteFunc(p.gone, func(x *podRecord) bool { return x == r })
+		}
+		return true
+	}
+	return false
 }
 
 func (p *podSeries) unlink(r *podRecord) {
@@ -120,6 +178,7 @@ func (p *podSeries) unlink(r *podRecord) {
 			delete(p.sets, key)
 		}
 	}
+	p.budget.add(r.pod.Namespace, -r.bytes)
 }
 
 func setKey(name, value string) string { return name + "\xff" + value }
@@ -169,8 +228,16 @@ func (p *podSeries) activate() {
 		return
 	}
 	p.active, p.pods, p.sets = true, map[claimKey]*podRecord{}, map[string]map[*podRecord]struct{}{}
+	p.linkAll()
+}
+
+// linkAll adds the pods that are not there.
+func (p *podSeries) linkAll() {
+	p.budget.short = false
 	for _, pod := range p.s.deps.Pods.Select("", k8slabels.Everything()) {
-		p.link(pod)
+		if r := p.pods[claimKey{pod.Namespace, pod.Name}]; r == nil || r.pod != pod {
+			p.link(pod)
+		}
 	}
 }
 

@@ -42,6 +42,9 @@ type Config struct {
 	// MinAge is how long a value counts at least after its collection; 5 s by
 	// default. Three intervals of its target are the minimum too.
 	MinAge time.Duration
+	// PodBytes is the memory limit of the index of pods for kube_pod_*; 64 MiB by
+	// default.
+	PodBytes int64
 	// Job and Instance are those of the controller's own metrics and of kube_pod_*.
 	Job, Instance string
 }
@@ -51,6 +54,7 @@ func (c Config) withDefaults() Config {
 	c.Interval = cmp.Or(c.Interval, time.Second)
 	c.Lookback = cmp.Or(c.Lookback, DefaultLookback)
 	c.MinAge = max(cmp.Or(c.MinAge, 5*time.Second), 3*c.Interval)
+	c.PodBytes = cmp.Or(c.PodBytes, 64<<20)
 	c.Job = cmp.Or(c.Job, "gpupilot-controller")
 	c.Instance = cmp.Or(c.Instance, "localhost")
 	return c

@@ -39,11 +39,16 @@ func (s *Store) isTrue(e *entry, now time.Time) bool {
 	if e.last.Until != series.Open {
 		return s.wasTrue(e.claim, time.Unix(0, e.last.Until))
 	}
-	c := e.claim
+	return s.holds(e.claim, time.Unix(0, e.since()), now)
+}
+
+// holds reports whether the API server confirms a claim that an exporter makes now, and
+// has made since a time.
+func (s *Store) holds(c *claim, since, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.settled {
-		c.good, c.settled = s.verify(c, time.Unix(0, e.since()), now)
+		c.good, c.settled = s.verify(c, since, now)
 	}
 	return c.good
 }

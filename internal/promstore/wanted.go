@@ -66,7 +66,10 @@ func (w *wanted) want(now time.Time, names ...string) {
 	w.mu.Lock()
 	for _, name := range names {
 		if _, ok := w.last[name]; !ok {
-			if name == "" || len(w.last) >= maxWanted {
+			if name == "" {
+				continue
+			}
+			if len(w.last) >= maxWanted {
 				w.refused++
 				continue
 			}
@@ -143,6 +146,20 @@ func (w *wanted) hasPrefix(prefix string) bool {
 		}
 	}
 	return false
+}
+
+// count returns the number of names that queries and holders want, and of the refused
+// requests.
+func (w *wanted) count() (names int, refused uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := maps.Clone(w.last)
+	for _, held := range w.held {
+		for _, name := range held {
+			all[name] = time.Time{}
+		}
+	}
+	return len(all), w.refused
 }
 
 func (w *wanted) keepsAll() bool {

@@ -33,6 +33,8 @@ type RuleState struct {
 	At    time.Time     // zero: not evaluated yet
 	Took  time.Duration // the evaluation
 	Error string
+	// Failures is the number of evaluations that have failed since the last success.
+	Failures int
 }
 
 // runner evaluates one group.
@@ -45,6 +47,7 @@ type runner struct {
 	done     chan struct{}
 
 	previous []map[string]*result // series of each rule's last evaluation
+	logged   []time.Time          // the last line about each rule
 
 	mu     sync.Mutex
 	states []RuleState
@@ -56,7 +59,7 @@ func (m *Manager) start(ctx context.Context, s *Source, g *Group) *runner {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
 		m: m, source: s, group: g, interval: max(g.Interval, m.cfg.Interval), cancel: cancel, done: make(chan struct{}),
-		previous: make([]map[string]*result, len(g.Rules)), states: make([]RuleState, len(g.Rules)),
+		previous: make([]map[string]*result, len(g.Rules)), states: make([]RuleState, len(g.Rules)), logged: make([]time.Time, len(g.Rules)),
 	}
 	if g.Interval == 0 {
 		r.interval = m.cfg.Interval
@@ -114,14 +117,25 @@ func (r *runner) evaluate(ctx context.Context, at time.Time) {
 		}
 		r.mu.Lock()
 		before := r.states[i].Error
+		if err != nil {
+			state.Failures = r.states[i].Failures + 1
+		}
 		r.states[i] = state
 		r.mu.Unlock()
 		r.logChange(i, before, state.Error)
 	}
 }
 
+// logEvery is the shortest time between two lines of the log about a rule: a tenant's
+// rule can fail and work in turns.
+const logEvery = time.Minute
+
 // logChange logs when a rule begins to fail, or to work again.
 func (r *runner) logChange(i int, before, after string) {
+	if (before == "") == (after == "") || r.states[i].At.Sub(r.logged[i]) < logEvery {
+		return
+	}
+	r.logged[i] = r.states[i].At
 	switch rule := r.group.Rules[i].Record; {
 	case before == "" && after != "":
 		r.m.deps.Log.Warn("recording rule failed", "source", r.source.ID, "group", r.group.Name, "rule", rule, "err", shorten(after))

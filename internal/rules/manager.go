@@ -78,6 +78,9 @@ func New(cfg Config, deps Deps) *Manager {
 	if deps.Report == nil {
 		deps.Report = func(*Source, string) {}
 	}
+	if deps.Store != nil {
+		deps.Store.label = cfg.Label
+	}
 	return &Manager{
 		cfg: cfg, deps: deps, changed: make(chan struct{}, 1),
 		offered: map[string]*offer{}, running: map[string]*runner{},

@@ -5,7 +5,6 @@ package rules
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -63,39 +62,39 @@ func (m *Manager) Metrics() []provider.CustomMetricInfo {
 	if m.list.made && m.list.changes == s.changes {
 		return m.list.infos
 	}
-	found := map[provider.CustomMetricInfo]bool{}
-	for name, all := range s.byName {
-		for _, r := range all {
-			for _, o := range m.objects(r) {
-				found[provider.CustomMetricInfo{GroupResource: o.resource, Namespaced: o.namespaced, Metric: name}] = true
-			}
+	m.list.infos = nil
+	for name, set := range s.byName {
+		for r := range set.resources {
+			m.list.infos = append(m.list.infos, provider.CustomMetricInfo{GroupResource: r.group, Namespaced: r.namespaced, Metric: name})
 		}
 	}
-	m.list.infos = slices.SortedFunc(maps.Keys(found), func(a, b provider.CustomMetricInfo) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(m.list.infos, func(a, b provider.CustomMetricInfo) int { return strings.Compare(a.String(), b.String()) })
 	m.list.changes, m.list.made = s.changes, true
 	return m.list.infos
 }
 
 // object is an object that a series' labels name.
 type object struct {
-	resource   schema.GroupResource
-	namespaced bool
-	name       string
+	resource        resource
+	namespace, name string // namespace is empty for cluster-scoped objects
 }
 
 // objects returns the objects that a series describes. Cluster-scoped ones need rules
 // that may speak for all namespaces, except for the rules' own namespace.
-func (m *Manager) objects(r *result) (out []object) {
-	namespace := r.labels.Get(m.cfg.Label)
+func (r *result) objects(namespaceLabel string) (out []object) {
+	namespace := r.labels.Get(namespaceLabel)
 	r.labels.Range(func(l labels.Label) {
 		x, ok := resources[l.Name]
-		if !ok || x.namespaced && namespace == "" || !x.namespaced && !r.trusted {
-			return
+		switch {
+		case !ok:
+		case x.namespaced && namespace != "":
+			out = append(out, object{x, namespace, l.Value})
+		case !x.namespaced && r.trusted:
+			out = append(out, object{x, "", l.Value})
 		}
-		out = append(out, object{x.group, x.namespaced, l.Value})
 	})
 	if len(out) == 0 && namespace != "" {
-		out = append(out, object{namespaces, false, namespace})
+		out = append(out, object{resource{group: namespaces}, "", namespace})
 	}
 	return out
 }
@@ -110,36 +109,40 @@ func (m *Manager) Values(_ context.Context, q metricsapi.SourceQuery) ([]metrics
 	s := m.deps.Store
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	known := false
-	found := map[string]metricsapi.SourceValue{}
-	for _, r := range s.byName[q.Metric] {
-		for _, o := range m.objects(r) {
-			if o.resource != q.Resource {
-				continue
-			}
-			known = true
-			if o.namespaced && r.labels.Get(m.cfg.Label) != q.Namespace || !slices.Contains(q.Names, o.name) || !q.Selector.Matches(seriesLabels{r.labels}) {
-				continue
-			}
-			if r.ended() || q.Now.Sub(r.last()) > r.maxAge() {
-				continue
-			}
-			if _, twice := found[o.name]; twice {
-				return nil, apierrors.NewBadRequest(fmt.Sprintf("metric %s: a recording rule returns several series for %s %s: aggregate them in the rule, or select one with a metric selector", q.Metric, q.Resource, o.name))
-			}
-			found[o.name] = metricsapi.SourceValue{Name: o.name, Value: r.points[len(r.points)-1].v, At: r.last()}
-		}
-	}
-	if !known {
+	set := s.byName[q.Metric]
+	if set == nil {
 		return nil, metricsapi.ErrUnknownMetric
 	}
-	out := make([]metricsapi.SourceValue, 0, len(found))
+	namespaced := q.Namespace != ""
+	if set.resources[resource{q.Resource, namespaced}] == 0 {
+		return nil, metricsapi.ErrUnknownMetric
+	}
+	out := make([]metricsapi.SourceValue, 0, min(len(q.Names), len(set.objects)))
 	for _, name := range q.Names {
-		if v, ok := found[name]; ok {
+		v, ok, err := valueOf(name, set.objects[object{resource{q.Resource, namespaced}, q.Namespace, name}], &q)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			out = append(out, v)
 		}
 	}
 	return out, nil
+}
+
+// valueOf returns the value of the one series of an object that the selector selects and
+// that is not too old.
+func valueOf(name string, all []*result, q *metricsapi.SourceQuery) (v metricsapi.SourceValue, ok bool, err error) {
+	for _, r := range all {
+		if r.ended() || q.Now.Sub(r.last()) > r.maxAge() || !q.Selector.Matches(seriesLabels{r.labels}) {
+			continue
+		}
+		if ok {
+			return v, false, apierrors.NewBadRequest(fmt.Sprintf("metric %s: a recording rule returns several series for %s %s: aggregate them in the rule, or select one with a metric selector", q.Metric, q.Resource, name))
+		}
+		v, ok = metricsapi.SourceValue{Name: name, Value: r.points[len(r.points)-1].v, At: r.last()}, true
+	}
+	return v, ok, nil
 }
 
 // last returns the time of the newest sample.
@@ -159,10 +162,10 @@ func (s seriesLabels) Get(name string) string { return s.l.Get(name) }
 // Lookup is k8slabels.Labels's.
 func (s seriesLabels) Lookup(name string) (string, bool) { return s.l.Get(name), s.l.Has(name) }
 
-// UnknownResource returns the record of a rule whose own labels give a namespace and
+// unknownResource returns the record of a rule whose own labels give a namespace and
 // others, none of which names a resource: it is a series, but no custom metric. Empty:
 // there is none.
-func (g *Group) UnknownResource(namespaceLabel string) (record string) {
+func (g *Group) unknownResource(namespaceLabel string) (record string) {
 	for i := range g.Rules {
 		r := &g.Rules[i]
 		if _, ok := r.Labels[namespaceLabel]; !ok || len(r.Labels) == 1 {

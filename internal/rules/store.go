@@ -35,12 +35,20 @@ type Store struct {
 	maxBytes int64
 	share    int64 // bytes of one payer
 
-	mu     sync.RWMutex
-	byName map[string]map[string]*result // by the metric's name and all labels
-	bytes  map[string]int64              // by payer
-	total  int64
-	// changes counts new and removed series.
-	changes uint64
+	label string // of a series with its namespace
+
+	mu      sync.RWMutex
+	byName  map[string]*resultSet // by the metric's name
+	bytes   map[string]int64      // by payer
+	total   int64
+	changes uint64 // of the resources that have metrics
+}
+
+// resultSet are the series of one metric.
+type resultSet struct {
+	all       map[string]*result // by all labels
+	objects   map[object][]*result
+	resources map[resource]int // series that describe objects of each
 }
 
 // result is one series. Points are only appended; what a reader got never changes.
@@ -61,8 +69,9 @@ type point struct {
 }
 
 const (
-	// seriesBytes is the memory of a series without its labels and points.
-	seriesBytes = 400
+	// seriesBytes is the memory of a series without its labels and points, with its
+	// place in the index of objects.
+	seriesBytes = 600
 	pointBytes  = 16
 	// payerShare is the part of the memory that one namespace may use.
 	payerShare = 8
@@ -71,7 +80,7 @@ const (
 // NewStore makes a store of at most maxBytes bytes. Samples older than window are
 // dropped.
 func NewStore(window time.Duration, maxBytes int64) *Store {
-	return &Store{window: window, maxBytes: maxBytes, share: maxBytes / payerShare, byName: map[string]map[string]*result{}, bytes: map[string]int64{}}
+	return &Store{window: window, maxBytes: maxBytes, share: maxBytes / payerShare, label: "namespace", byName: map[string]*resultSet{}, bytes: map[string]int64{}}
 }
 
 // writer says whose results are appended.
@@ -118,12 +127,20 @@ func (s *Store) end(at time.Time, previous map[string]*result) {
 
 // series returns the series of a rule, and makes it. s.mu is held.
 func (s *Store) series(w *writer, key string, l labels.Labels) (*result, error) {
-	name := l.Get(model.MetricNameLabel)
-	if r := s.byName[name][key]; r != nil {
+	set := s.byName[l.Get(model.MetricNameLabel)]
+	if set == nil {
+		set = &resultSet{all: map[string]*result{}, objects: map[object][]*result{}, resources: map[resource]int{}}
+	}
+	if r := set.all[key]; r != nil {
 		if r.rule != w.rule && !r.ended() {
 			return nil, fmt.Errorf("the series %s is the result of two rules", shorten(l.String()))
 		}
-		r.rule, r.trusted, r.interval = w.rule, w.trusted, w.interval
+		if r.trusted != w.trusted {
+			s.unlink(set, r)
+			r.trusted = w.trusted
+			s.link(set, r)
+		}
+		r.rule, r.interval = w.rule, w.interval
 		return r, nil
 	}
 	r := &result{labels: l, rule: w.rule, payer: w.payer, trusted: w.trusted, interval: w.interval}
@@ -131,14 +148,36 @@ func (s *Store) series(w *writer, key string, l labels.Labels) (*result, error) 
 	if s.total+r.bytes > s.maxBytes || w.payer != "" && s.bytes[w.payer]+r.bytes > s.share {
 		return nil, fmt.Errorf("the results of rules need more memory than %d MiB in all, or %d MiB for one namespace: record fewer series, or at a longer interval", s.maxBytes>>20, s.share>>20)
 	}
-	if s.byName[name] == nil {
-		s.byName[name] = map[string]*result{}
-	}
-	s.byName[name][key] = r
+	s.byName[l.Get(model.MetricNameLabel)] = set
+	set.all[key] = r
+	s.link(set, r)
 	s.total += r.bytes
 	s.bytes[w.payer] += r.bytes
-	s.changes++
 	return r, nil
+}
+
+// link indexes a series by the objects that it describes. s.mu is held.
+func (s *Store) link(set *resultSet, r *result) {
+	for _, o := range r.objects(s.label) {
+		set.objects[o] = append(set.objects[o], r)
+		if set.resources[o.resource]++; set.resources[o.resource] == 1 {
+			s.changes++
+		}
+	}
+}
+
+// unlink is link's inverse. s.mu is held.
+func (s *Store) unlink(set *resultSet, r *result) {
+	for _, o := range r.objects(s.label) {
+		left := slices.DeleteFunc(set.objects[o], func(x *result) bool { return x == r })
+		if set.objects[o] = left; len(left) == 0 {
+			delete(set.objects, o)
+		}
+		if set.resources[o.resource]--; set.resources[o.resource] == 0 {
+			delete(set.resources, o.resource)
+			s.changes++
+		}
+	}
 }
 
 // ended reports whether the newest sample says that the series has ended.
@@ -168,19 +207,19 @@ func (s *Store) Sweep(now time.Time) {
 	oldest := now.Add(-s.window).UnixMilli()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, all := range s.byName {
-		for key, r := range all {
+	for name, set := range s.byName {
+		for key, r := range set.all {
 			if n := len(r.points); n > 0 && r.points[n-1].t >= oldest {
 				continue
 			}
-			delete(all, key)
+			delete(set.all, key)
+			s.unlink(set, r)
 			s.total -= r.bytes
 			if s.bytes[r.payer] -= r.bytes; s.bytes[r.payer] <= 0 {
 				delete(s.bytes, r.payer)
 			}
-			s.changes++
 		}
-		if len(all) == 0 {
+		if len(set.all) == 0 {
 			delete(s.byName, name)
 		}
 	}
@@ -196,11 +235,26 @@ type StoreStats struct {
 func (s *Store) Stats() (x StoreStats) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, all := range s.byName {
-		x.Series += len(all)
+	for _, set := range s.byName {
+		x.Series += len(set.all)
 	}
 	x.Bytes = s.total
 	return x
+}
+
+// Namespaces returns the namespaces that the series have, in any order.
+func (s *Store) Namespaces() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	found := map[string]bool{}
+	for _, set := range s.byName {
+		for _, r := range set.all {
+			if ns := r.labels.Get(s.label); ns != "" {
+				found[ns] = true
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(found))
 }
 
 // Querier is storage.Queryable's.
@@ -226,8 +280,8 @@ type seriesView struct {
 func (q *querier) matching(matchers []*labels.Matcher) (out []seriesView) {
 	q.store.mu.RLock()
 	defer q.store.mu.RUnlock()
-	visit := func(all map[string]*result) {
-		for _, r := range all {
+	visit := func(set *resultSet) {
+		for _, r := range set.all {
 			if slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(r.labels.Get(m.Name)) }) {
 				continue
 			}
@@ -239,10 +293,12 @@ func (q *querier) matching(matchers []*labels.Matcher) (out []seriesView) {
 		}
 	}
 	if i := slices.IndexFunc(matchers, isName); i >= 0 {
-		visit(q.store.byName[matchers[i].Value])
+		if set := q.store.byName[matchers[i].Value]; set != nil {
+			visit(set)
+		}
 	} else {
-		for _, all := range q.store.byName {
-			visit(all)
+		for _, set := range q.store.byName {
+			visit(set)
 		}
 	}
 	slices.SortFunc(out, func(a, b seriesView) int { return labels.Compare(a.labels, b.labels) })

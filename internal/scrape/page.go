@@ -74,7 +74,8 @@ type page struct {
 	found   entry // the current line's, if it was not on the last page
 	memo    *labelMemo
 	who     identifier
-	most    int // the limit of remembered entries
+	most    int                  // the limit of remembered entries
+	learn   func(comment []byte) // takes the comments of a page without an earlier one; nil: none does
 
 	at     int  // the index of the expected entry
 	number int  // of the line
@@ -197,7 +198,9 @@ func (p *page) text(text []byte) {
 	case p.eof || len(text) == 0:
 		return
 	case text[0] == '#':
-		p.eof = string(text) == "# EOF"
+		if p.eof = string(text) == "# EOF"; p.learn != nil && len(p.entries) == 0 {
+			p.learn(text)
+		}
 		return
 	}
 	e, v, stamp, err := p.sample(text, &p.at)

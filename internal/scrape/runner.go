@@ -170,6 +170,7 @@ func (r *runner) prepare(now time.Time) error {
 
 func (r *runner) begin(want *Target) {
 	r.req, r.learn = nil, time.Time{}
+	defer func() { r.page.learn = r.s.described.learner(want) }()
 	if want.Kind == Pod {
 		r.pods = newPodMetrics(r.series, want.Metrics)
 		r.pods.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)

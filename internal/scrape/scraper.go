@@ -54,7 +54,8 @@ type Scraper struct {
 	deps    Deps
 	buffers sync.Pool
 
-	names atomic.Pointer[Names] // nil: no query reads series
+	names     atomic.Pointer[Names] // nil: no query reads series
+	described descriptions
 
 	mu      sync.Mutex
 	wanted  []Target

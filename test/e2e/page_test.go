@@ -14,12 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,38 +29,20 @@ import (
 // the whole cluster.
 func viewerAccount(t *testing.T, name, role string, in ...string) {
 	t.Helper()
-	const home = stack.Namespace
-	put := func(o client.Object) {
-		t.Helper()
-		if err := rig.Client.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), o) })
-	}
-	put(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: name}})
-	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}
-	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: home, Name: name}}
-	for _, ns := range in {
-		if ns == "*" {
-			put(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: ref, Subjects: subjects})
-			continue
-		}
-		put(&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, RoleRef: ref, Subjects: subjects})
+	remove, err := rig.CreateAccount(t.Context(), name, role, in...)
+	t.Cleanup(func() { _ = remove() })
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
 func tokenOf(t *testing.T, name string, audiences ...string) string {
 	t.Helper()
-	set, err := kubernetes.NewForConfig(rig.REST)
+	token, err := rig.Token(t.Context(), name, audiences...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := set.CoreV1().ServiceAccounts(stack.Namespace).CreateToken(t.Context(), name,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.Status.Token
+	return token
 }
 
 // fetch asks with a header, such as Authorization: Bearer TOKEN.

@@ -271,6 +271,17 @@ func Resolve(name string) (gpu.Ref, bool) {
 	return Metric(name)
 }
 
+// UnitOf returns the unit of a name whose values times scale are in a field's unit.
+func UnitOf(u gpu.Unit, scale float64) string {
+	if scale == 1 {
+		return string(u)
+	}
+	return map[gpu.Unit]string{
+		gpu.Megahertz: "Hz", gpu.Millijoule: "J", gpu.Percent: "ratio", gpu.Mebibyte: "B",
+		gpu.MegabytesPerSecond: "B/s", gpu.Nanosecond: "s",
+	}[u]
+}
+
 // All returns the names of all fields of GPUs, in every profile.
 func All() []string {
 	var all []string

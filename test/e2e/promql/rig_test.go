@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package promql tests PromQL over the windows on a real control plane, with the
+// controller's roles split as docs/promql.md describes: one replica scrapes and answers
+// queries, another one scrapes, decides and serves the metrics APIs. Viewers have real
+// tokens and rights.
+package promql
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/simnode"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+const (
+	mine     = "team-a" // the namespace of the viewer with few rights
+	other    = "team-b"
+	patience = 90 * time.Second
+)
+
+// loads are the loads of the workloads: one unit is 1 % of a GPU, spread over the pods.
+var loads = map[string]*load{"alpha": {}, "beta": {}, "batch": {}, "group": {}, "forged": {}, "scaled": {}}
+
+type load struct{ atomic.Uint64 }
+
+func (l *load) set(x float64)          { l.Store(math.Float64bits(x)) }
+func (l *load) at(_ time.Time) float64 { return math.Float64frombits(l.Load()) }
+
+// rig is the stack that the tests share.
+var rig struct {
+	*stack.Stack
+	dir     string // of the rule files
+	queries string // the URL of the replica that answers queries
+	args    []string
+	asked   atomic.Uint64     // requests of the deciding replica with credentials
+	tokens  map[string]string // by viewer
+	revoke  func() error      // of the viewer "revoked"
+}
+
+func TestMain(m *testing.M) {
+	if _, err := cluster.FindBinary(); err != nil {
+		fmt.Println("skipped: no control plane; make test builds it:", err)
+		os.Exit(0)
+	}
+	code, err := withStack(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func withStack(m *testing.M) (int, error) {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "gpupilot-promql-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	rig.dir = filepath.Join(dir, "rules")
+	if err := os.Mkdir(rig.dir, 0o700); err != nil {
+		return 1, err
+	}
+	// The deciding replica is configured before the other one has an address.
+	var to atomic.Pointer[url.URL]
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		if strings.HasPrefix(r.In.Header.Get("Authorization"), "Bearer ") {
+			rig.asked.Add(1)
+		}
+		r.SetURL(to.Load())
+	}})
+	defer proxy.Close()
+	credentials := filepath.Join(dir, "http.yml")
+	cfg := stack.Config{
+		Nodes: 3, HPASyncPeriod: time.Second, NoController: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ControllerArgs: []string{"--roles=scrape,api,decide", "--external-metrics", "--prometheus-url=" + proxy.URL, "--prometheus-http-config=" + credentials},
+	}
+	for name, l := range loads {
+		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: 100, Concurrency: 1, QueueLimit: 1}, Offered: l.at})
+	}
+	s, err := stack.Start(ctx, cfg)
+	if err != nil {
+		return 1, err
+	}
+	defer s.Close()
+	rig.Stack = s
+	for _, ns := range []string{mine, other} {
+		if err := s.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
+			return 1, err
+		}
+	}
+	rig.args = []string{"--roles=scrape,query", "--prometheus-rules", "--rule-files=" + filepath.Join(rig.dir, "*.yaml")}
+	stop, err := startQueries(ctx, &to)
+	if err != nil {
+		return 1, err
+	}
+	defer stop()
+	if err := makeTokens(ctx); err != nil {
+		return 1, err
+	}
+	if err := os.WriteFile(credentials, []byte("authorization: {credentials: "+rig.tokens["all"]+"}\n"), 0o600); err != nil {
+		return 1, err
+	}
+	if err := s.StartController(ctx); err != nil {
+		return 1, err
+	}
+	if err := deployBoth(ctx); err != nil {
+		return 1, err
+	}
+	code := m.Run()
+	if code != 0 {
+		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
+			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
+		}
+	}
+	return code, nil
+}
+
+// startQueries starts the replica for queries.
+func startQueries(ctx context.Context, to *atomic.Pointer[url.URL]) (stop func(), err error) {
+	if rig.queries, stop, err = rig.StartReplica(ctx, "127.0.0.1", rig.args...); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(rig.queries)
+	to.Store(u)
+	return stop, err
+}
+
+// makeTokens makes the viewers. "foreign" has a token for another program.
+func makeTokens(ctx context.Context) error {
+	rig.tokens = map[string]string{"nobody": ""}
+	for name, in := range map[string][]string{"mine": {mine}, "all": {"*"}, "none": nil, "revoked": {"*"}} {
+		remove, err := rig.CreateAccount(ctx, "promql-"+name, "gpupilot:viewer", in...)
+		if err != nil {
+			return err
+		}
+		if name == "revoked" {
+			rig.revoke = remove
+		}
+		if rig.tokens[name], err = rig.Token(ctx, "promql-"+name); err != nil {
+			return err
+		}
+	}
+	foreign, err := rig.Token(ctx, "promql-all", "vault")
+	rig.tokens["foreign"], rig.tokens["wrong"] = foreign, rig.tokens["all"][:len(rig.tokens["all"])-8]+"AAAAAAAA"
+	return err
+}
+
+// deployBoth deploys a workload in each namespace: 40 % in mine, 70 % in the other one.
+func deployBoth(ctx context.Context) error {
+	loads["alpha"].set(40)
+	loads["beta"].set(70)
+	loads["forged"].set(200)
+	for ns, name := range map[string]string{mine: "alpha", other: "beta"} {
+		if err := rig.Client.Create(ctx, stack.Deployment(ns, name, 1, 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func apply(t *testing.T, manifest string) {
+	t.Helper()
+	if err := rig.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatalf("%s\n%v", manifest, err)
+	}
+}
+
+// applyFile applies a manifest in a file.
+func applyFile(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, string(b))
+}
+
+// get asks the replica for queries as a viewer.
+func get(t *testing.T, viewer, path string, params url.Values) (status int, body string) {
+	t.Helper()
+	return ask(t, http.MethodGet, viewer, path, params)
+}
+
+func ask(t *testing.T, method, viewer, path string, params url.Values) (status int, body string) {
+	t.Helper()
+	at, form := rig.queries+path, ""
+	if method == http.MethodPost {
+		form = params.Encode()
+	} else if len(params) > 0 {
+		at += "?" + params.Encode()
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(form))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	if token := rig.tokens[viewer]; token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return do(t, req)
+}
+
+// fetch asks without a token.
+func fetch(t *testing.T, at string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return do(t, req)
+}
+
+func do(t *testing.T, req *http.Request) (status int, body string) {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// query returns the answer to an instant query.
+func query(t *testing.T, viewer, promql string) string {
+	t.Helper()
+	status, body := get(t, viewer, "/api/v1/query", url.Values{"query": {promql}})
+	if status != http.StatusOK {
+		t.Fatalf("%s as %s: %d %s", promql, viewer, status, body)
+	}
+	return body
+}
+
+// awaitQuery waits until the answer to a query has a text.
+func awaitQuery(t *testing.T, viewer, promql, want string) {
+	t.Helper()
+	eventually(t, func() error {
+		if body := query(t, viewer, promql); !strings.Contains(body, want) {
+			return fmt.Errorf("%s as %s: %s, want %s", promql, viewer, body, want)
+		}
+		return nil
+	})
+}
