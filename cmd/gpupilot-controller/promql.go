@@ -69,7 +69,7 @@ func (p *program) makePromQL() {
 	results := rules.NewStore(p.cfg.window, ruleMemory)
 	q.engine = promengine.New(promengine.Config{
 		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
-		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.Want, Narrow: p.promstore.Narrow, Log: p.log,
+		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
 	}, promengine.Join(p.promstore, results))
 	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{

@@ -41,8 +41,8 @@ type Config struct {
 	SubqueryStep time.Duration
 	// Label is the label with the namespace of a series; "namespace".
 	Label string
-	// Want is called with the metrics that a query names, before it runs. nil: none.
-	Want func(metrics ...string)
+	// Want is called with the metrics that a payer's query names, before it runs. nil: none.
+	Want func(payer string, metrics ...string)
 	// Narrow returns a query with the same result that reads fewer series; nil: none.
 	// A query is checked before, and its limits hold for the narrowed one.
 	Narrow func(ctx context.Context, promql string, from, to time.Time) (string, error)
@@ -156,7 +156,7 @@ func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.
 		return nil, nil, err
 	}
 	if e.cfg.Want != nil && len(plan.names) > 0 {
-		e.cfg.Want(plan.names...)
+		e.cfg.Want(q.Payer, plan.names...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.timeout(q))
 	defer cancel()
