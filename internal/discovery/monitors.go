@@ -23,6 +23,9 @@ type PodMonitors interface {
 const (
 	// maxMonitored bounds the targets of the PodMonitors of one namespace.
 	maxMonitored = 1000
+	// maxExamined bounds the endpoints of pods that the PodMonitors of one namespace
+	// select, scraped or not: each costs about a microsecond per Find.
+	maxExamined = 5000
 	// labelBudget is the time per Find for new labels of one namespace's targets. Beyond
 	// it, targets keep their last labels until the next Find, and new ones wait for it,
 	// so that the regular expressions of one tenant do not delay the others.
@@ -48,6 +51,7 @@ type monitored struct {
 	f       *Finder
 	found   *podTargetSet
 	targets map[string]int           // by the monitors' namespace
+	seen    map[string]int           // endpoints of pods, by the monitors' namespace
 	spent   map[string]time.Duration // for labels, by the monitors' namespace
 	labels  map[labelKey]*monitorLabels
 	taken   map[string]*monitorLabels // by the names of targets that a PodMonitor has set
@@ -57,7 +61,7 @@ type monitored struct {
 // monitorTargets adds the targets of PodMonitors. It reports whether all were found.
 func (f *Finder) monitorTargets(found *podTargetSet, list *podmonitor.List) (whole bool) {
 	x := monitored{
-		f: f, found: found, targets: map[string]int{}, spent: map[string]time.Duration{},
+		f: f, found: found, targets: map[string]int{}, seen: map[string]int{}, spent: map[string]time.Duration{},
 		labels: map[labelKey]*monitorLabels{}, taken: map[string]*monitorLabels{},
 	}
 	for _, m := range list.All() {
@@ -69,6 +73,9 @@ func (f *Finder) monitorTargets(found *podTargetSet, list *podmonitor.List) (who
 
 // add adds the targets of one PodMonitor, and returns a reason why some are not scraped.
 func (x *monitored) add(m *podmonitor.Monitor) (problem string) {
+	if x.isOver(m) {
+		return x.over(m)
+	}
 	namespaces := m.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{""} // all
@@ -77,6 +84,9 @@ func (x *monitored) add(m *podmonitor.Monitor) (problem string) {
 		for _, pod := range x.f.pods.Select(namespace, m.Selector) {
 			if !Scrapable(pod) || x.f.IsExporter(pod) {
 				continue
+			}
+			if x.seen[m.Namespace] += len(m.Endpoints); x.isOver(m) {
+				return x.over(m)
 			}
 			for i := range m.Endpoints {
 				err := x.addEndpoint(m, &m.Endpoints[i], pod)
@@ -87,6 +97,17 @@ func (x *monitored) add(m *podmonitor.Monitor) (problem string) {
 		}
 	}
 	return problem
+}
+
+// isOver reports whether the PodMonitors of a namespace select too many pods. Those of
+// trusted namespaces have no limit.
+func (x *monitored) isOver(m *podmonitor.Monitor) bool {
+	return !m.Trusted && (x.seen[m.Namespace] > maxExamined || x.targets[m.Namespace] >= maxMonitored)
+}
+
+func (x *monitored) over(m *podmonitor.Monitor) string {
+	return fmt.Sprintf("the PodMonitors of namespace %s select too many pods: the limits are %d targets, and %d endpoints of pods that are scraped or not",
+		m.Namespace, maxMonitored, maxExamined)
 }
 
 func (x *monitored) addEndpoint(m *podmonitor.Monitor, e *podmonitor.Endpoint, pod *corev1.Pod) error {
@@ -100,9 +121,6 @@ func (x *monitored) addEndpoint(m *podmonitor.Monitor, e *podmonitor.Endpoint, p
 	name := PodTargetName(pod, l.port, e.Path)
 	if x.taken[name] != nil {
 		return nil // an older PodMonitor has the same port and path
-	}
-	if x.targets[m.Namespace] >= maxMonitored && !m.Trusted {
-		return fmt.Errorf("the PodMonitors of namespace %s select more than %d ports of pods, which is the limit", m.Namespace, maxMonitored)
 	}
 	u, err := x.f.endpoint(KindPod, pod, l.port, e.Path)
 	if err != nil {

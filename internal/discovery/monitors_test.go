@@ -165,7 +165,7 @@ func testBudgets(t *testing.T) {
 	if !slices.ContainsFunc(got, func(s string) bool { return strings.HasSuffix(s, "/metrics job=pod every 0s 1 metrics") }) {
 		t.Error("the autoscaler's own metric is not scraped")
 	}
-	for id, want := range map[string]string{"PodMonitor/big/all": "select more than 1000 ports", "PodMonitor/ns/m19": "already has 8 ports", "PodMonitor/ns/m0": ""} {
+	for id, want := range map[string]string{"PodMonitor/big/all": "select too many pods: the limits are 1000 targets", "PodMonitor/ns/m19": "already has 8 ports", "PodMonitor/ns/m0": ""} {
 		if !strings.Contains(told[id], want) || want == "" && told[id] != "" {
 			t.Errorf("%s: %q, want %q", id, told[id], want)
 		}

@@ -336,6 +336,9 @@ func TestProblemsAreToldOnce(t *testing.T) {
 	f("pod web-1 declares no container port http", 1)
 	s.PodsProblem(id, "pod web-1 declares no container port http")
 	f("-", 1)
+	s.PodsProblem(id, "pod web-2 declares no container port http") // the next pod of the same workload
+	f("-", 1)
+	s.PodsProblem(id, "pod web-1 declares no container port http")
 	s.ReportAgain()
 	f("pod web-1 declares no container port http", 1)
 	put("{port: http, params: {a: [b]}}")
@@ -350,6 +353,14 @@ func TestProblemsAreToldOnce(t *testing.T) {
 	}
 	if got := s.Current().Of(pod(func(p *corev1.Pod) { p.Namespace = "other" })); len(got) != 0 {
 		t.Errorf("%d PodMonitors select a pod of another namespace", len(got))
+	}
+	same := object(t, "m", endpointSpec("{port: http}"))
+	same.SetGeneration(7)
+	s.Put(same)
+	used := s.Current().All()[0]
+	s.Put(same.DeepCopy()) // with another status
+	if s.Current().All()[0] != used {
+		t.Error("a change of the status makes another PodMonitor")
 	}
 	s.Remove(id)
 	s.PodsProblem(id, "late")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -45,8 +46,12 @@ type entry struct {
 	problems string   // of the object
 	refusal  string   // why it is not used
 	pods     string   // why some of its pods are not scraped
+	podsAt   time.Time
 	reported string
 }
+
+// podsEvery is the least time between two reports about the pods of a PodMonitor.
+const podsEvery = time.Minute
 
 // maxProblem bounds the text about one PodMonitor; an Event has at most 1 KiB.
 const maxProblem = 900
@@ -58,11 +63,14 @@ func (s *Set) Put(u *unstructured.Unstructured) {
 	if s.entries == nil {
 		s.entries = map[string]*entry{}
 	}
-	e := &entry{object: u}
-	if old := s.entries[ID(u.GetNamespace(), u.GetName())]; old != nil {
+	id, e := ID(u.GetNamespace(), u.GetName()), &entry{object: u}
+	if old := s.entries[id]; old != nil {
+		if old.object.GetUID() == u.GetUID() && old.object.GetGeneration() == u.GetGeneration() && u.GetGeneration() != 0 {
+			return // its status or its labels have changed
+		}
 		e.reported = old.reported
 	}
-	s.entries[ID(u.GetNamespace(), u.GetName())] = e
+	s.entries[id] = e
 	s.change()
 }
 
@@ -79,12 +87,18 @@ func (s *Set) change() {
 	s.Changed()
 }
 
-// PodsProblem sets why some pods of a PodMonitor are not scraped; empty: all are.
+// PodsProblem sets why some pods of a PodMonitor are not scraped; empty: all are. While
+// pods come and go, a changed problem is reported once a minute.
 func (s *Set) PodsProblem(id, problem string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.entries[id]; e != nil && e.pods != problem {
-		e.pods = problem
+	e := s.entries[id]
+	if e == nil {
+		return
+	}
+	e.pods = problem
+	if now := time.Now(); problem == "" || now.Sub(e.podsAt) >= podsEvery {
+		e.podsAt = now
 		s.report(id, e)
 	}
 }
