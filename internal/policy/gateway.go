@@ -102,11 +102,16 @@ func compileGateway(in *v1alpha1.Signal, pool string, path *field.Path) (*Gatewa
 // pickerSelectors returns the selectors of a pool's endpoint picker. The charts of the
 // Gateway API inference extension and of llm-d-router name the picker after their
 // release, which has the pool's name, shortened to 40 characters. Older manifests have
-// that name in the label app.
+// that name in the label app. KServe names pool and picker after its LLMInferenceService.
 func pickerSelectors(pool string) (out []labels.Selector) {
 	picker := pool[:min(len(pool), 40)] + "-epp"
 	for _, key := range []string{"inferencepool", "llm-d-router-gateway", "llm-d-router-standalone", "epp", "app"} {
 		out = append(out, labels.SelectorFromSet(labels.Set{key: picker}))
+	}
+	if service, ok := strings.CutSuffix(pool, "-inference-pool"); ok {
+		out = append(out, labels.SelectorFromSet(labels.Set{
+			"app.kubernetes.io/component": "llminferenceservice-router-scheduler", "app.kubernetes.io/name": service,
+		}))
 	}
 	return out
 }
