@@ -172,6 +172,7 @@ type Signal struct {
 	// Selector selects the pods of the gateway of the presets epp and dynamo, in the
 	// GPUAutoscaler's namespace; by default by the labels that its chart or operator sets.
 	// It is not used with a PromQL backend.
+	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) || has(self.matchExpressions)",message="a selector names the labels of the gateway's pods"
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 

@@ -4,10 +4,12 @@ package discovery
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
@@ -87,14 +89,14 @@ func podLabels(pod *corev1.Pod, instance string) series.TargetLabels {
 	return series.TargetLabels{Node: pod.Spec.NodeName, Instance: instance, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name}
 }
 
+// maxSelectors bounds the text about the selectors of a gateway, in bytes.
+const maxSelectors = 300
+
 // describeSelectors lists the selectors of a gateway.
 func describeSelectors(g *policy.Gateway) string {
-	text := ""
+	texts := make([]string, len(g.Selectors))
 	for i, s := range g.Selectors {
-		if i > 0 {
-			text += " or "
-		}
-		text += s.String()
+		texts[i] = s.String()
 	}
-	return text
+	return excerpt.Of(strings.Join(texts, " or "), maxSelectors)
 }

@@ -21,12 +21,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/podmonitor"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -102,20 +106,46 @@ func applyFile(t *testing.T, path string) {
 	apply(t, string(manifest))
 }
 
-func makeNamespaces(t *testing.T) {
+// tenants empties the namespaces when the test ends.
+func tenants(t *testing.T) {
 	t.Helper()
-	for _, ns := range []string{mine, others, trusted} {
-		_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}) // another test may have
-	}
+	t.Cleanup(func() {
+		ctx := context.Background()
+		for _, ns := range []string{mine, others, trusted} {
+			for _, kind := range []schema.GroupVersionKind{
+				v1alpha1.GroupVersion.WithKind("GPUAutoscaler"), podmonitor.Kind, podmonitor.Kind.GroupVersion().WithKind("PrometheusRule"),
+				{Group: "apps", Version: "v1", Kind: "Deployment"}, {Version: "v1", Kind: "Pod"},
+			} {
+				u := &unstructured.Unstructured{}
+				u.SetGroupVersionKind(kind)
+				if err := rig.Client.DeleteAllOf(ctx, u, client.InNamespace(ns)); err != nil && !meta.IsNoMatchError(err) {
+					t.Error(err)
+				}
+			}
+		}
+		if err := stack.Eventually(ctx, patience, func() error {
+			var pods corev1.PodList
+			err := rig.Client.List(ctx, &pods)
+			for i := range pods.Items {
+				if ns := pods.Items[i].Namespace; ns == mine || ns == others || ns == trusted {
+					err = fmt.Errorf("pod %s/%s is still there", ns, pods.Items[i].Name)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // scaled creates a Deployment and a GPUAutoscaler with one signal.
 func scaled(t *testing.T, namespace, name string, replicas int, signal string) {
 	t.Helper()
 	d := stack.Deployment(namespace, name, int32(replicas), time.Second)
-	if err := rig.Client.Create(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, func() error {
+		_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}) // it may be there
+		return rig.Client.Create(t.Context(), d)
+	})
 	apply(t, fmt.Sprintf(`
 apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
@@ -232,7 +262,7 @@ llm_d_epp_ready_endpoints{name="chat"} %d
 // The endpoint picker of an InferencePool scales a workload from zero, with nothing but
 // the controller. The picker of another namespace does not, whatever its page says.
 func TestEPP(t *testing.T) {
-	makeNamespaces(t)
+	tenants(t)
 	forged := &text{}
 	forged.Store(strings.ReplaceAll(picker(1000, 1000, 1000, 100), "{", `{namespace="llm",pod="chat-epp-0",`))
 	evil := serve(t, place(t, others, "chat-epp-0", "inferencepool: chat-epp", "{name: metrics, containerPort: 9090}", ""), 9090, forged.handler())
@@ -272,7 +302,7 @@ func TestEPP(t *testing.T) {
 // In a namespace whose queries may read all namespaces, a gateway's preset still reads
 // the gateways of its own.
 func TestDynamoInATrustedNamespace(t *testing.T) {
-	makeNamespaces(t)
+	tenants(t)
 	const labels = "nvidia.com/dynamo-component-type: frontend"
 	forged, page := &text{}, &text{}
 	forged.Store(`dynamo_frontend_inflight_requests{model="m"} 10000` + "\n")
@@ -313,7 +343,7 @@ func podMonitor(namespace, name, spec string) string {
 
 // The pods of a PodMonitor are series for queries and rules, in their own namespace only.
 func TestPodMonitor(t *testing.T) {
-	makeNamespaces(t)
+	tenants(t)
 	applyFile(t, "testdata/podmonitors-crd.yaml")
 	applyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
 	depth, forged := &text{}, &text{}
