@@ -33,7 +33,7 @@ type Finder struct {
 	hosts   atomic.Pointer[map[netip.Addr]bool] // the nodes' addresses
 	hostsAt time.Time                           // when they were listed; used by Find only
 
-	labelBudget   time.Duration                                // labelBudget
+	labelBudget   time.Duration                                // the constant, except in tests
 	monitorLabels map[labelKey]*monitorLabels                  // of the last Find; used by Find only
 	monitorTaken  map[string]*monitorLabels                    // of the last Find, by target; used by Find only
 	gateways      atomic.Pointer[map[string][]labels.Selector] // of readers, by namespace
