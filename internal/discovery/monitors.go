@@ -26,6 +26,9 @@ const (
 	// maxExamined bounds the endpoints of pods that the PodMonitors of one namespace
 	// select, scraped or not: each costs about a microsecond per Find.
 	maxExamined = 5000
+	// maxRate bounds the scrapes per second of the targets of one namespace's
+	// PodMonitors: with more targets, their intervals are longer.
+	maxRate = 20
 	// labelBudget is the time per Find for new labels of one namespace's targets. Beyond
 	// it, targets keep their last labels until the next Find, and new ones wait for it,
 	// so that the regular expressions of one tenant do not delay the others.
@@ -54,6 +57,7 @@ type monitored struct {
 	seen    map[string]int           // endpoints of pods, by the monitors' namespace
 	spent   map[string]time.Duration // for labels, by the monitors' namespace
 	labels  map[labelKey]*monitorLabels
+	scraped map[string][]*Target      // at the interval of a PodMonitor, by the monitors' namespace
 	taken   map[string]*monitorLabels // by the names of targets that a PodMonitor has set
 	late    bool                      // labels of some targets were left to the next Find
 }
@@ -61,14 +65,33 @@ type monitored struct {
 // monitorTargets adds the targets of PodMonitors. It reports whether all were found.
 func (f *Finder) monitorTargets(found *podTargetSet, list *podmonitor.List) (whole bool) {
 	x := monitored{
-		f: f, found: found, targets: map[string]int{}, seen: map[string]int{}, spent: map[string]time.Duration{},
+		f: f, found: found, targets: map[string]int{}, seen: map[string]int{}, scraped: map[string][]*Target{}, spent: map[string]time.Duration{},
 		labels: map[labelKey]*monitorLabels{}, taken: map[string]*monitorLabels{},
 	}
 	for _, m := range list.All() {
 		f.cfg.PodMonitors.PodsProblem(m.ID(), x.add(m))
 	}
+	for _, targets := range x.scraped {
+		least := leastInterval(len(targets))
+		for _, t := range targets {
+			t.Interval = max(t.Interval, least)
+		}
+	}
 	f.monitorLabels, f.monitorTaken = x.labels, x.taken
 	return !x.late
+}
+
+// leastInterval returns the least interval of so many targets for maxRate: a power of two
+// of seconds, so that it seldom changes. 0: any.
+func leastInterval(targets int) time.Duration {
+	if targets <= maxRate {
+		return 0
+	}
+	d := time.Second
+	for d*maxRate < time.Duration(targets)*time.Second {
+		d *= 2
+	}
+	return d
 }
 
 // add adds the targets of one PodMonitor, and returns a reason why some are not scraped.
@@ -131,8 +154,8 @@ func (x *monitored) addEndpoint(m *podmonitor.Monitor, e *podmonitor.Endpoint, p
 	if t == nil {
 		return fmt.Errorf("pod %s already has %d ports and paths that are scraped, which is the limit", pod.Name, MaxPerPod)
 	}
-	if t.Labels = l.labels; read {
-		t.Interval = 0 // an autoscaler reads it too
+	if t.Labels = l.labels; !read && !m.Trusted { // what an autoscaler reads too keeps its interval
+		x.scraped[m.Namespace] = append(x.scraped[m.Namespace], t)
 	}
 	x.taken[name] = l
 	x.targets[m.Namespace]++

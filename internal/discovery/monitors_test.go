@@ -84,15 +84,15 @@ func TestPodMonitors(t *testing.T) {
 	f(agent, first)
 	// Of two PodMonitors with one port and path, the older one counts: nothing is counted twice.
 	put("ns", "b", "selector: {}\npodMetricsEndpoints: [{targetPort: 8000, interval: 1s}, {port: admin, path: /stats}]\n")
-	f(agent, first, "pod/ns/web-1:15000/stats http://10.0.0.1:15000/stats job=ns/b every 0s 0 metrics")
+	f(agent, first, "pod/ns/web-1:15000/stats http://10.0.0.1:15000/stats job=ns/b every 10s 0 metrics")
 	says("PodMonitor/ns/b", "declares no container port")
 	// A tenant selects no pod of another namespace, and a trusted namespace does.
 	put("mine", "c", "namespaceSelector: {any: true}\nselector: {}\npodMetricsEndpoints: [{port: http}]\n")
-	f(agent, first, "pod/ns/web-1:15000/stats http://10.0.0.1:15000/stats job=ns/b every 0s 0 metrics")
+	f(agent, first, "pod/ns/web-1:15000/stats http://10.0.0.1:15000/stats job=ns/b every 10s 0 metrics")
 	says("PodMonitor/mine/c", "--query-namespaces")
 	put("trusted", "d", "namespaceSelector: {matchNames: [other]}\nselector: {}\npodMetricsEndpoints: [{port: http}]\n")
-	f(agent, first, "pod/ns/web-1:15000/stats http://10.0.0.1:15000/stats job=ns/b every 0s 0 metrics",
-		"pod/other/web-2:8000/metrics http://10.0.0.1:8000/metrics job=trusted/d every 0s 0 metrics")
+	f(agent, first, "pod/ns/web-1:15000/stats http://10.0.0.1:15000/stats job=ns/b every 10s 0 metrics",
+		"pod/other/web-2:8000/metrics http://10.0.0.1:8000/metrics job=trusted/d every 10s 0 metrics")
 	for _, target := range r.Find(time.Now(), gpu.FieldSet{}, nil).Targets {
 		if target.Kind == KindPod && target.Labels.Namespace+"/"+target.Labels.Pod != strings.TrimPrefix(target.Name[:strings.Index(target.Name, ":")], "pod/") {
 			t.Errorf("%s has the labels %+v", target.Name, target.Labels)
@@ -165,9 +165,25 @@ func testBudgets(t *testing.T) {
 	if !slices.ContainsFunc(got, func(s string) bool { return strings.HasSuffix(s, "/metrics job=pod every 0s 1 metrics") }) {
 		t.Error("the autoscaler's own metric is not scraped")
 	}
+	intervals := map[string]int{}
+	for _, line := range got {
+		_, every, _ := strings.Cut(line, " every ")
+		intervals[strings.Split(line, "/")[1]+" "+strings.Fields(every)[0]]++
+	}
+	if want := map[string]int{"big 1m4s": maxMonitored, "small 10s": 1, "ns 0s": 1, "ns 10s": MaxPerPod - 1}; !cmp.Equal(intervals, want) {
+		t.Errorf("%v, want %v", intervals, want)
+	}
 	for id, want := range map[string]string{"PodMonitor/big/all": "select too many pods: the limits are 1000 targets", "PodMonitor/ns/m19": "already has 8 ports", "PodMonitor/ns/m0": ""} {
 		if !strings.Contains(told[id], want) || want == "" && told[id] != "" {
 			t.Errorf("%s: %q, want %q", id, told[id], want)
+		}
+	}
+}
+
+func TestLeastInterval(t *testing.T) {
+	for targets, want := range map[int]time.Duration{0: 0, 20: 0, 21: 2 * time.Second, 40: 2 * time.Second, 41: 4 * time.Second, 1000: 64 * time.Second} {
+		if got := leastInterval(targets); got != want {
+			t.Errorf("%d targets: %s, want %s", targets, got, want)
 		}
 	}
 }

@@ -17,9 +17,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/policy"
 )
 
-// maxInterval bounds an endpoint's interval: the windows of the last minutes would have
-// hardly a sample of slower ones.
-const maxInterval = 5 * time.Minute
+const (
+	// defaultInterval is shorter than that of most Prometheus servers, because
+	// autoscalers read the values, and longer than that of autoscalers' own signals,
+	// because most PodMonitors are made for dashboards.
+	defaultInterval = 10 * time.Second
+	// maxInterval bounds an endpoint's interval: the windows of the last minutes would
+	// have hardly a sample of slower ones.
+	maxInterval = 5 * time.Minute
+)
 
 // endpointFields are the parts of an endpoint that are read.
 type endpointFields struct {
@@ -62,7 +68,7 @@ func parseEndpoint(fields map[string]any) (e Endpoint, note string, err error) {
 	if f.Scheme != "" && !strings.EqualFold(f.Scheme, "http") {
 		return e, "", fmt.Errorf("scheme is %.16q: only http is supported", f.Scheme)
 	}
-	if f.Interval != "" {
+	if e.Interval = defaultInterval; f.Interval != "" {
 		d, err := model.ParseDuration(f.Interval)
 		if err != nil {
 			return e, "", fmt.Errorf("interval is %.16q: write a duration, such as 15s", f.Interval)

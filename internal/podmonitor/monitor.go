@@ -37,7 +37,7 @@ type Monitor struct {
 type Endpoint struct {
 	Port     intstr.IntOrString // name or number of a container port
 	Path     string
-	Interval time.Duration // between two scrapes; 0: the scraper's
+	Interval time.Duration // between two scrapes; the scraper's if that is longer
 
 	monitor   *Monitor
 	jobLabel  string   // of the pod; its value is the job
