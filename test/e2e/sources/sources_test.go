@@ -114,7 +114,8 @@ func tenants(t *testing.T) {
 		for _, ns := range []string{mine, others, trusted} {
 			for _, kind := range []schema.GroupVersionKind{
 				v1alpha1.GroupVersion.WithKind("GPUAutoscaler"), podmonitor.Kind, podmonitor.Kind.GroupVersion().WithKind("PrometheusRule"),
-				{Group: "apps", Version: "v1", Kind: "Deployment"}, {Version: "v1", Kind: "Pod"},
+				{Group: "apps", Version: "v1", Kind: "Deployment"},
+				{Version: "v1", Kind: "Pod"},
 			} {
 				u := &unstructured.Unstructured{}
 				u.SetGroupVersionKind(kind)
