@@ -28,7 +28,7 @@ var layers = map[string]string{
 	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
 	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promhistory": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/promstore": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
 
-	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app", "internal/exporter": "app",
+	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app", "internal/podmonitor": "app", "internal/exporter": "app",
 	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
 	"internal/trace": "app", "internal/service": "app", "internal/contender": "app", "internal/backtest": "app", "internal/advise": "app",
 	"internal/scenario": "app", "internal/whatif": "app",
@@ -79,6 +79,7 @@ var kubernetes = []string{
 	"internal/metricquery",
 	"internal/metricsapi",
 	"internal/nodehealth",
+	"internal/podmonitor",
 	"internal/policy",
 	"internal/rules",
 }

@@ -125,7 +125,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || !has(self.slo)",message="an slo needs a preset, which names the server's latency metrics"
 // +kubebuilder:validation:XValidation:rule="!has(self.slo) || !has(self.preset) || self.preset in ['vllm', 'sglang', 'triton']",message="this preset has no time between tokens: set a target instead of an slo"
 // +kubebuilder:validation:XValidation:rule="!has(self.activation) || has(self.query) || has(self.preset) && self.preset in ['epp', 'dynamo']",message="activation needs a signal that can be read at zero replicas: a query, or the preset epp or dynamo"
-// +kubebuilder:validation:XValidation:rule="!has(self.preset) || !(self.preset in ['epp', 'dynamo']) || !(has(self.port) || has(self.path))",message="the presets epp and dynamo are queries: port and path are for presets of inference servers"
+// +kubebuilder:validation:XValidation:rule="!has(self.selector) || has(self.preset) && self.preset in ['epp', 'dynamo']",message="selector is for the presets epp and dynamo"
 // +kubebuilder:validation:XValidation:rule="!has(self.pool) || has(self.preset) && self.preset == 'epp'",message="pool is for the preset epp"
 // +kubebuilder:validation:XValidation:rule="has(self.model) == (has(self.preset) && self.preset == 'dynamo')",message="the preset dynamo needs a model, and no other signal has one"
 type Signal struct {
@@ -140,11 +140,11 @@ type Signal struct {
 	Query *QuerySignal `json:"query,omitempty"`
 	// Preset is a predefined set of signals of an inference server, read from the pods'
 	// own metrics: the requests per replica, running and waiting, and the use of the KV
-	// cache.
+	// cache. The presets epp and dynamo read the requests from a gateway.
 	// +optional
 	Preset Preset `json:"preset,omitempty"`
 	// Port is the port at which a preset's pods serve their metrics, by number or name;
-	// by default the usual port of the server.
+	// by default the usual port of the server or the gateway.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$`
@@ -169,6 +169,12 @@ type Signal struct {
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Model string `json:"model,omitempty"`
+	// Selector selects the pods of the gateway of the presets epp and dynamo, in the
+	// GPUAutoscaler's namespace; by default by the labels that its chart or operator sets.
+	// It is not used with a PromQL backend.
+	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) || has(self.matchExpressions)",message="a selector names the labels of the gateway's pods"
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
 	// Target is the value that the signal should have. The target of a preset is
 	// optional: it is the number of requests per replica, running and waiting.
@@ -214,8 +220,8 @@ const (
 	PresetTriton Preset = "triton" // NVIDIA Triton Inference Server, with any backend
 	PresetTGI    Preset = "tgi"    // Hugging Face Text Generation Inference
 	PresetSGLang Preset = "sglang" // SGLang, started with --enable-metrics
-	PresetEPP    Preset = "epp"    // the endpoint picker of an InferencePool (llm-d, Gateway API inference extension), in a PromQL backend
-	PresetDynamo Preset = "dynamo" // NVIDIA Dynamo's frontend, in a PromQL backend
+	PresetEPP    Preset = "epp"    // the endpoint picker of an InferencePool (llm-d, Gateway API inference extension)
+	PresetDynamo Preset = "dynamo" // NVIDIA Dynamo's frontend
 )
 
 // GPUSignal is a field of the GPUs that a pod holds.

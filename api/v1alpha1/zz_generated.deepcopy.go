@@ -1107,6 +1107,11 @@ func (in *Signal) DeepCopyInto(out *Signal) {
 		*out = new(intstr.IntOrString)
 		**out = **in
 	}
+	if in.Selector != nil {
+		in, out := &in.Selector, &out.Selector
+		*out = new(v1.LabelSelector)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Target != nil {
 		in, out := &in.Target, &out.Target
 		*out = new(Target)

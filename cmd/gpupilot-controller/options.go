@@ -60,6 +60,9 @@ type config struct {
 	podCIDRs        []string
 	hostNetworkPods bool
 
+	podMonitors      bool
+	podMonitorLabels string
+
 	prometheus        string
 	prometheusHTTP    string
 	prometheusTimeout time.Duration
@@ -114,8 +117,9 @@ func defaults() config {
 		keda:        defaultKEDA(),
 		promql:      defaultPromQL(),
 		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
-		agents:            "app.kubernetes.io/name=gpupilot-agent",
-		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter",
+		agents: "app.kubernetes.io/name=gpupilot-agent",
+		// The last one is the exporter of AMD's GPU operator.
+		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter;app.kubernetes.io/name=metrics-exporter,daemonset-name",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
 		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto),
@@ -177,11 +181,13 @@ func (c *config) mainRows() []option {
 		{"roles", &c.roles, "roles of this replica: all, or some of scrape, api, query and decide", c.checkRoles},
 		{"agent-selector", &c.agents, "label `selector` of the agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
 		{"agent-namespace", &c.agentsIn, "`namespace` of the agents' pods; pods of other namespaces are never agents (default: --namespace)", nameOrEmpty(&c.agentsIn)},
-		{"dcgm-selector", &c.dcgm, "label `selector` of dcgm-exporters' pods; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
+		{"dcgm-selector", &c.dcgm, "label `selector` of the pods of dcgm-exporters and of AMD's device-metrics-exporters; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
 		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; pods of other namespaces are never dcgm-exporters (default: --namespace and gpu-operator)", areNames(&c.dcgmIn)},
 		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
 		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", c.checkPodCIDRs},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
+		{"pod-monitors", &c.podMonitors, "scrape the pods of PodMonitors (monitoring.coreos.com) for PromQL, each in its own namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
+		{"pod-monitor-selector", &c.podMonitorLabels, "label `selector` of those PodMonitors (default: all)", isSelector(&c.podMonitorLabels)},
 		{"agent-http-config", &c.agentHTTP, "`file` with a Prometheus http_client_config for agents and dcgm-exporters: credentials, TLS; it is not used for other pods", nil},
 		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
 
@@ -190,7 +196,7 @@ func (c *config) mainRows() []option {
 		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
 		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
-		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
+		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces, and whose PodMonitors may select pods of all; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
@@ -338,6 +344,13 @@ func selectors(s string) (out []labels.Selector, err error) {
 		out = append(out, sel)
 	}
 	return out, nil
+}
+
+func isSelector(p *string) func() error {
+	return func() error {
+		_, err := labels.Parse(*p)
+		return err
+	}
 }
 
 func isSelectors(p *string) func() error {

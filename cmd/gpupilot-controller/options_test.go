@@ -6,9 +6,12 @@ import (
 	"bytes"
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/flags"
 )
@@ -72,6 +75,36 @@ func TestDCGMNamespaces(t *testing.T) {
 }
 
 // What is wrong names the flag or variable, the value and what is allowed.
+// The default selector finds NVIDIA's exporters, and AMD's by the labels of its operator.
+func TestExportersOfVendors(t *testing.T) {
+	c, err := parse(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := selectors(c.dcgm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(want bool, pairs ...string) {
+		t.Helper()
+		set := labels.Set{}
+		for i := 0; i < len(pairs); i += 2 {
+			set[pairs[i]] = pairs[i+1]
+		}
+		if got := slices.ContainsFunc(list, func(s labels.Selector) bool { return s.Matches(set) }); got != want {
+			t.Errorf("%v is an exporter: %v, want %v", set, got, want)
+		}
+	}
+	f(true, "app.kubernetes.io/name", "dcgm-exporter")
+	f(true, "app", "nvidia-dcgm-exporter")
+	f(true, "app.kubernetes.io/name", "metrics-exporter", "daemonset-name", "gpu-operator")
+	f(false, "app.kubernetes.io/name", "metrics-exporter")
+	f(false, "daemonset-name", "gpu-operator")
+	if slices.Contains(c.dcgmIn, "kube-amd-gpu") {
+		t.Error("a namespace that the operator has not named is trusted")
+	}
+}
+
 func TestBadOptions(t *testing.T) {
 	f := func(env map[string]string, args []string, want ...string) {
 		t.Helper()

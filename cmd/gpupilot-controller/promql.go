@@ -12,14 +12,12 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/storage"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/controller"
 	"github.com/gpupilot/gpupilot/internal/flags"
 	"github.com/gpupilot/gpupilot/internal/promapi"
 	"github.com/gpupilot/gpupilot/internal/promengine"
 	"github.com/gpupilot/gpupilot/internal/promhistory"
-	"github.com/gpupilot/gpupilot/internal/promscope"
 	"github.com/gpupilot/gpupilot/internal/promstore"
 	"github.com/gpupilot/gpupilot/internal/rules"
 	"github.com/gpupilot/gpupilot/internal/series"
@@ -47,13 +45,8 @@ func (c *promqlConfig) rows() []option {
 		{"promql-concurrency", &c.concurrency, "maximum number of PromQL queries of the HTTP API that run at the same time; recording rules and query signals have 2 slots of their own", flags.Between(&c.concurrency, 1, 64)},
 		{"rule-files", &c.ruleFiles, "`files` with recording rules in Prometheus's format, separated by commas; the last part may be a pattern, such as /etc/rules/*.yaml; they are read again when they change", c.checkFiles},
 		{"prometheus-rules", &c.ruleObjects, "evaluate the recording rules of PrometheusRules (monitoring.coreos.com), each limited to its namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
-		{"prometheus-rule-selector", &c.ruleLabels, "label `selector` of those PrometheusRules (default: all)", c.checkLabels},
+		{"prometheus-rule-selector", &c.ruleLabels, "label `selector` of those PrometheusRules (default: all)", isSelector(&c.ruleLabels)},
 	}
-}
-
-func (c *promqlConfig) checkLabels() error {
-	_, err := labels.Parse(c.ruleLabels)
-	return err
 }
 
 // The memory of results of recording rules, in bytes.
@@ -80,7 +73,7 @@ func (p *program) makePromQL() {
 	q := &promQL{p: p, results: rules.NewStore(p.cfg.window, ruleMemory)}
 	q.engine = promengine.New(promengine.Config{
 		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
-		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.Want, Narrow: p.promstore.Narrow, Log: p.log,
+		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
 	}, promengine.Join(p.pastSeries(), q.results))
 	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
@@ -121,12 +114,6 @@ func (q *promQL) signal(ctx context.Context, scope, promql string) (series.Sampl
 		x.Payer, x.Namespaces = scope, []string{scope}
 	}
 	return q.engine.Number(ctx, x, time.Now())
-}
-
-// trusted reports whether the rules of a namespace may read all series.
-func (q *promQL) trusted(namespace string) bool {
-	t := q.p.cfg.queryNamespaces
-	return slices.Contains(t, namespace) || slices.Contains(t, promscope.All)
 }
 
 // register adds the HTTP API to the page's address.

@@ -30,9 +30,9 @@ import (
 // prometheusRuleKind is the kind of the Prometheus Operator's objects with rules.
 var prometheusRuleKind = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"}
 
-// The intervals at which rules are looked for.
+// The intervals at which rules and kinds are looked for.
 const (
-	crdEvery   = 10 * time.Second // the CRD of PrometheusRules, until it is installed
+	crdEvery   = 10 * time.Second // a CRD, until it is installed
 	filesEvery = 30 * time.Second // files, should a change not have been reported
 )
 
@@ -141,19 +141,24 @@ func newRuleObjects(q *promQL) *ruleObjects {
 
 // watch watches PrometheusRules from the time when their CRD is installed.
 func (o *ruleObjects) watch(ctx context.Context) {
+	o.q.p.watchInstalled(ctx, prometheusRuleKind, o)
+}
+
+// watchInstalled watches a kind from the time when its CRD is installed.
+func (p *program) watchInstalled(ctx context.Context, gvk schema.GroupVersionKind, h toolscache.ResourceEventHandler) {
 	kind := &unstructured.Unstructured{}
-	kind.SetGroupVersionKind(prometheusRuleKind)
+	kind.SetGroupVersionKind(gvk)
 	tick := time.NewTicker(crdEvery)
 	defer tick.Stop()
-	for !o.q.p.clients.Installed(kind) {
+	for !p.clients.Installed(kind) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 	}
-	if o.q.p.clients.Watch(ctx, kind, o) == nil {
-		o.q.p.log.Info("watching PrometheusRules")
+	if p.clients.Watch(ctx, kind, h) == nil {
+		p.log.Info("watching", "kind", gvk.Kind)
 	}
 }
 
@@ -195,7 +200,7 @@ func (o *ruleObjects) offer(obj any) {
 		o.remove(s.ID)
 		return
 	}
-	if o.q.trusted(s.Namespace) {
+	if o.q.p.cfg.trustsQueriesOf(s.Namespace) {
 		s.Namespace = ""
 	}
 	ref := corev1.ObjectReference{

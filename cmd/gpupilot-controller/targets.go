@@ -24,7 +24,7 @@ func (p *program) scrape(targets []discovery.Target) {
 	list := make([]scrape.Target, 0, len(targets))
 	for _, t := range targets {
 		list = append(list, scrape.Target{
-			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, Fields: t.Fields, Metrics: podMetrics(t.Metrics),
+			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, Fields: t.Fields, Metrics: podMetrics(t.Metrics), Interval: t.Interval,
 		})
 	}
 	p.scraper.Sync(list)

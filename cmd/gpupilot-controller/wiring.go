@@ -45,32 +45,33 @@ type program struct {
 	log      *slog.Logger
 	identity string
 
-	clients   *kube.Clients
-	pods      *kube.Pods
-	objects   *kube.Objects
-	sources   []metricsapi.Source // of custom metrics that are not built in
-	store     *series.Store
-	history   *historyKeeper
-	exporter  scrape.Doer // asks agents and dcgm-exporters
-	scraper   *scrape.Scraper
-	promstore *promstore.Store
-	control   *controller.Controller
-	election  *kube.Election // nil: this replica always leads
-	recorder  *kube.Recorder
-	exporters *exporter.Keeper
-	owner     *kube.ServiceOwner // of the Secret and the Lease
-	certs     *kube.Certs        // nil: the certificate is in files
-	adapter   *adapter.Server    // nil: no --adapter-config
-	metrics   *metricsapi.Server // nil: this replica lacks the role
-	queries   *metricquery.Keeper
-	keda      *keda
-	promql    *promQL // nil: this replica lacks the role
-	page      *webui.Page
-	access    *kube.Access                // nil: no authentication
-	conns     atomic.Pointer[connections] // of --address, from run on
-	registry  *prometheus.Registry
-	term      kube.Term
-	ready     atomic.Bool
+	clients     *kube.Clients
+	pods        *kube.Pods
+	objects     *kube.Objects
+	sources     []metricsapi.Source // of custom metrics that are not built in
+	store       *series.Store
+	history     *historyKeeper
+	exporter    scrape.Doer // asks agents and dcgm-exporters
+	scraper     *scrape.Scraper
+	promstore   *promstore.Store
+	control     *controller.Controller
+	election    *kube.Election // nil: this replica always leads
+	recorder    *kube.Recorder
+	exporters   *exporter.Keeper
+	owner       *kube.ServiceOwner // of the Secret and the Lease
+	certs       *kube.Certs        // nil: the certificate is in files
+	adapter     *adapter.Server    // nil: no --adapter-config
+	metrics     *metricsapi.Server // nil: this replica lacks the role
+	queries     *metricquery.Keeper
+	keda        *keda
+	promql      *promQL      // nil: this replica lacks the role
+	podMonitors *podMonitors // nil: without --pod-monitors
+	page        *webui.Page
+	access      *kube.Access                // nil: no authentication
+	conns       atomic.Pointer[connections] // of --address, from run on
+	registry    *prometheus.Registry
+	term        kube.Term
+	ready       atomic.Bool
 }
 
 // assemble makes and connects all parts. It starts nothing, and an unreachable API
@@ -164,6 +165,7 @@ func (p *program) leader() string {
 func (p *program) leadershipChanged(leading bool) {
 	p.control.LeadershipChanged()
 	if leading {
+		p.podMonitors.reportAgain()
 		p.term.Begin()
 	} else {
 		p.term.End()
@@ -187,17 +189,23 @@ func (p *program) makeController() error {
 	if err != nil {
 		return err
 	}
+	where := discovery.Config{
+		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
+		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods, Gateways: p.cfg.prometheus == "",
+	}
+	if p.podMonitors = p.makePodMonitors(); p.podMonitors != nil {
+		where.PodMonitors = p.podMonitors.set
+	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Discovery: discovery.Config{
-			Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
-			PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods,
-		},
+		Discovery: where,
 		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, LimitQuery: scope.Limit, Scrape: p.scrape, States: p.states,
+		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, LimitQuery: scope.Limit,
+		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
+		Scrape:     p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
 		RecordMinute: p.history.record, History: p.history.store,
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
@@ -297,6 +305,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(p.clients.Run)
 	g.run(p.watch)
 	p.promql.run(g)
+	p.podMonitors.run(g)
 	g.run(never(p.objects.Run))
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))

@@ -86,6 +86,9 @@ type Deps struct {
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
 	// trusted. Its error is shown to the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
+	// HoldSeries has the series of these metrics kept in the windows, whatever else
+	// queries read: those of the gateways that presets read. nil: no query reads windows.
+	HoldSeries func(names []string)
 	Scrape     func([]discovery.Target) // replaces the list of scrape targets
 	States     func() []webui.Target    // the state of each target; the controller fills in Node
 	Leading    func() bool              // whether this replica may write
@@ -120,6 +123,8 @@ type shared struct {
 	meters  *meters
 	recent  eventLog
 	limits  limits
+	failing failing
+	held    []string // names of gateways' metrics, see holdGateways; of the goroutine of discover
 
 	finder     *discovery.Finder
 	discovered atomic.Pointer[discovery.List] // never nil
@@ -345,7 +350,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 	if pod == nil {
 		last = old
 	}
-	if c.finder.IsExporter(last) && !discovery.SameEndpoint(old, pod) {
+	if c.finder.IsSource(last) && !discovery.SameEndpoint(old, pod) {
 		c.requestDiscovery()
 	}
 	set := labels.Set(last.Labels)

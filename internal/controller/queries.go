@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/gpupilot/gpupilot/internal/excerpt"
 	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -201,7 +203,7 @@ func publicError(err error) string {
 
 // totals returns the readings of the plan's queries, in the order of its signals; nil
 // if it has none. problem is the reason why one of them has no new answer.
-func (q *queries) totals(namespace string, p *plan) (totals []scale.Reading, problem string) {
+func (q *queries) totals(key types.NamespacedName, p *plan) (totals []scale.Reading, problem string) {
 	for i := range p.Sources {
 		if p.Sources[i].Kind != policy.Query {
 			continue
@@ -209,10 +211,15 @@ func (q *queries) totals(namespace string, p *plan) (totals []scale.Reading, pro
 		if totals == nil {
 			totals = make([]scale.Reading, len(p.Sources))
 		}
-		r, why := q.newestAnswer(namespace, p.queries[i])
+		r, why := q.newestAnswer(key.Namespace, p.queries[i])
 		totals[i] = r
 		if why != "" {
 			problem = "query " + p.Policy.Signals[i].Name + ": " + why
+			if q.c.ownGateway(&p.Sources[i]) {
+				if gateway := q.c.gatewayProblem(key); gateway != "" {
+					problem = p.Policy.Signals[i].Name + ": " + gateway
+				}
+			}
 		}
 	}
 	return totals, problem

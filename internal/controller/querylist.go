@@ -33,25 +33,20 @@ func (q *queries) overLimitMessage(namespace string) string {
 func (q *queries) limitQueries(a *v1alpha1.GPUAutoscaler, sources []policy.Source) ([]queryKey, error) {
 	keys := make([]queryKey, len(sources))
 	var errs field.ErrorList
-	at := 0 // index in the spec, whose queries have the order of their sources
 	for i := range sources {
 		if sources[i].Kind != policy.Query {
 			continue
 		}
-		for a.Spec.Signals[at].Query == nil {
-			at++
-		}
 		limited, trusted, err := q.c.deps.LimitQuery(a.Namespace, sources[i].PromQL)
 		if err != nil {
 			q.meter.rejected(err)
-			path := field.NewPath("spec", "signals").Index(at).Child("query", "promql")
+			path := field.NewPath("spec", "signals").Index(sources[i].Signal).Child("query", "promql")
 			errs = append(errs, field.Invalid(path, excerpt.Of(sources[i].PromQL, maxDetail), err.Error()))
 		}
 		keys[i] = queryKey{scope: a.Namespace, promql: limited}
-		if trusted {
+		if trusted && !q.c.ownGateway(&sources[i]) {
 			keys[i].scope = ""
 		}
-		at++
 	}
 	return keys, errs.ToAggregate()
 }

@@ -329,7 +329,7 @@ func TestTooManyQueries(t *testing.T) {
 		r.queries.sync(ctx)
 		r.queries.sync(ctx)
 		synctest.Wait()
-		_, failed := r.queries.totals("ns", last.plan.Load())
+		_, failed := r.queries.totals(types.NamespacedName{Namespace: "ns"}, last.plan.Load())
 		if want := "query x4: not evaluated: older GPUAutoscalers of namespace ns already have 3 different queries, the limit of --queries-per-namespace"; failed != want {
 			t.Errorf("%q, want %q", failed, want)
 		}

@@ -336,7 +336,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
 	reader := podReader{verifiedValues{w.shared.deps.Store, w.shared.devices}, now, pol.MaxAge}
 	obs := reader.observe(t.replicas, pods, p.Sources)
-	obs.Totals, r.queryProblem = w.shared.queries.totals(w.key.Namespace, p)
+	obs.Totals, r.queryProblem = w.shared.queries.totals(w.key, p)
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
 		w.state = resumeState(w.state, gap)
 	}
@@ -381,18 +381,18 @@ func (w *workload) podsProblem(p *plan, pods []*corev1.Pod) string {
 		}
 		for j, pod := range pods {
 			if j == 0 { // all pods have the same ports
-				if _, err := discovery.PodPort(pod, src.Port); err != nil {
+				if err := w.shared.finder.CheckPort(pod, src); err != nil {
 					return err.Error()
 				}
 			}
 			if !discovery.Scrapable(pod) {
 				continue
 			}
-			_, port, err := w.shared.finder.PodEndpoint(pod, src)
+			u, port, err := w.shared.finder.PodEndpoint(pod, src)
 			if err != nil {
 				return err.Error()
 			}
-			if w.shared.discovered.Load().Excess[discovery.PodTargetName(pod, port, src.Path)] {
+			if w.shared.discovered.Load().Excess[discovery.PodTargetName(pod, port, u.Path)] {
 				return fmt.Sprintf("pod %s already has %d ports and paths that are scraped for older GPUAutoscalers, which is the limit; use one of these", pod.Name, discovery.MaxPerPod)
 			}
 		}

@@ -37,12 +37,30 @@ func (f *Finder) endpoint(kind string, pod *corev1.Pod, port int32, path string)
 	return url.URL{Scheme: scheme, Host: netip.AddrPortFrom(address, uint16(port)).String(), Path: path}, nil
 }
 
-// PodEndpoint returns the URL and port of the exposition that a pods signal reads.
+// PodEndpoint returns the URL and port of the exposition that a pods signal reads. If the
+// signal names no port and the pod does not have exactly one, a PodMonitor of the pod
+// names the port and the path.
 func (f *Finder) PodEndpoint(pod *corev1.Pod, src *policy.Source) (u url.URL, port int32, err error) {
-	if port, err = PodPort(pod, src.Port); err == nil {
-		u, err = f.endpoint(KindPod, pod, port, src.Path)
+	port, path, err := f.portAndPath(pod, src)
+	if err == nil {
+		u, err = f.endpoint(KindPod, pod, port, path)
 	}
 	return u, port, err
+}
+
+// CheckPort returns why a pods signal has no port of a pod, which may be pending.
+func (f *Finder) CheckPort(pod *corev1.Pod, src *policy.Source) error {
+	_, _, err := f.portAndPath(pod, src)
+	return err
+}
+
+func (f *Finder) portAndPath(pod *corev1.Pod, src *policy.Source) (port int32, path string, err error) {
+	if port, err = PodPort(pod, src.Port); err != nil && src.Port == (policy.Port{}) {
+		if p, monitored, ok := f.monitorPort(pod); ok {
+			return p, monitored, nil
+		}
+	}
+	return port, src.Path, err
 }
 
 // pathMarks are the characters that a path may have in addition to letters and digits,

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/podmonitor"
 	"github.com/gpupilot/gpupilot/internal/series"
 )
 
@@ -32,6 +33,11 @@ type Finder struct {
 	hosts   atomic.Pointer[map[netip.Addr]bool] // the nodes' addresses
 	hostsAt time.Time                           // when they were listed; used by Find only
 
+	labelBudget   time.Duration                                // the constant, except in tests
+	monitorLabels map[labelKey]*monitorLabels                  // of the last Find; used by Find only
+	monitorTaken  map[string]*monitorLabels                    // of the last Find, by target; used by Find only
+	gateways      atomic.Pointer[map[string][]labels.Selector] // of readers, by namespace
+
 	mu      sync.Mutex
 	refused map[string]string // the logged reason why an exporter is not scraped, by target
 }
@@ -41,23 +47,28 @@ func New(cfg Config, pods Pods, log *slog.Logger) *Finder {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Finder{cfg: cfg, pods: pods, log: log}
+	return &Finder{cfg: cfg, pods: pods, log: log, labelBudget: labelBudget}
 }
 
-// Find lists the targets: the exporters, with these fields, and the pods of the
-// readers.
+// Find lists the targets: the exporters, with these fields, the pods and gateways of the
+// readers, and the pods of PodMonitors.
 func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *List {
 	targets := f.Agents(fields)
 	for _, namespace := range f.cfg.DCGMNamespaces {
 		targets = append(targets, f.exporters(KindDCGM, namespace, f.cfg.DCGM, fields)...)
 	}
-	readers = slices.DeleteFunc(readers, func(r Reader) bool { return !r.readsPods() })
-	if len(readers) > 0 {
+	readers = slices.DeleteFunc(readers, func(r Reader) bool { return !r.readsPods() && !f.readsGateway(&r) })
+	f.noteGateways(readers)
+	var monitors *podmonitor.List
+	if f.cfg.PodMonitors != nil {
+		monitors = f.cfg.PodMonitors.Current()
+	}
+	if len(readers) > 0 || len(monitors.All()) > 0 {
 		f.refreshHosts(now)
 	}
-	ofPods, excess := f.podTargets(readers)
-	targets = append(targets, ofPods...)
-	out := &List{Targets: targets, Places: make(map[string]string, len(targets)), Nodes: make(map[string]string, len(targets)), Excess: excess}
+	out := &List{}
+	targets = append(targets, f.podTargets(readers, monitors, out)...)
+	out.Targets, out.Places, out.Nodes = targets, make(map[string]string, len(targets)), make(map[string]string, len(targets))
 	for i := range targets {
 		t := &targets[i]
 		out.Nodes[t.Name] = t.Labels.Node
@@ -80,6 +91,32 @@ func (f *Finder) IsExporter(pod *corev1.Pod) bool {
 	match := func(s labels.Selector) bool { return s.Matches(set) }
 	return f.cfg.AgentNamespace == pod.Namespace && slices.ContainsFunc(f.cfg.Agents, match) ||
 		slices.Contains(f.cfg.DCGMNamespaces, pod.Namespace) && slices.ContainsFunc(f.cfg.DCGM, match)
+}
+
+// noteGateways stores the selectors of the readers' gateways.
+func (f *Finder) noteGateways(readers []Reader) {
+	selectors := map[string][]labels.Selector{}
+	for i := range readers {
+		for j := range readers[i].Sources {
+			if g := readers[i].Sources[j].Gateway; g != nil && f.cfg.Gateways {
+				selectors[readers[i].Namespace] = append(selectors[readers[i].Namespace], g.Selectors...)
+			}
+		}
+	}
+	f.gateways.Store(&selectors)
+}
+
+// IsSource reports whether a pod may be scraped, beside those of the readers: an agent, a
+// dcgm-exporter, a gateway, or a pod of a PodMonitor.
+func (f *Finder) IsSource(pod *corev1.Pod) bool {
+	if f.IsExporter(pod) {
+		return true
+	}
+	set := labels.Set(pod.Labels)
+	if known := f.gateways.Load(); known != nil && slices.ContainsFunc((*known)[pod.Namespace], func(s labels.Selector) bool { return s.Matches(set) }) {
+		return true
+	}
+	return f.cfg.PodMonitors != nil && len(f.cfg.PodMonitors.Current().Of(pod)) > 0
 }
 
 // exporters lists the targets of one kind in a namespace, by the labels of their pods.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/gpupilot/gpupilot/internal/podmonitor"
 	"github.com/gpupilot/gpupilot/internal/policy"
-	"github.com/gpupilot/gpupilot/internal/series"
 )
 
 // MaxPerPod bounds the scraped expositions of one pod: each takes time, and a tenant
@@ -33,13 +33,20 @@ func (r *Reader) readsPods() bool {
 	return slices.ContainsFunc(r.Sources, func(s policy.Source) bool { return s.Kind == policy.Pods })
 }
 
-// podTargets lists the pods' own expositions that autoscalers read. If a pod has too
-// many, older autoscalers have precedence.
-func (f *Finder) podTargets(readers []Reader) (targets []Target, excess map[string]bool) {
+// readsGateway reports whether the finder finds the gateway of a reader's signals.
+func (f *Finder) readsGateway(r *Reader) bool {
+	return f.cfg.Gateways && slices.ContainsFunc(r.Sources, func(s policy.Source) bool { return s.Gateway != nil })
+}
+
+// podTargets lists the pods' own expositions that autoscalers and PodMonitors read, and
+// notes in list which are not scraped. If a pod has too many, autoscalers have
+// precedence over PodMonitors, and older objects over newer ones.
+func (f *Finder) podTargets(readers []Reader, monitors *podmonitor.List, list *List) (targets []Target) {
 	slices.SortFunc(readers, func(a, b Reader) int {
 		return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.Name, b.Name))
 	})
 	found := podTargetSet{targets: map[string]*Target{}, perPod: map[types.NamespacedName]int{}, excess: map[string]bool{}}
+	list.Gateways = map[types.NamespacedName]Gateways{}
 	for i := range readers {
 		r := &readers[i]
 		for j := range r.Sources {
@@ -47,7 +54,14 @@ func (f *Finder) podTargets(readers []Reader) (targets []Target, excess map[stri
 				f.addPodTargets(&found, src, f.pods.Select(r.Namespace, r.Selector))
 			}
 		}
+		if f.readsGateway(r) {
+			list.Gateways[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = f.gatewayTargets(&found, r)
+		}
 	}
+	if f.cfg.PodMonitors != nil {
+		list.Late = !f.monitorTargets(&found, monitors)
+	}
+	list.Excess = found.excess
 	out := make([]Target, 0, len(found.targets))
 	for _, name := range slices.Sorted(maps.Keys(found.targets)) {
 		t := found.targets[name]
@@ -57,7 +71,22 @@ func (f *Finder) podTargets(readers []Reader) (targets []Target, excess map[stri
 		t.Metrics = slices.CompactFunc(t.Metrics, func(a, b policy.PodMetric) bool { return a.Key() == b.Key() })
 		out = append(out, *t)
 	}
-	return out, found.excess
+	return out
+}
+
+// add adds a target of a pod, unless it is there already, and returns the one that is
+// there; nil: the pod has too many others.
+func (s *podTargetSet) add(pod *corev1.Pod, t *Target) *Target {
+	if have := s.targets[t.Name]; have != nil {
+		return have
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if s.perPod[key] >= MaxPerPod {
+		return nil
+	}
+	s.perPod[key]++
+	s.targets[t.Name] = t
+	return t
 }
 
 // PodTargetName returns the target name of a pod's exposition at a port and a path.
@@ -74,20 +103,11 @@ func (f *Finder) addPodTargets(found *podTargetSet, src *policy.Source, pods []*
 		if err != nil {
 			continue // a condition of the workload reports it
 		}
-		name := PodTargetName(pod, port, src.Path)
-		t := found.targets[name]
+		name := PodTargetName(pod, port, u.Path)
+		t := found.add(pod, &Target{Name: name, Kind: KindPod, URL: u, Labels: podLabels(pod, u.Host)})
 		if t == nil {
-			key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-			if found.perPod[key] >= MaxPerPod {
-				found.excess[name] = true
-				continue
-			}
-			found.perPod[key]++
-			t = &Target{
-				Name: name, Kind: KindPod, URL: u,
-				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name},
-			}
-			found.targets[name] = t
+			found.excess[name] = true
+			continue
 		}
 		for _, term := range src.AllTerms() {
 			t.Metrics = append(t.Metrics, term...)

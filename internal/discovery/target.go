@@ -5,10 +5,12 @@ package discovery
 import (
 	"net/netip"
 	"net/url"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/policy"
@@ -37,6 +39,9 @@ type Target struct {
 	Labels  series.TargetLabels
 	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
 	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once
+
+	// Interval is the time between two scrapes, if it is longer than the scraper's.
+	Interval time.Duration
 }
 
 // Config selects the exporters, and the addresses that are scraped.
@@ -55,6 +60,12 @@ type Config struct {
 	// metrics as well.
 	PodNetworks     []netip.Prefix
 	HostNetworkPods bool
+
+	// Gateways has the gateways scraped whose series readers' queries read. It is not set
+	// with a PromQL backend, which scrapes them itself.
+	Gateways bool
+
+	PodMonitors PodMonitors // nil: none are read
 
 	ExporterScheme string // of agents and dcgm-exporters: http (also if empty) or https
 }
@@ -75,10 +86,19 @@ type Reader struct {
 
 // List is the result of Finder.Find.
 type List struct {
-	Targets []Target
-	Places  map[string]string // by target: the node or the pod that its samples are about, see NodePlace and PodPlace
-	Nodes   map[string]string // by target: its node
-	Excess  map[string]bool   // targets that are not scraped because their pod has MaxPerPod others
+	Targets  []Target
+	Places   map[string]string                 // by target: the node or the pod that its samples are about, see NodePlace and PodPlace
+	Nodes    map[string]string                 // by target: its node
+	Gateways map[types.NamespacedName]Gateways // of the readers
+	// Late is set if some targets were left to the next Find, which should be soon.
+	Late   bool
+	Excess map[string]bool // targets that are not scraped because their pod has MaxPerPod others
+}
+
+// Gateways are the targets of a reader's gateways.
+type Gateways struct {
+	Targets []string // their names
+	Problem string   // why a gateway has none; empty: each has one
 }
 
 // NodePlace is the place of samples about GPUs of a node.

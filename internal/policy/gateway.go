@@ -5,9 +5,12 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -17,7 +20,7 @@ import (
 
 // isGateway reports whether a preset is about a gateway. A gateway exposes its metrics on
 // pods of its own, so the preset is a query. As any query, it reads the series of the
-// workload's own namespace only, unless the operator trusts that namespace.
+// workload's own namespace only.
 func isGateway(p v1alpha1.Preset) bool {
 	return p == v1alpha1.PresetEPP || p == v1alpha1.PresetDynamo
 }
@@ -30,10 +33,7 @@ func gatewayPresets() []v1alpha1.Preset {
 // expandGateway appends the signal of a gateway: the requests that it has for the
 // workload, waiting and running. They can be read at zero replicas.
 func (c *Compiled) expandGateway(in *v1alpha1.Signal, workload string, path *field.Path) *field.Error {
-	switch {
-	case in.Port != nil || in.Path != "":
-		return field.Forbidden(path.Child("port"), "the presets epp and dynamo are queries of a PromQL backend: leave port and path out")
-	case in.SLO != nil:
+	if in.SLO != nil {
 		return field.Forbidden(path.Child("slo"), "gateways do not expose the time between tokens per replica; set a target instead")
 	}
 	s := scale.Signal{Name: string(in.Preset) + " requests", Target: defaultConcurrency, Aggregate: gpu.Sum}
@@ -61,8 +61,59 @@ func (c *Compiled) expandGateway(in *v1alpha1.Signal, workload string, path *fie
 		}
 		promql = dynamoRequests(in.Model)
 	}
-	c.Policy.Signals, c.Sources = append(c.Policy.Signals, s), append(c.Sources, Source{Kind: Query, PromQL: promql})
+	gateway, err := compileGateway(in, cmp.Or(in.Pool, workload), path)
+	if err != nil {
+		return err
+	}
+	c.Policy.Signals, c.Sources = append(c.Policy.Signals, s), append(c.Sources, Source{Kind: Query, PromQL: promql, Gateway: gateway})
 	return nil
+}
+
+// compileGateway returns the pods of a gateway: those of the selector, or those with the
+// labels that the charts and operators of the gateways set.
+func compileGateway(in *v1alpha1.Signal, pool string, path *field.Path) (*Gateway, *field.Error) {
+	g := &Gateway{
+		Selectors: pickerSelectors(pool), Port: Port{Default: 9090, SeparateFromAPI: true},
+		Metrics: slices.Sorted(slices.Values(slices.Concat(pickerQueue, pickerRunning, pickerEndpoints, pickerFlowQueue))),
+	}
+	if in.Preset == v1alpha1.PresetDynamo {
+		g.Selectors = []labels.Selector{labels.SelectorFromSet(labels.Set{"nvidia.com/dynamo-component-type": "frontend"})}
+		g.Port, g.Metrics = Port{Default: 8000}, []string{dynamoInFlight}
+	}
+	if in.Selector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(in.Selector)
+		switch {
+		case err != nil:
+			return nil, field.Invalid(path.Child("selector"), in.Selector, err.Error())
+		case selector.Empty():
+			return nil, field.Invalid(path.Child("selector"), in.Selector, "selects every pod of the namespace: name the labels of the gateway's pods")
+		}
+		g.Selectors = []labels.Selector{selector}
+	}
+	if err := validatePort(in.Port, path.Child("port")); err != nil {
+		return nil, err
+	}
+	g.Port.Given = in.Port
+	var err *field.Error
+	g.Path, err = parsePath(in.Path, path.Child("path"))
+	return g, err
+}
+
+// pickerSelectors returns the selectors of a pool's endpoint picker. The charts of the
+// Gateway API inference extension and of llm-d-router name the picker after their
+// release, which has the pool's name, shortened to 40 characters. Older manifests have
+// that name in the label app. KServe names pool and picker after its LLMInferenceService.
+func pickerSelectors(pool string) (out []labels.Selector) {
+	picker := pool[:min(len(pool), 40)] + "-epp"
+	for _, key := range []string{"inferencepool", "llm-d-router-gateway", "llm-d-router-standalone", "epp", "app"} {
+		out = append(out, labels.SelectorFromSet(labels.Set{key: picker}))
+	}
+	if service, ok := strings.CutSuffix(pool, "-inference-pool"); ok {
+		out = append(out, labels.SelectorFromSet(labels.Set{
+			"app.kubernetes.io/component": "llminferenceservice-router-scheduler", "app.kubernetes.io/name": service,
+		}))
+	}
+	return out
 }
 
 // eppRequests returns the query for the requests of an InferencePool: those that wait in
@@ -72,22 +123,30 @@ func (c *Compiled) expandGateway(in *v1alpha1.Signal, workload string, path *fie
 // same endpoints, but each has a queue of its own. Without the feature gate flowControl
 // there is no queue.
 func eppRequests(pool string) string {
-	either := func(names ...string) string {
+	either := func(aggregate, label string, names []string) string {
+		selectors := make([]string, len(names))
 		for i, n := range names {
-			names[i] = fmt.Sprintf("%s{name=%s}", n, strconv.Quote(pool))
+			selectors[i] = fmt.Sprintf("%s{%s=%s}", n, label, strconv.Quote(pool))
 		}
-		return "max(" + strings.Join(names, " or ") + ")"
+		return aggregate + "(" + strings.Join(selectors, " or ") + ")"
 	}
-	queue := fmt.Sprintf("%[1]s{inference_pool=%[3]s} or %[2]s{inference_pool=%[3]s}",
-		"llm_d_epp_flow_control_queue_size", "inference_extension_flow_control_queue_size", strconv.Quote(pool))
-	return fmt.Sprintf("(%s + %s) * %s + (sum(%s) or vector(0))",
-		either("llm_d_epp_average_queue_size", "inference_pool_average_queue_size"),
-		either("llm_d_epp_average_running_requests", "inference_pool_average_running_requests"),
-		either("llm_d_epp_ready_endpoints", "inference_pool_ready_pods"), queue)
+	return fmt.Sprintf("(%s + %s) * %s + (%s or vector(0))",
+		either("max", "name", pickerQueue), either("max", "name", pickerRunning), either("max", "name", pickerEndpoints), either("sum", "inference_pool", pickerFlowQueue))
 }
+
+// The metrics of a picker, by their current and their deprecated names.
+var (
+	pickerQueue     = []string{"llm_d_epp_average_queue_size", "inference_pool_average_queue_size"}
+	pickerRunning   = []string{"llm_d_epp_average_running_requests", "inference_pool_average_running_requests"}
+	pickerEndpoints = []string{"llm_d_epp_ready_endpoints", "inference_pool_ready_pods"}
+	pickerFlowQueue = []string{"llm_d_epp_flow_control_queue_size", "inference_extension_flow_control_queue_size"}
+)
+
+// dynamoInFlight is the metric of Dynamo's frontends.
+const dynamoInFlight = "dynamo_frontend_inflight_requests"
 
 // dynamoRequests returns the query for the requests of a model that Dynamo's frontends have
 // given to the engines and that are not complete: waiting and running ones.
 func dynamoRequests(model string) string {
-	return fmt.Sprintf("sum(dynamo_frontend_inflight_requests{model=%s})", strconv.Quote(model))
+	return fmt.Sprintf("sum(%s{model=%s})", dynamoInFlight, strconv.Quote(model))
 }

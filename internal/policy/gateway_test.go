@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/util/annotations"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
 )
 
 func gatewaySpec(signal string) string {
@@ -134,6 +135,49 @@ dynamo_frontend_inflight_requests{model="qwen/qwen3",endpoint="b"} 5
 dynamo_frontend_inflight_requests{model="other"} 1000`, "{} => 7 @[0]")
 }
 
+// The pods of a gateway are those of its chart or operator, unless the signal selects
+// others.
+func TestGatewayPods(t *testing.T) {
+	f := func(signal string, port int32, path, pod string, want bool) {
+		t.Helper()
+		c, err := Compile(autoscaler(t, gatewaySpec(signal)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := k8slabels.ConvertSelectorToLabelsMap(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := c.Sources[0].Gateway
+		got := slices.ContainsFunc(g.Selectors, func(s k8slabels.Selector) bool { return s.Matches(set) })
+		if got != want || g.Port.Default != port || g.Path != path {
+			t.Errorf("%s: %s is the gateway: %v; %+v", signal, pod, got, g)
+		}
+		for _, name := range g.Metrics {
+			if !strings.Contains(c.Sources[0].PromQL, name+"{") {
+				t.Errorf("%s does not read %s", c.Sources[0].PromQL, name)
+			}
+		}
+		if len(g.Metrics) != strings.Count(c.Sources[0].PromQL, "{") {
+			t.Errorf("%s reads more than %q", c.Sources[0].PromQL, g.Metrics)
+		}
+	}
+	const epp, long = `{preset: epp, activation: "0"}`, "a-pool-with-a-name-of-more-than-40-characters"
+	f(epp, 9090, "/metrics", "inferencepool=chat-epp", true)
+	f(epp, 9090, "/metrics", "llm-d-router-gateway=chat-epp", true)
+	f(epp, 9090, "/metrics", "app=chat-epp", true)
+	f(epp, 9090, "/metrics", "app=chat", false)
+	f(epp, 9090, "/metrics", "inferencepool=other-epp", false)
+	f(`{preset: epp, pool: `+long+`, activation: "0"}`, 9090, "/metrics", "epp="+long[:40]+"-epp", true)
+	const kserve = "app.kubernetes.io/component=llminferenceservice-router-scheduler,app.kubernetes.io/name=chat"
+	f(`{preset: epp, pool: chat-inference-pool, activation: "0"}`, 9090, "/metrics", kserve, true)
+	f(epp, 9090, "/metrics", kserve, false)
+	f(`{preset: epp, selector: {matchLabels: {a: b}}, path: /stats, activation: "0"}`, 9090, "/stats", "a=b", true)
+	f(`{preset: epp, selector: {matchLabels: {a: b}}, activation: "0"}`, 9090, "/metrics", "inferencepool=chat-epp", false)
+	f(`{preset: dynamo, model: a, activation: "0"}`, 8000, "/metrics", "nvidia.com/dynamo-component-type=frontend", true)
+	f(`{preset: dynamo, model: a, activation: "0"}`, 8000, "/metrics", "nvidia.com/dynamo-component-type=worker", false)
+}
+
 // Names are quoted: they add no matchers and no other queries.
 func TestGatewayNamesAreQuoted(t *testing.T) {
 	if q := gatewayQuery(t, `{preset: dynamo, model: 'a"} or vector(1) or ({x="', activation: "0"}`); q != `sum(dynamo_frontend_inflight_requests{model="a\"} or vector(1) or ({x=\""})` {
@@ -152,7 +196,11 @@ func TestBadGateways(t *testing.T) {
 	f(`{preset: dynamo, activation: "0"}`, "spec.signals[0].model: Required value")
 	f(`{preset: vllm, model: a}`, "spec.signals[0].model: Forbidden")
 	f(`{preset: dynamo, model: a, pool: b, activation: "0"}`, "spec.signals[0].pool: Forbidden")
-	f(`{preset: epp, port: 80, activation: "0"}`, "spec.signals[0].port: Forbidden")
+	f(`{preset: epp, port: 0, activation: "0"}`, "spec.signals[0].port: Invalid value")
+	f(`{preset: epp, path: "/metrics?a=b", activation: "0"}`, "spec.signals[0].path: Invalid value")
+	f(`{preset: epp, selector: {}, activation: "0"}`, "spec.signals[0].selector: Invalid value")
+	f(`{preset: epp, selector: {matchLabels: {"a b": c}}, activation: "0"}`, "spec.signals[0].selector: Invalid value")
+	f(`{preset: vllm, selector: {matchLabels: {a: b}}}`, "spec.signals[0].selector: Forbidden")
 	f(`{preset: epp, slo: {interTokenLatency: 50ms}, activation: "0"}`, "spec.signals[0].slo: Forbidden")
 	f(`{preset: epp, activation: "-1"}`, "spec.signals[0].activation")
 	f(`{preset: epp, target: {type: Value, value: "1"}, activation: "0"}`, "target.type")

@@ -106,8 +106,12 @@ func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.P
 		return field.ErrorList{field.TooMany(path, len(in), maxSignals)}
 	}
 	for i := range in {
+		before := len(c.Sources)
 		if err := c.compileSignal(&in[i], spec.ScaleTargetRef.Name, path.Index(i)); err != nil {
 			errs = append(errs, err)
+		}
+		for j := range c.Sources[before:] {
+			c.Sources[before+j].Signal = i
 		}
 	}
 	numberDuplicateNames(c.Policy.Signals)
@@ -183,6 +187,8 @@ func checkOneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		return field.Forbidden(path.Child("activation"), "an activation needs a signal that has a value at zero replicas: a query")
 	case in.Pool != "" && in.Preset != v1alpha1.PresetEPP:
 		return field.Forbidden(path.Child("pool"), "is for the preset epp")
+	case in.Selector != nil && !isGateway(in.Preset):
+		return field.Forbidden(path.Child("selector"), "is for the presets epp and dynamo; other signals read the workload's own pods")
 	case in.Model != "" && in.Preset != v1alpha1.PresetDynamo:
 		return field.Forbidden(path.Child("model"), "is for the preset dynamo")
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -25,11 +26,15 @@ const (
 // unit of the field (GPU), or unchanged (Pods and Query).
 type Source struct {
 	Kind   SourceKind
+	Signal int         // the index of the signal in the spec
 	Field  gpu.FieldID // GPU
 	Terms  []Term      // Pods; a pod's reading is their sum; it is absent if one term is absent
 	Port   Port        // Pods
 	Path   string      // Pods
 	PromQL string      // Query
+
+	// Gateway has the pods whose series the query reads; nil if it is a user's query.
+	Gateway *Gateway // Query
 
 	// Pace has the latency metrics; nil if the signal has no latency limit.
 	Pace *Pace // Pods
@@ -47,6 +52,14 @@ type Source struct {
 type Pace struct {
 	TokenSeconds, Tokens           Term
 	FirstTokenSeconds, FirstTokens Term // nil: the time to the first token has no limit
+}
+
+// Gateway selects the pods of a gateway, which are in the workload's namespace.
+type Gateway struct {
+	Selectors []labels.Selector // a pod of the gateway matches one of them
+	Port      Port
+	Path      string
+	Metrics   []string // that the query reads, sorted
 }
 
 // AllTerms returns all terms that are read from a pod.

@@ -41,8 +41,8 @@ type Config struct {
 	SubqueryStep time.Duration
 	// Label is the label with the namespace of a series; "namespace".
 	Label string
-	// Want is called with the metrics that a query names, before it runs. nil: none.
-	Want func(metrics ...string)
+	// Want is called with the metrics that a payer's query names, before it runs. nil: none.
+	Want func(payer string, metrics ...string)
 	// Narrow returns a query with the same result that reads fewer series; nil: none.
 	// visible has the series that the query may read. A query is checked before, and its
 	// limits hold for the narrowed one.
@@ -157,7 +157,7 @@ func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.
 		return nil, nil, err
 	}
 	if e.cfg.Want != nil && len(plan.names) > 0 {
-		e.cfg.Want(plan.names...)
+		e.cfg.Want(q.Payer, plan.names...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.timeout(q))
 	defer cancel()

@@ -234,7 +234,11 @@ func (x *index) addPart(t *target, name string, entries []*entry) {
 
 // upLabels returns the labels of a target's series up.
 func upLabels(l *series.TargetLabels) labels.Labels {
-	return labels.FromStrings(model.MetricNameLabel, upName, "instance", l.Instance, "job", l.Job, "namespace", l.Namespace, "node", l.Node, "pod", l.Pod).WithoutEmpty()
+	b := labels.NewBuilder(labels.FromStrings(model.MetricNameLabel, upName, "instance", l.Instance, "job", l.Job, "namespace", l.Namespace, "node", l.Node, "pod", l.Pod).WithoutEmpty())
+	for name, value := range l.Extra.All() {
+		b.Set(name, value)
+	}
+	return b.Labels()
 }
 
 const upName = "up"

@@ -3,6 +3,7 @@
 package promstore
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -70,11 +71,23 @@ func TestUsedNamesExpire(t *testing.T) {
 	if len(got) != 1 {
 		t.Errorf("without rules, %v are kept", got)
 	}
-	for i := range 2 * maxWanted {
-		s.Want(string(rune('A' + i)))
+	// A tenant whose queries name many metrics has its share, and others have theirs.
+	for i := range 2 * maxWantedEach {
+		s.WantFor("greedy", fmt.Sprint("greedy", i))
 	}
-	if n := len(s.wanted.last); n > maxWanted {
+	s.WantFor("modest", "requests")
+	if n := len(s.wanted.last); n != maxWantedEach+2 || !s.wanted.has("requests") || s.wanted.has(fmt.Sprint("greedy", maxWantedEach)) {
 		t.Errorf("%d names are wanted", n)
+	}
+	for i := range 2 * maxWanted {
+		s.WantFor(fmt.Sprint(i), fmt.Sprint("of", i))
+	}
+	if n := len(s.wanted.last); n != maxWanted {
+		t.Errorf("%d names are wanted", n)
+	}
+	r.now = at(1400)
+	if s.check(r.now); len(s.wanted.last)+len(s.wanted.shares) != 0 {
+		t.Errorf("%d names of %d payers are wanted after 10 minutes", len(s.wanted.last), len(s.wanted.shares))
 	}
 }
 

@@ -129,13 +129,13 @@ func TestMeters(t *testing.T) {
 	n := r.windows.Target("agent/n1", series.TargetLabels{Node: "n1"})
 	r.page(n, at(0), util("a", 10), ownLine("gpupilot_x", 1, "namespace", "ml", "pod", "elsewhere"), ownLine("gpupilot_y", 1, "namespace", "ml", "pod", "elsewhere"))
 	r.now = at(30)
-	for i := range maxWanted + 7 {
+	for i := range maxWantedEach + 7 {
 		r.store.Want(fmt.Sprint("name", i))
 	}
 	r.store.Hold("rules", []string{"name1", "other"})
 	r.instant("kube_pod_labels", r.now)
 	for name, want := range map[string]float64{
-		"gpupilot_query_names": maxWanted + 1, "gpupilot_query_names_refused_total": 7 + 1, // kube_pod_labels
+		"gpupilot_query_names": maxWantedEach + 1, "gpupilot_query_names_refused_total": 7 + 1, // kube_pod_labels
 		"gpupilot_query_contradicted_series": 2, "gpupilot_query_contradicted_target_series/agent/n1": 2,
 		"gpupilot_query_pods": 2, "gpupilot_query_pods_memory_limit_bytes": 64 << 20, "gpupilot_query_pods_refused_total": 0,
 	} {

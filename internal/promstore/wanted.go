@@ -13,17 +13,28 @@ import (
 // useTTL is how long a metric is kept after the last query for it.
 const useTTL = 10 * time.Minute
 
-// maxWanted is the limit of names that queries want. Names beyond it are not kept, so
-// that a query of many names cannot fill the windows.
-const maxWanted = 2000
+// The limits of names that queries want: of one payer, and of all. Names beyond them are
+// not kept, so that queries of many names can neither fill the windows nor have the
+// series of others left out.
+const (
+	maxWantedEach = 500
+	maxWanted     = 10_000
+)
+
+// use is a name in use.
+type use struct {
+	last  time.Time
+	payer string // in whose share it counts: who wanted it first
+}
 
 // wanted are the names of the metrics in use.
 type wanted struct {
 	added chan struct{} // has a value after a new name
 
 	mu      sync.Mutex
-	last    map[string]time.Time // the last use, by name
-	held    map[string][]string  // by holder
+	last    map[string]use      // by name
+	shares  map[string]int      // names in last, by payer
+	held    map[string][]string // by holder
 	all     bool
 	shortAt int // the targets at which the memory was last short; 0: it is not. Only Run uses it
 	refused uint64
@@ -32,12 +43,15 @@ type wanted struct {
 
 func (w *wanted) init() {
 	w.added = make(chan struct{}, 1)
-	w.last, w.held, w.changed = map[string]time.Time{}, map[string][]string{}, true
+	w.last, w.shares, w.held, w.changed = map[string]use{}, map[string]int{}, map[string][]string{}, true
 }
 
 // Want has the series of these metrics kept with their labels, until 10 minutes after
 // the last call. Queries do so for the names that they select.
-func (s *Store) Want(names ...string) { s.wanted.want(s.now(), names...) }
+func (s *Store) Want(names ...string) { s.WantFor("", names...) }
+
+// WantFor is Want for a payer: a user or a namespace, which has a share of the names.
+func (s *Store) WantFor(payer string, names ...string) { s.wanted.want(s.now(), payer, names...) }
 
 // Hold has the series of these metrics kept until the holder, such as a file of rules,
 // holds other ones.
@@ -61,21 +75,24 @@ func (w *wanted) notify() {
 	}
 }
 
-func (w *wanted) want(now time.Time, names ...string) {
+func (w *wanted) want(now time.Time, payer string, names ...string) {
 	isNew := false
 	w.mu.Lock()
 	for _, name := range names {
-		if _, ok := w.last[name]; !ok {
+		known, ok := w.last[name]
+		if !ok {
 			if name == "" {
 				continue
 			}
-			if len(w.last) >= maxWanted {
+			if len(w.last) >= maxWanted || w.shares[payer] >= maxWantedEach {
 				w.refused++
 				continue
 			}
 			isNew = true
+			w.shares[payer]++
+			known.payer = payer
 		}
-		w.last[name] = now
+		w.last[name] = use{last: now, payer: known.payer}
 	}
 	w.changed = w.changed || isNew
 	w.mu.Unlock()
@@ -87,11 +104,16 @@ func (w *wanted) want(now time.Time, names ...string) {
 func (w *wanted) expire(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.last, func(_ string, at time.Time) bool {
-		old := now.Sub(at) > useTTL
-		w.changed = w.changed || old
-		return old
-	})
+	for name, u := range w.last {
+		if now.Sub(u.last) <= useTTL {
+			continue
+		}
+		delete(w.last, name)
+		if w.shares[u.payer]--; w.shares[u.payer] == 0 {
+			delete(w.shares, u.payer)
+		}
+		w.changed = true
+	}
 }
 
 func (w *wanted) setAll(all bool) {
@@ -156,7 +178,7 @@ func (w *wanted) count() (names int, refused uint64) {
 	all := maps.Clone(w.last)
 	for _, held := range w.held {
 		for _, name := range held {
-			all[name] = time.Time{}
+			all[name] = use{}
 		}
 	}
 	return len(all), w.refused

@@ -38,7 +38,7 @@ func once(t *testing.T, cfg Config, dial Dialer, h http.HandlerFunc) (State, Sta
 	cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // on a busy machine 16 MiB take their time
 	s := New(cfg, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	want := Target{Name: "node-7", URL: parse(srv.URL + "/metrics"), Kind: DCGM}
-	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name), state: State{Name: want.Name, URL: want.URL.String()}}
+	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name, 0), state: State{Name: want.Name, URL: want.URL.String()}}
 	r.want.Store(&want)
 	r.scrape(context.Background())
 	r.conn.shut()
@@ -159,7 +159,7 @@ func TestLongPagesOfPodsAreReadLessOften(t *testing.T) {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
 		defer srv.Close()
 		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
-		r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
+		r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
 		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/metrics"), Kind: kind, Metrics: []Metric{{Key: "q", Name: "q"}}})
 		next := r.scrape(t.Context())
 		if wait := time.Until(next); wait < atLeast || wait > below {

@@ -5,6 +5,7 @@ package scrape
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,5 +129,29 @@ vllm:other 5
 	want := []string{`{__name__="vllm:latency_bucket", exported_instance="x", exported_job="agent", exported_namespace="prod", exported_node="n2", exported_pod="b", instance="10.0.0.9:8000", job="pod", le="0.5", namespace="ml", node="n1", pod="a"} 4`}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// A page speaks for no other namespace than its pod's, and for none of the labels that a
+// PodMonitor gives the target.
+func TestExtraLabels(t *testing.T) {
+	of := series.TargetLabels{
+		Node: "n", Instance: "10.0.0.1:80", Job: "ns/m", Namespace: "ns", Pod: "p",
+		Extra: series.LabelPairs("").With("container", "server").With("endpoint", "http"),
+	}
+	got, _ := shown(t, Pod, NewNames(false, []string{"requests"}), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
+requests{exported_namespace="z",namespace="other"} 8
+kube_pod_labels{namespace="other"} 1
+unused 1
+`)
+	want := []string{
+		`{__name__="requests", a="b", container="server", endpoint="http", exported_container="x", exported_job="gpupilot-agent", exported_namespace="other", exported_node="m", exported_pod="q", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 7`,
+		`{__name__="requests", container="server", endpoint="http", exported_exported_namespace="other", exported_namespace="z", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 8`,
+	}
+	got = slices.DeleteFunc(got, func(s string) bool {
+		return !strings.Contains(s, "requests") && !strings.Contains(s, "kube_") && !strings.Contains(s, "unused")
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

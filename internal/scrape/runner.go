@@ -172,6 +172,9 @@ func (r *runner) begin(want *Target) {
 	r.req, r.learn = nil, time.Time{}
 	defer func() { r.page.learn = r.s.described.learner(want) }()
 	if want.Kind == Pod {
+		if r.series.SetInterval(0); r.phase.every > r.s.cfg.Interval {
+			r.series.SetInterval(r.phase.every) // values count until the next scrapes
+		}
 		r.pods = newPodMetrics(r.series, want.Metrics)
 		r.pods.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)
 		r.page = newPage(r.pods)

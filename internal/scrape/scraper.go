@@ -86,8 +86,8 @@ func New(cfg Config, deps Deps) *Scraper {
 }
 
 // Sync sets the targets to scrape. Targets that stay are not interrupted, even if
-// their fields or metrics change. A target with another URL or kind starts again and
-// keeps its window. A target that is not in the list is dropped from the store. Of
+// their fields or metrics change. A target with another URL, kind or interval starts
+// again and keeps its window. A target that is not in the list is dropped from the store. Of
 // two targets with the same name, the first counts.
 func (s *Scraper) Sync(targets []Target) {
 	s.mu.Lock()
@@ -144,7 +144,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 		have := old.want.Load()
 		switch {
 		case have.equal(t):
-		case have.URL == t.URL && have.Kind == t.Kind:
+		case have.URL == t.URL && have.Kind == t.Kind && have.Interval == t.Interval:
 			old.want.Store(t)
 		default:
 			old.stop()
@@ -189,7 +189,7 @@ func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, bef
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
 		s: s, cancel: cancel, done: make(chan struct{}),
-		phase: newPhase(&s.cfg, t.Name),
+		phase: newPhase(&s.cfg, t.Name, t.Interval),
 		state: State{Name: t.Name, URL: t.URL.String(), Kind: t.Kind},
 	}
 	r.want.Store(t)

@@ -81,6 +81,10 @@ type TargetLabels struct {
 	Namespace string // of the pod; empty for an exporter of GPUs
 	Pod       string // empty for an exporter of GPUs
 
+	// Extra are further labels, in the order of their names, each once. None has the
+	// name of another label of the target.
+	Extra LabelPairs
+
 	// Rank orders the exporters of one node. While one of a lower rank assigns
 	// devices to pods, those of a higher rank only add values.
 	Rank uint8

@@ -7,10 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,32 +24,25 @@ import (
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-// pageServer answers GET /metrics at a pod's address, as a program in that pod would. It counts the requests.
-type pageServer struct{ asked atomic.Int64 }
+// pageServer answers GET /metrics at a pod's address, as a program in that pod would.
+type pageServer struct{ *stack.Page }
 
 func servePage(t *testing.T, ip string, port int, page func() string) *pageServer {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(ip, strconv.Itoa(port)))
+	p, err := stack.ServePage(ip, port, stack.Text(page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &pageServer{}
-	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		s.asked.Add(1)
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		_, _ = w.Write([]byte(page())) // a client that went away is no error
-	})}
-	go func() { _ = server.Serve(l) }() // ends with Close
-	t.Cleanup(func() { _ = server.Close() })
-	return s
+	t.Cleanup(func() { _ = p.Close() })
+	return &pageServer{p}
 }
 
 // awaitScrapes waits until the page was asked for n times more.
 func (s *pageServer) awaitScrapes(t *testing.T, n int64) {
 	t.Helper()
-	before := s.asked.Load()
+	before := s.Requests.Load()
 	eventually(t, func() error {
-		if is := s.asked.Load() - before; is < n {
+		if is := s.Requests.Load() - before; is < n {
 			return fmt.Errorf("the page was asked for %d of %d times", is, n)
 		}
 		return nil

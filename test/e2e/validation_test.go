@@ -99,6 +99,14 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	f(false, "an empty slo", func(s *spec) { s.Signals[0] = v1alpha1.Signal{Preset: "vllm", SLO: &v1alpha1.SLO{}} })
 	f(true, "a query", query("sum(backlog)", "0"))
 	f(false, "a query of spaces", query(" \n", "0"))
+	gateway := func(s v1alpha1.Signal) func(*spec) { return func(x *spec) { x.Signals[0] = s } }
+	picker := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "picker"}}
+	f(true, "a gateway", gateway(v1alpha1.Signal{Preset: "epp"}))
+	f(true, "a gateway with everything", gateway(v1alpha1.Signal{Preset: "epp", Pool: "p", Selector: picker, Port: number(9090), Path: "/m", Activation: quantity("0")}))
+	f(true, "a gateway of a model", gateway(v1alpha1.Signal{Preset: "dynamo", Model: "m", Selector: picker}))
+	f(false, "a gateway with an empty selector", gateway(v1alpha1.Signal{Preset: "epp", Selector: &metav1.LabelSelector{}}))
+	f(false, "a server with a selector", gateway(v1alpha1.Signal{Preset: "vllm", Selector: picker}))
+	f(false, "a gateway without a model", gateway(v1alpha1.Signal{Preset: "dynamo", Selector: picker}))
 	f(false, "a negative activation", query("sum(backlog)", "-1"))
 	f(true, "a tolerance", down(v1alpha1.ScalingRules{Tolerance: quantity("0")}))
 	f(false, "a negative tolerance", down(v1alpha1.ScalingRules{Tolerance: quantity("-100m")}))

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package sources tests gateways and PodMonitors as sources of metrics on a real control
+// plane, without Prometheus.
+package sources
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/podmonitor"
+	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/simnode"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+const (
+	mine     = "llm"   // the namespace of the workloads
+	others   = "evil"  // another tenant's
+	trusted  = "infra" // of --query-namespaces
+	patience = 90 * time.Second
+)
+
+var rig *stack.Stack
+
+func TestMain(m *testing.M) {
+	if _, err := cluster.FindBinary(); err != nil {
+		fmt.Println("skipped: no control plane; make test builds it:", err)
+		os.Exit(0)
+	}
+	code, err := withStack(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func withStack(m *testing.M) (int, error) {
+	cfg := stack.Config{
+		Nodes: 2, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ControllerArgs: []string{"--pod-monitors", "--prometheus-rules", "--query-namespaces", trusted},
+	}
+	for _, name := range []string{"chat", "dynamo", "worker"} {
+		cfg.Workloads = append(cfg.Workloads, simnode.Workload{
+			Name: name, Model: sim.Workload{Capacity: 10, Concurrency: 16, QueueLimit: 60}, Offered: func(time.Time) float64 { return 0 },
+		})
+	}
+	s, err := stack.Start(context.Background(), cfg)
+	if err != nil {
+		return 1, err
+	}
+	defer s.Close()
+	rig = s
+	code := m.Run()
+	if code != 0 {
+		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
+			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
+		}
+	}
+	return code, nil
+}
+
+func eventually(t *testing.T, ask func() error) {
+	t.Helper()
+	if err := stack.Eventually(t.Context(), patience, ask); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// apply creates objects, as soon as their namespace has its service account and their
+// kind is served.
+func apply(t *testing.T, manifest string) {
+	t.Helper()
+	eventually(t, func() error { return rig.Apply(t.Context(), []byte(manifest)) })
+}
+
+func applyFile(t *testing.T, path string) {
+	t.Helper()
+	manifest, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, string(manifest))
+}
+
+// tenants empties the namespaces when the test ends.
+func tenants(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx := context.Background()
+		for _, ns := range []string{mine, others, trusted} {
+			for _, kind := range []schema.GroupVersionKind{
+				v1alpha1.GroupVersion.WithKind("GPUAutoscaler"), podmonitor.Kind, podmonitor.Kind.GroupVersion().WithKind("PrometheusRule"),
+				{Group: "apps", Version: "v1", Kind: "Deployment"},
+				{Version: "v1", Kind: "Pod"},
+			} {
+				u := &unstructured.Unstructured{}
+				u.SetGroupVersionKind(kind)
+				if err := rig.Client.DeleteAllOf(ctx, u, client.InNamespace(ns)); err != nil && !meta.IsNoMatchError(err) {
+					t.Error(err)
+				}
+			}
+		}
+		if err := stack.Eventually(ctx, patience, func() error {
+			var pods corev1.PodList
+			err := rig.Client.List(ctx, &pods)
+			for i := range pods.Items {
+				if ns := pods.Items[i].Namespace; ns == mine || ns == others || ns == trusted {
+					err = fmt.Errorf("pod %s/%s is still there", ns, pods.Items[i].Name)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// scaled creates a Deployment and a GPUAutoscaler with one signal.
+func scaled(t *testing.T, namespace, name string, replicas int, signal string) {
+	t.Helper()
+	d := stack.Deployment(namespace, name, int32(replicas), time.Second)
+	eventually(t, func() error {
+		_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}) // it may be there
+		return rig.Client.Create(t.Context(), d)
+	})
+	apply(t, fmt.Sprintf(`
+apiVersion: gpupilot.dev/v1alpha1
+kind: GPUAutoscaler
+metadata: {name: %[2]s, namespace: %[1]s}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: %[2]s}
+  minReplicas: 0
+  maxReplicas: 12
+  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
+  signals: [%[3]s]
+`, namespace, name, signal))
+}
+
+func wantReplicas(t *testing.T, namespace, name string, want int32) {
+	t.Helper()
+	eventually(t, func() error {
+		n, err := rig.Replicas(t.Context(), namespace, name)
+		if err == nil && n != want {
+			err = fmt.Errorf("%s has %d replicas, want %d: %s", name, n, want, signalsCondition(t, namespace, name))
+		}
+		return err
+	})
+}
+
+// signalsCondition is the message of the condition SignalsReadable.
+func signalsCondition(t *testing.T, namespace, name string) string {
+	var a v1alpha1.GPUAutoscaler
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+		return err.Error()
+	}
+	for _, c := range a.Status.Conditions {
+		if c.Type == v1alpha1.ConditionSignals {
+			return c.Message
+		}
+	}
+	return fmt.Sprint(a.Status.Conditions)
+}
+
+func wantCondition(t *testing.T, namespace, name, text string) {
+	t.Helper()
+	eventually(t, func() error {
+		if is := signalsCondition(t, namespace, name); !strings.Contains(is, text) {
+			return fmt.Errorf("the condition of %s says %q, want %q", name, is, text)
+		}
+		return nil
+	})
+}
+
+// place creates a pod and returns its address once it runs.
+func place(t *testing.T, namespace, name, labels, ports string, more string) string {
+	t.Helper()
+	apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s, labels: {%s}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: server, ports: [%s]}]
+%s
+`, name, namespace, labels, rig.Nodes.NodeNames()[0], ports, more))
+	var pod corev1.Pod
+	eventually(t, func() error {
+		err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &pod)
+		if err == nil && (pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "") {
+			err = fmt.Errorf("pod %s is %s at %q", name, pod.Status.Phase, pod.Status.PodIP)
+		}
+		return err
+	})
+	return pod.Status.PodIP
+}
+
+func serve(t *testing.T, ip string, port int, h http.HandlerFunc) *stack.Page {
+	t.Helper()
+	p, err := stack.ServePage(ip, port, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// text is a page that may be replaced.
+type text struct{ atomic.Value }
+
+func (x *text) handler() http.HandlerFunc {
+	return stack.Text(func() string { return x.Load().(string) })
+}
+
+// query is a query of the controller's own PromQL.
+func query(t *testing.T, promql string) (string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rig.ControllerURL+"/api/v1/query?query="+url.QueryEscape(promql), nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+func picker(queued, queueSize, running, endpoints int) string {
+	return fmt.Sprintf(`llm_d_epp_flow_control_queue_size{inference_pool="chat",fairness_id="a",priority="0"} %d
+llm_d_epp_average_queue_size{name="chat"} %d
+llm_d_epp_average_running_requests{name="chat"} %d
+llm_d_epp_ready_endpoints{name="chat"} %d
+`, queued, queueSize, running, endpoints)
+}
+
+// The endpoint picker of an InferencePool scales a workload from zero, with nothing but
+// the controller. The picker of another namespace does not, whatever its page says.
+func TestEPP(t *testing.T) {
+	tenants(t)
+	forged := &text{}
+	forged.Store(strings.ReplaceAll(picker(1000, 1000, 1000, 100), "{", `{namespace="llm",pod="chat-epp-0",`))
+	evil := serve(t, place(t, others, "chat-epp-0", "inferencepool: chat-epp", "{name: metrics, containerPort: 9090}", ""), 9090, forged.handler())
+	// The other tenant scales on it, so it is scraped.
+	scaled(t, others, "chat", 0, `{preset: epp, activation: "0"}`)
+	wantReplicas(t, others, "chat", 12)
+
+	scaled(t, mine, "chat", 0, `{preset: epp, target: {value: "8"}, activation: "0"}`)
+	wantCondition(t, mine, "chat", "no running pod of namespace llm has the labels of the gateway")
+	page := &text{}
+	page.Store(picker(0, 0, 0, 0))
+	ip := place(t, mine, "chat-epp-0", "inferencepool: chat-epp", "{name: grpc, containerPort: 9002}", "")
+	locked := serve(t, ip, 9090, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	wantCondition(t, mine, "chat", "401")
+	if err := locked.Close(); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, ip, 9090, page.handler())
+	eventually(t, func() error { // readable, and the workload stays at zero
+		if is := signalsCondition(t, mine, "chat"); strings.Contains(is, "gateway") || strings.Contains(is, "query") {
+			return fmt.Errorf("the condition says %q", is)
+		}
+		return nil
+	})
+	if n, err := rig.Replicas(t.Context(), mine, "chat"); n != 0 || err != nil {
+		t.Fatalf("%d replicas without a request, %v", n, err)
+	}
+	page.Store(picker(20, 0, 0, 0)) // in the picker's queue, with no endpoint
+	wantReplicas(t, mine, "chat", 3)
+	page.Store(picker(0, 0, 0, 3))
+	wantReplicas(t, mine, "chat", 0)
+	if evil.Requests.Load() == 0 {
+		t.Error("the other namespace's picker was not scraped: the test shows nothing")
+	}
+}
+
+// In a namespace whose queries may read all namespaces, a gateway's preset still reads
+// the gateways of its own.
+func TestDynamoInATrustedNamespace(t *testing.T) {
+	tenants(t)
+	const labels = "nvidia.com/dynamo-component-type: frontend"
+	forged, page := &text{}, &text{}
+	forged.Store(`dynamo_frontend_inflight_requests{model="m"} 10000` + "\n")
+	page.Store(`dynamo_frontend_inflight_requests{model="m"} 10` + "\n" + `dynamo_frontend_inflight_requests{model="other"} 500` + "\n")
+	evil := serve(t, place(t, others, "frontend", labels, "{name: http, containerPort: 8000}", ""), 8000, forged.handler())
+	serve(t, place(t, trusted, "front", "role: front", "{name: web, containerPort: 8123}", ""), 8123, page.handler())
+	scaled(t, others, "dynamo", 0, `{preset: dynamo, model: m, activation: "0"}`)
+	wantReplicas(t, others, "dynamo", 12)
+	scaled(t, trusted, "dynamo", 0, `{preset: dynamo, model: m, port: web, selector: {matchLabels: {role: front}}, target: {value: "5"}, activation: "0"}`)
+	wantReplicas(t, trusted, "dynamo", 2)
+	if evil.Requests.Load() == 0 {
+		t.Error("the other namespace's frontend was not scraped: the test shows nothing")
+	}
+	page.Store(`dynamo_frontend_inflight_requests{model="m"} 15` + "\n")
+	wantReplicas(t, trusted, "dynamo", 3)
+}
+
+// eventAbout waits for an Event about a PodMonitor.
+func eventAbout(t *testing.T, namespace, name, want string) {
+	t.Helper()
+	eventually(t, func() error {
+		var list eventsv1.EventList
+		if err := rig.Client.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if e := &list.Items[i]; e.Regarding.Kind == "PodMonitor" && e.Regarding.Name == name && strings.Contains(e.Note, want) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no Event about PodMonitor %s/%s says %q", namespace, name, want)
+	})
+}
+
+func podMonitor(namespace, name, spec string) string {
+	return fmt.Sprintf("apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, namespace, spec)
+}
+
+// The pods of a PodMonitor are series for queries and rules, in their own namespace only.
+func TestPodMonitor(t *testing.T) {
+	tenants(t)
+	applyFile(t, "testdata/podmonitors-crd.yaml")
+	applyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
+	depth, forged := &text{}, &text{}
+	depth.Store("queue_depth{queue=\"a\"} 10\nqueue_depth{queue=\"b\",namespace=\"evil\"} 5\n")
+	forged.Store("queue_depth{namespace=\"llm\",pod=\"queue-0\"} 1000\n")
+	serve(t, place(t, mine, "queue-0", "app: queue, team: red", "{name: http, containerPort: 8080}, {name: stats, containerPort: 8081}", ""), 8081, depth.handler())
+	evil := serve(t, place(t, others, "queue-0", "app: queue", "{name: stats, containerPort: 8081}", ""), 8081, forged.handler())
+	// A pod that redirects to another one, and a pod on its node's network.
+	inner := place(t, mine, "inner", "app: inner", "{name: http, containerPort: 8080}", "")
+	elsewhere := serve(t, inner, 8082, forged.handler())
+	redirect := serve(t, place(t, mine, "redirect", "app: redirect", "{name: stats, containerPort: 8081}", ""), 8081, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://"+inner+":8082/metrics", http.StatusFound)
+	})
+	place(t, mine, "host", "app: host", "{name: kubelet, containerPort: 10250}", "  hostNetwork: true")
+
+	apply(t, podMonitor(mine, "queue", `{selector: {matchLabels: {app: queue}}, podTargetLabels: [team], podMetricsEndpoints: [{port: stats, interval: 2s, relabelings: [{sourceLabels: [__meta_kubernetes_pod_container_name], targetLabel: part}]}]}`))
+	apply(t, podMonitor(others, "queue", `{selector: {}, podMetricsEndpoints: [{port: stats}]}`))
+	apply(t, podMonitor(others, "greedy", `{namespaceSelector: {any: true}, selector: {}, podMetricsEndpoints: [{port: stats}]}`))
+	apply(t, podMonitor(mine, "params", `{selector: {matchLabels: {app: queue}}, podMetricsEndpoints: [{port: http, params: {target: [10.9.9.9]}}]}`))
+	apply(t, podMonitor(mine, "redirect", `{selector: {matchLabels: {app: redirect}}, podMetricsEndpoints: [{port: stats}]}`))
+	apply(t, podMonitor(mine, "host", `{selector: {matchLabels: {app: host}}, podMetricsEndpoints: [{portNumber: 10250}]}`))
+
+	scaled(t, mine, "worker", 0, `{query: {promql: sum(queue_depth)}, target: {value: "5"}, activation: "0"}`)
+	wantReplicas(t, mine, "worker", 3)
+	eventually(t, func() error {
+		got, err := query(t, `queue_depth{queue="b"}`)
+		for _, want := range []string{
+			`"namespace":"llm"`, `"exported_namespace":"evil"`, `"pod":"queue-0"`, `"container":"main"`, `"part":"main"`, `"endpoint":"stats"`, `"job":"llm/queue"`, `"team":"red"`, `"5"`,
+		} {
+			if err == nil && !strings.Contains(got, want) {
+				err = fmt.Errorf("%s has no %s", got, want)
+			}
+		}
+		return err
+	})
+	eventAbout(t, others, "greedy", "--query-namespaces")
+	eventAbout(t, mine, "params", "params is not supported")
+	eventAbout(t, mine, "host", "network")
+	eventually(t, func() error {
+		got, err := query(t, `count by (namespace) (queue_depth)`)
+		if err == nil && (!strings.Contains(got, `"namespace":"evil"`) || redirect.Requests.Load() == 0 || evil.Requests.Load() == 0) {
+			err = fmt.Errorf("%s; %d requests of the redirect", got, redirect.Requests.Load())
+		}
+		return err
+	})
+	if n := elsewhere.Requests.Load(); n > 0 {
+		t.Errorf("a redirect was followed %d times", n)
+	}
+	// A rule makes them a custom metric.
+	apply(t, `
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: queue, namespace: llm}
+spec: {groups: [{name: queue, rules: [{record: queue_depth_total, expr: sum(queue_depth), labels: {deployment: worker}}]}]}
+`)
+	set, err := kubernetes.NewForConfig(rig.REST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		b, err := set.Discovery().RESTClient().Get().AbsPath("/apis/custom.metrics.k8s.io/v1beta1/namespaces/llm/deployments.apps/worker/queue_depth_total").DoRaw(t.Context())
+		if err == nil && !strings.Contains(string(b), `"value":"15"`) {
+			err = fmt.Errorf("the metric is %s", b)
+		}
+		return err
+	})
+	depth.Store("queue_depth{queue=\"a\"} 30\n")
+	wantReplicas(t, mine, "worker", 6)
+	// Without the PodMonitor there is no value, and the replicas are held.
+	var pod corev1.Pod
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: mine, Name: "queue-0"}, &pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.Client.Delete(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	wantCondition(t, mine, "worker", "no series matches")
+	wantReplicas(t, mine, "worker", 6)
+}
