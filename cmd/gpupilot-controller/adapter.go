@@ -262,8 +262,9 @@ func (m adapterMeters) Collect(ch chan<- prometheus.Metric) {
 		}
 		return 0
 	}
-	ch <- constant("gpupilot_adapter_config_valid", "1 if the last adapter configuration that was read had no mistakes.", prometheus.GaugeValue, yes(!m.server.Broken()))
-	ch <- constant("gpupilot_adapter_discovery_valid", "1 if the series of all rules of the adapter configuration could be read.", prometheus.GaugeValue, yes(!m.server.Unreadable()))
-	ch <- constant("gpupilot_adapter_metrics", "Metrics of objects that the adapter configuration makes.", prometheus.GaugeValue, float64(len(m.server.Metrics())))
-	ch <- constant("gpupilot_adapter_queries_total", "Queries that were run for the metrics of the adapter configuration.", prometheus.CounterValue, float64(m.server.Queries()))
+	to := sink(ch)
+	to.gauge("gpupilot_adapter_config_valid", "1 if the last adapter configuration that was read had no mistakes.", yes(!m.server.Broken()))
+	to.gauge("gpupilot_adapter_discovery_valid", "1 if the series of all rules of the adapter configuration could be read.", yes(!m.server.Unreadable()))
+	to.gauge("gpupilot_adapter_metrics", "Metrics of objects that the adapter configuration makes.", float64(len(m.server.Metrics())))
+	to.counter("gpupilot_adapter_queries_total", "Queries that were run for the metrics of the adapter configuration.", float64(m.server.Queries()))
 }

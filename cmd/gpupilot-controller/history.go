@@ -155,21 +155,18 @@ func (h *historyKeeper) Describe(chan<- *prometheus.Desc) {}
 
 // Collect is prometheus.Collector's.
 func (h *historyKeeper) Collect(ch chan<- prometheus.Metric) {
-	counter := func(name, help string, v float64, pairs ...string) {
-		ch <- constant(name, help, prometheus.CounterValue, v, pairs...)
-	}
-	gauge := func(name, help string, v float64) { ch <- constant(name, help, prometheus.GaugeValue, v) }
+	to := sink(ch)
 	s := h.store.Stats()
-	gauge("gpupilot_history_workloads", "Workloads with one-minute aggregates in memory.", float64(s.Workloads))
-	gauge("gpupilot_history_memory_bytes", "Memory that the one-minute aggregates take.", float64(s.Bytes))
-	gauge("gpupilot_history_memory_limit_bytes", "Limit of that memory (--history-memory).", float64(s.Limit))
-	counter("gpupilot_history_rows_total", "Minutes of workloads that were added, those that were read at the start included.", float64(s.Rows))
-	counter("gpupilot_history_evicted_rows_total", "Minutes of workloads that were dropped because of the memory limit, before they were 14 days old.", float64(s.EvictedRows))
-	counter("gpupilot_history_refused_values_total", "Values that were left out because their workload has too many metrics.", float64(s.RefusedMetrics))
+	to.gauge("gpupilot_history_workloads", "Workloads with one-minute aggregates in memory.", float64(s.Workloads))
+	to.gauge("gpupilot_history_memory_bytes", "Memory that the one-minute aggregates take.", float64(s.Bytes))
+	to.gauge("gpupilot_history_memory_limit_bytes", "Limit of that memory (--history-memory).", float64(s.Limit))
+	to.counter("gpupilot_history_rows_total", "Minutes of workloads that were added, those that were read at the start included.", float64(s.Rows))
+	to.counter("gpupilot_history_evicted_rows_total", "Minutes of workloads that were dropped because of the memory limit, before they were 14 days old.", float64(s.EvictedRows))
+	to.counter("gpupilot_history_refused_values_total", "Values that were left out because their workload has too many metrics.", float64(s.RefusedMetrics))
 	limited := h.store.Limited()
 	for i := range limited[:min(len(limited), maxNamed)] {
 		x := &limited[i]
-		counter("gpupilot_history_namespace_evicted_rows_total", "Minutes of workloads that the memory limit cost a namespace; of the 20 largest.", float64(x.Evicted), "namespace", x.Namespace)
+		to.counter("gpupilot_history_namespace_evicted_rows_total", "Minutes of workloads that the memory limit cost a namespace; of the 20 largest.", float64(x.Evicted), "namespace", x.Namespace)
 	}
 	if h.volume == nil && !h.failed {
 		return
@@ -182,10 +179,10 @@ func (h *historyKeeper) Collect(ch chan<- prometheus.Metric) {
 	if v.Healthy {
 		up = 1
 	}
-	gauge("gpupilot_history_volume_up", "Whether the last write to --history-dir succeeded.", up)
-	gauge("gpupilot_history_volume_bytes", "Bytes of this replica's segments on the volume.", float64(v.Bytes))
-	gauge("gpupilot_history_volume_limit_bytes", "Limit of these bytes: twice --history-memory.", float64(v.Limit))
-	counter("gpupilot_history_volume_writes_total", "Writes to the volume, one a minute, by result.", float64(v.Writes), "result", "success")
-	counter("gpupilot_history_volume_writes_total", "Writes to the volume, one a minute, by result.", float64(v.Failures), "result", "error")
-	counter("gpupilot_history_damaged_segments_total", "Segments on the volume whose end could not be read at the start.", float64(v.Damaged))
+	to.gauge("gpupilot_history_volume_up", "Whether the last write to --history-dir succeeded.", up)
+	to.gauge("gpupilot_history_volume_bytes", "Bytes of this replica's segments on the volume.", float64(v.Bytes))
+	to.gauge("gpupilot_history_volume_limit_bytes", "Limit of these bytes: twice --history-memory.", float64(v.Limit))
+	to.counter("gpupilot_history_volume_writes_total", "Writes to the volume, one a minute, by result.", float64(v.Writes), "result", "success")
+	to.counter("gpupilot_history_volume_writes_total", "Writes to the volume, one a minute, by result.", float64(v.Failures), "result", "error")
+	to.counter("gpupilot_history_damaged_segments_total", "Segments on the volume whose end could not be read at the start.", float64(v.Damaged))
 }

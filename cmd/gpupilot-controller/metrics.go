@@ -24,31 +24,29 @@ func (m *meters) Describe(chan<- *prometheus.Desc) {}
 
 // Collect is prometheus.Collector's.
 func (m *meters) Collect(ch chan<- prometheus.Metric) {
-	counter := func(name, help string, v float64) { ch <- constant(name, help, prometheus.CounterValue, v) }
-	gauge := func(name, help string, v float64) { ch <- constant(name, help, prometheus.GaugeValue, v) }
-
+	to := sink(ch)
 	s := m.scraper.Stats()
-	gauge("gpupilot_scrape_targets", "Targets that are scraped.", float64(s.Targets))
-	gauge("gpupilot_scrape_refused_targets", "Targets that are not scraped because of the memory limit.", float64(s.Refused))
-	counter("gpupilot_scrapes_total", "Scrapes.", float64(s.Scrapes))
+	to.gauge("gpupilot_scrape_targets", "Targets that are scraped.", float64(s.Targets))
+	to.gauge("gpupilot_scrape_refused_targets", "Targets that are not scraped because of the memory limit.", float64(s.Refused))
+	to.counter("gpupilot_scrapes_total", "Scrapes.", float64(s.Scrapes))
 	for reason, n := range s.Failures {
-		ch <- constant("gpupilot_scrape_failures_total", "Scrapes that failed, by reason.", prometheus.CounterValue, float64(n), "reason", reason)
+		to.counter("gpupilot_scrape_failures_total", "Scrapes that failed, by reason.", float64(n), "reason", reason)
 	}
-	counter("gpupilot_scrape_repeated_total", "Scrapes without new values: the exporter had not collected since.", float64(s.Repeated))
-	counter("gpupilot_scrape_samples_total", "Values read.", float64(s.Samples))
-	counter("gpupilot_scrape_bad_lines_total", "Lines of expositions that could not be parsed.", float64(s.BadLines))
+	to.counter("gpupilot_scrape_repeated_total", "Scrapes without new values: the exporter had not collected since.", float64(s.Repeated))
+	to.counter("gpupilot_scrape_samples_total", "Values read.", float64(s.Samples))
+	to.counter("gpupilot_scrape_bad_lines_total", "Lines of expositions that could not be parsed.", float64(s.BadLines))
 	for method, n := range s.Freshness {
-		ch <- constant("gpupilot_scrape_freshness_targets", "Targets by the method that detects new values.", prometheus.GaugeValue, float64(n), "method", method)
+		to.gauge("gpupilot_scrape_freshness_targets", "Targets by the method that detects new values.", float64(n), "method", method)
 	}
-	gauge("gpupilot_scrape_frozen_devices", "Devices whose values are ignored because they have not changed for too long.", float64(s.Frozen))
+	to.gauge("gpupilot_scrape_frozen_devices", "Devices whose values are ignored because they have not changed for too long.", float64(s.Frozen))
 	for metric, n := range s.OutOfRange {
-		ch <- constant("gpupilot_scrape_out_of_range_total", "Values that were not stored because they are outside the range of their metric.", prometheus.CounterValue, float64(n), "metric", metric)
+		to.counter("gpupilot_scrape_out_of_range_total", "Values that were not stored because they are outside the range of their metric.", float64(n), "metric", metric)
 	}
-	counter("gpupilot_scrape_duration_seconds_total", "Total time of all scrapes.", s.Took.Seconds())
+	to.counter("gpupilot_scrape_duration_seconds_total", "Total time of all scrapes.", s.Took.Seconds())
 
 	m.collectWindows(ch)
-	gauge("gpupilot_pods_watched", "Pods that are watched.", float64(m.pods.Len()))
-	counter("gpupilot_events_lost_total", "Events that could not be written.", float64(m.recorder.Dropped()))
+	to.gauge("gpupilot_pods_watched", "Pods that are watched.", float64(m.pods.Len()))
+	to.counter("gpupilot_events_lost_total", "Events that could not be written.", float64(m.recorder.Dropped()))
 }
 
 // maxNamed bounds how many targets are named on /metrics.
@@ -56,27 +54,25 @@ const maxNamed = 20
 
 // collectWindows collects the metrics of the window store.
 func (m *meters) collectWindows(ch chan<- prometheus.Metric) {
-	counter := func(name, help string, v float64) { ch <- constant(name, help, prometheus.CounterValue, v) }
-	gauge := func(name, help string, v float64) { ch <- constant(name, help, prometheus.GaugeValue, v) }
-
+	to := sink(ch)
 	w := m.store.Stats()
-	gauge("gpupilot_window_series", "Series in memory.", float64(w.Series))
-	gauge("gpupilot_window_bytes", "Bytes of the samples in memory.", float64(w.Bytes))
-	gauge("gpupilot_window_memory_bytes", "Memory that scrape targets take: samples, series, names, owners, connections and buffers.", float64(w.Memory))
-	gauge("gpupilot_window_memory_limit_bytes", "Limit of that memory (--window-memory).", float64(w.Limit))
-	gauge("gpupilot_window_short_targets", "Targets whose window the memory limit keeps shorter than --window.", float64(w.Short))
-	gauge("gpupilot_window_limited_targets", "Targets that reached a bound within the last minute, or have a short window.", float64(w.Limited))
+	to.gauge("gpupilot_window_series", "Series in memory.", float64(w.Series))
+	to.gauge("gpupilot_window_bytes", "Bytes of the samples in memory.", float64(w.Bytes))
+	to.gauge("gpupilot_window_memory_bytes", "Memory that scrape targets take: samples, series, names, owners, connections and buffers.", float64(w.Memory))
+	to.gauge("gpupilot_window_memory_limit_bytes", "Limit of that memory (--window-memory).", float64(w.Limit))
+	to.gauge("gpupilot_window_short_targets", "Targets whose window the memory limit keeps shorter than --window.", float64(w.Short))
+	to.gauge("gpupilot_window_limited_targets", "Targets that reached a bound within the last minute, or have a short window.", float64(w.Limited))
 	limited := m.store.Limited()
 	for i := range limited[:min(len(limited), maxNamed)] {
 		x := &limited[i]
-		ch <- constant("gpupilot_window_limited_target_bytes", "Memory of each limited target; of the 20 largest.", prometheus.GaugeValue, float64(x.Bytes), "target", x.Target)
+		to.gauge("gpupilot_window_limited_target_bytes", "Memory of each limited target; of the 20 largest.", float64(x.Bytes), "target", x.Target)
 	}
-	counter("gpupilot_window_samples_total", "Values stored.", float64(w.Samples))
+	to.counter("gpupilot_window_samples_total", "Values stored.", float64(w.Samples))
 	for reason, n := range map[string]uint64{"repeated": w.Repeated, "rewound": w.Rewound, "unknown": w.Unknown, "overflown": w.Refused[series.RefusedSeries]} {
-		ch <- constant("gpupilot_window_dropped_total", "Values that were not stored, by reason.", prometheus.CounterValue, float64(n), "reason", reason)
+		to.counter("gpupilot_window_dropped_total", "Values that were not stored, by reason.", float64(n), "reason", reason)
 	}
 	for r, n := range w.Refused {
-		ch <- constant("gpupilot_window_refused_total", "Series, names and other parts of targets that were refused because of a bound or the memory limit, by reason.", prometheus.CounterValue, float64(n), "reason", series.Refused(r).String())
+		to.counter("gpupilot_window_refused_total", "Series, names and other parts of targets that were refused because of a bound or the memory limit, by reason.", float64(n), "reason", series.Refused(r).String())
 	}
 }
 
@@ -88,31 +84,40 @@ func (m *pageMeters) Describe(chan<- *prometheus.Desc) {}
 
 // Collect is prometheus.Collector's.
 func (m *pageMeters) Collect(ch chan<- prometheus.Metric) {
-	counter := func(name, help string, v uint64, pairs ...string) {
-		ch <- constant(name, help, prometheus.CounterValue, float64(v), pairs...)
-	}
+	to := sink(ch)
 	s := m.p.page.Stats()
 	for reason, n := range map[string]uint64{"requests": s.LimitedRequests, "logins": s.LimitedLogins, "answers": s.LimitedAnswers} {
-		counter("gpupilot_page_limited_total", "Requests refused because of a bound, by the bound: requests of one user, wrong logins, or answers under way.", n, "bound", reason)
+		to.counter("gpupilot_page_limited_total", "Requests refused because of a bound, by the bound: requests of one user, wrong logins, or answers under way.", float64(n), "bound", reason)
 	}
 	if c := m.p.conns.Load(); c != nil {
-		ch <- constant("gpupilot_page_connections", "Open connections of --address.", prometheus.GaugeValue, float64(c.count()))
-		counter("gpupilot_page_connections_closed_total", "Connections closed to make room: the oldest of the address with the most.", c.closed.Load())
+		to.gauge("gpupilot_page_connections", "Open connections of --address.", float64(c.count()))
+		to.counter("gpupilot_page_connections_closed_total", "Connections closed to make room: the oldest of the address with the most.", float64(c.closed.Load()))
 	}
 	if m.p.access == nil {
 		return
 	}
 	a := m.p.access.Stats()
 	for result, n := range map[string]uint64{"accepted": a.Accepted, "refused": a.Refused, "allowed": a.Allowed, "denied": a.Denied, "error": a.Failed} {
-		counter("gpupilot_access_reviews_total", "TokenReviews (accepted, refused) and SubjectAccessReviews (allowed, denied) for viewers of the page, and those without an answer.", n, "result", result)
+		to.counter("gpupilot_access_reviews_total", "TokenReviews (accepted, refused) and SubjectAccessReviews (allowed, denied) for viewers of the page, and those without an answer.", float64(n), "result", result)
 	}
 }
 
-// constant returns a metric with pairs of label names and values.
-func constant(name, help string, kind prometheus.ValueType, v float64, pairs ...string) prometheus.Metric {
+// sink takes metrics whose label values are not known in advance. pairs are names and
+// values of labels.
+type sink chan<- prometheus.Metric
+
+func (s sink) counter(name, help string, v float64, pairs ...string) {
+	s.send(name, help, prometheus.CounterValue, v, pairs)
+}
+
+func (s sink) gauge(name, help string, v float64, pairs ...string) {
+	s.send(name, help, prometheus.GaugeValue, v, pairs)
+}
+
+func (s sink) send(name, help string, kind prometheus.ValueType, v float64, pairs []string) {
 	var names, values []string
 	for i := 0; i+1 < len(pairs); i += 2 {
 		names, values = append(names, pairs[i]), append(values, pairs[i+1])
 	}
-	return prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, v, values...)
+	s <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, v, values...)
 }
