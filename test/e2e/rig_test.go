@@ -15,7 +15,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +27,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/webui"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -52,21 +50,10 @@ var names = []string{
 var rig struct {
 	*stack.Stack
 	prometheus prometheus
-	offered    map[string]*atomic.Uint64
+	offered    map[string]*stack.Load
 }
 
-func TestMain(m *testing.M) {
-	if _, err := cluster.FindBinary(); err != nil {
-		fmt.Println("skipped: no control plane; make test builds it:", err)
-		os.Exit(0)
-	}
-	code, err := withStack(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { stack.Main(m, withStack) }
 
 func withStack(m *testing.M) (int, error) {
 	if err := rig.prometheus.start(); err != nil {
@@ -77,13 +64,13 @@ func withStack(m *testing.M) (int, error) {
 		Nodes: 4, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		ControllerArgs: []string{"--prometheus-url", rig.prometheus.url(), "--node-health"},
 	}
-	rig.offered = map[string]*atomic.Uint64{}
+	rig.offered = map[string]*stack.Load{}
 	for _, name := range names {
-		load := &atomic.Uint64{}
+		load := &stack.Load{}
 		rig.offered[name] = load
 		cfg.Workloads = append(cfg.Workloads, simnode.Workload{
 			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
-			Offered: func(time.Time) float64 { return math.Float64frombits(load.Load()) },
+			Offered: load.At,
 		})
 	}
 	s, err := stack.Start(context.Background(), cfg)
@@ -96,18 +83,12 @@ func withStack(m *testing.M) (int, error) {
 	if err := s.Client.Create(context.Background(), ns); err != nil {
 		return 1, err
 	}
-	code := m.Run()
-	if code != 0 {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
-			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
-		}
-	}
-	return code, nil
+	return s.Run(m), nil
 }
 
 // offer sets a workload's load, as a multiple of what one replica serves.
 func offer(name string, replicas float64) {
-	rig.offered[name].Store(math.Float64bits(replicas * capacity))
+	rig.offered[name].Set(replicas * capacity)
 }
 
 // need is how many replicas a load wants at the target.

@@ -7,11 +7,9 @@ package monitoring
 import (
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,13 +48,13 @@ func TestControllerQueries(t *testing.T) {
 	if _, err := cluster.FindBinary(); err != nil {
 		t.Skip("no control plane; make test builds it:", err)
 	}
-	var load atomic.Uint64
-	offer := func(replicas float64) { load.Store(math.Float64bits(replicas * capacity)) }
+	var load stack.Load
+	offer := func(replicas float64) { load.Set(replicas * capacity) }
 	model := sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}
 	s, err := stack.Start(t.Context(), stack.Config{
 		Nodes: 2, ControllerArgs: []string{"--prometheus-url", "http://127.0.0.1:1"}, // no backend answers there
 		Workloads: []simnode.Workload{
-			{Name: "web", Model: model, Offered: func(time.Time) float64 { return math.Float64frombits(load.Load()) }},
+			{Name: "web", Model: model, Offered: load.At},
 			{Name: "full", Model: model, Offered: func(time.Time) float64 { return 3 * capacity }},
 			{Name: "blind", Model: model, Offered: func(time.Time) float64 { return 1 }},
 		},

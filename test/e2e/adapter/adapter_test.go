@@ -12,12 +12,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,14 +55,14 @@ externalRules:
 func TestHPAOnAnAdapterRule(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, file, fmt.Sprintf(rules, "busy"))
-	var load atomic.Uint64
-	offer := func(replicas float64) { load.Store(math.Float64bits(replicas * capacity)) }
+	var load stack.Load
+	offer := func(replicas float64) { load.Set(replicas * capacity) }
 	s, err := stack.Start(t.Context(), stack.Config{
 		Nodes: 2, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		ControllerArgs: []string{"--adapter-config", file, "--external-metrics"},
 		Workloads: []simnode.Workload{{
 			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
-			Offered: func(time.Time) float64 { return math.Float64frombits(load.Load()) },
+			Offered: load.At,
 		}},
 	})
 	if errors.Is(err, cluster.ErrNoBinary) {

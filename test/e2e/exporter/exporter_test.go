@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -39,27 +38,18 @@ const patience = 90 * time.Second
 // rig is the stack that the tests of this package share: three nodes of two GPUs.
 var rig *stack.Stack
 
-func TestMain(m *testing.M) {
-	if _, err := cluster.FindBinary(); err != nil {
-		fmt.Println("skipped: no control plane; make test builds it:", err)
-		os.Exit(0)
-	}
-	code := 1
+func TestMain(m *testing.M) { stack.Main(m, withStack) }
+
+func withStack(m *testing.M) (int, error) {
 	s, err := stack.Start(context.Background(), stack.Config{
 		Nodes: 3, GPUs: 2, NoAgents: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(code)
+		return 1, err
 	}
+	defer s.Close()
 	rig = s
-	if code = m.Run(); code != 0 {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
-			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
-		}
-	}
-	s.Close()
-	os.Exit(code)
+	return s.Run(m), nil
 }
 
 // create creates a GPUExporter whose pods the simulated nodes run as they are.

@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -145,7 +144,8 @@ func TestKEDA(t *testing.T) {
 	if keda == "" {
 		t.Skip("GPUPILOT_KEDA is not set; make keda builds KEDA and runs this test")
 	}
-	var value, load atomic.Uint64
+	var value atomic.Uint64
+	var load stack.Load
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[%d,"%d"]}]}}`, time.Now().Unix(), value.Load())
@@ -158,7 +158,7 @@ func TestKEDA(t *testing.T) {
 		ControllerArgs: []string{"--prometheus-url", backend.URL, "--keda-address", "127.0.0.1:" + port, "--keda-client-ca-file", filepath.Join(certs, "ca.crt")},
 		Workloads: []simnode.Workload{{
 			Name: "gpu", Model: sim.Workload{Capacity: 10, Concurrency: 16, QueueLimit: 60},
-			Offered: func(time.Time) float64 { return math.Float64frombits(load.Load()) },
+			Offered: load.At,
 		}},
 	})
 	must(t, err)
@@ -198,10 +198,10 @@ func TestKEDA(t *testing.T) {
 
 	t.Run("external: a GPU metric of the workload", func(t *testing.T) {
 		must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "gpu", 1, 0)))
-		load.Store(math.Float64bits(15)) // 150 % of one replica at a target of 60 %: 3
+		load.Set(15) // 150 % of one replica at a target of 60 %: 3
 		must(t, s.Apply(t.Context(), []byte(scaledObject("gpu", "external", port, `metric: Utilization, target: "60"`))))
 		awaitReplicas(t, s, "gpu", 3)
-		load.Store(math.Float64bits(3))
+		load.Set(3)
 		awaitReplicas(t, s, "gpu", 1)
 	})
 

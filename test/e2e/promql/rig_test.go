@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -29,7 +28,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -41,12 +39,7 @@ const (
 )
 
 // loads are the loads of the workloads: one unit is 1 % of a GPU, spread over the pods.
-var loads = map[string]*load{"alpha": {}, "beta": {}, "batch": {}, "group": {}, "forged": {}, "scaled": {}}
-
-type load struct{ atomic.Uint64 }
-
-func (l *load) set(x float64)          { l.Store(math.Float64bits(x)) }
-func (l *load) at(_ time.Time) float64 { return math.Float64frombits(l.Load()) }
+var loads = map[string]*stack.Load{"alpha": {}, "beta": {}, "batch": {}, "group": {}, "forged": {}, "scaled": {}}
 
 // rig is the stack that the tests share.
 var rig struct {
@@ -59,18 +52,7 @@ var rig struct {
 	revoke  func() error      // of the viewer "revoked"
 }
 
-func TestMain(m *testing.M) {
-	if _, err := cluster.FindBinary(); err != nil {
-		fmt.Println("skipped: no control plane; make test builds it:", err)
-		os.Exit(0)
-	}
-	code, err := withStack(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { stack.Main(m, withStack) }
 
 func withStack(m *testing.M) (int, error) {
 	ctx := context.Background()
@@ -98,7 +80,7 @@ func withStack(m *testing.M) (int, error) {
 		ControllerArgs: []string{"--roles=scrape,api,decide", "--external-metrics", "--prometheus-url=" + proxy.URL, "--prometheus-http-config=" + credentials},
 	}
 	for name, l := range loads {
-		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: 100, Concurrency: 1, QueueLimit: 1}, Offered: l.at})
+		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: 100, Concurrency: 1, QueueLimit: 1}, Offered: l.At})
 	}
 	s, err := stack.Start(ctx, cfg)
 	if err != nil {
@@ -129,13 +111,7 @@ func withStack(m *testing.M) (int, error) {
 	if err := deployBoth(ctx); err != nil {
 		return 1, err
 	}
-	code := m.Run()
-	if code != 0 {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
-			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
-		}
-	}
-	return code, nil
+	return s.Run(m), nil
 }
 
 // startQueries starts the replica for queries.
@@ -170,9 +146,9 @@ func makeTokens(ctx context.Context) error {
 
 // deployBoth deploys a workload in each namespace: 40 % in mine, 70 % in the other one.
 func deployBoth(ctx context.Context) error {
-	loads["alpha"].set(40)
-	loads["beta"].set(70)
-	loads["forged"].set(200)
+	loads["alpha"].Set(40)
+	loads["beta"].Set(70)
+	loads["forged"].Set(200)
 	for ns, name := range map[string]string{mine: "alpha", other: "beta"} {
 		if err := rig.Client.Create(ctx, stack.Deployment(ns, name, 1, 0)); err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 // credentials. It has no PromQL of its own.
 func TestRolesAreSplit(t *testing.T) {
 	awaitBoth(t)
-	loads["scaled"].set(30)
+	loads["scaled"].Set(30)
 	create(t, stack.Deployment(mine, "scaled", 1, 0))
 	before := rig.asked.Load()
 	apply(t, `
@@ -44,9 +44,9 @@ spec:
 		})
 	}
 	replicas(1)
-	loads["scaled"].set(90)
+	loads["scaled"].Set(90)
 	replicas(2)
-	loads["scaled"].set(20)
+	loads["scaled"].Set(20)
 	replicas(1)
 	if rig.asked.Load() == before {
 		t.Error("the deciding replica sent no query with credentials")

@@ -108,7 +108,7 @@ func awaitValue(t *testing.T, path, kind string, want float64) {
 // A Job's metrics are those of the pods that the Job's controller made.
 func TestMetricsOfJobs(t *testing.T) {
 	t.Parallel()
-	loads["batch"].set(60) // 30 % in each of two pods
+	loads["batch"].Set(60) // 30 % in each of two pods
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: mine, Name: "batch"},
 		Spec:       batchv1.JobSpec{Parallelism: new(int32(2)), Completions: new(int32(2)), Template: template("batch", map[string]string{"app": "batch"})},
@@ -132,7 +132,7 @@ func TestMetricsOfJobs(t *testing.T) {
 func TestMetricsOfLeaderWorkerSets(t *testing.T) {
 	t.Parallel() // it waits for what the controller remembers for half a minute
 	applyFile(t, "testdata/leaderworkersets-crd.yaml")
-	loads["group"].set(90) // 30 % in the leader and in each of two workers
+	loads["group"].Set(90) // 30 % in the leader and in each of two workers
 	apply(t, "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: group, namespace: team-a}\nspec: {replicas: 1, leaderWorkerTemplate: {size: 3}}")
 	set := &unstructured.Unstructured{}
 	set.SetAPIVersion("leaderworkerset.x-k8s.io/v1")

@@ -31,7 +31,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/podmonitor"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -45,18 +44,7 @@ const (
 
 var rig *stack.Stack
 
-func TestMain(m *testing.M) {
-	if _, err := cluster.FindBinary(); err != nil {
-		fmt.Println("skipped: no control plane; make test builds it:", err)
-		os.Exit(0)
-	}
-	code, err := withStack(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { stack.Main(m, withStack) }
 
 func withStack(m *testing.M) (int, error) {
 	cfg := stack.Config{
@@ -74,13 +62,7 @@ func withStack(m *testing.M) (int, error) {
 	}
 	defer s.Close()
 	rig = s
-	code := m.Run()
-	if code != 0 {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
-			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
-		}
-	}
-	return code, nil
+	return s.Run(m), nil
 }
 
 func eventually(t *testing.T, ask func() error) {

@@ -11,12 +11,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -37,29 +34,11 @@ const (
 	patience  = 90 * time.Second
 )
 
-// load is the load that a workload's processes make.
-type load struct{ atomic.Uint64 }
-
-func (l *load) set(x float64)          { l.Store(math.Float64bits(x)) }
-func (l *load) at(_ time.Time) float64 { return math.Float64frombits(l.Load()) }
-func (l *load) times(factor float64)   { l.set(l.at(time.Time{}) * factor) }
-
-var loads = map[string]*load{"cuda-test": {}, "dcgm-test": {}, "dcgm-rules": {}, "from-zero": {}}
+var loads = map[string]*stack.Load{"cuda-test": {}, "dcgm-test": {}, "dcgm-rules": {}, "from-zero": {}}
 
 var rig *stack.Stack
 
-func TestMain(m *testing.M) {
-	if _, err := cluster.FindBinary(); err != nil {
-		fmt.Println("skipped: no control plane; make test builds it:", err)
-		os.Exit(0)
-	}
-	code, err := withStack(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { stack.Main(m, withStack) }
 
 func withStack(m *testing.M) (int, error) {
 	dir, err := os.MkdirTemp("", "walkthrough-")
@@ -76,7 +55,7 @@ func withStack(m *testing.M) (int, error) {
 		ControllerArgs: []string{"--prometheus-rules", "--adapter-config", rules},
 	}
 	for name, l := range loads {
-		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 1, QueueLimit: 1}, Offered: l.at})
+		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 1, QueueLimit: 1}, Offered: l.At})
 	}
 	s, err := stack.Start(context.Background(), cfg)
 	if err != nil {
@@ -84,13 +63,7 @@ func withStack(m *testing.M) (int, error) {
 	}
 	defer s.Close()
 	rig = s
-	code := m.Run()
-	if code != 0 {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
-			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-20000):])
-		}
-	}
-	return code, nil
+	return s.Run(m), nil
 }
 
 // apply applies manifests, and shows the command that a reader would run.
@@ -203,7 +176,7 @@ spec:
 // in autoscaling/v2.
 func TestK8sGPUHPA(t *testing.T) {
 	apply(t, PrometheusRuleCRD)
-	loads["cuda-test"].set(4) // one process
+	loads["cuda-test"].Set(4) // one process
 	apply(t, deployment("cuda-test"))
 	eventually(t, func() error { return rig.Apply(t.Context(), []byte(RecordingRule)) })
 	eventually(t, func() error {
@@ -236,15 +209,15 @@ func TestK8sGPUHPA(t *testing.T) {
 	})
 	apply(t, HPA)
 	replicas(t, "cuda-test", 1)
-	loads["cuda-test"].times(2) // a second process in the pod
+	loads["cuda-test"].Set(2 * loads["cuda-test"].At(time.Now())) // a second process in the pod
 	replicas(t, "cuda-test", 2)
-	loads["cuda-test"].set(1) // both have ended
+	loads["cuda-test"].Set(1) // both have ended
 	replicas(t, "cuda-test", 1)
 }
 
 // NVIDIA's article: an HPA on the utilisation that DCGM measures, as a Pods metric.
 func TestDCGM(t *testing.T) {
-	loads["dcgm-test"].set(30)
+	loads["dcgm-test"].Set(30)
 	apply(t, deployment("dcgm-test"))
 	apply(t, `
 apiVersion: autoscaling/v2
@@ -273,17 +246,17 @@ spec:
 	})
 	replicas(t, "dcgm-test", 1)
 	fromZero(t)
-	loads["dcgm-test"].set(70)
+	loads["dcgm-test"].Set(70)
 	replicas(t, "dcgm-test", 2)
 	replicas(t, "from-zero", 2)
-	loads["dcgm-test"].set(10)
+	loads["dcgm-test"].Set(10)
 	replicas(t, "dcgm-test", 1)
 }
 
 // NVIDIA's article with its rules of prometheus-adapter: a metric of pods and one of a
 // Service, which the controller makes from the rules' file.
 func TestDCGMWithAdapterRules(t *testing.T) {
-	loads["dcgm-rules"].set(30)
+	loads["dcgm-rules"].Set(30)
 	apply(t, deployment("dcgm-rules"))
 	apply(t, `
 apiVersion: v1
@@ -343,9 +316,9 @@ spec:
 		return nil
 	})
 	replicas(t, "dcgm-rules", 1)
-	loads["dcgm-rules"].set(70)
+	loads["dcgm-rules"].Set(70)
 	replicas(t, "dcgm-rules", 2)
-	loads["dcgm-rules"].set(10)
+	loads["dcgm-rules"].Set(10)
 	replicas(t, "dcgm-rules", 1)
 }
 
