@@ -7,10 +7,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
+
+	"github.com/gpupilot/gpupilot/internal/series"
 )
 
 // An aggregation such as avg by(namespace) (m) needs only the label namespace of the
@@ -18,14 +21,18 @@ import (
 // that with their labels. The storage therefore keeps the few labels that the groupings in
 // use need.
 
-// maxGroupings is the limit of groupings whose labels are kept. Queries with other ones
-// get all labels.
-const maxGroupings = 8
+// The limits of groupings, and of the memory of their labels. Queries with other ones
+// get all labels: they are slower, and have the same result.
+const (
+	maxGroupings     = 8
+	maxGroupingBytes = 32 << 20
+)
 
 // groupings are the groupings in use.
 type groupings struct {
-	mu   sync.Mutex
-	used [maxGroupings]*grouping // nil: free
+	bytes atomic.Int64 // of the labels that parts keep
+	mu    sync.Mutex
+	used  [maxGroupings]*grouping // nil: free
 }
 
 // grouping is a list of labels that queries group by.
@@ -40,8 +47,9 @@ type reduced [maxGroupings]atomic.Pointer[shortLabels]
 
 // shortLabels are the labels of a part's entries for one grouping.
 type shortLabels struct {
-	of   *grouping
-	list []labels.Labels
+	of    *grouping
+	list  []labels.Labels
+	bytes int64
 }
 
 // at returns the labels of an entry; nil: all are needed.
@@ -90,41 +98,71 @@ func isReducing(op string) bool {
 	return false
 }
 
-// labelsFor returns the labels of the part's entries for a grouping; nil without one.
-func (p *part) labelsFor(g *grouping) *shortLabels {
-	if g == nil {
+// labelsFor returns the labels of the part's entries for a grouping; nil without one, and
+// if there is no memory to keep them.
+func (g *groupings) labelsFor(p *part, of *grouping) *shortLabels {
+	if of == nil {
 		return nil
 	}
-	slot := &p.reduced[g.slot]
-	if known := slot.Load(); known != nil && known.of == g {
+	slot := &p.reduced[of.slot]
+	known := slot.Load()
+	if known != nil && known.of == of {
 		return known
 	}
-	short := &shortLabels{of: g, list: make([]labels.Labels, len(p.entries))}
-	b := labels.NewScratchBuilder(len(g.names))
+	if g.bytes.Load() >= maxGroupingBytes {
+		return nil
+	}
+	short := &shortLabels{of: of, list: make([]labels.Labels, len(p.entries)), bytes: shortBytes}
+	b := labels.NewScratchBuilder(len(of.names))
 	for i := range p.entries {
 		b.Reset()
-		for _, name := range g.names {
+		for _, name := range of.names {
 			if v := p.entries[i].labels.Get(name); v != "" {
 				b.Add(name, v)
 			}
 		}
 		short.list[i] = b.Labels()
+		short.bytes += labelsBytes + series.TextBytes(int(short.list[i].ByteSize()))
 	}
-	slot.Store(short)
+	if slot.CompareAndSwap(known, short) {
+		g.bytes.Add(short.bytes)
+		if known != nil {
+			g.bytes.Add(-known.bytes)
+		}
+	}
 	return short
+}
+
+const (
+	shortBytes  = int64(unsafe.Sizeof(shortLabels{}))
+	labelsBytes = int64(unsafe.Sizeof(labels.Labels{}))
+)
+
+// forget frees the labels that a part keeps in a slot.
+func (g *groupings) forget(p *part, slot int) {
+	if known := p.reduced[slot].Swap(nil); known != nil {
+		g.bytes.Add(-known.bytes)
+	}
+}
+
+// forgetAll frees the labels that a part keeps.
+func (g *groupings) forgetAll(p *part) {
+	for slot := range p.reduced {
+		g.forget(p, slot)
+	}
 }
 
 // expireGroupings frees the groupings that no query used for a while, and their labels.
 func (s *Store) expireGroupings(now time.Time) {
 	var unused []int
-	s.groupings.mu.Lock()
-	for i, x := range s.groupings.used {
+	s.index.groupings.mu.Lock()
+	for i, x := range s.index.groupings.used {
 		if x != nil && now.Sub(x.last) > useTTL {
-			s.groupings.used[i] = nil
+			s.index.groupings.used[i] = nil
 			unused = append(unused, i)
 		}
 	}
-	s.groupings.mu.Unlock()
+	s.index.groupings.mu.Unlock()
 	if len(unused) == 0 {
 		return
 	}
@@ -133,7 +171,7 @@ func (s *Store) expireGroupings(now time.Time) {
 	for _, m := range s.index.names {
 		for _, p := range m.parts {
 			for _, slot := range unused {
-				p.reduced[slot].Store(nil)
+				s.index.groupings.forget(p, slot)
 			}
 		}
 	}

@@ -63,10 +63,10 @@ func TestAGroupingNeedsFewLabels(t *testing.T) {
 			t.Errorf("%s: (-whole labels +labels of the grouping)\n%s", query, d)
 		}
 		n := 0
-		for i, g := range r.store.groupings.used {
+		for i, g := range r.store.index.groupings.used {
 			if g != nil {
 				n++
-				r.store.groupings.used[i] = nil
+				r.store.index.groupings.used[i] = nil
 			}
 		}
 		if (n > 0) != kept {
@@ -96,7 +96,7 @@ func TestGroupingsExpire(t *testing.T) {
 	r.page(n, at(0), util("", 55))
 	f := func(label string) *grouping {
 		r.wants(`sum by(`+label+`,job)(DCGM_FI_DEV_GPU_UTIL)`, r.now, fmt.Sprintf(`{job="agent"} => 55 @[%d]`, msOf(r.now)))
-		return r.store.groupings.of(&storage.SelectHints{Func: "sum", By: true, Grouping: []string{"job", label}}, r.now)
+		return r.store.index.groupings.of(&storage.SelectHints{Func: "sum", By: true, Grouping: []string{"job", label}}, r.now)
 	}
 	for i := range maxGroupings {
 		if f(fmt.Sprint("l", i)) == nil {
@@ -119,10 +119,21 @@ func TestGroupingsExpire(t *testing.T) {
 		t.Errorf("labels of %d groupings are kept; want %d", kept(), maxGroupings)
 	}
 	r.store.check(at(3600))
-	if kept() != 0 {
-		t.Errorf("labels of %d unused groupings are kept", kept())
+	if n := r.store.index.groupings.bytes.Load(); kept() != 0 || n != 0 {
+		t.Errorf("labels of %d unused groupings are kept, %d bytes", kept(), n)
 	}
 	if f("other") == nil {
 		t.Error("no room for a grouping after the others expired")
+	}
+	if n := r.metric("gpupilot_query_grouping_bytes"); n < 60 || n > 1000 {
+		t.Errorf("the labels of a grouping of one series take %v bytes", n)
+	}
+	r.page(n, at(3600)) // the series is gone
+	r.store.index.groupings.bytes.Add(maxGroupingBytes)
+	r.now = at(3601)
+	r.page(n, r.now, util("", 55))
+	f("other") // is slower, and has the same result
+	if n := r.store.index.groupings.bytes.Load(); n != maxGroupingBytes {
+		t.Errorf("%d bytes are kept, the limit is %d", n, maxGroupingBytes)
 	}
 }

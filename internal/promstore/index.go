@@ -23,6 +23,8 @@ type index struct {
 	names    map[string]*metric
 	fields   map[gpu.FieldID][]string        // the names that pages have for a field
 	postings [numPosted]map[string][]*target // by value
+
+	groupings groupings
 }
 
 // metric is the series of one name.
@@ -141,7 +143,9 @@ func (x *index) update(w *series.Target) {
 func (x *index) remove(t *target) {
 	delete(x.targets, t.window)
 	for _, name := range t.names {
-		if m := x.names[name]; m.remove(t) {
+		m := x.names[name]
+		x.groupings.forgetAll(m.of(t))
+		if m.remove(t) {
 			delete(x.names, name)
 		}
 	}

@@ -16,9 +16,10 @@ const maxNamedTargets = 20
 
 var (
 	namesDesc        = prometheus.NewDesc("gpupilot_query_names", "Names of metrics that queries and rules keep in the windows.", nil, nil)
-	refusedNamesDesc = prometheus.NewDesc("gpupilot_query_names_refused_total", "Requests of queries for a name that were refused, because queries want 2,000 others already.", nil, nil)
+	refusedNamesDesc = prometheus.NewDesc("gpupilot_query_names_refused_total", "Requests of queries for a name that were refused, because queries of the same payer keep 500 others, or all queries 10,000.", nil, nil)
 	contradictedDesc = prometheus.NewDesc("gpupilot_query_contradicted_series", "Series of exporters whose pod the API server contradicts, so that they have the label exported_namespace.", nil, nil)
 	exporterDesc     = prometheus.NewDesc("gpupilot_query_contradicted_target_series", "Such series of each exporter; of the 20 with the most.", []string{"target"}, nil)
+	groupingsDesc    = prometheus.NewDesc("gpupilot_query_grouping_bytes", "Memory of the labels that groupings of queries keep; at most 32 MiB.", nil, nil)
 	podsDesc         = prometheus.NewDesc("gpupilot_query_pods", "Pods in the index for kube_pod_*, with deleted ones; 0 while no query reads it.", nil, nil)
 	podBytesDesc     = prometheus.NewDesc("gpupilot_query_pods_memory_bytes", "Memory of that index.", nil, nil)
 	podLimitDesc     = prometheus.NewDesc("gpupilot_query_pods_memory_limit_bytes", "Limit of that memory.", nil, nil)
@@ -27,7 +28,7 @@ var (
 
 // Describe is prometheus.Collector's.
 func (s *Store) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{namesDesc, refusedNamesDesc, contradictedDesc, exporterDesc, podsDesc, podBytesDesc, podLimitDesc, refusedPodsDesc} {
+	for _, d := range []*prometheus.Desc{namesDesc, refusedNamesDesc, contradictedDesc, exporterDesc, groupingsDesc, podsDesc, podBytesDesc, podLimitDesc, refusedPodsDesc} {
 		ch <- d
 	}
 }
@@ -48,6 +49,7 @@ func (s *Store) Collect(ch chan<- prometheus.Metric) {
 	for _, x := range exporters[:min(len(exporters), maxNamedTargets)] {
 		gauge(exporterDesc, float64(x.series), x.target)
 	}
+	gauge(groupingsDesc, float64(s.index.groupings.bytes.Load()))
 	p := &s.pods
 	p.mu.Lock()
 	defer p.mu.Unlock()

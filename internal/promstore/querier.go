@@ -117,7 +117,7 @@ func (q *querier) selection(sorted bool, hints *storage.SelectHints, matchers []
 		// reads a longer time.
 		sel.instant = hints.Range == 0 && hints.Step == 0 && hints.End-hints.Start == q.s.cfg.Lookback.Milliseconds()-1
 		if !sorted {
-			sel.grouping = q.s.groupings.of(hints, sel.now)
+			sel.grouping = q.s.index.groupings.of(hints, sel.now)
 		}
 	}
 	for _, m := range matchers {
@@ -250,7 +250,7 @@ func (sel *selection) onlyNewest() bool { return sel.instant && !sel.labelsOnly 
 
 // addPart adds those of a target's series of one name that the matchers select.
 func (sel *selection) addPart(p *part, scale float64) {
-	short := p.labelsFor(sel.grouping)
+	short := sel.s.index.groupings.labelsFor(p, sel.grouping)
 	if sel.onlyNewest() {
 		sel.addNewest(p, scale, short)
 		return

@@ -92,8 +92,7 @@ type Store struct {
 	index index
 	epoch uint64 // of the windows' exposures that index has; 0: none yet
 
-	pods      podSeries
-	groupings groupings
+	pods podSeries
 }
 
 var _ storage.Queryable = (*Store)(nil)
