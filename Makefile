@@ -5,9 +5,9 @@
 SHELL      := /bin/bash
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION   := $(shell git rev-parse HEAD 2>/dev/null)
-BUILDINFO  := github.com/gpupilot/gpupilot/internal/buildinfo
+BUILDINFO  := github.com/gpupilot/gpupilot/internal/base/buildinfo
 LDFLAGS    := -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(REVISION)
-GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/webui/static -type f 2>/dev/null)
+GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/serve/webui/static -type f 2>/dev/null)
 TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' -not -path 'test/chart/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
@@ -121,7 +121,7 @@ unit: kube all fakes ## vet and the tests that put no load on a control plane, u
 	$(call go_test,chart,./...,test/chart)
 
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
-	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promq ./internal/controller)
+	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promql/client ./internal/autoscaler/controller)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
 	$(call go_test,release,-count=1 ./...,deploy/release)
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
@@ -137,7 +137,7 @@ soak-controller: kube all ## the controller on NODES (1000) simulated nodes that
 
 SEQUENCES ?= 1000
 peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results
-	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
+	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/scale/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
 keda: kube fakes all ## KEDA's own operator against the scaler: 15 CPU minutes once per machine to build KEDA
 	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags e2e -timeout 10m ./test/e2e/keda

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package internal holds the house's import rules (docs/design/0001-house.md).
+// Package internal holds the import rules of the house (docs/architecture.md).
 package internal
 
 import (
+	"bytes"
+	"cmp"
+	"flag"
+	"fmt"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -18,82 +22,45 @@ import (
 
 const module = "github.com/gpupilot/gpupilot/"
 
-// layers says what each package is. A package that is not here fails the test:
-// deciding where it belongs is part of adding it.
-var layers = map[string]string{
-	"internal/gpu": "core", "internal/series": "core", "internal/scale": "core", "internal/peers": "core", "internal/gpu/names": "core", "internal/gpu/vendorlib": "core",
-	"internal/csvtable": "core", "internal/excerpt": "core", "internal/regexpsize": "core", "internal/history": "core",
+var update = flag.Bool("update", false, "write the table of docs/architecture.md")
 
-	"internal/gpu/nvml": "edge", "internal/gpu/dcgm": "edge", "internal/gpu/auto": "edge", "internal/gpu/sim": "edge", "internal/podres": "edge",
-	"internal/expo": "edge", "internal/scrape": "edge", "internal/kube": "edge",
-	"internal/apiwatch": "edge", "internal/docker": "edge", "internal/filewatch": "edge", "internal/promhistory": "edge", "internal/promq": "edge", "internal/promscope": "edge", "internal/promstore": "edge", "internal/regularfile": "edge", "internal/hpcjobs": "edge", "internal/procs": "edge", "internal/webconfig": "edge", "internal/gcpace": "edge", "internal/flags": "edge", "internal/buildinfo": "edge",
-
-	"internal/agent": "app", "internal/policy": "app", "internal/controller": "app", "internal/nodehealth": "app", "internal/discovery": "app", "internal/podmonitor": "app", "internal/exporter": "app",
-	"internal/metricsapi": "app", "internal/webui": "app", "internal/load": "app",
-	"internal/trace": "app", "internal/service": "app", "internal/contender": "app", "internal/backtest": "app", "internal/advise": "app",
-	"internal/scenario": "app", "internal/whatif": "app",
-	"internal/promengine":                "app",
-	"internal/promapi":                   "app",
-	"internal/rules":                     "app",
-	"internal/adapter":                   "app",
-	"internal/kedascaler":                "app",
-	"internal/kedascaler/externalscaler": "app",
-	"internal/metricquery":               "app",
-	"internal/migrate":                   "app",
-
-	"internal/gpu/gputest": "suite", "internal/promq/promtest": "suite", "internal/metricsapi/reviewtest": "suite",
+// wings is the order of the house. A wing imports its own packages and those of the
+// wings that it names, all of which stand above it.
+var wings = []struct{ name, owns, imports string }{
+	{"base", "small tools without a domain", ""},
+	{"gpu", "fields, snapshots, owners, the `Reader` port; NVML, DCGM and simulated GPUs behind it", "base"},
+	{"node", "the agent: collect loop, exposition, the kubelet's sockets, processes, its small API client", "base gpu"},
+	{"scale", "policy, observation and state → decision, without I/O; GPUAutoscaler → policy; models of other autoscalers", "base gpu"},
+	{"window", "what is scraped, scraping, windows in memory, 14 days of history, GPUs in use, trust in exporters", "base gpu scale"},
+	{"promql", "PromQL over the windows and over an outside Prometheus; rules; prometheus-adapter's rules; tenants' queries", "base gpu window"},
+	{"autoscaler", "observe → decide → actuate; GPUExporters, node health; Kubernetes clients, caches, leader election", "base gpu scale window promql"},
+	{"serve", "custom and external metrics, MetricQueries, KEDA's scaler, the page", "base gpu scale window promql autoscaler"},
+	{"replay", "the same decisions on recorded load: traces, a simulated service, backtests, scenarios, migration", "base gpu scale window promql"},
 }
 
-// may says which of our own packages a layer imports, and why no others.
-var may = map[string]struct {
-	layers []string
-	reason string
-}{
-	"core":  {[]string{"core"}, "the core runs anywhere: in the controller, in a replay, in a fuzzer"},
-	"edge":  {[]string{"core"}, "adapters meet only in cmd, so that each can be replaced alone"},
-	"app":   {[]string{"core", "app"}, "applications are handed their adapters, so that tests can hand them others"},
-	"suite": {[]string{"core"}, "the conformance suite knows the port, not the adapters"},
+// pure packages import the standard library and each other: they run anywhere, in the
+// controller, in a replay, in a fuzzer.
+var pure = []string{
+	"base/csvtable", "base/excerpt", "base/regexpsize", "gpu", "gpu/names", "gpu/vendorlib", "scale", "scale/peers",
+	"window/series", "window/history",
 }
 
-// coreImports are the exceptions within the core: who imports whom.
-var coreImports = map[string][]string{
-	"internal/csvtable":      nil,
-	"internal/gpu":           nil,
-	"internal/gpu/names":     {"internal/gpu"},
-	"internal/gpu/vendorlib": {"internal/gpu"},
-	"internal/series":        {"internal/gpu"},
-	"internal/scale":         {"internal/gpu"},
-	"internal/peers":         nil,
-	"internal/excerpt":       nil,
-	"internal/history":       nil,
-	"internal/regexpsize":    nil,
-}
-
-// kubernetes are the packages that know its types.
-var kubernetes = []string{
-	"internal/adapter", "internal/migrate",
-	"internal/controller",
-	"internal/discovery",
-	"internal/exporter",
-	"internal/kube",
-	"internal/metricquery",
-	"internal/metricsapi",
-	"internal/nodehealth",
-	"internal/podmonitor",
-	"internal/policy",
-	"internal/rules",
-}
-
-// only says where a third party's packages may appear.
+// only says where third parties' packages may appear: in these packages, and in those
+// of these wings.
 var only = []struct {
 	prefix string
 	in     []string
 	reason string
 }{
-	{"k8s.io/", append(kubernetes, "internal/metricsapi/reviewtest", "internal/promstore"), "Kubernetes is one way in and one way out; the engine and the agent's core do not know it"},
+	{"k8s.io/", kubernetes, "Kubernetes is one way in and one way out; the engine, the windows and the agent do not know it"},
 	{"sigs.k8s.io/", kubernetes, "as k8s.io"},
-	{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
-	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; internal/gpu/dcgm calls the library by itself, and its tests compare the two"},
+	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
+	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; gpu/dcgm calls the library by itself, and its tests compare the two"},
+}
+
+var kubernetes = []string{
+	"scale/policy", "window/discovery", "window/podmonitor", "promql/adapter", "promql/rules", "promql/windows",
+	"autoscaler", "serve", "replay/migrate",
 }
 
 // never is what must not be linked into a program, not even indirectly.
@@ -104,7 +71,7 @@ type banned struct{ prefix, reason string }
 var agentNever = []banned{
 	{"k8s.io/client-go/kubernetes", "the clientset alone doubles the agent's memory"},
 	{"k8s.io/client-go/informers", "as the clientset"},
-	{"google.golang.org/grpc", "3 MiB for the one call that internal/podres makes by itself"},
+	{"google.golang.org/grpc", "3 MiB for the one call that node/podres makes by itself"},
 	{"k8s.io/kubelet", "its package of messages links grpc-go"},
 	{"k8s.io/api/", "the agent speaks to the kubelet, not to the API server"},
 	{"sigs.k8s.io/", "as the clientset"},
@@ -117,66 +84,133 @@ var cliNever = []banned{
 	{"k8s.io/client-go/kubernetes", "the clientset and the API groups' types double the program's size, for three requests of known paths"},
 	{"k8s.io/client-go/informers", "as the clientset"},
 	{"sigs.k8s.io/controller-runtime", "its client links the clientset"},
-	{module + "internal/controller", "the CLI reads what the controller wrote"},
+	{module + "internal/autoscaler/controller", "the CLI reads what the controller wrote"},
+}
+
+// The order admits no import back up.
+func TestWingsImportTheWingsAbove(t *testing.T) {
+	for i, w := range wings {
+		for _, name := range strings.Fields(w.imports) {
+			if at := wingAt(name); at < 0 || at >= i {
+				t.Errorf("wing %s may import %s, which does not stand above it", w.name, name)
+			}
+		}
+	}
 }
 
 func TestImports(t *testing.T) {
 	for file, imports := range sources(t) {
 		pkg := path.Dir(file)
-		layer, known := layers[pkg]
-		if !known {
-			t.Errorf("%s: package %s has no layer; add it to layers", file, pkg)
+		at := wingAt(wingOf(pkg))
+		if at < 0 {
+			t.Errorf("%s: %s is no wing", file, wingOf(pkg))
 			continue
 		}
 		for _, imp := range imports {
-			checkImport(t, file, pkg, layer, imp)
+			checkImport(t, file, pkg, at, imp)
 		}
 	}
 }
 
-// docs/design/0001-house.md lists every package.
-func TestTheHouseIsDescribed(t *testing.T) {
-	const file = "../docs/design/0001-house.md"
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for pkg := range layers {
-		if !strings.Contains(string(b), "`"+pkg+"`") {
-			t.Errorf("%s does not list %s", file, pkg)
-		}
-	}
-}
-
-func checkImport(t *testing.T, file, pkg, layer, imp string) {
+func checkImport(t *testing.T, file, pkg string, wing int, imp string) {
 	t.Helper()
-	if own, ok := strings.CutPrefix(imp, module); ok {
-		if strings.HasPrefix(own, "api/") {
-			if layer == "core" {
-				t.Errorf("%s imports %s: the core does not know the API", file, own)
-			}
-			return
+	own, ours := strings.CutPrefix(imp, module+"internal/")
+	if ours {
+		if to := wingOf(own); to != wings[wing].name && !slices.Contains(strings.Fields(wings[wing].imports), to) {
+			t.Errorf("%s imports %s: %s may import %q", file, own, wings[wing].name, wings[wing].imports)
 		}
-		if !slices.Contains(may[layer].layers, layers[own]) {
-			t.Errorf("%s (%s) imports %s (%s): %s", file, layer, own, layers[own], may[layer].reason)
-		}
-		if allowed, core := coreImports[pkg]; core && !slices.Contains(allowed, own) {
-			t.Errorf("%s imports %s: only %v may be", file, own, allowed)
-		}
-		return
 	}
-	if layer == "core" && strings.Contains(strings.Split(imp, "/")[0], ".") {
-		t.Errorf("%s imports %s: the core is standard library only", file, imp)
+	if slices.Contains(pure, pkg) && strings.Contains(strings.Split(imp, "/")[0], ".") && (!ours || !slices.Contains(pure, own)) {
+		t.Errorf("%s imports %s: it is pure, so it imports the standard library and pure packages only", file, imp)
 	}
 	for _, rule := range only {
-		if strings.HasPrefix(imp, rule.prefix) && !slices.Contains(rule.in, pkg) {
+		if strings.HasPrefix(imp, rule.prefix) && !slices.Contains(rule.in, pkg) && !slices.Contains(rule.in, wingOf(pkg)) {
 			t.Errorf("%s imports %s: %s", file, imp, rule.reason)
 		}
 	}
 }
 
-// sources are the imports of every non-test file below internal, by path from
-// the repository's root.
+func wingOf(pkg string) string {
+	wing, _, _ := strings.Cut(pkg, "/")
+	return wing
+}
+
+func wingAt(name string) int {
+	return slices.IndexFunc(wings, func(w struct{ name, owns, imports string }) bool { return w.name == name })
+}
+
+// maxRoom and maxFile bound the lines of a package and of a file, without tests and
+// generated code.
+const (
+	maxRoom = 3500
+	maxFile = 500
+)
+
+func TestSizes(t *testing.T) {
+	rooms := map[string]int{}
+	for file := range sources(t) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(b, []byte("// Code generated ")) {
+			continue
+		}
+		n := bytes.Count(b, []byte("\n"))
+		if n > maxFile {
+			t.Errorf("%s has %d lines, want at most %d: split it by idea", file, n, maxFile)
+		}
+		rooms[path.Dir(file)] += n
+	}
+	for room, n := range rooms {
+		if n > maxRoom {
+			t.Errorf("%s has %d lines, want at most %d", room, n, maxRoom)
+		}
+	}
+}
+
+// docs/architecture.md shows the table of the wings; -update writes it.
+func TestArchitecturePage(t *testing.T) {
+	const file, begin, end = "../docs/architecture.md", "<!-- wings: go test ./internal -run Architecture -update -->\n", "<!-- end of wings -->"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(b), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s lacks %q or %q", file, begin, end)
+	}
+	want := before + begin + wingTable(t) + end + after
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if string(b) != want {
+		t.Errorf("%s is not as the code; go test ./internal -run Architecture -update writes it", file)
+	}
+}
+
+// wingTable is the table of the wings in Markdown, with their packages.
+func wingTable(t *testing.T) string {
+	rooms := map[string][]string{}
+	for file := range sources(t) {
+		pkg := path.Dir(file)
+		_, room, _ := strings.Cut(pkg, "/")
+		if wing := wingOf(pkg); room != "" && !slices.Contains(rooms[wing], room) {
+			rooms[wing] = append(rooms[wing], room)
+		}
+	}
+	var out strings.Builder
+	out.WriteString("| wing | owns | packages | may import |\n|---|---|---|---|\n")
+	for _, w := range wings {
+		list := slices.Sorted(slices.Values(rooms[w.name]))
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", w.name, w.owns, strings.Join(list, ", "), cmp.Or(strings.ReplaceAll(w.imports, " ", ", "), "–"))
+	}
+	return out.String()
+}
+
+// sources are the imports of every non-test file below internal, by path.
 func sources(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -194,7 +228,7 @@ func sources(t *testing.T) map[string][]string {
 		if err != nil {
 			return err
 		}
-		name := path.Join("internal", filepath.ToSlash(p))
+		name := filepath.ToSlash(p)
 		out[name] = nil
 		for _, i := range f.Imports {
 			out[name] = append(out[name], strings.Trim(i.Path.Value, `"`))

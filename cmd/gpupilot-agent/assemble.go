@@ -11,15 +11,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/apiwatch"
-	"github.com/gpupilot/gpupilot/internal/buildinfo"
-	"github.com/gpupilot/gpupilot/internal/expo"
+	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/hpcjobs"
-	"github.com/gpupilot/gpupilot/internal/podres"
-	"github.com/gpupilot/gpupilot/internal/regularfile"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
+	"github.com/gpupilot/gpupilot/internal/node/apiwatch"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
+	"github.com/gpupilot/gpupilot/internal/node/hpcjobs"
+	"github.com/gpupilot/gpupilot/internal/node/podres"
 )
 
 // program is the assembled agent.
@@ -71,10 +71,10 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	if pages.Processes, err = c.addProcesses(&a.deps, log); err != nil {
 		return nil, err
 	}
-	exporter := expo.New(pages)
+	exporter := exposition.New(pages)
 	a.deps.Metrics, a.deps.WantsHealth = exporter, exporter.WantsHealth
 	a.deps.Publish = func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
-		exporter.Update(s, expo.Stats(st), now)
+		exporter.Update(s, exposition.Stats(st), now)
 	}
 	if err := a.addOwners(); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (a *assembly) addLoop(run func(context.Context)) { a.loops = append(a.loops
 
 // followCollectors applies changed collectors until ctx is done. SIGHUP reads
 // them again.
-func (a *assembly) followCollectors(ctx context.Context, source *collectorsSource, exporter *expo.Exporter) {
+func (a *assembly) followCollectors(ctx context.Context, source *collectorsSource, exporter *exposition.Exporter) {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
 	defer signal.Stop(again)
@@ -109,10 +109,10 @@ func (a *assembly) followCollectors(ctx context.Context, source *collectorsSourc
 }
 
 // exposition returns the configuration of the metrics pages.
-func (c *config) exposition(p names.Profile, r collectorsRead) expo.Config {
+func (c *config) exposition(p names.Profile, r collectorsRead) exposition.Config {
 	labels, _ := c.labels.relabel() // parseConfig has checked them
 	build := buildinfo.Read()
-	ec := expo.Config{
+	ec := exposition.Config{
 		Relabel: labels,
 		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
 		Hostname: c.node(), Kubernetes: c.kubernetes, Containers: c.wantsContainers(), OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,

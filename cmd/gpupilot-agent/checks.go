@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
 )
 
 func checkAddress(p *string) func() error {

@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/gpupilot/gpupilot/internal/apiwatch"
-	"github.com/gpupilot/gpupilot/internal/expo"
-	"github.com/gpupilot/gpupilot/internal/filewatch"
+	"github.com/gpupilot/gpupilot/internal/base/filewatch"
+	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/regularfile"
+	"github.com/gpupilot/gpupilot/internal/node/apiwatch"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
 )
 
 // collectorsSource is the source of the collectors: a ConfigMap, a file, or the
@@ -36,7 +36,7 @@ type collectorsSource struct {
 
 // collectorsRead is the collectors that were read from a source.
 type collectorsRead struct {
-	expo.Collectors
+	exposition.Collectors
 	invalid int // invalid lines, which are ignored
 }
 
@@ -63,7 +63,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 		s.log.Warn("cannot read the ConfigMap with the collectors; using --collectors or the built-in list until it can be read", "err", err)
 	}
 	if s.file == "" {
-		return collectorsRead{Collectors: expo.DefaultCollectors(s.profile)}, nil
+		return collectorsRead{Collectors: exposition.DefaultCollectors(s.profile)}, nil
 	}
 	text, err := s.readFile(ctx)
 	if errors.Is(err, os.ErrNotExist) && shipped(s.file) {
@@ -73,7 +73,7 @@ func (s *collectorsSource) load(ctx context.Context) (collectorsRead, error) {
 		if filepath.Base(s.file) == "1.x-compatibility-metrics.csv" {
 			p = names.Profile1x
 		}
-		return collectorsRead{Collectors: expo.DefaultCollectors(p)}, nil
+		return collectorsRead{Collectors: exposition.DefaultCollectors(p)}, nil
 	}
 	if err != nil {
 		return collectorsRead{}, fmt.Errorf("--collectors: %w", err)
@@ -95,7 +95,7 @@ func (s *collectorsSource) readFile(ctx context.Context) (string, error) {
 }
 
 func (s *collectorsSource) parse(text string) collectorsRead {
-	c, bad := expo.ParseCollectors(text)
+	c, bad := exposition.ParseCollectors(text)
 	for _, e := range bad {
 		s.log.Warn("ignored a line of the collectors file", "file", s.name(), "line", e.Line, "text", e.Text, "reason", e.Reason)
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/flags"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
 )
 
 // compat holds the other flags of dcgm-exporter, up to 4.8.4.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gpupilot/gpupilot/internal/flags"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
 )
 
 // theirFlags are all of dcgm-exporter 4.8.2's flags and those added until 4.8.4,

@@ -6,8 +6,8 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/gpupilot/gpupilot/internal/docker"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/node/docker"
 )
 
 // wantsContainers reports whether Docker is the source of the devices' owners. In

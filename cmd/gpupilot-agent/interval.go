@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/filewatch"
-	"github.com/gpupilot/gpupilot/internal/regularfile"
+	"github.com/gpupilot/gpupilot/internal/base/filewatch"
+	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 )
 
 // intervalSource follows the interval of --config-file, unless the flag or its

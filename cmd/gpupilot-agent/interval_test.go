@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/regularfile"
+	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 )
 
 // The interval of --config-file is followed. What cannot be used changes nothing.

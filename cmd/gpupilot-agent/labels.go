@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
 )
 
 // labelFlags are the flags that change the labels of the fields' series.
@@ -37,11 +37,11 @@ func (l *labelFlags) checkStatic() error {
 	if err != nil {
 		return err
 	}
-	return (&expo.Relabel{Static: static}).CheckStatic()
+	return (&exposition.Relabel{Static: static}).CheckStatic()
 }
 
 func (l *labelFlags) checkDrop() error {
-	return (&expo.Relabel{Drop: l.drop}).CheckDrop()
+	return (&exposition.Relabel{Drop: l.drop}).CheckDrop()
 }
 
 // checkRename runs after checkStatic: options are checked in the order of the
@@ -55,8 +55,8 @@ func (l *labelFlags) checkRename() error {
 }
 
 // relabel combines the three flags.
-func (l *labelFlags) relabel() (expo.Relabel, error) {
-	r := expo.Relabel{Drop: l.drop, Rename: map[string]string{}}
+func (l *labelFlags) relabel() (exposition.Relabel, error) {
+	r := exposition.Relabel{Drop: l.drop, Rename: map[string]string{}}
 	var err error
 	if r.Static, err = l.staticLabels(); err != nil {
 		return r, err

@@ -18,11 +18,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
 )
 
 func main() {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpupilot/gpupilot/internal/flags"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
 )
 
 func parse(args string, env ...string) (*config, error) {

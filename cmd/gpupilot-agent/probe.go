@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/regularfile"
 )
 
 // probeFlags are those of --probe, which does nothing but count GPUs.

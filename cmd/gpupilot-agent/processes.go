@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/flags"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/procs"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
+	"github.com/gpupilot/gpupilot/internal/node/procs"
 )
 
 // processFlags are the flags of per-process metrics.

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
 )
 
 // sharing is a pod-resources server with two pods that share one GPU.

@@ -13,8 +13,8 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/gpupilot/gpupilot/internal/regularfile"
-	"github.com/gpupilot/gpupilot/internal/webconfig"
+	"github.com/gpupilot/gpupilot/internal/base/regularfile"
+	"github.com/gpupilot/gpupilot/internal/node/webconfig"
 )
 
 // listen opens the listener, and wraps the handler as the web configuration

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpupilot/gpupilot/internal/flags"
-	"github.com/gpupilot/gpupilot/internal/regularfile"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 )
 
 // yamlFile is dcgm-exporter's YAML configuration: version 1 of its 4.8.3, and

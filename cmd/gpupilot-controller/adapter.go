@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
-	"github.com/gpupilot/gpupilot/internal/adapter"
-	"github.com/gpupilot/gpupilot/internal/filewatch"
-	"github.com/gpupilot/gpupilot/internal/metricsapi"
-	"github.com/gpupilot/gpupilot/internal/promengine"
-	"github.com/gpupilot/gpupilot/internal/promq"
+	"github.com/gpupilot/gpupilot/internal/base/filewatch"
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/promql/client"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 )
 
 // The settings of an adapter's rules.
@@ -76,7 +76,7 @@ func (p *program) adapterBackend() (adapter.Deps, time.Duration, error) {
 		}
 		return adapter.Deps{Series: p.promql.adapterSeries, Query: p.promql.adapterQuery}, adapterRelistWindows, nil
 	}
-	client, err := promq.New(promq.Config{
+	client, err := client.New(client.Config{
 		URL: c.prometheus, HTTPConfig: c.prometheusHTTP, Timeout: c.prometheusTimeout, MaxAge: c.prometheusMaxAge,
 		MaxAnswer: maxAdapterAnswer, UserAgent: "gpupilot-controller/" + version,
 	})
@@ -92,8 +92,8 @@ const adapterPayer = "adapter rules"
 // adapterSeries reads the series of a rule from the windows.
 func (q *promQL) adapterSeries(ctx context.Context, matchers []*labels.Matcher, yield func(labels.Labels) bool) error {
 	now := time.Now()
-	all, _, err := q.engine.Series(ctx, promengine.Query{Payer: adapterPayer, Reserved: true},
-		promengine.Selection{Match: []string{selectorOf(matchers)}, From: now.Add(-adapterRelistWindows), To: now})
+	all, _, err := q.engine.Series(ctx, engine.Query{Payer: adapterPayer, Reserved: true},
+		engine.Selection{Match: []string{selectorOf(matchers)}, From: now.Add(-adapterRelistWindows), To: now})
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (q *promQL) adapterSeries(ctx context.Context, matchers []*labels.Matcher, 
 // adapterQuery evaluates a query of a rule over the windows. The file is the operator's, so
 // that its queries read all namespaces.
 func (q *promQL) adapterQuery(ctx context.Context, query string, at time.Time) ([]adapter.Sample, error) {
-	v, _, err := q.engine.Instant(ctx, promengine.Query{
+	v, _, err := q.engine.Instant(ctx, engine.Query{
 		PromQL: query, Payer: adapterPayer, Reserved: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge,
 	}, at)
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *program) runAdapter(ctx context.Context) {
 }
 
 // seriesOf reads series from a PromQL backend.
-func seriesOf(c *promq.Client) adapter.SeriesFunc {
+func seriesOf(c *client.Client) adapter.SeriesFunc {
 	return func(ctx context.Context, matchers []*labels.Matcher, yield func(labels.Labels) bool) error {
 		now := time.Now()
 		all, err := c.Series(ctx, selectorOf(matchers), now.Add(-adapterSeriesAge), now)
@@ -177,7 +177,7 @@ func seriesOf(c *promq.Client) adapter.SeriesFunc {
 }
 
 // vectorOf evaluates queries with a PromQL backend.
-func vectorOf(c *promq.Client) adapter.QueryFunc {
+func vectorOf(c *client.Client) adapter.QueryFunc {
 	return func(ctx context.Context, promql string, at time.Time) ([]adapter.Sample, error) {
 		v, err := c.Vector(ctx, promql, at)
 		if err != nil {

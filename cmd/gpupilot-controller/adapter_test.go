@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 )
 
 const adapterFile = `

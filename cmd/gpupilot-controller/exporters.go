@@ -21,25 +21,25 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
-	"github.com/gpupilot/gpupilot/internal/exporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/scrape"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
 )
 
 // makeExporters makes the keeper of GPUExporters.
-func (p *program) makeExporters() *exporter.Keeper {
-	return exporter.New(exporter.Settings{Namespace: p.cfg.agentsIn, Image: p.cfg.agentImage}, exporter.Deps{
+func (p *program) makeExporters() *gpuexporter.Keeper {
+	return gpuexporter.New(gpuexporter.Settings{Namespace: p.cfg.agentsIn, Image: p.cfg.agentImage}, gpuexporter.Deps{
 		Live: p.clients.Live, Client: p.clients.Client, Installed: p.clients.Installed,
 		Pods:   func(s labels.Selector) []*corev1.Pod { return p.pods.Select(p.cfg.agentsIn, s) },
 		Agents: p.exporterAgents,
-		Ask: func(ctx context.Context, agent url.URL) (*exporter.Report, error) {
+		Ask: func(ctx context.Context, agent url.URL) (*gpuexporter.Report, error) {
 			return askAgent(ctx, p.exporter, agent)
 		},
 		Parse: parseCollectors, Defaults: defaultCollectors,
-		Record: func(e exporter.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, "Reconcile", e.Note) },
+		Record: func(e gpuexporter.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, "Reconcile", e.Note) },
 		Log:    p.log,
 	})
 }
@@ -55,8 +55,8 @@ func (c *config) remove(ctx context.Context, log *slog.Logger) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	err = exporter.Remove(ctx, clients.Live, clients.Client, c.removeExporter)
-	if errors.Is(err, exporter.ErrLabelsLeft) {
+	err = gpuexporter.Remove(ctx, clients.Live, clients.Client, c.removeExporter)
+	if errors.Is(err, gpuexporter.ErrLabelsLeft) {
 		log.Warn("labels are left; to remove them: kubectl label nodes --all "+gpu.NodeLabel+"-", "err", err)
 		return nil
 	}
@@ -84,16 +84,16 @@ func (p *program) leadExporters(g *group) {
 
 // exporterAgents lists the agents that are scraped. The name of a target consists of its
 // kind, the namespace and name of its pod, its port and its path.
-func (p *program) exporterAgents() []exporter.Agent {
+func (p *program) exporterAgents() []gpuexporter.Agent {
 	targets := p.control.Agents()
-	agents := make([]exporter.Agent, 0, len(targets))
+	agents := make([]gpuexporter.Agent, 0, len(targets))
 	for i := range targets {
 		parts := strings.SplitN(targets[i].Name, "/", 4)
 		if len(parts) < 3 {
 			continue
 		}
 		pod, _, _ := strings.Cut(parts[2], ":")
-		agents = append(agents, exporter.Agent{Pod: pod, Node: targets[i].Labels.Node, URL: targets[i].URL})
+		agents = append(agents, gpuexporter.Agent{Pod: pod, Node: targets[i].Labels.Node, URL: targets[i].URL})
 	}
 	return agents
 }
@@ -104,7 +104,7 @@ const exporterKindRetry = 10 * time.Second
 // watchExporters requests a pass of the keeper at each change of a GPUExporter, once the
 // API server serves the kind, and of a node.
 func (p *program) watchExporters(ctx context.Context) {
-	for !p.clients.Installed(exporter.Kind()) {
+	for !p.clients.Installed(gpuexporter.Kind()) {
 		select {
 		case <-ctx.Done():
 			return
@@ -113,7 +113,7 @@ func (p *program) watchExporters(ctx context.Context) {
 	}
 	wake := func(any) { p.exporters.Wake() }
 	h := toolscache.ResourceEventHandlerFuncs{AddFunc: wake, UpdateFunc: func(_, _ any) { p.exporters.Wake() }, DeleteFunc: wake}
-	if p.clients.Watch(ctx, exporter.Kind(), h) == nil {
+	if p.clients.Watch(ctx, gpuexporter.Kind(), h) == nil {
 		h.UpdateFunc = func(old, obj any) {
 			if before, ok := old.(*corev1.Node); ok && sameGPUs(before, obj.(*corev1.Node)) {
 				return // a heartbeat
@@ -132,7 +132,7 @@ func sameGPUs(a, b *corev1.Node) bool {
 
 // parseCollectors is the agent's parser of a list of metrics.
 func parseCollectors(text string) (metrics int, invalid []error) {
-	c, bad := expo.ParseCollectors(text)
+	c, bad := exposition.ParseCollectors(text)
 	for _, e := range bad {
 		invalid = append(invalid, e)
 	}
@@ -145,14 +145,14 @@ func defaultCollectors(profile string) string {
 	if err != nil {
 		known = names.Profile48 // the CRD does not let another one in
 	}
-	c := expo.DefaultCollectors(known)
+	c := exposition.DefaultCollectors(known)
 	var b strings.Builder
 	w := csv.NewWriter(&b)
 	for _, m := range c.Metrics {
 		_ = w.Write([]string{m.Name, string(m.Type), m.Help}) // a strings.Builder takes everything
 	}
 	for _, l := range c.Labels {
-		_ = w.Write([]string{l.Name, string(expo.LabelType), l.Name})
+		_ = w.Write([]string{l.Name, string(exposition.LabelType), l.Name})
 	}
 	w.Flush()
 	return b.String()
@@ -162,7 +162,7 @@ func defaultCollectors(profile string) string {
 const maxReport = 4 << 20
 
 // askAgent asks an agent for its GPUs.
-func askAgent(ctx context.Context, client scrape.Doer, metrics url.URL) (*exporter.Report, error) {
+func askAgent(ctx context.Context, client scrape.Doer, metrics url.URL) (*gpuexporter.Report, error) {
 	at := metrics
 	at.Path, at.RawQuery = "/api/v1/gpus", ""
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
@@ -180,8 +180,8 @@ func askAgent(ctx context.Context, client scrape.Doer, metrics url.URL) (*export
 	return parseReport(io.LimitReader(resp.Body, maxReport))
 }
 
-// parseReport reads what internal/agent serves as /api/v1/gpus.
-func parseReport(r io.Reader) (*exporter.Report, error) {
+// parseReport reads what internal/node/agent serves as /api/v1/gpus.
+func parseReport(r io.Reader) (*gpuexporter.Report, error) {
 	var doc struct {
 		Error   string `json:"error"`
 		Devices []struct {
@@ -196,7 +196,7 @@ func parseReport(r io.Reader) (*exporter.Report, error) {
 	if err := json.NewDecoder(r).Decode(&doc); err != nil {
 		return nil, errors.New("the agent's answer cannot be decoded")
 	}
-	report := &exporter.Report{Error: bounded(doc.Error), Models: map[string]int{}}
+	report := &gpuexporter.Report{Error: bounded(doc.Error), Models: map[string]int{}}
 	seen := map[string]bool{}
 	for _, d := range doc.Devices {
 		if !d.Up {

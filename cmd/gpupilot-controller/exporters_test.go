@@ -11,22 +11,22 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/expo"
-	"github.com/gpupilot/gpupilot/internal/exporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
 )
 
 // The list that a GPUExporter without collectors gets is the agent's own.
 func TestDefaultCollectorsAreTheAgents(t *testing.T) {
 	for _, profile := range []names.Profile{names.Profile48, names.Profile49, names.Profile1x} {
 		text := defaultCollectors(string(profile))
-		got, bad := expo.ParseCollectors(text)
+		got, bad := exposition.ParseCollectors(text)
 		if len(bad) > 0 {
 			t.Errorf("profile %s: %v", profile, bad)
 		}
-		want := expo.DefaultCollectors(profile)
-		shown := func(c expo.Collectors) (out []string) {
+		want := exposition.DefaultCollectors(profile)
+		shown := func(c exposition.Collectors) (out []string) {
 			for _, m := range c.Metrics {
 				out = append(out, m.Name+" "+string(m.Type)+" "+m.Help)
 			}
@@ -44,7 +44,7 @@ func TestDefaultCollectorsAreTheAgents(t *testing.T) {
 
 // parseReport reads what the agent writes.
 func TestReportOfAnAgent(t *testing.T) {
-	f := func(want exporter.Report, doc agent.Document) {
+	f := func(want gpuexporter.Report, doc agent.Document) {
 		t.Helper()
 		b, err := json.Marshal(doc)
 		if err != nil {
@@ -59,11 +59,11 @@ func TestReportOfAnAgent(t *testing.T) {
 		}
 	}
 	none := map[string]int{}
-	f(exporter.Report{Error: "no driver", Models: none}, agent.Document{Error: "no driver"})
-	f(exporter.Report{Models: map[string]int{"NVIDIA H200": 2}, Down: 1}, agent.Document{Devices: []agent.DeviceDoc{
+	f(gpuexporter.Report{Error: "no driver", Models: none}, agent.Document{Error: "no driver"})
+	f(gpuexporter.Report{Models: map[string]int{"NVIDIA H200": 2}, Down: 1}, agent.Document{Devices: []agent.DeviceDoc{
 		{UUID: "GPU-1", Model: "NVIDIA H200", Up: true}, {UUID: "GPU-2", Model: "NVIDIA H200"},
 	}})
-	f(exporter.Report{Models: map[string]int{"NVIDIA H200": 1}}, agent.Document{Devices: []agent.DeviceDoc{ // two instances of one GPU
+	f(gpuexporter.Report{Models: map[string]int{"NVIDIA H200": 1}}, agent.Document{Devices: []agent.DeviceDoc{ // two instances of one GPU
 		{UUID: "MIG-1", Model: "NVIDIA H200", Up: true, MIG: &agent.MIGDoc{ParentUUID: "GPU-1"}},
 		{UUID: "MIG-2", Model: "NVIDIA H200", Up: true, MIG: &agent.MIGDoc{ParentUUID: "GPU-1"}},
 	}})

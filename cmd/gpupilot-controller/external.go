@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/adapter"
-	"github.com/gpupilot/gpupilot/internal/controller"
-	"github.com/gpupilot/gpupilot/internal/kedascaler"
-	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/metricquery"
-	"github.com/gpupilot/gpupilot/internal/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
+	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 )
 
 // externalConfig holds the flags of external metrics.

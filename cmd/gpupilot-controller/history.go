@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/gpupilot/gpupilot/internal/controller"
-	"github.com/gpupilot/gpupilot/internal/history"
-	"github.com/gpupilot/gpupilot/internal/promq"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/promql/client"
+	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
 // The bounds of --history-memory.
@@ -107,7 +107,7 @@ const (
 
 // backfillHistory reads the history from Prometheus.
 func (p *program) backfillHistory(ctx context.Context) {
-	client, err := promq.New(promq.Config{
+	client, err := client.New(client.Config{
 		URL: p.cfg.prometheus, HTTPConfig: p.cfg.prometheusHTTP, Timeout: backfillTimeout, MaxAnswer: backfillAnswer,
 		UserAgent: "gpupilot-controller/" + version,
 	})
@@ -131,9 +131,9 @@ func (p *program) backfillHistory(ctx context.Context) {
 }
 
 // backfillQuery evaluates a query each minute.
-func backfillQuery(ctx context.Context, client *promq.Client, query string, from, to time.Time) ([]history.Recorded, error) {
-	found, err := client.Matrix(ctx, query, from, to, time.Minute)
-	if promq.IsTooMuch(err) {
+func backfillQuery(ctx context.Context, backend *client.Client, query string, from, to time.Time) ([]history.Recorded, error) {
+	found, err := backend.Matrix(ctx, query, from, to, time.Minute)
+	if client.IsTooMuch(err) {
 		return nil, fmt.Errorf("%w: %w", history.ErrTooLong, err)
 	}
 	if err != nil {

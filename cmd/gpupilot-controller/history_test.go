@@ -22,10 +22,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/gpupilot/gpupilot/internal/controller"
-	"github.com/gpupilot/gpupilot/internal/history"
-	"github.com/gpupilot/gpupilot/internal/promengine"
-	"github.com/gpupilot/gpupilot/internal/promhistory"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/promql/past"
+	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
 // historyProgram is the part of a program that keeps the history.
@@ -173,12 +173,12 @@ func TestTheHistoryIsReadFromItsOwnSeries(t *testing.T) {
 			}
 		}
 	}
-	store := promhistory.New(promhistory.Config{}, promhistory.Deps{Recent: promengine.Join(), Minutes: before, Series: controller.NewMinuteSeries()})
-	engine := promengine.New(promengine.Config{}, store)
+	store := past.New(past.Config{}, past.Deps{Recent: engine.Join(), Minutes: before, Series: controller.NewMinuteSeries()})
+	queries := engine.New(engine.Config{}, store)
 	_, err := history.Backfill(t.Context(), history.BackfillConfig{
 		Store: after, Pause: time.Nanosecond, Families: controller.BackfillFamilies(),
 		Query: func(ctx context.Context, query string, from, to time.Time) (out []history.Recorded, _ error) {
-			m, _, err := engine.Range(ctx, promengine.Query{PromQL: query, Payer: "test"}, from, to, time.Minute)
+			m, _, err := queries.Range(ctx, engine.Query{PromQL: query, Payer: "test"}, from, to, time.Minute)
 			for _, s := range m {
 				r := history.Recorded{Labels: s.Metric.Map()}
 				for _, p := range s.Floats {

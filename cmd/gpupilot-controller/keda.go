@@ -22,9 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/controller"
-	"github.com/gpupilot/gpupilot/internal/flags"
-	"github.com/gpupilot/gpupilot/internal/kedascaler"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 )
 
 // kedaConfig holds the flags of the KEDA scaler.

@@ -17,9 +17,9 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/kedascaler"
-	pb "github.com/gpupilot/gpupilot/internal/kedascaler/externalscaler"
-	"github.com/gpupilot/gpupilot/internal/metricquery"
+	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
+	pb "github.com/gpupilot/gpupilot/internal/serve/kedascaler/externalscaler"
+	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
 )
 
 // backend answers the query of a test: with no series until it has a value.

@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/buildinfo"
-	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 )
 
 // version is what this program was built from.

@@ -10,12 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/promapi"
-	"github.com/gpupilot/gpupilot/internal/promstore"
-	"github.com/gpupilot/gpupilot/internal/scrape"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
+	"github.com/gpupilot/gpupilot/internal/promql/api"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
 )
 
 // metadata describes the metrics of PromQL: those of GPUs and of agents from our tables,
@@ -26,21 +26,21 @@ type metadata struct {
 
 	mu       sync.Mutex
 	gathered time.Time
-	ours     map[string]promapi.Metadata // of the controller and of agents
+	ours     map[string]api.Metadata // of the controller and of agents
 }
 
 // ownMetadataTTL is how long the descriptions of the controller's own metrics are used.
 // Metrics with labels appear with their first value.
 const ownMetadataTTL = time.Minute
 
-// of is promapi.Deps's Metadata.
-func (m *metadata) of(v promapi.Viewer, family string) []promapi.Metadata {
+// of is api.Deps's Metadata.
+func (m *metadata) of(v api.Viewer, family string) []api.Metadata {
 	if x, ok := m.known(family, time.Now()); ok {
-		return []promapi.Metadata{x}
+		return []api.Metadata{x}
 	}
-	var out []promapi.Metadata
+	var out []api.Metadata
 	for _, x := range m.pages(v.Namespaces, family) {
-		if d := promapi.Metadata(x); !slices.Contains(out, d) {
+		if d := api.Metadata(x); !slices.Contains(out, d) {
 			out = append(out, d)
 		}
 	}
@@ -48,12 +48,12 @@ func (m *metadata) of(v promapi.Viewer, family string) []promapi.Metadata {
 }
 
 // known returns the description of a metric that no page can change.
-func (m *metadata) known(family string, now time.Time) (promapi.Metadata, bool) {
+func (m *metadata) known(family string, now time.Time) (api.Metadata, bool) {
 	if x, ok := fieldMetadata(family); ok {
 		return x, true
 	}
-	if help, ok := promstore.HelpOf(family); ok {
-		return promapi.Metadata{Type: "gauge", Help: help}, true
+	if help, ok := windows.HelpOf(family); ok {
+		return api.Metadata{Type: "gauge", Help: help}, true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,10 +64,10 @@ func (m *metadata) known(family string, now time.Time) (promapi.Metadata, bool) 
 	return x, ok
 }
 
-func (m *metadata) gather() map[string]promapi.Metadata {
-	out := map[string]promapi.Metadata{}
-	for _, d := range expo.Descriptions() {
-		out[d.Name] = promapi.Metadata{Type: string(d.Type), Help: d.Help}
+func (m *metadata) gather() map[string]api.Metadata {
+	out := map[string]api.Metadata{}
+	for _, d := range exposition.Descriptions() {
+		out[d.Name] = api.Metadata{Type: string(d.Type), Help: d.Help}
 	}
 	families, _ := m.own.Gather() // what cannot be gathered has no description
 	for _, f := range families {
@@ -75,22 +75,22 @@ func (m *metadata) gather() map[string]promapi.Metadata {
 		if kind == "untyped" {
 			kind = "unknown"
 		}
-		out[f.GetName()] = promapi.Metadata{Type: kind, Help: f.GetHelp(), Unit: f.GetUnit()}
+		out[f.GetName()] = api.Metadata{Type: kind, Help: f.GetHelp(), Unit: f.GetUnit()}
 	}
 	return out
 }
 
 // fieldMetadata describes a GPU's metric under its name in any profile.
-func fieldMetadata(name string) (promapi.Metadata, bool) {
+func fieldMetadata(name string) (api.Metadata, bool) {
 	ref, ok := names.Metric(name)
 	if !ok {
-		return promapi.Metadata{}, false
+		return api.Metadata{}, false
 	}
 	f, ok := gpu.Lookup(ref.Field)
 	if !ok {
-		return promapi.Metadata{}, false
+		return api.Metadata{}, false
 	}
-	x := promapi.Metadata{Type: "gauge", Help: f.Help, Unit: names.UnitOf(f.Unit, ref.Scale)}
+	x := api.Metadata{Type: "gauge", Help: f.Help, Unit: names.UnitOf(f.Unit, ref.Scale)}
 	if f.Kind == gpu.Counter {
 		x.Type = "counter"
 	}

@@ -5,9 +5,9 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // meters collects the metrics of the adapters.

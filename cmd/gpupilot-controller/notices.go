@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 )
 
 // noticesInterval is the time between two looks at the problems of objects.

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 )
 
 // makeObjects makes the index of the objects that have custom metrics beside pods.

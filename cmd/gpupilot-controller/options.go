@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/gpupilot/gpupilot/internal/flags"
-	"github.com/gpupilot/gpupilot/internal/promscope"
-	"github.com/gpupilot/gpupilot/internal/promstore"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/promql/scope"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
 )
 
 // config holds the values of flags and environment variables.
@@ -122,7 +122,7 @@ func defaults() config {
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter;app.kubernetes.io/name=metrics-exporter,daemonset-name",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(promstore.KeepAuto),
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(windows.KeepAuto),
 		workloadMetrics: 200,
 		logLevel:        "info", logFormat: "text",
 	}
@@ -201,7 +201,7 @@ func (c *config) mainRows() []option {
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace; further queries, of the newest GPUAutoscalers, are not evaluated", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
 
-		{"query-series", &c.querySeries, "series of agents and dcgm-exporters that are kept with their labels for PromQL: all, used (those that rules and the queries of the last 10 minutes read), or auto: all while they take less than half of --window-memory", flags.OneOf(&c.querySeries, string(promstore.KeepAuto), string(promstore.KeepAll), string(promstore.KeepUsed))},
+		{"query-series", &c.querySeries, "series of agents and dcgm-exporters that are kept with their labels for PromQL: all, used (those that rules and the queries of the last 10 minutes read), or auto: all while they take less than half of --window-memory", flags.OneOf(&c.querySeries, string(windows.KeepAuto), string(windows.KeepAll), string(windows.KeepUsed))},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
 		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},
@@ -411,7 +411,7 @@ func areResources(p *[]string) func() error {
 
 func isQueryLabel(p *string) func() error {
 	return func() error {
-		_, err := promscope.New(promscope.Config{Label: *p})
+		_, err := scope.New(scope.Config{Label: *p})
 		return err
 	}
 }
@@ -419,7 +419,7 @@ func isQueryLabel(p *string) func() error {
 func areNamespaces(p *[]string) func() error {
 	return func() error {
 		for _, ns := range *p {
-			if ns != promscope.All && len(validation.IsDNS1123Label(ns)) > 0 {
+			if ns != scope.All && len(validation.IsDNS1123Label(ns)) > 0 {
 				return fmt.Errorf("%q is not the name of a namespace; * alone means all namespaces, and patterns are not supported", ns)
 			}
 		}

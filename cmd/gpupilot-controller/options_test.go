@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/gpupilot/gpupilot/internal/flags"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
 )
 
 func parse(t *testing.T, env map[string]string, args ...string) (*config, error) {

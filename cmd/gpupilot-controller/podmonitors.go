@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
 
-	"github.com/gpupilot/gpupilot/internal/podmonitor"
-	"github.com/gpupilot/gpupilot/internal/promscope"
+	"github.com/gpupilot/gpupilot/internal/promql/scope"
+	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
 )
 
 // podMonitors keeps the PodMonitors whose pods are scraped.
@@ -117,5 +117,5 @@ func (m *podMonitors) reportAgain() {
 // trustsQueriesOf reports whether queries, rules and PodMonitors of a namespace may read
 // all namespaces.
 func (c *config) trustsQueriesOf(namespace string) bool {
-	return slices.Contains(c.queryNamespaces, namespace) || slices.Contains(c.queryNamespaces, promscope.All)
+	return slices.Contains(c.queryNamespaces, namespace) || slices.Contains(c.queryNamespaces, scope.All)
 }

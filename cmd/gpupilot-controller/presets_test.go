@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/policy"
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // Every preset finds its signals on a page in the form of its server's.

@@ -13,15 +13,15 @@ import (
 
 	"github.com/prometheus/prometheus/storage"
 
-	"github.com/gpupilot/gpupilot/internal/controller"
-	"github.com/gpupilot/gpupilot/internal/flags"
-	"github.com/gpupilot/gpupilot/internal/promapi"
-	"github.com/gpupilot/gpupilot/internal/promengine"
-	"github.com/gpupilot/gpupilot/internal/promhistory"
-	"github.com/gpupilot/gpupilot/internal/promstore"
-	"github.com/gpupilot/gpupilot/internal/rules"
-	"github.com/gpupilot/gpupilot/internal/series"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/promql/api"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/promql/past"
+	"github.com/gpupilot/gpupilot/internal/promql/rules"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // promqlConfig holds the flags of PromQL over the windows.
@@ -55,7 +55,7 @@ const ruleMemory = 64 << 20
 // promQL is PromQL over the windows: the engine, the HTTP API and recording rules.
 type promQL struct {
 	p       *program
-	engine  *promengine.Engine
+	engine  *engine.Engine
 	results *rules.Store
 	rules   *rules.Manager
 	objects *ruleObjects
@@ -71,10 +71,10 @@ func (p *program) makePromQL() {
 		return
 	}
 	q := &promQL{p: p, results: rules.NewStore(p.cfg.window, ruleMemory)}
-	q.engine = promengine.New(promengine.Config{
+	q.engine = engine.New(engine.Config{
 		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
-		Lookback: promstore.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
-	}, promengine.Join(p.pastSeries(), q.results))
+		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
+	}, engine.Join(p.pastSeries(), q.results))
 	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
 		Engine: q.engine, Store: q.results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
@@ -88,8 +88,8 @@ func (p *program) makePromQL() {
 // pastSeries returns the series of the windows, and their past of the history.
 func (p *program) pastSeries() storage.Queryable {
 	job, instance := p.promstore.OwnLabels()
-	return promhistory.New(promhistory.Config{Lookback: promstore.DefaultLookback, Job: job, Instance: instance},
-		promhistory.Deps{Recent: p.promstore, Minutes: p.history.store, Series: controller.NewMinuteSeries()})
+	return past.New(past.Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance},
+		past.Deps{Recent: p.promstore, Minutes: p.history.store, Series: controller.NewMinuteSeries()})
 }
 
 // run runs the rules.
@@ -109,7 +109,7 @@ func (q *promQL) run(g *group) {
 // signal evaluates a query signal over the windows. scope is the namespace that it is
 // limited to; empty: none.
 func (q *promQL) signal(ctx context.Context, scope, promql string) (series.Sample, error) {
-	x := promengine.Query{PromQL: promql, Payer: "query signals", Reserved: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge}
+	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge}
 	if scope != "" {
 		x.Payer, x.Namespaces = scope, []string{scope}
 	}
@@ -122,13 +122,13 @@ func (q *promQL) register(mux *http.ServeMux) {
 		return
 	}
 	described := &metadata{own: q.p.registry, pages: q.p.scraper.Metadata}
-	promapi.New(promapi.Deps{
+	api.New(api.Deps{
 		Engine: q.engine, Guard: q.guard, Rules: q.groups, Metadata: described.of, Window: q.p.cfg.window, Version: version, Log: q.p.log,
 	}).Register(mux)
 }
 
 // guard authenticates requests as the page does.
-func (q *promQL) guard(next func(http.ResponseWriter, *http.Request, promapi.Viewer)) http.HandlerFunc {
+func (q *promQL) guard(next func(http.ResponseWriter, *http.Request, api.Viewer)) http.HandlerFunc {
 	return q.p.page.Guard(func(w http.ResponseWriter, r *http.Request, v webui.Viewer) {
 		viewer, err := q.viewer(r.Context(), v)
 		if err != nil {
@@ -141,8 +141,8 @@ func (q *promQL) guard(next func(http.ResponseWriter, *http.Request, promapi.Vie
 }
 
 // viewer returns which namespaces a viewer may read.
-func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (promapi.Viewer, error) {
-	out := promapi.Viewer{Name: "everybody"}
+func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (api.Viewer, error) {
+	out := api.Viewer{Name: "everybody"}
 	if n, ok := v.(interface{ Name() string }); ok {
 		out.Name = n.Name()
 	}
@@ -173,13 +173,13 @@ func (q *promQL) allNamespaces(now time.Time) []string {
 }
 
 // groups returns the groups of rules that a viewer may see.
-func (q *promQL) groups(v promapi.Viewer) []promapi.RuleGroup {
-	var out []promapi.RuleGroup
+func (q *promQL) groups(v api.Viewer) []api.RuleGroup {
+	var out []api.RuleGroup
 	for _, g := range q.rules.Groups() {
 		if v.Namespaces != nil && !slices.Contains(v.Namespaces, g.Source.Namespace) {
 			continue
 		}
-		x := promapi.RuleGroup{Name: g.Group.Name, File: g.Source.ID, Interval: g.Interval.Seconds(), Limit: g.Group.Limit, Rules: []promapi.Rule{}}
+		x := api.RuleGroup{Name: g.Group.Name, File: g.Source.ID, Interval: g.Interval.Seconds(), Limit: g.Group.Limit, Rules: []api.Rule{}}
 		for i := range g.Rules {
 			s := &g.Rules[i]
 			health := "ok"
@@ -189,7 +189,7 @@ func (q *promQL) groups(v promapi.Viewer) []promapi.RuleGroup {
 			case s.Error != "":
 				health = "err"
 			}
-			x.Rules = append(x.Rules, promapi.Rule{
+			x.Rules = append(x.Rules, api.Rule{
 				Name: s.Rule.Record, Query: s.Rule.Expr, Labels: s.Rule.Labels, Health: health, LastError: s.Error,
 				EvaluationTime: s.Took.Seconds(), LastEvaluation: s.At, Type: "recording",
 			})

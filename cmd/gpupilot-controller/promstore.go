@@ -5,8 +5,8 @@ package main
 import (
 	"os"
 
-	"github.com/gpupilot/gpupilot/internal/promstore"
-	"github.com/gpupilot/gpupilot/internal/scrape"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
 )
 
 // makePromStore makes the storage that PromQL reads: the series of the windows.
@@ -15,10 +15,10 @@ func (p *program) makePromStore() {
 	if err != nil {
 		instance = p.identity
 	}
-	p.promstore = promstore.New(promstore.Config{
-		Keep: promstore.Keep(p.cfg.querySeries), Interval: p.cfg.interval, Instance: instance,
+	p.promstore = windows.New(windows.Config{
+		Keep: windows.Keep(p.cfg.querySeries), Interval: p.cfg.interval, Instance: instance,
 		PodBytes: max(minPodBytes, p.cfg.windowMemory()/podShare),
-	}, promstore.Deps{
+	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.control.Holder, Own: p.registry, Log: p.log,
 		SetNames: func(all bool, names []string) { p.scraper.SetNames(scrape.NewNames(all, names)) },
 	})

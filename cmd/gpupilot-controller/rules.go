@@ -21,10 +21,10 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpupilot/gpupilot/internal/filewatch"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/base/filewatch"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/rules"
+	"github.com/gpupilot/gpupilot/internal/promql/rules"
 )
 
 // prometheusRuleKind is the kind of the Prometheus Operator's objects with rules.

@@ -21,10 +21,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpupilot/gpupilot/internal/exporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // oldAgent serves the answers of an agent of an earlier version, recorded in testdata/compat: a node with two GPUs,
@@ -147,7 +147,7 @@ func TestReadsReportsOfOlderAgents(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", dir, err)
 		}
-		if d := cmp.Diff(exporter.Report{Models: map[string]int{"NVIDIA H200": 2}}, *report); d != "" {
+		if d := cmp.Diff(gpuexporter.Report{Models: map[string]int{"NVIDIA H200": 2}}, *report); d != "" {
 			t.Errorf("%s: report (-want +got):\n%s", dir, d)
 		}
 		a := &oldAgent{page: recording(t, dir, "metrics.txt")}

@@ -3,11 +3,11 @@
 package main
 
 import (
-	"github.com/gpupilot/gpupilot/internal/discovery"
-	"github.com/gpupilot/gpupilot/internal/policy"
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // kinds are the scraper's kinds by their names in discovery.

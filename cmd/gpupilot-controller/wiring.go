@@ -21,22 +21,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
-	"github.com/gpupilot/gpupilot/internal/adapter"
-	"github.com/gpupilot/gpupilot/internal/controller"
-	"github.com/gpupilot/gpupilot/internal/discovery"
-	"github.com/gpupilot/gpupilot/internal/exporter"
-	"github.com/gpupilot/gpupilot/internal/gcpace"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/nodehealth"
+	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/metricquery"
-	"github.com/gpupilot/gpupilot/internal/metricsapi"
-	"github.com/gpupilot/gpupilot/internal/nodehealth"
-	"github.com/gpupilot/gpupilot/internal/promq"
-	"github.com/gpupilot/gpupilot/internal/promscope"
-	"github.com/gpupilot/gpupilot/internal/promstore"
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/promql/client"
+	"github.com/gpupilot/gpupilot/internal/promql/scope"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // program holds all parts of the controller.
@@ -53,11 +53,11 @@ type program struct {
 	history     *historyKeeper
 	exporter    scrape.Doer // asks agents and dcgm-exporters
 	scraper     *scrape.Scraper
-	promstore   *promstore.Store
+	promstore   *windows.Store
 	control     *controller.Controller
 	election    *kube.Election // nil: this replica always leads
 	recorder    *kube.Recorder
-	exporters   *exporter.Keeper
+	exporters   *gpuexporter.Keeper
 	owner       *kube.ServiceOwner // of the Secret and the Lease
 	certs       *kube.Certs        // nil: the certificate is in files
 	adapter     *adapter.Server    // nil: no --adapter-config
@@ -185,7 +185,7 @@ func (p *program) makeController() error {
 	if err != nil {
 		return err
 	}
-	scope, err := promscope.New(promscope.Config{Label: p.cfg.queryNamespaceLabel, Trusted: p.cfg.queryNamespaces})
+	scope, err := scope.New(scope.Config{Label: p.cfg.queryNamespaceLabel, Trusted: p.cfg.queryNamespaces})
 	if err != nil {
 		return err
 	}
@@ -218,8 +218,8 @@ func (p *program) makeController() error {
 }
 
 // backend makes the client of --prometheus-url.
-func (p *program) backend() (*promq.Client, error) {
-	c, err := promq.New(promq.Config{
+func (p *program) backend() (*client.Client, error) {
+	c, err := client.New(client.Config{
 		URL: p.cfg.prometheus, HTTPConfig: p.cfg.prometheusHTTP, Timeout: p.cfg.prometheusTimeout, MaxAge: p.cfg.prometheusMaxAge,
 		UserAgent: "gpupilot-controller/" + version,
 	})

@@ -16,8 +16,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
 
 // guarded is an API server that may issue tokens. The controller behind its proxy requires

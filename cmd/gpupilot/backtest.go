@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gpupilot/gpupilot/internal/advise"
-	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/contender"
-	"github.com/gpupilot/gpupilot/internal/migrate"
+	"github.com/gpupilot/gpupilot/internal/replay/advise"
+	"github.com/gpupilot/gpupilot/internal/replay/backtest"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/replay/migrate"
 )
 
 // backtestFlags are the flags of gpupilot backtest.

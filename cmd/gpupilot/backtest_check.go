@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/trace"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
 // check checks the flags before any file is read.

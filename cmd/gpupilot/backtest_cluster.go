@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/excerpt"
-	"github.com/gpupilot/gpupilot/internal/history"
-	"github.com/gpupilot/gpupilot/internal/policy"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/replay/backtest"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
 // controllerHistory reads what the controller has recorded of a workload.

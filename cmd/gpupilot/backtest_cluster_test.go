@@ -13,8 +13,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpupilot/gpupilot/internal/policy"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
 
 const onRunningPolicy = `apiVersion: gpupilot.dev/v1alpha1

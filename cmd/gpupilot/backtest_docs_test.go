@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/contender"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
 )
 
 // The page has the numbers of settings. Its results are those of make backtest with the

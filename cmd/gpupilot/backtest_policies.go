@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/contender"
-	"github.com/gpupilot/gpupilot/internal/migrate"
-	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/replay/backtest"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/replay/migrate"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // givenContenders are an object and its equivalent.

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/promq"
-	"github.com/gpupilot/gpupilot/internal/trace"
+	"github.com/gpupilot/gpupilot/internal/promql/client"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
 // prometheusHistory is a load that Prometheus, or a server with its API, has recorded.
@@ -32,7 +32,7 @@ func (h prometheusHistory) trace(ctx context.Context, now time.Time) (*trace.Tra
 	if h.step < time.Second || h.length < 2*h.step {
 		return nil, fmt.Errorf("--history %v in steps of %v: want at least two steps of a second or more", h.length, h.step)
 	}
-	client, err := promq.New(promq.Config{
+	client, err := client.New(client.Config{
 		URL: h.url, HTTPConfig: h.httpConfig, Timeout: time.Minute, MaxAnswer: responseLimit, UserAgent: "gpupilot/" + version,
 	})
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/contender"
-	"github.com/gpupilot/gpupilot/internal/policy"
-	"github.com/gpupilot/gpupilot/internal/service"
-	"github.com/gpupilot/gpupilot/internal/trace"
+	"github.com/gpupilot/gpupilot/internal/replay/backtest"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/replay/service"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // study returns the study that the flags describe. It prints the limits and bounds that it

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // explainCommand prints the last decision of a GPUAutoscaler from its status, which

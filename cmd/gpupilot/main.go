@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 )
 
 // version is what this program was built from.

@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 )
 
 func TestVersion(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpupilot/gpupilot/internal/migrate"
+	"github.com/gpupilot/gpupilot/internal/replay/migrate"
 )
 
 // migrateCommand translates the configuration of other autoscalers.

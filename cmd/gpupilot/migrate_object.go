@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/adapter"
-	"github.com/gpupilot/gpupilot/internal/backtest"
-	"github.com/gpupilot/gpupilot/internal/migrate"
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/replay/backtest"
+	"github.com/gpupilot/gpupilot/internal/replay/migrate"
 )
 
 // migrateFlags are the flags of gpupilot migrate hpa and migrate scaledobject.

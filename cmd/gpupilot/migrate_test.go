@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 func migrateOut(t *testing.T, args ...string) (string, error) {

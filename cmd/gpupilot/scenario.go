@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/scenario"
+	"github.com/gpupilot/gpupilot/internal/replay/scenario"
 )
 
 // scenarioCommand runs scenario files.

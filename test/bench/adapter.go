@@ -21,8 +21,8 @@ import (
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpupilot/gpupilot/internal/adapter"
-	"github.com/gpupilot/gpupilot/internal/promengine"
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 	"github.com/gpupilot/gpupilot/test/promfleet"
 )
@@ -117,11 +117,11 @@ func adapterFile() string {
 // adapterDeps are the functions that read the fleet's windows.
 func adapterDeps(f *promfleet.Fleet) adapter.Deps {
 	e := f.Engine()
-	q := promengine.Query{Payer: "adapter rules", Reserved: true}
+	q := engine.Query{Payer: "adapter rules", Reserved: true}
 	return adapter.Deps{
 		Log: slog.New(slog.DiscardHandler),
 		Series: func(ctx context.Context, _ []*labels.Matcher, yield func(labels.Labels) bool) error {
-			all, _, err := e.Series(ctx, q, promengine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.Now.Add(-time.Minute), To: f.Now})
+			all, _, err := e.Series(ctx, q, engine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.Now.Add(-time.Minute), To: f.Now})
 			for _, set := range all {
 				if !yield(set) {
 					break

@@ -23,10 +23,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gcpace"
+	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 

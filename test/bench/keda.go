@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	pb "github.com/gpupilot/gpupilot/internal/kedascaler/externalscaler"
+	pb "github.com/gpupilot/gpupilot/internal/serve/kedascaler/externalscaler"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"

@@ -10,8 +10,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/promstore"
-	"github.com/gpupilot/gpupilot/internal/scrape"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
 )
 
 // labelsWindow is the window of the part labels. It is short, so that the part ends soon:
@@ -29,7 +29,7 @@ func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) 
 	cfg.window = labelsWindow
 	var rows []Row
 	for _, n := range sizes {
-		for _, keep := range []promstore.Keep{promstore.KeepUsed, promstore.KeepAll} {
+		for _, keep := range []windows.Keep{windows.KeepUsed, windows.KeepAll} {
 			cfg.labels = string(keep)
 			fmt.Fprintf(out, "labels: %d targets, --query-series=%s, window of %v, load average %s\n", n, keep, cfg.window, loadAverage())
 			l, err := measureFleet(ctx, cfg, n)
@@ -50,10 +50,10 @@ func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) 
 // labelNames returns the names whose series have labels, for a value of --query-series;
 // empty: none have.
 func labelNames(keep string) *scrape.Names {
-	switch promstore.Keep(keep) {
-	case promstore.KeepAll:
+	switch windows.Keep(keep) {
+	case windows.KeepAll:
 		return scrape.NewNames(true, nil)
-	case promstore.KeepUsed:
+	case windows.KeepUsed:
 		return scrape.NewNames(false, []string{"DCGM_FI_DEV_GPU_UTIL"})
 	}
 	return scrape.NewNames(false, nil)

@@ -16,7 +16,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 )
 
 // The Deployment of a podFleet and its ReplicaSet.

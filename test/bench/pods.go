@@ -18,7 +18,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/metricsapi/reviewtest"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi/reviewtest"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 

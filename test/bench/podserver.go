@@ -16,13 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpupilot/gpupilot/internal/controller"
-	"github.com/gpupilot/gpupilot/internal/discovery"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/kube"
-	"github.com/gpupilot/gpupilot/internal/metricsapi"
-	"github.com/gpupilot/gpupilot/internal/series"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 const podNamespace = "ml"

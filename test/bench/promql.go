@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/promengine"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/test/promfleet"
 )
 
@@ -52,11 +52,11 @@ func benchPromQL(ctx context.Context, _ config, out io.Writer) ([]Row, error) {
 
 // timeQuery returns the median time of a query, in ms. The first runs, which make
 // indexes, do not count.
-func timeQuery(ctx context.Context, f *promfleet.Fleet, e *promengine.Engine, query string) (float64, error) {
+func timeQuery(ctx context.Context, f *promfleet.Fleet, e *engine.Engine, query string) (float64, error) {
 	var times []float64
 	for run := range promRuns + 2 {
 		began := time.Now()
-		if _, _, err := e.Instant(ctx, promengine.Query{PromQL: query, Payer: "bench"}, f.Now); err != nil {
+		if _, _, err := e.Instant(ctx, engine.Query{PromQL: query, Payer: "bench"}, f.Now); err != nil {
 			return 0, err
 		}
 		if run >= 2 {

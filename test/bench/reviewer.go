@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/metricsapi/reviewtest"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi/reviewtest"
 )
 
 // Names of files in the folder that client and server share.

@@ -18,11 +18,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/agent"
-	"github.com/gpupilot/gpupilot/internal/expo"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/node/agent"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
@@ -57,8 +57,8 @@ func benchTick(ctx context.Context, cfg config, out io.Writer) ([]Row, error) {
 
 // ticking is an agent within this process.
 type ticking struct {
-	exporter *expo.Exporter
-	config   expo.Config
+	exporter *exposition.Exporter
+	config   exposition.Config
 	zipped   *http.Request
 	url      string
 
@@ -74,15 +74,15 @@ func startTicking(ctx context.Context, s shape) (*ticking, error) {
 	if err != nil {
 		return nil, err
 	}
-	collectors, bad := expo.ParseCollectors(string(collectorsFile))
+	collectors, bad := exposition.ParseCollectors(string(collectorsFile))
 	if len(bad) > 0 {
 		return nil, fmt.Errorf("collectors: %w", bad[0])
 	}
 	t := &ticking{
-		config: expo.Config{Profile: names.Profile48, Collectors: collectors, Hostname: "gpu-node-0001", Kubernetes: true, VirtualGPUs: s.virtual},
+		config: exposition.Config{Profile: names.Profile48, Collectors: collectors, Hostname: "gpu-node-0001", Kubernetes: true, VirtualGPUs: s.virtual},
 		ticks:  make(chan *gpu.Snapshot),
 	}
-	t.exporter = expo.New(t.config)
+	t.exporter = exposition.New(t.config)
 	if t.zipped, err = http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil); err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func startTicking(ctx context.Context, s shape) (*ticking, error) {
 // publish renders and compresses as a scrape after each collection would, and
 // tells whoever waits for it.
 func (t *ticking) publish(ctx context.Context, s *gpu.Snapshot, st agent.Stats, now time.Time) {
-	t.exporter.Update(s, expo.Stats(st), now)
+	t.exporter.Update(s, exposition.Stats(st), now)
 	t.exporter.ServeHTTP(discard{http.Header{}}, t.zipped)
 	select {
 	case t.ticks <- s:
@@ -166,8 +166,8 @@ func (t *ticking) rows(ctx context.Context, cfg config, s shape) (rows []Row, la
 
 // rendering counts the allocations of a page in steady state.
 func (t *ticking) rendering(s *gpu.Snapshot) float64 {
-	e := expo.New(t.config)
-	update := func() { e.Update(s, expo.Stats{}, s.Time) }
+	e := exposition.New(t.config)
+	update := func() { e.Update(s, exposition.Stats{}, s.Time) }
 	update()
 	update() // there are two pages, in turn
 	return testing.AllocsPerRun(100, update)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/policy"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // simulate closes the loop without a cluster: the demo's load, its model of a

@@ -16,7 +16,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/load"
+	"github.com/gpupilot/gpupilot/internal/replay/load"
 )
 
 // The two workloads: the same server under the same load, one scaled by

@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/exporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // Every example is valid, and some page names it.
@@ -177,7 +177,7 @@ func checkExporter(object []byte) error {
 	if got, want := e.APIVersion, v1alpha1.GroupVersion.String(); got != want {
 		return fmt.Errorf("apiVersion: %q, want %q", got, want)
 	}
-	_, err := exporter.Render(&e, exporter.Inputs{Installed: func(string) bool { return true }})
+	_, err := gpuexporter.Render(&e, gpuexporter.Inputs{Installed: func(string) bool { return true }})
 	return err
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Has Knative's autoscaler answer the questions in file $1 of internal/peers into file $2.
+# Has Knative's autoscaler answer the questions in file $1 of internal/scale/peers into file $2.
 set -euo pipefail
 export GOWORK=off GOFLAGS= CGO_ENABLED=0
 cd "$(dirname "${BASH_SOURCE[0]}")"

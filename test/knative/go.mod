@@ -1,4 +1,4 @@
-// Knative's autoscaler, which internal/peers models, in a module of its own: its dependencies are not ours. Two of its
+// Knative's autoscaler, which internal/scale/peers models, in a module of its own: its dependencies are not ours. Two of its
 // modules have no version that every module proxy serves. What the autoscaler's package only names of them, and no decision
 // looks at, stands in for them; the rest of knative.dev/pkg is an older version.
 module github.com/gpupilot/gpupilot/test/knative

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package knative asks Knative's own autoscaler and metric collector, in
-// simulated time, what internal/peers asks its model of them (make peers). It is
+// simulated time, what internal/scale/peers asks its model of them (make peers). It is
 // a test because only tests may simulate time, and a module of its own so that
 // nothing of Knative comes into ours.
 package knative
@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	questions = flag.String("questions", "", "file with a question a line (internal/peers)")
+	questions = flag.String("questions", "", "file with a question a line (internal/scale/peers)")
 	answers   = flag.String("answers", "", "file to write with an answer a line: the pods wanted at each tick, -1 for no decision")
 )
 

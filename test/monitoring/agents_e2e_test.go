@@ -15,7 +15,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/promq/promtest"
+	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 

@@ -24,22 +24,22 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/promengine"
-	"github.com/gpupilot/gpupilot/internal/promq/promtest"
-	"github.com/gpupilot/gpupilot/internal/promstore"
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// windows are the controller's scraper, windows and PromQL over them.
-type windows struct{ engine *promengine.Engine }
+// windowRig is the controller's scraper, windows and PromQL over them.
+type windowRig struct{ engine *engine.Engine }
 
 // startWindows scrapes the nodes' agents as the controller does.
-func startWindows(t *testing.T, nodes []*node) windows {
+func startWindows(t *testing.T, nodes []*node) windowRig {
 	t.Helper()
 	store := series.New(series.Config{})
 	s := scrape.New(scrape.Config{}, scrape.Deps{Client: scrape.NewClient(), Store: store, Log: slog.New(slog.DiscardHandler)})
-	q := promstore.New(promstore.Config{Keep: promstore.KeepAll}, promstore.Deps{
+	q := windows.New(windows.Config{Keep: windows.KeepAll}, windows.Deps{
 		Windows: store, SetNames: func(all bool, list []string) { s.SetNames(scrape.NewNames(all, list)) },
 	})
 	var targets []scrape.Target
@@ -58,7 +58,7 @@ func startWindows(t *testing.T, nodes []*node) windows {
 	go func() { defer close(done); s.Run(ctx) }()
 	go q.Run(ctx)
 	t.Cleanup(func() { cancel(); <-done })
-	return windows{promengine.New(promengine.Config{Lookback: promstore.DefaultLookback}, q)}
+	return windowRig{engine.New(engine.Config{Lookback: windows.DefaultLookback}, q)}
 }
 
 // points are the values of one series by time in ms.
@@ -67,7 +67,7 @@ type points map[int64]float64
 // answer is the result of a query by the series' labels.
 type answer map[string]points
 
-func (w windows) query(expr string, from, to time.Time, step time.Duration) (answer, error) {
+func (w windowRig) query(expr string, from, to time.Time, step time.Duration) (answer, error) {
 	out := answer{}
 	add := func(l labels.Labels, at int64, v float64) {
 		if out[l.String()] == nil {
@@ -76,7 +76,7 @@ func (w windows) query(expr string, from, to time.Time, step time.Duration) (ans
 		out[l.String()][at] = v
 	}
 	if from.Equal(to) {
-		v, _, err := w.engine.Instant(context.Background(), promengine.Query{PromQL: expr}, to)
+		v, _, err := w.engine.Instant(context.Background(), engine.Query{PromQL: expr}, to)
 		switch v := v.(type) {
 		case promql.Vector:
 			for _, s := range v {
@@ -87,7 +87,7 @@ func (w windows) query(expr string, from, to time.Time, step time.Duration) (ans
 		}
 		return out, err
 	}
-	m, _, err := w.engine.Range(context.Background(), promengine.Query{PromQL: expr}, from, to, step)
+	m, _, err := w.engine.Range(context.Background(), engine.Query{PromQL: expr}, from, to, step)
 	for _, s := range m {
 		for _, p := range s.Floats {
 			add(s.Metric, p.T, p.F)
@@ -96,7 +96,7 @@ func (w windows) query(expr string, from, to time.Time, step time.Duration) (ans
 	return out, err
 }
 
-// read asks a Prometheus as windows.query does.
+// read asks a Prometheus as windowRig.query does.
 func (s server) read(expr string, from, to time.Time, step time.Duration) (answer, error) {
 	path, form := "/api/v1/query", url.Values{"query": {expr}, "time": {seconds(to)}}
 	if !from.Equal(to) {
@@ -254,7 +254,7 @@ func TestTheAnswersAreThoseOfAPrometheus(t *testing.T) {
 // compareOnce asks both. A value of Prometheus that changes is as old as its scrape, up to
 // two seconds older than that of the windows: shifted reports that it is one of theirs
 // within that time, not the newest.
-func compareOnce(t *testing.T, p server, w windows, expr string, length time.Duration, tolerance float64) (series int, shifted bool, diff []string) {
+func compareOnce(t *testing.T, p server, w windowRig, expr string, length time.Duration, tolerance float64) (series int, shifted bool, diff []string) {
 	t.Helper()
 	to := time.Now().Add(-2 * time.Second).Truncate(time.Millisecond)
 	from := to.Add(-length)
@@ -325,7 +325,7 @@ func explained(ours []answer, theirs answer, tolerance float64) bool {
 }
 
 // await waits until a query finds a series.
-func (w windows) await(t *testing.T, expr string) {
+func (w windowRig) await(t *testing.T, expr string) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * patience); ; time.Sleep(200 * time.Millisecond) {
 		now := time.Now()

@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpupilot/gpupilot/internal/promq/promtest"
+	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 )
 
 // promtool accepts the rules, and their unit tests hold.

@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/promengine"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
 // BenchmarkPromQL evaluates instant queries as the controller does.
@@ -18,12 +18,12 @@ func BenchmarkPromQL(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		engine := f.Engine()
+		queries := f.Engine()
 		for _, q := range Queries() {
 			b.Run(fmt.Sprintf("%s/%d", q.Name, nodes*GPUs), func(b *testing.B) {
 				b.ReportAllocs()
 				run := func() {
-					if _, _, err := engine.Instant(context.Background(), promengine.Query{PromQL: q.PromQL, Payer: "bench"}, f.Now); err != nil {
+					if _, _, err := queries.Instant(context.Background(), engine.Query{PromQL: q.PromQL, Payer: "bench"}, f.Now); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -15,10 +15,10 @@ import (
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/promengine"
-	"github.com/gpupilot/gpupilot/internal/promstore"
-	"github.com/gpupilot/gpupilot/internal/rules"
-	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/promql/rules"
+	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // Query is a query with a name for tables.
@@ -42,7 +42,7 @@ const samples = 10
 
 // Fleet is the windows of a fleet.
 type Fleet struct {
-	Store *promstore.Store
+	Store *windows.Store
 	Now   time.Time // of the newest samples
 	Pods  []string  // their names
 	pods  map[string]*corev1.Pod
@@ -51,21 +51,21 @@ type Fleet struct {
 // New makes the windows of so many nodes, whose pods are in so many namespaces. Its error
 // is a limit of the windows.
 func New(nodes, namespaces int) (*Fleet, error) {
-	windows := series.New(series.Config{MaxBytes: 4 << 30})
+	store := series.New(series.Config{MaxBytes: 4 << 30})
 	f := &Fleet{pods: map[string]*corev1.Pod{}, Now: time.Now()}
 	for n := range nodes {
-		if err := f.addNode(windows, n, namespaces); err != nil {
+		if err := f.addNode(store, n, namespaces); err != nil {
 			return nil, err
 		}
 	}
-	f.Store = promstore.New(promstore.Config{}, promstore.Deps{Windows: windows, Pods: f})
+	f.Store = windows.New(windows.Config{}, windows.Deps{Windows: store, Pods: f})
 	return f, nil
 }
 
-func (f *Fleet) addNode(windows *series.Store, n, namespaces int) error {
+func (f *Fleet) addNode(store *series.Store, n, namespaces int) error {
 	node := fmt.Sprintf("node-%05d", n)
 	instance := fmt.Sprintf("10.%d.%d.%d:9400", n>>16, n>>8&255, n&255)
-	target := windows.Target("agent/"+node, series.TargetLabels{Node: node, Instance: instance, Job: "agent"})
+	target := store.Target("agent/"+node, series.TargetLabels{Node: node, Instance: instance, Job: "agent"})
 	var exposed []series.Exposed
 	var b series.Batch
 	for g := range GPUs {
@@ -110,13 +110,13 @@ func (f *Fleet) addPod(namespace, name, node string, chat bool) *corev1.Pod {
 	return pod
 }
 
-// Get implements promstore.Pods.
+// Get implements windows.Pods.
 func (f *Fleet) Get(namespace, name string) (*corev1.Pod, bool) {
 	p, ok := f.pods[namespace+"/"+name]
 	return p, ok
 }
 
-// Select implements promstore.Pods.
+// Select implements windows.Pods.
 func (f *Fleet) Select(string, k8slabels.Selector) []*corev1.Pod {
 	out := make([]*corev1.Pod, 0, len(f.pods))
 	for _, p := range f.pods {
@@ -126,7 +126,7 @@ func (f *Fleet) Select(string, k8slabels.Selector) []*corev1.Pod {
 }
 
 // Engine makes the engine over the fleet as the controller does.
-func (f *Fleet) Engine() *promengine.Engine {
+func (f *Fleet) Engine() *engine.Engine {
 	results := rules.NewStore(10*time.Minute, 64<<20)
-	return promengine.New(promengine.Config{Lookback: promstore.DefaultLookback, MaxSeries: 1e6, Narrow: f.Store.Narrow}, promengine.Join(f.Store, results))
+	return engine.New(engine.Config{Lookback: windows.DefaultLookback, MaxSeries: 1e6, Narrow: f.Store.Narrow}, engine.Join(f.Store, results))
 }

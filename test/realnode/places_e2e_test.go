@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/procs"
+	"github.com/gpupilot/gpupilot/internal/node/procs"
 )
 
 // checkPlaces checks that the real cgroups, mounts and log directories of these containers, "pod/container", tell whose

@@ -23,8 +23,8 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gpupilot/gpupilot/internal/scrape"
-	"github.com/gpupilot/gpupilot/internal/series"
+	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 

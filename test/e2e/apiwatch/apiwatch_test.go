@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/gpupilot/gpupilot/internal/apiwatch"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/node/apiwatch"
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 

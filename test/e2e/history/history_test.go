@@ -27,8 +27,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/promq/promtest"
-	"github.com/gpupilot/gpupilot/internal/webui"
+	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"

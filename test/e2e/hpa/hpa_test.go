@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-// Package hpa holds the model of the HorizontalPodAutoscaler (internal/peers) to
+// Package hpa holds the model of the HorizontalPodAutoscaler (internal/scale/peers) to
 // the one of a real kube-controller-manager: the same readings, the same replicas.
 package hpa
 
@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/gpupilot/gpupilot/internal/peers"
+	"github.com/gpupilot/gpupilot/internal/scale/peers"
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
@@ -41,7 +41,7 @@ const (
 
 	// long is a window that no step leaves, however slow the machine: a controller
 	// says when it counted by milliseconds that nobody here knows. What happens
-	// when windows end is compared in simulated time (internal/peers).
+	// when windows end is compared in simulated time (internal/scale/peers).
 	long = 1800
 )
 

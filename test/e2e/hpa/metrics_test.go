@@ -24,7 +24,7 @@ import (
 	custom "k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	external "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
 
-	"github.com/gpupilot/gpupilot/internal/peers"
+	"github.com/gpupilot/gpupilot/internal/scale/peers"
 )
 
 // metricsAPI serves custom.metrics.k8s.io and external.metrics.k8s.io. A metric

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Has Kubernetes' HorizontalPodAutoscaler answer the questions in file $1 of internal/peers into file $2.
+# Has Kubernetes' HorizontalPodAutoscaler answer the questions in file $1 of internal/scale/peers into file $2.
 # Built as ../build.sh builds: what the control plane is made of is not compiled again.
 set -euo pipefail
 export GOWORK=off GOFLAGS= CGO_ENABLED=0

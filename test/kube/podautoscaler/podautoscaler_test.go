@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podautoscaler asks Kubernetes' own HorizontalPodAutoscaler controller,
-// whole, in simulated time, what internal/peers asks its model of it
+// whole, in simulated time, what internal/scale/peers asks its model of it
 // (make peers). It is a test because only tests may simulate time.
 package podautoscaler
 
@@ -40,7 +40,7 @@ import (
 )
 
 var (
-	questions = flag.String("questions", "", "file with a question a line (internal/peers)")
+	questions = flag.String("questions", "", "file with a question a line (internal/scale/peers)")
 	answers   = flag.String("answers", "", "file to write with an answer a line: the replicas after each sync")
 )
 

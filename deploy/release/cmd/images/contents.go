@@ -200,7 +200,7 @@ func (c config) programLayer(p program, arch string, b base) (oci.Layer, error) 
 		return oci.Layer{}, err
 	}
 	if p.name == "gpupilot-controller" {
-		page, err := notice.Folder("uPlot", "", filepath.Join(c.source, "internal/webui/static"))
+		page, err := notice.Folder("uPlot", "", filepath.Join(c.source, "internal/serve/webui/static"))
 		if err != nil {
 			return oci.Layer{}, err
 		}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// Config holds the settings of a Controller. Zero values mean the defaults.
+type Config struct {
+	Version string        // of the program, for the page
+	Tick    time.Duration // the longest time between two decisions about a workload; 1 s
+	MaxAge  time.Duration // the age above which a reading does not count; scale.DefaultMaxAge
+
+	Discovery discovery.Config // which pods are scraped
+
+	// Resources are names of resources that count GPU devices, beside those of
+	// gpu.IsResource.
+	Resources []string
+
+	// WorkloadMetrics is the most workloads, and the most namespaces, whose GPU aggregates
+	// are on /metrics; 0: no aggregates are computed.
+	WorkloadMetrics int
+
+	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
+	QueriesPerNamespace int
+}
+
+// Pods finds pods in memory. The pods are shared and not to be changed.
+type Pods interface {
+	// Select lists the pods that the selector matches, of all namespaces if namespace is empty.
+	Select(namespace string, selector labels.Selector) []*corev1.Pod
+	// Get finds a pod by its name.
+	Get(namespace, name string) (*corev1.Pod, bool)
+}
+
+// Deps holds the collaborators of a Controller.
+type Deps struct {
+	Client client.Client // reads Deployments and StatefulSets from a cache
+	Live   client.Reader // reads from the API server, not from a cache
+	Pods   Pods
+	Store  *series.Store
+
+	// PodsOf appends the pods of a workload, which its controllers own and its selector
+	// matches. The error is an API status error. nil: only pods have metrics.
+	PodsOf func(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error)
+
+	// WorkloadOf returns the outermost controller of a pod; nil: workloads are not known.
+	WorkloadOf func(pod *corev1.Pod) (kind, name string, ok bool)
+
+	// Watch calls h for the objects of the kind of obj. It returns after the first
+	// list was delivered, or with an error if ctx is done.
+	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
+	// Installed reports whether the API server serves the kind of obj now.
+	Installed func(obj client.Object) bool
+
+	// Query evaluates a PromQL query to one number; nil: there is no backend. scope is
+	// the namespace that LimitQuery limited it to, and that a backend in this process
+	// enforces again; empty: none.
+	Query func(ctx context.Context, scope, promql string) (series.Sample, error)
+	// LimitQuery limits a query to the series of a namespace, unless the namespace is
+	// trusted. Its error is shown to the query's author. nil: no query runs.
+	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
+	// HoldSeries has the series of these metrics kept in the windows, whatever else
+	// queries read: those of the gateways that presets read. nil: no query reads windows.
+	HoldSeries func(names []string)
+	Scrape     func([]discovery.Target) // replaces the list of scrape targets
+	States     func() []webui.Target    // the state of each target; the controller fills in Node
+	Leading    func() bool              // whether this replica may write
+	Leader     func() string            // the identity of the leader
+	Record     func(Event)              // records an Event; does not block
+	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
+	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
+	Metrics             prometheus.Registerer // nil: no metrics
+
+	// RecordMinute records the minute that began at at, for which rows calls add for
+	// each workload. nil: no history.
+	RecordMinute func(at time.Time, rows func(add func(history.Workload, []history.Value)))
+	History      *history.Store // of those minutes; nil: none
+	Log          *slog.Logger   // nil discards
+}
+
+// Event is a Kubernetes Event about an object. Kind is Normal or Warning.
+type Event struct {
+	About                      corev1.ObjectReference
+	Kind, Reason, Action, Note string
+}
+
+// shared holds the state that all workloads use. It has no reference to them.
+type shared struct {
+	cfg     Config
+	deps    Deps
+	targets *targets
+	claims  *claims
+	devices *devices
+	audit   *audit
+	queries *queries
+	meters  *meters
+	recent  eventLog
+	limits  limits
+	failing failing
+	held    []string // names of gateways' metrics, see holdGateways; of the goroutine of discover
+
+	finder     *discovery.Finder
+	discovered atomic.Pointer[discovery.List] // never nil
+	rediscover chan struct{}
+}
+
+// Controller watches workloads and decides about them while Run runs.
+type Controller struct {
+	*shared
+	fieldUses  *fieldUses
+	aggregates *aggregates
+
+	mu        sync.RWMutex
+	workloads map[types.NamespacedName]*workload
+	routes    map[string]map[*workload]struct{} // by place, which is a node or a pod
+	running   sync.WaitGroup
+}
+
+// New makes a controller. Run starts it.
+func New(cfg Config, deps Deps) *Controller {
+	cfg.Tick = cmp.Or(cfg.Tick, time.Second)
+	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.LimitQuery == nil {
+		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }
+	}
+	c := &Controller{
+		shared: &shared{
+			cfg: cfg, deps: deps,
+			targets: newTargets(deps.Client), claims: newClaims(), devices: newDevices(cfg.Resources),
+			rediscover: make(chan struct{}, 1),
+		},
+		fieldUses: newFieldUses(),
+		workloads: map[types.NamespacedName]*workload{},
+		routes:    map[string]map[*workload]struct{}{},
+	}
+	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
+	c.discovered.Store(&discovery.List{})
+	c.queries = newQueries(c)
+	c.aggregates = newAggregates(c)
+	c.meters = newMeters(c, deps.Metrics)
+	c.audit = newAudit(c)
+	return c
+}
+
+// Run watches and decides until ctx is done. Deps.Pods must be filled before. It
+// retries until the API server answers, and calls ready after all kinds have been
+// listed once.
+func (c *Controller) Run(ctx context.Context, ready func()) error {
+	defer c.running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.running.Go(func() { c.discover(ctx) })
+	c.running.Go(func() { c.audit.run(ctx) })
+	if c.deps.RecordMinute != nil {
+		c.running.Go(func() { c.recordMinutes(ctx) })
+	}
+	c.running.Go(func() { c.aggregates.run(ctx) })
+	c.watchDevices(ctx)
+	watches := []struct {
+		obj client.Object
+		h   toolscache.ResourceEventHandler
+	}{
+		{&appsv1.Deployment{}, eventHandler(func(o client.Object, _ bool) { c.wakeTarget("apps", "Deployment", o) })},
+		{&appsv1.StatefulSet{}, eventHandler(func(o client.Object, _ bool) { c.wakeTarget("apps", "StatefulSet", o) })},
+		{&autoscalingv2.HorizontalPodAutoscaler{}, eventHandler(c.hpaChanged)},
+		{autoscalerKind(), eventHandler(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
+	}
+	for _, w := range watches {
+		if c.deps.Watch(ctx, w.obj, w.h) != nil {
+			return nil // the only possible error is that of ctx
+		}
+	}
+	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", c.workloadCount())
+	ready()
+	c.watchKEDA(ctx)
+	<-ctx.Done()
+	return nil
+}
+
+func (c *Controller) workloadCount() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.workloads)
+}
+
+// eventHandler returns a handler that calls f for each event of an informer.
+func eventHandler(f func(obj client.Object, gone bool)) toolscache.ResourceEventHandler {
+	handle := func(obj any, gone bool) {
+		if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = last.Obj
+		}
+		if o, ok := obj.(client.Object); ok {
+			f(o, gone)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { handle(obj, false) },
+		UpdateFunc: func(_, obj any) { handle(obj, false) },
+		DeleteFunc: func(obj any) { handle(obj, true) },
+	}
+}
+
+// autoscalerKind returns an empty unstructured GPUAutoscaler. The kind is watched
+// unstructured, because a typed informer stops at the first malformed object.
+func autoscalerKind() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
+	return u
+}
+
+// autoscalerChanged starts, updates or stops the workload of a GPUAutoscaler.
+func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, gone bool) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	a, badSpec, badStatus := policy.Decode(u)
+	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
+	flaws := &flaws{spec: badSpec, status: badStatus}
+	c.mu.Lock()
+	if w := c.workloads[key]; w != nil && !gone && sameSpec(w.object.Load(), a) {
+		w.setObject(a, flaws) // only the status changed, which this controller wrote
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	before, after := c.claims.setAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
+	c.mu.Lock()
+	w := c.workloads[key]
+	switch {
+	case gone && w != nil:
+		delete(c.workloads, key)
+		c.unroute(w)
+		w.cancel()
+	case !gone && w != nil:
+		w.setObject(a, flaws)
+	case !gone && ctx.Err() == nil:
+		w = newWorkload(ctx, c.shared, c.route, a)
+		w.flaws.Store(flaws)
+		c.workloads[key] = w
+		c.running.Go(w.run)
+		c.running.Go(w.status.run)
+	}
+	c.mu.Unlock()
+	c.wakeClaimants(before)
+	if after != before {
+		c.wakeClaimants(after)
+	}
+	if w != nil {
+		w.requestPass()
+	}
+	c.requestDiscovery()
+}
+
+// isValid reports whether the object may claim a target: its spec is valid, its
+// queries are allowed, and it is not being deleted.
+func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
+	compiled, err := policy.Compile(a)
+	if err != nil || a.DeletionTimestamp != nil {
+		return false
+	}
+	return !slices.ContainsFunc(compiled.Sources, func(s policy.Source) bool {
+		if s.Kind != policy.Query {
+			return false
+		}
+		_, _, err := c.deps.LimitQuery(a.Namespace, s.PromQL)
+		return err != nil
+	})
+}
+
+// sameSpec reports whether two versions of an object have the same spec.
+func sameSpec(a, b client.Object) bool {
+	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && a.GetGeneration() != 0 &&
+		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
+}
+
+func (c *Controller) hpaChanged(obj client.Object, gone bool) {
+	if h, ok := obj.(*autoscalingv2.HorizontalPodAutoscaler); ok {
+		ref := h.Spec.ScaleTargetRef
+		claim := claimOf(h.Namespace, ref.APIVersion, ref.Kind, ref.Name)
+		before := c.claims.setOther(owner{"HorizontalPodAutoscaler", h.Namespace, h.Name}, claim, gone)
+		c.wakeClaimants(before)
+		c.wakeClaimants(claim)
+	}
+}
+
+func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
+	c.wakeClaimants(newClaim(group, kind, obj.GetNamespace(), obj.GetName()))
+}
+
+// wakeClaimants requests a pass of the workloads with this target.
+func (c *Controller) wakeClaimants(cl claim) {
+	for _, a := range c.claims.autoscalers(cl) {
+		c.mu.RLock()
+		w := c.workloads[types.NamespacedName{Namespace: a.Namespace, Name: a.Name}]
+		c.mu.RUnlock()
+		if w != nil {
+			w.requestPass()
+		}
+	}
+}
+
+// LeadershipChanged requests a pass of every workload, after this replica became or
+// stopped being the leader.
+func (c *Controller) LeadershipChanged() {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, w := range c.workloads {
+		w.requestPass()
+	}
+}
+
+// PodChanged handles a change of a pod: old is nil for a new pod, pod is nil for a
+// deleted one. It does not block.
+func (c *Controller) PodChanged(old, pod *corev1.Pod) {
+	if old != nil && (pod == nil || pod.UID != old.UID) {
+		c.deps.Store.Forget(old.Namespace, old.Name, time.Now())
+	}
+	last := pod
+	if pod == nil {
+		last = old
+	}
+	if c.finder.IsSource(last) && !discovery.SameEndpoint(old, pod) {
+		c.requestDiscovery()
+	}
+	set := labels.Set(last.Labels)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for key, w := range c.workloads {
+		if key.Namespace != last.Namespace {
+			continue
+		}
+		if sel := w.selector.Load(); sel == nil || !(*sel).Matches(set) {
+			continue
+		}
+		w.requestPass()
+		if w.scrapesPods.Load() && !discovery.SameEndpoint(old, pod) {
+			c.requestDiscovery()
+		}
+	}
+}
+
+// Deliver requests a pass of the workloads with pods at the place of a target, after
+// its samples were stored. It does not block.
+func (c *Controller) Deliver(target string, _ time.Time) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for w := range c.routes[c.discovered.Load().Places[target]] {
+		w.requestPass()
+	}
+}
+
+// route sets the places whose samples wake w.
+func (c *Controller) route(w *workload, places map[string]struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unroute(w)
+	if c.workloads[w.key] != w {
+		return // stopped meanwhile
+	}
+	w.places = places
+	for p := range places {
+		if c.routes[p] == nil {
+			c.routes[p] = map[*workload]struct{}{}
+		}
+		c.routes[p][w] = struct{}{}
+	}
+}
+
+// unroute undoes route. c.mu is held.
+func (c *Controller) unroute(w *workload) {
+	for p := range w.places {
+		delete(c.routes[p], w)
+		if len(c.routes[p]) == 0 {
+			delete(c.routes, p)
+		}
+	}
+	w.places = nil
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+)
+
+const (
+	// discoverGap is the minimum time between two lists of the targets. With many
+	// pods, idleFactor makes it longer.
+	discoverGap = 50 * time.Millisecond
+	// rediscoverAll is the interval at which they are listed without a request, which
+	// drops fields that are no longer in use.
+	rediscoverAll = time.Minute
+)
+
+func (s *shared) requestDiscovery() {
+	select {
+	case s.rediscover <- struct{}{}:
+	default:
+	}
+}
+
+// discover updates the scrape targets and the running queries whenever they may have
+// changed.
+func (c *Controller) discover(ctx context.Context) {
+	every := time.NewTicker(rediscoverAll)
+	defer every.Stop()
+	for {
+		began := time.Now()
+		c.deps.Scrape(c.listTargets(began))
+		c.queries.sync(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(discoverGap, idleFactor*time.Since(began))):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.rediscover:
+		case <-every.C:
+		}
+	}
+}
+
+// listTargets returns the scrape targets, and stores the place of each one.
+func (c *Controller) listTargets(now time.Time) []discovery.Target {
+	c.mu.RLock()
+	readers := make([]discovery.Reader, 0, len(c.workloads))
+	for _, w := range c.workloads {
+		p, sel := w.plan.Load(), w.selector.Load()
+		if p == nil || sel == nil {
+			continue
+		}
+		readers = append(readers, discovery.Reader{
+			Namespace: w.key.Namespace, Name: w.key.Name, Created: w.object.Load().CreationTimestamp, Selector: *sel, Sources: p.Sources,
+		})
+	}
+	c.mu.RUnlock()
+	c.holdGateways(readers)
+	found := c.finder.Find(now, c.fieldsInUse(now), readers)
+	c.discovered.Store(found)
+	if found.Late {
+		c.requestDiscovery()
+	}
+	return found.Targets
+}
+
+// PodMonitorsChanged has the targets listed again. It does not block.
+func (c *Controller) PodMonitorsChanged() { c.requestDiscovery() }
+
+// Agents lists the targets that are our agents, one per node.
+func (c *Controller) Agents() []discovery.Target { return c.finder.Agents(gpu.FieldSet{}) }

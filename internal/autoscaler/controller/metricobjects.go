@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// Statistic returns a statistic of an object: of a workload, over its serving pods; of a
+// pod, a node or a namespace, over its GPUs. The object exists. The error is an API
+// status error. A requested field is scraped from then on.
+func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, namespace, name string, q *series.StatQuery) (series.StatValue, error) {
+	if q.Metric == "" {
+		m.recordUse(q.Query)
+		if q.InUse == series.ActiveGPU {
+			m.recordUse(series.Query{Field: gpu.GPUUtil, Now: q.Now})
+		}
+	}
+	x := newStatReader(m.c, q, isOverGPUs(r))
+	switch r {
+	case schema.GroupResource{Resource: "pods"}:
+		if pod, ok := m.c.deps.Pods.Get(namespace, name); ok && isServing(pod) {
+			x.addDevicesOf(pod)
+		}
+		return x.result("GPUs"), nil
+	case schema.GroupResource{Resource: "nodes"}:
+		x.addNode(name)
+		return x.result("GPUs"), nil
+	case schema.GroupResource{Resource: "namespaces"}:
+		for _, pod := range m.c.deps.Pods.Select(name, labels.Everything()) {
+			if isServing(pod) {
+				x.addDevicesOf(pod)
+			}
+		}
+		return x.result("GPUs"), nil
+	}
+	if m.c.deps.PodsOf == nil {
+		return series.StatValue{Reason: "its pods are not known"}, nil
+	}
+	pods, err := m.c.deps.PodsOf(ctx, nil, r, namespace, name)
+	if err != nil {
+		return series.StatValue{}, err
+	}
+	if q.Metric != "" {
+		for _, pod := range pods {
+			if isServing(pod) {
+				x.addPod(pod)
+			}
+		}
+		return x.result("serving pods"), nil
+	}
+	roster := m.rosters.take(rosterKey{namespace, r.String() + "/" + name}, q.Now)
+	defer m.rosters.put(roster)
+	roster.update(pods, m.c.devices)
+	for i := range roster.members {
+		x.addMember(&roster.members[i])
+	}
+	return x.result("serving pods"), nil
+}
+
+// statReader collects the values of one request.
+type statReader struct {
+	c           *Controller
+	q           *series.StatQuery
+	field       *gpu.Field // nil: a pod's own metric
+	reader      series.FieldReader
+	utilization series.FieldReader // of the utilisation, for ActiveGPU
+
+	stats        series.Accumulator
+	members      int
+	idleAt       time.Time // the oldest time at which members were found idle, for ActiveGPU
+	window, util series.Window
+	samples      []series.Sample
+	seen         map[deviceKey]bool // shared GPUs that were added
+	uncombined   bool               // the field has no aggregation, and none was requested
+}
+
+type deviceKey struct{ node, device string }
+
+// isOverGPUs reports whether the statistics of a resource are over GPUs, not over pods.
+func isOverGPUs(r schema.GroupResource) bool {
+	return r.Group == "" && (r.Resource == "pods" || r.Resource == "nodes" || r.Resource == "namespaces")
+}
+
+// newStatReader makes a reader. A field's default over pods is its LoadAgg, over GPUs
+// its PodAgg.
+func newStatReader(c *Controller, q *series.StatQuery, overGPUs bool) *statReader {
+	x := &statReader{c: c, q: q}
+	stat := q.Stat
+	if q.Metric == "" {
+		x.reader = c.deps.Store.FieldReader(q.Field, q.Now, q.MaxAge)
+		x.utilization = c.deps.Store.FieldReader(gpu.GPUUtil, q.Now, q.MaxAge)
+		x.field, _ = gpu.Lookup(q.Field)
+		if stat.Kind == series.DefaultStat {
+			var ok bool
+			how := x.field.LoadAgg
+			if overGPUs {
+				how = x.field.PodAgg
+			}
+			stat, ok = series.StatOf(how)
+			x.uncombined = !ok
+		}
+	}
+	x.stats.Reset(stat)
+	return x
+}
+
+// since returns the start of the window for a pod: not before it served.
+func (x *statReader) since(pod *corev1.Pod) time.Time {
+	from := x.q.From()
+	if from.IsZero() {
+		return from
+	}
+	if phase, at := PhaseOf(pod); phase == scale.Serving && at.After(from) {
+		return at
+	}
+	return from
+}
+
+// addPod adds a serving pod's own metric as one member.
+func (x *statReader) addPod(pod *corev1.Pod) {
+	x.samples = x.samples[:0]
+	x.members++
+	if x.q.Window > 0 {
+		x.samples = append(x.samples, x.ownWindow(pod)...)
+	} else if s, ok := x.c.deps.Store.PodMetric(pod.Namespace, pod.Name, x.q.Metric, x.q.Now, x.q.MaxAge); ok {
+		x.samples = append(x.samples, s)
+	}
+	x.stats.Add(x.samples)
+}
+
+// addMember adds the GPUs of a serving pod of a workload as one member.
+func (x *statReader) addMember(m *member) {
+	x.samples = x.samples[:0]
+	if !m.serving {
+		return
+	}
+	if !m.counted {
+		m.holder.Devices = x.c.devices.maxDevices(m.pod)
+	}
+	if m.holder.Devices == 0 {
+		return // it has no GPU
+	}
+	if x.q.Window == 0 && x.q.GPU == "" && x.q.InUse != series.ActiveGPU {
+		x.members++
+		if r, ok := x.reader.PodOn(&m.holder, &m.handle); ok {
+			x.samples = append(x.samples, r.Sample)
+			x.stats.Add(x.samples)
+		}
+		return
+	}
+	x.read(m.pod, &m.holder)
+	if x.isIdle() {
+		return
+	}
+	x.members++
+	if x.q.Window > 0 {
+		x.samples = x.window.Combine(x.samples, x.field.PodAgg, x.counts)
+	} else if s, ok := x.window.CombineNewest(x.field.PodAgg, x.counts); ok {
+		x.samples = append(x.samples, s)
+	}
+	x.stats.Add(x.samples)
+}
+
+// ownWindow returns a pod's own metric over the window; none if the newest value is too
+// old.
+func (x *statReader) ownWindow(pod *corev1.Pod) []series.Sample {
+	all := x.c.deps.Store.PodMetricRange(pod.Namespace, pod.Name, x.q.Metric, x.since(pod), x.q.Now)
+	if len(all) == 0 || x.q.Now.Sub(all[len(all)-1].At) > x.q.MaxAge {
+		return nil
+	}
+	return all
+}
+
+// read reads the values of the pod's GPUs, and their utilisation if it is needed.
+func (x *statReader) read(pod *corev1.Pod, h *series.Holder) {
+	from := x.since(pod)
+	x.reader.WindowOn(&x.window, h, from)
+	if x.q.InUse == series.ActiveGPU {
+		x.utilization.WindowOn(&x.util, h, from)
+	}
+}
+
+// counts reports whether the query is about a GPU.
+func (x *statReader) counts(d *series.DeviceWindow) bool {
+	return x.q.IsSelected(d) && (x.q.InUse != series.ActiveGPU || x.isActive(d.Device))
+}
+
+// isActive reports whether a GPU has a utilisation above zero within the window.
+func (x *statReader) isActive(device string) bool {
+	for i := range x.util.Devices {
+		if d := &x.util.Devices[i]; d.Device == device {
+			return slices.ContainsFunc(d.Samples, func(s series.Sample) bool { return s.Value > 0 })
+		}
+	}
+	return false
+}
+
+// isIdle reports whether the query is about active GPUs, and all GPUs that were read
+// are known to be idle. It records that.
+func (x *statReader) isIdle() bool {
+	if x.q.InUse != series.ActiveGPU || len(x.util.Devices) == 0 {
+		return false
+	}
+	var at time.Time
+	for i := range x.util.Devices {
+		d := &x.util.Devices[i]
+		newest, ok := d.Newest()
+		if !ok || x.isActive(d.Device) {
+			return false
+		}
+		if at.IsZero() || newest.At.Before(at) {
+			at = newest.At
+		}
+	}
+	if x.idleAt.IsZero() || at.Before(x.idleAt) {
+		x.idleAt = at
+	}
+	return true
+}
+
+// addDevicesOf adds each GPU of a serving pod as one member. A shared GPU whose value is
+// the same for all its pods is added once.
+func (x *statReader) addDevicesOf(pod *corev1.Pod) {
+	if x.field == nil {
+		x.addPod(pod)
+		return
+	}
+	h := x.c.devices.holder(pod)
+	if h.Devices == 0 || pod.Spec.NodeName == "" {
+		return
+	}
+	x.read(pod, &h)
+	if len(x.window.Devices) == 0 {
+		x.members++ // its GPUs are not known
+	}
+	x.addDevices(pod.Spec.NodeName, x.counts)
+}
+
+// addDevices adds the GPUs that were read.
+func (x *statReader) addDevices(node string, counts func(*series.DeviceWindow) bool) {
+	if x.isIdle() {
+		return
+	}
+	for i := range x.window.Devices {
+		d := &x.window.Devices[i]
+		if !counts(d) {
+			continue
+		}
+		if key := (deviceKey{node, d.Device}); d.Shared {
+			if x.seen[key] {
+				continue
+			}
+			if x.seen == nil {
+				x.seen = map[deviceKey]bool{}
+			}
+			x.seen[key] = true
+		}
+		x.members++
+		x.stats.Add(d.Samples)
+	}
+}
+
+// addNode adds each GPU of a node as one member.
+func (x *statReader) addNode(node string) {
+	if x.field == nil {
+		return
+	}
+	x.reader.NodeWindow(&x.window, node, x.q.From())
+	if x.q.InUse == series.ActiveGPU {
+		x.utilization.NodeWindow(&x.util, node, x.q.From())
+	}
+	x.addDevices(node, func(d *series.DeviceWindow) bool {
+		return x.counts(d) && (x.q.InUse == series.AnyGPU || x.isAllocated(node, d))
+	})
+}
+
+// isAllocated reports whether a running pod of the node owns the GPU.
+func (x *statReader) isAllocated(node string, d *series.DeviceWindow) bool {
+	return slices.ContainsFunc(d.Owners(), func(o gpu.Owner) bool {
+		pod, ok := x.c.deps.Pods.Get(o.Namespace, o.Pod)
+		return ok && pod.Spec.NodeName == node && !Finished(pod) && pod.DeletionTimestamp == nil
+	})
+}
+
+// result returns the statistic. The members are pods or GPUs.
+func (x *statReader) result(members string) series.StatValue {
+	v := series.StatValue{Members: x.members, Have: x.stats.Members()}
+	var ok bool
+	v.Sample, v.Span, ok = x.stats.Value()
+	switch {
+	case x.members == 0 && !x.idleAt.IsZero():
+		// Every GPU is known to be idle, which is a measurement, not a gap.
+		v.Sample = series.Sample{At: x.idleAt}
+	case x.members == 0:
+		v.Reason = "it has no " + members
+	case !ok:
+		v.Reason = fmt.Sprintf("none of its %d %s has a value from the last %s", x.members, members, x.q.MaxAge)
+	case x.uncombined && x.members > 1:
+		v.Reason = fmt.Sprintf("the values of its %d %s cannot be combined; name a statistic, such as :max", x.members, members)
+	case x.stats.Stat.Kind == series.SumStat && v.Have < x.members:
+		v.Reason = fmt.Sprintf("%d of its %d %s have no value from the last %s, and a sum of the others would look like less load", x.members-v.Have, x.members, members, x.q.MaxAge)
+	}
+	return v
+}

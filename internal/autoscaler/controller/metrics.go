@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+)
+
+// meters holds the controller's own metrics.
+type meters struct {
+	c                 *Controller
+	decisions         *prometheus.CounterVec
+	decisionDuration  prometheus.Histogram
+	writes            *prometheus.CounterVec
+	reaction          prometheus.Histogram
+	actuationDuration prometheus.Histogram
+
+	contradictions *prometheus.CounterVec
+
+	workload                 workloadDescs
+	aggregates               *aggregateDescs
+	leader, excess, nodeGPUs *prometheus.Desc
+}
+
+func newMeters(c *Controller, reg prometheus.Registerer) *meters {
+	m := &meters{
+		c: c,
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that made them, and whether they change the number of replicas.",
+		}, []string{"rule", "changes"}),
+		decisionDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpupilot_decision_duration_seconds", Help: "Time that one decision took, observation included.",
+			Buckets: prometheus.ExponentialBuckets(20e-6, 4, 9),
+		}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, because their GPUAutoscaler was changed or deleted.",
+		}, []string{"result"}),
+		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
+			Buckets: []float64{.025, .05, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10},
+		}),
+		actuationDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "gpupilot_actuation_seconds", Help: "From when an observation began until the API server accepted the scale that follows from it.",
+			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
+		}),
+		contradictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gpupilot_exporter_contradictions_total",
+			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
+		}, []string{"reason"}),
+		workload: newWorkloadDescs(), aggregates: newAggregateDescs(),
+		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
+			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
+		nodeGPUs: prometheus.NewDesc("gpupilot_node_gpus", "GPU devices that a node's status counts; of nodes that have any, with the pool and the model that the node's labels name.",
+			[]string{"node", "pool", "model"}, nil),
+		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
+	}
+	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
+		m.writes.WithLabelValues(result)
+	}
+	for _, reason := range contradictionReasons() {
+		m.contradictions.WithLabelValues(string(reason))
+	}
+	if reg != nil {
+		reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration, m.contradictions)
+		c.queries.meter.register(reg, c.queries)
+	}
+	return m
+}
+
+// Describe is prometheus.Collector's.
+func (m *meters) Describe(ch chan<- *prometheus.Desc) {
+	m.workload.describe(ch)
+	m.aggregates.describe(ch)
+	ch <- m.leader
+	ch <- m.excess
+	ch <- m.nodeGPUs
+}
+
+// Collect is prometheus.Collector's.
+func (m *meters) Collect(ch chan<- prometheus.Metric) {
+	leading := 0.0
+	if m.c.deps.Leading() {
+		leading = 1
+	}
+	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
+	m.collectNodes(ch)
+	m.aggregates.collect(ch, m.c.GPUAggregates())
+	m.c.mu.RLock()
+	defer m.c.mu.RUnlock()
+	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.discovered.Load().Excess)))
+	for key, w := range m.c.workloads {
+		m.collectWorkload(ch, key, w)
+	}
+}
+
+// collectNodes collects how many GPUs the nodes have.
+func (m *meters) collectNodes(ch chan<- prometheus.Metric) {
+	d := m.c.devices
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for node, n := range d.nodes {
+		if n > 0 {
+			about := d.about[node]
+			ch <- prometheus.MustNewConstMetric(m.nodeGPUs, prometheus.GaugeValue, float64(n), node, about.pool, about.model)
+		}
+	}
+}
+
+// collectWorkload collects the metrics of one GPUAutoscaler.
+func (m *meters) collectWorkload(ch chan<- prometheus.Metric, key types.NamespacedName, w *workload) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.conditions {
+		value := 0.0
+		if w.conditions[i].Status == metav1.ConditionTrue {
+			value = 1
+		}
+		ch <- prometheus.MustNewConstMetric(m.workload.condition, prometheus.GaugeValue, value, key.Namespace, key.Name, w.conditions[i].Type)
+	}
+	m.collectFlaws(ch, key, w.flaws.Load())
+	m.workload.collect(ch, key, &w.measures)
+	n := w.counts
+	if !n.ok {
+		return
+	}
+	for _, s := range []struct {
+		name string
+		n    int32
+	}{{"current", n.current}, {"desired", n.desired}, {"serving", n.serving}, {"starting", n.starting}, {"unschedulable", n.unschedulable}} {
+		ch <- prometheus.MustNewConstMetric(m.workload.replicas, prometheus.GaugeValue, float64(s.n), key.Namespace, key.Name, s.name)
+	}
+}
+
+// collectFlaws collects the parts of a GPUAutoscaler that cannot be decoded.
+func (m *meters) collectFlaws(ch chan<- prometheus.Metric, key types.NamespacedName, f *flaws) {
+	if f.spec != nil {
+		ch <- prometheus.MustNewConstMetric(m.workload.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "spec")
+	}
+	if f.status != nil {
+		ch <- prometheus.MustNewConstMetric(m.workload.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "status")
+	}
+}
+
+func (m *meters) recordDecision(d *scale.Decision, took time.Duration) {
+	changes := "false"
+	if d.Changes() {
+		changes = "true"
+	}
+	m.decisions.WithLabelValues(string(d.Rule), changes).Inc()
+	m.decisionDuration.Observe(took.Seconds())
+}
+
+// recordScale counts an accepted write of a scale, with the time since the newest
+// sample, if there was one, and since the observation began.
+func (m *meters) recordScale(afterSample time.Duration, none bool, afterObservation time.Duration) {
+	m.writes.WithLabelValues("accepted").Inc()
+	if !none {
+		m.reaction.Observe(afterSample.Seconds())
+	}
+	m.actuationDuration.Observe(afterObservation.Seconds())
+}

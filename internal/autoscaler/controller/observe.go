@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// values provides the pods' readings; verifiedValues implements it.
+type values interface {
+	Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
+	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
+	PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Step, bool)
+}
+
+// podReader reads the pods' readings at one moment.
+type podReader struct {
+	values
+	now    time.Time
+	maxAge time.Duration // readings that are older are absent
+}
+
+// observe returns the observation of a workload with these pods.
+func (v podReader) observe(replicas int32, pods []*corev1.Pod, sources []policy.Source) scale.Observation {
+	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(pods))}
+	for _, pod := range pods {
+		if Finished(pod) {
+			continue
+		}
+		phase, since := PhaseOf(pod)
+		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))}
+		for i := range sources {
+			r.Readings[i] = v.readSignal(pod, &sources[i])
+			if sources[i].Pace != nil {
+				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
+				r.Paces[i] = v.readPace(pod, sources[i].Pace)
+			}
+			if sources[i].Arrived != nil || sources[i].Completed != nil {
+				r.Arrivals = append(r.Arrivals, make([]scale.Reading, i+1-len(r.Arrivals))...)
+				r.Arrivals[i] = v.readArrivalRate(pod, &sources[i])
+			}
+		}
+		o.Pods = append(o.Pods, r)
+	}
+	return o
+}
+
+// readSignal returns a pod's reading of one signal.
+func (v podReader) readSignal(pod *corev1.Pod, src *policy.Source) scale.Reading {
+	switch {
+	case src.Kind == policy.Pods:
+		return v.sumTerms(pod, src.Terms)
+	case src.Kind == policy.GPU:
+		s, ok := v.Field(pod, src.Field, v.now, v.maxAge)
+		return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
+	}
+	return scale.Reading{}
+}
+
+// sumTerms adds up the terms of a pod's reading. The reading has the time of its
+// oldest term, and is absent if one term is absent.
+func (v podReader) sumTerms(pod *corev1.Pod, terms []policy.Term) (r scale.Reading) {
+	for i, term := range terms {
+		s, ok := v.readTerm(pod, term)
+		if !ok {
+			return scale.Reading{}
+		}
+		r.Value += s.Value
+		if i == 0 || s.At.Before(r.At) {
+			r.At = s.At
+		}
+		r.OK = true
+	}
+	return r
+}
+
+// readPace returns the latencies of a pod's requests. They are absent while the pod
+// generates no tokens.
+func (v podReader) readPace(pod *corev1.Pod, src *policy.Pace) scale.Pace {
+	batch, ok := v.readTerm(pod, src.TokenSeconds)
+	tokens, hasTokens := v.readTerm(pod, src.Tokens)
+	if !ok || !hasTokens || tokens.Value <= 0 {
+		return scale.Pace{}
+	}
+	p := scale.Pace{Batch: batch.Value, TokenSeconds: batch.Value / tokens.Value, At: batch.At, OK: true}
+	waited, ok := v.readTerm(pod, src.FirstTokenSeconds)
+	firsts, hasFirsts := v.readTerm(pod, src.FirstTokens)
+	if ok && hasFirsts && firsts.Value > 0 {
+		p.FirstTokenSeconds, p.FirstTokensPerSecond = waited.Value/firsts.Value, firsts.Value
+	}
+	return p
+}
+
+// readArrivalRate returns the requests/s that arrived at a pod between its last two
+// readings: the increase of the arrival counter, or that of the completed requests
+// plus that of the requests in flight.
+func (v podReader) readArrivalRate(pod *corev1.Pod, src *policy.Source) scale.Reading {
+	counter, gauges := src.Arrived, []policy.Term(nil)
+	if counter == nil {
+		counter, gauges = src.Completed, src.Terms
+	}
+	counted, ok := v.readStep(pod, counter)
+	came := counted.To.Value - counted.From.Value
+	if !ok || came < 0 { // the server was restarted
+		return scale.Reading{}
+	}
+	for _, term := range gauges {
+		there, ok := v.readStep(pod, term)
+		if !ok || !there.To.At.Equal(counted.To.At) || !there.From.At.Equal(counted.From.At) {
+			return scale.Reading{}
+		}
+		came += there.To.Value - there.From.Value
+	}
+	return scale.Reading{Value: max(0, came) / counted.To.At.Sub(counted.From.At).Seconds(), At: counted.To.At, OK: true}
+}
+
+// readStep returns the last change of a term: of the first of its metrics that the pod
+// exposes.
+func (v podReader) readStep(pod *corev1.Pod, term policy.Term) (series.Step, bool) {
+	for i := range term {
+		if s, ok := v.PodMetricStep(pod.Namespace, pod.Name, term[i].Key(), v.now, v.maxAge); ok {
+			return s, true
+		}
+	}
+	return series.Step{}, false
+}
+
+// readTerm returns the value of a term: of the first of its metrics that the pod
+// exposes.
+func (v podReader) readTerm(pod *corev1.Pod, term policy.Term) (series.Sample, bool) {
+	for i := range term {
+		m, get := &term[i], v.PodMetric
+		if m.Rate {
+			get = v.PodMetricRate
+		}
+		if s, ok := get(pod.Namespace, pod.Name, m.Key(), v.now, v.maxAge); ok {
+			if m.Factor != 0 {
+				s.Value *= m.Factor
+			}
+			return s, true
+		}
+	}
+	return series.Sample{}, false
+}
+
+// newestReading returns the time of the observation's newest reading; zero if there
+// is none.
+func newestReading(o *scale.Observation) (at time.Time) {
+	update := func(readings []scale.Reading) {
+		for _, r := range readings {
+			if r.OK && r.At.After(at) {
+				at = r.At
+			}
+		}
+	}
+	update(o.Totals)
+	for i := range o.Pods {
+		update(o.Pods[i].Readings)
+	}
+	return at
+}
+
+// Finished reports whether all of the pod's containers have terminated and will not
+// restart. Such a pod is not a replica.
+func Finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// PhaseOf returns the pod's phase as a replica, and when the phase started.
+//
+// A starting pod's time is the latest of its creation, its scheduling and the last
+// time at which it became unready: a pod that waited an hour for a node has not been
+// loading its model for an hour.
+func PhaseOf(pod *corev1.Pod) (scale.Phase, time.Time) {
+	created := pod.CreationTimestamp.Time
+	if pod.DeletionTimestamp != nil {
+		return scale.Terminating, pod.DeletionTimestamp.Time
+	}
+	since := created
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		at := c.LastTransitionTime.Time
+		switch {
+		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
+			return scale.Serving, at
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && isUnschedulableReason(c.Reason):
+			return scale.Unschedulable, at
+		case c.Type == corev1.PodReady, c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
+			if at.After(since) {
+				since = at
+			}
+		}
+	}
+	return scale.Starting, since
+}
+
+// isUnschedulableReason reports whether a pod with this reason of its PodScheduled
+// condition does not count as starting capacity: no node fits it, or a scheduling
+// gate holds it.
+func isUnschedulableReason(reason string) bool {
+	return reason == corev1.PodReasonUnschedulable || reason == corev1.PodReasonSchedulingGated
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
+
+func TestPhaseOf(t *testing.T) {
+	f := func(what string, want scale.Phase, since time.Time, change ...func(*corev1.Pod)) {
+		t.Helper()
+		phase, got := PhaseOf(pod("a", "p", at(0), change...))
+		if phase != want || !got.Equal(since) {
+			t.Errorf("%s: phase %d since %v, want %d since %v", what, phase, got, want, since)
+		}
+	}
+	scheduled := func(s int) func(*corev1.Pod) {
+		return condition(corev1.PodScheduled, corev1.ConditionTrue, "", at(s))
+	}
+	unready := func(s int) func(*corev1.Pod) {
+		return condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady", at(s))
+	}
+	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at(9)} }
+
+	f("new", scale.Starting, at(0))
+	f("on a node", scale.Starting, at(2), scheduled(2), unready(2))
+	f("ready", scale.Serving, at(7), scheduled(2), ready(at(7)))
+	f("ready, conditions the other way round", scale.Serving, at(7), ready(at(7)), scheduled(2))
+	f("no longer ready", scale.Starting, at(8), scheduled(2), unready(8))
+	f("no node takes it", scale.Unschedulable, at(1), condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1)))
+	f("held by a gate", scale.Unschedulable, at(1), condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonSchedulingGated, at(1)))
+	f("the scheduler failed", scale.Starting, at(0), condition(corev1.PodScheduled, corev1.ConditionFalse, "SchedulerError", at(1)))
+	f("a node took it late", scale.Starting, at(600), scheduled(600), unready(600))
+	f("deleted, still ready", scale.Terminating, at(9), ready(at(7)), deleted)
+	f("deleted before it ran", scale.Terminating, at(9), deleted)
+}
+
+// fixed are values by pod.
+type fixed map[string]series.Sample
+
+func (f fixed) Field(pod *corev1.Pod, field gpu.FieldID, _ time.Time, _ time.Duration) (series.Reading, bool) {
+	s, ok := f[pod.Name+"/"+field.String()]
+	return series.Reading{Sample: s}, ok
+}
+
+func (f fixed) PodMetric(_, pod, metric string, _ time.Time, _ time.Duration) (series.Sample, bool) {
+	s, ok := f[pod+"/"+metric]
+	return s, ok
+}
+
+func (f fixed) PodMetricRate(_, pod, metric string, _ time.Time, _ time.Duration) (series.Sample, bool) {
+	s, ok := f["rate "+pod+"/"+metric]
+	return s, ok
+}
+
+func (f fixed) PodMetricStep(_, pod, metric string, _ time.Time, _ time.Duration) (series.Step, bool) {
+	from, ok := f["before "+pod+"/"+metric]
+	to, too := f[pod+"/"+metric]
+	return series.Step{From: from, To: to}, ok && too
+}
+
+// A reading of several terms is there when all of them are, each under the
+// first of its names that the pod shows.
+func TestTermsOfAReading(t *testing.T) {
+	src := policy.Source{Kind: policy.Pods, Terms: []policy.Term{
+		{{Name: "running", By: "rank"}, {Name: "busy_us", Rate: true, Factor: 1e-6}},
+		{{Name: "waiting"}},
+	}}
+	f := func(name string, shown fixed, want scale.Reading) {
+		t.Helper()
+		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readSignal(pod("a", "x", at(0)), &src)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	f("both", fixed{"x/sum(max by (rank) (running))": {At: at(9), Value: 3}, "x/waiting": {At: at(8), Value: 2}}, scale.Reading{Value: 5, At: at(8), OK: true})
+	f("by its other name", fixed{"rate x/busy_us": {At: at(9), Value: 2.5e6}, "x/waiting": {At: at(9)}}, scale.Reading{Value: 2.5, At: at(9), OK: true})
+	f("one is missing", fixed{"x/waiting": {At: at(9), Value: 2}}, scale.Reading{})
+	f("none", fixed{}, scale.Reading{})
+}
+
+// The pace of a batch follows from the two counters of one histogram: 12 seconds of
+// waiting per second are 12 sequences, and at 600 tokens/s a token takes 20 ms.
+func TestPaceOfABatch(t *testing.T) {
+	src := policy.Pace{
+		TokenSeconds: policy.Term{{Name: "itl_sum", Rate: true}, {Name: "tpot_sum", Rate: true}},
+		Tokens:       policy.Term{{Name: "itl_count", Rate: true}, {Name: "tpot_count", Rate: true}},
+	}
+	f := func(name string, shown fixed, want scale.Pace) {
+		t.Helper()
+		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readPace(pod("a", "x", at(0)), &src)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	want := scale.Pace{Batch: 12, TokenSeconds: 0.02, At: at(9), OK: true}
+	f("both", fixed{"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600}}, want)
+	src.FirstTokenSeconds, src.FirstTokens = policy.Term{{Name: "ttft_sum", Rate: true}}, policy.Term{{Name: "ttft_count", Rate: true}}
+	first := want
+	first.FirstTokenSeconds, first.FirstTokensPerSecond = 0.3, 4
+	f("and the first tokens", fixed{
+		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
+		"rate x/ttft_sum": {At: at(9), Value: 1.2}, "rate x/ttft_count": {At: at(9), Value: 4},
+	}, first)
+	f("no request got its first", fixed{
+		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
+		"rate x/ttft_sum": {At: at(9)}, "rate x/ttft_count": {At: at(9)},
+	}, want)
+	f("by their older names", fixed{"rate x/tpot_sum": {At: at(9), Value: 12}, "rate x/tpot_count": {At: at(9), Value: 600}}, want)
+	f("idle", fixed{"rate x/itl_sum": {At: at(9)}, "rate x/itl_count": {At: at(9)}}, scale.Pace{})
+	f("one is missing", fixed{"rate x/itl_sum": {At: at(9), Value: 12}}, scale.Pace{})
+
+	sources := []policy.Source{{Kind: policy.Pods}, {Kind: policy.Pods, Pace: &src}}
+	o := podReader{fixed{
+		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
+	}, at(10), time.Minute}.observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, sources)
+	if diff := cmp.Diff([]scale.Pace{{}, want}, o.Pods[0].Paces); diff != "" {
+		t.Error("observed:", diff)
+	}
+}
+
+// Of the requests that came between two readings some were answered, and the
+// others are there now and were not before.
+func TestArrivals(t *testing.T) {
+	src := policy.Source{Kind: policy.Pods, Completed: policy.Term{{Name: "done"}}, Terms: []policy.Term{{{Name: "running"}}, {{Name: "waiting"}}}}
+	page := func(second int, done, running, waiting float64) [3]series.Sample {
+		return [3]series.Sample{{At: at(second), Value: done}, {At: at(second), Value: running}, {At: at(second), Value: waiting}}
+	}
+	f := func(name string, before, now [3]series.Sample, want scale.Reading) {
+		t.Helper()
+		shown := fixed{}
+		for i, metric := range []string{"done", "running", "waiting"} {
+			if !before[i].At.IsZero() {
+				shown["before x/"+metric], shown["x/"+metric] = before[i], now[i]
+			}
+		}
+		o := podReader{shown, at(10), time.Minute}.observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, []policy.Source{src})
+		if diff := cmp.Diff([]scale.Reading{want}, o.Pods[0].Arrivals); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	told := func(rate float64) scale.Reading { return scale.Reading{Value: rate, At: at(9), OK: true} }
+	f("answered and piled up", page(7, 100, 8, 0), page(9, 110, 9, 5), told(8))
+	f("worked off", page(7, 100, 8, 9), page(9, 116, 8, 1), told(4))
+	f("given up", page(7, 100, 8, 9), page(9, 102, 8, 0), told(0))
+	f("a server that began anew", page(7, 100, 8, 0), page(9, 3, 1, 0), scale.Reading{})
+	f("a page without one of them", [3]series.Sample{{At: at(7)}, {At: at(7)}}, page(9, 1, 1, 1), scale.Reading{})
+	late := page(9, 110, 9, 5)
+	late[1].At = at(8)
+	f("of different pages", page(7, 100, 8, 0), late, scale.Reading{})
+
+	src.Arrived, src.Completed = src.Completed, nil // a server that counts those that come
+	f("counted as they come", page(7, 100, 8, 0), page(9, 110, 9, 5), told(5))
+}
+
+func TestObserve(t *testing.T) {
+	done := pod("a", "done", at(0))
+	done.Status.Phase = corev1.PodSucceeded
+	evicted := pod("a", "evicted", at(0), ready(at(1)))
+	evicted.Status.Phase = corev1.PodFailed
+	pods := []*corev1.Pod{pod("a", "x", at(0), ready(at(5))), pod("a", "y", at(3)), done, evicted}
+	sources := []policy.Source{{Kind: policy.GPU, Field: gpu.GPUUtil}, {Kind: policy.Pods, Terms: []policy.Term{{{Name: "queue"}}}}}
+	got := podReader{fixed{
+		"x/DCGM_FI_DEV_GPU_UTIL": {At: at(9), Value: 50}, "x/queue": {At: at(10), Value: 3}, "y/queue": {At: at(8), Value: 0},
+	}, at(10), 5 * time.Second}.observe(4, pods, sources)
+	want := scale.Observation{Replicas: 4, Pods: []scale.Replica{
+		{Name: "x", Phase: scale.Serving, Since: at(5), Readings: []scale.Reading{{Value: 50, At: at(9), OK: true}, {Value: 3, At: at(10), OK: true}}},
+		{Name: "y", Phase: scale.Starting, Since: at(3), Readings: []scale.Reading{{}, {At: at(8), OK: true}}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if n := newestReading(&got); !n.Equal(at(10)) {
+		t.Errorf("the newest reading is of %v, want %v", n, at(10))
+	}
+}
+
+func TestStartup(t *testing.T) {
+	var s startup
+	see := func(pods ...*corev1.Pod) { s.observe(pods) }
+	unready := func(sec int) func(*corev1.Pod) {
+		return condition(corev1.PodReady, corev1.ConditionFalse, "", at(sec))
+	}
+	scheduled := func(sec int) func(*corev1.Pod) {
+		return condition(corev1.PodScheduled, corev1.ConditionTrue, "", at(sec))
+	}
+	if s.learned() != nil {
+		t.Error("learned from nothing")
+	}
+	see(pod("a", "old", at(0), ready(at(100)))) // ready before we came: how long it took is not known
+	see(pod("a", "x", at(0)), pod("a", "stuck", at(0), condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1))))
+	see(pod("a", "x", at(0), ready(at(40))), pod("a", "stuck", at(0), scheduled(500), unready(500)))
+	see(pod("a", "x", at(0), ready(at(40))), pod("a", "stuck", at(0), scheduled(500), ready(at(560))))
+	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 60, Samples: 2}, s.learned()); diff != "" {
+		t.Errorf("after starts of 40 s and, once a node was there, 60 s: %s", diff)
+	}
+	// A flap is no start.
+	see(pod("a", "x", at(0), scheduled(0), unready(4000)))
+	see(pod("a", "x", at(0), scheduled(0), ready(at(4100))))
+	if n := s.learned().Samples; n != 2 {
+		t.Errorf("%d samples, want 2: a flap counted as a start", n)
+	}
+	see()
+	if len(s.waiting)+len(s.unschedulable) != 0 {
+		t.Errorf("remembers pods that are gone: %v %v", s.waiting, s.unschedulable)
+	}
+	for i := range 50 {
+		s.addDuration(time.Duration(i) * time.Second)
+	}
+	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 39, P95Seconds: 48, Samples: 20}, s.learned()); diff != "" {
+		t.Errorf("after many: %s", diff)
+	}
+}
+
+func TestStartupSurvivesARestart(t *testing.T) {
+	for _, want := range []v1alpha1.LearnedStartup{
+		{P50Seconds: 30, P95Seconds: 90, Samples: 20}, {P50Seconds: 30, P95Seconds: 90, Samples: 5}, {P50Seconds: 30, P95Seconds: 30, Samples: 1},
+	} {
+		var s startup
+		s.restore(&want)
+		if diff := cmp.Diff(&want, s.learned()); diff != "" {
+			t.Error(diff)
+		}
+	}
+	var s startup
+	s.restore(nil)
+	if s.learned() != nil {
+		t.Error("learned from nothing")
+	}
+}
+
+func TestStartupNeedsItsOwnPods(t *testing.T) {
+	var s startup
+	first, second := pod("a", "web-0", at(0)), pod("a", "web-0", at(100), ready(at(130)))
+	second.UID = types.UID("another")
+	s.observe([]*corev1.Pod{first})
+	s.observe([]*corev1.Pod{second})
+	if s.learned() != nil {
+		t.Error("took a later pod of the same name for the first one")
+	}
+}

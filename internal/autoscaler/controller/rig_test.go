@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// rig is a controller whose API server is controller-runtime's fake, whose
+// pods are a list and whose samples are put into the store by hand.
+type rig struct {
+	*Controller
+	t       testing.TB
+	client  client.Client
+	pods    podList
+	store   *series.Store
+	leading bool
+	states  []webui.Target
+	mu      sync.Mutex // guards what the controller's goroutines write: events, scraped
+	events  []Event
+	scraped [][]discovery.Target
+	watch   func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
+	calls   interceptor.Funcs // may be changed while it runs
+	now     time.Time
+}
+
+type podList struct{ pods []*corev1.Pod }
+
+func (l *podList) Select(namespace string, sel labels.Selector) (out []*corev1.Pod) {
+	for _, p := range l.pods {
+		if (namespace == "" || p.Namespace == namespace) && sel.Matches(labels.Set(p.Labels)) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (l *podList) Get(namespace, name string) (*corev1.Pod, bool) {
+	for _, p := range l.pods {
+		if p.Namespace == namespace && p.Name == name {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+func newRig(t testing.TB, objects ...client.Object) *rig {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &rig{t: t, leading: true, states: []webui.Target{{Name: "agent/gpupilot-system/agent-1"}}, now: time.Now().Truncate(time.Second), store: series.New(series.Config{})}
+	r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.GPUAutoscaler{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+				if f := r.calls.SubResourceUpdate; f != nil {
+					return f(ctx, c, sub, obj, opts...)
+				}
+				return accept(ctx, c, sub, obj, opts...)
+			},
+		}).Build()
+	sel := func(s string) []labels.Selector {
+		parsed, err := labels.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []labels.Selector{parsed}
+	}
+	r.Controller = New(Config{Discovery: discovery.Config{
+		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
+	}}, Deps{
+		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store,
+		Installed: func(client.Object) bool { return false },
+		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
+			return r.watch(ctx, obj, h)
+		},
+		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
+
+		Scrape:  func(ts []discovery.Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
+		States:  func() []webui.Target { return r.states },
+		Leading: func() bool { return r.leading },
+		Leader:  func() string { return "me" },
+		Record:  func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },
+	})
+	return r
+}
+
+// discover changes what is discovered from now on.
+func (r *rig) discover(change func(*discovery.Config)) {
+	change(&r.cfg.Discovery)
+	r.finder = discovery.New(r.cfg.Discovery, &r.pods, nil)
+}
+
+// accept writes a scale. The fake would take the object that only names the
+// target for its new contents.
+func accept(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+	if err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+		return err
+	}
+	return c.SubResource(sub).Update(ctx, obj, opts...)
+}
+
+// add makes the workload of a, without its goroutines.
+func (r *rig) add(a *v1alpha1.GPUAutoscaler) *workload {
+	r.t.Helper()
+	a.Generation++
+	var is v1alpha1.GPUAutoscaler
+	if r.client.Get(r.t.Context(), client.ObjectKeyFromObject(a), &is) == nil {
+		if is.Generation = a.Generation; r.client.Update(r.t.Context(), &is) != nil {
+			r.t.Fatal("cannot set the generation")
+		}
+	}
+	w := newWorkload(r.t.Context(), r.shared, r.route, a)
+	r.claims.setAutoscaler(a, false)
+	r.workloads[w.key] = w
+	return w
+}
+
+// utilization has the pods' GPUs measured at at, by the agent of their node.
+func (r *rig) utilization(at time.Time, value float64, pods ...*corev1.Pod) {
+	r.t.Helper()
+	r.utilizationBy("agent", "node-1", at, value, pods...)
+}
+
+// utilizationBy has an exporter on a node say so.
+func (r *rig) utilizationBy(name, node string, at time.Time, value float64, pods ...*corev1.Pod) {
+	r.t.Helper()
+	target := r.store.Target(name, series.TargetLabels{Node: node})
+	var owners []series.DeviceOwners
+	var b series.Batch
+	for _, p := range pods {
+		ref, ok := target.Ref(series.Key{Device: "GPU-" + p.Name, Field: gpu.GPUUtil})
+		if !ok {
+			r.t.Fatal("no series")
+		}
+		b.Add(ref, value)
+		owners = append(owners, series.DeviceOwners{Device: "GPU-" + p.Name, Owners: []gpu.Owner{{Namespace: p.Namespace, Pod: p.Name}}})
+	}
+	target.SetOwners(at, owners)
+	if _, err := target.Append(at, &b); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) replicas(name string) int32 {
+	r.t.Helper()
+	var d appsv1.Deployment
+	if err := r.client.Get(r.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, &d); err != nil {
+		r.t.Fatal(err)
+	}
+	return *d.Spec.Replicas
+}
+
+// eventReasons returns the types and reasons of the Events.
+func (r *rig) eventReasons() []string {
+	var out []string
+	for _, e := range r.events {
+		out = append(out, e.Kind+" "+e.Reason)
+	}
+	return out
+}
+
+func deployment(name string, replicas int32) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{gpuContainer("1")}}},
+		},
+	}
+}
+
+// autoscaler has a Deployment of its name at 60 % utilisation, without
+// stabilisation.
+func autoscaler(name string) *v1alpha1.GPUAutoscaler {
+	zero := int32(0)
+	return &v1alpha1.GPUAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec: v1alpha1.GPUAutoscalerSpec{
+			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			MaxReplicas:    10,
+			Signals: []v1alpha1.Signal{{
+				GPU:    &v1alpha1.GPUSignal{Metric: "Utilization"},
+				Target: &v1alpha1.Target{Value: resource.MustParse("60")},
+			}},
+			Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &zero}},
+		},
+	}
+}
+
+// pod is a pod of a workload, created at created.
+func pod(app, name string, created time.Time, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app},
+			CreationTimestamp: metav1.Time{Time: created},
+		},
+		Spec:   corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{gpuContainer("1")}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+// gpuResource is what NVIDIA's device plugin calls whole GPUs.
+const gpuResource = "nvidia.com/gpu"
+
+// gpuContainer is a container that requests so many GPUs.
+func gpuContainer(count string) corev1.Container {
+	return corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpuResource: resource.MustParse(count)}}}
+}
+
+// condition sets a condition of a pod.
+func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason string, at time.Time) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.Time{Time: at},
+		})
+	}
+}
+
+func ready(at time.Time) func(*corev1.Pod) {
+	return condition(corev1.PodReady, corev1.ConditionTrue, "", at)
+}
+
+func contains(t *testing.T, got, want string) {
+	t.Helper()
+	if !strings.Contains(got, want) {
+		t.Errorf("%q does not say %q", got, want)
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+)
+
+// Each outage of the signals is reported once, with the targets that do not answer.
+func TestUnreadableSignalsAreReported(t *testing.T) {
+	r, w := loaded(t, 60)
+	agent := pod("agent", "agent-1", r.now)
+	r.pods.pods = append(r.pods.pods, agent)
+	r.listTargets(r.now)
+	r.states = []webui.Target{{Name: "agent/ns/agent-1", Error: "connection refused"}, {Name: "agent/ns/elsewhere", Error: "timeout"}}
+	warnings := func(what string, after time.Duration, want int) {
+		t.Helper()
+		w.pass(r.now.Add(after))
+		n := 0
+		for _, e := range r.eventReasons() {
+			if e == "Warning "+reasonNoFreshData {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("%s: %d warnings among %v, want %d", what, n, r.eventReasons(), want)
+		}
+	}
+	warnings("readable", 0, 0)
+	r.leading = false
+	warnings("blind, and does not lead", 10*time.Second, 0)
+	r.leading = true
+	warnings("leads", 11*time.Second, 1)
+	contains(t, r.events[len(r.events)-1].Note, "no serving replica has a fresh value of Utilization: agent/ns/agent-1 on node node-1 does not answer (connection refused)")
+	warnings("still blind", 40*time.Second, 1)
+
+	r.utilization(r.now.Add(time.Minute), 60, r.pods.pods[0])
+	warnings("sees", time.Minute, 1)
+	r.pods.pods = slices.DeleteFunc(slices.Clone(r.pods.pods), func(p *corev1.Pod) bool { return p == agent })
+	r.listTargets(r.now)
+	warnings("blind again", 2*time.Minute, 2)
+	contains(t, r.events[len(r.events)-1].Note, "no target is scraped at node/node-1")
+}
+
+// An exporter that answers, and shows the last values of a GPU that is gone, is
+// named.
+func TestFrozenDevicesAreReported(t *testing.T) {
+	r, w := loaded(t, 60)
+	r.pods.pods = append(r.pods.pods, pod("dcgm", "dcgm-1", r.now))
+	r.listTargets(r.now)
+	r.states = []webui.Target{{Name: "dcgm-exporter/ns/dcgm-1", Up: true, Frozen: 1}}
+	w.pass(r.now)
+	w.pass(r.now.Add(10 * time.Second))
+	if len(r.events) == 0 {
+		t.Fatal("nothing is told")
+	}
+	contains(t, r.events[len(r.events)-1].Note, "dcgm-exporter/ns/dcgm-1 on node node-1 exposes values of 1 devices that no longer change")
+}
+
+// The previous leader recorded the outage.
+func TestOutageIsNotReportedAgainByANewLeader(t *testing.T) {
+	r, w := loaded(t, 60)
+	a := w.object.Load()
+	a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSignals, Status: "False", Reason: reasonNoFreshData, LastTransitionTime: metav1.Time{Time: r.now.Add(-time.Hour)}}}
+	w.servingSince = r.now.Add(-time.Hour)
+	w.pass(r.now.Add(time.Minute))
+	if len(r.events) != 0 {
+		t.Errorf("told %v", r.eventReasons())
+	}
+}
+
+func TestConditionsAreMetered(t *testing.T) {
+	r, w := loaded(t, 60)
+	reg := prometheus.NewRegistry()
+	r.meters = newMeters(r.Controller, reg)
+	is := func(ready, able, signals string) {
+		t.Helper()
+		want := `# HELP gpupilot_autoscaler_condition Whether a condition of a GPUAutoscaler is True.
+# TYPE gpupilot_autoscaler_condition gauge
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="AbleToScale"} ` + able + `
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="Ready"} ` + ready + `
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="SignalsConsistent"} 1
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.ConditionSignals + `"} ` + signals + `
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.ConditionSources + `"} 1` + "\n"
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "gpupilot_autoscaler_condition"); err != nil {
+			t.Error(err)
+		}
+	}
+	w.pass(r.now)
+	is("1", "1", "1")
+	w.pass(r.now.Add(time.Minute))
+	is("0", "1", "0")
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// The reasons of conditions, and of the Events about them. They are public.
+const (
+	reasonInvalid     = "InvalidSpec"
+	reasonNoTarget    = "TargetNotFound"
+	reasonUnreadable  = "TargetUnreadable" // the API server did not answer
+	reasonOwned       = "OwnedByAnother"
+	reasonDeleting    = "BeingDeleted"
+	reasonScaleFailed = "ScaleFailed"
+	reasonAble        = "Able"
+	reasonAdvising    = "Advising"
+	reasonReadable    = "Readable"
+	reasonNoFreshData = "NoFreshData"
+	reasonNotServing  = "NothingServes"
+	reasonUndecided   = "Undecided"
+	reasonReady       = "Deciding"
+	reasonConsistent  = "Consistent"
+	reasonWasteful    = "DeviceUtilizationBesideRequests"
+
+	reasonContradicted = "ExporterContradicted" // the API server has other owners of GPUs
+	reasonUncontested  = "NoContradiction"
+)
+
+// The bounds of a status.
+const (
+	maxStatus   = 8 << 10 // bytes of JSON
+	maxSteps    = 24
+	maxMessage  = 1024 // bytes
+	maxDetail   = 200  // bytes of a name or a reason
+	maxSentence = 360  // bytes of a step's sentence
+)
+
+// The intervals between writes of a status.
+const (
+	minStatusInterval  = time.Second      // if only counts changed
+	ruleStatusInterval = 5 * time.Second  // if only the rule or the number of readings changed
+	maxStatusInterval  = 30 * time.Second // if only values and messages changed
+	statusRetry        = 2 * time.Second  // after a failed write
+)
+
+// statusWriter writes one GPUAutoscaler's status.
+type statusWriter struct {
+	w    *workload
+	wake chan struct{}
+
+	mu   sync.Mutex
+	next *report
+
+	// The fields below are owned by run's goroutine.
+	last    *v1alpha1.GPUAutoscalerStatus // as written last; nil: the object's own
+	lastUID types.UID
+	wrote   time.Time
+}
+
+func newStatusWriter(w *workload) *statusWriter {
+	return &statusWriter{w: w, wake: make(chan struct{}, 1)}
+}
+
+// enqueue sets the report that is written next. It replaces one that is still waiting,
+// and does not block.
+func (s *statusWriter) enqueue(r *report) {
+	s.mu.Lock()
+	s.next = r
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes the newest report when it is due.
+func (s *statusWriter) run() {
+	ctx := s.w.ctx
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		s.mu.Lock()
+		r := s.next
+		s.mu.Unlock()
+		if r == nil {
+			continue
+		}
+		if wait := s.writeIfDue(ctx, r, time.Now()); wait > 0 {
+			timer.Reset(wait)
+		}
+	}
+}
+
+// writeIfDue writes the status if it is due; else it returns the time until it is.
+func (s *statusWriter) writeIfDue(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
+	if !s.w.shared.deps.Leading() {
+		s.last = nil
+		return 0
+	}
+	base := &r.object.Status
+	if s.last != nil && s.lastUID == r.object.UID {
+		base = s.last
+	}
+	next := statusOf(r, base)
+	if wait := writeDelay(base, next, now.Sub(s.wrote)); wait > 0 {
+		return wait
+	}
+	if err := s.write(ctx, r.object, next); err != nil {
+		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
+			s.w.shared.deps.Log.Debug("status not written", "gpuautoscaler", s.w.key.String(), "err", err)
+		}
+		return statusRetry
+	}
+	s.last, s.lastUID, s.wrote = next, r.object.UID, now
+	return 0
+}
+
+// writeDelay returns how long the write of the next status may be delayed, given the
+// time since the last write. A new number of replicas or a new condition is written
+// at once, new counts soon, and new messages late.
+func writeDelay(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Duration {
+	a, b := *old, *next
+	a.LastDecision, b.LastDecision, a.Memory, b.Memory = nil, nil, nil, nil
+	if equality.Semantic.DeepEqual(a, b) {
+		if last, current := old.LastDecision, next.LastDecision; last != nil && current != nil && !haveSameReason(last, current) {
+			return ruleStatusInterval - since
+		}
+		return maxStatusInterval - since
+	}
+	for _, s := range []*v1alpha1.GPUAutoscalerStatus{&a, &b} {
+		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.UnschedulableReplicas = 0, 0, 0, 0
+		s.Startup, s.Pending = nil, nil
+	}
+	if equality.Semantic.DeepEqual(a, b) {
+		return minStatusInterval - since
+	}
+	return 0
+}
+
+// haveSameReason reports whether two decisions have the same reason and the same
+// numbers of readings.
+func haveSameReason(a, b *v1alpha1.DecisionStatus) bool {
+	return a.Reason == b.Reason && slices.EqualFunc(a.Inputs, b.Inputs, func(x, y v1alpha1.InputStatus) bool {
+		return x.Signal == y.Signal && x.Replicas == y.Replicas
+	})
+}
+
+// write replaces the whole status, provided that the object still has this UID.
+func (s *statusWriter) write(ctx context.Context, a *v1alpha1.GPUAutoscaler, st *v1alpha1.GPUAutoscalerStatus) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	patch, err := json.Marshal([]any{
+		map[string]any{"op": "test", "path": "/metadata/uid", "value": a.UID},
+		map[string]any{"op": "add", "path": "/status", "value": st},
+	})
+	if err != nil {
+		return fmt.Errorf("encode a status: %w", err)
+	}
+	named := autoscalerKind() // the response has the whole object, which may be malformed
+	named.SetNamespace(a.Namespace)
+	named.SetName(a.Name)
+	return s.w.shared.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.JSONPatchType, patch))
+}
+
+// statusOf returns the status for a report. Conditions that did not change keep their
+// times from base.
+func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
+	st := &v1alpha1.GPUAutoscalerStatus{
+		ObservedGeneration: r.object.Generation,
+		Startup:            r.learned,
+		Conditions:         slices.Clone(base.Conditions),
+		LastDecision:       base.LastDecision,
+		Pending:            r.pending,
+		Memory:             memoryOf(&r.state, r.at),
+	}
+	if !r.scaledAt.IsZero() {
+		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
+	}
+	if r.target != nil {
+		st.CurrentReplicas, st.DesiredReplicas = r.target.replicas, r.target.replicas
+		st.ServingReplicas, st.StartingReplicas = r.serving, r.starting
+	}
+	if d := r.decision; d != nil {
+		st.CurrentReplicas, st.DesiredReplicas = d.Current, d.Replicas
+		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
+		st.LastDecision = decisionOf(d)
+	}
+	for _, c := range append(conditionsOf(r), windowCondition(r, st.Conditions)...) {
+		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.object.Generation) {
+			continue
+		}
+		c.ObservedGeneration = r.object.Generation
+		c.LastTransitionTime = metav1.Time{Time: r.at}
+		meta.SetStatusCondition(&st.Conditions, c)
+	}
+	return fit(st)
+}
+
+// hasCondition reports whether there is a condition of c's type for this generation.
+// It stays until there is data for a new one.
+func hasCondition(all []metav1.Condition, c *metav1.Condition, generation int64) bool {
+	last := meta.FindStatusCondition(all, c.Type)
+	return last != nil && last.ObservedGeneration == generation
+}
+
+// conditionsOf returns the conditions of a report.
+func conditionsOf(r *report) []metav1.Condition {
+	able := metav1.Condition{Type: v1alpha1.ConditionAbleToScale, Status: metav1.ConditionTrue, Reason: reasonAble}
+	switch {
+	case r.obstacle.reason == reasonUnreadable:
+		able.Status, able.Reason, able.Message = metav1.ConditionUnknown, r.obstacle.reason, excerpt.Of(r.obstacle.message, maxMessage)
+	case r.obstacle.reason != "":
+		able.Status, able.Reason, able.Message = metav1.ConditionFalse, r.obstacle.reason, excerpt.Of(r.obstacle.message, maxMessage)
+	case r.plan != nil && r.plan.Actuation == v1alpha1.ActuationAdvise:
+		able.Reason, able.Message = reasonAdvising, "decisions are reported and not written"
+	default:
+		able.Message = r.target.String() + " is scaled by this GPUAutoscaler"
+	}
+	signals := signalsCondition(r)
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonReady, Message: "target found, signals readable"}
+	for _, c := range []metav1.Condition{signals, able} {
+		if c.Status != metav1.ConditionTrue {
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
+		}
+	}
+	return []metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}
+}
+
+// sourcesCondition reports whether exporters contradict the API server about the
+// workload's pods.
+func sourcesCondition(r *report) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionSources, Status: metav1.ConditionTrue, Reason: reasonUncontested,
+		Message: "exporters and the API server agree on the pods' GPUs",
+	}
+	if n := len(r.contradictions); n > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonContradicted, r.contradictions[0]
+		if n > 1 {
+			c.Message += fmt.Sprintf(" (and %d more)", n-1)
+		}
+		c.Message = excerpt.Of("claims are ignored: "+c.Message, maxMessage)
+	}
+	return c
+}
+
+// consistencyCondition reports whether signals conflict with one another. It has no
+// effect on Ready.
+func consistencyCondition(r *report) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionTrue, Reason: reasonConsistent,
+		Message: "no signal is known to conflict with another",
+	}
+	if r.plan == nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonUndecided, "the spec is invalid"
+		return c
+	}
+	if device, requests, found := r.plan.UtilizationBesideRequests(); found {
+		c.Status, c.Reason = metav1.ConditionFalse, reasonWasteful
+		c.Message = fmt.Sprintf("%s (device utilisation) and %s (requests) are both signals. The signal that asks for the most replicas wins, "+
+			"and a server that batches requests keeps its GPU close to 100 %% busy at any load: %[1]s asks for far more GPUs than %[2]s needs. Remove %[1]s",
+			excerpt.Of(device, maxDetail/2), excerpt.Of(requests, maxDetail/2))
+	}
+	return c
+}
+
+func signalsCondition(r *report) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionSignals, Status: metav1.ConditionUnknown, Reason: reasonUndecided}
+	d := r.decision
+	if d == nil {
+		c.Message = "no signal was read"
+		return c
+	}
+	missing := ""
+	for _, in := range d.Inputs {
+		if in.Fresh > 0 {
+			c.Status = metav1.ConditionTrue
+			continue
+		}
+		missing = in.Signal
+	}
+	switch {
+	case c.Status == metav1.ConditionTrue && missing == "":
+		c.Reason, c.Message = reasonReadable, "every signal can be read"
+	case c.Status == metav1.ConditionTrue:
+		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
+	case r.queryProblem != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
+	case d.Serving == 0:
+		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
+	case r.early && r.podsProblem == "":
+		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
+	default:
+		c.Status, c.Reason = metav1.ConditionFalse, reasonNoFreshData
+		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", excerpt.Of(missing, maxDetail)) + reasonSuffix(r.podsProblem)
+	}
+	return c
+}
+
+// reasonSuffix returns a reason as the end of a sentence, if there is one.
+func reasonSuffix(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + excerpt.Of(reason, maxDetail)
+}
+
+// decisionOf converts a decision to its form in a status.
+func decisionOf(d *scale.Decision) *v1alpha1.DecisionStatus {
+	out := &v1alpha1.DecisionStatus{
+		Time: metav1.NewMicroTime(d.Time), Reason: string(d.Rule), Message: excerpt.Of(d.Sentence(), maxMessage),
+	}
+	for _, s := range d.Steps[:min(len(d.Steps), maxSteps)] {
+		out.Steps = append(out.Steps, v1alpha1.StepStatus{
+			Rule: string(s.Rule), Before: s.Before, After: s.After, Message: excerpt.Of(s.Sentence(), maxSentence),
+		})
+	}
+	for _, in := range d.Inputs {
+		i := v1alpha1.InputStatus{
+			Signal: excerpt.Of(in.Signal, maxDetail/2), Unit: in.Unit, Target: number(in.Target),
+			Replicas: in.Fresh, AgeMilliseconds: in.Age.Milliseconds(),
+		}
+		if in.Fresh > 0 {
+			i.Value = number(in.Value)
+		}
+		i.Deciding = in.Deciding
+		out.Inputs = append(out.Inputs, i)
+	}
+	return out
+}
+
+// fit shortens a status to maxStatus: it removes the last steps first, then the
+// inputs, which the message contains too.
+func fit(st *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
+	size := func() int {
+		b, err := json.Marshal(st)
+		if err != nil {
+			return math.MaxInt
+		}
+		return len(b)
+	}
+	for st.LastDecision != nil && size() > maxStatus {
+		d := st.LastDecision
+		switch {
+		case len(d.Steps) > 0:
+			d.Steps = d.Steps[:len(d.Steps)-1]
+		case len(d.Inputs) > 0:
+			d.Inputs = d.Inputs[:len(d.Inputs)-1]
+		default:
+			d.Message = excerpt.Of(d.Message, len(d.Message)/2)
+			if len(d.Message) < 8 {
+				st.LastDecision = nil
+			}
+		}
+	}
+	return st
+}
+
+// number writes a value with four significant digits.
+func number(x float64) string {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return ""
+	}
+	if a := math.Abs(x); a != 0 && a < 1e15 {
+		unit := math.Pow(10, math.Floor(math.Log10(a))-3)
+		if unit < 1 {
+			x = math.Round(x/unit) / math.Round(1/unit)
+		} else {
+			x = math.Round(x)
+		}
+	}
+	return strconv.FormatFloat(x, 'f', -1, 64)
+}

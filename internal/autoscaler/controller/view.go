@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+var _ webui.Source = (*Controller)(nil)
+
+const (
+	historyPoints   = 600 // one a second
+	maxRecentEvents = 100
+	// maxShownAge is the age up to which a device's value is on the page, together
+	// with the age.
+	maxShownAge = 5 * time.Minute
+)
+
+// View returns the current state of the fleet and the workloads.
+func (c *Controller) View() webui.View {
+	now := time.Now()
+	v := webui.View{
+		Time: now, MaxAge: c.cfg.MaxAge, Version: c.cfg.Version,
+		Leader: c.deps.Leading(), LeaderID: c.deps.Leader(),
+		Nodes: c.viewNodes(now), Targets: c.deps.States(),
+		Recent: c.recent.list(),
+	}
+	nodes, contradictions := c.discovered.Load().Nodes, c.audit.byTarget()
+	for i := range v.Targets {
+		t := &v.Targets[i]
+		t.Node, t.Contradiction = nodes[t.Name], contradictions[t.Name]
+	}
+	c.mu.RLock()
+	workloads := make([]*workload, 0, len(c.workloads))
+	for _, w := range c.workloads {
+		workloads = append(workloads, w)
+	}
+	c.mu.RUnlock()
+	for i := range v.Targets {
+		c.viewTarget(&v.Targets[i])
+	}
+	v.Workloads = make([]webui.Workload, 0, len(workloads))
+	for _, w := range workloads {
+		w.mu.Lock()
+		shown := w.shown
+		w.mu.Unlock()
+		if d := shown.Decision; d != nil && d.Starting > 0 {
+			shown.StartingSince = c.startingSince(w)
+		}
+		v.Workloads = append(v.Workloads, shown)
+	}
+	slices.SortFunc(v.Workloads, func(a, b webui.Workload) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return v
+}
+
+// viewTarget adds the namespace of the target's pod, and its start time if the pod has
+// not been ready yet. The name of a target consists of its kind, the namespace and
+// name of its pod, its port and its path.
+func (c *Controller) viewTarget(t *webui.Target) {
+	parts := strings.SplitN(t.Name, "/", 4)
+	if len(parts) < 3 {
+		return
+	}
+	if t.Kind == discovery.KindPod {
+		t.Namespace = parts[1]
+	}
+	name, _, _ := strings.Cut(parts[2], ":")
+	pod, ok := c.deps.Pods.Get(parts[1], name)
+	if !ok || t.Up {
+		return
+	}
+	if phase, _ := PhaseOf(pod); phase == scale.Starting && isNew(pod) {
+		t.Starting = pod.CreationTimestamp.Time
+	}
+}
+
+// startingSince returns the creation time of the oldest starting replica of w.
+func (c *Controller) startingSince(w *workload) (since time.Time) {
+	sel := w.selector.Load()
+	if sel == nil {
+		return since
+	}
+	for _, pod := range c.deps.Pods.Select(w.key.Namespace, *sel) {
+		if phase, _ := PhaseOf(pod); phase != scale.Starting || Finished(pod) {
+			continue
+		}
+		if at := pod.CreationTimestamp.Time; since.IsZero() || at.Before(since) {
+			since = at
+		}
+	}
+	return since
+}
+
+func (c *Controller) viewNodes(now time.Time) []webui.Node {
+	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
+	nodes := []webui.Node{}
+	all := c.deps.Store.Devices(fields, now, maxShownAge)
+	values := make([]float64, 0, len(all)*(len(fields)+1)) // one allocation for all GPUs
+	for i := range all {
+		d := &all[i]
+		node := d.Labels.Node
+		if n := len(nodes); n == 0 || nodes[n-1].Name != node {
+			nodes = append(nodes, webui.Node{Name: node, GPUs: make([]webui.GPU, 0, 8)})
+		}
+		last := &nodes[len(nodes)-1]
+		if slices.ContainsFunc(last.GPUs, func(g webui.GPU) bool { return g.UUID == d.Device }) {
+			continue // an agent and a dcgm-exporter on one node
+		}
+		last.GPUs = append(last.GPUs, viewGPU(d, now, c.cfg.MaxAge, &values))
+	}
+	c.devices.mu.RLock()
+	defer c.devices.mu.RUnlock()
+	for i := range nodes {
+		about := c.devices.about[nodes[i].Name]
+		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.pool, about.model, about.fault
+	}
+	return nodes
+}
+
+// viewGPU converts a device for the page. Values that are more than maxAge older than
+// the newest one are left out, because the page shows only the newest age. The values
+// are appended to values, which has room for them.
+func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *[]float64) webui.GPU {
+	g := webui.GPU{UUID: d.Device}
+	var newest time.Time
+	for i := range d.Values {
+		if at := d.Values[i].At; at.After(newest) {
+			newest = at
+		}
+	}
+	if !newest.IsZero() {
+		g.Age = max(0, now.Sub(newest))
+	}
+	keep := func(v float64) *float64 {
+		*values = append(*values, v)
+		return &(*values)[len(*values)-1]
+	}
+	value := func(f gpu.FieldID) *float64 {
+		if s, ok := d.Value(f); ok && newest.Sub(s.At) <= maxAge {
+			return keep(s.Value)
+		}
+		return nil
+	}
+	g.Utilization, g.MemoryUsedMiB = value(gpu.GPUUtil), value(gpu.FBUsed)
+	g.PowerWatts, g.TemperatureC = value(gpu.PowerUsage), value(gpu.GPUTemp)
+	if free := value(gpu.FBFree); free != nil && g.MemoryUsedMiB != nil {
+		g.MemoryTotalMiB = keep(*free + *g.MemoryUsedMiB)
+	}
+	if len(d.Owners) > 0 {
+		g.Owners = make([]webui.Owner, 0, len(d.Owners))
+	}
+	for _, o := range d.Owners {
+		g.Owners = append(g.Owners, webui.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})
+	}
+	return g
+}
+
+// History returns the recent decisions of one workload.
+func (c *Controller) History(namespace, name string) (webui.History, bool) {
+	c.mu.RLock()
+	w := c.workloads[types.NamespacedName{Namespace: namespace, Name: name}]
+	c.mu.RUnlock()
+	if w == nil {
+		return webui.History{}, false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return webui.History{Points: w.history.list()}, true
+}
+
+// viewWorkload converts a report for the page.
+func viewWorkload(r *report) webui.Workload {
+	a := r.object
+	out := webui.Workload{
+		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
+		Actuation: string(cmp.Or(a.Spec.Actuation, v1alpha1.ActuationScale)), Min: 1, Max: a.Spec.MaxReplicas,
+	}
+	if a.Spec.MinReplicas != nil {
+		out.Min = *a.Spec.MinReplicas
+	}
+	ready := conditionsOf(r)[0]
+	out.Ready = ready.Status == "True"
+	switch {
+	case out.Ready:
+	case ready.Reason == reasonNotServing:
+		out.Waiting = ready.Message
+	default:
+		out.Problem = ready.Message
+	}
+	switch {
+	case a.Spec.Startup != nil && a.Spec.Startup.ExpectedSeconds != nil:
+		out.Startup = time.Duration(*a.Spec.Startup.ExpectedSeconds) * time.Second
+	case r.learned != nil:
+		out.Startup = time.Duration(r.learned.P50Seconds) * time.Second
+	}
+	if r.plan != nil {
+		for i := range r.plan.Policy.Signals {
+			s := &r.plan.Policy.Signals[i]
+			out.Signals = append(out.Signals, webui.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
+		}
+	}
+	if d := r.decision; d != nil {
+		for i, v := range valuesOf(d) {
+			if i < len(out.Signals) {
+				out.Signals[i].Value = v
+			}
+		}
+		decision := viewDecision(d)
+		out.Decision = &decision
+	}
+	return out
+}
+
+// valuesOf returns the values of the decision's signals; nil for a signal without one.
+func valuesOf(d *scale.Decision) []*float64 {
+	out := make([]*float64, len(d.Inputs))
+	for i := range d.Inputs {
+		if d.Inputs[i].Fresh > 0 {
+			v := d.Inputs[i].Value
+			out[i] = &v
+		}
+	}
+	return out
+}
+
+func viewDecision(d *scale.Decision) webui.Decision {
+	out := webui.Decision{
+		Time: d.Time, Current: d.Current, Replicas: d.Replicas,
+		Serving: d.Serving, Starting: d.Starting, Unschedulable: d.Unschedulable,
+		Rule: d.Rule, Sentence: d.Sentence(), Steps: make([]webui.Step, 0, len(d.Steps)),
+	}
+	for _, s := range d.Steps {
+		out.Steps = append(out.Steps, webui.Step{Rule: s.Rule, Before: s.Before, After: s.After, Sentence: s.Sentence()})
+	}
+	return out
+}
+
+// recentPoints is a ring buffer with the last decision of each second.
+type recentPoints struct {
+	points []webui.Point
+	first  int // index of the oldest point once the buffer is full
+}
+
+func (h *recentPoints) add(d *scale.Decision) {
+	p := webui.Point{Time: d.Time, Replicas: d.Replicas, Serving: d.Serving, Signals: valuesOf(d)}
+	n := len(h.points)
+	if n > 0 {
+		last := &h.points[(h.first+n-1)%n]
+		if last.Time.Unix() == p.Time.Unix() {
+			*last = p
+			return
+		}
+	}
+	if n < historyPoints {
+		h.points = append(h.points, p)
+		return
+	}
+	h.points[h.first] = p
+	h.first = (h.first + 1) % n
+}
+
+func (h *recentPoints) list() []webui.Point {
+	out := make([]webui.Point, 0, len(h.points))
+	out = append(out, h.points[h.first:]...)
+	return append(out, h.points[:h.first]...)
+}
+
+// eventLog holds the last decisions that changed the replicas.
+type eventLog struct {
+	mu     sync.Mutex
+	events []webui.Event // newest last
+}
+
+func (r *eventLog) add(key types.NamespacedName, d *scale.Decision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.events) >= maxRecentEvents {
+		at := r.evictionIndex()
+		r.events = slices.Delete(r.events, at, at+1)
+	}
+	r.events = append(r.events, webui.Event{Namespace: key.Namespace, Name: key.Name, Decision: viewDecision(d)})
+}
+
+// evictionIndex returns the index of the oldest event of the namespace with the most
+// events, so that a namespace that scales often does not evict the events of others.
+// r.mu is held.
+func (r *eventLog) evictionIndex() (at int) {
+	n, most := map[string]int{}, 0
+	for i := range r.events {
+		n[r.events[i].Namespace]++
+		most = max(most, n[r.events[i].Namespace])
+	}
+	return slices.IndexFunc(r.events, func(e webui.Event) bool { return n[e.Namespace] == most })
+}
+
+func (r *eventLog) list() []webui.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := slices.Clone(r.events)
+	slices.Reverse(out)
+	return out
+}

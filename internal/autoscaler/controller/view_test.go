@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// A device's age is that of its newest value. A value that is much older than
+// that is not shown beside it.
+func TestDevicesShowTheirAge(t *testing.T) {
+	now := time.Unix(1000, 0)
+	f := func(utilAge, powerAge, wantAge time.Duration, wantUtil, wantPower bool) {
+		t.Helper()
+		var values []series.FieldSample
+		for field, age := range map[gpu.FieldID]time.Duration{gpu.GPUUtil: utilAge, gpu.PowerUsage: powerAge} {
+			if age >= 0 {
+				values = append(values, series.FieldSample{Field: field, Sample: series.Sample{At: now.Add(-age), Value: 7}})
+			}
+		}
+		g := viewGPU(&series.DeviceView{Device: "GPU-1", Values: values}, now, 5*time.Second, new([]float64))
+		if g.Age != wantAge || (g.Utilization != nil) != wantUtil || (g.PowerWatts != nil) != wantPower {
+			t.Errorf("utilisation %v old, power %v: age %v, utilisation %v, power %v", utilAge, powerAge, g.Age, g.Utilization != nil, g.PowerWatts != nil)
+		}
+	}
+	const s, none = time.Second, -1
+	f(1*s, 1*s, 1*s, true, true)
+	f(4*s, 1*s, 1*s, true, true)
+	f(60*s, 1*s, 1*s, false, true) // a value that stopped is not as new as the others
+	f(60*s, 61*s, 60*s, true, true)
+	f(none, 2*s, 2*s, false, true)
+	f(none, none, 0, false, false)
+}
+
+// Nodes show the pool and the model that their labels name, and why their GPUs
+// are not healthy, until they are deleted.
+func TestNodesShowTheirPool(t *testing.T) {
+	r := newRig(t)
+	fillFleet(t, r.store, 5, time.Now())
+	node := func(i int, labels map[string]string, conditions ...corev1.NodeCondition) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%05d", i), Labels: labels}, Status: corev1.NodeStatus{Conditions: conditions}}
+	}
+	const product, instance = "nvidia.com/gpu.product", "node.kubernetes.io/instance-type"
+	r.devices.nodeChanged(node(0, map[string]string{"cloud.google.com/gke-nodepool": "a3", instance: "a3-highgpu-8g", product: "NVIDIA-H100"}), false)
+	r.devices.nodeChanged(node(1, map[string]string{instance: "p5.48xlarge"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionFalse, Reason: "GPULost", Message: "GPU 3"}), false)
+	r.devices.nodeChanged(node(2, map[string]string{product: "Tesla-T4"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionTrue, Reason: "GPUsHealthy"}), false)
+	r.devices.nodeChanged(node(3, map[string]string{instance: "x"}), false)
+	r.devices.nodeChanged(node(3, nil), true)
+	nodes := r.View().Nodes
+	for i, want := range []webui.Node{{Pool: "a3", Model: "NVIDIA-H100"}, {Pool: "p5.48xlarge", Fault: "GPULost: GPU 3"}, {Pool: "Tesla-T4", Model: "Tesla-T4"}, {}, {}} {
+		if n := nodes[i]; n.Pool != want.Pool || n.Model != want.Model || n.Fault != want.Fault || len(n.GPUs) != 8 || *n.GPUs[7].MemoryTotalMiB != *n.GPUs[7].MemoryUsedMiB+float64((i+7+3)%101) {
+			t.Errorf("%s: pool %q, model %q, fault %q, %d GPUs", n.Name, n.Pool, n.Model, n.Fault, len(n.GPUs))
+		}
+	}
+}
+
+// A pod that has not become ready yet is no fault of anybody; one that was, is.
+func TestTargetsOfStartingPods(t *testing.T) {
+	r := newRig(t)
+	created := r.now.Add(-40 * time.Second)
+	r.pods.pods = append(r.pods.pods,
+		pod("chat", "starts", created), pod("chat", "serves", created, ready(r.now)),
+		pod("agent", "agent-1", created))
+	r.states = []webui.Target{
+		{Name: "pod/ns/starts:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
+		{Name: "pod/ns/serves:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
+		{Name: "pod/ns/gone:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
+		{Name: "agent/ns/agent-1", Kind: discovery.KindAgent, Error: "connection refused"},
+	}
+	v := r.View()
+	for i, want := range []struct {
+		namespace string
+		starting  bool
+	}{{"ns", true}, {"ns", false}, {"ns", false}, {"", true}} {
+		got := v.Targets[i]
+		if got.Namespace != want.namespace || !got.Starting.IsZero() != want.starting || want.starting && !got.Starting.Equal(created) {
+			t.Errorf("%s: namespace %q, starting since %v", got.Name, got.Namespace, got.Starting)
+		}
+	}
+	if v.MaxAge <= 0 {
+		t.Error("the view does not say when a value is old")
+	}
+}
+
+// While nothing serves yet the page waits; it does not complain.
+func TestStartingIsNoProblem(t *testing.T) {
+	r := newRig(t, deployment("chat", 2))
+	a := autoscaler("chat")
+	seconds := int32(120)
+	a.Spec.Startup = &v1alpha1.Startup{ExpectedSeconds: &seconds}
+	first := r.now.Add(-40 * time.Second)
+	r.pods.pods = append(r.pods.pods, pod("chat", "one", first.Add(10*time.Second)), pod("chat", "two", first))
+	w := r.add(a)
+	w.pass(r.now)
+	got := r.View().Workloads[0]
+	if got.Problem != "" || got.Waiting == "" || got.Ready {
+		t.Errorf("problem %q, waiting for %q", got.Problem, got.Waiting)
+	}
+	if !got.StartingSince.Equal(first) || got.Startup != 2*time.Minute {
+		t.Errorf("starting since %v, usually %v", got.StartingSince, got.Startup)
+	}
+	a.Spec.ScaleTargetRef.Name = "nope"
+	w = r.add(a)
+	w.pass(r.now)
+	if got := r.View().Workloads[0]; got.Problem == "" || got.Waiting != "" || !got.StartingSince.IsZero() {
+		t.Errorf("without a target: %+v", got)
+	}
+}
+
+// A namespace whose replicas change all the time pushes out its own decisions,
+// not those of others.
+func TestRecentIsShared(t *testing.T) {
+	var r eventLog
+	d := &scale.Decision{}
+	r.add(types.NamespacedName{Namespace: "quiet", Name: "web"}, d)
+	for range 3 * maxRecentEvents {
+		r.add(types.NamespacedName{Namespace: "noisy", Name: "web"}, d)
+	}
+	list := r.list()
+	if len(list) != maxRecentEvents || list[len(list)-1].Namespace != "quiet" || list[0].Namespace != "noisy" {
+		t.Errorf("%d events, the oldest of %s, want %d and that of the quiet namespace", len(list), list[len(list)-1].Namespace, maxRecentEvents)
+	}
+}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// workload runs the control loop of one GPUAutoscaler: observe, decide, actuate.
+type workload struct {
+	shared *shared
+	route  func(w *workload, places map[string]struct{}) // sets the places whose samples wake w
+	key    types.NamespacedName
+	ctx    context.Context // the lifetime of the two goroutines that newWorkload's caller starts
+	cancel context.CancelFunc
+	wake   chan struct{}
+	status *statusWriter
+	places map[string]struct{} // as in Controller.routes; guarded by Controller.mu
+
+	object      atomic.Pointer[v1alpha1.GPUAutoscaler]
+	plan        atomic.Pointer[plan]            // nil: the spec is invalid, or not compiled yet
+	selector    atomic.Pointer[labels.Selector] // nil: the target is not known
+	scrapesPods atomic.Bool
+	flaws       atomic.Pointer[flaws] // of object
+
+	// The fields below are owned by run's goroutine.
+	compiled              *v1alpha1.GPUAutoscaler // the object that plan and invalid were compiled from
+	invalid               error
+	memory                *v1alpha1.Memory // stored by the previous leader; nil after the first pass
+	state                 scale.State
+	startup               startup
+	pods                  []*corev1.Pod       // at the last pass
+	routed                map[string]struct{} // the places of their samples
+	claim                 claim
+	scaledAt              time.Time // when this controller last changed the replicas
+	advised               int32     // the replicas that were last advised; -1: none
+	advisedAt             time.Time // when advised was recorded
+	backoff               backoff   // after failed writes
+	recordedObstacle      string    // the obstacle in the last Event
+	suspended             bool      // the last pass made no decision
+	inconsistencyRecorded bool      // the Event about conflicting signals was recorded
+	outage                outage
+	contradictionRecorded bool      // the Event about an exporter that contradicts the API server was recorded
+	servingSince          time.Time // when its first replica began to serve; zero: none serves
+
+	mu         sync.Mutex
+	shown      webui.Workload
+	counts     counts
+	measures   measures
+	conditions []metav1.Condition // empty before the first pass
+	history    recentPoints
+	minute     history.Accumulator
+}
+
+// flaws are the decoding errors of a stored object.
+type flaws struct{ spec, status error }
+
+// plan is a GPUAutoscaler in the engine's terms.
+type plan struct {
+	policy.Compiled
+	fields  gpu.FieldSet // that its signals read
+	queries []queryKey   // parallel to Sources; empty for other kinds
+	metrics []signalMetrics
+}
+
+// counts are a workload's replicas for /metrics; ok is false before the first decision.
+type counts struct {
+	current, desired, serving, starting, unschedulable int32
+	at                                                 time.Time // of the decision
+	ok                                                 bool
+}
+
+func newWorkload(ctx context.Context, s *shared, route func(*workload, map[string]struct{}), a *v1alpha1.GPUAutoscaler) *workload {
+	w := &workload{
+		shared: s, route: route, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
+		wake: make(chan struct{}, 1), advised: -1,
+	}
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	w.object.Store(a)
+	w.flaws.Store(&flaws{})
+	w.status = newStatusWriter(w)
+	w.startup.restore(a.Status.Startup)
+	w.memory = a.Status.Memory
+	if t := a.Status.LastScaleTime; t != nil {
+		w.scaledAt = t.Time
+	}
+	w.shown = webui.Workload{
+		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
+	}
+	return w
+}
+
+// setObject replaces the object. It stores the flaws first, because compile reads them
+// once for each generation of the object.
+func (w *workload) setObject(a *v1alpha1.GPUAutoscaler, f *flaws) {
+	w.flaws.Store(f)
+	w.object.Store(a)
+}
+
+// requestPass wakes the workload for a decision. It does not block.
+func (w *workload) requestPass() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// A workload pauses after each decision for idleFactor times the decision's duration,
+// at most maxIdle. This bounds its CPU time if decisions take long, as with thousands
+// of pods. Data that arrives meanwhile is used by the next decision.
+const (
+	idleFactor = 20
+	maxIdle    = 500 * time.Millisecond
+)
+
+// run makes a pass whenever one is requested, and at least once per tick.
+func (w *workload) run() {
+	defer w.cancel()
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.wake:
+		case <-tick.C:
+		}
+		spent := w.pass(time.Now())
+		tick.Reset(w.shared.cfg.Tick)
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-time.After(min(idleFactor*spent, maxIdle)):
+		}
+	}
+}
+
+// report is the result of one pass.
+type report struct {
+	at           time.Time
+	object       *v1alpha1.GPUAutoscaler
+	target       *target // nil: not found
+	plan         *plan   // nil: invalid
+	decision     *scale.Decision
+	obstacle     verdict
+	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
+	queryProblem string          // why a query has no new answer; empty: none has a problem
+	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
+	serving      int32           // the target's serving pods, if no decision was made
+	starting     int32
+	early        bool // the first replica has just begun to serve, and its first values may be missing
+	pending      []v1alpha1.PendingStatus
+	learned      *v1alpha1.LearnedStartup
+	scaledAt     time.Time
+	state        scale.State
+	requests     []float64 // requests/s of each signal; NaN: unknown
+
+	contradictions []string // of exporters about the pods, see audit
+}
+
+// verdict is the reason and message of a condition. An empty reason means no problem.
+type verdict struct{ reason, message string }
+
+// pass observes, decides and actuates once, and returns the duration of the decision.
+func (w *workload) pass(now time.Time) (spent time.Duration) {
+	a := w.object.Load()
+	r := &report{at: now, object: a}
+	if w.memory != nil {
+		w.state, w.memory = decodeMemory(w.memory, now), nil
+	}
+	w.compile(a)
+	r.plan = w.plan.Load()
+	t, err := w.shared.targets.resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
+	if w.ctx.Err() != nil {
+		return 0
+	}
+	if err == nil {
+		r.target = &t
+		w.trackTarget(&t)
+	}
+	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
+		w.suspended = true
+		if r.obstacle.reason != reasonUnreadable {
+			// Others may set the replicas meanwhile, and no signal is observed. Learned
+			// values are kept; the window starts again.
+			w.state = clearWindow(w.state)
+		}
+		if err == nil {
+			r.serving, r.starting = w.countPods(&t)
+		}
+	} else {
+		spent = w.decide(r, now)
+	}
+	r.learned, r.scaledAt, r.state = w.startup.learned(), w.scaledAt, w.state
+	r.contradictions = w.shared.audit.contradictionsOf(w.pods)
+	r.limited = w.limitedTarget(now)
+	w.recordObstacle(r)
+	w.watchSignals(r)
+	w.watchSources(r)
+	w.recordInconsistency(r)
+	w.publish(r)
+	return spent
+}
+
+// compile compiles the spec if it has changed.
+func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
+	before := w.compiled
+	w.compiled = a
+	if before != nil && before.Generation == a.Generation && before.UID == a.UID && a.Generation != 0 {
+		return
+	}
+	compiled, err := policy.Compile(a)
+	var limited []queryKey
+	if err == nil {
+		limited, err = w.shared.queries.limitQueries(a, compiled.Sources)
+	}
+	if f := w.flaws.Load(); f.spec != nil {
+		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
+	}
+	if w.invalid, w.inconsistencyRecorded = nil, false; err != nil {
+		w.invalid = errors.New(excerpt.Of(err.Error(), maxMessage)) // the error quotes values of any length
+	}
+	if err != nil {
+		w.plan.Store(nil)
+		w.scrapesPods.Store(false)
+		w.shared.requestDiscovery() // stops its queries and scrapes
+		return
+	}
+	p := &plan{Compiled: compiled, queries: limited, metrics: newSignalMetrics(&compiled.Policy)}
+	scrapes := false
+	for i := range p.Sources {
+		switch p.Sources[i].Kind {
+		case policy.Pods:
+			scrapes = true
+		case policy.GPU:
+			if at, ok := gpu.IndexOf(p.Sources[i].Field); ok {
+				p.fields.Add(at)
+			}
+		}
+	}
+	if p.Policy.MaxAge == 0 {
+		p.Policy.MaxAge = w.shared.cfg.MaxAge
+	}
+	w.plan.Store(p)
+	w.scrapesPods.Store(scrapes)
+	w.routed = nil
+	w.shared.requestDiscovery()
+}
+
+// trackTarget stores the current target and selector. The state is reset if the target
+// is another one.
+func (w *workload) trackTarget(t *target) {
+	if t.claim != w.claim {
+		w.shared.targets.forget(w.claim)
+		if w.claim != (claim{}) {
+			w.state, w.startup = scale.State{}, startup{} // they belong to another target
+		}
+		w.claim = t.claim
+	}
+	if old := w.selector.Load(); old == nil || (*old).String() != t.selector.String() {
+		w.selector.Store(&t.selector)
+		w.shared.requestDiscovery()
+	}
+}
+
+// findObstacle returns the reason why no decision can be made, if there is one. err is
+// the error of resolving the target.
+func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) verdict {
+	switch {
+	case a.DeletionTimestamp != nil:
+		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted and no longer sets replicas"}
+	case w.invalid != nil:
+		return verdict{reasonInvalid, w.invalid.Error()}
+	case errors.Is(err, errNoTarget):
+		return verdict{reasonNoTarget, err.Error()}
+	case err != nil:
+		return verdict{reasonUnreadable, err.Error()}
+	}
+	if o, owned := w.shared.claims.findRival(a, t.claim); owned {
+		return verdict{reasonOwned, t.String() + " is already scaled by " + o.String() +
+			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
+	}
+	return verdict{}
+}
+
+// countPods counts the target's serving and starting pods.
+func (w *workload) countPods(t *target) (serving, starting int32) {
+	for _, pod := range w.shared.deps.Pods.Select(w.key.Namespace, t.selector) {
+		if Finished(pod) {
+			continue
+		}
+		switch phase, _ := PhaseOf(pod); phase {
+		case scale.Serving:
+			serving++
+		case scale.Starting:
+			starting++
+		}
+	}
+	return serving, starting
+}
+
+// decide makes the decision of a pass for a workload without an obstacle.
+func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
+	began := time.Now()
+	t, p := r.target, r.plan
+	pods := w.shared.deps.Pods.Select(w.key.Namespace, t.selector)
+	w.startup.observe(pods)
+	w.updateRoutes(pods)
+	pol := p.Policy
+	pol.GPUsPerReplica = w.shared.devices.perReplica(t, pods)
+	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
+		pol.Startup = time.Duration(l.P95Seconds) * time.Second
+	}
+	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
+	reader := podReader{verifiedValues{w.shared.deps.Store, w.shared.devices}, now, pol.MaxAge}
+	obs := reader.observe(t.replicas, pods, p.Sources)
+	obs.Totals, r.queryProblem = w.shared.queries.totals(w.key, p)
+	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
+		w.state = resumeState(w.state, gap)
+	}
+	w.suspended = false
+	before := w.state
+	d, after := scale.Decide(pol, obs, before, now)
+	spent = time.Since(began)
+	w.shared.meters.recordDecision(&d, spent)
+	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
+	r.early = w.isEarly(&d, now, pol.MaxAge)
+	switch {
+	case !d.Changes():
+		w.advised = -1
+	case p.Actuation == v1alpha1.ActuationAdvise:
+		w.recordAdvice(t, &d)
+	case w.shared.deps.Leading():
+		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
+	}
+	return spent
+}
+
+// isEarly reports whether the first replicas have served, or been observed, for less
+// than maxAge, so that their first values may not have arrived yet.
+func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
+	if d.Serving == 0 {
+		w.servingSince = time.Time{}
+		return false
+	}
+	if w.servingSince.IsZero() {
+		w.servingSince = now
+	}
+	return now.Sub(w.servingSince) < maxAge
+}
+
+// podsProblem returns the reason why a pods signal cannot be scraped from these pods:
+// the spec does not match their ports, or their network is not allowed.
+func (w *workload) podsProblem(p *plan, pods []*corev1.Pod) string {
+	for i := range p.Sources {
+		src := &p.Sources[i]
+		if src.Kind != policy.Pods {
+			continue
+		}
+		for j, pod := range pods {
+			if j == 0 { // all pods have the same ports
+				if err := w.shared.finder.CheckPort(pod, src); err != nil {
+					return err.Error()
+				}
+			}
+			if !discovery.Scrapable(pod) {
+				continue
+			}
+			u, port, err := w.shared.finder.PodEndpoint(pod, src)
+			if err != nil {
+				return err.Error()
+			}
+			if w.shared.discovered.Load().Excess[discovery.PodTargetName(pod, port, u.Path)] {
+				return fmt.Sprintf("pod %s already has %d ports and paths that are scraped for older GPUAutoscalers, which is the limit; use one of these", pod.Name, discovery.MaxPerPod)
+			}
+		}
+	}
+	return ""
+}
+
+// updateRoutes registers the places of these pods' samples with the controller.
+func (w *workload) updateRoutes(pods []*corev1.Pod) {
+	if w.routed != nil && slices.Equal(w.pods, pods) {
+		return
+	}
+	w.pods = pods
+	places := make(map[string]struct{}, len(pods))
+	for _, pod := range pods {
+		if pod.Spec.NodeName != "" {
+			places[discovery.NodePlace(pod.Spec.NodeName)] = struct{}{}
+		}
+		if w.scrapesPods.Load() {
+			places[discovery.PodPlace(pod.Namespace, pod.Name)] = struct{}{}
+		}
+	}
+	if w.routed == nil || !maps.Equal(places, w.routed) {
+		w.routed = places
+		w.route(w, places)
+	}
+}
+
+// publish makes the pass visible: to the page, to /metrics and in the status.
+func (w *workload) publish(r *report) {
+	shown, judged := viewWorkload(r), conditionsOf(r)
+	w.mu.Lock()
+	w.shown, w.conditions = shown, judged
+	if d := r.decision; d != nil {
+		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
+		w.history.add(d)
+		w.measures.recordDecision(d, r.plan, r.requests)
+		w.recordReading(r)
+	} else {
+		w.counts.ok = false
+		w.measures.rule = "" // the last decision no longer counts
+	}
+	w.mu.Unlock()
+	w.status.enqueue(r)
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpuexporter
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// askEvery is the time between two rounds. An agent with healthy GPUs is asked
+	// again after askWell, any other agent in each round.
+	askEvery = 5 * time.Second
+	askWell  = 5 * time.Minute
+	// maxConcurrent is the limit of concurrent requests to agents, and askTimeout the
+	// time limit of each.
+	maxConcurrent = 16
+	askTimeout    = 5 * time.Second
+)
+
+// asked is the last answer of an agent.
+type asked struct {
+	at     time.Time
+	report *Report
+	err    error
+}
+
+func (a *asked) well() bool { return a.err == nil && a.report.Error == "" && a.report.Down == 0 }
+
+// askLoop asks the agents until ctx is done.
+func (k *Keeper) askLoop(ctx context.Context) {
+	every := time.NewTicker(askEvery)
+	defer every.Stop()
+	for {
+		if k.askAll(ctx, time.Now()) {
+			k.Wake()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+	}
+}
+
+// askAll asks the agents that are due, and reports whether an answer has changed.
+func (k *Keeper) askAll(ctx context.Context, now time.Time) (changed bool) {
+	if !k.active.Load() {
+		return false
+	}
+	agents := k.deps.Agents()
+	k.forget(agents)
+	slots := make(chan struct{}, maxConcurrent)
+	var all sync.WaitGroup
+	for i := range agents {
+		k.mu.Lock()
+		last := k.reports[agents[i].Pod]
+		k.mu.Unlock()
+		if last != nil && last.well() && now.Sub(last.at) < askWell {
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			report, err := k.deps.Ask(ctx, agents[i].URL)
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if last == nil || last.well() != (err == nil && report.Error == "" && report.Down == 0) {
+				changed = true
+			}
+			k.reports[agents[i].Pod] = &asked{now, report, err}
+		})
+	}
+	all.Wait()
+	return changed
+}
+
+// forget drops the answers of agents that are gone.
+func (k *Keeper) forget(agents []Agent) {
+	running := make(map[string]bool, len(agents))
+	for i := range agents {
+		running[agents[i].Pod] = true
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for pod := range k.reports {
+		if !running[pod] {
+			delete(k.reports, pod)
+		}
+	}
+}
+
+// probeResults returns the label's value from each finished probe, by node.
+func (k *Keeper) probeResults(ctx context.Context, exporters map[string]bool) map[string]string {
+	out := map[string]string{}
+	selector := labels.SelectorFromSet(labels.Set{LabelName: probeName})
+	for _, cached := range k.deps.Pods(selector) {
+		if !exporters[cached.Labels[LabelExporter]] || cached.DeletionTimestamp != nil || cached.Spec.NodeName == "" {
+			continue
+		}
+		var pod corev1.Pod // the cache does not keep the termination state of containers
+		if k.deps.Live.Get(ctx, client.ObjectKeyFromObject(cached), &pod) != nil {
+			continue
+		}
+		if n, ok := probed(&pod); ok {
+			out[pod.Spec.NodeName] = map[bool]string{true: "true", false: "false"}[n > 0]
+		}
+	}
+	return out
+}

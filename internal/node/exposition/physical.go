@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exposition
+
+import "github.com/gpupilot/gpupilot/internal/gpu"
+
+// throttles are the reasons that held a GPU's clocks down, with the fields of
+// their durations.
+var throttles = [...]struct {
+	field  gpu.FieldID
+	reason string
+}{
+	{gpu.PowerViolation, "power"},
+	{gpu.ThermalViolation, "thermal"},
+	{gpu.SyncBoostViolation, "sync_boost"},
+	{gpu.BoardLimitViolation, "board_limit"},
+	{gpu.LowUtilViolation, "low_utilization"},
+	{gpu.ReliabilityViolation, "reliability"},
+}
+
+// physicalFields are the fields that physicalFamilies need.
+func physicalFields() gpu.FieldSet {
+	s := gpu.SetOf(gpu.TotalEnergy)
+	for _, t := range throttles {
+		s = s.Union(gpu.SetOf(t.field))
+	}
+	return s
+}
+
+// physicalFamilies are counters of whole GPUs in base units. They do not depend
+// on the collectors file.
+func physicalFamilies() []family {
+	return []family{
+		meta("gpupilot_gpu_energy_joules_total", Counter, "Energy used by the GPU since the driver was loaded.",
+			func(b []byte, in *renderInput) []byte {
+				return eachGPU(b, in, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+					millijoules, ok := d.Values.Number(gpu.TotalEnergy)
+					if !ok || millijoules.Float < 0 {
+						return b
+					}
+					b = appendLabel(append(b, "gpupilot_gpu_energy_joules_total{"...), "uuid", uuid)
+					return append(appendPer(append(b, "} "...), millijoules, 1e3), '\n')
+				})
+			}),
+		meta("gpupilot_gpu_throttle_seconds_total", Counter, "Time for which the GPU's clocks were held down since the driver was loaded, by reason.",
+			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendThrottles) }),
+		meta("gpupilot_nvlink_errors_total", Counter, "Errors of an NVLink of the GPU, by link (from 0) and type. Read every ten seconds; counters at 0 are omitted.",
+			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendLinkErrors) }),
+		meta("gpupilot_nvlinks_down", Gauge, "NVLinks of the GPU that were active since the agent started and are now inactive.",
+			func(b []byte, in *renderInput) []byte {
+				return eachGPU(b, in, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+					if len(d.Links.Errors) == 0 && len(d.Links.Down) == 0 {
+						return b
+					}
+					b = appendLabel(append(b, "gpupilot_nvlinks_down{"...), "uuid", uuid)
+					return append(appendUint(append(b, "} "...), uint64(len(d.Links.Down))), '\n')
+				})
+			}),
+	}
+}
+
+// eachGPU calls f once for each GPU that is read. If only its MIG instances are
+// read, f gets one of them.
+func eachGPU(b []byte, in *renderInput, f func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte) []byte {
+	maxAge := gpu.MaxAge(in.snap.Interval)
+	last := ""
+	for i := range in.snap.Devices {
+		d := &in.snap.Devices[i]
+		uuid := d.UUID
+		if d.MIG != nil {
+			uuid = d.MIG.ParentUUID
+		}
+		if uuid != last && d.Fresh(in.now, maxAge) {
+			b = f(b, uuid, d)
+			last = uuid // a GPU comes before its instances, and these together
+		}
+	}
+	return b
+}
+
+func appendThrottles(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+	for _, t := range throttles {
+		nanoseconds, ok := d.Values.Number(t.field)
+		if !ok || nanoseconds.Float < 0 {
+			continue
+		}
+		b = appendLabel(append(b, "gpupilot_gpu_throttle_seconds_total{"...), "uuid", uuid)
+		b = appendLabel(append(b, ','), "reason", t.reason)
+		b = append(appendPer(append(b, "} "...), nanoseconds, 1e9), '\n')
+	}
+	return b
+}
+
+// appendLinkErrors omits counters that are 0: a GPU with 18 links has 72 of
+// them, and usually all are 0.
+func appendLinkErrors(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+	for _, e := range d.Links.Errors {
+		if e.Count == 0 {
+			continue
+		}
+		b = appendLabel(append(b, "gpupilot_nvlink_errors_total{"...), "uuid", uuid)
+		b = appendNumber(b, `,link="`, e.Link)
+		b = appendLabel(append(b, ','), "type", e.Type)
+		b = append(appendUint(append(b, "} "...), e.Count), '\n')
+	}
+	return b
+}

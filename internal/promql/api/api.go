@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package api serves Prometheus's HTTP API for queries, as data source for Grafana,
+// promtool and Prometheus's client libraries. A viewer sees the series of the namespaces
+// that the viewer may read.
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+)
+
+// Engine evaluates queries. *engine.Engine is one.
+type Engine interface {
+	Instant(ctx context.Context, q engine.Query, at time.Time) (parser.Value, annotations.Annotations, error)
+	Range(ctx context.Context, q engine.Query, from, to time.Time, step time.Duration) (promql.Matrix, annotations.Annotations, error)
+	Series(ctx context.Context, q engine.Query, s engine.Selection) ([]labels.Labels, annotations.Annotations, error)
+	LabelNames(ctx context.Context, q engine.Query, s engine.Selection) ([]string, annotations.Annotations, error)
+	LabelValues(ctx context.Context, q engine.Query, name string, s engine.Selection) ([]string, annotations.Annotations, error)
+	Format(promql string) (string, error)
+}
+
+// Viewer is who sends a request.
+type Viewer struct {
+	Name string // whose share of the slots the queries use
+	// Namespaces are those that the viewer may read; nil: all.
+	Namespaces []string
+	// Unknown is the number of namespaces whose rights are not known yet. The answer
+	// has a warning.
+	Unknown int
+}
+
+// Deps are the collaborators of an API.
+type Deps struct {
+	Engine Engine
+	// Guard authenticates requests, and calls next with their viewer.
+	Guard func(next func(w http.ResponseWriter, r *http.Request, v Viewer)) http.HandlerFunc
+	// Metadata describes a metric by the name of its family. Pages may describe it
+	// differently; a viewer sees what the pages of the viewer's namespaces say. nil: no
+	// metric is known.
+	Metadata func(v Viewer, family string) []Metadata
+	Window   time.Duration // how far back metrics count as present; 10 min
+	// Rules returns the groups of recording rules that a viewer may see. nil: none.
+	Rules   func(v Viewer) []RuleGroup
+	Version string
+	Now     func() time.Time // nil: time.Now
+	Log     *slog.Logger
+}
+
+// The bounds of answers.
+const (
+	// maxAnswer bounds one answer, in bytes of JSON.
+	maxAnswer = 32 << 20
+	// maxAnswers bounds the answers that are in memory at the same time, because
+	// clients read slowly.
+	maxAnswers = 96 << 20
+	// maxForm bounds the body of a request.
+	maxForm = 64 << 10
+)
+
+// API serves the HTTP API.
+type API struct {
+	deps    Deps
+	answers *semaphore.Weighted
+}
+
+// New makes an API.
+func New(deps Deps) *API {
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Metadata == nil {
+		deps.Metadata = func(Viewer, string) []Metadata { return nil }
+	}
+	deps.Window = cmp.Or(deps.Window, 10*time.Minute)
+	return &API{deps: deps, answers: semaphore.NewWeighted(maxAnswers)}
+}
+
+// Register adds the routes to a mux. They are Prometheus's, below /api/v1/.
+func (a *API) Register(mux *http.ServeMux) {
+	both := func(path string, serve endpoint) {
+		h := a.handler(serve)
+		mux.HandleFunc("GET "+path, h)
+		mux.HandleFunc("POST "+path, h)
+	}
+	both("/api/v1/query", a.query)
+	both("/api/v1/query_range", a.queryRange)
+	both("/api/v1/query_exemplars", empty)
+	both("/api/v1/format_query", a.format)
+	both("/api/v1/labels", a.labelNames)
+	both("/api/v1/series", a.series)
+	mux.HandleFunc("GET /api/v1/label/{name}/values", a.handler(a.labelValues))
+	mux.HandleFunc("GET /api/v1/metadata", a.handler(a.metadata))
+	mux.HandleFunc("GET /api/v1/rules", a.handler(a.rules))
+	mux.HandleFunc("GET /api/v1/alerts", a.handler(alerts))
+	mux.HandleFunc("GET /api/v1/status/buildinfo", a.handler(a.buildInfo))
+}
+
+// endpoint answers one request with data, which is a value that appendData knows.
+type endpoint func(r *http.Request, v Viewer) (data any, notes annotations.Annotations, err error)
+
+// handler returns the handler of an endpoint: guarded, and with Prometheus's envelope.
+func (a *API) handler(serve endpoint) http.HandlerFunc {
+	return a.deps.Guard(func(w http.ResponseWriter, r *http.Request, v Viewer) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if err := r.ParseForm(); err != nil {
+			a.sendError(w, badData("error parsing form values: %w", err))
+			return
+		}
+		data, notes, err := serve(r, v)
+		if err != nil {
+			a.sendError(w, err)
+			return
+		}
+		if v.Unknown > 0 {
+			notes = notes.Add(fmt.Errorf("the rights of %d namespaces are not known yet, so their series are left out: repeat the query", v.Unknown))
+		}
+		a.send(w, r.FormValue("query"), data, notes)
+	})
+}
+
+// send encodes an answer and writes it.
+func (a *API) send(w http.ResponseWriter, query string, data any, notes annotations.Annotations) {
+	size := min(estimate(data), maxAnswer)
+	if !a.answers.TryAcquire(size) {
+		a.sendError(w, errBusy)
+		return
+	}
+	defer a.answers.Release(size)
+	body, err := appendAnswer(make([]byte, 0, min(size, 1<<16)), query, data, notes)
+	if err != nil {
+		a.sendError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // an error means that the client has disconnected
+}
+
+// errBusy is the error of a request while too many answers are in memory.
+var errBusy = &apiError{kind: "unavailable", status: http.StatusServiceUnavailable, err: errors.New("too many large answers are being sent; try again later")}
+
+// apiError is an error with its place in Prometheus's API.
+type apiError struct {
+	kind   string // errorType
+	status int
+	err    error
+}
+
+// Error is error's.
+func (e *apiError) Error() string { return e.err.Error() }
+
+// Unwrap is errors's.
+func (e *apiError) Unwrap() error { return e.err }
+
+func badData(format string, args ...any) error {
+	return &apiError{kind: "bad_data", status: http.StatusBadRequest, err: fmt.Errorf(format, args...)}
+}
+
+// classify returns the place of an error of the engine in Prometheus's API.
+func classify(err error) *apiError {
+	if e, ok := errors.AsType[*apiError](err); ok {
+		return e
+	}
+	if _, ok := errors.AsType[*engine.SyntaxError](err); ok {
+		return &apiError{kind: "bad_data", status: http.StatusBadRequest, err: fmt.Errorf(`invalid parameter "query": %w`, err)}
+	}
+	if l, ok := errors.AsType[*engine.LimitError](err); ok {
+		switch l.Limit {
+		case engine.LimitLength, engine.LimitSteps:
+			return &apiError{kind: "bad_data", status: http.StatusBadRequest, err: err}
+		case engine.LimitSlots:
+			return &apiError{kind: "unavailable", status: http.StatusServiceUnavailable, err: err}
+		}
+		return &apiError{kind: "execution", status: http.StatusUnprocessableEntity, err: err}
+	}
+	var (
+		canceled promql.ErrQueryCanceled
+		late     promql.ErrQueryTimeout
+		stored   promql.ErrStorage
+	)
+	switch {
+	case errors.As(err, &canceled), errors.Is(err, context.Canceled):
+		return &apiError{kind: "canceled", status: statusClientClosed, err: err}
+	case errors.As(err, &late):
+		return &apiError{kind: "timeout", status: http.StatusServiceUnavailable, err: err}
+	case errors.As(err, &stored):
+		return &apiError{kind: "internal", status: http.StatusInternalServerError, err: err}
+	}
+	return &apiError{kind: "execution", status: http.StatusUnprocessableEntity, err: err}
+}
+
+// statusClientClosed is the status that Prometheus uses for a query whose client has
+// disconnected.
+const statusClientClosed = 499
+
+func (a *API) sendError(w http.ResponseWriter, err error) {
+	e := classify(err)
+	w.Header().Set("Content-Type", "application/json")
+	if e.status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(e.status)
+	_, _ = w.Write(appendError(nil, e.kind, e.Error()))
+}
+
+// buildInfo is what Grafana reads the version of Prometheus from: that of the engine.
+func (a *API) buildInfo(*http.Request, Viewer) (any, annotations.Annotations, error) {
+	return map[string]string{
+		"version": engineVersion, "revision": "gpupilot-" + a.deps.Version, "branch": "", "buildUser": "", "buildDate": "", "goVersion": runtime.Version(),
+	}, nil, nil
+}
+
+// engineVersion is the release of Prometheus whose engine runs the queries.
+const engineVersion = "3.15.0"

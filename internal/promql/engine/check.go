@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/strutil"
+
+	"github.com/gpupilot/gpupilot/internal/base/regexpsize"
+)
+
+// The bounds that are not configurable.
+const (
+	// maxRegexpSize bounds the instructions of a query's regular expressions.
+	maxRegexpSize = 20_000
+	// maxSubquerySteps bounds the steps of one subquery.
+	maxSubquerySteps = 100_000
+	// maxWindowPoints bounds, for one series, the steps of a function multiplied by
+	// the points of its subquery at each step. The engine does not look at the clock
+	// while it works through them.
+	maxWindowPoints = 20_000_000
+)
+
+// span is when a query is evaluated.
+type span struct {
+	from, to time.Time
+	step     time.Duration
+	isRange  bool
+}
+
+// seconds returns the time from the first to the last step. Time.Sub would saturate at
+// 292 years.
+func (s span) seconds() float64 {
+	if !s.isRange {
+		return 0
+	}
+	return (float64(s.to.UnixMilli()) - float64(s.from.UnixMilli())) / 1000
+}
+
+// plan is what a query's text says about its cost.
+type plan struct {
+	// growth bounds by how much label_replace and label_join lengthen labels: each
+	// byte of a series' labels becomes growth bytes at most.
+	growth float64
+	// literals are the bytes of all strings of the query, which those functions can
+	// add to each series.
+	literals int
+	// leaves counts what makes series without the storage: numbers and functions.
+	leaves int
+	// names are the metrics that the selectors name exactly.
+	names []string
+}
+
+// check parses a query and refuses what is too expensive by its text.
+func (e *Engine) check(text string, s span) (plan, error) {
+	if len(text) > e.cfg.MaxLength {
+		return plan{}, exceeds(LimitLength, "the query has %d bytes; at most %d are allowed: use a recording rule", len(text), e.cfg.MaxLength)
+	}
+	steps, err := e.checkSpan(s)
+	if err != nil {
+		return plan{}, err
+	}
+	literals, instructions := stringsOf(text)
+	if instructions > maxRegexpSize {
+		return plan{}, exceeds(LimitLength, "the regular expressions of the query expand to %d instructions; at most %d are allowed: use smaller repetitions", instructions, maxRegexpSize)
+	}
+	expr, err := e.parser.ParseExpr(text)
+	if err != nil {
+		return plan{}, &SyntaxError{err}
+	}
+	c := checker{engine: e, plan: plan{growth: 1, literals: literals}}
+	if err := c.visit(expr, cost{steps: steps, seconds: s.seconds(), growth: 1}); err != nil {
+		return plan{}, err
+	}
+	if c.plan.bytes() > float64(e.cfg.MaxBytes) {
+		return plan{}, errLabels(e.cfg.MaxBytes)
+	}
+	return c.plan, nil
+}
+
+// bytes bounds the labels of the series that a query makes without the storage.
+func (p *plan) bytes() float64 {
+	if p.growth == 1 {
+		return 0
+	}
+	return p.growth * float64(p.literals) * float64(p.leaves)
+}
+
+// checkSpan returns the number of steps of a query.
+func (e *Engine) checkSpan(s span) (float64, error) {
+	switch {
+	case !s.isRange:
+		return 1, nil
+	case s.step < time.Millisecond: // the engine counts in milliseconds, and divides by the step
+		return 0, exceeds(LimitSteps, "zero or negative query resolution step widths, and those below 1 ms, are not accepted: try a positive integer")
+	case s.to.Before(s.from):
+		return 0, exceeds(LimitSteps, "end timestamp must not be before start time")
+	}
+	steps := math.Floor(s.seconds()/s.step.Seconds()) + 1
+	if steps > float64(e.cfg.MaxSteps) {
+		return 0, exceeds(LimitSteps, "the range has %.0f steps; at most %d are allowed: use a longer step", steps, e.cfg.MaxSteps)
+	}
+	return steps, nil
+}
+
+// stringsOf returns the bytes of a query's strings, and the instructions that they
+// have as regular expressions. It only lexes the query, because the parser compiles
+// the expressions.
+func stringsOf(text string) (size, instructions int) {
+	lexer := parser.Lex(text)
+	for {
+		var item parser.Item
+		lexer.NextItem(&item)
+		switch item.Typ {
+		case parser.EOF, parser.ERROR:
+			return size, instructions
+		case parser.STRING:
+			if s, err := strutil.Unquote(item.Val); err == nil {
+				size += len(s)
+				instructions += regexpsize.Instructions(s)
+			}
+		}
+	}
+}
+
+// cost is what an expression costs by where it stands.
+type cost struct {
+	depth   int
+	steps   float64 // at which it is evaluated
+	seconds float64 // from the first to the last step
+	growth  float64 // of labels, by the functions around it
+}
+
+type checker struct {
+	engine *Engine
+	plan   plan
+}
+
+// visit checks an expression and what it contains.
+func (c *checker) visit(node parser.Node, at cost) error {
+	if at.depth++; at.depth > c.engine.cfg.MaxDepth {
+		return exceeds(LimitLength, "the query is nested more than %d deep: use a recording rule", c.engine.cfg.MaxDepth)
+	}
+	c.plan.growth = max(c.plan.growth, at.growth)
+	switch n := node.(type) {
+	case *parser.SubqueryExpr:
+		inner, err := c.subquery(n, at)
+		if err != nil {
+			return err
+		}
+		at = inner
+	case *parser.Call:
+		c.plan.leaves++
+		at.growth *= growthOf(n)
+	case *parser.NumberLiteral, *parser.StringLiteral:
+		c.plan.leaves++
+	case *parser.VectorSelector:
+		if i := slices.IndexFunc(n.LabelMatchers, isName); i >= 0 {
+			c.plan.names = append(c.plan.names, n.LabelMatchers[i].Value)
+		}
+	}
+	for child := range parser.ChildrenIter(node) {
+		if err := c.visit(child, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isName reports whether a matcher names one metric.
+func isName(m *labels.Matcher) bool {
+	return m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual
+}
+
+// subquery returns the cost of what a subquery evaluates.
+func (c *checker) subquery(n *parser.SubqueryExpr, at cost) (cost, error) {
+	step := n.Step
+	if step <= 0 {
+		step = c.engine.cfg.SubqueryStep
+	}
+	window := n.Range.Seconds() / step.Seconds()
+	if window*at.steps > maxWindowPoints {
+		return cost{}, exceeds(LimitSteps, "a subquery of %.0f steps at each of %.0f steps is too expensive: use a longer step, a shorter range or a recording rule", window, at.steps)
+	}
+	at.seconds += n.Range.Seconds()
+	at.steps = math.Floor(at.seconds/step.Seconds()) + 1
+	if at.steps > maxSubquerySteps {
+		return cost{}, exceeds(LimitSteps, "a subquery has %.0f steps; at most %d are allowed: use a longer step or a shorter range", at.steps, maxSubquerySteps)
+	}
+	return at, nil
+}
+
+// growthOf returns the factor by which a function can lengthen labels.
+func growthOf(n *parser.Call) float64 {
+	switch n.Func.Name {
+	case "label_replace":
+		if len(n.Args) < 3 {
+			return 1
+		}
+		// Each reference to a group can be the whole value.
+		if s, ok := n.Args[2].(*parser.StringLiteral); ok {
+			return 1 + float64(strings.Count(s.Val, "$"))
+		}
+	case "label_join":
+		return 1 + float64(max(0, len(n.Args)-3))
+	}
+	return 1
+}

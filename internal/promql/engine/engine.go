@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine runs Prometheus's own PromQL engine over any storage, with limits
+// of time, samples, memory and concurrency for each query, and with a fair share of the
+// slots for each payer. Namespaces are enforced in the storage: a query reads only the
+// series that its namespaces allow, whatever its text says.
+package engine
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// Config holds the settings of an Engine. Zero values mean the defaults.
+type Config struct {
+	Timeout     time.Duration // of one query, waiting included; 30 s
+	MaxSamples  int           // that a query holds at the same time; 5,000,000
+	MaxSeries   int           // that all selectors of a query read; 500,000
+	MaxBytes    int64         // of the labels of those series, estimated; 256 MiB
+	MaxSteps    int           // of a range; 11,000, as in Prometheus
+	MaxLength   int           // of the query's text in bytes; 16 KiB
+	MaxDepth    int           // of nested expressions; 64
+	Concurrency int           // queries that run at the same time; 2
+	// Reserved is the number of further slots, which only queries with Query.Reserved
+	// use: recording rules and signals never wait for dashboards. 2.
+	Reserved int
+	// Share is the number of slots of each kind that one payer uses at the same time;
+	// half of them, at least one.
+	Share int
+	// Lookback is the age at which a series without a new sample ends; 5 min.
+	Lookback time.Duration
+	// SubqueryStep is the step of a subquery that gives none; 1 min.
+	SubqueryStep time.Duration
+	// Label is the label with the namespace of a series; "namespace".
+	Label string
+	// Want is called with the metrics that a payer's query names, before it runs. nil: none.
+	Want func(payer string, metrics ...string)
+	// Narrow returns a query with the same result that reads fewer series; nil: none.
+	// visible has the series that the query may read. A query is checked before, and its
+	// limits hold for the narrowed one.
+	Narrow func(ctx context.Context, visible storage.Queryable, promql string, from, to time.Time) (string, error)
+	Log    *slog.Logger // nil: none
+}
+
+func (c *Config) complete() {
+	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
+	c.MaxSamples = cmp.Or(c.MaxSamples, 5_000_000)
+	c.MaxSeries = cmp.Or(c.MaxSeries, 500_000)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
+	c.MaxSteps = cmp.Or(c.MaxSteps, 11_000)
+	c.MaxLength = cmp.Or(c.MaxLength, 16<<10)
+	c.MaxDepth = cmp.Or(c.MaxDepth, 64)
+	c.Concurrency = cmp.Or(c.Concurrency, 2)
+	c.Reserved = cmp.Or(c.Reserved, 2)
+	c.Lookback = cmp.Or(c.Lookback, 5*time.Minute)
+	c.SubqueryStep = cmp.Or(c.SubqueryStep, time.Minute)
+	c.Label = cmp.Or(c.Label, "namespace")
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Query is what to evaluate, for whom.
+type Query struct {
+	PromQL string
+	// Namespaces are those whose series the query reads. nil: all series, also those
+	// without a namespace; empty: none.
+	Namespaces []string
+	// Payer is whose share of the slots the query uses: a user or a namespace. It
+	// appears on /metrics if the query is limited.
+	Payer string
+	// Reserved queries use the slots that are kept for rules and signals.
+	Reserved bool
+	// Timeout and Lookback are used instead of the engine's, if they are shorter or,
+	// for Lookback, not zero.
+	Timeout  time.Duration
+	Lookback time.Duration
+}
+
+// Engine evaluates PromQL. It is safe for concurrent use.
+type Engine struct {
+	cfg      Config
+	storage  storage.Queryable
+	parser   parser.Parser
+	engine   *promql.Engine
+	slots    *slots
+	reserved *slots
+	meters   *meters
+}
+
+// New makes an Engine over a storage.
+func New(cfg Config, q storage.Queryable) *Engine {
+	cfg.complete()
+	e := &Engine{
+		cfg: cfg, storage: q, parser: parser.NewParser(parser.Options{}),
+		slots: newSlots(cfg.Concurrency, cfg.Share), reserved: newSlots(cfg.Reserved, cfg.Share), meters: newMeters(),
+	}
+	e.engine = promql.NewEngine(promql.EngineOpts{
+		Logger: cfg.Log, MaxSamples: cfg.MaxSamples, Timeout: cfg.Timeout, LookbackDelta: cfg.Lookback,
+		NoStepSubqueryIntervalFn: func(int64) int64 { return cfg.SubqueryStep.Milliseconds() },
+		EnableAtModifier:         true, EnableNegativeOffset: true, Parser: e.parser,
+	})
+	return e
+}
+
+// Instant evaluates a query at one time. The error is a *LimitError, a *SyntaxError, or
+// one of package promql.
+func (e *Engine) Instant(ctx context.Context, q Query, at time.Time) (parser.Value, annotations.Annotations, error) {
+	return e.run(ctx, q, span{from: at, to: at}, func(ctx context.Context, s storage.Queryable) (promql.Query, error) {
+		return e.engine.NewInstantQuery(ctx, s, e.opts(q), e.narrow(ctx, q, at, at), at)
+	})
+}
+
+// Range evaluates a query at every step from one time to another, both included. Its
+// errors are those of Instant.
+func (e *Engine) Range(ctx context.Context, q Query, from, to time.Time, step time.Duration) (promql.Matrix, annotations.Annotations, error) {
+	v, notes, err := e.run(ctx, q, span{from: from, to: to, step: step, isRange: true}, func(ctx context.Context, s storage.Queryable) (promql.Query, error) {
+		return e.engine.NewRangeQuery(ctx, s, e.opts(q), e.narrow(ctx, q, from, to), from, to, step)
+	})
+	m, _ := v.(promql.Matrix)
+	return m, notes, err
+}
+
+// narrow returns a query with the same result that reads fewer series, if it can.
+func (e *Engine) narrow(ctx context.Context, q Query, from, to time.Time) string {
+	if e.cfg.Narrow == nil {
+		return q.PromQL
+	}
+	narrowed, err := e.cfg.Narrow(ctx, Only(e.storage, e.cfg.Label, q.Namespaces), q.PromQL, from, to)
+	if err != nil {
+		return q.PromQL // the evaluation reports the error
+	}
+	return narrowed
+}
+
+func (e *Engine) opts(q Query) promql.QueryOpts {
+	return promql.NewPrometheusQueryOpts(false, q.Lookback)
+}
+
+// run checks a query, waits for a slot and evaluates it.
+func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.Context, storage.Queryable) (promql.Query, error)) (v parser.Value, notes annotations.Annotations, err error) {
+	began := time.Now()
+	defer func() {
+		err = e.contain(recover(), q, err)
+		e.meters.observe(q, time.Since(began), err)
+	}()
+	plan, err := e.check(q.PromQL, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e.cfg.Want != nil && len(plan.names) > 0 {
+		e.cfg.Want(q.Payer, plan.names...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.timeout(q))
+	defer cancel()
+	release, err := e.acquire(ctx, q)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	x, err := prepare(ctx, e.limit(q, plan))
+	if err != nil {
+		return nil, nil, &SyntaxError{err}
+	}
+	defer x.Close()
+	r := x.Exec(ctx)
+	if r.Err != nil {
+		return nil, r.Warnings, unwrapLimit(r.Err)
+	}
+	return detach(r.Value), r.Warnings, nil
+}
+
+// contain returns the error of a query that panicked, or err. recovered is the value
+// of the panic; nil for none.
+func (e *Engine) contain(recovered any, q Query, err error) error {
+	if recovered == nil {
+		return err
+	}
+	e.cfg.Log.Error("query panicked", "promql", q.PromQL, "panic", recovered, "stack", string(debug.Stack()))
+	return errPanicked
+}
+
+func (e *Engine) timeout(q Query) time.Duration {
+	if q.Timeout > 0 {
+		return min(e.cfg.Timeout, q.Timeout)
+	}
+	return e.cfg.Timeout
+}
+
+// acquire waits for a slot of the query's payer.
+func (e *Engine) acquire(ctx context.Context, q Query) (release func(), err error) {
+	s := e.slots
+	if q.Reserved {
+		s = e.reserved
+	}
+	if err := s.acquire(ctx, q.Payer); err != nil {
+		return nil, err
+	}
+	return func() { s.release(q.Payer) }, nil
+}
+
+// detach copies what Query.Close would return to the engine's pools.
+func detach(v parser.Value) parser.Value {
+	m, ok := v.(promql.Matrix)
+	if !ok {
+		return v
+	}
+	out := make(promql.Matrix, len(m))
+	for i, s := range m {
+		out[i] = promql.Series{Metric: s.Metric, DropName: s.DropName, Floats: append([]promql.FPoint(nil), s.Floats...), Histograms: append([]promql.HPoint(nil), s.Histograms...)}
+	}
+	return out
+}

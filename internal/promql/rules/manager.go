@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+)
+
+// Engine evaluates queries; *engine.Engine is one.
+type Engine interface {
+	Instant(ctx context.Context, q engine.Query, at time.Time) (parser.Value, annotations.Annotations, error)
+}
+
+// Config holds the settings of a Manager. Zero values mean the defaults.
+type Config struct {
+	Interval time.Duration // of groups that give none, and the shortest; 1 s
+	Label    string        // of a series with its namespace; "namespace"
+}
+
+// Deps are the collaborators of a Manager.
+type Deps struct {
+	Engine Engine
+	Store  *Store
+	// Reserved reports whether a metric is scraped, so that the rules of a namespace
+	// may not record it. nil: none is.
+	Reserved func(metric string) bool
+	// Want is called with the metrics that the rules read, now and then. nil: no call.
+	Want func(metrics ...string)
+	// Report is called when the problem of a source changes; "" means none.
+	Report func(source *Source, problem string)
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+}
+
+// Manager runs the rules of all sources.
+type Manager struct {
+	cfg  Config
+	deps Deps
+
+	changed chan struct{} // of length 1
+
+	mu      sync.Mutex
+	offered map[string]*offer  // by the source's ID
+	running map[string]*runner // by source and group
+	list    metricList
+}
+
+// offer is a source as it was given.
+type offer struct {
+	source   *Source // the newest version that could be parsed
+	accepted *Source // the version that runs; nil: none
+	parse    string  // why the newest version could not be parsed
+	problem  string  // as it was reported
+}
+
+// New makes a Manager.
+func New(cfg Config, deps Deps) *Manager {
+	cfg.Interval = max(cfg.Interval, time.Second)
+	cfg.Label = cmp.Or(cfg.Label, "namespace")
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Report == nil {
+		deps.Report = func(*Source, string) {}
+	}
+	if deps.Store != nil {
+		deps.Store.label = cfg.Label
+	}
+	return &Manager{
+		cfg: cfg, deps: deps, changed: make(chan struct{}, 1),
+		offered: map[string]*offer{}, running: map[string]*runner{},
+	}
+}
+
+// Set adds or replaces a source. If err is not nil, the source could not be parsed; its
+// last version keeps running.
+func (m *Manager) Set(s *Source, err error) {
+	m.mu.Lock()
+	o := m.offered[s.ID]
+	if o == nil {
+		o = &offer{}
+		m.offered[s.ID] = o
+	}
+	if err != nil {
+		if o.source == nil {
+			o.source = s // without groups
+		}
+		o.parse = err.Error()
+	} else {
+		o.source, o.parse = s, ""
+	}
+	m.mu.Unlock()
+	m.notify()
+}
+
+// Remove ends a source's rules.
+func (m *Manager) Remove(id string) {
+	m.mu.Lock()
+	delete(m.offered, id)
+	m.mu.Unlock()
+	m.notify()
+}
+
+func (m *Manager) notify() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// The intervals of Run.
+const (
+	settleTime = 100 * time.Millisecond // between two calls of settle: many objects change at the start
+	sweepEvery = 30 * time.Second
+)
+
+// Run evaluates the rules until ctx is done.
+func (m *Manager) Run(ctx context.Context) {
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	defer m.stopAll()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweep.C:
+			m.deps.Store.Sweep(m.deps.Now())
+			m.want()
+		case <-m.changed:
+			m.settle(ctx)
+			m.want()
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(settleTime):
+			}
+		}
+	}
+}
+
+// settle decides which sources run, reports the problems that changed, and starts and
+// stops groups.
+func (m *Manager) settle(ctx context.Context) {
+	m.mu.Lock()
+	a := newAcceptance(m.cfg.Label, m.deps.Reserved)
+	type report struct {
+		source  *Source
+		problem string
+	}
+	var reports []report
+	for _, o := range slices.SortedFunc(maps.Values(m.offered), func(x, y *offer) int { return compareSources(x.source, y.source) }) {
+		problem := o.parse
+		if err := a.add(o.source); err == nil {
+			o.accepted = o.source
+		} else {
+			problem = cmp.Or(problem, err.Error())
+			if o.accepted == o.source || o.accepted != nil && a.add(o.accepted) != nil {
+				o.accepted = nil
+			}
+		}
+		if problem != o.problem {
+			o.problem = problem
+			reports = append(reports, report{o.source, problem})
+		}
+	}
+	stopped := m.startAndStop(ctx, a.sources)
+	m.mu.Unlock()
+	for _, r := range stopped {
+		r.stop(m.deps.Now())
+	}
+	for _, r := range reports {
+		m.deps.Report(r.source, r.problem)
+	}
+}
+
+// startAndStop starts the groups of the sources that do not run yet, and returns the
+// running groups that have gone. m.mu is held.
+func (m *Manager) startAndStop(ctx context.Context, sources []*Source) (stopped []*runner) {
+	wanted := map[string]bool{}
+	for _, s := range sources {
+		for i := range s.Groups {
+			g := &s.Groups[i]
+			key := s.ID + "\x00" + g.Name
+			wanted[key] = true
+			if r := m.running[key]; r != nil {
+				if r.source.Namespace == s.Namespace && reflect.DeepEqual(stripped(r.group), stripped(g)) {
+					continue
+				}
+				stopped = append(stopped, r)
+			}
+			m.running[key] = m.start(ctx, s, g)
+		}
+	}
+	for key, r := range m.running {
+		if !wanted[key] {
+			delete(m.running, key)
+			stopped = append(stopped, r)
+		}
+	}
+	return stopped
+}
+
+// stripped returns a group without what was derived from its text.
+func stripped(g *Group) Group {
+	out := *g
+	out.Rules = slices.Clone(g.Rules)
+	for i := range out.Rules {
+		out.Rules[i].selectors = nil
+	}
+	return out
+}
+
+func (m *Manager) stopAll() {
+	m.mu.Lock()
+	all := slices.Collect(maps.Values(m.running))
+	clear(m.running)
+	m.mu.Unlock()
+	for _, r := range all {
+		r.stop(m.deps.Now())
+	}
+}
+
+// want tells which metrics the rules read.
+func (m *Manager) want() {
+	if m.deps.Want == nil {
+		return
+	}
+	names := map[string]bool{}
+	m.mu.Lock()
+	for _, r := range m.running {
+		for i := range r.group.Rules {
+			for _, selector := range r.group.Rules[i].selectors {
+				if j := slices.IndexFunc(selector, isName); j >= 0 {
+					names[selector[j].Value] = true
+				}
+			}
+		}
+	}
+	m.mu.Unlock()
+	if len(names) > 0 {
+		m.deps.Want(slices.Collect(maps.Keys(names))...)
+	}
+}

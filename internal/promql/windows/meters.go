@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxNamedTargets bounds the exporters that are named on /metrics.
+const maxNamedTargets = 20
+
+var (
+	namesDesc        = prometheus.NewDesc("gpupilot_query_names", "Names of metrics that queries and rules keep in the windows.", nil, nil)
+	refusedNamesDesc = prometheus.NewDesc("gpupilot_query_names_refused_total", "Requests of queries for a name that were refused, because queries of the same payer keep 500 others, or all queries 10,000.", nil, nil)
+	contradictedDesc = prometheus.NewDesc("gpupilot_query_contradicted_series", "Series of exporters whose pod the API server contradicts, so that they have the label exported_namespace.", nil, nil)
+	exporterDesc     = prometheus.NewDesc("gpupilot_query_contradicted_target_series", "Such series of each exporter; of the 20 with the most.", []string{"target"}, nil)
+	groupingsDesc    = prometheus.NewDesc("gpupilot_query_grouping_bytes", "Memory of the labels that groupings of queries keep; at most 32 MiB.", nil, nil)
+	podsDesc         = prometheus.NewDesc("gpupilot_query_pods", "Pods in the index for kube_pod_*, with deleted ones; 0 while no query reads it.", nil, nil)
+	podBytesDesc     = prometheus.NewDesc("gpupilot_query_pods_memory_bytes", "Memory of that index.", nil, nil)
+	podLimitDesc     = prometheus.NewDesc("gpupilot_query_pods_memory_limit_bytes", "Limit of that memory.", nil, nil)
+	refusedPodsDesc  = prometheus.NewDesc("gpupilot_query_pods_refused_total", "Pods that were left out of that index because of its limit: those of the namespaces with the most.", nil, nil)
+)
+
+// Describe is prometheus.Collector's.
+func (s *Store) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{namesDesc, refusedNamesDesc, contradictedDesc, exporterDesc, groupingsDesc, podsDesc, podBytesDesc, podLimitDesc, refusedPodsDesc} {
+		ch <- d
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (s *Store) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, l ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, l...)
+	}
+	counter := func(d *prometheus.Desc, v uint64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	names, refused := s.wanted.count()
+	gauge(namesDesc, float64(names))
+	counter(refusedNamesDesc, refused)
+	total, exporters := s.contradicted()
+	gauge(contradictedDesc, float64(total))
+	for _, x := range exporters[:min(len(exporters), maxNamedTargets)] {
+		gauge(exporterDesc, float64(x.series), x.target)
+	}
+	gauge(groupingsDesc, float64(s.index.groupings.bytes.Load()))
+	p := &s.pods
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gauge(podsDesc, float64(len(p.pods)+len(p.gone)))
+	gauge(podBytesDesc, float64(p.budget.total))
+	gauge(podLimitDesc, float64(p.budget.limit))
+	counter(refusedPodsDesc, p.budget.refused)
+}
+
+// contradiction is an exporter with series that the API server contradicts.
+type contradiction struct {
+	target string
+	series int
+}
+
+// contradicted counts the series that exporters show now and that the API server
+// contradicts, and returns the exporters, those with the most first.
+func (s *Store) contradicted() (total int, list []contradiction) {
+	if s.deps.Pods == nil {
+		return 0, nil
+	}
+	s.refresh()
+	now := s.now()
+	s.index.mu.RLock()
+	defer s.index.mu.RUnlock()
+	for _, t := range s.index.targets {
+		n := 0
+		for _, c := range t.owners {
+			if c.series > 0 && !s.holds(c, time.Unix(0, c.since), now) {
+				n += c.series
+			}
+		}
+		if n > 0 {
+			total += n
+			list = append(list, contradiction{t.window.Name(), n})
+		}
+	}
+	slices.SortFunc(list, func(a, b contradiction) int {
+		return cmp.Or(cmp.Compare(b.series, a.series), strings.Compare(a.target, b.target))
+	})
+	return total, list
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+func TestNarrowSelectsThePodsOfTheOtherSide(t *testing.T) {
+	r := newRig(t)
+	r.pods.add("ml", "a", "n1", map[string]string{"app": "x"})
+	r.pods.add("ml", "b", "n1", map[string]string{"app": "x"})
+	r.pods.add("ml", "c", "n1", map[string]string{"app": "y"})
+	r.now = at(1)
+	f := func(in, want string) {
+		t.Helper()
+		got, err := r.store.Narrow(t.Context(), r.store, in, at(0), at(1))
+		if err != nil || got != want {
+			t.Errorf("Narrow(%s)\n got %s (%v)\nwant %s", in, got, err, want)
+		}
+	}
+	f(`util * on (pod) group_left (label_app) kube_pod_labels{label_app="y"}`,
+		`util{pod="c"} * on (pod) group_left (label_app) kube_pod_labels{label_app="y"}`)
+	f(`max by (pod) (util) * on (pod) group_left () max by (pod) (kube_pod_labels{label_app="x"})`,
+		`max by (pod) (util{pod=~"a|b"}) * on (pod) group_left () max by (pod) (kube_pod_labels{label_app="x"})`)
+	f(`util and on (pod) kube_pod_labels{label_app="y"}`, `util{pod="c"} and on (pod) kube_pod_labels{label_app="y"}`)
+	for _, same := range []string{
+		`util`,
+		`util unless on (pod) kube_pod_labels{label_app="y"}`,
+		`util or on (pod) kube_pod_labels{label_app="y"}`,
+		`util * on (pod) kube_pod_labels{label_app="y"}`, // several series of a pod are an error
+		`util * on (namespace) group_left () kube_pod_labels{label_app="y"}`,
+		`util * ignoring (pod) group_left () kube_pod_labels{label_app="y"}`,
+		`util offset 5m * on (pod) group_left () kube_pod_labels{label_app="y"}`,
+		`util * on (pod) group_left () kube_pod_labels{label_app="y"} offset 5m`,
+		`sum(util) * on (pod) group_left () kube_pod_labels{label_app="y"}`,
+		`topk by (pod) (1, util) * on (pod) group_left () kube_pod_labels{label_app="y"}`,
+		`max_over_time((util * on (pod) group_left () kube_pod_labels{label_app="y"})[5m:])`,
+		`kube_pod_info * on (pod) group_left () kube_pod_labels{label_app="y"}`,
+		`util * on (pod) group_left () kube_pod_labels{label_app="nobody"}`,
+	} {
+		f(same, same)
+	}
+}
+
+func TestUsedNamesExpire(t *testing.T) {
+	r := newRig(t)
+	var got []string
+	all := true
+	s := New(Config{Keep: KeepUsed}, Deps{Windows: r.windows, SetNames: func(a bool, names []string) { all, got = a, names }})
+	s.now = func() time.Time { return r.now }
+	s.Want("a", "b")
+	s.Hold("rules", []string{"c"})
+	s.check(r.now)
+	if all || len(got) != 3 {
+		t.Errorf("kept are %v, all: %v", got, all)
+	}
+	r.now = at(400)
+	s.Want("b")
+	r.now = at(700)
+	s.check(r.now)
+	if len(got) != 2 || got[0] != "b" || got[1] != "c" {
+		t.Errorf("after 10 minutes, %v are kept", got)
+	}
+	s.Hold("rules", nil)
+	s.check(r.now)
+	if len(got) != 1 {
+		t.Errorf("without rules, %v are kept", got)
+	}
+	// A tenant whose queries name many metrics has its share, and others have theirs.
+	for i := range 2 * maxWantedEach {
+		s.WantFor("greedy", fmt.Sprint("greedy", i))
+	}
+	s.WantFor("modest", "requests")
+	if n := len(s.wanted.last); n != maxWantedEach+2 || !s.wanted.has("requests") || s.wanted.has(fmt.Sprint("greedy", maxWantedEach)) {
+		t.Errorf("%d names are wanted", n)
+	}
+	for i := range 2 * maxWanted {
+		s.WantFor(fmt.Sprint(i), fmt.Sprint("of", i))
+	}
+	if n := len(s.wanted.last); n != maxWanted {
+		t.Errorf("%d names are wanted", n)
+	}
+	r.now = at(1400)
+	if s.check(r.now); len(s.wanted.last)+len(s.wanted.shares) != 0 {
+		t.Errorf("%d names of %d payers are wanted after 10 minutes", len(s.wanted.last), len(s.wanted.shares))
+	}
+}
+
+func TestAllSeriesAreKeptWhileTheyAreFew(t *testing.T) {
+	windows := series.New(series.Config{MaxBytes: 1 << 20})
+	var all bool
+	s := New(Config{}, Deps{Windows: windows, SetNames: func(a bool, _ []string) { all = a }})
+	s.check(start)
+	if !all {
+		t.Error("an empty store does not keep all series")
+	}
+	for i := range 8 {
+		windows.Target(string(rune('a'+i)), series.TargetLabels{}).Account(80 << 10)
+	}
+	s.check(start)
+	if all {
+		t.Error("all series are kept with more than half of the memory in use")
+	}
+	windows.Target("a", series.TargetLabels{}).Account(0)
+	windows.Target("b", series.TargetLabels{}).Account(0)
+	s.check(start)
+	if all {
+		t.Error("all series are kept again with the same targets")
+	}
+	for i := range 4 {
+		windows.Drop(string(rune('a' + i)))
+	}
+	s.check(start)
+	if !all {
+		t.Error("all series are not kept again after half of the targets left")
+	}
+}

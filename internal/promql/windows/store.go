@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/storage"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// Keep is which series of agents and dcgm-exporters the windows have.
+type Keep string
+
+// The values of Keep.
+const (
+	KeepAuto Keep = "auto" // all while the windows use less than half of their memory limit, else those that queries use
+	KeepAll  Keep = "all"
+	KeepUsed Keep = "used" // those that queries use
+)
+
+// DefaultLookback is the lookback of a Prometheus, and a millisecond: no subquery whose
+// range and step are whole seconds reads exactly this time. The storage itself marks the
+// end of series, so that a longer lookback shows no old values.
+const DefaultLookback = 5*time.Minute + time.Millisecond
+
+// Config is the configuration of a Store. Zero values take the defaults.
+type Config struct {
+	Keep     Keep          // KeepAuto by default
+	Interval time.Duration // between two scrapes of a target; 1 s by default
+	// Lookback is that of the engine that reads. It makes instant queries cheap.
+	// DefaultLookback by default.
+	Lookback time.Duration
+	// MinAge is how long a value counts at least after its collection; 5 s by
+	// default. Three intervals of its target are the minimum too.
+	MinAge time.Duration
+	// PodBytes is the memory limit of the index of pods for kube_pod_*; 64 MiB by
+	// default.
+	PodBytes int64
+	// Job and Instance are those of the controller's own metrics and of kube_pod_*.
+	Job, Instance string
+}
+
+func (c Config) withDefaults() Config {
+	c.Keep = cmp.Or(c.Keep, KeepAuto)
+	c.Interval = cmp.Or(c.Interval, time.Second)
+	c.Lookback = cmp.Or(c.Lookback, DefaultLookback)
+	c.MinAge = max(cmp.Or(c.MinAge, 5*time.Second), 3*c.Interval)
+	c.PodBytes = cmp.Or(c.PodBytes, 64<<20)
+	c.Job = cmp.Or(c.Job, "gpupilot-controller")
+	c.Instance = cmp.Or(c.Instance, "localhost")
+	return c
+}
+
+// Pods finds pods in memory. The pods are shared and not to be changed.
+type Pods interface {
+	Get(namespace, name string) (*corev1.Pod, bool)
+	Select(namespace string, selector labels.Selector) []*corev1.Pod
+}
+
+// Deps are the collaborators of a Store.
+type Deps struct {
+	Windows *series.Store
+	// Pods are the cluster's; nil: there are no kube_pod_* series, and the pods of
+	// exporters' series are not verified.
+	Pods Pods
+	// Holder returns the API server's facts about a pod; nil: only its node is known.
+	Holder func(*corev1.Pod) series.Holder
+	// SetNames has the scraper keep the series of these names, or all of exporters.
+	SetNames func(all bool, names []string)
+	Own      prometheus.Gatherer // the controller's own metrics; nil: none
+	Log      *slog.Logger        // nil discards
+}
+
+// Store is a storage.Queryable over the windows.
+type Store struct {
+	cfg    Config
+	deps   Deps
+	wanted wanted
+	own    own
+	now    func() time.Time
+
+	mu    sync.Mutex // of what follows: queries share the index and update it
+	index index
+	epoch uint64 // of the windows' exposures that index has; 0: none yet
+
+	pods podSeries
+}
+
+var _ storage.Queryable = (*Store)(nil)
+
+// New returns a store. Run keeps it up to date.
+func New(cfg Config, deps Deps) *Store {
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.SetNames == nil {
+		deps.SetNames = func(bool, []string) {}
+	}
+	s := &Store{cfg: cfg.withDefaults(), deps: deps, now: time.Now}
+	s.wanted.init()
+	s.index.init()
+	s.pods.init(s)
+	return s
+}
+
+// OwnLabels returns the labels job and instance of the controller's own metrics.
+func (s *Store) OwnLabels() (job, instance string) { return s.cfg.Job, s.cfg.Instance }
+
+// checkInterval is the time between two checks of the memory and of unused names.
+const checkInterval = 5 * time.Second
+
+// Run keeps the list of wanted names up to date and collects the controller's own
+// metrics, until ctx is done.
+func (s *Store) Run(ctx context.Context) {
+	check := time.NewTicker(checkInterval)
+	defer check.Stop()
+	collect := time.NewTicker(s.cfg.Interval)
+	defer collect.Stop()
+	s.check(s.now())
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-check.C:
+			s.check(s.now())
+		case <-s.wanted.added:
+			s.publish()
+		case at := <-collect.C:
+			s.collectOwn(at)
+		}
+	}
+}
+
+// check drops unused names and decides whether all series are kept.
+func (s *Store) check(now time.Time) {
+	s.wanted.expire(now)
+	s.expireGroupings(now)
+	s.wanted.setAll(s.keepsAll())
+	if !s.wanted.hasPrefix("kube_") {
+		s.pods.drop()
+	}
+	s.pods.prune(now)
+	s.publish()
+}
+
+// publish tells the scraper the wanted names, if they have changed.
+func (s *Store) publish() {
+	if all, names, changed := s.wanted.take(); changed {
+		s.deps.SetNames(all, names)
+	}
+}
+
+// keepsAll reports whether the windows keep all series of exporters. After the memory
+// was short, it takes a quarter of the targets to leave until they do so again.
+func (s *Store) keepsAll() bool {
+	if s.cfg.Keep != KeepAuto {
+		return s.cfg.Keep == KeepAll
+	}
+	st := s.deps.Windows.Stats()
+	if w := &s.wanted; st.Memory > st.Limit/2 {
+		w.shortAt = max(st.Targets, 1)
+	} else if st.Targets < w.shortAt-w.shortAt/4 {
+		w.shortAt = 0
+	}
+	return s.wanted.shortAt == 0
+}
+
+// Querier returns a querier of samples within [mint, maxt], in ms since 1970.
+func (s *Store) Querier(mint, maxt int64) (storage.Querier, error) {
+	return &querier{s: s, mint: mint, maxt: maxt}, nil
+}
+
+// PodChanged handles a change of a pod: old is nil for a new pod, and pod is nil for a
+// deleted one. It does not block.
+func (s *Store) PodChanged(old, pod *corev1.Pod) {
+	last := cmp.Or(pod, old)
+	if last == nil {
+		return
+	}
+	s.index.podChanged(last.Name)
+	s.pods.changed(old, pod, s.now())
+}

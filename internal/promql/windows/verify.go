@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// shownAs returns the labels under which a series is shown. The labels of a pod that
+// the API server contradicts are renamed, as a Prometheus does with labels of a page
+// that contradict those of the target.
+func (s *Store) shownAs(e *entry, now time.Time) labels.Labels {
+	if e.claim == nil || s.deps.Pods == nil || s.isTrue(e, now) {
+		return e.labels
+	}
+	b := labels.NewBuilder(e.labels)
+	for _, name := range []string{"namespace", "pod", "container"} {
+		value := e.labels.Get(name)
+		if value == "" {
+			continue
+		}
+		b.Del(name)
+		for name = "exported_" + name; e.labels.Has(name); {
+			name = "exported_" + name
+		}
+		b.Set(name, value)
+	}
+	return b.Labels()
+}
+
+// isTrue reports whether the API server confirms an exporter's claim that a series is
+// of a pod.
+func (s *Store) isTrue(e *entry, now time.Time) bool {
+	if e.last.Until != series.Open {
+		return s.wasTrue(e.claim, time.Unix(0, e.last.Until))
+	}
+	return s.holds(e.claim, time.Unix(0, e.since()), now)
+}
+
+// holds reports whether the API server confirms a claim that an exporter makes now, and
+// has made since a time.
+func (s *Store) holds(c *claim, since, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.settled {
+		c.good, c.settled = s.verify(c, since, now)
+	}
+	return c.good
+}
+
+// verify checks a claim that an exporter makes now. settled reports whether the result
+// holds until the pod changes.
+func (s *Store) verify(c *claim, since, now time.Time) (good, settled bool) {
+	pod, ok := s.deps.Pods.Get(c.namespace, c.pod)
+	switch {
+	case c.pod == "": // a namespace alone cannot be verified
+		return false, true
+	case !ok:
+		return now.Sub(since) < claimSlack, false
+	case pod.Spec.NodeName != c.target.labels.Node:
+		return now.Sub(pod.CreationTimestamp.Time) < claimSlack, false
+	}
+	if most := s.maxDevices(pod); most >= 0 && c.target.window.Claimed(c.namespace, c.pod) > most {
+		return false, false
+	}
+	return true, len(pod.Spec.ResourceClaims) == 0
+}
+
+// wasTrue checks a claim that ended. The pod may be gone, or a newer one may have its
+// name.
+func (s *Store) wasTrue(c *claim, until time.Time) bool {
+	pod, ok := s.deps.Pods.Get(c.namespace, c.pod)
+	return c.pod != "" && (!ok || pod.Spec.NodeName == c.target.labels.Node || until.Before(pod.CreationTimestamp.Add(claimSlack)))
+}
+
+// maxDevices returns the most devices that a pod can hold; negative: unknown.
+func (s *Store) maxDevices(pod *corev1.Pod) int {
+	if s.deps.Holder == nil {
+		return -1
+	}
+	return s.deps.Holder(pod).Devices
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/replay/service"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
+)
+
+func smallStudy(t *testing.T) *Study {
+	t.Helper()
+	tr := steady(t, 300, 10, 30, 10)
+	tr.Name = "a <b> & c"
+	return &Study{
+		Traces: []*trace.Trace{tr}, Models: []service.Model{preset(t, "llama-8b")}, Startups: []float64{30, 60}, Low: 3, High: 6, Seeds: 2,
+		Ours: []contender.Entry{contender.NewOurs("ours", onRunning(4))}, References: []contender.Entry{contender.Oracle(1, 15)},
+		Peers: contender.QuickGrid().Peers([]string{"kpa"}, contender.OnRequests), KeepMinutes: true, Workers: 2,
+	}
+}
+
+func TestStudy(t *testing.T) {
+	s := smallStudy(t)
+	cache, cached := map[string]Baseline{}, false
+	s.Workers = 1
+	s.StoreCached = func(k string, v Baseline) { cache[k] = v }
+	cases, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := s.Cells(cases)
+	if len(cases) != 4 || len(cells) != 2 || cells[0].Seeds != 2 || len(cache) != 4 {
+		t.Fatalf("%d cases, %d cells, %d cached", len(cases), len(cells), len(cache))
+	}
+	if cases[0].Peak != 3 || cases[1].Peak != 6 {
+		t.Errorf("peaks %g and %g, want 3 and 6", cases[0].Peak, cases[1].Peak)
+	}
+	// Cached peers are not replayed again, and the result is the same.
+	s.LoadCached = func(k string) (Baseline, bool) { v, ok := cache[k]; return v, ok }
+	s.StoreCached = func(string, Baseline) { t.Error("a cached case was replayed again") }
+	again, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Cells(again); got[0] != cells[0] || got[1] != cells[1] {
+		t.Errorf("with cached peers %+v, before %+v", got, cells)
+	}
+	// Peers that behave differently under the same names are replayed again.
+	peers := slices.Clone(s.Peers)
+	peers[0].New = contender.Fixed(0.7).New
+	s.Peers, cached = peers, true
+	s.LoadCached = func(k string) (Baseline, bool) { v, ok := cache[k]; cached = cached && ok; return v, ok }
+	s.StoreCached = nil
+	if _, err := s.Run(t.Context()); err != nil || cached {
+		t.Errorf("cached results of another simulation were used: %v, %v", cached, err)
+	}
+}
+
+func TestReport(t *testing.T) {
+	s := smallStudy(t)
+	cases, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewReport(s, cases, []string{"nothing"})
+	var table, page, js bytes.Buffer
+	if err := r.Table(&table); err != nil || !strings.Contains(table.String(), "mean (geometric)") {
+		t.Errorf("%v\n%s", err, &table)
+	}
+	if err := json.NewEncoder(&js).Encode(r); err != nil || !json.Valid(js.Bytes()) {
+		t.Errorf("json: %v", err)
+	}
+	r.Version, r.Time = "v1.2.3", time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	html := page.String()
+	for _, want := range []string{
+		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "to peaks of 3 to 6 replicas", "over 2 s to the first token or 15 ms",
+		"of Knative", `class="peer kpa"`, "chip",
+	} {
+		if !strings.Contains(html, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	for _, other := range []string{`class="peer hpa"`, "1 replays", "<th>cost"} {
+		if strings.Contains(html, other) {
+			t.Errorf("the page has %q", other)
+		}
+	}
+	if strings.Contains(html, "<b> &") || !strings.Contains(html, "a &lt;b&gt; &amp; c") {
+		t.Error("the trace's name is not escaped")
+	}
+	if i := regexp.MustCompile(`(?i)<script|https?://|url\(|NaN|%!`).FindStringIndex(html); i != nil {
+		t.Errorf("the page has %q", html[i[0]:min(len(html), i[1]+60)])
+	}
+	svgs := regexp.MustCompile(`(?s)<svg viewBox="0 0 [0-9]{3,}.*?</svg>`).FindAllString(html, -1)
+	if len(svgs) != 2*3 {
+		t.Errorf("%d charts, want three for each of two start-ups", len(svgs))
+	}
+	// Without peers the page does not mention a front.
+	s.Peers = nil
+	r, page = NewReport(s, []Case{{Trace: "a", Model: "llama-8b", Hours: 1, Ours: cases[0].Ours}}, nil), bytes.Buffer{}
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	if i := regexp.MustCompile(`(?i)\bratio|>front|\(front|the front|pareto|scatter|chip |1 replays|scaled`).FindStringIndex(page.String()[strings.Index(page.String(), "<main>"):]); i != nil {
+		t.Errorf("the page without peers has %q", page.String()[strings.Index(page.String(), "<main>"):][i[0]:i[1]])
+	}
+	for _, svg := range svgs {
+		d := xml.NewDecoder(strings.NewReader(svg))
+		for {
+			_, err := d.Token()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("chart is no XML: %v", err)
+			}
+		}
+	}
+}
+
+// The table describes the replay. It has each column once and no empty one, and is at most
+// 100 characters wide.
+func TestTable(t *testing.T) {
+	cell := Cell{
+		Trace: "azure_llm_2023_conv.requests", Model: "llama-8b", Startup: 120, Ours: "gpupilot-requests", Class: contender.OnRequests, Seeds: 1,
+		Ratio: 0.5, Violations: 12.34, Front: 24.68, GPUHours: 1234.5, Turns: 12.3, FrontTurns: 45.6, Nearest: "kpa concurrency=8 60s delay=300s",
+	}
+	other := cell
+	other.Trace, other.Startup, other.Ours = "other", 30, "a policy with a name that is too long for any table"
+	study := func(cells ...Cell) *Report {
+		r := &Report{Cells: cells, Models: []service.Model{preset(t, "llama-8b")}, Peers: []string{cell.Nearest}}
+		r.family, r.class = map[string]contender.Family{cell.Nearest: contender.KPA}, map[string]contender.Class{cell.Nearest: contender.OnRequests}
+		for _, c := range cells {
+			r.Cases = append(r.Cases, Case{Trace: c.Trace, Startup: c.Startup, Hours: 1, Peak: 5, Scale: 2.5, Seed: 1})
+		}
+		r.addGroup("all traces", cells)
+		return r
+	}
+	table := func(r *Report) string {
+		var b strings.Builder
+		if err := r.Table(&b); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(line); n > 101 {
+				t.Errorf("%d columns: %s", n-1, line)
+			}
+		}
+		return b.String()
+	}
+	has := func(text string, yes bool, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if strings.Contains(text, w) != yes {
+				t.Errorf("%q there: %v, want %v\n%s", w, !yes, yes, text)
+			}
+		}
+	}
+	one := table(study(cell))
+	has(one, true, "azure_llm_2023_conv.requests, 1 hour in 1 replay, 1 seed\nscale     by 2.5, to a peak of 5 replicas\n", "120s", "2 s to the first token or 15 ms",
+		"1 setting of Knative", "12.3 (45.6)", "gpupilot-requests: "+cell.Nearest)
+	has(one, false, "cost", "start  policy", "all traces", "regret")
+	for _, column := range []string{"missed  ", "front  ", "turns/h  "} {
+		if strings.Count(one, column) != 1 {
+			t.Errorf("%q is there %d times", column, strings.Count(one, column))
+		}
+	}
+	two := study(cell, other, cell)
+	two.Prices = Prices{{GPU: "a100", USD: 2}}
+	has(table(two), true, "2 traces, 3 hours", "\nother, llama-8b\n", "start  policy", "$2469", "a policy with a na…", "regret", "(most often, 2 of 2)")
+	unmatched := cell // its class has no peers
+	unmatched.Class, unmatched.Ratio, unmatched.Front, unmatched.Nearest = contender.OnGPU, 0, 0, ""
+	has(table(study(unmatched)), true, "12.34%      -      -")
+	alone := study(cell)
+	alone.Peers, alone.class = nil, nil
+	has(table(alone), false, "front", "ratio", "45.6", "peers", "nearest")
+}
+
+func TestReportNumbers(t *testing.T) {
+	for ratio, want := range map[float64]string{0.94: "good", 0.946: "level", 0.95: "level", 1: "level", 1.05: "level", 1.2: "fair", 1.31: "poor"} {
+		if got := verdictClass(ratio); got != want {
+			t.Errorf("%g: %q, want %q", ratio, got, want)
+		}
+	}
+	for h, want := range map[float64]string{0.34: "20 minutes", 1: "1 hour", 1.5: "1.5 hours", 2: "2 hours", 3000.2: "3\u202f000 hours"} {
+		if got := hoursText(h); got != want {
+			t.Errorf("%g: %q, want %q", h, got, want)
+		}
+	}
+	for x, want := range map[float64]string{0.004: "0 %", -0.001: "0 %", 0.5: "+50 %", -0.11: "-11 %"} {
+		if got := percent(x); got != want {
+			t.Errorf("%g: %q, want %q", x, got, want)
+		}
+	}
+	for n, want := range map[int]string{7: "7", 1234: "1\u202f234", 1587656: "1\u202f587\u202f656", 123456: "123\u202f456"} {
+		if got := groupDigits(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestPrices(t *testing.T) {
+	p, err := ReadPrices("p", strings.NewReader("provider,instance_type,gpu_name,usd_per_gpu_hour\naws,p4d,a100,2.74\nlambda,gpu_8x,A100,1.29\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if best, ok := p.Of("a100"); !ok || best.USD != 1.29 || best.Provider != "lambda" {
+		t.Errorf("%+v %v", best, ok)
+	}
+	if _, ok := p.Of("h100"); ok {
+		t.Error("a price for a GPU that is not listed")
+	}
+	for in, want := range map[string]string{"gpu_name,usd_per_gpu_hour\na,-1\n": "p:2:3", "a,b\n": "p:1: want"} {
+		if _, err := ReadPrices("p", strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package contender
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/replay/service"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+)
+
+// NewOurs returns GPUPilot's engine with a policy. Its class is OnGPU if the policy reads
+// only GPUs.
+func NewOurs(name string, p policy.Compiled) Entry {
+	class, all := OnGPU, len(p.Sources)
+	if p = withoutQueries(p); len(p.Sources) < all {
+		name += ", without its queries"
+	}
+	for _, s := range p.Sources {
+		if s.Kind != policy.GPU {
+			class = OnRequests
+		}
+	}
+	return Entry{
+		Name: name, Family: Ours, Class: class,
+		New: func(r *Replay) (service.Autoscaler, error) { return newEngine(r, p) },
+	}
+}
+
+// NewOursAtModelLimits is like NewOurs, but replaces the latency limits of the policy by
+// those of the model.
+func NewOursAtModelLimits(name string, p policy.Compiled) Entry {
+	e := NewOurs(name, p)
+	p = withoutQueries(p)
+	e.New = func(r *Replay) (service.Autoscaler, error) {
+		limited := p
+		limited.Policy.Signals = slices.Clone(p.Policy.Signals)
+		for i := range limited.Policy.Signals {
+			s := &limited.Policy.Signals[i]
+			if s.Limit > 0 {
+				s.Limit = r.Model.ITLLimit
+			}
+			if s.FirstLimit > 0 {
+				s.FirstLimit = r.Model.TTFTLimit
+			}
+		}
+		return newEngine(r, limited)
+	}
+	return e
+}
+
+// withoutQueries returns the policy without its PromQL signals, unless it has no others.
+// They are not simulated. Then no signal can scale from zero, so at least one replica is
+// kept.
+func withoutQueries(p policy.Compiled) policy.Compiled {
+	var signals []scale.Signal
+	var sources []policy.Source
+	for i, s := range p.Sources {
+		if s.Kind != policy.Query {
+			signals, sources = append(signals, p.Policy.Signals[i]), append(sources, s)
+		}
+	}
+	if len(sources) == 0 || len(sources) == len(p.Sources) {
+		return p
+	}
+	p.Policy.Signals, p.Sources = signals, sources
+	p.Policy.Min = max(p.Policy.Min, 1)
+	return p
+}
+
+// engine is scale.Decide, called as the controller calls it: once per second, with values
+// that are one second old.
+type engine struct {
+	policy        scale.Policy
+	sources       []source
+	countArrivals []bool        // by source
+	givenStartup  time.Duration // from the policy; 0: learned
+
+	state    scale.State
+	obs      scale.Observation
+	readings []scale.Reading // buffers of the observation
+	paces    []scale.Pace
+	arrivals []scale.Reading
+
+	rules map[scale.Rule]int
+}
+
+// scrapeDelay is the age of the values that the engine reads, in seconds.
+const scrapeDelay = 1
+
+// newEngine returns the engine. The policy's bounds are applied unless the load is scaled.
+func newEngine(r *Replay, compiled policy.Compiled) (*engine, error) {
+	low, high := r.Min, r.Max
+	if !r.Scaled {
+		low = min(max(low, int(compiled.Policy.Min)), high)
+		high = max(low, min(high, int(compiled.Policy.Max)))
+	}
+	e := &engine{policy: compiled.Policy, givenStartup: compiled.Policy.Startup, rules: map[scale.Rule]int{}}
+	e.policy.Min, e.policy.Max = int32(low), int32(high)
+	for i, s := range compiled.Sources {
+		src, err := newSource(s)
+		if err != nil {
+			return nil, fmt.Errorf("spec.signals: %s: %w", compiled.Policy.Signals[i].Name, err)
+		}
+		e.sources, e.countArrivals = append(e.sources, src), append(e.countArrivals, s.Arrived != nil || s.Completed != nil)
+	}
+	return e, nil
+}
+
+// RuleCounts returns how often each rule decided; nil for other autoscalers than GPUPilot.
+func RuleCounts(a service.Autoscaler) map[string]int {
+	e, ok := a.(*engine)
+	if !ok {
+		return nil
+	}
+	out := make(map[string]int, len(e.rules))
+	for rule, n := range e.rules {
+		out[string(rule)] = n
+	}
+	return out
+}
+
+// Decide implements service.Autoscaler.
+func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
+	e.policy.GPUsPerReplica = d.GPUsPerReplica()
+	e.policy.Startup = e.givenStartup
+	if e.givenStartup == 0 {
+		e.policy.Startup = startupP95(d.StartSeconds())
+	}
+	e.observe(d, now)
+	decision, state := scale.Decide(e.policy, e.obs, e.state, timeOf(now))
+	e.state = state
+	e.rules[decision.Rule]++
+	if !decision.Changes() {
+		return service.Unchanged, nil
+	}
+	return int(decision.Replicas), decision.Victims
+}
+
+// timeOf returns the time of a second of the replay.
+func timeOf(second int) time.Time { return time.Unix(int64(second), 0) }
+
+// observe fills in the observation.
+func (e *engine) observe(d *service.Deployment, now int) {
+	s, at := d.At(now-scrapeDelay), timeOf(now-scrapeDelay)
+	e.obs.Replicas = int32(d.Replicas())
+	e.obs.Pods = e.obs.Pods[:0]
+	n := len(e.sources)
+	if want := n * len(d.Pods()); len(e.readings) < want {
+		e.readings, e.paces, e.arrivals = make([]scale.Reading, 2*want), make([]scale.Pace, 2*want), make([]scale.Reading, 2*want)
+	}
+	for i, p := range d.Pods() {
+		readings, paces, arrivals := e.readings[i*n:(i+1)*n], e.paces[i*n:(i+1)*n], e.arrivals[i*n:(i+1)*n]
+		x := s.Of(p.ID)
+		for k, src := range e.sources {
+			v, ok := src.value(x)
+			readings[k] = scale.Reading{Value: v, At: at, OK: ok}
+			if e.policy.Signals[k].Learned() {
+				paces[k] = paceOf(x, at)
+			}
+			if e.countArrivals[k] {
+				arrivals[k] = arrivalsOf(x, at)
+			}
+		}
+		since := p.Since
+		if p.Phase == service.Pulling || p.Phase == service.Loading {
+			since = p.Bound
+		}
+		e.obs.Pods = append(e.obs.Pods, scale.Replica{
+			Name: p.Name, Phase: phaseOf(p.Phase), Since: timeOf(int(since)), Readings: readings, Paces: paces, Arrivals: arrivals,
+		})
+	}
+}
+
+func phaseOf(p service.Phase) scale.Phase {
+	switch p {
+	case service.Unschedulable:
+		return scale.Unschedulable
+	case service.Pulling, service.Loading:
+		return scale.Starting
+	case service.Serving:
+		return scale.Serving
+	}
+	return scale.Terminating
+}
+
+// startupP95 returns the 95th percentile of the most recent starts, as the controller
+// learns it; 0 without any.
+func startupP95(seconds []float64) time.Duration {
+	if len(seconds) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(seconds))
+	i := max(0, int(math.Ceil(0.95*float64(len(s))))-1)
+	return time.Duration(math.Ceil(s[i])) * time.Second
+}

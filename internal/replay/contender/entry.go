@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package contender
+
+import "github.com/gpupilot/gpupilot/internal/replay/service"
+
+// Entry is an autoscaler with its settings.
+type Entry struct {
+	Name   string
+	Family Family
+	Class  Class
+	// Given is true for the user's own settings of a peer, which are compared with the
+	// peers as our policies are.
+	Given bool
+
+	// New returns the autoscaler for one replay.
+	New func(*Replay) (service.Autoscaler, error)
+}
+
+// GaugesOnly reports whether the autoscaler reads only gauges of the server: no rates, and
+// no GPU activity. Objects of the user may read both.
+func (e *Entry) GaugesOnly() bool { return e.Family != Ours && e.Class != OnGPU && !e.Given }
+
+// Replay is what an autoscaler may know of a replay.
+type Replay struct {
+	Model    *service.Model
+	Seed     uint64
+	Min, Max int // replicas
+	// Scaled reports whether the load is scaled. The bounds of a policy are not applied to
+	// a scaled load.
+	Scaled   bool
+	Need     []float64 // replicas that the load needs, per bin of service.NeedSeconds
+	PeakNeed float64   // highest need after the warm-up
+}
+
+// Family is a kind of autoscaler.
+type Family string
+
+// The families.
+const (
+	Ours               Family = "ours"
+	HPA                Family = "hpa"
+	KEDA               Family = "keda"
+	KPA                Family = "kpa" // Knative's
+	FixedReplicas      Family = "fixed"
+	OracleSchedule     Family = "oracle"
+	ReactiveAutoscaler Family = "reactive"
+)
+
+// Class is what an autoscaler reads. It is compared with peers of its class.
+type Class string
+
+// The classes.
+const (
+	OnRequests Class = "requests" // the server's queue and running requests
+	OnGPU      Class = "gpu"      // GPU utilisation and activity
+	OnNothing  Class = ""         // references, such as the oracle
+)

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package migrate
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/scale/peers"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+)
+
+func convert(t *testing.T, file string, o Options) *Result {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, err := Split(file, b)
+	if err != nil || len(docs) != 1 {
+		t.Fatalf("%d objects, %v", len(docs), err)
+	}
+	r, err := Convert(docs[0], o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// signals returns the signals in short form.
+func signals(r *Result) (out []string) {
+	for _, s := range r.Object.Spec.Signals {
+		text := ""
+		switch {
+		case s.GPU != nil:
+			text = "gpu " + s.GPU.Metric
+		case s.Pods != nil:
+			text = "pods " + s.Pods.Metric
+		case s.Query != nil:
+			text = "query " + s.Query.PromQL
+		}
+		text += fmt.Sprintf(" %s %s", s.Target.Type, s.Target.Value.String())
+		if s.Activation != nil {
+			text += " activation " + s.Activation.String()
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func wantSignals(t *testing.T, r *Result, want ...string) {
+	t.Helper()
+	if got := signals(r); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("signals\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func wantNotes(t *testing.T, r *Result, want ...string) {
+	t.Helper()
+	var all strings.Builder
+	for _, n := range r.Notes {
+		fmt.Fprintf(&all, "%v %s: %s\n", n.Lost, n.Field, n.Text)
+	}
+	for _, w := range want {
+		if !strings.Contains(all.String(), w) {
+			t.Errorf("no note %q in\n%s", w, all.String())
+		}
+	}
+}
+
+func TestHPA(t *testing.T) {
+	r := convert(t, "testdata/hpa.yaml", Options{})
+	wantSignals(t, r,
+		"gpu DCGM_FI_DEV_GPU_UTIL AverageValue 60",
+		"pods vllm:num_requests_waiting AverageValue 4",
+		`query chat_gpu_avg{namespace="ml",deployment="chat"} Value 50`,
+		`query sum(queue_depth{namespace="ml",topic="chat"}) AverageValue 30`,
+		`query sum(container_memory_working_set_bytes{namespace="ml",pod=~"chat-.*",container="server"}) AverageValue 8Gi`,
+	)
+	wantNotes(t, r, "true spec.metrics[4].resource.target", "`preset: vllm`", "false spec.behavior.scaleUp", "spec.metrics[3].external: the server of external.metrics")
+	if s := r.Object.Spec; *s.MinReplicas != 1 || s.MaxReplicas != 12 || *s.Behavior.ScaleDown.StabilizationWindowSeconds != 120 {
+		t.Errorf("%+v", s)
+	}
+	if p := r.Peer; len(p.Metrics) != 2 || p.Metrics[0].Kind != peers.PodsAverage || p.Metrics[0].Target != 60 || p.Min != 1 || p.Max != 12 ||
+		p.Down.Window != 120 || p.Down.Policies[0] != (peers.RatePolicy{Percent: true, Value: 50, Period: 60}) || len(p.Up.Policies) != 2 {
+		t.Errorf("%+v", p)
+	}
+	if n, err := r.Policy(); err != nil || len(n.Sources) != 2 {
+		t.Errorf("%d signals are replayed, %v", len(n.Sources), err)
+	}
+	if len(r.Unsimulated) != 3 {
+		t.Errorf("%v", r.Unsimulated)
+	}
+}
+
+// The adapter's file says what the names of metrics mean.
+func TestHPAWithAdapterRules(t *testing.T) {
+	rules, err := adapter.Load([]byte(`
+rules:
+- seriesQuery: DCGM_FI_DEV_GPU_UTIL
+  resources: {overrides: {namespace: {resource: namespace}, deployment: {resource: deployment, group: apps}}}
+  name: {as: chat_gpu_avg}
+  metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+externalRules:
+- seriesQuery: kafka_lag
+  resources: {overrides: {namespace: {resource: namespace}}}
+  name: {as: queue_depth}
+  metricsQuery: max(<<.Series>>{<<.LabelMatchers>>})
+`), adapter.Builtin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := convert(t, "testdata/hpa.yaml", Options{Rules: rules})
+	got := signals(r)
+	for i, want := range map[int]string{
+		2: `query avg(DCGM_FI_DEV_GPU_UTIL{namespace="ml",deployment="chat"}) by (deployment) Value 50`,
+		3: `query sum(max(kafka_lag{topic="chat",namespace="ml"})) AverageValue 30`,
+	} {
+		if got[i] != want {
+			t.Errorf("%s, want %s", got[i], want)
+		}
+	}
+	// The mean of the GPUs is simulated, too.
+	if n := len(r.Peer.Metrics); n != 3 || r.Peer.Metrics[2].Kind != peers.ObjectValue || !r.Peer.Metrics[2].Mean {
+		t.Errorf("%+v", r.Peer.Metrics)
+	}
+}
+
+func TestScaledObject(t *testing.T) {
+	r := convert(t, "testdata/scaledobject.yaml", Options{})
+	wantSignals(t, r, `query sum(vllm:num_requests_running{namespace="ml"}) + sum(vllm:num_requests_waiting{namespace="ml"}) AverageValue 8 activation 1`)
+	wantNotes(t, r, "true spec.triggers[1]: a schedule", "true spec.triggers[2]", "true spec.triggers[3]: kafka", "true spec.advanced.scalingModifiers", "spec.cooldownPeriod: 120 s",
+		"spec.idleReplicaCount: 0: minReplicas becomes 0", "ignoreNullValues", "restoreToOriginalReplicaCount", "authModes, authenticationRef")
+	s := r.Object.Spec
+	if *s.MinReplicas != 0 || s.MaxReplicas != 12 || s.MissingData.IntVal != 4 || s.ScaleTargetRef.Kind != "Deployment" {
+		t.Errorf("%+v", s)
+	}
+	if _, err := policy.Compile(r.Object); err != nil {
+		t.Error(err)
+	}
+	if p := r.Peer; len(p.Metrics) != 1 || p.Metrics[0].Kind != peers.ExternalAverage || !p.Metrics[0].ZeroIfMissing || p.Metrics[0].Mean || p.Family != contender.KEDA || p.Min != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func parse(t *testing.T, kind, spec string) *Result {
+	t.Helper()
+	r, err := Convert(Document{kind, []byte("metadata: {name: a, namespace: ml}\nspec: " + spec)}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const target = `scaleTargetRef: {kind: Deployment, name: a}, maxReplicas: 5, `
+
+func TestHPACases(t *testing.T) {
+	r := parse(t, KindHPA, `{`+target+`minReplicas: 0, metrics: [{type: External, external: {metric: {name: q}, target: {value: "3"}}}]}`)
+	wantSignals(t, r, `query sum(q{namespace="ml"}) Value 3 activation 0`)
+	r = parse(t, KindHPA, `{`+target+`minReplicas: 0, metrics: [{type: Pods, pods: {metric: {name: q}, target: {averageValue: "3"}}}]}`)
+	wantNotes(t, r, "true spec.minReplicas: 0 needs a query")
+	if *r.Object.Spec.MinReplicas != 1 {
+		t.Error("a policy without a query scales to zero")
+	}
+	r = parse(t, KindHPA, `{`+target+`targetCPUUtilizationPercentage: 80}`)
+	wantNotes(t, r, "true spec.targetCPUUtilizationPercentage: 80 %", "true spec.signals: no metric has an equivalent")
+	r = parse(t, KindHPA, `{`+target+`metrics: [{type: Object, object: {metric: {name: DCGM_FI_DEV_GPU_UTIL}, describedObject: {kind: Service, name: a}, target: {value: "60"}}}]}`)
+	wantSignals(t, r, "gpu DCGM_FI_DEV_GPU_UTIL AverageValue 60")
+	r = parse(t, KindHPA, `{`+target+`metrics: [{type: Dance}]}`)
+	wantNotes(t, r, `true spec.metrics[0].type: "Dance"`)
+	for _, bad := range []string{"{}", "[]", `{scaleTargetRef: {name: a}}`} {
+		if _, err := Convert(Document{KindHPA, []byte("spec: " + bad)}, Options{}); err == nil {
+			t.Errorf("%s was converted", bad)
+		}
+	}
+}
+
+func TestScaledObjectCases(t *testing.T) {
+	f := func(spec string, notes ...string) *Result {
+		t.Helper()
+		r := parse(t, KindScaledObject, `{scaleTargetRef: {name: a}, `+spec+`}`)
+		wantNotes(t, r, notes...)
+		return r
+	}
+	const query = `triggers: [{type: prometheus, metadata: {query: up, threshold: "1"}}]`
+	r := f(query)
+	if s := r.Object.Spec; *s.MinReplicas != 0 || s.MaxReplicas != 100 || s.Signals[0].Activation.String() != "0" {
+		t.Errorf("KEDA's defaults: %+v", s)
+	}
+	f(query+`, fallback: {replicas: 2, behavior: currentReplicasIfLower}`, "true spec.fallback.behavior: currentReplicasIfLower")
+	if r := f(query + `, fallback: {replicas: 2, behavior: currentReplicasIfHigher}`); r.Object.Spec.MissingData.IntVal != 2 {
+		t.Errorf("%v", r.Object.Spec.MissingData)
+	}
+	if r := f(query+`, fallback: {behavior: currentReplicas}`, "missingData: Hold"); r.Object.Spec.MissingData != nil {
+		t.Errorf("%v", r.Object.Spec.MissingData)
+	}
+	f(query+`, idleReplicaCount: 2`, "true spec.idleReplicaCount: 2")
+	f(query+`, initialCooldownPeriod: 60`, "true spec.initialCooldownPeriod: 60 s")
+	f(`triggers: [{type: prometheus, metadata: {query: up, threshold: "-1"}}]`, "true spec.triggers[0].metadata", `"-1"`)
+	f(`triggers: [{type: prometheus, metricType: Utilization, metadata: {query: up, threshold: "1"}}]`, "true spec.triggers[0].metricType")
+	f(`triggers: [{type: prometheus, metadata: {query: up, threshold: "1", activationThreshold: x}}]`, "true spec.triggers[0].metadata.activationThreshold")
+	f(`triggers: [{type: cpu, metricType: Utilization, metadata: {value: "50"}}]`, "true spec.triggers[0].target: a percentage")
+	r = f(`triggers: [{type: memory, metricType: AverageValue, metadata: {value: 1Gi}}]`)
+	wantSignals(t, r, `query sum(container_memory_working_set_bytes{namespace="ml",pod=~"a-.*",container!=""}) AverageValue 1Gi activation 0`)
+	r, err := Convert(Document{KindScaledObject, []byte(`{metadata: {name: a, annotations: {autoscaling.keda.sh/paused: "true"}}, spec: {scaleTargetRef: {name: a}, ` + query + `}}`)}, Options{})
+	if err != nil || r.Object.Spec.Actuation != "Advise" {
+		t.Errorf("a paused object: %v, %v", r.Object.Spec.Actuation, err)
+	}
+}
+
+func TestSourceOfQuery(t *testing.T) {
+	f := func(promql, want string) {
+		t.Helper()
+		s, unit, mean, err := sourceOfQuery(promql)
+		got := "?"
+		if err == nil {
+			got = fmt.Sprintf("kind %d field %d terms %d unit %g mean %v", s.Kind, s.Field, len(s.Terms), unit, mean)
+		}
+		if got != want {
+			t.Errorf("%s: %s (%v), want %s", promql, got, err, want)
+		}
+	}
+	f("sum(vllm:num_requests_running)", "kind 1 field 0 terms 1 unit 1 mean false")
+	f("(sum(avg_over_time(a[1m])) + sum by (x) (b)) or vector(0)", "kind 1 field 0 terms 2 unit 1 mean false")
+	f("avg(DCGM_FI_DEV_GPU_UTIL_RATIO)", "kind 0 field 203 terms 0 unit 100 mean true")
+	f("max(a)", "?")
+	f("avg(a + b)", "?")
+	f("avg(a) + avg(b)", "?")
+	f("histogram_quantile(0.9, rate(a[1m]))", "?")
+	f("1", "?")
+	f("sum(", "?")
+}
+
+func TestAdapterReport(t *testing.T) {
+	report, err := Adapter([]byte(`
+rules:
+- {seriesQuery: DCGM_FI_DEV_GPU_UTIL, resources: &pods {overrides: {pod: {resource: pod}, namespace: {resource: namespace}}}, metricsQuery: "avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"}
+- {seriesQuery: DCGM_FI_DEV_FB_USED, resources: *pods, name: {as: memory}, metricsQuery: "max(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"}
+- {seriesQuery: "vllm:num_requests_waiting", resources: *pods, metricsQuery: "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"}
+- {seriesQuery: cuda_test_gpu_avg, resources: {overrides: {deployment: {resource: deployment, group: apps}}}, metricsQuery: "<<.Series>>{<<.LabelMatchers>>}"}
+- {seriesQuery: queue, resources: *pods, metricsQuery: "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"}
+- {seriesQuery: requests_total, resources: *pods, metricsQuery: "sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)"}
+- {seriesQuery: '{pod!=""}', resources: *pods, metricsQuery: "<<.Series>>{<<.LabelMatchers>>}"}
+- {seriesQuery: up, metricsQuery: up}
+- {seriesQuery: up}
+externalRules:
+- {seriesQuery: queue, resources: *pods, metricsQuery: "sum(<<.Series>>{<<.LabelMatchers>>})"}
+resourceRules: {}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Becomes{BuiltIn, BuiltIn, Signal, RecordingRule, Signal, Served, Served, Impossible, Impossible, Served, Impossible}
+	for i, w := range want {
+		if r := report.Rules[i]; r.Becomes != w || r.Why == "" || r.Do == "" {
+			t.Errorf("%s becomes %s (%s), want %s", r.Rule, r.Becomes, r.Why, w)
+		}
+	}
+	var text bytes.Buffer
+	if err := report.Print(&text); err != nil || report.Possible() {
+		t.Error(err)
+	}
+	for _, want := range []string{
+		"rules[1]  memory: built-in metric", "from memory to DCGM_FI_DEV_FB_USED", "The rule's max over the GPUs", "preset: vllm", "rules[8].metricsQuery: Required value",
+		"metrics-server", "11 rules: built-in metric 2, GPUAutoscaler signal 2, recording rule 1, served as is 3, not possible 3",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(text.String()), " "), strings.Join(strings.Fields(want), " ")) {
+			t.Errorf("no %q in\n%s", want, text.String())
+		}
+	}
+}
+
+// The printed YAML is valid with its comments.
+func TestYAML(t *testing.T) {
+	for _, file := range []string{"testdata/hpa.yaml", "testdata/scaledobject.yaml"} {
+		r := convert(t, file, Options{})
+		text, err := r.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := policy.Parse("x", []byte(text)); err != nil {
+			t.Errorf("%v\n%s", err, text)
+		}
+	}
+}
+
+// FuzzConvert checks that any object is refused, or becomes one that a note declares
+// invalid or that the API accepts.
+func FuzzConvert(f *testing.F) {
+	for _, file := range []string{"testdata/hpa.yaml", "testdata/scaledobject.yaml"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 1<<13 {
+			return
+		}
+		docs, err := Split("x", b)
+		if err != nil {
+			return
+		}
+		for _, d := range docs {
+			r, err := Convert(d, Options{})
+			if err != nil {
+				continue
+			}
+			if _, err := policy.Compile(r.Object); err != nil && !hasLost(r) {
+				t.Fatalf("%v, and no note says so", err)
+			}
+			text, err := r.YAML()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var x map[string]any
+			if err := yaml.Unmarshal([]byte(text), &x); err != nil || x["kind"] != "GPUAutoscaler" {
+				t.Fatalf("%v\n%s", err, text)
+			}
+		}
+	})
+}
+
+func hasLost(r *Result) bool {
+	for _, n := range r.Notes {
+		if n.Lost {
+			return true
+		}
+	}
+	return false
+}

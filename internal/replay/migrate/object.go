@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package migrate
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+)
+
+// Result is the translation of one object.
+type Result struct {
+	// Kind is HorizontalPodAutoscaler or ScaledObject.
+	Kind string
+	Name string
+	// Object is the equivalent.
+	Object *v1alpha1.GPUAutoscaler
+	// Notes are about what differs or has no equivalent, in the order of the fields.
+	Notes []Note
+	// Peer simulates the original; its metrics are those that can be simulated.
+	Peer contender.HPAObject
+	// Unsimulated has the metrics that cannot be simulated, with the reason.
+	Unsimulated []Note
+}
+
+// Note is about one field of the original.
+type Note struct {
+	Field string `json:"field"`
+	Text  string `json:"text"`
+	// Lost is true if the field has no equivalent.
+	Lost bool `json:"lost,omitempty"`
+}
+
+func (r *Result) note(field, format string, args ...any) {
+	r.Notes = append(r.Notes, Note{Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+func (r *Result) lose(field, format string, args ...any) {
+	r.Notes = append(r.Notes, Note{Field: field, Text: fmt.Sprintf(format, args...), Lost: true})
+}
+
+func (r *Result) unsimulated(field, format string, args ...any) {
+	r.Unsimulated = append(r.Unsimulated, Note{Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+// The kinds of objects that are translated.
+const (
+	KindHPA          = "HorizontalPodAutoscaler"
+	KindScaledObject = "ScaledObject"
+)
+
+// Options are what is known beside the object.
+type Options struct {
+	// Rules are those of prometheus-adapter, which tell the queries behind the names of
+	// custom and external metrics; nil: unknown.
+	Rules *adapter.RuleSet
+}
+
+// Document is one object of a file.
+type Document struct {
+	Kind string
+	Text []byte // JSON or YAML
+}
+
+// Split splits a YAML file into its objects; also those of a List.
+func Split(file string, b []byte) (out []Document, err error) {
+	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
+	for {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		var head struct {
+			Kind  string           `json:"kind"`
+			Items []map[string]any `json:"items"`
+		}
+		if err := yaml.Unmarshal(doc, &head); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		for _, item := range head.Items {
+			text, err := yaml.Marshal(item)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			kind, _ := item["kind"].(string)
+			out = append(out, Document{kind, text})
+		}
+		if head.Kind != "" && !strings.HasSuffix(head.Kind, "List") {
+			out = append(out, Document{head.Kind, doc})
+		}
+	}
+	return out, nil
+}
+
+// Convert translates an object of one of the kinds.
+func Convert(d Document, o Options) (*Result, error) {
+	switch d.Kind {
+	case KindHPA:
+		return convertHPA(d.Text, o)
+	case KindScaledObject:
+		return convertScaledObject(d.Text, o)
+	}
+	return nil, fmt.Errorf("kind %q is not %s or %s", d.Kind, KindHPA, KindScaledObject)
+}
+
+// objectMeta is what is read of an object's metadata.
+type objectMeta struct {
+	Name        string            `json:"name"`
+	Namespace   string            `json:"namespace"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// newResult starts a result with the name and the target of the original.
+func newResult(kind string, m *objectMeta, target v1alpha1.CrossVersionObjectReference) *Result {
+	r := &Result{Kind: kind, Name: m.Name, Object: &v1alpha1.GPUAutoscaler{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUAutoscaler"},
+		ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace},
+	}}
+	r.Object.Spec.ScaleTargetRef = target
+	return r
+}
+
+// addPeerMetric adds a metric of the simulated original, if the simulated service has it.
+func (r *Result) addPeerMetric(m contender.HPAMetric, field string) {
+	if err := contender.Simulates(m.Source); err != nil {
+		r.unsimulated(field, "%v", err)
+		return
+	}
+	r.Peer.Metrics = append(r.Peer.Metrics, m)
+}

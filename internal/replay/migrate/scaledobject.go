@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package migrate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+)
+
+// scaledObject is what is read of KEDA's ScaledObject, keda.sh/v1alpha1.
+type scaledObject struct {
+	Metadata objectMeta `json:"metadata"`
+	Spec     struct {
+		ScaleTargetRef        v1alpha1.CrossVersionObjectReference `json:"scaleTargetRef"`
+		PollingInterval       *int32                               `json:"pollingInterval"`
+		InitialCooldownPeriod *int32                               `json:"initialCooldownPeriod"`
+		CooldownPeriod        *int32                               `json:"cooldownPeriod"`
+		IdleReplicaCount      *int32                               `json:"idleReplicaCount"`
+		MinReplicaCount       *int32                               `json:"minReplicaCount"`
+		MaxReplicaCount       *int32                               `json:"maxReplicaCount"`
+		Advanced              *advanced                            `json:"advanced"`
+		Triggers              []trigger                            `json:"triggers"`
+		Fallback              *fallback                            `json:"fallback"`
+	} `json:"spec"`
+}
+
+type advanced struct {
+	HPA *struct {
+		Name     string             `json:"name"`
+		Behavior *v1alpha1.Behavior `json:"behavior"`
+	} `json:"horizontalPodAutoscalerConfig"`
+	RestoreToOriginal bool `json:"restoreToOriginalReplicaCount"`
+	Modifiers         *struct {
+		Formula          string `json:"formula"`
+		Target           string `json:"target"`
+		ActivationTarget string `json:"activationTarget"`
+		MetricType       string `json:"metricType"`
+	} `json:"scalingModifiers"`
+}
+
+type trigger struct {
+	Type              string            `json:"type"`
+	Name              string            `json:"name"`
+	Metadata          map[string]string `json:"metadata"`
+	MetricType        string            `json:"metricType"`
+	UseCachedMetrics  bool              `json:"useCachedMetrics"`
+	AuthenticationRef *struct {
+		Name string `json:"name"`
+	} `json:"authenticationRef"`
+}
+
+type fallback struct {
+	FailureThreshold int32  `json:"failureThreshold"`
+	Replicas         int32  `json:"replicas"`
+	Behavior         string `json:"behavior"`
+}
+
+// kedaMaxReplicas is KEDA's default of maxReplicaCount.
+const kedaMaxReplicas = 100
+
+func convertScaledObject(text []byte, o Options) (*Result, error) {
+	var in scaledObject
+	if err := yaml.Unmarshal(text, &in); err != nil {
+		return nil, fmt.Errorf("ScaledObject: %w", err)
+	}
+	s := &in.Spec
+	if s.ScaleTargetRef.Name == "" {
+		return nil, fmt.Errorf("ScaledObject %q has no spec.scaleTargetRef.name", in.Metadata.Name)
+	}
+	s.ScaleTargetRef.Kind = cmp.Or(s.ScaleTargetRef.Kind, "Deployment")
+	s.ScaleTargetRef.APIVersion = cmp.Or(s.ScaleTargetRef.APIVersion, "apps/v1")
+	r := newResult(KindScaledObject, &in.Metadata, s.ScaleTargetRef)
+	r.Peer = contender.HPAObject{Name: in.Metadata.Name + " KEDA", Family: contender.KEDA}
+	least := int32(0)
+	if s.MinReplicaCount != nil {
+		least = *s.MinReplicaCount
+	}
+	r.Object.Spec.MinReplicas, r.Object.Spec.MaxReplicas = &least, kedaMaxReplicas
+	if s.MaxReplicaCount != nil {
+		r.Object.Spec.MaxReplicas = *s.MaxReplicaCount
+	}
+	r.timing(&in)
+	r.annotations(in.Metadata.Annotations)
+	r.advanced(s.Advanced)
+	r.fallback(s.Fallback)
+	c := converter{result: r, options: o, namespace: in.Metadata.Namespace, zeroIfMissing: true}
+	for i := range s.Triggers {
+		c.trigger(&s.Triggers[i], fmt.Sprintf("spec.triggers[%d]", i))
+	}
+	c.finish()
+	return r, nil
+}
+
+// timing is about the fields of times and of the idle state.
+func (r *Result) timing(in *scaledObject) {
+	s := &in.Spec
+	if s.PollingInterval != nil {
+		r.note("spec.pollingInterval", "%d s: a GPUAutoscaler decides every second", *s.PollingInterval)
+	}
+	if s.CooldownPeriod != nil || s.MinReplicaCount == nil || *s.MinReplicaCount == 0 {
+		period := int32(300)
+		if s.CooldownPeriod != nil {
+			period = *s.CooldownPeriod
+		}
+		r.note("spec.cooldownPeriod", "%d s, only for the step to zero: a GPUAutoscaler waits for behavior.scaleDown.stabilizationWindowSeconds at every step down", period)
+	}
+	if s.InitialCooldownPeriod != nil && *s.InitialCooldownPeriod > 0 {
+		r.lose("spec.initialCooldownPeriod", "%d s: a new GPUAutoscaler waits for its scale-down window instead", *s.InitialCooldownPeriod)
+	}
+	if s.IdleReplicaCount == nil {
+		return
+	}
+	if *s.IdleReplicaCount == 0 && r.Object.Spec.MinReplicas != nil && *r.Object.Spec.MinReplicas > 0 {
+		r.note("spec.idleReplicaCount", "0: minReplicas becomes 0. From zero, KEDA starts minReplicaCount (%d) replicas; a GPUAutoscaler starts as many as the signals ask for", *r.Object.Spec.MinReplicas)
+		zero := int32(0)
+		r.Object.Spec.MinReplicas = &zero
+		return
+	}
+	r.lose("spec.idleReplicaCount", "%d: only 0 has an equivalent", *s.IdleReplicaCount)
+}
+
+// annotations is about KEDA's annotations.
+func (r *Result) annotations(a map[string]string) {
+	for _, key := range []string{"autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"} {
+		if value, ok := a[key]; ok && value != "false" {
+			r.Object.Spec.Actuation = v1alpha1.ActuationAdvise
+			r.note("metadata.annotations", "%s: the GPUAutoscaler is in advice mode (actuation: Advise)", key)
+			return
+		}
+	}
+	for key := range a {
+		if strings.HasPrefix(key, "autoscaling.keda.sh/paused-scale") || key == "autoscaling.keda.sh/force-activation" {
+			r.lose("metadata.annotations", "%s; selectPolicy: Disabled in behavior stops one direction", key)
+		}
+	}
+}
+
+func (r *Result) advanced(a *advanced) {
+	var behavior *v1alpha1.Behavior
+	if a != nil && a.HPA != nil {
+		behavior = a.HPA.Behavior
+	}
+	r.setBehavior(behavior, "spec.advanced.horizontalPodAutoscalerConfig.behavior")
+	if a == nil {
+		return
+	}
+	if a.RestoreToOriginal {
+		r.lose("spec.advanced.restoreToOriginalReplicaCount", "a GPUAutoscaler that is deleted leaves the replicas as they are")
+	}
+	if m := a.Modifiers; m != nil && m.Formula != "" {
+		r.lose("spec.advanced.scalingModifiers", "the formula %q of several triggers: write it as one PromQL query with the target %s. "+
+			"Without it, the signal that asks for the most replicas decides", excerptOf(m.Formula), cmp.Or(m.Target, "that you need"))
+		r.unsimulated("spec.advanced.scalingModifiers", "the formula is not simulated: the triggers are, each by itself")
+	}
+}
+
+func (r *Result) fallback(f *fallback) {
+	if f == nil {
+		return
+	}
+	n := intstr.FromInt32(f.Replicas)
+	switch f.Behavior {
+	case "", "static":
+		r.Object.Spec.MissingData = &n
+		r.note("spec.fallback", "KEDA sets %d replicas. missingData: %d never scales down: it sets the greater of the current replicas and %d", f.Replicas, f.Replicas, f.Replicas)
+	case "currentReplicasIfHigher":
+		r.Object.Spec.MissingData = &n
+	case "currentReplicas":
+		r.note("spec.fallback", "is the default: missingData: Hold")
+	default:
+		r.lose("spec.fallback.behavior", "%s: missing data never scales a GPUAutoscaler down; it holds", f.Behavior)
+	}
+	r.note("spec.fallback.failureThreshold", "%d failures: a GPUAutoscaler reacts when no signal has had a value for a minute", f.FailureThreshold)
+}
+
+// trigger translates one trigger.
+func (c *converter) trigger(t *trigger, field string) {
+	switch t.Type {
+	case "prometheus":
+		c.prometheusTrigger(t, field)
+	case "cpu", "memory":
+		c.resourceTrigger(t, field)
+	case "external", "external-push":
+		c.result.lose(field, "the scaler %s is a gRPC service: GPUPilot calls none. Use the metric behind it as gpu, pods or query", t.Metadata["scalerAddress"])
+	case "cron":
+		c.result.lose(field, "a schedule: change minReplicas by a CronJob, or use a query of the time, such as hour()")
+	case "metrics-api":
+		c.result.lose(field, "a JSON document: expose the value in the Prometheus format, and use pods or query")
+	case "kubernetes-workload":
+		c.result.lose(field, "a number of pods: use a query, such as count(kube_pod_info{…}), where kube-state-metrics or the controller's own series have it")
+	default:
+		c.result.lose(field, "%s: scrape an exporter of that system, and use its metric in a query", t.Type)
+	}
+}
+
+func (c *converter) prometheusTrigger(t *trigger, field string) {
+	md := t.Metadata
+	query, threshold := strings.TrimSpace(md["query"]), md["threshold"]
+	value, err := resource.ParseQuantity(threshold)
+	if query == "" || err != nil || value.Sign() <= 0 {
+		c.result.lose(field+".metadata", "no query, or the threshold %q is not a number above 0", threshold)
+		return
+	}
+	kind := v1alpha1.AverageValue
+	switch t.MetricType {
+	case "", "AverageValue":
+	case "Value":
+		kind = v1alpha1.Value
+	default:
+		c.result.lose(field+".metricType", "%s is not one of the prometheus trigger", t.MetricType)
+		return
+	}
+	c.activation = c.activationOf(md["activationThreshold"], field)
+	if md["ignoreNullValues"] != "false" {
+		c.result.note(field+".metadata.ignoreNullValues", "an empty result is 0 for KEDA and scales to the minimum. Here it is missing data, and holds. If empty means 0, append: or vector(0)")
+	}
+	c.backendNotes(t, field)
+	c.addValueQuery(query, value, kind, field)
+	c.activation = nil
+}
+
+// activationOf returns the activation of a trigger. KEDA's default is 0.
+func (c *converter) activationOf(threshold, field string) *resource.Quantity {
+	if threshold == "" {
+		return nil
+	}
+	q, err := resource.ParseQuantity(threshold)
+	if err != nil || q.Sign() < 0 {
+		c.result.lose(field+".metadata.activationThreshold", "%q is not a number of at least 0", threshold)
+		return nil
+	}
+	return &q
+}
+
+// backendNotes is about the settings of the Prometheus server, which the controller has
+// once for all objects.
+func (c *converter) backendNotes(t *trigger, field string) {
+	if a := t.Metadata["serverAddress"]; a != "" {
+		c.result.note(field+".metadata.serverAddress", "%s: the controller has one backend for all queries: --prometheus-url, or its own windows", a)
+	}
+	var credentials []string
+	for _, key := range []string{"authModes", "customHeaders", "unsafeSsl", "awsRegion", "queryParameters"} {
+		if t.Metadata[key] != "" {
+			credentials = append(credentials, key)
+		}
+	}
+	if t.AuthenticationRef != nil {
+		credentials = append(credentials, "authenticationRef")
+	}
+	if len(credentials) > 0 {
+		slices.Sort(credentials)
+		c.result.note(field, "%s: the operator sets credentials, TLS and headers once in --prometheus-http-config", strings.Join(credentials, ", "))
+	}
+	if ns := t.Metadata["namespace"]; ns != "" {
+		c.result.note(field+".metadata.namespace", "%s: a query is limited to the namespace of its GPUAutoscaler, unless --query-namespaces trusts it", ns)
+	}
+}
+
+// resourceTrigger translates a trigger on CPU or memory.
+func (c *converter) resourceTrigger(t *trigger, field string) {
+	target := hpaTarget{}
+	if q, err := resource.ParseQuantity(t.Metadata["value"]); err == nil && (t.MetricType == "AverageValue" || t.Metadata["type"] == "AverageValue") {
+		target.AverageValue = &q
+	}
+	c.resourceMetric(t.Type, t.Metadata["containerName"], &target, field)
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package migrate
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/scale/peers"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+)
+
+// converter translates the metrics of one object.
+type converter struct {
+	result    *Result
+	options   Options
+	namespace string
+	// activation is the threshold of a KEDA trigger; nil: none.
+	activation *resource.Quantity
+	// zeroIfMissing is true for KEDA's triggers, where an empty result is 0.
+	zeroIfMissing bool
+}
+
+var podsResource = schema.GroupResource{Resource: "pods"}
+
+// isGPUMetric reports whether a name is that of a GPU's field.
+func isGPUMetric(name string) bool {
+	_, ok := names.Metric(name)
+	return ok
+}
+
+// find finds the adapter's rule of a metric. The resource of an external one is empty.
+func (c *converter) find(name string, r schema.GroupResource) (*adapter.Rule, string, bool) {
+	if c.options.Rules == nil {
+		return nil, "", false
+	}
+	return c.options.Rules.Find(name, r)
+}
+
+// add appends a signal.
+func (c *converter) add(s v1alpha1.Signal, value resource.Quantity, kind v1alpha1.TargetType) {
+	s.Target = &v1alpha1.Target{Type: kind, Value: value}
+	if s.Query != nil {
+		s.Activation = c.activation
+	}
+	c.result.Object.Spec.Signals = append(c.result.Object.Spec.Signals, s)
+}
+
+// addPodMetric adds a signal of a pod's GPUs or of its own metric, whose target is per
+// replica.
+func (c *converter) addPodMetric(name string, value resource.Quantity, kind peers.Kind, field string) {
+	s := v1alpha1.Signal{GPU: &v1alpha1.GPUSignal{Metric: name}}
+	if !isGPUMetric(name) {
+		s = v1alpha1.Signal{Pods: &v1alpha1.PodsSignal{Metric: name}}
+		if preset, ok := presetOf(name); ok {
+			c.result.note(field, "%s is a metric of %s: `preset: %s` reads the requests, the queue and the cache, and counts a burst once", name, preset, preset)
+		} else {
+			c.result.note(field, "the pods must expose %s themselves (at /metrics of their only port, or set pods.port and pods.path)", name)
+		}
+	}
+	c.add(s, value, v1alpha1.AverageValue)
+	c.simulate(&s, value, kind, field)
+}
+
+// addValueQuery adds a query.
+func (c *converter) addValueQuery(promql string, value resource.Quantity, kind v1alpha1.TargetType, field string) {
+	s := v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: promql}}
+	c.add(s, value, kind)
+	source, scale, mean, err := sourceOfQuery(promql)
+	if err != nil {
+		c.result.unsimulated(field, "%v", err)
+		return
+	}
+	k := peers.ObjectValue
+	if kind == v1alpha1.AverageValue {
+		k = peers.ExternalAverage
+	}
+	c.result.addPeerMetric(contender.HPAMetric{Kind: k, Source: source, Target: toFloat(value) * scale, Mean: mean, ZeroIfMissing: c.zeroIfMissing}, field)
+}
+
+// simulate adds a metric of the simulated HPA.
+func (c *converter) simulate(s *v1alpha1.Signal, value resource.Quantity, kind peers.Kind, field string) {
+	copied := *s
+	copied.Target = &v1alpha1.Target{Value: value}
+	compiled, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{MaxReplicas: 1, Signals: []v1alpha1.Signal{copied}}})
+	if err != nil {
+		c.result.unsimulated(field, "%v", err)
+		return
+	}
+	c.result.addPeerMetric(contender.HPAMetric{
+		Kind: kind, Source: compiled.Sources[0], Target: compiled.Policy.Signals[0].Target, Mean: true, ZeroIfMissing: c.zeroIfMissing,
+	}, field)
+}
+
+// sourceOfQuery finds the source of one pod's values behind a query that adds them up or
+// averages them; mean says which. The scale converts the query's unit to the source's.
+func sourceOfQuery(promql string) (source policy.Source, scale float64, mean bool, err error) {
+	expr, err := queries.ParseExpr(promql)
+	if err != nil {
+		return source, 1, false, fmt.Errorf("the query is not PromQL: %w", err)
+	}
+	metrics, mean, ok := summands(expr)
+	if !ok {
+		return source, 1, false, fmt.Errorf("the query %q is neither the sum nor the mean of metrics that the simulated service has", excerptOf(promql))
+	}
+	if ref, isGPU := names.Metric(metrics[0]); isGPU && len(metrics) == 1 {
+		return policy.Source{Kind: policy.GPU, Field: ref.Field}, ref.Scale, mean, nil
+	}
+	source.Kind = policy.Pods
+	for _, m := range metrics {
+		source.Terms = append(source.Terms, policy.Term{{Name: m}})
+	}
+	return source, 1, mean, nil
+}
+
+// queries parses the queries of objects.
+var queries = parser.NewParser(parser.Options{EnableExperimentalFunctions: true})
+
+// summands returns the names of the metrics that an expression adds up over pods, or the
+// one that it averages.
+func summands(e parser.Expr) (metrics []string, mean, ok bool) {
+	switch e := e.(type) {
+	case *parser.ParenExpr:
+		return summands(e.Expr)
+	case *parser.StepInvariantExpr:
+		return summands(e.Expr)
+	case *parser.AggregateExpr:
+		metrics, _, ok = summands(e.Expr)
+		return metrics, e.Op == parser.AVG, ok && (e.Op == parser.SUM || e.Op == parser.AVG && len(metrics) == 1)
+	case *parser.BinaryExpr:
+		if e.Op == parser.LOR { // … or vector(0)
+			return summands(e.LHS)
+		}
+		left, leftMean, leftOK := summands(e.LHS)
+		right, rightMean, rightOK := summands(e.RHS)
+		return append(left, right...), false, e.Op == parser.ADD && leftOK && rightOK && !leftMean && !rightMean
+	case *parser.Call:
+		if len(e.Args) == 1 && slices.Contains([]string{"avg_over_time", "last_over_time", "ceil", "round"}, e.Func.Name) {
+			return summands(e.Args[0])
+		}
+	case *parser.MatrixSelector:
+		return summands(e.VectorSelector)
+	case *parser.VectorSelector:
+		for _, m := range e.LabelMatchers {
+			if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
+				return []string{m.Value}, false, true
+			}
+		}
+	}
+	return nil, false, false
+}
+
+// presetOf returns the preset of an inference server's metric.
+func presetOf(name string) (v1alpha1.Preset, bool) {
+	for prefix, preset := range map[string]v1alpha1.Preset{
+		"vllm:": v1alpha1.PresetVLLM, "sglang:": v1alpha1.PresetSGLang, "tgi_": v1alpha1.PresetTGI, "nv_inference_": v1alpha1.PresetTriton, "nv_trt_llm_": v1alpha1.PresetTriton,
+	} {
+		if strings.HasPrefix(name, prefix) {
+			return preset, true
+		}
+	}
+	return "", false
+}
+
+// matchers returns the matcher of the object's namespace and others, separated by commas.
+// Empty ones are left out.
+func (c *converter) matchers(others ...string) string {
+	all := slices.DeleteFunc(others, func(s string) bool { return s == "" })
+	if c.namespace != "" {
+		all = slices.Insert(all, 0, "namespace="+strconv.Quote(c.namespace))
+	}
+	return strings.Join(all, ",")
+}
+
+// resourceOf returns the resource of a kind, and the label that usually names it.
+func resourceOf(kind string) (schema.GroupResource, string) {
+	lower := strings.ToLower(kind)
+	if k, ok := (adapter.Builtin{}).Find("", lower); ok {
+		return k.GroupResource, k.Singular
+	}
+	return schema.GroupResource{Resource: lower + "s"}, lower
+}
+
+// selectorMatchers returns the labels of a selector as matchers.
+func selectorMatchers(s *metav1.LabelSelector) string {
+	if s == nil {
+		return ""
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return ""
+	}
+	text, err := adapter.Matchers(selector)
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// excerptOf shortens a query for a note.
+func excerptOf(s string) string {
+	if r := []rune(strings.Join(strings.Fields(s), " ")); len(r) > 80 {
+		return string(r[:80]) + "…"
+	}
+	return strings.Join(strings.Fields(s), " ")
+}
+
+// finish checks the bounds and the whole object.
+func (c *converter) finish() {
+	r := c.result
+	spec := &r.Object.Spec
+	wakes := slices.ContainsFunc(spec.Signals, func(s v1alpha1.Signal) bool { return s.Query != nil })
+	switch {
+	case spec.MinReplicas == nil || *spec.MinReplicas > 0:
+	case wakes:
+		for i := range spec.Signals {
+			if s := &spec.Signals[i]; s.Query != nil && s.Activation == nil {
+				zero := resource.MustParse("0")
+				s.Activation = &zero
+			}
+		}
+	default:
+		one := int32(1)
+		spec.MinReplicas = &one
+		r.lose("spec.minReplicas", "0 needs a query with an activation, because pods have no metrics at zero replicas: minReplicas is 1")
+	}
+	r.Peer.Min, r.Peer.Max = 1, int(spec.MaxReplicas)
+	if spec.MinReplicas != nil {
+		r.Peer.Min = max(1, int(*spec.MinReplicas))
+	}
+	if len(spec.Signals) == 0 {
+		r.lose("spec.signals", "no metric has an equivalent: add a signal, such as `gpu: {metric: Utilization}` or `preset: vllm`")
+		return
+	}
+	if _, err := policy.Compile(r.Object); err != nil {
+		r.lose("spec", "the GPUAutoscaler is refused: %v", err)
+	}
+}

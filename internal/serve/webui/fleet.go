@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+)
+
+// The limits of a view. They keep it below 300 kB for any fleet size and any length
+// of names: the bytes add up to 295 kB. The page requests the rest in pages.
+const (
+	maxWholeGPUs   = 400 // the largest fleet that is sent whole
+	maxPools       = 100
+	maxProblems    = 50
+	maxNamespaces  = 400
+	bytesNodes     = 125_000
+	bytesPools     = 25_000
+	bytesProblems  = 20_000
+	bytesTargets   = 25_000
+	bytesWorkloads = 60_000
+	bytesRecent    = 30_000
+	bytesNames     = 10_000 // of namespaces
+
+	maxModels       = 8   // of a pool
+	maxCells        = 128 // of a node
+	maxNodeProblems = 3
+	maxProblemBytes = 200
+)
+
+// refreshLarge is the refresh interval of a view of a fleet that is not sent whole.
+const refreshLarge = 2 * time.Second
+
+// staleAfter returns the age above which a value does not count. The page uses the
+// same rule.
+func (v *View) staleAfter() time.Duration { return max(5*time.Second, v.MaxAge) }
+
+// count adds a GPU to the node's counts and cells.
+func (n *NodeAt) count(g *GPU, staleAfter time.Duration) {
+	n.GPUs++
+	held, fresh := len(g.Owners) > 0, g.Utilization != nil && g.Age <= staleAfter
+	cell := byte('.')
+	if held {
+		n.Allocated++
+		if fresh {
+			n.sum += *g.Utilization
+			n.fresh++
+			cell = '0' + byte(min(4, max(0, *g.Utilization/20)))
+		}
+	}
+	switch {
+	case !fresh:
+		n.Stale++
+		cell = '-'
+	case !held:
+		n.Free++
+	case *g.Utilization >= 1:
+		n.Active++
+	default:
+		n.Idle++
+	}
+	if len(n.Cells) < maxCells {
+		n.Cells += string(cell)
+	}
+}
+
+// add adds a node's counts.
+func (c *Counts) add(n *Counts) {
+	c.Nodes += n.Nodes
+	c.ProblemNodes += n.ProblemNodes
+	c.GPUs += n.GPUs
+	c.Allocated += n.Allocated
+	c.Active += n.Active
+	c.Idle += n.Idle
+	c.Free += n.Free
+	c.Stale += n.Stale
+	c.sum += n.sum
+	c.fresh += n.fresh
+}
+
+// mean sets Utilization.
+func (c *Counts) mean() {
+	if c.fresh > 0 {
+		u := c.sum / float64(c.fresh)
+		c.Utilization = &u
+	}
+}
+
+// nodesAt counts each node's GPUs and lists its problems, in the view's order.
+func (v *View) nodesAt() []NodeAt {
+	faults := v.faultsByNode()
+	out := make([]NodeAt, len(v.Nodes))
+	stale := v.staleAfter()
+	for i := range v.Nodes {
+		from, n := &v.Nodes[i], &out[i]
+		n.Name, n.Pool, n.Model, n.Nodes = from.Name, from.Pool, from.Model, 1
+		for j := range from.GPUs {
+			n.count(&from.GPUs[j], stale)
+		}
+		n.mean()
+		if from.Fault != "" {
+			n.problem(from.Fault)
+		}
+		for _, f := range faults[from.Name] {
+			n.problem(f)
+		}
+		if n.Stale > 0 {
+			n.problem(fmt.Sprintf("%d of %d GPUs without a fresh utilisation", n.Stale, n.GPUs))
+		}
+		if len(n.Problems) > 0 {
+			n.ProblemNodes = 1
+		}
+	}
+	return out
+}
+
+func (n *NodeAt) problem(text string) {
+	if len(n.Problems) < maxNodeProblems {
+		n.Problems = append(n.Problems, excerpt.Of(text, maxProblemBytes))
+	}
+}
+
+// faultsByNode returns the faults of exporters, by node.
+func (v *View) faultsByNode() map[string][]string {
+	out := map[string][]string{}
+	for i := range v.Targets {
+		t := &v.Targets[i]
+		if t.Node == "" || t.Kind == kindPod {
+			continue
+		}
+		if f := t.fault(); f != "" {
+			out[t.Node] = append(out[t.Node], t.Kind+": "+f)
+		}
+	}
+	return out
+}
+
+// kindPod is the kind of a target that is a workload's own pod.
+const kindPod = "pod"
+
+// fault returns the fault of a target; empty if there is none. A starting pod that
+// does not answer is not a fault.
+func (t *Target) fault() string {
+	switch {
+	case !t.Up && t.Starting.IsZero():
+		return cmp.Or(t.Error, "no answer yet")
+	case t.Contradiction != "":
+		return t.Contradiction
+	case t.Limited != "":
+		return t.Limited
+	case t.Frozen > 0:
+		return fmt.Sprintf("%d devices whose values do not change", t.Frozen)
+	case t.OutOfRange > 0:
+		return fmt.Sprintf("%d values out of their range", t.OutOfRange)
+	}
+	return ""
+}
+
+// poolsOf sums the nodes by pool, sorted by name. If there are more than maxPools, it
+// keeps those with the most GPUs.
+func poolsOf(nodes []NodeAt) (pools []Pool, omitted int) {
+	byName := map[string]*Pool{}
+	models := map[string]map[string]bool{}
+	for i := range nodes {
+		n := &nodes[i]
+		p := byName[n.Pool]
+		if p == nil {
+			p = &Pool{Name: n.Pool}
+			byName[n.Pool], models[n.Pool] = p, map[string]bool{}
+		}
+		p.add(&n.Counts)
+		if n.Model != "" {
+			models[n.Pool][n.Model] = true
+		}
+	}
+	pools = make([]Pool, 0, len(byName))
+	for name, p := range byName {
+		p.mean()
+		p.Models = slices.Sorted(maps.Keys(models[name]))
+		p.Models = p.Models[:min(len(p.Models), maxModels)]
+		pools = append(pools, *p)
+	}
+	slices.SortFunc(pools, func(a, b Pool) int { return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.Name, b.Name)) })
+	pools, omitted = fit(pools, maxPools, bytesPools)
+	slices.SortFunc(pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
+	return pools, omitted
+}
+
+// problemsOf returns the nodes with problems, those with the most stale GPUs first.
+func problemsOf(nodes []NodeAt) (worst []NodeAt, omitted int) {
+	worst = []NodeAt{}
+	for i := range nodes {
+		if len(nodes[i].Problems) > 0 {
+			worst = append(worst, nodes[i])
+		}
+	}
+	slices.SortFunc(worst, func(a, b NodeAt) int {
+		return cmp.Or(cmp.Compare(b.Stale, a.Stale), cmp.Compare(len(b.Problems), len(a.Problems)), cmp.Compare(a.Name, b.Name))
+	})
+	return fit(worst, maxProblems, bytesProblems)
+}
+
+// fit returns the first entries of a list that fit: at most n entries and size bytes
+// of JSON. It omits an entry of more than a quarter of size, so that one long entry
+// does not displace many others.
+func fit[T any](list []T, n, size int) (kept []T, omitted int) {
+	kept = make([]T, 0, min(len(list), n))
+	used := 0
+	for i := range list {
+		if len(kept) == n {
+			break
+		}
+		b, err := json.Marshal(&list[i])
+		if err != nil || len(b) > size/4 {
+			continue
+		}
+		if used += len(b) + 1; used > size {
+			break
+		}
+		kept = append(kept, list[i])
+	}
+	return kept, len(list) - len(kept)
+}
+
+// bounded returns v with its sums, and with lists shortened to the limits.
+func (v *View) bounded(nodes []NodeAt, seesNodes bool) View {
+	out := *v
+	for i := range nodes {
+		out.Fleet.add(&nodes[i].Counts)
+	}
+	out.Fleet.mean()
+	out.Targeted = answersOf(v.Targets)
+	if seesNodes {
+		out.Pools, out.Omitted.Pools = poolsOf(nodes)
+	}
+	out.Problems, out.Omitted.Problems = problemsOf(nodes)
+	out.Refresh = renderEvery
+	if out.Nodes, out.Omitted.Nodes = fit(v.Nodes, len(v.Nodes), bytesNodes); out.Fleet.GPUs > maxWholeGPUs || out.Omitted.Nodes > 0 {
+		out.Nodes, out.Omitted.Nodes, out.Refresh = []Node{}, len(v.Nodes), refreshLarge
+	}
+	if out.Targets, out.Omitted.Targets = fit(v.Targets, len(v.Targets), bytesTargets); out.Omitted.Targets > 0 {
+		out.Targets, out.Omitted.Targets = fit(faultsFirst(v.Targets), len(v.Targets), bytesTargets)
+	}
+	if out.Workloads, out.Omitted.Workloads = fit(v.Workloads, len(v.Workloads), bytesWorkloads); out.Omitted.Workloads > 0 {
+		out.Workloads, out.Omitted.Workloads = fit(problemsFirst(v.Workloads), len(v.Workloads), bytesWorkloads)
+	}
+	out.Recent, out.Omitted.Recent = fit(v.Recent, len(v.Recent), bytesRecent)
+	if v.Namespaces != nil {
+		out.Namespaces, out.Omitted.Namespaces = fit(v.Namespaces, maxNamespaces, bytesNames)
+	}
+	out.LeaderID, out.Version = excerpt.Of(v.LeaderID, maxName), excerpt.Of(v.Version, maxName)
+	return out
+}
+
+func answersOf(targets []Target) (a Answers) {
+	a.Targets = len(targets)
+	for i := range targets {
+		switch {
+		case targets[i].Up:
+			a.Up++
+		case !targets[i].Starting.IsZero():
+			a.Starting++
+		}
+	}
+	return a
+}
+
+// faultsFirst returns the targets with a fault, then those of starting pods.
+func faultsFirst(targets []Target) (out []Target) {
+	var starting []Target
+	for i := range targets {
+		switch {
+		case targets[i].fault() != "":
+			out = append(out, targets[i])
+		case !targets[i].Up:
+			starting = append(starting, targets[i])
+		}
+	}
+	return append(out, starting...)
+}
+
+// problemsFirst returns the workloads with a problem, then the others.
+func problemsFirst(all []Workload) []Workload {
+	out := slices.Clone(all)
+	slices.SortStableFunc(out, func(a, b Workload) int {
+		has := func(w *Workload) int {
+			if w.Problem != "" {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Compare(has(&a), has(&b))
+	})
+	return out
+}

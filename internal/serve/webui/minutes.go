@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/history"
+)
+
+// Minutes are the one-minute aggregates of a workload, at regular times.
+type Minutes struct {
+	First   time.Time      `json:"first"` // the start of the first step
+	Step    time.Duration  `json:"step"`  // between two values, in ns
+	Metrics []MinuteMetric `json:"metrics"`
+}
+
+// MinuteMetric is a metric of a workload. Its lists are equally long.
+type MinuteMetric struct {
+	Name string  `json:"name"` // GROUP/NAME, such as replicas/serving or signal/Utilization
+	Mean Numbers `json:"mean"` // over each step
+	Max  Numbers `json:"max"`  // of each step
+}
+
+// Numbers is a list in which NaN means no value: null in JSON.
+type Numbers []float64
+
+// MarshalJSON is json.Marshaler's.
+func (n Numbers) MarshalJSON() ([]byte, error) {
+	out := append(make([]byte, 0, 2+5*len(n)), '[')
+	for i, v := range n {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			out = append(out, "null"...)
+		} else {
+			out = strconv.AppendFloat(out, v, 'g', 6, 32)
+		}
+	}
+	return append(out, ']'), nil
+}
+
+// UnmarshalJSON is json.Unmarshaler's.
+func (n *Numbers) UnmarshalJSON(b []byte) error {
+	var list []*float64
+	if err := json.Unmarshal(b, &list); err != nil {
+		return err
+	}
+	*n = make(Numbers, len(list))
+	for i, v := range list {
+		(*n)[i] = math.NaN()
+		if v != nil {
+			(*n)[i] = *v
+		}
+	}
+	return nil
+}
+
+// MinuteQuery selects a part of a workload's minutes.
+type MinuteQuery struct {
+	Kind     string // of the workload
+	From, To time.Time
+	Step     time.Duration // a multiple of a minute
+	Metrics  []string      // GROUP/NAME, or GROUP/ for all of a group; none: all
+}
+
+// AutoscalerKind is the kind of a GPUAutoscaler.
+const AutoscalerKind = "GPUAutoscaler"
+
+// Limits of a MinuteQuery.
+const (
+	defaultSince  = 24 * time.Hour
+	defaultPoints = 720
+	// maxMinuteValues bounds the values of an answer, and so its memory.
+	maxMinuteValues = 500_000
+	maxMinuteNames  = 64
+)
+
+// parseMinuteQuery parses the parameters kind, since, step and metric.
+func parseMinuteQuery(v url.Values, now time.Time) (q MinuteQuery, err error) {
+	if q.Kind = cmp.Or(v.Get("kind"), AutoscalerKind); len(q.Kind) > maxName {
+		return q, fmt.Errorf("kind has %d bytes, want at most %d", len(q.Kind), maxName)
+	}
+	since := defaultSince
+	if s := v.Get("since"); s != "" {
+		if since, err = time.ParseDuration(s); err != nil || since < time.Minute || since > history.Retention {
+			return q, fmt.Errorf("since is %.40q, want a duration from 1m to %s", s, history.Retention)
+		}
+	}
+	q.Step = max(time.Minute, (since / defaultPoints).Truncate(time.Minute))
+	if s := v.Get("step"); s != "" {
+		if q.Step, err = time.ParseDuration(s); err != nil || q.Step < time.Minute || q.Step > 24*time.Hour || q.Step%time.Minute != 0 {
+			return q, fmt.Errorf("step is %.40q, want whole minutes up to 24h", s)
+		}
+	}
+	if q.Metrics = v["metric"]; len(q.Metrics) > maxMinuteNames {
+		return q, fmt.Errorf("%d parameters metric, want at most %d", len(q.Metrics), maxMinuteNames)
+	}
+	q.To = now
+	q.From = now.Add(-since).Truncate(q.Step)
+	return q, nil
+}
+
+// selects reports whether a query wants a metric.
+func (q *MinuteQuery) selects(m string) bool {
+	return len(q.Metrics) == 0 || slices.ContainsFunc(q.Metrics, func(want string) bool {
+		return m == want || strings.HasSuffix(want, "/") && strings.HasPrefix(m, want)
+	})
+}
+
+// steps returns the number of values of each metric.
+func (q *MinuteQuery) steps() int { return int(q.To.Sub(q.From)/q.Step) + 1 }
+
+// ReadMinutes reads a part of a workload's minutes. A step's mean is the mean over its
+// minutes with a value. ok is false if the workload has no minutes.
+func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minutes, ok bool, err error) {
+	out = Minutes{First: q.From, Step: q.Step, Metrics: []MinuteMetric{}}
+	if _, _, ok = s.Span(w); !ok {
+		return out, false, nil
+	}
+	var names []history.Metric
+	for _, m := range s.Metrics(w) {
+		if q.selects(string(m.Base())) {
+			names = append(names, m)
+		}
+	}
+	if n := q.steps() * len(names); n > maxMinuteValues {
+		return out, true, fmt.Errorf("%d steps of %d metrics are more than %d values: select metrics, or a longer step", q.steps(), len(names), maxMinuteValues)
+	}
+	if len(names) == 0 {
+		return out, true, nil
+	}
+	index := out.addMetrics(names, q.steps())
+	sums := make([]stepSum, len(out.Metrics))
+	for row := range s.Rows(w, q.From, q.To, names...) {
+		step := int(row.At.Sub(q.From) / q.Step)
+		for i := range row.Values {
+			v := &row.Values[i]
+			at := index[v.Metric]
+			sums[at].add(&out.Metrics[at], step, v)
+		}
+	}
+	out.Metrics = slices.DeleteFunc(out.Metrics, func(m MinuteMetric) bool {
+		return !slices.ContainsFunc(m.Mean, func(v float64) bool { return !math.IsNaN(v) })
+	})
+	return out, true, nil
+}
+
+// addMetrics adds lists for metrics, and returns the list of each. Values of a signal whose
+// unit or scope has changed are in one list.
+func (m *Minutes) addMetrics(metrics []history.Metric, steps int) map[history.Metric]int {
+	index, lists := make(map[history.Metric]int, len(metrics)), map[history.Metric]int{}
+	for _, x := range metrics {
+		at, ok := lists[x.Base()]
+		if !ok {
+			at = len(m.Metrics)
+			lists[x.Base()] = at
+			m.Metrics = append(m.Metrics, MinuteMetric{string(x.Base()), missingNumbers(steps), missingNumbers(steps)})
+		}
+		index[x] = at
+	}
+	return index
+}
+
+func missingNumbers(n int) Numbers {
+	out := make(Numbers, n)
+	for i := range out {
+		out[i] = math.NaN()
+	}
+	return out
+}
+
+// stepSum adds up the minutes of a step.
+type stepSum struct {
+	step  int // of total and n
+	n     int
+	total float64
+}
+
+// add adds a minute to a step of a metric.
+func (x *stepSum) add(m *MinuteMetric, step int, v *history.Value) {
+	if x.n == 0 || x.step != step {
+		*x = stepSum{step: step}
+	}
+	x.n++
+	x.total += v.Mean
+	m.Mean[step] = x.total / float64(x.n)
+	if most := m.Max[step]; math.IsNaN(most) || v.Max > most {
+		m.Max[step] = v.Max
+	}
+}
+
+func (p *Page) serveMinutes(w http.ResponseWriter, r *http.Request, v Viewer) {
+	q, err := parseMinuteQuery(r.URL.Query(), time.Now())
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	p.serveWorkload(w, r, v, func(namespace, name string) (any, bool, error) {
+		return p.source.Minutes(namespace, name, &q)
+	})
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
+)
+
+// MaxPerPod bounds the scraped expositions of one pod: each takes time, and a tenant
+// may create any number of GPUAutoscalers with different ports and paths. A server has
+// one; some pods have a second one of their sidecar.
+const MaxPerPod = 8
+
+// podTargetSet collects the pods' own expositions.
+type podTargetSet struct {
+	targets map[string]*Target
+	perPod  map[types.NamespacedName]int
+	excess  map[string]bool // names of those beyond MaxPerPod
+}
+
+// readsPods reports whether any of the reader's signals reads pods' own metrics.
+func (r *Reader) readsPods() bool {
+	return slices.ContainsFunc(r.Sources, func(s policy.Source) bool { return s.Kind == policy.Pods })
+}
+
+// readsGateway reports whether the finder finds the gateway of a reader's signals.
+func (f *Finder) readsGateway(r *Reader) bool {
+	return f.cfg.Gateways && slices.ContainsFunc(r.Sources, func(s policy.Source) bool { return s.Gateway != nil })
+}
+
+// podTargets lists the pods' own expositions that autoscalers and PodMonitors read, and
+// notes in list which are not scraped. If a pod has too many, autoscalers have
+// precedence over PodMonitors, and older objects over newer ones.
+func (f *Finder) podTargets(readers []Reader, monitors *podmonitor.List, list *List) (targets []Target) {
+	slices.SortFunc(readers, func(a, b Reader) int {
+		return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.Name, b.Name))
+	})
+	found := podTargetSet{targets: map[string]*Target{}, perPod: map[types.NamespacedName]int{}, excess: map[string]bool{}}
+	list.Gateways = map[types.NamespacedName]Gateways{}
+	for i := range readers {
+		r := &readers[i]
+		for j := range r.Sources {
+			if src := &r.Sources[j]; src.Kind == policy.Pods {
+				f.addPodTargets(&found, src, f.pods.Select(r.Namespace, r.Selector))
+			}
+		}
+		if f.readsGateway(r) {
+			list.Gateways[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = f.gatewayTargets(&found, r)
+		}
+	}
+	if f.cfg.PodMonitors != nil {
+		list.Late = !f.monitorTargets(&found, monitors)
+	}
+	list.Excess = found.excess
+	out := make([]Target, 0, len(found.targets))
+	for _, name := range slices.Sorted(maps.Keys(found.targets)) {
+		t := found.targets[name]
+		slices.SortFunc(t.Metrics, func(a, b policy.PodMetric) int { // among equal keys, metrics with bounds come first
+			return cmp.Or(cmp.Compare(a.Key(), b.Key()), cmp.Compare(b.UpperBound, a.UpperBound))
+		})
+		t.Metrics = slices.CompactFunc(t.Metrics, func(a, b policy.PodMetric) bool { return a.Key() == b.Key() })
+		out = append(out, *t)
+	}
+	return out
+}
+
+// add adds a target of a pod, unless it is there already, and returns the one that is
+// there; nil: the pod has too many others.
+func (s *podTargetSet) add(pod *corev1.Pod, t *Target) *Target {
+	if have := s.targets[t.Name]; have != nil {
+		return have
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if s.perPod[key] >= MaxPerPod {
+		return nil
+	}
+	s.perPod[key]++
+	s.targets[t.Name] = t
+	return t
+}
+
+// PodTargetName returns the target name of a pod's exposition at a port and a path.
+func PodTargetName(pod *corev1.Pod, port int32, path string) string {
+	return fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, path)
+}
+
+func (f *Finder) addPodTargets(found *podTargetSet, src *policy.Source, pods []*corev1.Pod) {
+	for _, pod := range pods {
+		if !Scrapable(pod) {
+			continue
+		}
+		u, port, err := f.PodEndpoint(pod, src)
+		if err != nil {
+			continue // a condition of the workload reports it
+		}
+		name := PodTargetName(pod, port, u.Path)
+		t := found.add(pod, &Target{Name: name, Kind: KindPod, URL: u, Labels: podLabels(pod, u.Host)})
+		if t == nil {
+			found.excess[name] = true
+			continue
+		}
+		for _, term := range src.AllTerms() {
+			t.Metrics = append(t.Metrics, term...)
+		}
+	}
+}
+
+// PodPort returns the port of a pod that serves its metrics: the given number or name;
+// else the port named metrics, the server's default, or the only port.
+func PodPort(pod *corev1.Pod, port policy.Port) (int32, error) {
+	given := port.Given
+	if given != nil && given.Type == intstr.Int {
+		return given.IntVal, nil
+	}
+	var all []corev1.ContainerPort
+	for _, ctr := range pod.Spec.Containers {
+		all = append(all, ctr.Ports...)
+	}
+	find := func(matches func(corev1.ContainerPort) bool) int32 {
+		if i := slices.IndexFunc(all, matches); i >= 0 {
+			return all[i].ContainerPort
+		}
+		return 0
+	}
+	if given != nil {
+		if n := find(func(p corev1.ContainerPort) bool { return p.Name == given.StrVal }); n > 0 {
+			return n, nil
+		}
+		return 0, fmt.Errorf("pod %s has no container port named %q", pod.Name, given.StrVal)
+	}
+	if port.Default > 0 {
+		if n := find(func(p corev1.ContainerPort) bool { return p.Name == "metrics" }); n > 0 {
+			return n, nil
+		}
+		own := find(func(p corev1.ContainerPort) bool { return p.ContainerPort == port.Default })
+		if own > 0 || port.SeparateFromAPI || len(all) != 1 {
+			return port.Default, nil
+		}
+	}
+	if len(all) != 1 {
+		return 0, fmt.Errorf("pod %s has %d container ports; name the one that serves its metrics in signals[].pods.port", pod.Name, len(all))
+	}
+	return all[0].ContainerPort, nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// shown reads a page and returns the series that it exposes, with their newest values.
+func shown(t *testing.T, kind Kind, names *Names, of series.TargetLabels, pages ...string) ([]string, *series.Target) {
+	t.Helper()
+	store := series.New(series.Config{})
+	target := store.Target("t", of)
+	var p *page
+	var x *labeller
+	var fill func(*page, *series.Batch)
+	if kind == Pod {
+		m := newPodMetrics(target, nil)
+		m.labels = newLabeller(kind, names, target, of)
+		p, x, fill = newPage(m), &m.labels, m.fill
+	} else {
+		g := newGPUs(target, names.fieldsOf(&Target{Kind: kind, Fields: gpu.SetOf(gpu.FBUsed)}))
+		g.labels = newLabeller(kind, names, target, of)
+		p, x, fill = newPage(g), &g.labels, g.fill
+	}
+	for i, text := range pages {
+		if err := p.read([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Unix(1_800_000_000+int64(i), 0)
+		target.Expose(at, x.exposed(p.entries))
+		if x.again {
+			p.forget()
+			x.forget()
+		}
+		var b series.Batch
+		fill(p, &b)
+		if _, err := target.Append(at, &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out []string
+	for _, e := range target.Exposures(nil) {
+		if e.Until != series.Open {
+			continue
+		}
+		l := series.Lookup{Exposure: &e, Scale: e.Scale}
+		read := []series.Lookup{l}
+		target.ReadLast(read, 0, 1<<62)
+		out = append(out, e.Labels.(labels.Labels).String()+" "+valueText(read[0].Value, read[0].Stamp))
+	}
+	slices.Sort(out)
+	return out, target
+}
+
+func valueText(v float64, stamp int64) string {
+	if stamp == 0 {
+		return "none"
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
+func TestLabelsAreThoseOfAPrometheus(t *testing.T) {
+	of := series.TargetLabels{Node: "n1", Instance: "10.0.0.1:9400", Job: "agent"}
+	const page = `gpupilot_collection_timestamp_seconds 1800000000
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-0",node="its",exported_node="x",namespace="ml",pod="a",empty=""} 37
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",job="theirs"} 38
+gpupilot_device_up{uuid="GPU-0"} 1
+DCGM_FI_DEV_FB_USED{UUID="GPU-0",a="1",a="2"} 5
+kube_pod_labels{pod="a"} 1
+up 0
+`
+	all, _ := shown(t, Agent, NewNames(true, nil), of, page)
+	want := []string{
+		`{UUID="GPU-0", __name__="DCGM_FI_DEV_GPU_UTIL", exported_exported_node="its", exported_node="x", gpu="0", instance="10.0.0.1:9400", job="agent", namespace="ml", node="n1", pod="a"} 37`,
+		`{UUID="GPU-1", __name__="DCGM_FI_DEV_GPU_UTIL", exported_job="theirs", gpu="1", instance="10.0.0.1:9400", job="agent", node="n1"} 38`,
+		`{__name__="gpupilot_collection_timestamp_seconds", instance="10.0.0.1:9400", job="agent", node="n1"} 1800000000`,
+		`{__name__="gpupilot_device_up", instance="10.0.0.1:9400", job="agent", node="n1", uuid="GPU-0"} 1`,
+		`{__name__="scrape_duration_seconds", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
+		`{__name__="scrape_samples_post_metric_relabeling", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
+		`{__name__="scrape_samples_scraped", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
+	}
+	if d := cmp.Diff(want, all); d != "" {
+		t.Error(d)
+	}
+	some, _ := shown(t, Agent, NewNames(false, []string{"dcgm_gpu_utilization"}), of, page)
+	if d := cmp.Diff(want[:2], some); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSeveralLinesOfOneDeviceAreSeveralSeries(t *testing.T) {
+	const page = `DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",err_code="13"} 13
+DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",err_code="31"} 31
+`
+	got, _ := shown(t, DCGM, NewNames(true, nil), series.TargetLabels{Node: "n"}, page, page)
+	want := []string{
+		`{UUID="GPU-0", __name__="DCGM_FI_DEV_XID_ERRORS", err_code="13", node="n"} 13`,
+		`{UUID="GPU-0", __name__="DCGM_FI_DEV_XID_ERRORS", err_code="31", node="n"} 31`,
+	}
+	if d := cmp.Diff(want, got[:2]); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestAPodCannotForgeSeries(t *testing.T) {
+	of := series.TargetLabels{Node: "n1", Instance: "10.0.0.9:8000", Job: "pod", Namespace: "ml", Pod: "a"}
+	names := []string{"DCGM_FI_DEV_GPU_UTIL", "dcgm_x", "gpupilot_x", "kube_pod_labels", "up", "scrape_x", "vllm:latency_bucket"}
+	const page = `DCGM_FI_DEV_GPU_UTIL{UUID="GPU-0"} 99
+dcgm_x 1
+gpupilot_x 1
+kube_pod_labels{label_app="x"} 1
+up 1
+scrape_x 1
+vllm:latency_bucket{le="0.5",namespace="prod",pod="b",node="n2",job="agent",instance="x"} 4
+vllm:other 5
+`
+	got, _ := shown(t, Pod, NewNames(true, names), of, page)
+	want := []string{`{__name__="vllm:latency_bucket", exported_instance="x", exported_job="agent", exported_namespace="prod", exported_node="n2", exported_pod="b", instance="10.0.0.9:8000", job="pod", le="0.5", namespace="ml", node="n1", pod="a"} 4`}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// A page speaks for no other namespace than its pod's, and for none of the labels that a
+// PodMonitor gives the target.
+func TestExtraLabels(t *testing.T) {
+	of := series.TargetLabels{
+		Node: "n", Instance: "10.0.0.1:80", Job: "ns/m", Namespace: "ns", Pod: "p",
+		Extra: series.LabelPairs("").With("container", "server").With("endpoint", "http"),
+	}
+	got, _ := shown(t, Pod, NewNames(false, []string{"requests"}), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
+requests{exported_namespace="z",namespace="other"} 8
+kube_pod_labels{namespace="other"} 1
+unused 1
+`)
+	want := []string{
+		`{__name__="requests", a="b", container="server", endpoint="http", exported_container="x", exported_job="gpupilot-agent", exported_namespace="other", exported_node="m", exported_pod="q", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 7`,
+		`{__name__="requests", container="server", endpoint="http", exported_exported_namespace="other", exported_namespace="z", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 8`,
+	}
+	got = slices.DeleteFunc(got, func(s string) bool {
+		return !strings.Contains(s, "requests") && !strings.Contains(s, "kube_") && !strings.Contains(s, "unused")
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

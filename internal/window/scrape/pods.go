@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// Combine is how the series of one name are combined to one value.
+type Combine uint8
+
+// The combinations.
+const (
+	Sum Combine = iota // the sum of all series
+	Max                // the largest value; a sum of ratios has no meaning
+)
+
+// Metric is one value, combined from a pod's series of one name.
+type Metric struct {
+	Key          string // the name in the store
+	Name         string // of the series
+	Label, Value string // only series with this label; empty: all
+	Combine      Combine
+	// Min and Max are the valid range of each series and of the combined value. If
+	// one is outside, the metric has no value. Both 0: no range.
+	Min, Max float64
+	// By is a label. Series with the same value of it are copies of one series from
+	// several ranks of a model: only the largest is added. Empty: all are added.
+	By string
+}
+
+// The limits of what is remembered of a page's label values. A metric with a series
+// beyond them has no value, because a partial sum would be wrong.
+const (
+	maxCells = 1 << 10
+	maxBy    = 128 // bytes of a By label's value
+)
+
+// podMetrics is the identifier of a pod's own metrics. It selects series by name and
+// label, and combines them.
+type podMetrics struct {
+	target  *series.Target
+	metrics []Metric
+	refs    []series.Ref
+	cells   []cell           // the addends of the metrics
+	places  map[place]int32  // the indexes of cells
+	slots   [][]int32        // the cells to which a line is added
+	known   map[string]int32 // the indexes of slots, by their cells
+	sums    []float64        // by metric
+	seen    []bool           // by metric: a cell has a value
+	over    []bool           // by metric: not all of its series fit
+	text    int64            // bytes of names
+	labels  labeller
+}
+
+// cell is the value of series that are copies of each other, or of all series.
+type cell struct {
+	metric int32
+	value  float64
+	seen   bool
+}
+
+// place is the key of a cell.
+type place struct {
+	metric int32
+	by     string
+}
+
+func newPodMetrics(t *series.Target, metrics []Metric) *podMetrics {
+	n := len(metrics)
+	return &podMetrics{
+		target: t, metrics: metrics, refs: make([]series.Ref, n),
+		places: map[place]int32{}, known: map[string]int32{},
+		sums: make([]float64, n), seen: make([]bool, n), over: make([]bool, n),
+	}
+}
+
+// reset drops all remembered lines.
+func (m *podMetrics) reset() {
+	m.cells, m.slots, m.text = nil, nil, 0
+	m.places, m.known = map[place]int32{}, map[string]int32{}
+	clear(m.over)
+	m.labels.forget()
+}
+
+// overgrown reports whether a metric had more series than fit.
+func (m *podMetrics) overgrown() bool { return m.labels.again || slices.Contains(m.over, true) }
+
+// size returns the bytes that are remembered. A map takes about twice its entries.
+func (m *podMetrics) size() int64 {
+	return m.text + m.labels.size() + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
+		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2)
+}
+
+func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
+	e := m.classify(l)
+	m.labels.expose(&e, l)
+	return e
+}
+
+// classify selects the lines of the metrics. Buckets of histograms and quantiles of
+// summaries are ignored: they cannot be summed.
+func (m *podMetrics) classify(l *line) entry {
+	asked := func(x Metric) bool { return x.Name == string(l.name) }
+	if !slices.ContainsFunc(m.metrics, asked) || l.get("le") != nil || l.get("quantile") != nil {
+		return entry{}
+	}
+	var cells []int32
+	for i := range m.metrics {
+		x := &m.metrics[i]
+		if x.Name != string(l.name) || x.Label != "" && string(l.get(x.Label)) != x.Value {
+			continue
+		}
+		if c, ok := m.cell(i, l); ok {
+			cells = append(cells, c)
+		}
+	}
+	if len(cells) == 0 {
+		return entry{}
+	}
+	return entry{use: part, slot: m.slot(cells), scale: 1}
+}
+
+// cell returns the index of the cell of metric i to which a line is added.
+func (m *podMetrics) cell(i int, l *line) (int32, bool) {
+	r, ok := m.target.Ref(series.Key{Metric: m.metrics[i].Key})
+	if !ok {
+		return 0, false
+	}
+	m.refs[i] = r
+	at := place{metric: int32(i)}
+	if by := m.metrics[i].By; by != "" {
+		at.by = string(l.get(by))
+	}
+	c, ok := m.places[at]
+	if !ok {
+		if len(m.cells) >= maxCells || len(at.by) > maxBy {
+			m.over[i] = true
+			return 0, false
+		}
+		m.text += int64(len(at.by))
+		c = int32(len(m.cells))
+		m.cells = append(m.cells, cell{metric: at.metric})
+		m.places[at] = c
+	}
+	return c, true
+}
+
+func (m *podMetrics) slot(cells []int32) int32 {
+	key := fmt.Sprint(cells)
+	s, ok := m.known[key]
+	if !ok {
+		s = int32(len(m.slots))
+		m.slots = append(m.slots, cells)
+		m.known[key] = s
+		m.text += int64(len(key) + 4*cap(cells))
+	}
+	return s
+}
+
+func (m *podMetrics) success(int32, float64) {}
+
+func (m *podMetrics) observe(int32, evidence, float64, bool) {}
+
+// fill adds the combined values to a batch. A metric with a NaN among its series has
+// no value.
+func (m *podMetrics) fill(p *page, b *series.Batch) {
+	for i := range m.cells {
+		m.cells[i].value, m.cells[i].seen = 0, false
+	}
+	for _, x := range p.points {
+		for _, c := range m.slots[x.slot] {
+			cell := &m.cells[c]
+			m.take(cell, p.outside.limitMetric(&m.metrics[cell.metric], x.value))
+		}
+	}
+	clear(m.sums)
+	clear(m.seen)
+	for _, c := range m.cells {
+		if c.seen {
+			m.sums[c.metric] += c.value
+			m.seen[c.metric] = true
+		}
+	}
+	for i, ok := range m.seen {
+		if ok && !m.over[i] {
+			b.Add(m.refs[i], p.outside.limitMetric(&m.metrics[i], m.sums[i]))
+		}
+	}
+	p.fillOwn(b)
+}
+
+// take adds a line's value to a cell.
+func (m *podMetrics) take(c *cell, v float64) {
+	x := &m.metrics[c.metric]
+	switch {
+	case !c.seen:
+		c.value, c.seen = v, true
+	case x.Combine == Max || x.By != "":
+		c.value = math.Max(c.value, v)
+	default:
+		c.value += v
+	}
+}

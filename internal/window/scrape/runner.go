@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// The time for which an agent is asked for the learned names only, before the next
+// request for the whole page: learnAgainFull if all fields in use were found.
+const (
+	learnAgain     = time.Minute
+	learnAgainFull = 10 * time.Minute
+)
+
+// runner scrapes one target. Only a turn uses its fields, except want, gone, conn,
+// turns and state.
+type runner struct {
+	s      *Scraper
+	cancel context.CancelFunc
+	done   chan struct{}
+	want   atomic.Pointer[Target]
+	gone   atomic.Bool // not in the list any more: drop the samples too
+
+	have      *Target      // the target that the fields below are for; want may be newer
+	names     *Names       // as have
+	fields    gpu.FieldSet // to keep: those of have and of names; empty: all
+	series    *series.Target
+	page      *page
+	gpus      *gpus       // nil for a Pod
+	pods      *podMetrics // nil for the others
+	batch     series.Batch
+	shrunk    time.Time // when the limit of the entries of page last changed
+	phase     phase
+	clock     clock
+	intervals intervalEstimate
+
+	conn   connection
+	buffer *buffer // while a page is read and stored
+	turns  turns
+
+	req       *request
+	learn     time.Time // when to request the whole page; zero: now
+	namesOnly bool      // req asks for the learned names only
+
+	ownersDue bool      // the store refused some owners of the last page
+	exposeDue time.Time // when to list the series again, because the store refused some; zero: when the page changes
+
+	mu    sync.Mutex
+	state State
+}
+
+// run starts scraping and returns. Scraping begins after the runner before, if any,
+// is done. After ctx ends, run calls ended.
+func (r *runner) run(ctx context.Context, before *runner, ended func()) {
+	r.turns.do = func() time.Time { return r.scrape(ctx) }
+	r.turns.ended = func() {
+		r.conn.shut()
+		if r.gone.Load() {
+			r.s.deps.Store.Drop(r.want.Load().Name)
+		}
+		close(r.done)
+		ended()
+	}
+	begin := func() { r.turns.start(r.phase.spread(time.Now())) }
+	if before == nil || before.isDone() {
+		begin()
+		return
+	}
+	go func() { // returns before ended is called
+		<-before.done
+		begin()
+	}()
+}
+
+// stop cancels the current scrape and all later ones.
+func (r *runner) stop() {
+	r.cancel()
+	r.conn.shut()
+	r.turns.stop()
+}
+
+func (r *runner) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// scrape scrapes once and returns the time of the next scrape.
+func (r *runner) scrape(ctx context.Context) (next time.Time) {
+	defer r.release()
+	started := time.Now()
+	if err := r.prepare(started); errors.Is(err, series.ErrNoMemory) {
+		r.s.failures[NoMemory].Add(1)
+		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape fewer targets", err))
+	} else if err != nil {
+		return r.failed(fail(Internal, "%w", err))
+	}
+	f := r.s.fetch(ctx, r)
+	arrived := time.Now()
+	if f != nil {
+		if ctx.Err() != nil {
+			return time.Time{} // the scrape was cancelled: no failure of the target
+		}
+		r.s.count(f, arrived.Sub(started))
+		r.account()
+		return r.paced(r.failed(f))
+	}
+	r.s.count(nil, arrived.Sub(started))
+	if ctx.Err() != nil {
+		return time.Time{} // the target was removed: do not store its page
+	}
+	return r.paced(r.store(started, arrived))
+}
+
+// paced delays the next scrape of a pod with a long page. Exporters are not delayed.
+func (r *runner) paced(next time.Time) time.Time {
+	if r.have == nil || r.have.Kind != Pod {
+		return next
+	}
+	return r.phase.paced(next, r.page.bytes, time.Now())
+}
+
+// prepare applies a new want, and builds the request if it has changed.
+func (r *runner) prepare(now time.Time) error {
+	names := r.s.names.Load()
+	if want := r.want.Load(); want != r.have || names != r.names {
+		r.series = r.s.deps.Store.Target(want.Name, want.Labels)
+		if !r.series.Account(r.s.targetBytes(want)) {
+			return series.ErrNoMemory
+		}
+		fields := names.fieldsOf(want)
+		if r.have == nil || names != r.names || fields != r.fields || want.Labels != r.have.Labels || !slices.Equal(want.Metrics, r.have.Metrics) {
+			r.names, r.fields = names, fields
+			r.begin(want)
+		}
+		r.have = want
+	}
+	others, some := r.names.asked()
+	whole := r.have.Kind != Agent || !some || r.fields.Empty() || !now.Before(r.learn)
+	if r.req != nil && whole == !r.namesOnly {
+		return nil
+	}
+	var asked []string
+	if !whole {
+		asked = slices.Sorted(maps.Keys(r.gpus.names))
+		asked = append(append(asked, "gpupilot_collection_duration_seconds"), others...)
+	}
+	req, err := r.s.newRequest(r.have, asked)
+	if err != nil {
+		return err
+	}
+	r.req, r.namesOnly = req, !whole
+	return nil
+}
+
+func (r *runner) begin(want *Target) {
+	r.req, r.learn = nil, time.Time{}
+	defer func() { r.page.learn = r.s.described.learner(want) }()
+	if want.Kind == Pod {
+		if r.series.SetInterval(0); r.phase.every > r.s.cfg.Interval {
+			r.series.SetInterval(r.phase.every) // values count until the next scrapes
+		}
+		r.pods = newPodMetrics(r.series, want.Metrics)
+		r.pods.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)
+		r.page = newPage(r.pods)
+		return
+	}
+	r.gpus = newGPUs(r.series, r.fields)
+	r.gpus.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)
+	r.gpus.watch = want.Kind == DCGM
+	r.page = newPage(r.gpus)
+}
+
+// keep stores a whole page.
+func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
+	r.take()
+	defer r.release()
+	r.page.begin()
+	r.page.feed(body)
+	return r.store(started, arrived)
+}
+
+// store stores the page that was parsed.
+func (r *runner) store(started, arrived time.Time) (next time.Time) {
+	p := r.page
+	defer r.account()
+	if err := p.end(); err != nil {
+		f := fail(Garbage, "%w", err)
+		f.detail = p.badText
+		if errors.Is(err, errPoints) || errors.Is(err, errLines) {
+			f.reason = TooLarge
+		}
+		r.s.failures[f.reason].Add(1)
+		return r.failed(f)
+	}
+	if r.gpus != nil && p.changed {
+		r.gpus.settle(p)
+	}
+	r.s.badLines.Add(uint64(p.bad))
+	at, stamped := r.collectedAt(started, arrived)
+	r.batch.Reset()
+	r.expose(at, arrived)
+	if r.gpus != nil {
+		if p.changed || r.ownersDue {
+			r.ownersDue = !r.series.SetOwners(at, r.gpus.deviceOwners(p.entries))
+		}
+		if f := r.freshness(at, stamped); f.unchanged > 0 && f.fresh == 0 {
+			if r.gpus.overgrown(len(p.entries)) {
+				r.forget()
+			}
+			return r.unchanged(&f, started, arrived)
+		}
+		r.gpus.fill(p, &r.batch)
+		r.learned(arrived)
+	} else {
+		r.pods.fill(p, &r.batch)
+	}
+	r.labels().fillMeters(arrived.Sub(started), p.lines, &r.batch)
+	r.s.countOutside(p.outside)
+	unknown, err := r.series.Append(at, &r.batch)
+	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) || r.pods != nil && r.pods.overgrown() {
+		r.forget()
+	}
+	switch {
+	case errors.Is(err, series.ErrRepeated):
+		return r.repeated(at, arrived)
+	case errors.Is(err, series.ErrNoMemory):
+		r.have = nil // reserve memory again at the next scrape
+		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape fewer targets", err))
+	case err != nil:
+		r.have = nil // the target was dropped from the store: create it again
+		return r.failed(fail(Internal, "%w", err))
+	}
+	r.s.samples.Add(uint64(len(r.batch.Points)))
+	r.succeeded(at, started, arrived)
+	if deliver := r.s.deps.Deliver; deliver != nil {
+		deliver(r.have.Name, at)
+	}
+	if p.meta.collected > 0 && p.meta.interval > 0 {
+		return r.phase.afterTick(at, p.meta, time.Now())
+	}
+	return r.phase.success(time.Now())
+}
+
+// labels returns the labeller of the target's lines.
+func (r *runner) labels() *labeller {
+	if r.gpus != nil {
+		return &r.gpus.labels
+	}
+	return &r.pods.labels
+}
+
+// expose lists the page's series in the store, if they have changed.
+func (r *runner) expose(at, now time.Time) {
+	if !r.page.changed && (r.exposeDue.IsZero() || now.Before(r.exposeDue)) {
+		return
+	}
+	r.exposeDue = time.Time{}
+	if !r.series.Expose(at, r.labels().exposed(r.page.entries)) {
+		r.exposeDue = now.Add(learnAgain)
+	}
+}
+
+// account charges the target for the runner's memory. If the memory limit refuses
+// that, the runner remembers less of its pages.
+func (r *runner) account() {
+	if r.gpus != nil {
+		r.report(&r.gpus.refused)
+	}
+	r.report(&r.labels().refused)
+	if r.series.Account(r.size()) {
+		if p := r.page; p.most < maxEntries && time.Since(r.shrunk) > learnAgain {
+			p.most, r.shrunk = min(2*p.most+64, maxEntries), time.Now()
+		}
+		return
+	}
+	r.page.shrink()
+	r.shrunk = time.Now()
+	r.forget()
+	r.series.Account(r.size())
+}
+
+// report reports refusals to the store.
+func (r *runner) report(refused *[series.NumRefused]int) {
+	for reason, n := range refused {
+		if n > 0 {
+			r.series.Refuse(series.Refused(reason), n)
+			refused[reason] = 0
+		}
+	}
+}
+
+func (r *runner) size() int64 {
+	return r.s.targetBytes(r.want.Load()) + r.page.size()
+}
+
+// collectedAt returns the time of a page's samples in our clock: the agent's time,
+// or else the newest timestamp of a line. Without both, it returns the start of the
+// scrape, and stamped is false.
+func (r *runner) collectedAt(started, arrived time.Time) (at time.Time, stamped bool) {
+	if m := r.page.meta; m.collected > 0 && m.collected < maxUnix {
+		return r.clock.local(unixSeconds(m.collected), arrived, m), true
+	}
+	if ms := r.page.newestLine(); ms > 0 {
+		return r.clock.local(time.UnixMilli(ms), arrived, meta{}), true
+	}
+	return started, false
+}
+
+// freshness determines which of a page's devices have new values. It sets the
+// target's interval in the store, if it is known.
+func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
+	method, said := FreshByTimestamp, time.Duration(0)
+	if stamped {
+		r.gpus.acceptAll()
+		// A short interval does not reduce the age up to which values count.
+		if d := seconds(r.page.meta.interval); r.page.meta.collected > 0 && d <= slowestInterval && gpu.MaxAge(d) > gpu.MaxAge(0) {
+			said = d
+		}
+	} else {
+		f = r.gpus.assess(at, &r.intervals)
+		method = f.method.String()
+	}
+	interval := said
+	if f.fresh+f.unchanged > 0 && !r.intervals.last.IsZero() {
+		interval = r.intervals.interval()
+	}
+	r.series.SetInterval(interval)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := &r.state
+	switch {
+	case f.frozen > 0 && st.Frozen == 0:
+		r.s.deps.Log.Warn("values of devices do not change", "target", st.Name, "url", st.URL, "devices", f.frozen)
+	case f.frozen == 0 && st.Frozen > 0:
+		r.s.deps.Log.Info("values of devices change again", "target", st.Name, "url", st.URL)
+	}
+	st.Freshness, st.Frozen, st.Waiting = method, f.frozen, f.unchanged > 0 && f.fresh == 0 && f.waits
+	if !stamped {
+		st.Interval = interval
+	}
+	return f
+}
+
+// unchanged handles a page with the values of the last one: the exporter has not
+// collected again yet, or it hangs.
+func (r *runner) unchanged(f *freshness, started, arrived time.Time) (next time.Time) {
+	r.s.repeated.Add(1)
+	if f.frozen == f.unchanged {
+		stale := fail(Stale, "values have not changed since %s", f.since.UTC().Format(time.RFC3339))
+		r.s.failures[stale.reason].Add(1)
+		r.note(stale, arrived)
+		return r.phase.success(time.Now())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recovered(arrived)
+	r.state.Took = arrived.Sub(started)
+	if !f.waits {
+		r.state.LastSuccess = arrived
+	}
+	return r.phase.success(time.Now())
+}
+
+// recovered clears the last failure. The caller holds r.mu.
+func (r *runner) recovered(arrived time.Time) {
+	st := &r.state
+	if st.Err != nil {
+		r.s.deps.Log.Info("scrape recovered", "target", st.Name, "url", st.URL, "after", arrived.Sub(st.ErrSince).Round(time.Millisecond))
+	}
+	st.Err, st.ErrSince, st.Failures = nil, time.Time{}, 0
+}
+
+// learned decides after a page whether the next request may be limited to the names
+// that were found.
+func (r *runner) learned(now time.Time) {
+	switch {
+	case r.namesOnly && len(r.page.points) == 0:
+		r.learn = time.Time{} // the agent may have new names
+	case !r.namesOnly && len(r.gpus.names) > 0:
+		r.learn = now.Add(learnAgain)
+		if r.foundAll() {
+			r.learn = now.Add(learnAgainFull)
+		}
+	}
+}
+
+func (r *runner) foundAll() bool {
+	var found gpu.FieldSet
+	for name := range r.gpus.names {
+		if ref, ok := names.Resolve(name); ok {
+			if i, ok := gpu.IndexOf(ref.Field); ok {
+				found.Add(i)
+			}
+		}
+	}
+	return found.Union(r.fields) == found
+}
+
+// forget drops what is remembered of the target's lines: the next page is parsed
+// from scratch.
+func (r *runner) forget() {
+	r.page.forget()
+	if r.gpus != nil {
+		r.gpus.reset()
+		r.req, r.learn = nil, time.Time{}
+	} else {
+		r.pods.reset()
+	}
+}
+
+func (r *runner) succeeded(at, started, arrived time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := &r.state
+	r.recovered(arrived)
+	st.LastSuccess, st.Collected = arrived, at
+	st.Lag, st.Skew = arrived.Sub(at), -r.clock.offset
+	st.Took, st.Samples = arrived.Sub(started), len(r.batch.Points)
+	if r.page.meta.interval > 0 {
+		st.Interval = seconds(r.page.meta.interval)
+	}
+	st.BadLines, st.BadLine, st.OutOfRange = r.page.bad, "", r.page.outside.total()
+	if r.page.badLine != nil {
+		st.BadLine = r.page.badLine.Error()
+		r.s.deps.Log.Debug("malformed lines skipped", "target", st.Name, "lines", r.page.bad, "first", st.BadLine, "text", r.page.badText)
+	}
+}
+
+// repeated handles a page of an earlier collection. It is a failure only if the
+// collection is older than gpu.MaxAge; before that, the scrape was too early.
+func (r *runner) repeated(at, arrived time.Time) (next time.Time) {
+	r.s.repeated.Add(1)
+	m := r.page.meta
+	next = r.phase.tooEarly(m, arrived)
+	if age := arrived.Sub(at); m.interval > 0 && age > gpu.MaxAge(seconds(m.interval)) {
+		f := fail(Stale, "collection time has not changed since %s", at.UTC().Format(time.RFC3339Nano))
+		r.s.failures[f.reason].Add(1)
+		r.note(f, arrived)
+	}
+	return next
+}
+
+func (r *runner) failed(f *failure) (next time.Time) {
+	now := time.Now()
+	if r.series != nil {
+		r.series.Fail(now)
+	}
+	r.note(f, now)
+	return r.phase.failure(now)
+}
+
+// note records a failure in the state, and logs the first of consecutive ones.
+func (r *runner) note(f *failure, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := &r.state
+	first := st.Err == nil
+	st.Err = fmt.Errorf("scrape %s (%s): %w", st.Name, st.URL, f)
+	st.Failures++
+	if first {
+		st.ErrSince = now
+		r.s.deps.Log.Warn("scrape failed", "target", st.Name, "url", st.URL, "reason", f.reason.String(), "err", f.err)
+		r.s.deps.Log.Debug("scrape failed: untrusted text from the target", "target", st.Name, "text", f.detail)
+	}
+}
