@@ -4,10 +4,10 @@ package main
 
 import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // kinds are the scraper's kinds by their names in discovery.
@@ -43,16 +43,16 @@ func podMetrics(in []policy.PodMetric) []scrape.Metric {
 }
 
 // states are the scraper's targets as the page shows them.
-func (p *program) states() []webui.Target {
+func (p *program) states() []view.Target {
 	limited := map[string]series.Limited{}
 	for _, l := range p.store.Limited() {
 		limited[l.Target] = l
 	}
 	list := p.scraper.States()
-	out := make([]webui.Target, 0, len(list))
+	out := make([]view.Target, 0, len(list))
 	for i := range list {
 		s := &list[i]
-		t := webui.Target{
+		t := view.Target{
 			Name: s.Name, URL: s.URL, Kind: kindNames[s.Kind], Up: s.Up(), Error: s.Problem(), LastSuccess: s.LastSuccess, Lag: s.Lag,
 			Freshness: s.Freshness, Frozen: s.Frozen, OutOfRange: s.OutOfRange,
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // guarded is an API server that may issue tokens. The controller behind its proxy requires
@@ -88,7 +89,7 @@ func TestTokenSelection(t *testing.T) {
 		g.t = t
 		file, _ := g.kubeconfig(user)
 		c := controller{where: &cluster{kubeconfig: file}, address: "gp/c:8080", named: named, viewer: defaultViewer}
-		var h webui.History
+		var h view.History
 		err := c.get(t.Context(), "api/v1/history", url.Values{}, &h)
 		if failure == "" && (err != nil || len(h.Points) != 1) || failure != "" && (err == nil || !strings.Contains(err.Error(), failure)) {
 			t.Errorf("%s: %v, want %q", name, err, failure)
@@ -115,7 +116,7 @@ func TestTokenOfURL(t *testing.T) {
 	file, server := g.kubeconfig("{}")
 	ask := func(address string) error {
 		c := controller{where: &cluster{kubeconfig: file}, address: address, named: true, viewer: defaultViewer}
-		var h webui.History
+		var h view.History
 		return c.get(t.Context(), "api/v1/history", url.Values{}, &h)
 	}
 	if err := ask(server.URL); err != nil || len(g.shown) != 1 {
@@ -158,7 +159,7 @@ func TestNoTokenOverHTTP(t *testing.T) {
 	for address, want := range map[string]string{"http://controller.example:8080": "[]", "https://controller.example": "[ Bearer minted]"} {
 		var r refusing
 		c := controller{where: &cluster{kubeconfig: file}, address: address, named: true, viewer: defaultViewer, transport: &r}
-		err := c.get(t.Context(), "api/v1/history", url.Values{}, &webui.History{})
+		err := c.get(t.Context(), "api/v1/history", url.Values{}, &view.History{})
 		if got := fmt.Sprint(r.authorizations); err == nil || got != want {
 			t.Errorf("%s: %v, showed %s, want %s", address, err, got, want)
 		}

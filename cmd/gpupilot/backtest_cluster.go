@@ -15,8 +15,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // controllerHistory reads what the controller has recorded of a workload.
@@ -78,7 +78,7 @@ func (h *controllerHistory) points(ctx context.Context, namespace, name string, 
 	failed := func(err error) error {
 		return fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.address, namespace, name, err)
 	}
-	var seconds webui.History
+	var seconds view.History
 	if err := h.controller.get(ctx, "api/v1/history", object(url.Values{}), &seconds); err != nil {
 		return failed(err)
 	}

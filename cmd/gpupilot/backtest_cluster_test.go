@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 const onRunningPolicy = `apiVersion: gpupilot.dev/v1alpha1
@@ -28,11 +28,11 @@ status: {currentReplicas: 2, servingReplicas: 2, startingReplicas: 0, desiredRep
 `
 
 // secondsOf is a history of so many seconds of two busy replicas.
-func secondsOf(n int) (h webui.History) {
+func secondsOf(n int) (h view.History) {
 	running := 12.0
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range n {
-		h.Points = append(h.Points, webui.Point{Time: start.Add(time.Duration(i) * time.Second), Serving: 2, Signals: []*float64{&running}})
+		h.Points = append(h.Points, view.Point{Time: start.Add(time.Duration(i) * time.Second), Serving: 2, Signals: []*float64{&running}})
 	}
 	return h
 }
@@ -76,7 +76,7 @@ func apiServer(t *testing.T) (kubeconfig string) {
 		if r.FormValue("namespace") != "llm" || r.FormValue("step") != "1m" || len(r.Form["metric"]) != 2 {
 			t.Errorf("asked for %s", r.URL)
 		}
-		m := webui.Minutes{First: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Step: time.Minute, Metrics: []webui.MinuteMetric{
+		m := view.Minutes{First: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Step: time.Minute, Metrics: []view.MinuteMetric{
 			{Name: "replicas/serving"}, {Name: "signal/vllm:num_requests_running"},
 		}}
 		for i := range 180 {

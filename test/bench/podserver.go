@@ -20,9 +20,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 const podNamespace = "ml"
@@ -110,7 +110,7 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 	go objects.Run(ctx)
 	control := controller.New(controller.Config{Tick: time.Second, MaxAge: gpu.MaxAge(time.Second)}, controller.Deps{
 		Pods: fleet.pods, Store: fleet.store, PodsOf: fleet.podsOf(objects),
-		Scrape: func([]discovery.Target) {}, States: func() []webui.Target { return nil },
+		Scrape: func([]discovery.Target) {}, States: func() []view.Target { return nil },
 		Leading: func() bool { return false }, Leader: func() string { return "" }, Record: func(controller.Event) {},
 	})
 	dir := cfg.servePodsFrom

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -135,7 +136,7 @@ func TestPageNeedsAToken(t *testing.T) {
 		}
 	}
 	for who, want := range map[string]string{"none": "", "a": "page-a/w", "view": "page-b/w"} {
-		var v webui.View
+		var v view.View
 		if _, body := get(tokens[who], "/api/v1/view"); json.Unmarshal(body, &v) != nil {
 			t.Fatalf("%s: %s", who, body)
 		}
@@ -148,7 +149,7 @@ func TestPageNeedsAToken(t *testing.T) {
 		}
 	}
 	eventually(t, func() error {
-		var v webui.View
+		var v view.View
 		if _, body := get(all, "/api/v1/view"); json.Unmarshal(body, &v) != nil || len(v.Nodes) == 0 || len(v.Targets) == 0 || v.Namespaces != nil {
 			return fmt.Errorf("who may see all sees %.300s", body)
 		}

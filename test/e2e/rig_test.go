@@ -26,7 +26,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -151,7 +151,7 @@ func utilizations(t *testing.T, name string) (out []float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	var v webui.View
+	var v view.View
 	if err := json.Unmarshal([]byte(get(ctx, t, rig.ControllerURL+"/api/v1/view")), &v); err != nil {
 		t.Fatal(err)
 	}

@@ -25,10 +25,10 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // Config holds the settings of a Controller. Zero values mean the defaults.
@@ -90,7 +90,7 @@ type Deps struct {
 	// queries read: those of the gateways that presets read. nil: no query reads windows.
 	HoldSeries func(names []string)
 	Scrape     func([]discovery.Target) // replaces the list of scrape targets
-	States     func() []webui.Target    // the state of each target; the controller fills in Node
+	States     func() []view.Target     // the state of each target; the controller fills in Node
 	Leading    func() bool              // whether this replica may write
 	Leader     func() string            // the identity of the leader
 	Record     func(Event)              // records an Event; does not block

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // gatewayScaled is a GPUAutoscaler with the preset of a gateway behind another signal.
@@ -65,7 +65,7 @@ func TestGatewayProblems(t *testing.T) {
 	if why := r.gatewayProblem(w.key); why != "" {
 		t.Error(why)
 	}
-	r.states = []webui.Target{{Name: "pod/ns/epp-1:9090/metrics", Error: "answered 401 Unauthorized"}}
+	r.states = []view.Target{{Name: "pod/ns/epp-1:9090/metrics", Error: "answered 401 Unauthorized"}}
 	r.failing.asOf = time.Time{}
 	contains(t, r.gatewayProblem(w.key), "the gateway at pod/ns/epp-1:9090/metrics does not answer: answered 401")
 	if len(held) != 1 || !slices.Contains(held[0], "llm_d_epp_average_queue_size") || !slices.Contains(held[0], "inference_pool_ready_pods") {

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // fieldLabel is the label with the field of a series, which the queries of BackfillFamilies
@@ -56,7 +56,7 @@ func autoscalerFamily(name string, labels []string, metric func(map[string]strin
 		Max:  fmt.Sprintf("max by (%s) (max_over_time(%s[1m]))", by, name),
 		Identify: func(l map[string]string) (history.Workload, history.Metric, bool) {
 			m := metric(l)
-			return history.Workload{Namespace: l["namespace"], Kind: webui.AutoscalerKind, Name: l["name"]}, m, m != ""
+			return history.Workload{Namespace: l["namespace"], Kind: view.AutoscalerKind, Name: l["name"]}, m, m != ""
 		},
 	}
 }
@@ -83,7 +83,7 @@ func aggregateFamilies(scope int) []history.Family {
 				w.Kind, w.Name = namespaceKind, w.Namespace
 			}
 			m := metric(l)
-			return w, m, m != "" && (scope == scopeNamespace || w.Kind != namespaceKind && w.Kind != webui.AutoscalerKind)
+			return w, m, m != "" && (scope == scopeNamespace || w.Kind != namespaceKind && w.Kind != view.AutoscalerKind)
 		}
 	}
 	return []history.Family{

@@ -14,8 +14,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // namespaceKind is the kind of a namespace's minutes.
@@ -151,7 +151,7 @@ func (c *Controller) recordMinute(at time.Time, groups *groupMinutes) {
 			w.mu.Lock()
 			values := w.minute.Take(at)
 			if len(values) > 0 {
-				add(history.Workload{Namespace: w.key.Namespace, Kind: webui.AutoscalerKind, Name: w.key.Name}, values)
+				add(history.Workload{Namespace: w.key.Namespace, Kind: view.AutoscalerKind, Name: w.key.Name}, values)
 			}
 			w.mu.Unlock()
 		}
@@ -208,7 +208,7 @@ type groupMinutes struct {
 // for the groups that /metrics leaves out. A pod's owner reference may name any kind: it
 // must not take the minutes of a GPUAutoscaler or a namespace.
 func (g *groupMinutes) of(a *Aggregates, k GPUGroup) *history.Accumulator {
-	if k.Namespace == "" || !a.shown[k] || k.Kind == webui.AutoscalerKind || k.Kind == namespaceKind {
+	if k.Namespace == "" || !a.shown[k] || k.Kind == view.AutoscalerKind || k.Kind == namespaceKind {
 		return nil
 	}
 	m := g.groups[k]
@@ -269,16 +269,16 @@ func (g *groupMinutes) sample(a *Aggregates) {
 
 // Minutes returns the one-minute aggregates of one GPUAutoscaler, workload or namespace,
 // also of one that was deleted since.
-func (c *Controller) Minutes(namespace, name string, q *webui.MinuteQuery) (webui.Minutes, bool, error) {
+func (c *Controller) Minutes(namespace, name string, q *view.MinuteQuery) (view.Minutes, bool, error) {
 	if c.deps.History != nil {
-		m, ok, err := webui.ReadMinutes(c.deps.History, history.Workload{Namespace: namespace, Kind: q.Kind, Name: name}, q)
+		m, ok, err := view.ReadMinutes(c.deps.History, history.Workload{Namespace: namespace, Kind: q.Kind, Name: name}, q)
 		if ok {
 			return m, true, err
 		}
 	}
 	_, known := c.History(namespace, name)
-	known = known && q.Kind == webui.AutoscalerKind
-	return webui.Minutes{First: q.From, Step: q.Step, Metrics: []webui.MinuteMetric{}}, known, nil
+	known = known && q.Kind == view.AutoscalerKind
+	return view.Minutes{First: q.From, Step: q.Step, Metrics: []view.MinuteMetric{}}, known, nil
 }
 
 // sampleTerms adds the sum over the serving pods of each metric that signals read, such

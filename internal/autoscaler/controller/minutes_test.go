@@ -10,8 +10,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // minutesOf is the minutes that a rig recorded.
@@ -88,7 +88,7 @@ func TestRequestRatesNeedAllServingPods(t *testing.T) {
 
 func TestMinutesOfAWorkload(t *testing.T) {
 	r := newRig(t, deployment("web", 2), autoscaler("web"))
-	q := &webui.MinuteQuery{Kind: webui.AutoscalerKind, From: r.now.Add(-time.Hour), To: r.now, Step: time.Minute}
+	q := &view.MinuteQuery{Kind: view.AutoscalerKind, From: r.now.Add(-time.Hour), To: r.now, Step: time.Minute}
 	if _, ok, err := r.Minutes("ns", "web", q); ok || err != nil {
 		t.Errorf("an unknown workload: %v, %v", ok, err)
 	}

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // The metrics of GPUAutoscalers that the history continues.
@@ -65,7 +65,7 @@ func (s *MinuteSeries) Names() []string { return s.names }
 // Each calls add for each series that a metric of a workload continues, if its name is
 // wanted.
 func (s *MinuteSeries) Each(w history.Workload, m history.Metric, wants func(name string) bool, add func(history.Series)) {
-	if w.Kind == webui.AutoscalerKind {
+	if w.Kind == view.AutoscalerKind {
 		if x := autoscalerSeries(w, m); x.Name != "" && wants(x.Name) {
 			add(x)
 		}

@@ -25,9 +25,9 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // rig is a controller whose API server is controller-runtime's fake, whose
@@ -39,7 +39,7 @@ type rig struct {
 	pods    podList
 	store   *series.Store
 	leading bool
-	states  []webui.Target
+	states  []view.Target
 	mu      sync.Mutex // guards what the controller's goroutines write: events, scraped
 	events  []Event
 	scraped [][]discovery.Target
@@ -76,7 +76,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 			t.Fatal(err)
 		}
 	}
-	r := &rig{t: t, leading: true, states: []webui.Target{{Name: "agent/gpupilot-system/agent-1"}}, now: time.Now().Truncate(time.Second), store: series.New(series.Config{})}
+	r := &rig{t: t, leading: true, states: []view.Target{{Name: "agent/gpupilot-system/agent-1"}}, now: time.Now().Truncate(time.Second), store: series.New(series.Config{})}
 	r.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.GPUAutoscaler{}).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -105,7 +105,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
 
 		Scrape:  func(ts []discovery.Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
-		States:  func() []webui.Target { return r.states },
+		States:  func() []view.Target { return r.states },
 		Leading: func() bool { return r.leading },
 		Leader:  func() string { return "me" },
 		Record:  func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },

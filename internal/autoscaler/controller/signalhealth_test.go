@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // Each outage of the signals is reported once, with the targets that do not answer.
@@ -23,7 +23,7 @@ func TestUnreadableSignalsAreReported(t *testing.T) {
 	agent := pod("agent", "agent-1", r.now)
 	r.pods.pods = append(r.pods.pods, agent)
 	r.listTargets(r.now)
-	r.states = []webui.Target{{Name: "agent/ns/agent-1", Error: "connection refused"}, {Name: "agent/ns/elsewhere", Error: "timeout"}}
+	r.states = []view.Target{{Name: "agent/ns/agent-1", Error: "connection refused"}, {Name: "agent/ns/elsewhere", Error: "timeout"}}
 	warnings := func(what string, after time.Duration, want int) {
 		t.Helper()
 		w.pass(r.now.Add(after))
@@ -59,7 +59,7 @@ func TestFrozenDevicesAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	r.pods.pods = append(r.pods.pods, pod("dcgm", "dcgm-1", r.now))
 	r.listTargets(r.now)
-	r.states = []webui.Target{{Name: "dcgm-exporter/ns/dcgm-1", Up: true, Frozen: 1}}
+	r.states = []view.Target{{Name: "dcgm-exporter/ns/dcgm-1", Up: true, Frozen: 1}}
 	w.pass(r.now)
 	w.pass(r.now.Add(10 * time.Second))
 	if len(r.events) == 0 {

@@ -14,12 +14,10 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
-
-var _ webui.Source = (*Controller)(nil)
 
 const (
 	historyPoints   = 600 // one a second
@@ -30,9 +28,9 @@ const (
 )
 
 // View returns the current state of the fleet and the workloads.
-func (c *Controller) View() webui.View {
+func (c *Controller) View() view.View {
 	now := time.Now()
-	v := webui.View{
+	v := view.View{
 		Time: now, MaxAge: c.cfg.MaxAge, Version: c.cfg.Version,
 		Leader: c.deps.Leading(), LeaderID: c.deps.Leader(),
 		Nodes: c.viewNodes(now), Targets: c.deps.States(),
@@ -52,7 +50,7 @@ func (c *Controller) View() webui.View {
 	for i := range v.Targets {
 		c.viewTarget(&v.Targets[i])
 	}
-	v.Workloads = make([]webui.Workload, 0, len(workloads))
+	v.Workloads = make([]view.Workload, 0, len(workloads))
 	for _, w := range workloads {
 		w.mu.Lock()
 		shown := w.shown
@@ -62,7 +60,7 @@ func (c *Controller) View() webui.View {
 		}
 		v.Workloads = append(v.Workloads, shown)
 	}
-	slices.SortFunc(v.Workloads, func(a, b webui.Workload) int {
+	slices.SortFunc(v.Workloads, func(a, b view.Workload) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return v
@@ -71,7 +69,7 @@ func (c *Controller) View() webui.View {
 // viewTarget adds the namespace of the target's pod, and its start time if the pod has
 // not been ready yet. The name of a target consists of its kind, the namespace and
 // name of its pod, its port and its path.
-func (c *Controller) viewTarget(t *webui.Target) {
+func (c *Controller) viewTarget(t *view.Target) {
 	parts := strings.SplitN(t.Name, "/", 4)
 	if len(parts) < 3 {
 		return
@@ -106,19 +104,19 @@ func (c *Controller) startingSince(w *workload) (since time.Time) {
 	return since
 }
 
-func (c *Controller) viewNodes(now time.Time) []webui.Node {
+func (c *Controller) viewNodes(now time.Time) []view.Node {
 	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
-	nodes := []webui.Node{}
+	nodes := []view.Node{}
 	all := c.deps.Store.Devices(fields, now, maxShownAge)
 	values := make([]float64, 0, len(all)*(len(fields)+1)) // one allocation for all GPUs
 	for i := range all {
 		d := &all[i]
 		node := d.Labels.Node
 		if n := len(nodes); n == 0 || nodes[n-1].Name != node {
-			nodes = append(nodes, webui.Node{Name: node, GPUs: make([]webui.GPU, 0, 8)})
+			nodes = append(nodes, view.Node{Name: node, GPUs: make([]view.GPU, 0, 8)})
 		}
 		last := &nodes[len(nodes)-1]
-		if slices.ContainsFunc(last.GPUs, func(g webui.GPU) bool { return g.UUID == d.Device }) {
+		if slices.ContainsFunc(last.GPUs, func(g view.GPU) bool { return g.UUID == d.Device }) {
 			continue // an agent and a dcgm-exporter on one node
 		}
 		last.GPUs = append(last.GPUs, viewGPU(d, now, c.cfg.MaxAge, &values))
@@ -135,8 +133,8 @@ func (c *Controller) viewNodes(now time.Time) []webui.Node {
 // viewGPU converts a device for the page. Values that are more than maxAge older than
 // the newest one are left out, because the page shows only the newest age. The values
 // are appended to values, which has room for them.
-func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *[]float64) webui.GPU {
-	g := webui.GPU{UUID: d.Device}
+func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *[]float64) view.GPU {
+	g := view.GPU{UUID: d.Device}
 	var newest time.Time
 	for i := range d.Values {
 		if at := d.Values[i].At; at.After(newest) {
@@ -162,31 +160,31 @@ func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *
 		g.MemoryTotalMiB = keep(*free + *g.MemoryUsedMiB)
 	}
 	if len(d.Owners) > 0 {
-		g.Owners = make([]webui.Owner, 0, len(d.Owners))
+		g.Owners = make([]view.Owner, 0, len(d.Owners))
 	}
 	for _, o := range d.Owners {
-		g.Owners = append(g.Owners, webui.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})
+		g.Owners = append(g.Owners, view.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})
 	}
 	return g
 }
 
 // History returns the recent decisions of one workload.
-func (c *Controller) History(namespace, name string) (webui.History, bool) {
+func (c *Controller) History(namespace, name string) (view.History, bool) {
 	c.mu.RLock()
 	w := c.workloads[types.NamespacedName{Namespace: namespace, Name: name}]
 	c.mu.RUnlock()
 	if w == nil {
-		return webui.History{}, false
+		return view.History{}, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return webui.History{Points: w.history.list()}, true
+	return view.History{Points: w.history.list()}, true
 }
 
 // viewWorkload converts a report for the page.
-func viewWorkload(r *report) webui.Workload {
+func viewWorkload(r *report) view.Workload {
 	a := r.object
-	out := webui.Workload{
+	out := view.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
 		Actuation: string(cmp.Or(a.Spec.Actuation, v1alpha1.ActuationScale)), Min: 1, Max: a.Spec.MaxReplicas,
 	}
@@ -211,7 +209,7 @@ func viewWorkload(r *report) webui.Workload {
 	if r.plan != nil {
 		for i := range r.plan.Policy.Signals {
 			s := &r.plan.Policy.Signals[i]
-			out.Signals = append(out.Signals, webui.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
+			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
 	if d := r.decision; d != nil {
@@ -238,26 +236,26 @@ func valuesOf(d *scale.Decision) []*float64 {
 	return out
 }
 
-func viewDecision(d *scale.Decision) webui.Decision {
-	out := webui.Decision{
+func viewDecision(d *scale.Decision) view.Decision {
+	out := view.Decision{
 		Time: d.Time, Current: d.Current, Replicas: d.Replicas,
 		Serving: d.Serving, Starting: d.Starting, Unschedulable: d.Unschedulable,
-		Rule: d.Rule, Sentence: d.Sentence(), Steps: make([]webui.Step, 0, len(d.Steps)),
+		Rule: d.Rule, Sentence: d.Sentence(), Steps: make([]view.Step, 0, len(d.Steps)),
 	}
 	for _, s := range d.Steps {
-		out.Steps = append(out.Steps, webui.Step{Rule: s.Rule, Before: s.Before, After: s.After, Sentence: s.Sentence()})
+		out.Steps = append(out.Steps, view.Step{Rule: s.Rule, Before: s.Before, After: s.After, Sentence: s.Sentence()})
 	}
 	return out
 }
 
 // recentPoints is a ring buffer with the last decision of each second.
 type recentPoints struct {
-	points []webui.Point
+	points []view.Point
 	first  int // index of the oldest point once the buffer is full
 }
 
 func (h *recentPoints) add(d *scale.Decision) {
-	p := webui.Point{Time: d.Time, Replicas: d.Replicas, Serving: d.Serving, Signals: valuesOf(d)}
+	p := view.Point{Time: d.Time, Replicas: d.Replicas, Serving: d.Serving, Signals: valuesOf(d)}
 	n := len(h.points)
 	if n > 0 {
 		last := &h.points[(h.first+n-1)%n]
@@ -274,8 +272,8 @@ func (h *recentPoints) add(d *scale.Decision) {
 	h.first = (h.first + 1) % n
 }
 
-func (h *recentPoints) list() []webui.Point {
-	out := make([]webui.Point, 0, len(h.points))
+func (h *recentPoints) list() []view.Point {
+	out := make([]view.Point, 0, len(h.points))
 	out = append(out, h.points[h.first:]...)
 	return append(out, h.points[:h.first]...)
 }
@@ -283,7 +281,7 @@ func (h *recentPoints) list() []webui.Point {
 // eventLog holds the last decisions that changed the replicas.
 type eventLog struct {
 	mu     sync.Mutex
-	events []webui.Event // newest last
+	events []view.Event // newest last
 }
 
 func (r *eventLog) add(key types.NamespacedName, d *scale.Decision) {
@@ -293,7 +291,7 @@ func (r *eventLog) add(key types.NamespacedName, d *scale.Decision) {
 		at := r.evictionIndex()
 		r.events = slices.Delete(r.events, at, at+1)
 	}
-	r.events = append(r.events, webui.Event{Namespace: key.Namespace, Name: key.Name, Decision: viewDecision(d)})
+	r.events = append(r.events, view.Event{Namespace: key.Namespace, Name: key.Name, Decision: viewDecision(d)})
 }
 
 // evictionIndex returns the index of the oldest event of the namespace with the most
@@ -305,10 +303,10 @@ func (r *eventLog) evictionIndex() (at int) {
 		n[r.events[i].Namespace]++
 		most = max(most, n[r.events[i].Namespace])
 	}
-	return slices.IndexFunc(r.events, func(e webui.Event) bool { return n[e.Namespace] == most })
+	return slices.IndexFunc(r.events, func(e view.Event) bool { return n[e.Namespace] == most })
 }
 
-func (r *eventLog) list() []webui.Event {
+func (r *eventLog) list() []view.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := slices.Clone(r.events)

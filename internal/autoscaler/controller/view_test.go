@@ -14,9 +14,9 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // A device's age is that of its newest value. A value that is much older than
@@ -60,7 +60,7 @@ func TestNodesShowTheirPool(t *testing.T) {
 	r.devices.nodeChanged(node(3, map[string]string{instance: "x"}), false)
 	r.devices.nodeChanged(node(3, nil), true)
 	nodes := r.View().Nodes
-	for i, want := range []webui.Node{{Pool: "a3", Model: "NVIDIA-H100"}, {Pool: "p5.48xlarge", Fault: "GPULost: GPU 3"}, {Pool: "Tesla-T4", Model: "Tesla-T4"}, {}, {}} {
+	for i, want := range []view.Node{{Pool: "a3", Model: "NVIDIA-H100"}, {Pool: "p5.48xlarge", Fault: "GPULost: GPU 3"}, {Pool: "Tesla-T4", Model: "Tesla-T4"}, {}, {}} {
 		if n := nodes[i]; n.Pool != want.Pool || n.Model != want.Model || n.Fault != want.Fault || len(n.GPUs) != 8 || *n.GPUs[7].MemoryTotalMiB != *n.GPUs[7].MemoryUsedMiB+float64((i+7+3)%101) {
 			t.Errorf("%s: pool %q, model %q, fault %q, %d GPUs", n.Name, n.Pool, n.Model, n.Fault, len(n.GPUs))
 		}
@@ -74,7 +74,7 @@ func TestTargetsOfStartingPods(t *testing.T) {
 	r.pods.pods = append(r.pods.pods,
 		pod("chat", "starts", created), pod("chat", "serves", created, ready(r.now)),
 		pod("agent", "agent-1", created))
-	r.states = []webui.Target{
+	r.states = []view.Target{
 		{Name: "pod/ns/starts:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
 		{Name: "pod/ns/serves:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
 		{Name: "pod/ns/gone:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},

@@ -22,10 +22,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // workload runs the control loop of one GPUAutoscaler: observe, decide, actuate.
@@ -66,7 +66,7 @@ type workload struct {
 	servingSince          time.Time // when its first replica began to serve; zero: none serves
 
 	mu         sync.Mutex
-	shown      webui.Workload
+	shown      view.Workload
 	counts     counts
 	measures   measures
 	conditions []metav1.Condition // empty before the first pass
@@ -106,7 +106,7 @@ func newWorkload(ctx context.Context, s *shared, route func(*workload, map[strin
 	if t := a.Status.LastScaleTime; t != nil {
 		w.scaledAt = t.Time
 	}
-	w.shown = webui.Workload{
+	w.shown = view.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
 	}
 	return w

@@ -14,8 +14,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // History is what the controller recorded of a workload: the last minutes second by
@@ -23,8 +23,8 @@ import (
 type History struct {
 	Name    string
 	Policy  policy.Compiled
-	Points  []webui.Point
-	Minutes webui.Minutes // in steps of a minute; without metrics: none
+	Points  []view.Point
+	Minutes view.Minutes // in steps of a minute; without metrics: none
 }
 
 // minMinutes is how far back minutes must go to be replayed instead of the seconds.

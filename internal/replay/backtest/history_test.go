@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 const recordedPolicy = `apiVersion: gpupilot.dev/v1alpha1
@@ -21,13 +21,13 @@ spec:
 `
 
 // points are ten minutes of two replicas whose load doubles.
-func points() (out []webui.Point) {
+func points() (out []view.Point) {
 	for i := range 600 {
 		v := 6.0
 		if i > 300 {
 			v = 12
 		}
-		p := webui.Point{Time: time.Date(2026, 1, 1, 0, 0, i, 0, time.UTC), Replicas: 2, Serving: 2, Signals: []*float64{&v}}
+		p := view.Point{Time: time.Date(2026, 1, 1, 0, 0, i, 0, time.UTC), Replicas: 2, Serving: 2, Signals: []*float64{&v}}
 		if i%10 == 3 {
 			p.Signals[0] = nil
 		}
@@ -62,8 +62,8 @@ func TestHistory(t *testing.T) {
 }
 
 // minutes are days of two replicas, whose load doubles after half of the time.
-func minutes(n int) webui.Minutes {
-	m := webui.Minutes{First: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Step: time.Minute, Metrics: []webui.MinuteMetric{
+func minutes(n int) view.Minutes {
+	m := view.Minutes{First: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Step: time.Minute, Metrics: []view.MinuteMetric{
 		{Name: "replicas/serving"}, {Name: "signal/vllm:num_requests_running"}, {Name: "signal/of an earlier policy"},
 	}}
 	for i := range n {

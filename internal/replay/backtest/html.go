@@ -40,7 +40,7 @@ func (r *Report) HTML(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return t.Execute(w, r.view())
+	return t.Execute(w, r.htmlData())
 }
 
 // verdictClass returns the CSS class of a ratio, as rounded for display. A ratio within
@@ -80,8 +80,8 @@ func (r *Report) priceNote(m service.Model) string {
 	return fmt.Sprintf("%s at $%.2f a GPU-hour (%s %s)", m.GPU, p.USD, p.Provider, p.Instance)
 }
 
-// view is the data of the page.
-type view struct {
+// htmlData is the data of the page.
+type htmlData struct {
 	*Report
 	HasPeers bool
 	Priced   bool
@@ -108,8 +108,8 @@ type frontChart struct {
 
 type legend struct{ Class, Name, Note string }
 
-func (r *Report) view() view {
-	v := view{Report: r, HasPeers: len(r.Peers) > 0, Priced: r.hasPrices()}
+func (r *Report) htmlData() htmlData {
+	v := htmlData{Report: r, HasPeers: len(r.Peers) > 0, Priced: r.hasPrices()}
 	v.About = append(r.facts(), fact{"policies", strings.Join(distinct(r.Cells, func(c *Cell) string { return c.Ours }), ", ")})
 	for i := range r.Cases {
 		c := &r.Cases[i]

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // cluster knows users by their tokens, and which namespaces they may read: "*" is all.
@@ -71,29 +72,29 @@ func (u *user) Readable(_ context.Context, in []string) (out []string, unasked i
 func percent(x float64) *float64 { return &x }
 
 // fleet is two tenants' and a third one's, of which a GPU is shared.
-func fleet() View {
-	return View{
+func fleet() view.View {
+	return view.View{
 		Time: time.Unix(1, 0).UTC(), MaxAge: 5 * time.Second, Version: "v",
-		Nodes: []Node{
-			{Name: "n1", GPUs: []GPU{
-				{UUID: "GPU-a", Utilization: percent(5), Owners: []Owner{{Namespace: "a", Pod: "pa"}}},
-				{UUID: "GPU-shared", Owners: []Owner{{Namespace: "a", Pod: "pa2"}, {Namespace: "b", Pod: "pb"}}},
+		Nodes: []view.Node{
+			{Name: "n1", GPUs: []view.GPU{
+				{UUID: "GPU-a", Utilization: percent(5), Owners: []view.Owner{{Namespace: "a", Pod: "pa"}}},
+				{UUID: "GPU-shared", Owners: []view.Owner{{Namespace: "a", Pod: "pa2"}, {Namespace: "b", Pod: "pb"}}},
 				{UUID: "GPU-free"},
 			}},
-			{Name: "n2", GPUs: []GPU{{UUID: "GPU-b", Owners: []Owner{{Namespace: "b", Pod: "pb2"}}}}},
+			{Name: "n2", GPUs: []view.GPU{{UUID: "GPU-b", Owners: []view.Owner{{Namespace: "b", Pod: "pb2"}}}}},
 		},
-		Targets: []Target{
+		Targets: []view.Target{
 			{Name: "agent/sys/x", Kind: "agent", Node: "n1", URL: "http://10.0.0.1:9400/metrics"},
 			{Name: "pod/a/pa:8000/metrics", Kind: "pod", Namespace: "a"},
 			{Name: "pod/b/pb:8000/metrics", Kind: "pod", Namespace: "b"},
 		},
-		Workloads: []Workload{{Namespace: "a", Name: "wa"}, {Namespace: "b", Name: "wb"}},
-		Recent:    []Event{{Namespace: "b", Name: "wb"}, {Namespace: "a", Name: "wa"}, {Namespace: "gone", Name: "x"}},
+		Workloads: []view.Workload{{Namespace: "a", Name: "wa"}, {Namespace: "b", Name: "wb"}},
+		Recent:    []view.Event{{Namespace: "b", Name: "wb"}, {Namespace: "a", Name: "wa"}, {Namespace: "gone", Name: "x"}},
 	}
 }
 
 // names are what a view shows, in one line.
-func names(v *View) string {
+func names(v *view.View) string {
 	var out []string
 	for _, n := range v.Nodes {
 		for _, g := range n.GPUs {
@@ -139,7 +140,7 @@ func TestScope(t *testing.T) {
 	f := func(token, want string, namespaces []string) {
 		t.Helper()
 		w := ask(h, "/api/v1/view", "Authorization", "Bearer "+token)
-		var v View
+		var v view.View
 		if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil || w.Code != 200 {
 			t.Fatalf("%s: %d, %v, %s", token, w.Code, err, w.Body)
 		}
@@ -318,7 +319,7 @@ type counting struct {
 	views atomic.Int64
 }
 
-func (c *counting) View() View { c.views.Add(1); return c.view }
+func (c *counting) View() view.View { c.views.Add(1); return c.view }
 
 // A view is taken once a second and encoded once for all with the same rights.
 func TestViewsAreShared(t *testing.T) {
@@ -383,9 +384,9 @@ func TestAnswersAreBounded(t *testing.T) {
 		v := fleet()
 		for i := range 40 {
 			long := strings.Repeat("x", 1000)
-			v.Workloads = append(v.Workloads, Workload{Namespace: "a", Name: fmt.Sprint(i), Problem: long})
-			v.Recent = append(v.Recent, Event{Namespace: "a", Decision: Decision{Sentence: long}})
-			v.Targets = append(v.Targets, Target{Name: fmt.Sprint(i), Error: long})
+			v.Workloads = append(v.Workloads, view.Workload{Namespace: "a", Name: fmt.Sprint(i), Problem: long})
+			v.Recent = append(v.Recent, view.Event{Namespace: "a", Decision: view.Decision{Sentence: long}})
+			v.Targets = append(v.Targets, view.Target{Name: fmt.Sprint(i), Error: long})
 		}
 		p := New(fixed{v}, nil)
 		busy := 0
@@ -411,7 +412,7 @@ func TestGzip(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, err := io.ReadAll(z)
-	var v View
+	var v view.View
 	if err != nil || json.Unmarshal(b, &v) != nil || len(v.Nodes) != 2 {
 		t.Errorf("%v, %s", err, b)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 var screenshots = flag.String("screenshots", "", "write screenshots of the page into this `folder`")
@@ -35,12 +36,12 @@ const patience = time.Minute
 // live is demoView, as a test changes it, always as of now.
 type live struct {
 	mu      sync.Mutex
-	changes []func(*View)
+	changes []func(*view.View)
 }
 
-func newLive(changes ...func(*View)) *live { return &live{changes: changes} }
+func newLive(changes ...func(*view.View)) *live { return &live{changes: changes} }
 
-func (l *live) View() View {
+func (l *live) View() view.View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := demoView()
@@ -50,17 +51,17 @@ func (l *live) View() View {
 	return v
 }
 
-func (l *live) set(change func(*View)) {
+func (l *live) set(change func(*view.View)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.changes = append(l.changes, change)
 }
 
 // History is ten minutes of a load that rises.
-func (l *live) History(string, string) (h History, ok bool) {
+func (l *live) History(string, string) (h view.History, ok bool) {
 	now := time.Now()
 	for i := range 600 {
-		p := Point{Time: now.Add(time.Duration(i-600) * time.Second), Replicas: 2, Serving: 2, Signals: []*float64{percent(55 + 10*math.Sin(float64(i)/40))}}
+		p := view.Point{Time: now.Add(time.Duration(i-600) * time.Second), Replicas: 2, Serving: 2, Signals: []*float64{percent(55 + 10*math.Sin(float64(i)/40))}}
 		switch {
 		case i > 480:
 			p.Replicas, p.Serving = 8, 4
@@ -73,13 +74,13 @@ func (l *live) History(string, string) (h History, ok bool) {
 }
 
 // Minutes is days of a load that rises and falls once a day, with a gap.
-func (l *live) Minutes(_, _ string, q *MinuteQuery) (Minutes, bool, error) {
-	m := Minutes{First: q.From, Step: q.Step, Metrics: []MinuteMetric{{Name: "replicas/desired"}, {Name: "replicas/serving"}, {Name: "signal/Utilization"}}}
-	for i := range q.steps() {
+func (l *live) Minutes(_, _ string, q *view.MinuteQuery) (view.Minutes, bool, error) {
+	m := view.Minutes{First: q.From, Step: q.Step, Metrics: []view.MinuteMetric{{Name: "replicas/desired"}, {Name: "replicas/serving"}, {Name: "signal/Utilization"}}}
+	for i := range q.Steps() {
 		at := q.From.Add(time.Duration(i) * q.Step)
 		load := 4 + 3*math.Sin(2*math.Pi*at.Sub(at.Truncate(24*time.Hour)).Hours()/24)
 		values := []float64{math.Ceil(load), math.Floor(load), 55 + 5*math.Sin(float64(i)/9)}
-		if i > q.steps()/2 && i < q.steps()*6/10 {
+		if i > q.Steps()/2 && i < q.Steps()*6/10 {
 			values = []float64{math.NaN(), math.NaN(), math.NaN()}
 		}
 		for j, v := range values {
@@ -91,38 +92,38 @@ func (l *live) Minutes(_, _ string, q *MinuteQuery) (Minutes, bool, error) {
 
 // demoView is much like that of make demo, with something of everything that
 // can be wrong.
-func demoView() View {
+func demoView() view.View {
 	now := time.Now()
-	v := View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
+	v := view.View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
 	sentence := "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas; up to 8 needed within the last 12 s: 8 instead of 6"
-	d := &Decision{
+	d := &view.Decision{
 		Time: now, Current: 4, Replicas: 8, Serving: 4, Starting: 4, Sentence: sentence,
-		Steps: []Step{{Rule: scale.Rule("Signal"), Before: 4, After: 8, Sentence: sentence}},
+		Steps: []view.Step{{Rule: scale.Rule("Signal"), Before: 4, After: 8, Sentence: sentence}},
 	}
-	v.Workloads = []Workload{
+	v.Workloads = []view.Workload{
 		{
 			Namespace: "llm", Name: "chat", Kind: "Deployment", Target: "chat", Actuation: "Scale", Min: 1, Max: 12, Ready: true,
-			Signals: []Signal{{Name: "Utilization", Unit: "%", Value: percent(87), Target: 60}}, Decision: d,
+			Signals: []view.Signal{{Name: "Utilization", Unit: "%", Value: percent(87), Target: 60}}, Decision: d,
 			StartingSince: now.Add(-40 * time.Second), Startup: 2 * time.Minute,
 		},
 		{
 			Namespace: "batch", Name: "embed", Kind: "StatefulSet", Target: "embed", Actuation: "Advise", Min: 0, Max: 4,
-			Signals: []Signal{{Name: "vllm:num_requests_running", Target: 8}}, Waiting: "no replica serves yet",
-			Decision: &Decision{Time: now, Starting: 1, Current: 1, Replicas: 1, Sentence: "held"}, StartingSince: now.Add(-75 * time.Second), Startup: 2 * time.Minute,
+			Signals: []view.Signal{{Name: "vllm:num_requests_running", Target: 8}}, Waiting: "no replica serves yet",
+			Decision: &view.Decision{Time: now, Starting: 1, Current: 1, Replicas: 1, Sentence: "held"}, StartingSince: now.Add(-75 * time.Second), Startup: 2 * time.Minute,
 		},
 	}
 	for n := range 3 {
-		node := Node{Name: fmt.Sprintf("gpu-node-%d", n)}
+		node := view.Node{Name: fmt.Sprintf("gpu-node-%d", n)}
 		for i := range 8 {
-			g := GPU{UUID: fmt.Sprintf("GPU-%d-%d", n, i), Utilization: percent(0), Age: time.Second}
+			g := view.GPU{UUID: fmt.Sprintf("GPU-%d-%d", n, i), Utilization: percent(0), Age: time.Second}
 			if (i+n)%2 == 0 {
 				g.Utilization = percent(float64(12*(i+1) - 5*n))
-				g.Owners = []Owner{{Namespace: "llm", Pod: fmt.Sprintf("chat-6b8f-%d%d", n, i)}}
+				g.Owners = []view.Owner{{Namespace: "llm", Pod: fmt.Sprintf("chat-6b8f-%d%d", n, i)}}
 			}
 			node.GPUs = append(node.GPUs, g)
 		}
 		v.Nodes = append(v.Nodes, node)
-		v.Targets = append(v.Targets, Target{Name: "agent/gpupilot-system/agent-" + node.Name, Kind: "agent", Node: node.Name, Up: true})
+		v.Targets = append(v.Targets, view.Target{Name: "agent/gpupilot-system/agent-" + node.Name, Kind: "agent", Node: node.Name, Up: true})
 	}
 	for i := range 5 {
 		e := *d
@@ -130,7 +131,7 @@ func demoView() View {
 		if i%2 == 1 {
 			e.Current, e.Replicas = e.Replicas, e.Current
 		}
-		v.Recent = append(v.Recent, Event{Namespace: "llm", Name: "chat", Decision: e})
+		v.Recent = append(v.Recent, view.Event{Namespace: "llm", Name: "chat", Decision: e})
 	}
 	return v
 }
@@ -306,20 +307,20 @@ func TestBrowserLogin(t *testing.T) {
 }
 
 // lengthen adds names, errors and numbers as long as they can be.
-func lengthen(v *View) {
+func lengthen(v *view.View) {
 	long := strings.Repeat("x", 253)
 	v.Targets = append(v.Targets,
-		Target{Name: "pod/llm/" + long + ":8000/metrics", Kind: "pod", Error: "scrape " + long + ` (http://10.0.0.1:8000/metrics): Get "http://10.0.0.1:8000/metrics": dial tcp 10.0.0.1:8000: connect: connection refused`, LastSuccess: time.Now().Add(-time.Hour)},
-		Target{Name: "pod/batch/embed-0:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-75 * time.Second)})
+		view.Target{Name: "pod/llm/" + long + ":8000/metrics", Kind: "pod", Error: "scrape " + long + ` (http://10.0.0.1:8000/metrics): Get "http://10.0.0.1:8000/metrics": dial tcp 10.0.0.1:8000: connect: connection refused`, LastSuccess: time.Now().Add(-time.Hour)},
+		view.Target{Name: "pod/batch/embed-0:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-75 * time.Second)})
 	w := v.Workloads[0]
 	w.Namespace, w.Name, w.Target, w.Problem = strings.Repeat("n", 63), long, long, "no fresh value of "+long
-	w.Signals = []Signal{{Name: long, Unit: strings.Repeat("u", 40), Target: 1e9, Value: percent(123456789)}, w.Signals[0]}
+	w.Signals = []view.Signal{{Name: long, Unit: strings.Repeat("u", 40), Target: 1e9, Value: percent(123456789)}, w.Signals[0]}
 	d := *w.Decision
-	d.Sentence, d.Steps = long, []Step{{Rule: "Signal", Sentence: long}}
+	d.Sentence, d.Steps = long, []view.Step{{Rule: "Signal", Sentence: long}}
 	w.Decision = &d
 	v.Workloads = append(v.Workloads, w)
-	v.Recent = append(v.Recent, Event{Namespace: w.Namespace, Name: w.Name, Decision: d})
-	v.Nodes = append(v.Nodes, Node{Name: long, GPUs: []GPU{{UUID: long, Owners: []Owner{{Namespace: w.Namespace, Pod: long}}}}})
+	v.Recent = append(v.Recent, view.Event{Namespace: w.Namespace, Name: w.Name, Decision: d})
+	v.Nodes = append(v.Nodes, view.Node{Name: long, GPUs: []view.GPU{{UUID: long, Owners: []view.Owner{{Namespace: w.Namespace, Pod: long}}}}})
 	v.Leader, v.LeaderID, v.Version = false, long, long
 }
 
@@ -343,18 +344,18 @@ func TestBrowserWidths(t *testing.T) {
 }
 
 // age adds values that are old, and what starts.
-func age(v *View) {
+func age(v *view.View) {
 	v.Nodes[0].GPUs[0].Age = 42 * time.Second
 	v.Nodes[0].GPUs[2].Utilization = nil
 	v.Targets = append(v.Targets,
-		Target{Name: "pod/llm/chat-1:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-40 * time.Second)},
-		Target{Name: "agent/gpupilot-system/agent-gone", Kind: "agent", Error: "no answer within 5s", LastSuccess: time.Now().Add(-42 * time.Second)})
+		view.Target{Name: "pod/llm/chat-1:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-40 * time.Second)},
+		view.Target{Name: "agent/gpupilot-system/agent-gone", Kind: "agent", Error: "no answer within 5s", LastSuccess: time.Now().Add(-42 * time.Second)})
 	old := v.Workloads[0]
 	d := *old.Decision
 	d.Time = time.Now().Add(-30 * time.Second)
 	old.Name, old.Decision, old.StartingSince = "hung", &d, time.Time{}
 	v.Workloads = append(v.Workloads, old)
-	v.Recent = append(v.Recent, Event{Namespace: "llm", Name: "chat", Decision: Decision{Time: time.Now().AddDate(0, 0, -3), Current: 1, Replicas: 2, Sentence: "three days ago"}})
+	v.Recent = append(v.Recent, view.Event{Namespace: "llm", Name: "chat", Decision: view.Decision{Time: time.Now().AddDate(0, 0, -3), Current: 1, Replicas: 2, Sentence: "three days ago"}})
 }
 
 // Values that are old say so: on their cell, on their card. Pods that start are
@@ -391,12 +392,12 @@ func TestBrowserDeletedGo(t *testing.T) {
 	}
 	b.do(chromedp.Navigate(url))
 	b.wants(cards(2))
-	src.set(func(v *View) { v.Workloads = v.Workloads[:1] })
+	src.set(func(v *view.View) { v.Workloads = v.Workloads[:1] })
 	b.wants(cards(1))
-	src.set(func(v *View) { v.Workloads, v.Nodes, v.Targets, v.Recent = nil, nil, nil, nil })
+	src.set(func(v *view.View) { v.Workloads, v.Nodes, v.Targets, v.Recent = nil, nil, nil, nil })
 	b.wants(cards(0) + ` && document.querySelectorAll(".gpu, #targets li, #decisions time").length === 0`)
 	b.wants(`document.querySelector("#workloads").innerText.includes("No GPUAutoscaler")`)
-	src.set(func(v *View) { v.Workloads = demoView().Workloads })
+	src.set(func(v *view.View) { v.Workloads = demoView().Workloads })
 	b.wants(cards(2))
 }
 
@@ -447,8 +448,8 @@ func TestBrowserPicture(t *testing.T) {
 		t.Skip("only with -screenshots")
 	}
 	b := openBrowser(t)
-	url := serve(t, newLive(func(v *View) {
-		v.Targets = append(v.Targets, Target{Name: "pod/batch/embed-0:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-75 * time.Second)})
+	url := serve(t, newLive(func(v *view.View) {
+		v.Targets = append(v.Targets, view.Target{Name: "pod/batch/embed-0:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-75 * time.Second)})
 	}), nil)
 	for _, scheme := range []string{"light", "dark"} {
 		b.size(1400, 1000, scheme)

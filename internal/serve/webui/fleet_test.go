@@ -5,31 +5,30 @@ package webui
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // largeFleet is that many nodes of eight GPUs in ten pools. Each hundredth node
 // has a problem; every name and text is as long as usual.
-func largeFleet(nodes int) View {
+func largeFleet(nodes int) view.View {
 	now := time.Now()
-	v := View{Time: now, MaxAge: 5 * time.Second, Version: "v0.9.0", Leader: true, LeaderID: "controller-0"}
+	v := view.View{Time: now, MaxAge: 5 * time.Second, Version: "v0.9.0", Leader: true, LeaderID: "controller-0"}
 	for n := range nodes {
-		node := Node{Name: fmt.Sprintf("gke-fleet-a3-highgpu-8g-%05d.internal", n), Pool: fmt.Sprintf("a3-highgpu-%d", n%10), Model: "NVIDIA-H100-80GB-HBM3"}
-		t := Target{Name: "agent/gpupilot-system/agent-" + node.Name, Kind: "agent", Node: node.Name, URL: "http://10.0.0.1:9400/metrics", Up: true, LastSuccess: now, Freshness: "timestamp"}
+		node := view.Node{Name: fmt.Sprintf("gke-fleet-a3-highgpu-8g-%05d.internal", n), Pool: fmt.Sprintf("a3-highgpu-%d", n%10), Model: "NVIDIA-H100-80GB-HBM3"}
+		t := view.Target{Name: "agent/gpupilot-system/agent-" + node.Name, Kind: "agent", Node: node.Name, URL: "http://10.0.0.1:9400/metrics", Up: true, LastSuccess: now, Freshness: "timestamp"}
 		for i := range 8 {
-			g := GPU{
+			g := view.GPU{
 				UUID: fmt.Sprintf("GPU-%08x-0000-0000-0000-%012d", n, i), Utilization: percent(float64((n + 13*i) % 101)), MemoryUsedMiB: percent(61000),
 				MemoryTotalMiB: percent(81559), PowerWatts: percent(512.25), TemperatureC: percent(55), Age: time.Second,
 			}
 			if i < 6 {
-				g.Owners = []Owner{{Namespace: fmt.Sprintf("team-%d", n%40), Pod: fmt.Sprintf("chat-6b8f-%05d-%d", n, i), Container: "server"}}
+				g.Owners = []view.Owner{{Namespace: fmt.Sprintf("team-%d", n%40), Pod: fmt.Sprintf("chat-6b8f-%05d-%d", n, i), Container: "server"}}
 			}
 			if n%100 == 7 {
 				g.Utilization = nil
@@ -58,10 +57,10 @@ const maxView = 300_000
 
 // However large the fleet is, and however long all its texts, a view is bounded.
 func TestViewIsBounded(t *testing.T) {
-	f := func(what string, v View, c *cluster, token string) View {
+	f := func(what string, v view.View, c *cluster, token string) view.View {
 		t.Helper()
 		w := ask(New(fixed{v}, access(c)).Handler(), "/api/v1/view", "Authorization", "Bearer "+token)
-		var got View
+		var got view.View
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK {
 			t.Fatalf("%s: %d %v", what, w.Code, err)
 		}
@@ -79,7 +78,7 @@ func TestViewIsBounded(t *testing.T) {
 	if len(v.Pools) != 10 || v.Pools[3].Nodes != 1000 || v.Pools[7].ProblemNodes != 100 || len(v.Nodes) != 0 || v.Omitted.Nodes != 10000 || len(v.Problems) == 0 {
 		t.Errorf("%d pools, %d problems, omitted %+v", len(v.Pools), len(v.Problems), v.Omitted)
 	}
-	if v.Targeted != (Answers{Targets: 10000, Up: 9900}) || v.Refresh < refreshLarge {
+	if v.Targeted != (view.Answers{Targets: 10000, Up: 9900}) || v.Refresh < view.RefreshLarge {
 		t.Errorf("targets %+v, refresh %v", v.Targeted, v.Refresh)
 	}
 
@@ -102,7 +101,7 @@ func TestViewIsBounded(t *testing.T) {
 	sharers := largeFleet(60)
 	for i := range sharers.Nodes {
 		for range 200 {
-			sharers.Nodes[i].GPUs[0].Owners = append(sharers.Nodes[i].GPUs[0].Owners, Owner{Namespace: "a", Pod: long[:250]})
+			sharers.Nodes[i].GPUs[0].Owners = append(sharers.Nodes[i].GPUs[0].Owners, view.Owner{Namespace: "a", Pod: long[:250]})
 		}
 	}
 	f("many sharers", sharers, nil, "")
@@ -112,7 +111,7 @@ func TestViewIsBounded(t *testing.T) {
 	for i := range 9000 {
 		ns := fmt.Sprintf("%s-%d", strings.Repeat("n", 50), i)
 		c.users["ann"] = append(c.users["ann"], ns)
-		many.Workloads = append(many.Workloads, Workload{Namespace: ns, Name: "w"})
+		many.Workloads = append(many.Workloads, view.Workload{Namespace: ns, Name: "w"})
 	}
 	if v := f("9,000 namespaces", many, c, "ann"); v.Omitted.Namespaces == 0 || v.Omitted.Workloads == 0 {
 		t.Errorf("omitted %+v", v.Omitted)
@@ -131,34 +130,10 @@ func access(c *cluster) Access {
 func TestSmallFleetIsWhole(t *testing.T) {
 	for nodes, whole := range map[int]bool{1: true, 50: true, 51: false} {
 		v := largeFleet(nodes)
-		got := v.bounded(v.nodesAt(), true)
+		got := v.Bounded(v.NodeSummaries(), true)
 		if (len(got.Nodes) == nodes) != whole || (got.Omitted.Nodes == 0) != whole {
 			t.Errorf("of %d nodes: %d sent, %d omitted", nodes, len(got.Nodes), got.Omitted.Nodes)
 		}
-	}
-}
-
-func TestCounts(t *testing.T) {
-	v := View{MaxAge: time.Second, Nodes: []Node{{Name: "n", Pool: "p", GPUs: []GPU{
-		{Utilization: percent(100), Owners: []Owner{{}}},
-		{Utilization: percent(0.5), Owners: []Owner{{}}},
-		{Utilization: percent(30)},
-		{Utilization: percent(0)},
-		{Utilization: percent(50), Age: 6 * time.Second, Owners: []Owner{{}}},
-		{Owners: []Owner{{}}},
-	}}, {Name: "empty", Fault: "GPULost: GPU 3"}}}
-	nodes := v.nodesAt()
-	n := nodes[0]
-	n.sum, n.fresh = 0, 0
-	want := NodeAt{
-		Name: "n", Pool: "p", Cells: "40..--", Problems: []string{"2 of 6 GPUs without a fresh utilisation"},
-		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 6, Allocated: 4, Active: 1, Idle: 1, Free: 2, Stale: 2, Utilization: percent(50.25)},
-	}
-	if d := cmp.Diff(want, n, cmp.AllowUnexported(Counts{})); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff([]string{"GPULost: GPU 3"}, nodes[1].Problems); d != "" || nodes[1].Utilization != nil {
-		t.Errorf("%s, utilisation %v", d, nodes[1].Utilization)
 	}
 }
 
@@ -265,7 +240,7 @@ func TestScopeOfSums(t *testing.T) {
 			}
 		}
 	}
-	var got View
+	var got view.View
 	if _, body := get("ann", "/api/v1/view"); json.Unmarshal([]byte(body), &got) != nil || got.Fleet.Nodes != 1 || got.Fleet.GPUs != 2 || got.Fleet.Allocated != 2 || got.Pools != nil || got.Targeted.Targets != 1 {
 		t.Errorf("ann's sums: %+v", got)
 	}
@@ -289,7 +264,7 @@ type slow struct {
 	takes time.Duration
 }
 
-func (s *slow) View() View {
+func (s *slow) View() view.View {
 	time.Sleep(s.takes)
 	v := s.counting.View()
 	v.Time = time.Now()
@@ -318,7 +293,7 @@ func TestSlowViewsDoNotHoldUpRequests(t *testing.T) {
 			if d := took(); d > 0 {
 				t.Fatalf("a request waited %v", d)
 			}
-			var v View
+			var v view.View
 			if err := json.Unmarshal(ask(h, "/api/v1/view").Body.Bytes(), &v); err != nil {
 				t.Fatal(err)
 			}
@@ -346,7 +321,7 @@ func BenchmarkLargeView(b *testing.B) {
 		r := newRenderer(fixed{v})
 		for b.Loop() {
 			g := &generation{view: v, at: time.Now(), scopes: map[string]*scoped{}}
-			g.namespaces = v.namespaces()
+			g.namespaces = v.NamespacesSeen()
 			body, err := r.take(g, &scope{all: true}, true)
 			if err != nil {
 				b.Fatal(err)

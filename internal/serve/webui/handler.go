@@ -8,6 +8,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"io/fs"
 	"net/http"
 	"strings"
@@ -189,7 +190,7 @@ func (p *Page) serveHistory(w http.ResponseWriter, r *http.Request, v Viewer) {
 // viewer may see its namespace. An error of read is a bad request.
 func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, read func(namespace, name string) (body any, known bool, err error)) {
 	namespace, name := r.FormValue("namespace"), r.FormValue("name")
-	if namespace == "" || name == "" || len(namespace) > maxName || len(name) > maxName {
+	if namespace == "" || name == "" || len(namespace) > view.MaxName || len(name) > view.MaxName {
 		writeError(w, http.StatusBadRequest, "the parameters namespace and name of a GPUAutoscaler are required")
 		return
 	}
@@ -215,14 +216,11 @@ func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, r
 	case bad != nil:
 		writeError(w, http.StatusBadRequest, bad.Error())
 	case !known:
-		writeError(w, http.StatusNotFound, "there is no "+cmp.Or(r.FormValue("kind"), AutoscalerKind)+" "+namespace+"/"+name)
+		writeError(w, http.StatusNotFound, "there is no "+cmp.Or(r.FormValue("kind"), view.AutoscalerKind)+" "+namespace+"/"+name)
 	default:
 		writeJSON(w, http.StatusOK, found)
 	}
 }
-
-// maxName is the length limit of Kubernetes objects' names.
-const maxName = 253
 
 func mayRead(ctx context.Context, v Viewer, namespace string) (bool, error) {
 	if ok, err := v.All(ctx); ok || err != nil {

@@ -4,6 +4,7 @@ package webui
 
 import (
 	"encoding/json"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,22 +12,22 @@ import (
 	"time"
 )
 
-type fixed struct{ view View }
+type fixed struct{ view view.View }
 
-func (f fixed) View() View { return f.view }
+func (f fixed) View() view.View { return f.view }
 
-func (f fixed) History(namespace, name string) (History, bool) {
-	return History{Points: []Point{{Replicas: 2}}}, namespace == "llm" && name == "chat"
+func (f fixed) History(namespace, name string) (view.History, bool) {
+	return view.History{Points: []view.Point{{Replicas: 2}}}, namespace == "llm" && name == "chat"
 }
 
-func (f fixed) Minutes(namespace, name string, q *MinuteQuery) (Minutes, bool, error) {
-	return Minutes{First: q.From, Step: q.Step}, namespace == "llm" && name == "chat", nil
+func (f fixed) Minutes(namespace, name string, q *view.MinuteQuery) (view.Minutes, bool, error) {
+	return view.Minutes{First: q.From, Step: q.Step}, namespace == "llm" && name == "chat", nil
 }
 
 func get(t *testing.T, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	src := fixed{View{Time: time.Unix(1, 0), Nodes: []Node{{Name: "n", GPUs: []GPU{{UUID: "GPU-1"}}}}}}
+	src := fixed{view.View{Time: time.Unix(1, 0), Nodes: []view.Node{{Name: "n", GPUs: []view.GPU{{UUID: "GPU-1"}}}}}}
 	New(src, nil).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w
 }
@@ -49,7 +50,7 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 }
 
 func TestAPI(t *testing.T) {
-	var v View
+	var v view.View
 	r := get(t, "/api/v1/view")
 	if err := json.Unmarshal(r.Body.Bytes(), &v); err != nil || len(v.Nodes) != 1 {
 		t.Errorf("view: %v, %s", err, r.Body)

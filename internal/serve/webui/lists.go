@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,28 +17,28 @@ import (
 
 // NodePage is a part of the nodes that a request selects.
 type NodePage struct {
-	Time   time.Time `json:"time"`
-	Total  int       `json:"total"`  // number of nodes that the request selects
-	Offset int       `json:"offset"` // of the first one in Nodes
-	Nodes  []NodeAt  `json:"nodes"`
+	Time   time.Time          `json:"time"`
+	Total  int                `json:"total"`  // number of nodes that the request selects
+	Offset int                `json:"offset"` // of the first one in Nodes
+	Nodes  []view.NodeSummary `json:"nodes"`
 }
 
 // NodeDetail is one node with its GPUs, their owners, and its exporters.
 type NodeDetail struct {
-	Time    time.Time     `json:"time"`
-	MaxAge  time.Duration `json:"maxAge"` // as View.MaxAge
-	Node    Node          `json:"node"`
-	Summary NodeAt        `json:"summary"`
-	Targets []Target      `json:"targets"`
-	Omitted Omitted       `json:"omitted"` // Nodes is the number of omitted GPUs
+	Time    time.Time        `json:"time"`
+	MaxAge  time.Duration    `json:"maxAge"` // as View.MaxAge
+	Node    view.Node        `json:"node"`
+	Summary view.NodeSummary `json:"summary"`
+	Targets []view.Target    `json:"targets"`
+	Omitted view.Omitted     `json:"omitted"` // Nodes is the number of omitted GPUs
 }
 
 // WorkloadPage is a part of the workloads that a request selects.
 type WorkloadPage struct {
-	Time      time.Time  `json:"time"`
-	Total     int        `json:"total"`
-	Offset    int        `json:"offset"`
-	Workloads []Workload `json:"workloads"`
+	Time      time.Time       `json:"time"`
+	Total     int             `json:"total"`
+	Offset    int             `json:"offset"`
+	Workloads []view.Workload `json:"workloads"`
 }
 
 // The sizes of a page of a list.
@@ -68,8 +69,8 @@ func parseChoice(q url.Values, size, most int) (c choice, err error) {
 			return c, fmt.Errorf("problem is %.40q, want true or false", s)
 		}
 	}
-	if c.text = strings.ToLower(q.Get("q")); len(c.text) > maxName {
-		return c, fmt.Errorf("q has %d bytes, names have at most %d", len(c.text), maxName)
+	if c.text = strings.ToLower(q.Get("q")); len(c.text) > view.MaxName {
+		return c, fmt.Errorf("q has %d bytes, names have at most %d", len(c.text), view.MaxName)
 	}
 	if c.sort = cmp.Or(q.Get("sort"), "name"); rankBy(c.sort) == nil {
 		return c, fmt.Errorf("sort is %.40q, want name, utilization, idle, free or problems", c.sort)
@@ -93,18 +94,18 @@ func parseChoice(q url.Values, size, most int) (c choice, err error) {
 
 // rankBy returns the sort key of nodes for an order, lowest first; nil for an unknown
 // order. Nodes with the same key are sorted by name.
-func rankBy(order string) func(n *NodeAt) float64 {
+func rankBy(order string) func(n *view.NodeSummary) float64 {
 	switch order {
 	case "name":
-		return func(*NodeAt) float64 { return 0 }
+		return func(*view.NodeSummary) float64 { return 0 }
 	case "idle":
-		return func(n *NodeAt) float64 { return -float64(n.Idle) }
+		return func(n *view.NodeSummary) float64 { return -float64(n.Idle) }
 	case "free":
-		return func(n *NodeAt) float64 { return -float64(n.Free) }
+		return func(n *view.NodeSummary) float64 { return -float64(n.Free) }
 	case "problems":
-		return func(n *NodeAt) float64 { return -float64(n.Stale) - 1e6*float64(len(n.Problems)) }
+		return func(n *view.NodeSummary) float64 { return -float64(n.Stale) - 1e6*float64(len(n.Problems)) }
 	case "utilization":
-		return func(n *NodeAt) float64 {
+		return func(n *view.NodeSummary) float64 {
 			if n.Utilization == nil {
 				return 1
 			}
@@ -133,7 +134,7 @@ func (x *scoped) order(by string) []int32 {
 
 // pick returns the page of nodes that c selects.
 func (x *scoped) pick(c *choice) NodePage {
-	p := NodePage{Time: x.view.Time, Offset: c.offset, Nodes: []NodeAt{}}
+	p := NodePage{Time: x.view.Time, Offset: c.offset, Nodes: []view.NodeSummary{}}
 	for _, i := range x.order(c.sort) {
 		n := &x.nodes[i]
 		if c.pool != nil && n.Pool != *c.pool || c.problem && len(n.Problems) == 0 || !strings.Contains(strings.ToLower(n.Name), c.text) {
@@ -143,7 +144,7 @@ func (x *scoped) pick(c *choice) NodePage {
 			p.Nodes = append(p.Nodes, *n)
 		}
 	}
-	p.Nodes, _ = fit(p.Nodes, c.limit, bytesPage)
+	p.Nodes, _ = view.Fit(p.Nodes, c.limit, bytesPage)
 	return p
 }
 
@@ -161,19 +162,19 @@ var errNoNode = errors.New("there is no node of this name with GPUs that you may
 func (p *Page) serveNode(w http.ResponseWriter, r *http.Request, v Viewer) {
 	name := r.FormValue("name")
 	p.answer(w, r, v, func(x *scoped) (any, error) {
-		i, ok := slices.BinarySearchFunc(x.view.Nodes, name, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
+		i, ok := slices.BinarySearchFunc(x.view.Nodes, name, func(n view.Node, name string) int { return cmp.Compare(n.Name, name) })
 		if !ok {
 			return nil, errNoNode
 		}
-		d := NodeDetail{Time: x.view.Time, MaxAge: x.view.MaxAge, Node: x.view.Nodes[i], Summary: x.nodes[i], Targets: []Target{}}
-		d.Node.GPUs, d.Omitted.Nodes = fit(d.Node.GPUs, len(d.Node.GPUs), bytesPage-bytesTargets)
-		var on []Target
+		d := NodeDetail{Time: x.view.Time, MaxAge: x.view.MaxAge, Node: x.view.Nodes[i], Summary: x.nodes[i], Targets: []view.Target{}}
+		d.Node.GPUs, d.Omitted.Nodes = view.Fit(d.Node.GPUs, len(d.Node.GPUs), bytesPage-view.BytesTargets)
+		var on []view.Target
 		for j := range x.view.Targets {
-			if t := &x.view.Targets[j]; t.Node == name && t.Kind != kindPod {
+			if t := &x.view.Targets[j]; t.Node == name && t.Kind != view.KindPod {
 				on = append(on, *t)
 			}
 		}
-		d.Targets, d.Omitted.Targets = fit(on, len(on), bytesTargets)
+		d.Targets, d.Omitted.Targets = view.Fit(on, len(on), view.BytesTargets)
 		return d, nil
 	})
 }
@@ -186,7 +187,7 @@ func (p *Page) serveWorkloads(w http.ResponseWriter, r *http.Request, v Viewer) 
 	}
 	p.answer(w, r, v, func(x *scoped) (any, error) {
 		page := WorkloadPage{Time: x.view.Time, Offset: c.offset}
-		var picked []Workload
+		var picked []view.Workload
 		for i := range x.view.Workloads {
 			o := &x.view.Workloads[i]
 			if c.problem && o.Problem == "" || !strings.Contains(strings.ToLower(o.Namespace+"/"+o.Name), c.text) {
@@ -196,7 +197,7 @@ func (p *Page) serveWorkloads(w http.ResponseWriter, r *http.Request, v Viewer) 
 				picked = append(picked, *o)
 			}
 		}
-		page.Workloads, _ = fit(picked, c.limit, bytesPage)
+		page.Workloads, _ = view.Fit(picked, c.limit, bytesPage)
 		return page, nil
 	})
 }

@@ -9,15 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 const (
 	// renderEvery is the time between two views.
-	renderEvery = time.Second
+	renderEvery = view.RefreshSmall
 	// renderShare limits the time spent on views: after each, the renderer pauses for
 	// renderShare times as long.
 	renderShare = 4
@@ -58,7 +59,7 @@ type body struct {
 
 // generation is the whole state at one moment.
 type generation struct {
-	view       View
+	view       view.View
 	at         time.Time
 	namespaces []string           // the namespaces in the view, sorted
 	scopes     map[string]*scoped // by scope.key; guarded by renderer.mu
@@ -66,9 +67,9 @@ type generation struct {
 
 // scoped is the part of a generation that viewers with the same rights see.
 type scoped struct {
-	view   View     // with complete lists
-	nodes  []NodeAt // of view.Nodes, in the same order
-	size   int      // approximate bytes
+	view   view.View          // with complete lists
+	nodes  []view.NodeSummary // of view.Nodes, in the same order
+	size   int                // approximate bytes
 	bodies map[bool]*body
 
 	mu     sync.Mutex
@@ -127,7 +128,7 @@ func (r *renderer) quick() bool {
 func (r *renderer) build() {
 	began := time.Now()
 	g := &generation{view: r.source.View(), at: began, scopes: map[string]*scoped{}}
-	g.namespaces = g.view.namespaces()
+	g.namespaces = g.view.NamespacesSeen()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget()
@@ -183,10 +184,10 @@ func (r *renderer) seeLocked(g *generation, s *scope) (*scoped, error) {
 	began := time.Now()
 	x := &scoped{view: g.view, bodies: map[bool]*body{}, orders: map[string][]int32{}}
 	if !s.all {
-		x.view = g.view.only(s.namespaces)
+		x.view = g.view.Only(s.namespaces)
 		x.view.Namespaces, x.view.UnaskedNamespaces = append([]string{}, s.namespaces...), s.unasked // never nil
 	}
-	x.nodes = x.view.nodesAt()
+	x.nodes = x.view.NodeSummaries()
 	x.size = x.weigh(s.all)
 	if g == r.newest {
 		g.scopes[key] = x
@@ -221,7 +222,7 @@ func (r *renderer) take(g *generation, s *scope, zipped bool) (*body, error) {
 			return nil, errBusy
 		}
 		began := time.Now()
-		v := x.view.bounded(x.nodes, s.all)
+		v := x.view.Bounded(x.nodes, s.all)
 		v.Refresh = max(v.Refresh, r.next.Sub(g.at))
 		encoded, err := encode(&v, zipped)
 		if err != nil {
@@ -273,88 +274,4 @@ func encode(v any, zipped bool) ([]byte, error) {
 		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-// namespaces returns the namespaces in the view, sorted.
-func (v *View) namespaces() []string {
-	found := map[string]bool{}
-	for i := range v.Workloads {
-		found[v.Workloads[i].Namespace] = true
-	}
-	for i := range v.Recent {
-		found[v.Recent[i].Namespace] = true
-	}
-	for i := range v.Targets {
-		if ns := v.Targets[i].Namespace; ns != "" {
-			found[ns] = true
-		}
-	}
-	for i := range v.Nodes {
-		for j := range v.Nodes[i].GPUs {
-			for _, o := range v.Nodes[i].GPUs[j].Owners {
-				found[o.Namespace] = true
-			}
-		}
-	}
-	out := make([]string, 0, len(found))
-	for ns := range found {
-		out = append(out, ns)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// only returns the part of the view for the given namespaces: their workloads,
-// decisions and pods' targets, and the GPUs that their pods hold. Owners from other
-// namespaces on a shared GPU are omitted.
-func (v *View) only(namespaces []string) View {
-	ours := make(map[string]bool, len(namespaces))
-	for _, ns := range namespaces {
-		ours[ns] = true
-	}
-	out := View{
-		Time: v.Time, Version: v.Version, Leader: v.Leader, LeaderID: v.LeaderID, MaxAge: v.MaxAge,
-		Nodes: []Node{}, Targets: []Target{}, Workloads: []Workload{}, Recent: []Event{},
-	}
-	for i := range v.Workloads {
-		if ours[v.Workloads[i].Namespace] {
-			out.Workloads = append(out.Workloads, v.Workloads[i])
-		}
-	}
-	for i := range v.Recent {
-		if ours[v.Recent[i].Namespace] {
-			out.Recent = append(out.Recent, v.Recent[i])
-		}
-	}
-	for i := range v.Targets {
-		if ours[v.Targets[i].Namespace] {
-			out.Targets = append(out.Targets, v.Targets[i])
-		}
-	}
-	for i := range v.Nodes {
-		if n := v.Nodes[i].only(ours); len(n.GPUs) > 0 {
-			out.Nodes = append(out.Nodes, n)
-		}
-	}
-	return out
-}
-
-// only returns the node with the GPUs of the given namespaces. It omits the node's
-// labels and its condition, because the right to read a namespace does not include
-// nodes.
-func (n *Node) only(ours map[string]bool) Node {
-	out := Node{Name: n.Name}
-	for _, g := range n.GPUs {
-		var owners []Owner
-		for _, o := range g.Owners {
-			if ours[o.Namespace] {
-				owners = append(owners, o)
-			}
-		}
-		if len(owners) > 0 {
-			g.Owners = owners
-			out.GPUs = append(out.GPUs, g)
-		}
-	}
-	return out
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/promql/promtest"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -226,7 +226,7 @@ func minutesOf(t *testing.T, address, kind, metric string, before time.Time) (n 
 		object = "default"
 	}
 	q := url.Values{"namespace": {"default"}, "name": {object}, "kind": {kind}, "metric": {metric}, "since": {"1h"}, "step": {"1m"}}
-	var m webui.Minutes
+	var m view.Minutes
 	if err := get(t, address+"/api/v1/minutes?"+q.Encode(), &m); err != nil {
 		return 0, err
 	}

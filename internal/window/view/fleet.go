@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package webui
+package view
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ const (
 	bytesNodes     = 125_000
 	bytesPools     = 25_000
 	bytesProblems  = 20_000
-	bytesTargets   = 25_000
+	BytesTargets   = 25_000
 	bytesWorkloads = 60_000
 	bytesRecent    = 30_000
 	bytesNames     = 10_000 // of namespaces
@@ -34,15 +34,18 @@ const (
 	maxProblemBytes = 200
 )
 
-// refreshLarge is the refresh interval of a view of a fleet that is not sent whole.
-const refreshLarge = 2 * time.Second
+// The refresh interval of a view, and of one of a fleet that is not sent whole.
+const (
+	RefreshSmall = time.Second
+	RefreshLarge = 2 * time.Second
+)
 
 // staleAfter returns the age above which a value does not count. The page uses the
 // same rule.
 func (v *View) staleAfter() time.Duration { return max(5*time.Second, v.MaxAge) }
 
 // count adds a GPU to the node's counts and cells.
-func (n *NodeAt) count(g *GPU, staleAfter time.Duration) {
+func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 	n.GPUs++
 	held, fresh := len(g.Owners) > 0, g.Utilization != nil && g.Age <= staleAfter
 	cell := byte('.')
@@ -92,10 +95,10 @@ func (c *Counts) mean() {
 	}
 }
 
-// nodesAt counts each node's GPUs and lists its problems, in the view's order.
-func (v *View) nodesAt() []NodeAt {
+// NodeSummaries counts each node's GPUs and lists its problems, in the view's order.
+func (v *View) NodeSummaries() []NodeSummary {
 	faults := v.faultsByNode()
-	out := make([]NodeAt, len(v.Nodes))
+	out := make([]NodeSummary, len(v.Nodes))
 	stale := v.staleAfter()
 	for i := range v.Nodes {
 		from, n := &v.Nodes[i], &out[i]
@@ -120,7 +123,7 @@ func (v *View) nodesAt() []NodeAt {
 	return out
 }
 
-func (n *NodeAt) problem(text string) {
+func (n *NodeSummary) problem(text string) {
 	if len(n.Problems) < maxNodeProblems {
 		n.Problems = append(n.Problems, excerpt.Of(text, maxProblemBytes))
 	}
@@ -131,7 +134,7 @@ func (v *View) faultsByNode() map[string][]string {
 	out := map[string][]string{}
 	for i := range v.Targets {
 		t := &v.Targets[i]
-		if t.Node == "" || t.Kind == kindPod {
+		if t.Node == "" || t.Kind == KindPod {
 			continue
 		}
 		if f := t.fault(); f != "" {
@@ -141,8 +144,11 @@ func (v *View) faultsByNode() map[string][]string {
 	return out
 }
 
-// kindPod is the kind of a target that is a workload's own pod.
-const kindPod = "pod"
+// MaxName is the length limit of Kubernetes objects' names.
+const MaxName = 253
+
+// KindPod is the kind of a target that is a workload's own pod.
+const KindPod = "pod"
 
 // fault returns the fault of a target; empty if there is none. A starting pod that
 // does not answer is not a fault.
@@ -164,7 +170,7 @@ func (t *Target) fault() string {
 
 // poolsOf sums the nodes by pool, sorted by name. If there are more than maxPools, it
 // keeps those with the most GPUs.
-func poolsOf(nodes []NodeAt) (pools []Pool, omitted int) {
+func poolsOf(nodes []NodeSummary) (pools []Pool, omitted int) {
 	byName := map[string]*Pool{}
 	models := map[string]map[string]bool{}
 	for i := range nodes {
@@ -187,29 +193,29 @@ func poolsOf(nodes []NodeAt) (pools []Pool, omitted int) {
 		pools = append(pools, *p)
 	}
 	slices.SortFunc(pools, func(a, b Pool) int { return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.Name, b.Name)) })
-	pools, omitted = fit(pools, maxPools, bytesPools)
+	pools, omitted = Fit(pools, maxPools, bytesPools)
 	slices.SortFunc(pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
 	return pools, omitted
 }
 
 // problemsOf returns the nodes with problems, those with the most stale GPUs first.
-func problemsOf(nodes []NodeAt) (worst []NodeAt, omitted int) {
-	worst = []NodeAt{}
+func problemsOf(nodes []NodeSummary) (worst []NodeSummary, omitted int) {
+	worst = []NodeSummary{}
 	for i := range nodes {
 		if len(nodes[i].Problems) > 0 {
 			worst = append(worst, nodes[i])
 		}
 	}
-	slices.SortFunc(worst, func(a, b NodeAt) int {
+	slices.SortFunc(worst, func(a, b NodeSummary) int {
 		return cmp.Or(cmp.Compare(b.Stale, a.Stale), cmp.Compare(len(b.Problems), len(a.Problems)), cmp.Compare(a.Name, b.Name))
 	})
-	return fit(worst, maxProblems, bytesProblems)
+	return Fit(worst, maxProblems, bytesProblems)
 }
 
-// fit returns the first entries of a list that fit: at most n entries and size bytes
+// Fit returns the first entries of a list that fit: at most n entries and size bytes
 // of JSON. It omits an entry of more than a quarter of size, so that one long entry
 // does not displace many others.
-func fit[T any](list []T, n, size int) (kept []T, omitted int) {
+func Fit[T any](list []T, n, size int) (kept []T, omitted int) {
 	kept = make([]T, 0, min(len(list), n))
 	used := 0
 	for i := range list {
@@ -228,8 +234,8 @@ func fit[T any](list []T, n, size int) (kept []T, omitted int) {
 	return kept, len(list) - len(kept)
 }
 
-// bounded returns v with its sums, and with lists shortened to the limits.
-func (v *View) bounded(nodes []NodeAt, seesNodes bool) View {
+// Bounded returns v with its sums, and with lists shortened to the limits.
+func (v *View) Bounded(nodes []NodeSummary, seesNodes bool) View {
 	out := *v
 	for i := range nodes {
 		out.Fleet.add(&nodes[i].Counts)
@@ -240,21 +246,21 @@ func (v *View) bounded(nodes []NodeAt, seesNodes bool) View {
 		out.Pools, out.Omitted.Pools = poolsOf(nodes)
 	}
 	out.Problems, out.Omitted.Problems = problemsOf(nodes)
-	out.Refresh = renderEvery
-	if out.Nodes, out.Omitted.Nodes = fit(v.Nodes, len(v.Nodes), bytesNodes); out.Fleet.GPUs > maxWholeGPUs || out.Omitted.Nodes > 0 {
-		out.Nodes, out.Omitted.Nodes, out.Refresh = []Node{}, len(v.Nodes), refreshLarge
+	out.Refresh = RefreshSmall
+	if out.Nodes, out.Omitted.Nodes = Fit(v.Nodes, len(v.Nodes), bytesNodes); out.Fleet.GPUs > maxWholeGPUs || out.Omitted.Nodes > 0 {
+		out.Nodes, out.Omitted.Nodes, out.Refresh = []Node{}, len(v.Nodes), RefreshLarge
 	}
-	if out.Targets, out.Omitted.Targets = fit(v.Targets, len(v.Targets), bytesTargets); out.Omitted.Targets > 0 {
-		out.Targets, out.Omitted.Targets = fit(faultsFirst(v.Targets), len(v.Targets), bytesTargets)
+	if out.Targets, out.Omitted.Targets = Fit(v.Targets, len(v.Targets), BytesTargets); out.Omitted.Targets > 0 {
+		out.Targets, out.Omitted.Targets = Fit(faultsFirst(v.Targets), len(v.Targets), BytesTargets)
 	}
-	if out.Workloads, out.Omitted.Workloads = fit(v.Workloads, len(v.Workloads), bytesWorkloads); out.Omitted.Workloads > 0 {
-		out.Workloads, out.Omitted.Workloads = fit(problemsFirst(v.Workloads), len(v.Workloads), bytesWorkloads)
+	if out.Workloads, out.Omitted.Workloads = Fit(v.Workloads, len(v.Workloads), bytesWorkloads); out.Omitted.Workloads > 0 {
+		out.Workloads, out.Omitted.Workloads = Fit(problemsFirst(v.Workloads), len(v.Workloads), bytesWorkloads)
 	}
-	out.Recent, out.Omitted.Recent = fit(v.Recent, len(v.Recent), bytesRecent)
+	out.Recent, out.Omitted.Recent = Fit(v.Recent, len(v.Recent), bytesRecent)
 	if v.Namespaces != nil {
-		out.Namespaces, out.Omitted.Namespaces = fit(v.Namespaces, maxNamespaces, bytesNames)
+		out.Namespaces, out.Omitted.Namespaces = Fit(v.Namespaces, maxNamespaces, bytesNames)
 	}
-	out.LeaderID, out.Version = excerpt.Of(v.LeaderID, maxName), excerpt.Of(v.Version, maxName)
+	out.LeaderID, out.Version = excerpt.Of(v.LeaderID, MaxName), excerpt.Of(v.Version, MaxName)
 	return out
 }
 

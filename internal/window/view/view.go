@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webui serves the state and the decisions of the controller: a small live
-// page, and the read-only JSON behind it, which the CLI uses too.
-package webui
+// Package view is the fleet and the workloads at one moment, and a workload's past, as
+// JSON: what the controller shows, and the page and the CLI read.
+package view
 
 import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
-
-// Source is the source of the page's data. Its methods do not block on anything
-// outside the process. They return values that are never changed.
-type Source interface {
-	// View returns the present state, without the fields that this package computes:
-	// Fleet, Pools, Problems, Omitted and Refresh.
-	View() View
-	// History returns one workload's recent past, oldest point first, at most about
-	// 600 points. ok is false for an unknown workload.
-	History(namespace, name string) (h History, ok bool)
-	// Minutes returns the one-minute aggregates of one workload. ok is false for an
-	// unknown workload. The error says which limit of an answer the query exceeds.
-	Minutes(namespace, name string, q *MinuteQuery) (m Minutes, ok bool, err error)
-}
 
 // View is the state of the fleet and of the workloads at one moment. A pointer is nil
 // if the value is unknown: missing is not zero.
@@ -37,7 +23,7 @@ type View struct {
 	Fleet    Counts   `json:"fleet"`    // sums over all nodes
 	Targeted Answers  `json:"targeted"` // sums over all targets
 	Pools    []Pool   `json:"pools"`    // by name; null for a viewer who may not see nodes
-	Problems []NodeAt `json:"problems"` // the nodes with problems, the worst first
+	Problems []NodeSummary `json:"problems"` // the nodes with problems, the worst first
 
 	// Nodes are sorted by name. The list is empty for a fleet that is too large to
 	// send whole; Omitted then has the number of nodes.
@@ -99,8 +85,8 @@ type Pool struct {
 	Counts
 }
 
-// NodeAt is a node without its GPUs' values.
-type NodeAt struct {
+// NodeSummary is a node without its GPUs' values.
+type NodeSummary struct {
 	Name  string `json:"name"`
 	Pool  string `json:"pool,omitempty"`
 	Model string `json:"model,omitempty"`

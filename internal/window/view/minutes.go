@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package webui
+package view
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,39 +74,8 @@ type MinuteQuery struct {
 // AutoscalerKind is the kind of a GPUAutoscaler.
 const AutoscalerKind = "GPUAutoscaler"
 
-// Limits of a MinuteQuery.
-const (
-	defaultSince  = 24 * time.Hour
-	defaultPoints = 720
-	// maxMinuteValues bounds the values of an answer, and so its memory.
-	maxMinuteValues = 500_000
-	maxMinuteNames  = 64
-)
-
-// parseMinuteQuery parses the parameters kind, since, step and metric.
-func parseMinuteQuery(v url.Values, now time.Time) (q MinuteQuery, err error) {
-	if q.Kind = cmp.Or(v.Get("kind"), AutoscalerKind); len(q.Kind) > maxName {
-		return q, fmt.Errorf("kind has %d bytes, want at most %d", len(q.Kind), maxName)
-	}
-	since := defaultSince
-	if s := v.Get("since"); s != "" {
-		if since, err = time.ParseDuration(s); err != nil || since < time.Minute || since > history.Retention {
-			return q, fmt.Errorf("since is %.40q, want a duration from 1m to %s", s, history.Retention)
-		}
-	}
-	q.Step = max(time.Minute, (since / defaultPoints).Truncate(time.Minute))
-	if s := v.Get("step"); s != "" {
-		if q.Step, err = time.ParseDuration(s); err != nil || q.Step < time.Minute || q.Step > 24*time.Hour || q.Step%time.Minute != 0 {
-			return q, fmt.Errorf("step is %.40q, want whole minutes up to 24h", s)
-		}
-	}
-	if q.Metrics = v["metric"]; len(q.Metrics) > maxMinuteNames {
-		return q, fmt.Errorf("%d parameters metric, want at most %d", len(q.Metrics), maxMinuteNames)
-	}
-	q.To = now
-	q.From = now.Add(-since).Truncate(q.Step)
-	return q, nil
-}
+// maxMinuteValues bounds the values of an answer, and so its memory.
+const maxMinuteValues = 500_000
 
 // selects reports whether a query wants a metric.
 func (q *MinuteQuery) selects(m string) bool {
@@ -118,8 +84,8 @@ func (q *MinuteQuery) selects(m string) bool {
 	})
 }
 
-// steps returns the number of values of each metric.
-func (q *MinuteQuery) steps() int { return int(q.To.Sub(q.From)/q.Step) + 1 }
+// Steps returns the number of values of each metric.
+func (q *MinuteQuery) Steps() int { return int(q.To.Sub(q.From)/q.Step) + 1 }
 
 // ReadMinutes reads a part of a workload's minutes. A step's mean is the mean over its
 // minutes with a value. ok is false if the workload has no minutes.
@@ -134,13 +100,13 @@ func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minu
 			names = append(names, m)
 		}
 	}
-	if n := q.steps() * len(names); n > maxMinuteValues {
-		return out, true, fmt.Errorf("%d steps of %d metrics are more than %d values: select metrics, or a longer step", q.steps(), len(names), maxMinuteValues)
+	if n := q.Steps() * len(names); n > maxMinuteValues {
+		return out, true, fmt.Errorf("%d steps of %d metrics are more than %d values: select metrics, or a longer step", q.Steps(), len(names), maxMinuteValues)
 	}
 	if len(names) == 0 {
 		return out, true, nil
 	}
-	index := out.addMetrics(names, q.steps())
+	index := out.addMetrics(names, q.Steps())
 	sums := make([]stepSum, len(out.Metrics))
 	for row := range s.Rows(w, q.From, q.To, names...) {
 		step := int(row.At.Sub(q.From) / q.Step)
@@ -198,15 +164,4 @@ func (x *stepSum) add(m *MinuteMetric, step int, v *history.Value) {
 	if most := m.Max[step]; math.IsNaN(most) || v.Max > most {
 		m.Max[step] = v.Max
 	}
-}
-
-func (p *Page) serveMinutes(w http.ResponseWriter, r *http.Request, v Viewer) {
-	q, err := parseMinuteQuery(r.URL.Query(), time.Now())
-	if err != nil {
-		writeError(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	p.serveWorkload(w, r, v, func(namespace, name string) (any, bool, error) {
-		return p.source.Minutes(namespace, name, &q)
-	})
 }

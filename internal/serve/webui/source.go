@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package webui serves the state and the decisions of the controller: a small live
+// page, and the read-only JSON behind it, which the CLI uses too.
+package webui
+
+import "github.com/gpupilot/gpupilot/internal/window/view"
+
+// Source is the source of the page's data. Its methods do not block on anything
+// outside the process. They return values that are never changed.
+type Source interface {
+	// View returns the present state, without the fields that this package computes:
+	// Fleet, Pools, Problems, Omitted and Refresh.
+	View() view.View
+	// History returns one workload's recent past, oldest point first, at most about
+	// 600 points. ok is false for an unknown workload.
+	History(namespace, name string) (h view.History, ok bool)
+	// Minutes returns the one-minute aggregates of one workload. ok is false for an
+	// unknown workload. The error says which limit of an answer the query exceeds.
+	Minutes(namespace, name string, q *view.MinuteQuery) (m view.Minutes, ok bool, err error)
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func value(v float64) *float64 { return &v }
+
+func TestCounts(t *testing.T) {
+	v := View{MaxAge: time.Second, Nodes: []Node{{Name: "n", Pool: "p", GPUs: []GPU{
+		{Utilization: value(100), Owners: []Owner{{}}},
+		{Utilization: value(0.5), Owners: []Owner{{}}},
+		{Utilization: value(30)},
+		{Utilization: value(0)},
+		{Utilization: value(50), Age: 6 * time.Second, Owners: []Owner{{}}},
+		{Owners: []Owner{{}}},
+	}}, {Name: "empty", Fault: "GPULost: GPU 3"}}}
+	nodes := v.NodeSummaries()
+	n := nodes[0]
+	n.sum, n.fresh = 0, 0
+	want := NodeSummary{
+		Name: "n", Pool: "p", Cells: "40..--", Problems: []string{"2 of 6 GPUs without a fresh utilisation"},
+		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 6, Allocated: 4, Active: 1, Idle: 1, Free: 2, Stale: 2, Utilization: value(50.25)},
+	}
+	if d := cmp.Diff(want, n, cmp.AllowUnexported(Counts{})); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"GPULost: GPU 3"}, nodes[1].Problems); d != "" || nodes[1].Utilization != nil {
+		t.Errorf("%s, utilisation %v", d, nodes[1].Utilization)
+	}
+}
