@@ -23,7 +23,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
 // The settings of an adapter's rules.
@@ -225,14 +225,14 @@ func (s *adapterSource) Metrics() []provider.CustomMetricInfo {
 }
 
 // Values implements metricsapi.Source.
-func (s *adapterSource) Values(ctx context.Context, q metricsapi.SourceQuery) ([]metricsapi.SourceValue, error) {
+func (s *adapterSource) Values(ctx context.Context, q source.Query) ([]source.Value, error) {
 	values, err := s.server.Values(ctx, q.Metric, &adapter.Objects{Resource: q.Resource, Namespace: q.Namespace, Names: q.Names, Selector: q.Selector}, q.Now)
 	if err != nil {
 		return nil, adapterError(err)
 	}
-	out := make([]metricsapi.SourceValue, len(values))
+	out := make([]source.Value, len(values))
 	for i, v := range values {
-		out[i] = metricsapi.SourceValue{Name: v.Name, Value: v.Value, At: v.At}
+		out[i] = source.Value{Name: v.Name, Value: v.Value, At: v.At}
 	}
 	return out, nil
 }
@@ -241,7 +241,7 @@ func (s *adapterSource) Values(ctx context.Context, q metricsapi.SourceQuery) ([
 func adapterError(err error) error {
 	switch {
 	case errors.Is(err, adapter.ErrUnknown):
-		return metricsapi.ErrUnknownMetric
+		return source.ErrUnknownMetric
 	case errors.Is(err, adapter.ErrRequest):
 		return apierrors.NewBadRequest(err.Error())
 	}

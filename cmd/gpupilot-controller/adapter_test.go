@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
 const adapterFile = `
@@ -67,13 +67,13 @@ func TestAdapterSource(t *testing.T) {
 		t.Error(got)
 	}
 	pods := schema.GroupResource{Resource: "pods"}
-	q := metricsapi.SourceQuery{Resource: pods, Namespace: "ml", Names: []string{"a", "b"}, Metric: "gpu_util", Selector: labels.Everything(), Now: now}
+	q := source.Query{Resource: pods, Namespace: "ml", Names: []string{"a", "b"}, Metric: "gpu_util", Selector: labels.Everything(), Now: now}
 	v, err := s.Values(t.Context(), q)
 	if err != nil || len(v) != 1 || v[0].Name != "a" || v[0].Value != 55 || v[0].At.Unix() != now.Unix() {
 		t.Errorf("%v, %v", v, err)
 	}
 	q.Metric = "nope"
-	if _, err := s.Values(t.Context(), q); !errors.Is(err, metricsapi.ErrUnknownMetric) {
+	if _, err := s.Values(t.Context(), q); !errors.Is(err, source.ErrUnknownMetric) {
 		t.Error(err)
 	}
 	q.Metric, q.Namespace = "gpu_util", "other"

@@ -12,7 +12,7 @@ import (
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
 // manyResults is a manager with the results of rules: metrics with a value for each of
@@ -84,7 +84,7 @@ func BenchmarkValues(b *testing.B) {
 	m, now, names := manyResults(b, 1, 10_000)
 	for _, n := range []int{1, 10_000} {
 		b.Run(fmt.Sprint("objects=", n), func(b *testing.B) {
-			q := metricsapi.SourceQuery{
+			q := source.Query{
 				Resource: schema.GroupResource{Group: "apps", Resource: "deployments"}, Namespace: "ml", Names: names[:n],
 				Metric: "team:metric_000:avg", Selector: k8slabels.Everything(), Now: now,
 			}

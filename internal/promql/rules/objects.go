@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
 // resource is a kind of object that a label can name.
@@ -52,7 +52,7 @@ type metricList struct {
 	infos   []provider.CustomMetricInfo
 }
 
-// Metrics is metricsapi.Source's.
+// Metrics implements metricsapi.Source.
 func (m *Manager) Metrics() []provider.CustomMetricInfo {
 	s := m.deps.Store
 	m.list.mu.Lock()
@@ -103,21 +103,21 @@ func (r *result) objects(namespaceLabel string) (out []object) {
 // values of a device.
 func (r *result) maxAge() time.Duration { return max(3*r.interval, 5*time.Second) }
 
-// Values is metricsapi.Source's. A value is missing if the last evaluation of the rule
+// Values implements metricsapi.Source. A value is missing if the last evaluation of the rule
 // did not return it, or is too old.
-func (m *Manager) Values(_ context.Context, q metricsapi.SourceQuery) ([]metricsapi.SourceValue, error) {
+func (m *Manager) Values(_ context.Context, q source.Query) ([]source.Value, error) {
 	s := m.deps.Store
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	set := s.byName[q.Metric]
 	if set == nil {
-		return nil, metricsapi.ErrUnknownMetric
+		return nil, source.ErrUnknownMetric
 	}
 	namespaced := q.Namespace != ""
 	if set.resources[resource{q.Resource, namespaced}] == 0 {
-		return nil, metricsapi.ErrUnknownMetric
+		return nil, source.ErrUnknownMetric
 	}
-	out := make([]metricsapi.SourceValue, 0, min(len(q.Names), len(set.objects)))
+	out := make([]source.Value, 0, min(len(q.Names), len(set.objects)))
 	for _, name := range q.Names {
 		v, ok, err := valueOf(name, set.objects[object{resource{q.Resource, namespaced}, q.Namespace, name}], &q)
 		if err != nil {
@@ -132,7 +132,7 @@ func (m *Manager) Values(_ context.Context, q metricsapi.SourceQuery) ([]metrics
 
 // valueOf returns the value of the one series of an object that the selector selects and
 // that is not too old.
-func valueOf(name string, all []*result, q *metricsapi.SourceQuery) (v metricsapi.SourceValue, ok bool, err error) {
+func valueOf(name string, all []*result, q *source.Query) (v source.Value, ok bool, err error) {
 	for _, r := range all {
 		if r.ended() || q.Now.Sub(r.last()) > r.maxAge() || !q.Selector.Matches(seriesLabels{r.labels}) {
 			continue
@@ -140,7 +140,7 @@ func valueOf(name string, all []*result, q *metricsapi.SourceQuery) (v metricsap
 		if ok {
 			return v, false, apierrors.NewBadRequest(fmt.Sprintf("metric %s: a recording rule returns several series for %s %s: aggregate them in the rule, or select one with a metric selector", q.Metric, q.Resource, name))
 		}
-		v, ok = metricsapi.SourceValue{Name: name, Value: r.points[len(r.points)-1].v, At: r.last()}, true
+		v, ok = source.Value{Name: name, Value: r.points[len(r.points)-1].v, At: r.last()}, true
 	}
 	return v, ok, nil
 }

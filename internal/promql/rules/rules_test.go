@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
 // rig is a manager over a store of scraped series and one of results.
@@ -114,7 +114,7 @@ func TestWalkthrough(t *testing.T) {
 		if len(infos) != 1 || infos[0].String() != "deployments.apps/cuda_test_gpu_avg(namespaced)" {
 			t.Errorf("discovery has %v", infos)
 		}
-		q := metricsapi.SourceQuery{
+		q := source.Query{
 			Resource: schema.GroupResource{Group: "apps", Resource: "deployments"}, Namespace: "default", Names: []string{"other", "cuda-test"},
 			Metric: "cuda_test_gpu_avg", Selector: k8slabels.Everything(), Now: time.Now(),
 		}
@@ -131,7 +131,7 @@ func TestWalkthrough(t *testing.T) {
 			t.Errorf("another namespace: %v, %v", values, err)
 		}
 		q.Metric = "x"
-		if _, err = r.Values(t.Context(), q); !errors.Is(err, metricsapi.ErrUnknownMetric) {
+		if _, err = r.Values(t.Context(), q); !errors.Is(err, source.ErrUnknownMetric) {
 			t.Errorf("an unknown metric: %v", err)
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -143,8 +144,8 @@ type namesSource []provider.CustomMetricInfo
 
 func (s namesSource) Metrics() []provider.CustomMetricInfo { return s }
 
-func (s namesSource) Values(context.Context, SourceQuery) ([]SourceValue, error) {
-	return nil, ErrUnknownMetric
+func (s namesSource) Values(context.Context, source.Query) ([]source.Value, error) {
+	return nil, source.ErrUnknownMetric
 }
 
 // manyMetrics serves 300 names for pods and the built-in resources, and 2,000 metrics of

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
 // DelegateConfig says where requests for unknown metrics of an API go.
@@ -113,8 +114,8 @@ func (d *Delegate) Metrics() []provider.CustomMetricInfo {
 }
 
 // Values is Source's. A delegate answers whole requests instead.
-func (d *Delegate) Values(context.Context, SourceQuery) ([]SourceValue, error) {
-	return nil, ErrUnknownMetric
+func (d *Delegate) Values(context.Context, source.Query) ([]source.Value, error) {
+	return nil, source.ErrUnknownMetric
 }
 
 // delegates passes on the requests for metrics that this server does not know.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -61,7 +62,7 @@ func (p *Provider) parse(name string, selector labels.Selector) (spec, error) {
 // have colons and underscores, too.
 func (p *Provider) parseName(s *spec) error {
 	if len(s.name) > maxMetricName {
-		return ErrUnknownMetric
+		return source.ErrUnknownMetric
 	}
 	if p.resolve(s, s.name) {
 		return s.checkField()
@@ -86,7 +87,7 @@ func (p *Provider) parseName(s *spec) error {
 			return s.badRequest("%q is no statistic: %s", excerptOf(s.name[at+1:]), grammar)
 		}
 	}
-	return ErrUnknownMetric
+	return source.ErrUnknownMetric
 }
 
 // maxMetricName bounds the names that are parsed, in bytes.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -62,7 +63,7 @@ func TestGrammarRefuses(t *testing.T) {
 		t.Helper()
 		_, err := p.parse(name, selectorOf(t, selector))
 		switch {
-		case want == "" && !errors.Is(err, ErrUnknownMetric), want != "" && (!apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want)):
+		case want == "" && !errors.Is(err, source.ErrUnknownMetric), want != "" && (!apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s{%s}: error %v, want %q", name, selector, err, want)
 		case err != nil && len(err.Error()) > 700:
 			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -111,14 +112,14 @@ func (p *Provider) GetMetricByName(ctx context.Context, name types.NamespacedNam
 		return nil, err
 	}
 	v, err := p.builtinValue(ctx, k, name, info.Metric, metricSelector)
-	if !errors.Is(err, ErrUnknownMetric) {
+	if !errors.Is(err, source.ErrUnknownMetric) {
 		return v, err
 	}
-	values, err := p.fromSources(ctx, k, SourceQuery{
+	values, err := p.fromSources(ctx, k, source.Query{
 		Resource: k.resource, Namespace: name.Namespace, Names: []string{name.Name}, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
 	})
 	switch {
-	case errors.Is(err, ErrUnknownMetric):
+	case errors.Is(err, source.ErrUnknownMetric):
 		return nil, p.unknownMetric(info.Metric)
 	case err != nil:
 		return nil, err
@@ -160,12 +161,12 @@ func nameOf(name types.NamespacedName) string {
 func (p *Provider) builtinValue(ctx context.Context, k objectKind, name types.NamespacedName, metric string, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
 	s, err := p.parse(metric, metricSelector)
 	switch {
-	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, ErrUnknownMetric) && isEverything(metricSelector)):
+	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, source.ErrUnknownMetric) && isEverything(metricSelector)):
 		return p.podValue(name, p.query(name.Namespace, &s))
 	case err != nil:
 		return nil, err
 	case p.deps.Statistics == nil || k.resource != podsResource && !isBuiltin(k.resource):
-		return nil, ErrUnknownMetric
+		return nil, source.ErrUnknownMetric
 	}
 	v, reason, err := p.statistic(ctx, k, name, &s)
 	if err != nil {
@@ -188,7 +189,7 @@ func (p *Provider) podValue(name types.NamespacedName, q *query) (*custom_metric
 	}
 	if !ok {
 		if !q.isKnown() {
-			return nil, ErrUnknownMetric
+			return nil, source.ErrUnknownMetric
 		}
 		return nil, notFound("metric %s: pod %s has no value from the last %s", q.metric, name, p.maxAge)
 	}
@@ -204,17 +205,17 @@ func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, se
 		return nil, err
 	}
 	list, err := p.builtinValues(ctx, k, namespace, selector, info.Metric, metricSelector)
-	if !errors.Is(err, ErrUnknownMetric) {
+	if !errors.Is(err, source.ErrUnknownMetric) {
 		return list, err
 	}
 	names, err := p.objectNames(ctx, k, namespace, selector)
 	if err != nil {
 		return nil, err
 	}
-	values, err := p.fromSources(ctx, k, SourceQuery{
+	values, err := p.fromSources(ctx, k, source.Query{
 		Resource: k.resource, Namespace: namespace, Names: names, Metric: info.Metric, Selector: metricSelector, Now: p.deps.Now(),
 	})
-	if errors.Is(err, ErrUnknownMetric) {
+	if errors.Is(err, source.ErrUnknownMetric) {
 		return nil, p.unknownMetric(info.Metric)
 	}
 	if err != nil {
@@ -228,12 +229,12 @@ func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, se
 func (p *Provider) builtinValues(ctx context.Context, k objectKind, namespace string, selector labels.Selector, metric string, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
 	s, err := p.parse(metric, metricSelector)
 	switch {
-	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, ErrUnknownMetric) && isEverything(metricSelector)):
+	case k.resource == podsResource && (err == nil && s.isPlain() || errors.Is(err, source.ErrUnknownMetric) && isEverything(metricSelector)):
 		return p.podValues(selector, p.query(namespace, &s))
 	case err != nil:
 		return nil, err
 	case p.deps.Statistics == nil || k.resource != podsResource && !isBuiltin(k.resource):
-		return nil, ErrUnknownMetric
+		return nil, source.ErrUnknownMetric
 	}
 	names, err := p.objectNames(ctx, k, namespace, selector)
 	if err != nil {
@@ -283,7 +284,7 @@ func (q *query) each(selector labels.Selector, f func(pod string, at time.Time, 
 		}
 	}
 	if !found && !q.isKnown() {
-		return ErrUnknownMetric
+		return source.ErrUnknownMetric
 	}
 	return nil
 }

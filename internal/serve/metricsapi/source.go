@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,29 +26,8 @@ type Source interface {
 	// Values returns the values of a metric for some of the objects. The error is
 	// ErrUnknownMetric if the source does not serve the metric; the next source is
 	// asked then. Other errors should be API status errors, which the client sees.
-	Values(ctx context.Context, q SourceQuery) ([]SourceValue, error)
+	Values(ctx context.Context, q source.Query) ([]source.Value, error)
 }
-
-// SourceQuery is a request to a Source.
-type SourceQuery struct {
-	Resource  schema.GroupResource // of the objects, such as deployments.apps
-	Namespace string               // empty for cluster-scoped objects
-	Names     []string             // the objects; they exist, and pods among them are serving
-	Metric    string
-	Selector  labels.Selector // of the metric; never nil
-	Now       time.Time
-}
-
-// SourceValue is the value of one object.
-type SourceValue struct {
-	Name   string        // of the object
-	Value  float64       // NaN and infinities are not served
-	At     time.Time     // of the oldest sample that is included
-	Window time.Duration // 0: instantaneous
-}
-
-// ErrUnknownMetric means that a Source does not serve the metric of the resource.
-var ErrUnknownMetric = errors.New("the source does not serve this metric")
 
 // sameList reports whether two lists are the same one.
 func sameList[M any](a, b []M) bool {
@@ -66,13 +46,13 @@ func (p *Provider) servedBySource(r schema.GroupResource) bool {
 
 // fromSources asks the sources in order. The error is ErrUnknownMetric if none serves
 // the metric.
-func (p *Provider) fromSources(ctx context.Context, k objectKind, q SourceQuery) ([]custom_metrics.MetricValue, error) {
+func (p *Provider) fromSources(ctx context.Context, k objectKind, q source.Query) ([]custom_metrics.MetricValue, error) {
 	if q.Selector == nil {
 		q.Selector = labels.Everything()
 	}
 	for _, s := range p.deps.Sources {
 		values, err := s.Values(ctx, q)
-		if errors.Is(err, ErrUnknownMetric) {
+		if errors.Is(err, source.ErrUnknownMetric) {
 			continue
 		}
 		if err != nil {
@@ -80,12 +60,12 @@ func (p *Provider) fromSources(ctx context.Context, k objectKind, q SourceQuery)
 		}
 		return p.sourceValues(k, &q, values), nil
 	}
-	return nil, ErrUnknownMetric
+	return nil, source.ErrUnknownMetric
 }
 
 // sourceValues converts the values of a source. It drops those of objects that were
 // not in the query, so that a source cannot answer for other objects.
-func (p *Provider) sourceValues(k objectKind, q *SourceQuery, values []SourceValue) []custom_metrics.MetricValue {
+func (p *Provider) sourceValues(k objectKind, q *source.Query, values []source.Value) []custom_metrics.MetricValue {
 	asked := make(map[string]bool, len(q.Names))
 	for _, name := range q.Names {
 		asked[name] = true

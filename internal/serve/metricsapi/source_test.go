@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -52,35 +53,35 @@ func (l objectList) Names(_ context.Context, r schema.GroupResource, namespace s
 // whatever was asked.
 type ruleSource struct {
 	info   provider.CustomMetricInfo
-	values []SourceValue
+	values []source.Value
 	err    error
-	asked  []SourceQuery
+	asked  []source.Query
 }
 
 func (s *ruleSource) Metrics() []provider.CustomMetricInfo {
 	return []provider.CustomMetricInfo{s.info}
 }
 
-func (s *ruleSource) Values(_ context.Context, q SourceQuery) ([]SourceValue, error) {
+func (s *ruleSource) Values(_ context.Context, q source.Query) ([]source.Value, error) {
 	s.asked = append(s.asked, q)
 	if q.Metric != s.info.Metric || q.Resource != s.info.GroupResource {
-		return nil, ErrUnknownMetric
+		return nil, source.ErrUnknownMetric
 	}
 	return s.values, s.err
 }
 
-func ruleOf(r schema.GroupResource, metric string, values ...SourceValue) *ruleSource {
+func ruleOf(r schema.GroupResource, metric string, values ...source.Value) *ruleSource {
 	return &ruleSource{info: provider.CustomMetricInfo{GroupResource: r, Namespaced: r != nodesResource, Metric: metric}, values: values}
 }
 
 func TestSourcesAreAskedInOrder(t *testing.T) {
 	at := now.Add(-3 * time.Second)
 	first := ruleOf(deploymentsResource, "cuda_test_gpu_avg",
-		SourceValue{Name: "web", Value: 62.5, At: at, Window: 90500 * time.Millisecond},
-		SourceValue{Name: "foreign", Value: 1, At: at}, SourceValue{Name: "web", Value: 99, At: at},
-		SourceValue{Name: "api", Value: math.NaN(), At: at})
-	second := ruleOf(deploymentsResource, "cuda_test_gpu_avg", SourceValue{Name: "web", Value: 7, At: at})
-	third := ruleOf(podsResource, "rule_of_pods", SourceValue{Name: "web-b", Value: 3, At: at}, SourceValue{Name: "web-loading", Value: 9, At: at})
+		source.Value{Name: "web", Value: 62.5, At: at, Window: 90500 * time.Millisecond},
+		source.Value{Name: "foreign", Value: 1, At: at}, source.Value{Name: "web", Value: 99, At: at},
+		source.Value{Name: "api", Value: math.NaN(), At: at})
+	second := ruleOf(deploymentsResource, "cuda_test_gpu_avg", source.Value{Name: "web", Value: 7, At: at})
+	third := ruleOf(podsResource, "rule_of_pods", source.Value{Name: "web-b", Value: 3, At: at}, source.Value{Name: "web-loading", Value: 9, At: at})
 	deps := fleet(t)
 	deps.Objects = objectList{deploymentsResource: {"ml": {"api", "web"}}}
 	deps.Sources = []Source{first, second, third}

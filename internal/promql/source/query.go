@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package source is the request that a source of custom metrics answers: recording
+// rules and prometheus-adapter's rules are sources, the metrics API asks them.
+package source
+
+import (
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Query is a request for the values of a metric.
+type Query struct {
+	Resource  schema.GroupResource // of the objects, such as deployments.apps
+	Namespace string               // empty for cluster-scoped objects
+	Names     []string             // the objects; they exist, and pods among them are serving
+	Metric    string
+	Selector  labels.Selector // of the metric; never nil
+	Now       time.Time
+}
+
+// Value is the value of one object.
+type Value struct {
+	Name   string        // of the object
+	Value  float64       // NaN and infinities are not served
+	At     time.Time     // of the oldest sample that is included
+	Window time.Duration // 0: instantaneous
+}
+
+// ErrUnknownMetric means that a Source does not serve the metric of the resource.
+var ErrUnknownMetric = errors.New("the source does not serve this metric")
