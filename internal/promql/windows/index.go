@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -25,6 +24,7 @@ type index struct {
 	postings [numPosted]map[string][]*target // by value
 
 	groupings groupings
+	tally     tally
 }
 
 // metric is the series of one name.
@@ -93,6 +93,7 @@ var posted = [numPosted]string{postedNode: "node", postedNamespace: "namespace",
 func (x *index) init() {
 	x.targets, x.names = map[*series.Target]*target{}, map[string]*metric{}
 	x.fields = map[gpu.FieldID][]string{}
+	x.tally = tally{open: map[*claim]struct{}{}, targets: map[*target]int{}}
 	for i := range x.postings {
 		x.postings[i] = map[string][]*target{}
 	}
@@ -142,6 +143,7 @@ func (x *index) update(w *series.Target) {
 
 func (x *index) remove(t *target) {
 	delete(x.targets, t.window)
+	x.tally.forget(t)
 	for _, name := range t.names {
 		m := x.names[name]
 		x.groupings.forgetAll(m.of(t))
@@ -211,6 +213,7 @@ func (x *index) addSeries(t *target) {
 			n.claim.count(n.since())
 		}
 	}
+	x.tally.add(t.owners)
 }
 
 func (x *index) addPart(t *target, name string, entries []*entry) {
@@ -297,59 +300,3 @@ func valuesOf(m *labels.Matcher) (values []string, ok bool) {
 	}
 	return values, len(values) > 0 && !slices.Contains(values, "")
 }
-
-// claimKey is a pod's name.
-type claimKey struct{ namespace, pod string }
-
-// claim is a pod that an exporter's labels name.
-type claim struct {
-	claimKey
-	target *target
-	series int   // that the page shows now
-	since  int64 // when the first of them was shown, in ns since 1970
-
-	mu      sync.Mutex
-	settled bool // good holds until the pod changes
-	good    bool
-}
-
-// claimOf returns the claim in an exporter's labels; nil: it names no pod.
-func claimOf(l labels.Labels, claims map[claimKey]*claim, t *target) *claim {
-	k := claimKey{l.Get("namespace"), l.Get("pod")}
-	if k.namespace == "" {
-		return nil
-	}
-	c := claims[k]
-	if c == nil {
-		c = &claim{claimKey: k, target: t}
-		claims[k] = c
-		t.owners = append(t.owners, c)
-	}
-	return c
-}
-
-// count adds a series that is shown since a time.
-func (c *claim) count(since int64) {
-	if c.series++; c.since == 0 || since < c.since {
-		c.since = since
-	}
-}
-
-// podChanged has the claims about pods of this name verified again.
-func (x *index) podChanged(name string) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	for _, t := range x.postings[postedPod][name] {
-		for _, c := range t.owners {
-			if c.pod == name {
-				c.mu.Lock()
-				c.settled = false
-				c.mu.Unlock()
-			}
-		}
-	}
-}
-
-// claimSlack is how long an exporter's page may be behind the API server: the age up
-// to which its values count, and a collection.
-const claimSlack = 10 * time.Second

@@ -3,11 +3,6 @@
 package windows
 
 import (
-	"cmp"
-	"slices"
-	"strings"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -44,9 +39,9 @@ func (s *Store) Collect(ch chan<- prometheus.Metric) {
 	names, refused := s.wanted.count()
 	gauge(namesDesc, float64(names))
 	counter(refusedNamesDesc, refused)
-	total, exporters := s.contradicted()
+	total, exporters := s.index.tally.most(maxNamedTargets)
 	gauge(contradictedDesc, float64(total))
-	for _, x := range exporters[:min(len(exporters), maxNamedTargets)] {
+	for _, x := range exporters {
 		gauge(exporterDesc, float64(x.series), x.target)
 	}
 	gauge(groupingsDesc, float64(s.index.groupings.bytes.Load()))
@@ -57,38 +52,4 @@ func (s *Store) Collect(ch chan<- prometheus.Metric) {
 	gauge(podBytesDesc, float64(p.budget.total))
 	gauge(podLimitDesc, float64(p.budget.limit))
 	counter(refusedPodsDesc, p.budget.refused)
-}
-
-// contradiction is an exporter with series that the API server contradicts.
-type contradiction struct {
-	target string
-	series int
-}
-
-// contradicted counts the series that exporters show now and that the API server
-// contradicts, and returns the exporters, those with the most first.
-func (s *Store) contradicted() (total int, list []contradiction) {
-	if s.deps.Pods == nil {
-		return 0, nil
-	}
-	s.refresh()
-	now := s.now()
-	s.index.mu.RLock()
-	defer s.index.mu.RUnlock()
-	for _, t := range s.index.targets {
-		n := 0
-		for _, c := range t.owners {
-			if c.series > 0 && !s.holds(c, time.Unix(0, c.since), now) {
-				n += c.series
-			}
-		}
-		if n > 0 {
-			total += n
-			list = append(list, contradiction{t.window.Name(), n})
-		}
-	}
-	slices.SortFunc(list, func(a, b contradiction) int {
-		return cmp.Or(cmp.Compare(b.series, a.series), strings.Compare(a.target, b.target))
-	})
-	return total, list
 }

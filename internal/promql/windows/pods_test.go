@@ -103,6 +103,7 @@ func TestTheMemoryOfPodsIsBounded(t *testing.T) {
 // metric returns a metric of the store's own; its label's value is a part of the name.
 func (r *rig) metric(name string) float64 {
 	r.Helper()
+	r.store.settle(r.now)
 	ch := make(chan prometheus.Metric, 100)
 	r.store.Collect(ch)
 	close(ch)
@@ -163,5 +164,38 @@ func TestNamespaces(t *testing.T) {
 	r.page(r.windows.Target("pod", series.TargetLabels{Namespace: "web", Pod: "p"}), at(0), ownLine("y", 1, "namespace", "web", "pod", "p"))
 	if d := cmp.Diff([]string{"claimed", "idle", "ml", "web"}, r.store.Namespaces()); d != "" {
 		t.Error(d)
+	}
+}
+
+// The count of contradicted series follows pods, pages and targets without a walk over
+// the claims that are settled.
+func TestTally(t *testing.T) {
+	r := newRig(t)
+	pod := r.pods.add("ml", "a", "n1", nil)
+	n := r.windows.Target("agent/n1", series.TargetLabels{Node: "n1"})
+	r.page(n, at(0), util("a", 10), ownLine("gpupilot_x", 1, "namespace", "ml", "pod", "a"))
+	r.now = at(30)
+	f := func(when string, series float64, open int) {
+		t.Helper()
+		if got := r.metric("gpupilot_query_contradicted_series"); got != series {
+			t.Errorf("%s: %v series are contradicted, want %v", when, got, series)
+		}
+		if got := len(r.store.index.tally.unsettled()); got != open {
+			t.Errorf("%s: %d claims are not settled, want %d", when, got, open)
+		}
+	}
+	f("an honest page", 0, 0)
+	r.store.PodChanged(pod, r.pods.add("ml", "a", "n2", nil))
+	f("the pod's successor runs elsewhere", 2, 1)
+	pod = r.pods.add("ml", "a", "n1", nil)
+	r.store.PodChanged(nil, pod)
+	f("the pod is back", 0, 0)
+	delete(r.pods, "ml/a")
+	r.store.PodChanged(pod, nil)
+	f("the pod is gone", 2, 1)
+	r.windows.Drop("agent/n1")
+	f("the exporter is gone", 0, 0)
+	if n := len(r.store.index.tally.targets); n != 0 {
+		t.Errorf("%d exporters are remembered", n)
 	}
 }

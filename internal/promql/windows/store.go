@@ -115,7 +115,8 @@ func New(cfg Config, deps Deps) *Store {
 // OwnLabels returns the labels job and instance of the controller's own metrics.
 func (s *Store) OwnLabels() (job, instance string) { return s.cfg.Job, s.cfg.Instance }
 
-// checkInterval is the time between two checks of the memory and of unused names.
+// checkInterval is the time between two checks of the memory, of unused names and of
+// the claims that are not settled.
 const checkInterval = 5 * time.Second
 
 // Run keeps the list of wanted names up to date and collects the controller's own
@@ -140,7 +141,7 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// check drops unused names and decides whether all series are kept.
+// check drops unused names, decides whether all series are kept, and verifies claims.
 func (s *Store) check(now time.Time) {
 	s.wanted.expire(now)
 	s.expireGroupings(now)
@@ -149,6 +150,7 @@ func (s *Store) check(now time.Time) {
 		s.pods.drop()
 	}
 	s.pods.prune(now)
+	s.settle(now)
 	s.publish()
 }
 

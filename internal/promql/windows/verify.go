@@ -48,9 +48,28 @@ func (s *Store) holds(c *claim, since, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.settled {
-		c.good, c.settled = s.verify(c, since, now)
+		good, settled := s.verify(c, since, now)
+		contradicted := 0
+		if c.good = good; !good {
+			contradicted = c.series
+		}
+		s.index.tally.set(c, contradicted, settled)
 	}
 	return c.good
+}
+
+// settle verifies the claims that are not settled, so that the count of contradicted
+// series is up to date.
+func (s *Store) settle(now time.Time) {
+	if s.deps.Pods == nil {
+		return
+	}
+	s.refresh()
+	s.index.mu.RLock()
+	defer s.index.mu.RUnlock()
+	for _, c := range s.index.tally.unsettled() {
+		s.holds(c, time.Unix(0, c.since), now)
+	}
 }
 
 // verify checks a claim that an exporter makes now. settled reports whether the result
