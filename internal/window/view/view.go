@@ -20,9 +20,9 @@ type View struct {
 	Leader   bool          `json:"leader"`   // this replica is the leader, which decides
 	LeaderID string        `json:"leaderID"` // the leader's identity
 
-	Fleet    Counts   `json:"fleet"`    // sums over all nodes
-	Targeted Answers  `json:"targeted"` // sums over all targets
-	Pools    []Pool   `json:"pools"`    // by name; null for a viewer who may not see nodes
+	Fleet    Counts        `json:"fleet"`    // sums over all nodes
+	Targeted Answers       `json:"targeted"` // sums over all targets
+	Pools    []Pool        `json:"pools"`    // by name; null for a viewer who may not see nodes
 	Problems []NodeSummary `json:"problems"` // the nodes with problems, the worst first
 
 	// Nodes are sorted by name. The list is empty for a fleet that is too large to
