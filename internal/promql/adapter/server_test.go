@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -113,33 +114,29 @@ func TestOneQueryForANamespace(t *testing.T) {
 	}
 }
 
-// Concurrent requests wait for the query that runs, even if it is slow.
-func TestConcurrentRequestsShareAQuery(t *testing.T) {
-	b := &backend{series: gpuSeries("a"), values: []float64{1}, block: make(chan struct{})}
-	s, _ := newServer(t, b, gpuRule)
-	var started, done sync.WaitGroup
-	for i := range 20 {
-		started.Add(1)
-		done.Go(func() {
-			started.Done()
-			if v, err := s.Values(t.Context(), "gpu_util", objects("a"), time.Unix(int64(i), 0)); err != nil || len(v) != 1 {
-				t.Errorf("%v, %v", v, err)
-			}
-		})
-	}
-	started.Wait()
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if b.queries.Load() > 0 { // else this request would start the query, and block
-		if _, err := s.Values(gone, "gpu_util", objects("a"), time.Unix(0, 0)); !errors.Is(err, context.Canceled) {
+// Concurrent requests are one query. A request that is gone does not end it.
+func TestConcurrentRequestsAreOneQuery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{series: gpuSeries("a"), values: []float64{1}, block: make(chan struct{})}
+		s, _ := newServer(t, b, gpuRule)
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				if v, err := s.Values(t.Context(), "gpu_util", objects("a"), time.Unix(int64(i), 0)); err != nil || len(v) != 1 {
+					t.Errorf("%v, %v", v, err)
+				}
+			})
+		}
+		synctest.Wait()
+		if _, err := s.Values(canceled(t), "gpu_util", objects("a"), time.Unix(0, 0)); !errors.Is(err, context.Canceled) {
 			t.Errorf("a request that is gone: %v", err)
 		}
-	}
-	close(b.block)
-	done.Wait()
-	if n := b.queries.Load(); n > 20 || n < 1 {
-		t.Errorf("%d queries", n)
-	}
+		close(b.block)
+		all.Wait()
+		if n := b.queries.Load(); n != 1 || s.Queries() != 1 {
+			t.Errorf("%d queries, and %d are counted", n, s.Queries())
+		}
+	})
 }
 
 func TestErrorsNameTheRule(t *testing.T) {
@@ -153,6 +150,109 @@ func TestErrorsNameTheRule(t *testing.T) {
 	s.Discover(t.Context())
 	if !s.Unreadable() || !s.Knows(pods, "gpu_util") {
 		t.Error("the metrics were forgotten when their series could not be read")
+	}
+}
+
+// A failure is logged when it begins and when it ends. What was known stays known.
+func TestFailuresEnd(t *testing.T) {
+	b := &backend{series: append(gpuSeries("a"), labels.FromStrings("__name__", "queue", "namespace", "ml")), values: []float64{1}}
+	s, log := newServer(t, b, gpuRule+"externalRules:\n- {seriesQuery: queue, metricsQuery: '<<.Series>>{<<.LabelMatchers>>}'}")
+	at := time.Unix(1, 0)
+	step := func(err error, query bool, logged ...string) {
+		t.Helper()
+		log.Reset()
+		b.err = err
+		if query {
+			at = at.Add(time.Minute)
+			if _, got := s.External(t.Context(), "queue", "ml", kubelabels.Everything(), at); !errors.Is(got, err) || err != nil && got.Error() != "metric queue of the adapter's externalRules[0]: "+err.Error() {
+				t.Errorf("the query: %v, want %v", got, err)
+			}
+		} else {
+			s.Discover(t.Context())
+		}
+		if n := strings.Count(log.String(), "\n"); n != len(logged) || n > 0 && !strings.Contains(log.String(), logged[0]) {
+			t.Errorf("the log is\n%s\nwant %q", log, logged)
+		}
+		if names := s.Names(); !slices.Equal(names, []string{"DCGM_FI_DEV_GPU_UTIL", "queue"}) || s.Unreadable() != (err != nil && !query) && !query {
+			t.Errorf("the series are %q, unreadable %v", names, s.Unreadable())
+		}
+	}
+	down := errors.New("down")
+	step(down, true, "the query of an adapter rule fails")
+	step(down, true)
+	step(nil, true, "the query of an adapter rule works again")
+	step(nil, true)
+	b.series = nil // what cannot be read is not there, but known
+	step(down, false, "the series of the adapter's rules cannot be read")
+	step(down, false)
+	b.series = append(gpuSeries("a"), labels.FromStrings("__name__", "queue", "namespace", "ml"))
+	step(nil, false, "the series of the adapter's rules can be read again")
+	if s.Discover(canceled(t)); s.index.Load() == nil || len(s.Metrics()) == 0 {
+		t.Error("a discovery that was cancelled changed the metrics")
+	}
+	before := s.index.Load()
+	if s.Discover(canceled(t)); s.index.Load() != before {
+		t.Error("a discovery that was cancelled changed the metrics")
+	}
+	// The request is wrong, not the backend.
+	for _, err := range []error{
+		func() error { _, err := s.External(t.Context(), "queue", "ml", kubelabels.Nothing(), at); return err }(),
+		func() error {
+			_, err := s.Values(t.Context(), "gpu_util", &Objects{Resource: pods, Namespace: "ml", Names: []string{"a"}, Selector: kubelabels.Nothing()}, at)
+			return err
+		}(),
+	} {
+		if !errors.Is(err, ErrRequest) {
+			t.Errorf("a selector of nothing: %v", err)
+		}
+	}
+}
+
+// Run discovers at once, periodically, and after a new file.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{values: []float64{1}}
+		s := New(ServerConfig{Resolve: func(context.Context, string, string) (Kind, bool, error) { return Kind{}, false, nil }}, Deps{Series: b.read, Query: b.query, Log: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.Run(ctx) }()
+		f := func(after time.Duration, want bool) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if s.Knows(pods, "gpu_util") != want {
+				t.Errorf("the metric is known: %v, want %v", !want, want)
+			}
+		}
+		f(0, false)
+		if err := s.Load([]byte(gpuRule)); err != nil {
+			t.Fatal(err)
+		}
+		f(0, false)
+		b.series = gpuSeries("a")
+		f(30*time.Second-1, false)
+		f(1, true)
+		b.series = nil
+		if err := s.Load([]byte(gpuRule)); err != nil {
+			t.Fatal(err)
+		}
+		f(0, false)
+		cancel()
+		<-ended
+	})
+}
+
+// Two series that one rule gives the same name are one metric, with a warning.
+func TestTwoSeriesForAMetric(t *testing.T) {
+	b := &backend{values: []float64{1}, series: []labels.Labels{
+		labels.FromStrings("__name__", "b", "pod", "p"), labels.FromStrings("__name__", "a", "pod", "p"), labels.FromStrings("__name__", "a", "pod", "q"), labels.FromStrings("__name__", "skip", "pod", "q"),
+	}}
+	s, log := newServer(t, b, `rules: [{seriesQuery: '{pod!=""}', seriesFilters: [{isNot: skip}], resources: {template: <<.Resource>>}, name: {as: one}, metricsQuery: '<<.Series>>{<<.LabelMatchers>>}'}]`)
+	if n := strings.Count(log.String(), "rules[0]: the series a and b both become pods/one"); n != 1 || len(s.Metrics()) != 1 {
+		t.Errorf("%v\n%s", s.Metrics(), log)
+	}
+	if _, err := s.Values(t.Context(), "one", objects("p"), time.Unix(1, 0)); err != nil || *b.last.Load() != `a{namespace="ml",pod!=""}` {
+		t.Errorf("%v, %s", err, *b.last.Load())
 	}
 }
 

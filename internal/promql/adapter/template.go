@@ -21,9 +21,6 @@ func parseTemplate(text string) (*template.Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("is not a Go template with the delimiters << and >>: %w", err)
 	}
-	if t.Tree == nil {
-		return t, nil
-	}
 	if err := checkNode(t.Root); err != nil {
 		return nil, err
 	}
@@ -117,8 +114,8 @@ func usesField(n parse.Node, name string) (uses bool) {
 		case *parse.FieldNode:
 			uses = uses || x.Ident[0] == name
 		case *parse.VariableNode:
-			uses = uses || len(x.Ident) > 1 && x.Ident[1] == name
-		case *parse.DotNode: // such as index . "LabelValuesByName", or the whole
+			uses = uses || len(x.Ident) == 1 && x.Ident[0] == "$" || len(x.Ident) > 1 && x.Ident[1] == name
+		case *parse.DotNode: // such as index . "LabelValuesByName", or the whole, as $ alone
 			uses = true
 		}
 	})
