@@ -59,7 +59,8 @@ func TestOneNumber(t *testing.T) {
 	f("several", data("vector", `[{"metric": {"job": "a"}, "value": [1800000000, "1"]}, {"metric": {}, "value": [1800000000, "2"]}]`), 0, `several series, such as {job="a"}`)
 	f("NaN", data("vector", `[{"metric": {}, "value": [1800000000, "NaN"]}]`), 0, "returns NaN")
 	f("infinite", data("scalar", `[1800000000, "+Inf"]`), 0, "returns +Inf")
-	f("old", data("vector", `[{"metric": {}, "value": [1799999000, "1"]}]`), 0, "older than 2m0s")
+	f("old", data("vector", `[{"metric": {}, "value": [1799999879.999, "1"]}]`), 0, "older than 2m0s")
+	f("a histogram", data("vector", `[{"metric": {}, "histogram": [1800000000, {"count": "1", "sum": "1", "buckets": []}]}]`), 0, "returns a histogram")
 	f("a range", data("matrix", `[]`), 0, "returns a matrix")
 	f("an error", `{"status": "error", "errorType": "bad_data", "error": "parse error: unexpected end of input"}`, 0, "unexpected end of input")
 	f("not JSON", "<html>", 0, "not that of a PromQL backend")
@@ -95,6 +96,56 @@ func TestRange(t *testing.T) {
 		f(values, data("matrix", `[{"values": `+values+`}]`), nil, "not that of a PromQL backend")
 	}
 	f("endless", strings.Repeat(" ", 1<<20+2), nil, "longer than 1048576 bytes")
+}
+
+// A matrix has all series, with their labels. Values may be NaN.
+func TestMatrix(t *testing.T) {
+	f := func(name, answer, want, says string) {
+		t.Helper()
+		c := client(t, Config{}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })
+		got, err := c.Matrix(t.Context(), "x", t0, t0.Add(time.Minute), time.Minute)
+		text := ""
+		for _, s := range got {
+			text += fmt.Sprint(s.Labels)
+			for _, p := range s.Samples {
+				text += fmt.Sprintf(" %v@%d", p.Value, p.At.Unix())
+			}
+			text += "; "
+		}
+		if text != want || says != "" && (err == nil || !strings.Contains(err.Error(), says)) || says == "" && err != nil {
+			t.Errorf("%s: %s, %v; want %s %q", name, text, err, want, says)
+		}
+	}
+	f("two series", data("matrix", `[{"metric": {"a": "b", "c": "d"}, "values": [[1800000000, "1"], [1800000060, "NaN"]]}, {"metric": {}, "values": [[1800000060, "0"]]}]`),
+		"map[a:b c:d] 1@1800000000 NaN@1800000060; map[] 0@1800000060; ", "")
+	f("nothing", data("matrix", `[]`), "", "")
+	f("a vector", data("vector", `[]`), "", "not a range of values")
+	f("an error", `{"status": "error", "errorType": "bad_data", "error": "bad query"}`, "", "bad query")
+}
+
+// Only for errors that a shorter range can mend is a query tried again in parts.
+func TestIsTooMuch(t *testing.T) {
+	f := func(want bool, code int, body string) {
+		t.Helper()
+		c := client(t, Config{MaxAnswer: 200}, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprint(w, body)
+		})
+		_, err := c.Range(t.Context(), "x", t0, t0.Add(time.Minute), time.Minute)
+		if err == nil || IsTooMuch(err) != want || IsTooMuch(fmt.Errorf("read: %w", err)) != want {
+			t.Errorf("%d %.40s: %v is too much: %v", code, body, err, !want)
+		}
+	}
+	f(true, 422, `{"status": "error", "errorType": "execution", "error": "query processing would load too many samples into memory in query execution"}`)
+	f(true, 503, `{"status": "error", "errorType": "timeout", "error": "query timed out"}`)
+	f(true, 200, strings.Repeat(" ", 201))
+	f(false, 200, strings.Repeat(" ", 200))
+	f(false, 400, `{"status": "error", "errorType": "bad_data", "error": "parse error"}`)
+	f(false, 503, "")
+	f(false, 200, data("vector", `[]`))
+	if IsTooMuch(errors.New("too many samples")) {
+		t.Error("an error of something else is too much")
+	}
 }
 
 func TestErrors(t *testing.T) {
@@ -135,7 +186,7 @@ func TestTimeout(t *testing.T) {
 		}
 	})
 	defer close(hang)
-	if _, err := c.Query(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
+	if _, err := c.Query(t.Context(), "x"); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 50ms") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,6 +232,7 @@ func TestPublicErrors(t *testing.T) {
 	f(422, apiError("server_error", "client error: SECRET"), "backend_error", none, false)
 	f(422, apiError("", "SECRET"), "backend_error", none, false)
 	f(400, apiError("timeout", "SECRET"), "timeout", "the PromQL backend aborted the query, because it takes too long", false)
+	f(503, apiError("timeout", "SECRET"), "timeout", "the PromQL backend aborted the query, because it takes too long", false)
 	f(401, "SECRET", "backend_error", "the PromQL backend answers with a client error: 401", false)
 	f(503, apiError("unavailable", "SECRET"), "backend_error", "the PromQL backend answers with a server error: 503", false)
 	f(200, "<html>SECRET", "bad_answer", notOne, false)
@@ -265,6 +317,7 @@ http_headers: {X-Scope-OrgID: {values: [team-a]}}
 	for text, says := range map[string]string{
 		"nonsense: 1": "nonsense",
 		"basic_auth: {username: a}\nbearer_token: b": "at most one of",
+		"tls_config: {ca_file: none.pem}":            "none.pem",
 	} {
 		_, err := New(Config{URL: "http://x", HTTPConfig: write("bad.yaml", text)})
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "bad.yaml") {

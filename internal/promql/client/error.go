@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -93,8 +94,11 @@ func newAPIError(e *v1.Error) error {
 		const text = "the answer is not that of a PromQL backend"
 		return &Error{reason: "bad_answer", public: text, err: fmt.Errorf("%s: %s", text, e.Msg)}
 	case v1.ErrTimeout, v1.ErrCanceled:
-		return &Error{reason: "timeout", public: "the PromQL backend aborted the query, because it takes too long", err: errors.New(e.Msg)}
+		return newAbortedError(e.Msg)
 	case v1.ErrClient, v1.ErrServer:
+		if isTimeout(e.Detail) {
+			return newAbortedError(e.Msg)
+		}
 		if statusOnly.MatchString(e.Msg) {
 			return &Error{reason: "backend_error", public: "the PromQL backend answers with a " + e.Msg, err: errors.New(e.Msg)}
 		}
@@ -106,6 +110,19 @@ func newAPIError(e *v1.Error) error {
 		}
 	}
 	return &Error{reason: "backend_error", public: "the PromQL backend cannot evaluate the query" + logHint, err: errors.New(e.Msg)}
+}
+
+func newAbortedError(text string) error {
+	return &Error{reason: "timeout", public: "the PromQL backend aborted the query, because it takes too long", err: errors.New(text)}
+}
+
+// isTimeout reports whether a response body says that the query took too long.
+// Prometheus sends it with the status 503, whose bodies the API client does not read.
+func isTimeout(body string) bool {
+	var answer struct {
+		Type v1.ErrorType `json:"errorType"`
+	}
+	return json.Unmarshal([]byte(body), &answer) == nil && answer.Type == v1.ErrTimeout
 }
 
 // statusOnly matches messages that the API client generates from an HTTP status. Other

@@ -3,6 +3,8 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -24,6 +26,9 @@ func TestVector(t *testing.T) {
 		{"metric": {"pod": "c"}, "histogram": [1800000000, {"count": "1", "sum": "1", "buckets": []}]}]`), `{pod="a"} => 0 @[1800000000]`, "")
 	f("nothing", data("vector", `[]`), "", "")
 	f("a range", data("matrix", `[]`), "", "returns a matrix")
+	f("no result", `{"status": "success"}`, "", "no result")
+	f("as old as is allowed", data("vector", `[{"metric": {}, "value": [1799999880, "1"]}, {"metric": {}, "value": [1799999879.999, "2"]}]`), "{} => 1 @[1799999880]", "")
+	f("NaN is a value of a vector", data("vector", `[{"metric": {}, "value": [1800000000, "NaN"]}]`), "{} => NaN @[1800000000]", "")
 	f("an error", `{"status": "error", "errorType": "bad_data", "error": "bad"}`, "", "bad")
 }
 
@@ -41,5 +46,10 @@ func TestSeries(t *testing.T) {
 	}
 	if _, err := c.Series(t.Context(), `{a="c"}`, t0, t0); err == nil {
 		t.Error("an error was not reported")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Series(gone, `{a="b"}`, t0, t0); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "no answer within 5s") {
+		t.Errorf("a request that is gone: %v", err)
 	}
 }

@@ -4,13 +4,18 @@ package scope
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/promql/rules"
 )
 
 func scope(t testing.TB, cfg Config) *Scope {
@@ -147,6 +152,121 @@ func TestTrustedNamespaces(t *testing.T) {
 			t.Errorf("label %q: %v", bad, err)
 		}
 	}
+}
+
+// Prometheus's engine gives a limited query on the series of all namespaces the result that
+// the query as written has where there are only the series of its namespace.
+func TestALimitedQueryIsTheQueryOfItsNamespace(t *testing.T) {
+	all, own := rules.NewStore(time.Hour, 1<<30), rules.NewStore(time.Hour, 1<<30)
+	now := time.Unix(1_800_000_000, 0)
+	for s := range 60 {
+		for i, ns := range []string{"team-a", "team-a", "team-b", "team-ab", ""} {
+			var samples []rules.Sample
+			for j, name := range []string{"a", "b", "target_info"} {
+				l := labels.FromMap(map[string]string{"__name__": name, "namespace": ns, "pod": fmt.Sprint("p-", i), "node": "n"})
+				samples = append(samples, rules.Sample{Labels: l, Value: float64(s*(i+1) + j)})
+			}
+			stores := []*rules.Store{all}
+			if ns == "team-a" {
+				stores = append(stores, own)
+			}
+			for _, store := range stores {
+				if err := store.Append(now.Add(time.Duration(s-59)*time.Second), samples); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	s, ask := scope(t, Config{}), func(store *rules.Store, query string) string {
+		v, _, err := engine.New(engine.Config{}, store).Instant(t.Context(), engine.Query{PromQL: query}, now)
+		if err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		lines := strings.Split(v.String(), "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	for _, query := range []string{
+		`a`, `sum(a)`, `{__name__=~".+"}`, `count({namespace="team-a"})`, `a{pod=~"p-.*"} + on (pod) b`, `rate(a[30s])`, `max_over_time(sum(a)[30s:5s])`,
+		`a offset 20s`, `a @ 1799999970`, `count(absent(a{pod="p-2"}))`, `scalar(sum(b)) + a`, `topk(1, a) or b unless a`, `label_replace(a, "namespace", "x", "", "")`,
+		`count_values("v", b)`, `a * on (node, pod) group_left () target_info`, `sum by (namespace) (a) > bool scalar(max(b))`, `count(absent_over_time(c[1m]))`, `sort_desc(-a ^ 2)`,
+	} {
+		limited, _, err := s.Limit("team-a", query)
+		if err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		if got, want := ask(all, limited), ask(own, query); got != want || want == "" {
+			t.Errorf("%s runs as %s:\n%s\nwant\n%s", query, limited, got, want)
+		}
+	}
+}
+
+// strange is a parser that reads another expression the second time.
+type strange struct {
+	parser.Parser
+	read func(query string) (parser.Expr, error)
+	done *bool
+}
+
+func (s strange) ParseExpr(query string) (parser.Expr, error) {
+	if *s.done {
+		return s.read(query)
+	}
+	*s.done = true
+	return s.Parser.ParseExpr(query)
+}
+
+// A query whose limited text is not read as it was meant is refused.
+func TestWhatIsReadDifferentlyIsRefused(t *testing.T) {
+	f := func(what string, read func(p parser.Parser, query string) (parser.Expr, error), want string) {
+		t.Helper()
+		s := scope(t, Config{})
+		plain := s.parser
+		s.parser = strange{plain, func(query string) (parser.Expr, error) { return read(plain, query) }, new(bool)}
+		got, _, err := s.Limit("team-a", `sum(a)`)
+		if got != want || want == "" && (reasonOf(err) != "syntax" || !strings.Contains(err.Error(), "cannot be limited to namespace team-a")) {
+			t.Errorf("%s: %q, %v; want %q", what, got, err, want)
+		}
+	}
+	f("the same", func(p parser.Parser, query string) (parser.Expr, error) { return p.ParseExpr(query) }, `sum(a{namespace="team-a"})`)
+	f("no PromQL", func(p parser.Parser, _ string) (parser.Expr, error) { return p.ParseExpr("sum(") }, "")
+	f("another expression", func(p parser.Parser, _ string) (parser.Expr, error) { return p.ParseExpr(`sum(a{namespace="team-b"})`) }, "")
+	f("one selector more", func(p parser.Parser, query string) (parser.Expr, error) { return p.ParseExpr(query + " + b") }, "")
+	f("a panic", func(parser.Parser, string) (parser.Expr, error) { panic("of the parser") }, "")
+
+	s := scope(t, Config{})
+	m := labels.MustNewMatcher(labels.MatchEqual, "namespace", "team-a")
+	for text, want := range map[string]bool{
+		`a{namespace="team-a"}`: true, `a`: false, `a{namespace=~"team-a"}`: false, `a{namespace="team-b"}`: false, `a{x="team-a"}`: false, `a{namespace!="team-a"}`: false,
+		`a{namespace="team-a"} + b`: false, `a{namespace="team-a"} + b{namespace="team-a"}`: true,
+	} {
+		expr, err := s.parser.ParseExpr(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.isEquivalent(text, expr, m); got != want {
+			t.Errorf("%s is taken for a limited query: %v", text, got)
+		}
+	}
+}
+
+// The limits hold to the byte and to the level.
+func TestTheLimits(t *testing.T) {
+	s := scope(t, Config{})
+	f := func(what, query string, ok bool) {
+		t.Helper()
+		if _, _, err := s.Limit("team-a", query); (err == nil) != ok || !ok && reasonOf(err) != "length" {
+			t.Errorf("%s: %v, allowed %v", what, err, ok)
+		}
+	}
+	f("4096 bytes", "a #"+strings.Repeat("x", MaxLength-3), true)
+	f("4097 bytes", "a #"+strings.Repeat("x", MaxLength-2), false)
+	f("64 levels", strings.Repeat("-(", maxDepth/2)+"a"+strings.Repeat(")", maxDepth/2), true)
+	f("66 levels", strings.Repeat("-(", maxDepth/2+1)+"a"+strings.Repeat(")", maxDepth/2+1), false)
+	const one = `b=~"x{900}",`
+	n := maxRegexpSize / regexpSize("a{"+one+"}")
+	f("the most instructions", "a{"+strings.Repeat(one, n)+"}", true)
+	f("more instructions", "a{"+strings.Repeat(one, n+1)+"}", false)
 }
 
 // Whatever runs selects series of the namespace only, and means what was written.
