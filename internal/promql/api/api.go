@@ -193,14 +193,14 @@ func classify(err error) *apiError {
 	var (
 		canceled promql.ErrQueryCanceled
 		late     promql.ErrQueryTimeout
-		stored   promql.ErrStorage
 	)
+	_, stored := errors.AsType[*engine.StorageError](err)
 	switch {
 	case errors.As(err, &canceled), errors.Is(err, context.Canceled):
 		return &apiError{kind: "canceled", status: statusClientClosed, err: err}
 	case errors.As(err, &late):
 		return &apiError{kind: "timeout", status: http.StatusServiceUnavailable, err: err}
-	case errors.As(err, &stored):
+	case stored:
 		return &apiError{kind: "internal", status: http.StatusInternalServerError, err: err}
 	}
 	return &apiError{kind: "execution", status: http.StatusUnprocessableEntity, err: err}

@@ -103,7 +103,7 @@ func TestErrors(t *testing.T) {
 	f(promql.ErrQueryTimeout("query execution"), 503, "timeout", "query timed out in query execution")
 	f(promql.ErrQueryCanceled("query queue"), 499, "canceled", "query was canceled in query queue")
 	f(fmt.Errorf("wait: %w", context.Canceled), 499, "canceled", "wait: context canceled")
-	f(promql.ErrStorage{Err: errors.New("disk")}, 500, "internal", "disk")
+	f(fmt.Errorf("expanding series: %w", &engine.StorageError{Err: errors.New("disk")}), 500, "internal", "expanding series: disk")
 	f(errors.New("odd <result>"), 422, "execution", "odd <result>")
 	f(fmt.Errorf("send: %w", errBusy), 503, "unavailable", errBusy.Error())
 	if e := badData("form: %w", context.Canceled); !errors.Is(e, context.Canceled) {

@@ -54,7 +54,7 @@ func readSeries(ctx context.Context, r storage.Querier, s Selection, sets [][]*l
 		}
 		out = append(out, set.At().Labels())
 	}
-	return out, notes.Merge(set.Warnings()), unwrapStorage(set.Err())
+	return out, notes.Merge(set.Warnings()), unwrapReading(set.Err())
 }
 
 // LabelNames returns the sorted names of the selected series' labels.
@@ -82,7 +82,7 @@ func (e *Engine) labels(ctx context.Context, q Query, s Selection, read readLabe
 		for _, matchers := range sets {
 			names, more, err := read(ctx, r, matchers)
 			if err != nil {
-				return unwrapStorage(err)
+				return unwrapReading(&StorageError{err})
 			}
 			notes.Merge(more)
 			for _, n := range names {

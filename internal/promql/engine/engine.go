@@ -9,8 +9,10 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
@@ -94,6 +96,7 @@ type Engine struct {
 	slots    *slots
 	reserved *slots
 	meters   *meters
+	logged   atomic.Int64 // the last line about the storage, ns since 1970
 }
 
 // New makes an Engine over a storage.
@@ -173,19 +176,35 @@ func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.
 	defer x.Close()
 	r := x.Exec(ctx)
 	if r.Err != nil {
-		return nil, r.Warnings, unwrapLimit(r.Err)
+		return nil, r.Warnings, unwrapReading(r.Err)
 	}
 	return detach(r.Value), r.Warnings, nil
 }
 
 // contain returns the error of a query that panicked, or err. recovered is the value
-// of the panic; nil for none.
+// of the panic; nil for none. It logs what only the operator may read.
 func (e *Engine) contain(recovered any, q Query, err error) error {
 	if recovered == nil {
+		e.logStorage(err)
 		return err
 	}
 	e.cfg.Log.Error("query panicked", "promql", q.PromQL, "panic", recovered, "stack", string(debug.Stack()))
 	return errPanicked
+}
+
+// logEvery is the shortest time between two lines of the log about the storage. Signals
+// are evaluated each second.
+const logEvery = time.Minute
+
+func (e *Engine) logStorage(err error) {
+	s, ok := errors.AsType[*StorageError](err)
+	if !ok {
+		return
+	}
+	now, last := time.Now().UnixNano(), e.logged.Load()
+	if now-last >= int64(logEvery) && e.logged.CompareAndSwap(last, now) {
+		e.cfg.Log.Warn("the series of a query cannot be read", "err", s)
+	}
 }
 
 func (e *Engine) timeout(q Query) time.Duration {

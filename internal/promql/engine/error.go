@@ -50,20 +50,19 @@ func (e *SyntaxError) Error() string { return e.err.Error() }
 // Unwrap is errors's.
 func (e *SyntaxError) Unwrap() error { return e.err }
 
-// unwrapLimit returns the LimitError that the engine wraps as an error of the storage.
-func unwrapLimit(err error) error {
-	var s promql.ErrStorage
-	if errors.As(err, &s) {
-		if u := unwrapStorage(s.Err); u != s.Err { //nolint:errorlint // the same error, not an equal one
-			return u
-		}
-	}
-	return err
-}
+// StorageError is the error of a storage that cannot read its series. Its text is for
+// the operator.
+type StorageError struct{ Err error }
 
-// unwrapStorage returns the error of reading series as the engine would: a LimitError,
-// a timeout or a cancellation.
-func unwrapStorage(err error) error {
+// Error is error's.
+func (e *StorageError) Error() string { return e.Err.Error() }
+
+// Unwrap is errors's.
+func (e *StorageError) Unwrap() error { return e.Err }
+
+// unwrapReading returns what ended a query while it read series, which the engine wraps:
+// a LimitError, a timeout or a cancellation.
+func unwrapReading(err error) error {
 	if l, ok := errors.AsType[*LimitError](err); ok {
 		return l
 	}

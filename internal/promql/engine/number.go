@@ -86,8 +86,11 @@ func numberError(err error) *NumberError {
 	default:
 		return &NumberError{reason: "limited", answered: true, err: err}
 	}
-	var stored promql.ErrStorage
-	if errors.As(err, &stored) || errors.Is(err, errPanicked) {
+	var canceled promql.ErrQueryCanceled
+	if errors.As(err, &canceled) {
+		return &NumberError{reason: "timeout", err: err}
+	}
+	if _, ok := errors.AsType[*StorageError](err); ok || errors.Is(err, errPanicked) {
 		return &NumberError{reason: "backend_error", err: errPanicked}
 	}
 	return &NumberError{reason: "bad_query", answered: true, err: err}

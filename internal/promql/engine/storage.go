@@ -184,7 +184,7 @@ type limitedStorage struct {
 func (s *limitedStorage) Querier(from, to int64) (storage.Querier, error) {
 	q, err := s.Queryable.Querier(from, to)
 	if err != nil {
-		return nil, err
+		return nil, &StorageError{err}
 	}
 	return &limitedQuerier{q, s.budget}, nil
 }
@@ -234,7 +234,15 @@ func (s *limitedSet) Err() error {
 	if s.err != nil {
 		return s.err
 	}
-	return s.SeriesSet.Err()
+	return storageError(s.SeriesSet.Err())
+}
+
+// storageError marks an error of the storage; nil for nil.
+func storageError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &StorageError{err}
 }
 
 type limitedSeries struct {
@@ -284,5 +292,5 @@ func (i *limitedIterator) Err() error {
 	if i.err != nil {
 		return i.err
 	}
-	return i.Iterator.Err()
+	return storageError(i.Iterator.Err())
 }
