@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -232,7 +233,7 @@ func (a *audit) compareWithAPIServer(out map[contradiction]string, h *claimSet, 
 	h.eachPod(func(key types.NamespacedName, n int) {
 		pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name)
 		switch {
-		case !ok || Finished(pod):
+		case !ok || replica.Finished(pod):
 			// The pod is gone, but its exporter still exposes it. Its values are not read.
 		case pod.Spec.NodeName != h.labels.Node:
 			if pod.Spec.NodeName != "" && now.Sub(pod.CreationTimestamp.Time) > exporterLag {
@@ -278,7 +279,7 @@ func (a *audit) compareWithAgent(out map[contradiction]string, h, agent *claimSe
 				continue
 			}
 			key := types.NamespacedName{Namespace: o.Namespace, Name: o.Pod}
-			if pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name); !ok || Finished(pod) {
+			if pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name); !ok || replica.Finished(pod) {
 				continue
 			}
 			out[contradiction{h.target, disagreesOnOwner, key}] = fmt.Sprintf("%s reports that pod %s holds %s; %s on the same node reports another pod",

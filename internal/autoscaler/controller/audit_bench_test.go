@@ -13,12 +13,13 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // podMap finds pods as a big cluster does.
 type podMap struct {
-	*podList
+	*podtest.List
 	pods map[[2]string]*corev1.Pod
 }
 

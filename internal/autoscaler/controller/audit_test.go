@@ -17,6 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -65,16 +66,16 @@ func TestForgedDevicesDoNotScale(t *testing.T) {
 			r := newRig(t, deployment("web", 3), a)
 			since := r.now.Add(-time.Hour)
 			for _, name := range []string{"web-1", "web-2", "web-3"} {
-				r.pods.pods = append(r.pods.pods, pod("web", name, since, ready(since)))
+				r.pods.Pods = append(r.pods.Pods, pod("web", name, since, ready(since)))
 			}
 			w := r.add(a)
 			for i := range 30 {
 				now := r.now.Add(time.Duration(i) * time.Second)
 				if withAgent {
-					r.utilization(now, 60, r.pods.pods...)
+					r.utilization(now, 60, r.pods.Pods...)
 				}
 				var all []page
-				for _, p := range r.pods.pods {
+				for _, p := range r.pods.Pods {
 					for _, d := range forge(p, util, 16) {
 						d.device += p.Name
 						all = append(all, d)
@@ -105,7 +106,7 @@ func TestAudit(t *testing.T) {
 	unscheduled := pod("a", "unscheduled", since, func(p *corev1.Pod) { p.Spec.NodeName = "" })
 	finished := pod("a", "finished", since, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	unknown := pod("a", "unknown", since)
-	r.pods.pods = []*corev1.Pod{exporter, here, other, elsewhere, moved, unscheduled, finished}
+	r.pods.Pods = []*corev1.Pod{exporter, here, other, elsewhere, moved, unscheduled, finished}
 	f := func(what string, want ...string) {
 		t.Helper()
 		r.audit.streaks, r.events = map[contradiction]int{}, nil
@@ -167,7 +168,7 @@ func TestAudit(t *testing.T) {
 	shows(discovery.RankDCGM, dcgm, page{"GPU-0", 1, here}, page{"GPU-1", 1, other})
 	r.store.Drop(agent)
 
-	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: requests(gpuResource, "1").Resources.Limits}}, false)
+	r.devices.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{Capacity: requests(podtest.GPUResource, "1").Resources.Limits}}, false)
 	f("more than the node has", "node_overfull : "+dcgm+" reports that pods hold 2 GPU devices; node node-1 has 1")
 	r.leading = false
 	r.audit.streaks, r.events = map[contradiction]int{}, nil
@@ -186,7 +187,7 @@ func TestAudit(t *testing.T) {
 // once in an Event.
 func TestContradictionsAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
-	p := r.pods.pods[0]
+	p := r.pods.Pods[0]
 	r.shows("dcgm-exporter/gpu-operator/dcgm-1", "node-1", discovery.RankDCGM, r.now, forge(p, 100, 16)...)
 	w.pass(r.now)
 	is := func(what string, status metav1.ConditionStatus, says string, events int) {

@@ -24,7 +24,7 @@ func TestRun(t *testing.T) {
 		a.Generation = 1
 		r := newRig(t, deployment("web", 1), a)
 		p := pod("web", "web-1", time.Now().Add(-time.Hour), ready(time.Now().Add(-time.Hour)))
-		r.pods.pods = []*corev1.Pod{p, pod("agent", "agent-1", time.Now())}
+		r.pods.Pods = []*corev1.Pod{p, pod("agent", "agent-1", time.Now())}
 		handlers := map[string]toolscache.ResourceEventHandler{}
 		r.watch = func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			switch o := obj.(type) {

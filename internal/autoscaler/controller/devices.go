@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -281,7 +282,7 @@ func (d *devices) perReplica(t *target, pods []*corev1.Pod) int32 {
 		if t.pods != nil && len(pod.Spec.ResourceClaims) == 0 {
 			continue
 		}
-		if held, known := d.podDevices(pod); known && !Finished(pod) {
+		if held, known := d.podDevices(pod); known && !replica.Finished(pod) {
 			n = max(n, held)
 		}
 	}

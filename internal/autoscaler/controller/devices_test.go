@@ -8,20 +8,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 )
-
-func requests(pairs ...string) corev1.Container {
-	list := corev1.ResourceList{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		list[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
-	}
-	return corev1.Container{Resources: corev1.ResourceRequirements{Limits: list}}
-}
 
 // resourceClaim has been allocated a device of each driver.
 func resourceClaim(name string, drivers ...string) *resourcev1.ResourceClaim {
@@ -52,18 +44,14 @@ func generatedClaim(template, claim string) func(*corev1.Pod) {
 	}
 }
 
-func containers(list ...corev1.Container) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.Containers = list }
-}
-
 func TestDevicesOfAPod(t *testing.T) {
 	d := newDevices([]string{"example.com/gpu"})
 	d.claimChanged(resourceClaim("two", "gpu.nvidia.com", "gpu.nvidia.com"), false)
 	d.claimChanged(resourceClaim("one", "gpu.nvidia.com", "compute-domain.nvidia.com", "nic.example.com"), false)
 	d.claimChanged(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pending"}}, false)
 	d.nodeChanged(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-8"}, Status: corev1.NodeStatus{
-		Capacity:    requests(gpuResource, "8", "cpu", "64").Resources.Limits,
-		Allocatable: requests(gpuResource, "7", "cpu", "60").Resources.Limits,
+		Capacity:    requests(podtest.GPUResource, "8", "cpu", "64").Resources.Limits,
+		Allocatable: requests(podtest.GPUResource, "7", "cpu", "60").Resources.Limits,
 	}}, false)
 	f := func(what string, want int, change ...func(*corev1.Pod)) {
 		t.Helper()
@@ -77,14 +65,14 @@ func TestDevicesOfAPod(t *testing.T) {
 		return func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, c) }
 	}
 	f("none", 0, containers(requests("cpu", "4")))
-	f("whole GPUs of two containers", 3, containers(requests(gpuResource, "1"), requests(gpuResource, "2", "cpu", "1")))
+	f("whole GPUs of two containers", 3, containers(requests(podtest.GPUResource, "1"), requests(podtest.GPUResource, "2", "cpu", "1")))
 	f("MIG instances and shared GPUs", 6, containers(requests("nvidia.com/mig-1g.10gb", "2", "nvidia.com/mig-2g.20gb", "1", "nvidia.com/gpu.shared", "3")))
 	f("another vendor's", 2, containers(requests("amd.com/gpu", "2")))
 	f("the operator's own name", 2, containers(requests("example.com/gpu", "2", "example.com/nic", "9")))
-	f("memory of a shared GPU is no device", 1, containers(requests(gpuResource, "1", "nvidia.com/gpumem", "3000")))
-	f("an init container that needs more", 4, containers(requests(gpuResource, "1")), init(requests(gpuResource, "4"), nil))
-	f("a sidecar", 3, containers(requests(gpuResource, "1")), init(requests(gpuResource, "2"), &always))
-	f("a negative number", 0, containers(requests(gpuResource, "-5")))
+	f("memory of a shared GPU is no device", 1, containers(requests(podtest.GPUResource, "1", "nvidia.com/gpumem", "3000")))
+	f("an init container that needs more", 4, containers(requests(podtest.GPUResource, "1")), init(requests(podtest.GPUResource, "4"), nil))
+	f("a sidecar", 3, containers(requests(podtest.GPUResource, "1")), init(requests(podtest.GPUResource, "2"), &always))
+	f("a negative number", 0, containers(requests(podtest.GPUResource, "-5")))
 	f("resource claims", 4, usesClaims("two", "one"))
 	f("a generated claim", 3, generatedClaim("t", "two"))
 
@@ -149,10 +137,10 @@ func TestBudgetCountsMIGInstances(t *testing.T) {
 	r := newRig(t, d, a)
 	since := r.now.Add(-time.Hour)
 	for _, name := range []string{"web-1", "web-2", "web-3"} {
-		r.pods.pods = append(r.pods.pods, pod("web", name, since, ready(since), containers(requests("nvidia.com/mig-1g.10gb", "2"))))
+		r.pods.Pods = append(r.pods.Pods, pod("web", name, since, ready(since), containers(requests("nvidia.com/mig-1g.10gb", "2"))))
 	}
 	w := r.add(a)
-	r.utilization(r.now, 95, r.pods.pods...) // of 60 %: 5 replicas
+	r.utilization(r.now, 95, r.pods.Pods...) // of 60 %: 5 replicas
 	w.pass(r.now)
 	if got := r.replicas("web"); got != 4 {
 		t.Errorf("%d replicas of 2 MIG instances with a budget of 8, want 4", got)

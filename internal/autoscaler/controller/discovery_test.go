@@ -25,7 +25,7 @@ import (
 // An exporter has no say about the pods of other nodes.
 func TestExportersReportOnlyTheirOwnNode(t *testing.T) {
 	r, w := loaded(t, 60)
-	p := r.pods.pods[0]
+	p := r.pods.Pods[0]
 	r.utilizationBy("poser", "node-2", r.now, 100, p)
 	w.pass(r.now)
 	if n := r.replicas("web"); n != 1 {
@@ -52,7 +52,7 @@ func TestPodSignalsAreScraped(t *testing.T) {
 		objects = append(objects, a)
 	}
 	r := newRig(t, deployment("web", 2))
-	r.pods.pods = []*corev1.Pod{pod("web", "web-1", at(0), ports("http", 8000, "grpc", 1)), pod("web", "portless", at(0)), pod("other", "x", at(0), ports("http", 1))}
+	r.pods.Pods = []*corev1.Pod{pod("web", "web-1", at(0), ports("http", 8000, "grpc", 1)), pod("web", "portless", at(0)), pod("other", "x", at(0), ports("http", 1))}
 	for _, a := range objects {
 		r.add(a).pass(at(10))
 	}
@@ -102,7 +102,7 @@ func TestFieldsOnDemand(t *testing.T) {
 // Samples wake the workloads that have a pod where they were taken, and no others.
 func TestDeliver(t *testing.T) {
 	r, w := loaded(t, 60)
-	r.pods.pods = append(r.pods.pods, pod("agent", "here", at(0)), pod("agent", "there", at(0), func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }))
+	r.pods.Pods = append(r.pods.Pods, pod("agent", "here", at(0)), pod("agent", "there", at(0), func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }))
 	w.pass(r.now)
 	r.listTargets(r.now)
 	woken := func() bool {
@@ -134,7 +134,7 @@ func TestDeliver(t *testing.T) {
 func TestPodChanged(t *testing.T) {
 	r, w := loaded(t, 60)
 	w.pass(r.now)
-	p := r.pods.pods[0]
+	p := r.pods.Pods[0]
 	drain := func() (woken, rediscovered bool) {
 		select {
 		case <-w.wake:
@@ -201,7 +201,7 @@ func TestHistory(t *testing.T) {
 // many expositions are scraped, those of the oldest, and the others say so.
 func TestExpositionsPerPodAreBounded(t *testing.T) {
 	r := newRig(t, deployment("web", 1))
-	r.pods.pods = []*corev1.Pod{pod("web", "web-1", at(0), ready(at(1)), ports("http", 8000)), pod("other", "other-1", at(0), ports("http", 8000))}
+	r.pods.Pods = []*corev1.Pod{pod("web", "web-1", at(0), ready(at(1)), ports("http", 8000)), pod("other", "other-1", at(0), ports("http", 8000))}
 	var all []*workload
 	for i := range discovery.MaxPerPod + 2 {
 		a := autoscaler(fmt.Sprintf("a%02d", i))
@@ -267,7 +267,7 @@ func TestPodsOnTheHostNetworkAreNotScraped(t *testing.T) {
 	dcgm := in(pod("dcgm", "dcgm-1", at(0), addressed("192.168.0.6", "192.168.0.6", true)), "gpu-operator")
 	liar := in(pod("liar", "liar", at(0), addressed("10.0.0.3", "10.0.0.1", false)), "elsewhere")
 	web := pod("web", "web-1", at(0), ready(at(1)))
-	r.pods.pods = []*corev1.Pod{web, proxy, agent, dcgm, liar}
+	r.pods.Pods = []*corev1.Pod{web, proxy, agent, dcgm, liar}
 	w, later := r.add(a), 0
 	f := func(what string, scraped bool, change func(*corev1.Pod)) {
 		t.Helper()

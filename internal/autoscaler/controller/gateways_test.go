@@ -60,7 +60,7 @@ func TestGatewayProblems(t *testing.T) {
 	r.listTargets(r.now)
 	contains(t, r.gatewayProblem(w.key), "no running pod of namespace ns has the labels of the gateway (inferencepool=web-epp")
 	epp := pod("web-epp", "epp-1", r.now)
-	r.pods.pods = append(r.pods.pods, epp)
+	r.pods.Pods = append(r.pods.Pods, epp)
 	r.listTargets(r.now)
 	if why := r.gatewayProblem(w.key); why != "" {
 		t.Error(why)

@@ -26,7 +26,7 @@ func TestWindowCondition(t *testing.T) {
 		t.Errorf("nothing is limited: %+v", c)
 	}
 
-	node := r.pods.pods[0].Spec.NodeName
+	node := r.pods.Pods[0].Spec.NodeName
 	hostile := r.store.Target("hostile", series.TargetLabels{Node: node})
 	other := r.store.Target("elsewhere", series.TargetLabels{Node: "elsewhere"})
 	flood := func(x *series.Target, n int) {

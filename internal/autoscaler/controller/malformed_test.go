@@ -71,7 +71,7 @@ func TestMalformedSpecAffectsOnlyItsObject(t *testing.T) {
 	r := newRig(t, deployment("web", 1), good)
 	reg.MustRegister(r.meters)
 	p := pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour)))
-	r.pods.pods = append(r.pods.pods, p)
+	r.pods.Pods = append(r.pods.Pods, p)
 	r.utilization(r.now.Add(-time.Second), 90, p)
 	for what, u := range map[string]*unstructured.Unstructured{
 		"a word for a number":   garbage(t, asStored(t, bad), "many", "spec", "maxReplicas"),
@@ -142,27 +142,6 @@ func TestMalformedStatusIsLeftOut(t *testing.T) {
 	f("the memory's time", garbage(t, u, "yesterday", "status", "memory", "time"), true, false)
 	f("all of it", garbage(t, u, "fine", "status"), false, false)
 	f("its decision", garbage(t, u, map[string]any{"time": int64(5)}, "status", "lastDecision"), true, true)
-}
-
-// Implausible start-up times in a status, which others may have written, are ignored.
-func TestImplausibleStartupsAreNotRestored(t *testing.T) {
-	f := func(l v1alpha1.LearnedStartup, want bool) {
-		t.Helper()
-		var s startup
-		s.restore(&l)
-		got := s.learned()
-		if (got != nil) != want {
-			t.Errorf("%+v: restored as %+v", l, got)
-		}
-	}
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 90, Samples: 7}, true)
-	f(v1alpha1.LearnedStartup{P50Seconds: 3600, P95Seconds: 3600, Samples: 2_000_000_000}, true)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 2_000_000_000, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 3601, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: -5, P95Seconds: 90, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: -90, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: 400, P95Seconds: 90, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 90, Samples: -1}, false)
 }
 
 // With any state in a status, the restored state has a bounded size, and decisions stay

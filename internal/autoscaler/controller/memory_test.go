@@ -32,7 +32,7 @@ func TestRestartDecidesTheSame(t *testing.T) {
 	a.Spec.Actuation = v1alpha1.ActuationAdvise
 	r := newRig(t, deployment("web", 8), a)
 	for i := range 8 {
-		r.pods.pods = append(r.pods.pods, pod("web", "web-"+strconv.Itoa(i), r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
+		r.pods.Pods = append(r.pods.Pods, pod("web", "web-"+strconv.Itoa(i), r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
 	}
 	w := r.add(a)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -43,7 +43,7 @@ func TestRestartDecidesTheSame(t *testing.T) {
 		if i > 30 {
 			load = 20 + 20*random.Float64()
 		}
-		r.utilization(now, load, r.pods.pods...)
+		r.utilization(now, load, r.pods.Pods...)
 		before := w.status.next
 		w.pass(now)
 		if before == nil {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -147,7 +148,7 @@ func (c *Controller) holders() (pods []*corev1.Pod) {
 					continue
 				}
 				seen[k] = true
-				if pod, ok := c.deps.Pods.Get(o.Namespace, o.Pod); ok && isServing(pod) && pod.Spec.NodeName != "" {
+				if pod, ok := c.deps.Pods.Get(o.Namespace, o.Pod); ok && replica.Serving(pod) && pod.Spec.NodeName != "" {
 					pods = append(pods, pod)
 				}
 			}

@@ -61,7 +61,7 @@ func TestAggregates(t *testing.T) {
 	out = r.GPUAggregates()
 	f(web, gpu.GPUUtil, "1: 80 80 80 | 1: 80 80 80")
 	// Everything ends with the pods.
-	r.pods.pods = nil
+	r.pods.Pods = nil
 	r.aggregates.pass(r.now)
 	if out := r.GPUAggregates(); len(out.Items) != 0 || len(r.aggregates.rolling) != 0 {
 		t.Errorf("%d items, %d rolling means without a pod", len(out.Items), len(r.aggregates.rolling))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -30,7 +31,7 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 	x := newStatReader(m.c, q, isOverGPUs(r))
 	switch r {
 	case schema.GroupResource{Resource: "pods"}:
-		if pod, ok := m.c.deps.Pods.Get(namespace, name); ok && isServing(pod) {
+		if pod, ok := m.c.deps.Pods.Get(namespace, name); ok && replica.Serving(pod) {
 			x.addDevicesOf(pod)
 		}
 		return x.result("GPUs"), nil
@@ -39,7 +40,7 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 		return x.result("GPUs"), nil
 	case schema.GroupResource{Resource: "namespaces"}:
 		for _, pod := range m.c.deps.Pods.Select(name, labels.Everything()) {
-			if isServing(pod) {
+			if replica.Serving(pod) {
 				x.addDevicesOf(pod)
 			}
 		}
@@ -54,7 +55,7 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 	}
 	if q.Metric != "" {
 		for _, pod := range pods {
-			if isServing(pod) {
+			if replica.Serving(pod) {
 				x.addPod(pod)
 			}
 		}
@@ -122,7 +123,7 @@ func (x *statReader) since(pod *corev1.Pod) time.Time {
 	if from.IsZero() {
 		return from
 	}
-	if phase, at := PhaseOf(pod); phase == scale.Serving && at.After(from) {
+	if phase, at := replica.PhaseOf(pod); phase == scale.Serving && at.After(from) {
 		return at
 	}
 	return from
@@ -290,7 +291,7 @@ func (x *statReader) addNode(node string) {
 func (x *statReader) isAllocated(node string, d *series.DeviceWindow) bool {
 	return slices.ContainsFunc(d.Owners(), func(o gpu.Owner) bool {
 		pod, ok := x.c.deps.Pods.Get(o.Namespace, o.Pod)
-		return ok && pod.Spec.NodeName == node && !Finished(pod) && pod.DeletionTimestamp == nil
+		return ok && pod.Spec.NodeName == node && !replica.Finished(pod) && pod.DeletionTimestamp == nil
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -30,7 +31,7 @@ func fleetOf(t testing.TB, nodes, samples int) *rig {
 		var refs []series.Ref
 		for g := range 8 {
 			p := pod("web", fmt.Sprintf("web-%05d", n*8+g), since, ready(since), func(p *corev1.Pod) { p.Spec.NodeName = fmt.Sprint("node-", n) })
-			r.pods.pods, byName[p.Name] = append(r.pods.pods, p), p
+			r.pods.Pods, byName[p.Name] = append(r.pods.Pods, p), p
 			owners = append(owners, series.DeviceOwners{Device: "GPU-" + p.Name, Owners: []gpu.Owner{{Namespace: "ns", Pod: p.Name}}})
 			ref, _ := target.Ref(series.Key{Device: "GPU-" + p.Name, Field: gpu.GPUUtil})
 			refs = append(refs, ref)
@@ -46,7 +47,7 @@ func fleetOf(t testing.TB, nodes, samples int) *rig {
 			}
 		}
 	}
-	first := r.pods.pods[:min(1000, len(r.pods.pods))]
+	first := r.pods.Pods[:min(1000, len(r.pods.Pods))]
 	r.deps.PodsOf = func(_ context.Context, dst []*corev1.Pod, _ schema.GroupResource, _, _ string) ([]*corev1.Pod, error) {
 		return append(dst, first...), nil
 	}
@@ -58,7 +59,7 @@ func fleetOf(t testing.TB, nodes, samples int) *rig {
 
 // mapped finds pods by name in a map, as the real index does.
 type mapped struct {
-	*podList
+	*podtest.List
 	byName benchPods
 }
 

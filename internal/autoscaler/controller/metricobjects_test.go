@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -59,8 +60,8 @@ func (r *rig) collect(at time.Time, list ...reading) {
 func statRig(t testing.TB, objects ...client.Object) *rig {
 	r := newRig(t, objects...)
 	since := r.now.Add(-time.Hour)
-	two := func(p *corev1.Pod) { p.Spec.Containers[0] = gpuContainer("2") }
-	r.pods.pods = []*corev1.Pod{
+	two := func(p *corev1.Pod) { p.Spec.Containers[0] = requests(podtest.GPUResource, "2") }
+	r.pods.Pods = []*corev1.Pod{
 		pod("web", "a", since, ready(since), two), pod("web", "b", since, ready(r.now.Add(-90*time.Second))),
 		pod("web", "loading", since), pod("web", "cpu", since, ready(since), func(p *corev1.Pod) { p.Spec.Containers = nil }),
 	}
@@ -68,7 +69,7 @@ func statRig(t testing.TB, objects ...client.Object) *rig {
 		if resource != deployments || namespace != "ns" || name != "web" {
 			return dst, nil
 		}
-		return append(dst, r.pods.pods...), nil
+		return append(dst, r.pods.Pods...), nil
 	}
 	for i := range 300 { // a: 0 to 99 and 40, b: 0
 		r.collect(r.now.Add(time.Duration(i-299)*time.Second),

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -23,17 +23,10 @@ type MetricPods struct {
 // MetricPods returns the pods for the metrics API.
 func (c *Controller) MetricPods() MetricPods { return MetricPods{c, newRosters()} }
 
-// isServing reports whether a pod has metrics. A starting pod's GPUs are idle or load
-// a model, and a terminating pod's load goes away.
-func isServing(pod *corev1.Pod) bool {
-	phase, _ := PhaseOf(pod)
-	return phase == scale.Serving && !Finished(pod)
-}
-
 // State reports whether a pod serves, and whether there is one.
 func (m MetricPods) State(namespace, pod string) (serving, found bool) {
 	p, found := m.c.deps.Pods.Get(namespace, pod)
-	return found && isServing(p), found
+	return found && replica.Serving(p), found
 }
 
 // Serving returns the names of the namespace's serving pods that the selector matches,
@@ -41,7 +34,7 @@ func (m MetricPods) State(namespace, pod string) (serving, found bool) {
 func (m MetricPods) Serving(namespace string, selector labels.Selector) []string {
 	var names []string
 	for _, pod := range m.c.deps.Pods.Select(namespace, selector) {
-		if isServing(pod) {
+		if replica.Serving(pod) {
 			names = append(names, pod.Name)
 		}
 	}
@@ -94,7 +87,7 @@ func (m MetricPods) Values(namespace string, selector labels.Selector, q series.
 func (m MetricPods) ownValues(pods []*corev1.Pod, q series.Query) iter.Seq2[string, series.Sample] {
 	return func(yield func(string, series.Sample) bool) {
 		for _, pod := range pods {
-			if !isServing(pod) {
+			if !replica.Serving(pod) {
 				continue
 			}
 			s, ok := m.c.deps.Store.PodMetric(pod.Namespace, pod.Name, q.Metric, q.Now, q.MaxAge)
@@ -118,7 +111,7 @@ type member struct {
 
 func newMember(pod *corev1.Pod, d *devices) member {
 	return member{
-		pod: pod, holder: d.holder(pod), serving: isServing(pod) && pod.Spec.NodeName != "",
+		pod: pod, holder: d.holder(pod), serving: replica.Serving(pod) && pod.Spec.NodeName != "",
 		counted: len(pod.Spec.ResourceClaims) == 0,
 	}
 }

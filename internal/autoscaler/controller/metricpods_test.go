@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -25,9 +26,9 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 	web := func(name string, change ...func(*corev1.Pod)) *corev1.Pod { return pod("web", name, since, change...) }
 	a, b := web("web-a", ready(since)), web("web-b", ready(since))
 	dra := web("web-dra", ready(since), containers(), generatedClaim("", "claim"))
-	r.pods.pods = []*corev1.Pod{a, b, dra, web("web-starting"), web("web-waiting", ready(since), func(p *corev1.Pod) { p.Spec.NodeName = "" }), pod("other", "other", since, ready(since))}
+	r.pods.Pods = []*corev1.Pod{a, b, dra, web("web-starting"), web("web-waiting", ready(since), func(p *corev1.Pod) { p.Spec.NodeName = "" }), pod("other", "other", since, ready(since))}
 	r.devices.claimChanged(resourceClaim("claim", "gpu.nvidia.com"), false)
-	r.utilization(r.now, 60, r.pods.pods...)
+	r.utilization(r.now, 60, r.pods.Pods...)
 	m := r.MetricPods()
 	f := func(what, want string) {
 		t.Helper()
@@ -49,15 +50,15 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 
 	leaving := b.DeepCopy()
 	leaving.DeletionTimestamp = &metav1.Time{Time: r.now}
-	r.pods.pods[1] = leaving
+	r.pods.Pods[1] = leaving
 	f("a pod that terminates", "web-a=60 web-dra=60")
 	moved := b.DeepCopy()
 	moved.Spec.NodeName = "node-2"
-	r.pods.pods[1] = moved
+	r.pods.Pods[1] = moved
 	f("a pod on another node", "web-a=60 web-dra=60")
-	r.pods.pods = slices.Delete(r.pods.pods, 1, 2)
+	r.pods.Pods = slices.Delete(r.pods.Pods, 1, 2)
 	f("a pod that is gone", "web-a=60 web-dra=60")
-	r.pods.pods = slices.Insert(r.pods.pods, 1, b)
+	r.pods.Pods = slices.Insert(r.pods.Pods, 1, b)
 	f("a pod that is back", "web-a=60 web-b=60 web-dra=60")
 
 	r.now = r.now.Add(time.Second)
@@ -73,8 +74,8 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 func TestMetricPodsEndEarly(t *testing.T) {
 	r := newRig(t)
 	since := r.now.Add(-time.Hour)
-	r.pods.pods = []*corev1.Pod{pod("web", "web-a", since, ready(since)), pod("web", "web-b", since, ready(since))}
-	r.utilization(r.now, 60, r.pods.pods...)
+	r.pods.Pods = []*corev1.Pod{pod("web", "web-a", since, ready(since)), pod("web", "web-b", since, ready(since))}
+	r.utilization(r.now, 60, r.pods.Pods...)
 	m := r.MetricPods()
 	for range 3 {
 		for name := range m.Values("ns", labels.Everything(), series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}) {
@@ -126,7 +127,7 @@ func TestRosters(t *testing.T) {
 type selectedPods struct{ podMap }
 
 func (p *selectedPods) Select(string, labels.Selector) []*corev1.Pod {
-	return slices.Clone(p.podList.pods)
+	return slices.Clone(p.List.Pods)
 }
 
 // BenchmarkMetricPods reads a field of 5,000 pods with one GPU each, eight to a node:
@@ -135,7 +136,7 @@ func BenchmarkMetricPods(b *testing.B) {
 	const pods = 5000
 	r := newRig(b)
 	since := r.now.Add(-time.Hour)
-	all := &selectedPods{podMap{&podList{}, map[[2]string]*corev1.Pod{}}}
+	all := &selectedPods{podMap{&podtest.List{}, map[[2]string]*corev1.Pod{}}}
 	for first := 0; first < pods; first += 8 {
 		node := fmt.Sprintf("node-%d", first/8)
 		var held []*corev1.Pod
@@ -144,7 +145,7 @@ func BenchmarkMetricPods(b *testing.B) {
 			held = append(held, p)
 			all.podMap.pods[[2]string{"ns", p.Name}] = p
 		}
-		all.podList.pods = append(all.podList.pods, held...)
+		all.List.Pods = append(all.List.Pods, held...)
 		r.utilizationBy("agent-"+node, node, r.now, 60, held...)
 	}
 	r.deps.Pods = all

@@ -14,6 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -180,13 +181,13 @@ func (c *Controller) sampleMinute(now time.Time) {
 		var serving []*corev1.Pod
 		allocated := 0
 		for _, pod := range c.deps.Pods.Select(w.key.Namespace, *sel) {
-			if Finished(pod) || pod.Spec.NodeName == "" {
+			if replica.Finished(pod) || pod.Spec.NodeName == "" {
 				continue
 			}
 			if n, known := c.devices.podDevices(pod); known {
 				allocated += n
 			}
-			if isServing(pod) {
+			if replica.Serving(pod) {
 				serving = append(serving, pod)
 			}
 		}

@@ -34,7 +34,7 @@ func TestAMinuteHasTheDecisions(t *testing.T) {
 	a, b := pod("web", "web-1", minute.Add(-time.Hour), ready(minute.Add(-time.Hour))), pod("web", "web-2", minute.Add(-time.Hour), ready(minute.Add(-time.Hour)))
 	r := newRig(t, deployment("web", 2), autoscaler("web"))
 	r.leading = false // a standby records, too
-	r.pods.pods = append(r.pods.pods, a, b)
+	r.pods.Pods = append(r.pods.Pods, a, b)
 	w := r.add(autoscaler("web"))
 	for i, value := range []float64{30, 90} {
 		now := minute.Add(time.Duration(1+i*20) * time.Second)

@@ -10,6 +10,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -32,10 +33,10 @@ type podReader struct {
 func (v podReader) observe(replicas int32, pods []*corev1.Pod, sources []policy.Source) scale.Observation {
 	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(pods))}
 	for _, pod := range pods {
-		if Finished(pod) {
+		if replica.Finished(pod) {
 			continue
 		}
-		phase, since := PhaseOf(pod)
+		phase, since := replica.PhaseOf(pod)
 		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))}
 		for i := range sources {
 			r.Readings[i] = v.readSignal(pod, &sources[i])
@@ -166,45 +167,4 @@ func newestReading(o *scale.Observation) (at time.Time) {
 		update(o.Pods[i].Readings)
 	}
 	return at
-}
-
-// Finished reports whether all of the pod's containers have terminated and will not
-// restart. Such a pod is not a replica.
-func Finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// PhaseOf returns the pod's phase as a replica, and when the phase started.
-//
-// A starting pod's time is the latest of its creation, its scheduling and the last
-// time at which it became unready: a pod that waited an hour for a node has not been
-// loading its model for an hour.
-func PhaseOf(pod *corev1.Pod) (scale.Phase, time.Time) {
-	created := pod.CreationTimestamp.Time
-	if pod.DeletionTimestamp != nil {
-		return scale.Terminating, pod.DeletionTimestamp.Time
-	}
-	since := created
-	for i := range pod.Status.Conditions {
-		c := &pod.Status.Conditions[i]
-		at := c.LastTransitionTime.Time
-		switch {
-		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
-			return scale.Serving, at
-		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && isUnschedulableReason(c.Reason):
-			return scale.Unschedulable, at
-		case c.Type == corev1.PodReady, c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue:
-			if at.After(since) {
-				since = at
-			}
-		}
-	}
-	return scale.Starting, since
-}
-
-// isUnschedulableReason reports whether a pod with this reason of its PodScheduled
-// condition does not count as starting capacity: no node fits it, or a scheduling
-// gate holds it.
-func isUnschedulableReason(reason string) bool {
-	return reason == corev1.PodReasonUnschedulable || reason == corev1.PodReasonSchedulingGated
 }

@@ -8,10 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -21,35 +18,6 @@ import (
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
-
-func TestPhaseOf(t *testing.T) {
-	f := func(what string, want scale.Phase, since time.Time, change ...func(*corev1.Pod)) {
-		t.Helper()
-		phase, got := PhaseOf(pod("a", "p", at(0), change...))
-		if phase != want || !got.Equal(since) {
-			t.Errorf("%s: phase %d since %v, want %d since %v", what, phase, got, want, since)
-		}
-	}
-	scheduled := func(s int) func(*corev1.Pod) {
-		return condition(corev1.PodScheduled, corev1.ConditionTrue, "", at(s))
-	}
-	unready := func(s int) func(*corev1.Pod) {
-		return condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady", at(s))
-	}
-	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at(9)} }
-
-	f("new", scale.Starting, at(0))
-	f("on a node", scale.Starting, at(2), scheduled(2), unready(2))
-	f("ready", scale.Serving, at(7), scheduled(2), ready(at(7)))
-	f("ready, conditions the other way round", scale.Serving, at(7), ready(at(7)), scheduled(2))
-	f("no longer ready", scale.Starting, at(8), scheduled(2), unready(8))
-	f("no node takes it", scale.Unschedulable, at(1), condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1)))
-	f("held by a gate", scale.Unschedulable, at(1), condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonSchedulingGated, at(1)))
-	f("the scheduler failed", scale.Starting, at(0), condition(corev1.PodScheduled, corev1.ConditionFalse, "SchedulerError", at(1)))
-	f("a node took it late", scale.Starting, at(600), scheduled(600), unready(600))
-	f("deleted, still ready", scale.Terminating, at(9), ready(at(7)), deleted)
-	f("deleted before it ran", scale.Terminating, at(9), deleted)
-}
 
 // fixed are values by pod.
 type fixed map[string]series.Sample
@@ -186,70 +154,5 @@ func TestObserve(t *testing.T) {
 	}
 	if n := newestReading(&got); !n.Equal(at(10)) {
 		t.Errorf("the newest reading is of %v, want %v", n, at(10))
-	}
-}
-
-func TestStartup(t *testing.T) {
-	var s startup
-	see := func(pods ...*corev1.Pod) { s.observe(pods) }
-	unready := func(sec int) func(*corev1.Pod) {
-		return condition(corev1.PodReady, corev1.ConditionFalse, "", at(sec))
-	}
-	scheduled := func(sec int) func(*corev1.Pod) {
-		return condition(corev1.PodScheduled, corev1.ConditionTrue, "", at(sec))
-	}
-	if s.learned() != nil {
-		t.Error("learned from nothing")
-	}
-	see(pod("a", "old", at(0), ready(at(100)))) // ready before we came: how long it took is not known
-	see(pod("a", "x", at(0)), pod("a", "stuck", at(0), condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1))))
-	see(pod("a", "x", at(0), ready(at(40))), pod("a", "stuck", at(0), scheduled(500), unready(500)))
-	see(pod("a", "x", at(0), ready(at(40))), pod("a", "stuck", at(0), scheduled(500), ready(at(560))))
-	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 60, Samples: 2}, s.learned()); diff != "" {
-		t.Errorf("after starts of 40 s and, once a node was there, 60 s: %s", diff)
-	}
-	// A flap is no start.
-	see(pod("a", "x", at(0), scheduled(0), unready(4000)))
-	see(pod("a", "x", at(0), scheduled(0), ready(at(4100))))
-	if n := s.learned().Samples; n != 2 {
-		t.Errorf("%d samples, want 2: a flap counted as a start", n)
-	}
-	see()
-	if len(s.waiting)+len(s.unschedulable) != 0 {
-		t.Errorf("remembers pods that are gone: %v %v", s.waiting, s.unschedulable)
-	}
-	for i := range 50 {
-		s.addDuration(time.Duration(i) * time.Second)
-	}
-	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 39, P95Seconds: 48, Samples: 20}, s.learned()); diff != "" {
-		t.Errorf("after many: %s", diff)
-	}
-}
-
-func TestStartupSurvivesARestart(t *testing.T) {
-	for _, want := range []v1alpha1.LearnedStartup{
-		{P50Seconds: 30, P95Seconds: 90, Samples: 20}, {P50Seconds: 30, P95Seconds: 90, Samples: 5}, {P50Seconds: 30, P95Seconds: 30, Samples: 1},
-	} {
-		var s startup
-		s.restore(&want)
-		if diff := cmp.Diff(&want, s.learned()); diff != "" {
-			t.Error(diff)
-		}
-	}
-	var s startup
-	s.restore(nil)
-	if s.learned() != nil {
-		t.Error("learned from nothing")
-	}
-}
-
-func TestStartupNeedsItsOwnPods(t *testing.T) {
-	var s startup
-	first, second := pod("a", "web-0", at(0)), pod("a", "web-0", at(100), ready(at(130)))
-	second.UID = types.UID("another")
-	s.observe([]*corev1.Pod{first})
-	s.observe([]*corev1.Pod{second})
-	if s.learned() != nil {
-		t.Error("took a later pod of the same name for the first one")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 // maxPending bounds the number of reasons in a status.
@@ -43,8 +44,8 @@ func pendingOf(pods []*corev1.Pod) []v1alpha1.PendingStatus {
 // pendingReason returns the reason that keeps a pod from starting; empty if the start
 // proceeds normally.
 func pendingReason(pod *corev1.Pod) (reason, message string) {
-	phase, _ := PhaseOf(pod)
-	if Finished(pod) || phase == scale.Serving || phase == scale.Terminating {
+	phase, _ := replica.PhaseOf(pod)
+	if replica.Finished(pod) || phase == scale.Serving || phase == scale.Terminating {
 		return "", ""
 	}
 	for i := range pod.Status.Conditions {

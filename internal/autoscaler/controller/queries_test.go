@@ -68,11 +68,11 @@ func TestToAndFromZero(t *testing.T) {
 	r.answer("backlog", r.now.Add(time.Second), 25, nil)
 	pass("above it", time.Second, 3)
 	for _, name := range []string{"web-1", "web-2", "web-3"} {
-		r.pods.pods = append(r.pods.pods, pod("web", name, r.now.Add(time.Second), ready(r.now.Add(20*time.Second))))
+		r.pods.Pods = append(r.pods.Pods, pod("web", name, r.now.Add(time.Second), ready(r.now.Add(20*time.Second))))
 	}
 	r.answer("backlog", r.now.Add(40*time.Second), 12, nil)
 	pass("less", 40*time.Second, 2)
-	r.pods.pods = r.pods.pods[:2]
+	r.pods.Pods = r.pods.Pods[:2]
 	r.answer("backlog", r.now.Add(42*time.Second), 0, said("connection refused"))
 	pass("no answer, though the last is fresh", 42*time.Second, 2)
 	pass("no answer for a while", 50*time.Second, 2)
@@ -86,7 +86,7 @@ func TestToAndFromZero(t *testing.T) {
 	}
 	r.answer("backlog", r.now.Add(55*time.Second), 0.5, nil)
 	pass("below the activation", 55*time.Second, 0)
-	r.pods.pods = nil
+	r.pods.Pods = nil
 	r.answer("backlog", r.now.Add(60*time.Second), 3, nil)
 	pass("above it again", 60*time.Second, 1)
 }
@@ -98,8 +98,8 @@ func TestFailingQueryAffectsOnlyItsSignal(t *testing.T) {
 	a.Spec.Signals = append(a.Spec.Signals, queried("web", "backlog").Spec.Signals[0])
 	r := newRig(t, deployment("web", 1), a)
 	w := r.add(a)
-	r.pods.pods = append(r.pods.pods, pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
-	r.utilization(r.now.Add(-time.Second), 90, r.pods.pods...)
+	r.pods.Pods = append(r.pods.Pods, pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
+	r.utilization(r.now.Add(-time.Second), 90, r.pods.Pods...)
 	r.answer("backlog", time.Time{}, 0, said("it gives NaN"))
 	w.pass(r.now)
 	if n := r.replicas("web"); n != 2 {

@@ -4,7 +4,6 @@ package controller
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -36,7 +35,7 @@ type rig struct {
 	*Controller
 	t       testing.TB
 	client  client.Client
-	pods    podList
+	pods    podtest.List
 	store   *series.Store
 	leading bool
 	states  []view.Target
@@ -46,26 +45,6 @@ type rig struct {
 	watch   func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
 	calls   interceptor.Funcs // may be changed while it runs
 	now     time.Time
-}
-
-type podList struct{ pods []*corev1.Pod }
-
-func (l *podList) Select(namespace string, sel labels.Selector) (out []*corev1.Pod) {
-	for _, p := range l.pods {
-		if (namespace == "" || p.Namespace == namespace) && sel.Matches(labels.Set(p.Labels)) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-func (l *podList) Get(namespace, name string) (*corev1.Pod, bool) {
-	for _, p := range l.pods {
-		if p.Namespace == namespace && p.Name == name {
-			return p, true
-		}
-	}
-	return nil, false
 }
 
 func newRig(t testing.TB, objects ...client.Object) *rig {
@@ -144,30 +123,20 @@ func (r *rig) add(a *v1alpha1.GPUAutoscaler) *workload {
 	return w
 }
 
-// utilization has the pods' GPUs measured at at, by the agent of their node.
+// utilization stores a scrape of the agent of node-1.
 func (r *rig) utilization(at time.Time, value float64, pods ...*corev1.Pod) {
 	r.t.Helper()
 	r.utilizationBy("agent", "node-1", at, value, pods...)
 }
 
-// utilizationBy has an exporter on a node say so.
+// utilizationBy stores a scrape of an exporter on a node, with a GPU for each pod.
 func (r *rig) utilizationBy(name, node string, at time.Time, value float64, pods ...*corev1.Pod) {
 	r.t.Helper()
-	target := r.store.Target(name, series.TargetLabels{Node: node})
-	var owners []series.DeviceOwners
-	var b series.Batch
+	devices := make([]podtest.Device, 0, len(pods))
 	for _, p := range pods {
-		ref, ok := target.Ref(series.Key{Device: "GPU-" + p.Name, Field: gpu.GPUUtil})
-		if !ok {
-			r.t.Fatal("no series")
-		}
-		b.Add(ref, value)
-		owners = append(owners, series.DeviceOwners{Device: "GPU-" + p.Name, Owners: []gpu.Owner{{Namespace: p.Namespace, Pod: p.Name}}})
+		devices = append(devices, podtest.Utilization("GPU-"+p.Name, value, p))
 	}
-	target.SetOwners(at, owners)
-	if _, err := target.Append(at, &b); err != nil {
-		r.t.Fatal(err)
-	}
+	podtest.Expose(r.t, r.store, name, series.TargetLabels{Node: node}, at, devices...)
 }
 
 func (r *rig) replicas(name string) int32 {
@@ -194,7 +163,7 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas,
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{gpuContainer("1")}}},
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{requests(podtest.GPUResource, "1")}}},
 		},
 	}
 }
@@ -217,43 +186,11 @@ func autoscaler(name string) *v1alpha1.GPUAutoscaler {
 	}
 }
 
-// pod is a pod of a workload, created at created.
-func pod(app, name string, created time.Time, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app},
-			CreationTimestamp: metav1.Time{Time: created},
-		},
-		Spec:   corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{gpuContainer("1")}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
-	}
-	for _, f := range change {
-		f(p)
-	}
-	return p
-}
-
-// gpuResource is what NVIDIA's device plugin calls whole GPUs.
-const gpuResource = "nvidia.com/gpu"
-
-// gpuContainer is a container that requests so many GPUs.
-func gpuContainer(count string) corev1.Container {
-	return corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpuResource: resource.MustParse(count)}}}
-}
-
-// condition sets a condition of a pod.
-func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason string, at time.Time) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
-			Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.Time{Time: at},
-		})
-	}
-}
-
-func ready(at time.Time) func(*corev1.Pod) {
-	return condition(corev1.PodReady, corev1.ConditionTrue, "", at)
-}
+// The makers of pods.
+var (
+	pod, ready, condition = podtest.Pod, podtest.Ready, podtest.Condition
+	containers, requests  = podtest.Containers, podtest.Container
+)
 
 func contains(t *testing.T, got, want string) {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
 
@@ -119,7 +120,7 @@ func (w *workload) describeSilence() string {
 func (w *workload) samplePlaces() map[string]bool {
 	out := map[string]bool{}
 	for _, pod := range w.pods {
-		if phase, _ := PhaseOf(pod); phase != scale.Serving || Finished(pod) {
+		if phase, _ := replica.PhaseOf(pod); phase != scale.Serving || replica.Finished(pod) {
 			continue
 		}
 		if p := w.plan.Load(); p != nil && p.fields != (gpu.FieldSet{}) {

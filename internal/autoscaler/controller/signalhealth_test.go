@@ -21,7 +21,7 @@ import (
 func TestUnreadableSignalsAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
 	agent := pod("agent", "agent-1", r.now)
-	r.pods.pods = append(r.pods.pods, agent)
+	r.pods.Pods = append(r.pods.Pods, agent)
 	r.listTargets(r.now)
 	r.states = []view.Target{{Name: "agent/ns/agent-1", Error: "connection refused"}, {Name: "agent/ns/elsewhere", Error: "timeout"}}
 	warnings := func(what string, after time.Duration, want int) {
@@ -45,9 +45,9 @@ func TestUnreadableSignalsAreReported(t *testing.T) {
 	contains(t, r.events[len(r.events)-1].Note, "no serving replica has a fresh value of Utilization: agent/ns/agent-1 on node node-1 does not answer (connection refused)")
 	warnings("still blind", 40*time.Second, 1)
 
-	r.utilization(r.now.Add(time.Minute), 60, r.pods.pods[0])
+	r.utilization(r.now.Add(time.Minute), 60, r.pods.Pods[0])
 	warnings("sees", time.Minute, 1)
-	r.pods.pods = slices.DeleteFunc(slices.Clone(r.pods.pods), func(p *corev1.Pod) bool { return p == agent })
+	r.pods.Pods = slices.DeleteFunc(slices.Clone(r.pods.Pods), func(p *corev1.Pod) bool { return p == agent })
 	r.listTargets(r.now)
 	warnings("blind again", 2*time.Minute, 2)
 	contains(t, r.events[len(r.events)-1].Note, "no target is scraped at node/node-1")
@@ -57,7 +57,7 @@ func TestUnreadableSignalsAreReported(t *testing.T) {
 // named.
 func TestFrozenDevicesAreReported(t *testing.T) {
 	r, w := loaded(t, 60)
-	r.pods.pods = append(r.pods.pods, pod("dcgm", "dcgm-1", r.now))
+	r.pods.Pods = append(r.pods.Pods, pod("dcgm", "dcgm-1", r.now))
 	r.listTargets(r.now)
 	r.states = []view.Target{{Name: "dcgm-exporter/ns/dcgm-1", Up: true, Frozen: 1}}
 	w.pass(r.now)

@@ -78,7 +78,7 @@ func TestStatusCountsPodsWithoutADecision(t *testing.T) {
 	r, w := loaded(t, 90)
 	done := pod("web", "web-0", r.now, ready(r.now))
 	done.Status.Phase = corev1.PodSucceeded
-	r.pods.pods = append(r.pods.pods, pod("web", "web-2", r.now), done)
+	r.pods.Pods = append(r.pods.Pods, pod("web", "web-2", r.now), done)
 	w.object.Load().Spec.MaxReplicas = 0
 	w.pass(r.now)
 	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
@@ -113,7 +113,7 @@ func TestStatusWaitsForAFirstValue(t *testing.T) {
 	r := newRig(t, deployment("web", 1), a)
 	w := r.add(a)
 	p := pod("web", "web-1", r.now)
-	r.pods.pods = append(r.pods.pods, p)
+	r.pods.Pods = append(r.pods.Pods, p)
 	st := &v1alpha1.GPUAutoscalerStatus{}
 	is := func(after time.Duration, want string) {
 		t.Helper()

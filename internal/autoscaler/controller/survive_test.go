@@ -37,7 +37,7 @@ func newWatched(t *testing.T) *watched {
 	down.StabilizationWindowSeconds = &window
 	r := newRig(t, a)
 	for i := range 4 {
-		r.pods.pods = append(r.pods.pods, pod("web", "web-"+strconv.Itoa(i), r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
+		r.pods.Pods = append(r.pods.Pods, pod("web", "web-"+strconv.Itoa(i), r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
 	}
 	x := &watched{rig: r}
 	r.targets.client = interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
@@ -60,7 +60,7 @@ func newWatched(t *testing.T) *watched {
 func (x *watched) let(d time.Duration, utilization float64) *report {
 	for range int(d / time.Second) {
 		time.Sleep(time.Second)
-		x.utilization(time.Now(), utilization, x.rig.pods.pods...)
+		x.utilization(time.Now(), utilization, x.rig.pods.Pods...)
 		x.pass(time.Now())
 	}
 	return x.status.next
@@ -100,7 +100,7 @@ func TestAGapRestartsTheWindow(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			x := newWatched(t)
-			x.startup.restore(&v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5})
+			x.startup.Restore(&v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5})
 			x.let(100*time.Second, 60)
 			x.state.Signals[0].Arrivals = scale.ArrivalModel{At: time.Now(), ArrivedSum: 100, ReplicaSum: 10}
 			begin(x)
@@ -116,7 +116,7 @@ func TestAGapRestartsTheWindow(t *testing.T) {
 				t.Errorf("%s: after it, without a window: %+v", what, d)
 				return
 			}
-			if len(x.state.Signals) != 1 || x.state.Signals[0].Arrivals.ArrivedSum != 100 || x.startup.learned() == nil {
+			if len(x.state.Signals) != 1 || x.state.Signals[0].Arrivals.ArrivedSum != 100 || x.startup.Learned() == nil {
 				t.Errorf("%s: what was learned is gone: %+v", what, x.state)
 			}
 			if d = x.let(58*time.Second, 30).decision; d.Replicas != 4 {

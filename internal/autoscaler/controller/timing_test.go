@@ -20,9 +20,9 @@ func BenchmarkPass(b *testing.B) {
 			r := newRig(b, deployment("web", int32(n)), a)
 			long := r.now.Add(-time.Hour)
 			for i := range n {
-				r.pods.pods = append(r.pods.pods, pod("web", fmt.Sprintf("web-%04d", i), long, ready(long)))
+				r.pods.Pods = append(r.pods.Pods, pod("web", fmt.Sprintf("web-%04d", i), long, ready(long)))
 			}
-			r.utilization(r.now, 60, r.pods.pods...)
+			r.utilization(r.now, 60, r.pods.Pods...)
 			w := r.add(a)
 			w.pass(r.now)
 			b.ReportAllocs()
@@ -40,7 +40,7 @@ func BenchmarkPass(b *testing.B) {
 func BenchmarkList(b *testing.B) {
 	r := newRig(b)
 	for i := range 10_000 {
-		r.pods.pods = append(r.pods.pods, pod("agent", fmt.Sprintf("agent-%05d", i), at(0), func(p *corev1.Pod) { p.Spec.NodeName = fmt.Sprint("node-", i) }))
+		r.pods.Pods = append(r.pods.Pods, pod("agent", fmt.Sprintf("agent-%05d", i), at(0), func(p *corev1.Pod) { p.Spec.NodeName = fmt.Sprint("node-", i) }))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

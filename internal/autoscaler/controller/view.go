@@ -14,6 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -82,7 +83,7 @@ func (c *Controller) viewTarget(t *view.Target) {
 	if !ok || t.Up {
 		return
 	}
-	if phase, _ := PhaseOf(pod); phase == scale.Starting && isNew(pod) {
+	if phase, _ := replica.PhaseOf(pod); phase == scale.Starting && replica.IsNew(pod) {
 		t.Starting = pod.CreationTimestamp.Time
 	}
 }
@@ -94,7 +95,7 @@ func (c *Controller) startingSince(w *workload) (since time.Time) {
 		return since
 	}
 	for _, pod := range c.deps.Pods.Select(w.key.Namespace, *sel) {
-		if phase, _ := PhaseOf(pod); phase != scale.Starting || Finished(pod) {
+		if phase, _ := replica.PhaseOf(pod); phase != scale.Starting || replica.Finished(pod) {
 			continue
 		}
 		if at := pod.CreationTimestamp.Time; since.IsZero() || at.Before(since) {

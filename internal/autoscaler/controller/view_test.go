@@ -71,7 +71,7 @@ func TestNodesShowTheirPool(t *testing.T) {
 func TestTargetsOfStartingPods(t *testing.T) {
 	r := newRig(t)
 	created := r.now.Add(-40 * time.Second)
-	r.pods.pods = append(r.pods.pods,
+	r.pods.Pods = append(r.pods.Pods,
 		pod("chat", "starts", created), pod("chat", "serves", created, ready(r.now)),
 		pod("agent", "agent-1", created))
 	r.states = []view.Target{
@@ -102,7 +102,7 @@ func TestStartingIsNoProblem(t *testing.T) {
 	seconds := int32(120)
 	a.Spec.Startup = &v1alpha1.Startup{ExpectedSeconds: &seconds}
 	first := r.now.Add(-40 * time.Second)
-	r.pods.pods = append(r.pods.pods, pod("chat", "one", first.Add(10*time.Second)), pod("chat", "two", first))
+	r.pods.Pods = append(r.pods.Pods, pod("chat", "one", first.Add(10*time.Second)), pod("chat", "two", first))
 	w := r.add(a)
 	w.pass(r.now)
 	got := r.View().Workloads[0]

@@ -22,6 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -50,7 +51,7 @@ type workload struct {
 	invalid               error
 	memory                *v1alpha1.Memory // stored by the previous leader; nil after the first pass
 	state                 scale.State
-	startup               startup
+	startup               replica.Startup
 	pods                  []*corev1.Pod       // at the last pass
 	routed                map[string]struct{} // the places of their samples
 	claim                 claim
@@ -101,7 +102,7 @@ func newWorkload(ctx context.Context, s *shared, route func(*workload, map[strin
 	w.object.Store(a)
 	w.flaws.Store(&flaws{})
 	w.status = newStatusWriter(w)
-	w.startup.restore(a.Status.Startup)
+	w.startup.Restore(a.Status.Startup)
 	w.memory = a.Status.Memory
 	if t := a.Status.LastScaleTime; t != nil {
 		w.scaledAt = t.Time
@@ -213,7 +214,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	} else {
 		spent = w.decide(r, now)
 	}
-	r.learned, r.scaledAt, r.state = w.startup.learned(), w.scaledAt, w.state
+	r.learned, r.scaledAt, r.state = w.startup.Learned(), w.scaledAt, w.state
 	r.contradictions = w.shared.audit.contradictionsOf(w.pods)
 	r.limited = w.limitedTarget(now)
 	w.recordObstacle(r)
@@ -275,7 +276,7 @@ func (w *workload) trackTarget(t *target) {
 	if t.claim != w.claim {
 		w.shared.targets.forget(w.claim)
 		if w.claim != (claim{}) {
-			w.state, w.startup = scale.State{}, startup{} // they belong to another target
+			w.state, w.startup = scale.State{}, replica.Startup{} // they belong to another target
 		}
 		w.claim = t.claim
 	}
@@ -308,10 +309,10 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target, err error)
 // countPods counts the target's serving and starting pods.
 func (w *workload) countPods(t *target) (serving, starting int32) {
 	for _, pod := range w.shared.deps.Pods.Select(w.key.Namespace, t.selector) {
-		if Finished(pod) {
+		if replica.Finished(pod) {
 			continue
 		}
-		switch phase, _ := PhaseOf(pod); phase {
+		switch phase, _ := replica.PhaseOf(pod); phase {
 		case scale.Serving:
 			serving++
 		case scale.Starting:
@@ -326,11 +327,11 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	began := time.Now()
 	t, p := r.target, r.plan
 	pods := w.shared.deps.Pods.Select(w.key.Namespace, t.selector)
-	w.startup.observe(pods)
+	w.startup.Observe(pods)
 	w.updateRoutes(pods)
 	pol := p.Policy
 	pol.GPUsPerReplica = w.shared.devices.perReplica(t, pods)
-	if l := w.startup.learned(); l != nil && pol.Startup == 0 {
+	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
 	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)

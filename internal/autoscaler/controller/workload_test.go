@@ -27,7 +27,7 @@ func loaded(t *testing.T, utilization float64) (*rig, *workload) {
 	a := autoscaler("web")
 	r := newRig(t, deployment("web", 1), a)
 	p := pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour)))
-	r.pods.pods = append(r.pods.pods, p)
+	r.pods.Pods = append(r.pods.Pods, p)
 	r.utilization(r.now.Add(-time.Second), utilization, p)
 	return r, r.add(a)
 }
@@ -247,7 +247,7 @@ func TestPassHoldsWhenTheSpecBecomesInvalid(t *testing.T) {
 	a.Generation++
 	a.Spec.MaxReplicas = 0
 	w.object.Store(a)
-	r.utilization(r.now, 100, r.pods.pods...)
+	r.utilization(r.now, 100, r.pods.Pods...)
 	w.pass(r.now.Add(time.Second))
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("%d replicas by a policy that is gone", n)
@@ -268,7 +268,7 @@ func TestPassMarksVictims(t *testing.T) {
 	former.Annotations = map[string]string{corev1.PodDeletionCost: victimCost}
 	starting := pod("web", "web-4", time.Now().Add(-time.Hour)) // for too long to be waited for
 	r := newRig(t, deployment("web", 4), a, old, priced, former, starting)
-	r.pods.pods = []*corev1.Pod{old, priced, former, starting}
+	r.pods.Pods = []*corev1.Pod{old, priced, former, starting}
 	r.utilization(r.now.Add(-time.Second), 55, old, priced, former)
 	w := r.add(a)
 	w.pass(r.now)

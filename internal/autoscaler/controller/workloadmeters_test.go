@@ -68,7 +68,7 @@ func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
 	r := newRig(t, deployment("web", 1), a)
 	p := pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour)))
 	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8000}}
-	r.pods.pods = append(r.pods.pods, p)
+	r.pods.Pods = append(r.pods.Pods, p)
 	w := r.add(a)
 	w.pass(r.now)
 	w.measures.signals[0].requests = 2

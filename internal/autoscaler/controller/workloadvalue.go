@@ -15,6 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -64,11 +65,11 @@ func (c *Controller) WorkloadValue(ctx context.Context, q *WorkloadQuery, now ti
 	}
 	x := newStatReader(c, sq, false)
 	for _, pod := range c.deps.Pods.Select(q.Namespace, t.selector) {
-		if Finished(pod) {
+		if replica.Finished(pod) {
 			continue
 		}
 		v.Pods++
-		if !isServing(pod) {
+		if !replica.Serving(pod) {
 			continue
 		}
 		v.Serving++

@@ -18,7 +18,7 @@ func TestWorkloadValue(t *testing.T) {
 	since := r.now.Add(-time.Hour)
 	on := func(node string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
 	busy, idle := pod("vllm", "busy", since, ready(since)), pod("vllm", "idle", since, ready(since), on("node-2"))
-	r.pods.pods = []*corev1.Pod{busy, idle, pod("vllm", "starting", since), pod("other", "other", since, ready(since))}
+	r.pods.Pods = []*corev1.Pod{busy, idle, pod("vllm", "starting", since), pod("other", "other", since, ready(since))}
 	for i := range 5 { // 10, 30, 50, 70, 90
 		at := r.now.Add(time.Duration(i-4) * time.Second)
 		r.utilizationBy("agent-1", "node-1", at, float64(10+20*i), busy)
@@ -59,9 +59,9 @@ func TestWorkloadValue(t *testing.T) {
 	refuse(ErrNoValue, "none of its 2 serving pods has a value", func(*WorkloadQuery) {})
 	r.utilizationBy("agent-1", "node-1", r.now, 80, busy)
 	f(80, func(*WorkloadQuery) {}) // one of two
-	r.pods.pods = append(r.pods.pods, pod("vllm", "third", since, ready(since), on("node-3")))
+	r.pods.Pods = append(r.pods.Pods, pod("vllm", "third", since, ready(since), on("node-3")))
 	refuse(ErrNoValue, "1 of the 3 serving pods", func(*WorkloadQuery) {})
-	r.pods.pods = nil
+	r.pods.Pods = nil
 	if v, err := r.WorkloadValue(t.Context(), &q, r.now); err != nil || v.Pods != 0 {
 		t.Errorf("without pods: %+v, %v", v, err)
 	}
@@ -72,7 +72,7 @@ func TestWorkloadValueIsVerified(t *testing.T) {
 	r := newRig(t, deployment("vllm", 1))
 	since := r.now.Add(-time.Hour)
 	p := pod("vllm", "p", since, ready(since))
-	r.pods.pods = []*corev1.Pod{p}
+	r.pods.Pods = []*corev1.Pod{p}
 	r.utilizationBy("agent", "node-2", r.now, 100, p) // the pod is on node-1
 	q := WorkloadQuery{Namespace: "ns", Target: v1alpha1.CrossVersionObjectReference{Kind: "Deployment", Name: "vllm"}, Metric: "Utilization", Stat: "max", Window: time.Minute}
 	if v, err := r.WorkloadValue(t.Context(), &q, r.now); !errors.Is(err, ErrNoValue) {
@@ -91,8 +91,8 @@ func TestDesiredReplicas(t *testing.T) {
 		t.Errorf("before a decision: %v", err)
 	}
 	since := r.now.Add(-time.Hour)
-	r.pods.pods = []*corev1.Pod{pod("vllm", "p", since, ready(since))}
-	r.utilization(r.now, 100, r.pods.pods...)
+	r.pods.Pods = []*corev1.Pod{pod("vllm", "p", since, ready(since))}
+	r.utilization(r.now, 100, r.pods.Pods...)
 	w.pass(r.now)
 	if d, err := r.DesiredReplicas("ns", "vllm"); err != nil || d.Replicas != 2 || !d.At.Equal(r.now) {
 		t.Errorf("%+v, %v", d, err)

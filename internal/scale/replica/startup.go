@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package replica
 
 import (
 	"math"
@@ -22,16 +22,16 @@ const (
 	longestStart = time.Hour
 )
 
-// startup learns how long the workload's pods take from creation to readiness.
-type startup struct {
+// Startup learns how long the workload's pods take from creation to readiness.
+type Startup struct {
 	durations     []time.Duration    // the last starts, oldest first
 	waiting       map[types.UID]bool // pods observed before they were first ready
 	unschedulable map[types.UID]bool // those of waiting that were unschedulable at times
 }
 
-// restore continues with the values learned before a restart: only the quantiles of
+// Restore continues with the values learned before a restart: only the quantiles of
 // the starts were stored.
-func (s *startup) restore(l *v1alpha1.LearnedStartup) {
+func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
 	if l == nil || l.Samples <= 0 || len(s.durations) > 0 || !isStartup(l) {
 		return
 	}
@@ -52,9 +52,8 @@ func isStartup(l *v1alpha1.LearnedStartup) bool {
 	return 0 <= l.P50Seconds && l.P50Seconds <= l.P95Seconds && l.P95Seconds <= int32(longestStart/time.Second)
 }
 
-// observe records the starts of the workload's pods, and reports whether a pod has
-// become ready for the first time.
-func (s *startup) observe(pods []*corev1.Pod) (learned bool) {
+// Observe records the starts of the workload's pods.
+func (s *Startup) Observe(pods []*corev1.Pod) {
 	if s.waiting == nil {
 		s.waiting, s.unschedulable = map[types.UID]bool{}, map[types.UID]bool{}
 	}
@@ -67,11 +66,10 @@ func (s *startup) observe(pods []*corev1.Pod) (learned bool) {
 		case phase == scale.Serving && waited:
 			s.addDuration(since.Sub(s.startTime(pod)))
 			delete(s.waiting, pod.UID)
-			learned = true
 		case phase == scale.Unschedulable:
 			s.unschedulable[pod.UID] = true
 			s.waiting[pod.UID] = true
-		case phase == scale.Starting && !waited && isNew(pod):
+		case phase == scale.Starting && !waited && IsNew(pod):
 			s.waiting[pod.UID] = true
 		}
 	}
@@ -85,28 +83,11 @@ func (s *startup) observe(pods []*corev1.Pod) (learned bool) {
 			delete(s.unschedulable, uid)
 		}
 	}
-	return learned
-}
-
-// isNew reports whether the pod has probably never been ready. A pod that was ready
-// before has a transition of its Ready condition long after its scheduling.
-func isNew(pod *corev1.Pod) bool {
-	var scheduled, unready time.Time
-	for _, c := range pod.Status.Conditions {
-		switch c.Type {
-		case corev1.PodScheduled:
-			scheduled = c.LastTransitionTime.Time
-		case corev1.PodReady:
-			unready = c.LastTransitionTime.Time
-		}
-	}
-	// The kubelet reports the first status of a pod within seconds of its scheduling.
-	return unready.IsZero() || scheduled.IsZero() || unready.Sub(scheduled) <= 10*time.Second
 }
 
 // startTime returns when the pod's start began: at its creation, or at its scheduling
 // if it was unschedulable before.
-func (s *startup) startTime(pod *corev1.Pod) time.Time {
+func (s *Startup) startTime(pod *corev1.Pod) time.Time {
 	if s.unschedulable[pod.UID] {
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
@@ -117,15 +98,15 @@ func (s *startup) startTime(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-func (s *startup) addDuration(took time.Duration) {
+func (s *Startup) addDuration(took time.Duration) {
 	s.durations = append(s.durations, min(max(took, 0), longestStart))
 	if n := len(s.durations); n > startsKept {
 		s.durations = slices.Delete(s.durations, 0, n-startsKept)
 	}
 }
 
-// learned returns the quantiles of the starts; nil before the first start.
-func (s *startup) learned() *v1alpha1.LearnedStartup {
+// Learned returns the quantiles of the starts; nil before the first start.
+func (s *Startup) Learned() *v1alpha1.LearnedStartup {
 	if len(s.durations) == 0 {
 		return nil
 	}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podtest makes pods, and what exporters expose about their GPUs, for tests.
+package podtest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// List is an index of pods.
+type List struct{ Pods []*corev1.Pod }
+
+// Select returns the pods that the selector matches, of all namespaces if namespace is empty.
+func (l *List) Select(namespace string, sel labels.Selector) (out []*corev1.Pod) {
+	for _, p := range l.Pods {
+		if (namespace == "" || p.Namespace == namespace) && sel.Matches(labels.Set(p.Labels)) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Get finds a pod by its name.
+func (l *List) Get(namespace, name string) (*corev1.Pod, bool) {
+	i := slices.IndexFunc(l.Pods, func(p *corev1.Pod) bool { return p.Namespace == namespace && p.Name == name })
+	if i < 0 {
+		return nil, false
+	}
+	return l.Pods[i], true
+}
+
+// GPUResource is the resource of NVIDIA's device plugin for whole GPUs.
+const GPUResource = "nvidia.com/gpu"
+
+// Pod returns a running pod of the namespace ns on node-1 with the label app and one
+// GPU.
+func Pod(app, name string, created time.Time, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app},
+			CreationTimestamp: metav1.Time{Time: created},
+		},
+		Spec:   corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{Container(GPUResource, "1")}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+// Container returns a container with limits, which are names of resources and their
+// quantities.
+func Container(limits ...string) corev1.Container {
+	list := corev1.ResourceList{}
+	for i := 0; i+1 < len(limits); i += 2 {
+		list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
+	}
+	return corev1.Container{Resources: corev1.ResourceRequirements{Limits: list}}
+}
+
+// Containers replaces a pod's containers.
+func Containers(list ...corev1.Container) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers = list }
+}
+
+// Node returns a node of a capacity, which is names of resources and their quantities.
+func Node(name string, capacity ...string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Capacity: Container(capacity...).Resources.Limits}}
+}
+
+// Condition sets a condition of a pod.
+func Condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reason string, at time.Time) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.Time{Time: at},
+		})
+	}
+}
+
+// Ready makes a pod ready.
+func Ready(at time.Time) func(*corev1.Pod) {
+	return Condition(corev1.PodReady, corev1.ConditionTrue, "", at)
+}
+
+// Device is a GPU on an exporter's page.
+type Device struct {
+	Name   string
+	Owner  *corev1.Pod // nil: none
+	Values map[gpu.FieldID]float64
+}
+
+// Utilization returns a device of one value.
+func Utilization(name string, percent float64, owner *corev1.Pod) Device {
+	return Device{name, owner, map[gpu.FieldID]float64{gpu.GPUUtil: percent}}
+}
+
+// Expose stores a scrape of an exporter with these devices.
+func Expose(t testing.TB, store *series.Store, exporter string, labels series.TargetLabels, at time.Time, devices ...Device) {
+	t.Helper()
+	target := store.Target(exporter, labels)
+	var owners []series.DeviceOwners
+	var b series.Batch
+	for i, d := range devices {
+		for field, v := range d.Values {
+			ref, ok := target.Ref(series.Key{Device: d.Name, Field: field})
+			if !ok {
+				t.Fatalf("no room for a series of %s", d.Name)
+			}
+			b.Add(ref, v)
+		}
+		target.SetIndex(d.Name, i)
+		if d.Owner != nil {
+			owners = append(owners, series.DeviceOwners{Device: d.Name, Owners: []gpu.Owner{{Namespace: d.Owner.Namespace, Pod: d.Owner.Name}}})
+		}
+	}
+	target.SetOwners(at, owners)
+	if _, err := target.Append(at, &b); err != nil {
+		t.Fatal(err)
+	}
+}
