@@ -165,11 +165,11 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the table of flags into docs/controller.md")
+var update = flag.Bool("update", false, "write the table of flags into docs/controller-flags.md")
 
-// The table in docs/controller.md is that of the program.
+// The table in docs/controller-flags.md is that of the program.
 func TestFlagsAreDocumented(t *testing.T) {
-	const path, begin, end = "../../docs/controller.md", "-update -->\n", "<!-- end of flags -->"
+	const path, begin, end = "../../docs/controller-flags.md", "-update -->\n", "<!-- end of flags -->"
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

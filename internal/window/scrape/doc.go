@@ -9,7 +9,7 @@
 // Other targets are scraped once per interval, each at its own offset. If the page
 // of a dcgm-exporter has a device's energy counter, the device's values carry the
 // time of the scrape at which they changed. Other values carry the time of their
-// scrape (docs/controller.md, "How old a value is").
+// scrape (docs/freshness.md).
 //
 // The effects of a bad response:
 //
