@@ -88,7 +88,7 @@ bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/n
 bin/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin
 
-kube: ## the real control plane of the demo and the tests: five minutes once per machine, then cached by content
+kube: ## the real control plane of the demo and the tests: 11 to 15 minutes once per machine (two cores), then cached by content
 	@bash test/kube/build.sh
 
 ifdef INSTALL

@@ -34,7 +34,7 @@ if [[ ! -x $built ]]; then
 	fi
 fi
 if [[ ! -x $built ]]; then
-	echo "test/kube: building etcd and Kubernetes $kubernetes from source: about five minutes the first time, because the demo and the tests run on a real control plane; kept as $built"
+	echo "test/kube: building etcd and Kubernetes $kubernetes from source: 11 to 15 minutes on two cores the first time, because the demo and the tests run on a real control plane; kept as $built"
 	partial=$(mktemp "$cache/kube-$hash.XXXXXX")
 	trap 'rm -f "$partial"' EXIT
 	go build "${flags[@]}" -ldflags "$ldflags" -o "$partial" .
