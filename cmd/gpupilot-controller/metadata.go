@@ -15,14 +15,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
 	"github.com/gpupilot/gpupilot/internal/promql/api"
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
-	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // metadata describes the metrics of PromQL: those of GPUs and of agents from our tables,
 // the controller's own from its registry, and others as their pages do.
 type metadata struct {
 	own   prometheus.Gatherer
-	pages func(namespaces []string, family string) []scrape.Metadata
+	pages func(namespaces []string, family string) []page.Metadata
 
 	mu       sync.Mutex
 	gathered time.Time

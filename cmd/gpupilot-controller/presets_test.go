@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -113,7 +114,7 @@ H_count{engine="1"} 2
 }
 
 // scrapePage serves a page once as a pod would, and returns what was kept of it.
-func scrapePage(t *testing.T, file string, metrics []scrape.Metric) map[string]float64 {
+func scrapePage(t *testing.T, file string, metrics []page.Metric) map[string]float64 {
 	t.Helper()
 	page, err := os.ReadFile(file)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
-	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // makePromStore makes the storage that PromQL reads: the series of the windows.
@@ -20,7 +20,7 @@ func (p *program) makePromStore() {
 		PodBytes: max(minPodBytes, p.cfg.windowMemory()/podShare),
 	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.control.Holder, Own: p.registry, Log: p.log,
-		SetNames: func(all bool, names []string) { p.scraper.SetNames(scrape.NewNames(all, names)) },
+		SetNames: func(all bool, names []string) { p.scraper.SetNames(page.NewNames(all, names)) },
 	})
 	p.registry.MustRegister(p.promstore)
 }

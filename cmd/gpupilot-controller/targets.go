@@ -5,6 +5,7 @@ package main
 import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -30,14 +31,10 @@ func (p *program) scrape(targets []discovery.Target) {
 	p.scraper.Sync(list)
 }
 
-func podMetrics(in []policy.PodMetric) []scrape.Metric {
-	out := make([]scrape.Metric, 0, len(in))
+func podMetrics(in []policy.PodMetric) []page.Metric {
+	out := make([]page.Metric, 0, len(in))
 	for _, m := range in {
-		how := scrape.Sum
-		if m.Max {
-			how = scrape.Max
-		}
-		out = append(out, scrape.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Combine: how, By: m.By, Min: m.LowerBound, Max: m.UpperBound})
+		out = append(out, page.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Largest: m.Max, By: m.By, Min: m.LowerBound, Max: m.UpperBound})
 	}
 	return out
 }

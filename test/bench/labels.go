@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
-	"github.com/gpupilot/gpupilot/internal/window/scrape"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // labelsWindow is the window of the part labels. It is short, so that the part ends soon:
@@ -49,12 +49,12 @@ func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) 
 
 // labelNames returns the names whose series have labels, for a value of --query-series;
 // empty: none have.
-func labelNames(keep string) *scrape.Names {
+func labelNames(keep string) *page.Names {
 	switch windows.Keep(keep) {
 	case windows.KeepAll:
-		return scrape.NewNames(true, nil)
+		return page.NewNames(true, nil)
 	case windows.KeepUsed:
-		return scrape.NewNames(false, []string{"DCGM_FI_DEV_GPU_UTIL"})
+		return page.NewNames(false, []string{"DCGM_FI_DEV_GPU_UTIL"})
 	}
-	return scrape.NewNames(false, nil)
+	return page.NewNames(false, nil)
 }

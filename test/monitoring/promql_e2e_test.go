@@ -27,6 +27,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -40,7 +41,7 @@ func startWindows(t *testing.T, nodes []*node) windowRig {
 	store := series.New(series.Config{})
 	s := scrape.New(scrape.Config{}, scrape.Deps{Client: scrape.NewClient(), Store: store, Log: slog.New(slog.DiscardHandler)})
 	q := windows.New(windows.Config{Keep: windows.KeepAll}, windows.Deps{
-		Windows: store, SetNames: func(all bool, list []string) { s.SetNames(scrape.NewNames(all, list)) },
+		Windows: store, SetNames: func(all bool, list []string) { s.SetNames(page.NewNames(all, list)) },
 	})
 	var targets []scrape.Target
 	for _, n := range nodes {

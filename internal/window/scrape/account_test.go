@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
+	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -39,14 +41,14 @@ func (c *instantConn) SetDeadline(time.Time) error { return nil }
 func TestTheAccountIsTrue(t *testing.T) { testAccount(t, nil) }
 
 // The same with the labels of all series.
-func TestTheAccountWithLabelsIsTrue(t *testing.T) { testAccount(t, NewNames(true, nil)) }
+func TestTheAccountWithLabelsIsTrue(t *testing.T) { testAccount(t, page.NewNames(true, nil)) }
 
-func testAccount(t *testing.T, names *Names) {
+func testAccount(t *testing.T, names *page.Names) {
 	const targets = 500
 	answers := map[string][]byte{}
 	list := make([]Target, targets)
 	for i := range list {
-		page := nodePage(i, 4)
+		page := pagetest.Node(i, 4)
 		address := fmt.Sprintf("10.0.%d.%d:9400", i/250, i%250+1)
 		answers[address] = append(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", len(page)), page...)
 		list[i] = Target{Name: "agent/gpupilot-system/agent-" + strconv.Itoa(i), Kind: Agent, URL: parse("http://" + address + "/metrics"), Labels: series.TargetLabels{Node: address}}

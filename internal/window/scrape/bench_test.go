@@ -15,83 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
-
-// nodePage is what an agent with 8 GPUs answers, with the first n of the
-// fields that take numbers, each series with its pod.
-func nodePage(node, n int) []byte {
-	fields := []string{"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_SM_ACTIVE"}
-	for _, f := range gpu.Fields() {
-		if f.Kind != gpu.Label && len(fields) < n && !strings.Contains(strings.Join(fields, " "), f.Name) {
-			fields = append(fields, f.Name)
-		}
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "# HELP gpupilot_collection_timestamp_seconds When.\n# TYPE gpupilot_collection_timestamp_seconds gauge\n")
-	fmt.Fprintf(&b, "gpupilot_collection_timestamp_seconds %.6f\n", float64(time.Now().UnixMicro())/1e6)
-	fmt.Fprintf(&b, "gpupilot_collection_interval_seconds 1\ngpupilot_collection_duration_seconds 0.005\n")
-	for g := range 8 {
-		fmt.Fprintf(&b, "gpupilot_gpu_allocation_info{uuid=%q,namespace=\"ns\",pod=\"pod-%d-%d\",container=\"c\",replica=\"\"} 1\n", uuid(node, g), node, g)
-	}
-	for _, f := range fields[:n] {
-		fmt.Fprintf(&b, "# HELP %s Some words on what this is (in units).\n# TYPE %s gauge\n", f, f)
-		for g := range 8 {
-			fmt.Fprintf(&b, `%s{gpu="%d",UUID=%q,pci_bus_id="00000000:%02X:00.0",device="nvidia%d",modelName="NVIDIA H200",hostname="node-%d",DCGM_FI_DRIVER_VERSION="580.105.08",container="c",namespace="ns",pod="pod-%d-%d"} %d.%06d`+"\n",
-				f, g, uuid(node, g), g, g, node, node, g, g*10, g*1234)
-		}
-	}
-	return []byte(b.String())
-}
-
-func uuid(node, g int) string { return fmt.Sprintf("GPU-%08x-d4bd-c2f7-dfaf-%012x", node, g) }
-
-func BenchmarkReadPage(b *testing.B) {
-	f := func(name string, fields int, watch bool) {
-		b.Run(name, func(b *testing.B) {
-			store := series.New(series.Config{Span: time.Minute})
-			g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.FieldSet{})
-			g.watch = watch
-			p := newPage(g)
-			body := nodePage(1, fields)
-			p.read(body)
-			b.SetBytes(int64(len(body)))
-			b.ReportAllocs()
-			before := cpu()
-			for b.Loop() {
-				p.read(body)
-			}
-			reportCPU(b, before, len(body), p.lines)
-		})
-	}
-	f("8x4", 4, false)
-	f("8x40", 40, false)
-	f("8x40-watched", 40, true) // a dcgm-exporter's
-}
-
-func BenchmarkReadNewPage(b *testing.B) {
-	store := series.New(series.Config{Span: time.Minute})
-	g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.FieldSet{})
-	p := newPage(g)
-	body := nodePage(1, 40)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	before := cpu()
-	for b.Loop() {
-		p.forget()
-		p.read(body)
-	}
-	reportCPU(b, before, len(body), p.lines)
-}
-
-// reportCPU reports what pages cost in CPU time, which other load on the machine
-// changes less than the time that passes.
-func reportCPU(b *testing.B, before time.Duration, bytes, lines int) {
-	spent := float64((cpu() - before).Nanoseconds()) / float64(b.N)
-	b.ReportMetric(float64(bytes)/spent, "GB/cpu-s")
-	b.ReportMetric(spent/float64(lines), "cpu-ns/line")
-}
 
 // BenchmarkFleet scrapes 1,000 agents in this process for five seconds, each a
 // second. One server answers for all, with a loopback address of its own for
@@ -101,7 +27,7 @@ func BenchmarkFleet(b *testing.B) {
 	var hits atomic.Uint64
 	pages := make([][]byte, nodes)
 	for i := range pages {
-		pages[i] = nodePage(i, 4)
+		pages[i] = pagetest.Node(i, 4)
 	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var n int

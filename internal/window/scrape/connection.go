@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -165,53 +166,34 @@ type buffer struct {
 	source   source
 	response response
 	first    [maxFirst]byte // the first bytes of a response
-	bytes    [maxLine]byte
+	bytes    [page.MaxLine]byte
 
-	points  []point
-	own     []series.Point
-	batch   []series.Point
-	entries []entry
-	line    line
-	memo    labelMemo
+	page  page.Buffer
+	batch []series.Point
 }
 
 // maxFirst is the size of the first read of a response. It holds the whole response
 // for 8 GPUs and a few fields.
 const maxFirst = 16 << 10
 
-// maxKept is the capacity in values that a buffer keeps in the pool: a node of 8
-// GPUs with 7 instances each and 20 fields. Larger lists are freed after the page.
-const maxKept = 1 << 10
-
 func newBuffer() any { return &buffer{in: bufio.NewReaderSize(nil, maxHeadLine)} }
 
 // take takes a buffer from the pool for the runner's next page.
 func (r *runner) take() *buffer {
 	b := r.s.buffers.Get().(*buffer)
-	p := r.page
 	r.buffer, r.batch.Points = b, b.batch
-	p.points, p.own, p.next, p.line, p.memo = b.points, b.own, b.entries, b.line, &b.memo
+	r.page.SetBuffer(&b.page)
 	return b
 }
 
 // release returns the runner's buffer, if any, to the pool.
 func (r *runner) release() {
-	b, p := r.buffer, r.page
+	b := r.buffer
 	if b == nil {
 		return
 	}
-	b.points, b.own, b.entries, b.line, b.batch = kept(p.points), kept(p.own), kept(p.next), p.line, kept(r.batch.Points)
-	b.source, b.response = source{}, response{}
+	b.batch, b.source, b.response = page.Kept(r.batch.Points), source{}, response{}
 	r.buffer, r.batch.Points = nil, nil
-	p.points, p.own, p.next, p.line, p.memo = nil, nil, nil, line{}, nil
-	r.labels().release()
+	r.page.ReturnBuffer(&b.page)
 	r.s.buffers.Put(b)
-}
-
-// kept empties a list. It returns nil for a list of more than maxKept values.
-func kept[T any](list []T) []T {
-	if cap(list) > maxKept {
-		return nil
-	}
-	return list[:0]
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -327,7 +328,7 @@ func TestRequestsAreAsNetHTTPSendsThem(t *testing.T) {
 	for _, dial := range dialers() {
 		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 		r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
-		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/a%20b/metrics?x=%0D%0Ay"), Kind: Pod, Metrics: []Metric{{Key: "m", Name: "m"}}})
+		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/a%20b/metrics?x=%0D%0Ay"), Kind: Pod, Metrics: []page.Metric{{Key: "m", Name: "m"}}})
 		clear(got)
 		r.scrape(t.Context())
 		r.conn.shut()

@@ -13,14 +13,10 @@
 //
 // The effects of a bad response:
 //
-//   - A malformed line is counted and skipped; the rest of the page is kept. One
-//     unescaped label does not hide a node.
+//   - A malformed line is counted and skipped (package page).
 //   - Nothing is stored from a page with more malformed lines than valid ones, from
 //     a response that is longer than Config.MaxBody or incomplete, or with a status
 //     other than 200. The error names the target and the line, if there is one.
-//   - NaN, infinities and numbers outside the field's range are not values.
 //   - No error shows a target's text, and no log line above the debug level does:
 //     a tenant chooses the port and the path.
-//   - A device that its agent could not read at this tick has no value for the tick,
-//     although the agent still shows the last one.
 package scrape

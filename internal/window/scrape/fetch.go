@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // Doer sends a request. *http.Client is one.
@@ -58,7 +60,7 @@ func fail(r Reason, format string, args ...any) *failure {
 }
 
 // fetch scrapes a target and parses the response into the runner's page as it
-// arrives. It holds no more than maxLine bytes of the body at a time.
+// arrives. It holds no more than page.MaxLine bytes of the body at a time.
 func (s *Scraper) fetch(ctx context.Context, r *runner) *failure {
 	if r.req.wire != nil {
 		a, err := r.conn.exchange(ctx, s.deps.Dial, r.req, time.Now().Add(s.cfg.Timeout), r.take)
@@ -88,9 +90,9 @@ func (s *Scraper) read(r *runner, code int, length int64, body io.Reader) *failu
 	if length > s.cfg.MaxBody {
 		return fail(TooLarge, "response of %d bytes is longer than the limit of %d", length, s.cfg.MaxBody)
 	}
-	if err := s.readAll(r.buffer.bytes[:], body, r.page); err != nil {
-		if f := (*failure)(nil); errors.As(err, &f) {
-			return f
+	if err := r.page.ReadBody(body, r.buffer.bytes[:], s.cfg.MaxBody); err != nil {
+		if large, ok := errors.AsType[page.TooLargeError](err); ok {
+			return fail(TooLarge, "%w", large)
 		}
 		return s.netFailure(err)
 	}
@@ -109,35 +111,6 @@ func (s *Scraper) client(kind Kind) Doer {
 		return s.deps.Exporters
 	}
 	return s.deps.Client
-}
-
-func (s *Scraper) readAll(b []byte, body io.Reader, p *page) error {
-	p.begin()
-	held, total := 0, int64(0) // bytes of the incomplete line, and of the body
-	defer func() { p.bytes = total }()
-	for {
-		n, err := body.Read(b[held:])
-		held += n
-		if total += int64(n); total > s.cfg.MaxBody {
-			return fail(TooLarge, "response is longer than the limit of %d bytes", s.cfg.MaxBody)
-		}
-		used := p.feedLines(b[:held])
-		held = copy(b, b[used:held])
-		if held == len(b) {
-			p.skip()
-			held = 0
-		}
-		if err := p.tooMuch(); err != nil {
-			return fail(TooLarge, "%w", err)
-		}
-		switch {
-		case err == io.EOF:
-			p.feed(b[:held])
-			return nil
-		case err != nil:
-			return err
-		}
-	}
 }
 
 func (s *Scraper) netFailure(err error) *failure {

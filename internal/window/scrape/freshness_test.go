@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -170,7 +171,7 @@ func TestValuesAreAsOldAsTheirChange(t *testing.T) {
 			time.Sleep(interval + 3*time.Second)
 			x.sees(interval.String(), 10*interval, interval+2*time.Second, 0, 1)
 			st := x.state()
-			if st.Freshness != FreshByEnergy || st.Err != nil || st.Waiting || st.Frozen != 0 || (st.Interval-interval).Abs() > time.Second+time.Millisecond {
+			if st.Freshness != page.FreshByEnergy || st.Err != nil || st.Waiting || st.Frozen != 0 || (st.Interval-interval).Abs() > time.Second+time.Millisecond {
 				t.Errorf("%v: state %+v", interval, st)
 			}
 			// It hangs: after three intervals its values do not count.
@@ -218,7 +219,7 @@ func TestOneFrozenGPU(t *testing.T) {
 		time.Sleep(25 * time.Second)
 		x.sees("dead", 30*time.Minute, absent, 1)
 		x.sees("alive", time.Minute, 7*time.Second, 0)
-		if st := x.state(); st.Err != nil || st.Frozen != 1 || st.Freshness != FreshByEnergy {
+		if st := x.state(); st.Err != nil || st.Frozen != 1 || st.Freshness != page.FreshByEnergy {
 			t.Errorf("state %+v", st)
 		}
 	})
@@ -239,11 +240,11 @@ func TestPowerTellsLess(t *testing.T) {
 	within(t, d, func(x *dcgmRig) {
 		time.Sleep(2 * time.Second)
 		x.sees("idle", time.Hour, 2*time.Second, 0)
-		if st := x.state(); st.Freshness != FreshByPower || st.Err != nil {
+		if st := x.state(); st.Freshness != page.FreshByPower || st.Err != nil {
 			t.Errorf("state %+v", st)
 		}
 		d.set(func() { d.frozen = map[int]time.Time{0: time.Now()} })
-		time.Sleep(powerMaxAge + 10*time.Second)
+		time.Sleep(5*time.Minute + 10*time.Second)
 		x.sees("frozen", 30*time.Minute, absent, 0)
 		if st := x.state(); st.Err == nil || st.Frozen != 1 {
 			t.Errorf("frozen: state %+v", st)
@@ -257,10 +258,10 @@ func TestNothingTells(t *testing.T) {
 	within(t, d, func(x *dcgmRig) {
 		time.Sleep(2 * time.Second)
 		x.sees("unknown", time.Hour, 2*time.Second, 0)
-		if st := x.state(); st.Freshness != FreshUnknown || st.Err != nil {
+		if st := x.state(); st.Freshness != page.FreshUnknown || st.Err != nil {
 			t.Errorf("state %+v", st)
 		}
-		if n := x.s.Stats().Freshness[FreshUnknown]; n != 1 {
+		if n := x.s.Stats().Freshness[page.FreshUnknown]; n != 1 {
 			t.Errorf("%d targets of unknown freshness are counted", n)
 		}
 	})
@@ -306,27 +307,16 @@ func TestLabelsAreNoEvidence(t *testing.T) {
 	})
 }
 
-// Of the copies that dcgm-exporter makes for the sharers of a GPU, utilisation
-// and memory are read at each scrape, whatever DCGM does.
-func TestCopiesOfSharersAreNoEvidence(t *testing.T) {
-	if evidenceOf(gpu.GPUUtil, true) != noEvidence || evidenceOf(gpu.FBUsed, true) != noEvidence {
-		t.Error("a sharer's own utilisation or memory is evidence")
-	}
-	if evidenceOf(gpu.GPUUtil, false) != anyValue || evidenceOf(gpu.TotalEnergy, true) != energyTotal {
-		t.Error("a device's own values are none")
-	}
-}
-
 // Devices that a page invents anew each time are never believed, and forgotten.
 func TestInventedDevicesAreForgotten(t *testing.T) {
 	x := newReader(t, Target{Kind: DCGM})
-	most := 0
+	most := int64(0)
 	for i := range 1000 {
 		x.read(fmt.Sprintf("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID=\"G%d\"} %[1]d\nDCGM_FI_DEV_GPU_UTIL{UUID=\"G%[1]d\"} 7\n", i+1))
-		most = max(most, len(x.r.gpus.devices), len(x.r.gpus.ages))
+		most = max(most, x.r.page.Size())
 	}
-	if st := x.store.Stats(); most > 100 || st.Samples != 0 {
-		t.Errorf("%d devices are remembered, %d samples", most, st.Samples)
+	if st := x.store.Stats(); most > 40<<10 || st.Samples != 0 {
+		t.Errorf("%d bytes are remembered, %d samples", most, st.Samples)
 	}
 }
 
@@ -338,7 +328,7 @@ func TestOwnStampsGoBefore(t *testing.T) {
 			x.now.Add(time.Second).UnixMilli()))
 		x.want("p", gpu.GPUUtil, 7)
 	}
-	if st := x.r.state; st.Freshness != FreshByTimestamp {
+	if st := x.r.state; st.Freshness != page.FreshByTimestamp {
 		t.Errorf("state %+v", st)
 	}
 }
@@ -355,15 +345,15 @@ func TestRealPagesTellTheirAge(t *testing.T) {
 		t.Fatal(err, len(files))
 	}
 	for _, file := range files {
-		page, err := os.ReadFile(file)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		x := newReader(t, Target{Kind: DCGM})
 		x.r.prepare(x.now)
-		x.r.keep(page, x.now, x.now)
+		x.r.keep(text, x.now, x.now)
 		t.Logf("%s: %s, out of range %d", filepath.Base(file), x.r.state.Freshness, x.r.state.OutOfRange)
-		if strings.Contains(string(page), "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{") && x.r.state.Freshness != FreshByEnergy || x.r.state.OutOfRange != 0 {
+		if strings.Contains(string(text), "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{") && x.r.state.Freshness != page.FreshByEnergy || x.r.state.OutOfRange != 0 {
 			t.Errorf("%s: %+v", file, x.r.state)
 		}
 	}

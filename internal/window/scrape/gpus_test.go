@@ -3,6 +3,7 @@
 package scrape
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -34,6 +36,14 @@ func newReader(t *testing.T, want Target) *reader {
 	r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
 	r.want.Store(&want)
 	return &reader{t, store, r, t0}
+}
+
+// keep reads and stores a page, as scrape does without the network.
+func (r *runner) keep(text []byte, started, arrived time.Time) {
+	r.take()
+	defer r.release()
+	_ = r.page.ReadBody(bytes.NewReader(text), r.buffer.bytes[:], 1<<30) // store sees that a page is too large
+	r.store(started, arrived)
 }
 
 // read gives the target a page, a second after the last one.
@@ -291,7 +301,7 @@ gpupilot_gpu_allocation_info{uuid="G1",namespace="ns",pod="q",container="c",repl
 func TestPodMetricsAreSummed(t *testing.T) {
 	x := newReader(t, Target{
 		Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
-		Metrics: []Metric{
+		Metrics: []page.Metric{
 			{Key: "vllm:num_requests_waiting", Name: "vllm:num_requests_waiting"},
 			{Key: "lat", Name: "lat"},
 			{Key: "lat_count", Name: "lat_count"},
@@ -328,9 +338,9 @@ bad{a="2"} NaN
 func TestPodMetricsAreCombined(t *testing.T) {
 	pod := Target{
 		Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
-		Metrics: []Metric{
+		Metrics: []page.Metric{
 			{Key: "sum kv", Name: "kv"},
-			{Key: "max kv", Name: "kv", Combine: Max},
+			{Key: "max kv", Name: "kv", Largest: true},
 			{Key: "running", Name: "running", By: "dp_rank"},
 			{Key: "waiting", Name: "requests", Label: "type", Value: "waiting"},
 			{Key: "all", Name: "requests"},
@@ -367,21 +377,6 @@ requests{type="active",model="a"} 10
 	f("running", none)
 }
 
-// A page that invents labels takes no more memory than others.
-func TestInventedRanksAreBounded(t *testing.T) {
-	m := newPodMetrics(series.New(series.Config{}).Target("t", series.TargetLabels{}), []Metric{{Key: "r", Name: "r", By: "rank"}})
-	for i := range 10 * maxCells {
-		var l line
-		if err := l.parse(fmt.Appendf(nil, `r{rank="%d"} 1`, i)); err != nil {
-			t.Fatal(err)
-		}
-		m.identify(&l, nil)
-	}
-	if len(m.cells) > maxCells || len(m.slots) > maxCells {
-		t.Errorf("%d cells, %d slots; want no more than %d", len(m.cells), len(m.slots), maxCells)
-	}
-}
-
 func TestBadPages(t *testing.T) {
 	x := newReader(t, Target{Kind: DCGM})
 	const good = `DCGM_FI_DEV_GPU_UTIL{UUID="G0",namespace="ns",pod="p",container="c"} 5` + "\n"
@@ -406,34 +401,10 @@ func TestBadPages(t *testing.T) {
 	f("<html>\n<body>login</body>\n"+good, `not a metrics page, 2 of 3 lines are bad: line 1: no metric name`)
 	f(`{"error":"x"}`, "line 1: labels are malformed")
 	f(strings.Repeat("x", 1000), "line 1: value is not a number")
-	if got := x.r.page.badText; got != strings.Repeat("x", 80)+"…" {
+	if got := x.r.page.BadText; got != strings.Repeat("x", 80)+"…" {
 		t.Errorf("for the log there is %q", got)
 	}
 	f("\x00\xff\xfe", "line 1: no metric name")
-}
-
-func TestReadFromMemoryDoesNotAllocate(t *testing.T) {
-	store := series.New(series.Config{Span: time.Minute})
-	g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.SetOf(gpu.GPUUtil, gpu.FBUsed, gpu.PowerUsage, gpu.SMActive))
-	p := newPage(g)
-	body := nodePage(1, 4)
-	if err := p.read(body); err != nil || len(p.points) != 32 {
-		t.Fatal(err, len(p.points))
-	}
-	var batch series.Batch
-	i := 0
-	n := testing.AllocsPerRun(100, func() {
-		i++
-		batch.Reset()
-		if err := p.read(body); err != nil || p.changed {
-			t.Fatal(err, p.changed)
-		}
-		g.fill(p, &batch)
-		g.target.Append(t0.Add(time.Duration(i)*time.Second), &batch)
-	})
-	if n != 0 {
-		t.Errorf("a page like the last one allocates %v times", n)
-	}
 }
 
 func TestKeysOfTwoTargetsAreTheSame(t *testing.T) {

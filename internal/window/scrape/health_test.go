@@ -14,20 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 )
 
-const sick = `# TYPE gpupilot_backend_up gauge
-gpupilot_backend_up{backend="nvml"} 1
-gpupilot_device_up{uuid="GPU-0"} 1
-gpupilot_device_up{uuid="GPU-1"} 0
-DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="0",UUID="GPU-0"} 1
-DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="1",UUID="GPU-1"} 0
-gpupilot_xid_last_seen_timestamp_seconds{uuid="GPU-1",xid="79"} 1800000000
-gpupilot_xid_last_seen_timestamp_seconds{uuid="GPU-1",xid="nonsense"} 1800000000
-`
-
 func TestReadHealth(t *testing.T) {
-	answer, status := sick, http.StatusOK
+	answer, status := pagetest.Sick, http.StatusOK
 	var names []string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		names = r.URL.Query()["name[]"]
@@ -60,33 +51,10 @@ func TestReadHealth(t *testing.T) {
 		}
 	}
 	f("up 1\n", http.StatusOK, "it is not an agent's")
-	f(sick, http.StatusServiceUnavailable, "answered 503")
+	f(pagetest.Sick, http.StatusServiceUnavailable, "answered 503")
 	f(strings.Repeat("x", maxHealth+1), http.StatusOK, "longer than the limit")
 	answer, status = "gpupilot_backend_up{backend=\"nvml\"} 0\n", http.StatusOK
 	if got, err := read(); err != nil || !got.BackendDown {
 		t.Errorf("%+v, %v", got, err)
 	}
-}
-
-// Whatever a page holds, what is made of it has names and no time that is none.
-func FuzzParseHealth(f *testing.F) {
-	f.Add([]byte(sick))
-	f.Add([]byte("gpupilot_backend_up 1\ngpupilot_xid_last_seen_timestamp_seconds{uuid=\"a\",xid=\"1\"} 1e300\ngpupilot_device_up{uuid=\"\"} 0"))
-	f.Add([]byte("gpupilot_backend_up NaN\n"))
-	f.Fuzz(func(t *testing.T, page []byte) {
-		h, err := parseHealth(page)
-		if err != nil {
-			return
-		}
-		for _, g := range h.GPUs {
-			if g.UUID == "" {
-				t.Error("a GPU without a UUID")
-			}
-			for _, x := range g.XIDs {
-				if y := x.Last.UTC().Year(); y < 1970 || y > 9999 {
-					t.Errorf("an XID of the year %d", y)
-				}
-			}
-		}
-	})
 }

@@ -12,56 +12,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
+	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// A page that arrives in pieces is read as one that is there at once.
-func TestReadInPieces(t *testing.T) {
-	s := New(Config{}, Deps{Store: series.New(series.Config{})})
-	body := string(nodePage(1, 4))
-	for _, page := range []string{body, strings.TrimSuffix(body, "\n"), strings.ReplaceAll(body, "\n", "\r\n"), body + "# EOF\nnot read"} {
-		whole, pieces := newPage(&recorder{}), newPage(&recorder{})
-		if err := whole.read([]byte(page)); err != nil {
-			t.Fatal(err)
-		}
-		buf := make([]byte, maxLine)
-		if err := s.readAll(buf, iotest.OneByteReader(strings.NewReader(page)), pieces); err != nil {
-			t.Fatal(err)
-		}
-		if err := pieces.end(); err != nil || pieces.lines != whole.lines || pieces.number != whole.number || len(pieces.entries) != len(whole.entries) {
-			t.Errorf("in pieces %v: %d lines, %d entries; at once %d, %d", err, pieces.lines, len(pieces.entries), whole.lines, len(whole.entries))
-		}
-	}
-}
-
-// A line that does not fit into the read buffer is a bad line; those around it
-// count.
-func TestLongLines(t *testing.T) {
-	s := New(Config{}, Deps{Store: series.New(series.Config{})})
-	p := newPage(&recorder{})
-	long := `up{x="` + strings.Repeat("y", 1<<20) + `"} 1`
-	page := "a 1\n" + long + "\nb 2\n" + long + "\n" + long[:maxLine] + "\nc 3\n" + long
-	err := s.readAll(make([]byte, maxLine), strings.NewReader(page), p)
-	if err == nil {
-		err = p.end()
-	}
-	if want := fmt.Sprintf("not a metrics page, 4 of 7 lines are bad: line 2: line is longer than %d bytes", maxLine); err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("error %v\n want %s", err, want)
-	}
-	if p.lines != 3 || cap(p.line.scratch) > maxLine {
-		t.Errorf("%d lines were read, %d bytes kept", p.lines, cap(p.line.scratch))
-	}
-}
-
 // More values than a page may have are no partial sum.
 func TestTooManyValues(t *testing.T) {
-	x := newReader(t, Target{Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"}, Metrics: []Metric{{Key: "m", Name: "m"}}})
+	x := newReader(t, Target{Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"}, Metrics: []page.Metric{{Key: "m", Name: "m"}}})
 	var b strings.Builder
-	for i := range maxPoints + 1 {
+	for i := range 1<<14 + 1 {
 		fmt.Fprintf(&b, "m{i=\"%d\"} 1\n", i)
 	}
 	x.now = x.now.Add(time.Second)
@@ -79,7 +42,7 @@ func TestTooManyValues(t *testing.T) {
 
 // A metric of which a part does not fit has no value.
 func TestAPartThatDoesNotFit(t *testing.T) {
-	x := newReader(t, Target{Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"}, Metrics: []Metric{{Key: "m", Name: "m", By: "by"}}})
+	x := newReader(t, Target{Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"}, Metrics: []page.Metric{{Key: "m", Name: "m", By: "by"}}})
 	x.read("m{by=\"a\"} 1\nm{by=\"" + strings.Repeat("x", 200) + "\"} 1\n")
 	if v, ok := x.store.PodMetric("ns", "p", "m", x.now, time.Second); ok {
 		t.Errorf("a part of the sum is its value: %v", v)
@@ -218,7 +181,7 @@ func TestHonestTargetsBesideHostilePages(t *testing.T) {
 		}
 		for j, r := range good {
 			// A timestamp says that the values are new though they do not change.
-			body := strings.ReplaceAll(string(nodePage(j, 40)), "gpupilot_collection_timestamp_seconds ", "x ")
+			body := strings.ReplaceAll(string(pagetest.Node(j, 40)), "gpupilot_collection_timestamp_seconds ", "x ")
 			body += fmt.Sprintf("gpupilot_collection_timestamp_seconds %d\n", now.Unix())
 			if give(r, []byte(body)); r.state.Err != nil {
 				t.Fatal(r.state.Err)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -160,7 +161,7 @@ func TestLongPagesOfPodsAreReadLessOften(t *testing.T) {
 		defer srv.Close()
 		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 		r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
-		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/metrics"), Kind: kind, Metrics: []Metric{{Key: "q", Name: "q"}}})
+		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/metrics"), Kind: kind, Metrics: []page.Metric{{Key: "q", Name: "q"}}})
 		next := r.scrape(t.Context())
 		if wait := time.Until(next); wait < atLeast || wait > below {
 			t.Errorf("%s: read again after %v, want %v to %v", what, wait, atLeast, below)

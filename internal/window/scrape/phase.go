@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 const (
@@ -58,11 +60,11 @@ func (p *phase) spread(now time.Time) time.Time {
 // afterTick returns the next scrape of an agent that collected at tick (our clock):
 // after one of its next collections, the guard and the learned delay. An agent with
 // a shorter interval than ours is scraped at each n-th tick.
-func (p *phase) afterTick(tick time.Time, m meta, now time.Time) time.Time {
+func (p *phase) afterTick(tick time.Time, m page.Meta, now time.Time) time.Time {
 	p.failed, p.early = 0, 0
-	p.slow = max(seconds(m.took), p.slow-p.slow/8)
+	p.slow = max(seconds(m.Took), p.slow-p.slow/8)
 	p.extra -= p.extra / 32
-	step := max(seconds(m.interval), time.Millisecond)
+	step := max(seconds(m.Interval), time.Millisecond)
 	if n := math.Round(float64(p.every) / float64(step)); n > 1 {
 		step = time.Duration(n) * step
 	}
@@ -74,13 +76,13 @@ func (p *phase) afterTick(tick time.Time, m meta, now time.Time) time.Time {
 }
 
 // tooEarly returns the next scrape of an agent whose last page was not new.
-func (p *phase) tooEarly(m meta, now time.Time) time.Time {
+func (p *phase) tooEarly(m page.Meta, now time.Time) time.Time {
 	p.failed = 0
 	if p.early++; p.early > retries {
 		return now.Add(p.every) // the agent hangs, or its interval is longer than its page says
 	}
 	if p.early == 1 {
-		p.extra = min(p.extra+retryEarly/2, seconds(m.interval)/4)
+		p.extra = min(p.extra+retryEarly/2, seconds(m.Interval)/4)
 	}
 	return now.Add(retryEarly)
 }
@@ -137,11 +139,11 @@ type clock struct {
 }
 
 // local returns the time of a collection in our clock. raw is the agent's time.
-func (c *clock) local(raw, arrived time.Time, m meta) time.Time {
+func (c *clock) local(raw, arrived time.Time, m page.Meta) time.Time {
 	moved := !c.last.IsZero() && !raw.Equal(c.last)
 	c.last = raw
 	age := arrived.Sub(raw.Add(c.offset))
-	believed := age >= -clockAhead && age <= 2*seconds(m.interval)+seconds(m.took)+5*time.Second
+	believed := age >= -clockAhead && age <= 2*seconds(m.Interval)+seconds(m.Took)+5*time.Second
 	if !believed && (age < 0 || moved) {
 		c.offset += age
 		if c.offset.Abs() < clockAhead {
@@ -149,15 +151,4 @@ func (c *clock) local(raw, arrived time.Time, m meta) time.Time {
 		}
 	}
 	return raw.Add(c.offset)
-}
-
-// maxUnix is a time in seconds since 1970 (in the year 2255) that fits an int64 of
-// nanoseconds.
-const maxUnix = 9e9
-
-// unixSeconds converts seconds since 1970, rounded to microseconds, the precision of
-// a float64.
-func unixSeconds(s float64) time.Time {
-	whole, part := math.Modf(s)
-	return time.Unix(int64(whole), int64(math.Round(part*1e6))*1000)
 }

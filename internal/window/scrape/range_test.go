@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -63,21 +64,21 @@ gpupilot_pod_gpu_utilization_ratio{uuid="G0",namespace="ns",pod="q",container="c
 // The range of a pod's metric holds for each of its series and for what they
 // come to. Of a metric without one nothing is known but that it is a number.
 func TestRangesOfPodsMetrics(t *testing.T) {
-	f := func(page string, want float64, out uint64) {
+	f := func(text string, want float64, out uint64) {
 		t.Helper()
-		x := newReader(t, Target{Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"}, Metrics: []Metric{
+		x := newReader(t, Target{Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"}, Metrics: []page.Metric{
 			{Key: "requests", Name: "running", Max: 1e6}, {Key: "other", Name: "other"},
 		}})
-		x.read(page + "\nother -1e30")
+		x.read(text + "\nother -1e30")
 		got, ok := x.store.PodMetric("ns", "p", "requests", x.now, time.Second)
 		if ok != (want == want) || ok && got.Value != want {
-			t.Errorf("%s: %v, %v; want %v", page, got.Value, ok, want)
+			t.Errorf("%s: %v, %v; want %v", text, got.Value, ok, want)
 		}
 		if n := x.r.s.Stats().OutOfRange; n["running"] != out || len(n) > 1 {
-			t.Errorf("%s: counted %v, want %d", page, n, out)
+			t.Errorf("%s: counted %v, want %d", text, n, out)
 		}
 		if v, ok := x.store.PodMetric("ns", "p", "other", x.now, time.Second); !ok || v.Value != -1e30 {
-			t.Errorf("%s: other is %v, %v", page, v, ok)
+			t.Errorf("%s: other is %v, %v", text, v, ok)
 		}
 	}
 	f("running 7", 7, 0)
@@ -89,20 +90,11 @@ func TestRangesOfPodsMetrics(t *testing.T) {
 	f("running NaN", none, 0)
 }
 
-// A page may invent values out of range of every field: what is kept of that
-// stays small.
-func TestOutsideIsBounded(t *testing.T) {
-	var o outside
-	for i := range 1000 {
-		o.add(fmt.Sprint(i))
-	}
-	if len(o) != maxOutside+1 || o.total() != 1000 || o[maxOutside].metric != otherMetrics {
-		t.Errorf("%d counts of %d values", len(o), o.total())
-	}
+func TestValuesOutOfRangeAreCounted(t *testing.T) {
 	s := New(Config{}, Deps{})
-	s.countOutside(o[:2])
-	s.countOutside(o[:1])
-	if got := s.Stats().OutOfRange; !maps.Equal(got, map[string]uint64{"0": 2, "1": 1}) {
+	s.countOutOfRange(page.OutOfRange{{Metric: "a", Values: 1}, {Metric: "b", Values: 1}})
+	s.countOutOfRange(page.OutOfRange{{Metric: "a", Values: 1}})
+	if got := s.Stats().OutOfRange; !maps.Equal(got, map[string]uint64{"a": 2, "b": 1}) {
 		t.Errorf("counted %v", got)
 	}
 }

@@ -6,14 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -34,17 +33,15 @@ type runner struct {
 	gone   atomic.Bool // not in the list any more: drop the samples too
 
 	have      *Target      // the target that the fields below are for; want may be newer
-	names     *Names       // as have
+	names     *page.Names  // as have
 	fields    gpu.FieldSet // to keep: those of have and of names; empty: all
 	series    *series.Target
-	page      *page
-	gpus      *gpus       // nil for a Pod
-	pods      *podMetrics // nil for the others
+	page      *page.Reader
 	batch     series.Batch
-	shrunk    time.Time // when the limit of the entries of page last changed
+	shrunk    time.Time // when the limit of what page remembers last changed
 	phase     phase
 	clock     clock
-	intervals intervalEstimate
+	intervals page.IntervalEstimate
 
 	conn   connection
 	buffer *buffer // while a page is read and stored
@@ -132,7 +129,7 @@ func (r *runner) paced(next time.Time) time.Time {
 	if r.have == nil || r.have.Kind != Pod {
 		return next
 	}
-	return r.phase.paced(next, r.page.bytes, time.Now())
+	return r.phase.paced(next, r.page.Bytes, time.Now())
 }
 
 // prepare applies a new want, and builds the request if it has changed.
@@ -143,22 +140,21 @@ func (r *runner) prepare(now time.Time) error {
 		if !r.series.Account(r.s.targetBytes(want)) {
 			return series.ErrNoMemory
 		}
-		fields := names.fieldsOf(want)
+		fields := names.FieldsOf(want.Fields)
 		if r.have == nil || names != r.names || fields != r.fields || want.Labels != r.have.Labels || !slices.Equal(want.Metrics, r.have.Metrics) {
 			r.names, r.fields = names, fields
 			r.begin(want)
 		}
 		r.have = want
 	}
-	others, some := r.names.asked()
+	others, some := r.names.Asked()
 	whole := r.have.Kind != Agent || !some || r.fields.Empty() || !now.Before(r.learn)
 	if r.req != nil && whole == !r.namesOnly {
 		return nil
 	}
 	var asked []string
 	if !whole {
-		asked = slices.Sorted(maps.Keys(r.gpus.names))
-		asked = append(append(asked, "gpupilot_collection_duration_seconds"), others...)
+		asked = append(append(r.page.Found(), "gpupilot_collection_duration_seconds"), others...)
 	}
 	req, err := r.s.newRequest(r.have, asked)
 	if err != nil {
@@ -170,70 +166,57 @@ func (r *runner) prepare(now time.Time) error {
 
 func (r *runner) begin(want *Target) {
 	r.req, r.learn = nil, time.Time{}
-	defer func() { r.page.learn = r.s.described.learner(want) }()
-	if want.Kind == Pod {
+	cfg := page.Config{
+		Target: r.series, Labels: want.Labels, Names: r.names,
+		Fields: r.fields, Watch: want.Kind == DCGM, Metrics: want.Metrics,
+	}
+	switch want.Kind {
+	case Pod:
 		if r.series.SetInterval(0); r.phase.every > r.s.cfg.Interval {
 			r.series.SetInterval(r.phase.every) // values count until the next scrapes
 		}
-		r.pods = newPodMetrics(r.series, want.Metrics)
-		r.pods.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)
-		r.page = newPage(r.pods)
+		cfg.Learn = r.s.described.Learner(want.Labels.Namespace)
+		r.page = page.NewPod(cfg)
 		return
+	case DCGM:
+		cfg.Learn = r.s.described.Learner("")
 	}
-	r.gpus = newGPUs(r.series, r.fields)
-	r.gpus.labels = newLabeller(want.Kind, r.names, r.series, want.Labels)
-	r.gpus.watch = want.Kind == DCGM
-	r.page = newPage(r.gpus)
-}
-
-// keep stores a whole page.
-func (r *runner) keep(body []byte, started, arrived time.Time) (next time.Time) {
-	r.take()
-	defer r.release()
-	r.page.begin()
-	r.page.feed(body)
-	return r.store(started, arrived)
+	r.page = page.NewExporter(cfg)
 }
 
 // store stores the page that was parsed.
 func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	p := r.page
 	defer r.account()
-	if err := p.end(); err != nil {
+	if err := p.End(); err != nil {
 		f := fail(Garbage, "%w", err)
-		f.detail = p.badText
-		if errors.Is(err, errPoints) || errors.Is(err, errLines) {
+		f.detail = p.BadText
+		if _, ok := errors.AsType[page.TooLargeError](err); ok {
 			f.reason = TooLarge
 		}
 		r.s.failures[f.reason].Add(1)
 		return r.failed(f)
 	}
-	if r.gpus != nil && p.changed {
-		r.gpus.settle(p)
-	}
-	r.s.badLines.Add(uint64(p.bad))
+	r.s.badLines.Add(uint64(p.Bad))
 	at, stamped := r.collectedAt(started, arrived)
 	r.batch.Reset()
 	r.expose(at, arrived)
-	if r.gpus != nil {
-		if p.changed || r.ownersDue {
-			r.ownersDue = !r.series.SetOwners(at, r.gpus.deviceOwners(p.entries))
+	if r.have.Kind != Pod {
+		if p.Changed || r.ownersDue {
+			r.ownersDue = !r.series.SetOwners(at, p.Owners())
 		}
-		if f := r.freshness(at, stamped); f.unchanged > 0 && f.fresh == 0 {
-			if r.gpus.overgrown(len(p.entries)) {
+		if f := r.freshness(at, stamped); f.Unchanged > 0 && f.Fresh == 0 {
+			if p.IsOvergrown() {
 				r.forget()
 			}
 			return r.unchanged(&f, started, arrived)
 		}
-		r.gpus.fill(p, &r.batch)
 		r.learned(arrived)
-	} else {
-		r.pods.fill(p, &r.batch)
 	}
-	r.labels().fillMeters(arrived.Sub(started), p.lines, &r.batch)
-	r.s.countOutside(p.outside)
+	p.Fill(&r.batch, arrived.Sub(started))
+	r.s.countOutOfRange(p.OutOfRange)
 	unknown, err := r.series.Append(at, &r.batch)
-	if unknown > 0 || r.gpus != nil && r.gpus.overgrown(len(p.entries)) || r.pods != nil && r.pods.overgrown() {
+	if unknown > 0 || p.IsOvergrown() {
 		r.forget()
 	}
 	switch {
@@ -251,27 +234,19 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	if deliver := r.s.deps.Deliver; deliver != nil {
 		deliver(r.have.Name, at)
 	}
-	if p.meta.collected > 0 && p.meta.interval > 0 {
-		return r.phase.afterTick(at, p.meta, time.Now())
+	if p.Meta.Collected > 0 && p.Meta.Interval > 0 {
+		return r.phase.afterTick(at, p.Meta, time.Now())
 	}
 	return r.phase.success(time.Now())
 }
 
-// labels returns the labeller of the target's lines.
-func (r *runner) labels() *labeller {
-	if r.gpus != nil {
-		return &r.gpus.labels
-	}
-	return &r.pods.labels
-}
-
 // expose lists the page's series in the store, if they have changed.
 func (r *runner) expose(at, now time.Time) {
-	if !r.page.changed && (r.exposeDue.IsZero() || now.Before(r.exposeDue)) {
+	if !r.page.Changed && (r.exposeDue.IsZero() || now.Before(r.exposeDue)) {
 		return
 	}
 	r.exposeDue = time.Time{}
-	if !r.series.Expose(at, r.labels().exposed(r.page.entries)) {
+	if !r.series.Expose(at, r.page.Exposed()) {
 		r.exposeDue = now.Add(learnAgain)
 	}
 }
@@ -279,78 +254,60 @@ func (r *runner) expose(at, now time.Time) {
 // account charges the target for the runner's memory. If the memory limit refuses
 // that, the runner remembers less of its pages.
 func (r *runner) account() {
-	if r.gpus != nil {
-		r.report(&r.gpus.refused)
-	}
-	r.report(&r.labels().refused)
+	r.page.TakeRefused(r.series.Refuse)
 	if r.series.Account(r.size()) {
-		if p := r.page; p.most < maxEntries && time.Since(r.shrunk) > learnAgain {
-			p.most, r.shrunk = min(2*p.most+64, maxEntries), time.Now()
+		if time.Since(r.shrunk) > learnAgain && r.page.Grow() {
+			r.shrunk = time.Now()
 		}
 		return
 	}
-	r.page.shrink()
+	r.page.Shrink()
 	r.shrunk = time.Now()
 	r.forget()
 	r.series.Account(r.size())
 }
 
-// report reports refusals to the store.
-func (r *runner) report(refused *[series.NumRefused]int) {
-	for reason, n := range refused {
-		if n > 0 {
-			r.series.Refuse(series.Refused(reason), n)
-			refused[reason] = 0
-		}
-	}
-}
-
 func (r *runner) size() int64 {
-	return r.s.targetBytes(r.want.Load()) + r.page.size()
+	return r.s.targetBytes(r.want.Load()) + r.page.Size()
 }
 
 // collectedAt returns the time of a page's samples in our clock: the agent's time,
 // or else the newest timestamp of a line. Without both, it returns the start of the
 // scrape, and stamped is false.
 func (r *runner) collectedAt(started, arrived time.Time) (at time.Time, stamped bool) {
-	if m := r.page.meta; m.collected > 0 && m.collected < maxUnix {
-		return r.clock.local(unixSeconds(m.collected), arrived, m), true
+	if at, ok := r.page.CollectedAt(); ok {
+		return r.clock.local(at, arrived, r.page.Meta), true
 	}
-	if ms := r.page.newestLine(); ms > 0 {
-		return r.clock.local(time.UnixMilli(ms), arrived, meta{}), true
+	if ms := r.page.NewestLine(); ms > 0 {
+		return r.clock.local(time.UnixMilli(ms), arrived, page.Meta{}), true
 	}
 	return started, false
 }
 
 // freshness determines which of a page's devices have new values. It sets the
 // target's interval in the store, if it is known.
-func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
-	method, said := FreshByTimestamp, time.Duration(0)
+func (r *runner) freshness(at time.Time, stamped bool) page.Freshness {
+	f := r.page.Freshness(at, stamped, &r.intervals)
+	interval := time.Duration(0)
 	if stamped {
-		r.gpus.acceptAll()
 		// A short interval does not reduce the age up to which values count.
-		if d := seconds(r.page.meta.interval); r.page.meta.collected > 0 && d <= slowestInterval && gpu.MaxAge(d) > gpu.MaxAge(0) {
-			said = d
+		if d := seconds(r.page.Meta.Interval); r.page.Meta.Collected > 0 && d <= page.SlowestInterval && gpu.MaxAge(d) > gpu.MaxAge(0) {
+			interval = d
 		}
-	} else {
-		f = r.gpus.assess(at, &r.intervals)
-		method = f.method.String()
-	}
-	interval := said
-	if f.fresh+f.unchanged > 0 && !r.intervals.last.IsZero() {
-		interval = r.intervals.interval()
+	} else if d, ok := r.intervals.Interval(); ok && f.Fresh+f.Unchanged > 0 {
+		interval = d
 	}
 	r.series.SetInterval(interval)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := &r.state
 	switch {
-	case f.frozen > 0 && st.Frozen == 0:
-		r.s.deps.Log.Warn("values of devices do not change", "target", st.Name, "url", st.URL, "devices", f.frozen)
-	case f.frozen == 0 && st.Frozen > 0:
+	case f.Frozen > 0 && st.Frozen == 0:
+		r.s.deps.Log.Warn("values of devices do not change", "target", st.Name, "url", st.URL, "devices", f.Frozen)
+	case f.Frozen == 0 && st.Frozen > 0:
 		r.s.deps.Log.Info("values of devices change again", "target", st.Name, "url", st.URL)
 	}
-	st.Freshness, st.Frozen, st.Waiting = method, f.frozen, f.unchanged > 0 && f.fresh == 0 && f.waits
+	st.Freshness, st.Frozen, st.Waiting = f.Method, f.Frozen, f.Unchanged > 0 && f.Fresh == 0 && f.Waits
 	if !stamped {
 		st.Interval = interval
 	}
@@ -359,10 +316,10 @@ func (r *runner) freshness(at time.Time, stamped bool) (f freshness) {
 
 // unchanged handles a page with the values of the last one: the exporter has not
 // collected again yet, or it hangs.
-func (r *runner) unchanged(f *freshness, started, arrived time.Time) (next time.Time) {
+func (r *runner) unchanged(f *page.Freshness, started, arrived time.Time) (next time.Time) {
 	r.s.repeated.Add(1)
-	if f.frozen == f.unchanged {
-		stale := fail(Stale, "values have not changed since %s", f.since.UTC().Format(time.RFC3339))
+	if f.Frozen == f.Unchanged {
+		stale := fail(Stale, "values have not changed since %s", f.Since.UTC().Format(time.RFC3339))
 		r.s.failures[stale.reason].Add(1)
 		r.note(stale, arrived)
 		return r.phase.success(time.Now())
@@ -371,7 +328,7 @@ func (r *runner) unchanged(f *freshness, started, arrived time.Time) (next time.
 	defer r.mu.Unlock()
 	r.recovered(arrived)
 	r.state.Took = arrived.Sub(started)
-	if !f.waits {
+	if !f.Waits {
 		r.state.LastSuccess = arrived
 	}
 	return r.phase.success(time.Now())
@@ -390,37 +347,22 @@ func (r *runner) recovered(arrived time.Time) {
 // that were found.
 func (r *runner) learned(now time.Time) {
 	switch {
-	case r.namesOnly && len(r.page.points) == 0:
+	case r.namesOnly && !r.page.HasValues():
 		r.learn = time.Time{} // the agent may have new names
-	case !r.namesOnly && len(r.gpus.names) > 0:
+	case !r.namesOnly && r.page.HasFound():
 		r.learn = now.Add(learnAgain)
-		if r.foundAll() {
+		if r.page.FoundAll() {
 			r.learn = now.Add(learnAgainFull)
 		}
 	}
 }
 
-func (r *runner) foundAll() bool {
-	var found gpu.FieldSet
-	for name := range r.gpus.names {
-		if ref, ok := names.Resolve(name); ok {
-			if i, ok := gpu.IndexOf(ref.Field); ok {
-				found.Add(i)
-			}
-		}
-	}
-	return found.Union(r.fields) == found
-}
-
 // forget drops what is remembered of the target's lines: the next page is parsed
 // from scratch.
 func (r *runner) forget() {
-	r.page.forget()
-	if r.gpus != nil {
-		r.gpus.reset()
+	r.page.Forget()
+	if r.want.Load().Kind != Pod {
 		r.req, r.learn = nil, time.Time{}
-	} else {
-		r.pods.reset()
 	}
 }
 
@@ -432,13 +374,13 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 	st.LastSuccess, st.Collected = arrived, at
 	st.Lag, st.Skew = arrived.Sub(at), -r.clock.offset
 	st.Took, st.Samples = arrived.Sub(started), len(r.batch.Points)
-	if r.page.meta.interval > 0 {
-		st.Interval = seconds(r.page.meta.interval)
+	if r.page.Meta.Interval > 0 {
+		st.Interval = seconds(r.page.Meta.Interval)
 	}
-	st.BadLines, st.BadLine, st.OutOfRange = r.page.bad, "", r.page.outside.total()
-	if r.page.badLine != nil {
-		st.BadLine = r.page.badLine.Error()
-		r.s.deps.Log.Debug("malformed lines skipped", "target", st.Name, "lines", r.page.bad, "first", st.BadLine, "text", r.page.badText)
+	st.BadLines, st.BadLine, st.OutOfRange = r.page.Bad, "", r.page.OutOfRange.Total()
+	if r.page.BadLine != nil {
+		st.BadLine = r.page.BadLine.Error()
+		r.s.deps.Log.Debug("malformed lines skipped", "target", st.Name, "lines", r.page.Bad, "first", st.BadLine, "text", r.page.BadText)
 	}
 }
 
@@ -446,9 +388,9 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 // collection is older than gpu.MaxAge; before that, the scrape was too early.
 func (r *runner) repeated(at, arrived time.Time) (next time.Time) {
 	r.s.repeated.Add(1)
-	m := r.page.meta
+	m := r.page.Meta
 	next = r.phase.tooEarly(m, arrived)
-	if age := arrived.Sub(at); m.interval > 0 && age > gpu.MaxAge(seconds(m.interval)) {
+	if age := arrived.Sub(at); m.Interval > 0 && age > gpu.MaxAge(seconds(m.Interval)) {
 		f := fail(Stale, "collection time has not changed since %s", at.UTC().Format(time.RFC3339Nano))
 		r.s.failures[f.reason].Add(1)
 		r.note(f, arrived)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -54,16 +55,16 @@ type Scraper struct {
 	deps    Deps
 	buffers sync.Pool
 
-	names     atomic.Pointer[Names] // nil: no query reads series
-	described descriptions
+	names     atomic.Pointer[page.Names] // nil: no query reads series
+	described page.Descriptions
 
-	mu      sync.Mutex
-	wanted  []Target
-	changed chan struct{}
-	runners map[string]*runner
-	outside map[string]uint64  // values out of range, by metric
-	leaving map[string]*runner // runners of removed targets that are not done yet
-	refused map[string]State   // targets that are not scraped because there are too many
+	mu         sync.Mutex
+	wanted     []Target
+	changed    chan struct{}
+	runners    map[string]*runner
+	outOfRange map[string]uint64  // values, by metric
+	leaving    map[string]*runner // runners of removed targets that are not done yet
+	refused    map[string]State   // targets that are not scraped because there are too many
 
 	scrapes, samples, badLines, repeated atomic.Uint64
 	nanos                                atomic.Int64
@@ -77,11 +78,11 @@ func New(cfg Config, deps Deps) *Scraper {
 	}
 	return &Scraper{
 		cfg: cfg.withDefaults(), deps: deps,
-		buffers: sync.Pool{New: newBuffer},
-		changed: make(chan struct{}, 1),
-		runners: map[string]*runner{},
-		outside: map[string]uint64{},
-		leaving: map[string]*runner{},
+		buffers:    sync.Pool{New: newBuffer},
+		changed:    make(chan struct{}, 1),
+		runners:    map[string]*runner{},
+		outOfRange: map[string]uint64{},
+		leaving:    map[string]*runner{},
 	}
 }
 
@@ -97,6 +98,16 @@ func (s *Scraper) Sync(targets []Target) {
 	case s.changed <- struct{}{}:
 	default:
 	}
+}
+
+// SetNames sets the metrics whose series are kept for queries. Targets that stay are
+// not interrupted.
+func (s *Scraper) SetNames(n *page.Names) { s.names.Store(n) }
+
+// Metadata returns what pages say about a metric: those of dcgm-exporters, and those of
+// pods in some namespaces; nil: in all.
+func (s *Scraper) Metadata(namespaces []string, metric string) []page.Metadata {
+	return s.described.Of(namespaces, metric)
 }
 
 // Run scrapes until ctx ends, and then waits for its goroutines. Call it once.
@@ -198,6 +209,18 @@ func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, bef
 	r.run(ctx, before, all.Done)
 }
 
+// countOutOfRange adds a page's counts to the scraper's.
+func (s *Scraper) countOutOfRange(counts page.OutOfRange) {
+	if len(counts) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range counts {
+		s.outOfRange[c.Metric] += c.Values
+	}
+}
+
 func (s *Scraper) count(f *failure, took time.Duration) {
 	s.scrapes.Add(1)
 	s.nanos.Add(int64(took))
@@ -229,14 +252,14 @@ func (s *Scraper) Stats() Stats {
 		Scrapes: s.scrapes.Load(), Repeated: s.repeated.Load(), Samples: s.samples.Load(),
 		BadLines: s.badLines.Load(), Took: time.Duration(s.nanos.Load()),
 		Failures:  make(map[string]uint64, numReasons),
-		Freshness: map[string]int{FreshByTimestamp: 0, FreshByEnergy: 0, FreshByPower: 0, FreshUnknown: 0},
+		Freshness: map[string]int{page.FreshByTimestamp: 0, page.FreshByEnergy: 0, page.FreshByPower: 0, page.FreshUnknown: 0},
 	}
 	for r := range numReasons {
 		st.Failures[r.String()] = s.failures[r].Load()
 	}
 	s.mu.Lock()
 	st.Targets, st.Refused = len(s.runners), len(s.refused)
-	st.OutOfRange = maps.Clone(s.outside)
+	st.OutOfRange = maps.Clone(s.outOfRange)
 	for _, r := range s.runners {
 		r.mu.Lock()
 		if r.state.Freshness != "" {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -66,7 +67,7 @@ func testAnswersAreNotShown(t *testing.T, dial Dialer) {
 				Client: NewClient(), Dial: dial, Store: series.New(series.Config{}),
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})),
 			})
-			want := Target{Name: "t", URL: parse(raw), Kind: kind, Metrics: []Metric{{Key: "m", Name: "m"}}}
+			want := Target{Name: "t", URL: parse(raw), Kind: kind, Metrics: []page.Metric{{Key: "m", Name: "m"}}}
 			r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0), state: State{Name: "t", URL: raw}}
 			r.want.Store(&want)
 			r.scrape(context.Background())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -28,8 +29,8 @@ type Target struct {
 	Kind   Kind
 	Labels series.TargetLabels
 
-	Fields  gpu.FieldSet // the fields in use, for Agent and DCGM; empty: all
-	Metrics []Metric     // the metrics in use, for Pod
+	Fields  gpu.FieldSet  // the fields in use, for Agent and DCGM; empty: all
+	Metrics []page.Metric // the metrics in use, for Pod
 
 	// Interval is the time between two scrapes of a Pod, if it is longer than
 	// Config.Interval.
@@ -53,7 +54,7 @@ type State struct {
 	Skew        time.Duration // how far the target's clock is ahead of ours; zero: its times are used without a correction
 	Took        time.Duration // duration of the last request
 	Interval    time.Duration // the agent's, or estimated from the changes of values; zero: unknown
-	Freshness   string        // how the age of the values is known, such as FreshByEnergy; empty for a Pod, which measures at the scrape
+	Freshness   string        // how the age of the values is known, such as page.FreshByEnergy; empty for a Pod, which measures at the scrape
 	Waiting     bool          // the values have not changed since the first scrape, and may be old
 	Frozen      int           // devices whose values have not changed for too long
 	Samples     int           // of the last success

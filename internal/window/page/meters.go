@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"time"
@@ -29,7 +29,7 @@ func (x *labeller) scrapeMeters() []meter {
 	}
 	x.meters = make([]meter, 0, numMeters)
 	for _, name := range []string{meterDuration, meterSamples, meterKept} {
-		if !x.names.allOf(x.kind) && !x.names.has([]byte(name)) {
+		if !x.names.allOf(x.isPod) && !x.names.has([]byte(name)) {
 			continue
 		}
 		set, ok := x.labels(&line{name: []byte(name)})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"slices"
@@ -59,42 +59,39 @@ func (n *Names) has(name []byte) bool {
 	return ok
 }
 
-// allOf reports whether all series of a target are kept.
-func (n *Names) allOf(k Kind) bool { return n != nil && n.all && k != Pod }
+// allOf reports whether all series of a page are kept. A pod's page is isPod.
+func (n *Names) allOf(isPod bool) bool { return n != nil && n.all && !isPod }
 
-// fieldsOf returns the fields to keep of a target with these fields in use; empty: all.
-func (n *Names) fieldsOf(t *Target) gpu.FieldSet {
+// FieldsOf returns the fields to keep of an exporter of GPUs with these fields in use;
+// empty: all.
+func (n *Names) FieldsOf(inUse gpu.FieldSet) gpu.FieldSet {
 	switch {
-	case n == nil || t.Fields.Empty():
-		return t.Fields
-	case n.allOf(t.Kind):
+	case n == nil || inUse.Empty():
+		return inUse
+	case n.all:
 		return gpu.FieldSet{}
 	}
-	return t.Fields.Union(n.fields)
+	return inUse.Union(n.fields)
 }
 
-// asked returns the names to ask an agent for, beside those of fields. ok is false if
+// Asked returns the names to ask an agent for, beside those of fields. ok is false if
 // its whole page is needed.
-func (n *Names) asked() (list []string, ok bool) {
+func (n *Names) Asked() (list []string, ok bool) {
 	if n == nil {
 		return nil, true
 	}
 	return n.others, !n.all && len(n.others) <= maxAskedNames
 }
 
-// SetNames sets the metrics whose series are kept for queries. Targets that stay are
-// not interrupted.
-func (s *Scraper) SetNames(n *Names) { s.names.Store(n) }
-
-// isReserved reports whether a target of a kind may not have series of this name. A
-// scrape adds up and scrape_*, and the controller adds kube_*. A tenant chooses the
-// page of a pod: it has no series of GPUs.
-func isReserved(k Kind, name []byte) bool {
+// isReserved reports whether a page may not have series of this name. A scrape adds up
+// and scrape_*, and the controller adds kube_*. A tenant chooses the page of a pod: it
+// has no series of GPUs.
+func isReserved(isPod bool, name []byte) bool {
 	s := string(name)
 	switch {
 	case s == "up", s == "ALERTS", s == "ALERTS_FOR_STATE", strings.HasPrefix(s, "scrape_"), strings.HasPrefix(s, "kube_"):
 		return true
-	case k != Pod:
+	case !isPod:
 		return false
 	case strings.HasPrefix(s, "DCGM_"), strings.HasPrefix(s, "dcgm_"), strings.HasPrefix(s, "gpupilot_"):
 		return true

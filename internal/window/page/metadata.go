@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"bytes"
@@ -27,9 +27,9 @@ const (
 	exporters             = ""   // stands for the namespace of agents and dcgm-exporters
 )
 
-// descriptions are what the pages of pods and dcgm-exporters say about their metrics.
+// Descriptions are what the pages of pods and dcgm-exporters say about their metrics.
 // The first description of a metric in a namespace counts; those of agents are known.
-type descriptions struct {
+type Descriptions struct {
 	mu    sync.RWMutex
 	of    map[string]map[string]Metadata // by namespace and metric
 	order []string                       // the namespaces, by the time of their first description
@@ -41,16 +41,10 @@ var types = map[string]string{
 	"info": "info", "stateset": "stateset", "untyped": "unknown", "unknown": "unknown",
 }
 
-// learner returns the function that takes the comments of a target's page; nil for a
-// page that adds nothing.
-func (d *descriptions) learner(t *Target) func(line []byte) {
-	if t.Kind == Agent {
-		return nil
-	}
-	namespace, left := exporters, maxComments
-	if t.Kind == Pod {
-		namespace = t.Labels.Namespace
-	}
+// Learner returns the function that takes the comments of a page, for Config.Learn. The
+// namespace is the pod's; empty: the page is a dcgm-exporter's.
+func (d *Descriptions) Learner(namespace string) func(comment []byte) {
+	left := maxComments
 	return func(line []byte) {
 		if left--; left >= 0 {
 			d.learn(namespace, line)
@@ -59,7 +53,7 @@ func (d *descriptions) learner(t *Target) func(line []byte) {
 }
 
 // learn takes a comment: # HELP, # TYPE or # UNIT, a name and a text.
-func (d *descriptions) learn(namespace string, line []byte) {
+func (d *Descriptions) learn(namespace string, line []byte) {
 	comment, ok := bytes.CutPrefix(line, []byte("# "))
 	if !ok {
 		return
@@ -91,7 +85,7 @@ func helpOf(text []byte) string {
 	return strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\"`, `"`).Replace(s)
 }
 
-func (d *descriptions) set(namespace, name string, f func(*Metadata)) {
+func (d *Descriptions) set(namespace, name string, f func(*Metadata)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.of == nil {
@@ -126,10 +120,9 @@ func (d *descriptions) set(namespace, name string, f func(*Metadata)) {
 	d.of[namespace][name] = m
 }
 
-// Metadata returns what pages say about a metric: those of dcgm-exporters, and those of
-// pods in some namespaces; nil: in all.
-func (s *Scraper) Metadata(namespaces []string, metric string) (out []Metadata) {
-	d := &s.described
+// Of returns what pages say about a metric: those of dcgm-exporters, and those of pods
+// in some namespaces; nil: in all.
+func (d *Descriptions) Of(namespaces []string, metric string) (out []Metadata) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if namespaces == nil {

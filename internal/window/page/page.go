@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"bytes"
 	"fmt"
 	"hash/maphash"
+	"io"
+	"math"
+	"time"
 	"unicode/utf8"
 	"unsafe"
 
@@ -52,21 +55,28 @@ const (
 	maxPoints  = 1 << 14 // values of one page
 	maxLines   = 1 << 17 // with comments; 16 times those of a node with 16 GPUs in 7 instances each
 	maxSteps   = 1 << 20 // entries skipped in the search for lines; about 1 ms
-	// maxLine is the longest line in bytes, and the size of a read buffer. A line
+	// MaxLine is the longest line in bytes, and the size of a read buffer. A line
 	// of dcgm-exporter with its pod's labels has 1 to 4 KiB.
-	maxLine = 32 << 10
+	MaxLine = 32 << 10
 )
+
+var errLong = fmt.Errorf("line is longer than %d bytes", MaxLine)
+
+// TooLargeError says which limit of a page is exceeded.
+type TooLargeError string
+
+// Error implements error.
+func (e TooLargeError) Error() string { return string(e) }
 
 var (
-	errLong   = fmt.Errorf("line is longer than %d bytes", maxLine)
-	errLines  = fmt.Errorf("exposition has more than %d lines", maxLines)
-	errPoints = fmt.Errorf("exposition has more than %d values of the metrics that autoscalers read", maxPoints)
+	errLines  = TooLargeError(fmt.Sprintf("exposition has more than %d lines", maxLines))
+	errPoints = TooLargeError(fmt.Sprintf("exposition has more than %d values of the metrics that autoscalers read", maxPoints))
 )
 
-// page parses one target's responses. It remembers the lines of the last page in
-// their order. On the next page, it only hashes a line's identity and compares the
-// hash with the expected one.
-type page struct {
+// Reader reads one target's pages. It remembers the lines of the last page in their
+// order. On the next page, it only hashes a line's identity and compares the hash with
+// the expected one.
+type Reader struct {
 	seed    maphash.Seed
 	entries []entry // of the last page, in its order
 	next    []entry // of this page, if it differs; the memory is the buffer's
@@ -82,19 +92,29 @@ type page struct {
 	long   bool // the current line is too long
 	eof    bool // the line # EOF was read
 
-	points  []point
-	own     []series.Point // of the lines with a series of their own
-	meta    meta
-	lines   int // sample lines
-	bad     int
-	badLine error  // the first bad line: its number and what is wrong with it
-	badText string // its beginning, for the log's debug level only
-	changed bool   // the identities differ from the last page's
-	outside outside
-	series  int
-	steps   int
-	over    bool // more than maxPoints
-	bytes   int64
+	points []point
+	own    []series.Point // of the lines with a series of their own
+	series int
+	steps  int
+	over   bool // more than maxPoints
+
+	Facts // of the page that was read
+
+	gpus   *gpus       // who, of an exporter
+	pods   *podMetrics // who, of a pod
+	labels *labeller
+}
+
+// Facts are what a page says about itself, and what was wrong with it.
+type Facts struct {
+	Meta       Meta
+	Changed    bool // the identities of the lines differ from the last page's
+	Lines      int  // sample lines
+	Bytes      int64
+	Bad        int    // malformed lines
+	BadLine    error  // the first of them: its number and what is wrong with it
+	BadText    string // its beginning, for the log's debug level only
+	OutOfRange OutOfRange
 }
 
 // identifier determines the purpose of a target's lines.
@@ -111,7 +131,7 @@ type identifier interface {
 }
 
 // fillOwn adds the values of the lines with a series of their own to a batch.
-func (p *page) fillOwn(b *series.Batch) { b.Points = append(b.Points, p.own...) }
+func (p *Reader) fillOwn(b *series.Batch) { b.Points = append(b.Points, p.own...) }
 
 // point is a value for the batch.
 type point struct {
@@ -123,54 +143,79 @@ type point struct {
 	copy  bool // as in entry
 }
 
-// meta is the collection's metadata from an agent's page, in seconds; 0: not there.
-type meta struct{ collected, interval, took float64 }
+// Meta is the collection's metadata from an agent's page, in seconds; 0: not there.
+type Meta struct{ Collected, Interval, Took float64 }
 
-func newPage(who identifier) *page {
-	return &page{seed: maphash.MakeSeed(), who: who, most: maxEntries}
+func newReader(who identifier) *Reader {
+	return &Reader{seed: maphash.MakeSeed(), who: who, most: maxEntries}
 }
 
 // forget drops the entries: each line of the next page is parsed.
-func (p *page) forget() { p.entries = p.entries[:0] }
+func (p *Reader) forget() { p.entries = p.entries[:0] }
 
-// shrink frees the entries and halves the limit of remembered entries.
-func (p *page) shrink() {
-	p.entries, p.next, p.most = nil, nil, p.most/2
-}
-
-// size returns the bytes that the page remembers, without those of the buffer.
-func (p *page) size() int64 {
+// Size returns the bytes that are remembered, without those of the buffer.
+func (p *Reader) Size() int64 {
 	return int64(cap(p.entries))*int64(unsafe.Sizeof(entry{})) + p.who.size()
 }
 
-// read parses a whole page into p.points and p.meta. It fails if the text is not a
-// metrics page. It counts single bad lines in p.bad.
-func (p *page) read(b []byte) error {
+// Read reads a whole page.
+func (p *Reader) Read(b []byte) error {
 	p.begin()
 	p.feed(b)
-	return p.end()
+	return p.End()
 }
 
-// begin starts a page. feedLines and feed then add its text, and end finishes it.
-func (p *page) begin() {
-	p.points, p.own, p.next, p.meta, p.outside = p.points[:0], p.own[:0], p.next[:0], meta{}, p.outside[:0]
+// ReadBody reads the body of a response of at most most bytes as it arrives. It holds no
+// more of it than the buffer, which has MaxLine bytes. End finishes the page.
+func (p *Reader) ReadBody(body io.Reader, buffer []byte, most int64) error {
+	p.begin()
+	held, total := 0, int64(0) // bytes of the incomplete line, and of the body
+	defer func() { p.Bytes = total }()
+	for {
+		n, err := body.Read(buffer[held:])
+		held += n
+		if total += int64(n); total > most {
+			return TooLargeError(fmt.Sprintf("response is longer than the limit of %d bytes", most))
+		}
+		used := p.feedLines(buffer[:held])
+		held = copy(buffer, buffer[used:held])
+		if held == len(buffer) {
+			p.skip()
+			held = 0
+		}
+		if err := p.tooMuch(); err != nil {
+			return err
+		}
+		switch {
+		case err == io.EOF:
+			p.feed(buffer[:held])
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// begin starts a page. feedLines and feed then add its text, and End finishes it.
+func (p *Reader) begin() {
+	p.points, p.own, p.next, p.Meta, p.OutOfRange = p.points[:0], p.own[:0], p.next[:0], Meta{}, p.OutOfRange[:0]
 	if p.memo == nil {
 		p.memo = new(labelMemo)
 	}
 	p.memo.begin()
-	p.lines, p.bad, p.badLine, p.changed, p.series, p.steps = 0, 0, nil, false, 0, 0
+	p.Lines, p.Bad, p.BadLine, p.Changed, p.series, p.steps = 0, 0, nil, false, 0, 0
 	p.at, p.number, p.long, p.eof, p.over = 0, 0, false, false, false
 }
 
 // feed parses the last piece of a page.
-func (p *page) feed(b []byte) {
+func (p *Reader) feed(b []byte) {
 	if rest := b[p.feedLines(b):]; len(rest) > 0 {
 		p.text(rest)
 	}
 }
 
 // feedLines parses the complete lines of a piece, and returns their length.
-func (p *page) feedLines(b []byte) (n int) {
+func (p *Reader) feedLines(b []byte) (n int) {
 	for {
 		i := bytes.IndexByte(b[n:], '\n')
 		if i < 0 {
@@ -182,16 +227,16 @@ func (p *page) feedLines(b []byte) (n int) {
 }
 
 // skip marks the current line as too long.
-func (p *page) skip() { p.long = true }
+func (p *Reader) skip() { p.long = true }
 
 // text parses one line.
-func (p *page) text(text []byte) {
+func (p *Reader) text(text []byte) {
 	p.number++
 	if n := len(text); n > 0 && text[n-1] == '\r' {
 		text = text[:n-1]
 	}
 	switch {
-	case p.long || len(text) > maxLine:
+	case p.long || len(text) > MaxLine:
 		p.long = false
 		p.refuse(text, errLong)
 		return
@@ -208,24 +253,25 @@ func (p *page) text(text []byte) {
 		p.refuse(text, err)
 		return
 	}
-	p.lines++
+	p.Lines++
 	p.take(e, v, stamp)
 }
 
 // refuse counts a bad line.
-func (p *page) refuse(text []byte, err error) {
-	if p.bad++; p.badLine == nil {
-		p.badLine, p.badText = fmt.Errorf("line %d: %w", p.number, err), excerpt(text)
+func (p *Reader) refuse(text []byte, err error) {
+	if p.Bad++; p.BadLine == nil {
+		p.BadLine, p.BadText = fmt.Errorf("line %d: %w", p.number, err), excerpt(text)
 	}
 }
 
-// end finishes a page.
-func (p *page) end() error {
+// End finishes a page. It fails if the text is not a metrics page or exceeds a limit.
+// Single bad lines are counted.
+func (p *Reader) End() error {
 	p.line.release()
 	if p.at != len(p.entries) {
 		p.differ(p.at)
 	}
-	if p.changed {
+	if p.Changed {
 		if n := len(p.next); cap(p.entries) < n || cap(p.entries) > n+n/8 {
 			p.entries = make([]entry, 0, n)
 		}
@@ -235,15 +281,18 @@ func (p *page) end() error {
 		p.forget()
 		return err
 	}
-	if p.bad > p.lines {
+	if p.Bad > p.Lines {
 		p.forget()
-		return fmt.Errorf("not a metrics page, %d of %d lines are bad: %w", p.bad, p.bad+p.lines, p.badLine)
+		return fmt.Errorf("not a metrics page, %d of %d lines are bad: %w", p.Bad, p.Bad+p.Lines, p.BadLine)
+	}
+	if p.gpus != nil && p.Changed {
+		p.gpus.settle(p)
 	}
 	return nil
 }
 
 // tooMuch returns an error if the page exceeds a limit.
-func (p *page) tooMuch() error {
+func (p *Reader) tooMuch() error {
 	switch {
 	case p.number > maxLines:
 		return errLines
@@ -255,7 +304,7 @@ func (p *page) tooMuch() error {
 
 // sample parses one sample line. at is the index of the expected entry. The returned
 // entry is valid until the next line.
-func (p *page) sample(text []byte, at *int) (*entry, float64, int64, error) {
+func (p *Reader) sample(text []byte, at *int) (*entry, float64, int64, error) {
 	end := identityEnd(text)
 	if end > 0 {
 		if e := p.expect(maphash.Bytes(p.seed, text[:end]), at); e != nil {
@@ -289,7 +338,7 @@ func (p *page) sample(text []byte, at *int) (*entry, float64, int64, error) {
 
 // expect finds the entry of an identity at index at or after it, because lines may
 // have left the page. The returned entry is valid until the next line.
-func (p *page) expect(hash uint64, at *int) *entry {
+func (p *Reader) expect(hash uint64, at *int) *entry {
 	for i := *at; i < len(p.entries); i++ {
 		if p.entries[i].hash != hash {
 			if p.steps++; p.steps > maxSteps {
@@ -302,7 +351,7 @@ func (p *page) expect(hash uint64, at *int) *entry {
 		}
 		*at = i + 1
 		e := &p.entries[i]
-		if p.changed {
+		if p.Changed {
 			p.next = append(p.next, *e)
 			e = &p.next[len(p.next)-1]
 		}
@@ -315,7 +364,7 @@ func (p *page) expect(hash uint64, at *int) *entry {
 }
 
 // observe passes the value of a line that is evidence to the identifier.
-func (p *page) observe(e *entry, v float64) {
+func (p *Reader) observe(e *entry, v float64) {
 	if v != v {
 		return
 	}
@@ -325,15 +374,15 @@ func (p *page) observe(e *entry, v float64) {
 }
 
 // differ starts this page's own list, with the first n entries of the last page.
-func (p *page) differ(n int) {
-	if !p.changed {
-		p.changed = true
+func (p *Reader) differ(n int) {
+	if !p.Changed {
+		p.Changed = true
 		p.next = append(p.next[:0], p.entries[:n]...)
 	}
 }
 
 // take stores a line's value according to its use.
-func (p *page) take(e *entry, v float64, stamp int64) {
+func (p *Reader) take(e *entry, v float64, stamp int64) {
 	if e.own != (series.Ref{}) {
 		if len(p.own) >= maxPoints {
 			p.over = true
@@ -349,15 +398,15 @@ func (p *page) take(e *entry, v float64, stamp int64) {
 		}
 		x := point{e.ref, e.slot, v, stamp, e.use == share, e.copy}
 		if e.use != part {
-			x.value = p.outside.limit(e, v)
+			x.value = p.OutOfRange.limit(e, v)
 		}
 		p.points = append(p.points, x)
 	case collected:
-		p.meta.collected = v
+		p.Meta.Collected = v
 	case interval:
-		p.meta.interval = v
+		p.Meta.Interval = v
 	case took:
-		p.meta.took = v
+		p.Meta.Took = v
 	case lastSuccess:
 		p.who.success(e.slot, v)
 	}
@@ -388,9 +437,24 @@ func excerpt(b []byte) string {
 	return string(b[:n]) + "…"
 }
 
-// newestLine returns the newest timestamp of a line with a value, in ms since 1970;
+// CollectedAt returns when an agent collected the page, by its own clock. ok is false if
+// the page does not say it.
+func (p *Reader) CollectedAt() (at time.Time, ok bool) {
+	s := p.Meta.Collected
+	if !(s > 0 && s < maxUnix) {
+		return time.Time{}, false
+	}
+	whole, part := math.Modf(s)
+	return time.Unix(int64(whole), int64(math.Round(part*1e6))*1000), true // a float64 has the precision of a microsecond
+}
+
+// maxUnix is a time in seconds since 1970 (in the year 2255) that fits an int64 of
+// nanoseconds.
+const maxUnix = 9e9
+
+// NewestLine returns the newest timestamp of a line with a value, in ms since 1970;
 // 0 if no line has one.
-func (p *page) newestLine() int64 {
+func (p *Reader) NewestLine() int64 {
 	newest := int64(0)
 	for i := range p.points {
 		newest = max(newest, p.points[i].stamp)

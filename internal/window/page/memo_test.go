@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"bytes"
@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // A page of which labels are remembered reads as one of which each line is taken
 // apart for itself.
 func FuzzLabelMemo(f *testing.F) {
-	f.Add(nodePage(1, 4))
+	f.Add(pagetest.Node(1, 4))
 	f.Add([]byte(`DCGM_FI_DEV_GPU_UTIL{UUID="G",pod="p",namespace="n"} 1
 DCGM_FI_DEV_FB_USED{UUID="G",pod="p",namespace="n"} 2
 DCGM_FI_DEV_POWER_USAGE {UUID="G",pod="p",namespace="n"} 3
@@ -31,7 +32,7 @@ gpupilot_pod_gpu_utilization_ratio{UUID="G",pod="p",namespace="n"} 1
 		read := func(each bool) string {
 			store := series.New(series.Config{})
 			g := newGPUs(store.Target("t", series.TargetLabels{}), gpu.FieldSet{})
-			p := newPage(g)
+			p := newReader(g)
 			p.begin()
 			for line := range bytes.Lines(text) {
 				if each {
@@ -39,7 +40,7 @@ gpupilot_pod_gpu_utilization_ratio{UUID="G",pod="p",namespace="n"} 1
 				}
 				p.feed(bytes.TrimSuffix(line, []byte("\n")))
 			}
-			err := p.end()
+			err := p.End()
 			for i := range p.entries {
 				p.entries[i].hash = 0 // seeds differ
 			}
@@ -48,7 +49,7 @@ gpupilot_pod_gpu_utilization_ratio{UUID="G",pod="p",namespace="n"} 1
 					p.points[i].value = -1
 				}
 			}
-			return fmt.Sprintf("%v\n%d lines, %d bad\n%+v\n%+v\n%+v\n%v", err, p.lines, p.bad, p.entries, p.points, g.owners, g.refused)
+			return fmt.Sprintf("%v\n%d lines, %d bad\n%+v\n%+v\n%+v\n%v", err, p.Lines, p.Bad, p.entries, p.points, g.owners, g.refused)
 		}
 		if memo, plain := read(false), read(true); !reflect.DeepEqual(memo, plain) {
 			t.Fatalf("%s\nwith the memo: %s\nwithout: %s", text, memo, plain)
@@ -58,7 +59,7 @@ gpupilot_pod_gpu_utilization_ratio{UUID="G",pod="p",namespace="n"} 1
 
 // A page of labels that are all different costs no more memory than the memo's bound.
 func TestLabelMemoIsBounded(t *testing.T) {
-	p := newPage(&recorder{})
+	p := newReader(&recorder{})
 	p.begin()
 	for i := range 4 * maxMemo {
 		p.feed(fmt.Appendf(nil, "m{i=\"%d\"} 1", i))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"fmt"
@@ -11,21 +11,12 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// Combine is how the series of one name are combined to one value.
-type Combine uint8
-
-// The combinations.
-const (
-	Sum Combine = iota // the sum of all series
-	Max                // the largest value; a sum of ratios has no meaning
-)
-
-// Metric is one value, combined from a pod's series of one name.
+// Metric is one value, the sum of a pod's series of one name or the largest of them.
 type Metric struct {
 	Key          string // the name in the store
 	Name         string // of the series
 	Label, Value string // only series with this label; empty: all
-	Combine      Combine
+	Largest      bool   // the largest of the series, not the sum: a sum of ratios has no meaning
 	// Min and Max are the valid range of each series and of the combined value. If
 	// one is outside, the metric has no value. Both 0: no range.
 	Min, Max float64
@@ -169,14 +160,14 @@ func (m *podMetrics) observe(int32, evidence, float64, bool) {}
 
 // fill adds the combined values to a batch. A metric with a NaN among its series has
 // no value.
-func (m *podMetrics) fill(p *page, b *series.Batch) {
+func (m *podMetrics) fill(p *Reader, b *series.Batch) {
 	for i := range m.cells {
 		m.cells[i].value, m.cells[i].seen = 0, false
 	}
 	for _, x := range p.points {
 		for _, c := range m.slots[x.slot] {
 			cell := &m.cells[c]
-			m.take(cell, p.outside.limitMetric(&m.metrics[cell.metric], x.value))
+			m.take(cell, p.OutOfRange.limitMetric(&m.metrics[cell.metric], x.value))
 		}
 	}
 	clear(m.sums)
@@ -189,7 +180,7 @@ func (m *podMetrics) fill(p *page, b *series.Batch) {
 	}
 	for i, ok := range m.seen {
 		if ok && !m.over[i] {
-			b.Add(m.refs[i], p.outside.limitMetric(&m.metrics[i], m.sums[i]))
+			b.Add(m.refs[i], p.OutOfRange.limitMetric(&m.metrics[i], m.sums[i]))
 		}
 	}
 	p.fillOwn(b)
@@ -201,7 +192,7 @@ func (m *podMetrics) take(c *cell, v float64) {
 	switch {
 	case !c.seen:
 		c.value, c.seen = v, true
-	case x.Combine == Max || x.By != "":
+	case x.Largest || x.By != "":
 		c.value = math.Max(c.value, v)
 	default:
 		c.value += v

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"math"
@@ -25,7 +25,7 @@ const (
 	energyTotal          // changes with each collection: a GPU always draws power
 )
 
-// The values of State.Freshness: how the age of a target's values is known.
+// The values of Freshness.Method: how the age of a target's values is known.
 const (
 	FreshByTimestamp = "timestamp" // the page has the time of collection
 	FreshByEnergy    = "energy"    // the energy counters change
@@ -50,9 +50,9 @@ const (
 	// usualInterval is the default of dcgm-exporter's --collect-interval. It is
 	// assumed until there are enoughGaps.
 	usualInterval = 30 * time.Second
-	// slowestInterval is the longest time between two changes that counts as an
+	// SlowestInterval is the longest time between two changes that counts as an
 	// interval. A longer one is a pause.
-	slowestInterval = 2 * time.Minute
+	SlowestInterval = 2 * time.Minute
 	// enoughGaps is the number of changes from which an interval is estimated.
 	enoughGaps = 4
 )
@@ -104,42 +104,49 @@ func (p *ageState) observe(e evidence, v float64, moved bool) {
 	}
 }
 
-// intervalEstimate estimates an exporter's collection interval from the times at
+// IntervalEstimate estimates an exporter's collection interval from the times at
 // which its values change.
-type intervalEstimate struct {
+type IntervalEstimate struct {
 	last time.Time                 // of the last change
 	gaps [enoughGaps]time.Duration // between the newest changes
 	n    int                       // gaps so far
 }
 
-func (p *intervalEstimate) add(at time.Time) {
-	if gap := at.Sub(p.last); !p.last.IsZero() && gap <= slowestInterval {
+func (p *IntervalEstimate) add(at time.Time) {
+	if gap := at.Sub(p.last); !p.last.IsZero() && gap <= SlowestInterval {
 		p.gaps[p.n%enoughGaps] = gap
 		p.n++
 	}
 	p.last = at
 }
 
+// Interval returns the estimate. ok is false before the first change.
+func (p *IntervalEstimate) Interval() (d time.Duration, ok bool) {
+	return p.interval(), !p.last.IsZero()
+}
+
 // interval returns the longest of the newest gaps. The shorter ones can be wrong,
 // because one collection can arrive in two pages.
-func (p *intervalEstimate) interval() time.Duration {
+func (p *IntervalEstimate) interval() time.Duration {
 	if p.n < enoughGaps {
 		return max(usualInterval, slices.Max(p.gaps[:]))
 	}
 	return slices.Max(p.gaps[:])
 }
 
-// freshness is the result of assess for a page's devices.
-type freshness struct {
-	method                   evidence  // of the device with the least evidence
-	fresh, unchanged, frozen int       // devices; a frozen one counts as unchanged too
-	waits                    bool      // the values of the unchanged devices have never changed
-	since                    time.Time // the last change of an unchanged device
+// Freshness says how many of a page's devices have new values.
+type Freshness struct {
+	Method                   string    // such as FreshByEnergy, of the device with the least evidence
+	Fresh, Unchanged, Frozen int       // devices; a frozen one counts as unchanged too
+	Waits                    bool      // the values of the unchanged devices have never changed
+	Since                    time.Time // the last change of an unchanged device
+
+	least evidence
 }
 
 // assess determines which devices of a page without a timestamp have new values, and
 // prepares for the next page.
-func (g *gpus) assess(at time.Time, learned *intervalEstimate) (f freshness) {
+func (g *gpus) assess(at time.Time, learned *IntervalEstimate) (f Freshness) {
 	moved := false
 	for i := range g.ages {
 		p := &g.ages[i]
@@ -154,7 +161,7 @@ func (g *gpus) assess(at time.Time, learned *intervalEstimate) (f freshness) {
 	if moved {
 		learned.add(at)
 	}
-	f.waits, f.method = true, energyTotal
+	f.Waits, f.least = true, energyTotal
 	for i := range g.ages {
 		p := &g.ages[i]
 		if !p.onPage {
@@ -163,15 +170,16 @@ func (g *gpus) assess(at time.Time, learned *intervalEstimate) (f freshness) {
 		f.take(p, at, learned.interval())
 		p.onPage, p.moved, p.best = false, false, noEvidence
 	}
-	if f.fresh+f.unchanged == 0 {
-		f.method = noEvidence
+	if f.Fresh+f.Unchanged == 0 {
+		f.least = noEvidence
 	}
+	f.Method = f.least.String()
 	return f
 }
 
 // take adds one device to the result.
-func (f *freshness) take(p *ageState, at time.Time, interval time.Duration) {
-	f.method = min(f.method, p.best)
+func (f *Freshness) take(p *ageState, at time.Time, interval time.Duration) {
+	f.least = min(f.least, p.best)
 	age, most := at.Sub(p.since()), gpu.MaxAge(interval)
 	switch p.best {
 	case energyTotal:
@@ -183,16 +191,16 @@ func (f *freshness) take(p *ageState, at time.Time, interval time.Duration) {
 		p.unchanged = false
 	}
 	if !p.unchanged {
-		f.fresh++
+		f.Fresh++
 		return
 	}
-	f.unchanged++
-	f.waits = f.waits && p.changed.IsZero()
+	f.Unchanged++
+	f.Waits = f.Waits && p.changed.IsZero()
 	if age > most {
-		f.frozen++
+		f.Frozen++
 	}
-	if p.since().After(f.since) {
-		f.since = p.since()
+	if p.since().After(f.Since) {
+		f.Since = p.since()
 	}
 }
 

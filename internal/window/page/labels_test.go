@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"slices"
@@ -16,37 +16,26 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// shown reads a page and returns the series that it exposes, with their newest values.
-func shown(t *testing.T, kind Kind, names *Names, of series.TargetLabels, pages ...string) ([]string, *series.Target) {
+// shown reads pages and returns the series that the last one exposes, with their newest
+// values.
+func shown(t *testing.T, newReader func(Config) *Reader, names *Names, of series.TargetLabels, pages ...string) ([]string, *series.Target) {
 	t.Helper()
 	store := series.New(series.Config{})
 	target := store.Target("t", of)
-	var p *page
-	var x *labeller
-	var fill func(*page, *series.Batch)
-	if kind == Pod {
-		m := newPodMetrics(target, nil)
-		m.labels = newLabeller(kind, names, target, of)
-		p, x, fill = newPage(m), &m.labels, m.fill
-	} else {
-		g := newGPUs(target, names.fieldsOf(&Target{Kind: kind, Fields: gpu.SetOf(gpu.FBUsed)}))
-		g.labels = newLabeller(kind, names, target, of)
-		p, x, fill = newPage(g), &g.labels, g.fill
-	}
+	p := newReader(Config{Target: target, Labels: of, Names: names, Fields: names.FieldsOf(gpu.SetOf(gpu.FBUsed))})
 	for i, text := range pages {
-		if err := p.read([]byte(text)); err != nil {
+		if err := p.Read([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		at := time.Unix(1_800_000_000+int64(i), 0)
-		target.Expose(at, x.exposed(p.entries))
-		if x.again {
-			p.forget()
-			x.forget()
-		}
+		target.Expose(at, p.Exposed())
 		var b series.Batch
-		fill(p, &b)
+		p.Fill(&b, time.Second)
 		if _, err := target.Append(at, &b); err != nil {
 			t.Fatal(err)
+		}
+		if p.IsOvergrown() {
+			p.Forget()
 		}
 	}
 	var out []string
@@ -80,20 +69,20 @@ DCGM_FI_DEV_FB_USED{UUID="GPU-0",a="1",a="2"} 5
 kube_pod_labels{pod="a"} 1
 up 0
 `
-	all, _ := shown(t, Agent, NewNames(true, nil), of, page)
+	all, _ := shown(t, NewExporter, NewNames(true, nil), of, page)
 	want := []string{
 		`{UUID="GPU-0", __name__="DCGM_FI_DEV_GPU_UTIL", exported_exported_node="its", exported_node="x", gpu="0", instance="10.0.0.1:9400", job="agent", namespace="ml", node="n1", pod="a"} 37`,
 		`{UUID="GPU-1", __name__="DCGM_FI_DEV_GPU_UTIL", exported_job="theirs", gpu="1", instance="10.0.0.1:9400", job="agent", node="n1"} 38`,
 		`{__name__="gpupilot_collection_timestamp_seconds", instance="10.0.0.1:9400", job="agent", node="n1"} 1800000000`,
 		`{__name__="gpupilot_device_up", instance="10.0.0.1:9400", job="agent", node="n1", uuid="GPU-0"} 1`,
-		`{__name__="scrape_duration_seconds", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
-		`{__name__="scrape_samples_post_metric_relabeling", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
-		`{__name__="scrape_samples_scraped", instance="10.0.0.1:9400", job="agent", node="n1"} none`,
+		`{__name__="scrape_duration_seconds", instance="10.0.0.1:9400", job="agent", node="n1"} 1`,
+		`{__name__="scrape_samples_post_metric_relabeling", instance="10.0.0.1:9400", job="agent", node="n1"} 7`,
+		`{__name__="scrape_samples_scraped", instance="10.0.0.1:9400", job="agent", node="n1"} 7`,
 	}
 	if d := cmp.Diff(want, all); d != "" {
 		t.Error(d)
 	}
-	some, _ := shown(t, Agent, NewNames(false, []string{"dcgm_gpu_utilization"}), of, page)
+	some, _ := shown(t, NewExporter, NewNames(false, []string{"dcgm_gpu_utilization"}), of, page)
 	if d := cmp.Diff(want[:2], some); d != "" {
 		t.Error(d)
 	}
@@ -103,7 +92,7 @@ func TestSeveralLinesOfOneDeviceAreSeveralSeries(t *testing.T) {
 	const page = `DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",err_code="13"} 13
 DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",err_code="31"} 31
 `
-	got, _ := shown(t, DCGM, NewNames(true, nil), series.TargetLabels{Node: "n"}, page, page)
+	got, _ := shown(t, NewExporter, NewNames(true, nil), series.TargetLabels{Node: "n"}, page, page)
 	want := []string{
 		`{UUID="GPU-0", __name__="DCGM_FI_DEV_XID_ERRORS", err_code="13", node="n"} 13`,
 		`{UUID="GPU-0", __name__="DCGM_FI_DEV_XID_ERRORS", err_code="31", node="n"} 31`,
@@ -125,7 +114,7 @@ scrape_x 1
 vllm:latency_bucket{le="0.5",namespace="prod",pod="b",node="n2",job="agent",instance="x"} 4
 vllm:other 5
 `
-	got, _ := shown(t, Pod, NewNames(true, names), of, page)
+	got, _ := shown(t, NewPod, NewNames(true, names), of, page)
 	want := []string{`{__name__="vllm:latency_bucket", exported_instance="x", exported_job="agent", exported_namespace="prod", exported_node="n2", exported_pod="b", instance="10.0.0.9:8000", job="pod", le="0.5", namespace="ml", node="n1", pod="a"} 4`}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -139,7 +128,7 @@ func TestExtraLabels(t *testing.T) {
 		Node: "n", Instance: "10.0.0.1:80", Job: "ns/m", Namespace: "ns", Pod: "p",
 		Extra: series.LabelPairs("").With("container", "server").With("endpoint", "http"),
 	}
-	got, _ := shown(t, Pod, NewNames(false, []string{"requests"}), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
+	got, _ := shown(t, NewPod, NewNames(false, []string{"requests"}), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
 requests{exported_namespace="z",namespace="other"} 8
 kube_pod_labels{namespace="other"} 1
 unused 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"slices"
@@ -18,7 +18,7 @@ import (
 // of the page and those of the target. The target's have precedence, and a label of
 // the page with the same name is renamed exported_*.
 type labeller struct {
-	kind    Kind
+	isPod   bool
 	names   *Names
 	target  *series.Target
 	fixed   []labels.Label // of the target
@@ -38,8 +38,9 @@ type labeller struct {
 // labels of pods in addition if it is asked for them.
 const maxLineLabels = 96
 
-func newLabeller(k Kind, n *Names, t *series.Target, l series.TargetLabels) labeller {
-	x := labeller{kind: k, names: n, target: t, sets: make([]series.Labels, 1)}
+func newLabeller(cfg *Config, isPod bool) labeller {
+	x := labeller{isPod: isPod, names: cfg.Names, target: cfg.Target, sets: make([]series.Labels, 1)}
+	l := &cfg.Labels
 	for _, pair := range [][2]string{{"instance", l.Instance}, {"job", l.Job}, {"namespace", l.Namespace}, {"node", l.Node}, {"pod", l.Pod}} {
 		if pair[1] != "" {
 			x.fixed = append(x.fixed, labels.Label{Name: pair[0], Value: pair[1]})
@@ -70,10 +71,10 @@ func (x *labeller) expose(e *entry, l *line) {
 		return
 	}
 	field := e.use == value && !e.copy
-	if field && !x.names.allOf(x.kind) && !x.names.fields.Has(e.field) || !field && !x.names.allOf(x.kind) && !x.names.has(l.name) {
+	if field && !x.names.allOf(x.isPod) && !x.names.fields.Has(e.field) || !field && !x.names.allOf(x.isPod) && !x.names.has(l.name) {
 		return
 	}
-	if isReserved(x.kind, l.name) {
+	if isReserved(x.isPod, l.name) {
 		x.refused[series.RefusedReserved]++
 		return
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"cmp"
@@ -351,17 +351,15 @@ func (g *gpus) success(slot int32, seconds float64) { g.devices[slot].success = 
 // the device's own series. With --kubernetes-virtual-gpus, dcgm-exporter adds a copy
 // of utilisation and memory for each sharer. It is called after a page whose lines
 // differ from the last one's.
-func (g *gpus) settle(p *page) {
+func (g *gpus) settle(p *Reader) {
+	if !slices.ContainsFunc(p.entries, func(e entry) bool { return e.copy }) {
+		return
+	}
 	whole := map[series.Ref]bool{}
-	copies := false
 	for _, e := range p.entries {
 		if e.use == value && !e.copy {
 			whole[e.ref] = true
 		}
-		copies = copies || e.copy
-	}
-	if !copies {
-		return
 	}
 	for i := range p.entries {
 		if e := &p.entries[i]; e.use == value && e.copy && whole[e.ref] {
@@ -420,8 +418,8 @@ func (g *gpus) overgrown(entries int) bool {
 // fill adds a page's values to a batch. It omits the values of a device that the
 // agent has not read since the last page, or that assess found unchanged. It omits
 // lines with a timestamp that is more than lineMaxAge before the newest.
-func (g *gpus) fill(p *page, b *series.Batch) {
-	newest := p.newestLine()
+func (g *gpus) fill(p *Reader, b *series.Batch) {
+	newest := p.NewestLine()
 	for i := range g.devices {
 		d := &g.devices[i]
 		if d.canonical != int32(i) && d.success > g.devices[d.canonical].success {
@@ -430,7 +428,7 @@ func (g *gpus) fill(p *page, b *series.Batch) {
 	}
 	for _, x := range p.points {
 		d := &g.devices[x.slot]
-		if d.lags(&p.meta) || g.isUnchanged(x.slot) || x.stamp != 0 && newest-x.stamp > lineMaxAge.Milliseconds() {
+		if d.lags(&p.Meta) || g.isUnchanged(x.slot) || x.stamp != 0 && newest-x.stamp > lineMaxAge.Milliseconds() {
 			continue
 		}
 		// The shares of a pod's containers are consecutive; they are summed.
@@ -447,14 +445,14 @@ func (g *gpus) fill(p *page, b *series.Batch) {
 }
 
 // lags reports whether the device's values are those of an earlier collection.
-func (d *device) lags(m *meta) bool {
+func (d *device) lags(m *Meta) bool {
 	switch {
-	case d.success == 0 || m.collected == 0:
+	case d.success == 0 || m.Collected == 0:
 		return false
 	case d.lastSuccess != 0:
 		return d.success == d.lastSuccess // also correct if the agent's clock is set back
 	}
-	return d.success < m.collected-m.interval
+	return d.success < m.Collected-m.Interval
 }
 
 // lineMaxAge is the age of a line's timestamp beyond which its value is omitted:

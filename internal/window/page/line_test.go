@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scrape
+package page
 
 import (
 	"fmt"
@@ -169,7 +169,7 @@ func (r *recorder) success(int32, float64) {}
 func (r *recorder) observe(int32, evidence, float64, bool) {}
 func (r *recorder) size() int64                            { return 0 }
 
-func (r *recorder) said(p *page) string {
+func (r *recorder) said(p *Reader) string {
 	var b strings.Builder
 	for _, x := range p.points {
 		fmt.Fprintf(&b, "%s %v", r.series[x.slot], x.value)
@@ -195,7 +195,7 @@ func FuzzWellFormed(f *testing.F) {
 			lines, wants = append(lines, text), append(wants, want)
 		}
 		rec := &recorder{}
-		p := newPage(rec)
+		p := newReader(rec)
 		for range 6 {
 			var text, want strings.Builder
 			for i := range lines {
@@ -212,8 +212,8 @@ func FuzzWellFormed(f *testing.F) {
 				text.WriteString(lines[j] + "\n")
 				want.WriteString(wants[j] + "\n")
 			}
-			if err := p.read([]byte(text.String())); err != nil || p.bad != 0 {
-				t.Fatalf("%v, %d bad lines in\n%s", err, p.bad, text.String())
+			if err := p.Read([]byte(text.String())); err != nil || p.Bad != 0 {
+				t.Fatalf("%v, %d bad lines in\n%s", err, p.Bad, text.String())
 			}
 			if got := rec.said(p); got != want.String() {
 				t.Fatalf("page\n%s\n got %s\nwant %s", text.String(), got, want.String())
@@ -229,16 +229,16 @@ func FuzzAnything(f *testing.F) {
 	f.Add([]byte("a{b=\"}\"} 1\na{b=\"\\\"}\n{\"q\"} 1\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		rec := &recorder{}
-		p := newPage(rec)
-		err := p.read(b)
-		first, lines, bad := rec.said(p), p.lines, p.bad
-		err2 := p.read(b)
-		if again := rec.said(p); again != first || p.lines != lines || p.bad != bad || (err == nil) != (err2 == nil) {
-			t.Fatalf("first\n%s%d, %d, %v\nagain\n%s%d, %d, %v", first, lines, bad, err, again, p.lines, p.bad, err2)
+		p := newReader(rec)
+		err := p.Read(b)
+		first, lines, bad := rec.said(p), p.Lines, p.Bad
+		err2 := p.Read(b)
+		if again := rec.said(p); again != first || p.Lines != lines || p.Bad != bad || (err == nil) != (err2 == nil) {
+			t.Fatalf("first\n%s%d, %d, %v\nagain\n%s%d, %d, %v", first, lines, bad, err, again, p.Lines, p.Bad, err2)
 		}
-		fresh := newPage(&recorder{})
-		if fresh.read(b); fresh.lines != lines {
-			t.Fatalf("%d lines, then %d", lines, fresh.lines)
+		fresh := newReader(&recorder{})
+		if fresh.Read(b); fresh.Lines != lines {
+			t.Fatalf("%d lines, then %d", lines, fresh.Lines)
 		}
 	})
 }

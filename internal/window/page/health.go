@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
+)
+
+// HealthNames returns the metrics that ParseHealth reads, in the names of all profiles.
+func HealthNames() []string {
+	return []string{
+		"gpupilot_device_up", "gpupilot_backend_up", "gpupilot_xid_last_seen_timestamp_seconds",
+		"DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED",
+	}
+}
+
+// ParseHealth reads the health of a node's GPUs from its agent's page. A page without
+// gpupilot_backend_up is not an agent's, and an error.
+func ParseHealth(text []byte) (*gpu.NodeHealth, error) {
+	var h health
+	var l line
+	for row := range bytes.Lines(text) {
+		row = bytes.TrimRight(row, "\r\n")
+		if len(row) == 0 || row[0] == '#' || l.parse(row) != nil || math.IsNaN(l.value) {
+			continue
+		}
+		h.take(&l)
+	}
+	if !h.known {
+		return nil, errors.New("the page has no gpupilot_backend_up: it is not an agent's")
+	}
+	return &h.node, nil
+}
+
+// health is a NodeHealth in the making.
+type health struct {
+	node  gpu.NodeHealth
+	known bool
+	place map[string]int
+}
+
+func (h *health) take(l *line) {
+	switch string(l.name) {
+	case "gpupilot_backend_up":
+		h.known, h.node.BackendDown = true, l.value == 0
+	case "gpupilot_device_up":
+		if g := h.gpu(l.get("uuid")); g != nil {
+			g.Down = l.value == 0
+		}
+	case "gpupilot_xid_last_seen_timestamp_seconds":
+		code, err := strconv.ParseUint(string(l.get("xid")), 10, 64)
+		if g := h.gpu(l.get("uuid")); g != nil && err == nil && l.value > 0 && l.value < maxUnix {
+			g.XIDs = append(g.XIDs, gpu.XIDCount{Code: code, Last: time.Unix(int64(l.value), 0)})
+		}
+	default:
+		r, ok := names.Resolve(string(l.name))
+		if !ok || r.Field != gpu.RowRemapFailure || l.value <= 0 {
+			return
+		}
+		uuid := l.get("UUID")
+		if uuid == nil {
+			uuid = l.get("uuid")
+		}
+		if g := h.gpu(uuid); g != nil {
+			g.RowRemapFailure = true
+		}
+	}
+}
+
+func (h *health) gpu(uuid []byte) *gpu.Health {
+	if len(uuid) == 0 {
+		return nil
+	}
+	i, ok := h.place[string(uuid)]
+	if !ok {
+		if h.place == nil {
+			h.place = map[string]int{}
+		}
+		i = len(h.node.GPUs)
+		h.place[string(uuid)] = i
+		h.node.GPUs = append(h.node.GPUs, gpu.Health{UUID: string(uuid)})
+	}
+	return &h.node.GPUs[i]
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
+)
+
+// Whatever a page holds, what is made of it has names and no time that is none.
+func FuzzParseHealth(f *testing.F) {
+	f.Add([]byte(pagetest.Sick))
+	f.Add([]byte("gpupilot_backend_up 1\ngpupilot_xid_last_seen_timestamp_seconds{uuid=\"a\",xid=\"1\"} 1e300\ngpupilot_device_up{uuid=\"\"} 0"))
+	f.Add([]byte("gpupilot_backend_up NaN\n"))
+	f.Fuzz(func(t *testing.T, page []byte) {
+		h, err := ParseHealth(page)
+		if err != nil {
+			return
+		}
+		for _, g := range h.GPUs {
+			if g.UUID == "" {
+				t.Error("a GPU without a UUID")
+			}
+			for _, x := range g.XIDs {
+				if y := x.Last.UTC().Year(); y < 1970 || y > 9999 {
+					t.Errorf("an XID of the year %d", y)
+				}
+			}
+		}
+	})
+}
