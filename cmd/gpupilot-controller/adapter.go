@@ -251,10 +251,10 @@ func adapterError(err error) error {
 // adapterMeters collects the metrics of the adapter's rules.
 type adapterMeters struct{ server *adapter.Server }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (m adapterMeters) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (m adapterMeters) Collect(ch chan<- prometheus.Metric) {
 	yes := func(b bool) float64 {
 		if b {

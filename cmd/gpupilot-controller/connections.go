@@ -35,7 +35,7 @@ func limitConnections(l net.Listener, most int) *connections {
 	return &connections{Listener: l, most: most, byHost: map[string][]*connection{}}
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (c *connections) Accept() (net.Conn, error) {
 	raw, err := c.Listener.Accept()
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *connections) victim() *connection {
 	return most[0]
 }
 
-// Close is net.Conn's.
+// Close implements net.Conn.
 func (c *connection) Close() error {
 	c.all.forget(c)
 	return c.Conn.Close()

@@ -148,7 +148,7 @@ type externalMetrics struct{ p *program }
 // GPUAutoscaler.
 const labelAutoscaler = "gpuautoscaler"
 
-// Names is metricsapi.External's.
+// Names implements metricsapi.External.
 func (e externalMetrics) Names() []string {
 	names := []string{metricquery.MetricOfAutoscalers}
 	if e.p.adapter != nil {
@@ -157,7 +157,7 @@ func (e externalMetrics) Names() []string {
 	return names
 }
 
-// Has is metricsapi.External's.
+// Has implements metricsapi.External.
 func (e externalMetrics) Has(namespace, metric string) bool {
 	if metric == metricquery.MetricOfAutoscalers {
 		return true
@@ -166,7 +166,7 @@ func (e externalMetrics) Has(namespace, metric string) bool {
 	return found || e.p.adapter != nil && e.p.adapter.HasExternal(metric)
 }
 
-// Values is metricsapi.External's.
+// Values implements metricsapi.External.
 func (e externalMetrics) Values(ctx context.Context, q metricsapi.ExternalQuery) ([]metricsapi.ExternalValue, error) {
 	if q.Metric == metricquery.MetricOfAutoscalers {
 		return e.desired(q), nil
@@ -225,7 +225,7 @@ func (c *config) metricsAPIs() []kube.APIVersion {
 	return apis
 }
 
-// Query is kedascaler.Signals'.
+// Query implements kedascaler.Signals.
 func (k *keda) Query(namespace, name string) (kedascaler.Sample, error) {
 	s, found, err := k.p.queries.Object(namespace, name)
 	switch {
@@ -237,7 +237,7 @@ func (k *keda) Query(namespace, name string) (kedascaler.Sample, error) {
 	return kedascaler.Sample(s), nil
 }
 
-// Follow is kedascaler.Signals'.
+// Follow implements kedascaler.Signals.
 func (k *keda) Follow(namespace, query string) (stop func()) {
 	return k.p.queries.Follow(namespace, query)
 }

@@ -153,7 +153,7 @@ func backfillQuery(ctx context.Context, backend *client.Client, query string, fr
 // Describe sends nothing, as for meters.
 func (h *historyKeeper) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (h *historyKeeper) Collect(ch chan<- prometheus.Metric) {
 	to := sink(ch)
 	s := h.store.Stats()

@@ -190,7 +190,7 @@ func scaledObjectOf(u *unstructured.Unstructured) *kedascaler.ScaledObject {
 	return o
 }
 
-// ScaledObject is kedascaler.Signals'.
+// ScaledObject implements kedascaler.Signals.
 func (k *keda) ScaledObject(ctx context.Context, namespace, name string, live bool) (*kedascaler.ScaledObject, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if !live {
@@ -217,7 +217,7 @@ func errNoScaledObject(key types.NamespacedName) error {
 	return fmt.Errorf("%w: ScaledObject %s does not exist; ScaledJobs are not supported", kedascaler.ErrNotFound, key)
 }
 
-// Workload is kedascaler.Signals'.
+// Workload implements kedascaler.Signals.
 func (k *keda) Workload(ctx context.Context, q *kedascaler.WorkloadQuery) (kedascaler.WorkloadValue, error) {
 	v, err := k.p.control.WorkloadValue(ctx, &controller.WorkloadQuery{
 		Namespace: q.Namespace, Target: v1alpha1.CrossVersionObjectReference(q.Target), Metric: q.Metric, Stat: q.Stat, Window: q.Window, Active: q.Active,
@@ -225,7 +225,7 @@ func (k *keda) Workload(ctx context.Context, q *kedascaler.WorkloadQuery) (kedas
 	return kedascaler.WorkloadValue(v), kedaError(err)
 }
 
-// Desired is kedascaler.Signals'.
+// Desired implements kedascaler.Signals.
 func (k *keda) Desired(namespace, autoscaler string) (kedascaler.Sample, error) {
 	d, err := k.p.control.DesiredReplicas(namespace, autoscaler)
 	return kedascaler.Sample{Value: float64(d.Replicas), At: d.At}, kedaError(err)

@@ -33,7 +33,7 @@ type metadata struct {
 // Metrics with labels appear with their first value.
 const ownMetadataTTL = time.Minute
 
-// of is api.Deps's Metadata.
+// of implements api.Deps.Metadata.
 func (m *metadata) of(v api.Viewer, family string) []api.Metadata {
 	if x, ok := m.known(family, time.Now()); ok {
 		return []api.Metadata{x}

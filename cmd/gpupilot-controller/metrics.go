@@ -22,7 +22,7 @@ type meters struct {
 // not known in advance.
 func (m *meters) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	to := sink(ch)
 	s := m.scraper.Stats()
@@ -82,7 +82,7 @@ type pageMeters struct{ p *program }
 // Describe sends nothing, as for meters.
 func (m *pageMeters) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (m *pageMeters) Collect(ch chan<- prometheus.Metric) {
 	to := sink(ch)
 	s := m.p.page.Stats()

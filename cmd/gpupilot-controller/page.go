@@ -30,7 +30,7 @@ const (
 // pageAccess adapts kube.Access to webui.Access.
 type pageAccess struct{ *kube.Access }
 
-// Authenticate is webui.Access's.
+// Authenticate implements webui.Access.
 func (a pageAccess) Authenticate(ctx context.Context, token string) (webui.Viewer, error) {
 	v, err := a.Access.Authenticate(ctx, token)
 	if v == nil || err != nil {

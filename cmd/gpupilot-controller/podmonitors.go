@@ -50,13 +50,13 @@ func (m *podMonitors) run(g *group) {
 	}
 }
 
-// OnAdd is ResourceEventHandler's.
+// OnAdd implements ResourceEventHandler.
 func (m *podMonitors) OnAdd(obj any, _ bool) { m.put(obj) }
 
-// OnUpdate is ResourceEventHandler's.
+// OnUpdate implements ResourceEventHandler.
 func (m *podMonitors) OnUpdate(_, obj any) { m.put(obj) }
 
-// OnDelete is ResourceEventHandler's.
+// OnDelete implements ResourceEventHandler.
 func (m *podMonitors) OnDelete(obj any) {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj

@@ -162,13 +162,13 @@ func (p *program) watchInstalled(ctx context.Context, gvk schema.GroupVersionKin
 	}
 }
 
-// OnAdd is ResourceEventHandler's.
+// OnAdd implements ResourceEventHandler.
 func (o *ruleObjects) OnAdd(obj any, _ bool) { o.offer(obj) }
 
-// OnUpdate is ResourceEventHandler's.
+// OnUpdate implements ResourceEventHandler.
 func (o *ruleObjects) OnUpdate(_, obj any) { o.offer(obj) }
 
-// OnDelete is ResourceEventHandler's.
+// OnDelete implements ResourceEventHandler.
 func (o *ruleObjects) OnDelete(obj any) {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj

@@ -44,7 +44,7 @@ var alwaysShown = []string{
 
 var collectionTimes = regexp.MustCompile(`(?m)^(gpupilot_(?:collection|device_last_success)_timestamp_seconds\S*) .*$`)
 
-// Do is scrape.Doer's.
+// Do implements scrape.Doer.
 func (a *oldAgent) Do(req *http.Request) (*http.Response, error) {
 	a.requests = append(a.requests, req.URL.String())
 	page := a.page

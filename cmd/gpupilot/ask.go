@@ -178,7 +178,7 @@ func bearerOf(ctx context.Context, cfg *rest.Config) (string, error) {
 // sends nothing.
 type authorization string
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (a *authorization) RoundTrip(req *http.Request) (*http.Response, error) {
 	*a = authorization(req.Header.Get("Authorization"))
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: req}, nil

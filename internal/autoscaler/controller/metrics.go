@@ -75,7 +75,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 	return m
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	m.workload.describe(ch)
 	m.aggregates.describe(ch)
@@ -84,7 +84,7 @@ func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.nodeGPUs
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	leading := 0.0
 	if m.c.deps.Leading() {

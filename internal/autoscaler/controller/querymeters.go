@@ -94,10 +94,10 @@ func (m *queryMeters) register(reg prometheus.Registerer, q *queries) {
 // querySignals collects gpupilot_query_signals.
 type querySignals struct{ q *queries }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (s querySignals) Describe(ch chan<- *prometheus.Desc) { ch <- s.q.meter.distinct }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (s querySignals) Collect(ch chan<- prometheus.Metric) {
 	type series struct{ namespace, state string }
 	n := map[series]int{}

@@ -215,7 +215,7 @@ type evaluationError struct {
 	answered bool
 }
 
-// Error is error's.
+// Error implements error.
 func (e *evaluationError) Error() string { return e.text }
 
 // Answered reports whether the backend evaluated the query.

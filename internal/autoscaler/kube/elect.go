@@ -92,7 +92,7 @@ type ownedLeases struct {
 	owner *ServiceOwner
 }
 
-// Leases is LeasesGetter's.
+// Leases implements LeasesGetter.
 func (o ownedLeases) Leases(namespace string) coordinationv1client.LeaseInterface {
 	return ownedLease{LeaseInterface: o.LeasesGetter.Leases(namespace), owner: o.owner}
 }
@@ -102,7 +102,7 @@ type ownedLease struct {
 	owner *ServiceOwner
 }
 
-// Create is LeaseInterface's.
+// Create implements LeaseInterface.
 func (o ownedLease) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	refs, err := o.owner.References(ctx)
 	if err != nil {
@@ -159,12 +159,12 @@ type rateLimitedHandler struct {
 
 const minLogInterval = 60 // s
 
-// Enabled is slog.Handler's.
+// Enabled implements slog.Handler.
 func (s *rateLimitedHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && s.Handler.Enabled(ctx, l)
 }
 
-// Handle is slog.Handler's.
+// Handle implements slog.Handler.
 func (s *rateLimitedHandler) Handle(ctx context.Context, r slog.Record) error {
 	last := s.last.Load()
 	if r.Time.Unix()-last < minLogInterval || !s.last.CompareAndSwap(last, r.Time.Unix()) {
@@ -173,10 +173,10 @@ func (s *rateLimitedHandler) Handle(ctx context.Context, r slog.Record) error {
 	return s.Handler.Handle(ctx, r)
 }
 
-// WithAttrs is slog.Handler's; all lines share one limit.
+// WithAttrs implements slog.Handler; all lines share one limit.
 func (s *rateLimitedHandler) WithAttrs([]slog.Attr) slog.Handler { return s }
 
-// WithGroup is slog.Handler's.
+// WithGroup implements slog.Handler.
 func (s *rateLimitedHandler) WithGroup(string) slog.Handler { return s }
 
 // Leader returns the identity of the last observed leader; empty: none.

@@ -62,12 +62,12 @@ type candidate struct {
 	stop    context.CancelFunc
 }
 
-// Leases is LeasesGetter's.
+// Leases implements LeasesGetter.
 func (c *candidate) Leases(string) coordinationv1client.LeaseInterface { return c }
 
 var errCrashed = errors.New("the replica has crashed")
 
-// Get is LeaseInterface's.
+// Get implements LeaseInterface.
 func (c *candidate) Get(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error) {
 	if c.crashed.Load() {
 		return nil, errCrashed
@@ -75,7 +75,7 @@ func (c *candidate) Get(context.Context, string, metav1.GetOptions) (*coordinati
 	return c.server.get()
 }
 
-// Create is LeaseInterface's.
+// Create implements LeaseInterface.
 func (c *candidate) Create(_ context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	if c.crashed.Load() {
 		return nil, errCrashed
@@ -83,7 +83,7 @@ func (c *candidate) Create(_ context.Context, lease *coordinationv1.Lease, _ met
 	return c.server.put(c.stamp(lease))
 }
 
-// Update is LeaseInterface's.
+// Update implements LeaseInterface.
 func (c *candidate) Update(_ context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	if c.crashed.Load() {
 		return nil, errCrashed

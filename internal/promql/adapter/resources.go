@@ -196,7 +196,7 @@ const maxOutput = 64 << 10
 // limitedBuffer refuses more than maxOutput bytes.
 type limitedBuffer struct{ bytes.Buffer }
 
-// Write is io.Writer's.
+// Write implements io.Writer.
 func (b *limitedBuffer) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > maxOutput {
 		return 0, fmt.Errorf("the template produces more than %d bytes", maxOutput)

@@ -163,10 +163,10 @@ type apiError struct {
 	err    error
 }
 
-// Error is error's.
+// Error implements error.
 func (e *apiError) Error() string { return e.err.Error() }
 
-// Unwrap is errors's.
+// Unwrap returns the cause, for errors.Is and errors.As.
 func (e *apiError) Unwrap() error { return e.err }
 
 func badData(format string, args ...any) error {

@@ -222,7 +222,7 @@ type limitTransport struct {
 	maxBytes int64
 }
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (l limitTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := l.next.RoundTrip(req)
 	if err != nil {
@@ -239,7 +239,7 @@ type limitedBody struct {
 	read     int64
 }
 
-// Read is io.Reader's.
+// Read implements io.Reader.
 func (l *limitedBody) Read(b []byte) (int, error) {
 	n, err := l.Reader.Read(b)
 	if l.read += int64(n); l.read > l.maxBytes {
@@ -248,7 +248,7 @@ func (l *limitedBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close is io.Closer's.
+// Close implements io.Closer.
 func (l *limitedBody) Close() error { return l.body.Close() }
 
 // maxQuoted limits the backend's text in an error, in bytes.

@@ -27,7 +27,7 @@ type Error struct {
 // Error returns the full text.
 func (e *Error) Error() string { return e.err.Error() }
 
-// Unwrap is errors.Unwrap's.
+// Unwrap returns the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.err }
 
 // Public returns the text for the query's author, who may not be allowed to read all
@@ -53,7 +53,7 @@ func newValueError(reason, format string, args ...any) error {
 // errAnswerTooLong means that an answer exceeds the limit.
 type errAnswerTooLong struct{ maxBytes int64 }
 
-// Error is error's.
+// Error implements error.
 func (e *errAnswerTooLong) Error() string {
 	return fmt.Sprintf("the answer is longer than %d bytes", e.maxBytes)
 }

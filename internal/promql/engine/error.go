@@ -33,7 +33,7 @@ type LimitError struct {
 	text  string
 }
 
-// Error is error's.
+// Error implements error.
 func (e *LimitError) Error() string { return e.text }
 
 func exceeds(l Limit, format string, args ...any) error {
@@ -44,10 +44,10 @@ func exceeds(l Limit, format string, args ...any) error {
 // query's author.
 type SyntaxError struct{ err error }
 
-// Error is error's.
+// Error implements error.
 func (e *SyntaxError) Error() string { return e.err.Error() }
 
-// Unwrap is errors's.
+// Unwrap returns the cause, for errors.Is and errors.As.
 func (e *SyntaxError) Unwrap() error { return e.err }
 
 // StorageError is the error of a storage that cannot read its series. Its text is for

@@ -16,7 +16,7 @@ func Join(all ...storage.Queryable) storage.Queryable { return joined(all) }
 
 type joined []storage.Queryable
 
-// Querier is storage.Queryable's.
+// Querier implements storage.Queryable.
 func (j joined) Querier(from, to int64) (storage.Querier, error) {
 	out := make([]storage.Querier, 0, len(j))
 	for _, q := range j {
@@ -39,7 +39,7 @@ type joinedQuerier struct {
 	all []storage.Querier
 }
 
-// Select is storage.Querier's.
+// Select implements storage.Querier.
 func (j *joinedQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	var only storage.SeriesSet
 	for _, q := range j.all {
@@ -77,7 +77,7 @@ type begunSet struct {
 	begun bool
 }
 
-// Next is storage.SeriesSet's.
+// Next implements storage.SeriesSet.
 func (s *begunSet) Next() bool {
 	if !s.begun {
 		s.begun = true

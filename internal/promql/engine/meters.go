@@ -81,14 +81,14 @@ var (
 	waitingDesc = prometheus.NewDesc("gpupilot_promql_waiting", "PromQL queries that wait for a slot.", []string{"slots"}, nil)
 )
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (e *Engine) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{queriesDesc, limitedDesc, secondsDesc, runningDesc, waitingDesc} {
 		ch <- d
 	}
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (e *Engine) Collect(ch chan<- prometheus.Metric) {
 	e.meters.mu.Lock()
 	for result, n := range e.meters.results {

@@ -23,10 +23,10 @@ type NumberError struct {
 	err      error
 }
 
-// Error is error's.
+// Error implements error.
 func (e *NumberError) Error() string { return e.err.Error() }
 
-// Unwrap is errors's.
+// Unwrap returns the cause, for errors.Is and errors.As.
 func (e *NumberError) Unwrap() error { return e.err }
 
 // Public returns the text for the query's author.

@@ -31,7 +31,7 @@ type scopedStorage struct {
 	namespaces []string
 }
 
-// Querier is storage.Queryable's.
+// Querier implements storage.Queryable.
 func (s *scopedStorage) Querier(from, to int64) (storage.Querier, error) {
 	q, err := s.Queryable.Querier(from, to)
 	if err != nil {
@@ -81,7 +81,7 @@ func (q *scopedQuerier) with(matchers []*labels.Matcher) []*labels.Matcher {
 	return append(slices.Clip(slices.Clone(matchers)), q.matcher)
 }
 
-// Select is storage.Querier's.
+// Select implements storage.Querier.
 func (q *scopedQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	if q.matcher == nil {
 		return storage.EmptySeriesSet()
@@ -95,7 +95,7 @@ func (q *scopedQuerier) Select(ctx context.Context, sorted bool, hints *storage.
 	return &scopedSet{SeriesSet: set, label: q.scope.label, matcher: q.matcher}
 }
 
-// LabelValues is storage.LabelQuerier's.
+// LabelValues implements storage.LabelQuerier.
 func (q *scopedQuerier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	if q.matcher == nil {
 		return nil, nil, nil
@@ -103,7 +103,7 @@ func (q *scopedQuerier) LabelValues(ctx context.Context, name string, hints *sto
 	return q.Querier.LabelValues(ctx, name, hints, q.with(matchers)...)
 }
 
-// LabelNames is storage.LabelQuerier's.
+// LabelNames implements storage.LabelQuerier.
 func (q *scopedQuerier) LabelNames(ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	if q.matcher == nil {
 		return nil, nil, nil
@@ -118,7 +118,7 @@ type scopedSet struct {
 	matcher *labels.Matcher
 }
 
-// Next is storage.SeriesSet's.
+// Next implements storage.SeriesSet.
 func (s *scopedSet) Next() bool {
 	for s.SeriesSet.Next() {
 		if s.matcher.Matches(s.SeriesSet.At().Labels().Get(s.label)) {
@@ -180,7 +180,7 @@ type limitedStorage struct {
 	budget *budget
 }
 
-// Querier is storage.Queryable's.
+// Querier implements storage.Queryable.
 func (s *limitedStorage) Querier(from, to int64) (storage.Querier, error) {
 	q, err := s.Queryable.Querier(from, to)
 	if err != nil {
@@ -194,7 +194,7 @@ type limitedQuerier struct {
 	budget *budget
 }
 
-// Select is storage.Querier's.
+// Select implements storage.Querier.
 func (q *limitedQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	return &limitedSet{SeriesSet: q.Querier.Select(ctx, sorted, hints, matchers...), ctx: ctx, budget: q.budget}
 }
@@ -208,7 +208,7 @@ type limitedSet struct {
 	spare  []limitedSeries // allocated together
 }
 
-// Next is storage.SeriesSet's.
+// Next implements storage.SeriesSet.
 func (s *limitedSet) Next() bool {
 	if s.err != nil {
 		return false
@@ -220,7 +220,7 @@ func (s *limitedSet) Next() bool {
 	return s.err == nil
 }
 
-// At is storage.SeriesSet's.
+// At implements storage.SeriesSet.
 func (s *limitedSet) At() storage.Series {
 	if len(s.spare) == cap(s.spare) {
 		s.spare = make([]limitedSeries, 0, min(max(8, 2*cap(s.spare)), 512))
@@ -229,7 +229,7 @@ func (s *limitedSet) At() storage.Series {
 	return &s.spare[len(s.spare)-1]
 }
 
-// Err is storage.SeriesSet's.
+// Err implements storage.SeriesSet.
 func (s *limitedSet) Err() error {
 	if s.err != nil {
 		return s.err
@@ -250,7 +250,7 @@ type limitedSeries struct {
 	ctx context.Context //nolint:containedctx // as limitedSet's
 }
 
-// Iterator is storage.Series's.
+// Iterator implements storage.Series.
 func (s *limitedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	it, ok := reuse.(*limitedIterator)
 	if !ok {
@@ -279,7 +279,7 @@ func (i *limitedIterator) ended() bool {
 	return i.err != nil
 }
 
-// Next is chunkenc.Iterator's.
+// Next implements chunkenc.Iterator.
 func (i *limitedIterator) Next() chunkenc.ValueType {
 	if i.ended() {
 		return chunkenc.ValNone
@@ -287,7 +287,7 @@ func (i *limitedIterator) Next() chunkenc.ValueType {
 	return i.Iterator.Next()
 }
 
-// Err is chunkenc.Iterator's.
+// Err implements chunkenc.Iterator.
 func (i *limitedIterator) Err() error {
 	if i.err != nil {
 		return i.err

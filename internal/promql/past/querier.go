@@ -23,7 +23,7 @@ type querier struct {
 	read            reader // of all selections: a query may have hundreds
 }
 
-// Select is storage.Querier's.
+// Select implements storage.Querier.
 func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	sel := q.selection(hints, matchers)
 	if err := sel.run(ctx); err != nil {
@@ -56,7 +56,7 @@ func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.Select
 	return out
 }
 
-// LabelValues is storage.LabelQuerier's.
+// LabelValues implements storage.LabelQuerier.
 func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	found, notes, err := q.Querier.LabelValues(ctx, name, hints, matchers...)
 	if err != nil {
@@ -78,7 +78,7 @@ func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.L
 	return union(found, past, hints), notes, nil
 }
 
-// LabelNames is storage.LabelQuerier's.
+// LabelNames implements storage.LabelQuerier.
 func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	found, notes, err := q.Querier.LabelNames(ctx, hints, matchers...)
 	if err != nil {

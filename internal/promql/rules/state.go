@@ -50,14 +50,14 @@ var (
 	resultNames = []string{"success", "failed", "pending"}
 )
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descsOfAll {
 		ch <- d
 	}
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, l ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, l...)

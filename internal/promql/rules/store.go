@@ -257,7 +257,7 @@ func (s *Store) Namespaces() []string {
 	return slices.Collect(maps.Keys(found))
 }
 
-// Querier is storage.Queryable's.
+// Querier implements storage.Queryable.
 func (s *Store) Querier(from, to int64) (storage.Querier, error) {
 	return &querier{store: s, from: from, to: to}, nil
 }
@@ -267,7 +267,7 @@ type querier struct {
 	from, to int64 // ms
 }
 
-// Close is storage.LabelQuerier's.
+// Close implements storage.LabelQuerier.
 func (q *querier) Close() error { return nil }
 
 // seriesView is a series with its points in a range of time.
@@ -310,12 +310,12 @@ func isName(m *labels.Matcher) bool {
 	return m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual
 }
 
-// Select is storage.Querier's.
+// Select implements storage.Querier.
 func (q *querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	return &seriesSet{all: q.matching(matchers), at: -1}
 }
 
-// LabelValues is storage.LabelQuerier's.
+// LabelValues implements storage.LabelQuerier.
 func (q *querier) LabelValues(_ context.Context, name string, _ *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	found := map[string]bool{}
 	for _, s := range q.matching(matchers) {
@@ -326,7 +326,7 @@ func (q *querier) LabelValues(_ context.Context, name string, _ *storage.LabelHi
 	return slices.Sorted(maps.Keys(found)), nil, nil
 }
 
-// LabelNames is storage.LabelQuerier's.
+// LabelNames implements storage.LabelQuerier.
 func (q *querier) LabelNames(_ context.Context, _ *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	found := map[string]bool{}
 	for _, s := range q.matching(matchers) {
@@ -340,22 +340,22 @@ type seriesSet struct {
 	at  int
 }
 
-// Next is storage.SeriesSet's.
+// Next implements storage.SeriesSet.
 func (s *seriesSet) Next() bool { s.at++; return s.at < len(s.all) }
 
-// At is storage.SeriesSet's.
+// At implements storage.SeriesSet.
 func (s *seriesSet) At() storage.Series { return &s.all[s.at] }
 
-// Err is storage.SeriesSet's.
+// Err implements storage.SeriesSet.
 func (s *seriesSet) Err() error { return nil }
 
-// Warnings is storage.SeriesSet's.
+// Warnings implements storage.SeriesSet.
 func (s *seriesSet) Warnings() annotations.Annotations { return nil }
 
-// Labels is storage.Series's.
+// Labels implements storage.Series.
 func (s *seriesView) Labels() labels.Labels { return s.labels }
 
-// Iterator is storage.Series's.
+// Iterator implements storage.Series.
 func (s *seriesView) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	if x, ok := reuse.(*storedIterator); ok {
 		x.reset(s.points)
@@ -380,34 +380,34 @@ func (x *storedIterator) reset(points []point) {
 // pointList are points as storage.Samples.
 type pointList []point
 
-// Get is storage.Samples's.
+// Get implements storage.Samples.
 func (l pointList) Get(i int) chunks.Sample { return floatSample(l[i]) }
 
-// Len is storage.Samples's.
+// Len implements storage.Samples.
 func (l pointList) Len() int { return len(l) }
 
 // floatSample is a point as Prometheus's chunks.Sample.
 type floatSample point
 
-// T is chunks.Sample's.
+// T implements chunks.Sample.
 func (p floatSample) T() int64 { return p.t }
 
-// ST is chunks.Sample's.
+// ST implements chunks.Sample.
 func (p floatSample) ST() int64 { return 0 }
 
-// F is chunks.Sample's.
+// F implements chunks.Sample.
 func (p floatSample) F() float64 { return p.v }
 
-// H is chunks.Sample's.
+// H implements chunks.Sample.
 func (p floatSample) H() *histogram.Histogram { return nil }
 
-// FH is chunks.Sample's.
+// FH implements chunks.Sample.
 func (p floatSample) FH() *histogram.FloatHistogram { return nil }
 
-// Type is chunks.Sample's.
+// Type implements chunks.Sample.
 func (p floatSample) Type() chunkenc.ValueType { return chunkenc.ValFloat }
 
-// Copy is chunks.Sample's.
+// Copy implements chunks.Sample.
 func (p floatSample) Copy() chunks.Sample { return p }
 
 // Append stores samples of the operator's, without a rule.

@@ -73,7 +73,7 @@ func New(cfg Config) (*Scope, error) {
 // Rejection is the reason why a query is not allowed. Its text is for the author.
 type Rejection struct{ reason, text string }
 
-// Error is error's.
+// Error implements error.
 func (r *Rejection) Error() string { return r.text }
 
 // RejectedFor returns the reason as a metric's label: length, syntax or namespace.
@@ -160,7 +160,7 @@ type enforcer struct {
 	matcher *labels.Matcher
 }
 
-// Visit is parser.Visitor's.
+// Visit implements parser.Visitor.
 func (e *enforcer) Visit(node parser.Node, path []parser.Node) (parser.Visitor, error) {
 	if len(path) > maxDepth {
 		return nil, reject("length", "the query is nested more than %d deep: use a recording rule", maxDepth)

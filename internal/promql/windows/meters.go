@@ -21,14 +21,14 @@ var (
 	refusedPodsDesc  = prometheus.NewDesc("gpupilot_query_pods_refused_total", "Pods that were left out of that index because of its limit: those of the namespaces with the most.", nil, nil)
 )
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (s *Store) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{namesDesc, refusedNamesDesc, contradictedDesc, exporterDesc, groupingsDesc, podsDesc, podBytesDesc, podLimitDesc, refusedPodsDesc} {
 		ch <- d
 	}
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (s *Store) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, l ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, l...)

@@ -43,14 +43,14 @@ func (m *meters) count(method string, code codes.Code) {
 	m.requests.WithLabelValues(path.Base(method), code.String()).Inc()
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	s.meters.requests.Describe(ch)
 	s.meters.duration.Describe(ch)
 	s.meters.streams.Describe(ch)
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	s.meters.requests.Collect(ch)
 	s.meters.duration.Collect(ch)

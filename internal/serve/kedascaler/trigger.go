@@ -56,7 +56,7 @@ const (
 // triggerError is an error about a field of the metadata. It says what to do.
 type triggerError struct{ key, text string }
 
-// Error is error's.
+// Error implements error.
 func (e *triggerError) Error() string { return "metadata." + e.key + ": " + e.text }
 
 func badKey(key, format string, args ...any) error {

@@ -99,13 +99,13 @@ func NewDelegate(cfg DelegateConfig) (*Delegate, error) {
 	}, nil
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (d *Delegate) Describe(ch chan<- *prometheus.Desc) { d.total.Describe(ch) }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (d *Delegate) Collect(ch chan<- prometheus.Metric) { d.total.Collect(ch) }
 
-// Metrics lists the delegate's custom metrics for discovery. It is Source's.
+// Metrics lists the delegate's custom metrics for discovery. It implements Source.
 func (d *Delegate) Metrics() []provider.CustomMetricInfo {
 	if d == nil || d.cfg.Group != custom_metrics.GroupName {
 		return nil
@@ -113,7 +113,7 @@ func (d *Delegate) Metrics() []provider.CustomMetricInfo {
 	return d.names.custom()
 }
 
-// Values is Source's. A delegate answers whole requests instead.
+// Values implements Source. A delegate answers whole requests instead.
 func (d *Delegate) Values(context.Context, source.Query) ([]source.Value, error) {
 	return nil, source.ErrUnknownMetric
 }

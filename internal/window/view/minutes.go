@@ -31,7 +31,7 @@ type MinuteMetric struct {
 // Numbers is a list in which NaN means no value: null in JSON.
 type Numbers []float64
 
-// MarshalJSON is json.Marshaler's.
+// MarshalJSON implements json.Marshaler.
 func (n Numbers) MarshalJSON() ([]byte, error) {
 	out := append(make([]byte, 0, 2+5*len(n)), '[')
 	for i, v := range n {
@@ -47,7 +47,7 @@ func (n Numbers) MarshalJSON() ([]byte, error) {
 	return append(out, ']'), nil
 }
 
-// UnmarshalJSON is json.Unmarshaler's.
+// UnmarshalJSON implements json.Unmarshaler.
 func (n *Numbers) UnmarshalJSON(b []byte) error {
 	var list []*float64
 	if err := json.Unmarshal(b, &list); err != nil {
