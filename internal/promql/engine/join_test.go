@@ -57,4 +57,23 @@ func TestJoin(t *testing.T) {
 			t.Errorf("a storage fails: the query's error is %v", err)
 		}
 	}
+	// A storage that does not open closes those that did.
+	opened := &closing{}
+	if _, err := Join(opened, faulty{open: errBroken}).Querier(0, 1); !errors.Is(err, errBroken) || opened.closed != 1 {
+		t.Errorf("%v, and %d storages were closed", err, opened.closed)
+	}
 }
+
+// closing counts how often its querier is closed.
+type closing struct{ closed int }
+
+func (c *closing) Querier(int64, int64) (storage.Querier, error) {
+	return closingQuerier{storage.NoopQuerier(), c}, nil
+}
+
+type closingQuerier struct {
+	storage.Querier
+	of *closing
+}
+
+func (q closingQuerier) Close() error { q.of.closed++; return nil }
