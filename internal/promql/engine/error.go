@@ -54,10 +54,10 @@ func (e *SyntaxError) Unwrap() error { return e.err }
 // the operator.
 type StorageError struct{ Err error }
 
-// Error is error's.
+// Error implements error.
 func (e *StorageError) Error() string { return e.Err.Error() }
 
-// Unwrap is errors's.
+// Unwrap supports errors.Is and errors.As.
 func (e *StorageError) Unwrap() error { return e.Err }
 
 // unwrapReading returns what ended a query while it read series, which the engine wraps:

@@ -32,7 +32,7 @@ func TestNumber(t *testing.T) {
 	store.add(t, `long{a="`+strings.Repeat("x", 1000)+`"}`, 1)
 	store.add(t, `long{a="`+strings.Repeat("y", 1000)+`"}`, 1)
 	store.series = append(store.series, storage.NewListSeries(labels.FromStrings("__name__", "hist"), []chunks.Sample{native{point{t: now.UnixMilli()}}}))
-	e := New(Config{MaxSeries: 3}, store)
+	e := New(Config{MaxSeries: 4}, store)
 	f := func(text string, namespaces []string, want float64, reason, says string) {
 		t.Helper()
 		s, err := e.Number(t.Context(), Query{PromQL: text, Namespaces: namespaces}, now)
@@ -62,7 +62,7 @@ func TestNumber(t *testing.T) {
 	f(`up[1m]`, []string{"team-b"}, 0, "no_number", "returns a matrix")
 	f(`sum(`, nil, 0, "bad_query", "parse error")
 	f(`up * on () up`, []string{"team-a"}, 0, "bad_query", "duplicate series")
-	f(`up`, nil, 0, "limited", "more than 3 series")
+	f(`up or up`, nil, 0, "limited", "more than 4 series")
 	// These may have a number the next time, without a change of the query.
 	g := func(err error, reason string) {
 		t.Helper()
