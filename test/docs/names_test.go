@@ -20,13 +20,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
-// Every name of a kind that code defines exists in the code: flags, variables, metrics, make targets, folders, values of
-// the chart. CHANGELOG.md is not checked, because it may name what a release has removed.
+// Every name of a kind that code defines exists in the code: flags, variables, metrics, make targets, folders, names in
+// the code (alerts, conditions, reasons, tests), values of the chart. CHANGELOG.md is not checked, because it may name
+// what a release has removed.
 func TestNamesExist(t *testing.T) {
 	flags, repo := allFlags(t), readRepository(t)
 	variables := fileWords(t, regexp.MustCompile(`\bGPUPILOT_[A-Z0-9_]+`), "cmd", "internal", "test", "deploy", "Makefile", ".ci")
 	targets := fileWords(t, regexp.MustCompile(`(?m)^[a-z][a-z0-9-]*|^\.PHONY:.*`), "Makefile")
 	values := string(read(t, "deploy/chart/values.yaml"))
+	words := fileWords(t, regexp.MustCompile(`[A-Za-z0-9]+`), "api", "cmd", "deploy", "internal", "test")
 	for _, kind := range []struct {
 		name   string
 		find   *regexp.Regexp // the first group is the name
@@ -37,6 +39,7 @@ func TestNamesExist(t *testing.T) {
 		{"metric", regexp.MustCompile(`\b(gpupilot_[a-z0-9_]+)`), repo.isMetric},
 		{"make target", regexp.MustCompile("(?m)(?:^ {4}|`)make ([a-z][a-z0-9-]*)"), func(s string) bool { return targets[s] }},
 		{"folder or file", regexp.MustCompile("`((?:internal|cmd|deploy|test|api|client)/[A-Za-z0-9_./-]+)`"), exists},
+		{"name in the code", regexp.MustCompile("`([A-Z][a-z0-9]*[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*)`"), func(s string) bool { return words[s] || slices.Contains(otherNames, s) }},
 		{"value of the chart", regexp.MustCompile(`--set '?([A-Za-z][A-Za-z.]*)=`), func(s string) bool { return hasValue(values, s) }},
 	} {
 		for _, p := range pages(t) {
@@ -53,6 +56,9 @@ func TestNamesExist(t *testing.T) {
 		}
 	}
 }
+
+// otherNames are names of Kubernetes, Flux and NVML.
+var otherNames = []string{"CreateReplace", "FailedDiscoveryCheck", "GetProcessesUtilizationInfo", "MissingEndpoints"}
 
 // otherPrograms are the programs whose flags pages name, with these flags.
 var otherPrograms = map[string]string{
@@ -172,6 +178,9 @@ func fileWords(t *testing.T, form *regexp.Regexp, paths ...string) map[string]bo
 		err := filepath.WalkDir(filepath.Join(root, path), func(file string, d os.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
+			}
+			if filepath.Base(filepath.Dir(file)) == "docs" {
+				return nil // the names in this test are no evidence
 			}
 			b, err := os.ReadFile(file)
 			for _, w := range form.FindAll(b, -1) {
@@ -325,6 +334,7 @@ func TestVersions(t *testing.T) {
 	}{
 		{regexp.MustCompile(`\bKubernetes v?(1\.\d+)`), []string{oldest, newest, "1.25"}}, // 1.25 removed autoscaling/v2beta1
 		{regexp.MustCompile(`\bGo (1\.\d+)`), []string{goVersion}},
+		{regexp.MustCompile(`own engine \((3\.\d+)\)`), []string{"3." + one(mod, `prometheus/prometheus v0\.3(\d\d)\.`)}},
 		{regexp.MustCompile(`--profile[ =](\d\S*?)[` + "`" + `\s"',]`), profiles},
 		{regexp.MustCompile(`ghcr\.io/gpupilot/gpupilot(?:-agent|-controller)?:(\S+?)[` + "`" + `\s"',]`), []string{appVersion}},
 		{regexp.MustCompile(`charts/gpupilot --version (\S+?)[` + "`" + `\s]`), []string{strings.TrimPrefix(appVersion, "v")}},
