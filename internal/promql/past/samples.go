@@ -8,23 +8,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/gpupilot/gpupilot/internal/promql/samples"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
-
-// sample is a value at a time in ms since 1970.
-type sample struct {
-	t int64
-	v float64
-}
-
-// millis is a time in ms since 1970. go vet takes a method Seek of an int64 for io.Seeker's.
-type millis = int64
 
 // joined is a series of the windows with its past. It implements storage.Series.
 type joined struct {
@@ -42,17 +33,18 @@ func (j *joined) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	if !ok {
 		it = &iterator{}
 	}
-	it.at, it.err, it.full = -1, nil, it.full[:0]
+	it.full = it.full[:0]
+	var err error
 	if j.recent != nil {
 		it.recent = j.recent.Iterator(it.recent)
 		for it.recent.Next() == chunkenc.ValFloat {
 			t, v := it.recent.At()
-			it.full = append(it.full, sample{t, v})
+			it.full = append(it.full, samples.Sample{T: t, V: v})
 		}
-		it.err = it.recent.Err()
+		err = it.recent.Err()
 	}
 	it.minutes = j.sel.points(it.minutes[:0], j.at)
-	it.samples = merge(it.samples[:0], it.minutes, it.full)
+	it.Fill(merge(it.Buffer(), it.minutes, it.full), err)
 	return it
 }
 
@@ -61,14 +53,14 @@ const minuteMillis = int64(time.Minute / time.Millisecond)
 
 // merge appends the samples of the windows, and the points of the minutes in which the
 // windows have none. Both are in the order of time.
-func merge(dst, minutes, full []sample) []sample {
+func merge(dst, minutes, full []samples.Sample) []samples.Sample {
 	for _, m := range minutes {
 		covered := false
-		for len(full) > 0 && full[0].t <= m.t {
-			covered = covered || full[0].t > m.t-minuteMillis && !value.IsStaleNaN(full[0].v)
+		for len(full) > 0 && full[0].T <= m.T {
+			covered = covered || full[0].T > m.T-minuteMillis && !value.IsStaleNaN(full[0].V)
 			dst, full = append(dst, full[0]), full[1:]
 		}
-		if n := len(dst); n > 0 && dst[n-1].t == m.t { // a stale marker at the end of the minute
+		if n := len(dst); n > 0 && dst[n-1].T == m.T { // a stale marker at the end of the minute
 			if !covered {
 				dst[n-1] = m
 			}
@@ -99,7 +91,7 @@ type point struct {
 }
 
 // points appends the points of a series within the time of the selection.
-func (sel *selection) points(dst []sample, at int) []sample {
+func (sel *selection) points(dst []samples.Sample, at int) []samples.Sample {
 	r, x := sel.read, &sel.past[at]
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +109,7 @@ func (sel *selection) points(dst []sample, at int) []sample {
 			v = rolling(list[:i+1])
 		}
 		if !math.IsNaN(v) {
-			dst = append(dst, sample{t, v * x.scale})
+			dst = append(dst, samples.Sample{T: t, V: v * x.scale})
 		}
 	}
 	return dst
@@ -160,52 +152,10 @@ func (sel *selection) readColumns(at int) {
 	})
 }
 
-// iterator iterates over samples. It implements chunkenc.Iterator.
+// iterator is samples.Iterator with the memory of the parts that it joins.
 type iterator struct {
-	samples []sample
-	at      int
-	err     error
+	samples.Iterator
 
-	full, minutes []sample // of the windows and of the history
+	full, minutes []samples.Sample // of the windows and of the history
 	recent        chunkenc.Iterator
 }
-
-// Next implements chunkenc.Iterator.
-func (it *iterator) Next() chunkenc.ValueType {
-	if it.at++; it.err != nil || it.at >= len(it.samples) {
-		return chunkenc.ValNone
-	}
-	return chunkenc.ValFloat
-}
-
-// Seek implements chunkenc.Iterator.
-func (it *iterator) Seek(t millis) chunkenc.ValueType {
-	it.at = max(it.at, 0)
-	for it.at < len(it.samples) && it.samples[it.at].t < t {
-		it.at++
-	}
-	if it.err != nil || it.at >= len(it.samples) {
-		return chunkenc.ValNone
-	}
-	return chunkenc.ValFloat
-}
-
-// At implements chunkenc.Iterator.
-func (it *iterator) At() (int64, float64) { return it.samples[it.at].t, it.samples[it.at].v }
-
-// AtHistogram implements chunkenc.Iterator. There are no native histograms.
-func (it *iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogram) { return 0, nil }
-
-// AtFloatHistogram implements chunkenc.Iterator. There are no native histograms.
-func (it *iterator) AtFloatHistogram(*histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
-	return 0, nil
-}
-
-// AtT implements chunkenc.Iterator.
-func (it *iterator) AtT() int64 { return it.samples[it.at].t }
-
-// AtST implements chunkenc.Iterator. Start times are not known.
-func (it *iterator) AtST() int64 { return 0 }
-
-// Err implements chunkenc.Iterator.
-func (it *iterator) Err() error { return it.err }

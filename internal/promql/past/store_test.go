@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/promql/samples"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
@@ -26,25 +27,25 @@ const chatServing = `{__name__="replicas", name="chat", namespace="ml", state="s
 // A minute has a point at its end, if the windows have no sample in it.
 func TestMerge(t *testing.T) {
 	stale := math.Float64frombits(0x7ff0000000000002)
-	f := func(name, want string, minutes, full []sample) {
+	f := func(name, want string, minutes, full []samples.Sample) {
 		t.Helper()
 		var got []string
 		for _, s := range merge(nil, minutes, full) {
-			got = append(got, fmt.Sprintf("%g=%g", float64(s.t)/60000, s.v))
+			got = append(got, fmt.Sprintf("%g=%g", float64(s.T)/60000, s.V))
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	s := func(minutes, v float64) sample { return sample{int64(minutes * 60000), v} }
+	s := func(minutes, v float64) samples.Sample { return samples.Sample{T: int64(minutes * 60000), V: v} }
 	f("nothing", "", nil, nil)
-	f("minutes only", "1=10 2=20", []sample{s(1, 10), s(2, 20)}, nil)
-	f("samples only", "1.5=15", nil, []sample{s(1.5, 15)})
-	f("the seam", "1=10 2=20 2.5=25 3.5=35", []sample{s(1, 10), s(2, 20), s(3, 30), s(4, 40)}, []sample{s(2.5, 25), s(3.5, 35)})
-	f("a sample at the end of a minute is of that minute", "1=10 2=21", []sample{s(1, 10), s(2, 20)}, []sample{s(2, 21)})
-	f("a gap of the windows", "0.5=5 2=20 3.5=35", []sample{s(1, 10), s(2, 20), s(4, 40)}, []sample{s(0.5, 5), s(3.5, 35)})
-	f("a stale marker", "0.9=9 1.1=NaN 3=30", []sample{s(1, 10), s(3, 30)}, []sample{s(0.9, 9), s(1.1, stale)})
-	f("a stale marker where a minute ends", "0.9=9 2=20", []sample{s(2, 20)}, []sample{s(0.9, 9), s(2, stale)})
+	f("minutes only", "1=10 2=20", []samples.Sample{s(1, 10), s(2, 20)}, nil)
+	f("samples only", "1.5=15", nil, []samples.Sample{s(1.5, 15)})
+	f("the seam", "1=10 2=20 2.5=25 3.5=35", []samples.Sample{s(1, 10), s(2, 20), s(3, 30), s(4, 40)}, []samples.Sample{s(2.5, 25), s(3.5, 35)})
+	f("a sample at the end of a minute is of that minute", "1=10 2=21", []samples.Sample{s(1, 10), s(2, 20)}, []samples.Sample{s(2, 21)})
+	f("a gap of the windows", "0.5=5 2=20 3.5=35", []samples.Sample{s(1, 10), s(2, 20), s(4, 40)}, []samples.Sample{s(0.5, 5), s(3.5, 35)})
+	f("a stale marker", "0.9=9 1.1=NaN 3=30", []samples.Sample{s(1, 10), s(3, 30)}, []samples.Sample{s(0.9, 9), s(1.1, stale)})
+	f("a stale marker where a minute ends", "0.9=9 2=20", []samples.Sample{s(2, 20)}, []samples.Sample{s(0.9, 9), s(2, stale)})
 }
 
 func TestMinutesComeBeforeTheWindows(t *testing.T) {

@@ -140,13 +140,13 @@ func valueOf(name string, all []*result, q *source.Query) (v source.Value, ok bo
 		if ok {
 			return v, false, apierrors.NewBadRequest(fmt.Sprintf("metric %s: a recording rule returns several series for %s %s: aggregate them in the rule, or select one with a metric selector", q.Metric, q.Resource, name))
 		}
-		v, ok = source.Value{Name: name, Value: r.points[len(r.points)-1].v, At: r.last()}, true
+		v, ok = source.Value{Name: name, Value: r.points[len(r.points)-1].V, At: r.last()}, true
 	}
 	return v, ok, nil
 }
 
 // last returns the time of the newest sample.
-func (r *result) last() time.Time { return time.UnixMilli(r.points[len(r.points)-1].t) }
+func (r *result) last() time.Time { return time.UnixMilli(r.points[len(r.points)-1].T) }
 
 // seriesLabels are a series' labels as a Kubernetes selector reads them.
 type seriesLabels struct{ l labels.Labels }

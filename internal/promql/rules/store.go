@@ -12,13 +12,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/promql/samples"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
@@ -59,13 +58,8 @@ type result struct {
 	// trusted series are results of rules that may speak for all namespaces.
 	trusted  bool
 	interval time.Duration // of the rule
-	points   []point
+	points   []samples.Sample
 	bytes    int64 // that are charged
-}
-
-type point struct {
-	t int64 // ms
-	v float64
 }
 
 const (
@@ -182,24 +176,24 @@ func (s *Store) unlink(set *resultSet, r *result) {
 
 // ended reports whether the newest sample says that the series has ended.
 func (r *result) ended() bool {
-	return len(r.points) == 0 || value.IsStaleNaN(r.points[len(r.points)-1].v)
+	return len(r.points) == 0 || value.IsStaleNaN(r.points[len(r.points)-1].V)
 }
 
 // add appends a point. Points that are not newer than the last are dropped. s.mu is held.
 func (s *Store) add(r *result, at time.Time, v float64) {
 	t := at.UnixMilli()
-	if n := len(r.points); n > 0 && (r.points[n-1].t >= t || r.ended() && value.IsStaleNaN(v)) {
+	if n := len(r.points); n > 0 && (r.points[n-1].T >= t || r.ended() && value.IsStaleNaN(v)) {
 		return
 	}
 	oldest := t - s.window.Milliseconds()
-	i := sort.Search(len(r.points), func(i int) bool { return r.points[i].t >= oldest })
+	i := sort.Search(len(r.points), func(i int) bool { return r.points[i].T >= oldest })
 	if len(r.points) == cap(r.points) || i > cap(r.points)/2 {
 		live := r.points[i:]
-		r.points = append(make([]point, 0, len(live)+len(live)/4+16), live...)
+		r.points = append(make([]samples.Sample, 0, len(live)+len(live)/4+16), live...)
 	} else {
 		r.points = r.points[i:]
 	}
-	r.points = append(r.points, point{t, v})
+	r.points = append(r.points, samples.Sample{T: t, V: v})
 }
 
 // Sweep removes series without a sample in the window.
@@ -209,7 +203,7 @@ func (s *Store) Sweep(now time.Time) {
 	defer s.mu.Unlock()
 	for name, set := range s.byName {
 		for key, r := range set.all {
-			if n := len(r.points); n > 0 && r.points[n-1].t >= oldest {
+			if n := len(r.points); n > 0 && r.points[n-1].T >= oldest {
 				continue
 			}
 			delete(set.all, key)
@@ -273,7 +267,7 @@ func (q *querier) Close() error { return nil }
 // seriesView is a series with its points in a range of time.
 type seriesView struct {
 	labels labels.Labels
-	points []point
+	points []samples.Sample
 }
 
 // matching returns the series with samples in the range, sorted by their labels.
@@ -285,8 +279,8 @@ func (q *querier) matching(matchers []*labels.Matcher) (out []seriesView) {
 			if slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(r.labels.Get(m.Name)) }) {
 				continue
 			}
-			from := sort.Search(len(r.points), func(i int) bool { return r.points[i].t >= q.from })
-			to := sort.Search(len(r.points), func(i int) bool { return r.points[i].t > q.to })
+			from := sort.Search(len(r.points), func(i int) bool { return r.points[i].T >= q.from })
+			to := sort.Search(len(r.points), func(i int) bool { return r.points[i].T > q.to })
 			if from < to {
 				out = append(out, seriesView{r.labels, r.points[from:to:to]})
 			}
@@ -357,58 +351,10 @@ func (s *seriesView) Labels() labels.Labels { return s.labels }
 
 // Iterator implements storage.Series.
 func (s *seriesView) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
-	if x, ok := reuse.(*storedIterator); ok {
-		x.reset(s.points)
-		return x
-	}
-	x := &storedIterator{}
-	x.reset(s.points)
-	return x
+	it := samples.Reuse(reuse)
+	it.View(s.points)
+	return it
 }
-
-// storedIterator iterates over points by Prometheus's own list iterator.
-type storedIterator struct {
-	chunkenc.Iterator
-	points []point
-}
-
-func (x *storedIterator) reset(points []point) {
-	x.points = points
-	x.Iterator = storage.NewListSeriesIterator(pointList(points))
-}
-
-// pointList are points as storage.Samples.
-type pointList []point
-
-// Get implements storage.Samples.
-func (l pointList) Get(i int) chunks.Sample { return floatSample(l[i]) }
-
-// Len implements storage.Samples.
-func (l pointList) Len() int { return len(l) }
-
-// floatSample is a point as Prometheus's chunks.Sample.
-type floatSample point
-
-// T implements chunks.Sample.
-func (p floatSample) T() int64 { return p.t }
-
-// ST implements chunks.Sample.
-func (p floatSample) ST() int64 { return 0 }
-
-// F implements chunks.Sample.
-func (p floatSample) F() float64 { return p.v }
-
-// H implements chunks.Sample.
-func (p floatSample) H() *histogram.Histogram { return nil }
-
-// FH implements chunks.Sample.
-func (p floatSample) FH() *histogram.FloatHistogram { return nil }
-
-// Type implements chunks.Sample.
-func (p floatSample) Type() chunkenc.ValueType { return chunkenc.ValFloat }
-
-// Copy implements chunks.Sample.
-func (p floatSample) Copy() chunks.Sample { return p }
 
 // Append stores samples of the operator's, without a rule.
 func (s *Store) Append(at time.Time, samples []Sample) error {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/promql/samples"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	corev1 "k8s.io/api/core/v1"
@@ -288,7 +289,7 @@ func (p *podSeries) addSeries(sel *selection, m podMetric, r *podRecord) {
 }
 
 // samples appends the samples of a pod's series: one per interval, up to now.
-func (p *podSpan) samples(dst []sample, sel *selection) []sample {
+func (p *podSpan) samples(dst []samples.Sample, sel *selection) []samples.Sample {
 	step := sel.s.cfg.Interval.Milliseconds()
 	first := max(sel.from, p.from)
 	last := min(sel.to, p.until-1, sel.now.UnixMilli())
@@ -299,13 +300,13 @@ func (p *podSpan) samples(dst []sample, sel *selection) []sample {
 		if p.until <= sel.to {
 			return dst
 		}
-		return append(dst, sample{last, p.value})
+		return append(dst, samples.Sample{T: last, V: p.value})
 	}
 	for t := last - (last-first)/step*step; t <= last; t += step {
-		dst = append(dst, sample{t, p.value})
+		dst = append(dst, samples.Sample{T: t, V: p.value})
 	}
 	if p.until <= sel.to {
-		dst = append(dst, sample{p.until, staleNaN()})
+		dst = append(dst, samples.Sample{T: p.until, V: staleNaN()})
 	}
 	return dst
 }

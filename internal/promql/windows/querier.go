@@ -372,8 +372,8 @@ func (sel *selection) addVirtual(r result) {
 		return
 	}
 	if samples := r.samples(nil); len(samples) > 0 {
-		if last := samples[len(samples)-1]; !isStale(last.v) {
-			sel.points = append(sel.points, point{r.labels, last.t, last.v})
+		if last := samples[len(samples)-1]; !isStale(last.V) {
+			sel.points = append(sel.points, point{r.labels, last.T, last.V})
 		}
 	}
 }

@@ -7,17 +7,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/promql/samples"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// result is one series of a selection, which is read by the iterator. It implements
+// result is one series of a selection, whose samples are read with its iterator. It implements
 // storage.Series.
 type result struct {
 	sel    *selection
@@ -41,19 +41,10 @@ func (p *point) Labels() labels.Labels { return p.labels }
 
 // Iterator implements storage.Series.
 func (p *point) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
-	it := newIterator(reuse)
-	it.samples = append(it.samples, sample{p.stamp, p.value})
+	it := samples.Reuse(reuse)
+	it.Fill(append(it.Buffer(), samples.Sample{T: p.stamp, V: p.value}), nil)
 	return it
 }
-
-// sample is a value at a time in ms since 1970.
-type sample struct {
-	t int64
-	v float64
-}
-
-// millis is a time in ms since 1970. go vet takes a method Seek of an int64 for io.Seeker's.
-type millis = int64
 
 func staleNaN() float64 { return math.Float64frombits(value.StaleNaN) }
 
@@ -64,18 +55,8 @@ func (r *result) Labels() labels.Labels { return r.labels }
 
 // Iterator implements storage.Series.
 func (r *result) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
-	it := newIterator(reuse)
-	it.samples = r.samples(it.samples)
-	return it
-}
-
-// newIterator returns an iterator without samples, in the memory of a former one.
-func newIterator(reuse chunkenc.Iterator) *iterator {
-	it, ok := reuse.(*iterator)
-	if !ok {
-		it = &iterator{}
-	}
-	it.at, it.samples = -1, it.samples[:0]
+	it := samples.Reuse(reuse)
+	it.Fill(r.samples(it.Buffer()), nil)
 	return it
 }
 
@@ -90,7 +71,7 @@ func scaleOf(x *series.Exposure, scale float64) float64 {
 
 // samples appends the samples of the series, with a stale marker where the series left
 // the page or its values became too old.
-func (r *result) samples(dst []sample) []sample {
+func (r *result) samples(dst []samples.Sample) []samples.Sample {
 	if r.pod != nil {
 		return r.pod.samples(dst, r.sel)
 	}
@@ -122,83 +103,37 @@ func (r *result) samples(dst []sample) []sample {
 
 // writer appends samples in the order of time.
 type writer struct {
-	list []sample
+	list []samples.Sample
 	keep int64 // ms after which a value is stale
 	to   int64
 }
 
 func (w *writer) add(t int64, v float64) {
 	if n := len(w.list); n > 0 {
-		if last := w.list[n-1]; t <= last.t {
-			if isStale(last.v) && t == last.t {
-				w.list[n-1].v = v
+		if last := w.list[n-1]; t <= last.T {
+			if isStale(last.V) && t == last.T {
+				w.list[n-1].V = v
 			}
 			return
-		} else if !isStale(last.v) && t-last.t > w.keep {
-			w.list = append(w.list, sample{last.t + w.keep, staleNaN()})
+		} else if !isStale(last.V) && t-last.T > w.keep {
+			w.list = append(w.list, samples.Sample{T: last.T + w.keep, V: staleNaN()})
 		}
 	}
-	w.list = append(w.list, sample{t, v})
+	w.list = append(w.list, samples.Sample{T: t, V: v})
 }
 
 // end marks the series stale at t, unless it is.
 func (w *writer) end(t int64) {
 	n := len(w.list)
-	if n == 0 || isStale(w.list[n-1].v) {
+	if n == 0 || isStale(w.list[n-1].V) {
 		return
 	}
-	if t = min(t, w.list[n-1].t+w.keep); t > w.list[n-1].t && t <= w.to {
-		w.list = append(w.list, sample{t, staleNaN()})
+	if t = min(t, w.list[n-1].T+w.keep); t > w.list[n-1].T && t <= w.to {
+		w.list = append(w.list, samples.Sample{T: t, V: staleNaN()})
 	}
 }
 
 func (w *writer) finish() { w.end(math.MaxInt64) }
-
-// iterator iterates over samples. It implements chunkenc.Iterator.
-type iterator struct {
-	samples []sample
-	at      int
-}
-
-// Next implements chunkenc.Iterator.
-func (it *iterator) Next() chunkenc.ValueType {
-	if it.at++; it.at >= len(it.samples) {
-		return chunkenc.ValNone
-	}
-	return chunkenc.ValFloat
-}
-
-// Seek implements chunkenc.Iterator.
-func (it *iterator) Seek(t millis) chunkenc.ValueType {
-	it.at = max(it.at, 0)
-	for it.at < len(it.samples) && it.samples[it.at].t < t {
-		it.at++
-	}
-	if it.at >= len(it.samples) {
-		return chunkenc.ValNone
-	}
-	return chunkenc.ValFloat
-}
-
-// At implements chunkenc.Iterator.
-func (it *iterator) At() (int64, float64) { return it.samples[it.at].t, it.samples[it.at].v }
-
-// AtHistogram implements chunkenc.Iterator. There are no native histograms.
-func (it *iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogram) { return 0, nil }
-
-// AtFloatHistogram implements chunkenc.Iterator. There are no native histograms.
-func (it *iterator) AtFloatHistogram(*histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
-	return 0, nil
-}
-
-// AtT implements chunkenc.Iterator.
-func (it *iterator) AtT() int64 { return it.samples[it.at].t }
-
-// AtST implements chunkenc.Iterator. Start times are not known.
-func (it *iterator) AtST() int64 { return 0 }
-
-// Err implements chunkenc.Iterator.
-func (it *iterator) Err() error { return nil }
 
 // seriesSet is a list of series: the points, then the results. It implements
 // storage.SeriesSet.
