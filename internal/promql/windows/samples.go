@@ -104,7 +104,7 @@ func (r *result) samples(dst []samples.Sample) []samples.Sample {
 // writer appends samples in the order of time.
 type writer struct {
 	list []samples.Sample
-	keep int64 // ms after which a value is stale
+	keep int64 // ms up to which a value counts, as in an instant query
 	to   int64
 }
 
@@ -115,8 +115,8 @@ func (w *writer) add(t int64, v float64) {
 				w.list[n-1].V = v
 			}
 			return
-		} else if !isStale(last.V) && t-last.T > w.keep {
-			w.list = append(w.list, samples.Sample{T: last.T + w.keep, V: staleNaN()})
+		} else if !isStale(last.V) && t-last.T > w.keep+1 {
+			w.list = append(w.list, samples.Sample{T: last.T + w.keep + 1, V: staleNaN()})
 		}
 	}
 	w.list = append(w.list, samples.Sample{T: t, V: v})
@@ -128,7 +128,7 @@ func (w *writer) end(t int64) {
 	if n == 0 || isStale(w.list[n-1].V) {
 		return
 	}
-	if t = min(t, w.list[n-1].T+w.keep); t > w.list[n-1].T && t <= w.to {
+	if t = min(t, w.list[n-1].T+w.keep+1); t > w.list[n-1].T && t <= w.to {
 		w.list = append(w.list, samples.Sample{T: t, V: staleNaN()})
 	}
 }
