@@ -69,6 +69,7 @@ func TestNamespaces(t *testing.T) {
 		f(`up`, []string{"team-a", "team-b"}, 18)
 		f(`up`, []string{"team-.*"}, 0)
 		f(`up`, []string{"team-a|team-b", ""}, 0)
+		f(`up`, []string{"team-.*", "team.a"}, 0)
 		f(`up`, []string{"", "team-b"}, 9)
 		f(`sum({__name__=~".+"})`, []string{"team-b"}, 9)
 		f(`label_replace(up, "namespace", "team-a", "", "")`, []string{"team-b"}, 9)

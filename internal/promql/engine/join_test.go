@@ -50,6 +50,9 @@ func TestJoin(t *testing.T) {
 	f(`count(both)`, `{} => 2 @[1800000000000]`)
 	f(`count_over_time(both{node="a"}[10s])`, `{node="a"} => 2 @[1800000000000]`)
 	f(`sum by(node)(both)`, "{node=\"a\"} => 3 @[1800000000000]\n{node=\"b\"} => 6 @[1800000000000]")
+	if windows.hints.By || results.hints.By {
+		t.Error("series that are equal by the labels of a grouping alone would be merged")
+	}
 	f(`count({node=~".+"})`, `{} => 5 @[1800000000000]`)
 	f(`none`, ``)
 	for _, s := range []storage.Queryable{Join(windows, broken{}), Join(broken{}, windows), Join(broken{}, results)} {

@@ -231,6 +231,7 @@ func TestWhatIsReadDifferentlyIsRefused(t *testing.T) {
 	f("the same", func(p parser.Parser, query string) (parser.Expr, error) { return p.ParseExpr(query) }, `sum(a{namespace="team-a"})`)
 	f("no PromQL", func(p parser.Parser, _ string) (parser.Expr, error) { return p.ParseExpr("sum(") }, "")
 	f("another expression", func(p parser.Parser, _ string) (parser.Expr, error) { return p.ParseExpr(`sum(a{namespace="team-b"})`) }, "")
+	f("another metric of the namespace", func(p parser.Parser, _ string) (parser.Expr, error) { return p.ParseExpr(`sum(b{namespace="team-a"})`) }, "")
 	f("one selector more", func(p parser.Parser, query string) (parser.Expr, error) { return p.ParseExpr(query + " + b") }, "")
 	f("a panic", func(parser.Parser, string) (parser.Expr, error) { panic("of the parser") }, "")
 
