@@ -72,7 +72,7 @@ func (p *program) makePromQL() {
 	}
 	q := &promQL{p: p, results: rules.NewStore(p.cfg.window, ruleMemory)}
 	q.engine = engine.New(engine.Config{
-		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency,
+		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency, Reserved: p.promqlSlots,
 		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
 	}, engine.Join(p.pastSeries(), q.results))
 	q.objects = newRuleObjects(q)
@@ -107,9 +107,9 @@ func (q *promQL) run(g *group) {
 }
 
 // signal evaluates a query signal over the windows. scope is the namespace that it is
-// limited to; empty: none.
+// limited to; empty: none. The caller holds one of program.promqlSlots.
 func (q *promQL) signal(ctx context.Context, scope, promql string) (series.Sample, error) {
-	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge}
+	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, HasSlot: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge}
 	if scope != "" {
 		x.Payer, x.Namespaces = scope, []string{scope}
 	}
@@ -142,10 +142,7 @@ func (q *promQL) guard(next func(http.ResponseWriter, *http.Request, api.Viewer)
 
 // viewer returns which namespaces a viewer may read.
 func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (api.Viewer, error) {
-	out := api.Viewer{Name: "everybody"}
-	if n, ok := v.(interface{ Name() string }); ok {
-		out.Name = n.Name()
-	}
+	var out api.Viewer
 	all, err := v.All(ctx)
 	if all || err != nil {
 		return out, err

@@ -29,6 +29,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
@@ -63,6 +64,7 @@ type program struct {
 	adapter     *adapter.Server    // nil: no --adapter-config
 	metrics     *metricsapi.Server // nil: this replica lacks the role
 	queries     *metricquery.Keeper
+	promqlSlots *queries.Slots // of rules, signals and MetricQueries over the windows
 	keda        *keda
 	promql      *promQL      // nil: this replica lacks the role
 	podMonitors *podMonitors // nil: without --pod-monitors
@@ -196,6 +198,11 @@ func (p *program) makeController() error {
 	if p.podMonitors = p.makePodMonitors(); p.podMonitors != nil {
 		where.PodMonitors = p.podMonitors.set
 	}
+	p.promqlSlots = queries.NewSlots(queries.ForWindows())
+	slots := p.promqlSlots
+	if p.cfg.prometheus != "" {
+		slots = queries.NewSlots(queries.ForBackend())
+	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
 		Discovery: where,
@@ -203,7 +210,7 @@ func (p *program) makeController() error {
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
 		Watch: p.clients.Watch, Installed: p.clients.Installed,
-		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, LimitQuery: scope.Limit,
+		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, Slots: slots, LimitQuery: scope.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
 		Scrape:     p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,

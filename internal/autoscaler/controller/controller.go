@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
@@ -83,6 +84,8 @@ type Deps struct {
 	// the namespace that LimitQuery limited it to, and that a backend in this process
 	// enforces again; empty: none.
 	Query func(ctx context.Context, scope, promql string) (series.Sample, error)
+	// Slots are those of Query, whose caller holds one; nil: those of a backend.
+	Slots *queries.Slots
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
 	// trusted. Its error is shown to the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
@@ -119,7 +122,7 @@ type shared struct {
 	claims  *claims
 	devices *devices
 	audit   *audit
-	queries *queries
+	queries *signalQueries
 	meters  *meters
 	recent  eventLog
 	limits  limits
@@ -149,6 +152,9 @@ func New(cfg Config, deps Deps) *Controller {
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, scale.DefaultMaxAge)
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Slots == nil {
+		deps.Slots = queries.NewSlots(queries.ForBackend())
 	}
 	if deps.LimitQuery == nil {
 		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }

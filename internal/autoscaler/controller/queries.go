@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -28,10 +29,8 @@ const (
 	// together are not retried together.
 	queryPause  = 30 * time.Second
 	queryJitter = 0.2
-	// querySlots bounds the queries that the backend evaluates at the same time, and
-	// queryShare those of one namespace.
-	querySlots = 8
-	queryShare = querySlots / 2
+	// queryWait is the wait for a slot after which a query's author is told.
+	queryWait = 30 * time.Second
 	// maxQueries is the default limit of different queries per namespace.
 	maxQueries = 100
 )
@@ -51,6 +50,23 @@ type queryError interface {
 	Answered() bool // the backend evaluated the query
 }
 
+// errQueryWaits is the error of a query that waits for a slot. It keeps its place.
+const errQueryWaits = waitError("the query has waited for 30 s: other queries, of its namespace or of all, take all the time")
+
+type waitError string
+
+// Error implements error.
+func (e waitError) Error() string { return string(e) }
+
+// Public implements queryError.
+func (e waitError) Public() string { return string(e) }
+
+// Reason implements queryError.
+func (e waitError) Reason() string { return "wait" }
+
+// Answered implements queryError: the backend does not fail.
+func (e waitError) Answered() bool { return true }
+
 // queryKey identifies one query to the backend. Queries of trusted namespaces give the
 // same result in each of them; they have no scope and are shared.
 type queryKey struct {
@@ -58,13 +74,13 @@ type queryKey struct {
 	promql string // as it is sent
 }
 
-// queries runs the queries of all autoscalers and keeps their newest answers. Equal
+// signalQueries runs the queries of all autoscalers and keeps their newest answers. Equal
 // queries run once, and a failing query does not affect the others.
-type queries struct {
+type signalQueries struct {
 	c               *Controller
 	every           time.Duration
 	maxPerNamespace int // different queries of one namespace
-	slots           *querySlotQueue
+	slots           *queries.Slots
 	meter           *queryMeters
 
 	mu        sync.Mutex
@@ -83,31 +99,34 @@ type queryState struct {
 	failures  int   // consecutive failures without an answer of the backend
 }
 
-func newQueries(c *Controller) *queries {
+func newQueries(c *Controller) *signalQueries {
 	most := c.cfg.QueriesPerNamespace
 	if most <= 0 {
 		most = maxQueries
 	}
-	return &queries{
-		c: c, every: max(queryEvery, c.cfg.Tick), maxPerNamespace: most, slots: newQuerySlotQueue(querySlots, queryShare),
+	return &signalQueries{
+		c: c, every: max(queryEvery, c.cfg.Tick), maxPerNamespace: most, slots: c.deps.Slots,
 		running: map[queryKey]*queryState{}, overLimit: map[namespacedQuery]bool{}, meter: newQueryMeters(),
 	}
 }
 
 // run evaluates one query until ctx is done.
-func (q *queries) run(ctx context.Context, key queryKey, x *queryState) {
+func (q *signalQueries) run(ctx context.Context, key queryKey, x *queryState) {
 	for {
 		began := time.Now()
 		q.mu.Lock()
 		namespace := x.namespace
 		q.mu.Unlock()
-		if q.slots.acquire(ctx, namespace) != nil {
+		late := time.AfterFunc(queryWait, func() { q.storeAnswer(key, x, series.Sample{}, errQueryWaits) })
+		release, err := q.slots.Acquire(ctx, queries.Request{Payer: namespace, Signal: true})
+		late.Stop()
+		if err != nil {
 			return
 		}
 		sent := time.Now()
 		s, err := q.c.deps.Query(ctx, key.scope, key.promql)
 		took := time.Since(sent)
-		q.slots.release(namespace)
+		release()
 		if ctx.Err() != nil {
 			return
 		}
@@ -123,7 +142,7 @@ func (q *queries) run(ctx context.Context, key queryKey, x *queryState) {
 
 // recordEvaluation counts one evaluation, unless the query was removed meanwhile
 // together with the series of its namespace.
-func (q *queries) recordEvaluation(key queryKey, x *queryState, waited, took time.Duration, err error) {
+func (q *signalQueries) recordEvaluation(key queryKey, x *queryState, waited, took time.Duration, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.running[key] == x {
@@ -134,7 +153,7 @@ func (q *queries) recordEvaluation(key queryKey, x *queryState, waited, took tim
 // nextDelay returns the time until the next evaluation of a query that took this long
 // and was due since ago. An answered query runs once per q.every, and uses its slot
 // for at most half of the time. A failed query backs off.
-func (q *queries) nextDelay(since, took time.Duration, failures int) time.Duration {
+func (q *signalQueries) nextDelay(since, took time.Duration, failures int) time.Duration {
 	if failures == 0 {
 		return max(q.every-since, took)
 	}
@@ -145,7 +164,7 @@ func (q *queries) nextDelay(since, took time.Duration, failures int) time.Durati
 // storeAnswer stores the result of an evaluation, logs a change between success and
 // failure, and requests a pass of the workloads with this query. It returns the
 // number of consecutive failures of the backend.
-func (q *queries) storeAnswer(key queryKey, x *queryState, s series.Sample, err error) (failures int) {
+func (q *signalQueries) storeAnswer(key queryKey, x *queryState, s series.Sample, err error) (failures int) {
 	q.mu.Lock()
 	before := x.err
 	if x.err = err; err == nil {
@@ -174,7 +193,7 @@ func (q *queries) storeAnswer(key queryKey, x *queryState, s series.Sample, err 
 
 // newestAnswer returns the newest answer to a query of a namespace. problem is the
 // reason, for the query's author, why there is no newer one.
-func (q *queries) newestAnswer(namespace string, key queryKey) (r scale.Reading, problem string) {
+func (q *signalQueries) newestAnswer(namespace string, key queryKey) (r scale.Reading, problem string) {
 	if q.c.deps.Query == nil {
 		return r, errNoBackend.Error()
 	}
@@ -203,7 +222,7 @@ func publicError(err error) string {
 
 // totals returns the readings of the plan's queries, in the order of its signals; nil
 // if it has none. problem is the reason why one of them has no new answer.
-func (q *queries) totals(key types.NamespacedName, p *plan) (totals []scale.Reading, problem string) {
+func (q *signalQueries) totals(key types.NamespacedName, p *plan) (totals []scale.Reading, problem string) {
 	for i := range p.Sources {
 		if p.Sources[i].Kind != policy.Query {
 			continue

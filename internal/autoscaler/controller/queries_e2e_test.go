@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -46,7 +47,7 @@ func TestSlowTenantAtRealPrometheus(t *testing.T) {
 		}
 		return s, err
 	}
-	for i := range 8 * querySlots {
+	for i := range 8 * queries.ForBackend().Slots {
 		r.asks("hostile", fmt.Sprint("slow", i), fmt.Sprintf("sum_over_time(sum_over_time(sum(backlog)[10m:1s])[%dm:1s])", 1000+i), 0)
 	}
 	r.asks("ns", "web", "sum(backlog)", 0)
@@ -57,16 +58,17 @@ func TestSlowTenantAtRealPrometheus(t *testing.T) {
 	var waits []time.Duration // of another namespace that asks at the same time
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		began := time.Now()
-		if err := r.queries.slots.acquire(ctx, "another"); err != nil {
+		release, err := r.queries.slots.Acquire(ctx, queries.Request{Payer: "another"})
+		if err != nil {
 			t.Fatal(err)
 		}
 		waits = append(waits, time.Since(began))
-		r.queries.slots.release("another")
+		release()
 		mu.Lock()
 		slow := late
 		mu.Unlock()
 		reading, why := r.queries.newestAnswer("ns", queryKey{"ns", `sum(backlog{namespace="ns"})`})
-		if reading.OK && why == "" && slow >= 2*querySlots {
+		if reading.OK && why == "" && slow >= 2*queries.ForBackend().Slots {
 			if reading.Value != 7 {
 				t.Errorf("the query gives %g, want its own namespace's 7", reading.Value)
 			}

@@ -23,14 +23,14 @@ type namespacedQuery struct {
 
 // overLimitMessage returns the message, for its author, about a query beyond the limit
 // of its namespace.
-func (q *queries) overLimitMessage(namespace string) string {
+func (q *signalQueries) overLimitMessage(namespace string) string {
 	return fmt.Sprintf("not evaluated: older GPUAutoscalers of namespace %s already have %d different queries, the limit of --queries-per-namespace",
 		namespace, q.maxPerNamespace)
 }
 
 // limitQueries returns the queries to run for the query signals, parallel to sources.
 // Its error names the field of each query that is not allowed.
-func (q *queries) limitQueries(a *v1alpha1.GPUAutoscaler, sources []policy.Source) ([]queryKey, error) {
+func (q *signalQueries) limitQueries(a *v1alpha1.GPUAutoscaler, sources []policy.Source) ([]queryKey, error) {
 	keys := make([]queryKey, len(sources))
 	var errs field.ErrorList
 	for i := range sources {
@@ -53,7 +53,7 @@ func (q *queries) limitQueries(a *v1alpha1.GPUAutoscaler, sources []policy.Sourc
 
 // sync starts the queries that autoscalers have gained, and stops those that they have
 // lost.
-func (q *queries) sync(ctx context.Context) {
+func (q *signalQueries) sync(ctx context.Context) {
 	if q.c.deps.Query == nil {
 		return
 	}
@@ -84,7 +84,7 @@ func (q *queries) sync(ctx context.Context) {
 }
 
 // start starts to run a query. q.mu is held.
-func (q *queries) start(ctx context.Context, key queryKey, namespace string) *queryState {
+func (q *signalQueries) start(ctx context.Context, key queryKey, namespace string) *queryState {
 	ctx, cancel := context.WithCancel(ctx)
 	x := &queryState{cancel: cancel, namespace: namespace}
 	q.running[key] = x
@@ -98,7 +98,7 @@ func (q *queries) start(ctx context.Context, key queryKey, namespace string) *qu
 // wantedQueries returns the queries to run, with their workloads, and the queries
 // beyond the limit of their namespace. Older GPUAutoscalers have precedence, so that
 // a new one never stops the query of another.
-func (q *queries) wantedQueries() (map[queryKey][]*workload, map[namespacedQuery]bool) {
+func (q *signalQueries) wantedQueries() (map[queryKey][]*workload, map[namespacedQuery]bool) {
 	wanted, refused := map[queryKey][]*workload{}, map[namespacedQuery]bool{}
 	distinct := map[string]map[queryKey]bool{} // by namespace
 	for _, w := range q.askers() {
@@ -126,7 +126,7 @@ func (q *queries) wantedQueries() (map[queryKey][]*workload, map[namespacedQuery
 }
 
 // askers returns the workloads with queries, oldest first.
-func (q *queries) askers() []*workload {
+func (q *signalQueries) askers() []*workload {
 	var out []*workload
 	q.c.mu.RLock()
 	for _, w := range q.c.workloads {

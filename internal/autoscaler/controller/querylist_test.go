@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -194,8 +195,35 @@ func TestSlowQueriesDelayNoOtherNamespace(t *testing.T) {
 				break
 			}
 		}
-		if len(got) != 30 || b.most["slow"] != queryShare || b.most[""] > querySlots {
+		if len(got) != 30 || b.most["slow"] != queries.ForBackend().Share || b.most[""] > queries.ForBackend().Slots {
 			t.Errorf("quick was asked %d times; at most %d queries of the slow namespace ran at a time, and %d in all", len(got), b.most["slow"], b.most[""])
+		}
+	})
+}
+
+// A query that waits long says so, and keeps its place: each one has its turn.
+func TestAQueryThatWaitsSaysSo(t *testing.T) {
+	asking(t, func(ctx context.Context, r *rig, b *backend) {
+		b.took = func(string) time.Duration { return 5 * time.Second }
+		for i := range 60 {
+			r.asks("ns", fmt.Sprint("a", i), fmt.Sprint("slow ", i), 0)
+		}
+		r.queries.sync(ctx)
+		time.Sleep(queryWait + time.Second)
+		late := 0
+		for i := range 60 {
+			if _, why := r.queries.newestAnswer("ns", queryKey{"ns", fmt.Sprint("slow ", i)}); strings.Contains(why, "has waited for 30 s") {
+				late++
+			}
+		}
+		if late < 32 || late > 36 { // 4 begin every 5 s, the last ones at 30 s
+			t.Errorf("%d queries say that they wait", late)
+		}
+		time.Sleep(2 * time.Minute)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.begun) != 60 {
+			t.Errorf("%d of 60 queries were evaluated", len(b.begun))
 		}
 	})
 }
@@ -240,7 +268,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 				break
 			}
 		}
-		if b.most[""] > querySlots {
+		if b.most[""] > queries.ForBackend().Slots {
 			t.Errorf("%d queries at a time", b.most[""])
 		}
 	})

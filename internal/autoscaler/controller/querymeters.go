@@ -87,12 +87,12 @@ func (m *queryMeters) forget(asked map[queryKey]*queryState) {
 }
 
 // register adds the metrics.
-func (m *queryMeters) register(reg prometheus.Registerer, q *queries) {
+func (m *queryMeters) register(reg prometheus.Registerer, q *signalQueries) {
 	reg.MustRegister(m.total, m.duration, m.wait, m.rejections, querySignals{q})
 }
 
 // querySignals collects gpupilot_query_signals.
-type querySignals struct{ q *queries }
+type querySignals struct{ q *signalQueries }
 
 // Describe implements prometheus.Collector.
 func (s querySignals) Describe(ch chan<- *prometheus.Desc) { ch <- s.q.meter.distinct }

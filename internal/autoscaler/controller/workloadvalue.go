@@ -15,6 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -197,10 +198,11 @@ func (c *Controller) Evaluate(ctx context.Context, namespace, promql string) (se
 	if trusted {
 		scope = ""
 	}
-	if err := c.queries.slots.acquire(ctx, namespace); err != nil {
+	release, err := c.queries.slots.Acquire(ctx, queries.Request{Payer: namespace})
+	if err != nil {
 		return series.Sample{}, fmt.Errorf("%w: other queries of the namespace take all the time", ErrNoValue)
 	}
-	defer c.queries.slots.release(namespace)
+	defer release()
 	s, err := c.deps.Query(ctx, scope, limited)
 	if err != nil {
 		a, ok := errors.AsType[queryError](err)

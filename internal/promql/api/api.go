@@ -36,8 +36,7 @@ type Engine interface {
 
 // Viewer is who sends a request.
 type Viewer struct {
-	Name string // whose share of the slots the queries use
-	// Namespaces are those that the viewer may read; nil: all.
+	// Namespaces are those that the viewer may read; nil: all. They pay for the queries.
 	Namespaces []string
 	// Unknown is the number of namespaces whose rights are not known yet. The answer
 	// has a warning.

@@ -59,9 +59,9 @@ func newServer(t testing.TB) *httptest.Server {
 			return func(w http.ResponseWriter, r *http.Request) {
 				switch token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); token {
 				case "", "all":
-					next(w, r, Viewer{Name: "all"})
+					next(w, r, Viewer{})
 				default:
-					next(w, r, Viewer{Name: token, Namespaces: []string{token}, Unknown: strings.Count(token, "?")})
+					next(w, r, Viewer{Namespaces: []string{token}, Unknown: strings.Count(token, "?")})
 				}
 			}
 		},

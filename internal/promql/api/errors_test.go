@@ -66,7 +66,7 @@ func (s *stub) ask(path string) *httptest.ResponseRecorder {
 	mux := http.NewServeMux()
 	New(Deps{Engine: s, Now: func() time.Time { return base }, Guard: func(next func(http.ResponseWriter, *http.Request, Viewer)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			next(w, r, Viewer{Name: "ann", Namespaces: []string{"team-a"}})
+			next(w, r, Viewer{Namespaces: []string{"team-a"}})
 		}
 	}}).Register(mux)
 	w := httptest.NewRecorder()
@@ -172,7 +172,7 @@ func TestParameters(t *testing.T) {
 			t.Errorf("%s: %s, want %s", what, a, b)
 		}
 	}
-	viewer := engine.Query{Payer: "ann", Namespaces: []string{"team-a"}}
+	viewer := engine.Query{Namespaces: []string{"team-a"}}
 	full := viewer
 	full.PromQL, full.Timeout, full.Lookback = "x", 1500*time.Millisecond, time.Minute
 	s.ask("query?query=x&timeout=1.5&lookback_delta=1m&time=-1.25")

@@ -34,7 +34,7 @@ func (a *API) metadata(r *http.Request, v Viewer) (any, annotations.Annotations,
 		return nil, nil, err
 	}
 	now := a.deps.Now()
-	names, notes, err := a.deps.Engine.LabelValues(r.Context(), payer(v), model.MetricNameLabel,
+	names, notes, err := a.deps.Engine.LabelValues(r.Context(), queryOf(v), model.MetricNameLabel,
 		engine.Selection{From: now.Add(-a.deps.Window), To: now})
 	if err != nil {
 		return nil, nil, err

@@ -111,7 +111,7 @@ func (a *API) series(r *http.Request, v Viewer) (any, annotations.Annotations, e
 	if len(s.Match) == 0 {
 		return nil, nil, badData("no match[] parameter provided")
 	}
-	out, notes, err := a.deps.Engine.Series(r.Context(), payer(v), s)
+	out, notes, err := a.deps.Engine.Series(r.Context(), queryOf(v), s)
 	return out, notes, err
 }
 
@@ -120,7 +120,7 @@ func (a *API) labelNames(r *http.Request, v Viewer) (any, annotations.Annotation
 	if err != nil {
 		return nil, nil, err
 	}
-	out, notes, err := a.deps.Engine.LabelNames(r.Context(), payer(v), s)
+	out, notes, err := a.deps.Engine.LabelNames(r.Context(), queryOf(v), s)
 	return nonNil(out), notes, err
 }
 
@@ -136,7 +136,7 @@ func (a *API) labelValues(r *http.Request, v Viewer) (any, annotations.Annotatio
 	if err != nil {
 		return nil, nil, err
 	}
-	out, notes, err := a.deps.Engine.LabelValues(r.Context(), payer(v), name, s)
+	out, notes, err := a.deps.Engine.LabelValues(r.Context(), queryOf(v), name, s)
 	return nonNil(out), notes, err
 }
 
@@ -148,10 +148,8 @@ func nonNil(s []string) []string {
 	return s
 }
 
-// payer is a query without text: reading labels.
-func payer(v Viewer) engine.Query {
-	return engine.Query{Payer: v.Name, Namespaces: v.Namespaces}
-}
+// queryOf is a query without text: reading labels. The payer is a namespace of the viewer.
+func queryOf(v Viewer) engine.Query { return engine.Query{Namespaces: v.Namespaces} }
 
 // selection reads the parameters match[], start, end and limit.
 func (a *API) selection(r *http.Request) (s engine.Selection, err error) {
@@ -170,7 +168,7 @@ func (a *API) selection(r *http.Request) (s engine.Selection, err error) {
 
 // queryParams reads the parameters query, timeout and lookback_delta.
 func queryParams(r *http.Request, v Viewer) (q engine.Query, err error) {
-	q = payer(v)
+	q = queryOf(v)
 	q.PromQL = r.FormValue("query")
 	if q.Timeout, err = durationParam(r, "timeout", 0); err != nil {
 		return q, err

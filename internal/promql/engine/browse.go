@@ -101,6 +101,7 @@ func (e *Engine) labels(ctx context.Context, q Query, s Selection, read readLabe
 // browse opens the storage for a selection, within the limits of a query.
 func (e *Engine) browse(ctx context.Context, q Query, s Selection, read func(context.Context, storage.Querier, [][]*labels.Matcher) error) (err error) {
 	began := time.Now()
+	q.Payer = e.payerOf(q)
 	defer func() {
 		err = e.contain(recover(), q, err)
 		e.meters.observe(q, time.Since(began), err)
@@ -109,9 +110,7 @@ func (e *Engine) browse(ctx context.Context, q Query, s Selection, read func(con
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.timeout(q))
-	defer cancel()
-	release, err := e.acquire(ctx, q)
+	ctx, release, err := e.acquire(ctx, q)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func TestLimitsOfSelectors(t *testing.T) {
 	f("too large expressions", slices.Repeat([]string{`x{a=~"a{900}"}`}, 25), LimitLength, false)
 	f("no selector", []string{"sum(x)"}, "", true)
 	f("too many series", []string{"up"}, LimitSeries, false)
-	if running, waiting := e.slots.counts(); running != 0 || waiting != 0 {
+	if running, waiting := e.slots.Counts(); running != 0 || waiting != 0 {
 		t.Errorf("%d slots are lost", running)
 	}
 }

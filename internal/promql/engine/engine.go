@@ -19,11 +19,13 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // Config holds the settings of an Engine. Zero values mean the defaults.
 type Config struct {
-	Timeout     time.Duration // of one query, waiting included; 30 s
+	Timeout     time.Duration // of one query, waiting included unless it is Reserved; 30 s
 	MaxSamples  int           // that a query holds at the same time; 5,000,000
 	MaxSeries   int           // that all selectors of a query read; 500,000
 	MaxBytes    int64         // of the labels of those series, estimated; 256 MiB
@@ -31,12 +33,9 @@ type Config struct {
 	MaxLength   int           // of the query's text in bytes; 16 KiB
 	MaxDepth    int           // of nested expressions; 64
 	Concurrency int           // queries that run at the same time; 2
-	// Reserved is the number of further slots, which only queries with Query.Reserved
-	// use: recording rules and signals never wait for dashboards. 2.
-	Reserved int
-	// Share is the number of slots of each kind that one payer uses at the same time;
-	// half of them, at least one.
-	Share int
+	// Reserved are further slots, which only queries with Query.Reserved use: recording
+	// rules and signals never wait for dashboards. nil: those of queries.ForWindows.
+	Reserved *queries.Slots
 	// Lookback is the age at which a series without a new sample ends; 5 min.
 	Lookback time.Duration
 	// SubqueryStep is the step of a subquery that gives none; 1 min.
@@ -61,7 +60,9 @@ func (c *Config) complete() {
 	c.MaxLength = cmp.Or(c.MaxLength, 16<<10)
 	c.MaxDepth = cmp.Or(c.MaxDepth, 64)
 	c.Concurrency = cmp.Or(c.Concurrency, 2)
-	c.Reserved = cmp.Or(c.Reserved, 2)
+	if c.Reserved == nil {
+		c.Reserved = queries.NewSlots(queries.ForWindows())
+	}
 	c.Lookback = cmp.Or(c.Lookback, 5*time.Minute)
 	c.SubqueryStep = cmp.Or(c.SubqueryStep, time.Minute)
 	c.Label = cmp.Or(c.Label, "namespace")
@@ -76,13 +77,16 @@ type Query struct {
 	// Namespaces are those whose series the query reads. nil: all series, also those
 	// without a namespace; empty: none.
 	Namespaces []string
-	// Payer is whose share of the slots the query uses: a user or a namespace. It
-	// appears on /metrics if the query is limited.
+	// Payer is whose share of the slots the query uses: a namespace, or a kind of the
+	// operator's work. It appears on /metrics if the query is limited. Empty: that of
+	// Namespaces with the fewest queries, or all namespaces together.
 	Payer string
 	// Reserved queries use the slots that are kept for rules and signals.
 	Reserved bool
+	// HasSlot says that the caller holds a slot, so that the query waits for none.
+	HasSlot bool
 	// Timeout and Lookback are used instead of the engine's, if they are shorter or,
-	// for Lookback, not zero.
+	// for Lookback, not zero. Timeout does not count the time that the query waits.
 	Timeout  time.Duration
 	Lookback time.Duration
 }
@@ -93,8 +97,8 @@ type Engine struct {
 	storage  storage.Queryable
 	parser   parser.Parser
 	engine   *promql.Engine
-	slots    *slots
-	reserved *slots
+	slots    *queries.Slots
+	reserved *queries.Slots
 	meters   *meters
 	logged   atomic.Int64 // the last line about the storage, ns since 1970
 }
@@ -104,7 +108,7 @@ func New(cfg Config, q storage.Queryable) *Engine {
 	cfg.complete()
 	e := &Engine{
 		cfg: cfg, storage: q, parser: parser.NewParser(parser.Options{}),
-		slots: newSlots(cfg.Concurrency, cfg.Share), reserved: newSlots(cfg.Reserved, cfg.Share), meters: newMeters(),
+		slots: queries.NewSlots(queries.Config{Slots: cfg.Concurrency}), reserved: cfg.Reserved, meters: newMeters(),
 	}
 	e.engine = promql.NewEngine(promql.EngineOpts{
 		Logger: cfg.Log, MaxSamples: cfg.MaxSamples, Timeout: cfg.Timeout, LookbackDelta: cfg.Lookback,
@@ -151,6 +155,7 @@ func (e *Engine) opts(q Query) promql.QueryOpts {
 // run checks a query, waits for a slot and evaluates it.
 func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.Context, storage.Queryable) (promql.Query, error)) (v parser.Value, notes annotations.Annotations, err error) {
 	began := time.Now()
+	q.Payer = e.payerOf(q)
 	defer func() {
 		err = e.contain(recover(), q, err)
 		e.meters.observe(q, time.Since(began), err)
@@ -162,9 +167,7 @@ func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.
 	if e.cfg.Want != nil && len(plan.names) > 0 {
 		e.cfg.Want(q.Payer, plan.names...)
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.timeout(q))
-	defer cancel()
-	release, err := e.acquire(ctx, q)
+	ctx, release, err := e.acquire(ctx, q)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -214,16 +217,68 @@ func (e *Engine) timeout(q Query) time.Duration {
 	return e.cfg.Timeout
 }
 
-// acquire waits for a slot of the query's payer.
-func (e *Engine) acquire(ctx context.Context, q Query) (release func(), err error) {
-	s := e.slots
+// maxWaitingPayer bounds the waiting queries of one payer, except for those of callers
+// that hold a slot already.
+const maxWaitingPayer = 32
+
+// maxReservedWait bounds the time that a reserved query waits for a slot. Those of the
+// HTTP API wait within Config.Timeout.
+const maxReservedWait = 30 * time.Second
+
+// AllNamespaces is the payer of the queries that read all namespaces and have no other.
+const AllNamespaces = "all namespaces"
+
+// slotsOf returns the slots that a query uses.
+func (e *Engine) slotsOf(q Query) *queries.Slots {
 	if q.Reserved {
-		s = e.reserved
+		return e.reserved
 	}
-	if err := s.acquire(ctx, q.Payer); err != nil {
-		return nil, err
+	return e.slots
+}
+
+// payerOf returns whose share a query uses.
+func (e *Engine) payerOf(q Query) string {
+	if q.Payer == "" && q.Namespaces == nil {
+		return AllNamespaces
 	}
-	return func() { s.release(q.Payer) }, nil
+	return cmp.Or(q.Payer, e.slotsOf(q).Lightest(q.Namespaces))
+}
+
+// acquire waits for a slot of the query's payer. ctx ends when the query has no time left.
+func (e *Engine) acquire(parent context.Context, q Query) (ctx context.Context, release func(), err error) {
+	free := func() {}
+	if !q.HasSlot {
+		wait := e.cfg.Timeout
+		if q.Reserved {
+			wait = maxReservedWait
+		}
+		waiting, cancel := context.WithTimeout(parent, wait)
+		free, err = e.slotsOf(q).Acquire(waiting, queries.Request{Payer: q.Payer, MaxWaiting: maxWaitingPayer})
+		if err != nil {
+			cancel()
+			return nil, nil, waitError(err)
+		}
+		if q.Reserved {
+			cancel()
+		} else {
+			parent = waiting // its rest is the time of the evaluation
+			slot := free
+			free = func() { slot(); cancel() }
+		}
+	}
+	ctx, cancel := context.WithTimeout(parent, e.timeout(q))
+	return ctx, func() { cancel(); free() }, nil
+}
+
+// waitError returns the error of a query that got no slot.
+func waitError(err error) error {
+	switch {
+	case errors.Is(err, queries.ErrFull):
+		return exceeds(LimitSlots, "%s", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return exceeds(LimitSlots, "the query timed out while it waited for other queries; try again later")
+	}
+	return promql.ErrQueryCanceled("query queue")
 }
 
 // detach copies what Query.Close would return to the engine's pools.

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/prometheus/promql"
@@ -201,7 +202,7 @@ func TestShares(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if running, waiting := e.slots.counts(); running != 1 || waiting != maxWaitingPayer {
+		if running, waiting := e.slots.Counts(); running != 1 || waiting != maxWaitingPayer {
 			t.Errorf("greedy has %d slots and %d waiting queries", running, waiting)
 		}
 		store.before = nil
@@ -215,8 +216,80 @@ func TestShares(t *testing.T) {
 		if refused != 50-1-maxWaitingPayer {
 			t.Errorf("%d queries were refused", refused)
 		}
-		if running, waiting := e.slots.counts(); running != 0 || waiting != 0 {
+		if running, waiting := e.slots.Counts(); running != 0 || waiting != 0 {
 			t.Errorf("%d slots are lost, %d waiters", running, waiting)
+		}
+	})
+}
+
+// Queries of users are paid by the namespaces that they read, whoever sends them.
+func TestNamespacesPay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := tenants(t)
+		store.before = func(ctx context.Context) { <-ctx.Done() }
+		e := New(Config{Timeout: time.Minute, Concurrency: 4}, store)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		start := func(namespaces []string) {
+			all.Go(func() { _, _, _ = e.Instant(ctx, Query{PromQL: "up", Namespaces: namespaces}, now) })
+		}
+		f := func(wantRunning, wantWaiting int) {
+			t.Helper()
+			synctest.Wait()
+			if running, waiting := e.slots.Counts(); running != wantRunning || waiting != wantWaiting {
+				t.Errorf("%d queries run and %d wait, want %d and %d", running, waiting, wantRunning, wantWaiting)
+			}
+		}
+		for range 20 {
+			start([]string{"team-a"})
+		}
+		f(2, 18)
+		start([]string{"team-a", "team-b"}) // team-b has the fewest
+		f(3, 18)
+		start(nil)
+		f(4, 18)
+		cancel()
+		all.Wait()
+		f(0, 0)
+		e = New(Config{}, store)
+		for _, q := range []Query{{}, {Namespaces: []string{"team-a"}}, {Namespaces: []string{}}, {Payer: "rules"}} {
+			want := map[bool]string{true: AllNamespaces, false: strings.Join(q.Namespaces, "")}[q.Namespaces == nil]
+			if q.Payer != "" {
+				want = q.Payer
+			}
+			if got := e.payerOf(q); got != want {
+				t.Errorf("%+v is paid by %q, want %q", q, got, want)
+			}
+		}
+	})
+}
+
+// The timeout of a reserved query begins with its evaluation. Waiting has a bound and an
+// error of its own. A caller with a slot does not wait.
+func TestWaitingIsNotEvaluation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Config{Timeout: 20 * time.Second}, tenants(t))
+		q := Query{PromQL: "up", Payer: "ns", Reserved: true, Timeout: time.Second}
+		hold := func(d time.Duration) {
+			release, err := e.reserved.Acquire(t.Context(), queries.Request{Payer: "ns"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(d, release)
+		}
+		hold(10 * time.Second)
+		began := time.Now()
+		if _, _, err := e.Instant(t.Context(), q, now); err != nil || time.Since(began) != 10*time.Second {
+			t.Errorf("after a wait of %s: %v", time.Since(began), err)
+		}
+		hold(time.Minute)
+		began = time.Now()
+		if _, _, err := e.Instant(t.Context(), q, now); limitOf(err) != LimitSlots || time.Since(began) != maxReservedWait {
+			t.Errorf("after a wait of %s: %v", time.Since(began), err)
+		}
+		q.HasSlot = true
+		if _, _, err := e.Instant(t.Context(), q, now); err != nil {
+			t.Errorf("with a slot: %v", err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ type memory struct {
 	before func(ctx context.Context)
 	// hints are those of the last Select.
 	hints *storage.SelectHints
+	mu    sync.Mutex // of hints
 }
 
 type point struct {
@@ -74,7 +76,9 @@ func (q *memoryQuerier) matching(matchers []*labels.Matcher) (out []storage.Seri
 }
 
 func (q *memoryQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	q.m.mu.Lock()
 	q.m.hints = hints
+	q.m.mu.Unlock()
 	if q.m.before != nil {
 		q.m.before(ctx)
 	}

@@ -36,7 +36,7 @@ func FuzzQuery(f *testing.F) {
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("%q took %s", text, took)
 		}
-		if running, waiting := e.slots.counts(); running+waiting > 0 {
+		if running, waiting := e.slots.Counts(); running+waiting > 0 {
 			t.Errorf("%q keeps %d slots", text, running)
 		}
 		if err == nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql"
+
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // maxPayers bounds the payers that are named on /metrics. The others count as other.
@@ -99,19 +101,9 @@ func (e *Engine) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(secondsDesc, prometheus.CounterValue, e.meters.seconds)
 	e.meters.mu.Unlock()
-	for kind, s := range map[string]*slots{"shared": e.slots, "reserved": e.reserved} {
-		running, waiting := s.counts()
+	for kind, s := range map[string]*queries.Slots{"shared": e.slots, "reserved": e.reserved} {
+		running, waiting := s.Counts()
 		ch <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(running), kind)
 		ch <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(waiting), kind)
 	}
-}
-
-// counts returns the queries that run and that wait.
-func (s *slots) counts() (running, waiting int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, n := range s.running {
-		running += n
-	}
-	return running, s.queue.Len()
 }

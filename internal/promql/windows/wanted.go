@@ -50,7 +50,7 @@ func (w *wanted) init() {
 // the last call. Queries do so for the names that they select.
 func (s *Store) Want(names ...string) { s.WantFor("", names...) }
 
-// WantFor is Want for a payer: a user or a namespace, which has a share of the names.
+// WantFor is Want for a payer, such as a namespace, which has a share of the names.
 func (s *Store) WantFor(payer string, names ...string) { s.wanted.want(s.now(), payer, names...) }
 
 // Hold has the series of these metrics kept until the holder, such as a file of rules,
