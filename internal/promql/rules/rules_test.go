@@ -226,6 +226,12 @@ func TestWrongSources(t *testing.T) {
 			t.Error("nothing is told about the broken version")
 		}
 		r.mu.Unlock()
+		// And so it does if the new version can be read, and is refused.
+		r.set("good", "", "groups: [{name: g, rules: [{record: one, expr: one + 1}]}]")
+		time.Sleep(2 * time.Second)
+		if got := r.value(t, "one"); got != `{__name__="one"} 1` {
+			t.Errorf("after a version that reads itself: %q", got)
+		}
 		// A version that works replaces it, and the problem is gone.
 		r.set("good", "", strings.Replace(good, "(1)", "(3)", 1))
 		time.Sleep(2 * time.Second)

@@ -85,6 +85,30 @@ func TestAnInstantIsARangeOfOneStep(t *testing.T) {
 	}
 }
 
+// An instant query gets no series whose newest value is too old.
+func TestAnInstantHasNoOldSeries(t *testing.T) {
+	r := busy(t)
+	f := func(to time.Time, want int) {
+		t.Helper()
+		hints := &storage.SelectHints{Start: msOf(to.Add(-DefaultLookback)) + 1, End: msOf(to)}
+		q, _ := r.store.Querier(hints.Start, hints.End)
+		n := 0
+		for set := q.Select(t.Context(), true, hints, selectorOf(t, "requests_total")...); set.Next(); n++ {
+			it := set.At().Iterator(nil)
+			if it.Next() != chunkenc.ValFloat || it.AtT() != msOf(at(58)) || it.Next() != chunkenc.ValNone {
+				t.Errorf("at +%s the series has other samples", to.Sub(start))
+			}
+		}
+		if n != want {
+			t.Errorf("at +%s there are %d series, want %d", to.Sub(start), n, want)
+		}
+	}
+	f(at(57.999), 0)
+	f(at(58), 1)
+	f(at(63), 1)
+	f(at(63.001), 0)
+}
+
 // A selector finds what a walk over all series finds: the index leaves nothing out.
 func TestTheIndexFindsWhatAWalkFinds(t *testing.T) {
 	r := busy(t)

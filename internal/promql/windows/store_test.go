@@ -234,6 +234,14 @@ func TestAnyProfilesNameFindsAField(t *testing.T) {
 	r.wants(`{__name__=~"dcgm_gpu.*"}`, at(0), "")
 	m := r.windows.Target("n2", series.TargetLabels{Node: "n2"})
 	r.page(m, at(0), line{[]string{"__name__", "DCGM_FI_DEV_GPU_UTIL_RATIO", "node", "n2"}, gpu.GPUUtil, 100, "GPU-1", 0.25})
+	// A target with the exact name needs no other one.
+	both := util("", 30)
+	both.labels[11], both.device = "n3", "GPU-3"
+	r.page(r.windows.Target("n3", series.TargetLabels{Node: "n3"}), at(0), both,
+		line{[]string{"__name__", "DCGM_FI_DEV_GPU_UTIL_RATIO", "node", "n3"}, gpu.GPUUtil, 100, "GPU-4", 0.4})
+	r.wants(`sum(DCGM_FI_DEV_GPU_UTIL_RATIO{node="n3"})`, at(0), fmt.Sprintf(`{} => 0.4 @[%d]`, msOf(at(0))))
+	r.wants(`sum(DCGM_FI_DEV_GPU_UTIL{node="n3"})`, at(0), fmt.Sprintf(`{} => 30 @[%d]`, msOf(at(0))))
+	r.windows.Drop("n3")
 	r.wants(`sum by(node)(DCGM_FI_DEV_GPU_UTIL_RATIO)`, at(0), fmt.Sprintf("{node=\"n1\"} => 0.55 @[%d]\n{node=\"n2\"} => 0.25 @[%d]", msOf(at(0)), msOf(at(0))))
 }
 
