@@ -29,7 +29,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -84,7 +84,7 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 		deployment, autoscaler := workload()
 		api := fakeAPI(t, deployment, autoscaler)
 		log, store := slog.New(slog.DiscardHandler), series.New(series.Config{})
-		p := &program{cfg: &config{}, log: log, pods: kube.NewPods(), store: store}
+		p := &program{cfg: &config{}, log: log, pods: index.NewPods(), store: store}
 		p.scraper = scrape.New(scrape.Config{}, scrape.Deps{
 			Client: page, Store: store, Log: log,
 			Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },

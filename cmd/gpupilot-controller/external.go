@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
@@ -217,10 +217,10 @@ func (e externalMetrics) ofAdapter(ctx context.Context, q metricsapi.ExternalQue
 }
 
 // metricsAPIs returns the APIs that this controller registers.
-func (c *config) metricsAPIs() []kube.APIVersion {
-	apis := kube.CustomMetrics()
+func (c *config) metricsAPIs() []certificates.APIVersion {
+	apis := certificates.CustomMetrics()
 	if c.external.enabled {
-		apis = append(apis, kube.ExternalMetrics()...)
+		apis = append(apis, certificates.ExternalMetrics()...)
 	}
 	return apis
 }

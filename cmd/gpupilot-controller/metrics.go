@@ -5,7 +5,8 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/events"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -14,8 +15,8 @@ import (
 type meters struct {
 	scraper  *scrape.Scraper
 	store    *series.Store
-	recorder *kube.Recorder
-	pods     *kube.Pods
+	recorder *events.Recorder
+	pods     *index.Pods
 }
 
 // Describe sends nothing, which makes this an unchecked collector: its label values are

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/events"
 )
 
 // noticesInterval is the time between two looks at the problems of objects.
@@ -18,7 +18,7 @@ const noticesInterval = 5 * time.Second
 // noticeProblems makes Events of the problems of PrometheusRules and MetricQueries. It
 // looks at all problems again and again, so that a new leader misses none.
 func (p *program) noticeProblems(ctx context.Context) {
-	notices := kube.NewNotices(p.recorder.EventOnce)
+	notices := events.NewNotices(p.recorder.EventOnce)
 	tick := time.NewTicker(noticesInterval)
 	defer tick.Stop()
 	for {
@@ -33,7 +33,7 @@ func (p *program) noticeProblems(ctx context.Context) {
 
 // notices returns the problems that this replica writes about. Where replicas evaluate
 // rules and have no leader, each writes: equal Events are one.
-func (p *program) notices() (list []kube.Notice) {
+func (p *program) notices() (list []events.Notice) {
 	if p.leading() || !p.cfg.has(roleDecide) {
 		list = p.promql.notices()
 	}
@@ -41,7 +41,7 @@ func (p *program) notices() (list []kube.Notice) {
 		return list
 	}
 	for _, x := range p.queries.Problems() {
-		list = append(list, kube.Notice{
+		list = append(list, events.Notice{
 			About: corev1.ObjectReference{
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: "MetricQuery", Namespace: x.Namespace, Name: x.Name, UID: x.UID,
 			},

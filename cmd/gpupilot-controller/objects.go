@@ -9,12 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 )
 
 // makeObjects makes the index of the objects that have custom metrics beside pods.
 func (p *program) makeObjects() {
-	p.objects = kube.NewObjects(kube.ObjectsConfig{
+	p.objects = index.NewObjects(index.ObjectsConfig{
 		Watch: p.clients.Watch, Live: p.clients.Live, Mapper: p.clients.Mapper, Log: p.log,
 	})
 }
@@ -40,7 +40,7 @@ func (p *program) wantWorkloads(ctx context.Context) {
 		return
 	}
 	for {
-		for _, r := range kube.OwnerResources() {
+		for _, r := range index.OwnerResources() {
 			p.objects.Want(r)
 		}
 		select {

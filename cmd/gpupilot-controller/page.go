@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
 
@@ -27,14 +27,14 @@ const (
 	metricsTimeout = 10 * time.Second
 )
 
-// pageAccess adapts kube.Access to webui.Access.
-type pageAccess struct{ *kube.Access }
+// pageAccess adapts access.Reviewer to webui.Access.
+type pageAccess struct{ *access.Reviewer }
 
 // Authenticate implements webui.Access.
 func (a pageAccess) Authenticate(ctx context.Context, token string) (webui.Viewer, error) {
-	v, err := a.Access.Authenticate(ctx, token)
+	v, err := a.Reviewer.Authenticate(ctx, token)
 	if v == nil || err != nil {
-		return nil, err // not a nil *kube.Viewer
+		return nil, err // not a nil *access.Viewer
 	}
 	return v, nil
 }
@@ -49,7 +49,7 @@ func (p *program) makePage() (err error) {
 		p.page = webui.New(p.control, nil)
 		return nil
 	}
-	if p.access, err = kube.NewAccess(p.clients.Config, p.log); err != nil {
+	if p.access, err = access.New(p.clients.Config, p.log); err != nil {
 		return fmt.Errorf("--page-auth %s: %w", p.cfg.pageAuth, err)
 	}
 	p.page = webui.New(p.control, pageAccess{p.access})

@@ -21,7 +21,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/events"
 	"github.com/gpupilot/gpupilot/internal/base/filewatch"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
@@ -231,7 +231,7 @@ func (o *ruleObjects) report(s *rules.Source, problem string) {
 }
 
 // notices returns the problems of PrometheusRules.
-func (q *promQL) notices() (list []kube.Notice) {
+func (q *promQL) notices() (list []events.Notice) {
 	if q == nil {
 		return nil
 	}
@@ -240,7 +240,7 @@ func (q *promQL) notices() (list []kube.Notice) {
 	defer q.objects.mu.Unlock()
 	for _, x := range problems {
 		if ref, ok := q.objects.refs[x.Source]; ok {
-			list = append(list, kube.Notice{About: ref, Reason: x.Reason, Note: x.Text})
+			list = append(list, events.Notice{About: ref, Reason: x.Reason, Note: x.Text})
 		}
 	}
 	return list

@@ -21,9 +21,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/events"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/leader"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -47,8 +52,8 @@ type program struct {
 	identity string
 
 	clients     *kube.Clients
-	pods        *kube.Pods
-	objects     *kube.Objects
+	pods        *index.Pods
+	objects     *index.Objects
 	sources     []metricsapi.Source // of custom metrics that are not built in
 	store       *series.Store
 	history     *historyKeeper
@@ -56,23 +61,23 @@ type program struct {
 	scraper     *scrape.Scraper
 	promstore   *windows.Store
 	control     *controller.Controller
-	election    *kube.Election // nil: this replica always leads
-	recorder    *kube.Recorder
+	election    *leader.Election // nil: this replica always leads
+	recorder    *events.Recorder
 	exporters   *gpuexporter.Keeper
-	owner       *kube.ServiceOwner // of the Secret and the Lease
-	certs       *kube.Certs        // nil: the certificate is in files
-	adapter     *adapter.Server    // nil: no --adapter-config
-	metrics     *metricsapi.Server // nil: this replica lacks the role
+	owner       *kube.ServiceOwner  // of the Secret and the Lease
+	certs       *certificates.Certs // nil: the certificate is in files
+	adapter     *adapter.Server     // nil: no --adapter-config
+	metrics     *metricsapi.Server  // nil: this replica lacks the role
 	queries     *metricquery.Keeper
 	promqlSlots *queries.Slots // of rules, signals and MetricQueries over the windows
 	keda        *keda
 	promql      *promQL      // nil: this replica lacks the role
 	podMonitors *podMonitors // nil: without --pod-monitors
 	page        *webui.Page
-	access      *kube.Access                // nil: no authentication
+	access      *access.Reviewer            // nil: no authentication
 	conns       atomic.Pointer[connections] // of --address, from run on
 	registry    *prometheus.Registry
-	term        kube.Term
+	term        leader.Term
 	ready       atomic.Bool
 }
 
@@ -92,8 +97,8 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	}
 	p.keda = &keda{p: p, objects: map[types.NamespacedName]*kedaObject{}}
 	p.owner = kube.NewServiceOwner(p.clients.Set.CoreV1().Services(c.namespace), c.service)
-	p.recorder = kube.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
-	p.pods = kube.NewPods()
+	p.recorder = events.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
+	p.pods = index.NewPods()
 	p.makeObjects()
 	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: c.windowMemory()})
 	limitHeap(p.store.Stats().Limit, log)
@@ -139,7 +144,7 @@ func (p *program) elect() (err error) {
 	if !p.cfg.leaderElect || !p.cfg.has(roleDecide) {
 		return nil
 	}
-	p.election, err = kube.NewElection(kube.ElectionConfig{
+	p.election, err = leader.New(leader.Config{
 		Leases: p.clients.Set.CoordinationV1(), Namespace: p.cfg.namespace, Name: p.cfg.lease, Identity: p.identity,
 		Owner: p.owner, Changed: p.leadershipChanged, Log: p.log,
 	})
@@ -276,9 +281,9 @@ func (p *program) makeMetricsAPI() (err error) {
 		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Window: c.window, Version: version, Log: p.log,
 	}
 	if c.certFile == "" {
-		p.certs = kube.NewCerts(kube.CertConfig{
+		p.certs = certificates.New(certificates.Config{
 			Secrets: p.clients.Set.CoreV1().Secrets(c.namespace), Name: c.service + "-tls",
-			DNSNames: kube.ServiceNames(c.service, c.namespace), Owner: p.owner, Leads: p.leading, Log: p.log,
+			DNSNames: certificates.ServiceNames(c.service, c.namespace), Owner: p.owner, Leads: p.leading, Log: p.log,
 		})
 		cfg.Cert = p.certs
 	}
@@ -363,13 +368,13 @@ func (p *program) lead(g *group) error {
 		if err != nil {
 			return fmt.Errorf("make a client for APIServices: %w", err)
 		}
-		cfg := kube.APIServiceConfig{
+		cfg := certificates.APIServiceConfig{
 			APIs: p.cfg.metricsAPIs(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
 			CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
 		g.run(never(func(ctx context.Context) {
 			p.term.Run(ctx, func(ctx context.Context) {
-				kube.KeepAPIServices(ctx, client.APIServices(), cfg, p.certs, p.log)
+				certificates.KeepAPIServices(ctx, client.APIServices(), cfg, p.certs, p.log)
 			})
 		}))
 	}

@@ -16,7 +16,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -37,7 +37,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err := json.NewDecoder(r.Body).Decode(&tr); err != nil {
 			g.t.Error(err)
 		}
-		if len(tr.Spec.Audiences) != 1 || tr.Spec.Audiences[0] != kube.Audience || *tr.Spec.ExpirationSeconds != 600 {
+		if len(tr.Spec.Audiences) != 1 || tr.Spec.Audiences[0] != access.Audience || *tr.Spec.ExpirationSeconds != 600 {
 			g.t.Errorf("asked for a token of %+v", tr.Spec)
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -139,7 +139,7 @@ func TestTokenOfURL(t *testing.T) {
 			t.Errorf("%s: loopback %v", host, !want)
 		}
 	}
-	if kube.Audience != v1alpha1.GroupVersion.Group {
+	if access.Audience != v1alpha1.GroupVersion.Group {
 		t.Error("the command line asks for tokens that the controller does not accept")
 	}
 }

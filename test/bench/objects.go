@@ -16,7 +16,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 )
 
 // The Deployment of a podFleet and its ReplicaSet.
@@ -58,17 +58,17 @@ func (oneOfEach) watch(_ context.Context, obj client.Object, h toolscache.Resour
 }
 
 // newBenchObjects makes the index of the fleet's Deployment.
-func newBenchObjects() *kube.Objects {
+func newBenchObjects() *index.Objects {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{"Deployment", "ReplicaSet"} {
 		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	server := oneOfEach{}
-	return kube.NewObjects(kube.ObjectsConfig{Watch: server.watch, Live: server, Mapper: mapper})
+	return index.NewObjects(index.ObjectsConfig{Watch: server.watch, Live: server, Mapper: mapper})
 }
 
 // podsOf returns the function that finds the pods of the fleet's workloads.
-func (f *podFleet) podsOf(o *kube.Objects) func(context.Context, []*corev1.Pod, schema.GroupResource, string, string) ([]*corev1.Pod, error) {
+func (f *podFleet) podsOf(o *index.Objects) func(context.Context, []*corev1.Pod, schema.GroupResource, string, string) ([]*corev1.Pod, error) {
 	return func(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {
 		return o.PodsOf(ctx, f.pods, dst, r, namespace, name)
 	}

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
@@ -30,7 +30,7 @@ const podNamespace = "ml"
 // podFleet are pods of one GPU each, eight to a node, whose values arrive each
 // second.
 type podFleet struct {
-	pods    *kube.Pods
+	pods    *index.Pods
 	store   *series.Store
 	targets []*series.Target
 	refs    [][]series.Ref // of each target
@@ -43,7 +43,7 @@ func podFields() []gpu.FieldID {
 }
 
 func newPodFleet(pods int) (*podFleet, error) {
-	f := &podFleet{pods: kube.NewPods(), store: series.New(series.Config{Interval: time.Second})}
+	f := &podFleet{pods: index.NewPods(), store: series.New(series.Config{Interval: time.Second})}
 	now := time.Now()
 	for first := 0; first < pods; first += gpus {
 		node := fmt.Sprintf("node-%d", first/gpus)

@@ -81,7 +81,7 @@ func (c *Clients) buildClients(rc *rest.Config, httpClient *http.Client, gpuReso
 	scheme := Scheme()
 	c.Cache, err = cache.New(rc, cache.Options{
 		HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper,
-		DefaultTransform: slimTransform(gpuResources), // per-kind options (ByObject) would send requests to the API server here
+		DefaultTransform: Slim(gpuResources), // per-kind options (ByObject) would send requests to the API server here
 		DefaultWatchErrorHandler: func(ctx context.Context, r *toolscache.Reflector, err error) {
 			c.log.Debug("watch failed, restarting it", "kind", r.TypeDescription(), "err", err)
 		},

@@ -30,23 +30,23 @@ func TestConnectSendsNothing(t *testing.T) {
 // Of pods little is cached, of other objects everything but who wrote what.
 func TestSlim(t *testing.T) {
 	managed := []metav1.ManagedFieldsEntry{{Manager: "somebody"}}
-	p, err := slimTransform(nil)(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", ManagedFields: managed}, Spec: corev1.PodSpec{ServiceAccountName: "s"}})
+	p, err := Slim(nil)(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", ManagedFields: managed}, Spec: corev1.PodSpec{ServiceAccountName: "s"}})
 	if pod, ok := p.(*corev1.Pod); err != nil || !ok || pod.Name != "p" || pod.ManagedFields != nil || pod.Spec.ServiceAccountName != "" {
 		t.Errorf("of a pod %+v, %v", p, err)
 	}
-	o, err := slimTransform(nil)(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", ManagedFields: managed}, Spec: appsv1.DeploymentSpec{MinReadySeconds: 3}})
+	o, err := Slim(nil)(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", ManagedFields: managed}, Spec: appsv1.DeploymentSpec{MinReadySeconds: 3}})
 	if d, ok := o.(*appsv1.Deployment); err != nil || !ok || d.Name != "d" || d.ManagedFields != nil || d.Spec.MinReadySeconds != 3 {
 		t.Errorf("of a Deployment %+v, %v", o, err)
 	}
 	gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), "example.com/gpu": resource.MustParse("1"), "cpu": resource.MustParse("64")}
-	n, err := slimTransform([]string{"example.com/gpu"})(&corev1.Node{
+	n, err := Slim([]string{"example.com/gpu"})(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b", "karpenter.sh/nodepool": "gpu", "nvidia.com/gpu.product": "NVIDIA-H100"}},
 		Status:     corev1.NodeStatus{Capacity: gpus, Conditions: []corev1.NodeCondition{{Type: "Ready"}, {Type: "GPUHealthy", Status: "False", Reason: "GPULost"}}},
 	})
 	if node, ok := n.(*corev1.Node); err != nil || !ok || node.Name != "n" || len(node.Labels) != 2 || len(node.Status.Capacity) != 2 || len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "GPULost" {
 		t.Errorf("of a Node %+v, %v", n, err)
 	}
-	c, err := slimTransform(nil)(&resourcev1.ResourceClaim{
+	c, err := Slim(nil)(&resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: make([]resourcev1.DeviceRequest, 2)}},
 		Status: resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
 			Results: []resourcev1.DeviceRequestAllocationResult{{Request: "r", Driver: "gpu.nvidia.com", Pool: "p", Device: "gpu-0"}},

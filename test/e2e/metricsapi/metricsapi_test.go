@@ -44,7 +44,7 @@ import (
 	"k8s.io/metrics/pkg/client/custom_metrics"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -65,7 +65,7 @@ const (
 type rig struct {
 	*cluster.Cluster
 	collected time.Time // when the GPUs were read
-	certs     *kube.Certs
+	certs     *certificates.Certs
 	ended     atomic.Bool // the API's server
 }
 
@@ -196,8 +196,8 @@ func (r *rig) serve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.certs = kube.NewCerts(kube.CertConfig{
-		Secrets: clientset.CoreV1().Secrets(namespace), Name: secret, DNSNames: kube.ServiceNames(service, namespace),
+	r.certs = certificates.New(certificates.Config{
+		Secrets: clientset.CoreV1().Secrets(namespace), Name: secret, DNSNames: certificates.ServiceNames(service, namespace),
 		Recheck: 500 * time.Millisecond, Log: log,
 	})
 	server, err := metricsapi.New(
@@ -218,8 +218,8 @@ func (r *rig) serve(t *testing.T) {
 		r.ended.Store(true)
 	})
 	all.Go(func() {
-		kube.KeepAPIServices(ctx, registry.ApiregistrationV1().APIServices(), kube.APIServiceConfig{
-			APIs: kube.CustomMetrics(), Namespace: namespace, Service: service,
+		certificates.KeepAPIServices(ctx, registry.ApiregistrationV1().APIServices(), certificates.APIServiceConfig{
+			APIs: certificates.CustomMetrics(), Namespace: namespace, Service: service,
 			Port: int32(server.Addr().(*net.TCPAddr).Port), CreateIfMissing: true,
 		}, r.certs, log)
 	})
@@ -420,8 +420,8 @@ func (r *rig) expiredCertificate(t *testing.T) {
 	}
 	// What a controller would have made two years ago, for a year.
 	ago := func() time.Time { return time.Now().Add(-2 * 365 * 24 * time.Hour) }
-	expired := kube.NewCerts(kube.CertConfig{
-		Secrets: admin.CoreV1().Secrets(namespace), Name: "expired", DNSNames: kube.ServiceNames(service, namespace),
+	expired := certificates.New(certificates.Config{
+		Secrets: admin.CoreV1().Secrets(namespace), Name: "expired", DNSNames: certificates.ServiceNames(service, namespace),
 		CALifetime: 365 * 24 * time.Hour, LeafLifetime: 365 * 24 * time.Hour, Now: ago,
 	})
 	if err := expired.Sync(t.Context()); err != nil {

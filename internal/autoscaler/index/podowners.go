@@ -1,29 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package index
 
 import (
 	"slices"
 	"strings"
-	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// slimOwner returns the owner reference of a pod's controller, without the strings of
-// its own: the pods of a workload share them.
-func slimOwner(pod *corev1.Pod) []metav1.OwnerReference {
-	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil {
-		return nil
-	}
-	return []metav1.OwnerReference{{
-		APIVersion: unique.Make(owner.APIVersion).Value(), Kind: unique.Make(owner.Kind).Value(),
-		Name: unique.Make(owner.Name).Value(), UID: unique.Make(owner.UID).Value(), Controller: owner.Controller,
-	}}
-}
 
 // ownerOf returns the key of a pod's controller; zero: the pod is nil or has none.
 func ownerOf(pod *corev1.Pod) ownerKey {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package leader
 
 import (
 	"context"
@@ -109,7 +109,7 @@ func electTwo(t *testing.T, lease, skew time.Duration) (leader, standby *candida
 	var done sync.WaitGroup
 	start := func(identity string, lease, skew time.Duration) *candidate {
 		c := &candidate{server: server, skew: skew}
-		e, err := NewElection(ElectionConfig{Leases: c, Namespace: "n", Name: "l", Identity: identity, Lease: lease})
+		e, err := New(Config{Leases: c, Namespace: "n", Name: "l", Identity: identity, Lease: lease})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package certificates
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 )
 
 // APIVersion is one version of an API group that our Service serves.
@@ -45,11 +47,11 @@ const groupPriority = 100
 type APIServiceConfig struct {
 	APIs               []APIVersion
 	Namespace, Service string
-	Port               int32             // of the Service
-	CABundle           []byte            // PEM; empty: another program such as cert-manager writes it, or a public authority signed the certificate
-	CreateIfMissing    bool              // false: a missing APIService is an error
-	Labels             map[string]string // of a new APIService
-	Owner              *ServiceOwner     // nothing is created after the Service was deleted; may be nil
+	Port               int32              // of the Service
+	CABundle           []byte             // PEM; empty: another program such as cert-manager writes it, or a public authority signed the certificate
+	CreateIfMissing    bool               // false: a missing APIService is an error
+	Labels             map[string]string  // of a new APIService
+	Owner              *kube.ServiceOwner // nothing is created after the Service was deleted; may be nil
 }
 
 // ErrOtherService means that the APIService of an API belongs to another Service, or that
@@ -92,7 +94,7 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 		if err := checkGroup(ctx, client, cfg, api); err != nil {
 			return err
 		}
-		if _, err := cfg.Owner.References(ctx); errors.Is(err, ErrUninstalled) {
+		if _, err := cfg.Owner.References(ctx); errors.Is(err, kube.ErrUninstalled) {
 			return err
 		}
 		_, err = client.Create(ctx, newAPIService(cfg, api), metav1.CreateOptions{})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package index
 
 import (
 	"context"
@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 )
 
 var (
@@ -64,7 +66,10 @@ func (s *objectServer) watch(ctx context.Context, obj client.Object, h toolscach
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	kind := kindOf(obj)
+	kind := obj.GetObjectKind().GroupVersionKind().Kind
+	if kind == "" {
+		_, kind, _ = strings.Cut(fmt.Sprintf("%T", obj), ".")
+	}
 	s.handlers[kind] = h
 	for _, o := range s.objects[kind] {
 		h.OnAdd(o, true)
@@ -212,7 +217,7 @@ func TestObjectsRefuse(t *testing.T) {
 
 // The transform keeps what the index needs of the kinds that it watches.
 func TestSlimObjects(t *testing.T) {
-	slim := slimTransform(nil)
+	slim := kube.Slim(nil)
 	rs := replicaSet("web-1", "r1", "d1")
 	rs.Annotations = map[string]string{"big": strings.Repeat("x", 1000)}
 	rs.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}

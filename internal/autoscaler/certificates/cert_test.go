@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package certificates
 
 import (
 	"bytes"
@@ -96,7 +96,7 @@ func (s *secretStore) set(data map[string][]byte) {
 
 // replica returns the Certs of one of several controllers, which leads if *leads.
 func replica(s *secretStore, now *time.Time, leads *bool) *Certs {
-	return NewCerts(CertConfig{
+	return New(Config{
 		Secrets: s, Name: "cert", DNSNames: svc,
 		Now: func() time.Time { return *now }, Leads: func() bool { return *leads },
 	})
@@ -291,7 +291,7 @@ func TestOnlyTheLeaderChecksNames(t *testing.T) {
 func TestRunOutlivesTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &secretStore{err: errors.New("connection refused")}
-		c := NewCerts(CertConfig{Secrets: store, Name: "cert", DNSNames: svc})
+		c := New(Config{Secrets: store, Name: "cert", DNSNames: svc})
 		var changes atomic.Int32
 		c.OnChange(func() { changes.Add(1) })
 		ctx, cancel := context.WithCancel(t.Context())

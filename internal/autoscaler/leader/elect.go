@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package leader
 
 import (
 	"context"
@@ -16,9 +16,11 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 )
 
-// ElectionConfig holds the settings of an Election. Zero durations mean the defaults.
+// Config holds the settings of an Election. Zero durations mean the defaults.
 //
 // The defaults follow from the promise that another replica decides within 2 s of the
 // leader's shutdown and within 10 s of its crash. A replica that waits for the lease
@@ -27,12 +29,12 @@ import (
 // most 2.2 × Retry late, and its expiry too: Lease + 4.4 × Retry = 8.2 s. Renew is 2 s
 // shorter than Lease, so that a write of the old leader has ended when another replica
 // takes the lease.
-type ElectionConfig struct {
+type Config struct {
 	Leases    coordinationv1client.LeasesGetter
 	Namespace string
 	Name      string
-	Identity  string        // of this replica
-	Owner     *ServiceOwner // of a new lease; may be nil
+	Identity  string             // of this replica
+	Owner     *kube.ServiceOwner // of a new lease; may be nil
 
 	Lease time.Duration // how long other replicas wait for a leader that stopped renewing; 6 s
 	Renew time.Duration // how long a leader that cannot renew remains the leader; 4 s
@@ -47,13 +49,13 @@ type ElectionConfig struct {
 // Election runs the leader election of one replica. A replica that loses the lease
 // takes part again; the program does not exit.
 type Election struct {
-	cfg     ElectionConfig
+	cfg     Config
 	elector *leaderelection.LeaderElector
 	leading atomic.Pointer[context.Context] // the context of the term; nil: not leading
 }
 
-// NewElection makes an election. Run starts it.
-func NewElection(cfg ElectionConfig) (*Election, error) {
+// New makes an election. Run starts it.
+func New(cfg Config) (*Election, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -89,7 +91,7 @@ func NewElection(cfg ElectionConfig) (*Election, error) {
 // ownedLeases gives new leases an owner.
 type ownedLeases struct {
 	coordinationv1client.LeasesGetter
-	owner *ServiceOwner
+	owner *kube.ServiceOwner
 }
 
 // Leases implements LeasesGetter.
@@ -99,7 +101,7 @@ func (o ownedLeases) Leases(namespace string) coordinationv1client.LeaseInterfac
 
 type ownedLease struct {
 	coordinationv1client.LeaseInterface
-	owner *ServiceOwner
+	owner *kube.ServiceOwner
 }
 
 // Create implements LeaseInterface.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package access
 
 import (
 	"context"
@@ -28,7 +28,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
-// Audience is the token audience that Access accepts in addition to the API server's
+// Audience is the token audience that a Reviewer accepts in addition to the API server's
 // own. Other programs do not accept a token with this audience.
 const Audience = "gpupilot.dev"
 
@@ -63,9 +63,9 @@ type accessReviewer interface {
 	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// Access authenticates and authorizes tokens through the API server. It caches the
+// Reviewer authenticates and authorizes tokens through the API server. It caches the
 // results briefly, and sends concurrent equal requests only once.
-type Access struct {
+type Reviewer struct {
 	tokens tokenReviewer
 	rights accessReviewer
 	log    *slog.Logger
@@ -82,8 +82,8 @@ type Access struct {
 	counts struct{ accepted, refused, allowed, denied, failed atomic.Uint64 }
 }
 
-// NewAccess makes an Access with a request rate limit of its own.
-func NewAccess(rc *rest.Config, log *slog.Logger) (*Access, error) {
+// New makes a Reviewer with a request rate limit of its own.
+func New(rc *rest.Config, log *slog.Logger) (*Reviewer, error) {
 	own := rest.CopyConfig(rc)
 	own.QPS, own.Burst = reviewsQPS, reviewsBurst
 	set, err := kubernetes.NewForConfig(own)
@@ -93,8 +93,8 @@ func NewAccess(rc *rest.Config, log *slog.Logger) (*Access, error) {
 	return newAccess(set.AuthenticationV1().TokenReviews(), set.AuthorizationV1().SubjectAccessReviews(), log), nil
 }
 
-func newAccess(tokens tokenReviewer, rights accessReviewer, log *slog.Logger) *Access {
-	a := &Access{
+func newAccess(tokens tokenReviewer, rights accessReviewer, log *slog.Logger) *Reviewer {
+	a := &Reviewer{
 		tokens: tokens, rights: rights, log: log, slots: make(chan struct{}, maxParallelReviews),
 		accepted: cache.NewLRUExpireCache(maxTokens), refused: cache.NewLRUExpireCache(maxTokens),
 		known: cache.NewLRUExpireCache(maxTokens), allowed: cache.NewLRUExpireCache(maxRights),
@@ -103,7 +103,7 @@ func newAccess(tokens tokenReviewer, rights accessReviewer, log *slog.Logger) *A
 	return a
 }
 
-func (a *Access) hash(parts ...string) string {
+func (a *Reviewer) hash(parts ...string) string {
 	h := hmac.New(sha256.New, a.salt[:])
 	for _, p := range parts {
 		fmt.Fprintf(h, "%d:%s", len(p), p)
@@ -113,7 +113,7 @@ func (a *Access) hash(parts ...string) string {
 
 // Known reports whether a token does not count as a new login: its result is cached,
 // or it was accepted within the last hour.
-func (a *Access) Known(token string) bool {
+func (a *Reviewer) Known(token string) bool {
 	key := a.hash(token)
 	for _, c := range []*cache.LRUExpireCache{a.known, a.refused} {
 		if _, ok := c.Get(key); ok {
@@ -125,7 +125,7 @@ func (a *Access) Known(token string) bool {
 
 // Authenticate returns the owner of a token. It returns nil if the token has none, and
 // an error if the API server does not answer.
-func (a *Access) Authenticate(ctx context.Context, token string) (*Viewer, error) {
+func (a *Reviewer) Authenticate(ctx context.Context, token string) (*Viewer, error) {
 	key := a.hash(token)
 	if v, ok := a.accepted.Get(key); ok {
 		return v.(*Viewer), nil
@@ -142,7 +142,7 @@ func (a *Access) Authenticate(ctx context.Context, token string) (*Viewer, error
 
 // review creates a TokenReview. It requests our audience only for tokens that contain
 // it, because tokens for the API server would not match.
-func (a *Access) review(ctx context.Context, key, token string) (*Viewer, error) {
+func (a *Reviewer) review(ctx context.Context, key, token string) (*Viewer, error) {
 	r := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	ours := slices.Contains(audiences(token), Audience)
 	if ours {
@@ -172,7 +172,7 @@ func (a *Access) review(ctx context.Context, key, token string) (*Viewer, error)
 // doOnce sends a request once for all concurrent callers with the same key. The
 // request has a context of its own, so that a caller that gives up does not cancel it
 // for the others.
-func (a *Access) doOnce(ctx context.Context, key string, f func(context.Context) (any, error)) (any, error) {
+func (a *Reviewer) doOnce(ctx context.Context, key string, f func(context.Context) (any, error)) (any, error) {
 	answer := a.inFlight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
 		defer cancel()
@@ -193,7 +193,7 @@ func (a *Access) doOnce(ctx context.Context, key string, f func(context.Context)
 }
 
 // noteResult counts failures, and logs the first and the end of consecutive failures.
-func (a *Access) noteResult(err error) error {
+func (a *Reviewer) noteResult(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
@@ -211,7 +211,7 @@ func (a *Access) noteResult(err error) error {
 
 // Viewer is the owner of a token.
 type Viewer struct {
-	access *Access
+	access *Reviewer
 	key    string
 	user   authenticationv1.UserInfo
 }
@@ -337,17 +337,17 @@ func (v *Viewer) review(ctx context.Context, r right) (bool, error) {
 	return ok, nil
 }
 
-// AccessStats counts reviews since the start.
-type AccessStats struct {
+// Stats counts reviews since the start.
+type Stats struct {
 	Accepted, Refused uint64 // TokenReviews
 	Allowed, Denied   uint64 // SubjectAccessReviews
 	Failed            uint64 // either kind, without an answer
 }
 
 // Stats returns the counts of reviews.
-func (a *Access) Stats() AccessStats {
+func (a *Reviewer) Stats() Stats {
 	c := &a.counts
-	return AccessStats{
+	return Stats{
 		Accepted: c.accepted.Load(), Refused: c.refused.Load(),
 		Allowed: c.allowed.Load(), Denied: c.denied.Load(), Failed: c.failed.Load(),
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package certificates
 
 import (
 	"context"
@@ -139,7 +139,7 @@ func TestKeepAPIServicesFollowsTheBundle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		store := &secretStore{}
-		certs := NewCerts(CertConfig{Secrets: store, Name: "cert", DNSNames: svc})
+		certs := New(Config{Secrets: store, Name: "cert", DNSNames: svc})
 		r := &registry{have: map[string]*apiregistrationv1.APIService{}}
 		done := make(chan struct{})
 		go func() {

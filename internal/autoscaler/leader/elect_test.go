@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package leader
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestElectionDemotesAndComesBack(t *testing.T) {
 		})
 		away := func(is bool) { mu.Lock(); down = is; mu.Unlock() }
 		var changes []bool
-		e, err := NewElection(ElectionConfig{
+		e, err := New(Config{
 			Leases: clients.CoordinationV1(), Namespace: "n", Name: "l", Identity: "me",
 			Changed: func(leading bool) { mu.Lock(); changes = append(changes, leading); mu.Unlock() },
 		})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package access
 
 import (
 	"context"
@@ -90,7 +90,7 @@ func (f accessReviews) Create(ctx context.Context, r *authorizationv1.SubjectAcc
 	return out, nil
 }
 
-func (f *reviewers) access() *Access {
+func (f *reviewers) access() *Reviewer {
 	return newAccess(tokenReviews{f}, accessReviews{f}, slog.New(slog.DiscardHandler))
 }
 

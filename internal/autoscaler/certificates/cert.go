@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package certificates
 
 import (
 	"bytes"
@@ -16,15 +16,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 )
 
-// CertConfig holds the settings of Certs.
-type CertConfig struct {
+// Config holds the settings of Certs.
+type Config struct {
 	Secrets  corev1client.SecretInterface // of the namespace
 	Name     string                       // of the Secret
 	DNSNames []string                     // of the certificate; see ServiceNames
 	Labels   map[string]string            // of a new Secret
-	Owner    *ServiceOwner                // of a new Secret; may be nil
+	Owner    *kube.ServiceOwner           // of a new Secret; may be nil
 
 	// Leads reports whether this replica renews certificates that are still valid.
 	// Any replica may replace a missing or unusable certificate. nil: always true.
@@ -53,7 +55,7 @@ const (
 	renewRounds = 5
 )
 
-func (c CertConfig) withDefaults() CertConfig {
+func (c Config) withDefaults() Config {
 	set := func(d *time.Duration, to time.Duration) {
 		if *d <= 0 {
 			*d = to
@@ -84,7 +86,7 @@ func (c CertConfig) withDefaults() CertConfig {
 //
 // Its methods are safe for concurrent use.
 type Certs struct {
-	cfg CertConfig
+	cfg Config
 
 	mu        sync.Mutex
 	current   certSet
@@ -92,8 +94,8 @@ type Certs struct {
 	listeners []func()
 }
 
-// NewCerts makes a Certs without a certificate. Run or Sync loads it.
-func NewCerts(cfg CertConfig) *Certs {
+// New makes a Certs without a certificate. Run or Sync loads it.
+func New(cfg Config) *Certs {
 	return &Certs{cfg: cfg.withDefaults(), changed: make(chan struct{})}
 }
 
