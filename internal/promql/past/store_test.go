@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -165,6 +166,36 @@ func TestStatistics(t *testing.T) {
 		if of(stat) != want {
 			t.Errorf("%s is %q, want %q", stat, of(stat), want)
 		}
+	}
+}
+
+// A minute counts at its end, to the last millisecond, and the rolling mean has exactly
+// the minutes of its time.
+func TestEdgesOfMinutes(t *testing.T) {
+	r := newRig(t, engine.Config{})
+	r.record("ml", "chat", 10, serving(4)) // the point is 9 minutes ago
+	f := func(from, to float64, want string) {
+		t.Helper()
+		got := strings.Join(slices.Collect(maps.Values(r.samples(at(from), at(to), equals("__name__", "replicas")))), ";")
+		if got != want {
+			t.Errorf("from %v to %v minutes ago: %q, want %q", from, to, got, want)
+		}
+	}
+	const ms = 1.0 / 60_000
+	f(9, 9, "9=4")
+	f(9+ms, 9-ms, "9=4")
+	f(9-ms, 9-2*ms, "")
+	f(12, 9+ms, "")
+	util := func(mean float64) history.Value {
+		return history.Value{Metric: "gpu/UTIL", Mean: mean, Max: mean, Count: 1}
+	}
+	r.record("ml", "web", 12, util(1000)) // older than the time of the mean at 6
+	r.record("ml", "web", 11, util(1))
+	r.record("ml", "web", 8, serving(1)) // without the metric
+	r.record("ml", "web", 7, util(3))
+	got := r.samples(at(20), now, equals("__name__", "gpu"))[`{__name__="gpu", name="web", namespace="ml", stat="rolling"}`]
+	if want := "11=10000 10=5005 6=20"; got != want {
+		t.Errorf("the rolling mean is %s, want %s", got, want)
 	}
 }
 

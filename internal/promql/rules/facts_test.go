@@ -293,7 +293,7 @@ func TestTheStoreIsAList(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			from, to := at-random.Int64N(19_000), at-random.Int64N(19_000)
+			from, to := at-random.Int64N(19)*1000, at-random.Int64N(19)*1000
 			var want []string
 			values := map[string]bool{}
 			for key, x := range list {
