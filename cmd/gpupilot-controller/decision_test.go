@@ -93,7 +93,7 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
 		}}, controller.Deps{
 			Client: api, Live: api, Pods: p.pods, Store: store, Scrape: p.scrape, States: p.states, Log: log,
-			Installed: func(client.Object) bool { return false }, Leading: func() bool { return true }, Leader: func() string { return "" },
+			AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 				if _, ok := obj.(*appsv1.Deployment); ok {

@@ -98,18 +98,11 @@ func (p *program) exporterAgents() []gpuexporter.Agent {
 	return agents
 }
 
-// exporterKindRetry is how often the controller looks whether the CRD is installed.
-const exporterKindRetry = 10 * time.Second
-
 // watchExporters requests a pass of the keeper at each change of a GPUExporter, once the
 // API server serves the kind, and of a node.
 func (p *program) watchExporters(ctx context.Context) {
-	for !p.clients.Installed(gpuexporter.Kind()) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(exporterKindRetry):
-		}
+	if p.clients.AwaitInstalled(ctx, gpuexporter.Kind()) != nil {
+		return
 	}
 	wake := func(any) { p.exporters.Wake() }
 	h := toolscache.ResourceEventHandlerFuncs{AddFunc: wake, UpdateFunc: func(_, _ any) { p.exporters.Wake() }, DeleteFunc: wake}

@@ -112,7 +112,7 @@ func (p *program) makeDelegates() ([]*metricsapi.Delegate, error) {
 // makeMetricQueries makes the keeper of the MetricQueries.
 func (p *program) makeMetricQueries() *metricquery.Keeper {
 	return metricquery.New(metricquery.Config{Every: p.cfg.interval, PerNamespace: p.cfg.queriesPerNamespace}, metricquery.Deps{
-		Watch: p.clients.Watch, Installed: p.clients.Installed, Client: p.clients.Client,
+		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled, Client: p.clients.Client,
 		Query: func(ctx context.Context, namespace, promql string) (metricquery.Sample, error) {
 			s, err := p.control.Evaluate(ctx, namespace, promql)
 			return metricquery.Sample{Value: s.Value, At: s.At}, err

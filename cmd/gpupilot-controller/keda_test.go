@@ -113,8 +113,8 @@ func activate(t *testing.T, b *backend, after time.Duration) (took time.Duration
 			h.OnAdd(u, true)
 			return nil
 		},
-		Installed: func(client.Object) bool { return true },
-		Query:     b.query, Leading: func() bool { return false },
+		AwaitInstalled: func(context.Context, client.Object) error { return nil },
+		Query:          b.query, Leading: func() bool { return false },
 	})
 	trigger := map[string]string{"query": "queue", "target": "10"}
 	k := &keda{p: &program{queries: queries}, objects: map[types.NamespacedName]*kedaObject{

@@ -30,11 +30,8 @@ import (
 // prometheusRuleKind is the kind of the Prometheus Operator's objects with rules.
 var prometheusRuleKind = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"}
 
-// The intervals at which rules and kinds are looked for.
-const (
-	crdEvery   = 10 * time.Second // a CRD, until it is installed
-	filesEvery = 30 * time.Second // files, should a change not have been reported
-)
+// filesEvery is how often rule files are read, should a change not have been reported.
+const filesEvery = 30 * time.Second
 
 // matchFiles returns the files that a pattern of --rule-files matches, sorted.
 func matchFiles(pattern string) ([]string, error) {
@@ -148,16 +145,7 @@ func (o *ruleObjects) watch(ctx context.Context) {
 func (p *program) watchInstalled(ctx context.Context, gvk schema.GroupVersionKind, h toolscache.ResourceEventHandler) {
 	kind := &unstructured.Unstructured{}
 	kind.SetGroupVersionKind(gvk)
-	tick := time.NewTicker(crdEvery)
-	defer tick.Stop()
-	for !p.clients.Installed(kind) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-	if p.clients.Watch(ctx, kind, h) == nil {
+	if p.clients.AwaitInstalled(ctx, kind) == nil && p.clients.Watch(ctx, kind, h) == nil {
 		p.log.Info("watching", "kind", gvk.Kind)
 	}
 }

@@ -214,7 +214,7 @@ func (p *program) makeController() error {
 		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
-		Watch: p.clients.Watch, Installed: p.clients.Installed,
+		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, Slots: slots, LimitQuery: scope.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
 		Scrape:     p.scrape, States: p.states,

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -169,18 +168,11 @@ func scaledObject() *unstructured.Unstructured {
 	return u
 }
 
-// kedaCheckInterval is how often the controller checks whether KEDA is installed.
-const kedaCheckInterval = 30 * time.Second
-
 // watchKEDA watches ScaledObjects once their CRD is installed.
 func (c *Controller) watchKEDA(ctx context.Context) {
 	c.running.Go(func() {
-		for !c.deps.Installed(scaledObject()) {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(kedaCheckInterval):
-			}
+		if c.deps.AwaitInstalled(ctx, scaledObject()) != nil {
+			return
 		}
 		_ = c.deps.Watch(ctx, scaledObject(), eventHandler(c.scaledObjectChanged)) // its only error is ctx's
 	})

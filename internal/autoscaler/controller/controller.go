@@ -77,8 +77,9 @@ type Deps struct {
 	// Watch calls h for the objects of the kind of obj. It returns after the first
 	// list was delivered, or with an error if ctx is done.
 	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
-	// Installed reports whether the API server serves the kind of obj now.
-	Installed func(obj client.Object) bool
+	// AwaitInstalled waits until the API server serves the kind of obj. An error means
+	// that ctx is done.
+	AwaitInstalled func(ctx context.Context, obj client.Object) error
 
 	// Query evaluates a PromQL query to one number; nil: there is no backend. scope is
 	// the namespace that LimitQuery limited it to, and that a backend in this process

@@ -38,9 +38,6 @@ func newDevices(resources []string) *devices {
 	}
 }
 
-// draCheckInterval is how often the controller checks whether resource.k8s.io is served.
-const draCheckInterval = time.Minute
-
 // watchDevices watches nodes, and resource claims once the API server serves them.
 // Kinds that cannot be watched limit no exporter's claim.
 func (c *Controller) watchDevices(ctx context.Context) {
@@ -50,12 +47,8 @@ func (c *Controller) watchDevices(ctx context.Context) {
 	})
 	c.running.Go(func() {
 		kind := metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceClaim"}
-		for !c.deps.Installed(&resourcev1.ResourceClaim{TypeMeta: kind}) {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(draCheckInterval):
-			}
+		if c.deps.AwaitInstalled(ctx, &resourcev1.ResourceClaim{TypeMeta: kind}) != nil {
+			return
 		}
 		if c.deps.Watch(ctx, &resourcev1.ResourceClaim{}, eventHandler(d.claimChanged)) == nil {
 			_ = c.deps.Watch(ctx, &resourcev1.ResourceClaimTemplate{}, eventHandler(d.templateChanged))

@@ -77,7 +77,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
 	}}, Deps{
 		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store,
-		Installed: func(client.Object) bool { return false },
+		AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
 		},

@@ -198,3 +198,21 @@ func (c *Clients) Installed(obj client.Object) bool {
 	_, err := c.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	return err == nil
 }
+
+// installedRetry is the interval at which AwaitInstalled looks for a kind.
+const installedRetry = 10 * time.Second
+
+// AwaitInstalled waits until the API server serves the kind of obj, such as that of a CRD
+// that is installed later. An error means that ctx is done.
+func (c *Clients) AwaitInstalled(ctx context.Context, obj client.Object) error {
+	tick := time.NewTicker(installedRetry)
+	defer tick.Stop()
+	for !c.Installed(obj) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}

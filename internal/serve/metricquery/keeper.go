@@ -49,9 +49,10 @@ type Config struct {
 type Deps struct {
 	// Watch calls h for the objects of the kind of obj, as kube.Clients.Watch.
 	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
-	// Installed reports whether the API server serves the kind of obj now.
-	Installed func(obj client.Object) bool
-	Client    client.Client // writes the status
+	// AwaitInstalled waits until the API server serves the kind of obj. An error means
+	// that ctx is done.
+	AwaitInstalled func(ctx context.Context, obj client.Object) error
+	Client         client.Client // writes the status
 
 	// Query evaluates a PromQL query, limited to the series of the namespace. Workload
 	// and Desired read a workload's metric and the replicas of a GPUAutoscaler. The text
@@ -98,18 +99,11 @@ func New(cfg Config, deps Deps) *Keeper {
 	}
 }
 
-// installedCheckInterval is how often the keeper checks whether the CRD is installed.
-const installedCheckInterval = 30 * time.Second
-
 // Run watches and evaluates until ctx is done. Without the CRD it waits for it.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.running.Wait()
-	for !k.deps.Installed(kind()) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(installedCheckInterval):
-		}
+	if k.deps.AwaitInstalled(ctx, kind()) != nil {
+		return
 	}
 	handle := func(obj any, gone bool) {
 		if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
