@@ -10,23 +10,34 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+// lateKinds knows every kind from a time on.
+type lateKinds struct {
+	meta.RESTMapper
+	from time.Time
+}
+
+func (k lateKinds) RESTMapping(kind schema.GroupKind, _ ...string) (*meta.RESTMapping, error) {
+	if time.Now().Before(k.from) {
+		return nil, &meta.NoKindMatchError{GroupKind: kind}
+	}
+	return &meta.RESTMapping{}, nil
+}
 
 // A kind that is installed later is noticed, and a program that ends does not wait for it.
 func TestAwaitInstalled(t *testing.T) {
-	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 	synctest.Test(t, func(t *testing.T) {
-		kinds := meta.NewDefaultRESTMapper(nil)
-		c := &Clients{Mapper: kinds}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		began := time.Now()
+		c := &Clients{Mapper: lateKinds{from: began.Add(installedRetry + installedRetry/2)}}
+		ctx, cancel := context.WithTimeout(t.Context(), installedRetry/2)
 		defer cancel()
-		if err := c.AwaitInstalled(ctx, pod); err == nil {
+		if err := c.AwaitInstalled(ctx, &corev1.Pod{}); err == nil {
 			t.Error("no error though the kind is not installed")
 		}
-		began := time.Now()
-		time.AfterFunc(installedRetry+installedRetry/2, func() { kinds.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace) })
-		if err := c.AwaitInstalled(t.Context(), pod); err != nil || time.Since(began) != 2*installedRetry {
+		began = time.Now()
+		if err := c.AwaitInstalled(t.Context(), &corev1.Pod{}); err != nil || time.Since(began) != installedRetry {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})
