@@ -100,6 +100,9 @@ func TestUsersOfANamespaceShareItsSlots(t *testing.T) {
 		if got := s.Lightest([]string{"crowd", "other", "none"}); got != "none" {
 			t.Errorf("%s has the fewest queries", got)
 		}
+		if got := s.Lightest([]string{"b", "a", "crowd"}); got != "b" {
+			t.Errorf("%s is the first of those with the fewest queries", got)
+		}
 		release()
 		all.Wait()
 		if most != 2 {

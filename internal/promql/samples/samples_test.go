@@ -93,3 +93,15 @@ func TestAnErrorEndsTheSeries(t *testing.T) {
 		t.Errorf("the next series has the error %v", it.Err())
 	}
 }
+
+// There are no native histograms and no times of a start.
+func TestThereAreFloatsAlone(t *testing.T) {
+	it := Reuse(nil)
+	it.View([]Sample{{1, 1}})
+	it.Next()
+	_, h := it.AtHistogram(nil)
+	_, fh := it.AtFloatHistogram(nil)
+	if h != nil || fh != nil || it.AtST() != 0 || it.AtT() != 1 {
+		t.Errorf("%v, %v, start %d", h, fh, it.AtST())
+	}
+}
