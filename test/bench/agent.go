@@ -29,24 +29,22 @@ const (
 //go:embed collectors.csv
 var collectorsFile []byte
 
-// shape is a node as the agent's specification measures one. Its bars are for
-// one saturating keep-alive client; the peer, dcgm-exporter 4.8.2 with the same
-// series on an idle 2-core machine, takes 3.3, 19 and 36 ms.
+// shape is a node as the agent's specification measures one. For a scrape by one
+// saturating keep-alive client, the peer, dcgm-exporter 4.8.2 with the same series on
+// an idle 2-core machine, takes 3.3, 19 and 36 ms.
 type shape struct {
 	name    string
 	mig     bool
 	virtual bool // series for each of a GPU's sharers
 
-	barP50  float64 // ms
-	barCPU  float64 // ms of the agent's CPU
-	barTick float64 // ms of CPU for one collection
+	barTick float64 // ms of CPU for one collection, on the reference machine
 }
 
 func shapes() []shape {
 	return []shape{
-		{name: "8 GPUs x 40 fields with pods", barP50: 0.15, barCPU: 0.10, barTick: 0.5},
-		{name: "8x7 MIG x 40 fields with pods", mig: true, barP50: 0.30, barCPU: 0.25, barTick: 1.5},
-		{name: "8 GPUs x 4 sharers x 40 fields", virtual: true, barP50: 0.20, barCPU: 0.20, barTick: 1.0},
+		{name: "8 GPUs x 40 fields with pods", barTick: 0.5},
+		{name: "8x7 MIG x 40 fields with pods", mig: true, barTick: 1.5},
+		{name: "8 GPUs x 4 sharers x 40 fields", virtual: true, barTick: 1.0},
 	}
 }
 

@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	barFleetCores  = 0.5 // of 10,000 targets
+	barFleetCores  = 0.5 // of 10,000 targets, on the reference machine
 	barFleetRSS    = 700 // MiB
 	barFleetMissed = 0.1 // %: the measured time does not begin with a tick
 	fleetMeasured  = 20 * time.Second
@@ -83,7 +83,7 @@ func (l *load) rows(name string, targets int) []Row {
 		figure("  memory that the store accounts for", l.Memory, "MiB"),
 	}
 	if targets == barFleetOfMost {
-		rows[2] = atMost("  CPU", l.Cores, "cores", barFleetCores)
+		rows[2] = calibrated("  CPU", l.Cores, "cores", barFleetCores)
 		rows[3] = atMost("  RSS", l.RSS, "MiB", barFleetRSS)
 	}
 	if l.Short > 0 {

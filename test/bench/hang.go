@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// barHung allows scrapes during a hang what they cost without one: the rest
-	// is the machine's noise.
-	barHung = barPaced
+	// barHung allows scrapes during a hang the time that they take without one. The
+	// rest is for the machine's noise.
+	barHung = 1.5
 	// hangEvery is the time between two scrapes, and so the resolution.
 	hangEvery  = 50 * time.Millisecond
 	hangingGPU = 3
@@ -47,8 +47,7 @@ func benchHang(ctx context.Context, cfg config, out io.Writer) ([]Row, error) {
 	// Series may be as old as MaxAge, plus a tick until the next page.
 	leave := (gpu.MaxAge(time.Second) + 1500*time.Millisecond).Seconds()
 	return []Row{
-		figure("a GPU hangs, scrape p50 before", h.before.p50, "ms"),
-		atMost("  scrape p50 meanwhile", h.during.p50, "ms", barHung),
+		relative("a GPU hangs, scrape p50 meanwhile", h.during.p50, "ms", "before", h.before.p50, barHung),
 		atMost("  its series have left after", h.left.Seconds(), "s", leave),
 		atMost("  scrapes that lacked another GPU", float64(h.lacking), "", 0),
 		atMost("  oldest value of another GPU", h.oldest.Seconds(), "s", barOldest),

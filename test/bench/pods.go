@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,23 +23,26 @@ import (
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
-// podCase is a number of pods, and the upper limits (bars) for the pods metric with
+// podCase is a number of pods, and the upper limit (bar) of the server's memory with
 // that many pods.
 type podCase struct {
 	pods   int
-	barP50 float64 // ms
-	// barObject is that of the metric of a Deployment of these pods, ms.
-	barObject float64
-	barRSS    float64 // MB, of 10⁶ bytes
+	barRSS float64 // MB, of 10⁶ bytes
 }
 
-func podCases() []podCase { return []podCase{{1000, 2.2, 1, 200}, {5000, 7.5, 5, 250}} }
+func podCases() []podCase { return []podCase{{1000, 200}, {5000, 250}} }
+
+// The bars of the median time are ratios to that of the library's way.
+const (
+	barPods   = 0.4
+	barObject = 0.2 // of the metric of a Deployment of these pods
+)
 
 // podWay is a way to ask for the metric. Way by way, in turns, what else the
 // machine does falls on all of them.
 type podWay struct {
 	name, accept, query string
-	hasBar              bool
+	bar                 float64 // 0: none
 	// path is that of another metric, of one object; empty: of all pods.
 	path string
 }
@@ -49,10 +53,10 @@ type podWay struct {
 func podWays() []podWay {
 	const json = "application/json"
 	return []podWay{
-		{name: "JSON", accept: json, hasBar: true},
-		{name: "protobuf", accept: "application/vnd.kubernetes.protobuf", hasBar: true},
+		{name: "JSON", accept: json, bar: barPods},
+		{name: "protobuf", accept: "application/vnd.kubernetes.protobuf", bar: barPods},
 		{name: "JSON by the library", accept: json, query: "&pretty=false"},
-		{name: "of the Deployment", accept: json, path: deploymentMetrics + podMetric, hasBar: true},
+		{name: "of the Deployment", accept: json, path: deploymentMetrics + podMetric, bar: barObject},
 		{name: "of the Deployment, p90", accept: json, path: deploymentMetrics + podMetric + ":p90"},
 	}
 }
@@ -170,6 +174,7 @@ func (c *podClient) rows(ctx context.Context, cfg config, pc podCase, server *ag
 	if err != nil {
 		return nil, err
 	}
+	library := costs[slices.IndexFunc(ways, func(w podWay) bool { return w.query != "" })].p50
 	var rows []Row
 	for i, way := range ways {
 		if err := c.get(ctx, way); err != nil {
@@ -177,12 +182,8 @@ func (c *podClient) rows(ctx context.Context, cfg config, pc podCase, server *ag
 		}
 		fmt.Fprintf(out, "pods metric: %d pods, %s, %d bytes\n", pc.pods, way.name, c.body.Len())
 		name := fmt.Sprintf("pods metric, %d pods, %s, p50", pc.pods, way.name)
-		bar := pc.barP50
-		if way.path != "" {
-			bar = pc.barObject
-		}
-		if way.hasBar {
-			rows = append(rows, atMost(name, costs[i].p50, "ms", bar))
+		if way.bar > 0 {
+			rows = append(rows, relative(name, costs[i].p50, "ms", "the library", library, way.bar))
 		} else {
 			rows = append(rows, figure(name, costs[i].p50, "ms"))
 		}

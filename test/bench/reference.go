@@ -17,11 +17,14 @@ import (
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
+// bareHandler is the name of the reference of scrapes.
+const bareHandler = "bare net/http"
+
 // startReference starts this program as a server of page and of nothing else:
 // what Go's HTTP server costs by itself on this machine.
-func startReference(ctx context.Context, dir, page string) (*agentrig.Agent, error) {
+func startReference(ctx context.Context, dir string, page []byte) (*agentrig.Agent, error) {
 	file := filepath.Join(dir, "page")
-	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
+	if err := os.WriteFile(file, page, 0o600); err != nil {
 		return nil, err
 	}
 	self, err := os.Executable()

@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// paceEvery is the time between paced scrapes, whose bars are the same for
-	// every shape: what they cost is waking up.
+	// The bars are ratios to a bare handler that sends the same bytes.
+	barScrape = 1.3
+	barPaced  = 2 // at 10 scrapes a second, one of which renders and compresses the page
+	// paceEvery is the time between paced scrapes.
 	paceEvery = 100 * time.Millisecond
-	barPaced  = 0.5 // ms, both p50 and CPU
 	// turn is how many scrapes are made in a row before it is the reference's
 	// turn: what else the machine does then falls on both. There is a garbage
 	// collection in each.
@@ -45,44 +46,61 @@ func benchScrape(ctx context.Context, cfg config, out io.Writer) ([]Row, error) 
 }
 
 func (n *node) scrapeRows(ctx context.Context, cfg config, s shape, out io.Writer) ([]Row, error) {
-	page, err := n.Get(ctx, "/metrics")
+	var rows []Row
+	for _, encoding := range []string{"", "gzip"} {
+		name := s.name + ", "
+		if encoding != "" {
+			name = "  gzip, "
+		}
+		page, err := n.page(encoding)
+		if err != nil {
+			return nil, err
+		}
+		if encoding == "" {
+			fmt.Fprintf(out, "scrape: %s, %d series, %d bytes\n", s.name, countSeries(page), len(page))
+		}
+		r, err := n.compare(ctx, cfg, name, encoding, page)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, r...)
+	}
+	return rows, nil
+}
+
+// page returns the bytes of a scrape, compressed or not.
+func (n *node) page(encoding string) ([]byte, error) {
+	s, err := agentrig.NewScraper(n.URL, headers(encoding)...)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(out, "scrape: %s, %d series, %d bytes\n", s.name, countSeries([]byte(page)), len(page))
+	defer s.Close()
+	page, err := s.Scrape()
+	return slices.Clone(page), err
+}
+
+// compare measures scrapes in turns with those of a bare handler that sends page.
+func (n *node) compare(ctx context.Context, cfg config, name, encoding string, page []byte) ([]Row, error) {
 	ref, err := startReference(ctx, n.dir, page)
 	if err != nil {
 		return nil, err
 	}
-	plain, err := saturate(cfg.scrapes, "", n.Agent, ref)
-	if err = errors.Join(err, ref.Stop()); err != nil {
-		return nil, err
-	}
-	zipped, err := saturate(cfg.scrapes, "gzip", n.Agent)
+	defer func() { _ = ref.Stop() }() // it has said all that it had to say
+	fast, err := saturate(cfg.scrapes, encoding, n.Agent, ref)
 	if err != nil {
 		return nil, err
 	}
-	rows := []Row{
-		atMost(s.name+", p50", plain[0].p50, "ms", s.barP50),
-		figure(s.name+", p99", plain[0].p99, "ms"),
-		atMost(s.name+", CPU", plain[0].cpu, "ms", s.barCPU),
-		figure("  the same bytes from a bare net/http handler, p50", plain[1].p50, "ms"),
-		figure("  the same bytes from a bare net/http handler, CPU", plain[1].cpu, "ms"),
-		atMost("  gzip, p50", zipped[0].p50, "ms", s.barP50),
-		atMost("  gzip, CPU", zipped[0].cpu, "ms", s.barCPU),
+	paced, err := pace(ctx, cfg.paced, encoding, n.Agent, ref)
+	if err != nil {
+		return nil, err
 	}
-	for _, encoding := range []string{"", "gzip"} {
-		paced, err := n.pace(ctx, cfg.paced, encoding)
-		if err != nil {
-			return nil, err
-		}
-		name := "  10 a second, "
-		if encoding != "" {
-			name = "  10 a second with gzip, "
-		}
-		rows = append(rows, atMost(name+"p50", paced.p50, "ms", barPaced), atMost(name+"CPU", paced.cpu, "ms", barPaced))
-	}
-	return rows, nil
+	return []Row{
+		relative(name+"p50", fast[0].p50, "ms", bareHandler, fast[1].p50, barScrape),
+		relative("  CPU", fast[0].cpu, "ms", bareHandler, fast[1].cpu, barScrape),
+		figure("  p99", fast[0].p99, "ms"),
+		relative("  10 a second, p50", paced[0].p50, "ms", bareHandler, paced[1].p50, barPaced),
+		relative("  10 a second, CPU", paced[0].cpu, "ms", bareHandler, paced[1].cpu, barPaced),
+	}, nil
 }
 
 func countSeries(page []byte) int {
@@ -119,18 +137,14 @@ func headers(encoding string) []string {
 // saturate scrapes each agent scrapes times over one connection, as fast as it
 // answers, and says what that cost, in the agents' order.
 func saturate(scrapes int, encoding string, agents ...*agentrig.Agent) ([]cost, error) {
+	scrapers, err := connect(encoding, agents)
+	if err != nil {
+		return nil, err
+	}
+	defer disconnect(scrapers)
 	costs := make([]cost, len(agents))
-	scrapers := make([]*agentrig.Scraper, len(agents))
 	times := make([][]float64, len(agents))
 	cpu := make([][]float64, len(agents)) // of each turn, by scrape
-	for i, a := range agents {
-		s, err := agentrig.NewScraper(a.URL, headers(encoding)...)
-		if err != nil {
-			return nil, err
-		}
-		defer s.Close()
-		scrapers[i] = s
-	}
 	for done := 0; done < scrapes; done += turn {
 		for i, a := range agents {
 			before, err := a.CPU()
@@ -157,48 +171,89 @@ func saturate(scrapes int, encoding string, agents ...*agentrig.Agent) ([]cost, 
 	return costs, nil
 }
 
-// pace scrapes 10 times a second, in every other second: what the seconds
+// pace scrapes each agent 10 times a second, in every other second: what the seconds
 // without scrapes cost is the collections'.
-func (n *node) pace(ctx context.Context, scrapes int, encoding string) (cost, error) {
+func pace(ctx context.Context, scrapes int, encoding string, agents ...*agentrig.Agent) ([]cost, error) {
 	const turn = int(time.Second / paceEvery)
-	s, err := agentrig.NewScraper(n.URL, headers(encoding)...)
+	scrapers, err := connect(encoding, agents)
 	if err != nil {
-		return cost{}, err
+		return nil, err
 	}
-	defer s.Close()
+	defer disconnect(scrapers)
 	tick := time.NewTicker(paceEvery)
 	defer tick.Stop()
-	var times []float64
-	var scraping, idle time.Duration
-	for i := 0; len(times) < scrapes || i%2 == 1; i++ {
-		before, err := n.CPU()
+	times := make([][]float64, len(agents))
+	extra := make([]time.Duration, len(agents)) // CPU time, above that without scrapes
+	for i := 0; len(times[0]) < scrapes || i%2 == 1; i++ {
+		before, err := cpuTimes(agents)
 		if err != nil {
-			return cost{}, err
+			return nil, err
 		}
 		for range turn {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				return cost{}, ctx.Err()
+				return nil, ctx.Err()
 			}
 			if i%2 == 1 {
 				continue
 			}
-			start := time.Now()
-			if _, err := s.Scrape(); err != nil {
-				return cost{}, err
+			first := len(times[0])
+			for j := range scrapers { // in turns: the second one finds the client's caches warm
+				k := (first + j) % len(scrapers)
+				start := time.Now()
+				if _, err := scrapers[k].Scrape(); err != nil {
+					return nil, err
+				}
+				times[k] = append(times[k], ms(time.Since(start)))
 			}
-			times = append(times, ms(time.Since(start)))
 		}
-		after, err := n.CPU()
+		after, err := cpuTimes(agents)
 		if err != nil {
-			return cost{}, err
+			return nil, err
 		}
-		if i%2 == 0 {
-			scraping += after - before
-		} else {
-			idle += after - before
+		for k := range agents {
+			if used := after[k] - before[k]; i%2 == 0 {
+				extra[k] += used
+			} else {
+				extra[k] -= used
+			}
 		}
 	}
-	return costOf(times, []float64{ms(scraping-idle) / float64(len(times))}), nil
+	costs := make([]cost, len(agents))
+	for k := range agents {
+		costs[k] = costOf(times[k], []float64{ms(extra[k]) / float64(len(times[k]))})
+	}
+	return costs, nil
+}
+
+// connect opens a connection to each agent.
+func connect(encoding string, agents []*agentrig.Agent) (out []*agentrig.Scraper, err error) {
+	for _, a := range agents {
+		s, err := agentrig.NewScraper(a.URL, headers(encoding)...)
+		if err != nil {
+			disconnect(out)
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func disconnect(scrapers []*agentrig.Scraper) {
+	for _, s := range scrapers {
+		s.Close()
+	}
+}
+
+// cpuTimes returns the CPU times of the agents.
+func cpuTimes(agents []*agentrig.Agent) (out []time.Duration, err error) {
+	for _, a := range agents {
+		t, err := a.CPU()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	return out, nil
 }

@@ -159,7 +159,7 @@ func (t *ticking) rows(ctx context.Context, cfg config, s shape) (rows []Row, la
 		return nil, nil, err
 	}
 	return []Row{
-		atMost(s.name+", CPU of a collection with gzip, library excluded", ms(after-before)/float64(cfg.ticks), "ms", s.barTick),
+		calibrated(s.name+", CPU of a collection with gzip, library excluded", ms(after-before)/float64(cfg.ticks), "ms", s.barTick),
 		atMost("  allocations for a scrape", scraping, "", barScraping),
 	}, last, nil
 }
