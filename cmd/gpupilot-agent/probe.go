@@ -41,7 +41,7 @@ func (p *probeFlags) runProbe(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("--probe: %w", err)
 	}
 	text := fmt.Sprintf("%s%d\n", gpu.ProbeResult, n)
-	if err := os.WriteFile(p.result, []byte(text), 0o644); err != nil { //nolint:gosec // the kubelet reads it
+	if err := os.WriteFile(p.result, []byte(text), 0o644); err != nil { // the kubelet reads it
 		return fmt.Errorf("--probe-result: %w", err)
 	}
 	_, err = io.WriteString(out, text)

@@ -35,7 +35,7 @@ func TestKustomizeIsCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if *update {
-			if err := os.WriteFile(path, text, 0o644); err != nil { //nolint:gosec // a manifest, for everybody
+			if err := os.WriteFile(path, text, 0o644); err != nil { // a manifest, for everybody
 				t.Fatal(err)
 			}
 		}

@@ -30,7 +30,7 @@ func TestAPIReference(t *testing.T) {
 	want := reference(types)
 	path := filepath.Join(root, "docs", "api.md")
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // documentation, for everybody
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { // documentation, for everybody
 			t.Fatal(err)
 		}
 	}

@@ -105,7 +105,7 @@ func allFlags(t *testing.T) map[string]bool {
 // addHelp adds the flags that a command and its subcommands print.
 func addHelp(t *testing.T, program string, command []string, all map[string]bool) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), program, append(slices.Clone(command), "--help")...).Output() //nolint:gosec // our own program
+	out, err := exec.CommandContext(t.Context(), program, append(slices.Clone(command), "--help")...).Output() // our own program
 	if err != nil {
 		t.Fatal(err)
 	}

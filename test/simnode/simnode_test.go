@@ -35,7 +35,6 @@ import (
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("SIMNODE_TEST_LISTEN"); addr != "" {
 		fmt.Println(strings.Join(os.Args[1:], " "))
-		//nolint:gosec // a test
 		err := http.ListenAndServe(net.JoinHostPort(os.Getenv("POD_IP"), addr), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, os.Getpid())
 		}))

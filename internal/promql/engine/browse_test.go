@@ -61,7 +61,7 @@ func TestLimitsOfSelectors(t *testing.T) {
 	f := func(what string, match []string, limit Limit, syntax bool) {
 		t.Helper()
 		_, _, err := e.Series(t.Context(), Query{Payer: "p"}, Selection{Match: match, From: now, To: now})
-		_, isSyntax := err.(*SyntaxError) //nolint:errorlint // as it is returned
+		_, isSyntax := err.(*SyntaxError) // as it is returned
 		if limitOf(err) != limit || isSyntax != syntax || limit == "" && !syntax && err != nil {
 			t.Errorf("%s: %v; want the limit %q", what, err, limit)
 		}

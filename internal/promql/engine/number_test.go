@@ -42,7 +42,7 @@ func TestNumber(t *testing.T) {
 			}
 			return
 		}
-		n, ok := err.(*NumberError) //nolint:errorlint // as it is returned
+		n, ok := err.(*NumberError) // as it is returned
 		if !ok || n.Reason() != reason || !strings.Contains(n.Public(), says) || !n.Answered() || len(n.Public()) > maxQuoted+10 || n.Unwrap() == nil || n.Error() != n.Unwrap().Error() {
 			t.Errorf("%s: %v, want %s %q", text, err, reason, says)
 		}

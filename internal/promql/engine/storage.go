@@ -202,7 +202,7 @@ func (q *limitedQuerier) Select(ctx context.Context, sorted bool, hints *storage
 // limitedSet ends when the query's context is done or its budget is used up.
 type limitedSet struct {
 	storage.SeriesSet
-	ctx    context.Context //nolint:containedctx // of one Select, which the set is the result of
+	ctx    context.Context // of one Select, which the set is the result of
 	budget *budget
 	err    error
 	spare  []limitedSeries // allocated together
@@ -247,7 +247,7 @@ func storageError(err error) error {
 
 type limitedSeries struct {
 	storage.Series
-	ctx context.Context //nolint:containedctx // as limitedSet's
+	ctx context.Context // as limitedSet's
 }
 
 // Iterator implements storage.Series.
@@ -264,7 +264,7 @@ func (s *limitedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 // so only between series and steps. It leaves Seek as it is: the engine seeks once a step.
 type limitedIterator struct {
 	chunkenc.Iterator
-	ctx  context.Context //nolint:containedctx // as limitedSet's
+	ctx  context.Context // as limitedSet's
 	read int
 	err  error
 }

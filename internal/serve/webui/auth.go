@@ -14,7 +14,7 @@ import (
 
 // TokenHeader is the header for a token behind the API server's service proxy, which
 // removes the header Authorization.
-const TokenHeader = "X-Gpupilot-Token" //nolint:gosec // the name of a header
+const TokenHeader = "X-Gpupilot-Token" // the name of a header
 
 // maxToken is the length limit of tokens in bytes. Tokens with many groups have some
 // kilobytes.
