@@ -59,7 +59,7 @@ var only = []struct {
 }
 
 var kubernetes = []string{
-	"scale/policy", "scale/replica", "window/discovery", "window/podmonitor", "window/podtest", "promql/adapter", "promql/rules", "promql/source", "promql/windows",
+	"scale/policy", "scale/replica", "window/discovery", "window/podmonitor", "window/podtest", "window/trust", "promql/adapter", "promql/rules", "promql/source", "promql/windows",
 	"autoscaler", "serve", "replay/migrate",
 }
 

@@ -19,7 +19,7 @@ func (p *program) makePromStore() {
 		Keep: windows.Keep(p.cfg.querySeries), Interval: p.cfg.interval, Instance: instance,
 		PodBytes: max(minPodBytes, p.cfg.windowMemory()/podShare),
 	}, windows.Deps{
-		Windows: p.store, Pods: p.pods, Holder: p.control.Holder, Own: p.registry, Log: p.log,
+		Windows: p.store, Pods: p.pods, Holder: p.devices.Holder, Own: p.registry, Log: p.log,
 		SetNames: func(all bool, names []string) { p.scraper.SetNames(page.NewNames(all, names)) },
 	})
 	p.registry.MustRegister(p.promstore)

@@ -43,6 +43,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
 // program holds all parts of the controller.
@@ -56,6 +57,7 @@ type program struct {
 	objects     *index.Objects
 	sources     []metricsapi.Source // of custom metrics that are not built in
 	store       *series.Store
+	devices     *trust.Devices
 	history     *historyKeeper
 	exporter    scrape.Doer // asks agents and dcgm-exporters
 	scraper     *scrape.Scraper
@@ -208,12 +210,13 @@ func (p *program) makeController() error {
 	if p.cfg.prometheus != "" {
 		slots = queries.NewSlots(queries.ForBackend())
 	}
+	p.devices = trust.NewDevices(p.cfg.resources)
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Discovery: where,
-		Resources: p.cfg.resources, QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
+		Discovery:           where,
+		QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
 	}, controller.Deps{
-		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store,
+		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store, Devices: p.devices,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, Slots: slots, LimitQuery: scope.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller

@@ -22,6 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -109,7 +110,7 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 	objects := newBenchObjects()
 	go objects.Run(ctx)
 	control := controller.New(controller.Config{Tick: time.Second, MaxAge: gpu.MaxAge(time.Second)}, controller.Deps{
-		Pods: fleet.pods, Store: fleet.store, PodsOf: fleet.podsOf(objects),
+		Pods: fleet.pods, Store: fleet.store, Devices: trust.NewDevices(nil), PodsOf: fleet.podsOf(objects),
 		Scrape: func([]discovery.Target) {}, States: func() []view.Target { return nil },
 		Leading: func() bool { return false }, Leader: func() string { return "" }, Record: func(controller.Event) {},
 	})

@@ -12,7 +12,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -178,11 +177,7 @@ func (c *Controller) watchKEDA(ctx context.Context) {
 	})
 }
 
-func (c *Controller) scaledObjectChanged(obj client.Object, gone bool) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return
-	}
+func (c *Controller) scaledObjectChanged(u *unstructured.Unstructured, gone bool) {
 	if f := c.deps.ScaledObjectChanged; f != nil {
 		f(u, gone)
 	}

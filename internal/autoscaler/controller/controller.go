@@ -15,6 +15,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +31,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -39,10 +42,6 @@ type Config struct {
 	MaxAge  time.Duration // the age above which a reading does not count; scale.DefaultMaxAge
 
 	Discovery discovery.Config // which pods are scraped
-
-	// Resources are names of resources that count GPU devices, beside those of
-	// gpu.IsResource.
-	Resources []string
 
 	// WorkloadMetrics is the most workloads, and the most namespaces, whose GPU aggregates
 	// are on /metrics; 0: no aggregates are computed.
@@ -66,6 +65,8 @@ type Deps struct {
 	Live   client.Reader // reads from the API server, not from a cache
 	Pods   Pods
 	Store  *series.Store
+	// Devices are the API server's facts about GPUs, which the controller watches.
+	Devices *trust.Devices
 
 	// PodsOf appends the pods of a workload, which its controllers own and its selector
 	// matches. The error is an API status error. nil: only pods have metrics.
@@ -121,8 +122,7 @@ type shared struct {
 	deps    Deps
 	targets *targets
 	claims  *claims
-	devices *devices
-	audit   *audit
+	audit   *trust.Audit
 	queries *signalQueries
 	meters  *meters
 	recent  eventLog
@@ -163,7 +163,7 @@ func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{
 		shared: &shared{
 			cfg: cfg, deps: deps,
-			targets: newTargets(deps.Client), claims: newClaims(), devices: newDevices(cfg.Resources),
+			targets: newTargets(deps.Client), claims: newClaims(),
 			rediscover: make(chan struct{}, 1),
 		},
 		fieldUses: newFieldUses(),
@@ -172,10 +172,13 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.discovered.Store(&discovery.List{})
+	c.audit = trust.NewAudit(trust.AuditDeps{
+		Store: deps.Store, Pods: deps.Pods, Devices: deps.Devices, Record: c.recordContradiction, Log: deps.Log,
+	})
 	c.queries = newQueries(c)
 	c.aggregates = newAggregates(c)
 	c.meters = newMeters(c, deps.Metrics)
-	c.audit = newAudit(c)
+
 	return c
 }
 
@@ -187,7 +190,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.running.Go(func() { c.discover(ctx) })
-	c.running.Go(func() { c.audit.run(ctx) })
+	c.running.Go(func() { c.audit.Run(ctx) })
 	if c.deps.RecordMinute != nil {
 		c.running.Go(func() { c.recordMinutes(ctx) })
 	}
@@ -200,7 +203,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 		{&appsv1.Deployment{}, eventHandler(func(o client.Object, _ bool) { c.wakeTarget("apps", "Deployment", o) })},
 		{&appsv1.StatefulSet{}, eventHandler(func(o client.Object, _ bool) { c.wakeTarget("apps", "StatefulSet", o) })},
 		{&autoscalingv2.HorizontalPodAutoscaler{}, eventHandler(c.hpaChanged)},
-		{autoscalerKind(), eventHandler(func(o client.Object, gone bool) { c.autoscalerChanged(ctx, o, gone) })},
+		{autoscalerKind(), eventHandler(func(u *unstructured.Unstructured, gone bool) { c.autoscalerChanged(ctx, u, gone) })},
 	}
 	for _, w := range watches {
 		if c.deps.Watch(ctx, w.obj, w.h) != nil {
@@ -214,6 +217,24 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// watchDevices watches nodes, and resource claims once the API server serves them.
+// Kinds that cannot be watched limit no exporter's claim.
+func (c *Controller) watchDevices(ctx context.Context) {
+	d := c.deps.Devices
+	c.running.Go(func() {
+		_ = c.deps.Watch(ctx, &corev1.Node{}, eventHandler(d.NodeChanged)) // the only possible error is that of ctx
+	})
+	c.running.Go(func() {
+		kind := metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceClaim"}
+		if c.deps.AwaitInstalled(ctx, &resourcev1.ResourceClaim{TypeMeta: kind}) != nil {
+			return
+		}
+		if c.deps.Watch(ctx, &resourcev1.ResourceClaim{}, eventHandler(d.ResourceClaimChanged)) == nil {
+			_ = c.deps.Watch(ctx, &resourcev1.ResourceClaimTemplate{}, eventHandler(d.TemplateChanged))
+		}
+	})
+}
+
 func (c *Controller) workloadCount() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -221,12 +242,12 @@ func (c *Controller) workloadCount() int {
 }
 
 // eventHandler returns a handler that calls f for each event of an informer.
-func eventHandler(f func(obj client.Object, gone bool)) toolscache.ResourceEventHandler {
+func eventHandler[T client.Object](f func(obj T, gone bool)) toolscache.ResourceEventHandler {
 	handle := func(obj any, gone bool) {
 		if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 			obj = last.Obj
 		}
-		if o, ok := obj.(client.Object); ok {
+		if o, ok := obj.(T); ok {
 			f(o, gone)
 		}
 	}
@@ -246,11 +267,7 @@ func autoscalerKind() *unstructured.Unstructured {
 }
 
 // autoscalerChanged starts, updates or stops the workload of a GPUAutoscaler.
-func (c *Controller) autoscalerChanged(ctx context.Context, obj client.Object, gone bool) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return
-	}
+func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unstructured, gone bool) {
 	a, badSpec, badStatus := policy.Decode(u)
 	key := types.NamespacedName{Namespace: a.Namespace, Name: a.Name}
 	flaws := &flaws{spec: badSpec, status: badStatus}
@@ -311,14 +328,12 @@ func sameSpec(a, b client.Object) bool {
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
 }
 
-func (c *Controller) hpaChanged(obj client.Object, gone bool) {
-	if h, ok := obj.(*autoscalingv2.HorizontalPodAutoscaler); ok {
-		ref := h.Spec.ScaleTargetRef
-		claim := claimOf(h.Namespace, ref.APIVersion, ref.Kind, ref.Name)
-		before := c.claims.setOther(owner{"HorizontalPodAutoscaler", h.Namespace, h.Name}, claim, gone)
-		c.wakeClaimants(before)
-		c.wakeClaimants(claim)
-	}
+func (c *Controller) hpaChanged(h *autoscalingv2.HorizontalPodAutoscaler, gone bool) {
+	ref := h.Spec.ScaleTargetRef
+	claim := claimOf(h.Namespace, ref.APIVersion, ref.Kind, ref.Name)
+	before := c.claims.setOther(owner{"HorizontalPodAutoscaler", h.Namespace, h.Name}, claim, gone)
+	c.wakeClaimants(before)
+	c.wakeClaimants(claim)
 }
 
 func (c *Controller) wakeTarget(group, kind string, obj client.Object) {

@@ -257,7 +257,7 @@ func newAggregatePass(c *Controller, now time.Time) *aggregatePass {
 
 // add adds the GPUs of a serving pod to its groups.
 func (p *aggregatePass) add(pod *corev1.Pod) {
-	h := p.c.devices.holder(pod)
+	h := p.c.deps.Devices.Holder(pod)
 	if h.Devices == 0 {
 		return
 	}

@@ -63,7 +63,7 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 	}
 	roster := m.rosters.take(rosterKey{namespace, r.String() + "/" + name}, q.Now)
 	defer m.rosters.put(roster)
-	roster.update(pods, m.c.devices)
+	roster.update(pods, m.c.deps.Devices)
 	for i := range roster.members {
 		x.addMember(&roster.members[i])
 	}
@@ -148,7 +148,7 @@ func (x *statReader) addMember(m *member) {
 		return
 	}
 	if !m.counted {
-		m.holder.Devices = x.c.devices.maxDevices(m.pod)
+		m.holder.Devices = x.c.deps.Devices.MostOfPod(m.pod)
 	}
 	if m.holder.Devices == 0 {
 		return // it has no GPU
@@ -238,7 +238,7 @@ func (x *statReader) addDevicesOf(pod *corev1.Pod) {
 		x.addPod(pod)
 		return
 	}
-	h := x.c.devices.holder(pod)
+	h := x.c.deps.Devices.Holder(pod)
 	if h.Devices == 0 || pod.Spec.NodeName == "" {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
 // MetricPods provides the serving pods and their newest values to the metrics API. A
@@ -51,7 +52,7 @@ func (m MetricPods) Value(namespace, pod string, q series.Query) (series.Sample,
 	if !ok {
 		return series.Sample{}, false
 	}
-	r, ok := verifiedValues{m.c.deps.Store, m.c.devices}.Field(p, q.Field, q.Now, q.MaxAge)
+	r, ok := trust.Values{Store: m.c.deps.Store, Devices: m.c.deps.Devices}.Field(p, q.Field, q.Now, q.MaxAge)
 	return r.Sample, ok
 }
 
@@ -73,10 +74,10 @@ func (m MetricPods) Values(namespace string, selector labels.Selector, q series.
 	return func(yield func(string, series.Sample) bool) {
 		r := m.rosters.take(rosterKey{namespace, selector.String()}, q.Now)
 		defer m.rosters.put(r)
-		r.update(pods, m.c.devices)
+		r.update(pods, m.c.deps.Devices)
 		reader := m.c.deps.Store.FieldReader(q.Field, q.Now, q.MaxAge)
 		for i := range r.members {
-			if s, ok := r.members[i].read(&reader, m.c.devices); ok && !yield(r.members[i].holder.Pod, s) {
+			if s, ok := r.members[i].read(&reader, m.c.deps.Devices); ok && !yield(r.members[i].holder.Pod, s) {
 				return
 			}
 		}
@@ -109,21 +110,21 @@ type member struct {
 	counted bool
 }
 
-func newMember(pod *corev1.Pod, d *devices) member {
+func newMember(pod *corev1.Pod, d *trust.Devices) member {
 	return member{
-		pod: pod, holder: d.holder(pod), serving: replica.Serving(pod) && pod.Spec.NodeName != "",
+		pod: pod, holder: d.Holder(pod), serving: replica.Serving(pod) && pod.Spec.NodeName != "",
 		counted: len(pod.Spec.ResourceClaims) == 0,
 	}
 }
 
 // read returns the member's newest value. The store checks at each read what exporters
 // claim about the pod.
-func (m *member) read(r *series.FieldReader, d *devices) (series.Sample, bool) {
+func (m *member) read(r *series.FieldReader, d *trust.Devices) (series.Sample, bool) {
 	if !m.serving {
 		return series.Sample{}, false
 	}
 	if !m.counted {
-		m.holder.Devices = d.maxDevices(m.pod)
+		m.holder.Devices = d.MostOfPod(m.pod)
 	}
 	v, ok := r.PodOn(&m.holder, &m.handle)
 	return v.Sample, ok

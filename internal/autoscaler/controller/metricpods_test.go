@@ -25,9 +25,9 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 	since := r.now.Add(-time.Hour)
 	web := func(name string, change ...func(*corev1.Pod)) *corev1.Pod { return pod("web", name, since, change...) }
 	a, b := web("web-a", ready(since)), web("web-b", ready(since))
-	dra := web("web-dra", ready(since), containers(), generatedClaim("", "claim"))
+	dra := web("web-dra", ready(since), containers(), podtest.GeneratedClaim("", "claim"))
 	r.pods.Pods = []*corev1.Pod{a, b, dra, web("web-starting"), web("web-waiting", ready(since), func(p *corev1.Pod) { p.Spec.NodeName = "" }), pod("other", "other", since, ready(since))}
-	r.devices.claimChanged(resourceClaim("claim", "gpu.nvidia.com"), false)
+	r.deps.Devices.ResourceClaimChanged(podtest.ResourceClaim("claim", "gpu.nvidia.com"), false)
 	r.utilization(r.now, 60, r.pods.Pods...)
 	m := r.MetricPods()
 	f := func(what, want string) {
@@ -43,9 +43,9 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 	f("the first request", "web-a=60 web-b=60 web-dra=60")
 	f("the second request", "web-a=60 web-b=60 web-dra=60")
 
-	r.devices.claimChanged(resourceClaim("claim", "nic.example.com"), false)
+	r.deps.Devices.ResourceClaimChanged(podtest.ResourceClaim("claim", "nic.example.com"), false)
 	f("a claim without GPUs", "web-a=60 web-b=60")
-	r.devices.claimChanged(resourceClaim("claim", "gpu.nvidia.com"), false)
+	r.deps.Devices.ResourceClaimChanged(podtest.ResourceClaim("claim", "gpu.nvidia.com"), false)
 	f("a claim with a GPU", "web-a=60 web-b=60 web-dra=60")
 
 	leaving := b.DeepCopy()
@@ -123,6 +123,17 @@ func TestRosters(t *testing.T) {
 	f("too many selectors", maxRosters, maxRosters)
 }
 
+// podMap finds pods as a big cluster does.
+type podMap struct {
+	*podtest.List
+	pods map[[2]string]*corev1.Pod
+}
+
+func (m *podMap) Get(namespace, name string) (*corev1.Pod, bool) {
+	pod, ok := m.pods[[2]string{namespace, name}]
+	return pod, ok
+}
+
 // selectedPods are the pods of one selector, as the cluster's index has them.
 type selectedPods struct{ podMap }
 
@@ -155,13 +166,13 @@ func BenchmarkMetricPods(b *testing.B) {
 	run := func(name string, count func() int) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			before := cpuTime(b)
+			before := podtest.CPUTime(b)
 			for b.Loop() {
 				if n := count(); n != pods {
 					b.Fatalf("%d of %d pods", n, pods)
 				}
 			}
-			b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N)/pods, "cpu-ns/pod")
+			b.ReportMetric(float64((podtest.CPUTime(b)-before).Nanoseconds())/float64(b.N)/pods, "cpu-ns/pod")
 		})
 	}
 	run("list", func() (n int) {

@@ -23,11 +23,9 @@ type meters struct {
 	reaction          prometheus.Histogram
 	actuationDuration prometheus.Histogram
 
-	contradictions *prometheus.CounterVec
-
-	workload                 workloadDescs
-	aggregates               *aggregateDescs
-	leader, excess, nodeGPUs *prometheus.Desc
+	workload       workloadDescs
+	aggregates     *aggregateDescs
+	leader, excess *prometheus.Desc
 }
 
 func newMeters(c *Controller, reg prometheus.Registerer) *meters {
@@ -51,25 +49,16 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Name: "gpupilot_actuation_seconds", Help: "From when an observation began until the API server accepted the scale that follows from it.",
 			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
 		}),
-		contradictions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpupilot_exporter_contradictions_total",
-			Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
-		}, []string{"reason"}),
 		workload: newWorkloadDescs(), aggregates: newAggregateDescs(),
 		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
-		nodeGPUs: prometheus.NewDesc("gpupilot_node_gpus", "GPU devices that a node's status counts; of nodes that have any, with the pool and the model that the node's labels name.",
-			[]string{"node", "pool", "model"}, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
 		m.writes.WithLabelValues(result)
 	}
-	for _, reason := range contradictionReasons() {
-		m.contradictions.WithLabelValues(string(reason))
-	}
 	if reg != nil {
-		reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration, m.contradictions)
+		reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration, c.deps.Devices, c.audit)
 		c.queries.meter.register(reg, c.queries)
 	}
 	return m
@@ -81,7 +70,6 @@ func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	m.aggregates.describe(ch)
 	ch <- m.leader
 	ch <- m.excess
-	ch <- m.nodeGPUs
 }
 
 // Collect implements prometheus.Collector.
@@ -91,26 +79,12 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 		leading = 1
 	}
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
-	m.collectNodes(ch)
 	m.aggregates.collect(ch, m.c.GPUAggregates())
 	m.c.mu.RLock()
 	defer m.c.mu.RUnlock()
 	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.discovered.Load().Excess)))
 	for key, w := range m.c.workloads {
 		m.collectWorkload(ch, key, w)
-	}
-}
-
-// collectNodes collects how many GPUs the nodes have.
-func (m *meters) collectNodes(ch chan<- prometheus.Metric) {
-	d := m.c.devices
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	for node, n := range d.nodes {
-		if n > 0 {
-			about := d.about[node]
-			ch <- prometheus.MustNewConstMetric(m.nodeGPUs, prometheus.GaugeValue, float64(n), node, about.pool, about.model)
-		}
 	}
 }
 

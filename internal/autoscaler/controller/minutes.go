@@ -16,6 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -184,7 +185,7 @@ func (c *Controller) sampleMinute(now time.Time) {
 			if replica.Finished(pod) || pod.Spec.NodeName == "" {
 				continue
 			}
-			if n, known := c.devices.podDevices(pod); known {
+			if n, known := c.deps.Devices.OfPod(pod); known {
 				allocated += n
 			}
 			if replica.Serving(pod) {
@@ -290,7 +291,7 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 	if p == nil || len(serving) == 0 {
 		return
 	}
-	reader := podReader{verifiedValues{w.shared.deps.Store, w.shared.devices}, now, p.Policy.MaxAge}
+	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, p.Policy.MaxAge}
 	for i := range p.Sources {
 		if p.Sources[i].Kind != policy.Pods {
 			continue

@@ -14,7 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// values provides the pods' readings; verifiedValues implements it.
+// values provides the pods' readings; trust.Values implements it.
 type values interface {
 	Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)

@@ -26,6 +26,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -76,7 +77,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 	r.Controller = New(Config{Discovery: discovery.Config{
 		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
 	}}, Deps{
-		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store,
+		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Devices: trust.NewDevices(nil),
 		AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -35,7 +36,7 @@ type roster struct {
 
 // update makes the members those of pods. A pod that has not changed since the last
 // request and has the same place in the list costs a comparison.
-func (r *roster) update(pods []*corev1.Pod, d *devices) {
+func (r *roster) update(pods []*corev1.Pod, d *trust.Devices) {
 	clear(r.members[min(len(pods), len(r.members)):])
 	r.members = r.members[:min(len(pods), len(r.members))]
 	for i, pod := range pods {

@@ -82,6 +82,21 @@ func (w *workload) watchSources(r *report) {
 	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
 }
 
+// recordContradiction records an Event about the pod of an exporter whose claim the API
+// server contradicts.
+func (c *Controller) recordContradiction(target, note string) {
+	_, name, _ := strings.Cut(target, "/")
+	namespace, name, _ := strings.Cut(name, "/")
+	pod, ok := c.deps.Pods.Get(namespace, name)
+	if !ok || !c.deps.Leading() {
+		return
+	}
+	c.deps.Record(Event{
+		About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: pod.UID},
+		Kind:  corev1.EventTypeWarning, Reason: reasonContradicted, Action: "Observe", Note: excerpt.Of(note, maxMessage),
+	})
+}
+
 // describeSilence lists the targets of the serving pods that do not answer, or whose
 // values no longer change.
 func (w *workload) describeSilence() string {

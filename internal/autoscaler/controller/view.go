@@ -37,7 +37,7 @@ func (c *Controller) View() view.View {
 		Nodes: c.viewNodes(now), Targets: c.deps.States(),
 		Recent: c.recent.list(),
 	}
-	nodes, contradictions := c.discovered.Load().Nodes, c.audit.byTarget()
+	nodes, contradictions := c.discovered.Load().Nodes, c.audit.ByTarget()
 	for i := range v.Targets {
 		t := &v.Targets[i]
 		t.Node, t.Contradiction = nodes[t.Name], contradictions[t.Name]
@@ -122,11 +122,9 @@ func (c *Controller) viewNodes(now time.Time) []view.Node {
 		}
 		last.GPUs = append(last.GPUs, viewGPU(d, now, c.cfg.MaxAge, &values))
 	}
-	c.devices.mu.RLock()
-	defer c.devices.mu.RUnlock()
 	for i := range nodes {
-		about := c.devices.about[nodes[i].Name]
-		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.pool, about.model, about.fault
+		about := c.deps.Devices.About(nodes[i].Name)
+		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.Pool, about.Model, about.Fault
 	}
 	return nodes
 }

@@ -54,11 +54,11 @@ func TestNodesShowTheirPool(t *testing.T) {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%05d", i), Labels: labels}, Status: corev1.NodeStatus{Conditions: conditions}}
 	}
 	const product, instance = "nvidia.com/gpu.product", "node.kubernetes.io/instance-type"
-	r.devices.nodeChanged(node(0, map[string]string{"cloud.google.com/gke-nodepool": "a3", instance: "a3-highgpu-8g", product: "NVIDIA-H100"}), false)
-	r.devices.nodeChanged(node(1, map[string]string{instance: "p5.48xlarge"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionFalse, Reason: "GPULost", Message: "GPU 3"}), false)
-	r.devices.nodeChanged(node(2, map[string]string{product: "Tesla-T4"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionTrue, Reason: "GPUsHealthy"}), false)
-	r.devices.nodeChanged(node(3, map[string]string{instance: "x"}), false)
-	r.devices.nodeChanged(node(3, nil), true)
+	r.deps.Devices.NodeChanged(node(0, map[string]string{"cloud.google.com/gke-nodepool": "a3", instance: "a3-highgpu-8g", product: "NVIDIA-H100"}), false)
+	r.deps.Devices.NodeChanged(node(1, map[string]string{instance: "p5.48xlarge"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionFalse, Reason: "GPULost", Message: "GPU 3"}), false)
+	r.deps.Devices.NodeChanged(node(2, map[string]string{product: "Tesla-T4"}, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionTrue, Reason: "GPUsHealthy"}), false)
+	r.deps.Devices.NodeChanged(node(3, map[string]string{instance: "x"}), false)
+	r.deps.Devices.NodeChanged(node(3, nil), true)
 	nodes := r.View().Nodes
 	for i, want := range []view.Node{{Pool: "a3", Model: "NVIDIA-H100"}, {Pool: "p5.48xlarge", Fault: "GPULost: GPU 3"}, {Pool: "Tesla-T4", Model: "Tesla-T4"}, {}, {}} {
 		if n := nodes[i]; n.Pool != want.Pool || n.Model != want.Model || n.Fault != want.Fault || len(n.GPUs) != 8 || *n.GPUs[7].MemoryTotalMiB != *n.GPUs[7].MemoryUsedMiB+float64((i+7+3)%101) {

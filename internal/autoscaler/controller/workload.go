@@ -26,6 +26,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -178,7 +179,7 @@ type report struct {
 	state        scale.State
 	requests     []float64 // requests/s of each signal; NaN: unknown
 
-	contradictions []string // of exporters about the pods, see audit
+	contradictions []string // of exporters about the pods, see trust.Audit
 }
 
 // verdict is the reason and message of a condition. An empty reason means no problem.
@@ -215,7 +216,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		spent = w.decide(r, now)
 	}
 	r.learned, r.scaledAt, r.state = w.startup.Learned(), w.scaledAt, w.state
-	r.contradictions = w.shared.audit.contradictionsOf(w.pods)
+	r.contradictions = w.shared.audit.Contradictions(w.pods)
 	r.limited = w.limitedTarget(now)
 	w.recordObstacle(r)
 	w.watchSignals(r)
@@ -330,12 +331,12 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.startup.Observe(pods)
 	w.updateRoutes(pods)
 	pol := p.Policy
-	pol.GPUsPerReplica = w.shared.devices.perReplica(t, pods)
+	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(t.namespace, t.pods, pods)
 	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
 	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
-	reader := podReader{verifiedValues{w.shared.deps.Store, w.shared.devices}, now, pol.MaxAge}
+	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, pol.MaxAge}
 	obs := reader.observe(t.replicas, pods, p.Sources)
 	obs.Totals, r.queryProblem = w.shared.queries.totals(w.key, p)
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {

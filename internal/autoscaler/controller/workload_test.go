@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
 // loaded is a rig with one serving pod at a utilisation.
@@ -284,5 +285,27 @@ func TestPassMarksVictims(t *testing.T) {
 		if got := p.Annotations[corev1.PodDeletionCost]; got != cost {
 			t.Errorf("%s costs %q, want %q", name, got, cost)
 		}
+	}
+}
+
+func TestBudgetCountsMIGInstances(t *testing.T) {
+	a := autoscaler("web")
+	eight := int32(8)
+	a.Spec.Budget = &v1alpha1.Budget{MaxGPUs: &eight}
+	d := deployment("web", 3)
+	d.Spec.Template.Spec.Containers = []corev1.Container{requests("nvidia.com/mig-1g.10gb", "2")}
+	r := newRig(t, d, a)
+	since := r.now.Add(-time.Hour)
+	for _, name := range []string{"web-1", "web-2", "web-3"} {
+		r.pods.Pods = append(r.pods.Pods, pod("web", name, since, ready(since), containers(requests("nvidia.com/mig-1g.10gb", "2"))))
+	}
+	w := r.add(a)
+	r.utilization(r.now, 95, r.pods.Pods...) // of 60 %: 5 replicas
+	w.pass(r.now)
+	if got := r.replicas("web"); got != 4 {
+		t.Errorf("%d replicas of 2 MIG instances with a budget of 8, want 4", got)
+	}
+	if d := w.status.next.decision; d.Rule != scale.RuleBudget {
+		t.Errorf("decided by %s: %s", d.Rule, d.Sentence())
 	}
 }

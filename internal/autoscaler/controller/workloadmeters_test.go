@@ -108,10 +108,10 @@ func TestNodesAreMetered(t *testing.T) {
 		}
 		return n
 	}
-	r.devices.nodeChanged(node("a", 8, map[string]string{"cloud.google.com/gke-nodepool": "h200", "nvidia.com/gpu.product": "NVIDIA-H200"}), false)
-	r.devices.nodeChanged(node("cpu", 0, nil), false)
-	r.devices.nodeChanged(node("gone", 4, nil), false)
-	r.devices.nodeChanged(node("gone", 4, nil), true)
+	r.deps.Devices.NodeChanged(node("a", 8, map[string]string{"cloud.google.com/gke-nodepool": "h200", "nvidia.com/gpu.product": "NVIDIA-H200"}), false)
+	r.deps.Devices.NodeChanged(node("cpu", 0, nil), false)
+	r.deps.Devices.NodeChanged(node("gone", 4, nil), false)
+	r.deps.Devices.NodeChanged(node("gone", 4, nil), true)
 	if got, want := seriesOf(t, reg, "gpupilot_node_gpus"), []string{"model=NVIDIA-H200 node=a pool=h200 8"}; !slices.Equal(got, want) {
 		t.Errorf("gpupilot_node_gpus is %q, want %q", got, want)
 	}

@@ -77,7 +77,7 @@ func (c *Controller) WorkloadValue(ctx context.Context, q *WorkloadQuery, now ti
 		if m.field == nil {
 			x.addPod(pod)
 		} else {
-			member := newMember(pod, c.devices)
+			member := newMember(pod, c.deps.Devices)
 			x.addMember(&member)
 		}
 	}

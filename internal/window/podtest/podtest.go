@@ -5,10 +5,12 @@ package podtest
 
 import (
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -75,6 +77,27 @@ func Containers(list ...corev1.Container) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers = list }
 }
 
+// ResourceClaim returns a resource claim with an allocated device of each driver.
+func ResourceClaim(name string, drivers ...string) *resourcev1.ResourceClaim {
+	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	c.Status.Allocation = &resourcev1.AllocationResult{}
+	for _, driver := range drivers {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourcev1.DeviceRequestAllocationResult{Driver: driver})
+	}
+	return c
+}
+
+// GeneratedClaim makes a pod use a resource claim that is generated from a template;
+// without a name, it is not generated yet.
+func GeneratedClaim(template, claim string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "r", ResourceClaimTemplateName: &template})
+		if claim != "" {
+			p.Status.ResourceClaimStatuses = append(p.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{Name: "r", ResourceClaimName: &claim})
+		}
+	}
+}
+
 // Node returns a node of a capacity, which is names of resources and their quantities.
 func Node(name string, capacity ...string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Capacity: Container(capacity...).Resources.Limits}}
@@ -130,4 +153,14 @@ func Expose(t testing.TB, store *series.Store, exporter string, labels series.Ta
 	if _, err := target.Append(at, &b); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// CPUTime returns the processor time that this process has used.
+func CPUTime(t testing.TB) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package trust
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -57,11 +57,28 @@ type contradiction struct {
 	pod    types.NamespacedName // that the claim is about; empty for nodeOverfull
 }
 
-// audit compares the claims of exporters with the API server.
-type audit struct {
-	c       *Controller
-	streaks map[contradiction]int // consecutive audits that found it; owned by run's goroutine
-	node    []*claimSet           // claims of the node under audit; owned by run's goroutine
+// Pods finds pods in memory. The pods are shared and not to be changed.
+type Pods interface {
+	// Get finds a pod by its name.
+	Get(namespace, name string) (*corev1.Pod, bool)
+}
+
+// AuditDeps holds the collaborators of an Audit.
+type AuditDeps struct {
+	Store   *series.Store
+	Pods    Pods
+	Devices *Devices
+	Record  func(target, note string) // records an Event about a target's claim; does not block
+	Log     *slog.Logger              // nil discards
+}
+
+// Audit compares the claims of exporters with the API server. It counts contradictions
+// for /metrics.
+type Audit struct {
+	deps    AuditDeps
+	found   *prometheus.CounterVec
+	streaks map[contradiction]int // consecutive audits that found it; owned by Run's goroutine
+	node    []*claimSet           // claims of the node under audit; owned by Run's goroutine
 
 	// findings are the contradictions that lasted. It is replaced, never changed.
 	findings atomic.Pointer[findings]
@@ -73,14 +90,30 @@ type findings struct {
 	byPod map[types.NamespacedName][]string // decisions look up each of their pods
 }
 
-func newAudit(c *Controller) *audit {
-	a := &audit{c: c, streaks: map[contradiction]int{}}
+// NewAudit makes an Audit. Run starts it.
+func NewAudit(deps AuditDeps) *Audit {
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &Audit{deps: deps, streaks: map[contradiction]int{}, found: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "gpupilot_exporter_contradictions_total",
+		Help: "Claims of exporters about who holds GPU devices that the API server or the node's agent contradicts, by reason. They are ignored.",
+	}, []string{"reason"})}
+	for _, reason := range contradictionReasons() {
+		a.found.WithLabelValues(string(reason))
+	}
 	a.findings.Store(&findings{})
 	return a
 }
 
-// run audits until ctx is done.
-func (a *audit) run(ctx context.Context) {
+// Describe implements prometheus.Collector.
+func (a *Audit) Describe(ch chan<- *prometheus.Desc) { a.found.Describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (a *Audit) Collect(ch chan<- prometheus.Metric) { a.found.Collect(ch) }
+
+// Run audits until ctx is done.
+func (a *Audit) Run(ctx context.Context) {
 	every := time.NewTicker(auditEvery)
 	defer every.Stop()
 	for {
@@ -88,14 +121,14 @@ func (a *audit) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-every.C:
-			a.auditOnce(now)
+			a.Compare(now)
 		}
 	}
 }
 
-// auditOnce compares all claims once. New contradictions are counted and logged, and
-// the leader records an Event.
-func (a *audit) auditOnce(now time.Time) {
+// Compare compares all claims once. New contradictions are counted, logged and
+// recorded.
+func (a *Audit) Compare(now time.Time) {
 	claimed := a.findContradictions(now)
 	before, looks := a.findings.Load().all, map[contradiction]int{}
 	found := findings{all: map[contradiction]string{}, byPod: map[types.NamespacedName][]string{}}
@@ -114,23 +147,10 @@ func (a *audit) auditOnce(now time.Time) {
 }
 
 // announce counts, logs and records an Event for one new contradiction.
-func (a *audit) announce(x contradiction, text string) {
-	c := a.c
-	c.meters.contradictions.WithLabelValues(string(x.reason)).Inc()
-	c.deps.Log.Warn("exporter contradicts the API server, its claim is ignored", "target", x.target, "reason", string(x.reason), "claim", text)
-	if !c.deps.Leading() {
-		return
-	}
-	_, name, _ := strings.Cut(x.target, "/")
-	namespace, name, _ := strings.Cut(name, "/")
-	pod, ok := c.deps.Pods.Get(namespace, name)
-	if !ok {
-		return
-	}
-	c.deps.Record(Event{
-		About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: pod.UID},
-		Kind:  corev1.EventTypeWarning, Reason: reasonContradicted, Action: "Observe", Note: excerpt.Of(text, maxMessage),
-	})
+func (a *Audit) announce(x contradiction, text string) {
+	a.found.WithLabelValues(string(x.reason)).Inc()
+	a.deps.Log.Warn("exporter contradicts the API server, its claim is ignored", "target", x.target, "reason", string(x.reason), "claim", text)
+	a.deps.Record(x.target, text)
 }
 
 // maxNodeClaims is the number of exporters of a node for which memory is kept.
@@ -174,10 +194,10 @@ func (h *claimSet) eachPod(f func(pod types.NamespacedName, devices int)) {
 // findContradictions returns the texts of all current contradictions. It stops at a
 // multiple of maxContradictions. It audits one node at a time, and holds only the
 // claims of that node's exporters: there may be 10,000 nodes.
-func (a *audit) findContradictions(now time.Time) map[contradiction]string {
+func (a *Audit) findContradictions(now time.Time) map[contradiction]string {
 	out := map[contradiction]string{}
 	n := 0 // claims of the same node so far
-	a.c.deps.Store.Claims(func(cl *series.Claim) {
+	a.deps.Store.Claims(func(cl *series.Claim) {
 		if now.Sub(cl.At) > exporterLag {
 			return // the target no longer answers, and its claims no longer count
 		}
@@ -199,7 +219,7 @@ func (a *audit) findContradictions(now time.Time) map[contradiction]string {
 }
 
 // auditNode adds the contradictions of the claims of one node's exporters.
-func (a *audit) auditNode(out map[contradiction]string, node []*claimSet, now time.Time) {
+func (a *Audit) auditNode(out map[contradiction]string, node []*claimSet, now time.Time) {
 	agent := agentOf(node)
 	for _, h := range node {
 		if len(out) >= 4*maxContradictions {
@@ -228,10 +248,10 @@ const exporterLag = 2 * time.Minute
 
 // compareWithAPIServer adds the contradictions between the API server and the claims
 // of one target.
-func (a *audit) compareWithAPIServer(out map[contradiction]string, h *claimSet, now time.Time) {
+func (a *Audit) compareWithAPIServer(out map[contradiction]string, h *claimSet, now time.Time) {
 	name := h.target
 	h.eachPod(func(key types.NamespacedName, n int) {
-		pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name)
+		pod, ok := a.deps.Pods.Get(key.Namespace, key.Name)
 		switch {
 		case !ok || replica.Finished(pod):
 			// The pod is gone, but its exporter still exposes it. Its values are not read.
@@ -241,13 +261,13 @@ func (a *audit) compareWithAPIServer(out map[contradiction]string, h *claimSet, 
 					name, h.labels.Node, key, formatDevices(n), pod.Spec.NodeName)
 			}
 		default:
-			if limit := a.c.devices.maxDevices(pod); limit >= 0 && n > limit {
+			if limit := a.deps.Devices.MostOfPod(pod); limit >= 0 && n > limit {
 				out[contradiction{name, tooManyDevices, key}] = fmt.Sprintf("%s reports that pod %s holds %s; the pod requests %d",
 					name, key, formatDevices(n), limit)
 			}
 		}
 	})
-	if has, known := a.c.devices.nodeCapacity(h.labels.Node); known && len(h.devices) > has {
+	if has, known := a.deps.Devices.OfNode(h.labels.Node); known && len(h.devices) > has {
 		out[contradiction{name, nodeOverfull, types.NamespacedName{}}] = fmt.Sprintf("%s reports that pods hold %s; node %s has %d",
 			name, formatDevices(len(h.devices)), h.labels.Node, has)
 	}
@@ -263,7 +283,7 @@ func formatDevices(n int) string {
 // compareWithAgent adds the pods that a target reports as owners of a device for
 // which the agent of the node reports other owners. Pods that are gone are skipped,
 // since kubelets still list them for a while.
-func (a *audit) compareWithAgent(out map[contradiction]string, h, agent *claimSet) {
+func (a *Audit) compareWithAgent(out map[contradiction]string, h, agent *claimSet) {
 	truth := make(map[string][]gpu.Owner, len(agent.devices))
 	for _, d := range agent.devices {
 		truth[d.Device] = d.Owners
@@ -279,7 +299,7 @@ func (a *audit) compareWithAgent(out map[contradiction]string, h, agent *claimSe
 				continue
 			}
 			key := types.NamespacedName{Namespace: o.Namespace, Name: o.Pod}
-			if pod, ok := a.c.deps.Pods.Get(key.Namespace, key.Name); !ok || replica.Finished(pod) {
+			if pod, ok := a.deps.Pods.Get(key.Namespace, key.Name); !ok || replica.Finished(pod) {
 				continue
 			}
 			out[contradiction{h.target, disagreesOnOwner, key}] = fmt.Sprintf("%s reports that pod %s holds %s; %s on the same node reports another pod",
@@ -288,8 +308,8 @@ func (a *audit) compareWithAgent(out map[contradiction]string, h, agent *claimSe
 	}
 }
 
-// contradictionsOf returns the sorted texts of the contradictions about these pods.
-func (a *audit) contradictionsOf(pods []*corev1.Pod) []string {
+// Contradictions returns the sorted texts of the contradictions about these pods.
+func (a *Audit) Contradictions(pods []*corev1.Pod) []string {
 	byPod := a.findings.Load().byPod
 	if len(byPod) == 0 {
 		return nil
@@ -302,8 +322,8 @@ func (a *audit) contradictionsOf(pods []*corev1.Pod) []string {
 	return out
 }
 
-// byTarget returns the text of the first contradiction of each target.
-func (a *audit) byTarget() map[string]string {
+// ByTarget returns the text of the first contradiction of each target.
+func (a *Audit) ByTarget() map[string]string {
 	out := map[string]string{}
 	for x, text := range a.findings.Load().all {
 		if have, ok := out[x.target]; !ok || cmp.Compare(text, have) < 0 {

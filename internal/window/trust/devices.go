@@ -1,66 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package trust
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-// devices holds the numbers of GPU devices of nodes and resource claims, from the API
-// server. A MIG instance and a replica of a shared GPU are one device each.
-type devices struct {
+// Devices holds the numbers of GPU devices of nodes and resource claims, from the API
+// server, and collects those of nodes for /metrics. A MIG instance and a replica of a shared GPU are one device each.
+type Devices struct {
 	resources []string // in addition to those of gpu.IsResource
 
 	mu        sync.RWMutex
 	nodes     map[string]int               // capacity, by node
-	about     map[string]nodeAbout         // by node
+	about     map[string]About             // by node
 	claims    map[types.NamespacedName]int // devices allocated to a ResourceClaim
 	templates map[types.NamespacedName]int // devices that a ResourceClaimTemplate requests
 }
 
-func newDevices(resources []string) *devices {
-	return &devices{
-		resources: resources, nodes: map[string]int{}, about: map[string]nodeAbout{},
+// NewDevices makes Devices without nodes and claims. resources are names of resources that
+// count GPU devices, beside those of gpu.IsResource.
+func NewDevices(resources []string) *Devices {
+	return &Devices{
+		resources: resources, nodes: map[string]int{}, about: map[string]About{},
 		claims: map[types.NamespacedName]int{}, templates: map[types.NamespacedName]int{},
 	}
 }
 
-// watchDevices watches nodes, and resource claims once the API server serves them.
-// Kinds that cannot be watched limit no exporter's claim.
-func (c *Controller) watchDevices(ctx context.Context) {
-	d := c.devices
-	c.running.Go(func() {
-		_ = c.deps.Watch(ctx, &corev1.Node{}, eventHandler(d.nodeChanged)) // the only possible error is that of ctx
-	})
-	c.running.Go(func() {
-		kind := metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceClaim"}
-		if c.deps.AwaitInstalled(ctx, &resourcev1.ResourceClaim{TypeMeta: kind}) != nil {
-			return
-		}
-		if c.deps.Watch(ctx, &resourcev1.ResourceClaim{}, eventHandler(d.claimChanged)) == nil {
-			_ = c.deps.Watch(ctx, &resourcev1.ResourceClaimTemplate{}, eventHandler(d.templateChanged))
-		}
-	})
-}
-
-func (d *devices) nodeChanged(obj client.Object, gone bool) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return
-	}
+// NodeChanged takes over a node, or forgets it.
+func (d *Devices) NodeChanged(node *corev1.Node, gone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if gone {
@@ -73,33 +52,37 @@ func (d *devices) nodeChanged(obj client.Object, gone bool) {
 	d.nodes[node.Name] = max(d.countResources(node.Status.Capacity), d.countResources(node.Status.Allocatable))
 }
 
-// nodeAbout is what the page shows of a node beside its GPUs.
-type nodeAbout struct {
-	pool, model string
-	fault       string // why GPUHealthy is False
+// About is what the page shows of a node beside its GPUs.
+type About struct {
+	Pool, Model string // that its labels name
+	Fault       string // why GPUHealthy is False
+}
+
+// About returns what is known of a node.
+func (d *Devices) About(node string) About {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.about[node]
 }
 
 // aboutNode reads a node's labels and its condition. A node without a label of
 // its pool is pooled by the model of its GPUs.
-func aboutNode(node *corev1.Node) nodeAbout {
-	a := nodeAbout{pool: gpu.FirstLabel(node.Labels, gpu.NodePoolLabels()), model: gpu.FirstLabel(node.Labels, gpu.ModelLabels())}
-	if a.pool == "" {
-		a.pool = a.model
+func aboutNode(node *corev1.Node) About {
+	a := About{Pool: gpu.FirstLabel(node.Labels, gpu.NodePoolLabels()), Model: gpu.FirstLabel(node.Labels, gpu.ModelLabels())}
+	if a.Pool == "" {
+		a.Pool = a.Model
 	}
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == gpu.NodeHealthCondition && c.Status == corev1.ConditionFalse {
-			a.fault = c.Reason + ": " + c.Message
+			a.Fault = c.Reason + ": " + c.Message
 		}
 	}
 	return a
 }
 
-func (d *devices) claimChanged(obj client.Object, gone bool) {
-	claim, ok := obj.(*resourcev1.ResourceClaim)
-	if !ok {
-		return
-	}
-	key := client.ObjectKeyFromObject(claim)
+// ResourceClaimChanged takes over a resource claim, or forgets it.
+func (d *Devices) ResourceClaimChanged(claim *resourcev1.ResourceClaim, gone bool) {
+	key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.claims, key)
@@ -115,12 +98,9 @@ func (d *devices) claimChanged(obj client.Object, gone bool) {
 	d.claims[key] = n
 }
 
-func (d *devices) templateChanged(obj client.Object, gone bool) {
-	t, ok := obj.(*resourcev1.ResourceClaimTemplate)
-	if !ok {
-		return
-	}
-	key := client.ObjectKeyFromObject(t)
+// TemplateChanged takes over a template of resource claims, or forgets it.
+func (d *Devices) TemplateChanged(t *resourcev1.ResourceClaimTemplate, gone bool) {
+	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Name}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.templates, key)
@@ -166,7 +146,7 @@ func requestedDevices(spec *resourcev1.ResourceClaimSpec) (n int) {
 }
 
 // countResources returns the number of GPU devices in a list of resources.
-func (d *devices) countResources(list corev1.ResourceList) (n int) {
+func (d *Devices) countResources(list corev1.ResourceList) (n int) {
 	for name, q := range list {
 		if gpu.IsResource(string(name), d.resources) {
 			n += int(min(max(q.Value(), 0), maxResourceCount))
@@ -181,7 +161,7 @@ const maxResourceCount = 1 << 20
 
 // containerDevices returns the number of devices that a pod's containers request. Init
 // containers end before the others start, except for sidecars.
-func (d *devices) containerDevices(spec *corev1.PodSpec) int {
+func (d *Devices) containerDevices(spec *corev1.PodSpec) int {
 	together, before := 0, 0
 	for i := range spec.Containers {
 		together += d.countResources(spec.Containers[i].Resources.Limits)
@@ -197,9 +177,9 @@ func (d *devices) containerDevices(spec *corev1.PodSpec) int {
 	return max(together, before)
 }
 
-// podDevices returns the number of devices that the pod holds or will hold. known is
+// OfPod returns the number of devices that the pod holds or will hold. known is
 // false while the devices of one of its resource claims are not known.
-func (d *devices) podDevices(pod *corev1.Pod) (n int, known bool) {
+func (d *Devices) OfPod(pod *corev1.Pod) (n int, known bool) {
 	n = d.containerDevices(&pod.Spec)
 	if len(pod.Spec.ResourceClaims) == 0 {
 		return n, true
@@ -226,21 +206,21 @@ func (d *devices) podDevices(pod *corev1.Pod) (n int, known bool) {
 	return n, true
 }
 
-// maxDevices returns an upper bound of the pod's devices: its requests, else the
+// MostOfPod returns an upper bound of the pod's devices: its requests, else the
 // devices of its node; -1 if neither is known.
-func (d *devices) maxDevices(pod *corev1.Pod) int {
-	if n, known := d.podDevices(pod); known {
+func (d *Devices) MostOfPod(pod *corev1.Pod) int {
+	if n, known := d.OfPod(pod); known {
 		return n
 	}
-	if n, known := d.nodeCapacity(pod.Spec.NodeName); known {
+	if n, known := d.OfNode(pod.Spec.NodeName); known {
 		return n
 	}
 	return -1
 }
 
-// nodeCapacity returns the number of devices of a node. It is not known for a node
+// OfNode returns the number of devices of a node. It is not known for a node
 // without GPU resources, such as one whose devices are allocated by resource claims.
-func (d *devices) nodeCapacity(node string) (n int, known bool) {
+func (d *Devices) OfNode(node string) (n int, known bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	n = d.nodes[node]
@@ -249,7 +229,7 @@ func (d *devices) nodeCapacity(node string) (n int, known bool) {
 
 // templateDevices returns the number of devices that a pod of this template requests.
 // A claim that all pods share counts for each of them, like a shared GPU.
-func (d *devices) templateDevices(namespace string, spec *corev1.PodSpec) int {
+func (d *Devices) templateDevices(namespace string, spec *corev1.PodSpec) int {
 	n := d.containerDevices(spec)
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -264,18 +244,19 @@ func (d *devices) templateDevices(namespace string, spec *corev1.PodSpec) int {
 	return n
 }
 
-// perReplica returns the number of devices of a replica: the maximum of the requests
-// of its template and, for pods with resource claims, of the devices of its pods.
-func (d *devices) perReplica(t *target, pods []*corev1.Pod) int32 {
+// PerReplica returns the number of devices of a replica: the maximum of the requests
+// of its template and, for pods with resource claims, of the devices of its pods. A nil
+// template is not known.
+func (d *Devices) PerReplica(namespace string, template *corev1.PodSpec, pods []*corev1.Pod) int32 {
 	n := 0
-	if t.pods != nil {
-		n = d.templateDevices(t.namespace, t.pods)
+	if template != nil {
+		n = d.templateDevices(namespace, template)
 	}
 	for _, pod := range pods {
-		if t.pods != nil && len(pod.Spec.ResourceClaims) == 0 {
+		if template != nil && len(pod.Spec.ResourceClaims) == 0 {
 			continue
 		}
-		if held, known := d.podDevices(pod); known && !replica.Finished(pod) {
+		if held, known := d.OfPod(pod); known && !replica.Finished(pod) {
 			n = max(n, held)
 		}
 	}
@@ -283,24 +264,40 @@ func (d *devices) perReplica(t *target, pods []*corev1.Pod) int32 {
 }
 
 // Holder returns the API server's facts about a pod, for readers of exporters' claims.
-func (c *Controller) Holder(pod *corev1.Pod) series.Holder { return c.devices.holder(pod) }
-
-// holder returns the argument of series.Store.PodOn for a pod.
-func (d *devices) holder(pod *corev1.Pod) series.Holder {
-	return series.Holder{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Devices: d.maxDevices(pod)}
+func (d *Devices) Holder(pod *corev1.Pod) series.Holder {
+	return series.Holder{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName, Devices: d.MostOfPod(pod)}
 }
 
-// verifiedValues reads values from the store, and drops those whose owner the API
-// server contradicts.
-type verifiedValues struct {
+// Values reads values from the store, and drops those whose owner the API server
+// contradicts.
+type Values struct {
 	*series.Store
-	devices *devices
+	Devices *Devices
 }
 
 // Field returns the value of a field of the pod's GPUs.
-func (v verifiedValues) Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool) {
+func (v Values) Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool) {
 	if pod.Spec.NodeName == "" {
 		return series.Reading{}, false
 	}
-	return v.PodOn(v.devices.holder(pod), f, now, maxAge)
+	return v.PodOn(v.Devices.Holder(pod), f, now, maxAge)
+}
+
+// nodeGPUs describes how many GPUs a node has.
+var nodeGPUs = prometheus.NewDesc("gpupilot_node_gpus", "GPU devices that a node's status counts; of nodes that have any, with the pool and the model that the node's labels name.",
+	[]string{"node", "pool", "model"}, nil)
+
+// Describe implements prometheus.Collector.
+func (d *Devices) Describe(ch chan<- *prometheus.Desc) { ch <- nodeGPUs }
+
+// Collect implements prometheus.Collector.
+func (d *Devices) Collect(ch chan<- prometheus.Metric) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for node, n := range d.nodes {
+		if n > 0 {
+			about := d.about[node]
+			ch <- prometheus.MustNewConstMetric(nodeGPUs, prometheus.GaugeValue, float64(n), node, about.Pool, about.Model)
+		}
+	}
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package trust
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,28 +17,21 @@ import (
 )
 
 // podMap finds pods as a big cluster does.
-type podMap struct {
-	*podtest.List
-	pods map[[2]string]*corev1.Pod
-}
+type podMap map[[2]string]*corev1.Pod
 
-func (m *podMap) Get(namespace, name string) (*corev1.Pod, bool) {
-	pod, ok := m.pods[[2]string{namespace, name}]
+func (m podMap) Get(namespace, name string) (*corev1.Pod, bool) {
+	pod, ok := m[[2]string{namespace, name}]
 	return pod, ok
 }
 
 // BenchmarkAudit compares what the agents of 10,000 nodes with 8 GPUs claim.
 func BenchmarkAudit(b *testing.B) {
 	const nodes = 10_000
-	r := newRig(b)
-	r.store = series.New(series.Config{MaxBytes: 1 << 30})
-	r.Controller.deps.Store = r.store
-	pods := map[[2]string]*corev1.Pod{}
-	r.Controller.deps.Pods = &podMap{&r.pods, pods}
+	now, store, devices, pods := time.Now(), series.New(series.Config{MaxBytes: 1 << 30}), NewDevices(nil), podMap{}
 	for i := range nodes {
 		node := fmt.Sprintf("node-%d", i)
-		r.Controller.devices.nodes[node] = 8
-		t := r.store.Target(fmt.Sprintf("agent/gpupilot-system/agent-%d", i), series.TargetLabels{Node: node, Rank: discovery.RankAgent})
+		devices.nodes[node] = 8
+		t := store.Target(fmt.Sprintf("agent/gpupilot-system/agent-%d", i), series.TargetLabels{Node: node, Rank: discovery.RankAgent})
 		var owners []series.DeviceOwners
 		for g := range 8 {
 			o := gpu.Owner{Namespace: fmt.Sprint("ns-", i%100), Pod: fmt.Sprintf("pod-%d-%d", i, g), Container: "c"}
@@ -48,24 +40,16 @@ func BenchmarkAudit(b *testing.B) {
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
 			}}}}
 		}
-		t.SetOwners(r.now, owners)
-		if _, err := t.Append(r.now, &series.Batch{}); err != nil {
+		t.SetOwners(now, owners)
+		if _, err := t.Append(now, &series.Batch{}); err != nil {
 			b.Fatal(err)
 		}
 	}
-	a := newAudit(r.Controller)
+	a := NewAudit(AuditDeps{Store: store, Pods: pods, Devices: devices, Record: func(string, string) {}})
 	b.ReportAllocs()
-	before := cpuTime(b)
+	before := podtest.CPUTime(b)
 	for b.Loop() {
-		a.auditOnce(r.now)
+		a.Compare(now)
 	}
-	b.ReportMetric(float64((cpuTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
-}
-
-func cpuTime(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	b.ReportMetric(float64((podtest.CPUTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
 }
