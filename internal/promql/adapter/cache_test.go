@@ -92,8 +92,11 @@ func TestCacheIsBounded(t *testing.T) {
 // NaN is absent, and of several series of one object the first counts.
 func TestResultByLabel(t *testing.T) {
 	r := &result{samples: []Sample{
-		{labels.FromStrings("pod", "a"), math.NaN(), time.Time{}}, {labels.FromStrings("pod", "a"), 1, time.Time{}},
-		{labels.FromStrings("pod", "a"), 2, time.Time{}}, {labels.FromStrings("node", "n"), 3, time.Time{}}, {labels.FromStrings("pod", "z"), 0, time.Time{}},
+		{labels.FromStrings("pod", "a"), math.NaN(), time.Time{}},
+		{labels.FromStrings("pod", "a"), 1, time.Time{}},
+		{labels.FromStrings("pod", "a"), 2, time.Time{}},
+		{labels.FromStrings("node", "n"), 3, time.Time{}},
+		{labels.FromStrings("pod", "z"), 0, time.Time{}},
 	}}
 	for range 2 { // made, and kept
 		got := r.by("pod")

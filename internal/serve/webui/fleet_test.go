@@ -5,13 +5,14 @@ package webui
 import (
 	"encoding/json"
 	"fmt"
-	"github.com/gpupilot/gpupilot/internal/window/view"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // largeFleet is that many nodes of eight GPUs in ten pools. Each hundredth node

@@ -8,12 +8,13 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"github.com/gpupilot/gpupilot/internal/window/view"
 	"io/fs"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 //go:embed static

@@ -4,12 +4,13 @@ package webui
 
 import (
 	"encoding/json"
-	"github.com/gpupilot/gpupilot/internal/window/view"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 type fixed struct{ view view.View }

@@ -6,13 +6,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"github.com/gpupilot/gpupilot/internal/window/view"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // NodePage is a part of the nodes that a request selects.

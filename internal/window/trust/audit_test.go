@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
