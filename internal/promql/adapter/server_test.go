@@ -23,6 +23,7 @@ import (
 
 // backend is a PromQL backend with fixed series. Every query returns them all.
 type backend struct {
+	mu      sync.Mutex // for series, where a test sets them beside Run
 	series  []labels.Labels
 	values  []float64
 	queries atomic.Int32
@@ -32,12 +33,21 @@ type backend struct {
 }
 
 func (b *backend) read(_ context.Context, matchers []*labels.Matcher, yield func(labels.Labels) bool) error {
-	for _, s := range b.series {
+	b.mu.Lock()
+	series := b.series
+	b.mu.Unlock()
+	for _, s := range series {
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.Get(m.Name)) }) && !yield(s) {
 			break
 		}
 	}
 	return b.err
+}
+
+func (b *backend) set(series []labels.Labels) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.series = series
 }
 
 func (b *backend) query(_ context.Context, promql string, at time.Time) (out []Sample, err error) {
@@ -229,10 +239,10 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		f(0, false)
-		b.series = gpuSeries("a")
+		b.set(gpuSeries("a"))
 		f(30*time.Second-1, false)
 		f(1, true)
-		b.series = nil
+		b.set(nil)
 		if err := s.Load([]byte(gpuRule)); err != nil {
 			t.Fatal(err)
 		}

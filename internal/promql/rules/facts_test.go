@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,6 +145,7 @@ func TestAcceptance(t *testing.T) {
 
 // fixed is an engine with one answer.
 type fixed struct {
+	mu    sync.Mutex
 	value parser.Value
 	err   error
 	query engine.Query
@@ -152,9 +154,39 @@ type fixed struct {
 }
 
 func (f *fixed) Instant(_ context.Context, q engine.Query, at time.Time) (parser.Value, annotations.Annotations, error) {
+	f.mu.Lock()
 	f.query, f.at = q, at
-	time.Sleep(f.block)
-	return f.value, nil, f.err
+	value, err, block := f.value, f.err, f.block
+	f.mu.Unlock()
+	time.Sleep(block)
+	return value, nil, err
+}
+
+// answer sets the error of the next answers, and how long they take.
+func (f *fixed) answer(err error, block time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err, f.block = err, block
+}
+
+// lockedBuffer is a log that is written and read by several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// take returns what was written since the last call.
+func (l *lockedBuffer) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
 }
 
 // A rule of a namespace is evaluated within the namespace and its limits, an operator's
@@ -196,7 +228,7 @@ func TestQueriesOfRules(t *testing.T) {
 // once a minute, and evaluations that come too late.
 func TestLogAndMeters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lockedBuffer
 		var wanted []string
 		e := &fixed{value: promql.Scalar{V: 1}}
 		m := New(Config{}, Deps{
@@ -212,36 +244,36 @@ func TestLogAndMeters(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			text, err := testutil.CollectAndFormat(m, expfmt.TypeTextPlain, "gpupilot_rules", "gpupilot_rules_groups", "gpupilot_rules_missed_total", "gpupilot_rules_source_wrong", "gpupilot_rules_series")
+			metrics, err := testutil.CollectAndFormat(m, expfmt.TypeTextPlain, "gpupilot_rules", "gpupilot_rules_groups", "gpupilot_rules_missed_total", "gpupilot_rules_source_wrong", "gpupilot_rules_series")
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, want := range []string{
 				`gpupilot_rules{result="` + result + `"} 1`, `gpupilot_rules_groups 1`, fmt.Sprint(`gpupilot_rules_missed_total `, missed), `gpupilot_rules_source_wrong{source="bad"} 1`,
 			} {
-				if !strings.Contains(string(text), want+"\n") {
-					t.Errorf("no %s in\n%s", want, text)
+				if !strings.Contains(string(metrics), want+"\n") {
+					t.Errorf("no %s in\n%s", want, metrics)
 				}
 			}
-			if n := strings.Count(log.String(), "\n"); logged == "" && n > 0 || logged != "" && (n != 1 || !strings.Contains(log.String(), logged)) {
-				t.Errorf("the log is %q, want %q", &log, logged)
+			text := log.take()
+			if n := strings.Count(text, "\n"); logged == "" && n > 0 || logged != "" && (n != 1 || !strings.Contains(text, logged)) {
+				t.Errorf("the log is %q, want %q", text, logged)
 			}
-			log.Reset()
 		}
 		f(0, "pending", 0, "")
 		f(2*time.Second, "success", 0, "")
 		if !slices.Equal(wanted, []string{"down", "up"}) {
 			t.Errorf("the rules read %q", wanted)
 		}
-		e.err = errors.New("broken")
+		e.answer(errors.New("broken"), 0)
 		f(2*time.Second, "failed", 0, "recording rule failed")
-		e.err = nil
+		e.answer(nil, 0)
 		f(2*time.Second, "success", 0, "") // within a minute
-		e.err = errors.New("broken")
+		e.answer(errors.New("broken"), 0)
 		f(time.Minute, "failed", 0, "")
-		e.err = nil
+		e.answer(nil, 0)
 		f(2*time.Second, "success", 0, "recording rule works again")
-		e.block = 3500 * time.Millisecond
+		e.answer(nil, 3500*time.Millisecond)
 		f(5*time.Second, "success", 3, "")
 		cancel()
 		<-ended

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,17 +120,42 @@ func TestHelp(t *testing.T) {
 
 // families is a Gatherer of fixed families.
 type families struct {
+	mu   sync.Mutex
 	list []*dto.MetricFamily
 	err  error
 }
 
-func (f *families) Gather() ([]*dto.MetricFamily, error) { return f.list, f.err }
+func (f *families) Gather() ([]*dto.MetricFamily, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.list, f.err
+}
+
+// lockedBuffer is a log that is written and read by several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// take returns what was written since the last call.
+func (l *lockedBuffer) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
+}
 
 // Run tells the names that are wanted as soon as they are, drops those that are not, and
 // collects the controller's own metrics.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lockedBuffer
 		var told []string
 		name, sum, count, q, half := "own", 4.5, uint64(3), 0.5, 1.5
 		own := &families{err: errors.New("no metrics")}
@@ -149,14 +175,18 @@ func TestRun(t *testing.T) {
 		s.Want("", "x")
 		synctest.Wait()
 		time.Sleep(1500 * time.Millisecond)
-		if !strings.Contains(log.String(), "own metrics are not collected") {
-			t.Errorf("the log is %s", &log)
+		synctest.Wait()
+		if text := log.take(); !strings.Contains(text, "own metrics are not collected") {
+			t.Errorf("the log is %s", text)
 		}
+		own.mu.Lock()
 		own.err = errors.New("one of them") // the others are collected
 		own.list = []*dto.MetricFamily{{Name: &name, Metric: []*dto.Metric{
 			{Summary: &dto.Summary{SampleSum: &sum, SampleCount: &count, Quantile: []*dto.Quantile{{Quantile: &q, Value: &half}}}},
 		}}, {Name: &name, Metric: []*dto.Metric{{Untyped: &dto.Untyped{Value: &sum}}, {Untyped: &dto.Untyped{Value: &half}}}}}
+		own.mu.Unlock()
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		querier, _ := s.Querier(time.Now().Add(-time.Minute).UnixMilli(), time.Now().UnixMilli())
 		var got []string
 		for set := querier.Select(t.Context(), true, nil, selectorOf(t, `{__name__=~"own.*"}`)...); set.Next(); {
