@@ -150,7 +150,10 @@ func backfillQuery(ctx context.Context, backend *client.Client, query string, fr
 	return out, nil
 }
 
-// Describe sends nothing, as for meters.
+// maxNamed bounds how many namespaces are named on /metrics.
+const maxNamed = 20
+
+// Describe sends nothing, which makes this an unchecked collector.
 func (h *historyKeeper) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/base/connlimit"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 )
@@ -142,7 +143,7 @@ func (p *program) runKEDA(g *group) error {
 		return fmt.Errorf("--keda-address %s: %w", p.cfg.keda.address, err)
 	}
 	g.run(func(ctx context.Context) error {
-		return p.keda.server.Run(ctx, limitConnections(l, maxKEDAConnections))
+		return p.keda.server.Run(ctx, connlimit.New(maxKEDAConnections).Of(l))
 	})
 	return nil
 }

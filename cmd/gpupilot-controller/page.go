@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
+	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
 
@@ -20,6 +21,10 @@ const (
 	pageAuthToken = "token"
 	pageAuthNone  = "none"
 )
+
+// maxConnections bounds the open connections of --address. Each open page takes a few,
+// Prometheus and the kubelet one each.
+const maxConnections = 512
 
 // Bounds of /metrics.
 const (
@@ -47,12 +52,14 @@ func (p *program) makePage() (err error) {
 				"address", p.cfg.address, "page-auth", p.cfg.pageAuth)
 		}
 		p.page = webui.New(p.control, nil)
+		p.registry.MustRegister(meter.Func(p.page.Meter))
 		return nil
 	}
 	if p.access, err = access.New(p.clients.Config, p.log); err != nil {
 		return fmt.Errorf("--page-auth %s: %w", p.cfg.pageAuth, err)
 	}
 	p.page = webui.New(p.control, pageAccess{p.access})
+	p.registry.MustRegister(meter.Func(p.page.Meter), meter.Func(p.access.Meter))
 	return nil
 }
 

@@ -30,7 +30,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/leader"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/nodehealth"
+	"github.com/gpupilot/gpupilot/internal/base/connlimit"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
+	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
@@ -76,8 +78,8 @@ type program struct {
 	promql      *promQL      // nil: this replica lacks the role
 	podMonitors *podMonitors // nil: without --pod-monitors
 	page        *webui.Page
-	access      *access.Reviewer            // nil: no authentication
-	conns       atomic.Pointer[connections] // of --address, from run on
+	access      *access.Reviewer // nil: no authentication
+	conns       *connlimit.Limit // of --address
 	registry    *prometheus.Registry
 	term        leader.Term
 	ready       atomic.Bool
@@ -90,7 +92,9 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the host's name: %w", err)
 	}
-	p := &program{cfg: c, log: log, identity: host + "_" + uuid.NewString()[:8], registry: prometheus.NewRegistry()}
+	p := &program{
+		cfg: c, log: log, identity: host + "_" + uuid.NewString()[:8], registry: prometheus.NewRegistry(), conns: connlimit.New(maxConnections),
+	}
 	p.clients, err = kube.Connect(kube.Config{
 		Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, GPUResources: c.resources, Log: log,
 	})
@@ -137,7 +141,7 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	}
 	p.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&meters{scraper: p.scraper, store: p.store, recorder: p.recorder, pods: p.pods}, &pageMeters{p},
+		meter.Func(p.scraper.Meter), meter.Func(p.meter),
 	)
 	return p, nil
 }
@@ -311,11 +315,18 @@ func (p *program) makeMetricsAPI() (err error) {
 // rateWindow is series.Config's default for the span of a counter's rate.
 const rateWindow = 15 * time.Second
 
+// meter collects the metrics that have no room of their own.
+func (p *program) meter(to meter.Sink) {
+	to.Gauge("gpupilot_pods_watched", "Pods that are watched.", float64(p.pods.Len()))
+	to.Counter("gpupilot_events_lost_total", "Events that could not be written.", float64(p.recorder.Dropped()))
+	to.Gauge("gpupilot_page_connections", "Open connections of --address.", float64(p.conns.Open()))
+	to.Counter("gpupilot_page_connections_closed_total", "Connections closed to make room: the oldest of the address with the most.", float64(p.conns.Closed()))
+}
+
 // run runs all parts until ctx is done or one of them fails.
 func (p *program) run(ctx context.Context, l net.Listener) error {
 	g := newGroup(ctx)
-	p.conns.Store(limitConnections(l, maxConnections))
-	g.run(func(ctx context.Context) error { return serve(ctx, p.conns.Load(), p.handler(), p.log) })
+	g.run(func(ctx context.Context) error { return serve(ctx, p.conns.Of(l), p.handler(), p.log) })
 	g.run(never(gcpace.Run))
 	g.run(p.clients.Run)
 	g.run(p.watch)

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/meter"
 )
 
 // Audience is the token audience that a Reviewer accepts in addition to the API server's
@@ -350,6 +351,14 @@ func (a *Reviewer) Stats() Stats {
 	return Stats{
 		Accepted: c.accepted.Load(), Refused: c.refused.Load(),
 		Allowed: c.allowed.Load(), Denied: c.denied.Load(), Failed: c.failed.Load(),
+	}
+}
+
+// Meter collects the metrics of the reviews.
+func (a *Reviewer) Meter(to meter.Sink) {
+	s := a.Stats()
+	for result, n := range map[string]uint64{"accepted": s.Accepted, "refused": s.Refused, "allowed": s.Allowed, "denied": s.Denied, "error": s.Failed} {
+		to.Counter("gpupilot_access_reviews_total", "TokenReviews (accepted, refused) and SubjectAccessReviews (allowed, denied) for viewers of the page, and those without an answer.", float64(n), "result", result)
 	}
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gcpace sets GOGC so that garbage is limited in proportion to the memory that the
-// garbage collector scans.
+// garbage collector scans, and the heap's limit from that of the container.
 //
 // GOGC is a percentage of the live heap. With the default of 100, a program with 400 MiB of
 // samples without pointers accumulates 400 MiB of garbage before a collection. But the cost

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -60,6 +61,14 @@ type Stats struct {
 // Stats returns the numbers of refused requests.
 func (p *Page) Stats() Stats {
 	return Stats{p.limited.requests.Load(), p.limited.logins.Load(), p.limited.answers.Load()}
+}
+
+// Meter collects the metrics of refused requests.
+func (p *Page) Meter(to meter.Sink) {
+	s := p.Stats()
+	for reason, n := range map[string]uint64{"requests": s.LimitedRequests, "logins": s.LimitedLogins, "answers": s.LimitedAnswers} {
+		to.Counter("gpupilot_page_limited_total", "Requests refused because of a bound, by the bound: requests of one user, wrong logins, or answers under way.", float64(n), "bound", reason)
+	}
 }
 
 // Handler serves the page at / and its files below /static/, both without a token,

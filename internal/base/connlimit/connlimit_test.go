@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package connlimit
 
 import (
 	"errors"
@@ -27,7 +27,8 @@ func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.host
 // Whoever opens the most connections loses one when another host comes.
 func TestConnectionsAreBounded(t *testing.T) {
 	in := &pipes{make(chan net.Conn, 1)}
-	l := limitConnections(in, 10)
+	limit := New(10)
+	l := limit.Of(in)
 	open := func(host string) (client net.Conn) {
 		t.Helper()
 		client, server := net.Pipe()
@@ -48,8 +49,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 		noisy = append(noisy, open("10.0.0.2"))
 	}
 	prometheus := open("10.0.0.3")
-	if l.count() != 10 || l.closed.Load() != 22 {
-		t.Errorf("%d open, %d closed", l.count(), l.closed.Load())
+	if limit.Open() != 10 || limit.Closed() != 22 {
+		t.Errorf("%d open, %d closed", limit.Open(), limit.Closed())
 	}
 	if closed(kubelet) || closed(prometheus) {
 		t.Error("another host's connection was closed")
@@ -62,7 +63,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 // A connection that ends makes room, and twice is once.
 func TestConnectionsEnd(t *testing.T) {
 	in := &pipes{make(chan net.Conn, 1)}
-	l := limitConnections(in, 10)
+	limit := New(10)
+	l := limit.Of(in)
 	for range 100 {
 		_, server := net.Pipe()
 		in.conns <- from{server, "10.0.0.1"}
@@ -73,7 +75,7 @@ func TestConnectionsEnd(t *testing.T) {
 		_ = c.Close()
 		_ = c.Close()
 	}
-	if l.count() != 0 || l.closed.Load() != 0 || len(l.byHost) != 0 {
-		t.Errorf("%d open, %d closed, %d hosts", l.count(), l.closed.Load(), len(l.byHost))
+	if limit.Open() != 0 || limit.Closed() != 0 || len(limit.byHost) != 0 {
+		t.Errorf("%d open, %d closed, %d hosts", limit.Open(), limit.Closed(), len(limit.byHost))
 	}
 }
