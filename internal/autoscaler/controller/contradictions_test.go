@@ -16,6 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // forge is a page on which a pod holds many devices of one utilisation.
@@ -57,7 +58,7 @@ func TestForgedDevicesDoNotScale(t *testing.T) {
 			if got := r.replicas("web"); got != 3 {
 				t.Errorf("forged %g %%, agent %v: %d replicas, want 3", util, withAgent, got)
 			}
-			if s, ok := r.MetricPods().Value("ns", "web-1", series.Query{Field: gpu.GPUUtil, Now: r.now.Add(29 * time.Second), MaxAge: 5 * time.Second}); ok != withAgent || ok && s.Value != 60 {
+			if s, ok := r.MetricPods().Value("ns", "web-1", stat.Query{Field: gpu.GPUUtil, Now: r.now.Add(29 * time.Second), MaxAge: 5 * time.Second}); ok != withAgent || ok && s.Value != 60 {
 				t.Errorf("forged %g %%, agent %v: the metrics API gives %v, %v", util, withAgent, s.Value, ok)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // An exporter has no say about the pods of other nodes.
@@ -31,11 +32,11 @@ func TestExportersReportOnlyTheirOwnNode(t *testing.T) {
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("scaled to %d by what another node says", n)
 	}
-	if s, ok := r.MetricPods().Value("ns", p.Name, series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); !ok || s.Value != 60 {
+	if s, ok := r.MetricPods().Value("ns", p.Name, stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); !ok || s.Value != 60 {
 		t.Errorf("the metrics API gives %v, %v; want 60", s.Value, ok)
 	}
 	p.Spec.NodeName = "node-3"
-	if s, ok := r.MetricPods().Value("ns", p.Name, series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); ok {
+	if s, ok := r.MetricPods().Value("ns", p.Name, stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); ok {
 		t.Errorf("the metrics API gives %v of a pod on a third node", s.Value)
 	}
 }
@@ -79,13 +80,13 @@ func TestFieldsOnDemand(t *testing.T) {
 	if set := r.fieldsInUse(now); set.HasID(gpu.SMActive) {
 		t.Error("SMActive is in use before anybody asks")
 	}
-	r.MetricPods().Value("ns", "p", series.Query{Field: gpu.SMActive, Now: now, MaxAge: time.Second})
+	r.MetricPods().Value("ns", "p", stat.Query{Field: gpu.SMActive, Now: now, MaxAge: time.Second})
 	select {
 	case <-r.rediscover:
 	default:
 		t.Error("a new field does not change what is scraped")
 	}
-	r.MetricPods().Value("ns", "p", series.Query{Field: gpu.SMActive, Now: now.Add(time.Minute), MaxAge: time.Second})
+	r.MetricPods().Value("ns", "p", stat.Query{Field: gpu.SMActive, Now: now.Add(time.Minute), MaxAge: time.Second})
 	select {
 	case <-r.rediscover:
 		t.Error("a field in use changes what is scraped")

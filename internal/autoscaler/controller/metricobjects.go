@@ -16,16 +16,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // Statistic returns a statistic of an object: of a workload, over its serving pods; of a
 // pod, a node or a namespace, over its GPUs. The object exists. The error is an API
 // status error. A requested field is scraped from then on.
-func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, namespace, name string, q *series.StatQuery) (series.StatValue, error) {
+func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, namespace, name string, q *stat.Request) (stat.Value, error) {
 	if q.Metric == "" {
 		m.recordUse(q.Query)
-		if q.InUse == series.ActiveGPU {
-			m.recordUse(series.Query{Field: gpu.GPUUtil, Now: q.Now})
+		if q.InUse == stat.ActiveGPU {
+			m.recordUse(stat.Query{Field: gpu.GPUUtil, Now: q.Now})
 		}
 	}
 	x := newStatReader(m.c, q, isOverGPUs(r))
@@ -47,11 +48,11 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 		return x.result("GPUs"), nil
 	}
 	if m.c.deps.PodsOf == nil {
-		return series.StatValue{Reason: "its pods are not known"}, nil
+		return stat.Value{Reason: "its pods are not known"}, nil
 	}
 	pods, err := m.c.deps.PodsOf(ctx, nil, r, namespace, name)
 	if err != nil {
-		return series.StatValue{}, err
+		return stat.Value{}, err
 	}
 	if q.Metric != "" {
 		for _, pod := range pods {
@@ -73,12 +74,12 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 // statReader collects the values of one request.
 type statReader struct {
 	c           *Controller
-	q           *series.StatQuery
+	q           *stat.Request
 	field       *gpu.Field // nil: a pod's own metric
 	reader      series.FieldReader
 	utilization series.FieldReader // of the utilisation, for ActiveGPU
 
-	stats        series.Accumulator
+	stats        stat.Accumulator
 	members      int
 	idleAt       time.Time // the oldest time at which members were found idle, for ActiveGPU
 	window, util series.Window
@@ -96,24 +97,24 @@ func isOverGPUs(r schema.GroupResource) bool {
 
 // newStatReader makes a reader. A field's default over pods is its LoadAgg, over GPUs
 // its PodAgg.
-func newStatReader(c *Controller, q *series.StatQuery, overGPUs bool) *statReader {
+func newStatReader(c *Controller, q *stat.Request, overGPUs bool) *statReader {
 	x := &statReader{c: c, q: q}
-	stat := q.Stat
+	statistic := q.Stat
 	if q.Metric == "" {
 		x.reader = c.deps.Store.FieldReader(q.Field, q.Now, q.MaxAge)
 		x.utilization = c.deps.Store.FieldReader(gpu.GPUUtil, q.Now, q.MaxAge)
 		x.field, _ = gpu.Lookup(q.Field)
-		if stat.Kind == series.DefaultStat {
+		if statistic.Kind == stat.Default {
 			var ok bool
 			how := x.field.LoadAgg
 			if overGPUs {
 				how = x.field.PodAgg
 			}
-			stat, ok = series.StatOf(how)
+			statistic, ok = stat.Of(how)
 			x.uncombined = !ok
 		}
 	}
-	x.stats.Reset(stat)
+	x.stats.Reset(statistic)
 	return x
 }
 
@@ -153,7 +154,7 @@ func (x *statReader) addMember(m *member) {
 	if m.holder.Devices == 0 {
 		return // it has no GPU
 	}
-	if x.q.Window == 0 && x.q.GPU == "" && x.q.InUse != series.ActiveGPU {
+	if x.q.Window == 0 && x.q.GPU == "" && x.q.InUse != stat.ActiveGPU {
 		x.members++
 		if r, ok := x.reader.PodOn(&m.holder, &m.handle); ok {
 			x.samples = append(x.samples, r.Sample)
@@ -188,14 +189,14 @@ func (x *statReader) ownWindow(pod *corev1.Pod) []series.Sample {
 func (x *statReader) read(pod *corev1.Pod, h *series.Holder) {
 	from := x.since(pod)
 	x.reader.WindowOn(&x.window, h, from)
-	if x.q.InUse == series.ActiveGPU {
+	if x.q.InUse == stat.ActiveGPU {
 		x.utilization.WindowOn(&x.util, h, from)
 	}
 }
 
 // counts reports whether the query is about a GPU.
 func (x *statReader) counts(d *series.DeviceWindow) bool {
-	return x.q.IsSelected(d) && (x.q.InUse != series.ActiveGPU || x.isActive(d.Device))
+	return x.q.IsSelected(d) && (x.q.InUse != stat.ActiveGPU || x.isActive(d.Device))
 }
 
 // isActive reports whether a GPU has a utilisation above zero within the window.
@@ -211,7 +212,7 @@ func (x *statReader) isActive(device string) bool {
 // isIdle reports whether the query is about active GPUs, and all GPUs that were read
 // are known to be idle. It records that.
 func (x *statReader) isIdle() bool {
-	if x.q.InUse != series.ActiveGPU || len(x.util.Devices) == 0 {
+	if x.q.InUse != stat.ActiveGPU || len(x.util.Devices) == 0 {
 		return false
 	}
 	var at time.Time
@@ -279,11 +280,11 @@ func (x *statReader) addNode(node string) {
 		return
 	}
 	x.reader.NodeWindow(&x.window, node, x.q.From())
-	if x.q.InUse == series.ActiveGPU {
+	if x.q.InUse == stat.ActiveGPU {
 		x.utilization.NodeWindow(&x.util, node, x.q.From())
 	}
 	x.addDevices(node, func(d *series.DeviceWindow) bool {
-		return x.counts(d) && (x.q.InUse == series.AnyGPU || x.isAllocated(node, d))
+		return x.counts(d) && (x.q.InUse == stat.AnyGPU || x.isAllocated(node, d))
 	})
 }
 
@@ -296,8 +297,8 @@ func (x *statReader) isAllocated(node string, d *series.DeviceWindow) bool {
 }
 
 // result returns the statistic. The members are pods or GPUs.
-func (x *statReader) result(members string) series.StatValue {
-	v := series.StatValue{Members: x.members, Have: x.stats.Members()}
+func (x *statReader) result(members string) stat.Value {
+	v := stat.Value{Members: x.members, Have: x.stats.Members()}
 	var ok bool
 	v.Sample, v.Span, ok = x.stats.Value()
 	switch {
@@ -310,7 +311,7 @@ func (x *statReader) result(members string) series.StatValue {
 		v.Reason = fmt.Sprintf("none of its %d %s has a value from the last %s", x.members, members, x.q.MaxAge)
 	case x.uncombined && x.members > 1:
 		v.Reason = fmt.Sprintf("the values of its %d %s cannot be combined; name a statistic, such as :max", x.members, members)
-	case x.stats.Stat.Kind == series.SumStat && v.Have < x.members:
+	case x.stats.Stat.Kind == stat.Sum && v.Have < x.members:
 		v.Reason = fmt.Sprintf("%d of its %d %s have no value from the last %s, and a sum of the others would look like less load", x.members-v.Have, x.members, members, x.q.MaxAge)
 	}
 	return v

@@ -14,6 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // benchPods is pods by name, as the real index has them.
@@ -71,7 +72,7 @@ func (m mapped) Get(_, name string) (*corev1.Pod, bool) {
 // BenchmarkStatistic reads a metric of a Deployment of 1,000 pods in fleets of 125,
 // 1,000 and 10,000 nodes. The time does not grow with the fleet.
 func BenchmarkStatistic(b *testing.B) {
-	f := func(name string, nodes, samples int, q series.StatQuery) {
+	f := func(name string, nodes, samples int, q stat.Request) {
 		b.Run(fmt.Sprintf("%s/nodes=%d", name, nodes), func(b *testing.B) {
 			r := fleetOf(b, nodes, samples)
 			m := r.MetricPods()
@@ -85,10 +86,10 @@ func BenchmarkStatistic(b *testing.B) {
 		})
 	}
 	for _, nodes := range []int{125, 1000, 10_000} {
-		f("newest", nodes, 1, series.StatQuery{})
+		f("newest", nodes, 1, stat.Request{})
 	}
-	f("p90", 125, 1, series.StatQuery{Stat: series.Stat{Kind: series.PercentileStat, Percentile: 90}})
-	f("avg_5m", 125, 300, series.StatQuery{Window: 5 * time.Minute})
+	f("p90", 125, 1, stat.Request{Stat: stat.Stat{Kind: stat.Percentile, Percentile: 90}})
+	f("avg_5m", 125, 300, stat.Request{Window: 5 * time.Minute})
 }
 
 // BenchmarkManyWorkloads reads a metric of each of 10,000 Deployments of a namespace, with
@@ -100,7 +101,7 @@ func BenchmarkManyWorkloads(b *testing.B) {
 		return append(dst, byName[name]), nil
 	}
 	m := r.MetricPods()
-	q := series.StatQuery{Query: series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}}
+	q := stat.Request{Query: stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}}
 	b.ReportAllocs()
 	for b.Loop() {
 		for name := range byName {
@@ -131,7 +132,7 @@ func BenchmarkAggregates(b *testing.B) {
 func TestStatisticAllocates(t *testing.T) {
 	r := fleetOf(t, 125, 1)
 	m := r.MetricPods()
-	q := series.StatQuery{Query: series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}}
+	q := stat.Request{Query: stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}}
 	pods := make([]*corev1.Pod, 0, 1000)
 	all := r.deps.PodsOf
 	r.deps.PodsOf = func(ctx context.Context, _ []*corev1.Pod, g schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {

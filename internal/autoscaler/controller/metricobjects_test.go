@@ -17,6 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 var deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
@@ -79,7 +80,7 @@ func statRig(t testing.TB, objects ...client.Object) *rig {
 	return r
 }
 
-func (r *rig) statistic(resource schema.GroupResource, name string, q series.StatQuery) series.StatValue {
+func (r *rig) statistic(resource schema.GroupResource, name string, q stat.Request) stat.Value {
 	r.t.Helper()
 	q.Now, q.MaxAge = r.now, 5*time.Second
 	namespace := "ns"
@@ -95,8 +96,8 @@ func (r *rig) statistic(resource schema.GroupResource, name string, q series.Sta
 
 func TestStatisticsOfObjects(t *testing.T) {
 	r := statRig(t)
-	mean, sum, most, p90 := series.Stat{Kind: series.MeanStat}, series.Stat{Kind: series.SumStat}, series.Stat{Kind: series.MaxStat}, series.Stat{Kind: series.PercentileStat, Percentile: 90}
-	f := func(resource, name string, q series.StatQuery, want string) {
+	mean, sum, most, p90 := stat.Stat{Kind: stat.Mean}, stat.Stat{Kind: stat.Sum}, stat.Stat{Kind: stat.Max}, stat.Stat{Kind: stat.Percentile, Percentile: 90}
+	f := func(resource, name string, q stat.Request, want string) {
 		t.Helper()
 		if q.Field == 0 {
 			q.Field = gpu.GPUUtil
@@ -114,39 +115,39 @@ func TestStatisticsOfObjects(t *testing.T) {
 			t.Errorf("%s/%s %s over %s of %s GPUs %s: %s, want %s", resource, name, q.Stat, q.Window, q.InUse, q.GPU, got, want)
 		}
 	}
-	active := series.ActiveGPU
-	fb := series.Query{Field: gpu.FBUsed}
+	active := stat.ActiveGPU
+	fb := stat.Query{Field: gpu.FBUsed}
 	// The newest values: a has (99+40)/2, b 0; the loading pod and the pod without GPUs do not count.
-	f("deployments", "web", series.StatQuery{}, "34.75 of 2")
-	f("deployments", "web", series.StatQuery{Stat: most}, "69.5 of 2")
-	f("deployments", "web", series.StatQuery{InUse: active}, "69.5 of 1")
-	f("deployments", "web", series.StatQuery{Query: fb}, "350 of 2")
-	f("deployments", "web", series.StatQuery{Query: fb, Stat: mean}, "175 of 2")
-	f("deployments", "web", series.StatQuery{GPU: "1"}, "40 of 1")
-	f("deployments", "web", series.StatQuery{GPU: "GPU-0"}, "99 of 1")
-	f("deployments", "web", series.StatQuery{GPU: "9"}, "has a value")
+	f("deployments", "web", stat.Request{}, "34.75 of 2")
+	f("deployments", "web", stat.Request{Stat: most}, "69.5 of 2")
+	f("deployments", "web", stat.Request{InUse: active}, "69.5 of 1")
+	f("deployments", "web", stat.Request{Query: fb}, "350 of 2")
+	f("deployments", "web", stat.Request{Query: fb, Stat: mean}, "175 of 2")
+	f("deployments", "web", stat.Request{GPU: "1"}, "40 of 1")
+	f("deployments", "web", stat.Request{GPU: "GPU-0"}, "99 of 1")
+	f("deployments", "web", stat.Request{GPU: "9"}, "has a value")
 	// A window: a's samples are (0..99)/2+20.
-	f("deployments", "web", series.StatQuery{Stat: mean, Window: 5 * time.Minute}, "22.38 of 2")
-	f("deployments", "web", series.StatQuery{Stat: mean, Window: 5 * time.Minute, InUse: active}, "44.75 of 1")
-	f("deployments", "web", series.StatQuery{Stat: p90, Window: 5 * time.Minute, InUse: active}, "64.55 of 1")
-	f("deployments", "web", series.StatQuery{Stat: sum, Window: 50 * time.Second, InUse: active}, "57.25 of 1")
+	f("deployments", "web", stat.Request{Stat: mean, Window: 5 * time.Minute}, "22.38 of 2")
+	f("deployments", "web", stat.Request{Stat: mean, Window: 5 * time.Minute, InUse: active}, "44.75 of 1")
+	f("deployments", "web", stat.Request{Stat: p90, Window: 5 * time.Minute, InUse: active}, "64.55 of 1")
+	f("deployments", "web", stat.Request{Stat: sum, Window: 50 * time.Second, InUse: active}, "57.25 of 1")
 	// Over GPUs.
-	f("pods", "a", series.StatQuery{Stat: most}, "99 of 2")
-	f("pods", "a", series.StatQuery{GPU: "0", Stat: mean, Window: 100 * time.Second}, "49.5 of 1")
-	f("nodes", "node-1", series.StatQuery{}, "47.8 of 5")
-	f("nodes", "node-1", series.StatQuery{InUse: series.AllocatedGPU}, "59.75 of 4")
-	f("nodes", "node-1", series.StatQuery{InUse: active}, "79.67 of 3")
-	f("nodes", "node-2", series.StatQuery{}, "it has no GPUs")
-	f("namespaces", "ns", series.StatQuery{}, "46.33 of 3")
-	f("namespaces", "ns", series.StatQuery{InUse: active}, "69.5 of 2")
-	f("namespaces", "other", series.StatQuery{}, "it has no GPUs")
-	f("deployments", "other", series.StatQuery{}, "it has no serving pods")
+	f("pods", "a", stat.Request{Stat: most}, "99 of 2")
+	f("pods", "a", stat.Request{GPU: "0", Stat: mean, Window: 100 * time.Second}, "49.5 of 1")
+	f("nodes", "node-1", stat.Request{}, "47.8 of 5")
+	f("nodes", "node-1", stat.Request{InUse: stat.AllocatedGPU}, "59.75 of 4")
+	f("nodes", "node-1", stat.Request{InUse: active}, "79.67 of 3")
+	f("nodes", "node-2", stat.Request{}, "it has no GPUs")
+	f("namespaces", "ns", stat.Request{}, "46.33 of 3")
+	f("namespaces", "ns", stat.Request{InUse: active}, "69.5 of 2")
+	f("namespaces", "other", stat.Request{}, "it has no GPUs")
+	f("deployments", "other", stat.Request{}, "it has no serving pods")
 
-	if v := r.statistic(deployments, "web", series.StatQuery{Query: series.Query{Field: gpu.GPUUtil}, Window: 5 * time.Minute}); v.Span < 299*time.Second || v.Span > 5*time.Minute || !v.At.Equal(r.now) {
+	if v := r.statistic(deployments, "web", stat.Request{Query: stat.Query{Field: gpu.GPUUtil}, Window: 5 * time.Minute}); v.Span < 299*time.Second || v.Span > 5*time.Minute || !v.At.Equal(r.now) {
 		t.Errorf("span %s, time %s", v.Span, v.At)
 	}
 	// b serves for 90 s: what it did before does not count.
-	if v := r.statistic(schema.GroupResource{Resource: "pods"}, "b", series.StatQuery{Query: series.Query{Field: gpu.GPUUtil}, Window: 5 * time.Minute}); v.Span > 91*time.Second {
+	if v := r.statistic(schema.GroupResource{Resource: "pods"}, "b", stat.Request{Query: stat.Query{Field: gpu.GPUUtil}, Window: 5 * time.Minute}); v.Span > 91*time.Second {
 		t.Errorf("span %s, from before the pod served", v.Span)
 	}
 }
@@ -154,8 +155,8 @@ func TestStatisticsOfObjects(t *testing.T) {
 // Missing is not zero, and idle is.
 func TestStatisticsOfMissingValues(t *testing.T) {
 	r := statRig(t)
-	util := series.Query{Field: gpu.GPUUtil}
-	f := func(q series.StatQuery, want string) {
+	util := stat.Query{Field: gpu.GPUUtil}
+	f := func(q stat.Request, want string) {
 		t.Helper()
 		if v := r.statistic(deployments, "web", q); !strings.Contains(fmt.Sprint(v.Value, " ", v.Reason), want) {
 			t.Errorf("%+v, want %s", v, want)
@@ -163,18 +164,18 @@ func TestStatisticsOfMissingValues(t *testing.T) {
 	}
 	r.now = r.now.Add(time.Second)
 	r.collect(r.now, reading{"a", "GPU-0", 0, 100}, reading{"a", "GPU-1", 0, 200}, reading{"b", "GPU-2", 0, 50})
-	f(series.StatQuery{Query: util, InUse: series.ActiveGPU}, "0 ")
-	f(series.StatQuery{Query: util, InUse: series.ActiveGPU, Window: time.Minute}, "54.08")
+	f(stat.Request{Query: util, InUse: stat.ActiveGPU}, "0 ")
+	f(stat.Request{Query: util, InUse: stat.ActiveGPU, Window: time.Minute}, "54.08")
 	r.now = r.now.Add(time.Second)
 	r.collect(r.now, reading{"a", "GPU-0", 10, 100}, reading{"a", "GPU-1", 10, math.NaN()}, reading{"b", "GPU-2", math.NaN(), 50})
 	r.now = r.now.Add(4500 * time.Millisecond)
-	f(series.StatQuery{Query: util}, "10 ")
-	f(series.StatQuery{Query: series.Query{Field: gpu.FBUsed}}, "1 of its 2 serving pods have no value from the last 5s, and a sum of the others would look like less load")
-	f(series.StatQuery{Query: util, Stat: series.Stat{Kind: series.SumStat}}, "1 of its 2 serving pods have no value")
+	f(stat.Request{Query: util}, "10 ")
+	f(stat.Request{Query: stat.Query{Field: gpu.FBUsed}}, "1 of its 2 serving pods have no value from the last 5s, and a sum of the others would look like less load")
+	f(stat.Request{Query: util, Stat: stat.Stat{Kind: stat.Sum}}, "1 of its 2 serving pods have no value")
 	r.now = r.now.Add(5 * time.Second)
-	f(series.StatQuery{Query: util}, "none of its 2 serving pods has a value from the last 5s")
-	f(series.StatQuery{Query: util, Window: 5 * time.Minute}, "none of its 2 serving pods has a value")
-	f(series.StatQuery{Query: util, InUse: series.ActiveGPU}, "none of its 2 serving pods has a value")
+	f(stat.Request{Query: util}, "none of its 2 serving pods has a value from the last 5s")
+	f(stat.Request{Query: util, Window: 5 * time.Minute}, "none of its 2 serving pods has a value")
+	f(stat.Request{Query: util, InUse: stat.ActiveGPU}, "none of its 2 serving pods has a value")
 }
 
 // An exporter that claims what the API server contradicts moves no object's metric.
@@ -188,8 +189,8 @@ func TestStatisticsIgnoreForgedClaims(t *testing.T) {
 	if _, err := forged.Append(r.now, &b); err != nil {
 		t.Fatal(err)
 	}
-	for _, q := range []series.StatQuery{{}, {Window: time.Minute, Stat: series.Stat{Kind: series.MaxStat}}, {InUse: series.ActiveGPU, Window: time.Minute}} {
-		q.Query = series.Query{Field: gpu.GPUUtil}
+	for _, q := range []stat.Request{{}, {Window: time.Minute, Stat: stat.Stat{Kind: stat.Max}}, {InUse: stat.ActiveGPU, Window: time.Minute}} {
+		q.Query = stat.Query{Field: gpu.GPUUtil}
 		if v := r.statistic(deployments, "web", q); v.Value == 100 || v.Have > 2 {
 			t.Errorf("%+v moved to %+v", q, v)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
@@ -43,7 +44,7 @@ func (m MetricPods) Serving(namespace string, selector labels.Selector) []string
 }
 
 // Value returns a pod's newest value.
-func (m MetricPods) Value(namespace, pod string, q series.Query) (series.Sample, bool) {
+func (m MetricPods) Value(namespace, pod string, q stat.Query) (series.Sample, bool) {
 	if q.Metric != "" {
 		return m.c.deps.Store.PodMetric(namespace, pod, q.Metric, q.Now, q.MaxAge)
 	}
@@ -57,7 +58,7 @@ func (m MetricPods) Value(namespace, pod string, q series.Query) (series.Sample,
 }
 
 // recordUse has the field of q scraped.
-func (m MetricPods) recordUse(q series.Query) {
+func (m MetricPods) recordUse(q stat.Query) {
 	if m.c.fieldUses.recordUse(q.Field, q.Now) {
 		m.c.requestDiscovery()
 	}
@@ -65,7 +66,7 @@ func (m MetricPods) recordUse(q series.Query) {
 
 // Values returns the serving pods of a namespace that the selector matches and that
 // have a value, sorted by name.
-func (m MetricPods) Values(namespace string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample] {
+func (m MetricPods) Values(namespace string, selector labels.Selector, q stat.Query) iter.Seq2[string, series.Sample] {
 	pods := m.c.deps.Pods.Select(namespace, selector)
 	if q.Metric != "" {
 		return m.ownValues(pods, q)
@@ -85,7 +86,7 @@ func (m MetricPods) Values(namespace string, selector labels.Selector, q series.
 }
 
 // ownValues returns the values of a metric that pods expose themselves.
-func (m MetricPods) ownValues(pods []*corev1.Pod, q series.Query) iter.Seq2[string, series.Sample] {
+func (m MetricPods) ownValues(pods []*corev1.Pod, q stat.Query) iter.Seq2[string, series.Sample] {
 	return func(yield func(string, series.Sample) bool) {
 		for _, pod := range pods {
 			if !replica.Serving(pod) {

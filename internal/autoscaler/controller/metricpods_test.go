@@ -16,6 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // What is remembered between two requests never outlives a change of a pod, of its
@@ -33,7 +34,7 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 	f := func(what, want string) {
 		t.Helper()
 		var got []string
-		for name, s := range m.Values("ns", labels.SelectorFromSet(labels.Set{"app": "web"}), series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}) {
+		for name, s := range m.Values("ns", labels.SelectorFromSet(labels.Set{"app": "web"}), stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}) {
 			got = append(got, fmt.Sprint(name, "=", s.Value))
 		}
 		if strings.Join(got, " ") != want {
@@ -78,7 +79,7 @@ func TestMetricPodsEndEarly(t *testing.T) {
 	r.utilization(r.now, 60, r.pods.Pods...)
 	m := r.MetricPods()
 	for range 3 {
-		for name := range m.Values("ns", labels.Everything(), series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}) {
+		for name := range m.Values("ns", labels.Everything(), stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}) {
 			if name != "web-a" {
 				t.Errorf("%s came first", name)
 			}
@@ -162,7 +163,7 @@ func BenchmarkMetricPods(b *testing.B) {
 	r.deps.Pods = all
 	m := r.MetricPods()
 	selector := labels.SelectorFromSet(labels.Set{"app": "web"})
-	q := series.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}
+	q := stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}
 	run := func(name string, count func() int) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

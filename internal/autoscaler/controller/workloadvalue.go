@@ -18,6 +18,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // WorkloadQuery asks for a metric of the serving pods of a workload.
@@ -127,21 +128,21 @@ func (c *Controller) podMetric(name string, now time.Time) (podMetric, error) {
 }
 
 // statQuery returns the query for a statistic of the metric.
-func (m *podMetric) statQuery(q *WorkloadQuery, now time.Time) (*series.StatQuery, error) {
-	out := &series.StatQuery{Query: series.Query{Now: now, MaxAge: m.maxAge}, Window: q.Window, InUse: series.AllocatedGPU}
+func (m *podMetric) statQuery(q *WorkloadQuery, now time.Time) (*stat.Request, error) {
+	out := &stat.Request{Query: stat.Query{Now: now, MaxAge: m.maxAge}, Window: q.Window, InUse: stat.AllocatedGPU}
 	if m.field != nil {
 		out.Field = m.field.ID
 	} else {
 		out.Metric = m.name
 	}
 	if q.Active {
-		out.InUse = series.ActiveGPU
+		out.InUse = stat.ActiveGPU
 	}
 	if q.Stat == "" {
 		return out, nil
 	}
 	var ok bool
-	if out.Stat, ok = series.ParseStat(q.Stat); !ok {
+	if out.Stat, ok = stat.Parse(q.Stat); !ok {
 		return nil, fmt.Errorf("%w: statistic %q is none of avg, sum, min, max and p1 to p99", ErrNoValue, q.Stat)
 	}
 	return out, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/gpupilot/gpupilot/internal/promql/samples"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -85,7 +86,7 @@ func (r *result) samples(dst []samples.Sample) []samples.Sample {
 		w.finish()
 		return w.list
 	}
-	var buf []series.Stamped
+	var buf []ring.Stamped
 	for shown := range r.entry.exposures {
 		x := *shown
 		x.Scale = scaleOf(&x, r.scale)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // spec is a built-in metric as a request names it: METRIC[:STAT][_WINDOW], and the
@@ -25,17 +26,17 @@ type spec struct {
 	base     string // METRIC
 	field    *gpu.Field
 	scale    float64 // the field's value divided by scale is in the name's unit
-	stat     series.Stat
+	stat     stat.Stat
 	window   time.Duration
 	gpu      string
-	inUse    series.InUse
+	inUse    stat.InUse
 	useGiven bool
 }
 
 // isPlain reports whether the request asks for the newest value with the field's own
 // aggregation.
 func (s *spec) isPlain() bool {
-	return s.stat.Kind == series.DefaultStat && s.window == 0 && s.gpu == "" && s.inUse != series.ActiveGPU
+	return s.stat.Kind == stat.Default && s.window == 0 && s.gpu == "" && s.inUse != stat.ActiveGPU
 }
 
 // averageOfActive is the metric of gpu-utilization-metric-exporter: the mean of
@@ -72,13 +73,13 @@ func (p *Provider) parseName(s *spec) error {
 		if at <= 0 {
 			continue
 		}
-		stat, window, ok := parseSuffix(s.name[at:])
+		statistic, window, ok := parseSuffix(s.name[at:])
 		if ok && p.resolve(s, s.name[:at]) {
-			if s.stat.Kind != series.DefaultStat && stat.Kind != series.DefaultStat && stat != s.stat {
+			if s.stat.Kind != stat.Default && statistic.Kind != stat.Default && statistic != s.stat {
 				return s.badRequest("%s is a mean already", s.base)
 			}
-			if stat.Kind != series.DefaultStat {
-				s.stat = stat
+			if statistic.Kind != stat.Default {
+				s.stat = statistic
 			}
 			s.window = window
 			return s.checkField()
@@ -96,18 +97,18 @@ const maxMetricName = 1024
 const grammar = "a name is METRIC[:STAT][_WINDOW], STAT is avg, sum, min, max or p1 to p99, and WINDOW a duration such as 30s or 5m"
 
 // parseSuffix parses :STAT, :STAT_WINDOW or _WINDOW.
-func parseSuffix(suffix string) (stat series.Stat, window time.Duration, ok bool) {
+func parseSuffix(suffix string) (statistic stat.Stat, window time.Duration, ok bool) {
 	rest, isStat := strings.CutPrefix(suffix, ":")
 	if !isStat {
 		window, ok = parseWindow(suffix[1:])
-		return stat, window, ok
+		return statistic, window, ok
 	}
 	text, duration, hasWindow := strings.Cut(rest, "_")
-	if stat, ok = series.ParseStat(text); !ok || !hasWindow {
-		return stat, 0, ok
+	if statistic, ok = stat.Parse(text); !ok || !hasWindow {
+		return statistic, 0, ok
 	}
 	window, ok = parseWindow(duration)
-	return stat, window, ok
+	return statistic, window, ok
 }
 
 // parseWindow parses a positive duration in hours, minutes and seconds, such as 90s or
@@ -130,7 +131,7 @@ func (p *Provider) resolve(s *spec, name string) bool {
 	s.base, s.scale = name, 1
 	if name == averageOfActive {
 		s.field, _ = gpu.Lookup(gpu.MemCopyUtil)
-		s.stat, s.inUse, s.useGiven = series.Stat{Kind: series.MeanStat}, series.ActiveGPU, true
+		s.stat, s.inUse, s.useGiven = stat.Stat{Kind: stat.Mean}, stat.ActiveGPU, true
 		return true
 	}
 	if ref, ok := names.Resolve(name); ok {
@@ -197,28 +198,28 @@ func (s *spec) setLabel(key, value string) error {
 		}
 		s.window = window
 	case statLabel:
-		stat, ok := series.ParseStat(value)
+		statistic, ok := stat.Parse(value)
 		if !ok {
 			return s.badRequest("stat=%s is no statistic: avg, sum, min, max or p1 to p99", excerptOf(value))
 		}
-		if s.stat.Kind != series.DefaultStat && s.stat != stat {
-			return s.badRequest("the name says the statistic %s, the metric selector %s", s.stat, stat)
+		if s.stat.Kind != stat.Default && s.stat != statistic {
+			return s.badRequest("the name says the statistic %s, the metric selector %s", s.stat, statistic)
 		}
-		s.stat = stat
+		s.stat = statistic
 	case gpuLabel:
 		if value == "" || !series.IsDevice(len(value)) {
 			return s.badRequest("gpu=%s is neither an index nor a UUID of a GPU", excerptOf(value))
 		}
 		s.gpu = value
 	case inUseLabel:
-		i := slices.IndexFunc([]series.InUse{series.AnyGPU, series.AllocatedGPU, series.ActiveGPU}, func(u series.InUse) bool { return u.String() == value })
+		i := slices.IndexFunc([]stat.InUse{stat.AnyGPU, stat.AllocatedGPU, stat.ActiveGPU}, func(u stat.InUse) bool { return u.String() == value })
 		if i < 0 {
 			return s.badRequest("in_use=%s is none of allocated, active and any", excerptOf(value))
 		}
-		if s.useGiven && s.inUse != series.InUse(i) {
+		if s.useGiven && s.inUse != stat.InUse(i) {
 			return s.badRequest("%s is of the active GPUs, the metric selector says in_use=%s", s.base, value)
 		}
-		s.inUse, s.useGiven = series.InUse(i), true
+		s.inUse, s.useGiven = stat.InUse(i), true
 	default:
 		return s.badRequest("the metric selector has the label %q: %s", excerptOf(key), allowedLabels)
 	}

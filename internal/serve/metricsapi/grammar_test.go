@@ -14,7 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
-	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // described is a spec in words: METRIC's field, statistic, window, GPU, use.
@@ -121,7 +121,7 @@ func FuzzGrammar(f *testing.F) {
 			t.Fatalf("%q is a label", name)
 		}
 		again := s.base
-		if s.stat.Kind != series.DefaultStat && s.base != averageOfActive {
+		if s.stat.Kind != stat.Default && s.base != averageOfActive {
 			again += ":" + s.stat.String()
 		}
 		if s.window > 0 {

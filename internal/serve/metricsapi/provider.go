@@ -25,6 +25,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // Pods finds pods and their newest values in memory. It is called on every request,
@@ -39,10 +40,10 @@ type Pods interface {
 	// matches, sorted.
 	Serving(namespace string, selector labels.Selector) []string
 	// Value returns the newest value of a pod.
-	Value(namespace, pod string, q series.Query) (series.Sample, bool)
+	Value(namespace, pod string, q stat.Query) (series.Sample, bool)
 	// Values returns the names and newest values of the namespace's serving pods
 	// that the selector matches and that have a value.
-	Values(namespace string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample]
+	Values(namespace string, selector labels.Selector, q stat.Query) iter.Seq2[string, series.Sample]
 }
 
 // Deps are the collaborators of the API.
@@ -362,8 +363,8 @@ func (q *query) isKnown() bool {
 }
 
 // newest returns the query to Deps.Pods.
-func (q *query) newest() series.Query {
-	n := series.Query{Now: q.now, MaxAge: q.p.maxAge}
+func (q *query) newest() stat.Query {
+	n := stat.Query{Now: q.now, MaxAge: q.p.maxAge}
 	if q.field != nil {
 		n.Field = q.field.ID
 	} else {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // now is not on a whole second, as no collection is.
@@ -56,14 +57,14 @@ func (l *podList) Serving(namespace string, selector labels.Selector) (names []s
 	return names
 }
 
-func (l *podList) Value(namespace, pod string, q series.Query) (series.Sample, bool) {
+func (l *podList) Value(namespace, pod string, q stat.Query) (series.Sample, bool) {
 	if q.Metric != "" {
 		return l.store.PodMetric(namespace, pod, q.Metric, q.Now, q.MaxAge)
 	}
 	return l.store.Pod(namespace, pod, q.Field, q.Now, q.MaxAge)
 }
 
-func (l *podList) Values(namespace string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample] {
+func (l *podList) Values(namespace string, selector labels.Selector, q stat.Query) iter.Seq2[string, series.Sample] {
 	return func(yield func(string, series.Sample) bool) {
 		for i := range l.pods {
 			p := &l.pods[i]

@@ -13,7 +13,7 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
 // Statistics computes statistics from memory.
@@ -21,7 +21,7 @@ type Statistics interface {
 	// Statistic returns a statistic of an existing object: of a workload, over its
 	// serving pods; of a pod, a node or a namespace, over its GPUs. The error is an API
 	// status error.
-	Statistic(ctx context.Context, r schema.GroupResource, namespace, name string, q *series.StatQuery) (series.StatValue, error)
+	Statistic(ctx context.Context, r schema.GroupResource, namespace, name string, q *stat.Request) (stat.Value, error)
 }
 
 // defaultSpan is the length of the controller's window by default.
@@ -29,8 +29,8 @@ const defaultSpan = 10 * time.Minute
 
 // statistic returns a statistic of one object, or the reason why there is no value.
 func (p *Provider) statistic(ctx context.Context, k objectKind, name types.NamespacedName, s *spec) (v *custom_metrics.MetricValue, reason string, err error) {
-	q := series.StatQuery{
-		Query: series.Query{Now: p.deps.Now(), MaxAge: p.maxAge},
+	q := stat.Request{
+		Query: stat.Query{Now: p.deps.Now(), MaxAge: p.maxAge},
 		Stat:  s.stat, Window: s.window, GPU: s.gpu, InUse: s.inUse,
 	}
 	if s.field != nil {

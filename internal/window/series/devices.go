@@ -66,8 +66,8 @@ func (t *Target) views(out []DeviceView, l TargetLabels, fields []gpu.FieldID, n
 		}
 		for _, f := range fields {
 			if id, ok := d.series(f); ok {
-				if x, ok := t.ring.latest(&t.series[id], notBefore); ok {
-					v.Values = append(v.Values, FieldSample{f, x})
+				if x, ok := t.latest(id, notBefore); ok {
+					v.Values = append(v.Values, FieldSample{f, sampleOf(x)})
 				}
 			}
 		}

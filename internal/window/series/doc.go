@@ -7,7 +7,7 @@
 // A Target is one metrics endpoint that is scraped. All its values of one scrape have
 // the same timestamp. A target is therefore a ring of slots, each a timestamp and a
 // row of numbers, laid out [slot][series] without pointers. GPU gauges are stored as
-// float32 and rounded back to the decimal number of the exposition (see narrow).
+// float32 and rounded back to the decimal number of the exposition (see package ring).
 // Counters and pods' own metrics are stored as float64. A target has one writer, its
 // scraper, and any number of concurrent readers.
 //

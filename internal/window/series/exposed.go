@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 // Labels is the label set of a series as its page shows it. Equal sets are equal as
@@ -126,9 +128,9 @@ func (t *Target) expose(stamp int64, list []Exposed, last bool) (whole, blocked 
 		}
 	}
 	added, whole := t.newExposures(list, shown)
-	if v := t.reserve(t.exposed.costOf(added)); v == noRoom && !last {
+	if v := t.reserve(t.exposed.costOf(added)); v == ledger.NoRoom && !last {
 		return false, true
-	} else if v != granted {
+	} else if v != ledger.Granted {
 		t.refuse(RefusedSeries, len(added))
 		added, whole = nil, false
 	}
@@ -162,12 +164,12 @@ func (t *Target) newExposures(list []Exposed, shown map[Labels]int) (added []Exp
 }
 
 // costOf returns the most that new exposures can cost.
-func (e *exposures) costOf(added []Exposed) (c cost) {
+func (e *exposures) costOf(added []Exposed) (c ledger.Cost) {
 	for i := range added {
-		c = c.add(plain(setBytes(added[i].Labels)))
+		c = c.Add(ledger.Plain(setBytes(added[i].Labels)))
 	}
 	if room := e.roomFor(len(added)); room > cap(e.list) {
-		c = c.add(cost{int64(room) * exposureBytes, int64(room-cap(e.list)) * exposureBytes})
+		c = c.Add(ledger.Cost{Peak: int64(room) * exposureBytes, Net: int64(room-cap(e.list)) * exposureBytes})
 	}
 	return c
 }
@@ -216,7 +218,7 @@ func (t *Target) pruneExposures() {
 	if e.closed == 0 {
 		return
 	}
-	oldest, ok := t.ring.oldest()
+	oldest, ok := t.ring.Oldest()
 	if most := maxClosed + 2*(len(e.list)-e.closed); e.closed > most {
 		ends := make([]int64, 0, e.closed)
 		for i := range e.list {
@@ -303,9 +305,9 @@ type Lookup struct {
 func (t *Target) ReadLast(lookups []Lookup, from, to int64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	end := t.ring.used
-	if newest, ok := t.ring.newest(); ok && newest > to {
-		end = t.ring.search(to + 1)
+	end := t.ring.Len()
+	if newest, ok := t.ring.Newest(); ok && newest > to {
+		end = t.ring.Search(to + 1)
 	}
 	for i := range lookups {
 		x := &lookups[i]
@@ -321,44 +323,38 @@ func (t *Target) ReadLast(lookups []Lookup, from, to int64) {
 func (t *Target) readLast(x *Lookup, from int64, end int) {
 	s := &t.series[x.Exposure.Ref.id]
 	for i := end - 1; i >= 0; i-- {
-		slot := t.ring.slot(i)
-		stamp := t.ring.stamps[slot]
+		slot := t.ring.Slot(i)
+		stamp := t.ring.Stamp(slot)
 		if stamp < from {
 			return
 		}
 		if stamp >= x.Exposure.Until {
 			continue
 		}
-		if v, ok := t.ring.at(s.wide, s.col, slot); ok {
+		if v, ok := t.ring.At(s.column, slot); ok {
 			x.Stamp, x.Value = stamp, v/x.Scale
 			return
 		}
 	}
 }
 
-// Stamped is a value with its time in ns since 1970.
-type Stamped struct {
-	Stamp int64
-	Value float64
-}
-
 // ReadRange appends the values of an exposure within [from, to], in ns since 1970,
 // oldest first.
-func (t *Target) ReadRange(dst []Stamped, x *Exposure, from, to int64) []Stamped {
+func (t *Target) ReadRange(dst []ring.Stamped, x *Exposure, from, to int64) []ring.Stamped {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.isLive(x.Ref) {
 		return dst
 	}
 	s := &t.series[x.Ref.id]
-	for i := t.ring.search(max(from, x.From)); i < t.ring.used; i++ {
-		slot := t.ring.slot(i)
-		stamp := t.ring.stamps[slot]
+	for i := t.ring.Search(max(from, x.From)); i < t.ring.Len(); i++ {
+		slot := t.ring.Slot(i)
+		stamp := t.ring.Stamp(slot)
 		if stamp > to || stamp >= x.Until {
 			break
 		}
-		if v, ok := t.ring.at(s.wide, s.col, slot); ok {
-			dst = append(dst, Stamped{stamp, v / x.Scale})
+		if v, ok := t.ring.At(s.column, slot); ok {
+			dst = append(dst, ring.Stamped{Stamp: stamp, Value: v / x.Scale})
 		}
 	}
 	return dst

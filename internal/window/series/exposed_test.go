@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 // exposeTexts shows lines with these labels at a time, each with a value of its own.
@@ -113,7 +115,7 @@ func TestReadUpHasFailures(t *testing.T) {
 	exposeTexts(t, a, sec(4), "x")
 	a.Fail(sec(5))
 	at := func(n float64) int64 { return sec(n).UnixNano() }
-	want := []Stamped{{at(2), 0}, {at(3), 0}, {at(4), 1}, {at(5), 0}}
+	want := []ring.Stamped{{Stamp: at(2)}, {Stamp: at(3)}, {Stamp: at(4), Value: 1}, {Stamp: at(5)}}
 	if d := cmp.Diff(want, a.ReadUp(nil, at(2), at(5))); d != "" {
 		t.Error(d)
 	}

@@ -3,13 +3,10 @@
 package series
 
 import (
-	"cmp"
-	"math"
-	"slices"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
 )
 
 // Sizes in bytes. A map takes about twice its entries.
@@ -28,76 +25,19 @@ const (
 	indexBytes   = int64(unsafe.Sizeof(podEntry{})+unsafe.Sizeof(holder{})) + 2*(32+8)
 )
 
-// cost is the memory of an operation in bytes: peak while it runs, and net, the
-// increase after it.
-type cost struct{ peak, net int64 }
-
-func plain(n int64) cost { return cost{n, n} }
-
-// verdict is the answer to a request for memory.
-type verdict uint8
-
-const (
-	granted   verdict = iota
-	overShare         // refused: the target or its group would exceed its share
-	noRoom            // refused: other targets must free memory first
-)
-
 // group is targets with a common share of the memory: the pods of a namespace. Each
 // exporter is a group of its own.
 type group struct {
-	bytes   atomic.Int64
+	ledger.Group
 	targets int // guarded by Store.mu
-}
-
-// ledger is the account of the memory of all targets, in bytes.
-type ledger struct {
-	limit, soft  int64        // above soft, a target may grow only up to its share
-	total, rings atomic.Int64 // all, and the rings' part; total never exceeds limit
-	targetShare  atomic.Int64 // of one target; noLevel: no limit
-	groupShare   atomic.Int64 // of one group; noLevel: no limit
-	moved        atomic.Int64 // bytes granted since the shares were last computed
-	rebalanceDue atomic.Bool  // the shares must be computed again
-}
-
-const noLevel = math.MaxInt64
-
-func (l *ledger) init(limit int64) {
-	l.limit, l.soft = limit, limit-limit/8
-	l.targetShare.Store(noLevel)
-	l.groupShare.Store(noLevel)
-}
-
-// take charges c to a target of group g that has own bytes already.
-func (l *ledger) take(g *group, own int64, c cost) verdict {
-	for {
-		total := l.total.Load()
-		if total+c.net > l.soft {
-			if l.moved.Load() > l.limit/64 {
-				l.rebalanceDue.Store(true)
-			}
-			if own+c.net > l.targetShare.Load() || g.bytes.Load()+c.net > l.groupShare.Load() {
-				return overShare
-			}
-		}
-		if total+c.peak > l.limit {
-			return noRoom
-		}
-		if l.total.CompareAndSwap(total, total+c.peak) {
-			break
-		}
-	}
-	g.bytes.Add(c.peak)
-	l.moved.Add(max(c.net, 0))
-	return granted
 }
 
 // reserve charges the most that an operation can cost, before it runs. settle returns
 // the excess. The caller holds t.mu for both.
-func (t *Target) reserve(c cost) verdict {
-	v := t.store.take(t.group, t.charged.Load(), c)
-	if v == granted {
-		t.charged.Add(c.peak)
+func (t *Target) reserve(c ledger.Cost) ledger.Verdict {
+	v := t.store.memory.Take(&t.group.Group, t.charged.Load(), c)
+	if v == ledger.Granted {
+		t.charged.Add(c.Peak)
 	}
 	return v
 }
@@ -107,7 +47,7 @@ func (t *Target) settle() {
 	if t.closed {
 		return
 	}
-	t.charge(t.size(), t.ring.bytes())
+	t.charge(t.size(), t.ring.Bytes())
 }
 
 // release clears the account of a closed target.
@@ -117,19 +57,15 @@ func (t *Target) release() {
 }
 
 func (t *Target) charge(bytes, rings int64) {
-	l := &t.store.ledger
-	diff := bytes - t.charged.Load()
-	l.total.Add(diff)
-	t.group.bytes.Add(diff)
+	t.store.memory.Adjust(&t.group.Group, bytes-t.charged.Load(), rings-t.rings)
 	t.charged.Store(bytes)
-	l.rings.Add(rings - t.rings)
 	t.rings = rings
 }
 
 // size returns the target's bytes. It sums counters that every change updates; a test
 // compares it with a full count.
 func (t *Target) size() int64 {
-	return targetBytes + int64(len(t.name)) + t.writer + t.ring.bytes() + t.keys + t.lists + t.exposed.bytes + t.failures.bytes() +
+	return targetBytes + int64(len(t.name)) + t.writer + t.ring.Bytes() + t.keys + t.lists + t.exposed.bytes + t.failures.bytes() +
 		int64(cap(t.series))*seriesBytes +
 		int64(len(t.devices))*deviceBytes + int64(t.devPeak)*deviceEntry +
 		int64(t.idsPeak)*idEntry +
@@ -156,37 +92,35 @@ func TextBytes(length int) int64 { return int64(length+15) &^ 15 }
 
 func spanBytes(h *holding) int64 { return int64(cap(h.spans)) * spanSize }
 
-func deviceCost(uuid string) cost {
-	return plain(deviceBytes + deviceEntry + TextBytes(len(uuid)))
+func deviceCost(uuid string) ledger.Cost {
+	return ledger.Plain(deviceBytes + deviceEntry + TextBytes(len(uuid)))
 }
 
 // costOfSeries returns the most that a new series can cost.
-func (t *Target) costOfSeries(k Key) cost {
-	c := plain(TextBytes(max(len(k.Metric)+len(k.Pod), lineKey)) + idEntry + 8)
-	c = c.add(t.ring.costOfColumn(isWide(k)))
+func (t *Target) costOfSeries(k Key) ledger.Cost {
+	c := ledger.Plain(TextBytes(max(len(k.Metric)+len(k.Pod), lineKey)) + idEntry + 8)
+	c = c.Add(t.ring.CostOfColumn(isWide(k)))
 	if n := int64(cap(t.series)); len(t.free) == 0 && len(t.series) == cap(t.series) {
-		c = c.add(cost{(2*n + 8) * seriesBytes, (n + 8) * seriesBytes})
+		c = c.Add(ledger.Cost{Peak: (2*n + 8) * seriesBytes, Net: (n + 8) * seriesBytes})
 	}
 	if k.Device == "" {
 		return c
 	}
 	d := t.devices[k.Device]
 	if d == nil {
-		return c.add(deviceCost(k.Device)).add(plain(8 * (shareBytes + fieldBytes)))
+		return c.Add(deviceCost(k.Device)).Add(ledger.Plain(8 * (shareBytes + fieldBytes)))
 	}
 	if k.Pod != "" && len(d.shares) == cap(d.shares) {
-		return c.add(plain(int64(2*cap(d.shares)+8) * shareBytes))
+		return c.Add(ledger.Plain(int64(2*cap(d.shares)+8) * shareBytes))
 	}
 	if k.Pod == "" && len(d.fields) == cap(d.fields) {
-		return c.add(plain(int64(2*cap(d.fields)+8) * fieldBytes))
+		return c.Add(ledger.Plain(int64(2*cap(d.fields)+8) * fieldBytes))
 	}
 	return c
 }
 
-func (c cost) add(o cost) cost { return cost{c.peak + o.peak, c.net + o.net} }
-
 // costOf returns the most that changes of owners can cost.
-func (t *Target) costOf(changes []ownerChange) cost {
+func (t *Target) costOf(changes []ownerChange) ledger.Cost {
 	n := int64(0)
 	for i := range changes {
 		c := &changes[i]
@@ -209,7 +143,7 @@ func (t *Target) costOf(changes []ownerChange) cost {
 	for i := range changes {
 		n += ownerSize * int64(len(changes[i].owners))
 	}
-	return plain(n + 1024)
+	return ledger.Plain(n + 1024)
 }
 
 // Account sets the bytes that the target's writer holds for it: the connection,
@@ -233,9 +167,9 @@ func (t *Target) account(bytes int64) (ok, blocked bool) {
 		return !t.noMemory, false
 	}
 	if bytes > t.writer {
-		if v := t.reserve(plain(bytes - t.writer)); v != granted {
+		if v := t.reserve(ledger.Plain(bytes - t.writer)); v != ledger.Granted {
 			t.refuse(RefusedWriter, 1)
-			return false, v == noRoom
+			return false, v == ledger.NoRoom
 		}
 	}
 	t.writer = bytes
@@ -248,107 +182,35 @@ func (t *Target) account(bytes int64) (ok, blocked bool) {
 func (s *Store) rebalance() {
 	s.rebalancing.Lock()
 	defer s.rebalancing.Unlock()
-	s.rebalanceDue.Store(false)
-	if s.moved.Load() < s.limit/256 && s.targetShare.Load() != noLevel {
-		return // it ran a moment ago: another run would free nothing
+	if !s.memory.Begin() {
+		return
 	}
-	sizes, groups := s.sizes()
-	target, shares := share(sizes, groups, s.soft-s.limit/16, s.cfg.honest())
-	s.targetShare.Store(target)
-	s.groupShare.Store(shares.level)
-	for i := range sizes {
-		x := &sizes[i]
-		if most := min(target, shares.of(x)); x.bytes > most {
-			x.target.shrink(most)
+	targets, accounts := s.accounts()
+	shares := s.memory.Divide(accounts, s.cfg.honest())
+	for i, t := range targets {
+		if most := shares.Of(&accounts[i]); accounts[i].Bytes > most {
+			t.shrink(most)
 		}
 	}
-	s.moved.Store(0)
+	s.memory.Done()
 }
 
 // rebalanceIfDue runs rebalance if growth since the last one requires it.
 func (s *Store) rebalanceIfDue() {
-	if s.rebalanceDue.Load() {
+	if s.memory.IsDue() {
 		s.rebalance()
 	}
 }
 
-// sized is a target with its size, for the computation of shares.
-type sized struct {
-	target *Target
-	group  *group
-	bytes  int64
-}
-
-// sizes returns the sizes of all targets, and those of each group's targets.
-func (s *Store) sizes() ([]sized, map[*group][]int64) {
+// accounts returns the targets with their sizes.
+func (s *Store) accounts() ([]*Target, []ledger.Account) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := make([]sized, 0, len(s.targets))
-	groups := map[*group][]int64{}
+	targets := make([]*Target, 0, len(s.targets))
+	accounts := make([]ledger.Account, 0, len(s.targets))
 	for _, t := range s.targets {
-		x := sized{t, t.labelGroup, t.charged.Load()}
-		out = append(out, x)
-		groups[x.group] = append(groups[x.group], x.bytes)
+		targets = append(targets, t)
+		accounts = append(accounts, ledger.Account{Group: &t.labelGroup.Group, Bytes: t.charged.Load()})
 	}
-	return out, groups
-}
-
-// shares are the limits for groups, in bytes.
-type shares struct {
-	level   int64            // for each group
-	members map[*group]int64 // for each target of a group that exceeds level
-}
-
-func (s *shares) of(x *sized) int64 {
-	if l, ok := s.members[x.group]; ok {
-		return l
-	}
-	return noLevel
-}
-
-// share divides capacity between targets. The first limit is for each target: the
-// largest targets shrink to the same size, but not below honest. If that does not
-// suffice, the second limit is for each group: the largest groups shrink to the same
-// size, and in a group its largest targets.
-func share(sizes []sized, groups map[*group][]int64, capacity, honest int64) (int64, shares) {
-	all := make([]int64, 0, len(sizes))
-	for i := range sizes {
-		all = append(all, sizes[i].bytes)
-	}
-	target := max(level(all, capacity), honest)
-	sums := make([]int64, 0, len(groups))
-	for _, members := range groups {
-		sums = append(sums, sumUpTo(members, target))
-	}
-	g := shares{level: level(sums, capacity), members: map[*group]int64{}}
-	if g.level == noLevel {
-		return target, g
-	}
-	for key, members := range groups {
-		if sumUpTo(members, target) > g.level {
-			g.members[key] = level(members, g.level)
-		}
-	}
-	return target, g
-}
-
-func sumUpTo(sizes []int64, most int64) (sum int64) {
-	for _, n := range sizes {
-		sum += min(n, most)
-	}
-	return sum
-}
-
-// level returns the largest size limit with which all fit into capacity. Smaller
-// items keep their size. It returns noLevel if no limit is needed.
-func level(sizes []int64, capacity int64) int64 {
-	slices.SortFunc(sizes, cmp.Compare)
-	left := max(capacity, 0)
-	for i, n := range sizes {
-		if each := left / int64(len(sizes)-i); n > each {
-			return each
-		}
-		left -= n
-	}
-	return noLevel
+	return targets, accounts
 }

@@ -116,7 +116,7 @@ func (t *Target) refuse(r Refused, n int) {
 // limit marks the target as limited. The caller holds t.mu.
 func (t *Target) limit() {
 	t.limited = 1
-	if newest, ok := t.ring.newest(); ok {
+	if newest, ok := t.ring.Newest(); ok {
 		t.limited = newest
 	}
 	if !t.listed {
@@ -167,11 +167,11 @@ func (t *Target) asLimited() Limited {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	x := Limited{Target: t.name, Bytes: t.charged.Load(), Short: t.short, Refused: t.refused.Load()}
-	oldest, _ := t.ring.oldest()
-	newest, _ := t.ring.newest()
+	oldest, _ := t.ring.Oldest()
+	newest, _ := t.ring.Newest()
 	x.Window = time.Duration(newest - oldest)
-	if level := t.store.targetShare.Load(); level != noLevel {
-		x.Share = level
+	if share, ok := t.store.memory.TargetShare(); ok {
+		x.Share = share
 	}
 	return x
 }

@@ -4,7 +4,6 @@ package series
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -21,10 +20,9 @@ func recount(t *Target) int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	n := targetBytes + int64(len(t.name)) + t.writer
-	n += int64(8*cap(t.ring.stamps)) + blockBytes(t.ring.narrow.blocks, 4) + blockBytes(t.ring.wide.blocks, 8)
-	n += int64(4*t.ring.narrow.stride + 4*t.ring.wide.stride) // room for the lists of free columns
+	n += t.ring.Bytes() // which its own test counts
 	n += int64(cap(t.series)) * seriesBytes
-	if cap(t.ring.narrow.free) > t.ring.narrow.stride || cap(t.ring.wide.free) > t.ring.wide.stride || cap(t.free) > cap(t.series) {
+	if cap(t.free) > cap(t.series) {
 		panic("a list of free ids has more than its room")
 	}
 	live := 0
@@ -68,13 +66,6 @@ func recount(t *Target) int64 {
 	return n
 }
 
-func blockBytes[T float32 | float64](blocks [][]T, size int) (n int64) {
-	for _, b := range blocks {
-		n += int64(cap(b) * size)
-	}
-	return n + int64(cap(blocks))*24
-}
-
 // checkLedger compares the account with a count of everything.
 func checkLedger(t testing.TB, s *Store) {
 	t.Helper()
@@ -89,7 +80,7 @@ func checkLedger(t testing.TB, s *Store) {
 			t.Fatalf("target %s is of two groups", a.name)
 		}
 		total += n
-		rings += a.ring.bytes()
+		rings += a.ring.Bytes()
 		groups[a.group] += n
 	}
 	st := s.Stats()
@@ -100,7 +91,7 @@ func checkLedger(t testing.TB, s *Store) {
 		t.Fatalf("%d bytes are above the limit of %d", st.Memory, st.Limit)
 	}
 	for g, n := range groups {
-		if got := g.bytes.Load(); got != n {
+		if got := g.Bytes(); got != n {
 			t.Fatalf("a group is charged %d bytes and has %d", got, n)
 		}
 	}
@@ -400,40 +391,6 @@ func TestChurnedIdentitiesAreFreedSoon(t *testing.T) {
 		t.Error("the target is limited")
 	}
 	checkLedger(t, s)
-}
-
-func TestShare(t *testing.T) {
-	f := func(want string, capacity, honest int64, sizes map[string][]int64) {
-		t.Helper()
-		var all []sized
-		groups := map[*group][]int64{}
-		for _, members := range sizes {
-			g := &group{}
-			for _, n := range members {
-				all = append(all, sized{nil, g, n})
-				groups[g] = append(groups[g], n)
-			}
-		}
-		target, g := share(all, groups, capacity, honest)
-		show := func(n int64) any {
-			if n == math.MaxInt64 {
-				return "-"
-			}
-			return n
-		}
-		var members []int64
-		for _, n := range g.members {
-			members = append(members, n)
-		}
-		if got := fmt.Sprint(show(target), " ", show(g.level), " ", members); got != want {
-			t.Errorf("%v of %d: target, group, members %s; want %s", sizes, capacity, got, want)
-		}
-	}
-	f("- - []", 100, 10, map[string][]int64{"a": {50}, "b": {50}})
-	f("80 - []", 100, 10, map[string][]int64{"a": {20}, "b": {500}})
-	f("45 - []", 100, 10, map[string][]int64{"a": {10}, "b": {500}, "c": {50}})
-	// All shrink to an honest size before a small one shrinks; then groups do.
-	f("30 40 [10]", 100, 30, map[string][]int64{"a": {30}, "b": {30}, "c": {10, 10, 30, 500}})
 }
 
 // TestSqueezedConcurrently is for the race detector, and for locks that wait for

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
 )
 
 // The limits of one target's owners. More are refused and counted in Stats.Refused.
@@ -109,9 +110,9 @@ func (t *Target) setOwners(stamp int64, list []DeviceOwners, last bool) (whole, 
 	if len(changes) == 0 {
 		return whole, false
 	}
-	if v := t.reserve(t.costOf(changes)); v == noRoom && !last {
+	if v := t.reserve(t.costOf(changes)); v == ledger.NoRoom && !last {
 		return false, true
-	} else if v != granted {
+	} else if v != ledger.Granted {
 		t.refuse(RefusedOwner, len(changes))
 		whole = false
 		keepCommon(changes)
@@ -172,7 +173,7 @@ func (t *Target) claimed(uuid string) (*device, bool) {
 	if d := t.devices[uuid]; d != nil {
 		return d, true
 	}
-	if !IsDevice(len(uuid)) || len(t.devices) >= MaxDevices || t.reserve(deviceCost(uuid)) != granted {
+	if !IsDevice(len(uuid)) || len(t.devices) >= MaxDevices || t.reserve(deviceCost(uuid)) != ledger.Granted {
 		t.refuse(RefusedDevice, 1)
 		return nil, false
 	}

@@ -7,16 +7,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
-
-// Query selects pods' newest values of a field of their GPUs, or of a metric of their
-// own.
-type Query struct {
-	Field  gpu.FieldID
-	Metric string // of the pods' own metrics; empty: Field
-	Now    time.Time
-	MaxAge time.Duration // older values are absent
-}
 
 // Pod returns a pod's value of a field. It combines the newest values of the pod's
 // devices by the field's PodAgg; the package's comment has the rules for missing
@@ -122,6 +114,16 @@ type question struct {
 	now   int64 // ns
 }
 
+// latest returns a series' newest value that is not older than notBefore. The caller
+// holds t.mu.
+func (t *Target) latest(id uint32, notBefore int64) (ring.Stamped, bool) {
+	s := &t.series[id]
+	if s.last < notBefore {
+		return ring.Stamped{}, false
+	}
+	return t.ring.Latest(s.column, notBefore)
+}
+
 // gatherDevice reads the field of a device that the pod has held since from. The
 // caller holds t.mu, and t is not closed.
 func (t *Target) gatherDevice(g *gathered, d *device, from int64, q *question) {
@@ -130,15 +132,15 @@ func (t *Target) gatherDevice(g *gathered, d *device, from int64, q *question) {
 	if !ok {
 		return
 	}
-	var v Sample
+	var v ring.Stamped
 	notBefore := max(from, q.now-g.keep)
 	if q.field.PodAgg == gpu.Rate {
-		v, ok = t.ring.rate(&t.series[id], max(from, q.now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
+		v, ok = t.ring.Rate(t.series[id].column, max(from, q.now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
 	} else {
-		v, ok = t.ring.latest(&t.series[id], notBefore)
+		v, ok = t.latest(id, notBefore)
 	}
 	if ok {
-		g.add(v.At.UnixNano(), v.Value)
+		g.add(v.Stamp, v.Value)
 	}
 }
 
@@ -173,9 +175,9 @@ func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int6
 	}
 	prev := map[*device]Sample{}
 	var out []Sample
-	for i := t.ring.search(from); i < t.ring.used; i++ {
-		slot := t.ring.slot(i)
-		stamp := t.ring.stamps[slot]
+	for i := t.ring.Search(from); i < t.ring.Len(); i++ {
+		slot := t.ring.Slot(i)
+		stamp := t.ring.Stamp(slot)
 		if stamp > to {
 			break
 		}
@@ -190,7 +192,7 @@ func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int6
 			if !ok {
 				continue
 			}
-			v, ok := t.ring.at(t.series[id].wide, t.series[id].col, slot)
+			v, ok := t.ring.At(t.series[id].column, slot)
 			if ok && f.PodAgg == gpu.Rate {
 				v, ok = step(prev, n.device, stamp, v)
 			}
@@ -267,7 +269,12 @@ func (t *Target) metricStep(name string, now int64, maxAge time.Duration) (Step,
 	if !ok {
 		return Step{}, false
 	}
-	return t.ring.step(&t.series[id], now-int64(max(t.store.cfg.Rate, maxAge)), now-int64(maxAge))
+	series, notBefore := &t.series[id], now-int64(maxAge)
+	if series.last < notBefore {
+		return Step{}, false
+	}
+	from, to, ok := t.ring.Step(series.column, now-int64(max(t.store.cfg.Rate, maxAge)), notBefore)
+	return Step{From: sampleOf(from), To: sampleOf(to)}, ok
 }
 
 func (t *Target) metricRate(name string, now int64, maxAge time.Duration) (Sample, bool) {
@@ -277,7 +284,8 @@ func (t *Target) metricRate(name string, now int64, maxAge time.Duration) (Sampl
 	if !ok {
 		return Sample{}, false
 	}
-	return t.ring.rate(&t.series[id], now-int64(max(t.store.cfg.Rate, maxAge)), now-int64(maxAge))
+	v, ok := t.ring.Rate(t.series[id].column, now-int64(max(t.store.cfg.Rate, maxAge)), now-int64(maxAge))
+	return sampleOf(v), ok
 }
 
 func (t *Target) metric(name string, notBefore int64) (Sample, bool) {
@@ -287,7 +295,8 @@ func (t *Target) metric(name string, notBefore int64) (Sample, bool) {
 	if !ok {
 		return Sample{}, false
 	}
-	return t.ring.latest(&t.series[id], notBefore)
+	v, ok := t.latest(id, notBefore)
+	return sampleOf(v), ok
 }
 
 // PodMetricRange returns the values of a pod's own metric within [from, to], oldest
@@ -310,36 +319,14 @@ func (t *Target) metricRange(name string, from, to int64) []Sample {
 		return nil
 	}
 	var out []Sample
-	for i := t.ring.search(from); i < t.ring.used; i++ {
-		slot := t.ring.slot(i)
-		if t.ring.stamps[slot] > to {
+	for i := t.ring.Search(from); i < t.ring.Len(); i++ {
+		slot := t.ring.Slot(i)
+		if t.ring.Stamp(slot) > to {
 			break
 		}
-		if v, ok := t.ring.at(t.series[id].wide, t.series[id].col, slot); ok {
-			out = append(out, Sample{time.Unix(0, t.ring.stamps[slot]), v})
+		if v, ok := t.ring.At(t.series[id].column, slot); ok {
+			out = append(out, Sample{time.Unix(0, t.ring.Stamp(slot)), v})
 		}
 	}
 	return out
-}
-
-// Rate returns the increase per second of a counter over its samples, oldest first. A
-// decrease is a restart of the counter at zero. The rate is absent with fewer than
-// two samples.
-func Rate(samples []Sample) (float64, bool) {
-	if len(samples) < 2 {
-		return 0, false
-	}
-	sum := 0.0
-	for i, v := range samples[1:] {
-		if inc := v.Value - samples[i].Value; inc >= 0 {
-			sum += inc
-		} else {
-			sum += v.Value
-		}
-	}
-	span := samples[len(samples)-1].At.Sub(samples[0].At).Seconds()
-	if span <= 0 {
-		return 0, false
-	}
-	return sum / span, true
 }

@@ -4,7 +4,6 @@ package series
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -229,9 +228,9 @@ func TestPodMetrics(t *testing.T) {
 	if got, ok := s.PodMetricStep("ns", "p", "tokens_total", sec(2), 5*time.Second); !ok || got.To.Value-got.From.Value != 4 {
 		t.Errorf("PodMetricStep of a counter = %v, %v", got, ok)
 	}
-	r := s.PodMetricRange("ns", "p", "tokens_total", sec(0), sec(1))
-	if rate, ok := Rate(r); !ok || rate != 1 {
-		t.Errorf("Rate(%v) = %v, %v", r, rate, ok)
+	want := []Sample{{sec(0), 1e12}, {sec(1), 1e12 + 1}}
+	if got := s.PodMetricRange("ns", "p", "tokens_total", sec(0), sec(1)); !slices.Equal(got, want) {
+		t.Errorf("PodMetricRange = %v, want %v", got, want)
 	}
 	s.Drop("ns/p:8000")
 	if _, ok := s.PodMetric("ns", "p", k.Metric, sec(1), time.Hour); ok || s.Pods() != 0 {
@@ -292,20 +291,6 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestNarrowGivesBackTheDecimals(t *testing.T) {
-	for range 100_000 {
-		for _, c := range []struct {
-			most     int64
-			decimals float64
-		}{{8_000_000, 1e6}, {8_192_000, 1e3}, {1 << 24, 1}} {
-			want := float64(rand.Int64N(c.most)) / c.decimals
-			if got := narrow(float32(want)); got != want {
-				t.Fatalf("%v came back as %v", want, got)
-			}
-		}
-	}
-}
-
 func TestDevices(t *testing.T) {
 	s := New(Config{})
 	a := newTarget(t, s, "a")
@@ -322,43 +307,5 @@ func TestDevices(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// A window grows block by block: what is there is neither copied nor left as garbage.
-func TestWindowsGrowInPlace(t *testing.T) {
-	r := ring{}
-	for range 32 {
-		r.addColumn(false)
-	}
-	r.addColumn(true)
-	for stamp := int64(1); stamp <= 301; stamp++ {
-		if r.full() {
-			want := min(r.slots()+max(minSlots, min(r.slots(), blockSlots)), 301)
-			if c := r.costWith(want); r.slots() >= 2*blockSlots && c.peak > 16<<10 {
-				t.Errorf("from %d to %d slots: %d bytes at most, %d for good", r.slots(), want, c.peak, c.net)
-			}
-			var first *float32
-			if r.slots() >= blockSlots {
-				first = &r.narrow.blocks[0][0]
-			}
-			r.resize(want)
-			if first != nil && first != &r.narrow.blocks[0][0] {
-				t.Errorf("from %d slots the first block was copied", r.slots())
-			}
-		}
-		r.advance(stamp)
-		r.set(false, 31, float64(stamp))
-		r.set(true, 0, float64(-stamp))
-	}
-	if r.slots() != 301 || r.bytes() > 301*(8+4*32+8)+4096 {
-		t.Errorf("%d slots in %d bytes", r.slots(), r.bytes())
-	}
-	for i := range 301 {
-		v, _ := r.at(false, 31, r.slot(i))
-		w, _ := r.at(true, 0, r.slot(i))
-		if _, ok := r.at(false, 0, r.slot(i)); ok || v != float64(i+1) || w != -v {
-			t.Fatalf("slot %d has %v and %v", i, v, w)
-		}
 	}
 }

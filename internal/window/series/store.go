@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 // Config is the limits of a Store. Zero values take the defaults.
@@ -95,10 +97,10 @@ type TargetLabels struct {
 // Locks are taken in this order, and only one of each kind at a time: rebalancing, mu,
 // a Target's mu, and last the lock of an index or of the list of limited targets.
 type Store struct {
-	cfg Config
-	ledger
-	index *podIndex
-	nodes nodeIndex
+	cfg    Config
+	memory *ledger.Ledger
+	index  *podIndex
+	nodes  nodeIndex
 
 	rebalancing sync.Mutex
 	mu          sync.RWMutex // targets, groups
@@ -115,14 +117,15 @@ type Store struct {
 
 // New returns an empty store.
 func New(cfg Config) *Store {
+	cfg = cfg.withDefaults()
 	s := &Store{
-		cfg: cfg.withDefaults(), lineSeed: maphash.MakeSeed(),
+		cfg: cfg, lineSeed: maphash.MakeSeed(),
+		memory:  ledger.New(cfg.MaxBytes),
 		index:   newPodIndex(),
 		targets: map[string]*Target{},
 		groups:  map[string]*group{},
 		nodes:   nodeIndex{targets: map[string][]*Target{}},
 	}
-	s.ledger.init(s.cfg.MaxBytes)
 	s.limited.targets = map[*Target]struct{}{}
 	s.changed.targets = map[*Target]struct{}{}
 	return s
@@ -163,9 +166,9 @@ func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		n := t.charged.Load()
-		t.group.bytes.Add(-n)
+		t.group.Add(-n)
 		t.group = t.labelGroup
-		t.group.bytes.Add(n)
+		t.group.Add(n)
 		return t, true
 	}
 	t = &Target{
@@ -173,7 +176,7 @@ func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 		ids: map[string]uint32{}, devices: map[string]*device{}, pods: map[podKey]*holding{},
 	}
 	t.group = s.groupOf(labels)
-	if t.reserve(plain(t.size())) != granted {
+	if t.reserve(ledger.Plain(t.size())) != ledger.Granted {
 		return t, false
 	}
 	s.targets[name] = t
@@ -250,7 +253,7 @@ func (s *Store) Stats() Stats {
 	s.mu.RUnlock()
 	st := Stats{
 		Targets: n, Series: int(s.series.Load()), Samples: s.samples.Load(),
-		Bytes: s.rings.Load(), Memory: s.total.Load(), Limit: s.limit,
+		Bytes: s.memory.Rings(), Memory: s.memory.Total(), Limit: s.memory.Limit(),
 		Repeated: s.repeated.Load(), Rewound: s.rewound.Load(), Unknown: s.unknown.Load(),
 	}
 	for i := range st.Refused {
@@ -271,6 +274,9 @@ type Sample struct {
 	At    time.Time
 	Value float64
 }
+
+// sampleOf returns a value of a ring as a Sample.
+func sampleOf(v ring.Stamped) Sample { return Sample{At: time.Unix(0, v.Stamp), Value: v.Value} }
 
 // FieldSample is the value of one field.
 type FieldSample struct {

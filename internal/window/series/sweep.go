@@ -5,6 +5,9 @@ package series
 import (
 	"slices"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 const (
@@ -25,7 +28,7 @@ const (
 // sweep frees the series without a value since a time or within the window, and the
 // devices without series and owners.
 func (t *Target) sweep(since int64) {
-	oldest, ok := t.ring.oldest()
+	oldest, ok := t.ring.Oldest()
 	if !ok {
 		return
 	}
@@ -38,14 +41,14 @@ func (t *Target) sweep(since int64) {
 		}
 	}
 	t.forgetFreed(freed)
-	t.compact(t.ring.slots(), false)
+	t.compact(t.ring.Slots(), false)
 }
 
 // clearChurn frees the series without a value for churnAfter. If full is set, a limit
 // is reached, and it frees all series without a value in the newest slot. It runs at
 // most once per page.
 func (t *Target) clearChurn(full bool) {
-	newest, ok := t.ring.newest()
+	newest, ok := t.ring.Newest()
 	if !ok || t.cleared == newest {
 		return
 	}
@@ -65,9 +68,9 @@ func (t *Target) freeSeries(id uint32) {
 		delete(t.ids, s.name)
 	}
 	t.keys -= TextBytes(len(s.name))
-	t.ring.freeColumn(s.wide, s.col)
+	t.ring.FreeColumn(s.column)
 	s.live, s.name = false, ""
-	t.free = appendFree(t.free, id, cap(t.series))
+	t.free = ledger.AppendFree(t.free, id, cap(t.series))
 	t.live--
 	t.store.series.Add(-1)
 }
@@ -104,7 +107,7 @@ func (t *Target) dropFreed(d *device) {
 // compact rebuilds the ring with so many slots and without the free columns. Unless
 // forced, it does so only if most columns are free.
 func (t *Target) compact(slots int, forced bool) {
-	free := len(t.ring.narrow.free) + len(t.ring.wide.free)
+	free := t.ring.FreeColumns()
 	if !forced && (free < churnSlack || free < t.live) {
 		return
 	}
@@ -113,15 +116,15 @@ func (t *Target) compact(slots int, forced bool) {
 		s := &t.series[id]
 		switch {
 		case !s.live:
-		case s.wide:
-			wide = append(wide, s.col)
-			s.col = int32(len(wide) - 1)
+		case s.column.Wide:
+			wide = append(wide, s.column.Index)
+			s.column.Index = int32(len(wide) - 1)
 		default:
-			narrow = append(narrow, s.col)
-			s.col = int32(len(narrow) - 1)
+			narrow = append(narrow, s.column.Index)
+			s.column.Index = int32(len(narrow) - 1)
 		}
 	}
-	t.ring.rebuild(slots, narrow, wide)
+	t.ring.Rebuild(slots, narrow, wide)
 	// Drop the ids after the last live series. Free ids before it stay.
 	end := len(t.series)
 	for end > 0 && !t.series[end-1].live {
@@ -129,7 +132,7 @@ func (t *Target) compact(slots int, forced bool) {
 	}
 	if cap(t.series) > 2*end+churnSlack || forced && cap(t.series) > end+end/8+churnSlack {
 		t.series = slices.Clone(t.series[:end])
-		t.free = fitted(slices.DeleteFunc(t.free, func(id uint32) bool { return int(id) >= end }), cap(t.series))
+		t.free = ledger.Fit(slices.DeleteFunc(t.free, func(id uint32) bool { return int(id) >= end }), cap(t.series))
 	}
 }
 
@@ -143,24 +146,24 @@ func (t *Target) shrink(most int64) {
 		return
 	}
 	defer t.settle()
-	if newest, ok := t.ring.newest(); ok {
+	if newest, ok := t.ring.Newest(); ok {
 		t.sweep(newest)
 	}
 	if t.past > 64 {
 		t.forgetPast(open)
 		t.pruneAt = 64
 	}
-	fixed := t.size() - t.ring.bytes()
-	slots := int(max(most-fixed, 0) / t.ring.perSlot())
-	if slots >= t.ring.slots() && t.ring.bytes()+fixed <= most {
+	fixed := t.size() - t.ring.Bytes()
+	slots := int(max(most-fixed, 0) / t.ring.PerSlot())
+	if slots >= t.ring.Slots() && t.ring.Bytes()+fixed <= most {
 		return
 	}
-	slots = min(max(slots, minSlots), t.ring.slots())
-	if over := fixed + int64(slots)*t.ring.perSlot() - most; over > 0 {
+	slots = min(max(slots, minSlots), t.ring.Slots())
+	if over := fixed + int64(slots)*t.ring.PerSlot() - most; over > 0 {
 		each := seriesBytes + fieldBytes + int64(8*slots)
 		t.evict(int(over/each) + 1)
 	}
-	t.short = t.short || slots < t.ring.slots()
+	t.short = t.short || slots < t.ring.Slots()
 	t.compact(slots, true)
 	t.limit()
 }
@@ -188,7 +191,7 @@ func (t *Target) close() {
 		t.store.index.remove(k, t, false)
 	}
 	t.store.series.Add(-int64(t.live))
-	t.live, t.ring = 0, ring{}
+	t.live, t.ring = 0, ring.Ring{}
 	t.series, t.free, t.ids, t.devices, t.pods = nil, nil, nil, nil, nil
 	t.exposed = exposures{}
 	t.store.changed.add(t)

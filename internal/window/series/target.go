@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 // The errors of Append, which then stores nothing.
@@ -88,7 +90,7 @@ type Target struct {
 	mu       sync.RWMutex
 	closed   bool
 	noMemory bool // closed from the start, for lack of memory
-	ring     ring
+	ring     ring.Ring
 	series   []seriesState
 	free     []uint32           // ids of dead series
 	ids      map[string]uint32  // a pod's own metrics
@@ -130,13 +132,12 @@ type Target struct {
 
 // seriesState is one column of the ring.
 type seriesState struct {
-	gen  uint32
-	col  int32
-	last int64 // the newest timestamp when it last got a value or a Ref
-	wide bool
-	live bool
-	own  bool   // a pod's own metric
-	name string // of the metric, or of the pod for a share; empty for a device's field
+	last   int64 // the newest timestamp when it last got a value or a Ref
+	gen    uint32
+	column ring.Column
+	live   bool
+	own    bool   // a pod's own metric
+	name   string // of the metric, or of the pod for a share; empty for a device's field
 }
 
 // device is one device of a target.
@@ -225,9 +226,9 @@ func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 		return Ref{}, false
 	}
 	switch v := t.reserve(t.costOfSeries(k)); {
-	case v == noRoom && !last:
+	case v == ledger.NoRoom && !last:
 		return Ref{}, true
-	case v != granted:
+	case v != ledger.Granted:
 		t.refuse(RefusedSeries, 1)
 		return Ref{}, false
 	}
@@ -237,7 +238,7 @@ func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 // touch protects a series from sweep before it gets its first value.
 func (t *Target) touch(id uint32) Ref {
 	s := &t.series[id]
-	if newest, ok := t.ring.newest(); ok {
+	if newest, ok := t.ring.Newest(); ok {
 		s.last = newest
 	}
 	return Ref{id, s.gen}
@@ -273,8 +274,8 @@ func (t *Target) intern(k Key) uint32 {
 	}
 	s := &t.series[id]
 	t.gen++
-	*s = seriesState{gen: t.gen, live: true, wide: isWide(k), own: k.Device == "", name: k.Pod + k.Metric} // one of the two is empty
-	s.col = t.ring.addColumn(s.wide)
+	*s = seriesState{gen: t.gen, live: true, own: k.Device == "", name: k.Pod + k.Metric} // one of the two is empty
+	s.column = t.ring.AddColumn(isWide(k))
 	t.live++
 	t.store.series.Add(1)
 	t.keys += TextBytes(len(s.name))
@@ -361,7 +362,7 @@ func (t *Target) append(stamp int64, b *Batch, last bool) (unknown int, blocked 
 	case t.closed:
 		return 0, false, ErrDropped
 	}
-	if newest, ok := t.ring.newest(); ok && stamp <= newest {
+	if newest, ok := t.ring.Newest(); ok && stamp <= newest {
 		if newest-stamp < int64(rewindAfter) {
 			t.store.repeated.Add(1)
 			return 0, false, ErrRepeated
@@ -371,10 +372,10 @@ func (t *Target) append(stamp int64, b *Batch, last bool) (unknown int, blocked 
 	if blocked := t.makeRoom(stamp); blocked && !last {
 		return 0, true, nil
 	}
-	if t.ring.slots() == 0 {
+	if t.ring.Slots() == 0 {
 		return 0, false, ErrNoMemory
 	}
-	t.ring.advance(stamp)
+	t.ring.Advance(stamp)
 	t.newest.Store(stamp)
 	unknown = t.fillSlot(b, stamp)
 	t.lastPage = len(b.Points)
@@ -398,7 +399,7 @@ func (t *Target) fillSlot(b *Batch, stamp int64) (unknown int) {
 		if math.IsNaN(p.Value) || math.IsInf(p.Value, 0) {
 			continue
 		}
-		t.ring.set(s.wide, s.col, p.Value)
+		t.ring.Set(s.column, p.Value)
 		s.last = stamp
 		stored++
 	}
@@ -411,7 +412,7 @@ func (t *Target) fillSlot(b *Batch, stamp int64) (unknown int) {
 // devices keep their owners, from the new time on.
 func (t *Target) rewind(stamp int64) {
 	t.store.rewound.Add(1)
-	t.ring.clear()
+	t.ring.Clear()
 	t.swept, t.cleared, t.limited = stamp, 0, 0
 	for i := range t.series {
 		t.series[i].last = 0
@@ -445,23 +446,23 @@ func (t *Target) makeRoom(stamp int64) (blocked bool) {
 		t.prune(stamp - int64(cfg.Span))
 		t.settle()
 	}
-	if !t.ring.full() {
+	if !t.ring.Full() {
 		return false
 	}
-	oldest, filled := t.ring.oldest()
+	oldest, filled := t.ring.Oldest()
 	most := cfg.slots()
-	if filled && stamp-oldest > int64(cfg.Span) || t.ring.slots() >= most {
+	if filled && stamp-oldest > int64(cfg.Span) || t.ring.Slots() >= most {
 		t.short = false
 		return false
 	}
 	defer t.settle()
-	have := t.ring.slots()
-	for want := min(max(minSlots, have+blockSlots), most); want > have; want -= max(1, want/8) {
-		switch t.reserve(t.ring.costWith(want)) {
-		case granted:
-			t.ring.resize(want)
+	have := t.ring.Slots()
+	for want := min(max(minSlots, have+ring.BlockSlots), most); want > have; want -= max(1, want/8) {
+		switch t.reserve(t.ring.CostWith(want)) {
+		case ledger.Granted:
+			t.ring.Resize(want)
 			return false
-		case noRoom:
+		case ledger.NoRoom:
 			blocked = true
 		}
 		if want-have <= want/8 {

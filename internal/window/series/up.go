@@ -5,6 +5,9 @@ package series
 import (
 	"slices"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 // maxFailures is the limit of remembered failures of a target. At most one is recorded
@@ -21,7 +24,7 @@ func (t *Target) Fail(at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := &t.failures
-	if t.closed || f.stamps == nil && t.reserve(plain(8*maxFailures)) != granted {
+	if t.closed || f.stamps == nil && t.reserve(ledger.Plain(8*maxFailures)) != ledger.Granted {
 		return
 	}
 	defer t.settle()
@@ -40,24 +43,24 @@ func (t *Target) Fail(at time.Time) {
 
 // ReadUp appends for each scrape within [from, to] whether it succeeded: 1 or 0, with
 // the time of the collection or of the failure in ns since 1970, oldest first.
-func (t *Target) ReadUp(dst []Stamped, from, to int64) []Stamped {
+func (t *Target) ReadUp(dst []ring.Stamped, from, to int64) []ring.Stamped {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	failed := t.failures.stamps
 	at, _ := slices.BinarySearch(failed, from)
 	failed = failed[at:]
-	for i := t.ring.search(from); i < t.ring.used; i++ {
-		stamp := t.ring.stamps[t.ring.slot(i)]
+	for i := t.ring.Search(from); i < t.ring.Len(); i++ {
+		stamp := t.ring.Stamp(t.ring.Slot(i))
 		if stamp > to {
 			break
 		}
 		for len(failed) > 0 && failed[0] < stamp {
-			dst, failed = append(dst, Stamped{failed[0], 0}), failed[1:]
+			dst, failed = append(dst, ring.Stamped{Stamp: failed[0]}), failed[1:]
 		}
-		dst = append(dst, Stamped{stamp, 1})
+		dst = append(dst, ring.Stamped{Stamp: stamp, Value: 1})
 	}
 	for len(failed) > 0 && failed[0] <= to {
-		dst, failed = append(dst, Stamped{failed[0], 0}), failed[1:]
+		dst, failed = append(dst, ring.Stamped{Stamp: failed[0]}), failed[1:]
 	}
 	return dst
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 // Window is the values of one field of several devices over a time. Its owner reuses
@@ -149,26 +150,26 @@ func (t *Target) windowQuery(r *FieldReader, k podKey, from time.Time) windowQue
 func (t *Target) samplesOf(dst []Sample, id uint32, since int64, q *windowQuery) []Sample {
 	s := &t.series[id]
 	if q.from == 0 {
-		var v Sample
+		var v ring.Stamped
 		var ok bool
 		if q.rate {
-			v, ok = t.ring.rate(s, max(since, q.rateFrom), max(since, q.notBefore))
+			v, ok = t.ring.Rate(s.column, max(since, q.rateFrom), max(since, q.notBefore))
 		} else {
-			v, ok = t.ring.latest(s, max(since, q.notBefore))
+			v, ok = t.latest(id, max(since, q.notBefore))
 		}
 		if ok {
-			dst = append(dst, v)
+			dst = append(dst, sampleOf(v))
 		}
 		return dst
 	}
 	var last Sample
-	for i := t.ring.search(max(since, q.from)); i < t.ring.used; i++ {
-		slot := t.ring.slot(i)
-		stamp := t.ring.stamps[slot]
+	for i := t.ring.Search(max(since, q.from)); i < t.ring.Len(); i++ {
+		slot := t.ring.Slot(i)
+		stamp := t.ring.Stamp(slot)
 		if stamp > q.now {
 			break
 		}
-		v, ok := t.ring.at(s.wide, s.col, slot)
+		v, ok := t.ring.At(s.column, slot)
 		if !ok {
 			continue
 		}

@@ -48,6 +48,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/stat"
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
@@ -87,14 +88,14 @@ func (p pods) Serving(ns string, selector labels.Selector) []string {
 	return []string{"web-a", "web-cpu"}
 }
 
-func (p pods) Value(ns, pod string, q series.Query) (series.Sample, bool) {
+func (p pods) Value(ns, pod string, q stat.Query) (series.Sample, bool) {
 	if q.Metric != "" {
 		return p.store.PodMetric(ns, pod, q.Metric, q.Now, q.MaxAge)
 	}
 	return p.store.Pod(ns, pod, q.Field, q.Now, q.MaxAge)
 }
 
-func (p pods) Values(ns string, selector labels.Selector, q series.Query) iter.Seq2[string, series.Sample] {
+func (p pods) Values(ns string, selector labels.Selector, q stat.Query) iter.Seq2[string, series.Sample] {
 	return func(yield func(string, series.Sample) bool) {
 		for _, pod := range []string{"web-a", "web-cpu"} {
 			s, ok := p.Value(ns, pod, q)

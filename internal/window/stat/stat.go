@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package series
+// Package stat computes statistics over the values of pods and GPUs: mean, sum, extremes
+// and percentiles.
+package stat
 
 import (
 	"math"
@@ -10,65 +12,66 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// StatKind is a kind of statistic.
-type StatKind uint8
+// Kind is a kind of statistic.
+type Kind uint8
 
 // The kinds of statistics.
 const (
-	DefaultStat StatKind = iota // the field's aggregation; a mean for a metric that is no field
-	MeanStat
-	SumStat
-	MinStat
-	MaxStat
-	PercentileStat
+	Default Kind = iota // the field's aggregation; a mean for a metric that is no field
+	Mean
+	Sum
+	Min
+	Max
+	Percentile
 )
 
 // Stat is a statistic over the values of several pods or GPUs.
 type Stat struct {
-	Kind       StatKind
-	Percentile int // 0 to 100, of PercentileStat
+	Kind       Kind
+	Percentile int // 0 to 100, of Percentile
 }
 
 // String returns the statistic as names of metrics have it; empty for the default.
 func (s Stat) String() string {
-	if s.Kind == PercentileStat {
+	if s.Kind == Percentile {
 		return "p" + strconv.Itoa(s.Percentile)
 	}
 	return [...]string{"", "avg", "sum", "min", "max"}[s.Kind]
 }
 
-// ParseStat parses a statistic: avg or mean, sum, min, max, or p1 to p99.
-func ParseStat(s string) (Stat, bool) {
+// Parse parses a statistic: avg or mean, sum, min, max, or p1 to p99.
+func Parse(s string) (Stat, bool) {
 	switch s {
 	case "avg", "mean":
-		return Stat{Kind: MeanStat}, true
+		return Stat{Kind: Mean}, true
 	case "sum":
-		return Stat{Kind: SumStat}, true
+		return Stat{Kind: Sum}, true
 	case "min":
-		return Stat{Kind: MinStat}, true
+		return Stat{Kind: Min}, true
 	case "max":
-		return Stat{Kind: MaxStat}, true
+		return Stat{Kind: Max}, true
 	}
 	digits, ok := strings.CutPrefix(s, "p")
 	n, err := strconv.ParseUint(digits, 10, 7)
 	if !ok || err != nil || n < 1 || n > 99 || digits[0] == '0' {
 		return Stat{}, false
 	}
-	return Stat{Kind: PercentileStat, Percentile: int(n)}, true
+	return Stat{Kind: Percentile, Percentile: int(n)}, true
 }
 
-// StatOf returns the statistic of an aggregation. ok is false if the aggregation has
+// Of returns the statistic of an aggregation. ok is false if the aggregation has
 // none.
-func StatOf(a gpu.Aggregation) (s Stat, ok bool) {
+func Of(a gpu.Aggregation) (s Stat, ok bool) {
 	switch a {
 	case gpu.Mean:
-		return Stat{Kind: MeanStat}, true
+		return Stat{Kind: Mean}, true
 	case gpu.Sum, gpu.Rate:
-		return Stat{Kind: SumStat}, true
+		return Stat{Kind: Sum}, true
 	case gpu.Max:
-		return Stat{Kind: MaxStat}, true
+		return Stat{Kind: Max}, true
 	}
 	return Stat{}, false
 }
@@ -76,7 +79,7 @@ func StatOf(a gpu.Aggregation) (s Stat, ok bool) {
 // InUse selects GPUs by their use.
 type InUse uint8
 
-// The GPUs of a StatQuery.
+// The GPUs of a Request.
 const (
 	AnyGPU       InUse = iota // all; of a pod or a workload, those that are allocated to it
 	AllocatedGPU              // those that a running pod owns
@@ -86,8 +89,17 @@ const (
 // String returns the value of the label in_use.
 func (u InUse) String() string { return [...]string{"any", "allocated", "active"}[u] }
 
-// StatQuery is a request for one statistic.
-type StatQuery struct {
+// Query selects pods' newest values of a field of their GPUs, or of a metric of their
+// own.
+type Query struct {
+	Field  gpu.FieldID
+	Metric string // of the pods' own metrics; empty: Field
+	Now    time.Time
+	MaxAge time.Duration // older values are absent
+}
+
+// Request is a request for one statistic.
+type Request struct {
 	Query
 	Stat   Stat
 	Window time.Duration // 0: the newest values
@@ -97,7 +109,7 @@ type StatQuery struct {
 
 // From returns the time of the oldest sample in the window, which does not include its
 // start, as in PromQL; zero: there is none.
-func (q *StatQuery) From() time.Time {
+func (q *Request) From() time.Time {
 	if q.Window <= 0 {
 		return time.Time{}
 	}
@@ -105,7 +117,7 @@ func (q *StatQuery) From() time.Time {
 }
 
 // IsSelected reports whether the query's GPU is this one.
-func (q *StatQuery) IsSelected(d *DeviceWindow) bool {
+func (q *Request) IsSelected(d *series.DeviceWindow) bool {
 	if q.GPU == "" || q.GPU == d.Device {
 		return true
 	}
@@ -119,7 +131,7 @@ type Accumulator struct {
 	Stat    Stat
 	members int
 	sum     float64
-	values  []float64 // of PercentileStat
+	values  []float64 // of Percentile
 	extreme float64
 	at      time.Time // the oldest of the members' newest times
 	oldest  time.Time // of all samples
@@ -129,7 +141,7 @@ type Accumulator struct {
 func (s *Accumulator) Reset(stat Stat) { *s = Accumulator{Stat: stat, values: s.values[:0]} }
 
 // Add adds a member. It ignores an empty list.
-func (s *Accumulator) Add(samples []Sample) {
+func (s *Accumulator) Add(samples []series.Sample) {
 	if len(samples) == 0 {
 		return
 	}
@@ -139,15 +151,15 @@ func (s *Accumulator) Add(samples []Sample) {
 		sum += v
 		first := s.members == 0 && i == 0
 		switch s.Stat.Kind {
-		case MinStat:
+		case Min:
 			if first || v < s.extreme {
 				s.extreme = v
 			}
-		case MaxStat:
+		case Max:
 			if first || v > s.extreme {
 				s.extreme = v
 			}
-		case PercentileStat:
+		case Percentile:
 			s.values = append(s.values, v)
 		}
 	}
@@ -166,17 +178,17 @@ func (s *Accumulator) Members() int { return s.members }
 
 // Value returns the statistic, and the time from the oldest sample to the returned
 // time. The time is the oldest of the members' newest ones. ok is false without members.
-func (s *Accumulator) Value() (v Sample, span time.Duration, ok bool) {
+func (s *Accumulator) Value() (v series.Sample, span time.Duration, ok bool) {
 	if s.members == 0 {
-		return Sample{}, 0, false
+		return series.Sample{}, 0, false
 	}
 	v.At = s.at
 	switch s.Stat.Kind {
-	case SumStat:
+	case Sum:
 		v.Value = s.sum
-	case MinStat, MaxStat:
+	case Min, Max:
 		v.Value = s.extreme
-	case PercentileStat:
+	case Percentile:
 		v.Value = percentile(s.values, s.Stat.Percentile)
 	default:
 		v.Value = s.sum / float64(s.members)
@@ -194,9 +206,9 @@ func percentile(values []float64, p int) float64 {
 	return values[low] + (values[high]-values[low])*(rank-float64(low))
 }
 
-// StatValue is the answer to a StatQuery.
-type StatValue struct {
-	Sample
+// Value is the answer to a Request.
+type Value struct {
+	series.Sample
 	Span    time.Duration // the time that the samples cover; 0: one value each
 	Members int           // serving pods with GPUs, or GPUs
 	Have    int           // of them, those with a value
