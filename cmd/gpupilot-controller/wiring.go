@@ -346,7 +346,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 		g.run(p.certs.Run)
 	}
 	if p.adapter != nil {
-		g.run(never(p.runAdapter))
+		g.run(never(p.adapter.Run))
 	}
 	if p.metrics != nil {
 		g.run(p.metrics.Run)

@@ -63,7 +63,7 @@ func serveAdapter(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := adapter.New(adapter.ServerConfig{}, adapterDeps(f))
+	s := adapter.New(adapter.ServerConfig{}, adapter.Deps{Backend: adapterBackend(f), Log: slog.New(slog.DiscardHandler)})
 	if err := s.Load([]byte(adapterFile())); err != nil {
 		return err
 	}
@@ -114,12 +114,11 @@ func adapterFile() string {
 	return b.String()
 }
 
-// adapterDeps are the functions that read the fleet's windows.
-func adapterDeps(f *promfleet.Fleet) adapter.Deps {
+// adapterBackend are the functions that read the fleet's windows.
+func adapterBackend(f *promfleet.Fleet) adapter.Backend {
 	e := f.Engine()
 	q := engine.Query{Payer: "adapter rules", Reserved: true}
-	return adapter.Deps{
-		Log: slog.New(slog.DiscardHandler),
+	return adapter.Backend{
 		Series: func(ctx context.Context, _ []*labels.Matcher, yield func(labels.Labels) bool) error {
 			all, _, err := e.Series(ctx, q, engine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.Now.Add(-time.Minute), To: f.Now})
 			for _, set := range all {

@@ -40,19 +40,18 @@ type QueryFunc func(ctx context.Context, promql string, at time.Time) ([]Sample,
 
 // ServerConfig holds the settings of a Server. Zero values mean the defaults.
 type ServerConfig struct {
+	// File has the rules. It is read again when it changes. Empty: Load sets them.
+	File string
 	// Refresh is how long the result of a query is used; 1 s.
 	Refresh time.Duration
-	// Discover is the period of discovery; 30 s.
-	Discover time.Duration
 	// Resolve finds the custom resources of overrides. nil: there are none.
 	Resolve ResolveFunc
 }
 
 // Deps are the collaborators of a Server.
 type Deps struct {
-	Series SeriesFunc
-	Query  QueryFunc
-	Log    *slog.Logger
+	Backend
+	Log *slog.Logger
 }
 
 // Server serves the metrics of a file's rules. Its methods are safe for concurrent use.
@@ -81,7 +80,7 @@ type Server struct {
 // New makes a Server without rules. Run discovers its metrics.
 func New(cfg ServerConfig, deps Deps) *Server {
 	cfg.Refresh = cmp.Or(cfg.Refresh, time.Second)
-	cfg.Discover = cmp.Or(cfg.Discover, 30*time.Second)
+	deps.Discover = cmp.Or(deps.Discover, 30*time.Second)
 	s := &Server{cfg: cfg, deps: deps, changed: make(chan struct{}, 1)}
 	s.rules.Store(&RuleSet{})
 	s.index.Store(&index{})
@@ -114,9 +113,10 @@ func (s *Server) Load(b []byte) error {
 	return err
 }
 
-// Run discovers metrics until ctx is done.
+// Run follows the file and discovers metrics until ctx is done.
 func (s *Server) Run(ctx context.Context) {
-	tick := time.NewTicker(s.cfg.Discover)
+	s.followFile(ctx)
+	tick := time.NewTicker(s.deps.Discover)
 	defer tick.Stop()
 	for {
 		s.Discover(ctx)

@@ -65,7 +65,7 @@ func (b *backend) query(_ context.Context, promql string, at time.Time) (out []S
 func newServer(t testing.TB, b *backend, file string) (*Server, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
-	s := New(ServerConfig{}, Deps{Series: b.read, Query: b.query, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := New(ServerConfig{}, Deps{Backend: Backend{Series: b.read, Query: b.query}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err := s.Load([]byte(file)); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestFailuresEnd(t *testing.T) {
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{values: []float64{1}}
-		s := New(ServerConfig{Resolve: func(context.Context, string, string) (Kind, bool, error) { return Kind{}, false, nil }}, Deps{Series: b.read, Query: b.query, Log: slog.New(slog.DiscardHandler)})
+		s := New(ServerConfig{Resolve: func(context.Context, string, string) (Kind, bool, error) { return Kind{}, false, nil }}, Deps{Backend: Backend{Series: b.read, Query: b.query}, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.Run(ctx) }()
@@ -278,7 +278,7 @@ func TestBrokenFile(t *testing.T) {
 			t.Error("a broken file removed the rules")
 		}
 	}
-	s = New(ServerConfig{}, Deps{Series: b.read, Query: b.query, Log: slog.New(slog.DiscardHandler)})
+	s = New(ServerConfig{}, Deps{Backend: Backend{Series: b.read, Query: b.query}, Log: slog.New(slog.DiscardHandler)})
 	err := s.Load([]byte(gpuRule + "- {seriesQuery: up}"))
 	if s.Discover(t.Context()); err == nil || !strings.Contains(err.Error(), "rules[1].metricsQuery") || !s.Knows(pods, "gpu_util") {
 		t.Errorf("%v", err)
@@ -385,7 +385,7 @@ func TestCustomResources(t *testing.T) {
 			t.Errorf("asked about %s.%s", resource, group)
 		}
 		return isvc, served, nil
-	}}, Deps{Series: b.read, Query: b.query, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	}}, Deps{Backend: Backend{Series: b.read, Query: b.query}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	err := s.Load([]byte(`
 rules:
 - seriesQuery: queue

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package adapter
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
@@ -51,14 +51,14 @@ func TestAdapterSource(t *testing.T) {
 		}
 	}
 	write(adapterFile)
-	c := defaults()
-	c.adapterConfig, c.prometheus = file, server.URL
-	p := &program{cfg: &c, log: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}
-	if err := p.makeAdapter(); err != nil || len(p.sources) != 1 {
+	backend, err := client.New(client.Config{URL: server.URL, MaxAnswer: MaxAnswer})
+	if err != nil {
 		t.Fatal(err)
 	}
-	p.adapter.Discover(t.Context())
-	s := p.sources[0]
+	rules := New(ServerConfig{File: file}, Deps{Backend: Remote(backend), Log: slog.New(slog.DiscardHandler)})
+	rules.ReadFile()
+	rules.Discover(t.Context())
+	s := rules.Source()
 	var listed []string
 	for _, m := range s.Metrics() {
 		listed = append(listed, fmt.Sprint(m.GroupResource, "/", m.Metric, " ", m.Namespaced))
@@ -87,8 +87,8 @@ func TestAdapterSource(t *testing.T) {
 		t.Errorf("a selector without an equivalent: %v", err)
 	}
 	write("rules: [{}]")
-	p.loadAdapter()
-	if p.adapter.Discover(t.Context()); len(s.Metrics()) != 2 || !p.adapter.Broken() {
+	rules.ReadFile()
+	if rules.Discover(t.Context()); len(s.Metrics()) != 2 || !rules.Broken() {
 		t.Error("a broken file removed the metrics")
 	}
 }
