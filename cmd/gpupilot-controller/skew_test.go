@@ -143,7 +143,8 @@ func testScrapesOlderAgent(t *testing.T, a *oldAgent) {
 // The reports of GPUExporters and the conditions of nodes are made from these answers.
 func TestReadsReportsOfOlderAgents(t *testing.T) {
 	for _, dir := range recordings(t) {
-		report, err := parseReport(strings.NewReader(recording(t, dir, "gpus.json")))
+		gpus := &oldAgent{page: recording(t, dir, "gpus.json"), ignoresNames: true}
+		report, err := gpuexporter.ReadReport(t.Context(), gpus, url.URL{Scheme: "http", Host: "10.0.0.1:9400", Path: "/metrics"})
 		if err != nil {
 			t.Fatalf("%s: %v", dir, err)
 		}

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -51,8 +52,13 @@ type Event struct {
 type Deps struct {
 	Live   client.Reader // reads from the API server
 	Client client.Client // writes, and reads Nodes from a cache
-	// Installed reports whether the API server serves the kind of an object.
-	Installed func(client.Object) bool
+	// Installed reports whether the API server serves the kind of an object, and
+	// AwaitInstalled waits until it does.
+	Installed      func(client.Object) bool
+	AwaitInstalled func(ctx context.Context, obj client.Object) error
+	// Watch calls h for the objects of the kind of obj. It returns after the first list
+	// was delivered, or with an error if ctx is done.
+	Watch func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error
 	// Pods lists the pods of the agents' namespace that a selector matches.
 	Pods func(labels.Selector) []*corev1.Pod
 	// Agents are the agents that the controller scrapes, and Ask requests the report of one.

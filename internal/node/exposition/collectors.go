@@ -170,3 +170,17 @@ func (c *Collectors) add(rec []string, line int, seen map[string]int) (reason st
 	seen[name] = line
 	return ""
 }
+
+// CSV returns the collectors as the text of a file, which ParseCollectors reads.
+func (c *Collectors) CSV() string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	for _, m := range c.Metrics {
+		_ = w.Write([]string{m.Name, string(m.Type), m.Help}) // a strings.Builder takes everything
+	}
+	for _, l := range c.Labels {
+		_ = w.Write([]string{l.Name, string(LabelType), l.Name})
+	}
+	w.Flush()
+	return b.String()
+}

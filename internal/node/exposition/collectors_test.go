@@ -3,6 +3,7 @@
 package exposition
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,4 +112,28 @@ func hasLabel(c Collectors, name string) bool {
 		}
 	}
 	return false
+}
+
+// The text of the built-in list is the list.
+func TestDefaultsAsCSV(t *testing.T) {
+	for _, profile := range []names.Profile{names.Profile48, names.Profile49, names.Profile1x} {
+		want := DefaultCollectors(profile)
+		got, bad := ParseCollectors(want.CSV())
+		if len(bad) > 0 {
+			t.Errorf("profile %s: %v", profile, bad)
+		}
+		shown := func(c Collectors) (out []string) {
+			for _, m := range c.Metrics {
+				out = append(out, m.Name+" "+string(m.Type)+" "+m.Help)
+			}
+			for _, l := range c.Labels {
+				out = append(out, l.Name)
+			}
+			slices.Sort(out)
+			return out
+		}
+		if d := cmp.Diff(shown(want), shown(got)); d != "" {
+			t.Errorf("profile %s:\n%s", profile, d)
+		}
+	}
 }
