@@ -110,14 +110,10 @@ func (p *program) makeDelegates() ([]*metricsapi.Delegate, error) {
 }
 
 // makeMetricQueries makes the keeper of the MetricQueries.
-func (p *program) makeMetricQueries() *metricquery.Keeper {
-	return metricquery.New(metricquery.Config{Every: p.cfg.interval, PerNamespace: p.cfg.queriesPerNamespace}, metricquery.Deps{
+func (p *program) makeMetricQueries(limit func(namespace, promql string) (limited string, trusted bool, err error)) *metricquery.Keeper {
+	return metricquery.New(metricquery.Config{Every: p.cfg.interval}, metricquery.Deps{
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled, Client: p.clients.Client,
-		Query: func(ctx context.Context, namespace, promql string) (metricquery.Sample, error) {
-			s, err := p.control.Evaluate(ctx, namespace, promql)
-			return metricquery.Sample{Value: s.Value, At: s.At}, err
-		},
-		Workload: p.workloadSample,
+		Queries: p.scheduler, LimitQuery: limit, Workload: p.workloadSample,
 		Desired: func(namespace, autoscaler string) (metricquery.Sample, error) {
 			d, err := p.control.DesiredReplicas(namespace, autoscaler)
 			return metricquery.Sample{Value: float64(d.Replicas), At: d.At}, err

@@ -17,9 +17,11 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	pb "github.com/gpupilot/gpupilot/internal/serve/kedascaler/externalscaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // backend answers the query of a test: with no series until it has a value.
@@ -32,15 +34,17 @@ type backend struct {
 // noSeries is a query's error after which the next evaluation may have a value.
 type noSeries struct{ error }
 
-func (noSeries) Answered() bool { return true }
+func (e noSeries) Public() string { return e.Error() }
+func (noSeries) Reason() string   { return "no_series" }
+func (noSeries) Answered() bool   { return true }
 
-func (b *backend) query(context.Context, string, string) (metricquery.Sample, error) {
+func (b *backend) query(context.Context, string, string) (series.Sample, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.asked++; b.value == nil {
-		return metricquery.Sample{}, noSeries{errors.New("no series")}
+		return series.Sample{}, noSeries{errors.New("no series")}
 	}
-	return metricquery.Sample{Value: *b.value, At: time.Now()}, nil
+	return series.Sample{Value: *b.value, At: time.Now()}, nil
 }
 
 func (b *backend) set(v float64) {
@@ -105,7 +109,8 @@ func TestPushedActivation(t *testing.T) {
 // took, and how often the query ran in a minute after the stream had ended.
 func activate(t *testing.T, b *backend, after time.Duration) (took time.Duration, perMinute int) {
 	ctx, cancel := context.WithCancel(t.Context())
-	queries := metricquery.New(metricquery.Config{Every: time.Second}, metricquery.Deps{
+	scheduler := queries.NewScheduler(queries.SchedulerConfig{}, queries.SchedulerDeps{Query: b.query})
+	keeper := metricquery.New(metricquery.Config{Every: time.Second}, metricquery.Deps{
 		Watch: func(_ context.Context, _ client.Object, h toolscache.ResourceEventHandler) error {
 			u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"query": map[string]any{"promql": "queue"}}}}
 			u.SetNamespace("ml")
@@ -114,10 +119,11 @@ func activate(t *testing.T, b *backend, after time.Duration) (took time.Duration
 			return nil
 		},
 		AwaitInstalled: func(context.Context, client.Object) error { return nil },
-		Query:          b.query, Leading: func() bool { return false },
+		Queries:        scheduler, Leading: func() bool { return false },
+		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
 	})
 	trigger := map[string]string{"query": "queue", "target": "10"}
-	k := &keda{p: &program{queries: queries}, objects: map[types.NamespacedName]*kedaObject{
+	k := &keda{p: &program{queries: keeper}, objects: map[types.NamespacedName]*kedaObject{
 		{Namespace: "ml", Name: "chat"}: {ScaledObject: &kedascaler.ScaledObject{
 			Namespace: "ml", Name: "chat", Triggers: []kedascaler.ObjectTrigger{{Type: "external-push", Metadata: trigger}},
 		}},
@@ -129,7 +135,8 @@ func activate(t *testing.T, b *backend, after time.Duration) (took time.Duration
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
-	running.Go(func() { queries.Run(ctx) })
+	running.Go(func() { scheduler.Run(ctx) })
+	running.Go(func() { keeper.Run(ctx) })
 	synctest.Wait() // the MetricQuery is known
 	streaming, end := context.WithCancel(ctx)
 	out := &pushes{ctx: streaming}

@@ -74,6 +74,7 @@ type program struct {
 	metrics     *metricsapi.Server  // nil: this replica lacks the role
 	queries     *metricquery.Keeper
 	promqlSlots *queries.Slots // of rules, signals and MetricQueries over the windows
+	scheduler   *queries.Scheduler
 	keda        *keda
 	promql      *promQL      // nil: this replica lacks the role
 	podMonitors *podMonitors // nil: without --pod-monitors
@@ -194,10 +195,6 @@ func (p *program) makeController() error {
 	if err != nil {
 		return err
 	}
-	query, err := p.querier()
-	if err != nil {
-		return err
-	}
 	scope, err := scope.New(scope.Config{Label: p.cfg.queryNamespaceLabel, Trusted: p.cfg.queryNamespaces})
 	if err != nil {
 		return err
@@ -209,20 +206,17 @@ func (p *program) makeController() error {
 	if p.podMonitors = p.makePodMonitors(); p.podMonitors != nil {
 		where.PodMonitors = p.podMonitors.set
 	}
-	p.promqlSlots = queries.NewSlots(queries.ForWindows())
-	slots := p.promqlSlots
-	if p.cfg.prometheus != "" {
-		slots = queries.NewSlots(queries.ForBackend())
+	if err := p.makeScheduler(); err != nil {
+		return err
 	}
 	p.devices = trust.NewDevices(p.cfg.resources)
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Discovery:           where,
-		QueriesPerNamespace: p.cfg.queriesPerNamespace, WorkloadMetrics: p.cfg.workloadMetrics,
+		Discovery: where, WorkloadMetrics: p.cfg.workloadMetrics,
 	}, controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store, Devices: p.devices,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
-		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Query: query, Slots: slots, LimitQuery: scope.Limit,
+		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Queries: p.scheduler, LimitQuery: scope.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
 		Scrape:     p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
@@ -230,9 +224,28 @@ func (p *program) makeController() error {
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
-	p.queries = p.makeMetricQueries()
+	p.queries = p.makeMetricQueries(scope.Limit)
 	p.exporters = p.makeExporters()
 	p.pods.OnChange(p.podChanged)
+	return nil
+}
+
+// makeScheduler makes the scheduler of the queries of GPUAutoscalers and MetricQueries.
+func (p *program) makeScheduler() error {
+	query, err := p.querier()
+	if err != nil {
+		return err
+	}
+	p.promqlSlots = queries.NewSlots(queries.ForWindows())
+	slots := p.promqlSlots
+	if p.cfg.prometheus != "" {
+		slots = queries.NewSlots(queries.ForBackend())
+	}
+	p.scheduler = queries.NewScheduler(
+		queries.SchedulerConfig{PerNamespace: p.cfg.queriesPerNamespace, Timeout: max(30*time.Second, p.cfg.prometheusTimeout)},
+		queries.SchedulerDeps{Query: query, Slots: slots, Log: p.log},
+	)
+	p.registry.MustRegister(p.scheduler)
 	return nil
 }
 
@@ -335,6 +348,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(p.objects.Run))
 	g.run(never(p.wantWorkloads))
 	g.run(never(p.recorder.Run))
+	g.run(never(p.scheduler.Run))
 	g.run(never(p.queries.Run))
 	g.run(never(p.noticeProblems))
 	g.run(never(p.keepHistory))

@@ -46,9 +46,6 @@ type Config struct {
 	// WorkloadMetrics is the most workloads, and the most namespaces, whose GPU aggregates
 	// are on /metrics; 0: no aggregates are computed.
 	WorkloadMetrics int
-
-	// QueriesPerNamespace bounds the different PromQL queries of one namespace; 100.
-	QueriesPerNamespace int
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -82,12 +79,7 @@ type Deps struct {
 	// that ctx is done.
 	AwaitInstalled func(ctx context.Context, obj client.Object) error
 
-	// Query evaluates a PromQL query to one number; nil: there is no backend. scope is
-	// the namespace that LimitQuery limited it to, and that a backend in this process
-	// enforces again; empty: none.
-	Query func(ctx context.Context, scope, promql string) (series.Sample, error)
-	// Slots are those of Query, whose caller holds one; nil: those of a backend.
-	Slots *queries.Slots
+	Queries Queries // evaluates the query signals; nil: there is no backend
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
 	// trusted. Its error is shown to the query's author. nil: no query runs.
 	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
@@ -123,12 +115,12 @@ type shared struct {
 	targets *targets
 	claims  *claims
 	audit   *trust.Audit
-	queries *signalQueries
 	meters  *meters
 	recent  eventLog
 	limits  limits
 	failing failing
-	held    []string // names of gateways' metrics, see holdGateways; of the goroutine of discover
+	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
+	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
 
 	finder     *discovery.Finder
 	discovered atomic.Pointer[discovery.List] // never nil
@@ -154,8 +146,8 @@ func New(cfg Config, deps Deps) *Controller {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	if deps.Slots == nil {
-		deps.Slots = queries.NewSlots(queries.ForBackend())
+	if deps.Queries == nil {
+		deps.Queries = queries.NewScheduler(queries.SchedulerConfig{}, queries.SchedulerDeps{})
 	}
 	if deps.LimitQuery == nil {
 		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }
@@ -175,7 +167,6 @@ func New(cfg Config, deps Deps) *Controller {
 	c.audit = trust.NewAudit(trust.AuditDeps{
 		Store: deps.Store, Pods: deps.Pods, Devices: deps.Devices, Record: c.recordContradiction, Log: deps.Log,
 	})
-	c.queries = newQueries(c)
 	c.aggregates = newAggregates(c)
 	c.meters = newMeters(c, deps.Metrics)
 

@@ -34,7 +34,7 @@ func (c *Controller) discover(ctx context.Context) {
 	for {
 		began := time.Now()
 		c.deps.Scrape(c.listTargets(began))
-		c.queries.sync(ctx)
+		c.askQueries()
 		select {
 		case <-ctx.Done():
 			return

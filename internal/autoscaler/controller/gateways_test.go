@@ -36,7 +36,7 @@ func TestGatewaysSpeakForTheirNamespace(t *testing.T) {
 		w := r.add(gatewayScaled("web"))
 		w.compile(w.object.Load())
 		p := w.plan.Load()
-		if p == nil || len(p.queries) != 2 || p.queries[1].scope != scope || p.queries[1].promql == "" {
+		if p == nil || len(p.queries) != 2 || p.queries[1].Scope != scope || p.queries[1].PromQL == "" {
 			t.Errorf("own %v, trusted %v: %+v, want the scope %q", own, trusted, p, scope)
 		}
 	}

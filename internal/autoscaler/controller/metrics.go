@@ -59,7 +59,6 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 	}
 	if reg != nil {
 		reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration, c.deps.Devices, c.audit)
-		c.queries.meter.register(reg, c.queries)
 	}
 	return m
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -82,8 +83,8 @@ type flaws struct{ spec, status error }
 // plan is a GPUAutoscaler in the engine's terms.
 type plan struct {
 	policy.Compiled
-	fields  gpu.FieldSet // that its signals read
-	queries []queryKey   // parallel to Sources; empty for other kinds
+	fields  gpu.FieldSet  // that its signals read
+	queries []queries.Key // parallel to Sources; empty for other kinds
 	metrics []signalMetrics
 }
 
@@ -234,9 +235,9 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		return
 	}
 	compiled, err := policy.Compile(a)
-	var limited []queryKey
+	var limited []queries.Key
 	if err == nil {
-		limited, err = w.shared.queries.limitQueries(a, compiled.Sources)
+		limited, err = w.shared.limitQueries(a, compiled.Sources)
 	}
 	if f := w.flaws.Load(); f.spec != nil {
 		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
@@ -338,7 +339,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
 	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, pol.MaxAge}
 	obs := reader.observe(t.replicas, pods, p.Sources)
-	obs.Totals, r.queryProblem = w.shared.queries.totals(w.key, p)
+	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
 		w.state = resumeState(w.state, gap)
 	}

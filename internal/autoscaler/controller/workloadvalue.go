@@ -15,9 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
-	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
@@ -182,47 +180,6 @@ func (w *workload) obstacle() string {
 	}
 	return ""
 }
-
-// Evaluate evaluates a PromQL query, limited to the series of a namespace, once. It
-// waits for a slot, as the queries of GPUAutoscalers do. The text of its error is for
-// the query's author. The method Answered of an error reports whether the backend
-// evaluated the query.
-func (c *Controller) Evaluate(ctx context.Context, namespace, promql string) (series.Sample, error) {
-	if c.deps.Query == nil {
-		return series.Sample{}, errNoBackend
-	}
-	limited, trusted, err := c.deps.LimitQuery(namespace, promql)
-	if err != nil {
-		return series.Sample{}, err
-	}
-	scope := namespace
-	if trusted {
-		scope = ""
-	}
-	release, err := c.queries.slots.Acquire(ctx, queries.Request{Payer: namespace})
-	if err != nil {
-		return series.Sample{}, fmt.Errorf("%w: other queries of the namespace take all the time", ErrNoValue)
-	}
-	defer release()
-	s, err := c.deps.Query(ctx, scope, limited)
-	if err != nil {
-		a, ok := errors.AsType[queryError](err)
-		return series.Sample{}, &evaluationError{publicError(err), ok && a.Answered()}
-	}
-	return s, nil
-}
-
-// evaluationError is the error of a query for its author.
-type evaluationError struct {
-	text     string
-	answered bool
-}
-
-// Error implements error.
-func (e *evaluationError) Error() string { return e.text }
-
-// Answered reports whether the backend evaluated the query.
-func (e *evaluationError) Answered() bool { return e.answered }
 
 // AutoscalersOf returns the names of a namespace's GPUAutoscalers, sorted.
 func (c *Controller) AutoscalersOf(namespace string) (out []string) {

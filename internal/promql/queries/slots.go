@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queries shares the time of a PromQL engine or backend among namespaces.
+// Package queries evaluates the PromQL of GPUAutoscalers and MetricQueries, and shares the
+// time of an engine or backend among namespaces.
 package queries
 
 import (

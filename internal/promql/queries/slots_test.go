@@ -155,14 +155,14 @@ func TestAFloodLeavesTheSlotsOfSignals(t *testing.T) {
 // wait, every request is served within one turn of all others, and no slot is lost.
 func TestRandomSchedules(t *testing.T) {
 	for seed := range uint64(1000) {
-		synctest.Test(t, func(t *testing.T) { schedule(t, rand.New(rand.NewPCG(seed, 1))) })
+		synctest.Test(t, func(t *testing.T) { runSchedule(t, rand.New(rand.NewPCG(seed, 1))) })
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
 }
 
-func schedule(t *testing.T, r *rand.Rand) {
+func runSchedule(t *testing.T, r *rand.Rand) {
 	cfg := Config{Slots: 1 + r.IntN(8)}
 	cfg.Share, cfg.ForSignals = 1+r.IntN(cfg.Slots), r.IntN(cfg.Slots)
 	s := NewSlots(cfg)

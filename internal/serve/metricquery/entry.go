@@ -7,10 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"regexp"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +16,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // The reasons of the condition Ready.
@@ -30,15 +29,13 @@ const (
 	ReasonLimit    = "Limit"    // the namespace has too many objects
 )
 
-// The bounds of an evaluation.
+// The bounds of a value.
 const (
-	evaluationTimeout = 30 * time.Second
-	maxPause          = 30 * time.Second // between evaluations after failures
-	minKept           = 10 * time.Second // how long a value is served after its last evaluation, at least
-	keptRounds        = 3                // the same, in intervals
-	maxMessage        = 512              // bytes
-	minWindow         = time.Second
-	maxWindow         = 24 * time.Hour
+	minKept    = 10 * time.Second // how long a value is served after its last evaluation, at least
+	keptRounds = 3                // the same, in intervals
+	maxMessage = 512              // bytes
+	minWindow  = time.Second
+	maxWindow  = 24 * time.Hour
 )
 
 // MetricOfAutoscalers is the external metric with the desired replicas of all
@@ -51,23 +48,20 @@ type verdict struct{ reason, message string }
 // notEvaluated is the verdict of a new object.
 var notEvaluated = verdict{ReasonNoValue, "not evaluated yet"}
 
-// entry is one MetricQuery with its newest value.
+// entry is one MetricQuery. The scheduler has its newest value.
 type entry struct {
-	k      *Keeper
-	object *v1alpha1.MetricQuery // never changed
-	metric string
-	every  time.Duration
-	flaw   error // of the spec
-	cancel context.CancelFunc
-	wake   chan struct{} // evaluate now
+	k        *Keeper
+	object   *v1alpha1.MetricQuery // never changed
+	metric   string
+	every    time.Duration // between two evaluations, unless it is followed
+	key      queries.Key
+	flaw     error // of the spec
+	rejected error // why the query is not allowed
+	cancel   context.CancelFunc
+	wake     chan struct{} // the value or the rival has changed
 
-	rescheduled chan struct{} // the time between two evaluations has changed
-
-	mu        sync.Mutex
-	suspended verdict // not evaluated
-	sample    Sample
-	evaluated time.Time // of the last success; zero: none
-	problem   error     // of the last evaluation
+	mu    sync.Mutex
+	rival *entry // the older object with the same metric; nil: none
 
 	status statusWriter // used by run only
 }
@@ -75,13 +69,18 @@ type entry struct {
 func newEntry(k *Keeper, q *v1alpha1.MetricQuery, flaw error) *entry {
 	e := &entry{
 		k: k, object: q, metric: cmp.Or(q.Spec.MetricName, q.Name), every: k.cfg.Every, wake: make(chan struct{}, 1),
-		rescheduled: make(chan struct{}, 1), status: statusWriter{last: q.Status},
+		status: statusWriter{last: q.Status},
 	}
 	if e.flaw = flaw; flaw == nil {
 		e.flaw = validate(&q.Spec, e.metric)
 	}
-	if q.Spec.Query != nil {
-		e.every = k.cfg.QueryEvery
+	switch {
+	case e.flaw != nil:
+	case q.Spec.Query != nil:
+		limited, trusted, err := k.deps.LimitQuery(q.Namespace, q.Spec.Query.PromQL)
+		e.every, e.key, e.rejected = queries.Every, queries.KeyOf(q.Namespace, limited, trusted), err
+	default:
+		e.key = queries.Key{Scope: q.Namespace, Object: fmt.Sprintf("MetricQuery %s/%s/%d", q.Name, q.UID, q.Generation)}
 	}
 	return e
 }
@@ -120,156 +119,103 @@ func validate(s *v1alpha1.MetricQuerySpec, metric string) error {
 	return nil
 }
 
-func (e *entry) invalid() bool { return e.flaw != nil }
+// owner returns the object as an owner of its query.
+func (e *entry) owner() queries.Owner {
+	q := queries.Query{Key: e.key, Every: e.every}
+	if e.key.Object != "" {
+		q.Read = e.read
+	}
+	if e.k.followers.often(types.NamespacedName{Namespace: e.object.Namespace, Name: e.object.Name}) {
+		q.Every = min(e.k.cfg.FollowedEvery, e.every)
+	}
+	return queries.Owner{Name: e.object.Name, Created: e.object.CreationTimestamp.Time, Queries: []queries.Query{q}, Changed: e.changed}
+}
 
-// suspend sets the reason why the object is not evaluated; none if it is.
-func (e *entry) suspend(v verdict) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.suspended == v {
-		return
+// read reads the value of an object without PromQL.
+func (e *entry) read(ctx context.Context) (series.Sample, error) {
+	var s Sample
+	var err error
+	if ns, spec := e.object.Namespace, &e.object.Spec; spec.GPU != nil {
+		s, err = e.k.deps.Workload(ctx, ns, spec.GPU)
+	} else {
+		s, err = e.k.deps.Desired(ns, spec.Autoscaler.Name)
 	}
-	if e.suspended = v; v.reason != "" {
-		e.sample, e.evaluated = Sample{}, time.Time{}
-	}
+	return series.Sample{At: s.At, Value: s.Value}, err
+}
+
+// changed has the status written. It does not block.
+func (e *entry) changed() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run evaluates the object until ctx is done. Between the evaluations of a query that
-// backs off it keeps the status up to date, because a value gets old.
+// setRival sets the older object that serves the metric; nil if this one does.
+func (e *entry) setRival(rival *entry) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.rival != rival {
+		e.rival = rival
+		e.changed()
+	}
+}
+
+// run keeps the status up to date until ctx is done: a value gets old without a change.
 func (e *entry) run(ctx context.Context) {
 	defer e.cancel()
-	var last evaluation
-	for due := true; ; {
-		if due {
-			last = e.evaluateTimed(ctx, last.failures)
-		}
-		if ctx.Err() != nil {
-			return
-		}
+	for {
 		e.writeStatus(ctx, time.Now())
-		rest := time.Until(last.ended.Add(e.pause(&last)))
 		select {
 		case <-ctx.Done():
 			return
 		case <-e.wake:
-			due = true
-		case <-e.rescheduled:
-			due = false
-		case <-time.After(min(rest, e.every)):
-			due = rest <= e.every
+		case <-time.After(e.every + e.every/2): // later than the next evaluation, which has the status written anyway
 		}
 	}
-}
-
-// followedLoad bounds the time that the evaluations of a followed query take: the pause
-// after one is so many times as long as the evaluation was.
-const followedLoad = 3
-
-// evaluation is how an evaluation went.
-type evaluation struct {
-	ended    time.Time
-	took     time.Duration
-	failures int     // consecutive ones, this one included
-	jitter   float64 // of the pause after failures, so that queries that failed together are not retried together
-}
-
-// evaluateTimed evaluates the object after so many failures.
-func (e *entry) evaluateTimed(ctx context.Context, failures int) evaluation {
-	began := time.Now()
-	if failures++; e.evaluate(ctx) {
-		failures = 0
-	}
-	now := time.Now()
-	return evaluation{ended: now, took: now.Sub(began), failures: failures, jitter: 0.8 + 0.4*rand.Float64()}
-}
-
-// pause returns the time from the end of an evaluation to the next one.
-func (e *entry) pause(last *evaluation) time.Duration {
-	isQuery := e.object.Spec.Query != nil
-	switch {
-	case isQuery && last.failures >= 2:
-		return time.Duration(last.jitter * float64(min(e.every<<min(last.failures-1, 10), maxPause)))
-	case (!isQuery || last.failures == 0) && e.k.followers.often(types.NamespacedName{Namespace: e.object.Namespace, Name: e.object.Name}):
-		return min(max(e.k.cfg.FollowedEvery, followedLoad*last.took), e.every)
-	}
-	return e.every
-}
-
-// answered is an error of a query that the backend evaluated: it has no value now, and
-// may have one the next time.
-type answered interface {
-	error
-	Answered() bool
-}
-
-// evaluate evaluates the object once. It returns false if that failed, so that the next
-// evaluation is delayed.
-func (e *entry) evaluate(ctx context.Context) bool {
-	e.mu.Lock()
-	skip := e.flaw != nil || e.suspended.reason != ""
-	e.mu.Unlock()
-	if skip {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, evaluationTimeout)
-	defer cancel()
-	s, err := e.read(ctx)
-	if err == nil && (math.IsNaN(s.Value) || math.IsInf(s.Value, 0)) {
-		err = fmt.Errorf("the value is %v, not a number", s.Value)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.problem = err; err == nil && e.suspended.reason == "" {
-		e.sample, e.evaluated = s, time.Now()
-	}
-	a, ok := errors.AsType[answered](err)
-	return err == nil || ok && a.Answered()
-}
-
-func (e *entry) read(ctx context.Context) (Sample, error) {
-	ns, spec := e.object.Namespace, &e.object.Spec
-	switch {
-	case spec.Query != nil:
-		return e.k.deps.Query(ctx, ns, spec.Query.PromQL)
-	case spec.GPU != nil:
-		return e.k.deps.Workload(ctx, ns, spec.GPU)
-	}
-	return e.k.deps.Desired(ns, spec.Autoscaler.Name)
 }
 
 // kept returns how long a value is served after its last evaluation: one failed
 // evaluation does not make it disappear.
 func (e *entry) kept() time.Duration { return max(keptRounds*e.every, minKept) }
 
-// newest returns the newest value. The error is for the object's author.
-func (e *entry) newest(now time.Time) (Sample, error) {
-	v := e.verdictAt(now)
+// answer returns the newest answer to the query, and the reason and message of the
+// condition Ready at now.
+func (e *entry) answer(now time.Time) (queries.Answer, verdict) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if v.reason == ReasonValue {
-		return e.sample, nil
+	rival := e.rival
+	e.mu.Unlock()
+	short := func(text string) string { return excerpt.Of(text, maxMessage) }
+	if e.flaw != nil {
+		return queries.Answer{}, verdict{ReasonInvalid, short(e.flaw.Error())}
 	}
-	return Sample{}, fmt.Errorf("MetricQuery %s/%s has no value (%s): %s", e.object.Namespace, e.object.Name, v.reason, v.message)
+	if rival != nil {
+		if a, v := rival.answer(now); v.reason == ReasonLimit {
+			return a, v // it serves nothing, and this one is newer
+		}
+		return queries.Answer{}, verdict{ReasonConflict, fmt.Sprintf("the metric %s is served by the older MetricQuery %s; set another metricName, or delete one of the two", e.metric, rival.object.Name)}
+	}
+	if e.rejected != nil {
+		return queries.Answer{}, verdict{ReasonNoValue, short(e.rejected.Error())}
+	}
+	a := e.k.deps.Queries.Answer(e.object.Namespace, e.key)
+	switch {
+	case a.Refused:
+		return a, verdict{ReasonLimit, a.Problem}
+	case !a.Evaluated.IsZero() && now.Sub(a.Evaluated) <= e.kept():
+		return a, verdict{ReasonValue, "the metric has a fresh value"}
+	case a.Problem != "":
+		return a, verdict{ReasonNoValue, short(a.Problem)}
+	}
+	return a, notEvaluated
 }
 
-// verdictAt returns the reason and message of the condition Ready.
-func (e *entry) verdictAt(now time.Time) verdict {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	short := func(err error) string { return excerpt.Of(strings.ToValidUTF8(err.Error(), "?"), maxMessage) }
-	switch {
-	case e.flaw != nil:
-		return verdict{ReasonInvalid, short(e.flaw)}
-	case e.suspended.reason != "":
-		return e.suspended
-	case !e.evaluated.IsZero() && now.Sub(e.evaluated) <= e.kept():
-		return verdict{ReasonValue, "the metric has a fresh value"}
-	case e.problem != nil:
-		return verdict{ReasonNoValue, short(e.problem)}
+// newest returns the newest value. The error is for the object's author.
+func (e *entry) newest(now time.Time) (s Sample, isRefused bool, err error) {
+	a, v := e.answer(now)
+	if v.reason != ReasonValue {
+		err = fmt.Errorf("MetricQuery %s/%s has no value (%s): %s", e.object.Namespace, e.object.Name, v.reason, v.message)
+		return Sample{}, v.reason == ReasonLimit, err
 	}
-	return notEvaluated
+	return Sample{a.Sample.Value, a.Sample.At}, false, nil
 }

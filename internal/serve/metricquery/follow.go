@@ -107,25 +107,20 @@ func (f *followers) often(key types.NamespacedName) bool {
 func (k *Keeper) Follow(namespace, name string) (stop func()) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if k.followers.add(key) {
-		k.reschedule(key)
+		k.reschedule(namespace)
 	}
 	return sync.OnceFunc(func() {
-		if next, changed := k.followers.remove(key); changed {
-			k.reschedule(next)
+		next, changed := k.followers.remove(key)
+		k.reschedule(key.Namespace)
+		if changed && next.Namespace != key.Namespace {
+			k.reschedule(next.Namespace)
 		}
 	})
 }
 
-// reschedule has an entry compute its next evaluation again.
-func (k *Keeper) reschedule(key types.NamespacedName) {
-	k.mu.RLock()
-	e := k.entries[key]
-	k.mu.RUnlock()
-	if e == nil {
-		return
-	}
-	select {
-	case e.rescheduled <- struct{}{}:
-	default:
-	}
+// reschedule hands the intervals of a namespace's objects to the scheduler.
+func (k *Keeper) reschedule(namespace string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rank(namespace)
 }

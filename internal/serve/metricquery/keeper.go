@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metricquery evaluates MetricQueries and keeps their newest values in memory,
-// for external.metrics.k8s.io and for KEDA.
+// Package metricquery serves the values of MetricQueries, for external.metrics.k8s.io and
+// for KEDA, and writes their status.
 //
-// Values are evaluated in the background; reading one evaluates nothing. The evaluation
-// of one object does not affect another. Of several objects of a namespace with the same
-// metric name, the oldest one is served, and the others say so in their condition.
+// A scheduler evaluates the queries in the background; reading a value evaluates nothing.
+// Of several objects of a namespace with the same metric name, the oldest one is served,
+// and the others say so in their condition.
 package metricquery
 
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // Sample is a value with the time at which it was measured or decided.
@@ -34,9 +34,7 @@ type Sample struct {
 
 // Config holds the settings of a Keeper. Zero values mean the defaults.
 type Config struct {
-	Every        time.Duration // between two evaluations of an object; 1 s
-	QueryEvery   time.Duration // of a PromQL query; 2 s
-	PerNamespace int           // evaluated objects per namespace, the oldest ones; 100
+	Every time.Duration // between two evaluations of an object without PromQL; 1 s
 
 	// FollowedEvery is the time between two evaluations of an object that somebody
 	// follows; half of Every.
@@ -54,20 +52,25 @@ type Deps struct {
 	AwaitInstalled func(ctx context.Context, obj client.Object) error
 	Client         client.Client // writes the status
 
-	// Query evaluates a PromQL query, limited to the series of the namespace. Workload
-	// and Desired read a workload's metric and the replicas of a GPUAutoscaler. The text
-	// of their errors is shown in the condition. An error of Query with the method
-	// Answered() bool that returns true means that the backend works, and the query is
-	// evaluated again as usual: it may have a value the next time.
-	Query    func(ctx context.Context, namespace, promql string) (Sample, error)
-	Workload func(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (Sample, error)
-	Desired  func(namespace, autoscaler string) (Sample, error)
+	Queries Queries
+	// LimitQuery limits a query to the series of a namespace, unless the namespace is
+	// trusted. Workload and Desired read a workload's metric and the replicas of a
+	// GPUAutoscaler. The text of their errors is shown in the condition.
+	LimitQuery func(namespace, promql string) (limited string, trusted bool, err error)
+	Workload   func(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (Sample, error)
+	Desired    func(namespace, autoscaler string) (Sample, error)
 
 	Leading func() bool  // whether this replica writes
 	Log     *slog.Logger // nil discards
 }
 
-// Keeper evaluates MetricQueries while Run runs. Its methods are safe for concurrent use.
+// Queries evaluates the objects. *queries.Scheduler implements it.
+type Queries interface {
+	Set(kind queries.Kind, namespace string, owners []queries.Owner)
+	Answer(namespace string, key queries.Key) queries.Answer
+}
+
+// Keeper keeps the MetricQueries while Run runs. Its methods are safe for concurrent use.
 type Keeper struct {
 	cfg       Config
 	deps      Deps
@@ -85,9 +88,7 @@ type metricKey struct{ namespace, metric string }
 // New makes a keeper. Run starts it.
 func New(cfg Config, deps Deps) *Keeper {
 	cfg.Every = cmp.Or(cfg.Every, time.Second)
-	cfg.QueryEvery = cmp.Or(cfg.QueryEvery, 2*time.Second)
-	cfg.PerNamespace = cmp.Or(cfg.PerNamespace, 100)
-	cfg.FollowedEvery = min(cmp.Or(cfg.FollowedEvery, cfg.Every/2), cfg.QueryEvery)
+	cfg.FollowedEvery = min(cmp.Or(cfg.FollowedEvery, cfg.Every/2), queries.Every)
 	cfg.FollowedPerNamespace = cmp.Or(cfg.FollowedPerNamespace, 10)
 	cfg.Followed = cmp.Or(cfg.Followed, 256)
 	if deps.Log == nil {
@@ -99,7 +100,8 @@ func New(cfg Config, deps Deps) *Keeper {
 	}
 }
 
-// Run watches and evaluates until ctx is done. Without the CRD it waits for it.
+// Run watches the objects and writes their status until ctx is done. Without the CRD it
+// waits for it.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.running.Wait()
 	if k.deps.AwaitInstalled(ctx, kind()) != nil {
@@ -167,7 +169,8 @@ func (k *Keeper) changed(ctx context.Context, u *unstructured.Unstructured, gone
 	k.rank(q.Namespace)
 }
 
-// rank decides which objects of a namespace are evaluated and served: the oldest ones.
+// rank decides which objects of a namespace are served, the oldest one of each metric,
+// and has them evaluated.
 // k.mu is held.
 func (k *Keeper) rank(namespace string) {
 	for key := range k.served {
@@ -184,26 +187,26 @@ func (k *Keeper) rank(namespace string) {
 	slices.SortFunc(list, func(a, b *entry) int {
 		return cmp.Or(a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time), cmp.Compare(a.object.Name, b.object.Name))
 	})
-	evaluated := 0
+	var owners []queries.Owner
 	for _, e := range list {
 		key := metricKey{namespace, e.metric}
-		switch other := k.served[key]; {
-		case e.invalid():
+		if e.flaw != nil {
 			continue
-		case other != nil:
-			e.suspend(verdict{ReasonConflict, fmt.Sprintf("the metric %s is served by the older MetricQuery %s; set another metricName, or delete one of the two", e.metric, other.object.Name)})
-		case evaluated >= k.cfg.PerNamespace:
-			e.suspend(verdict{ReasonLimit, fmt.Sprintf("not evaluated: the namespace has %d older MetricQueries, which is the limit", k.cfg.PerNamespace)})
-		default:
-			evaluated++
-			k.served[key] = e
-			e.suspend(verdict{})
+		}
+		rival := k.served[key]
+		if e.setRival(rival); rival != nil {
+			continue
+		}
+		if k.served[key] = e; e.rejected == nil {
+			owners = append(owners, e.owner())
 		}
 	}
+	k.deps.Queries.Set(queries.MetricQuery, namespace, owners)
 }
 
 // Metric returns the value of an external metric of a namespace. found is false if no
-// object serves it. The error says why it has no fresh value.
+// object within the limit of its namespace has it. The error says why it has no fresh
+// value.
 func (k *Keeper) Metric(namespace, metric string) (s Sample, found bool, err error) {
 	k.mu.RLock()
 	e := k.served[metricKey{namespace, metric}]
@@ -211,11 +214,15 @@ func (k *Keeper) Metric(namespace, metric string) (s Sample, found bool, err err
 	if e == nil {
 		return Sample{}, false, nil
 	}
-	s, err = e.newest(time.Now())
+	s, isRefused, err := e.newest(time.Now())
+	if isRefused {
+		return Sample{}, false, nil
+	}
 	return s, true, err
 }
 
-// Object returns the value of a MetricQuery by the name of the object, as Metric does.
+// Object returns the value of a MetricQuery by the name of the object, as Metric does. An
+// object that is beyond the limit is found.
 func (k *Keeper) Object(namespace, name string) (s Sample, found bool, err error) {
 	k.mu.RLock()
 	e := k.entries[types.NamespacedName{Namespace: namespace, Name: name}]
@@ -223,6 +230,6 @@ func (k *Keeper) Object(namespace, name string) (s Sample, found bool, err error
 	if e == nil {
 		return Sample{}, false, nil
 	}
-	s, err = e.newest(time.Now())
+	s, _, err = e.newest(time.Now())
 	return s, true, err
 }

@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // rig is a keeper whose objects are given to changed by hand, in a bubble of
@@ -37,9 +39,25 @@ type rig struct {
 	asked   map[string]int
 	patches int
 	leading bool
+	took    time.Duration // of a PromQL query
+
+	scheduler *queries.Scheduler
 }
 
-func newRig(t *testing.T, objects ...client.Object) *rig {
+// unanswered is the error of a query that was not answered.
+type unanswered string
+
+func (e unanswered) Error() string  { return string(e) }
+func (e unanswered) Public() string { return string(e) }
+func (e unanswered) Reason() string { return "other" }
+func (e unanswered) Answered() bool { return false }
+
+// newRig makes a rig whose namespaces may have three MetricQueries.
+func newRig(t *testing.T, objects ...client.Object) *rig { return newRigOf(t, 4, objects...) }
+
+// newRigOf makes a rig with a limit of queries per namespace, of which signals have a
+// quarter.
+func newRigOf(t *testing.T, perNamespace int, objects ...client.Object) *rig {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -54,14 +72,26 @@ func newRig(t *testing.T, objects ...client.Object) *rig {
 				return c.SubResource(sub).Patch(ctx, obj, p, opts...)
 			},
 		}).Build()
-	r.Keeper = New(Config{PerNamespace: 3}, Deps{
+	scheduler := queries.NewScheduler(queries.SchedulerConfig{PerNamespace: perNamespace}, queries.SchedulerDeps{
+		Query: func(_ context.Context, namespace, promql string) (series.Sample, error) {
+			time.Sleep(r.took)
+			s, err := r.read(namespace + "/" + promql)
+			return series.Sample{At: s.At, Value: s.Value}, err
+		},
+	})
+	r.scheduler = scheduler
+	r.Keeper = New(Config{}, Deps{
+		Queries: scheduler,
+		LimitQuery: func(_, promql string) (string, bool, error) {
+			if strings.HasPrefix(promql, "forbidden") {
+				return "", false, errors.New("the query reads another namespace")
+			}
+			return promql, false, nil
+		},
 		Client: r.client, Leading: func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return r.leading
-		},
-		Query: func(_ context.Context, namespace, promql string) (Sample, error) {
-			return r.read(namespace + "/" + promql)
 		},
 		Workload: func(_ context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (Sample, error) {
 			return r.read(namespace + "/gpu/" + q.Metric)
@@ -70,6 +100,7 @@ func newRig(t *testing.T, objects ...client.Object) *rig {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	r.ctx = ctx
+	r.running.Go(func() { scheduler.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		r.running.Wait()
@@ -83,7 +114,7 @@ func (r *rig) read(key string) (Sample, error) {
 	r.asked[key]++
 	v, ok := r.values[key]
 	if !ok {
-		return Sample{}, errors.New("no answer to " + key)
+		return Sample{}, unanswered("no answer to " + key)
 	}
 	return Sample{v, time.Now()}, nil
 }
@@ -265,11 +296,41 @@ func TestLimitPerNamespace(t *testing.T) {
 		r.put(query("b", "q", 99), false)
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
+		const limit = "(Limit): not evaluated: older MetricQueries of namespace a already have 3 different queries; the rest of the 4 of --queries-per-namespace is for GPUAutoscalers"
 		for i := range 5 {
-			_, found, err := r.Object("a", fmt.Sprintf("q%d", i))
-			if wants := i >= 2; !found || (err == nil) != wants { // the oldest are q4, q3, q2
-				t.Errorf("q%d: %t, %v", i, found, err)
+			name, wants := fmt.Sprintf("q%d", i), i >= 2 // the oldest are q4, q3, q2
+			_, found, err := r.Object("a", name)
+			if !found || (err == nil) != wants || !wants && !strings.Contains(err.Error(), limit) {
+				t.Errorf("%s: %t, %v", name, found, err)
 			}
+			if _, found, _ := r.Metric("a", name); found != wants {
+				t.Errorf("the metric %s is served: %t", name, found)
+			}
+		}
+		again := query("a", "again", 99) // has the metric of one beyond the limit
+		again.Spec.MetricName = "q0"
+		r.put(again, false)
+		if _, found, err := r.Object("a", "again"); !found || !strings.Contains(err.Error(), limit) {
+			t.Errorf("%t, %v", found, err)
+		}
+		for _, p := range r.Problems() {
+			if p.Reason != ReasonLimit {
+				t.Errorf("%+v", p)
+			}
+		}
+		if n := len(r.Problems()); n != 3 {
+			t.Errorf("%d problems, want those of q0, q1 and again", n)
+		}
+
+		// The signals of a GPUAutoscaler count in the same limit.
+		r.scheduler.Set(queries.GPUAutoscaler, "a", []queries.Owner{{Name: "web", Created: epoch, Queries: []queries.Query{
+			{Key: queries.KeyOf("a", "x", false)}, {Key: queries.KeyOf("a", "y", false)}, {Key: queries.KeyOf("a", "q4", false)},
+		}}})
+		if _, _, err := r.Object("a", "q2"); err == nil || !strings.Contains(err.Error(), "older GPUAutoscalers and MetricQueries of namespace a already have 4 different queries") {
+			t.Errorf("beside older signals: %v", err)
+		}
+		if _, _, err := r.Metric("a", "q3"); err != nil {
+			t.Error(err)
 		}
 		if _, _, err := r.Metric("b", "q"); err != nil {
 			t.Error(err)
@@ -361,20 +422,11 @@ func TestStatusIsWrittenRarely(t *testing.T) {
 	})
 }
 
-// slow is an answer of the backend that takes a while.
-func (r *rig) slow(d time.Duration) {
-	r.Keeper.deps.Query = func(_ context.Context, namespace, promql string) (Sample, error) {
-		time.Sleep(d)
-		return r.read(namespace + "/" + promql)
-	}
-}
-
 // Followed queries are evaluated twice per interval: a few of a namespace, and slow ones
 // less often.
 func TestFollowedQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.Keeper.cfg.PerNamespace = 100
+		r := newRigOf(t, 100)
 		r.Keeper.followers.share = 2
 		perMinute := func(key string) int {
 			before := r.evaluations(key)
@@ -414,7 +466,7 @@ func TestFollowedQueries(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.slow(400 * time.Millisecond)
+		r.took = 400 * time.Millisecond
 		r.set("a/q", 1)
 		r.put(query("a", "q", 0), false)
 		defer r.Follow("a", "q")()

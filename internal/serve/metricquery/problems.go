@@ -26,7 +26,7 @@ func (k *Keeper) Problems() (out []Problem) {
 	defer k.mu.RUnlock()
 	now := time.Now()
 	for key, e := range k.entries {
-		v := e.verdictAt(now)
+		_, v := e.answer(now)
 		if v.reason == ReasonValue || v == notEvaluated {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // ConditionReady is True while the metric has a fresh value.
@@ -37,7 +38,11 @@ func (e *entry) writeStatus(ctx context.Context, now time.Time) {
 	if !e.k.deps.Leading() {
 		return
 	}
-	next, changed := e.nextStatus(now)
+	a, v := e.answer(now)
+	if v == notEvaluated {
+		return // soon
+	}
+	next, changed := e.nextStatus(&a, v, now)
 	since := now.Sub(e.status.at)
 	if same(&next, &e.status.last) || since < changeEvery || !changed && since < valueEvery {
 		return
@@ -58,8 +63,7 @@ func (e *entry) writeStatus(ctx context.Context, now time.Time) {
 }
 
 // nextStatus returns the status at now, and whether its condition has changed.
-func (e *entry) nextStatus(now time.Time) (next v1alpha1.MetricQueryStatus, changed bool) {
-	v := e.verdictAt(now)
+func (e *entry) nextStatus(a *queries.Answer, v verdict, now time.Time) (next v1alpha1.MetricQueryStatus, changed bool) {
 	next = v1alpha1.MetricQueryStatus{MetricName: e.metric, ObservedGeneration: e.object.Generation}
 	for _, c := range e.status.last.Conditions {
 		next.Conditions = append(next.Conditions, *c.DeepCopy())
@@ -67,9 +71,7 @@ func (e *entry) nextStatus(now time.Time) (next v1alpha1.MetricQueryStatus, chan
 	state := metav1.ConditionFalse
 	if v.reason == ReasonValue {
 		state = metav1.ConditionTrue
-		e.mu.Lock()
-		next.Value, next.Time = quantityOf(e.sample.Value), &metav1.Time{Time: e.sample.At.Truncate(time.Second)}
-		e.mu.Unlock()
+		next.Value, next.Time = quantityOf(a.Sample.Value), &metav1.Time{Time: a.Sample.At.Truncate(time.Second)}
 	}
 	changed = meta.SetStatusCondition(&next.Conditions, metav1.Condition{
 		Type: ConditionReady, Status: state, Reason: v.reason, Message: v.message,

@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package queries
 
 import (
 	"errors"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// queryMeters holds the metrics of queries. Their labels are namespaces with queries,
+// meters holds the metrics of query signals. Their labels are namespaces with signals,
 // and kinds of errors.
-type queryMeters struct {
+type meters struct {
 	total      *prometheus.CounterVec
 	duration   *prometheus.SummaryVec
 	wait       prometheus.Histogram
 	rejections *prometheus.CounterVec
 	distinct   *prometheus.Desc
-	known      map[string]bool // namespaces with a duration; guarded by queries.mu
 }
 
-func newQueryMeters() *queryMeters {
-	m := &queryMeters{
+func newMeters() *meters {
+	m := &meters{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_queries_total", Help: "PromQL queries for signals by their result, and by the reason of a failure; an answer that is not one number is a failure.",
 		}, []string{"result", "reason"}),
@@ -37,7 +35,6 @@ func newQueryMeters() *queryMeters {
 		}, []string{"reason"}),
 		distinct: prometheus.NewDesc("gpupilot_query_signals", "Different PromQL queries by namespace and state: asked, backing_off after failures, or rejected because the namespace has too many.",
 			[]string{"namespace", "state"}, nil),
-		known: map[string]bool{},
 	}
 	m.total.WithLabelValues("answered", "")
 	for _, reason := range []string{"length", "syntax", "namespace", "limit"} {
@@ -46,22 +43,22 @@ func newQueryMeters() *queryMeters {
 	return m
 }
 
-// observe counts one evaluation. queries.mu is held.
-func (m *queryMeters) observe(namespace string, waited, took time.Duration, err error) {
+// observe counts one evaluation. Scheduler.mu is held.
+func (m *meters) observe(namespace string, e *evaluation) {
 	result, reason := "answered", ""
-	if err != nil {
+	if e.err != nil {
 		result, reason = "failed", "other"
-		if f, ok := errors.AsType[queryError](err); ok {
+		if f, ok := errors.AsType[publicError](e.err); ok {
 			reason = f.Reason()
 		}
 	}
 	m.total.WithLabelValues(result, reason).Inc()
-	m.wait.Observe(waited.Seconds())
-	m.duration.WithLabelValues(namespace).Observe(took.Seconds())
+	m.wait.Observe(e.waited.Seconds())
+	m.duration.WithLabelValues(namespace).Observe(e.took.Seconds())
 }
 
-// rejected counts a query that is not allowed.
-func (m *queryMeters) rejected(err error) {
+// recordRejected counts a query that is not allowed.
+func (m *meters) recordRejected(err error) {
 	reason := "other"
 	if r, ok := errors.AsType[interface {
 		error
@@ -72,50 +69,63 @@ func (m *queryMeters) rejected(err error) {
 	m.rejections.WithLabelValues(reason).Inc()
 }
 
-// forget deletes the series of namespaces without queries. queries.mu is held.
-func (m *queryMeters) forget(asked map[queryKey]*queryState) {
-	now := map[string]bool{}
-	for _, x := range asked {
-		now[x.namespace] = true
-	}
-	for namespace := range m.known {
-		if !now[namespace] {
-			m.duration.DeleteLabelValues(namespace)
+// recordRefused counts the signals that are beyond the limit now and were not before.
+func (m *meters) recordRefused(before, now map[Key]refusal) {
+	for key, r := range now {
+		if r.signal && !before[key].signal {
+			m.rejections.WithLabelValues("limit").Inc()
 		}
 	}
-	m.known = now
 }
 
-// register adds the metrics.
-func (m *queryMeters) register(reg prometheus.Registerer, q *signalQueries) {
-	reg.MustRegister(m.total, m.duration, m.wait, m.rejections, querySignals{q})
-}
-
-// querySignals collects gpupilot_query_signals.
-type querySignals struct{ q *signalQueries }
+// forget deletes the series of a namespace without signals. Scheduler.mu is held.
+func (m *meters) forget(namespace string) { m.duration.DeleteLabelValues(namespace) }
 
 // Describe implements prometheus.Collector.
-func (s querySignals) Describe(ch chan<- *prometheus.Desc) { ch <- s.q.meter.distinct }
+func (s *Scheduler) Describe(ch chan<- *prometheus.Desc) {
+	m := s.meters
+	for _, c := range []prometheus.Collector{m.total, m.duration, m.wait, m.rejections} {
+		c.Describe(ch)
+	}
+	ch <- m.distinct
+}
 
 // Collect implements prometheus.Collector.
-func (s querySignals) Collect(ch chan<- prometheus.Metric) {
-	type series struct{ namespace, state string }
-	n := map[series]int{}
-	s.q.mu.Lock()
-	for _, x := range s.q.running {
+func (s *Scheduler) Collect(ch chan<- prometheus.Metric) {
+	m := s.meters
+	for _, c := range []prometheus.Collector{m.total, m.duration, m.wait, m.rejections} {
+		c.Collect(ch)
+	}
+	for k, n := range s.countSignals() {
+		ch <- prometheus.MustNewConstMetric(m.distinct, prometheus.GaugeValue, float64(n), k.namespace, k.state)
+	}
+}
+
+// signals are the labels of gpupilot_query_signals.
+type signals struct{ namespace, state string }
+
+// countSignals counts the different query signals.
+func (s *Scheduler) countSignals() map[signals]int {
+	n := map[signals]int{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queries {
 		state := "asked"
-		if x.backsOff() {
+		if q.backsOff() {
 			state = "backing_off"
 		}
-		for _, ns := range x.namespaces() {
-			n[series{ns, state}]++
+		for namespace := range q.askers {
+			if q.isSignalOf(namespace) {
+				n[signals{namespace, state}]++
+			}
 		}
 	}
-	for r := range s.q.overLimit {
-		n[series{r.namespace, "rejected"}]++
+	for namespace, t := range s.tenants {
+		for _, r := range t.refused {
+			if r.signal {
+				n[signals{namespace, "rejected"}]++
+			}
+		}
 	}
-	s.q.mu.Unlock()
-	for k, v := range n {
-		ch <- prometheus.MustNewConstMetric(s.q.meter.distinct, prometheus.GaugeValue, float64(v), k.namespace, k.state)
-	}
+	return n
 }

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package queries_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/promql/client"
+	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/promql/scope"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// At a real Prometheus the slow queries of one namespace, eight times as many as run at a
+// time, delay no other namespace's query by more than one query's time.
+func TestSlowTenantAtRealPrometheus(t *testing.T) {
+	const timeout = time.Second
+	client, err := client.New(client.Config{
+		URL: promtest.Serve(t, "backlog{namespace=\"ns\"} 7\nbacklog{namespace=\"hostile\"} 1\n"), Timeout: timeout,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scope, err := scope.New(scope.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	late := 0 // slow queries that were not answered
+	slots := queries.NewSlots(queries.ForBackend())
+	s := queries.NewScheduler(queries.SchedulerConfig{}, queries.SchedulerDeps{
+		Slots: slots, Query: func(ctx context.Context, _, promql string) (series.Sample, error) {
+			v, err := client.Query(ctx, promql)
+			if strings.Contains(promql, "hostile") && err != nil && ctx.Err() == nil {
+				mu.Lock()
+				late++
+				mu.Unlock()
+			}
+			return v, err
+		},
+	})
+	asks := func(namespace string, promql ...string) (last queries.Key) {
+		o := queries.Owner{Name: "web"}
+		for _, x := range promql {
+			limited, trusted, err := scope.Limit(namespace, x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = queries.KeyOf(namespace, limited, trusted)
+			o.Queries = append(o.Queries, queries.Query{Key: last})
+		}
+		s.Set(queries.GPUAutoscaler, namespace, []queries.Owner{o})
+		return last
+	}
+	var slow []string
+	for i := range 8 * queries.ForBackend().Slots {
+		slow = append(slow, fmt.Sprintf("sum_over_time(sum_over_time(sum(backlog)[10m:1s])[%dm:1s])", 1000+i))
+	}
+	asks("hostile", slow...)
+	key := asks("ns", "sum(backlog)")
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { s.Run(ctx) })
+	var waits []time.Duration // of another namespace that asks at the same time
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		began := time.Now()
+		release, err := slots.Acquire(ctx, queries.Request{Payer: "another"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits = append(waits, time.Since(began))
+		release()
+		mu.Lock()
+		unanswered := late
+		mu.Unlock()
+		a := s.Answer("ns", key)
+		if !a.Evaluated.IsZero() && a.Problem == "" && unanswered >= 2*queries.ForBackend().Slots {
+			if a.Sample.Value != 7 {
+				t.Errorf("the query gives %g, want its own namespace's 7", a.Sample.Value)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after 2 min the query gives %+v; %d slow ones were late", a, unanswered)
+		}
+	}
+	if longest := slices.Max(waits); longest > timeout {
+		t.Errorf("a namespace waited %s for its turn, want %s at most", longest, timeout)
+	}
+	t.Logf("longest of %d waits: %s", len(waits), slices.Max(waits))
+}
