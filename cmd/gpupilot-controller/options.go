@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,15 +22,14 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
-	"github.com/gpupilot/gpupilot/internal/promql/windows"
 )
 
 // config holds the values of flags and environment variables.
 type config struct {
 	kubeconfig  string
 	namespace   string
-	service     string
-	servicePort int
+	service     string // NAME[:PORT] while flags are read, then NAME
+	servicePort int32
 
 	address        string
 	pageAuth       string
@@ -46,8 +46,6 @@ type config struct {
 	historyMemory string // a quantity
 	historyDir    string
 
-	leaderElect bool
-	lease       string
 	roles       []string
 	agents      string
 	agentsIn    string
@@ -60,8 +58,8 @@ type config struct {
 	podCIDRs        []string
 	hostNetworkPods bool
 
-	podMonitors      bool
-	podMonitorLabels string
+	podMonitors    bool
+	operatorLabels string // of the Prometheus Operator's objects
 
 	prometheus        string
 	prometheusHTTP    string
@@ -74,7 +72,6 @@ type config struct {
 	queryNamespaceLabel string
 	queriesPerNamespace int
 	workloadMetrics     int
-	querySeries         string
 
 	nodeHealth     bool
 	exporters      bool
@@ -110,19 +107,18 @@ const (
 
 func defaults() config {
 	return config{
-		service: "gpupilot-controller", servicePort: 443,
+		service: "gpupilot-controller",
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi", historyMemory: "64Mi",
-		exporters:   true,
-		keda:        defaultKEDA(),
-		promql:      defaultPromQL(),
-		leaderElect: true, lease: "gpupilot-controller", roles: []string{"all"},
-		agents: "app.kubernetes.io/name=gpupilot-agent",
+		exporters: true,
+		keda:      defaultKEDA(),
+		roles:     []string{"all"},
+		agents:    "app.kubernetes.io/name=gpupilot-agent",
 		// The last one is the exporter of AMD's GPU operator.
 		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter;app.kubernetes.io/name=metrics-exporter,daemonset-name",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
-		queryNamespaceLabel: "namespace", queriesPerNamespace: 100, querySeries: string(windows.KeepAuto),
+		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
 		workloadMetrics: 200,
 		logLevel:        "info", logFormat: "text",
 	}
@@ -159,8 +155,7 @@ func (c *config) mainRows() []option {
 	return []option{
 		{"kubeconfig", &c.kubeconfig, "kubeconfig `file` of the API server (default: the pod's service account)", nil},
 		{"namespace", &c.namespace, "`namespace` of the controller's lease, Secret and Service (default: the namespace of its pod, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
-		{"service", &c.service, "`name` of the Service through which the API server reaches the metrics API", isName(&c.service)},
-		{"service-port", &c.servicePort, "`port` of that Service", flags.Between(&c.servicePort, 1, 65535)},
+		{"service", &c.service, "`NAME[:PORT]` of the Service through which the API server reaches the metrics API; port 443 unless given", isService(&c.service)},
 
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", isAddress(&c.address)},
 		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
@@ -176,8 +171,6 @@ func (c *config) mainRows() []option {
 		{"history-memory", &c.historyMemory, "memory limit in `bytes` of the one-minute aggregates of 14 days, such as 64Mi; at the limit, the largest namespaces lose their oldest minutes", isHistoryMemory(&c.historyMemory)},
 		{"history-dir", &c.historyDir, "`directory` on a volume to which the history is written each minute, at most twice --history-memory per replica (default: in memory only, filled from --prometheus-url at the start)", nil},
 
-		{"leader-elect", &c.leaderElect, "let only one replica write: the holder of a lease", nil},
-		{"lease", &c.lease, "`name` of that lease", isName(&c.lease)},
 		{"roles", &c.roles, "roles of this replica: all, or some of scrape, api, query and decide", c.checkRoles},
 		{"agent-selector", &c.agents, "label `selector` of the agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
 		{"agent-namespace", &c.agentsIn, "`namespace` of the agents' pods; pods of other namespaces are never agents (default: --namespace)", nameOrEmpty(&c.agentsIn)},
@@ -187,7 +180,7 @@ func (c *config) mainRows() []option {
 		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", c.checkPodCIDRs},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
 		{"pod-monitors", &c.podMonitors, "scrape the pods of PodMonitors (monitoring.coreos.com) for PromQL, each in its own namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
-		{"pod-monitor-selector", &c.podMonitorLabels, "label `selector` of those PodMonitors (default: all)", isSelector(&c.podMonitorLabels)},
+		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PodMonitors and PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", isSelector(&c.operatorLabels)},
 		{"agent-http-config", &c.agentHTTP, "`file` with a Prometheus http_client_config for agents and dcgm-exporters: credentials, TLS; it is not used for other pods", nil},
 		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
 
@@ -200,8 +193,6 @@ func (c *config) mainRows() []option {
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace, of GPUAutoscalers and MetricQueries together; further queries, of the newest objects, are not evaluated, and a quarter of the number is for GPUAutoscalers only", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
-
-		{"query-series", &c.querySeries, "series of agents and dcgm-exporters that are kept with their labels for PromQL: all, used (those that rules and the queries of the last 10 minutes read), or auto: all while they take less than half of --window-memory", flags.OneOf(&c.querySeries, string(windows.KeepAuto), string(windows.KeepAll), string(windows.KeepUsed))},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
 		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},
@@ -248,6 +239,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	if err := cmp.Or(c.keda.check(), c.external.check()); err != nil {
 		return nil, fs, err
 	}
+	c.service, c.servicePort, _ = splitService(c.service) // checked above
 	if c.namespace == "" {
 		c.namespace = ownNamespace()
 	}
@@ -375,6 +367,26 @@ func isIPOrEmpty(p *string) func() error {
 			return errors.New("want an IP address")
 		}
 		return nil
+	}
+}
+
+// splitService splits NAME[:PORT].
+func splitService(s string) (name string, port int32, err error) {
+	name, text, given := strings.Cut(s, ":")
+	n := uint64(443)
+	if given {
+		n, err = strconv.ParseUint(text, 10, 16)
+	}
+	if err != nil || n == 0 {
+		return "", 0, fmt.Errorf("port %q: want a number from 1 to 65535", text)
+	}
+	return name, int32(n), isName(&name)()
+}
+
+func isService(p *string) func() error {
+	return func() error {
+		_, _, err := splitService(*p)
+		return err
 	}
 }
 

@@ -23,13 +23,13 @@ func parse(t *testing.T, env map[string]string, args ...string) (*config, error)
 }
 
 func TestOptions(t *testing.T) {
-	c, err := parse(t, map[string]string{"GPUPILOT_INTERVAL": "500ms", "GPUPILOT_LEASE": "other", "GPUPILOT_LEADER_ELECT": "false"},
-		"--lease", "mine", "--roles", "scrape,api")
+	c, err := parse(t, map[string]string{"GPUPILOT_INTERVAL": "500ms", "GPUPILOT_SERVICE": "other"},
+		"--service", "mine:8443", "--roles", "scrape,api")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.interval != 500*time.Millisecond || c.lease != "mine" || c.leaderElect {
-		t.Errorf("interval %v, lease %q, leader election %v", c.interval, c.lease, c.leaderElect)
+	if c.interval != 500*time.Millisecond || c.service != "mine" || c.servicePort != 8443 {
+		t.Errorf("interval %v, service %q, port %d", c.interval, c.service, c.servicePort)
 	}
 	if !c.has(roleAPI) || c.has(roleDecide) || c.namespace != defaultNamespace {
 		t.Errorf("roles %v in namespace %q", c.roles, c.namespace)
@@ -37,7 +37,7 @@ func TestOptions(t *testing.T) {
 	if c, err = parse(t, nil); err != nil || c.pageAuth != pageAuthToken {
 		t.Errorf("by default the page is for %q, %v", c.pageAuth, err)
 	}
-	if c, err = parse(t, nil); err != nil || !c.has(roleDecide) || c.window != 10*time.Minute || c.securePort != 6443 {
+	if c, err = parse(t, nil); err != nil || !c.has(roleDecide) || c.window != 10*time.Minute || c.securePort != 6443 || c.service != "gpupilot-controller" || c.servicePort != 443 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
 }
@@ -135,6 +135,9 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
 	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")
 	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")
+	f(nil, []string{"--service", "a:0"}, "--service", `port "0"`, "from 1 to 65535")
+	f(nil, []string{"--service", "a:https"}, "--service", `port "https"`)
+	f(nil, []string{"--prometheus-operator-selector", "a b"}, "--prometheus-operator-selector", "a b")
 	f(nil, []string{"--log-level", "loud"}, "--log-level", "debug, info, warn, error")
 	f(nil, []string{"--tls-cert-file", "x"}, "--tls-private-key-file", "both or neither")
 	f(nil, []string{"--query-namespaces", "ml,team-*"}, "--query-namespaces", `"team-*"`, "patterns are not supported")

@@ -31,7 +31,7 @@ func (p *program) makePodMonitors() *podMonitors {
 	if !p.cfg.podMonitors || !p.cfg.has(roleScrape) {
 		return nil
 	}
-	selector, err := labels.Parse(p.cfg.podMonitorLabels)
+	selector, err := labels.Parse(p.cfg.operatorLabels)
 	if err != nil {
 		selector = labels.Nothing() // the flag was checked
 	}

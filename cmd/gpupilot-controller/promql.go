@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
-	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/promql/api"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/past"
@@ -26,31 +26,33 @@ import (
 
 // promqlConfig holds the flags of PromQL over the windows.
 type promqlConfig struct {
-	timeout     time.Duration
-	maxSamples  int
-	concurrency int
 	ruleFiles   []string
 	ruleObjects bool
-	ruleLabels  string
-}
-
-func defaultPromQL() promqlConfig {
-	return promqlConfig{timeout: 20 * time.Second, maxSamples: 5_000_000, concurrency: 2}
 }
 
 func (c *promqlConfig) rows() []option {
 	return []option{
-		{"promql-timeout", &c.timeout, "timeout of one PromQL query over the windows, waiting included; answers must be read within 30 s", flags.Between(&c.timeout, 100*time.Millisecond, 25*time.Second)},
-		{"promql-max-samples", &c.maxSamples, "maximum number of samples that one PromQL query holds at the same time", flags.Between(&c.maxSamples, 1000, 100_000_000)},
-		{"promql-concurrency", &c.concurrency, "maximum number of PromQL queries of the HTTP API that run at the same time; recording rules and query signals have 2 slots of their own", flags.Between(&c.concurrency, 1, 64)},
 		{"rule-files", &c.ruleFiles, "`files` with recording rules in Prometheus's format, separated by commas; the last part may be a pattern, such as /etc/rules/*.yaml; they are read again when they change", c.checkFiles},
 		{"prometheus-rules", &c.ruleObjects, "evaluate the recording rules of PrometheusRules (monitoring.coreos.com), each limited to its namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
-		{"prometheus-rule-selector", &c.ruleLabels, "label `selector` of those PrometheusRules (default: all)", isSelector(&c.ruleLabels)},
 	}
 }
 
-// The memory of results of recording rules, in bytes.
+// ruleMemory is the memory of results of recording rules, in bytes.
 const ruleMemory = 64 << 20
+
+// queryTimeout ends a query of the HTTP API, waiting included. Answers must be read within
+// 30 s.
+const queryTimeout = 20 * time.Second
+
+// querySamples returns how many samples of 16 bytes one query may hold at the same time.
+// In a container with a limit of less than 640 MB, one query's are an eighth of it.
+func querySamples(limit int64, limited bool) int {
+	const most = 5_000_000
+	if !limited {
+		return most
+	}
+	return int(min(most, limit/8/16))
+}
 
 // promQL is PromQL over the windows: the engine, the HTTP API and recording rules.
 type promQL struct {
@@ -72,7 +74,7 @@ func (p *program) makePromQL() {
 	}
 	q := &promQL{p: p, results: rules.NewStore(p.cfg.window, ruleMemory)}
 	q.engine = engine.New(engine.Config{
-		Timeout: p.cfg.promql.timeout, MaxSamples: p.cfg.promql.maxSamples, Concurrency: p.cfg.promql.concurrency, Reserved: p.promqlSlots,
+		Timeout: queryTimeout, MaxSamples: querySamples(gcpace.ContainerLimit()), Reserved: p.promqlSlots,
 		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
 	}, engine.Join(p.pastSeries(), q.results))
 	q.objects = newRuleObjects(q)

@@ -16,7 +16,7 @@ func (p *program) makePromStore() {
 		instance = p.identity
 	}
 	p.promstore = windows.New(windows.Config{
-		Keep: windows.Keep(p.cfg.querySeries), Interval: p.cfg.interval, Instance: instance,
+		Keep: windows.KeepAuto, Interval: p.cfg.interval, Instance: instance,
 		PodBytes: max(minPodBytes, p.cfg.windowMemory()/podShare),
 	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.devices.Holder, Own: p.registry, Log: p.log,

@@ -129,7 +129,7 @@ type ruleObjects struct {
 }
 
 func newRuleObjects(q *promQL) *ruleObjects {
-	selector, err := labels.Parse(q.p.cfg.promql.ruleLabels)
+	selector, err := labels.Parse(q.p.cfg.operatorLabels)
 	if err != nil {
 		selector = labels.Nothing() // the flag was checked
 	}

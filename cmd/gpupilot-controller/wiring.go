@@ -147,12 +147,15 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	return p, nil
 }
 
+// leaseName is the name of the Lease whose holder writes.
+const leaseName = "gpupilot-controller"
+
 func (p *program) elect() (err error) {
-	if !p.cfg.leaderElect || !p.cfg.has(roleDecide) {
+	if !p.cfg.has(roleDecide) {
 		return nil
 	}
 	p.election, err = leader.New(leader.Config{
-		Leases: p.clients.Set.CoordinationV1(), Namespace: p.cfg.namespace, Name: p.cfg.lease, Identity: p.identity,
+		Leases: p.clients.Set.CoordinationV1(), Namespace: p.cfg.namespace, Name: leaseName, Identity: p.identity,
 		Owner: p.owner, Changed: p.leadershipChanged, Log: p.log,
 	})
 	return err
@@ -397,7 +400,7 @@ func (p *program) lead(g *group) error {
 			return fmt.Errorf("make a client for APIServices: %w", err)
 		}
 		cfg := certificates.APIServiceConfig{
-			APIs: p.cfg.metricsAPIs(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: int32(p.cfg.servicePort),
+			APIs: p.cfg.metricsAPIs(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: p.cfg.servicePort,
 			CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
 		g.run(never(func(ctx context.Context) {

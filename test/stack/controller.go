@@ -100,7 +100,7 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 		"--kubeconfig", kubeconfig, "--namespace", Namespace,
 		"--address", strings.TrimPrefix(url, "http://"),
 		"--page-auth", "none", // it listens on loopback
-		"--secure-port", strconv.Itoa(securePort), "--service-port", strconv.Itoa(s.servicePort),
+		"--secure-port", strconv.Itoa(securePort), "--service", "gpupilot-controller:" + strconv.Itoa(s.servicePort),
 		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
 	}, s.cfg.ControllerArgs...)
 	p, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, log)

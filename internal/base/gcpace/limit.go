@@ -18,13 +18,15 @@ var cgroupLimits = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/
 // the limit, before it is collected. GOMEMLIMIT has precedence. ok is false for a
 // container without a limit.
 func LimitHeap() (limit int64, ok bool) {
-	if limit, ok = containerLimit(cgroupLimits); ok && debug.SetMemoryLimit(-1) == math.MaxInt64 {
+	if limit, ok = ContainerLimit(); ok && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(limit - limit/10)
 	}
 	return limit, ok
 }
 
-// containerLimit returns the memory limit of the container, if it has one.
+// ContainerLimit returns the memory limit of the container in bytes, if it has one.
+func ContainerLimit() (int64, bool) { return containerLimit(cgroupLimits) }
+
 func containerLimit(files []string) (int64, bool) {
 	for _, name := range files {
 		b, err := os.ReadFile(name)
