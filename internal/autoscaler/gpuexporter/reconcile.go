@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -32,7 +33,7 @@ func (k *Keeper) keep(ctx context.Context, e *v1alpha1.GPUExporter, bad error, n
 	o := &observed{generation: e.Generation, now: time.Now()}
 	o.collectors = condition{true, reasonValid, "the list of metrics is in use"}
 	if bad != nil {
-		o.applied = condition{false, reasonInvalidSpec, shorten(bad.Error(), maxMessage)}
+		o.applied = condition{false, reasonInvalidSpec, excerpt.Of(bad.Error(), maxMessage)}
 	} else {
 		var collectors string
 		collectors, o.collectors = k.collectors(ctx, e)
@@ -73,10 +74,10 @@ func (k *Keeper) collectors(ctx context.Context, e *v1alpha1.GPUExporter) (strin
 	var own corev1.ConfigMap
 	if k.deps.Live.Get(ctx, client.ObjectKey{Namespace: k.settings.Namespace, Name: ObjectName(e)}, &own) == nil && owns(e, &own) {
 		if last := own.Data[collectorsKey]; checkCollectors(last, k.deps.Parse) == nil {
-			return last, condition{false, reason, shorten("the last valid list stays in use: "+err.Error(), maxMessage)}
+			return last, condition{false, reason, excerpt.Of("the last valid list stays in use: "+err.Error(), maxMessage)}
 		}
 	}
-	return k.deps.Defaults(profileOf(e)), condition{false, reason, shorten("the profile's own list is in use: "+err.Error(), maxMessage)}
+	return k.deps.Defaults(profileOf(e)), condition{false, reason, excerpt.Of("the profile's own list is in use: "+err.Error(), maxMessage)}
 }
 
 // applyAll applies the objects of an exporter. One that cannot be applied does not stop
@@ -110,19 +111,19 @@ func judge(err error) condition {
 	case err == nil:
 		return condition{true, reasonApplied, "the objects match the spec"}
 	case errors.As(err, &spec):
-		return condition{false, reasonInvalidSpec, shorten(err.Error(), maxMessage)}
+		return condition{false, reasonInvalidSpec, excerpt.Of(err.Error(), maxMessage)}
 	case errors.Is(err, errForeign):
-		return condition{false, reasonNameTaken, shorten(err.Error(), maxMessage)}
+		return condition{false, reasonNameTaken, excerpt.Of(err.Error(), maxMessage)}
 	}
 	for _, one := range flatten(err) {
 		if apierrors.IsForbidden(one) {
-			return condition{false, reasonForbidden, shorten(err.Error(), maxMessage)}
+			return condition{false, reasonForbidden, excerpt.Of(err.Error(), maxMessage)}
 		}
 		if apierrors.IsInvalid(one) {
-			return condition{false, reasonInvalidSpec, shorten(err.Error(), maxMessage)}
+			return condition{false, reasonInvalidSpec, excerpt.Of(err.Error(), maxMessage)}
 		}
 	}
-	return condition{false, reasonFailed, shorten(err.Error(), maxMessage)}
+	return condition{false, reasonFailed, excerpt.Of(err.Error(), maxMessage)}
 }
 
 // flatten lists the errors of a join.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 )
 
 // ErrLabelsLeft means that nodes still have labels of a Keeper.
@@ -76,7 +77,7 @@ func removed(ctx context.Context, live client.Reader, name string) (bool, error)
 		}
 	}
 	if len(left) > 0 {
-		return false, fmt.Errorf("%w of %d nodes: %s", ErrLabelsLeft, len(left), shorten(strings.Join(left, ", "), maxMessage))
+		return false, fmt.Errorf("%w of %d nodes: %s", ErrLabelsLeft, len(left), excerpt.Of(strings.Join(left, ", "), maxMessage))
 	}
 	return true, nil
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 )
 
 // The reasons of conditions and problems. They are public.
@@ -122,7 +123,7 @@ func readiness(s *v1alpha1.GPUExporterStatus, o *observed, found condition) cond
 		return found
 	case len(s.Problems) > 0:
 		p := s.Problems[0]
-		return condition{false, reasonProblems, shorten(fmt.Sprintf("%d of %d nodes; %s: %s: %s", s.NodesWithProblems, s.Nodes, p.Node, p.Reason, p.Message), maxMessage)}
+		return condition{false, reasonProblems, excerpt.Of(fmt.Sprintf("%d of %d nodes; %s: %s: %s", s.NodesWithProblems, s.Nodes, p.Node, p.Reason, p.Message), maxMessage)}
 	case s.ReadyAgents < s.DesiredAgents || s.DesiredAgents == 0:
 		return condition{false, reasonStarting, fmt.Sprintf("%d of %d agents are ready", s.ReadyAgents, s.DesiredAgents)}
 	case !o.collectors.ok:
@@ -152,7 +153,7 @@ func problemsOf(o *observed) []v1alpha1.NodeProblem {
 	var out []v1alpha1.NodeProblem
 	for i := range o.pods {
 		if p, bad := problemOf(&o.pods[i], o.now); bad {
-			p.Message = shorten(p.Message, maxMessage)
+			p.Message = excerpt.Of(p.Message, maxMessage)
 			out = append(out, p)
 		}
 	}
@@ -162,7 +163,7 @@ func problemsOf(o *observed) []v1alpha1.NodeProblem {
 	if ds := o.daemonSet; ds != nil && o.missing != "" && int(ds.Status.DesiredNumberScheduled) > len(o.pods) {
 		n := int(ds.Status.DesiredNumberScheduled) - len(o.pods)
 		out = append([]v1alpha1.NodeProblem{{
-			Node: fmt.Sprintf("(%d nodes)", n), Reason: reasonPodMissing, Message: shorten(o.missing, maxMessage),
+			Node: fmt.Sprintf("(%d nodes)", n), Reason: reasonPodMissing, Message: excerpt.Of(o.missing, maxMessage),
 		}}, out...)
 	}
 	return out
@@ -225,12 +226,4 @@ func stateOf(pod *corev1.Pod) podState {
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]
-}
-
-// shorten cuts s to at most n bytes, at a rune.
-func shorten(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 )
 
 // maxRows is the highest number of rows: more than a year of seconds.
@@ -60,7 +62,7 @@ func (r *Reader) Columns() string {
 		names = append(names, c)
 	}
 	slices.Sort(names)
-	return Clip(strings.Join(names, ","))
+	return Excerpt(strings.Join(names, ","))
 }
 
 // Next reads the next row. It returns false after the last row.
@@ -101,7 +103,7 @@ func (r *Reader) Number(column string, most, byDefault float64) (float64, error)
 	}
 	x, err := strconv.ParseFloat(cell, 64)
 	if err != nil || !(x >= 0 && x <= most) {
-		return 0, r.Errorf(column, "%q is not a number from 0 to %g", Clip(cell), most)
+		return 0, r.Errorf(column, "%q is not a number from 0 to %g", Excerpt(cell), most)
 	}
 	return x, nil
 }
@@ -122,10 +124,5 @@ func (r *Reader) Errorf(column, format string, args ...any) error {
 	return fmt.Errorf("%s:%d:%d: column %q: %s", r.name, line, col, column, fmt.Sprintf(format, args...))
 }
 
-// Clip shortens a value to 80 bytes for an error.
-func Clip(s string) string {
-	if len(s) > 80 {
-		return s[:77] + "..."
-	}
-	return s
-}
+// Excerpt shortens a value to 80 bytes for an error.
+func Excerpt(s string) string { return excerpt.Of(s, 80) }

@@ -43,9 +43,3 @@ func TestReader(t *testing.T) {
 		t.Errorf("after the last row: %v, %v", ok, err)
 	}
 }
-
-func TestClip(t *testing.T) {
-	if got := Clip(strings.Repeat("x", 200)); len(got) != 80 || !strings.HasSuffix(got, "...") {
-		t.Errorf("%q", got)
-	}
-}

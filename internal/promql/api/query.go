@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -203,7 +204,7 @@ func timeParam(r *http.Request, name string, missing time.Time) (time.Time, erro
 			return bound, nil
 		}
 	}
-	return time.Time{}, badData("invalid parameter %q: cannot parse %q to a valid timestamp", name, shorten(s))
+	return time.Time{}, badData("invalid parameter %q: cannot parse %q to a valid timestamp", name, shown(s))
 }
 
 // maxSeconds bounds times in seconds: larger ones overflow milliseconds.
@@ -222,7 +223,7 @@ func durationParam(r *http.Request, name string, missing time.Duration) (time.Du
 	} else if d, err := model.ParseDuration(s); err == nil {
 		return time.Duration(d), nil
 	}
-	return 0, badData("invalid parameter %q: cannot parse %q to a valid duration", name, shorten(s))
+	return 0, badData("invalid parameter %q: cannot parse %q to a valid duration", name, shown(s))
 }
 
 // countParam reads a parameter with a number of results; 0: no limit.
@@ -233,13 +234,13 @@ func countParam(r *http.Request, name string) (int, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
-		return 0, badData("invalid parameter %q: %q is not a number that is zero or positive", name, shorten(s))
+		return 0, badData("invalid parameter %q: %q is not a number that is zero or positive", name, shown(s))
 	}
 	return n, nil
 }
 
-// shorten bounds the part of a parameter in an error.
-func shorten(s string) string { return string([]rune(s)[:min(len([]rune(s)), 80)]) }
+// shown returns the part of a parameter that an error shows.
+func shown(s string) string { return excerpt.Of(s, 80) }
 
 // empty answers without results.
 func empty(*http.Request, Viewer) (any, annotations.Annotations, error) { return []string{}, nil, nil }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -138,7 +139,7 @@ func (r *runner) logChange(i int, before, after string) {
 	r.logged[i] = r.states[i].At
 	switch rule := r.group.Rules[i].Record; {
 	case before == "" && after != "":
-		r.m.deps.Log.Warn("recording rule failed", "source", r.source.ID, "group", r.group.Name, "rule", rule, "err", shorten(after))
+		r.m.deps.Log.Warn("recording rule failed", "source", r.source.ID, "group", r.group.Name, "rule", rule, "err", excerpt.Of(after, maxText))
 	case before != "" && after == "":
 		r.m.deps.Log.Info("recording rule works again", "source", r.source.ID, "group", r.group.Name, "rule", rule)
 	}
@@ -190,7 +191,7 @@ func (r *runner) samples(i int, v parser.Value) (out []Sample, err error) {
 	slices.SortFunc(out, func(a, b Sample) int { return labels.Compare(a.Labels, b.Labels) })
 	for i := 1; i < len(out); i++ {
 		if labels.Equal(out[i].Labels, out[i-1].Labels) {
-			return nil, fmt.Errorf("the result has several series %s after the rule's labels are set: aggregate them", shorten(out[i].Labels.String()))
+			return nil, fmt.Errorf("the result has several series %s after the rule's labels are set: aggregate them", excerpt.Of(out[i].Labels.String(), maxText))
 		}
 	}
 	return out, nil
@@ -210,11 +211,5 @@ func (r *runner) labels(i int, l labels.Labels) labels.Labels {
 	return b.Labels()
 }
 
-// shorten bounds a text of a tenant in a message.
-func shorten(s string) string {
-	const most = 300
-	if len(s) <= most {
-		return s
-	}
-	return string([]rune(s)[:min(len([]rune(s)), most/2)]) + "…"
-}
+// maxText bounds a text of a tenant in a message, in bytes.
+const maxText = 300

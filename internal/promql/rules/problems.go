@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 )
 
 // The reasons of problems.
@@ -66,7 +68,7 @@ func failing(groups []GroupState) (text string) {
 			switch {
 			case s.Failures < steadyFailures:
 			case text == "":
-				text = fmt.Sprintf("group %q, rule %s: %s", groups[i].Group.Name, s.Rule.Record, shorten(s.Error))
+				text = fmt.Sprintf("group %q, rule %s: %s", groups[i].Group.Name, s.Rule.Record, excerpt.Of(s.Error, maxText))
 			default:
 				others++
 			}

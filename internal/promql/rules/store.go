@@ -12,13 +12,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/promql/samples"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/promql/samples"
 )
 
 // Sample is a value of a series.
@@ -127,7 +129,7 @@ func (s *Store) series(w *writer, key string, l labels.Labels) (*result, error) 
 	}
 	if r := set.all[key]; r != nil {
 		if r.rule != w.rule && !r.ended() {
-			return nil, fmt.Errorf("the series %s is the result of two rules", shorten(l.String()))
+			return nil, fmt.Errorf("the series %s is the result of two rules", excerpt.Of(l.String(), maxText))
 		}
 		if r.trusted != w.trusted {
 			s.unlink(set, r)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
@@ -211,12 +212,7 @@ func selectorMatchers(s *metav1.LabelSelector) string {
 }
 
 // excerptOf shortens a query for a note.
-func excerptOf(s string) string {
-	if r := []rune(strings.Join(strings.Fields(s), " ")); len(r) > 80 {
-		return string(r[:80]) + "…"
-	}
-	return strings.Join(strings.Fields(s), " ")
-}
+func excerptOf(s string) string { return excerpt.Of(strings.Join(strings.Fields(s), " "), 80) }
 
 // finish checks the bounds and the whole object.
 func (c *converter) finish() {

@@ -149,7 +149,7 @@ func readDistribution(in *csvtable.Reader, rate float64) (d distribution, shape 
 	case "Gamma", "Weibull":
 		shape, err = strconv.ParseFloat(in.Text("p1"), 64)
 		if rate > 0 && (err != nil || !(shape >= leastShape && shape <= mostShape)) {
-			return 0, 0, in.Errorf("p1", "%q is not a shape of %s: want %g to %g", csvtable.Clip(in.Text("p1")), name, leastShape, mostShape)
+			return 0, 0, in.Errorf("p1", "%q is not a shape of %s: want %g to %g", csvtable.Excerpt(in.Text("p1")), name, leastShape, mostShape)
 		}
 		if name == "Gamma" {
 			return gammaDistribution, shape, nil
@@ -161,7 +161,7 @@ func readDistribution(in *csvtable.Reader, rate float64) (d distribution, shape 
 		}
 		return exponential, 0, nil
 	default:
-		return 0, 0, in.Errorf("iat_dist", "%q is not a known distribution: %s", csvtable.Clip(name), known)
+		return 0, 0, in.Errorf("iat_dist", "%q is not a known distribution: %s", csvtable.Excerpt(name), known)
 	}
 }
 
@@ -175,7 +175,7 @@ func readTime(in *csvtable.Reader) (float64, error) {
 	if at, err := time.Parse(time.RFC3339, cell); err == nil {
 		return float64(at.Unix()) + float64(at.Nanosecond())/1e9, nil
 	}
-	return 0, in.Errorf("t_s", "%q is not a time: want seconds since the first row or since 1970, or a timestamp such as 2026-01-02T15:04:05Z", csvtable.Clip(cell))
+	return 0, in.Errorf("t_s", "%q is not a time: want seconds since the first row or since 1970, or a timestamp such as 2026-01-02T15:04:05Z", csvtable.Excerpt(cell))
 }
 
 // readLater reads t_s of a row that must be after the row before it.
@@ -183,7 +183,7 @@ func (t *Trace) readLater(in *csvtable.Reader) (at float64, err error) {
 	if at, err = readTime(in); err != nil || len(t.windows) == 0 {
 		return at, err
 	}
-	cell := csvtable.Clip(in.Text("t_s"))
+	cell := csvtable.Excerpt(in.Text("t_s"))
 	switch previous := t.windows[len(t.windows)-1].start; {
 	case at == previous:
 		return 0, in.Errorf("t_s", "%q is also the time of the row above: want one row per time, with the sum of all requests", cell)

@@ -117,7 +117,7 @@ func TestReadErrorsHavePositions(t *testing.T) {
 	} {
 		_, err := Read("x", strings.NewReader(in))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x") {
-			t.Errorf("%q: %v, want %q", csvtable.Clip(in), err, want)
+			t.Errorf("%q: %v, want %q", csvtable.Excerpt(in), err, want)
 		}
 	}
 }

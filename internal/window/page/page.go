@@ -9,9 +9,9 @@ import (
 	"io"
 	"math"
 	"time"
-	"unicode/utf8"
 	"unsafe"
 
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -260,7 +260,7 @@ func (p *Reader) text(text []byte) {
 // refuse counts a bad line.
 func (p *Reader) refuse(text []byte, err error) {
 	if p.Bad++; p.BadLine == nil {
-		p.BadLine, p.BadText = fmt.Errorf("line %d: %w", p.number, err), excerpt(text)
+		p.BadLine, p.BadText = fmt.Errorf("line %d: %w", p.number, err), beginning(text)
 	}
 }
 
@@ -424,17 +424,10 @@ func identityEnd(b []byte) int {
 	return wordEnd(b, 0)
 }
 
-// excerpt returns the beginning of a bad line.
-func excerpt(b []byte) string {
+// beginning returns the beginning of a bad line. Most of a long line is not copied.
+func beginning(b []byte) string {
 	const most = 80
-	if len(b) <= most {
-		return string(b)
-	}
-	n := most
-	for n > most-utf8.UTFMax && !utf8.RuneStart(b[n]) {
-		n--
-	}
-	return string(b[:n]) + "…"
+	return excerpt.Of(string(b[:min(len(b), 2*most)]), most)
 }
 
 // CollectedAt returns when an agent collected the page, by its own clock. ok is false if

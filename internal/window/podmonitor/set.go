@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 )
 
 // The bounds of the PodMonitors in use. Each costs memory for its regular expressions,
@@ -129,10 +131,7 @@ func (s *Set) ReportAgain() {
 
 // report reports the problem of a PodMonitor if it has changed.
 func (s *Set) report(id string, e *entry) {
-	text := cmp.Or(e.refusal, e.problems, e.pods)
-	if len(text) > maxProblem {
-		text = strings.ToValidUTF8(text[:maxProblem], "") + "..."
-	}
+	text := excerpt.Of(cmp.Or(e.refusal, e.problems, e.pods), maxProblem)
 	if text != e.reported {
 		e.reported = text
 		s.Report(id, text)
