@@ -307,8 +307,9 @@ func TestLabelsAreNoEvidence(t *testing.T) {
 	})
 }
 
-// Devices that a page invents anew each time are never believed, and forgotten.
-func TestInventedDevicesAreForgotten(t *testing.T) {
+// Devices that a page invents anew each time are never believed, and the memory for them
+// is bounded.
+func TestInventedDevicesAreNotBelieved(t *testing.T) {
 	x := newReader(t, Target{Kind: DCGM})
 	most := int64(0)
 	for i := range 1000 {

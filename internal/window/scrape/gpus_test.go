@@ -401,7 +401,7 @@ func TestBadPages(t *testing.T) {
 	f("<html>\n<body>login</body>\n"+good, `not a metrics page, 2 of 3 lines are bad: line 1: no metric name`)
 	f(`{"error":"x"}`, "line 1: labels are malformed")
 	f(strings.Repeat("x", 1000), "line 1: value is not a number")
-	if got := x.r.page.BadText; got != strings.Repeat("x", 80)+"…" {
+	if got := x.r.page.BadText; got != strings.Repeat("x", 77)+"…" {
 		t.Errorf("for the log there is %q", got)
 	}
 	f("\x00\xff\xfe", "line 1: no metric name")
@@ -417,5 +417,18 @@ func TestKeysOfTwoTargetsAreTheSame(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"P/gi3"}, keys); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The comments of an agent's page are not read: what its metrics mean is known.
+func TestCommentsOfAgentsAreNotLearned(t *testing.T) {
+	text := "# HELP custom_metric Of an exporter.\n# TYPE custom_metric gauge\ncustom_metric 1\n" +
+		`DCGM_FI_DEV_GPU_UTIL{UUID="G0"} 5` + "\n"
+	for kind, want := range map[Kind]int{Agent: 0, DCGM: 1} {
+		x := newReader(t, Target{Kind: kind})
+		x.read(text)
+		if got := x.r.s.Metadata(nil, "custom_metric"); len(got) != want {
+			t.Errorf("from %v: %v, want %d descriptions", kind, got, want)
+		}
 	}
 }
