@@ -77,7 +77,7 @@ func resultOf(err error) string {
 
 var (
 	queriesDesc = prometheus.NewDesc("gpupilot_promql_queries_total", "PromQL queries, by result.", []string{"result"}, nil)
-	limitedDesc = prometheus.NewDesc("gpupilot_promql_limited_total", "PromQL queries that a limit ended, by limit and by the user or namespace whose query it was.", []string{"payer", "limit"}, nil)
+	limitedDesc = prometheus.NewDesc("gpupilot_promql_limited_total", "PromQL queries that a limit ended, by limit and by the namespace that pays for them.", []string{"payer", "limit"}, nil)
 	secondsDesc = prometheus.NewDesc("gpupilot_promql_duration_seconds_total", "Total time of PromQL queries, waiting included.", nil, nil)
 	runningDesc = prometheus.NewDesc("gpupilot_promql_running", "PromQL queries that run now, by slot: reserved for rules and signals, or shared.", []string{"slots"}, nil)
 	waitingDesc = prometheus.NewDesc("gpupilot_promql_waiting", "PromQL queries that wait for a slot.", []string{"slots"}, nil)
