@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -55,13 +54,8 @@ type config struct {
 	arguments []string  // arguments that are not flags
 }
 
-// option is a row of the flag table, with the fields of flags.Option.
-type option struct {
-	name, alias, env string
-	bind             any // a pointer into the config
-	help             string
-	check            func() error
-}
+// option is a row of the flag table.
+type option flags.Option
 
 // The bounds of the interval between collections.
 const (
@@ -93,7 +87,7 @@ func (c *config) options() []flags.Option {
 	rows := slices.Concat(c.mainOptions(), c.compat.options(), c.ownOptions(), c.processFlags.options(), c.probeFlags.options(), c.labels.options(), c.lastOptions())
 	out := make([]flags.Option, len(rows))
 	for i, o := range rows {
-		out[i] = flags.Option{Name: o.name, Alias: o.alias, Env: o.env, Bind: o.bind, Help: o.help, Check: o.check}
+		out[i] = flags.Option(o)
 	}
 	return out
 }
@@ -106,7 +100,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"address", "a", "DCGM_EXPORTER_LISTEN", &c.address,
-			"`address` to serve on", checkAddress(&c.address),
+			"`address` to serve on", flags.IsAddress(&c.address),
 		},
 		{
 			"collect-interval", "c", "DCGM_EXPORTER_INTERVAL", &c.intervalMillis,
@@ -189,15 +183,9 @@ func (c *config) lastOptions() []option {
 // variable, its value and the allowed values.
 func parseConfig(args []string, getenv func(string) string) (*config, *pflag.FlagSet, error) {
 	c := defaults()
-	fs := pflag.NewFlagSet("gpupilot-agent", pflag.ContinueOnError)
-	fs.SortFlags = false
-	fs.SetInterspersed(false) // as in dcgm-exporter's parser: everything after an argument is an argument
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
 	options := c.options()
-	for _, o := range options {
-		o.AddTo(fs)
-	}
+	fs := flags.Set("gpupilot-agent", options)
+	fs.SetInterspersed(false) // as in dcgm-exporter's parser: everything after an argument is an argument
 	if err := fs.Parse(normalise(fs, options, args)); err != nil {
 		return nil, fs, flags.ParseError(err)
 	}

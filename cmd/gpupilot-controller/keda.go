@@ -59,7 +59,7 @@ func (k *kedaConfig) checkAddress() error {
 	if k.address == "" {
 		return nil
 	}
-	return isAddress(&k.address)()
+	return flags.IsAddress(&k.address)()
 }
 
 // check checks the flags together.

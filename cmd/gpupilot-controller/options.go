@@ -157,7 +157,7 @@ func (c *config) mainRows() []option {
 		{"namespace", &c.namespace, "`namespace` of the controller's lease, Secret and Service (default: the namespace of its pod, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
 		{"service", &c.service, "`NAME[:PORT]` of the Service through which the API server reaches the metrics API; port 443 unless given", isService(&c.service)},
 
-		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", isAddress(&c.address)},
+		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", flags.IsAddress(&c.address)},
 		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", isIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
@@ -211,14 +211,8 @@ func (c *config) mainRows() []option {
 // value and what is allowed.
 func parseConfig(args []string, getenv func(string) string) (*config, *pflag.FlagSet, error) {
 	c := defaults()
-	fs := pflag.NewFlagSet("gpupilot-controller", pflag.ContinueOnError)
-	fs.SortFlags = false
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
 	options := c.options()
-	for i := range options {
-		options[i].AddTo(fs)
-	}
+	fs := flags.Set("gpupilot-controller", options)
 	if err := fs.Parse(args); err != nil {
 		return nil, fs, flags.ParseError(err)
 	}
@@ -349,15 +343,6 @@ func isSelectors(p *string) func() error {
 	return func() error {
 		_, err := selectors(*p)
 		return err
-	}
-}
-
-func isAddress(p *string) func() error {
-	return func() error {
-		if _, _, err := net.SplitHostPort(*p); err != nil {
-			return errors.New("want host:port, or :port for all addresses")
-		}
-		return nil
 	}
 }
 

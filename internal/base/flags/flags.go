@@ -9,6 +9,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -28,9 +30,22 @@ type Option struct {
 	Check func() error // nil: any value is valid; the error names what is allowed
 }
 
-// AddTo defines the flag. The caller handles an alias of several letters, which
+// Set returns the flag set of a program that has these options. It prints nothing: the
+// caller says what is wrong. An alias of several letters is in the help only.
+func Set(program string, options []Option) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	for i := range options {
+		options[i].addTo(fs)
+	}
+	return fs
+}
+
+// addTo defines the flag. The caller handles an alias of several letters, which
 // pflag does not support.
-func (o *Option) AddTo(fs *pflag.FlagSet) {
+func (o *Option) addTo(fs *pflag.FlagSet) {
 	help, alias := o.Help, o.Alias
 	if len(alias) > 1 {
 		help, alias = help+" (-"+alias+")", ""
@@ -124,6 +139,16 @@ func NotEmpty(p *string) func() error {
 	}
 }
 
+// IsAddress checks that a value is an address to listen on.
+func IsAddress(p *string) func() error {
+	return func() error {
+		if _, _, err := net.SplitHostPort(*p); err != nil {
+			return errors.New("want host:port, or :port for all addresses")
+		}
+		return nil
+	}
+}
+
 // MarkdownTable renders the options as Markdown: flag, variable, default, meaning.
 func MarkdownTable(options []Option) string {
 	var b strings.Builder
@@ -131,7 +156,7 @@ func MarkdownTable(options []Option) string {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for i := range options {
 		o := &options[i]
-		o.AddTo(fs)
+		o.addTo(fs)
 		name, env := "`--"+o.Name+"`", ""
 		if o.Alias != "" {
 			name = "`-" + o.Alias + "`, " + name

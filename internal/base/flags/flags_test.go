@@ -15,7 +15,7 @@ func TestFlagsThenEnvironmentThenDefaults(t *testing.T) {
 		every := time.Second
 		o := Option{Name: "every", Alias: "e", Env: "EVERY", Bind: &every, Help: "`time` between"}
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-		o.AddTo(fs)
+		o.addTo(fs)
 		source := ""
 		err := ParseError(fs.Parse(args))
 		if err == nil {
