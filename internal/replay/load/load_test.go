@@ -5,12 +5,15 @@ package load
 import (
 	"bytes"
 	"compress/gzip"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
 const s = time.Second
@@ -28,20 +31,6 @@ func TestShapes(t *testing.T) {
 	f("ramp", ramp, 5*s, 15)
 	f("ramp", ramp, 99*s, 20)
 	f("a ramp of no length", Ramp{1, 2, 0}, 0, 2)
-	steps := Steps{[]float64{1, 2, 3}, 10 * s}
-	f("steps", steps, -s, 1)
-	f("steps", steps, 10*s, 2)
-	f("steps", steps, 30*s, 3)
-	f("no steps", Steps{}, s, 0)
-	sine := Sine{Mean: 10, Amplitude: 20, Period: 4 * s, For: 8 * s}
-	f("sine", sine, 0, 10)
-	f("sine", sine, s, 30)
-	f("sine", sine, 3*s, 0)
-	f("a sine without a period", Sine{Mean: 3}, s, 3)
-	burst := Burst{Base: 1, Peak: 9, Every: 10 * s, Length: 2 * s, For: 30 * s}
-	f("burst", burst, 0, 1)
-	f("burst", burst, 8*s, 9)
-	f("burst", burst, 10*s, 1)
 	seq := Sequence{ramp, Constant{20, 5 * s}, Ramp{20, 0, 10 * s}}
 	f("sequence", seq, 5*s, 15)
 	f("sequence", seq, 12*s, 20)
@@ -52,9 +41,18 @@ func TestShapes(t *testing.T) {
 	if d := seq.Duration(); d != 25*s {
 		t.Errorf("the sequence lasts %v", d)
 	}
-	if p := Peak(seq, 100); p != 20 {
-		t.Errorf("the sequence's peak is %v", p)
+}
+
+// read is Open for a text.
+func read(name string, r io.Reader, cfg ReplayConfig) (*Replay, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
 	}
+	counts, err := trace.ReadCounts(name, r, cfg.Column)
+	if err != nil {
+		return nil, err
+	}
+	return newReplay(name, counts, cfg)
 }
 
 const small = "t_s,requests,other\n0,10,x\n1,20,y\n2,0,z\n3,30,w\n"
@@ -62,7 +60,7 @@ const small = "t_s,requests,other\n0,10,x\n1,20,y\n2,0,z\n3,30,w\n"
 func TestReplay(t *testing.T) {
 	f := func(cfg ReplayConfig, at time.Duration, want float64) {
 		t.Helper()
-		r, err := Read("f.csv", strings.NewReader(small), cfg)
+		r, err := read("f.csv", strings.NewReader(small), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +77,7 @@ func TestReplay(t *testing.T) {
 	f(ReplayConfig{Peak: 3}, 4*s, 3)
 	f(ReplayConfig{Peak: 60, Speed: 2}, s, 60) // the first and the last two seconds are the highest
 	f(ReplayConfig{Smooth: 2 * s}, 4*s, 15)
-	r, _ := Read("f.csv", strings.NewReader(small), ReplayConfig{Speed: 4})
+	r, _ := read("f.csv", strings.NewReader(small), ReplayConfig{Speed: 4})
 	if r.Duration() != s {
 		t.Errorf("lasts %v, want 1s", r.Duration())
 	}
@@ -110,7 +108,7 @@ func TestOpenGzip(t *testing.T) {
 func TestErrorsNameFileLineAndColumn(t *testing.T) {
 	f := func(in string, cfg ReplayConfig, want ...string) {
 		t.Helper()
-		_, err := Read("f.csv", strings.NewReader(in), cfg)
+		_, err := read("f.csv", strings.NewReader(in), cfg)
 		if err == nil {
 			t.Fatalf("%q was accepted", in)
 		}
@@ -143,7 +141,7 @@ func FuzzRead(f *testing.F) {
 		f.Add([]byte(in), 3.0)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, speed float64) {
-		r, err := Read("fuzz", bytes.NewReader(b), ReplayConfig{Speed: speed, Peak: 50})
+		r, err := read("fuzz", bytes.NewReader(b), ReplayConfig{Speed: speed, Peak: 50})
 		if err != nil {
 			if !strings.Contains(err.Error(), "fuzz") && !strings.Contains(err.Error(), "speed") {
 				t.Errorf("the error %q does not name the file", err)

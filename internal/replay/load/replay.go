@@ -5,7 +5,6 @@ package load
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"math"
 	"sort"
 	"time"
@@ -45,18 +44,6 @@ func Open(path string, cfg ReplayConfig) (*Replay, error) {
 		return nil, err
 	}
 	return newReplay(path, counts, cfg)
-}
-
-// Read reads counts; see [trace.ReadCounts]. The name is used in errors.
-func Read(name string, r io.Reader, cfg ReplayConfig) (*Replay, error) {
-	if err := cfg.complete(); err != nil {
-		return nil, err
-	}
-	counts, err := trace.ReadCounts(name, r, cfg.Column)
-	if err != nil {
-		return nil, err
-	}
-	return newReplay(name, counts, cfg)
 }
 
 // complete sets the defaults and checks the values.

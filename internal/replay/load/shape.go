@@ -50,62 +50,6 @@ func (r Ramp) At(t time.Duration) float64 {
 // Duration returns how long the change takes.
 func (r Ramp) Duration() time.Duration { return r.For }
 
-// Steps is a sequence of levels of equal duration.
-type Steps struct {
-	Levels []float64
-	Each   time.Duration
-}
-
-// At returns the level at t; 0 without levels.
-func (s Steps) At(t time.Duration) float64 {
-	if len(s.Levels) == 0 || s.Each <= 0 {
-		return 0
-	}
-	i := min(max(0, int(t/s.Each)), len(s.Levels)-1)
-	return s.Levels[i]
-}
-
-// Duration is that of all levels.
-func (s Steps) Duration() time.Duration { return time.Duration(len(s.Levels)) * s.Each }
-
-// Sine is a sine wave around a mean, which starts at the mean and rises first. It is cut
-// at 0 if the amplitude exceeds the mean.
-type Sine struct {
-	Mean, Amplitude float64
-	Period, For     time.Duration
-}
-
-// At returns the value of the wave.
-func (s Sine) At(t time.Duration) float64 {
-	t = min(max(0, t), s.For)
-	if s.Period <= 0 {
-		return max(0, s.Mean)
-	}
-	return max(0, s.Mean+s.Amplitude*math.Sin(2*math.Pi*t.Seconds()/s.Period.Seconds()))
-}
-
-// Duration is how long it lasts.
-func (s Sine) Duration() time.Duration { return s.For }
-
-// Burst is a base load with a peak at the end of every period.
-type Burst struct {
-	Base, Peak    float64
-	Every, Length time.Duration
-	For           time.Duration
-}
-
-// At returns the peak within a burst, else the base.
-func (b Burst) At(t time.Duration) float64 {
-	t = min(max(0, t), b.For)
-	if b.Every > 0 && t%b.Every >= b.Every-b.Length {
-		return b.Peak
-	}
-	return b.Base
-}
-
-// Duration is how long it lasts.
-func (b Burst) Duration() time.Duration { return b.For }
-
 // Sequence is one shape after another.
 type Sequence []Shape
 
@@ -142,13 +86,3 @@ func (l Loop) At(t time.Duration) float64 {
 
 // Duration returns the longest time.Duration.
 func (l Loop) Duration() time.Duration { return math.MaxInt64 }
-
-// Peak returns a shape's highest load at this many evenly spaced times.
-func Peak(s Shape, steps int) float64 {
-	high := s.At(0)
-	for i := range steps {
-		t := time.Duration(float64(s.Duration()) * float64(i+1) / float64(steps))
-		high = max(high, s.At(t))
-	}
-	return high
-}
