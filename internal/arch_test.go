@@ -59,7 +59,7 @@ var only = []struct {
 }
 
 var kubernetes = []string{
-	"scale/policy", "scale/replica", "window/discovery", "window/podmonitor", "window/podtest", "window/trust", "promql/adapter", "promql/rules", "promql/source", "promql/windows",
+	"scale/policy", "scale/replica", "window/discovery", "window/podmonitor", "window/podtest", "window/trust", "window/usage", "promql/adapter", "promql/rules", "promql/source", "promql/windows",
 	"autoscaler", "serve", "replay/migrate",
 }
 
@@ -147,7 +147,7 @@ const (
 )
 
 // tooLarge are the packages that are still over maxRoom, with a bound that only falls.
-var tooLarge = map[string]int{"autoscaler/controller": 5570}
+var tooLarge = map[string]int{"autoscaler/controller": 4350}
 
 func TestSizes(t *testing.T) {
 	rooms := map[string]int{}

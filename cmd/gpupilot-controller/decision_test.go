@@ -34,6 +34,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
 // exporterPage is a Doer that answers with a dcgm-exporter's page.
@@ -93,7 +94,7 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 		p.control = controller.New(controller.Config{Discovery: discovery.Config{
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
 		}}, controller.Deps{
-			Client: api, Live: api, Pods: p.pods, Store: store, Devices: trust.NewDevices(nil), Scrape: p.scrape, States: p.states, Log: log,
+			Client: api, Live: api, Pods: p.pods, Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: p.scrape, States: p.states, Log: log,
 			AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {

@@ -16,11 +16,11 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
 // externalConfig holds the flags of external metrics.
@@ -125,13 +125,13 @@ func (p *program) makeMetricQueries(limit func(namespace, promql string) (limite
 // workloadSample reads the value of a MetricQuery's spec.gpu. A workload at zero
 // replicas has no value.
 func (p *program) workloadSample(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (metricquery.Sample, error) {
-	in := &controller.WorkloadQuery{Namespace: namespace, Target: q.ScaleTargetRef, Metric: q.Metric, Stat: q.Stat, Active: q.InUse == "active"}
+	in := &usage.WorkloadQuery{Namespace: namespace, Target: q.ScaleTargetRef, Metric: q.Metric, Stat: q.Stat, Active: q.InUse == "active"}
 	if q.Window != nil {
 		in.Window = q.Window.Duration
 	}
-	v, err := p.control.WorkloadValue(ctx, in, time.Now())
+	v, err := p.values.WorkloadValue(ctx, in, time.Now())
 	if err == nil && v.Serving == 0 {
-		err = fmt.Errorf("%w: none of the %d pods of %s %s serves", controller.ErrNoValue, v.Pods, q.ScaleTargetRef.Kind, q.ScaleTargetRef.Name)
+		err = fmt.Errorf("%w: none of the %d pods of %s %s serves", usage.ErrNoValue, v.Pods, q.ScaleTargetRef.Kind, q.ScaleTargetRef.Name)
 	}
 	return metricquery.Sample{Value: v.Value, At: v.At}, err
 }

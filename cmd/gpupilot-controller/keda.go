@@ -22,10 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/base/connlimit"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
 // kedaConfig holds the flags of the KEDA scaler.
@@ -220,7 +220,7 @@ func errNoScaledObject(key types.NamespacedName) error {
 
 // Workload implements kedascaler.Signals.
 func (k *keda) Workload(ctx context.Context, q *kedascaler.WorkloadQuery) (kedascaler.WorkloadValue, error) {
-	v, err := k.p.control.WorkloadValue(ctx, &controller.WorkloadQuery{
+	v, err := k.p.values.WorkloadValue(ctx, &usage.WorkloadQuery{
 		Namespace: q.Namespace, Target: v1alpha1.CrossVersionObjectReference(q.Target), Metric: q.Metric, Stat: q.Stat, Window: q.Window, Active: q.Active,
 	}, time.Now())
 	return kedascaler.WorkloadValue(v), kedaError(err)
@@ -237,11 +237,11 @@ func kedaError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, controller.ErrUnknownMetric):
+	case errors.Is(err, usage.ErrUnknownMetric):
 		return fmt.Errorf("%w: metadata.metric: %w", kedascaler.ErrInvalid, err)
-	case errors.Is(err, controller.ErrUnknownWorkload):
+	case errors.Is(err, usage.ErrUnknownWorkload):
 		return fmt.Errorf("%w: %w", kedascaler.ErrNotFound, err)
-	case errors.Is(err, controller.ErrNoValue):
+	case errors.Is(err, usage.ErrNoValue):
 		return fmt.Errorf("%w: %w", kedascaler.ErrNoValue, err)
 	}
 	return err

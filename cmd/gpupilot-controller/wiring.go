@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
@@ -46,6 +47,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
 // program holds all parts of the controller.
@@ -65,6 +67,9 @@ type program struct {
 	scraper     *scrape.Scraper
 	promstore   *windows.Store
 	control     *controller.Controller
+	fields      *usage.Fields
+	values      *usage.Reader
+	aggregates  *usage.Aggregator
 	election    *leader.Election // nil: this replica always leads
 	recorder    *events.Recorder
 	exporters   *gpuexporter.Keeper
@@ -213,17 +218,18 @@ func (p *program) makeController() error {
 		return err
 	}
 	p.devices = trust.NewDevices(p.cfg.resources)
+	p.makeUsage()
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
-		Discovery: where, WorkloadMetrics: p.cfg.workloadMetrics,
+		Discovery: where,
 	}, controller.Deps{
-		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store, Devices: p.devices,
+		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store, Devices: p.devices, Fields: p.fields,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
-		PodsOf: p.podsOf, WorkloadOf: p.workloadOf, Queries: p.scheduler, LimitQuery: scope.Limit,
+		Queries: p.scheduler, LimitQuery: scope.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
 		Scrape:     p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
-		RecordMinute: p.history.record, History: p.history.store,
+		RecordMinute: p.history.record, Aggregates: p.aggregates, History: p.history.store,
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
@@ -250,6 +256,23 @@ func (p *program) makeScheduler() error {
 	)
 	p.registry.MustRegister(p.scheduler)
 	return nil
+}
+
+// makeUsage makes what knows the fields and the GPUs in use.
+func (p *program) makeUsage() {
+	p.fields = usage.NewFields()
+	maxAge := gpu.MaxAge(p.cfg.interval)
+	p.values = usage.NewReader(usage.Deps{
+		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, MaxAge: maxAge,
+		PodsOf: p.podsOf,
+		TargetOf: func(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference) (usage.Target, error) {
+			return p.control.ScaleTarget(ctx, namespace, ref) // it is made after the reader
+		},
+	})
+	p.aggregates = usage.NewAggregator(usage.AggregatorConfig{MaxGroups: p.cfg.workloadMetrics, MaxAge: maxAge}, usage.AggregatorDeps{
+		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, WorkloadOf: p.workloadOf,
+	})
+	p.registry.MustRegister(p.aggregates)
 }
 
 // backend makes the client of --prometheus-url.
@@ -310,8 +333,7 @@ func (p *program) makeMetricsAPI() (err error) {
 		})
 		cfg.Cert = p.certs
 	}
-	pods := p.control.MetricPods()
-	deps := metricsapi.Deps{Pods: pods, Statistics: pods, Names: p.control.Names, Objects: p.objects, Sources: p.sources}
+	deps := metricsapi.Deps{Pods: p.values, Statistics: p.values, Names: p.fields.Names, Objects: p.objects, Sources: p.sources}
 	if c.external.enabled {
 		deps.External = externalMetrics{p}
 	}
@@ -354,6 +376,7 @@ func (p *program) run(ctx context.Context, l net.Listener) error {
 	g.run(never(p.scheduler.Run))
 	g.run(never(p.queries.Run))
 	g.run(never(p.noticeProblems))
+	g.run(never(p.aggregates.Run))
 	g.run(never(p.keepHistory))
 	if p.cfg.has(roleScrape) {
 		g.run(never(p.scraper.Run))

@@ -16,14 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
-	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
-	"github.com/gpupilot/gpupilot/internal/window/view"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
 const podNamespace = "ml"
@@ -109,16 +107,15 @@ func servePods(ctx context.Context, cfg config, out io.Writer) error {
 	}
 	objects := newBenchObjects()
 	go objects.Run(ctx)
-	control := controller.New(controller.Config{Tick: time.Second, MaxAge: gpu.MaxAge(time.Second)}, controller.Deps{
-		Pods: fleet.pods, Store: fleet.store, Devices: trust.NewDevices(nil), PodsOf: fleet.podsOf(objects),
-		Scrape: func([]discovery.Target) {}, States: func() []view.Target { return nil },
-		Leading: func() bool { return false }, Leader: func() string { return "" }, Record: func(controller.Event) {},
+	fields := usage.NewFields()
+	values := usage.NewReader(usage.Deps{
+		Pods: fleet.pods, Store: fleet.store, Devices: trust.NewDevices(nil), Fields: fields, PodsOf: fleet.podsOf(objects),
 	})
 	dir := cfg.servePodsFrom
 	server, err := metricsapi.New(metricsapi.Config{
 		BindAddress: "127.0.0.1", CertFile: filepath.Join(dir, certFile), KeyFile: filepath.Join(dir, keyFile),
 		Kubeconfig: filepath.Join(dir, kubeconfigFile), MaxAge: gpu.MaxAge(time.Second), Log: slog.New(slog.DiscardHandler),
-	}, metricsapi.Deps{Pods: control.MetricPods(), Statistics: control.MetricPods(), Objects: objects, Names: control.Names})
+	}, metricsapi.Deps{Pods: values, Statistics: values, Objects: objects, Names: fields.Names})
 	if err != nil {
 		return err
 	}

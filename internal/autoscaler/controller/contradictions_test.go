@@ -58,7 +58,7 @@ func TestForgedDevicesDoNotScale(t *testing.T) {
 			if got := r.replicas("web"); got != 3 {
 				t.Errorf("forged %g %%, agent %v: %d replicas, want 3", util, withAgent, got)
 			}
-			if s, ok := r.MetricPods().Value("ns", "web-1", stat.Query{Field: gpu.GPUUtil, Now: r.now.Add(29 * time.Second), MaxAge: 5 * time.Second}); ok != withAgent || ok && s.Value != 60 {
+			if s, ok := r.reader().Value("ns", "web-1", stat.Query{Field: gpu.GPUUtil, Now: r.now.Add(29 * time.Second), MaxAge: 5 * time.Second}); ok != withAgent || ok && s.Value != 60 {
 				t.Errorf("forged %g %%, agent %v: the metrics API gives %v, %v", util, withAgent, s.Value, ok)
 			}
 		}

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +31,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -42,10 +42,6 @@ type Config struct {
 	MaxAge  time.Duration // the age above which a reading does not count; scale.DefaultMaxAge
 
 	Discovery discovery.Config // which pods are scraped
-
-	// WorkloadMetrics is the most workloads, and the most namespaces, whose GPU aggregates
-	// are on /metrics; 0: no aggregates are computed.
-	WorkloadMetrics int
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -64,13 +60,8 @@ type Deps struct {
 	Store  *series.Store
 	// Devices are the API server's facts about GPUs, which the controller watches.
 	Devices *trust.Devices
-
-	// PodsOf appends the pods of a workload, which its controllers own and its selector
-	// matches. The error is an API status error. nil: only pods have metrics.
-	PodsOf func(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error)
-
-	// WorkloadOf returns the outermost controller of a pod; nil: workloads are not known.
-	WorkloadOf func(pod *corev1.Pod) (kind, name string, ok bool)
+	// Fields are those in use, of which the controller holds those that it reads.
+	Fields *usage.Fields
 
 	// Watch calls h for the objects of the kind of obj. It returns after the first
 	// list was delivered, or with an error if ctx is done.
@@ -98,8 +89,9 @@ type Deps struct {
 	// RecordMinute records the minute that began at at, for which rows calls add for
 	// each workload. nil: no history.
 	RecordMinute func(at time.Time, rows func(add func(history.Workload, []history.Value)))
-	History      *history.Store // of those minutes; nil: none
-	Log          *slog.Logger   // nil discards
+	Aggregates   *usage.Aggregator // whose aggregates the minutes have; nil: none
+	History      *history.Store    // of those minutes; nil: none
+	Log          *slog.Logger      // nil discards
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.
@@ -130,8 +122,6 @@ type shared struct {
 // Controller watches workloads and decides about them while Run runs.
 type Controller struct {
 	*shared
-	fieldUses  *fieldUses
-	aggregates *aggregates
 
 	mu        sync.RWMutex
 	workloads map[types.NamespacedName]*workload
@@ -158,7 +148,6 @@ func New(cfg Config, deps Deps) *Controller {
 			targets: newTargets(deps.Client), claims: newClaims(),
 			rediscover: make(chan struct{}, 1),
 		},
-		fieldUses: newFieldUses(),
 		workloads: map[types.NamespacedName]*workload{},
 		routes:    map[string]map[*workload]struct{}{},
 	}
@@ -167,7 +156,6 @@ func New(cfg Config, deps Deps) *Controller {
 	c.audit = trust.NewAudit(trust.AuditDeps{
 		Store: deps.Store, Pods: deps.Pods, Devices: deps.Devices, Record: c.recordContradiction, Log: deps.Log,
 	})
-	c.aggregates = newAggregates(c)
 	c.meters = newMeters(c, deps.Metrics)
 
 	return c
@@ -185,7 +173,6 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	if c.deps.RecordMinute != nil {
 		c.running.Go(func() { c.recordMinutes(ctx) })
 	}
-	c.running.Go(func() { c.aggregates.run(ctx) })
 	c.watchDevices(ctx)
 	watches := []struct {
 		obj client.Object

@@ -44,6 +44,7 @@ func (c *Controller) discover(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.rediscover:
+		case <-c.deps.Fields.Changed():
 		case <-every.C:
 		}
 	}
@@ -51,11 +52,17 @@ func (c *Controller) discover(ctx context.Context) {
 
 // listTargets returns the scrape targets, and stores the place of each one.
 func (c *Controller) listTargets(now time.Time) []discovery.Target {
+	var fields gpu.FieldSet
+	var podMetrics []string
 	c.mu.RLock()
 	readers := make([]discovery.Reader, 0, len(c.workloads))
 	for _, w := range c.workloads {
 		p, sel := w.plan.Load(), w.selector.Load()
-		if p == nil || sel == nil {
+		if p == nil {
+			continue
+		}
+		fields, podMetrics = fields.Union(p.fields), append(podMetrics, p.podMetrics...)
+		if sel == nil {
 			continue
 		}
 		readers = append(readers, discovery.Reader{
@@ -64,7 +71,8 @@ func (c *Controller) listTargets(now time.Time) []discovery.Target {
 	}
 	c.mu.RUnlock()
 	c.holdGateways(readers)
-	found := c.finder.Find(now, c.fieldsInUse(now), readers)
+	c.deps.Fields.Hold(fields, podMetrics)
+	found := c.finder.Find(now, c.deps.Fields.At(now), readers)
 	c.discovered.Store(found)
 	if found.Late {
 		c.requestDiscovery()

@@ -32,11 +32,11 @@ func TestExportersReportOnlyTheirOwnNode(t *testing.T) {
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("scaled to %d by what another node says", n)
 	}
-	if s, ok := r.MetricPods().Value("ns", p.Name, stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); !ok || s.Value != 60 {
+	if s, ok := r.reader().Value("ns", p.Name, stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); !ok || s.Value != 60 {
 		t.Errorf("the metrics API gives %v, %v; want 60", s.Value, ok)
 	}
 	p.Spec.NodeName = "node-3"
-	if s, ok := r.MetricPods().Value("ns", p.Name, stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); ok {
+	if s, ok := r.reader().Value("ns", p.Name, stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}); ok {
 		t.Errorf("the metrics API gives %v of a pod on a third node", s.Value)
 	}
 }
@@ -64,39 +64,11 @@ func TestPodSignalsAreScraped(t *testing.T) {
 	if diff := cmp.Diff(want, r.listTargets(at(10))); diff != "" {
 		t.Error(diff)
 	}
-	names := r.Names()
+	names := r.deps.Fields.Names()
 	for _, name := range []string{"queue", "running", "DCGM_FI_DEV_GPU_UTIL"} {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s is not among the names in use: %v", name, names)
 		}
-	}
-}
-
-// A field that the metrics API is asked for is scraped from then on, for a
-// while.
-func TestFieldsOnDemand(t *testing.T) {
-	r := newRig(t)
-	now := time.Now()
-	if set := r.fieldsInUse(now); set.HasID(gpu.SMActive) {
-		t.Error("SMActive is in use before anybody asks")
-	}
-	r.MetricPods().Value("ns", "p", stat.Query{Field: gpu.SMActive, Now: now, MaxAge: time.Second})
-	select {
-	case <-r.rediscover:
-	default:
-		t.Error("a new field does not change what is scraped")
-	}
-	r.MetricPods().Value("ns", "p", stat.Query{Field: gpu.SMActive, Now: now.Add(time.Minute), MaxAge: time.Second})
-	select {
-	case <-r.rediscover:
-		t.Error("a field in use changes what is scraped")
-	default:
-	}
-	if set := r.fieldsInUse(now.Add(useTTL)); !set.HasID(gpu.SMActive) {
-		t.Error("SMActive left while it was asked for")
-	}
-	if set := r.fieldsInUse(now.Add(time.Minute + useTTL + 1)); set.HasID(gpu.SMActive) || set != alwaysScraped() {
-		t.Error("SMActive stays though nobody asks")
 	}
 }
 

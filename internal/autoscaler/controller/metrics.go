@@ -24,7 +24,6 @@ type meters struct {
 	actuationDuration prometheus.Histogram
 
 	workload       workloadDescs
-	aggregates     *aggregateDescs
 	leader, excess *prometheus.Desc
 }
 
@@ -49,7 +48,7 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Name: "gpupilot_actuation_seconds", Help: "From when an observation began until the API server accepted the scale that follows from it.",
 			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
 		}),
-		workload: newWorkloadDescs(), aggregates: newAggregateDescs(),
+		workload: newWorkloadDescs(),
 		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
@@ -66,7 +65,6 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 // Describe implements prometheus.Collector.
 func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	m.workload.describe(ch)
-	m.aggregates.describe(ch)
 	ch <- m.leader
 	ch <- m.excess
 }
@@ -78,7 +76,6 @@ func (m *meters) Collect(ch chan<- prometheus.Metric) {
 		leading = 1
 	}
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
-	m.aggregates.collect(ch, m.c.GPUAggregates())
 	m.c.mu.RLock()
 	defer m.c.mu.RUnlock()
 	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.discovered.Load().Excess)))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -37,7 +38,7 @@ func BackfillFamilies() []history.Family {
 			return namedMetric(history.GroupPods, l["metric"])
 		}),
 		autoscalerFamily(gpusName, nil, func(map[string]string) history.Metric { return minuteAllocated }),
-	}, slices.Concat(aggregateFamilies(scopeNamespace), aggregateFamilies(scopeWorkload))...)
+	}, slices.Concat(aggregateFamilies(usage.Namespace), aggregateFamilies(usage.Workload))...)
 }
 
 // namedMetric returns a metric, or none without a group or a name.
@@ -63,15 +64,15 @@ func autoscalerFamily(name string, labels []string, metric func(map[string]strin
 
 // aggregateFamilies are the aggregates over the GPUs of workloads or of namespaces. One
 // query asks for a statistic of all fields.
-func aggregateFamilies(scope int) []history.Family {
-	by := strings.Join(append(slices.Clone(aggregateScopes[scope].labels), "in_use"), ", ")
+func aggregateFamilies(scope usage.Scope) []history.Family {
+	by := strings.Join(append(scope.Labels(), "in_use"), ", ")
 	fields := func(aggregate, function, stat string) string {
 		var parts []string
-		for _, f := range aggregateFields() {
-			if field, ok := gpu.Lookup(f.field); ok {
+		for _, f := range usage.Families() {
+			if field, ok := gpu.Lookup(f.Field); ok {
 				// Divided, a value of GPUs is in the unit of the field.
 				parts = append(parts, fmt.Sprintf("label_replace(%s by (%s) (%s(%s{stat=%q}[1m])) / %g, %q, %q, \"\", \"\")",
-					aggregate, by, function, aggregateName(scope, f.name), stat, f.scale, fieldLabel, field.Name))
+					aggregate, by, function, f.Name(scope), stat, f.Scale, fieldLabel, field.Name))
 			}
 		}
 		return strings.Join(parts, " or ")
@@ -79,17 +80,17 @@ func aggregateFamilies(scope int) []history.Family {
 	identify := func(metric func(l map[string]string) history.Metric) func(map[string]string) (history.Workload, history.Metric, bool) {
 		return func(l map[string]string) (history.Workload, history.Metric, bool) {
 			w := history.Workload{Namespace: l["namespace"], Kind: l["kind"], Name: l["name"]}
-			if scope == scopeNamespace {
+			if scope == usage.Namespace {
 				w.Kind, w.Name = namespaceKind, w.Namespace
 			}
 			m := metric(l)
-			return w, m, m != "" && (scope == scopeNamespace || w.Kind != namespaceKind && w.Kind != view.AutoscalerKind)
+			return w, m, m != "" && (scope == usage.Namespace || w.Kind != namespaceKind && w.Kind != view.AutoscalerKind)
 		}
 	}
 	return []history.Family{
 		{
-			Mean: fmt.Sprintf("avg by (%s) (avg_over_time(%s[1m]))", by, aggregateGPUs(scope)),
-			Max:  fmt.Sprintf("max by (%s) (max_over_time(%s[1m]))", by, aggregateGPUs(scope)),
+			Mean: fmt.Sprintf("avg by (%s) (avg_over_time(%s[1m]))", by, scope.GPUs()),
+			Max:  fmt.Sprintf("max by (%s) (max_over_time(%s[1m]))", by, scope.GPUs()),
 			Identify: identify(func(l map[string]string) history.Metric {
 				if groupInUse(l["in_use"]) == "" {
 					return ""

@@ -17,6 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -128,7 +129,7 @@ func (c *Controller) recordMinutes(ctx context.Context) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	minute := time.Now().Truncate(time.Minute)
-	groups := &groupMinutes{groups: map[GPUGroup]*history.Accumulator{}}
+	groups := &groupMinutes{groups: map[usage.Group]*history.Accumulator{}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -141,7 +142,9 @@ func (c *Controller) recordMinutes(ctx context.Context) {
 			minute = begun
 		}
 		c.sampleMinute(now)
-		groups.sample(c.GPUAggregates())
+		if c.deps.Aggregates != nil {
+			groups.sample(c.deps.Aggregates.Last())
+		}
 	}
 }
 
@@ -203,14 +206,14 @@ func (c *Controller) sampleMinute(now time.Time) {
 // groupMinutes are the current minutes of the GPUs of workloads and namespaces.
 type groupMinutes struct {
 	sampled time.Time // the last aggregates
-	groups  map[GPUGroup]*history.Accumulator
+	groups  map[usage.Group]*history.Accumulator
 }
 
 // of returns the minute of a group; nil for the cluster, which is not in the history, and
 // for the groups that /metrics leaves out. A pod's owner reference may name any kind: it
 // must not take the minutes of a GPUAutoscaler or a namespace.
-func (g *groupMinutes) of(a *Aggregates, k GPUGroup) *history.Accumulator {
-	if k.Namespace == "" || !a.shown[k] || k.Kind == view.AutoscalerKind || k.Kind == namespaceKind {
+func (g *groupMinutes) of(a *usage.Aggregates, k usage.Group) *history.Accumulator {
+	if k.Namespace == "" || !a.Shown[k] || k.Kind == view.AutoscalerKind || k.Kind == namespaceKind {
 		return nil
 	}
 	m := g.groups[k]
@@ -238,7 +241,7 @@ func (g *groupMinutes) record(at time.Time, add func(history.Workload, []history
 }
 
 // sample adds the aggregates of the GPUs of workloads and namespaces.
-func (g *groupMinutes) sample(a *Aggregates) {
+func (g *groupMinutes) sample(a *usage.Aggregates) {
 	if !a.At.After(g.sampled) {
 		return // as in the last sample
 	}
@@ -246,13 +249,13 @@ func (g *groupMinutes) sample(a *Aggregates) {
 	for i := range a.Items {
 		x := &a.Items[i]
 		f, ok := gpu.Lookup(x.Field)
-		m := g.of(a, x.GPUGroup)
+		m := g.of(a, x.Group)
 		if !ok || m == nil {
 			continue
 		}
 		for _, s := range []struct {
 			group string
-			stats *GPUStats
+			stats *usage.Stats
 		}{{history.GroupGPU, &x.Allocated}, {history.GroupActive, &x.Active}} {
 			if s.stats.GPUs > 0 {
 				m.AddMax(a.At, history.NewMetric(s.group, f.Name), s.stats.Mean, s.stats.Max, float64(s.stats.GPUs))

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -109,19 +110,19 @@ func TestMinutesOfAWorkload(t *testing.T) {
 func TestAMinuteHasTheAggregatesOfGPUs(t *testing.T) {
 	r := newRig(t)
 	minute := time.Now().Truncate(time.Minute)
-	web, other := GPUGroup{"ns", "Deployment", "web"}, GPUGroup{"ns", "Deployment", "other"}
-	lies := []GPUGroup{{"ns", "GPUAutoscaler", "web"}, {"ns", "Namespace", "ns"}} // in owner references
-	aggregates := func(second int, mean float64) *Aggregates {
-		items := []GPUAggregate{{Field: gpu.GPUUtil, Allocated: GPUStats{GPUs: 9, Mean: 1}}}
-		for _, g := range append([]GPUGroup{{Namespace: "ns"}, web, other}, lies...) {
-			items = append(items, GPUAggregate{GPUGroup: g, Field: gpu.GPUUtil, Allocated: GPUStats{GPUs: 4, Mean: mean, Max: 2 * mean}, Active: GPUStats{GPUs: 1, Mean: 99, Max: 99}})
+	web, other := usage.Group{Namespace: "ns", Kind: "Deployment", Name: "web"}, usage.Group{Namespace: "ns", Kind: "Deployment", Name: "other"}
+	lies := []usage.Group{{Namespace: "ns", Kind: "GPUAutoscaler", Name: "web"}, {Namespace: "ns", Kind: "Namespace", Name: "ns"}} // in owner references
+	aggregates := func(second int, mean float64) *usage.Aggregates {
+		items := []usage.Aggregate{{Field: gpu.GPUUtil, Allocated: usage.Stats{GPUs: 9, Mean: 1}}}
+		for _, g := range append([]usage.Group{{Namespace: "ns"}, web, other}, lies...) {
+			items = append(items, usage.Aggregate{Group: g, Field: gpu.GPUUtil, Allocated: usage.Stats{GPUs: 4, Mean: mean, Max: 2 * mean}, Active: usage.Stats{GPUs: 1, Mean: 99, Max: 99}})
 		}
-		return &Aggregates{
+		return &usage.Aggregates{
 			At: minute.Add(time.Duration(second) * time.Second), Items: items,
-			GPUs: map[GPUGroup]int{{}: 9, web: 4}, shown: map[GPUGroup]bool{{}: true, {Namespace: "ns"}: true, web: true, lies[0]: true, lies[1]: true}, // other is omitted
+			GPUs: map[usage.Group]int{{}: 9, web: 4}, Shown: map[usage.Group]bool{{}: true, {Namespace: "ns"}: true, web: true, lies[0]: true, lies[1]: true}, // other is omitted
 		}
 	}
-	g := &groupMinutes{groups: map[GPUGroup]*history.Accumulator{}}
+	g := &groupMinutes{groups: map[usage.Group]*history.Accumulator{}}
 	g.sample(aggregates(10, 30))
 	g.sample(aggregates(10, 30)) // no newer pass
 	g.sample(aggregates(25, 60))

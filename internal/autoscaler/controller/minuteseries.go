@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -27,34 +28,23 @@ type MinuteSeries struct {
 
 // minuteField is a field on /metrics.
 type minuteField struct {
-	id    gpu.FieldID
-	names [len(aggregateScopes)]string
-	scale float64
+	usage.Family
+	namespace, workload string // the names of its series
 }
-
-// The indexes of aggregateScopes.
-const (
-	scopeCluster = iota
-	scopeNamespace
-	scopeWorkload
-)
 
 // NewMinuteSeries returns the series of all metrics.
 func NewMinuteSeries() *MinuteSeries {
 	s := &MinuteSeries{fields: map[string]minuteField{}, names: []string{replicasName, signalValueName, requestsName, podsSumName, gpusName}}
-	for _, f := range aggregateFields() {
-		field, ok := gpu.Lookup(f.field)
+	for _, f := range usage.Families() {
+		field, ok := gpu.Lookup(f.Field)
 		if !ok {
 			continue
 		}
-		x := minuteField{id: f.field, scale: f.scale}
-		for i := range aggregateScopes {
-			x.names[i] = aggregateName(i, f.name)
-		}
+		x := minuteField{f, f.Name(usage.Namespace), f.Name(usage.Workload)}
 		s.fields[field.Name] = x
-		s.names = append(s.names, x.names[scopeNamespace:]...)
+		s.names = append(s.names, x.namespace, x.workload)
 	}
-	s.names = append(s.names, aggregateGPUs(scopeNamespace), aggregateGPUs(scopeWorkload))
+	s.names = append(s.names, usage.Namespace.GPUs(), usage.Workload.GPUs())
 	slices.Sort(s.names)
 	return s
 }
@@ -71,13 +61,13 @@ func (s *MinuteSeries) Each(w history.Workload, m history.Metric, wants func(nam
 		}
 		return
 	}
-	scope, labels := scopeWorkload, []string{"namespace", w.Namespace, "kind", w.Kind, "name", w.Name}
+	scope, labels := usage.Workload, []string{"namespace", w.Namespace, "kind", w.Kind, "name", w.Name}
 	if w.Kind == namespaceKind && w.Name == w.Namespace {
-		scope, labels = scopeNamespace, []string{"namespace", w.Namespace}
+		scope, labels = usage.Namespace, []string{"namespace", w.Namespace}
 	}
 	with := func(more ...string) []string { return append(labels[:len(labels):len(labels)], more...) }
 	if m == minuteActive {
-		if name := aggregateGPUs(scope); wants(name) {
+		if name := scope.GPUs(); wants(name) {
 			add(history.Series{Name: name, Labels: with("in_use", "active"), Scale: 1})
 		}
 		return
@@ -88,13 +78,17 @@ func (s *MinuteSeries) Each(w history.Workload, m history.Metric, wants func(nam
 	if !ok || inUse == "" {
 		return
 	}
-	if name := f.names[scope]; wants(name) {
-		for _, x := range aggregateStats {
-			add(history.Series{Name: name, Labels: with("in_use", inUse, "stat", x.name), Stat: x.minute, Scale: f.scale})
+	name := f.workload
+	if scope == usage.Namespace {
+		name = f.namespace
+	}
+	if wants(name) {
+		for _, x := range usage.Statistics() {
+			add(history.Series{Name: name, Labels: with("in_use", inUse, "stat", x.Name), Stat: x.Minute, Scale: f.Scale})
 		}
 	}
 	// /metrics counts the GPUs with a utilization.
-	if name := aggregateGPUs(scope); f.id == gpu.GPUUtil && group == history.GroupGPU && wants(name) {
+	if name := scope.GPUs(); f.Field == gpu.GPUUtil && group == history.GroupGPU && wants(name) {
 		add(history.Series{Name: name, Labels: with("in_use", inUse), Stat: history.StatCount, Scale: 1})
 	}
 }

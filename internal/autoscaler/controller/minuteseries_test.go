@@ -14,14 +14,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
 // shownSeries lists the series of /metrics with their values, which the history continues.
-func shownSeries(t *testing.T, c *Controller) map[string]string {
+func shownSeries(t *testing.T, collectors ...prometheus.Collector) map[string]string {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(newMeters(c, nil))
+	reg.MustRegister(collectors...)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -62,9 +66,18 @@ func continued(minutes map[history.Workload]map[history.Metric]history.Value) ma
 // Each series of /metrics that the history continues is in a minute of the same readings,
 // with the same labels and value, and no other.
 func TestTheHistoryContinuesTheSeriesOfMetrics(t *testing.T) {
-	r := statRig(t, deployment("web", 4), autoscaler("web"))
-	r.cfg.WorkloadMetrics = 10
-	r.deps.WorkloadOf = func(pod *corev1.Pod) (string, string, bool) { return "Deployment", pod.Labels["app"], true }
+	r := newRig(t, deployment("web", 4), autoscaler("web"))
+	since := r.now.Add(-time.Hour)
+	r.pods.Pods = []*corev1.Pod{pod("web", "a", since, ready(since)), pod("web", "b", since, ready(since))}
+	for i, p := range r.pods.Pods {
+		podtest.Expose(t, r.store, fmt.Sprint("agent-", i), series.TargetLabels{Node: "node-1"}, r.now, podtest.Device{
+			Name: "GPU-" + p.Name, Owner: p, Values: map[gpu.FieldID]float64{gpu.GPUUtil: float64(70 * i), gpu.FBUsed: 100},
+		})
+	}
+	aggregates := usage.NewAggregator(usage.AggregatorConfig{MaxGroups: 10, MaxAge: 5 * time.Second}, usage.AggregatorDeps{
+		Store: r.store, Pods: &r.pods, Devices: r.deps.Devices, Fields: r.deps.Fields,
+		WorkloadOf: func(pod *corev1.Pod) (string, string, bool) { return "Deployment", pod.Labels["app"], true },
+	})
 	w := r.add(autoscaler("web"))
 	w.pass(r.now)
 	w.mu.Lock() // as with a preset
@@ -74,10 +87,10 @@ func TestTheHistoryContinuesTheSeriesOfMetrics(t *testing.T) {
 	r.sampleMinute(r.now)
 	w.measures.sampled.sums = append(w.measures.sampled.sums, podsSum{"vllm:num_requests_waiting", 7})
 	w.minute.Add(r.now, "pods/vllm:num_requests_waiting", 7, 3)
-	r.aggregates.pass(r.now)
-	groups := &groupMinutes{groups: map[GPUGroup]*history.Accumulator{}}
-	groups.sample(r.GPUAggregates())
-	shown := shownSeries(t, r.Controller)
+	aggregates.Pass(r.now)
+	groups := &groupMinutes{groups: map[usage.Group]*history.Accumulator{}}
+	groups.sample(aggregates.Last())
+	shown := shownSeries(t, newMeters(r.Controller, nil), aggregates)
 	recorded := continued(minutesOf(r, r.now.Truncate(time.Minute), groups))
 	if !maps.Equal(shown, recorded) {
 		for s, v := range shown {

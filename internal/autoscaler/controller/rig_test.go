@@ -27,6 +27,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -77,7 +78,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 	r.Controller = New(Config{Discovery: discovery.Config{
 		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
 	}}, Deps{
-		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Devices: trust.NewDevices(nil),
+		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(),
 		AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
@@ -91,6 +92,11 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 		Record:  func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },
 	})
 	return r
+}
+
+// reader reads the values of the rig's pods.
+func (r *rig) reader() *usage.Reader {
+	return usage.NewReader(usage.Deps{Store: r.store, Pods: &r.pods, Devices: r.deps.Devices, Fields: r.deps.Fields})
 }
 
 // discover changes what is discovered from now on.

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
 // errNoTarget means that a scale target does not exist or cannot be scaled. Other
@@ -277,4 +278,13 @@ func (s *targets) forget(cl claim) {
 	defer s.mu.Unlock()
 	delete(s.written, cl)
 	delete(s.reads, cl)
+}
+
+// ScaleTarget finds the pods of a scale target, for usage.Deps.
+func (c *Controller) ScaleTarget(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference) (usage.Target, error) {
+	t, err := c.targets.resolve(ctx, namespace, ref, false)
+	if errors.Is(err, errNoTarget) {
+		err = fmt.Errorf("%w: %w", usage.ErrUnknownWorkload, err)
+	}
+	return usage.Target{Kind: t.kind, Selector: t.selector}, err
 }

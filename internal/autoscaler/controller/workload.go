@@ -83,9 +83,12 @@ type flaws struct{ spec, status error }
 // plan is a GPUAutoscaler in the engine's terms.
 type plan struct {
 	policy.Compiled
-	fields  gpu.FieldSet  // that its signals read
-	queries []queries.Key // parallel to Sources; empty for other kinds
-	metrics []signalMetrics
+	fields gpu.FieldSet // that its signals read
+	// podMetrics are the metrics whose series its signals only add up per pod, so that the
+	// metrics API can serve them by name.
+	podMetrics []string
+	queries    []queries.Key // parallel to Sources; empty for other kinds
+	metrics    []signalMetrics
 }
 
 // counts are a workload's replicas for /metrics; ok is false before the first decision.
@@ -254,6 +257,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	p := &plan{Compiled: compiled, queries: limited, metrics: newSignalMetrics(&compiled.Policy)}
 	scrapes := false
 	for i := range p.Sources {
+		p.podMetrics = append(p.podMetrics, plainNames(p.Sources[i].Terms)...)
 		switch p.Sources[i].Kind {
 		case policy.Pods:
 			scrapes = true
@@ -270,6 +274,19 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	w.scrapesPods.Store(scrapes)
 	w.routed = nil
 	w.shared.requestDiscovery()
+}
+
+// plainNames returns the metrics whose series are only added up per pod, so that the
+// metrics API can serve them by name.
+func plainNames(terms []policy.Term) (names []string) {
+	for _, term := range terms {
+		for i := range term {
+			if m := &term[i]; m.Key() == m.Name {
+				names = append(names, m.Name)
+			}
+		}
+	}
+	return names
 }
 
 // trackTarget stores the current target and selector. The state is reset if the target

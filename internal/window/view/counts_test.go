@@ -15,6 +15,7 @@ func TestCounts(t *testing.T) {
 	v := View{MaxAge: time.Second, Nodes: []Node{{Name: "n", Pool: "p", GPUs: []GPU{
 		{Utilization: value(100), Owners: []Owner{{}}},
 		{Utilization: value(0.5), Owners: []Owner{{}}},
+		{Utilization: value(0), Owners: []Owner{{}}},
 		{Utilization: value(30)},
 		{Utilization: value(0)},
 		{Utilization: value(50), Age: 6 * time.Second, Owners: []Owner{{}}},
@@ -24,8 +25,8 @@ func TestCounts(t *testing.T) {
 	n := nodes[0]
 	n.sum, n.fresh = 0, 0
 	want := NodeSummary{
-		Name: "n", Pool: "p", Cells: "40..--", Problems: []string{"2 of 6 GPUs without a fresh utilisation"},
-		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 6, Allocated: 4, Active: 1, Idle: 1, Free: 2, Stale: 2, Utilization: value(50.25)},
+		Name: "n", Pool: "p", Cells: "400..--", Problems: []string{"2 of 7 GPUs without a fresh utilisation"},
+		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 7, Allocated: 5, Active: 2, Idle: 1, Free: 2, Stale: 2, Utilization: value(33.5)},
 	}
 	if d := cmp.Diff(want, n, cmp.AllowUnexported(Counts{})); d != "" {
 		t.Error(d)

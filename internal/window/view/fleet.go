@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // The limits of a view. They keep it below 300 kB for any fleet size and any length
@@ -63,7 +64,7 @@ func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 		cell = '-'
 	case !held:
 		n.Free++
-	case *g.Utilization >= 1:
+	case gpu.IsActive(*g.Utilization):
 		n.Active++
 	default:
 		n.Idle++

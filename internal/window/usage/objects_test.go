@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package usage
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
@@ -58,8 +57,8 @@ func (r *rig) collect(at time.Time, list ...reading) {
 
 // statRig is a deployment of two serving pods, of which one has two GPUs and one an
 // idle GPU, and one that loads.
-func statRig(t testing.TB, objects ...client.Object) *rig {
-	r := newRig(t, objects...)
+func statRig(t testing.TB) *rig {
+	r := newRig(t)
 	since := r.now.Add(-time.Hour)
 	two := func(p *corev1.Pod) { p.Spec.Containers[0] = requests(podtest.GPUResource, "2") }
 	r.pods.Pods = []*corev1.Pod{
@@ -87,7 +86,7 @@ func (r *rig) statistic(resource schema.GroupResource, name string, q stat.Reque
 	if resource.Resource == "nodes" || resource.Resource == "namespaces" {
 		namespace = ""
 	}
-	v, err := r.MetricPods().Statistic(r.t.Context(), resource, namespace, name, &q)
+	v, err := r.Statistic(r.t.Context(), resource, namespace, name, &q)
 	if err != nil {
 		r.t.Fatal(err)
 	}

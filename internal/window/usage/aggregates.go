@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package usage
 
 import (
 	"cmp"
@@ -14,40 +14,41 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
 // The times of the aggregates.
 const (
 	// aggregateInterval is the time between two passes.
 	aggregateInterval = 15 * time.Second
-	// activeWindow is the time within which an active GPU had a utilisation above zero.
+	// activeWindow is the time within which an active GPU was active.
 	activeWindow = time.Minute
 	// rollingPasses are those of the rolling means, 5 min.
 	rollingPasses = int(5 * time.Minute / aggregateInterval)
 )
 
-// GPUGroup identifies a group of GPUs: of a workload, of a namespace (without Kind and
+// Group identifies a group of GPUs: of a workload, of a namespace (without Kind and
 // Name) or of the cluster (the zero value).
-type GPUGroup struct{ Namespace, Kind, Name string }
+type Group struct{ Namespace, Kind, Name string }
 
-// GPUAggregate is one field over the GPUs of a group whose pods are serving.
-type GPUAggregate struct {
-	GPUGroup
+// Aggregate is one field over the GPUs of a group whose pods are serving.
+type Aggregate struct {
+	Group
 	Field     gpu.FieldID // in the field's unit; a counter's increase per second
-	Allocated GPUStats    // over the GPUs that the pods own
-	Active    GPUStats    // of these, over those with a utilisation above zero within the last minute
+	Allocated Stats       // over the GPUs that the pods own
+	Active    Stats       // of these, over those that were active within the last minute
 }
 
-// GPUStats are statistics over GPUs.
-type GPUStats struct {
+// Stats are statistics over GPUs.
+type Stats struct {
 	GPUs           int // with a value; 0: the others are not set
 	Mean, Sum, Max float64
 	// RollingMean is the mean over the passes of the last 5 min, weighted by GPUs; unset
-	// for workloads beyond Config.WorkloadMetrics.
+	// for groups that are not in Aggregates.Shown.
 	RollingMean float64
 }
 
-func (s *GPUStats) add(v float64) {
+func (s *Stats) add(v float64) {
 	if s.GPUs == 0 || v > s.Max {
 		s.Max = v
 	}
@@ -59,22 +60,43 @@ func (s *GPUStats) add(v float64) {
 // Aggregates is the result of one pass.
 type Aggregates struct {
 	At    time.Time
-	Items []GPUAggregate // sorted by namespace, kind, name and field; the cluster comes first
-	GPUs  map[GPUGroup]int
+	Items []Aggregate // sorted by namespace, kind, name and field; the cluster comes first
+	GPUs  map[Group]int
+	Shown map[Group]bool // on /metrics
 	// Omitted is the number of workloads and namespaces that /metrics leaves out.
 	Omitted int
-	shown   map[GPUGroup]bool
 }
 
 // aggregateKey is one field of one group.
 type aggregateKey struct {
-	GPUGroup
+	Group
 	field gpu.FieldID
 }
 
-// aggregates computes the aggregates in the background.
-type aggregates struct {
-	c *Controller
+// AggregatorConfig holds the settings of an Aggregator.
+type AggregatorConfig struct {
+	// MaxGroups is the most workloads, and the most namespaces, whose aggregates are on
+	// /metrics; 0: no aggregates are computed.
+	MaxGroups int
+	MaxAge    time.Duration // the age above which a reading does not count
+}
+
+// AggregatorDeps holds the collaborators of an Aggregator.
+type AggregatorDeps struct {
+	Store   *series.Store
+	Pods    Pods
+	Devices *trust.Devices
+	Fields  *Fields
+	// WorkloadOf returns the outermost controller of a pod; nil: workloads are not known.
+	WorkloadOf func(pod *corev1.Pod) (kind, name string, ok bool)
+}
+
+// Aggregator computes the aggregates of workloads, namespaces and the cluster while Run
+// runs. It is a collector of metrics.
+type Aggregator struct {
+	cfg   AggregatorConfig
+	deps  AggregatorDeps
+	descs *descs
 
 	mu      sync.RWMutex
 	last    *Aggregates
@@ -83,25 +105,26 @@ type aggregates struct {
 
 // rolling is the sums and numbers of the last passes.
 type rolling struct {
-	passes [rollingPasses]struct{ allocated, active GPUStats }
+	passes [rollingPasses]struct{ allocated, active Stats }
 	next   int
 }
 
-func newAggregates(c *Controller) *aggregates {
-	return &aggregates{c: c, last: &Aggregates{}, rolling: map[aggregateKey]*rolling{}}
+// NewAggregator makes an Aggregator. Run starts it.
+func NewAggregator(cfg AggregatorConfig, deps AggregatorDeps) *Aggregator {
+	return &Aggregator{cfg: cfg, deps: deps, descs: newDescs(), last: &Aggregates{}, rolling: map[aggregateKey]*rolling{}}
 }
 
-// GPUAggregates returns the aggregates of the last pass, at most 15 s old. It is empty
-// without Config.WorkloadMetrics. The result is shared and must not be changed.
-func (c *Controller) GPUAggregates() *Aggregates {
-	c.aggregates.mu.RLock()
-	defer c.aggregates.mu.RUnlock()
-	return c.aggregates.last
+// Last returns the aggregates of the last pass, at most 15 s old. It is empty before the
+// first one. The result is shared and must not be changed.
+func (a *Aggregator) Last() *Aggregates {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.last
 }
 
-// run makes a pass each aggregateInterval until ctx is done.
-func (a *aggregates) run(ctx context.Context) {
-	if a.c.cfg.WorkloadMetrics <= 0 {
+// Run makes a pass each aggregateInterval until ctx is done.
+func (a *Aggregator) Run(ctx context.Context) {
+	if a.cfg.MaxGroups <= 0 {
 		return
 	}
 	ticker := time.NewTicker(aggregateInterval)
@@ -111,25 +134,25 @@ func (a *aggregates) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			a.pass(now)
+			a.Pass(now)
 		}
 	}
 }
 
-// pass computes the aggregates at now.
-func (a *aggregates) pass(now time.Time) {
-	p := newAggregatePass(a.c, now)
-	for _, pod := range a.c.holders() {
+// Pass computes the aggregates at now.
+func (a *Aggregator) Pass(now time.Time) {
+	p := a.newPass(now)
+	for _, pod := range a.holders() {
 		p.add(pod)
 	}
 	out := &Aggregates{At: now, GPUs: p.gpus}
 	for k, v := range p.groups {
-		out.Items = append(out.Items, GPUAggregate{GPUGroup: k.GPUGroup, Field: k.field, Allocated: v.Allocated, Active: v.Active})
+		out.Items = append(out.Items, Aggregate{Group: k.Group, Field: k.field, Allocated: v.Allocated, Active: v.Active})
 	}
-	slices.SortFunc(out.Items, func(x, y GPUAggregate) int {
+	slices.SortFunc(out.Items, func(x, y Aggregate) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Field, y.Field))
 	})
-	out.limit(a.c.cfg.WorkloadMetrics)
+	out.limit(a.cfg.MaxGroups)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roll(out)
@@ -137,10 +160,10 @@ func (a *aggregates) pass(now time.Time) {
 }
 
 // holders returns the serving pods that exporters say hold GPUs.
-func (c *Controller) holders() (pods []*corev1.Pod) {
+func (a *Aggregator) holders() (pods []*corev1.Pod) {
 	type name struct{ namespace, pod string }
 	seen := map[name]bool{}
-	c.deps.Store.Claims(func(claim *series.Claim) {
+	a.deps.Store.Claims(func(claim *series.Claim) {
 		for i := range claim.Devices {
 			for _, o := range claim.Devices[i].Owners {
 				k := name{o.Namespace, o.Pod}
@@ -148,7 +171,7 @@ func (c *Controller) holders() (pods []*corev1.Pod) {
 					continue
 				}
 				seen[k] = true
-				if pod, ok := c.deps.Pods.Get(o.Namespace, o.Pod); ok && replica.Serving(pod) && pod.Spec.NodeName != "" {
+				if pod, ok := a.deps.Pods.Get(o.Namespace, o.Pod); ok && replica.Serving(pod) && pod.Spec.NodeName != "" {
 					pods = append(pods, pod)
 				}
 			}
@@ -160,7 +183,7 @@ func (c *Controller) holders() (pods []*corev1.Pod) {
 // limit selects the workloads and the namespaces that /metrics shows: those with the
 // most GPUs, so that only who holds GPUs can displace others.
 func (a *Aggregates) limit(most int) {
-	var workloads, namespaces []GPUGroup
+	var workloads, namespaces []Group
 	for g := range a.GPUs {
 		switch {
 		case g.Name != "":
@@ -169,27 +192,27 @@ func (a *Aggregates) limit(most int) {
 			namespaces = append(namespaces, g)
 		}
 	}
-	a.shown = map[GPUGroup]bool{{}: true}
-	for _, list := range [][]GPUGroup{workloads, namespaces} {
-		slices.SortFunc(list, func(x, y GPUGroup) int {
+	a.Shown = map[Group]bool{{}: true}
+	for _, list := range [][]Group{workloads, namespaces} {
+		slices.SortFunc(list, func(x, y Group) int {
 			return cmp.Or(cmp.Compare(a.GPUs[y], a.GPUs[x]), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Name, y.Name))
 		})
 		n := min(most, len(list))
 		a.Omitted += len(list) - n
 		for _, g := range list[:n] {
-			a.shown[g] = true
+			a.Shown[g] = true
 		}
 	}
 }
 
 // roll adds a pass to the rolling means of the groups that are shown, and forgets the
 // others. a.mu is held.
-func (a *aggregates) roll(out *Aggregates) {
+func (a *Aggregator) roll(out *Aggregates) {
 	used := make(map[aggregateKey]bool, len(a.rolling))
 	for i := range out.Items {
 		x := &out.Items[i]
-		k := aggregateKey{x.GPUGroup, x.Field}
-		if !out.shown[x.GPUGroup] {
+		k := aggregateKey{x.Group, x.Field}
+		if !out.Shown[x.Group] {
 			continue
 		}
 		used[k] = true
@@ -210,9 +233,9 @@ func (a *aggregates) roll(out *Aggregates) {
 }
 
 func (r *rolling) means() (allocated, active float64) {
-	var sums [2]GPUStats
+	var sums [2]Stats
 	for i := range r.passes {
-		for j, s := range []*GPUStats{&r.passes[i].allocated, &r.passes[i].active} {
+		for j, s := range []*Stats{&r.passes[i].allocated, &r.passes[i].active} {
 			sums[j].Sum += s.Sum
 			sums[j].GPUs += s.GPUs
 		}
@@ -220,15 +243,15 @@ func (r *rolling) means() (allocated, active float64) {
 	return sums[0].Sum / max(1, float64(sums[0].GPUs)), sums[1].Sum / max(1, float64(sums[1].GPUs))
 }
 
-// aggregatePass is one pass over the pods.
-type aggregatePass struct {
-	c       *Controller
+// pass is one pass over the pods.
+type pass struct {
+	deps    *AggregatorDeps
 	now     time.Time
 	readers []series.FieldReader
 	fields  []gpu.FieldID
 	util    series.FieldReader
-	groups  map[aggregateKey]*GPUAggregate
-	gpus    map[GPUGroup]int
+	groups  map[aggregateKey]*Aggregate
+	gpus    map[Group]int
 	seen    map[sharedKey]bool // values of shared GPUs that were added
 
 	window, utilWindow series.Window
@@ -240,38 +263,38 @@ type sharedKey struct {
 	deviceKey
 }
 
-func newAggregatePass(c *Controller, now time.Time) *aggregatePass {
-	p := &aggregatePass{
-		c: c, now: now, util: c.deps.Store.FieldReader(gpu.GPUUtil, now, c.cfg.MaxAge),
-		groups: map[aggregateKey]*GPUAggregate{}, gpus: map[GPUGroup]int{}, seen: map[sharedKey]bool{}, active: map[string]bool{},
+func (a *Aggregator) newPass(now time.Time) *pass {
+	p := &pass{
+		deps: &a.deps, now: now, util: a.deps.Store.FieldReader(gpu.GPUUtil, now, a.cfg.MaxAge),
+		groups: map[aggregateKey]*Aggregate{}, gpus: map[Group]int{}, seen: map[sharedKey]bool{}, active: map[string]bool{},
 	}
-	inUse := c.fieldsInUse(now)
+	inUse := a.deps.Fields.At(now)
 	for i, f := range gpu.Fields() {
 		if inUse.Has(gpu.Index(i)) && f.Kind != gpu.Label && f.PodAgg != gpu.NoAggregate {
 			p.fields = append(p.fields, f.ID)
-			p.readers = append(p.readers, c.deps.Store.FieldReader(f.ID, now, c.cfg.MaxAge))
+			p.readers = append(p.readers, a.deps.Store.FieldReader(f.ID, now, a.cfg.MaxAge))
 		}
 	}
 	return p
 }
 
 // add adds the GPUs of a serving pod to its groups.
-func (p *aggregatePass) add(pod *corev1.Pod) {
-	h := p.c.deps.Devices.Holder(pod)
+func (p *pass) add(pod *corev1.Pod) {
+	h := p.deps.Devices.Holder(pod)
 	if h.Devices == 0 {
 		return
 	}
-	groups := [3]GPUGroup{{}, {Namespace: pod.Namespace}}
+	groups := [3]Group{{}, {Namespace: pod.Namespace}}
 	of := groups[:2]
-	if kind, name, ok := p.c.workloadOf(pod); ok {
-		groups[2] = GPUGroup{pod.Namespace, kind, name}
+	if kind, name, ok := p.workloadOf(pod); ok {
+		groups[2] = Group{pod.Namespace, kind, name}
 		of = groups[:3]
 	}
 	clear(p.active)
 	p.util.WindowOn(&p.utilWindow, &h, p.now.Add(-activeWindow))
 	for i := range p.utilWindow.Devices {
 		d := &p.utilWindow.Devices[i]
-		p.active[d.Device] = slices.ContainsFunc(d.Samples, func(s series.Sample) bool { return s.Value > 0 })
+		p.active[d.Device] = wasActive(d)
 	}
 	for i := range p.readers {
 		p.readers[i].WindowOn(&p.window, &h, time.Time{})
@@ -284,7 +307,7 @@ func (p *aggregatePass) add(pod *corev1.Pod) {
 	}
 }
 
-func (p *aggregatePass) addDevice(groups []GPUGroup, f gpu.FieldID, node string, d *series.DeviceWindow) {
+func (p *pass) addDevice(groups []Group, f gpu.FieldID, node string, d *series.DeviceWindow) {
 	s, ok := d.Newest()
 	if !ok {
 		return
@@ -300,7 +323,7 @@ func (p *aggregatePass) addDevice(groups []GPUGroup, f gpu.FieldID, node string,
 		}
 		x := p.groups[k]
 		if x == nil {
-			x = &GPUAggregate{}
+			x = &Aggregate{}
 			p.groups[k] = x
 		}
 		x.Allocated.add(s.Value)
@@ -311,9 +334,9 @@ func (p *aggregatePass) addDevice(groups []GPUGroup, f gpu.FieldID, node string,
 }
 
 // workloadOf returns the outermost controller of a pod.
-func (c *Controller) workloadOf(pod *corev1.Pod) (kind, name string, ok bool) {
-	if c.deps.WorkloadOf == nil {
+func (p *pass) workloadOf(pod *corev1.Pod) (kind, name string, ok bool) {
+	if p.deps.WorkloadOf == nil {
 		return "", "", false
 	}
-	return c.deps.WorkloadOf(pod)
+	return p.deps.WorkloadOf(pod)
 }

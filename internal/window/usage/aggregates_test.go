@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package usage
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -19,23 +18,21 @@ import (
 
 func TestAggregates(t *testing.T) {
 	r := statRig(t)
-	r.cfg.WorkloadMetrics = 10
-	r.deps.WorkloadOf = func(pod *corev1.Pod) (string, string, bool) { return "Deployment", pod.Labels["app"], true }
-	r.aggregates.pass(r.now)
-	out := r.GPUAggregates()
-	f := func(g GPUGroup, field gpu.FieldID, want string) {
+	r.Pass(r.now)
+	out := r.Last()
+	f := func(g Group, field gpu.FieldID, want string) {
 		t.Helper()
-		i := slices.IndexFunc(out.Items, func(a GPUAggregate) bool { return a.GPUGroup == g && a.Field == field })
+		i := slices.IndexFunc(out.Items, func(a Aggregate) bool { return a.Group == g && a.Field == field })
 		if i < 0 {
 			t.Fatalf("no %v of %+v", field, g)
 		}
-		say := func(s GPUStats) string { return fmt.Sprintf("%d: %.4g %g %g", s.GPUs, s.Mean, s.Sum, s.Max) }
+		say := func(s Stats) string { return fmt.Sprintf("%d: %.4g %g %g", s.GPUs, s.Mean, s.Sum, s.Max) }
 		if got := say(out.Items[i].Allocated) + " | " + say(out.Items[i].Active); got != want {
 			t.Errorf("%v of %+v: %s, want %s", field, g, got, want)
 		}
 	}
-	web, ns := GPUGroup{"ns", "Deployment", "web"}, GPUGroup{Namespace: "ns"}
-	for _, g := range []GPUGroup{web, ns, {}} { // without the GPU of the loading pod, and the one that nobody owns
+	web, ns := Group{"ns", "Deployment", "web"}, Group{Namespace: "ns"}
+	for _, g := range []Group{web, ns, {}} { // without the GPU of the loading pod, and the one that nobody owns
 		f(g, gpu.GPUUtil, "3: 46.33 139 99 | 2: 69.5 139 99")
 		f(g, gpu.FBUsed, "3: 116.7 350 200 | 2: 150 300 200")
 	}
@@ -45,11 +42,11 @@ func TestAggregates(t *testing.T) {
 	// The rolling mean is that of the passes; GPU-0 is idle from now on, but was active within the last minute.
 	r.now = r.now.Add(aggregateInterval)
 	r.collect(r.now, reading{"a", "GPU-0", 0, 100}, reading{"a", "GPU-1", 40, math.NaN()}, reading{"b", "GPU-2", 0, 50})
-	r.aggregates.pass(r.now)
-	out = r.GPUAggregates()
+	r.Pass(r.now)
+	out = r.Last()
 	f(web, gpu.GPUUtil, "3: 13.33 40 40 | 2: 20 40 40")
 	f(web, gpu.FBUsed, "2: 75 150 100 | 1: 100 100 100")
-	if got := out.Items[slices.IndexFunc(out.Items, func(a GPUAggregate) bool { return a.GPUGroup == web && a.Field == gpu.GPUUtil })]; math.Abs(got.Active.RollingMean-179.0/4) > 1e-9 || math.Abs(got.Allocated.RollingMean-179.0/6) > 1e-9 {
+	if got := out.Items[slices.IndexFunc(out.Items, func(a Aggregate) bool { return a.Group == web && a.Field == gpu.GPUUtil })]; math.Abs(got.Active.RollingMean-179.0/4) > 1e-9 || math.Abs(got.Allocated.RollingMean-179.0/6) > 1e-9 {
 		t.Errorf("rolling means %v and %v", got.Allocated.RollingMean, got.Active.RollingMean)
 	}
 	// Two pods of a shared GPU count it once.
@@ -57,14 +54,14 @@ func TestAggregates(t *testing.T) {
 	r.now = r.now.Add(time.Second)
 	shared.SetOwners(r.now, []series.DeviceOwners{{Device: "GPU-0", Owners: []gpu.Owner{{Namespace: "ns", Pod: "a"}, {Namespace: "ns", Pod: "b"}}}})
 	r.collectValues(r.now, "GPU-0", 80)
-	r.aggregates.pass(r.now)
-	out = r.GPUAggregates()
+	r.Pass(r.now)
+	out = r.Last()
 	f(web, gpu.GPUUtil, "1: 80 80 80 | 1: 80 80 80")
 	// Everything ends with the pods.
 	r.pods.Pods = nil
-	r.aggregates.pass(r.now)
-	if out := r.GPUAggregates(); len(out.Items) != 0 || len(r.aggregates.rolling) != 0 {
-		t.Errorf("%d items, %d rolling means without a pod", len(out.Items), len(r.aggregates.rolling))
+	r.Pass(r.now)
+	if out := r.Last(); len(out.Items) != 0 || len(r.rolling) != 0 {
+		t.Errorf("%d items, %d rolling means without a pod", len(out.Items), len(r.rolling))
 	}
 }
 
@@ -82,24 +79,22 @@ func (r *rig) collectValues(at time.Time, device string, util float64) {
 
 // Whoever makes many workloads displaces nobody who has more GPUs.
 func TestAggregatesAreBounded(t *testing.T) {
-	a := &Aggregates{GPUs: map[GPUGroup]int{{}: 100, {Namespace: "ml"}: 8, {"ml", "Deployment", "large"}: 8}}
+	a := &Aggregates{GPUs: map[Group]int{{}: 100, {Namespace: "ml"}: 8, {"ml", "Deployment", "large"}: 8}}
 	for i := range 1000 {
-		a.GPUs[GPUGroup{"many", "Deployment", fmt.Sprintf("a%04d", i)}] = 1
-		a.GPUs[GPUGroup{Namespace: fmt.Sprintf("many%04d", i)}] = 1
+		a.GPUs[Group{"many", "Deployment", fmt.Sprintf("a%04d", i)}] = 1
+		a.GPUs[Group{Namespace: fmt.Sprintf("many%04d", i)}] = 1
 	}
 	a.limit(10)
-	if len(a.shown) != 21 || a.Omitted != 1982 || !a.shown[GPUGroup{"ml", "Deployment", "large"}] || !a.shown[GPUGroup{Namespace: "ml"}] || !a.shown[GPUGroup{}] {
-		t.Errorf("%d shown, %d omitted", len(a.shown), a.Omitted)
+	if len(a.Shown) != 21 || a.Omitted != 1982 || !a.Shown[Group{"ml", "Deployment", "large"}] || !a.Shown[Group{Namespace: "ml"}] || !a.Shown[Group{}] {
+		t.Errorf("%d shown, %d omitted", len(a.Shown), a.Omitted)
 	}
 }
 
 func TestAggregatesOnMetrics(t *testing.T) {
 	r := statRig(t)
-	r.cfg.WorkloadMetrics = 10
-	r.deps.WorkloadOf = func(pod *corev1.Pod) (string, string, bool) { return "Deployment", pod.Labels["app"], true }
-	r.aggregates.pass(r.now)
+	r.Pass(r.now)
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(newMeters(r.Controller, nil))
+	registry.MustRegister(r.Aggregator)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package usage
 
 import (
 	"context"
@@ -52,9 +52,8 @@ func fleetOf(t testing.TB, nodes, samples int) *rig {
 	r.deps.PodsOf = func(_ context.Context, dst []*corev1.Pod, _ schema.GroupResource, _, _ string) ([]*corev1.Pod, error) {
 		return append(dst, first...), nil
 	}
-	r.deps.WorkloadOf = func(*corev1.Pod) (string, string, bool) { return "Deployment", "web", true }
 	r.deps.Pods = mapped{&r.pods, byName}
-	r.cfg.WorkloadMetrics = 200
+	r.Aggregator.deps.Pods = r.deps.Pods
 	return r
 }
 
@@ -75,7 +74,7 @@ func BenchmarkStatistic(b *testing.B) {
 	f := func(name string, nodes, samples int, q stat.Request) {
 		b.Run(fmt.Sprintf("%s/nodes=%d", name, nodes), func(b *testing.B) {
 			r := fleetOf(b, nodes, samples)
-			m := r.MetricPods()
+			m := r.Reader
 			q.Field, q.Now, q.MaxAge = gpu.GPUUtil, r.now, 5*time.Second
 			b.ReportAllocs()
 			for b.Loop() {
@@ -100,7 +99,7 @@ func BenchmarkManyWorkloads(b *testing.B) {
 	r.deps.PodsOf = func(_ context.Context, dst []*corev1.Pod, _ schema.GroupResource, _, name string) ([]*corev1.Pod, error) {
 		return append(dst, byName[name]), nil
 	}
-	m := r.MetricPods()
+	m := r.Reader
 	q := stat.Request{Query: stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -119,9 +118,9 @@ func BenchmarkAggregates(b *testing.B) {
 			r := fleetOf(b, nodes, 2)
 			b.ReportAllocs()
 			for b.Loop() {
-				r.aggregates.pass(r.now)
+				r.Pass(r.now)
 			}
-			if n := r.GPUAggregates().GPUs[GPUGroup{}]; n != 8*nodes {
+			if n := r.Last().GPUs[Group{}]; n != 8*nodes {
 				b.Fatal(n)
 			}
 		})
@@ -131,7 +130,7 @@ func BenchmarkAggregates(b *testing.B) {
 // A metric of a Deployment costs no object per pod.
 func TestStatisticAllocates(t *testing.T) {
 	r := fleetOf(t, 125, 1)
-	m := r.MetricPods()
+	m := r.Reader
 	q := stat.Request{Query: stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: 5 * time.Second}}
 	pods := make([]*corev1.Pod, 0, 1000)
 	all := r.deps.PodsOf

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package usage
 
 import (
 	"context"
@@ -22,17 +22,17 @@ import (
 // Statistic returns a statistic of an object: of a workload, over its serving pods; of a
 // pod, a node or a namespace, over its GPUs. The object exists. The error is an API
 // status error. A requested field is scraped from then on.
-func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, namespace, name string, q *stat.Request) (stat.Value, error) {
+func (m *Reader) Statistic(ctx context.Context, r schema.GroupResource, namespace, name string, q *stat.Request) (stat.Value, error) {
 	if q.Metric == "" {
-		m.recordUse(q.Query)
+		m.deps.Fields.Request(q.Field, q.Now)
 		if q.InUse == stat.ActiveGPU {
-			m.recordUse(stat.Query{Field: gpu.GPUUtil, Now: q.Now})
+			m.deps.Fields.Request(gpu.GPUUtil, q.Now)
 		}
 	}
-	x := newStatReader(m.c, q, isOverGPUs(r))
+	x := newStatReader(&m.deps, q, isOverGPUs(r))
 	switch r {
 	case schema.GroupResource{Resource: "pods"}:
-		if pod, ok := m.c.deps.Pods.Get(namespace, name); ok && replica.Serving(pod) {
+		if pod, ok := m.deps.Pods.Get(namespace, name); ok && replica.Serving(pod) {
 			x.addDevicesOf(pod)
 		}
 		return x.result("GPUs"), nil
@@ -40,17 +40,17 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 		x.addNode(name)
 		return x.result("GPUs"), nil
 	case schema.GroupResource{Resource: "namespaces"}:
-		for _, pod := range m.c.deps.Pods.Select(name, labels.Everything()) {
+		for _, pod := range m.deps.Pods.Select(name, labels.Everything()) {
 			if replica.Serving(pod) {
 				x.addDevicesOf(pod)
 			}
 		}
 		return x.result("GPUs"), nil
 	}
-	if m.c.deps.PodsOf == nil {
+	if m.deps.PodsOf == nil {
 		return stat.Value{Reason: "its pods are not known"}, nil
 	}
-	pods, err := m.c.deps.PodsOf(ctx, nil, r, namespace, name)
+	pods, err := m.deps.PodsOf(ctx, nil, r, namespace, name)
 	if err != nil {
 		return stat.Value{}, err
 	}
@@ -64,7 +64,7 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 	}
 	roster := m.rosters.take(rosterKey{namespace, r.String() + "/" + name}, q.Now)
 	defer m.rosters.put(roster)
-	roster.update(pods, m.c.deps.Devices)
+	roster.update(pods, m.deps.Devices)
 	for i := range roster.members {
 		x.addMember(&roster.members[i])
 	}
@@ -73,7 +73,7 @@ func (m MetricPods) Statistic(ctx context.Context, r schema.GroupResource, names
 
 // statReader collects the values of one request.
 type statReader struct {
-	c           *Controller
+	deps        *Deps
 	q           *stat.Request
 	field       *gpu.Field // nil: a pod's own metric
 	reader      series.FieldReader
@@ -97,12 +97,12 @@ func isOverGPUs(r schema.GroupResource) bool {
 
 // newStatReader makes a reader. A field's default over pods is its LoadAgg, over GPUs
 // its PodAgg.
-func newStatReader(c *Controller, q *stat.Request, overGPUs bool) *statReader {
-	x := &statReader{c: c, q: q}
+func newStatReader(deps *Deps, q *stat.Request, overGPUs bool) *statReader {
+	x := &statReader{deps: deps, q: q}
 	statistic := q.Stat
 	if q.Metric == "" {
-		x.reader = c.deps.Store.FieldReader(q.Field, q.Now, q.MaxAge)
-		x.utilization = c.deps.Store.FieldReader(gpu.GPUUtil, q.Now, q.MaxAge)
+		x.reader = deps.Store.FieldReader(q.Field, q.Now, q.MaxAge)
+		x.utilization = deps.Store.FieldReader(gpu.GPUUtil, q.Now, q.MaxAge)
 		x.field, _ = gpu.Lookup(q.Field)
 		if statistic.Kind == stat.Default {
 			var ok bool
@@ -136,7 +136,7 @@ func (x *statReader) addPod(pod *corev1.Pod) {
 	x.members++
 	if x.q.Window > 0 {
 		x.samples = append(x.samples, x.ownWindow(pod)...)
-	} else if s, ok := x.c.deps.Store.PodMetric(pod.Namespace, pod.Name, x.q.Metric, x.q.Now, x.q.MaxAge); ok {
+	} else if s, ok := x.deps.Store.PodMetric(pod.Namespace, pod.Name, x.q.Metric, x.q.Now, x.q.MaxAge); ok {
 		x.samples = append(x.samples, s)
 	}
 	x.stats.Add(x.samples)
@@ -149,7 +149,7 @@ func (x *statReader) addMember(m *member) {
 		return
 	}
 	if !m.counted {
-		m.holder.Devices = x.c.deps.Devices.MostOfPod(m.pod)
+		m.holder.Devices = x.deps.Devices.MostOfPod(m.pod)
 	}
 	if m.holder.Devices == 0 {
 		return // it has no GPU
@@ -178,7 +178,7 @@ func (x *statReader) addMember(m *member) {
 // ownWindow returns a pod's own metric over the window; none if the newest value is too
 // old.
 func (x *statReader) ownWindow(pod *corev1.Pod) []series.Sample {
-	all := x.c.deps.Store.PodMetricRange(pod.Namespace, pod.Name, x.q.Metric, x.since(pod), x.q.Now)
+	all := x.deps.Store.PodMetricRange(pod.Namespace, pod.Name, x.q.Metric, x.since(pod), x.q.Now)
 	if len(all) == 0 || x.q.Now.Sub(all[len(all)-1].At) > x.q.MaxAge {
 		return nil
 	}
@@ -199,14 +199,19 @@ func (x *statReader) counts(d *series.DeviceWindow) bool {
 	return x.q.IsSelected(d) && (x.q.InUse != stat.ActiveGPU || x.isActive(d.Device))
 }
 
-// isActive reports whether a GPU has a utilisation above zero within the window.
+// isActive reports whether a GPU was active within the window.
 func (x *statReader) isActive(device string) bool {
 	for i := range x.util.Devices {
 		if d := &x.util.Devices[i]; d.Device == device {
-			return slices.ContainsFunc(d.Samples, func(s series.Sample) bool { return s.Value > 0 })
+			return wasActive(d)
 		}
 	}
 	return false
+}
+
+// wasActive reports whether a GPU was active at one of the samples of its utilisation.
+func wasActive(d *series.DeviceWindow) bool {
+	return slices.ContainsFunc(d.Samples, func(s series.Sample) bool { return gpu.IsActive(s.Value) })
 }
 
 // isIdle reports whether the query is about active GPUs, and all GPUs that were read
@@ -239,7 +244,7 @@ func (x *statReader) addDevicesOf(pod *corev1.Pod) {
 		x.addPod(pod)
 		return
 	}
-	h := x.c.deps.Devices.Holder(pod)
+	h := x.deps.Devices.Holder(pod)
 	if h.Devices == 0 || pod.Spec.NodeName == "" {
 		return
 	}
@@ -291,7 +296,7 @@ func (x *statReader) addNode(node string) {
 // isAllocated reports whether a running pod of the node owns the GPU.
 func (x *statReader) isAllocated(node string, d *series.DeviceWindow) bool {
 	return slices.ContainsFunc(d.Owners(), func(o gpu.Owner) bool {
-		pod, ok := x.c.deps.Pods.Get(o.Namespace, o.Pod)
+		pod, ok := x.deps.Pods.Get(o.Namespace, o.Pod)
 		return ok && pod.Spec.NodeName == node && !replica.Finished(pod) && pod.DeletionTimestamp == nil
 	})
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package usage
 
 import (
 	"sync"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/window/trust"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
 // The bounds of what is remembered between requests. A HorizontalPodAutoscaler sends a

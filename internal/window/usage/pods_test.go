@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package usage
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ import (
 
 // What is remembered between two requests never outlives a change of a pod, of its
 // resource claims or of what exporters claim.
-func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
+func TestPodsAreCheckedOnEachRequest(t *testing.T) {
 	r := newRig(t)
 	since := r.now.Add(-time.Hour)
 	web := func(name string, change ...func(*corev1.Pod)) *corev1.Pod { return pod("web", name, since, change...) }
@@ -30,7 +30,7 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 	r.pods.Pods = []*corev1.Pod{a, b, dra, web("web-starting"), web("web-waiting", ready(since), func(p *corev1.Pod) { p.Spec.NodeName = "" }), pod("other", "other", since, ready(since))}
 	r.deps.Devices.ResourceClaimChanged(podtest.ResourceClaim("claim", "gpu.nvidia.com"), false)
 	r.utilization(r.now, 60, r.pods.Pods...)
-	m := r.MetricPods()
+	m := r.Reader
 	f := func(what, want string) {
 		t.Helper()
 		var got []string
@@ -72,12 +72,12 @@ func TestMetricPodsAreCheckedOnEachRequest(t *testing.T) {
 	f("a new exporter", "web-a=70 web-b=70")
 }
 
-func TestMetricPodsEndEarly(t *testing.T) {
+func TestValuesEndEarly(t *testing.T) {
 	r := newRig(t)
 	since := r.now.Add(-time.Hour)
 	r.pods.Pods = []*corev1.Pod{pod("web", "web-a", since, ready(since)), pod("web", "web-b", since, ready(since))}
 	r.utilization(r.now, 60, r.pods.Pods...)
-	m := r.MetricPods()
+	m := r.Reader
 	for range 3 {
 		for name := range m.Values("ns", labels.Everything(), stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}) {
 			if name != "web-a" {
@@ -142,9 +142,9 @@ func (p *selectedPods) Select(string, labels.Selector) []*corev1.Pod {
 	return slices.Clone(p.List.Pods)
 }
 
-// BenchmarkMetricPods reads a field of 5,000 pods with one GPU each, eight to a node:
+// BenchmarkValues reads a field of 5,000 pods with one GPU each, eight to a node:
 // as a request for the metric of all pods of a workload does, and pod by pod.
-func BenchmarkMetricPods(b *testing.B) {
+func BenchmarkValues(b *testing.B) {
 	const pods = 5000
 	r := newRig(b)
 	since := r.now.Add(-time.Hour)
@@ -161,7 +161,7 @@ func BenchmarkMetricPods(b *testing.B) {
 		r.utilizationBy("agent-"+node, node, r.now, 60, held...)
 	}
 	r.deps.Pods = all
-	m := r.MetricPods()
+	m := r.Reader
 	selector := labels.SelectorFromSet(labels.Set{"app": "web"})
 	q := stat.Query{Field: gpu.GPUUtil, Now: r.now, MaxAge: time.Minute}
 	run := func(name string, count func() int) {

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package usage
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
+
+// requestTTL is how long a field is scraped after its last request: an HPA sends one
+// every 15 s by default, a person with kubectl less often.
+const requestTTL = 10 * time.Minute
+
+// alwaysScraped returns the fields that are scraped without a request: those on the
+// page, and those that plain HPAs use most.
+func alwaysScraped() gpu.FieldSet {
+	return gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp)
+}
+
+// Fields knows which GPU fields are in use: those that autoscalers hold, those that were
+// requested lately, and a few that always are. Its methods may be called concurrently.
+type Fields struct {
+	changed chan struct{}
+
+	mu         sync.Mutex
+	requested  map[gpu.FieldID]time.Time // the last request
+	held       gpu.FieldSet
+	podMetrics []string
+}
+
+// NewFields returns the fields that are always in use.
+func NewFields() *Fields {
+	return &Fields{changed: make(chan struct{}, 1), requested: map[gpu.FieldID]time.Time{}}
+}
+
+// Hold sets the fields and the pod metrics that autoscalers read.
+func (f *Fields) Hold(fields gpu.FieldSet, podMetrics []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held, f.podMetrics = fields, podMetrics
+}
+
+// Request has a field scraped for a while. It does not block.
+func (f *Fields) Request(id gpu.FieldID, now time.Time) {
+	if !f.record(id, now) {
+		return
+	}
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// record records a request, and reports whether there was none before.
+func (f *Fields) record(id gpu.FieldID, now time.Time) (isNew bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last, ok := f.requested[id]
+	f.requested[id] = now
+	return !ok || now.Sub(last) > requestTTL
+}
+
+// Changed receives after a request for a field that was not requested before.
+func (f *Fields) Changed() <-chan struct{} { return f.changed }
+
+// At returns the fields in use at now.
+func (f *Fields) At(now time.Time) gpu.FieldSet {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := alwaysScraped().Union(f.held)
+	for id, at := range f.requested {
+		if now.Sub(at) > requestTTL {
+			delete(f.requested, id)
+			continue
+		}
+		if i, ok := gpu.IndexOf(id); ok {
+			out.Add(i)
+		}
+	}
+	return out
+}
+
+// Names returns the names of the metrics in use, unsorted: GPU fields by their names in
+// dcgm-exporter 4.8, and the pod metrics that autoscalers read.
+func (f *Fields) Names() []string {
+	var names []string
+	inUse := f.At(time.Now())
+	for i, field := range gpu.Fields() {
+		if inUse.Has(gpu.Index(i)) {
+			names = append(names, field.Name)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append(names, f.podMetrics...)
+}
+
+// hasPodMetric reports whether an autoscaler reads a pod metric.
+func (f *Fields) hasPodMetric(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.podMetrics, name)
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package usage
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/history"
+)
+
+// Family is a field whose aggregates are on /metrics. A value times Scale is in the base
+// unit of the name.
+type Family struct {
+	Field gpu.FieldID
+	name  string
+	Scale float64
+	help  string
+}
+
+// Families are the fields whose aggregates are on /metrics, while they are in use.
+func Families() []Family {
+	const mebibyte = 1 << 20
+	return []Family{
+		{gpu.GPUUtil, "utilization_ratio", 0.01, "Share of time in which a kernel ran"},
+		{gpu.MemCopyUtil, "memory_utilization_ratio", 0.01, "Share of time in which memory was read or written"},
+		{gpu.FBUsed, "memory_used_bytes", mebibyte, "Framebuffer memory used"},
+		{gpu.FBFree, "memory_free_bytes", mebibyte, "Framebuffer memory free"},
+		{gpu.PowerUsage, "power_watts", 1, "Power drawn"},
+		{gpu.GPUTemp, "temperature_celsius", 1, "Temperature"},
+		{gpu.SMActive, "sm_active_ratio", 1, "Share of cycles in which an SM had a warp assigned"},
+		{gpu.SMOccupancy, "sm_occupancy_ratio", 1, "Resident warps, of the most that fit"},
+		{gpu.TensorActive, "tensor_active_ratio", 1, "Share of cycles in which the tensor pipe was active"},
+		{gpu.DRAMActive, "dram_active_ratio", 1, "Share of cycles in which the device memory sent or received"},
+	}
+}
+
+// Scope is a kind of groups.
+type Scope int
+
+// The scopes.
+const (
+	Cluster Scope = iota
+	Namespace
+	Workload
+	scopes // their number
+)
+
+// scopeNames are the names of the scopes, with their labels.
+var scopeNames = [scopes]struct {
+	name   string
+	of     string
+	labels []string
+}{
+	{"cluster", "of the cluster", nil},
+	{"namespace", "of a namespace", []string{"namespace"}},
+	{"workload", "of a workload", []string{"namespace", "kind", "name"}},
+}
+
+// Labels are the names of the labels that identify a group of the scope.
+func (s Scope) Labels() []string { return slices.Clone(scopeNames[s].labels) }
+
+// GPUs is the name of the number of a group's GPUs on /metrics.
+func (s Scope) GPUs() string { return "gpupilot_" + scopeNames[s].name + "_gpus" }
+
+// Name is the name of the field's aggregates on /metrics.
+func (f *Family) Name(s Scope) string { return "gpupilot_" + scopeNames[s].name + "_gpu_" + f.name }
+
+// Statistic is a statistic of each field on /metrics, with what the history has of it.
+type Statistic struct {
+	Name   string // the value of its label stat
+	Minute history.Stat
+}
+
+// Statistics are the statistics of each field on /metrics.
+func Statistics() []Statistic {
+	return []Statistic{{"avg", history.StatMean}, {"sum", history.StatSum}, {"max", history.StatMax}, {"avg_5m", history.StatRolling}}
+}
+
+// descs describe the aggregates on /metrics. Their number of series is bounded by
+// AggregatorConfig.MaxGroups.
+type descs struct {
+	values  [scopes]map[gpu.FieldID]*prometheus.Desc
+	gpus    [scopes]*prometheus.Desc
+	scales  map[gpu.FieldID]float64
+	omitted *prometheus.Desc
+	stats   []Statistic
+}
+
+func newDescs() *descs {
+	d := &descs{scales: map[gpu.FieldID]float64{}, stats: Statistics()}
+	for s := range scopes {
+		scope := &scopeNames[s]
+		d.values[s] = map[gpu.FieldID]*prometheus.Desc{}
+		for _, f := range Families() {
+			d.scales[f.Field] = f.Scale
+			d.values[s][f.Field] = prometheus.NewDesc(f.Name(s),
+				f.help+", over the GPUs in use "+scope.of+" whose pods serve, by statistic. avg_5m is the mean of the last 5 min.",
+				append(s.Labels(), "in_use", "stat"), nil)
+		}
+		d.gpus[s] = prometheus.NewDesc(s.GPUs(),
+			"GPUs in use "+scope.of+": allocated to serving pods, or active: with a utilization above zero within the last minute.",
+			append(s.Labels(), "in_use"), nil)
+	}
+	d.omitted = prometheus.NewDesc("gpupilot_gpu_aggregates_omitted", "Workloads and namespaces whose aggregates are left out, because more than --workload-metrics of them hold GPUs.", nil, nil)
+	return d
+}
+
+// Describe implements prometheus.Collector.
+func (a *Aggregator) Describe(ch chan<- *prometheus.Desc) {
+	for s := range scopes {
+		for _, desc := range a.descs.values[s] {
+			ch <- desc
+		}
+		ch <- a.descs.gpus[s]
+	}
+	ch <- a.descs.omitted
+}
+
+// Collect implements prometheus.Collector. It sends the aggregates of the last pass.
+func (a *Aggregator) Collect(ch chan<- prometheus.Metric) {
+	if last := a.Last(); !last.At.IsZero() {
+		a.descs.collect(ch, last)
+	}
+}
+
+// scope returns the scope of a group, and the values of its labels.
+func (g Group) scope() (scope Scope, labels []string) {
+	switch {
+	case g.Name != "":
+		return Workload, []string{g.Namespace, g.Kind, g.Name}
+	case g.Namespace != "":
+		return Namespace, []string{g.Namespace}
+	}
+	return Cluster, nil
+}
+
+// collect sends the aggregates of a pass.
+func (d *descs) collect(ch chan<- prometheus.Metric, a *Aggregates) {
+	ch <- prometheus.MustNewConstMetric(d.omitted, prometheus.GaugeValue, float64(a.Omitted))
+	for i := range a.Items {
+		x := &a.Items[i]
+		if !a.Shown[x.Group] {
+			continue
+		}
+		scope, labels := x.scope()
+		if desc := d.values[scope][x.Field]; desc != nil {
+			d.send(ch, desc, append(labels, "allocated"), &x.Allocated, d.scales[x.Field])
+			d.send(ch, desc, append(labels, "active"), &x.Active, d.scales[x.Field])
+		}
+		if x.Field == gpu.GPUUtil {
+			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Allocated.GPUs), append(labels, "allocated")...)
+			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Active.GPUs), append(labels, "active")...)
+		}
+	}
+}
+
+// send sends the statistics of one field. Without a GPU there are none: missing is not
+// zero.
+func (d *descs) send(ch chan<- prometheus.Metric, desc *prometheus.Desc, labels []string, s *Stats, scale float64) {
+	if s.GPUs == 0 {
+		return
+	}
+	for i, value := range []float64{s.Mean, s.Sum, s.Max, s.RollingMean} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value*scale, append(labels[:len(labels):len(labels)], d.stats[i].Name)...)
+	}
+}
