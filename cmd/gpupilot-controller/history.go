@@ -5,7 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // The bounds of --history-memory.
@@ -31,7 +34,6 @@ type historyKeeper struct {
 	store    *history.Store
 	volume   *history.Volume // nil: none
 	recorder *history.Recorder
-	loaded   atomic.Bool
 	failed   bool          // --history-dir cannot be used
 	pause    time.Duration // between two queries of Prometheus; 0: the default
 }
@@ -65,38 +67,54 @@ func (p *program) makeHistory() {
 	p.registry.MustRegister(h)
 }
 
-// record records a minute. Minutes before the volume has been read are missing, because
-// the minutes of a workload are stored in their order.
-func (h *historyKeeper) record(at time.Time, rows func(add func(history.Workload, []history.Value))) {
-	if h.loaded.Load() {
-		h.recorder.Record(at, rows)
-	}
-}
-
-// keepHistory reads the history of earlier programs. It releases the volume when ctx is
-// done.
+// keepHistory reads the history of earlier programs, and records minutes. It releases the
+// volume when ctx is done.
 func (p *program) keepHistory(ctx context.Context) {
-	p.readHistory(ctx)
-	<-ctx.Done()
-	if v := p.history.volume; v != nil {
-		if err := v.Close(); err != nil {
+	h := p.history
+	p.readVolume()
+	var recording sync.WaitGroup
+	recording.Go(func() { h.recorder.Run(ctx) })
+	if p.cfg.prometheus != "" && h.store.Stats().Rows == 0 {
+		p.backfillHistory(ctx)
+	}
+	recording.Wait()
+	if h.volume != nil {
+		if err := h.volume.Close(); err != nil {
 			p.log.Warn("the history's volume cannot be closed", "err", err)
 		}
 	}
 }
 
-// readHistory reads the history of earlier programs from the volume, or from Prometheus
-// if the volume has none.
-func (p *program) readHistory(ctx context.Context) {
+// readVolume reads the history of earlier programs from the volume. Minutes before that are
+// not recorded, because the minutes of a workload are stored in their order.
+func (p *program) readVolume() {
 	h, begin := p.history, time.Now()
 	if h.volume != nil {
 		l := h.volume.Load(h.store, begin)
 		p.log.Info("read the history from the volume", "dir", h.volume.Dir(), "segments", l.Segments, "rows", l.Rows, "damaged", l.Damaged, "took", time.Since(begin))
 	}
-	h.loaded.Store(true)
-	if p.cfg.prometheus != "" && h.store.Stats().Rows == 0 {
-		p.backfillHistory(ctx)
+}
+
+// recorded are the metrics of which the history keeps minutes.
+func recorded() []history.Family {
+	return slices.Concat(controller.Recorded(), usage.Recorded())
+}
+
+// pageSource is the controller with the minutes of its history.
+type pageSource struct {
+	*controller.Controller
+	minutes *history.Store
+}
+
+func (p *program) pageSource() pageSource { return pageSource{p.control, p.history.store} }
+
+// Minutes implements webui.Source.
+func (s pageSource) Minutes(namespace, name string, q *view.MinuteQuery) (view.Minutes, bool, error) {
+	m, known, err := view.ReadMinutes(s.minutes, history.Workload{Namespace: namespace, Kind: q.Kind, Name: name}, q)
+	if !known && q.Kind == history.KindAutoscaler {
+		_, known = s.History(namespace, name)
 	}
+	return m, known, err
 }
 
 // The limits of reading the history from Prometheus.
@@ -116,7 +134,7 @@ func (p *program) backfillHistory(ctx context.Context) {
 	}
 	now := time.Now()
 	oldest, err := history.Backfill(ctx, history.BackfillConfig{
-		Families: controller.BackfillFamilies(), Store: p.history.store, Pause: p.history.pause,
+		Families: recorded(), Store: p.history.store, Pause: p.history.pause,
 		Query: func(ctx context.Context, query string, from, to time.Time) ([]history.Recorded, error) {
 			return backfillQuery(ctx, client, query, from, to)
 		},

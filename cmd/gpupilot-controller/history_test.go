@@ -12,10 +12,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,9 +26,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/past"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // historyProgram is the part of a program that keeps the history.
@@ -45,28 +51,25 @@ var chat = history.Workload{Namespace: "llm", Kind: "GPUAutoscaler", Name: "chat
 func TestTheHistorySurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
-	p := historyProgram(t, &log, "--history-dir", dir)
-	minute := time.Now().Truncate(time.Minute).Add(-time.Minute)
-	rows := func(add func(history.Workload, []history.Value)) {
-		add(chat, []history.Value{{Metric: "replicas/serving", Mean: 3, Max: 4}})
-	}
-	p.history.record(minute, rows) // before the volume was read
-	if n := p.history.store.Stats().Rows; n != 0 {
-		t.Errorf("%d rows were added before the volume was read", n)
-	}
-	p.history.loaded.Store(true)
-	p.history.record(minute, rows)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	p.keepHistory(ended) // releases the volume
-	p = historyProgram(t, &log, "--history-dir", dir)
-	p.readHistory(t.Context())
-	if n := p.history.store.Stats().Rows; n != 1 {
-		t.Errorf("%d rows after a restart, want 1; the log is\n%s", n, log.String())
-	}
-	if up := testutil.ToFloat64(gathered{p.history, "gpupilot_history_volume_up"}); up != 1 {
-		t.Errorf("gpupilot_history_volume_up is %v", up)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := historyProgram(t, &log, "--history-dir", dir)
+		ctx, cancel := context.WithCancel(t.Context())
+		var keeping sync.WaitGroup
+		keeping.Go(func() { p.keepHistory(ctx) })
+		synctest.Wait()
+		p.history.recorder.Add(time.Now(), chat, []history.Value{history.Reading("gpupilot_autoscaler_gpus", 3)})
+		time.Sleep(90 * time.Second)
+		cancel()
+		keeping.Wait() // releases the volume
+		p = historyProgram(t, &log, "--history-dir", dir)
+		p.readVolume()
+		if n := p.history.store.Stats().Rows; n != 1 {
+			t.Errorf("%d rows after a restart, want 1; the log is\n%s", n, log.String())
+		}
+		if up := testutil.ToFloat64(gathered{p.history, "gpupilot_history_volume_up"}); up != 1 {
+			t.Errorf("gpupilot_history_volume_up is %v", up)
+		}
+	})
 }
 
 // gathered is a collector's metric of one name.
@@ -114,10 +117,10 @@ func TestTheHistoryIsReadFromPrometheus(t *testing.T) {
 		for at := start; at <= end; at += 60 {
 			points = append(points, fmt.Sprintf(`[%.0f,"2.5"]`, at))
 		}
-		label := `"state":"serving"`
+		label := `"__family":"gpupilot_autoscaler_replicas","state":"serving"`
 		switch query := r.FormValue("query"); {
 		case strings.Contains(query, "signal_value"):
-			label = `"signal":"Utilization","unit":"%","per":"replica"`
+			label = `"__family":"gpupilot_autoscaler_signal_value","signal":"Utilization","unit":"%","per":"replica"`
 		case !strings.Contains(query, "gpupilot_autoscaler_replicas"):
 			points = nil
 		}
@@ -127,8 +130,8 @@ func TestTheHistoryIsReadFromPrometheus(t *testing.T) {
 	var log bytes.Buffer
 	p := historyProgram(t, &log, "--prometheus-url", backend.URL)
 	p.history.pause = time.Nanosecond
-	p.readHistory(t.Context())
-	if q := <-asked; q != "avg by (namespace, name, state) (avg_over_time(gpupilot_autoscaler_replicas[1m]))" {
+	p.backfillHistory(t.Context())
+	if q := <-asked; q != `label_replace(avg by (namespace, name, state) (avg_over_time(gpupilot_autoscaler_replicas[1m])), "__family", "gpupilot_autoscaler_replicas", "", "")` {
 		t.Errorf("the first query is %s", q)
 	}
 	n := 0
@@ -142,6 +145,47 @@ func TestTheHistoryIsReadFromPrometheus(t *testing.T) {
 	}
 }
 
+// The history has the names of /metrics, and no others.
+func TestRecordedNamesAreDocumented(t *testing.T) {
+	page := func(name string) string {
+		b, err := os.ReadFile(filepath.Join("../../docs", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	ours, history, fields := page("controller-metrics.md"), page("history.md"), page("metrics.md")
+	has := func(text, name string) bool { return regexp.MustCompile("`" + name + "[`{]").MatchString(text) }
+	for _, f := range recorded() {
+		if !has(ours, f.Name) {
+			t.Errorf("docs/controller-metrics.md has no %s", f.Name)
+		}
+		if begin, _, _ := strings.Cut(f.Name, "_gpu_"); !has(history, f.Name) && (f.Over == "" || !has(history, begin+"_gpu_…")) {
+			t.Errorf("docs/history.md has no %s", f.Name)
+		}
+	}
+	for _, f := range gpu.Fields() { // those without such a name are recorded by their own
+		if !has(fields, f.Name) {
+			t.Errorf("docs/metrics.md has no %s", f.Name)
+		}
+	}
+}
+
+func TestMinutesOfThePage(t *testing.T) {
+	now := time.Now().Truncate(time.Minute)
+	s := pageSource{controller.New(controller.Config{}, controller.Deps{Devices: trust.NewDevices(nil)}), history.New(history.Config{})}
+	if err := s.minutes.Append(chat, now.Add(-time.Minute), []history.Value{history.Reading("gpupilot_autoscaler_gpus", 3)}); err != nil {
+		t.Fatal(err)
+	}
+	q := &view.MinuteQuery{Kind: history.KindAutoscaler, From: now.Add(-time.Hour), To: now, Step: time.Minute}
+	if m, ok, err := s.Minutes(chat.Namespace, chat.Name, q); !ok || err != nil || len(m.Metrics) != 1 {
+		t.Errorf("a deleted workload: %+v, %v, %v", m, ok, err)
+	}
+	if m, ok, err := s.Minutes(chat.Namespace, "other", q); ok || err != nil {
+		t.Errorf("an unknown workload: %+v, %v, %v", m, ok, err)
+	}
+}
+
 // What a Prometheus has scraped gives the minutes back from which it came.
 func TestTheHistoryIsReadFromItsOwnSeries(t *testing.T) {
 	before, after := history.New(history.Config{}), history.New(history.Config{Retention: time.Hour})
@@ -151,10 +195,15 @@ func TestTheHistoryIsReadFromItsOwnSeries(t *testing.T) {
 		return history.Value{Metric: m, Mean: mean, Max: most, Count: count}
 	}
 	nan := math.NaN()
-	gpus := []history.Value{ // in the order of their names, as they are read back
-		value("active/DCGM_FI_DEV_GPU_UTIL", 80, 96, 2), value("gpu/DCGM_FI_DEV_FB_USED", 4096, 8192, 4),
-		value("gpu/DCGM_FI_DEV_GPU_UTIL", 40, 96, 4), value("gpu/DCGM_FI_DEV_SM_CLOCK", 1500, 1500, 4),
-		value("gpus/active", 2, 2, nan), value("gpus/allocated", 4, 4, nan),
+	of := func(scope string) []history.Value { // in the order of their names, as they are read back
+		metric := func(name, inUse string) history.Metric {
+			return history.NewMetric("gpupilot_"+scope+name, "in_use", inUse)
+		}
+		return []history.Value{
+			value("DCGM_FI_DEV_SM_CLOCK", 1500, 1500, 4), value(metric("_gpu_memory_used_bytes", "allocated"), 4<<30, 8<<30, 4),
+			value(metric("_gpu_utilization_ratio", "active"), 0.8, 0.96, 2), value(metric("_gpu_utilization_ratio", "allocated"), 0, 0, 4),
+			value(metric("_gpus", "active"), 2, 2, nan), value(metric("_gpus", "allocated"), 4, 4, nan),
+		}
 	}
 	for minute := range 30 {
 		at := now.Add(time.Duration(minute-31) * time.Minute)
@@ -163,21 +212,24 @@ func TestTheHistoryIsReadFromItsOwnSeries(t *testing.T) {
 		}
 		for w, values := range map[history.Workload][]history.Value{
 			chat: {
-				value("gpus/allocated", 4, 4, nan), value("pods/vllm:num_requests_waiting", 7, 7, nan), value("replicas/serving", 3, 3, nan),
-				value("requests/vllm", 2.5, 2.5, nan), value(history.NewSignal("vllm", "requests", "replica"), float64(minute), float64(minute), nan),
+				value("gpupilot_autoscaler_gpus", 4, 4, nan), value(`gpupilot_autoscaler_pods_sum{metric="vllm:num_requests_waiting"}`, 7, 7, nan),
+				value(`gpupilot_autoscaler_replicas{state="serving"}`, 3, 3, nan), value(`gpupilot_autoscaler_signal_requests_per_second{signal="vllm"}`, 2.5, 2.5, nan),
+				value(history.NewMetric("gpupilot_autoscaler_signal_value", "signal", "vllm", "unit", "requests", "per", "replica"), float64(minute), float64(minute), nan),
+				value(history.NewMetric("gpupilot_autoscaler_signal_value", "signal", `"} or \ 1`, "per", "workload"), 1, 1, nan),
 			},
-			deployment: gpus, namespace: gpus,
+			deployment: of("workload"), namespace: of("namespace"),
 		} {
 			if err := before.Append(w, at, values); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	store := past.New(past.Config{}, past.Deps{Recent: engine.Join(), Minutes: before, Series: controller.NewMinuteSeries()})
-	queries := engine.New(engine.Config{}, store)
+	store := past.New(past.Config{}, past.Deps{Recent: engine.Join(), Minutes: before, Families: recorded()})
+	queries, asked := engine.New(engine.Config{}, store), 0
 	_, err := history.Backfill(t.Context(), history.BackfillConfig{
-		Store: after, Pause: time.Nanosecond, Families: controller.BackfillFamilies(),
+		Store: after, Pause: time.Nanosecond, Families: recorded(),
 		Query: func(ctx context.Context, query string, from, to time.Time) (out []history.Recorded, _ error) {
+			asked++
 			m, _, err := queries.Range(ctx, engine.Query{PromQL: query, Payer: "test"}, from, to, time.Minute)
 			for _, s := range m {
 				r := history.Recorded{Labels: s.Metric.Map()}
@@ -192,10 +244,13 @@ func TestTheHistoryIsReadFromItsOwnSeries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if asked != 20 { // docs/history.md says how many there are in 14 days
+		t.Errorf("%d queries", asked)
+	}
 	text := func(s *history.Store, w history.Workload) (out []string) {
 		for row := range s.Rows(w, now.Add(-time.Hour), now) {
 			row.Values = slices.DeleteFunc(row.Values, func(v history.Value) bool {
-				return strings.HasSuffix(string(v.Metric), "_SM_CLOCK") || w != chat && v.Metric == "gpus/allocated" // the first is not on /metrics
+				return v.Metric == "DCGM_FI_DEV_SM_CLOCK" // is not on the controller's /metrics
 			})
 			var line []string
 			for _, v := range row.Values {

@@ -51,14 +51,14 @@ func (p *program) makePage() (err error) {
 			p.log.Warn("the page shows all namespaces without authentication: bind --address to loopback, or set --page-auth=token",
 				"address", p.cfg.address, "page-auth", p.cfg.pageAuth)
 		}
-		p.page = webui.New(p.control, nil)
+		p.page = webui.New(p.pageSource(), nil)
 		p.registry.MustRegister(meter.Func(p.page.Meter))
 		return nil
 	}
 	if p.access, err = access.New(p.clients.Config, p.log); err != nil {
 		return fmt.Errorf("--page-auth %s: %w", p.cfg.pageAuth, err)
 	}
-	p.page = webui.New(p.control, pageAccess{p.access})
+	p.page = webui.New(p.pageSource(), pageAccess{p.access})
 	p.registry.MustRegister(meter.Func(p.page.Meter), meter.Func(p.access.Meter))
 	return nil
 }

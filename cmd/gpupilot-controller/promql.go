@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/prometheus/storage"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/promql/api"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
@@ -91,7 +90,7 @@ func (p *program) makePromQL() {
 func (p *program) pastSeries() storage.Queryable {
 	job, instance := p.promstore.OwnLabels()
 	return past.New(past.Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance},
-		past.Deps{Recent: p.promstore, Minutes: p.history.store, Series: controller.NewMinuteSeries()})
+		past.Deps{Recent: p.promstore, Minutes: p.history.store, Families: recorded()})
 }
 
 // run runs the rules.

@@ -229,7 +229,7 @@ func (p *program) makeController() error {
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
 		Scrape:     p.scrape, States: p.states,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
-		RecordMinute: p.history.record, Aggregates: p.aggregates, History: p.history.store,
+		Minutes:             p.history.recorder,
 		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 		ScaledObjectChanged: p.keda.scaledObjectChanged,
 	})
@@ -270,7 +270,7 @@ func (p *program) makeUsage() {
 		},
 	})
 	p.aggregates = usage.NewAggregator(usage.AggregatorConfig{MaxGroups: p.cfg.workloadMetrics, MaxAge: maxAge}, usage.AggregatorDeps{
-		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, WorkloadOf: p.workloadOf,
+		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, WorkloadOf: p.workloadOf, Minutes: p.history.recorder,
 	})
 	p.registry.MustRegister(p.aggregates)
 }

@@ -87,9 +87,9 @@ func (h *controllerHistory) points(ctx context.Context, namespace, name string, 
 		return nil
 	}
 	since := min(h.length, history.Retention)
-	query := url.Values{"since": {since.String()}, "step": {"1m"}, "metric": {"replicas/serving"}}
+	query := url.Values{"since": {since.String()}, "step": {"1m"}, "metric": {string(history.NewMetric(view.ReplicasMetric, "state", "serving"))}}
 	for i := range into.Policy.Policy.Signals {
-		query.Add("metric", string(history.NewMetric(history.GroupSignal, excerpt.Of(into.Policy.Policy.Signals[i].Name, history.MaxSignal))))
+		query.Add("metric", string(history.NewMetric(view.SignalMetric, "signal", excerpt.Of(into.Policy.Policy.Signals[i].Name, history.MaxSignal))))
 	}
 	err := h.controller.get(ctx, "api/v1/minutes", object(query), &into.Minutes)
 	if errors.Is(err, errNotFound) {

@@ -28,7 +28,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
-	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
@@ -86,12 +85,8 @@ type Deps struct {
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics             prometheus.Registerer // nil: no metrics
 
-	// RecordMinute records the minute that began at at, for which rows calls add for
-	// each workload. nil: no history.
-	RecordMinute func(at time.Time, rows func(add func(history.Workload, []history.Value)))
-	Aggregates   *usage.Aggregator // whose aggregates the minutes have; nil: none
-	History      *history.Store    // of those minutes; nil: none
-	Log          *slog.Logger      // nil discards
+	Minutes Minutes      // of the history; nil: there is none
+	Log     *slog.Logger // nil discards
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.
@@ -170,9 +165,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	defer cancel()
 	c.running.Go(func() { c.discover(ctx) })
 	c.running.Go(func() { c.audit.Run(ctx) })
-	if c.deps.RecordMinute != nil {
-		c.running.Go(func() { c.recordMinutes(ctx) })
-	}
+	c.running.Go(func() { c.sampleWorkloads(ctx) })
 	c.watchDevices(ctx)
 	watches := []struct {
 		obj client.Object

@@ -74,7 +74,7 @@ type workload struct {
 	measures   measures
 	conditions []metav1.Condition // empty before the first pass
 	history    recentPoints
-	minute     history.Accumulator
+	readings   []history.Value // of the last decision; reused
 }
 
 // flaws are the decoding errors of a stored object.

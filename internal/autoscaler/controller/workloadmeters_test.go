@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +37,7 @@ func TestDecisionsAreMetered(t *testing.T) {
 	is("scales_total", "direction=down 0", "direction=up 0")
 	is("gpus")
 	w.pass(r.now)
-	r.sampleMinute(r.now)
+	r.sample(r.now)
 	is("gpus", "1")
 	is("replicas_limit", "limit=max 10", "limit=min 1")
 	is("signal_value", "per=replica signal=Utilization unit=% 90")
@@ -73,7 +74,7 @@ func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
 	w.pass(r.now)
 	w.measures.signals[0].requests = 2
 	w.measures.signals[1].requests = 3
-	r.sampleMinute(r.now)
+	r.sample(r.now)
 	w.measures.sampled.sums = []podsSum{{"a", 1}}
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(newMeters(r.Controller, nil))
@@ -90,7 +91,7 @@ func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
 		if len(x.name) > maxSignalName {
 			t.Errorf("the name %q has %d bytes", x.name, len(x.name))
 		}
-		if name, _, per, ok := x.perWorkload.Signal(); name != x.name || per != "workload" || !ok {
+		if l := maps.Collect(x.perWorkload.Labels()); l["signal"] != x.name || l["per"] != "workload" {
 			t.Errorf("the history has %q, want %q", x.perWorkload, x.name)
 		}
 	}

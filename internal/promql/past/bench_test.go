@@ -20,13 +20,13 @@ func fortnight(b *testing.B, workloads int) *rig {
 	var rows [32][]history.Value
 	for i := range rows {
 		for _, state := range []string{"current", "desired", "serving", "starting", "unschedulable"} {
-			rows[i] = append(rows[i], mean(history.Metric("replicas/"+state), 4))
+			rows[i] = append(rows[i], mean(history.NewMetric("replicas", "state", state), 4))
 		}
 		for j := range 10 {
 			v := 50 + 10*random.NormFloat64()
-			m := history.Metric(fmt.Sprint("gpu/FIELD_", j))
+			m := history.NewMetric("gpu", "field", fmt.Sprint(j))
 			if j == 0 {
-				m = history.NewSignal("vllm", "requests", "replica")
+				m = signal("vllm")
 			}
 			rows[i] = append(rows[i], history.Value{Metric: m, Mean: v, Max: v + 5, Count: 4})
 		}
@@ -72,7 +72,7 @@ func BenchmarkInstant(b *testing.B) {
 	r := newRig(b, engine.Config{})
 	for before := 1500; before > 0; before-- {
 		for i := range 100 {
-			r.record(fmt.Sprint("ns", i%20), fmt.Sprint("workload", i), before, serving(float64(before%7)), mean("signal/a|%|replica", math.Sin(float64(before))))
+			r.record(fmt.Sprint("ns", i%20), fmt.Sprint("workload", i), before, serving(float64(before%7)), mean(signal("a"), math.Sin(float64(before))))
 		}
 	}
 	b.ReportAllocs()
@@ -90,7 +90,7 @@ func BenchmarkManyMetrics(b *testing.B) {
 	values := make([]history.Value, history.MaxMetrics)
 	for before := int(history.Retention/time.Minute) - 1; before > 0; before-- {
 		for i := range values {
-			values[i] = mean(history.NewSignal(fmt.Sprint("s", i), "%", "replica"), float64((before*(i+1))%97))
+			values[i] = mean(signal(fmt.Sprint("s", i)), float64((before*(i+1))%97))
 		}
 		r.record("ml", "chat", before, values...)
 	}

@@ -134,7 +134,6 @@ type pastSeries struct {
 	workload history.Workload
 	metric   history.Metric
 	stat     history.Stat
-	scale    float64
 }
 
 func (q *querier) selection(hints *storage.SelectHints, matchers []*labels.Matcher) *selection {
@@ -151,10 +150,10 @@ const checkEvery = 256
 
 // run lists the series of the workloads with minutes in the time of the selection.
 func (sel *selection) run(ctx context.Context) error {
-	wanted := map[string]bool{}
-	for _, name := range sel.s.deps.Series.Names() {
-		if sel.matches(model.MetricNameLabel, name) {
-			wanted[name] = true
+	wanted := map[string]*history.Family{}
+	for i := range sel.s.deps.Families {
+		if f := &sel.s.deps.Families[i]; sel.matches(model.MetricNameLabel, f.Name) {
+			wanted[f.Name] = f
 		}
 	}
 	namespaces, some := sel.namespaces()
@@ -170,14 +169,25 @@ func (sel *selection) run(ctx context.Context) error {
 			continue
 		}
 		for _, m := range sel.s.deps.Minutes.Metrics(w) {
-			sel.s.deps.Series.Each(w, m, func(name string) bool { return wanted[name] }, func(x history.Series) {
-				if l := sel.s.labelsOf(b, &x); sel.matchesAll(l) {
-					sel.past = append(sel.past, pastSeries{l, w, m, x.Stat, x.Scale})
-				}
-			})
+			if f := wanted[m.Name()]; f != nil && f.Of == w.Subject() {
+				sel.add(b, f, w, m)
+			}
 		}
 	}
 	return nil
+}
+
+// add adds the series of a workload's metric that match.
+func (sel *selection) add(b *labels.Builder, f *history.Family, w history.Workload, m history.Metric) {
+	sel.s.labelsOf(b, w, m)
+	for _, stat := range f.Statistics() {
+		if stat != history.StatNone {
+			b.Set("stat", string(stat))
+		}
+		if l := b.Labels(); sel.matchesAll(l) {
+			sel.past = append(sel.past, pastSeries{l, w, m, stat})
+		}
+	}
 }
 
 // matches reports whether the matchers of a label match a value.

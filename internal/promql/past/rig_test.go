@@ -29,31 +29,12 @@ var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 // at is so many minutes before now.
 func at(minutes float64) time.Time { return now.Add(-time.Duration(minutes * float64(time.Minute))) }
 
-// mapping maps replicas, signals and the statistics of gpu/….
-type mapping struct{}
-
-func (mapping) Names() []string { return []string{"gpu", "replicas", "signal_value"} }
-
-func (mapping) Each(w history.Workload, m history.Metric, wants func(string) bool, add func(history.Series)) {
-	group, name := m.Split()
-	x := history.Series{Labels: []string{"namespace", w.Namespace, "name", w.Name}, Scale: 1}
-	set := func(name string, more ...string) { x.Name, x.Labels = name, append(x.Labels, more...) }
-	switch group {
-	case history.GroupReplicas:
-		set("replicas", "state", name)
-	case history.GroupSignal:
-		signal, unit, per, _ := m.Signal()
-		set("signal_value", "signal", signal, "unit", unit, "per", per)
-	case history.GroupGPU:
-		if wants("gpu") {
-			for stat, name := range []string{"mean", "max", "sum", "count", "rolling"} {
-				add(history.Series{Name: "gpu", Labels: append(x.Labels[:4:4], "stat", name), Stat: history.Stat(stat), Scale: 10})
-			}
-		}
-		return
-	}
-	if x.Name != "" && wants(x.Name) {
-		add(x)
+// families are those of the tests.
+func families() []history.Family {
+	return []history.Family{
+		{Name: "gpu", Over: "gpus"},
+		{Name: "replicas", Labels: []history.Label{{Name: "state"}}},
+		{Name: "signal_value", Labels: []history.Label{{Name: "signal"}, {Name: "unit"}, {Name: "per"}}},
 	}
 }
 
@@ -70,7 +51,7 @@ func newRig(tb testing.TB, cfg engine.Config) *rig {
 	r := &rig{TB: tb, windows: series.New(series.Config{}), minutes: history.New(history.Config{MaxBytes: 1 << 30})}
 	recent := windows.New(windows.Config{Keep: windows.KeepAll}, windows.Deps{Windows: r.windows})
 	job, instance := recent.OwnLabels()
-	r.store = New(Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance}, Deps{Recent: recent, Minutes: r.minutes, Series: mapping{}})
+	r.store = New(Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance}, Deps{Recent: recent, Minutes: r.minutes, Families: families()})
 	cfg.Lookback = windows.DefaultLookback
 	r.engine = engine.New(cfg, r.store)
 	return r
@@ -90,7 +71,12 @@ func mean(m history.Metric, v float64) history.Value {
 }
 
 // serving is the metric of most tests.
-func serving(v float64) history.Value { return mean("replicas/serving", v) }
+func serving(v float64) history.Value { return mean(`replicas{state="serving"}`, v) }
+
+// signal is a metric of a signal's value.
+func signal(name string) history.Metric {
+	return history.NewMetric("signal_value", "signal", name, "unit", "%", "per", "replica")
+}
 
 // expose adds a sample of replicas of ml/chat to the windows each second, from one time
 // until another. The series then leaves the page, if ends is true.

@@ -109,7 +109,7 @@ func (sel *selection) points(dst []samples.Sample, at int) []samples.Sample {
 			v = rolling(list[:i+1])
 		}
 		if !math.IsNaN(v) {
-			dst = append(dst, samples.Sample{T: t, V: v * x.scale})
+			dst = append(dst, samples.Sample{T: t, V: v})
 		}
 	}
 	return dst

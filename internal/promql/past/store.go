@@ -26,20 +26,11 @@ type Config struct {
 	Job, Instance string
 }
 
-// Mapping says which series the metrics of the history continue.
-type Mapping interface {
-	// Names returns the names of all series.
-	Names() []string
-	// Each calls add for each series that a metric of a workload continues, if its name is
-	// wanted.
-	Each(w history.Workload, m history.Metric, wants func(name string) bool, add func(history.Series))
-}
-
 // Deps are the collaborators of a Store.
 type Deps struct {
-	Recent  storage.Queryable // the series at full rate
-	Minutes *history.Store
-	Series  Mapping
+	Recent   storage.Queryable // the series at full rate
+	Minutes  *history.Store
+	Families []history.Family // whose series have a past
 }
 
 // Store is a storage.Queryable with the series of another one, and their past.
@@ -65,12 +56,16 @@ func (s *Store) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &querier{Querier: recent, s: s, mint: mint, maxt: maxt}, nil
 }
 
-// labelsOf returns the labels of a series.
-func (s *Store) labelsOf(b *labels.Builder, x *history.Series) labels.Labels {
+// labelsOf returns the labels of the series of a workload's metric, without a statistic.
+// Those that say whose it is count, whatever the metric has.
+func (s *Store) labelsOf(b *labels.Builder, w history.Workload, m history.Metric) {
 	b.Reset(labels.EmptyLabels())
-	for i := 0; i+1 < len(x.Labels); i += 2 {
-		b.Set(x.Labels[i], x.Labels[i+1])
+	for name, value := range m.Labels() {
+		b.Set(name, value)
 	}
-	b.Set(model.MetricNameLabel, x.Name).Set("job", s.cfg.Job).Set("instance", s.cfg.Instance)
-	return b.Labels()
+	of := w.Labels()
+	for i := 0; i < len(of); i += 2 {
+		b.Set(of[i], of[i+1])
+	}
+	b.Set(model.MetricNameLabel, m.Name()).Set("job", s.cfg.Job).Set("instance", s.cfg.Instance)
 }

@@ -149,7 +149,7 @@ func TestTheNewestValueIsThatOfTheWindows(t *testing.T) {
 func TestStatistics(t *testing.T) {
 	r := newRig(t, engine.Config{})
 	util := func(mean, most, count float64) history.Value {
-		return history.Value{Metric: "gpu/UTIL", Mean: mean, Max: most, Count: count}
+		return history.Value{Metric: "gpu", Mean: mean, Max: most, Count: count}
 	}
 	r.record("ml", "chat", 30, util(1, 1, 1)) // too old for the rolling mean
 	r.record("ml", "chat", 6, util(10, 20, 1))
@@ -160,8 +160,7 @@ func TestStatistics(t *testing.T) {
 		return got[fmt.Sprintf(`{__name__="gpu", name="chat", namespace="ml", stat=%q}`, stat)]
 	}
 	for stat, want := range map[string]string{
-		"mean": "5=100 3=400 2=0", "max": "5=200 3=800 2=0", "sum": "5=100 3=800 2=0", "count": "5=10 3=20",
-		"rolling": "5=100 3=300 2=225",
+		"avg": "5=10 3=40 2=0", "max": "5=20 3=80 2=0", "sum": "5=10 3=80 2=0", "avg_5m": "5=10 3=30 2=22.5",
 	} {
 		if of(stat) != want {
 			t.Errorf("%s is %q, want %q", stat, of(stat), want)
@@ -187,14 +186,14 @@ func TestEdgesOfMinutes(t *testing.T) {
 	f(9-ms, 9-2*ms, "")
 	f(12, 9+ms, "")
 	util := func(mean float64) history.Value {
-		return history.Value{Metric: "gpu/UTIL", Mean: mean, Max: mean, Count: 1}
+		return history.Value{Metric: "gpu", Mean: mean, Max: mean, Count: 1}
 	}
 	r.record("ml", "web", 12, util(1000)) // older than the time of the mean at 6
 	r.record("ml", "web", 11, util(1))
 	r.record("ml", "web", 8, serving(1)) // without the metric
 	r.record("ml", "web", 7, util(3))
-	got := r.samples(at(20), now, equals("__name__", "gpu"))[`{__name__="gpu", name="web", namespace="ml", stat="rolling"}`]
-	if want := "11=10000 10=5005 6=20"; got != want {
+	got := r.samples(at(20), now, equals("__name__", "gpu"))[`{__name__="gpu", name="web", namespace="ml", stat="avg_5m"}`]
+	if want := "11=1000 10=500.5 6=2"; got != want {
 		t.Errorf("the rolling mean is %s, want %s", got, want)
 	}
 }
@@ -204,7 +203,7 @@ func TestManyMetricsOfAWorkload(t *testing.T) {
 	r := newRig(t, engine.Config{})
 	var values []history.Value
 	for i := range history.MaxMetrics {
-		values = append(values, mean(history.NewSignal(fmt.Sprintf("s%03d", i), "%", "replica"), float64(i)))
+		values = append(values, mean(signal(fmt.Sprintf("s%03d", i)), float64(i)))
 	}
 	r.record("ml", "chat", 30, values[:100]...)
 	r.record("ml", "chat", 20, values...)
@@ -227,10 +226,10 @@ func TestManyMetricsOfAWorkload(t *testing.T) {
 // Tenants choose the names of signals.
 func TestHostileNames(t *testing.T) {
 	r := newRig(t, engine.Config{})
-	names := []string{`a"} or vector(1) #`, "line\nbreak", "a|%|workload", "__name__", "", strings.Repeat("x", 90), "\u202eé"}
+	names := []string{`a"} or vector(1) #`, "line\nbreak", `a",namespace="other`, `a\\`, "__name__", strings.Repeat("x", 90), "\u202eé"}
 	var values []history.Value
 	for i, n := range names {
-		values = append(values, mean(history.NewSignal(n, "%", "replica"), float64(i)))
+		values = append(values, mean(signal(n), float64(i)))
 	}
 	r.record("ml", "chat", 3, values...)
 	for i, n := range names {
@@ -243,10 +242,11 @@ func TestHostileNames(t *testing.T) {
 	if err := r.minutes.Append(w, at(3), values); err == nil {
 		t.Error("a name that is not UTF-8 was accepted")
 	}
-	bad := []history.Value{mean("signal/a\xff|%|replica", 1), mean(history.NewSignal("b\xff", "%", "replica"), 2)}
+	bad := []history.Value{mean("signal_value{signal=\"a\xff\"}", 1), mean(signal("b\xff"), 2), mean(`replicas{name="other",namespace="other",state="serving"}`, 3)}
 	r.record("ml", "bad", 3, bad...)
-	answer, err := r.query(`signal_value{name="bad"}`, at(1), at(1), 0)
-	if want := `{__name__="signal_value", name="bad", namespace="ml", per="replica", signal="b", unit="%"}`; err != nil || keys(answer) != want {
+	answer, err := r.query(`{__name__=~"signal_value|replicas",name=~"bad|other"}`, at(1), at(1), 0)
+	if want := `{__name__="replicas", name="bad", namespace="ml", state="serving"}` + "\n" +
+		`{__name__="signal_value", name="bad", namespace="ml", per="replica", signal="b", unit="%"}`; err != nil || keys(answer) != want {
 		t.Errorf("%v, %v", answer, err)
 	}
 }
@@ -254,7 +254,7 @@ func TestHostileNames(t *testing.T) {
 func TestLabelsOfTheHistory(t *testing.T) {
 	r := newRig(t, engine.Config{})
 	r.record("old", "gone", 5000, serving(1))
-	r.record("ml", "chat", 30, serving(1), mean("signal/a|%|replica", 1), mean("other/metric", 1))
+	r.record("ml", "chat", 30, serving(1), mean(signal("a"), 1), mean("other_metric", 1))
 	r.expose(at(1), now, 1, false)
 	q := engine.Query{Payer: "test"}
 	values := func(want, label string, minutes float64, q engine.Query, match ...string) {
@@ -291,7 +291,7 @@ func FuzzNamespaces(f *testing.F) {
 	}
 	r := newRig(f, engine.Config{})
 	for _, ns := range []string{"a", "b", "ab"} {
-		r.record(ns, "secret", 3, serving(1), mean(history.NewSignal("of "+ns, "%", "replica"), 1))
+		r.record(ns, "secret", 3, serving(1), mean(signal("of "+ns), 1))
 	}
 	p := parser.NewParser(parser.Options{})
 	f.Fuzz(func(t *testing.T, selector string) {
@@ -350,7 +350,7 @@ func TestLimitsHoldForTheHistory(t *testing.T) {
 func TestSelectorsOfAQueryAreApart(t *testing.T) {
 	r := newRig(t, engine.Config{})
 	for before := 60; before > 0; before-- {
-		r.record("ml", "chat", before, serving(float64(before)), mean("replicas/desired", float64(-before)))
+		r.record("ml", "chat", before, serving(float64(before)), mean(`replicas{state="desired"}`, float64(-before)))
 		r.record("ml", "other", before, serving(float64(1000*before)))
 	}
 	answer, err := r.query(`replicas{name="chat",state="serving"} + ignoring(state) replicas{name="chat",state="desired"} offset 10m + on() group_left() replicas{name="other"} @ `+

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -120,24 +119,22 @@ func (h *History) minuteCount() (n int) {
 // minuteNeed is need for a minute. Signals are found by their names, so that a signal
 // that is new in the policy has no value before.
 func (h *History) minuteNeed(i int) (need float64, ok bool) {
-	serving := h.minute("replicas/serving", i)
+	serving := h.minute(i, view.ReplicasMetric, "state", "serving")
 	if serving == nil {
 		return 0, false
 	}
 	signals := make([]*float64, len(h.Policy.Policy.Signals))
 	for j := range signals {
-		signals[j] = h.minute(string(history.NewMetric(history.GroupSignal, excerpt.Of(h.Policy.Policy.Signals[j].Name, history.MaxSignal))), i)
+		signals[j] = h.minute(i, view.SignalMetric, "signal", excerpt.Of(h.Policy.Policy.Signals[j].Name, history.MaxSignal))
 	}
 	return h.need(*serving, signals)
 }
 
 // minute returns the mean of a metric in a minute; nil if it is missing.
-func (h *History) minute(metric string, i int) *float64 {
-	for j := range h.Minutes.Metrics {
-		m := &h.Minutes.Metrics[j]
-		if m.Name == metric && i < len(m.Mean) && !math.IsNaN(m.Mean[i]) {
-			return &m.Mean[i]
-		}
+func (h *History) minute(i int, metric string, labels ...string) *float64 {
+	m := h.Minutes.Named(i, metric, labels...)
+	if m == nil {
+		return nil
 	}
-	return nil
+	return &m.Mean[i]
 }

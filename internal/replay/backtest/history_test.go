@@ -64,7 +64,9 @@ func TestHistory(t *testing.T) {
 // minutes are days of two replicas, whose load doubles after half of the time.
 func minutes(n int) view.Minutes {
 	m := view.Minutes{First: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Step: time.Minute, Metrics: []view.MinuteMetric{
-		{Name: "replicas/serving"}, {Name: "signal/vllm:num_requests_running"}, {Name: "signal/of an earlier policy"},
+		{Name: view.ReplicasMetric, Labels: map[string]string{"state": "serving"}},
+		{Name: view.SignalMetric, Labels: map[string]string{"signal": "vllm:num_requests_running", "per": "replica"}},
+		{Name: view.SignalMetric, Labels: map[string]string{"signal": "of an earlier policy", "per": "replica"}},
 	}}
 	for i := range n {
 		values := []float64{2, 6, 1000}

@@ -75,7 +75,11 @@ func (l *live) History(string, string) (h view.History, ok bool) {
 
 // Minutes is days of a load that rises and falls once a day, with a gap.
 func (l *live) Minutes(_, _ string, q *view.MinuteQuery) (view.Minutes, bool, error) {
-	m := view.Minutes{First: q.From, Step: q.Step, Metrics: []view.MinuteMetric{{Name: "replicas/desired"}, {Name: "replicas/serving"}, {Name: "signal/Utilization"}}}
+	m := view.Minutes{First: q.From, Step: q.Step, Metrics: []view.MinuteMetric{
+		{Name: view.ReplicasMetric, Labels: map[string]string{"state": "desired"}},
+		{Name: view.ReplicasMetric, Labels: map[string]string{"state": "serving"}},
+		{Name: view.SignalMetric, Labels: map[string]string{"signal": "Utilization", "unit": "%", "per": "replica"}},
+	}}
 	for i := range q.Steps() {
 		at := q.From.Add(time.Duration(i) * q.Step)
 		load := 4 + 3*math.Sin(2*math.Pi*at.Sub(at.Truncate(24*time.Hour)).Hours()/24)

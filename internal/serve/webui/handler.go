@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/meter"
+	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -81,8 +82,9 @@ func (p *Page) Meter(to meter.Sink) {
 //	/api/v1/history?namespace=N&name=M    the workload's History; 404 if it is unknown,
 //	                                      403 if the viewer may not see the namespace
 //	/api/v1/minutes?namespace=N&name=M    the workload's Minutes: of the last day, or of
-//	                                      since=336h; with step=5m and metric=signal/ for
-//	                                      fewer values; with kind=Deployment for others
+//	                                      since=336h; with step=5m and
+//	                                      metric=gpupilot_autoscaler_replicas for fewer
+//	                                      values; with kind=Deployment for others
 //	                                      than GPUAutoscalers
 func (p *Page) Handler() http.Handler {
 	static, err := fs.Sub(assets, "static")
@@ -226,7 +228,7 @@ func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, r
 	case bad != nil:
 		writeError(w, http.StatusBadRequest, bad.Error())
 	case !known:
-		writeError(w, http.StatusNotFound, "there is no "+cmp.Or(r.FormValue("kind"), view.AutoscalerKind)+" "+namespace+"/"+name)
+		writeError(w, http.StatusNotFound, "there is no "+cmp.Or(r.FormValue("kind"), history.KindAutoscaler)+" "+namespace+"/"+name)
 	default:
 		writeJSON(w, http.StatusOK, found)
 	}

@@ -22,7 +22,7 @@ const (
 
 // parseMinuteQuery parses the parameters kind, since, step and metric.
 func parseMinuteQuery(v url.Values, now time.Time) (q view.MinuteQuery, err error) {
-	if q.Kind = cmp.Or(v.Get("kind"), view.AutoscalerKind); len(q.Kind) > view.MaxName {
+	if q.Kind = cmp.Or(v.Get("kind"), history.KindAutoscaler); len(q.Kind) > view.MaxName {
 		return q, fmt.Errorf("kind has %d bytes, want at most %d", len(q.Kind), view.MaxName)
 	}
 	since := defaultSince
@@ -37,8 +37,15 @@ func parseMinuteQuery(v url.Values, now time.Time) (q view.MinuteQuery, err erro
 			return q, fmt.Errorf("step is %.40q, want whole minutes up to 24h", s)
 		}
 	}
-	if q.Metrics = v["metric"]; len(q.Metrics) > maxMinuteNames {
-		return q, fmt.Errorf("%d parameters metric, want at most %d", len(q.Metrics), maxMinuteNames)
+	if n := len(v["metric"]); n > maxMinuteNames {
+		return q, fmt.Errorf("%d parameters metric, want at most %d", n, maxMinuteNames)
+	}
+	for _, text := range v["metric"] {
+		m, err := history.ParseMetric(text)
+		if err != nil {
+			return q, fmt.Errorf("metric is %.200q: %w", text, err)
+		}
+		q.Metrics = append(q.Metrics, m)
 	}
 	q.To = now
 	q.From = now.Add(-since).Truncate(q.Step)

@@ -29,7 +29,10 @@ func TestMinuteQueries(t *testing.T) {
 	}
 	f("", "24h1m40s 2m0s []")
 	f("since=10m", "10m40s 1m0s []")
-	f("since=336h&step=30m&metric=signal/&metric=replicas/serving", "336h3m40s 30m0s [signal/ replicas/serving]")
+	f("since=336h&step=30m&metric=gpupilot_autoscaler_signal_value&metric=gpupilot_autoscaler_replicas{state=%22serving%22}",
+		`336h3m40s 30m0s [gpupilot_autoscaler_signal_value gpupilot_autoscaler_replicas{state="serving"}]`)
+	f("metric=replicas{state=serving}", `metric is "replicas{state=serving}": want NAME{LABEL="VALUE",…} instead of "state=serving}"`)
+	f("metric=", `metric is "": no name of a metric`)
 	f("since=337h", `since is "337h", want a duration from 1m to 336h`)
 	f("since=soon", `since is "soon"`)
 	f("step=90s", `step is "90s", want whole minutes`)

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Accumulator aggregates a workload's readings over each minute. The zero value is
-// empty. It is not safe for concurrent use.
-type Accumulator struct {
+// accumulator aggregates a workload's readings over each minute. The zero value is empty.
+type accumulator struct {
 	minute  int64 // of sums
 	metrics []Metric
 	sums    []sum // parallel to metrics
@@ -25,35 +24,37 @@ type sum struct {
 	count       float64
 }
 
-// Add adds a reading at a time. NaN and infinities are ignored. count is the number of
-// pods or GPUs with a value; NaN: it does not apply.
-func (a *Accumulator) Add(at time.Time, m Metric, value, count float64) {
-	a.AddMax(at, m, value, value, count)
-}
-
-// AddMax adds a reading that is the mean of several values, with their maximum.
-func (a *Accumulator) AddMax(at time.Time, m Metric, mean, most, count float64) {
-	if math.IsNaN(mean) || math.IsInf(mean, 0) {
+// add adds readings at a time. A mean that is NaN or infinite is no reading. Readings of the
+// minute that has just ended are late, and left out.
+func (a *accumulator) add(at time.Time, readings []Value) {
+	minute := minuteOf(at)
+	if minute == a.minute-1 {
 		return
 	}
-	a.turn(minuteOf(at))
-	s := a.sum(m)
-	if s == nil {
-		return
-	}
-	if s.n == 0 || most > s.most {
-		s.most = most
-	}
-	s.n++
-	s.total += mean
-	if !math.IsNaN(count) {
-		s.counted++
-		s.count += count
+	a.turn(minute)
+	for i := range readings {
+		v := &readings[i]
+		if math.IsNaN(v.Mean) || math.IsInf(v.Mean, 0) {
+			continue
+		}
+		s := a.sum(v.Metric)
+		if s == nil {
+			continue
+		}
+		if s.n == 0 || v.Max > s.most {
+			s.most = v.Max
+		}
+		s.n++
+		s.total += v.Mean
+		if !math.IsNaN(v.Count) {
+			s.counted++
+			s.count += v.Count
+		}
 	}
 }
 
 // sum returns the sum of a metric; nil if there is no room for it.
-func (a *Accumulator) sum(m Metric) *sum {
+func (a *accumulator) sum(m Metric) *sum {
 	for i := range a.metrics {
 		if a.metrics[i] == m {
 			return &a.sums[i]
@@ -67,7 +68,7 @@ func (a *Accumulator) sum(m Metric) *sum {
 }
 
 // turn ends the minute before.
-func (a *Accumulator) turn(minute int64) {
+func (a *accumulator) turn(minute int64) {
 	if minute == a.minute {
 		return
 	}
@@ -77,9 +78,9 @@ func (a *Accumulator) turn(minute int64) {
 	a.minute, a.metrics, a.sums = minute, a.metrics[:0], a.sums[:0]
 }
 
-// Take returns the aggregates of the minute that begins at at, if there are any. It is
+// take returns the aggregates of the minute that begins at at, if there are any. It is
 // called once for each minute, after its end.
-func (a *Accumulator) Take(at time.Time) []Value {
+func (a *accumulator) take(at time.Time) []Value {
 	minute := minuteOf(at)
 	if a.minute == minute {
 		a.turn(minute + 1)
@@ -87,12 +88,13 @@ func (a *Accumulator) Take(at time.Time) []Value {
 	if a.previousMinute != minute {
 		return nil
 	}
-	a.previousMinute = 0
-	return a.previous
+	out := a.previous
+	a.previous, a.previousMinute = nil, 0
+	return out
 }
 
 // values appends the aggregates of the minute.
-func (a *Accumulator) values(out []Value) []Value {
+func (a *accumulator) values(out []Value) []Value {
 	for i, m := range a.metrics {
 		s := &a.sums[i]
 		v := Value{Metric: m, Mean: s.total / float64(s.n), Max: s.most, Count: math.NaN()}

@@ -10,38 +10,39 @@ import (
 )
 
 func TestTheAggregatesOfAMinute(t *testing.T) {
-	var a Accumulator
+	var a accumulator
 	nan := math.NaN()
-	a.Add(at(0), "signal/gpu", 10, 2)
-	a.Add(at(0).Add(30*time.Second), "signal/gpu", 20, 4)
-	a.Add(at(0).Add(40*time.Second), "signal/gpu", nan, 4)
-	a.AddMax(at(0).Add(50*time.Second), "gpu/util", 50, 90, nan)
-	a.Add(at(1), "signal/gpu", -3, nan) // begins the next minute
-	if got := fmt.Sprint(a.Take(at(0))); got != "[{signal/gpu 15 20 3} {gpu/util 50 90 NaN}]" {
+	add := func(second int, values ...Value) { a.add(at(0).Add(time.Duration(second)*time.Second), values) }
+	add(0, Value{"gpu", 10, 10, 2})
+	add(30, Value{"gpu", 20, 20, 4}, Value{"util", 50, 90, nan})
+	add(40, Value{"gpu", nan, nan, 4})
+	add(60, Reading("gpu", -3)) // begins the next minute
+	add(59, Reading("gpu", 99)) // late
+	if got := fmt.Sprint(a.take(at(0))); got != "[{gpu 15 20 3} {util 50 90 NaN}]" {
 		t.Errorf("minute 0 is %s", got)
 	}
-	if got := a.Take(at(0)); got != nil {
+	if got := a.take(at(0)); got != nil {
 		t.Errorf("minute 0 again is %v", got)
 	}
-	if got := fmt.Sprint(a.Take(at(1))); got != "[{signal/gpu -3 -3 NaN}]" {
+	if got := fmt.Sprint(a.take(at(1))); got != "[{gpu -3 -3 NaN}]" {
 		t.Errorf("minute 1 is %s", got)
 	}
-	if got := a.Take(at(2)); got != nil {
+	if got := a.take(at(2)); got != nil {
 		t.Errorf("a minute without readings is %v", got)
 	}
-	a.Add(at(3), "signal/gpu", 1, nan)
-	a.Add(at(7), "signal/gpu", 2, nan)
-	if got := a.Take(at(6)); got != nil {
+	add(3*60, Reading("gpu", 1))
+	add(7*60, Reading("gpu", 2))
+	if got := a.take(at(6)); got != nil {
 		t.Errorf("a minute without readings is %v", got)
 	}
 }
 
 func TestAnAccumulatorIsBounded(t *testing.T) {
-	var a Accumulator
+	var a accumulator
 	for i := range 2 * MaxMetrics {
-		a.Add(at(0), Metric(fmt.Sprint("signal/", i)), 1, 1)
+		a.add(at(0), []Value{Reading(Metric(fmt.Sprint("m", i)), 1)})
 	}
-	if got := a.Take(at(0)); len(got) != MaxMetrics {
+	if got := a.take(at(0)); len(got) != MaxMetrics {
 		t.Errorf("%d metrics, want %d", len(got), MaxMetrics)
 	}
 }

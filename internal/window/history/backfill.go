@@ -25,16 +25,6 @@ type Recorded struct {
 	Points []Point // oldest first
 }
 
-// Family is a metric of many workloads, as a backend has recorded it.
-type Family struct {
-	// Mean, Max and Sum are PromQL queries for the aggregates over the minute before each
-	// moment. Sum is the mean of the sums over the pods or the GPUs, from which their number
-	// follows. Max and Sum may be empty.
-	Mean, Max, Sum string
-	// Identify returns what a series is about; ok is false if that is unknown.
-	Identify func(labels map[string]string) (w Workload, m Metric, ok bool)
-}
-
 // BackfillConfig says what Backfill reads. Zero values take the defaults.
 type BackfillConfig struct {
 	Families []Family
@@ -102,10 +92,12 @@ func Backfill(ctx context.Context, cfg BackfillConfig, now time.Time) (oldest ti
 
 // slice adds the rows of the minutes from one time until another.
 func (cfg *BackfillConfig) slice(ctx context.Context, from, to, now time.Time) error {
-	rows := sliceRows{first: minuteOf(from), minutes: int(to.Sub(from) / time.Minute), most: cfg.maxCells, workloads: map[Workload]map[Metric]*cells{}}
-	for i := range cfg.Families {
-		f := &cfg.Families[i]
-		for cell, promql := range []string{cellMean: f.Mean, cellMax: f.Max, cellSum: f.Sum} {
+	rows := sliceRows{
+		first: minuteOf(from), minutes: int(to.Sub(from) / time.Minute), most: cfg.maxCells,
+		workloads: map[Workload]map[Metric]*cells{}, metrics: map[Metric]Metric{}, over: cfg.over(),
+	}
+	for _, b := range batches(cfg.Families) {
+		for cell, promql := range b.queries() {
 			if promql == "" {
 				continue
 			}
@@ -117,7 +109,7 @@ func (cfg *BackfillConfig) slice(ctx context.Context, from, to, now time.Time) e
 			if err != nil {
 				return err
 			}
-			if err := rows.add(f, found, cell); err != nil {
+			if err := rows.add(b, found, cell); err != nil {
 				return err
 			}
 			if err := pause(ctx, cfg.Pause); err != nil {
@@ -132,6 +124,17 @@ func (cfg *BackfillConfig) slice(ctx context.Context, from, to, now time.Time) e
 		}
 	}
 	return nil
+}
+
+// over returns Family.Over by the name of the family.
+func (cfg *BackfillConfig) over() map[string]string {
+	out := map[string]string{}
+	for i := range cfg.Families {
+		if f := &cfg.Families[i]; f.Over != "" {
+			out[f.Name] = f.Over
+		}
+	}
+	return out
 }
 
 // pause waits, or returns the error of ctx.
@@ -151,8 +154,10 @@ type sliceRows struct {
 	first     int64 // minute
 	minutes   int
 	workloads map[Workload]map[Metric]*cells
-	used      int // values of all cells
-	most      int // of used
+	metrics   map[Metric]Metric // so that workloads share the texts
+	over      map[string]string // the family with the numbers of GPUs, by that of a metric
+	used      int               // values of all cells
+	most      int               // of used
 }
 
 // cells are the aggregates of a metric in each minute of a slice. Those without a series
@@ -166,14 +171,14 @@ const (
 	cellSum
 )
 
-// add sets one aggregate of a family. It returns ErrTooLong if there are too many series.
-func (r *sliceRows) add(f *Family, found []Recorded, cell int) error {
+// add sets one aggregate of families. It returns ErrTooLong if there are too many series.
+func (r *sliceRows) add(b batch, found []Recorded, cell int) error {
 	for i := range found {
-		w, m, ok := f.Identify(found[i].Labels)
-		if !ok || w.check() != nil || !m.valid() {
+		w, m, ok := b.identify(found[i].Labels)
+		if !ok {
 			continue
 		}
-		values := r.cells(w, m, cell)
+		values := r.cells(w, shared(r.metrics, m), cell)
 		if r.used > r.most {
 			return fmt.Errorf("%w: %d values of %d workloads", ErrTooLong, r.used, len(r.workloads))
 		}
@@ -225,7 +230,7 @@ func (r *sliceRows) rows(w Workload) []Row {
 		for _, m := range metrics {
 			c := of[m]
 			if mean := c.at(cellMean, i); !math.IsNaN(mean) {
-				row.Values = append(row.Values, Value{Metric: m, Mean: mean, Max: c.at(cellMax, i), Count: countOf(of, m, i)})
+				row.Values = append(row.Values, Value{Metric: m, Mean: mean, Max: c.at(cellMax, i), Count: r.countOf(of, m, i)})
 			}
 		}
 		if len(row.Values) > 0 {
@@ -237,16 +242,11 @@ func (r *sliceRows) rows(w Workload) []Row {
 
 // countOf returns the number of GPUs with a value of a metric in a minute: the sum by the
 // mean or, if they are zero, the GPUs of the workload.
-func countOf(of map[Metric]*cells, m Metric, minute int) float64 {
+func (r *sliceRows) countOf(of map[Metric]*cells, m Metric, minute int) float64 {
 	sum, mean := of[m].at(cellSum, minute), of[m].at(cellMean, minute)
 	if math.IsNaN(sum) || mean != 0 {
 		return sum / mean // NaN without a sum
 	}
-	switch group, _ := m.Split(); group {
-	case GroupGPU:
-		return of[GroupGPUs+"/allocated"].at(cellMean, minute)
-	case GroupActive:
-		return of[GroupGPUs+"/active"].at(cellMean, minute)
-	}
-	return math.NaN()
+	name := m.Name()
+	return of[Metric(r.over[name])+m[len(name):]].at(cellMean, minute)
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -24,12 +26,12 @@ func (b *backend) query(_ context.Context, promql string, from, to time.Time) ([
 	if b.most > 0 && to.Sub(from) > b.most {
 		return nil, fmt.Errorf("backend: %w", ErrTooLong)
 	}
-	r := Recorded{Labels: map[string]string{"namespace": "ml", "name": "chat"}}
+	r := Recorded{Labels: map[string]string{familyLabel: "signal", "namespace": "ml", "name": "chat", "of": "gpu"}}
 	for t := from; !t.After(to); t = t.Add(time.Minute) {
 		// The value at the end of a minute is that of the minute.
 		minute := int(t.Sub(epoch)/time.Minute) - 1
 		value := float64(minute)
-		if promql == "max" {
+		if strings.Contains(promql, "max_over_time") {
 			value++
 		}
 		if minute != b.missing {
@@ -40,12 +42,7 @@ func (b *backend) query(_ context.Context, promql string, from, to time.Time) ([
 }
 
 func backfill(b *backend, s *Store) BackfillConfig {
-	return BackfillConfig{Query: b.query, Store: s, Pause: time.Nanosecond, Families: []Family{{
-		Mean: "mean", Max: "max",
-		Identify: func(l map[string]string) (Workload, Metric, bool) {
-			return Workload{l["namespace"], "GPUAutoscaler", l["name"]}, "signal/gpu", l["namespace"] != ""
-		},
-	}}}
+	return BackfillConfig{Query: b.query, Store: s, Pause: time.Nanosecond, Families: []Family{{Name: "signal", Labels: []Label{{Name: "of"}}}}}
 }
 
 func TestBackfillReadsTheMinutesBefore(t *testing.T) {
@@ -57,7 +54,7 @@ func TestBackfillReadsTheMinutesBefore(t *testing.T) {
 		t.Fatalf("read back to %v, %v", oldest, err)
 	}
 	got := rows(s, w)
-	if len(got) != 24*60-1 || !slices.Contains(got, "701 signal/gpu=701/702/NaN") || got[len(got)-1] != "1000 signal/gpu=1000/1000/NaN" {
+	if len(got) != 24*60-1 || !slices.Contains(got, `701 signal{of="gpu"}=701/702/NaN`) || got[len(got)-1] != `1000 signal=1000/1000/NaN` {
 		t.Errorf("%d rows: %s … %s", len(got), got[0], got[len(got)-2:])
 	}
 	for _, row := range got {
@@ -95,28 +92,38 @@ func TestBackfillEndsAtTheMemoryLimit(t *testing.T) {
 
 // The number of GPUs follows from the sum. Idle GPUs have the sum zero.
 func TestBackfillCountsTheGPUs(t *testing.T) {
-	w := workload("ml", "chat")
-	answers := map[string]map[Metric]float64{
-		"mean":  {"gpu/POWER": 200, "gpu/UTIL": 0, "active/UTIL": 0, "signal/a": 3},
-		"max":   {"gpu/POWER": 300, "gpu/UTIL": 0},
-		"sum":   {"gpu/POWER": 800, "gpu/UTIL": 0, "active/UTIL": 0},
-		"count": {"gpus/allocated": 4, "gpus/active": 1},
+	inUse := []Label{{Name: "in_use", Values: []string{"allocated", "active"}}}
+	over := func(name string) Family { return Family{Name: name, Of: Workloads, Labels: inUse, Over: "gpus"} }
+	answers := map[string]map[string]float64{ // by the beginning of the query: FAMILY IN_USE
+		"avg avg":  {"power allocated": 200, "util allocated": 0, "util active": 0, "util other": 0},
+		"max max":  {"power allocated": 300, "util allocated": 0},
+		"avg sum":  {"power allocated": 800, "util allocated": 0, "util active": 0},
+		"avg gpus": {"gpus allocated": 4, "gpus active": 1},
 	}
-	family := Family{Mean: "mean", Max: "max", Sum: "sum", Identify: func(l map[string]string) (Workload, Metric, bool) { return w, Metric(l["metric"]), true }}
-	gpus := family
-	gpus.Mean, gpus.Max, gpus.Sum = "count", "", ""
 	s := New(Config{Retention: 10 * time.Minute})
 	_, err := Backfill(t.Context(), BackfillConfig{
-		Store: s, Pause: time.Nanosecond, Families: []Family{family, gpus},
+		Store: s, Pause: time.Nanosecond, Families: []Family{over("power"), over("util"), {Name: "gpus", Of: Workloads, Labels: inUse}},
 		Query: func(_ context.Context, promql string, _, to time.Time) (out []Recorded, _ error) {
-			for m, v := range answers[promql] {
-				out = append(out, Recorded{Labels: map[string]string{"metric": string(m)}, Points: []Point{{to, v}}})
+			key, _, _ := strings.Cut(strings.TrimPrefix(promql, "label_replace("), " ")
+			switch stat := regexp.MustCompile(`stat="(.*?)"`).FindStringSubmatch(promql); {
+			case stat != nil:
+				key += " " + stat[1]
+			default:
+				key += " gpus"
+			}
+			for m, v := range answers[key] {
+				family, inUse, _ := strings.Cut(m, " ")
+				out = append(out, Recorded{
+					Labels: map[string]string{familyLabel: family, "in_use": inUse, "namespace": "ml", "kind": "Deployment", "name": "chat"},
+					Points: []Point{{to, v}},
+				})
 			}
 			return out, nil
 		},
 	}, at(100))
-	if want := "99 active/UTIL=0/NaN/1 gpu/POWER=200/300/4 gpu/UTIL=0/0/4 gpus/active=1/NaN/NaN gpus/allocated=4/NaN/NaN signal/a=3/NaN/NaN"; err != nil || fmt.Sprint(rows(s, w)) != "["+want+"]" {
-		t.Errorf("%v, %v; want %s", rows(s, w), err, want)
+	want := `99 gpus{in_use="active"}=1/NaN/NaN gpus{in_use="allocated"}=4/NaN/NaN power{in_use="allocated"}=200/300/4 util{in_use="active"}=0/NaN/1 util{in_use="allocated"}=0/0/4`
+	if got := rows(s, Workload{"ml", "Deployment", "chat"}); err != nil || fmt.Sprint(got) != "["+want+"]" {
+		t.Errorf("%v, %v; want %s", got, err, want)
 	}
 }
 
@@ -135,12 +142,10 @@ func TestBackfillBoundsItsMemory(t *testing.T) {
 	longest := time.Duration(0)
 	_, err := Backfill(t.Context(), BackfillConfig{
 		Store: New(Config{Retention: 12 * time.Hour}), Pause: time.Nanosecond, maxCells: 36_000,
-		Families: []Family{{Mean: "mean", Identify: func(l map[string]string) (Workload, Metric, bool) {
-			return Workload{"ml", "Deployment", l["name"]}, "gpus/allocated", true
-		}}},
+		Families: []Family{{Name: "gpus", Of: Workloads}},
 		Query: func(_ context.Context, _ string, from, to time.Time) (out []Recorded, _ error) {
 			for i := range 200 {
-				out = append(out, Recorded{Labels: map[string]string{"name": fmt.Sprint(i)}, Points: []Point{{to, 1}}})
+				out = append(out, Recorded{Labels: map[string]string{familyLabel: "gpus", "namespace": "ml", "kind": "Deployment", "name": fmt.Sprint(i)}, Points: []Point{{to, 1}}})
 			}
 			longest = to.Sub(from)
 			return out, nil
@@ -157,4 +162,52 @@ func TestBackfillEndsWithItsContext(t *testing.T) {
 	if _, err := Backfill(ctx, backfill(&backend{}, New(Config{})), at(0)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
+}
+
+// Whoever writes series into the Prometheus chooses their labels.
+func TestBackfillIdentifiesItsSeriesOnly(t *testing.T) {
+	inUse := Label{Name: "in_use", Values: []string{"allocated", "active"}}
+	families := []Family{
+		{Name: "replicas", Labels: []Label{{Name: "state"}}},
+		{Name: "signal", Labels: []Label{{Name: "signal"}, {Name: "unit", Optional: true}}},
+		{Name: "gpus", Of: Workloads, Labels: []Label{inUse}},
+		{Name: "util", Of: Namespaces, Labels: []Label{inUse}, Over: "namespace_gpus"},
+		{Name: "power", Of: Namespaces, Labels: []Label{inUse}, Over: "namespace_gpus"},
+	}
+	all := batches(families)
+	if len(all) != 4 {
+		t.Fatalf("%d batches", len(all))
+	}
+	f := func(family, want string, pairs ...string) {
+		t.Helper()
+		l := map[string]string{"namespace": "ml", "name": "chat", familyLabel: family}
+		for i := 0; i < len(pairs); i += 2 {
+			l[pairs[i]] = pairs[i+1]
+		}
+		got := ""
+		for _, b := range all {
+			if w, m, ok := b.identify(l); ok {
+				got += w.String() + " " + string(m)
+			}
+		}
+		if got != want {
+			t.Errorf("%s of %v is %q, want %q", family, l, got, want)
+		}
+	}
+	f("replicas", `GPUAutoscaler ml/chat replicas{state="serving"}`, "state", "serving")
+	f("replicas", `GPUAutoscaler ml/chat replicas{state="serving"}`, "state", "serving", "kind", "Deployment", "more", "x")
+	f("replicas", "")
+	f("other", "", "state", "serving")
+	f("signal", `GPUAutoscaler ml/chat signal{signal="a",unit="%"}`, "signal", "a", "unit", "%")
+	f("signal", `GPUAutoscaler ml/chat signal{signal="a"}`, "signal", "a")
+	f("signal", "", "unit", "%")
+	f("signal", "", "signal", strings.Repeat("x", MaxMetric))
+	f("gpus", `Deployment ml/chat gpus{in_use="active"}`, "kind", "Deployment", "in_use", "active")
+	f("gpus", "", "kind", "Deployment", "in_use", "other")
+	f("gpus", "", "kind", "Deployment")
+	f("gpus", "", "kind", "GPUAutoscaler", "in_use", "active")
+	f("gpus", "", "kind", "Namespace", "in_use", "active")
+	f("gpus", "", "in_use", "active")
+	f("util", `Namespace ml/ml util{in_use="allocated"}`, "kind", "Deployment", "in_use", "allocated")
+	f("power", "", "namespace", "", "in_use", "allocated")
 }

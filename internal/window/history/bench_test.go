@@ -4,7 +4,6 @@ package history
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -15,12 +14,14 @@ import (
 func serviceRow(r *rand.Rand, values []Value) []Value {
 	values = values[:0]
 	for _, state := range []string{"current", "desired", "serving", "starting", "unschedulable"} {
-		values = append(values, Value{Metric: Metric(GroupReplicas + "/" + state), Mean: 4, Max: 4, Count: math.NaN()})
+		values = append(values, Reading(NewMetric("gpupilot_autoscaler_replicas", "state", state), 4))
 	}
 	for _, m := range []Metric{
-		"signal/vllm", "requests/vllm", "pods/vllm:num_requests_running", "pods/vllm:num_requests_waiting",
-		"gpu/DCGM_FI_DEV_GPU_UTIL", "gpu/DCGM_FI_DEV_MEM_COPY_UTIL", "gpu/DCGM_FI_DEV_FB_USED", "gpu/DCGM_FI_DEV_FB_FREE",
-		"gpu/DCGM_FI_DEV_POWER_USAGE", "gpu/DCGM_FI_DEV_GPU_TEMP",
+		`gpupilot_autoscaler_signal_value{per="replica",signal="vllm",unit="requests"}`, `gpupilot_autoscaler_signal_requests_per_second{signal="vllm"}`,
+		`gpupilot_autoscaler_pods_sum{metric="vllm:num_requests_running"}`, `gpupilot_autoscaler_pods_sum{metric="vllm:num_requests_waiting"}`,
+		`gpupilot_workload_gpu_utilization_ratio{in_use="allocated"}`, `gpupilot_workload_gpu_memory_utilization_ratio{in_use="allocated"}`,
+		`gpupilot_workload_gpu_memory_used_bytes{in_use="allocated"}`, `gpupilot_workload_gpu_memory_free_bytes{in_use="allocated"}`,
+		`gpupilot_workload_gpu_power_watts{in_use="allocated"}`, `gpupilot_workload_gpu_temperature_celsius{in_use="allocated"}`,
 	} {
 		mean := 50 + 10*r.NormFloat64()
 		values = append(values, Value{Metric: m, Mean: mean, Max: mean + 5*r.Float64(), Count: 4})
@@ -113,7 +114,7 @@ func BenchmarkRange(b *testing.B) {
 		}
 	}
 	for _, days := range []int{1, 14} {
-		for _, metrics := range [][]Metric{{"signal/vllm"}, nil} {
+		for _, metrics := range [][]Metric{{`gpupilot_autoscaler_signal_value{per="replica",signal="vllm",unit="requests"}`}, nil} {
 			b.Run(fmt.Sprintf("%ddays/%dmetrics", days, len(metrics)), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {

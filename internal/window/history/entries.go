@@ -83,9 +83,18 @@ func (r *segmentReader) metric(c *cursor) bool {
 		return false
 	}
 	w := r.workloads[at]
-	w.metrics = append(w.metrics, m)
+	w.metrics = append(w.metrics, shared(r.metrics, m))
 	w.state.grow(len(w.metrics))
 	return true
+}
+
+// shared returns the text of an equal metric that was read before.
+func shared(known map[Metric]Metric, m Metric) Metric {
+	if k, ok := known[m]; ok {
+		return k
+	}
+	known[m] = m
+	return m
 }
 
 func (r *segmentReader) row(c *cursor, f func(Workload, int64, []Value)) bool {

@@ -5,7 +5,6 @@ package history
 import (
 	"fmt"
 	"math"
-	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -14,9 +13,10 @@ import (
 const (
 	// MaxName is the longest namespace, kind or name: Kubernetes allows 253 bytes.
 	MaxName = 253
-	// MaxMetric is the longest metric's name, in bytes.
-	MaxMetric = 200
-	// MaxSignal is the longest name of a signal, in bytes. Its unit and scope fit beside it.
+	// MaxMetric is the longest metric with its labels, in bytes.
+	MaxMetric = 512
+	// MaxSignal is the longest name of a signal, in bytes. It fits into MaxMetric with its
+	// escapes, its unit and its scope.
 	MaxSignal = 130
 	// MaxMetrics is the most metrics that a workload has within the retention.
 	MaxMetrics = 256
@@ -45,85 +45,18 @@ func (w Workload) check() error {
 	return nil
 }
 
-// Metric names a metric of a workload as GROUP/NAME, such as replicas/serving.
-type Metric string
-
-// The groups of metrics.
-const (
-	GroupReplicas = "replicas" // by state: current, desired, serving, starting, unschedulable
-	GroupGPUs     = "gpus"     // by state: allocated, active
-	GroupSignal   = "signal"   // a GPUAutoscaler's signals as decided on: see NewSignal
-	GroupRequests = "requests" // requests/s that arrive at all replicas, by signal
-	GroupPods     = "pods"     // sums over the serving pods of pods' own metrics, such as queued requests
-	GroupGPU      = "gpu"      // a field of the allocated GPUs
-	GroupActive   = "active"   // a field of the active GPUs
-)
-
-// NewMetric returns the metric of a group. Longer names are cut to MaxMetric bytes.
-func NewMetric(group, name string) Metric {
-	m := group + "/" + name
-	return Metric(strings.ToValidUTF8(m[:min(len(m), MaxMetric)], ""))
-}
-
-// NewSignal returns the metric of a signal's value: signal/NAME, with its unit and whether
-// it is per replica or per workload. Values that differ in these are different metrics. A
-// name that is too long is cut.
-func NewSignal(name, unit, per string) Metric {
-	clean := func(s string) string {
-		return strings.ToValidUTF8(strings.ReplaceAll(s[:min(len(s), maxSignalLabel)], signalSeparator, "/"), "")
-	}
-	end := signalSeparator + clean(unit) + signalSeparator + clean(per)
-	m := GroupSignal + "/" + name
-	return Metric(strings.ToValidUTF8(m[:min(len(m), MaxMetric-len(end))], "") + end)
-}
-
-// The end of a signal's metric: |UNIT|PER.
-const (
-	signalSeparator = "|"
-	maxSignalLabel  = 40 // bytes of a unit
-)
-
-// Signal returns the name, the unit and the scope of a signal's value; ok is false for
-// another metric, and for a signal without them.
-func (m Metric) Signal() (name, unit, per string, ok bool) {
-	group, rest := m.Split()
-	last := strings.LastIndex(rest, signalSeparator)
-	if group != GroupSignal || last < 0 {
-		return "", "", "", false
-	}
-	first := strings.LastIndex(rest[:last], signalSeparator)
-	if first < 0 {
-		return "", "", "", false
-	}
-	return rest[:first], rest[first+1 : last], rest[last+1:], true
-}
-
-// Base returns GROUP/NAME without the unit and the scope of a signal.
-func (m Metric) Base() Metric {
-	if name, _, _, ok := m.Signal(); ok {
-		return GroupSignal + "/" + Metric(name)
-	}
-	return m
-}
-
-// valid reports whether a metric can be stored.
-func (m Metric) valid() bool { return m != "" && len(m) <= MaxMetric && utf8.ValidString(string(m)) }
-
-// Split returns the group and the name of a metric.
-func (m Metric) Split() (group, name string) {
-	group, name, _ = strings.Cut(string(m), "/")
-	return group, name
-}
-
 // Value is the aggregate of a metric over one minute.
 type Value struct {
 	Metric Metric
 	Mean   float64 // over the readings of the minute
 	Max    float64 // the highest reading; NaN: unknown
-	// Count is the mean number of pods or GPUs with a value; NaN: it does not apply, or
-	// it is unknown. Mean × Count is the sum over them.
+	// Count is the mean number of GPUs with a value; NaN: it does not apply, or it is
+	// unknown. Mean × Count is the sum over them.
 	Count float64
 }
+
+// Reading returns a value that is read once, of a metric that is not over GPUs.
+func Reading(m Metric, v float64) Value { return Value{Metric: m, Mean: v, Max: v, Count: math.NaN()} }
 
 // Row is a workload's metrics in one minute. Only metrics with a mean are in it.
 type Row struct {

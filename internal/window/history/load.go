@@ -7,7 +7,9 @@ import (
 	"cmp"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -25,6 +27,7 @@ func (v *Volume) Load(s *Store, now time.Time) Loaded {
 	var all []segmentFile
 	for _, dir := range v.slots() {
 		all = append(all, segments(dir)...)
+		v.logOtherFormats(dir)
 	}
 	slices.SortStableFunc(all, func(a, b segmentFile) int { return cmp.Compare(a.first, b.first) })
 	var out Loaded
@@ -45,6 +48,19 @@ func (v *Volume) Load(s *Store, now time.Time) Loaded {
 	defer v.mu.Unlock()
 	v.stats.Damaged += uint64(out.Damaged)
 	return out
+}
+
+// logOtherFormats logs the segments of a slot that another version wrote.
+func (v *Volume) logOtherFormats(dir string) {
+	found, err := filepath.Glob(filepath.Join(dir, "*"+anyFormat+"*"))
+	if err != nil {
+		return // the directory's name is no pattern
+	}
+	found = slices.DeleteFunc(found, func(path string) bool { return strings.HasSuffix(path, segmentName) })
+	if len(found) > 0 {
+		v.cfg.Log.Warn("segments of the history have the format of another version: they are skipped and kept; remove them, or run the version that wrote them",
+			"files", len(found), "first", found[0], "last", found[len(found)-1], "format", segmentVersion)
+	}
 }
 
 // loadSegment adds the rows of a segment up to a minute to a store.

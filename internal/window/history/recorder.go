@@ -3,55 +3,110 @@
 package history
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 )
 
-// Recorder adds the minutes of all workloads to a store, and to a volume.
+// Recorder adds up the readings of workloads, and records each minute in a store and on a
+// volume. Add is safe for concurrent use.
 type Recorder struct {
 	store   *Store
 	volume  *Volume // nil: none
 	log     *slog.Logger
 	failing bool // the last write failed, which was logged
 	cleaned time.Time
+
+	mu   sync.Mutex
+	open map[Workload]*accumulator
 }
 
 // NewRecorder returns a recorder. volume may be nil.
 func NewRecorder(s *Store, v *Volume, log *slog.Logger) *Recorder {
-	return &Recorder{store: s, volume: v, log: log}
+	return &Recorder{store: s, volume: v, log: log, open: map[Workload]*accumulator{}}
+}
+
+// Add adds readings of a workload at a time to their minute. They are not retained.
+func (r *Recorder) Add(at time.Time, w Workload, readings []Value) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.open[w]
+	if a == nil {
+		a = &accumulator{}
+		r.open[w] = a
+	}
+	a.add(at, readings)
+}
+
+// recordInterval is the time between two looks at the clock. A minute is recorded at most
+// that long after its end.
+const recordInterval = 15 * time.Second
+
+// Run records each minute after its end, until ctx is done. Minutes before Run are not
+// recorded: a volume must have been read, because rows are stored in their order.
+func (r *Recorder) Run(ctx context.Context) {
+	tick := time.NewTicker(recordInterval)
+	defer tick.Stop()
+	minute := time.Now().Truncate(time.Minute)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if begun := time.Now().Truncate(time.Minute); begun.After(minute) {
+			r.record(minute)
+			minute = begun
+		}
+	}
+}
+
+// row is the values of a workload in a minute.
+type row struct {
+	workload Workload
+	values   []Value
+}
+
+// take returns the rows of the minute that begins at at. Workloads without readings are
+// forgotten.
+func (r *Recorder) take(at time.Time) (rows []row) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w, a := range r.open {
+		if values := a.take(at); len(values) > 0 {
+			rows = append(rows, row{w, values})
+		} else if len(a.metrics) == 0 { // nor of the next minute
+			delete(r.open, w)
+		}
+	}
+	return rows
 }
 
 // cleanInterval is the time between two calls of Volume.Clean.
 const cleanInterval = 10 * time.Minute
 
-// Record adds the rows of the minute that begins at at, for which rows calls add. The
-// values are not retained. Record is called once a minute, by one goroutine.
-func (r *Recorder) Record(at time.Time, rows func(add func(w Workload, values []Value))) {
-	late := 0
-	appendRow := func(w Workload, values []Value) bool {
-		err := r.store.Append(w, at, values)
+// record records the minute that begins at at.
+func (r *Recorder) record(at time.Time) {
+	late, added := 0, r.take(at)
+	added = slices.DeleteFunc(added, func(x row) bool {
+		err := r.store.Append(x.workload, at, x.values)
 		if errors.Is(err, ErrOrder) {
 			late++
 		}
-		return err == nil
-	}
-	called := false
-	if r.volume != nil {
-		r.logWrite(r.volume.Write(at, func(add addRow) {
-			called = true
-			rows(func(w Workload, values []Value) {
-				if appendRow(w, values) {
-					add(w, values)
-				}
-			})
-		}))
-	}
-	if !called { // no volume, or its segment cannot be made
-		rows(func(w Workload, values []Value) { appendRow(w, values) })
-	}
+		return err != nil
+	})
 	if late > 0 {
 		r.log.Debug("rows of the history are not newer than earlier ones: the clock was set back", "workloads", late, "minute", at)
+	}
+	if r.volume != nil {
+		r.logWrite(r.volume.Write(at, func(add addRow) {
+			for _, x := range added {
+				add(x.workload, x.values)
+			}
+		}))
 	}
 	r.store.Expire(at)
 	r.clean(at)

@@ -16,7 +16,7 @@ import (
 //	header = "gpupilot minutes" version(2) first-minute(4) checksum(4)
 //	frame  = length(4) checksum(4) entry…
 //	entry  = 1 namespace kind name         a workload, numbered from 0
-//	       | 2 workload metric             a metric of a workload, numbered from 0
+//	       | 2 workload metric             a metric of a workload, numbered from 0; see Metric
 //	       | 3 workload minutes-since size bits   a row, see rowState.encode
 //
 // Fixed numbers are big-endian, others are uvarints; a text is its length and its bytes.
@@ -25,7 +25,7 @@ import (
 // so that frames are valid in their own order only.
 const (
 	magic          = "gpupilot minutes"
-	segmentVersion = 1
+	segmentVersion = 2
 	headerSize     = len(magic) + 2 + 4 + 4
 	frameHeader    = 8
 
@@ -180,7 +180,8 @@ type segmentReader struct {
 	first     int64
 	checksum  uint32
 	workloads []*readWorkload
-	names     int // bytes
+	metrics   map[Metric]Metric // so that workloads share the texts
+	names     int               // bytes
 	frame     bytes.Buffer
 	values    []Value
 	good      int64 // bytes up to the end of the last good frame
@@ -198,7 +199,7 @@ type readWorkload struct {
 // frame, which is an error. Rows of a frame with a wrong checksum are not delivered. The values are
 // only valid until f returns. good is the size of the undamaged part, in bytes.
 func readSegment(in io.Reader, f func(w Workload, minute int64, values []Value)) (good int64, err error) {
-	r := &segmentReader{in: in}
+	r := &segmentReader{in: in, metrics: map[Metric]Metric{}}
 	if err := r.header(); err != nil {
 		return 0, err
 	}

@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -95,11 +97,14 @@ func TestFramesAreReadInTheirOrderOnly(t *testing.T) {
 	}
 }
 
-func TestANewerVersionIsSaid(t *testing.T) {
-	file, _ := segmentOf(1)
-	binary.BigEndian.PutUint16(file[len(magic):], 2)
-	if _, _, err := read(file); err == nil {
-		t.Error("version 2 was read")
+func TestAnotherVersionIsSaid(t *testing.T) {
+	for _, version := range []uint16{0, 1, segmentVersion + 1} {
+		file, _ := segmentOf(1)
+		binary.BigEndian.PutUint16(file[len(magic):], version)
+		binary.BigEndian.PutUint32(file[headerSize-4:], crc32.Checksum(file[:headerSize-4], castagnoli))
+		if _, _, err := read(file); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the segment has version %d, want %d", version, segmentVersion)) {
+			t.Errorf("version %d: %v", version, err)
+		}
 	}
 }
 

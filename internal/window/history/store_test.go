@@ -23,7 +23,7 @@ func workload(namespace, name string) Workload { return Workload{namespace, "GPU
 
 // one is a row with one metric without a count.
 func one(mean float64) []Value {
-	return []Value{{Metric: "signal/gpu", Mean: mean, Max: mean, Count: math.NaN()}}
+	return []Value{{Metric: "signal", Mean: mean, Max: mean, Count: math.NaN()}}
 }
 
 func mustAppend(t testing.TB, s *Store, w Workload, minute int, values []Value) {
@@ -48,21 +48,21 @@ func rows(s *Store, w Workload) (out []string) {
 func TestRowsAreReadAsWritten(t *testing.T) {
 	s := New(Config{})
 	w := workload("ml", "chat")
-	mustAppend(t, s, w, 0, []Value{{"replicas/serving", 2, 3, math.NaN()}})
-	mustAppend(t, s, w, 1, []Value{{"replicas/serving", 2.5, 3, math.NaN()}, {"signal/gpu", 80, 99.5, 3}})
-	mustAppend(t, s, w, 5, []Value{{"signal/gpu", 0, 0, 3}}) // zero is a value
-	mustAppend(t, s, w, 6, []Value{{"signal/gpu", math.NaN(), 1, 1}, {"replicas/serving", 1, math.Inf(1), math.NaN()}})
-	mustAppend(t, s, w, 7, []Value{{"signal/gpu", math.NaN(), 1, 1}}) // no value: the minute is missing
+	mustAppend(t, s, w, 0, []Value{{"serving", 2, 3, math.NaN()}})
+	mustAppend(t, s, w, 1, []Value{{"serving", 2.5, 3, math.NaN()}, {"signal", 80, 99.5, 3}})
+	mustAppend(t, s, w, 5, []Value{{"signal", 0, 0, 3}}) // zero is a value
+	mustAppend(t, s, w, 6, []Value{{"signal", math.NaN(), 1, 1}, {"serving", 1, math.Inf(1), math.NaN()}})
+	mustAppend(t, s, w, 7, []Value{{"signal", math.NaN(), 1, 1}}) // no value: the minute is missing
 	want := []string{
-		"0 replicas/serving=2/3/NaN",
-		"1 replicas/serving=2.5/3/NaN signal/gpu=80/99.5/3",
-		"5 signal/gpu=0/0/3",
-		"6 replicas/serving=1/NaN/NaN",
+		"0 serving=2/3/NaN",
+		"1 serving=2.5/3/NaN signal=80/99.5/3",
+		"5 signal=0/0/3",
+		"6 serving=1/NaN/NaN",
 	}
 	if got := rows(s, w); !slices.Equal(got, want) {
 		t.Errorf("rows:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	for r := range s.Rows(w, at(1), at(5), "signal/gpu") {
+	for r := range s.Rows(w, at(1), at(5), "signal") {
 		if len(r.Values) != 1 || r.At.Before(at(1)) || r.At.After(at(5)) {
 			t.Errorf("a range and a metric select %v", r)
 		}
@@ -113,7 +113,7 @@ func load(r *rand.Rand, n int) []Value {
 	out := make([]Value, n)
 	for i := range out {
 		m := 50 + 10*r.NormFloat64()
-		out[i] = Value{Metric("gpu/" + fmt.Sprint(i)), m, m + 5*r.Float64(), 4}
+		out[i] = Value{Metric("gpu" + fmt.Sprint(i)), m, m + 5*r.Float64(), 4}
 	}
 	return out
 }
@@ -153,7 +153,7 @@ func TestNewNamesStayWithinTheLimit(t *testing.T) {
 	mustAppend(t, s, victim, 0, one(1))
 	for i := range 5000 {
 		name := fmt.Sprintf("%s-%d", strings.Repeat("n", 200), i)
-		mustAppend(t, s, workload("hostile", name), i%5, []Value{{NewMetric("signal", strings.Repeat("m", 500)), 1, 1, 1}})
+		mustAppend(t, s, workload("hostile", name), i%5, []Value{{NewMetric("signal", strings.Repeat("m", 500), "l", "v"), 1, 1, 1}})
 	}
 	if st := s.Stats(); st.Bytes > 256<<10 {
 		t.Errorf("%d bytes, want at most %d", st.Bytes, 256<<10)
@@ -166,9 +166,9 @@ func TestNewNamesStayWithinTheLimit(t *testing.T) {
 func TestMetricsOfAWorkloadAreBounded(t *testing.T) {
 	s := New(Config{Retention: 3 * 24 * time.Hour})
 	w := workload("ml", "chat")
-	name := func(i int) Metric { return NewMetric("signal", fmt.Sprint(i)) }
+	name := func(i int) Metric { return NewMetric("signal", "of", fmt.Sprint(i)) }
 	for i := range 300 {
-		mustAppend(t, s, w, i, []Value{{name(i), 1, 1, 1}, {"replicas/serving", float64(i), float64(i), 1}})
+		mustAppend(t, s, w, i, []Value{{name(i), 1, 1, 1}, {"serving", float64(i), float64(i), 1}})
 	}
 	if n := len(s.Metrics(w)); n != MaxMetrics {
 		t.Fatalf("%d metrics, want %d", n, MaxMetrics)
@@ -178,15 +178,15 @@ func TestMetricsOfAWorkloadAreBounded(t *testing.T) {
 	}
 	// The first metrics age out, and make room.
 	for i := 300; i < 7*24*60; i++ {
-		mustAppend(t, s, w, i, []Value{{"replicas/serving", float64(i), float64(i), 1}})
+		mustAppend(t, s, w, i, []Value{{"serving", float64(i), float64(i), 1}})
 		s.Expire(at(i))
 	}
-	mustAppend(t, s, w, 7*24*60, []Value{{"replicas/serving", 5, 5, 1}, {"signal/new", 7, 7, 1}})
-	if got := s.Metrics(w); !slices.Equal(got, []Metric{"replicas/serving", "signal/new"}) {
+	mustAppend(t, s, w, 7*24*60, []Value{{"serving", 5, 5, 1}, {"signal2", 7, 7, 1}})
+	if got := s.Metrics(w); !slices.Equal(got, []Metric{"serving", "signal2"}) {
 		t.Errorf("metrics are %q", got)
 	}
 	got := rows(s, w)
-	if last := got[len(got)-1]; last != "10080 replicas/serving=5/5/1 signal/new=7/7/1" {
+	if last := got[len(got)-1]; last != "10080 serving=5/5/1 signal2=7/7/1" {
 		t.Errorf("the last row is %q", last)
 	}
 	if len(got) < 3*24*60-maxChunkRows {
@@ -224,7 +224,7 @@ func TestPrependFillsTheTimeBefore(t *testing.T) {
 	}
 	mustAppend(t, s, w, 101, one(101))
 	got := rows(s, w)
-	if len(got) != 102 || got[0] != "0 signal/gpu=0/0/NaN" || got[100] != "100 signal/gpu=100/100/NaN" {
+	if len(got) != 102 || got[0] != "0 signal=0/0/NaN" || got[100] != "100 signal=100/100/NaN" {
 		t.Errorf("rows are %q", got)
 	}
 	var large []Row

@@ -58,9 +58,12 @@ type VolumeStats struct {
 
 const (
 	// maxSlots bounds the programs that share a directory.
-	maxSlots    = 16
-	slotPrefix  = "slot-"
-	segmentName = ".minutes"
+	maxSlots   = 16
+	slotPrefix = "slot-"
+	// segmentName ends the names of segments. It has the version of their format, so that
+	// a program neither reads nor removes the segments of another version.
+	segmentName = anyFormat + "2"
+	anyFormat   = ".minutes"
 
 	// A segment ends at one of these limits. Each segment repeats all names and a full
 	// first row of each workload.

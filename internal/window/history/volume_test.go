@@ -4,6 +4,7 @@ package history
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -11,7 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -40,11 +43,10 @@ func restart(t *testing.T, v *Volume, now time.Time) (*Volume, *Store, Loaded) {
 }
 
 func record(r *Recorder, minute int, rows map[Workload][]Value) {
-	r.Record(at(minute), func(add func(Workload, []Value)) {
-		for w, values := range rows {
-			add(w, values)
-		}
-	})
+	for w, values := range rows {
+		r.Add(at(minute), w, values)
+	}
+	r.record(at(minute))
 }
 
 func TestARestartKeepsTheHistory(t *testing.T) {
@@ -67,7 +69,7 @@ func TestARestartKeepsTheHistory(t *testing.T) {
 	// A later minute goes on.
 	record(NewRecorder(s, v, slog.New(slog.DiscardHandler)), 1001, map[Workload][]Value{w: one(5)})
 	_, s, _ = restart(t, v, at(1002))
-	if got := rows(s, w); len(got) != 901 || got[900] != "1001 signal/gpu=5/5/NaN" {
+	if got := rows(s, w); len(got) != 901 || got[900] != "1001 signal=5/5/NaN" {
 		t.Errorf("%d rows, the last is %s", len(got), got[len(got)-1])
 	}
 }
@@ -90,7 +92,7 @@ func TestADamagedSegmentIsSaidAndCostsItsTail(t *testing.T) {
 	if err := v.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"9999999999-000.minutes", "0000000001-000.minutes", "x.minutes", "lost+found"} {
+	for _, name := range []string{"9999999999-000.minutes2", "0000000001-000.minutes2", "x.minutes2", "lost+found"} {
 		if err := os.WriteFile(filepath.Join(v.dir, name), []byte("no segment"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +133,7 @@ func TestTwoProgramsNeverWriteOneFolder(t *testing.T) {
 		t.Errorf("the third one writes to %s, want the free %s", c.Dir(), a.Dir())
 	}
 	c.Load(s, at(20))
-	if got := rows(s, w); len(got) != 20 || got[10] != "10 signal/gpu=1/1/NaN" || got[19] != "19 signal/gpu=2/2/NaN" {
+	if got := rows(s, w); len(got) != 20 || got[10] != "10 signal=1/1/NaN" || got[19] != "19 signal=2/2/NaN" {
 		t.Errorf("rows are %q, want those of both", got)
 	}
 }
@@ -228,7 +230,7 @@ func TestAFailedWriteIsSaidOnceAndRecovers(t *testing.T) {
 		t.Errorf("the log says\n%s", text)
 	}
 	_, s, loaded := restart(t, v, at(5))
-	if got := rows(s, w); !slices.Equal(got, []string{"0 signal/gpu=0/0/NaN", "4 signal/gpu=4/4/NaN"}) || loaded.Damaged != 0 {
+	if got := rows(s, w); !slices.Equal(got, []string{"0 signal=0/0/NaN", "4 signal=4/4/NaN"}) || loaded.Damaged != 0 {
 		t.Errorf("rows are %q, %+v", got, loaded)
 	}
 }
@@ -246,4 +248,82 @@ func TestAnUnfinishedRewriteIsRemoved(t *testing.T) {
 	if _, err := os.Stat(half); err == nil || len(rows(s, w)) != 1 || loaded.Damaged != 0 {
 		t.Errorf("rows are %q, %+v, the file is there: %v", rows(s, w), loaded, err == nil)
 	}
+}
+
+// The segments of another version are neither read nor removed.
+func TestSegmentsOfAnotherVersionAreKept(t *testing.T) {
+	dir, w := t.TempDir(), workload("ml", "chat")
+	v, s := openVolume(t, dir, 0, nil), New(Config{})
+	record(NewRecorder(s, v, slog.New(slog.DiscardHandler)), 0, map[Workload][]Value{w: one(3)})
+	var old []string
+	for _, name := range []string{"0000000001-000.minutes", "0000000361-000.minutes"} {
+		old = append(old, filepath.Join(v.dir, name))
+		if err := os.WriteFile(old[len(old)-1], make([]byte, 4<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	v, err := OpenVolume(VolumeConfig{Dir: dir, MaxBytes: 1 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = v.Close() }()
+	s = New(Config{})
+	if loaded := v.Load(s, at(1)); loaded != (Loaded{Segments: 1, Rows: 1}) || v.Stats().Bytes > 1<<10 {
+		t.Errorf("%+v, %+v", loaded, v.Stats())
+	}
+	if text := log.String(); strings.Count(text, "format of another version: they are skipped and kept; remove them") != 1 || !strings.Contains(text, "files=2 first="+old[0]+" last="+old[1]) {
+		t.Errorf("the log says\n%s", text)
+	}
+	v.cfg.MaxBytes = 1 // what it has written is written anew
+	if err := v.Clean(s, time.Now().Add(15*24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range old {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Readings from many goroutines are in the minute in which they were made.
+func TestTheRecorderRecordsEachMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		r := NewRecorder(s, nil, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { r.Run(ctx) })
+		start := time.Now().Truncate(time.Minute)
+		for i := range 3 {
+			w := workload("ml", fmt.Sprint(i))
+			all.Go(func() {
+				for ctx.Err() == nil && (i != 2 || time.Since(start) < 50*time.Second) { // the last one ends
+					r.Add(time.Now(), w, []Value{Reading("minute", float64(time.Since(start)/time.Minute))})
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		time.Sleep(5*time.Minute + 30*time.Second)
+		cancel()
+		all.Wait()
+		for i, want := range []int{5, 5, 1} {
+			n := 0
+			for row := range s.Rows(workload("ml", fmt.Sprint(i)), start, time.Now()) {
+				if minute := row.At.Sub(start) / time.Minute; len(row.Values) != 1 || row.Values[0].Mean != float64(minute) {
+					t.Errorf("minute %d has %v", minute, row.Values)
+				}
+				n++
+			}
+			if n != want {
+				t.Errorf("workload %d has %d minutes, want %d", i, n, want)
+			}
+		}
+		if len(r.open) != 2 {
+			t.Errorf("%d workloads are open", len(r.open))
+		}
+	})
 }

@@ -89,14 +89,16 @@ type AggregatorDeps struct {
 	Fields  *Fields
 	// WorkloadOf returns the outermost controller of a pod; nil: workloads are not known.
 	WorkloadOf func(pod *corev1.Pod) (kind, name string, ok bool)
+	Minutes    Minutes // of the history; nil: there is none
 }
 
 // Aggregator computes the aggregates of workloads, namespaces and the cluster while Run
 // runs. It is a collector of metrics.
 type Aggregator struct {
-	cfg   AggregatorConfig
-	deps  AggregatorDeps
-	descs *descs
+	cfg     AggregatorConfig
+	deps    AggregatorDeps
+	descs   *descs
+	minutes *minutes
 
 	mu      sync.RWMutex
 	last    *Aggregates
@@ -111,7 +113,10 @@ type rolling struct {
 
 // NewAggregator makes an Aggregator. Run starts it.
 func NewAggregator(cfg AggregatorConfig, deps AggregatorDeps) *Aggregator {
-	return &Aggregator{cfg: cfg, deps: deps, descs: newDescs(), last: &Aggregates{}, rolling: map[aggregateKey]*rolling{}}
+	return &Aggregator{
+		cfg: cfg, deps: deps, descs: newDescs(), minutes: newMinutes(deps.Minutes),
+		last: &Aggregates{}, rolling: map[aggregateKey]*rolling{},
+	}
 }
 
 // Last returns the aggregates of the last pass, at most 15 s old. It is empty before the
@@ -153,6 +158,7 @@ func (a *Aggregator) Pass(now time.Time) {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Field, y.Field))
 	})
 	out.limit(a.cfg.MaxGroups)
+	a.minutes.add(out)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roll(out)

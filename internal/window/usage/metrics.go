@@ -68,17 +68,6 @@ func (s Scope) GPUs() string { return "gpupilot_" + scopeNames[s].name + "_gpus"
 // Name is the name of the field's aggregates on /metrics.
 func (f *Family) Name(s Scope) string { return "gpupilot_" + scopeNames[s].name + "_gpu_" + f.name }
 
-// Statistic is a statistic of each field on /metrics, with what the history has of it.
-type Statistic struct {
-	Name   string // the value of its label stat
-	Minute history.Stat
-}
-
-// Statistics are the statistics of each field on /metrics.
-func Statistics() []Statistic {
-	return []Statistic{{"avg", history.StatMean}, {"sum", history.StatSum}, {"max", history.StatMax}, {"avg_5m", history.StatRolling}}
-}
-
 // descs describe the aggregates on /metrics. Their number of series is bounded by
 // AggregatorConfig.MaxGroups.
 type descs struct {
@@ -86,11 +75,10 @@ type descs struct {
 	gpus    [scopes]*prometheus.Desc
 	scales  map[gpu.FieldID]float64
 	omitted *prometheus.Desc
-	stats   []Statistic
 }
 
 func newDescs() *descs {
-	d := &descs{scales: map[gpu.FieldID]float64{}, stats: Statistics()}
+	d := &descs{scales: map[gpu.FieldID]float64{}}
 	for s := range scopes {
 		scope := &scopeNames[s]
 		d.values[s] = map[gpu.FieldID]*prometheus.Desc{}
@@ -147,12 +135,12 @@ func (d *descs) collect(ch chan<- prometheus.Metric, a *Aggregates) {
 		}
 		scope, labels := x.scope()
 		if desc := d.values[scope][x.Field]; desc != nil {
-			d.send(ch, desc, append(labels, "allocated"), &x.Allocated, d.scales[x.Field])
-			d.send(ch, desc, append(labels, "active"), &x.Active, d.scales[x.Field])
+			d.send(ch, desc, append(labels, allocatedGPUs), &x.Allocated, d.scales[x.Field])
+			d.send(ch, desc, append(labels, activeGPUs), &x.Active, d.scales[x.Field])
 		}
 		if x.Field == gpu.GPUUtil {
-			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Allocated.GPUs), append(labels, "allocated")...)
-			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Active.GPUs), append(labels, "active")...)
+			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Allocated.GPUs), append(labels, allocatedGPUs)...)
+			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Active.GPUs), append(labels, activeGPUs)...)
 		}
 	}
 }
@@ -163,7 +151,8 @@ func (d *descs) send(ch chan<- prometheus.Metric, desc *prometheus.Desc, labels 
 	if s.GPUs == 0 {
 		return
 	}
+	stats := history.Statistics()
 	for i, value := range []float64{s.Mean, s.Sum, s.Max, s.RollingMean} {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value*scale, append(labels[:len(labels):len(labels)], d.stats[i].Name)...)
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value*scale, append(labels[:len(labels):len(labels)], string(stats[i]))...)
 	}
 }

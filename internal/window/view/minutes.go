@@ -5,13 +5,19 @@ package view
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/window/history"
+)
+
+// The metrics of GPUAutoscalers whose minutes a backtest replays and the page draws.
+const (
+	ReplicasMetric = "gpupilot_autoscaler_replicas"     // by the label state
+	SignalMetric   = "gpupilot_autoscaler_signal_value" // by the label signal
 )
 
 // Minutes are the one-minute aggregates of a workload, at regular times.
@@ -23,9 +29,31 @@ type Minutes struct {
 
 // MinuteMetric is a metric of a workload. Its lists are equally long.
 type MinuteMetric struct {
-	Name string  `json:"name"` // GROUP/NAME, such as replicas/serving or signal/Utilization
-	Mean Numbers `json:"mean"` // over each step
-	Max  Numbers `json:"max"`  // of each step
+	Name   string            `json:"name"`             // of the metric on /metrics
+	Labels map[string]string `json:"labels,omitempty"` // without those of the workload, and stat
+	Mean   Numbers           `json:"mean"`             // over each step
+	Max    Numbers           `json:"max"`              // of each step
+}
+
+// Named returns the metric of a name with these labels, which are names and values in
+// pairs, with a value in a step; nil: there is none. It may have more labels.
+func (m *Minutes) Named(step int, name string, labels ...string) *MinuteMetric {
+	for i := range m.Metrics {
+		x := &m.Metrics[i]
+		if x.Name == name && x.has(labels) && step < len(x.Mean) && !math.IsNaN(x.Mean[step]) {
+			return x
+		}
+	}
+	return nil
+}
+
+func (m *MinuteMetric) has(labels []string) bool {
+	for i := 0; i+1 < len(labels); i += 2 {
+		if m.Labels[labels[i]] != labels[i+1] {
+			return false
+		}
+	}
+	return true
 }
 
 // Numbers is a list in which NaN means no value: null in JSON.
@@ -67,21 +95,16 @@ func (n *Numbers) UnmarshalJSON(b []byte) error {
 type MinuteQuery struct {
 	Kind     string // of the workload
 	From, To time.Time
-	Step     time.Duration // a multiple of a minute
-	Metrics  []string      // GROUP/NAME, or GROUP/ for all of a group; none: all
+	Step     time.Duration    // a multiple of a minute
+	Metrics  []history.Metric // names, with the labels that the metrics must have; none: all
 }
-
-// AutoscalerKind is the kind of a GPUAutoscaler.
-const AutoscalerKind = "GPUAutoscaler"
 
 // maxMinuteValues bounds the values of an answer, and so its memory.
 const maxMinuteValues = 500_000
 
 // selects reports whether a query wants a metric.
-func (q *MinuteQuery) selects(m string) bool {
-	return len(q.Metrics) == 0 || slices.ContainsFunc(q.Metrics, func(want string) bool {
-		return m == want || strings.HasSuffix(want, "/") && strings.HasPrefix(m, want)
-	})
+func (q *MinuteQuery) selects(m history.Metric) bool {
+	return len(q.Metrics) == 0 || slices.ContainsFunc(q.Metrics, func(want history.Metric) bool { return want.Selects(m) })
 }
 
 // Steps returns the number of values of each metric.
@@ -96,7 +119,7 @@ func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minu
 	}
 	var names []history.Metric
 	for _, m := range s.Metrics(w) {
-		if q.selects(string(m.Base())) {
+		if q.selects(m) {
 			names = append(names, m)
 		}
 	}
@@ -106,8 +129,12 @@ func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minu
 	if len(names) == 0 {
 		return out, true, nil
 	}
-	index := out.addMetrics(names, q.Steps())
-	sums := make([]stepSum, len(out.Metrics))
+	index := make(map[history.Metric]int, len(names))
+	for i, m := range names {
+		index[m] = i
+		out.Metrics = append(out.Metrics, MinuteMetric{m.Name(), maps.Collect(m.Labels()), missingNumbers(q.Steps()), missingNumbers(q.Steps())})
+	}
+	sums := make([]stepSum, len(names))
 	for row := range s.Rows(w, q.From, q.To, names...) {
 		step := int(row.At.Sub(q.From) / q.Step)
 		for i := range row.Values {
@@ -120,22 +147,6 @@ func ReadMinutes(s *history.Store, w history.Workload, q *MinuteQuery) (out Minu
 		return !slices.ContainsFunc(m.Mean, func(v float64) bool { return !math.IsNaN(v) })
 	})
 	return out, true, nil
-}
-
-// addMetrics adds lists for metrics, and returns the list of each. Values of a signal whose
-// unit or scope has changed are in one list.
-func (m *Minutes) addMetrics(metrics []history.Metric, steps int) map[history.Metric]int {
-	index, lists := make(map[history.Metric]int, len(metrics)), map[history.Metric]int{}
-	for _, x := range metrics {
-		at, ok := lists[x.Base()]
-		if !ok {
-			at = len(m.Metrics)
-			lists[x.Base()] = at
-			m.Metrics = append(m.Metrics, MinuteMetric{string(x.Base()), missingNumbers(steps), missingNumbers(steps)})
-		}
-		index[x] = at
-	}
-	return index
 }
 
 func missingNumbers(n int) Numbers {

@@ -128,7 +128,10 @@ const wanted = 2
 func recorded(t *testing.T, url string, before time.Time) error {
 	t.Helper()
 	for _, x := range []struct{ kind, metric string }{
-		{"GPUAutoscaler", "replicas/serving"}, {"GPUAutoscaler", "signal/Utilization"}, {"Deployment", "gpu/DCGM_FI_DEV_GPU_UTIL"}, {"Namespace", "gpus/allocated"},
+		{"GPUAutoscaler", `gpupilot_autoscaler_replicas{state="serving"}`},
+		{"GPUAutoscaler", `gpupilot_autoscaler_signal_value{signal="Utilization"}`},
+		{"Deployment", `gpupilot_workload_gpu_utilization_ratio{in_use="allocated"}`},
+		{"Namespace", `gpupilot_namespace_gpus{in_use="allocated"}`},
 	} {
 		if n, err := minutesOf(t, url, x.kind, x.metric, before); err != nil || n < wanted {
 			return fmt.Errorf("%d minutes of %s of the %s: %w", n, x.metric, x.kind, err)

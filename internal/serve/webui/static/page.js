@@ -132,14 +132,20 @@ function rangeButtons(c) {
   return el("div", { class: "ranges", role: "group", "aria-label": "Range of the chart" }, ...buttons, c.note);
 }
 
+// The metrics of which a chart shows the minutes.
+const replicasMetric = "gpupilot_autoscaler_replicas", signalMetric = "gpupilot_autoscaler_signal_value";
+
 // pointsOf converts minutes into the points of a history.
 function pointsOf(m, signals) {
-  const lists = new Map(m.metrics.map((x) => [x.name, x.mean])), first = Date.parse(m.first), step = seconds(m.step) * 1000;
-  const value = (name, i) => (lists.get(name) || [])[i] ?? null;
+  const first = Date.parse(m.first), step = seconds(m.step) * 1000;
+  const means = (name, label, value) => m.metrics.filter((x) => x.name === name && x.labels?.[label] === value).map((x) => x.mean);
+  const desired = means(replicasMetric, "state", "desired"), serving = means(replicasMetric, "state", "serving");
+  const ofSignals = signals.map((s) => means(signalMetric, "signal", s.name)); // several, if the unit has changed
+  const value = (lists, i) => lists.map((mean) => mean[i]).find((v) => v !== null) ?? null;
   const n = Math.max(0, ...m.metrics.map((x) => x.mean.length));
   return Array.from({ length: n }, (_, i) => ({
-    time: new Date(first + i * step).toISOString(), replicas: value("replicas/desired", i), serving: value("replicas/serving", i),
-    signals: signals.map((s) => value("signal/" + s.name, i)),
+    time: new Date(first + i * step).toISOString(), replicas: value(desired, i), serving: value(serving, i),
+    signals: ofSignals.map((lists) => value(lists, i)),
   }));
 }
 
@@ -150,8 +156,7 @@ async function drawHistory(c) {
   if (range.since) {
     if (c.minutesAt && performance.now() - c.minutesAt < range.every) return;
     c.minutesAt = performance.now();
-    const names = ["replicas/desired", "replicas/serving", ...c.signals.slice(0, 1).map((s) => "signal/" + s.name)];
-    const { body } = await get("api/v1/minutes" + about + "&since=" + range.since + "&step=" + range.step + names.map((m) => "&metric=" + encodeURIComponent(m)).join(""));
+    const { body } = await get("api/v1/minutes" + about + "&since=" + range.since + "&step=" + range.step + "&metric=" + replicasMetric + "&metric=" + signalMetric);
     points = pointsOf(body, c.signals);
   } else {
     const { body } = await get("api/v1/history" + about);

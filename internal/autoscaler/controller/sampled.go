@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
+)
+
+// sampleInterval is the time between two readings of what a decision does not read: the
+// GPUs of workloads, and the parts of signals.
+const sampleInterval = 15 * time.Second
+
+// sampleWorkloads samples all workloads every sampleInterval until ctx is done.
+func (c *Controller) sampleWorkloads(ctx context.Context) {
+	tick := time.NewTicker(sampleInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			c.sample(now)
+		}
+	}
+}
+
+func (c *Controller) allWorkloads() []*workload {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]*workload, 0, len(c.workloads))
+	for _, w := range c.workloads {
+		out = append(out, w)
+	}
+	return out
+}
+
+// sample counts the GPUs of all GPUAutoscalers, and reads the parts of their signals.
+func (c *Controller) sample(now time.Time) {
+	for _, w := range c.allWorkloads() {
+		sel := w.selector.Load()
+		if sel == nil {
+			continue
+		}
+		var serving []*corev1.Pod
+		allocated := 0
+		for _, pod := range c.deps.Pods.Select(w.key.Namespace, *sel) {
+			if replica.Finished(pod) || pod.Spec.NodeName == "" {
+				continue
+			}
+			if n, known := c.deps.Devices.OfPod(pod); known {
+				allocated += n
+			}
+			if replica.Serving(pod) {
+				serving = append(serving, pod)
+			}
+		}
+		w.mu.Lock()
+		w.measures.sampled = sampledMeasures{at: now, gpus: allocated}
+		w.sampleTerms(now, serving)
+		readings := []history.Value{history.Reading(gpusName, float64(allocated))}
+		for _, x := range w.measures.sampled.sums {
+			readings = append(readings, history.Reading(history.NewMetric(podsSumName, "metric", x.metric), x.value))
+		}
+		w.recordMinute(now, readings)
+		w.mu.Unlock()
+	}
+}
+
+// sampleTerms adds the sum over the serving pods of each metric that signals read, such
+// as the running and the waiting requests of a server. A sum is absent if a pod has no
+// value. w.mu is held.
+func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
+	p := w.plan.Load()
+	if p == nil || len(serving) == 0 {
+		return
+	}
+	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, p.Policy.MaxAge}
+	for i := range p.Sources {
+		if p.Sources[i].Kind != policy.Pods {
+			continue
+		}
+		for _, term := range p.Sources[i].Terms {
+			name := excerpt.Of(term[0].Key(), maxSignalName)
+			if w.measures.sampled.has(name) {
+				continue // of another signal
+			}
+			total := 0.0
+			for _, pod := range serving {
+				s, ok := reader.readTerm(pod, term)
+				if !ok {
+					total = math.NaN()
+					break
+				}
+				total += s.Value
+			}
+			if !math.IsNaN(total) {
+				w.measures.sampled.sums = append(w.measures.sampled.sums, podsSum{name, total})
+			}
+		}
+	}
+}
