@@ -224,6 +224,9 @@ func TestQueriesAreHandedOver(t *testing.T) {
 	if o.Changed(); len(w.wake) != 1 {
 		t.Error("an answer requests no pass")
 	}
+	if totals, why := r.totals(w.key, w.plan.Load()); len(totals) != 1 || totals[0].OK || why != "" {
+		t.Errorf("before the first answer: %+v, %q", totals, why)
+	}
 	delete(r.workloads, w.key)
 	r.askQueries()
 	if owners, ok := asked.owners["other"]; !ok || owners != nil {

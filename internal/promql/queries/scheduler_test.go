@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -146,17 +147,21 @@ func (r *rig) asks(kind Kind, namespace, name string, created time.Duration, pro
 
 // put adds or replaces an owner.
 func (r *rig) put(kind Kind, namespace string, o *Owner) {
-	r.remove(kind, namespace, o.Name)
 	of := tenantOf{kind, namespace}
-	r.owners[of] = append(slices.Clip(r.owners[of]), *o)
+	r.owners[of] = append(r.without(of, o.Name), *o)
 	r.Set(kind, namespace, r.owners[of])
 }
 
 // remove removes an owner.
 func (r *rig) remove(kind Kind, namespace, name string) {
 	of := tenantOf{kind, namespace}
-	r.owners[of] = slices.DeleteFunc(slices.Clone(r.owners[of]), func(o Owner) bool { return o.Name == name })
+	r.owners[of] = r.without(of, name)
 	r.Set(kind, namespace, r.owners[of])
+}
+
+// without returns a new list of owners without one.
+func (r *rig) without(of tenantOf, name string) []Owner {
+	return slices.DeleteFunc(slices.Clone(r.owners[of]), func(o Owner) bool { return o.Name == name })
 }
 
 // keyOf is the key of a query of a namespace that is not trusted.
@@ -594,7 +599,7 @@ func TestIntervalsOfOwners(t *testing.T) {
 // and counts in the budget.
 func TestReadsWithoutPromQL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewScheduler(SchedulerConfig{PerNamespace: 4}, SchedulerDeps{})
+		s := NewScheduler(SchedulerConfig{PerNamespace: 4}, SchedulerDeps{Slots: NewSlots(Config{Slots: 1})})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { s.Run(ctx) })
@@ -680,6 +685,85 @@ func TestAnOwnerGoesWhileItsQueryRuns(t *testing.T) {
 		}
 		metricsAre(t, reg, map[string]float64{"gpupilot_queries_total  answered": 1, "gpupilot_query_duration_seconds ns": 1})
 	})
+}
+
+// An evaluation that ends when its query was removed changes nothing, neither does the
+// note about a wait that has ended.
+func TestLateResults(t *testing.T) {
+	schedule(t, SchedulerConfig{}, func(r *rig) {
+		r.asks(GPUAutoscaler, "ns", "a", 0, "x")
+		synctest.Wait()
+		r.Scheduler.mu.Lock()
+		removed := r.queries[keyOf("ns", "x")]
+		r.Scheduler.mu.Unlock()
+		r.remove(GPUAutoscaler, "ns", "a")
+		r.asks(GPUAutoscaler, "ns", "b", 0, "x")
+		synctest.Wait()
+		r.store(removed, &evaluation{err: errors.New("late")})
+		r.storeLate(removed, removed.round)
+		r.Scheduler.mu.Lock()
+		now := r.queries[keyOf("ns", "x")]
+		round := now.round
+		r.Scheduler.mu.Unlock()
+		r.storeLate(now, round) // it does not wait
+		if a := r.Answer("ns", keyOf("ns", "x")); a.Problem != "" || removed.err != nil || r.calls("a") != 1 || r.calls("b") != 1 {
+			t.Errorf("%+v, %v; told a %d and b %d times", a, removed.err, r.calls("a"), r.calls("b"))
+		}
+
+		// Nor does the note about an earlier wait of a query that waits again.
+		r.takes(func(string) time.Duration { return 10 * time.Second })
+		for i := range 4 {
+			r.asks(GPUAutoscaler, "ns", fmt.Sprint("slow", i), 0, fmt.Sprint("slow ", i))
+		}
+		time.Sleep(5 * time.Second)
+		r.storeLate(now, round)
+		if a := r.Answer("ns", keyOf("ns", "x")); a.Problem != "" {
+			t.Errorf("%+v", a)
+		}
+		r.storeLate(now, round+1)
+		if a := r.Answer("ns", keyOf("ns", "x")); !strings.Contains(a.Problem, "has waited") {
+			t.Errorf("%+v", a)
+		}
+	})
+}
+
+// Queries that the end of the program interrupts have not failed.
+func TestTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged strings.Builder
+		s := NewScheduler(SchedulerConfig{}, SchedulerDeps{
+			Query: func(ctx context.Context, _, _ string) (series.Sample, error) {
+				<-ctx.Done()
+				return series.Sample{}, ctx.Err()
+			},
+			Log: slog.New(slog.NewTextHandler(&logged, nil)),
+		})
+		s.Set(GPUAutoscaler, "ns", []Owner{{Name: "web", Queries: []Query{{Key: keyOf("ns", "x")}}}}) // before Run
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s.Run(ctx)
+		if a := s.Answer("ns", keyOf("ns", "x")); a != (Answer{}) || logged.String() != "" {
+			t.Errorf("%+v; log: %s", a, &logged)
+		}
+	})
+}
+
+// A change between success and failure is logged once, with the backend's words.
+func TestLog(t *testing.T) {
+	var logged strings.Builder // written while the test waits
+	schedule(t, SchedulerConfig{}, func(r *rig) {
+		r.deps.Log = slog.New(slog.NewTextHandler(&logged, nil))
+		r.failsWith(func(string) error { return said("no series") })
+		r.asks(MetricQuery, "ns", "a", 0, "x")
+		time.Sleep(10 * time.Second)
+		r.failsWith(nil)
+		time.Sleep(10 * time.Second)
+	})
+	lines := strings.Split(strings.TrimSpace(logged.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `msg="query failed" namespace=ns promql=x err="the backend at 10.0.0.9 said: no series"`) ||
+		!strings.Contains(lines[1], `msg="query answered again" namespace=ns promql=x`) {
+		t.Errorf("log: %s", &logged)
+	}
 }
 
 // The metrics speak of signals, not of MetricQueries.

@@ -338,6 +338,83 @@ func TestLimitPerNamespace(t *testing.T) {
 	})
 }
 
+// A query that its namespace may not run is told so, is not evaluated, and uses nothing of
+// the limit.
+func TestRejectedQuery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := query("a", "forbidden", 0)
+		r := newRig(t, bad)
+		r.put(bad, false)
+		if c := r.condition(bad); c.Reason != ReasonNoValue || c.Message != "the query reads another namespace" {
+			t.Errorf("condition %+v", c)
+		}
+		if _, found, err := r.Metric("a", "forbidden"); !found || err == nil {
+			t.Errorf("%t, %v", found, err)
+		}
+		for i := range 3 {
+			r.set(fmt.Sprintf("a/q%d", i), 1)
+			r.put(query("a", fmt.Sprintf("q%d", i), 1), false)
+		}
+		time.Sleep(time.Minute)
+		if _, _, err := r.Metric("a", "q2"); err != nil || r.evaluations("a/forbidden")+r.evaluations("a/") != 0 {
+			t.Errorf("%v; it was evaluated %d times", err, r.evaluations("a/forbidden")+r.evaluations("a/"))
+		}
+	})
+}
+
+// Objects without PromQL count in the limit, too, and are read at their interval.
+func TestLimitOfObjectsWithoutPromQL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for i := range 4 {
+			q := query("a", fmt.Sprintf("q%d", i), i)
+			q.Spec = v1alpha1.MetricQuerySpec{GPU: &v1alpha1.MetricQueryGPU{
+				Metric: fmt.Sprintf("m%d", i), ScaleTargetRef: v1alpha1.CrossVersionObjectReference{Kind: "Deployment", Name: "x"},
+			}}
+			if i%2 == 1 {
+				q.Spec = v1alpha1.MetricQuerySpec{Autoscaler: &v1alpha1.MetricQueryAutoscaler{Name: fmt.Sprintf("m%d", i)}}
+			}
+			r.set(fmt.Sprintf("a/gpu/m%d", i), float64(i))
+			r.put(q, false)
+		}
+		time.Sleep(time.Minute - time.Millisecond)
+		if s, _, err := r.Metric("a", "q2"); err != nil || s.Value != 2 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if _, _, err := r.Object("a", "q1"); err == nil || !strings.Contains(err.Error(), "no answer to a/autoscaler/m1") {
+			t.Errorf("%v", err)
+		}
+		if _, _, err := r.Object("a", "q3"); err == nil || !strings.Contains(err.Error(), ReasonLimit) {
+			t.Errorf("%v", err)
+		}
+		for key, want := range map[string]int{"a/gpu/m0": 60, "a/autoscaler/m1": 60, "a/gpu/m2": 60, "a/autoscaler/m3": 0} {
+			if n := r.evaluations(key); n != want {
+				t.Errorf("%s was read %d times in a minute, want %d", key, n, want)
+			}
+		}
+	})
+}
+
+// Nothing is written about an object before it was evaluated: after a restart its last
+// value stays in the status.
+func TestStatusBeforeTheFirstEvaluation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := query("a", "queue", 0)
+		r := newRig(t, q)
+		r.took = 8 * time.Second
+		r.set("a/queue", 5)
+		r.put(q, false)
+		time.Sleep(7 * time.Second)
+		if n := r.writes(); n != 0 || len(r.Problems()) != 0 {
+			t.Errorf("%d writes, problems %+v", n, r.Problems())
+		}
+		time.Sleep(2 * time.Second)
+		if n := r.writes(); n != 1 || r.condition(q).Status != metav1.ConditionTrue {
+			t.Errorf("%d writes, condition %+v", n, r.condition(q))
+		}
+	})
+}
+
 func TestInvalidObjects(t *testing.T) {
 	f := func(want string, change func(q *v1alpha1.MetricQuery)) {
 		t.Helper()
@@ -482,6 +559,33 @@ func TestFollowedQueries(t *testing.T) {
 		if n := r.evaluations("a/autoscaler/chat"); n < 118 || n > 122 { // also without a value
 			t.Errorf("a followed MetricQuery of an autoscaler is evaluated %d times in a minute", n)
 		}
+	})
+}
+
+// A place that becomes free goes to a query of another namespace, which runs more often
+// from then on.
+func TestAPlaceGoesToAnotherNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.Keeper.followers.total = 1
+		var stops []func()
+		for _, namespace := range []string{"a", "b"} {
+			r.set(namespace+"/q", 1)
+			r.put(query(namespace, "q", 0), false)
+			stops = append(stops, r.Follow(namespace, "q"))
+		}
+		perMinute := func(want int) {
+			t.Helper()
+			before := r.evaluations("b/q")
+			if time.Sleep(time.Minute); r.evaluations("b/q")-before < want-2 || r.evaluations("b/q")-before > want+2 {
+				t.Errorf("evaluated %d times in a minute, want %d", r.evaluations("b/q")-before, want)
+			}
+		}
+		perMinute(30)
+		stops[0]()
+		perMinute(120)
+		stops[1]()
+		perMinute(30)
 	})
 }
 
