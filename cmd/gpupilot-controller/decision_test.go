@@ -30,6 +30,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -94,7 +95,7 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 		p.control = controller.New(controller.Config{Discovery: discovery.Config{
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
 		}}, controller.Deps{
-			Client: api, Live: api, Pods: p.pods, Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: p.scrape, States: p.states, Log: log,
+			Client: api, Live: api, Pods: p.pods, Scaler: target.NewScaler(api), Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: p.scrape, States: p.states, Log: log,
 			AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {

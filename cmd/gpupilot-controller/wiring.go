@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
@@ -31,6 +30,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/leader"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/nodehealth"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/connlimit"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
@@ -67,6 +67,7 @@ type program struct {
 	scraper     *scrape.Scraper
 	promstore   *windows.Store
 	control     *controller.Controller
+	scaler      *target.Scaler
 	fields      *usage.Fields
 	values      *usage.Reader
 	aggregates  *usage.Aggregator
@@ -223,7 +224,7 @@ func (p *program) makeController() error {
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
 		Discovery: where,
 	}, controller.Deps{
-		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Store: p.store, Devices: p.devices, Fields: p.fields,
+		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Scaler: p.scaler, Store: p.store, Devices: p.devices, Fields: p.fields,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		Queries: p.scheduler, LimitQuery: scope.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
@@ -260,14 +261,11 @@ func (p *program) makeScheduler() error {
 
 // makeUsage makes what knows the fields and the GPUs in use.
 func (p *program) makeUsage() {
-	p.fields = usage.NewFields()
+	p.fields, p.scaler = usage.NewFields(), target.NewScaler(p.clients.Client)
 	maxAge := gpu.MaxAge(p.cfg.interval)
 	p.values = usage.NewReader(usage.Deps{
 		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, MaxAge: maxAge,
-		PodsOf: p.podsOf,
-		TargetOf: func(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference) (usage.Target, error) {
-			return p.control.ScaleTarget(ctx, namespace, ref) // it is made after the reader
-		},
+		PodsOf: p.podsOf, TargetOf: p.scaler.PodsOf,
 	})
 	p.aggregates = usage.NewAggregator(usage.AggregatorConfig{MaxGroups: p.cfg.workloadMetrics, MaxAge: maxAge}, usage.AggregatorDeps{
 		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, WorkloadOf: p.workloadOf, Minutes: p.history.recorder,

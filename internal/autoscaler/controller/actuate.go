@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -60,7 +61,7 @@ func (w *workload) actuate(r *report, at *attempt) {
 		if d.Replicas < d.Current {
 			w.markVictims(ctx, r.target, d.Victims, at.pods)
 		}
-		err := w.shared.targets.write(ctx, r.target, d.Replicas)
+		err := w.shared.deps.Scaler.Write(ctx, r.target, d.Replicas)
 		switch {
 		case err == nil:
 			w.recordScaled(r, newestReading(&at.obs))
@@ -98,16 +99,16 @@ func (w *workload) isUpToDate(ctx context.Context, r *report) bool {
 // decideAgain reads the target again after a conflict, and decides again if its
 // replicas changed. It reports whether the write should be retried.
 func (w *workload) decideAgain(ctx context.Context, r *report, at *attempt) bool {
-	t, err := w.shared.targets.resolve(ctx, w.key.Namespace, r.object.Spec.ScaleTargetRef, true)
+	t, err := w.shared.deps.Scaler.Resolve(ctx, w.key.Namespace, r.object.Spec.ScaleTargetRef, true)
 	if err != nil {
 		w.recordFailure(r, err)
 		return false
 	}
 	r.target = &t
-	if t.replicas == at.obs.Replicas {
+	if t.Replicas == at.obs.Replicas {
 		return true
 	}
-	at.obs.Replicas = t.replicas
+	at.obs.Replicas = t.Replicas
 	d, after := scale.Decide(at.policy, at.obs, at.before, at.now)
 	w.state, r.decision = after, &d
 	return true
@@ -145,7 +146,7 @@ func (w *workload) recordFailure(r *report, err error) {
 }
 
 // recordAdvice records an Event for a decision that is only advised.
-func (w *workload) recordAdvice(t *target, d *scale.Decision) {
+func (w *workload) recordAdvice(t *target.Target, d *scale.Decision) {
 	if !w.shared.deps.Leading() || d.Replicas == w.advised || d.Time.Sub(w.advisedAt) < minEventInterval {
 		return
 	}
@@ -200,8 +201,8 @@ const (
 
 // markVictims sets the deletion cost of the pods to remove first. A pod that cannot
 // be marked does not affect the others. Former victims that still run are unmarked.
-func (w *workload) markVictims(ctx context.Context, t *target, victims []string, pods []*corev1.Pod) {
-	if t.kind == "StatefulSet" {
+func (w *workload) markVictims(ctx context.Context, t *target.Target, victims []string, pods []*corev1.Pod) {
+	if t.Kind == "StatefulSet" {
 		return // it always deletes the pods with the highest ordinals
 	}
 	if len(victims) > maxVictims {

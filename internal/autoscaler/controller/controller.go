@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -53,9 +54,10 @@ type Pods interface {
 
 // Deps holds the collaborators of a Controller.
 type Deps struct {
-	Client client.Client // reads Deployments and StatefulSets from a cache
+	Client client.Client
 	Live   client.Reader // reads from the API server, not from a cache
 	Pods   Pods
+	Scaler *target.Scaler
 	Store  *series.Store
 	// Devices are the API server's facts about GPUs, which the controller watches.
 	Devices *trust.Devices
@@ -99,8 +101,7 @@ type Event struct {
 type shared struct {
 	cfg     Config
 	deps    Deps
-	targets *targets
-	claims  *claims
+	rivals  *target.Rivals
 	audit   *trust.Audit
 	meters  *meters
 	recent  eventLog
@@ -140,7 +141,7 @@ func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{
 		shared: &shared{
 			cfg: cfg, deps: deps,
-			targets: newTargets(deps.Client), claims: newClaims(),
+			rivals:     target.NewRivals(),
 			rediscover: make(chan struct{}, 1),
 		},
 		workloads: map[types.NamespacedName]*workload{},
@@ -249,7 +250,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 		return
 	}
 	c.mu.Unlock()
-	before, after := c.claims.setAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
+	before, after := c.rivals.SetAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
 	c.mu.Lock()
 	w := c.workloads[key]
 	switch {
@@ -267,9 +268,9 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 		c.running.Go(w.status.run)
 	}
 	c.mu.Unlock()
-	c.wakeClaimants(before)
+	c.wakeAutoscalers(before)
 	if after != before {
-		c.wakeClaimants(after)
+		c.wakeAutoscalers(after)
 	}
 	if w != nil {
 		w.requestPass()
@@ -277,7 +278,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 	c.requestDiscovery()
 }
 
-// isValid reports whether the object may claim a target: its spec is valid, its
+// isValid reports whether the object may have a target: its spec is valid, its
 // queries are allowed, and it is not being deleted.
 func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
 	compiled, err := policy.Compile(a)
@@ -300,20 +301,43 @@ func sameSpec(a, b client.Object) bool {
 }
 
 func (c *Controller) hpaChanged(h *autoscalingv2.HorizontalPodAutoscaler, gone bool) {
-	ref := h.Spec.ScaleTargetRef
-	claim := claimOf(h.Namespace, ref.APIVersion, ref.Kind, ref.Name)
-	before := c.claims.setOther(owner{"HorizontalPodAutoscaler", h.Namespace, h.Name}, claim, gone)
-	c.wakeClaimants(before)
-	c.wakeClaimants(claim)
+	rival, key := target.OfHPA(h)
+	c.setRival(rival, key, gone)
+}
+
+// setRival sets the target of another autoscaler's object, and wakes the GPUAutoscalers
+// that may gain or lose a rival.
+func (c *Controller) setRival(r target.Rival, k target.Key, gone bool) {
+	before := c.rivals.Set(r, k, gone)
+	c.wakeAutoscalers(before)
+	c.wakeAutoscalers(k)
+}
+
+// watchKEDA watches ScaledObjects once their CRD is installed.
+func (c *Controller) watchKEDA(ctx context.Context) {
+	c.running.Go(func() {
+		if c.deps.AwaitInstalled(ctx, target.ScaledObject()) != nil {
+			return
+		}
+		_ = c.deps.Watch(ctx, target.ScaledObject(), eventHandler(c.scaledObjectChanged)) // its only error is ctx's
+	})
+}
+
+func (c *Controller) scaledObjectChanged(u *unstructured.Unstructured, gone bool) {
+	if f := c.deps.ScaledObjectChanged; f != nil {
+		f(u, gone)
+	}
+	rival, key := target.OfScaledObject(u)
+	c.setRival(rival, key, gone)
 }
 
 func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
-	c.wakeClaimants(newClaim(group, kind, obj.GetNamespace(), obj.GetName()))
+	c.wakeAutoscalers(target.NewKey(group, kind, obj.GetNamespace(), obj.GetName()))
 }
 
-// wakeClaimants requests a pass of the workloads with this target.
-func (c *Controller) wakeClaimants(cl claim) {
-	for _, a := range c.claims.autoscalers(cl) {
+// wakeAutoscalers requests a pass of the workloads with this target.
+func (c *Controller) wakeAutoscalers(k target.Key) {
+	for _, a := range c.rivals.Autoscalers(k) {
 		c.mu.RLock()
 		w := c.workloads[types.NamespacedName{Namespace: a.Namespace, Name: a.Name}]
 		c.mu.RUnlock()

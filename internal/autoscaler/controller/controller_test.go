@@ -10,10 +10,14 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 )
 
 // The whole controller runs: it scales in the same instant in which samples arrive,
@@ -81,21 +85,39 @@ func TestRun(t *testing.T) {
 
 func TestScaledObjects(t *testing.T) {
 	r := newRig(t)
-	web := newClaim("apps", "Deployment", "ns", "web")
+	web := target.NewKey("apps", "Deployment", "ns", "web")
 	a := autoscaler("web")
-	r.claims.setAutoscaler(a, false)
-	so := scaledObject()
+	r.rivals.SetAutoscaler(a, false)
+	so := target.ScaledObject()
 	so.SetNamespace("ns")
 	so.SetName("keda")
 	if err := unstructured.SetNestedStringMap(so.Object, map[string]string{"name": "web"}, "spec", "scaleTargetRef"); err != nil {
 		t.Fatal(err)
 	}
 	r.scaledObjectChanged(so, false)
-	if o, ok := r.claims.findRival(a, web); !ok || o.String() != "ScaledObject keda" {
+	if o, ok := r.rivals.Of(a, web); !ok || o.String() != "ScaledObject keda" {
 		t.Errorf("the rival is %v", o)
 	}
 	r.scaledObjectChanged(so, true)
-	if o, ok := r.claims.findRival(a, web); ok {
+	if o, ok := r.rivals.Of(a, web); ok {
 		t.Errorf("the rival is still %v", o)
+	}
+}
+
+// REST mappers accept a kind in lower case. It names the same target, in a
+// GPUAutoscaler, an HPA and a ScaledObject.
+func TestKindsInLowerCase(t *testing.T) {
+	for _, ref := range [][2]string{{"apps/v1", "deployment"}, {"", "deployment"}} {
+		a := autoscaler("web")
+		a.Spec.ScaleTargetRef.APIVersion, a.Spec.ScaleTargetRef.Kind = ref[0], ref[1]
+		r := newRig(t, deployment("web", 1), a)
+		w := r.add(a)
+		h := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "h"}}
+		h.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+		r.hpaChanged(h, false)
+		w.pass(r.now)
+		if got := w.status.next; got.obstacle.reason != reasonOwned || got.target == nil || got.target.String() != "Deployment web" {
+			t.Errorf("%v beside an HPA: %+v of %v", ref, got.obstacle, got.target)
+		}
 	}
 }

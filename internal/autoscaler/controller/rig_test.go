@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -78,7 +79,7 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 	r.Controller = New(Config{Discovery: discovery.Config{
 		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
 	}}, Deps{
-		Client: r.client, Live: r.client, Pods: &r.pods, Store: r.store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(),
+		Client: r.client, Live: r.client, Pods: &r.pods, Scaler: target.NewScaler(r.client), Store: r.store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(),
 		AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
@@ -125,7 +126,7 @@ func (r *rig) add(a *v1alpha1.GPUAutoscaler) *workload {
 		}
 	}
 	w := newWorkload(r.t.Context(), r.shared, r.route, a)
-	r.claims.setAutoscaler(a, false)
+	r.rivals.SetAutoscaler(a, false)
 	r.workloads[w.key] = w
 	return w
 }

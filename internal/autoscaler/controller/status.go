@@ -203,7 +203,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
 	}
 	if r.target != nil {
-		st.CurrentReplicas, st.DesiredReplicas = r.target.replicas, r.target.replicas
+		st.CurrentReplicas, st.DesiredReplicas = r.target.Replicas, r.target.Replicas
 		st.ServingReplicas, st.StartingReplicas = r.serving, r.starting
 	}
 	if d := r.decision; d != nil {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -32,7 +33,7 @@ func TestStatusFits(t *testing.T) {
 		}
 	}
 	r := &report{
-		at: at(0), object: autoscaler("web"), target: &target{claim: newClaim("apps", "Deployment", "ns", "web")},
+		at: at(0), object: autoscaler("web"), target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
 		decision: d, obstacle: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
 	}
 	st := statusOf(r, &v1alpha1.GPUAutoscalerStatus{})

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -40,7 +41,7 @@ func newWatched(t *testing.T) *watched {
 		r.pods.Pods = append(r.pods.Pods, pod("web", "web-"+strconv.Itoa(i), r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
 	}
 	x := &watched{rig: r}
-	r.targets.client = interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
+	r.deps.Scaler = target.NewScaler(interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
 		SubResourceGet: func(_ context.Context, _ client.Client, _ string, _, body client.Object, _ ...client.SubResourceGetOption) error {
 			if x.away {
 				return errors.New("connection refused")
@@ -51,7 +52,7 @@ func newWatched(t *testing.T) *watched {
 			}
 			return nil
 		},
-	})
+	}))
 	x.workload = r.add(a)
 	return x
 }
@@ -148,12 +149,12 @@ func TestOwnershipOfAnotherEndsTheWindow(t *testing.T) {
 		a.Generation++
 		x.object.Store(a)
 		x.let(70*time.Second, 60)
-		h := owner{"HorizontalPodAutoscaler", "ns", "h"}
-		x.claims.setOther(h, x.claim, false)
+		h := target.Rival{Kind: "HorizontalPodAutoscaler", Namespace: "ns", Name: "h"}
+		x.rivals.Set(h, x.targetKey, false)
 		if r := x.let(time.Second, 60); r.obstacle.reason != reasonOwned {
 			t.Fatalf("not owned: %+v", r.obstacle)
 		}
-		x.claims.setOther(h, x.claim, true)
+		x.rivals.Set(h, x.targetKey, true)
 		if d := x.let(time.Second, 30).decision; d.Rule != scale.RuleStabilization || d.Replicas != 4 {
 			t.Errorf("afterwards: %s", d.Sentence())
 		}

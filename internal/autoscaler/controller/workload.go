@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
@@ -56,7 +57,7 @@ type workload struct {
 	startup               replica.Startup
 	pods                  []*corev1.Pod       // at the last pass
 	routed                map[string]struct{} // the places of their samples
-	claim                 claim
+	targetKey             target.Key
 	scaledAt              time.Time // when this controller last changed the replicas
 	advised               int32     // the replicas that were last advised; -1: none
 	advisedAt             time.Time // when advised was recorded
@@ -167,8 +168,8 @@ func (w *workload) run() {
 type report struct {
 	at           time.Time
 	object       *v1alpha1.GPUAutoscaler
-	target       *target // nil: not found
-	plan         *plan   // nil: invalid
+	target       *target.Target // nil: not found
+	plan         *plan          // nil: invalid
 	decision     *scale.Decision
 	obstacle     verdict
 	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
@@ -198,7 +199,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	w.compile(a)
 	r.plan = w.plan.Load()
-	t, err := w.shared.targets.resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
+	t, err := w.shared.deps.Scaler.Resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
 	if w.ctx.Err() != nil {
 		return 0
 	}
@@ -291,43 +292,43 @@ func plainNames(terms []policy.Term) (names []string) {
 
 // trackTarget stores the current target and selector. The state is reset if the target
 // is another one.
-func (w *workload) trackTarget(t *target) {
-	if t.claim != w.claim {
-		w.shared.targets.forget(w.claim)
-		if w.claim != (claim{}) {
+func (w *workload) trackTarget(t *target.Target) {
+	if t.Key != w.targetKey {
+		w.shared.deps.Scaler.Forget(w.targetKey)
+		if w.targetKey != (target.Key{}) {
 			w.state, w.startup = scale.State{}, replica.Startup{} // they belong to another target
 		}
-		w.claim = t.claim
+		w.targetKey = t.Key
 	}
-	if old := w.selector.Load(); old == nil || (*old).String() != t.selector.String() {
-		w.selector.Store(&t.selector)
+	if old := w.selector.Load(); old == nil || (*old).String() != t.Selector.String() {
+		w.selector.Store(&t.Selector)
 		w.shared.requestDiscovery()
 	}
 }
 
 // findObstacle returns the reason why no decision can be made, if there is one. err is
 // the error of resolving the target.
-func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target, err error) verdict {
+func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err error) verdict {
 	switch {
 	case a.DeletionTimestamp != nil:
 		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted and no longer sets replicas"}
 	case w.invalid != nil:
 		return verdict{reasonInvalid, w.invalid.Error()}
-	case errors.Is(err, errNoTarget):
+	case errors.Is(err, target.ErrNotFound):
 		return verdict{reasonNoTarget, err.Error()}
 	case err != nil:
 		return verdict{reasonUnreadable, err.Error()}
 	}
-	if o, owned := w.shared.claims.findRival(a, t.claim); owned {
-		return verdict{reasonOwned, t.String() + " is already scaled by " + o.String() +
+	if rival, ok := w.shared.rivals.Of(a, t.Key); ok {
+		return verdict{reasonOwned, t.String() + " is already scaled by " + rival.String() +
 			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
 	}
 	return verdict{}
 }
 
 // countPods counts the target's serving and starting pods.
-func (w *workload) countPods(t *target) (serving, starting int32) {
-	for _, pod := range w.shared.deps.Pods.Select(w.key.Namespace, t.selector) {
+func (w *workload) countPods(t *target.Target) (serving, starting int32) {
+	for _, pod := range w.shared.deps.Pods.Select(w.key.Namespace, t.Selector) {
 		if replica.Finished(pod) {
 			continue
 		}
@@ -345,17 +346,17 @@ func (w *workload) countPods(t *target) (serving, starting int32) {
 func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	began := time.Now()
 	t, p := r.target, r.plan
-	pods := w.shared.deps.Pods.Select(w.key.Namespace, t.selector)
+	pods := w.shared.deps.Pods.Select(w.key.Namespace, t.Selector)
 	w.startup.Observe(pods)
 	w.updateRoutes(pods)
 	pol := p.Policy
-	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(t.namespace, t.pods, pods)
+	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, t.Pods, pods)
 	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
 		pol.Startup = time.Duration(l.P95Seconds) * time.Second
 	}
 	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
 	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, pol.MaxAge}
-	obs := reader.observe(t.replicas, pods, p.Sources)
+	obs := reader.observe(t.Replicas, pods, p.Sources)
 	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
 		w.state = resumeState(w.state, gap)

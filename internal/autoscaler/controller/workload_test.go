@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -79,7 +80,7 @@ func TestPassFollowsALeaderOnly(t *testing.T) {
 func TestPassAdvises(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.object.Load().Spec.Actuation = v1alpha1.ActuationAdvise
-	r.claims.setOther(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
+	r.rivals.Set(target.Rival{Kind: "HorizontalPodAutoscaler", Namespace: "ns", Name: "h"}, target.NewKey("apps", "Deployment", "ns", "web"), false)
 	w.pass(r.now)
 	w.pass(r.now.Add(time.Second))
 	if n := r.replicas("web"); n != 1 {
@@ -223,7 +224,7 @@ func TestPassRefuses(t *testing.T) {
 		}
 	}
 	f("an HPA owns it", reasonOwned, "HorizontalPodAutoscaler h", func(r *rig, _ *workload) {
-		r.claims.setOther(owner{"HorizontalPodAutoscaler", "ns", "h"}, newClaim("apps", "Deployment", "ns", "web"), false)
+		r.rivals.Set(target.Rival{Kind: "HorizontalPodAutoscaler", Namespace: "ns", Name: "h"}, target.NewKey("apps", "Deployment", "ns", "web"), false)
 	})
 	f("no such target", reasonNoTarget, "Deployment ns/nobody", func(_ *rig, w *workload) {
 		w.object.Load().Spec.ScaleTargetRef.Name = "nobody"

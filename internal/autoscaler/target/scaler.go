@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package target
 
 import (
 	"context"
@@ -26,33 +26,35 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
-// errNoTarget means that a scale target does not exist or cannot be scaled. Other
+// ErrNotFound means that a scale target does not exist or cannot be scaled. Other
 // errors are temporary errors of the API server.
-var errNoTarget = errors.New("no such scale target")
+var ErrNotFound = errors.New("no such scale target")
 
-// target is a scale target as last read.
-type target struct {
-	claim
-	kind     string // in its canonical case, unlike the kind of the claim
-	gvk      schema.GroupVersionKind
-	replicas int32 // spec.replicas
-	version  string
-	selector labels.Selector
-	pods     *corev1.PodSpec // of the pod template; nil: not known
+// Target is a scale target as last read.
+type Target struct {
+	Key
+	Kind     string // in its canonical case, unlike the kind of the key
+	Replicas int32  // spec.replicas
+	Selector labels.Selector
+	Pods     *corev1.PodSpec // of the pod template; nil: not known
+
+	gvk     schema.GroupVersionKind
+	version string
 }
 
-func (t *target) String() string { return fmt.Sprintf("%s %s", t.kind, t.name) }
+func (t *Target) String() string { return fmt.Sprintf("%s %s", t.Kind, t.name) }
 
-// targets reads and writes the replicas of scale targets.
-type targets struct {
+// Scaler reads and writes the replicas of scale targets. Its methods may be called
+// concurrently.
+type Scaler struct {
 	client client.Client
 
 	mu      sync.Mutex
-	written map[claim]written      // own writes that may be newer than the cache
-	reads   map[claim]cachedTarget // of kinds that are not cached
+	written map[Key]written      // own writes that may be newer than the cache
+	reads   map[Key]cachedTarget // of kinds that are not cached
 }
 
-// written is the result of this controller's last write to a target.
+// written is the result of the last write to a target.
 type written struct {
 	replicas int32
 	version  string
@@ -60,7 +62,7 @@ type written struct {
 }
 
 type cachedTarget struct {
-	target target
+	target Target
 	at     time.Time
 }
 
@@ -72,22 +74,23 @@ const (
 	writtenTTL = 2 * time.Second
 )
 
-func newTargets(c client.Client) *targets {
-	return &targets{client: c, written: map[claim]written{}, reads: map[claim]cachedTarget{}}
+// NewScaler makes a Scaler. The client reads Deployments and StatefulSets from a cache.
+func NewScaler(c client.Client) *Scaler {
+	return &Scaler{client: c, written: map[Key]written{}, reads: map[Key]cachedTarget{}}
 }
 
-// resolve reads the target of a reference, from the cache or, with live, from the API
+// Resolve reads the target of a reference, from the cache or, with live, from the API
 // server.
-func (s *targets) resolve(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference, live bool) (target, error) {
+func (s *Scaler) Resolve(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference, live bool) (Target, error) {
 	gv, err := schema.ParseGroupVersion(withDefaultVersion(ref.APIVersion, ref.Kind))
 	if err != nil || gv.Version == "" {
-		return target{}, fmt.Errorf("%w: %s %q has the apiVersion %q; it must be GROUP/VERSION", errNoTarget, ref.Kind, ref.Name, ref.APIVersion)
+		return Target{}, fmt.Errorf("%w: %s %q has the apiVersion %q; it must be GROUP/VERSION", ErrNotFound, ref.Kind, ref.Name, ref.APIVersion)
 	}
 	kind, workload := ref.Kind, false
 	if k := cachedKind(kind); k != "" && gv.Group == appsv1.GroupName {
 		kind, workload = k, true
 	}
-	t := target{claim: newClaim(gv.Group, kind, namespace, ref.Name), kind: kind, gvk: gv.WithKind(kind)}
+	t := Target{Key: NewKey(gv.Group, kind, namespace, ref.Name), Kind: kind, gvk: gv.WithKind(kind)}
 	switch {
 	case workload:
 		err = s.readWorkload(ctx, &t)
@@ -99,9 +102,9 @@ func (s *targets) resolve(ctx context.Context, namespace string, ref v1alpha1.Cr
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		return t, fmt.Errorf("%w: %s %s/%s: %w", errNoTarget, ref.Kind, namespace, ref.Name, err)
+		return t, fmt.Errorf("%w: %s %s/%s: %w", ErrNotFound, ref.Kind, namespace, ref.Name, err)
 	case meta.IsNoMatchError(err):
-		return t, fmt.Errorf("%w: kind %s does not exist in %s", errNoTarget, ref.Kind, gv)
+		return t, fmt.Errorf("%w: kind %s does not exist in %s", ErrNotFound, ref.Kind, gv)
 	case err != nil:
 		return t, fmt.Errorf("read %s %s/%s: %w", ref.Kind, namespace, ref.Name, err)
 	}
@@ -112,13 +115,13 @@ func (s *targets) resolve(ctx context.Context, namespace string, ref v1alpha1.Cr
 }
 
 // readWorkload reads a Deployment or StatefulSet from the cache.
-func (s *targets) readWorkload(ctx context.Context, t *target) error {
+func (s *Scaler) readWorkload(ctx context.Context, t *Target) error {
 	var selector *metav1.LabelSelector
 	var replicas *int32
 	var pods *corev1.PodTemplateSpec
 	var obj client.Object
 	key := client.ObjectKey{Namespace: t.namespace, Name: t.name}
-	switch t.kind {
+	switch t.Kind {
 	case "Deployment":
 		d := &appsv1.Deployment{}
 		if err := s.client.Get(ctx, key, d); err != nil {
@@ -136,17 +139,17 @@ func (s *targets) readWorkload(ctx context.Context, t *target) error {
 	if err != nil {
 		return fmt.Errorf("selector: %w", err)
 	}
-	t.selector, t.version, t.replicas, t.pods = sel, obj.GetResourceVersion(), 1, &pods.Spec
+	t.Selector, t.version, t.Replicas, t.Pods = sel, obj.GetResourceVersion(), 1, &pods.Spec
 	if replicas != nil {
-		t.replicas = *replicas
+		t.Replicas = *replicas
 	}
 	return nil
 }
 
 // readOther reads a kind that is not cached through its scale subresource.
-func (s *targets) readOther(ctx context.Context, t *target, live bool) error {
+func (s *Scaler) readOther(ctx context.Context, t *Target, live bool) error {
 	s.mu.Lock()
-	last := s.reads[t.claim]
+	last := s.reads[t.Key]
 	s.mu.Unlock()
 	if !live && time.Since(last.at) < readTTL {
 		*t = last.target
@@ -157,33 +160,33 @@ func (s *targets) readOther(ctx context.Context, t *target, live bool) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reads[t.claim] = cachedTarget{*t, time.Now()}
+	s.reads[t.Key] = cachedTarget{*t, time.Now()}
 	return nil
 }
 
 // readScale reads the target's scale from the API server.
-func (s *targets) readScale(ctx context.Context, t *target) error {
+func (s *Scaler) readScale(ctx context.Context, t *Target) error {
 	sc, err := s.getScale(ctx, t)
 	if err != nil {
 		return err
 	}
-	t.replicas, t.version = sc.Spec.Replicas, sc.ResourceVersion
-	if t.selector == nil {
+	t.Replicas, t.version = sc.Spec.Replicas, sc.ResourceVersion
+	if t.Selector == nil {
 		if sc.Status.Selector == "" {
-			return fmt.Errorf("%w: the scale of %s %s has no selector, so its pods cannot be found", errNoTarget, t.kind, t.name)
+			return fmt.Errorf("%w: the scale of %s %s has no selector, so its pods cannot be found", ErrNotFound, t.Kind, t.name)
 		}
 		sel, err := labels.Parse(sc.Status.Selector)
 		if err != nil {
-			return fmt.Errorf("%w: selector of the scale of %s %s: %w", errNoTarget, t.kind, t.name, err)
+			return fmt.Errorf("%w: selector of the scale of %s %s: %w", ErrNotFound, t.Kind, t.name, err)
 		}
-		t.selector = sel
+		t.Selector = sel
 	}
 	return nil
 }
 
 // getScale reads the scale subresource. Kinds that are not in the scheme are read and
 // written as unstructured objects.
-func (s *targets) getScale(ctx context.Context, t *target) (*autoscalingv1.Scale, error) {
+func (s *Scaler) getScale(ctx context.Context, t *Target) (*autoscalingv1.Scale, error) {
 	sc := &autoscalingv1.Scale{}
 	obj, known := t.object()
 	if known {
@@ -201,7 +204,7 @@ func (s *targets) getScale(ctx context.Context, t *target) (*autoscalingv1.Scale
 }
 
 // putScale writes the scale subresource and returns its new resource version.
-func (s *targets) putScale(ctx context.Context, t *target, sc *autoscalingv1.Scale) (version string, err error) {
+func (s *Scaler) putScale(ctx context.Context, t *Target, sc *autoscalingv1.Scale) (version string, err error) {
 	obj, known := t.object()
 	if known {
 		err = s.client.SubResource("scale").Update(ctx, obj, client.WithSubResourceBody(sc))
@@ -222,9 +225,9 @@ func (s *targets) putScale(ctx context.Context, t *target, sc *autoscalingv1.Sca
 
 // object returns an object with the target's kind and name. known is true if the kind
 // is in the scheme.
-func (t *target) object() (obj client.Object, known bool) {
+func (t *Target) object() (obj client.Object, known bool) {
 	meta := metav1.ObjectMeta{Namespace: t.namespace, Name: t.name}
-	switch (schema.GroupKind{Group: t.group, Kind: t.kind}) {
+	switch (schema.GroupKind{Group: t.group, Kind: t.Kind}) {
 	case schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}:
 		return &appsv1.Deployment{ObjectMeta: meta}, true
 	case schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}:
@@ -237,54 +240,54 @@ func (t *target) object() (obj client.Object, known bool) {
 	return u, false
 }
 
-// write sets the target's replicas. If the target was changed since it was read, the
+// Write sets the target's replicas. If the target was changed since it was read, the
 // error is a conflict.
-func (s *targets) write(ctx context.Context, t *target, replicas int32) error {
+func (s *Scaler) Write(ctx context.Context, t *Target, replicas int32) error {
 	version, err := s.putScale(ctx, t, &autoscalingv1.Scale{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "autoscaling/v1", Kind: "Scale"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.namespace, Name: t.name, ResourceVersion: t.version},
 		Spec:       autoscalingv1.ScaleSpec{Replicas: replicas},
 	})
 	if err != nil {
-		return fmt.Errorf("scale %s %s/%s to %d: %w", t.kind, t.namespace, t.name, replicas, err)
+		return fmt.Errorf("scale %s %s/%s to %d: %w", t.Kind, t.namespace, t.name, replicas, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.written[t.claim] = written{replicas, version, time.Now()}
-	delete(s.reads, t.claim)
+	s.written[t.Key] = written{replicas, version, time.Now()}
+	delete(s.reads, t.Key)
 	return nil
 }
 
 // applyOwnWrite replaces the cached replicas by those of the last own write while the
 // cache is older.
-func (s *targets) applyOwnWrite(t *target) {
+func (s *Scaler) applyOwnWrite(t *Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w, ok := s.written[t.claim]
+	w, ok := s.written[t.Key]
 	if !ok {
 		return
 	}
 	order, err := resourceversion.CompareResourceVersion(t.version, w.version)
 	if err == nil && order >= 0 || err != nil && time.Since(w.at) > writtenTTL {
-		delete(s.written, t.claim)
+		delete(s.written, t.Key)
 		return
 	}
-	t.replicas, t.version = w.replicas, w.version
+	t.Replicas, t.version = w.replicas, w.version
 }
 
-// forget deletes the entries of a target that is no longer scaled.
-func (s *targets) forget(cl claim) {
+// Forget deletes the entries of a target that is no longer scaled.
+func (s *Scaler) Forget(k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.written, cl)
-	delete(s.reads, cl)
+	delete(s.written, k)
+	delete(s.reads, k)
 }
 
-// ScaleTarget finds the pods of a scale target, for usage.Deps.
-func (c *Controller) ScaleTarget(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference) (usage.Target, error) {
-	t, err := c.targets.resolve(ctx, namespace, ref, false)
-	if errors.Is(err, errNoTarget) {
+// PodsOf finds the pods of a scale target, for usage.Deps.
+func (s *Scaler) PodsOf(ctx context.Context, namespace string, ref v1alpha1.CrossVersionObjectReference) (usage.Target, error) {
+	t, err := s.Resolve(ctx, namespace, ref, false)
+	if errors.Is(err, ErrNotFound) {
 		err = fmt.Errorf("%w: %w", usage.ErrUnknownWorkload, err)
 	}
-	return usage.Target{Kind: t.kind, Selector: t.selector}, err
+	return usage.Target{Kind: t.Kind, Selector: t.Selector}, err
 }
