@@ -152,8 +152,11 @@ func New(cfg Config, deps Deps) *Controller {
 	c.audit = trust.NewAudit(trust.AuditDeps{
 		Store: deps.Store, Pods: deps.Pods, Devices: deps.Devices, Record: c.recordContradiction, Log: deps.Log,
 	})
-	c.meters = newMeters(c, deps.Metrics)
-
+	c.meters = newMeters(deps.Leading, c.allWorkloads, func() int { return len(c.discovered.Load().Excess) })
+	if deps.Metrics != nil {
+		c.meters.register(deps.Metrics)
+		deps.Metrics.MustRegister(deps.Devices, c.audit)
+	}
 	return c
 }
 

@@ -16,20 +16,23 @@ import (
 
 // meters holds the controller's own metrics.
 type meters struct {
-	c                 *Controller
+	leading   func() bool
+	workloads func() []*workload
+	excess    func() int // targets that are not scraped
+
 	decisions         *prometheus.CounterVec
 	decisionDuration  prometheus.Histogram
 	writes            *prometheus.CounterVec
 	reaction          prometheus.Histogram
 	actuationDuration prometheus.Histogram
 
-	workload       workloadDescs
-	leader, excess *prometheus.Desc
+	workload           workloadDescs
+	leader, excessDesc *prometheus.Desc
 }
 
-func newMeters(c *Controller, reg prometheus.Registerer) *meters {
+func newMeters(leading func() bool, workloads func() []*workload, excess func() int) *meters {
 	m := &meters{
-		c: c,
+		leading: leading, workloads: workloads, excess: excess,
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that made them, and whether they change the number of replicas.",
 		}, []string{"rule", "changes"}),
@@ -49,38 +52,38 @@ func newMeters(c *Controller, reg prometheus.Registerer) *meters {
 			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
 		}),
 		workload: newWorkloadDescs(),
-		excess: prometheus.NewDesc("gpupilot_scrape_excess_targets",
+		excessDesc: prometheus.NewDesc("gpupilot_scrape_excess_targets",
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
 	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
 		m.writes.WithLabelValues(result)
 	}
-	if reg != nil {
-		reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration, c.deps.Devices, c.audit)
-	}
 	return m
+}
+
+// register registers all metrics.
+func (m *meters) register(reg prometheus.Registerer) {
+	reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration)
 }
 
 // Describe implements prometheus.Collector.
 func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	m.workload.describe(ch)
 	ch <- m.leader
-	ch <- m.excess
+	ch <- m.excessDesc
 }
 
 // Collect implements prometheus.Collector.
 func (m *meters) Collect(ch chan<- prometheus.Metric) {
 	leading := 0.0
-	if m.c.deps.Leading() {
+	if m.leading() {
 		leading = 1
 	}
 	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
-	m.c.mu.RLock()
-	defer m.c.mu.RUnlock()
-	ch <- prometheus.MustNewConstMetric(m.excess, prometheus.GaugeValue, float64(len(m.c.discovered.Load().Excess)))
-	for key, w := range m.c.workloads {
-		m.collectWorkload(ch, key, w)
+	ch <- prometheus.MustNewConstMetric(m.excessDesc, prometheus.GaugeValue, float64(m.excess()))
+	for _, w := range m.workloads() {
+		m.collectWorkload(ch, w.key, w)
 	}
 }
 

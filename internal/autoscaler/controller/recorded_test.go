@@ -179,7 +179,7 @@ func TestTheHistoryContinuesTheSeriesOfMetrics(t *testing.T) {
 	w.measures.sampled.sums = append(w.measures.sampled.sums, podsSum{"vllm:num_requests_waiting", 7})
 	w.recordMinute(r.now, []history.Value{history.Reading(history.NewMetric(podsSumName, "metric", "vllm:num_requests_waiting"), 7)})
 	aggregates.Pass(r.now)
-	shown := shownSeries(t, newMeters(r.Controller, nil), aggregates)
+	shown := shownSeries(t, r.meters, aggregates)
 	recorded := continued(t, minutes)
 	if !maps.Equal(shown, recorded) {
 		for s, v := range shown {

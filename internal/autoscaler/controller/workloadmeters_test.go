@@ -27,7 +27,7 @@ import (
 func TestDecisionsAreMetered(t *testing.T) {
 	r, w := loaded(t, 90)
 	reg := prometheus.NewRegistry()
-	r.meters = newMeters(r.Controller, reg)
+	r.meters.register(reg)
 	is := func(name string, want ...string) {
 		t.Helper()
 		if got := seriesOf(t, reg, "gpupilot_autoscaler_"+name); !slices.Equal(got, want) {
@@ -77,7 +77,7 @@ func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
 	r.sample(r.now)
 	w.measures.sampled.sums = []podsSum{{"a", 1}}
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(newMeters(r.Controller, nil))
+	reg.MustRegister(r.meters)
 	if got := seriesOf(t, reg, "gpupilot_autoscaler_signal_target"); len(got) != 4 {
 		t.Errorf("series %q", got)
 	}
@@ -101,7 +101,7 @@ func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
 func TestNodesAreMetered(t *testing.T) {
 	r := newRig(t)
 	reg := prometheus.NewRegistry()
-	r.meters = newMeters(r.Controller, reg)
+	reg.MustRegister(r.deps.Devices)
 	node := func(name string, gpus int64, labels map[string]string) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 		if gpus > 0 {
