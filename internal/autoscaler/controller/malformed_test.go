@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -20,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
@@ -142,44 +140,6 @@ func TestMalformedStatusIsLeftOut(t *testing.T) {
 	f("the memory's time", garbage(t, u, "yesterday", "status", "memory", "time"), true, false)
 	f("all of it", garbage(t, u, "fine", "status"), false, false)
 	f("its decision", garbage(t, u, map[string]any{"time": int64(5)}, "status", "lastDecision"), true, true)
-}
-
-// With any state in a status, the restored state has a bounded size, and decisions stay
-// within the policy's bounds.
-func FuzzRecall(f *testing.F) {
-	f.Add([]byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":-5,"high":2147483647}]}`))
-	f.Add([]byte(`{"trends":[{"signal":"Utilization","step":-1,"judged":-1,"naive":1e308,"holt":-1e308,"level":1e308,"past":[{},{},{},{},{},{},{},{},{},{}]}]}`))
-	f.Add([]byte(`{"levels":[{"signal":"Utilization","value":1e308,"variance":-1}],"curves":[{"signal":"Utilization","n":1e308}],"flows":[{"signal":"Utilization","came":1e308,"replicas":-1}]}`))
-	f.Add([]byte(`{"probed":-2147483648,"serving":2147483647,"lastData":"9999-12-31T23:59:59Z","decidedAt":"0001-01-01T00:00:00Z"}`))
-	f.Add([]byte(`[]`))
-	f.Add([]byte(`{"signals":[{"name":"Utilization","level":{"value":1e308,"variance":-1},"trend":{"step":-1,"judged":-1,"past":[{},{},{},{},{},{},{},{},{},{}]}}]}`))
-	f.Add([]byte(`{"signals":[{"name":"vllm requests","arrivals":{"arrivedSum":1e308,"replicaSum":-1},"tokenLatency":{"n":1e308,"weight":1e308,"x":-1e308},"overloadedAt":"9999-12-31T23:59:59Z"}]}`))
-	old := recorded(f)
-	f.Add(old)
-	for i := 0; i < len(old); i += 101 {
-		f.Add(bytes.Replace(old, old[i:min(i+6, len(old))], []byte("-9e307"), 1))
-	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		now := at(1000)
-		s := decodeMemory(&v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: raw}}, now)
-		p := vllmPolicy()
-		p.Max, p.Signals = 9, append(p.Signals, scale.Signal{Name: "Utilization", Target: 60, Ceiling: 100})
-		for i := range 20 {
-			now = now.Add(time.Second)
-			read := scale.Reading{Value: float64(5 * i), At: now, OK: true}
-			pace := scale.Pace{Batch: read.Value, TokenSeconds: 0.02, FirstTokenSeconds: 1, FirstTokensPerSecond: 2, At: now, OK: true}
-			o := scale.Observation{Replicas: 3, Pods: []scale.Replica{{
-				Phase: scale.Serving, Readings: []scale.Reading{read, read, read}, Arrivals: []scale.Reading{read}, Paces: []scale.Pace{pace},
-			}}}
-			var d scale.Decision
-			if d, s = scale.Decide(p, o, s, now); d.Replicas < p.Min || d.Replicas > p.Max {
-				t.Fatalf("%d replicas: %s", d.Replicas, d.Sentence())
-			}
-			if m := memoryOf(&s, now); m != nil && len(m.State.Raw) > maxMemory {
-				t.Fatalf("the memory has %d bytes", len(m.State.Raw))
-			}
-		}
-	})
 }
 
 // Of two GPUAutoscalers for one target the older has it, unless it is invalid,

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -57,10 +58,10 @@ const (
 
 // The intervals between writes of a status.
 const (
-	minStatusInterval  = time.Second      // if only counts changed
-	ruleStatusInterval = 5 * time.Second  // if only the rule or the number of readings changed
-	maxStatusInterval  = 30 * time.Second // if only values and messages changed
-	statusRetry        = 2 * time.Second  // after a failed write
+	minStatusInterval  = time.Second          // if only counts changed
+	ruleStatusInterval = 5 * time.Second      // if only the rule or the number of readings changed
+	maxStatusInterval  = memory.WriteInterval // if only values and messages changed
+	statusRetry        = 2 * time.Second      // after a failed write
 )
 
 // statusWriter writes one GPUAutoscaler's status.
@@ -197,7 +198,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
 		Pending:            r.pending,
-		Memory:             memoryOf(&r.state, r.at),
+		Memory:             memory.Of(&r.state, r.at),
 	}
 	if !r.scaledAt.IsZero() {
 		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}

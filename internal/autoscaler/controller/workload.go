@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -195,7 +196,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	a := w.object.Load()
 	r := &report{at: now, object: a}
 	if w.memory != nil {
-		w.state, w.memory = decodeMemory(w.memory, now), nil
+		w.state, w.memory = memory.Decode(w.memory, now), nil
 	}
 	w.compile(a)
 	r.plan = w.plan.Load()
@@ -212,7 +213,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		if r.obstacle.reason != reasonUnreadable {
 			// Others may set the replicas meanwhile, and no signal is observed. Learned
 			// values are kept; the window starts again.
-			w.state = clearWindow(w.state)
+			w.state = memory.ClearWindow(w.state)
 		}
 		if err == nil {
 			r.serving, r.starting = w.countPods(&t)
@@ -359,7 +360,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	obs := reader.observe(t.Replicas, pods, p.Sources)
 	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
-		w.state = resumeState(w.state, gap)
+		w.state = memory.Resume(w.state, gap)
 	}
 	w.suspended = false
 	before := w.state
@@ -378,6 +379,10 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	}
 	return spent
 }
+
+// maxPause is the longest time between two decisions for which a workload counts as
+// observed without a gap.
+func (s *shared) maxPause() time.Duration { return max(memory.MaxGap, 3*s.cfg.Tick) }
 
 // isEarly reports whether the first replicas have served, or been observed, for less
 // than maxAge, so that their first values may not have arrived yet.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package memory
 
 import (
 	"encoding/json"
@@ -10,9 +10,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// listedMemory is the format of earlier versions: one list for each kind of learned
+// lists is the format of earlier versions: one list for each kind of learned
 // value, whose entries name their signal.
-type listedMemory struct {
+type lists struct {
 	Levels []struct {
 		Signal string
 		scale.Level
@@ -34,10 +34,10 @@ type listedMemory struct {
 	}
 }
 
-// decodeListedMemory returns the signal states of such a memory; nil if there are
+// decodeLists returns the signal states of such a memory; nil if there are
 // none. Without them an upgraded controller would lose every learned target.
-func decodeListedMemory(raw []byte) []scale.SignalState {
-	var m listedMemory
+func decodeLists(raw []byte) []scale.SignalState {
+	var m lists
 	if json.Unmarshal(raw, &m) != nil {
 		return nil
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package memory
 
 import (
-	"encoding/json"
+	"bytes"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -22,59 +21,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// A controller that restarts from the state in the status makes the same decisions as
-// one that runs on.
-func TestRestartDecidesTheSame(t *testing.T) {
-	a := autoscaler("web")
-	window := int32(60)
-	a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = &window
-	a.Spec.Behavior.ScaleDown.Policies = []v1alpha1.ScalingPolicy{{Type: "Pods", Value: 2, PeriodSeconds: 30}}
-	a.Spec.Actuation = v1alpha1.ActuationAdvise
-	r := newRig(t, deployment("web", 8), a)
-	for i := range 8 {
-		r.pods.Pods = append(r.pods.Pods, pod("web", "web-"+strconv.Itoa(i), r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
-	}
-	w := r.add(a)
-	random := rand.New(rand.NewPCG(1, 2))
-	held, down := 0, 0
-	for i := range 150 {
-		now := r.now.Add(time.Duration(i) * time.Second)
-		load := 55.0
-		if i > 30 {
-			load = 20 + 20*random.Float64()
-		}
-		r.utilization(now, load, r.pods.Pods...)
-		before := w.status.next
-		w.pass(now)
-		if before == nil {
-			continue
-		}
-		// As the API server gives it back.
-		b, err := json.Marshal(statusOf(before, &v1alpha1.GPUAutoscalerStatus{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		again := a.DeepCopy()
-		if err := json.Unmarshal(b, &again.Status); err != nil {
-			t.Fatal(err)
-		}
-		anew := newWorkload(t.Context(), r.shared, r.route, again)
-		anew.pass(now)
-		want, got := w.status.next.decision, anew.status.next.decision
-		if got.Replicas != want.Replicas || got.Rule != want.Rule {
-			t.Fatalf("after %d s: %d (%s), want %d (%s)", i, got.Replicas, got.Sentence(), want.Replicas, want.Sentence())
-		}
-		switch {
-		case want.Rule == scale.RuleStabilization:
-			held++
-		case want.Replicas < want.Current:
-			down++
-		}
-	}
-	if held == 0 || down == 0 {
-		t.Errorf("%d decisions held by the window, %d downward: the test is of neither", held, down)
-	}
-}
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
 
 // Of any window, what is kept of the wants has the extremes.
 func TestCompactWants(t *testing.T) {
@@ -126,30 +75,30 @@ func extremesFrom(wants []scale.Want, from time.Time) (low, high int32) {
 
 func TestMemory(t *testing.T) {
 	s := scale.State{Since: at(0), LastData: at(99), Replicas: 4, Serving: 4, Wants: []scale.Want{{At: at(90), Low: 3, High: 3}}}
-	m := memoryOf(&s, at(100))
-	if diff := cmp.Diff(s, decodeMemory(m, at(100))); diff != "" {
+	m := Of(&s, at(100))
+	if diff := cmp.Diff(s, Decode(m, at(100))); diff != "" {
 		t.Errorf("at once: %s", diff)
 	}
-	if got := decodeMemory(m, at(130)); got.Since.IsZero() || !got.LastData.Equal(at(129)) {
+	if got := Decode(m, at(130)); got.Since.IsZero() || !got.LastData.Equal(at(129)) {
 		t.Errorf("while nobody watched signals went silent: %+v", got)
 	}
 	// Two writes of a status that nothing changes are 60 s apart at most.
-	if got := decodeMemory(m, at(160)); got.Since.IsZero() || got.Wants == nil {
+	if got := Decode(m, at(160)); got.Since.IsZero() || got.Wants == nil {
 		t.Errorf("a memory of 60 s is too old: %+v", got)
 	}
 	for name, now := range map[string]time.Time{"of 61 s": at(161), "too old": at(1000), "from the future": at(50)} {
-		if got := decodeMemory(m, now); !got.Since.IsZero() || got.Wants != nil || got.Replicas != 4 {
+		if got := Decode(m, now); !got.Since.IsZero() || got.Wants != nil || got.Replicas != 4 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if diff := cmp.Diff(scale.State{}, decodeMemory(nil, at(0))); diff != "" {
+	if diff := cmp.Diff(scale.State{}, Decode(nil, at(0))); diff != "" {
 		t.Error(diff)
 	}
 	m.State.Raw = []byte(`{"since": 7}`)
-	if diff := cmp.Diff(scale.State{}, decodeMemory(m, at(100))); diff != "" {
+	if diff := cmp.Diff(scale.State{}, Decode(m, at(100))); diff != "" {
 		t.Errorf("what cannot be read: %s", diff)
 	}
-	if memoryOf(&scale.State{}, at(0)) != nil {
+	if Of(&scale.State{}, at(0)) != nil {
 		t.Error("a memory of nothing")
 	}
 	full := scale.State{Since: at(0)}
@@ -165,11 +114,11 @@ func TestMemory(t *testing.T) {
 			Arrivals:     scale.ArrivalModel{At: at(i).Add(123456789), Rate: 1. / 3, ReplicaSum: 1. / 7, ArrivedSum: 1. / 9, InFlightSum: 1. / 11},
 		})
 	}
-	m = memoryOf(&full, at(300))
-	if m == nil || len(m.State.Raw) > maxMemory {
+	m = Of(&full, at(300))
+	if m == nil || len(m.State.Raw) > maxEncoded {
 		t.Fatalf("the largest state does not fit: %+v", m)
 	}
-	if s := decodeMemory(m, at(300)); len(s.Wants) == 0 || s.Since.IsZero() {
+	if s := Decode(m, at(300)); len(s.Wants) == 0 || s.Since.IsZero() {
 		t.Errorf("what the window needs is gone: %+v", s)
 	}
 }
@@ -186,7 +135,7 @@ func TestMemoryOfReleases(t *testing.T) {
 			t.Fatal(err)
 		}
 		written := time.Date(2026, 11, 22, 15, 41, 58, 66e7, time.UTC)
-		s := decodeMemory(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
+		s := Decode(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
 		if !s.DecidedAt.Equal(written) || s.Since.IsZero() || len(s.Wants) != 3 || s.Replicas != 7 || s.Serving != 5 {
 			t.Errorf("%s: the state is %+v", file, s)
 		}
@@ -200,7 +149,7 @@ func TestMemoryOfReleases(t *testing.T) {
 func TestMemoryOfAnEarlierVersion(t *testing.T) {
 	raw := recorded(t)
 	written := time.Date(2026, 1, 1, 0, 14, 59, 123e6, time.UTC)
-	s := decodeMemory(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
+	s := Decode(&v1alpha1.Memory{Time: metav1.NewMicroTime(written), State: runtime.RawExtension{Raw: raw}}, written.Add(time.Second))
 	if len(s.Signals) != 2 || len(s.Wants) != 1 || s.Since.IsZero() || s.Serving != 4 {
 		t.Fatalf("recalled %+v", s)
 	}
@@ -223,7 +172,7 @@ func TestMemoryOfAnEarlierVersion(t *testing.T) {
 	if got := d.Inputs[0].Target; got < 14 || got > 15 {
 		t.Errorf("the learned target is %g, want 14.5", got)
 	}
-	again := memoryOf(&after, after.DecidedAt)
+	again := Of(&after, after.DecidedAt)
 	if again == nil || len(again.State.Raw) > len(raw) || !strings.Contains(string(again.State.Raw), `"signals"`) {
 		t.Errorf("today's form of it: %+v", again)
 	}
@@ -249,29 +198,40 @@ func vllmPolicy() scale.Policy {
 	}
 }
 
-func TestPending(t *testing.T) {
-	unschedulable := condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1))
-	waits := func(reason, message string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
-				Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+// With any state in a status, the restored state has a bounded size, and decisions stay
+// within the policy's bounds.
+func FuzzRecall(f *testing.F) {
+	f.Add([]byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":-5,"high":2147483647}]}`))
+	f.Add([]byte(`{"trends":[{"signal":"Utilization","step":-1,"judged":-1,"naive":1e308,"holt":-1e308,"level":1e308,"past":[{},{},{},{},{},{},{},{},{},{}]}]}`))
+	f.Add([]byte(`{"levels":[{"signal":"Utilization","value":1e308,"variance":-1}],"curves":[{"signal":"Utilization","n":1e308}],"flows":[{"signal":"Utilization","came":1e308,"replicas":-1}]}`))
+	f.Add([]byte(`{"probed":-2147483648,"serving":2147483647,"lastData":"9999-12-31T23:59:59Z","decidedAt":"0001-01-01T00:00:00Z"}`))
+	f.Add([]byte(`[]`))
+	f.Add([]byte(`{"signals":[{"name":"Utilization","level":{"value":1e308,"variance":-1},"trend":{"step":-1,"judged":-1,"past":[{},{},{},{},{},{},{},{},{},{}]}}]}`))
+	f.Add([]byte(`{"signals":[{"name":"vllm requests","arrivals":{"arrivedSum":1e308,"replicaSum":-1},"tokenLatency":{"n":1e308,"weight":1e308,"x":-1e308},"overloadedAt":"9999-12-31T23:59:59Z"}]}`))
+	old := recorded(f)
+	f.Add(old)
+	for i := 0; i < len(old); i += 101 {
+		f.Add(bytes.Replace(old, old[i:min(i+6, len(old))], []byte("-9e307"), 1))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		now := at(1000)
+		s := Decode(&v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: raw}}, now)
+		p := vllmPolicy()
+		p.Max, p.Signals = 9, append(p.Signals, scale.Signal{Name: "Utilization", Target: 60, Ceiling: 100})
+		for i := range 20 {
+			now = now.Add(time.Second)
+			read := scale.Reading{Value: float64(5 * i), At: now, OK: true}
+			pace := scale.Pace{Batch: read.Value, TokenSeconds: 0.02, FirstTokenSeconds: 1, FirstTokensPerSecond: 2, At: now, OK: true}
+			o := scale.Observation{Replicas: 3, Pods: []scale.Replica{{
+				Phase: scale.Serving, Readings: []scale.Reading{read, read, read}, Arrivals: []scale.Reading{read}, Paces: []scale.Pace{pace},
 			}}}
+			var d scale.Decision
+			if d, s = scale.Decide(p, o, s, now); d.Replicas < p.Min || d.Replicas > p.Max {
+				t.Fatalf("%d replicas: %s", d.Replicas, d.Sentence())
+			}
+			if m := Of(&s, now); m != nil && len(m.State.Raw) > maxEncoded {
+				t.Fatalf("the memory has %d bytes", len(m.State.Raw))
+			}
 		}
-	}
-	why := func(p *corev1.Pod) {
-		p.Status.Conditions[0].Message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
-	}
-	got := pendingOf([]*corev1.Pod{
-		pod("a", "serves", at(0), ready(at(1))),
-		pod("a", "starts", at(0), waits("ContainerCreating", "")),
-		pod("a", "x", at(0), unschedulable, why), pod("a", "y", at(0), unschedulable),
-		pod("a", "z", at(0), waits("ImagePullBackOff", "no such image")),
 	})
-	want := []v1alpha1.PendingStatus{
-		{Reason: "Unschedulable", Replicas: 2, Message: "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"},
-		{Reason: "ImagePullBackOff", Replicas: 1, Message: "no such image"},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package memory
 
 import (
 	"encoding/json"
@@ -14,21 +14,23 @@ import (
 )
 
 const (
-	// maxMemory bounds the engine's state in a status.
-	maxMemory = 3 << 10 // bytes of JSON
-	// maxDecodedMemory bounds the state that is decoded from a status, which other
-	// users may have written.
-	maxDecodedMemory = 4 * maxMemory
+	// maxEncoded bounds the engine's state in a status.
+	maxEncoded = 3 << 10 // bytes of JSON
+	// maxDecoded bounds the state that is decoded from a status, which other users may
+	// have written.
+	maxDecoded = 4 * maxEncoded
 	// maxKeptEntries bounds the number of wants, and of changes, in a status.
 	maxKeptEntries = 24
-	// maxMemoryGap is the age up to which a stored state is continued without a
-	// restart of the stabilisation window: two intervals of status writes.
-	maxMemoryGap = 2 * maxStatusInterval
+	// WriteInterval is the longest time between two writes of a state that changes.
+	WriteInterval = 30 * time.Second
+	// MaxGap is the age up to which a stored state is continued without a restart of
+	// the stabilisation window.
+	MaxGap = 2 * WriteInterval
 )
 
-// memoryOf returns the state in the form of a status; nil if the state is empty, or if
-// it cannot be reduced to maxMemory.
-func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
+// Of returns the state in the form of a status; nil if the state is empty, or if it cannot
+// be reduced to maxEncoded.
+func Of(s *scale.State, now time.Time) *v1alpha1.Memory {
 	if s.Since.IsZero() && s.DecidedAt.IsZero() {
 		return nil
 	}
@@ -59,7 +61,7 @@ func memoryOf(s *scale.State, now time.Time) *v1alpha1.Memory {
 		if err != nil {
 			return nil
 		}
-		if len(b) <= maxMemory {
+		if len(b) <= maxEncoded {
 			return &v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: b}}
 		}
 	}
@@ -107,26 +109,26 @@ func mergePairs(newestFirst []scale.Want) []scale.Want {
 	return out
 }
 
-// decodeMemory returns the state in a status, in the current format or the previous
+// Decode returns the state in a status, in the current format or the previous
 // one. If the state is too old, or from the future, the stabilisation window starts
 // again before any scale-down. A malformed state is ignored.
-func decodeMemory(m *v1alpha1.Memory, now time.Time) scale.State {
+func Decode(m *v1alpha1.Memory, now time.Time) scale.State {
 	var s scale.State
-	if m == nil || len(m.State.Raw) > maxDecodedMemory || json.Unmarshal(m.State.Raw, &s) != nil {
+	if m == nil || len(m.State.Raw) > maxDecoded || json.Unmarshal(m.State.Raw, &s) != nil {
 		return scale.State{}
 	}
 	if s.Signals == nil {
-		s.Signals = decodeListedMemory(m.State.Raw)
+		s.Signals = decodeLists(m.State.Raw)
 	}
-	return resumeState(s, now.Sub(m.Time.Time))
+	return Resume(s, now.Sub(m.Time.Time))
 }
 
-// resumeState returns the state after a time without decisions. After a long gap, or
+// Resume returns the state after a time without decisions. After a long gap, or
 // a negative one, the stabilisation window starts again before any scale-down; the
 // learned values are kept.
-func resumeState(s scale.State, gap time.Duration) scale.State {
-	if gap < 0 || gap > maxMemoryGap {
-		s = clearWindow(s)
+func Resume(s scale.State, gap time.Duration) scale.State {
+	if gap < 0 || gap > MaxGap {
+		s = ClearWindow(s)
 	}
 	if !s.LastData.IsZero() {
 		s.LastData = s.LastData.Add(max(gap, 0)) // the gap does not count as a time without data
@@ -134,13 +136,9 @@ func resumeState(s scale.State, gap time.Duration) scale.State {
 	return s
 }
 
-// clearWindow returns the state without the fields that are only valid while the
+// ClearWindow returns the state without the fields that are only valid while the
 // workload is observed: the window, and the changes of its replicas.
-func clearWindow(s scale.State) scale.State {
+func ClearWindow(s scale.State) scale.State {
 	s.Since, s.Wants, s.Changes = time.Time{}, nil, nil
 	return s
 }
-
-// maxPause is the longest time between two decisions for which a workload counts as
-// observed without a gap.
-func (s *shared) maxPause() time.Duration { return max(maxMemoryGap, 3*s.cfg.Tick) }
