@@ -92,10 +92,11 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 			Client: page, Store: store, Log: log,
 			Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
 		})
+		scraping := &discovery.Scraping{Scraper: p.scraper, Store: store}
 		p.control = controller.New(controller.Config{Discovery: discovery.Config{
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
 		}}, controller.Deps{
-			Client: api, Live: api, Pods: p.pods, Scaler: target.NewScaler(api), Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: p.scrape, States: p.states, Log: log,
+			Client: api, Live: api, Pods: p.pods, Scaler: target.NewScaler(api), Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: scraping.Sync, States: scraping.States, Log: log,
 			AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
@@ -127,7 +128,7 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 			t.Error(err)
 		}
 		replicas = *is.Spec.Replicas
-		if states := p.states(); len(states) != 1 || states[0].Kind != discovery.KindDCGM || states[0].Freshness == "" {
+		if states := scraping.States(); len(states) != 1 || states[0].Kind != discovery.KindDCGM || states[0].Freshness == "" {
 			t.Errorf("targets %+v", states)
 		}
 		cancel()

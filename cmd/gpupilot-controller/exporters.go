@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/base/group"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
@@ -65,12 +66,12 @@ func (p *program) podChanged(old, pod *corev1.Pod) {
 }
 
 // leadExporters runs GPUExporters while this replica leads.
-func (p *program) leadExporters(g *group) {
+func (p *program) leadExporters(g *group.Group) {
 	if !p.cfg.exporters || !p.cfg.has(roleDecide) {
 		return
 	}
-	g.run(never(p.exporters.Watch))
-	g.run(never(func(ctx context.Context) { p.term.Run(ctx, p.exporters.Run) }))
+	g.Run(group.Never(p.exporters.Watch))
+	g.Run(group.Never(func(ctx context.Context) { p.term.Run(ctx, p.exporters.Run) }))
 }
 
 // parseCollectors is the agent's parser of a list of metrics.

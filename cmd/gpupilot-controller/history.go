@@ -19,12 +19,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
-// The bounds of --history-memory.
-const (
-	minHistoryMemory = 1 << 20
-	maxHistoryMemory = 64 << 30
-)
-
 // historyPerByte is the limit of --history-dir per byte of --history-memory. A segment is
 // about as large as the memory of its rows.
 const historyPerByte = 2
@@ -36,16 +30,6 @@ type historyKeeper struct {
 	recorder *history.Recorder
 	failed   bool          // --history-dir cannot be used
 	pause    time.Duration // between two queries of Prometheus; 0: the default
-}
-
-func isHistoryMemory(p *string) func() error {
-	return func() error {
-		q, err := resource.ParseQuantity(*p)
-		if err != nil || q.Value() < minHistoryMemory || q.Value() > maxHistoryMemory {
-			return fmt.Errorf("want a number of bytes from 1Mi to 64Gi, such as 64Mi")
-		}
-		return nil
-	}
 }
 
 // makeHistory makes the history, and takes its place on the volume. A volume that cannot

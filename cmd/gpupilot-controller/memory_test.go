@@ -2,7 +2,11 @@
 
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
+)
 
 func TestWindowMemory(t *testing.T) {
 	f := func(value string, want int64) {
@@ -10,8 +14,8 @@ func TestWindowMemory(t *testing.T) {
 		c, _, err := parseConfig([]string{"--window-memory", value}, func(string) string { return "" })
 		if (err == nil) != (want > 0) {
 			t.Errorf("%s: %v", value, err)
-		} else if err == nil && c.windowMemory() != want {
-			t.Errorf("%s is %d bytes, want %d", value, c.windowMemory(), want)
+		} else if err == nil && kubeflags.Bytes(c.memory) != want {
+			t.Errorf("%s is %d bytes, want %d", value, kubeflags.Bytes(c.memory), want)
 		}
 	}
 	f("512Mi", 512<<20)

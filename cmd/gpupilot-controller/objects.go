@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,25 +27,4 @@ func (p *program) podsOf(ctx context.Context, dst []*corev1.Pod, r schema.GroupR
 func (p *program) workloadOf(pod *corev1.Pod) (kind, name string, ok bool) {
 	w, ok := p.objects.WorkloadOf(p.pods, pod)
 	return w.Kind, w.Name, ok
-}
-
-// wantInterval is how often it is checked whether a kind of workloads is served now.
-const wantInterval = 30 * time.Second
-
-// wantWorkloads has the objects between pods and their workloads watched, for the
-// aggregates of workloads.
-func (p *program) wantWorkloads(ctx context.Context) {
-	if p.cfg.workloadMetrics == 0 {
-		return
-	}
-	for {
-		for _, r := range index.OwnerResources() {
-			p.objects.Want(r)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wantInterval):
-		}
-	}
 }

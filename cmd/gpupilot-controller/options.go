@@ -8,18 +8,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 )
@@ -88,6 +84,14 @@ type config struct {
 	help      bool
 }
 
+// The bounds of --window-memory and --history-memory.
+const (
+	minWindowMemory  = 16 << 20
+	maxWindowMemory  = 1 << 40
+	minHistoryMemory = 1 << 20
+	maxHistoryMemory = 64 << 30
+)
+
 // The roles.
 const (
 	roleScrape = "scrape" // read agents and pods into windows
@@ -132,34 +136,24 @@ type option struct {
 	check func() error
 }
 
-// variable returns the environment variable of a flag.
-func variable(flag string) string {
-	return "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(flag), "-", "_")
-}
-
-// options is the flag table.
-func (c *config) options() []flags.Option {
-	rows := c.rows()
-	out := make([]flags.Option, len(rows))
-	for i, o := range rows {
-		out[i] = flags.Option{Name: o.name, Env: variable(o.name), Bind: o.bind, Help: o.help, Check: o.check}
+// options is the flag table. The variable of --log-level is GPUPILOT_LOG_LEVEL.
+func (c *config) options() (out []flags.Option) {
+	for _, o := range slices.Concat(c.mainRows(), c.external.rows(), c.keda.rows(), c.promql.rows()) {
+		env := "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(o.name), "-", "_")
+		out = append(out, flags.Option{Name: o.name, Env: env, Bind: o.bind, Help: o.help, Check: o.check})
 	}
 	return out
-}
-
-func (c *config) rows() []option {
-	return slices.Concat(c.mainRows(), c.external.rows(), c.keda.rows(), c.promql.rows())
 }
 
 func (c *config) mainRows() []option {
 	return []option{
 		{"kubeconfig", &c.kubeconfig, "kubeconfig `file` of the API server (default: the pod's service account)", nil},
-		{"namespace", &c.namespace, "`namespace` of the controller's lease, Secret and Service (default: the namespace of its pod, else " + defaultNamespace + ")", nameOrEmpty(&c.namespace)},
-		{"service", &c.service, "`NAME[:PORT]` of the Service through which the API server reaches the metrics API; port 443 unless given", isService(&c.service)},
+		{"namespace", &c.namespace, "`namespace` of the controller's lease, Secret and Service (default: the namespace of its pod, else " + defaultNamespace + ")", kubeflags.IsNameOrEmpty(&c.namespace)},
+		{"service", &c.service, "`NAME[:PORT]` of the Service through which the API server reaches the metrics API; port 443 unless given", kubeflags.IsService(&c.service)},
 
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", flags.IsAddress(&c.address)},
 		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
-		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", isIPOrEmpty(&c.metricsAddress)},
+		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", flags.IsIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: self-signed, stored in a Secret)", nil},
 		{"tls-private-key-file", &c.keyFile, "`file` of the certificate's private key", nil},
@@ -167,20 +161,20 @@ func (c *config) mainRows() []option {
 
 		{"interval", &c.interval, "time between two scrapes of a target, and the longest time between two decisions", flags.Between(&c.interval, 50*time.Millisecond, time.Hour)},
 		{"window", &c.window, "how far back samples are kept", flags.Between(&c.window, time.Minute, 24*time.Hour)},
-		{"window-memory", &c.memory, "memory limit in `bytes` of scrape targets with their samples, such as 512Mi; at the limit, the windows of the largest targets get shorter", isMemory(&c.memory)},
-		{"history-memory", &c.historyMemory, "memory limit in `bytes` of the one-minute aggregates of 14 days, such as 64Mi; at the limit, the largest namespaces lose their oldest minutes", isHistoryMemory(&c.historyMemory)},
+		{"window-memory", &c.memory, "memory limit in `bytes` of scrape targets with their samples, such as 512Mi; at the limit, the windows of the largest targets get shorter", kubeflags.IsQuantity(&c.memory, minWindowMemory, maxWindowMemory, "from 16Mi to 1Ti, such as 512Mi")},
+		{"history-memory", &c.historyMemory, "memory limit in `bytes` of the one-minute aggregates of 14 days, such as 64Mi; at the limit, the largest namespaces lose their oldest minutes", kubeflags.IsQuantity(&c.historyMemory, minHistoryMemory, maxHistoryMemory, "from 1Mi to 64Gi, such as 64Mi")},
 		{"history-dir", &c.historyDir, "`directory` on a volume to which the history is written each minute, at most twice --history-memory per replica (default: in memory only, filled from --prometheus-url at the start)", nil},
 
 		{"roles", &c.roles, "roles of this replica: all, or some of scrape, api, query and decide", c.checkRoles},
-		{"agent-selector", &c.agents, "label `selector` of the agents' pods; several are separated by semicolons", isSelectors(&c.agents)},
-		{"agent-namespace", &c.agentsIn, "`namespace` of the agents' pods; pods of other namespaces are never agents (default: --namespace)", nameOrEmpty(&c.agentsIn)},
-		{"dcgm-selector", &c.dcgm, "label `selector` of the pods of dcgm-exporters and of AMD's device-metrics-exporters; several are separated by semicolons, empty for none", isSelectors(&c.dcgm)},
-		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; pods of other namespaces are never dcgm-exporters (default: --namespace and gpu-operator)", areNames(&c.dcgmIn)},
-		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", areResources(&c.resources)},
-		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", c.checkPodCIDRs},
+		{"agent-selector", &c.agents, "label `selector` of the agents' pods; several are separated by semicolons", kubeflags.AreSelectors(&c.agents)},
+		{"agent-namespace", &c.agentsIn, "`namespace` of the agents' pods; pods of other namespaces are never agents (default: --namespace)", kubeflags.IsNameOrEmpty(&c.agentsIn)},
+		{"dcgm-selector", &c.dcgm, "label `selector` of the pods of dcgm-exporters and of AMD's device-metrics-exporters; several are separated by semicolons, empty for none", kubeflags.AreSelectors(&c.dcgm)},
+		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; pods of other namespaces are never dcgm-exporters (default: --namespace and gpu-operator)", kubeflags.AreNames(&c.dcgmIn)},
+		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", kubeflags.AreResources(&c.resources)},
+		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", flags.AreNetworks(&c.podCIDRs)},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
 		{"pod-monitors", &c.podMonitors, "scrape the pods of PodMonitors (monitoring.coreos.com) for PromQL, each in its own namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
-		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PodMonitors and PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", isSelector(&c.operatorLabels)},
+		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PodMonitors and PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", kubeflags.IsSelector(&c.operatorLabels)},
 		{"agent-http-config", &c.agentHTTP, "`file` with a Prometheus http_client_config for agents and dcgm-exporters: credentials, TLS; it is not used for other pods", nil},
 		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
 
@@ -189,13 +183,13 @@ func (c *config) mainRows() []option {
 		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
 		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
-		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces, and whose PodMonitors may select pods of all; * trusts every namespace (default: none)", areNamespaces(&c.queryNamespaces)},
+		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces, and whose PodMonitors may select pods of all; * trusts every namespace (default: none)", kubeflags.AreNamespaces(&c.queryNamespaces, scope.All)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace, of GPUAutoscalers and MetricQueries together; further queries, of the newest objects, are not evaluated, and a quarter of the number is for GPUAutoscalers only", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
-		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", nameOrEmpty(&c.removeExporter)},
+		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", kubeflags.IsNameOrEmpty(&c.removeExporter)},
 		{"agent-image", &c.agentImage, "`image` of the agents of GPUExporters without an image of their own", nil},
 		{"node-health", &c.nodeHealth, "set the condition GPUHealthy of nodes: False after XID errors that need a reset, a failed row remapping or a lost GPU", nil},
 
@@ -206,23 +200,12 @@ func (c *config) mainRows() []option {
 	}
 }
 
-// parseConfig parses flags and environment variables. A flag has precedence over its
-// variable, and the variable over the default. An error names the flag or variable, its
-// value and what is allowed.
+// parseConfig parses flags and environment variables, and checks the flags together.
 func parseConfig(args []string, getenv func(string) string) (*config, *pflag.FlagSet, error) {
 	c := defaults()
-	options := c.options()
-	fs := flags.Set("gpupilot-controller", options)
-	if err := fs.Parse(args); err != nil {
-		return nil, fs, flags.ParseError(err)
-	}
-	if fs.NArg() > 0 {
-		return nil, fs, fmt.Errorf("unexpected argument %q: only flags are supported", fs.Arg(0))
-	}
-	for i := range options {
-		if err := settle(&options[i], fs, getenv); err != nil {
-			return nil, fs, err
-		}
+	fs, err := flags.Parse("gpupilot-controller", c.options(), args, getenv)
+	if err != nil {
+		return nil, fs, err
 	}
 	if (c.certFile == "") != (c.keyFile == "") {
 		return nil, fs, fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
@@ -233,7 +216,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	if err := cmp.Or(c.keda.check(), c.external.check()); err != nil {
 		return nil, fs, err
 	}
-	c.service, c.servicePort, _ = splitService(c.service) // checked above
+	c.service, c.servicePort, _ = kubeflags.Service(c.service) // checked above
 	if c.namespace == "" {
 		c.namespace = ownNamespace()
 	}
@@ -259,18 +242,6 @@ func ownNamespace() string {
 	return defaultNamespace
 }
 
-// settle uses the environment variable if the flag is not given, and checks the value.
-func settle(o *flags.Option, fs *pflag.FlagSet, getenv func(string) string) error {
-	source, err := o.FromEnv(fs, getenv)
-	if err != nil || o.Check == nil {
-		return err
-	}
-	if err := o.Check(); err != nil {
-		return fmt.Errorf("invalid value %q of %s: %w", fs.Lookup(o.Name).Value.String(), source, err)
-	}
-	return nil
-}
-
 func (c *config) checkRoles() error {
 	for _, r := range c.roles {
 		if !slices.Contains([]string{"all", roleScrape, roleAPI, roleQuery, roleDecide}, r) {
@@ -281,24 +252,6 @@ func (c *config) checkRoles() error {
 		return errors.New("decide, api and query need the data of scrape: add scrape")
 	}
 	return nil
-}
-
-func (c *config) checkPodCIDRs() error {
-	for _, s := range c.podCIDRs {
-		if n, err := netip.ParsePrefix(s); err != nil || n != n.Masked() {
-			return fmt.Errorf("%q is not a network: give its first address and the prefix length, such as 10.244.0.0/16", s)
-		}
-	}
-	return nil
-}
-
-// podNetworks returns the networks of --pod-cidrs, which have been validated.
-func (c *config) podNetworks() []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range c.podCIDRs {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
 }
 
 // has reports whether this replica has the role.
@@ -317,118 +270,9 @@ func (c *config) logger(out io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, o))
 }
 
-// selectors parses several label selectors, separated by semicolons.
-func selectors(s string) (out []labels.Selector, err error) {
-	for part := range strings.SplitSeq(s, ";") {
-		if part = strings.TrimSpace(part); part == "" {
-			continue
-		}
-		sel, err := labels.Parse(part)
-		if err != nil {
-			return nil, fmt.Errorf("label selector %q: %w", part, err)
-		}
-		out = append(out, sel)
-	}
-	return out, nil
-}
-
-func isSelector(p *string) func() error {
-	return func() error {
-		_, err := labels.Parse(*p)
-		return err
-	}
-}
-
-func isSelectors(p *string) func() error {
-	return func() error {
-		_, err := selectors(*p)
-		return err
-	}
-}
-
-func isIPOrEmpty(p *string) func() error {
-	return func() error {
-		if *p != "" && net.ParseIP(*p) == nil {
-			return errors.New("want an IP address")
-		}
-		return nil
-	}
-}
-
-// splitService splits NAME[:PORT].
-func splitService(s string) (name string, port int32, err error) {
-	name, text, given := strings.Cut(s, ":")
-	n := uint64(443)
-	if given {
-		n, err = strconv.ParseUint(text, 10, 16)
-	}
-	if err != nil || n == 0 {
-		return "", 0, fmt.Errorf("port %q: want a number from 1 to 65535", text)
-	}
-	return name, int32(n), isName(&name)()
-}
-
-func isService(p *string) func() error {
-	return func() error {
-		_, _, err := splitService(*p)
-		return err
-	}
-}
-
-func isName(p *string) func() error {
-	return func() error {
-		if errs := validation.IsDNS1123Label(*p); len(errs) > 0 {
-			return errors.New(strings.Join(errs, "; "))
-		}
-		return nil
-	}
-}
-
-func areNames(p *[]string) func() error {
-	return func() error {
-		for i := range *p {
-			if err := isName(&(*p)[i])(); err != nil {
-				return fmt.Errorf("namespace %q: %w", (*p)[i], err)
-			}
-		}
-		return nil
-	}
-}
-
-func areResources(p *[]string) func() error {
-	return func() error {
-		for _, name := range *p {
-			if errs := validation.IsQualifiedName(name); len(errs) > 0 || !strings.Contains(name, "/") {
-				return fmt.Errorf("%q is not the name of an extended resource, such as example.com/gpu", name)
-			}
-		}
-		return nil
-	}
-}
-
 func isQueryLabel(p *string) func() error {
 	return func() error {
 		_, err := scope.New(scope.Config{Label: *p})
 		return err
-	}
-}
-
-func areNamespaces(p *[]string) func() error {
-	return func() error {
-		for _, ns := range *p {
-			if ns != scope.All && len(validation.IsDNS1123Label(ns)) > 0 {
-				return fmt.Errorf("%q is not the name of a namespace; * alone means all namespaces, and patterns are not supported", ns)
-			}
-		}
-		return nil
-	}
-}
-
-func nameOrEmpty(p *string) func() error {
-	return func() error {
-		if *p == "" {
-			return nil
-		}
-		return isName(p)()
 	}
 }

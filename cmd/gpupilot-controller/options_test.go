@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
 )
 
@@ -81,7 +82,7 @@ func TestExportersOfVendors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := selectors(c.dcgm)
+	list, err := kubeflags.Selectors(c.dcgm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,16 +156,6 @@ func TestHelpAndVersion(t *testing.T) {
 		if err := run(t.Context(), []string{flag}, &out); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v, %q", flag, err, out.String())
 		}
-	}
-}
-
-func TestSelectors(t *testing.T) {
-	got, err := selectors("a=b; c in (d,e) ;")
-	if err != nil || len(got) != 2 || got[0].String() != "a=b" || got[1].String() != "c in (d,e)" {
-		t.Errorf("%v, %v", got, err)
-	}
-	if got, err := selectors(""); err != nil || len(got) != 0 {
-		t.Errorf("of nothing: %v, %v", got, err)
 	}
 }
 

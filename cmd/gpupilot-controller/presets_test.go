@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -41,7 +42,7 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 				all = append(all, term...)
 			}
 		}
-		got := scrapePage(t, "testdata/"+page, podMetrics(all))
+		got := scrapePage(t, "testdata/"+page, discovery.PodMetrics(all))
 		for key, v := range want {
 			if math.Abs(got[key]-v) > 1e-9 {
 				t.Errorf("%s of %s: %s = %v, want %v", preset, page, key, got[key], v)
@@ -103,7 +104,7 @@ H_count{engine="1"} 2
 			all = append(all, term...)
 		}
 		want := map[string]float64{histogram + "_sum": 0.75, histogram + "_count": 42}
-		if got := scrapePage(t, page, podMetrics(all)); !maps.Equal(got, want) {
+		if got := scrapePage(t, page, discovery.PodMetrics(all)); !maps.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", preset, got, want)
 		}
 	}

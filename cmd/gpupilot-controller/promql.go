@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/prometheus/storage"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
+	"github.com/gpupilot/gpupilot/internal/base/group"
+	"github.com/gpupilot/gpupilot/internal/node/exposition"
 	"github.com/gpupilot/gpupilot/internal/promql/api"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/past"
@@ -59,11 +61,7 @@ type promQL struct {
 	engine  *engine.Engine
 	results *rules.Store
 	rules   *rules.Manager
-	objects *ruleObjects
-
-	mu         sync.Mutex
-	namespaces []string // of the series, at read
-	read       time.Time
+	objects *rules.Objects
 }
 
 // makePromQL makes PromQL over the windows, if this replica has the role.
@@ -76,10 +74,12 @@ func (p *program) makePromQL() {
 		Timeout: queryTimeout, MaxSamples: querySamples(gcpace.ContainerLimit()), Reserved: p.promqlSlots,
 		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
 	}, engine.Join(p.pastSeries(), q.results))
-	q.objects = newRuleObjects(q)
 	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
-		Engine: q.engine, Store: q.results, Reserved: isScraped, Report: q.objects.report, Log: p.log,
+		Engine: q.engine, Store: q.results, Reserved: windows.IsScraped, Report: rules.LogProblems(p.log), Log: p.log,
 		Want: func(names ...string) { p.promstore.Hold("rules", names) },
+	})
+	q.objects = rules.NewObjects(rules.ObjectsConfig{
+		Selector: kubeflags.Selector(p.cfg.operatorLabels), Trusted: p.cfg.trustsQueriesOf, Manager: q.rules, Check: q.engine.Selectors,
 	})
 	p.sources = append(p.sources, q.rules)
 	p.registry.MustRegister(q.engine, q.rules)
@@ -94,16 +94,17 @@ func (p *program) pastSeries() storage.Queryable {
 }
 
 // run runs the rules.
-func (q *promQL) run(g *group) {
+func (q *promQL) run(g *group.Group) {
 	if q == nil {
 		return
 	}
-	g.run(never(q.rules.Run))
-	if len(q.p.cfg.promql.ruleFiles) > 0 {
-		g.run(never(q.watchFiles))
+	g.Run(group.Never(q.rules.Run))
+	if patterns := q.p.cfg.promql.ruleFiles; len(patterns) > 0 {
+		files := &rules.Files{Patterns: patterns, Manager: q.rules, Check: q.engine.Selectors, Log: q.p.log}
+		g.Run(group.Never(files.Run))
 	}
 	if q.p.cfg.promql.ruleObjects {
-		g.run(never(q.objects.watch))
+		g.Run(group.Never(func(ctx context.Context) { q.p.clients.WatchInstalled(ctx, rules.PrometheusRule, q.objects) }))
 	}
 }
 
@@ -122,79 +123,19 @@ func (q *promQL) register(mux *http.ServeMux) {
 	if q == nil {
 		return
 	}
-	described := &metadata{own: q.p.registry, pages: q.p.scraper.Metadata}
+	described := api.NewDescriptions(api.DescriptionsConfig{Own: q.p.registry, Agents: aboutAgents(), Pages: q.p.scraper.Metadata})
+	guard := webui.NewQueries(q.p.page, func() []string { return slices.Concat(q.p.promstore.Namespaces(), q.results.Namespaces()) })
 	api.New(api.Deps{
-		Engine: q.engine, Guard: q.guard, Rules: q.groups, Metadata: described.of, Window: q.p.cfg.window, Version: version, Log: q.p.log,
+		Engine: q.engine, Guard: guard.Guard, Metadata: described.Of, Window: q.p.cfg.window, Version: version, Log: q.p.log,
+		Rules: func(v api.Viewer) []api.RuleGroup { return api.GroupsFor(v, q.rules.Groups()) },
 	}).Register(mux)
 }
 
-// guard authenticates requests as the page does.
-func (q *promQL) guard(next func(http.ResponseWriter, *http.Request, api.Viewer)) http.HandlerFunc {
-	return q.p.page.Guard(func(w http.ResponseWriter, r *http.Request, v webui.Viewer) {
-		viewer, err := q.viewer(r.Context(), v)
-		if err != nil {
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, `{"status":"error","errorType":"unavailable","error":"the API server does not answer a check of the token's rights; try again"}`, http.StatusServiceUnavailable)
-			return
-		}
-		next(w, r, viewer)
-	})
-}
-
-// viewer returns which namespaces a viewer may read.
-func (q *promQL) viewer(ctx context.Context, v webui.Viewer) (api.Viewer, error) {
-	var out api.Viewer
-	all, err := v.All(ctx)
-	if all || err != nil {
-		return out, err
-	}
-	out.Namespaces, out.Unknown, err = v.Readable(ctx, q.allNamespaces(time.Now()))
-	if out.Namespaces == nil {
-		out.Namespaces = []string{} // none, and not all
-	}
-	return out, err
-}
-
-// namespacesTTL is how long the list of the series' namespaces is used.
-const namespacesTTL = 2 * time.Second
-
-// allNamespaces returns the namespaces of the series.
-func (q *promQL) allNamespaces(now time.Time) []string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if now.Sub(q.read) >= namespacesTTL {
-		q.namespaces = slices.Concat(q.p.promstore.Namespaces(), q.results.Namespaces())
-		slices.Sort(q.namespaces)
-		q.namespaces, q.read = slices.Compact(q.namespaces), now
-	}
-	return q.namespaces
-}
-
-// groups returns the groups of rules that a viewer may see.
-func (q *promQL) groups(v api.Viewer) []api.RuleGroup {
-	var out []api.RuleGroup
-	for _, g := range q.rules.Groups() {
-		if v.Namespaces != nil && !slices.Contains(v.Namespaces, g.Source.Namespace) {
-			continue
-		}
-		x := api.RuleGroup{Name: g.Group.Name, File: g.Source.ID, Interval: g.Interval.Seconds(), Limit: g.Group.Limit, Rules: []api.Rule{}}
-		for i := range g.Rules {
-			s := &g.Rules[i]
-			health := "ok"
-			switch {
-			case s.At.IsZero():
-				health = "unknown"
-			case s.Error != "":
-				health = "err"
-			}
-			x.Rules = append(x.Rules, api.Rule{
-				Name: s.Rule.Record, Query: s.Rule.Expr, Labels: s.Rule.Labels, Health: health, LastError: s.Error,
-				EvaluationTime: s.Took.Seconds(), LastEvaluation: s.At, Type: "recording",
-			})
-			x.EvaluationTime += s.Took.Seconds()
-			x.LastEvaluation = s.At
-		}
-		out = append(out, x)
+// aboutAgents describes the metrics of agents about themselves.
+func aboutAgents() map[string]api.Metadata {
+	out := map[string]api.Metadata{}
+	for _, d := range exposition.Descriptions() {
+		out[d.Name] = api.Metadata{Type: string(d.Type), Help: d.Help}
 	}
 	return out
 }
@@ -221,7 +162,7 @@ func (p *program) querier() (func(ctx context.Context, scope, promql string) (se
 func (c *promqlConfig) checkFiles() error {
 	var errs []error
 	for _, pattern := range c.ruleFiles {
-		if _, err := matchFiles(pattern); err != nil {
+		if err := rules.CheckPattern(pattern); err != nil {
 			errs = append(errs, fmt.Errorf("%q: %w", pattern, err))
 		}
 	}

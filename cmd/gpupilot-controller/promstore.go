@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 )
@@ -17,7 +18,7 @@ func (p *program) makePromStore() {
 	}
 	p.promstore = windows.New(windows.Config{
 		Keep: windows.KeepAuto, Interval: p.cfg.interval, Instance: instance,
-		PodBytes: max(minPodBytes, p.cfg.windowMemory()/podShare),
+		PodBytes: max(minPodBytes, kubeflags.Bytes(p.cfg.memory)/podShare),
 	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.devices.Holder, Own: p.registry, Log: p.log,
 		SetNames: func(all bool, names []string) { p.scraper.SetNames(page.NewNames(all, names)) },

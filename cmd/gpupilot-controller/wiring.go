@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
@@ -28,11 +27,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/leader"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/connlimit"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
+	"github.com/gpupilot/gpupilot/internal/base/group"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
@@ -44,6 +46,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
@@ -81,9 +84,9 @@ type program struct {
 	queries     *metricquery.Keeper
 	promqlSlots *queries.Slots // of rules, signals and MetricQueries over the windows
 	scheduler   *queries.Scheduler
-	keda        *keda
-	promql      *promQL      // nil: this replica lacks the role
-	podMonitors *podMonitors // nil: without --pod-monitors
+	keda        keda
+	promql      *promQL             // nil: this replica lacks the role
+	podMonitors *podmonitor.Watcher // nil: without --pod-monitors
 	page        *webui.Page
 	access      *access.Reviewer // nil: no authentication
 	conns       *connlimit.Limit // of --address
@@ -108,12 +111,11 @@ func assemble(c *config, log *slog.Logger) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.keda = &keda{p: p, objects: map[types.NamespacedName]*kedaObject{}}
 	p.owner = kube.NewServiceOwner(p.clients.Set.CoreV1().Services(c.namespace), c.service)
 	p.recorder = events.NewRecorder(p.clients.Set.EventsV1(), "gpupilot-controller", p.identity, log)
 	p.pods = index.NewPods()
 	p.makeObjects()
-	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: c.windowMemory()})
+	p.store = series.New(series.Config{Span: c.window, Interval: c.interval, MaxBytes: kubeflags.Bytes(c.memory)})
 	limitHeap(p.store.Stats().Limit, log)
 	if p.exporter, err = c.exporterClient(); err != nil {
 		return nil, err
@@ -188,7 +190,9 @@ func (p *program) leader() string {
 func (p *program) leadershipChanged(leading bool) {
 	p.control.LeadershipChanged()
 	if leading {
-		p.podMonitors.reportAgain()
+		if p.podMonitors != nil {
+			p.podMonitors.ReportAgain()
+		}
 		p.term.Begin()
 	} else {
 		p.term.End()
@@ -196,11 +200,11 @@ func (p *program) leadershipChanged(leading bool) {
 }
 
 func (p *program) makeController() error {
-	agents, err := selectors(p.cfg.agents)
+	agents, err := kubeflags.Selectors(p.cfg.agents)
 	if err != nil {
 		return err
 	}
-	dcgm, err := selectors(p.cfg.dcgm)
+	dcgm, err := kubeflags.Selectors(p.cfg.dcgm)
 	if err != nil {
 		return err
 	}
@@ -210,30 +214,40 @@ func (p *program) makeController() error {
 	}
 	where := discovery.Config{
 		Agents: agents, AgentNamespace: p.cfg.agentsIn, DCGM: dcgm, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
-		PodNetworks: p.cfg.podNetworks(), HostNetworkPods: p.cfg.hostNetworkPods, Gateways: p.cfg.prometheus == "",
+		PodNetworks: flags.Networks(p.cfg.podCIDRs), HostNetworkPods: p.cfg.hostNetworkPods, Gateways: p.cfg.prometheus == "",
 	}
-	if p.podMonitors = p.makePodMonitors(); p.podMonitors != nil {
-		where.PodMonitors = p.podMonitors.set
+	if p.cfg.podMonitors && p.cfg.has(roleScrape) {
+		p.podMonitors = p.makePodMonitors()
+		where.PodMonitors = p.podMonitors
 	}
 	if err := p.makeScheduler(); err != nil {
 		return err
 	}
 	p.devices = trust.NewDevices(p.cfg.resources)
 	p.makeUsage()
-	p.control = controller.New(controller.Config{
+	scraping := &discovery.Scraping{Scraper: p.scraper, Store: p.store}
+	cfg := controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval),
 		Discovery: where,
-	}, controller.Deps{
+	}
+	deps := controller.Deps{
 		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Scaler: p.scaler, Store: p.store, Devices: p.devices, Fields: p.fields,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		Queries: p.scheduler, LimitQuery: scope.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) }, // it is made after the controller
-		Scrape:     p.scrape, States: p.states,
+		Scrape:     scraping.Sync, States: scraping.States,
 		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log,
-		Minutes:             p.history.recorder,
-		Record:              func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
-		ScaledObjectChanged: p.keda.scaledObjectChanged,
-	})
+		Minutes: p.history.recorder,
+		Record:  func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
+	}
+	if p.cfg.keda.address != "" && p.cfg.has(roleAPI) {
+		p.keda.objects = p.makeScaledObjects()
+		deps.ScaledObjectChanged = p.keda.objects.Changed
+	}
+	p.control = controller.New(cfg, deps)
+	if p.podMonitors != nil {
+		p.podMonitors.Changed = p.control.PodMonitorsChanged
+	}
 	p.queries = p.makeMetricQueries(scope.Limit)
 	p.exporters = p.makeExporters()
 	p.pods.OnChange(p.podChanged)
@@ -333,7 +347,7 @@ func (p *program) makeMetricsAPI() (err error) {
 	}
 	deps := metricsapi.Deps{Pods: p.values, Statistics: p.values, Names: p.fields.Names, Objects: p.objects, Sources: p.sources}
 	if c.external.enabled {
-		deps.External = externalMetrics{p}
+		deps.External = p.externalMetrics()
 	}
 	if cfg.Delegates, err = p.makeDelegates(); err != nil {
 		return err
@@ -361,46 +375,42 @@ func (p *program) meter(to meter.Sink) {
 
 // run runs all parts until ctx is done or one of them fails.
 func (p *program) run(ctx context.Context, l net.Listener) error {
-	g := newGroup(ctx)
-	g.run(func(ctx context.Context) error { return serve(ctx, p.conns.Of(l), p.handler(), p.log) })
-	g.run(never(gcpace.Run))
-	g.run(p.clients.Run)
-	g.run(p.watch)
+	g := group.New(ctx)
+	g.Run(func(ctx context.Context) error { return webui.Serve(ctx, p.conns.Of(l), p.handler(), p.log) })
+	g.Run(group.Never(gcpace.Run))
+	g.Run(p.clients.Run)
+	g.Run(p.watch)
 	p.promql.run(g)
-	p.podMonitors.run(g)
-	g.run(never(p.objects.Run))
-	g.run(never(p.wantWorkloads))
-	g.run(never(p.recorder.Run))
-	g.run(never(p.scheduler.Run))
-	g.run(never(p.queries.Run))
-	g.run(never(p.noticeProblems))
-	g.run(never(p.aggregates.Run))
-	g.run(never(p.keepHistory))
+	if p.podMonitors != nil {
+		g.Run(group.Never(func(ctx context.Context) { p.clients.WatchInstalled(ctx, podmonitor.Kind, p.podMonitors) }))
+	}
+	g.Run(group.Never(p.objects.Run))
+	if p.cfg.workloadMetrics > 0 {
+		g.Run(group.Never(p.objects.WantOwners))
+	}
+	g.Run(group.Never(p.recorder.Run))
+	g.Run(group.Never(p.scheduler.Run))
+	g.Run(group.Never(p.queries.Run))
+	g.Run(group.Never(func(ctx context.Context) { events.NewNotices(p.recorder.EventOnce).Run(ctx, p.notices) }))
+	g.Run(group.Never(p.aggregates.Run))
+	g.Run(group.Never(p.keepHistory))
 	if p.cfg.has(roleScrape) {
-		g.run(never(p.scraper.Run))
-		g.run(never(p.promstore.Run))
+		g.Run(group.Never(p.scraper.Run))
+		g.Run(group.Never(p.promstore.Run))
 	}
 	if p.certs != nil {
-		g.run(p.certs.Run)
+		g.Run(p.certs.Run)
 	}
 	if p.adapter != nil {
-		g.run(never(p.adapter.Run))
+		g.Run(group.Never(p.adapter.Run))
 	}
 	if p.metrics != nil {
-		g.run(p.metrics.Run)
+		g.Run(p.metrics.Run)
 	}
-	if err := errors.Join(p.runKEDA(g), p.lead(g)); err != nil {
+	if err := errors.Join(p.runKEDA(ctx, g), p.lead(g)); err != nil {
 		return err
 	}
-	return g.wait(p.log)
-}
-
-// never is f, which has no error to return.
-func never(f func(context.Context)) func(context.Context) error {
-	return func(ctx context.Context) error {
-		f(ctx)
-		return nil
-	}
+	return g.Wait(p.log)
 }
 
 // watch fills the index of pods, and then runs the controller.
@@ -413,8 +423,8 @@ func (p *program) watch(ctx context.Context) error {
 }
 
 // lead starts the tasks of the leader, which run while this replica leads.
-func (p *program) lead(g *group) error {
-	g.run(never(func(ctx context.Context) { _, _ = p.owner.References(ctx) })) // an error is repeated, and told, where they are used
+func (p *program) lead(g *group.Group) error {
+	g.Run(group.Never(func(ctx context.Context) { _, _ = p.owner.References(ctx) })) // an error is repeated, and told, where they are used
 	if p.certs != nil && p.cfg.apiServices {
 		client, err := apiregistration.NewForConfig(p.clients.Config)
 		if err != nil {
@@ -424,7 +434,7 @@ func (p *program) lead(g *group) error {
 			APIs: p.cfg.metricsAPIs(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: p.cfg.servicePort,
 			CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 		}
-		g.run(never(func(ctx context.Context) {
+		g.Run(group.Never(func(ctx context.Context) {
 			p.term.Run(ctx, func(ctx context.Context) {
 				certificates.KeepAPIServices(ctx, client.APIServices(), cfg, p.certs, p.log)
 			})
@@ -432,7 +442,7 @@ func (p *program) lead(g *group) error {
 	}
 	p.leadExporters(g)
 	if p.cfg.nodeHealth && p.cfg.has(roleDecide) {
-		g.run(never(func(ctx context.Context) { p.term.Run(ctx, p.nodeHealth().Run) }))
+		g.Run(group.Never(func(ctx context.Context) { p.term.Run(ctx, p.nodeHealth().Run) }))
 	}
 	if p.election == nil {
 		if p.leading() || !p.cfg.has(roleDecide) {
@@ -440,6 +450,6 @@ func (p *program) lead(g *group) error {
 		}
 		return nil
 	}
-	g.run(never(p.election.Run))
+	g.Run(group.Never(p.election.Run))
 	return nil
 }

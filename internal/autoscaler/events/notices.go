@@ -4,6 +4,7 @@ package events
 
 import (
 	"cmp"
+	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +59,24 @@ type writtenNotice struct {
 // NewNotices returns a Notices that calls record, such as Recorder.EventOnce.
 func NewNotices(record func(about corev1.ObjectReference, kind, reason, action, note string)) *Notices {
 	return &Notices{record: record, written: map[noticeKey]writtenNotice{}, used: map[string]int{}}
+}
+
+// interval is the time between two looks at the problems.
+const interval = 5 * time.Second
+
+// Run looks at the problems that list returns, again and again, so that a new leader
+// misses none, until ctx is done.
+func (n *Notices) Run(ctx context.Context, list func() []Notice) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			n.Update(now, list())
+		}
+	}
 }
 
 // Update takes all problems that exist now. A problem that ended and comes back is no

@@ -23,8 +23,8 @@ var (
 	lwsResource          = schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
 )
 
-// OwnerResources returns the resources that WorkloadOf needs watched.
-func OwnerResources() []schema.GroupResource {
+// ownerResources returns the resources that WorkloadOf needs watched.
+func ownerResources() []schema.GroupResource {
 	return []schema.GroupResource{replicaSetsResource, statefulSetsResource, {Group: "batch", Resource: "jobs"}, lwsResource}
 }
 

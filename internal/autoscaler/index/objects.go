@@ -229,3 +229,22 @@ func selectorOf(obj client.Object) labels.Selector {
 func unavailable(r schema.GroupResource) error {
 	return apierrors.NewServiceUnavailable("the " + r.String() + " have not been listed yet, try again")
 }
+
+// wantInterval is how often it is checked whether a kind of workloads is served now.
+const wantInterval = 30 * time.Second
+
+// WantOwners has the objects between pods and their workloads watched, until ctx is done.
+func (o *Objects) WantOwners(ctx context.Context) {
+	tick := time.NewTicker(wantInterval)
+	defer tick.Stop()
+	for {
+		for _, r := range ownerResources() {
+			o.Want(r)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

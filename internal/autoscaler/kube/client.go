@@ -20,7 +20,9 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -215,4 +217,14 @@ func (c *Clients) AwaitInstalled(ctx context.Context, obj client.Object) error {
 		}
 	}
 	return nil
+}
+
+// WatchInstalled is Watch for a kind without a Go type, from the time when its CRD is
+// installed.
+func (c *Clients) WatchInstalled(ctx context.Context, gvk schema.GroupVersionKind, h toolscache.ResourceEventHandler) {
+	kind := &unstructured.Unstructured{}
+	kind.SetGroupVersionKind(gvk)
+	if c.AwaitInstalled(ctx, kind) == nil && c.Watch(ctx, kind, h) == nil {
+		c.log.Info("watching", "kind", gvk.Kind)
+	}
 }

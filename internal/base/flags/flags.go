@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -67,6 +68,37 @@ func (o *Option) addTo(fs *pflag.FlagSet) {
 	default:
 		panic(fmt.Sprintf("flag --%s is bound to a %T", o.Name, p))
 	}
+}
+
+// Parse parses the arguments and the environment variables of a program. A flag has
+// precedence over its variable, and the variable over the default. An error names the
+// flag or variable, its value and what is allowed.
+func Parse(program string, options []Option, args []string, getenv func(string) string) (*pflag.FlagSet, error) {
+	fs := Set(program, options)
+	if err := fs.Parse(args); err != nil {
+		return fs, ParseError(err)
+	}
+	if fs.NArg() > 0 {
+		return fs, fmt.Errorf("unexpected argument %q: only flags are supported", fs.Arg(0))
+	}
+	for i := range options {
+		if err := options[i].settle(fs, getenv); err != nil {
+			return fs, err
+		}
+	}
+	return fs, nil
+}
+
+// settle uses the environment variable if the flag is not given, and checks the value.
+func (o *Option) settle(fs *pflag.FlagSet, getenv func(string) string) error {
+	source, err := o.FromEnv(fs, getenv)
+	if err != nil || o.Check == nil {
+		return err
+	}
+	if err := o.Check(); err != nil {
+		return fmt.Errorf("invalid value %q of %s: %w", fs.Lookup(o.Name).Value.String(), source, err)
+	}
+	return nil
 }
 
 // FromEnv sets the value from the environment variable if the flag is not given. It
@@ -147,6 +179,46 @@ func IsAddress(p *string) func() error {
 		}
 		return nil
 	}
+}
+
+// IsAddressOrEmpty is IsAddress, and allows the empty value.
+func IsAddressOrEmpty(p *string) func() error {
+	return func() error {
+		if *p == "" {
+			return nil
+		}
+		return IsAddress(p)()
+	}
+}
+
+// IsIPOrEmpty checks that a value is an IP address or empty.
+func IsIPOrEmpty(p *string) func() error {
+	return func() error {
+		if *p != "" && net.ParseIP(*p) == nil {
+			return errors.New("want an IP address")
+		}
+		return nil
+	}
+}
+
+// AreNetworks checks that values are networks in CIDR notation.
+func AreNetworks(p *[]string) func() error {
+	return func() error {
+		for _, s := range *p {
+			if n, err := netip.ParsePrefix(s); err != nil || n != n.Masked() {
+				return fmt.Errorf("%q is not a network: give its first address and the prefix length, such as 10.244.0.0/16", s)
+			}
+		}
+		return nil
+	}
+}
+
+// Networks returns networks that were checked.
+func Networks(list []string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
 }
 
 // MarkdownTable renders the options as Markdown: flag, variable, default, meaning.

@@ -87,6 +87,17 @@ func New(cfg Config, deps Deps) *Manager {
 	}
 }
 
+// LogProblems returns a Deps.Report that logs that a source is refused, or accepted again.
+func LogProblems(log *slog.Logger) func(*Source, string) {
+	return func(s *Source, problem string) {
+		if problem == "" {
+			log.Info("recording rules are valid again", "source", s.ID)
+			return
+		}
+		log.Warn("recording rules refused; the last valid version, if any, stays in use", "source", s.ID, "err", problem)
+	}
+}
+
 // Set adds or replaces a source. If err is not nil, the source could not be parsed; its
 // last version keeps running.
 func (m *Manager) Set(s *Source, err error) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package source is the request that a source of custom metrics answers: recording
-// rules and prometheus-adapter's rules are sources, the metrics API asks them.
+// rules and prometheus-adapter's rules are sources, the metrics API asks them. External metrics have requests of their
+// own.
 package source
 
 import (
@@ -32,3 +33,17 @@ type Value struct {
 
 // ErrUnknownMetric means that a Source does not serve the metric of the resource.
 var ErrUnknownMetric = errors.New("the source does not serve this metric")
+
+// ExternalQuery is a request for the values of an external metric.
+type ExternalQuery struct {
+	Namespace, Metric string
+	Selector          labels.Selector // never nil
+	Now               time.Time
+}
+
+// ExternalValue is one value of an external metric.
+type ExternalValue struct {
+	Labels map[string]string
+	Value  float64
+	At     time.Time // when it was measured or decided
+}

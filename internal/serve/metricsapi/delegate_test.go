@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -46,8 +47,8 @@ func (external) Names() []string { return []string{"gpupilot_desired_replicas"} 
 
 func (external) Has(namespace, metric string) bool { return namespace == "team-a" && metric == "queue" }
 
-func (external) Values(context.Context, ExternalQuery) ([]ExternalValue, error) {
-	return []ExternalValue{{Value: 1, At: time.Now()}}, nil
+func (external) Values(context.Context, source.ExternalQuery) ([]source.ExternalValue, error) {
+	return []source.ExternalValue{{Value: 1, At: time.Now()}}, nil
 }
 
 // through sends a request through the delegates, as the API server's filters pass it on.

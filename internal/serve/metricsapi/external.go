@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,21 +30,33 @@ type External interface {
 	Has(namespace, metric string) bool
 	// Values returns the values of such a metric that the selector selects. The error
 	// says why it has no fresh value.
-	Values(ctx context.Context, q ExternalQuery) ([]ExternalValue, error)
+	Values(ctx context.Context, q source.ExternalQuery) ([]source.ExternalValue, error)
 }
 
-// ExternalQuery is a request to an External.
-type ExternalQuery struct {
-	Namespace, Metric string
-	Selector          labels.Selector // never nil
-	Now               time.Time
+// Externals asks several, in their order: the first one that has a metric answers.
+type Externals []External
+
+// Names implements External.
+func (all Externals) Names() (names []string) {
+	for _, x := range all {
+		names = append(names, x.Names()...)
+	}
+	return names
 }
 
-// ExternalValue is one value of an external metric.
-type ExternalValue struct {
-	Labels map[string]string
-	Value  float64
-	At     time.Time // when it was measured or decided
+// Has implements External.
+func (all Externals) Has(namespace, metric string) bool {
+	return slices.ContainsFunc(all, func(x External) bool { return x.Has(namespace, metric) })
+}
+
+// Values implements External.
+func (all Externals) Values(ctx context.Context, q source.ExternalQuery) ([]source.ExternalValue, error) {
+	for _, x := range all {
+		if x.Has(q.Namespace, q.Metric) {
+			return x.Values(ctx, q)
+		}
+	}
+	return nil, nil // it was deleted meanwhile
 }
 
 // externalProvider answers external.metrics.k8s.io.
@@ -87,7 +100,7 @@ func (p *externalProvider) GetExternalMetric(ctx context.Context, namespace stri
 	if !p.external.Has(namespace, info.Metric) {
 		return nil, notFound("external metric %s is not known in namespace %s: create a MetricQuery of this name there", info.Metric, namespace)
 	}
-	values, err := p.external.Values(ctx, ExternalQuery{Namespace: namespace, Metric: info.Metric, Selector: selector, Now: now})
+	values, err := p.external.Values(ctx, source.ExternalQuery{Namespace: namespace, Metric: info.Metric, Selector: selector, Now: now})
 	if err != nil {
 		return nil, notFound("external metric %s: %v", info.Metric, err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package kedascaler
 
 import (
 	"context"
@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
-	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	pb "github.com/gpupilot/gpupilot/internal/serve/kedascaler/externalscaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -123,14 +122,13 @@ func activate(t *testing.T, b *backend, after time.Duration) (took time.Duration
 		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
 	})
 	trigger := map[string]string{"query": "queue", "target": "10"}
-	k := &keda{p: &program{queries: keeper}, objects: map[types.NamespacedName]*kedaObject{
-		{Namespace: "ml", Name: "chat"}: {ScaledObject: &kedascaler.ScaledObject{
-			Namespace: "ml", Name: "chat", Triggers: []kedascaler.ObjectTrigger{{Type: "external-push", Metadata: trigger}},
-		}},
+	objects := NewObjects(nil, nil)
+	objects.by[types.NamespacedName{Namespace: "ml", Name: "chat"}] = &object{ScaledObject: &ScaledObject{
+		Namespace: "ml", Name: "chat", Triggers: []ObjectTrigger{{Type: "external-push", Metadata: trigger}},
 	}}
-	s, err := kedascaler.New(kedascaler.Config{
-		Certificate: func() (*tls.Certificate, error) { return nil, errors.New("not used") }, Clients: kedascaler.Clients{Anyone: true},
-	}, k)
+	s, err := New(Config{
+		Certificate: func() (*tls.Certificate, error) { return nil, errors.New("not used") }, Clients: Clients{Anyone: true},
+	}, &Sources{Objects: objects, Queries: keeper})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/yaml"
+)
+
+// PrometheusRule is the kind of the Prometheus Operator's objects with rules.
+var PrometheusRule = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"}
+
+// ObjectsConfig holds the settings and the collaborators of Objects.
+type ObjectsConfig struct {
+	Selector labels.Selector             // of the objects
+	Trusted  func(namespace string) bool // whether rules of a namespace may read and record series of all
+	Manager  *Manager                    // is offered the rules
+	Check    Checker
+}
+
+// Objects offers the rules of PrometheusRules. It is the handler of their watch.
+type Objects struct {
+	cfg ObjectsConfig
+
+	mu   sync.Mutex
+	refs map[string]corev1.ObjectReference // by the source's ID
+}
+
+// NewObjects returns no objects.
+func NewObjects(cfg ObjectsConfig) *Objects {
+	return &Objects{cfg: cfg, refs: map[string]corev1.ObjectReference{}}
+}
+
+// OnAdd implements ResourceEventHandler.
+func (o *Objects) OnAdd(obj any, _ bool) { o.offer(obj) }
+
+// OnUpdate implements ResourceEventHandler.
+func (o *Objects) OnUpdate(_, obj any) { o.offer(obj) }
+
+// OnDelete implements ResourceEventHandler.
+func (o *Objects) OnDelete(obj any) {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		o.remove(ruleID(u))
+	}
+}
+
+func (o *Objects) remove(id string) {
+	o.mu.Lock()
+	delete(o.refs, id)
+	o.mu.Unlock()
+	o.cfg.Manager.Remove(id)
+}
+
+func ruleID(u *unstructured.Unstructured) string {
+	return "PrometheusRule/" + u.GetNamespace() + "/" + u.GetName()
+}
+
+// offer offers the rules of one object.
+func (o *Objects) offer(obj any) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	s := &Source{ID: ruleID(u), Namespace: u.GetNamespace(), Created: u.GetCreationTimestamp().Time}
+	if !o.cfg.Selector.Matches(labels.Set(u.GetLabels())) {
+		o.remove(s.ID)
+		return
+	}
+	if o.cfg.Trusted(s.Namespace) {
+		s.Namespace = ""
+	}
+	ref := corev1.ObjectReference{
+		APIVersion: PrometheusRule.GroupVersion().String(), Kind: PrometheusRule.Kind,
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
+	}
+	o.mu.Lock()
+	o.refs[s.ID] = ref
+	o.mu.Unlock()
+	var text []byte
+	spec, _, err := unstructured.NestedMap(u.Object, "spec")
+	if err == nil {
+		text, err = yaml.Marshal(spec)
+	}
+	if err == nil {
+		s.Groups, err = Parse(text, o.cfg.Check)
+	}
+	o.cfg.Manager.Set(s, err)
+}
+
+// ObjectProblem is a Problem with the object that it is about.
+type ObjectProblem struct {
+	About corev1.ObjectReference
+	Problem
+}
+
+// Problems returns what is wrong with the objects now.
+func (o *Objects) Problems() (list []ObjectProblem) {
+	problems := o.cfg.Manager.Problems()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, x := range problems {
+		if ref, ok := o.refs[x.Source]; ok {
+			list = append(list, ObjectProblem{ref, x})
+		}
+	}
+	return list
+}
