@@ -20,8 +20,8 @@ type DesiredReplicas struct {
 }
 
 // DesiredReplicas returns the last decision of a GPUAutoscaler. The error is
-// usage.ErrUnknownWorkload if there is no such GPUAutoscaler, and usage.ErrNoValue, with the reason,
-// while it makes no decisions.
+// usage.ErrUnknownWorkload if there is no such GPUAutoscaler, and usage.ErrNoValue, with
+// the reason, while it makes no decisions.
 func (c *Controller) DesiredReplicas(namespace, name string) (DesiredReplicas, error) {
 	c.mu.RLock()
 	w := c.workloads[types.NamespacedName{Namespace: namespace, Name: name}]
