@@ -206,9 +206,9 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 	return want
 }
 
-// keepStarting lets starting replicas serve before any is removed: they are
-// paid for. Replicas that never start are not kept, since they do not count as
-// starting for ever.
+// keepStarting removes no replica while others are starting, because those
+// already hold GPUs. A replica that has been starting for longer than its credit
+// does not count as starting.
 func (e *engine) keepStarting(want int32) int32 {
 	held := e.base()
 	if want >= held || e.starting == 0 {

@@ -142,7 +142,7 @@ func checkGroup(ctx context.Context, client apiregistration.APIServiceInterface,
 			return err
 		}
 		if other := cfg.otherService(have); other != "" {
-			return fmt.Errorf("%w: %s has %s of the group; not registered, because clients would prefer one of the two", ErrOtherService, other, a.Version)
+			return fmt.Errorf("%w: %s serves %s of the group; not registered, because clients would no longer ask it", ErrOtherService, other, a.Version)
 		}
 	}
 	return nil

@@ -123,7 +123,7 @@ func TestNoVersionBesideAnotherService(t *testing.T) {
 	theirs := registered(apis[1], "prometheus-adapter")
 	r := &registry{have: map[string]*apiregistrationv1.APIService{theirs.Name: theirs}}
 	err := EnsureAPIServices(t.Context(), r, cfg)
-	if !errors.Is(err, ErrOtherService) || !strings.Contains(err.Error(), "APIService v1beta2.custom.metrics.k8s.io: served by another service: gpu/prometheus-adapter has v1beta1 of the group") {
+	if !errors.Is(err, ErrOtherService) || !strings.Contains(err.Error(), "APIService v1beta2.custom.metrics.k8s.io: served by another service: gpu/prometheus-adapter serves v1beta1 of the group") {
 		t.Errorf("error %v", err)
 	}
 	if r.have["v1beta2.custom.metrics.k8s.io"] != nil || r.have["v1beta1.external.metrics.k8s.io"] == nil {

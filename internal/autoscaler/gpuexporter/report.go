@@ -44,11 +44,11 @@ func ReadReport(ctx context.Context, client scrape.Doer, agent url.URL) (*Report
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, errors.New("the agent does not answer") // the address is nobody's business
+		return nil, errors.New("the agent does not answer") // not err, which has the agent's address: many users can read the status
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the agent answers %d", resp.StatusCode)
+		return nil, fmt.Errorf("the agent's /api/v1/gpus answers with HTTP status %d", resp.StatusCode)
 	}
 	return parseReport(io.LimitReader(resp.Body, maxReport))
 }

@@ -176,7 +176,7 @@ func problemOf(p *podState, now time.Time) (v1alpha1.NodeProblem, bool) {
 	case !p.ready && p.reason != "":
 		problem.Reason, problem.Message = p.reason, p.message
 	case !p.ready && !young:
-		problem.Reason, problem.Message = reasonNotReady, cmp.Or(p.message, "the pod is not ready since "+p.created.UTC().Format(time.RFC3339))
+		problem.Reason, problem.Message = reasonNotReady, cmp.Or(p.message, "the pod is not ready; it was created at "+p.created.UTC().Format(time.RFC3339))
 	case !p.ready:
 		return problem, false
 	case p.report == nil && p.askErr != nil && !young:
@@ -186,7 +186,7 @@ func problemOf(p *podState, now time.Time) (v1alpha1.NodeProblem, bool) {
 	case p.report.Error != "":
 		problem.Reason, problem.Message = reasonDriverNotReady, p.report.Error
 	case p.report.Down > 0:
-		problem.Reason, problem.Message = reasonDeviceDown, fmt.Sprintf("%d devices cannot be read", p.report.Down)
+		problem.Reason, problem.Message = reasonDeviceDown, fmt.Sprintf("%d devices cannot be read: see the agent's log", p.report.Down)
 	default:
 		return problem, false
 	}

@@ -73,7 +73,7 @@ func TestReadySaysWhatIsWrong(t *testing.T) {
 	f(reasonProblems, "n1: DriverNotReady: libnvidia-ml.so.1 is missing", one(func(p *podState) { p.report = &Report{Error: "libnvidia-ml.so.1 is missing"} }))
 	f(reasonProblems, "n1: DeviceDown: 1 devices", one(func(p *podState) { p.report.Down = 1 }))
 	f(reasonProblems, "n1: ImagePullBackOff: no such image", one(func(p *podState) { p.ready, p.reason, p.message = false, "ImagePullBackOff", "no such image" }))
-	f(reasonProblems, "n1: NotReady: the pod is not ready since", one(func(p *podState) { p.ready = false }))
+	f(reasonProblems, "n1: NotReady: the pod is not ready; it was created at", one(func(p *podState) { p.ready = false }))
 	f(reasonStarting, "0 of 1", one(func(p *podState) { p.ready, p.created = false, now }))
 	f(reasonProblems, "n1: AgentNotAnswering: timeout", one(func(p *podState) { p.report, p.askErr = nil, errors.New("timeout") }))
 	f(reasonReady, "", one(func(p *podState) { p.report, p.askErr, p.created = nil, errors.New("timeout"), now }))

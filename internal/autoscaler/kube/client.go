@@ -117,7 +117,7 @@ func restConfig(cfg Config) (*rest.Config, error) {
 			return nil, fmt.Errorf("kubeconfig %s: %w", cfg.Kubeconfig, err)
 		}
 	} else if rc, err = rest.InClusterConfig(); err != nil {
-		return nil, fmt.Errorf("no kubeconfig given, and no service account of a pod: %w", err)
+		return nil, fmt.Errorf("set --kubeconfig, or run in a pod with a service account: %w", err)
 	}
 	// A decision takes a few requests, which must not wait in the client's queue. The
 	// API server limits us by priority and fairness; these limits only contain bugs.

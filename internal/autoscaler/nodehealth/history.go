@@ -39,7 +39,8 @@ type history struct {
 }
 
 // condition derives the node's condition from an agent's report, or from the error of
-// the request. ok is false while the condition stays unchanged.
+// the request. ok is false, and the node keeps its condition, until silentChecks requests
+// in a row have failed.
 func (h *history) condition(report *gpu.NodeHealth, err error, now time.Time) (cond corev1.NodeCondition, ok bool) {
 	cond.Type = Condition
 	if err != nil {

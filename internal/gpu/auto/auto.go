@@ -16,7 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// First is the preferred reader.
+// First is the preferred reader: NVML.
 type First interface {
 	gpu.Reader
 	gpu.Profiler
@@ -26,7 +26,7 @@ type First interface {
 	gpu.TopologyReader
 }
 
-// Second is the reader for fields that the first does not give.
+// Second reads the fields that the first does not give: DCGM.
 type Second interface {
 	gpu.Reader
 	gpu.Profiler

@@ -150,7 +150,7 @@ func (t *tlsDocument) versions(c *tls.Config) error {
 		}
 		n, ok := known[v.name]
 		if !ok {
-			return fmt.Errorf("unknown version %q: want TLS13, TLS12, TLS11, TLS10", v.name)
+			return fmt.Errorf("unknown TLS version %q: want TLS13, TLS12, TLS11 or TLS10", v.name)
 		}
 		*v.to = n
 	}
@@ -161,7 +161,7 @@ func (t *tlsDocument) suites(c *tls.Config) error {
 	for _, name := range t.Ciphers {
 		i := slices.IndexFunc(tls.CipherSuites(), func(s *tls.CipherSuite) bool { return s.Name == name })
 		if i < 0 {
-			return fmt.Errorf("unknown cipher suite %q", name)
+			return fmt.Errorf("cipher_suites: unknown cipher suite %q: want a secure suite of Go's crypto/tls, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
 		}
 		c.CipherSuites = append(c.CipherSuites, tls.CipherSuites()[i].ID)
 	}
@@ -169,7 +169,7 @@ func (t *tlsDocument) suites(c *tls.Config) error {
 	for _, name := range t.Curves {
 		id, ok := curves[name]
 		if !ok {
-			return fmt.Errorf("unknown curve %q", name)
+			return fmt.Errorf("curve_preferences: unknown curve %q: want CurveP256, CurveP384, CurveP521 or X25519", name)
 		}
 		c.CurvePreferences = append(c.CurvePreferences, id)
 	}

@@ -105,8 +105,8 @@ func newArguments(series string, matchers []matcher, groupBy ...string) argument
 	return a
 }
 
-// plainValue matches the values that a template may insert by itself, within quotes that
-// the file's author wrote. All names of Kubernetes objects and all label values do.
+// plainValue matches values that are safe within quotes of a template's own text, where
+// they are not escaped. All names of Kubernetes objects and all label values match.
 var plainValue = regexp.MustCompile(`^[A-Za-z0-9_.:-]*$`)
 
 // checkPlain refuses values that could end a quoted string.

@@ -183,7 +183,7 @@ func (s *Server) logWarnings(warnings []string, skipped int) {
 	}
 }
 
-// Listed is a metric in discovery.
+// Listed is a metric that the API's discovery lists.
 type Listed struct {
 	Metric
 	Namespaced bool // its objects have a namespace

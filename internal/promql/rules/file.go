@@ -113,7 +113,7 @@ func Parse(content []byte, check Checker) ([]Group, error) {
 func readGroup(f *groupFormat, check Checker) (g Group, err error) {
 	g = Group{Name: f.Name, Limit: f.Limit}
 	if f.Name == "" {
-		return g, errors.New("a group has no name")
+		return g, errors.New("a group has no name: give each group a name of its own")
 	}
 	if f.Limit < 0 {
 		return g, fmt.Errorf("group %q: limit is %d; it must not be negative", f.Name, f.Limit)

@@ -80,7 +80,8 @@ func writeIndented(b *strings.Builder, heading, text string) {
 	}
 }
 
-// YAML returns the GPUAutoscaler, after comments about what differs.
+// YAML returns the GPUAutoscaler as YAML. Comments before it list the fields of the source
+// object that differ or have no equivalent.
 func (r *Result) YAML() (string, error) {
 	text, err := marshalSpec(r)
 	if err != nil {

@@ -76,7 +76,7 @@ func (p *promise) parseCheck(s string) error {
 		return fmt.Errorf("%s does not support the operator %s: want = or !=", p.subject, p.op)
 	case "replicas", "ups", "downs":
 		if _, err := strconv.Atoi(p.want); err != nil {
-			return fmt.Errorf("%q: want a whole number", p.want)
+			return fmt.Errorf("%s: %q: want a whole number", p.subject, p.want)
 		}
 		return nil
 	}

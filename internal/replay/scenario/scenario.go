@@ -55,7 +55,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 		case decisionsSection:
 			s.recorded = string(f.Data)
 		default:
-			err = fmt.Errorf("sections are %s, %s, %s and %s", policySection, timelineSection, promisesSection, decisionsSection)
+			err = fmt.Errorf("unknown section: want %s, %s, %s or %s", policySection, timelineSection, promisesSection, decisionsSection)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: section %s: %w", name, f.Name, err)

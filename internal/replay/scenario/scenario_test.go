@@ -136,7 +136,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 			t.Errorf("%s: %v, want %q", with, err, want)
 		}
 	}
-	f("-- timeline --", "-- times --", "section times: sections are policy.yaml, timeline, promises and decisions")
+	f("-- timeline --", "-- times --", "section times: unknown section: want policy.yaml, timeline, promises or decisions")
 	f("maxReplicas: 5", "maxReplica: 5", `unknown field "spec.maxReplica"`)
 	f("0s replicas", "soon replicas", `section timeline: line 1: "soon" is not a time`)
 	f("0s replicas", "0.5s replicas", `"0.5s" is not a time`)
@@ -156,7 +156,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 	f("replicas<=5", "replicas", "is not a comparison")
 	f("replicas<=5", "cost<=5", `unknown subject "cost"`)
 	f("replicas<=5", "rule<=5", "rule does not support the operator <=: want = or !=")
-	f("replicas<=5", "ups<=few", `"few": want a whole number`)
+	f("replicas<=5", "ups<=few", `ups: "few": want a whole number`)
 	f("kind: GPUAutoscaler", "# nothing", "section policy.yaml: policy.yaml: kind")
 }
 

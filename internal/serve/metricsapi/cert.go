@@ -13,5 +13,5 @@ var _ dynamiccertificates.CertKeyContentProvider = servedCert{}
 // Name returns the certificate's name in the library's log lines.
 func (servedCert) Name() string { return "serving-cert" }
 
-// AddListener registers the library for changes.
+// AddListener calls the library's listener after each change of the certificate.
 func (c servedCert) AddListener(l dynamiccertificates.Listener) { c.OnChange(l.Enqueue) }

@@ -240,7 +240,7 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	if path == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("no kubeconfig was given and there is no service account: %w", err)
+			return nil, fmt.Errorf("set --kubeconfig, or run in a pod with a service account: %w", err)
 		}
 		return config, nil
 	}

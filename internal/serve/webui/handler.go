@@ -59,7 +59,7 @@ type Stats struct {
 	LimitedAnswers  uint64 // refused: too many concurrent responses, or too many bytes of them
 }
 
-// Stats returns the numbers of refused requests.
+// Stats counts the refused requests, by reason.
 func (p *Page) Stats() Stats {
 	return Stats{p.limited.requests.Load(), p.limited.logins.Load(), p.limited.answers.Load()}
 }

@@ -38,7 +38,7 @@ func parseMinuteQuery(v url.Values, now time.Time) (q view.MinuteQuery, err erro
 		}
 	}
 	if n := len(v["metric"]); n > maxMinuteNames {
-		return q, fmt.Errorf("%d parameters metric, want at most %d", n, maxMinuteNames)
+		return q, fmt.Errorf("metric is given %d times, want at most %d", n, maxMinuteNames)
 	}
 	for _, text := range v["metric"] {
 		m, err := history.ParseMetric(text)

@@ -37,7 +37,7 @@ func TestMinuteQueries(t *testing.T) {
 	f("since=soon", `since is "soon"`)
 	f("step=90s", `step is "90s", want whole minutes`)
 	f("step=0s", `step is "0s"`)
-	f(strings.Repeat("metric=x&", 65), "65 parameters metric, want at most 64")
+	f(strings.Repeat("metric=x&", 65), "metric is given 65 times, want at most 64")
 }
 
 func TestMinutesAreServed(t *testing.T) {

@@ -20,8 +20,8 @@ type Loaded struct {
 	Damaged  int    // segments of which the end could not be read
 }
 
-// Load adds the rows of all segments of all programs, until now, to a store. Of several
-// rows of a workload's minute, it takes the first. The rest of a segment after damage is
+// Load adds the rows until now to a store, from all segments of all controllers that share
+// the directory. Of several rows of a workload's minute, it takes the first. The rest of a segment after damage is
 // skipped, logged and counted.
 func (v *Volume) Load(s *Store, now time.Time) Loaded {
 	var all []segmentFile

@@ -82,7 +82,7 @@ func (c *cells[T]) blank(slot int) {
 	}
 }
 
-// add returns an empty column.
+// add returns the index of an empty column: a free one, or a new one.
 func (c *cells[T]) add(slots int) int32 {
 	if n := len(c.free); n > 0 {
 		col := c.free[n-1]
