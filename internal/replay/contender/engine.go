@@ -4,7 +4,6 @@ package contender
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -129,7 +128,7 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 	e.policy.GPUsPerReplica = d.GPUsPerReplica()
 	e.policy.Startup = e.givenStartup
 	if e.givenStartup == 0 {
-		e.policy.Startup = startupP95(d.StartSeconds())
+		e.policy.Startup = d.Starts().Quantile(0.95)
 	}
 	e.observe(d, now)
 	decision, state := scale.Decide(e.policy, e.obs, e.state, timeOf(now))
@@ -186,15 +185,4 @@ func phaseOf(p service.Phase) scale.Phase {
 		return scale.Serving
 	}
 	return scale.Terminating
-}
-
-// startupP95 returns the 95th percentile of the most recent starts, as the controller
-// learns it; 0 without any.
-func startupP95(seconds []float64) time.Duration {
-	if len(seconds) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(seconds))
-	i := max(0, int(math.Ceil(0.95*float64(len(s))))-1)
-	return time.Duration(math.Ceil(s[i])) * time.Second
 }

@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
+	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
 // Config is the service that a deployment simulates.
@@ -50,7 +52,7 @@ type Deployment struct {
 	ready          []*Pod
 	gateway        queue // requests that arrived while no pod was ready
 	created        int   // pods
-	recentStarts   []float64
+	starts         scale.Starts
 	snapshots      [snapshotSeconds]Snapshot
 	empty          Snapshot
 	stats          stats
@@ -59,9 +61,6 @@ type Deployment struct {
 		index     []int
 	}
 }
-
-// recentStartCount is the number of starts that StartSeconds returns.
-const recentStartCount = 20
 
 // New returns a deployment with cfg.Replicas ready pods.
 func New(cfg *Config, autoscalers ...Autoscaler) *Deployment {
@@ -180,9 +179,7 @@ func (d *Deployment) advancePods(t float64) {
 			}
 		case p.advanceStart(t):
 			d.ready = append(d.ready, p)
-			if d.recentStarts = append(d.recentStarts, p.Ready-p.Bound); len(d.recentStarts) > recentStartCount {
-				d.recentStarts = d.recentStarts[1:]
-			}
+			d.starts.Add(time.Duration((p.Ready - p.Bound) * float64(time.Second)))
 		}
 	}
 	d.pods = slices.DeleteFunc(d.pods, func(p *Pod) bool { return p.Phase == Deleted })

@@ -72,7 +72,7 @@ func (d *Deployment) fork(autoscalers []Autoscaler) *Deployment {
 	f.decisionBuffer.decisions, f.decisionBuffer.index = nil, nil
 	routing := *d.routing
 	f.routing, f.router = &routing, rand.New(&routing)
-	f.recentStarts = slices.Clone(d.recentStarts)
+	f.starts = d.starts.Clone()
 	f.gateway = d.gateway.clone()
 	f.stats.minutes = slices.Clone(d.stats.minutes)
 	for i := range f.snapshots {

@@ -2,7 +2,10 @@
 
 package service
 
-import "github.com/gpupilot/gpupilot/internal/replay/trace"
+import (
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
 
 // Replicas returns spec.replicas.
 func (d *Deployment) Replicas() int { return d.replicas }
@@ -35,9 +38,9 @@ func (d *Deployment) GPUsPerReplica() int32 { return d.cfg.Model.GPUs }
 // Autoscalers returns the autoscalers that share the deployment.
 func (d *Deployment) Autoscalers() []Autoscaler { return d.autoscalers }
 
-// StartSeconds returns the durations of the most recent starts, from the binding until the
-// pod was ready.
-func (d *Deployment) StartSeconds() []float64 { return d.recentStarts }
+// Starts returns the most recent starts. A pod starts when it is bound to a node, which
+// is at its creation unless it waits for a node.
+func (d *Deployment) Starts() *scale.Starts { return &d.starts }
 
 // Created returns the number of pods that were ever created. It is the ID of the next pod.
 func (d *Deployment) Created() int { return d.created }

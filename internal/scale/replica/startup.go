@@ -3,8 +3,6 @@
 package replica
 
 import (
-	"math"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,17 +12,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-const (
-	// startsKept is the number of starts for the quantiles: enough for a 95th
-	// percentile, and few enough to follow a new image soon.
-	startsKept = 20
-	// longestStart bounds the duration of one start.
-	longestStart = time.Hour
-)
-
 // Startup learns how long the workload's pods take from creation to readiness.
 type Startup struct {
-	durations     []time.Duration    // the last starts, oldest first
+	starts        scale.Starts
 	waiting       map[types.UID]bool // pods observed before they were first ready
 	unschedulable map[types.UID]bool // those of waiting that were unschedulable at times
 }
@@ -32,24 +22,24 @@ type Startup struct {
 // Restore continues with the values learned before a restart: only the quantiles of
 // the starts were stored.
 func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
-	if l == nil || l.Samples <= 0 || len(s.durations) > 0 || !isStartup(l) {
+	if l == nil || l.Samples <= 0 || s.starts.Len() > 0 || !isStartup(l) {
 		return
 	}
-	n := int(min(l.Samples, startsKept))
+	n := int(min(l.Samples, scale.StartsKept))
 	slow := max(1, n/10)
 	for i := range n {
 		seconds := l.P50Seconds
 		if i < slow {
 			seconds = l.P95Seconds
 		}
-		s.durations = append(s.durations, time.Duration(seconds)*time.Second)
+		s.starts.Add(time.Duration(seconds) * time.Second)
 	}
 }
 
 // isStartup reports whether the quantiles are plausible. Others may have written the
 // status; implausible values are ignored and learned again.
 func isStartup(l *v1alpha1.LearnedStartup) bool {
-	return 0 <= l.P50Seconds && l.P50Seconds <= l.P95Seconds && l.P95Seconds <= int32(longestStart/time.Second)
+	return 0 <= l.P50Seconds && l.P50Seconds <= l.P95Seconds && l.P95Seconds <= int32(scale.LongestStart/time.Second)
 }
 
 // Observe records the starts of the workload's pods.
@@ -64,7 +54,7 @@ func (s *Startup) Observe(pods []*corev1.Pod) {
 		waited := s.waiting[pod.UID]
 		switch {
 		case phase == scale.Serving && waited:
-			s.addDuration(since.Sub(s.startTime(pod)))
+			s.starts.Add(since.Sub(s.startTime(pod)))
 			delete(s.waiting, pod.UID)
 		case phase == scale.Unschedulable:
 			s.unschedulable[pod.UID] = true
@@ -98,30 +88,14 @@ func (s *Startup) startTime(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-func (s *Startup) addDuration(took time.Duration) {
-	s.durations = append(s.durations, min(max(took, 0), longestStart))
-	if n := len(s.durations); n > startsKept {
-		s.durations = slices.Delete(s.durations, 0, n-startsKept)
-	}
-}
-
 // Learned returns the quantiles of the starts; nil before the first start.
 func (s *Startup) Learned() *v1alpha1.LearnedStartup {
-	if len(s.durations) == 0 {
+	if s.starts.Len() == 0 {
 		return nil
 	}
-	sorted := slices.Sorted(slices.Values(s.durations))
 	return &v1alpha1.LearnedStartup{
-		P50Seconds: wholeSeconds(quantile(sorted, 0.50)),
-		P95Seconds: wholeSeconds(quantile(sorted, 0.95)),
-		Samples:    int32(len(sorted)),
+		P50Seconds: int32(s.starts.Quantile(0.50) / time.Second),
+		P95Seconds: int32(s.starts.Quantile(0.95) / time.Second),
+		Samples:    int32(s.starts.Len()),
 	}
 }
-
-// quantile returns the smallest value that a share of at least q does not exceed.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
-}
-
-// wholeSeconds rounds up, because Kubernetes truncates times to whole seconds.
-func wholeSeconds(d time.Duration) int32 { return int32(math.Ceil(d.Seconds())) }
