@@ -22,26 +22,9 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/gpupilot/gpupilot/internal/base/logtest"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
-
-// buffer is the program's output.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
 
 var servesAt = regexp.MustCompile(`msg=serving address=(\S+)`)
 
@@ -51,10 +34,10 @@ const patience = time.Minute
 
 // start runs the program and returns its address. stop ends it, and fails the
 // test if it does not end.
-func start(t *testing.T, args ...string) (url string, out *buffer, stop func()) {
+func start(t *testing.T, args ...string) (url string, out *logtest.Buffer, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	out = &buffer{}
+	out = &logtest.Buffer{}
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, append([]string{"-a", "127.0.0.1:0"}, args...), out) }()
 	stop = sync.OnceFunc(func() {

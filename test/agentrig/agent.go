@@ -8,7 +8,6 @@
 package agentrig
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +19,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/base/logtest"
 )
 
 // startTimeout bounds the time until an agent serves.
@@ -44,7 +44,7 @@ type Agent struct {
 	URL string // http://host:port
 
 	process *os.Process
-	log     output
+	log     logtest.Buffer
 	done    chan struct{} // closed when it has ended and was waited for
 	err     error         // how it ended; read it after done
 }
@@ -172,22 +172,4 @@ func (a *Agent) Await(ctx context.Context, timeout time.Duration, shows func(pag
 			return fmt.Errorf("/metrics does not show it after %v (last error: %w); the agent said:\n%s", timeout, err, a.Log())
 		}
 	}
-}
-
-// output keeps what a program writes.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }

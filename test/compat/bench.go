@@ -119,7 +119,7 @@ func (h *harness) measure(ctx context.Context, path string, s scenario, n *node)
 	}
 	c := cost{bytes: len(a.body), series: len(parsePage(a.body).series)}
 	if a.status != http.StatusOK || c.series == 0 {
-		return cost{}, fmt.Errorf("/metrics answers %d with %d series; it said:\n%s", a.status, c.series, p.log.tail())
+		return cost{}, fmt.Errorf("/metrics answers %d with %d series; it said:\n%s", a.status, c.series, p.tail())
 	}
 	pid := p.cmd.Process.Pid
 	if c.cpuIdle, err = cpuOf(pid, func() error { p.sleep(ctx, benchIdle); return ctx.Err() }); err != nil {

@@ -181,7 +181,7 @@ func TestProgramsInACluster(t *testing.T) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%v: no %s in\n%s\nit said:\n%s", err, want, a.body, p.log.tail())
+				t.Fatalf("%v: no %s in\n%s\nit said:\n%s", err, want, a.body, p.tail())
 			}
 		}
 	}

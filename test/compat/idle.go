@@ -79,10 +79,10 @@ func (h *harness) measureIdle(ctx context.Context, c *idleCase, s scenario, n *n
 			p.sleep(ctx, min(scrapeEvery, time.Until(end)))
 			a, err := p.ask(ctx, request{path: "/metrics"})
 			if err != nil {
-				return fmt.Errorf("%s, %s: %w\n%s", c.name, c.tick, err, p.log.tail())
+				return fmt.Errorf("%s, %s: %w\n%s", c.name, c.tick, err, p.tail())
 			}
 			if !strings.Contains(a.body, "DCGM_FI_DEV_GPU_UTIL{") {
-				return fmt.Errorf("%s, %s: /metrics answers %d without the fields; it said:\n%s", c.name, c.tick, a.status, p.log.tail())
+				return fmt.Errorf("%s, %s: /metrics answers %d without the fields; it said:\n%s", c.name, c.tick, a.status, p.tail())
 			}
 		}
 		return ctx.Err()

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -13,9 +12,10 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/base/logtest"
 )
 
 const (
@@ -30,29 +30,15 @@ type program struct {
 	cmd    *exec.Cmd
 	addr   string // where it listens
 	secure bool   // serves TLS
-	log    logBuffer
+	log    logtest.Buffer
 	ended  chan struct{} // closed when it has
 	client *http.Client
 }
 
-// logBuffer keeps what a program writes.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// tail is the end of it.
-func (l *logBuffer) tail() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// tail returns the end of what the program wrote.
+func (p *program) tail() string {
 	const most = 2000
-	s := strings.TrimSpace(l.b.String())
+	s := strings.TrimSpace(p.log.String())
 	return s[max(0, len(s)-most):]
 }
 
@@ -94,7 +80,7 @@ func (p *program) listening(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("%s does not listen after %s; it said:\n%s", p.cmd.Path, startLimit, p.log.tail())
+	return fmt.Errorf("%s does not listen after %s; it said:\n%s", p.cmd.Path, startLimit, p.tail())
 }
 
 // sleep waits, and says whether the program still runs and ctx is not done.

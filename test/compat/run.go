@@ -100,7 +100,7 @@ func (h *harness) scenario(ctx context.Context, s scenario, dir string) ([]diffe
 		return nil, err
 	}
 	c := &comparison{values: h.fake}
-	c.add(kindStart, "program", theirs.state(), ours.state(), theirs.log.tail())
+	c.add(kindStart, "program", theirs.state(), ours.state(), theirs.tail())
 	if theirs.running() && ours.running() {
 		err = h.observe(ctx, c, s, dir, theirs, ours)
 	}
@@ -109,7 +109,7 @@ func (h *harness) scenario(ctx context.Context, s scenario, dir string) ([]diffe
 		c.add(kindStop, "program", t, o, "")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w\ntheirs said:\n%s\nours said:\n%s", err, theirs.log.tail(), ours.log.tail())
+		return nil, fmt.Errorf("%w\ntheirs said:\n%s\nours said:\n%s", err, theirs.tail(), ours.tail())
 	}
 	return c.found, nil
 }
@@ -193,7 +193,7 @@ func (h *harness) observe(ctx context.Context, c *comparison, s scenario, dir st
 			return err
 		}
 	}
-	c.add(kindStart, "after a while", theirs.state(), ours.state(), theirs.log.tail())
+	c.add(kindStart, "after a while", theirs.state(), ours.state(), theirs.tail())
 	return nil
 }
 

@@ -3,7 +3,6 @@
 package rules
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +26,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/logtest"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -169,26 +169,6 @@ func (f *fixed) answer(err error, block time.Duration) {
 	f.err, f.block = err, block
 }
 
-// lockedBuffer is a log that is written and read by several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// take returns what was written since the last call.
-func (l *lockedBuffer) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.b.Reset()
-	return l.b.String()
-}
-
 // A rule of a namespace is evaluated within the namespace and its limits, an operator's
 // within more.
 func TestQueriesOfRules(t *testing.T) {
@@ -228,7 +208,7 @@ func TestQueriesOfRules(t *testing.T) {
 // once a minute, and evaluations that come too late.
 func TestLogAndMeters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		var wanted []string
 		e := &fixed{value: promql.Scalar{V: 1}}
 		m := New(Config{}, Deps{
@@ -255,7 +235,7 @@ func TestLogAndMeters(t *testing.T) {
 					t.Errorf("no %s in\n%s", want, metrics)
 				}
 			}
-			text := log.take()
+			text := log.Take()
 			if n := strings.Count(text, "\n"); logged == "" && n > 0 || logged != "" && (n != 1 || !strings.Contains(text, logged)) {
 				t.Errorf("the log is %q, want %q", text, logged)
 			}

@@ -3,7 +3,6 @@
 package windows
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpupilot/gpupilot/internal/base/logtest"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -131,31 +131,11 @@ func (f *families) Gather() ([]*dto.MetricFamily, error) {
 	return f.list, f.err
 }
 
-// lockedBuffer is a log that is written and read by several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// take returns what was written since the last call.
-func (l *lockedBuffer) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.b.Reset()
-	return l.b.String()
-}
-
 // Run tells the names that are wanted as soon as they are, drops those that are not, and
 // collects the controller's own metrics.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		var told []string
 		name, sum, count, q, half := "own", 4.5, uint64(3), 0.5, 1.5
 		own := &families{err: errors.New("no metrics")}
@@ -176,7 +156,7 @@ func TestRun(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		if text := log.take(); !strings.Contains(text, "own metrics are not collected") {
+		if text := log.Take(); !strings.Contains(text, "own metrics are not collected") {
 			t.Errorf("the log is %s", text)
 		}
 		own.mu.Lock()
