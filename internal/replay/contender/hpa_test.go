@@ -14,9 +14,9 @@ import (
 // podsAt returns n pods that report a value.
 func podsAt(n int, phase service.Phase, signal service.Signal, value float64) (out []service.PodState) {
 	for range n {
-		x := &service.Sample{}
+		x := &service.PodReport{}
 		x.Values[signal] = float32(value)
-		out = append(out, service.PodState{Phase: phase, Sample: x})
+		out = append(out, service.PodState{Phase: phase, Report: x})
 	}
 	return out
 }

@@ -24,7 +24,7 @@ type term struct {
 }
 
 // value returns a pod's value; ok is false if the pod does not report one of the terms.
-func (s source) value(x *service.Sample) (sum float64, ok bool) {
+func (s source) value(x *service.PodReport) (sum float64, ok bool) {
 	for _, t := range s {
 		v, ok := x.Value(t.signal)
 		if !ok {
@@ -91,7 +91,7 @@ func newGPUSource(id gpu.FieldID) (source, error) {
 }
 
 // paceOf returns the token rates that a pod reports.
-func paceOf(x *service.Sample, at time.Time) scale.Pace {
+func paceOf(x *service.PodReport, at time.Time) scale.Pace {
 	if x == nil || !x.Serving || x.TokenSeconds <= 0 {
 		return scale.Pace{}
 	}
@@ -102,7 +102,7 @@ func paceOf(x *service.Sample, at time.Time) scale.Pace {
 }
 
 // arrivalsOf returns the arrival rate that a pod reports, in requests/s.
-func arrivalsOf(x *service.Sample, at time.Time) scale.Reading {
+func arrivalsOf(x *service.PodReport, at time.Time) scale.Reading {
 	if x == nil || !x.Serving {
 		return scale.Reading{}
 	}

@@ -17,7 +17,7 @@ import (
 
 // The simulation has the metrics of every preset.
 func TestPresetsAreSimulated(t *testing.T) {
-	x, loading, at := &service.Sample{Serving: true}, &service.Sample{}, time.Unix(9, 0)
+	x, loading, at := &service.PodReport{Serving: true}, &service.PodReport{}, time.Unix(9, 0)
 	x.Values[service.Running], x.Values[service.Waiting], x.Values[service.KVUse] = 6, 3, 0.5
 	x.Batch, x.TokenSeconds = 5, 0.02
 	for _, name := range []v1alpha1.Preset{v1alpha1.PresetVLLM, v1alpha1.PresetSGLang, v1alpha1.PresetTGI, v1alpha1.PresetTriton} {

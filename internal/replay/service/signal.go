@@ -26,8 +26,8 @@ func (s Signal) String() string {
 // OfGPU reports whether GPUs report the signal, rather than the server.
 func (s Signal) OfGPU() bool { return s == GPUUtil || s == SMActive || s == TensorActive }
 
-// Sample is what one pod reports at one second. Rates are over the last second.
-type Sample struct {
+// PodReport is what one pod reports at one second. Rates are over the last second.
+type PodReport struct {
 	Values  [signalCount]float32 // by Signal
 	Serving bool                 // the server reports its signals
 
@@ -42,7 +42,7 @@ type Sample struct {
 }
 
 // Value returns the value of a signal; ok is false if the pod did not report it.
-func (s *Sample) Value(sig Signal) (v float64, ok bool) {
+func (s *PodReport) Value(sig Signal) (v float64, ok bool) {
 	if s == nil || !s.Serving && !sig.OfGPU() {
 		return 0, false
 	}
@@ -52,11 +52,11 @@ func (s *Sample) Value(sig Signal) (v float64, ok bool) {
 // Snapshot holds the samples of all pods at one second.
 type Snapshot struct {
 	second  int
-	samples []Sample
+	samples []PodReport
 }
 
 // Of returns the sample of a pod; nil if there is none.
-func (s *Snapshot) Of(podID int) *Sample {
+func (s *Snapshot) Of(podID int) *PodReport {
 	for i := range s.samples {
 		if s.samples[i].pod == int32(podID) {
 			return &s.samples[i]
@@ -82,7 +82,7 @@ func (d *Deployment) At(second int) *Snapshot {
 
 // Collected returns the value of a pod as a collector with this interval in seconds reads
 // it. DCGM's profiling fields are means since the previous collection.
-func (d *Deployment) Collected(s *Snapshot, x *Sample, sig Signal, interval int) (v float64, ok bool) {
+func (d *Deployment) Collected(s *Snapshot, x *PodReport, sig Signal, interval int) (v float64, ok bool) {
 	v, ok = x.Value(sig)
 	if !ok || interval <= 1 || !x.Serving || sig != SMActive && sig != TensorActive {
 		return v, ok
@@ -118,7 +118,7 @@ func (d *Deployment) observe(now int) {
 		if p.Phase != Loading && p.Phase != Serving {
 			continue
 		}
-		x := Sample{pod: int32(p.ID), Serving: p.Phase == Serving}
+		x := PodReport{pod: int32(p.ID), Serving: p.Phase == Serving}
 		if p.warmingUp(float64(now)) {
 			x.Values[GPUUtil], x.Values[SMActive], x.Values[TensorActive] = 100, 60, 10
 		}
@@ -138,7 +138,7 @@ type reading struct {
 
 // report fills in what a serving pod reports: gauges, and the increases of its counters
 // since the last reading.
-func (p *Pod) report(x *Sample) {
+func (p *Pod) report(x *PodReport) {
 	running, waiting := float32(p.running()), float32(p.waiting.len())
 	x.Values[Running], x.Values[Waiting], x.Values[Concurrency] = running, waiting, running+waiting
 	x.sm, x.tensor = p.sm, p.tensor

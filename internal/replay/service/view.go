@@ -67,7 +67,7 @@ func (d *Deployment) LongestStart() float64 {
 // PodState is a pod as SetState makes it.
 type PodState struct {
 	Phase  Phase
-	Sample *Sample // nil: the pod reports nothing
+	Report *PodReport // nil: the pod reports nothing
 }
 
 // SetState replaces the pods and the queue, and records what the pods report at a second.
@@ -82,10 +82,10 @@ func (d *Deployment) SetState(second int, pods []PodState, queued int) {
 		if p.Phase == Serving {
 			d.ready = append(d.ready, p)
 		}
-		if state.Sample != nil {
-			sample := *state.Sample
-			sample.pod, sample.Serving = int32(id), p.Phase == Serving
-			s.samples = append(s.samples, sample)
+		if state.Report != nil {
+			report := *state.Report
+			report.pod, report.Serving = int32(id), p.Phase == Serving
+			s.samples = append(s.samples, report)
 		}
 	}
 	for range queued {

@@ -95,7 +95,7 @@ func (f *fakeSignals) with(name, kind, metricType string, metadata map[string]st
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.objects["team-a/"+name] = &ScaledObject{
-		Namespace: "team-a", Name: name, MinReplicas: 1, Target: Target{"apps/v1", "Deployment", name},
+		Namespace: "team-a", Name: name, MinReplicas: 1, Target: ScaleTarget{"apps/v1", "Deployment", name},
 		Triggers: []ObjectTrigger{{Type: kind, MetricType: metricType, Metadata: metadata}},
 	}
 	return &pb.ScaledObjectRef{Namespace: "team-a", Name: name, ScalerMetadata: maps.Clone(metadata)}
@@ -314,7 +314,7 @@ func TestOnlyTheObjectsOwnTriggers(t *testing.T) {
 	if _, err := getMetrics(t.Context(), conn, ref, "other"); status.Code(err) != codes.NotFound {
 		t.Errorf("another metric's name: %v", err)
 	}
-	if _, err := getMetrics(t.Context(), conn, ref, ""); err != nil || asked.Namespace != "team-a" || asked.Target != (Target{"apps/v1", "Deployment", "vllm"}) {
+	if _, err := getMetrics(t.Context(), conn, ref, ""); err != nil || asked.Namespace != "team-a" || asked.Target != (ScaleTarget{"apps/v1", "Deployment", "vllm"}) {
 		t.Errorf("asked for %+v, %v", asked, err)
 	}
 	cron := r.with("cron", "cron", "", map[string]string{"metric": "Utilization", "target": "60"})

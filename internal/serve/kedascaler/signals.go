@@ -11,13 +11,13 @@ import (
 // ScaledObject is what the scaler reads of a ScaledObject in the API server.
 type ScaledObject struct {
 	Namespace, Name string
-	Target          Target
+	Target          ScaleTarget
 	MinReplicas     int32 // minReplicaCount; KEDA's default is 0
 	Triggers        []ObjectTrigger
 }
 
-// Target is a scale target, in the ScaledObject's namespace.
-type Target struct{ APIVersion, Kind, Name string }
+// ScaleTarget is a scale target, in the ScaledObject's namespace.
+type ScaleTarget struct{ APIVersion, Kind, Name string }
 
 // ObjectTrigger is a trigger as the ScaledObject has it.
 type ObjectTrigger struct {
@@ -29,7 +29,7 @@ type ObjectTrigger struct {
 // WorkloadQuery asks for a metric of a workload's serving pods.
 type WorkloadQuery struct {
 	Namespace string
-	Target    Target
+	Target    ScaleTarget
 	Metric    string        // a GPU metric of any profile, or a pod metric that is scraped
 	Stat      string        // how the pods' values are combined: avg, sum, min, max or a percentile such as p95
 	Window    time.Duration // over which values are taken; 0: the newest
