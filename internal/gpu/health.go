@@ -34,7 +34,7 @@ const (
 )
 
 // faultFor is how long an XID error counts as a fault. A reset of the GPU
-// cannot be detected; only a restart of the agent clears the count.
+// cannot be detected; only a restart of the agent clears the error.
 const faultFor = 24 * time.Hour
 
 // Faults returns the faults of the GPU, the most severe first; none if it is

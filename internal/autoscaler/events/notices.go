@@ -22,7 +22,7 @@ type Notice struct {
 // The bounds of the Events of notices. Tenants make objects and texts.
 const (
 	// noteEvery is the time between the first two Events with the same reason about an
-	// object. It doubles each time: some texts are others at each look.
+	// object. It doubles each time, because some texts differ at each check.
 	noteEvery = time.Minute
 	// noteAgain is when an unchanged problem gets a new Event: the API server has
 	// deleted the last one, by default after an hour.
@@ -61,11 +61,11 @@ func NewNotices(record func(about corev1.ObjectReference, kind, reason, action, 
 	return &Notices{record: record, written: map[noticeKey]writtenNotice{}, used: map[string]int{}}
 }
 
-// interval is the time between two looks at the problems.
+// interval is the time between two updates.
 const interval = 5 * time.Second
 
-// Run looks at the problems that list returns, again and again, so that a new leader
-// misses none, until ctx is done.
+// Run calls Update with the result of list every interval, until ctx is done. A new leader
+// therefore records the problems that began before it led.
 func (n *Notices) Run(ctx context.Context, list func() []Notice) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -79,8 +79,9 @@ func (n *Notices) Run(ctx context.Context, list func() []Notice) {
 	}
 }
 
-// Update takes all problems that exist now. A problem that ended and comes back is no
-// new one before noteAgain, unless its text differs.
+// Update records an Event for each problem that is new or has another text, within the
+// bounds. list has all problems that exist now. A problem that ended and comes back with
+// the same text gets an Event only after noteAgain.
 func (n *Notices) Update(now time.Time, list []Notice) {
 	if now.Sub(n.began) >= noteEvery {
 		n.began, n.all = now, 0

@@ -23,7 +23,7 @@ type partReads struct {
 	err  error     // why the last read failed
 }
 
-// partsRead is the result of one read.
+// partsRead is the result of one read of the parts.
 type partsRead struct {
 	list  []gpu.PartSnapshot
 	asked time.Time

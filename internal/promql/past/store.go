@@ -30,10 +30,11 @@ type Config struct {
 type Deps struct {
 	Recent   storage.Queryable // the series at full rate
 	Minutes  *history.Store
-	Families []history.Family // whose series have a past
+	Families []history.Family // that Minutes has
 }
 
-// Store is a storage.Queryable with the series of another one, and their past.
+// Store is a storage.Queryable: it has the series of Deps.Recent and, for the time before
+// them, the minutes of the history.
 type Store struct {
 	cfg  Config
 	deps Deps

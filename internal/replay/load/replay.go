@@ -91,8 +91,8 @@ func (p *Replay) At(t time.Duration) float64 {
 	return max(0, p.scale*(p.countBefore(to)-p.countBefore(to-width))/width) // rounding must not make it negative
 }
 
-// Duration returns the recording's duration divided by the speed, at most that of a
-// time.Duration.
+// Duration returns the recording's duration divided by the speed. The result is bounded, so
+// that it does not overflow.
 func (p *Replay) Duration() time.Duration {
 	s := p.at[len(p.at)-1] / p.cfg.Speed
 	return time.Duration(min(s*float64(time.Second), math.MaxInt64/2))

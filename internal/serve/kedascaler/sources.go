@@ -14,17 +14,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
-// Workloads knows the values of workloads; *usage.Reader does.
+// Workloads returns the values of workloads, as *usage.Reader does.
 type Workloads interface {
 	WorkloadValue(ctx context.Context, q *usage.WorkloadQuery, now time.Time) (usage.WorkloadValue, error)
 }
 
-// Decisions knows what was decided; *controller.Controller does.
+// Decisions returns the replicas that a GPUAutoscaler wants, as *controller.Controller does.
 type Decisions interface {
 	DesiredReplicas(namespace, name string) (controller.DesiredReplicas, error)
 }
 
-// Queries knows MetricQueries; *metricquery.Keeper does.
+// Queries returns the values of MetricQueries, as *metricquery.Keeper does.
 type Queries interface {
 	Object(namespace, name string) (v metricquery.Sample, found bool, err error)
 	Follow(namespace, name string) (stop func())
