@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
@@ -196,12 +197,9 @@ func (c *config) node() string {
 }
 
 func (c *config) logger(out io.Writer) *slog.Logger {
-	o := &slog.HandlerOptions{Level: slog.LevelInfo}
+	level := slog.LevelInfo
 	if c.debug {
-		o.Level = slog.LevelDebug
+		level = slog.LevelDebug
 	}
-	if c.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(out, o))
-	}
-	return slog.New(slog.NewTextHandler(out, o))
+	return flags.Logger(out, c.logFormat, level)
 }

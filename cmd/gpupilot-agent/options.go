@@ -129,7 +129,7 @@ func (c *config) mainOptions() []option {
 		{"debug", "", "DCGM_EXPORTER_DEBUG", &c.debug, "log more", nil},
 		{
 			"log-format", "", "DCGM_EXPORTER_LOG_FORMAT", &c.logFormat,
-			"`format` of the log: text or json", flags.OneOf(&c.logFormat, "text", "json"),
+			"`format` of the log: text or json", flags.IsLogFormat(&c.logFormat),
 		},
 	}
 }

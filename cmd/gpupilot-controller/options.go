@@ -194,7 +194,7 @@ func (c *config) mainRows() []option {
 		{"node-health", &c.nodeHealth, "set the condition GPUHealthy of nodes: False after XID errors that need a reset, a failed row remapping or a lost GPU", nil},
 
 		{"log-level", &c.logLevel, "`level` of the log: debug, info, warn or error", flags.OneOf(&c.logLevel, "debug", "info", "warn", "error")},
-		{"log-format", &c.logFormat, "`format` of the log: text or json", flags.OneOf(&c.logFormat, "text", "json")},
+		{"log-format", &c.logFormat, "`format` of the log: text or json", flags.IsLogFormat(&c.logFormat)},
 		{"version", &c.version, "print the version and exit", nil},
 		{"help", &c.help, "print this and exit", nil},
 	}
@@ -263,11 +263,7 @@ func (c *config) has(role string) bool {
 func (c *config) logger(out io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.logLevel)) // checked with the flags
-	o := &slog.HandlerOptions{Level: level}
-	if c.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(out, o))
-	}
-	return slog.New(slog.NewTextHandler(out, o))
+	return flags.Logger(out, c.logFormat, level)
 }
 
 func isQueryLabel(p *string) func() error {
