@@ -11,19 +11,19 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
-// Family is a field whose aggregates are on /metrics. A value times Scale is in the base
+// shownField is a field whose aggregates are on /metrics. A value times Scale is in the base
 // unit of the name.
-type Family struct {
+type shownField struct {
 	Field gpu.FieldID
 	name  string
 	Scale float64
 	help  string
 }
 
-// Families are the fields whose aggregates are on /metrics, while they are in use.
-func Families() []Family {
+// shownFields are the fields whose aggregates are on /metrics, while they are in use.
+func shownFields() []shownField {
 	const mebibyte = 1 << 20
-	return []Family{
+	return []shownField{
 		{gpu.GPUUtil, "utilization_ratio", 0.01, "Share of time in which a kernel ran"},
 		{gpu.MemCopyUtil, "memory_utilization_ratio", 0.01, "Share of time in which memory was read or written"},
 		{gpu.FBUsed, "memory_used_bytes", mebibyte, "Framebuffer memory used"},
@@ -37,14 +37,14 @@ func Families() []Family {
 	}
 }
 
-// Scope is a kind of groups.
-type Scope int
+// scope is a kind of groups.
+type scope int
 
 // The scopes.
 const (
-	Cluster Scope = iota
-	Namespace
-	Workload
+	ofCluster scope = iota
+	ofNamespace
+	ofWorkload
 	scopes // their number
 )
 
@@ -59,14 +59,16 @@ var scopeNames = [scopes]struct {
 	{"workload", "of a workload", []string{"namespace", "kind", "name"}},
 }
 
-// Labels are the names of the labels that identify a group of the scope.
-func (s Scope) Labels() []string { return slices.Clone(scopeNames[s].labels) }
+// labels are the names of the labels that identify a group of the scope.
+func (s scope) labels() []string { return slices.Clone(scopeNames[s].labels) }
 
-// GPUs is the name of the number of a group's GPUs on /metrics.
-func (s Scope) GPUs() string { return "gpupilot_" + scopeNames[s].name + "_gpus" }
+// gpus is the name of the number of a group's GPUs on /metrics.
+func (s scope) gpus() string { return "gpupilot_" + scopeNames[s].name + "_gpus" }
 
-// Name is the name of the field's aggregates on /metrics.
-func (f *Family) Name(s Scope) string { return "gpupilot_" + scopeNames[s].name + "_gpu_" + f.name }
+// metric is the name of the field's aggregates on /metrics.
+func (f *shownField) metric(s scope) string {
+	return "gpupilot_" + scopeNames[s].name + "_gpu_" + f.name
+}
 
 // descs describe the aggregates on /metrics. Their number of series is bounded by
 // AggregatorConfig.MaxGroups.
@@ -82,15 +84,15 @@ func newDescs() *descs {
 	for s := range scopes {
 		scope := &scopeNames[s]
 		d.values[s] = map[gpu.FieldID]*prometheus.Desc{}
-		for _, f := range Families() {
+		for _, f := range shownFields() {
 			d.scales[f.Field] = f.Scale
-			d.values[s][f.Field] = prometheus.NewDesc(f.Name(s),
+			d.values[s][f.Field] = prometheus.NewDesc(f.metric(s),
 				f.help+", over the GPUs in use "+scope.of+" whose pods serve, by statistic. avg_5m is the mean of the last 5 min.",
-				append(s.Labels(), "in_use", "stat"), nil)
+				append(s.labels(), "in_use", "stat"), nil)
 		}
-		d.gpus[s] = prometheus.NewDesc(s.GPUs(),
+		d.gpus[s] = prometheus.NewDesc(s.gpus(),
 			"GPUs in use "+scope.of+": allocated to serving pods, or active: with a utilization above zero within the last minute.",
-			append(s.Labels(), "in_use"), nil)
+			append(s.labels(), "in_use"), nil)
 	}
 	d.omitted = prometheus.NewDesc("gpupilot_gpu_aggregates_omitted", "Workloads and namespaces whose aggregates are left out, because more than --workload-metrics of them hold GPUs.", nil, nil)
 	return d
@@ -115,14 +117,14 @@ func (a *Aggregator) Collect(ch chan<- prometheus.Metric) {
 }
 
 // scope returns the scope of a group, and the values of its labels.
-func (g Group) scope() (scope Scope, labels []string) {
+func (g Group) scope() (of scope, labels []string) {
 	switch {
 	case g.Name != "":
-		return Workload, []string{g.Namespace, g.Kind, g.Name}
+		return ofWorkload, []string{g.Namespace, g.Kind, g.Name}
 	case g.Namespace != "":
-		return Namespace, []string{g.Namespace}
+		return ofNamespace, []string{g.Namespace}
 	}
-	return Cluster, nil
+	return ofCluster, nil
 }
 
 // collect sends the aggregates of a pass.

@@ -25,12 +25,12 @@ const (
 func Recorded() (out []history.Family) {
 	inUse := []history.Label{{Name: "in_use", Values: []string{allocatedGPUs, activeGPUs}}}
 	for _, x := range []struct {
-		scope Scope
+		scope scope
 		of    history.Subject
-	}{{Namespace, history.Namespaces}, {Workload, history.Workloads}} {
-		out = append(out, history.Family{Name: x.scope.GPUs(), Of: x.of, Labels: inUse})
-		for _, f := range Families() {
-			out = append(out, history.Family{Name: f.Name(x.scope), Of: x.of, Labels: inUse, Over: x.scope.GPUs()})
+	}{{ofNamespace, history.Namespaces}, {ofWorkload, history.Workloads}} {
+		out = append(out, history.Family{Name: x.scope.gpus(), Of: x.of, Labels: inUse})
+		for _, f := range shownFields() {
+			out = append(out, history.Family{Name: f.metric(x.scope), Of: x.of, Labels: inUse, Over: x.scope.gpus()})
 		}
 	}
 	return out
@@ -64,13 +64,13 @@ func newInUseMetrics(name string) inUseMetrics {
 func newMinutes(to Minutes) *minutes {
 	m := &minutes{to: to}
 	for s := range scopes {
-		m.gpus[s] = newInUseMetrics(s.GPUs())
+		m.gpus[s] = newInUseMetrics(s.gpus())
 		m.fields[s] = map[gpu.FieldID]recordedField{}
 		for _, f := range gpu.Fields() {
 			m.fields[s][f.ID] = recordedField{newInUseMetrics(f.Name), 1}
 		}
-		for _, f := range Families() {
-			m.fields[s][f.Field] = recordedField{newInUseMetrics(f.Name(s)), f.Scale}
+		for _, f := range shownFields() {
+			m.fields[s][f.Field] = recordedField{newInUseMetrics(f.metric(s)), f.Scale}
 		}
 	}
 	return m
