@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	kubelabels "k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 )
@@ -311,10 +310,4 @@ func (s *Server) Names() []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// Knows reports whether a rule makes a metric of that name for a resource.
-func (s *Server) Knows(resource schema.GroupResource, metric string) bool {
-	_, ok := s.index.Load().entries[Metric{resource, metric}]
-	return ok
 }

@@ -45,11 +45,6 @@ type AdapterReport struct {
 	Warnings []string     `json:"warnings,omitempty"`
 }
 
-// Possible reports whether every rule has an equivalent.
-func (r *AdapterReport) Possible() bool {
-	return !slices.ContainsFunc(r.Rules, func(x RuleReport) bool { return x.Becomes == Impossible })
-}
-
 // serveAsIs says how to serve a rule as it is.
 const serveAsIs = "give the file to the controller: --adapter-config"
 
