@@ -87,16 +87,12 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 		deployment, autoscaler := workload()
 		api := fakeAPI(t, deployment, autoscaler)
 		log, store := slog.New(slog.DiscardHandler), series.New(series.Config{})
-		p := &program{cfg: &config{}, log: log, pods: index.NewPods(), store: store}
-		p.scraper = scrape.New(scrape.Config{}, scrape.Deps{
-			Client: page, Store: store, Log: log,
-			Deliver: func(target string, at time.Time) { p.control.Deliver(target, at) },
-		})
-		scraping := &discovery.Scraping{Scraper: p.scraper, Store: store}
-		p.control = controller.New(controller.Config{Discovery: discovery.Config{
+		pods, scraper := index.NewPods(), scrape.New(scrape.Config{}, scrape.Deps{Client: page, Store: store, Log: log})
+		scraping := &discovery.Scraping{Scraper: scraper, Store: store}
+		control := controller.New(controller.Config{Discovery: discovery.Config{
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
 		}}, controller.Deps{
-			Client: api, Live: api, Pods: p.pods, Scaler: target.NewScaler(api), Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: scraping.Sync, States: scraping.States, Log: log,
+			Client: api, Live: api, Pods: pods, Scaler: target.NewScaler(api), Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: scraping.Sync, States: scraping.States, Log: log,
 			AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() }, Leading: func() bool { return true }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
@@ -113,14 +109,15 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 				return nil
 			},
 		})
-		p.pods.OnAdd(running("dcgm", "dcgm-1"), true)
+		scraper.OnDeliver(control.Deliver)
+		pods.OnAdd(running("dcgm", "dcgm-1"), true)
 		for i := range 3 {
-			p.pods.OnAdd(running("web", fmt.Sprintf("web-%d", i)), true)
+			pods.OnAdd(running("web", fmt.Sprintf("web-%d", i)), true)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
-		all.Go(func() { p.scraper.Run(ctx) })
-		all.Go(func() { _ = p.control.Run(ctx, func() {}) })
+		all.Go(func() { scraper.Run(ctx) })
+		all.Go(func() { _ = control.Run(ctx, func() {}) })
 		time.Sleep(d)
 		synctest.Wait()
 		var is appsv1.Deployment

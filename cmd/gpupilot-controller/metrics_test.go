@@ -45,7 +45,7 @@ func TestLabelsOfMetrics(t *testing.T) {
 			continue
 		}
 		name, labels := parts[1], strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' || r == ' ' })
-		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
+		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "promhttp_") {
 			continue
 		}
 		seen++

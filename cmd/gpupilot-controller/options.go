@@ -8,16 +8,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/promql/rules"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
+	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 )
 
 // config holds the values of flags and environment variables.
@@ -57,6 +60,9 @@ type config struct {
 	podMonitors    bool
 	operatorLabels string // of the Prometheus Operator's objects
 
+	ruleFiles       []string
+	prometheusRules bool
+
 	prometheus        string
 	prometheusHTTP    string
 	prometheusTimeout time.Duration
@@ -74,9 +80,19 @@ type config struct {
 	agentImage     string
 	removeExporter string
 
-	keda     kedaConfig
-	external externalConfig
-	promql   promqlConfig
+	keda struct {
+		address string // empty: no scaler
+		auth    string
+		ca      string
+		clients []string
+	}
+	external struct {
+		enabled          bool
+		delegateCustom   string
+		delegateExternal string
+		delegateCA       string
+		delegateInsecure bool
+	}
 
 	logLevel  string
 	logFormat string
@@ -100,22 +116,28 @@ const (
 	roleDecide = "decide" // scale workloads
 )
 
+// The values of --page-auth and --keda-auth.
+const (
+	pageAuthToken = "token"
+	pageAuthNone  = "none"
+	kedaAuthCert  = "certificate"
+	kedaAuthNone  = "none"
+)
+
 // The namespaces that are used by default.
 const (
 	defaultNamespace = "gpupilot-system"
 	// gpuOperatorNamespace is where NVIDIA's GPU Operator runs its dcgm-exporters
 	// by default.
 	gpuOperatorNamespace = "gpu-operator"
-	namespaceFile        = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
 func defaults() config {
-	return config{
+	c := config{
 		service: "gpupilot-controller",
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi", historyMemory: "64Mi",
 		exporters: true,
-		keda:      defaultKEDA(),
 		roles:     []string{"all"},
 		agents:    "app.kubernetes.io/name=gpupilot-agent",
 		// The last one is the exporter of AMD's GPU operator.
@@ -126,6 +148,8 @@ func defaults() config {
 		workloadMetrics: 200,
 		logLevel:        "info", logFormat: "text",
 	}
+	c.keda.auth, c.keda.clients = kedaAuthCert, []string{"keda-operator"}
+	return c
 }
 
 // option is a row of the flag table, with the fields of flags.Option.
@@ -138,7 +162,7 @@ type option struct {
 
 // options is the flag table. The variable of --log-level is GPUPILOT_LOG_LEVEL.
 func (c *config) options() (out []flags.Option) {
-	for _, o := range slices.Concat(c.mainRows(), c.external.rows(), c.keda.rows(), c.promql.rows()) {
+	for _, o := range slices.Concat(c.mainRows(), c.servingRows(), c.ruleRows()) {
 		env := "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(o.name), "-", "_")
 		out = append(out, flags.Option{Name: o.name, Env: env, Bind: o.bind, Help: o.help, Check: o.check})
 	}
@@ -200,6 +224,28 @@ func (c *config) mainRows() []option {
 	}
 }
 
+// servingRows are the flags of external metrics and of the KEDA scaler.
+func (c *config) servingRows() []option {
+	return []option{
+		{"external-metrics", &c.external.enabled, "serve external.metrics.k8s.io: MetricQueries and the desired replicas of GPUAutoscalers; KEDA serves this API where it is installed", nil},
+		{"delegate-custom-metrics", &c.external.delegateCustom, "`server` that answers requests for unknown metrics of custom.metrics.k8s.io: NAMESPACE/SERVICE[:PORT] or https://HOST[:PORT]", metricsapi.IsDelegate(&c.external.delegateCustom)},
+		{"delegate-external-metrics", &c.external.delegateExternal, "the same `server` of external.metrics.k8s.io; needs --external-metrics", metricsapi.IsDelegate(&c.external.delegateExternal)},
+		{"delegate-ca-file", &c.external.delegateCA, "`file` with the authorities of the delegates' certificates", nil},
+		{"delegate-insecure-skip-tls-verify", &c.external.delegateInsecure, "do not check the delegates' certificates: whoever answers at their address gets the controller's token and sets the values", nil},
+		{"keda-address", &c.keda.address, "`address` of the external and external-push scaler for KEDA, gRPC over TLS with the metrics API's certificate; empty: none", flags.IsAddressOrEmpty(&c.keda.address)},
+		{"keda-auth", &c.keda.auth, "who may use the KEDA scaler: certificate (a client certificate of --keda-client-ca-file) or none (everybody who reaches the port)", flags.OneOf(&c.keda.auth, kedaAuthCert, kedaAuthNone)},
+		{"keda-client-ca-file", &c.keda.ca, "`file` with the authorities of KEDA's client certificates, read again when it changes", nil},
+		{"keda-clients", &c.keda.clients, "common `names` of client certificates that may ask about all namespaces; the other certificates may ask about the namespaces in their URIs, " + kedascaler.NamespaceURI + "NAMESPACE", nil},
+	}
+}
+
+func (c *config) ruleRows() []option {
+	return []option{
+		{"rule-files", &c.ruleFiles, "`files` with recording rules in Prometheus's format, separated by commas; the last part may be a pattern, such as /etc/rules/*.yaml; they are read again when they change", rules.ArePatterns(&c.ruleFiles)},
+		{"prometheus-rules", &c.prometheusRules, "evaluate the recording rules of PrometheusRules (monitoring.coreos.com), each limited to its namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
+	}
+}
+
 // parseConfig parses flags and environment variables, and checks the flags together.
 func parseConfig(args []string, getenv func(string) string) (*config, *pflag.FlagSet, error) {
 	c := defaults()
@@ -207,19 +253,11 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	if err != nil {
 		return nil, fs, err
 	}
-	if (c.certFile == "") != (c.keyFile == "") {
-		return nil, fs, fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
-	}
-	if c.prometheusHTTP != "" && c.prometheus == "" {
-		return nil, fs, fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: set the URL of the backend", c.prometheusHTTP)
-	}
-	if err := cmp.Or(c.keda.check(), c.external.check()); err != nil {
+	if err := c.check(); err != nil {
 		return nil, fs, err
 	}
 	c.service, c.servicePort, _ = kubeflags.Service(c.service) // checked above
-	if c.namespace == "" {
-		c.namespace = ownNamespace()
-	}
+	c.namespace = cmp.Or(c.namespace, kube.OwnNamespace(), defaultNamespace)
 	if c.agentsIn == "" && fs.Changed("agent-namespace") {
 		return nil, fs, errors.New("--agent-namespace is empty: set the namespace of the agents; an agent in any namespace could report values for every pod of its node")
 	}
@@ -233,13 +271,23 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	return &c, fs, nil
 }
 
-// ownNamespace returns the namespace of the pod's service account.
-func ownNamespace() string {
-	b, err := os.ReadFile(namespaceFile)
-	if ns := strings.TrimSpace(string(b)); err == nil && ns != "" {
-		return ns
+// check checks the flags together.
+func (c *config) check() error {
+	delegates := c.external.delegateCustom != "" || c.external.delegateExternal != ""
+	switch {
+	case (c.certFile == "") != (c.keyFile == ""):
+		return fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
+	case c.prometheusHTTP != "" && c.prometheus == "":
+		return fmt.Errorf("--prometheus-http-config is %q and --prometheus-url is empty: set the URL of the backend", c.prometheusHTTP)
+	case c.keda.address != "" && c.keda.auth == kedaAuthCert && c.keda.ca == "":
+		return errors.New("--keda-address is set and --keda-client-ca-file is empty: give the authority of KEDA's client certificates, " +
+			"or --keda-auth=none if the network limits who reaches the port")
+	case c.external.delegateExternal != "" && !c.external.enabled:
+		return fmt.Errorf("--delegate-external-metrics is %q and --external-metrics is not set: set both", c.external.delegateExternal)
+	case delegates && (c.external.delegateCA == "") == !c.external.delegateInsecure:
+		return errors.New("a delegate needs either --delegate-ca-file or --delegate-insecure-skip-tls-verify: set one of them")
 	}
-	return defaultNamespace
+	return nil
 }
 
 func (c *config) checkRoles() error {

@@ -4,38 +4,36 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
-	"github.com/prometheus/prometheus/storage"
-
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
-	"github.com/gpupilot/gpupilot/internal/base/group"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
 	"github.com/gpupilot/gpupilot/internal/promql/api"
+	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/past"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
+	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// promqlConfig holds the flags of PromQL over the windows.
-type promqlConfig struct {
-	ruleFiles   []string
-	ruleObjects bool
-}
-
-func (c *promqlConfig) rows() []option {
-	return []option{
-		{"rule-files", &c.ruleFiles, "`files` with recording rules in Prometheus's format, separated by commas; the last part may be a pattern, such as /etc/rules/*.yaml; they are read again when they change", c.checkFiles},
-		{"prometheus-rules", &c.ruleObjects, "evaluate the recording rules of PrometheusRules (monitoring.coreos.com), each limited to its namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
-	}
+// querying evaluates PromQL. Without the role query it has a scheduler only, which asks
+// --prometheus-url.
+type querying struct {
+	slots       *queries.Slots // of rules, signals and MetricQueries over the windows
+	engine      *engine.Engine
+	results     *rules.Store
+	rules       *rules.Manager
+	ruleObjects *rules.Objects
+	scheduler   *queries.Scheduler
+	sources     []metricsapi.Source // of custom metrics that are not built in
 }
 
 // ruleMemory is the memory of results of recording rules, in bytes.
@@ -55,116 +53,91 @@ func querySamples(limit int64, limited bool) int {
 	return int(min(most, limit/8/16))
 }
 
-// promQL is PromQL over the windows: the engine, the HTTP API and recording rules.
-type promQL struct {
-	p       *program
-	engine  *engine.Engine
-	results *rules.Store
-	rules   *rules.Manager
-	objects *rules.Objects
-}
-
-// makePromQL makes PromQL over the windows, if this replica has the role.
-func (p *program) makePromQL() {
-	if !p.cfg.has(roleQuery) {
-		return
-	}
-	q := &promQL{p: p, results: rules.NewStore(p.cfg.window, ruleMemory)}
-	q.engine = engine.New(engine.Config{
-		Timeout: queryTimeout, MaxSamples: querySamples(gcpace.ContainerLimit()), Reserved: p.promqlSlots,
+// makeEngine makes PromQL over the windows and their past, and the recording rules.
+func (p *program) makeEngine() error {
+	p.slots, p.results = queries.NewSlots(queries.ForWindows()), rules.NewStore(p.cfg.window, ruleMemory)
+	job, instance := p.promstore.OwnLabels()
+	minutes := past.New(past.Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance},
+		past.Deps{Recent: p.promstore, Minutes: p.history.Store, Families: recorded()})
+	p.engine = engine.New(engine.Config{
+		Timeout: queryTimeout, MaxSamples: querySamples(gcpace.ContainerLimit()), Reserved: p.slots,
 		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
-	}, engine.Join(p.pastSeries(), q.results))
-	q.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
-		Engine: q.engine, Store: q.results, Reserved: windows.IsScraped, Report: rules.LogProblems(p.log), Log: p.log,
+	}, engine.Join(minutes, p.results))
+	p.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
+		Engine: p.engine, Store: p.results, Reserved: windows.IsScraped, Report: rules.LogProblems(p.log), Log: p.log,
 		Want: func(names ...string) { p.promstore.Hold("rules", names) },
 	})
-	q.objects = rules.NewObjects(rules.ObjectsConfig{
-		Selector: kubeflags.Selector(p.cfg.operatorLabels), Trusted: p.cfg.trustsQueriesOf, Manager: q.rules, Check: q.engine.Selectors,
+	p.addLoop(p.rules.Run)
+	p.sources = append(p.sources, p.rules)
+	p.registry.MustRegister(p.engine, p.rules)
+	if patterns := p.cfg.ruleFiles; len(patterns) > 0 {
+		files := &rules.Files{Patterns: patterns, Manager: p.rules, Check: p.engine.Selectors, Log: p.log}
+		p.addLoop(files.Run)
+	}
+	p.ruleObjects = rules.NewObjects(rules.ObjectsConfig{
+		Selector: kubeflags.Selector(p.cfg.operatorLabels), Trusted: p.cfg.trustsQueriesOf, Manager: p.rules, Check: p.engine.Selectors,
 	})
-	p.sources = append(p.sources, q.rules)
-	p.registry.MustRegister(q.engine, q.rules)
-	p.promql = q
+	if p.cfg.prometheusRules {
+		p.addLoop(func(ctx context.Context) { p.clients.WatchInstalled(ctx, rules.PrometheusRule, p.ruleObjects) })
+	}
+	return nil
 }
 
-// pastSeries returns the series of the windows, and their past of the history.
-func (p *program) pastSeries() storage.Queryable {
-	job, instance := p.promstore.OwnLabels()
-	return past.New(past.Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance},
-		past.Deps{Recent: p.promstore, Minutes: p.history.store, Families: recorded()})
-}
-
-// run runs the rules.
-func (q *promQL) run(g *group.Group) {
-	if q == nil {
-		return
+// addQueryAPI adds Prometheus's HTTP API to the page's address.
+func (p *program) addQueryAPI(mux *http.ServeMux) {
+	agents := map[string]api.Metadata{}
+	for _, d := range exposition.Descriptions() {
+		agents[d.Name] = api.Metadata{Type: string(d.Type), Help: d.Help}
 	}
-	g.Run(group.Never(q.rules.Run))
-	if patterns := q.p.cfg.promql.ruleFiles; len(patterns) > 0 {
-		files := &rules.Files{Patterns: patterns, Manager: q.rules, Check: q.engine.Selectors, Log: q.p.log}
-		g.Run(group.Never(files.Run))
-	}
-	if q.p.cfg.promql.ruleObjects {
-		g.Run(group.Never(func(ctx context.Context) { q.p.clients.WatchInstalled(ctx, rules.PrometheusRule, q.objects) }))
-	}
-}
-
-// signal evaluates a query signal over the windows. scope is the namespace that it is
-// limited to; empty: none. The caller holds one of program.promqlSlots.
-func (q *promQL) signal(ctx context.Context, scope, promql string) (series.Sample, error) {
-	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, HasSlot: true, Timeout: q.p.cfg.prometheusTimeout, Lookback: q.p.cfg.prometheusMaxAge}
-	if scope != "" {
-		x.Payer, x.Namespaces = scope, []string{scope}
-	}
-	return q.engine.Number(ctx, x, time.Now())
-}
-
-// register adds the HTTP API to the page's address.
-func (q *promQL) register(mux *http.ServeMux) {
-	if q == nil {
-		return
-	}
-	described := api.NewDescriptions(api.DescriptionsConfig{Own: q.p.registry, Agents: aboutAgents(), Pages: q.p.scraper.Metadata})
-	guard := webui.NewQueries(q.p.page, func() []string { return slices.Concat(q.p.promstore.Namespaces(), q.results.Namespaces()) })
+	described := api.NewDescriptions(api.DescriptionsConfig{Own: p.registry, Agents: agents, Pages: p.scraper.Metadata})
+	guard := webui.NewQueries(p.page, func() []string { return slices.Concat(p.promstore.Namespaces(), p.results.Namespaces()) })
 	api.New(api.Deps{
-		Engine: q.engine, Guard: guard.Guard, Metadata: described.Of, Window: q.p.cfg.window, Version: version, Log: q.p.log,
-		Rules: func(v api.Viewer) []api.RuleGroup { return api.GroupsFor(v, q.rules.Groups()) },
+		Engine: p.engine, Guard: guard.Guard, Metadata: described.Of, Window: p.cfg.window, Version: version, Log: p.log,
+		Rules: func(v api.Viewer) []api.RuleGroup { return api.GroupsFor(v, p.rules.Groups()) },
 	}).Register(mux)
 }
 
-// aboutAgents describes the metrics of agents about themselves.
-func aboutAgents() map[string]api.Metadata {
-	out := map[string]api.Metadata{}
-	for _, d := range exposition.Descriptions() {
-		out[d.Name] = api.Metadata{Type: string(d.Type), Help: d.Help}
+// makeScheduler makes the scheduler of the queries of GPUAutoscalers and MetricQueries. It
+// asks --prometheus-url, else the windows, if this replica has either.
+func (p *program) makeScheduler() error {
+	deps := queries.SchedulerDeps{Slots: p.slots, Log: p.log}
+	switch {
+	case p.cfg.prometheus != "":
+		backend, err := p.cfg.backend(p.cfg.prometheusTimeout, 0)
+		if err != nil {
+			return err
+		}
+		deps.Slots = queries.NewSlots(queries.ForBackend())
+		deps.Query = func(ctx context.Context, _, promql string) (series.Sample, error) { return backend.Query(ctx, promql) }
+	case p.cfg.has(roleQuery):
+		deps.Query = p.signal
 	}
-	return out
+	p.scheduler = queries.NewScheduler(
+		queries.SchedulerConfig{PerNamespace: p.cfg.queriesPerNamespace, Timeout: max(30*time.Second, p.cfg.prometheusTimeout)}, deps)
+	p.addLoop(p.scheduler.Run)
+	p.registry.MustRegister(p.scheduler)
+	return nil
 }
 
-// querier returns the function that evaluates query signals: at the PromQL backend of
-// --prometheus-url, else over the windows; nil if this replica has neither.
-func (p *program) querier() (func(ctx context.Context, scope, promql string) (series.Sample, error), error) {
-	if p.cfg.prometheus == "" {
-		if !p.cfg.has(roleQuery) {
-			return nil, nil
-		}
-		return func(ctx context.Context, scope, promql string) (series.Sample, error) { // p.promql is made after the controller
-			return p.promql.signal(ctx, scope, promql)
-		}, nil
+// signal evaluates a query over the windows. scope is the namespace that it is limited to;
+// empty: none. The caller holds one of the slots.
+func (p *program) signal(ctx context.Context, scope, promql string) (series.Sample, error) {
+	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, HasSlot: true, Timeout: p.cfg.prometheusTimeout, Lookback: p.cfg.prometheusMaxAge}
+	if scope != "" {
+		x.Payer, x.Namespaces = scope, []string{scope}
 	}
-	c, err := p.backend()
+	return p.engine.Number(ctx, x, time.Now())
+}
+
+// backend makes a client of --prometheus-url. maxAnswer bounds an answer in bytes; 0: the
+// default.
+func (c *config) backend(timeout time.Duration, maxAnswer int64) (*client.Client, error) {
+	backend, err := client.New(client.Config{
+		URL: c.prometheus, HTTPConfig: c.prometheusHTTP, Timeout: timeout, MaxAge: c.prometheusMaxAge, MaxAnswer: maxAnswer,
+		UserAgent: "gpupilot-controller/" + version,
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--prometheus-url: %w", err)
 	}
-	return func(ctx context.Context, _, promql string) (series.Sample, error) { return c.Query(ctx, promql) }, nil
-}
-
-// checkFiles checks the patterns of --rule-files.
-func (c *promqlConfig) checkFiles() error {
-	var errs []error
-	for _, pattern := range c.ruleFiles {
-		if err := rules.CheckPattern(pattern); err != nil {
-			errs = append(errs, fmt.Errorf("%q: %w", pattern, err))
-		}
-	}
-	return errors.Join(errs...)
+	return backend, nil
 }

@@ -56,15 +56,3 @@ func TestStartsWithoutAnAPIServer(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 }
-
-// Only this machine's own addresses need no warning without authentication.
-func TestLoopback(t *testing.T) {
-	for address, want := range map[string]bool{
-		"127.0.0.1:8080": true, "127.0.0.9:1": true, "[::1]:8080": true, "localhost:8080": true,
-		":8080": false, "0.0.0.0:8080": false, "[::]:8080": false, "10.0.0.1:8080": false, "page.example:80": false,
-	} {
-		if got := isLoopback(address); got != want {
-			t.Errorf("%s: %v, want %v", address, got, want)
-		}
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // ErrLabelsLeft means that nodes still have labels of a Keeper.
@@ -90,4 +92,23 @@ func labelledByUs(node metav1.Object) bool {
 		}
 	}
 	return false
+}
+
+// removeTimeout bounds Uninstall.
+const removeTimeout = time.Minute
+
+// Uninstall is Remove within a minute. Labels that are left are logged, and are not an
+// error: an uninstallation goes on.
+func Uninstall(ctx context.Context, live client.Reader, c client.Writer, name string, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	err := Remove(ctx, live, c, name)
+	if errors.Is(err, ErrLabelsLeft) {
+		log.Warn("labels are left; to remove them: kubectl label nodes --all "+gpu.NodeLabel+"-", "err", err)
+		return nil
+	}
+	if err == nil {
+		log.Info("the GPUExporter is removed", "name", name)
+	}
+	return err
 }

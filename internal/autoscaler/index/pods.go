@@ -27,7 +27,7 @@ type Pods struct {
 	sorted  map[labelKey][]*corev1.Pod
 	changes uint64
 
-	changed func(old, pod *corev1.Pod)
+	changed []func(old, pod *corev1.Pod)
 }
 
 type podKey struct{ namespace, name string }
@@ -44,14 +44,13 @@ func NewPods() *Pods {
 		all:     map[string]map[podKey]*corev1.Pod{},
 		byOwner: map[ownerKey]*ownedPods{},
 		sorted:  map[labelKey][]*corev1.Pod{},
-		changed: func(_, _ *corev1.Pod) {},
 	}
 }
 
-// OnChange sets f, which is called after each change and must not block. old is nil
+// OnChange adds f, which is called after each change and must not block. old is nil
 // for a new pod, and pod is nil for a deleted one. It must be called before the
 // informer runs.
-func (p *Pods) OnChange(f func(old, pod *corev1.Pod)) { p.changed = f }
+func (p *Pods) OnChange(f func(old, pod *corev1.Pod)) { p.changed = append(p.changed, f) }
 
 // OnAdd handles a new pod.
 func (p *Pods) OnAdd(obj any, _ bool) {
@@ -85,7 +84,9 @@ func (p *Pods) set(k podKey, pod *corev1.Pod) {
 	p.updateSorted(k, old, pod)
 	p.updateOwned(old, pod)
 	p.mu.Unlock()
-	p.changed(old, pod)
+	for _, f := range p.changed {
+		f(old, pod)
+	}
 }
 
 func (p *Pods) link(k podKey, pod *corev1.Pod) {

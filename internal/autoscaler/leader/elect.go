@@ -40,10 +40,7 @@ type Config struct {
 	Renew time.Duration // how long a leader that cannot renew remains the leader; 4 s
 	Retry time.Duration // between renewals, and the shortest time between attempts to take the lease; 500 ms
 
-	// Changed is called when this replica becomes the leader or stops being it. May be
-	// nil.
-	Changed func(leading bool)
-	Log     *slog.Logger // nil discards
+	Log *slog.Logger // nil discards
 }
 
 // Election runs the leader election of one replica. A replica that loses the lease
@@ -52,7 +49,12 @@ type Election struct {
 	cfg     Config
 	elector *leaderelection.LeaderElector
 	leading atomic.Pointer[context.Context] // the context of the term; nil: not leading
+	changed []func(leading bool)
 }
+
+// OnChange adds f, which is called when this replica becomes the leader or stops being it.
+// It must be called before Run.
+func (e *Election) OnChange(f func(leading bool)) { e.changed = append(e.changed, f) }
 
 // New makes an election. Run starts it.
 func New(cfg Config) (*Election, error) {
@@ -131,8 +133,8 @@ func (e *Election) endTerm() {
 
 func (e *Election) notify(leading bool) {
 	e.cfg.Log.Info("leadership", "leading", leading, "identity", e.cfg.Identity)
-	if e.cfg.Changed != nil {
-		e.cfg.Changed(leading)
+	for _, f := range e.changed {
+		f(leading)
 	}
 }
 

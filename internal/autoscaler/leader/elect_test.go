@@ -31,11 +31,11 @@ func TestElectionDemotesAndComesBack(t *testing.T) {
 		var changes []bool
 		e, err := New(Config{
 			Leases: clients.CoordinationV1(), Namespace: "n", Name: "l", Identity: "me",
-			Changed: func(leading bool) { mu.Lock(); changes = append(changes, leading); mu.Unlock() },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
+		e.OnChange(func(leading bool) { mu.Lock(); changes = append(changes, leading); mu.Unlock() })
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() { e.Run(ctx) })

@@ -15,6 +15,9 @@ type Term struct {
 	changed chan struct{} // closed at the next change; nil: no goroutine waits
 }
 
+// Set begins or ends a term.
+func (t *Term) Set(leads bool) { t.set(leads) }
+
 // Begin starts a term. It does nothing within one.
 func (t *Term) Begin() { t.set(true) }
 

@@ -184,3 +184,24 @@ func (c *Collectors) CSV() string {
 	w.Flush()
 	return b.String()
 }
+
+// DefaultCSV returns the built-in list of a profile as the text of a file. An unknown
+// profile is 4.8.
+func DefaultCSV(profile string) string {
+	known, err := names.ParseProfile(profile)
+	if err != nil {
+		known = names.Profile48
+	}
+	c := DefaultCollectors(known)
+	return c.CSV()
+}
+
+// CheckCollectors returns the number of metrics that a file's text has, and what is wrong
+// with it.
+func CheckCollectors(text string) (metrics int, invalid []error) {
+	c, bad := ParseCollectors(text)
+	for _, e := range bad {
+		invalid = append(invalid, e)
+	}
+	return len(c.Metrics), invalid
+}

@@ -28,10 +28,17 @@ type Files struct {
 	Log      *slog.Logger
 }
 
-// CheckPattern checks a pattern of Files.
-func CheckPattern(pattern string) error {
-	_, err := matchFiles(pattern)
-	return err
+// ArePatterns checks that values are patterns of Files.
+func ArePatterns(p *[]string) func() error {
+	return func() error {
+		var errs []error
+		for _, pattern := range *p {
+			if _, err := matchFiles(pattern); err != nil {
+				errs = append(errs, fmt.Errorf("%q: %w", pattern, err))
+			}
+		}
+		return errors.Join(errs...)
+	}
 }
 
 // matchFiles returns the files that a pattern matches, sorted.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -20,20 +21,25 @@ type KeyPair struct {
 	pair      *tls.Certificate
 }
 
-// NewKeyPair returns the certificate and key (PEM) that content returns.
-func NewKeyPair(content func() (cert, key []byte, err error)) *KeyPair {
-	return &KeyPair{content: content}
+// KeyPairOf returns the certificate and key (PEM) that content returns; empty: none yet.
+func KeyPairOf(content func() (cert, key []byte)) *KeyPair {
+	return &KeyPair{content: func() (cert, key []byte, err error) {
+		if cert, key = content(); len(cert) == 0 {
+			return nil, nil, errors.New("there is no serving certificate yet")
+		}
+		return cert, key, nil
+	}}
 }
 
 // KeyPairFiles returns the certificate and key of two files.
 func KeyPairFiles(certFile, keyFile string) *KeyPair {
-	return NewKeyPair(func() (cert, key []byte, err error) {
+	return &KeyPair{content: func() (cert, key []byte, err error) {
 		if cert, err = os.ReadFile(certFile); err != nil {
 			return nil, nil, err
 		}
 		key, err = os.ReadFile(keyFile)
 		return cert, key, err
-	})
+	}}
 }
 
 // Current returns the certificate as it is now.

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+
+	"github.com/gpupilot/gpupilot/internal/base/connlimit"
 )
 
 // The bounds of the server.
@@ -135,6 +137,19 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve the KEDA scaler: %w", err)
 	}
 	return nil
+}
+
+// maxConnections bounds the connections. KEDA's operator uses one for each address with its
+// credentials.
+const maxConnections = 256
+
+// ListenAndRun serves on an address until ctx is done.
+func (s *Server) ListenAndRun(ctx context.Context, address string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("--keda-address %s: %w", address, err)
+	}
+	return s.Run(ctx, connlimit.New(maxConnections).Of(l))
 }
 
 // limitCall bounds the time and the number of concurrent calls, and counts them.

@@ -26,3 +26,17 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	}
 	return nil
 }
+
+// AddProbes adds /healthz, and /readyz, which succeeds once ready returns true.
+func AddProbes(mux *http.ServeMux, ready func() bool) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !ready() {
+			http.Error(w, "the API server's objects have not been listed yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+}

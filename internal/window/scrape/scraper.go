@@ -45,7 +45,7 @@ type Deps struct {
 	// are tenants' and never get its credentials.
 	Exporters Doer
 	Store     *series.Store
-	Deliver   func(target string, at time.Time) // is called after samples of this time are stored; may be nil, must not block
+	Deliver   func(target string, at time.Time) // as for OnDeliver; may be nil
 	Log       *slog.Logger                      // nil: slog.Default()
 }
 
@@ -109,6 +109,10 @@ func (s *Scraper) SetNames(n *page.Names) { s.names.Store(n) }
 func (s *Scraper) Metadata(namespaces []string, metric string) []page.Metadata {
 	return s.described.Of(namespaces, metric)
 }
+
+// OnDeliver sets f, which is called after samples of a time are stored. It must not block.
+// It must be called before Run.
+func (s *Scraper) OnDeliver(f func(target string, at time.Time)) { s.deps.Deliver = f }
 
 // Run scrapes until ctx ends, and then waits for its goroutines. Call it once.
 func (s *Scraper) Run(ctx context.Context) {
