@@ -3,11 +3,13 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -70,6 +72,33 @@ func TestPodSignalsAreScraped(t *testing.T) {
 			t.Errorf("%s is not among the names in use: %v", name, names)
 		}
 	}
+}
+
+// A field that the metrics API is asked for is scraped at once, not with the next list of
+// all targets.
+func TestRequestedFieldsAreScraped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.pods.Pods = []*corev1.Pod{pod("agent", "agent-1", time.Now(), ready(time.Now()))}
+		ctx, cancel := context.WithCancel(t.Context())
+		go r.Controller.discover(ctx)
+		time.Sleep(time.Second)
+		reads := func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			last := r.scraped[len(r.scraped)-1]
+			return len(last) == 1 && last[0].Fields.HasID(gpu.SMActive)
+		}
+		if reads() {
+			t.Error("the field is scraped before anybody asks")
+		}
+		r.deps.Fields.Request(gpu.SMActive, time.Now())
+		time.Sleep(time.Second)
+		if !reads() {
+			t.Errorf("the field is not scraped: %+v", r.scraped[len(r.scraped)-1])
+		}
+		cancel()
+	})
 }
 
 // Samples wake the workloads that have a pod where they were taken, and no others.
