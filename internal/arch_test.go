@@ -169,6 +169,37 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// mains bounds the lines of a program's flags and wiring, without tests. What has an idea of
+// its own is a package below internal.
+var mains = map[string]int{"gpupilot": 2000, "gpupilot-agent": 2100, "gpupilot-controller": 1300}
+
+func TestMains(t *testing.T) {
+	for program, most := range mains {
+		files, err := filepath.Glob(filepath.Join("../cmd", program, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has no files: %v", program, err)
+		}
+		total := 0
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := bytes.Count(b, []byte("\n"))
+			if n > maxFile {
+				t.Errorf("%s has %d lines, want at most %d", file, n, maxFile)
+			}
+			total += n
+		}
+		if total > most {
+			t.Errorf("cmd/%s has %d lines, want at most %d: move what is no flag and no wiring into a package", program, total, most)
+		}
+	}
+}
+
 // docs/architecture.md shows the table of the wings; -update writes it.
 func TestArchitecturePage(t *testing.T) {
 	const file, begin, end = "../docs/architecture.md", "<!-- wings: go test ./internal -run Architecture -update -->\n", "<!-- end of wings -->"
