@@ -150,25 +150,29 @@ func (e *engine) fallback(cur int32, s *State) int32 {
 	return e.step(RuleFallback, cur, max(cur, n), Facts{Wait: silent, Serving: e.serving})
 }
 
-// activate decides about zero. A workload goes to zero only when each signal
-// that has an activation is at or below it, and leaves zero when one is above.
+// activate decides about zero. A workload leaves zero when a signal is above its
+// activation, and goes to zero only when each signal that has one is readable and not
+// above it.
 func (e *engine) activate(want int32) int32 {
 	if e.p.Min > 0 {
 		return want
 	}
-	active, known := false, false
+	active, known, unknown := false, false, false
 	for i := range e.p.Signals {
-		a, t := e.p.Signals[i].Activation, e.o.total(i)
-		if a == nil || !t.fresh(e.now, e.p.maxAge()) {
-			continue
+		switch a, t := e.p.Signals[i].Activation, e.o.total(i); {
+		case a == nil:
+		case !t.fresh(e.now, e.p.maxAge()):
+			unknown = true
+		default:
+			known = true
+			active = active || t.Value > *a
 		}
-		known = true
-		active = active || t.Value > *a
 	}
-	switch {
-	case active && want < 1, !known && want < 1 && e.o.Replicas > 0:
+	atZero := e.o.Replicas == 0
+	switch mayEnd := known && (atZero || !unknown); {
+	case active && want < 1, !mayEnd && want < 1 && !atZero:
 		return e.step(RuleActivation, want, 1, Facts{Limit: 1})
-	case !active && known && want <= 1:
+	case !active && mayEnd && want <= 1:
 		return e.step(RuleActivation, want, 0, Facts{Down: true})
 	}
 	return want
