@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -80,7 +81,9 @@ func TestContradictionsAreReported(t *testing.T) {
 		}
 		return n
 	}
-	podtest.Expose(r.t, r.store, "dcgm-exporter/gpu-operator/dcgm-1", series.TargetLabels{Node: "node-1", Rank: discovery.RankDCGM}, r.now, forge(p, 100, 16)...)
+	const forger = "dcgm-exporter/gpu-operator/dcgm-1"
+	r.discovered.Store(&discovery.List{Pods: map[string]types.NamespacedName{forger: {Namespace: "gpu-operator", Name: "dcgm-1"}}})
+	podtest.Expose(r.t, r.store, forger, series.TargetLabels{Node: "node-1", Rank: discovery.RankDCGM}, r.now, forge(p, 100, 16)...)
 	w.pass(r.now)
 	is := func(what string, status metav1.ConditionStatus, says string, events int) {
 		t.Helper()
@@ -108,15 +111,15 @@ func TestContradictionsAreReported(t *testing.T) {
 	if n := ofExporter(); n != 1 {
 		t.Errorf("%d events about the exporter, want 1", n)
 	}
-	r.states[0].Name = "dcgm-exporter/gpu-operator/dcgm-1"
+	r.states[0].Name = forger
 	contains(t, r.View().Targets[0].Contradiction, "holds 16 GPU devices")
 	r.leading = false
-	r.recordContradiction("dcgm-exporter/gpu-operator/dcgm-1", "x")
+	r.recordContradiction(forger, "x")
 	if r.leading = true; ofExporter() != 1 {
 		t.Error("a standby recorded an event")
 	}
 	is("forged", metav1.ConditionFalse, "reports that pod ns/web-1 holds 16 GPU devices; the pod requests 1", 1)
-	r.store.Drop("dcgm-exporter/gpu-operator/dcgm-1")
+	r.store.Drop(forger)
 	r.audit.Compare(r.now)
 	w.pass(r.now)
 	is("gone", metav1.ConditionTrue, "agree", 1)

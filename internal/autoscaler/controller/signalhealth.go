@@ -85,14 +85,13 @@ func (w *workload) watchSources(r *report) {
 // recordContradiction records an Event about the pod of an exporter whose claim the API
 // server contradicts.
 func (c *Controller) recordContradiction(target, note string) {
-	_, name, _ := strings.Cut(target, "/")
-	namespace, name, _ := strings.Cut(name, "/")
-	pod, ok := c.deps.Pods.Get(namespace, name)
+	at := c.discovered.Load().Pods[target]
+	pod, ok := c.deps.Pods.Get(at.Namespace, at.Name)
 	if !ok || !c.deps.Leading() {
 		return
 	}
 	c.deps.Record(Event{
-		About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: pod.UID},
+		About: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: at.Namespace, Name: at.Name, UID: pod.UID},
 		Kind:  corev1.EventTypeWarning, Reason: reasonContradicted, Action: "Observe", Note: excerpt.Of(note, maxMessage),
 	})
 }

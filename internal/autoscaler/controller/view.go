@@ -5,7 +5,6 @@ package controller
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,10 +36,10 @@ func (c *Controller) View() view.View {
 		Nodes: c.viewNodes(now), Targets: c.deps.States(),
 		Recent: c.recent.list(),
 	}
-	nodes, contradictions := c.discovered.Load().Nodes, c.audit.ByTarget()
+	found, contradictions := c.discovered.Load(), c.audit.ByTarget()
 	for i := range v.Targets {
 		t := &v.Targets[i]
-		t.Node, t.Contradiction = nodes[t.Name], contradictions[t.Name]
+		t.Node, t.Contradiction = found.Nodes[t.Name], contradictions[t.Name]
 	}
 	c.mu.RLock()
 	workloads := make([]*workload, 0, len(c.workloads))
@@ -49,7 +48,7 @@ func (c *Controller) View() view.View {
 	}
 	c.mu.RUnlock()
 	for i := range v.Targets {
-		c.viewTarget(&v.Targets[i])
+		c.viewTarget(&v.Targets[i], found.Pods[v.Targets[i].Name])
 	}
 	v.Workloads = make([]view.Workload, 0, len(workloads))
 	for _, w := range workloads {
@@ -67,19 +66,13 @@ func (c *Controller) View() view.View {
 	return v
 }
 
-// viewTarget adds the namespace of the target's pod, and its start time if the pod has
-// not been ready yet. The name of a target consists of its kind, the namespace and
-// name of its pod, its port and its path.
-func (c *Controller) viewTarget(t *view.Target) {
-	parts := strings.SplitN(t.Name, "/", 4)
-	if len(parts) < 3 {
-		return
-	}
+// viewTarget adds the namespace of a target whose samples are its pod's own, and its start
+// time if the pod has not been ready yet.
+func (c *Controller) viewTarget(t *view.Target, at types.NamespacedName) {
 	if t.Kind == discovery.KindPod {
-		t.Namespace = parts[1]
+		t.Namespace = at.Namespace
 	}
-	name, _, _ := strings.Cut(parts[2], ":")
-	pod, ok := c.deps.Pods.Get(parts[1], name)
+	pod, ok := c.deps.Pods.Get(at.Namespace, at.Name)
 	if !ok || t.Up {
 		return
 	}

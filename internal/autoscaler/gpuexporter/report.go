@@ -16,17 +16,11 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 )
 
-// AgentsOf returns the agents of targets. The name of a target consists of its kind, the
-// namespace and name of its pod, its port and its path.
+// AgentsOf returns the agents of targets.
 func AgentsOf(targets []discovery.Target) []Agent {
 	agents := make([]Agent, 0, len(targets))
 	for i := range targets {
-		parts := strings.SplitN(targets[i].Name, "/", 4)
-		if len(parts) < 3 {
-			continue
-		}
-		pod, _, _ := strings.Cut(parts[2], ":")
-		agents = append(agents, Agent{Pod: pod, Node: targets[i].Labels.Node, URL: targets[i].URL})
+		agents = append(agents, Agent{Pod: targets[i].Pod.Name, Node: targets[i].Labels.Node, URL: targets[i].URL})
 	}
 	return agents
 }

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
@@ -69,9 +70,10 @@ func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *Lis
 	out := &List{}
 	targets = append(targets, f.podTargets(readers, monitors, out)...)
 	out.Targets, out.Places, out.Nodes = targets, make(map[string]string, len(targets)), make(map[string]string, len(targets))
+	out.Pods = make(map[string]types.NamespacedName, len(targets))
 	for i := range targets {
 		t := &targets[i]
-		out.Nodes[t.Name] = t.Labels.Node
+		out.Nodes[t.Name], out.Pods[t.Name] = t.Labels.Node, t.Pod
 		out.Places[t.Name] = NodePlace(t.Labels.Node)
 		if t.Kind == KindPod {
 			out.Places[t.Name] = PodPlace(t.Labels.Namespace, t.Labels.Pod)
@@ -143,12 +145,16 @@ func (f *Finder) exporters(kind, namespace string, selectors []labels.Selector, 
 				continue
 			}
 			out = append(out, Target{
-				Name: name, Kind: kind, URL: u, Fields: fields,
+				Name: name, Pod: nameOf(pod), Kind: kind, URL: u, Fields: fields,
 				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: job, Rank: rank},
 			})
 		}
 	}
 	return out
+}
+
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
 // Scrapable reports whether a pod runs, has an address and is not being deleted.

@@ -80,12 +80,12 @@ func (s *podTargetSet) add(pod *corev1.Pod, t *Target) *Target {
 	if have := s.targets[t.Name]; have != nil {
 		return have
 	}
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	key := nameOf(pod)
 	if s.perPod[key] >= MaxPerPod {
 		return nil
 	}
 	s.perPod[key]++
-	s.targets[t.Name] = t
+	s.targets[t.Name], t.Pod = t, key
 	return t
 }
 

@@ -34,6 +34,7 @@ const (
 // Target is one exposition to scrape.
 type Target struct {
 	Name    string // unique
+	Pod     types.NamespacedName
 	URL     url.URL
 	Kind    string // KindAgent, KindDCGM or KindPod
 	Labels  series.TargetLabels
@@ -89,6 +90,7 @@ type List struct {
 	Targets  []Target
 	Places   map[string]string                 // by target: the node or the pod that its samples are about, see NodePlace and PodPlace
 	Nodes    map[string]string                 // by target: its node
+	Pods     map[string]types.NamespacedName   // by target: its pod
 	Gateways map[types.NamespacedName]Gateways // of the readers
 	// Late is set if some targets were left to the next Find, which should be soon.
 	Late   bool
