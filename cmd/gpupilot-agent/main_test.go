@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -308,5 +309,19 @@ func TestAdjustedStart(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log does not say %s:\n%s", want, out)
 		}
+	}
+}
+
+func TestUseOneCore(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(before)
+	runtime.GOMAXPROCS(3)
+	useOneCore(func(string) string { return "3" })
+	if n := runtime.GOMAXPROCS(0); n != 3 {
+		t.Errorf("%d cores although the environment has GOMAXPROCS", n)
+	}
+	useOneCore(func(string) string { return "" })
+	if n := runtime.GOMAXPROCS(0); n != 1 {
+		t.Errorf("%d cores, want 1", n)
 	}
 }
