@@ -126,7 +126,7 @@ func (p *program) makeSeries() error {
 		instance = p.identity
 	}
 	p.promstore = windows.New(windows.Config{
-		Keep: windows.KeepAuto, Interval: p.cfg.interval, Instance: instance,
+		Interval: p.cfg.interval, Instance: instance,
 		PodBytes: max(minPodBytes, kubeflags.Bytes(p.cfg.memory)/podShare),
 	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.devices.Holder, Own: p.registry, Log: p.log,

@@ -19,8 +19,8 @@ import (
 const labelsWindow = 30 * time.Second
 
 // benchLabels measures what the labels of series for PromQL cost the scraper and the
-// store: with all series, and with those of one used metric, as --query-series=all and
-// used keep them.
+// store: with all series, and with those of one used metric, as a controller keeps them
+// that has memory, and one whose windows are half full.
 func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) {
 	sizes, err := fleetSizes(cfg.targets)
 	if err != nil {
@@ -31,7 +31,7 @@ func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) 
 	for _, n := range sizes {
 		for _, keep := range []windows.Keep{windows.KeepUsed, windows.KeepAll} {
 			cfg.labels = string(keep)
-			fmt.Fprintf(out, "labels: %d targets, --query-series=%s, window of %v, load average %s\n", n, keep, cfg.window, loadAverage())
+			fmt.Fprintf(out, "labels: %d targets, series=%s, window of %v, load average %s\n", n, keep, cfg.window, loadAverage())
 			l, err := measureFleet(ctx, cfg, n)
 			if err != nil {
 				return nil, err
@@ -47,7 +47,7 @@ func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) 
 	return rows, nil
 }
 
-// labelNames returns the names whose series have labels, for a value of --query-series;
+// labelNames returns the names whose series have labels, for a value of -labels;
 // empty: none have.
 func labelNames(keep string) *page.Names {
 	switch windows.Keep(keep) {

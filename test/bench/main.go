@@ -90,7 +90,7 @@ type config struct {
 	window  time.Duration // of samples that are kept of a fleet
 	profile string        // folder for profiles of what scrapes a fleet
 
-	labels        string // of which series of a fleet: a value of --query-series
+	labels        string // of which series of a fleet: all or used; empty: of none
 	fleet         int    // serve the pages of so many agents
 	scrapeFleet   string // scrape those that are served at this port
 	podRequests   int

@@ -82,7 +82,7 @@ func TestContradictionsAreReported(t *testing.T) {
 		return n
 	}
 	const forger = "dcgm-exporter/gpu-operator/dcgm-1"
-	r.discovered.Store(&discovery.List{Pods: map[string]types.NamespacedName{forger: {Namespace: "gpu-operator", Name: "dcgm-1"}}})
+	r.discovered.Store(&discovery.List{Origins: map[string]discovery.Origin{forger: {Pod: types.NamespacedName{Namespace: "gpu-operator", Name: "dcgm-1"}}}})
 	podtest.Expose(r.t, r.store, forger, series.TargetLabels{Node: "node-1", Rank: discovery.RankDCGM}, r.now, forge(p, 100, 16)...)
 	w.pass(r.now)
 	is := func(what string, status metav1.ConditionStatus, says string, events int) {

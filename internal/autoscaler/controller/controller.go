@@ -395,7 +395,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 func (c *Controller) Deliver(target string, _ time.Time) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for w := range c.routes[c.discovered.Load().Places[target]] {
+	for w := range c.routes[c.discovered.Load().Origins[target].Place] {
 		w.requestPass()
 	}
 }

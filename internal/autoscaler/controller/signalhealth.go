@@ -85,7 +85,7 @@ func (w *workload) watchSources(r *report) {
 // recordContradiction records an Event about the pod of an exporter whose claim the API
 // server contradicts.
 func (c *Controller) recordContradiction(target, note string) {
-	at := c.discovered.Load().Pods[target]
+	at := c.discovered.Load().Origins[target].Pod
 	pod, ok := c.deps.Pods.Get(at.Namespace, at.Name)
 	if !ok || !c.deps.Leading() {
 		return
@@ -103,15 +103,15 @@ func (w *workload) describeSilence() string {
 	found := w.shared.discovered.Load()
 	var out []string
 	for _, t := range w.shared.deps.States() {
-		place := found.Places[t.Name]
-		if _, ok := want[place]; !ok {
+		at := found.Origins[t.Name]
+		if _, ok := want[at.Place]; !ok {
 			continue
 		}
-		want[place] = true
+		want[at.Place] = true
 		if !t.Up {
-			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, found.Nodes[t.Name], cmp.Or(excerpt.Of(t.Error, maxDetail), "it never answered")))
+			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, at.Node, cmp.Or(excerpt.Of(t.Error, maxDetail), "it never answered")))
 		} else if t.Frozen > 0 {
-			out = append(out, fmt.Sprintf("%s on node %s exposes values of %d devices that no longer change", t.Name, found.Nodes[t.Name], t.Frozen))
+			out = append(out, fmt.Sprintf("%s on node %s exposes values of %d devices that no longer change", t.Name, at.Node, t.Frozen))
 		}
 	}
 	for place, found := range want {

@@ -39,7 +39,7 @@ func (c *Controller) View() view.View {
 	found, contradictions := c.discovered.Load(), c.audit.ByTarget()
 	for i := range v.Targets {
 		t := &v.Targets[i]
-		t.Node, t.Contradiction = found.Nodes[t.Name], contradictions[t.Name]
+		t.Node, t.Contradiction = found.Origins[t.Name].Node, contradictions[t.Name]
 	}
 	c.mu.RLock()
 	workloads := make([]*workload, 0, len(c.workloads))
@@ -48,7 +48,7 @@ func (c *Controller) View() view.View {
 	}
 	c.mu.RUnlock()
 	for i := range v.Targets {
-		c.viewTarget(&v.Targets[i], found.Pods[v.Targets[i].Name])
+		c.viewTarget(&v.Targets[i], found.Origins[v.Targets[i].Name].Pod)
 	}
 	v.Workloads = make([]view.Workload, 0, len(workloads))
 	for _, w := range workloads {

@@ -80,9 +80,9 @@ func TestTargetsOfStartingPods(t *testing.T) {
 		{Name: "pod/ns/gone:8000/metrics", Kind: discovery.KindPod, Error: "connection refused"},
 		{Name: "agent/ns/agent-1", Kind: discovery.KindAgent, Error: "connection refused"},
 	}
-	r.discovered.Store(&discovery.List{Pods: map[string]types.NamespacedName{
-		r.states[0].Name: {Namespace: "ns", Name: "starts"}, r.states[1].Name: {Namespace: "ns", Name: "serves"},
-		r.states[2].Name: {Namespace: "ns", Name: "gone"}, r.states[3].Name: {Namespace: "ns", Name: "agent-1"},
+	r.discovered.Store(&discovery.List{Origins: map[string]discovery.Origin{
+		r.states[0].Name: {Pod: types.NamespacedName{Namespace: "ns", Name: "starts"}}, r.states[1].Name: {Pod: types.NamespacedName{Namespace: "ns", Name: "serves"}},
+		r.states[2].Name: {Pod: types.NamespacedName{Namespace: "ns", Name: "gone"}}, r.states[3].Name: {Pod: types.NamespacedName{Namespace: "ns", Name: "agent-1"}},
 	}})
 	v := r.View()
 	for i, want := range []struct {

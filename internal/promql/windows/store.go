@@ -17,7 +17,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// Keep is which series of agents and dcgm-exporters the windows have.
+// Keep is which series of agents and dcgm-exporters the windows have. The controller uses
+// KeepAuto; tests and measurements choose one of its two states.
 type Keep string
 
 // The values of Keep.

@@ -69,15 +69,14 @@ func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *Lis
 	}
 	out := &List{}
 	targets = append(targets, f.podTargets(readers, monitors, out)...)
-	out.Targets, out.Places, out.Nodes = targets, make(map[string]string, len(targets)), make(map[string]string, len(targets))
-	out.Pods = make(map[string]types.NamespacedName, len(targets))
+	out.Targets, out.Origins = targets, make(map[string]Origin, len(targets))
 	for i := range targets {
 		t := &targets[i]
-		out.Nodes[t.Name], out.Pods[t.Name] = t.Labels.Node, t.Pod
-		out.Places[t.Name] = NodePlace(t.Labels.Node)
+		place := NodePlace(t.Labels.Node)
 		if t.Kind == KindPod {
-			out.Places[t.Name] = PodPlace(t.Labels.Namespace, t.Labels.Pod)
+			place = PodPlace(t.Labels.Namespace, t.Labels.Pod)
 		}
+		out.Origins[t.Name] = Origin{place, t.Labels.Node, t.Pod}
 	}
 	return out
 }

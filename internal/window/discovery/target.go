@@ -88,13 +88,18 @@ type Reader struct {
 // List is the result of Finder.Find.
 type List struct {
 	Targets  []Target
-	Places   map[string]string                 // by target: the node or the pod that its samples are about, see NodePlace and PodPlace
-	Nodes    map[string]string                 // by target: its node
-	Pods     map[string]types.NamespacedName   // by target: its pod
+	Origins  map[string]Origin                 // by target
 	Gateways map[types.NamespacedName]Gateways // of the readers
 	// Late is set if some targets were left to the next Find, which should be soon.
 	Late   bool
 	Excess map[string]bool // targets that are not scraped because their pod has MaxPerPod others
+}
+
+// Origin is where a target is.
+type Origin struct {
+	Place string // the node or the pod that its samples are about, see NodePlace and PodPlace
+	Node  string
+	Pod   types.NamespacedName
 }
 
 // Gateways are the targets of a reader's gateways.
