@@ -140,11 +140,7 @@ func (r *rig) utilization(at time.Time, value float64, pods ...*corev1.Pod) {
 // utilizationBy stores a scrape of an exporter on a node, with a GPU for each pod.
 func (r *rig) utilizationBy(name, node string, at time.Time, value float64, pods ...*corev1.Pod) {
 	r.t.Helper()
-	devices := make([]podtest.Device, 0, len(pods))
-	for _, p := range pods {
-		devices = append(devices, podtest.Utilization("GPU-"+p.Name, value, p))
-	}
-	podtest.Expose(r.t, r.store, name, series.TargetLabels{Node: node}, at, devices...)
+	podtest.ExposeUtilization(r.t, r.store, name, node, at, value, pods...)
 }
 
 func (r *rig) replicas(name string) int32 {

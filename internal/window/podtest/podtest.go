@@ -155,6 +155,16 @@ func Expose(t testing.TB, store *series.Store, exporter string, labels series.Ta
 	}
 }
 
+// ExposeUtilization stores a scrape of an exporter on a node, with a GPU for each pod.
+func ExposeUtilization(t testing.TB, store *series.Store, exporter, node string, at time.Time, percent float64, pods ...*corev1.Pod) {
+	t.Helper()
+	devices := make([]Device, 0, len(pods))
+	for _, p := range pods {
+		devices = append(devices, Utilization("GPU-"+p.Name, percent, p))
+	}
+	Expose(t, store, exporter, series.TargetLabels{Node: node}, at, devices...)
+}
+
 // CPUTime returns the processor time that this process has used.
 func CPUTime(t testing.TB) time.Duration {
 	t.Helper()
