@@ -59,6 +59,22 @@ func (n *Names) has(name []byte) bool {
 	return ok
 }
 
+// Covers reports whether these names keep whatever the others keep.
+func (n *Names) Covers(others *Names) bool {
+	if others == nil || n != nil && n.all {
+		return true
+	}
+	if n == nil || others.all {
+		return false
+	}
+	for name := range others.names {
+		if _, ok := n.names[name]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
 // allOf reports whether all series of a page are kept. A pod's page is isPod.
 func (n *Names) allOf(isPod bool) bool { return n != nil && n.all && !isPod }
 

@@ -15,12 +15,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+
 	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// instantConn answers each request with one page, in no time.
+// instantConn answers each request with one page, in no time. The page's time is now if
+// the answer has one.
 type instantConn struct {
 	net.Conn
 	answer []byte
@@ -28,6 +32,12 @@ type instantConn struct {
 }
 
 func (c *instantConn) Write(b []byte) (int, error) {
+	const stamp = "\ngpupilot_collection_timestamp_seconds "
+	if at := bytes.Index(c.answer, []byte(stamp)); at >= 0 {
+		digits := c.answer[at+len(stamp):]
+		digits = digits[:bytes.IndexByte(digits, '\n')]
+		copy(digits, fmt.Sprintf("%0*.6f", len(digits), float64(time.Now().UnixMicro())/1e6))
+	}
 	c.left.Reset(c.answer)
 	return len(b), nil
 }
@@ -45,35 +55,83 @@ func TestTheAccountWithLabelsIsTrue(t *testing.T) { testAccount(t, page.NewNames
 
 func testAccount(t *testing.T, names *page.Names) {
 	const targets = 500
-	answers := map[string][]byte{}
-	list := make([]Target, targets)
-	for i := range list {
-		page := pagetest.Node(i, 4)
-		address := fmt.Sprintf("10.0.%d.%d:9400", i/250, i%250+1)
-		answers[address] = append(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", len(page)), page...)
-		list[i] = Target{Name: "agent/gpupilot-system/agent-" + strconv.Itoa(i), Kind: Agent, URL: parse("http://" + address + "/metrics"), Labels: series.TargetLabels{Node: address}}
-	}
+	list, dial := quickFleet(targets)
 	synctest.Test(t, func(t *testing.T) {
 		before := heap()
 		store := series.New(series.Config{})
-		dial := func(_ context.Context, _, address string) (net.Conn, error) {
-			return &instantConn{answer: answers[address]}, nil
-		}
 		s := New(Config{}, Deps{Dial: dial, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		s.SetNames(names)
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() { s.Run(ctx); close(done) }()
-		s.Sync(list)
-		pass(3 * time.Second)
+		runFleet(t, s, list)
 		used, st := float64(heap()-before), store.Stats()
 		t.Logf("%d targets: %.1f KiB of heap each, %.1f KiB in the account, %.1f KiB of them samples",
 			st.Targets, used/targets/1024, float64(st.Memory)/targets/1024, float64(st.Bytes)/targets/1024)
 		if account := float64(st.Memory); st.Samples < 10*targets || used > account || used < account*2/3 {
 			t.Errorf("%d samples; the heap has %.1f MiB, the account says %.1f", st.Samples, used/(1<<20), account/(1<<20))
 		}
-		cancel()
-		<-done
 		runtime.KeepAlive(list)
 	})
+}
+
+// The memory of labels that no query reads any more is free with the next page, not when
+// the window has passed. The series of wanted names keep their past.
+func TestLabelsThatNobodyReadsAreFreeAtOnce(t *testing.T) {
+	const targets = 20
+	const name = "DCGM_FI_DEV_GPU_UTIL"
+	list, dial := quickFleet(targets)
+	synctest.Test(t, func(t *testing.T) {
+		sizes := map[bool]int64{}
+		for _, before := range []bool{true, false} { // all series, before the named ones
+			store := series.New(series.Config{})
+			s := New(Config{}, Deps{Dial: dial, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			s.SetNames(page.NewNames(before, []string{name}))
+			started := time.Now()
+			runFleet(t, s, list)
+			s.SetNames(page.NewNames(false, []string{name}))
+			pass(3 * time.Second)
+			for _, target := range list {
+				for _, x := range store.Target(target.Name, target.Labels).Exposures(nil) {
+					set, ok := x.Labels.(labels.Labels)
+					if !ok {
+						t.Fatalf("labels are %T", x.Labels)
+					}
+					if series := set.Get(model.MetricNameLabel); series == name && x.From > started.Add(2*time.Second).UnixNano() {
+						t.Fatalf("%v begins at %v, after the names had changed", set, time.Unix(0, x.From))
+					}
+					if x.Until != series.Open {
+						t.Fatalf("%v has ended and is kept", set)
+					}
+				}
+			}
+			sizes[before] = store.Stats().Memory - store.Stats().Bytes
+		}
+		if all, some := sizes[true], sizes[false]; all > some+some/4 {
+			t.Errorf("beside samples, %d bytes are left where %d are in use", all, some)
+		}
+	})
+}
+
+// quickFleet returns targets and the connections that answer for them.
+func quickFleet(n int) ([]Target, Dialer) {
+	answers := map[string][]byte{}
+	list := make([]Target, n)
+	for i := range list {
+		page := pagetest.Node(i, 4)
+		address := fmt.Sprintf("10.0.%d.%d:9400", i/250, i%250+1)
+		answers[address] = append(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", len(page)), page...)
+		list[i] = Target{Name: "agent/gpupilot-system/agent-" + strconv.Itoa(i), Kind: Agent, URL: parse("http://" + address + "/metrics"), Labels: series.TargetLabels{Node: address}}
+	}
+	return list, func(_ context.Context, _, address string) (net.Conn, error) {
+		return &instantConn{answer: answers[address]}, nil
+	}
+}
+
+// runFleet scrapes the targets for 3 s, and on until the test ends.
+func runFleet(t *testing.T, s *Scraper, list []Target) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { s.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	s.Sync(list)
+	pass(3 * time.Second)
 }

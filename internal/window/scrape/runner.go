@@ -52,6 +52,7 @@ type runner struct {
 	namesOnly bool      // req asks for the learned names only
 
 	ownersDue bool      // the store refused some owners of the last page
+	retain    bool      // names keep less than before: drop the series that nobody reads any more
 	exposeDue time.Time // when to list the series again, because the store refused some; zero: when the page changes
 
 	mu    sync.Mutex
@@ -142,6 +143,7 @@ func (r *runner) prepare(now time.Time) error {
 		}
 		fields := names.FieldsOf(want.Fields)
 		if r.have == nil || names != r.names || fields != r.fields || want.Labels != r.have.Labels || !slices.Equal(want.Metrics, r.have.Metrics) {
+			r.retain = r.retain || !names.Covers(r.names)
 			r.names, r.fields = names, fields
 			r.begin(want)
 		}
@@ -246,7 +248,12 @@ func (r *runner) expose(at, now time.Time) {
 		return
 	}
 	r.exposeDue = time.Time{}
-	if !r.series.Expose(at, r.page.Exposed()) {
+	list := r.page.Exposed()
+	if r.retain {
+		r.retain = false
+		r.series.Retain(list)
+	}
+	if !r.series.Expose(at, list) {
 		r.exposeDue = now.Add(learnAgain)
 	}
 }

@@ -266,6 +266,26 @@ func (t *Target) countExposures() {
 	}
 }
 
+// Retain drops the exposures that the page shows and that are not in the list, without
+// keeping their past: nobody reads them any more.
+func (t *Target) Retain(list []Exposed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kept := make(map[Labels]struct{}, len(list))
+	for i := range list {
+		kept[list[i].Labels] = struct{}{}
+	}
+	unread := func(x *Exposure) bool {
+		_, ok := kept[x.Labels]
+		return !ok && x.Until == Open
+	}
+	if t.exposed.drop(unread) {
+		t.countExposures()
+		t.settle()
+		t.store.changed.add(t)
+	}
+}
+
 // dropDeadExposures drops the exposures whose series were freed. The caller holds
 // t.mu.
 func (t *Target) dropDeadExposures() {
