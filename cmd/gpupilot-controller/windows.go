@@ -131,6 +131,7 @@ func (p *program) makeSeries() error {
 	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.devices.Holder, Own: p.registry, Log: p.log,
 		SetNames: func(all bool, names []string) { p.scraper.SetNames(page.NewNames(all, names)) },
+		Lines:    func() int { return p.scraper.Lines() },
 	})
 	p.registry.MustRegister(p.promstore)
 	if p.cfg.has(roleScrape) {

@@ -91,6 +91,30 @@ func TestUsedNamesExpire(t *testing.T) {
 	}
 }
 
+// Pages whose labels would make full windows take more than half of the memory are not
+// read in as a whole first.
+func TestSeriesAreCountedBeforeTheyAreKept(t *testing.T) {
+	windows := series.New(series.Config{MaxBytes: 64 << 20})
+	lines, all := 0, true
+	s := New(Config{}, Deps{Windows: windows, Lines: func() int { return lines }, SetNames: func(a bool, _ []string) { all = a }})
+	for _, c := range []struct {
+		lines int
+		want  bool
+	}{{0, false}, {100, true}, {100, true}} {
+		lines = c.lines
+		if s.check(start); all != c.want {
+			t.Errorf("with %d lines, all are kept: %t", c.lines, all)
+		}
+	}
+	s = New(Config{}, Deps{Windows: windows, Lines: func() int { return lines }, SetNames: func(a bool, _ []string) { all = a }})
+	lines = 100_000
+	for range 2 {
+		if s.check(start); all {
+			t.Error("100,000 lines are kept in 64 MiB")
+		}
+	}
+}
+
 func TestAllSeriesAreKeptWhileTheyAreFew(t *testing.T) {
 	windows := series.New(series.Config{MaxBytes: 1 << 20})
 	var all bool

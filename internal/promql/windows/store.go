@@ -23,7 +23,7 @@ type Keep string
 
 // The values of Keep.
 const (
-	KeepAuto Keep = "auto" // all while the windows use less than half of their memory limit, else those that queries use
+	KeepAuto Keep = "auto" // all if full windows will use less than half of their memory limit, else those that queries use
 	KeepAll  Keep = "all"
 	KeepUsed Keep = "used" // those that queries use
 )
@@ -77,8 +77,10 @@ type Deps struct {
 	Holder func(*corev1.Pod) series.Holder
 	// SetNames has the scraper keep the series of these names, or all of exporters.
 	SetNames func(all bool, names []string)
-	Own      prometheus.Gatherer // the controller's own metrics; nil: none
-	Log      *slog.Logger        // nil discards
+	// Lines returns how many series the pages of exporters have; nil: 0.
+	Lines func() int
+	Own   prometheus.Gatherer // the controller's own metrics; nil: none
+	Log   *slog.Logger        // nil discards
 }
 
 // Store is a storage.Queryable over the windows.
@@ -88,6 +90,8 @@ type Store struct {
 	wanted wanted
 	own    own
 	now    func() time.Time
+
+	checked bool // only Run uses it
 
 	mu    sync.Mutex // of what follows: queries share the index and update it
 	index index
@@ -162,19 +166,27 @@ func (s *Store) publish() {
 	}
 }
 
-// keepsAll reports whether the windows keep all series of exporters. After the memory
-// was short, it takes a quarter of the targets to leave until they do so again.
+// keepsAll reports whether the windows keep all series of exporters. It counts what full
+// windows will take, because labels that are read in and dropped minutes later leave holes
+// in the heap; until the second check, exporters' pages may not have come. After the memory
+// was short, it takes a quarter of the targets to leave until all series are kept again.
 func (s *Store) keepsAll() bool {
 	if s.cfg.Keep != KeepAuto {
 		return s.cfg.Keep == KeepAll
 	}
+	w, more := &s.wanted, 0
+	if !w.keepsAll() && s.deps.Lines != nil {
+		more = s.deps.Lines()
+	}
+	first := !s.checked
+	s.checked = true
 	st := s.deps.Windows.Stats()
-	if w := &s.wanted; st.Memory > st.Limit/2 {
+	if s.deps.Windows.WholeBytes(more) > st.Limit/2 {
 		w.shortAt = max(st.Targets, 1)
 	} else if st.Targets < w.shortAt-w.shortAt/4 {
 		w.shortAt = 0
 	}
-	return s.wanted.shortAt == 0
+	return w.shortAt == 0 && !(first && s.deps.Lines != nil && more == 0)
 }
 
 // Querier returns a querier of samples within [mint, maxt], in ms since 1970.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/gpupilot/gpupilot/internal/base/labelpairs"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -126,7 +127,7 @@ vllm:other 5
 func TestExtraLabels(t *testing.T) {
 	of := series.TargetLabels{
 		Node: "n", Instance: "10.0.0.1:80", Job: "ns/m", Namespace: "ns", Pod: "p",
-		Extra: series.LabelPairs("").With("container", "server").With("endpoint", "http"),
+		Extra: labelpairs.Pairs("").With("container", "server").With("endpoint", "http"),
 	}
 	got, _ := shown(t, NewPod, NewNames(false, []string{"requests"}), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
 requests{exported_namespace="z",namespace="other"} 8

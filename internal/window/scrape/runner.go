@@ -52,7 +52,7 @@ type runner struct {
 	namesOnly bool      // req asks for the learned names only
 
 	ownersDue bool      // the store refused some owners of the last page
-	retain    bool      // names keep less than before: drop the series that nobody reads any more
+	lines     int       // sample lines of the last whole page of an exporter
 	exposeDue time.Time // when to list the series again, because the store refused some; zero: when the page changes
 
 	mu    sync.Mutex
@@ -65,6 +65,7 @@ func (r *runner) run(ctx context.Context, before *runner, ended func()) {
 	r.turns.do = func() time.Time { return r.scrape(ctx) }
 	r.turns.ended = func() {
 		r.conn.shut()
+		r.hasLines(0)
 		if r.gone.Load() {
 			r.s.deps.Store.Drop(r.want.Load().Name)
 		}
@@ -143,7 +144,9 @@ func (r *runner) prepare(now time.Time) error {
 		}
 		fields := names.FieldsOf(want.Fields)
 		if r.have == nil || names != r.names || fields != r.fields || want.Labels != r.have.Labels || !slices.Equal(want.Metrics, r.have.Metrics) {
-			r.retain = r.retain || !names.Covers(r.names)
+			if !names.Covers(r.names) {
+				r.series.ForgetEnded()
+			}
 			r.names, r.fields = names, fields
 			r.begin(want)
 		}
@@ -200,6 +203,9 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 		return r.failed(f)
 	}
 	r.s.badLines.Add(uint64(p.Bad))
+	if r.have.Kind != Pod && !r.namesOnly {
+		r.hasLines(p.Lines)
+	}
 	at, stamped := r.collectedAt(started, arrived)
 	r.batch.Reset()
 	r.expose(at, arrived)
@@ -242,18 +248,19 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	return r.phase.success(time.Now())
 }
 
+// hasLines counts the lines of an exporter's whole page.
+func (r *runner) hasLines(n int) {
+	r.s.lines.Add(int64(n - r.lines))
+	r.lines = n
+}
+
 // expose lists the page's series in the store, if they have changed.
 func (r *runner) expose(at, now time.Time) {
 	if !r.page.Changed && (r.exposeDue.IsZero() || now.Before(r.exposeDue)) {
 		return
 	}
 	r.exposeDue = time.Time{}
-	list := r.page.Exposed()
-	if r.retain {
-		r.retain = false
-		r.series.Retain(list)
-	}
-	if !r.series.Expose(at, list) {
+	if !r.series.Expose(at, r.page.Exposed()) {
 		r.exposeDue = now.Add(learnAgain)
 	}
 }

@@ -67,6 +67,7 @@ type Scraper struct {
 	refused    map[string]State   // targets that are not scraped because there are too many
 
 	scrapes, samples, badLines, repeated atomic.Uint64
+	lines                                atomic.Int64
 	nanos                                atomic.Int64
 	failures                             [numReasons]atomic.Uint64
 }
@@ -103,6 +104,9 @@ func (s *Scraper) Sync(targets []Target) {
 // SetNames sets the metrics whose series are kept for queries. Targets that stay are
 // not interrupted.
 func (s *Scraper) SetNames(n *page.Names) { s.names.Store(n) }
+
+// Lines returns the number of sample lines on the whole pages of all exporters of GPUs.
+func (s *Scraper) Lines() int { return int(s.lines.Load()) }
 
 // Metadata returns what pages say about a metric: those of dcgm-exporters, and those of
 // pods in some namespaces; nil: in all.

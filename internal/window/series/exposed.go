@@ -44,6 +44,7 @@ const Open = open
 type exposures struct {
 	list   []Exposure
 	closed int   // that have ended
+	forget bool  // drop those that the next list ends
 	bytes  int64 // of list and its labels
 }
 
@@ -111,6 +112,9 @@ func (t *Target) Expose(at time.Time, list []Exposed) (whole bool) {
 	t.store.rebalanceIfDue()
 	return whole
 }
+
+// ForgetEnded has the next Expose drop the series that it ends: nobody reads them any more.
+func (t *Target) ForgetEnded() { t.exposed.forget = true }
 
 // expose is Expose. If other targets must free memory first, it changes nothing and
 // returns blocked; on the last attempt, it omits the new series instead.
@@ -190,8 +194,12 @@ func (t *Target) applyExposures(stamp int64, list []Exposed, shown map[Labels]in
 			x.Exposed, changed = list[i], true
 		}
 	}
+	end := stamp
+	if e.forget {
+		end, e.forget = 0, false
+	}
 	for _, at := range shown { // what is left is not in the list
-		e.list[at].Until = stamp
+		e.list[at].Until = end
 		e.closed++
 		changed = true
 	}
@@ -263,26 +271,6 @@ func (t *Target) countExposures() {
 	e.bytes = int64(cap(e.list)) * exposureBytes
 	for i := range e.list {
 		e.bytes += setBytes(e.list[i].Labels)
-	}
-}
-
-// Retain drops the exposures that the page shows and that are not in the list, without
-// keeping their past: nobody reads them any more.
-func (t *Target) Retain(list []Exposed) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	kept := make(map[Labels]struct{}, len(list))
-	for i := range list {
-		kept[list[i].Labels] = struct{}{}
-	}
-	unread := func(x *Exposure) bool {
-		_, ok := kept[x.Labels]
-		return !ok && x.Until == Open
-	}
-	if t.exposed.drop(unread) {
-		t.countExposures()
-		t.settle()
-		t.store.changed.add(t)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/labelpairs"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/ledger"
 	"github.com/gpupilot/gpupilot/internal/window/ring"
@@ -85,7 +86,7 @@ type TargetLabels struct {
 
 	// Extra are further labels, in the order of their names, each once. None has the
 	// name of another label of the target.
-	Extra LabelPairs
+	Extra labelpairs.Pairs
 
 	// Rank orders the exporters of one node. While one of a lower rank assigns
 	// devices to pods, those of a higher rank only add values.
@@ -268,6 +269,23 @@ func (s *Store) Stats() Stats {
 	}
 	return st
 }
+
+// WholeBytes returns what MaxBytes will limit once all windows are as long as Span, and
+// with the labels of so many more lines of pages.
+func (s *Store) WholeBytes(lines int) int64 {
+	slots := s.cfg.slots()
+	n := s.memory.Total() + int64(lines)*(exposureBytes+usualLabels+(seriesBytes+8*int64(slots))/2) // half of them have a series of their own
+	targets, _ := s.accounts()
+	for _, t := range targets {
+		t.mu.RLock()
+		n += int64(max(slots-t.ring.Slots(), 0)) * t.ring.PerSlot()
+		t.mu.RUnlock()
+	}
+	return n
+}
+
+// usualLabels is the size of the labels of an exporter's line with a pod's names.
+const usualLabels = 400
 
 // Sample is a value with the time of its collection.
 type Sample struct {
