@@ -189,6 +189,36 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
+// A cache in front of an agent answers every other scrape with a page from when there was less load: the replicas stay.
+func TestPagesFromThePast(t *testing.T) {
+	const name = "past"
+	node := rig.Nodes.NodeNames()[3]
+	withoutAgent(t, node)
+	agent := place(t, stack.Namespace, "agent-behind-a-cache", node, map[string]string{"app.kubernetes.io/name": "gpupilot-agent"})
+	var old atomic.Pointer[string]
+	var asked atomic.Int64
+	page := servePage(t, agent.Status.PodIP, 9400, func() string {
+		if p := old.Load(); p != nil && asked.Add(1)%2 == 0 {
+			return *p
+		}
+		return claims(name, namespace, podsOf(t.Context(), name), 55) + collected(time.Now())
+	})
+	deployOn(t, name, 4, node)
+	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		zero := int32(0)
+		a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = &zero // one old value would count at once
+	})
+	measured(t, name, 4)
+	seen := record(t, name)
+	calm := claims(name, namespace, podsOf(t.Context(), name), 40) + collected(time.Now().Add(-time.Minute)) // 3 replicas are enough for it
+	old.Store(&calm)
+	page.awaitScrapes(t, 20)
+	measured(t, name, 4)
+	if v := seen.values(); len(v) != 1 {
+		t.Errorf("replicas went %v by a page from the past", v)
+	}
+}
+
 // A pod whose page has new labels at each scrape, and an exporter in a namespace that is trusted which names new
 // GPUs and pods each time: the honest workload beside them is decided on as ever.
 func TestChurnedIdentities(t *testing.T) {

@@ -72,6 +72,9 @@ const (
 	// writtenTTL is how long an own write takes precedence over the cache if their
 	// versions cannot be compared.
 	writtenTTL = 2 * time.Second
+	// cacheLag is how long an own write takes precedence over a cache with an older
+	// version. Versions stay older if etcd was restored from a backup.
+	cacheLag = 30 * time.Second
 )
 
 // NewScaler makes a Scaler. The client reads Deployments and StatefulSets from a cache.
@@ -259,7 +262,7 @@ func (s *Scaler) Write(ctx context.Context, t *Target, replicas int32) error {
 }
 
 // applyOwnWrite replaces the cached replicas by those of the last own write while the
-// cache is older.
+// cache is older, for at most cacheLag.
 func (s *Scaler) applyOwnWrite(t *Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,7 +271,11 @@ func (s *Scaler) applyOwnWrite(t *Target) {
 		return
 	}
 	order, err := resourceversion.CompareResourceVersion(t.version, w.version)
-	if err == nil && order >= 0 || err != nil && time.Since(w.at) > writtenTTL {
+	ttl := cacheLag
+	if err != nil {
+		ttl = writtenTTL
+	}
+	if err == nil && order >= 0 || time.Since(w.at) > ttl {
 		delete(s.written, t.Key)
 		return
 	}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -76,6 +78,44 @@ func TestOwnWritesPrecedeTheCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	f("changed by another since", 3)
+}
+
+// Etcd was restored from a backup: all versions are older than that of the last own
+// write, also those of later changes.
+func TestOwnWriteEndsWhenVersionsGoBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewScaler(lagging(t, "5000"))
+		ref := v1alpha1.CrossVersionObjectReference{Kind: "Deployment", Name: "web"}
+		replicas := func() int32 {
+			t.Helper()
+			got, err := s.Resolve(t.Context(), "ns", ref, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Replicas == 5 {
+				return 5
+			}
+			if got.version != "999" {
+				t.Errorf("the version is %s, want the cache's", got.version)
+			}
+			return got.Replicas
+		}
+		web, err := s.Resolve(t.Context(), "ns", ref, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Write(t.Context(), &web, 5); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(cacheLag)
+		if n := replicas(); n != 5 {
+			t.Errorf("%d replicas within the time that a cache may lag, want 5", n)
+		}
+		time.Sleep(time.Second)
+		if n := replicas(); n != 2 {
+			t.Errorf("%d replicas after it, want the cache's 2", n)
+		}
+	})
 }
 
 func TestTargetsThatDoNotExist(t *testing.T) {

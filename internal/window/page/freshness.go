@@ -55,6 +55,12 @@ const (
 	SlowestInterval = 2 * time.Minute
 	// enoughGaps is the number of changes from which an interval is estimated.
 	enoughGaps = 4
+	// mostPower is more than a GPU draws, in mW. A counter that rose faster is not the
+	// exporter's.
+	mostPower = 4e6
+	// steady is how often another energy counter must rise before it is used. No page in
+	// between continues the present one.
+	steady = 5
 )
 
 // evidenceOf returns the evidence that a field's value is. The copies of a shared
@@ -85,6 +91,67 @@ type ageState struct {
 	onPage    bool      // this page has the device
 	moved     bool      // a value differs from the last page
 	unchanged bool      // the values are those of an earlier collection
+	energy    energyState
+}
+
+// energyState orders the pages of a device by its energy counter. A page with a lower
+// counter than an earlier one is an old one, which a cache shows, or the counter began
+// again: it then stays lower.
+type energyState struct {
+	seen   float64         // on this page, in mJ; 0: none
+	newest float64         // on the newest page; 0: none
+	others [2]otherCounter // two, because old pages may be between new ones
+	isOld  bool            // this page is an old one
+}
+
+// otherCounter is a counter that pages show instead of the present one.
+type otherCounter struct {
+	newest float64
+	pages  int // that continue it, less those of neither counter; 0: it is unused
+}
+
+// order compares the counter on this page with the newest one, and returns whether it is
+// newer than on all pages before. The newest arrived age ago.
+func (e *energyState) order(age, interval time.Duration) (rose bool) {
+	v := e.seen
+	e.seen, e.isOld = 0, false
+	if v == e.newest {
+		return false
+	}
+	most := mostPower * (age + interval).Seconds() // up to one interval passed before the newest page
+	if e.newest == 0 || v > e.newest && v-e.newest <= most || e.stays(v, mostPower*2*interval.Seconds()) {
+		e.newest, e.others = v, [2]otherCounter{}
+		return true
+	}
+	e.isOld = true
+	return false
+}
+
+// stays counts a page of another counter, and reports whether that has stayed long enough.
+// most is how much it can rise from one page to the next.
+func (e *energyState) stays(v, most float64) bool {
+	var free *otherCounter
+	for i := range e.others {
+		x := &e.others[i]
+		if x.pages > 0 && v >= x.newest && v-x.newest <= most {
+			if v > x.newest {
+				x.newest = v
+				x.pages++
+			}
+			return x.pages > steady
+		}
+		if x.pages == 0 {
+			free = x
+		}
+	}
+	if free != nil {
+		*free = otherCounter{v, 1}
+		return false
+	}
+	for i := range e.others {
+		e.others[i].pages--
+	}
+	return false
 }
 
 // since returns the time since which the device has had its present values.
@@ -95,12 +162,33 @@ func (p *ageState) since() time.Time {
 	return p.changed
 }
 
-// observe records the value of a line.
+// observe records the value of a line, in its field's unit.
 func (p *ageState) observe(e evidence, v float64, moved bool) {
 	p.onPage = true
 	p.moved = p.moved || moved
-	if e > p.best && (e != energyTotal || v > 0) { // 0: the GPU has no energy counter
-		p.best = e
+	if e == energyTotal {
+		if !(v > 0) {
+			return // the GPU has no energy counter
+		}
+		p.energy.seen = v
+	}
+	p.best = max(p.best, e)
+}
+
+// judge determines whether the device's values on this page are new.
+func (p *ageState) judge(at time.Time, interval time.Duration) {
+	if p.first.IsZero() {
+		p.first = at
+	}
+	if p.best == energyTotal {
+		wasOld := p.energy.isOld
+		rose := p.energy.order(at.Sub(p.since()), interval)
+		if wasOld || p.energy.isOld {
+			p.moved = rose // the values differ from those of another page
+		}
+	}
+	if p.moved {
+		p.changed = at
 	}
 }
 
@@ -142,20 +230,20 @@ type Freshness struct {
 	Since                    time.Time // the last change of an unchanged device
 
 	least evidence
+	old   int // devices whose values are older than earlier ones
 }
+
+// IsOld reports whether the page is older than an earlier one.
+func (f *Freshness) IsOld() bool { return f.old > 0 && f.Fresh == 0 }
 
 // assess determines which devices of a page without a timestamp have new values, and
 // prepares for the next page.
 func (g *gpus) assess(at time.Time, learned *IntervalEstimate) (f Freshness) {
 	moved := false
 	for i := range g.ages {
-		p := &g.ages[i]
-		if p.onPage && p.first.IsZero() {
-			p.first = at
-		}
-		if p.onPage && p.moved {
-			p.changed = at
-			moved = moved || p.best == energyTotal
+		if p := &g.ages[i]; p.onPage {
+			p.judge(at, learned.interval())
+			moved = moved || p.moved && p.best == energyTotal
 		}
 	}
 	if moved {
@@ -183,7 +271,9 @@ func (f *Freshness) take(p *ageState, at time.Time, interval time.Duration) {
 	age, most := at.Sub(p.since()), gpu.MaxAge(interval)
 	switch p.best {
 	case energyTotal:
-		p.unchanged = !p.moved
+		if p.unchanged = !p.moved; p.energy.isOld {
+			f.old++
+		}
 	case powerDrawn:
 		most = powerMaxAge
 		p.unchanged = age > most

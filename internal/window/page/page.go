@@ -123,8 +123,8 @@ type identifier interface {
 	identify(l *line, m *labelMemo) entry
 	// success records the time of an agent's last read of a device.
 	success(slot int32, seconds float64)
-	// observe records the value of a line that is evidence. moved reports whether it
-	// differs from the last page's.
+	// observe records the value of a line that is evidence, in its field's unit. moved
+	// reports whether it differs from the last page's.
 	observe(slot int32, e evidence, v float64, moved bool)
 	// size returns the bytes that are remembered.
 	size() int64
@@ -369,7 +369,7 @@ func (p *Reader) observe(e *entry, v float64) {
 		return
 	}
 	now := digest(v)
-	p.who.observe(e.slot, e.evidence, v, e.seen != 0 && e.seen != now)
+	p.who.observe(e.slot, e.evidence, v*e.scale, e.seen != 0 && e.seen != now)
 	e.seen = now
 }
 

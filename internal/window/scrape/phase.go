@@ -16,9 +16,6 @@ const (
 	// agent's tick. retries is the number of such scrapes in a row.
 	retryEarly = 25 * time.Millisecond
 	retries    = 4
-	// clockAhead is the error of a clock that is accepted without a correction. NTP
-	// keeps clocks within it.
-	clockAhead = 100 * time.Millisecond
 )
 
 // phase computes the time of a target's next scrape. Its methods get the time as an
@@ -127,28 +124,4 @@ func seconds(s float64) time.Duration {
 		return time.Hour
 	}
 	return time.Duration(s * float64(time.Second))
-}
-
-// clock converts an agent's times to ours. Plausible times are not changed. If they
-// are in the future, or advance but stay far in the past, the agent's clock is wrong.
-// The difference is then measured: the page counts as collected at its arrival, which
-// may be up to one interval too late.
-type clock struct {
-	last   time.Time     // the agent's time on the last page
-	offset time.Duration // is added to the agent's times
-}
-
-// local returns the time of a collection in our clock. raw is the agent's time.
-func (c *clock) local(raw, arrived time.Time, m page.Meta) time.Time {
-	moved := !c.last.IsZero() && !raw.Equal(c.last)
-	c.last = raw
-	age := arrived.Sub(raw.Add(c.offset))
-	believed := age >= -clockAhead && age <= 2*seconds(m.Interval)+seconds(m.Took)+5*time.Second
-	if !believed && (age < 0 || moved) {
-		c.offset += age
-		if c.offset.Abs() < clockAhead {
-			c.offset = 0
-		}
-	}
-	return raw.Add(c.offset)
 }

@@ -51,6 +51,7 @@ type runner struct {
 	learn     time.Time // when to request the whole page; zero: now
 	namesOnly bool      // req asks for the learned names only
 
+	changed   bool      // lines of the pages have changed since the last page that was used
 	ownersDue bool      // the store refused some owners of the last page
 	lines     int       // sample lines of the last whole page of an exporter
 	exposeDue time.Time // when to list the series again, because the store refused some; zero: when the page changes
@@ -206,19 +207,33 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	if r.have.Kind != Pod && !r.namesOnly {
 		r.hasLines(p.Lines)
 	}
-	at, stamped := r.collectedAt(started, arrived)
-	r.batch.Reset()
-	r.expose(at, arrived)
+	r.changed = r.changed || p.Changed
+	at, raw, isNew := r.collectedAt(started, arrived)
+	var f page.Freshness
 	if r.have.Kind != Pod {
-		if p.Changed || r.ownersDue {
+		f = r.freshness(at, !raw.IsZero())
+	}
+	if !isNew {
+		if p.IsOvergrown() {
+			r.forget()
+		}
+		return r.repeated(raw, arrived)
+	}
+	r.batch.Reset()
+	if !f.IsOld() {
+		r.expose(at, arrived)
+		if r.have.Kind != Pod && (r.changed || r.ownersDue) {
 			r.ownersDue = !r.series.SetOwners(at, p.Owners())
 		}
-		if f := r.freshness(at, stamped); f.Unchanged > 0 && f.Fresh == 0 {
-			if p.IsOvergrown() {
-				r.forget()
-			}
-			return r.unchanged(&f, started, arrived)
+		r.changed = false
+	}
+	if f.Unchanged > 0 && f.Fresh == 0 {
+		if p.IsOvergrown() {
+			r.forget()
 		}
+		return r.unchanged(&f, started, arrived)
+	}
+	if r.have.Kind != Pod {
 		r.learned(arrived)
 	}
 	p.Fill(&r.batch, arrived.Sub(started))
@@ -229,7 +244,7 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	}
 	switch {
 	case errors.Is(err, series.ErrRepeated):
-		return r.repeated(at, arrived)
+		return r.repeated(raw, arrived)
 	case errors.Is(err, series.ErrNoMemory):
 		r.have = nil // reserve memory again at the next scrape
 		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape fewer targets", err))
@@ -256,7 +271,7 @@ func (r *runner) hasLines(n int) {
 
 // expose lists the page's series in the store, if they have changed.
 func (r *runner) expose(at, now time.Time) {
-	if !r.page.Changed && (r.exposeDue.IsZero() || now.Before(r.exposeDue)) {
+	if !r.changed && (r.exposeDue.IsZero() || now.Before(r.exposeDue)) {
 		return
 	}
 	r.exposeDue = time.Time{}
@@ -285,17 +300,21 @@ func (r *runner) size() int64 {
 	return r.s.targetBytes(r.want.Load()) + r.page.Size()
 }
 
-// collectedAt returns the time of a page's samples in our clock: the agent's time,
-// or else the newest timestamp of a line. Without both, it returns the start of the
-// scrape, and stamped is false.
-func (r *runner) collectedAt(started, arrived time.Time) (at time.Time, stamped bool) {
-	if at, ok := r.page.CollectedAt(); ok {
-		return r.clock.local(at, arrived, r.page.Meta), true
+// collectedAt returns the time of a page's samples in our clock: raw, the agent's time
+// or else the newest timestamp of a line, as the clock converts it. Without both, raw is
+// zero, and the time is the start of the scrape. isNew is false if the page must not be
+// used.
+func (r *runner) collectedAt(started, arrived time.Time) (at, raw time.Time, isNew bool) {
+	m := page.Meta{}
+	if t, ok := r.page.CollectedAt(); ok {
+		raw, m = t, r.page.Meta
+	} else if ms := r.page.NewestLine(); ms > 0 {
+		raw = time.UnixMilli(ms)
+	} else {
+		return started, raw, true
 	}
-	if ms := r.page.NewestLine(); ms > 0 {
-		return r.clock.local(time.UnixMilli(ms), arrived, page.Meta{}), true
-	}
-	return started, false
+	at, isNew = r.clock.local(raw, arrived, m)
+	return at, raw, isNew
 }
 
 // freshness determines which of a page's devices have new values. It sets the
@@ -398,14 +417,18 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 	}
 }
 
-// repeated handles a page of an earlier collection. It is a failure only if the
-// collection is older than gpu.MaxAge; before that, the scrape was too early.
-func (r *runner) repeated(at, arrived time.Time) (next time.Time) {
+// repeated handles a page that is not new: the scrape was too early, a cache answered,
+// or the target's clock was set. It is a failure only if the newest page is older than
+// gpu.MaxAge.
+func (r *runner) repeated(raw, arrived time.Time) (next time.Time) {
 	r.s.repeated.Add(1)
-	m := r.page.Meta
-	next = r.phase.tooEarly(m, arrived)
-	if age := arrived.Sub(at); m.Interval > 0 && age > gpu.MaxAge(seconds(m.Interval)) {
-		f := fail(Stale, "collection time has not changed since %s", at.UTC().Format(time.RFC3339Nano))
+	m, again := r.page.Meta, raw.Equal(r.clock.newest)
+	if next = r.phase.success(time.Now()); again {
+		next = r.phase.tooEarly(m, arrived)
+	}
+	// The interval of lines with timestamps is unknown.
+	if age := arrived.Sub(r.clock.at); age > gpu.MaxAge(seconds(m.Interval)) && (m.Interval > 0 || !again) {
+		f := fail(Stale, "%s", r.clock.describe(raw))
 		r.s.failures[f.reason].Add(1)
 		r.note(f, arrived)
 	}
