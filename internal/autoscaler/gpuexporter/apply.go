@@ -25,12 +25,12 @@ var errForeign = errors.New("the object exists and does not belong to this GPUEx
 
 // apply writes an object by server-side apply. Fields of other managers stay. It does
 // not change an object that is not the exporter's.
-func (k *Keeper) apply(ctx context.Context, e *v1alpha1.GPUExporter, want *unstructured.Unstructured) error {
+func (k *Keeper) apply(ctx context.Context, e *v1alpha1.GPUExporter, want *unstructured.Unstructured, options ...client.PatchOption) error {
 	have, err := k.get(ctx, want)
 	if err != nil {
 		return err
 	}
-	options := []client.PatchOption{client.FieldOwner(FieldManager)}
+	options = append(options, client.FieldOwner(FieldManager))
 	switch {
 	case have == nil:
 		// Not forced: if another client creates the object now, its fields conflict with ours.

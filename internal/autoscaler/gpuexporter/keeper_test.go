@@ -19,10 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -145,6 +147,42 @@ func TestKeeperAppliesAndCorrects(t *testing.T) {
 	}
 	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "gpupilot-probe-default"}, &ds); !apierrors.IsNotFound(err) {
 		t.Errorf("the probe stays: %v", err)
+	}
+}
+
+// A spec whose DaemonSet the API server refuses changes no other object, and the status
+// says why.
+func TestKeeperAppliesNothingByHalves(t *testing.T) {
+	w := newWorld(t, newExporter(v1alpha1.GPUExporterSpec{}), gpuNode("n1", nil))
+	w.pass()
+	refuses := true
+	w.keeper.deps.Client = interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption) error {
+			if refuses && o.GetObjectKind().GroupVersionKind().Kind == "DaemonSet" {
+				return apierrors.NewInvalid(schema.GroupKind{Group: "apps", Kind: "DaemonSet"}, o.GetName(), nil)
+			}
+			return c.Patch(ctx, o, p, options...)
+		},
+	})
+	var before, after corev1.ConfigMap
+	w.get(&before, ns, "gpupilot-agent-default")
+	var e v1alpha1.GPUExporter
+	w.get(&e, "", "default")
+	w.patch(&e, `{"metadata":{"generation":2},"spec":{"interval":"5s","podLabels":{"a":"no label"}}}`)
+	w.pass()
+	if w.get(&after, ns, "gpupilot-agent-default"); after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("the DaemonSet is refused, and the ConfigMap was changed: %v", after.Data)
+	}
+	if got := w.condition("ObjectsApplied"); got != "False InvalidSpec" {
+		t.Errorf("ObjectsApplied is %s", got)
+	}
+	refuses = false
+	w.pass()
+	if w.get(&after, ns, "gpupilot-agent-default"); !strings.Contains(after.Data[configKey], "5000ms") {
+		t.Errorf("the ConfigMap has %v", after.Data)
+	}
+	if got := w.condition("ObjectsApplied"); got != "True Applied" {
+		t.Errorf("ObjectsApplied is %s", got)
 	}
 }
 

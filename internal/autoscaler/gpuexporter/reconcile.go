@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -80,8 +81,9 @@ func (k *Keeper) collectors(ctx context.Context, e *v1alpha1.GPUExporter) (strin
 	return k.deps.Defaults(profileOf(e)), condition{false, reason, excerpt.Of("the profile's own list is in use: "+err.Error(), maxMessage)}
 }
 
-// applyAll applies the objects of an exporter. One that cannot be applied does not stop
-// the others, except the DaemonSet, which needs its ConfigMap.
+// applyAll applies the objects of an exporter. If the API server refuses one of them for
+// what the spec asks for, none is changed. Any other error does not stop the others,
+// except the DaemonSet, which needs its ConfigMap.
 func (k *Keeper) applyAll(ctx context.Context, e *v1alpha1.GPUExporter, collectors string) error {
 	if e.Spec.Image == "" && k.settings.Image == "" {
 		return &specError{errors.New("spec.image is empty, and so is the controller's --agent-image: set one of them")}
@@ -89,6 +91,9 @@ func (k *Keeper) applyAll(ctx context.Context, e *v1alpha1.GPUExporter, collecto
 	objects, err := Render(e, Inputs{Settings: k.settings, Collectors: collectors, Installed: k.installed})
 	if err != nil {
 		return &specError{err}
+	}
+	if err := k.tryAll(ctx, e, objects); err != nil {
+		return err
 	}
 	var all []error
 	for _, o := range objects {
@@ -100,6 +105,22 @@ func (k *Keeper) applyAll(ctx context.Context, e *v1alpha1.GPUExporter, collecto
 		}
 	}
 	return errors.Join(append(all, k.remove(ctx, e, objects))...)
+}
+
+// tryAll returns why the API server refuses the objects of a spec that was not applied
+// yet. It changes nothing.
+func (k *Keeper) tryAll(ctx context.Context, e *v1alpha1.GPUExporter, objects []*unstructured.Unstructured) error {
+	if c := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionObjectsApplied); c != nil &&
+		c.Status == metav1.ConditionTrue && c.ObservedGeneration == e.Generation {
+		return nil
+	}
+	var refused []error
+	for _, o := range objects {
+		if err := k.apply(ctx, e, o, client.DryRunAll); apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			refused = append(refused, err)
+		}
+	}
+	return errors.Join(refused...)
 }
 
 // specError is an error in the spec.
