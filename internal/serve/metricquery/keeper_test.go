@@ -69,7 +69,13 @@ func newRigOf(t *testing.T, perNamespace int, objects ...client.Object) *rig {
 				r.mu.Lock()
 				r.patches++
 				r.mu.Unlock()
-				return c.SubResource(sub).Patch(ctx, obj, p, opts...)
+				if err := c.SubResource(sub).Patch(ctx, obj, p, opts...); err != nil {
+					return err
+				}
+				if _, typed := obj.(*v1alpha1.MetricQuery); typed && obj.GetName() == "bad" {
+					return errors.New("decode the response, which has the malformed spec")
+				}
+				return nil
 			},
 		}).Build()
 	scheduler := queries.NewScheduler(queries.SchedulerConfig{PerNamespace: perNamespace}, queries.SchedulerDeps{
@@ -461,6 +467,11 @@ func TestMalformedObject(t *testing.T) {
 		}
 		if _, _, err := r.Metric("a", "good"); err != nil {
 			t.Error(err)
+		}
+		before := r.writes()
+		time.Sleep(time.Minute)
+		if n := r.writes() - before; n > 0 {
+			t.Errorf("%d writes of statuses that have not changed", n)
 		}
 	})
 }

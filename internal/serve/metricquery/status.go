@@ -51,14 +51,16 @@ func (e *entry) writeStatus(ctx context.Context, now time.Time) {
 	if err != nil {
 		return
 	}
-	q := &v1alpha1.MetricQuery{ObjectMeta: metav1.ObjectMeta{Namespace: e.object.Namespace, Name: e.object.Name}}
+	q := kind() // the response has the whole object, which may be malformed
+	q.SetNamespace(e.object.Namespace)
+	q.SetName(e.object.Name)
 	err = e.k.deps.Client.SubResource("status").Patch(ctx, q, client.RawPatch(types.MergePatchType, body))
 	e.status.at = now
 	switch {
 	case err == nil:
 		e.status.last = next
 	case client.IgnoreNotFound(err) != nil && ctx.Err() == nil:
-		e.k.deps.Log.Warn("cannot write the status of a MetricQuery", "namespace", q.Namespace, "name", q.Name, "err", err)
+		e.k.deps.Log.Warn("cannot write the status of a MetricQuery", "namespace", e.object.Namespace, "name", e.object.Name, "err", err)
 	}
 }
 
