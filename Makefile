@@ -26,7 +26,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated. Old drivers still need them.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 missing-compilers images packages archives demo test unit e2e soak soak-controller peers bench compat lint generate chart fakes kube keda clean
+.PHONY: all arm64 missing-compilers images packages archives demo test unit e2e soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -134,6 +134,12 @@ soak: all fakes ## the agent under a series of failures, for SOAK (10m)
 NODES ?= 1000
 soak-controller: kube all ## the controller on NODES (1000) simulated nodes that churn, for SOAK (10m)
 	go test -count=1 -v -tags e2e -timeout 48h ./test/fleet -soak $(SOAK) -nodes $(NODES)
+
+TRANSITIONS ?= 3000
+SEED        ?= 1
+sweep: kube all ## every field of the CRDs and of the chart's values set, changed, removed, and every call of the controller to the API server disturbed: an hour; TRANSITIONS=0 for every value, SEED=n
+	go test -count=1 -v -tags e2e -timeout 6h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -within 10s -seed $(SEED)
+	cd test/chart && go test -count=1 -v -timeout 1h -run TestEveryValueRenders . -sweep 0 -seed $(SEED)
 
 SEQUENCES ?= 1000
 peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results

@@ -37,11 +37,10 @@ func (s *Stack) StartController(ctx context.Context) error {
 			return err
 		}
 	}
-	controller, err := s.runController(ctx, s.ControllerURL, s.securePort, s.ControllerLog())
-	if err != nil {
+	if _, err := s.runController(ctx, s.ControllerURL, s.securePort, s.ControllerLog(), s.controller.Store); err != nil {
+		s.controller.Store(nil)
 		return fmt.Errorf("start the controller: %w", err)
 	}
-	s.controller = controller
 	return nil
 }
 
@@ -72,7 +71,7 @@ func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
 		return nil, err
 	}
 	b := &Standby{URL: url, Log: filepath.Join(s.dir, "standby.log")}
-	if b.process, err = s.runController(ctx, url, securePort, b.Log); err != nil {
+	if b.process, err = s.runController(ctx, url, securePort, b.Log, func(*process) {}); err != nil {
 		return nil, fmt.Errorf("start the standby: %w", err)
 	}
 	return b, nil
@@ -90,9 +89,13 @@ func controllerAddresses() (url string, securePort int, err error) {
 	return "http://127.0.0.1:" + strconv.Itoa(page), securePort, err
 }
 
-// runController starts one replica, as the account of deploy/rbac, and returns when it is ready.
-func (s *Stack) runController(ctx context.Context, url string, securePort int, log string) (*process, error) {
+// runController starts one replica, as the account of deploy/rbac, and returns when it is ready. It calls started when it
+// runs.
+func (s *Stack) runController(ctx context.Context, url string, securePort int, log string, started func(*process)) (*process, error) {
 	kubeconfig, err := s.accountKubeconfig(ControllerAccount)
+	if err == nil && s.cfg.ControllerKubeconfig != nil {
+		kubeconfig, err = s.cfg.ControllerKubeconfig(url != s.ControllerURL, kubeconfig)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +110,7 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 	if err != nil {
 		return nil, err
 	}
+	started(p)
 	err = Eventually(ctx, startTimeout, func() error {
 		select {
 		case <-p.done:
@@ -127,12 +131,19 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 	return p, nil
 }
 
-// ControllerPID is the number of the controller's process; 0: it does not run.
+// ControllerPID is the number of the controller's process, also while it starts; 0: it does not run.
 func (s *Stack) ControllerPID() int {
-	if s.controller == nil {
-		return 0
+	if p := s.controller.Load(); p != nil {
+		return p.os.Pid
 	}
-	return s.controller.os.Pid
+	return 0
+}
+
+// CrashController kills the controller, and does not wait for its end: KillController does, before it is started again.
+func (s *Stack) CrashController() {
+	if p := s.controller.Load(); p != nil {
+		_ = p.os.Kill() // it may have ended
+	}
 }
 
 // StopController terminates the controller and waits for its end.
@@ -142,11 +153,9 @@ func (s *Stack) StopController() { s.endController(syscall.SIGTERM) }
 func (s *Stack) KillController() { s.endController(syscall.SIGKILL) }
 
 func (s *Stack) endController(sig syscall.Signal) {
-	if s.controller == nil {
-		return
+	if p := s.controller.Swap(nil); p != nil {
+		p.end(sig)
 	}
-	s.controller.end(sig)
-	s.controller = nil
 }
 
 // ControllerLog returns the file of the controller's output.

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -71,9 +72,12 @@ type Config struct {
 	DeviceID func(node string, i int) string
 	// ControllerArgs come after the default arguments.
 	ControllerArgs []string
-	NoController   bool // StartController starts it later
-	NoAgents       bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
-	NoNodes        bool // neither nodes nor agents: the caller brings its own
+	// ControllerKubeconfig replaces the kubeconfig of the controller or of its standby, such as by one of a proxy; nil: as
+	// it is.
+	ControllerKubeconfig func(standby bool, kubeconfig string) (string, error)
+	NoController         bool // StartController starts it later
+	NoAgents             bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
+	NoNodes              bool // neither nodes nor agents: the caller brings its own
 
 	// Install installs GPUPilot's objects instead of applying the manifests of deploy/, as Helm does. The controller's
 	// Service is to be an ExternalName of localhost, and the APIServices' port is ServicePort.
@@ -99,7 +103,7 @@ type Stack struct {
 	dir         string
 	securePort  int
 	servicePort int // of the APIServices: the controller's secure port, whichever replica registers them
-	controller  *process
+	controller  atomic.Pointer[process]
 }
 
 // Start starts everything and returns when the agents answer and the

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package sweep changes every field of every CRD, and disturbs every call of the
+// controller to the API server, on a real control plane. Which fields and which calls
+// there are is read from the CRDs' schemas and from the controller's own requests.
+//
+// make test runs a sample, make sweep everything.
+package sweep
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/test/schema"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+var (
+	transitions = flag.Int("transitions", 60, "about how many changes of fields to make; 0: every field with every value")
+	rounds      = flag.Int("rounds", 1, "how many rounds of disturbed calls; 0: every kind of call with every disturbance")
+	within      = flag.Duration("within", 90*time.Second, "how soon after its last disturbed call a workload has the replicas that it needs; the promise is 10s, on a machine that is not busy")
+	seed        = flag.Uint64("seed", 1, "of the choice of fields, values and disturbances")
+	only        = flag.String("only", "", "a regular expression of the fields, or of the calls and their disturbances")
+)
+
+// patience bounds every wait for something that should take seconds.
+const patience = 2 * time.Minute
+
+// rig is the stack that the tests of this package share.
+var rig struct {
+	*stack.Stack
+	proxy   *proxy // of the controller
+	standby *proxy // of a second replica
+	loads   loads
+	match   *regexp.Regexp
+}
+
+func TestMain(m *testing.M) { stack.Main(m, withStack) }
+
+func withStack(m *testing.M) (int, error) {
+	flag.Parse()
+	rig.match = regexp.MustCompile(*only)
+	backend, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 1, err
+	}
+	server := &http.Server{Handler: &rig.loads, ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = server.Serve(backend) }() // ends with Close
+	defer server.Close()
+	rig.proxy, rig.standby = newProxy(), newProxy()
+	defer rig.proxy.close()
+	defer rig.standby.close()
+	proxies := []*proxy{rig.proxy, rig.standby}
+	s, err := stack.Start(context.Background(), stack.Config{
+		Nodes: 2, NoAgents: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ControllerArgs: []string{
+			"--prometheus-url", "http://" + backend.Addr().String(), "--external-metrics", "--queries-per-namespace", "1000", "--agent-image", stack.AgentImage,
+		},
+		// The controller first, then its standby.
+		ControllerKubeconfig: func(standby bool, kubeconfig string) (string, error) {
+			if standby {
+				return proxies[1].kubeconfig(kubeconfig)
+			}
+			return proxies[0].kubeconfig(kubeconfig)
+		},
+	})
+	if err != nil {
+		return 1, err
+	}
+	defer s.Close()
+	rig.Stack = s
+	return s.Run(m), nil
+}
+
+// random is seeded by -seed and the name of what it is for.
+func random(name string) *rand.Rand {
+	var h uint64
+	for _, b := range []byte(name) {
+		h = h*131 + uint64(b)
+	}
+	return rand.New(rand.NewPCG(*seed, h))
+}
+
+// loads is a PromQL backend that has the loads of workloads. A query names its workload
+// as load{w="NAME"}; its value is absent unless it was set.
+type loads struct{ of sync.Map }
+
+func (l *loads) set(name string, x float64) { l.of.Store(name, x) }
+
+var asked = regexp.MustCompile(`\bw="([^"]*)"`)
+
+// ServeHTTP implements http.Handler.
+func (l *loads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	result := "[]"
+	if m := asked.FindStringSubmatch(r.FormValue("query")); m != nil {
+		if x, ok := l.of.Load(m[1]); ok {
+			result = fmt.Sprintf(`[{"metric": {}, "value": [%d, "%g"]}]`, time.Now().Unix(), x)
+		}
+	}
+	fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "vector", "result": %s}}`, result)
+}
+
+// autoscalerObject is a GPUAutoscaler of the Deployment of its name. Its load is that of
+// key: one replica for each 10.
+func autoscalerObject(namespace, name, key string) *unstructured.Unstructured {
+	return object("GPUAutoscaler", namespace, name, fmt.Sprintf(`{
+		"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": %q}, "minReplicas": 1, "maxReplicas": 4,
+		"signals": [{"query": {"promql": "load{w=\"%s\"}"}, "target": {"type": "AverageValue", "value": "10"}}],
+		"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}`, name, key))
+}
+
+func object(kind, namespace, name, spec string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "gpupilot.dev/v1alpha1", "kind": kind, "spec": schema.Parse(spec)}}
+	u.SetNamespace(namespace)
+	u.SetName(name)
+	return u
+}
+
+// deployment is a Deployment whose pods need no GPU and serve at once.
+func deployment(namespace, name string, replicas int32) client.Object {
+	d := stack.Deployment(namespace, name, replicas, 0)
+	d.Spec.Template.Annotations = nil
+	d.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	return d
+}
+
+func create(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := rig.Client.Create(t.Context(), o); err != nil {
+			t.Fatalf("create %T %s: %v", o, o.GetName(), err)
+		}
+	}
+}
+
+// createNamespace creates a namespace, and deletes it with all that is in it at the end.
+func createNamespace(t *testing.T, name string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := rig.Client.Create(t.Context(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), ns) })
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sample reads one sample of the controller's /metrics.
+func sample(ctx context.Context, name string) (float64, error) {
+	text, err := page(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return math.NaN(), fmt.Errorf("no sample %s", name)
+}
+
+func page(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rig.ControllerURL+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	return string(b), err
+}
