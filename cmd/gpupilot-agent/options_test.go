@@ -179,3 +179,32 @@ func TestTheFlagsAreDocumented(t *testing.T) {
 		t.Errorf("%s has another flag table: go test ./cmd/gpupilot-agent -run Documented -update", file)
 	}
 }
+
+// The admission policy lets a GPUExporter set each flag and each variable, but those that load a library, or name a file
+// or a socket of others. A new flag has to be decided on.
+func TestFlagsOfTheAdmissionPolicy(t *testing.T) {
+	policy, err := os.ReadFile("../../deploy/admission/exporter.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := map[string]bool{
+		"collectors": true, "config-file": true, "web-config-file": true, "nvml-library": true, // at one path only
+		"dcgm-library": true, "configmap-data": true, "hpc-job-mapping-dir": true, "container-labels": true, "container-runtime-socket": true,
+		"service-account": true, "pod-logs": true, "host-proc": true, "web-systemd-socket": true,
+		"probe-result": true, "host-sys": true, "version": true, "help": true,
+		// They have no effect.
+		"fake-gpus": true, "enable-gpu-bind-unbind-watch": true, "gpu-bind-unbind-poll-interval": true, "watch-max-keep-age": true,
+		"watch-max-keep-samples": true, "dump-enabled": true, "dump-directory": true, "dump-retention": true, "dump-compression": true,
+	}
+	probes := map[string]bool{"GPUPILOT_PROBE_RESULT": true, "GPUPILOT_HOST_SYS": true} // the probe's pod has nothing but itself
+	c := defaults()
+	for _, o := range c.options() {
+		if allowed := strings.Contains(string(policy), "'--"+o.Name+"'"); allowed == refused[o.Name] {
+			t.Errorf("the policy allows --%s: %v", o.Name, allowed)
+		}
+		want := !refused[o.Name] && o.Name != "node-name" || probes[o.Env]
+		if allowed := strings.Contains(string(policy), "'"+o.Env+"'"); o.Env != "" && o.Env != "NODE_NAME" && allowed != want {
+			t.Errorf("the policy allows the variable %s: %v", o.Env, allowed)
+		}
+	}
+}

@@ -191,30 +191,41 @@ func TestPresence(t *testing.T) {
 	f("certManager: {enabled: true, issuerRef: {name: corp}}", "Issuer/gpupilot-controller", false)
 }
 
-// The policy about DaemonSets allows what the values ask for, and no more.
+// The policies about agents allow what the values ask for, and no more.
 func TestAgentLimits(t *testing.T) {
 	f := func(vals, variable, want string) {
 		t.Helper()
-		list, ok := mustRender(t, vals).get(t, "ValidatingAdmissionPolicy/gpupilot-controller-daemonsets", "spec|variables").([]any)
-		if !ok {
-			t.Fatal("the policy has no variables")
-		}
-		for _, v := range list {
-			if v, ok := v.(map[string]any); ok && v["name"] == variable {
-				if got := fmt.Sprint(v["expression"]); !strings.HasSuffix(got, want) {
-					t.Errorf("with %q %s is %s, want an end of %s", vals, variable, got, want)
+		for _, policy := range []string{"daemonsets", "exporter-objects"} {
+			list, ok := mustRender(t, vals).get(t, "ValidatingAdmissionPolicy/gpupilot-controller-"+policy, "spec|variables").([]any)
+			if !ok {
+				t.Fatal("the policy has no variables")
+			}
+			i := slices.IndexFunc(list, func(v any) bool { m, ok := v.(map[string]any); return ok && m["name"] == variable })
+			if i < 0 {
+				if policy == "daemonsets" {
+					t.Errorf("the policy has no variable %s", variable)
 				}
-				return
+				continue
+			}
+			if got := fmt.Sprint(list[i].(map[string]any)["expression"]); !strings.HasSuffix(got, want) { //nolint:forcetypeassert // IndexFunc
+				t.Errorf("with %q %s of %s is %s, want an end of %s", vals, variable, policy, got, want)
 			}
 		}
-		t.Errorf("the policy has no variable %s", variable)
 	}
-	f("", "images", `'ghcr.io/gpupilot/'] + ["ghcr.io/gpupilot/gpupilot-agent:","ghcr.io/gpupilot/gpupilot-agent@"]`)
-	f("gpuExporter: {image: {repository: r.example/a}, spec: {image: r.example/b:1}}", "images", ` + ["r.example/a:","r.example/a@","r.example/b:1"]`)
-	f("admissionPolicies: {agentImages: [r.example/team/]}", "images", ` + ["r.example/team/","ghcr.io/gpupilot/gpupilot-agent:","ghcr.io/gpupilot/gpupilot-agent@"]`)
+	f("", "images", `'ghcr.io/gpupilot/gpupilot-agent'] + ["ghcr.io/gpupilot/gpupilot-agent"]`)
+	f("gpuExporter: {image: {repository: r.example/a}, spec: {image: r.example/b:1}}", "images", ` + ["r.example/a","r.example/b:1"]`)
+	f("admissionPolicies: {agentImages: [r.example/c]}", "images", ` + ["r.example/c","ghcr.io/gpupilot/gpupilot-agent"]`)
 	f("", "hostPaths", `']`)
 	f("gpuExporter: {spec: {driver: {root: /opt/nvidia, library: l}}}", "hostPaths", `'] + ["/opt/nvidia"]`)
+	f("gpuExporter: {spec: {kubernetes: {kubeletPath: /data/kubelet/}}}", "hostPaths", `'] + ["/data/kubelet/pod-resources"]`)
 	f("admissionPolicies: {agentHostPaths: [/opt/nvidia]}", "hostPaths", `'] + ["/opt/nvidia"]`)
+	f("", "secrets", `['gpupilot-agent-web']`)
+	f("admissionPolicies: {agentSecrets: [a]}", "secrets", `'] + ["a"]`)
+	f("gpuExporter: {spec: {web: {secretName: w}, monitoring: {podMonitor: {endpoint: {basicAuth: {username: {name: u, key: k}, password: {name: u, key: p}}, tlsConfig: {ca: {secret: {name: c, key: k}}}}}}}}", "secrets", `'] + ["w","u","c"]`)
+	f("gpuExporter: {spec: {podLabels: {team: a}, podAnnotations: {x: y}}}", "podMetadata", `'] + ["team","x"]`)
+	f("admissionPolicies: {agentPodMetadata: [team]}", "podMetadata", `'] + ["team"]`)
+	f("gpuExporter: {spec: {args: [-n, '--x=<y>']}}", "args", `'] + ["-n","--x=\u003cy\u003e"]`)
+	f("gpuExporter: {spec: {env: [{name: TZ, value: UTC}]}}", "env", `'] + ["TZ"]`)
 	f("", "privileged", "false")
 	f("gpuExporter: {spec: {privileged: true}}", "privileged", "true")
 }
@@ -271,6 +282,7 @@ func TestSchemaRefuses(t *testing.T) {
 	f("gpuExporter: {runtimeClassName: nvidia}", "runtimeClassName") // it belongs into spec
 	f("networkPolicy: {metricsFrom: [{pods: {}}]}", "/networkPolicy/metricsFrom/0")
 	f("serviceMonitor: {interval: 15}", "/serviceMonitor/interval")
+	f("admissionPolicies: {agentImages: [registry.example/team/]}", "/admissionPolicies/agentImages/0") // a repository, not a prefix
 	f("podDisruptionBudget: {minAvailable: 1}", "minAvailable")
 	f("nodeSelector: {disk: 1}", "/nodeSelector/disk")
 }

@@ -286,6 +286,33 @@ func mayNotOwn(t *testing.T, a *account) {
 	f(byOwn, "create a Secret of a generated name", "POST "+ourSecrets, `{"metadata":{"generateName":"gpupilot-controller-tls"}}`)
 	f(byOwn, "create a Secret that gets an account's token", "POST "+ourSecrets,
 		`{"metadata":{"name":"gpupilot-controller-tls","annotations":{"kubernetes.io/service-account.name":"default"}},"type":"kubernetes.io/service-account-token"}`)
+	own := ourSecrets + "/gpupilot-controller-tls"
+	held := func(change func(map[string]any)) string {
+		t.Helper()
+		answer, err := a.call(t.Context(), "GET "+own, "")
+		var o map[string]any
+		if err != nil || json.Unmarshal(answer, &o) != nil {
+			t.Fatal(err)
+		}
+		change(o)
+		body, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	in := func(o map[string]any, field, key string, value any) {
+		m, _ := o[field].(map[string]any)
+		if m == nil {
+			m = map[string]any{}
+		}
+		m[key], o[field] = value, m
+	}
+	f(byOwn, "add a file to its Secret", "PUT "+own, held(func(o map[string]any) { in(o, "data", "evil.so", "eA==") }))
+	f(byOwn, "annotate its Secret", "PUT "+own, held(func(o map[string]any) { in(o, "metadata", "annotations", map[string]string{"x": "y"}) }))
+	f(byOwn, "label its Secret", "PUT "+own, held(func(o map[string]any) { in(o, "metadata", "labels", map[string]string{"x": "y"}) }))
+	f(byOwn, "keep its Secret for ever", "PUT "+own, held(func(o map[string]any) { in(o, "metadata", "finalizers", []string{"example.com/hold"}) }))
+	f(byOwn, "make its Secret immutable", "PUT "+own, held(func(o map[string]any) { o["immutable"] = true }))
 	f(byRBAC, "create a Secret elsewhere", "POST /api/v1/namespaces/llm/secrets", `{"metadata":{"name":"gpupilot-controller-tls"}}`)
 
 	f(byOwn, "create another lease", "POST "+ourLeases, `{"metadata":{"name":"x"}}`)
@@ -299,10 +326,12 @@ func mayNotOwn(t *testing.T, a *account) {
 	}
 	f(byOwn, "serve another API", "POST "+apis, api("v1beta1.metrics.k8s.io", "metrics.k8s.io", "gpupilot-controller"))
 	f(byOwn, "serve its API by another Service", "POST "+apis, api("v1beta1.custom.metrics.k8s.io", "custom.metrics.k8s.io", "another"))
-	const own = apis + "/v1beta1.custom.metrics.k8s.io"
+	own = apis + "/v1beta1.custom.metrics.k8s.io"
 	f(byOwn, "move its API to another Service", "PATCH "+own, `{"spec":{"service":{"name":"another"}}}`)
 	f(byOwn, "move its API to another namespace", "PATCH "+own, `{"spec":{"service":{"namespace":"llm"}}}`)
 	f(byOwn, "serve its API without TLS", "PATCH "+own, `{"spec":{"caBundle":null,"insecureSkipTLSVerify":true}}`)
+	f(byOwn, "label its API", "PATCH "+own, `{"metadata":{"labels":{"kube-aggregator.kubernetes.io/automanaged":"onstart"}}}`)
+	f(byOwn, "move its API to another port", "PATCH "+own, `{"spec":{"service":{"port":9443}}}`)
 	f(byOwn, "change its API's priority", "PATCH "+own, `{"spec":{"groupPriorityMinimum":20000}}`)
 	f(byRBAC, "change another API", "PATCH "+apis+"/v1.apps", `{"spec":{"groupPriorityMinimum":1}}`)
 	f(byRBAC, "delete its API", "DELETE "+own, "")

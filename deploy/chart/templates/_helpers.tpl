@@ -42,10 +42,8 @@ with the chart's labels. A dict with root and files, a glob; skip is a list of K
 {{- if and (eq $object.kind "ServiceAccount") (eq $object.metadata.name "gpupilot-controller") $root.Values.serviceAccount.annotations }}
 {{- $_ := set $object.metadata "annotations" $root.Values.serviceAccount.annotations }}
 {{- end }}
-{{- if eq $object.metadata.name "gpupilot-controller-daemonsets" }}
-{{- if eq $object.kind "ValidatingAdmissionPolicy" }}
+{{- if and (eq $object.kind "ValidatingAdmissionPolicy") (has $object.metadata.name (list "gpupilot-controller-daemonsets" "gpupilot-controller-exporter-objects")) }}
 {{- include "gpupilot.agentLimits" (dict "root" $root "policy" $object) }}
-{{- end }}
 {{- end }}
 {{- $_ := set $object.metadata "labels" (merge (dict) $labels ($object.metadata.labels | default dict)) }}
 ---
@@ -56,20 +54,29 @@ with the chart's labels. A dict with root and files, a glob; skip is a list of K
 {{- end }}
 
 {{/*
-Extends what the policy of a dict with root and policy lets the controller run as an agent: the images and host paths of
-the values, and privileged agents if a value asks for them.
+Extends the variables of the policy of a dict with root and policy by what the values name: the GPUExporter of the values
+passes the policies.
 */}}
 {{- define "gpupilot.agentLimits" -}}
-{{- $values := .root.Values -}}
-{{- $spec := $values.gpuExporter.spec -}}
-{{- $repository := $values.gpuExporter.image.repository -}}
-{{- $images := concat $values.admissionPolicies.agentImages (list (printf "%s:" $repository) (printf "%s@" $repository)) -}}
-{{- with $spec.image }}{{ $images = append $images . }}{{ end -}}
-{{- $paths := $values.admissionPolicies.agentHostPaths -}}
-{{- with $spec.driver }}{{ $paths = append $paths .root }}{{ end -}}
+{{- $limits := .root.Values.admissionPolicies -}}
+{{- $spec := .root.Values.gpuExporter.spec -}}
+{{- $more := dict "images" (append $limits.agentImages .root.Values.gpuExporter.image.repository) "hostPaths" $limits.agentHostPaths
+  "secrets" $limits.agentSecrets "podMetadata" (concat $limits.agentPodMetadata (keys ($spec.podLabels | default dict) | sortAlpha) (keys ($spec.podAnnotations | default dict) | sortAlpha))
+  "args" ($spec.args | default list) "env" list -}}
+{{- with $spec.image }}{{ $_ := set $more "images" (append $more.images .) }}{{ end -}}
+{{- with $spec.driver }}{{ $_ := set $more "hostPaths" (append $more.hostPaths .root) }}{{ end -}}
+{{- with dig "kubernetes" "kubeletPath" "" $spec }}{{ $_ := set $more "hostPaths" (append $more.hostPaths (clean (printf "%s/pod-resources" .))) }}{{ end -}}
+{{- range $spec.env }}{{ $_ := set $more "env" (append $more.env .name) }}{{ end -}}
+{{- $secrets := list (dig "web" "secretName" "" $spec) -}}
+{{- range $monitor := list "serviceMonitor" "podMonitor" -}}
+{{- $endpoint := dig "monitoring" $monitor "endpoint" dict $spec -}}
+{{- $secrets = concat $secrets (list (dig "basicAuth" "username" "name" "" $endpoint) (dig "basicAuth" "password" "name" "" $endpoint) (dig "authorization" "credentials" "name" "" $endpoint)
+  (dig "tlsConfig" "ca" "secret" "name" "" $endpoint) (dig "tlsConfig" "cert" "secret" "name" "" $endpoint) (dig "tlsConfig" "keySecret" "name" "" $endpoint)) -}}
+{{- end -}}
+{{- $_ := set $more "secrets" (concat $more.secrets (compact $secrets | uniq)) -}}
 {{- range .policy.spec.variables -}}
-{{- if eq .name "images" }}{{ $_ := set . "expression" (printf "%s + %s" .expression (toJson $images)) }}{{ end -}}
-{{- if and (eq .name "hostPaths") $paths }}{{ $_ := set . "expression" (printf "%s + %s" .expression (toJson $paths)) }}{{ end -}}
+{{- $added := get $more .name | default list -}}
+{{- if $added }}{{ $_ := set . "expression" (printf "%s + %s" .expression (toJson $added)) }}{{ end -}}
 {{- if and (eq .name "privileged") $spec.privileged }}{{ $_ := set . "expression" "true" }}{{ end -}}
 {{- end -}}
 {{- end }}

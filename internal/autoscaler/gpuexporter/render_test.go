@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func everything() v1alpha1.GPUExporterSpec {
 	one, two := intstr.FromInt32(1), intstr.FromString("20%")
 	seconds := int64(30)
 	return v1alpha1.GPUExporterSpec{
-		Image: "registry.example/agent@sha256:0123", ImagePullPolicy: "Always",
+		Image: "registry.example/agent@sha256:" + strings.Repeat("0123456789abcdef", 4), ImagePullPolicy: "Always",
 		ImagePullSecrets: []v1alpha1.LocalObjectReference{{Name: "pull"}},
 		Discovery:        v1alpha1.DiscoveryProbe, NodeSelector: map[string]string{"pool": "a100"},
 		Tolerations: []v1alpha1.Toleration{{Key: "dedicated", Operator: "Equal", Value: "gpu", Effect: "NoExecute", TolerationSeconds: &seconds}, {Operator: "Exists"}},
