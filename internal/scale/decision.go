@@ -18,7 +18,7 @@ const (
 	RuleSettling      Rule = "Settling"      // the number of serving replicas has just changed
 	RuleDraining      Rule = "Draining"      // new replicas process the backlog
 	RuleNotServing    Rule = "NotServing"    // no replica serves yet, so nothing is measured
-	RulePartial       Rule = "PartialData"   // too few replicas have a reading to go down
+	RulePartial       Rule = "PartialData"   // a replica without a reading may carry any load: not down
 	RuleMissing       Rule = "MissingData"   // a signal has no value: no scale-down
 	RuleFallback      Rule = "Fallback"      // no signal has had a value for long: the policy's fallback
 	RuleActivation    Rule = "Activation"    // from zero, or to zero

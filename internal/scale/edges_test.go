@@ -18,8 +18,18 @@ func TestEdges(t *testing.T) {
 			t.Errorf("%s: %d replicas, want %d; %s applied is %v, want %v: %s", name, d.Replicas, want, rule, has(d, rule), applied, d.Sentence())
 		}
 	}
-	f("6 of 10 replicas with a reading lower", seen(t0, 5, 5, 5, 5, 5, 5, nan, nan, nan, nan), 5, RulePartial, false)
-	f("5 of 9 do not", seen(t0, 5, 5, 5, 5, 5, nan, nan, nan, nan), 9, RulePartial, true)
+	f("9 of 10 replicas with a reading do not lower", seen(t0, 5, 5, 5, 5, 5, 5, 5, 5, 5, nan), 10, RulePartial, true)
+	f("10 do", seen(t0, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5), 1, RulePartial, false)
+	began := func(o Observation) Observation { // the replicas without a reading, just now
+		for i := range o.Pods {
+			if math.IsNaN(o.Pods[i].Readings[0].Value) {
+				o.Pods[i].Since = t0.Add(-warm - time.Second)
+			}
+		}
+		return o
+	}
+	f("6 of 10 lower if the others began just now", began(seen(t0, 5, 5, 5, 5, 5, 5, nan, nan, nan, nan)), 5, RulePartial, false)
+	f("5 of 9 do not", began(seen(t0, 5, 5, 5, 5, 5, nan, nan, nan, nan)), 9, RulePartial, true)
 	f("a saturated signal probes", seen(t0, 100, 100, 100, 100), 8, RuleSaturated, true)
 	f("it does not while one replica has no reading", seen(t0, 100, 100, 100, nan), 5, RuleSaturated, false)
 

@@ -186,7 +186,8 @@ const (
 	// drainLimit bounds this time: clients do not wait longer for an answer.
 	drainLimit = 30 * time.Second
 	// coverage is the share of the serving replicas that must have a fresh reading
-	// before a signal may lower the number.
+	// before a signal may lower the number, even if the others serve only just now, and
+	// before it counts as saturated.
 	coverage = 0.6
 )
 

@@ -95,6 +95,7 @@ type measure struct {
 	whole    float64 // up, if replicas without a reading carry as much as the others
 	value    float64 // mean per replica, or the total
 	fresh    int32   // replicas with a reading, or 1 for a total
+	silent   int32   // replicas that should have a reading, and have none
 	of       int32   // serving replicas; 0: value is a total
 }
 
@@ -117,6 +118,9 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 		pod := &e.o.Pods[k]
 		r := pod.reading(e.i)
 		if !e.isValid(pod, r) {
+			if pod.Phase == Serving && e.now.Sub(pod.Since) > warm+e.p.maxAge() {
+				m.silent++
+			}
 			continue
 		}
 		sum, most = sum+r.Value, max(most, r.Value)
@@ -195,8 +199,8 @@ func printable(x float64) float64 {
 	return min(x, mostDemand)
 }
 
-// demand applies the policy's tolerance to what the values ask for. Too few
-// readings never lower the number.
+// demand applies the policy's tolerance to what the values ask for. A replica without a
+// reading may carry any load, so the number does not fall.
 func (e *evaluation) demand(asked int32, m measure) int32 {
 	base := e.base()
 	want := e.step(RuleDemand, e.o.Replicas, asked, e.facts)
@@ -204,7 +208,7 @@ func (e *evaluation) demand(asked int32, m measure) int32 {
 		e.facts.Tolerance = t
 		want = e.step(RuleTolerance, want, base, e.facts)
 	}
-	if want < base && !m.isCovered() {
+	if want < base && (m.silent > 0 || !m.isCovered()) {
 		want = e.step(RulePartial, want, base, e.facts)
 	}
 	return want
