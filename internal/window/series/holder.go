@@ -122,6 +122,21 @@ func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (ran
 	return rank, found
 }
 
+// NodeRead returns the time of the newest collection of a node's exporters, and the age up
+// to which a value of theirs counts if that is above a reader's; found is false if no
+// exporter of the node is read.
+func (s *Store) NodeRead(node string) (newest time.Time, keep time.Duration, found bool) {
+	s.nodes.mu.RLock()
+	defer s.nodes.mu.RUnlock()
+	for _, t := range s.nodes.targets[node] {
+		if at := time.Unix(0, t.newest.Load()); !found || at.After(newest) {
+			newest = at
+		}
+		keep, found = max(keep, time.Duration(t.keep.Load())), true
+	}
+	return newest, keep, found
+}
+
 // all returns the targets of all nodes.
 func (x *nodeIndex) all() []*Target {
 	x.mu.RLock()

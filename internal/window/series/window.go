@@ -28,7 +28,9 @@ type DeviceWindow struct {
 	// Shared means that the values are those of the whole device, which several pods
 	// hold.
 	Shared bool
-	owners []gpu.Owner
+	// Measured means that the device has the field: a value in the window, or soon.
+	Measured bool
+	owners   []gpu.Owner
 }
 
 // Newest returns the newest value.
@@ -80,11 +82,12 @@ func (r *FieldReader) WindowOn(w *Window, h *Holder, from time.Time) {
 	for i := range tenures {
 		if n := &tenures[i]; n.target == t && n.until == open {
 			x := w.add(n.device)
+			own, hasOwn := n.device.series(r.field.ID)
+			x.Measured = hasOwn
 			id, ok := t.seriesOf(n.device, q.pod, r.field.ID, q.now)
 			if !ok {
 				continue
 			}
-			own, hasOwn := n.device.series(r.field.ID)
 			x.Shared = n.device.isShared() && hasOwn && own == id
 			x.Samples = t.samplesOf(x.Samples, id, n.from, &q)
 		}
@@ -235,6 +238,7 @@ func (t *Target) nodeWindow(r *FieldReader, w *Window, from time.Time) {
 	for _, d := range t.devices {
 		if id, ok := d.series(r.field.ID); ok {
 			x := w.add(d)
+			x.Measured = true
 			x.Samples = t.samplesOf(x.Samples, id, 0, &q)
 		}
 	}

@@ -210,7 +210,7 @@ func percentile(values []float64, p int) float64 {
 type Value struct {
 	series.Sample
 	Span    time.Duration // the time that the samples cover; 0: one value each
-	Members int           // serving pods with GPUs, or GPUs
+	Members int           // serving pods with GPUs, or GPUs; without those that became ready just now
 	Have    int           // of them, those with a value
 	// Reason says why there is no value; empty: there is one.
 	Reason string

@@ -162,7 +162,13 @@ const maxResourceCount = 1 << 20
 // containerDevices returns the number of devices that a pod's containers request. Init
 // containers end before the others start, except for sidecars.
 func (d *Devices) containerDevices(spec *corev1.PodSpec) int {
-	together, before := 0, 0
+	together, before := d.devicesOfContainers(spec)
+	return max(together, before)
+}
+
+// devicesOfContainers returns the number of devices that the containers request which run
+// together, and those before.
+func (d *Devices) devicesOfContainers(spec *corev1.PodSpec) (together, before int) {
 	for i := range spec.Containers {
 		together += d.countResources(spec.Containers[i].Resources.Limits)
 	}
@@ -174,7 +180,17 @@ func (d *Devices) containerDevices(spec *corev1.PodSpec) int {
 			before = max(before, n)
 		}
 	}
-	return max(together, before)
+	return together, before
+}
+
+// InUse returns the number of devices that a pod has while it serves: those of containers
+// that have ended do not count. known is as of OfPod.
+func (d *Devices) InUse(pod *corev1.Pod) (n int, known bool) {
+	n, known = d.OfPod(pod)
+	if together, before := d.devicesOfContainers(&pod.Spec); known && before > together {
+		n -= before - together
+	}
+	return n, known
 }
 
 // OfPod returns the number of devices that the pod holds or will hold. known is

@@ -5,11 +5,13 @@ package usage
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -37,6 +39,18 @@ type Aggregate struct {
 	Field     gpu.FieldID // in the field's unit; a counter's increase per second
 	Allocated Stats       // over the GPUs that the pods own
 	Active    Stats       // of these, over those that were active within the last minute
+	// Withheld means that the aggregate is not shown, because pods of the group have no
+	// value and could make it higher. The cluster's is always shown: nobody's pod may hide
+	// it from the operator.
+	Withheld bool
+}
+
+// Gap is why an aggregate of a group is withheld.
+type Gap struct {
+	Group
+	Field gpu.FieldID
+	GPUs  int // without a value
+	Why   string
 }
 
 // Stats are statistics over GPUs.
@@ -62,7 +76,8 @@ type Aggregates struct {
 	At    time.Time
 	Items []Aggregate // sorted by namespace, kind, name and field; the cluster comes first
 	GPUs  map[Group]int
-	Shown map[Group]bool // on /metrics
+	Gaps  []Gap          // of groups that are shown
+	Shown map[Group]bool // on /metrics, unless withheld
 	// Omitted is the number of workloads and namespaces that /metrics leaves out.
 	Omitted int
 }
@@ -102,6 +117,7 @@ type Aggregator struct {
 
 	mu      sync.RWMutex
 	last    *Aggregates
+	gaps    []Gap // of the last pass and the one before
 	rolling map[aggregateKey]*rolling
 }
 
@@ -127,6 +143,15 @@ func (a *Aggregator) Last() *Aggregates {
 	return a.last
 }
 
+// Gaps returns why aggregates are withheld. A gap lasts for one pass after its end, because
+// who collects /metrics may not have seen the aggregates of the last pass yet. The result
+// is shared and must not be changed.
+func (a *Aggregator) Gaps() []Gap {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.gaps
+}
+
 // Run makes a pass each aggregateInterval until ctx is done.
 func (a *Aggregator) Run(ctx context.Context) {
 	if a.cfg.MaxGroups <= 0 {
@@ -147,43 +172,41 @@ func (a *Aggregator) Run(ctx context.Context) {
 // Pass computes the aggregates at now.
 func (a *Aggregator) Pass(now time.Time) {
 	p := a.newPass(now)
-	for _, pod := range a.holders() {
-		p.add(pod)
+	for _, pod := range a.deps.Pods.Select("", labels.Everything()) {
+		if pod.Spec.NodeName != "" && replica.Serving(pod) {
+			p.add(pod)
+		}
 	}
 	out := &Aggregates{At: now, GPUs: p.gpus}
+	for k, m := range p.unmeasured {
+		if p.groups[k] != nil && p.missing[k] == nil {
+			p.missing[k] = m
+		}
+	}
 	for k, v := range p.groups {
-		out.Items = append(out.Items, Aggregate{Group: k.Group, Field: k.field, Allocated: v.Allocated, Active: v.Active})
+		_, withheld := p.missing[k]
+		out.Items = append(out.Items, Aggregate{Group: k.Group, Field: k.field, Allocated: v.Allocated, Active: v.Active, Withheld: withheld})
 	}
 	slices.SortFunc(out.Items, func(x, y Aggregate) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Field, y.Field))
 	})
 	out.limit(a.cfg.MaxGroups)
+	for k, m := range p.missing {
+		if out.Shown[k.Group] {
+			out.Gaps = append(out.Gaps, Gap{k.Group, k.field, m.total, fmt.Sprintf("%d of its GPUs have no value (%v)", m.total, m)})
+		}
+	}
 	a.minutes.add(out)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roll(out)
-	a.last = out
-}
-
-// holders returns the serving pods that exporters say hold GPUs.
-func (a *Aggregator) holders() (pods []*corev1.Pod) {
-	type name struct{ namespace, pod string }
-	seen := map[name]bool{}
-	a.deps.Store.Claims(func(claim *series.Claim) {
-		for i := range claim.Devices {
-			for _, o := range claim.Devices[i].Owners {
-				k := name{o.Namespace, o.Pod}
-				if seen[k] {
-					continue
-				}
-				seen[k] = true
-				if pod, ok := a.deps.Pods.Get(o.Namespace, o.Pod); ok && replica.Serving(pod) && pod.Spec.NodeName != "" {
-					pods = append(pods, pod)
-				}
-			}
+	a.gaps = slices.Clone(out.Gaps)
+	for _, g := range a.last.Gaps {
+		if p.missing[aggregateKey{g.Group, g.Field}] == nil {
+			a.gaps = append(a.gaps, g)
 		}
-	})
-	return pods
+	}
+	a.last = out
 }
 
 // limit selects the workloads and the namespaces that /metrics shows: those with the
@@ -222,6 +245,9 @@ func (a *Aggregator) roll(out *Aggregates) {
 			continue
 		}
 		used[k] = true
+		if x.Withheld {
+			continue
+		}
 		r := a.rolling[k]
 		if r == nil {
 			r = &rolling{}
@@ -256,9 +282,14 @@ type pass struct {
 	readers []series.FieldReader
 	fields  []gpu.FieldID
 	util    series.FieldReader
+	expects expects
 	groups  map[aggregateKey]*Aggregate
 	gpus    map[Group]int
-	seen    map[sharedKey]bool // values of shared GPUs that were added
+	missing map[aggregateKey]*missing
+	// unmeasured are the pods of workloads whose GPUs do not have a field. They are missing if
+	// others of the workload have it.
+	unmeasured map[aggregateKey]*missing
+	seen       map[sharedKey]bool // values of shared GPUs that were added
 
 	window, utilWindow series.Window
 	active             map[string]bool // GPUs of the pod
@@ -272,7 +303,9 @@ type sharedKey struct {
 func (a *Aggregator) newPass(now time.Time) *pass {
 	p := &pass{
 		deps: &a.deps, now: now, util: a.deps.Store.FieldReader(gpu.GPUUtil, now, a.cfg.MaxAge),
-		groups: map[aggregateKey]*Aggregate{}, gpus: map[Group]int{}, seen: map[sharedKey]bool{}, active: map[string]bool{},
+		expects: expects{a.deps.Store, a.deps.Devices, now, a.cfg.MaxAge},
+		groups:  map[aggregateKey]*Aggregate{}, gpus: map[Group]int{}, missing: map[aggregateKey]*missing{}, unmeasured: map[aggregateKey]*missing{},
+		seen: map[sharedKey]bool{}, active: map[string]bool{},
 	}
 	inUse := a.deps.Fields.At(now)
 	for i, f := range gpu.Fields() {
@@ -298,18 +331,60 @@ func (p *pass) add(pod *corev1.Pod) {
 	}
 	clear(p.active)
 	p.util.WindowOn(&p.utilWindow, &h, p.now.Add(-activeWindow))
+	held, unknown := len(p.utilWindow.Devices), 0 // unknown: whether they are active
 	for i := range p.utilWindow.Devices {
 		d := &p.utilWindow.Devices[i]
 		p.active[d.Device] = wasActive(d)
+		if d.Measured && len(d.Samples) == 0 {
+			unknown++
+		}
+	}
+	hurts, shown := of[1:], held // the groups whose aggregates it can hide
+	if held == 0 {
+		var known bool
+		if held, known = p.expects.gpus(pod); known {
+			shown = held
+		} else {
+			hurts = of[2:]
+		}
 	}
 	for i := range p.readers {
 		p.readers[i].WindowOn(&p.window, &h, time.Time{})
+		missing, unmeasured := max(held-len(p.window.Devices), 0), 0
 		for j := range p.window.Devices {
-			p.addDevice(of, p.fields[i], h.Node, &p.window.Devices[j])
+			d := &p.window.Devices[j]
+			switch {
+			case !d.Measured:
+				unmeasured++
+			case len(d.Samples) == 0:
+				missing++
+			}
+			p.addDevice(of, p.fields[i], h.Node, d)
+		}
+		if missing = max(missing, unknown); missing > 0 {
+			p.lack(p.missing, hurts, p.fields[i], missing, pod)
+		} else if unmeasured > 0 && unmeasured == len(p.window.Devices) {
+			p.lack(p.unmeasured, of[2:], p.fields[i], unmeasured, pod)
 		}
 	}
 	for _, g := range of {
-		p.gpus[g] += len(p.utilWindow.Devices)
+		p.gpus[g] += shown
+	}
+}
+
+// lack records that GPUs of a pod have no value of a field, unless its first one may be on
+// its way.
+func (p *pass) lack(to map[aggregateKey]*missing, groups []Group, f gpu.FieldID, gpus int, pod *corev1.Pod) {
+	if len(groups) == 0 || p.expects.isNew(pod) {
+		return
+	}
+	why := p.expects.whyNot(pod)
+	for _, g := range groups {
+		k := aggregateKey{g, f}
+		if to[k] == nil {
+			to[k] = &missing{}
+		}
+		to[k].add(gpus, pod.Name, why)
 	}
 }
 

@@ -77,6 +77,7 @@ type descs struct {
 	gpus    [scopes]*prometheus.Desc
 	scales  map[gpu.FieldID]float64
 	omitted *prometheus.Desc
+	without *prometheus.Desc
 }
 
 func newDescs() *descs {
@@ -95,6 +96,8 @@ func newDescs() *descs {
 			append(s.labels(), "in_use"), nil)
 	}
 	d.omitted = prometheus.NewDesc("gpupilot_gpu_aggregates_omitted", "Workloads and namespaces whose aggregates are left out, because more than --workload-metrics of them hold GPUs.", nil, nil)
+	d.without = prometheus.NewDesc("gpupilot_gpu_aggregates_missing_gpus",
+		"GPUs of serving pods without a value, for which aggregates of a workload or, with an empty kind and name, of a namespace are absent.", ofWorkload.labels(), nil)
 	return d
 }
 
@@ -107,6 +110,7 @@ func (a *Aggregator) Describe(ch chan<- *prometheus.Desc) {
 		ch <- a.descs.gpus[s]
 	}
 	ch <- a.descs.omitted
+	ch <- a.descs.without
 }
 
 // Collect implements prometheus.Collector. It sends the aggregates of the last pass.
@@ -130,9 +134,16 @@ func (g Group) scope() (of scope, labels []string) {
 // collect sends the aggregates of a pass.
 func (d *descs) collect(ch chan<- prometheus.Metric, a *Aggregates) {
 	ch <- prometheus.MustNewConstMetric(d.omitted, prometheus.GaugeValue, float64(a.Omitted))
+	without := map[Group]int{}
+	for _, g := range a.Gaps {
+		without[g.Group] = max(without[g.Group], g.GPUs)
+	}
+	for g, gpus := range without {
+		ch <- prometheus.MustNewConstMetric(d.without, prometheus.GaugeValue, float64(gpus), g.Namespace, g.Kind, g.Name)
+	}
 	for i := range a.Items {
 		x := &a.Items[i]
-		if !a.Shown[x.Group] {
+		if !a.Shown[x.Group] || x.Withheld {
 			continue
 		}
 		scope, labels := x.scope()
@@ -157,4 +168,28 @@ func (d *descs) send(ch chan<- prometheus.Metric, desc *prometheus.Desc, labels 
 	for i, value := range []float64{s.Mean, s.Sum, s.Max, s.RollingMean} {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value*scale, append(labels[:len(labels):len(labels)], string(stats[i]))...)
 	}
+}
+
+// Metrics returns the names of the metrics on /metrics that a gap withholds.
+func (g *Gap) Metrics() (names []string) {
+	of, _ := g.scope()
+	for _, f := range shownFields() {
+		if f.Field == g.Field {
+			names = append(names, f.metric(of))
+		}
+	}
+	if g.Field == gpu.GPUUtil {
+		names = append(names, of.gpus())
+	}
+	return names
+}
+
+// Labels returns the names and values of the labels of a group on /metrics.
+func (g Group) Labels() map[string]string {
+	of, values := g.scope()
+	set := map[string]string{}
+	for i, name := range of.labels() {
+		set[name] = values[i]
+	}
+	return set
 }

@@ -108,6 +108,9 @@ func (m *minutes) addGroup(at time.Time, w history.Workload, items []Aggregate) 
 	list := m.readings[:0]
 	for i := range items {
 		x := &items[i]
+		if x.Withheld {
+			continue
+		}
 		f := m.fields[scope][x.Field]
 		for _, s := range []struct {
 			metric history.Metric

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -57,7 +58,7 @@ func (m *Reader) Statistic(ctx context.Context, r schema.GroupResource, namespac
 	if q.Metric != "" {
 		for _, pod := range pods {
 			if replica.Serving(pod) {
-				x.addPod(pod)
+				x.addPod(pod, true)
 			}
 		}
 		return x.result("serving pods"), nil
@@ -80,7 +81,12 @@ type statReader struct {
 	utilization series.FieldReader // of the utilisation, for ActiveGPU
 
 	stats        stat.Accumulator
-	members      int
+	bounds       stat.Bounds
+	expects      expects
+	members      int // with a value, and missing ones
+	missing      missing
+	new          int       // members that became ready just now and have no value yet
+	unmeasured   int       // GPUs without the field, and pods without the GPU
 	idleAt       time.Time // the oldest time at which members were found idle, for ActiveGPU
 	window, util series.Window
 	samples      []series.Sample
@@ -98,7 +104,7 @@ func isOverGPUs(r schema.GroupResource) bool {
 // newStatReader makes a reader. A field's default over pods is its LoadAgg, over GPUs
 // its PodAgg.
 func newStatReader(deps *Deps, q *stat.Request, overGPUs bool) *statReader {
-	x := &statReader{deps: deps, q: q}
+	x := &statReader{deps: deps, q: q, expects: expects{deps.Store, deps.Devices, q.Now, q.MaxAge}}
 	statistic := q.Stat
 	if q.Metric == "" {
 		x.reader = deps.Store.FieldReader(q.Field, q.Now, q.MaxAge)
@@ -115,7 +121,25 @@ func newStatReader(deps *Deps, q *stat.Request, overGPUs bool) *statReader {
 		}
 	}
 	x.stats.Reset(statistic)
+	x.bounds = stat.BoundsOf(x.field, !overGPUs)
 	return x
+}
+
+// lack adds a serving pod of a workload without a value or, of a namespace, its GPUs, if
+// there should be one. Whether a pod of a namespace has GPUs must be known.
+func (x *statReader) lack(pod *corev1.Pod, ofGPUs bool) {
+	n, known := x.expects.gpus(pod)
+	switch {
+	case n == 0, ofGPUs && !known:
+		return
+	case x.expects.isNew(pod):
+		x.new++
+		return
+	case !ofGPUs:
+		n = 1
+	}
+	x.members += n
+	x.missing.add(n, pod.Name, x.expects.whyNot(pod))
 }
 
 // since returns the start of the window for a pod: not before it served.
@@ -130,16 +154,26 @@ func (x *statReader) since(pod *corev1.Pod) time.Time {
 	return from
 }
 
-// addPod adds a serving pod's own metric as one member.
-func (x *statReader) addPod(pod *corev1.Pod) {
+// addPod adds a serving pod's own metric as one member. All pods of a workload should have
+// it; of a namespace, those that had it.
+func (x *statReader) addPod(pod *corev1.Pod, ofWorkload bool) {
 	x.samples = x.samples[:0]
-	x.members++
 	if x.q.Window > 0 {
 		x.samples = append(x.samples, x.ownWindow(pod)...)
 	} else if s, ok := x.deps.Store.PodMetric(pod.Namespace, pod.Name, x.q.Metric, x.q.Now, x.q.MaxAge); ok {
 		x.samples = append(x.samples, s)
 	}
-	x.stats.Add(x.samples)
+	switch {
+	case len(x.samples) > 0:
+		x.members++
+		x.stats.Add(x.samples)
+	case ofWorkload && isWorker(pod), !ofWorkload && !x.deps.Store.HasPodMetric(pod.Namespace, pod.Name, x.q.Metric):
+	case x.expects.isNew(pod):
+		x.new++
+	default:
+		x.members++
+		x.missing.add(1, pod.Name, "its metrics page cannot be read, or does not have it")
+	}
 }
 
 // addMember adds the GPUs of a serving pod of a workload as one member.
@@ -155,23 +189,29 @@ func (x *statReader) addMember(m *member) {
 		return // it has no GPU
 	}
 	if x.q.Window == 0 && x.q.GPU == "" && x.q.InUse != stat.ActiveGPU {
-		x.members++
 		if r, ok := x.reader.PodOn(&m.holder, &m.handle); ok {
 			x.samples = append(x.samples, r.Sample)
-			x.stats.Add(x.samples)
 		}
-		return
+	} else {
+		x.read(m.pod, &m.holder)
+		if x.isIdle() {
+			return
+		}
+		if len(x.window.Devices) > 0 && !slices.ContainsFunc(x.window.Devices, func(d series.DeviceWindow) bool { return x.q.IsSelected(&d) }) {
+			x.unmeasured++ // it does not hold this GPU
+			return
+		}
+		if x.q.Window > 0 {
+			x.samples = x.window.Combine(x.samples, x.field.PodAgg, x.counts)
+		} else if s, ok := x.window.CombineNewest(x.field.PodAgg, x.counts); ok {
+			x.samples = append(x.samples, s)
+		}
 	}
-	x.read(m.pod, &m.holder)
-	if x.isIdle() {
+	if len(x.samples) == 0 {
+		x.lack(m.pod, false)
 		return
 	}
 	x.members++
-	if x.q.Window > 0 {
-		x.samples = x.window.Combine(x.samples, x.field.PodAgg, x.counts)
-	} else if s, ok := x.window.CombineNewest(x.field.PodAgg, x.counts); ok {
-		x.samples = append(x.samples, s)
-	}
 	x.stats.Add(x.samples)
 }
 
@@ -214,6 +254,14 @@ func wasActive(d *series.DeviceWindow) bool {
 	return slices.ContainsFunc(d.Samples, func(s series.Sample) bool { return gpu.IsActive(s.Value) })
 }
 
+// mayBeActive reports whether the query is about active GPUs, and it is not known now
+// whether this one is.
+func (x *statReader) mayBeActive(d *series.DeviceWindow) bool {
+	return x.q.InUse == stat.ActiveGPU && slices.ContainsFunc(x.util.Devices, func(u series.DeviceWindow) bool {
+		return u.Device == d.Device && u.Measured && len(u.Samples) == 0
+	})
+}
+
 // isIdle reports whether the query is about active GPUs, and all GPUs that were read
 // are known to be idle. It records that.
 func (x *statReader) isIdle() bool {
@@ -241,7 +289,7 @@ func (x *statReader) isIdle() bool {
 // the same for all its pods is added once.
 func (x *statReader) addDevicesOf(pod *corev1.Pod) {
 	if x.field == nil {
-		x.addPod(pod)
+		x.addPod(pod, false)
 		return
 	}
 	h := x.deps.Devices.Holder(pod)
@@ -249,20 +297,21 @@ func (x *statReader) addDevicesOf(pod *corev1.Pod) {
 		return
 	}
 	x.read(pod, &h)
-	if len(x.window.Devices) == 0 {
-		x.members++ // its GPUs are not known
+	if len(x.window.Devices) == 0 { // its GPUs are not known
+		x.lack(pod, true)
 	}
-	x.addDevices(pod.Spec.NodeName, x.counts)
+	x.addDevices(pod, pod.Spec.NodeName, x.q.IsSelected)
 }
 
-// addDevices adds the GPUs that were read.
-func (x *statReader) addDevices(node string, counts func(*series.DeviceWindow) bool) {
+// addDevices adds the GPUs that were read, of a serving pod or, without one, of a node.
+func (x *statReader) addDevices(pod *corev1.Pod, node string, selects func(*series.DeviceWindow) bool) {
 	if x.isIdle() {
 		return
 	}
 	for i := range x.window.Devices {
 		d := &x.window.Devices[i]
-		if !counts(d) {
+		unknown := x.mayBeActive(d)
+		if !selects(d) || !unknown && !x.counts(d) {
 			continue
 		}
 		if key := (deviceKey{node, d.Device}); d.Shared {
@@ -274,8 +323,18 @@ func (x *statReader) addDevices(node string, counts func(*series.DeviceWindow) b
 			}
 			x.seen[key] = true
 		}
-		x.members++
-		x.stats.Add(d.Samples)
+		switch {
+		case !d.Measured:
+			x.unmeasured++
+		case len(d.Samples) > 0 && !unknown:
+			x.members++
+			x.stats.Add(d.Samples)
+		case pod != nil && x.expects.isNew(pod):
+			x.new++
+		default:
+			x.members++
+			x.missing.add(1, d.Device, "it has no value on node "+excerpt.Of(node, maxName))
+		}
 	}
 }
 
@@ -288,8 +347,8 @@ func (x *statReader) addNode(node string) {
 	if x.q.InUse == stat.ActiveGPU {
 		x.utilization.NodeWindow(&x.util, node, x.q.From())
 	}
-	x.addDevices(node, func(d *series.DeviceWindow) bool {
-		return x.counts(d) && (x.q.InUse == stat.AnyGPU || x.isAllocated(node, d))
+	x.addDevices(nil, node, func(d *series.DeviceWindow) bool {
+		return x.q.IsSelected(d) && (x.q.InUse == stat.AnyGPU || x.isAllocated(node, d))
 	})
 }
 
@@ -306,18 +365,23 @@ func (x *statReader) result(members string) stat.Value {
 	v := stat.Value{Members: x.members, Have: x.stats.Members()}
 	var ok bool
 	v.Sample, v.Span, ok = x.stats.Value()
-	switch {
+	switch lacking := x.members - v.Have; {
 	case x.members == 0 && !x.idleAt.IsZero():
 		// Every GPU is known to be idle, which is a measurement, not a gap.
 		v.Sample = series.Sample{At: x.idleAt}
+	case x.members == 0 && x.new > 0:
+		v.Reason = fmt.Sprintf("its %s became ready just now, and have no value yet", members)
+	case x.members == 0 && x.unmeasured > 0:
+		v.Reason = fmt.Sprintf("none of its %d %s has a value from the last %s", x.unmeasured, members, x.q.MaxAge)
 	case x.members == 0:
 		v.Reason = "it has no " + members
 	case !ok:
-		v.Reason = fmt.Sprintf("none of its %d %s has a value from the last %s", x.members, members, x.q.MaxAge)
+		v.Reason = fmt.Sprintf("none of its %d %s has a value from the last %s (%v)", x.members, members, x.q.MaxAge, &x.missing)
 	case x.uncombined && x.members > 1:
 		v.Reason = fmt.Sprintf("the values of its %d %s cannot be combined; name a statistic, such as :max", x.members, members)
-	case x.stats.Stat.Kind == stat.Sum && v.Have < x.members:
-		v.Reason = fmt.Sprintf("%d of its %d %s have no value from the last %s, and a sum of the others would look like less load", x.members-v.Have, x.members, members, x.q.MaxAge)
+	case x.stats.CanMislead(lacking, x.bounds):
+		v.Reason = fmt.Sprintf("%d of its %d %s have no value from the last %s, and the others could look like less load (%v)",
+			lacking, x.members, members, x.q.MaxAge, &x.missing)
 	}
 	return v
 }

@@ -168,11 +168,12 @@ func TestStatisticsOfMissingValues(t *testing.T) {
 	r.now = r.now.Add(time.Second)
 	r.collect(r.now, reading{"a", "GPU-0", 10, 100}, reading{"a", "GPU-1", 10, math.NaN()}, reading{"b", "GPU-2", math.NaN(), 50})
 	r.now = r.now.Add(4500 * time.Millisecond)
-	f(stat.Request{Query: util}, "10 ")
-	f(stat.Request{Query: stat.Query{Field: gpu.FBUsed}}, "1 of its 2 serving pods have no value from the last 5s, and a sum of the others would look like less load")
+	f(stat.Request{Query: util}, "1 of its 2 serving pods have no value from the last 5s, and the others could look like less load (b: node node-1 does not report it)")
+	f(stat.Request{Query: util, Stat: stat.Stat{Kind: stat.Min}}, "10 ") // b cannot raise it
+	f(stat.Request{Query: stat.Query{Field: gpu.FBUsed}}, "1 of its 2 serving pods have no value from the last 5s, and the others could look like less load (a: node node-1 does not report it)")
 	f(stat.Request{Query: util, Stat: stat.Stat{Kind: stat.Sum}}, "1 of its 2 serving pods have no value")
 	r.now = r.now.Add(5 * time.Second)
-	f(stat.Request{Query: util}, "none of its 2 serving pods has a value from the last 5s")
+	f(stat.Request{Query: util}, "none of its 2 serving pods has a value from the last 5s (a, b: the agent of node node-1 was last read at ")
 	f(stat.Request{Query: util, Window: 5 * time.Minute}, "none of its 2 serving pods has a value")
 	f(stat.Request{Query: util, InUse: stat.ActiveGPU}, "none of its 2 serving pods has a value")
 }

@@ -49,9 +49,9 @@ var (
 	ErrNoValue         = errors.New("no value")
 )
 
-// WorkloadValue evaluates a query from memory. Only pods that serve count. At least half
-// of those with GPUs must have a fresh value: a value of fewer would say little about the
-// workload. Without pods there is no value, and no error.
+// WorkloadValue evaluates a query from memory. Only pods that serve count. Those without a
+// fresh value must not be able to make it higher. Without pods there is no value, and no
+// error.
 func (m *Reader) WorkloadValue(ctx context.Context, q *WorkloadQuery, now time.Time) (v WorkloadValue, err error) {
 	metric, err := m.podMetric(q.Metric, now)
 	if err != nil {
@@ -78,7 +78,7 @@ func (m *Reader) WorkloadValue(ctx context.Context, q *WorkloadQuery, now time.T
 		}
 		v.Serving++
 		if metric.field == nil {
-			x.addPod(pod)
+			x.addPod(pod, true)
 		} else {
 			member := newMember(pod, m.deps.Devices)
 			x.addMember(&member)
@@ -88,11 +88,7 @@ func (m *Reader) WorkloadValue(ctx context.Context, q *WorkloadQuery, now time.T
 		return v, nil
 	}
 	r := x.result("serving pods")
-	switch {
-	case r.Reason == "" && 2*r.Have < r.Members:
-		return v, fmt.Errorf("%w: metric %s has a fresh value for %d of the %d serving pods of %s %s; at least half are needed",
-			ErrNoValue, q.Metric, r.Have, r.Members, t.Kind, q.Target.Name)
-	case r.Reason != "":
+	if r.Reason != "" {
 		return v, fmt.Errorf("%w of metric %s for %s %s: %s", ErrNoValue, q.Metric, t.Kind, q.Target.Name, r.Reason)
 	}
 	v.Value, v.At = r.Value/metric.scale, r.At

@@ -58,9 +58,15 @@ func TestWorkloadValue(t *testing.T) {
 	r.now = r.now.Add(time.Hour)
 	refuse(ErrNoValue, "none of its 2 serving pods has a value", func(*WorkloadQuery) {})
 	r.utilizationBy("agent-1", "node-1", r.now, 80, busy)
-	f(80, func(*WorkloadQuery) {}) // one of two
+	refuse(ErrNoValue, "1 of its 2 serving pods have no value from the last 5s, and the others could look like less load "+
+		"(idle: the agent of node node-2 was last read at ", func(*WorkloadQuery) {})
+	f(80, func(q *WorkloadQuery) { q.Stat = "min" })
+	r.utilizationBy("agent-1", "node-1", r.now.Add(time.Second), 100, busy)
+	r.now = r.now.Add(time.Second)
+	f(100, func(*WorkloadQuery) {}) // nothing can raise it
+	f(100, func(q *WorkloadQuery) { q.Stat = "max" })
 	r.pods.Pods = append(r.pods.Pods, pod("vllm", "third", since, ready(since), on("node-3")))
-	refuse(ErrNoValue, "1 of the 3 serving pods", func(*WorkloadQuery) {})
+	refuse(ErrNoValue, "third: no agent or exporter of node node-3 is known", func(q *WorkloadQuery) { q.Stat = "sum" })
 	r.pods.Pods = nil
 	if v, err := r.WorkloadValue(t.Context(), &q, r.now); err != nil || v.Pods != 0 {
 		t.Errorf("without pods: %+v, %v", v, err)
