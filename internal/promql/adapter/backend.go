@@ -75,11 +75,15 @@ func (w *Windows) series(ctx context.Context, matchers []*labels.Matcher, yield 
 // query evaluates a query of a rule. The file is the operator's, so that its queries read
 // all namespaces.
 func (w *Windows) query(ctx context.Context, query string, at time.Time) ([]Sample, error) {
-	v, _, err := w.Engine.Instant(ctx, engine.Query{
+	v, notes, err := w.Engine.Instant(ctx, engine.Query{
 		PromQL: query, Payer: payer, Reserved: true, Timeout: w.Timeout, Lookback: w.MaxAge,
 	}, at)
 	if err != nil {
 		return nil, err
+	}
+	v, absent := engine.Complete(v, notes)
+	if x, ok := v.(promql.Vector); ok && len(x) == 0 && absent != nil {
+		return nil, absent
 	}
 	switch v := v.(type) {
 	case promql.Scalar:

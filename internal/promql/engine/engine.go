@@ -44,6 +44,9 @@ type Config struct {
 	Label string
 	// Want is called with the metrics that a payer's query names, before it runs. nil: none.
 	Want func(payer string, metrics ...string)
+	// Incomplete returns the series that are absent now because they would show less load
+	// than there is; it is called for each query. nil: none.
+	Incomplete func() []Incomplete
 	// Narrow returns a query with the same result that reads fewer series; nil: none.
 	// visible has the series that the query may read. A query is checked before, and its
 	// limits hold for the narrowed one.

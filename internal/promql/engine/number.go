@@ -33,7 +33,7 @@ func (e *NumberError) Unwrap() error { return e.err }
 func (e *NumberError) Public() string { return excerpt.Of(e.err.Error(), maxQuoted) }
 
 // Reason returns the kind of the error as a metric's label: timeout, bad_query,
-// limited, backend_error, no_series, several_series or no_number.
+// limited, backend_error, no_series, several_series, no_number or incomplete.
 func (e *NumberError) Reason() string { return e.reason }
 
 // Answered reports whether the query was evaluated. It may have a number the next time.
@@ -44,12 +44,16 @@ const maxQuoted = 400
 
 // Number evaluates a query to one finite number. The error is a *NumberError.
 func (e *Engine) Number(ctx context.Context, q Query, at time.Time) (series.Sample, error) {
-	v, _, err := e.Instant(ctx, q, at)
+	v, notes, err := e.Instant(ctx, q, at)
 	if err != nil {
 		return series.Sample{}, numberError(err)
 	}
+	v, absent := Complete(v, notes)
 	no := func(reason, format string, args ...any) (series.Sample, error) {
 		return series.Sample{}, &NumberError{reason: reason, answered: true, err: fmt.Errorf(format, args...)}
+	}
+	if absent != nil {
+		return no("incomplete", "%w", absent)
 	}
 	var x float64
 	switch v := v.(type) {

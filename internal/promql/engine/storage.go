@@ -131,7 +131,7 @@ func (s *scopedSet) Next() bool {
 // limit returns the storage of one query: with its namespaces and its limits.
 func (e *Engine) limit(q Query, p plan) storage.Queryable {
 	b := &budget{maxSeries: e.cfg.MaxSeries, maxBytes: e.cfg.MaxBytes, plan: p, bytes: int64(p.bytes())}
-	return &limitedStorage{Queryable: Only(e.storage, e.cfg.Label, q.Namespaces), budget: b}
+	return &limitedStorage{Queryable: Only(e.storage, e.cfg.Label, q.Namespaces), budget: b, incomplete: e.incompleteOf(q)}
 }
 
 // budget counts what the selectors of one query read.
@@ -177,7 +177,8 @@ func errLabels(most int64) error {
 
 type limitedStorage struct {
 	storage.Queryable
-	budget *budget
+	budget     *budget
+	incomplete []Incomplete
 }
 
 // Querier implements storage.Queryable.
@@ -186,17 +187,24 @@ func (s *limitedStorage) Querier(from, to int64) (storage.Querier, error) {
 	if err != nil {
 		return nil, &StorageError{err}
 	}
-	return &limitedQuerier{q, s.budget}, nil
+	return &limitedQuerier{q, s.budget, s.incomplete}, nil
 }
 
 type limitedQuerier struct {
 	storage.Querier
-	budget *budget
+	budget     *budget
+	incomplete []Incomplete
 }
 
 // Select implements storage.Querier.
 func (q *limitedQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	return &limitedSet{SeriesSet: q.Querier.Select(ctx, sorted, hints, matchers...), ctx: ctx, budget: q.budget}
+	set := &limitedSet{SeriesSet: q.Querier.Select(ctx, sorted, hints, matchers...), ctx: ctx, budget: q.budget}
+	for i := range q.incomplete {
+		if x := &q.incomplete[i]; x.isSelected(matchers) {
+			set.notes.Add(x)
+		}
+	}
+	return set
 }
 
 // limitedSet ends when the query's context is done or its budget is used up.
@@ -204,8 +212,15 @@ type limitedSet struct {
 	storage.SeriesSet
 	ctx    context.Context // of one Select, which the set is the result of
 	budget *budget
+	notes  annotations.Annotations
 	err    error
 	spare  []limitedSeries // allocated together
+}
+
+// Warnings implements storage.SeriesSet.
+func (s *limitedSet) Warnings() annotations.Annotations {
+	notes := s.notes
+	return notes.Merge(s.SeriesSet.Warnings())
 }
 
 // Next implements storage.SeriesSet.

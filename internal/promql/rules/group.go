@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
@@ -76,8 +77,9 @@ func (m *Manager) start(ctx context.Context, s *Source, g *Group) *runner {
 func (r *runner) stop(at time.Time) {
 	r.cancel()
 	<-r.done
-	for _, series := range r.previous {
+	for i, series := range r.previous {
 		r.m.deps.Store.end(at, series)
+		r.m.deps.Store.setIncomplete(r.id(i), nil)
 	}
 }
 
@@ -152,10 +154,11 @@ func (r *runner) evaluateRule(ctx context.Context, i int, at time.Time) error {
 		q.Payer, q.Namespaces, q.Timeout, most = ns, []string{ns}, namespaceRuleTimeout, maxNamespaceResults
 	}
 	at = at.Add(-r.group.Offset)
-	v, _, err := r.m.deps.Engine.Instant(ctx, q, at)
+	v, notes, err := r.m.deps.Engine.Instant(ctx, q, at)
 	if err != nil {
 		return err
 	}
+	v, absent := engine.Complete(v, notes)
 	samples, err := r.samples(i, v)
 	if err != nil {
 		return err
@@ -167,10 +170,27 @@ func (r *runner) evaluateRule(ctx context.Context, i int, at time.Time) error {
 		return fmt.Errorf("the result has %d series; at most %d are recorded: aggregate, or select fewer", len(samples), most)
 	}
 	r.previous[i], err = r.m.deps.Store.append(&writer{
-		rule: r.source.ID + "\x00" + r.group.Name + "\x00" + strconv.Itoa(i), payer: r.source.Namespace,
-		trusted: r.source.Namespace == "", interval: r.interval,
+		rule: r.id(i), payer: r.source.Namespace, trusted: r.source.Namespace == "", interval: r.interval,
 	}, at, r.previous[i], samples)
+	r.m.deps.Store.setIncomplete(r.id(i), r.incomplete(i, notes))
+	if err == nil && len(samples) == 0 {
+		err = absent
+	}
 	return err
+}
+
+// id returns the unique name of a rule.
+func (r *runner) id(i int) string {
+	return r.source.ID + "\x00" + r.group.Name + "\x00" + strconv.Itoa(i)
+}
+
+// incomplete returns what a rule's series lack, because those that it read lack it.
+func (r *runner) incomplete(i int, notes annotations.Annotations) (out []engine.Incomplete) {
+	for _, x := range engine.IncompleteIn(notes) {
+		l := labels.NewBuilder(r.labels(i, x.Labels)).Del(model.MetricNameLabel).Labels()
+		out = append(out, engine.Incomplete{Metric: r.group.Rules[i].Record, Labels: l, Why: x.Why})
+	}
+	return out
 }
 
 // samples returns the result of a rule with the rule's labels.

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/samples"
 )
 
@@ -43,6 +44,8 @@ type Store struct {
 	bytes   map[string]int64      // by payer
 	total   int64
 	changes uint64 // of the resources that have metrics
+
+	incomplete map[string][]engine.Incomplete // by rule
 }
 
 // resultSet are the series of one metric.
@@ -76,7 +79,7 @@ const (
 // NewStore makes a store of at most maxBytes bytes. Samples older than window are
 // dropped.
 func NewStore(window time.Duration, maxBytes int64) *Store {
-	return &Store{window: window, maxBytes: maxBytes, share: maxBytes / payerShare, label: "namespace", byName: map[string]*resultSet{}, bytes: map[string]int64{}}
+	return &Store{window: window, maxBytes: maxBytes, share: maxBytes / payerShare, label: "namespace", byName: map[string]*resultSet{}, bytes: map[string]int64{}, incomplete: map[string][]engine.Incomplete{}}
 }
 
 // writer says whose results are appended.
@@ -110,6 +113,27 @@ func (s *Store) append(w *writer, at time.Time, previous map[string]*result, sam
 		}
 	}
 	return current, err
+}
+
+// setIncomplete sets what the series of a rule lack.
+func (s *Store) setIncomplete(rule string, list []engine.Incomplete) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(list) == 0 {
+		delete(s.incomplete, rule)
+	} else {
+		s.incomplete[rule] = list
+	}
+}
+
+// Incomplete returns what the series of all rules lack, in any order.
+func (s *Store) Incomplete() (out []engine.Incomplete) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, list := range s.incomplete {
+		out = append(out, list...)
+	}
+	return out
 }
 
 // end marks series as stale.
