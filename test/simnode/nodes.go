@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -218,13 +219,23 @@ func (n *Nodes) Socket(node string) string {
 }
 
 // Kill kills a pod's process, as a crash would.
-func (n *Nodes) Kill(namespace, name string) error {
+func (n *Nodes) Kill(namespace, name string) error { return n.signal(namespace, name, syscall.SIGKILL) }
+
+// Hang stops a pod's process, as a call that does not return would, until Resume.
+func (n *Nodes) Hang(namespace, name string) error { return n.signal(namespace, name, syscall.SIGSTOP) }
+
+// Resume ends Hang.
+func (n *Nodes) Resume(namespace, name string) error {
+	return n.signal(namespace, name, syscall.SIGCONT)
+}
+
+func (n *Nodes) signal(namespace, name string, s syscall.Signal) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range n.pods {
 		if p.pod.Namespace == namespace && p.pod.Name == name && p.process != nil {
-			return p.process.kill()
+			return p.process.os.Signal(s)
 		}
 	}
-	return fmt.Errorf("kill %s/%s: %w", namespace, name, os.ErrProcessDone)
+	return fmt.Errorf("%v for %s/%s: %w", s, namespace, name, os.ErrProcessDone)
 }
