@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
@@ -38,7 +35,6 @@ type querying struct {
 	ruleObjects *rules.Objects
 	scheduler   *queries.Scheduler
 	sources     []metricsapi.Source // of custom metrics that are not built in
-	absent      atomic.Pointer[absentSeries]
 }
 
 // ruleMemory is the memory of results of recording rules, in bytes.
@@ -67,7 +63,7 @@ func (p *program) makeEngine() error {
 	p.engine = engine.New(engine.Config{
 		Timeout: queryTimeout, MaxSamples: querySamples(gcpace.ContainerLimit()), Reserved: p.slots,
 		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
-		Incomplete: p.incomplete,
+		Incomplete: rules.Incomplete(p.results, func() []usage.Gap { return p.aggregates.Gaps() }),
 	}, engine.Join(minutes, p.results))
 	p.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{
 		Engine: p.engine, Store: p.results, Reserved: windows.IsScraped, Report: rules.LogProblems(p.log), Log: p.log,
@@ -87,33 +83,6 @@ func (p *program) makeEngine() error {
 		p.addLoop(func(ctx context.Context) { p.clients.WatchInstalled(ctx, rules.PrometheusRule, p.ruleObjects) })
 	}
 	return nil
-}
-
-// absentSeries are the aggregates that gaps withhold.
-type absentSeries struct {
-	gaps []usage.Gap // that list is made from
-	list []engine.Incomplete
-}
-
-// incomplete returns the aggregates of GPUs that are absent now because pods have no value,
-// and the results of rules that lack them.
-func (p *program) incomplete() []engine.Incomplete {
-	gaps, recorded := p.aggregates.Gaps(), p.results.Incomplete()
-	known := p.absent.Load()
-	if known == nil || len(known.gaps) != len(gaps) || len(gaps) > 0 && &known.gaps[0] != &gaps[0] {
-		known = &absentSeries{gaps: gaps}
-		for i := range gaps {
-			l := labels.FromMap(gaps[i].Labels())
-			for _, metric := range gaps[i].Metrics() {
-				known.list = append(known.list, engine.Incomplete{Metric: metric, Labels: l, Why: gaps[i].Why})
-			}
-		}
-		p.absent.Store(known)
-	}
-	if len(recorded) == 0 {
-		return known.list
-	}
-	return slices.Concat(known.list, recorded)
 }
 
 // addQueryAPI adds Prometheus's HTTP API to the page's address.

@@ -82,6 +82,7 @@ type Input struct {
 	Target float64       `json:"target"`
 	Fresh  int32         `json:"fresh"` // replicas with a fresh reading, or 1 for a total; 0: there is no Value
 	Age    time.Duration `json:"age"`   // age of the oldest fresh reading
+	Silent int32         `json:"-"`     // replicas that should have a reading, and have none: Value is that of the others
 
 	Deciding bool `json:"deciding,omitempty"` // it asks for the most replicas
 }

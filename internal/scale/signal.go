@@ -67,7 +67,7 @@ func (e *evaluation) run() outcome {
 	e.takes = capacityOf(e.signal, &e.state)
 	m, age, ok := e.measure()
 	out := outcome{readable: ok, input: Input{
-		Signal: e.signal.Name, Unit: e.signal.Unit, Value: m.value, Target: e.takes.target, Fresh: m.fresh, Age: age,
+		Signal: e.signal.Name, Unit: e.signal.Unit, Value: m.value, Target: e.takes.target, Fresh: m.fresh, Age: age, Silent: m.silent,
 	}}
 	if !ok {
 		e.state.Level, e.state.Trend = Level{}, Trend{}

@@ -35,10 +35,10 @@ func newWorkloadDescs() workloadDescs {
 		condition: desc("condition", "Whether a condition of a GPUAutoscaler is True.", "type"),
 		malformed: desc("malformed", "1 for a GPUAutoscaler whose part (spec or status) cannot be decoded.", "part"),
 
-		value:  desc("signal_value", "Value of a signal in the last decision, per serving replica or per workload; absent without a fresh value.", "signal", "unit", "per"),
+		value:  desc("signal_value", "Value of a signal in the last decision, per serving replica or per workload; absent while a serving replica has no value.", "signal", "unit", "per"),
 		target: desc("signal_target", "Target of a signal in the last decision, per serving replica or per workload.", "signal", "unit", "per"),
-		age:    desc("signal_age_seconds", "Age of the oldest value of a signal that the last decision used; absent without a fresh value.", "signal"),
-		demand: desc("signal_demand_replicas", "Replicas that a signal asked for in the last decision, before limits; absent without a fresh value.", "signal"),
+		age:    desc("signal_age_seconds", "Age of the oldest value of a signal that the last decision used; absent with the value.", "signal"),
+		demand: desc("signal_demand_replicas", "Replicas that a signal asked for in the last decision, before limits; absent while a serving replica has no value.", "signal"),
 
 		requests: desc("signal_requests_per_second", "Requests per second that arrive at all serving replicas, of signals that count them; absent if a replica has no value.", "signal"),
 		podsSum:  desc("pods_sum", "Sum over the serving replicas of a metric that a signal reads from pods, every 15 s; absent if a replica has no value.", "metric"),
@@ -124,7 +124,7 @@ func (s *measures) recordDecision(d *scale.Decision, p *plan, requests []float64
 	for i := range min(len(d.Inputs), len(p.metrics)) {
 		in := &d.Inputs[i]
 		out := signalMeasure{
-			name: p.metrics[i].name, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0,
+			name: p.metrics[i].name, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0 && in.Silent == 0,
 			targetIsTotal: p.Policy.Signals[i].Type == scale.Value, requests: math.NaN(),
 		}
 		if i < len(requests) {
@@ -132,7 +132,7 @@ func (s *measures) recordDecision(d *scale.Decision, p *plan, requests []float64
 		}
 		out.valueIsTotal = out.targetIsTotal
 		if f := demandOf(d, in.Signal); f != nil {
-			out.demand, out.hasDemand, out.valueIsTotal = f.Demand, true, f.Total
+			out.demand, out.hasDemand, out.valueIsTotal = f.Demand, in.Silent == 0, f.Total
 		}
 		s.signals = append(s.signals, out)
 	}

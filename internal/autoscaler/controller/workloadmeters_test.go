@@ -51,6 +51,15 @@ func TestDecisionsAreMetered(t *testing.T) {
 		t.Errorf("%d times of a last scale, want 1", n)
 	}
 
+	// The value of some of the replicas could look like less load.
+	all := r.pods.Pods
+	r.pods.Pods = append(slices.Clone(all), pod("web", "web-silent", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour))))
+	w.pass(r.now)
+	is("signal_value")
+	is("signal_demand_replicas")
+	is("signal_target", "per=replica signal=Utilization unit=% 60")
+	r.pods.Pods = all
+
 	w.pass(r.now.Add(time.Minute))
 	is("signal_value")
 	is("signal_age_seconds")

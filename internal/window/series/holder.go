@@ -126,15 +126,11 @@ func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (ran
 // to which a value of theirs counts if that is above a reader's; found is false if no
 // exporter of the node is read.
 func (s *Store) NodeRead(node string) (newest time.Time, keep time.Duration, found bool) {
-	s.nodes.mu.RLock()
-	defer s.nodes.mu.RUnlock()
-	for _, t := range s.nodes.targets[node] {
-		if at := time.Unix(0, t.newest.Load()); !found || at.After(newest) {
-			newest = at
-		}
-		keep, found = max(keep, time.Duration(t.keep.Load())), true
+	at := int64(0)
+	for _, t := range s.nodes.of(node) {
+		at, keep, found = max(at, t.newest.Load()), max(keep, time.Duration(t.keep.Load())), true
 	}
-	return newest, keep, found
+	return time.Unix(0, at), keep, found
 }
 
 // all returns the targets of all nodes.

@@ -234,16 +234,6 @@ func (s *Store) PodMetric(namespace, pod, metric string, now time.Time, maxAge t
 	return best, found
 }
 
-// HasPodMetric reports whether a pod exposed a metric within the window.
-func (s *Store) HasPodMetric(namespace, pod, metric string) bool {
-	return slices.ContainsFunc(s.index.own(podKey{namespace, pod}), func(t *Target) bool {
-		t.mu.RLock()
-		defer t.mu.RUnlock()
-		_, ok := t.ids[metric]
-		return ok
-	})
-}
-
 // PodMetricRate returns the increase per second of a counter among a pod's own
 // metrics, over Config.Rate or maxAge, whichever is longer. Its time is that of the
 // newest value, which is no older than maxAge.

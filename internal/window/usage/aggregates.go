@@ -289,7 +289,12 @@ type pass struct {
 	// unmeasured are the pods of workloads whose GPUs do not have a field. They are missing if
 	// others of the workload have it.
 	unmeasured map[aggregateKey]*missing
-	seen       map[sharedKey]bool // values of shared GPUs that were added
+	lacking    struct { // the last pod that has no value
+		pod   *corev1.Pod
+		isNew bool
+		why   string
+	}
+	seen map[sharedKey]bool // values of shared GPUs that were added
 
 	window, utilWindow series.Window
 	active             map[string]bool // GPUs of the pod
@@ -375,16 +380,18 @@ func (p *pass) add(pod *corev1.Pod) {
 // lack records that GPUs of a pod have no value of a field, unless its first one may be on
 // its way.
 func (p *pass) lack(to map[aggregateKey]*missing, groups []Group, f gpu.FieldID, gpus int, pod *corev1.Pod) {
-	if len(groups) == 0 || p.expects.isNew(pod) {
+	if p.lacking.pod != pod { // the fields of a pod follow one another
+		p.lacking.pod, p.lacking.isNew, p.lacking.why = pod, p.expects.isNew(pod), p.expects.whyNot(pod)
+	}
+	if p.lacking.isNew {
 		return
 	}
-	why := p.expects.whyNot(pod)
 	for _, g := range groups {
 		k := aggregateKey{g, f}
 		if to[k] == nil {
 			to[k] = &missing{}
 		}
-		to[k].add(gpus, pod.Name, why)
+		to[k].add(gpus, pod.Name, p.lacking.why)
 	}
 }
 
