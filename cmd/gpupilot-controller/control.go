@@ -14,6 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/events"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -150,6 +151,7 @@ func (p *program) notices() (list []events.Notice) {
 	if !p.leading() {
 		return list
 	}
+	list = append(list, events.OfPods(p.pods.Unread(), "LabelsNotRead", kube.UnreadNote)...)
 	for _, x := range p.queries.Problems() {
 		list = append(list, events.Notice{
 			About: corev1.ObjectReference{

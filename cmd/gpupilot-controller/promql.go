@@ -78,8 +78,10 @@ func (p *program) makeEngine() error {
 	}
 	p.ruleObjects = rules.NewObjects(rules.ObjectsConfig{
 		Selector: kubeflags.Selector(p.cfg.operatorLabels), Trusted: p.cfg.trustsQueriesOf, Manager: p.rules, Check: p.engine.Selectors,
+		Read: p.clients.ReaderOf(rules.PrometheusRule),
 	})
 	if p.cfg.prometheusRules {
+		p.addLoop(p.ruleObjects.Run)
 		p.addLoop(func(ctx context.Context) { p.clients.WatchInstalled(ctx, rules.PrometheusRule, p.ruleObjects) })
 	}
 	return nil

@@ -85,7 +85,7 @@ func (p *program) connect() error {
 	}
 	p.identity = host + "_" + uuid.NewString()[:8]
 	p.clients, err = kube.Connect(kube.Config{
-		Kubeconfig: p.cfg.kubeconfig, UserAgent: "gpupilot-controller/" + version, GPUResources: p.cfg.resources, Log: p.log,
+		Kubeconfig: p.cfg.kubeconfig, UserAgent: "gpupilot-controller/" + version, GPUResources: p.cfg.resources, Trusted: p.cfg.trustsQueriesOf, Log: p.log,
 	})
 	if err != nil {
 		return err
@@ -151,6 +151,7 @@ func (p *program) leadershipChanged(leading bool) {
 // meter collects the metrics that have no room of their own.
 func (p *program) meter(to meter.Sink) {
 	to.Gauge("gpupilot_pods_watched", "Pods that are watched.", float64(p.pods.Len()))
+	to.Gauge("gpupilot_pods_unread_labels", "Pods whose labels are too many or too large to be read. No selector selects them.", float64(len(p.pods.Unread())))
 	to.Counter("gpupilot_events_lost_total", "Events that could not be written.", float64(p.recorder.Dropped()))
 	to.Gauge("gpupilot_page_connections", "Open connections of --address.", float64(p.conns.Open()))
 	to.Counter("gpupilot_page_connections_closed_total", "Connections closed to make room: the oldest of the address with the most.", float64(p.conns.Closed()))

@@ -14,6 +14,10 @@ const nvidiaDomain = "nvidia.com/"
 // amdResource is the resource of AMD's device plugin.
 const amdResource = "amd.com/gpu"
 
+// UnreadLabels is the label of an object in memory whose own labels were too many or too
+// large to keep. Only a selector of all objects selects it.
+const UnreadLabels = "gpupilot.dev/unread-labels"
+
 // notDevices are resources of NVIDIA's domain that do not count devices. HAMi
 // defines them (project-hami.io, "Device Virtualization").
 var notDevices = []string{"gpumem", "gpumem-percentage", "gpucores", "priority"}

@@ -19,6 +19,15 @@ type Notice struct {
 	Note   string
 }
 
+// OfPods returns a notice about each pod.
+func OfPods(pods []*corev1.Pod, reason, note string) (list []Notice) {
+	for _, pod := range pods {
+		about := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+		list = append(list, Notice{About: about, Reason: reason, Note: note})
+	}
+	return list
+}
+
 // The bounds of the Events of notices. Tenants make objects and texts.
 const (
 	// noteEvery is the time between the first two Events with the same reason about an

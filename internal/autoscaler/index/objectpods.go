@@ -104,7 +104,7 @@ func (m *matches) append(dst []*corev1.Pod, pods *Pods, workload, controller *Ob
 	}
 	list := appendMatching(nil, pods, controller.Namespace, controller.UID, controller.Selector)
 	if workload != controller && workload.Selector != nil {
-		list = slices.DeleteFunc(list, func(pod *corev1.Pod) bool { return !workload.Selector.Matches(labels.Set(pod.Labels)) })
+		list = slices.DeleteFunc(list, func(pod *corev1.Pod) bool { return !selects(workload.Selector, pod.Labels) })
 	}
 	m.set(k, matched{workload, controller, version, list})
 	return append(dst, list...)
@@ -125,7 +125,7 @@ func (m *matches) set(k matchKey, x matched) {
 // that its selector matches, sorted by name.
 func (o *Objects) childrenOf(object *Object, r schema.GroupResource) []*Object {
 	children := slices.DeleteFunc(o.AppendChildren(nil, object.Namespace, object.UID), func(c *Object) bool {
-		return c.Resource != r || object.Selector != nil && !object.Selector.Matches(c.Labels)
+		return c.Resource != r || object.Selector != nil && !selects(object.Selector, c.Labels)
 	})
 	slices.SortFunc(children, func(a, b *Object) int { return strings.Compare(a.Name, b.Name) })
 	return children
@@ -146,7 +146,7 @@ func (o *Objects) appendGroups(dst []*corev1.Pod, pods *Pods, lws *Object) []*co
 			}
 		}
 	}
-	return slices.DeleteFunc(dst, func(pod *corev1.Pod) bool { return !mine.Matches(labels.Set(pod.Labels)) })
+	return slices.DeleteFunc(dst, func(pod *corev1.Pod) bool { return !selects(mine, pod.Labels) })
 }
 
 // appendMatching appends the pods of a controller that its selector matches. A
@@ -157,7 +157,7 @@ func appendMatching(dst []*corev1.Pod, pods *Pods, namespace string, uid types.U
 	}
 	first := len(dst)
 	dst = pods.AppendOwned(dst, namespace, uid)
-	kept := slices.DeleteFunc(dst[first:], func(pod *corev1.Pod) bool { return !selector.Matches(labels.Set(pod.Labels)) })
+	kept := slices.DeleteFunc(dst[first:], func(pod *corev1.Pod) bool { return !selects(selector, pod.Labels) })
 	return dst[:first+len(kept)]
 }
 
@@ -190,7 +190,7 @@ func (o *Objects) WorkloadOf(pods *Pods, pod *corev1.Pod) (w Workload, ok bool) 
 			w, uid = Workload{ref.Kind, ref.Name}, ref.UID
 			continue
 		}
-		if uid == ownerOf(pod).uid && object.Selector != nil && !object.Selector.Matches(labels.Set(pod.Labels)) {
+		if uid == ownerOf(pod).uid && object.Selector != nil && !selects(object.Selector, pod.Labels) {
 			return w, false
 		}
 		w.Name = object.Name

@@ -145,7 +145,7 @@ func (o *Objects) Select(ctx context.Context, r schema.GroupResource, namespace 
 	o.mu.RLock()
 	var out []*Object
 	for _, object := range x.objects[namespace] {
-		if selector.Matches(object.Labels) {
+		if selects(selector, object.Labels) {
 			out = append(out, object)
 		}
 	}

@@ -3,6 +3,8 @@
 package index
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // Pods indexes the cluster's pods by name and by label. It is an event handler for a
@@ -178,19 +182,36 @@ func (p *Pods) Select(namespace string, selector labels.Selector) []*corev1.Pod 
 	var out []*corev1.Pod
 	for _, set := range p.candidates(namespace, selector) {
 		for _, pod := range set {
-			if (namespace == "" || pod.Namespace == namespace) && selector.Matches(labels.Set(pod.Labels)) {
+			if (namespace == "" || pod.Namespace == namespace) && selects(selector, pod.Labels) {
 				out = append(out, pod)
 			}
 		}
 	}
 	p.mu.RUnlock()
-	slices.SortFunc(out, func(a, b *corev1.Pod) int {
-		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	sortPods(out)
 	return out
+}
+
+func sortPods(list []*corev1.Pod) {
+	slices.SortFunc(list, func(a, b *corev1.Pod) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// selects reports whether a selector selects an object with these labels. If the object's
+// own labels were not read, it is selected only where all objects are: a selector that
+// excludes a label would match it.
+func selects(selector labels.Selector, set labels.Set) bool {
+	return selector.Matches(set) && (selector.Empty() || !set.Has(gpu.UnreadLabels))
+}
+
+// Unread returns the pods whose labels were not read, sorted by namespace and name.
+func (p *Pods) Unread() []*corev1.Pod {
+	p.mu.RLock()
+	list := slices.Collect(maps.Values(p.byLabel[labelKey{"", gpu.UnreadLabels, "true"}]))
+	p.mu.RUnlock()
+	sortPods(list)
+	return list
 }
 
 // singleLabelSet returns the key in byLabel of a selector for one label in one
@@ -218,7 +239,9 @@ func (p *Pods) selectSorted(set labelKey) []*corev1.Pod {
 	changes := p.changes
 	list := make([]*corev1.Pod, 0, len(p.byLabel[set]))
 	for _, pod := range p.byLabel[set] {
-		list = append(list, pod)
+		if set.key != gpu.UnreadLabels {
+			list = append(list, pod)
+		}
 	}
 	p.mu.RUnlock()
 	slices.SortFunc(list, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })

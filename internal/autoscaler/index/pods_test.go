@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 func somePod(namespace, name string, set map[string]string) *corev1.Pod {
@@ -104,5 +106,34 @@ func TestPodsReportChanges(t *testing.T) {
 	pods.OnDelete(p)
 	if want := []string{"false true", "true true", "true false"}; !slices.Equal(told, want) {
 		t.Errorf("told of %v, want %v", told, want)
+	}
+}
+
+// A pod whose labels were not read is selected with all pods only: a selector that excludes
+// a label does not select it, and nor does a workload's.
+func TestPodsWithUnreadLabels(t *testing.T) {
+	pods := NewPods()
+	pods.OnAdd(somePod("ns", "honest", map[string]string{"app": "a"}), false)
+	pods.OnAdd(somePod("ns", "unread", map[string]string{gpu.UnreadLabels: "true"}), false)
+	for _, text := range []string{"app!=b", "app notin (b)", "!tier", "app=a", gpu.UnreadLabels, gpu.UnreadLabels + "=true", "app!=b,tier!=x", "app in (a)"} {
+		selector, err := labels.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ns := range []string{"", "ns"} {
+			if list := pods.Select(ns, selector); slices.ContainsFunc(list, func(p *corev1.Pod) bool { return p.Name == "unread" }) {
+				t.Errorf("%q in %q selects the pod", text, ns)
+			}
+		}
+	}
+	if list := pods.Select("ns", labels.Everything()); len(list) != 2 {
+		t.Errorf("%d pods are selected, want both", len(list))
+	}
+	if list := pods.Unread(); len(list) != 1 || list[0].Name != "unread" {
+		t.Errorf("unread: %v", names(list))
+	}
+	pods.OnDelete(somePod("ns", "unread", nil))
+	if list := pods.Unread(); len(list) != 0 {
+		t.Errorf("a deleted pod is unread: %v", names(list))
 	}
 }

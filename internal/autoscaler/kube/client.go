@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -43,6 +44,7 @@ type Config struct {
 	// GPUResources are names of resources that count GPUs, in addition to those of
 	// gpu.IsResource. The cache keeps only such resources of pods and nodes.
 	GPUResources []string
+	Trusted      func(namespace string) bool // whether objects of a namespace may be as large as an operator's; nil: of none
 	Log          *slog.Logger
 }
 
@@ -55,7 +57,10 @@ type Clients struct {
 	Set    kubernetes.Interface // for kinds that are not cached
 	Mapper meta.RESTMapper
 
-	log *slog.Logger
+	http    *http.Client
+	trusted func(namespace string) bool
+	running sync.WaitGroup // of the watches without an informer
+	log     *slog.Logger
 }
 
 // Connect makes clients. It sends no requests, so that an unreachable API server is
@@ -69,7 +74,7 @@ func Connect(cfg Config) (*Clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", rc.Host, err)
 	}
-	c := &Clients{Config: rc, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))}
+	c := &Clients{Config: rc, http: httpClient, trusted: cfg.Trusted, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))}
 	if c.Mapper, err = apiutil.NewDynamicRESTMapper(rc, httpClient); err != nil {
 		return nil, fmt.Errorf("make a REST mapper: %w", err)
 	}
@@ -123,6 +128,7 @@ func restConfig(cfg Config) (*rest.Config, error) {
 	// API server limits us by priority and fairness; these limits only contain bugs.
 	rc.QPS, rc.Burst = cmp.Or(cfg.QPS, 100), cmp.Or(cfg.Burst, 200)
 	rc.UserAgent = cmp.Or(cfg.UserAgent, "gpupilot")
+	rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return endLargeWatches{next} })
 	return rc, nil
 }
 
@@ -142,6 +148,7 @@ func Scheme() *runtime.Scheme {
 
 // Run runs the informers until ctx is done.
 func (c *Clients) Run(ctx context.Context) error {
+	defer c.running.Wait()
 	if err := c.Cache.Start(ctx); err != nil {
 		return fmt.Errorf("watch the API server: %w", err)
 	}
@@ -154,13 +161,14 @@ const informerRetry = time.Second
 
 // Watch calls h for each object of the kind of obj, and returns after the first list
 // was delivered. It retries while the API server does not serve the kind or does not
-// answer. An error means that ctx is done.
+// answer. An error means that ctx is done. Objects of a kind without a Go type are not
+// cached; of a deleted one, h gets the names only.
 func (c *Clients) Watch(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 	logged := ""
 	for {
-		informer, err := c.Cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
-		if err == nil {
-			return c.addHandler(ctx, informer, h)
+		started, err := c.watch(ctx, obj, h)
+		if started {
+			return err
 		}
 		if ctx.Err() == nil && logged != err.Error() {
 			logged = err.Error()
@@ -172,6 +180,27 @@ func (c *Clients) Watch(ctx context.Context, obj client.Object, h toolscache.Res
 		case <-time.After(informerRetry):
 		}
 	}
+}
+
+// watch starts a watch, and waits for its first list. An error of one that has not started
+// is the API server's.
+func (c *Clients) watch(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) (started bool, err error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return c.watchCustom(ctx, u.GroupVersionKind(), h)
+	}
+	informer, err := c.Cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+	if err != nil {
+		return false, err
+	}
+	return true, c.addHandler(ctx, informer, h)
+}
+
+// maxSpec returns the most bytes of an object's spec that are read.
+func (c *Clients) maxSpec(namespace string) int {
+	if c.trusted != nil && c.trusted(namespace) {
+		return maxTrustedSpec
+	}
+	return maxSpec
 }
 
 func (c *Clients) addHandler(ctx context.Context, informer cache.Informer, h toolscache.ResourceEventHandler) error {

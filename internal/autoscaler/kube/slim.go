@@ -3,10 +3,12 @@
 package kube
 
 import (
+	"fmt"
 	"slices"
 	"unique"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -21,6 +23,21 @@ import (
 // PodDeletionCost is the annotation by which a ReplicaSet selects the pods to delete.
 const PodDeletionCost = corev1.PodDeletionCost
 
+// The bounds of what is kept of an object. The API server allows 1.5 MiB.
+const (
+	maxLabels       = 64      // of an object
+	maxLabelBytes   = 8 << 10 // of an object's keys and values, and of a selector's
+	maxName         = 253     // bytes of a name, a kind or an API version
+	maxContainers   = 64      // of a pod, with ports or GPUs
+	maxPorts        = 64      // of a container
+	maxGPUResources = 16      // of a container
+	maxClaims       = 64      // of a pod
+	maxRequests     = 64      // of a template of resource claims, and alternatives of a request
+)
+
+// UnreadNote says what gpu.UnreadLabels means for the author of an object.
+var UnreadNote = fmt.Sprintf("more than %d labels, or more than %d bytes of them: the labels are not read, and no selector of GPUPilot selects the object", maxLabels, maxLabelBytes)
+
 // Slim returns a transform that drops unused fields of cached objects. more
 // are names of resources that count GPUs, as in gpu.IsResource.
 func Slim(more []string) toolscache.TransformFunc {
@@ -33,10 +50,22 @@ func Slim(more []string) toolscache.TransformFunc {
 			return slimNode(o, more), nil
 		case *resourcev1.ResourceClaim:
 			return slimClaim(o), nil
+		case *resourcev1.ResourceClaimTemplate:
+			return slimTemplate(o), nil
+		case *appsv1.Deployment:
+			return &appsv1.Deployment{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{
+				Replicas: o.Spec.Replicas, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimSpec(&o.Spec.Template.Spec, more)},
+			}}, nil
+		case *appsv1.StatefulSet:
+			return &appsv1.StatefulSet{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.StatefulSetSpec{
+				Replicas: o.Spec.Replicas, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimSpec(&o.Spec.Template.Spec, more)},
+			}}, nil
 		case *appsv1.ReplicaSet:
-			return &appsv1.ReplicaSet{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.ReplicaSetSpec{Selector: o.Spec.Selector}}, nil
+			return &appsv1.ReplicaSet{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.ReplicaSetSpec{Selector: slimSelector(o.Spec.Selector)}}, nil
 		case *batchv1.Job:
-			return &batchv1.Job{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: batchv1.JobSpec{Selector: o.Spec.Selector}}, nil
+			return &batchv1.Job{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: batchv1.JobSpec{Selector: slimSelector(o.Spec.Selector)}}, nil
+		case *autoscalingv2.HorizontalPodAutoscaler:
+			return slimHPA(o), nil
 		case *metav1.PartialObjectMetadata:
 			return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: slimMeta(&o.ObjectMeta)}, nil
 		}
@@ -46,9 +75,66 @@ func Slim(more []string) toolscache.TransformFunc {
 
 // slimMeta keeps the identity of an object, its labels and its controller.
 func slimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
-	slim := metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels}
-	if owner := metav1.GetControllerOfNoCopy(m); owner != nil {
+	slim := metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: slimLabels(m.Labels)}
+	if owner := controllerOf(m); owner != nil {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return slim
+}
+
+// controllerOf returns the owner reference of an object's controller; nil: there is none,
+// or its names are longer than those of objects. The API server does not check that.
+func controllerOf(m metav1.Object) *metav1.OwnerReference {
+	owner := metav1.GetControllerOfNoCopy(m)
+	if owner == nil || max(len(owner.APIVersion), len(owner.Kind), len(owner.Name), len(owner.UID)) > maxName {
+		return nil
+	}
+	return owner
+}
+
+// slimLabels returns an object's labels. If they exceed the bounds, gpu.UnreadLabels
+// replaces them: a part of them would match selectors that exclude a label.
+func slimLabels(set map[string]string) map[string]string {
+	size := 0
+	for key, value := range set {
+		size += len(key) + len(value)
+	}
+	if len(set) > maxLabels || size > maxLabelBytes {
+		return map[string]string{gpu.UnreadLabels: "true"}
+	}
+	return set
+}
+
+// slimSelector returns a workload's selector; an invalid one if it is larger than the
+// labels of any object that is read.
+func slimSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
+	if s == nil {
+		return nil
+	}
+	n, size := len(s.MatchLabels), 0
+	for key, value := range s.MatchLabels {
+		size += len(key) + len(value)
+	}
+	for i := range s.MatchExpressions {
+		e := &s.MatchExpressions[i]
+		n, size = n+max(1, len(e.Values)), size+len(e.Key)
+		for _, value := range e.Values {
+			size += len(value)
+		}
+	}
+	if n > maxLabels || size > maxLabelBytes {
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: gpu.UnreadLabels, Operator: metav1.LabelSelectorOperator(fmt.Sprintf("of %d values and %d bytes (at most %d and %d are read)", n, size, maxLabels, maxLabelBytes)),
+		}}}
+	}
+	return s
+}
+
+// slimHPA keeps the target of a HorizontalPodAutoscaler.
+func slimHPA(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
+	slim := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: slimMeta(&h.ObjectMeta)}
+	if ref := h.Spec.ScaleTargetRef; max(len(ref.APIVersion), len(ref.Kind), len(ref.Name)) <= maxName {
+		slim.Spec.ScaleTargetRef = ref
 	}
 	return slim
 }
@@ -101,17 +187,44 @@ func slimClaim(claim *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
 	return slim
 }
 
+// slimTemplate keeps the requested devices of a template of resource claims.
+func slimTemplate(t *resourcev1.ResourceClaimTemplate) *resourcev1.ResourceClaimTemplate {
+	slim := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{
+		Namespace: t.Namespace, Name: t.Name, UID: t.UID, ResourceVersion: t.ResourceVersion,
+	}}
+	for _, r := range atMost(t.Spec.Spec.Devices.Requests, maxRequests) {
+		kept := resourcev1.DeviceRequest{Name: r.Name}
+		if e := r.Exactly; e != nil {
+			kept.Exactly = &resourcev1.ExactDeviceRequest{DeviceClassName: e.DeviceClassName, Count: e.Count}
+		}
+		for _, a := range atMost(r.FirstAvailable, maxRequests) {
+			kept.FirstAvailable = append(kept.FirstAvailable, resourcev1.DeviceSubRequest{DeviceClassName: a.DeviceClassName, Count: a.Count})
+		}
+		slim.Spec.Spec.Devices.Requests = append(slim.Spec.Spec.Devices.Requests, kept)
+	}
+	return slim
+}
+
+// atMost returns the first elements of a list, in memory of its own if it is cut.
+func atMost[T any](list []T, n int) []T {
+	if len(list) > n {
+		return slices.Clone(list[:n])
+	}
+	return list
+}
+
 // slimPod keeps the fields of a pod that the controller uses. Pods take the largest
 // part of the controller's memory.
 func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			Labels: pod.Labels, CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+			Labels: slimLabels(pod.Labels), CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, ResourceClaims: pod.Spec.ResourceClaims},
+		Spec: slimSpec(&pod.Spec, more),
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP,
+			ResourceClaimStatuses: atMost(pod.Status.ResourceClaimStatuses, maxClaims),
 		},
 	}
 	if len(pod.Status.HostIPs) > 1 { // the first is HostIP
@@ -121,16 +234,7 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	if cost, ok := pod.Annotations[PodDeletionCost]; ok {
 		slim.Annotations = map[string]string{PodDeletionCost: cost}
 	}
-	for i := range pod.Spec.Containers {
-		slim.Spec.Containers = append(slim.Spec.Containers, slimContainer(&pod.Spec.Containers[i], more))
-	}
-	for i := range pod.Spec.InitContainers {
-		c := slimContainer(&pod.Spec.InitContainers[i], more)
-		if c.RestartPolicy = pod.Spec.InitContainers[i].RestartPolicy; c.Resources.Limits != nil {
-			slim.Spec.InitContainers = append(slim.Spec.InitContainers, c)
-		}
-	}
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && holdsGPUs(slim) {
+	if owner := controllerOf(pod); owner != nil && holdsGPUs(slim) {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner} // for kube_pod_owner
 	}
 	for i := range pod.Status.Conditions {
@@ -141,6 +245,25 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 	slim.Status.InitContainerStatuses = stuckContainer(pod.Status.InitContainerStatuses)
 	if slim.Status.InitContainerStatuses == nil {
 		slim.Status.ContainerStatuses = stuckContainer(pod.Status.ContainerStatuses)
+	}
+	return slim
+}
+
+// slimSpec keeps of a pod's spec where the pod runs, its ports and its GPUs.
+func slimSpec(spec *corev1.PodSpec, more []string) corev1.PodSpec {
+	slim := corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork, ResourceClaims: atMost(spec.ResourceClaims, maxClaims)}
+	for i := range spec.Containers {
+		c := slimContainer(&spec.Containers[i], more)
+		if (c.Ports != nil || c.Resources.Limits != nil) && len(slim.Containers) < maxContainers {
+			slim.Containers = append(slim.Containers, c)
+		}
+	}
+	for i := range spec.InitContainers {
+		c := slimContainer(&spec.InitContainers[i], more)
+		c.RestartPolicy = spec.InitContainers[i].RestartPolicy
+		if c.Resources.Limits != nil && len(slim.InitContainers) < maxContainers {
+			slim.InitContainers = append(slim.InitContainers, c)
+		}
 	}
 	return slim
 }
@@ -187,14 +310,14 @@ func stuckContainer(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 
 func slimContainer(c *corev1.Container, more []string) corev1.Container {
 	return corev1.Container{
-		Name: c.Name, Ports: c.Ports, Resources: corev1.ResourceRequirements{Limits: slimResources(c.Resources.Limits, more)},
+		Name: c.Name, Ports: atMost(c.Ports, maxPorts), Resources: corev1.ResourceRequirements{Limits: slimResources(c.Resources.Limits, more)},
 	}
 }
 
 // slimResources keeps the GPU resources of a list; nil if there are none.
 func slimResources(list corev1.ResourceList, more []string) (slim corev1.ResourceList) {
 	for name, q := range list {
-		if gpu.IsResource(string(name), more) {
+		if gpu.IsResource(string(name), more) && len(slim) < maxGPUResources {
 			if slim == nil {
 				slim = corev1.ResourceList{}
 			}
@@ -207,7 +330,7 @@ func slimResources(list corev1.ResourceList, more []string) (slim corev1.Resourc
 // slimOwner returns the owner reference of a pod's controller, without the strings of
 // its own: the pods of a workload share them.
 func slimOwner(pod *corev1.Pod) []metav1.OwnerReference {
-	owner := metav1.GetControllerOfNoCopy(pod)
+	owner := controllerOf(pod)
 	if owner == nil {
 		return nil
 	}

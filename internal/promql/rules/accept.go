@@ -27,6 +27,9 @@ type Source struct {
 const (
 	maxAllRules       = 5000
 	maxNamespaceRules = 100
+	// maxNamespaceBytes bounds the texts of a namespace's rules. What is parsed of them takes
+	// up to thirty times as much.
+	maxNamespaceBytes = 128 << 10
 )
 
 // acceptance collects the sources that can run together.
@@ -36,6 +39,7 @@ type acceptance struct {
 	sources  []*Source
 	rules    int
 	byNS     map[string]int
+	bytes    map[string]int     // by namespace
 	recorded map[string][]claim // by the metric's name
 }
 
@@ -47,7 +51,7 @@ type claim struct {
 }
 
 func newAcceptance(label string, reserved func(string) bool) *acceptance {
-	return &acceptance{label: label, reserved: reserved, byNS: map[string]int{}, recorded: map[string][]claim{}}
+	return &acceptance{label: label, reserved: reserved, byNS: map[string]int{}, bytes: map[string]int{}, recorded: map[string][]claim{}}
 }
 
 // compareSources orders sources by precedence: those that speak for all namespaces
@@ -67,6 +71,10 @@ func (a *acceptance) add(s *Source) error {
 	if s.Namespace != "" && a.byNS[s.Namespace]+n > maxNamespaceRules {
 		return fmt.Errorf("too many rules: namespace %s would have %d; at most %d are evaluated", s.Namespace, a.byNS[s.Namespace]+n, maxNamespaceRules)
 	}
+	size := s.size()
+	if s.Namespace != "" && a.bytes[s.Namespace]+size > maxNamespaceBytes {
+		return fmt.Errorf("too large: the rules of namespace %s would have %d bytes; at most %d are evaluated", s.Namespace, a.bytes[s.Namespace]+size, maxNamespaceBytes)
+	}
 	if a.rules+n > maxAllRules {
 		return fmt.Errorf("too many rules: there would be %d; at most %d are evaluated", a.rules+n, maxAllRules)
 	}
@@ -83,7 +91,23 @@ func (a *acceptance) add(s *Source) error {
 	a.sources = append(a.sources, s)
 	a.rules += n
 	a.byNS[s.Namespace] += n
+	a.bytes[s.Namespace] += size
 	return nil
+}
+
+// size returns the bytes of the names, the expressions and the labels of a source.
+func (s *Source) size() (n int) {
+	for i := range s.Groups {
+		n += len(s.Groups[i].Name)
+		for j := range s.Groups[i].Rules {
+			r := &s.Groups[i].Rules[j]
+			n += len(r.Record) + len(r.Expr)
+			for name, value := range r.Labels {
+				n += len(name) + len(value)
+			}
+		}
+	}
+	return n
 }
 
 // claims checks that no metric of the source is recorded twice, and that a tenant

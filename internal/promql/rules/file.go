@@ -77,7 +77,7 @@ type ruleFormat struct {
 }
 
 // Parse reads rules in Prometheus's format. The error names the group and the rule.
-// Alerting rules are counted, not read.
+// Alerting rules are counted, not read, and groups without other rules are left out.
 func Parse(content []byte, check Checker) ([]Group, error) {
 	if len(content) > MaxFileBytes {
 		return nil, fmt.Errorf("the rules have %d bytes; at most %d are allowed", len(content), MaxFileBytes)
@@ -105,7 +105,9 @@ func Parse(content []byte, check Checker) ([]Group, error) {
 		if total += len(g.Rules); total > maxRules {
 			return nil, fmt.Errorf("more than %d recording rules: split the rules into several files", maxRules)
 		}
-		out = append(out, g)
+		if len(g.Rules) > 0 {
+			out = append(out, g)
+		}
 	}
 	return out, nil
 }
@@ -182,5 +184,12 @@ func readRule(r *ruleFormat, common map[string]string, check Checker) (Rule, err
 	if out.selectors, err = check(r.Expr); err != nil {
 		return out, fmt.Errorf("expr: %w", err)
 	}
+	seen := map[string]bool{}
+	out.selectors = slices.Clip(slices.DeleteFunc(out.selectors, func(selector []*labels.Matcher) bool {
+		text := fmt.Sprint(selector)
+		twice := seen[text]
+		seen[text] = true
+		return twice
+	}))
 	return out, nil
 }

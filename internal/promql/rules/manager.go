@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -54,6 +55,7 @@ type Manager struct {
 	mu      sync.Mutex
 	offered map[string]*offer  // by the source's ID
 	running map[string]*runner // by source and group
+	freed   uint64             // accepted versions that ended
 	list    metricList
 }
 
@@ -61,8 +63,10 @@ type Manager struct {
 type offer struct {
 	source   *Source // the newest version that could be parsed
 	accepted *Source // the version that runs; nil: none
-	parse    string  // why the newest version could not be parsed
+	parse    string  // why the newest version could not be parsed, or why it was dropped
 	problem  string  // as it was reported
+	dropped  bool    // the newest version was refused, and is not in memory any more
+	freed    uint64  // Manager.freed when it was dropped
 }
 
 // New makes a Manager.
@@ -111,9 +115,9 @@ func (m *Manager) Set(s *Source, err error) {
 		if o.source == nil {
 			o.source = s // without groups
 		}
-		o.parse = err.Error()
+		o.parse, o.dropped = excerpt.Of(err.Error(), maxProblem), false
 	} else {
-		o.source, o.parse = s, ""
+		o.source, o.parse, o.dropped = s, "", false
 	}
 	m.mu.Unlock()
 	m.notify()
@@ -122,6 +126,9 @@ func (m *Manager) Set(s *Source, err error) {
 // Remove ends a source's rules.
 func (m *Manager) Remove(id string) {
 	m.mu.Lock()
+	if o := m.offered[id]; o != nil && o.accepted != nil {
+		m.freed++
+	}
 	delete(m.offered, id)
 	m.mu.Unlock()
 	m.notify()
@@ -175,14 +182,20 @@ func (m *Manager) settle(ctx context.Context) {
 	}
 	var reports []report
 	for _, o := range slices.SortedFunc(maps.Values(m.offered), func(x, y *offer) int { return compareSources(x.source, y.source) }) {
-		problem := o.parse
+		problem, before := o.parse, o.accepted
 		if err := a.add(o.source); err == nil {
 			o.accepted = o.source
 		} else {
-			problem = cmp.Or(problem, err.Error())
+			problem = cmp.Or(problem, excerpt.Of(err.Error(), maxProblem))
 			if o.accepted == o.source || o.accepted != nil && a.add(o.accepted) != nil {
 				o.accepted = nil
 			}
+			if o.source.Namespace != "" {
+				o.drop(problem, m.freed)
+			}
+		}
+		if before != nil && before != o.accepted {
+			m.freed++
 		}
 		if problem != o.problem {
 			o.problem = problem
@@ -197,6 +210,41 @@ func (m *Manager) settle(ctx context.Context) {
 	for _, r := range reports {
 		m.deps.Report(r.source, r.problem)
 	}
+}
+
+// maxProblem bounds the text of a problem, in bytes.
+const maxProblem = 1000
+
+// drop forgets a version that is refused, because tenants choose how many there are. The
+// version that runs, if any, takes its place.
+func (o *offer) drop(problem string, freed uint64) {
+	s := o.source
+	if o.source = o.accepted; o.source == nil {
+		o.source = &Source{ID: s.ID, Namespace: s.Namespace, Created: s.Created}
+	}
+	o.parse, o.dropped, o.freed = problem, true, freed
+}
+
+// maxWaiting bounds the sources that Waiting returns.
+const maxWaiting = 10
+
+// Waiting returns the IDs of sources that were refused and dropped, and may be accepted now,
+// because a version of a source has ended since: of each namespace the oldest, and at most
+// maxWaiting. Set offers them again.
+func (m *Manager) Waiting() (ids []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	oldest := map[string]*Source{}
+	for _, o := range m.offered {
+		s := o.source
+		if first := oldest[s.Namespace]; o.dropped && o.freed != m.freed && (first == nil || compareSources(s, first) < 0) {
+			oldest[s.Namespace] = s
+		}
+	}
+	for _, s := range slices.SortedFunc(maps.Values(oldest), compareSources) {
+		ids = append(ids, s.ID)
+	}
+	return ids[:min(len(ids), maxWaiting)]
 }
 
 // startAndStop starts the groups of the sources that do not run yet, and returns the

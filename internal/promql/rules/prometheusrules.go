@@ -3,7 +3,9 @@
 package rules
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,6 +24,8 @@ type ObjectsConfig struct {
 	Trusted  func(namespace string) bool // whether rules of a namespace may read and record series of all
 	Manager  *Manager                    // is offered the rules
 	Check    Checker
+	// Read reads an object again; nil: there is none. Those that were refused are not kept.
+	Read func(ctx context.Context, namespace, name string) (*unstructured.Unstructured, error)
 }
 
 // Objects offers the rules of PrometheusRules. It is the handler of their watch.
@@ -50,6 +54,31 @@ func (o *Objects) OnDelete(obj any) {
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		o.remove(ruleID(u))
+	}
+}
+
+// readAgain is the interval at which objects that were refused are read again, if others
+// have made room.
+const readAgain = 5 * time.Second
+
+// Run offers objects again that were refused, until ctx is done.
+func (o *Objects) Run(ctx context.Context) {
+	tick := time.NewTicker(readAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			for _, id := range o.cfg.Manager.Waiting() {
+				o.mu.Lock()
+				ref, ok := o.refs[id]
+				o.mu.Unlock()
+				if u, err := o.cfg.Read(ctx, ref.Namespace, ref.Name); ok && err == nil && u != nil && u.GetUID() == ref.UID {
+					o.offer(u)
+				}
+			}
+		}
 	}
 }
 

@@ -241,6 +241,53 @@ func TestWrongSources(t *testing.T) {
 	})
 }
 
+// Of rules that are refused nothing is kept. They are offered again when others have made room.
+func TestRefusedRulesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		many := func(prefix string, n int, expr string) string {
+			text := "groups: [{name: g, rules: ["
+			for i := range n {
+				text += fmt.Sprintf("{record: %s%d, expr: '%s'},", prefix, i, expr)
+			}
+			return text + "]}]"
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go r.Run(ctx)
+		defer func() { cancel(); synctest.Wait() }()
+		r.set("first", "b", many("x", 60, "vector(1)"))
+		time.Sleep(time.Second)
+		texts := map[string]string{"second": many("y", 60, "vector(1)"), "large": many("z", 20, "vector(1) + "+strings.Repeat("1", maxNamespaceBytes/10)), "all": many("v", 101, "vector(1)")}
+		for id, text := range texts {
+			r.set(id, "b", text)
+		}
+		r.set("other", "c", many("y", 60, "vector(1)"))
+		time.Sleep(time.Second)
+		for id := range texts {
+			if o := r.offered[id]; len(o.source.Groups) > 0 || o.problem == "" {
+				t.Errorf("of %s %d groups are kept, problem %q", id, len(o.source.Groups), o.problem)
+			}
+		}
+		if ids := r.Waiting(); len(ids) > 0 || r.problems["other"] != "" {
+			t.Errorf("waiting: %v, other: %s", ids, r.problems["other"])
+		}
+		r.Remove("first")
+		offered := 0
+		for ids := r.Waiting(); len(ids) > 0; ids = r.Waiting() {
+			for _, id := range ids {
+				r.set(id, "b", texts[id])
+			}
+			time.Sleep(time.Second)
+			if offered += len(ids); offered > 10 {
+				t.Fatalf("%v are offered again and again", ids)
+			}
+		}
+		if r.problems["second"] != "" || r.problems["all"] == "" || r.problems["large"] == "" {
+			t.Errorf("problems: %v", r.problems)
+		}
+	})
+}
+
 // Rules that fail say so, and the results are bounded.
 func TestFailingRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -69,8 +69,11 @@ func (all *Objects) Changed(u *unstructured.Unstructured, gone bool) {
 	all.by[key] = next
 }
 
-// maxTriggers bounds the triggers of a ScaledObject that are read.
-const maxTriggers = 64
+// The bounds of the triggers of a ScaledObject that are read, and of their metadata.
+const (
+	maxTriggers = 64
+	maxMetadata = 512 // entries of all external triggers
+)
 
 func scaledObjectOf(u *unstructured.Unstructured) *ScaledObject {
 	o := &ScaledObject{Namespace: u.GetNamespace(), Name: u.GetName()}
@@ -85,16 +88,23 @@ func scaledObjectOf(u *unstructured.Unstructured) *ScaledObject {
 		o.MinReplicas = int32(min(max(n, 0), 1<<30))
 	}
 	triggers, _, _ := unstructured.NestedSlice(u.Object, "spec", "triggers")
+	entries := 0
 	for _, t := range triggers[:min(len(triggers), maxTriggers)] {
 		m, _ := t.(map[string]any)
 		x := ObjectTrigger{}
 		x.Type, _, _ = unstructured.NestedString(m, "type")
 		x.MetricType, _, _ = unstructured.NestedString(m, "metricType")
-		x.Metadata, _, _ = unstructured.NestedStringMap(m, "metadata")
+		if metadata, _ := m["metadata"].(map[string]any); isExternal(x.Type) && entries+len(metadata) <= maxMetadata {
+			entries += len(metadata)
+			x.Metadata, _, _ = unstructured.NestedStringMap(m, "metadata")
+		}
 		o.Triggers = append(o.Triggers, x)
 	}
 	return o
 }
+
+// isExternal reports whether a trigger of this type may be of our scaler.
+func isExternal(kind string) bool { return kind == "external" || kind == "external-push" }
 
 // ScaledObject returns a ScaledObject from memory or, with live, from the API server.
 func (all *Objects) ScaledObject(ctx context.Context, namespace, name string, live bool) (*ScaledObject, error) {

@@ -244,7 +244,7 @@ func (o *ScaledObject) findTrigger(metadata map[string]string) (*ObjectTrigger, 
 	want := own(metadata)
 	for i := range o.Triggers {
 		x := &o.Triggers[i]
-		if (x.Type == "external" || x.Type == "external-push") && maps.Equal(own(x.Metadata), want) {
+		if isExternal(x.Type) && maps.Equal(own(x.Metadata), want) {
 			return x, true
 		}
 	}

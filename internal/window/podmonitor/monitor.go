@@ -74,6 +74,9 @@ func Parse(u *unstructured.Unstructured, trusted bool) (m *Monitor, problems []s
 		return nil, []string{"spec cannot be read: " + err.Error()}
 	}
 	m = &Monitor{Namespace: u.GetNamespace(), Name: u.GetName(), Created: u.GetCreationTimestamp().Time, Trusted: trusted}
+	if n := values(&s.Selector); n > maxPodLabels {
+		return nil, []string{fmt.Sprintf("spec.selector has %d values, at most %d are supported", n, maxPodLabels)}
+	}
 	if m.Selector, err = metav1.LabelSelectorAsSelector(&s.Selector); err != nil {
 		return nil, []string{"spec.selector: " + err.Error()}
 	}
@@ -109,6 +112,15 @@ func Parse(u *unstructured.Unstructured, trusted bool) (m *Monitor, problems []s
 		m = nil
 	}
 	return m, problems
+}
+
+// values returns the number of values that a selector compares with.
+func values(s *metav1.LabelSelector) (n int) {
+	n = len(s.MatchLabels)
+	for i := range s.MatchExpressions {
+		n += max(1, len(s.MatchExpressions[i].Values))
+	}
+	return n
 }
 
 // setNamespaces sets the namespaces of the pods.

@@ -4,6 +4,7 @@ package podmonitor
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,10 +12,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // The bounds of the PodMonitors in use. Each costs memory for its regular expressions,
@@ -22,6 +27,7 @@ import (
 const (
 	maxPerNamespace = 50
 	maxInAll        = 5000
+	maxSpecBytes    = 16 << 10 // of a spec, as JSON
 )
 
 // Set holds the PodMonitors of a cluster. The oldest ones have precedence: a new one
@@ -39,10 +45,15 @@ type Set struct {
 	current *List
 }
 
-// entry is an object. Only those in use are parsed, so that objects beyond the bounds
-// take no more memory than the cache of the API's objects has for them.
+// entry is an object. Only those in use are parsed. Of the others the text of the spec is
+// kept.
 type entry struct {
-	object   *unstructured.Unstructured
+	namespace, name string
+	uid             types.UID
+	generation      int64
+	created         time.Time
+	spec            []byte // JSON
+
 	parsed   bool
 	monitor  *Monitor // nil: nothing of it can be used
 	problems string   // of the object
@@ -65,15 +76,44 @@ func (s *Set) Put(u *unstructured.Unstructured) {
 	if s.entries == nil {
 		s.entries = map[string]*entry{}
 	}
-	id, e := ID(u.GetNamespace(), u.GetName()), &entry{object: u}
+	id, e := ID(u.GetNamespace(), u.GetName()), newEntry(u)
 	if old := s.entries[id]; old != nil {
-		if old.object.GetUID() == u.GetUID() && old.object.GetGeneration() == u.GetGeneration() && u.GetGeneration() != 0 {
+		if old.uid == e.uid && old.generation == e.generation && e.generation != 0 {
 			return // its status or its labels have changed
 		}
 		e.reported = old.reported
 	}
 	s.entries[id] = e
 	s.change()
+}
+
+func newEntry(u *unstructured.Unstructured) *entry {
+	e := &entry{
+		namespace: u.GetNamespace(), name: u.GetName(), uid: u.GetUID(), generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
+	}
+	var err error
+	switch e.spec, err = json.Marshal(u.Object["spec"]); {
+	case err != nil:
+		e.parsed, e.problems = true, "spec cannot be read: "+err.Error()
+	case len(e.spec) > maxSpecBytes:
+		e.parsed, e.problems = true, fmt.Sprintf("spec has %d bytes of JSON, at most %d are read", len(e.spec), maxSpecBytes)
+		e.spec = nil
+	}
+	return e
+}
+
+// parse reads the spec.
+func (e *entry) parse(trusted bool) {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetNamespace(e.namespace)
+	u.SetName(e.name)
+	u.SetCreationTimestamp(metav1.Time{Time: e.created})
+	var spec any
+	if err := utiljson.Unmarshal(e.spec, &spec); err == nil {
+		u.Object["spec"] = spec
+	}
+	m, problems := Parse(u, trusted)
+	e.parsed, e.monitor, e.problems = true, m, strings.Join(problems, "; ")
 }
 
 // Remove removes a PodMonitor.
@@ -145,14 +185,12 @@ func (s *Set) admit() *List {
 		all = append(all, e)
 	}
 	slices.SortFunc(all, func(a, b *entry) int {
-		x, y := a.object, b.object
-		return cmp.Or(x.GetCreationTimestamp().Compare(y.GetCreationTimestamp().Time),
-			cmp.Compare(x.GetNamespace(), y.GetNamespace()), cmp.Compare(x.GetName(), y.GetName()))
+		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 	})
 	out := &List{byNamespace: map[string][]*Monitor{}}
 	used, total := map[string]int{}, 0
 	for _, e := range all {
-		ns := e.object.GetNamespace()
+		ns := e.namespace
 		e.refusal = ""
 		switch {
 		case used[ns] >= maxPerNamespace:
@@ -161,14 +199,15 @@ func (s *Set) admit() *List {
 			e.refusal = fmt.Sprintf("not scraped: there are %d older PodMonitors, which is the limit", maxInAll)
 		}
 		if e.refusal != "" {
-			e.parsed, e.monitor, e.problems, e.pods = false, nil, "", ""
+			if e.monitor, e.pods = nil, ""; e.spec != nil {
+				e.parsed, e.problems = false, ""
+			}
 			continue
 		}
 		used[ns]++
 		total++
 		if !e.parsed {
-			m, problems := Parse(e.object, s.Trusted(ns))
-			e.parsed, e.monitor, e.problems = true, m, strings.Join(problems, "; ")
+			e.parse(s.Trusted(ns))
 		}
 		if e.monitor != nil {
 			out.add(e.monitor)
@@ -203,12 +242,16 @@ func (l *List) All() []*Monitor {
 }
 
 // Of returns the PodMonitors that select a pod: those that select its namespace by
-// name, then those of all namespaces, both oldest first.
+// name, then those of all namespaces, both oldest first. None selects a pod whose labels
+// were not read.
 func (l *List) Of(pod *corev1.Pod) (out []*Monitor) {
 	if l == nil {
 		return nil
 	}
 	set := labels.Set(pod.Labels)
+	if set.Has(gpu.UnreadLabels) {
+		return nil
+	}
 	for _, list := range [][]*Monitor{l.byNamespace[pod.Namespace], l.everywhere} {
 		for _, m := range list {
 			if m.Selector.Matches(set) {

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -47,6 +48,9 @@ func (e *Endpoint) ContainerPort(pod *corev1.Pod) (corev1.ContainerPort, *corev1
 // Operator sets them up. ok is false if relabelings drop the target. Whatever they do,
 // namespace, pod and node are those of the API server, and instance is set.
 func (e *Endpoint) Labels(pod *corev1.Pod, port corev1.ContainerPort, container *corev1.Container, instance string) (l series.TargetLabels, ok bool, err error) {
+	if _, unread := pod.Labels[gpu.UnreadLabels]; unread {
+		return l, false, fmt.Errorf("pod %s has too many labels, or too large ones: they are not read", pod.Name)
+	}
 	l = series.TargetLabels{Node: pod.Spec.NodeName, Namespace: pod.Namespace, Pod: pod.Name}
 	b := labels.NewBuilder(labels.EmptyLabels())
 	b.Set("namespace", pod.Namespace).Set("pod", pod.Name).Set("container", container.Name).Set("endpoint", e.Port.String())
