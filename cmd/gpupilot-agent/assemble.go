@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -20,13 +21,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
 	"github.com/gpupilot/gpupilot/internal/node/hpcjobs"
 	"github.com/gpupilot/gpupilot/internal/node/podres"
+	"github.com/gpupilot/gpupilot/internal/node/tokenreview"
 )
 
 // program is the assembled agent.
 type program struct {
-	agent *agent.Agent
-	loops []func(context.Context) // of the agent and of the sources that it reads
-	close func()
+	agent   *agent.Agent
+	handler http.Handler            // of the agent, with --auth
+	loops   []func(context.Context) // of the agent and of the sources that it reads
+	close   func()
 }
 
 // assembly is a program whose parts are being wired.
@@ -61,6 +64,9 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	if _, _, ok := configMapName(c.configMap); ok && a.api.err != nil {
 		return nil, fmt.Errorf("--configmap-data: %w", a.api.err)
 	}
+	if c.auth == authToken && a.api.err != nil {
+		return nil, fmt.Errorf("--auth %s: %w", c.auth, a.api.err)
+	}
 	a.api.node = c.apiNode(a.api.client, log)
 	source := c.source(profile, a.api.client, log)
 	collectors, err := source.load(ctx)
@@ -88,6 +94,10 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		Fields: exporter.Fields(), Version: pages.Version,
 		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
 	}, a.deps)
+	a.handler = a.agent.Handler()
+	if c.auth == authToken {
+		a.handler = tokenreview.New(a.api.client, log).Wrap(a.handler)
+	}
 	a.addLoop(a.agent.Run)
 	a.addLoop(func(ctx context.Context) { a.followCollectors(ctx, source, exporter) })
 	a.addLoop(func(ctx context.Context) { c.intervalSource(log).follow(ctx, a.agent.SetInterval) })
@@ -215,7 +225,7 @@ func (c *config) apiNode(client *apiwatch.Client, log *slog.Logger) *apiwatch.No
 
 // apiClient returns a client of the API server; nil if no flag needs it.
 func (c *config) apiClient() (*apiwatch.Client, error) {
-	if _, _, ok := configMapName(c.configMap); !ok && !c.wantsPods() && !(c.kubernetes && c.dra) {
+	if _, _, ok := configMapName(c.configMap); !ok && !c.wantsPods() && !(c.kubernetes && c.dra) && c.auth != authToken {
 		return nil, nil
 	}
 	conf, err := apiwatch.InCluster(os.Getenv, c.serviceAccount)

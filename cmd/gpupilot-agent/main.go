@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer p.close()
-	l, handler, err := c.listen(ctx, p.agent.Handler(), log)
+	l, handler, err := c.listen(ctx, p.handler, log)
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ type config struct {
 	nodeName    string
 	// serviceAccount is the directory of a token and the API server's CA.
 	serviceAccount string
+	auth           string
 	simGPUs        int
 	simModel       string
 	simState       string
@@ -63,6 +64,12 @@ const (
 	maxIntervalMillis = 3_600_000
 )
 
+// The values of --auth.
+const (
+	authNone  = "none"
+	authToken = "token"
+)
+
 // defaults returns the values of flags that neither the command line nor the
 // environment sets.
 func defaults() config {
@@ -76,6 +83,7 @@ func defaults() config {
 		profile:        "4.8",
 		simGPUs:        8,
 		serviceAccount: apiwatch.AccountDir,
+		auth:           authNone,
 		compat:         compatDefaults(),
 		processFlags:   processDefaults(),
 		probeFlags:     probeDefaults(),
@@ -159,7 +167,11 @@ func (c *config) ownOptions() []option {
 		},
 		{
 			"service-account", "", "GPUPILOT_SERVICE_ACCOUNT", &c.serviceAccount,
-			"`directory` of the service account's token and ca.crt, for pod labels and -m", nil,
+			"`directory` of the service account's token and ca.crt, for pod labels, -m and --auth", nil,
+		},
+		{
+			"auth", "", "GPUPILOT_AUTH", &c.auth,
+			"who may read everything but the health checks: none (everybody) or token (a Kubernetes token whose owner may get /metrics; the API server reviews it)", flags.OneOf(&c.auth, authNone, authToken),
 		},
 		{"node-name", "", "NODE_NAME", &c.nodeName, "`name` of the node (default: the hostname for the label, and for the API server the node of the kubelet's pods)", nil},
 		{"sim-gpus", "", "GPUPILOT_SIM_GPUS", &c.simGPUs, "number of simulated GPUs", nil},

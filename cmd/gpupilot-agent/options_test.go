@@ -191,6 +191,7 @@ func TestFlagsOfTheAdmissionPolicy(t *testing.T) {
 		"collectors": true, "config-file": true, "web-config-file": true, "nvml-library": true, // at one path only
 		"dcgm-library": true, "configmap-data": true, "hpc-job-mapping-dir": true, "container-labels": true, "container-runtime-socket": true,
 		"service-account": true, "pod-logs": true, "host-proc": true, "web-systemd-socket": true,
+		"auth":         true, // token only
 		"probe-result": true, "host-sys": true, "version": true, "help": true,
 		// They have no effect.
 		"fake-gpus": true, "enable-gpu-bind-unbind-watch": true, "gpu-bind-unbind-poll-interval": true, "watch-max-keep-age": true,

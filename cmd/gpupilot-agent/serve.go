@@ -26,9 +26,12 @@ func (c *config) listen(ctx context.Context, h http.Handler, log *slog.Logger) (
 		if web, err = webconfig.Load(ctx, c.webConfig, regularfile.New(regularfile.DefaultTimeout), log); err != nil {
 			return nil, nil, fmt.Errorf("--web-config-file: %w", err)
 		}
+		if c.auth == authToken && web.Users() {
+			return nil, nil, errors.New("--auth token and basic_auth_users of --web-config-file use the same header, Authorization: remove one of them")
+		}
 		h = web.Wrap(h)
 	}
-	if c.pprof && (web == nil || !web.Users()) {
+	if c.pprof && c.auth != authToken && (web == nil || !web.Users()) {
 		log.Warn("profiles are served without authentication; --web-config-file can require a password")
 	}
 	l, err := c.listener(ctx)

@@ -179,13 +179,13 @@ func (p *program) lead() error {
 
 // makeExporters makes the keeper of GPUExporters.
 func (p *program) makeExporters() *gpuexporter.Keeper {
-	return gpuexporter.New(gpuexporter.Settings{Namespace: p.cfg.agentsIn, Image: p.cfg.agentImage}, gpuexporter.Deps{
+	return gpuexporter.New(gpuexporter.Settings{Namespace: p.cfg.agentsIn, Image: p.cfg.agentImage, Tokens: p.cfg.agentToken != ""}, gpuexporter.Deps{
 		Live: p.clients.Live, Client: p.clients.Client, Installed: p.clients.Installed,
 		AwaitInstalled: p.clients.AwaitInstalled, Watch: p.clients.Watch,
 		Pods:   func(s labels.Selector) []*corev1.Pod { return p.pods.Select(p.cfg.agentsIn, s) },
 		Agents: func() []gpuexporter.Agent { return gpuexporter.AgentsOf(p.control.Agents()) },
 		Ask: func(ctx context.Context, agent url.URL) (*gpuexporter.Report, error) {
-			return gpuexporter.ReadReport(ctx, p.exporter, agent)
+			return gpuexporter.ReadReport(ctx, p.agent, agent)
 		},
 		Parse: exposition.CheckCollectors, Defaults: exposition.DefaultCSV,
 		Record: func(e gpuexporter.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, "Reconcile", e.Note) },
@@ -198,7 +198,7 @@ func (p *program) makeNodeHealth() *nodehealth.Keeper {
 	return nodehealth.New(nodehealth.Config{
 		Agents: func() []nodehealth.Agent { return nodehealth.AgentsOf(p.control.Agents()) },
 		Ask: func(ctx context.Context, agent url.URL) (*gpu.NodeHealth, error) {
-			return scrape.ReadHealth(ctx, p.exporter, agent)
+			return scrape.ReadHealth(ctx, p.agent, agent)
 		},
 		Live: p.clients.Live, Client: p.clients.Client, Log: p.log,
 		Record: func(node *corev1.ObjectReference, eventType, reason, note string) {

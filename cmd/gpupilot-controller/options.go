@@ -32,6 +32,7 @@ type config struct {
 
 	address        string
 	pageAuth       string
+	pageHosts      []string
 	metricsAddress string
 	securePort     int
 	certFile       string
@@ -49,6 +50,7 @@ type config struct {
 	agents      string
 	agentsIn    string
 	agentHTTP   string
+	agentToken  string
 	agentScheme string
 	dcgm        string
 	dcgmIn      []string
@@ -177,6 +179,7 @@ func (c *config) mainRows() []option {
 
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", flags.IsAddress(&c.address)},
 		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
+		{"page-hosts", &c.pageHosts, "`names` by which browsers reach the page with --page-auth=none, beside localhost and IP addresses, such as gpu.example.com; *: any name. Other names are refused, because a website could use them to read the page (DNS rebinding)", nil},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", flags.IsIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: self-signed, stored in a Secret)", nil},
@@ -200,6 +203,7 @@ func (c *config) mainRows() []option {
 		{"pod-monitors", &c.podMonitors, "scrape the pods of PodMonitors (monitoring.coreos.com) for PromQL, each in its own namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
 		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PodMonitors and PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", kubeflags.IsSelector(&c.operatorLabels)},
 		{"agent-http-config", &c.agentHTTP, "`file` with a Prometheus http_client_config for agents and dcgm-exporters: credentials, TLS; it is not used for other pods", nil},
+		{"agent-token-file", &c.agentToken, "`file` with the token for agents, of the audience agent.gpupilot.dev; it is read for each scrape. Agents of GPUExporters then require tokens", nil},
 		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},

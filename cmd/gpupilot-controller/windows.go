@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -34,7 +35,7 @@ type fleet struct {
 	objects     *index.Objects
 	devices     *trust.Devices
 	store       *series.Store
-	exporter    scrape.Doer // asks agents and dcgm-exporters
+	agent       scrape.Doer // asks agents
 	scraper     *scrape.Scraper
 	podMonitors *podmonitor.Watcher // nil: without --pod-monitors
 	history     *backfill.Keeper
@@ -55,13 +56,10 @@ func (p *program) makeWindows() (err error) {
 		p.log.Warn("--window-memory takes more than three quarters of the container's memory limit", "window-memory", p.store.Stats().Limit, "limit", memory)
 	}
 	deps := scrape.Deps{Client: scrape.NewClient(), Dial: (&net.Dialer{}).DialContext, Store: p.store, Log: p.log}
-	p.exporter = scrape.NewClient()
-	if p.cfg.agentHTTP != "" {
-		if p.exporter, err = scrape.NewConfiguredClient(p.cfg.agentHTTP, p.cfg.agentScheme == "https"); err != nil {
-			return fmt.Errorf("--agent-http-config, with --agent-scheme %s: %w", p.cfg.agentScheme, err)
-		}
-		deps.Exporters = p.exporter // with credentials
+	if deps.Exporters, deps.Agents, err = scrape.ExporterClients(p.cfg.agentHTTP, p.cfg.agentToken, p.cfg.agentScheme == "https"); err != nil {
+		return fmt.Errorf("--agent-http-config, --agent-token-file, --agent-scheme %s: %w", p.cfg.agentScheme, err)
 	}
+	p.agent = cmp.Or(deps.Agents, deps.Client)
 	p.scraper = scrape.New(scrape.Config{Interval: p.cfg.interval}, deps)
 	p.registry.MustRegister(meter.Func(p.scraper.Meter))
 	if !p.cfg.has(roleScrape) {

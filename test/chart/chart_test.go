@@ -154,6 +154,8 @@ func TestValues(t *testing.T) {
 		map[string]any{"name": "corp", "kind": "ClusterIssuer"})
 	f("networkPolicy: {enabled: true, metricsFrom: [{namespaceSelector: {matchLabels: {team: sre}}}]}", "NetworkPolicy/gpupilot-agent",
 		"spec|ingress|0|from|1|namespaceSelector|matchLabels|team", "sre")
+	f("agents: {auth: token}", "Deployment/gpupilot-controller", "spec|template|spec|volumes|0|projected|sources|0|serviceAccountToken|audience", "agent.gpupilot.dev")
+	f("agents: {auth: token}", "ClusterRoleBinding/gpupilot-agent:system:auth-delegator", "subjects|0|namespace", namespace)
 	f("commonLabels: {team: sre}", "ClusterRole/gpupilot:viewer", "metadata|labels|team", "sre")
 	f("commonLabels: {team: sre}", "ClusterRole/gpupilot:viewer", "metadata|labels|rbac.authorization.k8s.io/aggregate-to-view", "true")
 }
@@ -181,6 +183,11 @@ func TestPresence(t *testing.T) {
 	f("externalMetrics: {enabled: true}", "ClusterRole/gpupilot-controller:external-metrics", true)
 	f("", "ClusterRole/gpupilot-controller:delegate", false)
 	f("delegate: {customMetrics: monitoring/prometheus-adapter, insecureSkipTLSVerify: true}", "ClusterRole/gpupilot-controller:delegate", true)
+	f("", "ClusterRoleBinding/gpupilot-controller:metrics-reader", false)
+	f("agents: {auth: token}", "ClusterRoleBinding/gpupilot-controller:metrics-reader", true)
+	f("", "NetworkPolicy/gpupilot-agent", false)
+	f("agents: {auth: token}", "NetworkPolicy/gpupilot-agent", true)
+	f("agents: {auth: token}", "NetworkPolicy/gpupilot-controller", false)
 	f("viewer: {enabled: false}", "ServiceAccount/gpupilot-viewer", false)
 	f("viewer: {enabled: false}", "ClusterRole/gpupilot:viewer", true)
 	f("rbac: {create: false}", "ServiceAccount/gpupilot-controller", false)
@@ -189,6 +196,33 @@ func TestPresence(t *testing.T) {
 	f("gpuExporter: {enabled: false}", "GPUExporter/default", false)
 	f("podDisruptionBudget: {enabled: false}", "PodDisruptionBudget/gpupilot-controller", false)
 	f("certManager: {enabled: true, issuerRef: {name: corp}}", "Issuer/gpupilot-controller", false)
+}
+
+// Agents that require tokens let the controller in, and beside it only who is named.
+func TestWhoReachesAgents(t *testing.T) {
+	f := func(vals string, want ...any) {
+		t.Helper()
+		got := mustRender(t, vals).get(t, "NetworkPolicy/gpupilot-agent", "spec|ingress|0|from")
+		controller := map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app.kubernetes.io/name": "gpupilot", "app.kubernetes.io/component": "controller"}}}
+		if diff := cmp.Diff(any(append([]any{controller}, want...)), got); diff != "" {
+			t.Errorf("%s:\n%s", vals, diff)
+		}
+	}
+	sre := map[string]any{"namespaceSelector": map[string]any{"matchLabels": map[string]any{"team": "sre"}}}
+	f("networkPolicy: {enabled: true}", map[string]any{"namespaceSelector": map[string]any{}})
+	f("{agents: {auth: token}}")
+	f("{agents: {auth: token}, networkPolicy: {enabled: true}}")
+	f("{agents: {auth: token}, networkPolicy: {metricsFrom: [{namespaceSelector: {matchLabels: {team: sre}}}]}, serviceMonitor: {enabled: true}}", sre)
+	if _, _, err := render(values(t, "{agents: {auth: token}, serviceMonitor: {enabled: true}}")); err == nil || !strings.Contains(err.Error(), "networkPolicy.metricsFrom") {
+		t.Errorf("a Prometheus that cannot reach the agents: %v", err)
+	}
+	// The controller may have Prometheus send its own token only then.
+	for vals, want := range map[string]bool{"": false, "agents: {auth: token}": true} {
+		b, err := sigsyaml.Marshal(mustRender(t, vals)["ValidatingAdmissionPolicy/gpupilot-controller-exporter-objects"].Object)
+		if err != nil || strings.Contains(string(b), "serviceaccount/token") != want {
+			t.Errorf("with %q the policy has the token's file: want %v (%v)", vals, want, err)
+		}
+	}
 }
 
 // The policies about agents allow what the values ask for, and no more.
@@ -239,7 +273,7 @@ func TestNamespace(t *testing.T) {
 	if want := "system:serviceaccount:" + namespace + ":gpupilot-controller"; !strings.Contains(string(b), want) {
 		t.Errorf("the policy does not match %s:\n%s", want, b)
 	}
-	for _, file := range []string{"admission", "rbac", "node-health", "external-metrics", "delegate"} {
+	for _, file := range []string{"admission", "rbac", "node-health", "external-metrics", "delegate", "agent-auth"} {
 		texts, err := filepath.Glob(filepath.Join(chartDir, "files", file, "*.yaml"))
 		if err != nil || len(texts) == 0 {
 			t.Fatalf("%s: %v %v", file, texts, err)
@@ -276,6 +310,8 @@ func TestSchemaRefuses(t *testing.T) {
 	f("controller: {pageAuth: basic}", "/controller/pageAuth")
 	f("prometheus: {url: 'prometheus:9090'}", "/prometheus/url")
 	f("agents: {scheme: grpc}", "/agents/scheme")
+	f("agents: {auth: basic}", "/agents/auth")
+	f("controller: {pageHosts: ['https://gpu.example.com']}", "/controller/pageHosts")
 	f("extraArgs: [interval=2s]", "/extraArgs/0")
 	f("imagePullSecrets: [registry]", "/imagePullSecrets/0")
 	f("gpuExporter: {name: Default}", "/gpuExporter/name")
@@ -310,7 +346,7 @@ func TestNotes(t *testing.T) {
 
 // The chart's copies of the plain manifests are current.
 func TestCopies(t *testing.T) {
-	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health", "files/external-metrics": "external-metrics", "files/delegate": "delegate"} {
+	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health", "files/external-metrics": "external-metrics", "files/delegate": "delegate", "files/agent-auth": "agent-auth"} {
 		want, got := folder(t, root, "deploy", original), folder(t, chartDir, copied)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deploy/chart/%s is not deploy/%s: run make chart\n%s", copied, original, diff)

@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/internal/node/tokenreview"
 )
 
 // CreateAccount makes a ServiceAccount in Namespace with a ClusterRole in some namespaces; * is the whole cluster. remove
@@ -56,3 +61,36 @@ func (s *Stack) Token(ctx context.Context, name string, audiences ...string) (st
 	}
 	return r.Status.Token, nil
 }
+
+// agentAccount writes the agents' account and its token, and returns the command that runs an agent with the API
+// server's address.
+func (s *Stack) agentAccount(ctx context.Context) ([]string, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: AgentAccount}}
+	if err := s.Client.Create(ctx, account); err != nil {
+		return nil, err
+	}
+	token, err := s.Token(ctx, AgentAccount)
+	if err != nil {
+		return nil, err
+	}
+	server, err := url.Parse(s.REST.Host)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(s.dir, "token"), []byte(token), 0o600), os.WriteFile(filepath.Join(s.dir, "ca.crt"), s.REST.CAData, 0o600), s.RotateToken(ctx)); err != nil {
+		return nil, err
+	}
+	return []string{"/usr/bin/env", "KUBERNETES_SERVICE_HOST=" + server.Hostname(), "KUBERNETES_SERVICE_PORT=" + server.Port()}, nil
+}
+
+// RotateToken gives the controller a new token for agents, as the kubelet does: the file is replaced.
+func (s *Stack) RotateToken(ctx context.Context) error {
+	token, err := s.Token(ctx, ControllerAccount, tokenreview.Audience)
+	if err != nil {
+		return err
+	}
+	next := s.agentToken() + ".next"
+	return errors.Join(os.WriteFile(next, []byte(token), 0o600), os.Rename(next, s.agentToken()))
+}
+
+func (s *Stack) agentToken() string { return filepath.Join(s.dir, "agent-token") }

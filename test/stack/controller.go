@@ -106,6 +106,9 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 		"--secure-port", strconv.Itoa(securePort), "--service", "gpupilot-controller:" + strconv.Itoa(s.servicePort),
 		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
 	}, s.cfg.ControllerArgs...)
+	if s.cfg.AgentTokens {
+		args = append(args, "--agent-token-file", s.agentToken())
+	}
 	p, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, log)
 	if err != nil {
 		return nil, err

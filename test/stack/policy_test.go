@@ -4,6 +4,7 @@ package stack
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -161,8 +162,10 @@ func resourceOf(o client.Object) string {
 
 // What the reconciler renders passes, as a new object and as the one that is there, and with the fields that others add.
 func TestRenderedObjectsPass(t *testing.T) {
-	judges := []*judge{newJudge(t, daemonSetPolicy, everything), newJudge(t, objectPolicy, everything)}
-	for _, golden := range []string{"defaults", "everything", "elsewhere"} {
+	variables := maps.Clone(everything)
+	variables["tokenFiles"] = "['/var/run/secrets/kubernetes.io/serviceaccount/token']"
+	judges := []*judge{newJudge(t, daemonSetPolicy, variables), newJudge(t, objectPolicy, variables)}
+	for _, golden := range []string{"defaults", "everything", "elsewhere", "tokens"} {
 		for _, o := range objects(t, rendered+golden+".yaml") {
 			object, ok := o.(client.Object)
 			if !ok {

@@ -75,6 +75,8 @@ type Config struct {
 	// ControllerKubeconfig replaces the kubeconfig of the controller or of its standby, such as by one of a proxy; nil: as
 	// it is.
 	ControllerKubeconfig func(standby bool, kubeconfig string) (string, error)
+	// AgentTokens makes agents require tokens, and the controller send its own.
+	AgentTokens          bool
 	NoController         bool // StartController starts it later
 	NoAgents             bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
 	NoNodes              bool // neither nodes nor agents: the caller brings its own
@@ -168,6 +170,9 @@ func (s *Stack) install(ctx context.Context) error {
 	globs := []string{"deploy/crds/*.yaml", "deploy/admission/*.yaml", "deploy/rbac/*.yaml"}
 	if slices.Contains(s.cfg.ControllerArgs, "--node-health") {
 		globs = append(globs, "deploy/node-health/*.yaml")
+	}
+	if s.cfg.AgentTokens {
+		globs = append(globs, "deploy/agent-auth/*.yaml")
 	}
 	for arg, glob := range map[string]string{"--external-metrics": "deploy/external-metrics/*.yaml", "--delegate-": "deploy/delegate/*.yaml"} {
 		if slices.ContainsFunc(s.cfg.ControllerArgs, func(a string) bool { return strings.HasPrefix(a, arg) }) {
@@ -280,6 +285,13 @@ func (s *Stack) startNodes(ctx context.Context) error {
 		}
 		if s.cfg.GPUs > 0 {
 			argv = append(argv, "--sim-gpus", strconv.Itoa(s.cfg.GPUs))
+		}
+		if s.cfg.AgentTokens {
+			with, err := s.agentAccount(ctx)
+			if err != nil {
+				return err
+			}
+			argv = append(append(with, argv...), "--auth", "token", "--service-account", s.dir)
 		}
 	}
 	s.Nodes, err = simnode.Start(ctx, simnode.Config{

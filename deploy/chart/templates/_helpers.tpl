@@ -66,6 +66,7 @@ passes the policies.
 {{- with $spec.image }}{{ $_ := set $more "images" (append $more.images .) }}{{ end -}}
 {{- with $spec.driver }}{{ $_ := set $more "hostPaths" (append $more.hostPaths .root) }}{{ end -}}
 {{- with dig "kubernetes" "kubeletPath" "" $spec }}{{ $_ := set $more "hostPaths" (append $more.hostPaths (clean (printf "%s/pod-resources" .))) }}{{ end -}}
+{{- if eq .root.Values.agents.auth "token" }}{{ $_ := set $more "tokenFiles" (list "/var/run/secrets/kubernetes.io/serviceaccount/token") }}{{ end -}}
 {{- range $spec.env }}{{ $_ := set $more "env" (append $more.env .name) }}{{ end -}}
 {{- $secrets := list (dig "web" "secretName" "" $spec) -}}
 {{- range $monitor := list "serviceMonitor" "podMonitor" -}}

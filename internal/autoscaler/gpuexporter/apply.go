@@ -139,7 +139,7 @@ func (k *Keeper) keepAccount(ctx context.Context, all []*v1alpha1.GPUExporter) {
 	u.SetLabels(map[string]string{LabelName: AgentName, "app.kubernetes.io/part-of": "gpupilot", "app.kubernetes.io/managed-by": "gpupilot-controller"})
 	var owners []metav1.OwnerReference
 	for _, e := range all {
-		if asksAPIServer(e) {
+		if asksAPIServer(e, k.settings) {
 			ref := ownerReference(e)
 			ref.Controller = nil // an object has one controller
 			owners = append(owners, ref)

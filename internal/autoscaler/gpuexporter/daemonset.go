@@ -73,7 +73,7 @@ func podSpec(e *v1alpha1.GPUExporter, s Settings) corev1.PodSpec {
 		EnableServiceLinks:           &no,
 		HostPID:                      e.Spec.ProcessMetrics,
 	}
-	if asksAPIServer(e) {
+	if asksAPIServer(e, s) {
 		yes := true
 		p.ServiceAccountName, p.AutomountServiceAccountToken = ServiceAccount, &yes
 	}
@@ -86,7 +86,7 @@ func podSpec(e *v1alpha1.GPUExporter, s Settings) corev1.PodSpec {
 	volumes, mounts := volumes(e)
 	p.Volumes = volumes
 	c := container(e, s)
-	c.Name, c.Args, c.VolumeMounts = agentContainer, agentArgs(e), mounts
+	c.Name, c.Args, c.VolumeMounts = agentContainer, agentArgs(e, s), mounts
 	c.Ports = []corev1.ContainerPort{{Name: metricsPortName, ContainerPort: metricsPort, Protocol: corev1.ProtocolTCP}}
 	c.Resources = resources(e.Spec.Resources)
 	c.ReadinessProbe, c.LivenessProbe = healthProbe(e, "/readyz", 2, 2), healthProbe(e, "/healthz", 10, 6)
@@ -106,9 +106,9 @@ func nodeAffinity(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
 }
 
 // asksAPIServer reports whether the agent uses the API server and needs an account.
-func asksAPIServer(e *v1alpha1.GPUExporter) bool {
+func asksAPIServer(e *v1alpha1.GPUExporter, s Settings) bool {
 	k := e.Spec.Kubernetes
-	return attributes(e) && (e.Spec.ProcessMetrics || k != nil && (k.PodLabels || k.PodUID || k.DRA))
+	return s.Tokens || attributes(e) && (e.Spec.ProcessMetrics || k != nil && (k.PodLabels || k.PodUID || k.DRA))
 }
 
 func attributes(e *v1alpha1.GPUExporter) bool {
@@ -180,7 +180,7 @@ func healthProbe(e *v1alpha1.GPUExporter, at string, period, failures int32) *co
 
 // agentArgs returns the agent's flags. Settings in the ConfigMap are not among them, so
 // that a change of these does not restart the agents.
-func agentArgs(e *v1alpha1.GPUExporter) []string {
+func agentArgs(e *v1alpha1.GPUExporter, settings Settings) []string {
 	s := &e.Spec
 	args := []string{
 		"--collectors=" + path.Join(configDir, collectorsKey), "--config-file=" + path.Join(configDir, configKey),
@@ -202,6 +202,9 @@ func agentArgs(e *v1alpha1.GPUExporter) []string {
 	}
 	if s.ProcessMetrics {
 		args = append(args, "--process-metrics")
+	}
+	if settings.Tokens {
+		args = append(args, "--auth=token")
 	}
 	return append(args, s.Args...)
 }

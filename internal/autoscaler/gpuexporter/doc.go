@@ -44,6 +44,7 @@ const (
 type Settings struct {
 	Namespace string // of the agents and all objects
 	Image     string // of agents without an image of their own; empty: each needs one
+	Tokens    bool   // agents require a token
 }
 
 // ObjectName returns the name of the objects of a GPUExporter.

@@ -181,6 +181,9 @@ func monitoring(e *v1alpha1.GPUExporter, in Inputs) (out []*unstructured.Unstruc
 		if err != nil {
 			return nil, fmt.Errorf("spec.monitoring: %w", err)
 		}
+		if in.Settings.Tokens && monitor.kind == "ServiceMonitor" && !hasCredentials(endpoint) {
+			endpoint["bearerTokenFile"] = prometheusToken
+		}
 		add(monitor.kind, monitor.spec.Labels, map[string]any{
 			"selector":        map[string]any{"matchLabels": anyMap(selectorOf(e, AgentName))},
 			monitor.endpoints: []any{endpoint},
@@ -190,6 +193,20 @@ func monitoring(e *v1alpha1.GPUExporter, in Inputs) (out []*unstructured.Unstruc
 		add("PrometheusRule", m.PrometheusRule.Labels, rules(e))
 	}
 	return out, nil
+}
+
+// prometheusToken is the token of Prometheus's own account. A PodMonitor cannot name a
+// file: its endpoint needs an authorization with a Secret.
+const prometheusToken = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // a path
+
+// hasCredentials reports whether an endpoint has credentials of its own.
+func hasCredentials(endpoint map[string]any) bool {
+	for _, field := range []string{"authorization", "basicAuth", "oauth2", "bearerTokenFile", "bearerTokenSecret"} {
+		if endpoint[field] != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func anyMap(in map[string]string) map[string]any {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
@@ -103,12 +104,49 @@ func TestRender(t *testing.T) {
 	}
 	f("defaults", v1alpha1.GPUExporterSpec{}, inputs(false))
 	f("everything", everything(), inputs(true))
+	tokens := inputs(true)
+	tokens.Settings.Tokens = true
+	f("tokens", v1alpha1.GPUExporterSpec{Monitoring: &v1alpha1.Monitoring{ServiceMonitor: &v1alpha1.MonitorSpec{}}}, tokens)
 	no := false
 	f("elsewhere", v1alpha1.GPUExporterSpec{
 		Discovery: v1alpha1.DiscoveryNone, Privileged: true, Kubernetes: &v1alpha1.KubernetesOptions{Attribution: &no},
 		UpdateStrategy: &v1alpha1.UpdateStrategy{Type: "OnDelete"}, Tolerations: []v1alpha1.Toleration{},
 		Monitoring: &v1alpha1.Monitoring{PodMonitor: &v1alpha1.MonitorSpec{HonorLabels: &no}},
 	}, inputs(true))
+}
+
+// Credentials of the endpoint replace Prometheus's token, which a PodMonitor cannot have.
+func TestMonitorsOfAgentsWithTokens(t *testing.T) {
+	f := func(kind, endpoint, want string) {
+		t.Helper()
+		m := &v1alpha1.MonitorSpec{}
+		if endpoint != "" {
+			m.Endpoint = &runtime.RawExtension{Raw: []byte(endpoint)}
+		}
+		in := inputs(true)
+		in.Settings.Tokens = true
+		spec, field := v1alpha1.GPUExporterSpec{Monitoring: &v1alpha1.Monitoring{ServiceMonitor: m}}, "endpoints"
+		if kind == "PodMonitor" {
+			spec, field = v1alpha1.GPUExporterSpec{Monitoring: &v1alpha1.Monitoring{PodMonitor: m}}, "podMetricsEndpoints"
+		}
+		objects, err := Render(newExporter(spec), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := objects[len(objects)-1]
+		endpoints, _, _ := unstructured.NestedSlice(last.Object, "spec", field)
+		if len(endpoints) != 1 {
+			t.Fatalf("%s %s has no endpoint: %v", kind, endpoint, last.Object)
+		}
+		if got, _ := endpoints[0].(map[string]any)["bearerTokenFile"].(string); got != want {
+			t.Errorf("%s %s: token file %q, want %q", kind, endpoint, got, want)
+		}
+	}
+	f("ServiceMonitor", "", prometheusToken)
+	f("ServiceMonitor", `{"scheme": "https"}`, prometheusToken)
+	f("ServiceMonitor", `{"authorization": {"credentials": {"name": "a", "key": "b"}}}`, "")
+	f("ServiceMonitor", `{"bearerTokenFile": "/other"}`, "/other")
+	f("PodMonitor", "", "")
 }
 
 // Without the Prometheus Operator, the rest is rendered.

@@ -265,3 +265,27 @@ func FuzzLabelName(f *testing.F) {
 		}
 	})
 }
+
+// Create sends an object with the account's token, and reads what comes back. A refusal
+// is an error.
+func TestCreate(t *testing.T) {
+	s := &server{pages: []string{`{"status":{"authenticated":true}}`}}
+	c := start(t, s)
+	var got struct {
+		Status struct {
+			Authenticated bool `json:"authenticated"`
+		} `json:"status"`
+	}
+	if err := c.Create(t.Context(), "/apis/x", map[string]string{"kind": "X"}, &got); err != nil || !got.Status.Authenticated {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.set(func() {
+		if s.queries[0] != "/apis/x?" || !strings.HasPrefix(s.auth, "Bearer ") {
+			t.Errorf("asked %q with %q", s.queries, s.auth)
+		}
+		s.refuse = 403
+	})
+	if err := c.Create(t.Context(), "/apis/x", nil, &got); err == nil || !strings.Contains(err.Error(), "403: no, thanks") {
+		t.Errorf("refused: %v", err)
+	}
+}

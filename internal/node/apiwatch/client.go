@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package apiwatch watches a few objects of the Kubernetes API server: this
-// node's pods, ResourceSlices and a ConfigMap. It uses HTTP with a service
+// node's pods, ResourceSlices and a ConfigMap. It creates reviews. It uses HTTP with a service
 // account's token. client-go's clientset and informers would double the agent's
 // memory.
 package apiwatch
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -106,7 +107,7 @@ type object struct {
 	Message string `json:"message"`
 }
 
-// statusError is the error of a response other than 200.
+// statusError is the error of a response other than 200 and 201.
 type statusError struct {
 	code    int
 	message string
@@ -127,7 +128,29 @@ const metadataOnly = "application/json;as=PartialObjectMetadata%s;g=meta.k8s.io;
 
 // get sends one request. The caller closes the body.
 func (c *Client) get(ctx context.Context, path string, query url.Values, accept string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.cfg.URL, "/")+path+"?"+query.Encode(), nil)
+	return c.send(ctx, http.MethodGet, path+"?"+query.Encode(), accept, nil)
+}
+
+// maxAnswer is the length limit of the object that Create reads, in bytes.
+const maxAnswer = 1 << 20
+
+// Create sends an object to the collection at path, and decodes the response into answer.
+func (c *Client) Create(ctx context.Context, path string, object, answer any) error {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	body, err := c.send(ctx, http.MethodPost, path, "application/json", text)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(answer)
+}
+
+// send sends one request. The caller closes the body.
+func (c *Client) send(ctx context.Context, method, path, accept string, body []byte) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.cfg.URL, "/")+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -139,12 +162,15 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, accept 
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
 	req.Header.Set("Accept", accept)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	req.Header.Set("User-Agent", "gpupilot-agent")
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode != http.StatusOK {
+	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusCreated {
 		defer func() { _ = res.Body.Close() }()
 		var o object
 		_ = json.NewDecoder(io.LimitReader(res.Body, 64<<10)).Decode(&o) // a message, if it has one

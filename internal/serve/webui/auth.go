@@ -4,21 +4,30 @@ package webui
 
 import (
 	"context"
-	"errors"
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/base/bearer"
 )
 
 // TokenHeader is the header for a token behind the API server's service proxy, which
 // removes the header Authorization.
 const TokenHeader = "X-Gpupilot-Token" // the name of a header
 
-// maxToken is the length limit of tokens in bytes. Tokens with many groups have some
-// kilobytes.
-const maxToken = 16 << 10
+// loginLimits are the budgets of logins with unknown tokens. Each costs the API server a
+// TokenReview.
+var loginLimits = bearer.LoginLimits{Burst: 10, PerSecond: 0.2, Sources: 4096, TotalBurst: 100, TotalPerSecond: 10}
+
+// The budgets of requests.
+const (
+	requestsBurst     = 200 // of one user
+	requestsPerSecond = 40  // an open page sends 7
+	requestsUsers     = 4096
+	allRequestsBurst  = 1000 // without authentication, of all together
+	allRequestsPerSec = 500
+)
 
 // Access authenticates tokens.
 type Access interface {
@@ -60,7 +69,7 @@ func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool
 	now := time.Now()
 	budget := p.everybody
 	if v = (everybody{}); p.access != nil {
-		token, err := tokenOf(r)
+		token, err := bearer.Of(r, TokenHeader)
 		if err != nil {
 			unauthorized(w, err.Error())
 			return nil, false
@@ -70,7 +79,7 @@ func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool
 		}
 		budget = p.users
 	}
-	if allowed, retry := budget.take(v.Key(), now); !allowed {
+	if allowed, retry := budget.Take(v.Key(), now); !allowed {
 		p.limited.requests.Add(1)
 		refuse(w, http.StatusTooManyRequests, retry, "too many requests from this user; try again later")
 		return nil, false
@@ -80,10 +89,10 @@ func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool
 
 // login authenticates a token, if the budget of its source allows it.
 func (p *Page) login(w http.ResponseWriter, r *http.Request, token string, now time.Time) (Viewer, bool) {
-	var paid *login
-	if source := sourceOf(r.RemoteAddr); !p.access.Known(token) {
+	var paid *bearer.Login
+	if source := bearer.SourceOf(r.RemoteAddr); !p.access.Known(token) {
 		var retry time.Duration
-		if paid, retry = p.logins.begin(source, now); paid == nil {
+		if paid, retry = p.logins.Begin(source, now); paid == nil {
 			p.limited.logins.Add(1)
 			refuse(w, http.StatusTooManyRequests, retry, "too many logins with invalid tokens; try again later")
 			return nil, false
@@ -92,36 +101,15 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request, token string, now t
 	v, err := p.access.Authenticate(r.Context(), token)
 	switch {
 	case err != nil:
-		paid.refund(1, now)
+		paid.Refund(now)
 		unavailable(w)
 	case v == nil:
 		unauthorized(w, "the API server rejects the token; it may have expired")
 	default:
-		paid.refund(successRefund, now)
+		paid.Accepted(now)
 		return v, true
 	}
 	return nil, false
-}
-
-// tokenOf returns the request's token. TokenHeader has precedence over Authorization.
-func tokenOf(r *http.Request) (string, error) {
-	token := r.Header.Get(TokenHeader)
-	if auth := r.Header.Get("Authorization"); auth != "" && token == "" {
-		scheme, rest, _ := strings.Cut(auth, " ")
-		if !strings.EqualFold(scheme, "Bearer") {
-			return "", errors.New("the header Authorization needs a Kubernetes token: Bearer TOKEN")
-		}
-		token = strings.TrimSpace(rest)
-	}
-	switch {
-	case token == "":
-		return "", errors.New("a Kubernetes token is required: Authorization: Bearer TOKEN, or " + TokenHeader + ": TOKEN")
-	case len(token) > maxToken:
-		return "", errors.New("the token is longer than " + strconv.Itoa(maxToken) + " bytes")
-	case strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }):
-		return "", errors.New("the token has characters that are not printable ASCII")
-	}
-	return token, nil
 }
 
 func unauthorized(w http.ResponseWriter, why string) {

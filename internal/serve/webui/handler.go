@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/bearer"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -35,20 +36,20 @@ type Page struct {
 	source   Source
 	access   Access
 	renderer *renderer
-	logins   *logins
-	users    *buckets // requests, by user
+	logins   *bearer.Logins
+	users    *bearer.Buckets // requests, by user
 	slots    chan struct{}
 	limited  struct{ requests, logins, answers atomic.Uint64 }
 
-	everybody *buckets // requests without authentication
+	everybody *bearer.Buckets // requests without authentication
 }
 
 // New returns a page. If access is nil, everybody sees everything.
 func New(source Source, access Access) *Page {
 	return &Page{
-		source: source, access: access, renderer: newRenderer(source), logins: newLogins(),
-		users: newBuckets(requestsBurst, requestsPerSecond, requestsUsers), slots: make(chan struct{}, maxConcurrent),
-		everybody: newBuckets(allRequestsBurst, allRequestsPerSec, 1),
+		source: source, access: access, renderer: newRenderer(source), logins: bearer.NewLogins(loginLimits),
+		users: bearer.NewBuckets(requestsBurst, requestsPerSecond, requestsUsers), slots: make(chan struct{}, maxConcurrent),
+		everybody: bearer.NewBuckets(allRequestsBurst, allRequestsPerSec, 1),
 	}
 }
 

@@ -35,7 +35,7 @@ func configured(t *testing.T, https bool, text string, files map[string]string) 
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewConfiguredClient(file, https)
+	c, err := NewConfiguredClient(file, "", https)
 	return c, dir, err
 }
 
@@ -132,6 +132,49 @@ func TestPodsGetNoCredentials(t *testing.T) {
 	}
 }
 
+// The agents' token goes to agents only. It is read for each scrape, so that a renewed one
+// is sent at once, and it does not replace other credentials.
+func TestOnlyAgentsGetTheToken(t *testing.T) {
+	var auth sync.Map // by path
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		auth.Store(r.URL.Path, r.Header.Get("Authorization"))
+		_, _ = io.WriteString(w, "x 1\n")
+	}))
+	defer srv.Close()
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	exporters, agents, err := ExporterClients("", token, false)
+	if err != nil || exporters != nil {
+		t.Fatal(exporters, err)
+	}
+	s := New(Config{}, Deps{Client: NewClient(), Dial: (&net.Dialer{}).DialContext, Exporters: exporters, Agents: agents, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
+	for _, now := range []string{"first", "renewed"} {
+		if err := os.WriteFile(token, []byte(now+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for kind, want := range map[Kind]string{Agent: "Bearer " + now, DCGM: "", Pod: ""} {
+			target := Target{Name: fmt.Sprint(kind), URL: parse(srv.URL + fmt.Sprint("/", kind)), Kind: kind}
+			r := &runner{s: s, phase: newPhase(&s.cfg, target.Name, 0), state: State{Name: target.Name, URL: target.URL.String()}}
+			r.want.Store(&target)
+			r.scrape(t.Context())
+			if got, ok := auth.Load(fmt.Sprint("/", kind)); !ok || got != want {
+				t.Errorf("kind %d got %q, want %q", kind, got, want)
+			}
+		}
+	}
+	file := filepath.Join(dir, "http.yaml")
+	for text, ok := range map[string]bool{
+		"authorization: {credentials: a}\n": false, "basic_auth: {username: a}\n": false, "http_headers: {X-A: {values: [b]}}\n": true,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := ExporterClients(file, token, false); (err == nil) != ok {
+			t.Errorf("%s with a token: %v", text, err)
+		}
+	}
+}
+
 // An exporter that redirects gets no second request, and sends no credentials on.
 func TestConfiguredClientFollowsNobody(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
@@ -162,7 +205,7 @@ func TestBadHTTPConfig(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := NewConfiguredClient("/no/such/file", true); err == nil {
+	if _, err := NewConfiguredClient("/no/such/file", "", true); err == nil {
 		t.Error("a file that does not exist is a configuration")
 	}
 }

@@ -102,12 +102,16 @@ func (s *Scraper) read(r *runner, code int, length int64, body io.Reader) *failu
 // isPlain reports whether a target is scraped over its runner's connection, without
 // TLS and credentials, and not through net/http.
 func (s *Scraper) isPlain(t *Target) bool {
-	return s.deps.Dial != nil && t.URL.Scheme == "http" && (t.Kind == Pod || s.deps.Exporters == nil)
+	return s.deps.Dial != nil && t.URL.Scheme == "http" &&
+		(t.Kind == Pod || s.deps.Exporters == nil && (t.Kind == DCGM || s.deps.Agents == nil))
 }
 
 // client returns the client for targets of a kind. Only exporters get credentials.
 func (s *Scraper) client(kind Kind) Doer {
-	if kind != Pod && s.deps.Exporters != nil {
+	switch {
+	case kind == Agent && s.deps.Agents != nil:
+		return s.deps.Agents
+	case kind != Pod && s.deps.Exporters != nil:
 		return s.deps.Exporters
 	}
 	return s.deps.Client

@@ -42,11 +42,13 @@ type Deps struct {
 	// the memory for thousands of targets.
 	Dial Dialer
 	// Exporters scrapes targets of the kinds Agent and DCGM; nil: Client does. Pods
-	// are tenants' and never get its credentials.
-	Exporters Doer
-	Store     *series.Store
-	Deliver   func(target string, at time.Time) // as for OnDeliver; may be nil
-	Log       *slog.Logger                      // nil: slog.Default()
+	// are tenants' and never get its credentials. If Agents is not nil, it scrapes
+	// targets of the kind Agent in place of Exporters.
+	Exporters, Agents Doer
+
+	Store   *series.Store
+	Deliver func(target string, at time.Time) // as for OnDeliver; may be nil
+	Log     *slog.Logger                      // nil: slog.Default()
 }
 
 // Scraper scrapes targets, each on its own schedule, while Run runs.

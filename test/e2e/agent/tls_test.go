@@ -79,7 +79,7 @@ func TestScrapedWithTLSAndPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	configured, err := scrape.NewConfiguredClient(client, true)
+	configured, err := scrape.NewConfiguredClient(client, "", true)
 	if err != nil {
 		t.Fatal(err)
 	}
