@@ -7,7 +7,6 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -22,11 +21,14 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/bearer"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // Audience is the token audience that a Reviewer accepts in addition to the API server's
@@ -48,6 +50,7 @@ const (
 const (
 	reviewTimeout      = 5 * time.Second
 	maxParallelReviews = 16
+	maxParallelOfPayer = 8  // those that wait take turns by payer
 	reviewsQPS         = 50 // separate from other requests: many reviews must not delay the lease
 	reviewsBurst       = 100
 	maxParallelRights  = 8  // for one call of Readable
@@ -75,7 +78,7 @@ type Reviewer struct {
 	accepted, refused, known *cache.LRUExpireCache // by the token's hash
 	allowed                  *cache.LRUExpireCache // by user and right
 	inFlight                 singleflight.Group
-	slots                    chan struct{}
+	slots                    *queries.Slots
 
 	mu      sync.Mutex
 	failing bool // the last review failed
@@ -96,7 +99,7 @@ func New(rc *rest.Config, log *slog.Logger) (*Reviewer, error) {
 
 func newAccess(tokens tokenReviewer, rights accessReviewer, log *slog.Logger) *Reviewer {
 	a := &Reviewer{
-		tokens: tokens, rights: rights, log: log, slots: make(chan struct{}, maxParallelReviews),
+		tokens: tokens, rights: rights, log: log, slots: queries.NewSlots(queries.Config{Slots: maxParallelReviews, Share: maxParallelOfPayer}),
 		accepted: cache.NewLRUExpireCache(maxTokens), refused: cache.NewLRUExpireCache(maxTokens),
 		known: cache.NewLRUExpireCache(maxTokens), allowed: cache.NewLRUExpireCache(maxRights),
 	}
@@ -134,7 +137,8 @@ func (a *Reviewer) Authenticate(ctx context.Context, token string) (*Viewer, err
 	if _, ok := a.refused.Get(key); ok {
 		return nil, nil
 	}
-	v, err := a.doOnce(ctx, "token/"+key, func(ctx context.Context) (any, error) { return a.review(ctx, key, token) })
+	// What an invalid token claims may be false, but invalid ones have a budget of their own.
+	v, err := a.doOnce(ctx, payerOf(bearer.ReadClaims(token).Subject), "token/"+key, func(ctx context.Context) (any, error) { return a.review(ctx, key, token) })
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +149,7 @@ func (a *Reviewer) Authenticate(ctx context.Context, token string) (*Viewer, err
 // it, because tokens for the API server would not match.
 func (a *Reviewer) review(ctx context.Context, key, token string) (*Viewer, error) {
 	r := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-	ours := slices.Contains(audiences(token), Audience)
+	ours := slices.Contains(bearer.ReadClaims(token).Audiences, Audience)
 	if ours {
 		r.Spec.Audiences = []string{Audience}
 	}
@@ -170,19 +174,28 @@ func (a *Reviewer) review(ctx context.Context, key, token string) (*Viewer, erro
 	return v, nil
 }
 
-// doOnce sends a request once for all concurrent callers with the same key. The
-// request has a context of its own, so that a caller that gives up does not cancel it
+// payerOf returns who pays for the reviews of a user: the namespace of a service account,
+// because whoever may create one there may create many, or the user.
+func payerOf(user string) string {
+	if rest, ok := strings.CutPrefix(user, serviceaccount.ServiceAccountUsernamePrefix); ok {
+		namespace, _, _ := strings.Cut(rest, serviceaccount.ServiceAccountUsernameSeparator)
+		return "the namespace " + namespace
+	}
+	return "the user " + user
+}
+
+// doOnce sends a request once for all concurrent callers with the same key, in a slot of
+// the payer. The request has a context of its own, so that a caller that gives up does not cancel it
 // for the others.
-func (a *Reviewer) doOnce(ctx context.Context, key string, f func(context.Context) (any, error)) (any, error) {
+func (a *Reviewer) doOnce(ctx context.Context, payer, key string, f func(context.Context) (any, error)) (any, error) {
 	answer := a.inFlight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
 		defer cancel()
-		select {
-		case a.slots <- struct{}{}:
-			defer func() { <-a.slots }()
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%d reviews are under way: %w", maxParallelReviews, ctx.Err())
+		release, err := a.slots.Acquire(ctx, queries.Request{Payer: payer})
+		if err != nil {
+			return nil, fmt.Errorf("%d reviews are under way, or %d of %s: %w", maxParallelReviews, maxParallelOfPayer, payer, err)
 		}
+		defer release()
 		return f(ctx)
 	})
 	select {
@@ -308,7 +321,7 @@ func (v *Viewer) isAllowed(ctx context.Context, r right) (bool, error) {
 	if ok, cached := v.cached(r); cached {
 		return ok, nil
 	}
-	ok, err := v.access.doOnce(ctx, "right/"+v.key+r.key, func(ctx context.Context) (any, error) { return v.review(ctx, r) })
+	ok, err := v.access.doOnce(ctx, payerOf(v.user.Username), "right/"+v.key+r.key, func(ctx context.Context) (any, error) { return v.review(ctx, r) })
 	if err != nil {
 		return false, err
 	}
@@ -360,36 +373,4 @@ func (a *Reviewer) Meter(to meter.Sink) {
 	for result, n := range map[string]uint64{"accepted": s.Accepted, "refused": s.Refused, "allowed": s.Allowed, "denied": s.Denied, "error": s.Failed} {
 		to.Counter("gpupilot_access_reviews_total", "TokenReviews (accepted, refused) and SubjectAccessReviews (allowed, denied) for viewers of the page, and those without an answer.", float64(n), "result", result)
 	}
-}
-
-// audiences returns the audiences in a JSON web token, without verifying it: the API
-// server does that. It returns none for other tokens.
-func audiences(token string) []string {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return nil
-	}
-	body, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return nil
-	}
-	var claims struct {
-		Audience any `json:"aud"`
-	}
-	if json.Unmarshal(body, &claims) != nil {
-		return nil
-	}
-	switch aud := claims.Audience.(type) {
-	case string:
-		return []string{aud}
-	case []any:
-		out := make([]string, 0, len(aud))
-		for _, x := range aud {
-			if s, ok := x.(string); ok {
-				out = append(out, s)
-			}
-		}
-		return out
-	}
-	return nil
 }
