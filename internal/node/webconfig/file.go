@@ -10,8 +10,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/base/bearer"
 )
 
 const (
@@ -51,8 +54,25 @@ type File struct {
 // stamp identifies a version of a file.
 type stamp struct {
 	path string
-	at   time.Time
-	size int64
+	info os.FileInfo // nil: the file could not be found
+}
+
+func stampOf(path string) stamp {
+	info, err := os.Stat(path)
+	if err != nil {
+		info = nil
+	}
+	return stamp{path, info}
+}
+
+// current reports whether the file is still the same. The time and the size are not
+// enough: files that are replaced by others, as in a mounted Secret, can have the same.
+func (s stamp) current() bool {
+	now := stampOf(s.path).info
+	if s.info == nil || now == nil {
+		return s.info == nil && now == nil
+	}
+	return os.SameFile(s.info, now) && s.info.ModTime().Equal(now.ModTime()) && s.info.Size() == now.Size()
 }
 
 // Load reads a file. It returns the file's errors; errors after a later change
@@ -67,8 +87,10 @@ func Load(ctx context.Context, path string, files Files, log *slog.Logger) (*Fil
 	return f, nil
 }
 
-// read reads the file and the files that it names, and stores their stamps.
+// read reads the file and the files that it names, and stores their stamps. Each stamp is
+// of before the file is read, so that a change in the meantime is noticed.
 func (f *File) read(ctx context.Context) (*document, *tls.Config, error) {
+	stamps := []stamp{stampOf(f.path)}
 	text, err := f.files.Read(ctx, f.path, maxFile)
 	if err != nil {
 		return nil, nil, err
@@ -77,28 +99,17 @@ func (f *File) read(ctx context.Context) (*document, *tls.Config, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	stamps := stampsOf(f.path, doc.TLS.CertFile, doc.TLS.KeyFile, doc.TLS.ClientCAs)
+	for _, path := range []string{doc.TLS.CertFile, doc.TLS.KeyFile, doc.TLS.ClientCAs} {
+		if path != "" {
+			stamps = append(stamps, stampOf(path))
+		}
+	}
 	conf, err := doc.config(func(path string) ([]byte, error) { return f.files.Read(ctx, path, maxFile) })
 	if err != nil {
 		return nil, nil, err
 	}
 	f.stamps = stamps
 	return doc, conf, nil
-}
-
-func stampsOf(paths ...string) []stamp {
-	var out []stamp
-	for _, p := range paths {
-		if p == "" {
-			continue
-		}
-		s := stamp{path: p}
-		if i, err := os.Stat(p); err == nil {
-			s.at, s.size = i.ModTime(), i.Size()
-		}
-		out = append(out, s)
-	}
-	return out
 }
 
 // current returns the configuration in force. It starts a check of the files at
@@ -157,18 +168,12 @@ func (f *File) reread() {
 		f.log.Warn("cannot reload the web configuration; the last one stays in force", "file", f.path, "err", err)
 	case err == nil:
 		f.doc, f.tls, f.failing = doc, conf, ""
-		f.passwords.forget()
 		f.log.Info("web configuration reloaded", "file", f.path)
 	}
 }
 
 func (f *File) changed() bool {
-	for _, s := range f.stamps {
-		if stampsOf(s.path)[0] != s {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.stamps, func(s stamp) bool { return !s.current() })
 }
 
 // TLS returns the server's TLS configuration; nil for plain HTTP.
@@ -201,7 +206,7 @@ func (f *File) Wrap(h http.Handler) http.Handler {
 		}
 		if len(d.Users) > 0 {
 			user, password, given := r.BasicAuth()
-			if !given || !f.passwords.check(r.Context(), d.Users, user, password) {
+			if !given || !f.passwords.check(r.Context(), bearer.SourceOf(r.RemoteAddr), d.Users, user, password) {
 				w.Header().Set("WWW-Authenticate", "Basic")
 				http.Error(w, "Unauthorized", http.StatusUnauthorized)
 				return

@@ -16,19 +16,25 @@ const (
 	// ones.
 	maxRight = 64
 	maxWrong = 128
+	// maxWaiting limits the passwords of one source that are compared or wait for it.
+	maxWaiting = 2
 )
 
 // passwords compares passwords with bcrypt, which is slow by design. It
 // compares one at a time, so that wrong passwords use at most one CPU, and
 // caches the result of each pair of user and password. Correct and wrong pairs
 // have separate caches, so that many wrong ones do not make a correct one slow.
+// A source has few places in the queue, so that its wrong ones do not hold up the
+// first use of a new password.
 type passwords struct {
 	compare func(hash, password []byte) error
 	slot    chan struct{} // holds a token while a comparison runs
 
 	mu    sync.Mutex
-	right map[answerKey]bool
+	right map[answerKey]bool // a key has the hash, so that a changed user has none
 	wrong map[answerKey]bool
+
+	waiting map[string]int // by source
 }
 
 // answerKey is the digest of a hash, a user and a password.
@@ -37,7 +43,7 @@ type answerKey [sha256.Size]byte
 func newPasswords() *passwords {
 	return &passwords{
 		compare: bcrypt.CompareHashAndPassword, slot: make(chan struct{}, 1),
-		right: map[answerKey]bool{}, wrong: map[answerKey]bool{},
+		right: map[answerKey]bool{}, wrong: map[answerKey]bool{}, waiting: map[string]int{},
 	}
 }
 
@@ -55,8 +61,8 @@ func keyOf(parts ...string) answerKey {
 const nobody = "$2a$10$3ZQpd2OVpFUGNCKIMXhwvOl5LAB5cLUSXbqRQFt6PrqbVi0t7Xp0q"
 
 // check reports whether a user has this password, by the users' hashes. It
-// returns false when ctx is done.
-func (p *passwords) check(ctx context.Context, users map[string]string, user, password string) bool {
+// returns false when ctx is done, and if too many unknown passwords of the source wait.
+func (p *passwords) check(ctx context.Context, source string, users map[string]string, user, password string) bool {
 	hash, known := users[user]
 	if !known {
 		hash = nobody
@@ -65,6 +71,10 @@ func (p *passwords) check(ctx context.Context, users map[string]string, user, pa
 	if right, found := p.remembered(key); found {
 		return right && known
 	}
+	if !p.enter(source) {
+		return false
+	}
+	defer p.leave(source)
 	select {
 	case p.slot <- struct{}{}:
 		defer func() { <-p.slot }()
@@ -77,6 +87,24 @@ func (p *passwords) check(ctx context.Context, users map[string]string, user, pa
 	right := p.compare([]byte(hash), []byte(password)) == nil && known
 	p.remember(key, right)
 	return right
+}
+
+func (p *passwords) enter(source string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting[source] >= maxWaiting {
+		return false
+	}
+	p.waiting[source]++
+	return true
+}
+
+func (p *passwords) leave(source string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting[source]--; p.waiting[source] == 0 {
+		delete(p.waiting, source)
+	}
 }
 
 func (p *passwords) remembered(key answerKey) (right, found bool) {
@@ -96,12 +124,4 @@ func (p *passwords) remember(key answerKey, right bool) {
 		clear(m)
 	}
 	m[key] = true
-}
-
-// forget clears the caches, after a change of the users.
-func (p *passwords) forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	clear(p.right)
-	clear(p.wrong)
 }

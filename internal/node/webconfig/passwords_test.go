@@ -53,14 +53,14 @@ func TestWrongPasswordsSlowNoScraper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPasswords()
 		made, most := slowly(p)
-		if !p.check(t.Context(), users, "prom", "right") {
+		if !p.check(t.Context(), "pod", users, "prom", "right") {
 			t.Fatal("the right password is refused")
 		}
 		const attackers, each = 40, 10
 		for a := range attackers {
 			go func() {
 				for i := range each {
-					if p.check(t.Context(), users, "prom", fmt.Sprintf("wrong %d %d", a, i)) {
+					if p.check(t.Context(), fmt.Sprint(a), users, "prom", fmt.Sprintf("wrong %d %d", a, i)) {
 						t.Error("a wrong password is taken")
 					}
 				}
@@ -69,7 +69,7 @@ func TestWrongPasswordsSlowNoScraper(t *testing.T) {
 		for range attackers * each / 2 {
 			time.Sleep(time.Second)
 			start := time.Now()
-			if !p.check(t.Context(), users, "prom", "right") {
+			if !p.check(t.Context(), "pod", users, "prom", "right") {
 				t.Error("the right password is refused")
 			}
 			if took := time.Since(start); took != 0 {
@@ -94,7 +94,7 @@ func TestAWrongPasswordIsComparedOnce(t *testing.T) {
 		p := newPasswords()
 		made, _ := slowly(p)
 		for range 40 {
-			go p.check(t.Context(), users, "prom", "wrong")
+			go p.check(t.Context(), "pod", users, "prom", "wrong")
 		}
 		time.Sleep(time.Minute)
 		if made() != 1 {
@@ -106,15 +106,55 @@ func TestAWrongPasswordIsComparedOnce(t *testing.T) {
 			want           bool
 		}{{"other", "different", true}, {"other", "right", false}, {"nobody", nobody, false}, {"prom", "different", false}} {
 			for range 2 {
-				if got := p.check(t.Context(), users, u.user, u.password); got != u.want {
+				if got := p.check(t.Context(), "pod", users, u.user, u.password); got != u.want {
 					t.Errorf("%s with %s: %v", u.user, u.password, got)
 				}
 			}
 		}
-		p.forget()
-		n := made()
-		if !p.check(t.Context(), users, "other", "different") || made() != n+1 {
-			t.Errorf("after the users have changed: %d comparisons more, want 1", made()-n)
+	})
+}
+
+// A password that is used for the first time, as after a rotation, waits for few of the
+// wrong ones that a pod sends, however many they are.
+func TestNewPasswordsWaitForFewWrongOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPasswords()
+		made, _ := slowly(p)
+		for i := range 1000 {
+			go p.check(t.Context(), "attacker", users, "prom", fmt.Sprint("wrong ", i))
+		}
+		synctest.Wait()
+		start := time.Now()
+		if !p.check(t.Context(), "prometheus", users, "prom", "right") {
+			t.Error("the right password is refused")
+		}
+		if took := time.Since(start); took > (maxWaiting+1)*time.Second {
+			t.Errorf("the right password waits %v", took)
+		}
+		time.Sleep(time.Hour)
+		if made() != maxWaiting+1 || len(p.waiting) != 0 {
+			t.Errorf("%d comparisons, %d sources wait", made(), len(p.waiting))
+		}
+	})
+}
+
+// A user whose hash changes or who is removed is not remembered.
+func TestChangedUsers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPasswords()
+		slowly(p)
+		f := func(users map[string]string, password string, want bool) {
+			t.Helper()
+			if got := p.check(t.Context(), "pod", users, "prom", password); got != want {
+				t.Errorf("%s of %v: %v", password, users, got)
+			}
+		}
+		for range 2 {
+			f(map[string]string{"prom": "old"}, "old", true)
+			f(map[string]string{"prom": "new"}, "old", false)
+			f(map[string]string{"prom": "new"}, "new", true)
+			f(map[string]string{"other": "old"}, "old", false)
+			f(nil, nobody, false)
 		}
 	})
 }
@@ -124,11 +164,11 @@ func TestWaitingForAComparisonEndsWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPasswords()
 		made, _ := slowly(p)
-		go p.check(t.Context(), users, "prom", "wrong")
+		go p.check(t.Context(), "pod", users, "prom", "wrong")
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		if p.check(ctx, users, "prom", "right") || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if p.check(ctx, "pod", users, "prom", "right") || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			t.Error("it did not give up")
 		}
 		time.Sleep(time.Minute)
@@ -147,13 +187,13 @@ func BenchmarkScrapeAmidWrongPasswords(b *testing.B) {
 	}
 	users := map[string]string{"prom": string(h)}
 	p := newPasswords()
-	p.check(b.Context(), users, "prom", "right")
+	p.check(b.Context(), "pod", users, "prom", "right")
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	for a := range 40 {
 		go func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				p.check(ctx, users, "prom", fmt.Sprintf("wrong %d %d", a, i))
+				p.check(ctx, fmt.Sprint(a), users, "prom", fmt.Sprintf("wrong %d %d", a, i))
 			}
 		}()
 	}
@@ -161,7 +201,7 @@ func BenchmarkScrapeAmidWrongPasswords(b *testing.B) {
 	for b.Loop() {
 		time.Sleep(time.Millisecond) // the scraper has work of its own between scrapes
 		start := time.Now()
-		p.check(b.Context(), users, "prom", "right")
+		p.check(b.Context(), "pod", users, "prom", "right")
 		worst = max(worst, time.Since(start))
 	}
 	b.ReportMetric(float64(worst.Microseconds()), "worst-µs")
