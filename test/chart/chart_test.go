@@ -136,6 +136,9 @@ func TestValues(t *testing.T) {
 	f(volume, deployment, "spec|template|spec|volumes|0", map[string]any{"name": "history", "persistentVolumeClaim": map[string]any{"claimName": "minutes"}})
 	f("prometheus: {httpConfig: {secretName: creds}}", deployment, "spec|template|spec|volumes|0|secret|secretName", "creds")
 	f("agents: {scheme: https}", deployment, container+"args|6", "--agent-scheme=https")
+	f("agents: {auth: token}", deployment, container+"args|6", "--agent-token-file=/var/run/secrets/gpupilot.dev/agents/token")
+	f("controller: {pageAuth: none, pageHosts: [gpu.example.com]}", deployment, container+"args|7",
+		"--page-hosts=gpu.example.com,gpupilot-controller,gpupilot-controller."+namespace+",gpupilot-controller."+namespace+".svc")
 	f("customMetrics: {enabled: false}", deployment, container+"args|6", "--register-apis=false")
 	f("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", deployment, "spec|template|spec|securityContext",
 		map[string]any{"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "RuntimeDefault"}})
