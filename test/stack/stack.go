@@ -76,10 +76,10 @@ type Config struct {
 	// it is.
 	ControllerKubeconfig func(standby bool, kubeconfig string) (string, error)
 	// AgentTokens makes agents require tokens, and the controller send its own.
-	AgentTokens          bool
-	NoController         bool // StartController starts it later
-	NoAgents             bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
-	NoNodes              bool // neither nodes nor agents: the caller brings its own
+	AgentTokens  bool
+	NoController bool // StartController starts it later
+	NoAgents     bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
+	NoNodes      bool // neither nodes nor agents: the caller brings its own
 
 	// Install installs GPUPilot's objects instead of applying the manifests of deploy/, as Helm does. The controller's
 	// Service is to be an ExternalName of localhost, and the APIServices' port is ServicePort.

@@ -12,12 +12,16 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"math/big"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,18 +42,28 @@ func write(t *testing.T, dir, name string, body []byte) string {
 	return path
 }
 
-// certificate makes the agent's own, for the name gpupilot-agent.
-func certificate(t *testing.T, dir string) {
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// certificate makes the agent's own, for the name gpupilot-agent. Without an authority, it
+// is its own.
+func certificate(t *testing.T, dir string, by authority) authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	is := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gpupilot-agent"}, DNSNames: []string{"gpupilot-agent"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "gpupilot-agent"}, DNSNames: []string{"gpupilot-agent"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by.cert == nil, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, is, is, &key.PublicKey, key)
+	if by.cert == nil {
+		by = authority{is, key}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, is, by.cert, &key.PublicKey, by.key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +73,14 @@ func certificate(t *testing.T, dir string) {
 	}
 	write(t, dir, "tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	write(t, dir, "tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k}))
+	return authority{is, key}
 }
 
 // The controller's scraper reads an agent with TLS and a password, its values
 // and its health, and nobody else does.
 func TestScrapedWithTLSAndPassword(t *testing.T) {
 	dir := t.TempDir()
-	certificate(t, dir)
+	certificate(t, dir, authority{})
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
 	if err != nil {
 		t.Fatal(err)
@@ -115,5 +130,89 @@ func TestScrapedWithTLSAndPassword(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatalf("nothing is read: %+v", s.States())
 		}
+	}
+}
+
+// The agent's Secret is replaced every few seconds, with a new certificate and a new password
+// beside the old one, as the kubelet does it. The scraper changes its password, other
+// clients send wrong ones, and no scrape fails.
+func TestSecretsRotateUnderLoad(t *testing.T) {
+	ours, mount := t.TempDir(), t.TempDir()
+	ca := certificate(t, ours, authority{})
+	hash := func(i int) string {
+		h, err := bcrypt.GenerateFromPassword(fmt.Append(nil, "secret", i), bcrypt.MinCost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(h)
+	}
+	replace := func(i int) { // the passwords i and i+1
+		next := filepath.Join(mount, fmt.Sprint("..v", i))
+		if err := os.Mkdir(next, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		certificate(t, next, ca)
+		write(t, next, "web.yaml", fmt.Appendf(nil, "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\nbasic_auth_users: {u%d: '%s', u%d: '%s'}\n", i%2, hash(i), (i+1)%2, hash(i+1)))
+		link := filepath.Join(mount, "..tmp")
+		if err := errors.Join(os.Symlink(next, link), os.Rename(link, filepath.Join(mount, "..data"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(0)
+	for _, name := range []string{"web.yaml", "tls.crt", "tls.key"} {
+		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(mount, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := start(t, agentrig.Config{Args: []string{"--backend", "sim", "--sim-gpus", "2", "--collect-interval", "100", "--web-config-file", filepath.Join(mount, "web.yaml")}})
+	address, err := url.Parse("https" + strings.TrimPrefix(a.URL, "http") + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scraper := func(user int) *http.Client {
+		file := write(t, ours, fmt.Sprintf("http%d.yaml", user), fmt.Appendf(nil, "basic_auth: {username: u%d, password: secret%d}\ntls_config: {ca_file: tls.crt, server_name: gpupilot-agent}\n", user%2, user))
+		c, err := scrape.NewConfiguredClient(file, "", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	var current atomic.Pointer[http.Client]
+	var scrapes atomic.Int64
+	current.Store(scraper(0))
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				c := current.Load()
+				if _, err := scrape.ReadHealth(t.Context(), c, *address); err != nil {
+					t.Errorf("scrape %d: %v", scrapes.Load(), err)
+				}
+				c.CloseIdleConnections() // the next one has a handshake
+				scrapes.Add(1)
+			}
+		})
+	}
+	wrong := scraper(1000)
+	all.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := scrape.ReadHealth(t.Context(), wrong, *address); err == nil {
+				t.Error("a wrong password is accepted")
+			}
+		}
+	})
+	for i := 1; i <= 5; i++ {
+		time.Sleep(2500 * time.Millisecond) // the agent looks at its files each second
+		current.Store(scraper(i))
+		time.Sleep(2 * time.Second) // for scrapes in flight
+		replace(i)
+	}
+	time.Sleep(2500 * time.Millisecond)
+	cancel()
+	all.Wait()
+	if n := strings.Count(a.Log(), "web configuration reloaded"); n != 5 || scrapes.Load() < 50 {
+		t.Errorf("%d scrapes, %d reloads, want 5", scrapes.Load(), n)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,12 +70,12 @@ func eventually(t *testing.T, ask func() error) {
 // addresses are those of the agents.
 func addresses(t *testing.T) (out []string) {
 	t.Helper()
-	var pods corev1.PodList
-	if err := rig.Client.List(t.Context(), &pods, client.InNamespace(stack.Namespace), client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"}); err != nil {
+	var list corev1.PodList
+	if err := rig.Client.List(t.Context(), &list, client.InNamespace(stack.Namespace), client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"}); err != nil {
 		t.Fatal(err)
 	}
-	for i := range pods.Items {
-		out = append(out, "http://"+pods.Items[i].Status.PodIP+":9400")
+	for i := range list.Items {
+		out = append(out, "http://"+list.Items[i].Status.PodIP+":9400")
 	}
 	if len(out) != 2 {
 		t.Fatalf("agents at %v", out)
@@ -82,10 +83,12 @@ func addresses(t *testing.T) (out []string) {
 	return out
 }
 
-// pod is a client with an address of its own.
-func pod(t *testing.T, address string) *http.Client {
+var pods atomic.Uint32
+
+// pod is a client with an address of its own, which has not used its budget.
+func pod(t *testing.T) *http.Client {
 	t.Helper()
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 9, 0, byte(pods.Add(1)))}}
 	c := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
 	t.Cleanup(c.CloseIdleConnections)
 	return c
@@ -138,7 +141,7 @@ func tokenOf(t *testing.T, name string, audiences ...string) string {
 func TestWhoReadsAgents(t *testing.T) {
 	account(t, "tenant", "view")
 	account(t, "prometheus", "gpupilot:metrics-reader", "*")
-	us, them := pod(t, "127.9.0.1"), pod(t, "127.9.0.2")
+	us, them := pod(t), pod(t)
 	f := func(c *http.Client, path, token string, want int) {
 		t.Helper()
 		for _, agent := range addresses(t) {
@@ -227,7 +230,7 @@ spec:
 	defer cancel()
 	var flood sync.WaitGroup
 	for i, agent := range addresses(t) {
-		c := pod(t, "127.9.0.3")
+		c := pod(t)
 		flood.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				token := theirs
