@@ -191,6 +191,16 @@ func (c *Clients) watchCustom(ctx context.Context, gvk schema.GroupVersionKind, 
 		options.Watch = true
 		return c.stream(ctx, rc.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec))
 	}
+	list := lw.ListWithContextFunc
+	lw.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		obj, err := list(ctx, options)
+		if page, ok := obj.(*customList); ok {
+			for i := range page.Items {
+				page.Items[i] = *slimCustom(&page.Items[i], c.maxSpec(page.Items[i].Namespace))
+			}
+		}
+		return obj, err
+	}
 	r := toolscache.NewReflectorWithOptions(
 		lw, &custom{}, store, toolscache.ReflectorOptions{Name: "gpupilot", TypeDescription: gvk.Kind})
 	r.WatchListPageSize = customPage

@@ -25,8 +25,11 @@ func (e endLargeWatches) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return answer, err
 	}
-	if kind := answer.Header.Get("Content-Type"); strings.Contains(kind, "protobuf") && strings.Contains(kind, "stream=watch") {
-		answer.Body = &frames{ReadCloser: answer.Body, listing: r.URL.Query().Get("sendInitialEvents") == "true"}
+	q, kind := r.URL.Query(), answer.Header.Get("Content-Type")
+	listing, version := q.Get("sendInitialEvents") == "true", q.Get("resourceVersion")
+	fromStart := !listing && (version == "" || version == "0") // would begin with all objects each time
+	if strings.Contains(kind, "protobuf") && strings.Contains(kind, "stream=watch") && !fromStart {
+		answer.Body = &frames{ReadCloser: answer.Body, listing: listing}
 	}
 	return answer, nil
 }

@@ -24,6 +24,7 @@ func TestLargeWatchesEnd(t *testing.T) {
 		return "\n" + string(rune(len(kind))) + kind + strings.Repeat("BOOKMARK", size/8)
 	}
 	added, large, end := message("ADDED", 80), message("MODIFIED", largeFrame+8), message("BOOKMARK", 0)
+	version := "watch=true&resourceVersion=7"
 	f := func(kind string, listing bool, events []string, want int) {
 		t.Helper()
 		var body []byte
@@ -35,7 +36,7 @@ func TestLargeWatchesEnd(t *testing.T) {
 			}
 		}
 		for name, split := range map[string]func(io.Reader) io.Reader{"as they are": func(r io.Reader) io.Reader { return r }, "one by one": iotest.OneByteReader, "half": iotest.HalfReader} {
-			address := &url.URL{Path: "/api/v1/pods"}
+			address := &url.URL{Path: "/api/v1/pods", RawQuery: version}
 			if listing {
 				address.RawQuery = "watch=true&sendInitialEvents=true"
 			}
@@ -57,6 +58,8 @@ func TestLargeWatchesEnd(t *testing.T) {
 	f(watch, true, []string{added, large, added, large, added, end, added}, 6)
 	f(watch, true, []string{added, end, added, large, added}, 4)
 	f(watch, true, []string{large, "", added}, 3)
+	version = "watch=true&resourceVersion=0"
+	f(watch, false, []string{added, large, added}, 3)
 	f("text/plain", false, []string{added, large, added, large}, 4)
 }
 
