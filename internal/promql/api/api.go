@@ -13,13 +13,13 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
@@ -36,8 +36,11 @@ type Engine interface {
 
 // Viewer is who sends a request.
 type Viewer struct {
-	// Namespaces are those that the viewer may read; nil: all. They pay for the queries.
+	// Namespaces are those that the viewer may read; nil: all.
 	Namespaces []string
+	// Payer is the namespace that pays for the queries. Empty: that of Namespaces with the
+	// fewest queries.
+	Payer string
 	// Unknown is the number of namespaces whose rights are not known yet. The answer
 	// has a warning.
 	Unknown int
@@ -74,7 +77,7 @@ const (
 // API serves the HTTP API.
 type API struct {
 	deps    Deps
-	answers *semaphore.Weighted
+	answers answers
 }
 
 // New makes an API.
@@ -89,7 +92,7 @@ func New(deps Deps) *API {
 		deps.Metadata = func(Viewer, string) []Metadata { return nil }
 	}
 	deps.Window = cmp.Or(deps.Window, 10*time.Minute)
-	return &API{deps: deps, answers: semaphore.NewWeighted(maxAnswers)}
+	return &API{deps: deps, answers: answers{by: map[string]int64{}}}
 }
 
 // Register adds the routes to a mux. They are Prometheus's, below /api/v1/.
@@ -131,18 +134,18 @@ func (a *API) handler(serve endpoint) http.HandlerFunc {
 		if v.Unknown > 0 {
 			notes = notes.Add(fmt.Errorf("the rights of %d namespaces are not known yet, so their series are left out: repeat the query", v.Unknown))
 		}
-		a.send(w, r.FormValue("query"), data, notes)
+		a.send(w, v, r.FormValue("query"), data, notes)
 	})
 }
 
 // send encodes an answer and writes it.
-func (a *API) send(w http.ResponseWriter, query string, data any, notes annotations.Annotations) {
-	size := min(estimate(data), maxAnswer)
-	if !a.answers.TryAcquire(size) {
+func (a *API) send(w http.ResponseWriter, v Viewer, query string, data any, notes annotations.Annotations) {
+	size, payer := min(estimate(data), maxAnswer), v.payer()
+	if !a.answers.take(payer, size) {
 		a.sendError(w, errBusy)
 		return
 	}
-	defer a.answers.Release(size)
+	defer a.answers.put(payer, size)
 	body, err := appendAnswer(make([]byte, 0, min(size, 1<<16)), query, data, notes)
 	if err != nil {
 		a.sendError(w, err)
@@ -150,6 +153,46 @@ func (a *API) send(w http.ResponseWriter, query string, data any, notes annotati
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body) // an error means that the client has disconnected
+}
+
+// payer returns whose share of the memory an answer uses.
+func (v *Viewer) payer() string {
+	switch {
+	case v.Payer != "":
+		return v.Payer
+	case len(v.Namespaces) > 0:
+		return v.Namespaces[0]
+	}
+	return engine.AllNamespaces
+}
+
+// answers is the memory of the answers that are being sent. A payer may have half of what
+// the others leave, so that there is always room for one that has none.
+type answers struct {
+	mu    sync.Mutex
+	total int64
+	by    map[string]int64
+}
+
+func (a *answers) take(payer string, size int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	left := maxAnswers - (a.total - a.by[payer])
+	if a.by[payer]+size > left/2 {
+		return false
+	}
+	a.total += size
+	a.by[payer] += size
+	return true
+}
+
+func (a *answers) put(payer string, size int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.total -= size
+	if a.by[payer] -= size; a.by[payer] == 0 {
+		delete(a.by, payer)
+	}
 }
 
 // errBusy is the error of a request while too many answers are in memory.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -306,13 +307,54 @@ func TestLargeAnswers(t *testing.T) {
 		t.Errorf("an answer of more than the limit: %v", err)
 	}
 	a := New(Deps{})
-	if !a.answers.TryAcquire(maxAnswers - 100) {
-		t.Fatal("no memory")
+	for a.answers.take("noisy", maxAnswer/2) { // ten of its service accounts read slowly
 	}
-	w := httptest.NewRecorder()
-	a.send(w, "", []string{"x"}, nil)
-	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-		t.Errorf("without memory: %d %s", w.Code, w.Body)
+	for payer, want := range map[string]int{"noisy": http.StatusServiceUnavailable, "quiet": http.StatusOK} {
+		data := any(big)
+		if payer == "quiet" {
+			data = []string{"x"}
+		}
+		w := httptest.NewRecorder()
+		a.send(w, Viewer{Payer: payer, Namespaces: []string{"noisy", "quiet"}}, "", data, nil)
+		if w.Code != want || want != http.StatusOK && w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s: %d, want %d: %.100s", payer, w.Code, want, w.Body)
+		}
+	}
+}
+
+// However tenants share the memory of answers, there is room for the small answer of one
+// that has none.
+func TestRandomAnswers(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		a := answers{by: map[string]int64{}}
+		type held struct {
+			payer string
+			size  int64
+		}
+		var all []held
+		for range 2000 {
+			if x := (held{fmt.Sprint("tenant", r.IntN(8)), 1 + r.Int64N(maxAnswer)}); r.IntN(3) > 0 && a.take(x.payer, x.size) {
+				all = append(all, x)
+			} else if len(all) > 0 {
+				i := r.IntN(len(all))
+				a.put(all[i].payer, all[i].size)
+				all = append(all[:i], all[i+1:]...)
+			}
+			if !a.take("quiet", 100<<10) {
+				t.Fatalf("seed %d: no room beside %v", seed, a.by)
+			}
+			a.put("quiet", 100<<10)
+			if a.total > maxAnswers {
+				t.Fatalf("seed %d: %d bytes", seed, a.total)
+			}
+		}
+		for _, x := range all {
+			a.put(x.payer, x.size)
+		}
+		if a.total != 0 || len(a.by) > 0 {
+			t.Fatalf("seed %d: %d bytes remain of %v", seed, a.total, a.by)
+		}
 	}
 }
 

@@ -149,8 +149,8 @@ func nonNil(s []string) []string {
 	return s
 }
 
-// queryOf is a query without text: reading labels. The payer is a namespace of the viewer.
-func queryOf(v Viewer) engine.Query { return engine.Query{Namespaces: v.Namespaces} }
+// queryOf is a query without text: reading labels.
+func queryOf(v Viewer) engine.Query { return engine.Query{Namespaces: v.Namespaces, Payer: v.Payer} }
 
 // selection reads the parameters match[], start, end and limit.
 func (a *API) selection(r *http.Request) (s engine.Selection, err error) {

@@ -96,7 +96,7 @@ func (q *query) settle() {
 			}
 		}
 	}
-	if q.request != request && q.waiting != nil {
+	if (q.request.Payer != request.Payer || q.request.Signal != request.Signal) && q.waiting != nil {
 		q.waiting()
 	}
 	if q.every != every {
@@ -134,29 +134,38 @@ type evaluation struct {
 
 // run evaluates a query until ctx is done.
 func (s *Scheduler) run(ctx context.Context, q *query) {
+	began := time.Now()
 	for {
-		began := time.Now()
-		release, err := s.acquire(ctx, q)
+		evaluating, yield := context.WithCancel(ctx)
+		release, err := s.acquire(ctx, q, yield)
 		if err != nil {
+			yield()
 			return
 		}
 		sent := time.Now()
 		e := evaluation{waited: sent.Sub(began), jitter: 1 - jitter + 2*jitter*rand.Float64()}
-		e.sample, e.err = s.evaluate(ctx, q)
+		e.sample, e.err = s.evaluate(evaluating, q)
 		e.took = time.Since(sent)
 		release()
+		yielded := e.err != nil && evaluating.Err() != nil
+		yield()
 		if ctx.Err() != nil {
 			return
+		}
+		if yielded {
+			continue // it waits for another slot
 		}
 		s.store(q, &e)
 		if !s.pause(ctx, q, &e) {
 			return
 		}
+		began = time.Now()
 	}
 }
 
 // acquire waits for a slot, in one queue and without a time-out. The error is that of ctx.
-func (s *Scheduler) acquire(ctx context.Context, q *query) (release func(), err error) {
+// yield ends an evaluation that is too slow for its slot.
+func (s *Scheduler) acquire(ctx context.Context, q *query, yield func()) (release func(), err error) {
 	if q.read != nil {
 		return func() {}, nil
 	}
@@ -172,6 +181,7 @@ func (s *Scheduler) acquire(ctx context.Context, q *query) (release func(), err 
 		waiting, cancel := context.WithCancel(ctx)
 		q.waiting = cancel
 		s.mu.Unlock()
+		request.Yield = yield
 		release, err = s.deps.Slots.Acquire(waiting, request)
 		cancel()
 		if err == nil || ctx.Err() != nil {

@@ -259,7 +259,7 @@ func TestQueriesAreSharedAmongTrustedNamespacesOnly(t *testing.T) {
 			t.Helper()
 			r.Scheduler.mu.Lock()
 			defer r.Scheduler.mu.Unlock()
-			if q := r.queries[shared]; q == nil || q.request != want {
+			if q := r.queries[shared]; q == nil || q.request.Payer != want.Payer || q.request.Signal != want.Signal {
 				t.Errorf("the shared query: %+v, want %+v", q, want)
 			}
 		}
@@ -450,7 +450,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 			asked[who] += len(at)
 		}
 		for ns := range 5 {
-			if n := asked[fmt.Sprint("ns", ns)]; n < 150 || n > 170 { // 8 slots for 100.5 s, fifths of 804
+			if n := asked[fmt.Sprint("ns", ns)]; n < 135 || n > 150 { // 7 slots for 100.5 s, fifths of 703: one is for light payers
 				t.Errorf("ns%d was asked %d times, want a fifth: %v", ns, n, asked)
 				break
 			}

@@ -7,8 +7,10 @@ package queries
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
+	"time"
 )
 
 // ErrFull is the error of a query that cannot wait, because too many do.
@@ -25,47 +27,102 @@ type Config struct {
 	// ForSignals is the number of slots that only signals of GPUAutoscalers use. Of a
 	// payer's share it is the same part, rounded down.
 	ForSignals int
+	// ForLight is the number of those slots that only signals of light payers use: slow
+	// queries of any number of others leave them free. A payer is light if it is known
+	// that its queries of the last minutes were short. A signal that turns out to be slow
+	// loses its slot: see Request.Yield.
+	ForLight int
 }
 
 // ForBackend returns the settings for a PromQL backend over HTTP.
-func ForBackend() Config { return Config{Slots: 8, Share: 4, ForSignals: 4} }
+func ForBackend() Config { return Config{Slots: 8, Share: 4, ForSignals: 4, ForLight: 1} }
 
 // ForWindows returns the settings for rules, signals and MetricQueries over the windows.
-func ForWindows() Config { return Config{Slots: 2, Share: 1, ForSignals: 1} }
+func ForWindows() Config { return Config{Slots: 3, Share: 1, ForSignals: 2, ForLight: 1} }
+
+// ForWrites returns the settings for writes to the API server, where scaling is the
+// signal: it waits for no other write, and those of a namespace are few at a time, so that
+// the API server's queue is short for others if it is slow.
+func ForWrites() Config { return Config{Slots: 8, Share: 4, ForSignals: 4} }
+
+// What Slots remember of a payer.
+const (
+	// lightQuery is the time of the longest query of a light payer.
+	lightQuery = 250 * time.Millisecond
+	// lightLimit is the time after which a light payer's signal has to yield.
+	lightLimit = 2 * lightQuery
+	// usedHalf is the time after which the used time counts half, and longestHalf that
+	// after which the longest query does: one of 5 s is remembered for four minutes.
+	usedHalf    = 10 * time.Second
+	longestHalf = time.Minute
+	// maxIdle bounds the payers that are remembered.
+	maxIdle = 4096
+)
 
 // Request is a query that needs a slot.
 type Request struct {
 	Payer  string // whose share it uses: a namespace, or an operator's work
 	Signal bool   // of a GPUAutoscaler
+	// Yield is called if the query has a slot for light payers and is slow: it has to end
+	// soon, and may be repeated, for which it gets another slot. nil: it cannot.
+	Yield func()
 	// MaxWaiting bounds the waiting requests of the payer that have a bound. 0: none.
 	MaxWaiting int
 }
 
 // Slots bounds the queries that run at the same time. Each query waits in one queue. A
-// free slot goes to the waiting payer that was served longest ago, unless its share is
-// used up; within a payer, signals and other queries take turns. Queries other than
-// signals never hold the slots that are for signals. It is safe for concurrent use.
+// free slot goes to the waiting payer that has used the least time lately, and of several
+// to the one that was served longest ago, unless its share is used up; within a payer,
+// signals and other queries take turns. Queries other than signals never hold the slots
+// that are for signals. It is safe for concurrent use.
 type Slots struct {
 	cfg Config
 
 	mu      sync.Mutex
 	held    int
 	others  int // of held, not of signals
+	heavy   int // of held, not of signals of light payers
 	bounded int // waiting requests with a bound
 	payers  map[string]*payer
 	order   []string // waiting payers, next one first
 }
 
-// payer is who holds slots or waits for them.
+// payer is who holds slots or waits for them, or did.
 type payer struct {
 	held, others, bounded int
 	signals, rest         []*waiter // longest wait first
 	signalBefore          bool      // the last slot was for a signal
+
+	used    time.Duration // of slots, at
+	longest time.Duration // query that has ended, at
+	at      time.Time     // zero: no query has ended
 }
 
 type waiter struct {
 	Request
-	granted chan struct{}
+	granted  chan struct{}
+	began    time.Time     // when it was granted
+	estimate time.Duration // that its payer was charged then
+	light    bool          // as it was granted
+	limit    *time.Timer   // until it has to yield; nil: it need not
+}
+
+// age brings used and longest up to date.
+func (p *payer) age(now time.Time) {
+	if since := now.Sub(p.at); since > 0 && !p.at.IsZero() {
+		p.used = time.Duration(float64(p.used) * math.Exp2(-since.Seconds()/usedHalf.Seconds()))
+		p.longest = time.Duration(float64(p.longest) * math.Exp2(-since.Seconds()/longestHalf.Seconds()))
+		p.at = now
+	}
+}
+
+// isLight reports whether a payer's queries are known to be short. It is up to date.
+func (p *payer) isLight() bool { return !p.at.IsZero() && p.longest <= lightQuery }
+
+// charge corrects the estimate of a query that has ended. p is up to date.
+func (p *payer) charge(w *waiter, now time.Time) {
+	took := now.Sub(w.began)
+	p.used, p.longest, p.at = max(0, p.used+took-w.estimate), max(p.longest, took), now
 }
 
 func (p *payer) waits() bool { return len(p.signals)+len(p.rest) > 0 }
@@ -81,7 +138,7 @@ func NewSlots(cfg Config) *Slots {
 // Acquire waits for a slot until ctx is done. release frees it. The error is ErrFull or
 // that of ctx.
 func (s *Slots) Acquire(ctx context.Context, r Request) (release func(), err error) {
-	w := &waiter{r, make(chan struct{})}
+	w := &waiter{Request: r, granted: make(chan struct{})}
 	s.mu.Lock()
 	if !s.enqueue(w) {
 		s.mu.Unlock()
@@ -91,14 +148,14 @@ func (s *Slots) Acquire(ctx context.Context, r Request) (release func(), err err
 	s.mu.Unlock()
 	select {
 	case <-w.granted:
-		return s.releaseOf(r), nil
+		return s.releaseOf(w), nil
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
 	case <-w.granted: // in the meantime
-		s.free(r)
+		s.free(w)
 	default:
 		s.dequeue(w)
 		s.grant() // of the payer's other kind
@@ -106,11 +163,11 @@ func (s *Slots) Acquire(ctx context.Context, r Request) (release func(), err err
 	return nil, ctx.Err()
 }
 
-func (s *Slots) releaseOf(r Request) func() {
+func (s *Slots) releaseOf(w *waiter) func() {
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.free(r)
+		s.free(w)
 	})
 }
 
@@ -150,7 +207,8 @@ func (s *Slots) enqueue(w *waiter) bool {
 	}
 	if w.MaxWaiting > 0 {
 		free := s.held < s.cfg.Slots && s.mayHold(p, w.Signal) && !p.waits()
-		if !free && (p.bounded >= w.MaxWaiting || s.bounded >= maxWaitingPayers*w.MaxWaiting) {
+		full := p.bounded >= w.MaxWaiting || p.bounded > 0 && s.bounded >= maxWaitingPayers*w.MaxWaiting
+		if !free && full {
 			return false
 		}
 		p.bounded++
@@ -189,30 +247,44 @@ func (s *Slots) dequeue(w *waiter) {
 	}
 }
 
-// forget removes a payer that has no requests. s.mu is held.
+// forget removes a payer that has no requests, if nothing is known of it or too many are
+// remembered. s.mu is held.
 func (s *Slots) forget(name string) {
-	if p := s.payers[name]; p.held == 0 && !p.waits() {
+	if p := s.payers[name]; p.held == 0 && !p.waits() && (p.at.IsZero() || len(s.payers) > maxIdle) {
 		delete(s.payers, name)
 	}
 }
 
-// free frees a slot, and gives it to the next waiter. s.mu is held.
-func (s *Slots) free(r Request) {
-	p := s.payers[r.Payer]
+// free frees a slot, and gives it to the next waiter. The payer was charged an estimate
+// before. s.mu is held.
+func (s *Slots) free(w *waiter) {
+	p, now := s.payers[w.Payer], time.Now()
 	s.held--
 	p.held--
-	if !r.Signal {
+	if !w.Signal {
 		s.others--
 		p.others--
 	}
-	s.forget(r.Payer)
+	if !w.light {
+		s.heavy--
+	}
+	if w.limit != nil {
+		w.limit.Stop()
+	}
+	p.age(now)
+	p.charge(w, now)
+	s.forget(w.Payer)
 	s.grant()
 }
 
 // mayHold reports whether a payer may have one more slot. s.mu is held.
 func (s *Slots) mayHold(p *payer, signal bool) bool {
 	others := s.cfg.Share - s.cfg.Share*s.cfg.ForSignals/max(1, s.cfg.Slots) // of one payer
-	return p.held < s.cfg.Share && (signal || s.others < s.cfg.Slots-s.cfg.ForSignals && p.others < others)
+	switch {
+	case p.held >= s.cfg.Share, (!signal || !p.isLight()) && s.heavy >= s.cfg.Slots-s.cfg.ForLight:
+		return false
+	}
+	return signal || s.others < s.cfg.Slots-s.cfg.ForSignals && p.others < others
 }
 
 // grant gives the free slots to waiters. s.mu is held.
@@ -223,12 +295,20 @@ func (s *Slots) grant() {
 			return
 		}
 		p := s.payers[w.Payer]
+		w.began, w.estimate, w.light = time.Now(), p.longest, w.Signal && p.isLight()
 		s.held++
 		p.held++
 		if !w.Signal {
 			s.others++
 			p.others++
 		}
+		switch {
+		case !w.light:
+			s.heavy++
+		case w.Yield != nil && s.cfg.ForLight > 0:
+			w.limit = time.AfterFunc(lightLimit, w.Yield)
+		}
+		p.used += w.estimate
 		p.signalBefore = w.Signal
 		s.dequeue(w)
 		if p.waits() { // to the end of the line
@@ -240,14 +320,19 @@ func (s *Slots) grant() {
 }
 
 // next returns the waiter that gets the next slot; nil if none may have one. s.mu is held.
-func (s *Slots) next() *waiter {
+func (s *Slots) next() (best *waiter) {
+	now, least := time.Now(), time.Duration(0)
 	for _, name := range s.order {
 		p := s.payers[name]
+		p.age(now)
 		for _, signals := range []bool{!p.signalBefore, p.signalBefore} {
 			if list := *p.list(signals); len(list) > 0 && s.mayHold(p, signals) {
-				return list[0]
+				if best == nil || p.used < least {
+					best, least = list[0], p.used
+				}
+				break
 			}
 		}
 	}
-	return nil
+	return best
 }

@@ -56,7 +56,7 @@ func TestPayersTakeTurns(t *testing.T) {
 		release("d", "a a a b d a b")
 		release("a", "a a a b d a b")
 		release("b", "a a a b d a b")
-		if s.held != 0 || len(s.payers)+len(s.order) != 0 {
+		if s.held != 0 || busy(s)+len(s.order) != 0 {
 			t.Errorf("in the end: %+v", s)
 		}
 	})
@@ -165,6 +165,7 @@ func TestRandomSchedules(t *testing.T) {
 func runSchedule(t *testing.T, r *rand.Rand) {
 	cfg := Config{Slots: 1 + r.IntN(8)}
 	cfg.Share, cfg.ForSignals = 1+r.IntN(cfg.Slots), r.IntN(cfg.Slots)
+	cfg.ForLight = r.IntN(1 + cfg.ForSignals)
 	s := NewSlots(cfg)
 	const payers, each = 4, 6 // so many requests of each payer wait at most
 	const longest = time.Second
@@ -197,9 +198,19 @@ func runSchedule(t *testing.T, r *rand.Rand) {
 		})
 	}
 	all.Wait()
-	if s.held != 0 || s.others != 0 || s.bounded != 0 || len(s.payers)+len(s.order) != 0 {
+	if s.held != 0 || s.others != 0 || s.heavy != 0 || s.bounded != 0 || busy(s)+len(s.order) != 0 {
 		t.Errorf("in the end: %+v", s)
 	}
+}
+
+// busy returns the number of payers with requests.
+func busy(s *Slots) (n int) {
+	for _, p := range s.payers {
+		if p.held > 0 || p.waits() {
+			n++
+		}
+	}
+	return n
 }
 
 // began returns when a request with this deadline began.
@@ -223,7 +234,11 @@ func check(t *testing.T, s *Slots) {
 	if held != s.held || others != s.others || held > s.cfg.Slots || others > s.cfg.Slots-s.cfg.ForSignals {
 		t.Errorf("%d slots are held, %d of them not of signals: %+v", held, others, s.cfg)
 	}
-	if w := s.next(); w != nil && held < s.cfg.Slots {
+	if s.heavy > s.cfg.Slots-s.cfg.ForLight {
+		t.Errorf("%d slots are held by heavy payers: %+v", s.heavy, s.cfg)
+	}
+	// A payer that becomes light while it waits may have the slot for light ones at the next change.
+	if w := s.next(); w != nil && held < s.cfg.Slots && s.heavy < s.cfg.Slots-s.cfg.ForLight {
 		t.Errorf("%+v waits for a free slot", w.Request)
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gpupilot/gpupilot/internal/base/connlimit"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	pb "github.com/gpupilot/gpupilot/internal/serve/kedascaler/externalscaler"
 )
 
 // The bounds of the server.
@@ -36,6 +38,10 @@ const (
 	pingTimeout        = 10 * time.Second
 	minPing            = 5 * time.Second // a client that sends pings more often is disconnected
 
+	// maxWaiting bounds the calls of a namespace that wait for others. KEDA asks for many
+	// ScaledObjects at the same time.
+	maxWaiting = 512
+
 	defaultCalls               = 64
 	defaultStreams             = 8192
 	defaultStreamsPerNamespace = 512
@@ -50,7 +56,7 @@ type Config struct {
 	Authorities func() (*x509.CertPool, error)
 	Clients     Clients
 
-	Calls               int // concurrent unary calls; 64
+	Calls               int // concurrent calls, of which a namespace has a quarter; 64
 	Streams             int // open streams; 8192
 	StreamsPerNamespace int // 512
 
@@ -65,7 +71,7 @@ type Server struct {
 	cfg      Config
 	signals  Signals
 	grpc     *grpc.Server
-	calls    chan struct{}
+	calls    *queries.Slots
 	streams  streams
 	stopping chan struct{}
 	meters   *meters
@@ -88,8 +94,8 @@ func New(cfg Config, signals Signals) (*Server, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, signals: signals, calls: make(chan struct{}, cfg.Calls), streams: streams{by: map[string]int{}},
-		stopping: make(chan struct{}),
+		cfg: cfg, signals: signals, streams: streams{by: map[string]int{}}, stopping: make(chan struct{}),
+		calls: queries.NewSlots(queries.Config{Slots: cfg.Calls, Share: max(1, cfg.Calls/4)}),
 	}
 	s.meters = newMeters(s)
 	s.grpc = grpc.NewServer(
@@ -156,15 +162,37 @@ func (s *Server) ListenAndRun(ctx context.Context, address string) error {
 func (s *Server) limitCall(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any, err error) {
 	began := time.Now()
 	defer func() { s.meters.observe(info.FullMethod, status.Code(err), time.Since(began)) }()
-	select {
-	case s.calls <- struct{}{}:
-		defer func() { <-s.calls }()
-	default:
-		return nil, status.Errorf(codes.ResourceExhausted, "%d calls are under way, which is the limit", cap(s.calls))
+	ref, ok := in.(*pb.ScaledObjectRef)
+	if r, isMetrics := in.(*pb.GetMetricsRequest); isMetrics {
+		ref, ok = r.GetScaledObjectRef(), true
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
+	if !ok {
+		return nil, status.Errorf(codes.Unimplemented, "a request of type %T", in)
+	}
+	ctx, done, err := s.begin(ctx, ref.GetNamespace())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	return handle(ctx, in)
+}
+
+// begin waits for the turn of a call about a namespace, which pays for it. Who may not ask
+// about the namespace does not use its share. ctx ends when the call has no time left.
+func (s *Server) begin(parent context.Context, namespace string) (ctx context.Context, done func(), err error) {
+	if err := s.authorize(parent, namespace); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(parent, callTimeout)
+	release, err := s.calls.Acquire(ctx, queries.Request{Payer: short(namespace), MaxWaiting: maxWaiting})
+	if err != nil {
+		cancel()
+		if errors.Is(err, context.Canceled) {
+			return nil, nil, status.FromContextError(err).Err()
+		}
+		return nil, nil, status.Errorf(codes.ResourceExhausted, "other calls about namespace %s take all its time: %v", short(namespace), err)
+	}
+	return ctx, func() { release(); cancel() }, nil
 }
 
 func (s *Server) countStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {

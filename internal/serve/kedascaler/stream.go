@@ -63,7 +63,12 @@ func (s *streams) count() int {
 // trigger has become invalid; KEDA then tries again.
 func (s *Server) StreamIsActive(ref *pb.ScaledObjectRef, out grpc.ServerStreamingServer[pb.IsActiveResponse]) error {
 	ctx := out.Context()
-	r, err := s.resolve(ctx, ref)
+	first, done, err := s.begin(ctx, ref.GetNamespace())
+	if err != nil {
+		return err
+	}
+	r, err := s.resolve(first, ref)
+	done()
 	if err != nil {
 		return err
 	}
@@ -105,8 +110,14 @@ func (s *Server) StreamIsActive(ref *pb.ScaledObjectRef, out grpc.ServerStreamin
 // activity returns whether the workload is active. known is false while there is no
 // value.
 func (s *Server) activity(ctx context.Context, ref *pb.ScaledObjectRef) (active, known bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
+	ctx, done, err := s.begin(ctx, ref.GetNamespace())
+	if status.Code(err) == codes.ResourceExhausted {
+		return false, false, nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	defer done()
 	r, err := s.resolve(ctx, ref)
 	if err == nil {
 		var v reading
