@@ -43,7 +43,7 @@ type deciding struct {
 
 // makeUsage makes what knows the fields and the GPUs in use.
 func (p *program) makeUsage() {
-	p.fields, p.scaler = usage.NewFields(), target.NewScaler(p.clients.Client)
+	p.fields, p.scaler = usage.NewFields(), target.NewScaler(p.clients.Scale)
 	maxAge := gpu.MaxAge(p.cfg.interval)
 	p.values = usage.NewReader(usage.Deps{
 		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, MaxAge: maxAge, TargetOf: p.scaler.PodsOf,
@@ -90,7 +90,7 @@ func (p *program) makeController() error {
 	p.makeUsage()
 	scraping := &discovery.Scraping{Scraper: p.scraper, Store: p.store}
 	deps := controller.Deps{
-		Client: p.clients.Client, Live: p.clients.Live, Pods: p.pods, Scaler: p.scaler, Store: p.store, Devices: p.devices, Fields: p.fields,
+		Client: p.clients.Client, Live: p.clients.ScaleLive, Pods: p.pods, Scaler: p.scaler, Store: p.store, Devices: p.devices, Fields: p.fields,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		Queries: p.scheduler, LimitQuery: p.limit.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) },

@@ -102,7 +102,7 @@ func (p *program) connect() error {
 		return nil
 	}
 	p.election, err = leader.New(leader.Config{
-		Leases: p.clients.Set.CoordinationV1(), Namespace: p.cfg.namespace, Name: leaseName, Identity: p.identity,
+		Leases: p.clients.Leases, Namespace: p.cfg.namespace, Name: leaseName, Identity: p.identity,
 		Owner: p.owner, Log: p.log,
 	})
 	return err

@@ -27,8 +27,10 @@ metadata: {name: gpupilot-controller, namespace: ` + Namespace + `}
 spec: {type: ExternalName, externalName: localhost}
 `
 
-// StartController starts the controller and returns when it is ready.
-func (s *Stack) StartController(ctx context.Context) error {
+// StartController starts the controller and returns when it is ready. args come after
+// Config.ControllerArgs, now and later.
+func (s *Stack) StartController(ctx context.Context, args ...string) error {
+	s.cfg.ControllerArgs = append(s.cfg.ControllerArgs, args...)
 	if _, err := s.ServicePort(); err != nil {
 		return err
 	}

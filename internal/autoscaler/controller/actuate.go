@@ -17,6 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -50,6 +51,12 @@ func (w *workload) actuate(r *report, at *attempt) {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
+	done, err := w.shared.deps.Writes.Acquire(ctx, queries.Request{Payer: w.key.Namespace, Signal: true})
+	if err != nil {
+		w.recordFailure(r, fmt.Errorf("wait for the API server, which takes long for other requests of namespace %s: %w", w.key.Namespace, err))
+		return
+	}
+	defer done()
 	if !w.isUpToDate(ctx, r) {
 		return
 	}
@@ -192,10 +199,11 @@ func (w *workload) record(a *v1alpha1.GPUAutoscaler, kind, reason, action, note 
 // cost first, among pods in the same phase. Only this controller sets this value.
 const victimCost = "-1073741824"
 
-// maxParallelMarks bounds the parallel requests that mark victims, and maxVictims
-// the number of marked pods: the ReplicaSet's own order applies to the others.
+// maxParallelMarks bounds the parallel requests that mark victims, which others wait for
+// if the API server is slow, and maxVictims the number of marked pods: the ReplicaSet's own
+// order applies to the others.
 const (
-	maxParallelMarks = 8
+	maxParallelMarks = 2
 	maxVictims       = 64
 )
 

@@ -55,7 +55,8 @@ type Pods interface {
 // Deps holds the collaborators of a Controller.
 type Deps struct {
 	Client client.Client
-	Live   client.Reader // reads from the API server, not from a cache
+	Live   client.Reader  // reads from the API server, not from a cache, before a workload is scaled
+	Writes *queries.Slots // of the requests that scale, as signals, and that write statuses, with the namespace as payer; nil: ForWrites
 	Pods   Pods
 	Scaler *target.Scaler
 	Store  *series.Store
@@ -134,6 +135,9 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	if deps.Queries == nil {
 		deps.Queries = queries.NewScheduler(queries.SchedulerConfig{}, queries.SchedulerDeps{})
+	}
+	if deps.Writes == nil {
+		deps.Writes = queries.NewSlots(queries.ForWrites())
 	}
 	if deps.LimitQuery == nil {
 		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }

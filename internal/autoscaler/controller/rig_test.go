@@ -68,6 +68,12 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 				}
 				return accept(ctx, c, sub, obj, opts...)
 			},
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+				if f := r.calls.SubResourcePatch; f != nil {
+					return f(ctx, c, sub, obj, patch, opts...)
+				}
+				return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+			},
 		}).Build()
 	sel := func(s string) []labels.Selector {
 		parsed, err := labels.Parse(s)

@@ -22,6 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -106,32 +107,56 @@ func (s *statusWriter) run() {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		s.mu.Lock()
-		r := s.next
-		s.mu.Unlock()
+		r := s.newest()
 		if r == nil {
 			continue
 		}
-		if wait := s.writeIfDue(ctx, r, time.Now()); wait > 0 {
+		wait := s.delay(r, time.Now())
+		if wait == 0 {
+			done, err := s.w.shared.deps.Writes.Acquire(ctx, queries.Request{Payer: s.w.key.Namespace})
+			if err != nil {
+				return
+			}
+			wait = s.writeIfDue(ctx, s.newest(), time.Now()) // it may have waited long
+			done()
+		}
+		if wait > 0 {
 			timer.Reset(wait)
 		}
 	}
 }
 
-// writeIfDue writes the status if it is due; else it returns the time until it is.
-func (s *statusWriter) writeIfDue(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
+// newest returns the report to write; nil: none.
+func (s *statusWriter) newest() *report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next
+}
+
+// base returns the status that was written before that of a report.
+func (s *statusWriter) base(r *report) *v1alpha1.GPUAutoscalerStatus {
+	if s.last != nil && s.lastUID == r.object.UID {
+		return s.last
+	}
+	return &r.object.Status
+}
+
+// delay returns the time until the status is due; negative: it is not to be written.
+func (s *statusWriter) delay(r *report, now time.Time) time.Duration {
 	if !s.w.shared.deps.Leading() {
 		s.last = nil
-		return 0
+		return -1
 	}
-	base := &r.object.Status
-	if s.last != nil && s.lastUID == r.object.UID {
-		base = s.last
-	}
-	next := statusOf(r, base)
-	if wait := writeDelay(base, next, now.Sub(s.wrote)); wait > 0 {
+	base := s.base(r)
+	return max(0, writeDelay(base, statusOf(r, base), now.Sub(s.wrote)))
+}
+
+// writeIfDue writes the status if it is due; else it returns the time until it is.
+func (s *statusWriter) writeIfDue(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
+	if wait := s.delay(r, now); wait != 0 {
 		return wait
 	}
+	next := statusOf(r, s.base(r))
 	if err := s.write(ctx, r.object, next); err != nil {
 		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
 			s.w.shared.deps.Log.Debug("status not written", "gpuautoscaler", s.w.key.String(), "err", err)

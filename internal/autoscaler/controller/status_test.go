@@ -3,11 +3,14 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +21,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -199,6 +203,77 @@ func TestStatusIsWritten(t *testing.T) {
 	if w.status.writeIfDue(t.Context(), w.status.next, r.now.Add(time.Hour)); w.status.last != nil {
 		t.Error("a follower writes")
 	}
+}
+
+// While other statuses of a namespace take the API server's time, the statuses of an object
+// wait, and the newest one is written. Those of another namespace are written at once.
+func TestStatusesThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		var written []int32
+		began := time.Now()
+		r.calls.SubResourcePatch = func(_ context.Context, _ client.Client, _ string, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+			body, err := patch.Data(obj)
+			if err != nil {
+				t.Error(err)
+			}
+			var ops [2]struct{ Value json.RawMessage }
+			var st v1alpha1.GPUAutoscalerStatus
+			if err := json.Unmarshal(body, &ops); err != nil {
+				t.Error(err)
+			}
+			if err := json.Unmarshal(ops[1].Value, &st); err != nil {
+				t.Error(err)
+			}
+			written = append(written, st.DesiredReplicas)
+			if obj.GetNamespace() == "quiet" && time.Since(began) != 0 {
+				t.Errorf("another namespace's status waited %s", time.Since(began))
+			}
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		writer := func(namespace string) *statusWriter {
+			a := autoscaler("web")
+			a.Namespace = namespace
+			w := newWorkload(ctx, r.shared, r.route, a)
+			go w.status.run()
+			return w.status
+		}
+		report := func(s *statusWriter, replicas int32) {
+			s.enqueue(&report{
+				at: time.Now(), object: s.w.object.Load(), target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
+				decision: &scale.Decision{Time: time.Now(), Replicas: replicas, Rule: scale.RuleDemand},
+			})
+			synctest.Wait()
+		}
+		noisy, quiet := writer("noisy"), writer("quiet")
+		var slots []func()
+		for range queries.ForWrites().Share {
+			waiting, stop := context.WithTimeout(ctx, time.Millisecond)
+			if done, err := r.deps.Writes.Acquire(waiting, queries.Request{Payer: "noisy"}); err == nil {
+				slots = append(slots, done)
+			}
+			stop()
+		}
+		began = time.Now()
+		for i := range int32(100) {
+			report(noisy, i)
+		}
+		report(quiet, 1000)
+		time.Sleep(time.Minute)
+		for _, done := range slots {
+			done()
+		}
+		synctest.Wait()
+		if !slices.Equal(written, []int32{1000, 99}) {
+			t.Errorf("written: %v, want the other namespace's and the newest", written)
+		}
+		if running, waiting := r.deps.Writes.Counts(); running+waiting != 0 {
+			t.Errorf("%d requests run and %d wait", running, waiting)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 func TestNumber(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,9 +31,14 @@ type Recorder struct {
 	controller string
 	instance   string
 	log        *slog.Logger
-	queue      chan queuedEvent
+	wake       chan struct{} // of length 1
 	dropped    atomic.Uint64
 	serial     atomic.Uint64
+
+	mu     sync.Mutex
+	queued int
+	queue  map[string][]queuedEvent // by namespace
+	turns  []string                 // the namespaces of queue, next one first
 }
 
 // queuedEvent is an Event to write.
@@ -44,15 +50,19 @@ type queuedEvent struct {
 const (
 	// maxNote is the API server's limit of an Event's note, in bytes.
 	maxNote = 1024
-	// maxEvents is the length of the queue; more Events are dropped and counted.
-	maxEvents = 256
+	// maxEvents bounds the queued Events, and maxOfNamespace those of a namespace. More are
+	// dropped and counted, but one of each namespace is always queued.
+	maxEvents      = 256
+	maxOfNamespace = 64
 	// flushGrace bounds the time that queued Events take at the end. It is shorter than a shutdown may take.
 	flushGrace = time.Second
 )
 
 // NewRecorder makes a recorder for one instance of a controller.
 func NewRecorder(events eventsv1client.EventsGetter, controller, instance string, log *slog.Logger) *Recorder {
-	return &Recorder{events: events, controller: controller, instance: instance, log: log, queue: make(chan queuedEvent, maxEvents)}
+	return &Recorder{
+		events: events, controller: controller, instance: instance, log: log, wake: make(chan struct{}, 1), queue: map[string][]queuedEvent{},
+	}
 }
 
 // Event records an Event about an object. kind is Normal or Warning; reason and action
@@ -86,11 +96,50 @@ func (r *Recorder) queueEvent(about corev1.ObjectReference, kind, reason, action
 		EventTime:  metav1.NewMicroTime(now), Type: kind, Reason: reason, Action: action, Note: excerpt.Of(note, maxNote),
 		Regarding: about, ReportingController: r.controller, ReportingInstance: excerpt.Of(r.instance, 128),
 	}
-	select {
-	case r.queue <- queuedEvent{e, once}:
-	default:
+	if !r.put(queuedEvent{e, once}) {
 		r.dropped.Add(1)
+		return
 	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// put queues an Event. It reports false if there are too many.
+func (r *Recorder) put(e queuedEvent) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	own := r.queue[e.Namespace]
+	switch {
+	case len(own) == 0:
+		r.turns = append(r.turns, e.Namespace)
+	case len(own) >= maxOfNamespace, r.queued >= maxEvents:
+		return false
+	}
+	r.queue[e.Namespace] = append(own, e)
+	r.queued++
+	return true
+}
+
+// take returns the first Event of the namespace whose turn it is. It reports false if there
+// is none.
+func (r *Recorder) take() (e queuedEvent, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.turns) == 0 {
+		return e, false
+	}
+	namespace := r.turns[0]
+	r.turns = r.turns[1:]
+	own := r.queue[namespace]
+	if r.queued--; len(own) > 1 {
+		r.queue[namespace] = own[1:]
+		r.turns = append(r.turns, namespace)
+	} else {
+		delete(r.queue, namespace)
+	}
+	return own[0], true
 }
 
 // Run writes the Events until ctx is done. It then writes the queued ones for up to flushGrace: a status that a new
@@ -106,25 +155,16 @@ func (r *Recorder) Run(ctx context.Context) {
 		}
 	})
 	defer stop()
-	for {
+	for writing.Err() == nil {
+		e, ok := r.take()
+		if ok {
+			r.write(writing, e)
+			continue
+		}
 		select {
 		case <-ctx.Done():
-			r.flush(writing)
 			return
-		case e := <-r.queue:
-			r.write(writing, e)
-		}
-	}
-}
-
-// flush writes the queued Events until ctx is done.
-func (r *Recorder) flush(ctx context.Context) {
-	for ctx.Err() == nil {
-		select {
-		case e := <-r.queue:
-			r.write(ctx, e)
-		default:
-			return
+		case <-r.wake:
 		}
 	}
 }

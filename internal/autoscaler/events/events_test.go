@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,4 +64,36 @@ func TestEventsAtTheEnd(t *testing.T) {
 	f(10*time.Millisecond, 5, 50*time.Millisecond)
 	f(300*time.Millisecond, 3, flushGrace)
 	f(time.Hour, 0, flushGrace)
+}
+
+// A namespace with many Events loses its own, and delays those of others by one each.
+func TestEventsOfOneNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &slowEvents{takes: time.Second}
+		r := NewRecorder(api, "test", "test", slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer func() { cancel(); synctest.Wait() }()
+		go r.Run(ctx)
+		record := func(namespace string, n int) {
+			for range n {
+				r.Event(corev1.ObjectReference{Namespace: namespace, Name: "x"}, corev1.EventTypeNormal, namespace, "Test", "")
+			}
+		}
+		for i := range 10 {
+			record(fmt.Sprint("noisy", i), 1000)
+		}
+		record("quiet", 1)
+		synctest.Wait()
+		if r.queued > maxEvents+10 || len(r.queue["noisy0"]) > maxOfNamespace {
+			t.Errorf("%d Events wait, %d of one namespace", r.queued, len(r.queue["noisy0"]))
+		}
+		time.Sleep(13 * time.Second)
+		if !slices.Contains(api.written, "quiet") {
+			t.Errorf("the Event of another namespace is not written: %v", api.written)
+		}
+		time.Sleep(time.Hour)
+		if r.queued != 0 || len(r.queue)+len(r.turns) != 0 || uint64(len(api.written))+r.Dropped() != 10_001 {
+			t.Errorf("%d Events remain, %d were written and %d lost", r.queued, len(api.written), r.Dropped())
+		}
+	})
 }

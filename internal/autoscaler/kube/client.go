@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
@@ -38,7 +40,7 @@ import (
 // Config holds the settings of the connection to the API server.
 type Config struct {
 	Kubeconfig string  // a file; empty: the service account of this pod
-	QPS        float32 // requests/s for each kind of object; 100
+	QPS        float32 // requests/s of each client, for each kind of object; 100
 	Burst      int     // requests in a burst; 200
 	UserAgent  string  // default: gpupilot
 	// GPUResources are names of resources that count GPUs, in addition to those of
@@ -56,6 +58,12 @@ type Clients struct {
 	Live   client.Reader        // reads from the API server, never from the cache
 	Set    kubernetes.Interface // for kinds that are not cached
 	Mapper meta.RESTMapper
+
+	// What scaling needs. It has a connection and limits of its own, and so has the lease:
+	// neither waits for watches, statuses, Events and reviews.
+	Scale     client.Client // as Client
+	ScaleLive client.Reader // as Live
+	Leases    coordinationv1client.LeasesGetter
 
 	http    *http.Client
 	trusted func(namespace string) bool
@@ -81,13 +89,52 @@ func Connect(cfg Config) (*Clients, error) {
 	if err := c.buildClients(rc, httpClient, cfg.GPUResources); err != nil {
 		return nil, err
 	}
+	if err := c.buildUrgent(rc); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
+// buildUrgent makes the clients with connections of their own.
+func (c *Clients) buildUrgent(rc *rest.Config) error {
+	rc = rest.CopyConfig(rc)
+	connection := func() (*http.Client, error) {
+		rc.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext // client-go shares no connection of a config with one
+		return rest.HTTPClientFor(rc)
+	}
+	forScale, err := connection()
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", rc.Host, err)
+	}
+	if c.Scale, c.ScaleLive, err = c.pair(rc, forScale); err != nil {
+		return err
+	}
+	forLeases, err := connection()
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", rc.Host, err)
+	}
+	if c.Leases, err = coordinationv1client.NewForConfigAndClient(rc, forLeases); err != nil {
+		return fmt.Errorf("make a client of leases: %w", err)
+	}
+	return nil
+}
+
+// pair makes a client that reads from the cache, and one that does not.
+func (c *Clients) pair(rc *rest.Config, httpClient *http.Client) (cached, live client.Client, err error) {
+	o := client.Options{HTTPClient: httpClient, Scheme: Scheme(), Mapper: c.Mapper}
+	if live, err = client.New(rc, o); err == nil {
+		o.Cache = &client.CacheOptions{Reader: c.Cache}
+		cached, err = client.New(rc, o)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a client: %w", err)
+	}
+	return cached, live, nil
+}
+
 func (c *Clients) buildClients(rc *rest.Config, httpClient *http.Client, gpuResources []string) (err error) {
-	scheme := Scheme()
 	c.Cache, err = cache.New(rc, cache.Options{
-		HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper,
+		HTTPClient: httpClient, Scheme: Scheme(), Mapper: c.Mapper,
 		DefaultTransform: Slim(gpuResources), // per-kind options (ByObject) would send requests to the API server here
 		DefaultWatchErrorHandler: func(ctx context.Context, r *toolscache.Reflector, err error) {
 			c.log.Debug("watch failed, restarting it", "kind", r.TypeDescription(), "err", err)
@@ -96,15 +143,8 @@ func (c *Clients) buildClients(rc *rest.Config, httpClient *http.Client, gpuReso
 	if err != nil {
 		return fmt.Errorf("make a cache: %w", err)
 	}
-	c.Client, err = client.New(rc, client.Options{
-		HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper,
-		Cache: &client.CacheOptions{Reader: c.Cache},
-	})
-	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
-	}
-	if c.Live, err = client.New(rc, client.Options{HTTPClient: httpClient, Scheme: scheme, Mapper: c.Mapper}); err != nil {
-		return fmt.Errorf("make a client: %w", err)
+	if c.Client, c.Live, err = c.pair(rc, httpClient); err != nil {
+		return err
 	}
 	if c.Set, err = kubernetes.NewForConfigAndClient(rc, httpClient); err != nil {
 		return fmt.Errorf("make a clientset: %w", err)
