@@ -81,7 +81,7 @@ type Slots struct {
 	mu      sync.Mutex
 	held    int
 	others  int // of held, not of signals
-	heavy   int // of held, not of signals of light payers
+	heavy   int // of held, not those for light payers
 	bounded int // waiting requests with a bound
 	payers  map[string]*payer
 	order   []string // waiting payers, next one first
@@ -103,7 +103,7 @@ type waiter struct {
 	granted  chan struct{}
 	began    time.Time     // when it was granted
 	estimate time.Duration // that its payer was charged then
-	light    bool          // as it was granted
+	light    bool          // it has a slot for light payers
 	limit    *time.Timer   // until it has to yield; nil: it need not
 }
 
@@ -295,7 +295,8 @@ func (s *Slots) grant() {
 			return
 		}
 		p := s.payers[w.Payer]
-		w.began, w.estimate, w.light = time.Now(), p.longest, w.Signal && p.isLight()
+		w.began, w.estimate = time.Now(), p.longest
+		w.light = s.heavy >= s.cfg.Slots-s.cfg.ForLight // all others are held
 		s.held++
 		p.held++
 		if !w.Signal {
@@ -305,7 +306,7 @@ func (s *Slots) grant() {
 		switch {
 		case !w.light:
 			s.heavy++
-		case w.Yield != nil && s.cfg.ForLight > 0:
+		case w.Yield != nil:
 			w.limit = time.AfterFunc(lightLimit, w.Yield)
 		}
 		p.used += w.estimate
