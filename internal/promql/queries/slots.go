@@ -43,7 +43,7 @@ func ForWindows() Config { return Config{Slots: 3, Share: 1, ForSignals: 2, ForL
 // ForWrites returns the settings for writes to the API server, where scaling is the
 // signal: it waits for no other write, and those of a namespace are few at a time, so that
 // the API server's queue is short for others if it is slow.
-func ForWrites() Config { return Config{Slots: 8, Share: 4, ForSignals: 4} }
+func ForWrites() Config { return Config{Slots: 8, Share: 2, ForSignals: 4} }
 
 // What Slots remember of a payer.
 const (
