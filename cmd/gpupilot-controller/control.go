@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
@@ -31,6 +32,7 @@ import (
 
 // deciding is what decides, and what reads values for it and for others.
 type deciding struct {
+	writes        *queries.Slots // of requests that scale and that write statuses
 	scaler        *target.Scaler
 	fields        *usage.Fields
 	values        *usage.Reader
@@ -43,6 +45,7 @@ type deciding struct {
 
 // makeUsage makes what knows the fields and the GPUs in use.
 func (p *program) makeUsage() {
+	p.writes = queries.NewSlots(queries.ForWrites())
 	p.fields, p.scaler = usage.NewFields(), target.NewScaler(p.clients.Scale)
 	maxAge := gpu.MaxAge(p.cfg.interval)
 	p.values = usage.NewReader(usage.Deps{
@@ -90,7 +93,7 @@ func (p *program) makeController() error {
 	p.makeUsage()
 	scraping := &discovery.Scraping{Scraper: p.scraper, Store: p.store}
 	deps := controller.Deps{
-		Client: p.clients.Client, Live: p.clients.ScaleLive, Pods: p.pods, Scaler: p.scaler, Store: p.store, Devices: p.devices, Fields: p.fields,
+		Client: p.clients.Client, Live: p.clients.ScaleLive, Writes: p.writes, Pods: p.pods, Scaler: p.scaler, Store: p.store, Devices: p.devices, Fields: p.fields,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		Queries: p.scheduler, LimitQuery: p.limit.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) },
@@ -123,7 +126,7 @@ func (p *program) watch(ctx context.Context) error {
 // makeMetricQueries makes the keeper of the MetricQueries.
 func (p *program) makeMetricQueries() error {
 	p.queries = metricquery.New(metricquery.Config{Every: p.cfg.interval}, metricquery.Deps{
-		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled, Client: p.clients.Client,
+		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled, Client: p.clients.Client, Writes: p.writes,
 		Queries: p.scheduler, LimitQuery: p.limit.Limit, Desired: p.desiredReplicas,
 		Workload: func(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (metricquery.Sample, error) {
 			return metricquery.ReadWorkload(ctx, p.values, namespace, q)

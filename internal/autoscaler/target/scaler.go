@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
@@ -48,6 +49,7 @@ func (t *Target) String() string { return fmt.Sprintf("%s %s", t.Kind, t.name) }
 // concurrently.
 type Scaler struct {
 	client client.Client
+	turns  *queries.Slots // of reads of kinds that are not cached, with the namespace as payer
 
 	mu      sync.Mutex
 	written map[Key]written      // own writes that may be newer than the cache
@@ -79,7 +81,7 @@ const (
 
 // NewScaler makes a Scaler. The client reads Deployments and StatefulSets from a cache.
 func NewScaler(c client.Client) *Scaler {
-	return &Scaler{client: c, written: map[Key]written{}, reads: map[Key]cachedTarget{}}
+	return &Scaler{client: c, turns: queries.NewSlots(queries.ForWrites()), written: map[Key]written{}, reads: map[Key]cachedTarget{}}
 }
 
 // Resolve reads the target of a reference, from the cache or, with live, from the API
@@ -158,6 +160,11 @@ func (s *Scaler) readOther(ctx context.Context, t *Target, live bool) error {
 		*t = last.target
 		return nil
 	}
+	done, err := s.turns.Acquire(ctx, queries.Request{Payer: t.namespace, Signal: live})
+	if err != nil {
+		return err
+	}
+	defer done()
 	if err := s.readScale(ctx, t); err != nil {
 		return err
 	}

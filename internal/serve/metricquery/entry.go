@@ -165,7 +165,7 @@ func (e *entry) setRival(rival *entry) {
 func (e *entry) run(ctx context.Context) {
 	defer e.cancel()
 	for {
-		e.writeStatus(ctx, time.Now())
+		e.writeStatus(ctx)
 		select {
 		case <-ctx.Done():
 			return

@@ -50,7 +50,8 @@ type Deps struct {
 	// AwaitInstalled waits until the API server serves the kind of obj. An error means
 	// that ctx is done.
 	AwaitInstalled func(ctx context.Context, obj client.Object) error
-	Client         client.Client // writes the status
+	Client         client.Client  // writes the status
+	Writes         *queries.Slots // of these writes, with the namespace as payer; nil: ForWrites
 
 	Queries Queries
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
@@ -91,6 +92,9 @@ func New(cfg Config, deps Deps) *Keeper {
 	cfg.FollowedEvery = min(cmp.Or(cfg.FollowedEvery, cfg.Every/2), queries.Every)
 	cfg.FollowedPerNamespace = cmp.Or(cfg.FollowedPerNamespace, 10)
 	cfg.Followed = cmp.Or(cfg.Followed, 256)
+	if deps.Writes == nil {
+		deps.Writes = queries.NewSlots(queries.ForWrites())
+	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}

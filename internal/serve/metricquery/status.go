@@ -33,18 +33,35 @@ type statusWriter struct {
 	at   time.Time // zero: nothing was written
 }
 
-// writeStatus writes the status if it has changed and this replica leads.
-func (e *entry) writeStatus(ctx context.Context, now time.Time) {
-	if !e.k.deps.Leading() {
-		return
-	}
+// writeTimeout bounds the write of a status, without the wait for its turn.
+const writeTimeout = 5 * time.Second
+
+// dueStatus returns the status at now. It reports false if it is not to be written.
+func (e *entry) dueStatus(now time.Time) (next v1alpha1.MetricQueryStatus, due bool) {
 	a, v := e.answer(now)
-	if v == notEvaluated {
-		return // soon
+	if v == notEvaluated || !e.k.deps.Leading() {
+		return next, false
 	}
 	next, changed := e.nextStatus(&a, v, now)
 	since := now.Sub(e.status.at)
-	if same(&next, &e.status.last) || since < changeEvery || !changed && since < valueEvery {
+	return next, !same(&next, &e.status.last) && since >= changeEvery && (changed || since >= valueEvery)
+}
+
+// writeStatus writes the status if it has changed and this replica leads.
+func (e *entry) writeStatus(ctx context.Context) {
+	if _, due := e.dueStatus(time.Now()); !due {
+		return
+	}
+	done, err := e.k.deps.Writes.Acquire(ctx, queries.Request{Payer: e.object.Namespace})
+	if err != nil {
+		return
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	now := time.Now() // it may have waited long
+	next, due := e.dueStatus(now)
+	if !due {
 		return
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": e.object.UID}, "status": patchOf(&next)})
