@@ -12,8 +12,12 @@ import (
 	"time"
 )
 
-// slowest is the time of a hostile tenant's longest query.
-const slowest = 5 * time.Second
+// The times of a hostile tenant's slow queries. One of slowQuery is remembered for as long
+// as the attack lasts.
+const (
+	slowQuery = 4 * lightQuery
+	slowest   = 5 * time.Second
+)
 
 // Random tenants with any number of slow queries attack the slots for two minutes. A
 // signal of a light payer waits for at most one short query of each other light payer. If
@@ -78,7 +82,7 @@ func attack(t *testing.T, s *Slots, r *rand.Rand, quiet int, unit time.Duration,
 	longest = 0
 	hostile = 1 + r.IntN(20)
 	for i := range hostile {
-		long := func() time.Duration { return lightQuery + 1 + time.Duration(r.Int64N(int64(slowest-lightQuery))) }
+		long := func() time.Duration { return slowQuery + time.Duration(r.Int64N(int64(slowest-slowQuery))) }
 		takes := long
 		if changing {
 			takes = func() time.Duration {
