@@ -320,6 +320,9 @@ func TestCalls(t *testing.T) {
 	all := roundsOf(kinds)
 	r := random("calls")
 	r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
+	if *rounds > 0 { // rounds in which many calls in a row have no answer take minutes
+		slices.SortStableFunc(all, func(a, b disturbedRound) int { return a.slow() - b.slow() })
+	}
 	for i, x := range all {
 		if *rounds > 0 && i >= *rounds || t.Context().Err() != nil {
 			break
@@ -363,6 +366,14 @@ func TestCalls(t *testing.T) {
 type disturbedRound struct {
 	plans          []*plan
 	start, standby bool
+}
+
+// slow is 1 for a round with several plans of three calls in a row.
+func (r disturbedRound) slow() int {
+	if r.start && len(r.plans) > 1 && r.plans[0].times > 1 {
+		return 1
+	}
+	return 0
 }
 
 // ofWorkloads are the kinds of calls about one workload, which each workload has.

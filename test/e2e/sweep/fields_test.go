@@ -386,7 +386,7 @@ func checkLog(t *testing.T) {
 // if somebody has changed it.
 func newBystander(t *testing.T) func(*testing.T) {
 	t.Helper()
-	const space = "bystander"
+	space := "bystander-" + strings.ToLower(t.Name()) // the namespace of an earlier test may still be going
 	createNamespace(t, space)
 	d := deployment(space, "server", 2)
 	rig.loads.set(space, 20)

@@ -39,7 +39,7 @@ import (
 )
 
 var (
-	transitions = flag.Int("transitions", 60, "about how many changes of fields to make; 0: every field with every value")
+	transitions = flag.Int("transitions", 45, "about how many changes of fields to make; 0: every field with every value")
 	rounds      = flag.Int("rounds", 1, "how many rounds of disturbed calls; 0: every kind of call with every disturbance")
 	within      = flag.Duration("within", 90*time.Second, "how soon after its last disturbed call a workload has the replicas that it needs; the promise is 10s, on a machine that is not busy")
 	seed        = flag.Uint64("seed", 1, "of the choice of fields, values and disturbances")
