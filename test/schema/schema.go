@@ -23,6 +23,7 @@ type Schema struct {
 	Ref                  string             `json:"$ref"`
 	Type                 Types              `json:"type"`
 	Properties           map[string]*Schema `json:"properties"`
+	PatternProperties    map[string]*Schema `json:"patternProperties"`
 	AdditionalProperties *Others            `json:"additionalProperties"`
 	Items                *Schema            `json:"items"`
 	Enum                 []any              `json:"enum"`
@@ -204,14 +205,14 @@ func (s *Schema) values(depth int) (out []Value) {
 		s.strings(add)
 	case s.is("array"):
 		s.lists(add, depth)
+	case len(s.PatternProperties) > 0, s.AdditionalProperties != nil && !s.AdditionalProperties.None:
+		s.dictionaries(add)
 	case len(s.Properties) > 0:
 		add(map[string]any{})
 		add(s.minimal())
 		add(s.full(depth))
 		add("text")
 		add([]any{})
-	case s.AdditionalProperties != nil && !s.AdditionalProperties.None:
-		s.dictionaries(add)
 	default:
 		for _, v := range []any{map[string]any{}, map[string]any{"interval": "5s"}, map[string]any{"a": map[string]any{"b": []any{int64(1)}}}, "text"} {
 			add(v)
@@ -286,7 +287,7 @@ func (s *Schema) lists(add func(any), depth int) {
 
 func (s *Schema) dictionaries(add func(any)) {
 	var good any = "b"
-	if s.AdditionalProperties.IntOrString {
+	if s.AdditionalProperties != nil && s.AdditionalProperties.IntOrString {
 		good = "10m"
 	}
 	add(map[string]any{})
@@ -386,6 +387,11 @@ func (s *Schema) allowsObject(x map[string]any) bool {
 	}
 	for name, v := range x {
 		p := s.Properties[name]
+		for pattern, of := range s.PatternProperties {
+			if p == nil && regexp.MustCompile(pattern).MatchString(name) {
+				p = of
+			}
+		}
 		if others := s.AdditionalProperties; p == nil && others != nil {
 			if others.None {
 				return false

@@ -12,6 +12,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* The labels of every object, and more, which have precedence: a dict with root and more. */}}
+{{- define "gpupilot.labelsAnd" -}}
+{{ toYaml (merge (dict) .more (include "gpupilot.labels" .root | fromYaml)) }}
+{{- end }}
+
 {{/* What selects the controller's pods. It never changes: a Deployment's selector is immutable. */}}
 {{- define "gpupilot.selector" -}}
 app.kubernetes.io/name: gpupilot
