@@ -4,6 +4,7 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -49,6 +50,7 @@ type Election struct {
 	cfg     Config
 	elector *leaderelection.LeaderElector
 	leading atomic.Pointer[context.Context] // the context of the term; nil: not leading
+	running atomic.Pointer[context.Context] // of Run; nil: it has not begun
 	changed []func(leading bool)
 }
 
@@ -73,7 +75,7 @@ func New(cfg Config) (*Election, error) {
 	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: cfg.Name},
-			Client:     ownedLeases{LeasesGetter: cfg.Leases, owner: cfg.Owner},
+			Client:     ownedLeases{LeasesGetter: cfg.Leases, owner: cfg.Owner, mayRelease: e.stops},
 			LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 		},
 		LeaseDuration: cfg.Lease, RenewDeadline: cfg.Renew, RetryPeriod: cfg.Retry,
@@ -90,20 +92,42 @@ func New(cfg Config) (*Election, error) {
 	return e, nil
 }
 
-// ownedLeases gives new leases an owner.
+// errHeld keeps the lease of a leader that goes on running.
+var errHeld = errors.New("a lease is released only when the program ends; it expires")
+
+// stops reports whether Run is to end.
+func (e *Election) stops() bool {
+	ctx := e.running.Load()
+	return ctx != nil && (*ctx).Err() != nil
+}
+
+// ownedLeases gives new leases an owner, and keeps a lease from being released at the
+// wrong time.
 type ownedLeases struct {
 	coordinationv1client.LeasesGetter
-	owner *kube.ServiceOwner
+	owner      *kube.ServiceOwner
+	mayRelease func() bool
 }
 
 // Leases implements LeasesGetter.
 func (o ownedLeases) Leases(namespace string) coordinationv1client.LeaseInterface {
-	return ownedLease{LeaseInterface: o.LeasesGetter.Leases(namespace), owner: o.owner}
+	return ownedLease{LeaseInterface: o.LeasesGetter.Leases(namespace), owner: o.owner, mayRelease: o.mayRelease}
 }
 
 type ownedLease struct {
 	coordinationv1client.LeaseInterface
-	owner *kube.ServiceOwner
+	owner      *kube.ServiceOwner
+	mayRelease func() bool
+}
+
+// Update implements LeaseInterface. client-go also releases the lease of a leader whose
+// renewals fail, before its term ends. Another replica would lead at once, while writes
+// of this one are under way.
+func (o ownedLease) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	if holder := lease.Spec.HolderIdentity; (holder == nil || *holder == "") && !o.mayRelease() {
+		return nil, errHeld
+	}
+	return o.LeaseInterface.Update(ctx, lease, opts)
 }
 
 // Create implements LeaseInterface.
@@ -142,6 +166,7 @@ func (e *Election) notify(leading bool) {
 func (e *Election) Run(ctx context.Context) {
 	// The elector logs an error at each attempt.
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(&rateLimitedHandler{Handler: e.cfg.Log.Handler()}))
+	e.running.Store(&ctx)
 	for ctx.Err() == nil {
 		e.elector.Run(ctx)
 	}
