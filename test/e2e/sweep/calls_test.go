@@ -232,7 +232,8 @@ func (s *scenario) edit() {
 
 // edited waits until the last edit is in effect.
 func (s *scenario) edited(plans []*plan) {
-	err := stack.Eventually(s.t.Context(), patience, func() error {
+	// Calls without an answer follow one another: the GPUExporter's objects are written one by one.
+	err := stack.Eventually(s.t.Context(), 3*patience, func() error {
 		s.restart()
 		ds := &appsv1.DaemonSet{}
 		if err := rig.Client.Get(s.t.Context(), client.ObjectKey{Namespace: stack.Namespace, Name: "gpupilot-agent-" + space}, ds); err != nil {
