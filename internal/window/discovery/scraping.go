@@ -3,6 +3,8 @@
 package discovery
 
 import (
+	"strings"
+
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
@@ -40,7 +42,10 @@ func (s *Scraping) Sync(targets []Target) {
 func PodMetrics(in []policy.PodMetric) []page.Metric {
 	out := make([]page.Metric, 0, len(in))
 	for _, m := range in {
-		out = append(out, page.Metric{Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Largest: m.Max, By: m.By, Min: m.LowerBound, Max: m.UpperBound})
+		out = append(out, page.Metric{
+			Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Largest: m.Max, By: m.By, Min: m.LowerBound, Max: m.UpperBound,
+			Counter: m.Rate || strings.HasSuffix(m.Name, "_total"),
+		})
 	}
 	return out
 }

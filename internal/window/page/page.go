@@ -288,6 +288,9 @@ func (p *Reader) End() error {
 	if p.gpus != nil && p.Changed {
 		p.gpus.settle(p)
 	}
+	if p.pods != nil {
+		p.pods.combine(p)
+	}
 	return nil
 }
 

@@ -17,6 +17,7 @@ type Metric struct {
 	Name         string // of the series
 	Label, Value string // only series with this label; empty: all
 	Largest      bool   // the largest of the series, not the sum: a sum of ratios has no meaning
+	Counter      bool   // it only rises: a page with a lower value is an old one
 	// Min and Max are the valid range of each series and of the combined value. If
 	// one is outside, the metric has no value. Both 0: no range.
 	Min, Max float64
@@ -45,6 +46,8 @@ type podMetrics struct {
 	sums    []float64        // by metric
 	seen    []bool           // by metric: a cell has a value
 	over    []bool           // by metric: not all of its series fit
+	newest  []float64        // by metric: a counter's value on the newest page
+	lower   int              // consecutive pages with a lower counter
 	text    int64            // bytes of names
 	labels  labeller
 }
@@ -67,7 +70,7 @@ func newPodMetrics(t *series.Target, metrics []Metric) *podMetrics {
 	return &podMetrics{
 		target: t, metrics: metrics, refs: make([]series.Ref, n),
 		places: map[place]int32{}, known: map[string]int32{},
-		sums: make([]float64, n), seen: make([]bool, n), over: make([]bool, n),
+		sums: make([]float64, n), seen: make([]bool, n), over: make([]bool, n), newest: make([]float64, n),
 	}
 }
 
@@ -85,7 +88,7 @@ func (m *podMetrics) overgrown() bool { return m.labels.again || slices.Contains
 // size returns the bytes that are remembered. A map takes about twice its entries.
 func (m *podMetrics) size() int64 {
 	return m.text + m.labels.size() + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
-		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2)
+		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2+8)
 }
 
 func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
@@ -158,9 +161,8 @@ func (m *podMetrics) success(int32, float64) {}
 
 func (m *podMetrics) observe(int32, evidence, float64, bool) {}
 
-// fill adds the combined values to a batch. A metric with a NaN among its series has
-// no value.
-func (m *podMetrics) fill(p *Reader, b *series.Batch) {
+// combine computes the page's values.
+func (m *podMetrics) combine(p *Reader) {
 	for i := range m.cells {
 		m.cells[i].value, m.cells[i].seen = 0, false
 	}
@@ -178,6 +180,33 @@ func (m *podMetrics) fill(p *Reader, b *series.Batch) {
 			m.seen[c.metric] = true
 		}
 	}
+}
+
+// restarted is the number of pages with a lower counter in a row from which the server has
+// restarted. Fewer are old pages.
+const restarted = 3
+
+// isOld reports whether the page is older than an earlier one, which a counter shows.
+func (m *podMetrics) isOld() bool {
+	isLower := false
+	for i := range m.metrics {
+		isLower = isLower || m.metrics[i].Counter && m.seen[i] && m.sums[i] < m.newest[i]
+	}
+	if m.lower++; isLower && m.lower < restarted {
+		return true
+	}
+	m.lower = 0
+	for i := range m.metrics {
+		if m.seen[i] && !m.over[i] && m.metrics[i].Counter {
+			m.newest[i] = m.sums[i]
+		}
+	}
+	return false
+}
+
+// fill adds the combined values to a batch. A metric with a NaN among its series has
+// no value.
+func (m *podMetrics) fill(p *Reader, b *series.Batch) {
 	for i, ok := range m.seen {
 		if ok && !m.over[i] {
 			b.Add(m.refs[i], p.OutOfRange.limitMetric(&m.metrics[i], m.sums[i]))

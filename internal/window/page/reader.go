@@ -86,6 +86,10 @@ func (p *Reader) Freshness(at time.Time, stamped bool, learned *IntervalEstimate
 	return p.gpus.assess(at, learned)
 }
 
+// IsOld reports whether a page of a pod is older than an earlier one: one of its counters
+// is lower, for the first or the second page in a row. Call it once for each page.
+func (p *Reader) IsOld() bool { return p.pods.isOld() }
+
 // HasValues reports whether the page has a value that is kept.
 func (p *Reader) HasValues() bool { return len(p.points) > 0 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -51,20 +52,20 @@ func energyPage(c *cached) string {
 }
 
 // show answers a scrape with a page.
-func (c *cached) show(page string) {
+func (c *cached) show(text string) {
 	c.t.Helper()
 	if err := c.r.prepare(c.now); err != nil {
 		c.t.Fatal(err)
 	}
-	c.r.keep([]byte(page), c.now, c.now)
+	c.r.keep([]byte(text), c.now, c.now)
 }
 
 // fresh answers with a new page.
 func (c *cached) fresh() {
 	c.t.Helper()
-	page := c.write(c)
-	c.pages = append(c.pages, page)
-	c.show(page)
+	text := c.write(c)
+	c.pages = append(c.pages, text)
+	c.show(text)
 }
 
 // newest is the number of the page whose value counts now; 0: none does.
@@ -258,6 +259,59 @@ func TestOneOldPageForLong(t *testing.T) {
 	f(Agent, agentPage)
 	f(DCGM, stampedPage)
 	f(DCGM, energyPage)
+}
+
+// Old pages of a pod are those with a lower counter. Three in a row are a restarted server.
+func TestOldPagesOfPods(t *testing.T) {
+	f := func(seed uint64) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		x := newReader(t, Target{
+			Kind: Pod, Labels: series.TargetLabels{Namespace: "ns", Pod: "p"},
+			Metrics: []page.Metric{{Key: "queue", Name: "queue"}, {Key: "done", Name: "done_total", Counter: true}},
+		})
+		var pages []string
+		done, low, waited := 0, 0, 0
+		newest := func() int {
+			v, ok := x.store.PodMetric("ns", "p", "queue", x.now, time.Hour)
+			if !ok {
+				return 0
+			}
+			return int(v.Value)
+		}
+		show := func(text string) {
+			if err := x.r.prepare(x.now); err != nil {
+				t.Fatal(err)
+			}
+			x.r.keep([]byte(text), x.now, x.now)
+		}
+		for range 300 {
+			x.now = x.now.Add(time.Second)
+			switch n := rnd.IntN(100); {
+			case n < 40 && len(pages) > 1 && low < 2:
+				before := newest()
+				low++
+				if show(pages[rnd.IntN(len(pages)-1)]); newest() != before {
+					t.Fatalf("seed %d: an old page was stored, with the queue %d instead of %d", seed, newest(), before)
+				}
+				continue
+			case n < 43 && low == 0 && waited == 0:
+				done, pages, low = 0, nil, 2 // the server restarts; without old pages until it is noticed
+			}
+			done += 1 + rnd.IntN(9)
+			text := fmt.Sprintf("queue %d\ndone_total %d\n", x.now.Unix()-t0.Unix(), done)
+			pages = append(pages, text)
+			if show(text); newest() == int(x.now.Unix()-t0.Unix()) {
+				low, waited = 0, 0
+				continue
+			}
+			if waited++; waited > 2 {
+				t.Fatalf("seed %d: no value of %d new pages", seed, waited)
+			}
+		}
+	}
+	for seed := range uint64(40) {
+		f(seed)
+	}
 }
 
 // A series and an owner that appeared on an old page's successor are not lost.

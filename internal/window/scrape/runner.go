@@ -213,7 +213,7 @@ func (r *runner) store(started, arrived time.Time) (next time.Time) {
 	if r.have.Kind != Pod {
 		f = r.freshness(at, !raw.IsZero())
 	}
-	if !isNew {
+	if !isNew || r.have.Kind == Pod && p.IsOld() {
 		if p.IsOvergrown() {
 			r.forget()
 		}
@@ -422,12 +422,12 @@ func (r *runner) succeeded(at, started, arrived time.Time) {
 // gpu.MaxAge.
 func (r *runner) repeated(raw, arrived time.Time) (next time.Time) {
 	r.s.repeated.Add(1)
-	m, again := r.page.Meta, raw.Equal(r.clock.newest)
+	m, again := r.page.Meta, !raw.IsZero() && raw.Equal(r.clock.newest)
 	if next = r.phase.success(time.Now()); again {
 		next = r.phase.tooEarly(m, arrived)
 	}
 	// The interval of lines with timestamps is unknown.
-	if age := arrived.Sub(r.clock.at); age > gpu.MaxAge(seconds(m.Interval)) && (m.Interval > 0 || !again) {
+	if age := arrived.Sub(r.clock.at); !raw.IsZero() && age > gpu.MaxAge(seconds(m.Interval)) && (m.Interval > 0 || !again) {
 		f := fail(Stale, "%s", r.clock.describe(raw))
 		r.s.failures[f.reason].Add(1)
 		r.note(f, arrived)
