@@ -110,13 +110,6 @@ func recorded() []history.Family {
 	return slices.Concat(controller.Recorded(), usage.Recorded())
 }
 
-// The memory of the index of pods for kube_pod_*: an eighth of --window-memory, which it
-// is not a part of.
-const (
-	podShare    = 8
-	minPodBytes = 16 << 20
-)
-
 // makeSeries makes the storage that PromQL reads: the series of the windows.
 func (p *program) makeSeries() error {
 	instance, err := os.Hostname()
@@ -125,7 +118,7 @@ func (p *program) makeSeries() error {
 	}
 	p.promstore = windows.New(windows.Config{
 		Interval: p.cfg.interval, Instance: instance,
-		PodBytes: max(minPodBytes, kubeflags.Bytes(p.cfg.memory)/podShare),
+		PodBytes: max(16<<20, kubeflags.Bytes(p.cfg.memory)/8), // not a part of --window-memory
 	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.devices.Holder, Own: p.registry, Log: p.log,
 		SetNames: func(all bool, names []string) { p.scraper.SetNames(page.NewNames(all, names)) },

@@ -170,9 +170,8 @@ func (p *program) addLeaderLoop(run func(context.Context)) {
 // run runs all parts until ctx is done or one of them fails.
 func (p *program) run(ctx context.Context, l net.Listener) error {
 	g := group.New(ctx)
-	g.Run(func(ctx context.Context) error {
-		return webui.Serve(ctx, p.conns.Of(l), p.page.CheckHosts(p.mux, p.cfg.pageHosts), p.log)
-	})
+	handler := p.page.CheckHosts(p.mux, p.cfg.pageHosts)
+	g.Run(func(ctx context.Context) error { return webui.Serve(ctx, p.conns.Of(l), handler, p.log) })
 	for _, task := range p.tasks {
 		g.Run(task)
 	}
