@@ -98,7 +98,7 @@ func TestAcceptance(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, err, want)
 		}
 		if last := sources[len(sources)-1]; err != nil { // it leaves nothing behind
-			for name, claims := range a.recorded {
+			for name, claims := range a.all {
 				if slices.ContainsFunc(claims, func(c claim) bool { return c.source == last }) {
 					t.Errorf("%s: %s is recorded by a source that was refused", what, name)
 				}

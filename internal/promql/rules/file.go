@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 )
 
 // The bounds of one file or object.
@@ -25,6 +27,7 @@ const (
 	maxRules     = 1000 // recording rules of one file
 	maxLabels    = 30   // of a rule or a group
 	maxLabelText = 1024 // bytes of a label's value
+	maxRecord    = 256  // bytes of a metric's name
 )
 
 // Group is a group of recording rules, which are evaluated in order.
@@ -160,8 +163,8 @@ func readRule(r *ruleFormat, common map[string]string, check Checker) (Rule, err
 	switch {
 	case r.Record == "":
 		return out, errors.New("record is empty: name the metric, such as team:gpu_utilization:avg")
-	case !model.LegacyValidation.IsValidMetricName(r.Record):
-		return out, fmt.Errorf("record %q is not the name of a metric", r.Record)
+	case !model.LegacyValidation.IsValidMetricName(r.Record), len(r.Record) > maxRecord:
+		return out, fmt.Errorf("record %q is not the name of a metric with at most %d bytes", excerpt.Of(r.Record, maxText), maxRecord)
 	case r.Expr == "":
 		return out, errors.New("expr is empty")
 	case r.For != "" || r.KeepFiring != "" || len(r.Annotations) > 0:

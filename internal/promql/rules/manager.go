@@ -53,8 +53,8 @@ type Manager struct {
 	changed chan struct{} // of length 1
 
 	mu      sync.Mutex
-	offered map[string]*offer  // by the source's ID
-	running map[string]*runner // by source and group
+	offered map[string]offer   // by the source's ID
+	running map[string]*runner // by source and group; only settle and stopAll change it
 	freed   uint64             // accepted versions that ended
 	list    metricList
 }
@@ -65,6 +65,7 @@ type offer struct {
 	accepted *Source // the version that runs; nil: none
 	parse    string  // why the newest version could not be parsed, or why it was dropped
 	problem  string  // as it was reported
+	version  uint64  // of Set
 	dropped  bool    // the newest version was refused, and is not in memory any more
 	freed    uint64  // Manager.freed when it was dropped
 }
@@ -87,7 +88,7 @@ func New(cfg Config, deps Deps) *Manager {
 	}
 	return &Manager{
 		cfg: cfg, deps: deps, changed: make(chan struct{}, 1),
-		offered: map[string]*offer{}, running: map[string]*runner{},
+		offered: map[string]offer{}, running: map[string]*runner{},
 	}
 }
 
@@ -107,10 +108,6 @@ func LogProblems(log *slog.Logger) func(*Source, string) {
 func (m *Manager) Set(s *Source, err error) {
 	m.mu.Lock()
 	o := m.offered[s.ID]
-	if o == nil {
-		o = &offer{}
-		m.offered[s.ID] = o
-	}
 	if err != nil {
 		if o.source == nil {
 			o.source = s // without groups
@@ -119,6 +116,8 @@ func (m *Manager) Set(s *Source, err error) {
 	} else {
 		o.source, o.parse, o.dropped = s, "", false
 	}
+	o.version++
+	m.offered[s.ID] = o
 	m.mu.Unlock()
 	m.notify()
 }
@@ -126,7 +125,7 @@ func (m *Manager) Set(s *Source, err error) {
 // Remove ends a source's rules.
 func (m *Manager) Remove(id string) {
 	m.mu.Lock()
-	if o := m.offered[id]; o != nil && o.accepted != nil {
+	if m.offered[id].accepted != nil {
 		m.freed++
 	}
 	delete(m.offered, id)
@@ -145,6 +144,9 @@ func (m *Manager) notify() {
 const (
 	settleTime = 100 * time.Millisecond // between two calls of settle: many objects change at the start
 	sweepEvery = 30 * time.Second
+	// settleIdle bounds the part of a core that objects use which change all the time: the
+	// pause is so many times as long as the call was.
+	settleIdle = 4
 )
 
 // Run evaluates the rules until ctx is done.
@@ -160,28 +162,29 @@ func (m *Manager) Run(ctx context.Context) {
 			m.deps.Store.Sweep(m.deps.Now())
 			m.want()
 		case <-m.changed:
+			began := time.Now()
 			m.settle(ctx)
 			m.want()
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(settleTime):
+			case <-time.After(max(settleTime, settleIdle*time.Since(began))):
 			}
 		}
 	}
 }
 
 // settle decides which sources run, reports the problems that changed, and starts and
-// stops groups.
+// stops groups. Tenants' rules make it slow, so that it does its work without the lock.
 func (m *Manager) settle(ctx context.Context) {
 	m.mu.Lock()
+	offers, freed, ended := slices.Collect(maps.Values(m.offered)), m.freed, uint64(0)
+	m.mu.Unlock()
+	slices.SortFunc(offers, func(x, y offer) int { return compareSources(x.source, y.source) })
 	a := newAcceptance(m.cfg.Label, m.deps.Reserved)
-	type report struct {
-		source  *Source
-		problem string
-	}
-	var reports []report
-	for _, o := range slices.SortedFunc(maps.Values(m.offered), func(x, y *offer) int { return compareSources(x.source, y.source) }) {
+	var reports []offer
+	for i := range offers {
+		o := &offers[i]
 		problem, before := o.parse, o.accepted
 		if err := a.add(o.source); err == nil {
 			o.accepted = o.source
@@ -191,24 +194,44 @@ func (m *Manager) settle(ctx context.Context) {
 				o.accepted = nil
 			}
 			if o.source.Namespace != "" {
-				o.drop(problem, m.freed)
+				o.drop(problem, freed+ended)
 			}
 		}
 		if before != nil && before != o.accepted {
-			m.freed++
+			ended++
 		}
 		if problem != o.problem {
 			o.problem = problem
-			reports = append(reports, report{o.source, problem})
+			reports = append(reports, *o)
 		}
 	}
-	stopped := m.startAndStop(ctx, a.sources)
+	started, stopped := m.compare(a.sources)
+	m.mu.Lock()
+	m.freed += ended
+	for i := range offers {
+		o := offers[i]
+		now, ok := m.offered[o.source.ID]
+		if !ok {
+			continue
+		}
+		if now.version != o.version { // a newer version, which is settled next
+			now.accepted, now.problem = o.accepted, o.problem
+			o = now
+		}
+		m.offered[o.source.ID] = o
+	}
+	for key := range stopped {
+		delete(m.running, key)
+	}
+	for key, g := range started {
+		m.running[key] = m.start(ctx, g.source, g.group)
+	}
 	m.mu.Unlock()
 	for _, r := range stopped {
 		r.stop(m.deps.Now())
 	}
-	for _, r := range reports {
-		m.deps.Report(r.source, r.problem)
+	for i := range reports {
+		m.deps.Report(reports[i].source, reports[i].problem)
 	}
 }
 
@@ -247,31 +270,28 @@ func (m *Manager) Waiting() (ids []string) {
 	return ids[:min(len(ids), maxWaiting)]
 }
 
-// startAndStop starts the groups of the sources that do not run yet, and returns the
-// running groups that have gone. m.mu is held.
-func (m *Manager) startAndStop(ctx context.Context, sources []*Source) (stopped []*runner) {
-	wanted := map[string]bool{}
+// groupOf is a group of a source.
+type groupOf struct {
+	source *Source
+	group  *Group
+}
+
+// compare returns the groups of the sources that do not run yet, and the running groups
+// that are not theirs.
+func (m *Manager) compare(sources []*Source) (started map[string]groupOf, stopped map[string]*runner) {
+	started, stopped = map[string]groupOf{}, maps.Clone(m.running)
 	for _, s := range sources {
 		for i := range s.Groups {
 			g := &s.Groups[i]
 			key := s.ID + "\x00" + g.Name
-			wanted[key] = true
-			if r := m.running[key]; r != nil {
-				if r.source.Namespace == s.Namespace && reflect.DeepEqual(stripped(r.group), stripped(g)) {
-					continue
-				}
-				stopped = append(stopped, r)
+			if r := m.running[key]; r != nil && r.source.Namespace == s.Namespace && (r.group == g || reflect.DeepEqual(stripped(r.group), stripped(g))) {
+				delete(stopped, key)
+			} else {
+				started[key] = groupOf{s, g}
 			}
-			m.running[key] = m.start(ctx, s, g)
 		}
 	}
-	for key, r := range m.running {
-		if !wanted[key] {
-			delete(m.running, key)
-			stopped = append(stopped, r)
-		}
-	}
-	return stopped
+	return started, stopped
 }
 
 // stripped returns a group without what was derived from its text.

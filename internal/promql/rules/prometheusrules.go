@@ -28,32 +28,63 @@ type ObjectsConfig struct {
 	Read func(ctx context.Context, namespace, name string) (*unstructured.Unstructured, error)
 }
 
-// Objects offers the rules of PrometheusRules. It is the handler of their watch.
+// Objects offers the rules of PrometheusRules. It is the handler of their watch. Run reads
+// the rules.
 type Objects struct {
 	cfg ObjectsConfig
 
-	mu   sync.Mutex
-	refs map[string]corev1.ObjectReference // by the source's ID
+	mu      sync.Mutex
+	refs    map[string]corev1.ObjectReference // by the source's ID
+	changed map[string]map[string]change      // by namespace and the source's ID
+	turns   []string                          // the namespaces of changed, next one first
+	wake    chan struct{}                     // of length 1
+}
+
+// change is the newest version of an object that has changed.
+type change struct {
+	*unstructured.Unstructured
+	gone bool
 }
 
 // NewObjects returns no objects.
 func NewObjects(cfg ObjectsConfig) *Objects {
-	return &Objects{cfg: cfg, refs: map[string]corev1.ObjectReference{}}
+	return &Objects{
+		cfg: cfg, refs: map[string]corev1.ObjectReference{}, changed: map[string]map[string]change{}, wake: make(chan struct{}, 1),
+	}
 }
 
 // OnAdd implements ResourceEventHandler.
-func (o *Objects) OnAdd(obj any, _ bool) { o.offer(obj) }
+func (o *Objects) OnAdd(obj any, _ bool) { o.note(obj, false) }
 
 // OnUpdate implements ResourceEventHandler.
-func (o *Objects) OnUpdate(_, obj any) { o.offer(obj) }
+func (o *Objects) OnUpdate(_, obj any) { o.note(obj, false) }
 
 // OnDelete implements ResourceEventHandler.
 func (o *Objects) OnDelete(obj any) {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		o.remove(ruleID(u))
+	o.note(obj, true)
+}
+
+// note has Run read an object.
+func (o *Objects) note(obj any, gone bool) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	o.mu.Lock()
+	own := o.changed[u.GetNamespace()]
+	if own == nil {
+		own = map[string]change{}
+		o.changed[u.GetNamespace()] = own
+		o.turns = append(o.turns, u.GetNamespace())
+	}
+	own[ruleID(u)] = change{u, gone}
+	o.mu.Unlock()
+	select {
+	case o.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -61,25 +92,64 @@ func (o *Objects) OnDelete(obj any) {
 // have made room.
 const readAgain = 5 * time.Second
 
-// Run offers objects again that were refused, until ctx is done.
+// Run reads the objects that change, until ctx is done. It takes one object of each
+// namespace in turn, and of an object the newest version only, because large objects take
+// long to read. It offers objects again that were refused.
 func (o *Objects) Run(ctx context.Context) {
 	tick := time.NewTicker(readAgain)
 	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
+		select {
+		case <-tick.C:
+			o.readAgain(ctx)
+		default:
+		}
+		if c, ok := o.next(); ok {
+			o.offer(c)
+			continue
+		}
 		select {
 		case <-ctx.Done():
-			return
+		case <-o.wake:
 		case <-tick.C:
-			for _, id := range o.cfg.Manager.Waiting() {
-				o.mu.Lock()
-				ref, ok := o.refs[id]
-				o.mu.Unlock()
-				if u, err := o.cfg.Read(ctx, ref.Namespace, ref.Name); ok && err == nil && u != nil && u.GetUID() == ref.UID {
-					o.offer(u)
-				}
-			}
+			o.readAgain(ctx)
 		}
 	}
+}
+
+func (o *Objects) readAgain(ctx context.Context) {
+	for _, id := range o.cfg.Manager.Waiting() {
+		o.mu.Lock()
+		ref, ok := o.refs[id]
+		o.mu.Unlock()
+		if u, err := o.cfg.Read(ctx, ref.Namespace, ref.Name); ok && err == nil && u != nil && u.GetUID() == ref.UID {
+			o.offer(change{u, false})
+		}
+	}
+}
+
+// next returns a changed object of the namespace whose turn it is. It reports false if no
+// object has changed.
+func (o *Objects) next() (c change, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.turns) == 0 {
+		return c, false
+	}
+	namespace := o.turns[0]
+	o.turns = o.turns[1:]
+	own := o.changed[namespace]
+	for id, x := range own {
+		c = x
+		delete(own, id)
+		break
+	}
+	if len(own) == 0 {
+		delete(o.changed, namespace)
+	} else {
+		o.turns = append(o.turns, namespace)
+	}
+	return c, true
 }
 
 func (o *Objects) remove(id string) {
@@ -94,13 +164,9 @@ func ruleID(u *unstructured.Unstructured) string {
 }
 
 // offer offers the rules of one object.
-func (o *Objects) offer(obj any) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return
-	}
-	s := &Source{ID: ruleID(u), Namespace: u.GetNamespace(), Created: u.GetCreationTimestamp().Time}
-	if !o.cfg.Selector.Matches(labels.Set(u.GetLabels())) {
+func (o *Objects) offer(u change) {
+	s := &Source{ID: ruleID(u.Unstructured), Namespace: u.GetNamespace(), Created: u.GetCreationTimestamp().Time}
+	if u.gone || !o.cfg.Selector.Matches(labels.Set(u.GetLabels())) {
 		o.remove(s.ID)
 		return
 	}
