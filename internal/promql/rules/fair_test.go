@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -132,7 +133,7 @@ func hasCycle(sources []*Source) bool {
 			reads[i][j] = visible && slices.ContainsFunc(x.selectors, func(selector []*labels.Matcher) bool {
 				return !slices.ContainsFunc(selector, func(m *labels.Matcher) bool {
 					v, ok := y.Labels[m.Name]
-					if m.Name == labels.MetricName {
+					if m.Name == model.MetricNameLabel {
 						v, ok = y.Record, true
 					}
 					return ok && !m.Matches(v)

@@ -47,7 +47,6 @@ type scenario struct {
 	t       *testing.T
 	mu      sync.Mutex
 	all     map[string]*scaled
-	floor   int32 // what is needed in this phase, or was in the last one
 	faults  []string
 	crashes chan struct{}
 	fault   time.Time // when the controller was last made to start again

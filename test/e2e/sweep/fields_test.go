@@ -420,7 +420,6 @@ func newBystander(t *testing.T) func(*testing.T) {
 // have gone.
 type vital struct {
 	goroutines float64
-	lines      int // of /metrics that name a swept object
 }
 
 func vitals(t *testing.T) vital {
