@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ import (
 type slowEvents struct {
 	eventsv1client.EventInterface
 	takes   time.Duration
+	mu      sync.Mutex
 	written []string
 }
 
@@ -31,6 +33,8 @@ func (s *slowEvents) Create(ctx context.Context, e *eventsv1.Event, _ metav1.Cre
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(s.takes):
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.written = append(s.written, e.Reason)
 		return e, nil
 	}
@@ -83,17 +87,24 @@ func TestEventsOfOneNamespace(t *testing.T) {
 			record(fmt.Sprint("noisy", i), 1000)
 		}
 		record("quiet", 1)
-		synctest.Wait()
-		if r.queued > maxEvents+10 || len(r.queue["noisy0"]) > maxOfNamespace {
-			t.Errorf("%d Events wait, %d of one namespace", r.queued, len(r.queue["noisy0"]))
+		state := func() (written []string, queued, namespaces, ofNoisy int) {
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			api.mu.Lock()
+			defer api.mu.Unlock()
+			return slices.Clone(api.written), r.queued, len(r.queue) + len(r.turns), len(r.queue["noisy0"])
+		}
+		if _, queued, _, ofNoisy := state(); queued > maxEvents+10 || ofNoisy > maxOfNamespace {
+			t.Errorf("%d Events wait, %d of one namespace", queued, ofNoisy)
 		}
 		time.Sleep(13 * time.Second)
-		if !slices.Contains(api.written, "quiet") {
-			t.Errorf("the Event of another namespace is not written: %v", api.written)
+		if written, _, _, _ := state(); !slices.Contains(written, "quiet") {
+			t.Errorf("the Event of another namespace is not written: %v", written)
 		}
 		time.Sleep(time.Hour)
-		if r.queued != 0 || len(r.queue)+len(r.turns) != 0 || uint64(len(api.written))+r.Dropped() != 10_001 {
-			t.Errorf("%d Events remain, %d were written and %d lost", r.queued, len(api.written), r.Dropped())
+		if written, queued, namespaces, _ := state(); queued+namespaces != 0 || uint64(len(written))+r.Dropped() != 10_001 {
+			t.Errorf("%d Events remain, %d were written and %d lost", queued, len(written), r.Dropped())
 		}
 	})
 }

@@ -75,12 +75,19 @@ func attack(t *testing.T, s *Slots, r *rand.Rand, quiet int, unit time.Duration,
 			}
 		})
 	}
+	random := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.IntN(n)
+	}
 	for i := range quiet {
 		run(fmt.Sprint("quiet", i), true, func() time.Duration { return unit }, func() time.Duration { return time.Second })
 	}
 	time.Sleep(2 * time.Second) // each was evaluated
+	mu.Lock()
 	longest = 0
-	hostile = 1 + r.IntN(20)
+	mu.Unlock()
+	hostile = 1 + random(20)
 	for i := range hostile {
 		long := func() time.Duration { return slowQuery + time.Duration(r.Int64N(int64(slowest-slowQuery))) }
 		takes := long
@@ -92,8 +99,8 @@ func attack(t *testing.T, s *Slots, r *rand.Rand, quiet int, unit time.Duration,
 				return long()
 			}
 		}
-		for range 1 + r.IntN(10) {
-			run(fmt.Sprint("hostile", i), r.IntN(3) > 0, takes, func() time.Duration { return 0 })
+		for range 1 + random(10) {
+			run(fmt.Sprint("hostile", i), random(3) > 0, takes, func() time.Duration { return 0 })
 		}
 	}
 	all.Wait()

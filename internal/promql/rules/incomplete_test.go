@@ -4,6 +4,7 @@ package rules
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,9 +19,13 @@ import (
 func TestRulesRecordNothingIncomplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig()
-		var absent []engine.Incomplete
+		var absent atomic.Pointer[engine.Incomplete]
 		r.engine = engine.New(engine.Config{Incomplete: func() []engine.Incomplete {
-			return append(r.deps.Store.Incomplete(), absent...)
+			list := r.deps.Store.Incomplete()
+			if x := absent.Load(); x != nil {
+				list = append(list, *x)
+			}
+			return list
 		}}, engine.Join(r.scraped, r.deps.Store))
 		r.deps.Engine = r.engine
 		r.set("file", "", `
@@ -37,7 +42,7 @@ groups:
 		scrape := func() {
 			r.scrape(t, `agg{namespace="a",name="x"}`, 5)
 			r.scrape(t, `agg{namespace="b",name="x"}`, 7)
-			if absent == nil {
+			if absent.Load() == nil {
 				r.scrape(t, `agg{namespace="a",name="y"}`, 95)
 			}
 		}
@@ -51,7 +56,7 @@ groups:
 		time.Sleep(3 * time.Second)
 		f(`sum(renamed)`, `{} 114`)
 		f(`total`, `{__name__="total"} 57`)
-		absent = []engine.Incomplete{{Metric: "agg", Labels: labels.FromStrings("namespace", "a", "name", "y"), Why: "2 of its GPUs"}}
+		absent.Store(&engine.Incomplete{Metric: "agg", Labels: labels.FromStrings("namespace", "a", "name", "y"), Why: "2 of its GPUs"})
 		scrape()
 		time.Sleep(3 * time.Second)
 		f(`renamed`, `{__name__="renamed", namespace="b", of="gpus"} 14`)
@@ -73,12 +78,12 @@ groups:
 				t.Errorf("the errors of the rules are %q and %q", g.Rules[0].Error, got)
 			}
 		}
-		absent = nil
+		absent.Store(nil)
 		scrape()
 		time.Sleep(3 * time.Second)
 		f(`sum(renamed)`, `{} 114`)
 		f(`total`, `{__name__="total"} 57`)
-		absent = []engine.Incomplete{{Metric: "agg", Labels: labels.FromStrings("namespace", "a", "name", "y"), Why: "2 of its GPUs"}}
+		absent.Store(&engine.Incomplete{Metric: "agg", Labels: labels.FromStrings("namespace", "a", "name", "y"), Why: "2 of its GPUs"})
 		time.Sleep(2 * time.Second)
 		r.Set(&Source{ID: "file"}, nil)
 		time.Sleep(2 * time.Second)

@@ -33,6 +33,13 @@ type rig struct {
 	problems map[string]string
 }
 
+// problem returns what was last reported of a source.
+func (r *rig) problem(id string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.problems[id]
+}
+
 func newRig() *rig {
 	r := &rig{scraped: NewStore(time.Hour, 1<<30), problems: map[string]string{}}
 	results := NewStore(10*time.Minute, 8<<20)
@@ -202,30 +209,26 @@ func TestWrongSources(t *testing.T) {
 		go r.Run(ctx)
 		defer func() { cancel(); synctest.Wait() }()
 		time.Sleep(3 * time.Second)
-		r.mu.Lock()
 		for id, want := range map[string]string{
 			"unparsable": "expr: 1:5: parse error", "twice": "one is recorded by good already", "cycle": "read their own results: y reads z", "self": "s reads s",
 			"spoof": "metric that is scraped", "foreign": `record only "b"`, "many": "would have 101; at most 100",
 		} {
-			if !strings.Contains(r.problems[id], want) {
-				t.Errorf("%s: %q does not say %q", id, r.problems[id], want)
+			if !strings.Contains(r.problem(id), want) {
+				t.Errorf("%s: %q does not say %q", id, r.problem(id), want)
 			}
 		}
-		if p := r.problems["good"]; p != "" {
+		if p := r.problem("good"); p != "" {
 			t.Errorf("good: %s", p)
 		}
-		r.mu.Unlock()
 		// The last good version keeps running.
 		r.set("good", "", "groups: [")
 		time.Sleep(2 * time.Second)
 		if got := r.value(t, "one"); got != `{__name__="one"} 1` {
 			t.Errorf("after a broken version: %q", got)
 		}
-		r.mu.Lock()
-		if r.problems["good"] == "" {
+		if r.problem("good") == "" {
 			t.Error("nothing is told about the broken version")
 		}
-		r.mu.Unlock()
 		// And so it does if the new version can be read, and is refused.
 		r.set("good", "", "groups: [{name: g, rules: [{record: one, expr: one + 1}]}]")
 		time.Sleep(2 * time.Second)
@@ -235,8 +238,8 @@ func TestWrongSources(t *testing.T) {
 		// A version that works replaces it, and the problem is gone.
 		r.set("good", "", strings.Replace(good, "(1)", "(3)", 1))
 		time.Sleep(2 * time.Second)
-		if got := r.value(t, "one"); got != `{__name__="one"} 3` || r.problems["good"] != "" {
-			t.Errorf("after a new version: %q, %q", got, r.problems["good"])
+		if got := r.value(t, "one"); got != `{__name__="one"} 3` || r.problem("good") != "" {
+			t.Errorf("after a new version: %q, %q", got, r.problem("good"))
 		}
 	})
 }
@@ -264,12 +267,15 @@ func TestRefusedRulesAreForgotten(t *testing.T) {
 		r.set("other", "c", many("y", 60, "vector(1)"))
 		time.Sleep(time.Second)
 		for id := range texts {
-			if o := r.offered[id]; len(o.source.Groups) > 0 || o.problem == "" {
+			r.Manager.mu.Lock()
+			o := r.offered[id]
+			r.Manager.mu.Unlock()
+			if len(o.source.Groups) > 0 || o.problem == "" {
 				t.Errorf("of %s %d groups are kept, problem %q", id, len(o.source.Groups), o.problem)
 			}
 		}
-		if ids := r.Waiting(); len(ids) > 0 || r.problems["other"] != "" {
-			t.Errorf("waiting: %v, other: %s", ids, r.problems["other"])
+		if ids := r.Waiting(); len(ids) > 0 || r.problem("other") != "" {
+			t.Errorf("waiting: %v, other: %s", ids, r.problem("other"))
 		}
 		r.Remove("first")
 		offered := 0
@@ -282,8 +288,8 @@ func TestRefusedRulesAreForgotten(t *testing.T) {
 				t.Fatalf("%v are offered again and again", ids)
 			}
 		}
-		if r.problems["second"] != "" || r.problems["all"] == "" || r.problems["large"] == "" {
-			t.Errorf("problems: %v", r.problems)
+		if r.problem("second") != "" || r.problem("all") == "" || r.problem("large") == "" {
+			t.Errorf("problems: %q, %q, %q", r.problem("second"), r.problem("all"), r.problem("large"))
 		}
 	})
 }

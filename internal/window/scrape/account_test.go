@@ -77,10 +77,10 @@ func testAccount(t *testing.T, names *page.Names) {
 func TestLabelsThatNobodyReadsAreFreeAtOnce(t *testing.T) {
 	const targets = 20
 	const name = "DCGM_FI_DEV_GPU_UTIL"
-	list, dial := quickFleet(targets)
 	synctest.Test(t, func(t *testing.T) {
 		sizes := map[bool]int64{}
 		for _, before := range []bool{true, false} { // all series, before the named ones
+			list, dial := quickFleet(targets)
 			store := series.New(series.Config{})
 			s := New(Config{}, Deps{Dial: dial, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 			s.SetNames(page.NewNames(before, []string{name}))
