@@ -216,7 +216,7 @@ func (s *scenario) start() {
 func (s *scenario) edit() {
 	s.edits++
 	for _, x := range []struct{ kind, name, spec string }{
-		{"GPUExporter", space, fmt.Sprintf(`{"podAnnotations":{"edit":"%d"},"discovery":%q}`, s.edits, []string{"Labels", "Probe"}[s.edits%2])},
+		{"GPUExporter", space, fmt.Sprintf(`{"podAnnotations":{"test.gpupilot.dev/edit":"%d"},"discovery":%q}`, s.edits, []string{"Labels", "Probe"}[s.edits%2])},
 		{"MetricQuery", "depth", fmt.Sprintf(`{"metricName":"depth_%d"}`, s.edits)},
 	} {
 		u := object(x.kind, "", x.name, "{}")
@@ -238,7 +238,7 @@ func (s *scenario) edited(plans []*plan) {
 		if err := rig.Client.Get(s.t.Context(), client.ObjectKey{Namespace: stack.Namespace, Name: "gpupilot-agent-" + space}, ds); err != nil {
 			return err
 		}
-		if got := ds.Spec.Template.Annotations["edit"]; got != fmt.Sprint(s.edits) {
+		if got := ds.Spec.Template.Annotations["test.gpupilot.dev/edit"]; got != fmt.Sprint(s.edits) {
 			return fmt.Errorf("the DaemonSet has edit %s, not %d", got, s.edits)
 		}
 		for _, x := range []struct{ kind, namespace, name string }{{"GPUExporter", "", space}, {"MetricQuery", space, "depth"}} {
