@@ -3,6 +3,7 @@
 package rules
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,30 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
+
+// A source that is removed and comes again while rules are checked is not replaced by the
+// version that was checked.
+func TestASourceThatComesAgainWhileRulesAreChecked(t *testing.T) {
+	r := newRig()
+	again := false
+	r.deps.Reserved = func(string) bool {
+		if !again {
+			again = true
+			r.Remove("x")
+			r.set("x", "a", "groups: [{name: g, rules: [{record: new, expr: vector(2)}]}]")
+		}
+		return false
+	}
+	r.set("x", "a", "groups: [{name: g, rules: [{record: old, expr: vector(1)}]}]")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { cancel(); r.stopAll() }()
+	for range 2 {
+		r.settle(ctx)
+	}
+	if got := r.offered["x"].accepted.Groups[0].Rules[0].Record; got != "new" {
+		t.Errorf("the rule that runs records %s, want new", got)
+	}
+}
 
 // While it is decided which rules run, their states can be read: /metrics does.
 func TestSettleDoesNotHoldTheLock(t *testing.T) {

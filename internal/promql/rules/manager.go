@@ -56,6 +56,7 @@ type Manager struct {
 	offered map[string]offer   // by the source's ID
 	running map[string]*runner // by source and group; only settle and stopAll change it
 	freed   uint64             // accepted versions that ended
+	version uint64             // of the last Set
 	list    metricList
 }
 
@@ -65,7 +66,7 @@ type offer struct {
 	accepted *Source // the version that runs; nil: none
 	parse    string  // why the newest version could not be parsed, or why it was dropped
 	problem  string  // as it was reported
-	version  uint64  // of Set
+	version  uint64  // Manager.version when it was set
 	dropped  bool    // the newest version was refused, and is not in memory any more
 	freed    uint64  // Manager.freed when it was dropped
 }
@@ -116,7 +117,8 @@ func (m *Manager) Set(s *Source, err error) {
 	} else {
 		o.source, o.parse, o.dropped = s, "", false
 	}
-	o.version++
+	m.version++
+	o.version = m.version
 	m.offered[s.ID] = o
 	m.mu.Unlock()
 	m.notify()
