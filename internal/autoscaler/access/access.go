@@ -177,11 +177,20 @@ func (a *Reviewer) review(ctx context.Context, key, token string) (*Viewer, erro
 // payerOf returns who pays for the reviews of a user: the namespace of a service account,
 // because whoever may create one there may create many, or the user.
 func payerOf(user string) string {
-	if rest, ok := strings.CutPrefix(user, serviceaccount.ServiceAccountUsernamePrefix); ok {
-		namespace, _, _ := strings.Cut(rest, serviceaccount.ServiceAccountUsernameSeparator)
+	if namespace := namespaceOf(user); namespace != "" {
 		return "the namespace " + namespace
 	}
 	return "the user " + user
+}
+
+// namespaceOf returns the namespace of a service account; empty for other users.
+func namespaceOf(user string) string {
+	rest, ok := strings.CutPrefix(user, serviceaccount.ServiceAccountUsernamePrefix)
+	if !ok {
+		return ""
+	}
+	namespace, _, _ := strings.Cut(rest, serviceaccount.ServiceAccountUsernameSeparator)
+	return namespace
 }
 
 // doOnce sends a request once for all concurrent callers with the same key, in a slot of
@@ -235,6 +244,10 @@ func (v *Viewer) Key() string { return v.key }
 
 // Name is the user's name.
 func (v *Viewer) Name() string { return v.user.Username }
+
+// Payer is the namespace of a service account, whose tokens share what a namespace may
+// ask for: whoever may create one there may create many. It is empty for other users.
+func (v *Viewer) Payer() string { return namespaceOf(v.user.Username) }
 
 // All reports whether the viewer may get GPUAutoscalers in all namespaces.
 func (v *Viewer) All(ctx context.Context) (bool, error) {

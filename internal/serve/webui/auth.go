@@ -44,6 +44,8 @@ type Access interface {
 type Viewer interface {
 	// Key is the same for all requests of one user.
 	Key() string
+	// Payer is the namespace that pays for the requests; empty: the user.
+	Payer() string
 	// All reports whether the viewer may see all namespaces, nodes and targets.
 	All(ctx context.Context) (bool, error)
 	// Metrics reports whether the viewer may read /metrics.
@@ -57,6 +59,7 @@ type Viewer interface {
 type everybody struct{}
 
 func (everybody) Key() string                           { return "" }
+func (everybody) Payer() string                         { return "" }
 func (everybody) All(context.Context) (bool, error)     { return true, nil }
 func (everybody) Metrics(context.Context) (bool, error) { return true, nil }
 func (everybody) Readable(_ context.Context, namespaces []string) ([]string, int, error) {
@@ -79,9 +82,13 @@ func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool
 		}
 		budget = p.users
 	}
-	if allowed, retry := budget.Take(v.Key(), now); !allowed {
+	payer, who := v.Key(), "this user"
+	if ns := v.Payer(); ns != "" {
+		payer, who = "namespace/"+ns, "the service accounts of namespace "+ns
+	}
+	if allowed, retry := budget.Take(payer, now); !allowed {
 		p.limited.requests.Add(1)
-		refuse(w, http.StatusTooManyRequests, retry, "too many requests from this user; try again later")
+		refuse(w, http.StatusTooManyRequests, retry, "too many requests from "+who+"; try again later")
 		return nil, false
 	}
 	return v, true

@@ -44,7 +44,7 @@ func (q *Queries) Guard(next func(http.ResponseWriter, *http.Request, api.Viewer
 
 // viewer returns which namespaces a viewer may read.
 func (q *Queries) viewer(ctx context.Context, v Viewer) (api.Viewer, error) {
-	var out api.Viewer
+	out := api.Viewer{Payer: v.Payer()}
 	all, err := v.All(ctx)
 	if all || err != nil {
 		return out, err
