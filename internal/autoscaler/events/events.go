@@ -21,6 +21,7 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/turns"
 )
 
 // Recorder writes Events. It makes a new Event each time. client-go's recorder would
@@ -35,10 +36,8 @@ type Recorder struct {
 	dropped    atomic.Uint64
 	serial     atomic.Uint64
 
-	mu     sync.Mutex
-	queued int
-	queue  map[string][]queuedEvent // by namespace
-	turns  []string                 // the namespaces of queue, next one first
+	mu    sync.Mutex
+	queue turns.Queue[queuedEvent]
 }
 
 // queuedEvent is an Event to write.
@@ -61,7 +60,7 @@ const (
 // NewRecorder makes a recorder for one instance of a controller.
 func NewRecorder(events eventsv1client.EventsGetter, controller, instance string, log *slog.Logger) *Recorder {
 	return &Recorder{
-		events: events, controller: controller, instance: instance, log: log, wake: make(chan struct{}, 1), queue: map[string][]queuedEvent{},
+		events: events, controller: controller, instance: instance, log: log, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -110,36 +109,18 @@ func (r *Recorder) queueEvent(about corev1.ObjectReference, kind, reason, action
 func (r *Recorder) put(e queuedEvent) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := r.queue[e.Namespace]
-	switch {
-	case len(own) == 0:
-		r.turns = append(r.turns, e.Namespace)
-	case len(own) >= maxOfNamespace, r.queued >= maxEvents:
+	if own := r.queue.LenOf(e.Namespace); own > 0 && (own >= maxOfNamespace || r.queue.Len() >= maxEvents) {
 		return false
 	}
-	r.queue[e.Namespace] = append(own, e)
-	r.queued++
+	r.queue.Put(e.Namespace, e)
 	return true
 }
 
-// take returns the first Event of the namespace whose turn it is. It reports false if there
-// is none.
-func (r *Recorder) take() (e queuedEvent, ok bool) {
+// take returns the next Event. It reports false if there is none.
+func (r *Recorder) take() (queuedEvent, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.turns) == 0 {
-		return e, false
-	}
-	namespace := r.turns[0]
-	r.turns = r.turns[1:]
-	own := r.queue[namespace]
-	if r.queued--; len(own) > 1 {
-		r.queue[namespace] = own[1:]
-		r.turns = append(r.turns, namespace)
-	} else {
-		delete(r.queue, namespace)
-	}
-	return own[0], true
+	return r.queue.Take()
 }
 
 // Run writes the Events until ctx is done. It then writes the queued ones for up to flushGrace: a status that a new

@@ -87,23 +87,23 @@ func TestEventsOfOneNamespace(t *testing.T) {
 			record(fmt.Sprint("noisy", i), 1000)
 		}
 		record("quiet", 1)
-		state := func() (written []string, queued, namespaces, ofNoisy int) {
+		state := func() (written []string, queued, ofNoisy int) {
 			synctest.Wait()
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			api.mu.Lock()
 			defer api.mu.Unlock()
-			return slices.Clone(api.written), r.queued, len(r.queue) + len(r.turns), len(r.queue["noisy0"])
+			return slices.Clone(api.written), r.queue.Len(), r.queue.LenOf("noisy0")
 		}
-		if _, queued, _, ofNoisy := state(); queued > maxEvents+10 || ofNoisy > maxOfNamespace {
+		if _, queued, ofNoisy := state(); queued > maxEvents+10 || ofNoisy > maxOfNamespace {
 			t.Errorf("%d Events wait, %d of one namespace", queued, ofNoisy)
 		}
 		time.Sleep(13 * time.Second)
-		if written, _, _, _ := state(); !slices.Contains(written, "quiet") {
+		if written, _, _ := state(); !slices.Contains(written, "quiet") {
 			t.Errorf("the Event of another namespace is not written: %v", written)
 		}
 		time.Sleep(time.Hour)
-		if written, queued, namespaces, _ := state(); queued+namespaces != 0 || uint64(len(written))+r.Dropped() != 10_001 {
+		if written, queued, _ := state(); queued != 0 || uint64(len(written))+r.Dropped() != 10_001 {
 			t.Errorf("%d Events remain, %d were written and %d lost", queued, len(written), r.Dropped())
 		}
 	})

@@ -203,7 +203,7 @@ func TestObjectsTakeTurns(t *testing.T) {
 			t.Errorf("object %d is the other namespace's, %+v", i, c)
 		}
 	}
-	if read["noisy"] != 10 || read["quiet"] != 1 || len(o.changed)+len(o.turns) > 0 {
+	if read["noisy"] != 10 || read["quiet"] != 1 || len(o.changed)+o.queue.Len() > 0 {
 		t.Errorf("read %v, and %d remain", read, len(o.changed))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpupilot/gpupilot/internal/base/turns"
 )
 
 // PrometheusRule is the kind of the Prometheus Operator's objects with rules.
@@ -35,8 +37,8 @@ type Objects struct {
 
 	mu      sync.Mutex
 	refs    map[string]corev1.ObjectReference // by the source's ID
-	changed map[string]map[string]change      // by namespace and the source's ID
-	turns   []string                          // the namespaces of changed, next one first
+	changed map[string]change                 // by the source's ID
+	queue   turns.Queue[string]               // the keys of changed
 	wake    chan struct{}                     // of length 1
 }
 
@@ -49,7 +51,7 @@ type change struct {
 // NewObjects returns no objects.
 func NewObjects(cfg ObjectsConfig) *Objects {
 	return &Objects{
-		cfg: cfg, refs: map[string]corev1.ObjectReference{}, changed: map[string]map[string]change{}, wake: make(chan struct{}, 1),
+		cfg: cfg, refs: map[string]corev1.ObjectReference{}, changed: map[string]change{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -73,14 +75,12 @@ func (o *Objects) note(obj any, gone bool) {
 	if !ok {
 		return
 	}
+	id := ruleID(u)
 	o.mu.Lock()
-	own := o.changed[u.GetNamespace()]
-	if own == nil {
-		own = map[string]change{}
-		o.changed[u.GetNamespace()] = own
-		o.turns = append(o.turns, u.GetNamespace())
+	if _, ok := o.changed[id]; !ok {
+		o.queue.Put(u.GetNamespace(), id)
 	}
-	own[ruleID(u)] = change{u, gone}
+	o.changed[id] = change{u, gone}
 	o.mu.Unlock()
 	select {
 	case o.wake <- struct{}{}:
@@ -128,28 +128,14 @@ func (o *Objects) readAgain(ctx context.Context) {
 	}
 }
 
-// next returns a changed object of the namespace whose turn it is. It reports false if no
-// object has changed.
+// next returns a changed object. It reports false if there is none.
 func (o *Objects) next() (c change, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.turns) == 0 {
-		return c, false
-	}
-	namespace := o.turns[0]
-	o.turns = o.turns[1:]
-	own := o.changed[namespace]
-	for id, x := range own {
-		c = x
-		delete(own, id)
-		break
-	}
-	if len(own) == 0 {
-		delete(o.changed, namespace)
-	} else {
-		o.turns = append(o.turns, namespace)
-	}
-	return c, true
+	id, ok := o.queue.Take()
+	c = o.changed[id]
+	delete(o.changed, id)
+	return c, ok
 }
 
 func (o *Objects) remove(id string) {
