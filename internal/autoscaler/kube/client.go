@@ -43,6 +43,9 @@ type Config struct {
 	QPS        float32 // requests/s of each client, for each kind of object; 100
 	Burst      int     // requests in a burst; 200
 	UserAgent  string  // default: gpupilot
+	// Timeout bounds each request but watches and the lists of informers, so that one that
+	// the API server takes and never answers is tried again. Zero: 15 s.
+	Timeout time.Duration
 	// GPUResources are names of resources that count GPUs, in addition to those of
 	// gpu.IsResource. The cache keeps only such resources of pods and nodes.
 	GPUResources []string
@@ -65,7 +68,8 @@ type Clients struct {
 	ScaleLive client.Reader // as Live
 	Leases    coordinationv1client.LeasesGetter
 
-	http    *http.Client
+	http    *http.Client // without a time-out: for watches
+	timeout time.Duration
 	trusted func(namespace string) bool
 	running sync.WaitGroup // of the watches without an informer
 	log     *slog.Logger
@@ -82,8 +86,11 @@ func Connect(cfg Config) (*Clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", rc.Host, err)
 	}
-	c := &Clients{Config: rc, http: httpClient, trusted: cfg.Trusted, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))}
-	if c.Mapper, err = apiutil.NewDynamicRESTMapper(rc, httpClient); err != nil {
+	c := &Clients{
+		Config: rc, http: httpClient, timeout: cmp.Or(cfg.Timeout, 15*time.Second),
+		trusted: cfg.Trusted, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
+	}
+	if c.Mapper, err = apiutil.NewDynamicRESTMapper(rc, c.limit(httpClient)); err != nil {
 		return nil, fmt.Errorf("make a REST mapper: %w", err)
 	}
 	if err := c.buildClients(rc, httpClient, cfg.GPUResources); err != nil {
@@ -93,6 +100,13 @@ func Connect(cfg Config) (*Clients, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// limit returns a client with the same connections whose requests time out.
+func (c *Clients) limit(httpClient *http.Client) *http.Client {
+	limited := *httpClient
+	limited.Timeout = c.timeout
+	return &limited
 }
 
 // buildUrgent makes the clients with connections of their own.
@@ -113,7 +127,7 @@ func (c *Clients) buildUrgent(rc *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", rc.Host, err)
 	}
-	if c.Leases, err = coordinationv1client.NewForConfigAndClient(rc, forLeases); err != nil {
+	if c.Leases, err = coordinationv1client.NewForConfigAndClient(rc, c.limit(forLeases)); err != nil {
 		return fmt.Errorf("make a client of leases: %w", err)
 	}
 	return nil
@@ -121,7 +135,7 @@ func (c *Clients) buildUrgent(rc *rest.Config) error {
 
 // pair makes a client that reads from the cache, and one that does not.
 func (c *Clients) pair(rc *rest.Config, httpClient *http.Client) (cached, live client.Client, err error) {
-	o := client.Options{HTTPClient: httpClient, Scheme: Scheme(), Mapper: c.Mapper}
+	o := client.Options{HTTPClient: c.limit(httpClient), Scheme: Scheme(), Mapper: c.Mapper}
 	if live, err = client.New(rc, o); err == nil {
 		o.Cache = &client.CacheOptions{Reader: c.Cache}
 		cached, err = client.New(rc, o)
@@ -146,7 +160,7 @@ func (c *Clients) buildClients(rc *rest.Config, httpClient *http.Client, gpuReso
 	if c.Client, c.Live, err = c.pair(rc, httpClient); err != nil {
 		return err
 	}
-	if c.Set, err = kubernetes.NewForConfigAndClient(rc, httpClient); err != nil {
+	if c.Set, err = kubernetes.NewForConfigAndClient(rc, c.limit(httpClient)); err != nil {
 		return fmt.Errorf("make a clientset: %w", err)
 	}
 	return nil

@@ -3,15 +3,23 @@
 package kube
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // An unreachable API server does not prevent the start.
@@ -24,6 +32,43 @@ func TestConnectSendsNothing(t *testing.T) {
 	}
 	if _, err := Connect(Config{Kubeconfig: file}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A request that the API server never answers ends, of each client.
+func TestRequestsTimeOut(t *testing.T) {
+	end := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-end }))
+	t.Cleanup(func() { close(end); server.Close() })
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "x",
+		"clusters": [{"name": "x", "cluster": {"server": %q}}], "users": [{"name": "x", "user": {}}],
+		"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]}`, server.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Connect(Config{Kubeconfig: file, Timeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range map[string]func(context.Context) error{
+		"Mapper": func(context.Context) error {
+			_, err := c.Mapper.RESTMapping(schema.GroupKind{Group: "apps", Kind: "Deployment"})
+			return err
+		},
+		"Live":  func(ctx context.Context) error { return c.Live.List(ctx, &corev1.NodeList{}) },
+		"Scale": func(ctx context.Context) error { return c.ScaleLive.List(ctx, &corev1.NodeList{}) },
+		"Set": func(ctx context.Context) error {
+			_, err := c.Set.EventsV1().Events("ns").Create(ctx, &eventsv1.Event{}, metav1.CreateOptions{})
+			return err
+		},
+		"Leases": func(ctx context.Context) error {
+			_, err := c.Leases.Leases("ns").Get(ctx, "x", metav1.GetOptions{})
+			return err
+		},
+	} {
+		if text := fmt.Sprint(ask(t.Context())); !strings.Contains(text, "deadline exceeded") && !strings.Contains(text, "Timeout exceeded") {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }
 

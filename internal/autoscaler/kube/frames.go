@@ -19,6 +19,9 @@ const largeFrame = 128 << 10
 // the last event with a new watch.
 type endLargeWatches struct{ next http.RoundTripper }
 
+// WrappedRoundTripper lets client-go cancel a request that times out.
+func (e endLargeWatches) WrappedRoundTripper() http.RoundTripper { return e.next }
+
 // RoundTrip implements http.RoundTripper.
 func (e endLargeWatches) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := e.next.RoundTrip(r)
