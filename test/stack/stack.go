@@ -25,6 +25,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -242,6 +243,22 @@ func (s *Stack) Apply(ctx context.Context, manifests []byte) error {
 			return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
+}
+
+// InstallKind creates the CRD of another project's namespaced kind, without the schema of
+// its fields.
+func (s *Stack) InstallKind(ctx context.Context, kind schema.GroupVersionKind) error {
+	return s.Apply(ctx, fmt.Appendf(nil, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[1]ss.%[3]s}
+spec:
+  group: %[3]s
+  names: {kind: %[2]s, listKind: %[2]sList, plural: %[1]ss, singular: %[1]s}
+  scope: Namespaced
+  versions:
+  - {name: %[4]s, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`, strings.ToLower(kind.Kind), kind.Kind, kind.Group, kind.Version))
 }
 
 func (s *Stack) create(ctx context.Context, o *unstructured.Unstructured) error {

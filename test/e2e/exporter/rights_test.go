@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -278,18 +279,7 @@ func objects(t *testing.T, account client.Client, owners []metav1.OwnerReference
 // What GPUExporters may have passes the policies, with their lists as they are shipped.
 func TestConfigurationsPassThePolicies(t *testing.T) {
 	for _, kind := range []string{"ServiceMonitor", "PodMonitor", "PrometheusRule"} {
-		plural := strings.ToLower(kind) + "s"
-		if err := rig.Apply(t.Context(), fmt.Appendf(nil, `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: %[2]s.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  names: {kind: %[1]s, listKind: %[1]sList, plural: %[2]s}
-  scope: Namespaced
-  versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
-`, kind, plural)); err != nil {
+		if err := rig.InstallKind(t.Context(), schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: kind}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -131,7 +131,7 @@ func setUp(t *testing.T) {
 	t.Helper()
 	for _, x := range kinds {
 		if x.Group == "monitoring.coreos.com" || x.Group == "keda.sh" {
-			must(t, rig.Apply(t.Context(), fmt.Appendf(nil, crds, strings.ToLower(x.Kind), x.Kind, x.Group, x.Version)))
+			must(t, rig.InstallKind(t.Context(), x))
 		}
 	}
 	for _, ns := range []string{honest, evil} {

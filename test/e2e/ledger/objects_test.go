@@ -34,23 +34,6 @@ var kinds = []schema.GroupVersionKind{
 	{Group: "keda.sh", Version: "v1alpha1", Kind: "ScaledObject"},
 }
 
-// crds are the CRDs of other projects, without the schema of the spec.
-const crds = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: %[1]ss.%[3]s}
-spec:
-  group: %[3]s
-  names: {kind: %[2]s, listKind: %[2]sList, plural: %[1]ss, singular: %[1]s}
-  scope: Namespaced
-  versions:
-  - name: %[4]s
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
----
-`
-
 // generator makes objects at the API server's limits.
 type generator struct {
 	rng       *rand.Rand
