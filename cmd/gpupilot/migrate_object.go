@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -91,20 +92,30 @@ func (f *migrateFlags) run(ctx context.Context, arg string, stdin io.Reader, std
 	if err != nil {
 		return err
 	}
-	found := 0
+	found, printed := 0, 0
+	var refused []error // which do not keep the other objects from being printed
 	for _, d := range docs {
 		if d.Kind != f.kind {
 			continue
 		}
-		if err := f.one(ctx, d, o, found, stdout, stderr); err != nil {
+		found++
+		r, err := migrate.Convert(d, o)
+		if err == nil {
+			err = r.Err()
+		}
+		if err != nil {
+			refused = append(refused, err)
+			continue
+		}
+		if err := f.one(ctx, r, printed, stdout, stderr); err != nil {
 			return err
 		}
-		found++
+		printed++
 	}
 	if found == 0 {
 		return fmt.Errorf("%s: the file has no %s", arg, f.kind)
 	}
-	return nil
+	return errors.Join(refused...)
 }
 
 // read reads the documents of a file, or an object of the cluster.
@@ -144,12 +155,8 @@ type migrated struct {
 	Skipped string                  `json:"dryRunSkipped,omitempty"`
 }
 
-// one translates one object, and replays it if there is a load.
-func (f *migrateFlags) one(ctx context.Context, d migrate.Document, o migrate.Options, before int, stdout, stderr io.Writer) error {
-	r, err := migrate.Convert(d, o)
-	if err != nil {
-		return err
-	}
+// one prints one translation, and replays it if there is a load.
+func (f *migrateFlags) one(ctx context.Context, r *migrate.Result, before int, stdout, stderr io.Writer) (err error) {
 	out := migrated{Object: r.Object, Notes: r.Notes}
 	if f.hasLoad() {
 		if out.DryRun, err = f.dryRun(ctx, r, stderr); err != nil {

@@ -68,6 +68,21 @@ func TestMigrateHPA(t *testing.T) {
 	f("--adapter-config", "hpa", file, "--adapter-config", file)
 }
 
+// An object without an equivalent is an error, and those beside it in the file are printed.
+func TestMigrateWithoutSignal(t *testing.T) {
+	old := strings.NewReplacer("autoscaling/v2", "autoscaling/v2beta1", "metric: {name: \"vllm:num_requests_running\"}, target: {type: AverageValue, averageValue: \"6\"}",
+		"metricName: DCGM_FI_DEV_GPU_UTIL, targetAverageValue: 6").Replace(chatHPA)
+	cpu := strings.NewReplacer("name: chat", "name: web", "Pods, pods: {metricName: DCGM_FI_DEV_GPU_UTIL, targetAverageValue: 6}", "Resource, resource: {name: cpu, targetAverageUtilization: 50}").Replace(old)
+	file := writeFile(t, "hpa.yaml", cpu+"---\n"+old)
+	for _, format := range []string{"text", "json", "yaml"} {
+		out, err := migrateOut(t, "hpa", file, "-o", format)
+		if err == nil || !strings.Contains(err.Error(), "HorizontalPodAutoscaler web has no equivalent:\n  spec.metrics[0].resource.target: a percentage of the pods' requests of cpu") ||
+			!strings.Contains(out, "DCGM_FI_DEV_GPU_UTIL") || strings.Contains(out, "null") || strings.Contains(out, "web") {
+			t.Errorf("%s: %v\n%s", format, err, out)
+		}
+	}
+}
+
 // An original whose metrics cannot be replayed is translated without a dry run.
 func TestMigrateWithoutReplay(t *testing.T) {
 	file := writeFile(t, "hpa.yaml", strings.ReplaceAll(chatHPA, "vllm:num_requests_running", "dances"))

@@ -8,9 +8,7 @@ import (
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
@@ -20,74 +18,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
-// hpaObject is what is read of a HorizontalPodAutoscaler, autoscaling/v2 or v1. The types
-// of k8s.io/api would double the size of the program.
-type hpaObject struct {
-	APIVersion string     `json:"apiVersion"`
-	Metadata   objectMeta `json:"metadata"`
-	Spec       struct {
-		ScaleTargetRef v1alpha1.CrossVersionObjectReference `json:"scaleTargetRef"`
-		MinReplicas    *int32                               `json:"minReplicas"`
-		MaxReplicas    int32                                `json:"maxReplicas"`
-		Metrics        []hpaMetric                          `json:"metrics"`
-		Behavior       *v1alpha1.Behavior                   `json:"behavior"`
-		CPUPercent     *int32                               `json:"targetCPUUtilizationPercentage"` // v1
-	} `json:"spec"`
-}
-
-// hpaMetric is one metric of an HPA.
-type hpaMetric struct {
-	Type     string `json:"type"`
-	Resource *struct {
-		Name   string    `json:"name"`
-		Target hpaTarget `json:"target"`
-	} `json:"resource"`
-	ContainerResource *struct {
-		Name      string    `json:"name"`
-		Container string    `json:"container"`
-		Target    hpaTarget `json:"target"`
-	} `json:"containerResource"`
-	Pods *struct {
-		Metric metricID  `json:"metric"`
-		Target hpaTarget `json:"target"`
-	} `json:"pods"`
-	Object *struct {
-		DescribedObject v1alpha1.CrossVersionObjectReference `json:"describedObject"`
-		Metric          metricID                             `json:"metric"`
-		Target          hpaTarget                            `json:"target"`
-	} `json:"object"`
-	External *struct {
-		Metric metricID  `json:"metric"`
-		Target hpaTarget `json:"target"`
-	} `json:"external"`
-}
-
-// metricID names a metric.
-type metricID struct {
-	Name     string                `json:"name"`
-	Selector *metav1.LabelSelector `json:"selector"`
-}
-
-// hpaTarget is the target of a metric.
-type hpaTarget struct {
-	Type         string             `json:"type"`
-	Value        *resource.Quantity `json:"value"`
-	AverageValue *resource.Quantity `json:"averageValue"`
-	Percent      *int32             `json:"averageUtilization"`
-}
-
-// get returns the target's value; nil if it is a percentage or missing.
-func (t *hpaTarget) get() (*resource.Quantity, v1alpha1.TargetType) {
-	if t.AverageValue != nil {
-		return t.AverageValue, v1alpha1.AverageValue
-	}
-	return t.Value, v1alpha1.Value
-}
-
 func convertHPA(text []byte, o Options) (*Result, error) {
-	var in hpaObject
-	if err := yaml.Unmarshal(text, &in); err != nil {
-		return nil, fmt.Errorf("HorizontalPodAutoscaler: %w", err)
+	in, err := readHPA(text)
+	if err != nil {
+		return nil, fmt.Errorf("HorizontalPodAutoscaler %s: %w", in.Metadata.Name, err)
 	}
 	if in.Spec.ScaleTargetRef.Name == "" || in.Spec.MaxReplicas < 1 {
 		return nil, fmt.Errorf("HorizontalPodAutoscaler %q has no spec.scaleTargetRef or no spec.maxReplicas", in.Metadata.Name)
@@ -133,21 +67,23 @@ func (r *Result) setBehavior(b *v1alpha1.Behavior, field string) {
 	r.Peer.Down = rules(&compiled.Policy.Down, down, peers.DefaultDown())
 }
 
-// hpaMetric translates one metric.
+// hpaMetric translates one metric, which has the form of v2.
 func (c *converter) hpaMetric(m *hpaMetric, field string) {
 	switch {
+	case m.Resource == nil && m.ContainerResource == nil && m.Pods == nil && m.Object == nil && m.External == nil:
+		c.result.lose(field+".type", "%q without its field: resource, containerResource, pods, object or external", m.Type)
 	case m.Resource != nil:
 		c.resourceMetric(m.Resource.Name, "", &m.Resource.Target, field+".resource")
 	case m.ContainerResource != nil:
 		c.resourceMetric(m.ContainerResource.Name, m.ContainerResource.Container, &m.ContainerResource.Target, field+".containerResource")
+	case m.name() == "":
+		c.result.lose(field, "a metric of type %q has no name (metric.name; in autoscaling/v2beta1, metricName)", m.Type)
 	case m.Pods != nil:
 		c.podsMetric(&m.Pods.Metric, &m.Pods.Target, field+".pods")
 	case m.Object != nil:
-		c.objectMetric(&m.Object.Metric, &m.Object.DescribedObject, &m.Object.Target, field+".object")
+		c.objectMetric(&m.Object.Metric, &m.Object.DescribedObject, &m.Object.Target.hpaTarget, field+".object")
 	case m.External != nil:
 		c.externalMetric(&m.External.Metric, &m.External.Target, field+".external")
-	default:
-		c.result.lose(field+".type", "%q is not a type of the HPA's metrics", m.Type)
 	}
 }
 

@@ -32,6 +32,22 @@ type Result struct {
 	Peer contender.HPAObject
 	// Unsimulated has the metrics that cannot be simulated, with the reason.
 	Unsimulated []Note
+	usable      bool
+}
+
+// Err returns why the API would refuse the equivalent, with all that has none; nil if it
+// accepts it.
+func (r *Result) Err() error {
+	if r.usable {
+		return nil
+	}
+	var lost []string
+	for _, n := range r.Notes {
+		if n.Lost {
+			lost = append(lost, n.Field+": "+n.Text)
+		}
+	}
+	return fmt.Errorf("%s %s has no equivalent:\n  %s", r.Kind, r.Name, strings.Join(lost, "\n  "))
 }
 
 // Note is about one field of the original.

@@ -239,9 +239,9 @@ func (c *converter) finish() {
 	}
 	if len(spec.Signals) == 0 {
 		r.lose("spec.signals", "no metric has an equivalent: add a signal, such as `gpu: {metric: Utilization}` or `preset: vllm`")
-		return
-	}
-	if _, err := policy.Compile(r.Object); err != nil {
+	} else if _, err := policy.Compile(r.Object); err != nil {
 		r.lose("spec", "the GPUAutoscaler is refused: %v", err)
+	} else {
+		r.usable = true
 	}
 }
