@@ -127,9 +127,9 @@ func (k *Keeper) installed(kind string) bool {
 	return k.deps.Installed(u)
 }
 
-// keepAccount creates or deletes the ServiceAccount of the agents that use the API
-// server. All GPUExporters that need it own it. An account that another client has
-// created is used unchanged.
+// keepAccount creates the ServiceAccount of the agents that use the API server. All
+// GPUExporters that need it own it, so that it is deleted with the last of them. An
+// account that another client has created is used unchanged.
 func (k *Keeper) keepAccount(ctx context.Context, all []*v1alpha1.GPUExporter) {
 	u := &unstructured.Unstructured{Object: map[string]any{"automountServiceAccountToken": false}}
 	u.SetAPIVersion("v1")

@@ -13,30 +13,27 @@ package gcpace
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"time"
 )
 
 const (
-	// interval is the time between two adjustments. The scanned memory changes within
-	// minutes, as targets and objects are added.
-	interval = 5 * time.Second
 	// minGarbage is the lowest limit of the garbage, in bytes. It avoids frequent
 	// collections of a small heap.
-	minGarbage = 16 << 20
+	minGarbage = 8 << 20
 	minPercent = 3
 	maxPercent = 100
 )
 
-// Run adjusts the garbage collector's percentage until ctx ends. If the environment sets
-// GOGC, it returns at once.
+// Run adjusts the garbage collector's percentage after each collection, until ctx ends. If
+// the environment sets GOGC, it returns at once.
 func Run(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	collected := make(chan struct{}, 1)
+	notifyCollection(ctx, collected)
 	last := maxPercent
 	for {
 		if p := Percent(readMetrics()); p != last {
@@ -46,9 +43,23 @@ func Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-collected:
 		}
 	}
+}
+
+// notifyCollection sends after each collection until ctx ends: a collection frees an
+// object that nothing uses, and then there is a new one.
+func notifyCollection(ctx context.Context, collected chan<- struct{}) {
+	runtime.AddCleanup(new([16]byte), func(collected chan<- struct{}) {
+		select {
+		case collected <- struct{}{}:
+		default:
+		}
+		if ctx.Err() == nil {
+			notifyCollection(ctx, collected)
+		}
+	}, collected)
 }
 
 // Percent returns the value of GOGC for a heap with these live and scanned bytes. roots are

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
+	"time"
 )
 
 const mib = 1 << 20
@@ -36,6 +37,24 @@ func TestReadMetrics(t *testing.T) {
 		t.Errorf("%d live, %d scanned, %d of roots", live, scanned, roots)
 	}
 	runtime.KeepAlive(samples)
+}
+
+// The percentage follows the heap with the next collection.
+func TestRunFollowsCollections(t *testing.T) {
+	t.Setenv("GOGC", "")
+	defer debug.SetGCPercent(int(percent()))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go Run(ctx)
+	samples := make([]float32, 256*mib/4)
+	for range 1000 {
+		if runtime.GC(); percent() < maxPercent/2 {
+			runtime.KeepAlive(samples)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Errorf("after 1000 collections with 256 MiB of samples, GOGC is %d", percent())
 }
 
 // GOGC of the environment has precedence.
