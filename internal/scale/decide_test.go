@@ -365,6 +365,11 @@ func TestSentences(t *testing.T) {
 			t.Errorf("%s has no sentence of its own: %q", r, s)
 		}
 	}
+	for wait, want := range map[time.Duration]string{0: "no signal has a value yet, ", 40 * time.Second: "no signal has had a value for 40 s, "} {
+		if s := (Step{Rule: RuleMissing, Before: 2, After: 2, Facts: Facts{Wait: wait}}).Sentence(); !strings.HasPrefix(s, want) {
+			t.Errorf("%q, want %q", s, want)
+		}
+	}
 }
 
 // BenchmarkDecide is one decision over eight replicas: by a utilisation, and by

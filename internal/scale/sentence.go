@@ -195,6 +195,9 @@ func (s Step) missing() string {
 	if s.Before != s.After {
 		return fmt.Sprintf("a signal has no value: keep %[2]d instead of %[1]d", s.Before, s.After)
 	}
+	if f.Wait < time.Second { // of a new object, or a new leader
+		return fmt.Sprintf("no signal has a value yet, and missing data never scales down: keep %d", s.After)
+	}
 	return fmt.Sprintf("no signal has had a value for %s, and missing data never scales down: keep %d", duration(f.Wait), s.After)
 }
 

@@ -270,20 +270,20 @@ func (h *recentPoints) list() []view.Point {
 	return append(out, h.points[:h.first]...)
 }
 
-// eventLog holds the last decisions that changed the replicas.
+// eventLog holds the last decisions that changed the replicas, or would have.
 type eventLog struct {
 	mu     sync.Mutex
 	events []view.Event // newest last
 }
 
-func (r *eventLog) add(key types.NamespacedName, d *scale.Decision) {
+func (r *eventLog) add(key types.NamespacedName, d *scale.Decision, advice bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.events) >= maxRecentEvents {
 		at := r.evictionIndex()
 		r.events = slices.Delete(r.events, at, at+1)
 	}
-	r.events = append(r.events, view.Event{Namespace: key.Namespace, Name: key.Name, Decision: viewDecision(d)})
+	r.events = append(r.events, view.Event{Namespace: key.Namespace, Name: key.Name, Advice: advice, Decision: viewDecision(d)})
 }
 
 // evictionIndex returns the index of the oldest event of the namespace with the most

@@ -129,9 +129,9 @@ func TestStartingIsNoProblem(t *testing.T) {
 func TestRecentIsShared(t *testing.T) {
 	var r eventLog
 	d := &scale.Decision{}
-	r.add(types.NamespacedName{Namespace: "quiet", Name: "web"}, d)
+	r.add(types.NamespacedName{Namespace: "quiet", Name: "web"}, d, false)
 	for range 3 * maxRecentEvents {
-		r.add(types.NamespacedName{Namespace: "noisy", Name: "web"}, d)
+		r.add(types.NamespacedName{Namespace: "noisy", Name: "web"}, d, false)
 	}
 	list := r.list()
 	if len(list) != maxRecentEvents || list[len(list)-1].Namespace != "quiet" || list[0].Namespace != "noisy" {

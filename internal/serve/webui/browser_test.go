@@ -401,6 +401,13 @@ func TestBrowserDeletedGo(t *testing.T) {
 	src.set(func(v *view.View) { v.Workloads, v.Nodes, v.Targets, v.Recent = nil, nil, nil, nil })
 	b.wants(cards(0) + ` && document.querySelectorAll(".gpu, #targets li, #decisions time").length === 0`)
 	b.wants(`document.querySelector("#workloads").innerText.includes("No GPUAutoscaler")`)
+	b.wants(`document.querySelector("#decisions").innerText === "No change of replicas yet."`)
+	src.set(func(v *view.View) { v.Leader = false }) // the leader knows the changes
+	b.wants(`document.querySelector("#decisions").innerText.includes("does not lead")`)
+	src.set(func(v *view.View) {
+		v.Recent = []view.Event{{Namespace: "llm", Name: "chat", Advice: true, Decision: view.Decision{Time: v.Time, Current: 1, Replicas: 3}}}
+	})
+	b.wants(`document.querySelector("#decisions .advice")?.innerText === "advice 1 → 3" && !document.querySelector("#decisions .up")`)
 	src.set(func(v *view.View) { v.Workloads = demoView().Workloads })
 	b.wants(cards(2))
 }

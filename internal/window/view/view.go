@@ -30,7 +30,7 @@ type View struct {
 	Nodes     []Node     `json:"nodes"`
 	Targets   []Target   `json:"targets"`   // the scrape targets, sorted by name; if not all are sent, those with a fault
 	Workloads []Workload `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
-	Recent    []Event    `json:"recent"`    // the last decisions that changed replicas, newest first
+	Recent    []Event    `json:"recent"`    // the last decisions that changed replicas, or would have, newest first
 	Omitted   Omitted    `json:"omitted"`
 	// Refresh is the time after which there is a newer view, in ns.
 	Refresh time.Duration `json:"refresh"`
@@ -209,6 +209,7 @@ type Step struct {
 type Event struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
+	Advice    bool     `json:"advice,omitempty"` // the replicas were not changed: spec.actuation is Advise
 	Decision  Decision `json:"decision"`
 }
 

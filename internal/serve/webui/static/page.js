@@ -278,8 +278,9 @@ function drawChanges(v, shown) {
   replace($("decisions"), v.recent.slice(0, most.changes).map((e) => {
     const d = e.decision;
     return el("li", {}, el("time", { datetime: d.time, title: d.time }, when(d.time, today)), el("span", {}, keyOf(e)),
-      el("span", { class: "move " + (d.replicas > d.current ? "up" : "down") }, d.current + " → " + d.replicas), el("span", {}, d.sentence));
-  }), "No change of replicas yet.");
+      el("span", { class: "move " + (e.advice ? "advice" : d.replicas > d.current ? "up" : "down") }, (e.advice ? "advice " : "") + d.current + " → " + d.replicas),
+      el("span", {}, d.sentence));
+  }), v.leader ? "No change of replicas yet." : "This replica does not lead. The leader's page shows the changes.");
 }
 
 // ---- all of it ----
