@@ -131,8 +131,11 @@ func (a *API) handler(serve endpoint) http.HandlerFunc {
 			a.sendError(w, err)
 			return
 		}
-		if v.Unknown > 0 {
+		switch {
+		case v.Unknown > 0:
 			notes = notes.Add(fmt.Errorf("the rights of %d namespaces are not known yet, so their series are left out: repeat the query", v.Unknown))
+		case v.Namespaces != nil && len(v.Namespaces) == 0:
+			notes = notes.Add(errors.New("the token's owner may see the series of no namespace: that needs the right to get gpuautoscalers.gpupilot.dev in it"))
 		}
 		a.send(w, v, r.FormValue("query"), data, notes)
 	})

@@ -61,6 +61,8 @@ func newServer(t testing.TB) *httptest.Server {
 				switch token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); token {
 				case "", "all":
 					next(w, r, Viewer{})
+				case "nothing":
+					next(w, r, Viewer{Namespaces: []string{}})
 				default:
 					next(w, r, Viewer{Namespaces: []string{token}, Unknown: strings.Count(token, "?")})
 				}
@@ -198,6 +200,7 @@ func TestViewers(t *testing.T) {
 	f("team-a", "label/pod/values?match[]=gpu{namespace=\"team-b\"}", `[]`)
 	f("team-a", "labels", `["__name__","namespace","pod","text"]`)
 	f("team-a?", "query?query=1", `"warnings":["the rights of 1 namespaces`)
+	f("nothing", "query?query=gpu", `"result":[]},"warnings":["the token's owner may see the series of no namespace`)
 }
 
 // POST with a form is what Grafana sends.
