@@ -27,7 +27,7 @@ type result struct {
 	err     error
 
 	mu      sync.Mutex
-	byLabel map[string]map[string]Sample
+	byLabel map[valuesKey]map[string]Sample
 }
 
 // get returns the result of a query, which is at most maxAge old or still running. The
@@ -91,17 +91,22 @@ func (r *result) wait(ctx context.Context) *result {
 	}
 }
 
-// by returns the samples by the value of a label. NaN is absent.
-func (r *result) by(label string) map[string]Sample {
+// valuesKey selects samples: by the value of a label, of one namespace, which is the value
+// of another label.
+type valuesKey struct{ label, namespaceLabel, namespace string }
+
+// by returns the samples by the value of a label. NaN is absent, and so are samples that
+// say that they are of another namespace: a rule's query may leave out the matchers.
+func (r *result) by(k valuesKey) map[string]Sample {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if values, ok := r.byLabel[label]; ok {
+	if values, ok := r.byLabel[k]; ok {
 		return values
 	}
 	values := make(map[string]Sample, len(r.samples))
 	for _, s := range r.samples {
-		name := s.Labels.Get(label)
-		if name == "" || math.IsNaN(s.Value) {
+		name, namespace := s.Labels.Get(k.label), s.Labels.Get(k.namespaceLabel)
+		if name == "" || math.IsNaN(s.Value) || k.namespace != "" && namespace != "" && namespace != k.namespace {
 			continue
 		}
 		if _, taken := values[name]; !taken {
@@ -109,8 +114,8 @@ func (r *result) by(label string) map[string]Sample {
 		}
 	}
 	if r.byLabel == nil {
-		r.byLabel = map[string]map[string]Sample{}
+		r.byLabel = map[valuesKey]map[string]Sample{}
 	}
-	r.byLabel[label] = values
+	r.byLabel[k] = values
 	return values
 }

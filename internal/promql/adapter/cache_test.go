@@ -99,11 +99,11 @@ func TestResultByLabel(t *testing.T) {
 		{labels.FromStrings("pod", "z"), 0, time.Time{}},
 	}}
 	for range 2 { // made, and kept
-		got := r.by("pod")
+		got := r.by(valuesKey{label: "pod"})
 		if len(got) != 2 || got["a"].Value != 1 || got["z"].Value != 0 {
 			t.Errorf("%v", got)
 		}
-		if got = r.by("node"); len(got) != 1 || got["n"].Value != 3 {
+		if got = r.by(valuesKey{label: "node"}); len(got) != 1 || got["n"].Value != 3 {
 			t.Errorf("%v", got)
 		}
 	}

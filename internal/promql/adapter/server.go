@@ -238,7 +238,11 @@ func (s *Server) Values(ctx context.Context, metric string, o *Objects, now time
 	if r.err != nil {
 		return nil, fmt.Errorf("metric %s of the adapter's %s: %w", metric, e.rule.Path, r.err)
 	}
-	values := r.by(label)
+	key := valuesKey{label: label, namespace: o.Namespace}
+	if key.namespaceLabel, err = e.rule.mapping.label(namespaces); err != nil {
+		key.namespace = "" // of a rule of cluster-scoped objects
+	}
+	values := r.by(key)
 	out := make([]Value, 0, len(o.Names))
 	for _, name := range o.Names {
 		if v, ok := values[name]; ok {

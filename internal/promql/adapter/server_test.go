@@ -434,3 +434,31 @@ func knows(s *Server, resource schema.GroupResource, metric string) bool {
 	_, ok := s.index.Load().entries[Metric{resource, metric}]
 	return ok
 }
+
+// A query without LabelMatchers reads all namespaces: a pod of another one with the same
+// name is not answered.
+func TestAValueOfAnotherNamespace(t *testing.T) {
+	now := time.Unix(100, 0)
+	b := &backend{series: []labels.Labels{
+		labels.FromStrings("__name__", "x", "exported_namespace", "evil", "exported_pod", "a"),
+		labels.FromStrings("__name__", "x", "exported_namespace", "ml", "exported_pod", "a"),
+		labels.FromStrings("__name__", "x", "exported_namespace", "evil", "exported_pod", "b"),
+	}, values: []float64{1, 2, 3}}
+	s, _ := newServer(t, b, `
+rules:
+- seriesQuery: x
+  resources: {overrides: {exported_namespace: {resource: namespace}, exported_pod: {resource: pod}}}
+  metricsQuery: avg by (exported_namespace, exported_pod) (<<.Series>>)
+`)
+	f := func(namespace, want string) {
+		t.Helper()
+		o := objects("a", "b")
+		o.Namespace = namespace
+		got, err := s.Values(t.Context(), "x", o, now)
+		if text := fmt.Sprint(got); err != nil || text != want {
+			t.Errorf("%s: %s, %v; want %s", namespace, text, err, want)
+		}
+	}
+	f("ml", fmt.Sprint([]Value{{"a", 2, now}}))
+	f("evil", fmt.Sprint([]Value{{"a", 1, now}, {"b", 3, now}}))
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/util/strutil"
 
 	"github.com/gpupilot/gpupilot/internal/base/regexpsize"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // The bounds that are not configurable.
@@ -56,6 +57,8 @@ type plan struct {
 	leaves int
 	// names are the metrics that the selectors name exactly.
 	names []string
+	// exported is true if the query names a label such as exported_pod anywhere.
+	exported bool
 }
 
 // check parses a query and refuses what is too expensive by its text.
@@ -159,9 +162,22 @@ func (c *checker) visit(node parser.Node, at cost) error {
 	case *parser.Call:
 		c.plan.leaves++
 		at.growth *= growthOf(n)
-	case *parser.NumberLiteral, *parser.StringLiteral:
+	case *parser.NumberLiteral:
 		c.plan.leaves++
+	case *parser.StringLiteral: // of label_replace and label_join
+		c.plan.leaves++
+		c.noteLabels(n.Val)
+	case *parser.AggregateExpr:
+		c.noteLabels(n.Grouping...)
+	case *parser.BinaryExpr:
+		if n.VectorMatching != nil {
+			c.noteLabels(n.VectorMatching.MatchingLabels...)
+			c.noteLabels(n.VectorMatching.Include...)
+		}
 	case *parser.VectorSelector:
+		for _, m := range n.LabelMatchers {
+			c.noteLabels(m.Name)
+		}
 		if i := slices.IndexFunc(n.LabelMatchers, isName); i >= 0 {
 			c.plan.names = append(c.plan.names, n.LabelMatchers[i].Value)
 		}
@@ -172,6 +188,14 @@ func (c *checker) visit(node parser.Node, at cost) error {
 		}
 	}
 	return nil
+}
+
+// noteLabels notes the labels that a query names.
+func (c *checker) noteLabels(names ...string) {
+	for _, name := range names {
+		_, ok := page.ExportedOwner(name)
+		c.plan.exported = c.plan.exported || ok
+	}
 }
 
 // isName reports whether a matcher names one metric.

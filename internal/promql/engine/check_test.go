@@ -266,3 +266,26 @@ func TestMeters(t *testing.T) {
 		t.Error("a payer too many is named")
 	}
 }
+
+// Where a query names exported_pod and so on, all its selectors ask for these labels.
+func TestExportedOwnersAreAskedFor(t *testing.T) {
+	m := &memory{}
+	m.add(t, `x{pod="a",exported_pod="a"}`, 1)
+	m.add(t, `y{pod="a",exported_pod="a"}`, 1)
+	e := New(Config{}, m)
+	f := func(text string, want int) {
+		t.Helper()
+		m.exported = 0
+		v, _, err := e.Instant(t.Context(), Query{PromQL: text}, now)
+		if err != nil || m.exported != want || v.String() == "" {
+			t.Errorf("%s: %v, %d selectors ask, want %d", text, err, m.exported, want)
+		}
+	}
+	f(`x * on(pod) y`, 0)
+	f(`x{pod="a"} * on(exported_pod) y`, 2)
+	f(`x * on(pod) group_left(exported_pod) y`, 2)
+	f(`x + y{exported_pod="a"}`, 2)
+	f(`avg by (exported_pod) (round(avg_over_time(x[1m])))`, 1)
+	f(`label_replace(x, "pod", "$1", "exported_container", "(.*)")`, 1)
+	f(`label_replace(x, "pod", "$1", "exported_node", "(.*)")`, 0)
+}

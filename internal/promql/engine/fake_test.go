@@ -27,7 +27,9 @@ type memory struct {
 	before func(ctx context.Context)
 	// hints are those of the last Select.
 	hints *storage.SelectHints
-	mu    sync.Mutex // of hints
+	// exported counts the Selects that ask for the label exported_namespace.
+	exported int
+	mu       sync.Mutex // of hints and exported
 }
 
 type point struct {
@@ -78,6 +80,9 @@ func (q *memoryQuerier) matching(matchers []*labels.Matcher) (out []storage.Seri
 func (q *memoryQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	q.m.mu.Lock()
 	q.m.hints = hints
+	if slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return m.Name == "exported_namespace" && m.Matches("") && m.Matches("x") }) {
+		q.m.exported++
+	}
 	q.m.mu.Unlock()
 	if q.m.before != nil {
 		q.m.before(ctx)

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // Only returns a storage that shows the series of some namespaces: those whose label
@@ -190,6 +192,11 @@ func (s *limitedStorage) Querier(from, to int64) (storage.Querier, error) {
 	return &limitedQuerier{q, s.budget, s.incomplete}, nil
 }
 
+// anyExported selects all series. It tells the windows that the query asks for the owners
+// of GPUs as exported_pod and so on, maybe in another place than this selector: its
+// selectors have the same labels, or a join would find nothing.
+var anyExported, _ = labels.NewMatcher(labels.MatchRegexp, page.Exported("namespace"), ".*")
+
 type limitedQuerier struct {
 	storage.Querier
 	budget     *budget
@@ -198,7 +205,11 @@ type limitedQuerier struct {
 
 // Select implements storage.Querier.
 func (q *limitedQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	set := &limitedSet{SeriesSet: q.Querier.Select(ctx, sorted, hints, matchers...), ctx: ctx, budget: q.budget}
+	selected := matchers
+	if q.budget.plan.exported {
+		selected = append(slices.Clip(selected), anyExported)
+	}
+	set := &limitedSet{SeriesSet: q.Querier.Select(ctx, sorted, hints, selected...), ctx: ctx, budget: q.budget}
 	for i := range q.incomplete {
 		if x := &q.incomplete[i]; x.isSelected(matchers) {
 			set.notes.Add(x)

@@ -18,7 +18,10 @@
 //     series, with the value in that name's unit, if the selector has the exact name.
 //   - NaN is a missing value.
 //   - Series of exporters with a pod that the API server contradicts have the labels
-//     exported_namespace, exported_pod and exported_container instead.
+//     contradicted_namespace, contradicted_pod and contradicted_container instead.
+//   - A selector with a matcher of exported_namespace, exported_pod or exported_container
+//     finds the series of exporters by the owner that the API server confirms, as a
+//     Prometheus without honor_labels does. These series have both names then.
 //
 // The windows have only the series that are wanted: see Store.Want.
 package windows

@@ -46,7 +46,7 @@ func TestClaims(t *testing.T) {
 	}
 	same := func(*corev1.Pod) {}
 	claim := []string{"namespace", "ml", "pod", "a", "container", "c"}
-	const good, bad = `{__name__="x", container="c", namespace="ml", pod="a"}`, `{__name__="x", exported_container="c", exported_namespace="ml", exported_pod="a"}`
+	const good, bad = `{__name__="x", container="c", namespace="ml", pod="a"}`, `{__name__="x", contradicted_container="c", contradicted_namespace="ml", contradicted_pod="a"}`
 	slack, late := at(claimSlack.Seconds()-0.001), at(claimSlack.Seconds())
 	f("the pod is on the node", same, 1, claim, late, good)
 	f("the pod has fewer devices", same, 0, claim, late, bad)
@@ -57,10 +57,54 @@ func TestClaims(t *testing.T) {
 	young := func(p *corev1.Pod) { p.Spec.NodeName, p.CreationTimestamp = "", metav1.NewTime(at(0)) }
 	f("the pod is not bound yet", young, 1, claim, slack, good)
 	f("the pod is not bound", young, 1, claim, late, bad)
-	f("a namespace without a pod", same, 1, []string{"namespace", "ml"}, late, `{__name__="x", exported_namespace="ml"}`)
+	f("a namespace without a pod", same, 1, []string{"namespace", "ml"}, late, `{__name__="x", contradicted_namespace="ml"}`)
 	f("a pod without a namespace is no tenant's", same, 1, []string{"pod", "a"}, late, `{__name__="x", pod="a"}`)
-	f("a label that is taken", nil, 1, append(claim, "exported_pod", "b"), late, `{__name__="x", exported_container="c", exported_exported_pod="a", exported_namespace="ml", exported_pod="b"}`)
+	f("a label that is taken", nil, 1, append(claim, "contradicted_pod", "b"), late, `{__name__="x", contradicted_container="c", contradicted_contradicted_pod="a", contradicted_namespace="ml", contradicted_pod="b"}`)
 	f("no claim", nil, 1, []string{"node", "n1"}, late, `{__name__="x", node="n1"}`)
+}
+
+// A query that asks for exported_pod and so on finds the owners that the API server confirms,
+// under both names. Pods' own pages and idle GPUs have no such owner.
+func TestOwnersUnderBothNames(t *testing.T) {
+	r := newRig(t)
+	r.pods.add("ml", "a", "n1", nil)
+	r.pods.add("ml", "b", "other", nil) // is contradicted
+	n := r.windows.Target("n1", series.TargetLabels{Node: "n1"})
+	lines := []line{util("a", 90), util("b", 10), util("", 5)}
+	for i := range lines {
+		lines[i].device, lines[i].labels[5] = fmt.Sprint("GPU-", i), fmt.Sprint("GPU-", i)
+	}
+	lines[0].labels = append(lines[0].labels, "container", "c")
+	r.page(n, at(0), lines...)
+	r.page(n, at(20), lines...)
+	pod := r.windows.Target("p", series.TargetLabels{Node: "n1", Namespace: "evil", Pod: "p"})
+	r.page(pod, at(20), ownLine("requests", 7, "namespace", "evil", "pod", "p", "exported_namespace", "ml", "exported_pod", "a"))
+	r.now = at(20)
+	f := func(query, want string) {
+		t.Helper()
+		if want != "" {
+			want += fmt.Sprintf(" @[%d]", msOf(at(20)))
+		}
+		r.wants(query, at(20), want)
+	}
+	const both = `{UUID="GPU-0", __name__="DCGM_FI_DEV_GPU_UTIL", container="c", exported_container="c", exported_namespace="ml", exported_pod="a", gpu="0", instance="i", job="agent", namespace="ml", node="n1", pod="a"}`
+	f(`DCGM_FI_DEV_GPU_UTIL{exported_namespace!="",exported_container!="",exported_pod!=""}`, both+" => 90")
+	f(`DCGM_FI_DEV_GPU_UTIL{exported_namespace="ml",namespace="ml",exported_pod=~"a|b"}`, both+" => 90")
+	f(`sum by(exported_pod,pod)(DCGM_FI_DEV_GPU_UTIL > 50)`, `{pod="a"} => 90`) // asks for it elsewhere: the engine's part
+	f(`sum by(exported_pod)(DCGM_FI_DEV_GPU_UTIL_RATIO{exported_namespace="ml"})`, `{exported_pod="a"} => 0.9`)
+	f(`sum by(exported_pod)(DCGM_FI_DEV_GPU_UTIL{exported_namespace=""})`, `{} => 15`)
+	f(`sum by(exported_pod)(DCGM_FI_DEV_GPU_UTIL{exported_pod!="x"}) > 50`, `{exported_pod="a"} => 90`)
+	f(`DCGM_FI_DEV_GPU_UTIL{exported_namespace="evil"}`, "")
+	f(`DCGM_FI_DEV_GPU_UTIL{exported_container="c",pod="b"}`, "")
+	// A page of a pod has the label as it wrote it, and no series of GPUs.
+	f(`sum by(namespace,exported_namespace)({exported_pod="a",__name__=~"requests|DCGM.*"} < 8)`, `{exported_namespace="ml", namespace="evil"} => 7`)
+	q, err := r.store.Querier(msOf(at(19)), msOf(at(20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := q.LabelValues(t.Context(), "exported_pod", nil, selectorOf(t, "DCGM_FI_DEV_GPU_UTIL")...); err != nil || !slices.Equal(got, []string{"a"}) {
+		t.Errorf("the values of exported_pod: %v, %v", got, err)
+	}
 }
 
 // The series of pods are those of kube-state-metrics.

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -117,7 +118,11 @@ func (g *groupings) labelsFor(p *part, of *grouping) *shortLabels {
 	for i := range p.entries {
 		b.Reset()
 		for _, name := range of.names {
-			if v := p.entries[i].labels.Get(name); v != "" {
+			of := name
+			if owner, ok := page.ExportedOwner(name); ok && p.entries[i].claim != nil {
+				of = owner // who groups by it asks for it
+			}
+			if v := p.entries[i].labels.Get(of); v != "" {
 				b.Add(name, v)
 			}
 		}

@@ -86,7 +86,8 @@ func TestAGroupingNeedsFewLabels(t *testing.T) {
 	f(`sum by(node)(DCGM_FI_DEV_GPU_UTIL * 2)`, false)
 	f(`sum by(node)(max_over_time(DCGM_FI_DEV_GPU_UTIL[30s]))`, false)
 	f(`max by(node)(DCGM_FI_DEV_GPU_UTIL) * on(node) group_right DCGM_FI_DEV_GPU_UTIL`, true)
-	f(`count by(exported_pod)(DCGM_FI_DEV_GPU_UTIL)`, true)
+	f(`count by(exported_pod)(DCGM_FI_DEV_GPU_UTIL{exported_namespace=~".*"})`, true)
+	f(`count by(contradicted_pod)(DCGM_FI_DEV_GPU_UTIL)`, true)
 }
 
 // The labels of groupings are kept for a limited number of groupings that are in use.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -251,10 +252,15 @@ func upLabels(l *series.TargetLabels) labels.Labels {
 const upName = "up"
 
 // candidates returns the targets that can have series that the matchers select. ok is
-// false if all targets can.
-func (x *index) candidates(matchers []*labels.Matcher) (found []*target, ok bool) {
+// false if all targets can. ofExporters says that no pod's page has the series, whose
+// labels exported_pod and so on are therefore those of the owner.
+func (x *index) candidates(matchers []*labels.Matcher, ofExporters bool) (found []*target, ok bool) {
 	for _, m := range matchers {
-		at := slices.Index(posted[:], m.Name)
+		name := m.Name
+		if owner, ok := page.ExportedOwner(name); ok && ofExporters {
+			name = owner
+		}
+		at := slices.Index(posted[:], name)
 		if at < 0 {
 			continue
 		}

@@ -12,7 +12,7 @@ const maxNamedTargets = 20
 var (
 	namesDesc        = prometheus.NewDesc("gpupilot_query_names", "Names of metrics that queries and rules keep in the windows.", nil, nil)
 	refusedNamesDesc = prometheus.NewDesc("gpupilot_query_names_refused_total", "Requests of queries for a name that were refused, because queries of the same payer keep 500 others, or all queries 10,000.", nil, nil)
-	contradictedDesc = prometheus.NewDesc("gpupilot_query_contradicted_series", "Series of exporters whose pod the API server contradicts, so that they have the label exported_namespace.", nil, nil)
+	contradictedDesc = prometheus.NewDesc("gpupilot_query_contradicted_series", "Series of exporters whose pod the API server contradicts, so that they have the label contradicted_namespace.", nil, nil)
 	exporterDesc     = prometheus.NewDesc("gpupilot_query_contradicted_target_series", "Such series of each exporter; of the 20 with the most.", []string{"target"}, nil)
 	groupingsDesc    = prometheus.NewDesc("gpupilot_query_grouping_bytes", "Memory of the labels that groupings of queries keep; at most 32 MiB.", nil, nil)
 	podsDesc         = prometheus.NewDesc("gpupilot_query_pods", "Pods in the index for kube_pod_*, with deleted ones; 0 while no query reads it.", nil, nil)

@@ -282,7 +282,7 @@ func (p *podSeries) addSeries(sel *selection, m podMetric, r *podRecord) {
 			labels.Label{Name: "job", Value: p.s.cfg.Job}, labels.Label{Name: "instance", Value: p.s.cfg.Instance},
 		)
 		l := labels.New(pairs...).WithoutEmpty()
-		if sel.matches(l) {
+		if sel.matches(l, false) {
 			sel.addVirtual(result{sel: sel, labels: l, pod: &podSpan{r.from, r.until, v}})
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -42,7 +43,7 @@ func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.Select
 // LabelValues implements storage.LabelQuerier.
 func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	set := map[string]struct{}{}
-	err := q.each(ctx, matchers, func(l labels.Labels) {
+	err := q.each(ctx, name, matchers, func(l labels.Labels) {
 		if v := l.Get(name); v != "" {
 			set[v] = struct{}{}
 		}
@@ -53,7 +54,7 @@ func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.L
 // LabelNames implements storage.LabelQuerier.
 func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	set := map[string]struct{}{}
-	err := q.each(ctx, matchers, func(l labels.Labels) {
+	err := q.each(ctx, "", matchers, func(l labels.Labels) {
 		l.Range(func(p labels.Label) {
 			if _, ok := set[p.Name]; !ok {
 				set[p.Name] = struct{}{}
@@ -64,9 +65,12 @@ func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, mat
 }
 
 // each calls f with the labels of all series that have samples in the querier's time.
-func (q *querier) each(ctx context.Context, matchers []*labels.Matcher, f func(labels.Labels)) error {
+// name is the label that f reads; empty: all.
+func (q *querier) each(ctx context.Context, name string, matchers []*labels.Matcher, f func(labels.Labels)) error {
 	sel := q.selection(true, nil, matchers)
 	sel.labelsOnly = true
+	_, asked := page.ExportedOwner(name)
+	sel.exported = sel.exported || asked
 	if err := sel.run(ctx); err != nil {
 		return err
 	}
@@ -100,6 +104,10 @@ type selection struct {
 	byName   []*labels.Matcher // the other matchers of the name
 	matchers []*labels.Matcher // of other labels
 
+	// exported is true if the query asks for the owner of a GPU as exported_pod and so on.
+	// Then verified owners have both names.
+	exported bool
+
 	// grouping is where the labels are that the query needs of each series, if these are
 	// few; nil: all.
 	grouping *grouping
@@ -119,8 +127,10 @@ func (q *querier) selection(sorted bool, hints *storage.SelectHints, matchers []
 		if !sorted {
 			sel.grouping = q.s.index.groupings.of(hints, sel.now)
 		}
+		sel.exported = hints.By && slices.ContainsFunc(hints.Grouping, isExportedOwner)
 	}
 	for _, m := range matchers {
+		sel.exported = sel.exported || isExportedOwner(m.Name)
 		switch {
 		case m.Name != model.MetricNameLabel:
 			sel.matchers = append(sel.matchers, m)
@@ -131,6 +141,11 @@ func (q *querier) selection(sorted bool, hints *storage.SelectHints, matchers []
 		}
 	}
 	return sel
+}
+
+func isExportedOwner(name string) bool {
+	_, ok := page.ExportedOwner(name)
+	return ok
 }
 
 // run collects the series.
@@ -213,7 +228,7 @@ func (sel *selection) addMetric(ctx context.Context, m, exact *metric, scale flo
 		}
 		return nil
 	}
-	if few, ok := sel.s.index.candidates(sel.matchers); ok && len(few) < len(m.parts) {
+	if few, ok := sel.s.index.candidates(sel.matchers, IsScraped(m.name)); ok && len(few) < len(m.parts) {
 		for _, t := range few {
 			if err := add(m.of(t)); err != nil {
 				return err
@@ -301,12 +316,20 @@ func (sel *selection) labelsOf(e *entry, scale float64, short *labels.Labels) (l
 	if scale != 0 && e.field() == 0 {
 		return l, false
 	}
-	l = sel.s.shownAs(e, sel.now)
-	if !sel.matches(l) {
+	l = e.labels
+	shown := sel.s.isShown(e, sel.now)
+	if !shown {
+		l = contradicted(l)
+	}
+	both := shown && sel.exported && e.claim != nil
+	if !sel.matches(l, both) {
 		return l, false
 	}
-	if short != nil && l == e.labels {
+	if short != nil && shown {
 		return *short, true
+	}
+	if both {
+		l = exported(l)
 	}
 	if scale != 0 {
 		l = labels.NewBuilder(l).Set(model.MetricNameLabel, sel.name).Labels()
@@ -314,9 +337,15 @@ func (sel *selection) labelsOf(e *entry, scale float64, short *labels.Labels) (l
 	return l, true
 }
 
-func (sel *selection) matches(l labels.Labels) bool {
+// matches reports whether the matchers select a series. both says that the labels of its
+// owner have both names.
+func (sel *selection) matches(l labels.Labels, both bool) bool {
 	for _, m := range sel.matchers {
-		if !m.Matches(l.Get(m.Name)) {
+		name := m.Name
+		if owner, ok := page.ExportedOwner(name); ok && both {
+			name = owner
+		}
+		if !m.Matches(l.Get(name)) {
 			return false
 		}
 	}
@@ -348,7 +377,7 @@ func (e *entry) exposureAt(at int64) *series.Exposure {
 
 // addUp adds the series up of the targets.
 func (sel *selection) addUp(ctx context.Context) error {
-	targets, ok := sel.s.index.candidates(sel.matchers)
+	targets, ok := sel.s.index.candidates(sel.matchers, false)
 	if !ok {
 		for _, t := range sel.s.index.targets {
 			targets = append(targets, t)
@@ -358,7 +387,7 @@ func (sel *selection) addUp(ctx context.Context) error {
 		if i%512 == 511 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if sel.matches(t.up) {
+		if sel.matches(t.up, false) {
 			sel.addVirtual(result{sel: sel, labels: t.up, target: t})
 		}
 	}

@@ -128,17 +128,21 @@ func TestTheIndexFindsWhatAWalkFinds(t *testing.T) {
 		}
 		return out
 	}
-	var all []labels.Labels
-	for set := q.Select(t.Context(), true, hints, labels.MustNewMatcher(labels.MatchRegexp, "__name__", ".+")); set.Next(); {
-		all = append(all, set.At().Labels())
+	walk := func(label string) (all []labels.Labels) {
+		for set := q.Select(t.Context(), true, hints, selectorOf(t, `{__name__=~".+",`+label+`=~".*"}`)...); set.Next(); {
+			all = append(all, set.At().Labels())
+		}
+		return all
 	}
+	all := walk("namespace")
+	both := walk("exported_namespace") // with the owners under both names
 	if !slices.IsSortedFunc(all, labels.Compare) || len(all) < 50 {
 		t.Fatalf("%d series, sorted %v", len(all), slices.IsSortedFunc(all, labels.Compare))
 	}
 	for _, text := range []string{
 		`namespace="ns-0"`, `namespace=~"ns-0|ns-1"`, `namespace=""`, `namespace!="ns-0"`, `namespace=~""`, `namespace=~"ns-.*"`, `namespace=~"|ns-1"`, `namespace!~"ns-1"`,
 		`pod="p-1"`, `pod=~"p-1|p-2|none"`, `pod="none"`, `node="n1"`, `node=~"n1|n2"`, `node="n1",namespace="ns-1"`, `namespace=~"ns-0|ns-1",pod="p-4"`,
-		`exported_pod="p-0"`, `exported_namespace!=""`, `label_app="app-1"`, `label_app=~"app-1|app-2"`, `label_app=~"app-1|app-2",namespace="ns-0"`, `label_app!="app-1",pod!=""`,
+		`exported_pod="p-0"`, `exported_namespace!=""`, `exported_namespace=~"ns-0|ns-1",exported_pod!="p-1"`, `exported_pod=""`, `exported_pod="p-4",namespace="ns-1"`, `contradicted_pod!=""`, `label_app="app-1"`, `label_app=~"app-1|app-2"`, `label_app=~"app-1|app-2",namespace="ns-0"`, `label_app!="app-1",pod!=""`,
 		`gpu="1",namespace="ns-1"`, `phase="Running",pod=~"p-3|p-4"`,
 	} {
 		for _, name := range []string{"", "up", "DCGM_FI_DEV_GPU_UTIL", "kube_pod_labels", "kube_pod_info", "requests_total"} {
@@ -146,9 +150,13 @@ func TestTheIndexFindsWhatAWalkFinds(t *testing.T) {
 			if name != "" {
 				matchers = selectorOf(t, name+`{`+text+`}`)
 			}
+			of := all
+			if strings.Contains(text, "exported_") {
+				of = both
+			}
 			var want []string
 			names, pods := map[string]struct{}{}, map[string]struct{}{}
-			for _, l := range all {
+			for _, l := range of {
 				if slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(l.Get(m.Name)) }) {
 					continue
 				}

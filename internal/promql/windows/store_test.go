@@ -252,9 +252,11 @@ func TestAContradictedPodIsNotShownAsThatPod(t *testing.T) {
 	r.page(n, at(0), util("a", 90))
 	r.now = at(20)
 	r.page(n, at(20), util("a", 90))
-	r.wants(`sum by(namespace,pod,exported_namespace,exported_pod)(DCGM_FI_DEV_GPU_UTIL)`, at(20),
-		fmt.Sprintf(`{exported_namespace="ml", exported_pod="a"} => 90 @[%d]`, msOf(at(20))))
-	r.wants(`DCGM_FI_DEV_GPU_UTIL{namespace="ml"}`, at(20), "")
+	r.wants(`sum by(namespace,pod,exported_namespace,exported_pod,contradicted_namespace,contradicted_pod)(DCGM_FI_DEV_GPU_UTIL)`, at(20),
+		fmt.Sprintf(`{contradicted_namespace="ml", contradicted_pod="a"} => 90 @[%d]`, msOf(at(20))))
+	for _, label := range []string{`namespace="ml"`, `pod="a"`, `exported_namespace="ml"`, `exported_pod="a"`} {
+		r.wants(`DCGM_FI_DEV_GPU_UTIL{`+label+`}`, at(20), "")
+	}
 	moved := r.pods.add("ml", "a", "n1", nil)
 	r.store.PodChanged(nil, moved)
 	r.wants(`sum by(pod)(DCGM_FI_DEV_GPU_UTIL)`, at(20), fmt.Sprintf(`{pod="a"} => 90 @[%d]`, msOf(at(20))))

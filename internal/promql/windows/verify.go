@@ -8,27 +8,40 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// shownAs returns the labels under which a series is shown. The labels of a pod that
-// the API server contradicts are renamed, as a Prometheus does with labels of a page
-// that contradict those of the target.
-func (s *Store) shownAs(e *entry, now time.Time) labels.Labels {
-	if e.claim == nil || s.deps.Pods == nil || s.isTrue(e, now) {
-		return e.labels
-	}
-	b := labels.NewBuilder(e.labels)
-	for _, name := range []string{"namespace", "pod", "container"} {
-		value := e.labels.Get(name)
+// isShown reports whether a series is shown with the labels of its page: those of a pod
+// are shown unless the API server contradicts them.
+func (s *Store) isShown(e *entry, now time.Time) bool {
+	return e.claim == nil || s.deps.Pods == nil || s.isTrue(e, now)
+}
+
+// contradicted returns the labels of a series whose pod the API server contradicts. They
+// name the pod neither as a page does nor as a Prometheus renames it, so that no query
+// takes the series for that pod's.
+func contradicted(l labels.Labels) labels.Labels {
+	b := labels.NewBuilder(l)
+	for _, name := range page.OwnerLabels {
+		value := l.Get(name)
 		if value == "" {
 			continue
 		}
 		b.Del(name)
-		for name = "exported_" + name; e.labels.Has(name); {
-			name = "exported_" + name
+		for name = "contradicted_" + name; l.Has(name); {
+			name = "contradicted_" + name
 		}
 		b.Set(name, value)
+	}
+	return b.Labels()
+}
+
+// exported returns the labels of a series with its owner under both names.
+func exported(l labels.Labels) labels.Labels {
+	b := labels.NewBuilder(l)
+	for _, name := range page.OwnerLabels {
+		b.Set(page.Exported(name), l.Get(name)) // an empty value deletes the label
 	}
 	return b.Labels()
 }

@@ -16,7 +16,9 @@ import (
 
 // labeller gives the lines of a target the labels that a Prometheus gives them: those
 // of the page and those of the target. The target's have precedence, and a label of
-// the page with the same name is renamed exported_*.
+// the page with the same name is renamed exported_*. On an exporter's page, exported_pod and
+// so on are renamed too: they stand for an owner that the API server confirms, and a tenant
+// can write them as labels of a pod, which dcgm-exporter may add.
 type labeller struct {
 	isPod   bool
 	names   *Names
@@ -113,6 +115,11 @@ func (x *labeller) labels(l *line) (set labels.Labels, ok bool) {
 		}
 		x.pairs = append(x.pairs, labels.Label{Name: string(p.name), Value: string(p.value)})
 	}
+	if !x.isPod {
+		for _, name := range OwnerLabels {
+			x.rename(Exported(name))
+		}
+	}
 	for _, f := range x.fixed {
 		x.rename(f.Name)
 		x.pairs = append(x.pairs, f)
@@ -130,14 +137,14 @@ func (x *labeller) labels(l *line) (set labels.Labels, ok bool) {
 	return set, true
 }
 
-// rename renames a label of the page that the target has too.
+// rename renames a label of the page whose name is taken.
 func (x *labeller) rename(name string) {
 	at := x.find(name)
 	if at < 0 {
 		return
 	}
 	for x.find(name) >= 0 || x.isFixed(name) {
-		name = "exported_" + name
+		name = Exported(name)
 	}
 	x.pairs[at].Name = name
 }

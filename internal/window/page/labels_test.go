@@ -122,6 +122,22 @@ vllm:other 5
 	}
 }
 
+// exported_pod and so on name owners that the API server confirms. A tenant who writes them
+// as labels of a pod, which dcgm-exporter adds to the pod's GPUs, claims nobody else's.
+func TestAnExporterCannotForgeExportedOwners(t *testing.T) {
+	const page = `DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-0",namespace="evil",pod="e",exported_namespace="ml",exported_pod="a",exported_container="c",exported_x="y"} 1
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",namespace="evil",pod="e",exported_pod="a",exported_exported_pod="b"} 2
+`
+	got, _ := shown(t, NewExporter, NewNames(true, nil), series.TargetLabels{Node: "n"}, page)
+	want := []string{
+		`{UUID="GPU-0", __name__="DCGM_FI_DEV_GPU_UTIL", exported_exported_container="c", exported_exported_namespace="ml", exported_exported_pod="a", exported_x="y", gpu="0", namespace="evil", node="n", pod="e"} 1`,
+		`{UUID="GPU-1", __name__="DCGM_FI_DEV_GPU_UTIL", exported_exported_exported_pod="a", exported_exported_pod="b", gpu="1", namespace="evil", node="n", pod="e"} 2`,
+	}
+	if d := cmp.Diff(want, got[:2]); d != "" {
+		t.Error(d)
+	}
+}
+
 // A page speaks for no other namespace than its pod's, and for none of the labels that a
 // PodMonitor gives the target.
 func TestExtraLabels(t *testing.T) {
