@@ -12,7 +12,8 @@ import (
 )
 
 // BridgeLogs sends the log lines of the Kubernetes libraries to log. Their lines below
-// warnings become debug lines. It sets loggers that are global to the process.
+// warnings become debug lines, and so do errors that they did not expect: most are
+// connections that the other side has closed. It sets loggers that are global to the process.
 func BridgeLogs(log *slog.Logger) {
 	handler := librariesHandler{log.Handler()}
 	klog.SetSlogLogger(slog.New(handler))
@@ -28,6 +29,19 @@ func (h librariesHandler) Enabled(ctx context.Context, l slog.Level) bool {
 		l = min(l, slog.LevelDebug)
 	}
 	return h.Handler.Enabled(ctx, l)
+}
+
+// unhandled is the message of k8s.io/apimachinery/pkg/util/runtime.HandleError.
+const unhandled = "Unhandled Error"
+
+// Handle implements slog.Handler.
+func (h librariesHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == unhandled {
+		if r.Level = slog.LevelDebug; !h.Handler.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
