@@ -126,13 +126,13 @@ const (
 	kedaAuthNone  = "none"
 )
 
-// The namespaces that are used by default.
-const (
-	defaultNamespace = "gpupilot-system"
-	// gpuOperatorNamespace is where NVIDIA's GPU Operator runs its dcgm-exporters
-	// by default.
-	gpuOperatorNamespace = "gpu-operator"
-)
+const defaultNamespace = "gpupilot-system"
+
+// vendorNamespaces returns where vendors run their exporters by default: NVIDIA's GPU
+// Operator, GKE, and AMD's GPU operator.
+func vendorNamespaces() []string {
+	return []string{"gpu-operator", "gke-managed-system", "kube-amd-gpu"}
+}
 
 func defaults() config {
 	c := config{
@@ -142,8 +142,9 @@ func defaults() config {
 		exporters: true,
 		roles:     []string{"all"},
 		agents:    "app.kubernetes.io/name=gpupilot-agent",
-		// The last one is the exporter of AMD's GPU operator.
-		dcgm:              "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter;app.kubernetes.io/name=metrics-exporter,daemonset-name",
+		// The last two are GKE's managed exporter and the exporter of AMD's GPU operator.
+		dcgm: "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter;app.kubernetes.io/name=gke-managed-dcgm-exporter;" +
+			"app.kubernetes.io/name=metrics-exporter,daemonset-name",
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
 		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
@@ -196,7 +197,7 @@ func (c *config) mainRows() []option {
 		{"agent-selector", &c.agents, "label `selector` of the agents' pods; several are separated by semicolons", kubeflags.AreSelectors(&c.agents)},
 		{"agent-namespace", &c.agentsIn, "`namespace` of the agents' pods; pods of other namespaces are never agents (default: --namespace)", kubeflags.IsNameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of the pods of dcgm-exporters and of AMD's device-metrics-exporters; several are separated by semicolons, empty for none", kubeflags.AreSelectors(&c.dcgm)},
-		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; pods of other namespaces are never dcgm-exporters (default: --namespace and gpu-operator)", kubeflags.AreNames(&c.dcgmIn)},
+		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; pods of other namespaces are never dcgm-exporters (default: --namespace, gpu-operator, gke-managed-system and kube-amd-gpu)", kubeflags.AreNames(&c.dcgmIn)},
 		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", kubeflags.AreResources(&c.resources)},
 		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", flags.AreNetworks(&c.podCIDRs)},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
@@ -267,10 +268,8 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	}
 	c.agentsIn = cmp.Or(c.agentsIn, c.namespace)
 	if len(c.dcgmIn) == 0 {
-		c.dcgmIn = []string{c.namespace}
-		if c.namespace != gpuOperatorNamespace {
-			c.dcgmIn = append(c.dcgmIn, gpuOperatorNamespace)
-		}
+		others := slices.DeleteFunc(vendorNamespaces(), func(ns string) bool { return ns == c.namespace })
+		c.dcgmIn = append([]string{c.namespace}, others...)
 	}
 	return &c, fs, nil
 }

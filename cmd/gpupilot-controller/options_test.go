@@ -58,8 +58,7 @@ func TestAgentNamespace(t *testing.T) {
 	f("theirs", map[string]string{"GPUPILOT_AGENT_NAMESPACE": "theirs"})
 }
 
-// dcgm-exporters are those of our own namespace and the GPU Operator's where
-// nothing else is said.
+// Without the flag, exporters are those of our own namespace and of the vendors' ones.
 func TestDCGMNamespaces(t *testing.T) {
 	f := func(want string, args ...string) {
 		t.Helper()
@@ -68,15 +67,16 @@ func TestDCGMNamespaces(t *testing.T) {
 			t.Errorf("%v: dcgm-exporters in %q, %v; want %q", args, c.dcgmIn, err, want)
 		}
 	}
-	f(defaultNamespace + " gpu-operator")
-	f("ours gpu-operator", "--namespace", "ours")
-	f("gpu-operator", "--namespace", "gpu-operator")
+	f(defaultNamespace + " gpu-operator gke-managed-system kube-amd-gpu")
+	f("ours gpu-operator gke-managed-system kube-amd-gpu", "--namespace", "ours")
+	f("gpu-operator gke-managed-system kube-amd-gpu", "--namespace", "gpu-operator")
 	f("a b", "--dcgm-namespaces", "a,b")
 	f("a b", "--dcgm-namespaces", "a", "--dcgm-namespaces", "b")
 }
 
 // What is wrong names the flag or variable, the value and what is allowed.
-// The default selector finds NVIDIA's exporters, and AMD's by the labels of its operator.
+// The default selector finds NVIDIA's exporters, GKE's managed one, and AMD's by the labels
+// of its operator.
 func TestExportersOfVendors(t *testing.T) {
 	c, err := parse(t, nil)
 	if err != nil {
@@ -98,12 +98,10 @@ func TestExportersOfVendors(t *testing.T) {
 	}
 	f(true, "app.kubernetes.io/name", "dcgm-exporter")
 	f(true, "app", "nvidia-dcgm-exporter")
+	f(true, "app.kubernetes.io/name", "gke-managed-dcgm-exporter")
 	f(true, "app.kubernetes.io/name", "metrics-exporter", "daemonset-name", "gpu-operator")
 	f(false, "app.kubernetes.io/name", "metrics-exporter")
 	f(false, "daemonset-name", "gpu-operator")
-	if slices.Contains(c.dcgmIn, "kube-amd-gpu") {
-		t.Error("a namespace that the operator has not named is trusted")
-	}
 }
 
 func TestBadOptions(t *testing.T) {

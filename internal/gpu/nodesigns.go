@@ -36,5 +36,6 @@ func NodeSigns() []NodeSign {
 		{"k8s.amazonaws.com/accelerator", ""},          // EKS
 		{"kubernetes.azure.com/accelerator", "nvidia"}, // AKS
 		{"accelerator", "nvidia"},                      // AKS, older node images
+		{"accelerator", "nvidia-gpu"},                  // set by hand, as guides for EKS and kubeadm say
 	}
 }

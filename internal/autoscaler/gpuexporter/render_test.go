@@ -247,6 +247,7 @@ func TestNodes(t *testing.T) {
 	f(true, false, node("", "cloud.google.com/gke-accelerator", "nvidia-l4"))
 	f(true, false, node("", "k8s.amazonaws.com/accelerator", "nvidia-tesla-t4"))
 	f(true, false, node("", "accelerator", "nvidia"))
+	f(true, false, node("", "accelerator", "nvidia-gpu"))
 	f(false, false, node("", "accelerator", "amd"))
 	f(true, false, node("", "gpupilot.dev/gpu", "true"))
 	f(false, false, node("nvidia.com/gpu", "gpupilot.dev/gpu", "false")) // whoever set it wants no agent
