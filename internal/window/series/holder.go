@@ -127,7 +127,9 @@ func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (ran
 // exporter of the node is read.
 func (s *Store) NodeRead(node string) (newest time.Time, keep time.Duration, found bool) {
 	at := int64(0)
-	for _, t := range s.nodes.of(node) {
+	s.nodes.mu.RLock()
+	defer s.nodes.mu.RUnlock()
+	for _, t := range s.nodes.targets[node] {
 		at, keep, found = max(at, t.newest.Load()), max(keep, time.Duration(t.keep.Load())), true
 	}
 	return time.Unix(0, at), keep, found

@@ -381,10 +381,13 @@ func (p *pass) add(pod *corev1.Pod) {
 // its way.
 func (p *pass) lack(to map[aggregateKey]*missing, groups []Group, f gpu.FieldID, gpus int, pod *corev1.Pod) {
 	if p.lacking.pod != pod { // the fields of a pod follow one another
-		p.lacking.pod, p.lacking.isNew, p.lacking.why = pod, p.expects.isNew(pod), p.expects.whyNot(pod)
+		p.lacking.pod, p.lacking.isNew, p.lacking.why = pod, p.expects.isNew(pod), ""
 	}
 	if p.lacking.isNew {
 		return
+	}
+	if p.lacking.why == "" {
+		p.lacking.why = p.expects.whyNot(pod)
 	}
 	for _, g := range groups {
 		k := aggregateKey{g, f}
