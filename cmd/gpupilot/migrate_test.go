@@ -114,7 +114,7 @@ clusters: [{name: x, cluster: {server: %q}}]
 `, server.URL))
 	t.Chdir(t.TempDir())
 	out, err := migrateOut(t, "scaledobject", "chat", "--kubeconfig", config)
-	if err != nil || !strings.Contains(out, "promql: up") {
+	if err != nil || !strings.Contains(out, "promql: sum(up)") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := migrateOut(t, "hpa", "other", "--kubeconfig", config); err == nil || !strings.Contains(err.Error(), "HorizontalPodAutoscaler ml/other: not found") {

@@ -52,6 +52,15 @@ func (r *Rule) allowsName(name string) bool {
 // MapsResources reports whether some labels are mapped to resources.
 func (r *Rule) MapsResources() bool { return r.mapping.form != nil || len(r.mapping.labels) > 0 }
 
+// Label returns the label with the name of a resource; empty: there is none.
+func (r *Rule) Label(resource schema.GroupResource) string {
+	label, err := r.mapping.label(resource)
+	if err != nil {
+		return ""
+	}
+	return label
+}
+
 // Example returns a query of the rule, for a pod named example.
 func (r *Rule) Example(series string) (string, error) {
 	m, err := newMatcher(true, "pod", "example")

@@ -122,12 +122,22 @@ func reportRule(r *adapter.Rule) RuleReport {
 	return out
 }
 
+// builtInResources are those whose GPU metrics the controller serves without a rule.
+var builtInResources = []string{
+	"pods", "namespaces", "nodes", "deployments.apps", "statefulsets.apps", "replicasets.apps", "jobs.batch", "leaderworkersets.leaderworkerset.x-k8s.io",
+}
+
 // ofOneSeries reports a rule about the series of one name.
 func (out *RuleReport) ofOneSeries(r *adapter.Rule, series string) {
 	op, plain := aggregateOf(r, series)
 	preset, isServer := presetOf(series)
+	other := slices.IndexFunc(out.Resources, func(r string) bool { return !slices.Contains(builtInResources, r) })
 	forPods := len(out.Resources) == 0 || slices.Contains(out.Resources, "pods")
 	switch {
+	case plain && isGPUMetric(series) && other >= 0:
+		out.Why = fmt.Sprintf("%s of %s, which custom.metrics does not serve by itself", series, out.Resources[other])
+		out.Do = "use it in a GPUAutoscaler; for HPAs, " + serveAsIs
+		out.Signal = &v1alpha1.Signal{GPU: &v1alpha1.GPUSignal{Metric: series}}
 	case plain && isGPUMetric(series):
 		out.Becomes = BuiltIn
 		out.Why = "custom.metrics serves " + series + " of pods, workloads, namespaces and nodes by itself, from the agents"
@@ -155,6 +165,6 @@ func (out *RuleReport) ofOneSeries(r *adapter.Rule, series string) {
 		out.Why = "a metric of " + strings.Join(out.Resources, ", ") + ", and not of pods"
 	default:
 		out.Why = "the query computes more than a mean of the series, such as a rate"
-		out.Do += ". In a GPUAutoscaler: a `query` signal with the PromQL of metricsQuery"
+		out.Do += ". In a GPUAutoscaler: a `query` signal with the PromQL of metricsQuery, aggregated to one number for the workload"
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,6 +79,8 @@ func (c *converter) hpaMetric(m *hpaMetric, field string) {
 		c.resourceMetric(m.ContainerResource.Name, m.ContainerResource.Container, &m.ContainerResource.Target, field+".containerResource")
 	case m.name() == "":
 		c.result.lose(field, "a metric of type %q has no name (metric.name; in autoscaling/v2beta1, metricName)", m.Type)
+	case isCloudMonitoring(m.name()):
+		c.result.lose(field, "%s is a metric of Google's Cloud Monitoring, which GPUPilot does not read. Scale on the GPUs themselves, such as `gpu: {metric: Utilization}`", m.name())
 	case m.Pods != nil:
 		c.podsMetric(&m.Pods.Metric, &m.Pods.Target, field+".pods")
 	case m.Object != nil:
@@ -85,6 +88,12 @@ func (c *converter) hpaMetric(m *hpaMetric, field string) {
 	case m.External != nil:
 		c.externalMetric(&m.External.Metric, &m.External.Target, field+".external")
 	}
+}
+
+// isCloudMonitoring reports whether a name is that of a metric of Cloud Monitoring, such as
+// kubernetes.io|container|accelerator|duty_cycle.
+func isCloudMonitoring(name string) bool {
+	return strings.Contains(name, "|")
 }
 
 // resourceMetric translates CPU and memory, which only cAdvisor's series have.
@@ -141,13 +150,20 @@ func (c *converter) objectMetric(m *metricID, about *v1alpha1.CrossVersionObject
 	}
 	ref := c.result.Object.Spec.ScaleTargetRef
 	ofTarget := about.Kind == ref.Kind && about.Name == ref.Name
-	if isGPUMetric(m.Name) && kind == v1alpha1.Value && (ofTarget || about.Kind == "Service") {
-		c.result.note(field, "%s of the %s %s is a mean over its pods: it becomes a signal of the pods' own GPUs, whose target is per serving replica", m.Name, about.Kind, about.Name)
-		c.addPodMetric(m.Name, *value, peers.ObjectValue, field)
+	resource, label := resourceOf(about.Kind)
+	rule, series, ok := c.find(m.Name, resource)
+	gpu := m.Name
+	if ok {
+		if op, plain := aggregateOf(rule, series); plain && op == "avg" {
+			gpu = series
+		}
+	}
+	if isGPUMetric(gpu) && kind == v1alpha1.Value && (ofTarget || about.Kind == "Service") {
+		c.result.note(field, "%s of the %s %s is taken for a mean over its pods: it becomes a signal of the pods' own GPUs, whose target is per serving replica", m.Name, about.Kind, about.Name)
+		c.addPodMetric(gpu, *value, peers.ObjectValue, field)
 		return
 	}
-	resource, label := resourceOf(about.Kind)
-	if rule, series, ok := c.find(m.Name, resource); ok {
+	if ok {
 		query, err := objectQuery(rule, series, &adapter.Objects{Resource: resource, Namespace: c.namespace, Names: []string{about.Name}}, m.Selector)
 		if err == nil {
 			c.result.note(field, "the query is that of the adapter's %s", rule.Path)

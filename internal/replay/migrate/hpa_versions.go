@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,6 +110,10 @@ type beta1Metric struct {
 func (b *beta1Metric) fill(m *metricID, t *hpaTarget) {
 	if m.Name == "" {
 		m.Name = b.MetricName
+	}
+	// A series of Google's Managed Prometheus, such as prometheus.googleapis.com|up|gauge.
+	if parts := strings.Split(m.Name, "|"); len(parts) == 3 && parts[0] == "prometheus.googleapis.com" {
+		m.Name = parts[1]
 	}
 	for _, s := range []*metav1.LabelSelector{b.Selector, b.MetricSelector} {
 		if m.Selector == nil {

@@ -29,8 +29,8 @@ func TestHPAVersions(t *testing.T) {
 			continue
 		}
 		wantSignals(t, r,
-			`query trainer_gpu_avg{namespace="ml",deployment="trainer"} Value 5`,
-			`query jobs{namespace="ml",namespace="ml",queue="gpu"} AverageValue 2`,
+			`query max(trainer_gpu_avg{namespace="ml",deployment="trainer"}) Value 5`,
+			`query sum(jobs{namespace="ml",namespace="ml",queue="gpu"}) AverageValue 2`,
 			"gpu DCGM_FI_DEV_GPU_UTIL AverageValue 60",
 			`query sum(queue_depth{namespace="ml",topic="jobs"}) Value 30`,
 			`query sum(queue_age{namespace="ml"}) AverageValue 500m`,

@@ -80,7 +80,7 @@ func TestHPA(t *testing.T) {
 	wantSignals(t, r,
 		"gpu DCGM_FI_DEV_GPU_UTIL AverageValue 60",
 		"pods vllm:num_requests_waiting AverageValue 4",
-		`query chat_gpu_avg{namespace="ml",deployment="chat"} Value 50`,
+		`query max(chat_gpu_avg{namespace="ml",deployment="chat"}) Value 50`,
 		`query sum(queue_depth{namespace="ml",topic="chat"}) AverageValue 30`,
 		`query sum(container_memory_working_set_bytes{namespace="ml",pod=~"chat-.*",container="server"}) AverageValue 8Gi`,
 	)
@@ -120,7 +120,7 @@ externalRules:
 	r := convert(t, "testdata/hpa.yaml", Options{Rules: rules})
 	got := signals(r)
 	for i, want := range map[int]string{
-		2: `query avg(DCGM_FI_DEV_GPU_UTIL{namespace="ml",deployment="chat"}) by (deployment) Value 50`,
+		2: `gpu DCGM_FI_DEV_GPU_UTIL AverageValue 50`,
 		3: `query sum(max(kafka_lag{topic="chat",namespace="ml"})) AverageValue 30`,
 	} {
 		if got[i] != want {

@@ -3,6 +3,8 @@
 package migrate
 
 import (
+	"slices"
+
 	"github.com/prometheus/prometheus/promql/parser"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,27 +42,34 @@ func externalQuery(r *adapter.Rule, series, namespace string, s *metav1.LabelSel
 	return r.ExternalQuery(series, namespace, selector)
 }
 
-// addRuleQuery adds the adapter's query for all pods of the namespace, summed up: a target
+// addRuleQuery adds the adapter's query for the pods of the workload, summed up: a target
 // per replica is compared with the sum divided by the replicas.
 func (c *converter) addRuleQuery(r *adapter.Rule, series string, m *metricID, value resource.Quantity, field string) {
-	query, err := objectQuery(r, series, &adapter.Objects{Resource: podsResource, Namespace: c.namespace}, m.Selector)
+	objects := adapter.Objects{Resource: podsResource, Namespace: c.namespace}
+	query, err := objectQuery(r, series, &objects, m.Selector)
 	if err != nil {
 		c.result.lose(field, "the adapter's %s: %v", r.Path, err)
 		return
 	}
-	c.result.note(field, "the query is that of the adapter's %s, over all pods of the namespace: limit it to the workload's pods", r.Path)
+	query, ok := ofWorkload(query, r.Label(podsResource), c.result.Object.Spec.ScaleTargetRef.Name)
+	if !ok {
+		c.result.lose(field, "the adapter's %s: the query %q has a selector without <<.LabelMatchers>>, so that it reads the pods of all workloads: add them", r.Path, excerptOf(query))
+		return
+	}
+	c.result.note(field, "the query is that of the adapter's %s, over the workload's pods. It selects them by the prefix of their names: check it", r.Path)
 	c.addValueQuery("sum("+query+")", value, v1alpha1.AverageValue, field)
 }
 
 // isPlain reports whether a rule's value of a pod is the mean, sum or maximum of the
-// series as they are, which a signal reads from the pod by itself.
+// series, which a signal reads from the pod by itself.
 func isPlain(r *adapter.Rule, series string) bool {
 	_, ok := aggregateOf(r, series)
 	return ok
 }
 
 // aggregateOf returns how a rule aggregates the series of a pod: avg, sum, max, min or,
-// without an aggregation, an empty text. It is not ok for other queries.
+// without an aggregation, an empty text. The series may be smoothed, such as by
+// avg_over_time. It is not ok for other queries.
 func aggregateOf(r *adapter.Rule, series string) (op string, ok bool) {
 	promql, err := r.Example(series)
 	if err != nil {
@@ -70,16 +79,25 @@ func aggregateOf(r *adapter.Rule, series string) (op string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	if p, isParen := expr.(*parser.ParenExpr); isParen {
-		expr = p.Expr
+	expr = unsmoothed(expr)
+	if e, isAggregate := expr.(*parser.AggregateExpr); isAggregate && e.Param == nil {
+		op, expr = e.Op.String(), unsmoothed(e.Expr)
 	}
-	switch e := expr.(type) {
-	case *parser.AggregateExpr:
-		if _, plain := e.Expr.(*parser.VectorSelector); plain && e.Param == nil {
-			return e.Op.String(), true
+	_, ok = expr.(*parser.VectorSelector)
+	return op, ok
+}
+
+// unsmoothed returns what is within parentheses and functions that smooth.
+func unsmoothed(e parser.Expr) parser.Expr {
+	switch x := e.(type) {
+	case *parser.ParenExpr:
+		return unsmoothed(x.Expr)
+	case *parser.MatrixSelector:
+		return x.VectorSelector
+	case *parser.Call:
+		if len(x.Args) == 1 && slices.Contains(smoothing, x.Func.Name) {
+			return unsmoothed(x.Args[0])
 		}
-	case *parser.VectorSelector:
-		return "", true
 	}
-	return "", false
+	return e
 }

@@ -76,8 +76,10 @@ func (c *converter) addPodMetric(name string, value resource.Quantity, kind peer
 	c.simulate(&s, value, kind, field)
 }
 
-// addValueQuery adds a query.
+// addValueQuery adds a query. If it may return several series, they are aggregated.
 func (c *converter) addValueQuery(promql string, value resource.Quantity, kind v1alpha1.TargetType, field string) {
+	c.noteWorkloadLabels(promql, field)
+	promql = c.toOneNumber(promql, kind, field)
 	s := v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: promql}}
 	c.add(s, value, kind)
 	source, scale, mean, err := sourceOfQuery(promql)
@@ -130,6 +132,9 @@ func sourceOfQuery(promql string) (source policy.Source, scale float64, mean boo
 // queries parses the queries of objects.
 var queries = parser.NewParser(parser.Options{EnableExperimentalFunctions: true})
 
+// smoothing are the functions that leave a value about what it is.
+var smoothing = []string{"avg_over_time", "last_over_time", "ceil", "floor", "round"}
+
 // summands returns the names of the metrics that an expression adds up over pods, or the
 // one that it averages.
 func summands(e parser.Expr) (metrics []string, mean, ok bool) {
@@ -149,7 +154,7 @@ func summands(e parser.Expr) (metrics []string, mean, ok bool) {
 		right, rightMean, rightOK := summands(e.RHS)
 		return append(left, right...), false, e.Op == parser.ADD && leftOK && rightOK && !leftMean && !rightMean
 	case *parser.Call:
-		if len(e.Args) == 1 && slices.Contains([]string{"avg_over_time", "last_over_time", "ceil", "round"}, e.Func.Name) {
+		if len(e.Args) == 1 && slices.Contains(smoothing, e.Func.Name) {
 			return summands(e.Args[0])
 		}
 	case *parser.MatrixSelector:
