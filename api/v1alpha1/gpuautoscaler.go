@@ -199,12 +199,12 @@ type Signal struct {
 // +kubebuilder:validation:MinProperties=1
 type SLO struct {
 	// InterTokenLatency is the mean time between a request's tokens, such as 50ms.
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="a latency must be greater than 0, such as 50ms"
+	// +kubebuilder:validation:XValidation:rule="(self.endsWith('s') || self.endsWith('m') || self.endsWith('h')) && duration(self) > duration('0s')",message="a latency is a number greater than 0 with its unit, such as 50ms or 2s"
 	// +optional
 	InterTokenLatency *metav1.Duration `json:"interTokenLatency,omitempty"`
 
 	// TimeToFirstToken is the time from a request to its first token, such as 2s.
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="a latency must be greater than 0, such as 50ms"
+	// +kubebuilder:validation:XValidation:rule="(self.endsWith('s') || self.endsWith('m') || self.endsWith('h')) && duration(self) > duration('0s')",message="a latency is a number greater than 0 with its unit, such as 50ms or 2s"
 	// +optional
 	TimeToFirstToken *metav1.Duration `json:"timeToFirstToken,omitempty"`
 }

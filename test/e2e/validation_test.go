@@ -11,12 +11,31 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
+
+// A latency without its unit is refused with the field and an example.
+func TestALatencyWithoutUnit(t *testing.T) {
+	for _, value := range []string{"50", "0.05", "", "0ms", "-50ms"} {
+		for _, name := range []string{"interTokenLatency", "timeToFirstToken"} {
+			var a unstructured.Unstructured
+			text := `{"apiVersion": "gpupilot.dev/v1alpha1", "kind": "GPUAutoscaler", "metadata": {"name": "slo", "namespace": "default"}, "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "a"},
+				"maxReplicas": 2, "signals": [{"preset": "vllm", "slo": {"` + name + `": "` + value + `"}}]}}`
+			if err := a.UnmarshalJSON([]byte(text)); err != nil {
+				t.Fatal(err)
+			}
+			err := rig.Client.Create(t.Context(), &a, client.DryRunAll)
+			if err == nil || !strings.Contains(err.Error(), "spec.signals[0].slo."+name) || !strings.Contains(err.Error(), "with its unit, such as 50ms") || strings.Contains(err.Error(), "protobuf") {
+				t.Errorf("%s: %q: %v", name, value, err)
+			}
+		}
+	}
+}
 
 // What the controller refuses the API server refuses, and the reverse, as far
 // as the CRD can say it. Names of metrics and their ceilings are in no schema.
@@ -86,7 +105,7 @@ func TestCRDAndControllerAgree(t *testing.T) {
 		f(false, "port "+port.String(), pods(port, ""))
 		f(false, "port of a preset "+port.String(), preset(port, ""))
 	}
-	f(true, "a small target", target("1m"))
+	f(true, "a small target", func(s *spec) { s.Signals[0].GPU.Metric, s.Signals[0].Target.Value = "Power", resource.MustParse("1m") })
 	f(false, "target 0", target("0"))
 	f(false, "target 0m", target("0m"))
 	f(false, "a negative target", target("-1"))

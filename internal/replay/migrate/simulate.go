@@ -56,7 +56,7 @@ func replaceQuery(c *policy.Compiled, i int) {
 }
 
 // smallest is a target that every field allows.
-var smallest = resource.MustParse("1m")
+var smallest = resource.MustParse("1")
 
 // gpuSignal returns the signal of a GPU's field, as the policy would compile it.
 func gpuSignal(source policy.Source, s scale.Signal) (scale.Signal, error) {

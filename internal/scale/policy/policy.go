@@ -278,6 +278,9 @@ func compileGPU(s scale.Signal, in *v1alpha1.Signal, path *field.Path) (scale.Si
 	if ceiling := s.Ceiling / ref.Scale; s.Ceiling > 0 && s.Target > ceiling {
 		return s, Source{}, field.Invalid(path.Child("target", "value"), in.Target.Value.String(), targetTooHigh(metric, s.Target, ceiling))
 	}
+	if f.Unit == gpu.Percent && ref.Scale == 1 && s.Target < 1 {
+		return s, Source{}, field.Invalid(path.Child("target", "value"), in.Target.Value.String(), targetTooLow(metric, s.Target))
+	}
 	s.Target *= ref.Scale
 	return s, Source{Kind: GPU, Field: ref.Field}, nil
 }
@@ -288,6 +291,16 @@ func targetTooHigh(metric string, target, ceiling float64) string {
 	text := fmt.Sprintf("can never be exceeded: the highest value of %s is %g", metric, ceiling)
 	if ceiling == 1 && target <= 100 {
 		text += fmt.Sprintf(`; it is a ratio, write "%g" for %g %%`, target/100, target)
+	}
+	return text
+}
+
+// targetTooLow returns the message about a target below 1 %. If a ratio was written for a
+// percentage, it contains the percentage.
+func targetTooLow(metric string, target float64) string {
+	text := fmt.Sprintf("is less than 1 %%: %s is in percent", metric)
+	if percent := 100 * target; percent >= 1 {
+		text += fmt.Sprintf(`, write "%g" for %g %%`, percent, percent)
 	}
 	return text
 }

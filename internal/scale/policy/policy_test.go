@@ -150,6 +150,11 @@ func TestBadInputNamesTheField(t *testing.T) {
 		f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = ratio }, `spec.signals[0].target.value: Invalid value: "60"`,
 			"the highest value of "+ratio+` is 1; it is a ratio, write "0.6" for 60 %`)
 	}
+	for _, percent := range []string{"Utilization", "MemoryUtilization", "DCGM_FI_DEV_GPU_UTIL", "dcgm_gpu_utilization"} {
+		f(func(a *v1alpha1.GPUAutoscaler) {
+			a.Spec.Signals[0].GPU.Metric, a.Spec.Signals[0].Target.Value = percent, resource.MustParse("0.6")
+		}, `spec.signals[0].target.value: Invalid value: "600m": is less than 1 %: `+percent+` is in percent, write "60" for 60 %`)
+	}
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Utilization" }, "spec.signals[0].target.type", "of the HorizontalPodAutoscaler", "as value")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].Target.Type = "Average" }, "target.type", "AverageValue")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU = nil }, "exactly one of")
