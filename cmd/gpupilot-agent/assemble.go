@@ -91,7 +91,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	cpus, _ := agent.ParseSelection(c.cpuDevices)
 	a.agent = agent.New(agent.Config{
 		Interval: c.interval(), Node: c.node(), Devices: selection, Switches: switches, CPUs: cpus,
-		Fields: exporter.Fields(), Version: pages.Version,
+		Fields: exporter.Fields(), Passed: exporter.Passed(), Version: pages.Version,
 		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
 	}, a.deps)
 	a.handler = a.agent.Handler()
@@ -114,7 +114,7 @@ func (a *assembly) followCollectors(ctx context.Context, source *collectorsSourc
 	defer signal.Stop(again)
 	source.follow(ctx, again, func(r collectorsRead) {
 		exporter.Reconfigure(r.Collectors, r.invalid)
-		a.agent.SetFields(exporter.Fields())
+		a.agent.SetFields(exporter.Fields(), exporter.Passed()...)
 	}, exporter.ReloadFailed)
 }
 

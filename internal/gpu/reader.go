@@ -44,3 +44,12 @@ type Reader interface {
 	// Close ends the reader's goroutines and closes the library.
 	Close() error
 }
+
+// Passer is a Reader that also reads fields that are not in the table, by their
+// numbers: those that DCGM knows.
+type Passer interface {
+	// Pass sets these fields. From then on, Read and ReadParts also read them, each of
+	// the devices or parts that have it: see Values.Passed and Values.GetLabel. It does
+	// not block. The caller must not change ids afterwards.
+	Pass(ids []FieldID)
+}

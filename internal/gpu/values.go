@@ -2,7 +2,11 @@
 
 package gpu
 
-import "math"
+import (
+	"iter"
+	"math"
+	"slices"
+)
 
 // Values holds the values read from one device: numbers by field, each in the
 // field's unit, and strings for the Label fields. The zero value is empty.
@@ -11,7 +15,14 @@ type Values struct {
 	whole  FieldSet          // the fields of have whose num is an int64
 	num    [NumFields]uint64 // the bits of an int64 or of a float64
 	labels map[FieldID]string
-	wrong  uint8 // values that are not numbers
+	passed []passedNumber // of fields that are not in the table; see Passer
+	wrong  uint8          // values that are not numbers
+}
+
+// passedNumber is the value of a field that is not in the table.
+type passedNumber struct {
+	id FieldID
+	Number
 }
 
 // Number is a value. A float64 has every whole number up to 2^53 only, but
@@ -34,20 +45,15 @@ func (v *Values) Reset() {
 	v.have, v.whole = FieldSet{}, FieldSet{}
 	v.wrong = 0
 	clear(v.labels)
+	v.passed = v.passed[:0]
 }
 
 // Set records a value. NaN and infinities are not values: they are counted as
 // wrong. An id that is not in the table is ignored.
 func (v *Values) Set(id FieldID, x float64) {
-	i, ok := IndexOf(id)
-	if !ok {
-		return
+	if i, ok := IndexOf(id); ok && v.isNumber(x) {
+		v.put(i, Real(x))
 	}
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		v.SetNone()
-		return
-	}
-	v.put(i, Real(x))
 }
 
 // SetInt records a whole number, exactly.
@@ -55,6 +61,48 @@ func (v *Values) SetInt(id FieldID, n int64) {
 	if i, ok := IndexOf(id); ok {
 		v.put(i, Whole(n))
 	}
+}
+
+// Take records a value of a field that need not be in the table. NaN and infinities are
+// counted as wrong.
+func (v *Values) Take(id FieldID, n Number) {
+	switch i, known := IndexOf(id); {
+	case !n.Whole && !v.isNumber(n.Float):
+	case known:
+		v.put(i, n)
+	default:
+		v.passed = append(v.passed, passedNumber{id, n})
+	}
+}
+
+// Passed returns the value of a field that is not in the table and whether there is one.
+func (v *Values) Passed(id FieldID) (Number, bool) {
+	for i := range v.passed {
+		if v.passed[i].id == id {
+			return v.passed[i].Number, true
+		}
+	}
+	return Number{}, false
+}
+
+// AllPassed iterates over the values of the fields that are not in the table.
+func (v *Values) AllPassed() iter.Seq2[FieldID, Number] {
+	return func(yield func(FieldID, Number) bool) {
+		for _, p := range v.passed {
+			if !yield(p.id, p.Number) {
+				return
+			}
+		}
+	}
+}
+
+// isNumber reports whether x is a number, and counts it if not.
+func (v *Values) isNumber(x float64) bool {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		v.SetNone()
+		return false
+	}
+	return true
 }
 
 // SetUint records a whole number, exactly. A number of more than 63 bits is
@@ -84,7 +132,8 @@ func (v *Values) put(i Index, n Number) {
 // Wrong returns how many values were not numbers.
 func (v *Values) Wrong() int { return int(v.wrong) }
 
-// Add copies the numbers and strings of the given fields from o.
+// Add copies the numbers and strings of the given fields from o, and those of all
+// fields that are not in the table.
 func (v *Values) Add(o *Values, of FieldSet) {
 	taken := o.have.Intersect(of)
 	for i := range v.num {
@@ -95,10 +144,11 @@ func (v *Values) Add(o *Values, of FieldSet) {
 	v.have = v.have.Union(taken)
 	v.whole = v.whole.Minus(taken).Union(o.whole.Intersect(taken))
 	for id, s := range o.labels {
-		if of.HasID(id) {
+		if _, known := IndexOf(id); !known || of.HasID(id) {
 			v.SetLabel(id, s)
 		}
 	}
+	v.passed = append(v.passed, o.passed...)
 	v.wrong += o.wrong
 }
 
@@ -174,6 +224,7 @@ func (v *Values) Given() FieldSet {
 // Clone returns a copy that shares nothing with v.
 func (v *Values) Clone() Values {
 	c := *v
+	c.passed = slices.Clone(v.passed)
 	if v.labels != nil {
 		c.labels = make(map[FieldID]string, len(v.labels))
 		for k, s := range v.labels {

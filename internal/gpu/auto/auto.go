@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package auto reads GPUs through NVML. It reads the wanted fields that NVML
-// does not give for a device, and NvSwitches, NVLinks and CPUs, through DCGM.
+// does not give for a device, those that only DCGM knows, and NvSwitches, NVLinks and
+// CPUs, through DCGM.
 // It opens DCGM only when it needs it, because DCGM takes tens to hundreds of
 // MiB. If DCGM gives none of the wanted fields, it is closed again.
 package auto
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // First is the preferred reader: NVML.
@@ -31,6 +33,7 @@ type Second interface {
 	gpu.Reader
 	gpu.Profiler
 	gpu.PartReader
+	gpu.Passer
 }
 
 // Config is the configuration of a Reader.
@@ -58,6 +61,8 @@ type Reader struct {
 	why     string           // why it was useless; empty: not opened yet
 	needs   map[string]*need // of devices that lack wanted fields
 	parts   bool             // a field of parts is wanted
+	passed  []gpu.FieldID    // fields that only the second reads
+	missing string           // the logged reason why they are not read
 	devices []gpu.Device     // of the first
 	closed  bool
 }
@@ -112,7 +117,7 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 		return err
 	}
 	lacking := want.Minus(v.Given())
-	if lacking.Empty() {
+	if lacking.Empty() && !r.passes() {
 		return nil
 	}
 	if s, ask := r.need(uuid, want, lacking); s != nil {
@@ -120,6 +125,23 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	}
 	r.logSource(uuid)
 	return nil
+}
+
+// Pass sets the fields that the second reader reads for every device and part. See
+// gpu.Passer.
+func (r *Reader) Pass(ids []gpu.FieldID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passed, r.retry, r.again = ids, time.Time{}, 0
+	if r.second != nil {
+		r.second.reader.Pass(ids)
+	}
+}
+
+func (r *Reader) passes() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.passed) > 0
 }
 
 // ReadParts reads the second reader's parts.
@@ -158,7 +180,7 @@ func (r *Reader) need(uuid string, want, lacking gpu.FieldSet) (*second, gpu.Fie
 	if grown := n.update(want, lacking, certain, time.Now()); grown {
 		r.retry, r.again = time.Time{}, 0 // it was useless for fewer fields
 	}
-	if useful := n.asked.Minus(n.unsupported); useful.Empty() {
+	if useful := n.asked.Minus(n.unsupported); useful.Empty() && len(r.passed) == 0 {
 		return nil, gpu.FieldSet{}
 	}
 	return r.open(), n.asked
@@ -180,7 +202,9 @@ func (r *Reader) unsupported(uuid string) gpu.FieldSet {
 // ago. The caller holds r.mu.
 func (r *Reader) open() *second {
 	if r.second == nil && !r.closed && !time.Now().Before(r.retry) {
-		r.second = startSecond(r.cfg.Open(r.instanceUUID), r.enumerated)
+		reader := r.cfg.Open(r.instanceUUID)
+		reader.Pass(r.passed)
+		r.second = startSecond(reader, r.enumerated)
 	}
 	return r.second
 }
@@ -190,9 +214,13 @@ func (r *Reader) open() *second {
 func (r *Reader) enumerated(s *second) (stop bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	why, noLibrary := s.closeReason(r.needs, r.parts, r.prof)
+	why, noLibrary := s.closeReason(r.needs, r.parts || len(r.passed) > 0, r.prof)
 	if why == "" {
 		return r.closed
+	}
+	if len(r.passed) > 0 && r.missing != why {
+		r.missing = why
+		r.cfg.Log.Warn("fields of the collectors file are not collected: NVML does not have them", "fields", names.List(r.passed), "reason", why)
 	}
 	if noLibrary {
 		r.again = reloadAfter

@@ -32,6 +32,7 @@ type fake struct {
 	opened  int
 	closed  int
 	migUUID func(string, int, int) string
+	passed  []gpu.FieldID // every GPU gives them
 }
 
 func (f *fake) set(do func()) {
@@ -77,6 +78,9 @@ func (f *fake) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 			v.Set(id, float64(id)+f.adds)
 		}
 	}
+	for _, id := range f.passed {
+		v.Take(id, gpu.Whole(int64(id)))
+	}
 	for id, text := range f.texts {
 		if want.HasID(id) {
 			v.SetLabel(id, text)
@@ -98,6 +102,8 @@ func (f *fake) NoProfiling(uuid string) string {
 func (f *fake) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
 	return []gpu.PartSnapshot{{}}, nil
 }
+
+func (f *fake) Pass(ids []gpu.FieldID) { f.set(func() { f.passed = ids }) }
 
 func (f *fake) Close() error {
 	f.set(func() { f.closed++ })
@@ -393,6 +399,56 @@ func TestHangOfTheSecond(t *testing.T) {
 		synctest.Wait()
 		if got := p.fields(t, "GPU-0", gpu.GPUUtil, gpu.SMActive); got != gpu.SetOf(gpu.GPUUtil, gpu.SMActive) {
 			t.Errorf("afterwards it gives %v", got)
+		}
+	})
+}
+
+// A field that is not in the table opens DCGM, which gives it for all devices, and keeps
+// it open; without DCGM the log says once what is missing.
+func TestPassed(t *testing.T) {
+	const recovery gpu.FieldID = 1523
+	bubble(t, func(t *testing.T, p *pair) {
+		p.Pass([]gpu.FieldID{recovery})
+		if p.first.passed != nil {
+			t.Error("NVML is asked")
+		}
+		for range 2 {
+			var v gpu.Values
+			if err := p.Read("GPU-1", gpu.SetOf(gpu.GPUUtil), &v); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			if _, ok := v.Get(gpu.GPUUtil); !ok {
+				t.Error("there is no utilisation")
+			}
+		}
+		var v gpu.Values
+		if err := p.Read("GPU-1", gpu.SetOf(gpu.GPUUtil), &v); err != nil {
+			t.Fatal(err)
+		}
+		if x, ok := v.Passed(recovery); !ok || x != gpu.Whole(1523) || p.second.opened != 1 || p.second.closed != 0 {
+			t.Errorf("it is %v, %v; DCGM was opened %d times and closed %d times", x, ok, p.second.opened, p.second.closed)
+		}
+		p.Pass(nil)
+		v.Reset()
+		if err := p.Read("GPU-1", gpu.SetOf(gpu.GPUUtil), &v); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := v.Passed(recovery); ok {
+			t.Error("it is still passed")
+		}
+	})
+	bubble(t, func(t *testing.T, p *pair) {
+		p.second.err = gpu.ErrNoLibrary
+		p.Pass([]gpu.FieldID{recovery})
+		for range 3 {
+			p.fields(t, "GPU-1", gpu.GPUUtil)
+			synctest.Wait()
+			time.Sleep(2 * time.Minute)
+		}
+		if log := p.log.String(); strings.Count(log, "are not collected") != 1 || !strings.Contains(log, "DCGM_FI_DEV_GPU_RECOVERY_ACTION") {
+			t.Errorf("log:\n%s", log)
 		}
 	})
 }

@@ -37,7 +37,7 @@ const char *gp_load(const char *path, gp_lib *lib) {
 		const char *name;
 		void *to;
 	} may[] = {
-		{"dcgmConnect_v3", &lib->connect_v3}, {"dcgmGetNvLinkLinkStatus", &lib->links}, {"dcgmGetNvLinkP2PStatus", &lib->p2p},
+		{"DcgmFieldGetById", &lib->field}, {"dcgmConnect_v3", &lib->connect_v3}, {"dcgmGetNvLinkLinkStatus", &lib->links}, {"dcgmGetNvLinkP2PStatus", &lib->p2p},
 		{"dcgmHealthSet", &lib->health_set}, {"dcgmHealthCheck", &lib->health_check},
 		{"dcgmGetCpuHierarchy", &lib->cpus_v1}, {"dcgmGetCpuHierarchy_v2", &lib->cpus_v2},
 	};
@@ -99,6 +99,14 @@ int gp_profiling(const gp_lib *lib, uintptr_t h, unsigned gpu, uint16_t *fields,
 		for (unsigned i = 0; i < p.group[g].count && i < DCGM_PROF_FIELDS && n < *count; i++) fields[n++] = p.group[g].field[i];
 	*count = n;
 	return r;
+}
+
+int gp_field(const gp_lib *lib, uint16_t field, char *type, int *level) {
+	const struct dcgm_field_meta *m = lib->field ? lib->field(field) : NULL;
+	if (!m) return 0;
+	*type = m->type;
+	*level = m->level;
+	return 1;
 }
 
 // take adds the links that are up of what of an array says: ids, each with the

@@ -120,6 +120,15 @@ struct dcgm_health_v5 {
 	} list[DCGM_ENTITIES];
 };
 
+struct dcgm_field_meta {
+	unsigned short id;
+	char type;
+	unsigned char size;
+	char tag[48];
+	int scope, nvml, level;
+	const void *format;
+};
+
 // --- what Go sees ---
 
 typedef struct {
@@ -186,6 +195,7 @@ typedef struct {
 	int (*latest)(uintptr_t, int, int, unsigned short *, unsigned, struct dcgm_value_v1 *);
 	int (*latest_of)(uintptr_t, struct dcgm_entity *, unsigned, unsigned short *, unsigned, unsigned, struct dcgm_value_v2 *);
 	// These are of some releases only, or may be NULL.
+	const struct dcgm_field_meta *(*field)(unsigned short);
 	int (*links)(uintptr_t, void *);
 	int (*cpus_v1)(uintptr_t, struct dcgm_cpus_v1 *);
 	int (*cpus_v2)(uintptr_t, struct dcgm_cpus_v2 *);
@@ -212,6 +222,7 @@ int gp_entities(const gp_lib *lib, uintptr_t h, int kind, unsigned *ids, int *co
 int gp_status(const gp_lib *lib, uintptr_t h, unsigned gpu, int *status);
 int gp_instances(const gp_lib *lib, uintptr_t h, gp_instance *out, int *count);
 int gp_profiling(const gp_lib *lib, uintptr_t h, unsigned gpu, uint16_t *fields, int *count);
+int gp_field(const gp_lib *lib, uint16_t field, char *type, int *level); // 0: unknown
 int gp_links(const gp_lib *lib, uintptr_t h, gp_link *out, int *count);
 int gp_cpus(const gp_lib *lib, uintptr_t h, gp_cpu *out, int *count);
 int gp_peers(const gp_lib *lib, uintptr_t h, gp_peer *out, int *count);

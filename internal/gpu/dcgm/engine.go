@@ -23,7 +23,9 @@ import (
 
 // The kinds of entities, from dcgm_field_entity_group_t.
 const (
+	kindNone     = 0 // of the node
 	kindGPU      = 1
+	kindVGPU     = 2
 	kindSwitch   = 3
 	kindInstance = 4
 	kindCompute  = 5
@@ -189,6 +191,15 @@ func (e *engine) profiling(gpuID uint) (map[gpu.FieldID]bool, error) {
 		out[gpu.FieldID(id)] = true
 	}
 	return out, nil
+}
+
+// meta returns the type of a field's values, and the kind of entity that has it. ok is
+// false if the library does not know the field.
+func (e *engine) meta(id gpu.FieldID) (fieldType byte, level int, ok bool) {
+	var t C.char
+	var kind C.int
+	known := C.gp_field(e.lib, C.uint16_t(id), &t, &kind)
+	return byte(t), int(kind), known != 0
 }
 
 // links lists the NVLinks that are up.

@@ -174,16 +174,24 @@ func (s *session) readKind(k gpu.PartKind, want gpu.FieldSet, now time.Time) ([]
 	if of.watch == nil {
 		return nil, of.failed
 	}
-	var ids, fresh, texts []gpu.FieldID
+	pass := &s.passing().parts[k]
+	numbers, texts := slices.Clone(pass.numbers), slices.Clone(pass.texts)
 	for _, f := range gpu.PartFields() {
 		switch i, _ := gpu.IndexOf(f.ID); {
 		case !want.Has(i) || !f.On(k):
 		case f.Kind == gpu.Label:
 			texts = append(texts, f.ID)
-		case of.watch.fields.Has(i):
-			ids = append(ids, f.ID)
-		case !of.watch.isRefused(f.ID, now):
-			fresh = append(fresh, f.ID)
+		default:
+			numbers = append(numbers, f.ID)
+		}
+	}
+	var ids, fresh []gpu.FieldID
+	for _, id := range numbers {
+		switch {
+		case of.watch.fields[id]:
+			ids = append(ids, id)
+		case !of.watch.isRefused(id, now):
+			fresh = append(fresh, id)
 		}
 	}
 	watched, err := of.watch.add(fresh, now)

@@ -7,6 +7,7 @@ package dcgm
 import (
 	"cmp"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -17,11 +18,13 @@ import (
 type Reader struct {
 	*vendorlib.Reader[*session, *device]
 	asks gpu.FieldSet
+	pass *atomic.Pointer[[]gpu.FieldID]
 }
 
 var (
 	_ gpu.Reader       = (*Reader)(nil)
 	_ gpu.PartReader   = (*Reader)(nil)
+	_ gpu.Passer       = (*Reader)(nil)
 	_ gpu.Explainer    = (*Reader)(nil)
 	_ gpu.HealthReader = (*Reader)(nil)
 	_ gpu.LinkReader   = (*Reader)(nil)
@@ -35,10 +38,11 @@ func New(cfg Config) *Reader {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Reader{asks: gpu.AllFields(), Reader: vendorlib.NewReader(vendorlib.Config[*session, *device]{
+	pass := &atomic.Pointer[[]gpu.FieldID]{}
+	return &Reader{asks: gpu.AllFields(), pass: pass, Reader: vendorlib.NewReader(vendorlib.Config[*session, *device]{
 		Name:      "DCGM",
 		HungAfter: hungAfter,
-		Open:      func(xids *gpu.XIDLog) (*session, error) { return open(cfg, xids, log) },
+		Open:      func(xids *gpu.XIDLog) (*session, error) { return open(cfg, xids, pass, log) },
 		Enumerate: (*session).enumerate,
 	})}
 }

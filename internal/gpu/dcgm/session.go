@@ -6,6 +6,8 @@ package dcgm
 
 import (
 	"log/slog"
+	"sync"
+	"sync/atomic"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
@@ -22,10 +24,14 @@ type session struct {
 
 	cards map[uint]*card // by DCGM's GPU id; used by enumerate only
 	parts parts
+
+	pass   *atomic.Pointer[[]gpu.FieldID] // of the reader; nil: none
+	passMu sync.Mutex
+	passed *passed // of pass; nil: not looked up yet
 }
 
 // open loads the library and starts or connects to a host engine.
-func open(cfg Config, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
+func open(cfg Config, xids *gpu.XIDLog, pass *atomic.Pointer[[]gpu.FieldID], log *slog.Logger) (*session, error) {
 	e, err := start(cfg.Library, cfg.Remote)
 	if err != nil {
 		return nil, err
@@ -33,5 +39,5 @@ func open(cfg Config, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
 	open := vendorlib.NewSession("DCGM", func() {
 		_ = e.end() // without the engine there is nothing to leave
 	})
-	return &session{engine: e, Session: open, cfg: cfg, xids: xids, log: log, cards: map[uint]*card{}}, nil
+	return &session{engine: e, Session: open, cfg: cfg, xids: xids, pass: pass, log: log, cards: map[uint]*card{}}, nil
 }

@@ -24,5 +24,8 @@ func (r *Reader) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapsh
 	return nil, r.Err()
 }
 
+// Pass does nothing.
+func (*Reader) Pass([]gpu.FieldID) {}
+
 // Health fails with gpu.ErrUnknownDevice.
 func (r *Reader) Health(uuid string) (*gpu.Verdicts, error) { return nil, r.Unknown(uuid) }

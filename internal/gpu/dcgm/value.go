@@ -20,6 +20,7 @@ const (
 	typeInt64  = 'i'
 	typeDouble = 'd'
 	typeString = 's'
+	typeTime   = 't' // Unix microseconds, kept as an int64
 )
 
 // reading is a decoded value.
@@ -33,7 +34,7 @@ type reading struct {
 // decode reads a number from the first eight bytes of a value.
 func decode(fieldType byte, status int, word uint64) reading {
 	switch fieldType {
-	case typeInt64:
+	case typeInt64, typeTime:
 		n := int64(word)
 		// A 64-bit value can be a blank of 32 bits: DCGM or the driver keeps some
 		// fields in 32 bits.

@@ -12,6 +12,7 @@ import "C"
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -37,7 +38,7 @@ type watch struct {
 	group   group
 	made    bool // the group
 	sets    []fieldSet
-	fields  gpu.FieldSet // watched
+	fields  map[gpu.FieldID]bool // watched
 	refused map[gpu.FieldID]vendorlib.Refusal
 }
 
@@ -60,11 +61,12 @@ func (w *watch) isRefused(id gpu.FieldID, now time.Time) bool {
 // profiling reports whether a field comes from DCGM's profiling module.
 func profiling(id gpu.FieldID) bool { return id >= 1000 && id < 1100 }
 
-// prepare plans the reads of a set of wanted fields, and starts the watches of
-// those that DCGM does not watch yet.
-func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
-	p := plan{want: want, expires: now.Add(vendorlib.RetryUnsupported)}
-	var plain, prof, readable []gpu.FieldID
+// prepare plans the reads of wanted fields, and starts the watches of those that DCGM
+// does not watch yet.
+func (d *device) prepare(want gpu.FieldSet, pass *passed, now time.Time) error {
+	p := plan{want: want, passed: pass, expires: now.Add(vendorlib.RetryUnsupported)}
+	numbers := slices.Clone(pass.devices.numbers)
+	p.labels = append(p.labels, pass.devices.texts...)
 	for i, f := range gpu.Fields() {
 		switch {
 		case !want.Has(gpu.Index(i)):
@@ -72,13 +74,20 @@ func (d *device) prepare(want gpu.FieldSet, now time.Time) error {
 			p.labels = append(p.labels, f.ID)
 		case f.ID == gpu.XIDErrors:
 			p.xids = true
-		case d.watch.isRefused(f.ID, now):
-		case d.watch.fields.Has(gpu.Index(i)):
-			readable = append(readable, f.ID)
-		case !profiling(f.ID):
-			plain = append(plain, f.ID)
-		case d.card.profiles(f.ID, now):
-			prof = append(prof, f.ID)
+		default:
+			numbers = append(numbers, f.ID)
+		}
+	}
+	var plain, prof, readable []gpu.FieldID
+	for _, id := range numbers {
+		switch {
+		case d.watch.isRefused(id, now):
+		case d.watch.fields[id]:
+			readable = append(readable, id)
+		case !profiling(id):
+			plain = append(plain, id)
+		case d.card.profiles(id, now):
+			prof = append(prof, id)
 		}
 	}
 	for _, set := range [][]gpu.FieldID{plain, prof} {
@@ -147,7 +156,12 @@ func (w *watch) addTogether(ids []gpu.FieldID) error {
 	}
 	w.since = time.Now()
 	w.sets = append(w.sets, set)
-	w.fields = w.fields.Union(gpu.SetOf(ids...))
+	if w.fields == nil {
+		w.fields = make(map[gpu.FieldID]bool, len(ids))
+	}
+	for _, id := range ids {
+		w.fields[id] = true
+	}
 	return nil
 }
 
@@ -194,11 +208,7 @@ func (w *watch) read(of entity, n numbers, c *clock, v *gpu.Values, now time.Tim
 		case x.wrong:
 			v.SetNone()
 		case x.ok && newest-int64(f.ts) <= maxAge.Microseconds():
-			if x.number.Whole {
-				v.SetInt(gpu.FieldID(f.field), x.number.Int)
-			} else {
-				v.Set(gpu.FieldID(f.field), x.number.Float)
-			}
+			v.Take(gpu.FieldID(f.field), x.number)
 		}
 	}
 	return changed, nil
@@ -212,5 +222,5 @@ func (w *watch) end() {
 	if w.made {
 		w.ses.ungroup(w.group)
 	}
-	w.sets, w.made, w.fields, w.since = nil, false, gpu.FieldSet{}, time.Time{}
+	w.sets, w.made, w.fields, w.since = nil, false, nil, time.Time{}
 }

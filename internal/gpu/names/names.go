@@ -177,6 +177,8 @@ var former = [...]alias{
 	{"DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", gpu.ClocksEventReasons},
 	{"DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL", gpu.NVLinkBandwidth},
 	{"DCGM_FI_DEV_NVLINK_THROUGHPUT_L0", gpu.NVLinkBandwidthL0},
+	{"dcgm_pcie_tx_throughput", 200},
+	{"dcgm_pcie_rx_throughput", 201},
 	{"DCGM_FI_DEV_GPU_COMPUTE_MODE", 65},
 	{"DCGM_FI_DEV_GPU_PERSISTENCE_MODE", 66},
 	{"DCGM_FI_DEV_INFOROM_CHECKSUM", 83},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Config says what to collect and how often.
@@ -21,10 +22,11 @@ type Config struct {
 	Interval time.Duration // between ticks, > 0, until SetInterval
 	Node     string        // its hash sets the phase of the ticks, so that those of a fleet do not coincide
 	Devices  Selection
-	Switches Selection    // NvSwitches and their NVLinks, if the reader is a gpu.PartReader
-	CPUs     Selection    // CPUs and their cores, if the reader is a gpu.PartReader
-	Fields   gpu.FieldSet // the fields to read of each device, until SetFields
-	Version  string       // shown on the index page
+	Switches Selection     // NvSwitches and their NVLinks, if the reader is a gpu.PartReader
+	CPUs     Selection     // CPUs and their cores, if the reader is a gpu.PartReader
+	Fields   gpu.FieldSet  // the fields to read of each device, until SetFields
+	Passed   []gpu.FieldID // and those that are not in the table
+	Version  string        // shown on the index page
 
 	MaxScrapes  int  // limit of concurrent requests to /metrics; 0: no limit
 	RequireGPUs bool // /health is 503 while no GPU can be read
@@ -74,6 +76,7 @@ type Agent struct {
 	deps     Deps
 	snapshot atomic.Pointer[gpu.Snapshot]
 	fields   atomic.Pointer[gpu.FieldSet]
+	passes   atomic.Bool   // the reader reads fields that are not in the table
 	interval atomic.Int64  // nanoseconds
 	repaced  chan struct{} // has a value after SetInterval; of capacity 1
 	lastTick atomic.Int64  // UnixNano of the end of the last tick; 0: no tick yet
@@ -85,13 +88,23 @@ type Agent struct {
 func New(cfg Config, deps Deps) *Agent {
 	a := &Agent{cfg: cfg, deps: deps, repaced: make(chan struct{}, 1)}
 	a.interval.Store(int64(cfg.Interval))
-	a.SetFields(cfg.Fields)
+	a.SetFields(cfg.Fields, cfg.Passed...)
 	return a
 }
 
-// SetFields changes the fields that are read of each device, from the next tick
-// on.
-func (a *Agent) SetFields(f gpu.FieldSet) { a.fields.Store(&f) }
+// SetFields changes the fields that are read of each device, from the next tick on:
+// those of the table, and others if the reader is a gpu.Passer.
+func (a *Agent) SetFields(f gpu.FieldSet, passed ...gpu.FieldID) {
+	reader, ok := a.deps.Reader.(gpu.Passer)
+	if ok {
+		reader.Pass(passed)
+	} else if len(passed) > 0 {
+		a.deps.Log.Warn("fields of the collectors file are not collected: only the DCGM backend reads them",
+			"backend", a.deps.Reader.Backend(), "fields", names.List(passed))
+	}
+	a.passes.Store(ok && len(passed) > 0)
+	a.fields.Store(&f)
+}
 
 // Interval returns the time between ticks.
 func (a *Agent) Interval() time.Duration { return time.Duration(a.interval.Load()) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Document is the response of /api/v1/gpus: the last snapshot. Times are RFC
@@ -255,6 +256,9 @@ func addValues(values map[string]Value, labels map[string]string, v *gpu.Values)
 		if x, ok := v.NumberAt(gpu.Index(i)); ok {
 			values[f.Name] = Value{jsonNumber(x), f.Unit}
 		}
+	}
+	for id, x := range v.AllPassed() {
+		values[names.NameOf(id)] = Value{Value: jsonNumber(x)}
 	}
 }
 

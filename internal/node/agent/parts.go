@@ -37,7 +37,7 @@ func (l *loop) askParts(now time.Time, want gpu.FieldSet) bool {
 	p := &l.parts
 	want = want.Intersect(gpu.AllPartFields())
 	switch {
-	case want.Empty():
+	case want.Empty() && (p.reader == nil || !l.passes.Load()):
 		p.list, p.at, p.err = nil, time.Time{}, nil
 		return false
 	case p.reader == nil:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -60,6 +61,25 @@ func (c *Collectors) Fields() gpu.FieldSet {
 	return s
 }
 
+// Passed lists the fields that are not in the gpu package's table, sorted, each once. See
+// gpu.Passer.
+func (c *Collectors) Passed() []gpu.FieldID {
+	var ids []gpu.FieldID
+	add := func(id gpu.FieldID, exp Derived) {
+		if _, known := gpu.IndexOf(id); !known && exp == NotDerived {
+			ids = append(ids, id)
+		}
+	}
+	for _, m := range c.Metrics {
+		add(m.Ref.Field, m.Exp)
+	}
+	for _, l := range c.Labels {
+		add(l.Ref.Field, NotDerived)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
 // LineError is why a line of a collectors file is ignored. The other lines are
 // used.
 type LineError struct {
@@ -78,8 +98,9 @@ func (e LineError) Error() string {
 const maxJoined = 16
 
 // ParseCollectors reads a collectors file: CSV of three columns, the field's
-// name in any profile, its type and a help text, each trimmed of spaces. A line
-// that starts with # is a comment. An invalid line is ignored and returned.
+// name in any profile or its number, its type and a help text, each trimmed of spaces. A
+// line that starts with # is a comment, also after spaces: a ConfigMap's text is often
+// indented. An invalid line is ignored and returned.
 func ParseCollectors(text string) (Collectors, []LineError) {
 	var (
 		c    Collectors
@@ -88,6 +109,10 @@ func ParseCollectors(text string) (Collectors, []LineError) {
 	)
 	lines := strings.Split(strings.TrimPrefix(text, "\ufeff"), "\n")
 	for i := 0; i < len(lines); {
+		if strings.HasPrefix(strings.TrimSpace(lines[i]), "#") {
+			i++
+			continue
+		}
 		rec, used, err := parseRecord(lines[i:])
 		reason := ""
 		switch {
@@ -139,6 +164,7 @@ func (c *Collectors) add(rec []string, line int, seen map[string]int) (reason st
 		return fmt.Sprintf("it has %d columns instead of 3: field, type, help (quote a help text with commas)", len(rec))
 	}
 	name, typ, help := strings.TrimSpace(rec[0]), Type(strings.TrimSpace(rec[1])), strings.TrimSpace(rec[2])
+	ref, name, known := resolve(name)
 	if at, dup := seen[name]; dup {
 		return fmt.Sprintf("%s is already on line %d", name, at)
 	}
@@ -151,16 +177,15 @@ func (c *Collectors) add(rec []string, line int, seen map[string]int) (reason st
 		}
 		return reason
 	}
-	ref, ok := names.Metric(name)
-	if !ok {
-		return fmt.Sprintf("unknown field %q", name)
+	if !known {
+		return fmt.Sprintf("unknown field %q; a field of a newer DCGM can be given by its number", name)
 	}
-	f, _ := gpu.Lookup(ref.Field)
+	f, inTable := gpu.Lookup(ref.Field)
 	switch typ {
 	case LabelType:
 		c.Labels = append(c.Labels, LabelCollector{Name: name, Ref: ref})
 	case Gauge, Counter, Histogram, Summary:
-		if f.Kind == gpu.Label {
+		if inTable && f.Kind == gpu.Label {
 			return fmt.Sprintf("%s is a text: its type can only be label", name)
 		}
 		c.Metrics = append(c.Metrics, Collector{Name: name, Ref: ref, Type: typ, Help: help})
@@ -169,6 +194,18 @@ func (c *Collectors) add(rec []string, line int, seen map[string]int) (reason st
 	}
 	seen[name] = line
 	return ""
+}
+
+// resolve finds a field by a name of any profile or of DCGM, or by its number. It returns
+// the name to show.
+func resolve(name string) (ref gpu.Ref, shown string, ok bool) {
+	if ref, ok := names.Metric(name); ok {
+		return ref, name, true
+	}
+	if id, shown, ok := names.Passed(name); ok {
+		return gpu.Ref{Field: id, Scale: 1}, shown, true
+	}
+	return gpu.Ref{}, name, false
 }
 
 // CSV returns the collectors as the text of a file, which ParseCollectors reads.

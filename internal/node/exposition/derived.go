@@ -33,6 +33,9 @@ var derivedNames = [...]string{
 // parseDerived finds a derived metric by its name. reason is why a metric of
 // dcgm-exporter is not supported.
 func parseDerived(name string) (d Derived, reason string) {
+	if name == "DCGM_FI_EXP_CLOCK_THROTTLE_REASONS_COUNT" { // in dcgm-exporter 3.4
+		return ClockCount, ""
+	}
 	if !strings.HasPrefix(name, "DCGM_EXP_") {
 		return NotDerived, ""
 	}

@@ -104,6 +104,13 @@ func (e *Exporter) Fields() gpu.FieldSet {
 	return e.r.cfg.Collectors.Fields().Union(physicalFields())
 }
 
+// Passed lists the fields of the collectors that are not in the gpu package's table.
+func (e *Exporter) Passed() []gpu.FieldID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.r.cfg.Collectors.Passed()
+}
+
 // WantsHealth reports whether the exporter shows the library's verdicts on
 // GPUs.
 func (e *Exporter) WantsHealth() bool {

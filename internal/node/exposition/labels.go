@@ -265,7 +265,7 @@ func (l *labelField) append(b []byte, v *gpu.Values) []byte {
 	if s, ok := v.GetLabel(l.number.field); ok {
 		return appendLabel(append(b, ','), l.name, s)
 	}
-	x, ok := v.NumberAt(l.number.index)
+	x, ok := l.number.of(v)
 	if !ok {
 		return b
 	}
@@ -283,6 +283,15 @@ type number struct {
 	scale  float64
 	format gpu.Format
 	lo, hi float64 // the valid range, in the field's unit
+	passed bool    // the field is not in the table: its unit is unknown, and its value says its format
+}
+
+// of returns the field's value.
+func (n *number) of(v *gpu.Values) (gpu.Number, bool) {
+	if n.passed {
+		return v.Passed(n.field)
+	}
+	return v.NumberAt(n.index)
 }
 
 // sane reports whether v is in the field's range. A value outside is counted
@@ -304,7 +313,10 @@ func bounds(u gpu.Unit) (lo, hi float64) {
 }
 
 func numberOf(ref gpu.Ref) number {
-	i, _ := gpu.IndexOf(ref.Field)
+	i, known := gpu.IndexOf(ref.Field)
+	if !known {
+		return number{field: ref.Field, scale: 1, format: gpu.Float, lo: -math.MaxFloat64, hi: math.MaxFloat64, passed: true}
+	}
 	n := number{field: ref.Field, index: i, scale: ref.Scale, format: gpu.At(i).Format}
 	n.lo, n.hi = bounds(gpu.At(i).Unit)
 	// Percent as a ratio and nanoseconds as seconds have fractions.
@@ -316,7 +328,7 @@ func numberOf(ref gpu.Ref) number {
 
 func (n *number) append(b []byte, v gpu.Number) []byte {
 	if v.Whole {
-		if n.format == gpu.Integer && n.scale == 1 {
+		if n.passed || n.format == gpu.Integer && n.scale == 1 {
 			return strconv.AppendInt(b, v.Int, 10)
 		}
 		if per := int64(n.scale); v.Int > exactFloat && float64(per) == n.scale {

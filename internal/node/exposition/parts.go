@@ -92,7 +92,7 @@ func appendNumber(b []byte, head string, n int) []byte {
 func (m *metric) appendParts(b []byte, in *renderInput) []byte {
 	for i := range in.parts {
 		e := &in.parts[i]
-		v, ok := e.part.Values.NumberAt(m.number.index)
+		v, ok := m.number.of(&e.part.Values)
 		if !ok {
 			continue
 		}

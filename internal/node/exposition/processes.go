@@ -135,12 +135,12 @@ func (e *entity) shows(f gpu.FieldID) bool {
 	return true
 }
 
-// value returns the entity's value of the field at index i.
-func (e *entity) value(f gpu.FieldID, i gpu.Index) (gpu.Number, bool) {
+// value returns the entity's value of a field.
+func (e *entity) value(n *number) (gpu.Number, bool) {
 	if e.role != ofShare {
-		return e.dev.Values.NumberAt(i)
+		return n.of(&e.dev.Values)
 	}
-	if f == gpu.FBUsed {
+	if n.field == gpu.FBUsed {
 		return gpu.Real(e.memory.Value / (1 << 20)), e.memory.OK
 	}
 	return gpu.Real(e.utilization.Value * 100), e.utilization.OK

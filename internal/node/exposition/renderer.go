@@ -106,7 +106,7 @@ func newRenderer(cfg *Config, h *history, t *totals) *renderer {
 		f.metric = &metric{name: c.Name, derived: c.Exp}
 		if c.Exp == NotDerived {
 			f.metric.number = numberOf(c.Ref)
-			f.metric.part = int(f.metric.number.index) >= len(gpu.Fields())
+			f.metric.part = int(f.metric.number.index) >= len(gpu.Fields()) && !f.metric.number.passed
 		}
 		r.families = append(r.families, f)
 	}
@@ -281,6 +281,9 @@ func (m *metric) append(b []byte, in *renderInput) []byte {
 	if m.part {
 		return m.appendParts(b, in)
 	}
+	if m.number.passed { // the reader has read it of those that have it
+		b = m.appendParts(b, in)
+	}
 	for i := range in.entities {
 		e := &in.entities[i]
 		if m.derived != NotDerived {
@@ -292,7 +295,7 @@ func (m *metric) append(b []byte, in *renderInput) []byte {
 		if !e.shows(m.number.field) {
 			continue
 		}
-		v, ok := e.value(m.number.field, m.number.index)
+		v, ok := e.value(&m.number)
 		if !ok {
 			continue
 		}

@@ -61,6 +61,12 @@ enum { OTHER = -1 };
 	X(1020, DOUBLE, 0) X(1021, DOUBLE, 0) X(1022, DOUBLE, 0) X(1023, DOUBLE, 0) X(1024, DOUBLE, 0) X(1025, DOUBLE, 0) X(1026, DOUBLE, 0) \
 	X(1027, DOUBLE, 0) X(1028, DOUBLE, 0) X(1029, DOUBLE, 0) X(1030, DOUBLE, 0) X(1031, DOUBLE, 0) X(1032, DOUBLE, 0) X(1033, DOUBLE, 0)
 
+// Fields that GPUPilot has no table for: the type, the level, and the value that they
+// always have; NAN: an H200 does not have it. 9001 to 9004 are those of a newer DCGM.
+#define PASSED(X) \
+	X(500, INT64, GPU, 0) X(525, INT64, VGPU, 4096) X(572, STRING, GPU, 0) X(879, INT64, GPU, 12) X(1084, INT64, GPU_I, 123456789012) X(1216, DOUBLE, GPU, 1e-15) \
+	X(1300, INT64, CONNECTX, 1) X(1420, INT64, GPU, NAN) X(1523, INT64, GPU, 2) X(9001, DOUBLE, GPU, -0.5) X(9005, BINARY, GPU, 0)
+
 // The fields of parts: of switches, links, CPUs, cores.
 #define PART_FIELDS(X) \
 	X(701, INT64, SWITCH, nvswitch_voltage) X(705, INT64, SWITCH, nvswitch_power_vdd) X(706, INT64, SWITCH, nvswitch_power_dvdd) X(707, INT64, SWITCH, nvswitch_power_hvdd) \
@@ -72,7 +78,8 @@ enum { OTHER = -1 };
 	X(871, INT64, LINK, nvswitch_link_type) X(1100, DOUBLE, CPU_CORE, cpu_util) X(1101, DOUBLE, CPU_CORE, cpu_util_user) X(1102, DOUBLE, CPU_CORE, cpu_util_nice) \
 	X(1103, DOUBLE, CPU_CORE, cpu_util_sys) X(1104, DOUBLE, CPU_CORE, cpu_util_irq) X(1110, DOUBLE, CPU, cpu_temp) X(1111, DOUBLE, CPU, cpu_temp_warning) \
 	X(1112, DOUBLE, CPU, cpu_temp_critical) X(1120, INT64, CPU_CORE, cpu_clock) X(1130, DOUBLE, CPU, cpu_power) X(1131, DOUBLE, CPU, cpu_power_limit) \
-	X(1132, DOUBLE, CPU, sysio_power) X(1133, DOUBLE, CPU, module_power) X(1140, STRING, CPU, cpu_vendor) X(1141, STRING, CPU, cpu_model)
+	X(1132, DOUBLE, CPU, sysio_power) X(1133, DOUBLE, CPU, module_power) X(1140, STRING, CPU, cpu_vendor) X(1141, STRING, CPU, cpu_model) \
+	X(702, INT64, SWITCH, nvswitch_iddq) X(1201, INT64, LINK, nvlink_tx_total) X(9002, INT64, CPU, newer_cpu) X(9003, DOUBLE, CPU_CORE, newer_core) X(9004, INT64, SWITCH, newer_switch)
 
 static dcgm_field_output_format_t format;
 
@@ -80,18 +87,20 @@ static dcgm_field_output_format_t format;
 #define AS_META(id, type, key, tag, own) {id, type, (type) == DCGM_FT_STRING ? 0 : 8, #tag, (id) < 50 ? DCGM_FS_GLOBAL : DCGM_FS_DEVICE, 0, LEVEL(id, own), &format},
 #define AS_CONSTANT(id, type, value) {id, DCGM_FT_##type, 8, #id, DCGM_FS_DEVICE, 0, LEVEL(id, 0), &format},
 #define AS_PART(id, type, level, tag) {id, DCGM_FT_##type, (DCGM_FT_##type) == DCGM_FT_STRING ? 0 : 8, #tag, DCGM_FS_ENTITY, 0, DCGM_FE_##level, &format},
+#define AS_PASSED(id, type, level, value) {id, DCGM_FT_##type, (DCGM_FT_##type) == DCGM_FT_STRING ? 0 : 8, #id, DCGM_FS_ENTITY, 0, DCGM_FE_##level, &format},
 #define NO_KEY(...) OTHER,
 #define NOT_OWN(...) 0,
 #define AS_KEY(id, type, key, tag, own) key,
 #define AS_OWN(id, type, key, tag, own) own,
-static const dcgm_field_meta_t meta[] = {FIELDS(AS_META) CONSTANTS(AS_CONSTANT) PART_FIELDS(AS_PART)};
-static const int key_of[] = {FIELDS(AS_KEY) CONSTANTS(NO_KEY) PART_FIELDS(NO_KEY)};
-static const bool own_of[] = {FIELDS(AS_OWN) CONSTANTS(NOT_OWN) PART_FIELDS(NOT_OWN)};
+static const dcgm_field_meta_t meta[] = {FIELDS(AS_META) CONSTANTS(AS_CONSTANT) PASSED(AS_PASSED) PART_FIELDS(AS_PART)};
+static const int key_of[] = {FIELDS(AS_KEY) CONSTANTS(NO_KEY) PASSED(NO_KEY) PART_FIELDS(NO_KEY)};
+static const bool own_of[] = {FIELDS(AS_OWN) CONSTANTS(NOT_OWN) PASSED(NOT_OWN) PART_FIELDS(NOT_OWN)};
 #define AS_ROW(id, type, value) {id, value},
+#define AS_LEVEL_ROW(id, type, level, value) {id, value},
 static const struct {
 	unsigned short id;
 	double value;
-} constant[] = {CONSTANTS(AS_ROW)};
+} constant[] = {CONSTANTS(AS_ROW) PASSED(AS_LEVEL_ROW)};
 enum { NFIELDS = sizeof meta / sizeof *meta };
 _Static_assert((int)NFIELDS <= (int)MAX_FIELDS, "MAX_FIELDS");
 
@@ -175,6 +184,7 @@ static void text(struct where w, unsigned short field, char out[DCGM_MAX_STR_LEN
 	case 80: snprintf(out, DCGM_MAX_STR_LENGTH, "7.16"); break;
 	case 82: snprintf(out, DCGM_MAX_STR_LENGTH, "G520.0201.00.05"); break;
 	case 85: snprintf(out, DCGM_MAX_STR_LENGTH, "96.00.BC.00.01"); break;
+	case 572: snprintf(out, DCGM_MAX_STR_LENGTH, "chassis-7"); break;
 	case 1140: snprintf(out, DCGM_MAX_STR_LENGTH, "NVIDIA"); break;
 	case 1141: snprintf(out, DCGM_MAX_STR_LENGTH, "Grace A02"); break;
 	default: snprintf(out, DCGM_MAX_STR_LENGTH, DCGM_STR_NOT_SUPPORTED);
