@@ -3,6 +3,10 @@
 # A fresh machine needs Go, a C compiler and make; every target sets up the rest itself.
 
 SHELL      := /bin/bash
+# The tag of the images is the chart's appVersion, so that the chart of this checkout finds them; make chart writes it to
+# the kustomize base. VERSION=… is another tag.
+CHART_TAG  := $(shell sed -n 's/^appVersion: *\([^ ]*\).*/\1/p' deploy/chart/Chart.yaml)
+TAG        := $(if $(filter command environment,$(origin VERSION)),$(VERSION),$(CHART_TAG))
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION   := $(shell git rev-parse HEAD 2>/dev/null)
 BUILDINFO  := github.com/gpupilot/gpupilot/internal/base/buildinfo
@@ -26,7 +30,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated. Old drivers still need them.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 missing-compilers images packages archives demo test unit e2e soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
+.PHONY: all arm64 missing-compilers images load packages archives demo test unit e2e soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 bin/gpupilot: $(GO_FILES)
@@ -73,7 +77,10 @@ missing-compilers:
 	@$(foreach arch,$(filter-out $(HAVE_CC),$(ARCH)),echo "nothing is built for $(arch): its C compiler $(CC_$(arch)) is missing";)
 
 images: missing-compilers $(HAVE_CC:%=release-static-%) $(HAVE_CC:%=release-agent-%) ## OCI image archives of the three programs, bin/images/*.tar, without Docker; ARCH=amd64 for one architecture
-	@cd deploy/release && $(RELEASE) go run ./cmd/images -version '$(VERSION)' -revision '$(REVISION)' -arch '$(HAVE_CC)'
+	@cd deploy/release && $(RELEASE) go run ./cmd/images -tag '$(TAG)' -version '$(VERSION)' -revision '$(REVISION)' -arch '$(HAVE_CC)'
+
+load: ## load bin/images/*.tar into the containerd, k3s, kind or minikube of this machine; INTO=kind chooses one
+	@bash deploy/release/load.sh bin/images $(INTO)
 
 packages: missing-compilers $(HAVE_CC:%=release-agent-%) ## the agent as deb and rpm, in bin/packages/
 	@cd deploy/release && $(RELEASE) go run ./cmd/packages -version '$(VERSION)' -arch '$(HAVE_CC)'

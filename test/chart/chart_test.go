@@ -101,7 +101,7 @@ func TestDefaults(t *testing.T) {
 	f("Service/gpupilot-controller", "spec|ports|1|port", float64(8080))
 	f("APIService/v1beta2.custom.metrics.k8s.io", "spec|caBundle", nil)
 	f("GPUExporter/default", "spec", map[string]any{"imagePullPolicy": "IfNotPresent"})
-	f(deployment, container+"args|5", "--agent-image=ghcr.io/gpupilot/gpupilot-agent:v0.1.0")
+	f(deployment, container+"env|0", map[string]any{"name": "GPUPILOT_AGENT_IMAGE", "value": "ghcr.io/gpupilot/gpupilot-agent:v0.1.0"})
 	for k := range o {
 		kind, _, _ := strings.Cut(k, "/")
 		switch kind {
@@ -125,9 +125,9 @@ func TestValues(t *testing.T) {
 	f("image: {repository: registry.example:5000/controller, tag: v2}", deployment, container+"image", "registry.example:5000/controller:v2")
 	digest := "sha256:" + strings.Repeat("a", 64)
 	f("image: {digest: '"+digest+"'}", deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller@"+digest)
-	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|6", "--dcgm-namespaces=a,b")
-	f("extraArgs: [--interval=2s]", deployment, container+"args|6", "--interval=2s")
-	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|7",
+	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|5", "--dcgm-namespaces=a,b")
+	f("extraArgs: [--interval=2s]", deployment, container+"args|5", "--interval=2s")
+	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|6",
 		"--prometheus-http-config=/etc/gpupilot/prometheus/http-config.yaml")
 	const volume = "history: {memory: 128Mi, volume: {persistentVolumeClaim: {claimName: minutes}}}"
 	f(volume, deployment, container+"args|4", "--history-memory=128Mi")
@@ -135,11 +135,11 @@ func TestValues(t *testing.T) {
 	f(volume, deployment, container+"volumeMounts|0", map[string]any{"name": "history", "mountPath": "/var/lib/gpupilot/history"})
 	f(volume, deployment, "spec|template|spec|volumes|0", map[string]any{"name": "history", "persistentVolumeClaim": map[string]any{"claimName": "minutes"}})
 	f("prometheus: {httpConfig: {secretName: creds}}", deployment, "spec|template|spec|volumes|0|secret|secretName", "creds")
-	f("agents: {scheme: https}", deployment, container+"args|6", "--agent-scheme=https")
-	f("agents: {auth: token}", deployment, container+"args|6", "--agent-token-file=/var/run/secrets/gpupilot.dev/agents/token")
-	f("controller: {pageAuth: none, pageHosts: [gpu.example.com]}", deployment, container+"args|7",
+	f("agents: {scheme: https}", deployment, container+"args|5", "--agent-scheme=https")
+	f("agents: {auth: token}", deployment, container+"args|5", "--agent-token-file=/var/run/secrets/gpupilot.dev/agents/token")
+	f("controller: {pageAuth: none, pageHosts: [gpu.example.com]}", deployment, container+"args|6",
 		"--page-hosts=gpu.example.com,gpupilot-controller,gpupilot-controller."+namespace+",gpupilot-controller."+namespace+".svc")
-	f("customMetrics: {enabled: false}", deployment, container+"args|6", "--register-apis=false")
+	f("customMetrics: {enabled: false}", deployment, container+"args|5", "--register-apis=false")
 	f("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", deployment, "spec|template|spec|securityContext",
 		map[string]any{"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "RuntimeDefault"}})
 	f("serviceAccount: {annotations: {a: b}}", "ServiceAccount/gpupilot-controller", "metadata|annotations|a", "b")
@@ -378,7 +378,6 @@ func TestArtifactHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// make images tags with git's tag, v and the version.
 	if want := "v" + chrt.Metadata.Version; chrt.Metadata.AppVersion != want {
 		t.Errorf("appVersion is %s, want %s, the tag of the images", chrt.Metadata.AppVersion, want)
 	}

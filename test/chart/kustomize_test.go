@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,6 +73,78 @@ func TestKustomizeBuild(t *testing.T) {
 	if diff := cmp.Diff(withoutHelm(mustRender(t, "")), got); diff != "" {
 		t.Errorf("kustomize and the chart differ: -chart +kustomize\n%s", diff)
 	}
+}
+
+// An overlay chooses both images, as docs/install.md shows.
+func TestKustomizeImages(t *testing.T) {
+	page := string(readFile(t, root, "docs", "install.md"))
+	_, overlay, found := strings.Cut(page, "```yaml kustomization\n")
+	if !found {
+		t.Fatal("docs/install.md has no kustomization")
+	}
+	overlay, _, _ = strings.Cut(overlay, "```")
+	base, err := filepath.Abs(filepath.Join(root, "deploy", "kustomize", "base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(base, filepath.Join(dir, "base")); err != nil {
+		t.Fatal(err)
+	}
+	overlay = strings.Replace(overlay, "deploy/kustomize/base", "base", 1)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := built.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const container = "spec|template|spec|containers|0|"
+	for path, want := range map[string]any{
+		container + "image": "registry.example/gpupilot-controller:v2",
+		container + "env":   []any{map[string]any{"name": "GPUPILOT_AGENT_IMAGE", "value": "registry.example/gpupilot-agent:v2"}},
+	} {
+		if diff := cmp.Diff(want, o.get(t, "Deployment/gpupilot-controller", path)); diff != "" {
+			t.Errorf("%s: -want +got\n%s", path, diff)
+		}
+	}
+}
+
+// The images of make images are those that the chart and the kustomize base ask for.
+func TestImagesHaveTheChartsTag(t *testing.T) {
+	chrt, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := string(readFile(t, root, "deploy", "kustomize", "base", "gpupilot.yaml"))
+	for _, name := range []string{"gpupilot-controller", "gpupilot-agent"} {
+		if image := "ghcr.io/gpupilot/" + name + ":" + chrt.Metadata.AppVersion + "\n"; !strings.Contains(base, image) {
+			t.Errorf("the kustomize base does not ask for %s", image)
+		}
+	}
+	f := func(want string, args ...string) {
+		t.Helper()
+		// A dry run prints the commands.
+		cmd := exec.CommandContext(t.Context(), "make", append([]string{"--dry-run", "--no-print-directory", "images"}, args...)...)
+		cmd.Dir = root
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
+			return strings.HasPrefix(s, "VERSION=") || strings.HasPrefix(s, "MAKE") || strings.HasPrefix(s, "MFLAGS=")
+		})
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "./cmd/images -tag '"+want+"' ") {
+			t.Errorf("make images %v does not tag with %s: %v\n%s", args, want, err, out)
+		}
+	}
+	f(chrt.Metadata.AppVersion)
+	f("v2", "VERSION=v2")
 }
 
 // withoutHelm removes the labels that say that Helm manages an object.

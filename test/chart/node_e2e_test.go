@@ -71,6 +71,7 @@ func TestInstallNode(t *testing.T) {
 	}
 	repository, err := filepath.Abs(root)
 	must(t, err)
+	buildCommands(t)
 	t.Setenv("GPUPILOT_AGENT", filepath.Join(repository, "bin", "gpupilot-agent")) // or it would build one
 	var out bytes.Buffer
 	nested := realnode.NestedTest{Name: "TestInstallOnNode", Root: repository, Dir: t.TempDir(), Timeout: nodeTimeout, Out: &out}
@@ -103,7 +104,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// site is a cluster of one real node with GPUs of its device plugin, on which our images are.
+// site is a cluster of one real node with GPUs of its device plugin.
 type site struct {
 	t      *testing.T
 	ctx    context.Context
@@ -142,7 +143,6 @@ func newSite(t *testing.T) *site {
 	})
 	must(t, err)
 	t.Cleanup(s.node.Stop)
-	s.importImages()
 	s.offerGPUs()
 	s.eventually("the node is ready with its GPUs", func() error {
 		var node corev1.Node

@@ -24,6 +24,9 @@ import (
 	"github.com/gpupilot/gpupilot/test/realnode"
 )
 
+// nodeLease is the kubelet's, some seconds after its start.
+const nodeLease = "coordination.k8s.io/Lease kube-node-lease/" + nodeName
+
 var (
 	controllerPods = client.MatchingLabels{"app.kubernetes.io/name": "gpupilot", "app.kubernetes.io/component": "controller"}
 	agentPods      = client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"}
@@ -78,7 +81,7 @@ gpuExporter:
 `
 )
 
-// TestInstallOnNode is the test stage, in the node's namespaces: install, scale, upgrade, uninstall.
+// TestInstallOnNode is the test stage, in the node's namespaces: the pages' commands, then install, scale, upgrade, uninstall.
 func TestInstallOnNode(t *testing.T) {
 	if realnode.CurrentStage() != realnode.StageTest {
 		t.Skip("TestInstallNode runs it on a node")
@@ -91,6 +94,8 @@ func TestInstallOnNode(t *testing.T) {
 		return s.before.Settled()
 	})
 	labels := s.nodeLabels()
+	s.pages()
+	s.importImages()
 	must(t, s.Apply(s.ctx, []byte(demo)))
 	s.eventually("the demo runs", func() error { return s.podsReady(1, "demo", nil) })
 
@@ -185,7 +190,6 @@ func (s *site) uninstall() {
 	for _, name := range []string{namespace, "demo"} {
 		must(s.t, s.Client.Delete(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
-	const nodeLease = "coordination.k8s.io/Lease kube-node-lease/" + nodeName // the kubelet's, some seconds after its start
 	s.eventually("nothing is left", func() error { return inventory.Left(s.ctx, s.REST, s.before, nodeLease) })
 }
 

@@ -95,6 +95,13 @@ func pass(ctx context.Context, client net.Conn, target string) {
 	both.Wait()
 }
 
+// CtrEnv is the environment in which ctr is the runtime's, and reaches this node's containerd.
+func (n *Node) CtrEnv() []string {
+	return []string{
+		"PATH=" + n.cfg.Runtime.Path(), "CONTAINERD_ADDRESS=" + n.containerdSocket(), "CONTAINERD_SNAPSHOTTER=native",
+	}
+}
+
 // ImportImage imports an OCI archive and gives its images, which must be of one repository, these tags.
 func (n *Node) ImportImage(ctx context.Context, archive string, tags ...string) error {
 	out, err := n.ctr(ctx, "images", "import", "--snapshotter", "native", archive)

@@ -7,9 +7,12 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
 
 const (
@@ -95,6 +98,18 @@ func (k *Keeper) forget(agents []Agent) {
 			delete(k.reports, pod)
 		}
 	}
+}
+
+// probing reports whether nodes have not answered the exporter's probe yet. It ends
+// startGrace after the probe's creation: an image that cannot be pulled never answers.
+func (k *Keeper) probing(ctx context.Context, e *v1alpha1.GPUExporter, now time.Time) (bool, error) {
+	var ds appsv1.DaemonSet
+	err := k.deps.Live.Get(ctx, client.ObjectKey{Namespace: k.settings.Namespace, Name: probeObjectName(e)}, &ds)
+	if err != nil || !owns(e, &ds) || now.Sub(ds.CreationTimestamp.Time) > startGrace {
+		return false, client.IgnoreNotFound(err)
+	}
+	answers := len(k.probeResults(ctx, map[string]bool{e.Name: true}))
+	return ds.Status.ObservedGeneration < ds.Generation || answers < int(ds.Status.DesiredNumberScheduled), nil
 }
 
 // probeResults returns the label's value from each finished probe, by node.

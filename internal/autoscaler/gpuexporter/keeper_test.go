@@ -332,6 +332,58 @@ func TestKeeperSaysThatNoNodeHasGPUs(t *testing.T) {
 	}
 }
 
+// A node that has yet to get our label is found, and a probe that runs is no warning.
+func TestKeeperFindsNodesAtOnce(t *testing.T) {
+	warnings := func(w *world) (reasons []string) {
+		for _, e := range w.events {
+			if e.Kind == corev1.EventTypeWarning {
+				reasons = append(reasons, e.Reason)
+			}
+		}
+		return reasons
+	}
+	w := newWorld(t, newExporter(v1alpha1.GPUExporterSpec{}), gpuNode("by-capacity", nil))
+	w.pass()
+	if got := w.condition("NodesFound"); got != "True Found" || len(warnings(w)) > 0 {
+		t.Errorf("after the first pass NodesFound is %s, warnings %v", got, warnings(w))
+	}
+
+	w = newWorld(t, newExporter(v1alpha1.GPUExporterSpec{Discovery: v1alpha1.DiscoveryProbe}), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	var ds appsv1.DaemonSet
+	f := func(desired int32, age time.Duration, want string, wantWarnings ...string) {
+		t.Helper()
+		w.get(&ds, ns, "gpupilot-probe-default")
+		ds.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+		ds.Generation = 1
+		if err := w.client.Update(t.Context(), &ds); err != nil {
+			t.Fatal(err)
+		}
+		ds.Status.ObservedGeneration, ds.Status.DesiredNumberScheduled = int64(min(desired, 1)), desired
+		if err := w.client.Status().Update(t.Context(), &ds); err != nil {
+			t.Fatal(err)
+		}
+		w.pass()
+		if got := w.condition("NodesFound"); got != want || !slices.Equal(warnings(w), wantWarnings) {
+			t.Errorf("%d nodes to probe for %v: NodesFound is %s, warnings %v; want %s, %v", desired, age, got, warnings(w), want, wantWarnings)
+		}
+	}
+	w.pass()
+	w.events = nil // the client in memory gives the probe no time of creation
+	f(0, 0, "False Probing")
+	f(1, time.Second, "False Probing")
+	f(1, startGrace+time.Second, "False NoGPUNode", reasonNoNode)
+	f(1, time.Second, "False Probing", reasonNoNode)
+	probe := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "probe", Labels: map[string]string{LabelName: probeName, LabelExporter: "default"}},
+		Spec:       corev1.PodSpec{NodeName: "n1"},
+		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: "gpus=0"}}}}},
+	}
+	if err := w.client.Create(t.Context(), probe); err != nil {
+		t.Fatal(err)
+	}
+	f(1, time.Second, "False NoGPUNode", reasonNoNode, reasonNoNode)
+}
+
 // Agents are asked only if a GPUExporter shows the answers.
 func TestKeeperAsksAgents(t *testing.T) {
 	w := newWorld(t, newExporter(v1alpha1.GPUExporterSpec{}))

@@ -159,9 +159,15 @@ func flatten(err error) []error {
 func (k *Keeper) observe(ctx context.Context, e *v1alpha1.GPUExporter, o *observed, nodes []corev1.Node) error {
 	if e.Spec.Discovery != v1alpha1.DiscoveryNone {
 		for i := range nodes {
-			if selected(&nodes[i]) {
+			if selected(&nodes[i]) || needsLabel(&nodes[i]) { // this pass labels the latter
 				o.nodes++
 			}
+		}
+	}
+	if o.nodes == 0 && probes(e) {
+		var err error
+		if o.probing, err = k.probing(ctx, e, o.now); err != nil {
+			return err
 		}
 	}
 	var ds appsv1.DaemonSet
@@ -268,7 +274,7 @@ func (k *Keeper) announce(e *v1alpha1.GPUExporter, status *v1alpha1.GPUExporterS
 		c := &status.Conditions[i]
 		before := meta.FindStatusCondition(e.Status.Conditions, c.Type)
 		switch {
-		case c.Reason == reasonStarting || c.Type == v1alpha1.ConditionExporterReady && c.Reason != reasonProblems && c.Status == metav1.ConditionFalse:
+		case c.Reason == reasonStarting || c.Reason == reasonProbing || c.Type == v1alpha1.ConditionExporterReady && c.Reason != reasonProblems && c.Status == metav1.ConditionFalse:
 			// Every start has this reason, and another condition's Event has the same message.
 		case c.Status == metav1.ConditionFalse && (before == nil || before.Status != c.Status || before.Reason != c.Reason):
 			k.deps.Record(Event{about, corev1.EventTypeWarning, c.Reason, c.Message})

@@ -30,6 +30,7 @@ const (
 	reasonNotFound       = "CollectorsNotFound"
 	reasonFound          = "Found"
 	reasonNoNode         = "NoGPUNode"
+	reasonProbing        = "Probing"
 	reasonReady          = "AgentsReady"
 	reasonStarting       = "AgentsStarting"
 	reasonProblems       = "NodesWithProblems"
@@ -52,6 +53,7 @@ type observed struct {
 	generation int64
 	now        time.Time
 	nodes      int32 // with GPUs, by discovery
+	probing    bool  // the probe has not examined every node yet
 	daemonSet  *appsv1.DaemonSet
 	pods       []podState
 	missing    string // why the DaemonSet lacks pods; empty: not known
@@ -90,7 +92,11 @@ func makeStatus(before *v1alpha1.GPUExporterStatus, o *observed) v1alpha1.GPUExp
 	s.NodesWithProblems = int32(len(problems))
 	s.Problems = problems[:min(len(problems), maxProblems)]
 	found := condition{true, reasonFound, fmt.Sprintf("%d nodes have GPUs", s.Nodes)}
-	if s.Nodes == 0 {
+	switch {
+	case s.Nodes > 0:
+	case o.probing:
+		found = condition{false, reasonProbing, "the probe examines the nodes' PCI devices"}
+	default:
 		found = condition{false, reasonNoNode, "no node has a label or a resource of NVIDIA GPUs: set discovery: Probe to examine the nodes' PCI devices, or discovery: None to select nodes by nodeSelector only"}
 	}
 	for _, c := range []struct {

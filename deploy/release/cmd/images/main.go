@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -28,6 +29,7 @@ func main() { command.Main("images", run) }
 // config is what the flags say.
 type config struct {
 	out, source, registry string
+	tag                   string
 	stamp                 stamp.Stamp
 	architectures         []string
 	programs              string // folder pattern with ARCH
@@ -44,6 +46,7 @@ func parse(ctx context.Context, args []string) (config, error) {
 	fs.StringVar(&c.programs, "programs", "../../bin/images/linux-ARCH", "folder of an architecture's programs")
 	fs.StringVar(&c.out, "out", "../../bin/images", "folder of the archives")
 	fs.StringVar(&c.registry, "registry", "ghcr.io/gpupilot", "first part of the images' names")
+	fs.StringVar(&c.tag, "tag", "", "the images' tag (default: the version)")
 	c.stamp.Flags(fs)
 	fs.StringVar(&arch, "arch", "amd64 arm64", "architectures, separated by spaces")
 	fs.StringVar(&cache, "cache", "", "folder of downloaded packages (default: gpupilot/debian in the user's cache folder)")
@@ -51,6 +54,7 @@ func parse(ctx context.Context, args []string) (config, error) {
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
+	c.tag = cmp.Or(c.tag, c.stamp.Version)
 	if c.architectures = strings.Fields(arch); len(c.architectures) == 0 {
 		return c, errors.New("-arch is empty: name at least one architecture")
 	}
@@ -120,11 +124,11 @@ func (c config) write(ctx context.Context, p program, table io.Writer) error {
 		built = append(built, image)
 	}
 	name := c.registry + "/" + p.name
-	digest, err := oci.WriteArchive(filepath.Join(c.out, p.name+".tar"), name, c.stamp.Version, built, labels)
+	digest, err := oci.WriteArchive(filepath.Join(c.out, p.name+".tar"), name, c.tag, built, labels)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(table, "%s:%s\tall\t\t%s\n", name, c.stamp.Version, digest)
+	fmt.Fprintf(table, "%s:%s\tall\t\t%s\n", name, c.tag, digest)
 	for _, b := range built {
 		fmt.Fprintf(table, "\t%s\t%.1f MB\t%s\n", b.Platform.String(), float64(b.Compressed)/1e6, b.Digest)
 	}
