@@ -270,3 +270,44 @@ func TestDefaultsAsCSV(t *testing.T) {
 		}
 	}
 }
+
+// gpupilot_gpu_info has the labels that tell the series of one device from another's, in
+// every profile: each series of a field has exactly one such info.
+func TestInfoJoinsFields(t *testing.T) {
+	at := time.UnixMilli(1_790_000_000_250)
+	whole := wholeGPU(0, at, map[gpu.FieldID]float64{gpu.GPUTemp: 40})
+	mig := wholeGPU(1, at, map[gpu.FieldID]float64{gpu.GPUTemp: 50})
+	mig.MIG, mig.UUID = &gpu.MIG{ParentUUID: mig.UUID, GPUInstance: 7, ComputeInstance: -1, Profile: "1g.18gb"}, "MIG-5"
+	key := regexp.MustCompile(`\b(UUID|GPU_I_ID|hostname|Hostname)="[^"]*"`)
+	keyOf := func(line string, host string) string {
+		labels := key.FindAllString(line, -1)
+		labels = slices.DeleteFunc(labels, func(l string) bool {
+			return strings.HasPrefix(strings.ToLower(l), "hostname") && !strings.HasPrefix(l, host+"=")
+		})
+		slices.Sort(labels)
+		return strings.Join(labels, ",")
+	}
+	for _, p := range names.Profiles() {
+		cfg := Config{Profile: p, Collectors: DefaultCollectors(p), Hostname: "n1"}
+		r := newRenderer(&cfg, &history{}, &totals{})
+		var pg page
+		r.render(&pg, snapshot(at, whole, mig), Stats{}, at)
+		infos, fields := map[string]int{}, map[string]int{}
+		for line := range strings.Lines(string(pg.body)) {
+			switch {
+			case strings.HasPrefix(line, "gpupilot_gpu_info{"):
+				infos[keyOf(line, p.HostLabel())]++
+			case strings.HasPrefix(strings.ToLower(line), "dcgm_"):
+				fields[keyOf(line, p.HostLabel())]++
+			}
+		}
+		for k := range fields {
+			if infos[k] != 1 || strings.Count(k, "=") < 2 {
+				t.Errorf("profile %s: %d infos for the series with %s", p, infos[k], k)
+			}
+		}
+		if len(fields) != 2 {
+			t.Errorf("profile %s: series of %v", p, fields)
+		}
+	}
+}

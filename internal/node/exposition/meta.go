@@ -309,7 +309,27 @@ func gpuInfo(b []byte, in *renderInput) []byte {
 		if in.cfg.Hostname != "" {
 			b = appendLabel(append(b, ','), "hostname", in.cfg.Hostname)
 		}
+		b = appendJoin(b, in.cfg, &d.Device)
 		b = append(b, "} 1\n"...)
+	}
+	return b
+}
+
+// appendJoin writes the labels of a device that its fields' series have in this profile, so
+// that gpupilot_gpu_info joins them.
+func appendJoin(b []byte, cfg *Config, d *gpu.Device) []byte {
+	uuid := d.UUID
+	if d.MIG != nil {
+		uuid = d.MIG.ParentUUID
+	}
+	if name := namesOf(cfg.OldNamespace).uuid; name != "uuid" {
+		b = appendLabel(append(b, ','), name, uuid)
+	}
+	if d.MIG != nil {
+		b = appendNumber(b, `,GPU_I_ID="`, d.MIG.GPUInstance)
+	}
+	if host := cfg.Profile.HostLabel(); cfg.Hostname != "" && host != "hostname" {
+		b = appendLabel(append(b, ','), host, cfg.Hostname)
 	}
 	return b
 }
