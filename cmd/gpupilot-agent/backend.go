@@ -64,8 +64,8 @@ func (c *config) autoReader(first *nvml.Reader, log *slog.Logger) *auto.Reader {
 			if err := c.setDCGMLog(); err != nil {
 				log.Warn("cannot set up DCGM's log", "err", err)
 			}
-			// No log: auto logs whether DCGM is in use, and why not.
-			return dcgm.New(dcgm.Config{Library: c.dcgmLibrary, Interval: c.interval(), MIGUUID: migUUID})
+			// No other log: auto logs whether DCGM is in use, and why not.
+			return dcgm.New(dcgm.Config{Library: c.dcgmLibrary, Interval: c.interval(), MIGUUID: migUUID, PassedLog: log})
 		},
 	})
 }

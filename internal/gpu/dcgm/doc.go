@@ -34,4 +34,6 @@ type Config struct {
 	MIGUUID func(parentUUID string, gpuInstance, computeInstance int) string
 	// Log receives changes of state; nil: no log.
 	Log *slog.Logger
+	// PassedLog receives the fields of Pass that are not collected, with the reason; nil: Log.
+	PassedLog *slog.Logger
 }

@@ -5,6 +5,7 @@
 package dcgm
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -53,7 +54,7 @@ func (s *session) passing() *passed {
 			reason = s.passed.add(id, fieldType, level)
 		}
 		if reason != "" {
-			s.log.Warn("a field of the collectors file is not collected", "field", names.NameOf(id), "id", int(id), "reason", reason)
+			cmp.Or(s.cfg.PassedLog, s.log).Warn("a field of the collectors file is not collected", "field", names.NameOf(id), "id", int(id), "reason", reason)
 		}
 	}
 	return s.passed

@@ -100,3 +100,20 @@ func TestPassed(t *testing.T) {
 		t.Errorf("without fields to pass it gives %v, %v", given(&v, ids), err)
 	}
 }
+
+// The fields that are not collected have a log of their own: auto discards the others.
+func TestPassedLog(t *testing.T) {
+	newFake(t)
+	var log, passed bytes.Buffer
+	r, devices := reader(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil)), PassedLog: slog.New(slog.NewTextHandler(&passed, nil))})
+	r.Pass([]gpu.FieldID{1523, 9999})
+	var v gpu.Values
+	for _, d := range devices {
+		if err := r.Read(d.UUID, gpu.SetOf(gpu.GPUUtil), &v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if strings.Contains(log.String(), "9999") || strings.Count(passed.String(), "level=WARN") != 1 || !strings.Contains(passed.String(), "id=9999") {
+		t.Errorf("log:\n%s\nand of passed fields:\n%s", &log, &passed)
+	}
+}
