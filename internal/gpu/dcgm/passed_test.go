@@ -40,6 +40,7 @@ func TestPassed(t *testing.T) {
 	f.put("switches", "switches 1")
 	f.put("links", "links 1")
 	f.put("cpus", "cpus 1 2")
+	f.put("totals", "totals 1")
 	f.put("a", "part nvswitch 0 702 33")
 	f.put("b", "part nvlink gpu0:0 1201 77")
 	f.put("c", "part cpu 0 9002 5")

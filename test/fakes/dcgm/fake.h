@@ -60,6 +60,7 @@ struct part_value {
 
 struct state {
 	int gpus, switches, cpus, cores, links; // cores: of each CPU; links: that are up, of each GPU and switch
+	int totals; // the GPUs have profiling counters
 	struct part_value part[MAX_PART_VALUES];
 	int part_values;
 	dcgmNvLinkGpuP2PStatus_t p2p[MAX_GPUS][MAX_GPUS];

@@ -129,7 +129,7 @@ bool profiling_field(unsigned short field) { return field >= 1001 && field < 110
 dcgmReturn_t profiling_has(struct where w, unsigned short field) {
 	int i = field_index(field);
 	if (S.profiling != DCGM_ST_OK) return S.profiling;
-	if (!S.gpu[w.gpu].gpm) return DCGM_ST_PROFILING_NOT_SUPPORTED;
+	if (!S.gpu[w.gpu].gpm || (field >= 1084 && !S.totals)) return DCGM_ST_PROFILING_NOT_SUPPORTED;
 	return i >= 0 && (key_of[i] == OTHER || S.gpu[w.gpu].whole.have[key_of[i]]) ? DCGM_ST_OK : DCGM_ST_PROFILING_NOT_SUPPORTED;
 }
 

@@ -62,6 +62,7 @@ static bool set_part(char w[][NAME]) {
 bool part_line(char w[][NAME]) {
 	if (!strcmp(w[0], "switches")) return S.switches = atoi(w[1]), S.switches <= DCGM_MAX_NUM_SWITCHES;
 	if (!strcmp(w[0], "links")) return S.links = atoi(w[1]), S.links <= DCGM_NVLINK_MAX_LINKS_PER_GPU;
+	if (!strcmp(w[0], "totals")) return S.totals = atoi(w[1]), true;
 	if (!strcmp(w[0], "cpus")) return S.cpus = atoi(w[1]), S.cores = atoi(w[2]), S.cpus <= (int)DCGM_MAX_NUM_CPUS && S.cpus * S.cores <= DCGM_MAX_NUM_CPU_CORES;
 	if (!strcmp(w[0], "p2p")) {
 		int i = atoi(w[1]), j = atoi(w[2]);

@@ -34,7 +34,7 @@ int64_t clock_us(void) {
 static void own_defaults(void) {
 	S.engine = true;
 	S.restarts = S.forgets = 0;
-	S.switches = S.cpus = S.cores = S.links = S.part_values = 0;
+	S.switches = S.cpus = S.cores = S.links = S.totals = S.part_values = 0;
 	memset(S.p2p, 0, sizeof S.p2p);
 	S.profiling = DCGM_ST_OK;
 	for (int i = 0; i < MAX_GPUS; i++) {
