@@ -21,7 +21,8 @@ import (
 // +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.servingReplicas`
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desiredReplicas`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.lastDecision.reason`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Decision",type=string,JSONPath=`.status.lastDecision.reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUAutoscaler struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -387,8 +388,10 @@ type GPUAutoscalerStatus struct {
 	// +listType=atomic
 	// +optional
 	Pending []PendingStatus `json:"pending,omitempty"`
-	// DesiredReplicas is the number of replicas of the last decision.
-	DesiredReplicas int32 `json:"desiredReplicas"`
+	// DesiredReplicas is the number of replicas of the decision. It is missing while none is
+	// made: a condition says why.
+	// +optional
+	DesiredReplicas *int32 `json:"desiredReplicas,omitempty"`
 	// LastScaleTime is when the controller last changed the replicas.
 	// +optional
 	LastScaleTime *metav1.Time `json:"lastScaleTime,omitempty"`
@@ -398,8 +401,8 @@ type GPUAutoscalerStatus struct {
 	// LastDecision is the last decision with its reasons.
 	// +optional
 	LastDecision *DecisionStatus `json:"lastDecision,omitempty"`
-	// Memory is the stored state of the decision engine, with which a restarted controller
-	// continues.
+	// Memory is the stored state of the decision engine, compressed, with which a restarted
+	// controller continues.
 	// +optional
 	Memory *Memory `json:"memory,omitempty"`
 	// +listType=map

@@ -279,6 +279,11 @@ func (in *GPUAutoscalerStatus) DeepCopyInto(out *GPUAutoscalerStatus) {
 		*out = make([]PendingStatus, len(*in))
 		copy(*out, *in)
 	}
+	if in.DesiredReplicas != nil {
+		in, out := &in.DesiredReplicas, &out.DesiredReplicas
+		*out = new(int32)
+		**out = **in
+	}
 	if in.LastScaleTime != nil {
 		in, out := &in.LastScaleTime, &out.LastScaleTime
 		*out = (*in).DeepCopy()

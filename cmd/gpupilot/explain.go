@@ -104,9 +104,13 @@ func (s *stored) explain(out io.Writer, now time.Time) {
 // explain writes the last decision of a.
 func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 	s := &a.Status
-	fmt.Fprintf(out, "%s/%s scales %s %s: %d now, %d serving, %d starting, %d desired\n",
+	desired := "nothing decided"
+	if s.DesiredReplicas != nil {
+		desired = fmt.Sprintf("%d desired", *s.DesiredReplicas)
+	}
+	fmt.Fprintf(out, "%s/%s scales %s %s: %d now, %d serving, %d starting, %s\n",
 		a.Namespace, a.Name, a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name,
-		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.DesiredReplicas)
+		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, desired)
 	for _, c := range s.Conditions {
 		if c.Status != "True" {
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)

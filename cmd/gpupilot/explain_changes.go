@@ -3,13 +3,14 @@
 package main
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"time"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -72,6 +73,9 @@ func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 		return nil, err
 	}
 	st, d := &a.Status, a.Status.LastDecision
+	if st.DesiredReplicas == nil {
+		return nil, errors.New("the status has no desiredReplicas")
+	}
 	if len(d.Inputs) != len(compiled.Policy.Signals) {
 		return nil, fmt.Errorf("the status has %d inputs for %d signals", len(d.Inputs), len(compiled.Policy.Signals))
 	}
@@ -80,11 +84,11 @@ func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 		c.Policy.Startup = time.Duration(st.Startup.P95Seconds) * time.Second
 	}
 	if d.Reason == string(scale.RuleBudget) {
-		c.Policy.Max = min(c.Policy.Max, st.DesiredReplicas)
+		c.Policy.Max = min(c.Policy.Max, *st.DesiredReplicas)
 	}
 	if m := st.Memory; m != nil {
-		if err := json.Unmarshal(m.State.Raw, &c.State); err != nil {
-			return nil, fmt.Errorf("decode status.memory: %w", err)
+		if c.State, err = memory.Stored(m); err != nil {
+			return nil, err
 		}
 		c.Now = m.Time.Time
 	}
@@ -93,7 +97,7 @@ func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 }
 
 func observationOf(st *v1alpha1.GPUAutoscalerStatus, sources []policy.Source, c *whatif.Case) scale.Observation {
-	o := scale.Observation{Replicas: st.DesiredReplicas}
+	o := scale.Observation{Replicas: *st.DesiredReplicas}
 	add := func(n int32, phase scale.Phase, since time.Time) {
 		for range n {
 			o.Pods = append(o.Pods, scale.Replica{Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))})

@@ -73,7 +73,7 @@ func TestExplainWhatWouldChangeIt(t *testing.T) {
 		}},
 	}
 	a.Status = v1alpha1.GPUAutoscalerStatus{
-		CurrentReplicas: 5, ServingReplicas: 5, DesiredReplicas: 5,
+		CurrentReplicas: 5, ServingReplicas: 5, DesiredReplicas: new(int32(5)),
 		Memory: &v1alpha1.Memory{Time: now, State: runtime.RawExtension{Raw: []byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"serving":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":5,"high":5}]}`)}},
 		LastDecision: &v1alpha1.DecisionStatus{
 			Time: now, Reason: "Demand", Inputs: []v1alpha1.InputStatus{{Signal: "vllm:num_requests_running", Value: "7.2", Target: "8", Replicas: 5}},

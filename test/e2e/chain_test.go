@@ -267,8 +267,8 @@ func TestAdvise(t *testing.T) {
 	deploy(t, name, 1, time.Second)
 	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationAdvise })
 	eventually(t, func() error {
-		if n := status(t, name).DesiredReplicas; n < need(load) {
-			return fmt.Errorf("advice is %d replicas, want %d", n, need(load))
+		if n := status(t, name).DesiredReplicas; n == nil || *n < need(load) {
+			return fmt.Errorf("advice is %v replicas, want %d", n, need(load))
 		}
 		return nil
 	})

@@ -5,13 +5,17 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -46,6 +50,7 @@ func TestAPIServerRefuses(t *testing.T) {
 func TestControllerRefuses(t *testing.T) {
 	a := autoscale(t, "nobody", nil)
 	refused(t, a.Name, v1alpha1.ConditionAbleToScale, "nobody")
+	wantRow(t, a.Name, map[string]string{"Target": "nobody", "Serving": "0", "Desired": "<nil>", "Ready": "False", "Why": "TargetNotFound", "Decision": "<nil>"})
 
 	autoscale(t, "badmetric", func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "Nope" })
 	refused(t, "badmetric", v1alpha1.ConditionReady, "Nope")
@@ -79,6 +84,35 @@ func TestControllerRefuses(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// wantRow checks what kubectl get prints of a GPUAutoscaler: the API server's table.
+func wantRow(t *testing.T, name string, want map[string]string) {
+	t.Helper()
+	cfg := *rig.REST
+	cfg.AcceptContentTypes = "application/json;as=Table;g=meta.k8s.io;v=v1"
+	cfg.GroupVersion, cfg.APIPath, cfg.NegotiatedSerializer = &v1alpha1.GroupVersion, "/apis", scheme.Codecs.WithoutConversion()
+	c, err := rest.RESTClientFor(&cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := c.Get().Namespace(namespace).Resource("gpuautoscalers").Name(name).SetHeader("Accept", cfg.AcceptContentTypes).DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table metav1.Table
+	if err := json.Unmarshal(text, &table); err != nil || len(table.Rows) != 1 {
+		t.Fatalf("%v: %s", err, text)
+	}
+	got := map[string]string{}
+	for i, column := range table.ColumnDefinitions {
+		if _, ok := want[column.Name]; ok {
+			got[column.Name] = fmt.Sprint(table.Rows[0].Cells[i])
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s: (-want +got)\n%s", name, d)
+	}
 }
 
 func refused(t *testing.T, name, condition, says string) {

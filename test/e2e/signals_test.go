@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 )
 
 // A workload leaves zero replicas and goes back to them, by a query.
@@ -86,12 +86,12 @@ func TestPreset(t *testing.T) {
 		if m == nil {
 			return errors.New("the status keeps no memory")
 		}
-		var s scale.State
-		if err := json.Unmarshal(m.State.Raw, &s); err != nil {
+		s, err := memory.Stored(m)
+		if err != nil {
 			return err
 		}
 		if len(s.Signals) == 0 || math.Abs(s.Signals[0].Arrivals.Rate/offered-1) > 0.25 {
-			return fmt.Errorf("the memory is %s, want an arrival rate of about %g requests/s", m.State.Raw, offered)
+			return fmt.Errorf("the memory is %+v, want an arrival rate of about %g requests/s", s, offered)
 		}
 		return nil
 	})

@@ -229,11 +229,11 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
 	}
 	if r.target != nil {
-		st.CurrentReplicas, st.DesiredReplicas = r.target.Replicas, r.target.Replicas
+		st.CurrentReplicas = r.target.Replicas
 		st.ServingReplicas, st.StartingReplicas = r.serving, r.starting
 	}
 	if d := r.decision; d != nil {
-		st.CurrentReplicas, st.DesiredReplicas = d.Current, d.Replicas
+		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
 		st.LastDecision = decisionOf(d)
 	}

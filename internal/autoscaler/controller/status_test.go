@@ -57,7 +57,7 @@ func TestStatusOfAReport(t *testing.T) {
 	r, w := loaded(t, 90)
 	w.pass(r.now)
 	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
-	if st.CurrentReplicas != 1 || st.DesiredReplicas != 2 || st.ServingReplicas != 1 || st.LastScaleTime == nil || st.ObservedGeneration != 1 {
+	if st.CurrentReplicas != 1 || st.DesiredReplicas == nil || *st.DesiredReplicas != 2 || st.ServingReplicas != 1 || st.LastScaleTime == nil || st.ObservedGeneration != 1 {
 		t.Errorf("status %+v", st)
 	}
 	want := []v1alpha1.InputStatus{{Signal: "Utilization", Value: "90", Target: "60", Unit: "%", Replicas: 1, AgeMilliseconds: 1000, Deciding: true}}
@@ -157,7 +157,7 @@ func TestStatusReportsAMissingPort(t *testing.T) {
 // moved, and seldom when only its reasons are others.
 func TestWriteDelay(t *testing.T) {
 	base := v1alpha1.GPUAutoscalerStatus{
-		CurrentReplicas: 2, DesiredReplicas: 2,
+		CurrentReplicas: 2, DesiredReplicas: new(int32(2)),
 		LastDecision: &v1alpha1.DecisionStatus{
 			Reason: "Demand", Message: "a", Inputs: []v1alpha1.InputStatus{{Signal: "s", Value: "1", Replicas: 2}},
 		},
@@ -178,7 +178,7 @@ func TestWriteDelay(t *testing.T) {
 	f("the rule", ruleStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.LastDecision.Reason = "Tolerance" })
 	f("what serves", minStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.ServingReplicas = 1 })
 	f("what was learned", minStatusInterval, func(s *v1alpha1.GPUAutoscalerStatus) { s.Startup = &v1alpha1.LearnedStartup{} })
-	f("what is desired", 0, func(s *v1alpha1.GPUAutoscalerStatus) { s.DesiredReplicas = 3 })
+	f("what is desired", 0, func(s *v1alpha1.GPUAutoscalerStatus) { s.DesiredReplicas = new(int32(3)) })
 	f("a condition", 0, func(s *v1alpha1.GPUAutoscalerStatus) { s.Conditions[0].Status = "False" })
 }
 
@@ -192,7 +192,7 @@ func TestStatusIsWritten(t *testing.T) {
 	if err := r.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "web"}, &a); err != nil {
 		t.Fatal(err)
 	}
-	if a.Status.DesiredReplicas != 2 || a.Status.LastDecision == nil {
+	if a.Status.DesiredReplicas == nil || *a.Status.DesiredReplicas != 2 || a.Status.LastDecision == nil {
 		t.Errorf("written: %+v", a.Status)
 	}
 	if wait := w.status.writeIfDue(t.Context(), w.status.next, r.now.Add(time.Second)); wait != maxStatusInterval-time.Second {
@@ -225,7 +225,7 @@ func TestStatusesThatWait(t *testing.T) {
 			if err := json.Unmarshal(ops[1].Value, &st); err != nil {
 				t.Error(err)
 			}
-			written = append(written, st.DesiredReplicas)
+			written = append(written, *st.DesiredReplicas)
 			if obj.GetNamespace() == "quiet" && time.Since(began) != 0 {
 				t.Errorf("another namespace's status waited %s", time.Since(began))
 			}

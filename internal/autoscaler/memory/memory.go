@@ -62,6 +62,9 @@ func Of(s *scale.State, now time.Time) *v1alpha1.Memory {
 			return nil
 		}
 		if len(b) <= maxEncoded {
+			if b, err = pack(b); err != nil {
+				return nil
+			}
 			return &v1alpha1.Memory{Time: metav1.NewMicroTime(now), State: runtime.RawExtension{Raw: b}}
 		}
 	}
@@ -113,12 +116,12 @@ func mergePairs(newestFirst []scale.Want) []scale.Want {
 // one. If the state is too old, or from the future, the stabilisation window starts
 // again before any scale-down. A malformed state is ignored.
 func Decode(m *v1alpha1.Memory, now time.Time) scale.State {
-	var s scale.State
-	if m == nil || len(m.State.Raw) > maxDecoded || json.Unmarshal(m.State.Raw, &s) != nil {
+	if m == nil {
 		return scale.State{}
 	}
-	if s.Signals == nil {
-		s.Signals = decodeLists(m.State.Raw)
+	s, err := Stored(m)
+	if err != nil {
+		return scale.State{}
 	}
 	return Resume(s, now.Sub(m.Time.Time))
 }

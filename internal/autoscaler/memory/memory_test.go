@@ -4,6 +4,7 @@ package memory
 
 import (
 	"bytes"
+	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -173,8 +174,31 @@ func TestMemoryOfAnEarlierVersion(t *testing.T) {
 		t.Errorf("the learned target is %g, want 14.5", got)
 	}
 	again := Of(&after, after.DecidedAt)
-	if again == nil || len(again.State.Raw) > len(raw) || !strings.Contains(string(again.State.Raw), `"signals"`) {
+	if again == nil || len(again.State.Raw) > len(raw) || len(Decode(again, after.DecidedAt).Signals) != 2 {
 		t.Errorf("today's form of it: %+v", again)
+	}
+}
+
+// kubectl describe prints each field on a line. What a user or a bug wrote there takes no
+// memory.
+func TestMemoryIsOneField(t *testing.T) {
+	m := Of(&scale.State{Since: at(0), Wants: []scale.Want{{At: at(1), Low: 2, High: 3}}, Replicas: 4}, at(2))
+	var fields map[string]string
+	if err := json.Unmarshal(m.State.Raw, &fields); err != nil || len(fields) != 1 {
+		t.Errorf("%v: %s", err, m.State.Raw)
+	}
+	bomb, err := pack(bytes.Repeat([]byte(" "), 10<<20))
+	if err != nil || len(bomb) > 1<<15 {
+		t.Fatalf("%d bytes, %v", len(bomb), err)
+	}
+	huge, err := pack(append(bytes.Repeat([]byte(" "), maxDecoded), "{}"...))
+	if err != nil || len(huge) > maxDecoded {
+		t.Fatalf("%d bytes, %v", len(huge), err)
+	}
+	for _, raw := range [][]byte{bomb, huge, []byte(`{"gzip": "AAAA"}`), []byte(`{"gzip": 5}`), []byte(`{"gzip": ""}`), nil} {
+		if s := Decode(&v1alpha1.Memory{State: runtime.RawExtension{Raw: raw}}, at(2)); !s.Since.IsZero() || s.Wants != nil {
+			t.Errorf("%.40s: %+v", raw, s)
+		}
 	}
 }
 

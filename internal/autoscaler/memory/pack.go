@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package memory
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+// packed is the stored form of a state. Its many fields would be most of what kubectl
+// describe prints of a GPUAutoscaler.
+type packed struct {
+	Gzip []byte `json:"gzip"` // of the state as JSON
+}
+
+// pack returns the stored form of a state as JSON.
+func pack(text []byte) ([]byte, error) {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(text); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(packed{b.Bytes()})
+}
+
+// unpack returns the state as JSON. Earlier versions stored it as it is.
+func unpack(raw []byte) ([]byte, error) {
+	var p packed
+	if len(raw) > maxDecoded {
+		return nil, errTooLarge
+	}
+	if err := json.Unmarshal(raw, &p); err != nil || p.Gzip == nil {
+		return raw, nil //nolint:nilerr // an earlier form, or none: the caller decodes it
+	}
+	r, err := gzip.NewReader(bytes.NewReader(p.Gzip))
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(r, maxDecoded+1))
+	if err == nil && len(text) > maxDecoded {
+		err = errTooLarge
+	}
+	return text, err
+}
+
+var errTooLarge = fmt.Errorf("the state has more than %d KiB", maxDecoded>>10)
+
+// Stored returns the state in a status as it was stored.
+func Stored(m *v1alpha1.Memory) (s scale.State, err error) {
+	text, err := unpack(m.State.Raw)
+	if err != nil {
+		return s, fmt.Errorf("decode status.memory: %w", err)
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return scale.State{}, fmt.Errorf("decode status.memory: %w", err)
+	}
+	if s.Signals == nil {
+		s.Signals = decodeLists(text)
+	}
+	return s, nil
+}
