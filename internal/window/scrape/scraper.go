@@ -166,7 +166,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 		switch {
 		case have.equal(t):
 		case have.URL == t.URL && have.Kind == t.Kind && have.Interval == t.Interval:
-			old.want.Store(t)
+			old.want.Store(t.copy())
 		default:
 			old.stop()
 			s.start(ctx, all, t, old)
@@ -213,7 +213,7 @@ func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, bef
 		phase: newPhase(&s.cfg, t.Name, t.Interval),
 		state: State{Name: t.Name, URL: t.URL.String(), Kind: t.Kind},
 	}
-	r.want.Store(t)
+	r.want.Store(t.copy())
 	s.runners[t.Name] = r
 	all.Add(1)
 	r.run(ctx, before, all.Done)

@@ -260,6 +260,35 @@ func TestSync(t *testing.T) {
 	})
 }
 
+// Each new list of targets may change one of them. If that one kept a pointer into the
+// list, a fleet of n nodes that churns kept n lists of n targets.
+func TestARunnerKeepsNoList(t *testing.T) {
+	a := &fakeAgent{interval: time.Second, took: always(time.Millisecond)}
+	inBubble(t, a, time.Second, func(s *Scraper, _ *series.Store) {
+		check := func(what string) {
+			t.Helper()
+			pass(time.Second)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for i := range s.wanted {
+				if r := s.runners[s.wanted[i].Name]; r == nil || r.want.Load() == &s.wanted[i] {
+					t.Errorf("%s: %s is not scraped, or keeps the list", what, s.wanted[i].Name)
+				}
+			}
+		}
+		other := agentTarget
+		other.Name = "node-2"
+		s.Sync([]Target{agentTarget, other})
+		check("a new one")
+		other.Labels.Job = "changed"
+		s.Sync([]Target{agentTarget, other})
+		check("other labels")
+		other.URL = parse("http://10.0.0.2:9400/metrics")
+		s.Sync([]Target{agentTarget, other})
+		check("another address")
+	})
+}
+
 func TestDeliver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &fakeAgent{interval: time.Second, took: always(time.Millisecond)}

@@ -37,6 +37,12 @@ type Target struct {
 	Interval time.Duration
 }
 
+// copy returns a copy of a list's element: a pointer into the list keeps all of it.
+func (t *Target) copy() *Target {
+	own := *t
+	return &own
+}
+
 func (t *Target) equal(o *Target) bool {
 	return t.Name == o.Name && t.URL == o.URL && t.Kind == o.Kind && t.Labels == o.Labels &&
 		t.Fields == o.Fields && t.Interval == o.Interval && slices.Equal(t.Metrics, o.Metrics)
