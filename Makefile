@@ -188,6 +188,7 @@ chart: ## the chart's copies of deploy/, and the kustomize base, which is the ch
 	rm -rf deploy/chart/crds deploy/chart/files
 	mkdir -p deploy/chart/files
 	cp -R deploy/crds deploy/chart/crds
+	cp deploy/chart/values.yaml deploy/chart/files/
 	cp -R deploy/rbac deploy/admission deploy/node-health deploy/external-metrics deploy/delegate deploy/agent-auth deploy/chart/files/
 	cd test/chart && go test -count=1 -run TestKustomize . -update
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/base/connlimit"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -160,9 +161,11 @@ func (p *program) registerAPIs(certs *certificates.Certs) error {
 	if err != nil {
 		return fmt.Errorf("make a client for APIServices: %w", err)
 	}
+	owner := kube.NewClusterRoleOwner(p.clients.Set.RbacV1().ClusterRoles(), certificates.OwnerRole)
+	p.addLoop(func(ctx context.Context) { _, _ = owner.References(ctx) }) // an error is repeated where it is used
 	cfg := certificates.APIServiceConfig{
 		APIs: certificates.CustomMetrics(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: p.cfg.servicePort,
-		CreateIfMissing: true, Owner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
+		CreateIfMissing: true, Owner: owner, ServiceOwner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
 	}
 	if p.cfg.external.enabled {
 		cfg.APIs = append(cfg.APIs, certificates.ExternalMetrics()...)

@@ -43,7 +43,7 @@ type program struct {
 // cluster is the API server, and this replica among others.
 type cluster struct {
 	clients  *kube.Clients
-	owner    *kube.ServiceOwner // of the Secret and the Lease
+	owner    *kube.Owner // of the Secret and the Lease
 	recorder *events.Recorder
 	election *leader.Election // nil: this replica never writes
 	term     leader.Term

@@ -125,6 +125,11 @@ func TestValues(t *testing.T) {
 	f("image: {repository: registry.example:5000/controller, tag: v2}", deployment, container+"image", "registry.example:5000/controller:v2")
 	digest := "sha256:" + strings.Repeat("a", 64)
 	f("image: {digest: '"+digest+"'}", deployment, container+"image", "ghcr.io/gpupilot/gpupilot-controller@"+digest)
+	f("global: {imageRegistry: 'registry.example:5000'}", deployment, container+"image", "registry.example:5000/gpupilot/gpupilot-controller:v0.1.0")
+	f("{global: {imageRegistry: mirror}, image: {repository: 'a/b'}}", deployment, container+"image", "mirror/a/b:v0.1.0")
+	f("global: {imageRegistry: 'registry.example/proxy'}", deployment, container+"env|0|value", "registry.example/proxy/gpupilot/gpupilot-agent:v0.1.0")
+	f("{controller: {windowMemory: 1Gi}}", deployment, container+"args|3", "--window-memory=1Gi")
+	f("{controller: {windowMemory: 8Gi}, resources: {limits: null}}", deployment, container+"args|3", "--window-memory=8Gi")
 	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|5", "--dcgm-namespaces=a,b")
 	f("extraArgs: [--interval=2s]", deployment, container+"args|5", "--interval=2s")
 	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|6",
@@ -349,6 +354,9 @@ func TestNotes(t *testing.T) {
 
 // The chart's copies of the plain manifests are current.
 func TestCopies(t *testing.T) {
+	if diff := cmp.Diff(string(readFile(t, chartDir, "values.yaml")), string(readFile(t, chartDir, "files", "values.yaml"))); diff != "" {
+		t.Errorf("deploy/chart/files/values.yaml is not deploy/chart/values.yaml: run make chart\n%s", diff)
+	}
 	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health", "files/external-metrics": "external-metrics", "files/delegate": "delegate", "files/agent-auth": "agent-auth"} {
 		want, got := folder(t, root, "deploy", original), folder(t, chartDir, copied)
 		if diff := cmp.Diff(want, got); diff != "" {

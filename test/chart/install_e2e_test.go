@@ -24,9 +24,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	apiregistration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/test/inventory"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -68,6 +72,7 @@ func TestInstall(t *testing.T) {
 	t.Run("upgrade", func(t *testing.T) { testUpgrade(t, s, h) })
 	t.Run("CRDs", func(t *testing.T) { testOlderCRD(t, s, h) })
 	t.Run("dry run", func(t *testing.T) { testDryRun(t, s) })
+	t.Run("tick during uninstall", func(t *testing.T) { testTick(t, s, h) })
 	t.Run("uninstall", func(t *testing.T) { testUninstall(t, s, h, before) })
 }
 
@@ -235,6 +240,71 @@ func testOlderCRD(t *testing.T, s *stack.Stack, h *helm) {
 	}
 	if err := h.upgrade(ctx, nil); err != nil {
 		t.Errorf("upgrade with the chart's CRDs: %v", err)
+	}
+}
+
+// The leader's minute tick, at any moment of an uninstallation, leaves no APIService: it may create one after Helm has
+// deleted it, and before Helm deletes the Service. Argo CD deletes in another order.
+func testTick(t *testing.T, s *stack.Stack, h *helm) {
+	ctx := t.Context()
+	config := rest.CopyConfig(s.REST)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + namespace + ":gpupilot-controller",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+	}
+	set, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apis, err := apiregistration.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const api, service = "APIService v1beta1.custom.metrics.k8s.io", "Service gpupilot-controller"
+	const binding, role = "ClusterRoleBinding gpupilot-controller:apiservices", "ClusterRole gpupilot-controller:apiservices"
+	objects := mustRender(t, "")
+	for name, order := range map[string][]string{
+		"Helm": {api, service, binding, role}, "roles first": {role, binding, api, service}, "API last": {service, role, binding, api},
+	} {
+		owner := kube.NewClusterRoleOwner(set.RbacV1().ClusterRoles(), certificates.OwnerRole)
+		cfg := certificates.APIServiceConfig{
+			APIs: certificates.CustomMetrics(), Namespace: namespace, Service: "gpupilot-controller", Port: 443,
+			CreateIfMissing: true, Owner: owner, ServiceOwner: kube.NewServiceOwner(set.CoreV1().Services(namespace), "gpupilot-controller"),
+		}
+		for _, o := range []*kube.Owner{cfg.Owner, cfg.ServiceOwner} {
+			if refs, err := o.References(ctx); err != nil || len(refs) != 1 {
+				t.Fatalf("%s: owners %v, %v", name, refs, err)
+			}
+		}
+		again := 0
+		for _, what := range order {
+			o := objects[strings.Replace(what, " ", "/", 1)].DeepCopy()
+			if err := s.Client.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+				t.Fatal(err)
+			}
+			// Each of them ends with what the others have deleted: forbidden, uninstalled, or made again.
+			err := certificates.EnsureAPIServices(ctx, apis.APIServices(), cfg)
+			if what == api && err == nil {
+				again++
+			}
+		}
+		if name == "Helm" && again != 1 {
+			t.Errorf("%s: the tick did not run in the gap", name)
+		}
+		eventually(t, func() error {
+			o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService"}}
+			err := s.Client.Get(ctx, client.ObjectKey{Name: "v1beta1.custom.metrics.k8s.io"}, o)
+			if err == nil {
+				err = fmt.Errorf("%s: %s is there, owners %v", name, o.GetName(), o.GetOwnerReferences())
+			}
+			return client.IgnoreNotFound(err)
+		})
+		if err := certificates.EnsureAPIServices(ctx, apis.APIServices(), cfg); err == nil {
+			t.Errorf("%s: the tick after the uninstallation has no error", name)
+		}
+		if err := h.upgrade(ctx, nil); err != nil { // makes them again
+			t.Fatal(err)
+		}
 	}
 }
 

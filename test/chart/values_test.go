@@ -6,12 +6,21 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common"
+	kubefake "helm.sh/helm/v4/pkg/kube/fake"
+	release "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage"
+	"helm.sh/helm/v4/pkg/storage/driver"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -90,6 +99,102 @@ func TestEveryValueRendersOrIsRefused(t *testing.T) {
 		}
 	}
 	t.Logf("%d values of %d fields: %d rendered, %d refused", len(all), len(s.Fields(nil)), rendered, refused)
+}
+
+// helm upgrade --reuse-values renders a chart with the values of the release before it, so without what the chart has added
+// since. Whatever value is new, the chart renders what it renders with its defaults.
+func TestValuesOfAnOlderRelease(t *testing.T) {
+	want := mustRender(t, "")
+	var without func(path []string, values map[string]any)
+	removed := 0
+	without = func(path []string, at map[string]any) {
+		for key := range at {
+			path := append(slices.Clone(path), key)
+			removed++
+			t.Run(strings.Join(path, "."), func(t *testing.T) {
+				chrt, err := loadChart()
+				if err != nil {
+					t.Fatal(err)
+				}
+				unstructured.RemoveNestedField(chrt.Values, path...)
+				got, _, err := renderChart(chrt, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch path[0] {
+				case "resources", "podSecurityContext", "securityContext": // as they are, so that null removes a key
+					if len(path) > 1 {
+						return
+					}
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("-defaults +older release\n%s", diff)
+				}
+			})
+			if nested, ok := at[key].(map[string]any); ok {
+				without(path, nested)
+			}
+		}
+	}
+	chrt, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	without(nil, chrt.Values)
+	if removed < 100 {
+		t.Errorf("only %d values were removed", removed)
+	}
+}
+
+// Helm's two ways to keep the values of a release: both give what was set, and the defaults of what is new.
+func TestUpgradeKeepsValues(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		cfg := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
+		cfg.Releases = storage.Init(driver.NewMemory())
+		cfg.KubeClient = &kubefake.PrintingKubeClient{Out: io.Discard, LogOutput: io.Discard}
+		cfg.Capabilities = common.DefaultCapabilities.Copy()
+		version, err := common.ParseKubeVersion(kubeVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Capabilities.KubeVersion = *version
+		older, err := loadChart()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"global", "history", "agents", "keda"} { // as if they were new
+			delete(older.Values, key)
+		}
+		install := action.NewInstall(cfg)
+		install.ReleaseName, install.Namespace, install.SkipCRDs = releaseName, namespace, true
+		if _, err := install.Run(older, values(t, "{replicaCount: 5, crds: {check: false}}")); err != nil {
+			t.Fatal(err)
+		}
+		chrt, err := loadChart()
+		if err != nil {
+			t.Fatal(err)
+		}
+		upgrade := action.NewUpgrade(cfg)
+		upgrade.Namespace, upgrade.ReuseValues, upgrade.ResetThenReuseValues = namespace, !reset, reset
+		rel, err := upgrade.Run(releaseName, chrt, values(t, "{controller: {nodeHealth: true}}"))
+		if err != nil {
+			t.Fatalf("reset %v: %v", reset, err)
+		}
+		manifest := rel.(*release.Release).Manifest
+		for _, part := range []string{"replicas: 5", "--node-health\n", "--history-memory=64Mi"} {
+			if !strings.Contains(manifest, part) {
+				t.Errorf("reset %v: the upgrade has no %q", reset, part)
+			}
+		}
+	}
+}
+
+func TestWindowMemoryFitsTheLimit(t *testing.T) {
+	for _, vals := range []string{"controller: {windowMemory: 2Gi}", "controller: {windowMemory: 1073741825}", "resources: {limits: {memory: 500M}}"} {
+		if _, _, err := render(values(t, vals)); err == nil || !strings.Contains(err.Error(), "resources.limits.memory") {
+			t.Errorf("%s: %v, want a refusal that names the limit", vals, err)
+		}
+	}
 }
 
 func isMap(v any) bool { _, ok := v.(map[string]any); return ok }

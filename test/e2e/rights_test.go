@@ -333,6 +333,11 @@ func mayNotOwn(t *testing.T, a *account) {
 	f(byOwn, "label its API", "PATCH "+own, `{"metadata":{"labels":{"kube-aggregator.kubernetes.io/automanaged":"onstart"}}}`)
 	f(byOwn, "move its API to another port", "PATCH "+own, `{"spec":{"service":{"port":9443}}}`)
 	f(byOwn, "change its API's priority", "PATCH "+own, `{"spec":{"groupPriorityMinimum":20000}}`)
+	owned := func(kind, name string) string {
+		return strings.Replace(api("v1beta1.external.metrics.k8s.io", "external.metrics.k8s.io", "gpupilot-controller"), `"metadata":{`,
+			`"metadata":{"ownerReferences":[{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"`+kind+`","name":"`+name+`","uid":"u"}],`, 1)
+	}
+	f(byOwn, "give its API another owner", "POST "+apis, owned("ClusterRole", "cluster-admin"))
 	f(byRBAC, "change another API", "PATCH "+apis+"/v1.apps", `{"spec":{"groupPriorityMinimum":1}}`)
 	f(byRBAC, "delete its API", "DELETE "+own, "")
 

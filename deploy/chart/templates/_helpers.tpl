@@ -1,5 +1,27 @@
 {{/* SPDX-License-Identifier: Apache-2.0 */}}
 
+{{/*
+Gives the values of an older release, which helm upgrade --reuse-values passes, the defaults of what is new. Each template
+starts with it. A key that is null is filled, too, except in what is passed to Kubernetes as it is.
+*/}}
+{{- define "gpupilot.defaults" -}}
+{{- include "gpupilot.fill" (dict "values" .Values "defaults" (.Files.Get "files/values.yaml" | fromYaml)) -}}
+{{- end }}
+
+{{- define "gpupilot.fill" -}}
+{{- $values := .values -}}
+{{- range $key, $default := .defaults -}}
+{{- $have := get $values $key -}}
+{{- if has $key (list "resources" "podSecurityContext" "securityContext") -}}
+{{- if not (hasKey $values $key) }}{{ $_ := set $values $key $default }}{{ end -}}
+{{- else if kindIs "invalid" (index $values $key) -}}
+{{- $_ := set $values $key $default -}}
+{{- else if and (kindIs "map" $default) (kindIs "map" $have) -}}
+{{- include "gpupilot.fill" (dict "values" $have "defaults" $default) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The labels of every object. */}}
 {{- define "gpupilot.labels" -}}
 app.kubernetes.io/name: gpupilot
@@ -23,13 +45,33 @@ app.kubernetes.io/name: gpupilot
 app.kubernetes.io/component: controller
 {{- end }}
 
+{{/* The repository of a dict with image and root. global.imageRegistry replaces its registry. */}}
+{{- define "gpupilot.repository" -}}
+{{- $repository := .image.repository -}}
+{{- with .root.Values.global.imageRegistry -}}
+{{- $parts := splitList "/" $repository -}}
+{{- if and (gt (len $parts) 1) (regexMatch "[.:]|^localhost$" (first $parts)) }}{{ $parts = rest $parts }}{{ end -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (join "/" $parts) -}}
+{{- end -}}
+{{ $repository }}
+{{- end }}
+
 {{/* IMAGE of a dict with image and root. */}}
 {{- define "gpupilot.image" -}}
+{{- $repository := include "gpupilot.repository" . -}}
 {{- if .image.digest -}}
-{{ .image.repository }}@{{ .image.digest }}
+{{ $repository }}@{{ .image.digest }}
 {{- else -}}
-{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{ $repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
+{{- end }}
+
+{{/* The bytes of a quantity such as 512Mi. */}}
+{{- define "gpupilot.bytes" -}}
+{{- $text := toString . -}}
+{{- $unit := regexFind "[A-Za-z]*$" $text -}}
+{{- $factors := dict "" 1 "k" 1e3 "K" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- mulf (trimSuffix $unit $text | float64) (get $factors $unit | default 0 | float64) | int64 -}}
 {{- end }}
 
 {{/*
@@ -65,7 +107,7 @@ passes the policies.
 {{- define "gpupilot.agentLimits" -}}
 {{- $limits := .root.Values.admissionPolicies -}}
 {{- $spec := .root.Values.gpuExporter.spec -}}
-{{- $more := dict "images" (append $limits.agentImages .root.Values.gpuExporter.image.repository) "hostPaths" $limits.agentHostPaths
+{{- $more := dict "images" (append $limits.agentImages (include "gpupilot.repository" (dict "image" .root.Values.gpuExporter.image "root" .root))) "hostPaths" $limits.agentHostPaths
   "secrets" $limits.agentSecrets "podMetadata" (concat $limits.agentPodMetadata (keys ($spec.podLabels | default dict) | sortAlpha) (keys ($spec.podAnnotations | default dict) | sortAlpha))
   "args" ($spec.args | default list) "env" list -}}
 {{- with $spec.image }}{{ $_ := set $more "images" (append $more.images .) }}{{ end -}}

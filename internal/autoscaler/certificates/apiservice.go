@@ -39,6 +39,10 @@ func ExternalMetrics() []APIVersion {
 	return []APIVersion{{Group: "external.metrics.k8s.io", Version: "v1beta1", Priority: 100}}
 }
 
+// OwnerRole is the ClusterRole that lets the controller create APIServices. It owns those,
+// because it is deleted with the installation.
+const OwnerRole = "gpupilot-controller:apiservices"
+
 // groupPriority is the usual priority of metrics APIs, which share no resource names
 // with other groups.
 const groupPriority = 100
@@ -47,11 +51,13 @@ const groupPriority = 100
 type APIServiceConfig struct {
 	APIs               []APIVersion
 	Namespace, Service string
-	Port               int32              // of the Service
-	CABundle           []byte             // PEM; empty: another program such as cert-manager writes it, or a public authority signed the certificate
-	CreateIfMissing    bool               // false: a missing APIService is an error
-	Labels             map[string]string  // of a new APIService
-	Owner              *kube.ServiceOwner // nothing is created after the Service was deleted; may be nil
+	Port               int32             // of the Service
+	CABundle           []byte            // PEM; empty: another program such as cert-manager writes it, or a public authority signed the certificate
+	CreateIfMissing    bool              // false: a missing APIService is an error
+	Labels             map[string]string // of a new APIService
+	// Of a new APIService; may be nil: an object of the cluster that owns it, and the Service. Nothing is created after one
+	// of them was deleted. What was created just before is deleted after the owner by the garbage collector.
+	Owner, ServiceOwner *kube.Owner
 }
 
 // ErrOtherService means that the APIService of an API belongs to another Service, or that
@@ -94,10 +100,14 @@ func ensureOnce(ctx context.Context, client apiregistration.APIServiceInterface,
 		if err := checkGroup(ctx, client, cfg, api); err != nil {
 			return err
 		}
-		if _, err := cfg.Owner.References(ctx); errors.Is(err, kube.ErrUninstalled) {
+		if _, err := cfg.ServiceOwner.References(ctx); errors.Is(err, kube.ErrUninstalled) {
 			return err
 		}
-		_, err = client.Create(ctx, newAPIService(cfg, api), metav1.CreateOptions{})
+		service := newAPIService(cfg, api)
+		if service.OwnerReferences, err = cfg.Owner.References(ctx); err != nil {
+			return err
+		}
+		_, err = client.Create(ctx, service, metav1.CreateOptions{})
 		return err
 	}
 	if err != nil {

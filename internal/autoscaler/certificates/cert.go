@@ -26,7 +26,7 @@ type Config struct {
 	Name     string                       // of the Secret
 	DNSNames []string                     // of the certificate; see ServiceNames
 	Labels   map[string]string            // of a new Secret
-	Owner    *kube.ServiceOwner           // of a new Secret; may be nil
+	Owner    *kube.Owner                  // of a new Secret; may be nil
 
 	// Leads reports whether this replica renews certificates that are still valid.
 	// Any replica may replace a missing or unusable certificate. nil: always true.

@@ -22,7 +22,7 @@ func TestOwnedObjects(t *testing.T) {
 	certs := New(Config{Secrets: store, Name: "cert", DNSNames: svc, Owner: owner, Log: slog.New(slog.DiscardHandler)})
 	apis := &registry{have: map[string]*apiregistrationv1.APIService{}}
 	ensure := func() error {
-		return EnsureAPIServices(t.Context(), apis, APIServiceConfig{APIs: CustomMetrics(), Namespace: "gpu", Service: "gpupilot", Port: 443, CreateIfMissing: true, Owner: owner})
+		return EnsureAPIServices(t.Context(), apis, APIServiceConfig{APIs: CustomMetrics(), Namespace: "gpu", Service: "gpupilot", Port: 443, CreateIfMissing: true, ServiceOwner: owner})
 	}
 
 	if err := certs.Sync(t.Context()); err != nil {

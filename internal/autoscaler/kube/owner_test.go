@@ -32,6 +32,11 @@ func TestServiceOwner(t *testing.T) {
 	f("it exists", kubetest.References(), nil)
 	services.Err = context.DeadlineExceeded
 	f("the API server does not answer", nil, context.DeadlineExceeded)
+	services.Err = apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "gpupilot", nil)
+	f("the right to read it is gone", nil, services.Err)
+	services.Err, services.Service = nil, kubetest.Service()
+	services.Service.DeletionTimestamp = &metav1.Time{}
+	f("it is being deleted", nil, ErrUninstalled)
 	services.Err, services.Service = nil, nil
 	f("it was deleted", nil, ErrUninstalled)
 	owner = nil

@@ -34,8 +34,8 @@ type Config struct {
 	Leases    coordinationv1client.LeasesGetter
 	Namespace string
 	Name      string
-	Identity  string             // of this replica
-	Owner     *kube.ServiceOwner // of a new lease; may be nil
+	Identity  string      // of this replica
+	Owner     *kube.Owner // of a new lease; may be nil
 
 	Lease time.Duration // how long other replicas wait for a leader that stopped renewing; 6 s
 	Renew time.Duration // how long a leader that cannot renew remains the leader; 4 s
@@ -105,7 +105,7 @@ func (e *Election) stops() bool {
 // wrong time.
 type ownedLeases struct {
 	coordinationv1client.LeasesGetter
-	owner      *kube.ServiceOwner
+	owner      *kube.Owner
 	mayRelease func() bool
 }
 
@@ -116,7 +116,7 @@ func (o ownedLeases) Leases(namespace string) coordinationv1client.LeaseInterfac
 
 type ownedLease struct {
 	coordinationv1client.LeaseInterface
-	owner      *kube.ServiceOwner
+	owner      *kube.Owner
 	mayRelease func() bool
 }
 
