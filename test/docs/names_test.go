@@ -64,7 +64,7 @@ var otherNames = []string{"CreateReplace", "FailedDiscoveryCheck", "GetProcesses
 var otherPrograms = map[string]string{
 	"kubectl": "as audience clusterrole duration field-selector for force-conflicts from-file ignore-not-found manifest archive raw " +
 		"serviceaccount server-side subresource tail type watch",
-	"helm":                 "create-namespace install no-hooks reset-then-reuse-values set",
+	"helm":                 "create-namespace install no-hooks reset-then-reuse-values reuse-values set",
 	"docker":               "cap-add cap-drop gpus read-only target",
 	"curl":                 "data-urlencode retry retry-connrefused retry-delay",
 	"promtool":             "http",
