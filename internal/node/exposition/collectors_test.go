@@ -164,8 +164,10 @@ DCGM_FI_DEV_GPU_VIRTUAL_MODE, label, A number as a label.
 		id   gpu.FieldID
 		x    gpu.Number
 	}{
-		{gpu.Part{Kind: gpu.NVSwitch, ID: 1}, 702, gpu.Whole(33)}, {gpu.Part{Kind: gpu.NVLink, ID: 0, GPU: &a.Device}, 1201, gpu.Whole(77)},
-		{gpu.Part{Kind: gpu.CPU, ID: 0, Serial: "0x17"}, 9003, gpu.Real(0.25)}, {gpu.Part{Kind: gpu.CPUCore, ID: 71}, 9003, gpu.Real(1)},
+		{gpu.Part{Kind: gpu.NVSwitch, ID: 1}, 702, gpu.Whole(33)},
+		{gpu.Part{Kind: gpu.NVLink, ID: 0, GPU: &a.Device}, 1201, gpu.Whole(77)},
+		{gpu.Part{Kind: gpu.CPU, ID: 0, Serial: "0x17"}, 9003, gpu.Real(0.25)},
+		{gpu.Part{Kind: gpu.CPUCore, ID: 71}, 9003, gpu.Real(1)},
 	} {
 		ps := gpu.PartSnapshot{Part: p.part}
 		ps.Values.Take(p.id, p.x)
