@@ -245,8 +245,8 @@ func (v *Viewer) Key() string { return v.key }
 // Name is the user's name.
 func (v *Viewer) Name() string { return v.user.Username }
 
-// Payer is the namespace of a service account, whose tokens share what a namespace may
-// ask for: whoever may create one there may create many. It is empty for other users.
+// Payer is the namespace of a service account, which pays for its queries: whoever may
+// create one there may create many. It is empty for other users.
 func (v *Viewer) Payer() string { return namespaceOf(v.user.Username) }
 
 // All reports whether the viewer may get GPUAutoscalers in all namespaces.

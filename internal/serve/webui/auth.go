@@ -44,7 +44,7 @@ type Access interface {
 type Viewer interface {
 	// Key is the same for all requests of one user.
 	Key() string
-	// Payer is the namespace that pays for the requests; empty: the user.
+	// Payer is the namespace that pays for queries; empty: one that the viewer may see.
 	Payer() string
 	// All reports whether the viewer may see all namespaces, nodes and targets.
 	All(ctx context.Context) (bool, error)
@@ -82,13 +82,9 @@ func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool
 		}
 		budget = p.users
 	}
-	payer, who := v.Key(), "this user"
-	if ns := v.Payer(); ns != "" {
-		payer, who = "namespace/"+ns, "the service accounts of namespace "+ns
-	}
-	if allowed, retry := budget.Take(payer, now); !allowed {
+	if allowed, retry := budget.Take(v.Key(), now); !allowed {
 		p.limited.requests.Add(1)
-		refuse(w, http.StatusTooManyRequests, retry, "too many requests from "+who+"; try again later")
+		refuse(w, http.StatusTooManyRequests, retry, "too many requests from this user; try again later")
 		return nil, false
 	}
 	return v, true

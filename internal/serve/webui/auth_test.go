@@ -307,26 +307,18 @@ func TestNoAnswerCostsNoLogin(t *testing.T) {
 
 func TestRequestsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{users: map[string][]string{"ann": {"llm"}, "root": {"*"}, "b/other": {"b"}}, known: true}
-		accounts := []string{"a/0", "a/1", "a/2"} // one namespace may create many
-		for _, name := range accounts {
-			c.users[name] = []string{"a"}
-		}
+		c := &cluster{users: map[string][]string{"ann": {"llm"}, "root": {"*"}}, known: true}
 		p := New(fixed{fleet()}, c)
 		h := p.Handler()
-		for _, users := range [][]string{{"ann"}, accounts} {
-			codes := map[int]int{}
-			for i := range 300 {
-				codes[ask(h, "/api/v1/view", "Authorization", "Bearer "+users[i%len(users)]).Code]++
-			}
-			if codes[200] != requestsBurst || codes[429] != 300-requestsBurst {
-				t.Errorf("%v: %v", users, codes)
-			}
+		codes := map[int]int{}
+		for range 300 {
+			codes[ask(h, "/api/v1/view", "Authorization", "Bearer ann").Code]++
 		}
-		for _, user := range []string{"root", "b/other"} {
-			if w := ask(h, "/api/v1/view", "Authorization", "Bearer "+user); w.Code != 200 {
-				t.Errorf("%s: %d", user, w.Code)
-			}
+		if codes[200] != requestsBurst || codes[429] != 300-requestsBurst {
+			t.Errorf("%v", codes)
+		}
+		if w := ask(h, "/api/v1/view", "Authorization", "Bearer root"); w.Code != 200 {
+			t.Errorf("another user: %d", w.Code)
 		}
 	})
 }
