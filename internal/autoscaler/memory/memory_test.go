@@ -259,3 +259,14 @@ func FuzzRecall(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkOf is what the stored state adds to each pass that looks whether a status is due.
+func BenchmarkOf(b *testing.B) {
+	s := &scale.State{Since: at(0), LastData: at(99), Replicas: 4, Wants: []scale.Want{{At: at(90), Low: 3, High: 3}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if Of(s, at(100)) == nil {
+			b.Fatal("nothing is stored")
+		}
+	}
+}

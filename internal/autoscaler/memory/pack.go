@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -19,10 +20,15 @@ type packed struct {
 	Gzip []byte `json:"gzip"` // of the state as JSON
 }
 
+// writers are reused: one takes 800 KB, and each write of a status needs one.
+var writers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
+
 // pack returns the stored form of a state as JSON.
 func pack(text []byte) ([]byte, error) {
 	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
+	w := writers.Get().(*gzip.Writer)
+	defer writers.Put(w)
+	w.Reset(&b)
 	if _, err := w.Write(text); err != nil {
 		return nil, err
 	}

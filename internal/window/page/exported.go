@@ -2,7 +2,10 @@
 
 package page
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // exportedPrefix is what a Prometheus puts before a label of a page that the target has
 // too.
@@ -16,7 +19,7 @@ var OwnerLabels = [...]string{"namespace", "pod", "container"}
 // rules that were written for such a Prometheus ask for the owner by these names.
 func ExportedOwner(name string) (label string, ok bool) {
 	label, ok = strings.CutPrefix(name, exportedPrefix)
-	return label, ok && (label == "namespace" || label == "pod" || label == "container")
+	return label, ok && slices.Contains(OwnerLabels[:], label)
 }
 
 // Exported returns the name that a Prometheus without honor_labels gives a label.
