@@ -19,9 +19,14 @@ type Cell struct {
 	Ours    string          `json:"ours"`
 	Class   contender.Class `json:"class"`
 
-	Ratio      float64 `json:"ratio"`
+	// Ratio and Front are means over the Compared seeds, which are those within the front's
+	// GPU-hours. Without any they are nil, and Outside says why unless there are no peers.
+	Ratio    *float64 `json:"ratio,omitempty"`
+	Front    *float64 `json:"frontViolationsPercent,omitempty"`
+	Outside  Outside  `json:"outsideOfFront,omitempty"`
+	Compared int      `json:"seedsCompared"`
+
 	Violations float64 `json:"violationsPercent"`
-	Front      float64 `json:"frontViolationsPercent"`
 	GPUHours   float64 `json:"gpuHours"`
 	Oracle     float64 `json:"oracleGPUHours"`
 	OracleMiss float64 `json:"oracleViolationsPercent"`
@@ -36,6 +41,8 @@ type Cell struct {
 	Cascades   int     `json:"cascades"`
 	Nearest    string  `json:"nearest"` // of the last seed
 	Seeds      int     `json:"seeds"`
+
+	ratioSum, frontSum float64
 }
 
 // Cells returns the means of the cases over their seeds.
@@ -67,9 +74,14 @@ func (s *Study) Cells(cases []Case) []Cell {
 
 func (x *Cell) add(r *Result, v *Verdict, c *Case) {
 	x.Seeds++
-	x.Ratio += v.Ratio
+	if v.Ratio != nil {
+		x.Compared++
+		x.ratioSum += *v.Ratio
+		x.frontSum += *v.Front
+	} else {
+		x.Outside = v.Outside
+	}
 	x.Violations += r.Violations
-	x.Front += v.Front
 	x.GPUHours += r.GPUHours
 	x.Turns += r.Turns
 	x.FrontTurns += v.FrontTurns
@@ -90,10 +102,13 @@ func (x *Cell) add(r *Result, v *Verdict, c *Case) {
 func (x *Cell) mean() {
 	n := float64(max(1, x.Seeds))
 	for _, f := range []*float64{
-		&x.Ratio, &x.Violations, &x.Front, &x.GPUHours, &x.Turns, &x.FrontTurns, &x.Under, &x.Over,
+		&x.Violations, &x.GPUHours, &x.Turns, &x.FrontTurns, &x.Under, &x.Over,
 		&x.Overshoot, &x.Reaction, &x.Regret, &x.Oracle, &x.OracleMiss,
 	} {
 		*f /= n
+	}
+	if k := float64(x.Compared); k > 0 {
+		x.Ratio, x.Front, x.Outside = new(x.ratioSum/k), new(x.frontSum/k), ""
 	}
 }
 
@@ -102,12 +117,14 @@ type Summary struct {
 	Ours       string          `json:"ours"`
 	Class      contender.Class `json:"class"`
 	Cells      int             `json:"cells"`
-	Geometric  float64         `json:"geometricMean"` // of the cells' ratios
-	P95        float64         `json:"p95"`
-	Worst      float64         `json:"worst"`
-	WorstCell  string          `json:"worstCell"`
-	Violations float64         `json:"violationsPercent"` // means over the cells
-	Front      float64         `json:"frontViolationsPercent"`
+	Compared   int             `json:"cellsCompared"`           // cells with a ratio
+	Cheaper    int             `json:"cellsCheaper,omitempty"`  // than every peer setting
+	Geometric  *float64        `json:"geometricMean,omitempty"` // of the ratios; nil if no cell has one, as the next four
+	P95        *float64        `json:"p95,omitempty"`
+	Worst      *float64        `json:"worst,omitempty"`
+	WorstCell  string          `json:"worstCell,omitempty"`
+	Front      *float64        `json:"frontViolationsPercent,omitempty"` // mean over the compared cells
+	Violations float64         `json:"violationsPercent"`                // means over the cells
 	Regret     float64         `json:"regret"`
 	Turns      float64         `json:"turnsPerHour"`
 	FrontTurns float64         `json:"frontTurnsPerHour"`
@@ -133,26 +150,38 @@ func Summarise(cells []Cell) []Summary {
 }
 
 func summary(name string, cells []Cell) Summary {
-	slices.SortFunc(cells, func(a, b Cell) int { return cmp.Compare(a.Ratio, b.Ratio) })
-	n := len(cells)
-	last := &cells[n-1]
-	out := Summary{
-		Ours: name, Class: last.Class, Cells: n, Worst: last.Ratio,
-		WorstCell: fmt.Sprintf("%s %s %gs", last.Trace, last.Model, last.Startup),
-		P95:       cells[max(0, int(math.Ceil(0.95*float64(n)))-1)].Ratio,
-	}
-	logs := 0.0
+	n := float64(len(cells))
+	out := Summary{Ours: name, Class: cells[0].Class, Cells: len(cells)}
 	for i := range cells {
 		c := &cells[i]
-		logs += math.Log(max(c.Ratio, 1e-6))
-		out.Violations += c.Violations / float64(n)
-		out.Front += c.Front / float64(n)
-		out.Regret += c.Regret / float64(n)
-		out.Turns += c.Turns / float64(n)
-		out.FrontTurns += c.FrontTurns / float64(n)
+		if c.Outside == Cheaper {
+			out.Cheaper++
+		}
+		out.Violations += c.Violations / n
+		out.Regret += c.Regret / n
+		out.Turns += c.Turns / n
+		out.FrontTurns += c.FrontTurns / n
 		out.Killed += c.Killed
 		out.Cascades += c.Cascades
 	}
-	out.Geometric = math.Exp(logs / float64(n))
+	out.compare(slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return c.Ratio == nil }))
 	return out
+}
+
+// compare sets what follows from the ratios of the cells that have one.
+func (s *Summary) compare(cells []Cell) {
+	n := len(cells)
+	if n == 0 {
+		return
+	}
+	slices.SortFunc(cells, func(a, b Cell) int { return cmp.Compare(*a.Ratio, *b.Ratio) })
+	logs, front := 0.0, 0.0
+	for i := range cells {
+		logs += math.Log(max(*cells[i].Ratio, 1e-6))
+		front += *cells[i].Front / float64(n)
+	}
+	worst := &cells[n-1]
+	s.Compared, s.Geometric, s.Front = n, new(math.Exp(logs/float64(n))), &front
+	s.P95, s.Worst = cells[int(math.Ceil(0.95*float64(n)))-1].Ratio, worst.Ratio
+	s.WorstCell = fmt.Sprintf("%s %s %gs", worst.Trace, worst.Model, worst.Startup)
 }

@@ -27,6 +27,7 @@ func (r *Report) HTML(w io.Writer) error {
 		"percent": percent,
 		"sees":    classText,
 		"verdict": verdictClass,
+		"number":  func(digits int, v *float64) string { return number(fmt.Sprintf("%%.%df", digits), v) },
 		"cost":    func(c Cell) string { return r.cost(&c) },
 		"many":    count,
 		"judged":  r.hasPeers,
@@ -44,9 +45,12 @@ func (r *Report) HTML(w io.Writer) error {
 }
 
 // verdictClass returns the CSS class of a ratio, as rounded for display. A ratio within
-// 0.05 of 1 is level with the front.
-func verdictClass(ratio float64) string {
-	switch ratio = math.Round(100*ratio) / 100; {
+// 0.05 of 1 is level with the front. No ratio has no colour either.
+func verdictClass(r *float64) string {
+	if r == nil {
+		return "level"
+	}
+	switch ratio := math.Round(100**r) / 100; {
 	case ratio < 0.95:
 		return "good"
 	case ratio <= 1.05:

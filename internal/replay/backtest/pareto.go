@@ -55,12 +55,36 @@ func (f Front) ViolationsAt(gpuHours float64) float64 {
 	return a.Violations + share*(b.Violations-a.Violations)
 }
 
+// Outside says how a result lies outside of a front, where there is nothing to interpolate.
+type Outside string
+
+// The ways to lie outside.
+const (
+	Cheaper   Outside = "cheaper than every peer setting"
+	KeepsMore Outside = "keeps more than any peer setting"
+)
+
+// Outside returns how a result lies outside of the front: cheaper than its first point, or
+// dearer than its last one with fewer violations. It is "" if the front has a point to
+// compare with.
+func (f Front) Outside(ours Point) Outside {
+	switch n := len(f); {
+	case n == 0:
+		return ""
+	case ours.GPUHours < f[0].GPUHours:
+		return Cheaper
+	case ours.GPUHours > f[n-1].GPUHours && ours.Violations < f[n-1].Violations:
+		return KeepsMore
+	}
+	return ""
+}
+
 // ratioOffset is added to both sides of a ratio, in percentage points. So a ratio of two
 // tiny percentages is near 1.
 const ratioOffset = 0.1
 
 // Ratio compares violations with those of the front at the same GPU-hours. Below 1 is
-// better than the front.
+// better than the front. It means nothing outside of the front.
 func (f Front) Ratio(ours Point) float64 {
 	return (ours.Violations + ratioOffset) / (f.ViolationsAt(ours.GPUHours) + ratioOffset)
 }

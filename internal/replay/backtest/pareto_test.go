@@ -24,6 +24,20 @@ func TestFront(t *testing.T) {
 	if got := front.Ratio(Point{GPUHours: 30, Violations: 1}); math.Abs(got-1.1/2.1) > 1e-12 {
 		t.Errorf("ratio %g", got)
 	}
+	for ours, want := range map[Point]Outside{
+		{GPUHours: 9.9, Violations: 30}: Cheaper, {GPUHours: 9.9, Violations: 1}: Cheaper, {GPUHours: 10, Violations: 30}: "",
+		{GPUHours: 30, Violations: 0}: "", {GPUHours: 41, Violations: 0}: "", {GPUHours: 41, Violations: 2}: "",
+	} {
+		if got := front.Outside(ours); got != want {
+			t.Errorf("%+v is outside of the front: %q, want %q", ours, got, want)
+		}
+	}
+	if got := front[:2].Outside(Point{GPUHours: 41, Violations: 1}); got != KeepsMore {
+		t.Errorf("fewer violations for more GPU-hours: %q", got)
+	}
+	if got := Front(nil).Outside(Point{}); got != "" {
+		t.Errorf("outside of no front: %q", got)
+	}
 	if got := Front(nil).ViolationsAt(3); got != 100 {
 		t.Errorf("no front: %g", got)
 	}

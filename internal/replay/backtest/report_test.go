@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"io"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -53,7 +55,7 @@ func TestStudy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Cells(again); got[0] != cells[0] || got[1] != cells[1] {
+	if got := s.Cells(again); !reflect.DeepEqual(got, cells) {
 		t.Errorf("with cached peers %+v, before %+v", got, cells)
 	}
 	// Peers that behave differently under the same names are replayed again.
@@ -137,7 +139,7 @@ func TestReport(t *testing.T) {
 func TestTable(t *testing.T) {
 	cell := Cell{
 		Trace: "azure_llm_2023_conv.requests", Model: "llama-8b", Startup: 120, Ours: "gpupilot-requests", Class: contender.OnRequests, Seeds: 1,
-		Ratio: 0.5, Violations: 12.34, Front: 24.68, GPUHours: 1234.5, Turns: 12.3, FrontTurns: 45.6, Nearest: "kpa concurrency=8 60s delay=300s",
+		Ratio: new(0.5), Violations: 12.34, Front: new(24.68), Compared: 1, GPUHours: 1234.5, Turns: 12.3, FrontTurns: 45.6, Nearest: "kpa concurrency=8 60s delay=300s",
 	}
 	other := cell
 	other.Trace, other.Startup, other.Ours = "other", 30, "a policy with a name that is too long for any table"
@@ -181,18 +183,70 @@ func TestTable(t *testing.T) {
 	}
 	two := study(cell, other, cell)
 	two.Prices = Prices{{GPU: "a100", USD: 2}}
-	has(table(two), true, "2 traces, 3 hours", "\nother, llama-8b\n", "start  policy", "$2469", "a policy with a na…", "regret", "(most often, 2 of 2)")
+	dearer := other
+	dearer.Ratio, dearer.Front, dearer.Outside = nil, nil, KeepsMore
+	two.Cells = append(two.Cells, dearer)
+	has(table(two), true, "safer ", "2 traces, 3 hours", "\nother, llama-8b\n", "start  policy", "$2469", "a policy with a na…", "regret", "(most often, 2 of 2)")
 	unmatched := cell // its class has no peers
-	unmatched.Class, unmatched.Ratio, unmatched.Front, unmatched.Nearest = contender.OnGPU, 0, 0, ""
+	unmatched.Class, unmatched.Ratio, unmatched.Front, unmatched.Nearest = contender.OnGPU, nil, nil, ""
 	has(table(study(unmatched)), true, "12.34%      -      -")
 	alone := study(cell)
 	alone.Peers, alone.class = nil, nil
 	has(table(alone), false, "front", "ratio", "45.6", "peers", "nearest")
 }
 
+// Outside of the front there is nothing to interpolate: there is no ratio, but text.
+func TestNoRatioOutsideOfTheFront(t *testing.T) {
+	const cheap, dear, kpa = "cheap", "dear", "kpa concurrency=8 60s delay=300s"
+	s := &Study{
+		Models: []service.Model{preset(t, "llama-8b")},
+		Peers:  []contender.Entry{{Name: kpa, Family: contender.KPA, Class: contender.OnRequests}},
+	}
+	ours := func(name string, gpuHours, violations float64) Result {
+		return Result{Name: name, Class: contender.OnRequests, Outcome: service.Outcome{GPUHours: gpuHours, Violations: violations}, Minutes: make([]service.Minute, 2)}
+	}
+	c := func(trace string, seed uint64, cheapHours, dearMissed float64) Case {
+		return Case{
+			Trace: trace, Model: "llama-8b", Startup: 60, Seed: seed, Hours: 1, Peers: []Point{{kpa, 10, 5, 1}},
+			Ours: []Result{ours(cheap, cheapHours, 8), ours(dear, 12, dearMissed)},
+		}
+	}
+	r := NewReport(s, []Case{c("a", 1, 9, 4), c("b", 1, 9, 4), c("b", 2, 10, 8)}, nil)
+	var table, page, js strings.Builder
+	if err := errors.Join(r.Table(&table), r.HTML(&page), json.NewEncoder(&js).Encode(r.Cells)); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]string{
+		table.String(): {
+			"cheap    8.00%      -  cheaper", "dear     4.00%      -    safer", "cheap    8.00%  5.00%     1.59", "cheap       2  1.59  1.59   1.59   8.00%  5.00%",
+			"cheap cheaper than every peer setting in 1 of 2 cells: no ratio there", "dear keeps more than any peer setting in 1 of 2 cells: no ratio there",
+			"cheaper: than every peer setting;",
+		},
+		page.String(): {
+			"cheap cheaper than every peer setting</span>", `<td class="level">keeps more than any peer setting</td>`, `<td>5.00</td><td class="poor">1.59</td>`,
+			"It is cheaper than every peer setting in 1 of 2 cells: no ratio there.",
+		},
+		js.String(): {`"class":"requests","outsideOfFront":"cheaper than every peer setting","seedsCompared":0,"violationsPercent":8`, `"ratio":1.588`, `"frontViolationsPercent":5`},
+	} {
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%q is missing in\n%s", w, text)
+			}
+		}
+	}
+	if n := strings.Count(js.String(), `"ratio"`); n != 2 {
+		t.Errorf("%d ratios, want those of the cells of b: %s", n, &js)
+	}
+	// A policy without any ratio has no summary of ratios.
+	only := Summarise(s.Cells([]Case{c("a", 1, 9, 4)}))
+	if x := only[0]; x.Geometric != nil || x.Worst != nil || x.Front != nil || x.WorstCell != "" || x.Cheaper != 1 {
+		t.Errorf("summary %+v", x)
+	}
+}
+
 func TestReportNumbers(t *testing.T) {
 	for ratio, want := range map[float64]string{0.94: "good", 0.946: "level", 0.95: "level", 1: "level", 1.05: "level", 1.2: "fair", 1.31: "poor"} {
-		if got := verdictClass(ratio); got != want {
+		if got := verdictClass(&ratio); got != want {
 			t.Errorf("%g: %q, want %q", ratio, got, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -71,39 +72,45 @@ func (r *Report) cellTable() *textTable {
 // columns returns the columns that have values: the front only with peers, the cost only
 // with a price.
 func (r *Report) columns() []column {
-	number := func(format string, f func(*Cell) any) func(*Cell) string {
-		return func(c *Cell) string { return fmt.Sprintf(format, f(c)) }
-	}
 	out := []column{
 		{"policy", func(c *Cell) string { return shorten(c.Ours, policyWidth) }},
-		{"missed", number("%.2f%%", func(c *Cell) any { return c.Violations })},
+		{"missed", func(c *Cell) string { return fmt.Sprintf("%.2f%%", c.Violations) }},
 	}
 	if len(r.Peers) > 0 {
 		out = append(out,
-			column{"front", r.ifPeers("%.2f%%", func(c *Cell) float64 { return c.Front })},
-			column{"ratio", r.ifPeers("%.2f", func(c *Cell) float64 { return c.Ratio })})
+			column{"front", func(c *Cell) string { return number("%.2f%%", c.Front) }},
+			column{"ratio", ratioText})
 	}
-	out = append(out, column{"GPU-hours", number("%.1f", func(c *Cell) any { return c.GPUHours })})
+	out = append(out, column{"GPU-hours", func(c *Cell) string { return fmt.Sprintf("%.1f", c.GPUHours) }})
 	if r.hasPrices() {
 		out = append(out, column{"cost", r.cost})
 	}
 	return append(out,
 		column{"turns/h", r.turns},
-		column{"killed", number("%d", func(c *Cell) any { return c.Killed })},
-		column{"cascades", number("%d", func(c *Cell) any { return c.Cascades })})
+		column{"killed", func(c *Cell) string { return strconv.Itoa(c.Killed) }},
+		column{"cascades", func(c *Cell) string { return strconv.Itoa(c.Cascades) }})
 }
 
 // policyWidth is the width of a policy's name in tables.
 const policyWidth = 19
 
-// ifPeers formats a value of cells that have peers of their class, and - for others.
-func (r *Report) ifPeers(format string, f func(*Cell) float64) func(*Cell) string {
-	return func(c *Cell) string {
-		if !r.hasPeers(c.Class) {
-			return "-"
-		}
-		return fmt.Sprintf(format, f(c))
+// number formats a value, and - for one that is missing.
+func number(format string, v *float64) string {
+	if v == nil {
+		return "-"
 	}
+	return fmt.Sprintf(format, *v)
+}
+
+// ratioText formats a cell's ratio, or says in a word why it has none.
+func ratioText(c *Cell) string {
+	switch c.Outside {
+	case Cheaper:
+		return "cheaper"
+	case KeepsMore:
+		return "safer"
+	}
+	return number("%.2f", c.Ratio)
 }
 
 func (r *Report) turns(c *Cell) string {
@@ -125,14 +132,34 @@ func (g *Group) write(b *strings.Builder) {
 	t := &textTable{textColumns: 1, titles: strings.Fields("policy cells mean p95 worst missed front regret turns/h killed cascades")}
 	for _, s := range g.Summaries {
 		row := []string{shorten(s.Ours, policyWidth)}
-		row = append(row, strings.Split(fmt.Sprintf("%d|%.2f|%.2f|%.2f|%.2f%%|%.2f%%|%+.0f%%|%.1f (%.1f)|%d|%d", s.Cells, s.Geometric, s.P95, s.Worst,
-			s.Violations, s.Front, 100*s.Regret, s.Turns, s.FrontTurns, s.Killed, s.Cascades), "|")...)
+		row = append(row, strings.Split(fmt.Sprintf("%d|%s|%s|%s|%.2f%%|%s|%+.0f%%|%.1f (%.1f)|%d|%d", s.Cells, number("%.2f", s.Geometric),
+			number("%.2f", s.P95), number("%.2f", s.Worst), s.Violations, number("%.2f%%", s.Front), 100*s.Regret, s.Turns, s.FrontTurns, s.Killed, s.Cascades), "|")...)
 		t.add(row...)
 	}
 	t.write(b)
 	for _, s := range g.Summaries {
-		fmt.Fprintf(b, "%s worst on %s\n", shorten(s.Ours, policyWidth), s.WorstCell)
+		if s.Compared > 0 {
+			fmt.Fprintf(b, "%s worst on %s\n", shorten(s.Ours, policyWidth), s.WorstCell)
+		}
+		if note := s.OutsideNote(); note != "" {
+			fmt.Fprintf(b, "%s %s\n", shorten(s.Ours, policyWidth), note)
+		}
 	}
+}
+
+// OutsideNote says which cells have no ratio; "" if all have one.
+func (s *Summary) OutsideNote() string {
+	var parts []string
+	if s.Cheaper > 0 {
+		parts = append(parts, fmt.Sprintf("%s in %d", Cheaper, s.Cheaper))
+	}
+	if n := s.Cells - s.Compared - s.Cheaper; n > 0 {
+		parts = append(parts, fmt.Sprintf("%s in %d", KeepsMore, n))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s: no ratio there", enumerate(parts), count(s.Cells, "cell", "cells"))
 }
 
 // writeNearest writes, for each policy, the peers' setting that it was compared with most
@@ -163,7 +190,11 @@ func (r *Report) legend() string {
 		return "missed: requests over a limit or given up; turns/h: changes of direction an hour\n" + common
 	}
 	out := "missed: requests over a limit or given up; front: the best peers' for the same GPU-hours\n" +
-		"ratio: ours ÷ front, below 1 is better; turns/h: changes of direction an hour (the front's)\n" + common
+		"ratio: ours ÷ front, below 1 is better; turns/h: changes of direction an hour (the front's)\n"
+	if slices.ContainsFunc(r.Cells, func(c Cell) bool { return c.Outside != "" }) {
+		out += "cheaper: than every peer setting; safer: keeps more than any peer setting; no ratio there\n"
+	}
+	out += common
 	if r.hasSummaries() {
 		out += "mean (geometric), p95, worst: of the ratios; regret: GPU-hours over an oracle's, below 0 if fewer\n"
 	}

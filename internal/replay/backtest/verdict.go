@@ -9,10 +9,11 @@ import "github.com/gpupilot/gpupilot/internal/replay/contender"
 type Verdict struct {
 	Ours       string
 	Class      contender.Class
-	Ratio      float64
-	Front      float64 // violations of the front at our GPU-hours, in percent
-	FrontTurns float64 // turns per hour of the nearest point on the front
-	Nearest    string  // name of that point
+	Ratio      *float64 // nil outside of the front, and without peers
+	Outside    Outside
+	Front      *float64 // violations of the front at our GPU-hours, in percent; nil as Ratio
+	FrontTurns float64  // turns per hour of the nearest point on the front
+	Nearest    string   // name of that point
 	// Regret is our GPU-hours ÷ the oracle's, minus 1. The oracle is the cheapest one with
 	// no more violations than ours, or the one with the fewest.
 	Regret float64
@@ -36,7 +37,9 @@ func (s *Study) Judge(c *Case) []Verdict {
 		}
 		if len(points) > 0 {
 			front := NewFront(points)
-			v.Ratio, v.Front = front.Ratio(ours), front.ViolationsAt(ours.GPUHours)
+			if v.Outside = front.Outside(ours); v.Outside == "" {
+				v.Ratio, v.Front = new(front.Ratio(ours)), new(front.ViolationsAt(ours.GPUHours))
+			}
 			if nearest, ok := front.Nearest(ours.GPUHours); ok {
 				v.Nearest, v.FrontTurns = nearest.Name, nearest.Turns
 			}
