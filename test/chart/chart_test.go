@@ -324,6 +324,12 @@ func TestSchemaRefuses(t *testing.T) {
 	f("imagePullSecrets: [registry]", "/imagePullSecrets/0")
 	f("gpuExporter: {name: Default}", "/gpuExporter/name")
 	f("gpuExporter: {runtimeClassName: nvidia}", "runtimeClassName") // it belongs into spec
+	f("rules: {default: true}", "/rules/default")
+	f("rules: {custom: [{metricsQuery: x}]}", "/rules/custom/0")
+	f("rules: {external: [{seriesQuery: x}]}", "rules.external needs externalMetrics.enabled")
+	f("rules: {existing: a, custom: [{seriesQuery: x}]}", "rules.existing is a")
+	f("ruleFiles: {team.yml: {groups: []}}", "team.yml")
+	f("ruleFiles: {team.yaml: {rules: []}}", "/ruleFiles/team.yaml")
 	f("networkPolicy: {metricsFrom: [{pods: {}}]}", "/networkPolicy/metricsFrom/0")
 	f("serviceMonitor: {interval: 15}", "/serviceMonitor/interval")
 	f("admissionPolicies: {agentImages: [registry.example/team/]}", "/admissionPolicies/agentImages/0") // a repository, not a prefix

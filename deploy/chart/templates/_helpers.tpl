@@ -66,6 +66,13 @@ app.kubernetes.io/component: controller
 {{- end -}}
 {{- end }}
 
+{{/* The ConfigMap with the rules of prometheus-adapter; empty: there are none. */}}
+{{- define "gpupilot.adapterConfig" -}}
+{{- with .Values.rules -}}
+{{- if or .custom .external }}gpupilot-adapter{{ else }}{{ .existing }}{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The bytes of a quantity such as 512Mi. */}}
 {{- define "gpupilot.bytes" -}}
 {{- $text := toString . -}}
