@@ -45,11 +45,12 @@ type Reader interface {
 	Close() error
 }
 
-// Passer is a Reader that also reads fields that are not in the table, by their
-// numbers: those that DCGM knows.
+// Passer is a Reader that also reads fields of DCGM that are not in the table, by
+// their numbers.
 type Passer interface {
 	// Pass sets these fields. From then on, Read and ReadParts also read them, each of
-	// the devices or parts that have it: see Values.Passed and Values.GetLabel. It does
-	// not block. The caller must not change ids afterwards.
-	Pass(ids []FieldID)
+	// the devices or parts that have it: see Values.Passed and Values.GetLabel. It
+	// returns the fields that this reader never has, in the order of ids. It does not
+	// block. The caller must not change ids afterwards.
+	Pass(ids []FieldID) (others []FieldID)
 }

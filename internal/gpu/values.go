@@ -133,7 +133,7 @@ func (v *Values) put(i Index, n Number) {
 func (v *Values) Wrong() int { return int(v.wrong) }
 
 // Add copies the numbers and strings of the given fields from o, and those of all
-// fields that are not in the table.
+// fields that are not in the table and that v does not have.
 func (v *Values) Add(o *Values, of FieldSet) {
 	taken := o.have.Intersect(of)
 	for i := range v.num {
@@ -148,7 +148,11 @@ func (v *Values) Add(o *Values, of FieldSet) {
 			v.SetLabel(id, s)
 		}
 	}
-	v.passed = append(v.passed, o.passed...)
+	for _, p := range o.passed {
+		if _, have := v.Passed(p.id); !have {
+			v.passed = append(v.passed, p)
+		}
+	}
 	v.wrong += o.wrong
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package auto reads GPUs through NVML. It reads the wanted fields that NVML
-// does not give for a device, those that only DCGM knows, and NvSwitches, NVLinks and
-// CPUs, through DCGM.
+// does not give for a device, and NvSwitches, NVLinks and CPUs, through DCGM.
 // It opens DCGM only when it needs it, because DCGM takes tens to hundreds of
 // MiB. If DCGM gives none of the wanted fields, it is closed again.
 package auto
@@ -11,6 +10,7 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +26,7 @@ type First interface {
 	gpu.ProcessReader
 	gpu.LinkReader
 	gpu.TopologyReader
+	gpu.Passer
 }
 
 // Second reads the fields that the first does not give: DCGM.
@@ -61,7 +62,8 @@ type Reader struct {
 	why     string           // why it was useless; empty: not opened yet
 	needs   map[string]*need // of devices that lack wanted fields
 	parts   bool             // a field of parts is wanted
-	passed  []gpu.FieldID    // fields that only the second reads
+	shared  []gpu.FieldID    // fields outside of the table that only the first reads; not changed in place
+	passed  []gpu.FieldID    // those that the second reads
 	missing string           // the logged reason why they are not read
 	devices []gpu.Device     // of the first
 	closed  bool
@@ -113,11 +115,12 @@ func (r *Reader) Devices() ([]gpu.Device, error) {
 // Read reads the first reader, and then the fields that it lacks from the
 // second.
 func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
+	shared := r.ofFirst()
 	if err := r.First.Read(uuid, want, v); err != nil {
 		return err
 	}
 	lacking := want.Minus(v.Given())
-	if lacking.Empty() && !r.passes() {
+	if others := r.others(shared, v); lacking.Empty() && !others {
 		return nil
 	}
 	if s, ask := r.need(uuid, want, lacking); s != nil {
@@ -127,27 +130,65 @@ func (r *Reader) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 	return nil
 }
 
-// Pass sets the fields that the second reader reads for every device and part. See
-// gpu.Passer.
-func (r *Reader) Pass(ids []gpu.FieldID) {
+// Pass sets the fields outside of the table. See gpu.Passer.
+func (r *Reader) Pass(ids []gpu.FieldID) []gpu.FieldID {
+	others := r.First.Pass(ids)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.passed, r.retry, r.again = ids, time.Time{}, 0
+	r.shared = without(ids, others)
+	r.passToSecond(others)
+	return nil // the log says which ones DCGM does not have
+}
+
+// passToSecond changes the fields that the second reader reads for every device and
+// part. The caller holds r.mu.
+func (r *Reader) passToSecond(ids []gpu.FieldID) {
+	r.passed, r.retry, r.again, r.missing = ids, time.Time{}, 0, ""
 	if r.second != nil {
 		r.second.reader.Pass(ids)
 	}
 }
 
-func (r *Reader) passes() bool {
+// ofFirst returns the fields outside of the table that only the first reader reads.
+func (r *Reader) ofFirst() []gpu.FieldID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.shared
+}
+
+// others reports whether the second reader reads fields outside of the table. From
+// now on, it also reads those of shared that the first did not give in v; shared is
+// from before that read.
+func (r *Reader) others(shared []gpu.FieldID, v *gpu.Values) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var lacks []gpu.FieldID
+	for _, id := range shared {
+		if _, ok := v.Passed(id); !ok && slices.Contains(r.shared, id) {
+			lacks = append(lacks, id)
+		}
+	}
+	if len(lacks) > 0 {
+		r.shared = without(r.shared, lacks)
+		r.passToSecond(slices.Concat(r.passed, lacks))
+	}
 	return len(r.passed) > 0
 }
 
-// ReadParts reads the second reader's parts.
+// without returns a copy of ids without some of them.
+func without(ids, some []gpu.FieldID) []gpu.FieldID {
+	return slices.DeleteFunc(slices.Clone(ids), func(id gpu.FieldID) bool { return slices.Contains(some, id) })
+}
+
+// ReadParts reads the second reader's parts, if one of their fields or a field
+// outside of the table is to be read there.
 func (r *Reader) ReadParts(want gpu.FieldSet, keep func(*gpu.Part) bool) ([]gpu.PartSnapshot, error) {
 	r.mu.Lock()
-	r.parts = true
+	if want.Empty() && len(r.passed) == 0 {
+		r.mu.Unlock()
+		return nil, nil
+	}
+	r.parts = r.parts || !want.Empty()
 	s, why := r.open(), r.why
 	r.mu.Unlock()
 	if s == nil {
@@ -220,7 +261,7 @@ func (r *Reader) enumerated(s *second) (stop bool) {
 	}
 	if len(r.passed) > 0 && r.missing != why {
 		r.missing = why
-		r.cfg.Log.Warn("fields of the collectors file are not collected: NVML does not have them", "fields", names.List(r.passed), "reason", why)
+		r.cfg.Log.Warn("fields of the collectors file are not collected: NVML does not give them", "fields", names.List(r.passed), "reason", why)
 	}
 	if noLibrary {
 		r.again = reloadAfter

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
@@ -32,7 +35,9 @@ type fake struct {
 	opened  int
 	closed  int
 	migUUID func(string, int, int) string
-	passed  []gpu.FieldID // every GPU gives them
+	has     []gpu.FieldID // fields outside of the table, of the first
+	refuses string        // the GPU that does not give the passed fields
+	passed  []gpu.FieldID // every other GPU gives them
 }
 
 func (f *fake) set(do func()) {
@@ -79,7 +84,9 @@ func (f *fake) Read(uuid string, want gpu.FieldSet, v *gpu.Values) error {
 		}
 	}
 	for _, id := range f.passed {
-		v.Take(id, gpu.Whole(int64(id)))
+		if uuid != f.refuses {
+			v.Take(id, gpu.Whole(int64(float64(id)+f.adds)))
+		}
 	}
 	for id, text := range f.texts {
 		if want.HasID(id) {
@@ -103,7 +110,19 @@ func (f *fake) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapshot
 	return []gpu.PartSnapshot{{}}, nil
 }
 
-func (f *fake) Pass(ids []gpu.FieldID) { f.set(func() { f.passed = ids }) }
+func (f *fake) Pass(ids []gpu.FieldID) (others []gpu.FieldID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.passed = nil
+	for _, id := range ids {
+		if f.name == "dcgm" || slices.Contains(f.has, id) {
+			f.passed = append(f.passed, id)
+		} else {
+			others = append(others, id)
+		}
+	}
+	return others
+}
 
 func (f *fake) Close() error {
 	f.set(func() { f.closed++ })
@@ -449,6 +468,59 @@ func TestPassed(t *testing.T) {
 		}
 		if log := p.log.String(); strings.Count(log, "are not collected") != 1 || !strings.Contains(log, "DCGM_FI_DEV_GPU_RECOVERY_ACTION") {
 			t.Errorf("log:\n%s", log)
+		}
+	})
+}
+
+// NVML's equivalents of DCGM's fields do not open DCGM. If a device lacks one, DCGM
+// gives it for that device; the others keep NVML's.
+func TestPassedByBoth(t *testing.T) {
+	const recovery, throttled, chassis gpu.FieldID = 1523, 1420, 572
+	passed := func(t *testing.T, p *pair, uuid string) string {
+		t.Helper()
+		var v gpu.Values
+		if err := p.Read(uuid, gpu.SetOf(gpu.GPUUtil), &v); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		got := map[int]float64{}
+		for id, n := range v.AllPassed() {
+			if _, twice := got[int(id)]; twice {
+				t.Errorf("%s gives %v twice", uuid, id)
+			}
+			got[int(id)] = n.Float
+		}
+		return fmt.Sprint(got)
+	}
+	bubble(t, func(t *testing.T, p *pair) {
+		p.first.has = []gpu.FieldID{recovery, throttled}
+		p.second.adds = 10000
+		p.Pass([]gpu.FieldID{throttled, recovery})
+		for _, uuid := range []string{"GPU-0", "GPU-1"} {
+			if got := passed(t, p, uuid); got != "map[1420:1420 1523:1523]" {
+				t.Errorf("%s gives %s", uuid, got)
+			}
+		}
+		if parts, err := p.ReadParts(gpu.FieldSet{}, nil); parts != nil || err != nil || p.second.opened != 0 {
+			t.Errorf("for what NVML gives, DCGM was opened %d times, and has parts %v, %v", p.second.opened, parts, err)
+		}
+		p.first.set(func() { p.first.refuses = "GPU-0" })
+		passed(t, p, "GPU-0")
+		for uuid, want := range map[string]string{"GPU-0": "map[1420:11420 1523:11523]", "GPU-1": "map[1420:1420 1523:1523]"} {
+			if got := passed(t, p, uuid); got != want {
+				t.Errorf("%s gives %s, want %s", uuid, got, want)
+			}
+		}
+	})
+	bubble(t, func(t *testing.T, p *pair) {
+		p.first.has = []gpu.FieldID{recovery}
+		p.Pass([]gpu.FieldID{chassis, recovery})
+		passed(t, p, "GPU-1")
+		if got := passed(t, p, "GPU-1"); got != "map[572:572 1523:1523]" {
+			t.Errorf("GPU-1 gives %s", got)
+		}
+		if diff := cmp.Diff([]gpu.FieldID{chassis}, p.second.passed); diff != "" {
+			t.Errorf("DCGM reads (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -32,8 +32,11 @@ func (l *ofLevel) add(id gpu.FieldID, fieldType byte) {
 }
 
 // Pass sets the fields outside of the table that Read and ReadParts also read. See
-// gpu.Passer.
-func (r *Reader) Pass(ids []gpu.FieldID) { r.pass.Store(&ids) }
+// gpu.Passer. Which of them DCGM does not have is not known yet: the log says it.
+func (r *Reader) Pass(ids []gpu.FieldID) []gpu.FieldID {
+	r.pass.Store(&ids)
+	return nil
+}
 
 // passing returns the fields to pass. It asks DCGM about each once.
 func (s *session) passing() *passed {

@@ -25,7 +25,7 @@ func (r *Reader) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapsh
 }
 
 // Pass does nothing.
-func (*Reader) Pass([]gpu.FieldID) {}
+func (*Reader) Pass([]gpu.FieldID) []gpu.FieldID { return nil }
 
 // Health fails with gpu.ErrUnknownDevice.
 func (r *Reader) Health(uuid string) (*gpu.Verdicts, error) { return nil, r.Unknown(uuid) }

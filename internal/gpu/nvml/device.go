@@ -36,6 +36,7 @@ type device struct {
 
 	refused []vendorlib.Refusal // by probe
 	fields  fieldState
+	passed  passedState
 	gpm     gpmState
 	loan    loan
 	labels  vendorlib.Labels
@@ -110,7 +111,7 @@ func (d *device) Read(want gpu.FieldSet, v *gpu.Values) error {
 		return fmt.Errorf("%w: %s", gpu.ErrUnknownDevice, d.UUID)
 	}
 	defer d.End()
-	if want.Empty() {
+	if want.Empty() && !d.ses.passes() {
 		return nil
 	}
 	d.now = now
@@ -155,6 +156,9 @@ func (d *device) walk() error {
 	}
 	if d.out.want.HasID(gpu.XIDErrors) && d.ses.events.registered(d.root) {
 		d.out.set(gpu.XIDErrors, float64(d.ses.events.xids.Last(d.UUID)))
+	}
+	if d.MIG == nil && d.ses.passes() {
+		d.readPassed()
 	}
 	d.readLabels()
 	return nil

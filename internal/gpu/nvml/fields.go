@@ -122,25 +122,31 @@ func readBatch(d *device) nvml.Return {
 			continue
 		}
 		s.which[n] = k
-		s.values[n] = question(f)
+		s.values[n] = question(f.nvml, f.scope)
 		n++
 	}
 	if n == 0 {
 		return nvml.SUCCESS
 	}
-	switch ret := d.handle.GetFieldValues(s.values[:n]); classify(ret) {
-	case good:
-	case invalid:
-		// A library may refuse a batch for one id that it does not know.
-		for i := range n {
-			if one := d.handle.GetFieldValues(s.values[i : i+1]); one != nvml.SUCCESS {
-				s.values[i].NvmlReturn = uint32(one)
-			}
-		}
-	default:
+	if ret := getFieldValues(d.handle, s.values[:n]); ret != nvml.SUCCESS {
 		return ret
 	}
 	return d.takeBatch(n)
+}
+
+// getFieldValues asks for all values with one call, or for each alone if the
+// library refuses that for an id that it does not know.
+func getFieldValues(handle nvml.Device, values []nvml.FieldValue) nvml.Return {
+	ret := handle.GetFieldValues(values)
+	if classify(ret) != invalid {
+		return ret
+	}
+	for i := range values {
+		if one := handle.GetFieldValues(values[i : i+1]); one != nvml.SUCCESS {
+			values[i].NvmlReturn = uint32(one)
+		}
+	}
+	return nvml.SUCCESS
 }
 
 // untouched marks a return code or value type that the library has not written.
@@ -148,8 +154,8 @@ func readBatch(d *device) nvml.Return {
 const untouched = math.MaxUint32
 
 // question returns a field value for the library to fill in.
-func question(f *batchField) nvml.FieldValue {
-	return nvml.FieldValue{FieldId: f.nvml, ScopeId: f.scope, NvmlReturn: untouched, ValueType: untouched}
+func question(id, scope uint32) nvml.FieldValue {
+	return nvml.FieldValue{FieldId: id, ScopeId: scope, NvmlReturn: untouched, ValueType: untouched}
 }
 
 // verdict classifies an answer's return code. An answer with a value and

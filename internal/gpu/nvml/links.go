@@ -109,7 +109,7 @@ func (d *device) linkErrors(link int, now time.Time) []gpu.LinkError {
 	}
 	values := &d.links.values
 	for i, f := range linkFields {
-		values[i] = nvml.FieldValue{FieldId: f.id, ScopeId: uint32(link), NvmlReturn: untouched, ValueType: untouched}
+		values[i] = question(f.id, uint32(link))
 	}
 	if d.root.GetFieldValues(values[:]) == nvml.SUCCESS {
 		for i := range values {

@@ -40,10 +40,11 @@ func lent() gpu.FieldSet {
 		gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBReserved, gpu.FBUsedPercent))
 }
 
-// borrow adds the lent fields of its GPU to a MIG instance's values.
+// borrow adds the lent fields of its GPU, and those outside of the table, to a
+// MIG instance's values.
 func (d *device) borrow(want gpu.FieldSet, v *gpu.Values) error {
 	want = want.Intersect(d.ses.lent).Minus(v.Fields())
-	if d.whole == nil || want.Empty() {
+	if d.whole == nil || want.Empty() && !d.ses.passes() {
 		return nil
 	}
 	l := &d.whole.loan

@@ -7,6 +7,7 @@ package nvml
 import (
 	"cmp"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -19,11 +20,13 @@ import (
 // a reader sets. It binds each function once, to the first library.
 type Reader struct {
 	*vendorlib.Reader[*session, *device]
+	pass *atomic.Pointer[[]gpu.FieldID] // that NVML has; nil: Pass was not called
 }
 
 var (
 	_ gpu.Reader    = (*Reader)(nil)
 	_ gpu.Explainer = (*Reader)(nil)
+	_ gpu.Passer    = (*Reader)(nil)
 )
 
 // New returns a reader. It does not load the library: Devices does.
@@ -33,10 +36,11 @@ func New(cfg Config) *Reader {
 		log = slog.New(slog.DiscardHandler)
 	}
 	lib := nvml.New(nvml.WithLibraryPath(path))
-	return &Reader{vendorlib.NewReader(vendorlib.Config[*session, *device]{
+	pass := &atomic.Pointer[[]gpu.FieldID]{}
+	return &Reader{pass: pass, Reader: vendorlib.NewReader(vendorlib.Config[*session, *device]{
 		Name:      "NVML",
 		HungAfter: hungAfter,
-		Open:      func(xids *gpu.XIDLog) (*session, error) { return open(lib, path, xids, log) },
+		Open:      func(xids *gpu.XIDLog) (*session, error) { return open(lib, path, xids, pass, log) },
 		Enumerate: (*session).enumerate,
 	})}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // TestRealGPU reads this machine's GPUs twice and prints all that they give.
@@ -22,6 +23,13 @@ func TestRealGPU(t *testing.T) {
 	if err != nil || len(devices) == 0 {
 		t.Fatalf("Devices = %d, %v", len(devices), err)
 	}
+	var others []gpu.FieldID
+	for _, e := range equivalents {
+		for id := e.first; id <= e.last; id++ {
+			others = append(others, id)
+		}
+	}
+	r.Pass(others)
 	var v gpu.Values
 	for _, d := range devices {
 		if err := r.Read(d.UUID, gpu.AllFields(), &v); err != nil {
@@ -47,6 +55,9 @@ func TestRealGPU(t *testing.T) {
 			default:
 				t.Logf("%-50s absent", f.Name)
 			}
+		}
+		for id, n := range v.AllPassed() {
+			t.Logf("%-50s %v", names.NameOf(id), n.Float)
 		}
 		total, _ := v.Get(gpu.FBTotal)
 		if used, ok := v.Get(gpu.FBUsed); !ok || used < 0 || used > total {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -31,6 +32,8 @@ type session struct {
 	mig       bool
 	processes processAbilities
 	has       func(symbol string) bool // not for the hot path
+	pass      *atomic.Pointer[[]gpu.FieldID]
+	driver    string // its version; empty: not known
 	events    *events
 }
 
@@ -54,7 +57,7 @@ func shutdown(lib nvml.Interface) {
 }
 
 // open loads the library, initialises it and finds out which functions it has.
-func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (*session, error) {
+func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointer[[]gpu.FieldID], log *slog.Logger) (*session, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
 	}
@@ -65,8 +68,11 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, log *slog.Logger) (
 	default:
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
 	}
-	s := &session{lib: lib, Session: vendorlib.NewSession("NVML", func() { shutdown(lib) })}
+	s := &session{lib: lib, pass: pass, Session: vendorlib.NewSession("NVML", func() { shutdown(lib) })}
 	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
+	if s.has("nvmlSystemGetDriverVersion") {
+		s.driver, _ = lib.SystemGetDriverVersion() // without it, some fields are not read
+	}
 	s.probes = probes(s.has)
 	s.labels = labels(s.has)
 	s.lent = lent()

@@ -21,6 +21,9 @@ func New(Config) *Reader { return &Reader{"NVML"} }
 // Backend returns the name of this backend.
 func (*Reader) Backend() string { return "nvml" }
 
+// Pass does nothing.
+func (*Reader) Pass([]gpu.FieldID) []gpu.FieldID { return nil }
+
 // Processes fails with gpu.ErrUnknownDevice.
 func (r *Reader) Processes(uuid string) (gpu.Processes, error) {
 	return gpu.Processes{}, r.Unknown(uuid)

@@ -95,14 +95,15 @@ func New(cfg Config, deps Deps) *Agent {
 // SetFields changes the fields that are read of each device, from the next tick on:
 // those of the table, and others if the reader is a gpu.Passer.
 func (a *Agent) SetFields(f gpu.FieldSet, passed ...gpu.FieldID) {
-	reader, ok := a.deps.Reader.(gpu.Passer)
-	if ok {
-		reader.Pass(passed)
-	} else if len(passed) > 0 {
-		a.deps.Log.Warn("fields of the collectors file are not collected: only the DCGM backend reads them",
-			"backend", a.deps.Reader.Backend(), "fields", names.List(passed))
+	others := passed
+	if reader, ok := a.deps.Reader.(gpu.Passer); ok {
+		others = reader.Pass(passed)
 	}
-	a.passes.Store(ok && len(passed) > 0)
+	if len(others) > 0 {
+		a.deps.Log.Warn("fields of the collectors file are not collected: only the DCGM backend reads them",
+			"backend", a.deps.Reader.Backend(), "fields", names.List(others))
+	}
+	a.passes.Store(len(others) < len(passed))
 	a.fields.Store(&f)
 }
 

@@ -58,7 +58,7 @@ This page is written by ` + "`go test ./internal/node/exposition -run MetricsDoc
 Names, labels and units are dcgm-exporter's. ` + "`--profile`" + ` says of which release; a collectors file (` + "`-f`" + `) may name a field in any of them, or by several
 at once, and each is shown under the name and in the unit that the file has. ● marks what is shown without a file. How a field is combined over the
 GPUs of a pod, and then over the pods of a workload, is what the controller does with it. Other fields of DCGM pass through
-([agent.md](agent.md#fields-that-only-dcgm-has)). Some fields only DCGM gives; ` + "`gpupilot_field_supported`" + `
+([agent.md](agent.md#other-fields-of-dcgm)). Some fields only DCGM gives; ` + "`gpupilot_field_supported`" + `
 says which of those that a collectors file asks for a GPU lacks.
 
 The controller takes a value outside of its field's range for no value and counts it (` + "`gpupilot_scrape_out_of_range_total`" + `). A ratio above 1 and up to

@@ -136,6 +136,10 @@ static enum key link_key(const nvmlFieldValue_t *v) {
 static void field_value(nvmlDevice_t d, nvmlFieldValue_t *v) {
 	long double x;
 	v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+	for (int i = 0; d->mig < 0 && i < gpu_of(d)->fields; i++) {
+		const struct field_line *f = &gpu_of(d)->field[i];
+		if (f->id == v->fieldId && f->scope == v->scopeId) answer(v, f->value, f->id != NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
+	}
 	switch (v->fieldId) {
 	case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:
 		if (d->mig < 0) answer(v, energy(d), true);

@@ -11,7 +11,7 @@
 #include "nvml.h"
 #include "../shared.h"
 
-enum { MAX_GPUS = 64, MAX_MIG = 8, MAX_FAILS = 32, MAX_EVENTS = 4096, MAX_PROCESSES = 64 };
+enum { MAX_GPUS = 64, MAX_MIG = 8, MAX_FAILS = 32, MAX_EVENTS = 4096, MAX_PROCESSES = 64, MAX_FIELDS = 128 };
 
 // KEYS lists every value that can be set.
 #define KEYS(X) SHARED_KEYS(X) X(pcie_tx_kb, 0, 1) X(pcie_rx_kb, 0, 1) X(nvlinks, 18, 1)
@@ -38,6 +38,11 @@ struct device {
 	struct process process[MAX_PROCESSES];
 };
 
+struct field_line {
+	unsigned int id, scope;
+	unsigned long long value;
+};
+
 struct gpu {
 	struct device whole, mig[MAX_MIG];
 	int migs;
@@ -45,6 +50,8 @@ struct gpu {
 	double hang_until; // in now()'s seconds
 	struct fail fail[MAX_FAILS];
 	int fails, xids; // xids: lines seen in the file being read
+	struct field_line field[MAX_FIELDS]; // field values that are no key
+	int fields;
 };
 
 struct event {

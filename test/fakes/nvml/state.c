@@ -26,6 +26,7 @@ static void own_defaults(void) {
 	S.lazy_events = S.events_fail = false;
 	for (int i = 0; i < MAX_GPUS; i++) {
 		S.gpu[i].lost = false;
+		S.gpu[i].fields = 0;
 		S.gpu[i].whole.processes = 0;
 		for (int m = 0; m < MAX_MIG; m++) S.gpu[i].mig[m].processes = 0;
 	}
@@ -57,11 +58,20 @@ static bool add_process(struct device *d, char w[][NAME]) {
 	return p->type != 0;
 }
 
+// add_field takes "ID VALUE [SCOPE]": no scope is 0, all is the sum over all links.
+static bool add_field(struct gpu *g, char w[][NAME]) {
+	if (g->fields == MAX_FIELDS || !*w[1]) return false;
+	unsigned int scope = !strcmp(w[2], "all") ? 0xFFFFFFFFu : (unsigned)strtoul(w[2], NULL, 0);
+	g->field[g->fields++] = (struct field_line){(unsigned)strtoul(w[0], NULL, 0), scope, strtoull(w[1], NULL, 0)};
+	return true;
+}
+
 static enum taken own_gpu_line(int i, char w[WORDS][NAME], const char *rest) {
 	(void)rest;
 	struct gpu *g = &S.gpu[i];
 	if (!strcmp(w[0], "lost")) return g->lost = true, TAKEN;
 	if (!strcmp(w[0], "xid")) return raise_xid(i, w[1], w[2]), TAKEN;
+	if (!strcmp(w[0], "field")) return taken(add_field(g, w + 1));
 	if (!strcmp(w[0], "process")) return taken(add_process(&g->whole, w + 1));
 	if (!strcmp(w[0], "instance") && !strcmp(w[2], "process")) return taken(add_process(instance(g, w[1]), w + 3));
 	return NOT_MINE;
