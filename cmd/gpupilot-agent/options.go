@@ -151,7 +151,7 @@ func (c *config) ownOptions() []option {
 		},
 		{
 			"remote-hostengine-info", "r", "DCGM_REMOTE_HOSTENGINE_INFO", &c.hostEngine,
-			"`address` of a DCGM host engine to read GPUs through: host:port, tcp://host:port, unix:///path or vsock://cid:port", nil,
+			"`address` of a DCGM host engine to read GPUs through: host:port, tcp://host:port, unix:///path or vsock://cid:port", isOneEngine(&c.hostEngine),
 		},
 		{
 			"dcgm-library", "", "GPUPILOT_DCGM_LIBRARY", &c.dcgmLibrary,

@@ -78,6 +78,8 @@ func TestBadValues(t *testing.T) {
 	f("-d h:0", nil, "--devices", `"h:0"`, "f, g, i or g+i")
 	f("-a 9400", nil, "--address", `"9400"`, "host:port")
 	f("--profile 3", nil, "--profile", `"3"`, "4.8, 4.8.2, 4.9, 1.x")
+	f("-r one:5555,two:5555", nil, "--remote-hostengine-info", `"one:5555,two:5555"`, "one host engine", "an agent for each")
+	f("", []string{"DCGM_REMOTE_HOSTENGINE_INFO", "one two"}, "DCGM_REMOTE_HOSTENGINE_INFO", `"one two"`)
 	f("--log-format xml", nil, "--log-format", `"xml"`, "text, json")
 	f("--no-such-flag", nil, "no-such-flag")
 	f("", []string{"DCGM_EXPORTER_INTERVAL", "x"}, "DCGM_EXPORTER_INTERVAL", `"x"`, "a whole number")

@@ -37,6 +37,7 @@ const char *gp_load(const char *path, gp_lib *lib) {
 		const char *name;
 		void *to;
 	} may[] = {
+		{"dcgmVersionInfo", &lib->version}, {"dcgmHostengineVersionInfo", &lib->engine_version},
 		{"DcgmFieldGetById", &lib->field}, {"dcgmConnect_v3", &lib->connect_v3}, {"dcgmGetNvLinkLinkStatus", &lib->links}, {"dcgmGetNvLinkP2PStatus", &lib->p2p},
 		{"dcgmHealthSet", &lib->health_set}, {"dcgmHealthCheck", &lib->health_check},
 		{"dcgmGetCpuHierarchy", &lib->cpus_v1}, {"dcgmGetCpuHierarchy_v2", &lib->cpus_v2},
@@ -49,6 +50,16 @@ const char *gp_load(const char *path, gp_lib *lib) {
 }
 
 const char *gp_error(const gp_lib *lib, int code) { return lib->error_string(code); }
+
+int gp_version(const gp_lib *lib, struct dcgm_version_v2 *out) {
+	*out = (struct dcgm_version_v2){.version = DCGM_VERSION(*out, 2)};
+	return lib->version ? lib->version(out) : GP_NO_FUNCTION;
+}
+
+int gp_engine_version(const gp_lib *lib, uintptr_t h, struct dcgm_version_v2 *out) {
+	*out = (struct dcgm_version_v2){.version = DCGM_VERSION(*out, 2)};
+	return lib->engine_version ? lib->engine_version(h, out) : GP_NO_FUNCTION;
+}
 
 int gp_embedded(const gp_lib *lib, uintptr_t *h) {
 	enum { AUTO = 1 }; // DCGM updates by itself
@@ -159,7 +170,7 @@ int gp_cpus(const gp_lib *lib, uintptr_t h, gp_cpu *out, int *count) {
 			memcpy(out[n].serial, list.cpu[n].serial, DCGM_TEXT - 1); // out is zeroed
 		}
 	}
-	if (r == GP_NO_FUNCTION && lib->cpus_v1) {
+	if ((r == GP_NO_FUNCTION || r == GP_VERSION) && lib->cpus_v1) {
 		struct dcgm_cpus_v1 list = {.version = DCGM_VERSION(list, 1)};
 		r = lib->cpus_v1(h, &list);
 		for (; !r && n < (int)list.count && n < DCGM_CPUS && n < room; n++) {

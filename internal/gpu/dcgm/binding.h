@@ -120,6 +120,11 @@ struct dcgm_health_v5 {
 	} list[DCGM_ENTITIES];
 };
 
+struct dcgm_version_v2 {
+	unsigned version;
+	char text[2 * DCGM_TEXT]; // key:value, separated by semicolons
+};
+
 struct dcgm_field_meta {
 	unsigned short id;
 	char type;
@@ -195,6 +200,8 @@ typedef struct {
 	int (*latest)(uintptr_t, int, int, unsigned short *, unsigned, struct dcgm_value_v1 *);
 	int (*latest_of)(uintptr_t, struct dcgm_entity *, unsigned, unsigned short *, unsigned, unsigned, struct dcgm_value_v2 *);
 	// These are of some releases only, or may be NULL.
+	int (*version)(struct dcgm_version_v2 *);
+	int (*engine_version)(uintptr_t, struct dcgm_version_v2 *);
 	const struct dcgm_field_meta *(*field)(unsigned short);
 	int (*links)(uintptr_t, void *);
 	int (*cpus_v1)(uintptr_t, struct dcgm_cpus_v1 *);
@@ -218,6 +225,8 @@ int gp_connect(const gp_lib *lib, const char *address, int is_unix, uintptr_t *h
 int gp_connect_url(const gp_lib *lib, const char *url, uintptr_t *h);
 int gp_end(const gp_lib *lib, uintptr_t h, int embedded);
 const char *gp_error(const gp_lib *lib, int code);
+int gp_version(const gp_lib *lib, struct dcgm_version_v2 *out);
+int gp_engine_version(const gp_lib *lib, uintptr_t h, struct dcgm_version_v2 *out);
 int gp_entities(const gp_lib *lib, uintptr_t h, int kind, unsigned *ids, int *count);
 int gp_status(const gp_lib *lib, uintptr_t h, unsigned gpu, int *status);
 int gp_instances(const gp_lib *lib, uintptr_t h, gp_instance *out, int *count);

@@ -50,7 +50,7 @@ func (s *session) unreadable(what string, err error) error {
 	if errors.Is(err, gpu.ErrNoDriver) {
 		return err
 	}
-	return fmt.Errorf("%w: %s: %w", gpu.ErrNoDriver, what, err)
+	return noEngine{fmt.Errorf("%s: %w", what, err)}
 }
 
 // gpuAt finds the GPU with an id and its MIG instances.

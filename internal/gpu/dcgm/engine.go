@@ -13,6 +13,7 @@ package dcgm
 import "C"
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"strings"
@@ -52,6 +53,9 @@ type engine struct {
 	lib      *C.gp_lib
 	handle   C.uintptr_t
 	embedded bool
+	remote   string // the host engine's address; empty: embedded
+	client   string // the library's version; empty: not known
+	server   string // the host engine's version; empty: not known
 }
 
 // start loads the library and starts an engine, or connects to a remote one.
@@ -61,7 +65,7 @@ func start(library, remote string) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{lib: lib, embedded: remote == ""}
+	e := &engine{lib: lib, embedded: remote == "", remote: remote}
 	address, how := parseAddress(remote)
 	c := C.CString(address)
 	defer C.free(unsafe.Pointer(c))
@@ -74,14 +78,49 @@ func start(library, remote string) (*engine, error) {
 	default:
 		r = C.gp_connect(lib, c, C.int(how), &e.handle)
 	}
+	e.askVersions(r == 0)
 	if err := e.failed("start DCGM's engine", r); err != nil {
 		if !e.embedded {
-			err = e.failed("connect to host engine "+remote, r)
+			err = noEngine{e.failed("connect to host engine "+remote, r)}
+		} else {
+			err = fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
 		}
 		e.free()
-		return nil, fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
+		return nil, err
 	}
 	return e, nil
+}
+
+// askVersions asks the library for its release, and a host engine to which there
+// is a connection for its own.
+func (e *engine) askVersions(connected bool) {
+	var v C.struct_dcgm_version_v2
+	if C.gp_version(e.lib, &v) == 0 {
+		e.client = release(textOf(v.text[:]))
+	}
+	if connected && !e.embedded && C.gp_engine_version(e.lib, e.handle, &v) == 0 {
+		e.server = release(textOf(v.text[:]))
+	}
+}
+
+// release returns the release in DCGM's text about a version, such as
+// "version:4.5.2;arch:x86_64"; empty if there is none.
+func release(text string) string {
+	for part := range strings.SplitSeq(text, ";") {
+		if v, ok := strings.CutPrefix(part, "version:"); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// versions says which releases do not understand one another.
+func (e *engine) versions() string {
+	client := "libdcgm is " + cmp.Or(e.client, "of an unknown version")
+	if e.embedded {
+		return client + "; all of its files must be of one release"
+	}
+	return fmt.Sprintf("%s and host engine %s is %s; install the same release on both sides", client, e.remote, cmp.Or(e.server, "of an unknown version"))
 }
 
 func load(path string) (*C.gp_lib, error) {

@@ -41,6 +41,7 @@ AT(dcgm_health_v5, count, dcgmHealthResponse_v5, incidentCount) AT(dcgm_health_v
 AT(dcgm_incident, health, dcgmIncidentInfo_t, health) AT(dcgm_incident, code, dcgmIncidentInfo_t, error.code) AT(dcgm_incident, entity, dcgmIncidentInfo_t, entityInfo)
 _Static_assert((unsigned)DCGM_HEALTH_WATCH_ALL == 0xffffffff && DCGM_HEALTH_WATCH_PCIE == 1 && DCGM_HEALTH_WATCH_DRIVER == 1 << 9, "systems");
 _Static_assert(DCGM_HEALTH_RESULT_WARN == 10 && DCGM_HEALTH_RESULT_FAIL == 20, "results");
+SIZE(dcgm_version_v2, dcgmVersionInfo_v2) AT(dcgm_version_v2, text, dcgmVersionInfo_v2, rawBuildInfoString)
 SIZE(dcgm_connect_v2, dcgmConnectV2Params_v2) AT(dcgm_connect_v2, is_unix, dcgmConnectV2Params_v2, addressIsUnixSocket)
 SIZE(dcgm_connect_v3, dcgmConnectV3Params_v1)
 SIZE(dcgm_mig_v2, dcgmMigHierarchy_v2) SIZE(dcgm_mig_entity, dcgmMigHierarchyInfo_v2)

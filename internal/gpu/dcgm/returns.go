@@ -19,6 +19,7 @@ import (
 // The return codes of dcgmReturn_t that mean more than the failure of one call.
 const (
 	stUninitialized      = -10
+	stVersionMismatch    = -12
 	stNotWatched         = -16
 	stGPUIsLost          = -18
 	stFunctionNotFound   = -20
@@ -43,8 +44,22 @@ func (e *engine) failed(doing string, code C.int) error {
 	if code == 0 {
 		return nil
 	}
-	return &callError{doing: doing, code: int(code), text: C.GoString(C.gp_error(e.lib, code))}
+	err := &callError{doing: doing, code: int(code), text: C.GoString(C.gp_error(e.lib, code))}
+	if code == stVersionMismatch {
+		return fmt.Errorf("%w: %s", err, e.versions())
+	}
+	return err
 }
+
+// noEngine is a gpu.ErrNoDriver that is about the host engine, and so does not
+// say that the driver is missing.
+type noEngine struct{ error }
+
+// Is reports whether target is gpu.ErrNoDriver.
+func (noEngine) Is(target error) bool { return target == gpu.ErrNoDriver }
+
+// Unwrap returns the error about the host engine.
+func (e noEngine) Unwrap() error { return e.error }
 
 // judge returns what a failed call means for the device and for the session.
 func (s *session) judge(err error) error {
@@ -55,7 +70,7 @@ func (s *session) judge(err error) error {
 	switch e.code {
 	case stConnectionNotValid, stUninitialized:
 		s.Break()
-		return fmt.Errorf("%w: lost the host engine: %w", gpu.ErrNoDriver, err)
+		return noEngine{fmt.Errorf("lost the host engine: %w", err)}
 	case stNVMLNotLoaded, stGPUsDetached:
 		s.Break()
 		return fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)

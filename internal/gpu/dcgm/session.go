@@ -36,6 +36,9 @@ func open(cfg Config, xids *gpu.XIDLog, pass *atomic.Pointer[[]gpu.FieldID], log
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Remote != "" {
+		log.Info("connected to a host engine", "address", cfg.Remote, "version", e.server, "libdcgm", e.client)
+	}
 	open := vendorlib.NewSession("DCGM", func() {
 		_ = e.end() // without the engine there is nothing to leave
 	})

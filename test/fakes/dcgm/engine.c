@@ -34,6 +34,7 @@ const char *errorString(dcgmReturn_t r) {
 	case DCGM_ST_REQUIRES_ROOT: return "This operation requires that the host engine runs as root";
 	case DCGM_ST_PROFILING_NOT_SUPPORTED: return "Profiling is not supported for this group of GPUs or GPU";
 	case DCGM_ST_NVML_NOT_LOADED: return "NVML is not loaded";
+	case DCGM_ST_VER_MISMATCH: return "API version mismatch";
 	default: return "A failure of the fake";
 	}
 }
@@ -45,6 +46,7 @@ static dcgmReturn_t open_engine(dcgmHandle_t *h, const char *how, dcgmReturn_t o
 	lock();
 	note("- %s", how);
 	if (!S.engine) return end(otherwise);
+	if (fails("Connect") != DCGM_ST_OK) return end(fails("Connect"));
 	S.epoch++; // one user at a time
 	S.xids = 0; // an engine remembers what happened while it ran
 	drop_watches();
@@ -68,6 +70,23 @@ dcgmReturn_t dcgmConnect_v3(const char *address, dcgmConnectV3Params_t *p, dcgmH
 	char how[4 * NAME];
 	snprintf(how, sizeof how, "connect %s", address);
 	return open_engine(h, how, DCGM_ST_CONNECTION_NOT_VALID);
+}
+
+static dcgmReturn_t say_version(dcgmVersionInfo_t *v, const char *release) {
+	if (v->version != dcgmVersionInfo_version2) return DCGM_ST_VER_MISMATCH;
+	if (!*release) return DCGM_ST_NOT_SUPPORTED;
+	snprintf(v->rawBuildInfoString, sizeof v->rawBuildInfoString, "arch:x86_64;version:%s;buildtype:Fake", release);
+	return DCGM_ST_OK;
+}
+
+dcgmReturn_t dcgmVersionInfo(dcgmVersionInfo_t *v) {
+	lock();
+	return end(say_version(v, S.library));
+}
+
+dcgmReturn_t dcgmHostengineVersionInfo(dcgmHandle_t h, dcgmVersionInfo_t *v) {
+	BEGIN(h, "HostengineVersionInfo", -1);
+	return end(say_version(v, S.version));
 }
 
 dcgmReturn_t dcgmDisconnect(dcgmHandle_t h) {

@@ -67,6 +67,9 @@ struct state {
 	unsigned int seed;
 	bool driver, engine;
 	int restarts, forgets; // of the host engine, as the file counts them
+	char version[NAME], library[NAME]; // of the host engine and the library; empty: none
+	struct fail fail[MAX_FAILS]; // functions that fail, whatever GPU they are about
+	int fails;
 	char model[NAME], driver_version[NAME], log[4 * NAME];
 	int delay_us;
 	dcgmReturn_t profiling; // what profiling calls answer
@@ -96,6 +99,7 @@ void forget_watches(void); // but no group
 // where that is not -1. On success the state is locked until end.
 dcgmReturn_t begin(dcgmHandle_t h, const char *fn, int gpu);
 dcgmReturn_t end(dcgmReturn_t r);
+dcgmReturn_t fails(const char *fn); // how a function fails whatever it is about; the state is locked
 
 #define BEGIN(h, fn, gpu) \
 	do { \

@@ -20,7 +20,7 @@ static const struct code codes[] = {
 	{"GPU_IS_LOST", DCGM_ST_GPU_IS_LOST}, {"CONNECTION_NOT_VALID", DCGM_ST_CONNECTION_NOT_VALID},
 	{"REQUIRES_ROOT", DCGM_ST_REQUIRES_ROOT}, {"MODULE_NOT_LOADED", DCGM_ST_MODULE_NOT_LOADED}, {"IN_USE", DCGM_ST_IN_USE},
 	{"PROFILING_NOT_SUPPORTED", DCGM_ST_PROFILING_NOT_SUPPORTED}, {"PROFILING_LIBRARY_ERROR", DCGM_ST_PROFILING_LIBRARY_ERROR},
-	{"NVML_NOT_LOADED", DCGM_ST_NVML_NOT_LOADED},
+	{"NVML_NOT_LOADED", DCGM_ST_NVML_NOT_LOADED}, {"VER_MISMATCH", DCGM_ST_VER_MISMATCH},
 };
 
 #include "../scenario.h"
@@ -33,7 +33,8 @@ int64_t clock_us(void) {
 
 static void own_defaults(void) {
 	S.engine = true;
-	S.restarts = S.forgets = 0;
+	S.restarts = S.forgets = S.fails = 0;
+	S.version[0] = S.library[0] = 0;
 	S.switches = S.cpus = S.cores = S.links = S.totals = S.part_values = 0;
 	memset(S.p2p, 0, sizeof S.p2p);
 	S.profiling = DCGM_ST_OK;
@@ -67,6 +68,16 @@ static bool engine_line(const char *what, const char *n) {
 
 static enum taken own_line(char w[WORDS][NAME]) {
 	if (!strcmp(w[0], "profiling")) return S.profiling = code_of(w[1]), TAKEN;
+	if (!strcmp(w[0], "versions")) {
+		snprintf(S.version, sizeof S.version, "%s", w[1]);
+		snprintf(S.library, sizeof S.library, "%s", w[2]);
+		return TAKEN;
+	}
+	if (!strcmp(w[0], "fail") && S.fails < MAX_FAILS) {
+		snprintf(S.fail[S.fails].function, sizeof S.fail[0].function, "%s", w[1]);
+		S.fail[S.fails++].code = code_of(w[2]);
+		return TAKEN;
+	}
 	if (!strcmp(w[0], "engine")) return taken(engine_line(w[1], w[2]));
 	return part_line(w) ? TAKEN : NOT_MINE;
 }
@@ -104,10 +115,17 @@ dcgmReturn_t end(dcgmReturn_t r) {
 	return r;
 }
 
+dcgmReturn_t fails(const char *fn) {
+	for (int i = 0; i < S.fails; i++)
+		if (!strcmp(S.fail[i].function, fn)) return S.fail[i].code;
+	return DCGM_ST_OK;
+}
+
 dcgmReturn_t begin(dcgmHandle_t h, const char *fn, int gpu) {
 	lock();
 	if (gpu >= 0) note("%d %s", gpu, fn);
 	if (!S.engine || h != (dcgmHandle_t)(0x100 + S.epoch)) return end(DCGM_ST_CONNECTION_NOT_VALID);
+	if (fails(fn) != DCGM_ST_OK) return end(fails(fn));
 	if (gpu < 0) return DCGM_ST_OK;
 	if (!S.driver) return end(DCGM_ST_NVML_NOT_LOADED);
 	if (gpu >= S.gpus) return end(DCGM_ST_BADPARAM);
