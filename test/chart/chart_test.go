@@ -105,7 +105,7 @@ func TestDefaults(t *testing.T) {
 	for k := range o {
 		kind, _, _ := strings.Cut(k, "/")
 		switch kind {
-		case "ServiceMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy", "Secret", "Certificate", "Issuer":
+		case "ServiceMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy", "Secret", "Ingress", "HTTPRoute", "Certificate", "Issuer":
 			t.Errorf("%s is rendered by default", k)
 		}
 	}
@@ -144,6 +144,28 @@ func TestValues(t *testing.T) {
 	f("agents: {auth: token}", deployment, container+"args|5", "--agent-token-file=/var/run/secrets/gpupilot.dev/agents/token")
 	f("controller: {pageAuth: none, pageHosts: [gpu.example.com]}", deployment, container+"args|6",
 		"--page-hosts=gpu.example.com,gpupilot-controller,gpupilot-controller."+namespace+",gpupilot-controller."+namespace+".svc")
+	const ingress, host = "ingress: {enabled: true, hosts: [gpu.example.com]", "gpu.example.com"
+	f("{controller: {pageAuth: none}, "+ingress+"}}", deployment, container+"args|6",
+		"--page-hosts="+host+",gpupilot-controller,gpupilot-controller."+namespace+",gpupilot-controller."+namespace+".svc")
+	f(ingress+"}", "Ingress/gpupilot-controller", "spec|tls", []any{map[string]any{"hosts": []any{host}}})
+	f(ingress+", className: alb}", "Ingress/gpupilot-controller", "spec|ingressClassName", "alb")
+	f(ingress+"}", "Ingress/gpupilot-controller", "spec|rules|0|http|paths|0|backend|service", map[string]any{"name": "gpupilot-controller", "port": map[string]any{"name": "http"}})
+	f("httpRoute: {enabled: true, hostnames: ["+host+"], parentRefs: [{name: g, sectionName: https}]}", "HTTPRoute/gpupilot-controller", "spec", map[string]any{
+		"hostnames": []any{host}, "parentRefs": []any{map[string]any{"name": "g", "sectionName": "https"}},
+		"rules": []any{map[string]any{"backendRefs": []any{map[string]any{"name": "gpupilot-controller", "port": float64(8080)}}}},
+	})
+	f("ports: {api: 10250}", deployment, container+"args|5", "--secure-port=10250")
+	f("ports: {api: 10250}", deployment, container+"ports|0|containerPort", float64(10250))
+	f("ports: {api: 10250}", "Service/gpupilot-controller", "spec|ports|0", map[string]any{"name": "https", "port": float64(443), "targetPort": "https"})
+	f("ports: {page: 18080}", deployment, container+"args|5", "--address=:18080")
+	f("ports: {page: 18080}", deployment, container+"ports|1|containerPort", float64(18080))
+	f("{ports: {keda: 19443}, keda: {enabled: true, auth: none}}", deployment, container+"args|5", "--keda-address=:19443")
+	f("", deployment, "spec|template|spec|hostNetwork", nil)
+	f("", deployment, "spec|strategy|rollingUpdate|maxUnavailable", float64(0))
+	f("hostNetwork: {enabled: true}", deployment, "spec|template|spec|hostNetwork", true)
+	f("hostNetwork: {enabled: true}", deployment, "spec|template|spec|dnsPolicy", "ClusterFirstWithHostNet")
+	f("hostNetwork: {enabled: true}", deployment, "spec|strategy|rollingUpdate|maxUnavailable", float64(1)) // or no new replica finds free ports
+	f("extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {b: '{{ c }}'}}]", "ConfigMap/a", "data|b", "{{ c }}")
 	f("customMetrics: {enabled: false}", deployment, container+"args|5", "--register-apis=false")
 	f("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", deployment, "spec|template|spec|securityContext",
 		map[string]any{"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "RuntimeDefault"}})
@@ -153,6 +175,20 @@ func TestValues(t *testing.T) {
 	f("imagePullSecrets: [{name: registry}]", "GPUExporter/default", "spec|imagePullSecrets|0|name", "registry")
 	f("serviceMonitor: {enabled: true, additionalLabels: {release: prom}}", "GPUExporter/default", "spec|monitoring|serviceMonitor|labels|release", "prom")
 	f("serviceMonitor: {enabled: true, additionalLabels: {release: prom}}", "ServiceMonitor/gpupilot-controller", "metadata|labels|release", "prom")
+	const monitor = "serviceMonitor: {enabled: true, "
+	f(monitor+"jobLabel: team}", "ServiceMonitor/gpupilot-controller", "spec|jobLabel", "team")
+	const relabelings = monitor + "relabelings: [{targetLabel: cluster, replacement: a}]}"
+	for object, path := range map[string]string{"ServiceMonitor/gpupilot-controller": "spec|endpoints|0", "GPUExporter/default": "spec|monitoring|serviceMonitor|endpoint"} {
+		f(relabelings, object, path+"|relabelings", []any{map[string]any{"targetLabel": "cluster", "replacement": "a"}})
+	}
+	const credentials = "authorization: {credentials: {name: scrape, key: token}}}"
+	secret := map[string]any{"credentials": map[string]any{"name": "scrape", "key": "token"}}
+	f(monitor+credentials, "ServiceMonitor/gpupilot-controller", "spec|endpoints|0|authorization", secret)
+	f(monitor+credentials, "ServiceMonitor/gpupilot-controller", "spec|endpoints|0|bearerTokenFile", nil)
+	f(monitor+credentials, "GPUExporter/default", "spec|monitoring|serviceMonitor|endpoint", nil) // these agents want no token
+	f(monitor+credentials+"\nagents: {auth: token}\nnetworkPolicy: {metricsFrom: [{podSelector: {}}]}", "GPUExporter/default", "spec|monitoring|serviceMonitor|endpoint|authorization", secret)
+	const ca = "tlsConfig: {ca: {secret: {name: agent-ca, key: ca.crt}}}}"
+	f(monitor+ca, "GPUExporter/default", "spec|monitoring|serviceMonitor|endpoint|tlsConfig|ca|secret|name", "agent-ca")
 	f("{serviceMonitor: {enabled: true}, gpuExporter: {spec: {monitoring: {podMonitor: {}}}}}", "GPUExporter/default", "spec|monitoring",
 		map[string]any{"podMonitor": map[string]any{}})
 	f("controller: {scaleNamespaces: [team]}", "team/RoleBinding/gpupilot-controller:scale", "subjects|0|namespace", namespace)
@@ -233,6 +269,57 @@ func TestWhoReachesAgents(t *testing.T) {
 	}
 }
 
+// No selector matches the controller in its node's network.
+func TestHostNetworkReachesAgents(t *testing.T) {
+	for vals, refused := range map[string]bool{
+		"":                               false,
+		"networkPolicy: {enabled: true}": true,
+		"agents: {auth: token}":          true,
+		"networkPolicy: {enabled: true, metricsFrom: [{ipBlock: {cidr: 10.0.0.0/16}}]}": false,
+		"networkPolicy: {metricsFrom: [{podSelector: {}}]}\nagents: {auth: token}":      true,
+	} {
+		_, _, err := render(values(t, "hostNetwork: {enabled: true}\n"+vals))
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "networkPolicy.metricsFrom") {
+			t.Errorf("%s: %v, want a refusal: %v", vals, err, refused)
+		}
+	}
+}
+
+// An alert is left out by its name, and all others stay.
+func TestDisabledAlert(t *testing.T) {
+	names := func(vals string) (out []string) {
+		t.Helper()
+		for key, o := range mustRender(t, vals) {
+			if !strings.HasPrefix(key, "PrometheusRule/") {
+				continue
+			}
+			var spec struct {
+				Spec struct {
+					Groups []struct{ Rules []struct{ Alert, Record string } }
+				}
+			}
+			text, err := sigsyaml.Marshal(o.Object)
+			if err == nil {
+				err = sigsyaml.Unmarshal(text, &spec)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range spec.Spec.Groups {
+				for _, r := range g.Rules {
+					out = append(out, r.Alert+r.Record)
+				}
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	all, rest := names("prometheusRule: {enabled: true}"), names("prometheusRule: {enabled: true, disabled: {GPULost: true, GPUMissing: false}}")
+	if diff := cmp.Diff(slices.DeleteFunc(all, func(name string) bool { return name == "GPULost" }), rest); diff != "" || len(rest) < 20 {
+		t.Errorf("-all but GPULost +rest\n%s", diff)
+	}
+}
+
 // The policies about agents allow what the values ask for, and no more.
 func TestAgentLimits(t *testing.T) {
 	f := func(vals, variable, want string) {
@@ -264,6 +351,7 @@ func TestAgentLimits(t *testing.T) {
 	f("", "secrets", `['gpupilot-agent-web']`)
 	f("admissionPolicies: {agentSecrets: [a]}", "secrets", `'] + ["a"]`)
 	f("gpuExporter: {spec: {web: {secretName: w}, monitoring: {podMonitor: {endpoint: {basicAuth: {username: {name: u, key: k}, password: {name: u, key: p}}, tlsConfig: {ca: {secret: {name: c, key: k}}}}}}}}", "secrets", `'] + ["w","u","c"]`)
+	f("serviceMonitor: {enabled: true, tlsConfig: {ca: {secret: {name: d, key: k}}}}", "secrets", `'] + ["d"]`)
 	f("gpuExporter: {spec: {podLabels: {team: a}, podAnnotations: {x: y}}}", "podMetadata", `'] + ["team","x"]`)
 	f("admissionPolicies: {agentPodMetadata: [team]}", "podMetadata", `'] + ["team"]`)
 	f("gpuExporter: {spec: {args: [-n, '--x=<y>']}}", "args", `'] + ["-n","--x=\u003cy\u003e"]`)
@@ -324,6 +412,15 @@ func TestSchemaRefuses(t *testing.T) {
 	f("imagePullSecrets: [registry]", "/imagePullSecrets/0")
 	f("gpuExporter: {name: Default}", "/gpuExporter/name")
 	f("gpuExporter: {runtimeClassName: nvidia}", "runtimeClassName") // it belongs into spec
+	f("ports: {api: 0}", "/ports/api")
+	f("ports: {page: 6443}", "ports.page is 6443")
+	f("extraObjects: [{kind: ConfigMap}]", "/extraObjects/0")
+	f("ingress: {enabled: true}", "ingress.hosts")
+	f("ingress: {enabled: true, hosts: [a.example, b.example], tls: [{hosts: [a.example]}]}", "does not name b.example")
+	f("ingress: {enabled: true, hosts: ['*.example']}", "/ingress/hosts/0")
+	f("httpRoute: {enabled: true, hostnames: [a.example]}", "httpRoute.parentRefs")
+	f("httpRoute: {enabled: true, hostnames: [a.example], parentRefs: [{name: a}]}", "sectionName") // every listener, also one without TLS
+	f("prometheusRule: {enabled: true, disabled: {GPULots: true}}", "prometheusRule.disabled has GPULots")
 	f("rules: {default: true}", "/rules/default")
 	f("rules: {custom: [{metricsQuery: x}]}", "/rules/custom/0")
 	f("rules: {external: [{seriesQuery: x}]}", "rules.external needs externalMetrics.enabled")
@@ -355,6 +452,8 @@ func TestNotes(t *testing.T) {
 	f("gpuExporter: {enabled: false}", "kubectl get gpuexporter", false)
 	f("viewer: {enabled: false}", "create token", false)
 	f("controller: {pageAuth: none}", "WARNING: controller.pageAuth is none", true)
+	f("ingress: {enabled: true, hosts: [gpu.example.com]}", "open https://gpu.example.com and paste the token", true)
+	f("ingress: {enabled: true, hosts: [gpu.example.com]}", "port-forward", false)
 	f("admissionPolicies: {enabled: false}", "WARNING: admissionPolicies.enabled is false", true)
 }
 

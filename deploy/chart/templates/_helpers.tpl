@@ -73,6 +73,14 @@ app.kubernetes.io/component: controller
 {{- end -}}
 {{- end }}
 
+{{/* The names of the page outside of the cluster, as a YAML list. */}}
+{{- define "gpupilot.publicHosts" -}}
+{{- $hosts := list -}}
+{{- if .Values.ingress.enabled }}{{ $hosts = concat $hosts .Values.ingress.hosts }}{{ end -}}
+{{- if .Values.httpRoute.enabled }}{{ $hosts = concat $hosts .Values.httpRoute.hostnames }}{{ end -}}
+{{ toYaml (uniq $hosts) }}
+{{- end }}
+
 {{/* The bytes of a quantity such as 512Mi. */}}
 {{- define "gpupilot.bytes" -}}
 {{- $text := toString . -}}
@@ -108,12 +116,38 @@ with the chart's labels. A dict with root and files, a glob; skip is a list of K
 {{- end }}
 
 {{/*
+The spec of the GPUExporter of the values. The controller's --agent-image is the image, unless spec.image is set: agents
+follow the controller's version.
+*/}}
+{{- define "gpupilot.exporterSpec" -}}
+{{- $spec := dict "imagePullPolicy" .Values.gpuExporter.image.pullPolicy -}}
+{{- with .Values.imagePullSecrets }}{{ $_ := set $spec "imagePullSecrets" . }}{{ end -}}
+{{- $tokens := eq .Values.agents.auth "token" -}}
+{{- with .Values.serviceMonitor -}}
+{{- if .enabled -}}
+{{- $monitor := dict "interval" .interval "scrapeTimeout" .scrapeTimeout -}}
+{{- with .additionalLabels }}{{ $_ := set $monitor "labels" . }}{{ end -}}
+{{- with .metricRelabelings }}{{ $_ := set $monitor "metricRelabelings" . }}{{ end -}}
+{{- $endpoint := dict -}}
+{{- with .relabelings }}{{ $_ := set $endpoint "relabelings" . }}{{ end -}}
+{{- with .tlsConfig }}{{ $_ := set $endpoint "tlsConfig" . }}{{ end -}}
+{{- if and .authorization $tokens }}{{ $_ := set $endpoint "authorization" .authorization }}{{ end -}}
+{{- with $endpoint }}{{ $_ := set $monitor "endpoint" . }}{{ end -}}
+{{- $_ := set $spec "monitoring" (dict "serviceMonitor" $monitor) -}}
+{{- end -}}
+{{- end -}}
+{{- /* Whole fields, not merged: a podMonitor excludes a serviceMonitor. */ -}}
+{{- range $key, $value := .Values.gpuExporter.spec }}{{ $_ := set $spec $key $value }}{{ end -}}
+{{ toYaml $spec }}
+{{- end }}
+
+{{/*
 Extends the variables of the policy of a dict with root and policy by what the values name: the GPUExporter of the values
 passes the policies.
 */}}
 {{- define "gpupilot.agentLimits" -}}
 {{- $limits := .root.Values.admissionPolicies -}}
-{{- $spec := .root.Values.gpuExporter.spec -}}
+{{- $spec := include "gpupilot.exporterSpec" .root | fromYaml -}}
 {{- $more := dict "images" (append $limits.agentImages (include "gpupilot.repository" (dict "image" .root.Values.gpuExporter.image "root" .root))) "hostPaths" $limits.agentHostPaths
   "secrets" $limits.agentSecrets "podMetadata" (concat $limits.agentPodMetadata (keys ($spec.podLabels | default dict) | sortAlpha) (keys ($spec.podAnnotations | default dict) | sortAlpha))
   "args" ($spec.args | default list) "env" list -}}
