@@ -194,11 +194,23 @@ type Signal struct {
 	Activation *resource.Quantity `json:"activation,omitempty"`
 }
 
-// SLO has limits that nearly all requests should keep: one of them, or both. It needs
-// latency metrics, which vLLM and SGLang expose.
+// SLO is a promise: a share of the requests keeps the limits of their latency, one of them
+// or both. It needs latency metrics, which vLLM and SGLang expose.
 //
-// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="has(self.interTokenLatency) || has(self.timeToFirstToken)",message="an slo needs interTokenLatency, timeToFirstToken or both"
 type SLO struct {
+	// Objective is the share of the requests that keeps the limits, from 50% to 99.99%.
+	// 99% if it is not set.
+	// +kubebuilder:validation:Pattern=`^[5-9][0-9](\.[0-9]{1,2})?%$`
+	// +optional
+	Objective string `json:"objective,omitempty"`
+
+	// Over is the time over which the objective is judged, in days or hours, such as 28d:
+	// from 1h to 28d. 28d if it is not set.
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,2}[dh]$`
+	// +optional
+	Over string `json:"over,omitempty"`
+
 	// InterTokenLatency is the mean time between a request's tokens, such as 50ms.
 	// +kubebuilder:validation:XValidation:rule="(self.endsWith('s') || self.endsWith('m') || self.endsWith('h')) && duration(self) > duration('0s')",message="a latency is a number greater than 0 with its unit, such as 50ms or 2s"
 	// +optional

@@ -76,6 +76,7 @@ type joined struct {
 	first, last       int   // the deciding signal's steps
 	readable, missing int32 // signals
 	settling          bool  // a signal is settling
+	promised          bool  // the deciding signal has a plan of its own, with a window
 	probing           bool  // a signal that wants the most asks for a probe
 }
 
@@ -99,6 +100,7 @@ func (j *joined) add(i int, o *outcome, first, last int) {
 		}
 	}
 	j.demand, j.deciding, j.first, j.last = o.demand, i, first, last
+	j.promised = o.promised
 }
 
 // demand evaluates every signal and takes the most that one of them wants.
@@ -184,6 +186,9 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 	switch {
 	case want < cur:
 		window := e.p.DownWindow()
+		if e.promised && e.p.Down.Window < 0 {
+			return want
+		}
 		// A window that is longer than a reading's life holds the earlier wants.
 		if e.settling && e.want < e.base() && window < e.p.maxAge() {
 			return e.step(RuleSettling, want, max(want, e.base()), Facts{Down: true})

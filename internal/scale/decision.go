@@ -61,6 +61,15 @@ type Facts struct {
 	Arriving    bool          `json:"arriving,omitempty"`    // Demand is Arrivals ÷ Capacity, else by the requests in flight
 	Limited     bool          `json:"limited,omitempty"`     // Arrivals ÷ Capacity is more than Demand may be
 
+	// Of a signal with an objective, once its plan decides: Demand is the higher of
+	// Highest and Reserve ÷ BusyTarget.
+	Planned    bool    `json:"planned,omitempty"`
+	Objective  float64 `json:"objective,omitempty"`  // share of the requests, below 1
+	Busy       float64 `json:"busy,omitempty"`       // replicas that the load keeps busy now
+	Highest    float64 `json:"highest,omitempty"`    // and at most within Window
+	Reserve    float64 `json:"reserve,omitempty"`    // busy replicas that are always provided for
+	BusyTarget float64 `json:"busyTarget,omitempty"` // busy share of a replica
+
 	// MostOf is set on the first step of the signal that decides: the number of
 	// readable signals.
 	MostOf int32 `json:"mostOf,omitempty"`

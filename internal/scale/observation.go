@@ -59,6 +59,13 @@ type Pace struct {
 	FirstTokensPerSecond float64 // requests/s that got their first token; 0: none, or not known
 	At                   time.Time
 	OK                   bool
+
+	// Counted is set if the server counts tokens and requests.
+	Counted               bool
+	PromptTokensPerSecond float64 // processed
+	OutputTokensPerSecond float64 // generated
+	EndedPerSecond        float64 // requests/s that were answered or aborted
+	MissedPerSecond       float64 // of those, the ones that missed a limit or were aborted
 }
 
 // reading returns the replica's reading of signal i.

@@ -55,6 +55,10 @@ type Signal struct {
 	// Batching signal is learned from Replica.Paces, and Target counts until then.
 	Limit, FirstLimit float64
 
+	// Objective is the share of the requests that keep the limits, below 1, such as 0.99;
+	// 0: none.
+	Objective float64
+
 	// Aggregate is how the replicas' readings become the workload's value for a
 	// Value target: gpu.Mean, gpu.Sum or gpu.Max. An AverageValue target adds them up.
 	Aggregate gpu.Aggregation

@@ -74,6 +74,8 @@ func (s Step) demand() string {
 	f := s.Facts
 	out := f.Signal + ": "
 	switch {
+	case f.Planned:
+		out += s.plan()
 	case f.Arriving:
 		out += fmt.Sprintf("%s requests/s ÷ %s per replica", rate(f.Arrivals), rate(f.Capacity))
 	case f.Batching:
@@ -93,6 +95,24 @@ func (s Step) demand() string {
 		out += fmt.Sprintf(", the most of %d signals", f.MostOf)
 	}
 	return out
+}
+
+// plan is the load in busy replicas, and what the plan of an objective makes of it.
+func (s Step) plan() string {
+	f := s.Facts
+	out := fmt.Sprintf("the load keeps %s replicas busy", quantity(f.Busy, ""))
+	if f.Highest > f.Busy {
+		out += fmt.Sprintf(", at most %s within %s", quantity(f.Highest, ""), minutes(f.Window))
+	}
+	if f.Reserve > f.Highest {
+		out += fmt.Sprintf(", a reserve is kept for %s", quantity(f.Reserve, ""))
+	}
+	return out + fmt.Sprintf("; %s within the limits take replicas that are busy to %s", share(f.Objective), percent(f.BusyTarget))
+}
+
+// share writes a share of nearly all requests in percent, with its decimals.
+func share(x float64) string {
+	return strconv.FormatFloat(math.Round(x*1e4)/100, 'f', -1, 64) + " %"
 }
 
 // serving is the number of replicas that Value is the mean of.

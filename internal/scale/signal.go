@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
 // view is what all signals of one decision see of the workload. None of them
@@ -29,6 +30,7 @@ func (v *view) base() int32 { return min(v.serving+v.starting, v.o.Replicas) }
 // outcome is what one signal contributes to a decision.
 type outcome struct {
 	readable bool  // false: it contributes its input only
+	promised bool  // its plan has its own window
 	demand   int32 // replicas that its values ask for, before any rule
 	replicas int32 // wanted
 	settling bool  // its readings may predate the last fall of the serving replicas, and ask for less than base
@@ -71,6 +73,12 @@ func (e *evaluation) run() outcome {
 	}}
 	if !ok {
 		e.state.Level, e.state.Trend = Level{}, Trend{}
+		return out
+	}
+	if planned, d, ok := e.keepPromise(m); ok {
+		e.explainPromise(planned, d)
+		out.promised, out.demand = true, planned.replicas(e.base())
+		out.replicas = e.partial(e.step(RuleDemand, e.o.Replicas, out.demand, e.facts), planned)
 		return out
 	}
 	m, a := e.raiseToArrivals(m)
@@ -191,6 +199,16 @@ func (e *evaluation) explain(m measure, demand float64, a arrivals) {
 	}
 }
 
+// explainPromise collects the facts of a signal whose plan decides.
+func (e *evaluation) explainPromise(m measure, d promise.Demand) {
+	e.facts = Facts{
+		Signal: e.signal.Name, Unit: e.signal.Unit, Value: m.value, Target: e.takes.target, Learned: e.takes.learned,
+		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Demand: printable(d.Replicas), Mean: printable(d.Replicas),
+		Planned: true, Objective: e.signal.Objective, Busy: printable(d.Busy), BusyTarget: d.Target,
+		Window: time.Duration(d.Window) * time.Second, Highest: printable(d.Highest), Reserve: printable(d.Reserve),
+	}
+}
+
 // printable is x within what JSON can encode.
 func printable(x float64) float64 {
 	if math.IsNaN(x) {
@@ -199,8 +217,7 @@ func printable(x float64) float64 {
 	return min(x, mostDemand)
 }
 
-// demand applies the policy's tolerance to what the values ask for. A replica without a
-// reading may carry any load, so the number does not fall.
+// demand applies the policy's tolerance to what the values ask for.
 func (e *evaluation) demand(asked int32, m measure) int32 {
 	base := e.base()
 	want := e.step(RuleDemand, e.o.Replicas, asked, e.facts)
@@ -208,8 +225,13 @@ func (e *evaluation) demand(asked int32, m measure) int32 {
 		e.facts.Tolerance = t
 		want = e.step(RuleTolerance, want, base, e.facts)
 	}
-	if want < base && (m.silent > 0 || !m.isCovered()) {
-		want = e.step(RulePartial, want, base, e.facts)
+	return e.partial(want, m)
+}
+
+// partial keeps the base while a replica has no reading: it may carry any load.
+func (e *evaluation) partial(want int32, m measure) int32 {
+	if base := e.base(); want < base && (m.silent > 0 || !m.isCovered()) {
+		return e.step(RulePartial, want, base, e.facts)
 	}
 	return want
 }

@@ -5,6 +5,8 @@ package scale
 import (
 	"slices"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
 // State is what Decide remembers from one call to the next: facts about the
@@ -43,6 +45,8 @@ type SignalState struct {
 	Arrivals          ArrivalModel `json:"arrivals,omitzero"`
 	TokenLatency      Curve        `json:"tokenLatency,omitzero"`      // time between tokens
 	FirstTokenLatency Curve        `json:"firstTokenLatency,omitzero"` // time to the first token
+	// Promise is learned if the policy has an objective.
+	Promise promise.State `json:"promise,omitzero"`
 
 	// SaturatedSince is when the signal reached its ceiling. It is zero while the
 	// signal is below and no backlog is left.

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
 // Config is one replay: a part of a trace, scaled, on a service.
@@ -25,6 +26,10 @@ type Config struct {
 	Min, Max int     // replicas; Max 0: three times the peak
 	Patience float64 // seconds after which a client without a first token gives up; 0: DefaultPatience
 	Seed     uint64
+
+	// Past is how much of the load before From an autoscaler may know, in seconds, as means
+	// of minutes.
+	Past float64
 
 	// Warmup is the time at the start that is not counted, in seconds, while windows fill.
 	// 0: ten minutes, or a fifth of a short replay.
@@ -92,6 +97,7 @@ func newReplay(cfg Config) (*replay, error) {
 	}}
 	r.service.Replicas = min(max(cfg.Min, contender.Ceil(initialNeed(r.service.Need)/initialLoad)), cfg.Max)
 	r.contender = contender.Replay{
+		Past:  pastOf(&cfg, arrivals.Factor),
 		Model: &r.service.Model, Seed: cfg.Seed, Min: cfg.Min, Max: cfg.Max, Scaled: cfg.Peak > 0,
 		Need: r.service.Need, PeakNeed: r.service.PeakNeed(),
 	}
@@ -129,6 +135,32 @@ func needOf(arrivals *trace.Arrivals, cfg *Config) []float64 {
 	}
 	arrivals.Rewind()
 	return cfg.capacities.Need(sums)
+}
+
+// pastOf returns the load before the replay in minutes.
+func pastOf(cfg *Config, factor float64) []promise.Load {
+	from := max(0, cfg.From-cfg.Past)
+	minutes := int((cfg.From - from) / 60)
+	if minutes < 1 {
+		return nil
+	}
+	arrivals := trace.NewArrivals(cfg.Trace, cfg.From-float64(minutes)*60, cfg.From, cfg.Seed+1000)
+	arrivals.Factor = factor
+	sums := trace.NewSums(float64(minutes)*60, 60)
+	for {
+		q, _, ok := arrivals.Next()
+		if !ok {
+			break
+		}
+		for i := range q {
+			sums.Add(q[i].At, 1, q[i].Prompt, q[i].Output)
+		}
+	}
+	out := make([]promise.Load, minutes)
+	for i := range out {
+		out[i] = promise.Load{Prompt: float32(sums.Bins[i].Prompt / 60), Output: float32(sums.Bins[i].Output / 60)}
+	}
+	return out
 }
 
 // initialLoad is the share of their capacity that the first replicas get.

@@ -10,6 +10,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
 // NewOurs returns GPUPilot's engine with a policy. Its class is OnGPU if the policy reads
@@ -79,6 +80,7 @@ type engine struct {
 	countArrivals []bool        // by source
 	givenStartup  time.Duration // from the policy; 0: learned
 
+	past     []promise.Load
 	state    scale.State
 	obs      scale.Observation
 	readings []scale.Reading // buffers of the observation
@@ -100,6 +102,7 @@ func newEngine(r *Replay, compiled policy.Compiled) (*engine, error) {
 	}
 	e := &engine{policy: compiled.Policy, givenStartup: compiled.Policy.Startup, rules: map[scale.Rule]int{}}
 	e.policy.Min, e.policy.Max = int32(low), int32(high)
+	e.past = r.Past
 	for i, s := range compiled.Sources {
 		src, err := newSource(s)
 		if err != nil {
@@ -133,6 +136,12 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 	e.observe(d, now)
 	decision, state := scale.Decide(e.policy, e.obs, e.state, timeOf(now))
 	e.state = state
+	if now == 1 {
+		e.state = scale.Recall(e.policy, e.state, e.past, time.Minute)
+	}
+	if now%int(scale.LearnInterval/time.Second) == 0 {
+		e.state = scale.Learn(e.policy, e.state)
+	}
 	e.rules[decision.Rule]++
 	if !decision.Changes() {
 		return service.Unchanged, nil

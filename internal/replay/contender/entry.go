@@ -2,7 +2,10 @@
 
 package contender
 
-import "github.com/gpupilot/gpupilot/internal/replay/service"
+import (
+	"github.com/gpupilot/gpupilot/internal/replay/service"
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
+)
 
 // Entry is an autoscaler with its settings.
 type Entry struct {
@@ -29,8 +32,9 @@ type Replay struct {
 	// Scaled reports whether the load is scaled. The bounds of a policy are not applied to
 	// a scaled load.
 	Scaled   bool
-	Need     []float64 // replicas that the load needs, per bin of service.NeedSeconds
-	PeakNeed float64   // highest need after the warm-up
+	Need     []float64      // replicas that the load needs, per bin of service.NeedSeconds
+	PeakNeed float64        // highest need after the warm-up
+	Past     []promise.Load // the load before, in minutes
 }
 
 // Family is a kind of autoscaler.

@@ -92,12 +92,14 @@ func newGPUSource(id gpu.FieldID) (source, error) {
 
 // paceOf returns the token rates that a pod reports.
 func paceOf(x *service.PodReport, at time.Time) scale.Pace {
-	if x == nil || !x.Serving || x.TokenSeconds <= 0 {
+	if x == nil || !x.Serving {
 		return scale.Pace{}
 	}
 	return scale.Pace{
 		Batch: float64(x.Batch), TokenSeconds: float64(x.TokenSeconds),
 		FirstTokenSeconds: float64(x.FirstTokenSeconds), FirstTokensPerSecond: float64(x.FirstTokensPerSecond), At: at, OK: true,
+		Counted: true, PromptTokensPerSecond: float64(x.PromptTokensPerSecond), OutputTokensPerSecond: float64(x.OutputTokensPerSecond),
+		EndedPerSecond: float64(x.EndedPerSecond), MissedPerSecond: float64(x.MissedPerSecond),
 	}
 }
 

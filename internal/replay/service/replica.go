@@ -53,6 +53,8 @@ type counters struct {
 	firstTokens      float64 // number of first tokens
 	decodeTime       float64 // sum over sequences
 	tokens           float64 // number of decoded tokens
+	promptTokens     float64 // number of prefilled tokens
+	ended, missed    float64 // requests that ended or were given up, and those over a limit
 }
 
 // inFlight returns the number of requests that the replica has received and not answered.
@@ -143,6 +145,7 @@ func (r *replica) pass(dt, step, chunk, b float64) {
 	r.busy += dt
 	r.decodeTime += b * dt
 	r.tokens += b * dt / step
+	r.promptTokens += prefilled
 	r.tensor += r.m.FlopsShare / r.m.Prefill * prefilled
 	r.tensor += r.m.DecodeShare * b * dt / step
 	r.sm += smActive(r.m, step, chunk, b) * dt
@@ -195,6 +198,10 @@ func (r *replica) end(s sequence, out observer) {
 	if s.output > 1 {
 		itl = (r.now - s.firstToken) / (s.output - 1)
 	}
+	r.ended++
+	if s.firstToken-s.arrival > r.m.TTFTLimit || itl > r.m.ITLLimit {
+		r.missed++
+	}
 	out.completed(s.arrival, s.firstToken-s.arrival, itl)
 }
 
@@ -208,6 +215,8 @@ func (r *replica) abandonExpired(out observer) {
 // abandonHead removes the first waiting request.
 func (r *replica) abandonHead(out observer) {
 	if q := r.waiting.pop(); r.m.Feasible(q.Prompt) {
+		r.ended++
+		r.missed++
 		out.abandoned(q.At)
 	}
 }

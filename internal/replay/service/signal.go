@@ -37,6 +37,9 @@ type PodReport struct {
 	Batch                float32 // mean number of decoding sequences
 	TokenSeconds         float32 // mean time between tokens; 0: no sequence decoded
 
+	PromptTokensPerSecond, OutputTokensPerSecond float32
+	EndedPerSecond, MissedPerSecond              float32
+
 	pod        int32
 	sm, tensor float64 // integrals of the activity, in seconds
 }
@@ -153,6 +156,9 @@ func (p *Pod) report(x *PodReport) {
 		x.Values[TensorActive] = float32(100 * min(1, (p.tensor-last.tensor)/dt))
 		completed := p.completed - last.completed
 		x.Values[Served] = float32(completed / dt)
+		x.PromptTokensPerSecond = float32((p.promptTokens - last.promptTokens) / dt)
+		x.OutputTokensPerSecond = float32((p.tokens - last.tokens) / dt)
+		x.EndedPerSecond, x.MissedPerSecond = float32((p.ended-last.ended)/dt), float32((p.missed-last.missed)/dt)
 		x.ArrivalsPerSecond = float32((completed + float64(p.inFlight()-last.inFlight)) / dt)
 	}
 	if tokens := p.tokens - last.tokens; tokens > 0 && p.now > last.at {

@@ -3,9 +3,13 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -173,10 +177,13 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Er
 	requests := scale.Signal{Name: "requests", Target: concurrency, Aggregate: gpu.Sum, Law: scale.Batching, Limit: limit, FirstLimit: first}
 	if requests.Learned() {
 		src.Pace = p.pace.withFirstToken(first > 0)
+		if requests.Objective, src.Over, err = objective(in.SLO, path.Child("slo")); err != nil {
+			return err
+		}
 	}
 	src.Arrived, src.Completed = p.arrived, p.completed
 	add(requests, p.running, p.waiting)
-	src.Pace, src.Arrived, src.Completed = nil, nil, nil
+	src.Pace, src.Over, src.Arrived, src.Completed = nil, 0, nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))
 	}
@@ -209,6 +216,36 @@ func latencyLimits(slo *v1alpha1.SLO, pace *Pace, path *field.Path) (between, fi
 	}
 	first, err = latencySeconds(slo.TimeToFirstToken, path.Child("timeToFirstToken"), "2s")
 	return between, first, err
+}
+
+const (
+	// defaultObjective is the share of the requests that keep the limits, and defaultOver the
+	// time over which it is judged, where an slo does not say.
+	defaultObjective, defaultOver = "99%", "28d"
+	// leastOver and mostOver bound the time over which an objective is judged.
+	leastOver, mostOver = time.Hour, 28 * 24 * time.Hour
+)
+
+// objective returns the share of the requests that keep the limits, and the time over
+// which that is judged.
+func objective(slo *v1alpha1.SLO, path *field.Path) (share float64, over time.Duration, _ *field.Error) {
+	text := cmp.Or(slo.Objective, defaultObjective)
+	percent, isPercent := strings.CutSuffix(text, "%")
+	share, err := strconv.ParseFloat(percent, 64)
+	if !isPercent || err != nil || !(share >= 50 && share <= 99.99) {
+		return 0, 0, field.Invalid(path.Child("objective"), text, `must be a percentage from 50% to 99.99%, such as "99%"`)
+	}
+	text = cmp.Or(slo.Over, defaultOver)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, e := strconv.ParseUint(days, 10, 16)
+		over, err = time.Duration(n)*24*time.Hour, e
+	} else {
+		over, err = time.ParseDuration(text)
+	}
+	if err != nil || over < leastOver || over > mostOver {
+		return 0, 0, field.Invalid(path.Child("over"), text, `must be days or hours from 1h to 28d, such as "28d"`)
+	}
+	return share / 100, over, nil
 }
 
 // latencySeconds converts a limit to seconds; 0 if there is none. The error message

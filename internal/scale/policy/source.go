@@ -5,6 +5,7 @@ package policy
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -38,6 +39,9 @@ type Source struct {
 
 	// Pace has the latency metrics; nil if the signal has no latency limit.
 	Pace *Pace // Pods
+
+	// Over is the time over which the signal's objective is judged; 0: it has none.
+	Over time.Duration // Pods
 
 	// Arrived counts the requests that arrived at the server. If the server does not
 	// count them, Completed counts the requests that it answered: the arrivals are

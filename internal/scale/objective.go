@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
+)
+
+// LearnInterval is how often Learn should be called.
+const LearnInterval = 5 * time.Minute
+
+// mostTokens is the rate, in tokens/s of a replica, above which a reading is invalid.
+const mostTokens = 1e8
+
+// promised reports whether the signal has an objective, whose plan then decides.
+func (s *Signal) promised() bool { return s.Objective > 0 && s.Learned() }
+
+func (s *Signal) limits() promise.Limits {
+	return promise.Limits{Token: s.Limit, FirstToken: s.FirstLimit}
+}
+
+// keepPromise replaces the demand of the requests in flight by what the objective's plan
+// asks for. ok is false while too little is known of the tokens.
+func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok bool) {
+	if !e.signal.promised() {
+		e.state.Promise = promise.State{}
+		return m, d, false
+	}
+	e.state.Promise = e.state.Promise.Next(e.work(), min(max(0, e.sinceLast.Seconds()), curveStep))
+	if d, ok = e.state.Promise.Demand(e.signal.limits()); !ok {
+		return m, d, false
+	}
+	m.up, m.down, m.whole = d.Replicas, d.Replicas, d.Replicas
+	return m, d, true
+}
+
+// work adds up what the replicas did.
+func (e *evaluation) work() promise.Reading {
+	r := promise.Reading{Serving: float64(e.serving)}
+	timed := 0.0
+	for k := range e.o.Pods {
+		pod := &e.o.Pods[k]
+		x := pod.pace(e.i)
+		if !e.isValid(pod, Reading{At: x.At, OK: x.OK}) || !x.countsTokens() {
+			continue
+		}
+		r.Read++
+		r.Prompt += x.PromptTokensPerSecond
+		r.Output += x.OutputTokensPerSecond
+		r.First += x.FirstTokensPerSecond
+		r.Ended += x.EndedPerSecond
+		r.Missed += min(x.MissedPerSecond, x.EndedPerSecond)
+		if isBetween(x.TokenSeconds, leastLatency, mostLatency) {
+			r.TokenSeconds += x.TokenSeconds * x.OutputTokensPerSecond
+			timed += x.OutputTokensPerSecond
+		}
+		if a := pod.arrivals(e.i); e.isValid(pod, a) {
+			r.Arrived += min(a.Value, mostArrivals)
+		}
+	}
+	if timed > 0 {
+		r.TokenSeconds /= timed
+	}
+	return r
+}
+
+// countsTokens reports whether the pace has valid rates of tokens and requests.
+func (p *Pace) countsTokens() bool {
+	within := func(x, most float64) bool { return x >= 0 && x <= most }
+	return p.Counted && within(p.PromptTokensPerSecond, mostTokens) && within(p.OutputTokensPerSecond, mostTokens) &&
+		within(p.FirstTokensPerSecond, mostArrivals) && within(p.EndedPerSecond, mostArrivals) && within(p.MissedPerSecond, mostArrivals)
+}
+
+// Learn returns the state with the plans that keep the policy's objectives, by what was
+// recorded. It is pure, takes milliseconds for each objective, and is called every
+// LearnInterval.
+func Learn(p Policy, s State) State {
+	startup := orDefault(p.Startup, DefaultStartup)
+	return eachPromise(p, s, func(sig *Signal, x promise.State) promise.State {
+		return x.Learn(sig.Objective, sig.limits(), promise.Bounds{Min: int(p.Min), Max: int(p.ceiling()), Startup: startup.Seconds()})
+	})
+}
+
+// Recall returns the state with the load of the time before it: for each signal means of
+// one step, oldest first.
+func Recall(p Policy, s State, loads []promise.Load, step time.Duration) State {
+	return eachPromise(p, s, func(_ *Signal, x promise.State) promise.State { return x.Recall(loads, step.Seconds()) })
+}
+
+func eachPromise(p Policy, s State, change func(*Signal, promise.State) promise.State) State {
+	s.Signals = append([]SignalState(nil), s.Signals...)
+	for i := range p.Signals {
+		sig := &p.Signals[i]
+		if !sig.promised() {
+			continue
+		}
+		for k := range s.Signals {
+			if s.Signals[k].Name == sig.Name {
+				s.Signals[k].Promise = change(sig, s.Signals[k].Promise)
+			}
+		}
+	}
+	return s
+}

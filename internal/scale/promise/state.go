@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promise
+
+import "math"
+
+// Reading is what a workload's replicas did together over some seconds. Rates are per
+// second, over the replicas that were read.
+type Reading struct {
+	Serving, Read  float64 // replicas that serve, and those of them that were read
+	Prompt, Output float64 // tokens/s that were processed
+	TokenSeconds   float64 // mean seconds between tokens; 0: none was generated
+	Arrived        float64 // requests/s; 0: none, or not known
+	First, Ended   float64 // requests/s that got their first token, and that ended
+	Missed         float64 // requests/s that ended and missed a limit
+}
+
+// StepSeconds is the length of a step, over which readings are averaged.
+const StepSeconds = 15
+
+const (
+	// levelSeconds is the time constant of the load that counts at once.
+	levelSeconds = 8
+	// sizeSeconds is that of the mean size of requests, and leastSized how many requests
+	// it needs.
+	sizeSeconds, leastSized = 600, 20
+	// lag is how many steps back a request may have met busier replicas than those of the
+	// step in which it ended.
+	lag = 4
+	// keptSteps is how many steps are kept: a day, and the longest window.
+	keptSteps = 26 * 3600 / StepSeconds
+	// leastLearned is how many steps Learn needs: ten minutes.
+	leastLearned = 600 / StepSeconds
+	// defaultLoad is the busy share at which replicas are loaded before a plan is chosen, as
+	// a share of the knee, and defaultWindow its window in seconds.
+	defaultLoad, defaultWindow = 0.75, 1800
+	// mostBusy is the highest knee: queues grow long where replicas are busier.
+	mostBusy, leastKnee = 0.85, 0.05
+	// margin is the share of the allowed misses that a plan may have: a replay knows
+	// neither the requests nor the replicas one by one.
+	margin = 0.55
+	// confident is for how many requests the objective counts as kept with a margin before
+	// misses were measured.
+	confident = 500
+)
+
+// State is what is learned about a workload. The zero State knows nothing. Its methods
+// change no state in place.
+type State struct {
+	Work  Work  `json:"work"`
+	Curve Curve `json:"curve"`
+	Plan  Plan  `json:"plan,omitzero"`
+	Sizes Sizes `json:"sizes"`
+
+	Level Load         `json:"-"` // tokens/s that are asked for now
+	Busy  [lag]float32 `json:"-"` // share of the last steps, newest first
+	Step  Step         `json:"-"` // under way
+	Loads []Load       `json:"-"` // of the last steps, oldest first; the array is never changed
+}
+
+// Sizes holds sums over the last minutes, with older ones weighing less: tokens that were
+// processed, and requests that got their first token or that ended.
+type Sizes struct {
+	Prompt float64 `json:"prompt"`
+	First  float64 `json:"first"`
+	Output float64 `json:"output"`
+	Ended  float64 `json:"ended"`
+}
+
+func (z Sizes) next(r *Reading, seconds float64) Sizes {
+	keep := math.Exp(-seconds / sizeSeconds)
+	return Sizes{
+		Prompt: z.Prompt*keep + r.Prompt*seconds, First: z.First*keep + r.First*seconds,
+		Output: z.Output*keep + r.Output*seconds, Ended: z.Ended*keep + r.Ended*seconds,
+	}
+}
+
+// of is what some requests/s take of tokens/s; nothing while the size is not known.
+func (z *Sizes) of(requests float64) Load {
+	if z.First < leastSized || z.Ended < leastSized {
+		return Load{}
+	}
+	return Load{Prompt: float32(requests * z.Prompt / z.First), Output: float32(requests * z.Output / z.Ended)}
+}
+
+// Step holds the sums of a step under way.
+type Step struct {
+	Seconds       float64
+	Read, Serving float64 // replica-seconds
+	Done, Asked   Load    // tokens, of all replicas
+	Tokens        float64 // output tokens of the replicas that were read
+	Decoding      float64 // seconds between them, summed up
+	Ended, Missed float64 // requests
+}
+
+// Next is the state after a reading of some seconds.
+func (s State) Next(r Reading, seconds float64) State {
+	if !(r.Read > 0) || !(seconds > 0) {
+		return s
+	}
+	s.Sizes = s.Sizes.next(&r, seconds)
+	all := max(1, r.Serving/r.Read) // those that were not read do as much as the others
+	done, asked := Load{float32(r.Prompt * all), float32(r.Output * all)}, s.Sizes.of(r.Arrived*all)
+	weight := float32(1 - math.Exp(-seconds/levelSeconds))
+	s.Level.Prompt += (max(done.Prompt, asked.Prompt) - s.Level.Prompt) * weight
+	s.Level.Output += (max(done.Output, asked.Output) - s.Level.Output) * weight
+	x, dt := &s.Step, float32(seconds)
+	x.Seconds += seconds
+	x.Read += r.Read * seconds
+	x.Serving += r.Serving * seconds
+	x.Done.Prompt += done.Prompt * dt
+	x.Done.Output += done.Output * dt
+	x.Asked.Prompt += asked.Prompt * dt
+	x.Asked.Output += asked.Output * dt
+	x.Tokens += r.Output * seconds
+	x.Decoding += r.Output * r.TokenSeconds * seconds
+	x.Ended += r.Ended * all * seconds
+	x.Missed += r.Missed * all * seconds
+	if x.Seconds > StepSeconds-0.5 {
+		s.endStep()
+	}
+	return s
+}
+
+// endStep learns from the step under way and begins the next one.
+func (s *State) endStep() {
+	x := s.Step
+	s.Step = Step{}
+	perSecond := func(l Load, by float64) Load { return Load{l.Prompt / float32(by), l.Output / float32(by)} }
+	if x.Tokens > 0 && x.Decoding > 0 {
+		s.Work = s.Work.next(perSecond(x.Done, max(x.Serving, x.Read)), x.Decoding/x.Tokens, x.Read/x.Seconds, x.Seconds)
+	}
+	load, asked := perSecond(x.Done, x.Seconds), perSecond(x.Asked, x.Seconds)
+	cost, ok := s.Work.Cost()
+	if ok && cost.Busy(asked) > cost.Busy(load) {
+		load = asked
+	}
+	kept := s.Loads[max(0, len(s.Loads)-keptSteps+1):]
+	s.Loads = append(kept[:len(kept):len(kept)], load)
+	if !ok {
+		return
+	}
+	copy(s.Busy[1:], s.Busy[:lag-1])
+	s.Busy[0] = float32(cost.Busy(load) * x.Seconds / x.Serving)
+	busiest := s.Busy[0]
+	for _, b := range s.Busy[1:] {
+		busiest = max(busiest, b)
+	}
+	s.Curve = s.Curve.next(float64(busiest), x.Ended, x.Missed, x.Seconds)
+}
+
+// Limits are those of a request's latency, in seconds; 0: none.
+type Limits struct{ Token, FirstToken float64 }
+
+// knee is the busy share at which a replica's mean request just keeps its limits.
+func (c *Cost) knee(l Limits) float64 {
+	if l.Token <= 0 {
+		return mostBusy
+	}
+	return min(mostBusy, max(leastKnee, 1-c.Idle/l.Token))
+}
+
+// Demand is a load in replicas.
+type Demand struct {
+	Replicas float64 // that the plan asks for, as a fraction
+	Busy     float64 // replicas that the load now keeps busy
+	Target   float64 // busy share of a replica
+	Window   float64 // seconds
+	Highest  float64 // busy replicas of the highest step within the window
+	Reserve  float64 // busy replicas
+}
+
+// Demand is what the plan asks for. ok is false while it is not known what a token costs.
+func (s *State) Demand(l Limits) (d Demand, ok bool) {
+	cost, ok := s.Work.Cost()
+	if !ok {
+		return Demand{}, false
+	}
+	d = Demand{Target: s.Plan.Target, Window: s.Plan.Window, Reserve: s.Plan.Reserve}
+	if d.Target <= 0 {
+		d.Target, d.Window, d.Reserve = defaultLoad*cost.knee(l), defaultWindow, 0
+	}
+	d.Busy = cost.Busy(s.Level)
+	d.Highest = d.Busy
+	for _, load := range s.Loads[max(0, len(s.Loads)-int(d.Window/StepSeconds)):] {
+		d.Highest = max(d.Highest, cost.Busy(load))
+	}
+	d.Replicas = max(d.Highest, d.Reserve) / d.Target
+	return d, true
+}
+
+// Bounds are those of a workload.
+type Bounds struct {
+	Min, Max int     // replicas
+	Startup  float64 // seconds until a replica serves
+}
+
+// Learn is the state with the plan that keeps the objective, a share of the requests below
+// 1, by what was recorded. It takes milliseconds, and is called every few minutes.
+func (s State) Learn(objective float64, l Limits, b Bounds) State {
+	cost, ok := s.Work.Cost()
+	if !ok || len(s.Loads) < leastLearned {
+		return s
+	}
+	allowed := max(1-objective, 1e-6)
+	// More misses than planned make misses dearer, and fewer cheaper.
+	ended, missed := s.Curve.Totals()
+	planned := 0.7 * allowed
+	over := (missed + planned*confident) / (ended + confident) / planned
+	knee := cost.knee(l)
+	r := Replay{
+		Loads: s.Loads, Seconds: StepSeconds, Cost: cost, Shares: s.Curve.Shares(knee), Knee: knee,
+		Startup: b.Startup, Min: b.Min, Max: b.Max, Price: 1.5 * min(max(over, 0.15), 4),
+	}
+	s.Plan = r.Choose(allowed * margin * min(max(1/over, 0.5), 1.4))
+	return s
+}
+
+// Recall is the state with the load that was recorded before it: means of some seconds
+// each, oldest first.
+func (s State) Recall(loads []Load, seconds float64) State {
+	n := max(1, int(math.Round(seconds/StepSeconds)))
+	all := make([]Load, 0, len(loads)*n+len(s.Loads))
+	for _, l := range loads {
+		for range n {
+			all = append(all, l)
+		}
+	}
+	all = append(all, s.Loads...)
+	s.Loads = all[max(0, len(all)-keptSteps):]
+	return s
+}
