@@ -76,67 +76,108 @@ func (r *Replay) Choose(allowed float64) Plan {
 
 // plans replays all plans, and returns the replicas that the mean load needs.
 func (r *Replay) plans() (out []Plan, mean float64) {
-	n := len(r.Loads)
-	busy, weights, want := make([]float32, n), make([]float32, n), make([]float32, n)
-	sum := 0.0
-	total := 0.0
-	for i, l := range r.Loads {
-		busy[i] = float32(r.Cost.Busy(l))
-		weights[i] = float32(math.Exp2(-float64(n-1-i) * r.Seconds / halfLife))
-		sum += float64(busy[i] * weights[i])
-		total += float64(weights[i])
-	}
-	mean = max(sum/max(total, 1e-9)/r.Knee, 0.5)
-	ofDay := highest(busy, r.steps(day))
+	f := r.fluid()
+	out = make([]Plan, 0, len(windows)*len(reserves)*len(targets))
+	ofDay := highest(f.busy, r.steps(day))
+	want := make([]float32, len(f.busy))
 	for _, window := range windows {
-		ofWindow := highest(busy, r.steps(window))
+		ofWindow := highest(f.busy, r.steps(window))
 		for _, reserve := range reserves {
 			for i := range want {
 				want[i] = max(ofWindow[i], reserve*ofDay[i])
 			}
-			ready := lowest(want, r.steps(r.Startup))
+			wanted, ready := runs(want), runs(lowest(want, r.steps(r.Startup)))
 			for _, target := range targets {
-				p := r.play(busy, weights, want, ready, target)
-				p.Window = window
-				if n > 0 {
+				p := Plan{Target: float64(target), Window: window, Share: f.share(r, ready, 1/target), Replicas: f.replicas(r, wanted, 1/target)}
+				if n := len(ofDay); n > 0 {
 					p.Reserve = float64(reserve * ofDay[n-1])
 				}
 				out = append(out, p)
 			}
 		}
 	}
-	return out, mean
+	return out, max(f.load/max(f.weight[len(f.busy)], least)/r.Knee, 0.5)
 }
 
 // steps is the number of steps in some seconds, at least one.
 func (r *Replay) steps(seconds float64) int { return max(1, int(math.Ceil(seconds/r.Seconds))) }
 
-// play is what a target comes to, with the busy replicas that are provided for (want), and
-// those of them that serve (ready).
-func (r *Replay) play(busy, weights, want, ready []float32, target float32) Plan {
-	least, most, perReplica := float32(r.Min), float32(r.Max), 1/target
-	missed, load, replicas, total := 0.0, 0.0, 0.0, 0.0
-	for i, w := range weights {
-		n := max(1, ceil(ready[i]*perReplica, least, most))
-		x := w * busy[i]
-		missed += float64(x * r.Shares[classOf(busy[i]/n)])
-		load += float64(x)
-		replicas += float64(w * ceil(want[i]*perReplica, least, most))
-		total += float64(w)
-	}
-	return Plan{Target: float64(target), Share: missed / max(load, 1e-9), Replicas: replicas / max(total, 1e-9)}
+// fluid is the load of a replay in busy replicas, with its weights.
+type fluid struct {
+	busy   []float32
+	loads  []float32 // weight × busy
+	weight []float64 // of all steps before
+	load   float64   // sum of loads
 }
 
-// ceil rounds up, within the bounds.
-func ceil(x, least, most float32) float32 {
-	if x >= most {
+// least keeps a quotient finite.
+const least = 1e-9
+
+func (r *Replay) fluid() (f fluid) {
+	n := len(r.Loads)
+	f = fluid{busy: make([]float32, n), loads: make([]float32, n), weight: make([]float64, n+1)}
+	for i, l := range r.Loads {
+		w := math.Exp2(-float64(n-1-i) * r.Seconds / halfLife)
+		f.busy[i] = float32(r.Cost.Busy(l))
+		f.loads[i] = float32(w) * f.busy[i]
+		f.weight[i+1] = f.weight[i] + w
+		f.load += float64(f.loads[i])
+	}
+	return f
+}
+
+// run is a value that a series keeps up to a step.
+type run struct {
+	value float32
+	end   int
+}
+
+func runs(x []float32) (out []run) {
+	for i, v := range x {
+		if n := len(out); n > 0 && out[n-1].value == v {
+			out[n-1].end = i + 1
+		} else {
+			out = append(out, run{v, i + 1})
+		}
+	}
+	return out
+}
+
+// share is the share of the requests that misses a limit where these busy replicas are
+// ready, times perBusy.
+func (f *fluid) share(r *Replay, ready []run, perBusy float32) float64 {
+	missed, i := 0.0, 0
+	for _, x := range ready {
+		each, sum := 1/max(1, r.replicas(x.value*perBusy)), float32(0)
+		for ; i < x.end; i++ {
+			sum += f.loads[i] * r.Shares[classOf(f.busy[i]*each)]
+		}
+		missed += float64(sum)
+	}
+	return missed / max(f.load, least)
+}
+
+// replicas is the mean number of replicas where these busy replicas are wanted, times
+// perBusy.
+func (f *fluid) replicas(r *Replay, wanted []run, perBusy float32) float64 {
+	sum, before := 0.0, 0
+	for _, x := range wanted {
+		sum += float64(r.replicas(x.value*perBusy)) * (f.weight[x.end] - f.weight[before])
+		before = x.end
+	}
+	return sum / max(f.weight[len(f.busy)], least)
+}
+
+// replicas rounds up, within the bounds.
+func (r *Replay) replicas(x float32) float32 {
+	if most := float32(r.Max); x >= most {
 		return most
 	}
 	n := float32(int32(x))
 	if n < x {
 		n++
 	}
-	return max(n, least)
+	return max(n, float32(r.Min))
 }
 
 // highest is the highest of each element and the n−1 before it.

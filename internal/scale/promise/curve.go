@@ -90,7 +90,7 @@ func (c *Curve) Shares(knee float64) (out Shares) {
 	i := 0
 	for _, b := range blocks[:n] {
 		for range b.classes {
-			out[i] = float32(b.missed / b.ended)
+			out[i] = float32(min(b.missed/b.ended, 1))
 			i++
 		}
 	}
@@ -136,8 +136,8 @@ func (c *Curve) UnmarshalJSON(b []byte) error {
 	}
 	*c = Curve{}
 	for i := range in.Ended {
-		ended, missed := float32(max(0, in.Ended[i])), float32(max(0, in.Missed[i]))/10
-		c.Ended[in.First+i], c.Missed[in.First+i] = ended, min(missed, ended)
+		ended, missed := min(max(0, float64(in.Ended[i])), most), max(0, float64(in.Missed[i]))/10
+		c.Ended[in.First+i], c.Missed[in.First+i] = float32(ended), float32(min(missed, ended))
 	}
 	return nil
 }

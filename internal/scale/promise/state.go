@@ -93,13 +93,26 @@ type Step struct {
 	Ended, Missed float64 // requests
 }
 
+// most is the highest number and rate that counts: sums of it have exact squares.
+const most = 1e12
+
+// isValid reports whether the reading is of replicas and has possible rates.
+func (r *Reading) isValid() bool {
+	for _, x := range []float64{r.Serving, r.Prompt, r.Output, r.TokenSeconds, r.Arrived, r.First, r.Ended, r.Missed} {
+		if !(x >= 0 && x <= most) {
+			return false
+		}
+	}
+	return r.Read > 0 && r.Read <= r.Serving
+}
+
 // Next is the state after a reading of some seconds.
 func (s State) Next(r Reading, seconds float64) State {
-	if !(r.Read > 0) || !(seconds > 0) {
+	if !r.isValid() || !(seconds > 0 && seconds <= most) {
 		return s
 	}
 	s.Sizes = s.Sizes.next(&r, seconds)
-	all := max(1, r.Serving/r.Read) // those that were not read do as much as the others
+	all := r.Serving / r.Read // those that were not read do as much as the others
 	done, asked := Load{float32(r.Prompt * all), float32(r.Output * all)}, s.Sizes.of(r.Arrived*all)
 	weight := float32(1 - math.Exp(-seconds/levelSeconds))
 	s.Level.Prompt += (max(done.Prompt, asked.Prompt) - s.Level.Prompt) * weight
@@ -128,7 +141,7 @@ func (s *State) endStep() {
 	s.Step = Step{}
 	perSecond := func(l Load, by float64) Load { return Load{l.Prompt / float32(by), l.Output / float32(by)} }
 	if x.Tokens > 0 && x.Decoding > 0 {
-		s.Work = s.Work.next(perSecond(x.Done, max(x.Serving, x.Read)), x.Decoding/x.Tokens, x.Read/x.Seconds, x.Seconds)
+		s.Work = s.Work.next(perSecond(x.Done, x.Serving), x.Decoding/x.Tokens, x.Read/x.Seconds, x.Seconds)
 	}
 	load, asked := perSecond(x.Done, x.Seconds), perSecond(x.Asked, x.Seconds)
 	cost, ok := s.Work.Cost()
@@ -171,7 +184,7 @@ type Demand struct {
 }
 
 // Demand is what the plan asks for. ok is false while it is not known what a token costs.
-func (s *State) Demand(l Limits) (d Demand, ok bool) {
+func (s State) Demand(l Limits) (d Demand, ok bool) {
 	cost, ok := s.Work.Cost()
 	if !ok {
 		return Demand{}, false

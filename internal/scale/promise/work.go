@@ -32,18 +32,18 @@ const (
 	workMemory = 2 * 3600
 	// leastWork is how many replica-seconds the fit needs.
 	leastWork = 60
-	// priorPrompt and priorOutput are the seconds of a replica's time that a token takes
-	// where the readings do not tell: those of models of 8 and 70 billion parameters are
-	// 0.04 to 0.08 ms and 0.23 to 0.25 ms (the fits in replay/service).
-	priorPrompt, priorOutput = 0.06e-3, 0.24e-3
+	// priorPrompt and priorOutput are what a token takes where the readings do not tell, as a
+	// share of an idle iteration. Models of 8 and 70 billion parameters are at 0.004 to
+	// 0.007 and 0.008 to 0.03 (the fits in replay/service).
+	priorPrompt, priorOutput = 0.005, 0.015
 	// priorSpread is the standard deviation of the true costs from these, and noise that
 	// of a step's mean from the plane, both relative. Errors of neighbouring steps are
 	// alike, so that a replica-second counts as independent of these.
-	priorSpread, noise, independent = 0.5, 0.04, 1.0 / 1000
+	priorSpread, noise, independent = 0.7, 0.04, 1.0 / 1000
 	// outlier is the relative distance from the plane beyond which a step weighs less:
 	// prompts that take seconds stop a few replicas, not all of them.
 	outlier = 0.08
-	// overload is the multiple of the idle time between tokens from which a step is left
+	// overload is the multiple of the mean time between tokens from which a step is left
 	// out: the plane does not hold there.
 	overload = 2.5
 )
@@ -65,10 +65,10 @@ func (c *Cost) Busy(l Load) float64 {
 func (w Work) next(l Load, tokenSeconds, replicas, seconds float64) Work {
 	n, y := replicas*seconds, 1/tokenSeconds
 	if c, ok := w.Cost(); ok {
-		if tokenSeconds > overload*c.Idle {
-			return w
-		}
-		if off := math.Abs(y*c.Idle/max(0.1, 1-c.Busy(l)) - 1); off > outlier {
+		switch off := math.Abs(y*c.Idle/max(0.1, 1-c.Busy(l)) - 1); {
+		case tokenSeconds*w.Y > overload*w.Weight:
+			n = 0
+		case off > outlier:
 			n *= outlier / off
 		}
 	}
@@ -96,18 +96,12 @@ func (w *Work) Cost() (c Cost, ok bool) {
 	p, o, y := w.P/n, w.O/n, w.Y/n
 	pp, po, oo := w.PP/n-p*p, w.PO/n-p*o, w.OO/n-o*o
 	py, oy := w.PY/n-p*y, w.OY/n-o*y
-	// The prior is a ridge, in units of 1/Idle. That is fitted, too: each round takes the
-	// result of the round before.
-	spread := noise * y / priorSpread
-	spread *= spread / max(1, n*independent)
-	perIdle := y
-	for range 4 {
-		prompt, output := perIdle*priorPrompt, perIdle*priorOutput
-		ridgeP, ridgeO := spread/(prompt*prompt), spread/(output*output)
-		b, k := solve(pp+ridgeP, po, oo+ridgeO, ridgeP*prompt-py, ridgeO*output-oy)
-		perIdle = y + b*p + k*o
-		c = Cost{Idle: 1 / perIdle, PerPrompt: b / perIdle, PerOutput: k / perIdle}
-	}
+	ridge := noise * y / priorSpread
+	ridge *= ridge / max(1, n*independent)
+	const ridgeP, ridgeO = 1 / (priorPrompt * priorPrompt), 1 / (priorOutput * priorOutput)
+	b, k := solve(pp+ridge*ridgeP, po, oo+ridge*ridgeO, ridge/priorPrompt-py, ridge/priorOutput-oy)
+	perIdle := y + b*p + k*o
+	c = Cost{Idle: 1 / perIdle, PerPrompt: b / perIdle, PerOutput: k / perIdle}
 	return c, c.PerPrompt+c.PerOutput > 0 && c.Idle > 0 && !math.IsInf(c.Idle, 0)
 }
 

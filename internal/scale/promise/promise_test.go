@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promise
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// truth is a server whose costs are known.
+var truth = Cost{Idle: 8e-3, PerPrompt: 0.05e-3, PerOutput: 0.25e-3}
+
+// tokenSeconds is the time between tokens at a load of one replica.
+func tokenSeconds(c Cost, l Load) float64 { return c.Idle / (1 - c.Busy(l)) }
+
+func TestWorkIsLearned(t *testing.T) {
+	f := func(name string, truth Cost, load func(*rand.Rand) Load, noise, within float64) {
+		t.Helper()
+		rng := rand.New(rand.NewPCG(1, 2))
+		var w Work
+		for range 480 { // two hours
+			l := load(rng)
+			w = w.next(l, tokenSeconds(truth, l)*math.Exp(noise*rng.NormFloat64()), 4, StepSeconds)
+		}
+		c, ok := w.Cost()
+		if !ok {
+			t.Fatalf("%s: not learned", name)
+		}
+		// What counts is how busy a replica is with loads like these.
+		for range 100 {
+			l := load(rng)
+			if got, want := c.Busy(l), truth.Busy(l); math.Abs(got-want) > within {
+				t.Errorf("%s: %v keeps %.3f of a replica busy, want %.3f (cost %+v)", name, l, got, want, c)
+			}
+		}
+		if math.Abs(c.Idle/truth.Idle-1) > within {
+			t.Errorf("%s: idle %v, want %v", name, c.Idle, truth.Idle)
+		}
+	}
+	mixed := func(rng *rand.Rand) Load { return Load{3000 * rng.Float32(), 1000 * rng.Float32()} }
+	fixedMix := func(rng *rand.Rand) Load { x := rng.Float32(); return Load{3000 * x, 600 * x} }
+	f("mixed", truth, mixed, 0.03, 0.02)
+	f("one mix, so that prompt and output cannot be told apart", truth, fixedMix, 0.03, 0.05)
+	f("a small model", Cost{2e-3, 0.01e-3, 0.05e-3}, func(rng *rand.Rand) Load { return Load{15000 * rng.Float32(), 5000 * rng.Float32()} }, 0.03, 0.03)
+	f("a large model", Cost{30e-3, 0.11e-3, 0.23e-3}, mixed, 0.03, 0.05)
+	f("free prompts", Cost{8e-3, 0, 0.25e-3}, mixed, 0.03, 0.03)
+}
+
+// A constant load does not tell what a token costs: the usual costs count.
+func TestWorkOfAConstantLoad(t *testing.T) {
+	var w Work
+	if _, ok := w.Cost(); ok {
+		t.Error("a cost without a reading")
+	}
+	l := Load{1000, 300}
+	for range 20 {
+		w = w.next(l, tokenSeconds(truth, l), 1, StepSeconds)
+	}
+	c, ok := w.Cost()
+	if got, want := c.Busy(l), truth.Busy(l); !ok || math.Abs(got-want) > 0.06 {
+		t.Errorf("busy %v, want about %v (%+v)", got, want, c)
+	}
+}
+
+// Prompts that stop a replica for seconds do not change what tokens cost.
+func TestOutliersAndOverloadAreNotLearned(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var w Work
+	for i := range 960 {
+		l := Load{3000 * rng.Float32(), 1000 * rng.Float32()}
+		took := tokenSeconds(truth, l)
+		switch {
+		case i > 100 && i%10 == 0:
+			l, took = Load{1000, 20}, 2*truth.Idle
+		case i > 100 && i%10 == 1:
+			l, took = Load{9000, 200}, 5*truth.Idle
+		}
+		w = w.next(l, took, 4, StepSeconds)
+	}
+	c, _ := w.Cost()
+	if l := (Load{2000, 600}); math.Abs(c.Busy(l)-truth.Busy(l)) > 0.04 {
+		t.Errorf("busy %v, want %v (%+v)", c.Busy(l), truth.Busy(l), c)
+	}
+}
+
+func TestClasses(t *testing.T) {
+	for i := range classes {
+		if got := classOf(float32(middle(i))); got != i {
+			t.Errorf("the middle %v of class %d is in class %d", middle(i), i, got)
+		}
+	}
+	for _, x := range []float32{0, 1e-9, -1, float32(math.Inf(-1))} {
+		if got := classOf(x); got != 0 && x >= 0 {
+			t.Errorf("class of %v = %d", x, got)
+		}
+	}
+	if got := classOf(float32(math.Inf(1))); got != classes-1 {
+		t.Errorf("class of infinity = %d", got)
+	}
+}
+
+// randomCurve has random counts.
+func randomCurve(rng *rand.Rand) (c Curve) {
+	for i := range c.Ended {
+		if rng.IntN(3) > 0 {
+			c.Ended[i] = float32(rng.IntN(10_000))
+			c.Missed[i] = c.Ended[i] * rng.Float32()
+		}
+	}
+	return c
+}
+
+func TestSharesNeverFall(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 1000 {
+		c := randomCurve(rng)
+		s := c.Shares(0.05 + 0.8*rng.Float64())
+		if !slices.IsSorted(s[:]) || s[0] < 0 || s[classes-1] > 1 {
+			t.Fatalf("shares %v of %+v", s, c)
+		}
+	}
+}
+
+// What was counted outweighs what is assumed.
+func TestSharesFollowTheCounts(t *testing.T) {
+	var c Curve
+	for i := range classes {
+		c.Ended[i] = 1e6
+		if middle(i) > 0.7 {
+			c.Missed[i] = 5e5
+		}
+	}
+	s := c.Shares(0.3)
+	if below, above := s[classOf(0.6)], s[classOf(0.8)]; below > 0.001 || math.Abs(float64(above)-0.5) > 0.01 {
+		t.Errorf("shares below and above: %v, %v", below, above)
+	}
+}
+
+// randomReplay is a day of steps and random knowledge.
+func randomReplay(rng *rand.Rand) Replay {
+	c := randomCurve(rng)
+	knee := 0.1 + 0.7*rng.Float64()
+	r := Replay{
+		Seconds: 60, Cost: truth, Shares: c.Shares(knee), Knee: knee, Startup: 600 * rng.Float64(), Min: 1, Max: 1 + rng.IntN(60), Price: 3 * rng.Float64(),
+		Loads: make([]Load, 300),
+	}
+	x := 2000.0
+	for i := range r.Loads {
+		if x *= math.Exp(0.2 * rng.NormFloat64()); rng.IntN(50) == 0 {
+			x *= 5
+		}
+		x = min(x, 1e6)
+		r.Loads[i] = Load{float32(x), float32(x / 4)}
+	}
+	return r
+}
+
+// A stricter objective never gets fewer replicas.
+func TestAStricterObjectiveGetsNoFewerReplicas(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 60 {
+		r := randomReplay(rng)
+		replicas := 0.0
+		for _, allowed := range []float64{0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001, 0.0001} {
+			p := r.Choose(allowed)
+			if p.Replicas < replicas-1e-9 {
+				t.Fatalf("with %g allowed: %+v, and %v replicas with more allowed", allowed, p, replicas)
+			}
+			replicas = p.Replicas
+		}
+	}
+}
+
+// A stricter limit makes more requests miss at each load: it never gets fewer replicas, as
+// long as they can keep the objective.
+func TestAStricterLimitGetsNoFewerReplicas(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	for range 60 {
+		r := randomReplay(rng)
+		r.Price = 1e9
+		stricter := r
+		for i := range stricter.Shares {
+			stricter.Shares[i] += (1 - stricter.Shares[i]) * 0.3 * rng.Float32()
+		}
+		slices.Sort(stricter.Shares[:])
+		for _, allowed := range []float64{0.3, 0.1, 0.03} {
+			loose, strict := r.Choose(allowed), stricter.Choose(allowed)
+			if strict.Share <= allowed && strict.Replicas < loose.Replicas-1e-9 {
+				t.Fatalf("stricter %+v, looser %+v", strict, loose)
+			}
+		}
+	}
+}
+
+// A replay is what happens: one start-up after the load rises, its replicas serve.
+func TestPlay(t *testing.T) {
+	r := Replay{
+		Seconds: 60, Cost: Cost{PerOutput: 1}, Knee: 1, Startup: 120, Min: 1, Max: 10,
+		Loads: make([]Load, 20),
+	}
+	for i := range r.Shares {
+		if middle(i) > 0.9 {
+			r.Shares[i] = 1
+		}
+	}
+	for i := range r.Loads {
+		r.Loads[i].Output = 0.8
+		if i >= 10 {
+			r.Loads[i].Output = 4
+		}
+	}
+	x := r.fluid()
+	ready := lowest(x.busy, r.steps(r.Startup))
+	share, replicas := x.share(&r, runs(ready), 1.25), x.replicas(&r, runs(x.busy), 1.25)
+	// The step's load misses all for one minute: replicas are asked for in the first, and
+	// serve after the second. Before and after, they are at their target.
+	weighed := func(from, to int, value float64) float64 { return value * (x.weight[to] - x.weight[from]) }
+	if want := weighed(10, 11, 4) / x.load; math.Abs(share-want) > 1e-6 {
+		t.Errorf("share %v, want %v", share, want)
+	}
+	if want := (weighed(0, 10, 1) + weighed(10, 20, 5)) / x.weight[20]; math.Abs(replicas-want) > 1e-6 {
+		t.Errorf("%v replicas, want %v", replicas, want)
+	}
+}
+
+func TestSlide(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	for range 200 {
+		x := make([]float32, rng.IntN(40))
+		for i := range x {
+			x[i] = float32(rng.IntN(10))
+		}
+		n := 1 + rng.IntN(12)
+		high, low := highest(x, n), lowest(x, n)
+		for i := range x {
+			w := x[max(0, i-n+1) : i+1]
+			if high[i] != slices.Max(w) || low[i] != slices.Min(w) {
+				t.Fatalf("%v over %d at %d: %v and %v", x, n, i, high[i], low[i])
+			}
+		}
+	}
+}
+
+// drive feeds the state a load of some replicas for a while.
+func drive(s State, l Load, replicas, seconds float64) State {
+	each := Load{l.Prompt / float32(replicas), l.Output / float32(replicas)}
+	busy := truth.Busy(each)
+	requests := float64(l.Output) / 200
+	missed := requests / (1 + math.Pow(busy/0.45, -16))
+	for range int(seconds) {
+		s = s.Next(Reading{
+			Serving: replicas, Read: replicas, Prompt: float64(l.Prompt), Output: float64(l.Output), TokenSeconds: truth.Idle / max(0.1, 1-busy),
+			Arrived: requests, First: requests, Ended: requests, Missed: missed,
+		}, 1)
+	}
+	return s
+}
+
+func TestAPlanIsLearnedAndKept(t *testing.T) {
+	limits := Limits{Token: 0.015}
+	var s State
+	if _, ok := s.Demand(limits); ok {
+		t.Error("demand without a reading")
+	}
+	for i := range 40 {
+		x := 1 + 0.8*math.Sin(float64(i)/3)
+		s = drive(s, Load{float32(4000 * x), float32(2000 * x)}, 5, 120)
+	}
+	before := s
+	learned := s.Learn(0.99, limits, Bounds{Min: 1, Max: 50, Startup: 120})
+	p := learned.Plan
+	if p.Target <= 0 || p.Share > 0.01 || p.Replicas < 1 {
+		t.Fatalf("plan %+v", p)
+	}
+	if !slices.Equal(before.Loads, s.Loads) || s.Plan != (Plan{}) {
+		t.Error("Learn changed the state that it was given")
+	}
+	d, ok := learned.Demand(limits)
+	if !ok || math.Abs(d.Replicas-max(d.Highest, d.Reserve)/d.Target) > 1e-9 || d.Highest < d.Busy {
+		t.Errorf("demand %+v", d)
+	}
+	// A load that jumps counts within seconds, and one that falls after the window.
+	jumped := drive(learned, Load{20000, 10000}, 5, 20)
+	if up, _ := jumped.Demand(limits); up.Replicas < 2.5*d.Replicas {
+		t.Errorf("after a jump: %+v, before it %+v", up, d)
+	}
+	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(limits)
+	if fallen.Replicas < d.Replicas*0.9 {
+		t.Errorf("after a fall: %+v", fallen)
+	}
+	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(limits)
+	if later.Replicas >= d.Replicas && p.Reserve < d.Highest {
+		t.Errorf("after the window: %+v", later)
+	}
+}
+
+// The states of two futures share no array.
+func TestStatesShareNothing(t *testing.T) {
+	s := drive(State{}, Load{4000, 2000}, 5, 600)
+	a, b := drive(s, Load{1, 1}, 5, 60), drive(s, Load{9, 9}, 5, 60)
+	if slices.Equal(a.Loads, b.Loads) || len(a.Loads) != len(b.Loads) || len(s.Loads) >= len(a.Loads) {
+		t.Error("one state's steps are another's")
+	}
+}
+
+func TestRecall(t *testing.T) {
+	s := drive(State{}, Load{4000, 2000}, 5, 60)
+	recalled := s.Recall([]Load{{1, 2}, {3, 4}}, 60)
+	if n := len(recalled.Loads); n != len(s.Loads)+8 || recalled.Loads[0] != (Load{1, 2}) || recalled.Loads[7] != (Load{3, 4}) {
+		t.Errorf("%d steps: %v", n, recalled.Loads)
+	}
+	long := s.Recall(make([]Load, 14*24*60), 60)
+	if len(long.Loads) != keptSteps || long.Loads[keptSteps-1] != s.Loads[len(s.Loads)-1] {
+		t.Errorf("%d steps are kept", len(long.Loads))
+	}
+}
+
+func TestStateSurvivesJSON(t *testing.T) {
+	s := drive(State{}, Load{4000, 2000}, 5, 3600).Learn(0.99, Limits{Token: 0.015}, Bounds{1, 50, 120})
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b) > 1200 {
+		t.Errorf("%d bytes: %s", len(b), b)
+	}
+	var got State
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Work != s.Work || got.Plan != s.Plan || got.Sizes != s.Sizes {
+		t.Errorf("got %+v, want %+v", got, s)
+	}
+	ended, missed := s.Curve.Totals()
+	e, m := got.Curve.Totals()
+	if math.Abs(e/ended-1) > 0.01 || math.Abs(m-missed) > classes {
+		t.Errorf("%v requests, %v missed; want %v, %v", e, m, ended, missed)
+	}
+}
+
+// FuzzState feeds what a status may hold, which users write, and what pods may report.
+func FuzzState(f *testing.F) {
+	s, _ := json.Marshal(drive(State{}, Load{4000, 2000}, 5, 3600))
+	f.Add(s, 5.0, 4000.0, 2000.0, 0.01, 10.0, 3.0)
+	f.Add([]byte(`{"curve":{"first":47,"ended":[9],"missed":[10]},"plan":{"target":1e-300,"window":1e300}}`), 1.0, 1e300, -1.0, 1e-300, 1e9, 1e9)
+	f.Add([]byte(`{"curve":{"first":-1,"ended":[],"missed":[]},"work":{"weight":1e308,"y":-1}}`), math.MaxFloat64, 0.0, 0.0, 0.0, 0.0, 0.0)
+	f.Fuzz(func(t *testing.T, b []byte, serving, prompt, output, token, requests, missed float64) {
+		var s State
+		if json.Unmarshal(b, &s) != nil {
+			return
+		}
+		for range 60 {
+			s = s.Next(Reading{serving, 1, prompt, output, token, requests, requests, requests, missed}, 5)
+		}
+		limits := Limits{Token: 0.015}
+		s = s.Learn(0.99, limits, Bounds{0, 100, 120})
+		if d, ok := s.Demand(limits); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
+			t.Fatalf("demand %+v of %+v", d, s)
+		}
+		if shares := s.Curve.Shares(0.4); !slices.IsSorted(shares[:]) {
+			t.Fatalf("shares %v", shares)
+		}
+	})
+}
+
+func BenchmarkLearn(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	s := drive(State{}, Load{4000, 2000}, 5, 3600)
+	for len(s.Loads) < keptSteps {
+		x := rng.Float32()
+		s.Loads = append(s.Loads, Load{9000 * x, 3000 * x})
+	}
+	for b.Loop() {
+		s.Learn(0.99, Limits{Token: 0.015}, Bounds{1, 50, 120})
+	}
+}
+
+func BenchmarkNextAndDemand(b *testing.B) {
+	s := drive(State{}, Load{4000, 2000}, 5, 26*3600)
+	s.Plan = Plan{Target: 0.3, Window: 7200}
+	r := Reading{5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1}
+	for b.Loop() {
+		next := s.Next(r, 1)
+		next.Demand(Limits{Token: 0.015})
+	}
+}
