@@ -21,29 +21,41 @@ func (s *Signal) limits() promise.Limits {
 	return promise.Limits{Token: s.Limit, FirstToken: s.FirstLimit}
 }
 
+// forgetTokens is how long after the last reading of tokens the plan still counts. Then
+// the server no longer counts them, and the requests in flight decide.
+const forgetTokens = 10 * time.Minute
+
 // keepPromise replaces the demand of the requests in flight by what the objective's plan
 // asks for. ok is false while too little is known of the tokens.
 func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok bool) {
+	s := &e.state
 	if !e.signal.promised() {
-		e.state.Promise = promise.State{}
+		s.Promise, s.TokensAt = promise.State{}, time.Time{}
 		return m, d, false
 	}
-	e.state.Promise = e.state.Promise.Next(e.work(), min(max(0, e.sinceLast.Seconds()), curveStep))
-	if d, ok = e.state.Promise.Demand(e.signal.limits()); !ok {
+	r := e.work(&m)
+	if r.Read > 0 {
+		s.TokensAt = e.now
+	}
+	s.Promise = s.Promise.Next(r, min(max(0, e.sinceLast.Seconds()), curveStep))
+	d, ok = s.Promise.Demand(e.signal.limits())
+	if age := e.now.Sub(s.TokensAt); !ok || age > forgetTokens || age < 0 {
 		return m, d, false
 	}
 	m.up, m.down, m.whole = d.Replicas, d.Replicas, d.Replicas
+	m.fresh, m.silent = int32(r.Read), m.silentTokens
 	return m, d, true
 }
 
-// work adds up what the replicas did.
-func (e *evaluation) work() promise.Reading {
+// work adds up what the replicas did, and counts those that should say so, and do not.
+func (e *evaluation) work(m *measure) promise.Reading {
 	r := promise.Reading{Serving: float64(e.serving)}
 	timed := 0.0
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
 		x := pod.pace(e.i)
 		if !e.isValid(pod, Reading{At: x.At, OK: x.OK}) || !x.countsTokens() {
+			m.silentTokens += e.silent(pod)
 			continue
 		}
 		r.Read++

@@ -105,6 +105,8 @@ type measure struct {
 	fresh    int32   // replicas with a reading, or 1 for a total
 	silent   int32   // replicas that should have a reading, and have none
 	of       int32   // serving replicas; 0: value is a total
+
+	silentTokens int32 // as silent, of tokens
 }
 
 // measure reads the signal from the workload's total or from the serving
@@ -126,9 +128,7 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 		pod := &e.o.Pods[k]
 		r := pod.reading(e.i)
 		if !e.isValid(pod, r) {
-			if pod.Phase == Serving && e.now.Sub(pod.Since) > warm+e.p.maxAge() {
-				m.silent++
-			}
+			m.silent += e.silent(pod)
 			continue
 		}
 		sum, most = sum+r.Value, max(most, r.Value)
@@ -156,6 +156,15 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 	m.up = float64(e.serving) * m.value / sig.Target
 	m.down = m.up
 	return m, age, true
+}
+
+// silent is 1 if a replica has served for so long that it should have a valid reading,
+// else 0.
+func (v *view) silent(pod *Replica) int32 {
+	if pod.Phase == Serving && v.now.Sub(pod.Since) > warm+v.p.maxAge() {
+		return 1
+	}
+	return 0
 }
 
 // isValid reports whether a reading counts: it is fresh, its replica serves, it

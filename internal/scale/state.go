@@ -47,6 +47,8 @@ type SignalState struct {
 	FirstTokenLatency Curve        `json:"firstTokenLatency,omitzero"` // time to the first token
 	// Promise is learned if the policy has an objective.
 	Promise promise.State `json:"promise,omitzero"`
+	// TokensAt is when tokens were last read; zero: never.
+	TokensAt time.Time `json:"tokensAt,omitzero"`
 
 	// SaturatedSince is when the signal reached its ceiling. It is zero while the
 	// signal is below and no backlog is left.
@@ -81,7 +83,7 @@ func (s State) Truncate(d time.Duration) State {
 	}
 	for i := range s.Signals {
 		x := &s.Signals[i]
-		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt)
+		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.TokensAt)
 	}
 	for _, t := range times {
 		*t = t.Truncate(d)

@@ -24,6 +24,8 @@ const (
 	// sizeSeconds is that of the mean size of requests, and leastSized how many requests
 	// it needs.
 	sizeSeconds, leastSized = 600, 20
+	// longestStay bounds the time that a request stays, in seconds.
+	longestStay = 300
 	// lag is how many steps back a request may have met busier replicas than those of the
 	// step in which it ended.
 	lag = 4
@@ -53,6 +55,7 @@ type State struct {
 	Sizes Sizes `json:"sizes"`
 
 	Level Load         `json:"-"` // tokens/s that are asked for now
+	Asked float32      `json:"-"` // output tokens/s that arrivals ask for
 	Busy  [lag]float32 `json:"-"` // share of the last steps, newest first
 	Step  Step         `json:"-"` // under way
 	Loads []Load       `json:"-"` // of the last steps, oldest first; the array is never changed
@@ -114,6 +117,12 @@ func (s State) Next(r Reading, seconds float64) State {
 	s.Sizes = s.Sizes.next(&r, seconds)
 	all := r.Serving / r.Read // those that were not read do as much as the others
 	done, asked := Load{float32(r.Prompt * all), float32(r.Output * all)}, s.Sizes.of(r.Arrived*all)
+	// A request's output tokens are asked for over the time that it takes to generate them.
+	if s.Sizes.Ended > 0 {
+		stay := min(s.Sizes.Output/s.Sizes.Ended*r.TokenSeconds, longestStay)
+		s.Asked += (asked.Output - s.Asked) * float32(1-math.Exp(-seconds/max(stay, least)))
+		asked.Output = s.Asked
+	}
 	weight := float32(1 - math.Exp(-seconds/levelSeconds))
 	s.Level.Prompt += (max(done.Prompt, asked.Prompt) - s.Level.Prompt) * weight
 	s.Level.Output += (max(done.Output, asked.Output) - s.Level.Output) * weight
