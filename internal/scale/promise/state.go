@@ -39,8 +39,13 @@ const (
 	// mostBusy is the highest knee: queues grow long where replicas are busier.
 	mostBusy, leastKnee = 0.85, 0.05
 	// margin is the share of the allowed misses that a plan may have: a replay knows
-	// neither the requests nor the replicas one by one.
-	margin = 0.55
+	// neither the requests nor the replicas one by one. It is multiplied by a factor within
+	// leastCorrection and mostCorrection that follows the misses that were measured.
+	margin                          = 0.5
+	leastCorrection, mostCorrection = 0.2, 1.4
+	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
+	// the misses that were measured.
+	price, leastPrice, mostPrice = 1.5, 0.15, 4
 	// confident is for how many requests the objective counts as kept with a margin before
 	// misses were measured.
 	confident = 500
@@ -232,9 +237,9 @@ func (s State) Learn(objective float64, l Limits, b Bounds) State {
 	knee := cost.knee(l)
 	r := Replay{
 		Loads: s.Loads, Seconds: StepSeconds, Cost: cost, Shares: s.Curve.Shares(knee), Knee: knee,
-		Startup: b.Startup, Min: b.Min, Max: b.Max, Price: 1.5 * min(max(over, 0.15), 4),
+		Startup: b.Startup, Min: b.Min, Max: b.Max, Price: price * min(max(over, leastPrice), mostPrice),
 	}
-	s.Plan = r.Choose(allowed * margin * min(max(1/over, 0.5), 1.4))
+	s.Plan = r.Choose(allowed * margin * min(max(math.Pow(over, -1.5), leastCorrection), mostCorrection))
 	return s
 }
 
