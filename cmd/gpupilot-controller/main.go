@@ -14,7 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 )
@@ -47,12 +47,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	log := c.logger(out)
 	kube.BridgeLogs(log)
-	if c.removeExporter != "" {
+	if c.checked != "" {
 		clients, err := kube.Connect(kube.Config{Kubeconfig: c.kubeconfig, UserAgent: "gpupilot-controller/" + version, Log: log})
 		if err != nil {
 			return err
 		}
-		return gpuexporter.Uninstall(ctx, clients.Live, clients.Client, c.removeExporter, log)
+		return clients.Check(ctx, c.checked, certificates.Paths(c.apis())...)
 	}
 	p, err := assemble(c, log)
 	if err != nil {

@@ -77,10 +77,10 @@ type config struct {
 	queriesPerNamespace int
 	workloadMetrics     int
 
-	nodeHealth     bool
-	exporters      bool
-	agentImage     string
-	removeExporter string
+	nodeHealth bool
+	exporters  bool
+	agentImage string
+	checked    string // the URL of a running controller
 
 	keda struct {
 		address string // empty: no scaler
@@ -218,7 +218,7 @@ func (c *config) mainRows() []option {
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
 
 		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
-		{"remove-exporter", &c.removeExporter, "delete the GPUExporter with this `name`, wait at most a minute until the running controller has taken its labels of nodes back, and exit; the chart does this before it is uninstalled", kubeflags.IsNameOrEmpty(&c.removeExporter)},
+		{"check", &c.checked, "check that the running controller with the page at this `URL` is ready, and that the API server gets its metrics APIs, within a minute, and exit; helm test does this", nil},
 		{"agent-image", &c.agentImage, "`image` of the agents of GPUExporters without an image of their own", nil},
 		{"node-health", &c.nodeHealth, "set the condition GPUHealthy of nodes: False after XID errors that need a reset, a failed row remapping or a lost GPU", nil},
 

@@ -152,9 +152,15 @@ func (p *program) makeMetricsAPI() (err error) {
 	return nil
 }
 
+// apis returns the metrics APIs whose APIServices are the controller's.
+func (c *config) apis() []certificates.APIVersion {
+	return certificates.APIs(c.apiServices, c.external.enabled)
+}
+
 // registerAPIs has the leader keep the APIServices.
 func (p *program) registerAPIs(certs *certificates.Certs) error {
-	if !p.cfg.apiServices {
+	apis := p.cfg.apis()
+	if len(apis) == 0 {
 		return nil
 	}
 	client, err := apiregistration.NewForConfig(p.clients.Config)
@@ -164,11 +170,8 @@ func (p *program) registerAPIs(certs *certificates.Certs) error {
 	owner := kube.NewClusterRoleOwner(p.clients.Set.RbacV1().ClusterRoles(), certificates.OwnerRole)
 	p.addLoop(func(ctx context.Context) { _, _ = owner.References(ctx) }) // an error is repeated where it is used
 	cfg := certificates.APIServiceConfig{
-		APIs: certificates.CustomMetrics(), Namespace: p.cfg.namespace, Service: p.cfg.service, Port: p.cfg.servicePort,
+		APIs: apis, Namespace: p.cfg.namespace, Service: p.cfg.service, Port: p.cfg.servicePort,
 		CreateIfMissing: true, Owner: owner, ServiceOwner: p.owner, Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"},
-	}
-	if p.cfg.external.enabled {
-		cfg.APIs = append(cfg.APIs, certificates.ExternalMetrics()...)
 	}
 	p.addLeaderLoop(func(ctx context.Context) {
 		certificates.KeepAPIServices(ctx, client.APIServices(), cfg, certs, p.log)

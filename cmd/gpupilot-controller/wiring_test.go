@@ -9,16 +9,19 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
 
+const kubeconfig = `{"apiVersion": "v1", "kind": "Config", "current-context": "x",
+	"clusters": [{"name": "x", "cluster": {"server": "SERVER"}}], "users": [{"name": "x", "user": {}}],
+	"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]}`
+
 // Without an API server the controller starts, is not ready, and waits.
 func TestStartsWithoutAnAPIServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(file, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "x",
-		"clusters": [{"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "x", "user": {}}],
-		"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(kubeconfig, "SERVER", "http://127.0.0.1:1")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, err := parse(t, nil, "--kubeconfig", file, "--roles", "scrape,decide")

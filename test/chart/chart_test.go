@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -295,7 +296,9 @@ func TestDisabledAlert(t *testing.T) {
 			}
 			var spec struct {
 				Spec struct {
-					Groups []struct{ Rules []struct{ Alert, Record string } }
+					Groups []struct {
+						Rules []struct{ Alert, Record string }
+					}
 				}
 			}
 			text, err := sigsyaml.Marshal(o.Object)
@@ -485,6 +488,18 @@ func folder(t *testing.T, elem ...string) map[string]string {
 	return out
 }
 
+// The icon is the page's, in the chart itself: no address exists yet that would have it.
+func TestIcon(t *testing.T) {
+	chrt, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := readFile(t, root, "internal", "serve", "webui", "static", "icon.svg")
+	if want := "data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString(text); chrt.Metadata.Icon != want {
+		t.Errorf("the icon of Chart.yaml is not the page's icon.svg, want %s", want)
+	}
+}
+
 // Artifact Hub's annotations name the images and kinds of this version.
 func TestArtifactHub(t *testing.T) {
 	chrt, err := loadChart()
@@ -523,34 +538,32 @@ func TestArtifactHub(t *testing.T) {
 	}
 }
 
-// Helm creates the objects of the uninstallation before it deletes anything, and leaves none of them.
-func TestUninstallJob(t *testing.T) {
-	hooks := func(vals string) (out []string) {
+// helm test asks the controller and the API server, with our own image and without a right.
+func TestHelmTest(t *testing.T) {
+	f := func(vals string, want ...any) {
 		t.Helper()
 		_, rel, err := render(values(t, vals))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, hook := range rel.Hooks {
-			if fmt.Sprint(hook.Events) != "[pre-delete]" || len(hook.DeletePolicies) != 3 {
-				t.Errorf("%s/%s: events %v, policies %v", hook.Kind, hook.Name, hook.Events, hook.DeletePolicies)
-			}
-			if hook.Kind == "Job" && hook.Weight <= -1 {
-				t.Errorf("the Job has the weight %d, and would not find its account", hook.Weight)
-			}
-			out = append(out, hook.Kind+"/"+hook.Name)
+		if len(rel.Hooks) != 1 || fmt.Sprint(rel.Hooks[0].Events) != "[test]" {
+			t.Fatalf("with %q the hooks are %v: none but the test runs, so that helm uninstall needs no image", vals, rel.Hooks)
 		}
-		slices.Sort(out)
-		return out
-	}
-	const name = "/gpupilot-uninstall"
-	want := []string{"ClusterRole" + name, "ClusterRoleBinding" + name, "Job" + name, "ServiceAccount" + name}
-	if diff := cmp.Diff(want, hooks("")); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
-	for _, vals := range []string{"gpuExporter: {uninstallJob: false}", "gpuExporter: {enabled: false}", "rbac: {create: false}"} {
-		if have := hooks(vals); len(have) != 0 {
-			t.Errorf("with %s: %v", vals, have)
+		o, err := decode([]byte(rel.Hooks[0].Manifest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, o.get(t, "Pod/gpupilot-test", "spec|containers|0|args")); diff != "" {
+			t.Errorf("with %q: -want +got\n%s", vals, diff)
+		}
+		if image := mustRender(t, vals).get(t, "Deployment/gpupilot-controller", "spec|template|spec|containers|0|image"); image != o.get(t, "Pod/gpupilot-test", "spec|containers|0|image") {
+			t.Errorf("the test has another image than the controller, %v", image)
+		}
+		if account := o.get(t, "Pod/gpupilot-test", "spec|serviceAccountName"); account != nil {
+			t.Errorf("the test has the rights of %v", account)
 		}
 	}
+	const check = "--check=http://gpupilot-controller." + namespace + ":8080"
+	f("", check, "--register-apis=true", "--external-metrics=false")
+	f("{customMetrics: {enabled: false}, externalMetrics: {enabled: true}, ports: {page: 18080}}", check, "--register-apis=false", "--external-metrics=true")
 }

@@ -7,6 +7,7 @@ package chart
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -29,11 +30,10 @@ const helmTimeout = 2 * time.Minute
 type helm struct {
 	cfg  *action.Configuration
 	post postrenderer.PostRenderer // nil: none
-	// noHooks is --no-hooks of helm uninstall: the Job runs on no node.
-	noHooks bool
 }
 
 func newHelm(kubeconfig string, post postrenderer.PostRenderer) (*helm, error) {
+	kube.ManagedFieldsManager = "helm" // as the command does
 	flags := genericclioptions.NewConfigFlags(false)
 	ns := namespace
 	flags.KubeConfig, flags.Namespace = &kubeconfig, &ns
@@ -74,10 +74,20 @@ func (h *helm) upgrade(ctx context.Context, vals map[string]any) error {
 	return nil
 }
 
+// test is helm test.
+func (h *helm) test() error {
+	c := action.NewReleaseTesting(h.cfg)
+	c.Namespace, c.Timeout = namespace, helmTimeout
+	_, shutdown, err := c.Run(releaseName)
+	if err = errors.Join(err, shutdown()); err != nil {
+		return fmt.Errorf("helm test: %w", err)
+	}
+	return nil
+}
+
 // uninstall is helm uninstall --wait.
 func (h *helm) uninstall() error {
 	c := action.NewUninstall(h.cfg)
-	c.DisableHooks = h.noHooks
 	c.Timeout, c.WaitStrategy, c.DeletionPropagation = helmTimeout, kube.LegacyStrategy, "background"
 	if _, err := c.Run(releaseName); err != nil {
 		return fmt.Errorf("helm uninstall: %w", err)

@@ -17,8 +17,10 @@ import (
 	"testing"
 	"time"
 
+	helmkube "helm.sh/helm/v4/pkg/kube"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -52,7 +54,6 @@ func TestInstall(t *testing.T) {
 		if h, err = newHelm(s.Cluster.Kubeconfig(), &toLoopback{port: port}); err != nil {
 			return err
 		}
-		h.noHooks = true
 		err = stack.Eventually(ctx, wait, func() error {
 			if before, err = inventory.List(ctx, s.REST); err != nil {
 				return err
@@ -159,12 +160,16 @@ func testUpgrade(t *testing.T, s *stack.Stack, h *helm) {
 	if wantBundle == "" || wantHolder == "" {
 		t.Fatalf("caBundle %q, leader %q: neither may be empty", wantBundle, wantHolder)
 	}
-	if err := h.upgrade(t.Context(), values(t, "{replicaCount: 3, gpuExporter: {spec: {interval: 2s}}}")); err != nil {
+	if err := h.upgrade(t.Context(), values(t, "{replicaCount: 3, ports: {api: 10250}, gpuExporter: {spec: {interval: 2s}}}")); err != nil {
 		t.Fatal(err)
 	}
 	deployment := get(t, s, "apps/v1", "Deployment", namespace, "gpupilot-controller")
 	if n, _, _ := unstructured.NestedInt64(deployment.Object, "spec", "replicas"); n != 3 {
 		t.Errorf("%d replicas after the upgrade, want 3", n)
+	}
+	ports := objects{"it": deployment}.get(t, "it", "spec|template|spec|containers|0|ports")
+	if list, ok := ports.([]any); !ok || len(list) != 2 || fmt.Sprint(list[0]) != "map[containerPort:10250 name:https protocol:TCP]" {
+		t.Errorf("the ports after the upgrade: %v, want 10250 and 8080", ports)
 	}
 	exporter := get(t, s, "gpupilot.dev/v1alpha1", "GPUExporter", "", "default")
 	if interval, _, _ := unstructured.NestedString(exporter.Object, "spec", "interval"); interval != "2s" {
@@ -320,7 +325,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	}
 	// The controller still runs, as its pods do in their grace period. It must not create anything again.
 	eventually(t, func() error {
-		return inventory.Left(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofCRDs, ofOperator)...)
+		return inventory.Left(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofCRDs, ofOthers)...)
 	})
 	s.StopController()
 	for _, identity := range crds {
@@ -333,7 +338,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	if err := s.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { return inventory.Left(ctx, s.REST, before, ofOperator...) })
+	eventually(t, func() error { return inventory.Left(ctx, s.REST, before, ofOthers...) })
 }
 
 // crdNames are the CRDs of the chart, which docs/uninstall.md deletes.
@@ -342,18 +347,21 @@ var crdNames = []string{"gpuautoscalers.gpupilot.dev", "gpuexporters.gpupilot.de
 // ofCRDs are the objects that the API server makes for our CRDs, and removes with them.
 var ofCRDs = []string{"apiregistration.k8s.io/APIService v1alpha1.gpupilot.dev"}
 
-// ofOperator are the CRDs that testDryRun installs.
-var ofOperator = []string{
+// ofOthers are the CRDs that testDryRun installs.
+var ofOthers = []string{
 	"apiextensions.k8s.io/CustomResourceDefinition servicemonitors.monitoring.coreos.com",
 	"apiextensions.k8s.io/CustomResourceDefinition prometheusrules.monitoring.coreos.com",
+	"apiextensions.k8s.io/CustomResourceDefinition httproutes.gateway.networking.k8s.io",
 	"apiregistration.k8s.io/APIService v1.monitoring.coreos.com", // the API server's, for the CRDs
+	"apiregistration.k8s.io/APIService v1.gateway.networking.k8s.io",
+	"apiregistration.k8s.io/APIService v1beta1.gateway.networking.k8s.io",
 }
 
 // The API server accepts every object that the chart renders with any of the values files, and every example, without
 // an unknown field. This is stronger than a check of schemas: it includes CEL rules and the validation of built-in kinds.
 func testDryRun(t *testing.T, s *stack.Stack) {
 	ctx := t.Context()
-	installOperatorCRDs(t, s)
+	installOtherCRDs(t, s)
 	for _, ns := range []string{"llm", "studio"} {
 		if err := s.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
 			t.Fatal(err)
@@ -406,7 +414,7 @@ func testDryRun(t *testing.T, s *stack.Stack) {
 	t.Logf("the API server accepted %d objects", accepted)
 }
 
-// dryRun is kubectl apply --server-side --dry-run=server --validate=strict.
+// dryRun is helm upgrade --dry-run=server, and validates strictly.
 func dryRun(ctx context.Context, s *stack.Stack, o *unstructured.Unstructured) error {
 	mapping, err := s.Client.RESTMapper().RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
 	if err != nil {
@@ -416,49 +424,66 @@ func dryRun(ctx context.Context, s *stack.Stack, o *unstructured.Unstructured) e
 	if err != nil {
 		return err
 	}
+	if o.GetNamespace() == "" && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		o.SetNamespace(namespace)
+	}
 	text, err := o.MarshalJSON()
 	if err != nil {
 		return err
 	}
 	force := true
 	_, err = objects.Resource(mapping.Resource).Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.ApplyPatchType, text, metav1.PatchOptions{
-		FieldManager: "test", Force: &force, DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict,
+		FieldManager: helmkube.ManagedFieldsManager, Force: &force, DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict,
 	})
 	return err
 }
 
-const operatorModule = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+// otherCRDs are those of kinds that the chart renders on request, by the module that has them.
+var otherCRDs = map[string][]string{
+	"github.com/prometheus-operator/prometheus-operator@v0.85.0": {
+		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+		"example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+	},
+	"sigs.k8s.io/gateway-api@v1.4.1": {"config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"},
+}
 
-// installOperatorCRDs installs ServiceMonitor and PrometheusRule from the Prometheus Operator's module.
-func installOperatorCRDs(t *testing.T, s *stack.Stack) {
+// installOtherCRDs installs them.
+func installOtherCRDs(t *testing.T, s *stack.Stack) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", operatorModule)
-	cmd.Dir, cmd.Stderr = t.TempDir(), os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("download %s: %v", operatorModule, err)
+	for name, files := range otherCRDs {
+		cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", name)
+		cmd.Dir, cmd.Stderr = t.TempDir(), os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("download %s: %v", name, err)
+		}
+		var module struct{ Dir string }
+		if err := json.Unmarshal(out, &module); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			installCRD(t, s, readFile(t, module.Dir, file))
+		}
 	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
+}
+
+// installCRD installs a CRD, and waits until its kind is served.
+func installCRD(t *testing.T, s *stack.Stack, text []byte) {
+	t.Helper()
+	var o unstructured.Unstructured
+	if err := sigsyaml.Unmarshal(text, &o.Object); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"servicemonitors", "prometheusrules"} {
-		var o unstructured.Unstructured
-		b := readFile(t, module.Dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_"+name+".yaml")
-		if err := sigsyaml.Unmarshal(b, &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Client.Create(t.Context(), &o); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() error {
-			list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "monitoring.coreos.com/v1", "kind": o.GetName()}}
-			kind, _, _ := unstructured.NestedString(o.Object, "spec", "names", "listKind")
-			list.SetKind(kind)
-			if err := s.Client.List(t.Context(), list); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			return nil
-		})
+	if err := s.Client.Create(t.Context(), &o); err != nil {
+		t.Fatal(err)
 	}
+	group, _, _ := unstructured.NestedString(o.Object, "spec", "group")
+	kind, _, _ := unstructured.NestedString(o.Object, "spec", "names", "listKind")
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": group + "/v1", "kind": kind}}
+	eventually(t, func() error {
+		if err := s.Client.List(t.Context(), list); err != nil {
+			return fmt.Errorf("%s: %w", o.GetName(), err)
+		}
+		return nil
+	})
 }

@@ -170,7 +170,7 @@ func (s *site) connect() {
 	s.REST = config
 	s.Client, err = client.NewWithWatch(config, client.Options{})
 	must(s.t, err)
-	s.helm, err = newHelm(s.Cluster.Kubeconfig(), nil)
+	s.helm, err = newHelm(s.Cluster.Kubeconfig(), withServiceIP{})
 	must(s.t, err)
 }
 

@@ -5,6 +5,7 @@
 package chart
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,7 +69,17 @@ spec:
 
 // The values of the installation and of the upgrade, which has other collectors and another image of the controller.
 const (
-	installed = `gpuExporter: {spec: {backend: sim}}`
+	installed = `
+gpuExporter: {spec: {backend: sim}}
+rules:
+  custom:
+  - seriesQuery: DCGM_FI_DEV_GPU_UTIL{namespace!="",pod!=""}
+    resources: {template: <<.Resource>>}
+    name: {as: adapted}
+    metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+ruleFiles:
+  team.yaml: {groups: [{name: team, rules: [{record: recorded, expr: "avg by (namespace, pod) (DCGM_FI_DEV_GPU_UTIL)"}]}]}
+`
 	upgraded  = `
 image: {tag: ` + newTag + `}
 gpuExporter:
@@ -80,6 +91,19 @@ gpuExporter:
         DCGM_FI_DEV_MEMORY_TEMP, gauge, Memory temperature (in C).
 `
 )
+
+// serviceIP is the address of the controller's Service for the pod of helm test. No DNS and no kube-proxy are here.
+const serviceIP = "198.51.100.10"
+
+// withServiceIP gives that pod the address of the Service's name.
+type withServiceIP struct{}
+
+// Run is Helm's post-renderer.
+func (withServiceIP) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
+	const field = "\n  restartPolicy: Never\n" // no other pod has it
+	alias := field + "  hostAliases: [{ip: " + serviceIP + ", hostnames: [gpupilot-controller." + namespace + "]}]\n"
+	return bytes.NewBuffer(bytes.Replace(rendered.Bytes(), []byte(field), []byte(alias), 1)), nil
+}
 
 // TestInstallOnNode is the test stage, in the node's namespaces: the pages' commands, then install, scale, upgrade, uninstall.
 func TestInstallOnNode(t *testing.T) {
@@ -102,6 +126,7 @@ func TestInstallOnNode(t *testing.T) {
 	s.install()
 	s.upgrade()
 	s.uninstall()
+	s.run("kubectl label nodes --all gpupilot.dev/gpu-")
 	if diff := cmp.Diff(labels, s.nodeLabels()); diff != "" {
 		t.Errorf("the node's labels (-before +after):\n%s", diff)
 	}
@@ -115,7 +140,7 @@ func (s *site) install() {
 	s.log("helm install has returned")
 	must(s.t, s.Apply(s.ctx, []byte(demoScaler)))
 	s.eventually("custom.metrics.k8s.io has the demo's metric", func() error {
-		_, err := s.metricTimes()
+		_, err := s.metricTimes("DCGM_FI_DEV_GPU_UTIL")
 		return err
 	})
 	metric := time.Since(began)
@@ -131,6 +156,15 @@ func (s *site) install() {
 	s.eventually("the demo's new replicas run", func() error { return s.podsReady(demoReplicas, "demo", nil) })
 	s.log("from helm install to the first GPU metric %.1f s, to the first scale %.1f s, to all pods %.1f s",
 		metric.Seconds(), scale.Seconds(), time.Since(began).Seconds())
+	for _, name := range []string{"adapted", "recorded"} {
+		s.eventually("the chart's rules give the demo's pods the metric "+name, func() error {
+			_, err := s.metricTimes(name)
+			return err
+		})
+	}
+	must(s.t, realnode.ServeClusterIP(s.ctx, serviceIP, "8080", s.pods(controllerPods)[0].Status.PodIP+":8080"))
+	must(s.t, s.helm.test())
+	s.log("helm test has succeeded")
 }
 
 // upgrade upgrades to another controller image and other collectors. No agent restarts, nothing scales, and decisions go
@@ -169,7 +203,7 @@ func (s *site) upgrade() {
 	if now := s.demo(); now.Generation != demo.Generation {
 		s.t.Errorf("the upgrade changed the demo: generation %d, and now %d with %d replicas", demo.Generation, now.Generation, *now.Spec.Replicas)
 	}
-	if _, err := s.metricTimes(); err != nil {
+	if _, err := s.metricTimes("DCGM_FI_DEV_GPU_UTIL"); err != nil {
 		s.t.Errorf("custom metrics after the upgrade: %v", err)
 	}
 }
@@ -224,13 +258,13 @@ func (s *site) onlyPod(labels client.MatchingLabels) *corev1.Pod {
 	return &pods[0]
 }
 
-// metricTimes asks for the utilisation of the demo's pods, as kubectl get --raw does, and returns when it was measured.
-func (s *site) metricTimes() ([]time.Time, error) {
+// metricTimes asks for a metric of the demo's pods, as kubectl get --raw does, and returns when it was measured.
+func (s *site) metricTimes(name string) ([]time.Time, error) {
 	clients, err := kubernetes.NewForConfig(s.REST)
 	if err != nil {
 		return nil, err
 	}
-	body, err := clients.RESTClient().Get().AbsPath("/apis/custom.metrics.k8s.io/v1beta2/namespaces/demo/pods/*/DCGM_FI_DEV_GPU_UTIL").DoRaw(s.ctx)
+	body, err := clients.RESTClient().Get().AbsPath("/apis/custom.metrics.k8s.io/v1beta2/namespaces/demo/pods/*/" + name).DoRaw(s.ctx)
 	if err != nil {
 		return nil, err
 	}

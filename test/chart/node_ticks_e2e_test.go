@@ -100,7 +100,7 @@ func (k *ticks) poll(ctx context.Context) {
 		}
 	}
 	all.Go(func() {
-		if times, err := k.s.metricTimes(); err == nil && time.Since(times[0]) < maxGap {
+		if times, err := k.s.metricTimes("DCGM_FI_DEV_GPU_UTIL"); err == nil && time.Since(times[0]) < maxGap {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.fresh.note(time.Now())

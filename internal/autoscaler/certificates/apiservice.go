@@ -39,6 +39,25 @@ func ExternalMetrics() []APIVersion {
 	return []APIVersion{{Group: "external.metrics.k8s.io", Version: "v1beta1", Priority: 100}}
 }
 
+// APIs returns the versions of both groups, or of one.
+func APIs(custom, external bool) (out []APIVersion) {
+	if custom {
+		out = CustomMetrics()
+	}
+	if external {
+		out = append(out, ExternalMetrics()...)
+	}
+	return out
+}
+
+// Paths returns the paths of the discovery of APIs.
+func Paths(apis []APIVersion) (out []string) {
+	for _, api := range apis {
+		out = append(out, "/apis/"+api.Group+"/"+api.Version)
+	}
+	return out
+}
+
 // OwnerRole is the ClusterRole that lets the controller create APIServices. It owns those,
 // because it is deleted with the installation.
 const OwnerRole = "gpupilot-controller:apiservices"
