@@ -184,13 +184,13 @@ generate: ## deepcopy functions and CRDs from the API types, dashboards and aler
 	cd deploy/monitoring && go run .
 	@$(MAKE) --no-print-directory chart
 
-chart: ## the chart's copies of deploy/, and the kustomize base, which is the chart with its default values
+chart: ## the chart's copies of deploy/, its README, and the kustomize base, which is the chart with its default values
 	rm -rf deploy/chart/crds deploy/chart/files
 	mkdir -p deploy/chart/files
 	cp -R deploy/crds deploy/chart/crds
 	cp deploy/chart/values.yaml deploy/chart/files/
 	cp -R deploy/rbac deploy/admission deploy/node-health deploy/external-metrics deploy/delegate deploy/agent-auth deploy/chart/files/
-	cd test/chart && go test -count=1 -run TestKustomize . -update
+	cd test/chart && go test -count=1 -run 'TestKustomize|TestReadme' . -update
 
 .PHONY: backtest backtest-quick
 # The .1s files are counts from the .requests files, which have more detail.

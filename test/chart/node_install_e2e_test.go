@@ -80,7 +80,7 @@ rules:
 ruleFiles:
   team.yaml: {groups: [{name: team, rules: [{record: recorded, expr: "avg by (namespace, pod) (DCGM_FI_DEV_GPU_UTIL)"}]}]}
 `
-	upgraded  = `
+	upgraded = `
 image: {tag: ` + newTag + `}
 gpuExporter:
   spec:
