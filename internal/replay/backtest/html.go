@@ -35,6 +35,8 @@ func (r *Report) HTML(w io.Writer) error {
 		"ms":      func(x float64) string { return shortNumber(1000 * x) },
 		"price":   r.priceNote,
 		"short":   shortNumber,
+		"kept":    func(p Promise) string { return p.verdict() },
+		"takes":   func(p Promise) string { return p.cost(r.onlyPrice()) },
 		"role":    func(a Attainment) string { return a.role() },
 		"over":    func(a Attainment) string { return a.cost() },
 	}).Parse(page)

@@ -25,8 +25,9 @@ type Attainment struct {
 	Kind      Kind   `json:"kind"`
 	// Cells is the number of cells in which the mean of the replays reaches the objective.
 	Cells int `json:"cellsKept"`
-	// OverOracle is the GPU-hours ÷ those of the cheapest oracle: the geometric mean over
-	// the cells that both reach. 0: there is no such cell.
+	// OverOracle is the GPU-hours ÷ those of the cheapest oracle that reaches the objective:
+	// the geometric mean over all cells in which one does, also those that the contender
+	// misses. 0: the contender or the oracle reaches it in no cell.
 	OverOracle float64 `json:"gpuHoursOverOracle,omitempty"`
 	// Matches is the policy that a KindMatching setting was chosen for.
 	Matches string `json:"matches,omitempty"`
@@ -189,21 +190,24 @@ func settingNames(cells []*cellSums) (names []string) {
 }
 
 // count counts the cells in which a contender reaches the objective, and compares its
-// GPU-hours with the oracle's.
+// GPU-hours with the oracle's in all cells that the oracle reaches: a contender is not
+// flattered by leaving out the dear cells.
 func (a *Attainment) count(cells []*cellSums, allowed float64, of func(*cellSums) *sum) {
 	logs, n := 0.0, 0.0
 	for _, x := range cells {
 		s := of(x)
-		if s == nil || !s.reaches(allowed, x.replays) {
+		if s == nil || s.replays != x.replays {
 			continue
 		}
-		a.Cells++
+		if s.reaches(allowed, x.replays) {
+			a.Cells++
+		}
 		if x.oracle.replays == x.replays && x.oracle.gpuHours > 0 && s.gpuHours > 0 {
 			logs += math.Log(s.gpuHours / x.oracle.gpuHours)
 			n++
 		}
 	}
-	if n > 0 {
+	if a.Cells > 0 && n > 0 {
 		a.OverOracle = math.Exp(logs / n)
 	}
 }

@@ -19,6 +19,7 @@ type Report struct {
 
 	Quick bool `json:"quick,omitempty"` // with a few of the peers' settings: not for publication
 
+	Promises   []Promise   `json:"promises"`
 	Cells      []Cell      `json:"cells"`
 	Groups     []Group     `json:"parts,omitempty"` // none without peers
 	Cases      []Case      `json:"cases"`
@@ -43,7 +44,7 @@ type Group struct {
 // a group of their own.
 func NewReport(s *Study, cases []Case, untouched []string) *Report {
 	r := &Report{
-		Cells: s.Cells(cases), Cases: cases, Models: s.Models, Objectives: s.Objectives(cases),
+		Promises: s.Promises(cases), Cells: s.Cells(cases), Cases: cases, Models: s.Models, Objectives: s.Objectives(cases),
 		judge: s.Judge, class: map[string]contender.Class{}, family: map[string]contender.Family{},
 	}
 	for i := range s.Peers {

@@ -146,10 +146,14 @@ func (s *Study) peak(seed int) float64 {
 	return s.Low * math.Pow(s.High/s.Low, float64(seed)/float64(s.Seeds-1))
 }
 
+// pastSeconds is how much of the load before a replay our policies know: what the
+// controller keeps of a day, as means of minutes.
+const pastSeconds = 26 * 3600
+
 func (s *Study) config(j *job) Config {
 	cfg := Config{
 		Trace: j.trace, Model: j.model, Startup: service.DefaultStartup(j.startup), Seed: uint64(j.seed) + 1, Peak: s.peak(j.seed),
-		Patience: s.Patience, Min: s.Min, Max: s.Max, capacities: s.capacities[j.model.Name],
+		Past: pastSeconds, Patience: s.Patience, Min: s.Min, Max: s.Max, capacities: s.capacities[j.model.Name],
 	}
 	if s.Startup != nil {
 		cfg.Startup = s.Startup(j.startup)

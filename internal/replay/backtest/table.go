@@ -19,6 +19,7 @@ func (r *Report) Table(w io.Writer) error {
 		fmt.Fprintf(&b, "%-9s %s\n", f.Name, f.Text)
 	}
 	b.WriteString("\n")
+	r.writePromises(&b)
 	r.cellTable().write(&b)
 	if len(r.Peers) > 0 {
 		if r.hasSummaries() {

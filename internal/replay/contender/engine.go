@@ -20,13 +20,15 @@ func NewOurs(name string, p policy.Compiled) Entry {
 	if p = withoutQueries(p); len(p.Sources) < all {
 		name += ", without its queries"
 	}
-	for _, s := range p.Sources {
+	objective := 0.0
+	for i, s := range p.Sources {
 		if s.Kind != policy.GPU {
 			class = OnRequests
 		}
+		objective = max(objective, p.Policy.Signals[i].Objective)
 	}
 	return Entry{
-		Name: name, Family: Ours, Class: class,
+		Name: name, Family: Ours, Class: class, Objective: objective,
 		New: func(r *Replay) (service.Autoscaler, error) { return newEngine(r, p) },
 	}
 }

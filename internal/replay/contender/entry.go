@@ -16,6 +16,9 @@ type Entry struct {
 	// peers as our policies are.
 	Given bool
 
+	// Objective is the share of the requests that the policy promises, below 1; 0: none.
+	Objective float64
+
 	// New returns the autoscaler for one replay.
 	New func(*Replay) (service.Autoscaler, error)
 }

@@ -47,6 +47,8 @@ var (
 const (
 	// halfLife is the age at which a step counts half, in seconds.
 	halfLife = 4 * 3600
+	// trusted is how long a record is that chooses any window, in seconds.
+	trusted = 4 * 3600
 	// day is the time whose highest load a reserve is a share of, in seconds.
 	day = 24 * 3600
 )
@@ -80,7 +82,14 @@ func (r *Replay) plans() (out []Plan, mean float64) {
 	out = make([]Plan, 0, len(windows)*len(reserves)*len(targets))
 	ofDay := highest(f.busy, r.steps(day))
 	want := make([]float32, len(f.busy))
+	// A short record has seen neither the load come back nor what it can rise to: the
+	// shorter it is, the closer a plan is to the one without a record, or the safer.
+	doubt := 1 - float64(len(f.busy))*r.Seconds/trusted
+	shortest, fullest := defaultWindow*doubt, float32(1-(1-defaultLoad*r.Knee)*max(doubt, 0))
 	for _, window := range windows {
+		if window < shortest {
+			continue
+		}
 		ofWindow := highest(f.busy, r.steps(window))
 		for _, reserve := range reserves {
 			for i := range want {
@@ -88,6 +97,9 @@ func (r *Replay) plans() (out []Plan, mean float64) {
 			}
 			wanted, ready := runs(want), runs(lowest(want, r.steps(r.Startup)))
 			for _, target := range targets {
+				if target > fullest {
+					continue
+				}
 				p := Plan{Target: float64(target), Window: window, Share: f.share(r, ready, 1/target), Replicas: f.replicas(r, wanted, 1/target)}
 				if n := len(ofDay); n > 0 {
 					p.Reserve = float64(reserve * ofDay[n-1])

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backtest
+
+import (
+	"math"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/replay/service"
+)
+
+// promised has replays of an hour in which the policy and the user's HPA miss these
+// percentages, for 12 and 20 GPU-hours where an oracle takes 10.
+func promised(missed ...float64) (*Study, []Case) {
+	s := &Study{Ours: []contender.Entry{
+		{Name: "slo", Family: contender.Ours, Objective: 0.98},
+		{Name: "mine (HPA)", Family: contender.HPA, Given: true},
+	}}
+	var cases []Case
+	for i, m := range missed {
+		cases = append(cases, Case{
+			Trace: "a", Seed: uint64(i) + 1, Hours: 1,
+			Ours: []Result{
+				{Name: "slo", Outcome: service.Outcome{Violations: m, GPUHours: 12}},
+				{Name: "mine (HPA)", Outcome: service.Outcome{Violations: 9, GPUHours: 20}},
+			},
+			References: []Result{
+				{Family: contender.OracleSchedule, Outcome: service.Outcome{Violations: 1, GPUHours: 10}},
+				{Family: contender.OracleSchedule, Outcome: service.Outcome{Violations: 5, GPUHours: 1}},
+			},
+		})
+	}
+	return s, cases
+}
+
+func TestPromises(t *testing.T) {
+	f := func(missed []float64, verdict, cost, of string) {
+		t.Helper()
+		s, cases := promised(missed...)
+		all := s.Promises(cases)
+		if got := all[0].verdict(); got != verdict {
+			t.Errorf("%v: %q, want %q", missed, got, verdict)
+		}
+		if got := all[0].cost(2); got != cost {
+			t.Errorf("%v: %q, want %q", missed, got, cost)
+		}
+		if got := all[1].verdict(); got != of {
+			t.Errorf("%v: the HPA %q, want %q", missed, got, of)
+		}
+	}
+	const cost = "8\u202f760 GPU-hours a month, $17\u202f520, 1.20 × the oracle's, 40 % fewer than mine (HPA)"
+	f([]float64{0.5}, "keeps 98 %: in 1 of 1 replay, 0.50 % missed", cost, "does not keep 98 %: in 0 of 1 replay, 9.00 % missed")
+	f([]float64{1, 2, 1.5}, "keeps 98 %: in 3 of 3 replays, 1.50 % missed (0.26 to 2.74)", cost, "does not keep 98 %: in 0 of 3 replays, 9.00 % missed (9.00 to 9.00)")
+	f([]float64{0.1, 2.5}, "keeps 98 % on the mean: in 1 of 2 replays, 1.30 % missed", cost, "does not keep 98 %: in 0 of 2 replays, 9.00 % missed")
+	f([]float64{1.9, 4}, "does not keep 98 %: in 1 of 2 replays, 2.95 % missed", cost, "does not keep 98 %: in 0 of 2 replays, 9.00 % missed")
+}
+
+// The percentiles are those of the usual tables.
+func TestStudentT(t *testing.T) {
+	for freedom, want := range map[int]float64{1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962} {
+		if got := studentT(freedom); math.Abs(got-want) > 0.01 {
+			t.Errorf("%d degrees of freedom: %.3f, want %.3f", freedom, got, want)
+		}
+	}
+}
