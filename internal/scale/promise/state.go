@@ -42,7 +42,7 @@ const (
 	// neither the requests nor the replicas one by one. It is multiplied by a factor within
 	// leastCorrection and mostCorrection that follows the misses that were measured.
 	margin                          = 0.5
-	leastCorrection, mostCorrection = 0.2, 1.4
+	leastCorrection, mostCorrection = 0.2, 3.0
 	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
 	// the misses that were measured.
 	price, leastPrice, mostPrice = 1.5, 0.15, 4
