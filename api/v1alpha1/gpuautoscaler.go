@@ -182,8 +182,8 @@ type Signal struct {
 	// +optional
 	Target *Target `json:"target,omitempty"`
 
-	// SLO limits the latency of requests. With it, the target of a preset is learned: the
-	// number of requests per replica at which nearly all requests keep the limits.
+	// SLO is a promise about the latency of requests. With it, the replicas that keep it are
+	// learned, and a target counts until then.
 	// +optional
 	SLO *SLO `json:"slo,omitempty"`
 

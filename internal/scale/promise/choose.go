@@ -49,6 +49,8 @@ const (
 	halfLife = 4 * 3600
 	// trusted is how long a record is that chooses any window, in seconds.
 	trusted = 4 * 3600
+	// leastTrust is what the price counts without a record.
+	leastTrust = 0.2
 	// day is the time whose highest load a reserve is a share of, in seconds.
 	day = 24 * 3600
 )
@@ -58,7 +60,8 @@ const (
 // returns the plan that avoids those that are worth it.
 func (r *Replay) Choose(allowed float64) Plan {
 	plans, mean := r.plans()
-	price := r.Price * mean / allowed // in replicas
+	// One rise in a short record says little about how often it comes.
+	price := r.Price * mean / allowed * (1 - (1-leastTrust)*r.doubt()) // in replicas
 	best := 0
 	for i := range plans {
 		if plans[i].Replicas+price*plans[i].Share < plans[best].Replicas+price*plans[best].Share {
@@ -84,8 +87,8 @@ func (r *Replay) plans() (out []Plan, mean float64) {
 	want := make([]float32, len(f.busy))
 	// A short record has seen neither the load come back nor what it can rise to: the
 	// shorter it is, the closer a plan is to the one without a record, or the safer.
-	doubt := 1 - float64(len(f.busy))*r.Seconds/trusted
-	shortest, fullest := defaultWindow*doubt, float32(1-(1-defaultLoad*r.Knee)*max(doubt, 0))
+	doubt := r.doubt()
+	shortest, fullest := defaultWindow*doubt, float32(1-(1-defaultLoad*r.Knee)*doubt)
 	for _, window := range windows {
 		if window < shortest {
 			continue
@@ -110,6 +113,9 @@ func (r *Replay) plans() (out []Plan, mean float64) {
 	}
 	return out, max(f.load/max(f.weight[len(f.busy)], least)/r.Knee, 0.5)
 }
+
+// doubt is 1 without a record, and 0 from trusted seconds on.
+func (r *Replay) doubt() float64 { return max(0, 1-float64(len(r.Loads))*r.Seconds/trusted) }
 
 // steps is the number of steps in some seconds, at least one.
 func (r *Replay) steps(seconds float64) int { return max(1, int(math.Ceil(seconds/r.Seconds))) }

@@ -56,16 +56,6 @@ func (c Curve) next(busy, ended, missed, seconds float64) Curve {
 	return c
 }
 
-// Totals returns the requests that ended, and those that missed a limit. Those of the last
-// day count most.
-func (c *Curve) Totals() (ended, missed float64) {
-	for i := range c.Ended {
-		ended += float64(c.Ended[i])
-		missed += float64(c.Missed[i])
-	}
-	return ended, missed
-}
-
 // Shares returns the shares of missed requests. None is lower than that of a class
 // before. Where little is known, half of the requests are assumed to miss when replicas are
 // as busy as knee.

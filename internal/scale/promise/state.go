@@ -29,6 +29,9 @@ const (
 	// lag is how many steps back a request may have met busier replicas than those of the
 	// step in which it ended.
 	lag = 4
+	// backlogFrom is the share of missed requests from which there may be a backlog, and ease
+	// how much of the busy share that caused it counts one step later.
+	backlogFrom, ease = 0.05, 0.98
 	// keptSteps is how many steps are kept: a day, and the longest window.
 	keptSteps = 26 * 3600 / StepSeconds
 	// leastLearned is how many steps Learn needs: ten minutes.
@@ -42,13 +45,13 @@ const (
 	// neither the requests nor the replicas one by one. It is multiplied by a factor within
 	// leastCorrection and mostCorrection that follows the misses that were measured.
 	margin                          = 0.5
-	leastCorrection, mostCorrection = 0.2, 3.0
+	leastCorrection, mostCorrection = 0.2, 2.0
 	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
 	// the misses that were measured.
-	price, leastPrice, mostPrice = 1.5, 0.15, 4
-	// confident is for how many requests the objective counts as kept with a margin before
-	// misses were measured.
-	confident = 500
+	price, leastPrice, mostPrice = 1.5, 0.3, 4
+	// confident is for how long, in seconds of the traffic of the last minutes, the objective
+	// counts as kept with a margin before misses were measured.
+	confident = 3600
 )
 
 // State is what is learned about a workload. The zero State knows nothing. Its methods
@@ -58,12 +61,17 @@ type State struct {
 	Curve Curve `json:"curve"`
 	Plan  Plan  `json:"plan,omitzero"`
 	Sizes Sizes `json:"sizes"`
+	// Requests that ended under a plan, and those of them that missed a limit. Those of the
+	// last day count most.
+	Ended  float64 `json:"ended"`
+	Missed float64 `json:"missed"`
 
-	Level Load         `json:"-"` // tokens/s that are asked for now
-	Asked float32      `json:"-"` // output tokens/s that arrivals ask for
-	Busy  [lag]float32 `json:"-"` // share of the last steps, newest first
-	Step  Step         `json:"-"` // under way
-	Loads []Load       `json:"-"` // of the last steps, oldest first; the array is never changed
+	Level   Load         `json:"-"` // tokens/s that are asked for now
+	Asked   float32      `json:"-"` // output tokens/s that arrivals ask for
+	Busy    [lag]float32 `json:"-"` // share of the last steps, newest first
+	Busiest float32      `json:"-"` // share that the last step's misses were counted at
+	Step    Step         `json:"-"` // under way
+	Loads   []Load       `json:"-"` // of the last steps, oldest first; the array is never changed
 }
 
 // Sizes holds sums over the last minutes, with older ones weighing less: tokens that were
@@ -173,7 +181,16 @@ func (s *State) endStep() {
 	for _, b := range s.Busy[1:] {
 		busiest = max(busiest, b)
 	}
+	// A backlog outlasts what caused it: its misses are those of the busiest time.
+	if s.Busiest *= ease; x.Missed > backlogFrom*x.Ended {
+		busiest = max(busiest, s.Busiest)
+	}
+	s.Busiest = busiest
 	s.Curve = s.Curve.next(float64(busiest), x.Ended, x.Missed, x.Seconds)
+	if s.Plan.Target > 0 { // misses of the time before are not the plan's
+		keep := math.Exp(-x.Seconds / curveMemory)
+		s.Ended, s.Missed = s.Ended*keep+x.Ended, s.Missed*keep+min(x.Missed, x.Ended)
+	}
 }
 
 // Limits are those of a request's latency, in seconds; 0: none.
@@ -231,9 +248,8 @@ func (s State) Learn(objective float64, l Limits, b Bounds) State {
 	}
 	allowed := max(1-objective, 1e-6)
 	// More misses than planned make misses dearer, and fewer cheaper.
-	ended, missed := s.Curve.Totals()
-	planned := 0.7 * allowed
-	over := (missed + planned*confident) / (ended + confident) / planned
+	planned, usual := 0.7*allowed, s.Sizes.Ended/sizeSeconds*confident
+	over := (s.Missed + planned*usual) / max(s.Ended+usual, least) / planned
 	knee := cost.knee(l)
 	r := Replay{
 		Loads: s.Loads, Seconds: StepSeconds, Cost: cost, Shares: s.Curve.Shares(knee), Knee: knee,
