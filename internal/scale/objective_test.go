@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,12 +159,13 @@ func TestAnObjectiveWithoutAReplica(t *testing.T) {
 func TestAnObjectiveKeepsTheWindowOfTheBehavior(t *testing.T) {
 	p := objectivePolicy(0.99)
 	_, s := pursue(p, State{}, 6, 0, 3*3600, wave)
-	s.Signals[0].Promise.Plan = promise.Plan{Target: 0.3, Window: 60}
 	fall := func(window time.Duration) int {
 		p := p
 		p.Down.Window = window
 		d, s := pursue(p, s, 8, 3*3600, 600, func(int) (float64, float64, float64) { return 60, 1000, 200 })
 		n := d.Replicas
+		s.Signals = slices.Clone(s.Signals)
+		s.Signals[0].Promise.Plan = promise.Plan{Target: 0.3, Window: 60}
 		for i := range 3600 {
 			now := s.DecidedAt.Add(time.Second)
 			if d, s = Decide(p, llm{8.26e-3, 0.0565e-3, 0.245e-3}.observe(now, int(n), 5, 1000, 200), s, now); d.Replicas < n {
