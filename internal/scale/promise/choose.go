@@ -17,6 +17,14 @@ type Plan struct {
 	// What the plan came to in the replay that chose it.
 	Share    float64 `json:"share"`    // of the requests that missed a limit
 	Replicas float64 `json:"replicas"` // mean, starting ones included
+	// Short is set if it missed more than was allowed, because the load jumps faster than
+	// replicas start. Needs is the mean replicas of the cheapest plan that would have kept
+	// the objective; 0: none would.
+	Short bool    `json:"short,omitempty"`
+	Needs float64 `json:"needs,omitempty"`
+	// Looser and Stricter are the mean replicas with twice and half of the allowed misses.
+	Looser   float64 `json:"looser"`
+	Stricter float64 `json:"stricter"`
 }
 
 // Replay is recorded load, and what is needed to replay it as a fluid: each step has a mean
@@ -60,6 +68,18 @@ const (
 // returns the plan that avoids those that are worth it.
 func (r *Replay) Choose(allowed float64) Plan {
 	plans, mean := r.plans()
+	p := r.choose(plans, mean, allowed)
+	p.Looser, p.Stricter = r.choose(plans, mean, 2*allowed).Replicas, r.choose(plans, mean, allowed/2).Replicas
+	if p.Share > allowed {
+		p.Short = true
+		if k := cheapest(plans, allowed); k >= 0 {
+			p.Needs = plans[k].Replicas
+		}
+	}
+	return p
+}
+
+func (r *Replay) choose(plans []Plan, mean, allowed float64) Plan {
 	// One rise in a short record says little about how often it comes.
 	price := r.Price * mean / allowed * (1 - (1-leastTrust)*r.doubt()) // in replicas
 	best := 0
@@ -68,15 +88,22 @@ func (r *Replay) Choose(allowed float64) Plan {
 			best = i
 		}
 	}
-	if plans[best].Share > allowed {
-		return plans[best]
+	if plans[best].Share <= allowed {
+		best = cheapest(plans, allowed)
 	}
+	return plans[best]
+}
+
+// cheapest is the plan with the fewest replicas of those that miss at most the allowed
+// share of the requests; -1: there is none.
+func cheapest(plans []Plan, allowed float64) int {
+	best := -1
 	for i := range plans {
-		if p := &plans[i]; p.Share <= allowed && p.Replicas < plans[best].Replicas {
+		if p := &plans[i]; p.Share <= allowed && (best < 0 || p.Replicas < plans[best].Replicas) {
 			best = i
 		}
 	}
-	return plans[best]
+	return best
 }
 
 // plans replays all plans, and returns the replicas that the mean load needs.

@@ -170,6 +170,10 @@ func TestAStricterObjectiveGetsNoFewerReplicas(t *testing.T) {
 				t.Fatalf("with %g allowed: %+v, and %v replicas with more allowed", allowed, p, replicas)
 			}
 			replicas = p.Replicas
+			if p.Looser > p.Replicas+1e-9 || p.Stricter < p.Replicas-1e-9 || p.Short != (p.Share > allowed) ||
+				p.Needs != 0 && (!p.Short || p.Needs < p.Replicas-1e-9) {
+				t.Fatalf("with %g allowed: %+v", allowed, p)
+			}
 		}
 	}
 }
