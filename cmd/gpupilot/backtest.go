@@ -170,7 +170,7 @@ func (f *backtestFlags) runAdvise(ctx context.Context, s *backtest.Study, stdout
 	if f.output != "table" || f.out != "" {
 		return errors.New("--advise prints YAML: leave out -o and --out")
 	}
-	search, err := advise.New(s)
+	search, err := advise.New(s, f.allowedPercent)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (f *backtestFlags) runAdvise(ctx context.Context, s *backtest.Study, stdout
 	if len(cases) == 0 {
 		return stopped
 	}
-	text, err := search.Recommend(cases, f.allowedPercent)
+	text, err := search.Recommend(cases)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ spec:
 {{- if eq .Signal "requests running and waiting"}}
       target: {value: "{{.Target}}"}
 {{- else}}
-      slo: {interTokenLatency: {{.Target}}ms, timeToFirstToken: {{.First}}s}
+      slo: {interTokenLatency: {{.Limit}}ms, timeToFirstToken: {{.First}}s, objective: "{{.Target}}%"}
 {{- end}}
 {{- end}}
 {{- .Why "  " "window"}}
@@ -100,7 +100,7 @@ func reasons(best *candidate, others []*candidate) map[string][]string {
 // windowText describes a scale-down stabilisation.
 func windowText(seconds int) string {
 	if seconds == 0 {
-		return "the default window on the way down"
+		return "the plan's own window"
 	}
 	return fmt.Sprintf("stabilizationWindowSeconds: %d on the way down", seconds)
 }
@@ -109,7 +109,7 @@ func windowText(seconds int) string {
 const longStart = 4 * time.Minute
 
 // summary returns the comment lines at the top: the replays, the result and the assumptions.
-func (s *Search) summary(cases []backtest.Case, best *candidate, allowedPercent float64) string {
+func (s *Search) summary(cases []backtest.Case, best *candidate) string {
 	m, startup := &s.study.Models[0], time.Duration(s.study.Startups[0]*float64(time.Second))
 	var names []string
 	for _, t := range s.study.Traces {
@@ -124,11 +124,18 @@ func (s *Search) summary(cases []backtest.Case, best *candidate, allowedPercent 
 	line("From %d replays of %s, %.1f hours in all, on %s with starts of %v.", len(cases), strings.Join(names, ", "), hours, m.Name, startup)
 	line("Load: %s.", backtest.ScaleText(cases))
 	line("%s.", best.result())
-	if best.violations > allowedPercent {
-		line("No candidate keeps to %g %%: replicas that start faster, a warm reserve (minReplicas) or looser limits would.", allowedPercent)
-	} else {
-		line("The cheapest of %d policies that keep to %g %% of requests over %g s to the first token or %g ms between tokens.",
-			len(s.candidates), allowedPercent, m.TTFTLimit, 1000*m.ITLLimit)
+	switch {
+	case best.violations > s.allowed:
+		line("No candidate keeps to %g %%: replicas that start faster, a warm reserve (minReplicas) or looser limits would.", s.allowed)
+	case best.violations > margin*s.allowed:
+		line("Of %d policies none keeps to %g %% of requests over %g s to the first token or %g ms between tokens with a margin of %.0f %%: this one misses the fewest.",
+			len(s.candidates), s.allowed, m.TTFTLimit, 1000*m.ITLLimit, 100*(1-margin))
+	default:
+		line("The cheapest of %d policies that keep to %g %% of requests over %g s to the first token or %g ms between tokens, with a margin of %.0f %%.",
+			len(s.candidates), s.allowed, m.TTFTLimit, 1000*m.ITLLimit, 100*(1-margin))
+	}
+	if n := len(cases); n > 2 {
+		line("Chosen from the other replays, it keeps to %g %% in %d of %d.", s.allowed, s.outOfSample(n), n)
 	}
 	if best.Signal == onSM {
 		line("SM activity is simulated by a curve that is an assumption: measure it on your server, or take requests.")
