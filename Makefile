@@ -212,5 +212,10 @@ backtest: bin/gpupilot ## the engine against its peers on recorded load, TRACES=
 backtest-quick: bin/gpupilot ## a short backtest, not for publication: a twentieth of the peers, one start-up time, an hour each
 	$(BACKTEST) --quick --startup 2m --replicas 8 --seeds 2 --hours 1 --out bin/backtest-quick.html $(BACKTEST_FLAGS)
 
+.PHONY: arena
+arena: bin/gpupilot ## NVIDIA's Planner Gym repeated and extended (docs/arena.md), a minute; MOONCAKE=file adds the eighth load
+	bin/gpupilot arena $(addprefix --mooncake ,$(MOONCAKE)) $(ARENA_FLAGS) > bin/arena.txt
+	cat bin/arena.txt
+
 clean:
 	rm -rf bin

@@ -80,6 +80,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
-	root.AddCommand(explainCommand(), backtestCommand(), scenarioCommand(), migrateCommand(), versionCommand())
+	root.AddCommand(explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), versionCommand())
 	return root.ExecuteContext(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
@@ -51,22 +52,23 @@ func UniqueNames(policies []policy.Named, files []string) {
 // SetContenders sets our policies, the references and the peers in the classes of the
 // policies. Without policies it uses three default ones, with the limits of the model.
 // given are the user's own settings of peers, which are judged as our policies are.
-// peers is a list of families, such as "hpa,keda", "all" or "none".
+// peers is a list of families, such as "hpa,keda", "all" or "none". The family llm, or some of
+// its names, adds the autoscalers for LLM servers, each with one setting.
 //
 // If the load is not scaled, the replicas are bounded by the widest bounds of the policies.
 func (s *Study) SetContenders(policies []policy.Named, given []contender.Entry, peers string, grid contender.Grid) (err error) {
-	newOurs := contender.NewOurs
+	classes := map[contender.Class]bool{}
 	if len(policies) == 0 {
-		newOurs = contender.NewOursAtModelLimits
-		if policies, err = policy.Parse("default policies", defaultPolicies); err != nil {
+		if policies, s.Ours, err = DefaultPolicies(); err != nil {
 			return err
 		}
+	} else {
+		for i := range policies {
+			s.Ours = append(s.Ours, contender.NewOurs(policies[i].Name, policies[i].Compiled))
+		}
 	}
-	classes := map[contender.Class]bool{}
-	for i := range policies {
-		e := newOurs(policies[i].Name, policies[i].Compiled)
-		classes[e.Class] = true
-		s.Ours = append(s.Ours, e)
+	for i := range s.Ours {
+		classes[s.Ours[i].Class] = true
 	}
 	for i := range given {
 		classes[given[i].Class] = true
@@ -84,9 +86,16 @@ func (s *Study) SetContenders(policies []policy.Named, given []contender.Entry, 
 		return nil
 	}
 	families := contender.Families(peers)
+	var known []string
+	for _, e := range contender.LLMPeers() {
+		known = append(known, e.Name)
+		if classes[e.Class] && (slices.Contains(families, e.Name) || slices.Contains(families, "llm")) {
+			s.Peers = append(s.Peers, e)
+		}
+	}
 	for _, x := range families {
-		if !slices.Contains([]string{"all", "hpa", "keda", "kpa"}, x) {
-			return fmt.Errorf("--peers %s: want all, none, or some of hpa,keda,kpa", x)
+		if !slices.Contains([]string{"all", "hpa", "keda", "kpa", "llm"}, x) && !slices.Contains(known, x) {
+			return fmt.Errorf("--peers %s: want all, none, or some of hpa,keda,kpa,llm,%s", x, strings.Join(known, ","))
 		}
 	}
 	for _, class := range []contender.Class{contender.OnRequests, contender.OnGPU} {
@@ -95,6 +104,18 @@ func (s *Study) SetContenders(policies []policy.Named, given []contender.Entry, 
 		}
 	}
 	return nil
+}
+
+// DefaultPolicies returns GPUPilot's default policies, and their entries with the limits of
+// the model.
+func DefaultPolicies() (policies []policy.Named, entries []contender.Entry, err error) {
+	if policies, err = policy.Parse("default policies", defaultPolicies); err != nil {
+		return nil, nil, err
+	}
+	for i := range policies {
+		entries = append(entries, contender.NewOursAtModelLimits(policies[i].Name, policies[i].Compiled))
+	}
+	return policies, entries, nil
 }
 
 // widestBounds returns the lowest minimum, at least 1, and the highest maximum. No signal

@@ -3,10 +3,33 @@
 package backtest
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
+
+// The autoscalers for LLM servers are peers by their family or by their names. All the grid
+// does not have them: its run time stays.
+func TestLLMPeersByName(t *testing.T) {
+	f := func(peers string, want int) {
+		t.Helper()
+		var s Study
+		if err := s.SetContenders(nil, nil, peers, contender.QuickGrid()); err != nil || len(s.Peers) != want {
+			t.Errorf("--peers %s: %d peers, want %d: %v", peers, len(s.Peers), want, err)
+		}
+	}
+	grid, llm := len(contender.QuickGrid().Peers(nil, "")), len(contender.LLMPeers())
+	f("all", grid)
+	f("llm", llm)
+	f("all,llm", grid+llm)
+	f("ray-serve,llm-d-slo", 2)
+	var s Study
+	if err := s.SetContenders(nil, nil, "hpa,nothing", contender.QuickGrid()); err == nil || !strings.Contains(err.Error(), "ray-serve") {
+		t.Errorf("%v: want the names that there are", err)
+	}
+}
 
 // No two policies share a name.
 func TestUniqueNames(t *testing.T) {

@@ -99,7 +99,7 @@ func newReplay(cfg Config) (*replay, error) {
 	r.contender = contender.Replay{
 		Past:  pastOf(&cfg, arrivals.Factor),
 		Model: &r.service.Model, Seed: cfg.Seed, Min: cfg.Min, Max: cfg.Max, Scaled: cfg.Peak > 0,
-		Need: r.service.Need, PeakNeed: r.service.PeakNeed(),
+		Need: r.service.Need, PeakNeed: r.service.PeakNeed(), Scrape: contender.DefaultScrape, Startup: cfg.Startup.Median,
 	}
 	return r, nil
 }

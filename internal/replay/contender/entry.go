@@ -19,13 +19,18 @@ type Entry struct {
 	// Objective is the share of the requests that the policy promises, below 1; 0: none.
 	Objective float64
 
+	// Rates is true if a peer reads rates of the server.
+	Rates bool
+
 	// New returns the autoscaler for one replay.
 	New func(*Replay) (service.Autoscaler, error)
 }
 
 // GaugesOnly reports whether the autoscaler reads only gauges of the server: no rates, and
 // no GPU activity. Objects of the user may read both.
-func (e *Entry) GaugesOnly() bool { return e.Family != Ours && e.Class != OnGPU && !e.Given }
+func (e *Entry) GaugesOnly() bool {
+	return e.Family != Ours && e.Class != OnGPU && !e.Given && !e.Rates
+}
 
 // Replay is what an autoscaler may know of a replay.
 type Replay struct {
@@ -38,6 +43,11 @@ type Replay struct {
 	Need     []float64      // replicas that the load needs, per bin of service.NeedSeconds
 	PeakNeed float64        // highest need after the warm-up
 	Past     []promise.Load // the load before, in minutes
+	// Scrape is the interval at which Prometheus reads the servers for the peers of
+	// LLMPeers, in seconds; 0 and 1: no lag.
+	Scrape int
+	// Startup is the median time of a start, in seconds, for peers that are configured with it.
+	Startup float64
 }
 
 // Family is a kind of autoscaler.
@@ -49,6 +59,7 @@ const (
 	HPA                Family = "hpa"
 	KEDA               Family = "keda"
 	KPA                Family = "kpa" // Knative's
+	Named              Family = "llm" // of LLMPeers
 	FixedReplicas      Family = "fixed"
 	OracleSchedule     Family = "oracle"
 	ReactiveAutoscaler Family = "reactive"

@@ -16,13 +16,16 @@ type Lag struct {
 	phase [4]int // of Sync, Rule, Scrape and Collect
 }
 
+// DefaultScrape is the interval of the Prometheus operator, in seconds.
+const DefaultScrape = 30
+
 // The lags below are those of default settings. dcgm-exporter collects every 30 s. The
 // Prometheus operator scrapes and evaluates rules every 30 s, dcgm-exporter's chart scrapes
 // every 15 s. The HPA syncs every 15 s.
 
 func gpuLag() Lag     { return Lag{Name: "classic", Collect: 30, Scrape: 15, Sync: 15} }
 func gpuRuleLag() Lag { return Lag{Name: "classic", Collect: 30, Scrape: 15, Rule: 30, Sync: 15} }
-func podLag() Lag     { return Lag{Name: "classic", Scrape: 30, Sync: 15} }
+func podLag() Lag     { return Lag{Name: "classic", Scrape: DefaultScrape, Sync: 15} }
 
 // directLag is the lag of GPUPilot's metrics API.
 func directLag() Lag { return Lag{Name: "direct", Delay: 1, Sync: 15} }

@@ -22,6 +22,11 @@ type Config struct {
 	Seed     uint64
 	Need     []float64 // replicas that the load needs, per bin of NeedSeconds
 	Replicas int       // ready at the start
+	// RoundRobin routes to the ready pods in turn, instead of to the less busy of two.
+	RoundRobin bool
+	// OneTokenMisses counts a request with one output token as missed: it has no time
+	// between tokens that could meet a limit.
+	OneTokenMisses bool
 	// GaugesOnly leaves out rates and GPU activity, because no autoscaler reads them.
 	GaugesOnly bool
 }
@@ -44,6 +49,7 @@ type Deployment struct {
 	routing     *rand.PCG // state of router
 	router      *rand.Rand
 	autoscalers []Autoscaler
+	turn        int // requests that were routed, for RoundRobin
 
 	now            int // last simulated second
 	end            int // last second with decisions
@@ -109,11 +115,7 @@ func (d *Deployment) Run(q []trace.Request, until float64) (forks []*Deployment)
 // Finish serves the requests that have arrived, for ten minutes at most.
 func (d *Deployment) Finish() {
 	for range 600 {
-		busy := d.gateway.len() > 0
-		for _, p := range d.pods {
-			busy = busy || p.inFlight() > 0
-		}
-		if !busy {
+		if !d.Busy() {
 			return
 		}
 		d.tick(d.now + 1)
@@ -137,6 +139,13 @@ func (d *Deployment) receive(q trace.Request) {
 // route picks two random pods and sends the request to the one with fewer requests in
 // flight, as Envoy's LEAST_REQUEST does.
 func (d *Deployment) route(q trace.Request, now float64) {
+	if d.cfg.RoundRobin {
+		p := d.ready[d.turn%len(d.ready)]
+		d.turn++
+		p.advance(now, &d.stats)
+		p.add(q, &d.stats)
+		return
+	}
 	n := uint32(len(d.ready))
 	p := d.ready[d.router.Uint32N(n)]
 	p.advance(now, &d.stats)

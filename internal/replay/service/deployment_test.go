@@ -56,3 +56,48 @@ func TestFork(t *testing.T) {
 		t.Errorf("%g and %g GPU-hours, want more for the fork", a, b)
 	}
 }
+
+// Round robin sends each ready pod as many requests, however long they are. A request of one
+// token has no time between tokens, and may count as missed.
+func TestRoundRobin(t *testing.T) {
+	var q []trace.Request
+	for i := range 9 {
+		q = append(q, trace.Request{At: float64(i), Prompt: 100, Output: float64(1 + i%3*500)})
+	}
+	run := func(oneTokenMisses bool) *Deployment {
+		cfg := &Config{
+			Model: preset(t, "llama-8b"), Startup: Startup{Median: 5}, Patience: 60, Seconds: 60, Need: make([]float64, 5), Replicas: 3,
+			RoundRobin: true, OneTokenMisses: oneTokenMisses,
+		}
+		d := New(cfg, constant(3))
+		d.Run(q, 60)
+		return d
+	}
+	d := run(false)
+	for _, p := range d.Pods() {
+		if p.completed != 3 {
+			t.Errorf("pod %d completed %g requests, want 3", p.ID, p.completed)
+		}
+	}
+	if d.Busy() || d.Outcome().Violations != 0 {
+		t.Errorf("busy: %v, missed %g %%", d.Busy(), d.Outcome().Violations)
+	}
+	if got := run(true).Outcome().Violations; got < 33 || got > 34 {
+		t.Errorf("missed %g %%, want the third of one token", got)
+	}
+}
+
+// What waits and what is being prefilled adds up to the prompts that have not been computed.
+func TestPromptTokensInFlight(t *testing.T) {
+	cfg := &Config{Model: preset(t, "llama-8b"), Startup: Startup{Median: 5}, Patience: 60, Seconds: 60, Need: make([]float64, 5), Replicas: 1}
+	d := New(cfg, constant(1))
+	d.Run([]trace.Request{{At: 0, Prompt: 20_000, Output: 10}, {At: 0, Prompt: 35_400, Output: 10}, {At: 0, Prompt: 1000, Output: 10}}, 1)
+	x := d.At(1).Of(0)
+	if x.WaitingTokens != 36_400 || x.PrefillTokens < 2200 || x.PrefillTokens > 2400 {
+		t.Errorf("%g tokens wait, and %g are left to prefill; want 36,400 and 20,000 less 17,700 of a second", x.WaitingTokens, x.PrefillTokens)
+	}
+	d.Run(nil, 20)
+	if x := d.At(20).Of(0); x.WaitingTokens != 0 || x.PrefillTokens != 0 || d.Busy() {
+		t.Errorf("%g and %g tokens, busy: %v, when all is done", x.WaitingTokens, x.PrefillTokens, d.Busy())
+	}
+}

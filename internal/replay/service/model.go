@@ -36,7 +36,7 @@ type Model struct {
 // Feasible reports whether a request with this prompt meets its limit of the time to the
 // first token on an idle replica. Requests that do not are not counted, because no
 // autoscaler can change their result.
-func (m *Model) Feasible(prompt float64) bool { return m.iteration(prompt, 1) <= m.TTFTLimit }
+func (m *Model) Feasible(prompt float64) bool { return m.Iteration(prompt, 1) <= m.TTFTLimit }
 
 // IdleTokenSeconds is the time between tokens of a request that is alone on a replica.
 func (m *Model) IdleTokenSeconds() float64 { return m.StepBase + m.StepPerSeq }
@@ -89,9 +89,9 @@ func Preset(name string) (Model, error) {
 	return all[i], nil
 }
 
-// iteration returns the seconds of an iteration with n prefilled tokens and b decoding
+// Iteration returns the seconds of an iteration with n prefilled tokens and b decoding
 // sequences.
-func (m *Model) iteration(n, b float64) float64 {
+func (m *Model) Iteration(n, b float64) float64 {
 	return max(m.StepBase, n/m.Prefill) + m.StepPerSeq*b
 }
 

@@ -132,7 +132,7 @@ func iterations(m *Model, q []trace.Request) (l requestLog) {
 				first = append(first, s)
 			}
 		}
-		now += m.iteration(chunk, float64(len(run)))
+		now += m.Iteration(chunk, float64(len(run)))
 		keep := run[:0]
 		end := func(s *seq) {
 			kv -= m.kvTokens(s.Prompt, s.Output)

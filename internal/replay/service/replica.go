@@ -39,6 +39,7 @@ type replica struct {
 	headTokens    float64 // tokens of the head that are not prefilled yet
 	prefillTokens float64 // tokens of all of prefill that are not prefilled yet
 	waiting       queue   // not admitted
+	waitingTokens float64 // prompt tokens of all of waiting
 	kv            float64 // tokens in the KV cache
 
 	counters
@@ -66,6 +67,7 @@ func (r *replica) running() int { return len(r.decoding) + r.prefill.len() }
 // add adds a request at the replica's current time.
 func (r *replica) add(q trace.Request, out observer) {
 	r.waiting.push(q)
+	r.waitingTokens += q.Prompt
 	r.admit(out)
 }
 
@@ -88,7 +90,7 @@ func (r *replica) admit(out observer) {
 		}
 		r.prefillTokens += q.Prompt
 		r.prefill.push(q)
-		r.waiting.pop()
+		r.popWaiting()
 	}
 }
 
@@ -99,7 +101,7 @@ func (r *replica) advance(t float64, out observer) {
 		chunk, step := 0.0, r.m.StepBase+r.m.StepPerSeq*b
 		if r.prefill.len() > 0 {
 			chunk = max(1, min(r.m.Chunk, r.prefillTokens))
-			step = r.m.iteration(chunk, b)
+			step = r.m.Iteration(chunk, b)
 		} else if b == 0 {
 			r.now = t
 			return
@@ -214,11 +216,17 @@ func (r *replica) abandonExpired(out observer) {
 
 // abandonHead removes the first waiting request.
 func (r *replica) abandonHead(out observer) {
-	if q := r.waiting.pop(); r.m.Feasible(q.Prompt) {
+	if q := r.popWaiting(); r.m.Feasible(q.Prompt) {
 		r.ended++
 		r.missed++
 		out.abandoned(q.At)
 	}
+}
+
+func (r *replica) popWaiting() trace.Request {
+	q := r.waiting.pop()
+	r.waitingTokens -= q.Prompt
+	return q
 }
 
 // pushDecoding and popDecoding keep decoding as a binary heap, with the earliest end first.

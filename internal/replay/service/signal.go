@@ -37,6 +37,10 @@ type PodReport struct {
 	Batch                float32 // mean number of decoding sequences
 	TokenSeconds         float32 // mean time between tokens; 0: no sequence decoded
 
+	// WaitingTokens are the prompt tokens of the requests in the server's queue, and
+	// PrefillTokens those of running requests that are not prefilled yet.
+	WaitingTokens, PrefillTokens float32
+
 	PromptTokensPerSecond, OutputTokensPerSecond float32
 	EndedPerSecond, MissedPerSecond              float32
 
@@ -145,6 +149,7 @@ func (p *Pod) report(x *PodReport) {
 	running, waiting := float32(p.running()), float32(p.waiting.len())
 	x.Values[Running], x.Values[Waiting], x.Values[Concurrency] = running, waiting, running+waiting
 	x.sm, x.tensor = p.sm, p.tensor
+	x.WaitingTokens, x.PrefillTokens = float32(p.waitingTokens), float32(p.prefillTokens)
 	x.Values[KVUse] = float32(min(1, p.kv/p.m.KVTokens))
 	if p.gaugesOnly {
 		return

@@ -80,7 +80,7 @@ func (s *stats) infeasibleArrived(at float64) {
 
 // completed implements observer.
 func (s *stats) completed(at, ttft, itl float64) {
-	late, slow := ttft > s.cfg.Model.TTFTLimit, itl > s.cfg.Model.ITLLimit
+	late, slow := ttft > s.cfg.Model.TTFTLimit, itl > s.cfg.Model.ITLLimit || s.cfg.OneTokenMisses && itl == 0
 	if late || slow {
 		s.minute(at).Violations++
 	}

@@ -3,6 +3,8 @@
 package service
 
 import (
+	"slices"
+
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -31,6 +33,11 @@ func (d *Deployment) Live() (all, starting int) {
 
 // Queued returns the number of requests that wait for the first ready pod.
 func (d *Deployment) Queued() int { return d.gateway.len() }
+
+// Busy reports whether a request has not been answered.
+func (d *Deployment) Busy() bool {
+	return d.gateway.len() > 0 || slices.ContainsFunc(d.pods, func(p *Pod) bool { return p.inFlight() > 0 })
+}
 
 // GPUsPerReplica returns the GPUs of one pod.
 func (d *Deployment) GPUsPerReplica() int32 { return d.cfg.Model.GPUs }
