@@ -15,16 +15,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/serve/remote"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // controllerHistory reads what the controller has recorded of a workload.
 type controllerHistory struct {
-	where      cluster
+	where      remote.Cluster
 	object     string        // [NAMESPACE/]NAME of a GPUAutoscaler
 	length     time.Duration // how far back
-	controller controller
+	controller remote.Controller
 }
 
 // recordedWorkload is a workload of a cluster with its history.
@@ -36,11 +37,11 @@ type recordedWorkload struct {
 
 // read reads the object from the API server, and its history from the controller.
 func (h *controllerHistory) read(ctx context.Context) (*recordedWorkload, error) {
-	namespace, name, err := h.where.object([]string{h.object})
+	namespace, name, err := h.where.Object([]string{h.object})
 	if err != nil {
 		return nil, err
 	}
-	c, err := h.where.api()
+	c, err := h.where.API()
 	if err != nil {
 		return nil, err
 	}
@@ -69,17 +70,17 @@ const secondsLength = 10 * time.Minute
 // points reads the history of a workload from the controller's JSON API, through the API
 // server's service proxy or from the controller's URL.
 func (h *controllerHistory) points(ctx context.Context, namespace, name string, into *backtest.History) error {
-	h.controller.where = &h.where
+	h.controller.Cluster = &h.where
 	object := func(more url.Values) url.Values {
 		more.Set("namespace", namespace)
 		more.Set("name", name)
 		return more
 	}
 	failed := func(err error) error {
-		return fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.address, namespace, name, err)
+		return fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.Address, namespace, name, err)
 	}
 	var seconds view.History
-	if err := h.controller.get(ctx, "api/v1/history", object(url.Values{}), &seconds); err != nil {
+	if err := h.controller.Get(ctx, "api/v1/history", object(url.Values{}), &seconds); err != nil {
 		return failed(err)
 	}
 	into.Points = seconds.Points
@@ -91,8 +92,8 @@ func (h *controllerHistory) points(ctx context.Context, namespace, name string, 
 	for i := range into.Policy.Policy.Signals {
 		query.Add("metric", string(history.NewMetric(view.SignalMetric, "signal", excerpt.Of(into.Policy.Policy.Signals[i].Name, history.MaxSignal))))
 	}
-	err := h.controller.get(ctx, "api/v1/minutes", object(query), &into.Minutes)
-	if errors.Is(err, errNotFound) {
+	err := h.controller.Get(ctx, "api/v1/minutes", object(query), &into.Minutes)
+	if errors.Is(err, remote.ErrNotFound) {
 		return nil // an older controller
 	}
 	if err != nil {

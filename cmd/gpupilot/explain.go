@@ -14,12 +14,13 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/serve/remote"
 )
 
 // explainCommand prints the last decision of a GPUAutoscaler from its status, which
 // needs only the user's own credentials.
 func explainCommand() *cobra.Command {
-	var where cluster
+	var where remote.Cluster
 	cmd := &cobra.Command{
 		Use:   "explain [NAMESPACE/]NAME",
 		Short: "Print the last decision for a GPUAutoscaler, its reasons, and what would change it",
@@ -28,11 +29,11 @@ part the decision engine is run again with changed signals, from the state in th
 Without a name, all GPUAutoscalers of the namespace are printed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			namespace, name, err := where.object(args)
+			namespace, name, err := where.Object(args)
 			if err != nil {
 				return err
 			}
-			c, err := where.api()
+			c, err := where.API()
 			if err != nil {
 				return err
 			}
@@ -49,22 +50,22 @@ Without a name, all GPUAutoscalers of the namespace are printed.`,
 			return nil
 		},
 	}
-	where.flags(cmd.Flags())
+	where.Flags(cmd.Flags())
 	return cmd
 }
 
 // autoscalers reads the GPUAutoscaler of that name, or all of the namespace.
-func autoscalers(ctx context.Context, c *api, namespace, name string) ([]stored, error) {
+func autoscalers(ctx context.Context, c *remote.API, namespace, name string) ([]stored, error) {
 	path := []string{"apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "namespaces", namespace, "gpuautoscalers"}
 	if name != "" {
 		u := &unstructured.Unstructured{}
-		if err := c.do(ctx, http.MethodGet, nil, u, append(path, name)...); err != nil {
+		if err := c.Do(ctx, http.MethodGet, nil, u, append(path, name)...); err != nil {
 			return nil, fmt.Errorf("read GPUAutoscaler %s/%s: %w", namespace, name, err)
 		}
 		return []stored{decoded(u)}, nil
 	}
 	list := &unstructured.UnstructuredList{}
-	if err := c.do(ctx, http.MethodGet, nil, list, path...); err != nil {
+	if err := c.Do(ctx, http.MethodGet, nil, list, path...); err != nil {
 		return nil, fmt.Errorf("list GPUAutoscalers of %s: %w", namespace, err)
 	}
 	if len(list.Items) == 0 {

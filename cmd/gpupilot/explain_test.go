@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/serve/remote"
 )
 
 func TestExplain(t *testing.T) {
@@ -96,11 +97,11 @@ func TestExplainWhatWouldChangeIt(t *testing.T) {
 func TestObjectArgument(t *testing.T) {
 	f := func(namespace string, args []string, want string) {
 		t.Helper()
-		c := cluster{namespace: namespace, kubeconfig: writeFile(t, "config", "current-context: a\ncontexts: [{name: a, context: {cluster: c, namespace: own}}, {name: b, context: {cluster: c, namespace: other}}]\nclusters: [{name: c, cluster: {server: https://127.0.0.1:1}}]\n")}
+		c := remote.Cluster{Namespace: namespace, Kubeconfig: writeFile(t, "config", "current-context: a\ncontexts: [{name: a, context: {cluster: c, namespace: own}}, {name: b, context: {cluster: c, namespace: other}}]\nclusters: [{name: c, cluster: {server: https://127.0.0.1:1}}]\n")}
 		if args != nil && args[0] == "b" {
-			c.context, args = args[0], args[1:]
+			c.Context, args = args[0], args[1:]
 		}
-		ns, name, err := c.object(args)
+		ns, name, err := c.Object(args)
 		if got := ns + "/" + name; err != nil && want != "" || err == nil && got != want {
 			t.Errorf("-n %q %v: %s, %v; want %s", namespace, args, got, err, want)
 		}

@@ -128,11 +128,11 @@ func (f *migrateFlags) read(ctx context.Context, arg string, stdin io.Reader) ([
 		return migrate.Split(arg, b)
 	}
 	where := &f.replay.controller.where
-	namespace, name, err := where.object([]string{arg})
+	namespace, name, err := where.Object([]string{arg})
 	if err != nil {
 		return nil, err
 	}
-	c, err := where.api()
+	c, err := where.API()
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (f *migrateFlags) read(ctx context.Context, arg string, stdin io.Reader) ([
 		path = []string{"apis", "keda.sh", "v1alpha1", "namespaces", namespace, "scaledobjects", name}
 	}
 	var object json.RawMessage
-	if err := c.do(ctx, "GET", nil, &object, path...); err != nil {
+	if err := c.Do(ctx, "GET", nil, &object, path...); err != nil {
 		return nil, fmt.Errorf("%s %s/%s: %w", f.kind, namespace, name, err)
 	}
 	return []migrate.Document{{Kind: f.kind, Text: object}}, nil
@@ -192,7 +192,7 @@ func (f *migrateFlags) hasLoad() bool {
 func (f *migrateFlags) dryRun(ctx context.Context, r *migrate.Result, stderr io.Writer) (*migrate.DryRun, error) {
 	b := &f.replay
 	b.output, b.peers = "table", "none"
-	b.controller.controller.named = b.isSet("controller")
+	b.controller.controller.Named = b.isSet("controller")
 	if err := b.check(); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package remote is how the command line reaches a cluster and the controller in it, with the
+// rights of the kubeconfig.
+package remote
 
 import (
 	"bytes"
@@ -22,36 +24,39 @@ import (
 // apiLimit bounds an answer of the API server, in bytes.
 const apiLimit = 256 << 20
 
-// cluster selects a cluster by the same flags as kubectl.
-type cluster struct {
-	kubeconfig, context, namespace string
+// Cluster selects a cluster by the same flags as kubectl.
+type Cluster struct {
+	Kubeconfig string // path; empty: $KUBECONFIG, ~/.kube/config, or in-cluster
+	Context    string // of the kubeconfig; empty: its current one
+	Namespace  string // empty: the context's
 }
 
-func (c *cluster) flags(f *pflag.FlagSet) {
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "path of a kubeconfig (default: $KUBECONFIG, ~/.kube/config, or in-cluster)")
-	f.StringVar(&c.context, "context", "", "context of the kubeconfig (default: its current one)")
-	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace (default: the context's)")
+// Flags adds the flags.
+func (c *Cluster) Flags(f *pflag.FlagSet) {
+	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "path of a kubeconfig (default: $KUBECONFIG, ~/.kube/config, or in-cluster)")
+	f.StringVar(&c.Context, "context", "", "context of the kubeconfig (default: its current one)")
+	f.StringVarP(&c.Namespace, "namespace", "n", "", "namespace (default: the context's)")
 }
 
-func (c *cluster) config() clientcmd.ClientConfig {
+func (c *Cluster) config() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = c.kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
+	rules.ExplicitPath = c.Kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.Context})
 }
 
-// object parses an optional argument [NAMESPACE/]NAME.
-func (c *cluster) object(args []string) (namespace, name string, err error) {
+// Object parses an optional argument [NAMESPACE/]NAME.
+func (c *Cluster) Object(args []string) (namespace, name string, err error) {
 	if len(args) > 0 {
 		name = args[0]
 		if before, after, ok := strings.Cut(name, "/"); ok {
-			if before == "" || after == "" || strings.Contains(after, "/") || c.namespace != "" && c.namespace != before {
+			if before == "" || after == "" || strings.Contains(after, "/") || c.Namespace != "" && c.Namespace != before {
 				return "", "", fmt.Errorf("%q is not [NAMESPACE/]NAME of a GPUAutoscaler", args[0])
 			}
 			return before, after, nil
 		}
 	}
-	if c.namespace != "" {
-		return c.namespace, name, nil
+	if c.Namespace != "" {
+		return c.Namespace, name, nil
 	}
 	if namespace, _, err = c.config().Namespace(); err != nil {
 		return "", "", fmt.Errorf("find the namespace: %w", err)
@@ -59,7 +64,7 @@ func (c *cluster) object(args []string) (namespace, name string, err error) {
 	return namespace, name, nil
 }
 
-func (c *cluster) rest() (*rest.Config, error) {
+func (c *Cluster) rest() (*rest.Config, error) {
 	cfg, err := c.config().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w", err)
@@ -67,22 +72,24 @@ func (c *cluster) rest() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// api is a small client of the API server. It needs only a few paths, and the generated
+// API is a small client of the API server. It needs only a few paths, and the generated
 // clients of all API groups would double the size of the program.
-type api struct {
+type API struct {
 	http *http.Client
 	base *url.URL
 }
 
-func (c *cluster) api() (*api, error) {
+// API returns a client of the cluster's API server.
+func (c *Cluster) API() (*API, error) {
 	cfg, err := c.rest()
 	if err != nil {
 		return nil, err
 	}
-	return newAPI(cfg)
+	return NewAPI(cfg)
 }
 
-func newAPI(cfg *rest.Config) (*api, error) {
+// NewAPI returns a client of the API server of a configuration.
+func NewAPI(cfg *rest.Config) (*API, error) {
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, err
@@ -91,12 +98,12 @@ func newAPI(cfg *rest.Config) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &api{client, base}, nil
+	return &API{client, base}, nil
 }
 
-// do sends body as JSON, unless it is nil, and decodes the response. An error with a
+// Do sends body as JSON, unless it is nil, and decodes the response. An error with a
 // Status object is an [apierrors.APIStatus].
-func (a *api) do(ctx context.Context, method string, body, into any, path ...string) error {
+func (a *API) Do(ctx context.Context, method string, body, into any, path ...string) error {
 	var content io.Reader = http.NoBody
 	if body != nil {
 		b, err := json.Marshal(body)

@@ -11,6 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
+
+	"github.com/gpupilot/gpupilot/internal/serve/remote"
 )
 
 func TestAutoscalersOfAnAPIServer(t *testing.T) {
@@ -33,7 +35,7 @@ func TestAutoscalersOfAnAPIServer(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	c, err := newAPI(&rest.Config{Host: server.URL + "/k8s"}) // as behind a gateway
+	c, err := remote.NewAPI(&rest.Config{Host: server.URL + "/k8s"}) // as behind a gateway
 	if err != nil {
 		t.Fatal(err)
 	}

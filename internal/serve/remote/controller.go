@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package remote
 
 import (
 	"context"
@@ -21,27 +21,33 @@ import (
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
 
+// The address and the viewer's ServiceAccount of an installation with the chart's defaults.
 const (
-	defaultController = "gpupilot-system/gpupilot-controller:8080"
-	defaultViewer     = "gpupilot-system/gpupilot-viewer"
+	DefaultController = "gpupilot-system/gpupilot-controller:8080"
+	DefaultViewer     = "gpupilot-system/gpupilot-viewer"
+)
+
+const (
 	// tokenSeconds is the lifetime of a requested token: the shortest that the API
 	// server supports.
 	tokenSeconds = 600
+	// responseLimit is the largest answer of the controller, in bytes.
+	responseLimit = 64 << 20
 )
 
-// controller is the address of the controller's JSON API, with the means to
+// Controller is the address of the controller's JSON API, with the means to
 // authenticate.
-type controller struct {
-	where   *cluster
-	address string // NAMESPACE/SERVICE:PORT, or a URL
-	named   bool   // the user set the address
-	viewer  string // NAMESPACE/NAME of the ServiceAccount for which a token is requested
+type Controller struct {
+	Cluster *Cluster
+	Address string // NAMESPACE/SERVICE:PORT, or a URL
+	Named   bool   // the user set the address
+	Viewer  string // NAMESPACE/NAME of the ServiceAccount for which a token is requested
 
 	transport http.RoundTripper // for a URL; nil: the default
 }
 
-// get reads the JSON at a path. It sends a token only if the controller requires one.
-func (c *controller) get(ctx context.Context, path string, query url.Values, into any) error {
+// Get reads the JSON at a path. It sends a token only if the controller requires one.
+func (c *Controller) Get(ctx context.Context, path string, query url.Values, into any) error {
 	client, base, header, err := c.route()
 	if err != nil {
 		return err
@@ -66,24 +72,24 @@ func (c *controller) get(ctx context.Context, path string, query url.Values, int
 	return err
 }
 
-func (c *controller) isURL() bool {
-	return strings.HasPrefix(c.address, "http://") || strings.HasPrefix(c.address, "https://")
+func (c *Controller) isURL() bool {
+	return strings.HasPrefix(c.Address, "http://") || strings.HasPrefix(c.Address, "https://")
 }
 
 // route returns the client, the address, and the header for the token: the API server's
 // proxy removes Authorization.
-func (c *controller) route() (client *http.Client, base *url.URL, header string, err error) {
+func (c *Controller) route() (client *http.Client, base *url.URL, header string, err error) {
 	client, header = &http.Client{Transport: c.transport}, "Authorization"
 	if c.isURL() {
-		if base, err = url.Parse(c.address); err != nil {
+		if base, err = url.Parse(c.Address); err != nil {
 			return nil, nil, "", fmt.Errorf("--controller: %w", err)
 		}
 	} else {
-		ns, service, ok := strings.Cut(c.address, "/")
+		ns, service, ok := strings.Cut(c.Address, "/")
 		if !ok || ns == "" || service == "" {
-			return nil, nil, "", fmt.Errorf("--controller %q: want NAMESPACE/SERVICE:PORT, or the URL of its page", c.address)
+			return nil, nil, "", fmt.Errorf("--controller %q: want NAMESPACE/SERVICE:PORT, or the URL of its page", c.Address)
 		}
-		cfg, err := c.where.rest()
+		cfg, err := c.Cluster.rest()
 		if err != nil {
 			return nil, nil, "", err
 		}
@@ -107,8 +113,8 @@ func (c *controller) route() (client *http.Client, base *url.URL, header string,
 // is valid for ten minutes and only for the controller. If the user may not request one,
 // it is the kubeconfig's own token. As that has all permissions of the user, it is sent
 // only to an address that the user set: another program may answer at the default one.
-func (c *controller) token(ctx context.Context) (string, error) {
-	cfg, err := c.where.rest()
+func (c *Controller) token(ctx context.Context) (string, error) {
+	cfg, err := c.Cluster.rest()
 	if err != nil {
 		return "", err
 	}
@@ -121,20 +127,20 @@ func (c *controller) token(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", errors.Join(requestErr, fmt.Errorf("read the kubeconfig's own token: %w", err))
 	case own == "":
-		return "", fmt.Errorf("%w, and the kubeconfig has no token of its own: ask for the permission to create serviceaccounts/token of %s, or set another --viewer-service-account", requestErr, c.viewer)
-	case !c.named:
-		return "", fmt.Errorf("%w; to send the kubeconfig's own token to %s instead, set --controller %[2]s", requestErr, c.address)
+		return "", fmt.Errorf("%w, and the kubeconfig has no token of its own: ask for the permission to create serviceaccounts/token of %s, or set another --viewer-service-account", requestErr, c.Viewer)
+	case !c.Named:
+		return "", fmt.Errorf("%w; to send the kubeconfig's own token to %s instead, set --controller %[2]s", requestErr, c.Address)
 	}
 	return own, nil
 }
 
 // viewerToken requests a token that only the controller accepts.
-func (c *controller) viewerToken(ctx context.Context, cfg *rest.Config) (string, error) {
-	namespace, name, ok := strings.Cut(c.viewer, "/")
+func (c *Controller) viewerToken(ctx context.Context, cfg *rest.Config) (string, error) {
+	namespace, name, ok := strings.Cut(c.Viewer, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return "", fmt.Errorf("--viewer-service-account %q: want NAMESPACE/NAME", c.viewer)
+		return "", fmt.Errorf("--viewer-service-account %q: want NAMESPACE/NAME", c.Viewer)
 	}
-	client, err := newAPI(cfg)
+	client, err := NewAPI(cfg)
 	if err != nil {
 		return "", err
 	}
@@ -143,9 +149,9 @@ func (c *controller) viewerToken(ctx context.Context, cfg *rest.Config) (string,
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenRequest"},
 		Spec:     authenticationv1.TokenRequestSpec{Audiences: []string{v1alpha1.GroupVersion.Group}, ExpirationSeconds: &seconds},
 	}
-	err = client.do(ctx, http.MethodPost, r, r, "api", "v1", "namespaces", namespace, "serviceaccounts", name, "token")
+	err = client.Do(ctx, http.MethodPost, r, r, "api", "v1", "namespaces", namespace, "serviceaccounts", name, "token")
 	if err != nil {
-		return "", fmt.Errorf("the controller requires a token, and requesting one of the ServiceAccount %s failed: %w", c.viewer, err)
+		return "", fmt.Errorf("the controller requires a token, and requesting one of the ServiceAccount %s failed: %w", c.Viewer, err)
 	}
 	return r.Status.Token, nil
 }
@@ -189,8 +195,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// errNotFound is an answer with the status 404.
-var errNotFound = errors.New("404 Not Found")
+// ErrNotFound is an answer with the status 404.
+var ErrNotFound = errors.New("404 Not Found")
 
 // getJSON requests and decodes JSON. status is 0 without a response.
 func getJSON(ctx context.Context, client *http.Client, address string, header http.Header, into any) (status int, err error) {
@@ -211,7 +217,7 @@ func getJSON(ctx context.Context, client *http.Client, address string, header ht
 		return resp.StatusCode, err
 	}
 	if resp.StatusCode == http.StatusNotFound {
-		return resp.StatusCode, fmt.Errorf("%w: %.200q", errNotFound, b)
+		return resp.StatusCode, fmt.Errorf("%w: %.200q", ErrNotFound, b)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return resp.StatusCode, fmt.Errorf("%s: %.200q", resp.Status, b)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package remote
 
 import (
 	"encoding/json"
@@ -88,9 +88,9 @@ func TestTokenSelection(t *testing.T) {
 		t.Helper()
 		g.t = t
 		file, _ := g.kubeconfig(user)
-		c := controller{where: &cluster{kubeconfig: file}, address: "gp/c:8080", named: named, viewer: defaultViewer}
+		c := Controller{Cluster: &Cluster{Kubeconfig: file}, Address: "gp/c:8080", Named: named, Viewer: DefaultViewer}
 		var h view.History
-		err := c.get(t.Context(), "api/v1/history", url.Values{}, &h)
+		err := c.Get(t.Context(), "api/v1/history", url.Values{}, &h)
 		if failure == "" && (err != nil || len(h.Points) != 1) || failure != "" && (err == nil || !strings.Contains(err.Error(), failure)) {
 			t.Errorf("%s: %v, want %q", name, err, failure)
 		}
@@ -115,9 +115,9 @@ func TestTokenOfURL(t *testing.T) {
 	g := &guarded{t: t, mints: true, accepts: "minted"}
 	file, server := g.kubeconfig("{}")
 	ask := func(address string) error {
-		c := controller{where: &cluster{kubeconfig: file}, address: address, named: true, viewer: defaultViewer}
+		c := Controller{Cluster: &Cluster{Kubeconfig: file}, Address: address, Named: true, Viewer: DefaultViewer}
 		var h view.History
-		return c.get(t.Context(), "api/v1/history", url.Values{}, &h)
+		return c.Get(t.Context(), "api/v1/history", url.Values{}, &h)
 	}
 	if err := ask(server.URL); err != nil || len(g.shown) != 1 {
 		t.Errorf("loopback: %v, showed %q", err, g.shown)
@@ -158,10 +158,19 @@ func TestNoTokenOverHTTP(t *testing.T) {
 	file, _ := g.kubeconfig("{token: own}")
 	for address, want := range map[string]string{"http://controller.example:8080": "[]", "https://controller.example": "[ Bearer minted]"} {
 		var r refusing
-		c := controller{where: &cluster{kubeconfig: file}, address: address, named: true, viewer: defaultViewer, transport: &r}
-		err := c.get(t.Context(), "api/v1/history", url.Values{}, &view.History{})
+		c := Controller{Cluster: &Cluster{Kubeconfig: file}, Address: address, Named: true, Viewer: DefaultViewer, transport: &r}
+		err := c.Get(t.Context(), "api/v1/history", url.Values{}, &view.History{})
 		if got := fmt.Sprint(r.authorizations); err == nil || got != want {
 			t.Errorf("%s: %v, showed %s, want %s", address, err, got, want)
 		}
 	}
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
