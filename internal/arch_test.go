@@ -34,8 +34,8 @@ var wings = []struct{ name, owns, imports string }{
 	{"window", "what is scraped, scraping, windows in memory, 14 days of history, GPUs in use, trust in exporters", "base gpu scale"},
 	{"promql", "PromQL over the windows and over an outside Prometheus; rules; prometheus-adapter's rules; tenants' queries", "base gpu window"},
 	{"autoscaler", "observe → decide → actuate; GPUExporters, node health; Kubernetes clients, caches, leader election", "base gpu scale window promql"},
-	{"serve", "custom and external metrics, MetricQueries, KEDA's scaler, the page", "base gpu scale window promql autoscaler"},
-	{"replay", "the same decisions on recorded load: traces, a simulated service, backtests, scenarios, migration", "base gpu scale window promql"},
+	{"serve", "custom and external metrics, MetricQueries, KEDA's scaler, the page, and how the command line reaches it", "base gpu scale window promql autoscaler"},
+	{"replay", "the same decisions on recorded load: traces, a simulated service, backtests, scenarios, the demo, migration", "base gpu scale window promql"},
 }
 
 // pure packages import the standard library and each other: they run anywhere, in the

@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root := &cobra.Command{
 		Use:           "gpupilot",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: displayName(os.Args[0])},
-		Short:         "Explain scaling decisions, replay recorded load, and run scenarios",
+		Short:         "Show what GPUPilot does, explain scaling decisions, and replay recorded load",
 		Version:       buildinfo.Read().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -80,6 +80,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
-	root.AddCommand(explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), versionCommand())
+	root.AddCommand(demoCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), versionCommand())
 	return root.ExecuteContext(ctx)
 }

@@ -90,6 +90,7 @@ type engine struct {
 	arrivals []scale.Reading
 
 	rules map[scale.Rule]int
+	last  scale.Decision
 }
 
 // scrapeDelay is the age of the values that the engine reads, in seconds.
@@ -128,6 +129,15 @@ func RuleCounts(a service.Autoscaler) map[string]int {
 	return out
 }
 
+// LastDecision returns the last decision of GPUPilot; ok is false for other autoscalers.
+func LastDecision(a service.Autoscaler) (d scale.Decision, ok bool) {
+	e, ok := a.(*engine)
+	if !ok {
+		return scale.Decision{}, false
+	}
+	return e.last, true
+}
+
 // Decide implements service.Autoscaler.
 func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 	e.policy.GPUsPerReplica = d.GPUsPerReplica()
@@ -145,6 +155,7 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 		e.state = scale.Learn(e.policy, e.state)
 	}
 	e.rules[decision.Rule]++
+	e.last = decision
 	if !decision.Changes() {
 		return service.Unchanged, nil
 	}

@@ -23,6 +23,13 @@ const DefaultScrape = 30
 // Prometheus operator scrapes and evaluates rules every 30 s, dcgm-exporter's chart scrapes
 // every 15 s. The HPA syncs every 15 s.
 
+// Lags are those of default settings.
+type Lags struct{ GPU, GPURule, Pod, Direct Lag }
+
+// DefaultLags returns the lags of default settings: of GPU metrics, of GPU metrics through a
+// recording rule, of the pods' own metrics, and of GPUPilot's metrics API.
+func DefaultLags() Lags { return Lags{gpuLag(), gpuRuleLag(), podLag(), directLag()} }
+
 func gpuLag() Lag     { return Lag{Name: "classic", Collect: 30, Scrape: 15, Sync: 15} }
 func gpuRuleLag() Lag { return Lag{Name: "classic", Collect: 30, Scrape: 15, Rule: 30, Sync: 15} }
 func podLag() Lag     { return Lag{Name: "classic", Scrape: DefaultScrape, Sync: 15} }

@@ -58,6 +58,14 @@ func (d *Deployment) Outcome() Outcome {
 	return out
 }
 
+// Tally returns the counted requests that have ended, those of them that missed a limit or
+// were given up, and the GPU-hours, all until now. Unlike in Outcome, requests in flight do
+// not count.
+func (d *Deployment) Tally() (ended, missed int, gpuHours float64) {
+	s := &d.stats
+	return s.ended, s.violations, s.gpuSeconds / 3600
+}
+
 // Unanswered returns the number of counted requests that have not ended.
 func (d *Deployment) Unanswered() int { return d.stats.requests - d.stats.ended }
 

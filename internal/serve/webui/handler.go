@@ -88,14 +88,9 @@ func (p *Page) Meter(to meter.Sink) {
 //	                                      values; with kind=Deployment for others
 //	                                      than GPUAutoscalers
 func (p *Page) Handler() http.Handler {
-	static, err := fs.Sub(assets, "static")
-	if err != nil {
-		panic(err) // the folder is embedded above
-	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFileFS(w, r, static, "index.html")
+		http.ServeFileFS(w, r, static(), "index.html")
 	})
 	mux.HandleFunc("GET /api/v1/view", p.guard(p.serveView))
 	mux.HandleFunc("GET /api/v1/nodes", p.guard(p.serveNodes))
@@ -103,6 +98,23 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/workloads", p.guard(p.serveWorkloads))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
 	mux.HandleFunc("GET /api/v1/minutes", p.guard(p.serveMinutes))
+	return WithFiles(mux)
+}
+
+func static() fs.FS {
+	sub, err := fs.Sub(assets, "static")
+	if err != nil {
+		panic(err) // the folder is embedded above
+	}
+	return sub
+}
+
+// WithFiles serves the page's files below /static/ and everything else by next, with the
+// page's security headers: scripts and styles only from files.
+func WithFiles(next http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static())))
+	mux.Handle("/", next)
 	return secure(mux)
 }
 
