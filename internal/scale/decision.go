@@ -44,9 +44,10 @@ type Facts struct {
 	Mean      float64       `json:"mean,omitempty"`      // Demand, averaged over 5 s
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
-	Fresh     int32         `json:"fresh,omitempty"`  // serving replicas with a fresh reading
-	Coming    int32         `json:"coming,omitempty"` // starting replicas
-	Stuck     int32         `json:"stuck,omitempty"`  // unschedulable, or starting for too long
+	Fresh     int32         `json:"fresh,omitempty"`   // serving replicas with a fresh reading
+	Without   string        `json:"without,omitempty"` // a serving replica that should have one, and has none
+	Coming    int32         `json:"coming,omitempty"`  // starting replicas
+	Stuck     int32         `json:"stuck,omitempty"`   // unschedulable, or starting for too long
 	Limit     int32         `json:"limit,omitempty"`
 	Wait      time.Duration `json:"wait,omitempty"`
 	Window    time.Duration `json:"window,omitempty"`

@@ -43,7 +43,7 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 		return m, d, false
 	}
 	m.up, m.down, m.whole = d.Replicas, d.Replicas, d.Replicas
-	m.fresh, m.silent = int32(r.Read), m.silentTokens
+	m.fresh, m.silent, m.without = int32(r.Read), m.silentTokens, m.withoutTokens
 	return m, d, true
 }
 
@@ -55,7 +55,7 @@ func (e *evaluation) work(m *measure) promise.Reading {
 		pod := &e.o.Pods[k]
 		x := pod.pace(e.i)
 		if !e.isValid(pod, Reading{At: x.At, OK: x.OK}) || !x.countsTokens() {
-			m.silentTokens += e.silent(pod)
+			e.noteSilent(pod, &m.silentTokens, &m.withoutTokens)
 			continue
 		}
 		r.Read++

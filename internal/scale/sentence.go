@@ -32,7 +32,11 @@ func (s Step) Sentence() string {
 	case RuleNotServing:
 		return fmt.Sprintf("no replica serves yet, %s: keep %d", startingReplicas(f), s.After)
 	case RulePartial:
-		return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s: not below %d", f.Fresh, f.Serving, f.Signal, s.After)
+		without := ""
+		if f.Without != "" {
+			without = fmt.Sprintf(" (%s has none)", f.Without)
+		}
+		return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s%s: not below %d", f.Fresh, f.Serving, f.Signal, without, s.After)
 	case RuleMissing:
 		return s.missing()
 	case RuleFallback:

@@ -107,6 +107,8 @@ type measure struct {
 	of       int32   // serving replicas; 0: value is a total
 
 	silentTokens int32 // as silent, of tokens
+
+	without, withoutTokens string // the first one's name
 }
 
 // measure reads the signal from the workload's total or from the serving
@@ -128,7 +130,7 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 		pod := &e.o.Pods[k]
 		r := pod.reading(e.i)
 		if !e.isValid(pod, r) {
-			m.silent += e.silent(pod)
+			e.noteSilent(pod, &m.silent, &m.without)
 			continue
 		}
 		sum, most = sum+r.Value, max(most, r.Value)
@@ -158,13 +160,15 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 	return m, age, true
 }
 
-// silent is 1 if a replica has served for so long that it should have a valid reading,
-// else 0.
-func (v *view) silent(pod *Replica) int32 {
-	if pod.Phase == Serving && v.now.Sub(pod.Since) > warm+v.p.maxAge() {
-		return 1
+// noteSilent counts a replica that has served for so long that it should have a valid
+// reading, and keeps the first name in the order of the alphabet.
+func (v *view) noteSilent(pod *Replica, n *int32, first *string) {
+	if pod.Phase != Serving || v.now.Sub(pod.Since) <= warm+v.p.maxAge() {
+		return
 	}
-	return 0
+	if *n++; *n == 1 || pod.Name < *first {
+		*first = pod.Name
+	}
 }
 
 // isValid reports whether a reading counts: it is fresh, its replica serves, it
@@ -237,10 +241,15 @@ func (e *evaluation) demand(asked int32, m measure) int32 {
 	return e.partial(want, m)
 }
 
-// partial keeps the base while a replica has no reading: it may carry any load.
+// partial keeps the base while a replica has no reading: it may carry any load. The HPA
+// counts such a replica at its target when it scales down. With a load that is not spread
+// evenly, that removes replicas that are needed: after an update that renames the metric,
+// the busy replicas are those without it.
 func (e *evaluation) partial(want int32, m measure) int32 {
 	if base := e.base(); want < base && (m.silent > 0 || !m.isCovered()) {
-		return e.step(RulePartial, want, base, e.facts)
+		facts := e.facts
+		facts.Without = m.without
+		return e.step(RulePartial, want, base, facts)
 	}
 	return want
 }
