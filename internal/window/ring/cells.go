@@ -9,10 +9,29 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/ledger"
 )
 
+// number is a kind of value.
+type number interface{ uint16 | float32 | float64 }
+
+// noShort is the missing value of a row of short values.
+const noShort = math.MaxUint16
+
+// missing returns the value of a cell without one.
+func missing[T number]() (v T) {
+	switch v := any(&v).(type) {
+	case *uint16:
+		*v = noShort
+	case *float32:
+		*v = float32(math.NaN())
+	case *float64:
+		*v = math.NaN()
+	}
+	return v
+}
+
 // cells is rows of stride values each. The columns below cols are in use or free. The
 // rows are in blocks, so that a ring can grow without a copy: if all targets grow in
 // the same second, copies would double the memory of the process.
-type cells[T float32 | float64] struct {
+type cells[T number] struct {
 	blocks [][]T // of BlockSlots rows each; the last one may have fewer
 	stride int
 	cols   int
@@ -26,7 +45,7 @@ const BlockSlots = 32
 const blockHeader = int64(unsafe.Sizeof([]float32{}))
 
 // newBlocks returns blocks for so many rows.
-func newBlocks[T float32 | float64](slots, stride int) [][]T {
+func newBlocks[T number](slots, stride int) [][]T {
 	if stride == 0 {
 		return nil
 	}
@@ -75,10 +94,10 @@ func (c *cells[T]) extend(slots, want int) {
 }
 
 func (c *cells[T]) blank(slot int) {
-	nan := T(math.NaN())
+	none := missing[T]()
 	row := c.row(slot)
 	for i := range row {
-		row[i] = nan
+		row[i] = none
 	}
 }
 
@@ -87,8 +106,9 @@ func (c *cells[T]) add(slots int) int32 {
 	if n := len(c.free); n > 0 {
 		col := c.free[n-1]
 		c.free = c.free[:n-1]
+		none := missing[T]()
 		for slot := range slots {
-			c.row(slot)[col] = T(math.NaN())
+			c.row(slot)[col] = none
 		}
 		return col
 	}
@@ -99,27 +119,37 @@ func (c *cells[T]) add(slots int) int32 {
 	return int32(c.cols - 1)
 }
 
+// release makes a column available to add.
+func (c *cells[T]) release(col int32) { c.free = ledger.AppendFree(c.free, col, c.stride) }
+
+// refit sets the list of free columns after only.
+func (c *cells[T]) refit(free []int32) { c.free = ledger.Fit(free, c.stride) }
+
+// inUse returns the number of columns that are in use.
+func (c *cells[T]) inUse() int { return c.cols - len(c.free) }
+
 func (c *cells[T]) widen(slots int) {
-	next := cells[T]{stride: c.stride + c.more(), cols: c.cols}
+	next := cells[T]{stride: c.stride + more(c.stride), cols: c.cols}
 	next.blocks = newBlocks[T](slots, next.stride)
+	none := missing[T]()
 	for slot := range slots {
 		row := next.row(slot)
 		for i := copy(row, c.row(slot)); i < len(row); i++ {
-			row[i] = T(math.NaN())
+			row[i] = none
 		}
 	}
 	*c = next
 }
 
 // more returns the number of columns that widen adds.
-func (c *cells[T]) more() int { return max(4, c.stride/8) }
+func more(stride int) int { return max(4, stride/8) }
 
 // costOfColumn returns the most that add can cost. A free column costs nothing.
 func (c *cells[T]) costOfColumn(slots, size int) ledger.Cost {
 	if len(c.free) > 0 || c.cols < c.stride {
 		return ledger.Cost{}
 	}
-	to := cellBytes(slots, c.stride+c.more(), size)
+	to := cellBytes(slots, c.stride+more(c.stride), size)
 	return ledger.Cost{Peak: to, Net: to - cellBytes(slots, c.stride, size)}
 }
 

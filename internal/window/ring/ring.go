@@ -1,28 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ring stores the samples of one target: a ring of slots, each with a
-// timestamp, a row of narrow values (float32) and a row of wide values (float64).
+// timestamp, and a row of values for each Width.
 package ring
 
-import (
-	"math"
-)
+import "math"
 
 // Ring is the window of one target. A missing value is NaN. The rows have no pointers,
 // so that the garbage collector does not scan them. The zero Ring has no slots; Resize
 // adds them. A Ring is not safe for concurrent use.
 type Ring struct {
 	stamps []int64 // ns since 1970, ascending from oldest to newest
+	short  cells[uint16]
 	narrow cells[float32]
 	wide   cells[float64]
 	head   int // the newest slot, if used > 0
 	used   int // slots that hold a stamp
 }
 
+// Width is the size of a series' values.
+type Width uint8
+
+// The widths.
+const (
+	Short  Width = iota // integers from 0 to 65,534, in two bytes; Widen makes it Narrow
+	Narrow              // float32, and rounded back to the decimal number
+	Wide                // float64
+	widths
+)
+
 // Column is a series' place in the rows of a Ring.
 type Column struct {
 	Index int32
-	Wide  bool // in the rows of float64
+	Width Width
 }
 
 // Stamped is a value with its time in ns since 1970.
@@ -77,31 +87,56 @@ func (r *Ring) Advance(stamp int64) {
 		r.head = 0
 	}
 	r.stamps[r.head] = stamp
+	r.short.blank(r.head)
 	r.narrow.blank(r.head)
 	r.wide.blank(r.head)
 }
 
-// Set stores a value in the newest slot.
-func (r *Ring) Set(c Column, v float64) {
-	if c.Wide {
+// Set stores a value in the newest slot. It returns false, and stores nothing, if the
+// column is too short for it.
+func (r *Ring) Set(c Column, v float64) bool {
+	switch c.Width {
+	case Short:
+		n, ok := short(v)
+		if ok {
+			r.short.row(r.head)[c.Index] = n
+		}
+		return ok
+	case Narrow:
+		r.narrow.row(r.head)[c.Index] = float32(v)
+	default:
 		r.wide.row(r.head)[c.Index] = v
-		return
 	}
-	r.narrow.row(r.head)[c.Index] = float32(v)
+	return true
 }
 
 // At returns the value of a column in a slot, if there is one.
 func (r *Ring) At(c Column, slot int) (float64, bool) {
-	if c.Wide {
+	switch c.Width {
+	case Short:
+		n := r.short.row(slot)[c.Index]
+		return float64(n), n != noShort
+	case Narrow:
+		v := r.narrow.row(slot)[c.Index]
+		return narrow(v), v == v
+	default:
 		v := r.wide.row(slot)[c.Index]
 		return v, v == v
 	}
-	v := r.narrow.row(slot)[c.Index]
-	return narrow(v), v == v
 }
 
 // Clear removes all timestamps and values. The slots and the columns stay.
 func (r *Ring) Clear() { r.used, r.head = 0, 0 }
+
+// short returns a value as a short one, if a narrow column would give back the same.
+func short(v float64) (n uint16, ok bool) {
+	f := float32(v)
+	if f >= 0 && f < noShort {
+		n = uint16(f)
+		return n, float32(n) == f
+	}
+	return noShort, f != f // NaN is missing in each width
+}
 
 // narrow returns the decimal number that was stored as float32, rounded to the
 // decimals that float32 can represent: six below 8 (ratios), five below 64, four

@@ -179,7 +179,7 @@ func randomBatch(r *rand.Rand, a *Target) *Batch {
 			k.Pod = fmt.Sprint("ns/p", r.IntN(40))
 		}
 		if ref, ok := a.Ref(k); ok {
-			b.Add(ref, r.Float64())
+			b.Add(ref, []float64{r.Float64(), float64(r.IntN(101)), float64(r.IntN(101))}[r.IntN(3)])
 		}
 	}
 	return &b
@@ -442,4 +442,53 @@ func TestSqueezedConcurrently(t *testing.T) {
 	if st := s.Stats(); st.Memory != 0 || st.Series != 0 || st.Limited != 0 || s.Pods() != 0 {
 		t.Errorf("after all were dropped: %+v, %d pods", st, s.Pods())
 	}
+}
+
+// A field whose values do not fit in two bytes any more gets four. Under a limit that is
+// used up, its own window pays for that.
+func TestWindowsPayForWidth(t *testing.T) {
+	f := func(limit int64, wantSlots int) {
+		t.Helper()
+		s := New(Config{Span: time.Minute, MaxBytes: limit})
+		a := newTarget(t, s, "a")
+		now := 0.0
+		put := func(used float64) {
+			values := map[Key]float64{}
+			for d := range 8 {
+				values[Key{Device: fmt.Sprint("G", d), Field: gpu.FBUsed}] = used
+			}
+			now++
+			a.put(sec(now), values)
+			checkLedger(t, s)
+		}
+		for range 61 {
+			put(40_000)
+		}
+		if a.ring.Len() != 61 {
+			t.Errorf("limit %d: the window of short values has %d samples", limit, a.ring.Len())
+		}
+		narrow := a.ring.PerSlot()
+		for range 3 {
+			put(80_000)
+		}
+		if got := a.ring.PerSlot(); narrow != 8+8*2 || got != 8+8*4 {
+			t.Errorf("%d bytes a slot, then %d", narrow, got)
+		}
+		if free, _ := a.ring.FreeColumns(); free > 0 {
+			t.Errorf("%d columns are not used", free)
+		}
+		if a.ring.Len() < wantSlots || a.short != (wantSlots < 61) {
+			t.Errorf("limit %d: the window has %d samples, short: %v", limit, a.ring.Len(), a.short)
+		}
+		for d := range 8 {
+			id, _ := a.lookup(Key{Device: fmt.Sprint("G", d), Field: gpu.FBUsed})
+			v, ok := a.latest(id, 0)
+			oldest, _ := a.ring.At(a.series[id].column, a.ring.Slot(0))
+			if !ok || v.Value != 80_000 || oldest != 40_000 {
+				t.Errorf("limit %d: device %d has %v, %v, and at first %v", limit, d, v, ok, oldest)
+			}
+		}
+	}
+	f(1<<20, 61)
+	f(6<<10, 30)
 }

@@ -107,24 +107,17 @@ func (t *Target) dropFreed(d *device) {
 // compact rebuilds the ring with so many slots and without the free columns. Unless
 // forced, it does so only if most columns are free.
 func (t *Target) compact(slots int, forced bool) {
-	free := t.ring.FreeColumns()
+	free, _ := t.ring.FreeColumns()
 	if !forced && (free < churnSlack || free < t.live) {
 		return
 	}
-	var narrow, wide []int32
+	var keep ring.Columns
 	for id := range t.series {
-		s := &t.series[id]
-		switch {
-		case !s.live:
-		case s.column.Wide:
-			wide = append(wide, s.column.Index)
-			s.column.Index = int32(len(wide) - 1)
-		default:
-			narrow = append(narrow, s.column.Index)
-			s.column.Index = int32(len(narrow) - 1)
+		if s := &t.series[id]; s.live {
+			s.column = keep.Keep(s.column)
 		}
 	}
-	t.ring.Rebuild(slots, narrow, wide)
+	t.ring.Rebuild(slots, &keep)
 	// Drop the ids after the last live series. Free ids before it stay.
 	end := len(t.series)
 	for end > 0 && !t.series[end-1].live {
