@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.desiredReplicas`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Attained",type=string,priority=1,JSONPath=`.status.objectives[0].attained`
 // +kubebuilder:printcolumn:name="Decision",type=string,JSONPath=`.status.lastDecision.reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUAutoscaler struct {
@@ -377,6 +378,13 @@ const (
 	// ConditionConsistent: the signals do not conflict with one another. False has no
 	// effect on Ready.
 	ConditionConsistent = "SignalsConsistent"
+	// ConditionAttainable: the objective of an slo can be kept, by what the load has done and
+	// by what an idle replica takes. The condition exists with an slo only. False has no
+	// effect on Ready.
+	ConditionAttainable = "ObjectiveAttainable"
+	// ConditionMeasured: the servers count the requests that miss the limits of an slo. The
+	// condition exists with an slo only. False has no effect on Ready.
+	ConditionMeasured = "ObjectiveMeasured"
 	// ConditionWindow: the samples of its pods cover the whole window. The condition
 	// exists once it has been False.
 	ConditionWindow = "WindowComplete"
@@ -410,6 +418,10 @@ type GPUAutoscalerStatus struct {
 	// Startup is the learned time from creation to serving.
 	// +optional
 	Startup *LearnedStartup `json:"startup,omitempty"`
+	// Objectives say how well each slo is kept, and what it costs.
+	// +listType=atomic
+	// +optional
+	Objectives []ObjectiveStatus `json:"objectives,omitempty"`
 	// LastDecision is the last decision with its reasons.
 	// +optional
 	LastDecision *DecisionStatus `json:"lastDecision,omitempty"`
@@ -440,6 +452,84 @@ type Memory struct {
 	Time metav1.MicroTime `json:"time"`
 	// +kubebuilder:pruning:PreserveUnknownFields
 	State runtime.RawExtension `json:"state"`
+	// Requests has the requests of the last 28 days, and those that missed a limit, for each
+	// slo.
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=atomic
+	// +optional
+	Requests []RequestsRecord `json:"requests,omitempty"`
+}
+
+// RequestsRecord is the stored record of one slo. Its format is not part of this API.
+type RequestsRecord struct {
+	// Of is the signal and the limits that the record is about.
+	Of string `json:"of"`
+	// +kubebuilder:validation:MaxLength=3072
+	Data []byte `json:"data"`
+}
+
+// ObjectiveStatus says how well an slo is kept. Numbers of requests and shares are bounds
+// where the servers' histograms leave a range.
+type ObjectiveStatus struct {
+	Signal string `json:"signal"`
+	// Objective is the share of the requests that keeps the limits, and Over the time over
+	// which it is judged.
+	Objective string `json:"objective"`
+	Over      string `json:"over"`
+	// Since is when the first request was counted.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// Requests is the number of requests that ended within Over.
+	// +optional
+	Requests int64 `json:"requests,omitempty"`
+	// Missed is the number of those that certainly missed a limit or were aborted.
+	// +optional
+	Missed int64 `json:"missed,omitempty"`
+	// MissedAtMost is the highest possible number, if it differs.
+	// +optional
+	MissedAtMost int64 `json:"missedAtMost,omitempty"`
+	// Attained is the share that kept the limits, at least. It is empty without requests.
+	// +optional
+	Attained string `json:"attained,omitempty"`
+	// AttainedAtMost is the highest possible share, if it differs.
+	// +optional
+	AttainedAtMost string `json:"attainedAtMost,omitempty"`
+	// BudgetLeft is the share of the allowed misses that is left, at least. It is negative if
+	// more requests missed than are allowed.
+	// +optional
+	BudgetLeft string `json:"budgetLeft,omitempty"`
+	// BudgetLeftAtMost is the highest possible share, if it differs.
+	// +optional
+	BudgetLeftAtMost string `json:"budgetLeftAtMost,omitempty"`
+	// BurnRates say how fast the misses use the budget: at 1, it lasts for Over.
+	// +listType=atomic
+	// +optional
+	BurnRates []BurnRateStatus `json:"burnRates,omitempty"`
+	// Plan has the mean number of replicas that the objective takes, by the recorded load.
+	// +optional
+	Plan *PlanStatus `json:"plan,omitempty"`
+	// Message says all of this in a sentence.
+	Message string `json:"message"`
+}
+
+// BurnRateStatus is the burn rate in a window until now.
+type BurnRateStatus struct {
+	Window string `json:"window"`
+	Rate   string `json:"rate"`
+}
+
+// PlanStatus has what objectives take, in mean replicas over the recorded load.
+type PlanStatus struct {
+	Replicas string `json:"replicas"`
+	// LooserReplicas are for twice, and StricterReplicas for half the allowed misses.
+	LooserObjective   string `json:"looserObjective"`
+	LooserReplicas    string `json:"looserReplicas"`
+	StricterObjective string `json:"stricterObjective"`
+	StricterReplicas  string `json:"stricterReplicas"`
+	// NeededReplicas is what keeping the objective would take, if the plan does not keep it
+	// because the load rises faster than replicas start. It is empty if nothing would.
+	// +optional
+	NeededReplicas string `json:"neededReplicas,omitempty"`
 }
 
 // LearnedStartup is the time from a pod's creation to its readiness.

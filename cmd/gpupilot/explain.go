@@ -123,6 +123,9 @@ func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 	if s.Startup != nil {
 		fmt.Fprintf(out, "a replica takes %d s to serve (p95 %d s, %d starts seen)\n", s.Startup.P50Seconds, s.Startup.P95Seconds, s.Startup.Samples)
 	}
+	for _, o := range s.Objectives {
+		fmt.Fprintf(out, "objective of %s: %s\n", o.Signal, o.Message)
+	}
 	d := s.LastDecision
 	if d == nil {
 		fmt.Fprintln(out, "nothing decided yet")

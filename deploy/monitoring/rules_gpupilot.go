@@ -52,6 +52,8 @@ func autoscalerAlerts() []alert {
 			summary:     onWorkload + " has no data",
 			description: onWorkload + " has had no fresh value of any signal for 5 minutes (SignalsReadable is {{ $value }}). Its replicas are held, or as missingData says.",
 		},
+		burnAlert("Fast", critical, "1h", "5m", "14.4", "2m", "28 days' error budget is then gone in two days"),
+		burnAlert("Slow", warning, "6h", "30m", "6", "15m", "28 days' error budget is then gone in five days"),
 		{
 			name: "GPUAutoscalerFlapping", severity: warning, runbook: "autoscaler-flapping",
 			expr:        by("min", perWorkload, by("sum", perWorkload+", direction", "increase(gpupilot_autoscaler_scales_total[30m])")) + " >= 3",
@@ -64,6 +66,21 @@ func autoscalerAlerts() []alert {
 			summary:     onWorkload + " cannot scale its target",
 			description: onWorkload + " has not been able to scale its target for 10 minutes (AbleToScale is {{ $value }}). The condition's reason says why.",
 		},
+	}
+}
+
+// burnAlert is that of the SRE workbook: the error budget burns faster than a rate in a long
+// window and, so that the alert ends soon, in a short one.
+func burnAlert(name string, severity severity, long, short, rate, hold, until string) alert {
+	const perObjective = perWorkload + ", signal"
+	in := func(window string) string {
+		return by("max", perObjective, `gpupilot_slo_burn_rate{window="`+window+`"}`) + " > " + rate
+	}
+	return alert{
+		name: "GPUPilotObjective" + name + "Burn", hold: hold, severity: severity, runbook: "objective-burn",
+		expr:        in(long) + "\nand\n" + in(short),
+		summary:     onWorkload + " misses its objective",
+		description: onWorkload + ` misses the limits of {{ $labels.signal }} {{ $value | printf "%.1f" }} times as often as its objective allows, in the last ` + long + " and " + short + ": " + until + ".",
 	}
 }
 

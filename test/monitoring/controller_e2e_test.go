@@ -36,6 +36,8 @@ const capacity = 10.0
 // tests have them; here their series have to be there.
 var untold = map[string]string{
 	"GPUAutoscalerFlapping":         "gpupilot_autoscaler_scales_total",
+	"GPUPilotObjectiveFastBurn":     "", // of an slo: test/e2e has one
+	"GPUPilotObjectiveSlowBurn":     "",
 	"GPUPilotScaleErrors":           `gpupilot_scale_requests_total{result="error"}`,
 	"GPUPilotExporterContradicted":  "gpupilot_exporter_contradictions_total",
 	"GPUPilotMetricsAPIUnavailable": "", // of the API server, see below

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
@@ -27,6 +28,7 @@ type meters struct {
 	actuationDuration prometheus.Histogram
 
 	workload           workloadDescs
+	objectives         objective.Metrics
 	leader, excessDesc *prometheus.Desc
 }
 
@@ -51,7 +53,7 @@ func newMeters(leading func() bool, workloads func() []*workload, excess func() 
 			Name: "gpupilot_actuation_seconds", Help: "From when an observation began until the API server accepted the scale that follows from it.",
 			Buckets: prometheus.ExponentialBuckets(.001, 2, 13),
 		}),
-		workload: newWorkloadDescs(),
+		workload: newWorkloadDescs(), objectives: objective.NewMetrics(),
 		excessDesc: prometheus.NewDesc("gpupilot_scrape_excess_targets",
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
@@ -70,6 +72,7 @@ func (m *meters) register(reg prometheus.Registerer) {
 // Describe implements prometheus.Collector.
 func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 	m.workload.describe(ch)
+	m.objectives.Describe(ch)
 	ch <- m.leader
 	ch <- m.excessDesc
 }
@@ -100,6 +103,7 @@ func (m *meters) collectWorkload(ch chan<- prometheus.Metric, key types.Namespac
 	}
 	m.collectFlaws(ch, key, w.flaws.Load())
 	m.workload.collect(ch, key, &w.measures)
+	m.objectives.Collect(ch, key.Namespace, key.Name, w.reports)
 	n := w.counts
 	if !n.ok {
 		return

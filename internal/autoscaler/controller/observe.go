@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -42,7 +43,7 @@ func (v podReader) observe(replicas int32, pods []*corev1.Pod, sources []policy.
 			r.Readings[i] = v.readSignal(pod, &sources[i])
 			if sources[i].Pace != nil {
 				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
-				r.Paces[i] = v.readPace(pod, sources[i].Pace)
+				r.Paces[i] = v.readPace(pod, &sources[i])
 			}
 			if sources[i].Arrived != nil || sources[i].Completed != nil {
 				r.Arrivals = append(r.Arrivals, make([]scale.Reading, i+1-len(r.Arrivals))...)
@@ -84,14 +85,29 @@ func (v podReader) sumTerms(pod *corev1.Pod, terms []policy.Term) (r scale.Readi
 }
 
 // readPace returns the latencies of a pod's requests. They are absent while the pod
-// generates no tokens.
-func (v podReader) readPace(pod *corev1.Pod, src *policy.Pace) scale.Pace {
+// generates no tokens, unless it counts requests: none is a count, too.
+func (v podReader) readPace(pod *corev1.Pod, source *policy.Source) scale.Pace {
+	src := source.Pace
 	batch, ok := v.readTerm(pod, src.TokenSeconds)
 	tokens, hasTokens := v.readTerm(pod, src.Tokens)
-	if !ok || !hasTokens || tokens.Value <= 0 {
+	if !ok || !hasTokens {
 		return scale.Pace{}
 	}
-	p := scale.Pace{Batch: batch.Value, TokenSeconds: batch.Value / tokens.Value, At: batch.At, OK: true}
+	p := scale.Pace{Batch: batch.Value, At: batch.At, OK: true}
+	if source.Misses != nil {
+		objective.AddPace(&p, source.Misses, func(t policy.Term) (float64, bool) {
+			s, ok := v.readTerm(pod, t)
+			return s.Value, ok
+		})
+	}
+	switch {
+	case tokens.Value > 0:
+	case p.Counted:
+		return p
+	default:
+		return scale.Pace{}
+	}
+	p.TokenSeconds = batch.Value / tokens.Value
 	waited, ok := v.readTerm(pod, src.FirstTokenSeconds)
 	firsts, hasFirsts := v.readTerm(pod, src.FirstTokens)
 	if ok && hasFirsts && firsts.Value > 0 {

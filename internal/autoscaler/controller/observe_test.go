@@ -71,7 +71,7 @@ func TestPaceOfABatch(t *testing.T) {
 	}
 	f := func(name string, shown fixed, want scale.Pace) {
 		t.Helper()
-		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readPace(pod("a", "x", at(0)), &src)); diff != "" {
+		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readPace(pod("a", "x", at(0)), &policy.Source{Pace: &src})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -172,7 +173,7 @@ func (s *statusWriter) writeIfDue(ctx context.Context, r *report, now time.Time)
 // at once, new counts soon, and new messages late.
 func writeDelay(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Duration {
 	a, b := *old, *next
-	a.LastDecision, b.LastDecision, a.Memory, b.Memory = nil, nil, nil, nil
+	a.LastDecision, b.LastDecision, a.Memory, b.Memory, a.Objectives, b.Objectives = nil, nil, nil, nil, nil, nil
 	if equality.Semantic.DeepEqual(a, b) {
 		if last, current := old.LastDecision, next.LastDecision; last != nil && current != nil && !haveSameReason(last, current) {
 			return ruleStatusInterval - since
@@ -224,6 +225,14 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		LastDecision:       base.LastDecision,
 		Pending:            r.pending,
 		Memory:             memory.Of(&r.state, r.at),
+		Objectives:         objective.Status(r.objectives),
+	}
+	if st.Memory != nil {
+		st.Memory.Requests = r.record
+	}
+	if r.plan != nil && len(r.objectives) == 0 {
+		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionAttainable)
+		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionMeasured)
 	}
 	if !r.scaledAt.IsZero() {
 		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
@@ -275,7 +284,7 @@ func conditionsOf(r *report) []metav1.Condition {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	return []metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}
+	return append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
 }
 
 // sourcesCondition reports whether exporters contradict the API server about the

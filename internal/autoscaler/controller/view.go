@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -204,6 +205,7 @@ func viewWorkload(r *report) view.Workload {
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
+	out.Objectives = objective.View(r.objectives)
 	if d := r.decision; d != nil {
 		for i, v := range valuesOf(d) {
 			if i < len(out.Signals) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -67,14 +68,19 @@ type workload struct {
 	suspended             bool      // the last pass made no decision
 	inconsistencyRecorded bool      // the Event about conflicting signals was recorded
 	outage                outage
-	contradictionRecorded bool      // the Event about an exporter that contradicts the API server was recorded
-	servingSince          time.Time // when its first replica began to serve; zero: none serves
+	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
+	objectives            objective.Keeper
+	merged                *v1alpha1.Memory  // whose record objectives has
+	learnedAt             time.Time         // when the plans of objectives were learned
+	unkept                map[string]string // reasons of the conditions of objectives that are False, by type
+	servingSince          time.Time         // when its first replica began to serve; zero: none serves
 
 	mu         sync.Mutex
 	shown      view.Workload
 	counts     counts
 	measures   measures
 	conditions []metav1.Condition // empty before the first pass
+	reports    []objective.Report
 	history    recentPoints
 	readings   []history.Value // of the last decision; reused
 }
@@ -184,6 +190,8 @@ type report struct {
 	scaledAt     time.Time
 	state        scale.State
 	requests     []float64 // requests/s of each signal; NaN: unknown
+	objectives   []objective.Report
+	record       []v1alpha1.RequestsRecord // of objectives
 
 	contradictions []string // of exporters about the pods, see trust.Audit
 }
@@ -198,6 +206,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	if w.memory != nil {
 		w.state, w.memory = memory.Decode(w.memory, now), nil
 	}
+	w.restoreObjectives(a)
 	w.compile(a)
 	r.plan = w.plan.Load()
 	t, err := w.shared.deps.Scaler.Resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
@@ -228,6 +237,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.watchSignals(r)
 	w.watchSources(r)
 	w.recordInconsistency(r)
+	w.reportObjectives(r)
 	w.publish(r)
 	return spent
 }
@@ -298,6 +308,7 @@ func (w *workload) trackTarget(t *target.Target) {
 		w.shared.deps.Scaler.Forget(w.targetKey)
 		if w.targetKey != (target.Key{}) {
 			w.state, w.startup = scale.State{}, replica.Startup{} // they belong to another target
+			w.objectives.Forget()
 		}
 		w.targetKey = t.Key
 	}
@@ -368,6 +379,8 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	spent = time.Since(began)
 	w.shared.meters.recordDecision(&d, spent)
 	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
+	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
+	w.learn(&pol, now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	switch {
 	case !d.Changes():
@@ -451,7 +464,7 @@ func (w *workload) updateRoutes(pods []*corev1.Pod) {
 func (w *workload) publish(r *report) {
 	shown, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
-	w.shown, w.conditions = shown, judged
+	w.shown, w.conditions, w.reports = shown, judged, r.objectives
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
 		w.history.add(d)

@@ -33,7 +33,8 @@ const (
 type preset struct {
 	running, waiting, kvCache Term
 	pace                      *Pace // nil: the server exposes no inter-token latency, or only per request
-	arrived, completed        Term  // request counters; nil: the server has none, or counts some requests twice
+	misses                    *missMetrics
+	arrived, completed        Term // request counters; nil: the server has none, or counts some requests twice
 	port                      Port
 }
 
@@ -59,20 +60,35 @@ func sumAndCount(histograms ...string) (sum, count Term) {
 // before those of older ones. docs/gpuautoscaler.md names the sources.
 func presets() map[v1alpha1.Preset]preset {
 	vllm := preset{
-		running:   Term{{Name: "vllm:num_requests_running"}},
-		waiting:   Term{{Name: "vllm:num_requests_waiting"}},
-		kvCache:   Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
-		pace:      newPace("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+		running: Term{{Name: "vllm:num_requests_running"}},
+		waiting: Term{{Name: "vllm:num_requests_waiting"}},
+		kvCache: Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
+		pace:    newPace("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+		misses: &missMetrics{
+			ended: []string{"vllm:request_success_total", "vllm:e2e_request_latency_seconds_count"},
+			abortedBy: Term{
+				{Name: "vllm:request_success_total", Label: "finished_reason", Value: "abort"},
+				{Name: "vllm:request_success_total", Label: "finished_reason", Value: "error"},
+			},
+			first: "vllm:time_to_first_token_seconds", ofRequests: "vllm:request_time_per_output_token_seconds",
+			ofTokens:     []string{"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"},
+			promptTokens: "vllm:prompt_tokens_total", outputTokens: "vllm:generation_tokens_total",
+		},
 		completed: Term{{Name: "vllm:request_success_total"}},
 		port:      Port{Default: 8000},
 	}
 	all := map[v1alpha1.Preset]preset{
 		v1alpha1.PresetVLLM: vllm,
 		v1alpha1.PresetSGLang: {
-			running:   Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
-			waiting:   Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
-			kvCache:   Term{{Name: "sglang:token_usage", Max: true}},
-			pace:      newPace("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
+			running: Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
+			waiting: Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
+			kvCache: Term{{Name: "sglang:token_usage", Max: true}},
+			pace:    newPace("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
+			misses: &missMetrics{
+				ended: []string{"sglang:num_requests_total"}, aborted: "sglang:num_aborted_requests_total",
+				first: "sglang:time_to_first_token_seconds", ofTokens: []string{"sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"},
+				promptTokens: "sglang:prompt_tokens_total", outputTokens: "sglang:generation_tokens_total",
+			},
 			completed: Term{{Name: "sglang:num_requests_total"}},
 			port:      Port{Default: 30000},
 		},
@@ -86,6 +102,7 @@ func presets() map[v1alpha1.Preset]preset {
 			running: append(Term{tensorRTGauge("request", "scheduled")}, append(slices.Clone(vllm.running), tritonRunning())...),
 			waiting: append(Term{tensorRTGauge("request", "waiting")}, append(slices.Clone(vllm.waiting), PodMetric{Name: "nv_inference_pending_request_count"})...),
 			pace:    vllm.pace, // of the vLLM backend; other backends expose none
+			misses:  vllm.misses,
 			port:    Port{Default: 8002, SeparateFromAPI: true},
 		},
 	}
@@ -177,13 +194,14 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Er
 	requests := scale.Signal{Name: "requests", Target: concurrency, Aggregate: gpu.Sum, Law: scale.Batching, Limit: limit, FirstLimit: first}
 	if requests.Learned() {
 		src.Pace = p.pace.withFirstToken(first > 0)
+		src.Misses = p.misses.of(limit, first)
 		if requests.Objective, src.Over, err = objective(in.SLO, path.Child("slo")); err != nil {
 			return err
 		}
 	}
 	src.Arrived, src.Completed = p.arrived, p.completed
 	add(requests, p.running, p.waiting)
-	src.Pace, src.Over, src.Arrived, src.Completed = nil, 0, nil, nil
+	src.Pace, src.Misses, src.Over, src.Arrived, src.Completed = nil, nil, 0, nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))
 	}

@@ -5,6 +5,7 @@ package policy
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -40,6 +41,9 @@ type Source struct {
 	// Pace has the latency metrics; nil if the signal has no latency limit.
 	Pace *Pace // Pods
 
+	// Misses counts the requests, and those that miss a limit; nil if the signal has none.
+	Misses *Misses // Pods
+
 	// Over is the time over which the signal's objective is judged; 0: it has none.
 	Over time.Duration // Pods
 
@@ -58,6 +62,41 @@ type Pace struct {
 	FirstTokenSeconds, FirstTokens Term // nil: the time to the first token has no limit
 }
 
+// Misses holds the counters that tell how many requests missed a limit.
+type Misses struct {
+	Ended   Term   // requests that were answered or aborted
+	Aborted []Term // of Ended, by reason; a server without them aborted none
+	// Extra counts aborted requests that Ended does not count.
+	Extra Term // nil: there are none
+	// First and Token have the limited latencies, each in the first histogram that the
+	// server has; nil: no limit.
+	First, Token []Histogram
+
+	PromptTokens, OutputTokens Term
+}
+
+// Histogram is a histogram of a server around a limit, in seconds.
+type Histogram struct {
+	Limit        float64
+	Count        Term
+	Below, Above Term // observations up to the edge below the limit, and up to the one above
+	Lower, Upper Term // the edges; both are the limit where it is one. Upper is absent above the last edge
+	// OfTokens is true if each token is observed, and not each request.
+	OfTokens bool
+}
+
+// terms returns all terms.
+func (m *Misses) terms() []Term {
+	out := append([]Term{m.Ended, m.PromptTokens, m.OutputTokens}, m.Aborted...)
+	if m.Extra != nil {
+		out = append(out, m.Extra)
+	}
+	for _, h := range slices.Concat(m.First, m.Token) {
+		out = append(out, h.Count, h.Below, h.Above, h.Lower, h.Upper)
+	}
+	return out
+}
+
 // Gateway selects the pods of a gateway, which are in the workload's namespace.
 type Gateway struct {
 	Selectors []labels.Selector // a pod of the gateway matches one of them
@@ -74,6 +113,9 @@ func (s *Source) AllTerms() []Term {
 		if s.Pace.FirstTokens != nil {
 			all = append(all, s.Pace.FirstTokenSeconds, s.Pace.FirstTokens)
 		}
+	}
+	if s.Misses != nil {
+		all = append(all, s.Misses.terms()...)
 	}
 	for _, counter := range []Term{s.Arrived, s.Completed} {
 		if counter != nil {
@@ -96,11 +138,33 @@ type PodMetric struct {
 	// By is a label. Only the largest of the series with the same value of it is
 	// added to the sum: they are copies from several ranks. Empty: all are added.
 	By     string
+	Bucket Bucket  // of a histogram's _bucket
 	Rate   bool    // the metric is a counter, and its rate per second is used
 	Factor float64 // from the metric's unit to the signal's; 0: 1
 	// LowerBound and UpperBound limit the valid values; others are absent. If both
 	// are 0, there are no limits.
 	LowerBound, UpperBound float64
+}
+
+// Bucket is an edge of a histogram near a limit: the highest up to it or, if Above is set,
+// the lowest from it on. The zero Bucket is none.
+type Bucket struct {
+	Limit float64
+	Above bool
+	Edge  bool // the edge itself, not the count up to it
+}
+
+// key returns the key of the bucket of a metric.
+func (b *Bucket) key(metric string) string {
+	sign := "{le<="
+	if b.Above {
+		sign = "{le>="
+	}
+	key := metric + sign + strconv.FormatFloat(b.Limit, 'g', -1, 64) + "}"
+	if b.Edge {
+		return "le(" + key + ")"
+	}
+	return key
 }
 
 // Key returns the metric's key in the store: its name if its series are only added
@@ -111,6 +175,8 @@ func (m *PodMetric) Key() string {
 		key = fmt.Sprintf("%s{%s=%q}", key, m.Label, m.Value)
 	}
 	switch {
+	case m.Bucket != Bucket{}:
+		return m.Bucket.key(key)
 	case m.Max:
 		return "max(" + key + ")"
 	case m.By != "":

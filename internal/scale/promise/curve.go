@@ -87,6 +87,18 @@ func (c *Curve) Shares(knee float64) (out Shares) {
 	return out
 }
 
+// calmClasses are those of replicas that are busy to less than 3/16.
+const calmClasses = 12
+
+// Calm returns the requests that ended while replicas were hardly busy, and those of them
+// that missed a limit.
+func (c *Curve) Calm() (ended, missed float64) {
+	for i := range calmClasses {
+		ended, missed = ended+float64(c.Ended[i]), missed+float64(c.Missed[i])
+	}
+	return ended, missed
+}
+
 // curveJSON is the form of a curve in JSON: from the first class with a request on, whole
 // requests that ended and tenths of requests that missed.
 type curveJSON struct {

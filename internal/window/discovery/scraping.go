@@ -45,6 +45,7 @@ func PodMetrics(in []policy.PodMetric) []page.Metric {
 		out = append(out, page.Metric{
 			Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Largest: m.Max, By: m.By, Min: m.LowerBound, Max: m.UpperBound,
 			Counter: m.Rate || strings.HasSuffix(m.Name, "_total"),
+			Bucket:  page.Bucket{Limit: m.Bucket.Limit, Above: m.Bucket.Above, Edge: m.Bucket.Edge},
 		})
 	}
 	return out

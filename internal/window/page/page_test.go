@@ -111,3 +111,49 @@ func TestOutOfRangeIsBounded(t *testing.T) {
 		t.Errorf("%d counts of %d values", len(o), o.Total())
 	}
 }
+
+// Of a histogram the counts up to the edges next to a limit are read, and these edges.
+func TestBucketsNextToALimit(t *testing.T) {
+	const histogram = `h_bucket{engine="0",le="0.5"} 1
+h_bucket{engine="0",le="1.0"} 3
+h_bucket{engine="0",le="2.5"} 7
+h_bucket{engine="0",le="+Inf"} 9
+h_bucket{engine="1",le="0.5"} 10
+h_bucket{engine="1",le="1.0"} 30
+h_bucket{engine="1",le="2.5"} 70
+h_bucket{engine="1",le="+Inf"} 90
+h_count{engine="0"} 9
+`
+	target := series.New(series.Config{}).Target("t", series.TargetLabels{Namespace: "n", Pod: "p"})
+	f := func(page string, limit float64, want string) {
+		t.Helper()
+		var metrics []Metric
+		for _, b := range []Bucket{{limit, false, false}, {limit, true, false}, {limit, false, true}, {limit, true, true}} {
+			metrics = append(metrics, Metric{Key: fmt.Sprint(b), Name: "h_bucket", Bucket: b, Counter: !b.Edge})
+		}
+		m := newPodMetrics(target, metrics)
+		p := newReader(m)
+		p.pods, p.labels = m, &m.labels
+		if err := p.Read([]byte(page)); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for i := range metrics {
+			if m.seen[i] {
+				got += fmt.Sprint(m.sums[i], " ")
+			} else {
+				got += "none "
+			}
+		}
+		if got != want {
+			t.Errorf("limit %v: below, above and the edges are %s, want %s", limit, got, want)
+		}
+	}
+	f(histogram, 1, "33 33 1 1 ")
+	f(histogram, 2, "33 77 1 2.5 ")
+	f(histogram, 0.1, "0 11 0 0.5 ")
+	f(histogram, 3, "77 99 2.5 none ")
+	f(strings.ReplaceAll(histogram, `le="1.0"`, `le="1"`), 1, "33 33 1 1 ")
+	f(strings.ReplaceAll(histogram, `le="1.0"`, `le="NaN"`), 1, "11 77 0.5 2.5 ")
+	f("other 1\n", 1, "none none none none ")
+}

@@ -24,6 +24,29 @@ type Metric struct {
 	// By is a label. Series with the same value of it are copies of one series from
 	// several ranks of a model: only the largest is added. Empty: all are added.
 	By string
+	// Bucket selects series of a histogram's _bucket by their label le. The zero
+	// Bucket: series without that label.
+	Bucket Bucket
+}
+
+// Bucket is an edge of a histogram near a limit: the highest edge up to the limit or, if
+// Above is set, the lowest one from the limit on. The zero Bucket is none.
+type Bucket struct {
+	Limit float64 // above 0
+	Above bool
+	Edge  bool // the metric is the edge itself, not the count up to it: 0 below the first one, and no value above the last one
+}
+
+// roundingLimit is the relative difference at which an edge still is the limit: both are
+// decimal numbers.
+const roundingLimit = 1e-9
+
+// beats reports whether an edge is nearer to the limit than another one; NaN is none.
+func (b *Bucket) beats(edge, other float64) bool {
+	if b.Above {
+		return edge >= b.Limit*(1-roundingLimit) && !(edge >= other)
+	}
+	return edge <= b.Limit*(1+roundingLimit) && !(edge <= other)
 }
 
 // The limits of what is remembered of a page's label values. A metric with a series
@@ -47,15 +70,18 @@ type podMetrics struct {
 	seen    []bool           // by metric: a cell has a value
 	over    []bool           // by metric: not all of its series fit
 	newest  []float64        // by metric: a counter's value on the newest page
+	edges   []float64        // by metric with a bucket: the edge on this page
 	lower   int              // consecutive pages with a lower counter
 	text    int64            // bytes of names
 	labels  labeller
 }
 
-// cell is the value of series that are copies of each other, or of all series.
+// cell is the value of series that are copies of each other, of one edge of a histogram,
+// or of all series.
 type cell struct {
 	metric int32
 	value  float64
+	edge   float64
 	seen   bool
 }
 
@@ -70,7 +96,7 @@ func newPodMetrics(t *series.Target, metrics []Metric) *podMetrics {
 	return &podMetrics{
 		target: t, metrics: metrics, refs: make([]series.Ref, n),
 		places: map[place]int32{}, known: map[string]int32{},
-		sums: make([]float64, n), seen: make([]bool, n), over: make([]bool, n), newest: make([]float64, n),
+		sums: make([]float64, n), seen: make([]bool, n), over: make([]bool, n), newest: make([]float64, n), edges: make([]float64, n),
 	}
 }
 
@@ -88,7 +114,7 @@ func (m *podMetrics) overgrown() bool { return m.labels.again || slices.Contains
 // size returns the bytes that are remembered. A map takes about twice its entries.
 func (m *podMetrics) size() int64 {
 	return m.text + m.labels.size() + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
-		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2+8)
+		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2+8+8)
 }
 
 func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
@@ -97,17 +123,18 @@ func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
 	return e
 }
 
-// classify selects the lines of the metrics. Buckets of histograms and quantiles of
-// summaries are ignored: they cannot be summed.
+// classify selects the lines of the metrics. Quantiles of summaries are ignored, and so are
+// buckets of histograms that no metric asks for: they cannot be summed.
 func (m *podMetrics) classify(l *line) entry {
 	asked := func(x Metric) bool { return x.Name == string(l.name) }
-	if !slices.ContainsFunc(m.metrics, asked) || l.get("le") != nil || l.get("quantile") != nil {
+	if !slices.ContainsFunc(m.metrics, asked) || l.get("quantile") != nil {
 		return entry{}
 	}
+	isBucket := l.get("le") != nil
 	var cells []int32
 	for i := range m.metrics {
 		x := &m.metrics[i]
-		if x.Name != string(l.name) || x.Label != "" && string(l.get(x.Label)) != x.Value {
+		if x.Name != string(l.name) || (x.Bucket != Bucket{}) != isBucket || x.Label != "" && string(l.get(x.Label)) != x.Value {
 			continue
 		}
 		if c, ok := m.cell(i, l); ok {
@@ -128,7 +155,14 @@ func (m *podMetrics) cell(i int, l *line) (int32, bool) {
 	}
 	m.refs[i] = r
 	at := place{metric: int32(i)}
-	if by := m.metrics[i].By; by != "" {
+	by, edge := m.metrics[i].By, 0.0
+	if (m.metrics[i].Bucket != Bucket{}) {
+		by = "le"
+		if edge, ok = parseFloat(l.get(by)); !ok || edge != edge {
+			return 0, false
+		}
+	}
+	if by != "" {
 		at.by = string(l.get(by))
 	}
 	c, ok := m.places[at]
@@ -139,7 +173,7 @@ func (m *podMetrics) cell(i int, l *line) (int32, bool) {
 		}
 		m.text += int64(len(at.by))
 		c = int32(len(m.cells))
-		m.cells = append(m.cells, cell{metric: at.metric})
+		m.cells = append(m.cells, cell{metric: at.metric, edge: edge})
 		m.places[at] = c
 	}
 	return c, true
@@ -174,12 +208,38 @@ func (m *podMetrics) combine(p *Reader) {
 	}
 	clear(m.sums)
 	clear(m.seen)
-	for _, c := range m.cells {
-		if c.seen {
-			m.sums[c.metric] += c.value
-			m.seen[c.metric] = true
+	m.findEdges()
+	for i := range m.cells {
+		if c := &m.cells[i]; c.seen {
+			m.add(c)
 		}
 	}
+}
+
+// findEdges finds the edge that each metric asks for; NaN: the page has none.
+func (m *podMetrics) findEdges() {
+	for i := range m.edges {
+		m.edges[i] = math.NaN()
+	}
+	for i := range m.cells {
+		c := &m.cells[i]
+		if x := &m.metrics[c.metric].Bucket; c.seen && *x != (Bucket{}) && x.beats(c.edge, m.edges[c.metric]) {
+			m.edges[c.metric] = c.edge
+		}
+	}
+}
+
+// add adds a cell to its metric.
+func (m *podMetrics) add(c *cell) {
+	i := c.metric
+	x, edge := &m.metrics[i].Bucket, m.edges[i]
+	switch {
+	case *x == (Bucket{}) || !x.Edge && c.edge == edge:
+		m.sums[i] += c.value
+	case x.Edge && edge == edge:
+		m.sums[i] = edge
+	}
+	m.seen[i] = !x.Edge || !x.Above || edge < math.Inf(1)
 }
 
 // restarted is the number of pages with a lower counter in a row from which the server has

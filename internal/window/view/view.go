@@ -165,6 +165,8 @@ type Workload struct {
 	Waiting   string   `json:"waiting,omitempty"` // why it is not ready, if that is not a problem: no replica serves yet
 	Signals   []Signal `json:"signals"`
 
+	Objectives []Objective `json:"objectives,omitempty"` // of signals with an slo
+
 	// StartingSince is the start of the replica that has been starting for the longest
 	// time; zero: none is starting. Startup is the usual duration of a start, in ns; 0:
 	// unknown.
@@ -182,6 +184,29 @@ type Signal struct {
 	Unit   string   `json:"unit,omitempty"`
 	Value  *float64 `json:"value,omitempty"` // mean per serving replica, or the total
 	Target float64  `json:"target"`
+}
+
+// Objective says how well an slo is kept. Shares are texts, and ranges where the servers'
+// histograms leave one; empty: no request was counted.
+type Objective struct {
+	Signal     string   `json:"signal"`
+	Objective  string   `json:"objective"`            // share of the requests, such as 99%
+	Over       string   `json:"over"`                 // the time over which it is judged
+	Attained   string   `json:"attained,omitempty"`   // share of the requests
+	BudgetLeft string   `json:"budgetLeft,omitempty"` // share of the allowed misses
+	Missed     bool     `json:"missed,omitempty"`     // the objective is certainly not kept now
+	Burning    bool     `json:"burning,omitempty"`    // the budget is used up fast: an alert fires
+	Burns      []Burn   `json:"burns,omitempty"`
+	Cost       string   `json:"cost,omitempty"`     // mean replicas, by the recorded load
+	Problems   []string `json:"problems,omitempty"` // why it cannot be kept or measured
+	Sentence   string   `json:"sentence"`
+}
+
+// Burn is the rate at which an error budget is used in a window: at 1 it lasts for the
+// objective's time.
+type Burn struct {
+	Window string  `json:"window"`
+	Rate   float64 `json:"rate"`
 }
 
 // Decision is a decision with its explanation.

@@ -102,6 +102,19 @@ function facts(w) {
   return el("dl", { class: "facts" }, ...pairs.map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, String(v)))));
 }
 
+// objective draws how well an objective is kept: what was attained, what is left of the
+// error budget, and how fast it is used.
+function objective(o) {
+  const pairs = [["within limits (objective " + o.objective + ")", o.attained || "–", o.missed]];
+  if (o.budgetLeft) pairs.push(["error budget left of " + o.over, o.budgetLeft, o.budgetLeft.startsWith("-")]);
+  for (const b of o.burns || []) pairs.push(["burn rate, " + b.window, b.rate.toFixed(b.rate < 10 ? 1 : 0) + " ×", o.burning && b.rate > 1]);
+  if (o.cost) pairs.push(["takes, by the recorded load", o.cost + " replicas"]);
+  return [
+    el("dl", { class: "facts" }, ...pairs.map(([k, v, bad]) => el("div", {}, el("dt", {}, k), el("dd", bad ? { class: "bad" } : {}, v)))),
+    ...(o.problems || []).map((p) => el("p", { class: "problem" }, p)),
+  ];
+}
+
 // waiting returns how long a replica has been starting, and the usual time.
 function waiting(w, now) {
   if (!w.startingSince) return w.waiting || "";
@@ -191,6 +204,7 @@ function drawCard(w, shown) {
     wait ? el("p", { class: "waiting" }, wait) : "",
     old ? el("p", { class: "age" }, "last decision " + age(decided) + " ago: these values are old") : "",
     facts(w),
+    ...(w.objectives || []).flatMap(objective),
     d ? el("p", { class: "why" }, lastSentence(d)) : "",
   );
   c.steps.hidden = !d;

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objective
+
+import (
+	"fmt"
+	"math"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/window/requests"
+)
+
+// The reasons of the conditions. They are public.
+const (
+	reasonLearning    = "Learning"        // too little load is recorded
+	reasonAttainable  = "Attainable"      //
+	reasonNearIdle    = "LimitNearIdle"   // attainable, and dear
+	reasonBelowIdle   = "LimitBelowIdle"  // an idle replica is slower
+	reasonCalmMisses  = "MissedWhileCalm" // more than allowed misses although replicas are hardly busy
+	reasonRisesFaster = "LoadRisesFaster" // than replicas start
+
+	reasonMeasured    = "Measured"
+	reasonOfTokens    = "MeasuredByTokens" // the servers observe tokens, not requests
+	reasonBetween     = "LimitBetweenEdges"
+	reasonNoHistogram = "NoHistogram"
+)
+
+// The thresholds of what is said of an objective.
+const (
+	// nearIdle is the multiple of an idle replica's time between tokens below which a limit
+	// is dear: replicas may then be busy to a third at most.
+	nearIdle = 1.5
+	// calmRequests is how many requests must have ended while replicas were hardly busy.
+	calmRequests = 1000
+	// maxMessage bounds the message of a condition, in bytes.
+	maxMessage = 1024
+)
+
+// Conditions returns the conditions of the objectives; none if there is no objective. Of
+// several objectives the condition is that of the worst.
+func Conditions(reports []Report) []metav1.Condition {
+	if len(reports) == 0 {
+		return nil
+	}
+	attainable, measured := worst(reports, (*Report).attainable), worst(reports, (*Report).measuredHow)
+	attainable.Type, measured.Type = v1alpha1.ConditionAttainable, v1alpha1.ConditionMeasured
+	return []metav1.Condition{attainable, measured}
+}
+
+// worst returns the condition of the first report that is False, else Unknown, else True.
+func worst(reports []Report, judge func(*Report) metav1.Condition) (out metav1.Condition) {
+	rank := map[metav1.ConditionStatus]int{metav1.ConditionFalse: 0, metav1.ConditionUnknown: 1, metav1.ConditionTrue: 2}
+	for i := range reports {
+		c := judge(&reports[i])
+		if len(reports) > 1 {
+			c.Message = reports[i].Signal + ": " + c.Message
+		}
+		c.Message = excerpt.Of(c.Message, maxMessage)
+		if i == 0 || rank[c.Status] < rank[out.Status] {
+			out = c
+		}
+	}
+	return out
+}
+
+// attainable judges whether the objective can be kept.
+func (r *Report) attainable() metav1.Condition {
+	is := func(status metav1.ConditionStatus, reason, format string, args ...any) metav1.Condition {
+		return metav1.Condition{Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	allowed, idle := 1-r.Objective, r.cost.Idle
+	switch {
+	case r.learned && r.Token > 0 && r.Token <= idle:
+		return is(metav1.ConditionFalse, reasonBelowIdle,
+			"no number of replicas keeps interTokenLatency %s: an idle replica takes %s between tokens. With %s, replicas may be busy to a half",
+			latency(r.Token), coarse(idle), coarse(2*idle))
+	case r.calm.ended >= calmRequests && r.calm.missed > allowed*r.calm.ended:
+		return is(metav1.ConditionFalse, reasonCalmMisses,
+			"%s of the requests miss %s although replicas are busy to less than 19 %%, and %s may: more replicas do not help. Raise the limits, or bound the prompts",
+			percentOf(r.calm.missed/r.calm.ended), r.limits(), percent(allowed))
+	case r.Plan.Target <= 0:
+		return is(metav1.ConditionUnknown, reasonLearning, "too little load is recorded to say what %s takes", percent(r.Objective))
+	case r.Plan.Short && r.Plan.Needs > 0:
+		return is(metav1.ConditionFalse, reasonRisesFaster,
+			"the load rises faster than replicas start (%s): with %s replicas in the mean, %s of the requests of the recorded load miss. %s takes a reserve, %s replicas in the mean: set minReplicas, or an objective of %s",
+			r.startup.String(), number(r.Plan.Replicas), percentOf(r.Plan.Share), percent(r.Objective), number(r.Plan.Needs), percent(r.looser()))
+	case r.Plan.Short:
+		return is(metav1.ConditionFalse, reasonRisesFaster,
+			"the load rises faster than replicas start (%s): with %s replicas in the mean, %s of the requests of the recorded load miss. No reserve within maxReplicas %d keeps %s",
+			r.startup.String(), number(r.Plan.Replicas), percentOf(r.Plan.Share), r.max, percent(r.Objective))
+	case r.Token > 0 && r.Token < nearIdle*idle:
+		return is(metav1.ConditionTrue, reasonNearIdle,
+			"%s takes %s replicas in the mean, and is dear: interTokenLatency %s is close to the %s of an idle replica, so that replicas may be busy to %s. With %s, they may be busy to %s",
+			percent(r.Objective), number(r.Plan.Replicas), latency(r.Token), coarse(idle), percentOf(1-idle/r.Token), latency(2*r.Token), percentOf(1-idle/(2*r.Token)))
+	}
+	return is(metav1.ConditionTrue, reasonAttainable, "by the recorded load %s takes %s replicas in the mean, %s takes %s, and %s takes %s",
+		percent(r.Objective), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter))
+}
+
+// measuredHow judges whether the servers' histograms tell which requests miss.
+func (r *Report) measuredHow() metav1.Condition {
+	c := metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonMeasured, Message: "the servers' histograms count the requests over each limit"}
+	switch {
+	case r.edges.Pods == 0:
+		c.Status, c.Reason = metav1.ConditionUnknown, reasonNoHistogram
+		c.Message = "no serving replica shows counters of requests and a histogram of each limited latency"
+	case r.First > 0 && !r.edges.First.IsEdge():
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonBetween, between("timeToFirstToken", r.First, &r.edges.First)
+	case r.Token > 0 && !r.edges.Token.IsEdge():
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonBetween, between("interTokenLatency", r.Token, &r.edges.Token)
+	case r.Token > 0 && r.edges.Token.OfTokens:
+		c.Reason = reasonOfTokens
+		c.Message = "the servers observe the time before each token and not the mean of each request: the share of the tokens over interTokenLatency counts as that of the requests"
+	}
+	return c
+}
+
+// between says which edges of a histogram are next to a limit.
+func between(field string, limit float64, b *requests.Bounds) string {
+	if b.Upper == 0 {
+		return fmt.Sprintf("%s %s is above %s, the last edge of the servers' histogram: requests over it are not counted. Set %[3]s, or the servers' buckets", field, latency(limit), latency(b.Lower))
+	}
+	if b.Lower == 0 {
+		return fmt.Sprintf("%s %s is below %s, the first edge of the servers' histogram: misses count from %[3]s on. Set %[3]s, or the servers' buckets", field, latency(limit), latency(b.Upper))
+	}
+	return fmt.Sprintf("%s %s lies between the edges %s and %s of the servers' histogram: misses count from %[4]s on, and the bounds are those of both edges. Set %[3]s or %[4]s, or the servers' buckets",
+		field, latency(limit), latency(b.Lower), latency(b.Upper))
+}
+
+// coarse writes a measured time with two digits.
+func coarse(seconds float64) string {
+	unit := math.Pow(10, math.Floor(math.Log10(seconds))-1)
+	return latency(math.Round(seconds/unit) * unit)
+}
+
+// percentOf writes a share with three digits at most.
+func percentOf(share float64) string { return number(100*share) + "%" }
