@@ -74,7 +74,7 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 }
 
 // With an slo the two counters of the server's histogram are read as well, by
-// their newer or their older name.
+// their newer or their older name, and its buckets next to the limit.
 func TestPacesReadTheirServersPages(t *testing.T) {
 	f := func(preset v1alpha1.Preset, histogram string) {
 		t.Helper()
@@ -103,7 +103,11 @@ H_count{engine="1"} 2
 		for _, term := range c.Sources[0].AllTerms() {
 			all = append(all, term...)
 		}
-		want := map[string]float64{histogram + "_sum": 0.75, histogram + "_count": 42}
+		below := histogram + "_bucket{le<=0.05}"
+		want := map[string]float64{
+			histogram + "_sum": 0.75, histogram + "_count": 42,
+			below: 30, "le(" + below + ")": 0.01, histogram + "_bucket{le>=0.05}": 42, // the limit is above the last edge
+		}
 		if got := scrapePage(t, page, discovery.PodMetrics(all)); !maps.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", preset, got, want)
 		}
