@@ -35,5 +35,7 @@ ENTRYPOINT ["/usr/bin/gpupilot-controller"]
 FROM scratch AS gpupilot
 COPY --from=build /rootfs/gpupilot /
 ENV PATH=/usr/local/bin:/usr/bin
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/gpupilot"]

@@ -11,9 +11,9 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 REVISION   := $(shell git rev-parse HEAD 2>/dev/null)
 BUILDINFO  := github.com/gpupilot/gpupilot/internal/base/buildinfo
 LDFLAGS    := -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(REVISION)
-GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum $(shell find internal/serve/webui/static -type f 2>/dev/null)
+GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum internal/gpu/load/kernels.ptx.tmpl $(shell find internal/serve/webui/static -type f 2>/dev/null)
 TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' -not -path 'test/chart/*' 2>/dev/null)
-FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so
+FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so bin/libcuda-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
 # The arm64 agent needs Debian's gcc-aarch64-linux-gnu. Without it, its tests are skipped.
 ARM64_CC   := aarch64-linux-gnu-gcc
@@ -33,7 +33,14 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 .PHONY: all arm64 missing-compilers images load packages archives demo test unit e2e soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
-bin/gpupilot: $(GO_FILES)
+# load gpu calls libcuda, which needs glibc. The static CLI contains the program that does, and starts it from memory.
+WORKERS    := internal/gpu/load/worker/embedded
+$(WORKERS)/%/gpuworker: $(GO_FILES)
+	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -tags gpuworker -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot/gpuworker
+# The architecture of a platform's worker: none for macOS.
+worker_of   = $(if $(findstring darwin,$(1)),,$(WORKERS)/$(lastword $(subst -, ,$(1)))/gpuworker)
+
+bin/gpupilot: $(GO_FILES) $(call worker_of,$(shell go env GOOS)-$(shell go env GOARCH))
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
 # The agent links dlopen only: no NVIDIA library is needed to build or to start it.
 bin/gpupilot-agent: $(GO_FILES)
@@ -48,6 +55,7 @@ bin/gpupilot-bench: $(GO_FILES) $(TEST_FILES)
 arm64: bin/arm64/gpupilot bin/arm64/gpupilot-agent bin/arm64/gpupilot-controller ## the three programs for arm64, in bin/arm64/
 bin/arm64/gpupilot-agent: $(GO_FILES)
 	GOARCH=arm64 CGO_ENABLED=1 CC=$(ARM64_CC) go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+bin/arm64/gpupilot: $(WORKERS)/arm64/gpuworker
 bin/arm64/gpupilot bin/arm64/gpupilot-controller: bin/arm64/%: $(GO_FILES)
 	GOARCH=arm64 CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
 bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h test/fakes/shared.h
@@ -64,13 +72,14 @@ HAVE_CC    = $(foreach arch,$(ARCH),$(if $(shell command -v $(CC_$(arch))),$(arc
 RELEASE    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 
 # The programs for images and packages are in bin/images/linux-ARCH. go build builds only what has changed.
-release-static-%:
+.SECONDEXPANSION:
+release-static-%: $$(call worker_of,$$*)
 	@mkdir -p bin/images/linux-$*
 	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot ./cmd/gpupilot-controller
 release-agent-%:
 	@mkdir -p bin/images/linux-$*
 	GOOS=linux GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot-agent
-release-cli-%:
+release-cli-%: $$(call worker_of,$$*)
 	@mkdir -p bin/archives/$*
 	GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/archives/$*/ ./cmd/gpupilot
 missing-compilers:
@@ -94,6 +103,8 @@ bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so &: $(wildcard test/fakes/n
 	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin
 bin/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/dcgm BIN=$(CURDIR)/bin
+bin/libcuda-fake.so: $(wildcard test/fakes/cuda/*) test/fakes/scenario.h test/fakes/shared.h
+	$(MAKE) -C test/fakes/cuda BIN=$(CURDIR)/bin
 
 kube: ## the real control plane of the demo and the tests: 11 to 15 minutes once per machine (two cores), then cached by content
 	@bash test/kube/build.sh

@@ -55,6 +55,7 @@ var only = []struct {
 	{"k8s.io/", kubernetes, "Kubernetes is one way in and one way out; the engine, the windows and the agent do not know it"},
 	{"sigs.k8s.io/", kubernetes, "as k8s.io"},
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
+	{"github.com/ebitengine/purego", []string{"gpu/cuda"}, "one package calls libcuda; a static program must not link the loader"},
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; gpu/dcgm calls the library by itself, and its tests compare the two"},
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/gpu/load"
 )
 
 // version is what this program was built from.
@@ -38,9 +39,13 @@ func (i interrupted) Error() string { return string(i) }
 
 func (i interrupted) Unwrap() error { return context.Canceled }
 
-// exitCode returns 130 after an interrupt, the shells' code for SIGINT.
+// exitCode returns 130 after an interrupt, the shells' code for SIGINT, and an error's own code if it has one.
 func exitCode(err error) int {
-	if errors.Is(err, context.Canceled) {
+	var failure *load.Failure
+	switch {
+	case errors.As(err, &failure):
+		return failure.Code
+	case errors.Is(err, context.Canceled):
 		return 130
 	}
 	return 1
@@ -72,14 +77,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root := &cobra.Command{
 		Use:           "gpupilot",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: displayName(os.Args[0])},
-		Short:         "Show what GPUPilot does, explain scaling decisions, and replay recorded load",
+		Short:         "Show what GPUPilot does, explain scaling decisions, replay recorded load, and load GPUs",
 		Version:       buildinfo.Read().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	if len(args) > 0 && args[0] == "load" {
+		args = load.SplitArguments(args)
+	}
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
-	root.AddCommand(demoCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), versionCommand())
+	root.AddCommand(demoCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
 	return root.ExecuteContext(ctx)
 }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -55,12 +56,15 @@ func NewReader(ctx context.Context) (Reader, error) {
 	return Reader{ModCache: paths[0], GoRoot: paths[1]}, nil
 }
 
-// Program returns the components of a Go program: the modules that are linked into it, and Go's standard library. A
-// module without a licence file is an error, because we may not redistribute it.
+// Program returns the components of a Go program: the modules that are linked into it or into programs that it embeds,
+// and Go's standard library. A module without a licence file is an error, because we may not redistribute it.
 func (r Reader) Program(file string) ([]Component, error) {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("build information of %s: %w", file, err)
+	}
+	if info.Deps, err = withEmbedded(file, info.Deps); err != nil {
+		return nil, err
 	}
 	version := strings.TrimPrefix(info.GoVersion, "go")
 	std := Component{Name: "stdlib", Version: version, PURL: "pkg:golang/stdlib@" + version, Source: "Go's standard library and runtime"}
@@ -86,6 +90,31 @@ func (r Reader) Program(file string) ([]Component, error) {
 		}
 	}
 	return components, nil
+}
+
+// withEmbedded adds the modules of the Go programs that a program embeds (gpupilot has its GPU worker).
+func withEmbedded(file string, deps []*debug.Module) ([]*debug.Module, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	magic := []byte("\x7fELF")
+	for at := len(magic); ; at += len(magic) {
+		i := bytes.Index(data[at:], magic)
+		if i < 0 {
+			return deps, nil
+		}
+		at += i
+		info, err := buildinfo.Read(bytes.NewReader(data[at:]))
+		if err != nil {
+			continue // the text of a constant
+		}
+		for _, m := range info.Deps {
+			if !slices.ContainsFunc(deps, func(d *debug.Module) bool { return d.Path == m.Path }) {
+				deps = append(deps, m)
+			}
+		}
+	}
 }
 
 // escape is the module cache's way of writing upper-case letters.

@@ -2,7 +2,10 @@
 
 package load
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // slice is the length of one kernel launch, and the period of a load with gaps. Two are in flight at most, so that a
 // load ends within 40 ms, whatever became of the process that started it.
@@ -22,3 +25,6 @@ type Bounds struct {
 	MaxWatts    float64 `json:"maxWatts,omitempty"`   // 0: none
 	MaxCelsius  float64 `json:"maxCelsius,omitempty"` // 0: none
 }
+
+// Names joins the names of kinds that run at the same time.
+func Names(kinds []string) string { return strings.Join(kinds, "+") }

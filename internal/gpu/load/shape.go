@@ -88,7 +88,7 @@ func (s Shape) Length() time.Duration {
 func Full() Shape { return Shape{Form: Constant, Values: []float64{1}} }
 
 // ParseShape reads the value of a shape's flag: constant 0.6, ramp 0:1:10s, steps 0,0.5,1:5s, sine 0.2:0.8:30s, burst
-// 1:2s:8s or 1:2s:8s:0.1. A replay is read by ReadReplay.
+// 1:2s:8s or 1:2s:8s:0.1. ReplayOf makes a replay.
 func ParseShape(form Form, text string) (Shape, error) {
 	s, err := parseShape(form, strings.Split(strings.TrimSpace(text), ":"))
 	if err == nil {
@@ -199,3 +199,33 @@ func (s Shape) Validate() error {
 
 // minEvery is the shortest time of a shape: the length of a slice of the load.
 const minEvery = slice
+
+// ReplayOf makes a shape of counts, which begin at seconds that increase: the highest rate is the duty 1.
+func ReplayOf(seconds, counts []float64) (Shape, error) {
+	if len(seconds) < 2 || len(seconds) != len(counts) {
+		return Shape{}, fmt.Errorf("replay: %d counts: want at least 2", len(counts))
+	}
+	every := (seconds[len(seconds)-1] - seconds[0]) / float64(len(seconds)-1)
+	if !(every > 0 && every <= maxDuration.Seconds()) {
+		return Shape{}, fmt.Errorf("replay: the counts are %v s apart", every)
+	}
+	s := Shape{Form: Replay, Values: make([]float64, len(counts)), Every: time.Duration(every * float64(time.Second))}
+	highest := 0.0
+	for i, n := range counts {
+		width := every // of the last one
+		if i+1 < len(seconds) {
+			width = seconds[i+1] - seconds[i]
+		}
+		if !(width > 0) || !(n >= 0) {
+			return Shape{}, fmt.Errorf("replay: row %d: %v in %v s", i+1, n, width)
+		}
+		s.Values[i] = n / width
+		highest = max(highest, s.Values[i])
+	}
+	for i := range s.Values {
+		if highest > 0 {
+			s.Values[i] /= highest
+		}
+	}
+	return s, s.Validate()
+}

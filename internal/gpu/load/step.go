@@ -35,8 +35,9 @@ type Step struct {
 	Duty float64 `json:"duty"`
 	Busy float64 `json:"busy"`
 
-	// Generated is what the field should show, in the unit of its row in the Field table, and Error its half-width.
-	Generated float64  `json:"generated"`
+	// Generated is what the field should show, in the unit of its row in the Field table, and Error its half-width. It is
+	// absent where the device's peak is not known.
+	Generated *float64 `json:"generated,omitempty"`
 	Error     float64  `json:"error"`
 	Unit      gpu.Unit `json:"unit"`
 

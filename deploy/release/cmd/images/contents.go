@@ -40,7 +40,9 @@ type base struct {
 const (
 	megabyte = 1_000_000
 	path     = "PATH=/usr/local/bin:/usr/bin"
-	nonRoot  = "65532:65532" // as in the images of distroless, so that a policy that knows them knows ours
+	// Where GKE's device plugin and Docker's older NVIDIA runtime put the driver's libraries.
+	driverPath = "LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
+	nonRoot    = "65532:65532" // as in the images of distroless, so that a policy that knows them knows ours
 )
 
 var programs = []program{
@@ -53,9 +55,7 @@ var programs = []program{
 			// The kubelet's socket belongs to root. The agent needs no capability.
 			User: "0:0", ExposedPorts: map[string]struct{}{"9400/tcp": {}},
 			Env: []string{
-				path,
-				// Where GKE's device plugin and Docker's older NVIDIA runtime put the driver's libraries.
-				"LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+				path, driverPath,
 				// What NVIDIA's container toolkit gives the container: all GPUs, and NVML without CUDA.
 				"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility",
 			},
@@ -70,9 +70,14 @@ var programs = []program{
 		},
 	},
 	{
-		name: "gpupilot", description: "Explains scaling decisions, replays recorded load and runs scenarios",
-		licenses: "Apache-2.0 AND MPL-2.0", maxBytes: 40 * megabyte, base: static,
-		config: v1.Config{Entrypoint: []string{"/usr/bin/gpupilot"}, WorkingDir: "/", User: nonRoot, Env: []string{path}},
+		name: "gpupilot", description: "Explains scaling decisions, replays recorded load, runs scenarios and loads GPUs",
+		licenses: "Apache-2.0 AND MPL-2.0 AND LGPL-2.1-or-later AND GPL-3.0-or-later WITH GCC-exception-3.1",
+		// The program is static; load gpu starts a part of it that loads NVIDIA's driver library.
+		maxBytes: 40 * megabyte, base: both,
+		config: v1.Config{
+			Entrypoint: []string{"/usr/bin/gpupilot"}, WorkingDir: "/", User: nonRoot,
+			Env: []string{path, driverPath, "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+		},
 	},
 }
 
@@ -154,6 +159,21 @@ func glibc(ctx context.Context, c config, arch string) (base, error) {
 	tree.Add("etc/ld.so.conf", 0o644, []byte("include /etc/ld.so.conf.d/*.conf\n"))
 	components, err := record(ctx, tree, packages)
 	return base{layer: oci.Layer{Comment: "C library of Debian's libc6 and libgcc-s1", Files: tree}, components: components}, err
+}
+
+// both is the base of a static program that starts one with the C library.
+func both(ctx context.Context, c config, arch string) (base, error) {
+	certificates, err := static(ctx, c, arch)
+	if err != nil {
+		return base{}, err
+	}
+	library, err := glibc(ctx, c, arch)
+	if err != nil {
+		return base{}, err
+	}
+	library.layer.Comment += ", certificates of ca-certificates"
+	library.components = append(library.components, certificates.components...)
+	return library, library.layer.Files.Merge(certificates.layer.Files)
 }
 
 // record adds the packages' licences and descriptions to the tree, where scanners look for them, and returns them as

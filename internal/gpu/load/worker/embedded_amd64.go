@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && !cgo
+
+package worker
+
+import "embed"
+
+//go:embed embedded/amd64
+var files embed.FS
