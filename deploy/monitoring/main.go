@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command monitoring writes the Grafana dashboards and the Prometheus rules of
-// deploy/chart, and the table of XID errors of their runbook:
+// deploy/chart, and the rules of GPUExporters with the policy that allows them:
 //
 //	cd deploy/monitoring && go run .
 package main
@@ -24,7 +24,7 @@ func main() {
 
 // run writes all files below the repository.
 func run(repository string) error {
-	files, err := generate()
+	files, err := generate(repository)
 	if err != nil {
 		return err
 	}
@@ -36,9 +36,25 @@ func run(repository string) error {
 	return nil
 }
 
+// The rules of GPUExporters: the controller's file, and the policy that lets it write them.
+const (
+	exporterRules  = "internal/autoscaler/gpuexporter/alerts.json"
+	exporterPolicy = "deploy/admission/exporter.yaml"
+)
+
 // generate returns the content of each file, by its path from the repository.
-func generate() (map[string][]byte, error) {
+func generate(repository string) (map[string][]byte, error) {
+	policy, err := os.ReadFile(filepath.Join(repository, exporterPolicy))
+	if err != nil {
+		return nil, err
+	}
 	files := map[string][]byte{}
+	if files[exporterRules], err = rulesJSON(exporterAlerts()); err != nil {
+		return nil, err
+	}
+	if files[exporterPolicy], err = withRules(policy, exporterAlerts()); err != nil {
+		return nil, fmt.Errorf("%s: %w", exporterPolicy, err)
+	}
 	for _, d := range dashboards() {
 		content, err := d.export()
 		if err != nil {

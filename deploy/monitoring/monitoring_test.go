@@ -19,7 +19,7 @@ import (
 
 // The files of the repository are what this code writes, and there are no others.
 func TestFilesAreCurrent(t *testing.T) {
-	files, err := generate()
+	files, err := generate(root)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ func agentAlerts() []alert {
 			name: "GPUExporterDown", hold: "5m", severity: warning, runbook: "agent-down",
 			expr:        "up == 0\nand on (cluster, job, instance)\n" + anyGPU.query("", func(s string) string { return "last_over_time(" + s + "[6h])" }),
 			summary:     "GPU exporter {{ $labels.instance }} does not answer",
-			description: "{{ $labels.instance }} of job {{ $labels.job }} showed GPUs in the last 6 hours and has not answered for 5 minutes. Its node's GPUs are not watched, and workloads there are not scaled down.",
+			description: "{{ $labels.instance }} of job {{ $labels.job }} showed GPUs in the last 6 hours and has not answered for 5 minutes. Its node's GPUs are not watched, and GPUAutoscalers of GPU metrics do not scale down while a serving replica is there.",
 		},
 		{
 			name: "GPUPilotAgentStale", hold: "1m", severity: warning, runbook: "agent-down",

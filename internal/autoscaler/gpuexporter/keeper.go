@@ -3,9 +3,11 @@
 package gpuexporter
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,6 +172,7 @@ func (k *Keeper) pass(ctx context.Context) {
 		return
 	}
 	k.log("nodes", "", nil)
+	agentOf := k.agentOf(list.Items)
 	var good []*v1alpha1.GPUExporter
 	for i := range list.Items {
 		u := &list.Items[i]
@@ -180,10 +183,30 @@ func (k *Keeper) pass(ctx context.Context) {
 		if err == nil {
 			good = append(good, e)
 		}
-		k.keep(ctx, e, err, nodes.Items)
+		k.keep(ctx, e, err, nodes.Items, agentOf)
 	}
 	k.keepAccount(ctx, good)
 	k.idle = k.keepLabels(ctx, good, nodes.Items) && len(list.Items) == 0
+}
+
+// agentOf returns, by node, the oldest of the GPUExporters that have an agent there.
+func (k *Keeper) agentOf(exporters []unstructured.Unstructured) map[string]string {
+	age := map[string]time.Time{}
+	for i := range exporters {
+		age[exporters[i].GetName()] = exporters[i].GetCreationTimestamp().Time
+	}
+	out := map[string]string{}
+	for _, pod := range k.deps.Pods(labels.SelectorFromSet(labels.Set{LabelName: AgentName})) {
+		name, node := pod.Labels[LabelExporter], pod.Spec.NodeName
+		created, ok := age[name]
+		if !ok || node == "" || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if first, taken := out[node]; !taken || cmp.Or(created.Compare(age[first]), strings.Compare(name, first)) < 0 {
+			out[node] = name
+		}
+	}
+	return out
 }
 
 // log logs an error once, and its end.

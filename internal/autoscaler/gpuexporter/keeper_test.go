@@ -415,3 +415,49 @@ func TestKeeperAsksAgents(t *testing.T) {
 	w.pass()
 	f(4, false, time.Hour)
 }
+
+// Of two GPUExporters with an agent on one node, the newer one says so.
+func TestKeeperReportsTwoAgentsOnANode(t *testing.T) {
+	older, newer := newExporter(v1alpha1.GPUExporterSpec{}), newExporter(v1alpha1.GPUExporterSpec{})
+	newer.Name, newer.UID = "another", "5678"
+	older.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	newer.CreationTimestamp = metav1.NewTime(older.CreationTimestamp.Add(time.Minute))
+	agent := func(exporter, node string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: exporter + "-" + node, Labels: map[string]string{LabelName: AgentName, LabelExporter: exporter}},
+			Spec:       corev1.PodSpec{NodeName: node},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		}
+	}
+	there := map[string]string{"nvidia.com/gpu.present": "true"}
+	w := newWorld(t, older, newer, gpuNode("n1", there), gpuNode("n2", there), gpuNode("n3", there),
+		agent("default", "n1"), agent("another", "n1"), agent("default", "n2"), agent("another", "n3"), agent("deleted", "n3"))
+	problems := func(name string) (out []string) {
+		var e v1alpha1.GPUExporter
+		w.get(&e, "", name)
+		for _, p := range e.Status.Problems {
+			out = append(out, p.Node+" "+p.Reason)
+		}
+		return out
+	}
+	w.pass() // makes the DaemonSets
+	w.pass()
+	if got := problems("another"); !slices.Equal(got, []string{"n1 SecondAgent"}) {
+		t.Errorf("the newer one has the problems %v", got)
+	}
+	if got := problems("default"); len(got) > 0 {
+		t.Errorf("the older one has the problems %v", got)
+	}
+	if !slices.ContainsFunc(w.events, func(e Event) bool {
+		return e.About.Name == "another" && strings.Contains(e.Note, "the GPUExporter default has an agent")
+	}) {
+		t.Errorf("no Event names the older one: %v", w.events)
+	}
+	if err := w.client.Delete(t.Context(), agent("default", "n1")); err != nil {
+		t.Fatal(err)
+	}
+	w.pass()
+	if got := problems("another"); len(got) > 0 {
+		t.Errorf("after the deletion of the older agent, the newer one has the problems %v", got)
+	}
+}

@@ -29,8 +29,8 @@ import (
 const labelKey = gpu.NodeLabel
 
 // keep updates one GPUExporter's objects and status. bad is why its spec cannot be
-// decoded.
-func (k *Keeper) keep(ctx context.Context, e *v1alpha1.GPUExporter, bad error, nodes []corev1.Node) {
+// decoded, agentOf whose agent a node has.
+func (k *Keeper) keep(ctx context.Context, e *v1alpha1.GPUExporter, bad error, nodes []corev1.Node, agentOf map[string]string) {
 	o := &observed{generation: e.Generation, now: time.Now()}
 	o.collectors = condition{true, reasonValid, "the list of metrics is in use"}
 	if bad != nil {
@@ -39,7 +39,7 @@ func (k *Keeper) keep(ctx context.Context, e *v1alpha1.GPUExporter, bad error, n
 		var collectors string
 		collectors, o.collectors = k.collectors(ctx, e)
 		o.applied = judge(k.applyAll(ctx, e, collectors))
-		if err := k.observe(ctx, e, o, nodes); err != nil {
+		if err := k.observe(ctx, e, o, nodes, agentOf); err != nil {
 			k.log(e.Name, "a GPUExporter's agents cannot be observed", err)
 			return
 		}
@@ -156,7 +156,7 @@ func flatten(err error) []error {
 }
 
 // observe reads the state of the applied objects.
-func (k *Keeper) observe(ctx context.Context, e *v1alpha1.GPUExporter, o *observed, nodes []corev1.Node) error {
+func (k *Keeper) observe(ctx context.Context, e *v1alpha1.GPUExporter, o *observed, nodes []corev1.Node, agentOf map[string]string) error {
 	if e.Spec.Discovery != v1alpha1.DiscoveryNone {
 		for i := range nodes {
 			if selected(&nodes[i]) || needsLabel(&nodes[i]) { // this pass labels the latter
@@ -194,6 +194,9 @@ func (k *Keeper) observe(ctx context.Context, e *v1alpha1.GPUExporter, o *observ
 			p.report, p.askErr = a.report, a.err
 		}
 		k.mu.Unlock()
+		if other := agentOf[p.node]; p.node != "" && other != e.Name {
+			p.other = other
+		}
 		if p.node == "" {
 			p.node = "(unscheduled)"
 		}

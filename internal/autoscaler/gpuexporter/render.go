@@ -3,6 +3,7 @@
 package gpuexporter
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -190,7 +191,11 @@ func monitoring(e *v1alpha1.GPUExporter, in Inputs) (out []*unstructured.Unstruc
 		})
 	}
 	if m.PrometheusRule != nil {
-		add("PrometheusRule", m.PrometheusRule.Labels, rules(e))
+		spec, err := rules(e)
+		if err != nil {
+			return nil, err
+		}
+		add("PrometheusRule", m.PrometheusRule.Labels, spec)
 	}
 	return out, nil
 }
@@ -252,21 +257,17 @@ func endpointOf(e *v1alpha1.GPUExporter, m *v1alpha1.MonitorSpec) (map[string]an
 	return endpoint, nil
 }
 
-// rules returns the alerts for agents. They use metrics that have the same name in every
-// profile.
-func rules(e *v1alpha1.GPUExporter) map[string]any {
-	alert := func(name, expr, wait, severity, summary string) any {
-		return map[string]any{
-			"alert": name, "expr": expr, "for": wait,
-			"labels":      map[string]any{"severity": severity},
-			"annotations": map[string]any{"summary": summary},
-		}
+// alerts are the rules of a GPUExporter's PrometheusRule: those of the chart about agents and GPUs that cannot be read.
+// deploy/monitoring writes them, and the admission policy allows no others.
+//
+//go:embed alerts.json
+var alerts []byte
+
+// rules returns the spec of the PrometheusRule.
+func rules(e *v1alpha1.GPUExporter) (map[string]any, error) {
+	var all []any
+	if err := json.Unmarshal(alerts, &all); err != nil {
+		return nil, fmt.Errorf("alerts.json: %w", err)
 	}
-	return map[string]any{"groups": []any{map[string]any{
-		"name": ObjectName(e),
-		"rules": []any{
-			alert("GPUPilotDriverNotReady", "gpupilot_backend_up == 0", "10m", "critical", "The agent {{ $labels.instance }} can read no GPU of its node."),
-			alert("GPUPilotDeviceDown", "gpupilot_device_up == 0", "2m", "critical", "The GPU {{ $labels.uuid }} of {{ $labels.instance }} cannot be read."),
-		},
-	}}}
+	return map[string]any{"groups": []any{map[string]any{"name": ObjectName(e), "rules": all}}}, nil
 }

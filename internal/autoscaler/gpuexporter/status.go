@@ -37,6 +37,7 @@ const (
 	reasonDriverNotReady = "DriverNotReady"
 	reasonDeviceDown     = "DeviceDown"
 	reasonNotAnswering   = "AgentNotAnswering"
+	reasonSecondAgent    = "SecondAgent"
 	reasonPodMissing     = "PodNotCreated"
 	reasonNotReady       = "NotReady"
 )
@@ -68,6 +69,7 @@ type podState struct {
 	ready      bool
 	reason     string // why it is not ready, if that is known
 	message    string
+	other      string // an older GPUExporter that has an agent on the node; empty: none
 	report     *Report
 	askErr     error
 }
@@ -179,6 +181,8 @@ func problemOf(p *podState, now time.Time) (v1alpha1.NodeProblem, bool) {
 	problem := v1alpha1.NodeProblem{Node: p.node, Pod: p.name}
 	young := now.Sub(p.created) < startGrace
 	switch {
+	case p.other != "":
+		problem.Reason, problem.Message = reasonSecondAgent, fmt.Sprintf("the GPUExporter %s has an agent on this node, and Prometheus gets its GPUs twice: exclude the node by the nodeSelector of one of them", p.other)
 	case !p.ready && p.reason != "":
 		problem.Reason, problem.Message = p.reason, p.message
 	case !p.ready && !young:

@@ -76,6 +76,7 @@ func TestReadySaysWhatIsWrong(t *testing.T) {
 	f(reasonProblems, "n1: NotReady: the pod is not ready; it was created at", one(func(p *podState) { p.ready = false }))
 	f(reasonStarting, "0 of 1", one(func(p *podState) { p.ready, p.created = false, now }))
 	f(reasonProblems, "n1: AgentNotAnswering: timeout", one(func(p *podState) { p.report, p.askErr = nil, errors.New("timeout") }))
+	f(reasonProblems, "n1: SecondAgent: the GPUExporter old has an agent on this node", one(func(p *podState) { p.other = "old" }))
 	f(reasonReady, "", one(func(p *podState) { p.report, p.askErr, p.created = nil, errors.New("timeout"), now }))
 	missing := fleet(3, agent("n1", nil))
 	missing.missing = `FailedCreate: RuntimeClass "nvidia" not found`
