@@ -138,6 +138,7 @@ unit: kube all fakes ## vet and the tests that put no load on a control plane, u
 	$(call go_test,monitoring,./...,deploy/monitoring)
 	$(call go_test,chart,./...,test/chart)
 
+e2e: export GPUPILOT_KEDA ?= $(shell bash test/keda/build.sh --built)
 e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
 	$(call go_test,e2e,-count=1 -tags e2e -timeout 20m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promql/client ./internal/promql/queries)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
@@ -195,13 +196,13 @@ generate: ## deepcopy functions and CRDs from the API types, dashboards and aler
 	cd deploy/monitoring && go run .
 	@$(MAKE) --no-print-directory chart
 
-chart: ## the chart's copies of deploy/, its README, and the kustomize base, which is the chart with its default values
+chart: ## the chart's copies of deploy/, its README and schema, and the kustomize base, which is the chart with its default values
 	rm -rf deploy/chart/crds deploy/chart/files
 	mkdir -p deploy/chart/files
 	cp -R deploy/crds deploy/chart/crds
 	cp deploy/chart/values.yaml deploy/chart/files/
 	cp -R deploy/rbac deploy/admission deploy/node-health deploy/external-metrics deploy/delegate deploy/agent-auth deploy/chart/files/
-	cd test/chart && go test -count=1 -run 'TestKustomize|TestReadme' . -update
+	cd test/chart && go test -count=1 -run 'TestKustomize|TestReadme|TestSchema' . -update
 
 .PHONY: backtest backtest-quick
 # The .1s files are counts from the .requests files, which have more detail.

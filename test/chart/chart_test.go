@@ -355,7 +355,7 @@ func TestAgentLimits(t *testing.T) {
 	f("admissionPolicies: {agentSecrets: [a]}", "secrets", `'] + ["a"]`)
 	f("gpuExporter: {spec: {web: {secretName: w}, monitoring: {podMonitor: {endpoint: {basicAuth: {username: {name: u, key: k}, password: {name: u, key: p}}, tlsConfig: {ca: {secret: {name: c, key: k}}}}}}}}", "secrets", `'] + ["w","u","c"]`)
 	f("serviceMonitor: {enabled: true, tlsConfig: {ca: {secret: {name: d, key: k}}}}", "secrets", `'] + ["d"]`)
-	f("gpuExporter: {spec: {podLabels: {team: a}, podAnnotations: {x: y}}}", "podMetadata", `'] + ["team","x"]`)
+	f("gpuExporter: {spec: {podLabels: {team: a}, podAnnotations: {x: z}}}", "podMetadata", `'] + ["team","x"]`)
 	f("admissionPolicies: {agentPodMetadata: [team]}", "podMetadata", `'] + ["team"]`)
 	f("gpuExporter: {spec: {args: [-n, '--x=<y>']}}", "args", `'] + ["-n","--x=\u003cy\u003e"]`)
 	f("gpuExporter: {spec: {env: [{name: TZ, value: UTC}]}}", "env", `'] + ["TZ"]`)
