@@ -78,8 +78,12 @@ func (r *Ring) PerSlot() int64 {
 	return int64(8 + 2*r.short.inUse() + 4*r.narrow.inUse() + 8*r.wide.inUse())
 }
 
-// PerSlotWidened returns the size of a slot after Rebuild and Widen.
-func (r *Ring) PerSlotWidened() int64 { return r.PerSlot() + int64(4*more(r.narrow.inUse())) }
+// SlotsWidened returns the number of slots that take no more than now after Rebuild and
+// Widen; at most those that there are.
+func (r *Ring) SlotsWidened() int {
+	perSlot := r.PerSlot() + int64(4*more(r.narrow.inUse()))
+	return min(int(r.Bytes()*7/8/perSlot), r.Slots())
+}
 
 // CostOfColumn returns the most that AddColumn can cost.
 func (r *Ring) CostOfColumn(w Width) ledger.Cost {

@@ -6,7 +6,7 @@ package ring
 
 import "math"
 
-// Ring is the window of one target. A missing value is NaN. The rows have no pointers,
+// Ring is the window of one target. A value can be missing. The rows have no pointers,
 // so that the garbage collector does not scan them. The zero Ring has no slots; Resize
 // adds them. A Ring is not safe for concurrent use.
 type Ring struct {
@@ -17,17 +17,6 @@ type Ring struct {
 	head   int // the newest slot, if used > 0
 	used   int // slots that hold a stamp
 }
-
-// Width is the size of a series' values.
-type Width uint8
-
-// The widths.
-const (
-	Short  Width = iota // integers from 0 to 65,534, in two bytes; Widen makes it Narrow
-	Narrow              // float32, and rounded back to the decimal number
-	Wide                // float64
-	widths
-)
 
 // Column is a series' place in the rows of a Ring.
 type Column struct {

@@ -6,11 +6,9 @@
 //
 // A Target is one metrics endpoint that is scraped. All its values of one scrape have
 // the same timestamp. A target is therefore a ring of slots, each a timestamp and a
-// row of numbers, laid out [slot][series] without pointers. GPU gauges are stored as
-// float32 and rounded back to the decimal number of the exposition (see package ring),
-// or in two bytes while they are small whole numbers. Counters and pods' own metrics are
-// stored as float64. A target has one writer, its scraper, and any number of concurrent
-// readers.
+// row of numbers, laid out [slot][series] without pointers. Package ring says how wide a
+// number is; counters and pods' own metrics are stored as float64. A target has one
+// writer, its scraper, and any number of concurrent readers.
 //
 // Ownership is stored separately from samples, as tenures: pod p held device d from
 // one time until another. A pod has only the samples of its tenure, so that a

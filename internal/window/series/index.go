@@ -4,6 +4,7 @@ package series
 
 import (
 	"hash/maphash"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -147,9 +148,5 @@ func (x *podIndex) own(k podKey) []*Target {
 
 // rebuilt returns a copy of a map, without the memory of deleted entries.
 func rebuilt[K comparable, V any](m map[K]V) map[K]V {
-	out := make(map[K]V, len(m))
-	for k, v := range m {
-		out[k] = v
-	}
-	return out
+	return maps.Collect(maps.All(m))
 }

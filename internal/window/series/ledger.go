@@ -99,7 +99,7 @@ func deviceCost(uuid string) ledger.Cost {
 // costOfSeries returns the most that a new series can cost.
 func (t *Target) costOfSeries(k Key) ledger.Cost {
 	c := ledger.Plain(TextBytes(max(len(k.Metric)+len(k.Pod), lineKey)) + idEntry + 8)
-	c = c.Add(t.ring.CostOfColumn(widthOf(k)))
+	c = c.Add(t.ring.CostOfColumn(k.width()))
 	if n := int64(cap(t.series)); len(t.free) == 0 && len(t.series) == cap(t.series) {
 		c = c.Add(ledger.Cost{Peak: (2*n + 8) * seriesBytes, Net: (n + 8) * seriesBytes})
 	}

@@ -91,12 +91,6 @@ func (l *limitedList) all() []*Target {
 	return out
 }
 
-func (l *limitedList) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.targets)
-}
-
 // Refuse counts n things that the target's writer omitted from its page.
 func (t *Target) Refuse(r Refused, n int) {
 	t.mu.Lock()
@@ -135,17 +129,8 @@ func (t *Target) unlimit(stamp int64) {
 	t.store.limited.remove(t)
 }
 
-func (t *Target) isShort() bool {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.short
-}
-
 // Limited lists the limited targets, the largest first.
 func (s *Store) Limited() []Limited {
-	if s.limited.len() == 0 {
-		return nil
-	}
 	var out []Limited
 	for _, t := range s.limited.all() {
 		out = append(out, t.asLimited())

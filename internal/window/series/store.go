@@ -263,7 +263,7 @@ func (s *Store) Stats() Stats {
 	limited := s.limited.all()
 	st.Limited = len(limited)
 	for _, t := range limited {
-		if t.isShort() {
+		if t.asLimited().Short {
 			st.Short++
 		}
 	}
