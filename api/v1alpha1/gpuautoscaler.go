@@ -329,7 +329,7 @@ type ScalingRules struct {
 	// +optional
 	Policies []ScalingPolicy `json:"policies,omitempty"`
 	// Tolerance is the relative deviation from the target that changes nothing; 0.1 by
-	// default.
+	// default, but 0 upward for a share such as SMActive.
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="a tolerance must not be negative"
 	// +optional
 	Tolerance *resource.Quantity `json:"tolerance,omitempty"`

@@ -72,6 +72,14 @@ func TestDecide(t *testing.T) {
 	p := utilPolicy()
 	f("at target", p, seen(t0, 60, 60), 2)
 	f("within tolerance", p, seen(t0, 65, 65), 2, RuleTolerance)
+	p.Up.Tolerance, p.Down.Tolerance = AutoTolerance, AutoTolerance
+	f("a share just above its target, without a tolerance in the policy", p, seen(t0, 61, 61), 3, RuleDemand)
+	f("a share just below", p, seen(t0, 56, 56, 56), 3)
+	f("within tolerance downward", p, seen(t0, 54.5, 54.5, 54.5, 54.5, 54.5, 54.5, 54.5, 54.5, 54.5, 54.5, 54.5), 11, RuleTolerance)
+	p.Signals[0].Ceiling = 0
+	f("another signal just above", p, seen(t0, 65, 65), 2, RuleTolerance)
+	f("and well above", p, seen(t0, 67, 67), 3, RuleDemand)
+	p = utilPolicy()
 	f("above", p, seen(t0, 80, 80, 80), 4, RuleDemand)
 	f("below", p, seen(t0, 20, 20, 20), 1, RuleDemand)
 	f("min", p, seen(t0, 0, 0), 1, RuleBounds)

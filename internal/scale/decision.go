@@ -41,7 +41,7 @@ type Facts struct {
 	Learned   bool          `json:"learned,omitempty"`   // Target is learned
 	Averaged  bool          `json:"averaged,omitempty"`  // Value is noisy: Mean decides, not Demand
 	Demand    float64       `json:"demand,omitempty"`    // replicas that Value asks for
-	Mean      float64       `json:"mean,omitempty"`      // Demand, averaged over 5 s
+	Mean      float64       `json:"mean,omitempty"`      // Demand, averaged over Window
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
 	Fresh     int32         `json:"fresh,omitempty"`   // serving replicas with a fresh reading

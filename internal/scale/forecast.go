@@ -104,7 +104,7 @@ func (e *evaluation) forecast(want int32, m measure) int32 {
 		e.state.Trend = before.next(m.up, e.now, e.p.Startup)
 	}
 	demand := min(e.state.Trend.ahead(), trendMost*m.up)
-	if !before.isProven() || demand <= float64(max(want, e.base()))*(1+e.p.Up.Tolerance) {
+	if !before.isProven() || demand <= float64(max(want, e.base()))*(1+e.p.upTolerance(e.signal)) {
 		return want
 	}
 	facts := e.facts

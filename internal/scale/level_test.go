@@ -17,7 +17,7 @@ func follow(l Level, n int, demand func(i int) float64) (Level, []float64) {
 		if !l.At.IsZero() {
 			now = l.At.Add(time.Second)
 		}
-		l = l.next(demand(i), now)
+		l = l.next(demand(i), now, levelSpan)
 		out[i] = l.Value
 	}
 	return l, out
@@ -57,17 +57,58 @@ func TestNoiseIsAveraged(t *testing.T) {
 	}
 }
 
+// A window keeps the highest demand of a noisy share. It asks for fewer replicas than with
+// the average of other signals, and follows a step within half a minute.
+func TestTheNoiseOfASharesDemandCostsFewReplicas(t *testing.T) {
+	highest := func(ceiling float64) (most int32, seconds int) {
+		rng := rand.New(rand.NewPCG(3, 4))
+		p := utilPolicy()
+		p.Signals[0].Ceiling, p.Down.Window = ceiling, Auto
+		p.Up.Tolerance, p.Max = 0, 100
+		var s State
+		for i := range 1800 {
+			now := t0.Add(time.Duration(i) * time.Second)
+			load := 54.0
+			if i >= 1200 {
+				load = 85
+			}
+			values := make([]float64, 10)
+			for k := range values {
+				values[k] = min(max(0, load+25*rng.NormFloat64()), 100)
+			}
+			var d Decision
+			d, s = Decide(p, seen(now, values...), s, now)
+			switch {
+			case i < 60:
+			case i < 1200:
+				most = max(most, d.Replicas)
+			case d.Replicas > 12:
+				return most, i - 1200
+			}
+		}
+		return most, -1
+	}
+	share, late := highest(100)
+	other, _ := highest(0)
+	if share >= other || share > 10 {
+		t.Errorf("with the same noise, a share asks for up to %d replicas and another signal for %d, want fewer", share, other)
+	}
+	if late < 0 || late > 30 {
+		t.Errorf("after a step by half, 13 replicas were wanted after %d s, want 30 at most", late)
+	}
+}
+
 func TestLevelStartsAgain(t *testing.T) {
 	l, _ := follow(Level{}, 600, func(i int) float64 { return 5 + 4*float64(i%2) })
 	for name, now := range map[string]time.Time{
 		"after a gap":                   l.At.Add(time.Minute),
 		"where the clock has gone back": l.At.Add(-time.Second),
 	} {
-		if got := l.next(20, now); got.Value != 20 || got.Variance != 0 {
+		if got := l.next(20, now, levelSpan); got.Value != 20 || got.Variance != 0 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if got := (Level{}).next(1e300, t0); got.Value > mostDemand {
+	if got := (Level{}).next(1e300, t0, levelSpan); got.Value > mostDemand {
 		t.Errorf("a hostile demand shows as %g", got.Value)
 	}
 }

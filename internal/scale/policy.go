@@ -75,6 +75,18 @@ type Signal struct {
 // Learned reports whether the target is learned.
 func (s *Signal) Learned() bool { return s.Law == Batching && (s.Limit > 0 || s.FirstLimit > 0) }
 
+// isShare reports whether the signal is a share of what a replica has, such as the
+// activity of its GPUs.
+func (s *Signal) isShare() bool { return s.Ceiling > 0 }
+
+// averagedOver is the time constant of the demand's average.
+func (s *Signal) averagedOver() time.Duration {
+	if s.isShare() {
+		return shareSpan
+	}
+	return levelSpan
+}
+
 // Select is which of several rate policies counts.
 type Select uint8
 
@@ -97,10 +109,12 @@ type Rules struct {
 	// Window is the stabilisation window: the most (down) or least (up) that was
 	// wanted within it counts. Auto, downward, depends on the start-up. Without a
 	// window downward the demand is not averaged.
-	Window    time.Duration
-	Policies  []RatePolicy // none: unbounded
-	Select    Select
-	Tolerance float64 // relative deviation from the target that changes nothing, such as 0.1
+	Window   time.Duration
+	Policies []RatePolicy // none: unbounded
+	Select   Select
+	// Tolerance is the relative deviation from the target that changes nothing, such as
+	// 0.1. AutoTolerance depends on the direction and the signal.
+	Tolerance float64
 }
 
 // MissingMode is what to do when no signal has been readable for longer than
@@ -161,6 +175,9 @@ const (
 	DefaultDownWindow = 5 * time.Minute
 	// DefaultTolerance is the HorizontalPodAutoscaler's default.
 	DefaultTolerance = 0.1
+	// AutoTolerance as Rules.Tolerance is DefaultTolerance, but 0 upward for a share of a
+	// GPU. In replays of recorded load, a tolerance there misses more than it saves.
+	AutoTolerance = -1.0
 )
 
 const (
@@ -222,6 +239,25 @@ func (p *Policy) DownWindow() time.Duration {
 		return max(p.Down.Window, p.Startup)
 	}
 	return max(DefaultDownWindow, p.Startup)
+}
+
+// upTolerance is the tolerance upward of a signal.
+func (p *Policy) upTolerance(s *Signal) float64 {
+	switch {
+	case p.Up.Tolerance >= 0:
+		return p.Up.Tolerance
+	case s.isShare():
+		return 0
+	}
+	return DefaultTolerance
+}
+
+// downTolerance is the tolerance downward of any signal.
+func (p *Policy) downTolerance() float64 {
+	if p.Down.Tolerance >= 0 {
+		return p.Down.Tolerance
+	}
+	return DefaultTolerance
 }
 
 // downPolicies are the rate policies downward.

@@ -136,10 +136,10 @@ func (s Step) result() string {
 	case f.Limited && f.Arriving:
 		why = ", limited to twice the demand of the requests in flight"
 		if f.Averaged {
-			why += fmt.Sprintf(", %s on average over 5 s", quantity(f.Mean, ""))
+			why += fmt.Sprintf(", %s on average over %s", quantity(f.Mean, ""), duration(f.Window))
 		}
 	case f.Averaged:
-		why = asked + quantity(f.Mean, "") + " on average over 5 s"
+		why = asked + quantity(f.Mean, "") + " on average over " + duration(f.Window)
 	case s.After != replicas(f.Demand) && f.Fresh < f.Serving && !f.Total:
 		why = asked + fmt.Sprintf("%d without a value counted at target", f.Serving-f.Fresh)
 	case s.After != replicas(f.Demand):

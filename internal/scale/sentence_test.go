@@ -20,8 +20,8 @@ func TestDemandSentences(t *testing.T) {
 		"Utilization: 2 serving × 97 % ÷ target 60 % = 4 replicas")
 	f(1, Facts{Signal: "SMActive", Unit: "ratio", Value: 0.3, Target: 0.6, Serving: 2, Fresh: 2, Demand: 1, Mean: 1, MostOf: 2},
 		"SMActive: 2 serving × 0.3 ÷ target 0.6 = 1 replica, the most of 2 signals")
-	f(5, Facts{Signal: "Utilization", Unit: "%", Value: 97, Target: 60, Serving: 2, Fresh: 2, Demand: 3.23, Mean: 4.1, Averaged: true},
-		"Utilization: 2 serving × 97 % ÷ target 60 % = 3.23, 4.1 on average over 5 s: 5 replicas")
+	f(5, Facts{Signal: "Utilization", Unit: "%", Value: 97, Target: 60, Serving: 2, Fresh: 2, Demand: 3.23, Mean: 4.1, Averaged: true, Window: 30 * time.Second},
+		"Utilization: 2 serving × 97 % ÷ target 60 % = 3.23, 4.1 on average over 30 s: 5 replicas")
 	f(8, Facts{Signal: "Utilization", Unit: "%", Value: 5, Target: 60, Serving: 10, Fresh: 3, Demand: 0.25, Mean: 0.25},
 		"Utilization: 3 of 10 serving × 5 % ÷ target 60 % = 0.25, 7 without a value counted at target: 8 replicas")
 	f(3, Facts{Signal: "sum(backlog)", Value: 12, Target: 5, Total: true, Demand: 2.4, Mean: 2.4},

@@ -187,7 +187,7 @@ func (e *evaluation) smooth(m measure) measure {
 	}
 	// A reading that is missing once does not change the demand: whole is averaged.
 	whole := min(max(m.up, m.whole), mostDemand)
-	e.state.Level = e.state.Level.next(whole, e.now)
+	e.state.Level = e.state.Level.next(whole, e.now, e.signal.averagedOver())
 	level := e.state.Level.Value
 	m.down = max(0, m.down+level-whole)
 	m.up = max(0, min(m.up, whole)+level-whole)
@@ -203,6 +203,9 @@ func (e *evaluation) explain(m measure, demand float64, a arrivals) {
 		Total: sig.Type == Value || m.of == 0, Whole: sig.Type == Value,
 		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Learned: e.takes.learned,
 		Averaged: replicas(m.up) != replicas(demand), Demand: printable(demand), Mean: printable(m.up),
+	}
+	if e.facts.Averaged {
+		e.facts.Window = sig.averagedOver()
 	}
 	if sig.Law == Batching && m.of > 0 {
 		f := &e.facts
@@ -274,9 +277,11 @@ func (e *evaluation) tolerated(m measure, base int32) (float64, bool) {
 	}
 	b := float64(base)
 	if m.up > b {
-		return e.p.Up.Tolerance, m.up <= b*(1+e.p.Up.Tolerance)
+		t := e.p.upTolerance(e.signal)
+		return t, m.up <= b*(1+t)
 	}
-	return e.p.Down.Tolerance, m.down <= b && m.down >= b*(1-e.p.Down.Tolerance)
+	t := e.p.downTolerance()
+	return t, m.down <= b && m.down >= b*(1-t)
 }
 
 // settle keeps the base while a replica has only just begun to serve, and

@@ -66,7 +66,9 @@ func RulesOf(r *scale.Rules, isSet bool, defaults peers.Rules) peers.Rules {
 		return defaults
 	}
 	out := defaults
-	out.Tolerance = r.Tolerance
+	if r.Tolerance >= 0 {
+		out.Tolerance = r.Tolerance
+	}
 	if r.Window >= 0 {
 		out.Window = int(r.Window / time.Second)
 	}

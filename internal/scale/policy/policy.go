@@ -306,7 +306,7 @@ func targetTooLow(metric string, target float64) string {
 }
 
 func compileBehavior(p *scale.Policy, b *v1alpha1.Behavior, path *field.Path) (errs field.ErrorList) {
-	p.Up.Tolerance, p.Down.Tolerance = scale.DefaultTolerance, scale.DefaultTolerance
+	p.Up.Tolerance, p.Down.Tolerance = scale.AutoTolerance, scale.AutoTolerance
 	p.Down.Window = scale.Auto
 	if b == nil {
 		return nil

@@ -40,7 +40,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := c.Policy
-	if p.Min != 1 || p.Max != 8 || p.Down.Window != scale.Auto || p.Up.Window != 0 || p.Up.Tolerance != 0.1 || p.Missing != scale.MissingHold {
+	if p.Min != 1 || p.Max != 8 || p.Down.Window != scale.Auto || p.Up.Window != 0 || p.Up.Tolerance != scale.AutoTolerance || p.Missing != scale.MissingHold {
 		t.Errorf("defaults: %+v", p)
 	}
 	s := p.Signals[0]
