@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -14,9 +15,12 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -30,9 +34,16 @@ func TestStandbyTakesOver(t *testing.T) {
 	deploy(t, name, 1, 3*time.Second)
 	seen := record(t, name)
 	autoscale(t, name, nil)
+	promise := autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+		a.Name, a.Spec.Actuation = name+"-promise", v1alpha1.ActuationAdvise
+		a.Spec.Signals = []v1alpha1.Signal{{Preset: v1alpha1.PresetVLLM, SLO: &v1alpha1.SLO{
+			Objective: "95%", Over: "1d", TimeToFirstToken: &metav1.Duration{Duration: time.Second},
+		}}}
+	})
 	measured(t, name, 1)
 	leads(t, rig.ControllerURL, true)
 	leads(t, standby.URL, false)
+	before := keeps(t, promise.Name, 100, time.Time{})
 
 	offer(name, load)
 	wantReplicas(t, name, "more than 1", func(n int32) bool { return n > 1 })
@@ -41,20 +52,50 @@ func TestStandbyTakesOver(t *testing.T) {
 	}
 	rig.KillController()
 	restart := restartController(t)
-	before, err := rig.Replicas(t.Context(), namespace, name)
+	replicas, err := rig.Replicas(t.Context(), namespace, name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	leads(t, standby.URL, true)
 	serves(t, name, load)
+	after := keeps(t, promise.Name, before.Requests+1, before.Since.Time)
 	values := seen.values()
 	rises(t, values, load)
-	changes := len(values) - 1 - slices.Index(values, before)
+	changes := len(values) - 1 - slices.Index(values, replicas)
 	if n := meter(t, standby.URL, accepted); int(n) > changes {
-		t.Errorf("the standby scaled %v times, replicas went %v from %d on: a decision was repeated", n, values, before)
+		t.Errorf("the standby scaled %v times, replicas went %v from %d on: a decision was repeated", n, values, replicas)
 	}
 
 	handBack(t, restart, standby)
+	keeps(t, promise.Name, after.Requests+1, before.Since.Time)
+}
+
+// keeps waits until the status of a GPUAutoscaler has counted so many requests, of which
+// simnode.LateShare missed, since a time; zero: since any.
+func keeps(t *testing.T, name string, requests int64, since time.Time) (o v1alpha1.ObjectiveStatus) {
+	t.Helper()
+	eventually(t, func() error {
+		a := &v1alpha1.GPUAutoscaler{}
+		if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, a); err != nil {
+			return err
+		}
+		if len(a.Status.Objectives) != 1 {
+			return fmt.Errorf("%s has %d objectives", name, len(a.Status.Objectives))
+		}
+		if o = a.Status.Objectives[0]; o.Requests < requests {
+			return fmt.Errorf("%s has counted %d requests, want %d", name, o.Requests, requests)
+		}
+		return nil
+	})
+	missed := float64(o.Missed) / float64(o.Requests)
+	if math.Abs(missed-simnode.LateShare) > 0.01 || o.MissedAtMost != 0 || !strings.HasPrefix(o.Attained, "9") || o.BudgetLeft == "" || len(o.BurnRates) == 0 {
+		t.Errorf("%s: %+v", name, o)
+	}
+	if !since.IsZero() && !o.Since.Time.Equal(since) {
+		t.Errorf("%s counts since %v, want %v: the record began again", name, o.Since, since)
+	}
+	t.Log(o.Message)
+	return o
 }
 
 // restartController returns a function that starts the controller again. The end of the test calls it too.

@@ -40,6 +40,28 @@ func (p *podRun) serveMetrics() (func(), error) {
 	return func() { _ = s.Close(); <-served }, nil
 }
 
+// LateShare is the share of the requests of a simulated server whose first token takes between
+// 1 s and 2.5 s. The others' takes up to 0.5 s.
+const LateShare = 0.02
+
+// The tokens of each request of a simulated server.
+const promptTokens, outputTokens = 500, 100
+
+// bucket is the number of observations up to an edge.
+type bucket struct {
+	edge string
+	n    float64
+}
+
+// histogram writes a histogram whose observations have this mean.
+func histogram(b *strings.Builder, model, metric string, mean, count float64, buckets []bucket) {
+	fmt.Fprintf(b, "# TYPE %s histogram\n", metric)
+	for _, x := range append(buckets, bucket{"+Inf", count}) {
+		fmt.Fprintf(b, "%s_bucket{engine=\"0\",le=%q,model_name=%q} %g\n", metric, x.edge, model, x.n)
+	}
+	fmt.Fprintf(b, "%[1]s_count{engine=\"0\",model_name=%[2]q} %[3]g\n%[1]s_sum{engine=\"0\",model_name=%[2]q} %[4]g\n", metric, model, count, count*mean)
+}
+
 // metrics returns the exposition of an LLM server with vLLM's metric names.
 func (p *podRun) metrics() string {
 	p.nodes.mu.Lock()
@@ -56,6 +78,13 @@ func (p *podRun) metrics() string {
 	family("vllm:num_requests_running", "gauge", "Requests in flight.", w.now.Load.Running)
 	family("vllm:num_requests_waiting", "gauge", "Requests waiting to be processed.", w.now.Load.Waiting)
 	family("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use (0 to 1).", 0.9*w.now.Load.Utilization/100)
-	family("vllm:request_success_total", "counter", "Requests completed.", math.Floor(p.served))
+	served := math.Floor(p.served)
+	family("vllm:request_success_total", "counter", "Requests completed.", served)
+	family("vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", promptTokens*served)
+	family("vllm:generation_tokens_total", "counter", "Tokens generated.", outputTokens*served)
+	late := math.Floor(served * LateShare)
+	histogram(&b, name, "vllm:time_to_first_token_seconds", 0.3, served, []bucket{{"0.5", served - late}, {"1.0", served - late}, {"2.5", served}})
+	histogram(&b, name, "vllm:inter_token_latency_seconds", 0.02, outputTokens*served, []bucket{{"0.025", outputTokens * served}, {"0.05", outputTokens * served}})
+	histogram(&b, name, "vllm:request_time_per_output_token_seconds", 0.02, served, []bucket{{"0.025", served}, {"0.05", served}})
 	return b.String()
 }

@@ -501,3 +501,30 @@ func TestBrowserRanges(t *testing.T) {
 	press(1)
 	b.wants(points("=== 600"))
 }
+
+// An objective that is missed shows its budget and burn rates in red, and what the servers
+// do not count. One that is kept shows no problem.
+func TestBrowserObjectives(t *testing.T) {
+	b := openBrowser(t)
+	b.size(1280, 900, "light")
+	kept := view.Objective{
+		Signal: "vllm requests", Objective: "99%", Over: "28d", Attained: "99.41%", BudgetLeft: "41%", Cost: "3.2",
+		Burns: []view.Burn{{Window: "1h", Rate: 0.6}, {Window: "6h", Rate: 0.7}, {Window: "3d", Rate: 0.7}},
+	}
+	missed := view.Objective{
+		Signal: "vllm requests", Objective: "99%", Over: "28d", Attained: "98.61% to 98.90%", BudgetLeft: "-39% to -10%", Missed: true, Burning: true, Cost: "3.2",
+		Burns:    []view.Burn{{Window: "1h", Rate: 16.2}, {Window: "6h", Rate: 3.4}, {Window: "3d", Rate: 0.9}},
+		Problems: []string{"timeToFirstToken 2s lies between the edges 1s and 2.5s of the servers' histogram: misses count from 2.5s on. Set 1s or 2.5s, or the servers' buckets"},
+	}
+	src := newLive(func(v *view.View) {
+		v.Workloads[0].Objectives, v.Workloads[1].Objectives = []view.Objective{kept}, []view.Objective{missed}
+	})
+	b.do(chromedp.Navigate(serve(t, src, nil)))
+	b.wants(`document.querySelectorAll(".card dd.bad").length === 4`)
+	b.wants(`document.querySelectorAll('.card[data-key="llm/chat"] .bad, .card[data-key="llm/chat"] .problem').length === 0`)
+	b.wants(`document.querySelector('.card[data-key="batch/embed"] .problem').textContent.includes("1s and 2.5s")`)
+	b.shoot("objectives")
+	b.size(360, 900, "dark")
+	b.fits("objectives")
+	b.shoot("objectives-360-dark")
+}
