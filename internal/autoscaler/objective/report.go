@@ -165,12 +165,14 @@ func latency(seconds float64) string {
 func period(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
-	case d >= 2*day && d%day == 0 || d >= 10*day:
+	case d >= day && d%day == 0 || d >= 10*day:
 		return fmt.Sprintf("%dd", d/day)
 	case d >= day:
 		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 	case d >= time.Hour:
 		return strings.TrimSuffix(fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute), "0m")
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
 	}
 	return fmt.Sprintf("%dm", d/time.Minute)
 }
