@@ -2,7 +2,11 @@
 
 package scale
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
+)
 
 // Rule names the rule of a step. The names are public: status, metrics and
 // events show them.
@@ -70,6 +74,8 @@ type Facts struct {
 	Highest    float64 `json:"highest,omitempty"`    // and at most within Window
 	Reserve    float64 `json:"reserve,omitempty"`    // busy replicas that are always provided for
 	BusyTarget float64 `json:"busyTarget,omitempty"` // busy share of a replica
+	// Missed is the share of the requests of the last day that missed a limit, by cause.
+	Missed promise.Misses `json:"missed,omitzero"`
 
 	// MostOf is set on the first step of the signal that decides: the number of
 	// readable signals.

@@ -37,19 +37,31 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 	if r.Read > 0 {
 		s.TokensAt = e.now
 	}
-	s.Promise = s.Promise.Next(r, min(max(0, e.sinceLast.Seconds()), curveStep))
-	d, ok = s.Promise.Demand(e.signal.limits())
+	s.Wanted = 0
+	seconds := min(max(0, e.sinceLast.Seconds()), curveStep)
+	if e.sinceLast > forgetTokens { // the first decision, or the first one after a pause
+		seconds = min(seconds, 1)
+	}
+	s.Promise = s.Promise.Next(r, seconds)
+	d, ok = s.Promise.Demand(e.signal.limits(), e.p.typicalStartup().Seconds())
 	if age := e.now.Sub(s.TokensAt); !ok || age > forgetTokens || age < 0 {
 		return m, d, false
 	}
 	m.up, m.down, m.whole = d.Replicas, d.Replicas, d.Replicas
+	s.Wanted = float64(replicas(d.Replicas))
 	m.fresh, m.silent, m.without = int32(r.Read), m.silentTokens, m.withoutTokens
 	return m, d, true
 }
 
+// isMeasuring reports whether a token's cost is known in a few seconds. Until then, requests
+// in flight would ask for replicas that the load may not need, and that take long to start.
+func (e *evaluation) isMeasuring() bool {
+	return e.signal.promised() && e.base() > 0 && e.state.Promise.IsNew()
+}
+
 // work adds up what the replicas did, and counts those that should say so, and do not.
 func (e *evaluation) work(m *measure) promise.Reading {
-	r := promise.Reading{Serving: float64(e.serving)}
+	r := promise.Reading{Serving: float64(e.serving), Wanted: e.state.Wanted, Most: float64(e.p.ceiling())}
 	timed := 0.0
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
@@ -89,7 +101,7 @@ func (p *Pace) countsTokens() bool {
 // recorded. It is pure, takes milliseconds for each objective, and is called every
 // LearnInterval.
 func Learn(p Policy, s State) State {
-	startup := orDefault(p.Startup, DefaultStartup)
+	startup := p.typicalStartup()
 	return eachPromise(p, s, func(sig *Signal, x promise.State) promise.State {
 		return x.Learn(sig.Objective, sig.limits(), promise.Bounds{Min: int(p.Min), Max: int(p.ceiling()), Startup: startup.Seconds()})
 	})

@@ -96,6 +96,20 @@ func TestAnObjectiveDecidesByTokens(t *testing.T) {
 	}
 }
 
+// While a token's cost is measured, requests in flight ask for nothing: answers may be long.
+// Then the load's tokens decide, seconds after the first one.
+func TestANewWorkloadIsMeasuredFirst(t *testing.T) {
+	long := func(int) (float64, float64, float64) { return 2, 100, 1000 } // 0.6 of a replica, more than 8 in flight
+	d, s := pursue(objectivePolicy(0.99), State{}, 1, 0, 4, long)
+	if d.Replicas != 1 || d.Rule != RuleSettling || !strings.Contains(d.Sentence(), "the cost of a token is measured for a few seconds: keep 1") {
+		t.Errorf("%d replicas: %s", d.Replicas, d.Sentence())
+	}
+	d, _ = pursue(objectivePolicy(0.99), s, 1, 4, 4, long)
+	if f := d.Steps[0].Facts; !f.Planned || f.BusyTarget <= 0 || d.Replicas > 2 {
+		t.Errorf("%d replicas: %s", d.Replicas, d.Sentence())
+	}
+}
+
 // Twice the prompt is more work at as many requests in flight.
 func TestLongPromptsAreWork(t *testing.T) {
 	p := objectivePolicy(0.99)

@@ -140,6 +140,9 @@ type Policy struct {
 	// known yet. A starting replica that is older than twice this, or than twice
 	// LeastStartup if that is more, no longer counts as capacity.
 	Startup time.Duration
+	// TypicalStartup is the 75th percentile, which an objective's plan counts with; 0:
+	// Startup.
+	TypicalStartup time.Duration
 
 	Missing      MissingMode
 	MissingFloor int32
@@ -226,6 +229,11 @@ func (p *Policy) credit() time.Duration {
 		return 2 * DefaultStartup
 	}
 	return 2 * max(p.Startup, LeastStartup)
+}
+
+// typicalStartup is what a plan counts with.
+func (p *Policy) typicalStartup() time.Duration {
+	return orDefault(p.TypicalStartup, orDefault(p.Startup, DefaultStartup))
 }
 
 // DownWindow is the scale-down stabilisation window. It is no shorter than the

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
 // Sentence describes the step for a person on call. Status, events, the web page
@@ -26,6 +28,9 @@ func (s Step) Sentence() string {
 	case RuleStarting:
 		return s.starting()
 	case RuleSettling:
+		if f.Planned {
+			return fmt.Sprintf("%s: the cost of a token is measured for a few seconds: keep %d", f.Signal, s.After)
+		}
 		return fmt.Sprintf("the number of serving replicas has just changed: keep %d instead of %d until the load has spread", s.After, s.Before)
 	case RuleDraining:
 		return fmt.Sprintf("new replicas still process the backlog of the saturation: keep %d instead of %d for %s", s.After, s.Before, duration(f.Wait))
@@ -91,7 +96,7 @@ func (s Step) demand() string {
 	default:
 		out += fmt.Sprintf("%s × %s ÷ target %s", serving(f), quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
 	}
-	out += s.result()
+	out += s.result() + misses(f.Missed)
 	if f.Batching {
 		out += s.batch()
 	}
@@ -112,6 +117,26 @@ func (s Step) plan() string {
 		out += fmt.Sprintf(", a reserve is kept for %s", quantity(f.Reserve, ""))
 	}
 	return out + fmt.Sprintf("; %s within the limits take replicas that are busy to %s", share(f.Objective), percent(f.BusyTarget))
+}
+
+// misses says why requests missed a limit.
+func misses(m promise.Misses) string {
+	all := m.Sum()
+	if all < 5e-5 { // 0.00 %
+		return ""
+	}
+	var causes []string
+	for _, c := range []struct {
+		share float64
+		cause string
+	}{
+		{m.Planned, "as planned"}, {m.Starting, "while replicas started"}, {m.Bounded, "for lack of replicas beyond maxReplicas or the budget"}, {m.Server, "more than usual at the load"},
+	} {
+		if c.share > all/20 {
+			causes = append(causes, share(c.share)+" "+c.cause)
+		}
+	}
+	return fmt.Sprintf("; %s of the last day missed a limit: %s", share(all), strings.Join(causes, ", "))
 }
 
 // share writes a share of nearly all requests in percent, with its decimals.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
 // The demand of a signal is an equation: numbers, rule, result.
@@ -28,6 +30,12 @@ func TestDemandSentences(t *testing.T) {
 		"sum(backlog): 12 ÷ target 5 per replica = 3 replicas")
 	f(5, Facts{Signal: "depth", Value: 12, Target: 5, Total: true, Whole: true, Serving: 2, Demand: 4.8, Mean: 4.8},
 		"depth: 2 serving × 12 ÷ target 5 = 5 replicas")
+
+	planned := Facts{Signal: "vllm requests", Planned: true, Objective: 0.99, Busy: 1.2, Highest: 1.5, Window: 10 * time.Minute, BusyTarget: 0.3, Demand: 5, Mean: 5}
+	f(5, planned, "vllm requests: the load keeps 1.2 replicas busy, at most 1.5 within 10 min; 99 % within the limits take replicas that are busy to 30 % = 5 replicas")
+	planned.Missed = promise.Misses{Planned: 0.004, Starting: 0.0035, Server: 0.0001}
+	f(5, planned, "vllm requests: the load keeps 1.2 replicas busy, at most 1.5 within 10 min; 99 % within the limits take replicas that are busy to 30 % = 5 replicas; "+
+		"0.76 % of the last day missed a limit: 0.4 % as planned, 0.35 % while replicas started")
 
 	requests := Facts{Signal: "vllm requests", Value: 22.1, Target: 8, Serving: 2, Fresh: 2, Batching: true, Load: 1.4, Demand: 2.8, Mean: 2.8}
 	f(3, requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, no arrival rate")

@@ -81,6 +81,11 @@ func (e *evaluation) run() outcome {
 		out.replicas = e.partial(e.step(RuleDemand, e.o.Replicas, out.demand, e.facts), planned)
 		return out
 	}
+	if e.isMeasuring() {
+		out.promised, out.demand = true, e.base()
+		out.replicas = e.step(RuleSettling, e.o.Replicas, e.base(), Facts{Signal: e.signal.Name, Planned: true})
+		return out
+	}
 	m, a := e.raiseToArrivals(m)
 	demand := m.up
 	m = e.smooth(m)
@@ -222,6 +227,7 @@ func (e *evaluation) explainPromise(m measure, d promise.Demand) {
 		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Demand: printable(d.Replicas), Mean: printable(d.Replicas),
 		Planned: true, Objective: e.signal.Objective, Busy: printable(d.Busy), BusyTarget: d.Target,
 		Window: time.Duration(d.Window) * time.Second, Highest: printable(d.Highest), Reserve: printable(d.Reserve),
+		Missed: d.Missed,
 	}
 }
 

@@ -47,6 +47,7 @@ type SignalState struct {
 	FirstTokenLatency Curve        `json:"firstTokenLatency,omitzero"` // time to the first token
 	// Promise is learned if the policy has an objective.
 	Promise promise.State `json:"promise,omitzero"`
+	Wanted  float64       `json:"-"` // replicas that its plan asked for at the last decision; 0: it did not decide
 	// TokensAt is when tokens were last read; zero: never.
 	TokensAt time.Time `json:"tokensAt,omitzero"`
 

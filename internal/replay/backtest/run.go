@@ -27,8 +27,7 @@ type Config struct {
 	Patience float64 // seconds after which a client without a first token gives up; 0: DefaultPatience
 	Seed     uint64
 
-	// Past is how much of the load before From an autoscaler may know, in seconds, as means
-	// of minutes.
+	// Past is how much of the load before From an autoscaler may know, in seconds.
 	Past float64
 
 	// Warmup is the time at the start that is not counted, in seconds, while windows fill.
@@ -137,31 +136,41 @@ func needOf(arrivals *trace.Arrivals, cfg *Config) []float64 {
 	return cfg.capacities.Need(sums)
 }
 
-// pastOf returns the load before the replay in minutes.
+// pastOf returns the load before the replay as a controller that ran then has recorded it:
+// in steps, with the output tokens of a request spread over the time that they take.
 func pastOf(cfg *Config, factor float64) []promise.Load {
+	const step = promise.StepSeconds
 	from := max(0, cfg.From-cfg.Past)
-	minutes := int((cfg.From - from) / 60)
-	if minutes < 1 {
+	steps := int((cfg.From - from) / step)
+	if steps < 1 {
 		return nil
 	}
-	arrivals := trace.NewArrivals(cfg.Trace, cfg.From-float64(minutes)*60, cfg.From, cfg.Seed+1000)
+	arrivals := trace.NewArrivals(cfg.Trace, cfg.From-float64(steps)*step, cfg.From, cfg.Seed+1000)
 	arrivals.Factor = factor
-	sums := trace.NewSums(float64(minutes)*60, 60)
+	out := make([]promise.Load, steps)
+	perToken := usualSlowdown * cfg.Model.IdleTokenSeconds()
 	for {
 		q, _, ok := arrivals.Next()
 		if !ok {
 			break
 		}
 		for i := range q {
-			sums.Add(q[i].At, 1, q[i].Prompt, q[i].Output)
+			first, last := int(q[i].At/step), int((q[i].At+q[i].Output*perToken)/step)
+			each := float32(q[i].Output / float64(last-first+1) / step)
+			for k := first; k <= last && k < steps; k++ {
+				out[k].Output += each
+			}
+			if first < steps {
+				out[first].Prompt += float32(q[i].Prompt / step)
+			}
 		}
-	}
-	out := make([]promise.Load, minutes)
-	for i := range out {
-		out[i] = promise.Load{Prompt: float32(sums.Bins[i].Prompt / 60), Output: float32(sums.Bins[i].Output / 60)}
 	}
 	return out
 }
+
+// usualSlowdown is the time between tokens on a replica with a usual load, over that of an
+// idle one.
+const usualSlowdown = 1.3
 
 // initialLoad is the share of their capacity that the first replicas get.
 const initialLoad = 0.7

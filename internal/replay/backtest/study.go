@@ -147,7 +147,7 @@ func (s *Study) peak(seed int) float64 {
 }
 
 // pastSeconds is how much of the load before a replay our policies know: what the
-// controller keeps of a day, as means of minutes.
+// controller keeps of it.
 const pastSeconds = 26 * 3600
 
 func (s *Study) config(j *job) Config {

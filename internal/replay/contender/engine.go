@@ -143,13 +143,13 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 	e.policy.GPUsPerReplica = d.GPUsPerReplica()
 	e.policy.Startup = e.givenStartup
 	if e.givenStartup == 0 {
-		e.policy.Startup = d.Starts().Quantile(0.95)
+		e.policy.Startup, e.policy.TypicalStartup = d.Starts().Quantile(0.95), d.Starts().Quantile(0.75)
 	}
 	e.observe(d, now)
 	decision, state := scale.Decide(e.policy, e.obs, e.state, timeOf(now))
 	e.state = state
 	if now == 1 {
-		e.state = scale.Recall(e.policy, e.state, e.past, time.Minute)
+		e.state = scale.Recall(e.policy, e.state, e.past, promise.StepSeconds*time.Second)
 	}
 	if now%int(scale.LearnInterval/time.Second) == 0 {
 		e.state = scale.Learn(e.policy, e.state)

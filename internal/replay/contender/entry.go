@@ -42,7 +42,7 @@ type Replay struct {
 	Scaled   bool
 	Need     []float64      // replicas that the load needs, per bin of service.NeedSeconds
 	PeakNeed float64        // highest need after the warm-up
-	Past     []promise.Load // the load before, in minutes
+	Past     []promise.Load // the load before, in steps of promise.StepSeconds
 	// Scrape is the interval at which Prometheus reads the servers for the peers of
 	// LLMPeers, in seconds; 0 and 1: no lag.
 	Scrape int

@@ -56,6 +56,12 @@ func (c Curve) next(busy, ended, missed, seconds float64) Curve {
 	return c
 }
 
+// of is the share of the requests that missed a limit on replicas that busy.
+func (c *Curve) of(busy float32) float64 {
+	i := classOf(busy)
+	return float64(c.Missed[i] / max(c.Ended[i], 1))
+}
+
 // Shares returns the shares of missed requests. None is lower than that of a class
 // before. Where little is known, half of the requests are assumed to miss when replicas are
 // as busy as knee.

@@ -13,17 +13,19 @@ type Reading struct {
 	Arrived        float64 // requests/s; 0: none, or not known
 	First, Ended   float64 // requests/s that got their first token, and that ended
 	Missed         float64 // requests/s that ended and missed a limit
+	Wanted, Most   float64 // replicas that the plan asked for, and that the bounds allow
 }
 
-// StepSeconds is the length of a step, over which readings are averaged.
-const StepSeconds = 15
+// StepSeconds is the length of a step, over which readings are averaged. firstStepSeconds is
+// that of the first step of a new workload.
+const StepSeconds, firstStepSeconds = 15, 5
 
 const (
 	// levelSeconds is the time constant of the load that counts at once.
 	levelSeconds = 8
 	// sizeSeconds is that of the mean size of requests, and leastSized how many requests
 	// it needs.
-	sizeSeconds, leastSized = 600, 20
+	sizeSeconds, leastSized = 600, 8
 	// longestStay bounds the time that a request stays, in seconds.
 	longestStay = 300
 	// lag is how many steps back a request may have met busier replicas than those of the
@@ -37,15 +39,19 @@ const (
 	// leastLearned is how many steps Learn needs: ten minutes.
 	leastLearned = 600 / StepSeconds
 	// defaultLoad is the busy share at which replicas are loaded before a plan is chosen, as
-	// a share of the knee, and defaultWindow its window in seconds.
-	defaultLoad, defaultWindow = 0.75, 1800
+	// a share of the knee. defaultAverage and defaultWindow are its average and window in
+	// seconds. The window is at most startsWindow start-ups long: a replica that is removed
+	// costs a start-up when the load comes back.
+	defaultLoad, defaultAverage, defaultWindow, startsWindow = 0.75, 30, 1800, 6
 	// mostBusy is the highest knee: queues grow long where replicas are busier.
 	mostBusy, leastKnee = 0.85, 0.05
 	// margin is the share of the allowed misses that a plan may have: a replay knows
 	// neither the requests nor the replicas one by one. It is multiplied by a factor within
 	// leastCorrection and mostCorrection that follows the misses that were measured.
 	margin                          = 0.5
-	leastCorrection, mostCorrection = 0.2, 2.0
+	leastCorrection, mostCorrection = 0.1, 2.0
+	// plannedShare is the share of the allowed misses that should be measured.
+	plannedShare = 0.6
 	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
 	// the misses that were measured.
 	price, leastPrice, mostPrice = 1.5, 0.3, 4
@@ -64,12 +70,13 @@ type State struct {
 	// Requests that ended under a plan, and those of them that missed a limit. Those of the
 	// last day count most.
 	Ended  float64 `json:"ended"`
-	Missed float64 `json:"missed"`
+	Missed Misses  `json:"misses"`
 
 	Level   Load         `json:"-"` // tokens/s that are asked for now
 	Asked   float32      `json:"-"` // output tokens/s that arrivals ask for
 	Busy    [lag]float32 `json:"-"` // share of the last steps, newest first
 	Busiest float32      `json:"-"` // share that the last step's misses were counted at
+	Short   shortage     `json:"-"`
 	Step    Step         `json:"-"` // under way
 	Loads   []Load       `json:"-"` // of the last steps, oldest first; the array is never changed
 }
@@ -107,6 +114,7 @@ type Step struct {
 	Tokens        float64 // output tokens of the replicas that were read
 	Decoding      float64 // seconds between them, summed up
 	Ended, Missed float64 // requests
+	Wanted, Most  float64 // replica-seconds, and replicas
 }
 
 // most is the highest number and rate that counts: sums of it have exact squares.
@@ -114,7 +122,7 @@ const most = 1e12
 
 // isValid reports whether the reading is of replicas and has possible rates.
 func (r *Reading) isValid() bool {
-	for _, x := range []float64{r.Serving, r.Prompt, r.Output, r.TokenSeconds, r.Arrived, r.First, r.Ended, r.Missed} {
+	for _, x := range []float64{r.Serving, r.Prompt, r.Output, r.TokenSeconds, r.Arrived, r.First, r.Ended, r.Missed, r.Wanted, r.Most} {
 		if !(x >= 0 && x <= most) {
 			return false
 		}
@@ -151,11 +159,16 @@ func (s State) Next(r Reading, seconds float64) State {
 	x.Decoding += r.Output * r.TokenSeconds * seconds
 	x.Ended += r.Ended * all * seconds
 	x.Missed += r.Missed * all * seconds
-	if x.Seconds > StepSeconds-0.5 {
+	x.Wanted += r.Wanted * seconds
+	x.Most = r.Most
+	if x.Seconds > StepSeconds-0.5 || s.IsNew() && x.Seconds > firstStepSeconds-0.5 {
 		s.endStep()
 	}
 	return s
 }
+
+// IsNew reports whether tokens are generated, and their cost is known after the first step.
+func (s *State) IsNew() bool { return s.Work.Weight < leastWork && s.Step.Decoding > 0 }
 
 // endStep learns from the step under way and begins the next one.
 func (s *State) endStep() {
@@ -186,10 +199,12 @@ func (s *State) endStep() {
 		busiest = max(busiest, s.Busiest)
 	}
 	s.Busiest = busiest
+	usual := s.Curve.of(busiest)
 	s.Curve = s.Curve.next(float64(busiest), x.Ended, x.Missed, x.Seconds)
 	if s.Plan.Target > 0 { // misses of the time before are not the plan's
 		keep := math.Exp(-x.Seconds / curveMemory)
-		s.Ended, s.Missed = s.Ended*keep+x.Ended, s.Missed*keep+min(x.Missed, x.Ended)
+		s.Ended, s.Missed, s.Short = s.Ended*keep+x.Ended, s.Missed.times(keep), s.Short.next(&x)
+		s.Missed.attribute(&x, s.Short, usual)
 	}
 }
 
@@ -208,30 +223,59 @@ func (c *Cost) knee(l Limits) float64 {
 type Demand struct {
 	Replicas float64 // that the plan asks for, as a fraction
 	Busy     float64 // replicas that the load now keeps busy
+	Average  float64 // seconds
 	Target   float64 // busy share of a replica
 	Window   float64 // seconds
 	Highest  float64 // busy replicas of the highest step within the window
 	Reserve  float64 // busy replicas
+	Missed   Misses  // shares of the requests of the last day
 }
 
-// Demand is what the plan asks for. ok is false while it is not known what a token costs.
-func (s State) Demand(l Limits) (d Demand, ok bool) {
+// Demand is what the plan asks for, where a replica serves after startup seconds. ok is
+// false while it is not known what a token costs.
+func (s State) Demand(l Limits, startup float64) (d Demand, ok bool) {
 	cost, ok := s.Work.Cost()
 	if !ok {
 		return Demand{}, false
 	}
-	d = Demand{Target: s.Plan.Target, Window: s.Plan.Window, Reserve: s.Plan.Reserve}
+	d = Demand{Target: s.Plan.Target, Average: s.Plan.Average, Window: s.Plan.Window, Reserve: s.Plan.Reserve, Missed: s.Missed.of(s.Ended)}
 	if d.Target <= 0 {
-		d.Target, d.Window, d.Reserve = defaultLoad*cost.knee(l), defaultWindow, 0
+		d.Target, d.Average, d.Window, d.Reserve = defaultLoad*cost.knee(l), defaultAverage, firstWindow(startup), 0
 	}
 	d.Busy = cost.Busy(s.Level)
-	d.Highest = d.Busy
-	for _, load := range s.Loads[max(0, len(s.Loads)-int(d.Window/StepSeconds)):] {
-		d.Highest = max(d.Highest, cost.Busy(load))
-	}
-	d.Replicas = max(d.Highest, d.Reserve) / d.Target
+	d.Highest = s.highest(&cost, d.Busy, int(d.Average/StepSeconds), int(d.Window/StepSeconds))
+	// The record may not have a rise like the one under way, which a long mean shows late.
+	full := s.highest(&cost, d.Busy, 60/StepSeconds, 0) / cost.knee(l)
+	d.Replicas = max(max(d.Highest, d.Reserve)/d.Target, full)
 	return d, true
 }
+
+// highest is the highest mean of some steps within a window, of which now is the last one.
+func (s *State) highest(cost *Cost, now float64, average, window int) float64 {
+	average = max(1, average)
+	last := s.Loads[max(0, len(s.Loads)-window-average+1):]
+	// The mean of the steps before now, and now.
+	sum, n := now, 1
+	for i := len(last) - 1; i >= 0 && n < average; i-- {
+		sum += cost.Busy(last[i])
+		n++
+	}
+	high := sum / float64(n)
+	sum = 0
+	for i := range last {
+		sum += cost.Busy(last[i])
+		if i >= average {
+			sum -= cost.Busy(last[i-average])
+		}
+		if i >= average-1 {
+			high = max(high, sum/float64(average))
+		}
+	}
+	return high
+}
+
+// firstWindow is the window before a plan is chosen.
+func firstWindow(startup float64) float64 { return min(defaultWindow, startsWindow*startup) }
 
 // Bounds are those of a workload.
 type Bounds struct {
@@ -248,14 +292,14 @@ func (s State) Learn(objective float64, l Limits, b Bounds) State {
 	}
 	allowed := max(1-objective, 1e-6)
 	// More misses than planned make misses dearer, and fewer cheaper.
-	planned, usual := 0.7*allowed, s.Sizes.Ended/sizeSeconds*confident
-	over := (s.Missed + planned*usual) / max(s.Ended+usual, least) / planned
+	planned, usual := plannedShare*allowed, s.Sizes.Ended/sizeSeconds*confident
+	over := (s.Missed.Sum() + planned*usual) / max(s.Ended+usual, least) / planned
 	knee := cost.knee(l)
 	r := Replay{
 		Loads: s.Loads, Seconds: StepSeconds, Cost: cost, Shares: s.Curve.Shares(knee), Knee: knee,
 		Startup: b.Startup, Min: b.Min, Max: b.Max, Price: price * min(max(over, leastPrice), mostPrice),
 	}
-	s.Plan = r.Choose(allowed * margin * min(max(math.Pow(over, -1.5), leastCorrection), mostCorrection))
+	s.Plan = r.Choose(allowed * margin * min(max(math.Pow(over, -2), leastCorrection), mostCorrection))
 	return s
 }
 

@@ -31,7 +31,7 @@ const (
 	// cache cost less, and their share changes with the traffic.
 	workMemory = 2 * 3600
 	// leastWork is how many replica-seconds the fit needs.
-	leastWork = 60
+	leastWork = 4
 	// priorPrompt and priorOutput are what a token takes where the readings do not tell, as a
 	// share of an idle iteration. Models of 8 and 70 billion parameters are at 0.004 to
 	// 0.007 and 0.008 to 0.03 (the fits in replay/service).

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promise
+
+// Misses counts the requests that missed a limit, by cause. Those of the last day count
+// most.
+type Misses struct {
+	Planned  float64 `json:"planned"`  // replicas were as many and as busy as the plan has them
+	Starting float64 `json:"starting"` // the load rose faster than replicas start
+	Bounded  float64 `json:"bounded"`  // more replicas than maxReplicas or the budget were needed
+	Server   float64 `json:"server"`   // more than usual at this load: the servers, or single requests
+}
+
+// Sum is the number of all of them.
+func (m *Misses) Sum() float64 { return m.Planned + m.Starting + m.Bounded + m.Server }
+
+// of returns the misses as shares of the requests that ended.
+func (m Misses) of(ended float64) Misses { return m.times(1 / max(ended, 1)) }
+
+func (m Misses) times(x float64) Misses {
+	return Misses{m.Planned * x, m.Starting * x, m.Bounded * x, m.Server * x}
+}
+
+// shortage says for how many more steps a shortage of replicas counts as the cause of
+// misses: requests end after it.
+type shortage struct{ starting, bounded int8 }
+
+func (s shortage) next(x *Step) shortage {
+	s.starting, s.bounded = max(0, s.starting-1), max(0, s.bounded-1)
+	switch wanted := x.Wanted / x.Seconds; {
+	case x.Wanted < x.Serving+x.Seconds/2: // less than half a replica is missing
+	case wanted > x.Most:
+		s.bounded = lag
+	default:
+		s.starting = lag
+	}
+	return s
+}
+
+// attribute adds the misses of a step, of which this share is usual at its load.
+func (m *Misses) attribute(x *Step, short shortage, usual float64) {
+	missed := min(x.Missed, x.Ended)
+	switch {
+	case short.bounded > 0:
+		m.Bounded += missed
+	case short.starting > 0:
+		m.Starting += missed
+	default:
+		planned := min(missed, usual*x.Ended)
+		m.Planned += planned
+		m.Server += missed - planned
+	}
+}
