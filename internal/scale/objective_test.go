@@ -204,13 +204,13 @@ func TestAStricterPromiseTakesNoFewerReplicas(t *testing.T) {
 			p := objectivePolicy(objective)
 			d, s := pursue(p, State{}, 4, 0, 2*3600, load)
 			sum, n := 0.0, int(d.Replicas)
-			for i := 2 * 3600; i < 3*3600; i += 300 {
-				d, s = pursue(p, s, n, i, 300, load)
+			for i := 2 * 3600; i < 3*3600; i++ {
+				d, s = pursue(p, s, n, i, 1, load)
 				n = int(d.Replicas)
 				sum += float64(n)
 			}
 			if sum < before*0.97 {
-				t.Errorf("objective %v: %v replicas, and %v with the one before", objective, sum, before)
+				t.Errorf("objective %v: %.0f replica-seconds, and %.0f with the one before", objective, sum, before)
 			}
 			before = sum
 		}

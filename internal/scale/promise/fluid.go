@@ -105,10 +105,10 @@ func (f *fluid) plansOf(out []Plan, average float64) []Plan {
 	return out
 }
 
-// plansFor appends a plan with all targets up to fullest.
+// plansFor appends a plan with all targets up to fullest, or else with the lowest one.
 func (f *fluid) plansFor(out []Plan, plan Plan, fullest float32) []Plan {
-	for _, target := range targets {
-		if target > fullest {
+	for i, target := range targets {
+		if target > fullest && i < len(targets)-1 {
 			continue
 		}
 		plan.Target, plan.Share, plan.Replicas = float64(target), f.share(f.readies, 1/target), f.replicas(f.wanted, 1/target)

@@ -199,6 +199,14 @@ func TestAStricterLimitGetsNoFewerReplicas(t *testing.T) {
 	}
 }
 
+// A short record and a limit next to what an idle server takes leave one plan at least.
+func TestThereIsAlwaysAPlan(t *testing.T) {
+	r := Replay{Seconds: 15, Cost: truth, Knee: leastKnee, Startup: 30, Min: 1, Max: 8, Price: 1, Loads: make([]Load, leastLearned)}
+	if p := r.Choose(0.01); p.Target <= 0 {
+		t.Errorf("plan %+v", p)
+	}
+}
+
 // A replay is what happens: one start-up after the load rises, its replicas serve.
 func TestPlay(t *testing.T) {
 	r := Replay{
