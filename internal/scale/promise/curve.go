@@ -73,7 +73,7 @@ func (c *Curve) Shares(knee float64) (out Shares) {
 	var blocks [classes]block
 	n := 0
 	for i := range classes {
-		share := 1 / (1 + math.Pow(middle(i)/knee, -steepness))
+		share := assumedShare(middle(i), knee)
 		blocks[n] = block{float64(c.Missed[i]) + share*assumed, float64(c.Ended[i]) + assumed, 1}
 		n++
 		// Pool adjacent violators: neighbours that fall become one.
@@ -103,6 +103,15 @@ func (c *Curve) Calm() (ended, missed float64) {
 		ended, missed = ended+float64(c.Ended[i]), missed+float64(c.Missed[i])
 	}
 	return ended, missed
+}
+
+// assumedShare is the share of the requests that the assumed curve misses at a busy share.
+func assumedShare(busy, knee float64) float64 { return 1 / (1 + math.Pow(busy/knee, -steepness)) }
+
+// fullest is the busy share at which the assumed curve misses a share of the requests.
+func fullest(share, knee float64) float64 {
+	share = min(max(share, least), 0.5)
+	return knee * math.Pow(share/(1-share), 1.0/steepness)
 }
 
 // curveJSON is the form of a curve in JSON: from the first class with a request on, whole
