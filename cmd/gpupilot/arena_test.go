@@ -48,8 +48,14 @@ func TestArena(t *testing.T) {
 // Invalid flags are refused before any replay, with the name of the flag.
 func TestArenaRefusesFlags(t *testing.T) {
 	for _, args := range [][]string{
-		{"-o", "html"}, {"--seeds", "0"}, {"--stretch", "0.5"}, {"--stretch", "NaN"}, {"--startup", "0s"}, {"--scrape", "2m"},
-		{"--mooncake", "/missing.jsonl"}, {"--policy", "/missing.yaml"},
+		{"-o", "html"},
+		{"--seeds", "0"},
+		{"--stretch", "0.5"},
+		{"--stretch", "NaN"},
+		{"--startup", "0s"},
+		{"--scrape", "2m"},
+		{"--mooncake", "/missing.jsonl"},
+		{"--policy", "/missing.yaml"},
 	} {
 		err := run(t.Context(), append([]string{"arena"}, args...), &bytes.Buffer{})
 		if err == nil || !strings.Contains(err.Error(), args[0]) {

@@ -78,7 +78,7 @@ func (o *demoOptions) run(ctx context.Context, out io.Writer) error {
 	}()
 	defer func() {
 		stop()
-		<-served
+		_ = <-served // the page ends with the demo
 	}()
 
 	s := d.State(0)

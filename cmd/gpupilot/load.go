@@ -89,8 +89,11 @@ func (f *loadFlags) define(cmd *cobra.Command) {
 		form load.Form
 		help string
 	}{
-		{load.Constant, "share of the load, 0 to 1"}, {load.Ramp, "FROM:TO:TIME"}, {load.Steps, "A,B,C:TIME, each for TIME"},
-		{load.Sine, "LOW:HIGH:PERIOD"}, {load.Burst, "HIGH:ON:OFF[:LOW]"},
+		{load.Constant, "share of the load, 0 to 1"},
+		{load.Ramp, "FROM:TO:TIME"},
+		{load.Steps, "A,B,C:TIME, each for TIME"},
+		{load.Sine, "LOW:HIGH:PERIOD"},
+		{load.Burst, "HIGH:ON:OFF[:LOW]"},
 		{load.Replay, "CSV file with the columns t_s and requests; the highest rate is the whole load"},
 	} {
 		name := string(s.form)
@@ -117,10 +120,18 @@ func (f *loadFlags) defineForeign(cmd *cobra.Command) {
 	p.Var(f.args.Test(), "fieldId", "as --load")
 	const compares = "this command does not compare; it reports what is generated"
 	for _, a := range []struct{ name, short, why string }{
-		{"match-value", "m", compares}, {"min-value", "", compares}, {"max-value", "", compares}, {"percent-tolerance", "", compares},
-		{"absolute-tolerance", "a", compares}, {"wait-to-check", "w", compares}, {"mode", "", "loads are always made and reported"},
-		{"max-processes", "", "each GPU has one process"}, {"sync-count", "", "the device's stamps synchronise"},
-		{"config", "c", "it is a file of dcgmproftester's"}, {"log-file", "", "errors go to the standard error"}, {"log-level", "", "errors go to the standard error"},
+		{"match-value", "m", compares},
+		{"min-value", "", compares},
+		{"max-value", "", compares},
+		{"percent-tolerance", "", compares},
+		{"absolute-tolerance", "a", compares},
+		{"wait-to-check", "w", compares},
+		{"mode", "", "loads are always made and reported"},
+		{"max-processes", "", "each GPU has one process"},
+		{"sync-count", "", "the device's stamps synchronise"},
+		{"config", "c", "it is a file of dcgmproftester's"},
+		{"log-file", "", "errors go to the standard error"},
+		{"log-level", "", "errors go to the standard error"},
 	} {
 		p.VarP(f.args.Ignored(a.name, a.why), a.name, a.short, "of dcgmproftester; no effect")
 	}
@@ -129,9 +140,11 @@ func (f *loadFlags) defineForeign(cmd *cobra.Command) {
 	} {
 		p.VarPF(f.args.Ignored(a.name, a.why), a.name, "", "of dcgmproftester; no effect").NoOptDefVal = "true"
 	}
-	for _, name := range []string{"gpuIds", "fieldId", "no-dcgm-validation", "target-max-value", "match-value", "min-value", "max-value",
+	for _, name := range []string{
+		"gpuIds", "fieldId", "no-dcgm-validation", "target-max-value", "match-value", "min-value", "max-value",
 		"percent-tolerance", "absolute-tolerance", "wait-to-check", "mode", "max-processes", "sync-count", "config", "log-file", "log-level",
-		"cublas", "dvs", "reset"} {
+		"cublas", "dvs", "reset",
+	} {
 		_ = p.MarkHidden(name) // it is defined above
 	}
 }

@@ -35,11 +35,9 @@ type nvmlCalls struct {
 
 // pciInfo is nvmlPciInfo_t.
 type pciInfo struct {
-	legacy      [16]byte
-	domain, bus uint32
-	device      uint32
-	id, sub     uint32
-	busID       [32]byte
+	legacy [16]byte
+	_      [5]uint32 // domain, bus, device, IDs of the device and the subsystem
+	busID  [32]byte
 }
 
 // clockMemory is of nvmlClockType_t.
@@ -113,8 +111,12 @@ var reasonNames = []struct {
 	bit  uint64
 	name string
 }{
-	{0x4, "power cap"}, {0x8, "hardware slowdown"}, {0x10, "sync boost"}, {0x20, "software thermal"},
-	{0x40, "hardware thermal"}, {0x80, "power brake"},
+	{0x4, "power cap"},
+	{0x8, "hardware slowdown"},
+	{0x10, "sync boost"},
+	{0x20, "software thermal"},
+	{0x40, "hardware thermal"},
+	{0x80, "power brake"},
 }
 
 // Read reads the sensors.

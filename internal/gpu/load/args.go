@@ -101,7 +101,8 @@ func (a *Args) Shape(form Form, read func(path string) (Shape, error)) *Flag {
 		} else {
 			name, value = "", text
 		}
-		s, err := Shape{}, error(nil)
+		var s Shape
+		var err error
 		if form == Replay {
 			s, err = read(value)
 		} else {
