@@ -364,7 +364,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	pol := p.Policy
 	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, t.Pods, pods)
 	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
-		pol.Startup = time.Duration(l.P95Seconds) * time.Second
+		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
 	}
 	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
 	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, pol.MaxAge}

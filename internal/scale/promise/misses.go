@@ -21,29 +21,29 @@ func (m Misses) times(x float64) Misses {
 	return Misses{m.Planned * x, m.Starting * x, m.Bounded * x, m.Server * x}
 }
 
-// shortage says for how many more steps a shortage of replicas counts as the cause of
+// Shortage says for how many more steps a shortage of replicas counts as the cause of
 // misses: requests end after it.
-type shortage struct{ starting, bounded int8 }
+type Shortage struct{ Starting, Bounded int8 }
 
-func (s shortage) next(x *Step) shortage {
-	s.starting, s.bounded = max(0, s.starting-1), max(0, s.bounded-1)
+func (s Shortage) next(x *Step) Shortage {
+	s.Starting, s.Bounded = max(0, s.Starting-1), max(0, s.Bounded-1)
 	switch wanted := x.Wanted / x.Seconds; {
 	case x.Wanted < x.Serving+x.Seconds/2: // less than half a replica is missing
 	case wanted > x.Most:
-		s.bounded = lag
+		s.Bounded = lag
 	default:
-		s.starting = lag
+		s.Starting = lag
 	}
 	return s
 }
 
 // attribute adds the misses of a step, of which this share is usual at its load.
-func (m *Misses) attribute(x *Step, short shortage, usual float64) {
+func (m *Misses) attribute(x *Step, short Shortage, usual float64) {
 	missed := min(x.Missed, x.Ended)
 	switch {
-	case short.bounded > 0:
+	case short.Bounded > 0:
 		m.Bounded += missed
-	case short.starting > 0:
+	case short.Starting > 0:
 		m.Starting += missed
 	default:
 		planned := min(missed, usual*x.Ended)

@@ -79,7 +79,7 @@ type State struct {
 	Asked   float32      `json:"-"` // output tokens/s that arrivals ask for
 	Busy    [lag]float32 `json:"-"` // share of the last steps, newest first
 	Busiest float32      `json:"-"` // share that the last step's misses were counted at
-	Short   shortage     `json:"-"`
+	Short   Shortage     `json:"-"` // of replicas
 	Step    Step         `json:"-"` // under way
 	Loads   []Load       `json:"-"` // of the last steps, oldest first; the array is never changed
 }

@@ -88,6 +88,9 @@ func (s *Startup) startTime(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
+// Typical returns the 75th percentile of the starts; 0 before the first start.
+func (s *Startup) Typical() time.Duration { return s.starts.Quantile(0.75) }
+
 // Learned returns the quantiles of the starts; nil before the first start.
 func (s *Startup) Learned() *v1alpha1.LearnedStartup {
 	if s.starts.Len() == 0 {

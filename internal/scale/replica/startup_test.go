@@ -46,6 +46,9 @@ func TestStartup(t *testing.T) {
 	for i := range 50 {
 		s.starts.Add(time.Duration(i) * time.Second)
 	}
+	if got := s.Typical(); got != 44*time.Second {
+		t.Errorf("typical: %v", got)
+	}
 	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 39, P95Seconds: 48, Samples: 20}, s.Learned()); diff != "" {
 		t.Errorf("after many: %s", diff)
 	}
