@@ -72,13 +72,14 @@ func (o *demoOptions) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	serving, stop := context.WithCancel(ctx)
-	served := make(chan error, 1)
+	served := make(chan struct{})
 	go func() {
-		served <- webui.Serve(serving, l, webui.WithFiles(d.Handler()), slog.New(slog.DiscardHandler))
+		_ = webui.Serve(serving, l, webui.WithFiles(d.Handler()), slog.New(slog.DiscardHandler)) // the page ends with the demo
+		close(served)
 	}()
 	defer func() {
 		stop()
-		_ = <-served // the page ends with the demo
+		<-served
 	}()
 
 	s := d.State(0)

@@ -96,8 +96,10 @@ func TestReplayOf(t *testing.T) {
 
 func TestRow(t *testing.T) {
 	start := time.Unix(1000, 0)
-	s := Step{Load: "fp32", Duty: 0.6, Busy: 0.6004, Generated: ptr(0.5823), Error: 0.0006, Unit: "ratio", Rate: ptr(38.94), RateUnit: "TFLOP/s", Share: ptr(0.5823),
-		ClockMHz: ptr(1980), Watts: ptr(412.4), Throttle: []string{"power cap"}, End: start.Add(time.Second)}
+	s := Step{
+		Load: "fp32", Duty: 0.6, Busy: 0.6004, Generated: ptr(0.5823), Error: 0.0006, Unit: "ratio", Rate: ptr(38.94), RateUnit: "TFLOP/s", Share: ptr(0.5823),
+		ClockMHz: ptr(1980), Watts: ptr(412.4), Throttle: []string{"power cap"}, End: start.Add(time.Second),
+	}
 	want := "1.0s     fp32         0     0.600  0.600  0.5823 ± 0.0006          38.94 TFLOP/s       58% 1980 MHz  412 W     -  power cap"
 	if got := Row(s, start); got != want {
 		t.Errorf("\n%s, want\n%s", got, want)

@@ -265,8 +265,10 @@ func TestShapesArrive(t *testing.T) {
 			}
 		}
 	}
-	both := Sequence{Kinds: []string{"fp32", "dram"}, Duration: 2 * time.Second, Report: 2 * time.Second,
-		Shapes: map[string]Shape{"fp32": constant(0.3), "dram": constant(0.7)}}
+	both := Sequence{
+		Kinds: []string{"fp32", "dram"}, Duration: 2 * time.Second, Report: 2 * time.Second,
+		Shapes: map[string]Shape{"fp32": constant(0.3), "dram": constant(0.7)},
+	}
 	steps, _, err := f.run(t.Context(), f.job(both))
 	if err != nil || len(steps) != 2 {
 		t.Fatalf("%d steps, %v", len(steps), err)

@@ -256,8 +256,10 @@ func tensorKernel(m mma) kernel {
 	return kernel{
 		Name: "tensor_" + m.target, Version: m.version, Target: m.target, threads: pipeThreads,
 		perChunk: float64(mmaUnroll * rows * columns * m.m * m.n * m.k * m.perInstruction),
-		Registers: []string{".b32 k", fmt.Sprintf(".b32 a<%d>, b<%d>", rows*m.a, columns*m.b),
-			fmt.Sprintf(".f32 d<%d>", rows*columns*m.d)},
+		Registers: []string{
+			".b32 k", fmt.Sprintf(".b32 a<%d>, b<%d>", rows*m.a, columns*m.b),
+			fmt.Sprintf(".f32 d<%d>", rows*columns*m.d),
+		},
 		Before: seeds(rows*m.a+columns*m.b, func(i int) string {
 			to := fmt.Sprint("a", i)
 			if i >= rows*m.a {

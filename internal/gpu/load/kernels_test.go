@@ -22,14 +22,33 @@ var operations = []struct {
 	version  float64
 	target   int
 }{
-	{`ld\.param\.u64`, 2, 1, 0}, {`cvta\.to\.global\.u64`, 2, 2, 20}, {`mov\.(u32|u64|b32|b64|f32)`, 2, 1, 0},
-	{`cvt\.(u64\.u32|u32\.u64)`, 2, 1, 0}, {`(add|sub)\.(u32|u64|f32)`, 3, 1, 0}, {`min\.u64`, 3, 1, 0}, {`(shl|and|or|xor)\.b(32|64)`, 3, 1, 0},
-	{`shr\.u(32|64)`, 3, 1, 0}, {`mul\.lo\.u(32|64)`, 3, 1, 0}, {`mad\.lo\.u32`, 4, 1, 0}, {`setp\.(eq|ne|ge|lt)\.u(32|64)`, 3, 1, 0},
-	{`bra`, 1, 1, 0}, {`ret`, 0, 1, 0}, {`barrier\.sync`, 1, 6, 30}, {`bar\.warp\.sync`, 1, 6, 30}, {`shfl\.sync\.idx\.b32`, 5, 6, 30},
-	{`nanosleep\.u32`, 1, 6.3, 70}, {`atom\.global\.cas\.b64`, 4, 1.2, 12}, {`red\.global\.add\.u64`, 2, 1.2, 12},
-	{`ld\.volatile\.global\.u64`, 2, 1, 0}, {`ld\.global\.cg\.f32`, 2, 2, 20}, {`ld\.global\.cg\.v4\.u32`, 2, 2, 20},
-	{`st\.global\.(u32|u64|b32|f32|f64)`, 2, 1, 0}, {`st\.global\.v4\.u32`, 2, 1, 0},
-	{`fma\.rn\.f32`, 4, 2, 20}, {`fma\.rn\.f64`, 4, 1.4, 13}, {`fma\.rn\.f16x2`, 4, 4.2, 53},
+	{`ld\.param\.u64`, 2, 1, 0},
+	{`cvta\.to\.global\.u64`, 2, 2, 20},
+	{`mov\.(u32|u64|b32|b64|f32)`, 2, 1, 0},
+	{`cvt\.(u64\.u32|u32\.u64)`, 2, 1, 0},
+	{`(add|sub)\.(u32|u64|f32)`, 3, 1, 0},
+	{`min\.u64`, 3, 1, 0},
+	{`(shl|and|or|xor)\.b(32|64)`, 3, 1, 0},
+	{`shr\.u(32|64)`, 3, 1, 0},
+	{`mul\.lo\.u(32|64)`, 3, 1, 0},
+	{`mad\.lo\.u32`, 4, 1, 0},
+	{`setp\.(eq|ne|ge|lt)\.u(32|64)`, 3, 1, 0},
+	{`bra`, 1, 1, 0},
+	{`ret`, 0, 1, 0},
+	{`barrier\.sync`, 1, 6, 30},
+	{`bar\.warp\.sync`, 1, 6, 30},
+	{`shfl\.sync\.idx\.b32`, 5, 6, 30},
+	{`nanosleep\.u32`, 1, 6.3, 70},
+	{`atom\.global\.cas\.b64`, 4, 1.2, 12},
+	{`red\.global\.add\.u64`, 2, 1.2, 12},
+	{`ld\.volatile\.global\.u64`, 2, 1, 0},
+	{`ld\.global\.cg\.f32`, 2, 2, 20},
+	{`ld\.global\.cg\.v4\.u32`, 2, 2, 20},
+	{`st\.global\.(u32|u64|b32|f32|f64)`, 2, 1, 0},
+	{`st\.global\.v4\.u32`, 2, 1, 0},
+	{`fma\.rn\.f32`, 4, 2, 20},
+	{`fma\.rn\.f64`, 4, 1.4, 13},
+	{`fma\.rn\.f16x2`, 4, 4.2, 53},
 	{`mma\.sync\.aligned\.m8n8k4\.row\.col\.f32\.f16\.f16\.f32`, 4, 6.4, 70},
 	{`mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.f16\.f16\.f32`, 4, 6.5, 75},
 	{`mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32`, 4, 7, 80},
@@ -150,7 +169,8 @@ func lintOperation(line, operation, operands string, version float64, target int
 		operands int
 		version  float64
 		target   int
-	}) bool {
+	},
+	) bool {
 		return re("^" + o.pattern + "$").MatchString(operation)
 	})
 	if i < 0 {
@@ -221,11 +241,22 @@ func TestKernelsStop(t *testing.T) {
 func TestLint(t *testing.T) {
 	good := fp32Kernel().text()
 	for _, c := range [][2]string{
-		{".version 6.3", ".version 5.0"}, {".target sm_70", ".target sm_60"}, {"\t.param .u64 p_last,\n", ""}, {"barrier.sync 0;", "barrier.sync 0"},
-		{"bra WORK;", "bra WERK;"}, {"SHARED:\n", ""}, {"CHUNK:\n", "CHUNK:\nCHUNK:\n"}, {"fma.rn.f32 v0, v0, a, c0", "fma.rn.f32 v0, v0, a"},
-		{"fma.rn.f32 v0, v0, a, c0", "fma.rn.f32 v0, v0, a, c9"}, {"%smid", "%smids"}, {"[slot+16], now", "[smid+16], now"},
-		{"sub.u32 k, k, 1", "sub.u32 k, now, 1"}, {"@q bra CHUNK", "@k bra CHUNK"}, {"nanosleep.u32", "nanosleeps.u32"},
-		{"setp.ge.u64 p, now, stop", "setp.ge.u64 now, now, stop"}, {".address_size 64", ".address_size 32"},
+		{".version 6.3", ".version 5.0"},
+		{".target sm_70", ".target sm_60"},
+		{"\t.param .u64 p_last,\n", ""},
+		{"barrier.sync 0;", "barrier.sync 0"},
+		{"bra WORK;", "bra WERK;"},
+		{"SHARED:\n", ""},
+		{"CHUNK:\n", "CHUNK:\nCHUNK:\n"},
+		{"fma.rn.f32 v0, v0, a, c0", "fma.rn.f32 v0, v0, a"},
+		{"fma.rn.f32 v0, v0, a, c0", "fma.rn.f32 v0, v0, a, c9"},
+		{"%smid", "%smids"},
+		{"[slot+16], now", "[smid+16], now"},
+		{"sub.u32 k, k, 1", "sub.u32 k, now, 1"},
+		{"@q bra CHUNK", "@k bra CHUNK"},
+		{"nanosleep.u32", "nanosleeps.u32"},
+		{"setp.ge.u64 p, now, stop", "setp.ge.u64 now, now, stop"},
+		{".address_size 64", ".address_size 32"},
 	} {
 		if bad := strings.Replace(good, c[0], c[1], 1); bad == good || len(lint(bad)) == 0 {
 			t.Errorf("%q for %q is not found", c[1], c[0])

@@ -49,8 +49,20 @@ func TestShapesAreRefused(t *testing.T) {
 		form Form
 		text string
 	}{
-		{Constant, "1.2"}, {Constant, "NaN"}, {Constant, ""}, {Constant, "0.5:1"}, {Ramp, "0:1"}, {Ramp, "0:1:0s"}, {Ramp, "0:1:1ms"},
-		{Steps, "0,x:5s"}, {Steps, ":5s"}, {Sine, "0:2:5s"}, {Burst, "1:2s"}, {Burst, "1:0s:0s"}, {Ramp, "0:1:-3s"}, {Ramp, "0:1:1e300"},
+		{Constant, "1.2"},
+		{Constant, "NaN"},
+		{Constant, ""},
+		{Constant, "0.5:1"},
+		{Ramp, "0:1"},
+		{Ramp, "0:1:0s"},
+		{Ramp, "0:1:1ms"},
+		{Steps, "0,x:5s"},
+		{Steps, ":5s"},
+		{Sine, "0:2:5s"},
+		{Burst, "1:2s"},
+		{Burst, "1:0s:0s"},
+		{Ramp, "0:1:-3s"},
+		{Ramp, "0:1:1e300"},
 	} {
 		if s, err := ParseShape(c.form, c.text); err == nil {
 			t.Errorf("%s %q: %+v", c.form, c.text, s)

@@ -33,11 +33,13 @@ func newWorld(seed uint64, interval float64) *world {
 		var ends, values []float64
 		for end, v := 0.0, r.Float64(); end < w.length; {
 			end += (0.7 + r.Float64()) * max(10, 2*interval)
-			for next := v; ; v = next {
-				if next = r.Float64(); math.Abs(next-v) > 0.4 {
+			for {
+				next := r.Float64()
+				if math.Abs(next-v) > 0.4 {
 					v = next
 					break
 				}
+				v = next
 			}
 			ends, values = append(ends, end), append(values, v)
 		}
@@ -279,7 +281,9 @@ func FuzzJudge(f *testing.F) {
 			load = append(load, Generated{at(float64(i)), at(float64(i) + 7 + math.Mod(v, 8)), v, v})
 		}
 		for _, in := range []Input{
-			{Generated: g, Samples: hostile, IsRatio: true}, {Generated: load, Samples: hostile}, {Generated: load, Samples: w.samples(0, honest)},
+			{Generated: g, Samples: hostile, IsRatio: true},
+			{Generated: load, Samples: hostile},
+			{Generated: load, Samples: w.samples(0, honest)},
 			{Generated: g, Others: map[string][]Sample{"GPU-1": hostile}},
 		} {
 			if v := Judge(in); v.Finding == "" || v.Scale != nil && math.IsNaN(*v.Scale) {

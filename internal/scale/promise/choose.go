@@ -2,8 +2,6 @@
 
 package promise
 
-import "math"
-
 // Load is the tokens/s that a workload is asked for.
 type Load struct{ Prompt, Output float32 }
 
@@ -112,6 +110,3 @@ func cheapest(plans []Plan, allowed float64) int {
 
 // doubt is 1 without a record, and 0 from trusted seconds on.
 func (r *Replay) doubt() float64 { return max(0, 1-float64(len(r.Loads))*r.Seconds/trusted) }
-
-// steps is the number of steps in some seconds, at least one.
-func (r *Replay) steps(seconds float64) int { return max(1, int(math.Ceil(seconds/r.Seconds))) }
