@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -31,12 +32,21 @@ func (h librariesHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return h.Handler.Enabled(ctx, l)
 }
 
-// unhandled is the message of k8s.io/apimachinery/pkg/util/runtime.HandleError.
-const unhandled = "Unhandled Error"
+// unhandled ends the name of the logger of k8s.io/apimachinery/pkg/util/runtime.HandleError and its variants.
+const unhandled = "UnhandledError"
+
+// isUnhandled reports whether HandleError or a variant has written a line.
+func isUnhandled(r slog.Record) (is bool) {
+	r.Attrs(func(a slog.Attr) bool {
+		is = a.Key == "logger" && strings.HasSuffix(a.Value.String(), unhandled)
+		return !is
+	})
+	return is
+}
 
 // Handle implements slog.Handler.
 func (h librariesHandler) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == unhandled {
+	if isUnhandled(r) {
 		if r.Level = slog.LevelDebug; !h.Handler.Enabled(ctx, r.Level) {
 			return nil
 		}

@@ -21,6 +21,7 @@ func TestLinesOfLibraries(t *testing.T) {
 		var out bytes.Buffer
 		BridgeLogs(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level})))
 		utilruntime.HandleError(errors.New("http2: stream closed"))
+		utilruntime.HandleErrorWithContext(t.Context(), nil, "Timeout or abort while handling", "URI", "/apis")
 		klog.ErrorS(nil, "a real error")
 		klog.InfoS("a detail")
 		text := out.String()
@@ -34,5 +35,7 @@ func TestLinesOfLibraries(t *testing.T) {
 		}
 	}
 	f(slog.LevelInfo, `level=ERROR msg="a real error"`, "stream closed")
+	f(slog.LevelInfo, `level=ERROR msg="a real error"`, "Timeout or abort")
+	f(slog.LevelDebug, `level=DEBUG msg="Timeout or abort while handling"; URI=/apis`, "level=ERROR msg=\"Timeout")
 	f(slog.LevelDebug, `level=DEBUG msg="Unhandled Error"; stream closed; level=ERROR msg="a real error"`, "level=ERROR msg=\"Unhandled")
 }
