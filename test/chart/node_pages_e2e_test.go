@@ -6,6 +6,8 @@ package chart
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,10 +15,14 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/inventory"
+	"github.com/gpupilot/gpupilot/test/realnode"
 )
 
 // buildCommands builds the real helm and kubectl from their modules, and puts them first on the PATH.
@@ -30,10 +36,43 @@ func buildCommands(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// pages runs the commands of README.md and of docs/uninstall.md word for word: the images are built, loaded, and run, and
-// nothing is left.
+// A user's vLLM server. One GPU for each replica is not asked for: the node has fewer.
+const vllm = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: llm}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: chat, namespace: llm}
+spec:
+  selector: {matchLabels: {app: chat}}
+  template:
+    metadata: {labels: {app: chat}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: vllm
+        image: ` + realnode.PayloadImage + `
+        imagePullPolicy: Never
+        args: [vllm]
+        ports: [{containerPort: 8000}]
+        readinessProbe: {httpGet: {path: /metrics, port: 8000}, periodSeconds: 1}
+`
+
+// The requests in flight of the only replica, and the replicas that they need while nothing is learned.
+const (
+	vllmRequests = "20"
+	vllmReplicas = 2
+)
+
+// pages runs the commands of README.md, docs/quickstart-vllm.md and docs/uninstall.md word for word: the images are built,
+// loaded, and run, a vLLM server is scaled, and nothing is left.
 func (s *site) pages() {
 	s.t.Helper()
+	must(s.t, s.Apply(s.ctx, []byte(vllm)))
+	s.eventually("the vLLM server runs", func() error { return s.podsReady(1, "llm", nil) })
+	began := time.Now()
 	s.run(commands(s.t, "README.md", "## Install it"))
 	s.eventually("README: the GPUExporter shows its node", func() error {
 		if out := s.run("kubectl get gpuexporters"); !regexp.MustCompile(`(?m)^default +1 +1 `).MatchString(out) {
@@ -50,16 +89,72 @@ func (s *site) pages() {
 	}
 	s.eventually("README: the controllers are ready", func() error { return s.podsReady(2, namespace, controllerPods) })
 	s.eventually("README: the agent is ready", func() error { return s.podsReady(1, namespace, agentPods) })
+	s.quickstart(began)
 	s.run(commands(s.t, "docs/uninstall.md", "# Uninstall"))
 	s.eventually("docs/uninstall.md: nothing is left", func() error {
 		return inventory.Left(s.ctx, s.REST, s.before, nodeLease)
 	})
 }
 
-// commands is the first block of commands behind a heading.
+// quickstart follows docs/quickstart-vllm.md after an installation that began at a time.
+func (s *site) quickstart(began time.Time) {
+	s.t.Helper()
+	const page = "docs/quickstart-vllm.md"
+	// The node has no GPU: its agent simulates those that its device plugin offers.
+	s.run("helm upgrade gpupilot deploy/chart --namespace gpupilot-system --reset-then-reuse-values --set gpuExporter.spec.backend=sim")
+	s.eventually("the node has a GPU metric", func() error {
+		clients, err := kubernetes.NewForConfig(s.REST)
+		if err != nil {
+			return err
+		}
+		return clients.RESTClient().Get().AbsPath("/apis/custom.metrics.k8s.io/v1beta2/nodes/" + nodeName + "/DCGM_FI_DEV_GPU_UTIL").Do(s.ctx).Error()
+	})
+	metric := time.Since(began)
+
+	var pods corev1.PodList
+	must(s.t, s.Client.List(s.ctx, &pods, client.InNamespace("llm")))
+	req, err := http.NewRequestWithContext(s.ctx, http.MethodPut, "http://"+pods.Items[0].Status.PodIP+":8000/running?n="+vllmRequests, http.NoBody)
+	must(s.t, err)
+	resp, err := http.DefaultClient.Do(req)
+	must(s.t, err)
+	must(s.t, resp.Body.Close())
+
+	s.run(commands(s.t, page, "**2. Advise.**"))
+	s.eventually("quickstart: the advice", func() error {
+		if out := s.run("kubectl -n llm get gpuautoscalers"); !regexp.MustCompile(`(?m)^chat +chat +1 +16 +1 +2 `).MatchString(out) {
+			return errors.New(out)
+		}
+		return nil
+	})
+	install := strings.Split(strings.TrimSpace(commands(s.t, page, "**1. Install**")), "\n")
+	if out := s.run(install[len(install)-1] + "\ngpupilot explain llm/chat"); !strings.Contains(out, "vllm requests: ") {
+		s.t.Errorf("gpupilot explain says\n%s", out)
+	}
+	scale, watches := strings.CutSuffix(commands(s.t, page, "**4. Scale.**"), " --watch\n")
+	if !watches {
+		s.t.Errorf("%s: the last command of step 4 does not watch:\n%s", page, scale)
+	}
+	s.run(scale)
+	s.eventually("quickstart: it scales", func() error { return s.chatHas(vllmReplicas) })
+	s.log("from README's first command to the first GPU metric %.1f s, to the first scale %.1f s", metric.Seconds(), time.Since(began).Seconds())
+	s.run(commands(s.t, page, "**5. Go back.**"))
+	s.eventually("quickstart: the replicas are set by hand", func() error { return s.chatHas(4) })
+	s.run("kubectl delete namespace llm")
+}
+
+// chatHas returns an error unless the vLLM server has n replicas.
+func (s *site) chatHas(n int32) error {
+	got, err := s.Replicas(s.ctx, "llm", "chat")
+	if err == nil && got != n {
+		err = fmt.Errorf("it has %d replicas", got)
+	}
+	return err
+}
+
+// commands is the first block of commands behind a heading, or behind a text.
 func commands(t *testing.T, page, heading string) string {
 	t.Helper()
-	_, text, found := strings.Cut(string(readFile(t, root, page)), heading+"\n")
+	_, text, found := strings.Cut(string(readFile(t, root, page)), heading)
 	var block []string
 	for line := range strings.Lines(text) {
 		command, ok := strings.CutPrefix(line, "    ")

@@ -1,17 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command payload is the only program in the containers of the real node: the sandbox's pause and the pods' workload. It
-// uses no CPU, no network and no files, and ends at once and with status 0 when it is told to.
+// uses no CPU, no network and no files, and ends at once and with status 0 when it is told to. With the argument vllm it
+// has the metrics of a vLLM server.
 package main
 
 import (
+	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 func main() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	if len(os.Args) > 1 && os.Args[1] == "vllm" {
+		go serveVLLM()
+	}
 	<-stop
+}
+
+// serveVLLM serves /metrics on vLLM's port. PUT /running?n=20 sets the requests in flight.
+func serveVLLM() {
+	var running atomic.Int64
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		for name, value := range map[string]float64{
+			"vllm:num_requests_running": float64(running.Load()), "vllm:num_requests_waiting": 0, "vllm:kv_cache_usage_perc": 0.1,
+		} {
+			fmt.Fprintf(w, "# TYPE %s gauge\n%s{engine=\"0\",model_name=\"chat\"} %g\n", name, name, value)
+		}
+	})
+	mux.HandleFunc("PUT /running", func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.ParseInt(r.FormValue("n"), 10, 64)
+		running.Store(n)
+	})
+	server := &http.Server{Addr: ":8000", Handler: mux, ReadHeaderTimeout: time.Minute}
+	fmt.Fprintln(os.Stderr, server.ListenAndServe())
+	os.Exit(1)
 }
