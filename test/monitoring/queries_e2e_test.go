@@ -12,7 +12,7 @@ import (
 )
 
 // ofController are the metrics that the controller or the API server has.
-var ofController = regexp.MustCompile(`gpupilot_(autoscaler|leader|node_gpus|reaction|scale_requests|scrape|queries|window|exporter_contradictions)|aggregator_`)
+var ofController = regexp.MustCompile(`gpupilot_(autoscaler|slo|leader|node_gpus|reaction|scale_requests|scrape|queries|window|exporter_contradictions)|aggregator_`)
 
 // panelsOfAgents are the queries of all panels and variables on GPUs, once for each node.
 func panelsOfAgents(t *testing.T, nodes []*node) (out []named) {
