@@ -98,7 +98,7 @@ func (p *program) makeController() error {
 		Queries: p.scheduler, LimitQuery: p.limit.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) },
 		Scrape:     scraping.Sync, States: scraping.States,
-		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log, Minutes: p.history.Recorder,
+		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log, Minutes: p.history.Recorder, Past: p.history.Store,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	}
 	if p.cfg.keda.address != "" && p.cfg.has(roleAPI) {

@@ -61,7 +61,7 @@ func (e *evaluation) isMeasuring() bool {
 
 // work adds up what the replicas did, and counts those that should say so, and do not.
 func (e *evaluation) work(m *measure) promise.Reading {
-	r := promise.Reading{Serving: float64(e.serving), Wanted: e.state.Wanted, Most: float64(e.p.ceiling())}
+	r := promise.Reading{At: e.now, Serving: float64(e.serving), Wanted: e.state.Wanted, Most: float64(e.p.ceiling())}
 	timed := 0.0
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
@@ -102,18 +102,32 @@ func (p *Pace) countsTokens() bool {
 // LearnInterval.
 func Learn(p Policy, s State) State {
 	startup := p.typicalStartup()
-	return eachPromise(p, s, func(sig *Signal, x promise.State) promise.State {
+	return eachPromise(p, s, func(i int, x promise.State) promise.State {
+		sig := &p.Signals[i]
 		return x.Learn(sig.Objective, sig.limits(), promise.Bounds{Min: int(p.Min), Max: int(p.ceiling()), Startup: startup.Seconds()})
 	})
 }
 
-// Recall returns the state with the load of the time before it: for each signal means of
-// one step, oldest first.
-func Recall(p Policy, s State, loads []promise.Load, step time.Duration) State {
-	return eachPromise(p, s, func(_ *Signal, x promise.State) promise.State { return x.Recall(loads, step.Seconds()) })
+// Recall returns the state with the load that was recorded before it. past returns the steps
+// of a signal of the policy, oldest first, of which the last one ends at until. Recall is pure,
+// and is called after a decision.
+func Recall(p Policy, s State, past func(signal int, from, until time.Time) []promise.Load) State {
+	at := s.DecidedAt
+	return eachPromise(p, s, func(i int, x promise.State) promise.State {
+		return x.Recall(at, func(from, until time.Time) []promise.Load { return past(i, from, until) })
+	})
 }
 
-func eachPromise(p Policy, s State, change func(*Signal, promise.State) promise.State) State {
+// Load returns the tokens/s that a signal with an objective was asked for in the last seconds;
+// ok is false if none were read at the last decision.
+func (s *State) Load(signal int) (l promise.Load, ok bool) {
+	if signal >= len(s.Signals) || s.Signals[signal].TokensAt.IsZero() || !s.Signals[signal].TokensAt.Equal(s.DecidedAt) {
+		return promise.Load{}, false
+	}
+	return s.Signals[signal].Promise.Last()
+}
+
+func eachPromise(p Policy, s State, change func(signal int, x promise.State) promise.State) State {
 	s.Signals = append([]SignalState(nil), s.Signals...)
 	for i := range p.Signals {
 		sig := &p.Signals[i]
@@ -122,7 +136,7 @@ func eachPromise(p Policy, s State, change func(*Signal, promise.State) promise.
 		}
 		for k := range s.Signals {
 			if s.Signals[k].Name == sig.Name {
-				s.Signals[k].Promise = change(sig, s.Signals[k].Promise)
+				s.Signals[k].Promise = change(i, s.Signals[k].Promise)
 			}
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -88,8 +89,9 @@ type Deps struct {
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics             prometheus.Registerer // nil: no metrics
 
-	Minutes Minutes      // of the history; nil: there is none
-	Log     *slog.Logger // nil discards
+	Minutes Minutes        // of the history; nil: there is none
+	Past    objective.Past // what the history has kept; nil: nothing
+	Log     *slog.Logger   // nil discards
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.
@@ -108,6 +110,7 @@ type shared struct {
 	recent  eventLog
 	limits  limits
 	failing failing
+	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
 	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
 

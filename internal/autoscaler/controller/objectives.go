@@ -12,7 +12,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
-	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
 // restoreObjectives continues with the record in the object's status: once after a start,
@@ -24,16 +23,6 @@ func (w *workload) restoreObjectives(a *v1alpha1.GPUAutoscaler) {
 	}
 	w.merged = m
 	w.objectives.Restore(m)
-}
-
-// learn learns the plans of objectives every scale.LearnInterval.
-func (w *workload) learn(pol *scale.Policy, now time.Time) {
-	if w.learnedAt.IsZero() {
-		w.learnedAt = now
-	}
-	if now.Sub(w.learnedAt) >= scale.LearnInterval {
-		w.learnedAt, w.state = now, scale.Learn(*pol, w.state)
-	}
 }
 
 // reportObjectives reports how well objectives are kept, and records an Event when one

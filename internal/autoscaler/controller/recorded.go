@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -23,6 +24,7 @@ const (
 	replicasName    = view.ReplicasMetric
 	signalValueName = view.SignalMetric
 	requestsName    = workloadPrefix + "signal_requests_per_second"
+	tokensName      = workloadPrefix + "signal_tokens_per_second"
 	podsSumName     = workloadPrefix + "pods_sum"
 	gpusName        = workloadPrefix + "gpus"
 )
@@ -42,6 +44,7 @@ func Recorded() []history.Family {
 		{Name: replicasName, Labels: []history.Label{{Name: "state"}}},
 		{Name: signalValueName, Labels: []history.Label{{Name: "signal"}, {Name: "unit", Optional: true}, {Name: "per"}}},
 		{Name: requestsName, Labels: []history.Label{{Name: "signal"}}},
+		{Name: tokensName, Labels: []history.Label{{Name: "signal"}, {Name: "type"}}},
 		{Name: podsSumName, Labels: []history.Label{{Name: "metric"}}},
 		{Name: gpusName},
 	}
@@ -55,6 +58,7 @@ const maxSignalName = history.MaxSignal
 type signalMetrics struct {
 	name                              string // on /metrics; unique in the plan
 	perReplica, perWorkload, requests history.Metric
+	tokens                            []history.Metric // see objective.Recorded
 }
 
 // newSignalMetrics names the signals of a policy. Tenants choose the names: if two are
@@ -71,7 +75,13 @@ func newSignalMetrics(p *scale.Policy) []signalMetrics {
 		value := func(total bool) history.Metric {
 			return history.NewMetric(signalValueName, "signal", name, "unit", p.Signals[i].Unit, "per", scopeOf(total))
 		}
-		out = append(out, signalMetrics{name, value(false), value(true), history.NewMetric(requestsName, "signal", name)})
+		out = append(out, signalMetrics{
+			name, value(false), value(true), history.NewMetric(requestsName, "signal", name),
+			[]history.Metric{
+				history.NewMetric(tokensName, "signal", name, "type", typePrompt),
+				history.NewMetric(tokensName, "signal", name, "type", typeOutput),
+			},
+		})
 	}
 	return out
 }
@@ -79,8 +89,18 @@ func newSignalMetrics(p *scale.Policy) []signalMetrics {
 // recordMinute adds readings to the current minute. w.mu is held.
 func (w *workload) recordMinute(at time.Time, readings []history.Value) {
 	if w.shared.deps.Minutes != nil {
-		w.shared.deps.Minutes.Add(at, history.Workload{Namespace: w.key.Namespace, Kind: history.KindAutoscaler, Name: w.key.Name}, readings)
+		w.shared.deps.Minutes.Add(at, w.recorded(), readings)
 	}
+}
+
+// recorded is the workload in the history.
+func (w *workload) recorded() history.Workload {
+	return history.Workload{Namespace: w.key.Namespace, Kind: history.KindAutoscaler, Name: w.key.Name}
+}
+
+// past is where the load of a plan's objectives is recorded.
+func (w *workload) past(p *plan) objective.Recorded {
+	return objective.Recorded{Past: w.shared.deps.Past, Turn: &w.shared.recalls, Workload: w.recorded(), Tokens: func(signal int) []history.Metric { return p.metrics[signal].tokens }}
 }
 
 // recordReading adds a decision to the current minute, after w.measures has it. w.mu is
@@ -108,7 +128,7 @@ func (w *workload) recordReading(r *report) {
 			}
 			list = append(list, history.Reading(value, in.value))
 		}
-		list = append(list, history.Reading(m.requests, in.requests))
+		list = append(list, history.Reading(m.requests, in.requests), history.Reading(m.tokens[0], in.prompt), history.Reading(m.tokens[1], in.output))
 	}
 	w.recordMinute(r.at, list)
 	w.readings = list

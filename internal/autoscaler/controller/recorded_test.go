@@ -172,7 +172,7 @@ func TestTheHistoryContinuesTheSeriesOfMetrics(t *testing.T) {
 	w := r.add(autoscaler("web"))
 	w.pass(r.now)
 	w.mu.Lock() // as with a preset
-	w.measures.signals[0].requests = 2.5
+	w.measures.signals[0].requests, w.measures.signals[0].prompt, w.measures.signals[0].output = 2.5, 4000, 600
 	w.recordReading(&report{plan: w.plan.Load(), at: r.now, decision: &scale.Decision{Current: w.counts.current, Replicas: w.counts.desired, Serving: w.counts.serving, Starting: w.counts.starting, Unschedulable: w.counts.unschedulable}})
 	w.mu.Unlock()
 	r.sample(r.now)
@@ -196,6 +196,7 @@ func TestTheHistoryContinuesTheSeriesOfMetrics(t *testing.T) {
 	for _, want := range []string{
 		"gpupilot_autoscaler_signal_valuemap[name:web namespace:ns per:replica signal:Utilization unit:%]",
 		"gpupilot_autoscaler_signal_requests_per_secondmap[name:web namespace:ns signal:Utilization]",
+		"gpupilot_autoscaler_signal_tokens_per_secondmap[name:web namespace:ns signal:Utilization type:output]",
 		"gpupilot_autoscaler_pods_summap[metric:vllm:num_requests_waiting name:web namespace:ns]",
 		"gpupilot_autoscaler_gpusmap[name:web namespace:ns]",
 		"gpupilot_workload_gpu_memory_used_bytesmap[in_use:active kind:Deployment name:web namespace:ns stat:sum]",

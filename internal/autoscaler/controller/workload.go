@@ -70,8 +70,8 @@ type workload struct {
 	outage                outage
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
 	objectives            objective.Keeper
-	merged                *v1alpha1.Memory  // whose record objectives has
-	learnedAt             time.Time         // when the plans of objectives were learned
+	merged                *v1alpha1.Memory // whose record objectives has
+	learner               objective.Learner
 	unkept                map[string]string // reasons of the conditions of objectives that are False, by type
 	servingSince          time.Time         // when its first replica began to serve; zero: none serves
 
@@ -215,7 +215,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	if err == nil {
 		r.target = &t
-		w.trackTarget(&t)
+		w.trackTarget(&t, now)
 	}
 	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
 		w.suspended = true
@@ -303,12 +303,13 @@ func plainNames(terms []policy.Term) (names []string) {
 
 // trackTarget stores the current target and selector. The state is reset if the target
 // is another one.
-func (w *workload) trackTarget(t *target.Target) {
+func (w *workload) trackTarget(t *target.Target, now time.Time) {
 	if t.Key != w.targetKey {
 		w.shared.deps.Scaler.Forget(w.targetKey)
 		if w.targetKey != (target.Key{}) {
 			w.state, w.startup = scale.State{}, replica.Startup{} // they belong to another target
 			w.objectives.Forget()
+			w.learner.Forget(now)
 		}
 		w.targetKey = t.Key
 	}
@@ -380,7 +381,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.shared.meters.recordDecision(&d, spent)
 	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
 	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
-	w.learn(&pol, now)
+	w.state = w.learner.Learn(&pol, w.state, w.past(p), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	switch {
 	case !d.Changes():
@@ -468,7 +469,7 @@ func (w *workload) publish(r *report) {
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
 		w.history.add(d)
-		w.measures.recordDecision(d, r.plan, r.requests)
+		w.measures.recordDecision(d, r.plan, r.requests, &r.state)
 		w.recordReading(r)
 	} else {
 		w.counts.ok = false

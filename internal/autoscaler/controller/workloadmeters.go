@@ -18,7 +18,7 @@ import (
 type workloadDescs struct {
 	replicas, limit, condition, malformed *prometheus.Desc
 	value, target, age, demand            *prometheus.Desc
-	requests, podsSum, gpus               *prometheus.Desc
+	requests, tokens, podsSum, gpus       *prometheus.Desc
 	decisions, rule, scales, lastScale    *prometheus.Desc
 }
 
@@ -41,6 +41,7 @@ func newWorkloadDescs() workloadDescs {
 		demand: desc("signal_demand_replicas", "Replicas that a signal asked for in the last decision, before limits; absent while a serving replica has no value.", "signal"),
 
 		requests: desc("signal_requests_per_second", "Requests per second that arrive at all serving replicas, of signals that count them; absent if a replica has no value.", "signal"),
+		tokens:   desc("signal_tokens_per_second", "Tokens per second that all serving replicas are asked for, of signals with an objective, by type (prompt or output); absent without a reading.", "signal", "type"),
 		podsSum:  desc("pods_sum", "Sum over the serving replicas of a metric that a signal reads from pods, every 15 s; absent if a replica has no value.", "metric"),
 		gpus:     desc("gpus", "GPUs that the pods of a workload request, every 15 s."),
 
@@ -54,7 +55,7 @@ func newWorkloadDescs() workloadDescs {
 func (m *workloadDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		m.replicas, m.limit, m.condition, m.malformed, m.value, m.target, m.age, m.demand,
-		m.requests, m.podsSum, m.gpus, m.decisions, m.rule, m.scales, m.lastScale,
+		m.requests, m.tokens, m.podsSum, m.gpus, m.decisions, m.rule, m.scales, m.lastScale,
 	} {
 		ch <- d
 	}
@@ -109,12 +110,19 @@ type signalMeasure struct {
 	age                 time.Duration
 	demand              float64 // replicas
 	requests            float64 // requests/s; NaN: unknown
+	prompt, output      float64 // tokens/s; NaN: unknown
 	hasValue, hasDemand bool    // whether value and age, and demand, are set
 }
 
+// types of tokens.
+const (
+	typePrompt = "prompt"
+	typeOutput = "output"
+)
+
 // recordDecision takes over what a decision with a plan says. requests are the requests/s
-// of each signal, as far as they are known.
-func (s *measures) recordDecision(d *scale.Decision, p *plan, requests []float64) {
+// of each signal, as far as they are known, and state is that after the decision.
+func (s *measures) recordDecision(d *scale.Decision, p *plan, requests []float64, state *scale.State) {
 	if s.decisions == nil {
 		s.decisions = map[scale.Rule]uint64{}
 	}
@@ -126,9 +134,13 @@ func (s *measures) recordDecision(d *scale.Decision, p *plan, requests []float64
 		out := signalMeasure{
 			name: p.metrics[i].name, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0 && in.Silent == 0,
 			targetIsTotal: p.Policy.Signals[i].Type == scale.Value, requests: math.NaN(),
+			prompt: math.NaN(), output: math.NaN(),
 		}
 		if i < len(requests) {
 			out.requests = requests[i]
+		}
+		if l, ok := state.Load(i); ok {
+			out.prompt, out.output = float64(l.Prompt), float64(l.Output)
 		}
 		out.valueIsTotal = out.targetIsTotal
 		if f := demandOf(d, in.Signal); f != nil {
@@ -194,6 +206,10 @@ func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.Namespace
 		}
 		if !math.IsNaN(in.requests) {
 			send(m.requests, prometheus.GaugeValue, in.requests, in.name)
+		}
+		if !math.IsNaN(in.prompt) {
+			send(m.tokens, prometheus.GaugeValue, in.prompt, in.name, typePrompt)
+			send(m.tokens, prometheus.GaugeValue, in.output, in.name, typeOutput)
 		}
 	}
 }

@@ -170,7 +170,7 @@ func TestMeasuresTellTheirScope(t *testing.T) {
 			Rule: scale.RuleDemand, Current: 4, Replicas: 2,
 			Steps:  []scale.Step{{Rule: scale.RuleDemand, Facts: scale.Facts{Signal: "q", Demand: 2, Total: total}}},
 			Inputs: []scale.Input{{Signal: "q", Value: 1, Target: 2, Fresh: 1}},
-		}, p, nil)
+		}, p, nil, &scale.State{})
 		s := m.signals[0]
 		if got := scopeOf(s.valueIsTotal); got != value {
 			t.Errorf("type %v, total %v: the value is per %s, want %s", typ, total, got, value)

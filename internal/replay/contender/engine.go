@@ -149,7 +149,7 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 	decision, state := scale.Decide(e.policy, e.obs, e.state, timeOf(now))
 	e.state = state
 	if now == 1 {
-		e.state = scale.Recall(e.policy, e.state, e.past, promise.StepSeconds*time.Second)
+		e.state = scale.Recall(e.policy, e.state, func(int, time.Time, time.Time) []promise.Load { return e.past })
 	}
 	if now%int(scale.LearnInterval/time.Second) == 0 {
 		e.state = scale.Learn(e.policy, e.state)

@@ -109,4 +109,4 @@ func cheapest(plans []Plan, allowed float64) int {
 }
 
 // doubt is 1 without a record, and 0 from trusted seconds on.
-func (r *Replay) doubt() float64 { return max(0, 1-float64(len(r.Loads))*r.Seconds/trusted) }
+func (r *Replay) doubt() float64 { return max(0, 1-float64(known(r.Loads))*r.Seconds/trusted) }

@@ -43,10 +43,15 @@ func (r *Replay) fluid() *fluid {
 	sum, keep := 0.0, math.Exp2(-r.Seconds/halfLife)
 	w := math.Pow(keep, float64(n-1))
 	for i, l := range r.Loads {
-		f.busy[i] = float32(r.Cost.Busy(l))
-		f.loads[i] = float32(w) * f.busy[i]
-		f.load += float64(f.loads[i])
-		if sum += w; f.ends(i) {
+		if l.isMissing() { // it weighs nothing, and the load of before goes on
+			f.busy[i] = f.busy[max(0, i-1)]
+		} else {
+			f.busy[i] = float32(r.Cost.Busy(l))
+			f.loads[i] = float32(w) * f.busy[i]
+			f.load += float64(f.loads[i])
+			sum += w
+		}
+		if f.ends(i) {
 			f.weight = append(f.weight, sum)
 		}
 		w /= keep

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 )
 
 // truth is a server whose costs are known.
@@ -359,7 +360,7 @@ func TestMissesAreAttributed(t *testing.T) {
 		t.Helper()
 		s := planned
 		for range 300 {
-			s = s.Next(Reading{5, 5, 4000, 2000, 0.01, 10, 10, 10, missed, wanted, most}, 1)
+			s = s.Next(Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, missed, wanted, most}, 1)
 		}
 		if got := *want(&s.Missed); math.Abs(got/s.Missed.Sum()-1) > 0.1 || math.Abs(s.Missed.Sum()/(290*missed)-1) > 0.1 {
 			t.Errorf("wanted %g of at most %g: %+v", wanted, most, s.Missed)
@@ -383,18 +384,6 @@ func TestStatesShareNothing(t *testing.T) {
 	a, b := drive(s, Load{1, 1}, 5, 60), drive(s, Load{9, 9}, 5, 60)
 	if slices.Equal(a.Loads, b.Loads) || len(a.Loads) != len(b.Loads) || len(s.Loads) >= len(a.Loads) {
 		t.Error("one state's steps are another's")
-	}
-}
-
-func TestRecall(t *testing.T) {
-	s := drive(State{}, Load{4000, 2000}, 5, 60)
-	recalled := s.Recall([]Load{{1, 2}, {3, 4}}, 60)
-	if n := len(recalled.Loads); n != len(s.Loads)+8 || recalled.Loads[0] != (Load{1, 2}) || recalled.Loads[7] != (Load{3, 4}) {
-		t.Errorf("%d steps: %v", n, recalled.Loads)
-	}
-	long := s.Recall(make([]Load, 14*24*60), 60)
-	if len(long.Loads) != keptSteps || long.Loads[keptSteps-1] != s.Loads[len(s.Loads)-1] {
-		t.Errorf("%d steps are kept", len(long.Loads))
 	}
 }
 
@@ -441,7 +430,7 @@ func FuzzState(f *testing.F) {
 			return
 		}
 		for range 60 {
-			s = s.Next(Reading{serving, 1, prompt, output, token, requests, requests, requests, missed, prompt, output}, 5)
+			s = s.Next(Reading{time.Time{}, serving, 1, prompt, output, token, requests, requests, requests, missed, prompt, output}, 5)
 		}
 		limits := Limits{Token: 0.015}
 		s = s.Learn(0.99, limits, Bounds{0, 100, 120})
@@ -469,7 +458,7 @@ func BenchmarkLearn(b *testing.B) {
 func BenchmarkNextAndDemand(b *testing.B) {
 	s := drive(State{}, Load{4000, 2000}, 5, 26*3600)
 	s.Plan = Plan{Target: 0.3, Window: 7200}
-	r := Reading{5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1, 5, 9}
+	r := Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1, 5, 9}
 	for b.Loop() {
 		next := s.Next(r, 1)
 		next.Demand(0.99, Limits{Token: 0.015}, 120)

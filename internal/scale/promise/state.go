@@ -2,18 +2,22 @@
 
 package promise
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // Reading is what a workload's replicas did together over some seconds. Rates are per
 // second, over the replicas that were read.
 type Reading struct {
-	Serving, Read  float64 // replicas that serve, and those of them that were read
-	Prompt, Output float64 // tokens/s that were processed
-	TokenSeconds   float64 // mean seconds between tokens; 0: none was generated
-	Arrived        float64 // requests/s; 0: none, or not known
-	First, Ended   float64 // requests/s that got their first token, and that ended
-	Missed         float64 // requests/s that ended and missed a limit
-	Wanted, Most   float64 // replicas that the plan asked for, and that the bounds allow
+	At             time.Time // the end of these seconds; zero: unknown
+	Serving, Read  float64   // replicas that serve, and those of them that were read
+	Prompt, Output float64   // tokens/s that were processed
+	TokenSeconds   float64   // mean seconds between tokens; 0: none was generated
+	Arrived        float64   // requests/s; 0: none, or not known
+	First, Ended   float64   // requests/s that got their first token, and that ended
+	Missed         float64   // requests/s that ended and missed a limit
+	Wanted, Most   float64   // replicas that the plan asked for, and that the bounds allow
 }
 
 // StepSeconds is the length of a step, over which readings are averaged. firstStepSeconds is
@@ -34,8 +38,6 @@ const (
 	// backlogFrom is the share of missed requests from which there may be a backlog, and ease
 	// how much of the busy share that caused it counts one step later.
 	backlogFrom, ease = 0.05, 0.98
-	// keptSteps is how many steps are kept: a day, and the longest window.
-	keptSteps = 26 * 3600 / StepSeconds
 	// leastLearned is how many steps Learn needs: ten minutes.
 	leastLearned = 600 / StepSeconds
 	// defaultLoad is the busy share at which replicas are loaded before a plan is chosen, as
@@ -82,6 +84,7 @@ type State struct {
 	Short   Shortage     `json:"-"` // of replicas
 	Step    Step         `json:"-"` // under way
 	Loads   []Load       `json:"-"` // of the last steps, oldest first; the array is never changed
+	At      time.Time    `json:"-"` // the end of the last step; zero: unknown
 }
 
 // Sizes holds sums over the last minutes, with older ones weighing less: tokens that were
@@ -165,7 +168,7 @@ func (s State) Next(r Reading, seconds float64) State {
 	x.Wanted += r.Wanted * seconds
 	x.Most = r.Most
 	if x.Seconds > StepSeconds-0.5 || s.IsNew() && x.Seconds > firstStepSeconds-0.5 {
-		s.endStep()
+		s.endStep(r.At)
 	}
 	return s
 }
@@ -174,7 +177,7 @@ func (s State) Next(r Reading, seconds float64) State {
 func (s *State) IsNew() bool { return s.Work.Weight < leastWork && s.Step.Decoding > 0 }
 
 // endStep learns from the step under way and begins the next one.
-func (s *State) endStep() {
+func (s *State) endStep(at time.Time) {
 	x := s.Step
 	s.Step = Step{}
 	perSecond := func(l Load, by float64) Load { return Load{l.Prompt / float32(by), l.Output / float32(by)} }
@@ -186,8 +189,7 @@ func (s *State) endStep() {
 	if ok && cost.Busy(asked) > cost.Busy(load) {
 		load = asked
 	}
-	kept := s.Loads[max(0, len(s.Loads)-keptSteps+1):]
-	s.Loads = append(kept[:len(kept):len(kept)], load)
+	s.record(load, at, x.Seconds)
 	if !ok {
 		return
 	}
@@ -253,30 +255,6 @@ func (s State) Demand(objective float64, l Limits, startup float64) (d Demand, o
 	return d, true
 }
 
-// highest is the highest mean of some steps within a window, of which now is the last one.
-func (s *State) highest(cost *Cost, now float64, average, window int) float64 {
-	average = max(1, average)
-	last := s.Loads[max(0, len(s.Loads)-window-average+1):]
-	// The mean of the steps before now, and now.
-	sum, n := now, 1
-	for i := len(last) - 1; i >= 0 && n < average; i-- {
-		sum += cost.Busy(last[i])
-		n++
-	}
-	high := sum / float64(n)
-	sum = 0
-	for i := range last {
-		sum += cost.Busy(last[i])
-		if i >= average {
-			sum -= cost.Busy(last[i-average])
-		}
-		if i >= average-1 {
-			high = max(high, sum/float64(average))
-		}
-	}
-	return high
-}
-
 // firstWindow is the window before a plan is chosen.
 func firstWindow(startup float64) float64 { return min(defaultWindow, startsWindow*startup) }
 
@@ -290,7 +268,7 @@ type Bounds struct {
 // 1, by what was recorded. It takes milliseconds, and is called every few minutes.
 func (s State) Learn(objective float64, l Limits, b Bounds) State {
 	cost, ok := s.Work.Cost()
-	if !ok || len(s.Loads) < leastLearned {
+	if !ok || known(s.Loads) < leastLearned {
 		return s
 	}
 	allowed := max(1-objective, 1e-6)
@@ -303,20 +281,5 @@ func (s State) Learn(objective float64, l Limits, b Bounds) State {
 		Startup: b.Startup, Min: b.Min, Max: b.Max, Price: price * min(max(over, leastPrice), mostPrice),
 	}
 	s.Plan = r.Choose(allowed * margin * min(max(math.Pow(over, -2), leastCorrection), mostCorrection))
-	return s
-}
-
-// Recall is the state with the load that was recorded before it: means of some seconds
-// each, oldest first.
-func (s State) Recall(loads []Load, seconds float64) State {
-	n := max(1, int(math.Round(seconds/StepSeconds)))
-	all := make([]Load, 0, len(loads)*n+len(s.Loads))
-	for _, l := range loads {
-		for range n {
-			all = append(all, l)
-		}
-	}
-	all = append(all, s.Loads...)
-	s.Loads = all[max(0, len(all)-keptSteps):]
 	return s
 }

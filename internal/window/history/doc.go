@@ -18,6 +18,6 @@
 // The memory limit is divided between namespaces: at the limit, the largest workload of
 // the largest namespace loses its oldest minutes first.
 //
-// No decision reads a history by itself: only a query signal or a recording rule does,
-// if it asks for times before the windows.
+// No decision reads a history by itself. A query signal or a recording rule does, if it asks
+// for times before the windows, and an objective's record after a start.
 package history
