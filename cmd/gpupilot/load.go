@@ -10,6 +10,7 @@ import (
 	"os/exec"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -22,7 +23,7 @@ import (
 // loadCommand generates load.
 func loadCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "load", Short: "Generate a known GPU load and measure it on the device"}
-	cmd.AddCommand(loadGPUCommand(), loadWorkerCommand())
+	cmd.AddCommand(loadGPUCommand(), loadSimCommand(), loadWorkerCommand())
 	return cmd
 }
 
@@ -41,6 +42,7 @@ type loadFlags struct {
 	gpus, output   string
 	memory         string
 	watts, celsius float64
+	sources        []string // of --check
 }
 
 // loadGPUCommand loads GPUs.
@@ -57,9 +59,10 @@ A load is an id of dcgmproftester or a name; a + runs loads at the same time, a 
 dcgmproftester's arguments are accepted. With several -t, options belong to the -t before them if an option stands
 behind the last -t, else to the -t behind them.
 
-Exit codes: 2 cannot be made or measured here, 3 GPU lost or hung, 4 uncorrectable memory error, 5 kernel failed, 6 another
-process has the GPU for itself, 7 not enough memory, 8 driver too old or not the kernel's, 9 no driver or no GPU, 10 kernel
-not compiled, 11 --power-max or --temp-max was reached, 130 interrupted.`,
+Exit codes: 1 wrong arguments, or a source of --check is wrong, 2 cannot be made or measured here, 3 GPU lost or hung,
+4 uncorrectable memory error, 5 kernel failed, 6 another process has the GPU for itself, 7 not enough memory, 8 driver
+too old or not the kernel's, 9 no driver or no GPU, 10 kernel not compiled, 11 --power-max or --temp-max was reached,
+130 interrupted.`,
 		Example: `  gpupilot load gpu -t 1004 -d 120
   gpupilot load gpu -t fp32 --steps 0.2,0.4,0.6,0.8,1:10s
   gpupilot load gpu -t tensor+dram --duty tensor=0.6 --sine dram=0.2:0.8:30s -o json`,
@@ -80,73 +83,23 @@ func loadList() (text string) {
 
 func (f *loadFlags) define(cmd *cobra.Command) {
 	p := cmd.Flags()
-	p.VarP(f.args.Test(), "load", "t", "what to load: ids, names, all, nonvlink or nvlink")
-	p.VarP(f.args.Duration(), "duration", "d", "how long, in seconds or as 2m (default: the length of the shape, or 30s)")
-	p.VarP(f.args.Report(), "report", "r", "length of a step (default 1s)")
 	p.StringVar(&f.gpus, "gpu", "all", "GPUs: indexes, UUIDs, PCI addresses, UUIDs of MIG instances")
 	p.StringVarP(&f.gpus, "gpuIds", "i", "all", "as --gpu")
-	for _, s := range []struct {
-		form load.Form
-		help string
-	}{
-		{load.Constant, "share of the load, 0 to 1"},
-		{load.Ramp, "FROM:TO:TIME"},
-		{load.Steps, "A,B,C:TIME, each for TIME"},
-		{load.Sine, "LOW:HIGH:PERIOD"},
-		{load.Burst, "HIGH:ON:OFF[:LOW]"},
-		{load.Replay, "CSV file with the columns t_s and requests; the highest rate is the whole load"},
-	} {
-		name := string(s.form)
-		if s.form == load.Constant {
-			name = "duty"
-		}
-		p.Var(f.args.Shape(s.form, readReplay), name, s.help+"; LOAD=… for one of several loads")
-	}
+	p.Lookup("gpuIds").Hidden = true
 	p.StringVar(&f.memory, "memory", "1Gi", "most memory of the GPU to use")
 	p.Float64Var(&f.watts, "power-max", 0, "end when the GPU draws more (W)")
 	p.Float64Var(&f.celsius, "temp-max", 0, "end when the GPU is hotter (°C)")
-	p.StringVarP(&f.output, "output", "o", "table", "table or json (a line per step)")
 	p.StringVar(&f.host.Library, "cuda-library", cuda.DefaultLibrary, "CUDA driver library")
 	p.StringVar(&f.host.NVML, "nvml-library", cuda.DefaultNVML, "NVML library, for power, temperature and throttling")
-	f.defineForeign(cmd)
+	f.defineShared(p)
+	f.args.DefineForeign(p)
 }
 
-// defineForeign defines the rest of dcgmproftester's arguments.
-func (f *loadFlags) defineForeign(cmd *cobra.Command) {
-	p := cmd.Flags()
-	p.Bool("no-dcgm-validation", false, "as without it: nothing is compared")
-	full := p.VarPF(f.args.Full(), "target-max-value", "", "the whole load all the time, as without a shape")
-	full.NoOptDefVal = "true"
-	p.Var(f.args.Test(), "fieldId", "as --load")
-	const compares = "this command does not compare; it reports what is generated"
-	for _, a := range []struct{ name, short, why string }{
-		{"match-value", "m", compares},
-		{"min-value", "", compares},
-		{"max-value", "", compares},
-		{"percent-tolerance", "", compares},
-		{"absolute-tolerance", "a", compares},
-		{"wait-to-check", "w", compares},
-		{"mode", "", "loads are always made and reported"},
-		{"max-processes", "", "each GPU has one process"},
-		{"sync-count", "", "the device's stamps synchronise"},
-		{"config", "c", "it is a file of dcgmproftester's"},
-		{"log-file", "", "errors go to the standard error"},
-		{"log-level", "", "errors go to the standard error"},
-	} {
-		p.VarP(f.args.Ignored(a.name, a.why), a.name, a.short, "of dcgmproftester; no effect")
-	}
-	for _, a := range []struct{ name, why string }{
-		{"cublas", "no CUDA toolkit is used"}, {"dvs", "use -o json"}, {"reset", "options hold until another one replaces them"},
-	} {
-		p.VarPF(f.args.Ignored(a.name, a.why), a.name, "", "of dcgmproftester; no effect").NoOptDefVal = "true"
-	}
-	for _, name := range []string{
-		"gpuIds", "fieldId", "no-dcgm-validation", "target-max-value", "match-value", "min-value", "max-value",
-		"percent-tolerance", "absolute-tolerance", "wait-to-check", "mode", "max-processes", "sync-count", "config", "log-file", "log-level",
-		"cublas", "dvs", "reset",
-	} {
-		_ = p.MarkHidden(name) // it is defined above
-	}
+// defineShared defines the flags that simulated GPUs have too.
+func (f *loadFlags) defineShared(p *pflag.FlagSet) {
+	f.args.Define(p, readReplay)
+	p.StringVarP(&f.output, "output", "o", "table", "table or json (a line per step, and with --check per comparison)")
+	p.StringArrayVar(&f.sources, "check", nil, checkHelp)
 }
 
 // readReplay reads counts as a shape.
@@ -162,8 +115,27 @@ func readReplay(path string) (load.Shape, error) {
 	return load.ReplayOf(seconds, n)
 }
 
-func (f *loadFlags) run(cmd *cobra.Command) error {
+// begin reads the flags that simulated GPUs have too, and returns where steps are printed.
+func (f *loadFlags) begin(cmd *cobra.Command) ([]load.Sequence, *load.Output, error) {
 	sequences, notes, err := f.args.Sequences()
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.output != "table" && f.output != "json" {
+		return nil, nil, fmt.Errorf("--output %q: want table or json", f.output)
+	}
+	for _, text := range notes {
+		note(cmd, text)
+	}
+	file, isFile := cmd.OutOrStdout().(*os.File)
+	return sequences, load.NewOutput(cmd.OutOrStdout(), f.output == "json", isFile && term.IsTerminal(int(file.Fd())), sequences), nil
+}
+
+// note tells the user something that is no output.
+func note(cmd *cobra.Command, text string) { fmt.Fprintln(cmd.ErrOrStderr(), "gpupilot:", text) }
+
+func (f *loadFlags) run(cmd *cobra.Command) error {
+	sequences, out, err := f.begin(cmd)
 	if err != nil {
 		return err
 	}
@@ -171,31 +143,25 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	if err != nil || memory.Sign() <= 0 {
 		return fmt.Errorf("--memory %q: want a quantity such as 1Gi", f.memory)
 	}
-	if f.output != "table" && f.output != "json" {
-		return fmt.Errorf("--output %q: want table or json", f.output)
-	}
-	note := func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), "gpupilot:", text) }
-	for _, text := range notes {
-		note(text)
-	}
 	ctx := cmd.Context()
 	chosen, all, err := f.host.Choose(ctx, f.gpus)
 	if err != nil {
 		return f.explain(ctx, err)
 	}
-	file, isFile := cmd.OutOrStdout().(*os.File)
-	out := load.NewOutput(cmd.OutOrStdout(), f.output == "json", isFile && term.IsTerminal(int(file.Fd())), sequences)
-	defer out.Close()
 	bounds := load.Bounds{MemoryBytes: uint64(memory.Value()), MaxWatts: f.watts, MaxCelsius: f.celsius}
-	return f.explain(ctx, f.host.Run(ctx, chosen, all, sequences, bounds, func(m load.Message) error {
-		switch {
-		case m.Step != nil:
-			return out.Step(*m.Step)
-		case m.Note != "":
-			note(m.Note)
-		}
-		return nil
-	}))
+	return f.checked(cmd, sequences, func(took func(load.Step)) error {
+		defer out.Close()
+		return f.explain(ctx, f.host.Run(ctx, chosen, all, sequences, bounds, func(m load.Message) error {
+			switch {
+			case m.Step != nil:
+				took(*m.Step)
+				return out.Step(*m.Step)
+			case m.Note != "":
+				note(cmd, m.Note)
+			}
+			return nil
+		}))
+	})
 }
 
 // explain adds what was looked for to an error of a machine without a GPU.

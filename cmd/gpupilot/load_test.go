@@ -55,6 +55,9 @@ func loadGPU(t *testing.T, args ...string) ([]load.Step, error) {
 	err := run(t.Context(), append([]string{"load", "gpu", "-o", "json"}, args...), &out)
 	var steps []load.Step
 	for line := range strings.Lines(out.String()) {
+		if strings.HasPrefix(line, `{"check"`) {
+			continue
+		}
 		var s load.Step
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatalf("%q: %v", line, err)

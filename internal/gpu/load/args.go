@@ -13,6 +13,8 @@ import (
 // Args collects options and selections in the order of the command line, as dcgmproftester's arguments work: options
 // belong to a -t. Its flags are flag values for package pflag.
 type Args struct {
+	Tolerance float64 // of --percent-tolerance, as a share; 0: not given
+
 	given []given
 	notes []string
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/cuda"
 )
 
-// The exit codes of a load. 1 is for wrong arguments, and for a source that is off.
+// The exit codes of a load.
 const (
+	ExitOff        = 1  // a source of --check is wrong, or the arguments are
 	ExitUnmeasured = 2  // the load cannot be made or measured here
 	ExitLost       = 3  // the GPU was lost, or hangs
 	ExitECC        = 4  // uncorrectable memory error

@@ -62,11 +62,25 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := api.NewClient(api.Config{Address: cfg.URL, RoundTripper: limitTransport{rt, cfg.MaxAnswer}})
+	c, err := api.NewClient(api.Config{Address: cfg.URL, Client: &http.Client{
+		Transport: limitTransport{rt, cfg.MaxAnswer}, CheckRedirect: checkRedirect,
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", cfg.URL, err)
 	}
 	return &Client{api: v1.NewAPI(c), cfg: cfg, now: time.Now}, nil
+}
+
+// checkRedirect follows redirects within the backend's address, and from HTTP to HTTPS on its host: the transport adds
+// credentials to each request, and another host may be one that only this process can reach.
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	from, to := via[0].URL, req.URL
+	same := to.Scheme == from.Scheme && to.Host == from.Host
+	upgrade := from.Scheme == "http" && to.Scheme == "https" && to.Hostname() == from.Hostname()
+	if !same && !upgrade || len(via) > 3 {
+		return fmt.Errorf("the redirect to %s://%s is refused", to.Scheme, excerpt.Of(to.Host, 100))
+	}
+	return nil
 }
 
 func roundTripper(cfg *Config) (http.RoundTripper, error) {

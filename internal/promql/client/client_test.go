@@ -38,6 +38,36 @@ func data(kind, result string) string {
 	return fmt.Sprintf(`{"status": "success", "data": {"resultType": %q, "result": %s}}`, kind, result)
 }
 
+// A backend cannot send the client, which has credentials, to another address.
+func TestRedirects(t *testing.T) {
+	asked := 0
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		fmt.Fprint(w, data("scalar", `[1800000000, "6"]`))
+	}))
+	t.Cleanup(other.Close)
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
+		c := client(t, Config{}, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+r.URL.Path, status) })
+		if v, err := c.Query(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "is refused") || asked > 0 {
+			t.Errorf("status %d: %v, %v, %d requests to another address", status, v, err, asked)
+		}
+		var failure *Error
+		if _, err := c.Query(t.Context(), "x"); !errors.As(err, &failure) || strings.Contains(failure.Public(), "127.0.0.1") {
+			t.Errorf("status %d: tenants see %v", status, err)
+		}
+	}
+	c := client(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/prom/new/") {
+			http.Redirect(w, r, strings.Replace(r.URL.Path, "/prom/", "/prom/new/", 1), http.StatusTemporaryRedirect)
+			return
+		}
+		fmt.Fprint(w, data("scalar", `[1800000000, "7"]`))
+	})
+	if s, err := c.Query(t.Context(), "x"); err != nil || s.Value != 7 {
+		t.Errorf("within the address: %v, %v", s, err)
+	}
+}
+
 func TestOneNumber(t *testing.T) {
 	f := func(name, answer string, want float64, says string) {
 		t.Helper()

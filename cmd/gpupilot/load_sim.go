@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+)
+
+// loadSimCommand loads simulated GPUs.
+func loadSimCommand() *cobra.Command {
+	f := &loadFlags{}
+	s := load.Simulated{}
+	cmd := &cobra.Command{
+		Use:   "sim --file FILE -t LOAD",
+		Short: "Load the simulated GPUs of agents that follow a file",
+		Long: `Write a load to a file that agents follow, so that dashboards, alerts and autoscalers can be tried without a GPU. Start an
+agent for the file: gpupilot-agent --backend sim --sim-state FILE. Loads, shapes and steps are those of load gpu. At the
+end the GPUs are idle.`,
+		Example: `  gpupilot load sim --file /tmp/gpus.json -t tensor --sine 0.2:0.9:60s -d 600 --check http://127.0.0.1:9400`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			sequences, out, err := f.begin(cmd)
+			if err != nil {
+				return err
+			}
+			if s.GPUs, err = indexes(f.gpus); err != nil {
+				return err
+			}
+			host, _ := os.Hostname()
+			s.Node = cmp.Or(s.Node, os.Getenv("NODE_NAME"), host)
+			return f.checked(cmd, sequences, func(took func(load.Step)) error {
+				defer out.Close()
+				err := s.Run(cmd.Context(), sequences, func(step load.Step) error {
+					took(step)
+					return out.Step(step)
+				})
+				if err != nil && cmd.Context().Err() != nil {
+					return interrupted("interrupted: the simulated GPUs are idle")
+				}
+				return err
+			})
+		},
+	}
+	p := cmd.Flags()
+	p.StringVar(&s.File, "file", "", "file that the agents follow")
+	p.StringVar(&s.Node, "node-name", "", "node name of the agent, which its GPUs' UUIDs are made from (default: $NODE_NAME, or the hostname)")
+	p.StringVar(&f.gpus, "gpu", "0", "indexes of GPUs; the others are idle")
+	f.defineShared(p)
+	_ = cmd.MarkFlagRequired("file") // it is defined above
+	return cmd
+}
+
+// indexes reads a list of indexes of simulated GPUs.
+func indexes(text string) (out []int, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		i, err := strconv.Atoi(strings.TrimSpace(word))
+		if err != nil || i < 0 || i >= sim.MaxGPUs || slices.Contains(out, i) {
+			return nil, fmt.Errorf("--gpu %q: want different indexes of 0 to %d", text, sim.MaxGPUs-1)
+		}
+		out = append(out, i)
+	}
+	return out, nil
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+)
+
+// Simulated are the simulated GPUs of an agent that runs with --backend sim, --sim-state File and --node-name Node.
+type Simulated struct {
+	File string
+	Node string
+	GPUs []int // indexes
+}
+
+const (
+	// writeEvery is how often the state is written. An agent reads it once per collection.
+	writeEvery = 100 * time.Millisecond
+	// The simulated peaks: PCIe Gen5 with 16 lanes, and 18 NVLinks of 25 GB/s, without headers.
+	pciePeak   = 55e9
+	nvlinkPeak = 450e9
+	// simulatedMemory is what the load holds, MiB.
+	simulatedMemory = 1024
+)
+
+// Run writes the shapes of the sequences to the file, one sequence after the other, and reports the steps. At its end the
+// GPUs are idle.
+func (s Simulated) Run(ctx context.Context, sequences []Sequence, step func(Step) error) (err error) {
+	defer func() {
+		if idle := s.write(nil, nil); err == nil {
+			err = idle
+		}
+	}()
+	for i, q := range sequences {
+		if err := s.sequence(ctx, i, q, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s Simulated) sequence(ctx context.Context, index int, q Sequence, step func(Step) error) error {
+	tick := time.NewTicker(writeEvery)
+	defer tick.Stop()
+	start := time.Now()
+	begin, sums, n := time.Duration(0), make([]float64, len(q.Kinds)), 0
+	for at := time.Duration(0); ; at = time.Since(start) {
+		if at >= q.Duration || at-begin >= q.Report {
+			if err := s.report(index, q, start, begin, at, sums, n, step); err != nil {
+				return err
+			}
+			begin, n = at, 0
+			clear(sums)
+		}
+		if at >= q.Duration {
+			return nil
+		}
+		duties := make([]float64, len(q.Kinds))
+		for i, name := range q.Kinds {
+			duties[i] = q.Shapes[name].At(at)
+			sums[i] += duties[i]
+		}
+		n++
+		if err := s.write(q.Kinds, duties); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// report reports what was written between two times since the start, for each kind and GPU.
+func (s Simulated) report(index int, q Sequence, start time.Time, from, to time.Duration, sums []float64, n int, step func(Step) error) error {
+	if n == 0 || to <= from {
+		return nil
+	}
+	for i, name := range q.Kinds {
+		k, _ := KindOf(name)
+		duty := sums[i] / float64(n)
+		value := duty * k.simulatedPeak()
+		for _, g := range s.GPUs {
+			err := step(Step{
+				Sequence: index, Load: name, Field: k.Field, Unit: k.Unit(), GPU: GPU{Index: g, UUID: sim.UUID(s.Node, g), Name: "simulated"},
+				Start: start.Add(from), End: start.Add(to), Duty: q.Shapes[name].Mean(from, to), Busy: duty, Generated: &value, Variant: "simulated",
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// simulatedPeak is what the field shows at the duty 1.
+func (k Kind) simulatedPeak() float64 {
+	switch k.Field {
+	case gpu.PCIeTxBytes, gpu.PCIeRxBytes:
+		return pciePeak
+	case gpu.NVLinkTxBytes, gpu.NVLinkRxBytes:
+		return nvlinkPeak
+	}
+	return 1
+}
+
+// write replaces the file. GPUs without a load are idle.
+func (s Simulated) write(kinds []string, duties []float64) error {
+	busy, used := 0.0, 0.0
+	fields := map[string]*float64{}
+	for i, name := range kinds {
+		k, _ := KindOf(name)
+		f, _ := gpu.Lookup(k.Field)
+		value := duties[i] * k.simulatedPeak()
+		fields[f.Name] = &value
+		used = simulatedMemory
+		switch { // a kernel that stays while its pipe pauses is utilisation
+		case k.Field == gpu.GREngineActive:
+			busy = max(busy, duties[i])
+		case k.IsRatio() && duties[i] > 0:
+			busy = 1
+		}
+	}
+	var state sim.State
+	for _, g := range s.GPUs {
+		for len(state.GPUs) <= g {
+			state.GPUs = append(state.GPUs, sim.Busy(0, 0))
+		}
+		state.GPUs[g] = sim.Busy(100*busy, used)
+		state.GPUs[g].Fields = fields
+	}
+	return sim.WriteState(s.File, state)
+}
