@@ -56,6 +56,7 @@ var only = []struct {
 	{"sigs.k8s.io/", kubernetes, "as k8s.io"},
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
 	{"github.com/ebitengine/purego", []string{"gpu/cuda"}, "one package calls libcuda; a static program must not link the loader"},
+	{"charm.land/", []string{"serve/top"}, "one package draws on terminals"},
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; gpu/dcgm calls the library by itself, and its tests compare the two"},
 }
 
@@ -172,7 +173,7 @@ func TestSizes(t *testing.T) {
 
 // mains bounds the lines of a program's flags and wiring, without tests. What has an idea of
 // its own is a package below internal.
-var mains = map[string]int{"gpupilot": 2150, "gpupilot-agent": 2100, "gpupilot-controller": 1300}
+var mains = map[string]int{"gpupilot": 2400, "gpupilot-agent": 2100, "gpupilot-controller": 1300}
 
 func TestMains(t *testing.T) {
 	for program, most := range mains {

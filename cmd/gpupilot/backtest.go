@@ -19,7 +19,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
 )
 
 // backtestFlags are the flags of gpupilot backtest.
@@ -85,8 +84,7 @@ func (f *backtestFlags) register(fl *pflag.FlagSet) {
 	fl.Float64Var(&f.prometheus.prompt, "prompt-tokens", 0, "mean prompt tokens of --query's requests (default 1155)")
 	fl.Float64Var(&f.prometheus.output, "output-tokens", 0, "mean output tokens of --query's requests (default 211)")
 	fl.StringVar(&f.controller.object, "from-cluster", "", "replay what the controller has recorded of a GPUAutoscaler, [NAMESPACE/]NAME, with its own policy and start-up time: one-minute means of up to 14 days, or with --history 10m each second")
-	fl.StringVar(&f.controller.controller.Address, "controller", remote.DefaultController, "address of the controller for --from-cluster: NAMESPACE/SERVICE:PORT through the API server, or the URL of its page. The kubeconfig's own token is sent only if this flag is given")
-	fl.StringVar(&f.controller.controller.Viewer, "viewer-service-account", remote.DefaultViewer, "ServiceAccount, NAMESPACE/NAME, whose ten-minute token is sent to the controller, if you may create one")
+	f.controller.controller.Flags(fl)
 	f.controller.where.Flags(fl)
 	fl.BoolVar(&f.advise, "advise", false, "try policies and print the best one as YAML, with reasons")
 	fl.Float64Var(&f.allowedPercent, "slo", 1, "percentage of the requests that may miss a limit, for --advise")

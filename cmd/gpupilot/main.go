@@ -88,6 +88,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
-	root.AddCommand(demoCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
+	root.AddCommand(demoCommand(), topCommand(), getCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
 	return root.ExecuteContext(ctx)
 }

@@ -91,11 +91,36 @@ func checkExample(file string, b []byte) error {
 	case bytes.Contains(b, []byte("scrape_configs:")):
 		return checkScrapeConfigs(b)
 	}
+	if bytes.Contains(b, []byte("\nplugins:")) {
+		return checkK9sPlugins(b)
+	}
 	checked, err := checkObjects(b)
 	if err == nil && checked == 0 {
 		err = errors.New("it has no object that this test knows: add its kind")
 	}
 	return err
+}
+
+// checkK9sPlugins checks the fields of k9s's plugins.yaml.
+func checkK9sPlugins(b []byte) error {
+	var c struct {
+		Plugins map[string]struct {
+			ShortCut, Description string
+			Scopes                []string
+			Command               string
+			Background            bool
+			Args                  []string
+		}
+	}
+	if err := yaml.UnmarshalStrict(b, &c); err != nil {
+		return err
+	}
+	for name, p := range c.Plugins {
+		if p.ShortCut == "" || p.Description == "" || len(p.Scopes) == 0 || !strings.Contains(p.Command+" "+strings.Join(p.Args, " "), "gpupilot") && p.Command != "gpupilot" {
+			return fmt.Errorf("the plugin %s lacks a key, a description, a scope or a command", name)
+		}
+	}
+	return nil
 }
 
 // checkScrapeConfigs checks that the first scrape config keeps agents' pods at

@@ -127,7 +127,7 @@ func (c *Controller) viewNodes(now time.Time) []view.Node {
 // the newest one are left out, because the page shows only the newest age. The values
 // are appended to values, which has room for them.
 func viewGPU(d *series.DeviceView, now time.Time, maxAge time.Duration, values *[]float64) view.GPU {
-	g := view.GPU{UUID: d.Device}
+	g := view.GPU{UUID: d.Device, HeldSince: d.Since}
 	var newest time.Time
 	for i := range d.Values {
 		if at := d.Values[i].At; at.After(newest) {

@@ -64,6 +64,15 @@ func (c *Cluster) Object(args []string) (namespace, name string, err error) {
 	return namespace, name, nil
 }
 
+// Host returns the address of the API server, for people.
+func (c *Cluster) Host() string {
+	cfg, err := c.rest()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(cfg.Host, "https://"), "http://")
+}
+
 func (c *Cluster) rest() (*rest.Config, error) {
 	cfg, err := c.config().ClientConfig()
 	if err != nil {

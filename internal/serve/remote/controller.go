@@ -12,7 +12,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/spf13/pflag"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -36,7 +39,7 @@ const (
 )
 
 // Controller is the address of the controller's JSON API, with the means to
-// authenticate.
+// authenticate. It keeps its connection and its token, for callers that read again and again.
 type Controller struct {
 	Cluster *Cluster
 	Address string // NAMESPACE/SERVICE:PORT, or a URL
@@ -44,17 +47,43 @@ type Controller struct {
 	Viewer  string // NAMESPACE/NAME of the ServiceAccount for which a token is requested
 
 	transport http.RoundTripper // for a URL; nil: the default
+
+	mu      sync.Mutex // one request at a time
+	found   *route
+	sent    string // the token that was accepted; empty: none is needed yet
+	expires time.Time
+}
+
+// route is the way to the controller.
+type route struct {
+	client *http.Client
+	base   *url.URL
+	header string // for the token: the API server's proxy removes Authorization
+}
+
+// Flags adds the flags of the controller's address.
+func (c *Controller) Flags(f *pflag.FlagSet) {
+	f.StringVar(&c.Address, "controller", DefaultController, "address of the controller: NAMESPACE/SERVICE:PORT through the API server, or the URL of its page. The kubeconfig's own token is sent only if this flag is given")
+	f.StringVar(&c.Viewer, "viewer-service-account", DefaultViewer, "ServiceAccount, NAMESPACE/NAME, whose ten-minute token is sent to the controller, if you may create one")
 }
 
 // Get reads the JSON at a path. It sends a token only if the controller requires one.
 func (c *Controller) Get(ctx context.Context, path string, query url.Values, into any) error {
-	client, base, header, err := c.route()
-	if err != nil {
-		return err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.found == nil {
+		r, err := c.route()
+		if err != nil {
+			return err
+		}
+		c.found = r
 	}
-	u := base.JoinPath(path)
+	u := c.found.base.JoinPath(path)
 	u.RawQuery = query.Encode()
-	status, err := getJSON(ctx, client, u.String(), nil, into)
+	if time.Now().After(c.expires) {
+		c.sent = ""
+	}
+	status, err := c.found.get(ctx, u, c.sent, into)
 	if status != http.StatusUnauthorized {
 		return err
 	}
@@ -65,48 +94,60 @@ func (c *Controller) Get(ctx context.Context, path string, query url.Values, int
 	if err != nil {
 		return err
 	}
-	if header == "Authorization" {
-		token = "Bearer " + token
+	if _, err = c.found.get(ctx, u, token, into); err == nil {
+		// A new token is requested before the old one expires.
+		c.sent, c.expires = token, time.Now().Add(tokenSeconds*time.Second/2)
 	}
-	_, err = getJSON(ctx, client, u.String(), http.Header{header: {token}}, into)
 	return err
+}
+
+// get requests and decodes JSON, with a token unless it is empty.
+func (r *route) get(ctx context.Context, u *url.URL, token string, into any) (status int, err error) {
+	var header http.Header
+	if token != "" {
+		if r.header == "Authorization" {
+			token = "Bearer " + token
+		}
+		header = http.Header{r.header: {token}}
+	}
+	return getJSON(ctx, r.client, u.String(), header, into)
 }
 
 func (c *Controller) isURL() bool {
 	return strings.HasPrefix(c.Address, "http://") || strings.HasPrefix(c.Address, "https://")
 }
 
-// route returns the client, the address, and the header for the token: the API server's
-// proxy removes Authorization.
-func (c *Controller) route() (client *http.Client, base *url.URL, header string, err error) {
-	client, header = &http.Client{Transport: c.transport}, "Authorization"
-	if c.isURL() {
-		if base, err = url.Parse(c.Address); err != nil {
-			return nil, nil, "", fmt.Errorf("--controller: %w", err)
-		}
-	} else {
-		ns, service, ok := strings.Cut(c.Address, "/")
-		if !ok || ns == "" || service == "" {
-			return nil, nil, "", fmt.Errorf("--controller %q: want NAMESPACE/SERVICE:PORT, or the URL of its page", c.Address)
-		}
-		cfg, err := c.Cluster.rest()
-		if err != nil {
-			return nil, nil, "", err
-		}
-		shared, err := rest.HTTPClientFor(cfg)
-		if err != nil {
-			return nil, nil, "", err
-		}
-		client.Transport, client.Timeout = shared.Transport, shared.Timeout
-		host, _, err := rest.DefaultServerUrlFor(cfg)
-		if err != nil {
-			return nil, nil, "", err
-		}
-		base, header = host.JoinPath("api/v1/namespaces", ns, "services", service, "proxy"), webui.TokenHeader
-	}
+// route finds the way to the controller.
+func (c *Controller) route() (*route, error) {
+	r := &route{client: &http.Client{Transport: c.transport}, header: "Authorization"}
 	// A redirect could send the token to another host.
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return client, base, header, nil
+	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	var err error
+	if c.isURL() {
+		if r.base, err = url.Parse(c.Address); err != nil {
+			return nil, fmt.Errorf("--controller: %w", err)
+		}
+		return r, nil
+	}
+	ns, service, ok := strings.Cut(c.Address, "/")
+	if !ok || ns == "" || service == "" {
+		return nil, fmt.Errorf("--controller %q: want NAMESPACE/SERVICE:PORT, or the URL of its page", c.Address)
+	}
+	cfg, err := c.Cluster.rest()
+	if err != nil {
+		return nil, err
+	}
+	shared, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r.client.Transport, r.client.Timeout = shared.Transport, shared.Timeout
+	host, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r.base, r.header = host.JoinPath("api/v1/namespaces", ns, "services", service, "proxy"), webui.TokenHeader
+	return r, nil
 }
 
 // token returns the token for the controller: one of the viewer's ServiceAccount, which

@@ -28,6 +28,7 @@ type guarded struct {
 	mints   bool   // TokenRequests are allowed
 	accepts string // the token that the controller requires; empty: none
 	shown   []string
+	minted  int
 }
 
 func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -46,6 +47,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "not you", "code": 403}`)
 			return
 		}
+		g.minted++
 		fmt.Fprint(w, `{"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": "minted"}}`)
 	case strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/gp/services/c:8080/proxy/"):
 		r.Header.Del("Authorization") // as the API server does
@@ -108,6 +110,30 @@ func TestTokenSelection(t *testing.T) {
 	f("nothing to show", guarded{accepts: "own"}, none, true, "", "serviceaccounts/token")
 	f("a password is no token", guarded{accepts: "own"}, "{username: a, password: b}", true, "", "serviceaccounts/token")
 	f("a wrong one", guarded{mints: true, accepts: "other"}, static, true, "minted", "401")
+}
+
+// A caller that reads again and again gets one token, and a new one when it is refused.
+func TestTokenIsKept(t *testing.T) {
+	g := &guarded{t: t, mints: true, accepts: "minted"}
+	file, _ := g.kubeconfig("{}")
+	c := Controller{Cluster: &Cluster{Kubeconfig: file}, Address: "gp/c:8080", Viewer: DefaultViewer}
+	get := func() {
+		t.Helper()
+		if err := c.Get(t.Context(), "api/v1/history", url.Values{}, &view.History{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get()
+	get()
+	get()
+	if g.minted != 1 {
+		t.Errorf("%d tokens for three reads", g.minted)
+	}
+	c.sent = "revoked"
+	get()
+	if g.minted != 2 {
+		t.Errorf("%d tokens after one was refused", g.minted)
+	}
 }
 
 // With a URL, the token is sent only over https or to this machine, and never redirected.

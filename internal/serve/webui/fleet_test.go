@@ -344,3 +344,48 @@ func BenchmarkLargeView(b *testing.B) {
 		})
 	}
 }
+
+// GPUs are found by state, node, pool, namespace and text, sorted and paged.
+func TestGPUPages(t *testing.T) {
+	v := largeFleet(1000)
+	h := New(fixed{v}, nil).Handler()
+	f := func(query string, total, n int, check func(*GPUEntry) bool) {
+		t.Helper()
+		var p GPUPage
+		w := ask(h, "/api/v1/gpus?"+query)
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusOK {
+			t.Fatalf("%s: %d %v %s", query, w.Code, err, w.Body)
+		}
+		if p.Total != total || len(p.GPUs) != n || w.Body.Len() > maxView {
+			t.Errorf("%s: %d in all, %d sent, %d bytes", query, p.Total, len(p.GPUs), w.Body.Len())
+		}
+		for i := range p.GPUs {
+			if !check(&p.GPUs[i]) {
+				t.Errorf("%s: %+v", query, p.GPUs[i])
+				break
+			}
+		}
+	}
+	any := func(*GPUEntry) bool { return true }
+	f("", 8000, 100, any)
+	f("offset=7990&limit=100", 8000, 10, any)
+	f("offset=9000", 8000, 0, any)
+	f("state=stale", 80, 80, func(g *GPUEntry) bool { return g.State == view.Stale && g.Utilization == nil })
+	f("state=free&pool=a3-highgpu-3", 200, 100, func(g *GPUEntry) bool { return g.Pool == "a3-highgpu-3" && len(g.Owners) == 0 })
+	f("namespace=team-3&limit=1000", 150, 150, func(g *GPUEntry) bool { return g.Owners[0].Namespace == "team-3" })
+	f("node="+v.Nodes[5].Name, 8, 8, func(g *GPUEntry) bool { return g.Node == v.Nodes[5].Name && g.Model != "" })
+	f("q=TEAM-3/CHAT-6b8f-00003-2", 1, 1, any)
+	f("sort=utilization&limit=3", 8000, 3, func(g *GPUEntry) bool { return *g.Utilization == 100 })
+	for query, want := range map[string]string{"state=busy": "state is", "sort=idle": "sort is", "limit=1001": "limit is", "q=" + strings.Repeat("x", 300): "q has"} {
+		if w := ask(h, "/api/v1/gpus?"+query); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s, want %s", query, w.Code, w.Body, want)
+		}
+	}
+	// A viewer of one namespace gets its GPUs only.
+	c := &cluster{users: map[string][]string{"ann": {"team-3"}}}
+	var p GPUPage
+	w := ask(New(fixed{v}, c).Handler(), "/api/v1/gpus?limit=1000", "Authorization", "Bearer ann")
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Total != 150 || p.GPUs[0].Pool != "" {
+		t.Errorf("%d of %d GPUs, %v", len(p.GPUs), p.Total, err)
+	}
+}

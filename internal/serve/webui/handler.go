@@ -79,6 +79,7 @@ func (p *Page) Meter(to meter.Sink) {
 //	/api/v1/view                          a View
 //	/api/v1/nodes                         a NodePage
 //	/api/v1/node?name=N                   a NodeDetail
+//	/api/v1/gpus                          a GPUPage
 //	/api/v1/workloads                     a WorkloadPage
 //	/api/v1/history?namespace=N&name=M    the workload's History; 404 if it is unknown,
 //	                                      403 if the viewer may not see the namespace
@@ -95,6 +96,7 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/view", p.guard(p.serveView))
 	mux.HandleFunc("GET /api/v1/nodes", p.guard(p.serveNodes))
 	mux.HandleFunc("GET /api/v1/node", p.guard(p.serveNode))
+	mux.HandleFunc("GET /api/v1/gpus", p.guard(p.serveGPUs))
 	mux.HandleFunc("GET /api/v1/workloads", p.guard(p.serveWorkloads))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
 	mux.HandleFunc("GET /api/v1/minutes", p.guard(p.serveMinutes))

@@ -45,33 +45,62 @@ const (
 // same rule.
 func (v *View) staleAfter() time.Duration { return max(5*time.Second, v.MaxAge) }
 
+// State says whether a pod holds a GPU, and whether it uses it.
+type State string
+
+// The states of a GPU.
+const (
+	Active State = "active"    // a pod holds it, and its fresh utilisation is at least 1 %
+	Idle   State = "idle-held" // a pod holds it, and its fresh utilisation is below 1 %
+	Free   State = "free"      // no pod holds it, and it has a fresh utilisation
+	Stale  State = "stale"     // it has no fresh utilisation
+)
+
+// State returns the state of one of the view's GPUs.
+func (v *View) State(g *GPU) State { return g.state(v.staleAfter()) }
+
+func (g *GPU) state(staleAfter time.Duration) State {
+	switch {
+	case g.Utilization == nil || g.Age > staleAfter:
+		return Stale
+	case len(g.Owners) == 0:
+		return Free
+	case gpu.IsActive(*g.Utilization):
+		return Active
+	}
+	return Idle
+}
+
 // count adds a GPU to the node's counts and cells.
 func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 	n.GPUs++
-	held, fresh := len(g.Owners) > 0, g.Utilization != nil && g.Age <= staleAfter
-	cell := byte('.')
-	if held {
+	if len(g.Owners) > 0 {
 		n.Allocated++
-		if fresh {
-			n.sum += *g.Utilization
-			n.fresh++
-			cell = '0' + byte(min(4, max(0, *g.Utilization/20)))
-		}
 	}
-	switch {
-	case !fresh:
+	cell := byte('.')
+	switch g.state(staleAfter) {
+	case Stale:
 		n.Stale++
 		cell = '-'
-	case !held:
+	case Free:
 		n.Free++
-	case gpu.IsActive(*g.Utilization):
+	case Active:
 		n.Active++
-	default:
+		cell = n.used(*g.Utilization)
+	case Idle:
 		n.Idle++
+		cell = n.used(*g.Utilization)
 	}
 	if len(n.Cells) < maxCells {
 		n.Cells += string(cell)
 	}
+}
+
+// used adds the utilisation of an allocated GPU, and returns its cell.
+func (n *NodeSummary) used(utilization float64) byte {
+	n.sum += utilization
+	n.fresh++
+	return '0' + byte(min(4, max(0, utilization/20)))
 }
 
 // add adds a node's counts.

@@ -117,6 +117,8 @@ type GPU struct {
 	PowerWatts     *float64 `json:"powerWatts,omitempty"`     // W
 	TemperatureC   *float64 `json:"temperatureCelsius,omitempty"`
 	Owners         []Owner  `json:"owners,omitempty"`
+	// HeldSince is when these became the owners; zero: unknown.
+	HeldSince time.Time `json:"heldSince,omitzero"`
 	// Age is the age of the newest value, in ns. Above View.MaxAge, no value counts.
 	Age time.Duration `json:"age"`
 }

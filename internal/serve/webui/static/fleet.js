@@ -32,7 +32,7 @@ function drawWhole(v, shown) {
 
 function drawTotals(v) {
   const f = v.fleet;
-  const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["allocated, idle", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
+  const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["idle-held", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
   keyed($("totals"), texts, ([k]) => k, ([k]) => el("div", {}, el("dt", {}, k), el("dd")), (e, [, text]) => setText(e.lastChild, text));
 }
@@ -40,7 +40,7 @@ function drawTotals(v) {
 // share draws a bar of a pool's active, idle, free and stale GPUs.
 function share(bar, c) {
   [c.active, c.idle, c.free, c.stale].forEach((n, i) => { bar.children[i].style.flexGrow = n; });
-  bar.title = c.active + " active, " + c.idle + " idle, " + c.free + " free, " + c.stale + " without a fresh value";
+  bar.title = c.active + " active, " + c.idle + " idle-held, " + c.free + " free, " + c.stale + " without a fresh value";
 }
 
 function makePool(p) {
@@ -131,7 +131,7 @@ function drawNode(row, n, shown) {
   const [who, what] = row.children;
   setText(who.lastChild, [n.pool, n.model].filter(Boolean).join(", "));
   who.firstChild.setAttribute("aria-expanded", String(opened.has(n.name)));
-  const text = n.allocated + " of " + plural(n.gpus, "GPU") + " allocated, " + percentText(n.utilization) + (n.idle ? ", " + n.idle + " idle" : "");
+  const text = n.allocated + " of " + plural(n.gpus, "GPU") + " allocated, " + percentText(n.utilization) + (n.idle ? ", " + n.idle + " idle-held" : "");
   const detail = opened.get(n.name);
   what.replaceChildren(
     el("div", { class: "strip" }, el("span", { class: "cells", "aria-hidden": "true" }, ...[...n.cells].map((c) => el("i", { class: cellLook(c) }))), el("span", { class: "dim" }, text)),

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/gpupilot/gpupilot/internal/serve/remote"
+	"github.com/gpupilot/gpupilot/internal/serve/top"
+)
+
+// fleetOptions are the flags of the commands that show the fleet.
+type fleetOptions struct {
+	where      remote.Cluster
+	controller remote.Controller
+	agent      string
+	node       string
+	all        bool
+	labels     string
+	sort       string
+	format     string
+	price      float64
+	ascii      bool
+	headers    bool
+}
+
+func (o *fleetOptions) flags(f *pflag.FlagSet) {
+	o.where.Flags(f)
+	f.Lookup("namespace").Usage = "only what is in this namespace, and GPUs that its pods hold (default: all that you may see)"
+	o.controller.Flags(f)
+	f.StringVar(&o.agent, "agent", "", "HOST:PORT or URL of one node's agent, which is read instead of the controller")
+	f.StringVar(&o.node, "node", "", "only the GPUs of this node")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "all namespaces that you may see, which is the default")
+	f.StringVarP(&o.labels, "selector", "l", "", "only rows with these labels, KEY=VALUE,KEY!=VALUE: node, pool, model, state, namespace, pod, name, kind")
+	f.StringVar(&o.sort, "sort", "", "column to sort by, such as utilization_percent; with a minus from the highest")
+	f.StringVarP(&o.format, "output", "o", "table", "format: "+strings.Join(top.Formats, ", "))
+	f.Float64Var(&o.price, "gpu-price", 0, "USD of a GPU-hour, for the costs")
+	f.BoolVar(&o.ascii, "ascii", false, "only ASCII characters")
+}
+
+// source returns what is read.
+func (o *fleetOptions) source(cmd *cobra.Command) (top.Source, error) {
+	if !slices.Contains(top.Formats, o.format) {
+		return nil, fmt.Errorf("--output is %q: want %s", o.format, strings.Join(top.Formats, ", "))
+	}
+	if !(o.price >= 0) {
+		return nil, fmt.Errorf("--gpu-price is %g: want 0 or more", o.price)
+	}
+	if o.all {
+		o.where.Namespace = ""
+	}
+	if o.agent != "" {
+		a := &top.Agent{Address: o.agent, Client: http.DefaultClient}
+		_, err := a.URL()
+		return a, err
+	}
+	o.controller.Cluster, o.controller.Named = &o.where, cmd.Flags().Changed("controller")
+	name := o.controller.Address
+	if !strings.Contains(name, "://") {
+		name = o.where.Host()
+	}
+	return &top.Controller{API: &o.controller, Name: name}, nil
+}
+
+// print reads once and writes a view.
+func (o *fleetOptions) print(ctx context.Context, out io.Writer, from top.Source, name top.Name) error {
+	f, err := top.ParseFilter("-l " + o.labels)
+	if err != nil {
+		return fmt.Errorf("--selector: %w", err)
+	}
+	fleet, err := from.Read(ctx, &top.Request{View: name, Node: o.node, Namespace: o.where.Namespace, Sort: o.sort, All: true})
+	if err != nil {
+		return o.failed(err)
+	}
+	look := &top.Look{ASCII: o.ascii, Price: o.price, Namespace: o.where.Namespace, Now: time.Now()}
+	return fleet.Print(out, name, look, &top.Printing{Format: o.format, Sort: o.sort, Filter: f, Headers: o.headers})
+}
+
+func (o *fleetOptions) failed(err error) error {
+	if o.agent != "" {
+		return fmt.Errorf("read the agent: %w", err)
+	}
+	return fmt.Errorf("read the controller (--controller %s): %w", o.controller.Address, err)
+}
+
+// getCommand prints a list.
+func getCommand() *cobra.Command {
+	var o fleetOptions
+	var plain bool
+	names := make([]string, len(top.Names))
+	for i, n := range top.Names {
+		names[i] = string(n)
+	}
+	cmd := &cobra.Command{
+		Use:   "get " + strings.Join(names, "|"),
+		Short: "Print GPUs, nodes, workloads, pods, idle-held GPUs or decisions",
+		Long: `Print a list of what the controller knows: fleet (node pools), nodes, gpus, workloads, pods that hold GPUs, waste (pods
+that hold idle GPUs) or decisions. JSON and YAML have the values of the controller's API.`,
+		ValidArgs: names,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.headers = !plain
+			from, err := o.source(cmd)
+			if err != nil {
+				return err
+			}
+			return o.print(cmd.Context(), cmd.OutOrStdout(), from, top.Name(args[0]))
+		},
+	}
+	o.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&plain, "no-headers", false, "without the line of the columns' names")
+	return cmd
+}
+
+// topCommand shows the fleet live.
+func topCommand() *cobra.Command {
+	o := fleetOptions{headers: true}
+	var once, noColor bool
+	var interval time.Duration
+	var theme, first string
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show GPUs, workloads and decisions live, of the cluster or of one node",
+		Long: `Show the fleet live in a terminal: GPUs that are active, idle-held and free, nodes, workloads, pods and decisions. It reads
+the controller through the API server with your own rights, or one agent (--agent), and writes nothing. ? shows the keys.
+If the output is no terminal, it prints once, as with --once.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from, err := o.source(cmd)
+			if err != nil {
+				return err
+			}
+			path, err := top.SetupPath()
+			cfg := top.Config{Source: from, Namespace: o.where.Namespace, Node: o.node}
+			if err == nil {
+				if cfg.Setup, err = top.LoadSetup(path); err != nil {
+					return fmt.Errorf("read the saved set-up: %w", err)
+				}
+				cfg.Save = func(s *top.Setup) (string, error) { return path, top.SaveSetup(path, s) }
+			}
+			f := cmd.Flags()
+			if f.Changed("view") || cfg.View == "" {
+				cfg.View = top.Name(first)
+			}
+			if cfg.View == top.Pools && o.agent != "" {
+				cfg.View = top.GPUs
+			}
+			if !slices.Contains(top.Names, cfg.View) {
+				return fmt.Errorf("--view is %q: want one of %v", first, top.Names)
+			}
+			if once || f.Changed("output") || !isTerminal(cmd.InOrStdin()) || !isTerminal(cmd.OutOrStdout()) {
+				return o.print(cmd.Context(), cmd.OutOrStdout(), from, cfg.View)
+			}
+			if f.Changed("interval") || cfg.Interval == 0 {
+				cfg.Interval = interval
+			}
+			if f.Changed("theme") || cfg.Theme == "" {
+				if cfg.Theme, err = top.ParseTheme(theme); err != nil {
+					return fmt.Errorf("--theme: %w", err)
+				}
+			}
+			if noColor || os.Getenv("NO_COLOR") != "" {
+				cfg.Theme = top.NoColor
+			}
+			if o.sort != "" {
+				cfg.Sort = map[top.Name]string{cfg.View: o.sort}
+			}
+			if f.Changed("gpu-price") {
+				cfg.Price = o.price
+			}
+			cfg.ASCII = cfg.ASCII || o.ascii
+			if cfg.Filter, err = top.ParseFilter(strings.TrimSuffix("-l "+o.labels, "-l ")); err != nil {
+				return fmt.Errorf("--selector: %w", err)
+			}
+			return top.Run(cmd.Context(), cfg, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	o.flags(cmd.Flags())
+	f := cmd.Flags()
+	f.StringVar(&first, "view", string(top.Pools), "view at first: fleet, nodes, gpus, workloads, pods, waste, decisions")
+	f.BoolVar(&once, "once", false, "print once, as get does")
+	f.DurationVar(&interval, "interval", time.Second, "time between two reads, 1s to 1m")
+	f.StringVar(&theme, "theme", string(top.Standard), "colours: standard, contrast, none")
+	f.BoolVar(&noColor, "no-color", false, "as --theme none, and as the variable NO_COLOR")
+	return cmd
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

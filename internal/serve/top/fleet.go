@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package top shows the fleet in a terminal: the live views of gpupilot top, and the lists
+// of gpupilot get. It reads the JSON of the controller or of one agent.
+package top
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// Fleet is what was read of a controller or of an agent. A list is a part of what exists
+// if its total is higher than its length.
+type Fleet struct {
+	Source string // for the head: the cluster's or the node's name
+	Agent  bool   // one node, without a controller
+	View   view.View
+	Nodes  []view.NodeSummary
+	GPUs   []GPU
+
+	TotalNodes, TotalGPUs, TotalWorkloads int
+	Offset                                int // of the list that was read in part
+
+	// Raw is the agent's own answer.
+	Raw json.RawMessage
+}
+
+// GPU is a GPU or a MIG instance with what its agent says about it.
+type GPU struct {
+	webui.GPUEntry
+	Device *Device // only of an agent
+}
+
+// Name is a short name of the GPU: its node with its index, or with the start of its UUID.
+func (g *GPU) Name() string {
+	if d := g.Device; d != nil {
+		return g.Node + ":" + d.name()
+	}
+	return g.Node + ":" + shortUUID(g.UUID)
+}
+
+// shortUUID returns the first digits of a UUID, which tell the GPUs of a node apart: 3fae1c
+// of GPU-3fae1c2b-….
+func shortUUID(uuid string) string {
+	_, rest, ok := strings.Cut(uuid, "-")
+	if !ok {
+		return uuid
+	}
+	return rest[:min(len(rest), 6)]
+}
+
+// plural is a number with a noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// holders are the pods that hold a GPU, or its processes where pods are not known.
+func (g *GPU) holders() string {
+	var names []string
+	for i := range g.Owners {
+		if name := ownerName(&g.Owners[i]); name != "" {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// ownerName names an owner; empty: it is not known.
+func ownerName(o *view.Owner) string {
+	if o.Namespace == "" {
+		return o.Pod
+	}
+	return o.Namespace + "/" + o.Pod
+}
+
+// in reports whether a pod of a namespace holds the GPU; an empty namespace is any.
+func (g *GPU) in(namespace string) bool {
+	if namespace == "" {
+		return true
+	}
+	for _, o := range g.Owners {
+		if o.Namespace == namespace {
+			return true
+		}
+	}
+	return false
+}
+
+// Only returns the workloads, decisions and GPUs of a namespace, and the nodes of these GPUs
+// where all GPUs were read.
+func (f *Fleet) Only(namespace string) *Fleet {
+	if namespace == "" {
+		return f
+	}
+	out := *f
+	out.View.Workloads, out.View.Recent, out.GPUs = nil, nil, nil
+	for _, w := range f.View.Workloads {
+		if w.Namespace == namespace {
+			out.View.Workloads = append(out.View.Workloads, w)
+		}
+	}
+	for _, e := range f.View.Recent {
+		if e.Namespace == namespace {
+			out.View.Recent = append(out.View.Recent, e)
+		}
+	}
+	for i := range f.GPUs {
+		if f.GPUs[i].in(namespace) {
+			out.GPUs = append(out.GPUs, f.GPUs[i])
+		}
+	}
+	return &out
+}
+
+// Look is how values are shown.
+type Look struct {
+	ASCII     bool
+	Price     float64 // USD of a GPU-hour; 0: unknown
+	Namespace string  // empty: all
+	Now       time.Time
+	Trends    *Trends // nil: no curves
+}

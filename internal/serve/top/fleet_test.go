@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// noon is the time of the tests' fleets.
+var noon = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+
+func ptr(v float64) *float64 { return &v }
+
+// fixed is a controller with one view.
+type fixed struct{ view view.View }
+
+func (f fixed) View() view.View                             { return f.view }
+func (f fixed) History(string, string) (view.History, bool) { return view.History{}, false }
+func (f fixed) Minutes(string, string, *view.MinuteQuery) (m view.Minutes, ok bool, err error) {
+	return m, false, nil
+}
+
+// api reads a handler's JSON, and counts the requests.
+type api struct {
+	handler  http.Handler
+	requests []string
+}
+
+func serve(v view.View) *api { return &api{handler: webui.New(fixed{v}, nil).Handler()} }
+
+func (a *api) Get(ctx context.Context, path string, query url.Values, into any) error {
+	a.requests = append(a.requests, path+"?"+query.Encode())
+	w := httptest.NewRecorder()
+	a.handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/"+path+"?"+query.Encode(), http.NoBody))
+	if w.Code != http.StatusOK {
+		return fmt.Errorf("%d: %s", w.Code, w.Body)
+	}
+	return json.Unmarshal(w.Body.Bytes(), into)
+}
+
+// fleet is three nodes of eight GPUs in two pools, as a team sees them: three GPUs are idle-held,
+// one is hot, one is stale, and a node's agent does not answer.
+func fleet() view.View {
+	v := view.View{Time: noon, MaxAge: 5 * time.Second, Version: "v0.9.0", Leader: true, LeaderID: "controller-0"}
+	for n, pool := range []string{"a3-highgpu", "a3-highgpu", "l4"} {
+		node := view.Node{Name: fmt.Sprintf("gke-%s-%d", pool, n), Pool: pool, Model: "NVIDIA-H100-80GB-HBM3"}
+		for i := range 8 {
+			g := view.GPU{
+				UUID: fmt.Sprintf("GPU-%d%d0f1e2d-0000-0000-0000-%012d", n, i, i), Utilization: ptr(float64((37*n + 13*i) % 101)), MemoryUsedMiB: ptr(61000),
+				MemoryTotalMiB: ptr(81559), PowerWatts: ptr(412.25), TemperatureC: ptr(float64(50 + i)), Age: time.Second,
+			}
+			if i < 6 {
+				g.Owners = []view.Owner{{Namespace: "llm", Pod: fmt.Sprintf("chat-6b8f9c7d4-%d%d", n, i/2), Container: "server"}}
+				g.HeldSince = noon.Add(-time.Duration(n+1) * 47 * time.Minute)
+			} else {
+				g.Utilization, g.MemoryUsedMiB, g.PowerWatts = ptr(0), ptr(4), ptr(71)
+			}
+			node.GPUs = append(node.GPUs, g)
+		}
+		v.Nodes = append(v.Nodes, node)
+		v.Targets = append(v.Targets, view.Target{Name: "agent/" + node.Name, Kind: "agent", Node: node.Name, URL: "http://10.0.0.1:9400/metrics", Up: n != 2, Error: map[bool]string{true: "dial tcp 10.0.0.1:9400: i/o timeout"}[n == 2]})
+	}
+	for i := range 3 {
+		v.Nodes[1].GPUs[i].Utilization, v.Nodes[1].GPUs[i].Owners[0].Pod = ptr(0), "notebook-ann"
+	}
+	v.Nodes[0].GPUs[5].TemperatureC = ptr(88)
+	v.Nodes[2].GPUs[7].Age, v.Nodes[2].GPUs[7].Utilization = time.Minute, ptr(10)
+	decision := func(ago time.Duration, from, to int32, rule scale.Rule, sentence string) view.Decision {
+		return view.Decision{
+			Time: noon.Add(-ago), Current: from, Replicas: to, Serving: from, Rule: rule, Sentence: sentence,
+			Steps: []view.Step{{Rule: rule, Before: from, After: to, Sentence: sentence}},
+		}
+	}
+	up := decision(3*time.Minute, 2, 4, "Demand", "vllm requests: 10.1 requests/s ÷ 2.6 per replica = 4 replicas (22.1 in flight per replica, learned target 12.5)")
+	last := decision(2*time.Second, 4, 4, "Tolerance", "vllm requests: 12.1 is within 10 % of the target 12.5: no change")
+	last.Serving, last.Starting = 3, 1
+	v.Workloads = []view.Workload{
+		{
+			Namespace: "llm", Name: "chat", Kind: "Deployment", Target: "chat", Actuation: "Scale", Min: 1, Max: 12, Ready: true,
+			Signals:    []view.Signal{{Name: "vllm requests", Value: ptr(12.1), Target: 12.5}, {Name: "vllm KV cache", Unit: "%", Value: ptr(61), Target: 80}},
+			Objectives: []view.Objective{{Signal: "vllm requests", Objective: "99%", Over: "28d", Attained: "99.41%", BudgetLeft: "41%", Sentence: "99.41 % of 120,000 requests kept the limits, 99 % are promised: 41 % of the error budget is left."}},
+			Decision:   &last,
+		},
+		{
+			Namespace: "ml", Name: "render", Kind: "Deployment", Target: "render", Actuation: "Scale", Min: 1, Max: 4,
+			Problem: "SignalsReadable is False: no sample of pod render-1", Signals: []view.Signal{{Name: "Utilization", Unit: "%", Target: 60}},
+		},
+	}
+	v.Recent = []view.Event{
+		{Namespace: "llm", Name: "chat", Decision: up},
+		{Namespace: "ml", Name: "render", Advice: true, Decision: decision(80*time.Minute, 3, 2, "Descent", "at most 20 % at a time")},
+	}
+	return v
+}
+
+// large is that many nodes of eight GPUs.
+func large(nodes int) view.View {
+	v := fleet()
+	v.Nodes = nil
+	for n := range nodes {
+		node := view.Node{Name: fmt.Sprintf("node-%05d", n), Pool: fmt.Sprintf("pool-%d", n%10), Model: "NVIDIA-H100-80GB-HBM3"}
+		for i := range 8 {
+			g := view.GPU{UUID: fmt.Sprintf("GPU-%d%05d", i, n), Utilization: ptr(float64((n + 13*i) % 101)), MemoryUsedMiB: ptr(61000), PowerWatts: ptr(500), Age: time.Second}
+			if i < 6 {
+				g.Owners = []view.Owner{{Namespace: fmt.Sprintf("team-%d", n%40), Pod: fmt.Sprintf("chat-%d-%d", n, i)}}
+			}
+			node.GPUs = append(node.GPUs, g)
+		}
+		v.Nodes = append(v.Nodes, node)
+	}
+	return v
+}
+
+func read(t testing.TB, v view.View, r *Request) *Fleet {
+	t.Helper()
+	f, err := (&Controller{API: serve(v), Name: "prod.example:6443"}).Read(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}

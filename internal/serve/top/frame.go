@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// The lines above and below the rows.
+const (
+	headLines = 5 // title, states, sums, problems, tabs
+	footLines = 1
+)
+
+// bodyLines is the number of lines between head and foot, without the columns' heads.
+func (m *Model) bodyLines() int { return max(1, m.height-headLines-footLines-1) }
+
+// View implements tea.Model.
+func (m *Model) View() tea.View {
+	v := tea.NewView(strings.Join(m.Frame(), "\n"))
+	v.AltScreen = true
+	v.WindowTitle = "gpupilot top"
+	return v
+}
+
+// Frame returns the lines of the screen.
+func (m *Model) Frame() []string {
+	lines := m.head()
+	switch {
+	case m.mode == details:
+		lines = append(lines, m.pager(m.detail())...)
+	case m.mode == help:
+		lines = append(lines, m.pager(helpText)...)
+	case m.fleet == nil:
+		lines = append(lines, m.waiting()...)
+	default:
+		lines = append(lines, m.rows()...)
+	}
+	for len(lines) < m.height-footLines {
+		lines = append(lines, "")
+	}
+	lines = append(lines[:m.height-footLines], m.foot())
+	if m.setup.ASCII {
+		for i := range lines {
+			lines[i] = asciiLine(lines[i])
+		}
+	}
+	return lines
+}
+
+// asciiLine replaces what is not ASCII, and keeps our own escape sequences.
+func asciiLine(s string) string {
+	parts := strings.Split(s, "\x1b")
+	for i := range parts {
+		parts[i] = asciiOf(parts[i])
+	}
+	return strings.Join(parts, "\x1b")
+}
+
+// spans are parts of a line in styles. They are cut to a width together.
+type spans struct {
+	b     strings.Builder
+	theme Theme
+	left  int
+}
+
+func (s *spans) add(text string, style Style) {
+	text = truncate(text, s.left)
+	s.left -= widthOf(text)
+	s.b.WriteString(s.theme.paint(text, style))
+}
+
+func (m *Model) line() *spans { return &spans{theme: m.setup.Theme, left: m.width} }
+
+// waiting is the body before the first read.
+func (m *Model) waiting() []string {
+	if m.err == nil {
+		return []string{"", "  reading …"}
+	}
+	return append([]string{""}, m.wrapped(Clean(m.err.Error()), "  ", Bad)...)
+}
+
+// head are the lines that all views share.
+func (m *Model) head() []string {
+	return []string{m.title(), m.states(), m.sums(), m.problems(), m.tabs()}
+}
+
+func (m *Model) title() string {
+	s := m.line()
+	s.add("GPUPilot", Strong)
+	if m.fleet == nil {
+		return s.b.String()
+	}
+	status, style := m.fleet.View.Time.Local().Format("15:04:05"), Faint
+	switch age := m.cfg.Now().Sub(m.read); {
+	case m.paused:
+		status, style = "PAUSED at "+status+", p goes on", Warn
+	case m.err != nil:
+		status, style = "NO ANSWER for "+short(m.cfg.Now().Sub(m.since))+", values of "+status, Bad
+	case age > 10*time.Second:
+		status, style = "values are "+short(age)+" old", Warn
+	}
+	where := "  " + Clean(m.fleet.Source)
+	if m.cfg.Namespace != "" {
+		where += "  namespace " + Clean(m.cfg.Namespace)
+	}
+	s.add(fit(where, max(0, m.width-len("GPUPilot")-widthOf(status)-1), false), Plain)
+	s.add(" ", Plain)
+	s.add(status, style)
+	return s.b.String()
+}
+
+// states counts the GPUs by state.
+func (m *Model) states() string {
+	s := m.line()
+	if m.fleet == nil {
+		return ""
+	}
+	c := &m.fleet.View.Fleet
+	s.add(plural(c.GPUs, "GPU")+" on "+plural(c.Nodes, "node")+"  ", Strong)
+	style := func(n int, x Style) Style {
+		if n == 0 {
+			return Faint
+		}
+		return x
+	}
+	s.add(fmt.Sprintf("%d active", c.Active), style(c.Active, Good))
+	s.add("  ", Plain)
+	s.add(fmt.Sprintf("%d idle-held", c.Idle), style(c.Idle, Warn))
+	s.add("  ", Plain)
+	s.add(fmt.Sprintf("%d free", c.Free), style(c.Free, Plain))
+	if c.Stale > 0 {
+		s.add("  ", Plain)
+		s.add(fmt.Sprintf("%d stale", c.Stale), Bad)
+	}
+	s.add("  ", Plain)
+	if n := min(40, s.left); c.GPUs > 0 && n >= 10 {
+		s.add(m.stateBar(c, n), Plain)
+	}
+	return s.b.String()
+}
+
+// stateBar draws the shares of the states.
+func (m *Model) stateBar(c *view.Counts, n int) string {
+	var b strings.Builder
+	done := 0
+	for i, x := range []int{c.Active, c.Active + c.Idle, c.Active + c.Idle + c.Free, c.GPUs} {
+		to := x * n / c.GPUs
+		b.WriteString(strings.Repeat([]string{"█", "▒", "░", "?"}[i], to-done))
+		done = to
+	}
+	if m.setup.ASCII {
+		return strings.NewReplacer("█", "#", "▒", "=", "░", ".").Replace(b.String())
+	}
+	return b.String()
+}
+
+// sums are use, power, the hottest GPU and the cost.
+func (m *Model) sums() string {
+	if m.fleet == nil {
+		return ""
+	}
+	s := m.line()
+	c := &m.fleet.View.Fleet
+	mean := unknown
+	if c.Utilization != nil {
+		mean = fmt.Sprintf("%.0f%%", *c.Utilization)
+	}
+	s.add("use of held "+mean, Plain)
+	if p := m.setup.Price; p > 0 {
+		s.add(fmt.Sprintf(" · %.2f USD/h held", float64(c.Allocated)*p), Plain)
+		if c.Idle > 0 {
+			s.add(fmt.Sprintf(", %.2f idle-held", float64(c.Idle)*p), Warn)
+		}
+	}
+	if c.GPUs == len(m.fleet.GPUs) && c.GPUs > 0 {
+		var all totals
+		var hottest *GPU
+		for i := range m.fleet.GPUs {
+			g := &m.fleet.GPUs[i]
+			was := all.hottest
+			if all.add(g); all.hottest != was {
+				hottest = g
+			}
+		}
+		if w := all.watts.cell("%.1f kW", 1000); w.Text != "" {
+			s.add(" · "+w.Text, Plain)
+		}
+		if hottest != nil {
+			s.add(" · hottest ", Plain)
+			t := temperature(all.hottest)
+			s.add(t.Text+" °C "+Clean(hottest.Name()), t.Style)
+		}
+	}
+	return s.b.String()
+}
+
+// problems says what is wrong, and how much was decided.
+func (m *Model) problems() string {
+	if m.fleet == nil {
+		return ""
+	}
+	s := m.line()
+	c := &m.fleet.View.Fleet
+	if c.ProblemNodes > 0 {
+		s.add(fmt.Sprintf("%d of %s with problems", c.ProblemNodes, plural(c.Nodes, "node")), Bad)
+	} else {
+		s.add("no node with problems", Faint)
+	}
+	if m.fleet.Agent {
+		return s.b.String()
+	}
+	bad := 0
+	for i := range m.fleet.View.Workloads {
+		if m.fleet.View.Workloads[i].Problem != "" {
+			bad++
+		}
+	}
+	if bad > 0 {
+		s.add(fmt.Sprintf(" · %d of %s", bad, plural(m.fleet.TotalWorkloads, "workload")), Bad)
+	} else {
+		s.add(" · "+plural(m.fleet.TotalWorkloads, "workload"), Faint)
+	}
+	n := 0
+	for i := range m.fleet.View.Recent {
+		if m.fleet.View.Time.Sub(m.fleet.View.Recent[i].Decision.Time) < time.Hour {
+			n++
+		}
+	}
+	s.add(" · "+plural(n, "change")+" of replicas in 1 h", Faint)
+	return s.b.String()
+}
+
+func (m *Model) tabs() string {
+	s := m.line()
+	for i, n := range Names {
+		if m.fleet != nil && m.fleet.Agent && !n.ofAgent() && n != Pools {
+			continue
+		}
+		label := fmt.Sprintf(" %d %s ", i+1, n)
+		if n != m.setup.View {
+			s.add(label, Faint)
+		} else if widthOf(label) <= s.left {
+			s.left -= widthOf(label)
+			s.b.WriteString(reverse(label))
+		}
+	}
+	return s.b.String()
+}
+
+// rows are the lines of the table.
+func (m *Model) rows() []string {
+	widths := m.table.layout(m.width, m.setup.Wide || m.width >= wideFrom)
+	lines := []string{m.heads(widths)}
+	if len(m.table.Rows) == 0 {
+		lines = append(lines, m.setup.Theme.paint("  "+m.nothing(), Faint))
+	}
+	n := m.bodyLines()
+	at := m.current()
+	m.first = min(max(m.first, at-n+1), max(0, at))
+	m.first = max(0, min(m.first, len(m.table.Rows)-n))
+	for i := m.first; i < min(len(m.table.Rows), m.first+n); i++ {
+		lines = append(lines, m.row(&m.table.Rows[i], widths, i == at))
+	}
+	if m.setup.View == Pools {
+		lines = append(lines, m.digest(n-len(lines)+1)...)
+	}
+	return lines
+}
+
+// wideFrom is the width from which the columns of wide tables are shown.
+const wideFrom = 140
+
+// nothing says why a list is empty.
+func (m *Model) nothing() string {
+	switch {
+	case m.filter != nil && !m.filter.Empty():
+		return "nothing matches the filter; esc removes it"
+	case m.fleet.Agent && m.setup.View == Pools:
+		return "pools are known to a controller only; 3 shows this node's GPUs"
+	case m.setup.View == Waste:
+		return "no pod holds an idle GPU"
+	case m.setup.View == Decisions:
+		return "no replicas were changed"
+	}
+	return "nothing here"
+}
+
+func (m *Model) heads(widths []int) string {
+	var b strings.Builder
+	order, descending := strings.CutPrefix(m.order(), "-")
+	for i, w := range widths {
+		if w == 0 {
+			continue
+		}
+		c := m.table.Columns[i]
+		head := c.Head
+		if c.Key == order || strings.EqualFold(c.Head, order) {
+			mark := "↑"
+			if descending {
+				mark = "↓"
+			}
+			if m.setup.ASCII {
+				mark = map[string]string{"↑": "^", "↓": "v"}[mark]
+			}
+			if widthOf(head) < w {
+				head += mark
+			} else {
+				head = truncate(head, w-1) + mark
+			}
+		}
+		b.WriteString(fit(head, w, c.Right))
+		b.WriteString(strings.Repeat(" ", gap))
+	}
+	return m.setup.Theme.paint(strings.TrimRight(b.String(), " "), Strong)
+}
+
+// row draws one row.
+func (m *Model) row(r *Row, widths []int, selected bool) string {
+	var b strings.Builder
+	total := lineWidth(widths)
+	for i, w := range widths {
+		if w == 0 {
+			continue
+		}
+		s := m.table.Columns[i].cellText(r.Cells[i].Text, w)
+		style := r.Cells[i].Style
+		if r.Cells[i].Text == "" {
+			style = Faint
+		}
+		if selected {
+			style = Plain
+		}
+		b.WriteString(m.setup.Theme.paint(s, style))
+		if total -= w + gap; total > 0 {
+			b.WriteString(strings.Repeat(" ", gap))
+		}
+	}
+	if selected {
+		return reverse(fit(b.String(), m.width, false))
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// digest fills the rest of the fleet's view: problems, idle-held GPUs and decisions.
+func (m *Model) digest(n int) []string {
+	var out []string
+	section := func(head string, lines []string, most int) {
+		if len(lines) == 0 || n-len(out) < 3 {
+			return
+		}
+		out = append(out, "", m.setup.Theme.paint(head, Strong))
+		for _, l := range lines[:min(len(lines), most, n-len(out))] {
+			out = append(out, truncate(l, m.width))
+		}
+	}
+	f := m.fleet.Only(m.cfg.Namespace)
+	var lines []string
+	for i := range f.View.Workloads {
+		if w := &f.View.Workloads[i]; w.Problem != "" {
+			lines = append(lines, fmt.Sprintf("  %s  %s", Clean(workloadID(w)), Clean(w.Problem)))
+		}
+	}
+	for i := range f.View.Problems {
+		p := &f.View.Problems[i]
+		lines = append(lines, fmt.Sprintf("  %s  %s", Clean(p.Name), Clean(strings.Join(p.Problems, "; "))))
+	}
+	section("PROBLEMS", lines, max(3, n/3))
+	lines = nil
+	waste := f.waste(m.look())
+	_ = waste.SortBy(waste.Sort)
+	for i := range waste.Rows {
+		c := waste.Rows[i].Cells
+		line := fmt.Sprintf("  %s  holds %s idle of %s", c[0].Text, c[1].Text, c[2].Text)
+		if c[3].Text != "" {
+			line += ", for " + c[3].Text
+		}
+		lines = append(lines, line)
+	}
+	section("IDLE-HELD", lines, max(2, n/4))
+	lines = nil
+	for i := range f.View.Recent {
+		e := &f.View.Recent[i]
+		lines = append(lines, fmt.Sprintf("  %s  %s/%s  %d → %d  %s", e.Decision.Time.Local().Format("15:04:05"), Clean(e.Namespace), Clean(e.Name), e.Decision.Current, e.Decision.Replicas, Clean(e.Decision.Sentence)))
+	}
+	section("LAST CHANGES OF REPLICAS", lines, n)
+	return out
+}
+
+// foot is the last line: what is edited, a note, or the keys.
+func (m *Model) foot() string {
+	s := m.line()
+	switch {
+	case m.mode == filter:
+		s.add("/"+m.input+"_", Strong)
+		s.add("   regular expression, !not, -l key=value, -f fuzzy; enter, esc", Faint)
+	case m.mode == command:
+		s.add(":"+m.input+"_", Strong)
+		s.add("   fleet, nodes, gpus, workloads, pods, waste, decisions, q", Faint)
+	case m.note != "":
+		s.add(Clean(m.note), Warn)
+	case m.mode == details || m.mode == help:
+		s.add("esc back  ↑↓ scroll", Faint)
+	default:
+		if m.filter != nil && !m.filter.Empty() {
+			s.add("/"+Clean(m.filter.String())+"  ", Warn)
+		}
+		if total := m.table.Total; total > len(m.table.Rows) {
+			s.add(fmt.Sprintf("%d of %d  ", m.offset+len(m.table.Rows), total), Plain)
+		}
+		s.add("enter details  / filter  s S sort  : view  space pin  p pause  ? help  q quit", Faint)
+	}
+	return s.b.String()
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// holder is what a pod holds.
+type holder struct {
+	namespace, pod string
+	gpus           float64 // a shared GPU counts as its share
+	idle           float64
+	totals         totals
+	since          time.Time // the oldest
+	idleFor        time.Duration
+	nodes          []string
+}
+
+// holders are the pods that hold GPUs, by name.
+func (f *Fleet) holders(look *Look) []*holder {
+	byName := map[view.Owner]*holder{}
+	for i := range f.GPUs {
+		g := &f.GPUs[i]
+		for _, o := range g.Owners {
+			if look.Namespace != "" && o.Namespace != look.Namespace || o.Pod == "" {
+				continue
+			}
+			key := view.Owner{Namespace: o.Namespace, Pod: o.Pod}
+			h := byName[key]
+			if h == nil {
+				h = &holder{namespace: o.Namespace, pod: o.Pod}
+				byName[key] = h
+			}
+			h.add(g, look)
+		}
+	}
+	out := make([]*holder, 0, len(byName))
+	for _, h := range byName {
+		out = append(out, h)
+	}
+	slices.SortFunc(out, func(a, b *holder) int {
+		return strings.Compare(a.name(), b.name())
+	})
+	return out
+}
+
+func (h *holder) add(g *GPU, look *Look) {
+	share := 1 / float64(len(g.Owners))
+	h.gpus += share
+	h.totals.add(g)
+	if g.State == view.Idle {
+		h.idle += share
+		if d := look.Trends.IdleFor(g.UUID, look.Now); h.idleFor == 0 || d < h.idleFor {
+			h.idleFor = d
+		}
+	}
+	if s := g.HeldSince; !s.IsZero() && (h.since.IsZero() || s.Before(h.since)) {
+		h.since = s
+	}
+	if !slices.Contains(h.nodes, g.Node) {
+		h.nodes = append(h.nodes, g.Node)
+	}
+}
+
+func (h *holder) name() string { return ownerName(&view.Owner{Namespace: h.namespace, Pod: h.pod}) }
+
+func (h *holder) row() Row {
+	return Row{ID: h.name(), Labels: map[string]string{"namespace": h.namespace, "pod": h.pod, "node": h.nodes[0]}}
+}
+
+// held is for how long a pod has held its GPUs.
+func (h *holder) held(now time.Time) Cell {
+	if h.since.IsZero() {
+		return Cell{}
+	}
+	d := max(0, now.Sub(h.since))
+	return Cell{Text: short(d), Value: d.Seconds()}
+}
+
+// idleSeen is for how long all idle-held GPUs of a pod have been seen idle-held.
+func (h *holder) idleSeen() Cell {
+	if h.idle == 0 || h.idleFor < time.Second {
+		return Cell{}
+	}
+	return Cell{Text: "≥" + short(h.idleFor), Value: h.idleFor.Seconds()}
+}
+
+// cost is the price of GPUs for an hour.
+func cost(gpus float64, look *Look) Cell {
+	if look.Price <= 0 {
+		return Cell{}
+	}
+	return Cell{Text: fmt.Sprintf("%.2f", gpus*look.Price), Value: gpus * look.Price}
+}
+
+func amount(n float64) Cell { return Cell{Text: fmt.Sprintf("%.3g", n), Value: n} }
+
+func (f *Fleet) pods(look *Look) Table {
+	t := Table{Sort: "-gpus", Columns: []Column{
+		{Key: "pod", Head: "POD", Names: true, Least: 20},
+		{Key: "gpus", Head: "GPUS", Right: true},
+		{Key: "utilization_percent", Head: "USE", Least: 13},
+		{Key: "idle_held_gpus", Head: "IDLE-HELD", Right: true},
+		{Key: "memory_used_gib", Head: "MEM", Right: true, Least: 5},
+		{Key: "power_watts", Head: "W", Right: true, Least: 4},
+		{Key: "held_seconds", Head: "HELD", Right: true, Least: 5},
+		{Key: "idle_seconds_seen", Head: "IDLE FOR", Right: true, Rank: 1},
+		{Key: "nodes", Head: "NODES", Wide: true, Names: true},
+	}}
+	for _, h := range f.holders(look) {
+		r := h.row()
+		idle := amount(h.idle).styled(Warn)
+		if h.idle == 0 {
+			idle.Style = Faint
+		}
+		r.Cells = []Cell{
+			text(r.ID), amount(h.gpus), use(h.totals.use.mean(), look), idle, h.totals.memory.cell("%.0fG", 1024), h.totals.watts.cell("%.0f", 1),
+			h.held(look.Now), h.idleSeen(), text(strings.Join(h.nodes, ",")),
+		}
+		t.Rows = append(t.Rows, r)
+	}
+	t.Total = len(t.Rows)
+	return t
+}
+
+func (f *Fleet) waste(look *Look) Table {
+	t := Table{Sort: "-idle_held_gpus", Columns: []Column{
+		{Key: "pod", Head: "HOLDER", Names: true, Least: 20},
+		{Key: "idle_held_gpus", Head: "IDLE-HELD", Right: true},
+		{Key: "gpus", Head: "OF GPUS", Right: true},
+		{Key: "idle_seconds_seen", Head: "IDLE FOR", Right: true},
+		{Key: "held_seconds", Head: "HELD", Right: true, Least: 5},
+		{Key: "memory_used_gib", Head: "MEM", Right: true, Least: 5},
+		{Key: "power_watts", Head: "W", Right: true, Least: 4},
+		{Key: "usd_per_hour", Head: "USD/H", Right: true},
+		{Key: "nodes", Head: "NODES", Wide: true, Names: true},
+	}}
+	for _, h := range f.holders(look) {
+		if h.idle == 0 {
+			continue
+		}
+		r := h.row()
+		r.Cells = []Cell{
+			text(r.ID), amount(h.idle).styled(Warn), amount(h.gpus), h.idleSeen(), h.held(look.Now), h.totals.memory.cell("%.0fG", 1024),
+			h.totals.watts.cell("%.0f", 1), cost(h.idle, look), text(strings.Join(h.nodes, ",")),
+		}
+		t.Rows = append(t.Rows, r)
+	}
+	t.Total = len(t.Rows)
+	return t
+}

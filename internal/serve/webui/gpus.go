@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// GPUPage is a part of the GPUs that a request selects.
+type GPUPage struct {
+	Time   time.Time     `json:"time"`
+	MaxAge time.Duration `json:"maxAge"` // as View.MaxAge
+	Total  int           `json:"total"`  // number of GPUs that the request selects
+	Offset int           `json:"offset"` // of the first one in GPUs
+	GPUs   []GPUEntry    `json:"gpus"`
+}
+
+// GPUEntry is a GPU with its node and its state.
+type GPUEntry struct {
+	Node  string     `json:"node"`
+	Pool  string     `json:"pool,omitempty"`
+	Model string     `json:"model,omitempty"`
+	State view.State `json:"state"`
+	view.GPU
+}
+
+// The sizes of a page of GPUs.
+const (
+	pageGPUs = 100
+	mostGPUs = 1000
+)
+
+// gpuChoice is the parameters of a request for GPUs.
+type gpuChoice struct {
+	pool            *string // nil: any
+	node, namespace string
+	state           view.State
+	text            string // part of the node's name, of the UUID, or of namespace/pod
+	sort            string
+	offset, limit   int
+}
+
+// parseGPUChoice parses the parameters pool, node, namespace, state, q, sort, offset and limit.
+func parseGPUChoice(q url.Values) (c gpuChoice, err error) {
+	order := q.Get("sort")
+	if order != "" && order != "name" && order != "utilization" {
+		return c, fmt.Errorf("sort is %.40q, want name or utilization", order)
+	}
+	general, err := parseChoice(url.Values{"q": q["q"], "offset": q["offset"], "limit": q["limit"]}, pageGPUs, mostGPUs)
+	if err != nil {
+		return c, err
+	}
+	c = gpuChoice{node: q.Get("node"), namespace: q.Get("namespace"), state: view.State(q.Get("state")), text: general.text, sort: order, offset: general.offset, limit: general.limit}
+	if pools, ok := q["pool"]; ok {
+		c.pool = &pools[0]
+	}
+	if c.state != "" && !slices.Contains([]view.State{view.Active, view.Idle, view.Free, view.Stale}, c.state) {
+		return c, fmt.Errorf("state is %.40q, want %s, %s, %s or %s", c.state, view.Active, view.Idle, view.Free, view.Stale)
+	}
+	return c, nil
+}
+
+// selects reports whether a request wants a GPU.
+func (c *gpuChoice) selects(node string, g *view.GPU) bool {
+	owned := func(matches func(*view.Owner) bool) bool {
+		return slices.ContainsFunc(g.Owners, func(o view.Owner) bool { return matches(&o) })
+	}
+	if c.namespace != "" && !owned(func(o *view.Owner) bool { return o.Namespace == c.namespace }) {
+		return false
+	}
+	contains := func(s string) bool { return strings.Contains(strings.ToLower(s), c.text) }
+	return c.text == "" || contains(node) || contains(g.UUID) || owned(func(o *view.Owner) bool { return contains(o.Namespace + "/" + o.Pod) })
+}
+
+// place is a GPU of a view, by its node's index and its own.
+type place struct{ node, gpu int32 }
+
+// pickGPUs returns the page of GPUs that c selects.
+func (x *scoped) pickGPUs(c *gpuChoice) GPUPage {
+	p := GPUPage{Time: x.view.Time, MaxAge: x.view.MaxAge, Offset: c.offset, GPUs: []GPUEntry{}}
+	var found []place
+	for i := range x.view.Nodes {
+		n := &x.view.Nodes[i]
+		if c.pool != nil && n.Pool != *c.pool || c.node != "" && n.Name != c.node {
+			continue
+		}
+		for j := range n.GPUs {
+			if g := &n.GPUs[j]; (c.state == "" || x.view.State(g) == c.state) && c.selects(n.Name, g) {
+				found = append(found, place{int32(i), int32(j)})
+			}
+		}
+	}
+	p.Total = len(found)
+	if c.sort == "utilization" {
+		slices.SortStableFunc(found, func(a, b place) int { return cmp.Compare(x.load(b), x.load(a)) })
+	}
+	found = found[min(c.offset, len(found)):]
+	for _, at := range found[:min(c.limit, len(found))] {
+		n := &x.view.Nodes[at.node]
+		g := &n.GPUs[at.gpu]
+		p.GPUs = append(p.GPUs, GPUEntry{n.Name, n.Pool, n.Model, x.view.State(g), *g})
+	}
+	p.GPUs, _ = view.Fit(p.GPUs, c.limit, bytesPage)
+	return p
+}
+
+// load is the sort key of a GPU by its utilisation; -1 without a value.
+func (x *scoped) load(at place) float64 {
+	if u := x.view.Nodes[at.node].GPUs[at.gpu].Utilization; u != nil {
+		return *u
+	}
+	return -1
+}
+
+func (p *Page) serveGPUs(w http.ResponseWriter, r *http.Request, v Viewer) {
+	c, err := parseGPUChoice(r.URL.Query())
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	p.answer(w, r, v, func(x *scoped) (any, error) { return x.pickGPUs(&c), nil })
+}
