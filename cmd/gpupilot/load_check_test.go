@@ -17,7 +17,7 @@ func TestLoadGPUCheck(t *testing.T) {
 	if exitCode(err) != load.ExitUnmeasured {
 		t.Errorf("%v", err)
 	}
-	for _, source := range []string{"nvml", "dcgm=127.0.0.1:5555", "prom=http://127.0.0.1:1", "ftp://x"} {
+	for _, source := range []string{"dcgm=127.0.0.1:5555", "dcgm://", "prom=http://127.0.0.1:1", "ftp://x"} {
 		if _, err := loadGPU(t, append(flags, "-t", "fp32", "-d", "0.3", "--check", source)...); err == nil || exitCode(err) != 1 {
 			t.Errorf("%s: %v", source, err)
 		}

@@ -6,6 +6,7 @@ package check
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"strings"
 	"sync"
@@ -88,7 +89,15 @@ func (c *Check) Watch(ctx context.Context, sequences []load.Sequence) (stop func
 	for _, w := range c.watches {
 		running.Go(func() { w.run(ctx, func(f gpu.FieldID) bool { return fields[f] }) })
 	}
-	return func() { cancel(); running.Wait() }
+	return func() {
+		cancel()
+		running.Wait()
+		for _, w := range c.watches {
+			if closer, ok := w.source.(io.Closer); ok {
+				_ = closer.Close() // the load has ended; nothing depends on it
+			}
+		}
+	}
 }
 
 // Step takes a step of the load.
@@ -265,7 +274,7 @@ func (w *watch) judge(p *part, loaded map[string]bool, tolerance float64) Result
 		}
 	}
 	r.Verdict = verdict.Judge(in)
-	if r.Finding == verdict.Unmeasured && w.err != nil {
+	if len(in.Samples) == 0 && w.err != nil {
 		r.Detail = excerpt.Of(w.err.Error(), 200)
 	}
 	return r

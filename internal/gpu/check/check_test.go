@@ -121,6 +121,32 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// NVML and DCGM need the agent, and say so where it is not there.
+func TestAgentNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"nvml": "--backend nvml", "dcgm": "--backend dcgm", "dcgm://host:5555": "--backend dcgm --remote-hostengine-info host:5555",
+		"dcgm:///run/he.sock": "--backend dcgm --remote-hostengine-info /run/he.sock", "dcgm://": "", "http://x": "",
+	} {
+		a, ok := NewAgent(name, "")
+		if ok != (want != "") || ok && strings.Join(a.args, " ") != want {
+			t.Errorf("%s: %v, %v", name, a, ok)
+		}
+	}
+	t.Setenv("PATH", t.TempDir())
+	a, _ := NewAgent("nvml", "")
+	if _, err := a.Read(t.Context(), all); err == nil || !strings.Contains(err.Error(), "neither beside this program nor on the PATH") {
+		t.Errorf("%v", err)
+	}
+	a, _ = NewAgent("nvml", "")
+	a.Program = "/bin/false"
+	if _, err := a.Read(t.Context(), all); err == nil || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("%v", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // sourceFunc is a source that always answers.

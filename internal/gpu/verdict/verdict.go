@@ -299,13 +299,20 @@ func (c *comparison) frozen() (Verdict, bool) {
 	held := last.at - last.since
 	// The means that an honest source could show, after the value and long enough before the last answer. A load that
 	// changes seldom makes the interval look longer than it is.
-	low, high, window := math.Inf(1), math.Inf(-1), max(1, c.interval)
-	for t := max(0, last.since) + window; t <= last.at-c.interval-latency.Seconds(); t += max(0.5, c.poll) {
-		if mean, ok := c.curve.mean(t-window, t); ok {
-			low, high = min(low, mean), max(high, mean)
+	low, high, window, every := math.Inf(1), math.Inf(-1), max(1, c.interval), max(0.5, c.poll)
+	differs, longest := 0.0, 0.0 // seconds: a source that reads moments does not see a short dip
+	for t := max(0, last.since) + window; t <= last.at-c.interval-latency.Seconds(); t += every {
+		mean, ok := c.curve.mean(t-window, t)
+		if !ok {
+			continue
 		}
+		low, high = min(low, mean), max(high, mean)
+		if differs += every; math.Abs(mean-last.value) <= c.tolerance*c.scale {
+			differs = 0
+		}
+		longest = max(longest, differs)
 	}
-	if high-low <= 2*c.tolerance*c.scale {
+	if high-low <= 2*c.tolerance*c.scale || longest < window+2 {
 		return Verdict{}, false
 	}
 	neverChanged := c.neverChanged()

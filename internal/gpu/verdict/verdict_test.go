@@ -233,6 +233,33 @@ func TestConstantLoad(t *testing.T) {
 	f(1.4, Over)
 }
 
+// A source that reads moments does not see a dip of a second, and one whose load stays where it is has nothing to show.
+func TestQuietSourcesAreNotFrozen(t *testing.T) {
+	for name, value := range map[string]func(second int) float64{
+		"a dip": func(second int) float64 {
+			if second == 7 {
+				return 0.6
+			}
+			return 0.97
+		},
+		"the end of a staircase": func(second int) float64 { return 0.1 + 0.2*float64(min(second/15, 4)) },
+	} {
+		var in Input
+		in.IsRatio = true
+		for i := range 180 {
+			in.Generated = append(in.Generated, Generated{at(float64(i)), at(float64(i + 1)), value(i), 0.002})
+			shown := value(max(0, i-1))
+			if shown == 0.6 {
+				shown = 0.97
+			}
+			in.Samples = append(in.Samples, Sample{at(float64(i) + 0.5), shown})
+		}
+		if v := Judge(in); !v.Finding.IsTrue() {
+			t.Errorf("%s: %s", name, v)
+		}
+	}
+}
+
 // A source that is asked too seldom, or for too short a time, is neither praised nor blamed.
 func TestTooLittleIsUnmeasured(t *testing.T) {
 	w := newWorld(2, 30)

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && linux
+
+// Package load runs gpupilot load with the built programs and the fakes of NVIDIA's libraries: the fake libcuda's virtual
+// load shows in the fake NVML and the fake libdcgm, which an agent reads.
+package load
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/check"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/gpu/verdict"
+	"github.com/gpupilot/gpupilot/test/agentrig"
+)
+
+// built returns a file of bin.
+func built(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../../../bin", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: make all fakes", err)
+	}
+	return path
+}
+
+// agent starts the agent.
+func agent(t *testing.T, env []string, args ...string) (address string) {
+	t.Helper()
+	a, err := agentrig.Start(t.Context(), agentrig.Config{Binary: built(t, "gpupilot-agent"), Args: args, Env: env})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Stop() })
+	return a.URL
+}
+
+// gpupilot runs the command and returns the results of its comparisons and its exit code.
+func gpupilot(t *testing.T, env []string, args ...string) (results []check.Result, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), built(t, "gpupilot"), append([]string{"load"}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		code = exit.ExitCode()
+	case err != nil:
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(out) {
+		var l check.Line
+		if err := json.Unmarshal(line, &l); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if l.Check != nil {
+			results = append(results, *l.Check)
+		}
+	}
+	t.Logf("load %s: exit code %d\n%s", args[0], code, stderr.String())
+	for _, r := range results {
+		t.Logf("%-40s %s", r.Source, r.String())
+	}
+	return results, code
+}
+
+// gpus gives the fakes two GPUs, and returns their environment and flags for load gpu.
+func gpus(t *testing.T) (env, flags []string) {
+	t.Helper()
+	dir := t.TempDir()
+	cuda, follow := filepath.Join(dir, "cuda"), filepath.Join(dir, "follow")
+	for path, text := range map[string]string{cuda: "gpus 2\ngpu * jitter 1500\n", follow: "gpus 2\n", follow + ".base": "gpus 2\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env = []string{
+		"GPUPILOT_FAKE_CUDA=" + cuda, "GPUPILOT_FAKE_CUDA_FOLLOW=" + follow, "GPUPILOT_FAKE_NVML=" + follow, "GPUPILOT_FAKE_DCGM=" + follow,
+		"GPUPILOT_DCGM_LIBRARY=" + built(t, "libdcgm-fake.so"),
+	}
+	return env, []string{"--cuda-library", built(t, "libcuda-fake.so"), "--nvml-library", built(t, "libnvidia-ml-fake.so"), "--gpu", "0"}
+}
+
+// pair are the values of the loaded GPU and of the other one; NaN: no value.
+type pair [2]float64
+
+var tensor = regexp.MustCompile(`(?m)^DCGM_FI_PROF_PIPE_TENSOR_ACTIVE\{gpu="([01])",UUID="([^"]*)"[^\n]*\} (\S+)$`)
+
+// liar serves a page with what lie makes of the agent's values so far.
+func liar(t *testing.T, address string, lie func(history []pair) pair) string {
+	t.Helper()
+	var mu sync.Mutex
+	var history []pair
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resp, err := http.Get(address + "/metrics") //nolint:noctx // the agent answers at once
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		page, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		values, uuids := pair{math.NaN(), math.NaN()}, [2]string{}
+		for _, m := range tensor.FindAllSubmatch(page, -1) {
+			i := int(m[1][0] - '0')
+			uuids[i] = string(m[2])
+			values[i], _ = strconv.ParseFloat(string(m[3]), 64)
+		}
+		mu.Lock()
+		shown := values
+		if len(history) > 0 || !math.IsNaN(values[0]+values[1]) { // GPM needs two readings for its first value
+			history = append(history, values)
+			shown = lie(history)
+		}
+		mu.Unlock()
+		if r.URL.Path == "/api/v1/query" {
+			fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"UUID":%q},"value":[4102444800,"%v"]}]}}`, uuids[0], shown[0])
+			return
+		}
+		for i, v := range shown {
+			if !math.IsNaN(v) {
+				fmt.Fprintf(w, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu=\"%d\",UUID=%q} %v\n", i, uuids[i], v)
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// of makes a lie from one about the loaded GPU's value.
+func of(change func(v float64) float64) func([]pair) pair {
+	return func(h []pair) pair { return pair{change(h[len(h)-1][0]), h[len(h)-1][1]} }
+}
+
+func honest(h []pair) pair { return h[len(h)-1] }
+
+var tenLies = []struct {
+	want verdict.Finding
+	lie  func(history []pair) pair
+}{
+	{verdict.Frozen, of(func(float64) float64 { return 0 })},
+	{verdict.Frozen, func(h []pair) pair { return h[min(len(h)-1, 15)] }},
+	{verdict.Lagging, func(h []pair) pair { return h[max(0, len(h)-1-9)] }},
+	{verdict.Scaled, of(func(v float64) float64 { return v / 2 })},
+	{verdict.Scaled, of(func(v float64) float64 { return 100 * v })},
+	{verdict.Over, of(func(v float64) float64 { return v + 0.3 })},
+	{verdict.OtherGPU, func(h []pair) pair { return pair{h[len(h)-1][1], h[len(h)-1][0]} }},
+	{verdict.Missing, func(h []pair) pair { return pair{math.NaN(), h[len(h)-1][1]} }},
+	{verdict.Missing, func(h []pair) pair {
+		if len(h) > 20 {
+			return pair{math.NaN(), h[len(h)-1][1]}
+		}
+		return h[len(h)-1]
+	}},
+	{verdict.Off, of(math.Sqrt)},
+}
+
+// Ten sources that lie are named right. An agent, NVML, DCGM and a PromQL query, which are right, are not accused.
+func TestTenLies(t *testing.T) {
+	t.Parallel()
+	env, flags := gpus(t)
+	honestAgent := agent(t, env, "--backend", "nvml", "--nvml-library", built(t, "libnvidia-ml-fake.so"))
+	sources := []string{honestAgent, "nvml", "dcgm", "prom=" + liar(t, honestAgent, honest) + "?query=" + url.QueryEscape(`max by (UUID) (x{a="b"})`)}
+	for _, l := range tenLies {
+		sources = append(sources, liar(t, honestAgent, l.lie))
+	}
+	args := append([]string{"gpu", "-t", "tensor", "-d", "50", "--sine", "0.1:0.9:25s", "-o", "json"}, flags...)
+	for _, s := range sources {
+		args = append(args, "--check", s)
+	}
+	results, code := gpupilot(t, env, args...)
+	if code != 1 || len(results) != len(sources) {
+		t.Fatalf("exit code %d, %d results", code, len(results))
+	}
+	for i, r := range results {
+		if right := i < len(sources)-len(tenLies); right != r.Finding.IsTrue() || !right && r.Finding != tenLies[i-4].want {
+			t.Errorf("%s: %s", r.Source, r.String())
+		}
+	}
+}
+
+// Sources that are right end with 0, ones that cannot be measured with 2, and a GPU that is lost with 3.
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	env, flags := gpus(t)
+	f := func(want int, args ...string) {
+		t.Helper()
+		if _, code := gpupilot(t, env, append(append([]string{"gpu", "-t", "tensor", "-o", "json"}, flags...), args...)...); code != want {
+			t.Errorf("%s: exit code %d, want %d", strings.Join(args, " "), code, want)
+		}
+	}
+	f(0, "-d", "12", "--check", "nvml", "--check", "dcgm")
+	f(2, "-d", "2", "--check", "http://127.0.0.1:1", "--check", "nvml", "--nvml-library", "libnone.so")
+	scenario, _ := strings.CutPrefix(env[0], "GPUPILOT_FAKE_CUDA=")
+	if err := os.WriteFile(scenario, []byte("gpus 2\ngpu 0 fail cuLaunchKernel UNKNOWN\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f(3, "-d", "2", "--check", "nvml")
+}
+
+// A simulated load moves the metrics of an agent that follows the file, and leaves idle GPUs.
+func TestLoadSim(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "gpus.json")
+	if err := sim.WriteState(file, sim.State{}); err != nil {
+		t.Fatal(err)
+	}
+	address := agent(t, nil, "--backend", "sim", "--sim-state", file, "--sim-gpus", "2", "--node-name", "n1")
+	results, code := gpupilot(t, nil, "sim", "--file", file, "--node-name", "n1", "-t tensor -d 12", "--sine", "0.1:0.9:10s", "-o", "json", "--check", address)
+	if code != 0 || len(results) != 1 || results[0].Samples < 5 {
+		t.Errorf("exit code %d, %+v", code, results)
+	}
+	b, err := os.ReadFile(file)
+	if s, parseErr := sim.ParseState(b); err != nil || parseErr != nil || *s.GPUs[0].Utilization != 0 {
+		t.Errorf("at the end: %s, %v, %v", b, err, parseErr)
+	}
+}
