@@ -6,7 +6,7 @@
 # nothing is built, and nothing is printed if it is not there.
 set -euo pipefail
 
-version=v2.20.0
+version=v2.21.0
 to=${GPUPILOT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpupilot}/keda-$version
 if [[ ! -x $to/adapter ]]; then
 	[[ ${1:-} != --built ]] || exit 0

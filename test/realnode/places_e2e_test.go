@@ -5,6 +5,7 @@
 package realnode
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -53,20 +54,19 @@ func containerID(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// endPod ends a pod's processes, so that it succeeds, and leaves it there.
+// endPod ends a pod's processes, so that it succeeds, and leaves it there. It tells them again until they have ended: the
+// first process of a container ignores a signal that comes before it has a handler.
 func (w *world) endPod(name string) {
 	w.t.Helper()
-	pod, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
-	must(w.t, err)
-	for _, c := range w.givenTo(string(pod.UID)) {
-		must(w.t, syscall.Kill(c.PID, syscall.SIGTERM))
-	}
 	w.eventually("pod "+name+" has ended", func() error {
 		pod, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
-		if err == nil && pod.Status.Phase != corev1.PodSucceeded {
-			err = fmt.Errorf("it is %s", pod.Status.Phase)
+		if err != nil || pod.Status.Phase == corev1.PodSucceeded {
+			return err
 		}
-		return err
+		for _, c := range w.givenTo(string(pod.UID)) {
+			err = errors.Join(err, syscall.Kill(c.PID, syscall.SIGTERM))
+		}
+		return errors.Join(fmt.Errorf("it is %s", pod.Status.Phase), err)
 	})
 	w.log("pod %s has ended and is not deleted", name)
 }
