@@ -7,6 +7,8 @@ package realnode
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -54,19 +56,30 @@ func containerID(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// endPod ends a pod's processes, so that it succeeds, and leaves it there. It tells them again until they have ended: the
-// first process of a container ignores a signal that comes before it has a handler.
+// endPod ends a pod's processes, so that it succeeds, and leaves it there. It waits until each has said that it can be
+// told to: before that, the signal is ignored, or the process fails.
 func (w *world) endPod(name string) {
 	w.t.Helper()
+	pod, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
+	must(w.t, err)
+	w.eventually("the processes of pod "+name+" can be ended", func() error {
+		for _, c := range pod.Spec.Containers {
+			said, err := os.ReadFile(filepath.Join(procs.DefaultLogs, fmt.Sprintf("default_%s_%s", name, pod.UID), c.Name, "0.log"))
+			if err != nil || len(said) == 0 {
+				return errors.Join(fmt.Errorf("%s has said nothing", c.Name), err)
+			}
+		}
+		return nil
+	})
+	for _, c := range w.givenTo(string(pod.UID)) {
+		must(w.t, syscall.Kill(c.PID, syscall.SIGTERM))
+	}
 	w.eventually("pod "+name+" has ended", func() error {
 		pod, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
-		if err != nil || pod.Status.Phase == corev1.PodSucceeded {
-			return err
+		if err == nil && pod.Status.Phase != corev1.PodSucceeded {
+			err = fmt.Errorf("it is %s", pod.Status.Phase)
 		}
-		for _, c := range w.givenTo(string(pod.UID)) {
-			err = errors.Join(err, syscall.Kill(c.PID, syscall.SIGTERM))
-		}
-		return errors.Join(fmt.Errorf("it is %s", pod.Status.Phase), err)
+		return err
 	})
 	w.log("pod %s has ended and is not deleted", name)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command payload is the only program in the containers of the real node: the sandbox's pause and the pods' workload. It
-// uses no CPU, no network and no files, and ends at once and with status 0 when it is told to. With the argument vllm it
-// has the metrics of a vLLM server.
+// uses no CPU, no network and no files. Once it has printed a line, it ends at once and with status 0 when it is told to.
+// With the argument vllm it has the metrics of a vLLM server.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 func main() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	fmt.Println("started")
 	if len(os.Args) > 1 && os.Args[1] == "vllm" {
 		go serveVLLM()
 	}
