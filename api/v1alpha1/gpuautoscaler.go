@@ -94,6 +94,10 @@ type GPUAutoscalerSpec struct {
 	// Budget bounds the GPUs of the workload.
 	// +optional
 	Budget *Budget `json:"budget,omitempty"`
+
+	// Override holds or bounds the replicas until a time. It ends by itself.
+	// +optional
+	Override *Override `json:"override,omitempty"`
 }
 
 // CrossVersionObjectReference names an object of any kind.
@@ -422,6 +426,9 @@ type GPUAutoscalerStatus struct {
 	// +listType=atomic
 	// +optional
 	Objectives []ObjectiveStatus `json:"objectives,omitempty"`
+	// Override is set while the spec has an override.
+	// +optional
+	Override *OverrideStatus `json:"override,omitempty"`
 	// LastDecision is the last decision with its reasons.
 	// +optional
 	LastDecision *DecisionStatus `json:"lastDecision,omitempty"`

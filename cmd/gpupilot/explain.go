@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/serve/remote"
 )
@@ -113,7 +114,7 @@ func explain(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 		a.Namespace, a.Name, a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name,
 		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, desired)
 	for _, c := range s.Conditions {
-		if c.Status != "True" {
+		if bounds.IsNotable(&c) {
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}

@@ -92,6 +92,11 @@ func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 		}
 		c.Now = m.Time.Time
 	}
+	since := time.Time{}
+	if st.Override != nil {
+		since = st.Override.Since.Time
+	}
+	compiled.Apply(&c.Policy, c.Now, since)
 	c.Observation = observationOf(st, compiled.Sources, c)
 	return c, nil
 }

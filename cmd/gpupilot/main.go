@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/serve/hold"
 )
 
 // version is what this program was built from.
@@ -89,5 +90,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
 	root.AddCommand(demoCommand(), topCommand(), getCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
+	root.AddCommand(hold.Commands()...)
 	return root.ExecuteContext(ctx)
 }

@@ -21,7 +21,8 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	want = e.stabilize(want, &s)
 	want = e.limit(want, s.Changes)
 	want = e.keepStarting(want)
-	want = e.bound(want)
+	want = e.bound(want, &s)
+	s.Zeroed = want == 0 && (o.Replicas > 0 || s.Zeroed || p.Min == 0)
 
 	d := Decision{
 		Time: now, Current: o.Replicas, Replicas: want, Rule: e.rule(), Steps: e.steps, Inputs: e.inputs,
@@ -224,18 +225,6 @@ func (e *engine) keepStarting(want int32) int32 {
 		return want
 	}
 	return e.step(RuleStarting, want, held, Facts{Coming: e.starting, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true})
-}
-
-// bound applies the budget and the policy's bounds, which come last.
-func (e *engine) bound(want int32) int32 {
-	limit := e.p.ceiling()
-	if limit < e.p.Max && want > limit {
-		want = e.step(RuleBudget, want, limit, Facts{Limit: e.p.MaxGPUs})
-	}
-	if bounded := min(max(want, e.p.Min), e.p.Max); bounded != want {
-		return e.step(RuleBounds, want, bounded, Facts{Limit: bounded, Down: bounded > want})
-	}
-	return want
 }
 
 // rule is the rule that made the decision: that of the last step that changed

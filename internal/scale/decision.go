@@ -32,6 +32,9 @@ const (
 	RuleBounds        Rule = "Bounds"        // minReplicas, maxReplicas
 	RuleBudget        Rule = "Budget"        // the GPU budget
 	RuleDisabled      Rule = "Disabled"      // the direction is switched off
+	RuleOverride      Rule = "Override"      // an override holds or bounds the number until a time
+	RuleSchedule      Rule = "Schedule"      // a schedule bounds the number now
+	RuleSetToZero     Rule = "SetToZero"     // others set the replicas to 0: they stay 0
 )
 
 // Facts are the numbers behind a step. The rule determines which are set.
@@ -56,6 +59,7 @@ type Facts struct {
 	Wait      time.Duration `json:"wait,omitempty"`
 	Window    time.Duration `json:"window,omitempty"`
 	Down      bool          `json:"down,omitempty"`
+	By        string        `json:"by,omitempty"` // the override or the schedule, with its end
 
 	// Of a signal with the law Batching:
 	Batching    bool          `json:"batching,omitempty"`

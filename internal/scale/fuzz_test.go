@@ -190,6 +190,7 @@ func FuzzDecide(f *testing.F) {
 			victims(t, &d, m.o)
 			missingNeverLowers(t, p, m, s)
 			moreNeverYieldsFewer(t, p, m, s)
+			overridesHold(t, p, m, s)
 			s, cur = next, d.Replicas
 		}
 	})
@@ -269,6 +270,40 @@ func missingNeverLowers(t *testing.T, p Policy, m moment, s State) {
 		}
 		if d, _ := Decide(p, blind, s, m.now); d.Replicas < floor {
 			t.Fatalf("without signal %d: %d replicas, below the current %d: %s", lost, d.Replicas, floor, d.Sentence())
+		}
+	}
+}
+
+// overridesHold: a number is held whatever is seen, a frozen direction does not change,
+// both within the budget; and what others set to 0 stays 0.
+func overridesHold(t *testing.T, spec Policy, m moment, s State) {
+	t.Helper()
+	by := Origin{Rule: RuleOverride, Text: "override"}
+	budgeted := int32(math.MaxInt32)
+	if spec.MaxGPUs > 0 && spec.GPUsPerReplica > 0 {
+		budgeted = max(spec.MaxGPUs/spec.GPUsPerReplica, spec.Min)
+	}
+	for _, n := range []int32{0, 1, spec.Max + 3} {
+		held := spec
+		held.Min, held.Max = n, n
+		held.InForce = InForce{Min: by, Max: by, OverBudget: spec.Min}
+		if d, _ := Decide(held, m.o, s, m.now); d.Replicas != min(n, budgeted) {
+			t.Fatalf("held at %d, budget %d: %s", n, budgeted, d.Sentence())
+		}
+	}
+	frozen := spec
+	frozen.InForce = InForce{Up: by, Down: by, OverBudget: spec.Min}
+	if d, _ := Decide(frozen, m.o, s, m.now); d.Replicas != min(m.o.Replicas, budgeted) {
+		t.Fatalf("frozen at %d, budget %d: %s", m.o.Replicas, budgeted, d.Sentence())
+	}
+	if spec.KeepZero = true; m.o.Replicas == 0 && spec.Min > 0 {
+		s.Zeroed = false
+		if d, next := Decide(spec, m.o, s, m.now); d.Replicas != 0 || next.Zeroed {
+			t.Fatalf("set to 0 by others: %s", d.Sentence())
+		}
+		s.Zeroed = true
+		if d, _ := Decide(spec, m.o, s, m.now); d.Replicas < spec.Min {
+			t.Fatalf("set to 0 by the engine: %s", d.Sentence())
 		}
 	}
 }

@@ -131,8 +131,12 @@ const (
 // Policy is a GPUAutoscaler's specification in the engine's terms. Package policy
 // makes it.
 type Policy struct {
-	Min, Max int32 // 0 ≤ Min ≤ Max, Max ≥ 1
-	Signals  []Signal
+	Min, Max int32 // 0 ≤ Min ≤ Max
+	InForce  InForce
+	// KeepZero is set if replicas that others have set to 0 stay 0 while Min is above 0.
+	KeepZero bool
+
+	Signals []Signal
 
 	Up, Down Rules
 
@@ -275,15 +279,6 @@ func (p *Policy) downPolicies() []RatePolicy {
 	}
 	period := max(descentPeriod, p.Startup/4)
 	return []RatePolicy{{Percent: true, Value: descent, Period: period}, {Value: 1, Period: period}}
-}
-
-// ceiling is the highest number of replicas that bounds and budget allow.
-func (p *Policy) ceiling() int32 {
-	n := p.Max
-	if p.MaxGPUs > 0 && p.GPUsPerReplica > 0 {
-		n = min(n, max(p.MaxGPUs/p.GPUsPerReplica, p.Min))
-	}
-	return n
 }
 
 func orDefault(d, fallback time.Duration) time.Duration {

@@ -64,6 +64,10 @@ func (s Step) Sentence() string {
 		return fmt.Sprintf("the budget is %d GPUs: %d instead of %d", f.Limit, s.After, s.Before)
 	case RuleDisabled:
 		return fmt.Sprintf("scaling %s is disabled: %d instead of %d", upOrDown(f.Down), s.After, s.Before)
+	case RuleOverride, RuleSchedule:
+		return fmt.Sprintf("%s: %d instead of %d", f.By, s.After, s.Before)
+	case RuleSetToZero:
+		return fmt.Sprintf("the replicas were set to 0, and not by this controller: 0 instead of %d until they are set to 1 or more", s.Before)
 	}
 	return fmt.Sprintf("%s: %d to %d", s.Rule, s.Before, s.After)
 }

@@ -23,6 +23,7 @@ type State struct {
 	ShrankAt  time.Time `json:"shrankAt,omitzero"`  // when the number of serving replicas last fell
 	ProbedAt  time.Time `json:"probedAt,omitzero"`  // time of the last probe
 	Probed    int32     `json:"probed,omitempty"`   // serving replicas at the last probe
+	Zeroed    bool      `json:"zeroed,omitempty"`   // the last decision was 0 replicas, and others did not set them
 	Wants     []Want    `json:"wants,omitempty"`    // within the longer stabilisation window, thinned
 	Changes   []Change  `json:"changes,omitempty"`  // within the longest period of a rate policy
 

@@ -90,6 +90,8 @@ func TestConditionsAreMetered(t *testing.T) {
 # TYPE gpupilot_autoscaler_condition gauge
 gpupilot_autoscaler_condition{name="web",namespace="ns",type="AbleToScale"} ` + able + `
 gpupilot_autoscaler_condition{name="web",namespace="ns",type="Ready"} ` + ready + `
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="ScalingActive"} ` + signals + `
+gpupilot_autoscaler_condition{name="web",namespace="ns",type="ScalingLimited"} 0
 gpupilot_autoscaler_condition{name="web",namespace="ns",type="SignalsConsistent"} 1
 gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.ConditionSignals + `"} ` + signals + `
 gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.ConditionSources + `"} 1` + "\n"

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -183,6 +184,8 @@ func writeDelay(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) ti
 	for _, s := range []*v1alpha1.GPUAutoscalerStatus{&a, &b} {
 		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.UnschedulableReplicas = 0, 0, 0, 0
 		s.Startup, s.Pending = nil, nil
+		s.Conditions = slices.Clone(s.Conditions)
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionScalingLimited) // it may change with each decision
 	}
 	if equality.Semantic.DeepEqual(a, b) {
 		return minStatusInterval - since
@@ -234,6 +237,14 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionAttainable)
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionMeasured)
 	}
+	switch st.Override = base.Override; {
+	case r.bounds != nil:
+		st.Override = r.bounds.Status()
+	case r.obstacle.reason != reasonUnreadable:
+		for _, name := range bounds.Names {
+			meta.RemoveStatusCondition(&st.Conditions, name)
+		}
+	}
 	if !r.scaledAt.IsZero() {
 		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
 	}
@@ -284,7 +295,8 @@ func conditionsOf(r *report) []metav1.Condition {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	return append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
+	all := append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
+	return append(all, bounds.Conditions(r.bounds, r.decision, signals, r.object.Status.Conditions)...)
 }
 
 // sourcesCondition reports whether exporters contradict the API server about the

@@ -205,7 +205,7 @@ func viewWorkload(r *report) view.Workload {
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
-	out.Objectives = objective.View(r.objectives)
+	out.Override, out.Objectives = r.bounds.Line(), objective.View(r.objectives)
 	if d := r.decision; d != nil {
 		for i, v := range valuesOf(d) {
 			if i < len(out.Signals) {

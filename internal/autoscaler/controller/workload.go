@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -69,6 +70,7 @@ type workload struct {
 	inconsistencyRecorded bool      // the Event about conflicting signals was recorded
 	outage                outage
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
+	bounds                bounds.Keeper
 	objectives            objective.Keeper
 	merged                *v1alpha1.Memory // whose record objectives has
 	learner               objective.Learner
@@ -189,7 +191,8 @@ type report struct {
 	learned      *v1alpha1.LearnedStartup
 	scaledAt     time.Time
 	state        scale.State
-	requests     []float64 // requests/s of each signal; NaN: unknown
+	requests     []float64      // requests/s of each signal; NaN: unknown
+	bounds       *bounds.Report // nil: no decision was made
 	objectives   []objective.Report
 	record       []v1alpha1.RequestsRecord // of objectives
 
@@ -237,6 +240,9 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.watchSignals(r)
 	w.watchSources(r)
 	w.recordInconsistency(r)
+	for _, n := range w.bounds.Notices(r.bounds, r.decision, a, w.shared.deps.Leading()) {
+		w.record(a, n.Kind, n.Reason, "Scale", n.Note)
+	}
 	w.reportObjectives(r)
 	w.publish(r)
 	return spent
@@ -367,7 +373,9 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
 		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
 	}
-	r.podsProblem, r.pending = w.podsProblem(p, pods), pendingOf(pods)
+	unbounded := pol
+	r.bounds = w.bounds.Apply(&p.Compiled, &pol, r.object.Status.Override, now)
+	r.podsProblem, r.pending = w.podsProblem(p, pods), replica.Pending(pods)
 	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, pol.MaxAge}
 	obs := reader.observe(t.Replicas, pods, p.Sources)
 	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
@@ -381,7 +389,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.shared.meters.recordDecision(&d, spent)
 	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
 	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
-	w.state = w.learner.Learn(&pol, w.state, w.past(p), now)
+	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	switch {
 	case !d.Changes():

@@ -29,6 +29,7 @@ type Scenario struct {
 	Title  string // the file's first line
 	Policy scale.Policy
 
+	compiled policy.Compiled
 	events   []event
 	promises []promise
 	recorded string
@@ -82,7 +83,7 @@ func (s *Scenario) policy(b []byte) error {
 	if len(all) != 1 {
 		return fmt.Errorf("%d policies, want one", len(all))
 	}
-	s.Policy = all[0].Policy
+	s.Policy, s.compiled = all[0].Policy, all[0].Compiled
 	return nil
 }
 
@@ -99,6 +100,7 @@ type Moment struct {
 func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error) {
 	var out []Moment
 	w := newWorld(s.Policy)
+	w.compiled = s.compiled
 	for i := range s.events {
 		e := &s.events[i]
 		if err := w.apply(e); err != nil {

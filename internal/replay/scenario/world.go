@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // world is the simulated workload, up to the current line of the timeline.
 type world struct {
-	policy    scale.Policy
+	policy    scale.Policy // with the bounds of the spec
+	compiled  policy.Compiled
 	state     scale.State
 	replicas  int32
 	pods      []pod // oldest first
@@ -194,7 +196,9 @@ func (w *world) shortage(in ...scale.Phase) (n int) {
 // decide runs the engine on the current observation, and applies the decision.
 func (w *world) decide(at time.Duration) scale.Decision {
 	now := timelineStart.Add(at)
-	d, state := scale.Decide(w.policy, w.observe(now), w.state, now)
+	p := w.policy
+	w.compiled.Apply(&p, now, timelineStart)
+	d, state := scale.Decide(p, w.observe(now), w.state, now)
 	w.state, w.replicas = state, d.Replicas
 	return d
 }

@@ -26,7 +26,8 @@ import (
 // Compiled is a GPUAutoscaler in the engine's terms. Sources[i] is the source of
 // Policy.Signals[i].
 type Compiled struct {
-	Policy    scale.Policy
+	Policy    scale.Policy // with the bounds of the spec; Apply sets those in force
+	Override  Override
 	Sources   []Source
 	Actuation v1alpha1.Actuation
 }
@@ -49,6 +50,9 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	errs = append(errs, compileBehavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
 	errs = append(errs, compileMissingData(&c.Policy, spec.MissingData, path.Child("missingData"))...)
 	errs = append(errs, compileStartupAndBudget(&c.Policy, spec, path)...)
+	override, bad := compileOverride(spec.Override, path.Child("override"))
+	c.Override, errs = override, append(errs, bad...)
+	c.Policy.KeepZero = c.Actuation == v1alpha1.ActuationScale
 	return c, errs.ToAggregate()
 }
 

@@ -36,6 +36,7 @@ var shapes = map[string]shape{
 	"interTokenLatency": {isDuration, `want a duration with its unit, such as "50ms"`},
 	"timeToFirstToken":  {isDuration, `want a duration with its unit, such as "2s"`},
 	"minReplicas":       whole, "maxReplicas": whole, "maxGPUs": whole,
+	"replicas": whole, "until": {isTime, `want a time, such as "2026-11-24T18:00:00Z"`},
 	"expectedSeconds": whole, "stabilizationWindowSeconds": whole, "periodSeconds": whole,
 }
 
@@ -60,6 +61,15 @@ func isDuration(v any) bool {
 		return false
 	}
 	_, err := time.ParseDuration(text)
+	return err == nil
+}
+
+func isTime(v any) bool {
+	text, ok := v.(string)
+	if !ok {
+		return false
+	}
+	_, err := time.Parse(time.RFC3339, text)
 	return err == nil
 }
 

@@ -113,6 +113,20 @@ func NewAPI(cfg *rest.Config) (*API, error) {
 // Do sends body as JSON, unless it is nil, and decodes the response. An error with a
 // Status object is an [apierrors.APIStatus].
 func (a *API) Do(ctx context.Context, method string, body, into any, path ...string) error {
+	return a.send(ctx, method, "application/json", a.base.JoinPath(path...), body, into)
+}
+
+// MergePatch changes an object and decodes the result. With dryRun the API server checks
+// the change, and stores nothing.
+func (a *API) MergePatch(ctx context.Context, patch any, dryRun bool, into any, path ...string) error {
+	u := a.base.JoinPath(path...)
+	if dryRun {
+		u.RawQuery = url.Values{"dryRun": {metav1.DryRunAll}}.Encode()
+	}
+	return a.send(ctx, http.MethodPatch, "application/merge-patch+json", u, patch, into)
+}
+
+func (a *API) send(ctx context.Context, method, contentType string, u *url.URL, body, into any) error {
 	var content io.Reader = http.NoBody
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -121,13 +135,13 @@ func (a *API) Do(ctx context.Context, method string, body, into any, path ...str
 		}
 		content = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, a.base.JoinPath(path...).String(), content)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), content)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Accept", "application/json")
 	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", contentType)
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {

@@ -166,6 +166,8 @@ type Workload struct {
 	Problem   string   `json:"problem,omitempty"` // why it is not ready
 	Waiting   string   `json:"waiting,omitempty"` // why it is not ready, if that is not a problem: no replica serves yet
 	Signals   []Signal `json:"signals"`
+	// Override says what holds or bounds the replicas until when, and why.
+	Override string `json:"override,omitempty"`
 
 	Objectives []Objective `json:"objectives,omitempty"` // of signals with an slo
 

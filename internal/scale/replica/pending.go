@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package replica
 
 import (
 	"cmp"
@@ -11,15 +11,16 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
-// maxPending bounds the number of reasons in a status.
-const maxPending = 3
+const (
+	maxPending        = 3   // reasons in a status
+	maxPendingMessage = 200 // bytes
+)
 
-// pendingOf returns the reasons that keep pods from serving, the one with the most
+// Pending returns the reasons that keep pods from serving, the one with the most
 // pods first.
-func pendingOf(pods []*corev1.Pod) []v1alpha1.PendingStatus {
+func Pending(pods []*corev1.Pod) []v1alpha1.PendingStatus {
 	byReason := map[string]*v1alpha1.PendingStatus{}
 	for _, pod := range pods {
 		reason, message := pendingReason(pod)
@@ -27,7 +28,7 @@ func pendingOf(pods []*corev1.Pod) []v1alpha1.PendingStatus {
 			continue
 		}
 		if byReason[reason] == nil {
-			byReason[reason] = &v1alpha1.PendingStatus{Reason: reason, Message: excerpt.Of(message, maxDetail)}
+			byReason[reason] = &v1alpha1.PendingStatus{Reason: reason, Message: excerpt.Of(message, maxPendingMessage)}
 		}
 		byReason[reason].Replicas++
 	}
@@ -44,8 +45,8 @@ func pendingOf(pods []*corev1.Pod) []v1alpha1.PendingStatus {
 // pendingReason returns the reason that keeps a pod from starting; empty if the start
 // proceeds normally.
 func pendingReason(pod *corev1.Pod) (reason, message string) {
-	phase, _ := replica.PhaseOf(pod)
-	if replica.Finished(pod) || phase == scale.Serving || phase == scale.Terminating {
+	phase, _ := PhaseOf(pod)
+	if Finished(pod) || phase == scale.Serving || phase == scale.Terminating {
 		return "", ""
 	}
 	for i := range pod.Status.Conditions {

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bounds
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+)
+
+var t0 = time.Date(2026, 11, 24, 14, 0, 0, 0, time.UTC)
+
+// override holds six replicas from t0 on.
+func override(t *testing.T, lasts time.Duration) policy.Compiled {
+	t.Helper()
+	six := int32(6)
+	o, err := policy.CompileOverride(&v1alpha1.Override{Replicas: &six, Until: metav1.Time{Time: t0.Add(lasts)}, Reason: "incident 4711"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.Compiled{Policy: scale.Policy{Min: 1, Max: 8}, Override: o}
+}
+
+// life is a GPUAutoscaler whose status is what controllers wrote.
+type life struct {
+	t      *testing.T
+	keeper Keeper
+	object v1alpha1.GPUAutoscaler
+	held   bool
+}
+
+// pass is one pass of the controller, and the write of the status.
+func (l *life) pass(c policy.Compiled, now time.Time) (reasons []string) {
+	l.t.Helper()
+	p := c.Policy
+	r := l.keeper.Apply(&c, &p, l.object.Status.Override, now)
+	l.held = p.Min == 6
+	d := &scale.Decision{}
+	for _, n := range l.keeper.Notices(r, d, &l.object, true) {
+		reasons = append(reasons, n.Reason)
+	}
+	for _, cond := range Conditions(r, d, metav1.Condition{Status: metav1.ConditionTrue}, l.object.Status.Conditions) {
+		meta.SetStatusCondition(&l.object.Status.Conditions, cond)
+	}
+	l.object.Status.Override = r.Status()
+	return reasons
+}
+
+// An override is neither lost nor extended by restarts and jumps of the clock, and its
+// start and its end are recorded once.
+func TestOverrideOverTime(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		l := &life{t: t}
+		f := func(c policy.Compiled, at time.Duration, held bool, want ...string) {
+			t.Helper()
+			if restarts {
+				l.keeper = Keeper{}
+			}
+			got := l.pass(c, t0.Add(at))
+			if l.held != held || !slices.Equal(got, want) {
+				t.Errorf("restarts %v, at %v: held %v, events %q, want %v, %q", restarts, at, l.held, got, held, want)
+			}
+		}
+		four := override(t, 4*time.Hour)
+		none := policy.Compiled{Policy: four.Policy}
+		f(none, -time.Second, false)
+		f(four, 0, true, "Overridden")
+		f(four, time.Second, true)
+		f(four, 4*time.Hour-time.Second, true)
+		f(four, 4*time.Hour, false, "OverrideEnded")
+		f(four, 4*time.Hour+time.Second, false)
+		f(four, 3*time.Hour, true, "Overridden") // the clock went back
+		f(none, 3*time.Hour, false, "NoOverride")
+		f(none, 3*time.Hour+1, false)
+		long := override(t, policy.LongestOverride+time.Second)
+		f(long, 0, false, "OverrideTooLong")
+		f(long, 24*time.Hour, false) // it never begins by itself
+		f(long, policy.LongestOverride, false)
+		f(four, time.Hour, true, "Overridden")
+	}
+}
+
+func TestLine(t *testing.T) {
+	c := override(t, 72*time.Hour)
+	f := func(at time.Duration, want string) {
+		t.Helper()
+		var k Keeper
+		p := c.Policy
+		if got := k.Apply(&c, &p, nil, t0.Add(at)).Line(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	f(0, "6 replicas until 2026-11-27 14:00 UTC, 3 days left: incident 4711")
+	f(25*time.Hour, "6 replicas until 2026-11-27 14:00 UTC, 47 h left: incident 4711")
+	f(70*time.Hour+30*time.Second, "6 replicas until 2026-11-27 14:00 UTC, 120 min left: incident 4711")
+	f(72*time.Hour-time.Second, "6 replicas until 2026-11-27 14:00 UTC, 1 min left: incident 4711")
+	f(72*time.Hour, "")
+}
+
+func TestScalingConditions(t *testing.T) {
+	readable := metav1.Condition{Type: v1alpha1.ConditionSignals, Status: metav1.ConditionTrue, Reason: "Readable"}
+	silent := metav1.Condition{Type: v1alpha1.ConditionSignals, Status: metav1.ConditionFalse, Reason: "NoFreshData", Message: "none"}
+	f := func(signals metav1.Condition, steps []scale.Step, want ...string) {
+		t.Helper()
+		got := []string{}
+		for _, c := range Conditions(&Report{}, &scale.Decision{Steps: steps}, signals, nil) {
+			got = append(got, strings.TrimSuffix(c.Type+" "+string(c.Status)+" "+c.Reason+": "+c.Message, ": "))
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+	}
+	const active = "ScalingActive True ValidMetricFound: signals set the replicas"
+	step := func(r scale.Rule, facts scale.Facts) []scale.Step { return []scale.Step{{Rule: r, Facts: facts}} }
+	f(readable, nil, active, "ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
+	f(silent, step(scale.RuleBounds, scale.Facts{Limit: 8}), "ScalingActive False NoFreshData: none", "ScalingLimited True TooManyReplicas: maxReplicas is 8")
+	f(readable, step(scale.RuleBounds, scale.Facts{Limit: 1, Down: true}), active, "ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
+	f(readable, step(scale.RuleBudget, scale.Facts{Limit: 8}), active, "ScalingLimited True BudgetLimit: the budget is 8 GPUs")
+	f(readable, step(scale.RuleRate, scale.Facts{}), active, "ScalingLimited True ScaleUpLimit: the rate of scaling up is limited")
+	f(readable, step(scale.RuleDescent, scale.Facts{Down: true}), active, "ScalingLimited True ScaleDownLimit: the rate of scaling down is limited")
+	f(readable, step(scale.RuleDisabled, scale.Facts{Down: true}), active, "ScalingLimited True ScaleDownLimit: behavior does not allow scaling down")
+	f(readable, step(scale.RuleOverride, scale.Facts{By: "override until 18:00"}), active, "ScalingLimited True Override: override until 18:00")
+	f(silent, step(scale.RuleSetToZero, scale.Facts{}),
+		"ScalingActive False ScalingDisabled: the replicas were set to 0, and not by this controller: they stay 0. To go on, set 1 or more, such as with kubectl scale --replicas=1",
+		"ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
+	if got := Conditions(nil, &scale.Decision{}, readable, nil); got != nil {
+		t.Errorf("without bounds: %v", got)
+	}
+}
+
+func TestNotable(t *testing.T) {
+	f := func(want bool, kind string, status metav1.ConditionStatus, reason string) {
+		t.Helper()
+		if got := IsNotable(&metav1.Condition{Type: kind, Status: status, Reason: reason}); got != want {
+			t.Errorf("%s %s %s: %v", kind, status, reason, got)
+		}
+	}
+	f(false, v1alpha1.ConditionReady, "True", "")
+	f(true, v1alpha1.ConditionReady, "False", "")
+	f(true, v1alpha1.ConditionOverridden, "True", reasonOverridden)
+	f(true, v1alpha1.ConditionOverridden, "False", reasonEnded)
+	f(false, v1alpha1.ConditionOverridden, "False", reasonNone)
+	f(false, v1alpha1.ConditionScalingLimited, "False", reasonInRange)
+	f(true, v1alpha1.ConditionScalingLimited, "True", reasonTooMany)
+	f(false, v1alpha1.ConditionScalingActive, "False", "NoFreshData")
+	f(true, v1alpha1.ConditionScalingActive, "False", reasonDisabled)
+}
+
+// Replicas that others set to 0 are an Event once, also over a change of leaders.
+func TestZeroIsRecordedOnce(t *testing.T) {
+	l := &life{t: t}
+	d := &scale.Decision{Steps: []scale.Step{{Rule: scale.RuleSetToZero}}}
+	c := policy.Compiled{}
+	say := func(leading bool) (n int) {
+		p := c.Policy
+		r := l.keeper.Apply(&c, &p, nil, t0)
+		n = len(l.keeper.Notices(r, d, &l.object, leading))
+		l.object.Status.Conditions = Conditions(r, d, metav1.Condition{}, nil)
+		return n
+	}
+	if a, b := say(true), say(true); a != 1 || b != 0 {
+		t.Errorf("%d events, then %d", a, b)
+	}
+	if a, b := say(false), say(true); a != 0 || b != 0 {
+		t.Errorf("after a change of leaders: %d events, then %d", a, b)
+	}
+}

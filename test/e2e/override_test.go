@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/serve/hold"
+)
+
+// runHold runs gpupilot hold or resume, and returns what it prints.
+func runHold(t *testing.T, args ...string) string {
+	t.Helper()
+	config, err := rig.Cluster.KubeconfigFor("oncall", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range hold.Commands() {
+		if cmd.Name() == args[0] {
+			var out bytes.Buffer
+			cmd.SetArgs(append(args[1:], "--kubeconfig", config))
+			cmd.SetOut(&out)
+			if err := cmd.ExecuteContext(t.Context()); err != nil {
+				t.Fatalf("%q: %v", args, err)
+			}
+			return out.String()
+		}
+	}
+	t.Fatalf("no command %q", args)
+	return ""
+}
+
+// overridden waits until ConditionOverridden has a status and a reason.
+func overridden(t *testing.T, name string, want metav1.ConditionStatus, reason string) (since time.Time) {
+	t.Helper()
+	eventually(t, func() error {
+		c := meta.FindStatusCondition(status(t, name).Conditions, v1alpha1.ConditionOverridden)
+		if c == nil || c.Status != want || c.Reason != reason {
+			return fmt.Errorf("condition %+v, want %s with %s", c, want, reason)
+		}
+		since = c.LastTransitionTime.Time
+		return nil
+	})
+	return since
+}
+
+// A person on call holds a workload. The controller is killed before and restarted after
+// the end of the override, which is neither lost nor extended.
+func TestOverride(t *testing.T) {
+	const name = "hold"
+	offer(name, 0.3)
+	deploy(t, name, 1, time.Second)
+	spread(t, name, 1)
+	autoscale(t, name, nil)
+	object := namespace + "/" + name
+	if out := runHold(t, "hold", object, "--replicas", "3", "--for", "1h", "--reason", "incident 4711"); !strings.Contains(out, "3 replicas, override until") {
+		t.Errorf("hold prints %q", out)
+	}
+	wantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
+	overridden(t, name, metav1.ConditionTrue, "Overridden")
+
+	seen := record(t, name)
+	rig.KillController()
+	if err := rig.StartController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	end := time.Now().Add(25 * time.Second).Truncate(time.Second)
+	runHold(t, "hold", object, "--replicas", "4", "--until", end.UTC().Format(time.RFC3339), "--reason", "incident 4711")
+	wantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
+	ended := overridden(t, name, metav1.ConditionFalse, "OverrideEnded")
+	if late := ended.Sub(end); late < 0 || late > 2*time.Second {
+		t.Errorf("it ended %v after its end", late)
+	}
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	for _, n := range seen.values() {
+		if n > 4 {
+			t.Errorf("replicas went %v", seen.values())
+		}
+	}
+
+	// What somebody sets to 0 stays 0, also over a restart, until an override asks for more.
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := rig.Client.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"replicas": 0}}`))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		c := meta.FindStatusCondition(status(t, name).Conditions, v1alpha1.ConditionScalingActive)
+		if c == nil || c.Reason != "ScalingDisabled" {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
+	rig.KillController()
+	if err := rig.StartController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leads(t, rig.ControllerURL, true)
+	zero := record(t, name)
+	runHold(t, "hold", object, "--replicas", "2", "--for", "1h", "--reason", "go on")
+	wantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
+	if v := zero.values(); len(v) < 1 || v[0] != 2 && (v[0] != 0 || v[1] != 2) {
+		t.Errorf("replicas went %v, want 0, then 2", v)
+	}
+	runHold(t, "resume", object)
+	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	overridden(t, name, metav1.ConditionFalse, "NoOverride")
+}
