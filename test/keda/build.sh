@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds KEDA's operator and metrics server from its Go module, for test/e2e/keda: 15 CPU minutes once per machine. The
+# Builds KEDA's operator and metrics server from its Go module, for test/e2e/keda: 25 CPU minutes once per machine. The
 # result is kept under ${GPUPILOT_CACHE:-${XDG_CACHE_HOME:-~/.cache}/gpupilot}/keda-VERSION, which is printed. With --built
 # nothing is built, and nothing is printed if it is not there.
 set -euo pipefail
