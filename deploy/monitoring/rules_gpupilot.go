@@ -54,6 +54,7 @@ func autoscalerAlerts() []alert {
 		},
 		burnAlert("Fast", critical, "1h", "5m", "14.4", "2m", "28 days' error budget is then gone in two days"),
 		burnAlert("Slow", warning, "6h", "30m", "6", "15m", "28 days' error budget is then gone in five days"),
+		burnAlert("Steady", info, "3d", "6h", "1", "1h", "the objective will be missed"),
 		{
 			name: "GPUAutoscalerFlapping", severity: warning, runbook: "autoscaler-flapping",
 			expr:        by("min", perWorkload, by("sum", perWorkload+", direction", "increase(gpupilot_autoscaler_scales_total[30m])")) + " >= 3",

@@ -23,7 +23,7 @@ func workload() board {
 			choice("namespace", "Namespace", `label_values(gpupilot_autoscaler_condition{cluster=~"$cluster"}, namespace)`, ""),
 			choice("name", "GPUAutoscaler", `label_values(gpupilot_autoscaler_condition{cluster=~"$cluster",namespace=~"$namespace"}, name)`, ""),
 		},
-		rows: []row{workloadNow(), workloadSignals(), workloadReasons(), workloadGPUs(), controller()},
+		rows: []row{workloadNow(), workloadSignals(), workloadObjectives(), workloadReasons(), workloadGPUs(), controller()},
 	}
 }
 
@@ -64,6 +64,26 @@ func workloadSignals() row {
 		}},
 		{title: "Age of the signals' values", unit: seconds, queries: []query{
 			{most(perWorkload+", signal", "gpupilot_autoscaler_signal_age_seconds"+chosen), workloadName + " {{signal}}"},
+		}},
+	}}
+}
+
+func workloadObjectives() row {
+	const perObjective = perWorkload + ", signal"
+	const objective = workloadName + " {{signal}}"
+	slo := func(labels, metric string) string { return most(perObjective+labels, "gpupilot_slo_"+metric+chosen) }
+	return row{title: "Objectives", panels: []panel{
+		{title: "Attained", about: "Share of the requests within the limits, over the time of the objective: at least, and at most where the histograms leave a range.", unit: share, full: true, queries: []query{
+			{slo(", bound", "attained_ratio"), objective + " {{bound}}"}, {slo("", "objective_ratio"), objective + " objective"},
+		}},
+		{title: "Error budget left", about: "Share of the allowed misses. Below 0, the objective is missed.", unit: share, queries: []query{{slo(", bound", "error_budget_left_ratio"), objective + " {{bound}}"}}},
+		{title: "Burn rate", about: "At 1, the error budget lasts for the time of the objective. Alerts: 14.4 in 1h and 5m, 6 in 6h and 30m, 1 in 3d and 6h.", unit: count, queries: []query{{slo(", window", "burn_rate"), objective + " {{window}}"}}},
+		{kind: areas, title: "Misses by cause", about: "Share of the requests of the last day that missed a limit.", unit: share, queries: []query{{slo(", cause", "missed_ratio"), objective + " {{cause}}"}}},
+		{title: "Mean replicas of the plan", about: "By the recorded load: of the objective, with twice (looser) and half (stricter) of its misses, and of the cheapest plan that keeps it where this one does not.", unit: count, queries: []query{
+			{slo(", objective", "plan_replicas"), objective + " {{objective}}"}, {slo("", "needed_replicas"), objective + " needed"},
+		}},
+		{title: "Tokens", about: "That all serving replicas are asked for.", unit: perSec, queries: []query{
+			{most(perObjective+", type", "gpupilot_autoscaler_signal_tokens_per_second"+chosen), objective + " {{type}}"},
 		}},
 	}}
 }

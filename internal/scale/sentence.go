@@ -100,7 +100,12 @@ func (s Step) demand() string {
 	default:
 		out += fmt.Sprintf("%s × %s ÷ target %s", serving(f), quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
 	}
-	out += s.result() + misses(f.Missed)
+	out += s.result()
+	if f.Planned {
+		if why := Causes(f.Missed); why != "" {
+			out += "; " + why
+		}
+	}
 	if f.Batching {
 		out += s.batch()
 	}
@@ -123,8 +128,8 @@ func (s Step) plan() string {
 	return out + fmt.Sprintf("; %s within the limits take replicas that are busy to %s", share(f.Objective), percent(f.BusyTarget))
 }
 
-// misses says why requests missed a limit.
-func misses(m promise.Misses) string {
+// Causes says why requests of the last day missed a limit; empty: none did.
+func Causes(m promise.Misses) string {
 	all := m.Sum()
 	if all < 5e-5 { // 0.00 %
 		return ""
@@ -140,7 +145,7 @@ func misses(m promise.Misses) string {
 			causes = append(causes, share(c.share)+" "+c.cause)
 		}
 	}
-	return fmt.Sprintf("; %s of the last day missed a limit: %s", share(all), strings.Join(causes, ", "))
+	return fmt.Sprintf("%s of the last day missed a limit: %s", share(all), strings.Join(causes, ", "))
 }
 
 // share writes a share of nearly all requests in percent, with its decimals.

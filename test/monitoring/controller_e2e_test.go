@@ -38,6 +38,7 @@ var untold = map[string]string{
 	"GPUAutoscalerFlapping":         "gpupilot_autoscaler_scales_total",
 	"GPUPilotObjectiveFastBurn":     "", // of an slo: test/e2e has one
 	"GPUPilotObjectiveSlowBurn":     "",
+	"GPUPilotObjectiveSteadyBurn":   "",
 	"GPUPilotScaleErrors":           `gpupilot_scale_requests_total{result="error"}`,
 	"GPUPilotExporterContradicted":  "gpupilot_exporter_contradictions_total",
 	"GPUPilotMetricsAPIUnavailable": "", // of the API server, see below

@@ -11,7 +11,7 @@ import (
 // Metrics describes the metrics of objectives. Their number of series is bounded by that of
 // the objectives of a GPUAutoscaler.
 type Metrics struct {
-	objective, over, requests, missed, attained, left, burn, plan, needed *prometheus.Desc
+	objective, over, requests, missed, attained, left, burn, causes, plan, needed *prometheus.Desc
 }
 
 // NewMetrics returns the metrics.
@@ -27,6 +27,7 @@ func NewMetrics() Metrics {
 		attained:  desc("attained_ratio", "Share of the requests within the slo's time that kept the limits: at least and at most (bound); absent without requests.", "bound"),
 		left:      desc("error_budget_left_ratio", "Share of the slo's allowed misses that is left: at least and at most (bound). Negative: more were missed. Absent without requests.", "bound"),
 		burn:      desc("burn_rate", "How fast the misses of a window use the error budget: at 1 it lasts for the slo's time. Absent without requests in the window.", "window"),
+		causes:    desc("missed_ratio", "Share of the requests of the last day that missed a limit, by cause: as planned (plan), while replicas started (startup), at maxReplicas or the budget (bounds), more than usual at the load (servers). Absent before the first plan.", "cause"),
 		plan:      desc("plan_replicas", "Mean replicas that an objective takes by the recorded load: of the slo, with twice (looser) and with half (stricter) of the allowed misses.", "objective"),
 		needed:    desc("needed_replicas", "Mean replicas that keep the objective where the plan does not, because the load rises faster than replicas start; absent if it does, or if nothing would."),
 	}
@@ -34,7 +35,7 @@ func NewMetrics() Metrics {
 
 // Describe sends the descriptions.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.objective, m.over, m.requests, m.missed, m.attained, m.left, m.burn, m.plan, m.needed} {
+	for _, d := range []*prometheus.Desc{m.objective, m.over, m.requests, m.missed, m.attained, m.left, m.burn, m.causes, m.plan, m.needed} {
 		ch <- d
 	}
 }
@@ -71,6 +72,10 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric, namespace, name string, r
 		if r.Plan.Target <= 0 {
 			continue
 		}
+		send(m.causes, r.causes.Planned, "plan")
+		send(m.causes, r.causes.Starting, "startup")
+		send(m.causes, r.causes.Bounded, "bounds")
+		send(m.causes, r.causes.Server, "servers")
 		send(m.plan, r.Plan.Replicas, "own")
 		send(m.plan, r.Plan.Looser, "looser")
 		send(m.plan, r.Plan.Stricter, "stricter")

@@ -31,6 +31,7 @@ type Report struct {
 	Plan    promise.Plan // Target 0: none was learned yet
 	cost    promise.Cost // of tokens, if learned
 	learned bool
+	causes  promise.Misses // shares of the requests of the last day
 	calm    calm
 	at      time.Time
 	max     int32         // replicas
@@ -50,7 +51,7 @@ func (k *Keeper) Reports(p *policy.Compiled, s *scale.State, startup time.Durati
 			max: p.Policy.Max, startup: cmp.Or(startup, scale.DefaultStartup),
 		}
 		if learned := learnedOf(s, x.source, sig.Name); learned != nil {
-			r.Plan = learned.Plan
+			r.Plan, r.causes = learned.Plan, learned.Causes()
 			r.cost, r.learned = learned.Work.Cost()
 			r.calm.ended, r.calm.missed = learned.Curve.Calm()
 		}
@@ -75,6 +76,9 @@ func (r *Report) Sentence() string {
 			r.attained(), r.Ended, r.limits(), period(r.measured()), percent(r.Objective), period(r.Over))}
 		parts = append(parts, fmt.Sprintf("%s of the error budget is left", r.left()))
 		parts = append(parts, "burn rate "+strings.Join(r.burns(), ", "))
+	}
+	if why := scale.Causes(r.causes); why != "" {
+		parts = append(parts, why)
 	}
 	if r.Plan.Target > 0 {
 		parts = append(parts, fmt.Sprintf("by the recorded load it takes %s replicas in the mean, %s takes %s, and %s takes %s",

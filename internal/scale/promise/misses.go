@@ -14,6 +14,9 @@ type Misses struct {
 // Sum is the number of all of them.
 func (m *Misses) Sum() float64 { return m.Planned + m.Starting + m.Bounded + m.Server }
 
+// Causes returns the misses as shares of the requests of the last day.
+func (s *State) Causes() Misses { return s.Missed.of(s.Ended) }
+
 // of returns the misses as shares of the requests that ended.
 func (m Misses) of(ended float64) Misses { return m.times(1 / max(ended, 1)) }
 

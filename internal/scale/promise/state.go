@@ -243,7 +243,7 @@ func (s State) Demand(objective float64, l Limits, startup float64) (d Demand, o
 	if !ok {
 		return Demand{}, false
 	}
-	d = Demand{Target: s.Plan.Target, Average: s.Plan.Average, Window: s.Plan.Window, Reserve: s.Plan.Reserve, Missed: s.Missed.of(s.Ended)}
+	d = Demand{Target: s.Plan.Target, Average: s.Plan.Average, Window: s.Plan.Window, Reserve: s.Plan.Reserve, Missed: s.Causes()}
 	if d.Target <= 0 {
 		d.Target, d.Average, d.Window, d.Reserve = defaultLoad*cost.knee(l), defaultAverage, firstWindow(startup), 0
 	}
