@@ -30,7 +30,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # go-nvml wraps calls that NVIDIA has deprecated. Old drivers still need them.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 missing-compilers images load packages archives demo test unit e2e soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
+.PHONY: all arm64 missing-compilers images load packages archives demo test unit e2e hardware soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 # load gpu calls libcuda, which needs glibc. The static CLI contains the program that does, and starts it from memory.
@@ -145,6 +145,9 @@ e2e: kube all fakes $(ARM64_TEST) ## the chain on a real control plane, and as r
 	$(call go_test,release,-count=1 ./...,deploy/release)
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
 	$(call go_test,install,-count=1 -tags e2e -timeout 15m -run Install ./...,test/chart)
+
+hardware: all ## gpupilot load on the GPU of this machine, in about eight minutes; writes docs/hardware.md, and goes on where it was interrupted
+	go run ./test/hardware
 
 SOAK ?= 10m
 soak: all fakes ## the agent under a series of failures, for SOAK (10m)

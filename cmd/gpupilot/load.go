@@ -43,6 +43,7 @@ type loadFlags struct {
 	memory         string
 	watts, celsius float64
 	sources        []string // of --check
+	calibrate      string
 }
 
 // loadGPUCommand loads GPUs.
@@ -91,6 +92,7 @@ func (f *loadFlags) define(cmd *cobra.Command) {
 	p.Float64Var(&f.celsius, "temp-max", 0, "end when the GPU is hotter (°C)")
 	p.StringVar(&f.host.Library, "cuda-library", cuda.DefaultLibrary, "CUDA driver library")
 	p.StringVar(&f.host.NVML, "nvml-library", cuda.DefaultNVML, "NVML library, for power, temperature and throttling")
+	p.StringVar(&f.calibrate, "calibrate", "", "FILE to write a table of the model to: field ↔ TFLOP/s or GB/s ↔ W; without -t, of each pipe at 5 duties")
 	f.defineShared(p)
 	f.args.DefineForeign(p)
 }
@@ -135,6 +137,11 @@ func (f *loadFlags) begin(cmd *cobra.Command) ([]load.Sequence, *load.Output, er
 func note(cmd *cobra.Command, text string) { fmt.Fprintln(cmd.ErrOrStderr(), "gpupilot:", text) }
 
 func (f *loadFlags) run(cmd *cobra.Command) error {
+	if f.calibrate != "" {
+		if err := f.args.SelectCalibration(); err != nil {
+			return err
+		}
+	}
 	sequences, out, err := f.begin(cmd)
 	if err != nil {
 		return err
@@ -151,16 +158,22 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	bounds := load.Bounds{MemoryBytes: uint64(memory.Value()), MaxWatts: f.watts, MaxCelsius: f.celsius}
 	return f.checked(cmd, sequences, func(took func(load.Step)) error {
 		defer out.Close()
-		return f.explain(ctx, f.host.Run(ctx, chosen, all, sequences, bounds, func(m load.Message) error {
+		var table load.Calibrator
+		err := f.explain(ctx, f.host.Run(ctx, chosen, all, sequences, bounds, func(m load.Message) error {
 			switch {
 			case m.Step != nil:
 				took(*m.Step)
+				table.Add(*m.Step)
 				return out.Step(*m.Step)
 			case m.Note != "":
 				note(cmd, m.Note)
 			}
 			return nil
 		}))
+		if err != nil || f.calibrate == "" {
+			return err
+		}
+		return table.Write(f.calibrate)
 	})
 }
 

@@ -17,12 +17,16 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/relabel"
+	"github.com/spf13/pflag"
 	yamlv3 "go.yaml.in/yaml/v3"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
+	"github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
@@ -184,6 +188,16 @@ func checkObjects(b []byte) (checked int, err error) {
 			err = checkExporter(object)
 		case "HorizontalPodAutoscaler":
 			err = checkHPA(object)
+		case "Job":
+			var j batchv1.Job
+			if err = yaml.UnmarshalStrict(object, &j); err == nil {
+				err = checkLoad(j.Spec.Template.Spec)
+			}
+		case "Pod":
+			var p corev1.Pod
+			if err = yaml.UnmarshalStrict(object, &p); err == nil {
+				err = checkLoad(p.Spec)
+			}
 		default:
 			continue
 		}
@@ -218,6 +232,36 @@ func checkAutoscaler(object []byte) error {
 		return errors.New("it lacks metadata.name or spec.scaleTargetRef")
 	}
 	_, err := policy.Compile(&a)
+	return err
+}
+
+// checkLoad checks that a pod of gpupilot load gpu has one GPU, our image at the chart's tag, and arguments that the
+// command takes.
+func checkLoad(p corev1.PodSpec) error {
+	c := p.Containers[0]
+	if gpus := c.Resources.Limits["nvidia.com/gpu"]; gpus.Value() != 1 {
+		return fmt.Errorf("it has %v GPUs, want 1", gpus.Value())
+	}
+	chart, err := os.ReadFile(filepath.Join(root, "deploy", "chart", "Chart.yaml"))
+	if err != nil {
+		return err
+	}
+	tag, ok := strings.CutPrefix(c.Image, "ghcr.io/gpupilot/gpupilot:")
+	if !ok || !bytes.Contains(chart, []byte("\nappVersion: "+tag+" ")) {
+		return fmt.Errorf("image %s: want the CLI's at the chart's appVersion", c.Image)
+	}
+	rest, ok := strings.CutPrefix(strings.Join(c.Args, "\n"), "load\ngpu\n")
+	if !ok {
+		return fmt.Errorf("arguments %q: want load gpu", c.Args)
+	}
+	var args load.Args
+	set := pflag.NewFlagSet("load gpu", pflag.ContinueOnError)
+	args.Define(set, nil)
+	args.DefineForeign(set)
+	if err := set.Parse(load.SplitArguments(strings.Split(rest, "\n"))); err != nil {
+		return err
+	}
+	_, _, err = args.Sequences()
 	return err
 }
 

@@ -74,6 +74,7 @@ var otherPrograms = map[string]string{
 	"cosign":               "certificate-identity-regexp certificate-oidc-issuer",
 	"prometheus-adapter":   "metrics-relist-interval",
 	"KEDA":                 "enable-apiservice-patching",
+	"dcgmproftester":       "no-dcgm-validation target-max-value min-value max-value mode max-processes sync-count cublas log-file",
 	"SGLang, llm-d":        "enable-metrics metrics-endpoint-auth",
 }
 

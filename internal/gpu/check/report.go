@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"text/tabwriter"
 
@@ -67,6 +68,9 @@ func Print(out io.Writer, results []Result, asJSON bool) error {
 func number(format string, v *float64) string {
 	if v == nil {
 		return "-"
+	}
+	if math.Abs(*v) < 1e-9 { // the rest of a sum
+		return fmt.Sprintf(format, 0.0)
 	}
 	return fmt.Sprintf(format, *v)
 }

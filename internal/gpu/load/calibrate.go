@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+)
+
+// Calibration is what the loads of one model of GPU generated: how a field's value translates to a rate and to power.
+type Calibration struct {
+	Model             string  `json:"model"`
+	ComputeCapability string  `json:"computeCapability"`
+	SMs               int     `json:"sms"`
+	Points            []Point `json:"points"`
+}
+
+// Point is the mean of the steps of one load at one duty. A nil pointer is a value that could not be read.
+type Point struct {
+	Load      string   `json:"load"`
+	Duty      float64  `json:"duty"`
+	Generated *float64 `json:"generated,omitempty"` // in the field's unit
+	Error     float64  `json:"error"`
+	Rate      *float64 `json:"rate,omitempty"`
+	RateUnit  string   `json:"rateUnit,omitempty"`
+	Share     *float64 `json:"shareOfPeak,omitempty"`
+	Watts     *float64 `json:"watts,omitempty"`
+	ClockMHz  *float64 `json:"clockMHz,omitempty"`
+	Steps     int      `json:"steps"`
+}
+
+// calibrated are the loads of a calibration that names none, and their shape.
+const (
+	calibrated      = "tensor,fp32,fp64,fp16,dram,sm-active"
+	calibratedSteps = "0.2,0.4,0.6,0.8,1:5s"
+)
+
+// SelectCalibration selects the loads and the shape of a calibration, if nothing is selected.
+func (a *Args) SelectCalibration() error {
+	if slices.ContainsFunc(a.given, func(g given) bool { return g.test != nil }) {
+		return nil
+	}
+	if err := a.Test().Set(calibrated); err != nil {
+		return err
+	}
+	return a.Shape(Steps, nil).Set(calibratedSteps)
+}
+
+// Calibrator collects steps. It may be used by several goroutines.
+type Calibrator struct {
+	mu     sync.Mutex
+	models map[string]*Calibration
+	sums   map[pointKey]*pointSums
+}
+
+type pointKey struct {
+	model, load string
+	percent     int // of the duty
+}
+
+type pointSums struct {
+	step     Step // the first one
+	n        float64
+	duty     float64
+	maxError float64
+
+	generated, generatedN, rate, rateN, share, shareN, watts, wattsN, clock, clockN float64
+}
+
+// Add adds a step. Steps in which the duty changes are left out: they say little about a duty.
+func (c *Calibrator) Add(s Step) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.models == nil {
+		c.models, c.sums = map[string]*Calibration{}, map[pointKey]*pointSums{}
+	}
+	if c.models[s.GPU.Name] == nil {
+		c.models[s.GPU.Name] = &Calibration{Model: s.GPU.Name, ComputeCapability: s.GPU.ComputeCapability, SMs: s.GPU.SMs}
+	}
+	key := pointKey{s.GPU.Name, s.Load, int(100*s.Duty + 0.5)}
+	p := c.sums[key]
+	if p == nil {
+		p = &pointSums{step: s}
+		c.sums[key] = p
+	}
+	p.n++
+	p.duty += s.Duty
+	p.maxError = max(p.maxError, s.Error)
+	for _, v := range []struct {
+		value  *float64
+		sum, n *float64
+	}{
+		{s.Generated, &p.generated, &p.generatedN}, {s.Rate, &p.rate, &p.rateN}, {s.Share, &p.share, &p.shareN},
+		{s.Watts, &p.watts, &p.wattsN}, {s.ClockMHz, &p.clock, &p.clockN},
+	} {
+		if v.value != nil {
+			*v.sum += *v.value
+			*v.n++
+		}
+	}
+}
+
+// leastSteps is how many steps a point needs: one step in which the duty changes makes none.
+const leastSteps = 2
+
+// Tables returns a calibration for each model, sorted by name, load and duty.
+func (c *Calibrator) Tables() (out []Calibration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.models)) {
+		table := *c.models[name]
+		for key, p := range c.sums {
+			if key.model != name || p.n < leastSteps {
+				continue
+			}
+			table.Points = append(table.Points, Point{
+				Load: key.load, Duty: p.duty / p.n, Generated: mean(p.generated, p.generatedN), Error: p.maxError, Steps: int(p.n),
+				Rate: mean(p.rate, p.rateN), RateUnit: p.step.RateUnit, Share: mean(p.share, p.shareN),
+				Watts: mean(p.watts, p.wattsN), ClockMHz: mean(p.clock, p.clockN),
+			})
+		}
+		slices.SortFunc(table.Points, func(a, b Point) int { return cmp.Or(cmp.Compare(a.Load, b.Load), cmp.Compare(a.Duty, b.Duty)) })
+		out = append(out, table)
+	}
+	return out
+}
+
+func mean(sum, n float64) *float64 {
+	if n == 0 {
+		return nil
+	}
+	v := sum / n
+	return &v
+}
+
+// Write replaces the file at path by the tables, as JSON.
+func (c *Calibrator) Write(path string) error {
+	b, err := json.MarshalIndent(c.Tables(), "", "  ")
+	if err != nil {
+		return err
+	}
+	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.WriteFile(temporary, append(b, '\n'), 0o644); err != nil { //nolint:gosec // a table for everybody
+		return fmt.Errorf("--calibrate: %w", err)
+	}
+	return os.Rename(temporary, path)
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/load"
+)
+
+// page is docs/hardware.md.
+func page(c Config, done []measured, now time.Time) (string, error) {
+	var out strings.Builder
+	fmt.Fprintf(&out, "# Measured on a GPU\n\n`make hardware` wrote this page on %s, on %s.\n", now.UTC().Format(time.DateOnly), device(done))
+	fmt.Fprint(&out, "\n## Generated and shown\n\nThe whole load, and the verdict on each source over 20, 40, 60, 80 and 100 % of it.\n\n"+
+		"| load | generated | rate | of the peak | SM clock | power | sources |\n|---|---|---|---|---|---|---|\n")
+	for _, m := range done {
+		if m.name == "calibration" || m.name == "lag" {
+			continue
+		}
+		if s, ok := whole(m.steps); ok {
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s | %s | %s | %s |\n", m.name, generated(s), value("%.2f "+s.RateUnit, s.Rate, 1), value("%.0f %%", s.Share, 100),
+				value("%.0f MHz", s.ClockMHz, 1), value("%.0f W", s.Watts, 1), verdicts(m))
+		}
+	}
+	for _, m := range done {
+		if m.name != "lag" {
+			continue
+		}
+		fmt.Fprint(&out, "\n## Lag\n\nUnder a sine on the tensor cores.\n\n| source | lag | interval | verdict |\n|---|---|---|---|\n")
+		for _, r := range m.results {
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", r.Source, value("%.1f s", r.Lag, 1), value("%.1f s", r.Interval, 1), r.Verdict)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(c.folder, "table.json")); err == nil {
+		text, err := calibration(b)
+		if err != nil {
+			return "", err
+		}
+		out.WriteString(text)
+	}
+	if b, err := exec.Command("nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit,ecc.mode.current", "--format=csv").Output(); err == nil { //nolint:noctx // it answers or fails at once
+		fmt.Fprintf(&out, "\n## nvidia-smi\n\n```text\n%s```\n", b)
+	}
+	return out.String(), nil
+}
+
+// calibration is the table of a calibration.
+func calibration(b []byte) (string, error) {
+	var tables []load.Calibration
+	if err := json.Unmarshal(b, &tables); err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for _, t := range tables {
+		fmt.Fprintf(&out, "\n## Calibration of %s\n\n| load | duty | field shows | rate | of the peak | power |\n|---|---|---|---|---|---|\n", t.Model)
+		for _, p := range t.Points {
+			fmt.Fprintf(&out, "| `%s` | %.2f | %s | %s | %s | %s |\n", p.Load, p.Duty, value("%.4g", p.Generated, 1), value("%.2f "+p.RateUnit, p.Rate, 1),
+				value("%.0f %%", p.Share, 100), value("%.0f W", p.Watts, 1))
+		}
+	}
+	return out.String(), nil
+}
+
+// device names the GPU.
+func device(done []measured) string {
+	for _, m := range done {
+		if len(m.steps) > 0 {
+			g := m.steps[0].GPU
+			return fmt.Sprintf("%s (compute capability %s, %d SMs, %d MiB)", g.Name, g.ComputeCapability, g.SMs, g.MemoryBytes>>20)
+		}
+	}
+	return "an unknown GPU"
+}
+
+// whole is a step of the whole load, the last one: the clock has settled.
+func whole(steps []load.Step) (out load.Step, ok bool) {
+	for _, s := range steps {
+		if s.Duty > 0.999 {
+			out, ok = s, true
+		}
+	}
+	return out, ok
+}
+
+func generated(s load.Step) string {
+	switch {
+	case s.Generated == nil:
+		return "unknown"
+	case s.Unit == "ratio":
+		return fmt.Sprintf("%.4f ± %.4f", *s.Generated, s.Error)
+	}
+	return fmt.Sprintf("%.2f ± %.2f GB/s", *s.Generated/1e9, s.Error/1e9)
+}
+
+func verdicts(m measured) string {
+	var list []string
+	for _, r := range m.results {
+		list = append(list, fmt.Sprintf("%s: %s", r.Source, r.Verdict))
+	}
+	return strings.Join(list, "; ")
+}
+
+func value(format string, v *float64, factor float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *v*factor)
+}
