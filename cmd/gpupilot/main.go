@@ -43,7 +43,10 @@ func (i interrupted) Unwrap() error { return context.Canceled }
 // exitCode returns 130 after an interrupt, the shells' code for SIGINT, and an error's own code if it has one.
 func exitCode(err error) int {
 	var failure *load.Failure
+	var exit *exitWith
 	switch {
+	case errors.As(err, &exit):
+		return exit.code
 	case errors.As(err, &failure):
 		return failure.Code
 	case errors.Is(err, context.Canceled):
@@ -89,7 +92,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
-	root.AddCommand(demoCommand(), topCommand(), getCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
+	root.AddCommand(demoCommand(), topCommand(), getCommand(), doctorCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
 	root.AddCommand(hold.Commands()...)
 	return root.ExecuteContext(ctx)
 }

@@ -73,6 +73,7 @@ var otherPrograms = map[string]string{
 	"nvidia-smi":           "gpu-reset status",
 	"cosign":               "certificate-identity-regexp certificate-oidc-issuer",
 	"prometheus-adapter":   "metrics-relist-interval",
+	"vllm, tritonserver":   "shutdown-timeout exit-timeout-secs",
 	"KEDA":                 "enable-apiservice-patching",
 	"dcgmproftester":       "no-dcgm-validation target-max-value min-value max-value mode max-processes sync-count cublas log-file",
 	"SGLang, llm-d":        "enable-metrics metrics-endpoint-auth",

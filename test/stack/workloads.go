@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/simnode"
@@ -64,6 +65,8 @@ func Deployment(namespace, name string, replicas int32, startup time.Duration) *
 					Containers: []corev1.Container{{
 						Name: "server", Image: "inference-server",
 						Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: simnode.MetricsPort}},
+						// The simulated kubelet does not probe it: a pod is ready after its start-up.
+						ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("http")}}},
 						Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
 							simnode.GPUResource: *resource.NewQuantity(1, resource.DecimalSI),
 						}},

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -126,6 +127,13 @@ func (a *API) MergePatch(ctx context.Context, patch any, dryRun bool, into any, 
 	return a.send(ctx, http.MethodPatch, "application/merge-patch+json", u, patch, into)
 }
 
+// Get decodes what is at a path, with parameters such as labelSelector.
+func (a *API) Get(ctx context.Context, query url.Values, into any, path ...string) error {
+	u := a.base.JoinPath(path...)
+	u.RawQuery = query.Encode()
+	return a.send(ctx, http.MethodGet, "", u, nil, into)
+}
+
 func (a *API) send(ctx context.Context, method, contentType string, u *url.URL, body, into any) error {
 	var content io.Reader = http.NoBody
 	if body != nil {
@@ -158,6 +166,9 @@ func (a *API) send(ctx context.Context, method, contentType string, u *url.URL, 
 	var status metav1.Status
 	if json.Unmarshal(b, &status) == nil && status.Kind == "Status" {
 		return apierrors.FromObject(&status)
+	}
+	if resp.StatusCode == http.StatusNotFound { // an API group that the cluster does not have
+		return apierrors.NewNotFound(schema.GroupResource{}, u.Path)
 	}
 	return fmt.Errorf("%s: %.200q", resp.Status, b)
 }

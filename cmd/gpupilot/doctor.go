@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/serve/doctor"
+	"github.com/gpupilot/gpupilot/internal/serve/remote"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// doctorOptions are the flags of doctor.
+type doctorOptions struct {
+	where      remote.Cluster
+	controller remote.Controller
+	namespace  string
+	checks     doctor.Selection
+	format     string
+	strict     bool
+	bundle     string
+}
+
+// exitWith is an error with the exit code of the program.
+type exitWith struct {
+	code int
+	text string
+}
+
+func (e *exitWith) Error() string { return e.text }
+
+// doctorCommand looks for what is wrong.
+func doctorCommand() *cobra.Command {
+	var o doctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what is wrong in the cluster, say what it breaks and what to do",
+		Long: `Check the installation, the nodes, what is scraped, and the workloads that are scaled. Each check has a code that does not
+change. A check that cannot run, such as without the right to read something, says so and does not count as passed.
+Exit code: 0 nothing is wrong, 1 warnings with --strict, 2 errors, 3 a check could not run.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.controller.Named = cmd.Flags().Changed("controller")
+			return o.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.where.Kubeconfig, "kubeconfig", "", "path of a kubeconfig (default: $KUBECONFIG, ~/.kube/config, or in-cluster)")
+	f.StringVar(&o.where.Context, "context", "", "context of the kubeconfig (default: its current one)")
+	f.StringVarP(&o.namespace, "namespace", "n", "gpupilot-system", "namespace of the controller")
+	o.controller.Flags(f)
+	f.BoolVar(&o.checks.Pre, "pre", false, "only the checks before an installation")
+	f.StringSliceVar(&o.checks.Only, "only", nil, "only these groups or codes, such as scaling,GP301")
+	f.StringSliceVar(&o.checks.Skip, "skip", nil, "without these groups or codes")
+	f.StringVarP(&o.format, "output", "o", "text", "format: text, json")
+	f.BoolVar(&o.strict, "strict", false, "warnings are failures, too")
+	f.StringVar(&o.bundle, "bundle", "", "file to write an archive to, for a bug report: the report and the objects that it is about, without secrets")
+	return cmd
+}
+
+func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
+	checks, err := o.checks.Select()
+	if err != nil {
+		return err
+	}
+	if o.format != "text" && o.format != "json" {
+		return fmt.Errorf("--output is %q: want text or json", o.format)
+	}
+	if !o.controller.Named && o.namespace != "gpupilot-system" {
+		o.controller.Address = strings.Replace(o.controller.Address, "gpupilot-system/", o.namespace+"/", 1)
+	}
+	o.controller.Cluster = &o.where
+	api, err := o.where.API()
+	if err != nil {
+		return err
+	}
+	w := doctor.Where{API: api, Namespace: o.namespace, Now: time.Now, Controller: func(ctx context.Context, v *view.View) error {
+		return o.controller.Get(ctx, "api/v1/view", nil, v)
+	}}
+	facts := w.Gather(ctx, o.checks.Pre)
+	results := doctor.Run(checks, facts)
+	report := doctor.NewReport(buildinfo.Read().Version, o.where.Host(), results)
+	if o.bundle != "" {
+		if err := writeBundle(o.bundle, report, facts); err != nil {
+			return fmt.Errorf("--bundle: %w", err)
+		}
+	}
+	write := report.Text
+	if o.format == "json" {
+		write = report.JSON
+	}
+	if err := write(out); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	if code := doctor.ExitCode(results, o.strict); code != 0 {
+		return &exitWith{code, fmt.Sprintf("doctor: %d errors, %d warnings, %d checks could not run", report.Errors, report.Warnings, report.Unknown)}
+	}
+	return nil
+}
+
+func writeBundle(path string, r *doctor.Report, f *doctor.Facts) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := doctor.Bundle(file, r, f); err != nil {
+		_ = file.Close()
+		return err
+	}
+	return file.Close()
+}

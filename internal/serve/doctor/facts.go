@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// API reads and asks the API server.
+type API interface {
+	Get(ctx context.Context, query url.Values, into any, path ...string) error
+	Do(ctx context.Context, method string, body, into any, path ...string) error
+}
+
+// Where is an installation.
+type Where struct {
+	API        API
+	Controller func(ctx context.Context, into *view.View) error // reads the controller's view
+	Namespace  string                                           // of the controller and its agents
+	Now        func() time.Time
+}
+
+// Facts are what was read of a cluster. A list that could not be read has an error; a kind
+// that the cluster does not have is an empty list.
+type Facts struct {
+	Now       time.Time
+	Namespace string
+
+	Version     listed[serverVersion]
+	Nodes       listed[node]
+	Autoscalers listed[v1alpha1.GPUAutoscaler]
+	Exporters   listed[v1alpha1.GPUExporter]
+	HPAs        listed[scaler]
+	Scaled      listed[scaler] // KEDA's ScaledObjects
+	VPAs        listed[scaler]
+	PDBs        listed[disruptionBudget]
+	Deployments listed[workload] // of the namespaces of GPUAutoscalers
+	StatefulSet listed[workload]
+	DaemonSets  listed[workload] // dcgm-exporters anywhere
+	Pods        listed[pod]      // agents, dcgm-exporters and the controller
+	APIServices listed[apiService]
+	Policies    listed[admissionPolicy]
+	Bindings    listed[metav1.PartialObjectMetadata]
+	Roles       listed[clusterRole]
+	RoleBinding listed[clusterRoleBinding]
+	Leases      listed[lease]
+	Rights      listed[right]
+	View        listed[view.View] // of the controller
+}
+
+// listed is a list with the reason why it could not be read.
+type listed[T any] struct {
+	Items []T
+	Err   error
+}
+
+type object struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+}
+
+// name is NAMESPACE/NAME.
+func (o *object) name() string {
+	if o.Metadata.Namespace == "" {
+		return o.Metadata.Name
+	}
+	return o.Metadata.Namespace + "/" + o.Metadata.Name
+}
+
+type serverVersion struct {
+	GitVersion string `json:"gitVersion"`
+}
+
+type node struct {
+	object
+	Status struct {
+		Capacity    map[string]string `json:"capacity"`
+		Allocatable map[string]string `json:"allocatable"`
+		Conditions  []struct {
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Message string `json:"message"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+// targetRef names what an autoscaler scales.
+type targetRef struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+}
+
+// scaler is a HorizontalPodAutoscaler, a ScaledObject or a VerticalPodAutoscaler.
+type scaler struct {
+	object
+	Spec struct {
+		ScaleTargetRef targetRef `json:"scaleTargetRef"`
+		TargetRef      targetRef `json:"targetRef"` // of a VerticalPodAutoscaler
+		UpdatePolicy   *struct {
+			UpdateMode string `json:"updateMode"`
+		} `json:"updatePolicy"`
+	} `json:"spec"`
+}
+
+type disruptionBudget struct {
+	object
+	Spec struct {
+		Selector       *metav1.LabelSelector `json:"selector"`
+		MinAvailable   *intstr.IntOrString   `json:"minAvailable"`
+		MaxUnavailable *intstr.IntOrString   `json:"maxUnavailable"`
+	} `json:"spec"`
+}
+
+type workload struct {
+	object
+	Spec struct {
+		Template corev1.PodTemplateSpec `json:"template"`
+	} `json:"spec"`
+	Status struct {
+		ReadyReplicas int32 `json:"readyReplicas"`
+		Desired       int32 `json:"desiredNumberScheduled"`
+	} `json:"status"`
+}
+
+type pod struct {
+	object
+	Spec struct {
+		NodeName   string `json:"nodeName"`
+		Containers []struct {
+			Image string   `json:"image"`
+			Args  []string `json:"args"`
+		} `json:"containers"`
+	} `json:"spec"`
+	Status corev1.PodStatus `json:"status"`
+}
+
+// ready reports whether a pod is ready.
+func (p *pod) ready() bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+type apiService struct {
+	object
+	Spec struct {
+		Service *struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		} `json:"service"`
+		CABundle []byte `json:"caBundle"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+type admissionPolicy struct {
+	object
+	Spec struct {
+		FailurePolicy string `json:"failurePolicy"`
+	} `json:"spec"`
+}
+
+type policyRule struct {
+	Verbs     []string `json:"verbs"`
+	APIGroups []string `json:"apiGroups"`
+	Resources []string `json:"resources"`
+}
+
+type clusterRole struct {
+	object
+	Rules []policyRule `json:"rules"`
+}
+
+type clusterRoleBinding struct {
+	object
+	RoleRef struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+	} `json:"roleRef"`
+	Subjects []struct {
+		Kind      string `json:"kind"`
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"subjects"`
+}
+
+type lease struct {
+	object
+	Spec struct {
+		HolderIdentity       string            `json:"holderIdentity"`
+		LeaseDurationSeconds int               `json:"leaseDurationSeconds"`
+		RenewTime            *metav1.MicroTime `json:"renewTime"`
+	} `json:"spec"`
+}
+
+// right is a right that an installation needs.
+type right struct {
+	verb, group, resource string
+	allowed               bool
+	reason                string
+}
+
+// list reads a list. A kind that the cluster does not serve is an empty list.
+func list[T any](ctx context.Context, api API, into *listed[T], query url.Values, path ...string) {
+	var l struct {
+		Items []T `json:"items"`
+	}
+	err := api.Get(ctx, query, &l, path...)
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("cannot read %s: %w", strings.Join(path, "/"), err)
+	}
+	into.Items, into.Err = append(into.Items, l.Items...), errors.Join(into.Err, err)
+}
+
+// one reads one object into a list.
+func one[T any](ctx context.Context, api API, into *listed[T], path ...string) {
+	var x T
+	err := api.Get(ctx, nil, &x, path...)
+	switch {
+	case err == nil:
+		into.Items = append(into.Items, x)
+	case !apierrors.IsNotFound(err):
+		into.Err = errors.Join(into.Err, fmt.Errorf("cannot read %s: %w", strings.Join(path, "/"), err))
+	}
+}
+
+// Gather reads what the checks need. pre leaves out what only an installation has.
+func (w *Where) Gather(ctx context.Context, pre bool) *Facts {
+	f := &Facts{Now: w.Now(), Namespace: w.Namespace}
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, 6) // requests at a time
+	read := func(do func()) {
+		wait.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			do()
+		})
+	}
+	apps := []string{"apis", "apps", "v1"}
+	read(func() { one(ctx, w.API, &f.Version, "version") })
+	read(func() { list(ctx, w.API, &f.Nodes, nil, "api", "v1", "nodes") })
+	read(func() { list(ctx, w.API, &f.DaemonSets, nil, append(apps, "daemonsets")...) })
+	read(func() {
+		for _, name := range apiServices {
+			one(ctx, w.API, &f.APIServices, "apis", "apiregistration.k8s.io", "v1", "apiservices", name)
+		}
+	})
+	if pre {
+		read(func() { w.rights(ctx, f) })
+		wait.Wait()
+		return f
+	}
+	autoscaling, rbac := []string{"apis", "autoscaling", "v2"}, []string{"apis", "rbac.authorization.k8s.io", "v1"}
+	admission := []string{"apis", "admissionregistration.k8s.io", "v1"}
+	read(func() { list(ctx, w.API, &f.HPAs, nil, append(autoscaling, "horizontalpodautoscalers")...) })
+	read(func() { list(ctx, w.API, &f.Scaled, nil, "apis", "keda.sh", "v1alpha1", "scaledobjects") })
+	read(func() { list(ctx, w.API, &f.VPAs, nil, "apis", "autoscaling.k8s.io", "v1", "verticalpodautoscalers") })
+	read(func() { list(ctx, w.API, &f.PDBs, nil, "apis", "policy", "v1", "poddisruptionbudgets") })
+	read(func() { list(ctx, w.API, &f.Policies, nil, append(admission, "validatingadmissionpolicies")...) })
+	read(func() { list(ctx, w.API, &f.Bindings, nil, append(admission, "validatingadmissionpolicybindings")...) })
+	read(func() { list(ctx, w.API, &f.Roles, nil, append(rbac, "clusterroles")...) })
+	read(func() { list(ctx, w.API, &f.RoleBinding, nil, append(rbac, "clusterrolebindings")...) })
+	read(func() {
+		one(ctx, w.API, &f.Leases, "apis", "coordination.k8s.io", "v1", "namespaces", w.Namespace, "leases", controllerName)
+	})
+	read(func() {
+		list(ctx, w.API, &f.Exporters, nil, "apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "gpuexporters")
+	})
+	read(func() { w.autoscalers(ctx, f) })
+	read(func() {
+		exporters := "app.kubernetes.io/name in (gpupilot,gpupilot-agent,dcgm-exporter)"
+		list(ctx, w.API, &f.Pods, url.Values{"labelSelector": {exporters}}, "api", "v1", "pods")
+		list(ctx, w.API, &f.Pods, url.Values{"labelSelector": {"app in (nvidia-dcgm-exporter)"}}, "api", "v1", "pods")
+	})
+	read(func() {
+		var v view.View
+		if err := w.Controller(ctx, &v); err != nil {
+			f.View.Err = fmt.Errorf("cannot read the controller's view: %w", err)
+			return
+		}
+		f.View.Items = []view.View{v}
+	})
+	wait.Wait()
+	return f
+}
+
+// autoscalers reads GPUAutoscalers and the workloads in their namespaces.
+func (w *Where) autoscalers(ctx context.Context, f *Facts) {
+	var all listed[json.RawMessage]
+	list(ctx, w.API, &all, nil, "apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "gpuautoscalers")
+	f.Autoscalers.Err = all.Err
+	namespaces := map[string]bool{}
+	for _, raw := range all.Items {
+		u := &unstructured.Unstructured{}
+		if err := json.Unmarshal(raw, &u.Object); err != nil {
+			continue
+		}
+		a, _, _ := policy.Decode(u) // a malformed one has what could be read
+		f.Autoscalers.Items = append(f.Autoscalers.Items, *a)
+		namespaces[a.Namespace] = true
+	}
+	for ns := range namespaces {
+		list(ctx, w.API, &f.Deployments, nil, "apis", "apps", "v1", "namespaces", ns, "deployments")
+		list(ctx, w.API, &f.StatefulSet, nil, "apis", "apps", "v1", "namespaces", ns, "statefulsets")
+	}
+}
+
+// rights asks whether the user may create what the chart has.
+func (w *Where) rights(ctx context.Context, f *Facts) {
+	for _, r := range []right{
+		{verb: "create", resource: "namespaces"}, {verb: "create", group: "apps", resource: "deployments"},
+		{verb: "create", group: "apiextensions.k8s.io", resource: "customresourcedefinitions"},
+		{verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterroles"},
+		{verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
+		{verb: "create", group: "apiregistration.k8s.io", resource: "apiservices"},
+		{verb: "create", group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicies"},
+	} {
+		review := map[string]any{
+			"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+			"spec": map[string]any{"resourceAttributes": map[string]any{"verb": r.verb, "group": r.group, "resource": r.resource}},
+		}
+		var answer struct {
+			Status struct {
+				Allowed bool   `json:"allowed"`
+				Reason  string `json:"reason"`
+			} `json:"status"`
+		}
+		if err := w.API.Do(ctx, http.MethodPost, review, &answer, "apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"); err != nil {
+			f.Rights.Err = fmt.Errorf("cannot ask for your rights: %w", err)
+			return
+		}
+		r.allowed, r.reason = answer.Status.Allowed, answer.Status.Reason
+		f.Rights.Items = append(f.Rights.Items, r)
+	}
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// The names of the chart's objects.
+const (
+	controllerName = "gpupilot-controller"
+	agentName      = "gpupilot-agent"
+)
+
+// secondAgent is the reason of a problem of a GPUExporter: another one has an agent on the node.
+const secondAgent = "SecondAgent"
+
+var nodeChecks = []Check{
+	{
+		Code: "GP201", Group: Node, Level: Error, Title: "each GPU node has an agent that is ready",
+		Fix: "see why its pod is missing or not ready: kubectl describe gpuexporters, and docs/agent.md", run: checkAgents,
+	},
+	{
+		Code: "GP202", Group: Node, Level: Error, Title: "no node has the agents of two GPUExporters",
+		Fix: "exclude the node by the nodeSelector of one of them", run: checkSecondAgent,
+	},
+	{
+		Code: "GP203", Group: Node, Level: Error, Title: "agents read their GPUs",
+		Fix: "docs/gpuexporter.md explains each reason", run: checkExporterProblems,
+	},
+	{
+		Code: "GP204", Group: Node, Level: Error, Title: "no node reports broken GPUs",
+		Fix: "drain the node, and reset or replace the GPU: docs/node-health.md", run: checkNodeHealth,
+	},
+	{
+		Code: "GP205", Group: Node, Level: Warning, Title: "all agents have one version",
+		Fix: "finish the rollout of the agents, or set one image", run: checkAgentVersions,
+	},
+	{
+		Code: "GP206", Group: Node, Level: Error, Title: "GPUExporters are applied as they are written",
+		Fix: "the condition says what is refused: docs/gpuexporter.md", run: checkExporterConditions,
+	},
+}
+
+// isApp reports whether a pod has one of these names as an app.
+func (p *pod) isApp(names ...string) bool {
+	return slices.Contains(names, p.Metadata.Labels["app.kubernetes.io/name"]) || slices.Contains(names, p.Metadata.Labels["app"])
+}
+
+func (p *pod) isAgent() bool { return p.isApp(agentName) }
+
+func (p *pod) isDCGM() bool { return p.isApp("dcgm-exporter", "nvidia-dcgm-exporter") }
+
+func (p *pod) isController() bool {
+	return p.isApp("gpupilot") && p.Metadata.Labels["app.kubernetes.io/component"] == "controller"
+}
+
+// checkAgents looks at GPU nodes without an agent or a dcgm-exporter, if there are any of them:
+// an installation may have no exporter of its own.
+func checkAgents(f *Facts) (out []Finding, err error) {
+	if err := errors.Join(f.Nodes.Err, f.Pods.Err); err != nil {
+		return nil, err
+	}
+	ready, present := map[string]bool{}, map[string]*pod{}
+	for i := range f.Pods.Items {
+		if p := &f.Pods.Items[i]; p.isAgent() || p.isDCGM() {
+			present[p.Spec.NodeName] = p
+			ready[p.Spec.NodeName] = ready[p.Spec.NodeName] || p.ready()
+		}
+	}
+	known := f.exporterProblems()
+	for i := range f.Nodes.Items {
+		n := &f.Nodes.Items[i]
+		name := n.Metadata.Name
+		if !n.hasGPUs() || ready[name] || known[name] {
+			continue
+		}
+		message := "no agent runs on it: its GPUs are unknown, and workloads on it hold their replicas"
+		if p := present[name]; p != nil {
+			message = "the pod " + p.name() + " is not ready: " + p.waiting()
+		}
+		out = append(out, Finding{"Node " + name, message})
+	}
+	return out, nil
+}
+
+// waiting says why a pod is not ready.
+func (p *pod) waiting() string {
+	for i := range p.Status.ContainerStatuses {
+		if w := p.Status.ContainerStatuses[i].State.Waiting; w != nil {
+			return strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Status != corev1.ConditionTrue && c.Message != "" {
+			return c.Message
+		}
+	}
+	return "its phase is " + string(p.Status.Phase)
+}
+
+// exporterProblems are the nodes of which a GPUExporter reports a problem.
+func (f *Facts) exporterProblems() map[string]bool {
+	out := map[string]bool{}
+	for i := range f.Exporters.Items {
+		for _, p := range f.Exporters.Items[i].Status.Problems {
+			out[p.Node] = true
+		}
+	}
+	return out
+}
+
+// problemsOf returns the problems of GPUExporters with a reason, or with any other one.
+func (f *Facts) problemsOf(reason string, others bool) (out []Finding, err error) {
+	for i := range f.Exporters.Items {
+		e := &f.Exporters.Items[i]
+		for _, p := range e.Status.Problems {
+			if (p.Reason == reason) != others {
+				out = append(out, Finding{"Node " + p.Node, fmt.Sprintf("%s: %s (GPUExporter %s)", p.Reason, p.Message, e.Name)})
+			}
+		}
+	}
+	return out, f.Exporters.Err
+}
+
+func checkSecondAgent(f *Facts) ([]Finding, error) { return f.problemsOf(secondAgent, false) }
+
+func checkExporterProblems(f *Facts) ([]Finding, error) { return f.problemsOf(secondAgent, true) }
+
+func checkNodeHealth(f *Facts) (out []Finding, err error) {
+	for i := range f.Nodes.Items {
+		n := &f.Nodes.Items[i]
+		for _, c := range n.Status.Conditions {
+			if c.Type == "GPUHealthy" && c.Status == "False" {
+				out = append(out, Finding{"Node " + n.Metadata.Name, c.Message})
+			}
+		}
+	}
+	return out, f.Nodes.Err
+}
+
+func checkAgentVersions(f *Facts) (out []Finding, err error) {
+	images := map[string]int{}
+	for i := range f.Pods.Items {
+		if p := &f.Pods.Items[i]; p.isAgent() && len(p.Spec.Containers) > 0 {
+			images[p.Spec.Containers[0].Image]++
+		}
+	}
+	if len(images) < 2 {
+		return nil, f.Pods.Err
+	}
+	most := ""
+	for image, n := range images {
+		if n > images[most] || n == images[most] && image < most {
+			most = image
+		}
+	}
+	for image, n := range images {
+		if image != most {
+			out = append(out, Finding{"image " + image, fmt.Sprintf("%d agents run it, and %d run %s", n, images[most], most)})
+		}
+	}
+	return out, f.Pods.Err
+}
+
+func checkExporterConditions(f *Facts) (out []Finding, err error) {
+	for i := range f.Exporters.Items {
+		e := &f.Exporters.Items[i]
+		for _, c := range e.Status.Conditions {
+			if c.Status == "False" && c.Type != v1alpha1.ConditionExporterReady { // Ready is the sum of the others and of the problems
+				out = append(out, Finding{"GPUExporter " + e.Name, fmt.Sprintf("%s is False, %s: %s", c.Type, c.Reason, c.Message)})
+			}
+		}
+	}
+	return out, f.Exporters.Err
+}
+
+// metricsChecks are about what the controller scrapes.
+var metricsChecks = []Check{
+	{
+		Code: "GP301", Group: Metrics, Level: Error, Title: "exporters and pods answer the controller",
+		Fix: "check the pod, its port, NetworkPolicies and TLS: docs/sources.md", run: targets(func(t *view.Target) string {
+			if t.Up || !t.Starting.IsZero() {
+				return ""
+			}
+			return "no answer: " + t.Error
+		}),
+	},
+	{
+		Code: "GP302", Group: Metrics, Level: Error, Title: "no exporter contradicts the API server",
+		Fix: "its GPUs are not believed until it agrees: docs/trust.md", run: targets(func(t *view.Target) string { return t.Contradiction }),
+	},
+	{
+		Code: "GP303", Group: Metrics, Level: Warning, Title: "no limit of memory or series is reached",
+		Fix: "raise the limit or expose fewer series: docs/memory.md", run: targets(func(t *view.Target) string { return t.Limited }),
+	},
+	{
+		Code: "GP304", Group: Metrics, Level: Warning, Title: "values of GPUs change",
+		Fix: "the exporter or its GPU library hangs: restart it. docs/freshness.md", run: targets(func(t *view.Target) string {
+			return some(t.Frozen, "devices whose values have not changed for too long: they do not count")
+		}),
+	},
+	{
+		Code: "GP305", Group: Metrics, Level: Warning, Title: "values are within their ranges",
+		Fix: "docs/trust.md has the ranges", run: targets(func(t *view.Target) string {
+			return some(t.OutOfRange, "values outside of their ranges: they are left out")
+		}),
+	},
+	{
+		Code: "GP306", Group: Metrics, Level: Warning, Title: "no GPU has two exporters",
+		Fix: "remove dcgm-exporter from the node, or the agent", run: checkTwoExporters,
+	},
+	{
+		Code: "GP307", Group: Metrics, Level: Warning, Title: "GPUs have fresh values",
+		Fix: "look at the node's agent: gpupilot top --agent HOST:PORT", run: checkStale,
+	},
+}
+
+func some(n int, what string) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// view returns the controller's view.
+func (f *Facts) view() (*view.View, error) {
+	if len(f.View.Items) == 0 {
+		return nil, orMissing(f.View.Err, "the controller was not asked")
+	}
+	return &f.View.Items[0], nil
+}
+
+func orMissing(err error, otherwise string) error {
+	if err != nil {
+		return err
+	}
+	return errors.New(otherwise)
+}
+
+// targets is a check of each target of the controller.
+func targets(wrong func(*view.Target) string) func(*Facts) ([]Finding, error) {
+	return func(f *Facts) (out []Finding, err error) {
+		v, err := f.view()
+		if err != nil {
+			return nil, err
+		}
+		for i := range v.Targets {
+			t := &v.Targets[i]
+			if message := wrong(t); message != "" {
+				out = append(out, Finding{t.Kind + " " + t.Name, message})
+			}
+		}
+		return out, nil
+	}
+}
+
+func checkTwoExporters(f *Facts) (out []Finding, err error) {
+	agents := map[string]string{}
+	for i := range f.Pods.Items {
+		if p := &f.Pods.Items[i]; p.isAgent() && p.Spec.NodeName != "" {
+			agents[p.Spec.NodeName] = p.name()
+		}
+	}
+	for i := range f.Pods.Items {
+		p := &f.Pods.Items[i]
+		if agent := agents[p.Spec.NodeName]; agent != "" && p.isDCGM() {
+			out = append(out, Finding{"Node " + p.Spec.NodeName, fmt.Sprintf("the pods %s and %s export the same GPUs: sums in Prometheus count them twice", agent, p.name())})
+		}
+	}
+	return out, f.Pods.Err
+}
+
+// checkStale looks at nodes whose exporters answer, and whose GPUs have no fresh value all the
+// same.
+func checkStale(f *Facts) (out []Finding, err error) {
+	v, err := f.view()
+	if err != nil {
+		return nil, err
+	}
+	down := map[string]bool{}
+	for i := range v.Targets {
+		if t := &v.Targets[i]; t.Kind != view.KindPod && (!t.Up || t.Frozen > 0) {
+			down[t.Node] = true
+		}
+	}
+	for i := range v.Problems {
+		if p := &v.Problems[i]; p.Stale > 0 && !down[p.Name] {
+			out = append(out, Finding{"Node " + p.Name, fmt.Sprintf("%d of %d GPUs have no fresh utilisation: their workloads hold their replicas", p.Stale, p.GPUs)})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+)
+
+var scalingChecks = []Check{
+	{
+		Code: "GP401", Group: Scaling, Level: Error, Title: "no HorizontalPodAutoscaler scales the target of a GPUAutoscaler",
+		Fix: "delete one of the two: gpupilot migrate hpa prints the GPUAutoscaler for an HPA", run: func(f *Facts) ([]Finding, error) {
+			return f.rivals("HorizontalPodAutoscaler", &f.HPAs)
+		},
+	},
+	{
+		Code: "GP402", Group: Scaling, Level: Error, Title: "no ScaledObject scales the target of a GPUAutoscaler",
+		Fix: "delete one of the two: gpupilot migrate scaledobject prints the GPUAutoscaler for a ScaledObject", run: func(f *Facts) ([]Finding, error) {
+			return f.rivals("ScaledObject", &f.Scaled)
+		},
+	},
+	{
+		Code: "GP403", Group: Scaling, Level: Warning, Title: "no VerticalPodAutoscaler restarts the pods of a GPUAutoscaler",
+		Fix: "set its updateMode to Off or Initial", run: checkVPAs,
+	},
+	{
+		Code: "GP404", Group: Scaling, Level: Error, Title: "each target has one GPUAutoscaler",
+		Fix: "delete all but one", run: checkTwoAutoscalers,
+	},
+	{
+		Code: "GP405", Group: Scaling, Level: Error, Title: "targets of GPUAutoscalers can be scaled",
+		Fix: "the condition says why not: gpupilot explain NAMESPACE/NAME", run: conditions(v1alpha1.ConditionAbleToScale, "OwnedByAnother"),
+	},
+	{
+		Code: "GP406", Group: Scaling, Level: Error, Title: "signals of GPUAutoscalers are readable",
+		Fix: "check the port of a preset, the metric's name or the query: docs/troubleshooting.md", run: conditions(v1alpha1.ConditionSignals, "NothingServes"),
+	},
+	{
+		Code: "GP407", Group: Scaling, Level: Warning, Title: "all replicas find a node and start",
+		Fix: "free or add GPUs, or lower maxReplicas; for an image or a crash see the pod's events", run: checkPending,
+	},
+	{
+		Code: "GP408", Group: Scaling, Level: Warning, Title: "the cluster has GPUs for maxReplicas",
+		Fix: "lower maxReplicas, add GPU nodes, or ignore it where a node autoscaler adds them", run: checkPool,
+	},
+	{
+		Code: "GP409", Group: Scaling, Level: Warning, Title: "targets are below the highest value of their signals",
+		Fix: "a target of 60 to 80 % leaves room to see the load: docs/gpuautoscaler.md", run: checkReachable,
+	},
+	{
+		Code: "GP410", Group: Scaling, Level: Warning, Title: "replicas start within the stabilisation of scale-downs",
+		Fix: "raise behavior.scaleDown.stabilizationWindowSeconds, or leave it out: the default follows the start-up", run: checkStartup,
+	},
+}
+
+// key identifies what an autoscaler scales, without the version of its API.
+func key(namespace string, apiVersion, kind, name string) string {
+	group, _, ok := strings.Cut(apiVersion, "/")
+	if !ok {
+		group = map[string]string{"Deployment": "apps", "StatefulSet": "apps", "ReplicaSet": "apps"}[kind]
+	}
+	return namespace + " " + group + " " + kind + " " + name
+}
+
+func targetOf(a *v1alpha1.GPUAutoscaler) string {
+	r := &a.Spec.ScaleTargetRef
+	return key(a.Namespace, r.APIVersion, r.Kind, r.Name)
+}
+
+// subject names a GPUAutoscaler.
+func subject(a *v1alpha1.GPUAutoscaler) string { return "GPUAutoscaler " + a.Namespace + "/" + a.Name }
+
+// byTarget are the GPUAutoscalers by what they scale.
+func (f *Facts) byTarget() map[string]*v1alpha1.GPUAutoscaler {
+	out := map[string]*v1alpha1.GPUAutoscaler{}
+	for i := range f.Autoscalers.Items {
+		out[targetOf(&f.Autoscalers.Items[i])] = &f.Autoscalers.Items[i]
+	}
+	return out
+}
+
+// ownedBy is the label with which KEDA marks the HPAs that it makes.
+const kedaName = "scaledobject.keda.sh/name"
+
+// rivals are the objects of other autoscalers with the target of a GPUAutoscaler. The HPA of a
+// ScaledObject is not counted beside it.
+func (f *Facts) rivals(kind string, others *listed[scaler]) (out []Finding, err error) {
+	ours := f.byTarget()
+	for i := range others.Items {
+		o := &others.Items[i]
+		if o.Metadata.Labels[kedaName] != "" {
+			continue
+		}
+		r := o.Spec.ScaleTargetRef
+		if a := ours[key(o.Metadata.Namespace, r.APIVersion, cmp.Or(r.Kind, "Deployment"), r.Name)]; a != nil {
+			message := fmt.Sprintf("the %s %s scales %s %s, too: GPUPilot leaves the replicas to it", kind, o.name(), a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name)
+			out = append(out, Finding{subject(a), message})
+		}
+	}
+	return out, errors.Join(f.Autoscalers.Err, others.Err)
+}
+
+func checkVPAs(f *Facts) (out []Finding, err error) {
+	ours := f.byTarget()
+	for i := range f.VPAs.Items {
+		v := &f.VPAs.Items[i]
+		if p := v.Spec.UpdatePolicy; p != nil && (p.UpdateMode == "Off" || p.UpdateMode == "Initial") {
+			continue
+		}
+		r := v.Spec.TargetRef
+		if a := ours[key(v.Metadata.Namespace, r.APIVersion, r.Kind, r.Name)]; a != nil {
+			out = append(out, Finding{subject(a), fmt.Sprintf("the VerticalPodAutoscaler %s evicts its pods: each restart loads the model again", v.name())})
+		}
+	}
+	return out, errors.Join(f.Autoscalers.Err, f.VPAs.Err)
+}
+
+func checkTwoAutoscalers(f *Facts) (out []Finding, err error) {
+	seen := map[string]*v1alpha1.GPUAutoscaler{}
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		if other := seen[targetOf(a)]; other != nil {
+			out = append(out, Finding{subject(a), fmt.Sprintf("%s scales %s %s, too", subject(other), a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name)})
+			continue
+		}
+		seen[targetOf(a)] = a
+	}
+	return out, f.Autoscalers.Err
+}
+
+// conditions is a check of a condition of GPUAutoscalers. The reason of another check's code is
+// left to it.
+func conditions(kind string, others ...string) func(*Facts) ([]Finding, error) {
+	return func(f *Facts) (out []Finding, err error) {
+		for i := range f.Autoscalers.Items {
+			a := &f.Autoscalers.Items[i]
+			if c := condition(a.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && !contains(others, c.Reason) {
+				out = append(out, Finding{subject(a), fmt.Sprintf("%s is False, %s: %s", kind, c.Reason, c.Message)})
+			}
+		}
+		return out, f.Autoscalers.Err
+	}
+}
+
+func condition(all []metav1.Condition, kind string) *metav1.Condition {
+	for i := range all {
+		if all[i].Type == kind {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+func checkPending(f *Facts) (out []Finding, err error) {
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		for _, p := range a.Status.Pending {
+			out = append(out, Finding{subject(a), fmt.Sprintf("%d replicas do not serve, %s: %s", p.Replicas, p.Reason, p.Message)})
+		}
+	}
+	return out, f.Autoscalers.Err
+}
+
+// checkPool compares what maxReplicas takes with all GPUs of the cluster.
+func checkPool(f *Facts) (out []Finding, err error) {
+	if err := errors.Join(f.Nodes.Err, f.Autoscalers.Err, f.Deployments.Err, f.StatefulSet.Err); err != nil {
+		return nil, err
+	}
+	have := map[string]int{}
+	for i := range f.Nodes.Items {
+		for name, n := range gpusOf(f.Nodes.Items[i].Status.Allocatable) {
+			have[name] += n
+		}
+	}
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		w := f.workload(a)
+		if w == nil {
+			continue
+		}
+		need := map[string]int{}
+		for j := range w.Spec.Template.Spec.Containers {
+			for name, q := range w.Spec.Template.Spec.Containers[j].Resources.Limits {
+				for resource, n := range gpusOf(map[string]string{string(name): q.String()}) {
+					need[resource] += n
+				}
+			}
+		}
+		for resource, n := range need {
+			if total := n * int(a.Spec.MaxReplicas); total > have[resource] && a.Spec.Budget == nil {
+				out = append(out, Finding{subject(a), fmt.Sprintf("%d replicas of %d %s each are %d, and the cluster has %d", a.Spec.MaxReplicas, n, resource, total, have[resource])})
+			}
+		}
+	}
+	return out, nil
+}
+
+func checkReachable(f *Facts) (out []Finding, err error) {
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		compiled, bad := policy.Compile(a)
+		if bad != nil {
+			continue // AbleToScale says so
+		}
+		for j := range compiled.Policy.Signals {
+			s := &compiled.Policy.Signals[j]
+			if s.Ceiling > 0 && s.Type == scale.AverageValue && s.Target >= s.Ceiling {
+				out = append(out, Finding{subject(a), fmt.Sprintf("the target of %s is %g, and a replica has at most %g: it never scales up for it", s.Name, s.Target, s.Ceiling)})
+			}
+		}
+	}
+	return out, f.Autoscalers.Err
+}
+
+func checkStartup(f *Facts) (out []Finding, err error) {
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		b := a.Spec.Behavior
+		if a.Status.Startup == nil || b == nil || b.ScaleDown == nil || b.ScaleDown.StabilizationWindowSeconds == nil {
+			continue
+		}
+		if window, start := *b.ScaleDown.StabilizationWindowSeconds, a.Status.Startup.P95Seconds; start > window {
+			out = append(out, Finding{subject(a), fmt.Sprintf("a replica takes up to %d s to serve, and scale-downs wait %d s: what was removed is missed before it is back", start, window)})
+		}
+	}
+	return out, f.Autoscalers.Err
+}
+
+// workload returns the Deployment or StatefulSet that a GPUAutoscaler scales; nil: it is none,
+// or does not exist.
+func (f *Facts) workload(a *v1alpha1.GPUAutoscaler) *workload {
+	from := map[string]*listed[workload]{"Deployment": &f.Deployments, "StatefulSet": &f.StatefulSet}[a.Spec.ScaleTargetRef.Kind]
+	if from == nil {
+		return nil
+	}
+	for i := range from.Items {
+		if w := &from.Items[i]; w.Metadata.Namespace == a.Namespace && w.Metadata.Name == a.Spec.ScaleTargetRef.Name {
+			return w
+		}
+	}
+	return nil
+}
