@@ -96,8 +96,11 @@ func (c *Calibrator) Add(s Step) {
 		value  *float64
 		sum, n *float64
 	}{
-		{s.Generated, &p.generated, &p.generatedN}, {s.Rate, &p.rate, &p.rateN}, {s.Share, &p.share, &p.shareN},
-		{s.Watts, &p.watts, &p.wattsN}, {s.ClockMHz, &p.clock, &p.clockN},
+		{s.Generated, &p.generated, &p.generatedN},
+		{s.Rate, &p.rate, &p.rateN},
+		{s.Share, &p.share, &p.shareN},
+		{s.Watts, &p.watts, &p.wattsN},
+		{s.ClockMHz, &p.clock, &p.clockN},
 	} {
 		if v.value != nil {
 			*v.sum += *v.value

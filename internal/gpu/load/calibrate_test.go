@@ -18,8 +18,10 @@ func TestCalibration(t *testing.T) {
 		{Load: "fp32", Duty: 0.5, Generated: value(0.48), Error: 0.01, Rate: value(32), RateUnit: "TFLOP/s", Watts: value(300)},
 		{Load: "fp32", Duty: 0.501, Generated: value(0.50), Error: 0.02, Rate: value(34), RateUnit: "TFLOP/s"},
 		{Load: "fp32", Duty: 0.73, Generated: value(0.7)},
-		{Load: "fp32", Duty: 1, Generated: value(0.96)}, {Load: "fp32", Duty: 1, Generated: value(0.98)},
-		{Load: "dram", Duty: 1}, {Load: "dram", Duty: 1},
+		{Load: "fp32", Duty: 1, Generated: value(0.96)},
+		{Load: "fp32", Duty: 1, Generated: value(0.98)},
+		{Load: "dram", Duty: 1},
+		{Load: "dram", Duty: 1},
 	} {
 		s.GPU = gpu
 		c.Add(s)

@@ -34,7 +34,7 @@ import (
 )
 
 // built returns a file of bin.
-func built(t *testing.T, name string) string {
+func built(t testing.TB, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../../bin", name))
 	if err != nil {
@@ -89,7 +89,7 @@ func gpupilot(t *testing.T, env []string, args ...string) (results []check.Resul
 }
 
 // gpus gives the fakes two GPUs, and returns their environment and flags for load gpu.
-func gpus(t *testing.T) (env, flags []string) {
+func gpus(t testing.TB) (env, flags []string) {
 	t.Helper()
 	dir := t.TempDir()
 	cuda, follow := filepath.Join(dir, "cuda"), filepath.Join(dir, "follow")
