@@ -68,11 +68,12 @@ type Clients struct {
 	ScaleLive client.Reader // as Live
 	Leases    coordinationv1client.LeasesGetter
 
-	http    *http.Client // without a time-out: for watches
-	timeout time.Duration
-	trusted func(namespace string) bool
-	running sync.WaitGroup // of the watches without an informer
-	log     *slog.Logger
+	http     *http.Client // without a time-out: for watches
+	decoding turn         // of large objects of watches
+	timeout  time.Duration
+	trusted  func(namespace string) bool
+	running  sync.WaitGroup // of the watches without an informer
+	log      *slog.Logger
 }
 
 // Connect makes clients. It sends no requests, so that an unreachable API server is
@@ -82,12 +83,15 @@ func Connect(cfg Config) (*Clients, error) {
 	if err != nil {
 		return nil, err
 	}
+	decoding := newTurn()
+	rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return endLargeWatches{next, decoding} })
 	httpClient, err := rest.HTTPClientFor(rc)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", rc.Host, err)
 	}
+	boundBuffers(httpClient.Transport)
 	c := &Clients{
-		Config: rc, http: httpClient, timeout: cmp.Or(cfg.Timeout, 15*time.Second),
+		Config: rc, http: httpClient, decoding: decoding, timeout: cmp.Or(cfg.Timeout, 15*time.Second),
 		trusted: cfg.Trusted, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
 	}
 	if c.Mapper, err = apiutil.NewDynamicRESTMapper(rc, c.limit(httpClient)); err != nil {
@@ -182,7 +186,6 @@ func restConfig(cfg Config) (*rest.Config, error) {
 	// API server limits us by priority and fairness; these limits only contain bugs.
 	rc.QPS, rc.Burst = cmp.Or(cfg.QPS, 100), cmp.Or(cfg.Burst, 200)
 	rc.UserAgent = cmp.Or(cfg.UserAgent, "gpupilot")
-	rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return endLargeWatches{next} })
 	return rc, nil
 }
 

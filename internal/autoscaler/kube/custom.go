@@ -244,7 +244,7 @@ func (c *Clients) stream(ctx context.Context, request *rest.Request) (watch.Inte
 				return
 			}
 			select {
-			case s.events <- c.eventOf(line):
+			case s.events <- c.eventOf(ctx, line):
 			case <-ctx.Done():
 				return
 			}
@@ -254,7 +254,10 @@ func (c *Clients) stream(ctx context.Context, request *rest.Request) (watch.Inte
 }
 
 // eventOf decodes one line of a watch.
-func (c *Clients) eventOf(line []byte) watch.Event {
+func (c *Clients) eventOf(ctx context.Context, line []byte) watch.Event {
+	if len(line) > largeFrame {
+		defer c.decoding.take(ctx)()
+	}
 	var event struct {
 		Type   watch.EventType
 		Object custom

@@ -36,7 +36,9 @@ func TestCustomStore(t *testing.T) {
 	s := &customStore{known: map[types.NamespacedName]*custom{}, most: c.maxSpec, listed: make(chan struct{}), handler: toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { tell("add", obj) }, UpdateFunc: func(_, obj any) { tell("update", obj) }, DeleteFunc: func(obj any) { tell("delete", obj) },
 	}}
-	object := func(name, labels, spec string) any { return c.eventOf(event(watch.Added, name, labels, spec)).Object }
+	object := func(name, labels, spec string) any {
+		return c.eventOf(t.Context(), event(watch.Added, name, labels, spec)).Object
+	}
 	want := func(lines ...string) {
 		t.Helper()
 		if diff := cmp.Diff(lines, got); diff != "" {
@@ -79,19 +81,19 @@ func TestCustomStore(t *testing.T) {
 // The lines of a watch that are no objects are what the API server says, or errors.
 func TestLinesOfAWatch(t *testing.T) {
 	c := &Clients{trusted: func(namespace string) bool { return namespace == "ns" }}
-	e := c.eventOf([]byte(`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`))
+	e := c.eventOf(t.Context(), []byte(`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`))
 	if s, ok := e.Object.(*metav1.Status); !ok || e.Type != watch.Error || s.Code != 410 {
 		t.Errorf("%+v", e)
 	}
-	e = c.eventOf([]byte(`{"type":"BOOKMARK","object":{"kind":"K","metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}`))
+	e = c.eventOf(t.Context(), []byte(`{"type":"BOOKMARK","object":{"kind":"K","metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}`))
 	if x, ok := e.Object.(*custom); !ok || e.Type != watch.Bookmark || x.ResourceVersion != "7" || x.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
 		t.Errorf("%+v", e)
 	}
-	if e = c.eventOf([]byte("{")); e.Type != watch.Error {
+	if e = c.eventOf(t.Context(), []byte("{")); e.Type != watch.Error {
 		t.Errorf("%+v", e)
 	}
 	large := fmt.Sprintf(`{"n":%q}`, strings.Repeat("x", maxSpec))
-	if x := c.eventOf(event(watch.Modified, "a", "{}", large)).Object.(*custom); len(x.Spec) != len(large) {
+	if x := c.eventOf(t.Context(), event(watch.Modified, "a", "{}", large)).Object.(*custom); len(x.Spec) != len(large) {
 		t.Errorf("of a trusted namespace %d bytes are read", len(x.Spec))
 	}
 }
