@@ -95,6 +95,13 @@ type GPUAutoscalerSpec struct {
 	// +optional
 	Budget *Budget `json:"budget,omitempty"`
 
+	// Schedules bound the replicas at times that recur, such as at office hours.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Schedules []Schedule `json:"schedules,omitempty"`
+
 	// Override holds or bounds the replicas until a time. It ends by itself.
 	// +optional
 	Override *Override `json:"override,omitempty"`
@@ -426,6 +433,9 @@ type GPUAutoscalerStatus struct {
 	// +listType=atomic
 	// +optional
 	Objectives []ObjectiveStatus `json:"objectives,omitempty"`
+	// Bounds are set while the spec has schedules or an override.
+	// +optional
+	Bounds *BoundsStatus `json:"bounds,omitempty"`
 	// Override is set while the spec has an override.
 	// +optional
 	Override *OverrideStatus `json:"override,omitempty"`

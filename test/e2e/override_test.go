@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -117,4 +118,36 @@ func TestOverride(t *testing.T) {
 	runHold(t, "resume", object)
 	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 	overridden(t, name, metav1.ConditionFalse, "NoOverride")
+}
+
+// A schedule raises the minimum from its lead time on, and the status says so.
+func TestSchedule(t *testing.T) {
+	const name = "hold"
+	offer(name, 0.3)
+	deploy(t, name, 1, time.Second)
+	spread(t, name, 1)
+	a := autoscale(t, name, nil)
+	stays(t, name, 1, time.Second)
+	start := time.Now().Add(80 * time.Second).Truncate(time.Minute).UTC()
+	three, lead := int32(3), intstr.FromInt(int(time.Until(start).Seconds())-5)
+	schedule := v1alpha1.Schedule{Name: "office", TimeZone: "UTC", Start: start.Format("15:04"), End: start.Add(time.Hour).Format("15:04"), MinReplicas: &three, LeadTime: &lead}
+	seen := record(t, name)
+	eventually(t, func() error {
+		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
+			return err
+		}
+		a.Spec.Schedules = []v1alpha1.Schedule{schedule}
+		return rig.Client.Update(t.Context(), a)
+	})
+	wantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
+	if early := start.Add(-time.Duration(lead.IntVal) * time.Second).Sub(seen.changed()); early > 0 {
+		t.Errorf("it scaled %v before the lead time", early)
+	}
+	eventually(t, func() error {
+		b := status(t, name).Bounds
+		if b == nil || b.MinReplicas != 3 || len(b.Schedules) != 1 {
+			return fmt.Errorf("bounds %+v", b)
+		}
+		return nil
+	})
 }

@@ -39,6 +39,9 @@ type Report struct {
 	Override policy.Override
 	State    policy.OverrideState
 	Since    time.Time // when the override was first read
+
+	schedules bool // the spec has schedules
+	bounds    v1alpha1.BoundsStatus
 }
 
 // Apply sets the bounds in force at now in p, which has those of the spec. stored is the
@@ -52,8 +55,30 @@ func (k *Keeper) Apply(c *policy.Compiled, p *scale.Policy, stored *v1alpha1.Ove
 		}
 	}
 	since := k.since.Since.Time
-	c.Apply(p, now, since)
-	return &Report{At: now, Override: c.Override, State: c.Override.StateAt(now, since), Since: since}
+	active := c.Apply(p, now, since)
+	return &Report{
+		At: now, Override: c.Override, State: c.Override.StateAt(now, since), Since: since,
+		schedules: len(c.Schedules) > 0, bounds: v1alpha1.BoundsStatus{MinReplicas: p.Min, MaxReplicas: p.Max, Schedules: active},
+	}
+}
+
+// Bounds returns the bounds in force; nil: the spec has neither schedules nor an override.
+func (r *Report) Bounds() *v1alpha1.BoundsStatus {
+	if !r.schedules && r.State == policy.NoOverride {
+		return nil
+	}
+	return &r.bounds
+}
+
+// Range returns the bounds in force.
+func (r *Report) Range() (low, high int32) { return r.bounds.MinReplicas, r.bounds.MaxReplicas }
+
+// Schedules returns the names of the active schedules.
+func (r *Report) Schedules() []string {
+	if r == nil {
+		return nil
+	}
+	return r.bounds.Schedules
 }
 
 // Status returns the part of the status about the override; nil: the spec has none.

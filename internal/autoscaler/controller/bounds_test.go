@@ -4,6 +4,7 @@ package controller
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -124,5 +125,39 @@ func TestReplicasSetToZero(t *testing.T) {
 	w.pass(r.now.Add(20 * time.Second))
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("%d replicas after the override, want minReplicas", n)
+	}
+}
+
+// Replicas of a schedule serve when its window starts: they are created earlier by the
+// learned start-up.
+func TestScheduleLeadsByTheStartup(t *testing.T) {
+	r, w := loaded(t, 60)
+	three := int32(3)
+	start := r.now.UTC().Truncate(time.Minute).Add(10 * time.Minute)
+	a := w.object.Load().DeepCopy()
+	a.Spec.Schedules = []v1alpha1.Schedule{{Name: "office", Start: start.Format("15:04"), End: start.Add(time.Hour).Format("15:04"), MinReplicas: &three}}
+	a.Status.Startup = &v1alpha1.LearnedStartup{P50Seconds: 200, P95Seconds: 240, Samples: 5}
+	w = r.add(a)
+	replicas := func(now time.Time) int32 {
+		r.utilization(now, 60, r.pods.Pods...)
+		w.pass(now)
+		return r.replicas("web")
+	}
+	if n := replicas(start.Add(-241 * time.Second)); n != 1 {
+		t.Errorf("%d replicas before the lead time, want 1", n)
+	}
+	if n := replicas(start.Add(-240 * time.Second)); n != 3 {
+		t.Errorf("%d replicas at the lead time, want 3", n)
+	}
+	contains(t, r.events[len(r.events)-1].Note, "schedule office (from "+start.Format("2006-01-02 15:04")+" UTC on): 3 instead of 1")
+	st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
+	if want := (v1alpha1.BoundsStatus{MinReplicas: 3, MaxReplicas: 10, Schedules: []string{"office"}}); !reflect.DeepEqual(st.Bounds, &want) {
+		t.Errorf("bounds in the status %+v, want %+v", st.Bounds, want)
+	}
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionScalingLimited); c.Status != metav1.ConditionTrue || c.Reason != "Schedule" {
+		t.Errorf("condition %+v", c)
+	}
+	if v := r.View().Workloads[0]; v.Min != 3 || v.Max != 10 || !slices.Equal(v.Schedules, []string{"office"}) {
+		t.Errorf("the page shows %d to %d by %v", v.Min, v.Max, v.Schedules)
 	}
 }

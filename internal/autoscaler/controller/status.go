@@ -239,7 +239,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	}
 	switch st.Override = base.Override; {
 	case r.bounds != nil:
-		st.Override = r.bounds.Status()
+		st.Override, st.Bounds = r.bounds.Status(), r.bounds.Bounds()
 	case r.obstacle.reason != reasonUnreadable:
 		for _, name := range bounds.Names {
 			meta.RemoveStatusCondition(&st.Conditions, name)

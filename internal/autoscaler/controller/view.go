@@ -205,7 +205,10 @@ func viewWorkload(r *report) view.Workload {
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
-	out.Override, out.Objectives = r.bounds.Line(), objective.View(r.objectives)
+	out.Override, out.Schedules, out.Objectives = r.bounds.Line(), r.bounds.Schedules(), objective.View(r.objectives)
+	if b := r.bounds; b != nil {
+		out.Min, out.Max = b.Range()
+	}
 	if d := r.decision; d != nil {
 		for i, v := range valuesOf(d) {
 			if i < len(out.Signals) {

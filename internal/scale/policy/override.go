@@ -73,13 +73,15 @@ func Clock(t time.Time) string {
 	return t.Format("2006-01-02 15:04") + " UTC"
 }
 
-// Apply sets in p, which has the bounds of the spec, the bounds that are in force at now.
-// since is when the override was first read; zero: now.
-func (c *Compiled) Apply(p *scale.Policy, now, since time.Time) {
+// Apply sets in p, which has the bounds of the spec, the bounds that are in force at now,
+// and returns the active schedules. since is when the override was first read; zero: now.
+func (c *Compiled) Apply(p *scale.Policy, now, since time.Time) (schedules []string) {
 	p.InForce = scale.InForce{OverBudget: p.Min}
+	schedules = c.applySchedules(p, now)
 	if c.Override.StateAt(now, since) == Overridden {
 		c.Override.apply(p)
 	}
+	return schedules
 }
 
 func (o *Override) apply(p *scale.Policy) {

@@ -27,6 +27,7 @@ import (
 // Policy.Signals[i].
 type Compiled struct {
 	Policy    scale.Policy // with the bounds of the spec; Apply sets those in force
+	Schedules []Schedule
 	Override  Override
 	Sources   []Source
 	Actuation v1alpha1.Actuation
@@ -50,6 +51,8 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	errs = append(errs, compileBehavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
 	errs = append(errs, compileMissingData(&c.Policy, spec.MissingData, path.Child("missingData"))...)
 	errs = append(errs, compileStartupAndBudget(&c.Policy, spec, path)...)
+	schedules, bad := compileSchedules(spec, path.Child("schedules"))
+	c.Schedules, errs = schedules, append(errs, bad...)
 	override, bad := compileOverride(spec.Override, path.Child("override"))
 	c.Override, errs = override, append(errs, bad...)
 	c.Policy.KeepZero = c.Actuation == v1alpha1.ActuationScale
@@ -83,14 +86,23 @@ func compileBounds(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *fiel
 	} else if p.Min > p.Max {
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, fmt.Sprintf("must not be greater than maxReplicas (%d)", p.Max)))
 	}
-	switch wakes := func(s v1alpha1.Signal) bool { return (s.Query != nil || isGateway(s.Preset)) && s.Activation != nil }; {
+	switch {
 	case p.Min < 0:
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, "must not be negative"))
-	case p.Min == 0 && !slices.ContainsFunc(spec.Signals, wakes):
-		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min,
-			"0 needs a signal that has a value at zero replicas, and a threshold for leaving zero: a query with an activation"))
+	case p.Min == 0 && !wakes(spec.Signals):
+		errs = append(errs, field.Invalid(path.Child("minReplicas"), p.Min, needsWaking))
 	}
 	return errs
+}
+
+// needsWaking is the message about a minimum of 0 that no signal can end.
+const needsWaking = "0 needs a signal that has a value at zero replicas, and a threshold for leaving zero: a query with an activation"
+
+// wakes reports whether one of the signals can ask for replicas when there are none.
+func wakes(signals []v1alpha1.Signal) bool {
+	return slices.ContainsFunc(signals, func(s v1alpha1.Signal) bool {
+		return (s.Query != nil || isGateway(s.Preset)) && s.Activation != nil
+	})
 }
 
 // The CRD's bounds of lists and windows. They also apply to objects that were

@@ -36,6 +36,7 @@ var shapes = map[string]shape{
 	"interTokenLatency": {isDuration, `want a duration with its unit, such as "50ms"`},
 	"timeToFirstToken":  {isDuration, `want a duration with its unit, such as "2s"`},
 	"minReplicas":       whole, "maxReplicas": whole, "maxGPUs": whole,
+	"duration": {isDuration, `want a duration with its unit, such as "90m"`},
 	"replicas": whole, "until": {isTime, `want a time, such as "2026-11-24T18:00:00Z"`},
 	"expectedSeconds": whole, "stabilizationWindowSeconds": whole, "periodSeconds": whole,
 }

@@ -168,6 +168,8 @@ type Workload struct {
 	Signals   []Signal `json:"signals"`
 	// Override says what holds or bounds the replicas until when, and why.
 	Override string `json:"override,omitempty"`
+	// Schedules are the active ones. Min and Max are the bounds in force.
+	Schedules []string `json:"schedules,omitempty"`
 
 	Objectives []Objective `json:"objectives,omitempty"` // of signals with an slo
 

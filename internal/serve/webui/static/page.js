@@ -201,6 +201,7 @@ function drawCard(w, shown) {
   c.head.replaceChildren(
     el("h3", {}, key + " ", el("small", {}, w.kind + " " + w.target + ", " + range)),
     w.problem ? el("p", { class: "problem" }, w.problem) : "",
+    (w.schedules || []).length ? el("p", { class: "waiting" }, "active schedules: " + w.schedules.join(", ")) : "",
     w.override ? el("p", { class: "override" }, w.override) : "",
     wait ? el("p", { class: "waiting" }, wait) : "",
     old ? el("p", { class: "age" }, "last decision " + age(decided) + " ago: these values are old") : "",
