@@ -84,6 +84,51 @@ func TestCRDAndControllerAgree(t *testing.T) {
 		}
 	}
 	f(true, "as it is", func(*spec) {})
+	override := func(change func(*v1alpha1.Override)) func(*spec) {
+		o := v1alpha1.Override{Until: metav1.NewTime(time.Now().Add(time.Hour)), Reason: "incident 4711"}
+		change(&o)
+		return func(s *spec) { s.Override = &o }
+	}
+	f(true, "an override", override(func(o *v1alpha1.Override) { o.Replicas = n(0) }))
+	f(true, "a freeze", override(func(o *v1alpha1.Override) { o.Freeze = "Both" }))
+	f(false, "an override of two kinds", override(func(o *v1alpha1.Override) { o.Replicas, o.MinReplicas = n(1), n(1) }))
+	f(false, "an override of no kind", override(func(*v1alpha1.Override) {}))
+	f(false, "a negative override", override(func(o *v1alpha1.Override) { o.MaxReplicas = n(-1) }))
+	f(false, "an unknown freeze", override(func(o *v1alpha1.Override) { o.Freeze = "In" }))
+	f(false, "an override without a reason", override(func(o *v1alpha1.Override) { o.Replicas, o.Reason = n(1), " " }))
+	f(false, "an override without an end", override(func(o *v1alpha1.Override) { o.Replicas, o.Until = n(1), metav1.Time{} }))
+	schedule := func(change func(*v1alpha1.Schedule)) func(*spec) {
+		x := v1alpha1.Schedule{Name: "office", Start: "08:00", End: "18:00", MinReplicas: n(2)}
+		change(&x)
+		return func(s *spec) { s.Schedules = []v1alpha1.Schedule{x} }
+	}
+	by := func(cron string, d time.Duration) func(*spec) {
+		return schedule(func(x *v1alpha1.Schedule) {
+			x.Start, x.End, x.Cron, x.Duration = "", "", cron, &metav1.Duration{Duration: d}
+		})
+	}
+	f(true, "a schedule", schedule(func(*v1alpha1.Schedule) {}))
+	f(true, "a schedule of days", schedule(func(x *v1alpha1.Schedule) {
+		x.Days, x.TimeZone = []v1alpha1.Weekday{"Mon", "Sun"}, "America/Argentina/Buenos_Aires"
+	}))
+	f(true, "a lead time", schedule(func(x *v1alpha1.Schedule) { x.LeadTime = number(600) }))
+	f(true, "the lead time Auto", schedule(func(x *v1alpha1.Schedule) { x.LeadTime = name("Auto") }))
+	f(true, "a cron schedule", by("0 8 * * MON-FRI", time.Hour))
+	f(false, "a window that is too short", by("0 8 * * *", time.Second))
+	f(false, "a window that is too long", by("0 8 * * *", 169*time.Hour))
+	f(false, "cron beside start", schedule(func(x *v1alpha1.Schedule) { x.Cron = "0 8 * * *" }))
+	f(false, "a start without an end", schedule(func(x *v1alpha1.Schedule) { x.End = "" }))
+	f(false, "an hour that does not exist", schedule(func(x *v1alpha1.Schedule) { x.End = "24:00" }))
+	f(false, "a day that does not exist", schedule(func(x *v1alpha1.Schedule) { x.Days = []v1alpha1.Weekday{"Monday"} }))
+	f(false, "a zone with dots", schedule(func(x *v1alpha1.Schedule) { x.TimeZone = "../UTC" }))
+	f(false, "a schedule without bounds", schedule(func(x *v1alpha1.Schedule) { x.MinReplicas = nil }))
+	f(false, "a schedule with min > max", schedule(func(x *v1alpha1.Schedule) { x.MaxReplicas = n(1) }))
+	f(false, "a lead time that is too long", schedule(func(x *v1alpha1.Schedule) { x.LeadTime = number(86401) }))
+	f(false, "an unknown lead time", schedule(func(x *v1alpha1.Schedule) { x.LeadTime = name("Soon") }))
+	f(false, "two schedules of a name", func(s *spec) {
+		schedule(func(*v1alpha1.Schedule) {})(s)
+		s.Schedules = append(s.Schedules, s.Schedules[0])
+	})
 	for _, path := range []string{"/", "/metrics/", "/a/b.c/d-e_f~g", "/@host:80/x", "/...", "/" + strings.Repeat("a", 255)} {
 		f(true, "path "+path, pods(nil, path))
 		f(true, "path of a preset "+path, preset(nil, path))
