@@ -334,7 +334,8 @@ func (w *Where) autoscalers(ctx context.Context, f *Facts) {
 // rights asks whether the user may create what the chart has.
 func (w *Where) rights(ctx context.Context, f *Facts) {
 	for _, r := range []right{
-		{verb: "create", resource: "namespaces"}, {verb: "create", group: "apps", resource: "deployments"},
+		{verb: "create", resource: "namespaces"},
+		{verb: "create", group: "apps", resource: "deployments"},
 		{verb: "create", group: "apiextensions.k8s.io", resource: "customresourcedefinitions"},
 		{verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterroles"},
 		{verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},

@@ -52,7 +52,7 @@ var preChecks = []Check{
 	},
 }
 
-var minorVersion = regexp.MustCompile(`^v1\.(\d+)\.`)
+var minorVersion = regexp.MustCompile(`^v1\.(\d{1,4})\.`)
 
 func checkVersion(f *Facts) ([]Finding, error) {
 	if len(f.Version.Items) == 0 {
@@ -63,7 +63,7 @@ func checkVersion(f *Facts) ([]Finding, error) {
 	if m == nil {
 		return nil, fmt.Errorf("the version %.40q is not understood", v)
 	}
-	if minor, err := strconv.Atoi(m[1]); err != nil || minor < oldestMinor {
+	if minor, _ := strconv.Atoi(m[1]); minor < oldestMinor { // it consists of digits
 		return []Finding{{"API server", fmt.Sprintf("it has the version %s; GPUPilot needs 1.%d or later", v, oldestMinor)}}, nil
 	}
 	return nil, nil

@@ -230,6 +230,9 @@ func checkReachable(f *Facts) (out []Finding, err error) {
 	return out, f.Autoscalers.Err
 }
 
+// shortStart is the start-up that costs little when a removed replica is missed, in seconds.
+const shortStart = 30
+
 func checkStartup(f *Facts) (out []Finding, err error) {
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
@@ -237,7 +240,7 @@ func checkStartup(f *Facts) (out []Finding, err error) {
 		if a.Status.Startup == nil || b == nil || b.ScaleDown == nil || b.ScaleDown.StabilizationWindowSeconds == nil {
 			continue
 		}
-		if window, start := *b.ScaleDown.StabilizationWindowSeconds, a.Status.Startup.P95Seconds; start > window {
+		if window, start := *b.ScaleDown.StabilizationWindowSeconds, a.Status.Startup.P95Seconds; start > window && start >= shortStart {
 			out = append(out, Finding{subject(a), fmt.Sprintf("a replica takes up to %d s to serve, and scale-downs wait %d s: what was removed is missed before it is back", start, window)})
 		}
 	}

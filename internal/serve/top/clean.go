@@ -151,11 +151,11 @@ func truncate(s string, n int) string {
 	return ansi.Truncate(s, n, ellipsis)
 }
 
-// truncateMiddle keeps both ends of a name, which tell names apart.
+// truncateMiddle keeps both ends of a name, and more of its end, which tells names apart.
 func truncateMiddle(s string, n int) string {
 	if widthOf(s) <= n || n < 8 || !isPlain(s) {
 		return truncate(s, n)
 	}
-	tail := (n - 1) / 2
+	tail := (n - 1) * 2 / 3
 	return s[:n-1-tail] + ellipsis + s[len(s)-tail:]
 }

@@ -174,9 +174,9 @@ func (m *Model) sums() string {
 	}
 	s.add("use of held "+mean, Plain)
 	if p := m.setup.Price; p > 0 {
-		s.add(fmt.Sprintf(" · %.2f USD/h held", float64(c.Allocated)*p), Plain)
+		s.add(" · "+usd(float64(c.Allocated)*p)+" USD/h held", Plain)
 		if c.Idle > 0 {
-			s.add(fmt.Sprintf(", %.2f idle-held", float64(c.Idle)*p), Warn)
+			s.add(", "+usd(float64(c.Idle)*p)+" idle-held", Warn)
 		}
 	}
 	if c.GPUs == len(m.fleet.GPUs) && c.GPUs > 0 {
@@ -193,12 +193,20 @@ func (m *Model) sums() string {
 			s.add(" · "+w.Text, Plain)
 		}
 		if hottest != nil {
-			s.add(" · hottest ", Plain)
+			s.add(" · max ", Plain)
 			t := temperature(all.hottest)
 			s.add(t.Text+" °C "+Clean(hottest.Name()), t.Style)
 		}
 	}
 	return s.b.String()
+}
+
+// usd is an amount of dollars, with cents below 100.
+func usd(v float64) string {
+	if v >= 100 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", v), ".00")
 }
 
 // problems says what is wrong, and how much was decided.
