@@ -39,8 +39,11 @@ func parseCron(text string) (c cron, err error) {
 		low, up int
 		names   []string
 	}{
-		{"minute", &c.minutes, 0, 59, nil}, {"hour", &c.hours, 0, 23, nil}, {"day of the month", &c.days, 1, 31, nil},
-		{"month", &c.months, 1, 12, monthNames}, {"day of the week", &c.weekdays, 0, 7, weekdayNames},
+		{"minute", &c.minutes, 0, 59, nil},
+		{"hour", &c.hours, 0, 23, nil},
+		{"day of the month", &c.days, 1, 31, nil},
+		{"month", &c.months, 1, 12, monthNames},
+		{"day of the week", &c.weekdays, 0, 7, weekdayNames},
 	} {
 		if *f.into, err = parseCronField(fields[i], f.low, f.up, f.names); err != nil {
 			return c, fmt.Errorf("%s: %w", f.name, err)

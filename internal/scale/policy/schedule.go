@@ -121,13 +121,13 @@ func (c *Compiled) applySchedules(p *scale.Policy, now time.Time) (active []stri
 			lead = leadOf(p)
 		}
 		by := scale.Origin{Rule: scale.RuleSchedule, Text: "schedule " + s.Name}
-		start, end, ok := s.window(now)
+		_, end, ok := s.window(now)
 		within := ok && now.Before(end)
 		if s.most != nil && within && (most == nil || *s.most < *most) {
 			most, p.InForce.Max = s.most, by
 		}
 		if s.least != nil && !within && lead > 0 {
-			start, end, ok = s.window(now.Add(lead))
+			start, end, ok := s.window(now.Add(lead))
 			if within = ok && now.Before(end) && end.After(start); within {
 				by.Text += fmt.Sprintf(" (from %s on)", Clock(start))
 			}

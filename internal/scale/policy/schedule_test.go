@@ -34,20 +34,32 @@ func at(w time.Time, days, hour, minute int) time.Time {
 }
 
 var rules = []rule{
-	{`start: "08:00", end: "18:30", days: [Mon, Tue, Wed, Thu, Fri], minReplicas: 6, leadTime: 0`,
-		func(w time.Time) bool { return on(w, 8, 0) && workday(w) }, func(w time.Time) time.Time { return at(w, 0, 18, 30) }, 0, 6, -1, 0},
-	{`start: "22:00", end: "06:00", maxReplicas: 3`,
-		func(w time.Time) bool { return on(w, 22, 0) }, func(w time.Time) time.Time { return at(w, 1, 6, 0) }, 0, -1, 3, 0},
+	{
+		`start: "08:00", end: "18:30", days: [Mon, Tue, Wed, Thu, Fri], minReplicas: 6, leadTime: 0`,
+		func(w time.Time) bool { return on(w, 8, 0) && workday(w) }, func(w time.Time) time.Time { return at(w, 0, 18, 30) }, 0, 6, -1, 0,
+	},
+	{
+		`start: "22:00", end: "06:00", maxReplicas: 3`,
+		func(w time.Time) bool { return on(w, 22, 0) }, func(w time.Time) time.Time { return at(w, 1, 6, 0) }, 0, -1, 3, 0,
+	},
 	{`start: "01:30", end: "02:30", minReplicas: 5`, // Auto: the start-up of four minutes
 		func(w time.Time) bool { return on(w, 1, 30) }, func(w time.Time) time.Time { return at(w, 0, 2, 30) }, 0, 5, -1, 4 * time.Minute},
-	{`start: "00:15", end: "00:45", minReplicas: 4, maxReplicas: 7, leadTime: 600`,
-		func(w time.Time) bool { return on(w, 0, 15) }, func(w time.Time) time.Time { return at(w, 0, 0, 45) }, 0, 4, 7, 10 * time.Minute},
-	{`start: "02:00", end: "02:00", days: [Sun, Sat], maxReplicas: 6`,
-		func(w time.Time) bool { return on(w, 2, 0) && !workday(w) }, func(w time.Time) time.Time { return at(w, 1, 2, 0) }, 0, -1, 6, 0},
-	{`cron: "*/20 1-3 * * *", duration: 7m, minReplicas: 7, leadTime: 120`,
-		func(w time.Time) bool { return w.Minute()%20 == 0 && w.Hour() >= 1 && w.Hour() <= 3 }, nil, 7 * time.Minute, 7, -1, 2 * time.Minute},
-	{`cron: "45 23 * * SAT,SUN", duration: 5h, maxReplicas: 2`,
-		func(w time.Time) bool { return on(w, 23, 45) && !workday(w) }, nil, 5 * time.Hour, -1, 2, 0},
+	{
+		`start: "00:15", end: "00:45", minReplicas: 4, maxReplicas: 7, leadTime: 600`,
+		func(w time.Time) bool { return on(w, 0, 15) }, func(w time.Time) time.Time { return at(w, 0, 0, 45) }, 0, 4, 7, 10 * time.Minute,
+	},
+	{
+		`start: "02:00", end: "02:00", days: [Sun, Sat], maxReplicas: 6`,
+		func(w time.Time) bool { return on(w, 2, 0) && !workday(w) }, func(w time.Time) time.Time { return at(w, 1, 2, 0) }, 0, -1, 6, 0,
+	},
+	{
+		`cron: "*/20 1-3 * * *", duration: 7m, minReplicas: 7, leadTime: 120`,
+		func(w time.Time) bool { return w.Minute()%20 == 0 && w.Hour() >= 1 && w.Hour() <= 3 }, nil, 7 * time.Minute, 7, -1, 2 * time.Minute,
+	},
+	{
+		`cron: "45 23 * * SAT,SUN", duration: 5h, maxReplicas: 2`,
+		func(w time.Time) bool { return on(w, 23, 45) && !workday(w) }, nil, 5 * time.Hour, -1, 2, 0,
+	},
 }
 
 // calculator computes the bounds of every minute by walking through the minutes: a window
