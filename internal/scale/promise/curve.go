@@ -108,6 +108,12 @@ func (c *Curve) Calm() (ended, missed float64) {
 // assumedShare is the share of the requests that the assumed curve misses at a busy share.
 func assumedShare(busy, knee float64) float64 { return 1 / (1 + math.Pow(busy/knee, -steepness)) }
 
+// fullest is the busy share at which the assumed curve misses a share of the requests.
+func fullest(share, knee float64) float64 {
+	share = min(max(share, least), 0.5)
+	return knee * math.Pow(share/(1-share), 1.0/steepness)
+}
+
 // curveJSON is the form of a curve in JSON: from the first class with a request on, whole
 // requests that ended and tenths of requests that missed.
 type curveJSON struct {

@@ -18,10 +18,6 @@ type fluid struct {
 
 	want, ready     []float32 // buffers
 	wanted, readies []run
-
-	// Replicas that the load of the last minute gets whatever the plan, and those of them that
-	// are ready: whole numbers.
-	atOnce, readyAtOnce []run
 }
 
 const (
@@ -61,11 +57,6 @@ func (r *Replay) fluid() *fluid {
 		w /= keep
 	}
 	f.want, f.ready = make([]float32, f.ticks()), make([]float32, f.ticks())
-	x := f.level(atOnceSeconds)
-	for i := range x {
-		x[i] = f.rounded(x[i] / float32(atOnce*f.Knee))
-	}
-	f.atOnce, f.readyAtOnce = runs(nil, x), runs(nil, lowest(x, f.in(f.Startup)))
 	return f
 }
 
@@ -202,38 +193,24 @@ func runs(out []run, x []float32) []run {
 // share is the share of the requests that misses a limit where these busy replicas are
 // ready, times perBusy.
 func (f *fluid) share(ready []run, perBusy float32) float64 {
-	missed := 0.0
-	f.each(ready, perBusy, f.readyAtOnce, func(replicas float32, from, to int) {
-		sums := f.missedBy(replicas)
-		missed += float64(sums[to] - sums[from])
-	})
+	missed, from := 0.0, 0
+	for _, x := range ready {
+		sums := f.missedBy(f.rounded(x.value * perBusy))
+		missed += float64(sums[x.end] - sums[from])
+		from = x.end
+	}
 	return missed / max(f.load, least)
 }
 
 // replicas is the mean number of replicas where these busy replicas are wanted, times
 // perBusy.
 func (f *fluid) replicas(wanted []run, perBusy float32) float64 {
-	sum := 0.0
-	f.each(wanted, perBusy, f.atOnce, func(replicas float32, from, to int) {
-		sum += float64(replicas) * (f.weight[to] - f.weight[from])
-	})
-	return sum / max(f.weight[f.ticks()], least)
-}
-
-// each calls do with each number of replicas, and the ticks that it is kept: of busy replicas,
-// times perBusy, or those of floor if they are more.
-func (f *fluid) each(busy []run, perBusy float32, floor []run, do func(replicas float32, from, to int)) {
-	from, k := 0, 0
-	for _, x := range busy {
-		n := f.rounded(x.value * perBusy)
-		for from < x.end {
-			to := min(x.end, floor[k].end)
-			do(max(n, floor[k].value), from, to)
-			if from = to; to == floor[k].end {
-				k++
-			}
-		}
+	sum, before := 0.0, 0
+	for _, x := range wanted {
+		sum += float64(f.rounded(x.value*perBusy)) * (f.weight[x.end] - f.weight[before])
+		before = x.end
 	}
+	return sum / max(f.weight[f.ticks()], least)
 }
 
 // rounded rounds replicas up, within the bounds.

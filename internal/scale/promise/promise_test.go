@@ -125,6 +125,18 @@ func TestSharesNeverFall(t *testing.T) {
 	}
 }
 
+// The busy share at which the assumed curve misses a share of the requests is its inverse.
+func TestFullest(t *testing.T) {
+	for _, share := range []float64{1e-6, 0.001, 0.01, 0.3, 0.5} {
+		if got := assumedShare(fullest(share, 0.4), 0.4); math.Abs(got/share-1) > 1e-9 {
+			t.Errorf("%g of the requests: %g", share, got)
+		}
+	}
+	if got := fullest(0.9, 0.4); got != 0.4 {
+		t.Errorf("nine tenths: %g, want at most the knee", got)
+	}
+}
+
 // What was counted outweighs what is assumed.
 func TestSharesFollowTheCounts(t *testing.T) {
 	var c Curve
@@ -211,7 +223,7 @@ func TestThereIsAlwaysAPlan(t *testing.T) {
 // A replay is what happens: one start-up after the load rises, its replicas serve.
 func TestPlay(t *testing.T) {
 	r := Replay{
-		Seconds: 15, Cost: Cost{PerOutput: 1}, Knee: 2, Startup: 120, Min: 1, Max: 10,
+		Seconds: 15, Cost: Cost{PerOutput: 1}, Knee: 1, Startup: 120, Min: 1, Max: 10,
 		Loads: make([]Load, 90), // ticks of 45 s; a start takes three
 	}
 	for i := range r.Shares {
@@ -236,17 +248,6 @@ func TestPlay(t *testing.T) {
 	}
 	if want := (weighed(0, 15, 1) + weighed(15, 30, 5)) / f.weight[30]; math.Abs(replicas-want) > 1e-6 {
 		t.Errorf("%v replicas, want %v", replicas, want)
-	}
-	// The load of the last minute loads replicas to 0.7 of the knee, whatever the plan: it rises
-	// within the first tick.
-	r.Knee = 1 / atOnce
-	f = r.fluid()
-	calm := runs(nil, make([]float32, f.ticks()))
-	if got, want := f.replicas(calm, 1), (weighed(0, 15, 1)+weighed(15, 30, 4))/f.weight[30]; math.Abs(got-want) > 1e-6 {
-		t.Errorf("%v replicas at once, want %v", got, want)
-	}
-	if got, want := f.share(calm, 1), weighed(15, 30, 4)/f.load; math.Abs(got-want) > 1e-6 { // four are full
-		t.Errorf("share %v at once, want %v", got, want)
 	}
 }
 
@@ -286,7 +287,7 @@ func drive(s State, l Load, replicas, seconds float64) State {
 func TestAPlanIsLearnedAndKept(t *testing.T) {
 	limits := Limits{Token: 0.015}
 	var s State
-	if _, ok := s.Demand(limits, 120); ok {
+	if _, ok := s.Demand(0.99, limits, 120); ok {
 		t.Error("demand without a reading")
 	}
 	for i := range 40 {
@@ -302,20 +303,20 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 	if !slices.Equal(before.Loads, s.Loads) || s.Plan != (Plan{}) {
 		t.Error("Learn changed the state that it was given")
 	}
-	d, ok := learned.Demand(limits, 120)
+	d, ok := learned.Demand(0.99, limits, 120)
 	if !ok || d.Replicas < max(d.Highest, d.Reserve)/d.Target-1e-9 || d.Highest < d.Busy {
 		t.Errorf("demand %+v", d)
 	}
 	// A load that jumps counts within a minute, and one that falls after the window.
 	jumped := drive(learned, Load{20000, 10000}, 5, 60)
-	if up, _ := jumped.Demand(limits, 120); up.Replicas < 1.5*d.Replicas {
+	if up, _ := jumped.Demand(0.99, limits, 120); up.Replicas < 1.5*d.Replicas {
 		t.Errorf("after a jump: %+v, before it %+v", up, d)
 	}
-	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(limits, 120)
-	if fallen.Replicas < 0.9*d.Highest/d.Target { // more may have been for the last minute
-		t.Errorf("after a fall: %+v, before it %+v", fallen, d)
+	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(0.99, limits, 120)
+	if fallen.Replicas < d.Replicas*0.9 {
+		t.Errorf("after a fall: %+v", fallen)
 	}
-	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(limits, 120)
+	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(0.99, limits, 120)
 	if later.Replicas >= d.Replicas && p.Reserve < d.Highest {
 		t.Errorf("after the window: %+v", later)
 	}
@@ -433,7 +434,7 @@ func FuzzState(f *testing.F) {
 		}
 		limits := Limits{Token: 0.015}
 		s = s.Learn(0.99, limits, Bounds{0, 100, 120})
-		if d, ok := s.Demand(limits, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
+		if d, ok := s.Demand(0.99, limits, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
 			t.Fatalf("demand %+v of %+v", d, s)
 		}
 		if shares := s.Curve.Shares(0.4); !slices.IsSorted(shares[:]) {
@@ -460,6 +461,6 @@ func BenchmarkNextAndDemand(b *testing.B) {
 	r := Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1, 5, 9}
 	for b.Loop() {
 		next := s.Next(r, 1)
-		next.Demand(Limits{Token: 0.015}, 120)
+		next.Demand(0.99, Limits{Token: 0.015}, 120)
 	}
 }

@@ -45,10 +45,9 @@ const (
 	// seconds. The window is at most startsWindow start-ups long: a replica that is removed
 	// costs a start-up when the load comes back.
 	defaultLoad, defaultAverage, defaultWindow, startsWindow = 0.75, 30, 1800, 6
-	// atOnce is the busy share, as a share of the knee, up to which the load of the last
-	// minute loads replicas whatever the average of the plan: for a rise that the record
-	// lacks. There, one request in three hundred misses by the assumed curve.
-	atOnce, atOnceSeconds = 0.7, 60
+	// atOnceShare is the share of the allowed misses that the load of the last minute may
+	// cause, whatever the average of the plan: a rise that the record lacks.
+	atOnceShare = 0.35
 	// mostBusy is the highest knee: queues grow long where replicas are busier.
 	mostBusy, leastKnee = 0.85, 0.05
 	// margin is the share of the allowed misses that a plan may have: a replay knows
@@ -237,9 +236,9 @@ type Demand struct {
 	Missed   Misses  // shares of the requests of the last day
 }
 
-// Demand is what the plan asks for, where a replica serves after startup seconds. ok is false
-// while it is not known what a token costs.
-func (s State) Demand(l Limits, startup float64) (d Demand, ok bool) {
+// Demand is what the plan of an objective asks for, where a replica serves after startup seconds. ok is
+// false while it is not known what a token costs.
+func (s State) Demand(objective float64, l Limits, startup float64) (d Demand, ok bool) {
 	cost, ok := s.Work.Cost()
 	if !ok {
 		return Demand{}, false
@@ -251,8 +250,8 @@ func (s State) Demand(l Limits, startup float64) (d Demand, ok bool) {
 	d.Busy = cost.Busy(s.Level)
 	d.Highest = s.highest(&cost, d.Busy, int(d.Average/StepSeconds), int(d.Window/StepSeconds))
 	// The record may not have a rise like the one under way, which a long mean shows late.
-	now := s.highest(&cost, d.Busy, atOnceSeconds/StepSeconds, 0) / (atOnce * cost.knee(l))
-	d.Replicas = max(max(d.Highest, d.Reserve)/d.Target, now)
+	full := s.highest(&cost, d.Busy, 60/StepSeconds, 0) / fullest(atOnceShare*(1-objective), cost.knee(l))
+	d.Replicas = max(max(d.Highest, d.Reserve)/d.Target, full)
 	return d, true
 }
 
