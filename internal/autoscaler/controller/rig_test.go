@@ -198,8 +198,8 @@ func autoscaler(name string) *v1alpha1.GPUAutoscaler {
 
 // The makers of pods.
 var (
-	pod, ready, condition = podtest.Pod, podtest.Ready, podtest.Condition
-	containers, requests  = podtest.Containers, podtest.Container
+	pod, ready           = podtest.Pod, podtest.Ready
+	containers, requests = podtest.Containers, podtest.Container
 )
 
 func contains(t *testing.T, got, want string) {
