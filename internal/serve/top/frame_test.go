@@ -20,11 +20,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden frames")
 
+// The frames have local times.
+func TestMain(m *testing.M) {
+	time.Local = time.UTC
+	os.Exit(m.Run())
+}
+
 // screen is a live view with what was read, on a screen of that size.
 func screen(t testing.TB, f *Fleet, width, height int, change func(*Config)) *Model {
 	t.Helper()
-	t.Setenv("TZ", "UTC")
-	time.Local = time.UTC
 	now := noon
 	cfg := Config{Now: func() time.Time { return now }}
 	if change != nil {
