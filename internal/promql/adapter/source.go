@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
@@ -20,23 +19,23 @@ type Source struct {
 
 	mu    sync.Mutex
 	of    []Listed // that infos were made of
-	infos []provider.CustomMetricInfo
+	infos []source.Metric
 }
 
 // Source returns the metrics of objects as a source.
 func (s *Server) Source() *Source { return &Source{server: s} }
 
 // Metrics lists what the rules serve now. While nothing changes, it is the same list.
-func (s *Source) Metrics() []provider.CustomMetricInfo {
+func (s *Source) Metrics() []source.Metric {
 	listed := s.server.Metrics()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(listed) == len(s.of) && (len(listed) == 0 || &listed[0] == &s.of[0]) {
 		return s.infos
 	}
-	s.of, s.infos = listed, make([]provider.CustomMetricInfo, len(listed))
+	s.of, s.infos = listed, make([]source.Metric, len(listed))
 	for i, m := range listed {
-		s.infos[i] = provider.CustomMetricInfo{GroupResource: m.Resource, Namespaced: m.Namespaced, Metric: m.Name}
+		s.infos[i] = source.Metric{GroupResource: m.Resource, Namespaced: m.Namespaced, Metric: m.Name}
 	}
 	return s.infos
 }

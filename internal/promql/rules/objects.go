@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
@@ -49,11 +48,11 @@ type metricList struct {
 	mu      sync.Mutex
 	changes uint64
 	made    bool
-	infos   []provider.CustomMetricInfo
+	infos   []source.Metric
 }
 
 // Metrics implements metricsapi.Source.
-func (m *Manager) Metrics() []provider.CustomMetricInfo {
+func (m *Manager) Metrics() []source.Metric {
 	s := m.deps.Store
 	m.list.mu.Lock()
 	defer m.list.mu.Unlock()
@@ -65,10 +64,10 @@ func (m *Manager) Metrics() []provider.CustomMetricInfo {
 	m.list.infos = nil
 	for name, set := range s.byName {
 		for r := range set.resources {
-			m.list.infos = append(m.list.infos, provider.CustomMetricInfo{GroupResource: r.group, Namespaced: r.namespaced, Metric: name})
+			m.list.infos = append(m.list.infos, source.Metric{GroupResource: r.group, Namespaced: r.namespaced, Metric: name})
 		}
 	}
-	slices.SortFunc(m.list.infos, func(a, b provider.CustomMetricInfo) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(m.list.infos, func(a, b source.Metric) int { return strings.Compare(a.String(), b.String()) })
 	m.list.changes, m.list.made = s.changes, true
 	return m.list.infos
 }

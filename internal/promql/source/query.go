@@ -23,6 +23,23 @@ type Query struct {
 	Now       time.Time
 }
 
+// Metric is a metric of the objects of a resource. It has the fields of CustomMetricInfo in
+// custom-metrics-apiserver, whose package brings a whole API server into each program.
+type Metric struct {
+	GroupResource schema.GroupResource
+	Namespaced    bool
+	Metric        string
+}
+
+// String is the same as that of CustomMetricInfo.
+func (m Metric) String() string {
+	s := m.GroupResource.String() + "/" + m.Metric
+	if m.Namespaced {
+		s += "(namespaced)"
+	}
+	return s
+}
+
 // Value is the value of one object.
 type Value struct {
 	Name   string        // of the object

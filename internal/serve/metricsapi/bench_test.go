@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
@@ -140,9 +139,9 @@ func servedCrowd(b *testing.B, pods int) func() int {
 }
 
 // namesSource is a Source with a list of metrics.
-type namesSource []provider.CustomMetricInfo
+type namesSource []source.Metric
 
-func (s namesSource) Metrics() []provider.CustomMetricInfo { return s }
+func (s namesSource) Metrics() []source.Metric { return s }
 
 func (s namesSource) Values(context.Context, source.Query) ([]source.Value, error) {
 	return nil, source.ErrUnknownMetric
@@ -159,7 +158,7 @@ func manyMetrics(t testing.TB) *Provider {
 	deps.Names = func() []string { return names }
 	var of namesSource
 	for i := range 2000 {
-		of = append(of, provider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "services"}, Namespaced: true, Metric: fmt.Sprintf("team:metric_%04d:avg", i)})
+		of = append(of, source.Metric{GroupResource: schema.GroupResource{Resource: "services"}, Namespaced: true, Metric: fmt.Sprintf("team:metric_%04d:avg", i)})
 	}
 	deps.Sources = []Source{of}
 	return NewProvider(maxAge, 0, deps)

@@ -25,7 +25,6 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"k8s.io/metrics/pkg/apis/external_metrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
@@ -106,7 +105,7 @@ func (d *Delegate) Describe(ch chan<- *prometheus.Desc) { d.total.Describe(ch) }
 func (d *Delegate) Collect(ch chan<- prometheus.Metric) { d.total.Collect(ch) }
 
 // Metrics lists the delegate's custom metrics for discovery. It implements Source.
-func (d *Delegate) Metrics() []provider.CustomMetricInfo {
+func (d *Delegate) Metrics() []source.Metric {
 	if d == nil || d.cfg.Group != custom_metrics.GroupName {
 		return nil
 	}
@@ -197,7 +196,7 @@ func (p *Provider) servesCustom(r schema.GroupResource, metric string) bool {
 		if _, isDelegate := s.(*Delegate); isDelegate {
 			continue
 		}
-		if slices.ContainsFunc(s.Metrics(), func(m provider.CustomMetricInfo) bool { return m.GroupResource == r && m.Metric == metric }) {
+		if slices.ContainsFunc(s.Metrics(), func(m source.Metric) bool { return m.GroupResource == r && m.Metric == metric }) {
 			return true
 		}
 	}

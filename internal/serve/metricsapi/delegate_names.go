@@ -15,7 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
+
+	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
 // The breaker stops requests to a delegate that fails.
@@ -70,14 +71,14 @@ func (c *nameCache) set(list []metav1.APIResource) {
 }
 
 // custom returns the names as custom metrics: a resource with a metric each.
-func (c *nameCache) custom() []provider.CustomMetricInfo {
+func (c *nameCache) custom() []source.Metric {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]provider.CustomMetricInfo, 0, len(c.list))
+	out := make([]source.Metric, 0, len(c.list))
 	for i := range c.list {
 		resource, metric, ok := strings.Cut(c.list[i].Name, "/")
 		if ok && resource != "" && metric != "" {
-			out = append(out, provider.CustomMetricInfo{GroupResource: schema.ParseGroupResource(resource), Namespaced: c.list[i].Namespaced, Metric: metric})
+			out = append(out, source.Metric{GroupResource: schema.ParseGroupResource(resource), Namespaced: c.list[i].Namespaced, Metric: metric})
 		}
 	}
 	return out

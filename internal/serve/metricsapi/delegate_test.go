@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
 const customAPI, externalAPI = "custom.metrics.k8s.io", "external.metrics.k8s.io"
@@ -235,7 +234,7 @@ func TestDelegatesNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.names.set(list)
-	want := []provider.CustomMetricInfo{
+	want := []source.Metric{
 		{GroupResource: schema.GroupResource{Resource: "pods"}, Namespaced: true, Metric: "http_requests"},
 		{GroupResource: schema.GroupResource{Group: "apps", Resource: "deployments"}, Namespaced: true, Metric: "queue"},
 	}

@@ -310,7 +310,7 @@ func (p *Provider) ListAllMetrics() []provider.CustomMetricInfo {
 type listedFrom struct {
 	names   []string     // sorted
 	kinds   []objectKind // built in, beside pods
-	sources [][]provider.CustomMetricInfo
+	sources [][]source.Metric
 }
 
 func (f *listedFrom) equals(o *listedFrom) bool {
@@ -326,7 +326,9 @@ func (f *listedFrom) list() []provider.CustomMetricInfo {
 		}
 	}
 	for _, s := range f.sources {
-		list = append(list, s...)
+		for _, m := range s {
+			list = append(list, provider.CustomMetricInfo(m))
+		}
 	}
 	slices.SortFunc(list, func(a, b provider.CustomMetricInfo) int {
 		return cmp.Or(

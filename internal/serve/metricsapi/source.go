@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
-	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 )
 
 // Source serves custom metrics beside the built-in ones: results of recording rules,
@@ -22,7 +21,7 @@ import (
 type Source interface {
 	// Metrics lists what the source serves now, for discovery. It is cheap: while nothing
 	// changes, it is the same list.
-	Metrics() []provider.CustomMetricInfo
+	Metrics() []source.Metric
 	// Values returns the values of a metric for some of the objects. The error is
 	// ErrUnknownMetric if the source does not serve the metric; the next source is
 	// asked then. Other errors should be API status errors, which the client sees.
@@ -37,7 +36,7 @@ func sameList[M any](a, b []M) bool {
 // servedBySource reports whether a source lists a metric of the resource.
 func (p *Provider) servedBySource(r schema.GroupResource) bool {
 	for _, s := range p.deps.Sources {
-		if slices.ContainsFunc(s.Metrics(), func(m provider.CustomMetricInfo) bool { return m.GroupResource == r }) {
+		if slices.ContainsFunc(s.Metrics(), func(m source.Metric) bool { return m.GroupResource == r }) {
 			return true
 		}
 	}

@@ -52,14 +52,14 @@ func (l objectList) Names(_ context.Context, r schema.GroupResource, namespace s
 // ruleSource serves one metric of one resource; it answers with all of its values,
 // whatever was asked.
 type ruleSource struct {
-	info   provider.CustomMetricInfo
+	info   source.Metric
 	values []source.Value
 	err    error
 	asked  []source.Query
 }
 
-func (s *ruleSource) Metrics() []provider.CustomMetricInfo {
-	return []provider.CustomMetricInfo{s.info}
+func (s *ruleSource) Metrics() []source.Metric {
+	return []source.Metric{s.info}
 }
 
 func (s *ruleSource) Values(_ context.Context, q source.Query) ([]source.Value, error) {
@@ -71,7 +71,7 @@ func (s *ruleSource) Values(_ context.Context, q source.Query) ([]source.Value, 
 }
 
 func ruleOf(r schema.GroupResource, metric string, values ...source.Value) *ruleSource {
-	return &ruleSource{info: provider.CustomMetricInfo{GroupResource: r, Namespaced: r != nodesResource, Metric: metric}, values: values}
+	return &ruleSource{info: source.Metric{GroupResource: r, Namespaced: r != nodesResource, Metric: metric}, values: values}
 }
 
 func TestSourcesAreAskedInOrder(t *testing.T) {
