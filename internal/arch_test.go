@@ -86,6 +86,7 @@ var cliNever = []banned{
 	{"k8s.io/client-go/kubernetes", "the clientset and the API groups' types double the program's size, for three requests of known paths"},
 	{"k8s.io/client-go/informers", "as the clientset"},
 	{"sigs.k8s.io/controller-runtime", "its client links the clientset"},
+	{"k8s.io/apiserver", "10 MB; promql/source has the name of a metric by itself"},
 	{module + "internal/autoscaler/controller", "the CLI reads what the controller wrote"},
 }
 
