@@ -183,8 +183,10 @@ type PlanStatus struct {
 
 // LearnedStartup is the time from a pod's creation to its readiness.
 type LearnedStartup struct {
-	// P50Seconds and P95Seconds are quantiles over the last starts.
+	// P50Seconds, P75Seconds and P95Seconds are quantiles over the last starts.
 	P50Seconds int32 `json:"p50Seconds"`
+	// +optional
+	P75Seconds int32 `json:"p75Seconds,omitempty"`
 	P95Seconds int32 `json:"p95Seconds"`
 	// Samples is the number of starts.
 	Samples int32 `json:"samples"`

@@ -82,6 +82,7 @@ func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 	c := &whatif.Case{Policy: compiled.Policy, Now: d.Time.Time}
 	if c.Policy.Startup == 0 && st.Startup != nil {
 		c.Policy.Startup = time.Duration(st.Startup.P95Seconds) * time.Second
+		c.Policy.TypicalStartup = time.Duration(st.Startup.P75Seconds) * time.Second
 	}
 	if d.Reason == string(scale.RuleBudget) {
 		c.Policy.Max = min(c.Policy.Max, *st.DesiredReplicas)

@@ -3,6 +3,8 @@
 package replica
 
 import (
+	"cmp"
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,11 +28,15 @@ func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
 		return
 	}
 	n := int(min(l.Samples, scale.StartsKept))
-	slow := max(1, n/10)
-	for i := range n {
+	p75 := cmp.Or(l.P75Seconds, l.P50Seconds) // earlier versions stored no p75
+	upTo := func(q float64) int { return int(math.Ceil(q * float64(n))) }
+	for rank := n; rank > 0; rank-- { // the slow ones first, so that new starts replace them first
 		seconds := l.P50Seconds
-		if i < slow {
+		switch {
+		case rank >= upTo(0.95):
 			seconds = l.P95Seconds
+		case rank > upTo(0.50):
+			seconds = p75
 		}
 		s.starts.Add(time.Duration(seconds) * time.Second)
 	}
@@ -39,7 +45,8 @@ func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
 // isStartup reports whether the quantiles are plausible. Others may have written the
 // status; implausible values are ignored and learned again.
 func isStartup(l *v1alpha1.LearnedStartup) bool {
-	return 0 <= l.P50Seconds && l.P50Seconds <= l.P95Seconds && l.P95Seconds <= int32(scale.LongestStart/time.Second)
+	p75 := cmp.Or(l.P75Seconds, l.P50Seconds)
+	return 0 <= l.P50Seconds && l.P50Seconds <= p75 && p75 <= l.P95Seconds && l.P95Seconds <= int32(scale.LongestStart/time.Second)
 }
 
 // Observe records the starts of the workload's pods.
@@ -98,6 +105,7 @@ func (s *Startup) Learned() *v1alpha1.LearnedStartup {
 	}
 	return &v1alpha1.LearnedStartup{
 		P50Seconds: int32(s.starts.Quantile(0.50) / time.Second),
+		P75Seconds: int32(s.Typical() / time.Second),
 		P95Seconds: int32(s.starts.Quantile(0.95) / time.Second),
 		Samples:    int32(s.starts.Len()),
 	}

@@ -30,7 +30,7 @@ func TestStartup(t *testing.T) {
 	see(podtest.Pod("a", "x", at(0)), podtest.Pod("a", "stuck", at(0), podtest.Condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1))))
 	see(podtest.Pod("a", "x", at(0), podtest.Ready(at(40))), podtest.Pod("a", "stuck", at(0), scheduled(500), unready(500)))
 	see(podtest.Pod("a", "x", at(0), podtest.Ready(at(40))), podtest.Pod("a", "stuck", at(0), scheduled(500), podtest.Ready(at(560))))
-	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 60, Samples: 2}, s.Learned()); diff != "" {
+	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 40, P75Seconds: 60, P95Seconds: 60, Samples: 2}, s.Learned()); diff != "" {
 		t.Errorf("after starts of 40 s and, once a node was there, 60 s: %s", diff)
 	}
 	// A flap is no start.
@@ -49,20 +49,26 @@ func TestStartup(t *testing.T) {
 	if got := s.Typical(); got != 44*time.Second {
 		t.Errorf("typical: %v", got)
 	}
-	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 39, P95Seconds: 48, Samples: 20}, s.Learned()); diff != "" {
+	if diff := cmp.Diff(&v1alpha1.LearnedStartup{P50Seconds: 39, P75Seconds: 44, P95Seconds: 48, Samples: 20}, s.Learned()); diff != "" {
 		t.Errorf("after many: %s", diff)
 	}
 }
 
 func TestStartupSurvivesARestart(t *testing.T) {
 	for _, want := range []v1alpha1.LearnedStartup{
-		{P50Seconds: 30, P95Seconds: 90, Samples: 20}, {P50Seconds: 30, P95Seconds: 90, Samples: 5}, {P50Seconds: 30, P95Seconds: 30, Samples: 1},
+		{P50Seconds: 30, P75Seconds: 50, P95Seconds: 90, Samples: 20}, {P50Seconds: 30, P75Seconds: 50, P95Seconds: 90, Samples: 5},
+		{P50Seconds: 30, P75Seconds: 90, P95Seconds: 90, Samples: 2}, {P50Seconds: 30, P75Seconds: 30, P95Seconds: 30, Samples: 1},
 	} {
 		var s Startup
 		s.Restore(&want)
 		if diff := cmp.Diff(&want, s.Learned()); diff != "" {
 			t.Error(diff)
 		}
+	}
+	var old Startup
+	old.Restore(&v1alpha1.LearnedStartup{P50Seconds: 30, P95Seconds: 90, Samples: 2}) // by a version that stored no p75
+	if got := old.Learned(); got.P50Seconds != 30 || got.P95Seconds != 90 {
+		t.Errorf("without a p75: %+v", got)
 	}
 	var s Startup
 	s.Restore(nil)
@@ -92,12 +98,12 @@ func TestImplausibleStartupsAreNotRestored(t *testing.T) {
 			t.Errorf("%+v: restored as %+v", l, got)
 		}
 	}
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 90, Samples: 7}, true)
+	f(v1alpha1.LearnedStartup{P50Seconds: 40, P75Seconds: 60, P95Seconds: 90, Samples: 7}, true)
 	f(v1alpha1.LearnedStartup{P50Seconds: 3600, P95Seconds: 3600, Samples: 2_000_000_000}, true)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 2_000_000_000, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 3601, Samples: 7}, false)
+	f(v1alpha1.LearnedStartup{P50Seconds: 40, P75Seconds: 60, P95Seconds: 2_000_000_000, Samples: 7}, false)
+	f(v1alpha1.LearnedStartup{P50Seconds: 40, P75Seconds: 60, P95Seconds: 3601, Samples: 7}, false)
 	f(v1alpha1.LearnedStartup{P50Seconds: -5, P95Seconds: 90, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: -90, Samples: 7}, false)
+	f(v1alpha1.LearnedStartup{P50Seconds: 40, P75Seconds: 60, P95Seconds: -90, Samples: 7}, false)
 	f(v1alpha1.LearnedStartup{P50Seconds: 400, P95Seconds: 90, Samples: 7}, false)
-	f(v1alpha1.LearnedStartup{P50Seconds: 40, P95Seconds: 90, Samples: -1}, false)
+	f(v1alpha1.LearnedStartup{P50Seconds: 40, P75Seconds: 60, P95Seconds: 90, Samples: -1}, false)
 }
