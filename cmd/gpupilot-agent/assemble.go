@@ -16,6 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/node/agent"
 	"github.com/gpupilot/gpupilot/internal/node/apiwatch"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
@@ -59,6 +60,9 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 		return nil, err
 	}
 	a := &assembly{config: c, log: log, deps: agent.Deps{Reader: reader, Log: log}}
+	if simulated, ok := reader.(*sim.Reader); ok {
+		a.deps.Push = simulated.Push()
+	}
 	a.close = func() {}
 	a.api.client, a.api.err = c.apiClient()
 	if _, _, ok := configMapName(c.configMap); ok && a.api.err != nil {

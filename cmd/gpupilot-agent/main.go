@@ -134,9 +134,9 @@ func saveMemory(profiles bool) {
 // does not fail without a driver, which can be loaded later.
 func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, error) {
 	if c.backend == "sim" {
-		r, err := sim.New(sim.Config{GPUs: c.simGPUs, Model: c.simModel, Node: c.node(), StateFile: c.simState})
+		r, err := sim.New(sim.Config{GPUs: c.simGPUs, Model: c.simModel, Node: c.node(), StateFile: c.simState, Push: c.simPush})
 		if err != nil {
-			return nil, fmt.Errorf("--sim-gpus, --sim-model, --sim-state: %w", err)
+			return nil, fmt.Errorf("--sim-gpus, --sim-model, --sim-state, --sim-push: %w", err)
 		}
 		return r, nil
 	}

@@ -39,6 +39,7 @@ type config struct {
 	simGPUs        int
 	simModel       string
 	simState       string
+	simPush        bool
 
 	compat // the other flags of dcgm-exporter
 	labels labelFlags
@@ -180,6 +181,7 @@ func (c *config) ownOptions() []option {
 			"sim-state", "", "GPUPILOT_SIM_STATE", &c.simState,
 			"`file` with the load of the simulated GPUs, which can change at any time (default: a built-in load)", nil,
 		},
+		{"sim-push", "", "GPUPILOT_SIM_PUSH", &c.simPush, "let everybody who reaches the agent set the load of the simulated GPUs, as gpupilot load sim --agent does", nil},
 	}
 }
 

@@ -21,12 +21,12 @@ func loadSimCommand() *cobra.Command {
 	f := &loadFlags{}
 	s := load.Simulated{}
 	cmd := &cobra.Command{
-		Use:   "sim --file FILE -t LOAD",
-		Short: "Load the simulated GPUs of agents that follow a file",
-		Long: `Write a load to a file that agents follow, so that dashboards, alerts and autoscalers can be tried without a GPU. Start an
-agent for the file: gpupilot-agent --backend sim --sim-state FILE. Loads, shapes and steps are those of load gpu. At the
-end the GPUs are idle.`,
-		Example: `  gpupilot load sim --file /tmp/gpus.json -t tensor --sine 0.2:0.9:60s -d 600 --check http://127.0.0.1:9400`,
+		Use:   "sim --agent URL -t LOAD",
+		Short: "Load the simulated GPUs of agents",
+		Long: `Load simulated GPUs, so that dashboards, alerts and autoscalers can be tried without a GPU: those of an agent that runs with
+--backend sim --sim-push, or with --file those of all agents that run with --backend sim --sim-state FILE. Loads, shapes and
+steps are those of load gpu. At the end the GPUs are idle.`,
+		Example: `  gpupilot load sim --agent http://127.0.0.1:9400 -t tensor --sine 0.2:0.9:60s -d 600 --check http://127.0.0.1:9400`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			sequences, out, err := f.begin(cmd)
@@ -52,11 +52,13 @@ end the GPUs are idle.`,
 		},
 	}
 	p := cmd.Flags()
-	p.StringVar(&s.File, "file", "", "file that the agents follow")
-	p.StringVar(&s.Node, "node-name", "", "node name of the agent, which its GPUs' UUIDs are made from (default: $NODE_NAME, or the hostname)")
+	p.StringVar(&s.Agent, "agent", "", "URL of an agent")
+	p.StringVar(&s.File, "file", "", "file that agents follow")
+	p.StringVar(&s.Node, "node-name", "", "with --file, the agent's node name, which its GPUs' UUIDs are made from (default: $NODE_NAME, or the hostname)")
 	p.StringVar(&f.gpus, "gpu", "0", "indexes of GPUs; the others are idle")
 	f.defineShared(p)
-	_ = cmd.MarkFlagRequired("file") // it is defined above
+	cmd.MarkFlagsOneRequired("agent", "file")
+	cmd.MarkFlagsMutuallyExclusive("agent", "file")
 	return cmd
 }
 

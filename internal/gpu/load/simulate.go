@@ -4,18 +4,35 @@ package load
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
-// Simulated are the simulated GPUs of an agent that runs with --backend sim, --sim-state File and --node-name Node.
+// Simulated are the simulated GPUs of agents that run with --backend sim: of those with --sim-state File and --node-name Node,
+// or of the one at the URL Agent, which runs with --sim-push.
 type Simulated struct {
-	File string
-	Node string
-	GPUs []int // indexes
+	File  string
+	Node  string
+	Agent string
+	GPUs  []int // indexes
+
+	target target
 }
+
+// target is where a simulated load is written.
+type target interface {
+	uuid(gpu int) (string, bool)
+	write(ctx context.Context, s sim.State) error
+}
+
+// fileTarget is a file that agents follow.
+type fileTarget struct{ path, node string }
+
+func (f fileTarget) uuid(gpu int) (string, bool)                { return sim.UUID(f.node, gpu), true }
+func (f fileTarget) write(_ context.Context, s sim.State) error { return sim.WriteState(f.path, s) }
 
 const (
 	// writeEvery is how often the state is written. An agent reads it once per collection.
@@ -27,11 +44,20 @@ const (
 	simulatedMemory = 1024
 )
 
-// Run writes the shapes of the sequences to the file, one sequence after the other, and reports the steps. At its end the
-// GPUs are idle.
+// Run writes the shapes of the sequences, one sequence after the other, and reports the steps. At its end the GPUs are idle.
 func (s Simulated) Run(ctx context.Context, sequences []Sequence, step func(Step) error) (err error) {
+	if s.target = (fileTarget{s.File, s.Node}); s.Agent != "" {
+		if s.target, err = newAgentTarget(ctx, s.Agent); err != nil {
+			return fmt.Errorf("--agent: %w", err)
+		}
+	}
+	for _, g := range s.GPUs {
+		if _, ok := s.target.uuid(g); !ok {
+			return fmt.Errorf("--gpu %d: the agent has no such GPU", g)
+		}
+	}
 	defer func() {
-		if idle := s.write(nil, nil); err == nil {
+		if idle := s.write(context.WithoutCancel(ctx), nil, nil); err == nil {
 			err = idle
 		}
 	}()
@@ -65,7 +91,7 @@ func (s Simulated) sequence(ctx context.Context, index int, q Sequence, step fun
 			sums[i] += duties[i]
 		}
 		n++
-		if err := s.write(q.Kinds, duties); err != nil {
+		if err := s.write(ctx, q.Kinds, duties); err != nil {
 			return err
 		}
 		select {
@@ -86,8 +112,9 @@ func (s Simulated) report(index int, q Sequence, start time.Time, from, to time.
 		duty := sums[i] / float64(n)
 		value := duty * k.simulatedPeak()
 		for _, g := range s.GPUs {
+			uuid, _ := s.target.uuid(g)
 			err := step(Step{
-				Sequence: index, Load: name, Field: k.Field, Unit: k.Unit(), GPU: GPU{Index: g, UUID: sim.UUID(s.Node, g), Name: "simulated"},
+				Sequence: index, Load: name, Field: k.Field, Unit: k.Unit(), GPU: GPU{Index: g, UUID: uuid, Name: "simulated"},
 				Start: start.Add(from), End: start.Add(to), Duty: q.Shapes[name].Mean(from, to), Busy: duty, Generated: &value, Variant: "simulated",
 			})
 			if err != nil {
@@ -109,8 +136,8 @@ func (k Kind) simulatedPeak() float64 {
 	return 1
 }
 
-// write replaces the file. GPUs without a load are idle.
-func (s Simulated) write(kinds []string, duties []float64) error {
+// write replaces the state. GPUs without a load are idle.
+func (s Simulated) write(ctx context.Context, kinds []string, duties []float64) error {
 	busy, used := 0.0, 0.0
 	fields := map[string]*float64{}
 	for i, name := range kinds {
@@ -134,5 +161,5 @@ func (s Simulated) write(kinds []string, duties []float64) error {
 		state.GPUs[g] = sim.Busy(100*busy, used)
 		state.GPUs[g].Fields = fields
 	}
-	return sim.WriteState(s.File, state)
+	return s.target.write(ctx, state)
 }

@@ -28,6 +28,8 @@ type Config struct {
 	// at any time. While the file does not exist, the reader returns
 	// gpu.ErrNoDriver. Empty: a built-in load.
 	StateFile string
+	// Push lets clients set the state over HTTP, instead of StateFile; see Reader.Push.
+	Push bool
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
@@ -36,11 +38,17 @@ type Config struct {
 type Reader struct {
 	card    card
 	now     func() time.Time
-	file    *stateFile // nil: built-in load
+	source  source // nil: built-in load
 	devices []*device
 
 	close  sync.Once
 	closed chan struct{} // ends hanging reads
+}
+
+// source has the GPUs' state. load returns the last valid state, whether there ever was one, and why what is there now is
+// invalid.
+type source interface {
+	load() (State, bool, error)
 }
 
 var _ gpu.Reader = (*Reader)(nil)
@@ -65,8 +73,13 @@ func New(cfg Config) (*Reader, error) {
 	if r.now == nil {
 		r.now = time.Now
 	}
-	if cfg.StateFile != "" {
-		r.file = &stateFile{path: cfg.StateFile}
+	switch {
+	case cfg.Push && cfg.StateFile != "":
+		return nil, errors.New("a state is pushed, or read from a file")
+	case cfg.Push:
+		r.source = &pushed{now: r.now}
+	case cfg.StateFile != "":
+		r.source = &stateFile{path: cfg.StateFile}
 	}
 	for i := range cfg.GPUs {
 		r.devices = append(r.devices, &device{Device: gpu.Device{
@@ -205,13 +218,13 @@ func (r *Reader) find(uuid string) int {
 	return slices.IndexFunc(r.devices, func(d *device) bool { return d.UUID == uuid })
 }
 
-// state returns the state file's state; empty without a file. The error wraps
+// state returns the source's state; empty without a source. The error wraps
 // gpu.ErrNoDriver if no state was ever read.
 func (r *Reader) state() (State, error) {
-	if r.file == nil {
+	if r.source == nil {
 		return State{}, nil
 	}
-	s, good, err := r.file.load()
+	s, good, err := r.source.load()
 	if !good {
 		return State{}, fmt.Errorf("%w: %w", gpu.ErrNoDriver, err)
 	}
@@ -220,7 +233,7 @@ func (r *Reader) state() (State, error) {
 
 func (r *Reader) stateOf(s State, i int, now time.Time) GPUState {
 	switch {
-	case r.file == nil:
+	case r.source == nil:
 		return r.wave(i, now)
 	case i < len(s.GPUs):
 		return s.GPUs[i]

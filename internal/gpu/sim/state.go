@@ -103,9 +103,9 @@ func ParseState(b []byte) (State, error) {
 
 // WriteState atomically replaces the file at path by one with s.
 func WriteState(path string, s State) error {
-	b, err := json.Marshal(s)
+	b, err := s.Encode()
 	if err != nil {
-		return fmt.Errorf("encode state: %w", err)
+		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

@@ -103,3 +103,23 @@ func (c *curve) integral(t float64) (sum, known float64) {
 	part := max(0, t-p.start)
 	return p.before + p.value*part, p.known + part
 }
+
+// steps counts the changes by more than a tolerance of a load that stands still otherwise, and returns the median time between
+// two of them; 0 for a load that moves.
+func (c *curve) steps(tolerance float64) (n int, every float64) {
+	still, last := 0, 0.0
+	var gaps []float64
+	for i := 1; i < len(c.points); i++ {
+		switch change := math.Abs(c.points[i].value - c.points[i-1].value); {
+		case change <= tolerance/5:
+			still++
+		case change > tolerance && (len(gaps) == 0 || c.points[i].start-last > 1.5*c.step): // a change may take two points
+			gaps = append(gaps, c.points[i].start-last)
+			last = c.points[i].start
+		}
+	}
+	if 4*still < 3*(len(c.points)-1) {
+		return 0, 0
+	}
+	return len(gaps), quantile(gaps, 0.5)
+}

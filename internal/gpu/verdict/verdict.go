@@ -148,14 +148,14 @@ func (c *comparison) read(list []Sample) {
 	c.samples, c.asked, c.hole = nil, 0, 0
 	end := c.curve.end()
 	last, began := math.NaN(), 0.0
-	var gaps, polls []float64
+	var changes, gaps, polls []float64 // changes: of the value, during the load
 	holeSince, before := math.NaN(), math.NaN()
 	for _, s := range list {
 		at := s.At.Sub(c.curve.zero).Seconds()
 		known := !math.IsNaN(s.Value) && !math.IsInf(s.Value, 0)
 		if known && s.Value != last {
 			if !math.IsNaN(last) && at >= 0 {
-				gaps = append(gaps, at-began)
+				gaps, changes = append(gaps, at-began), append(changes, at)
 			}
 			last, began = s.Value, at
 		}
@@ -179,9 +179,51 @@ func (c *comparison) read(list []Sample) {
 	}
 	c.poll = quantile(polls, 0.5)
 	c.interval = max(c.poll, quantile(gaps, 0.05))
-	if c.interval > 2*longInterval.Seconds() { // the load did not change, or the source does not
+	switch {
+	case c.interval > 2*longInterval.Seconds(): // the load did not change, or the source does not
 		c.interval = c.poll
+	case c.followsSteps(changes):
+		c.interval = c.usualInterval(changes)
 	}
+}
+
+// followsSteps reports whether the value changes because a load that stands still in between does: then the time between two
+// changes is that of the load.
+func (c *comparison) followsSteps(changes []float64) bool {
+	steps, every := c.curve.steps(c.tolerance * c.scale)
+	return steps > 0 && 5*len(changes) <= 6*steps+5 && c.interval <= 1.2*every+c.poll
+}
+
+// usualIntervals are intervals of sources, in seconds.
+var usualIntervals = []float64{60, 30, 20, 15, 10, 5, 2, 1}
+
+// usualInterval returns the interval of a source whose values change as seldom as the load: the longest usual one, up to the
+// shortest time between two changes, that all changes are multiples of apart.
+func (c *comparison) usualInterval(changes []float64) float64 {
+	for _, interval := range usualIntervals {
+		if interval <= c.poll {
+			break
+		}
+		if interval <= c.interval+c.poll && isLattice(changes, interval, c.poll) {
+			return interval
+		}
+	}
+	return c.poll
+}
+
+// isLattice reports whether times that are known to a poll are multiples of an interval apart. Intervals drift, so that
+// times far apart say nothing.
+func isLattice(times []float64, interval, poll float64) bool {
+	const neighbours, drift = 3, 0.03
+	for i, t := range times {
+		for n := 1; n <= neighbours && i+n < len(times); n++ {
+			apart := times[i+n] - t
+			if off := math.Abs(apart - interval*math.Round(apart/interval)); off > 1.1*poll+drift*interval*float64(n) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // quantile sorts the list; 0 if it is empty.
@@ -218,6 +260,9 @@ func (c *comparison) judge(in Input) Verdict {
 	if v.Finding.IsTrue() || judged < 2 {
 		if judged < 2 {
 			return Verdict{Finding: Unmeasured, Detail: fmt.Sprintf("%d values during the load: let it run longer", judged)}
+		}
+		if late, ok := c.delayed(); ok {
+			return c.facts(late)
 		}
 		v = c.facts(v)
 		// Under a load that moves fast, each value of a source that is wrong by a factor can be an honest one.
@@ -379,7 +424,6 @@ func (c *comparison) lagging() (Verdict, bool) {
 	if !c.varies() {
 		return Verdict{}, false
 	}
-	type fit struct{ lag, residual float64 }
 	var fits []fit
 	limit := min(maxLag, 0.4*c.curve.end())
 	most := c.spread() / 2
@@ -392,6 +436,14 @@ func (c *comparison) lagging() (Verdict, bool) {
 			fits = append(fits, fit{lag, r})
 		}
 	}
+	return late(fits, most)
+}
+
+// fit is how far the values are from the load at a lag.
+type fit struct{ lag, residual float64 }
+
+// late names the lag that fits. most is the largest residual that means anything.
+func late(fits []fit, most float64) (Verdict, bool) {
 	if len(fits) == 0 {
 		return Verdict{}, false
 	}
@@ -407,6 +459,42 @@ func (c *comparison) lagging() (Verdict, bool) {
 		}
 	}
 	return Verdict{Finding: Lagging, Detail: fmt.Sprintf("by %.1f s", best.lag), Lag: &best.lag}, true
+}
+
+// delayed finds the lag of a source whose values are right because the load stands still most of the time.
+func (c *comparison) delayed() (Verdict, bool) {
+	if steps, _ := c.curve.steps(c.tolerance * c.scale); steps == 0 || !c.varies() {
+		return Verdict{}, false
+	}
+	honest, limit, most := math.Inf(1), 1.5*max(1, c.interval)+latency.Seconds(), c.spread()/4
+	var fits []fit
+	for lag := 0.0; lag <= min(maxLag, 0.4*c.curve.end()); lag += 0.5 {
+		r, ok := c.held(lag)
+		switch {
+		case ok && lag <= limit:
+			honest = min(honest, r)
+		case ok && r < most:
+			fits = append(fits, fit{lag, r})
+		}
+	}
+	v, ok := late(fits, most)
+	if !ok {
+		return v, false
+	}
+	r, _ := c.held(*v.Lag)
+	return v, honest > 4*r+c.tolerance*c.tolerance*c.scale*c.scale/10
+}
+
+// held is the mean squared difference of all answers at a lag, also of those that repeat a value.
+func (c *comparison) held(lag float64) (float64, bool) {
+	sum, n := 0.0, 0
+	for _, s := range c.samples {
+		if mean, ok := c.curve.mean(s.at-lag-c.curve.step, s.at-lag); ok {
+			sum += (s.value - mean) * (s.value - mean)
+			n++
+		}
+	}
+	return sum / float64(max(1, n)), 2*n >= len(c.samples)
 }
 
 // exceeds counts the values above 100 %.

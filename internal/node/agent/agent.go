@@ -61,7 +61,9 @@ type Deps struct {
 	Publish func(*gpu.Snapshot, Stats, time.Time)
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
-	Log     *slog.Logger
+	// Push sets the load of simulated GPUs; nil: nobody can.
+	Push http.Handler
+	Log  *slog.Logger
 }
 
 // Stats is what a tick publishes beside its snapshot.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
 // Handler is the agent's HTTP surface:
@@ -20,6 +21,7 @@ import (
 //	/healthz      200 while ticks go on, else 503 and the reason: restart me
 //	/readyz       the same; 503 also before the first tick
 //	/api/v1/gpus  the last snapshot as JSON, see Document
+//	/api/v1/sim   takes the load of simulated GPUs, with --sim-push
 //	/debug/pprof/ profiles of the agent, if they are asked for
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -34,6 +36,9 @@ func (a *Agent) Handler() http.Handler {
 		a.answer(w, a.alive(time.Now(), time.Time{}))
 	})
 	mux.HandleFunc("/api/v1/gpus", a.serveGPUs)
+	if a.deps.Push != nil {
+		mux.Handle(sim.PushPath, a.deps.Push)
+	}
 	mux.HandleFunc("/{$}", a.serveIndex)
 	if a.cfg.Pprof {
 		mux.HandleFunc("/debug/pprof/", serveProfile)

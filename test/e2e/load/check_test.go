@@ -100,7 +100,7 @@ func gpus(t testing.TB) (env, flags []string) {
 	}
 	env = []string{
 		"GPUPILOT_FAKE_CUDA=" + cuda, "GPUPILOT_FAKE_CUDA_FOLLOW=" + follow, "GPUPILOT_FAKE_NVML=" + follow, "GPUPILOT_FAKE_DCGM=" + follow,
-		"GPUPILOT_DCGM_LIBRARY=" + built(t, "libdcgm-fake.so"),
+		"GPUPILOT_FAKE_DCGM_MEANS=1", "GPUPILOT_DCGM_LIBRARY=" + built(t, "libdcgm-fake.so"),
 	}
 	return env, []string{"--cuda-library", built(t, "libcuda-fake.so"), "--nvml-library", built(t, "libnvidia-ml-fake.so"), "--gpu", "0"}
 }
@@ -178,12 +178,13 @@ var tenLies = []struct {
 	{verdict.Off, of(math.Sqrt)},
 }
 
-// Ten sources that lie are named right. An agent, NVML and a PromQL query, which are right, are not accused.
+// Ten sources that lie are named right. An agent, NVML, DCGM and a PromQL query, which are right, are not accused.
 func TestTenLies(t *testing.T) {
 	t.Parallel()
 	env, flags := gpus(t)
 	honestAgent := agent(t, env, "--backend", "nvml", "--nvml-library", built(t, "libnvidia-ml-fake.so"))
-	sources := []string{honestAgent, "nvml", "prom=" + liar(t, honestAgent, honest) + "?query=" + url.QueryEscape(`max by (UUID) (x{a="b"})`)}
+	sources := []string{honestAgent, "nvml", "dcgm", "prom=" + liar(t, honestAgent, honest) + "?query=" + url.QueryEscape(`max by (UUID) (x{a="b"})`)}
+	right := len(sources)
 	for _, l := range tenLies {
 		sources = append(sources, liar(t, honestAgent, l.lie))
 	}
@@ -191,23 +192,35 @@ func TestTenLies(t *testing.T) {
 	for _, s := range sources {
 		args = append(args, "--check", s)
 	}
-	for attempt := 0; ; attempt++ {
-		stalled := stalls(t)
+	calmly(t, func() (wrong []string) {
 		results, code := gpupilot(t, env, args...)
-		wrong := 0
+		if code != 1 || len(results) != len(sources) {
+			return []string{fmt.Sprintf("exit code %d, %d of %d results", code, len(results), len(sources))}
+		}
 		for i, r := range results {
-			if right := i < len(sources)-len(tenLies); right != r.Finding.IsTrue() || !right && r.Finding != tenLies[i-3].want {
-				wrong++
-				t.Logf("wrong: %s: %s", r.Source, r.String())
+			if i < right != r.Finding.IsTrue() || i >= right && r.Finding != tenLies[i-right].want {
+				wrong = append(wrong, r.Source+": "+r.String())
 			}
 		}
+		return wrong
+	})
+}
+
+// calmly tries until nothing is wrong. It gives up if something was wrong though the machine ran this process all the time.
+func calmly(t *testing.T, try func() (wrong []string)) {
+	t.Helper()
+	const enough, most = 5, 300 * time.Millisecond
+	for attempt := 1; ; attempt++ {
+		stalled := stalls(t)
+		wrong := try()
 		longest := stalled()
-		if code == 1 && len(results) == len(sources) && wrong == 0 {
+		switch {
+		case len(wrong) == 0:
 			return
+		case longest < most || attempt == enough:
+			t.Fatalf("attempt %d, the machine stood still for %v at most:\n%s", attempt, longest, strings.Join(wrong, "\n"))
 		}
-		if longest < time.Second || attempt == 4 {
-			t.Fatalf("exit code %d, %d of %d results, %d wrong; the machine stood still for %v at most", code, len(results), len(sources), wrong, longest)
-		}
+		t.Logf("attempt %d, the machine stood still for %v:\n%s", attempt, longest, strings.Join(wrong, "\n"))
 	}
 }
 
@@ -233,18 +246,21 @@ func stalls(t *testing.T) (longest func() time.Duration) {
 	return func() time.Duration { cancel(); return <-result }
 }
 
-// Sources that are right end with 0, ones that cannot be measured with 2, and a GPU that is lost with 3.
+// Sources that are right end with 0, at each step of a load, ones that cannot be measured with 2, and a GPU that is lost
+// with 3.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	env, flags := gpus(t)
 	f := func(want int, args ...string) {
 		t.Helper()
-		if _, code := gpupilot(t, env, append(append([]string{"gpu", "-t", "tensor", "-o", "json"}, flags...), args...)...); code != want {
-			t.Errorf("%s: exit code %d, want %d", strings.Join(args, " "), code, want)
-		}
+		calmly(t, func() (wrong []string) {
+			if _, code := gpupilot(t, env, append(append([]string{"gpu", "-t", "tensor", "-o", "json"}, flags...), args...)...); code != want {
+				wrong = append(wrong, fmt.Sprintf("%s: exit code %d, want %d", strings.Join(args, " "), code, want))
+			}
+			return wrong
+		})
 	}
-	// The fake libdcgm shows moments. On a busy machine, a step of the fake libcuda has gaps between them.
-	f(0, "-d", "12", "--percent-tolerance", "40", "--check", "nvml", "--check", "dcgm")
+	f(0, "--steps", "0.2,0.6,1,0.4,0.8:3s", "--check", "nvml", "--check", "dcgm:///run/engine.sock")
 	f(2, "-d", "2", "--check", "http://127.0.0.1:1", "--check", "nvml", "--nvml-library", "libnone.so")
 	scenario, _ := strings.CutPrefix(env[0], "GPUPILOT_FAKE_CUDA=")
 	if err := os.WriteFile(scenario, []byte("gpus 2\ngpu 0 fail cuLaunchKernel UNKNOWN\n"), 0o600); err != nil {
@@ -261,10 +277,13 @@ func TestLoadSim(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := agent(t, nil, "--backend", "sim", "--sim-state", file, "--sim-gpus", "2", "--node-name", "n1")
-	results, code := gpupilot(t, nil, "sim", "--file", file, "--node-name", "n1", "-t tensor -d 12", "--sine", "0.1:0.9:10s", "-o", "json", "--check", address)
-	if code != 0 || len(results) != 1 || results[0].Samples < 5 {
-		t.Errorf("exit code %d, %+v", code, results)
-	}
+	calmly(t, func() []string {
+		results, code := gpupilot(t, nil, "sim", "--file", file, "--node-name", "n1", "-t tensor -d 12", "--sine", "0.1:0.9:10s", "-o", "json", "--check", address)
+		if code != 0 || len(results) != 1 || results[0].Samples < 5 {
+			return []string{fmt.Sprintf("exit code %d, %+v", code, results)}
+		}
+		return nil
+	})
 	b, err := os.ReadFile(file)
 	if s, parseErr := sim.ParseState(b); err != nil || parseErr != nil || *s.GPUs[0].Utilization != 0 {
 		t.Errorf("at the end: %s, %v, %v", b, err, parseErr)

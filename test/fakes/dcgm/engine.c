@@ -51,6 +51,7 @@ static dcgmReturn_t open_engine(dcgmHandle_t *h, const char *how, dcgmReturn_t o
 	S.xids = 0; // an engine remembers what happened while it ran
 	drop_watches();
 	*h = (dcgmHandle_t)(0x100 + S.epoch);
+	mean_start();
 	return end(DCGM_ST_OK);
 }
 

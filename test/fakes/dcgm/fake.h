@@ -117,7 +117,15 @@ dcgmReturn_t profiling_has(struct where w, unsigned short field);
 bool watched(struct where w, unsigned short field);
 bool health_line(int gpu, const char *system, const char *result, const char *code);
 int field_index(unsigned short field); // -1: unknown
+int mean_key(unsigned short field); // the key of a profiling field that has means; -1: none
 enum { MAX_FIELDS = 256 };
+
+// means.c
+bool shows_means(void);
+void mean_watch(struct where w, enum key k, long long every_us);
+void mean_pass(double t, double dt); // the values held for dt
+bool mean_of(struct where w, enum key k, long double *x, int64_t *at); // false: the first interval is under way
+void mean_start(void);
 
 // parts.c
 bool find_part(dcgm_field_entity_group_t kind, unsigned id, struct where *w);

@@ -126,6 +126,11 @@ dcgm_field_meta_p DcgmFieldGetByTag(const char *tag) {
 
 bool profiling_field(unsigned short field) { return field >= 1001 && field < 1100; }
 
+int mean_key(unsigned short field) {
+	int i = field_index(field);
+	return i >= 0 && profiling_field(field) ? key_of[i] : -1;
+}
+
 dcgmReturn_t profiling_has(struct where w, unsigned short field) {
 	int i = field_index(field);
 	if (S.profiling != DCGM_ST_OK) return S.profiling;
@@ -252,6 +257,8 @@ void value(struct where w, unsigned short field, bool live, dcgmFieldValue_v1 *v
 	bool have = key_of[i] == OTHER ? other(w, d, field, &x) : d->have[key_of[i]] && !(g->migs > 0 && field >= 203 && field <= 207);
 	if (!have) return blank(v, 2, DCGM_ST_NOT_SUPPORTED);
 	if (key_of[i] != OTHER) x = d->val[key_of[i]];
+	if (shows_means() && mean_key(field) >= 0 && !mean_of((struct where){w.gpu, own_of[i] ? w.mig : -1, 0}, key_of[i], &x, &v->ts))
+		return blank(v, 0, DCGM_ST_NO_DATA);
 	if (isnan(x)) return blank(v, 0, DCGM_ST_OK);
 	if (field >= 1009 && field <= 1012) x *= 1048576;
 	number(v, x);

@@ -107,6 +107,7 @@ void lock(void) {
 	double t = now(), dt = last ? t - last : 0;
 	last = t;
 	for (int i = 0; i < S.gpus; i++) S.gpu[i].energy += S.gpu[i].whole.val[K_power] * dt * 1000;
+	mean_pass(t, dt);
 	refresh();
 }
 

@@ -136,7 +136,14 @@ static dcgmReturn_t every(int g, int f, dcgmReturn_t (*do_)(struct where, unsign
 }
 
 static dcgmReturn_t can_watch(struct where w, unsigned short field) { return profiling_field(field) && !IS_PART(w) ? profiling_has(w, field) : DCGM_ST_OK; }
-static dcgmReturn_t watch(struct where w, unsigned short field) { return watches[w.gpu][w.mig + 1][field_index(field)]++, DCGM_ST_OK; }
+
+static long long interval_us; // of the watch that is being set
+
+static dcgmReturn_t watch(struct where w, unsigned short field) {
+	watches[w.gpu][w.mig + 1][field_index(field)]++;
+	if (!IS_PART(w) && mean_key(field) >= 0) mean_watch(w, (enum key)mean_key(field), interval_us);
+	return DCGM_ST_OK;
+}
 
 static dcgmReturn_t unwatch(struct where w, unsigned short field) {
 	int *n = &watches[w.gpu][w.mig + 1][field_index(field)];
@@ -150,6 +157,7 @@ dcgmReturn_t dcgmWatchFields(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmFieldGrp_t f, l
 	if (gi < 0 || fi < 0) return end(DCGM_ST_NOT_CONFIGURED);
 	note("- watch fields=%d first=%d every_us=%lld age_s=%.0f samples=%d", set[fi].fields, set[fi].field[0], every_us, age, samples);
 	dcgmReturn_t r = every(gi, fi, can_watch);
+	interval_us = every_us;
 	return end(r != DCGM_ST_OK ? r : every(gi, fi, watch));
 }
 
