@@ -190,7 +190,7 @@ func TestFlagsOfTheAdmissionPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := map[string]bool{
-		"collectors": true, "config-file": true, "web-config-file": true, "nvml-library": true, // at one path only
+		"collectors": true, "config-file": true, "web-config-file": true, "nvml-library": true, "sim-push": true, // at one path only
 		"dcgm-library": true, "configmap-data": true, "hpc-job-mapping-dir": true, "container-labels": true, "container-runtime-socket": true,
 		"service-account": true, "pod-logs": true, "host-proc": true, "web-systemd-socket": true,
 		"auth":         true, // token only

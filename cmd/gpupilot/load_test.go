@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +116,56 @@ func TestLoadWithoutGPU(t *testing.T) {
 	for _, part := range []string{"libnone.so: the library could not be loaded", "/dev/nvidia*", "/proc/driver/nvidia/version", "LD_LIBRARY_PATH"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%v: want %q", err, part)
+		}
+	}
+}
+
+// Each fault ends the command with an exit code of its own, and a message that names it.
+func TestLoadFaults(t *testing.T) {
+	nvml, err := filepath.Abs("../../bin/libnvidia-ml-fake.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cuda, nvml string // lines of the fakes
+		args       string
+		code       int
+		message    string
+	}{
+		{cuda: "gpu 0 fail cuLaunchKernel UNKNOWN", code: load.ExitLost, message: "xid"},
+		{cuda: "gpu 0 fail cuLaunchKernel ECC_UNCORRECTABLE", code: load.ExitECC, message: "memory error"},
+		{cuda: "gpu 0 fail cuLaunchKernel LAUNCH_FAILED", code: load.ExitLaunch, message: "kernel failed"},
+		{cuda: "gpu 0 compute_mode 3", code: load.ExitBusy, message: "exclusive"},
+		{cuda: "gpu 0 used 143771", args: "-t dram", code: load.ExitMemory, message: "memory"},
+		{args: "-t dram --memory 32Ki", code: load.ExitMemory, message: "--memory"},
+		{cuda: "inject 1 803", code: load.ExitDriver, message: "different versions"},
+		{cuda: "driver not-loaded", code: load.ExitNoGPU, message: "/dev/nvidia"},
+		{cuda: "jit-fails", code: load.ExitKernel, message: "ptxas"},
+		{nvml: "gpu 0 power 650", args: "--power-max 600", code: load.ExitBound, message: "650 W, more than --power-max 600"},
+		{nvml: "gpu 0 temp 91", args: "--temp-max 85", code: load.ExitBound, message: "91 °C, more than --temp-max 85"},
+		{nvml: "gpu 0 unsupported power", args: "--power-max 600", code: load.ExitUnmeasured, message: "--power-max"},
+		{nvml: "gpu 0 power 650", args: "--power-max 700"},
+	} {
+		flags, log := fakeCUDA(t, c.cuda)
+		scenario := filepath.Join(t.TempDir(), "nvml")
+		if err := os.WriteFile(scenario, []byte("gpus 2\n"+c.nvml+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("GPUPILOT_FAKE_NVML", scenario)
+		if c.args == "" || strings.HasPrefix(c.args, "--") {
+			c.args += " -t fp32"
+		}
+		_, err := loadGPU(t, slices.Concat(flags, []string{"--nvml-library", nvml, "--gpu", "0", "-d", "0.6"}, strings.Fields(c.args))...)
+		code := 0
+		if err != nil {
+			code = exitCode(err)
+		}
+		if code != c.code || err != nil && !strings.Contains(err.Error(), c.message) {
+			t.Errorf("%s %s %s: exit code %d, %v: want %d, %q", c.cuda, c.nvml, c.args, code, err, c.code, c.message)
+		}
+		b, _ := os.ReadFile(log)
+		if left := regexp.MustCompile(`left .* [1-9]`).Find(b); left != nil {
+			t.Errorf("%s: %s", c.cuda, left)
 		}
 	}
 }

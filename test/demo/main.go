@@ -11,6 +11,7 @@
 //	DEMO_SECONDS=N  end N seconds after the load began, with a summary; exit code 0 if
 //	                and only if both workloads went up to what the load needed and back
 //	LOAD=FILE       replay a counts CSV (columns t_s and requests, plain or gzip)
+//	LOAD=sine=…     a shape of gpupilot load, such as sine=0.1:1:60s, as shares of the peak
 //	SPEED=n         n times as fast as it was recorded
 package main
 

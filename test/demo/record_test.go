@@ -3,6 +3,7 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,17 @@ func TestScenario(t *testing.T) {
 	if s, err = newScenario("", "", ""); err != nil || s.length != 0 || s.hpaSync != slowSync {
 		t.Errorf("without an end: %+v, %v", s, err)
 	}
+	if s, err = newScenario("100", "sine=0.1:1:20s", ""); err != nil || s.length != 100*time.Second || !s.recorded {
+		t.Errorf("a sine: %+v, %v", s, err)
+	}
+	for at, want := range map[time.Duration]float64{0: baseLoad, lead: peakLoad / 10, lead + 10*time.Second: peakLoad, 60 * time.Second: baseLoad} {
+		if got := s.shape.At(at); math.Abs(got-want) > 1e-9 {
+			t.Errorf("a sine at %v: %v, want %v", at, got, want)
+		}
+	}
+	if s, err = newScenario("", "burst=1:5s:15s:0.2", ""); err != nil || s.length != 0 || s.shape.At(21*time.Second) != peakLoad {
+		t.Errorf("bursts without an end: %+v, %v", s, err)
+	}
 	bad := func(seconds, file, speed, want string) {
 		t.Helper()
 		if _, err := newScenario(seconds, file, speed); err == nil || !strings.Contains(err.Error(), want) {
@@ -110,6 +122,8 @@ func TestScenario(t *testing.T) {
 	bad("soon", "", "", "DEMO_SECONDS=soon")
 	bad("0", "", "", "DEMO_SECONDS=0")
 	bad("", "", "3", "LOAD")
+	bad("", "sine=0.1:1:20s", "3", "SPEED")
+	bad("", "sine=0.1:2:20s", "", "LOAD: sine")
 	bad("", "/nowhere.csv", "", "/nowhere.csv")
 	bad("", "/nowhere.csv", "-3", "SPEED=-3")
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	gpuload "github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/replay/load"
 )
@@ -56,7 +59,7 @@ type scenario struct {
 	shape    load.Shape
 	name     string        // of the load, for the screen
 	length   time.Duration // of the demo; 0: until Ctrl-C
-	recorded bool          // a replayed load: it need not end where it began
+	recorded bool          // a replayed or drawn load: it need not end where it began
 	hpaSync  time.Duration
 }
 
@@ -70,10 +73,15 @@ func newScenario(seconds, file, speed string) (scenario, error) {
 		}
 		s.length = time.Duration(n * float64(time.Second))
 	}
-	if speed != "" && file == "" {
+	form, value, _ := strings.Cut(file, "=")
+	isShape := slices.Contains(drawable, gpuload.Form(form)) && form != file
+	if speed != "" && (file == "" || isShape) {
 		return s, errors.New("SPEED is for a replayed load: give LOAD=FILE too")
 	}
 	s.hpaSync = slowSync
+	if isShape {
+		return s.draw(gpuload.Form(form), value)
+	}
 	if file != "" {
 		return s.replay(file, cmp.Or(speed, "1"))
 	}
@@ -81,6 +89,37 @@ func newScenario(seconds, file, speed string) (scenario, error) {
 	if s.length == 0 {
 		s.shape = load.Loop{Shape: s.shape}
 	} else if s.length < slowEnough {
+		s.hpaSync = quickSync
+	}
+	return s, nil
+}
+
+// duty is a shape of gpupilot load, as a load.Shape: its share of the peak.
+type duty struct {
+	gpuload.Shape
+	length time.Duration
+}
+
+func (d duty) At(t time.Duration) float64 { return peakLoad * d.Shape.At(min(max(0, t), d.length)) }
+func (d duty) Duration() time.Duration    { return d.length }
+
+var drawable = []gpuload.Form{gpuload.Ramp, gpuload.Steps, gpuload.Sine, gpuload.Burst}
+
+// draw is a scenario with a shape of gpupilot load.
+func (s scenario) draw(form gpuload.Form, value string) (scenario, error) {
+	shape, err := gpuload.ParseShape(form, value)
+	if err != nil {
+		return s, fmt.Errorf("LOAD: %w", err)
+	}
+	s.recorded, s.name = true, fmt.Sprintf("%s %s of %g req/s", form, value, peakLoad)
+	drawn := duty{shape, shape.Length()}
+	if s.length == 0 {
+		s.shape = load.Loop{Shape: drawn}
+		return s, nil
+	}
+	drawn.length = s.length - min(lead+tail, s.length/2)
+	s.shape = load.Sequence{load.Constant{Rate: baseLoad, For: lead}, drawn, load.Constant{Rate: baseLoad, For: tail}}
+	if s.length < slowEnough {
 		s.hpaSync = quickSync
 	}
 	return s, nil

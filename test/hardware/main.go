@@ -87,7 +87,14 @@ func run(ctx context.Context, c Config) error {
 		}
 		done = append(done, m)
 	}
-	text, err := page(c, done, time.Now())
+	var list []beside
+	if c.only == "" || slices.Contains(strings.Split(c.only, ","), "nvidia-smi") {
+		var err error
+		if list, err = c.besideSMI(ctx); err != nil {
+			return fmt.Errorf("nvidia-smi: %w", err)
+		}
+	}
+	text, err := page(c, done, list, time.Now())
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // page is docs/hardware.md.
-func page(c Config, done []measured, now time.Time) (string, error) {
+func page(c Config, done []measured, list []beside, now time.Time) (string, error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "# Measured on a GPU\n\n`make hardware` wrote this page on %s, on %s.\n", now.UTC().Format(time.DateOnly), device(done))
 	fmt.Fprint(&out, "\n## Generated and shown\n\nThe whole load, and the verdict on each source over 20, 40, 60, 80 and 100 % of it.\n\n"+
@@ -38,6 +38,7 @@ func page(c Config, done []measured, now time.Time) (string, error) {
 			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", r.Source, value("%.1f s", r.Lag, 1), value("%.1f s", r.Interval, 1), r.Verdict)
 		}
 	}
+	out.WriteString(besideTable(list))
 	if b, err := os.ReadFile(filepath.Join(c.folder, "table.json")); err == nil {
 		text, err := calibration(b)
 		if err != nil {

@@ -5,6 +5,8 @@ package load
 import (
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +117,43 @@ func TestFailures(t *testing.T) {
 	}
 	if f := failureOf(errors.New("other")); f.Code != ExitUnmeasured {
 		t.Errorf("%+v", f)
+	}
+	documented(t)
+}
+
+// documented compares the table of exit codes in docs/load.md with the codes.
+func documented(t *testing.T) {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/load.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \| [^|]+ \| ([^|]*) ?\|$`).FindAllSubmatch(page, -1) {
+		rows[string(m[1])] = string(m[2])
+	}
+	for code := 0; code <= ExitBound; code++ {
+		if _, ok := rows[fmt.Sprint(code)]; !ok {
+			t.Errorf("docs/load.md lacks exit code %d", code)
+		}
+	}
+	name := regexp.MustCompile(`CUDA_ERROR_(\w+)`)
+	names := 0
+	for code, exit := range exitCodes {
+		m := name.FindStringSubmatch(code.Error())
+		if m == nil || !strings.Contains(rows[fmt.Sprint(exit)], "`"+m[1]+"`") {
+			t.Errorf("docs/load.md, exit code %d: lacks %v", exit, code)
+		}
+		names++
+	}
+	listed := 0
+	for exit, text := range rows {
+		if exit != fmt.Sprint(ExitUnmeasured) {
+			listed += strings.Count(text, "`") / 2
+		}
+	}
+	if listed != names {
+		t.Errorf("docs/load.md has %d errors of CUDA, want %d", listed, names)
 	}
 }
 

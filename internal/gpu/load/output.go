@@ -20,12 +20,13 @@ type Output struct {
 	plan   []Sequence
 	header bool
 	start  time.Time
+	begun  map[int]time.Time // when each sequence began
 	bar    string
 }
 
-// NewOutput returns an output for the sequences that will run. live adds a progress bar.
+// NewOutput returns an output for the sequences that will run. live adds a progress bar below the table.
 func NewOutput(out io.Writer, asJSON, live bool, plan []Sequence) *Output {
-	return &Output{out: out, json: asJSON, live: live && !asJSON, plan: plan}
+	return &Output{out: out, json: asJSON, live: live && !asJSON, plan: plan, begun: map[int]time.Time{}}
 }
 
 const rowFormat = "%-8s %-12s %-4s %6s %6s  %-24s %-16s %6s %8s %6s %5s  %s"
@@ -51,7 +52,10 @@ func (o *Output) Step(s Step) error {
 		return err
 	}
 	if o.live {
-		o.bar = Bar(o.plan, s)
+		if _, ok := o.begun[s.Sequence]; !ok {
+			o.begun[s.Sequence] = s.Start
+		}
+		o.bar = Bar(o.plan, s, o.begun[s.Sequence])
 		_, _ = io.WriteString(o.out, o.bar)
 	}
 	return nil
@@ -116,21 +120,33 @@ func optional(format string, v *float64, factor float64) string {
 	return fmt.Sprintf(format, *v*factor)
 }
 
-// barWidth is the length of the progress bar in characters.
-const barWidth = 30
+const (
+	barWidth  = 24 // characters of the bar
+	lineWidth = 79 // of its line, which must not wrap
+)
 
-// Bar is the progress of the plan at the end of a step, for a terminal.
-func Bar(plan []Sequence, s Step) string {
-	if s.Sequence >= len(plan) {
+// Bar says how far the plan is at the end of a step, for a terminal. start is when the step's sequence began.
+func Bar(plan []Sequence, s Step, start time.Time) string {
+	if s.Sequence < 0 || s.Sequence >= len(plan) {
 		return ""
 	}
 	q := plan[s.Sequence]
-	reports := max(1, int((q.Duration+q.Report-1)/q.Report))
-	full := int(s.Duty*barWidth + 0.5)
-	busy := min(barWidth, max(0, int(s.Busy*barWidth+0.5)))
-	marks := []rune(strings.Repeat("█", busy) + strings.Repeat("░", barWidth-busy))
-	if full > 0 && full <= barWidth {
-		marks[full-1] = '│'
+	done := min(q.Duration, max(0, s.End.Sub(start)))
+	left := q.Duration - done
+	for _, next := range plan[s.Sequence+1:] {
+		left += next.Duration
 	}
-	return fmt.Sprintf("%s  load %d of %d, steps of %v, %d in all  %s %.0f%%", Names(q.Kinds), s.Sequence+1, len(plan), q.Report, reports, string(marks), 100*s.Busy)
+	full := int(barWidth * done.Seconds() / max(1e-9, q.Duration.Seconds()))
+	bar := strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
+	name := []rune(Names(q.Kinds))
+	if len(name) > 15 {
+		name = append(name[:14], '…')
+	}
+	of := ""
+	if len(plan) > 1 {
+		of = fmt.Sprintf(", load %d of %d", s.Sequence+1, len(plan))
+	}
+	text := []rune(fmt.Sprintf("%s %s %.0f of %.0f s%s, %v left, busy %.0f %%", string(name), bar, done.Seconds(), q.Duration.Seconds(), of,
+		left.Round(time.Second), 100*s.Busy))
+	return string(text[:min(len(text), lineWidth)])
 }

@@ -79,22 +79,32 @@ type runner struct {
 	reading atomic.Pointer[cuda.Reading]
 }
 
-// wait waits for the job's end, or until the GPU hangs.
+// hangTicks is how many times a GPU is looked at before it counts as lost.
+const hangTicks = 10
+
+// wait waits for the job's end, or until the GPU hangs. It counts its own ticks: on a machine that stands still, they are
+// late too.
 func (r *runner) wait(ctx context.Context, done <-chan error) error {
-	tick := time.NewTicker(r.hangAfter / 10)
+	every := r.hangAfter / hangTicks
+	tick := time.NewTicker(every)
 	defer tick.Stop()
+	unchanged, last := 0, int64(0)
 	for {
 		select {
 		case err := <-done:
 			return err
-		case now := <-tick.C:
-			limit := r.hangAfter
+		case <-tick.C:
+			most := hangTicks
 			if ctx.Err() != nil {
-				limit = min(limit, time.Second)
+				most = min(most, int(max(1, time.Second/every)))
 			}
-			if beat := r.beat.Load(); beat != 0 && now.Sub(time.Unix(0, beat)) > limit {
+			beat := r.beat.Load()
+			if unchanged++; beat == 0 || beat != last {
+				unchanged, last = 0, beat
+			}
+			if unchanged > most {
 				return failuref(ExitLost, "the GPU has not finished within %v what ends by itself within %v: it hangs. "+
-					"The kernel's log may name the cause: dmesg | grep -i xid", limit, 2*slice)
+					"The kernel's log may name the cause: dmesg | grep -i xid", time.Duration(most)*every, 2*slice)
 			}
 		}
 	}

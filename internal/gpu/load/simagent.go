@@ -25,11 +25,12 @@ type agentTarget struct {
 }
 
 const (
-	agentTimeout = 2 * time.Second
+	agentTimeout = 5 * time.Second
+	agentStart   = 5 * time.Second // until an agent that was just started has GPUs
 	maxAnswer    = 16 << 20
 )
 
-// newAgentTarget reads which GPUs the agent has.
+// newAgentTarget reads which GPUs the agent has. It waits for an agent that starts.
 func newAgentTarget(ctx context.Context, address string) (*agentTarget, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -37,6 +38,13 @@ func newAgentTarget(ctx context.Context, address string) (*agentTarget, error) {
 	}
 	t := &agentTarget{address: strings.TrimSuffix(address, "/"), client: &http.Client{Timeout: agentTimeout}, uuids: map[int]string{}}
 	body, err := t.send(ctx, http.MethodGet, "/api/v1/gpus", nil)
+	for end := time.Now().Add(agentStart); err != nil && time.Now().Before(end); body, err = t.send(ctx, http.MethodGet, "/api/v1/gpus", nil) {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(writeEvery):
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

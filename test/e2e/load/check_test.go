@@ -57,6 +57,21 @@ func agent(t *testing.T, env []string, args ...string) (address string) {
 	return a.URL
 }
 
+// metrics returns an agent's page.
+func metrics(t *testing.T, address string) string {
+	t.Helper()
+	resp, err := http.Get(address + "/metrics") //nolint:noctx // the agent answers at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 // gpupilot runs the command and returns the results of its comparisons and its exit code.
 func gpupilot(t *testing.T, env []string, args ...string) (results []check.Result, code int) {
 	t.Helper()
@@ -269,31 +284,39 @@ func TestExitCodes(t *testing.T) {
 	f(3, "-d", "2", "--check", "nvml")
 }
 
-// A simulated load moves the metrics of an agent that follows the file, and leaves idle GPUs.
+// A simulated load moves the metrics of the agent that it is pushed to, and leaves idle GPUs.
 func TestLoadSim(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "gpus.json")
-	if err := sim.WriteState(file, sim.State{}); err != nil {
-		t.Fatal(err)
-	}
-	address := agent(t, nil, "--backend", "sim", "--sim-state", file, "--sim-gpus", "2", "--node-name", "n1")
+	address := agent(t, nil, "--backend", "sim", "--sim-push", "--sim-gpus", "2", "--node-name", "n1")
 	calmly(t, func() []string {
-		results, code := gpupilot(t, nil, "sim", "--file", file, "--node-name", "n1", "-t tensor -d 12", "--sine", "0.1:0.9:10s", "-o", "json", "--check", address)
-		if code != 0 || len(results) != 1 || results[0].Samples < 5 {
+		results, code := gpupilot(t, nil, "sim", "--agent", address, "--gpu", "1", "-t tensor -d 12", "--sine", "0.1:0.9:10s", "-o", "json", "--check", address)
+		if code != 0 || len(results) != 1 || results[0].Samples < 5 || results[0].GPU != sim.UUID("n1", 1) {
 			return []string{fmt.Sprintf("exit code %d, %+v", code, results)}
 		}
 		return nil
 	})
-	b, err := os.ReadFile(file)
-	if s, parseErr := sim.ParseState(b); err != nil || parseErr != nil || *s.GPUs[0].Utilization != 0 {
-		t.Errorf("at the end: %s, %v, %v", b, err, parseErr)
+	if _, code := gpupilot(t, nil, "sim", "--agent", agent(t, nil, "--backend", "sim"), "-t", "tensor", "-d", "1"); code != 1 {
+		t.Errorf("an agent without --sim-push: exit code %d", code)
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		if page := metrics(t, address); strings.Contains(page, "DCGM_FI_DEV_GPU_UTIL{gpu=\"1\"") && !regexp.MustCompile(`(?m)^DCGM_FI_DEV_GPU_UTIL\{[^\n]* [1-9]`).MatchString(page) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the GPUs are not idle")
+		}
 	}
 }
 
-// make hardware measures rows, keeps them, and writes the page.
+// make hardware measures rows, keeps them, and writes the page. nvidia-smi is a script.
 func TestHardware(t *testing.T) {
 	env, flags := gpus(t)
 	dir := t.TempDir()
+	smi := "#!/bin/sh\ncase \"$*\" in --id=0*) echo '100, 40, 143771, 1024, 142133, 614, 52, 34, 627.70, 627.70, 700.00, 1980, 3201, 765, 5, 16, 0, 0, [N/A], 0' ;; *) echo NVIDIA H200 ;; esac\n"
+	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(smi), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	env = append(env, "PATH="+dir+":"+os.Getenv("PATH"))
 	measure := func(only string) (log, page string) {
 		cmd := exec.CommandContext(t.Context(), "go", "run", "./test/hardware", "-folder", filepath.Join(dir, "rows"), "-page", filepath.Join(dir, "page.md"),
 			"-program", built(t, "gpupilot"), "-seconds", "2", "-only", only, "-arguments", strings.Join(flags, " "))
@@ -309,11 +332,12 @@ func TestHardware(t *testing.T) {
 		return string(out), string(b)
 	}
 	measure("fp32")
-	log, page := measure("fp32,calibration")
+	log, page := measure("fp32,calibration,nvidia-smi")
 	if strings.Contains(log, "hardware: fp32") {
 		t.Errorf("a row was measured twice:\n%s", log)
 	}
-	for _, part := range []string{"on NVIDIA H200 (compute capability 9.0, 132 SMs", "| `fp32` | 0.", "TFLOP/s", "nvml: ", "## Calibration of ", "| `tensor` | 1.00 | 0."} {
+	for _, part := range []string{"on NVIDIA H200 (compute capability 9.0, 132 SMs", "| `fp32` | 0.", "TFLOP/s", "nvml: ", "## Calibration of ", "| `tensor` | 1.00 | 0.",
+		"| `DCGM_FI_DEV_FB_TOTAL` | 143771 | 143771 | `memory.total` | 0 |", "| `DCGM_FI_DEV_SM_CLOCK` | 1980 |", "| [N/A] | `ecc.errors.corrected.volatile.total` | - |"} {
 		if !strings.Contains(page, part) {
 			t.Errorf("the page lacks %q:\n%s", part, page)
 		}
