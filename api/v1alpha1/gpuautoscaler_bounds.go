@@ -61,6 +61,9 @@ const (
 	// ConditionOverridden: an override holds or bounds the replicas. The condition exists
 	// once the object has had an override.
 	ConditionOverridden = "Overridden"
+	// ConditionRollout: the target's pods are being replaced by those of another version.
+	// The condition exists once it has been True.
+	ConditionRollout = "RolloutInProgress"
 )
 
 // OverrideStatus is what the controller knows of the spec's override.

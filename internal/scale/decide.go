@@ -27,6 +27,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	d := Decision{
 		Time: now, Current: o.Replicas, Replicas: want, Rule: e.rule(), Steps: e.steps, Inputs: e.inputs,
 		Serving: e.serving, Starting: e.starting, Unschedulable: e.unschedulable + e.expired,
+		Rollout: e.rollout,
 	}
 	if d.Replicas < d.Current {
 		d.Victims = e.victims(int(d.Replicas))
@@ -60,11 +61,12 @@ func (e *engine) observe(s State) State {
 	if s.LastData.After(e.now) {
 		s.LastData = e.now
 	}
+	s.Rollout = e.observeRollout(s.Rollout)
 	if e.serving < s.Serving {
 		s.ShrankAt = e.now
 	}
 	e.sinceLast, e.shrankAt = e.now.Sub(s.DecidedAt), s.ShrankAt
-	e.canProbe = e.serving > s.Probed || e.now.Sub(s.ProbedAt) >= e.p.credit() || s.ProbedAt.After(e.now)
+	e.canProbe = e.carrying() > s.Probed || e.now.Sub(s.ProbedAt) >= e.p.credit() || s.ProbedAt.After(e.now)
 	s.Replicas, s.Serving, s.DecidedAt = e.o.Replicas, e.serving, e.now
 	return s
 }
@@ -126,13 +128,13 @@ func (e *engine) demand(s State) (int32, State) {
 	}
 	e.inputs[e.deciding].Deciding, e.steps[e.first].Facts.MostOf = true, e.readable
 	if e.probing {
-		s.ProbedAt, s.Probed = e.now, e.serving
+		s.ProbedAt, s.Probed = e.now, e.carrying()
 	}
 	s.LastData = e.now
 	if e.missing > 0 && e.want < cur {
 		return e.step(RuleMissing, e.want, cur, Facts{}), s
 	}
-	return e.activate(e.want), s
+	return e.activate(e.holdRollout(e.want)), s
 }
 
 // fallback holds while nothing can be read, and after a while does what the
@@ -218,10 +220,16 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 
 // keepStarting removes no replica while others are starting, because those
 // already hold GPUs. A replica that has been starting for longer than its credit
-// does not count as starting.
+// does not count as starting. During a rollout some are always starting: there,
+// nothing is removed while fewer serve than are wanted.
 func (e *engine) keepStarting(want int32) int32 {
 	held := e.base()
-	if want >= held || e.starting == 0 {
+	switch {
+	case want >= held:
+		return want
+	case e.rollout.InProgress && e.want > e.serving:
+		return e.step(RuleRollout, want, held, Facts{Coming: e.starting, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true})
+	case e.rollout.InProgress || e.starting == 0:
 		return want
 	}
 	return e.step(RuleStarting, want, held, Facts{Coming: e.starting, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true})

@@ -24,6 +24,7 @@ const (
 	RuleNotServing    Rule = "NotServing"    // no replica serves yet, so nothing is measured
 	RulePartial       Rule = "PartialData"   // a replica without a reading may carry any load: not down
 	RuleMissing       Rule = "MissingData"   // a signal has no value: no scale-down
+	RuleRollout       Rule = "Rollout"       // a rollout in progress: keep
 	RuleFallback      Rule = "Fallback"      // no signal has had a value for long: the policy's fallback
 	RuleActivation    Rule = "Activation"    // from zero, or to zero
 	RuleStabilization Rule = "Stabilization" // the stabilisation window holds the number
@@ -49,6 +50,7 @@ type Facts struct {
 	Averaged  bool          `json:"averaged,omitempty"`  // Value is noisy: Mean decides, not Demand
 	Demand    float64       `json:"demand,omitempty"`    // replicas that Value asks for
 	Mean      float64       `json:"mean,omitempty"`      // Demand, averaged over Window
+	Held      bool          `json:"held,omitempty"`      // Demand has the backlog of a rollout, and is limited
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
 	Fresh     int32         `json:"fresh,omitempty"`   // serving replicas with a fresh reading
@@ -119,6 +121,8 @@ type Decision struct {
 	Serving       int32 `json:"serving"`
 	Starting      int32 `json:"starting"`
 	Unschedulable int32 `json:"unschedulable"`
+
+	Rollout Rollout `json:"rollout,omitzero"`
 
 	// Victims names the pods to remove first when Replicas < Current: unschedulable
 	// and starting ones, then those with the lowest load.

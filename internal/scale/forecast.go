@@ -99,6 +99,9 @@ func (e *evaluation) forecast(want int32, m measure) int32 {
 		e.state.Trend = Trend{}
 		return want
 	}
+	if e.reduced {
+		return want // the load of the few that serve is no trend
+	}
 	before := e.state.Trend
 	if !e.isHidden(m) {
 		e.state.Trend = before.next(m.up, e.now, e.p.Startup)

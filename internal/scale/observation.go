@@ -38,6 +38,7 @@ func (r Reading) fresh(now time.Time, maxAge time.Duration) bool {
 type Replica struct {
 	Name     string
 	Phase    Phase
+	Version  string    // of its pod template, such as a hash; empty: not known
 	Since    time.Time // start of its phase; for Starting, when it was created
 	Readings []Reading // one for each of Policy.Signals, in that order; those beyond the end are absent
 
@@ -96,6 +97,7 @@ func (r *Replica) pace(i int) Pace {
 type Observation struct {
 	Replicas int32     // spec.replicas of the scale target
 	Pods     []Replica // its pods, in any order
+	Version  string    // of the pods that are created now; empty: not known
 	Totals   []Reading // from queries, for the workload as a whole; one for each of Policy.Signals
 }
 

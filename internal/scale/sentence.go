@@ -44,6 +44,8 @@ func (s Step) Sentence() string {
 		return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s%s: not below %d", f.Fresh, f.Serving, f.Signal, without, s.After)
 	case RuleMissing:
 		return s.missing()
+	case RuleRollout:
+		return s.rollout()
 	case RuleFallback:
 		return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", duration(f.Wait), s.After)
 	case RuleActivation:
@@ -167,6 +169,8 @@ func (s Step) result() string {
 	f := s.Facts
 	why := ""
 	switch asked := fmt.Sprintf(" = %s, ", quantity(f.Demand, "")); {
+	case f.Held:
+		why = asked + "limited while a rollout lets fewer replicas serve"
 	case f.Limited && f.Arriving:
 		why = ", limited to twice the demand of the requests in flight"
 		if f.Averaged {
@@ -272,6 +276,17 @@ func (s Step) stabilization() string {
 		return fmt.Sprintf("up to %d needed within the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
 	}
 	return fmt.Sprintf("no more than %d needed throughout the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
+}
+
+func (s Step) rollout() string {
+	f := s.Facts
+	if f.Signal != "" {
+		return fmt.Sprintf("%d serving at %s (saturated), fewer than usual because of a rollout: %d, and no probe", f.Serving, quantity(f.Value, f.Unit), s.After)
+	}
+	if f.Down && f.Serving > 0 {
+		return fmt.Sprintf("a rollout is in progress and %d serve, %s: keep %d instead of %d until enough do", f.Serving, startingReplicas(f), s.After, s.Before)
+	}
+	return fmt.Sprintf("a rollout is in progress and no replica serves, %s: keep %d instead of %d until one does", startingReplicas(f), s.After, s.Before)
 }
 
 func startingReplicas(f Facts) string {

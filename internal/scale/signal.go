@@ -21,11 +21,21 @@ type view struct {
 	sinceLast time.Duration // since the last decision
 	shrankAt  time.Time     // when the number of serving replicas last fell
 	canProbe  bool          // no probe is under way for the replicas that serve
+	rollout   Rollout
+	reduced   bool  // a rollout lets fewer replicas serve, or did so a moment ago
+	rolled    int32 // RolloutState.Replicas
 }
 
 // base is the capacity that serves or soon will. Pods beyond spec.replicas are
-// about to stop, and holding the capacity must not ask for them again.
-func (v *view) base() int32 { return min(v.serving+v.starting, v.o.Replicas) }
+// about to stop, and holding the capacity must not ask for them again. Replicas that a
+// rollout replaces are no less capacity if their successors are stuck: were they not
+// asked for, the rollout would take others.
+func (v *view) base() int32 {
+	if v.rollout.InProgress {
+		return v.o.Replicas
+	}
+	return min(v.serving+v.starting, v.o.Replicas)
+}
 
 // outcome is what one signal contributes to a decision.
 type outcome struct {
@@ -86,10 +96,21 @@ func (e *evaluation) run() outcome {
 		out.replicas = e.step(RuleSettling, e.o.Replicas, e.base(), Facts{Signal: e.signal.Name, Planned: true})
 		return out
 	}
+	asked := m.up
+	most, limited := e.limitBacklog(m)
+	if limited {
+		m = m.limitTo(most)
+	}
 	m, a := e.raiseToArrivals(m)
 	demand := m.up
 	m = e.smooth(m)
+	if limited = limited && !a.raised; limited {
+		m = m.limitTo(most)
+	}
 	e.explain(m, demand, a)
+	if e.facts.Held = limited && asked > most; e.facts.Held {
+		e.facts.Demand = printable(asked)
+	}
 	out.demand = m.replicas(e.base())
 	want := e.forecast(e.demand(out.demand, m), m)
 	if e.predatesRebalance(e.youngest) {
@@ -123,10 +144,10 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 	if t := e.o.total(e.i); t.fresh(e.now, e.p.maxAge()) && t.Value >= 0 {
 		m.value, m.fresh = t.Value, 1
 		m.up = t.Value / sig.Target
-		if sig.Type == Value {
-			m.up *= float64(e.serving)
-		}
 		m.down = m.up
+		if sig.Type == Value {
+			m.up, m.down = e.scaleByTotal(m.up)
+		}
 		return m, max(0, e.now.Sub(t.At)), true
 	}
 	m.of = e.serving
@@ -159,6 +180,10 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 		m.value = sum
 	case gpu.Max:
 		m.value = most
+	}
+	if sig.Aggregate == gpu.Sum {
+		m.up, m.down = e.scaleByTotal(m.value / sig.Target)
+		return m, age, true
 	}
 	m.up = float64(e.serving) * m.value / sig.Target
 	m.down = m.up
@@ -319,13 +344,15 @@ func (e *evaluation) handleCeiling(want int32, m measure) (_ int32, probing bool
 	case e.starting > 0:
 		facts.Wait = e.wait
 		return e.step(RuleStarting, want, max(want, base), facts), false
+	case e.reduced:
+		return e.step(RuleRollout, want, max(want, base), facts), false
 	case !e.canProbe:
 		return max(want, base), false // the replicas of the last probe do not serve yet
 	case m.fresh < m.of:
 		return max(want, base), false // a replica without a reading may be idle
 	}
 	growth := min(probeGrowth, probeLimit*m.value/e.signal.Target)
-	probe := int32(min(float64(e.serving)*growth, math.MaxInt32/2))
+	probe := int32(min(float64(e.carrying())*growth, math.MaxInt32/2))
 	if probe <= want {
 		return want, true
 	}

@@ -27,6 +27,8 @@ type State struct {
 	Wants     []Want    `json:"wants,omitempty"`    // within the longer stabilisation window, thinned
 	Changes   []Change  `json:"changes,omitempty"`  // within the longest period of a rate policy
 
+	Rollout RolloutState `json:"rollout,omitzero"`
+
 	// Signals has one entry for each of the policy's signals at the last decision.
 	Signals []SignalState `json:"signals,omitempty"`
 }
@@ -58,6 +60,9 @@ type SignalState struct {
 	// OverloadedAt is when a server last had too many requests to keep up with
 	// them; zero: never. It is kept for signals with a FirstLimit only.
 	OverloadedAt time.Time `json:"overloadedAt,omitzero"`
+	// HeldSince is when servers became overloaded while a rollout let fewer of them serve;
+	// zero: they are not.
+	HeldSince time.Time `json:"heldSince,omitzero"`
 }
 
 // signal returns the state of the signal with this name, which is at index i
@@ -76,7 +81,7 @@ func (s *State) signal(i int, name string) SignalState {
 // below a millisecond take up a third of a state's JSON.
 func (s State) Truncate(d time.Duration) State {
 	s.Wants, s.Changes, s.Signals = slices.Clone(s.Wants), slices.Clone(s.Changes), slices.Clone(s.Signals)
-	times := []*time.Time{&s.Since, &s.LastData, &s.DecidedAt, &s.ShrankAt, &s.ProbedAt}
+	times := []*time.Time{&s.Since, &s.LastData, &s.DecidedAt, &s.ShrankAt, &s.ProbedAt, &s.Rollout.ReducedSince, &s.Rollout.ReducedAt}
 	for i := range s.Wants {
 		times = append(times, &s.Wants[i].At)
 	}
@@ -85,7 +90,7 @@ func (s State) Truncate(d time.Duration) State {
 	}
 	for i := range s.Signals {
 		x := &s.Signals[i]
-		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.TokensAt)
+		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.HeldSince, &x.TokensAt)
 	}
 	for _, t := range times {
 		*t = t.Truncate(d)

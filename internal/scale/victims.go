@@ -15,6 +15,9 @@ import (
 //
 // Right after a scale-down more pods run than the current replicas: those that
 // it removes are not terminating yet. They are victims of this one, too.
+//
+// During a rollout each version loses pods in proportion, and its controller chooses among
+// those of one version only.
 func (v *view) victims(replicas int) []string {
 	pods := make([]*Replica, 0, len(v.o.Pods))
 	for i := range v.o.Pods {
@@ -24,6 +27,27 @@ func (v *view) victims(replicas int) []string {
 	}
 	slices.SortStableFunc(pods, v.compareVictims)
 	n := min(max(int(v.o.Replicas), len(pods))-replicas, len(pods))
+	if !v.rollout.InProgress || v.rollout.Updated == 0 || v.rollout.Outdated == 0 {
+		return v.firstVictims(pods, n)
+	}
+	of := map[string]int{} // pods of each version
+	for _, p := range pods {
+		of[p.Version]++
+	}
+	names := make([]string, 0, n+len(of))
+	for _, p := range pods {
+		if all := of[p.Version]; all > 0 {
+			of[p.Version] = 0
+			same := slices.DeleteFunc(slices.Clone(pods), func(x *Replica) bool { return x.Version != p.Version })
+			names = append(names, v.firstVictims(same, (n*all+len(pods)-1)/len(pods))...)
+		}
+	}
+	return names
+}
+
+// firstVictims names the first n of the pods, which are in the order in which they are
+// removed.
+func (v *view) firstVictims(pods []*Replica, n int) []string {
 	if keep := v.lastReadable(pods, n); keep >= 0 {
 		p := pods[keep]
 		pods = append(slices.Delete(pods, keep, keep+1), p)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
@@ -71,7 +72,7 @@ func (w *workload) actuate(r *report, at *attempt) {
 		err := w.shared.deps.Scaler.Write(ctx, r.target, d.Replicas)
 		switch {
 		case err == nil:
-			w.recordScaled(r, newestReading(&at.obs))
+			w.recordScaled(r, observe.NewestReading(&at.obs))
 			return
 		case !apierrors.IsConflict(err):
 			w.recordFailure(r, err)

@@ -208,3 +208,7 @@ func contains(t *testing.T, got, want string) {
 		t.Errorf("%q does not say %q", got, want)
 	}
 }
+
+func at(seconds int) time.Time {
+	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
+}

@@ -13,7 +13,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
-	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
 // sampleInterval is the time between two readings of what a decision does not read: the
@@ -84,7 +83,7 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 	if p == nil || len(serving) == 0 {
 		return
 	}
-	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, p.Policy.MaxAge}
+	reader := w.shared.readerAt(now, p.Policy.MaxAge)
 	for i := range p.Sources {
 		if p.Sources[i].Kind != policy.Pods {
 			continue
@@ -96,7 +95,7 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 			}
 			total := 0.0
 			for _, pod := range serving {
-				s, ok := reader.readTerm(pod, term)
+				s, ok := reader.ReadTerm(pod, term)
 				if !ok {
 					total = math.NaN()
 					break

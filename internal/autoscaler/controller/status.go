@@ -241,7 +241,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	case r.bounds != nil:
 		st.Override, st.Bounds = r.bounds.Status(), r.bounds.Bounds()
 	case r.obstacle.reason != reasonUnreadable:
-		for _, name := range bounds.Names {
+		for _, name := range slices.Concat(bounds.Names, []string{v1alpha1.ConditionRollout}) {
 			meta.RemoveStatusCondition(&st.Conditions, name)
 		}
 	}
@@ -257,7 +257,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
 		st.LastDecision = decisionOf(d)
 	}
-	for _, c := range append(conditionsOf(r), windowCondition(r, st.Conditions)...) {
+	for _, c := range slices.Concat(conditionsOf(r), windowCondition(r, st.Conditions)) {
 		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.object.Generation) {
 			continue
 		}
@@ -296,6 +296,7 @@ func conditionsOf(r *report) []metav1.Condition {
 		}
 	}
 	all := append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
+	all = append(all, rolloutCondition(r, r.object.Status.Conditions)...)
 	return append(all, bounds.Conditions(r.bounds, r.decision, signals, r.object.Status.Conditions)...)
 }
 

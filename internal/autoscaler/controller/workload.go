@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -376,8 +377,8 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	unbounded := pol
 	r.bounds = w.bounds.Apply(&p.Compiled, &pol, r.object.Status.Override, now)
 	r.podsProblem, r.pending = w.podsProblem(p, pods), replica.Pending(pods)
-	reader := podReader{trust.Values{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices}, now, pol.MaxAge}
-	obs := reader.observe(t.Replicas, pods, p.Sources)
+	reader := w.shared.readerAt(now, pol.MaxAge)
+	obs := reader.Observe(t.Replicas, pods, p.Sources)
 	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
 		w.state = memory.Resume(w.state, gap)
@@ -400,6 +401,10 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
 	}
 	return spent
+}
+
+func (s *shared) readerAt(now time.Time, maxAge time.Duration) observe.Reader {
+	return observe.Reader{Values: trust.Values{Store: s.deps.Store, Devices: s.deps.Devices}, Now: now, MaxAge: maxAge}
 }
 
 // maxPause is the longest time between two decisions for which a workload counts as

@@ -27,13 +27,14 @@ type world struct {
 	age       time.Duration
 	frozen    time.Time // when the readings were last measured, if they are frozen
 	stopped   bool
+	version   string // of pods that are created
 	created   int
 }
 
 type pod struct {
-	name  string
-	phase scale.Phase
-	since time.Time
+	name, version string
+	phase         scale.Phase
+	since         time.Time
 }
 
 // timelineStart is time 0 of the timeline. The pods of the first line have been in
@@ -94,6 +95,8 @@ func (w *world) assign(s assignment, now time.Time) (err error) {
 		w.latencies, err = parsePaces(s.value, w.policy.Signals)
 	case "startup":
 		w.policy.Startup, err = parseTime(s.value)
+	case "version":
+		w.version = s.value
 	case "age":
 		w.age, err = time.ParseDuration(s.value)
 	case "frozen":
@@ -140,7 +143,7 @@ func (w *world) reconcilePods(now time.Time) {
 	}
 	for _, p := range phases {
 		for w.shortage(p.phase) > 0 {
-			w.pods = append(w.pods, pod{fmt.Sprintf("pod-%d", w.created), p.phase, now})
+			w.pods = append(w.pods, pod{fmt.Sprintf("pod-%d", w.created), w.version, p.phase, now})
 			w.created++
 		}
 	}
@@ -157,11 +160,12 @@ func (w *world) promote(to scale.Phase, now time.Time, from ...scale.Phase) {
 	}
 }
 
-// removeYoungest removes the youngest pod of a phase. The pod becomes terminating if
-// that group lacks pods.
+// removeYoungest removes the youngest pod of a phase, of an earlier version first. The pod
+// becomes terminating if that group lacks pods.
 func (w *world) removeYoungest(phase scale.Phase, now time.Time) {
+	outdated := func(x pod) bool { return x.phase == phase && x.version != w.version }
 	for i := len(w.pods) - 1; i >= 0; i-- {
-		if w.pods[i].phase != phase {
+		if w.pods[i].phase != phase || w.pods[i].version == w.version && slices.ContainsFunc(w.pods, outdated) {
 			continue
 		}
 		if w.shortage(scale.Terminating) > 0 {
@@ -212,9 +216,12 @@ func (w *world) observe(now time.Time) scale.Observation {
 	o := scale.Observation{Replicas: w.replicas}
 	index := map[scale.Phase]int{}
 	for _, p := range w.pods {
-		r := scale.Replica{Name: p.name, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured)}
+		r := scale.Replica{Name: p.name, Version: p.version, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured)}
 		if p.phase == scale.Serving {
 			w.addServerReadings(&r, index[p.phase], measured)
+		}
+		if p.phase != scale.Terminating || o.Version == "" {
+			o.Version = p.version
 		}
 		o.Pods = append(o.Pods, r)
 		index[p.phase]++

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package observe reads a workload's pods as replicas: their phases, their versions and
+// their readings.
+package observe
 
 import (
 	"time"
@@ -15,30 +17,30 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// values provides the pods' readings; trust.Values implements it.
-type values interface {
+// Values provides the pods' readings; trust.Values implements it.
+type Values interface {
 	Field(pod *corev1.Pod, f gpu.FieldID, now time.Time, maxAge time.Duration) (series.Reading, bool)
 	PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Sample, bool)
 	PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (series.Step, bool)
 }
 
-// podReader reads the pods' readings at one moment.
-type podReader struct {
-	values
-	now    time.Time
-	maxAge time.Duration // readings that are older are absent
+// Reader reads the pods' readings at one moment.
+type Reader struct {
+	Values
+	Now    time.Time
+	MaxAge time.Duration // readings that are older are absent
 }
 
-// observe returns the observation of a workload with these pods.
-func (v podReader) observe(replicas int32, pods []*corev1.Pod, sources []policy.Source) scale.Observation {
-	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(pods))}
+// Observe returns the observation of a workload with these pods.
+func (v Reader) Observe(replicas int32, pods []*corev1.Pod, sources []policy.Source) scale.Observation {
+	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(pods)), Version: replica.NewestVersion(pods)}
 	for _, pod := range pods {
 		if replica.Finished(pod) {
 			continue
 		}
 		phase, since := replica.PhaseOf(pod)
-		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))}
+		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Version: replica.Version(pod), Readings: make([]scale.Reading, len(sources))}
 		for i := range sources {
 			r.Readings[i] = v.readSignal(pod, &sources[i])
 			if sources[i].Pace != nil {
@@ -56,12 +58,12 @@ func (v podReader) observe(replicas int32, pods []*corev1.Pod, sources []policy.
 }
 
 // readSignal returns a pod's reading of one signal.
-func (v podReader) readSignal(pod *corev1.Pod, src *policy.Source) scale.Reading {
+func (v Reader) readSignal(pod *corev1.Pod, src *policy.Source) scale.Reading {
 	switch {
 	case src.Kind == policy.Pods:
 		return v.sumTerms(pod, src.Terms)
 	case src.Kind == policy.GPU:
-		s, ok := v.Field(pod, src.Field, v.now, v.maxAge)
+		s, ok := v.Field(pod, src.Field, v.Now, v.MaxAge)
 		return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
 	}
 	return scale.Reading{}
@@ -69,9 +71,9 @@ func (v podReader) readSignal(pod *corev1.Pod, src *policy.Source) scale.Reading
 
 // sumTerms adds up the terms of a pod's reading. The reading has the time of its
 // oldest term, and is absent if one term is absent.
-func (v podReader) sumTerms(pod *corev1.Pod, terms []policy.Term) (r scale.Reading) {
+func (v Reader) sumTerms(pod *corev1.Pod, terms []policy.Term) (r scale.Reading) {
 	for i, term := range terms {
-		s, ok := v.readTerm(pod, term)
+		s, ok := v.ReadTerm(pod, term)
 		if !ok {
 			return scale.Reading{}
 		}
@@ -86,17 +88,17 @@ func (v podReader) sumTerms(pod *corev1.Pod, terms []policy.Term) (r scale.Readi
 
 // readPace returns the latencies of a pod's requests. They are absent while the pod
 // generates no tokens, unless it counts requests: none is a count, too.
-func (v podReader) readPace(pod *corev1.Pod, source *policy.Source) scale.Pace {
+func (v Reader) readPace(pod *corev1.Pod, source *policy.Source) scale.Pace {
 	src := source.Pace
-	batch, ok := v.readTerm(pod, src.TokenSeconds)
-	tokens, hasTokens := v.readTerm(pod, src.Tokens)
+	batch, ok := v.ReadTerm(pod, src.TokenSeconds)
+	tokens, hasTokens := v.ReadTerm(pod, src.Tokens)
 	if !ok || !hasTokens {
 		return scale.Pace{}
 	}
 	p := scale.Pace{Batch: batch.Value, At: batch.At, OK: true}
 	if source.Misses != nil {
 		objective.AddPace(&p, source.Misses, func(t policy.Term) (float64, bool) {
-			s, ok := v.readTerm(pod, t)
+			s, ok := v.ReadTerm(pod, t)
 			return s.Value, ok
 		})
 	}
@@ -108,8 +110,8 @@ func (v podReader) readPace(pod *corev1.Pod, source *policy.Source) scale.Pace {
 		return scale.Pace{}
 	}
 	p.TokenSeconds = batch.Value / tokens.Value
-	waited, ok := v.readTerm(pod, src.FirstTokenSeconds)
-	firsts, hasFirsts := v.readTerm(pod, src.FirstTokens)
+	waited, ok := v.ReadTerm(pod, src.FirstTokenSeconds)
+	firsts, hasFirsts := v.ReadTerm(pod, src.FirstTokens)
 	if ok && hasFirsts && firsts.Value > 0 {
 		p.FirstTokenSeconds, p.FirstTokensPerSecond = waited.Value/firsts.Value, firsts.Value
 	}
@@ -119,7 +121,7 @@ func (v podReader) readPace(pod *corev1.Pod, source *policy.Source) scale.Pace {
 // readArrivalRate returns the requests/s that arrived at a pod between its last two
 // readings: the increase of the arrival counter, or that of the completed requests
 // plus that of the requests in flight.
-func (v podReader) readArrivalRate(pod *corev1.Pod, src *policy.Source) scale.Reading {
+func (v Reader) readArrivalRate(pod *corev1.Pod, src *policy.Source) scale.Reading {
 	counter, gauges := src.Arrived, []policy.Term(nil)
 	if counter == nil {
 		counter, gauges = src.Completed, src.Terms
@@ -141,24 +143,24 @@ func (v podReader) readArrivalRate(pod *corev1.Pod, src *policy.Source) scale.Re
 
 // readStep returns the last change of a term: of the first of its metrics that the pod
 // exposes.
-func (v podReader) readStep(pod *corev1.Pod, term policy.Term) (series.Step, bool) {
+func (v Reader) readStep(pod *corev1.Pod, term policy.Term) (series.Step, bool) {
 	for i := range term {
-		if s, ok := v.PodMetricStep(pod.Namespace, pod.Name, term[i].Key(), v.now, v.maxAge); ok {
+		if s, ok := v.PodMetricStep(pod.Namespace, pod.Name, term[i].Key(), v.Now, v.MaxAge); ok {
 			return s, true
 		}
 	}
 	return series.Step{}, false
 }
 
-// readTerm returns the value of a term: of the first of its metrics that the pod
+// ReadTerm returns the value of a term: of the first of its metrics that the pod
 // exposes.
-func (v podReader) readTerm(pod *corev1.Pod, term policy.Term) (series.Sample, bool) {
+func (v Reader) ReadTerm(pod *corev1.Pod, term policy.Term) (series.Sample, bool) {
 	for i := range term {
 		m, get := &term[i], v.PodMetric
 		if m.Rate {
 			get = v.PodMetricRate
 		}
-		if s, ok := get(pod.Namespace, pod.Name, m.Key(), v.now, v.maxAge); ok {
+		if s, ok := get(pod.Namespace, pod.Name, m.Key(), v.Now, v.MaxAge); ok {
 			if m.Factor != 0 {
 				s.Value *= m.Factor
 			}
@@ -168,9 +170,9 @@ func (v podReader) readTerm(pod *corev1.Pod, term policy.Term) (series.Sample, b
 	return series.Sample{}, false
 }
 
-// newestReading returns the time of the observation's newest reading; zero if there
+// NewestReading returns the time of the observation's newest reading; zero if there
 // is none.
-func newestReading(o *scale.Observation) (at time.Time) {
+func NewestReading(o *scale.Observation) (at time.Time) {
 	update := func(readings []scale.Reading) {
 		for _, r := range readings {
 			if r.OK && r.At.After(at) {

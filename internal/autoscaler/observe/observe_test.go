@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package observe
 
 import (
 	"testing"
@@ -12,6 +12,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -52,7 +53,7 @@ func TestTermsOfAReading(t *testing.T) {
 	}}
 	f := func(name string, shown fixed, want scale.Reading) {
 		t.Helper()
-		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readSignal(pod("a", "x", at(0)), &src)); diff != "" {
+		if diff := cmp.Diff(want, Reader{shown, at(10), time.Minute}.readSignal(podtest.Pod("a", "x", at(0)), &src)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -71,7 +72,7 @@ func TestPaceOfABatch(t *testing.T) {
 	}
 	f := func(name string, shown fixed, want scale.Pace) {
 		t.Helper()
-		if diff := cmp.Diff(want, podReader{shown, at(10), time.Minute}.readPace(pod("a", "x", at(0)), &policy.Source{Pace: &src})); diff != "" {
+		if diff := cmp.Diff(want, Reader{shown, at(10), time.Minute}.readPace(podtest.Pod("a", "x", at(0)), &policy.Source{Pace: &src})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -93,9 +94,9 @@ func TestPaceOfABatch(t *testing.T) {
 	f("one is missing", fixed{"rate x/itl_sum": {At: at(9), Value: 12}}, scale.Pace{})
 
 	sources := []policy.Source{{Kind: policy.Pods}, {Kind: policy.Pods, Pace: &src}}
-	o := podReader{fixed{
+	o := Reader{fixed{
 		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
-	}, at(10), time.Minute}.observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, sources)
+	}, at(10), time.Minute}.Observe(1, []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(1)))}, sources)
 	if diff := cmp.Diff([]scale.Pace{{}, want}, o.Pods[0].Paces); diff != "" {
 		t.Error("observed:", diff)
 	}
@@ -116,7 +117,7 @@ func TestArrivals(t *testing.T) {
 				shown["before x/"+metric], shown["x/"+metric] = before[i], now[i]
 			}
 		}
-		o := podReader{shown, at(10), time.Minute}.observe(1, []*corev1.Pod{pod("a", "x", at(0), ready(at(1)))}, []policy.Source{src})
+		o := Reader{shown, at(10), time.Minute}.Observe(1, []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(1)))}, []policy.Source{src})
 		if diff := cmp.Diff([]scale.Reading{want}, o.Pods[0].Arrivals); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -136,15 +137,15 @@ func TestArrivals(t *testing.T) {
 }
 
 func TestObserve(t *testing.T) {
-	done := pod("a", "done", at(0))
+	done := podtest.Pod("a", "done", at(0))
 	done.Status.Phase = corev1.PodSucceeded
-	evicted := pod("a", "evicted", at(0), ready(at(1)))
+	evicted := podtest.Pod("a", "evicted", at(0), podtest.Ready(at(1)))
 	evicted.Status.Phase = corev1.PodFailed
-	pods := []*corev1.Pod{pod("a", "x", at(0), ready(at(5))), pod("a", "y", at(3)), done, evicted}
+	pods := []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(5))), podtest.Pod("a", "y", at(3)), done, evicted}
 	sources := []policy.Source{{Kind: policy.GPU, Field: gpu.GPUUtil}, {Kind: policy.Pods, Terms: []policy.Term{{{Name: "queue"}}}}}
-	got := podReader{fixed{
+	got := Reader{fixed{
 		"x/DCGM_FI_DEV_GPU_UTIL": {At: at(9), Value: 50}, "x/queue": {At: at(10), Value: 3}, "y/queue": {At: at(8), Value: 0},
-	}, at(10), 5 * time.Second}.observe(4, pods, sources)
+	}, at(10), 5 * time.Second}.Observe(4, pods, sources)
 	want := scale.Observation{Replicas: 4, Pods: []scale.Replica{
 		{Name: "x", Phase: scale.Serving, Since: at(5), Readings: []scale.Reading{{Value: 50, At: at(9), OK: true}, {Value: 3, At: at(10), OK: true}}},
 		{Name: "y", Phase: scale.Starting, Since: at(3), Readings: []scale.Reading{{}, {At: at(8), OK: true}}},
@@ -152,7 +153,7 @@ func TestObserve(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if n := newestReading(&got); !n.Equal(at(10)) {
+	if n := NewestReading(&got); !n.Equal(at(10)) {
 		t.Errorf("the newest reading is of %v, want %v", n, at(10))
 	}
 }
