@@ -92,7 +92,7 @@ func TestUsedNamesExpire(t *testing.T) {
 }
 
 // Pages whose labels would make full windows take more than half of the memory are not
-// read in as a whole first.
+// read in as a whole first, although the first ones that come in are few.
 func TestSeriesAreCountedBeforeTheyAreKept(t *testing.T) {
 	windows := series.New(series.Config{MaxBytes: 64 << 20})
 	lines, all := 0, true
@@ -100,17 +100,16 @@ func TestSeriesAreCountedBeforeTheyAreKept(t *testing.T) {
 	for _, c := range []struct {
 		lines int
 		want  bool
-	}{{0, false}, {100, true}, {100, true}} {
+	}{{0, false}, {0, false}, {100, false}, {150, false}, {152, true}, {300, true}} {
 		lines = c.lines
 		if s.check(start); all != c.want {
 			t.Errorf("with %d lines, all are kept: %t", c.lines, all)
 		}
 	}
 	s = New(Config{}, Deps{Windows: windows, Lines: func() int { return lines }, SetNames: func(a bool, _ []string) { all = a }})
-	lines = 100_000
-	for range 2 {
+	for _, lines = range []int{0, 100, 40_000, 100_000, 100_000, 100_000} {
 		if s.check(start); all {
-			t.Error("100,000 lines are kept in 64 MiB")
+			t.Errorf("with %d of 100,000 lines that 64 MiB have no room for, all are kept", lines)
 		}
 	}
 }

@@ -91,7 +91,7 @@ type Store struct {
 	own    own
 	now    func() time.Time
 
-	checked bool // only Run uses it
+	lines int // that exporters' pages had at the last look; only Run uses it
 
 	mu    sync.Mutex // of what follows: queries share the index and update it
 	index index
@@ -142,6 +142,10 @@ func (s *Store) Run(ctx context.Context) {
 			s.publish()
 		case at := <-collect.C:
 			s.collectOwn(at)
+			if s.undecided() {
+				s.decide()
+				s.publish()
+			}
 		}
 	}
 }
@@ -150,7 +154,7 @@ func (s *Store) Run(ctx context.Context) {
 func (s *Store) check(now time.Time) {
 	s.wanted.expire(now)
 	s.expireGroupings(now)
-	s.wanted.setAll(s.keepsAll())
+	s.decide()
 	if !s.wanted.hasPrefix("kube_") {
 		s.pods.drop()
 	}
@@ -166,28 +170,41 @@ func (s *Store) publish() {
 	}
 }
 
+// decide decides whether the windows keep all series of exporters.
+func (s *Store) decide() { s.wanted.setAll(s.keepsAll()) }
+
+// undecided reports whether all series will be kept unless the pages turn out to be large.
+func (s *Store) undecided() bool {
+	return s.cfg.Keep == KeepAuto && s.wanted.shortAt == 0 && !s.wanted.keepsAll()
+}
+
 // keepsAll reports whether the windows keep all series of exporters. It counts what full
 // windows will take, because labels that are read in and dropped minutes later leave holes
-// in the heap; until the second check, exporters' pages may not have come. After the memory
-// was short, it takes a quarter of the targets to leave until all series are kept again.
+// in the heap. It does not begin while exporters' first pages still come in. After the
+// memory was short, it takes a quarter of the targets to leave until all series are kept
+// again.
 func (s *Store) keepsAll() bool {
 	if s.cfg.Keep != KeepAuto {
 		return s.cfg.Keep == KeepAll
 	}
 	w, more := &s.wanted, 0
 	if !w.keepsAll() && s.deps.Lines != nil {
-		more = s.deps.Lines()
+		before := s.lines
+		s.lines = s.deps.Lines()
+		if more = s.lines; more == 0 || abs(more-before) > before/50 {
+			return false
+		}
 	}
-	first := !s.checked
-	s.checked = true
 	st := s.deps.Windows.Stats()
 	if s.deps.Windows.WholeBytes(more) > st.Limit/2 {
 		w.shortAt = max(st.Targets, 1)
 	} else if st.Targets < w.shortAt-w.shortAt/4 {
 		w.shortAt = 0
 	}
-	return w.shortAt == 0 && !(first && s.deps.Lines != nil && more == 0)
+	return w.shortAt == 0
 }
+
+func abs(n int) int { return max(n, -n) }
 
 // Querier returns a querier of samples within [mint, maxt], in ms since 1970.
 func (s *Store) Querier(mint, maxt int64) (storage.Querier, error) {

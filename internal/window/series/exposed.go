@@ -194,8 +194,8 @@ func (t *Target) applyExposures(stamp int64, list []Exposed, shown map[Labels]in
 			x.Exposed, changed = list[i], true
 		}
 	}
-	end := stamp
-	if e.forget {
+	end, forgotten := stamp, e.forget
+	if forgotten {
 		end, e.forget = 0, false
 	}
 	for _, at := range shown { // what is left is not in the list
@@ -204,6 +204,9 @@ func (t *Target) applyExposures(stamp int64, list []Exposed, shown map[Labels]in
 		changed = true
 	}
 	t.pruneExposures()
+	if forgotten {
+		t.freeLines(added)
+	}
 	if room := e.roomFor(len(added)); room > cap(e.list) {
 		e.list = append(make([]Exposure, 0, room), e.list...)
 	}
@@ -219,6 +222,32 @@ func (t *Target) applyExposures(stamp int64, list []Exposed, shown map[Labels]in
 	t.countExposures()
 	return changed
 }
+
+// freeLines frees the series of lines that no exposure has, present or added, and their
+// part of the ring.
+func (t *Target) freeLines(added []Exposed) {
+	used := make(map[uint32]bool, len(t.exposed.list)+len(added))
+	for i := range t.exposed.list {
+		used[t.exposed.list[i].Ref.id] = true
+	}
+	for i := range added {
+		used[added[i].Ref.id] = true
+	}
+	freed := 0
+	for id := range t.series {
+		if s := &t.series[id]; s.live && s.isLine() && !used[uint32(id)] {
+			t.freeSeries(uint32(id))
+			freed++
+		}
+	}
+	if freed > 0 {
+		t.forgetFreed(true)
+		t.compact(t.ring.Slots(), freed > t.live/8)
+	}
+}
+
+// isLine reports whether it is the series of a line of the page.
+func (s *seriesState) isLine() bool { return len(s.name) == lineKey && s.name[0] == 0 }
 
 // pruneExposures drops the exposures that ended before the window.
 func (t *Target) pruneExposures() {

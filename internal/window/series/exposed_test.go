@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
@@ -102,6 +103,67 @@ func TestEndedExposuresAreLimited(t *testing.T) {
 	}
 	if n := len(a.Exposures(nil)); n > maxClosed+4 {
 		t.Errorf("%d exposures are kept", n)
+	}
+	checkLedger(t, s)
+}
+
+// A target that forgets what nobody reads takes little more than one that never had it, and
+// keeps the values of its GPUs and of lines that are still read.
+func TestForgottenLinesTakeNoMemory(t *testing.T) {
+	s := New(Config{Span: 5 * time.Minute})
+	gpus := make([]Key, 32)
+	for i := range gpus {
+		gpus[i] = Key{Device: fmt.Sprint("GPU-", i/4), Field: gpu.FieldID(203 + i%4)}
+	}
+	fill := func(a *Target, from, to int, lines ...string) {
+		for n := from; n < to; n++ {
+			var b Batch
+			for i := range gpus {
+				if r, ok := a.Ref(gpus[i]); ok {
+					b.Add(r, float64(n%100))
+				}
+			}
+			var list []Exposed
+			for _, text := range lines {
+				if r, ok := a.Ref(Key{Line: text}); ok {
+					list = append(list, Exposed{Labels: textLabels(text), Ref: r, Scale: 1})
+					b.Add(r, float64(n))
+				}
+			}
+			a.Expose(sec(float64(n)), list)
+			if _, err := a.Append(sec(float64(n)), &b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	never, forgot := s.Target("never", TargetLabels{}), s.Target("forgot", TargetLabels{})
+	fill(never, 0, 400, "kept")
+	var lines []string
+	for i := range 20 {
+		lines = append(lines, fmt.Sprint("line", i))
+	}
+	fill(forgot, 0, 300, append(lines, "kept")...)
+	full := forgot.charged.Load()
+	forgot.ForgetEnded()
+	fill(forgot, 300, 400, "kept")
+	if got, want := forgot.charged.Load(), never.charged.Load(); got > want+want/10 || full < want+want/2 {
+		t.Errorf("%d bytes, before it forgot %d; a target that never had the lines has %d", got, full, want)
+	}
+	if d := cmp.Diff(spans(never), spans(forgot)); d != "" {
+		t.Error(d)
+	}
+	oldest := func(a *Target, k Key) float64 {
+		r, ok := a.Ref(k)
+		if !ok {
+			t.Fatalf("%+v has no series", k)
+		}
+		v, _ := a.ring.At(a.series[r.id].column, a.ring.Slot(0))
+		return v
+	}
+	for _, k := range append(gpus, Key{Line: "kept"}) {
+		if got, want := oldest(forgot, k), oldest(never, k); got != want || got == 0 {
+			t.Errorf("%+v began with %v, want %v", k, got, want)
+		}
 	}
 	checkLedger(t, s)
 }
