@@ -25,7 +25,7 @@ import (
 type backtestFlags struct {
 	traces, policies, models, untouched []string
 	peers, replicas, output, out        string
-	prices, cache                       string
+	prices, cache, calibration          string
 	startups                            []time.Duration
 	hours                               float64
 	seeds, workers                      int
@@ -95,6 +95,7 @@ func (f *backtestFlags) register(fl *pflag.FlagSet) {
 	fl.IntVar(&f.seeds, "seeds", 5, "replays of each trace, with different random numbers")
 	fl.Float64Var(&f.hours, "hours", 0, "replay a part of this many hours, chosen by the seed; 0: all")
 	fl.StringSliceVar(&f.models, "model", []string{"llama-8b"}, "inference server: llama-8b, llama-70b, llama-70b-bf16; several are all replayed")
+	fl.StringVar(&f.calibration, "calibration", "", "file of gpupilot load server --calibrate: the SM activity of your server over its batch, instead of the assumed curve")
 	fl.DurationVar(&f.limits.TTFT, "ttft", 0, "limit of the time to the first token (default: the policy's slo, else the model's)")
 	fl.DurationVar(&f.limits.ITL, "itl", 0, "limit of the time between tokens (default: the policy's slo, else the model's)")
 	fl.DurationVar(&f.patience, "patience", backtest.DefaultPatience*time.Second, "how long a client waits for its first token")

@@ -67,11 +67,16 @@ func (f *backtestFlags) study(ctx context.Context, stderr io.Writer) (*backtest.
 }
 
 func (f *backtestFlags) readModels() (out []service.Model, err error) {
+	curve, err := backtest.ReadCurve(f.calibration)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range f.models {
 		m, err := service.Preset(name)
 		if err != nil {
 			return nil, fmt.Errorf("--model: %w", err)
 		}
+		m.SMActivity = curve
 		out = append(out, m)
 	}
 	return out, nil

@@ -65,6 +65,42 @@ func TestBacktest(t *testing.T) {
 }
 
 // --policy replays the object within its own bounds, with the load as recorded.
+// The SM activity of one's own server replaces the assumed curve: a server whose SMs are all active at once needs more
+// replicas at a target of SM activity.
+func TestBacktestCalibration(t *testing.T) {
+	cost := func(args ...string) float64 {
+		t.Helper()
+		out, err := backtestOut(t, append([]string{"--trace", traceFile(t), "--replicas", "4", "--seeds", "1", "--startup", "30s", "--peers", "none", "-o", "json"}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var report struct {
+			Promises []struct {
+				Who      string
+				GPUHours float64 `json:"gpuHoursPerMonth"`
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range report.Promises {
+			if p.Who == "gpupilot-gpu" {
+				return p.GPUHours
+			}
+		}
+		return 0
+	}
+	full := writeFile(t, "full.json", `[{"server": "llama", "batches": [{"batch": 1, "smActive": 0.9}, {"batch": 64, "smActive": 1}]}]`)
+	if assumed, measured := cost(), cost("--calibration", full); !(measured > 1.1*assumed) {
+		t.Errorf("%v GPU-hours by the assumption, %v measured", assumed, measured)
+	}
+	for text, want := range map[string]string{"[]": "load server", `[{"batches": [{"batch": 1, "smActive": 2}, {"batch": 2, "smActive": 2}]}]`: "want 0 to 1"} {
+		if _, err := backtestOut(t, "--trace", traceFile(t), "--calibration", writeFile(t, "bad.json", text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestBacktestPolicy(t *testing.T) {
 	policy := writeFile(t, "p.yaml", `apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler

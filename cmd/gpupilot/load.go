@@ -23,7 +23,7 @@ import (
 // loadCommand generates load.
 func loadCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "load", Short: "Generate a known GPU load and measure it on the device"}
-	cmd.AddCommand(loadGPUCommand(), loadSimCommand(), loadWorkerCommand())
+	cmd.AddCommand(loadGPUCommand(), loadSimCommand(), loadServerCommand(), loadWorkerCommand())
 	return cmd
 }
 
@@ -56,7 +56,7 @@ func loadGPUCommand() *cobra.Command {
 of a kernel records its SM, its start, its end and its work. No CUDA toolkit and no root are needed.
 
 A load is an id of dcgmproftester or a name; a + runs loads at the same time, a comma or another -t one after another:
-` + loadList() + `
+` + load.KindList() + `
 dcgmproftester's arguments are accepted. With several -t, options belong to the -t before them if an option stands
 behind the last -t, else to the -t behind them.
 
@@ -72,14 +72,6 @@ too old or not the kernel's, 9 no driver or no GPU, 10 kernel not compiled, 11 -
 	}
 	f.define(cmd)
 	return cmd
-}
-
-// loadList is the kinds of load for the help.
-func loadList() (text string) {
-	for _, k := range load.Kinds() {
-		text += fmt.Sprintf("  %d  %-13s %s\n", k.Field, k.Name, k.Help)
-	}
-	return text
 }
 
 func (f *loadFlags) define(cmd *cobra.Command) {

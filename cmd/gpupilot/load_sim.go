@@ -4,16 +4,11 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"os"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
 // loadSimCommand loads simulated GPUs.
@@ -33,7 +28,7 @@ steps are those of load gpu. At the end the GPUs are idle.`,
 			if err != nil {
 				return err
 			}
-			if s.GPUs, err = indexes(f.gpus); err != nil {
+			if s.GPUs, err = load.ParseIndexes(f.gpus); err != nil {
 				return err
 			}
 			host, _ := os.Hostname()
@@ -60,16 +55,4 @@ steps are those of load gpu. At the end the GPUs are idle.`,
 	cmd.MarkFlagsOneRequired("agent", "file")
 	cmd.MarkFlagsMutuallyExclusive("agent", "file")
 	return cmd
-}
-
-// indexes reads a list of indexes of simulated GPUs.
-func indexes(text string) (out []int, err error) {
-	for word := range strings.SplitSeq(text, ",") {
-		i, err := strconv.Atoi(strings.TrimSpace(word))
-		if err != nil || i < 0 || i >= sim.MaxGPUs || slices.Contains(out, i) {
-			return nil, fmt.Errorf("--gpu %q: want different indexes of 0 to %d", text, sim.MaxGPUs-1)
-		}
-		out = append(out, i)
-	}
-	return out, nil
 }

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -94,11 +95,33 @@ func run(ctx context.Context, c Config) error {
 			return fmt.Errorf("nvidia-smi: %w", err)
 		}
 	}
+	if err := c.keepCalibration(); err != nil {
+		return err
+	}
 	text, err := page(c, done, list, time.Now())
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(c.page, []byte(text), 0o644)
+}
+
+// keepCalibration copies the calibration of each model to where docs/metrics.md finds it.
+func (c Config) keepCalibration() error {
+	tables, err := load.ReadCalibrations(filepath.Join(c.folder, "table.json"))
+	if err != nil {
+		return nil //nolint:nilerr // this row was not measured
+	}
+	dir := filepath.Join(filepath.Dir(c.page), "calibration")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		name := strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Model), "-"), "-")
+		if err := load.WriteCalibrations(filepath.Join(dir, name+".json"), []load.Calibration{t}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // measured is a row that is done.

@@ -93,10 +93,15 @@ func (c *Check) Watch(ctx context.Context, sequences []load.Sequence) (stop func
 		cancel()
 		running.Wait()
 		for _, w := range c.watches {
-			if closer, ok := w.source.(io.Closer); ok {
-				_ = closer.Close() // the load has ended; nothing depends on it
-			}
+			Close(w.source)
 		}
+	}
+}
+
+// Close ends what a source has started.
+func Close(s Source) {
+	if closer, ok := s.(io.Closer); ok {
+		_ = closer.Close() // the load has ended; nothing depends on it
 	}
 }
 

@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -18,7 +20,61 @@ type Calibration struct {
 	Model             string  `json:"model"`
 	ComputeCapability string  `json:"computeCapability"`
 	SMs               int     `json:"sms"`
-	Points            []Point `json:"points"`
+	Points            []Point `json:"points,omitempty"`
+	// Server is the inference server that Batches were measured on.
+	Server  string  `json:"server,omitempty"`
+	Batches []Batch `json:"batches,omitempty"`
+}
+
+// Batch is what the GPUs of a server show while it decodes a number of sequences: means over a time.
+type Batch struct {
+	Batch        float64  `json:"batch"`
+	SMActive     float64  `json:"smActive"`
+	TensorActive *float64 `json:"tensorActive,omitempty"`
+	DRAMActive   *float64 `json:"dramActive,omitempty"`
+	Watts        *float64 `json:"watts,omitempty"` // per GPU
+}
+
+// BatchFormat is a row of a table of batches.
+const BatchFormat = "%7s  %6s  %6s  %6s  %8s\n"
+
+// String is the batch as a row of a table.
+func (b Batch) String() string {
+	return strings.TrimSuffix(fmt.Sprintf(BatchFormat, fmt.Sprintf("%.1f", b.Batch), fmt.Sprintf("%.3f", b.SMActive),
+		optional("%.3f", b.TensorActive, 1), optional("%.3f", b.DRAMActive, 1), optional("%.0f W", b.Watts, 1)), "\n")
+}
+
+// maxCalibration bounds a file of tables, in bytes.
+const maxCalibration = 4 << 20
+
+// ReadCalibrations reads a file that WriteCalibrations wrote.
+func ReadCalibrations(path string) (out []Calibration, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	b, err := io.ReadAll(io.LimitReader(f, maxCalibration))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(b, &out); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return out, nil
+}
+
+// Batches returns the batches of the file's only server.
+func Batches(path string) ([]Batch, error) {
+	tables, err := ReadCalibrations(path)
+	if err != nil {
+		return nil, err
+	}
+	tables = slices.DeleteFunc(tables, func(c Calibration) bool { return len(c.Batches) == 0 })
+	if len(tables) != 1 {
+		return nil, fmt.Errorf("%s has batches of %d servers, want those of one: gpupilot load server --calibrate writes them", path, len(tables))
+	}
+	return tables[0].Batches, nil
 }
 
 // Point is the mean of the steps of one load at one duty. A nil pointer is a value that could not be read.
@@ -143,8 +199,11 @@ func mean(sum, n float64) *float64 {
 }
 
 // Write replaces the file at path by the tables, as JSON.
-func (c *Calibrator) Write(path string) error {
-	b, err := json.MarshalIndent(c.Tables(), "", "  ")
+func (c *Calibrator) Write(path string) error { return WriteCalibrations(path, c.Tables()) }
+
+// WriteCalibrations replaces the file at path by tables, as JSON.
+func WriteCalibrations(path string, tables []Calibration) error {
+	b, err := json.MarshalIndent(tables, "", "  ")
 	if err != nil {
 		return err
 	}

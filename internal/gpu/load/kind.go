@@ -44,6 +44,14 @@ var kinds = []Kind{
 // Kinds returns the kinds of load. Callers must not change it.
 func Kinds() []Kind { return kinds }
 
+// KindList is the kinds of load for the help.
+func KindList() (text string) {
+	for _, k := range kinds {
+		text += fmt.Sprintf("  %d  %-13s %s\n", k.Field, k.Name, k.Help)
+	}
+	return text
+}
+
 // KindOf finds a kind by its name.
 func KindOf(name string) (Kind, bool) {
 	i := slices.IndexFunc(kinds, func(k Kind) bool { return k.Name == name })

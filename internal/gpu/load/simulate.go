@@ -5,6 +5,9 @@ package load
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -162,4 +165,16 @@ func (s Simulated) write(ctx context.Context, kinds []string, duties []float64) 
 		state.GPUs[g].Fields = fields
 	}
 	return s.target.write(ctx, state)
+}
+
+// ParseIndexes reads a list of indexes of simulated GPUs.
+func ParseIndexes(text string) (out []int, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		i, err := strconv.Atoi(strings.TrimSpace(word))
+		if err != nil || i < 0 || i >= sim.MaxGPUs || slices.Contains(out, i) {
+			return nil, fmt.Errorf("--gpu %q: want different indexes of 0 to %d", text, sim.MaxGPUs-1)
+		}
+		out = append(out, i)
+	}
+	return out, nil
 }

@@ -7,10 +7,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
@@ -165,6 +167,7 @@ crc_flit, crc_data, replay, recovery, ecc_data or, from NVLink 5 on, what its co
 parts or allocations (the kubelet's word). A MIG device's other series have the UUID of its GPU, as dcgm-exporter's do; ` + "`gpupilot_mig_device_info`" + ` has
 ` + "`uuid`, `parent_uuid`, `gpu_instance`, `compute_instance`" + ` (empty where it is the whole instance) and ` + "`profile`" + `.
 `)
+	b.WriteString(worth("../../../docs/calibration"))
 	return b.Bytes()
 }
 
@@ -181,4 +184,55 @@ func other(p names.Profile, f *gpu.Field) (name string, scale float64) {
 		name = ""
 	}
 	return name, scale
+}
+
+// worth is the section about what a pipe's activity is worth on the models that were calibrated.
+func worth(dir string) string {
+	var b strings.Builder
+	b.WriteString("\n## What an activity is worth\n\n")
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	if len(files) == 0 {
+		return b.String() + "No model has been calibrated yet. `make hardware` measures, on a machine with a GPU, which TFLOP/s, GB/s and W belong to a value of\n" +
+			"a `DCGM_FI_PROF_*` metric, and this page then shows it. On your own GPU: [`gpupilot load gpu --calibrate`](load.md#calibrate).\n"
+	}
+	b.WriteString("Measured with [`gpupilot load gpu --calibrate`](load.md#calibrate).\n\n| model | metric | value | rate | of the peak | power |\n|---|---|---|---|---|---|\n")
+	for _, file := range files {
+		tables, err := load.ReadCalibrations(file)
+		if err != nil {
+			return b.String() + err.Error() + "\n"
+		}
+		for _, t := range tables {
+			for _, p := range t.Points {
+				k, _ := load.KindOf(p.Load)
+				f, _ := gpu.Lookup(k.Field)
+				fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s | %s |\n", t.Model, f.Name, optional("%.3g", p.Generated, 1), optional("%.4g "+p.RateUnit, p.Rate, 1),
+					optional("%.0f %%", p.Share, 100), optional("%.0f W", p.Watts, 1))
+			}
+		}
+	}
+	return b.String()
+}
+
+func optional(format string, v *float64, factor float64) string {
+	if v == nil {
+		return "–"
+	}
+	return fmt.Sprintf(format, *v*factor)
+}
+
+// A calibrated model is on the page.
+func TestWorth(t *testing.T) {
+	dir, v := t.TempDir(), func(x float64) *float64 { return &x }
+	err := load.WriteCalibrations(filepath.Join(dir, "h200.json"), []load.Calibration{{Model: "NVIDIA H200", Points: []load.Point{
+		{Load: "fp32", Duty: 0.6, Generated: v(0.58), Rate: v(38.9), RateUnit: "TFLOP/s", Share: v(0.58), Watts: v(412)}, {Load: "sm-active", Duty: 1, Generated: v(1)},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := worth(dir)
+	for _, row := range []string{"| NVIDIA H200 | `DCGM_FI_PROF_PIPE_FP32_ACTIVE` | 0.58 | 38.9 TFLOP/s | 58 % | 412 W |\n", "| NVIDIA H200 | `DCGM_FI_PROF_SM_ACTIVE` | 1 | – | – | – |\n"} {
+		if !strings.Contains(page, row) {
+			t.Errorf("%s\nlacks %s", page, row)
+		}
+	}
 }

@@ -137,8 +137,8 @@ func (s *Search) summary(cases []backtest.Case, best *candidate) string {
 	if n := len(cases); n > 2 {
 		line("Chosen from the other replays, it keeps to %g %% in %d of %d.", s.allowed, s.outOfSample(n), n)
 	}
-	if best.Signal == onSM {
-		line("SM activity is simulated by a curve that is an assumption: measure it on your server, or take requests.")
+	if best.Signal == onSM && m.SMActivity == nil {
+		line("SM activity is simulated by a curve that is an assumption: measure your server (gpupilot load server) and give --calibration, or take requests.")
 	}
 	line("Simulated: apply it with actuation: Advise first, and look at what it would do.")
 	if startup >= longStart {

@@ -30,6 +30,9 @@ type Model struct {
 	// DecodeShare is the share per decoded token/s.
 	FlopsShare, DecodeShare float64
 
+	// SMActivity is the SM activity over the decoding sequences.
+	SMActivity SMCurve `json:",omitempty"`
+
 	TTFTLimit, ITLLimit float64 // latency limits of a request, in seconds
 }
 

@@ -153,12 +153,10 @@ func (r *replica) pass(dt, step, chunk, b float64) {
 	r.sm += smActive(r.m, step, chunk, b) * dt
 }
 
-// smActive returns the share of the SMs that have a warp, during iterations of this kind.
-// There is no public measurement over batch sizes. The curve is our assumption, based on
-// single reports: one request keeps a third to a half of the SMs active, prefill and large
-// batches nearly all (NVIDIA/dcgm-exporter#301).
+// smActive returns the share of the SMs that have a warp, during iterations of this kind. Prefill keeps nearly all active:
+// that is an assumption too.
 func smActive(m *Model, step, chunk, b float64) float64 {
-	decode := 0.35 + 0.6*b/(b+24)
+	decode := m.SMActivity.at(b)
 	if chunk == 0 {
 		return decode
 	}

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/check"
+	gpuload "github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/gpu/verdict"
 	"github.com/gpupilot/gpupilot/test/agentrig"
@@ -341,5 +342,8 @@ func TestHardware(t *testing.T) {
 		if !strings.Contains(page, part) {
 			t.Errorf("the page lacks %q:\n%s", part, page)
 		}
+	}
+	if tables, err := gpuload.ReadCalibrations(filepath.Join(dir, "calibration", "nvidia-h200.json")); err != nil || len(tables) != 1 || len(tables[0].Points) == 0 {
+		t.Errorf("the calibration: %+v, %v", tables, err)
 	}
 }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/load"
+)
+
+// llm is a server whose requests run until the client gives up, and a source whose SM activity follows them.
+type llm struct {
+	inFlight atomic.Int64
+	gpus     []string
+	page     string // of /metrics; empty: none
+	status   int    // of requests; 0: they run
+}
+
+func (l *llm) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/v1/models":
+		_, _ = io.WriteString(w, `{"data": [{"id": "llama"}]}`)
+	case "/metrics":
+		if l.page == "" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprintf(w, l.page, l.inFlight.Load())
+	case "/v1/completions":
+		var body map[string]any
+		if json.NewDecoder(r.Body).Decode(&body) != nil || body["model"] != "llama" || l.status != 0 {
+			w.WriteHeader(l.status)
+			return
+		}
+		l.inFlight.Add(1)
+		defer l.inFlight.Add(-1)
+		<-r.Context().Done()
+	}
+}
+
+func (l *llm) Name() string { return "llm" }
+
+func (l *llm) Read(_ context.Context, want func(gpu.FieldID) bool) (Values, error) {
+	if !want(gpu.SMActive) || want(gpu.GPUTemp) {
+		return nil, fmt.Errorf("unexpected fields")
+	}
+	out := Values{}
+	for _, uuid := range l.gpus {
+		out[Key{uuid, gpu.SMActive}] = min(1, float64(l.inFlight.Load())/20)
+		out[Key{uuid, gpu.PowerUsage}] = 300
+	}
+	return out, nil
+}
+
+func (l *llm) measure(t *testing.T, s *Server, batches ...int) (out []load.Batch, err error) {
+	t.Helper()
+	server := httptest.NewServer(l)
+	defer server.Close()
+	s.URL, s.Source, s.Hold = server.URL, l, 4*time.Second
+	err = s.Batches(t.Context(), batches, func(b load.Batch) error {
+		out = append(out, b)
+		return nil
+	})
+	return out, err
+}
+
+// The SM activity of a server is measured over its batch, and a replay finds it in the file.
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	l := &llm{gpus: []string{"GPU-1"}, page: "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d\n"}
+	got, err := l.measure(t, &Server{}, 2, 10)
+	if err != nil || len(got) != 2 || got[0].Batch != 2 || math.Abs(got[0].SMActive-0.1) > 1e-9 || got[1].Batch != 10 || math.Abs(got[1].SMActive-0.5) > 1e-9 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if *got[0].Watts != 300 || got[0].TensorActive != nil {
+		t.Errorf("%+v", got[0])
+	}
+	file := filepath.Join(t.TempDir(), "table.json")
+	if err := load.WriteCalibrations(file, []load.Calibration{{Model: "NVIDIA H200"}, {Server: "llama", Batches: got}}); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := load.Batches(file); err != nil || len(back) != 2 || back[1].SMActive != got[1].SMActive {
+		t.Errorf("%+v, %v", back, err)
+	}
+	if err := load.WriteCalibrations(file, []load.Calibration{{Model: "NVIDIA H200"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := load.Batches(file); err == nil || !strings.Contains(err.Error(), "load server") {
+		t.Errorf("a file without batches: %v", err)
+	}
+}
+
+func TestBatchesFail(t *testing.T) {
+	t.Parallel()
+	f := func(l *llm, s *Server, want string, batches ...int) {
+		t.Helper()
+		if _, err := l.measure(t, s, batches...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	f(&llm{gpus: []string{"GPU-1"}, status: http.StatusServiceUnavailable}, &Server{}, "503", 2)
+	f(&llm{gpus: []string{"GPU-1"}}, &Server{}, "want 1 to", 0)
+	f(&llm{gpus: []string{"GPU-1", "GPU-2"}}, &Server{}, "--gpu", 1)
+	f(&llm{gpus: []string{"GPU-1"}}, &Server{GPUs: []string{"GPU-9"}}, "no SM activity", 1)
+}
