@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 	"github.com/gpupilot/gpupilot/internal/gpu/cuda"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/load/worker"
@@ -150,7 +150,7 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	bounds := load.Bounds{MemoryBytes: uint64(memory.Value()), MaxWatts: f.watts, MaxCelsius: f.celsius}
 	return f.checked(cmd, sequences, func(took func(load.Step)) error {
 		defer out.Close()
-		var table load.Calibrator
+		var table calibration.Calibrator
 		err := f.explain(ctx, f.host.Run(ctx, chosen, all, sequences, bounds, func(m load.Message) error {
 			switch {
 			case m.Step != nil:
@@ -171,11 +171,10 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 
 // explain adds what was looked for to an error of a machine without a GPU.
 func (f *loadFlags) explain(ctx context.Context, err error) error {
-	var failure *load.Failure
-	if errors.As(err, &failure) && failure.Code == load.ExitNoGPU {
-		return &load.Failure{Code: failure.Code, Message: failure.Message + "\n" + load.LookedFor("/", f.host.Library)}
+	if failure := load.Explained(err, f.host.Library); failure != nil {
+		return failure
 	}
-	if ctx.Err() != nil && failure == nil {
+	if ctx.Err() != nil {
 		return interrupted("interrupted: nothing is left on the GPU")
 	}
 	return err

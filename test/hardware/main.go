@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 	"github.com/gpupilot/gpupilot/internal/gpu/check"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
 )
@@ -107,7 +108,7 @@ func run(ctx context.Context, c Config) error {
 
 // keepCalibration copies the calibration of each model to where docs/metrics.md finds it.
 func (c Config) keepCalibration() error {
-	tables, err := load.ReadCalibrations(filepath.Join(c.folder, "table.json"))
+	tables, err := calibration.Read(filepath.Join(c.folder, "table.json"))
 	if err != nil {
 		return nil //nolint:nilerr // this row was not measured
 	}
@@ -117,7 +118,7 @@ func (c Config) keepCalibration() error {
 	}
 	for _, t := range tables {
 		name := strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Model), "-"), "-")
-		if err := load.WriteCalibrations(filepath.Join(dir, name+".json"), []load.Calibration{t}); err != nil {
+		if err := calibration.Write(filepath.Join(dir, name+".json"), []calibration.Table{t}); err != nil {
 			return err
 		}
 	}

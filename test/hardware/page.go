@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
 )
 
@@ -40,7 +41,7 @@ func page(c Config, done []measured, list []beside, now time.Time) (string, erro
 	}
 	out.WriteString(besideTable(list))
 	if b, err := os.ReadFile(filepath.Join(c.folder, "table.json")); err == nil {
-		text, err := calibration(b)
+		text, err := calibrationTables(b)
 		if err != nil {
 			return "", err
 		}
@@ -52,9 +53,9 @@ func page(c Config, done []measured, list []beside, now time.Time) (string, erro
 	return out.String(), nil
 }
 
-// calibration is the table of a calibration.
-func calibration(b []byte) (string, error) {
-	var tables []load.Calibration
+// calibrationTables are the tables of a calibration.
+func calibrationTables(b []byte) (string, error) {
+	var tables []calibration.Table
 	if err := json.Unmarshal(b, &tables); err != nil {
 		return "", err
 	}

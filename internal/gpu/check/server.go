@@ -18,7 +18,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 )
 
 // Server is an inference server with OpenAI's API. It decodes as many sequences as requests are in flight.
@@ -45,7 +45,7 @@ var runningNames = []string{"vllm:num_requests_running", "sglang:num_running_req
 var batchFields = gpu.SetOf(gpu.SMActive, gpu.TensorActive, gpu.DRAMActive, gpu.PowerUsage)
 
 // Batches keeps each of some numbers of requests in flight, and hands on what the source shows meanwhile.
-func (s *Server) Batches(ctx context.Context, batches []int, take func(load.Batch) error) error {
+func (s *Server) Batches(ctx context.Context, batches []int, take func(calibration.Batch) error) error {
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("%q is not the URL of a server, such as http://127.0.0.1:8000", s.URL)
@@ -91,7 +91,7 @@ func (s *Server) firstModel(ctx context.Context) (string, error) {
 }
 
 // hold keeps n requests in flight, and measures.
-func (s *Server) hold(ctx context.Context, n int) (load.Batch, error) {
+func (s *Server) hold(ctx context.Context, n int) (calibration.Batch, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var clients sync.WaitGroup
 	for range n {
@@ -122,7 +122,7 @@ func (s *Server) request(ctx context.Context) error {
 }
 
 // measure returns means over the rest of the hold. The batch is what the server says; where it does not, n.
-func (s *Server) measure(ctx context.Context, n int) (load.Batch, error) {
+func (s *Server) measure(ctx context.Context, n int) (calibration.Batch, error) {
 	settle, end := time.NewTimer(s.Hold/3), time.NewTimer(s.Hold)
 	defer settle.Stop()
 	defer end.Stop()
@@ -133,15 +133,15 @@ func (s *Server) measure(ctx context.Context, n int) (load.Batch, error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return load.Batch{}, context.Cause(ctx)
+			return calibration.Batch{}, context.Cause(ctx)
 		case <-settle.C:
 			settled = true
 		case <-end.C:
 			active := sums[gpu.SMActive]
 			if active == nil {
-				return load.Batch{}, fmt.Errorf("%s has no SM activity of the GPUs", s.Source.Name())
+				return calibration.Batch{}, fmt.Errorf("%s has no SM activity of the GPUs", s.Source.Name())
 			}
-			batch := load.Batch{
+			batch := calibration.Batch{
 				Batch: float64(n), SMActive: *active.value(), TensorActive: sums[gpu.TensorActive].value(),
 				DRAMActive: sums[gpu.DRAMActive].value(), Watts: sums[gpu.PowerUsage].value(),
 			}
@@ -154,7 +154,7 @@ func (s *Server) measure(ctx context.Context, n int) (load.Batch, error) {
 				continue
 			}
 			if err := s.sample(ctx, sums); err != nil {
-				return load.Batch{}, err
+				return calibration.Batch{}, err
 			}
 			if v, ok := s.running(ctx); ok {
 				running.add(v)

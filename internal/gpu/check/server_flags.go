@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 )
 
 // ServerFlags are the flags of a measurement of a server.
@@ -40,16 +40,16 @@ func (f *ServerFlags) Run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("--hold %v: want at least %v", f.Hold, least)
 	}
 	defer Close(f.Source)
-	var table load.Calibration
-	fmt.Fprintf(out, load.BatchFormat, "BATCH", "SM", "TENSOR", "DRAM", "POWER")
-	err := f.Batches(ctx, f.batches, func(b load.Batch) error {
+	var table calibration.Table
+	fmt.Fprintf(out, calibration.BatchFormat, "BATCH", "SM", "TENSOR", "DRAM", "POWER")
+	err := f.Batches(ctx, f.batches, func(b calibration.Batch) error {
 		table.Batches = append(table.Batches, b)
 		_, err := fmt.Fprintln(out, b)
 		return err
 	})
 	table.Server = f.Model
 	if err == nil && f.calibrate != "" {
-		err = load.WriteCalibrations(f.calibrate, []load.Calibration{table})
+		err = calibration.Write(f.calibrate, []calibration.Table{table})
 	}
 	return errors.Join(err, ctx.Err())
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 )
 
 // llm is a server whose requests run until the client gives up, and a source whose SM activity follows them.
@@ -64,12 +64,12 @@ func (l *llm) Read(_ context.Context, want func(gpu.FieldID) bool) (Values, erro
 	return out, nil
 }
 
-func (l *llm) measure(t *testing.T, s *Server, batches ...int) (out []load.Batch, err error) {
+func (l *llm) measure(t *testing.T, s *Server, batches ...int) (out []calibration.Batch, err error) {
 	t.Helper()
 	server := httptest.NewServer(l)
 	defer server.Close()
 	s.URL, s.Source, s.Hold = server.URL, l, 4*time.Second
-	err = s.Batches(t.Context(), batches, func(b load.Batch) error {
+	err = s.Batches(t.Context(), batches, func(b calibration.Batch) error {
 		out = append(out, b)
 		return nil
 	})
@@ -88,16 +88,16 @@ func TestBatches(t *testing.T) {
 		t.Errorf("%+v", got[0])
 	}
 	file := filepath.Join(t.TempDir(), "table.json")
-	if err := load.WriteCalibrations(file, []load.Calibration{{Model: "NVIDIA H200"}, {Server: "llama", Batches: got}}); err != nil {
+	if err := calibration.Write(file, []calibration.Table{{Model: "NVIDIA H200"}, {Server: "llama", Batches: got}}); err != nil {
 		t.Fatal(err)
 	}
-	if back, err := load.Batches(file); err != nil || len(back) != 2 || back[1].SMActive != got[1].SMActive {
+	if back, err := calibration.Batches(file); err != nil || len(back) != 2 || back[1].SMActive != got[1].SMActive {
 		t.Errorf("%+v, %v", back, err)
 	}
-	if err := load.WriteCalibrations(file, []load.Calibration{{Model: "NVIDIA H200"}}); err != nil {
+	if err := calibration.Write(file, []calibration.Table{{Model: "NVIDIA H200"}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.Batches(file); err == nil || !strings.Contains(err.Error(), "load server") {
+	if _, err := calibration.Batches(file); err == nil || !strings.Contains(err.Error(), "load server") {
 		t.Errorf("a file without batches: %v", err)
 	}
 }

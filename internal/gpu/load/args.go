@@ -216,6 +216,23 @@ func (o *settings) sequence(s Selection) (Sequence, error) {
 	return q, nil
 }
 
+// calibrated are the loads of a calibration that names none, and their shape.
+const (
+	calibrated      = "tensor,fp32,fp64,fp16,dram,sm-active"
+	calibratedSteps = "0.2,0.4,0.6,0.8,1:5s"
+)
+
+// SelectCalibration selects the loads and the shape of a calibration, if nothing is selected.
+func (a *Args) SelectCalibration() error {
+	if slices.ContainsFunc(a.given, func(g given) bool { return g.test != nil }) {
+		return nil
+	}
+	if err := a.Test().Set(calibrated); err != nil {
+		return err
+	}
+	return a.Shape(Steps, nil).Set(calibratedSteps)
+}
+
 // SplitArguments splits arguments that hold several flags, as manifests have them: "--no-dcgm-validation -t 1004". The
 // value of a flag is not split.
 func SplitArguments(args []string) []string {

@@ -168,3 +168,15 @@ func TestGPUNames(t *testing.T) {
 		}
 	}
 }
+
+// A calibration without -t loads each pipe at several duties.
+func TestSelectCalibration(t *testing.T) {
+	var a Args
+	if err := a.SelectCalibration(); err != nil {
+		t.Fatal(err)
+	}
+	q, _, err := a.Sequences()
+	if err != nil || len(q) != 6 || q[0].Duration.Seconds() != 25 || q[0].Shapes["tensor"].Form != Steps {
+		t.Errorf("%+v, %v", q, err)
+	}
+}

@@ -3,6 +3,7 @@
 package load
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,4 +39,13 @@ func LookedFor(root, library string) string {
 		}
 	}
 	return strings.TrimSuffix(out.String(), "\n")
+}
+
+// Explained returns the failure in an error, with what was looked for if there is no GPU; nil: there is none.
+func Explained(err error, library string) *Failure {
+	var failure *Failure
+	if errors.As(err, &failure) && failure.Code == ExitNoGPU {
+		return &Failure{Code: failure.Code, Message: failure.Message + "\n" + LookedFor("/", library)}
+	}
+	return failure
 }

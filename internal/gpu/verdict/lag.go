@@ -65,21 +65,21 @@ func (c *comparison) lagging() (Verdict, bool) {
 			fits = append(fits, fit{lag, r})
 		}
 	}
-	return late(fits, most)
+	return late(fits, most/50)
 }
 
 // fit is how far the values are from the load at a lag.
 type fit struct{ lag, residual float64 }
 
-// late names the lag that fits. most is the largest residual that means anything.
-func late(fits []fit, most float64) (Verdict, bool) {
+// late names the lag that fits. Residuals that differ by less than same are alike.
+func late(fits []fit, same float64) (Verdict, bool) {
 	if len(fits) == 0 {
 		return Verdict{}, false
 	}
 	least := slices.MinFunc(fits, func(a, b fit) int { return cmp.Compare(a.residual, b.residual) }).residual
 	best, found := fits[0], false
 	for _, f := range fits { // the first good one and what is better right behind it: a load with a period fits again and again
-		near := f.residual <= 2*least+most/50
+		near := f.residual <= 2*least+same
 		if found && (!near || f.lag > best.lag+2 && f.residual >= best.residual) {
 			break
 		}
@@ -97,7 +97,7 @@ func (c *comparison) delayed() (Verdict, bool) {
 	}
 	honest, limit, most := math.Inf(1), 1.5*max(1, c.interval)+latency.Seconds(), c.spread()/4
 	var fits []fit
-	for lag := 0.0; lag <= min(maxLag, 0.4*c.curve.end()); lag += 0.5 {
+	for lag := -c.curve.step; lag <= min(maxLag, 0.4*c.curve.end()); lag += 0.5 { // a value of a moment may be ahead of its step's mean
 		r, ok := c.held(lag)
 		switch {
 		case ok && lag <= limit:
@@ -106,12 +106,13 @@ func (c *comparison) delayed() (Verdict, bool) {
 			fits = append(fits, fit{lag, r})
 		}
 	}
-	v, ok := late(fits, most)
+	v, ok := late(fits, most/8)
 	if !ok {
 		return v, false
 	}
+	// Small differences at the steps alone do not accuse.
 	r, _ := c.held(*v.Lag)
-	return v, honest > 4*r+c.tolerance*c.tolerance*c.scale*c.scale/10
+	return v, honest > 4*r+most/5
 }
 
 // held is the mean squared difference of all answers at a lag, also of those that repeat a value.

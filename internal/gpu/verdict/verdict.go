@@ -238,7 +238,7 @@ func (c *comparison) judge(in Input) Verdict {
 	if last := c.samples[len(c.samples)-1]; c.neverChanged() && last.at < c.longest() {
 		return c.facts(Verdict{Finding: Unmeasured, Detail: fmt.Sprintf("one value only, %.4g: let the load run for a minute", last.value)})
 	}
-	for _, name := range []func() (Verdict, bool){c.scaled, c.lagging, c.over} {
+	for _, name := range []func() (Verdict, bool){c.scaled, c.delayed, c.lagging, c.over} {
 		if named, ok := name(); ok {
 			return c.facts(named)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
@@ -197,7 +198,7 @@ func worth(dir string) string {
 	}
 	b.WriteString("Measured with [`gpupilot load gpu --calibrate`](load.md#calibrate).\n\n| model | metric | value | rate | of the peak | power |\n|---|---|---|---|---|---|\n")
 	for _, file := range files {
-		tables, err := load.ReadCalibrations(file)
+		tables, err := calibration.Read(file)
 		if err != nil {
 			return b.String() + err.Error() + "\n"
 		}
@@ -223,7 +224,7 @@ func optional(format string, v *float64, factor float64) string {
 // A calibrated model is on the page.
 func TestWorth(t *testing.T) {
 	dir, v := t.TempDir(), func(x float64) *float64 { return &x }
-	err := load.WriteCalibrations(filepath.Join(dir, "h200.json"), []load.Calibration{{Model: "NVIDIA H200", Points: []load.Point{
+	err := calibration.Write(filepath.Join(dir, "h200.json"), []calibration.Table{{Model: "NVIDIA H200", Points: []calibration.Point{
 		{Load: "fp32", Duty: 0.6, Generated: v(0.58), Rate: v(38.9), RateUnit: "TFLOP/s", Share: v(0.58), Watts: v(412)}, {Load: "sm-active", Duty: 1, Generated: v(1)},
 	}}})
 	if err != nil {

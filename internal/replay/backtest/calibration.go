@@ -5,7 +5,7 @@ package backtest
 import (
 	"fmt"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 )
 
@@ -15,7 +15,7 @@ func ReadCurve(path string) (service.SMCurve, error) {
 	if path == "" {
 		return nil, nil
 	}
-	batches, err := load.Batches(path)
+	batches, err := calibration.Batches(path)
 	if err != nil {
 		return nil, fmt.Errorf("--calibration: %w", err)
 	}

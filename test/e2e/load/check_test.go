@@ -27,8 +27,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 	"github.com/gpupilot/gpupilot/internal/gpu/check"
-	gpuload "github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/gpu/verdict"
 	"github.com/gpupilot/gpupilot/test/agentrig"
@@ -343,7 +343,7 @@ func TestHardware(t *testing.T) {
 			t.Errorf("the page lacks %q:\n%s", part, page)
 		}
 	}
-	if tables, err := gpuload.ReadCalibrations(filepath.Join(dir, "calibration", "nvidia-h200.json")); err != nil || len(tables) != 1 || len(tables[0].Points) == 0 {
+	if tables, err := calibration.Read(filepath.Join(dir, "calibration", "nvidia-h200.json")); err != nil || len(tables) != 1 || len(tables[0].Points) == 0 {
 		t.Errorf("the calibration: %+v, %v", tables, err)
 	}
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package load
+// Package calibration keeps what known loads generated on a model of GPU, and what the GPUs of a server show over its batch.
+package calibration
 
 import (
 	"cmp"
@@ -13,10 +14,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/load"
 )
 
-// Calibration is what the loads of one model of GPU generated: how a field's value translates to a rate and to power.
-type Calibration struct {
+// Table is what the loads of one model of GPU generated: how a field's value translates to a rate and to power.
+type Table struct {
 	Model             string  `json:"model"`
 	ComputeCapability string  `json:"computeCapability"`
 	SMs               int     `json:"sms"`
@@ -41,14 +44,14 @@ const BatchFormat = "%7s  %6s  %6s  %6s  %8s\n"
 // String is the batch as a row of a table.
 func (b Batch) String() string {
 	return strings.TrimSuffix(fmt.Sprintf(BatchFormat, fmt.Sprintf("%.1f", b.Batch), fmt.Sprintf("%.3f", b.SMActive),
-		optional("%.3f", b.TensorActive, 1), optional("%.3f", b.DRAMActive, 1), optional("%.0f W", b.Watts, 1)), "\n")
+		text("%.3f", b.TensorActive, 1), text("%.3f", b.DRAMActive, 1), text("%.0f W", b.Watts, 1)), "\n")
 }
 
 // maxCalibration bounds a file of tables, in bytes.
 const maxCalibration = 4 << 20
 
-// ReadCalibrations reads a file that WriteCalibrations wrote.
-func ReadCalibrations(path string) (out []Calibration, err error) {
+// Read reads a file that Write wrote.
+func Read(path string) (out []Table, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -66,11 +69,11 @@ func ReadCalibrations(path string) (out []Calibration, err error) {
 
 // Batches returns the batches of the file's only server.
 func Batches(path string) ([]Batch, error) {
-	tables, err := ReadCalibrations(path)
+	tables, err := Read(path)
 	if err != nil {
 		return nil, err
 	}
-	tables = slices.DeleteFunc(tables, func(c Calibration) bool { return len(c.Batches) == 0 })
+	tables = slices.DeleteFunc(tables, func(c Table) bool { return len(c.Batches) == 0 })
 	if len(tables) != 1 {
 		return nil, fmt.Errorf("%s has batches of %d servers, want those of one: gpupilot load server --calibrate writes them", path, len(tables))
 	}
@@ -91,27 +94,10 @@ type Point struct {
 	Steps     int      `json:"steps"`
 }
 
-// calibrated are the loads of a calibration that names none, and their shape.
-const (
-	calibrated      = "tensor,fp32,fp64,fp16,dram,sm-active"
-	calibratedSteps = "0.2,0.4,0.6,0.8,1:5s"
-)
-
-// SelectCalibration selects the loads and the shape of a calibration, if nothing is selected.
-func (a *Args) SelectCalibration() error {
-	if slices.ContainsFunc(a.given, func(g given) bool { return g.test != nil }) {
-		return nil
-	}
-	if err := a.Test().Set(calibrated); err != nil {
-		return err
-	}
-	return a.Shape(Steps, nil).Set(calibratedSteps)
-}
-
 // Calibrator collects steps. It may be used by several goroutines.
 type Calibrator struct {
 	mu     sync.Mutex
-	models map[string]*Calibration
+	models map[string]*Table
 	sums   map[pointKey]*pointSums
 }
 
@@ -121,7 +107,7 @@ type pointKey struct {
 }
 
 type pointSums struct {
-	step     Step // the first one
+	step     load.Step // the first one
 	n        float64
 	duty     float64
 	maxError float64
@@ -130,14 +116,14 @@ type pointSums struct {
 }
 
 // Add adds a step. Steps in which the duty changes are left out: they say little about a duty.
-func (c *Calibrator) Add(s Step) {
+func (c *Calibrator) Add(s load.Step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.models == nil {
-		c.models, c.sums = map[string]*Calibration{}, map[pointKey]*pointSums{}
+		c.models, c.sums = map[string]*Table{}, map[pointKey]*pointSums{}
 	}
 	if c.models[s.GPU.Name] == nil {
-		c.models[s.GPU.Name] = &Calibration{Model: s.GPU.Name, ComputeCapability: s.GPU.ComputeCapability, SMs: s.GPU.SMs}
+		c.models[s.GPU.Name] = &Table{Model: s.GPU.Name, ComputeCapability: s.GPU.ComputeCapability, SMs: s.GPU.SMs}
 	}
 	key := pointKey{s.GPU.Name, s.Load, int(100*s.Duty + 0.5)}
 	p := c.sums[key]
@@ -169,7 +155,7 @@ func (c *Calibrator) Add(s Step) {
 const leastSteps = 2
 
 // Tables returns a calibration for each model, sorted by name, load and duty.
-func (c *Calibrator) Tables() (out []Calibration) {
+func (c *Calibrator) Tables() (out []Table) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(c.models)) {
@@ -199,10 +185,10 @@ func mean(sum, n float64) *float64 {
 }
 
 // Write replaces the file at path by the tables, as JSON.
-func (c *Calibrator) Write(path string) error { return WriteCalibrations(path, c.Tables()) }
+func (c *Calibrator) Write(path string) error { return Write(path, c.Tables()) }
 
-// WriteCalibrations replaces the file at path by tables, as JSON.
-func WriteCalibrations(path string, tables []Calibration) error {
+// Write replaces the file at path by tables, as JSON.
+func Write(path string, tables []Table) error {
 	b, err := json.MarshalIndent(tables, "", "  ")
 	if err != nil {
 		return err
@@ -212,4 +198,12 @@ func WriteCalibrations(path string, tables []Calibration) error {
 		return fmt.Errorf("--calibrate: %w", err)
 	}
 	return os.Rename(temporary, path)
+}
+
+// text is a value times a factor; - if it is not known.
+func text(format string, v *float64, factor float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *v*factor)
 }
