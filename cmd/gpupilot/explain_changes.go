@@ -3,132 +3,25 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"strconv"
-	"time"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
-	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/scale/whatif"
+	whatchanges "github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 )
 
 // explainChanges writes what would change the last decision.
 func explainChanges(out io.Writer, a *v1alpha1.GPUAutoscaler) {
-	c, err := caseOf(a)
-	if err != nil {
+	all, err := whatchanges.Changes(a)
+	switch {
+	case err != nil:
 		fmt.Fprintf(out, "cannot determine what would change it: %v\n", err)
-		return
-	}
-	all := whatif.Changes(c)
-	if len(all) == 0 {
+	case len(all) == 0:
 		fmt.Fprintln(out, "no change of a single signal would change it")
-		return
+	default:
+		fmt.Fprintln(out, "what would change it, all else being equal:")
 	}
-	fmt.Fprintln(out, "what would change it, all else being equal:")
 	for _, x := range all {
-		word := "below"
-		if x.Up {
-			word = "above"
-		}
-		held := ""
-		if x.Held >= 5*time.Second {
-			held = " for " + about(x.Held)
-		}
-		fmt.Fprintf(out, "  %s %s %s%s (now %s): %d replicas\n", x.Signal, word, quantity(x.Value, x.Unit), held, quantity(x.Now, ""), x.Replicas)
+		fmt.Fprintln(out, "  "+x)
 	}
-}
-
-// quantity formats a value with three digits.
-func quantity(v float64, unit string) string {
-	s := strconv.FormatFloat(v, 'g', 3, 64)
-	if v >= 1000 {
-		s = strconv.FormatFloat(v, 'f', 0, 64)
-	}
-	if unit != "" && unit != "ratio" {
-		s += " " + unit
-	}
-	return s
-}
-
-// about formats a duration roughly.
-func about(d time.Duration) string {
-	if d < 2*time.Minute {
-		return fmt.Sprintf("%d s", int(d.Round(5*time.Second).Seconds()))
-	}
-	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
-}
-
-// caseOf reconstructs the last decision from the status. The status has the mean of each
-// signal, not the values of single pods, and no ages: starting pods count as just
-// created. It lacks the number of GPUs per replica, so the budget applies only if it
-// decided last.
-func caseOf(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
-	compiled, err := policy.Compile(a)
-	if err != nil {
-		return nil, err
-	}
-	st, d := &a.Status, a.Status.LastDecision
-	if st.DesiredReplicas == nil {
-		return nil, errors.New("the status has no desiredReplicas")
-	}
-	if len(d.Inputs) != len(compiled.Policy.Signals) {
-		return nil, fmt.Errorf("the status has %d inputs for %d signals", len(d.Inputs), len(compiled.Policy.Signals))
-	}
-	c := &whatif.Case{Policy: compiled.Policy, Now: d.Time.Time}
-	if c.Policy.Startup == 0 && st.Startup != nil {
-		c.Policy.Startup = time.Duration(st.Startup.P95Seconds) * time.Second
-		c.Policy.TypicalStartup = time.Duration(st.Startup.P75Seconds) * time.Second
-	}
-	if d.Reason == string(scale.RuleBudget) {
-		c.Policy.Max = min(c.Policy.Max, *st.DesiredReplicas)
-	}
-	if m := st.Memory; m != nil {
-		if c.State, err = memory.Stored(m); err != nil {
-			return nil, err
-		}
-		c.Now = m.Time.Time
-	}
-	since := time.Time{}
-	if st.Override != nil {
-		since = st.Override.Since.Time
-	}
-	compiled.Apply(&c.Policy, c.Now, since)
-	c.Observation = observationOf(st, compiled.Sources, c)
-	return c, nil
-}
-
-func observationOf(st *v1alpha1.GPUAutoscalerStatus, sources []policy.Source, c *whatif.Case) scale.Observation {
-	o := scale.Observation{Replicas: *st.DesiredReplicas}
-	add := func(n int32, phase scale.Phase, since time.Time) {
-		for range n {
-			o.Pods = append(o.Pods, scale.Replica{Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))})
-		}
-	}
-	add(st.ServingReplicas, scale.Serving, c.Now.Add(-24*time.Hour))
-	add(st.StartingReplicas, scale.Starting, c.Now)
-	add(st.UnschedulableReplicas, scale.Unschedulable, c.Now)
-	for i, in := range st.LastDecision.Inputs {
-		v, err := strconv.ParseFloat(in.Value, 64)
-		if err != nil {
-			continue // not readable
-		}
-		r := scale.Reading{Value: v, At: c.Now, OK: true}
-		if sources[i].Kind == policy.Query {
-			o.Totals = append(o.Totals, make([]scale.Reading, i+1-len(o.Totals))...)
-			o.Totals[i] = r
-			continue
-		}
-		if sig := &c.Policy.Signals[i]; sig.Type == scale.Value && sig.Aggregate == gpu.Sum {
-			r.Value /= float64(max(1, in.Replicas))
-		}
-		for k := range min(int(in.Replicas), int(st.ServingReplicas)) {
-			o.Pods[k].Readings[i] = r
-		}
-	}
-	return o
 }

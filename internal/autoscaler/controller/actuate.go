@@ -137,7 +137,7 @@ func (w *workload) recordScaled(r *report, measured time.Time) {
 		"from", d.Current, "to", d.Replicas, "rule", d.Rule, "why", sentence)
 	w.record(r.object, corev1.EventTypeNormal, string(d.Rule), "Scale",
 		fmt.Sprintf("scaled %s from %d to %d: %s", t, d.Current, d.Replicas, sentence))
-	w.shared.recent.add(w.key, d, false)
+	w.shared.recent.Add(w.key, d, false)
 }
 
 // recordFailure counts and logs a failed write, and extends the backoff.
@@ -161,7 +161,7 @@ func (w *workload) recordAdvice(t *target.Target, d *scale.Decision) {
 	w.advised, w.advisedAt = d.Replicas, d.Time
 	w.record(w.object.Load(), corev1.EventTypeNormal, string(d.Rule), "Advise",
 		fmt.Sprintf("would scale %s from %d to %d: %s", t, d.Current, d.Replicas, d.Sentence()))
-	w.shared.recent.add(w.key, d, true)
+	w.shared.recent.Add(w.key, d, true)
 }
 
 // recordObstacle logs and records an Event once for each reason why a workload is

@@ -24,7 +24,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -107,7 +109,8 @@ type shared struct {
 	rivals  *target.Rivals
 	audit   *trust.Audit
 	meters  *meters
-	recent  eventLog
+	recent  shown.Log
+	asked   explain.Asked
 	limits  limits
 	failing failing
 	recalls sync.Mutex                 // see objective.Recorded

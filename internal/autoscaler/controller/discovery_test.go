@@ -175,31 +175,6 @@ func TestPodChanged(t *testing.T) {
 	}
 }
 
-func TestHistory(t *testing.T) {
-	var h recentPoints
-	r, w := loaded(t, 60)
-	w.pass(r.now)
-	d := *w.status.next.decision
-	for i := range 1000 {
-		d.Time = at(0).Add(time.Duration(i) * 500 * time.Millisecond)
-		d.Replicas = int32(i)
-		h.add(&d)
-	}
-	got := h.list()
-	if len(got) != 500 || got[0].Replicas != 1 || got[499].Replicas != 999 {
-		t.Errorf("%d points from %d to %d; want the last of each second", len(got), got[0].Replicas, got[len(got)-1].Replicas)
-	}
-	for i := range 1000 {
-		d.Time = at(1000 + i)
-		d.Replicas = int32(i)
-		h.add(&d)
-	}
-	got = h.list()
-	if len(got) != historyPoints || got[0].Replicas != 400 || got[historyPoints-1].Replicas != 999 {
-		t.Errorf("%d points from %d to %d; want the last %d", len(got), got[0].Replicas, got[len(got)-1].Replicas, historyPoints)
-	}
-}
-
 // However many GPUAutoscalers with other paths a tenant writes, of a pod only so
 // many expositions are scraped, those of the oldest, and the others say so.
 func TestExpositionsPerPodAreBounded(t *testing.T) {

@@ -13,37 +13,9 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
-	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
-
-// A device's age is that of its newest value. A value that is much older than
-// that is not shown beside it.
-func TestDevicesShowTheirAge(t *testing.T) {
-	now := time.Unix(1000, 0)
-	f := func(utilAge, powerAge, wantAge time.Duration, wantUtil, wantPower bool) {
-		t.Helper()
-		var values []series.FieldSample
-		for field, age := range map[gpu.FieldID]time.Duration{gpu.GPUUtil: utilAge, gpu.PowerUsage: powerAge} {
-			if age >= 0 {
-				values = append(values, series.FieldSample{Field: field, Sample: series.Sample{At: now.Add(-age), Value: 7}})
-			}
-		}
-		g := viewGPU(&series.DeviceView{Device: "GPU-1", Values: values}, now, 5*time.Second, new([]float64))
-		if g.Age != wantAge || (g.Utilization != nil) != wantUtil || (g.PowerWatts != nil) != wantPower {
-			t.Errorf("utilisation %v old, power %v: age %v, utilisation %v, power %v", utilAge, powerAge, g.Age, g.Utilization != nil, g.PowerWatts != nil)
-		}
-	}
-	const s, none = time.Second, -1
-	f(1*s, 1*s, 1*s, true, true)
-	f(4*s, 1*s, 1*s, true, true)
-	f(60*s, 1*s, 1*s, false, true) // a value that stopped is not as new as the others
-	f(60*s, 61*s, 60*s, true, true)
-	f(none, 2*s, 2*s, false, true)
-	f(none, none, 0, false, false)
-}
 
 // Nodes show the pool and the model that their labels name, and why their GPUs
 // are not healthy, until they are deleted.
@@ -121,20 +93,5 @@ func TestStartingIsNoProblem(t *testing.T) {
 	w.pass(r.now)
 	if got := r.View().Workloads[0]; got.Problem == "" || got.Waiting != "" || !got.StartingSince.IsZero() {
 		t.Errorf("without a target: %+v", got)
-	}
-}
-
-// A namespace whose replicas change all the time pushes out its own decisions,
-// not those of others.
-func TestRecentIsShared(t *testing.T) {
-	var r eventLog
-	d := &scale.Decision{}
-	r.add(types.NamespacedName{Namespace: "quiet", Name: "web"}, d, false)
-	for range 3 * maxRecentEvents {
-		r.add(types.NamespacedName{Namespace: "noisy", Name: "web"}, d, false)
-	}
-	list := r.list()
-	if len(list) != maxRecentEvents || list[len(list)-1].Namespace != "quiet" || list[0].Namespace != "noisy" {
-		t.Errorf("%d events, the oldest of %s, want %d and that of the quiet namespace", len(list), list[len(list)-1].Namespace, maxRecentEvents)
 	}
 }

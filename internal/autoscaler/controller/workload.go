@@ -22,6 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -84,7 +85,9 @@ type workload struct {
 	measures   measures
 	conditions []metav1.Condition // empty before the first pass
 	reports    []objective.Report
-	history    recentPoints
+	history    shown.Points
+	spans      shown.Spans
+	inputs     []view.Input    // of the last decision
 	readings   []history.Value // of the last decision; reused
 }
 
@@ -476,12 +479,14 @@ func (w *workload) updateRoutes(pods []*corev1.Pod) {
 
 // publish makes the pass visible: to the page, to /metrics and in the status.
 func (w *workload) publish(r *report) {
-	shown, judged := viewWorkload(r), conditionsOf(r)
+	now, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
-	w.shown, w.conditions, w.reports = shown, judged, r.objectives
+	w.shown, w.conditions, w.reports = now, judged, r.objectives
+	w.spans.Observe(r.at, shown.SpansOf(judged, now.Schedules, r.decision))
 	if d := r.decision; d != nil {
 		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
-		w.history.add(d)
+		w.history.Add(d)
+		w.inputs = shown.Inputs(d)
 		w.measures.recordDecision(d, r.plan, r.requests, &r.state)
 		w.recordReading(r)
 	} else {

@@ -24,6 +24,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -73,6 +74,51 @@ func (l *live) History(string, string) (h view.History, ok bool) {
 	return h, true
 }
 
+// Workload is one of the view's, with all that lasts and what would change it.
+func (l *live) Workload(namespace, name string) (d view.WorkloadDetail, ok bool) {
+	v := l.View()
+	for _, w := range v.Workloads {
+		if w.Namespace == namespace && w.Name == name {
+			d.Time, d.MaxAge, d.Workload = v.Time, v.MaxAge, w
+			ok = true
+		}
+	}
+	d.Changes = []string{"Utilization above 97 % for 10 s (now 87): 9 replicas", "Utilization below 41 % for 5 min (now 87): 5 replicas"}
+	d.Conditions = []view.Condition{
+		{Type: "Ready", Status: "True", Reason: "Ready"}, {Type: "RolloutInProgress", Status: "True", Reason: "Rollout", Message: "2 of 4 replicas are new", Notable: true},
+	}
+	d.Spans = []view.Span{
+		{Kind: view.SpanSchedule, Name: "working hours", From: v.Time.Add(-8 * time.Minute), Until: v.Time.Add(-6 * time.Minute)},
+		{Kind: view.SpanCondition, Name: "ScalingLimited True: TooManyReplicas", Text: "12 is the maximum", From: v.Time.Add(-3 * time.Minute)},
+	}
+	return d, ok
+}
+
+// Device is one of the view's GPUs, with some fields.
+func (l *live) Device(node, uuid string) (d view.Device, ok bool) {
+	v := l.View()
+	for _, n := range v.Nodes {
+		for _, g := range n.GPUs {
+			if n.Name != node || g.UUID != uuid {
+				continue
+			}
+			d = view.Device{Time: v.Time, MaxAge: v.MaxAge, Node: node, GPU: g}
+			for _, f := range gpu.Fields() {
+				if f.Kind == gpu.Label {
+					continue
+				}
+				x := view.DeviceField{Name: f.Name, Help: f.Help, Unit: string(f.Unit), Value: float64(f.ID%97) * 1.5, Age: 400 * time.Millisecond}
+				for i := 0; f.ID%3 == 0 && i < 120; i++ {
+					x.Past = append(x.Past, [2]float64{float64(5*i - 600), 50 + 40*math.Sin(float64(i+int(f.ID))/9)})
+				}
+				d.Fields = append(d.Fields, x)
+			}
+			return d, true
+		}
+	}
+	return d, false
+}
+
 // Minutes is days of a load that rises and falls once a day, with a gap.
 func (l *live) Minutes(_, _ string, q *view.MinuteQuery) (view.Minutes, bool, error) {
 	m := view.Minutes{First: q.From, Step: q.Step, Metrics: []view.MinuteMetric{
@@ -93,6 +139,9 @@ func (l *live) Minutes(_, _ string, q *view.MinuteQuery) (view.Minutes, bool, er
 	}
 	return m, true, nil
 }
+
+// begun is when the decisions of demoView count from.
+var begun = time.Now()
 
 // demoView is much like that of make demo, with something of everything that
 // can be wrong.
@@ -131,7 +180,7 @@ func demoView() view.View {
 	}
 	for i := range 5 {
 		e := *d
-		e.Time, e.Current, e.Replicas = now.Add(-time.Duration(i*i)*7*time.Minute), int32(i+1), int32(i+2)
+		e.Time, e.Current, e.Replicas = begun.Add(-time.Duration(i*i)*7*time.Minute-time.Minute), int32(i+1), int32(i+2)
 		if i%2 == 1 {
 			e.Current, e.Replicas = e.Replicas, e.Current
 		}
@@ -274,7 +323,14 @@ func serve(t *testing.T, src Source, access Access) (url string) {
 	return s.URL
 }
 
-const charted = `document.querySelectorAll("canvas").length > 0`
+const (
+	listed  = `document.querySelectorAll("#workloads .workload").length > 0`
+	charted = `document.querySelectorAll("canvas").length > 0`
+	celled  = `document.querySelectorAll("#fleet .gpu").length > 0`
+)
+
+// row is a workload's row, as a selector.
+func row(key string) string { return `.workload[data-key="` + key + `"]` }
 
 // A token lets in, a wrong one is told so; it stays in the tab's memory and
 // leaves with the logout.
@@ -299,14 +355,15 @@ func TestBrowserLogin(t *testing.T) {
 	b.fits("login")
 	b.shoot("login-wrong-360-dark")
 	login(" good ")
-	b.wants(hidden("#login") + ` && document.querySelectorAll("#workloads .card").length === 1`)
+	b.wants(hidden("#login") + ` && document.querySelectorAll("#workloads .workload").length === 1`)
 	b.wants(`document.querySelector("#summary").innerText.includes("in llm")`)
+	b.do(chromedp.Click(row("llm/chat") + " button"))
 	b.wants(charted) // the histories have the token, too
 	if where := eval[string](b, `[location.href, document.cookie, JSON.stringify(localStorage)].join(" ")`); strings.Contains(where, "good") {
 		t.Errorf("the token is in %s", where)
 	}
 	b.do(chromedp.Reload())
-	b.wants(`document.querySelectorAll("#workloads .card").length === 1`)
+	b.wants(`document.querySelectorAll("#workloads .workload").length === 1`)
 	b.do(chromedp.Click("#logout"))
 	b.wants("!(" + hidden("#login") + `) && sessionStorage.length === 0`)
 }
@@ -332,19 +389,22 @@ func lengthen(v *view.View) {
 // Nothing is wider than the window, however long names and errors are.
 func TestBrowserWidths(t *testing.T) {
 	b := openBrowser(t)
-	src := newLive(lengthen)
-	url := serve(t, src, nil)
-	b.size(360, 800, "light")
-	b.do(chromedp.Navigate(url))
-	b.wants(charted)
-	b.wants(`document.querySelectorAll("#targets li").length === 2`)
-	for _, width := range []int64{360, 600, 1280} {
-		b.size(width, 900, "light")
-		eval[int](b, `document.querySelectorAll("details").forEach((d) => { d.open = true; }), 1`)
-		b.wants(fmt.Sprintf("innerWidth === %d", width))
-		b.wants(`[...document.querySelectorAll(".uplot")].every((c) => c.offsetWidth <= c.parentElement.clientWidth)`)
-		b.fits(fmt.Sprint("at ", width, " px"))
-		b.shoot(fmt.Sprint("long-", width))
+	url := serve(t, newLive(lengthen), nil)
+	long := strings.Repeat("n", 63) + "/" + strings.Repeat("x", 253)
+	for _, at := range []struct{ view, ready string }{
+		{"workloads?open=" + long, charted}, {"fleet", celled + ` && document.querySelectorAll("#targets li").length === 2`}, {"decisions", `document.querySelectorAll("#decisions > li").length === 6`},
+		{"gpu?node=gpu-node-0&uuid=GPU-0-0", `document.querySelectorAll("#gpu svg").length > 10`},
+	} {
+		b.do(chromedp.Navigate(url + "#" + at.view))
+		b.wants(at.ready)
+		for _, width := range []int64{360, 600, 1280, 2560} {
+			b.size(width, 900, "light")
+			eval[int](b, `document.querySelectorAll("details").forEach((d) => { d.open = true; }), 1`)
+			b.wants(fmt.Sprintf("innerWidth === %d", width))
+			b.wants(`[...document.querySelectorAll(".uplot")].every((c) => c.offsetWidth <= c.parentElement.clientWidth)`)
+			b.fits(fmt.Sprint(at.view, " at ", width, " px"))
+			b.shoot(fmt.Sprint("long-", at.view[:3], "-", width))
+		}
 	}
 }
 
@@ -371,20 +431,20 @@ func TestBrowserShowsWhatIsOld(t *testing.T) {
 	url := serve(t, src, nil)
 	b.size(1280, 900, "light")
 	b.do(chromedp.Navigate(url))
-	b.wants(charted)
+	b.wants(listed)
+	b.wants(`document.querySelector('` + row("llm/hung") + `').classList.contains("old") && document.querySelector('` + row("llm/hung") + `').innerText.includes("last decision")`)
+	b.wants(`!document.querySelector('` + row("llm/chat") + `').classList.contains("old")`)
+	b.wants(`/starting, 40 s, usually 120 s/.test(document.querySelector('` + row("llm/chat") + `').innerText)`)
+	b.wants(`[...document.querySelectorAll("#problem-list li")].map((e) => e.innerText).join().includes("llm/hung: last decision")`)
+	b.shoot("old-light")
+	b.do(chromedp.Click(`#views a[href="#fleet"]`))
 	b.wants(`document.querySelectorAll(".gpu.old").length === 2 && document.querySelector(".gpu.old").innerText.includes("42 s old")`)
-	b.wants(`document.querySelector('[data-key="llm/hung"]').classList.contains("old") && document.querySelector('[data-key="llm/hung"] .age').innerText.includes("last decision")`)
-	b.wants(`!document.querySelector('[data-key="llm/chat"]').classList.contains("old")`)
-	b.wants(`/starting, 40 s, usually 120 s/.test(document.querySelector('[data-key="llm/chat"] .waiting').innerText)`)
-	b.wants(`document.querySelectorAll("#workloads .problem").length === 0`)
 	b.wants(`document.querySelectorAll("#targets .bad").length === 1 && /chat-1.*starting, 40 s/.test(document.querySelector("#targets li:not(.bad)").innerText)`)
+	b.do(chromedp.Click(`#views a[href="#decisions"]`))
+	b.wants(`document.querySelectorAll("#decisions time").length === 6`)
 	b.wants(`[...document.querySelectorAll("#decisions time")].every((t) => /^(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d$/.test(t.innerText))`)
 	b.wants(`/^\d{4}-/.test([...document.querySelectorAll("#decisions time")].at(-1).innerText)`)
 	b.wants(`/^\d\d:\d\d:\d\d\n\d{4}-\d\d-\d\d$/.test(ticks(null, [Date.now() / 1000], 0, 0, 5)[0])`)
-	b.shoot("old-light")
-	b.size(1280, 900, "dark")
-	b.wants(charted)
-	b.shoot("old-dark")
 }
 
 // What is deleted goes, the last of its kind as well.
@@ -392,16 +452,23 @@ func TestBrowserDeletedGo(t *testing.T) {
 	b := openBrowser(t)
 	src := newLive()
 	url := serve(t, src, nil)
-	cards := func(n int) string {
-		return fmt.Sprintf(`document.querySelectorAll("#workloads .card").length === %d`, n)
+	rows := func(n int) string {
+		return fmt.Sprintf(`document.querySelectorAll("#workloads .workload").length === %d`, n)
 	}
-	b.do(chromedp.Navigate(url))
-	b.wants(cards(2))
+	b.do(chromedp.Navigate(url + "#workloads?open=batch/embed"))
+	b.wants(rows(2) + " && " + charted)
 	src.set(func(v *view.View) { v.Workloads = v.Workloads[:1] })
-	b.wants(cards(1))
+	b.wants(rows(1) + ` && !document.querySelector(".detail")`)
 	src.set(func(v *view.View) { v.Workloads, v.Nodes, v.Targets, v.Recent = nil, nil, nil, nil })
-	b.wants(cards(0) + ` && document.querySelectorAll(".gpu, #targets li, #decisions time").length === 0`)
-	b.wants(`document.querySelector("#workloads").innerText.includes("No GPUAutoscaler")`)
+	b.wants(rows(0))
+	b.wants(`document.querySelector("#workloads-none").innerText.includes("No GPUAutoscaler")`)
+	src.set(func(v *view.View) { v.Workloads = demoView().Workloads })
+	b.wants(rows(2) + " && " + charted) // its address has it open
+
+	src.set(func(v *view.View) { v.Workloads = nil })
+	b.do(chromedp.Click(`#views a[href="#fleet"]`))
+	b.wants(`document.querySelectorAll(".gpu, #targets li").length === 0 && document.querySelector("#fleet").innerText.includes("No node reports GPUs")`)
+	b.do(chromedp.Click(`#views a[href="#decisions"]`))
 	b.wants(`document.querySelector("#decisions").innerText === "No change of replicas yet."`)
 	src.set(func(v *view.View) { v.Leader = false }) // the leader knows the changes
 	b.wants(`document.querySelector("#decisions").innerText.includes("does not lead")`)
@@ -409,8 +476,6 @@ func TestBrowserDeletedGo(t *testing.T) {
 		v.Recent = []view.Event{{Namespace: "llm", Name: "chat", Advice: true, Decision: view.Decision{Time: v.Time, Current: 1, Replicas: 3}}}
 	})
 	b.wants(`document.querySelector("#decisions .advice")?.innerText === "advice 1 → 3" && !document.querySelector("#decisions .up")`)
-	src.set(func(v *view.View) { v.Workloads = demoView().Workloads })
-	b.wants(cards(2))
 }
 
 // A controller that hangs, or is gone, shows on the whole page; it recovers.
@@ -432,8 +497,8 @@ func TestBrowserControllerAway(t *testing.T) {
 	go func() { _ = first.Serve(l) }()
 	defer func() { _ = first.Close() }()
 	b.size(1280, 900, "light")
-	b.do(chromedp.Navigate("http://" + l.Addr().String()))
-	b.wants(charted)
+	b.do(chromedp.Navigate("http://" + l.Addr().String() + "#fleet"))
+	b.wants(celled)
 	hang.Lock()
 	const dead = `document.body.classList.contains("dead") && document.querySelector("#banner").innerText.includes("No answer from the controller for")`
 	b.wants(dead)
@@ -464,43 +529,113 @@ func TestBrowserPicture(t *testing.T) {
 		v.Targets = append(v.Targets, view.Target{Name: "pod/batch/embed-0:8000/metrics", Kind: "pod", Error: "connection refused", Starting: time.Now().Add(-75 * time.Second)})
 	}), nil)
 	for _, scheme := range []string{"light", "dark"} {
-		b.size(1400, 1000, scheme)
-		b.do(chromedp.Navigate(url))
-		b.wants(`document.querySelectorAll("canvas").length === 2`)
-		b.shoot("ui-" + scheme)
+		for _, width := range []int64{390, 1280, 2560} {
+			b.size(width, 1000, scheme)
+			for view, ready := range map[string]string{
+				"workloads": listed, "workloads?open=llm/chat": charted + ` && document.querySelectorAll(".mark").length > 1`, "fleet": celled, "decisions": `document.querySelectorAll("#decisions time").length > 1`,
+				"gpu?node=gpu-node-0&uuid=GPU-0-0": `document.querySelectorAll("#gpu svg").length > 10`,
+			} {
+				b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url+"#"+view))
+				b.wants(ready)
+				b.wants(fmt.Sprintf("innerWidth === %d", width))
+				b.fits(fmt.Sprint(view, width))
+				name := strings.Map(func(r rune) rune {
+					if strings.ContainsRune("?=/&", r) {
+						return '-'
+					}
+					return r
+				}, view)
+				b.shoot(fmt.Sprint("ui-", name, "-", width, "-", scheme))
+			}
+		}
 	}
-	b.size(360, 800, "dark")
-	b.do(chromedp.Navigate(url))
-	b.wants(charted)
-	b.shoot("ui-360-dark")
 }
 
-// A chart shows the last decisions, or the minutes of a day or of 14 days.
+// A chart shows the last decisions, or the minutes of a day or of 14 days. The address has
+// the range, the row that is open and the decision that is picked.
 func TestBrowserRanges(t *testing.T) {
 	b := openBrowser(t)
 	b.size(1280, 900, "light")
-	b.do(chromedp.Navigate(serve(t, newLive(), nil)))
+	url := serve(t, newLive(), nil)
+	b.do(chromedp.Navigate(url))
+	b.wants(listed)
+	b.do(chromedp.Focus(row("llm/chat")+" button"), chromedp.KeyEvent("\r"))
 	b.wants(charted)
-	points := func(more string) string { return `cards.get("llm/chat").chart?.data[0].length ` + more }
+	points := func(more string) string { return `detail?.plot.chart?.data[0].length ` + more }
 	press := func(n int) {
-		b.do(chromedp.Click(fmt.Sprintf(`.card[data-key="llm/chat"] .ranges button:nth-child(%d)`, n)))
-		b.wants(fmt.Sprintf(`document.querySelectorAll('.card[data-key="llm/chat"] [aria-pressed=true]').length === 1 &&
-			document.querySelector('.card[data-key="llm/chat"] .ranges button:nth-child(%d)').getAttribute("aria-pressed") === "true"`, n))
+		b.do(chromedp.Click(fmt.Sprintf(`.detail .ranges button:nth-child(%d)`, n)))
+		b.wants(fmt.Sprintf(`document.querySelectorAll('.detail .ranges [aria-pressed=true]').length === 1 &&
+			document.querySelector('.detail .ranges button:nth-child(%d)').getAttribute("aria-pressed") === "true"`, n))
 	}
 	press(2)
 	b.wants(points("=== 721"))
-	if missing := eval[int](b, `cards.get("llm/chat").chart.data[3].filter((x) => x === null).length`); missing < 50 {
+	if missing := eval[int](b, `detail.plot.chart.data[3].filter((x) => x === null).length`); missing < 50 {
 		t.Errorf("%d missing values, want the gap of minutes", missing)
 	}
 	b.shoot("day")
 	press(3)
 	b.wants(points("=== 673"))
-	b.shoot("fortnight")
 	b.size(360, 900, "dark")
 	b.fits("14 days")
 	b.shoot("fortnight-360-dark")
+	b.size(1280, 900, "light")
+	link := eval[string](b, `location.href`)
+	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link))
+	b.wants(points("=== 673")) // a link shows the same
 	press(1)
-	b.wants(points("=== 600"))
+	b.wants(points(">= 599"))
+	b.wants(`detail.points.length >= 599 && (window.before = detail.points.at(-1).time) && true`)
+	b.wants(`detail.points.at(-1).time > window.before`) // the view continues the chart
+
+	// A decision is a mark, which opens by keyboard.
+	b.wants(`document.querySelectorAll(".mark").length > 1`)
+	b.do(chromedp.Focus(".mark:nth-child(1)"), chromedp.KeyEvent("\r"))
+	b.wants(`document.querySelector(".picked .steps li").innerText.includes("Utilization") && document.querySelector(".mark").getAttribute("aria-pressed") === "true"`)
+	b.wants(`document.querySelectorAll(".bands li").length === 2 && document.querySelector(".detail .notable").innerText.includes("RolloutInProgress is True")`)
+	b.wants(`document.querySelector(".cols").innerText.includes("Utilization above 97 %")`)
+	link = eval[string](b, `location.href`)
+	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link))
+	b.wants(`document.querySelector(".picked .steps li")?.innerText.includes("Utilization")`)
+	b.do(chromedp.Focus(row("llm/chat")+" button"), chromedp.KeyEvent("\r"))
+	b.wants(`!document.querySelector(".detail")`)
+}
+
+// The list is sorted by its heads, and searched.
+func TestBrowserSorts(t *testing.T) {
+	b := openBrowser(t)
+	b.size(1280, 900, "light")
+	src := newLive(func(v *view.View) {
+		for i := range 61 {
+			w := v.Workloads[0]
+			w.Name = fmt.Sprintf("chat-%02d", i)
+			w.Signals = []view.Signal{{Name: "Utilization", Unit: "%", Value: percent(float64(i)), Target: 60}}
+			w.StartingSince = time.Time{}
+			if i == 30 {
+				w.Problem = "the Deployment chat-30 does not exist"
+			}
+			v.Workloads = append(v.Workloads, w)
+		}
+	})
+	b.do(chromedp.Navigate(serve(t, src, nil)))
+	first := func(key string) string {
+		return `document.querySelector("#workloads .workload")?.dataset.key === "` + key + `"`
+	}
+	b.wants(first("llm/chat-30") + ` && document.querySelectorAll("#workloads .workload").length === 63`)
+	if tall := eval[int](b, `document.querySelector("#workloads-table").offsetHeight`); tall > 3200 {
+		t.Errorf("63 workloads are %d px high", tall)
+	}
+	b.shoot("dense")
+	b.wants(`document.querySelector("#problem-list").innerText.includes("llm/chat-30: the Deployment chat-30 does not exist")`)
+	b.do(chromedp.Click(`[data-sort=load]`))
+	b.wants(first("llm/chat") + ` && document.querySelector("[data-sort=load]").parentElement.getAttribute("aria-sort") === "ascending"`)
+	b.do(chromedp.Click(`[data-sort=load]`))
+	b.wants(first("batch/embed")) // without a value
+	b.do(chromedp.Focus("#workloads-q"), chromedp.KeyEvent("CHAT-4"))
+	b.wants(`document.querySelectorAll("#workloads .workload").length === 10 && document.querySelector("#workloads-count").innerText === "10 of 63 workloads"`)
+	b.wants(`location.hash.includes("q=CHAT-4") && document.activeElement.id === "workloads-q"`)
+	b.size(360, 900, "dark")
+	b.fits("a dense list")
+	b.shoot("dense-360-dark")
 }
 
 // An objective that is missed shows its budget and burn rates in red, and what the servers
@@ -521,9 +656,11 @@ func TestBrowserObjectives(t *testing.T) {
 		v.Workloads[0].Objectives, v.Workloads[1].Objectives = []view.Objective{kept}, []view.Objective{missed}
 	})
 	b.do(chromedp.Navigate(serve(t, src, nil)))
-	b.wants(`document.querySelectorAll(".card dd.bad").length === 4`)
-	b.wants(`document.querySelectorAll('.card[data-key="llm/chat"] .bad, .card[data-key="llm/chat"] .problem').length === 0`)
-	b.wants(`document.querySelector('.card[data-key="batch/embed"] .problem').textContent.includes("1s and 2.5s")`)
+	b.wants(`document.querySelectorAll("#objectives-rows tr").length === 2 && document.querySelector("#objectives-sum").innerText === "1 of 2 objectives kept"`)
+	b.wants(`document.querySelector("#objectives-rows tr").innerText.includes("batch/embed") && document.querySelectorAll("#objectives-rows .bad").length === 1`)
+	b.wants(`document.querySelector("#problem-list").innerText.includes("batch/embed: objective missed: 98.61% to 98.90% of the requests within the limits, want 99%")`)
+	b.do(chromedp.Click("#objectives-rows a"))
+	b.wants(`document.querySelector(".detail .problem")?.textContent.includes("1s and 2.5s")`)
 	b.shoot("objectives")
 	b.size(360, 900, "dark")
 	b.fits("objectives")

@@ -81,6 +81,10 @@ func (p *Page) Meter(to meter.Sink) {
 //	/api/v1/node?name=N                   a NodeDetail
 //	/api/v1/gpus                          a GPUPage
 //	/api/v1/workloads                     a WorkloadPage
+//	/api/v1/workload?namespace=N&name=M   a WorkloadDetail
+//	/api/v1/gpu?node=N&uuid=U             a Device
+//	/api/v1/decisions                     a DecisionPage
+//	/api/v1/holders                       a HolderPage
 //	/api/v1/history?namespace=N&name=M    the workload's History; 404 if it is unknown,
 //	                                      403 if the viewer may not see the namespace
 //	/api/v1/minutes?namespace=N&name=M    the workload's Minutes: of the last day, or of
@@ -98,6 +102,10 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/node", p.guard(p.serveNode))
 	mux.HandleFunc("GET /api/v1/gpus", p.guard(p.serveGPUs))
 	mux.HandleFunc("GET /api/v1/workloads", p.guard(p.serveWorkloads))
+	mux.HandleFunc("GET /api/v1/workload", p.guard(p.serveDetail))
+	mux.HandleFunc("GET /api/v1/gpu", p.guard(p.serveDevice))
+	mux.HandleFunc("GET /api/v1/holders", p.guard(p.serveHolders))
+	mux.HandleFunc("GET /api/v1/decisions", p.guard(p.serveDecisions))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
 	mux.HandleFunc("GET /api/v1/minutes", p.guard(p.serveMinutes))
 	return WithFiles(mux)

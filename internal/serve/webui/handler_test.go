@@ -69,3 +69,18 @@ func TestAPI(t *testing.T) {
 		t.Errorf("/nope: %d", r.Code)
 	}
 }
+
+func (f fixed) Workload(namespace, name string) (view.WorkloadDetail, bool) {
+	return view.WorkloadDetail{Workload: view.Workload{Namespace: namespace, Name: name}}, namespace == "llm" && name == "chat"
+}
+
+func (f fixed) Device(node, uuid string) (view.Device, bool) {
+	for _, n := range f.view.Nodes {
+		for _, g := range n.GPUs {
+			if n.Name == node && g.UUID == uuid {
+				return view.Device{Node: node, GPU: g, Fields: []view.DeviceField{{Name: "DCGM_FI_DEV_GPU_UTIL", Past: [][2]float64{{-1, 5}, {0, 6}}}}}, true
+			}
+		}
+	}
+	return view.Device{}, false
+}

@@ -228,7 +228,7 @@ func (p *Page) answer(w http.ResponseWriter, r *http.Request, v Viewer, make fun
 	}
 	give()
 	switch {
-	case errors.Is(err, errNoNode):
+	case errors.Is(err, errNoNode), errors.Is(err, errNoGPU):
 		writeError(w, http.StatusNotFound, err.Error())
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)

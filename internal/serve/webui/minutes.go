@@ -11,6 +11,8 @@ import (
 type Control interface {
 	View() view.View
 	History(namespace, name string) (h view.History, ok bool)
+	Workload(namespace, name string) (d view.WorkloadDetail, ok bool)
+	Device(node, uuid string) (d view.Device, ok bool)
 }
 
 // WithMinutes is a Control with the minutes of its history.

@@ -15,6 +15,11 @@ type Source interface {
 	// History returns one workload's recent past, oldest point first, at most about
 	// 600 points. ok is false for an unknown workload.
 	History(namespace, name string) (h view.History, ok bool)
+	// Workload returns one workload in detail, without its decisions. ok is false for an
+	// unknown workload.
+	Workload(namespace, name string) (d view.WorkloadDetail, ok bool)
+	// Device returns one device in detail. ok is false if the node has none of this UUID.
+	Device(node, uuid string) (d view.Device, ok bool)
 	// Minutes returns the one-minute aggregates of one workload. ok is false for an
 	// unknown workload. The error says which limit of an answer the query exceeds.
 	Minutes(namespace, name string, q *view.MinuteQuery) (m view.Minutes, ok bool, err error)

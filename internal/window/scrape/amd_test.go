@@ -38,7 +38,7 @@ func TestAMD(t *testing.T) {
 	x.want("p", gpu.FBUsed, 150000)
 	x.want("p", gpu.PowerUsage, 612)
 	x.want("p", gpu.GPUTemp, 71)
-	if n := len(x.store.Devices(nil, x.now, 1)); n > 2 {
+	if n := len(x.store.Devices("", nil, x.now, 1)); n > 2 {
 		t.Errorf("%d devices", n)
 	}
 }

@@ -75,7 +75,7 @@ var none = math.NaN()
 // holders renders who holds what, such as "G0:ns/p/c G1:ns/q/c".
 func (x *reader) holders() string {
 	var out []string
-	for _, d := range x.store.Devices(nil, x.now, time.Hour) {
+	for _, d := range x.store.Devices("", nil, x.now, time.Hour) {
 		for _, o := range d.Owners {
 			s := fmt.Sprintf("%s:%s/%s/%s", d.Device, o.Namespace, o.Pod, o.Container)
 			if o.Replica != "" {
@@ -412,7 +412,7 @@ func TestKeysOfTwoTargetsAreTheSame(t *testing.T) {
 	x := newReader(t, Target{Kind: DCGM})
 	x.read(page)
 	var keys []string
-	for _, d := range x.store.Devices(nil, x.now, time.Hour) {
+	for _, d := range x.store.Devices("", nil, x.now, time.Hour) {
 		keys = append(keys, d.Device)
 	}
 	if diff := cmp.Diff([]string{"P/gi3"}, keys); diff != "" {

@@ -21,19 +21,10 @@ type DeviceView struct {
 	Values []FieldSample // the newest values of the requested fields
 }
 
-// Value returns the device's value of a field, if there is one.
-func (v *DeviceView) Value(f gpu.FieldID) (Sample, bool) {
-	for _, x := range v.Values {
-		if x.Field == f {
-			return x.Sample, true
-		}
-	}
-	return Sample{}, false
-}
-
 // Devices lists the devices of all targets with the newest value of each of the
-// fields that is no older than maxAge, sorted by node, target and device.
-func (s *Store) Devices(fields []gpu.FieldID, now time.Time, maxAge time.Duration) []DeviceView {
+// fields that is no older than maxAge, sorted by node, target and device. A node that is
+// not empty selects its targets.
+func (s *Store) Devices(node string, fields []gpu.FieldID, now time.Time, maxAge time.Duration) []DeviceView {
 	s.mu.RLock()
 	type labelled struct {
 		t *Target
@@ -41,7 +32,9 @@ func (s *Store) Devices(fields []gpu.FieldID, now time.Time, maxAge time.Duratio
 	}
 	targets := make([]labelled, 0, len(s.targets))
 	for _, t := range s.targets {
-		targets = append(targets, labelled{t, t.labels})
+		if node == "" || t.labels.Node == node {
+			targets = append(targets, labelled{t, t.labels})
+		}
 	}
 	s.mu.RUnlock()
 	slices.SortFunc(targets, func(a, b labelled) int {

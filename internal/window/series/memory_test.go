@@ -429,7 +429,7 @@ func TestSqueezedConcurrently(t *testing.T) {
 			s.Stats()
 			s.PodOn(Holder{Node: "n1", Namespace: "ns", Pod: "1pod", Devices: 1}, gpu.GPUUtil, sec(float64(i%150)), time.Minute)
 			s.Forget("ns", "2pod", sec(float64(i%150)))
-			s.Devices([]gpu.FieldID{gpu.GPUUtil}, sec(50), time.Minute)
+			s.Devices("", []gpu.FieldID{gpu.GPUUtil}, sec(50), time.Minute)
 		}
 	})
 	writers.Wait()

@@ -111,7 +111,7 @@ func TestReadersAndWriters(t *testing.T) {
 				pod := fmt.Sprint("p", i%10)
 				s.Pod("ns", pod, gpu.GPUUtil, sec(float64(i%50)), time.Minute)
 				s.PodRange("ns", pod, gpu.GPUUtil, sec(0), sec(50))
-				s.Devices([]gpu.FieldID{gpu.GPUUtil}, sec(50), time.Minute)
+				s.Devices("", []gpu.FieldID{gpu.GPUUtil}, sec(50), time.Minute)
 				s.Forget("ns", pod, sec(1))
 				s.Stats()
 			}

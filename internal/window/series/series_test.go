@@ -296,7 +296,7 @@ func TestDevices(t *testing.T) {
 	a := newTarget(t, s, "a")
 	a.put(sec(0), map[Key]float64{util("G1"): 5, util("G0"): 9, power("G0"): 70})
 	a.own(sec(1), held("G1", "p"))
-	got := s.Devices([]gpu.FieldID{gpu.GPUUtil, gpu.SMActive}, sec(2), time.Minute)
+	got := s.Devices("", []gpu.FieldID{gpu.GPUUtil, gpu.SMActive}, sec(2), time.Minute)
 	l := TargetLabels{Node: "n-a", Instance: "a", Job: "gpupilot"}
 	want := []DeviceView{
 		{Target: "a", Labels: l, Device: "G0", Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 9}}}},

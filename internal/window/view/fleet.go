@@ -284,7 +284,8 @@ func (v *View) Bounded(nodes []NodeSummary, seesNodes bool) View {
 		out.Targets, out.Omitted.Targets = Fit(faultsFirst(v.Targets), len(v.Targets), BytesTargets)
 	}
 	if out.Workloads, out.Omitted.Workloads = Fit(v.Workloads, len(v.Workloads), bytesWorkloads); out.Omitted.Workloads > 0 {
-		out.Workloads, out.Omitted.Workloads = Fit(problemsFirst(v.Workloads), len(v.Workloads), bytesWorkloads)
+		short := withoutSteps(problemsFirst(v.Workloads))
+		out.Workloads, out.Omitted.Workloads = Fit(short, len(short), bytesWorkloads)
 	}
 	out.Recent, out.Omitted.Recent = Fit(v.Recent, len(v.Recent), bytesRecent)
 	if v.Namespaces != nil {
@@ -334,4 +335,17 @@ func problemsFirst(all []Workload) []Workload {
 		return cmp.Compare(has(&a), has(&b))
 	})
 	return out
+}
+
+// withoutSteps returns the workloads with decisions that have no steps and only the
+// signals' newest values.
+func withoutSteps(all []Workload) []Workload {
+	for i := range all {
+		if d := all[i].Decision; d != nil {
+			short := *d
+			short.Steps = nil
+			all[i].Decision = &short
+		}
+	}
+	return all
 }

@@ -226,6 +226,18 @@ type Decision struct {
 	Rule          scale.Rule `json:"rule"`
 	Sentence      string     `json:"sentence"`
 	Steps         []Step     `json:"steps"`
+	Inputs        []Input    `json:"inputs,omitempty"` // of an Event and of a WorkloadDetail
+}
+
+// Input is the value of a signal in a decision.
+type Input struct {
+	Signal   string        `json:"signal"`
+	Unit     string        `json:"unit,omitempty"`
+	Value    *float64      `json:"value,omitempty"` // mean per serving replica, or the total; nil: unknown
+	Target   float64       `json:"target"`
+	Replicas int32         `json:"replicas"`           // with a fresh value
+	Age      time.Duration `json:"age"`                // of the oldest fresh value, in ns
+	Deciding bool          `json:"deciding,omitempty"` // it asks for the most replicas
 }
 
 // Step is one rule that was applied.

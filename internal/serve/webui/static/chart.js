@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One workload's chart: replicas and serving on the left axis, the first signal
-// and its target on the right. Times are local, 24 h, dates ISO 8601.
+// Charts. Times are local, 24 h, dates ISO 8601.
 "use strict";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -28,40 +27,103 @@ function ticks(_, splits, __, ___, incr) {
 
 const chartWidth = (box) => Math.max(200, box.clientWidth);
 
-function chartOptions(box, s) {
+// spark draws values as a small line; points are pairs of a time and a value.
+function spark(points, width = 150, height = 26) {
+  const ns = "http://www.w3.org/2000/svg", svg = document.createElementNS(ns, "svg");
+  for (const [k, v] of [["viewBox", "0 0 " + width + " " + height], ["class", "spark"], ["aria-hidden", "true"], ["preserveAspectRatio", "none"]]) svg.setAttribute(k, v);
+  const values = points.map((p) => p[1]), lo = Math.min(...values), hi = Math.max(...values);
+  const first = points[0][0], span = points.at(-1)[0] - first || 1;
+  const line = document.createElementNS(ns, "polyline");
+  line.setAttribute("points", points.map(([t, v]) => ((t - first) / span * width).toFixed(1) + "," + (height - 2 - (v - lo) / (hi - lo || 1) * (height - 4)).toFixed(1)).join(" "));
+  line.setAttribute("vector-effect", "non-scaling-stroke");
+  svg.append(line);
+  return svg;
+}
+
+// ---- one workload's chart: replicas on the left axis, each signal in percent of its target
+// on the right, states that last as bands, decisions as marks ----
+
+const signalColours = ["--signal", "--signal-2", "--signal-3", "--signal-4"];
+const chartHeight = 260;
+
+function plotOptions(box, signals, plot) {
   const steps = uPlot.paths.stepped({ align: 1 });
-  const axis = (scale, side, label) => ({ scale, side, label, labelSize: 20, stroke: css("--dim"), grid: { stroke: css("--line"), width: 1, show: side === 3 }, ticks: { show: false }, size: 44 });
-  const unit = s.unit ? " " + s.unit : "";
+  const axis = (scale, side, label) => ({ scale, side, label, labelSize: 20, stroke: css("--dim"), grid: { stroke: css("--line"), width: 1, show: side === 3 }, ticks: { show: false }, size: 46 });
+  const raw = (s) => (_, x) => (x === null || x === undefined ? "–" : (x * s.target / 100).toPrecision(3) + (s.unit ? " " + s.unit : "") + " (" + x.toFixed(0) + " % of the target)");
   return {
-    width: chartWidth(box), height: 210,
-    scales: { n: { range: (_, lo, hi) => [0, Math.max(4, hi + 1)] }, s: { range: (_, lo, hi) => [0, Math.max(s.unit === "%" ? 100 : s.target * 1.5, hi * 1.05)] } },
+    width: chartWidth(box), height: chartHeight,
+    cursor: { drag: { x: true, y: false } },
+    scales: { n: { range: (_, lo, hi) => [0, Math.max(4, hi + 1)] }, s: { range: (_, lo, hi) => [0, Math.max(150, Math.min(hi * 1.05, 1000))] } },
     axes: [{ stroke: css("--dim"), grid: { show: false }, ticks: { show: false }, values: ticks, space: 70, size: 44 },
-      axis("n", 3, "replicas"), axis("s", 1, s.name.slice(0, 40) + (s.unit ? " (" + s.unit + ")" : ""))],
+      axis("n", 3, "replicas"), axis("s", 1, "signals, % of their target")],
     series: [{ label: "time", value: (_, x) => (x ? when(x * 1000, new Date()) : "–") },
       { label: "replicas", scale: "n", stroke: css("--replicas"), width: 2, paths: steps, points: { show: false } },
-      { label: "serving", scale: "n", stroke: css("--serving"), fill: css("--serving") + "55", width: 1, paths: steps, points: { show: false } },
-      { label: s.name, scale: "s", stroke: css("--signal"), width: 2, points: { show: false }, value: (_, x) => (x === null || x === undefined ? "–" : x.toFixed(1) + unit) },
-      { label: "target", scale: "s", stroke: css("--signal"), width: 1, dash: [4, 4], points: { show: false } }],
+      { label: "serving", scale: "n", stroke: css("--serving"), fill: css("--serving") + "44", width: 1, paths: steps, points: { show: false } },
+      ...signals.map((s, i) => ({ label: s.name.slice(0, 60), scale: "s", stroke: css(signalColours[i % 4]), width: 1.5, points: { show: false }, value: raw(s) })),
+      { label: "target", scale: "s", stroke: css("--dim"), width: 1, dash: [4, 4], points: { show: false }, value: () => "100 %" }],
+    hooks: { drawClear: [(u) => drawBands(u, plot)], draw: [() => placeMarks(plot)] },
   };
 }
 
-// drawChart draws a history into a card. It reuses the card's chart.
-function drawChart(card, h) {
-  card.history = h;
-  const s = card.signals[0] || { name: "signal", target: 0 };
-  const t = h.points.map((p) => Date.parse(p.time) / 1000);
-  const data = [t, h.points.map((p) => p.replicas), h.points.map((p) => p.serving), h.points.map((p) => (p.signals || [])[0] ?? null), t.map(() => s.target)];
-  const shows = JSON.stringify([s.name, s.unit, s.target]);
-  if (card.chart && card.shows === shows) {
-    card.chart.setData(data);
-    return;
-  }
-  dropChart(card);
-  card.shows = shows;
-  card.chart = new uPlot(chartOptions(card.chartBox, s), data, card.chartBox);
+// drawBands fills the times of the states that last.
+function drawBands(u, plot) {
+  const { left, top, width, height } = u.bbox;
+  u.ctx.save();
+  u.ctx.beginPath();
+  u.ctx.rect(left, top, width, height);
+  u.ctx.clip();
+  plot.spans.forEach((s) => {
+    const from = u.valToPos(Date.parse(s.from) / 1000, "x", true), to = s.until ? u.valToPos(Date.parse(s.until) / 1000, "x", true) : left + width;
+    u.ctx.fillStyle = css(s.kind === "schedule" ? "--band-2" : s.kind === "held" ? "--band-3" : "--band");
+    u.ctx.fillRect(from, top, Math.max(2, to - from), height);
+  });
+  u.ctx.restore();
 }
 
-function dropChart(card) {
-  if (card.chart) card.chart.destroy();
-  card.chart = null;
+// placeMarks puts a button over the chart for each decision in its range.
+function placeMarks(plot) {
+  const u = plot.chart;
+  if (!u) return;
+  const { min, max } = u.scales.x;
+  const inRange = plot.decisions.filter((e) => { const t = Date.parse(e.decision.time) / 1000; return t >= min && t <= max; }).slice(0, 60);
+  keyed(plot.marks, inRange, (e) => e.decision.time, (e) => {
+    const d = e.decision, text = when(d.time, new Date()) + ": " + d.current + " → " + d.replicas + ", " + d.rule;
+    return button(d.replicas > d.current ? "▲" : "▼", { class: "mark " + (d.replicas > d.current ? "up" : "down"), "aria-label": "decision at " + text, title: text + "\n" + d.sentence }, () => plot.open(e));
+  }, (b, e) => {
+    b.style.left = Math.round(u.valToPos(Date.parse(e.decision.time) / 1000, "x")) + "px";
+    b.setAttribute("aria-pressed", String(plot.opened === e.decision.time));
+  });
+}
+
+// newPlot makes the chart of a workload. open is called with the decision of a mark.
+function newPlot(open) {
+  const plot = { box: el("div", { class: "chart" }), marks: el("div", { class: "marks" }), chart: null, spans: [], decisions: [], shows: "", open, opened: "" };
+  return plot;
+}
+
+// drawPlot draws points, which have the fields of a history.
+function drawPlot(plot, signals, points) {
+  plot.last = [signals, points];
+  const t = points.map((p) => Date.parse(p.time) / 1000);
+  const ofTarget = (i) => (p) => { const v = (p.signals || [])[i]; return v === null || v === undefined || !(signals[i].target > 0) ? null : v / signals[i].target * 100; };
+  const data = [t, points.map((p) => p.replicas), points.map((p) => p.serving), ...signals.map((_, i) => points.map(ofTarget(i))), t.map(() => 100)];
+  const shows = JSON.stringify(signals.map((s) => [s.name, s.unit, s.target]));
+  if (!plot.chart || plot.shows !== shows) {
+    dropPlot(plot);
+    plot.shows = shows;
+    plot.chart = new uPlot(plotOptions(plot.box, signals, plot), data, plot.box);
+    plot.chart.over.append(plot.marks);
+    placeMarks(plot);
+    return;
+  }
+  plot.chart.setData(data);
+}
+
+function dropPlot(plot) {
+  if (plot.chart) plot.chart.destroy();
+  plot.chart = null;
+}
+
+function fitPlot(plot) {
+  if (plot.chart) plot.chart.setSize({ width: chartWidth(plot.box), height: chartHeight });
 }

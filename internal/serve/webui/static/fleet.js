@@ -1,31 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fleet. For a small one, every GPU of every node is drawn. For a large one, the
 // view has sums by node pool and the nodes with problems. Other nodes are requested in
-// pages, and a node's GPUs when the node is opened.
+// pages, and a node's GPUs when the node is openNodes.
 "use strict";
 
 // ---- one GPU, one node ----
 
-function gpuCell(g, shown) {
-  const owners = (g.owners || []).map((o) => o.namespace + "/" + o.pod);
-  const s = seconds(g.age) + shown.extra, known = g.utilization !== undefined, old = !known || s > shown.maxAge;
-  let look = owners.length ? "u" + Math.min(4, Math.max(0, Math.floor(g.utilization / 20))) : "free";
-  if (old) look = "old";
-  const title = [g.uuid, owners.join(", ") || "no owner", "memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB",
-    num(g.powerWatts) + " W", num(g.temperatureCelsius) + " °C", known ? "values " + age(s) + " old" : "no utilisation value"].join("\n");
-  const pod = owners.length ? g.owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "";
-  return el("div", { class: "gpu " + look, title },
-    el("b", {}, known ? num(g.utilization) + " %" : "no value"),
-    el("span", {}, known && old ? age(s) + " old" : pod));
+// lookOf says how a GPU is drawn, and its state in words.
+function lookOf(g, shown) {
+  const s = seconds(g.age) + shown.extra, known = g.utilization !== undefined;
+  if (!known) return ["old", "no utilisation value"];
+  if (s > shown.maxAge) return ["old", "no fresh value, the last one is " + age(s) + " old"];
+  if (!(g.owners || []).length) return ["free", "free"];
+  if (g.utilization < 1) return ["idle", "idle-held"];
+  return ["u" + Math.min(4, Math.max(0, Math.floor(g.utilization / 20))), "active"];
 }
 
-const gpuCells = (n, shown) => el("div", { class: "gpus" }, ...n.gpus.map((g) => gpuCell(g, shown)));
+const ownersOf = (g) => (g.owners || []).map((o) => o.namespace + "/" + o.pod);
+
+function aboutGPU(g, node, shown) {
+  const [, state] = lookOf(g, shown);
+  return [g.uuid + " on " + node, state, ownersOf(g).join("\n") || "no pod holds it", g.heldSince ? "held since " + when(g.heldSince, new Date(shown.now)) : "",
+    "utilisation " + percentText(g.utilization) + ", memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB", num(g.powerWatts) + " W, " + num(g.temperatureCelsius) + " °C"].filter(Boolean).join("\n");
+}
+
+function makeCell(g, node) {
+  const a = el("a", { class: "gpu", href: hashOf("gpu", { node, uuid: g.uuid }), tabindex: "-1" }, el("b"), el("span"));
+  return a;
+}
+
+function drawCell(a, g, node, shown) {
+  const [look] = lookOf(g, shown), s = seconds(g.age) + shown.extra, known = g.utilization !== undefined, owners = g.owners || [];
+  setClass(a, "gpu " + look);
+  a.about = aboutGPU(g, node, shown);
+  a.setAttribute("aria-label", a.about.replaceAll("\n", ", "));
+  setText(a.firstChild, !known ? "no value" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
+  setText(a.lastChild, known && look === "old" ? age(s) + " old" : owners.length ? owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "");
+}
+
+// drawCells draws a node's GPUs. One of them is in the order of the tab key; the arrow keys
+// reach the others.
+function drawCells(box, n, shown) {
+  keyed(box, n.gpus, (g) => g.uuid, (g) => makeCell(g, n.name), (a, g) => drawCell(a, g, n.name, shown));
+  if (box.firstChild && !box.querySelector('[tabindex="0"]')) box.firstChild.setAttribute("tabindex", "0");
+}
+
+$("fleet").addEventListener("keydown", (e) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[e.key], cell = e.target.closest(".gpu");
+  if (!step || !cell) return;
+  const to = step > 0 ? cell.nextElementSibling : cell.previousElementSibling;
+  if (!to) return;
+  e.preventDefault();
+  cell.setAttribute("tabindex", "-1");
+  to.setAttribute("tabindex", "0");
+  to.focus();
+});
+
+// The tip shows all about a GPU, with the full names of its pods, on hover and on focus.
+function showTip(e) {
+  const cell = e.target.closest ? e.target.closest(".gpu") : null;
+  $("tip").hidden = !cell || !cell.about;
+  if ($("tip").hidden) return;
+  setText($("tip"), cell.about);
+  const r = cell.getBoundingClientRect(), t = $("tip");
+  t.style.left = Math.max(4, Math.min(r.left, innerWidth - t.offsetWidth - 12)) + "px";
+  t.style.top = (r.bottom + t.offsetHeight + 8 < innerHeight ? r.bottom + 6 : Math.max(4, r.top - t.offsetHeight - 6)) + "px";
+}
+for (const type of ["mouseover", "focusin"]) document.addEventListener(type, showTip);
+for (const type of ["mouseout", "focusout"]) document.addEventListener(type, () => { $("tip").hidden = true; });
+addEventListener("scroll", () => { $("tip").hidden = true; }, { passive: true });
 
 function drawWhole(v, shown) {
-  const rows = v.nodes.map((n) => el("div", { class: "node" },
-    el("div", { class: "who" }, el("b", { title: n.name }, n.name), n.fault ? el("span", { class: "problem" }, n.fault) : ""), gpuCells(n, shown)));
-  $("fleet").keyed = null;
-  replace($("fleet"), rows, v.namespaces ? "No GPU is held by pods that you may see." : "No node reports GPUs yet.");
+  const lines = [];
+  const pools = [...new Set(v.nodes.map((n) => n.pool || ""))].sort();
+  for (const p of pools) {
+    const nodes = v.nodes.filter((n) => (n.pool || "") === p);
+    if (pools.length > 1) lines.push({ id: "pool " + p, pool: p, n: nodes.length });
+    for (const n of nodes) lines.push({ id: "node " + n.name, node: n });
+  }
+  if (!lines.length) {
+    replace($("fleet"), [], v.namespaces ? "No GPU is held by pods that you may see." : "No node reports GPUs yet.");
+    return;
+  }
+  keyed($("fleet"), lines, (l) => l.id,
+    (l) => (l.node ? el("div", { class: "node" }, el("div", { class: "who" }, el("b", { title: l.node.name }, l.node.name), el("span", { class: "problem" })), el("div", { class: "gpus" })) : el("h3", { class: "pool-name" }, (l.pool || "no pool"))),
+    (e, l) => {
+      if (!l.node) return;
+      setText(e.firstChild.lastChild, l.node.fault || "");
+      drawCells(e.lastChild, l.node, shown);
+    });
 }
 
 // ---- sums ----
@@ -87,12 +150,24 @@ function drawProblems(v) {
 
 const pageSize = 50;
 const choice = { q: "", pool: null, problem: false, sort: "problems", offset: 0 };
-const opened = new Map(); // a node's name to its detail; null while it is loading
+const openNodes = new Map(); // a node's name to its detail; null while it is loading
 let wakeNodes = () => {};
 
 // choose changes the choice of nodes and requests them at once.
 function choose(change) {
   Object.assign(choice, { offset: 0 }, change);
+  remember({ q: choice.q, pool: choice.pool === null ? "" : "=" + choice.pool, problem: choice.problem ? "1" : "", sort: choice.sort === "problems" ? "" : choice.sort, offset: choice.offset || "" });
+  showChoice();
+}
+
+// readChoice takes the choice of nodes from the address.
+function readChoice() {
+  const p = route.p;
+  Object.assign(choice, { q: p.get("q") || "", pool: p.has("pool") ? p.get("pool").slice(1) : null, problem: p.has("problem"), sort: p.get("sort") || "problems", offset: Number(p.get("offset")) || 0 });
+  showChoice();
+}
+
+function showChoice() {
   $("nodes-q").value = choice.q;
   $("nodes-problem").checked = choice.problem;
   $("nodes-sort").value = choice.sort;
@@ -117,9 +192,9 @@ function drawPoolChoice(v) {
 
 function makeNode(n) {
   const name = button(n.name, { class: "link", title: n.name, "aria-expanded": "false" }, () => {
-    if (opened.has(n.name)) opened.delete(n.name);
-    else opened.set(n.name, null);
-    name.setAttribute("aria-expanded", String(opened.has(n.name)));
+    if (openNodes.has(n.name)) openNodes.delete(n.name);
+    else openNodes.set(n.name, null);
+    name.setAttribute("aria-expanded", String(openNodes.has(n.name)));
     wakeNodes();
   });
   return el("div", { class: "node" }, el("div", { class: "who" }, name, el("small")), el("div"));
@@ -130,14 +205,22 @@ const cellLook = (c) => (c === "-" ? "old" : c === "." ? "free" : "u" + c);
 function drawNode(row, n, shown) {
   const [who, what] = row.children;
   setText(who.lastChild, [n.pool, n.model].filter(Boolean).join(", "));
-  who.firstChild.setAttribute("aria-expanded", String(opened.has(n.name)));
+  who.firstChild.setAttribute("aria-expanded", String(openNodes.has(n.name)));
   const text = n.allocated + " of " + plural(n.gpus, "GPU") + " allocated, " + percentText(n.utilization) + (n.idle ? ", " + n.idle + " idle-held" : "");
-  const detail = opened.get(n.name);
+  const detail = openNodes.get(n.name);
+  const focus = document.activeElement;
   what.replaceChildren(
     el("div", { class: "strip" }, el("span", { class: "cells", "aria-hidden": "true" }, ...[...n.cells].map((c) => el("i", { class: cellLook(c) }))), el("span", { class: "dim" }, text)),
     ...(n.problems || []).map((p) => el("p", { class: "problem" }, p)),
-    opened.has(n.name) && detail ? gpuCells(detail.body.node, { ...shown, extra: (performance.now() - detail.at) / 1000 + detail.age }) : "",
-    opened.has(n.name) && !detail ? el("p", { class: "dim" }, "loading…") : "");
+    openNodes.has(n.name) && !detail ? el("p", { class: "dim" }, "loading…") : "", row.gpus || "");
+  if (!openNodes.has(n.name)) {
+    row.gpus = null;
+    return;
+  }
+  if (!detail) return;
+  if (!row.gpus) what.append(row.gpus = el("div", { class: "gpus" }));
+  if (row.gpus.contains(focus) && focus !== document.activeElement) focus.focus({ preventScroll: true });
+  drawCells(row.gpus, detail.body.node, { ...shown, extra: (performance.now() - detail.at) / 1000 + detail.age });
 }
 
 let page = null; // the last page of nodes, as returned by get
@@ -169,17 +252,17 @@ async function loadNodes() {
   if (path !== nodesPath()) return; // the choice has changed in the meantime
   page = got;
   const names = new Set(got.body.nodes.map((n) => n.name));
-  for (const name of opened.keys()) if (!names.has(name)) opened.delete(name);
-  await Promise.allSettled([...opened.keys()].slice(0, most.open).map(async (name) => {
+  for (const name of openNodes.keys()) if (!names.has(name)) openNodes.delete(name);
+  await Promise.allSettled([...openNodes.keys()].slice(0, most.open).map(async (name) => {
     const detail = await get("api/v1/node?name=" + encodeURIComponent(name));
-    if (opened.has(name)) opened.set(name, { ...detail, at: performance.now() });
+    if (openNodes.has(name)) openNodes.set(name, { ...detail, at: performance.now() });
   }));
 }
 
 async function pollNodes() {
   for (;;) {
     let pause = 300;
-    if (last && last.v.omitted.nodes && !loggedIn && !document.hidden) {
+    if (last && last.v.omitted.nodes && route.view === "fleet" && !loggedIn && !document.hidden) {
       pause = Math.max(1000, seconds(last.v.refresh) * 1000);
       try {
         await loadNodes();
@@ -192,6 +275,31 @@ async function pollNodes() {
   }
 }
 
+// ---- who holds idle GPUs ----
+
+let holders = null;
+
+async function loadHolders() {
+  holders = (await get("api/v1/holders")).body;
+}
+
+const money = (x) => (x === undefined || x === null ? "–" : "$" + x.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }));
+
+function drawHolders(shown) {
+  $("holders-box").hidden = !holders || !holders.holders.length;
+  if ($("holders-box").hidden) return;
+  const today = new Date(shown.now), rest = holders.total - holders.holders.length;
+  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + " GPUs, " + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour !== undefined ? ", " + money(holders.usdPerHour) + " an hour" : ""));
+  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" }), el("td", { class: "n", "data-label": "cost/h" })), (tr, h) => {
+    const [pod, gpus, since, node, cost] = tr.children;
+    setText(pod, h.namespace + "/" + h.pod);
+    setText(gpus, num(h.gpus, h.gpus % 1 ? 2 : 0));
+    setText(since, h.heldSince ? when(h.heldSince, today) + " (" + age(Math.max(0, (shown.now - Date.parse(h.heldSince)) / 1000)) + ")" : "–");
+    setText(node, h.node);
+    setText(cost, money(h.usdPerHour));
+  });
+}
+
 // ---- all of the fleet ----
 
 function drawFleet(v, shown) {
@@ -199,8 +307,8 @@ function drawFleet(v, shown) {
   drawTotals(v);
   drawPools(v);
   drawProblems(v);
+  drawHolders(shown);
   $("nodes-form").hidden = $("nodes-pager").hidden = !large;
-  $("totals").hidden = !large && (v.pools || []).length < 2;
   $("fleet").classList.toggle("many", large);
   if (!large) {
     page = null;

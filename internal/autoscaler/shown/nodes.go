@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shown
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// maxAge is the age up to which a device's value is on the page, together with the age.
+const maxAge = 5 * time.Minute
+
+// Nodes returns the nodes with their GPUs, sorted by name. Values count up to fresh.
+func Nodes(store *series.Store, devices *trust.Devices, now time.Time, fresh time.Duration) []view.Node {
+	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
+	nodes := []view.Node{}
+	all := store.Devices("", fields, now, maxAge)
+	values := make([]float64, 0, len(all)*(len(fields)+1)) // one allocation for all GPUs
+	for i := range all {
+		d := &all[i]
+		node := d.Labels.Node
+		if n := len(nodes); n == 0 || nodes[n-1].Name != node {
+			nodes = append(nodes, view.Node{Name: node, GPUs: make([]view.GPU, 0, 8)})
+		}
+		last := &nodes[len(nodes)-1]
+		if slices.ContainsFunc(last.GPUs, func(g view.GPU) bool { return g.UUID == d.Device }) {
+			continue // an agent and a dcgm-exporter on one node
+		}
+		last.GPUs = append(last.GPUs, gpuOf(d, now, fresh, &values))
+	}
+	for i := range nodes {
+		about := devices.About(nodes[i].Name)
+		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.Pool, about.Model, about.Fault
+	}
+	return nodes
+}
+
+// gpuOf converts a device for the page. Values that are more than fresh older than
+// the newest one are left out, because the page shows only the newest age. The values
+// are appended to values, which has room for them.
+func gpuOf(d *series.DeviceView, now time.Time, fresh time.Duration, values *[]float64) view.GPU {
+	g := view.GPU{UUID: d.Device, HeldSince: d.Since}
+	var newest time.Time
+	for i := range d.Values {
+		if at := d.Values[i].At; at.After(newest) {
+			newest = at
+		}
+	}
+	if !newest.IsZero() {
+		g.Age = max(0, now.Sub(newest))
+	}
+	keep := func(v float64) *float64 {
+		*values = append(*values, v)
+		return &(*values)[len(*values)-1]
+	}
+	value := func(f gpu.FieldID) *float64 {
+		if s, ok := valueOf(d, f); ok && newest.Sub(s.At) <= fresh {
+			return keep(s.Value)
+		}
+		return nil
+	}
+	g.Utilization, g.MemoryUsedMiB = value(gpu.GPUUtil), value(gpu.FBUsed)
+	g.PowerWatts, g.TemperatureC = value(gpu.PowerUsage), value(gpu.GPUTemp)
+	if free := value(gpu.FBFree); free != nil && g.MemoryUsedMiB != nil {
+		g.MemoryTotalMiB = keep(*free + *g.MemoryUsedMiB)
+	}
+	if len(d.Owners) > 0 {
+		g.Owners = make([]view.Owner, 0, len(d.Owners))
+	}
+	for _, o := range d.Owners {
+		g.Owners = append(g.Owners, view.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})
+	}
+	return g
+}
+
+func valueOf(d *series.DeviceView, f gpu.FieldID) (series.Sample, bool) {
+	for _, x := range d.Values {
+		if x.Field == f {
+			return x.Sample, true
+		}
+	}
+	return series.Sample{}, false
+}

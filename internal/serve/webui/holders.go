@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// HolderPage are the pods that hold idle GPUs, those with the most first.
+type HolderPage struct {
+	Time    time.Time `json:"time"`
+	Total   int       `json:"total"` // number of such pods
+	GPUs    float64   `json:"gpus"`  // idle-held GPUs of all of them
+	Holders []Holder  `json:"holders"`
+}
+
+// Holder is a pod that holds idle GPUs.
+type Holder struct {
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	Node      string    `json:"node"`
+	GPUs      float64   `json:"gpus"` // idle-held; of a GPU that several pods hold, each has its share
+	HeldSince time.Time `json:"heldSince,omitzero"`
+}
+
+const pageHolders = 100
+
+// holders returns the pods that hold idle GPUs.
+func (x *scoped) holders() HolderPage {
+	byPod := map[view.Owner]*Holder{}
+	for i := range x.view.Nodes {
+		n := &x.view.Nodes[i]
+		for j := range n.GPUs {
+			g := &n.GPUs[j]
+			if x.view.State(g) != view.Idle {
+				continue
+			}
+			for _, o := range g.Owners {
+				key := view.Owner{Namespace: o.Namespace, Pod: o.Pod}
+				h := byPod[key]
+				if h == nil {
+					h = &Holder{Namespace: o.Namespace, Pod: o.Pod, Node: n.Name, HeldSince: g.HeldSince}
+					byPod[key] = h
+				}
+				h.GPUs += 1 / float64(len(g.Owners))
+				if g.HeldSince.Before(h.HeldSince) {
+					h.HeldSince = g.HeldSince
+				}
+			}
+		}
+	}
+	p := HolderPage{Time: x.view.Time, Total: len(byPod)}
+	all := make([]Holder, 0, len(byPod))
+	for _, h := range byPod {
+		p.GPUs += h.GPUs
+		all = append(all, *h)
+	}
+	slices.SortFunc(all, func(a, b Holder) int {
+		return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), a.HeldSince.Compare(b.HeldSince), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+	})
+	p.Holders, _ = view.Fit(all, pageHolders, bytesPage)
+	return p
+}
+
+func (p *Page) serveHolders(w http.ResponseWriter, r *http.Request, v Viewer) {
+	p.answer(w, r, v, func(x *scoped) (any, error) { return x.holders(), nil })
+}
