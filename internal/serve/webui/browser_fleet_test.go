@@ -14,6 +14,11 @@ import (
 func TestBrowserLargeFleet(t *testing.T) {
 	b := openBrowser(t)
 	fleet := largeFleet(10000)
+	for i := range 600 { // more than a view has room for
+		w := fleet.Workloads[0]
+		w.Namespace, w.Name = fmt.Sprintf("zone-%d", i%40), fmt.Sprintf("embed-%03d", i)
+		fleet.Workloads = append(fleet.Workloads, w)
+	}
 	url := serve(t, fixed{fleet}, nil)
 	b.size(1280, 900, "light")
 	b.do(chromedp.Navigate(url + "#fleet"))
@@ -41,18 +46,18 @@ func TestBrowserLargeFleet(t *testing.T) {
 	b.do(chromedp.Focus("#fleet .node button"), chromedp.KeyEvent("\r"))
 	b.wants(`document.querySelectorAll("#fleet .gpu").length === 8 && document.querySelector("#fleet .gpu").innerText.includes("chat-6b8f-00907-0")`)
 	b.wants(`document.querySelector("#fleet .node button").getAttribute("aria-expanded") === "true"`)
-	seen := eval[string](b, `document.querySelector("#fleet .gpus").dataset.seen = "yes"`)
-	b.wants(`document.querySelector("#fleet .gpus").dataset.seen !== "` + seen + `" && document.activeElement === document.querySelector("#fleet .node button")`) // drawn anew
+	seen := eval[string](b, `document.querySelector("#fleet .strip").dataset.seen = "yes"`)
+	b.wants(`document.querySelector("#fleet .strip").dataset.seen !== "` + seen + `" && document.activeElement === document.querySelector("#fleet .node button")`) // drawn anew
 	b.shoot("large-node")
 	b.do(chromedp.KeyEvent("\r"))
 	b.wants(`document.querySelectorAll("#fleet .gpu").length === 0`)
 
 	// Workloads that the view lacks are found, and loaded.
 	b.do(chromedp.Click(`#views a[href="#workloads"]`))
-	b.wants(`/^\d+ of 202 workloads, those with problems first$/.test(document.querySelector("#workloads-count").innerText)`)
+	b.wants(`/^\d+ of 800 workloads, those with problems first$/.test(document.querySelector("#workloads-count").innerText)`)
 	b.do(chromedp.Focus("#workloads-q"), chromedp.KeyEvent("team-7/chat-1"))
 	b.wants(`document.querySelector("#workloads-count").innerText === "2 workloads"`)
-	b.do(chromedp.SetValue("#workloads-q", ""), chromedp.Focus("#workloads-q"), chromedp.KeyEvent(" "))
+	eval[bool](b, `$("workloads-q").value = "", $("workloads-q").dispatchEvent(new Event("input"))`)
 	b.wants(`document.querySelectorAll("#workloads .workload").length >= 50`)
 	b.do(chromedp.Click("#workloads-more"))
 	b.wants(`document.querySelectorAll("#workloads .workload").length >= 100`)

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -319,7 +320,10 @@ func (b *browser) shoot(name string) {
 func serve(t *testing.T, src Source, access Access) (url string) {
 	t.Helper()
 	s := httptest.NewServer(New(src, access).Handler())
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		s.CloseClientConnections() // streams do not end by themselves
+		s.Close()
+	})
 	return s.URL
 }
 
@@ -485,6 +489,10 @@ func TestBrowserControllerAway(t *testing.T) {
 	var hang sync.RWMutex
 	page := New(src, nil).Handler()
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/v1/stream" {
+			http.Error(w, "a proxy in between does not know it", http.StatusNotFound) // the page polls
+			return
+		}
 		hang.RLock()
 		defer hang.RUnlock()
 		page.ServeHTTP(w, r)
@@ -517,6 +525,55 @@ func TestBrowserControllerAway(t *testing.T) {
 	go func() { _ = second.Serve(l) }()
 	defer func() { _ = second.Close() }()
 	b.wants(`!document.body.classList.contains("dead")`)
+}
+
+// The stream brings what changes, without any request for the view. After a stream that
+// ends, the page goes on; where there is none, it polls.
+func TestBrowserStream(t *testing.T) {
+	b := openBrowser(t)
+	src := newLive()
+	var views, streams atomic.Int64
+	var broken atomic.Bool
+	page := New(src, nil).Handler()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/api/v1/view":
+			views.Add(1)
+		case "/api/v1/stream":
+			streams.Add(1)
+			if broken.Load() {
+				http.Error(w, "no", http.StatusBadGateway)
+				return
+			}
+		}
+		page.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	b.do(chromedp.Navigate(s.URL))
+	b.wants(listed)
+	problem := func(text string) {
+		t.Helper()
+		src.set(func(v *view.View) { v.Workloads[0].Problem = text })
+		b.wants(`document.querySelector("#problem-list").innerText.includes("` + text + `")`)
+	}
+	problem("one")
+	before := views.Load()
+	problem("two")
+	problem("three")
+	if n := views.Load(); n != before || streams.Load() != 1 {
+		t.Errorf("%d requests for the view beside %d streams", n-before, streams.Load())
+	}
+	s.CloseClientConnections()
+	problem("four")
+	broken.Store(true)
+	s.CloseClientConnections()
+	problem("five")
+	before = views.Load()
+	problem("six")
+	problem("seven")
+	if views.Load() == before {
+		t.Error("the page does not poll without a stream")
+	}
 }
 
 // The picture of the documentation.

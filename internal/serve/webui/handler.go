@@ -39,6 +39,7 @@ type Page struct {
 	logins   *bearer.Logins
 	users    *bearer.Buckets // requests, by user
 	slots    chan struct{}
+	streams  streams
 	limited  struct{ requests, logins, answers atomic.Uint64 }
 
 	everybody *bearer.Buckets // requests without authentication
@@ -77,6 +78,7 @@ func (p *Page) Meter(to meter.Sink) {
 // and read-only JSON for GET:
 //
 //	/api/v1/view                          a View
+//	/api/v1/stream                        events with the differences of the view
 //	/api/v1/nodes                         a NodePage
 //	/api/v1/node?name=N                   a NodeDetail
 //	/api/v1/gpus                          a GPUPage
@@ -98,6 +100,7 @@ func (p *Page) Handler() http.Handler {
 		http.ServeFileFS(w, r, static(), "index.html")
 	})
 	mux.HandleFunc("GET /api/v1/view", p.guard(p.serveView))
+	mux.HandleFunc("GET /api/v1/stream", p.guard(p.serveStream))
 	mux.HandleFunc("GET /api/v1/nodes", p.guard(p.serveNodes))
 	mux.HandleFunc("GET /api/v1/node", p.guard(p.serveNode))
 	mux.HandleFunc("GET /api/v1/gpus", p.guard(p.serveGPUs))
@@ -160,12 +163,15 @@ func (p *Page) slot(ctx context.Context) (give func(), ok bool) {
 const slotPatience = 2 * time.Second
 
 func (p *Page) serveView(w http.ResponseWriter, r *http.Request, v Viewer) {
-	b, err := p.viewFor(r, v)
+	b, id, err := p.viewFor(r, v)
 	if err != nil {
 		p.refuseAnswer(w, err)
 		return
 	}
 	defer p.renderer.give(b)
+	if id != "" {
+		w.Header().Set(eventHeader, id)
+	}
 	p.send(w, r, b.bytes, b.at)
 }
 
@@ -179,19 +185,23 @@ func (p *Page) refuseAnswer(w http.ResponseWriter, err error) {
 	unavailable(w)
 }
 
-// viewFor returns the view that v may see. Viewers with the same rights share it.
-func (p *Page) viewFor(r *http.Request, v Viewer) (*body, error) {
+// viewFor returns the view that v may see. Viewers with the same rights share it. With the
+// parameter stream=true it returns the id with which a stream continues the view.
+func (p *Page) viewFor(r *http.Request, v Viewer) (b *body, id string, err error) {
 	give, ok := p.slot(r.Context())
 	if !ok {
-		return nil, errBusy
+		return nil, "", errBusy
 	}
 	defer give()
 	g := p.renderer.current()
 	s, err := scopeOf(r.Context(), v, g)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return p.renderer.take(g, &s, zips(r))
+	if b, err = p.renderer.take(g, &s, zips(r)); err == nil && r.FormValue("stream") == "true" {
+		id = p.renderer.idOf(g, &s)
+	}
+	return b, id, err
 }
 
 // scopeOf returns the part of a generation that v may see.

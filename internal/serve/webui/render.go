@@ -59,6 +59,7 @@ type body struct {
 
 // generation is the whole state at one moment.
 type generation struct {
+	number     uint64
 	view       view.View
 	at         time.Time
 	namespaces []string           // the namespaces in the view, sorted
@@ -87,9 +88,14 @@ type renderer struct {
 	building chan struct{} // closed after the current build; nil: no build is running
 	unused   *time.Timer
 	alive    int // bytes
+	builds   uint64
+	epoch    int64            // tells the ids of this process from those of another
+	feeds    map[string]*feed // by scope.key
 }
 
-func newRenderer(source Source) *renderer { return &renderer{source: source} }
+func newRenderer(source Source) *renderer {
+	return &renderer{source: source, epoch: time.Now().UnixNano(), feeds: map[string]*feed{}}
+}
 
 // current returns the newest generation. While the next one is being built, it waits
 // for it or returns the previous one; see waitFor.
@@ -132,6 +138,8 @@ func (r *renderer) build() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget()
+	r.builds++
+	g.number = r.builds
 	r.newest, r.took, r.next = g, time.Since(began), began.Add(renderEvery)
 	r.spent(began)
 	if r.unused == nil {
@@ -212,6 +220,10 @@ func (x *scoped) weigh(all bool) int {
 func (r *renderer) take(g *generation, s *scope, zipped bool) (*body, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.takeLocked(g, s, zipped)
+}
+
+func (r *renderer) takeLocked(g *generation, s *scope, zipped bool) (*body, error) {
 	x, err := r.seeLocked(g, s)
 	if err != nil {
 		return nil, err

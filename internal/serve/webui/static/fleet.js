@@ -12,7 +12,7 @@ function lookOf(g, shown) {
   if (!known) return ["old", "no utilisation value"];
   if (s > shown.maxAge) return ["old", "no fresh value, the last one is " + age(s) + " old"];
   if (!(g.owners || []).length) return ["free", "free"];
-  if (g.utilization < 1) return ["idle", "idle-held"];
+  if (!(g.utilization > 0)) return ["idle", "idle-held"]; // as view.State
   return ["u" + Math.min(4, Math.max(0, Math.floor(g.utilization / 20))), "active"];
 }
 

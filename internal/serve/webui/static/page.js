@@ -115,13 +115,91 @@ async function failed(err) {
   return err.retry ? err.retry * 1000 : 1000;
 }
 
-async function pollView() {
+// ---- the stream of the view ----
+
+let noStreamUntil = 0; // when a stream is tried again, after one that brought nothing
+
+// The keys of a view's lists, as the server has them.
+const listKeys = { nodes: (x) => x.name, problems: (x) => x.name, targets: (x) => x.name, workloads: keyOf, recent: (e) => keyOf(e) + " " + e.decision.time };
+
+function byKey(list, key) {
+  const out = new Map();
+  for (const x of list) {
+    let k = key(x);
+    while (out.has(k)) k += "+";
+    out.set(k, x);
+  }
+  return out;
+}
+
+// patched returns a view with a difference. It throws if the difference is not of this view.
+function patched(v, delta) {
+  const out = { ...v };
+  for (const [name, d] of Object.entries(delta)) {
+    if (!(name in listKeys)) {
+      if (d === null) delete out[name];
+      else out[name] = d;
+      continue;
+    }
+    const have = byKey(v[name] || [], listKeys[name]);
+    for (const [k, x] of Object.entries(d.put || {})) have.set(k, x);
+    const order = d.empty ? [] : d.order || [...have.keys()];
+    out[name] = order.map((k) => {
+      if (!have.has(k)) throw new Error("the stream lacks " + k);
+      return have.get(k);
+    });
+  }
+  return out;
+}
+
+// follow applies the events of one stream from an event on, and returns the id of the last
+// one; empty: the stream brought nothing, so that the page polls for a while.
+async function follow(event) {
+  const stop = new AbortController();
+  let came = false, id = event;
+  const patience = () => setTimeout(() => stop.abort(), 6000 + 2000 * seconds(last.v.refresh));
+  let timer = patience();
+  try {
+    const r = await request("api/v1/stream", stop.signal, { "Last-Event-ID": event });
+    const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return id;
+      clearTimeout(timer);
+      timer = patience();
+      came = true;
+      text += value;
+      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+        const fields = Object.fromEntries(text.slice(0, end).split("\n").map((l) => [l.slice(0, l.indexOf(":")), l.slice(l.indexOf(":") + 2)]));
+        text = text.slice(end + 2);
+        if (!fields.data) continue;
+        const body = JSON.parse(fields.data);
+        taken(fields.event === "view" ? body : patched(last.v, body), 0);
+        id = fields.id;
+      }
+    }
+  } catch (err) {
+    if (err instanceof Refused && err.status === 401) throw err;
+    if (came) return id;
+    noStreamUntil = performance.now() + 60000;
+    return "";
+  } finally {
+    clearTimeout(timer);
+    stop.abort();
+  }
+}
+
+async function watchView() {
   for (;;) {
     let pause = 1000;
     try {
-      const { body, age: old } = await get("api/v1/view");
+      const streams = performance.now() > noStreamUntil;
+      const { body, age: old, event } = await get("api/v1/view" + (streams ? "?stream=true" : ""));
       pause = Math.max(1000, seconds(body.refresh) * 1000);
       taken(body, old);
+      const began = performance.now();
+      if (event && (await follow(event))) pause = performance.now() - began > 5000 ? 0 : 1000;
     } catch (err) {
       pause = await failed(err);
     }
@@ -171,6 +249,6 @@ function routed(moved) {
 }
 
 routed(false);
-pollView();
+watchView();
 pollExtras();
 pollNodes();
