@@ -40,6 +40,7 @@ type Page struct {
 	users    *bearer.Buckets // requests, by user
 	slots    chan struct{}
 	streams  streams
+	ledger   ledger
 	limited  struct{ requests, logins, answers atomic.Uint64 }
 
 	everybody *bearer.Buckets // requests without authentication
@@ -86,6 +87,7 @@ func (p *Page) Meter(to meter.Sink) {
 //	/api/v1/workload?namespace=N&name=M   a WorkloadDetail
 //	/api/v1/gpu?node=N&uuid=U             a Device
 //	/api/v1/decisions                     a DecisionPage
+//	/api/v1/allocation                    Allocations, or CSV
 //	/api/v1/holders                       a HolderPage
 //	/api/v1/history?namespace=N&name=M    the workload's History; 404 if it is unknown,
 //	                                      403 if the viewer may not see the namespace
@@ -107,6 +109,7 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/workloads", p.guard(p.serveWorkloads))
 	mux.HandleFunc("GET /api/v1/workload", p.guard(p.serveDetail))
 	mux.HandleFunc("GET /api/v1/gpu", p.guard(p.serveDevice))
+	mux.HandleFunc("GET /api/v1/allocation", p.guard(p.serveAllocation))
 	mux.HandleFunc("GET /api/v1/holders", p.guard(p.serveHolders))
 	mux.HandleFunc("GET /api/v1/decisions", p.guard(p.serveDecisions))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))

@@ -283,20 +283,43 @@ async function loadHolders() {
   holders = (await get("api/v1/holders")).body;
 }
 
-const money = (x) => (x === undefined || x === null ? "–" : "$" + x.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }));
+// ---- GPU-hours of the week ----
+
+let hours = null;
+let hoursAt = 0;
+
+async function loadHours() {
+  if (hoursAt && performance.now() - hoursAt < 60000) return;
+  hoursAt = performance.now();
+  hours = Object.values((await get("api/v1/allocation?aggregate=namespace")).body.data[0]).sort((a, b) => b.gpuIdleHours - a.gpuIdleHours);
+}
+
+function drawHours() {
+  $("hours-box").hidden = !hours || !hours.length;
+  if ($("hours-box").hidden) return;
+  const sum = (f) => hours.reduce((n, h) => n + h[f], 0), held = sum("gpuHours"), idle = sum("gpuIdleHours");
+  const share = (part, all) => (all > 0 ? (100 * part / all).toFixed(0) + " %" : "–");
+  setText($("hours-sum"), "held by serving pods: " + count(Math.round(held)) + ", of which idle-held: " + count(Math.round(idle)) + " (" + share(idle, held) + ")");
+  keyed($("hours"), hours.slice(0, 10), (h) => h.name, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "held" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "share" })), (tr, h) => {
+    const [name, all, part, ratio] = tr.children;
+    setText(name, h.name);
+    setText(all, h.gpuHours.toFixed(1) + " h");
+    setText(part, h.gpuIdleHours.toFixed(1) + " h");
+    setText(ratio, share(h.gpuIdleHours, h.gpuHours));
+  });
+}
 
 function drawHolders(shown) {
   $("holders-box").hidden = !holders || !holders.holders.length;
   if ($("holders-box").hidden) return;
   const today = new Date(shown.now), rest = holders.total - holders.holders.length;
-  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + " GPUs, " + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour !== undefined ? ", " + money(holders.usdPerHour) + " an hour" : ""));
-  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" }), el("td", { class: "n", "data-label": "cost/h" })), (tr, h) => {
-    const [pod, gpus, since, node, cost] = tr.children;
+  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + " GPUs, " + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : ""));
+  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
+    const [pod, gpus, since, node] = tr.children;
     setText(pod, h.namespace + "/" + h.pod);
     setText(gpus, num(h.gpus, h.gpus % 1 ? 2 : 0));
     setText(since, h.heldSince ? when(h.heldSince, today) + " (" + age(Math.max(0, (shown.now - Date.parse(h.heldSince)) / 1000)) + ")" : "–");
     setText(node, h.node);
-    setText(cost, money(h.usdPerHour));
   });
 }
 
@@ -308,6 +331,7 @@ function drawFleet(v, shown) {
   drawPools(v);
   drawProblems(v);
   drawHolders(shown);
+  drawHours();
   $("nodes-form").hidden = $("nodes-pager").hidden = !large;
   $("fleet").classList.toggle("many", large);
   if (!large) {

@@ -208,7 +208,7 @@ async function watchView() {
 }
 
 // What a view requests beside the view of the controller, and how often in ms.
-const extras = { workloads: [() => loadWorkloads(false).then(refreshDetail), 1000], fleet: [loadHolders, 5000], gpu: [loadGPU, 2000], decisions: [loadDecisions, 3000] };
+const extras = { workloads: [() => loadWorkloads(false).then(refreshDetail), 1000], fleet: [() => Promise.all([loadHolders(), loadHours()]), 5000], gpu: [loadGPU, 2000], decisions: [loadDecisions, 3000] };
 let extrasAt = 0;
 
 // refreshView requests what the view on the screen needs, now.

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/history"
+)
+
+// GPUHours are the GPU-hours of a workload, or of a namespace without Kind and Name, in a
+// window of the history. Minutes without a value are not counted.
+type GPUHours struct {
+	history.Workload
+	Minutes   int     // with a value
+	Allocated float64 // hours in which serving pods held GPUs
+	Active    float64 // of these, hours in which a GPU was active within the last minute
+}
+
+// Idle returns the idle-held GPU-hours.
+func (h *GPUHours) Idle() float64 { return max(0, h.Allocated-h.Active) }
+
+// hoursOf adds up the history from one time until another.
+func hoursOf(s *history.Store, from, to time.Time) (out []GPUHours) {
+	for _, w := range s.Workloads() {
+		name := "gpupilot_workload_gpus"
+		switch w.Subject() {
+		case history.Workloads:
+		case history.Namespaces:
+			name = "gpupilot_namespace_gpus"
+		default:
+			continue
+		}
+		h := GPUHours{Workload: w}
+		metrics := []history.Metric{history.NewMetric(name, "in_use", "allocated"), history.NewMetric(name, "in_use", "active")}
+		s.Each(w, from, to, metrics, func(_ time.Time, v []history.Value) {
+			if math.IsNaN(v[0].Mean) || math.IsNaN(v[1].Mean) {
+				return
+			}
+			h.Minutes++
+			h.Allocated += v[0].Mean / 60
+			h.Active += v[1].Mean / 60
+		})
+		if h.Minutes > 0 {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// GPUHours implements Source.
+func (s WithMinutes) GPUHours(from, to time.Time) []GPUHours { return hoursOf(s.Store, from, to) }
+
+// ledger keeps the hours of a window, because adding them up takes long.
+type ledger struct {
+	mu   sync.Mutex
+	kept map[time.Duration]*sheet
+}
+
+type sheet struct {
+	from, to time.Time
+	hours    []GPUHours
+}
+
+const keepSheet = time.Minute
+
+// windows are those of /api/v1/allocation.
+var windows = map[string]time.Duration{"1d": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "14d": 14 * 24 * time.Hour}
+
+func (l *ledger) sheet(src Source, window time.Duration) *sheet {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if s := l.kept[window]; s != nil && now.Sub(s.to) < keepSheet {
+		return s
+	}
+	s := &sheet{from: now.Add(-window), to: now}
+	s.hours = src.GPUHours(s.from, s.to)
+	if l.kept == nil {
+		l.kept = map[time.Duration]*sheet{}
+	}
+	l.kept[window] = s
+	return s
+}
+
+// Allocation is the GPU-hours of a workload or a namespace, in the shape of OpenCost's API.
+type Allocation struct {
+	Name       string            `json:"name"`
+	Properties map[string]string `json:"properties"` // namespace, controllerKind, controller
+	Start      time.Time         `json:"start"`
+	End        time.Time         `json:"end"`
+	Minutes    int               `json:"minutes"` // with a value
+	Hours      float64           `json:"gpuHours"`
+	Active     float64           `json:"gpuActiveHours"`
+	Idle       float64           `json:"gpuIdleHours"`
+	Cost       *float64          `json:"gpuCost,omitempty"` // by the parameter price
+	IdleCost   *float64          `json:"gpuIdleCost,omitempty"`
+}
+
+// Allocations is the answer of /api/v1/allocation.
+type Allocations struct {
+	Code    int                     `json:"code"`
+	Data    []map[string]Allocation `json:"data"`    // one set, by name
+	Omitted int                     `json:"omitted"` // of the smallest
+}
+
+// mostAllocations bounds an answer.
+const mostAllocations = 1000
+
+// account is the parameters of a request.
+type account struct {
+	window  time.Duration
+	subject history.Subject
+	csv     bool
+	price   float64 // USD of a GPU-hour; 0: not given
+}
+
+func parseAccount(q url.Values) (a account, err error) {
+	var ok bool
+	if a.window, ok = windows[cmp.Or(q.Get("window"), "7d")]; !ok {
+		return a, fmt.Errorf("window is %.40q, want 1d, 7d or 14d", q.Get("window"))
+	}
+	switch q.Get("aggregate") {
+	case "", "controller":
+		a.subject = history.Workloads
+	case "namespace":
+		a.subject = history.Namespaces
+	default:
+		return a, fmt.Errorf("aggregate is %.40q, want controller or namespace", q.Get("aggregate"))
+	}
+	switch q.Get("format") {
+	case "", "json":
+	case "csv":
+		a.csv = true
+	default:
+		return a, fmt.Errorf("format is %.40q, want json or csv", q.Get("format"))
+	}
+	if s := q.Get("price"); s != "" {
+		if a.price, err = strconv.ParseFloat(s, 64); err != nil || !(a.price > 0 && a.price <= 1e6) {
+			return a, errors.New("price is not a number of USD per GPU-hour above 0")
+		}
+	}
+	return a, nil
+}
+
+// allocations returns what a selects of a sheet, the most idle-held hours first.
+func (s *sheet) allocations(a *account, may func(namespace string) bool) (out []Allocation) {
+	for i := range s.hours {
+		h := &s.hours[i]
+		if h.Subject() != a.subject || !may(h.Namespace) {
+			continue
+		}
+		x := Allocation{
+			Name: h.Namespace, Properties: map[string]string{"namespace": h.Namespace}, Start: s.from, End: s.to,
+			Minutes: h.Minutes, Hours: h.Allocated, Active: h.Active, Idle: h.Idle(),
+		}
+		if a.subject == history.Workloads {
+			x.Name += "/" + strings.ToLower(h.Kind) + "/" + h.Name
+			x.Properties["controllerKind"], x.Properties["controller"] = strings.ToLower(h.Kind), h.Name
+		}
+		if a.price > 0 {
+			all, idle := x.Hours*a.price, x.Idle*a.price
+			x.Cost, x.IdleCost = &all, &idle
+		}
+		out = append(out, x)
+	}
+	slices.SortFunc(out, func(x, y Allocation) int { return cmp.Or(cmp.Compare(y.Idle, x.Idle), cmp.Compare(x.Name, y.Name)) })
+	return out
+}
+
+// serveAllocation sends the GPU-hours of the viewer's namespaces.
+func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer) {
+	a, err := parseAccount(r.URL.Query())
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	give, ok := p.slot(r.Context())
+	if !ok {
+		p.refuseAnswer(w, errBusy)
+		return
+	}
+	defer give()
+	s := p.ledger.sheet(p.source, a.window)
+	all, err := v.All(r.Context())
+	var readable []string
+	if err == nil && !all {
+		var namespaces []string
+		for i := range s.hours {
+			namespaces = append(namespaces, s.hours[i].Namespace)
+		}
+		slices.Sort(namespaces)
+		readable, _, err = v.Readable(r.Context(), slices.Compact(namespaces))
+	}
+	if err != nil {
+		unavailable(w)
+		return
+	}
+	list := s.allocations(&a, func(namespace string) bool { return all || slices.Contains(readable, namespace) })
+	omitted := max(0, len(list)-mostAllocations)
+	list = list[:len(list)-omitted]
+	if a.csv {
+		writeAllocationCSV(w, list)
+		return
+	}
+	set := make(map[string]Allocation, len(list))
+	for _, x := range list {
+		set[x.Name] = x
+	}
+	writeJSON(w, http.StatusOK, Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted})
+}
+
+func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{"namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost"})
+	number := func(x *float64) string {
+		if x == nil {
+			return ""
+		}
+		return strconv.FormatFloat(*x, 'f', 3, 64)
+	}
+	for i := range list {
+		x := &list[i]
+		_ = out.Write([]string{
+			x.Properties["namespace"], x.Properties["controllerKind"], x.Properties["controller"], x.Start.UTC().Format(time.RFC3339), x.End.UTC().Format(time.RFC3339),
+			strconv.Itoa(x.Minutes), number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost),
+		})
+	}
+	out.Flush() // an error means that the client has disconnected
+}
