@@ -232,5 +232,9 @@ arena: bin/gpupilot ## NVIDIA's Planner Gym repeated and extended (docs/arena.md
 	bin/gpupilot arena $(addprefix --mooncake ,$(MOONCAKE)) $(ARENA_FLAGS) > bin/arena.txt
 	cat bin/arena.txt
 
+.PHONY: site
+site: ## the documentation as a static site with a search and llms.txt, in bin/site/
+	@cd deploy/release && go run ./cmd/site -version '$(VERSION)'
+
 clean:
 	rm -rf bin
