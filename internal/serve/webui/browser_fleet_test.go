@@ -75,3 +75,27 @@ func TestBrowserLargeFleet(t *testing.T) {
 	b.fits("a large fleet on a phone")
 	b.shoot("large-360-dark")
 }
+
+// The page with a fleet of 10,000 nodes is light. Paint and frames depend on the machine: they
+// are in the log.
+func TestBrowserWeight(t *testing.T) {
+	b := openBrowser(t)
+	url := serve(t, fixed{largeFleet(10000)}, nil)
+	b.size(1280, 900, "light")
+	for _, view := range []struct{ name, ready string }{{"workloads", listed}, {"fleet", `document.querySelectorAll("#fleet .node").length === 50`}} {
+		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url+"#"+view.name))
+		b.wants(view.ready)
+		weight := eval[float64](b, `[...performance.getEntriesByType("resource"), ...performance.getEntriesByType("navigation")].reduce((n, e) => n + e.transferSize, 0)`)
+		paint := eval[float64](b, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`)
+		eval[bool](b, `window.frames60 = 0, window.took = 0, (() => {
+			let n = 0, began = performance.now();
+			const step = () => { scrollTo(0, (n * 40) % document.documentElement.scrollHeight); n++; if (performance.now() - began < 1000) requestAnimationFrame(step); else { window.took = performance.now() - began; window.frames60 = n; } };
+			requestAnimationFrame(step);
+		})(), true`)
+		b.wants(`window.took > 0`)
+		t.Logf("%s: %.0f kB, first paint %.0f ms, %.0f frames/s while it scrolls", view.name, weight/1000, paint, eval[float64](b, `window.frames60 / window.took * 1000`))
+		if weight > 300_000 {
+			t.Errorf("%s weighs %.0f bytes, want at most 300,000", view.name, weight)
+		}
+	}
+}
