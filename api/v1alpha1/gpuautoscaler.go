@@ -65,6 +65,7 @@ type GPUAutoscalerSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self.all(s, !has(s.name) || self.filter(x, has(x.name) && x.name == s.name).size() == 1)",message="names of signals must be unique"
 	Signals []Signal `json:"signals"`
 
 	// Behavior bounds the scaling in each direction, in the shape of the
@@ -141,6 +142,12 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.pool) || has(self.preset) && self.preset == 'epp'",message="pool is for the preset epp"
 // +kubebuilder:validation:XValidation:rule="has(self.model) == (has(self.preset) && self.preset == 'dynamo')",message="the preset dynamo needs a model, and no other signal has one"
 type Signal struct {
+	// Name of the signal in decisions, in the status and in metrics; by default the metric,
+	// the query or the preset. It is unique within the object.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +optional
+	Name string `json:"name,omitempty"`
 	// GPU is a field of the pods' GPUs.
 	// +optional
 	GPU *GPUSignal `json:"gpu,omitempty"`
@@ -192,6 +199,15 @@ type Signal struct {
 	// optional: it is the number of requests per replica, running and waiting.
 	// +optional
 	Target *Target `json:"target,omitempty"`
+
+	// Fallback is the reaction while this signal has no value: Hold, the default, allows no
+	// scale-down, Ignore lets the other signals decide. After a minute, Max asks for
+	// maxReplicas, and a number for as many replicas; both hold until then. MissingData
+	// applies when no signal has a value and no fallback asks for replicas.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="(type(self) == int && self >= 0) || (type(self) == string && self in ['Hold', 'Ignore', 'Max'])",message="fallback must be Hold, Ignore, Max or a number of replicas"
+	// +optional
+	Fallback *intstr.IntOrString `json:"fallback,omitempty"`
 
 	// SLO is a promise about the latency of requests. With it, the replicas that keep it are
 	// learned, and a target counts until then.
@@ -311,6 +327,8 @@ type Target struct {
 }
 
 // Behavior bounds the scaling in each direction.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.scaleUp) || !has(self.scaleUp.toZeroSeconds)",message="toZeroSeconds is for scaleDown"
 type Behavior struct {
 	// +optional
 	ScaleUp *ScalingRules `json:"scaleUp,omitempty"`
@@ -343,6 +361,13 @@ type ScalingRules struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : !self.startsWith('-')",message="a tolerance must not be negative"
 	// +optional
 	Tolerance *resource.Quantity `json:"tolerance,omitempty"`
+	// ToZeroSeconds is how long no signal must have been above its activation before the last
+	// replica is removed. It takes the place of the stabilization window in that step. For
+	// scaleDown only.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	// +optional
+	ToZeroSeconds *int32 `json:"toZeroSeconds,omitempty"`
 }
 
 // ScalingPolicy bounds a change within a period.

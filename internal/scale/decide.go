@@ -75,9 +75,10 @@ func (e *engine) observe(s State) State {
 type joined struct {
 	want              int32 // the most that one of them wants
 	demand            int32 // by the deciding signal's values alone
-	deciding          int   // the signal that wants it, and whose values ask for the most; -1: none is readable
+	deciding          int   // the signal that wants it, and whose values ask for the most; -1: none does
 	first, last       int   // the deciding signal's steps
-	readable, missing int32 // signals
+	readable, missing int32 // signals; missing: those that hold
+	standing          int32 // signals without a value whose fallback asks for replicas
 	settling          bool  // a signal is settling
 	promised          bool  // the deciding signal has a plan of its own, with a window
 	probing           bool  // a signal that wants the most asks for a probe
@@ -85,11 +86,17 @@ type joined struct {
 
 // add joins signal i, whose steps are those from first to last.
 func (j *joined) add(i int, o *outcome, first, last int) {
-	if !o.readable {
+	switch {
+	case o.readable:
+		j.readable++
+	case o.standsIn:
+		j.standing++
+	case o.ignored:
+		return
+	default:
 		j.missing++
 		return
 	}
-	j.readable++
 	j.settling = j.settling || o.settling
 	switch {
 	case j.deciding < 0 || o.replicas > j.want:
@@ -121,20 +128,23 @@ func (e *engine) demand(s State) (int32, State) {
 	s.Signals, e.ofSignals = signals, len(e.steps)
 	cur := e.o.Replicas
 	switch {
-	case e.readable == 0 && cur > 0 && e.serving == 0:
+	case e.readable+e.standing > 0:
+	case cur > 0 && e.serving == 0:
 		return e.step(RuleNotServing, cur, cur, Facts{Coming: e.starting, Stuck: e.unschedulable + e.expired}), s
-	case e.readable == 0:
+	default:
 		return e.fallback(cur, &s), s
 	}
-	e.inputs[e.deciding].Deciding, e.steps[e.first].Facts.MostOf = true, e.readable
+	e.inputs[e.deciding].Deciding, e.steps[e.first].Facts.MostOf = true, e.readable+e.standing
 	if e.probing {
 		s.ProbedAt, s.Probed = e.now, e.carrying()
 	}
-	s.LastData = e.now
+	if e.readable > 0 {
+		s.LastData = e.now
+	}
 	if e.missing > 0 && e.want < cur {
 		return e.step(RuleMissing, e.want, cur, Facts{}), s
 	}
-	return e.activate(e.holdRollout(e.want)), s
+	return e.activate(e.holdRollout(e.want), &s), s
 }
 
 // fallback holds while nothing can be read, and after a while does what the
@@ -157,9 +167,10 @@ func (e *engine) fallback(cur int32, s *State) int32 {
 
 // activate decides about zero. A workload leaves zero when a signal is above its
 // activation, and goes to zero only when each signal that has one is readable and not
-// above it.
-func (e *engine) activate(want int32) int32 {
+// above it, or its fallback ignores that.
+func (e *engine) activate(want int32, s *State) int32 {
 	if e.p.Min > 0 {
+		s.ActiveAt = time.Time{}
 		return want
 	}
 	active, known, unknown := false, false, false
@@ -167,16 +178,19 @@ func (e *engine) activate(want int32) int32 {
 		switch a, t := e.p.Signals[i].Activation, e.o.total(i); {
 		case a == nil:
 		case !t.fresh(e.now, e.p.maxAge()):
-			unknown = true
+			unknown = unknown || e.p.Signals[i].Fallback.Mode != FallbackIgnore
 		default:
 			known = true
 			active = active || t.Value > *a
 		}
 	}
+	s.isActive(active || unknown, e.now)
 	atZero := e.o.Replicas == 0
 	switch mayEnd := known && (atZero || !unknown); {
 	case active && want < 1, !mayEnd && want < 1 && !atZero:
 		return e.step(RuleActivation, want, 1, Facts{Limit: 1})
+	case !active && mayEnd && want <= 1 && !atZero && e.waitsForZero(s) > 0:
+		return e.step(RuleActivation, want, 1, Facts{Wait: e.waitsForZero(s), Window: e.p.Down.ToZero})
 	case !active && mayEnd && want <= 1:
 		return e.step(RuleActivation, want, 0, Facts{Down: true})
 	}
@@ -202,6 +216,9 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		_, highest, _ := extremes(s.Wants, e.now, window)
 		if e.now.Sub(s.Since) < window {
 			highest = cur // the window is not covered yet, as after a restart
+		}
+		if want == 0 && highest <= 1 && e.p.Down.ToZero > 0 {
+			return want // activate has waited
 		}
 		if held := min(cur, max(want, highest)); held != want {
 			return e.step(RuleStabilization, want, held, Facts{Window: window, Down: true})

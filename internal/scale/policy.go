@@ -67,9 +67,29 @@ type Signal struct {
 	// replicas, and at or below which it may go to zero.
 	Activation *float64
 
+	// Fallback is what happens while the signal has no value.
+	Fallback Fallback
+
 	// Ceiling is the highest value that a replica can have: 100 for a utilisation
 	// in percent, 1 for a ratio; 0: there is none.
 	Ceiling float64
+}
+
+// FallbackMode is what to do while one signal has no value.
+type FallbackMode uint8
+
+// The modes.
+const (
+	FallbackHold     FallbackMode = iota // no scale-down; Policy.Missing applies when no signal has a value
+	FallbackIgnore                       // the other signals decide
+	FallbackMax                          // after Policy.MissingAfter it asks for Policy.Max, and holds until then
+	FallbackReplicas                     // likewise, for Fallback.Replicas
+)
+
+// Fallback is what to do while one signal has no value.
+type Fallback struct {
+	Mode     FallbackMode
+	Replicas int32
 }
 
 // Learned reports whether the target is learned.
@@ -112,6 +132,9 @@ type Rules struct {
 	Window   time.Duration
 	Policies []RatePolicy // none: unbounded
 	Select   Select
+	// ToZero is how long no signal must have been above its activation before the last
+	// replica is removed, in place of Window; 0: Window counts. Downward only.
+	ToZero time.Duration
 	// Tolerance is the relative deviation from the target that changes nothing, such as
 	// 0.1. AutoTolerance depends on the direction and the signal.
 	Tolerance float64

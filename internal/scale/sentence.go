@@ -47,6 +47,9 @@ func (s Step) Sentence() string {
 	case RuleRollout:
 		return s.rollout()
 	case RuleFallback:
+		if f.Signal != "" {
+			return s.signalFallback()
+		}
 		return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", duration(f.Wait), s.After)
 	case RuleActivation:
 		return s.activation()
@@ -263,7 +266,27 @@ func (s Step) missing() string {
 	return fmt.Sprintf("no signal has had a value for %s, and missing data never scales down: keep %d", duration(f.Wait), s.After)
 }
 
+// signalFallback is about one signal without a value.
+func (s Step) signalFallback() string {
+	f := s.Facts
+	out := f.Signal + " has no value"
+	if f.Wait >= time.Second {
+		out = fmt.Sprintf("%s has had no value for %s", f.Signal, duration(f.Wait))
+	}
+	if f.Limit == 0 && s.After == s.Before {
+		return out + ": its fallback lets the other signals decide"
+	}
+	out += fmt.Sprintf(": its fallback asks for %s", wholeReplicas(s.After))
+	if f.MostOf > 1 {
+		out += fmt.Sprintf(", the most of %d signals", f.MostOf)
+	}
+	return out
+}
+
 func (s Step) activation() string {
+	if s.Facts.Wait > 0 {
+		return fmt.Sprintf("no signal is above its activation: keep 1 for %s of %s", duration(s.Facts.Wait), duration(s.Facts.Window))
+	}
 	if s.Facts.Down {
 		return "no signal is above its activation: 0 replicas"
 	}

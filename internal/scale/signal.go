@@ -39,7 +39,9 @@ func (v *view) base() int32 {
 
 // outcome is what one signal contributes to a decision.
 type outcome struct {
-	readable bool  // false: it contributes its input only
+	readable bool  // false: it contributes its input only, and what its fallback says
+	standsIn bool  // its fallback asks for replicas
+	ignored  bool  // its fallback lets others decide
 	promised bool  // its plan has its own window
 	demand   int32 // replicas that its values ask for, before any rule
 	replicas int32 // wanted
@@ -83,8 +85,10 @@ func (e *evaluation) run() outcome {
 	}}
 	if !ok {
 		e.state.Level, e.state.Trend = Level{}, Trend{}
+		e.standIn(&out)
 		return out
 	}
+	e.state.SilentSince = time.Time{}
 	if planned, d, ok := e.keepPromise(m); ok {
 		e.explainPromise(planned, d)
 		out.promised, out.demand = true, planned.replicas(e.base())

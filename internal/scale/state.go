@@ -23,6 +23,7 @@ type State struct {
 	ShrankAt  time.Time `json:"shrankAt,omitzero"`  // when the number of serving replicas last fell
 	ProbedAt  time.Time `json:"probedAt,omitzero"`  // time of the last probe
 	Probed    int32     `json:"probed,omitempty"`   // serving replicas at the last probe
+	ActiveAt  time.Time `json:"activeAt,omitzero"`  // when a signal was last above its activation, or not readable
 	Zeroed    bool      `json:"zeroed,omitempty"`   // the last decision was 0 replicas, and others did not set them
 	Wants     []Want    `json:"wants,omitempty"`    // within the longer stabilisation window, thinned
 	Changes   []Change  `json:"changes,omitempty"`  // within the longest period of a rate policy
@@ -54,6 +55,9 @@ type SignalState struct {
 	// TokensAt is when tokens were last read; zero: never.
 	TokensAt time.Time `json:"tokensAt,omitzero"`
 
+	// SilentSince is since when the signal has had no value; zero: it has one.
+	SilentSince time.Time `json:"silentSince,omitzero"`
+
 	// SaturatedSince is when the signal reached its ceiling. It is zero while the
 	// signal is below and no backlog is left.
 	SaturatedSince time.Time `json:"saturatedSince,omitzero"`
@@ -81,7 +85,7 @@ func (s *State) signal(i int, name string) SignalState {
 // below a millisecond take up a third of a state's JSON.
 func (s State) Truncate(d time.Duration) State {
 	s.Wants, s.Changes, s.Signals = slices.Clone(s.Wants), slices.Clone(s.Changes), slices.Clone(s.Signals)
-	times := []*time.Time{&s.Since, &s.LastData, &s.DecidedAt, &s.ShrankAt, &s.ProbedAt, &s.Rollout.ReducedSince, &s.Rollout.ReducedAt}
+	times := []*time.Time{&s.Since, &s.LastData, &s.DecidedAt, &s.ShrankAt, &s.ProbedAt, &s.ActiveAt, &s.Rollout.ReducedSince, &s.Rollout.ReducedAt}
 	for i := range s.Wants {
 		times = append(times, &s.Wants[i].At)
 	}
@@ -90,7 +94,7 @@ func (s State) Truncate(d time.Duration) State {
 	}
 	for i := range s.Signals {
 		x := &s.Signals[i]
-		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.HeldSince, &x.TokensAt)
+		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.HeldSince, &x.SilentSince, &x.TokensAt)
 	}
 	for _, t := range times {
 		*t = t.Truncate(d)

@@ -193,6 +193,35 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	f(true, "a budget", func(s *spec) { s.Budget = &v1alpha1.Budget{MaxGPUs: n(1)} })
 	f(false, "a budget of 0", func(s *spec) { s.Budget = &v1alpha1.Budget{MaxGPUs: n(0)} })
 	f(true, "missingData 3", func(s *spec) { s.MissingData = number(3) })
+	named := func(names ...string) func(*spec) {
+		return func(s *spec) {
+			for i, x := range names {
+				if i > 0 {
+					s.Signals = append(s.Signals, *s.Signals[0].DeepCopy())
+				}
+				s.Signals[i].Name = x
+			}
+		}
+	}
+	fallback := func(x *intstr.IntOrString) func(*spec) {
+		return func(s *spec) { s.Signals[0].Fallback = x }
+	}
+	f(true, "named signals", named("util", "queue-2", "", ""))
+	f(false, "two signals of one name", named("util", "util"))
+	f(false, "a name in capitals", named("Util"))
+	f(false, "a name of 64 characters", named(strings.Repeat("a", 64)))
+	for _, x := range []string{"Hold", "Ignore", "Max"} {
+		f(true, "fallback "+x, fallback(name(x)))
+	}
+	f(true, "fallback 3", fallback(number(3)))
+	f(false, "fallback -1", fallback(number(-1)))
+	f(false, "fallback Zero", fallback(name("Zero")))
+	f(true, "toZeroSeconds", down(v1alpha1.ScalingRules{ToZeroSeconds: n(600)}))
+	f(false, "toZeroSeconds -1", down(v1alpha1.ScalingRules{ToZeroSeconds: n(-1)}))
+	f(false, "toZeroSeconds of two days", down(v1alpha1.ScalingRules{ToZeroSeconds: n(2 * 86400)}))
+	f(false, "toZeroSeconds upward", func(s *spec) {
+		s.Behavior = &v1alpha1.Behavior{ScaleUp: &v1alpha1.ScalingRules{ToZeroSeconds: n(600)}}
+	})
 	f(false, "missingData -1", func(s *spec) { s.MissingData = number(-1) })
 	f(false, "missingData Zero", func(s *spec) { s.MissingData = name("Zero") })
 }

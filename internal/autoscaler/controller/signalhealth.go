@@ -146,3 +146,23 @@ func (w *workload) samplePlaces() map[string]bool {
 	}
 	return out
 }
+
+// fallbackSuffix says what happens while a signal has no value, if its spec does.
+func fallbackSuffix(p *plan, signal string) string {
+	if p == nil {
+		return ""
+	}
+	for i := range p.Policy.Signals {
+		s := &p.Policy.Signals[i]
+		switch {
+		case s.Name != signal:
+		case s.Fallback.Mode == scale.FallbackIgnore:
+			return ", which is ignored (fallback: Ignore)"
+		case s.Fallback.Mode == scale.FallbackMax:
+			return " (fallback: Max)"
+		case s.Fallback.Mode == scale.FallbackReplicas:
+			return fmt.Sprintf(" (fallback: %d replicas)", s.Fallback.Replicas)
+		}
+	}
+	return ""
+}

@@ -356,7 +356,7 @@ func signalsCondition(r *report) metav1.Condition {
 	case c.Status == metav1.ConditionTrue && missing == "":
 		c.Reason, c.Message = reasonReadable, "every signal can be read"
 	case c.Status == metav1.ConditionTrue:
-		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
+		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)
 	case r.queryProblem != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
 	case d.Serving == 0:

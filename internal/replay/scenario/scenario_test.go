@@ -46,6 +46,15 @@ func play(t *testing.T, path string) {
 	}
 }
 
+// The scenario of steps has the policy of the example.
+func TestStepsExample(t *testing.T) {
+	example, err1 := os.ReadFile("../../../examples/steps.yaml")
+	story, err2 := os.ReadFile("../../scale/testdata/steps.txtar")
+	if err := errors.Join(err1, err2); err != nil || !bytes.Contains(story, example) {
+		t.Errorf("steps.txtar does not have the policy of examples/steps.yaml: %v", err)
+	}
+}
+
 // TestDocs plays the story in the documentation, which is an example, too.
 func TestDocs(t *testing.T) {
 	const path, begin, end = "../../../docs/scenarios.md", "```txtar\n", "```\n"

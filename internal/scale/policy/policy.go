@@ -111,6 +111,7 @@ const (
 	maxSignals       = 16
 	maxPolicies      = 16
 	maxWindowSeconds = 3600
+	maxToZeroSeconds = 86400
 )
 
 func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
@@ -123,7 +124,11 @@ func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.P
 	}
 	for i := range in {
 		before := len(c.Sources)
-		if err := c.compileSignal(&in[i], spec.ScaleTargetRef.Name, path.Index(i)); err != nil {
+		err := c.compileSignal(&in[i], spec.ScaleTargetRef.Name, path.Index(i))
+		if err == nil {
+			err = nameSignals(c.Policy.Signals[before:], &in[i], path.Index(i))
+		}
+		if err != nil {
 			errs = append(errs, err)
 		}
 		for j := range c.Sources[before:] {
@@ -131,7 +136,7 @@ func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.P
 		}
 	}
 	numberDuplicateNames(c.Policy.Signals)
-	return errs
+	return append(errs, checkUniqueNames(in, path)...)
 }
 
 // numberDuplicateNames appends numbers to repeated signal names, because the engine
@@ -328,6 +333,9 @@ func compileBehavior(p *scale.Policy, b *v1alpha1.Behavior, path *field.Path) (e
 		return nil
 	}
 	errs = append(errs, compileRules(&p.Up, b.ScaleUp, path.Child("scaleUp"))...)
+	if b.ScaleUp != nil && b.ScaleUp.ToZeroSeconds != nil {
+		errs = append(errs, field.Forbidden(path.Child("scaleUp", "toZeroSeconds"), "is for scaleDown"))
+	}
 	return append(errs, compileRules(&p.Down, b.ScaleDown, path.Child("scaleDown"))...)
 }
 
@@ -339,6 +347,12 @@ func compileRules(r *scale.Rules, in *v1alpha1.ScalingRules, path *field.Path) (
 		r.Window = seconds(*w)
 		if *w < 0 || *w > maxWindowSeconds {
 			errs = append(errs, field.Invalid(path.Child("stabilizationWindowSeconds"), *w, "must lie between 0 and 3600"))
+		}
+	}
+	if z := in.ToZeroSeconds; z != nil {
+		r.ToZero = seconds(*z)
+		if *z < 0 || *z > maxToZeroSeconds {
+			errs = append(errs, field.Invalid(path.Child("toZeroSeconds"), *z, "must lie between 0 and 86400"))
 		}
 	}
 	if in.Tolerance != nil {

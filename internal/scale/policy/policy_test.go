@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -264,5 +265,35 @@ signals:
 	numberDuplicateNames(taken)
 	if taken[2].Name != "a (3)" || taken[3].Name != "a (2) (2)" {
 		t.Errorf("names %+v", taken)
+	}
+}
+
+// The name replaces that of the metric or the preset, and the fallback is each part's.
+func TestNamedSignals(t *testing.T) {
+	c, err := Compile(autoscaler(t, `
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
+maxReplicas: 8
+behavior: {scaleDown: {toZeroSeconds: 600}}
+signals:
+- {name: chat, preset: vllm, fallback: Ignore}
+- {name: busy, gpu: {metric: SMActive}, target: {value: "0.6"}, fallback: 3}
+- {preset: epp, fallback: Max}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{}
+	for _, s := range c.Policy.Signals {
+		got = append(got, fmt.Sprint(s.Name, s.Fallback))
+	}
+	want := []string{
+		fmt.Sprint("chat requests", scale.Fallback{Mode: scale.FallbackIgnore}), fmt.Sprint("chat KV cache", scale.Fallback{Mode: scale.FallbackIgnore}),
+		fmt.Sprint("busy", scale.Fallback{Mode: scale.FallbackReplicas, Replicas: 3}), fmt.Sprint("epp requests", scale.Fallback{Mode: scale.FallbackMax}),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("signals %q, want %q", got, want)
+	}
+	if c.Policy.Down.ToZero != 10*time.Minute {
+		t.Errorf("toZeroSeconds: %v", c.Policy.Down.ToZero)
 	}
 }
