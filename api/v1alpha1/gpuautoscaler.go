@@ -205,6 +205,7 @@ type Signal struct {
 	// maxReplicas, and a number for as many replicas; both hold until then. MissingData
 	// applies when no signal has a value and no fallback asks for replicas.
 	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=6
 	// +kubebuilder:validation:XValidation:rule="(type(self) == int && self >= 0) || (type(self) == string && self in ['Hold', 'Ignore', 'Max'])",message="fallback must be Hold, Ignore, Max or a number of replicas"
 	// +optional
 	Fallback *intstr.IntOrString `json:"fallback,omitempty"`
