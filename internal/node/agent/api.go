@@ -4,7 +4,6 @@ package agent
 
 import (
 	"encoding/json"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -156,18 +155,6 @@ type Allocation struct {
 	Resource string `json:"resource"`
 	DeviceID string `json:"deviceId"`
 	OwnerDoc
-}
-
-func (a *Agent) serveGPUs(w http.ResponseWriter, _ *http.Request) {
-	s := a.Snapshot()
-	if s == nil {
-		http.Error(w, "nothing has been collected yet", http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	_ = enc.Encode(a.document(s, time.Now())) // a disconnected client is not an error
 }
 
 func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {

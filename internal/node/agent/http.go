@@ -20,7 +20,8 @@ import (
 //	/health       always 200, as dcgm-exporter's, unless GPUs are required
 //	/healthz      200 while ticks go on, else 503 and the reason: restart me
 //	/readyz       the same; 503 also before the first tick
-//	/api/v1/gpus  the last snapshot as JSON, see Document
+//	/api/v1/…     the last snapshot as JSON, see paths
+//	/dcgm/…       the same under the paths of NVIDIA's gpu-monitoring-tools
 //	/api/v1/sim   takes the load of simulated GPUs, with --sim-push
 //	/debug/pprof/ profiles of the agent, if they are asked for
 func (a *Agent) Handler() http.Handler {
@@ -35,7 +36,7 @@ func (a *Agent) Handler() http.Handler {
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, a.alive(time.Now(), time.Time{}))
 	})
-	mux.HandleFunc("/api/v1/gpus", a.serveGPUs)
+	a.handlePaths(mux)
 	if a.deps.Push != nil {
 		mux.Handle(sim.PushPath, a.deps.Push)
 	}

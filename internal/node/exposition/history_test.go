@@ -183,7 +183,7 @@ func TestHealth(t *testing.T) {
 		t.Helper()
 		d := wholeGPU(0, now, values)
 		d.XIDs = xids
-		for i, v := range judge(&d, now) {
+		for i, v := range gpu.Judge(&d, now) {
 			var want gpu.Verdict
 			switch w := gpu.HealthWatch(i); {
 			case w == watch && health > 0:

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import "time"
+
+// healthXIDs is how long an XID error counts against a GPU's health.
+const healthXIDs = time.Hour
+
+// Unjudged reports whether only DCGM can judge a system. Without DCGM's verdicts
+// they are absent, not healthy.
+func Unjudged(w HealthWatch) bool { return w == WatchSM || w == WatchInforom }
+
+// Judge returns the verdict on each system of a GPU from its values and XID
+// errors.
+func Judge(d *DeviceSnapshot, now time.Time) (out Verdicts) {
+	positive := func(id FieldID) bool { v, ok := d.Values.Get(id); return ok && v > 0 }
+	if positive(RowRemapFailure) {
+		out[WatchMem].Worsen(HealthFail, "DCGM_FR_ROW_REMAP_FAILURE")
+	}
+	if positive(ECCDBEVolatile) {
+		out[WatchMem].Worsen(HealthFail, "DCGM_FR_VOLATILE_DBE_DETECTED")
+	}
+	if positive(RowRemapPending) {
+		out[WatchMem].Worsen(HealthWarn, "DCGM_FR_PENDING_ROW_REMAP")
+	}
+	if positive(RetiredPending) {
+		out[WatchMem].Worsen(HealthWarn, "DCGM_FR_PENDING_PAGE_RETIREMENTS")
+	}
+	if reasons, ok := d.Values.Get(ClocksEventReasons); ok {
+		mask := uint64(max(reasons, 0))
+		if mask&0x60 != 0 { // sw_thermal, hw_thermal
+			out[WatchThermal].Worsen(HealthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL")
+		}
+		if mask&0x80 != 0 { // hw_power_brake
+			out[WatchPower].Worsen(HealthWarn, "DCGM_FR_CLOCK_THROTTLE_POWER")
+		}
+	}
+	temp, ok := d.Values.Get(GPUTemp)
+	if limit, ok2 := d.Values.Get(SlowdownTemp); ok && ok2 && limit > 0 && temp >= limit {
+		out[WatchThermal].Worsen(HealthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL")
+	}
+	if len(d.Links.Down) > 0 {
+		out[WatchNVLink].Worsen(HealthFail, "DCGM_FR_NVLINK_DOWN")
+	}
+	if d.Err != nil {
+		out[WatchDriver].Worsen(HealthFail, "DCGM_FR_NVML_API")
+	}
+	for _, x := range d.XIDs {
+		if now.Sub(x.Last) > healthXIDs {
+			continue
+		}
+		if known, ok := LookupXID(x.Code); ok {
+			out[WatchAll].Worsen(known.GPU.Health, known.GPU.Code)
+			out[known.Watch].Worsen(known.System.Health, known.System.Code)
+		}
+	}
+	return out
+}
