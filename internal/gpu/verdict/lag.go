@@ -101,7 +101,9 @@ func (c *comparison) delayed() (Verdict, bool) {
 		r, ok := c.held(lag)
 		switch {
 		case ok && lag <= limit:
-			honest = min(honest, r)
+			if honest = min(honest, r); honest <= most/5 {
+				return Verdict{}, false // small differences at the steps alone do not accuse
+			}
 		case ok && r < most:
 			fits = append(fits, fit{lag, r})
 		}
@@ -110,7 +112,6 @@ func (c *comparison) delayed() (Verdict, bool) {
 	if !ok {
 		return v, false
 	}
-	// Small differences at the steps alone do not accuse.
 	r, _ := c.held(*v.Lag)
 	return v, honest > 4*r+most/5
 }

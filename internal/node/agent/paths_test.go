@@ -4,12 +4,17 @@ package agent
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpupilot/gpupilot/client"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -73,6 +78,46 @@ func TestPaths(t *testing.T) {
 	if code, _ := fetch(t, a.Handler(), "/api/v1/status"); code != http.StatusServiceUnavailable {
 		t.Errorf("before the first collection: %d", code)
 	}
+}
+
+// package client has all that the paths answer.
+func TestClientHasIt(t *testing.T) {
+	answers := map[string]any{
+		"/api/v1/gpus": client.Node{}, "/api/v1/gpus/{id}": client.Device{}, "/api/v1/gpus/{id}/health": client.Health{},
+		"/api/v1/gpus/{id}/processes": []client.Process{}, "/api/v1/processes/{pid}": []client.Use{}, "/api/v1/topology": client.Topology{},
+		"/api/v1/discovery": client.Discovery{}, "/api/v1/status": client.Status{},
+	}
+	for _, p := range paths {
+		if answers[p.pattern] == nil {
+			t.Errorf("package client lacks %s", p.pattern)
+			continue
+		}
+		if diff := cmp.Diff(flat(reflect.TypeOf(p.of)), flat(reflect.TypeOf(answers[p.pattern]))); diff != "" {
+			t.Errorf("%s, agent and client: %s", p.pattern, diff)
+		}
+	}
+}
+
+// flat describes a type without its names.
+func flat(t reflect.Type) any {
+	switch {
+	case t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[json.Number]():
+		return t.String()
+	case t.Kind() == reflect.Struct:
+		out := map[string]any{}
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if f.Anonymous {
+				maps.Copy(out, flat(f.Type).(map[string]any))
+				continue
+			}
+			out[f.Tag.Get("json")] = flat(f.Type)
+		}
+		return out
+	case t.Kind() == reflect.Pointer, t.Kind() == reflect.Slice, t.Kind() == reflect.Array, t.Kind() == reflect.Map:
+		return []any{t.Kind().String(), flat(t.Elem())}
+	}
+	return t.Kind().String()
 }
 
 // The description has each path, and each of its references leads somewhere.
