@@ -235,7 +235,7 @@ func (t *Target) freeLines(added []Exposed) {
 	}
 	freed := 0
 	for id := range t.series {
-		if s := &t.series[id]; s.live && s.isLine() && !used[uint32(id)] {
+		if s := &t.series[id]; s.live && len(s.name) == lineKey && s.name[0] == 0 && !used[uint32(id)] {
 			t.freeSeries(uint32(id))
 			freed++
 		}
@@ -245,9 +245,6 @@ func (t *Target) freeLines(added []Exposed) {
 		t.compact(t.ring.Slots(), freed > t.live/8)
 	}
 }
-
-// isLine reports whether it is the series of a line of the page.
-func (s *seriesState) isLine() bool { return len(s.name) == lineKey && s.name[0] == 0 }
 
 // pruneExposures drops the exposures that ended before the window.
 func (t *Target) pruneExposures() {
@@ -405,7 +402,7 @@ func (t *Target) rewindExposures(stamp int64) {
 		t.exposed.list[i].From = min(t.exposed.list[i].From, stamp)
 	}
 	t.countExposures()
-	t.failures.stamps = t.failures.stamps[:0]
+	t.failures.Clear()
 	t.settle()
 	t.store.changed.add(t)
 }

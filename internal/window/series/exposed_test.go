@@ -184,7 +184,7 @@ func TestReadUpHasFailures(t *testing.T) {
 	for i := range 2 * maxFailures {
 		a.Fail(sec(float64(10 + i)))
 	}
-	if n := len(a.failures.stamps); n > maxFailures {
+	if n := len(a.failures.From(0)); n > maxFailures {
 		t.Errorf("%d failures are kept", n)
 	}
 	checkLedger(t, s)

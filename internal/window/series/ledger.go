@@ -65,7 +65,7 @@ func (t *Target) charge(bytes, rings int64) {
 // size returns the target's bytes. It sums counters that every change updates; a test
 // compares it with a full count.
 func (t *Target) size() int64 {
-	return targetBytes + int64(len(t.name)) + t.writer + t.ring.Bytes() + t.keys + t.lists + t.exposed.bytes + t.failures.bytes() +
+	return targetBytes + int64(len(t.name)) + t.writer + t.ring.Bytes() + t.keys + t.lists + t.exposed.bytes + t.failures.Bytes() +
 		int64(cap(t.series))*seriesBytes +
 		int64(len(t.devices))*deviceBytes + int64(t.devPeak)*deviceEntry +
 		int64(t.idsPeak)*idEntry +

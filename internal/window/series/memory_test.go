@@ -40,7 +40,7 @@ func recount(t *Target) int64 {
 		n += deviceBytes + TextBytes(len(uuid)) + int64(cap(d.fields))*fieldBytes + int64(cap(d.shares))*shareBytes + ownerBytes(d.owners)
 	}
 	closed := 0
-	n += int64(cap(t.exposed.list))*exposureBytes + int64(cap(t.failures.stamps))*8
+	n += int64(cap(t.exposed.list))*exposureBytes + t.failures.Bytes()
 	for i := range t.exposed.list {
 		x := &t.exposed.list[i]
 		n += TextBytes(int(x.Labels.ByteSize())) + 16

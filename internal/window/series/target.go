@@ -107,7 +107,7 @@ type Target struct {
 	listed   bool   // in the store's list of limited targets
 
 	exposed  exposures
-	failures failures
+	failures ring.Stamps // of failed scrapes
 
 	round   uint32 // updates of owners
 	past    int    // ended tenures
