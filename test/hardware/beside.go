@@ -23,14 +23,26 @@ import (
 
 // pairs are fields of the agent and what nvidia-smi calls the same, in the same unit.
 var pairs = []struct{ field, query string }{
-	{"DCGM_FI_DEV_GPU_UTIL", "utilization.gpu"}, {"DCGM_FI_DEV_MEM_COPY_UTIL", "utilization.memory"},
-	{"DCGM_FI_DEV_FB_TOTAL", "memory.total"}, {"DCGM_FI_DEV_FB_USED", "memory.used"}, {"DCGM_FI_DEV_FB_FREE", "memory.free"},
-	{"DCGM_FI_DEV_FB_RESERVED", "memory.reserved"}, {"DCGM_FI_DEV_GPU_TEMP", "temperature.gpu"}, {"DCGM_FI_DEV_MEMORY_TEMP", "temperature.memory"},
-	{"DCGM_FI_DEV_POWER_USAGE", "power.draw"}, {"DCGM_FI_DEV_POWER_USAGE_INSTANT", "power.draw.instant"}, {"DCGM_FI_DEV_POWER_MGMT_LIMIT", "power.limit"},
-	{"DCGM_FI_DEV_SM_CLOCK", "clocks.sm"}, {"DCGM_FI_DEV_MEM_CLOCK", "clocks.mem"}, {"DCGM_FI_DEV_VIDEO_CLOCK", "clocks.video"},
-	{"DCGM_FI_DEV_PCIE_LINK_GEN", "pcie.link.gen.current"}, {"DCGM_FI_DEV_PCIE_LINK_WIDTH", "pcie.link.width.current"},
-	{"DCGM_FI_DEV_ENC_UTIL", "utilization.encoder"}, {"DCGM_FI_DEV_DEC_UTIL", "utilization.decoder"},
-	{"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "ecc.errors.corrected.volatile.total"}, {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "ecc.errors.uncorrected.volatile.total"},
+	{"DCGM_FI_DEV_GPU_UTIL", "utilization.gpu"},
+	{"DCGM_FI_DEV_MEM_COPY_UTIL", "utilization.memory"},
+	{"DCGM_FI_DEV_FB_TOTAL", "memory.total"},
+	{"DCGM_FI_DEV_FB_USED", "memory.used"},
+	{"DCGM_FI_DEV_FB_FREE", "memory.free"},
+	{"DCGM_FI_DEV_FB_RESERVED", "memory.reserved"},
+	{"DCGM_FI_DEV_GPU_TEMP", "temperature.gpu"},
+	{"DCGM_FI_DEV_MEMORY_TEMP", "temperature.memory"},
+	{"DCGM_FI_DEV_POWER_USAGE", "power.draw"},
+	{"DCGM_FI_DEV_POWER_USAGE_INSTANT", "power.draw.instant"},
+	{"DCGM_FI_DEV_POWER_MGMT_LIMIT", "power.limit"},
+	{"DCGM_FI_DEV_SM_CLOCK", "clocks.sm"},
+	{"DCGM_FI_DEV_MEM_CLOCK", "clocks.mem"},
+	{"DCGM_FI_DEV_VIDEO_CLOCK", "clocks.video"},
+	{"DCGM_FI_DEV_PCIE_LINK_GEN", "pcie.link.gen.current"},
+	{"DCGM_FI_DEV_PCIE_LINK_WIDTH", "pcie.link.width.current"},
+	{"DCGM_FI_DEV_ENC_UTIL", "utilization.encoder"},
+	{"DCGM_FI_DEV_DEC_UTIL", "utilization.decoder"},
+	{"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "ecc.errors.corrected.volatile.total"},
+	{"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "ecc.errors.uncorrected.volatile.total"},
 }
 
 // beside is one field as the agent and nvidia-smi show it in the same second.

@@ -56,8 +56,10 @@ func TestStartup(t *testing.T) {
 
 func TestStartupSurvivesARestart(t *testing.T) {
 	for _, want := range []v1alpha1.LearnedStartup{
-		{P50Seconds: 30, P75Seconds: 50, P95Seconds: 90, Samples: 20}, {P50Seconds: 30, P75Seconds: 50, P95Seconds: 90, Samples: 5},
-		{P50Seconds: 30, P75Seconds: 90, P95Seconds: 90, Samples: 2}, {P50Seconds: 30, P75Seconds: 30, P95Seconds: 30, Samples: 1},
+		{P50Seconds: 30, P75Seconds: 50, P95Seconds: 90, Samples: 20},
+		{P50Seconds: 30, P75Seconds: 50, P95Seconds: 90, Samples: 5},
+		{P50Seconds: 30, P75Seconds: 90, P95Seconds: 90, Samples: 2},
+		{P50Seconds: 30, P75Seconds: 30, P95Seconds: 30, Samples: 1},
 	} {
 		var s Startup
 		s.Restore(&want)

@@ -27,6 +27,11 @@ type fixed struct{ view view.View }
 
 func (f fixed) View() view.View                             { return f.view }
 func (f fixed) History(string, string) (view.History, bool) { return view.History{}, false }
+func (f fixed) Workload(string, string) (view.WorkloadDetail, bool) {
+	return view.WorkloadDetail{}, false
+}
+func (f fixed) Device(string, string) (view.Device, bool)      { return view.Device{}, false }
+func (f fixed) GPUHours(time.Time, time.Time) []webui.GPUHours { return nil }
 func (f fixed) Minutes(string, string, *view.MinuteQuery) (m view.Minutes, ok bool, err error) {
 	return m, false, nil
 }

@@ -160,7 +160,7 @@ func TestForgottenLinesTakeNoMemory(t *testing.T) {
 		v, _ := a.ring.At(a.series[r.id].column, a.ring.Slot(0))
 		return v
 	}
-	for _, k := range append(gpus, Key{Line: "kept"}) {
+	for _, k := range append([]Key{{Line: "kept"}}, gpus...) {
 		if got, want := oldest(forgot, k), oldest(never, k); got != want || got == 0 {
 			t.Errorf("%+v began with %v, want %v", k, got, want)
 		}
