@@ -398,7 +398,9 @@ func TestBrowserWidths(t *testing.T) {
 	url := serve(t, newLive(lengthen), nil)
 	long := strings.Repeat("n", 63) + "/" + strings.Repeat("x", 253)
 	for _, at := range []struct{ view, ready string }{
-		{"workloads?open=" + long, charted}, {"fleet", celled + ` && document.querySelectorAll("#targets li").length === 2`}, {"decisions", `document.querySelectorAll("#decisions > li").length === 6`},
+		{"workloads?open=" + long, charted},
+		{"fleet", celled + ` && document.querySelectorAll("#targets li").length === 2`},
+		{"decisions", `document.querySelectorAll("#decisions > li").length === 6`},
 		{"gpu?node=gpu-node-0&uuid=GPU-0-0", `document.querySelectorAll("#gpu svg").length > 10`},
 	} {
 		b.do(chromedp.Navigate(url + "#" + at.view))

@@ -337,8 +337,10 @@ func TestHardware(t *testing.T) {
 	if strings.Contains(log, "hardware: fp32") {
 		t.Errorf("a row was measured twice:\n%s", log)
 	}
-	for _, part := range []string{"on NVIDIA H200 (compute capability 9.0, 132 SMs", "| `fp32` | 0.", "TFLOP/s", "nvml: ", "## Calibration of ", "| `tensor` | 1.00 | 0.",
-		"| `DCGM_FI_DEV_FB_TOTAL` | 143771 | 143771 | `memory.total` | 0 |", "| `DCGM_FI_DEV_SM_CLOCK` | 1980 |", "| [N/A] | `ecc.errors.corrected.volatile.total` | - |"} {
+	for _, part := range []string{
+		"on NVIDIA H200 (compute capability 9.0, 132 SMs", "| `fp32` | 0.", "TFLOP/s", "nvml: ", "## Calibration of ", "| `tensor` | 1.00 | 0.",
+		"| `DCGM_FI_DEV_FB_TOTAL` | 143771 | 143771 | `memory.total` | 0 |", "| `DCGM_FI_DEV_SM_CLOCK` | 1980 |", "| [N/A] | `ecc.errors.corrected.volatile.total` | - |",
+	} {
 		if !strings.Contains(page, part) {
 			t.Errorf("the page lacks %q:\n%s", part, page)
 		}
