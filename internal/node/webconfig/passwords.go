@@ -34,7 +34,8 @@ type passwords struct {
 	right map[answerKey]bool // a key has the hash, so that a changed user has none
 	wrong map[answerKey]bool
 
-	waiting map[string]int // by source
+	waiting   map[string]int              // by source
+	comparing map[answerKey]chan struct{} // closed when the comparison ends
 }
 
 // answerKey is the digest of a hash, a user and a password.
@@ -44,6 +45,7 @@ func newPasswords() *passwords {
 	return &passwords{
 		compare: bcrypt.CompareHashAndPassword, slot: make(chan struct{}, 1),
 		right: map[answerKey]bool{}, wrong: map[answerKey]bool{}, waiting: map[string]int{},
+		comparing: map[answerKey]chan struct{}{},
 	}
 }
 
@@ -68,13 +70,24 @@ func (p *passwords) check(ctx context.Context, source string, users map[string]s
 		hash = nobody
 	}
 	key := keyOf(hash, user, password)
-	if right, found := p.remembered(key); found {
-		return right && known
+	for {
+		if right, found := p.remembered(key); found {
+			return right && known
+		}
+		other, ok := p.enter(source, key)
+		if !ok {
+			return false
+		}
+		if other == nil {
+			break
+		}
+		select {
+		case <-other: // its result is remembered, unless its request has ended
+		case <-ctx.Done():
+			return false
+		}
 	}
-	if !p.enter(source) {
-		return false
-	}
-	defer p.leave(source)
+	defer p.leave(source, key)
 	select {
 	case p.slot <- struct{}{}:
 		defer func() { <-p.slot }()
@@ -89,19 +102,29 @@ func (p *passwords) check(ctx context.Context, source string, users map[string]s
 	return right
 }
 
-func (p *passwords) enter(source string) bool {
+// enter takes a place in the queue of a source; ok is false if there is none. If another
+// request has the same user and password, it takes none and returns what is closed when
+// that comparison ends: after a change of the hashes, all scrapes of a source come with
+// the same password at once.
+func (p *passwords) enter(source string, key answerKey) (other <-chan struct{}, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if other, ok := p.comparing[key]; ok {
+		return other, true
+	}
 	if p.waiting[source] >= maxWaiting {
-		return false
+		return nil, false
 	}
 	p.waiting[source]++
-	return true
+	p.comparing[key] = make(chan struct{})
+	return nil, true
 }
 
-func (p *passwords) leave(source string) {
+func (p *passwords) leave(source string, key answerKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	close(p.comparing[key])
+	delete(p.comparing, key)
 	if p.waiting[source]--; p.waiting[source] == 0 {
 		delete(p.waiting, source)
 	}

@@ -206,3 +206,32 @@ func BenchmarkScrapeAmidWrongPasswords(b *testing.B) {
 	}
 	b.ReportMetric(float64(worst.Microseconds()), "worst-µs")
 }
+
+// After a change of the hashes, scrapes of one source come with the right password at once:
+// none is refused, one comparison is made, and its place is free for others. The end of the
+// request that compares refuses no other one.
+func TestOnePasswordTakesOnePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPasswords()
+		made, _ := slowly(p)
+		first, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { p.check(t.Context(), "pod", users, "other", "wrong") }) // holds the slot
+		synctest.Wait()
+		all.Go(func() { p.check(first, "pod", users, "prom", "right") })
+		synctest.Wait()
+		for range 50 {
+			all.Go(func() {
+				if !p.check(t.Context(), "pod", users, "prom", "right") {
+					t.Error("the right password is refused")
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		all.Wait()
+		if made() != 2 || len(p.waiting)+len(p.comparing) != 0 {
+			t.Errorf("%d comparisons, want 2; left are %v and %d", made(), p.waiting, len(p.comparing))
+		}
+	})
+}
