@@ -5,7 +5,6 @@ package load
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/client"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
@@ -27,7 +27,7 @@ type agentTarget struct {
 const (
 	agentTimeout = 5 * time.Second
 	agentStart   = 5 * time.Second // until an agent that was just started has GPUs
-	maxAnswer    = 16 << 20
+	maxAnswer    = 200             // bytes of a refusal
 )
 
 // newAgentTarget reads which GPUs the agent has. It waits for an agent that starts.
@@ -37,8 +37,9 @@ func newAgentTarget(ctx context.Context, address string) (*agentTarget, error) {
 		return nil, fmt.Errorf("%q is not the address of an agent, such as http://127.0.0.1:9400", address)
 	}
 	t := &agentTarget{address: strings.TrimSuffix(address, "/"), client: &http.Client{Timeout: agentTimeout}, uuids: map[int]string{}}
-	body, err := t.send(ctx, http.MethodGet, "/api/v1/gpus", nil)
-	for end := time.Now().Add(agentStart); err != nil && time.Now().Before(end); body, err = t.send(ctx, http.MethodGet, "/api/v1/gpus", nil) {
+	agent := client.Client{URL: t.address, HTTP: t.client}
+	n, err := agent.Node(ctx)
+	for end := time.Now().Add(agentStart); err != nil && time.Now().Before(end); n, err = agent.Node(ctx) {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -46,19 +47,10 @@ func newAgentTarget(ctx context.Context, address string) (*agentTarget, error) {
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", address, err)
 	}
-	var document struct {
-		Devices []struct {
-			Index int    `json:"index"`
-			UUID  string `json:"uuid"`
-		} `json:"devices"`
-	}
-	if err := json.Unmarshal(body, &document); err != nil {
-		return nil, fmt.Errorf("%s is no agent: %w", address, err)
-	}
-	for _, d := range document.Devices {
-		t.uuids[d.Index] = d.UUID
+	for i := range n.Devices {
+		t.uuids[n.Devices[i].Index] = n.Devices[i].UUID
 	}
 	return t, nil
 }
@@ -73,28 +65,21 @@ func (t *agentTarget) write(ctx context.Context, s sim.State) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.send(ctx, http.MethodPut, sim.PushPath, b)
-	return err
-}
-
-func (t *agentTarget) send(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, t.address+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, t.address+sim.PushPath, bytes.NewReader(b))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	resp, err := t.client.Do(req)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode == http.StatusNotFound && path == sim.PushPath:
-		return nil, fmt.Errorf("%s takes no simulated load: start it with --backend sim --sim-push", t.address)
-	case resp.StatusCode/100 != 2:
-		return nil, fmt.Errorf("%s %s: %s: %s", method, t.address+path, resp.Status, excerpt.Of(string(answer), 200))
+	switch resp.StatusCode {
+	case http.StatusNoContent:
+		return nil
+	case http.StatusNotFound:
+		return fmt.Errorf("%s takes no simulated load: start it with --backend sim --sim-push", t.address)
 	}
-	return answer, nil
+	answer, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what there is of it
+	return fmt.Errorf("PUT %s: %s: %s", t.address+sim.PushPath, resp.Status, excerpt.Of(string(answer), maxAnswer))
 }

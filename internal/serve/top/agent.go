@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/client"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -27,58 +28,8 @@ type Agent struct {
 // agentLimit bounds an answer of an agent, in bytes.
 const agentLimit = 32 << 20
 
-// document is what is used of an agent's /api/v1/gpus.
-type document struct {
-	Node            string    `json:"node"`
-	Time            time.Time `json:"time"`
-	IntervalSeconds float64   `json:"intervalSeconds"`
-	Backend         string    `json:"backend"`
-	Error           string    `json:"error"`
-	Kubelet         *struct {
-		Up    bool   `json:"up"`
-		Error string `json:"error"`
-	} `json:"kubelet"`
-	Devices []Device `json:"devices"`
-}
-
 // Device is a GPU or a MIG instance of an agent.
-type Device struct {
-	Index    int    `json:"index"`
-	UUID     string `json:"uuid"`
-	PCIBusID string `json:"pciBusId"`
-	Model    string `json:"model"`
-	MIG      *struct {
-		GPUInstance int    `json:"gpuInstance"`
-		Profile     string `json:"profile"`
-	} `json:"mig"`
-	Up         bool              `json:"up"`
-	AgeSeconds *float64          `json:"ageSeconds"`
-	Failures   uint64            `json:"failures"`
-	Error      string            `json:"error"`
-	Values     map[string]Value  `json:"values"`
-	Labels     map[string]string `json:"labels"`
-	Owners     []view.Owner      `json:"owners"`
-	XIDs       []struct {
-		Code  uint64    `json:"code"`
-		Count uint64    `json:"count"`
-		Last  time.Time `json:"last"`
-	} `json:"xids"`
-	Processes []struct {
-		PID         int      `json:"pid"`
-		Name        string   `json:"name"`
-		Type        string   `json:"type"`
-		Namespace   string   `json:"namespace"`
-		Pod         string   `json:"pod"`
-		MemoryBytes *float64 `json:"memoryBytes"`
-		Utilization *float64 `json:"utilization"`
-	} `json:"processes"`
-}
-
-// Value is a value of a field with its unit.
-type Value struct {
-	Value json.Number `json:"value"`
-	Unit  string      `json:"unit"`
-}
+type Device struct{ client.Device }
 
 // name is the device's index, with the profile of a MIG instance.
 func (d *Device) name() string {
@@ -90,22 +41,21 @@ func (d *Device) name() string {
 
 // value returns the value of a field, under its name of the profile 4.8; nil: there is none.
 func (d *Device) value(field string) *float64 {
-	v, ok := d.Values[field]
-	if !ok {
-		return nil
+	if v, ok := d.Value(field); ok {
+		return &v
 	}
-	x, err := v.Value.Float64()
-	if err != nil {
-		return nil
-	}
-	return &x
+	return nil
 }
 
 // gpu returns the device as the controller shows it.
 func (d *Device) gpu() view.GPU {
 	g := view.GPU{
-		UUID: d.UUID, Owners: d.Owners, Utilization: d.value("DCGM_FI_DEV_GPU_UTIL"), MemoryUsedMiB: d.value("DCGM_FI_DEV_FB_USED"),
+		UUID: d.UUID, Utilization: d.value("DCGM_FI_DEV_GPU_UTIL"), MemoryUsedMiB: d.value("DCGM_FI_DEV_FB_USED"),
 		PowerWatts: d.value("DCGM_FI_DEV_POWER_USAGE"), TemperatureC: d.value("DCGM_FI_DEV_GPU_TEMP"),
+	}
+	for i := range d.Owners {
+		o := &d.Owners[i]
+		g.Owners = append(g.Owners, view.Owner{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container})
 	}
 	if free := d.value("DCGM_FI_DEV_FB_FREE"); free != nil && g.MemoryUsedMiB != nil {
 		total := *free + *g.MemoryUsedMiB
@@ -120,11 +70,20 @@ func (d *Device) gpu() view.GPU {
 // maxProcesses bounds the processes that are shown as holders of a GPU.
 const maxProcesses = 8
 
+// processes are those that use the device; nil: none, or they are not read.
+func (d *Device) processes() []client.Process {
+	if d.Processes == nil {
+		return nil
+	}
+	return *d.Processes
+}
+
 // withoutKubelet adds who holds the GPU of an agent that does not ask the kubelet: its
 // processes, or somebody unknown if the GPU is used.
 func (d *Device) withoutKubelet(g view.GPU) view.GPU {
 	g.Owners = nil
-	for _, p := range d.Processes[:min(len(d.Processes), maxProcesses)] {
+	processes := d.processes()
+	for _, p := range processes[:min(len(processes), maxProcesses)] {
 		g.Owners = append(g.Owners, view.Owner{Pod: fmt.Sprintf("%s (pid %d)", p.Name, p.PID)})
 	}
 	if len(g.Owners) == 0 && g.Utilization != nil && gpu.IsActive(*g.Utilization) {
@@ -173,18 +132,18 @@ func (a *Agent) Read(ctx context.Context, r *Request) (*Fleet, error) {
 
 // parseDocument converts an agent's answer.
 func parseDocument(body []byte) (*Fleet, error) {
-	var d document
+	var d client.Node
 	if err := json.Unmarshal(body, &d); err != nil {
 		return nil, fmt.Errorf("the answer is not an agent's /api/v1/gpus: %w", err)
 	}
-	f := &Fleet{Source: d.Node, Agent: true, Raw: body}
+	f := &Fleet{Source: d.Name, Agent: true, Raw: body}
 	v := view.View{Time: d.Time, MaxAge: max(5*time.Second, time.Duration(3*d.IntervalSeconds*float64(time.Second))), Version: d.Backend}
-	n := view.Node{Name: d.Node, Fault: d.Error}
+	n := view.Node{Name: d.Name, Fault: d.Error}
 	if k := d.Kubelet; k != nil && !k.Up && n.Fault == "" {
 		n.Fault = "the kubelet's pod-resources: " + k.Error
 	}
 	for i := range d.Devices {
-		dev := &d.Devices[i]
+		dev := &Device{d.Devices[i]}
 		if g := dev.gpu(); d.Kubelet == nil {
 			n.GPUs = append(n.GPUs, dev.withoutKubelet(g))
 		} else {
@@ -198,7 +157,7 @@ func parseDocument(body []byte) (*Fleet, error) {
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		f.GPUs = append(f.GPUs, GPU{
-			GPUEntry: webui.GPUEntry{Node: n.Name, Model: d.Devices[i].Model, State: v.State(g), GPU: *g}, Device: &d.Devices[i],
+			GPUEntry: webui.GPUEntry{Node: n.Name, Model: d.Devices[i].Model, State: v.State(g), GPU: *g}, Device: &Device{d.Devices[i]},
 		})
 	}
 	f.TotalNodes, f.TotalGPUs = 1, len(f.GPUs)

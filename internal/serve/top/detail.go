@@ -164,7 +164,7 @@ func (m *Model) deviceDetail(d *Device) []string {
 	for _, x := range d.XIDs {
 		out = append(out, fact(fmt.Sprintf("XID %d", x.Code), fmt.Sprintf("%d times, last at %s", x.Count, x.Last.Local().Format(time.TimeOnly))))
 	}
-	for _, p := range d.Processes {
+	for _, p := range d.processes() {
 		out = append(out, fact(fmt.Sprintf("process %d", p.PID), p.Name+" "+p.Type+" "+p.Namespace+"/"+p.Pod))
 	}
 	out = append(out, "", m.headline("FIELDS"))
