@@ -162,12 +162,7 @@ func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {
 		Node: a.cfg.Node, Time: s.Time.UTC(), IntervalSeconds: s.Interval.Seconds(),
 		Backend: s.Backend, Error: message(s.Err), Devices: []DeviceDoc{},
 	}
-	if a.deps.Owners != nil {
-		d.Owners = &Kubelet{
-			Up:   s.OwnersErr == nil && !s.OwnersTime.IsZero(),
-			Last: known(s.OwnersTime), Error: message(s.OwnersErr),
-		}
-	}
+	d.Owners = a.kubelet(s)
 	for i := range s.Devices {
 		d.Devices = append(d.Devices, deviceDoc(&s.Devices[i], s.Interval, now))
 	}
@@ -188,19 +183,38 @@ func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {
 	return d
 }
 
+// kubelet returns the state of the requests to the kubelet; nil: it is not asked.
+func (a *Agent) kubelet(s *gpu.Snapshot) *Kubelet {
+	if a.deps.Owners == nil {
+		return nil
+	}
+	return &Kubelet{Up: s.OwnersErr == nil && !s.OwnersTime.IsZero(), Last: known(s.OwnersTime), Error: message(s.OwnersErr)}
+}
+
+// migDoc is the place of a MIG instance; nil: it is a whole GPU.
+func migDoc(m *gpu.MIG) *MIGDoc {
+	if m == nil {
+		return nil
+	}
+	doc := &MIGDoc{ParentUUID: m.ParentUUID, GPUInstance: m.GPUInstance, Profile: m.Profile}
+	if m.ComputeInstance >= 0 {
+		doc.ComputeInstance = &m.ComputeInstance
+	}
+	return doc
+}
+
+// isUp reports whether the last reading of a device worked, and is fresh.
+func isUp(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) bool {
+	return d.Err == nil && d.Fresh(now, gpu.MaxAge(interval))
+}
+
 func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) DeviceDoc {
 	fresh := d.Fresh(now, gpu.MaxAge(interval))
 	doc := DeviceDoc{
 		Index: d.Index, UUID: d.UUID, PCIBusID: d.PCIBusID, Model: d.Model,
-		Up: fresh && d.Err == nil, Collected: known(d.Collected), Seconds: d.Took.Seconds(),
+		Up: isUp(d, interval, now), Collected: known(d.Collected), Seconds: d.Took.Seconds(),
 		Failures: d.Failures, Error: message(d.Err), Jobs: d.Jobs,
-		Values: map[string]Value{}, Labels: map[string]string{}, Owners: []OwnerDoc{}, XIDs: []XIDDoc{},
-	}
-	if m := d.MIG; m != nil {
-		doc.MIG = &MIGDoc{ParentUUID: m.ParentUUID, GPUInstance: m.GPUInstance, Profile: m.Profile}
-		if m.ComputeInstance >= 0 {
-			doc.MIG.ComputeInstance = &m.ComputeInstance
-		}
+		Values: map[string]Value{}, Labels: map[string]string{}, Owners: []OwnerDoc{}, XIDs: []XIDDoc{}, MIG: migDoc(d.MIG),
 	}
 	if !d.Collected.IsZero() {
 		age := now.Sub(d.Collected).Seconds()
@@ -209,7 +223,7 @@ func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) Dev
 	for i := range d.Owners {
 		doc.Owners = append(doc.Owners, ownerDoc(&d.Owners[i]))
 	}
-	addProcesses(&doc, d)
+	doc.Processes, doc.ProcessesError = processDocs(d), message(d.ProcessesErr)
 	for _, x := range d.XIDs {
 		doc.XIDs = append(doc.XIDs, XIDDoc{x.Code, x.Count, x.Last.UTC()})
 	}
@@ -257,10 +271,10 @@ func jsonNumber(n gpu.Number) json.Number {
 	return json.Number(text)
 }
 
-func addProcesses(doc *DeviceDoc, d *gpu.DeviceSnapshot) {
-	doc.ProcessesError = message(d.ProcessesErr)
+// processDocs are the processes of a device; nil: they are not read.
+func processDocs(d *gpu.DeviceSnapshot) *[]ProcessDoc {
 	if d.ProcessesRead.IsZero() {
-		return
+		return nil
 	}
 	list := make([]ProcessDoc, 0, len(d.Processes.List))
 	for i := range d.Processes.List {
@@ -274,7 +288,7 @@ func addProcesses(doc *DeviceDoc, d *gpu.DeviceSnapshot) {
 		}
 		list = append(list, x)
 	}
-	doc.Processes = &list
+	return &list
 }
 
 func topologyDoc(t *gpu.Topology) *TopologyDoc {

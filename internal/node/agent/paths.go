@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -221,11 +222,11 @@ func (v view) processes() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc := deviceDoc(d, v.Interval, v.now)
-	if doc.Processes == nil {
-		return nil, notFound("processes are not known: " + orElse(doc.ProcessesError, "start the agent with --process-metrics"))
+	list := processDocs(d)
+	if list == nil {
+		return nil, notFound("processes are not known: " + cmp.Or(message(d.ProcessesErr), "start the agent with --process-metrics"))
 	}
-	return *doc.Processes, nil
+	return *list, nil
 }
 
 func (v view) process() (any, error) {
@@ -235,13 +236,14 @@ func (v view) process() (any, error) {
 	}
 	list := []UseDoc{}
 	for i := range v.Devices {
-		doc := deviceDoc(&v.Devices[i], v.Interval, v.now)
-		if doc.Processes == nil {
+		d := &v.Devices[i]
+		processes := processDocs(d)
+		if processes == nil {
 			continue
 		}
-		for _, p := range *doc.Processes {
+		for _, p := range *processes {
 			if p.PID == pid {
-				list = append(list, UseDoc{doc.UUID, doc.Index, p})
+				list = append(list, UseDoc{d.UUID, d.Index, p})
 			}
 		}
 	}
@@ -262,8 +264,8 @@ func (v view) topology() (any, error) {
 func (v view) discovery() (any, error) {
 	doc := DiscoveryDoc{Devices: []FoundDoc{}, Switches: []int{}, CPUs: []int{}}
 	for i := range v.Devices {
-		d := deviceDoc(&v.Devices[i], v.Interval, v.now)
-		doc.Devices = append(doc.Devices, FoundDoc{d.Index, d.UUID, d.PCIBusID, d.Model, d.MIG})
+		d := &v.Devices[i]
+		doc.Devices = append(doc.Devices, FoundDoc{d.Index, d.UUID, d.PCIBusID, d.Model, migDoc(d.MIG)})
 	}
 	for i := range v.Parts {
 		switch p := &v.Parts[i]; p.Kind {
@@ -277,22 +279,14 @@ func (v view) discovery() (any, error) {
 }
 
 func (v view) status() (any, error) {
-	full := v.agent.document(v.Snapshot, v.now)
 	doc := StatusDoc{
-		Node: full.Node, Version: v.agent.cfg.Version, Backend: full.Backend, IntervalSeconds: full.IntervalSeconds, Time: full.Time,
-		Error: full.Error, Devices: len(full.Devices), Kubelet: full.Owners,
+		Node: v.agent.cfg.Node, Version: v.agent.cfg.Version, Backend: v.Backend, IntervalSeconds: v.Interval.Seconds(), Time: v.Time.UTC(),
+		Error: message(v.Err), Devices: len(v.Devices), Kubelet: v.agent.kubelet(v.Snapshot),
 	}
-	for i := range full.Devices {
-		if full.Devices[i].Up {
+	for i := range v.Devices {
+		if isUp(&v.Devices[i], v.Interval, v.now) {
 			doc.Up++
 		}
 	}
 	return doc, nil
-}
-
-func orElse(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
 }

@@ -154,7 +154,7 @@ func TestWhoReadsAgents(t *testing.T) {
 	for _, open := range []string{"/healthz", "/readyz", "/health"} {
 		f(them, open, "", http.StatusOK)
 	}
-	for _, path := range []string{"/metrics", "/api/v1/gpus"} {
+	for _, path := range []string{"/metrics", "/api/v1/gpus", "/api/v1/gpus/0", "/api/v1/discovery", "/dcgm/device/info/id/0", "/dcgm/status/json"} {
 		f(them, path, "", http.StatusUnauthorized)
 		f(us, path, tokenOf(t, "prometheus"), http.StatusOK)
 	}
