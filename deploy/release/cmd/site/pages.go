@@ -262,44 +262,41 @@ func (s *site) readIndex() error {
 		return fmt.Errorf("%s is missing", index)
 	}
 	listed := map[*page]bool{}
-	start := &section{}
-	for _, name := range []string{"README.md", index} {
-		start.Links = append(start.Links, link{Page: s.byPath[name]})
-		listed[s.byPath[name]] = true
+	list := func(to *section, l link) {
+		if !listed[l.Page] {
+			listed[l.Page] = true
+			to.Links = append(to.Links, l)
+		}
 	}
 	var at *section
 	for n := of.doc.FirstChild(); n != nil; n = n.NextSibling() {
-		if h, ok := n.(*ast.Heading); ok && h.Level == 2 {
-			at = &section{Title: plain(h, of.source)}
-			s.Sections = append(s.Sections, at)
+		switch x := n.(type) {
+		case *ast.Heading:
+			if x.Level == 2 {
+				at = &section{Title: plain(x, of.source)}
+				s.Sections = append(s.Sections, at)
+			}
 			if len(s.Sections) == 1 {
-				at.Links = start.Links
+				list(at, link{Page: s.byPath["README.md"]})
+				list(at, link{Page: of})
 			}
-			continue
-		}
-		if _, ok := n.(*east.Table); !ok || at == nil {
-			continue
-		}
-		for row := n.FirstChild(); row != nil; row = row.NextSibling() {
-			if l, ok := s.linkOf(row, of.source); ok && !listed[l.Page] {
-				listed[l.Page] = true
-				at.Links = append(at.Links, l)
+		case *east.Table:
+			for row := x.FirstChild(); row != nil; row = row.NextSibling() {
+				if l, ok := s.linkOf(row, of.source); ok && at != nil {
+					list(at, l)
+				}
 			}
 		}
 	}
-	rest := &section{Title: "More"}
+	runbooks, more := &section{Title: "Runbooks"}, &section{Title: "More"}
 	for _, p := range s.pages {
-		if !listed[p] && !strings.HasPrefix(p.path, "docs/runbooks/") {
-			rest.Links = append(rest.Links, link{Page: p})
+		to := more
+		if strings.HasPrefix(p.path, "docs/runbooks/") {
+			to = runbooks
 		}
+		list(to, link{Page: p})
 	}
-	runbooks := &section{Title: "Runbooks"}
-	for _, p := range s.pages {
-		if !listed[p] && strings.HasPrefix(p.path, "docs/runbooks/") {
-			runbooks.Links = append(runbooks.Links, link{Page: p})
-		}
-	}
-	s.Sections = append(s.Sections, runbooks, rest)
+	s.Sections = append(s.Sections, runbooks, more)
 	return nil
 }
 
