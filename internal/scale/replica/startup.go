@@ -28,7 +28,7 @@ func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
 		return
 	}
 	n := int(min(l.Samples, scale.StartsKept))
-	p75 := cmp.Or(l.P75Seconds, l.P50Seconds) // earlier versions stored no p75
+	p75 := p75Of(l)
 	upTo := func(q float64) int { return int(math.Ceil(q * float64(n))) }
 	for rank := n; rank > 0; rank-- { // the slow ones first, so that new starts replace them first
 		seconds := l.P50Seconds
@@ -45,9 +45,12 @@ func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
 // isStartup reports whether the quantiles are plausible. Others may have written the
 // status; implausible values are ignored and learned again.
 func isStartup(l *v1alpha1.LearnedStartup) bool {
-	p75 := cmp.Or(l.P75Seconds, l.P50Seconds)
+	p75 := p75Of(l)
 	return 0 <= l.P50Seconds && l.P50Seconds <= p75 && p75 <= l.P95Seconds && l.P95Seconds <= int32(scale.LongestStart/time.Second)
 }
+
+// p75Of is the 75th percentile, or the median of an earlier version, which stored none.
+func p75Of(l *v1alpha1.LearnedStartup) int32 { return cmp.Or(l.P75Seconds, l.P50Seconds) }
 
 // Observe records the starts of the workload's pods.
 func (s *Startup) Observe(pods []*corev1.Pod) {
