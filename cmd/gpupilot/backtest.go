@@ -19,6 +19,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
 // backtestFlags are the flags of gpupilot backtest.
@@ -32,7 +33,7 @@ type backtestFlags struct {
 	quick, quiet                        bool
 	patience                            time.Duration
 	limits                              backtest.Limits
-	prometheus                          prometheusHistory
+	prometheus                          trace.Prometheus
 	controller                          controllerHistory
 	advise                              bool
 	migrate                             migrate.Options        // of HPAs and ScaledObjects
@@ -76,13 +77,13 @@ Traces are CSV, plain or gzip. The header tells the format:
 // register is the table of flags.
 func (f *backtestFlags) register(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.traces, "trace", nil, "recorded load, a CSV file; may be repeated")
-	fl.StringVar(&f.prometheus.url, "prometheus", "", "replay your own load: the URL of a Prometheus, Thanos, Mimir or VictoriaMetrics")
-	fl.StringVar(&f.prometheus.httpConfig, "prometheus-http-config", "", "file with Prometheus's http_client_config for it: credentials, TLS, headers such as a tenant's")
-	fl.StringVar(&f.prometheus.query, "query", "", "PromQL for the service's requests/s as one series, such as sum(rate(vllm:request_success_total[1m]))")
-	fl.DurationVar(&f.prometheus.length, "history", 14*24*time.Hour, "how far back --query and --from-cluster go")
-	fl.DurationVar(&f.prometheus.step, "history-step", time.Minute, "resolution of --query")
-	fl.Float64Var(&f.prometheus.prompt, "prompt-tokens", 0, "mean prompt tokens of --query's requests (default 1155)")
-	fl.Float64Var(&f.prometheus.output, "output-tokens", 0, "mean output tokens of --query's requests (default 211)")
+	fl.StringVar(&f.prometheus.URL, "prometheus", "", "replay your own load: the URL of a Prometheus, Thanos, Mimir or VictoriaMetrics")
+	fl.StringVar(&f.prometheus.HTTPConfig, "prometheus-http-config", "", "file with Prometheus's http_client_config for it: credentials, TLS, headers such as a tenant's")
+	fl.StringVar(&f.prometheus.Query, "query", "", "PromQL for the service's requests/s as one series, such as sum(rate(vllm:request_success_total[1m]))")
+	fl.DurationVar(&f.prometheus.Length, "history", 14*24*time.Hour, "how far back --query and --from-cluster go")
+	fl.DurationVar(&f.prometheus.Step, "history-step", time.Minute, "resolution of --query")
+	fl.Float64Var(&f.prometheus.Prompt, "prompt-tokens", 0, "mean prompt tokens of --query's requests (default 1155)")
+	fl.Float64Var(&f.prometheus.Output, "output-tokens", 0, "mean output tokens of --query's requests (default 211)")
 	fl.StringVar(&f.controller.object, "from-cluster", "", "replay what the controller has recorded of a GPUAutoscaler, [NAMESPACE/]NAME, with its own policy and start-up time: one-minute means of up to 14 days, or with --history 10m each second")
 	f.controller.controller.Flags(fl)
 	f.controller.where.Flags(fl)
@@ -116,7 +117,7 @@ func quickHelp() string {
 }
 
 func (f *backtestFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
-	f.output = f.format()
+	f.output, f.prometheus.UserAgent = f.format(), "gpupilot/"+version
 	f.controller.controller.Named = f.isSet("controller")
 	if err := f.check(); err != nil {
 		return err

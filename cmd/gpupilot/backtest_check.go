@@ -52,8 +52,8 @@ func (f *backtestFlags) checkValues() error {
 		{positive("patience", f.patience), "patience", f.patience, "more than 0, such as 60s"},
 		{f.workers >= 1, "workers", f.workers, "1 or more"},
 		{f.allowedPercent >= 0 && f.allowedPercent <= 100, "slo", f.allowedPercent, "a percentage, 0 to 100"},
-		{f.prometheus.prompt >= 0 && !math.IsInf(f.prometheus.prompt, 1), "prompt-tokens", f.prometheus.prompt, "a number of tokens"},
-		{f.prometheus.output >= 0 && !math.IsInf(f.prometheus.output, 1), "output-tokens", f.prometheus.output, "a number of tokens"},
+		{f.prometheus.Prompt >= 0 && !math.IsInf(f.prometheus.Prompt, 1), "prompt-tokens", f.prometheus.Prompt, "a number of tokens"},
+		{f.prometheus.Output >= 0 && !math.IsInf(f.prometheus.Output, 1), "output-tokens", f.prometheus.Output, "a number of tokens"},
 	} {
 		if !x.ok { // all comparisons with NaN are false
 			return fmt.Errorf("--%s %v: want %s", x.flag, x.value, x.want)

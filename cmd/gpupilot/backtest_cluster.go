@@ -12,12 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/serve/remote"
-	"github.com/gpupilot/gpupilot/internal/window/history"
-	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // controllerHistory reads what the controller has recorded of a workload.
@@ -45,14 +42,14 @@ func (h *controllerHistory) read(ctx context.Context) (*recordedWorkload, error)
 	if err != nil {
 		return nil, err
 	}
-	all, err := autoscalers(ctx, c, namespace, name)
+	all, err := c.Autoscalers(ctx, namespace, name)
 	if err != nil {
 		return nil, err
 	}
-	if err := all[0].badSpec; err != nil {
+	if err := all[0].BadSpec; err != nil {
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
 	}
-	a := all[0].object
+	a := all[0].Object
 	out := &recordedWorkload{startup: startupOf(a), history: backtest.History{Name: a.Name}}
 	if out.history.Policy, err = policy.Compile(a); err != nil {
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
@@ -64,40 +61,18 @@ func (h *controllerHistory) read(ctx context.Context) (*recordedWorkload, error)
 	return out, h.points(ctx, namespace, name, &out.history)
 }
 
-// secondsLength is how far back the controller keeps each second.
-const secondsLength = 10 * time.Minute
-
-// points reads the history of a workload from the controller's JSON API, through the API
-// server's service proxy or from the controller's URL.
+// points reads the history of a workload from the controller.
 func (h *controllerHistory) points(ctx context.Context, namespace, name string, into *backtest.History) error {
 	h.controller.Cluster = &h.where
-	object := func(more url.Values) url.Values {
-		more.Set("namespace", namespace)
-		more.Set("name", name)
-		return more
-	}
-	failed := func(err error) error {
-		return fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.Address, namespace, name, err)
-	}
-	var seconds view.History
-	if err := h.controller.Get(ctx, "api/v1/history", object(url.Values{}), &seconds); err != nil {
-		return failed(err)
-	}
-	into.Points = seconds.Points
-	if h.length <= secondsLength {
-		return nil
-	}
-	since := min(h.length, history.Retention)
-	query := url.Values{"since": {since.String()}, "step": {"1m"}, "metric": {string(history.NewMetric(view.ReplicasMetric, "state", "serving"))}}
-	for i := range into.Policy.Policy.Signals {
-		query.Add("metric", string(history.NewMetric(view.SignalMetric, "signal", excerpt.Of(into.Policy.Policy.Signals[i].Name, history.MaxSignal))))
-	}
-	err := h.controller.Get(ctx, "api/v1/minutes", object(query), &into.Minutes)
-	if errors.Is(err, remote.ErrNotFound) {
-		return nil // an older controller
-	}
+	err := into.Read(func(path string, query url.Values, into any) error {
+		err := h.controller.Get(ctx, path, query, into)
+		if errors.Is(err, remote.ErrNotFound) {
+			err = fmt.Errorf("%w: %w", backtest.ErrNoPath, err)
+		}
+		return err
+	}, namespace, name, h.length)
 	if err != nil {
-		return failed(err)
+		return fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.Address, namespace, name, err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
+	"github.com/gpupilot/gpupilot/internal/replay/migrate"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -87,8 +88,14 @@ func (f *backtestFlags) readController(ctx context.Context) (*recordedWorkload, 
 	if f.controller.object == "" {
 		return nil, nil
 	}
-	f.controller.length = f.prometheus.length
+	f.controller.length = f.prometheus.Length
 	return f.controller.read(ctx)
+}
+
+// givenContenders are an object and its equivalent.
+type givenContenders struct {
+	original   contender.Entry
+	equivalent policy.Named
 }
 
 // readPolicies reads the policies of the cluster and of the files, in the order of the
@@ -98,9 +105,9 @@ func (f *backtestFlags) readPolicies(recorded *recordedWorkload) (out []policy.N
 	if g := f.given; g != nil {
 		return []policy.Named{g.equivalent}, []contender.Entry{g.original}, nil
 	}
-	in := policyFiles{options: f.migrate}
+	in := migrate.Files{Options: f.migrate}
 	if recorded != nil {
-		if err := in.add(f.controller.object, recorded.object); err != nil {
+		if err := in.Add(f.controller.object, recorded.object); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -112,17 +119,17 @@ func (f *backtestFlags) readPolicies(recorded *recordedWorkload) (out []policy.N
 		if err != nil {
 			return nil, nil, fmt.Errorf("--policy: %w", err)
 		}
-		if err := in.add(path, text); err != nil {
+		if err := in.Add(path, text); err != nil {
 			return nil, nil, err
 		}
 	}
-	return in.contenders()
+	return in.Contenders()
 }
 
 // addTraces adds the traces of --prometheus, --trace and --from-cluster.
 func (f *backtestFlags) addTraces(ctx context.Context, s *backtest.Study, recorded *recordedWorkload) error {
-	if f.prometheus.url != "" {
-		t, err := f.prometheus.trace(ctx, time.Now())
+	if f.prometheus.URL != "" {
+		t, err := f.prometheus.Read(ctx, time.Now())
 		if err != nil {
 			return err
 		}
@@ -136,7 +143,7 @@ func (f *backtestFlags) addTraces(ctx context.Context, s *backtest.Study, record
 		s.AddTrace(t)
 	}
 	if recorded != nil {
-		t, err := recorded.history.Trace(&s.Models[0], f.prometheus.prompt, f.prometheus.output)
+		t, err := recorded.history.Trace(&s.Models[0], f.prometheus.Prompt, f.prometheus.Output)
 		if err != nil {
 			return err
 		}

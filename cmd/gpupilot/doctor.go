@@ -6,13 +6,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/serve/doctor"
 	"github.com/gpupilot/gpupilot/internal/serve/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -85,11 +83,9 @@ func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
 	w := doctor.Where{API: api, Namespace: o.namespace, Now: time.Now, Controller: func(ctx context.Context, v *view.View) error {
 		return o.controller.Get(ctx, "api/v1/view", nil, v)
 	}}
-	facts := w.Gather(ctx, o.checks.Pre)
-	results := doctor.Run(checks, facts)
-	report := doctor.NewReport(buildinfo.Read().Version, o.where.Host(), results)
+	report, facts := w.Report(ctx, checks, o.checks.Pre, version, o.where.Host())
 	if o.bundle != "" {
-		if err := writeBundle(o.bundle, report, facts); err != nil {
+		if err := doctor.WriteBundle(o.bundle, report, facts); err != nil {
 			return fmt.Errorf("--bundle: %w", err)
 		}
 	}
@@ -100,20 +96,8 @@ func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
 	if err := write(out); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	if code := doctor.ExitCode(results, o.strict); code != 0 {
+	if code := doctor.ExitCode(report.Checks, o.strict); code != 0 {
 		return &exitWith{code, fmt.Sprintf("doctor: %d errors, %d warnings, %d checks could not run", report.Errors, report.Warnings, report.Unknown)}
 	}
 	return nil
-}
-
-func writeBundle(path string, r *doctor.Report, f *doctor.Facts) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := doctor.Bundle(file, r, f); err != nil {
-		_ = file.Close()
-		return err
-	}
-	return file.Close()
 }

@@ -10,14 +10,12 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
-	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
 )
 
@@ -214,25 +212,5 @@ func (f *migrateFlags) dryRun(ctx context.Context, r *migrate.Result, stderr io.
 	if err != nil {
 		return nil, err
 	}
-	return dryRunOf(cases, study, r), nil
-}
-
-// dryRunOf averages the cases.
-func dryRunOf(cases []backtest.Case, s *backtest.Study, r *migrate.Result) *migrate.DryRun {
-	out := &migrate.DryRun{Unsimulated: r.Unsimulated}
-	gpus := map[string]float64{}
-	for _, m := range s.Models {
-		gpus[m.Name] = float64(m.GPUs)
-	}
-	for i := range cases {
-		c := &cases[i]
-		out.Hours += c.Hours
-		for k, x := range []*migrate.Replayed{&out.Equivalent, &out.Original} {
-			o := &c.Ours[k]
-			x.Add(o.Outcome.GPUHours/gpus[c.Model], o.Outcome.Violations, o.Outcome.Turns, o.Outcome.ReplicasMax)
-		}
-	}
-	out.Replays = len(cases)
-	out.Startup = time.Duration(s.Startups[0] * float64(time.Second))
-	return out
+	return r.DryRun(cases, study), nil
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -24,6 +25,37 @@ type History struct {
 	Policy  policy.Compiled
 	Points  []view.Point
 	Minutes view.Minutes // in steps of a minute; without metrics: none
+}
+
+// ErrNoPath says that a controller is too old to have a path.
+var ErrNoPath = errors.New("the controller does not have this path")
+
+// secondsLength is how far back the controller keeps each second.
+const secondsLength = 10 * time.Minute
+
+// Read reads the history of a workload from the controller's API: the seconds, and the minutes of length.
+// get decodes what is at a path.
+func (h *History) Read(get func(path string, query url.Values, into any) error, namespace, name string, length time.Duration) error {
+	var seconds view.History
+	object := url.Values{"namespace": {namespace}, "name": {name}}
+	if err := get("api/v1/history", object, &seconds); err != nil {
+		return err
+	}
+	h.Points = seconds.Points
+	if length <= secondsLength {
+		return nil
+	}
+	query := url.Values{
+		"namespace": {namespace}, "name": {name}, "since": {min(length, history.Retention).String()}, "step": {"1m"},
+		"metric": {string(history.NewMetric(view.ReplicasMetric, "state", "serving"))},
+	}
+	for i := range h.Policy.Policy.Signals {
+		query.Add("metric", string(history.NewMetric(view.SignalMetric, "signal", excerpt.Of(h.Policy.Policy.Signals[i].Name, history.MaxSignal))))
+	}
+	if err := get("api/v1/minutes", query, &h.Minutes); !errors.Is(err, ErrNoPath) {
+		return err
+	}
+	return nil
 }
 
 // minMinutes is how far back minutes must go to be replayed instead of the seconds.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 )
 
 // DryRun compares an object with its equivalent on recorded load.
@@ -59,4 +61,24 @@ func (d *DryRun) Text() string {
 		fmt.Fprintf(&b, "  not simulated: %s: %s\n", n.Field, n.Text)
 	}
 	return b.String()
+}
+
+// DryRun averages the cases in which the equivalent and the original were replayed, in this order.
+func (r *Result) DryRun(cases []backtest.Case, s *backtest.Study) *DryRun {
+	out := &DryRun{Unsimulated: r.Unsimulated}
+	gpus := map[string]float64{}
+	for _, m := range s.Models {
+		gpus[m.Name] = float64(m.GPUs)
+	}
+	for i := range cases {
+		c := &cases[i]
+		out.Hours += c.Hours
+		for k, x := range []*Replayed{&out.Equivalent, &out.Original} {
+			o := &c.Ours[k]
+			x.Add(o.Outcome.GPUHours/gpus[c.Model], o.Outcome.Violations, o.Outcome.Turns, o.Outcome.ReplicasMax)
+		}
+	}
+	out.Replays = len(cases)
+	out.Startup = time.Duration(s.Startups[0] * float64(time.Second))
+	return out
 }

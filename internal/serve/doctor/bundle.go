@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"io"
+	"os"
 	"regexp"
 	"time"
 
@@ -66,6 +67,19 @@ func Bundle(out io.Writer, r *Report, f *Facts) error {
 		return err
 	}
 	return z.Close()
+}
+
+// WriteBundle writes the archive to a file that only its owner may read.
+func WriteBundle(path string, r *Report, f *Facts) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := Bundle(file, r, f); err != nil {
+		_ = file.Close()
+		return err
+	}
+	return file.Close()
 }
 
 func bareAutoscalers(f *Facts) []v1alpha1.GPUAutoscaler {

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -36,6 +37,12 @@ func NewReport(version, cluster string, results []Result) *Report {
 		}
 	}
 	return r
+}
+
+// Report gathers facts, runs the checks on them, and returns both.
+func (w *Where) Report(ctx context.Context, checks []Check, pre bool, version, cluster string) (*Report, *Facts) {
+	facts := w.Gather(ctx, pre)
+	return NewReport(version, cluster, Run(checks, facts)), facts
 }
 
 // JSON writes the report as JSON.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package migrate
 
 import (
 	"bytes"
@@ -9,39 +9,32 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
-	"github.com/gpupilot/gpupilot/internal/replay/migrate"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
-// givenContenders are an object and its equivalent.
-type givenContenders struct {
-	original   contender.Entry
-	equivalent policy.Named
-}
-
-// policyFiles collects the objects of --policy.
-type policyFiles struct {
-	options  migrate.Options
+// Files collects the objects of policy files for a replay.
+type Files struct {
+	Options  Options
 	policies []policy.Named
 	files    []string // of the policies
-	others   []*migrate.Result
+	others   []*Result
 	sources  []string // of the others
 }
 
-// add adds the objects of a file. Its HPAs and ScaledObjects are taken out; the rest must
+// Add adds the objects of a file. Its HPAs and ScaledObjects are taken out; the rest must
 // be GPUAutoscalers.
-func (p *policyFiles) add(file string, text []byte) error {
-	docs, err := migrate.Split(file, text)
+func (p *Files) Add(file string, text []byte) error {
+	docs, err := Split(file, text)
 	if err != nil {
 		return err
 	}
 	var rest [][]byte
 	for _, d := range docs {
-		if d.Kind != migrate.KindHPA && d.Kind != migrate.KindScaledObject {
+		if d.Kind != KindHPA && d.Kind != KindScaledObject {
 			rest = append(rest, d.Text)
 			continue
 		}
-		r, err := migrate.Convert(d, p.options)
+		r, err := Convert(d, p.Options)
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
@@ -61,8 +54,8 @@ func (p *policyFiles) add(file string, text []byte) error {
 	return err
 }
 
-// contenders returns the policies and the other objects for the replays.
-func (p *policyFiles) contenders() (policies []policy.Named, given []contender.Entry, err error) {
+// Contenders returns the policies and the other objects for the replays.
+func (p *Files) Contenders() (policies []policy.Named, given []contender.Entry, err error) {
 	addEquivalents := len(p.policies) == 0
 	for i, r := range p.others {
 		e, err := r.Entry()

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package remote
 
 import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
-
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
 )
 
 func TestAutoscalersOfAnAPIServer(t *testing.T) {
@@ -35,16 +37,16 @@ func TestAutoscalersOfAnAPIServer(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	c, err := remote.NewAPI(&rest.Config{Host: server.URL + "/k8s"}) // as behind a gateway
+	c, err := NewAPI(&rest.Config{Host: server.URL + "/k8s"}) // as behind a gateway
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := func(namespace, name, want, failure string) error {
 		t.Helper()
-		all, err := autoscalers(t.Context(), c, namespace, name)
+		all, err := c.Autoscalers(t.Context(), namespace, name)
 		var got []string
 		for i := range all {
-			got = append(got, fmt.Sprint(all[i].object.Name, all[i].badSpec != nil))
+			got = append(got, fmt.Sprint(all[i].Object.Name, all[i].BadSpec != nil))
 		}
 		if strings.Join(got, ",") != want || (err == nil) != (failure == "") || err != nil && !strings.Contains(err.Error(), failure) {
 			t.Errorf("%s/%s: %v, %v; want %s, %q", namespace, name, got, err, want, failure)
@@ -59,4 +61,48 @@ func TestAutoscalersOfAnAPIServer(t *testing.T) {
 	}
 	f("gateway", "x", "", "502 Bad Gateway")
 	f("garbage", "x", "", "invalid character")
+}
+
+// A malformed object is named, and does not hide the others.
+func TestExplainMalformed(t *testing.T) {
+	f := func(object map[string]any, want ...string) {
+		t.Helper()
+		object["metadata"] = map[string]any{"namespace": "llm", "name": "chat"}
+		s := decoded(&unstructured.Unstructured{Object: object})
+		var out strings.Builder
+		s.Explain(&out, time.Now())
+		for _, w := range want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("no %q in:\n%s", w, out.String())
+			}
+		}
+	}
+	f(map[string]any{"spec": map[string]any{"maxReplicas": "many"}}, "llm/chat has a spec that cannot be read: spec.maxReplicas")
+	f(map[string]any{"status": "yes"}, "llm/chat has a status that cannot be read", "llm/chat scales", "nothing decided yet")
+}
+
+func TestObjectArgument(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(kubeconfig, []byte("current-context: a\ncontexts: [{name: a, context: {cluster: c, namespace: own}}, {name: b, context: {cluster: c, namespace: other}}]\nclusters: [{name: c, cluster: {server: https://127.0.0.1:1}}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := func(namespace string, args []string, want string) {
+		t.Helper()
+		c := Cluster{Namespace: namespace, Kubeconfig: kubeconfig}
+		if args != nil && args[0] == "b" {
+			c.Context, args = args[0], args[1:]
+		}
+		ns, name, err := c.Object(args)
+		if got := ns + "/" + name; err != nil && want != "" || err == nil && got != want {
+			t.Errorf("-n %q %v: %s, %v; want %s", namespace, args, got, err, want)
+		}
+	}
+	f("", []string{"llm/chat"}, "llm/chat")
+	f("", []string{"chat"}, "own/chat")
+	f("", []string{"b", "chat"}, "other/chat")
+	f("llm", []string{"chat"}, "llm/chat")
+	f("llm", nil, "llm/")
+	f("llm", []string{"llm/chat"}, "llm/chat")
+	f("other", []string{"llm/chat"}, "")
+	f("", []string{"a/b/c"}, "")
 }

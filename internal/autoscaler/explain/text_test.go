@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+)
+
+func TestWrite(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 10, 0, time.UTC)
+	a := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat"}}
+	a.Spec.ScaleTargetRef = v1alpha1.CrossVersionObjectReference{Kind: "Deployment", Name: "chat"}
+	f := func(want ...string) {
+		t.Helper()
+		var out strings.Builder
+		Write(&out, a, now)
+		for _, w := range want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("no %q in:\n%s", w, out.String())
+			}
+		}
+	}
+	f("nothing decided yet", "llm/chat scales Deployment chat")
+	a.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "False", Reason: "TargetNotFound", Message: "no Deployment chat"}}
+	a.Status.Pending = []v1alpha1.PendingStatus{{Reason: "Unschedulable", Replicas: 2, Message: "3 Insufficient nvidia.com/gpu"}}
+	f("2 held up by Unschedulable: 3 Insufficient nvidia.com/gpu")
+	a.Status.LastDecision = &v1alpha1.DecisionStatus{
+		Time: metav1.NewMicroTime(now.Add(-4 * time.Second)), Reason: "Demand",
+		Steps:  []v1alpha1.StepStatus{{Rule: "Demand", Before: 2, After: 4, Message: "because"}},
+		Inputs: []v1alpha1.InputStatus{{Signal: "Utilization", Value: "97", Unit: "%", Target: "60", Replicas: 2, AgeMilliseconds: 120}, {Signal: "queue", Target: "4"}},
+	}
+	f("decided 4s ago, Demand", "2 → 4", "because", "input Utilization: 97 %, 120 ms old, from 2 (target 60 %)\n", "input queue: not readable (target 4)", "no Deployment chat")
+	a.Status.LastDecision.Inputs[0].Deciding = true
+	a.Status.Conditions = append(a.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionConsistent, Status: "False", Reason: "DeviceUtilizationBesideRequests", Message: "remove Utilization",
+	})
+	f("from 2 (target 60 %), decides\n", "input queue: not readable (target 4)\n", "SignalsConsistent is False (DeviceUtilizationBesideRequests): remove Utilization")
+}
+
+func TestWriteChanges(t *testing.T) {
+	now := metav1.NewMicroTime(time.Date(2026, 1, 1, 0, 0, 10, 0, time.UTC))
+	a := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat"}}
+	a.Spec = v1alpha1.GPUAutoscalerSpec{
+		MaxReplicas: 12, Signals: []v1alpha1.Signal{{
+			Pods: &v1alpha1.PodsSignal{Metric: "vllm:num_requests_running"}, Target: &v1alpha1.Target{Value: resource.MustParse("8")},
+		}},
+	}
+	a.Status = v1alpha1.GPUAutoscalerStatus{
+		CurrentReplicas: 5, ServingReplicas: 5, DesiredReplicas: new(int32(5)),
+		Memory: &v1alpha1.Memory{Time: now, State: runtime.RawExtension{Raw: []byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"serving":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":5,"high":5}]}`)}},
+		LastDecision: &v1alpha1.DecisionStatus{
+			Time: now, Reason: "Demand", Inputs: []v1alpha1.InputStatus{{Signal: "vllm:num_requests_running", Value: "7.2", Target: "8", Replicas: 5}},
+		},
+	}
+	var out strings.Builder
+	writeChanges(&out, a)
+	for _, want := range []string{"vllm:num_requests_running above ", "(now 7.2): 6 replicas", "vllm:num_requests_running below ", " min (now 7.2): "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+	a.Status.LastDecision.Inputs = nil
+	out.Reset()
+	if writeChanges(&out, a); !strings.Contains(out.String(), "cannot determine") {
+		t.Errorf("without inputs:\n%s", out.String())
+	}
+}
