@@ -200,8 +200,13 @@ func (k *kubelets) next(ctx context.Context, is *corev1.Pod) (what string, write
 	case p != nil && is.Spec.NodeName != "" && !p.ip.IsValid():
 		ip := k.address()
 		p.ip = ip
-		p.of.serving++
-		return "run a pod", func() error { return k.run(ctx, is, ip) }
+		return "run a pod", func() error {
+			err := k.run(ctx, is, ip)
+			if err == nil {
+				k.beginServing(is.UID)
+			}
+			return err
+		}
 	}
 	return "", nil
 }

@@ -61,11 +61,12 @@ type node struct {
 
 // pod is one replica of a workload.
 type pod struct {
-	name string
-	of   *workload
-	ip   netip.Addr
-	at   *node
-	slot int
+	name    string
+	of      *workload
+	ip      netip.Addr
+	serving bool // the API server has accepted that it is ready: endpoints send load to no other pod
+	at      *node
+	slot    int
 }
 
 // workload is one Deployment under one GPUAutoscaler.
@@ -140,6 +141,16 @@ func (f *fleet) occupy(p *pod) bool {
 	return false
 }
 
+// beginServing gives a pod its share of the load, if it is still there.
+func (f *fleet) beginServing(uid types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.pods[uid]; p != nil && !p.serving {
+		p.serving = true
+		p.of.serving++
+	}
+}
+
 // vacate releases a pod's GPU. f.mu is held.
 func (f *fleet) vacate(uid types.UID) {
 	p := f.pods[uid]
@@ -147,7 +158,8 @@ func (f *fleet) vacate(uid types.UID) {
 		return
 	}
 	delete(f.pods, uid)
-	if p.ip.IsValid() {
+	if p.serving {
+		p.serving = false
 		p.of.serving--
 	}
 	if p.at != nil && p.at.gpus[p.slot] == p {
@@ -170,7 +182,7 @@ func (f *fleet) page(ip netip.Addr, now time.Time) ([]byte, fault, bool) {
 		owner := ""
 		if p != nil {
 			owner = fmt.Sprintf(",container=\"server\",namespace=%q,pod=%q", namespace, p.name)
-			if p.ip.IsValid() && p.of.serving > 0 {
+			if p.serving && p.of.serving > 0 {
 				used = min(100, 100*p.of.load/float64(p.of.serving))
 			}
 		}
