@@ -68,6 +68,15 @@ type GPUAutoscalerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(s, !has(s.name) || self.filter(x, has(x.name) && x.name == s.name).size() == 1)",message="names of signals must be unique"
 	Signals []Signal `json:"signals"`
 
+	// Formula is a CEL expression for the wanted replicas, such as
+	// "queue.replicas + 0.5 * chat.replicas". Of each signal that has a name it reads
+	// NAME.replicas, which the signal asks for, and NAME.value; a - in the name is _. All
+	// numbers are floating-point; max and min are functions. Without a formula, the signal
+	// that asks for the most replicas decides.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Formula string `json:"formula,omitempty"`
+
 	// Behavior bounds the scaling in each direction, in the shape of the
 	// HorizontalPodAutoscaler's.
 	// +optional

@@ -118,12 +118,16 @@ func (e *engine) demand(s State) (int32, State) {
 	n := len(e.p.Signals)
 	signals := make([]SignalState, n)
 	e.steps, e.inputs, e.deciding = make([]Step, 0, n+1), make([]Input, 0, n), -1
+	var outcomes []outcome // for the formula
 	for i := range e.p.Signals {
 		var out outcome
 		first := len(e.steps)
 		out, signals[i], e.steps = e.evaluate(i, s.signal(i, e.p.Signals[i].Name), e.steps)
 		e.inputs = append(e.inputs, out.input)
 		e.add(i, &out, first, len(e.steps))
+		if e.p.Formula != nil {
+			outcomes = append(outcomes, out)
+		}
 	}
 	s.Signals, e.ofSignals = signals, len(e.steps)
 	cur := e.o.Replicas
@@ -134,12 +138,18 @@ func (e *engine) demand(s State) (int32, State) {
 	default:
 		return e.fallback(cur, &s), s
 	}
-	e.inputs[e.deciding].Deciding, e.steps[e.first].Facts.MostOf = true, e.readable+e.standing
 	if e.probing {
 		s.ProbedAt, s.Probed = e.now, e.carrying()
 	}
 	if e.readable > 0 {
 		s.LastData = e.now
+	}
+	if e.p.Formula == nil {
+		e.inputs[e.deciding].Deciding, e.steps[e.first].Facts.MostOf = true, e.readable+e.standing
+	} else if want, ok := e.combine(outcomes); ok {
+		e.want, e.promised = want, false
+	} else {
+		return want, s
 	}
 	if e.missing > 0 && e.want < cur {
 		return e.step(RuleMissing, e.want, cur, Facts{}), s

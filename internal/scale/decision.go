@@ -24,6 +24,7 @@ const (
 	RuleNotServing    Rule = "NotServing"    // no replica serves yet, so nothing is measured
 	RulePartial       Rule = "PartialData"   // a replica without a reading may carry any load: not down
 	RuleMissing       Rule = "MissingData"   // a signal has no value: no scale-down
+	RuleFormula       Rule = "Formula"       // the formula over the signals
 	RuleRollout       Rule = "Rollout"       // a rollout in progress: keep
 	RuleFallback      Rule = "Fallback"      // no signal has had a value for long: the policy's fallback
 	RuleActivation    Rule = "Activation"    // from zero, or to zero
@@ -82,6 +83,11 @@ type Facts struct {
 	BusyTarget float64 `json:"busyTarget,omitempty"` // busy share of a replica
 	// Missed is the share of the requests of the last day that missed a limit, by cause.
 	Missed promise.Misses `json:"missed,omitzero"`
+
+	// Of a formula: its text, its terms with their values, and why it has no result.
+	Formula string `json:"formula,omitempty"`
+	Terms   string `json:"terms,omitempty"`
+	Failed  string `json:"failed,omitempty"`
 
 	// MostOf is set on the first step of the signal that decides: the number of
 	// readable signals.

@@ -84,7 +84,27 @@ func (p *pour) policy() Policy {
 		zero := 0.0
 		out.Signals = append(out.Signals, Signal{Name: "queue", Target: 10, Activation: &zero})
 	}
+	out.Formula = formulaOf(out.MissingFloor%5, out.Signals) // no further byte: the seeds keep their meaning
 	return out
+}
+
+// formulaOf is a formula that asks for no fewer replicas if a signal asks for more; nil for a kind below 3.
+func formulaOf(kind int32, signals []Signal) *Formula {
+	if kind < 3 {
+		return nil
+	}
+	f := &Formula{Text: "sum or max", Evaluate: func(x []float64) (sum float64, err error) {
+		for _, v := range x {
+			if sum += v; kind == 3 {
+				sum = max(sum-v, v)
+			}
+		}
+		return sum, nil
+	}}
+	for i := range signals {
+		f.Terms = append(f.Terms, Term{Name: signals[i].Name, Signals: []int{i}, Replicas: true})
+	}
+	return f
 }
 
 // moment is what is seen at a time.

@@ -160,6 +160,8 @@ type Policy struct {
 	KeepZero bool
 
 	Signals []Signal
+	// Formula, if set, makes the wanted replicas of what the signals ask for.
+	Formula *Formula
 
 	Up, Down Rules
 
@@ -288,9 +290,11 @@ func (p *Policy) upTolerance(s *Signal) float64 {
 }
 
 // downTolerance is the tolerance downward of any signal.
-func (p *Policy) downTolerance() float64 {
-	if p.Down.Tolerance >= 0 {
-		return p.Down.Tolerance
+func (p *Policy) downTolerance() float64 { return orDefaultTolerance(p.Down.Tolerance) }
+
+func orDefaultTolerance(t float64) float64 {
+	if t >= 0 {
+		return t
 	}
 	return DefaultTolerance
 }

@@ -44,6 +44,8 @@ func (s Step) Sentence() string {
 		return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s%s: not below %d", f.Fresh, f.Serving, f.Signal, without, s.After)
 	case RuleMissing:
 		return s.missing()
+	case RuleFormula:
+		return s.formula()
 	case RuleRollout:
 		return s.rollout()
 	case RuleFallback:
@@ -259,6 +261,9 @@ func (s Step) missing() string {
 	f := s.Facts
 	if s.Before != s.After {
 		return fmt.Sprintf("a signal has no value: keep %[2]d instead of %[1]d", s.Before, s.After)
+	}
+	if f.Signal != "" {
+		return fmt.Sprintf("the formula needs %s, which has no value: keep %d", f.Signal, s.After)
 	}
 	if f.Wait < time.Second { // of a new object, or a new leader
 		return fmt.Sprintf("no signal has a value yet, and missing data never scales down: keep %d", s.After)

@@ -39,14 +39,15 @@ func (v *view) base() int32 {
 
 // outcome is what one signal contributes to a decision.
 type outcome struct {
-	readable bool  // false: it contributes its input only, and what its fallback says
-	standsIn bool  // its fallback asks for replicas
-	ignored  bool  // its fallback lets others decide
-	promised bool  // its plan has its own window
-	demand   int32 // replicas that its values ask for, before any rule
-	replicas int32 // wanted
-	settling bool  // its readings may predate the last fall of the serving replicas, and ask for less than base
-	probing  bool  // it is at its ceiling, and asks for a probe
+	readable bool    // false: it contributes its input only, and what its fallback says
+	standsIn bool    // its fallback asks for replicas
+	ignored  bool    // its fallback lets others decide
+	promised bool    // its plan has its own window
+	demand   int32   // replicas that its values ask for, before any rule
+	mean     float64 // demand before rounding
+	replicas int32   // wanted
+	settling bool    // its readings may predate the last fall of the serving replicas, and ask for less than base
+	probing  bool    // it is at its ceiling, and asks for a probe
 	input    Input
 }
 
@@ -91,12 +92,12 @@ func (e *evaluation) run() outcome {
 	e.state.SilentSince = time.Time{}
 	if planned, d, ok := e.keepPromise(m); ok {
 		e.explainPromise(planned, d)
-		out.promised, out.demand = true, planned.replicas(e.base())
+		out.promised, out.demand, out.mean = true, planned.replicas(e.base()), printable(d.Replicas)
 		out.replicas = e.partial(e.step(RuleDemand, e.o.Replicas, out.demand, e.facts), planned)
 		return out
 	}
 	if e.isMeasuring() {
-		out.promised, out.demand = true, e.base()
+		out.promised, out.demand, out.mean = true, e.base(), float64(e.base())
 		out.replicas = e.step(RuleSettling, e.o.Replicas, e.base(), Facts{Signal: e.signal.Name, Planned: true})
 		return out
 	}
@@ -115,7 +116,7 @@ func (e *evaluation) run() outcome {
 	if e.facts.Held = limited && asked > most; e.facts.Held {
 		e.facts.Demand = printable(asked)
 	}
-	out.demand = m.replicas(e.base())
+	out.demand, out.mean = m.replicas(e.base()), e.facts.Mean
 	want := e.forecast(e.demand(out.demand, m), m)
 	if e.predatesRebalance(e.youngest) {
 		out.replicas = e.settle(want)

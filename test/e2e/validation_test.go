@@ -84,6 +84,7 @@ func TestCRDAndControllerAgree(t *testing.T) {
 		}
 	}
 	f(true, "as it is", func(*spec) {})
+	f(false, "a long formula", func(s *spec) { s.Formula = strings.Repeat("x", 1025) })
 	override := func(change func(*v1alpha1.Override)) func(*spec) {
 		o := v1alpha1.Override{Until: metav1.NewTime(time.Now().Add(time.Hour)), Reason: "incident 4711"}
 		change(&o)

@@ -65,7 +65,7 @@ func TestNoSignal(t *testing.T) {
 	f(KindHPA, `metrics: [{type: Object, object: {metricName: a, target: {kind: Service, name: a}}}]`, "spec.metrics[0].object.target: has no value")
 	f(KindHPA, `metrics: [{type: Pods}]`, `spec.metrics[0].type: "Pods" without its field`)
 	f(KindHPA, `metrics: [{type: Pods, pods: {metricName: a, targetAverageValue: -1}}]`, "spec: the GPUAutoscaler is refused: spec.signals[0].target")
-	f(KindScaledObject, `triggers: [{type: cron}]`, "spec.triggers[0]: a schedule")
+	f(KindScaledObject, `triggers: [{type: cron}]`, "spec.triggers[0]: a schedule with start")
 
 	_, err := Convert(Document{KindHPA, []byte(`{metadata: {name: a, annotations: {autoscaling.alpha.kubernetes.io/metrics: "[{"}}, spec: {` + target + `}}`)}, Options{})
 	if err == nil || !strings.Contains(err.Error(), "HorizontalPodAutoscaler a: metadata.annotations[autoscaling.alpha.kubernetes.io/metrics]: unexpected end") {

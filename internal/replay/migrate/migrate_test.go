@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -136,10 +137,13 @@ externalRules:
 func TestScaledObject(t *testing.T) {
 	r := convert(t, "testdata/scaledobject.yaml", Options{})
 	wantSignals(t, r, `query sum(vllm:num_requests_running{namespace="ml"}) + sum(vllm:num_requests_waiting{namespace="ml"}) AverageValue 8 activation 1`)
-	wantNotes(t, r, "true spec.triggers[1]: a schedule", "true spec.triggers[2]", "true spec.triggers[3]: kafka", "true spec.advanced.scalingModifiers", "spec.cooldownPeriod: 120 s",
+	wantNotes(t, r, "spec.triggers[1]: the schedule cron-1: at least 3 replicas", "true spec.triggers[2]", "true spec.triggers[3]: kafka", `true spec.advanced.scalingModifiers: the formula "a + b"`, "spec.cooldownPeriod: 120 s: behavior.scaleDown.toZeroSeconds",
 		"spec.idleReplicaCount: 0: minReplicas becomes 0", "ignoreNullValues", "restoreToOriginalReplicaCount", "authModes, authenticationRef")
 	s := r.Object.Spec
-	if *s.MinReplicas != 0 || s.MaxReplicas != 12 || s.MissingData.IntVal != 4 || s.ScaleTargetRef.Kind != "Deployment" {
+	if c := s.Schedules; len(c) != 1 || c[0].Cron != "0 8 * * *" || c[0].Duration.Duration != 10*time.Hour || c[0].TimeZone != "UTC" || *c[0].MinReplicas != 3 {
+		t.Errorf("%+v", c)
+	}
+	if *s.MinReplicas != 0 || *s.Behavior.ScaleDown.ToZeroSeconds != 120 || s.MaxReplicas != 12 || s.MissingData.IntVal != 4 || s.ScaleTargetRef.Kind != "Deployment" {
 		t.Errorf("%+v", s)
 	}
 	if _, err := policy.Compile(r.Object); err != nil {
@@ -148,6 +152,55 @@ func TestScaledObject(t *testing.T) {
 	if p := r.Peer; len(p.Metrics) != 1 || p.Metrics[0].Kind != peers.ExternalAverage || !p.Metrics[0].ZeroIfMissing || p.Metrics[0].Mean || p.Family != contender.KEDA || p.Min != 1 {
 		t.Errorf("%+v", p)
 	}
+}
+
+// A formula over triggers becomes one over the signals' values, if all of them are queries.
+func TestScalingModifiers(t *testing.T) {
+	f := func(modifiers, names, want, note string) {
+		t.Helper()
+		a, b, _ := strings.Cut(names, " ")
+		r := parse(t, KindScaledObject, `{scaleTargetRef: {name: a}, advanced: {scalingModifiers: `+modifiers+`}, triggers: [
+			{type: prometheus, name: `+a+`, metadata: {query: sum(a), threshold: "5"}}, {type: prometheus, name: `+b+`, metadata: {query: sum(b), threshold: "7"}}]}`)
+		if r.Object.Spec.Formula != want {
+			t.Errorf("%s: %q, want %q", modifiers, r.Object.Spec.Formula, want)
+		}
+		wantNotes(t, r, note)
+		if _, err := policy.Compile(r.Object); err != nil {
+			t.Errorf("%s: %v", modifiers, err)
+		}
+	}
+	f(`{formula: a + 2 * b, target: "5"}`, "a b", "(a.value + 2 * b.value) / 5", "spec.advanced.scalingModifiers: formula: ")
+	f(`{formula: "max(queueLength, gpu_use) > 3 ? queueLength : gpu_use", target: "2.5"}`, "queueLength gpu_use",
+		"(max(queuelength.value, gpu_use.value) > 3 ? queuelength.value : gpu_use.value) / 2.5", "spec.advanced.scalingModifiers: formula: ")
+	f(`{formula: a, target: "5"}`, "a b", "(a.value) / 5", "spec.advanced.scalingModifiers: formula: ") // b has KEDA's activation, and wakes the workload
+	f(`{formula: "a + b + c", target: "5"}`, "a b", "", "undeclared reference to 'c'")
+	f(`{formula: "avg([a, b])", target: "5"}`, "a b", "", "true spec.advanced.scalingModifiers")
+	f(`{formula: a + b}`, "a b", "", `the target "" is not a number above 0`)
+	f(`{formula: a + b, target: "5", metricType: Value}`, "a b", "", "metricType Value has no equivalent")
+}
+
+// A cron trigger with one start and one end a day is a schedule.
+func TestCronTrigger(t *testing.T) {
+	f := func(start, end, want string) {
+		t.Helper()
+		r := parse(t, KindScaledObject, `{scaleTargetRef: {name: a}, triggers: [{type: prometheus, metadata: {query: sum(a), threshold: "5"}},
+			{type: cron, name: Office Hours, metadata: {timezone: Europe/Berlin, start: "`+start+`", end: "`+end+`", desiredReplicas: "3"}}]}`)
+		got := ""
+		for _, s := range r.Object.Spec.Schedules {
+			got += fmt.Sprintf("%s %s %s %v %d", s.Name, s.TimeZone, s.Cron, s.Duration.Duration, *s.MinReplicas)
+		}
+		if got != want {
+			t.Errorf("%s to %s: %q, want %q", start, end, got, want)
+		}
+		if _, err := policy.Compile(r.Object); err != nil {
+			t.Errorf("%s to %s: %v", start, end, err)
+		}
+	}
+	f("0 8 * * 1-5", "30 18 * * 1-5", "office-hours Europe/Berlin 0 8 * * 1-5 10h30m0s 3")
+	f("0 22 * * *", "0 6 * * *", "office-hours Europe/Berlin 0 22 * * * 8h0m0s 3")
+	f("*/5 8 * * *", "0 18 * * *", "")
+	f("0 8 * * 1", "0 18 * * 5", "")
+	f("0 8 * * *", "0 8 * * *", "")
 }
 
 func parse(t *testing.T, kind, spec string) *Result {

@@ -92,11 +92,15 @@ func convertScaledObject(text []byte, o Options) (*Result, error) {
 	r.annotations(in.Metadata.Annotations)
 	r.advanced(s.Advanced)
 	r.fallback(s.Fallback)
-	c := converter{result: r, options: o, namespace: in.Metadata.Namespace, zeroIfMissing: true}
+	c := converter{result: r, options: o, namespace: in.Metadata.Namespace, zeroIfMissing: true, named: map[string]int{}}
 	for i := range s.Triggers {
+		before := len(r.Object.Spec.Signals)
 		c.trigger(&s.Triggers[i], fmt.Sprintf("spec.triggers[%d]", i))
+		c.nameSignal(&s.Triggers[i], before)
 	}
 	c.finish()
+	c.cooldown(&in)
+	c.modifiers(&in)
 	return r, nil
 }
 
@@ -105,13 +109,6 @@ func (r *Result) timing(in *scaledObject) {
 	s := &in.Spec
 	if s.PollingInterval != nil {
 		r.note("spec.pollingInterval", "%d s: a GPUAutoscaler decides every second", *s.PollingInterval)
-	}
-	if s.CooldownPeriod != nil || s.MinReplicaCount == nil || *s.MinReplicaCount == 0 {
-		period := int32(300)
-		if s.CooldownPeriod != nil {
-			period = *s.CooldownPeriod
-		}
-		r.note("spec.cooldownPeriod", "%d s, only for the step to zero: a GPUAutoscaler waits for behavior.scaleDown.stabilizationWindowSeconds at every step down", period)
 	}
 	if s.InitialCooldownPeriod != nil && *s.InitialCooldownPeriod > 0 {
 		r.lose("spec.initialCooldownPeriod", "%d s: a new GPUAutoscaler waits for its scale-down window instead", *s.InitialCooldownPeriod)
@@ -156,11 +153,6 @@ func (r *Result) advanced(a *advanced) {
 	if a.RestoreToOriginal {
 		r.lose("spec.advanced.restoreToOriginalReplicaCount", "a GPUAutoscaler that is deleted leaves the replicas as they are")
 	}
-	if m := a.Modifiers; m != nil && m.Formula != "" {
-		r.lose("spec.advanced.scalingModifiers", "the formula %q of several triggers: write it as one PromQL query with the target %s. "+
-			"Without it, the signal that asks for the most replicas decides", excerptOf(m.Formula), cmp.Or(m.Target, "that you need"))
-		r.unsimulated("spec.advanced.scalingModifiers", "the formula is not simulated: the triggers are, each by itself")
-	}
 }
 
 func (r *Result) fallback(f *fallback) {
@@ -192,7 +184,7 @@ func (c *converter) trigger(t *trigger, field string) {
 	case "external", "external-push":
 		c.result.lose(field, "the scaler %s is a gRPC service: GPUPilot calls none. Use the metric behind it as gpu, pods or query", t.Metadata["scalerAddress"])
 	case "cron":
-		c.result.lose(field, "a schedule: change minReplicas by a CronJob, or use a query of the time, such as hour()")
+		c.cronTrigger(t, field)
 	case "metrics-api":
 		c.result.lose(field, "a JSON document: expose the value in the Prometheus format, and use pods or query")
 	case "kubernetes-workload":

@@ -33,6 +33,8 @@ type converter struct {
 	activation *resource.Quantity
 	// zeroIfMissing is true for KEDA's triggers, where an empty result is 0.
 	zeroIfMissing bool
+	// named are the signals by the names of KEDA's triggers.
+	named map[string]int
 }
 
 var podsResource = schema.GroupResource{Resource: "pods"}

@@ -48,6 +48,9 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	}
 	errs = append(errs, compileBounds(&c.Policy, spec, path)...)
 	errs = append(errs, compileSignals(&c, spec, path.Child("signals"))...)
+	if err := compileFormula(&c, spec, path.Child("formula")); err != nil && len(errs) == 0 {
+		errs = append(errs, err)
+	}
 	errs = append(errs, compileBehavior(&c.Policy, spec.Behavior, path.Child("behavior"))...)
 	errs = append(errs, compileMissingData(&c.Policy, spec.MissingData, path.Child("missingData"))...)
 	errs = append(errs, compileStartupAndBudget(&c.Policy, spec, path)...)

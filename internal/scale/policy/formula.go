@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+)
+
+const (
+	// maxFormula is the CRD's bound of a formula's length.
+	maxFormula = 1024
+	// formulaCost bounds the work of one evaluation, in CEL's units. A formula has no loops, so one of maxFormula
+	// characters stays far below it.
+	formulaCost = 10_000
+)
+
+// compileFormula translates spec.formula. signals are the compiled signals of each entry of the spec.
+func compileFormula(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) *field.Error {
+	text := strings.TrimSpace(spec.Formula)
+	if spec.Formula == "" {
+		return nil
+	}
+	if len(text) > maxFormula {
+		return field.TooLong(path, "", maxFormula)
+	}
+	terms := termsOf(c, spec.Signals)
+	program, used, err := parseFormula(text, slices.Collect(maps.Keys(terms)))
+	if err != nil {
+		return field.Invalid(path, spec.Formula, err.Error())
+	}
+	f := &scale.Formula{Text: text, Evaluate: evaluator(program, used)}
+	inFormula := map[int]bool{}
+	for _, name := range used {
+		t := terms[name]
+		f.Terms = append(f.Terms, t)
+		inFormula[c.Sources[t.Signals[0]].Signal] = true
+	}
+	for i := range spec.Signals {
+		s := &spec.Signals[i]
+		switch {
+		case !inFormula[i] && s.Activation == nil:
+			return field.Invalid(path, spec.Formula, fmt.Sprintf("does not use %s, which would have no effect: name the signal and use it, or remove it", describe(s, i)))
+		case inFormula[i] && s.Fallback != nil && s.Fallback.StrVal == "Ignore":
+			return field.Invalid(path, spec.Formula, fmt.Sprintf("needs a value of %s, whose fallback is Ignore: use Hold, Max or a number of replicas", s.Name))
+		}
+	}
+	c.Policy.Formula = f
+	return nil
+}
+
+// describe names an entry of spec.signals.
+func describe(s *v1alpha1.Signal, i int) string {
+	if s.Name != "" {
+		return "signal " + s.Name
+	}
+	return fmt.Sprintf("spec.signals[%d], which has no name", i)
+}
+
+// termsOf returns the variables of a formula: two for each named entry of the spec. A - in a name is _ in a formula,
+// where it would be a subtraction.
+func termsOf(c *Compiled, in []v1alpha1.Signal) map[string]scale.Term {
+	terms := map[string]scale.Term{}
+	for i := range in {
+		if in[i].Name == "" {
+			continue
+		}
+		var signals []int
+		for k := range c.Sources {
+			if c.Sources[k].Signal == i {
+				signals = append(signals, k)
+			}
+		}
+		if len(signals) == 0 {
+			continue // it did not compile
+		}
+		name := strings.ReplaceAll(in[i].Name, "-", "_")
+		for suffix, replicas := range map[string]bool{".value": false, ".replicas": true} {
+			terms[name+suffix] = scale.Term{Name: name + suffix, Signals: signals, Replicas: replicas}
+		}
+	}
+	return terms
+}
+
+// parseFormula compiles a formula over variables. used are those that it reads, sorted.
+func parseFormula(text string, variables []string) (program cel.Program, used []string, err error) {
+	base, err := formulaEnv()
+	if err != nil {
+		return nil, nil, err
+	}
+	var declared []cel.EnvOption
+	for _, name := range variables {
+		declared = append(declared, cel.Variable(name, cel.DoubleType))
+	}
+	env, err := base.Extend(declared...)
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, issues := env.Parse(text)
+	if err := issues.Err(); err != nil {
+		return nil, nil, errors.New(firstLine(err))
+	}
+	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(toDouble))
+	checked, issues := env.Check(parsed)
+	if err := issues.Err(); err != nil {
+		return nil, nil, fmt.Errorf("%s; its variables are %s", firstLine(err), listed(variables))
+	}
+	if checked.OutputType() != cel.DoubleType {
+		return nil, nil, fmt.Errorf("is a %s, not a number of replicas", checked.OutputType())
+	}
+	for _, r := range checked.NativeRep().ReferenceMap() {
+		if r.Name != "" && slices.Contains(variables, r.Name) && !slices.Contains(used, r.Name) {
+			used = append(used, r.Name)
+		}
+	}
+	if len(used) == 0 {
+		return nil, nil, fmt.Errorf("uses no signal; its variables are %s", listed(variables))
+	}
+	slices.Sort(used)
+	program, err = env.Program(checked, cel.CostLimit(formulaCost))
+	return program, used, err
+}
+
+// formulaEnv is what all formulas may use: CEL's operators and functions, and max and min. It has no loops.
+var formulaEnv = sync.OnceValues(func() (*cel.Env, error) {
+	return cel.NewEnv(
+		cel.ClearMacros(),
+		pair("max", func(a, b float64) float64 { return max(a, b) }),
+		pair("min", func(a, b float64) float64 { return min(a, b) }),
+	)
+})
+
+// pair declares a function of two or three numbers.
+func pair(name string, f func(a, b float64) float64) cel.EnvOption {
+	number := cel.DoubleType
+	fold := func(args ...ref.Val) ref.Val {
+		x := float64(args[0].(types.Double))
+		for _, arg := range args[1:] {
+			x = f(x, float64(arg.(types.Double)))
+		}
+		return types.Double(x)
+	}
+	return cel.Function(name,
+		cel.Overload(name+"_2", []*cel.Type{number, number}, number, cel.FunctionBinding(fold)),
+		cel.Overload(name+"_3", []*cel.Type{number, number, number}, number, cel.FunctionBinding(fold)))
+}
+
+// toDouble makes a whole number a double, so that queue.value / 60 needs no 60.0.
+func toDouble(e ast.Expr) {
+	if e.Kind() != ast.LiteralKind {
+		return
+	}
+	if n, ok := e.AsLiteral().(types.Int); ok {
+		e.SetKindCase(ast.NewExprFactory().NewLiteral(e.ID(), types.Double(n)))
+	}
+}
+
+// evaluator returns the function that evaluates a program over the values of its variables.
+func evaluator(program cel.Program, used []string) func([]float64) (float64, error) {
+	return func(values []float64) (float64, error) {
+		vars := make(map[string]any, len(used))
+		for i, name := range used {
+			vars[name] = values[i]
+		}
+		out, _, err := program.Eval(vars)
+		if err != nil {
+			return 0, err
+		}
+		x, ok := out.(types.Double)
+		if !ok {
+			return 0, fmt.Errorf("the result is a %s, not a number", out.Type())
+		}
+		return float64(x), nil
+	}
+}
+
+// positions are the lines of a CEL error that repeat the source.
+var position = regexp.MustCompile(`^ERROR: <input>:\d+:(\d+): `)
+
+// firstLine is the message of a CEL error, with its column, without the source that CEL repeats.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return position.ReplaceAllString(line, "column $1: ")
+}
+
+func listed(variables []string) string {
+	if len(variables) == 0 {
+		return "those of named signals, and no signal has a name"
+	}
+	slices.Sort(variables)
+	return strings.Join(variables, ", ")
+}
