@@ -57,6 +57,7 @@ var only = []struct {
 	{"github.com/NVIDIA/go-nvml", []string{"gpu/nvml"}, "one package speaks to the library, behind gpu.Reader"},
 	{"github.com/ebitengine/purego", []string{"gpu/cuda"}, "one package calls libcuda; a static program must not link the loader"},
 	{"charm.land/", []string{"serve/top"}, "one package draws on terminals"},
+	{"github.com/modelcontextprotocol/", []string{"serve/mcp"}, "one package speaks to agents"},
 	{"github.com/NVIDIA/go-dcgm", nil, "it links a test framework; gpu/dcgm calls the library by itself, and its tests compare the two"},
 }
 

@@ -51,8 +51,7 @@ Exit code: 0 nothing is wrong, 1 warnings with --strict, 2 errors, 3 a check cou
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.where.Kubeconfig, "kubeconfig", "", "path of a kubeconfig (default: $KUBECONFIG, ~/.kube/config, or in-cluster)")
-	f.StringVar(&o.where.Context, "context", "", "context of the kubeconfig (default: its current one)")
+	o.where.ConnectionFlags(f)
 	f.StringVarP(&o.namespace, "namespace", "n", "gpupilot-system", "namespace of the controller")
 	o.controller.Flags(f)
 	f.BoolVar(&o.checks.Pre, "pre", false, "only the checks before an installation")
@@ -65,10 +64,6 @@ Exit code: 0 nothing is wrong, 1 warnings with --strict, 2 errors, 3 a check cou
 }
 
 func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
-	checks, err := o.checks.Select()
-	if err != nil {
-		return err
-	}
 	if o.format != "text" && o.format != "json" {
 		return fmt.Errorf("--output is %q: want text or json", o.format)
 	}
@@ -76,14 +71,10 @@ func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
 		o.controller.Address = strings.Replace(o.controller.Address, "gpupilot-system/", o.namespace+"/", 1)
 	}
 	o.controller.Cluster = &o.where
-	api, err := o.where.API()
+	report, facts, err := o.report(ctx, &o.checks)
 	if err != nil {
 		return err
 	}
-	w := doctor.Where{API: api, Namespace: o.namespace, Now: time.Now, Controller: func(ctx context.Context, v *view.View) error {
-		return o.controller.Get(ctx, "api/v1/view", nil, v)
-	}}
-	report, facts := w.Report(ctx, checks, o.checks.Pre, version, o.where.Host())
 	if o.bundle != "" {
 		if err := doctor.WriteBundle(o.bundle, report, facts); err != nil {
 			return fmt.Errorf("--bundle: %w", err)
@@ -100,4 +91,21 @@ func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
 		return &exitWith{code, fmt.Sprintf("doctor: %d errors, %d warnings, %d checks could not run", report.Errors, report.Warnings, report.Unknown)}
 	}
 	return nil
+}
+
+// report runs the checks.
+func (o *doctorOptions) report(ctx context.Context, selection *doctor.Selection) (*doctor.Report, *doctor.Facts, error) {
+	checks, err := selection.Select()
+	if err != nil {
+		return nil, nil, err
+	}
+	api, err := o.where.API()
+	if err != nil {
+		return nil, nil, err
+	}
+	w := doctor.Where{API: api, Namespace: o.namespace, Now: time.Now, Controller: func(ctx context.Context, v *view.View) error {
+		return o.controller.Get(ctx, "api/v1/view", nil, v)
+	}}
+	report, facts := w.Report(ctx, checks, selection.Pre, version, o.where.Host())
+	return report, facts, nil
 }

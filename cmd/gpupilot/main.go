@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
-	root.AddCommand(demoCommand(), topCommand(), getCommand(), doctorCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
+	root.AddCommand(demoCommand(), topCommand(), getCommand(), doctorCommand(), mcpCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
 	root.AddCommand(hold.Commands()...)
 	return root.ExecuteContext(ctx)
 }

@@ -4,10 +4,12 @@
 package whatif
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -34,7 +36,7 @@ type Case struct {
 // Changes returns, for each readable signal, the values that would raise and lower the
 // replicas. Signals that cannot do so alone are left out.
 func Changes(c *Case) (out []Change) {
-	idle := c.simulate(-1, 0)
+	idle := c.simulate(nil)
 	for i := range c.Policy.Signals {
 		now, ok := c.currentValue(i)
 		if !ok {
@@ -53,6 +55,46 @@ func Changes(c *Case) (out []Change) {
 type outcome struct {
 	replicas int32
 	after    time.Duration
+	decision scale.Decision // the last one
+}
+
+// Outcome is what follows from values that last.
+type Outcome struct {
+	Decision scale.Decision // the first with other replicas; without one, the last
+	After    time.Duration  // of that decision
+	Changed  bool           // the replicas change
+}
+
+// With returns what the engine decides if signals have these values from now on and the rest stays unchanged. A value is as
+// in the inputs of a decision: the mean per serving replica, or the workload's total. NaN is no value.
+func (c *Case) With(values map[string]float64) (Outcome, error) {
+	set := make(map[int]float64, len(values))
+	for name, v := range values {
+		i := slices.IndexFunc(c.Policy.Signals, func(s scale.Signal) bool { return s.Name == name })
+		if i < 0 {
+			return Outcome{}, fmt.Errorf("there is no signal %.100q", name)
+		}
+		if _, ok := c.currentValue(i); !ok {
+			return Outcome{}, fmt.Errorf("signal %.100q has no value now, so nothing is known to replace", name)
+		}
+		sig := &c.Policy.Signals[i]
+		if sig.Type == scale.Value && sig.Aggregate == gpu.Sum && !(i < len(c.Observation.Totals) && c.Observation.Totals[i].OK) {
+			v /= max(1, float64(c.readable(i)))
+		}
+		set[i] = v
+	}
+	o := c.simulate(set)
+	return Outcome{o.decision, o.after, o.replicas != c.Observation.Replicas}, nil
+}
+
+// readable is the number of serving replicas with a value of signal i.
+func (c *Case) readable(i int) (n int) {
+	for _, p := range c.Observation.Pods {
+		if p.Phase == scale.Serving && i < len(p.Readings) && p.Readings[i].OK {
+			n++
+		}
+	}
+	return n
 }
 
 // precision is the relative error of a threshold.
@@ -63,7 +105,7 @@ const precision = 1e-3
 func (c *Case) findThreshold(i int, now float64, up bool, idle outcome) (Change, bool) {
 	sig := &c.Policy.Signals[i]
 	changes := func(v float64) (outcome, bool) {
-		o := c.simulate(i, v)
+		o := c.simulate(map[int]float64{i: v})
 		if up {
 			return o, o.replicas > max(idle.replicas, c.Observation.Replicas)
 		}
@@ -96,35 +138,35 @@ func (c *Case) findThreshold(i int, now float64, up bool, idle outcome) (Change,
 // signals are averaged and new replicas need time.
 const settleTime = 2 * time.Minute
 
-// simulate repeats the situation, with signal i at v if i ≥ 0, until the engine decides
+// simulate repeats the situation, with these values of signals, until the engine decides
 // on another number of replicas.
-func (c *Case) simulate(i int, v float64) outcome {
+func (c *Case) simulate(set map[int]float64) outcome {
 	state, cur := c.State, c.Observation.Replicas
 	last := settleTime + max(c.Policy.DownWindow(), c.Policy.Up.Window, c.Policy.Startup)
 	for _, r := range append(c.Policy.Up.Policies, c.Policy.Down.Policies...) {
 		last = max(last, settleTime+r.Period)
 	}
+	var d scale.Decision
 	for t := time.Duration(0); t <= last; t += time.Second {
 		now := c.Now.Add(t)
-		var d scale.Decision
-		d, state = scale.Decide(c.Policy, c.observationAt(i, v, now, t), state, now)
+		d, state = scale.Decide(c.Policy, c.observationAt(set, now, t), state, now)
 		if d.Replicas != cur {
-			return outcome{d.Replicas, t}
+			return outcome{d.Replicas, t, d}
 		}
 	}
-	return outcome{cur, last}
+	return outcome{cur, last, d}
 }
 
 // observationAt returns the observation at a later time, with new readings of the same
 // values.
-func (c *Case) observationAt(i int, v float64, now time.Time, later time.Duration) scale.Observation {
+func (c *Case) observationAt(set map[int]float64, now time.Time, later time.Duration) scale.Observation {
 	o := scale.Observation{Replicas: c.Observation.Replicas}
 	fresh := func(in []scale.Reading) []scale.Reading {
 		out := append([]scale.Reading(nil), in...)
 		for k := range out {
 			out[k].At = out[k].At.Add(later)
-			if k == i && out[k].OK {
-				out[k].Value = v
+			if v, ok := set[k]; ok && out[k].OK {
+				out[k].Value, out[k].OK = v, !math.IsNaN(v)
 			}
 		}
 		return out

@@ -37,7 +37,7 @@ func running(window time.Duration) scale.Policy {
 func watched(p scale.Policy, o scale.Observation) (s scale.State) {
 	c := Case{Policy: p, Observation: o}
 	for t := -time.Hour; t < 0; t += time.Second {
-		_, s = scale.Decide(p, c.observationAt(-1, 0, t0.Add(t), t), s, t0.Add(t))
+		_, s = scale.Decide(p, c.observationAt(nil, t0.Add(t), t), s, t0.Add(t))
 	}
 	return s
 }
@@ -65,10 +65,10 @@ func TestChangesAreTrue(t *testing.T) {
 		if !up {
 			step = -step
 		}
-		if got := c.simulate(0, x.Value*(1+step)); got.replicas != x.Replicas {
+		if got := c.simulate(map[int]float64{0: x.Value * (1 + step)}); got.replicas != x.Replicas {
 			t.Errorf("%+v: beyond it %+v", x, got)
 		}
-		if got := c.simulate(0, x.Value*(1-step)); got.replicas != 5 {
+		if got := c.simulate(map[int]float64{0: x.Value * (1 - step)}); got.replicas != 5 {
 			t.Errorf("%+v: this side of it %+v", x, got)
 		}
 	}
@@ -102,4 +102,39 @@ func TestNothingWouldChange(t *testing.T) {
 	if x := Changes(&Case{Policy: running(0), Observation: serving(3, math.NaN()), Now: t0}); len(x) > 0 {
 		t.Errorf("of a signal that cannot be read: %+v", x)
 	}
+}
+
+// A given value leads to what the thresholds promise; a value that is gone lowers nothing.
+func TestWith(t *testing.T) {
+	p, o := running(0), serving(5, 7)
+	c := &Case{Policy: p, Observation: o, State: watched(p, o), Now: t0}
+	f := func(v float64, replicas int32, changed bool) {
+		t.Helper()
+		got, err := c.With(map[string]float64{"running": v})
+		if err != nil || got.Changed != changed || got.Decision.Replicas != replicas {
+			t.Errorf("running %g: %d replicas, changed %v, %v; want %d, %v", v, got.Decision.Replicas, got.Changed, err, replicas, changed)
+		}
+	}
+	f(7, 5, false)
+	f(16, 10, true)
+	f(1, 2, true)
+	f(math.NaN(), 5, false)
+	for _, x := range Changes(c) {
+		got, err := c.With(map[string]float64{"running": x.Value * 1.02})
+		if x.Up && (err != nil || got.Decision.Replicas != x.Replicas || got.After != x.Held) {
+			t.Errorf("%+v: %+v, %v", x, got, err)
+		}
+	}
+	if _, err := c.With(map[string]float64{"waiting": 1}); err == nil {
+		t.Error("a signal that does not exist was accepted")
+	}
+	unread := &Case{Policy: p, Observation: serving(3, math.NaN()), Now: t0}
+	if _, err := unread.With(map[string]float64{"running": 1}); err == nil {
+		t.Error("a signal without a value was accepted")
+	}
+	// Of a signal for the whole workload, the value is the total.
+	p.Signals[0].Type, p.Signals[0].Target = scale.Value, 40
+	c = &Case{Policy: p, Observation: o, State: watched(p, o), Now: t0}
+	f(35, 5, false)
+	f(80, 10, true)
 }

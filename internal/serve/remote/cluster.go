@@ -34,9 +34,14 @@ type Cluster struct {
 
 // Flags adds the flags.
 func (c *Cluster) Flags(f *pflag.FlagSet) {
+	c.ConnectionFlags(f)
+	f.StringVarP(&c.Namespace, "namespace", "n", "", "namespace (default: the context's)")
+}
+
+// ConnectionFlags adds the flags that select the cluster, without the namespace.
+func (c *Cluster) ConnectionFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "path of a kubeconfig (default: $KUBECONFIG, ~/.kube/config, or in-cluster)")
 	f.StringVar(&c.Context, "context", "", "context of the kubeconfig (default: its current one)")
-	f.StringVarP(&c.Namespace, "namespace", "n", "", "namespace (default: the context's)")
 }
 
 func (c *Cluster) config() clientcmd.ClientConfig {

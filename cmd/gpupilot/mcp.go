@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/serve/doctor"
+	"github.com/gpupilot/gpupilot/internal/serve/mcp"
+)
+
+// mcpCommand lets agents ask about the fleet.
+func mcpCommand() *cobra.Command {
+	var o doctorOptions
+	var price float64
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Let an agent ask about the fleet: a read-only MCP server on standard input and output",
+		Long: `Serve the Model Context Protocol on standard input and output, for agents: the fleet, idle-held GPUs, workloads,
+explanations, what-if questions, GPUs and the checks of doctor. It only reads, with the rights of the kubeconfig, as get,
+explain and doctor do. Each answer has at most 8 kB and says what was left out.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !(price >= 0) {
+				return fmt.Errorf("--gpu-price is %g: want 0 or more", price)
+			}
+			o.controller.Cluster, o.controller.Named = &o.where, cmd.Flags().Changed("controller")
+			o.namespace = "gpupilot-system"
+			if namespace, _, ok := strings.Cut(o.controller.Address, "/"); ok && !strings.Contains(o.controller.Address, "://") {
+				o.namespace = namespace
+			}
+			return mcp.Serve(cmd.Context(), mcp.Deps{
+				Controller: &o.controller, Autoscaler: o.autoscaler, Price: price, Version: version,
+				Doctor: func(ctx context.Context, s *doctor.Selection) (*doctor.Report, error) {
+					r, _, err := o.report(ctx, s)
+					return r, err
+				},
+			}, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	o.where.ConnectionFlags(cmd.Flags())
+	o.controller.Flags(cmd.Flags())
+	cmd.Flags().Float64Var(&price, "gpu-price", 0, "USD of a GPU-hour, for the costs")
+	return cmd
+}
+
+// autoscaler reads a GPUAutoscaler.
+func (o *doctorOptions) autoscaler(ctx context.Context, namespace, name string) (*v1alpha1.GPUAutoscaler, error) {
+	api, err := o.where.API()
+	if err != nil {
+		return nil, err
+	}
+	all, err := api.Autoscalers(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := all[0].BadSpec; err != nil {
+		return nil, fmt.Errorf("the spec cannot be read: %w", err)
+	}
+	return all[0].Object, nil
+}
