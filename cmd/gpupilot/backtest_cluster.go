@@ -27,13 +27,26 @@ type controllerHistory struct {
 
 // recordedWorkload is a workload of a cluster with its history.
 type recordedWorkload struct {
-	object  []byte        // the GPUAutoscaler as YAML
-	startup time.Duration // given or learned; 0: unknown
-	history backtest.History
+	namespace string
+	object    []byte        // the GPUAutoscaler as YAML, without its status
+	startup   time.Duration // given or learned; 0: unknown
+	history   backtest.History
 }
 
 // read reads the object from the API server, and its history from the controller.
 func (h *controllerHistory) read(ctx context.Context) (*recordedWorkload, error) {
+	out, err := h.workload(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := out.history.Read(h.get(ctx), out.namespace, out.history.Name, h.length); err != nil {
+		return nil, fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.Address, out.namespace, out.history.Name, err)
+	}
+	return out, nil
+}
+
+// workload reads the object from the API server.
+func (h *controllerHistory) workload(ctx context.Context) (*recordedWorkload, error) {
 	namespace, name, err := h.where.Object([]string{h.object})
 	if err != nil {
 		return nil, err
@@ -50,31 +63,26 @@ func (h *controllerHistory) read(ctx context.Context) (*recordedWorkload, error)
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
 	}
 	a := all[0].Object
-	out := &recordedWorkload{startup: startupOf(a), history: backtest.History{Name: a.Name}}
+	out := &recordedWorkload{namespace: namespace, startup: startupOf(a), history: backtest.History{Name: a.Name}}
 	if out.history.Policy, err = policy.Compile(a); err != nil {
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
 	}
-	a.Kind = "GPUAutoscaler"
-	if out.object, err = yaml.Marshal(a); err != nil {
-		return nil, err
-	}
-	return out, h.points(ctx, namespace, name, &out.history)
+	out.object, err = yaml.Marshal(map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "GPUAutoscaler", "metadata": map[string]string{"namespace": a.Namespace, "name": a.Name}, "spec": a.Spec,
+	})
+	return out, err
 }
 
-// points reads the history of a workload from the controller.
-func (h *controllerHistory) points(ctx context.Context, namespace, name string, into *backtest.History) error {
+// get returns how a path of the controller's API is read.
+func (h *controllerHistory) get(ctx context.Context) func(path string, query url.Values, into any) error {
 	h.controller.Cluster = &h.where
-	err := into.Read(func(path string, query url.Values, into any) error {
+	return func(path string, query url.Values, into any) error {
 		err := h.controller.Get(ctx, path, query, into)
 		if errors.Is(err, remote.ErrNotFound) {
 			err = fmt.Errorf("%w: %w", backtest.ErrNoPath, err)
 		}
 		return err
-	}, namespace, name, h.length)
-	if err != nil {
-		return fmt.Errorf("ask the controller (--controller %s) for the history of %s/%s: %w", h.controller.Address, namespace, name, err)
 	}
-	return nil
 }
 
 // startupOf returns the start-up time that the spec gives, or that the controller learned;

@@ -74,16 +74,18 @@ func apiServer(t *testing.T) (kubeconfig string) {
 		answer(w, secondsOf(540))
 	})
 	mux.HandleFunc("GET /api/v1/namespaces/gp/services/controller:8080/proxy/api/v1/minutes", func(w http.ResponseWriter, r *http.Request) {
-		if r.FormValue("namespace") != "llm" || r.FormValue("step") != "1m" || !slices.Equal(r.Form["metric"], []string{`gpupilot_autoscaler_replicas{state="serving"}`, `gpupilot_autoscaler_signal_value{signal="vllm:num_requests_running"}`}) {
+		if r.FormValue("namespace") != "llm" || r.FormValue("step") != "1m" || !slices.Contains(r.Form["metric"], `gpupilot_autoscaler_replicas{state="serving"}`) || !slices.Contains(r.Form["metric"], `gpupilot_autoscaler_signal_value{signal="vllm:num_requests_running"}`) {
 			t.Errorf("asked for %s", r.URL)
 		}
 		m := view.Minutes{First: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Step: time.Minute, Metrics: []view.MinuteMetric{
 			{Name: view.ReplicasMetric, Labels: map[string]string{"state": "serving"}},
 			{Name: view.SignalMetric, Labels: map[string]string{"signal": "vllm:num_requests_running", "per": "replica"}},
+			{Name: view.ReplicasMetric, Labels: map[string]string{"state": "desired"}},
 		}}
 		for i := range 180 {
 			m.Metrics[0].Mean = append(m.Metrics[0].Mean, 2)
 			m.Metrics[1].Mean = append(m.Metrics[1].Mean, float64(6+i/30))
+			m.Metrics[2].Mean = append(m.Metrics[2].Mean, 2)
 		}
 		answer(w, m)
 	})

@@ -64,7 +64,7 @@ type Points struct {
 
 // Add adds a decision.
 func (h *Points) Add(d *scale.Decision) {
-	p := view.Point{Time: d.Time, Replicas: d.Replicas, Serving: d.Serving, Signals: Values(d)}
+	p := view.Point{Time: d.Time, Replicas: d.Replicas, Serving: d.Serving, Current: d.Current, Starting: d.Starting, Signals: Values(d)}
 	n := len(h.points)
 	if n > 0 {
 		last := &h.points[(h.first+n-1)%n]

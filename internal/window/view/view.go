@@ -266,5 +266,7 @@ type Point struct {
 	Time     time.Time  `json:"time"`
 	Replicas int32      `json:"replicas"` // asked for
 	Serving  int32      `json:"serving"`
-	Signals  []*float64 `json:"signals"` // in the order of Workload.Signals; nil: unknown
+	Current  int32      `json:"current"`  // spec.replicas before
+	Starting int32      `json:"starting"` // scheduled, and not serving
+	Signals  []*float64 `json:"signals"`  // in the order of Workload.Signals; nil: unknown
 }
